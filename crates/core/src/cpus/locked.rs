@@ -1,0 +1,137 @@
+//! For everything else: a lock per CPU, tried and never waited for by owners.
+
+use super::pinned::sequence;
+use super::{Cpus, FenceError, Here};
+use crate::cache::{BlockArray, WordOffset};
+use crate::frame::CpuId;
+use crate::prim::{AtomicU32, Ordering, spin_hint};
+
+/// Where a caller of a [`Locked`] depot runs.
+///
+/// A stale or wrong answer costs speed, never correctness: the lock excludes, not the CPU.
+pub trait WhichCpu: Sync {
+    /// The CPU, or any number that spreads threads; `None` sends the caller to the store.
+    fn cpu(&self) -> Option<CpuId>;
+
+    /// Milliseconds on a coarse clock; 0 without one.
+    fn now_ms(&self) -> u64 {
+        0
+    }
+
+    /// Whether full drains leave `cpu` alone.
+    fn is_spared(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
+
+    /// See [`Cpus::check_usable`].
+    ///
+    /// # Errors
+    /// Why the allocator may not be used from here.
+    fn check_usable(&self) -> Result<(), super::Unusable> {
+        Ok(())
+    }
+}
+
+/// Spins before a fence gives up on a lock holder that may be stopped.
+const FENCE_SPINS: u32 = 1 << 20;
+
+/// One lock, on a cache line of its own.
+#[repr(C, align(128))]
+pub struct CpuLock(AtomicU32);
+
+impl CpuLock {
+    /// A free lock.
+    pub fn new() -> Self {
+        CpuLock(AtomicU32::new(0))
+    }
+
+    fn try_lock(&self) -> Option<Held<'_>> {
+        // Acquire: pairs with the Release in `Held::drop`; the holder sees the words as the last
+        // one left them.
+        self.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).ok().map(|_| Held(self))
+    }
+}
+
+impl Default for CpuLock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+struct Held<'l>(&'l CpuLock);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(0, Ordering::Release);
+    }
+}
+
+/// Fronts behind a lock per CPU. An owner that finds the lock taken (another thread that believes
+/// to be on this CPU, a drainer, or the code that a signal handler interrupted) goes to the store,
+/// so a handler may allocate at any moment.
+pub struct Locked<'l, W> {
+    locks: &'l [CpuLock],
+    which: W,
+}
+
+impl<'l, W: WhichCpu> Locked<'l, W> {
+    /// Locks for as many CPUs as `locks` has; CPUs beyond go to the store.
+    pub fn new(locks: &'l [CpuLock], which: W) -> Self {
+        Locked { locks, which }
+    }
+
+    fn lock_here(&self) -> Option<(Held<'l>, Here)> {
+        let cpu = self.which.cpu()?;
+        Some((self.locks.get(cpu.index())?.try_lock()?, Here::task(cpu)))
+    }
+}
+
+// SAFETY: 1. the lock of the CPU is held for the whole of each function, and both contexts use the
+// same one. 2., 3. checked by `sequence`. 4. a fence takes and drops the lock: sequences that began
+// before have ended, later ones see the closed gate. 5. as in `sequence`.
+unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
+    fn here(&self) -> Option<Here> {
+        self.which.cpu().map(Here::task)
+    }
+
+    #[inline]
+    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        let (_held, here) = self.lock_here()?;
+        sequence::pop(blocks, here, word)
+    }
+
+    #[inline]
+    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        let Some((_held, here)) = self.lock_here() else { return false };
+        sequence::push(blocks, here, word, rounds_max, frame)
+    }
+
+    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else { return false };
+        sequence::compare_store(blocks, here, word, old, new)
+    }
+
+    fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
+        let Some(lock) = self.locks.get(cpu.index()) else { return Ok(()) };
+        for _ in 0..FENCE_SPINS {
+            if lock.try_lock().is_some() {
+                return Ok(());
+            }
+            spin_hint();
+        }
+        Err(FenceError::Busy)
+    }
+
+    fn is_spared(&self, cpu: CpuId) -> bool {
+        self.which.is_spared(cpu)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.which.now_ms()
+    }
+
+    fn check_usable(&self) -> Result<(), super::Unusable> {
+        self.which.check_usable()
+    }
+}

@@ -1,0 +1,170 @@
+//! For an embedding kernel: a guard proves that preemption is off and names the context.
+
+use super::{Cpus, FenceError, Here};
+use crate::cache::{BlockArray, GATE_OPEN, WordOffset};
+use crate::frame::CpuId;
+use crate::prim::Ordering;
+
+/// Proof that its holder cannot be preempted nor moved, and that no other code of the same CPU
+/// and context runs while it lives.
+///
+/// # Safety
+/// While a value lives, the code stays on [`here`](Guard::here), and nothing else that would get a
+/// guard for the same CPU and context runs there. Interrupt handlers may run above a task guard,
+/// one deep, if their own guards say [`Context::Interrupt`]; deeper nesting and non-maskable
+/// interrupts get no guard.
+pub unsafe trait Guard {
+    /// The CPU and context it proves.
+    fn here(&self) -> Here;
+}
+
+/// What an embedding kernel implements.
+///
+/// # Safety
+/// [`fence`](Processor::fence) returns `Ok` only when every guard for `cpu` that existed at the
+/// call has been dropped, its stores being visible to the caller; [`is_quiescent`]
+/// (Processor::is_quiescent) returns `true` only when none exists and none will before that CPU
+/// has seen every store the caller made before asking.
+pub unsafe trait Processor: Sync {
+    /// The guard.
+    type Guard: Guard;
+
+    /// Turns preemption off and says where this is; `None` in a nested interrupt or an NMI.
+    fn pin(&self) -> Option<Self::Guard>;
+
+    /// Waits until all guards of `cpu` that exist now are gone: an interrupt that the CPU
+    /// acknowledges, a grace period, a scheduler's tick.
+    ///
+    /// # Errors
+    /// When the kernel cannot or will not wait for that CPU.
+    fn fence(&self, cpu: CpuId) -> Result<(), FenceError>;
+
+    /// Whether `cpu` is halted or in user mode, and will pass a full barrier before it pins.
+    fn is_quiescent(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
+
+    /// Whether full drains leave `cpu` alone.
+    fn is_spared(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
+
+    /// Milliseconds since boot; 0 without a clock.
+    fn now_ms(&self) -> u64 {
+        0
+    }
+}
+
+/// Fronts reached under a [`Guard`]: plain loads and stores, with preemption off.
+pub struct Pinned<P>(pub P);
+
+// SAFETY: 1. the guard excludes every other sequence of the CPU and context for the whole of each
+// function; interrupt handlers have words and magazines of their own. 2., 3. checked first in each.
+// 4. is the contract of `Processor::fence`: a sequence lives inside its guard. 5. the only store to
+// a word is the last, with release ordering.
+unsafe impl<P: Processor> Cpus for Pinned<P> {
+    const CONTEXTS: usize = 2;
+
+    fn here(&self) -> Option<Here> {
+        self.0.pin().map(|guard| guard.here())
+    }
+
+    #[inline]
+    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        let guard = self.0.pin()?;
+        sequence::pop(blocks, guard.here(), word)
+    }
+
+    #[inline]
+    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        let Some(guard) = self.0.pin() else { return false };
+        sequence::push(blocks, guard.here(), word, rounds_max, frame)
+    }
+
+    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+        let Some(guard) = self.0.pin() else { return false };
+        guard.here() == here && sequence::compare_store(blocks, here, word, old, new)
+    }
+
+    fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
+        self.0.fence(cpu)
+    }
+
+    fn is_quiescent(&self, cpu: CpuId) -> bool {
+        self.0.is_quiescent(cpu)
+    }
+
+    fn is_spared(&self, cpu: CpuId) -> bool {
+        self.0.is_spared(cpu)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.0.now_ms()
+    }
+}
+
+/// The sequences in Rust, for implementations whose exclusion holds for a whole function.
+pub(super) mod sequence {
+    use super::*;
+    use crate::cache::word::{ONE_OPERATION, ROUNDS_MAX, Word};
+
+    /// Whether `here` has a block and its gate is open.
+    #[inline]
+    fn may_enter(blocks: &BlockArray, here: Here) -> bool {
+        // Acquire: pairs with the Release in `Gate::open`; a sequence that sees the gate open also
+        // sees the empty words its last drainer left.
+        here.cpu.get() < blocks.cpus && blocks.gate(here.cpu).load(Ordering::Acquire) == GATE_OPEN
+    }
+
+    #[inline]
+    pub fn pop(blocks: &BlockArray, here: Here, offset: WordOffset) -> Option<u32> {
+        if !may_enter(blocks, here) {
+            return None;
+        }
+        let cell = blocks.word(here, offset);
+        let word = cell.load(Ordering::Relaxed);
+        let slot = (word & 0xff).wrapping_sub(1);
+        if slot >= ROUNDS_MAX {
+            return None;
+        }
+        let next = word.checked_add(ONE_OPERATION - 1)?;
+        let loaded = Word(word).loaded()?;
+        let frame = blocks.magazine(loaded).slots[slot as usize].load(Ordering::Relaxed);
+        cell.store(next, Ordering::Release);
+        Some(frame)
+    }
+
+    #[inline]
+    pub fn push(blocks: &BlockArray, here: Here, offset: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        if !may_enter(blocks, here) {
+            return false;
+        }
+        let cell = blocks.word(here, offset);
+        let word = cell.load(Ordering::Relaxed);
+        let rounds = word & 0xff;
+        if rounds >= u64::from(rounds_max) {
+            return false;
+        }
+        let (Some(next), Some(loaded)) = (word.checked_add(ONE_OPERATION + 1), Word(word).loaded()) else {
+            return false;
+        };
+        blocks.magazine(loaded).slots[rounds as usize].store(frame, Ordering::Relaxed);
+        // Release: pairs with the fence of a full drain and orders the slot before the word.
+        cell.store(next, Ordering::Release);
+        true
+    }
+
+    pub fn compare_store(blocks: &BlockArray, here: Here, offset: WordOffset, old: u64, new: u64) -> bool {
+        if !may_enter(blocks, here) {
+            return false;
+        }
+        let cell = blocks.word(here, offset);
+        if cell.load(Ordering::Relaxed) != old {
+            return false;
+        }
+        cell.store(new, Ordering::Release);
+        true
+    }
+}

@@ -1,0 +1,25 @@
+//! The one seam for atomics and spinning: `core` in production, `loom` under `--cfg loom`.
+//!
+//! No other module of this crate names `core::sync::atomic` or `core::hint::spin_loop`, so that a
+//! model checker (and later a many-CPU simulator) sees every shared access. Code uses relaxed
+//! atomics where another language would use plain loads and stores: they compile to the same
+//! instructions, and a race on them is defined.
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+/// Tells the processor that this is a spin loop; under loom, lets another thread run.
+#[inline]
+pub fn spin_hint() {
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
