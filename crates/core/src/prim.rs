@@ -6,9 +6,7 @@
 //! instructions, and a race on them is defined.
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{
-    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-};
+pub use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{
@@ -22,4 +20,14 @@ pub fn spin_hint() {
     core::hint::spin_loop();
     #[cfg(loom)]
     loom::thread::yield_now();
+}
+
+/// Makes Dekker's pattern (write mine, then read yours) hold under loom as it does in production.
+///
+/// Production code writes by a SeqCst read-modify-write and reads by a SeqCst load, which is
+/// enough; loom treats SeqCst accesses as AcqRel and models only SeqCst *fences*.
+#[inline]
+pub fn dekker_fence() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
 }

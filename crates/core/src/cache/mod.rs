@@ -1,8 +1,21 @@
 //! The per-CPU layers: fronts and shelves.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`word`] | the front word |
+//! | `magazine` | arrays of frames |
+//! | `block` | where the words lie |
+//! | `gate` | the way to a CPU's fronts |
+//! | `shelf` | stacks of magazines |
+//! | `cpu_zone` | a CPU's accounts in a zone |
 
 mod block;
+pub(crate) mod cpu_zone;
+pub(crate) mod gate;
 pub(crate) mod magazine;
+pub(crate) mod shelf;
 pub mod word;
 
-pub use block::{BlockArray, GATE_OPEN, WordOffset};
-pub use magazine::MagazineIndex;
+pub use block::{BlockArray, GATE_OPEN, WORD_BYTES, WordOffset};
+pub use cpu_zone::Counts;
+pub use magazine::{Class, Magazine, MagazineIndex};

@@ -1,0 +1,334 @@
+//! Construction, and memory added later.
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+
+use super::layout::{self, Layout};
+use super::{Allocator, pressure};
+use crate::cache::cpu_zone::{CpuShared, CpuZone, FRONTS};
+use crate::cache::gate::{GATE_DISABLED, Tickets};
+use crate::cache::magazine::Magazine;
+use crate::cache::word::Word;
+use crate::cache::{BlockArray, GATE_OPEN, WORD_BYTES};
+use crate::config::{Config, ConfigError, FrameRange, Misuse};
+use crate::cpus::Cpus;
+use crate::frame::{Mobility, NodeId, ZoneId};
+use crate::prim::{AtomicU32, AtomicU64, AtomicUsize};
+use crate::store::Store;
+use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, Section, Tag};
+use crate::zone::{CacheLimits, Zone};
+
+impl<'m, C: Cpus> Allocator<'m, C> {
+    /// Bytes of memory that [`new`](Self::new) needs for `config`: about 33.5 KiB per 2^18 frames,
+    /// about 1 KiB per CPU and zone, and the magazines for every CPU's caches at `high_min`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for configurations that no memory would serve.
+    pub fn metadata_bytes(config: &Config<'_>) -> Result<usize, ConfigError> {
+        Layout::new(config, C::CONTEXTS).map(|layout| layout.bytes())
+    }
+
+    /// Makes an allocator of the frames in `config`, all free, with its books in `memory`.
+    ///
+    /// O(frames / 8) bytes are written.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; too little memory is one.
+    pub fn new(config: &Config<'_>, memory: &'m mut [MaybeUninit<u8>], cpus: C) -> Result<Self, ConfigError> {
+        let layout = Layout::new(config, C::CONTEXTS)?;
+        let base = layout::aligned(memory, layout.end)?;
+        // Magazines and sections are found again by address.
+        base.as_ptr().expose_provenance();
+        let build = Build { config, layout, base };
+        // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
+        // the layout's parts do not overlap.
+        let (zones, zonelists, table) = unsafe { (build.zones(), build.zonelists(), build.table()) };
+        // SAFETY: as above.
+        let blocks = unsafe {
+            build.magazines();
+            build.blocks(C::CONTEXTS)
+        };
+        let allocator = Allocator {
+            cpus,
+            blocks,
+            store: Store::new(table),
+            zones,
+            zonelists,
+            layout,
+            page_size: config.page_size,
+            linear_map: config.linear_map,
+            checked: config.checked,
+            track_owner: config.track_owner,
+            on_misuse: config.on_misuse.unwrap_or(panic_on_misuse),
+            tickets: Tickets::new(),
+            fresh_magazines: AtomicU32::new(0),
+            callbacks: pressure::Callbacks::new(),
+            base,
+            memory: core::marker::PhantomData,
+        };
+        // SAFETY: as above; sections are written before they are installed.
+        unsafe { build.sections(&allocator.store) };
+        for (at, zone) in config.zones.iter().enumerate() {
+            for range in zone.ranges {
+                allocator.open_range(ZoneId::new(at as u32), *range);
+            }
+        }
+        Ok(allocator)
+    }
+
+    /// Bytes that [`add_memory`](Self::add_memory) needs for this range.
+    pub fn section_bytes(&self, range: FrameRange) -> usize {
+        (range.sections().len() * self.layout.section_bytes).saturating_add(127)
+    }
+
+    /// Adds free frames to a zone while everybody goes on, with their books in `memory`.
+    ///
+    /// # Errors
+    /// The range must end at or below `Config::pfn_limit` and lie in sections (2^18 frames, 1 GiB
+    /// of 4 KiB pages) that have no memory yet; [`ConfigError::TooLittleMetadata`].
+    pub fn add_memory(
+        &self,
+        zone: ZoneId,
+        range: FrameRange,
+        memory: &'m mut [MaybeUninit<u8>],
+    ) -> Result<(), ConfigError> {
+        if zone.index() >= self.zones.len() {
+            return Err(ConfigError::NoSuchZone { zone: zone.get() });
+        }
+        let sections = range.sections();
+        let taken = sections.clone().any(|number| self.store.section(number).is_some());
+        if range.frames == 0 || range.end() > 1 << 32 || sections.end > self.store.sections_max() || taken {
+            return Err(ConfigError::NotAddable { range });
+        }
+        let base = layout::aligned(memory, sections.len() * self.layout.section_bytes)?;
+        base.as_ptr().expose_provenance();
+        for (i, number) in sections.enumerate() {
+            // SAFETY: in bounds of `memory`, which is this allocator's from now on.
+            let section = unsafe {
+                let place = base.as_ptr().add(i * self.layout.section_bytes);
+                write_section(place, self.layout.section_bytes, |section| Section::init(section));
+                &*place.cast::<Section>()
+            };
+            if !self.store.install(number, section) {
+                // Somebody added the same section at the same moment: theirs stays.
+                return Err(ConfigError::NotAddable { range });
+            }
+        }
+        self.open_range(zone, range);
+        Ok(())
+    }
+
+    /// Tags the huges of a range, sets its bits and counts it. Whole sections that were made free
+    /// are only counted.
+    fn open_range(&self, zone: ZoneId, range: FrameRange) {
+        if range.frames == 0 {
+            return;
+        }
+        let sections = range.sections();
+        let books = self.zone(zone);
+        for number in sections.clone() {
+            let Some(section) = self.store.section(number) else { continue };
+            let first = (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
+            let end = ((number as u64 + 1) * u64::from(SECTION_FRAMES)).min(range.end());
+            let (at, frames) = ((first % u64::from(SECTION_FRAMES)) as u32, (end - first) as u32);
+            if section.is_free(at) {
+                continue;
+            }
+            for huge in at / HUGE_FRAMES..(at + frames).div_ceil(HUGE_FRAMES) {
+                section.set_tag(huge as usize, Tag::new(zone, Mobility::Movable));
+            }
+            section.put(at, frames);
+        }
+        books.add_managed(u64::from(range.frames));
+        books.cover(sections.start as u32, sections.end as u32);
+    }
+
+    /// Where the books begin; for embedders that protect or wipe parts of them.
+    pub fn metadata(&self) -> (NonNull<u8>, usize) {
+        (self.base, self.layout.end)
+    }
+
+    /// The per-CPU blocks: where they begin, and their bytes in all. A process that forks wipes
+    /// these in the child (`MADV_WIPEONFORK`): a gate of 0 is closed.
+    pub fn cpu_blocks(&self) -> (NonNull<u8>, usize) {
+        // SAFETY: an offset inside the books.
+        let start = unsafe { self.base.add(self.layout.blocks) };
+        (start, self.blocks.cpus as usize * self.blocks.stride)
+    }
+}
+
+fn panic_on_misuse(misuse: Misuse) {
+    panic!(
+        "pagedepot: {misuse:?}: frames came back that were free already (a double free, or a wrong order); Config::checked finds the caller"
+    );
+}
+
+/// Writes the parts of the books, each once.
+struct Build<'b, 'c> {
+    config: &'b Config<'c>,
+    layout: Layout,
+    base: NonNull<u8>,
+}
+
+impl Build<'_, '_> {
+    fn at<T>(&self, offset: usize) -> *mut T {
+        debug_assert!(offset <= self.layout.end);
+        // SAFETY: offsets come from the layout and lie inside the memory.
+        unsafe { self.base.as_ptr().add(offset).cast() }
+    }
+
+    /// # Safety
+    /// The memory is the builder's alone, for 'm; each part is written once.
+    unsafe fn zones<'m>(&self) -> &'m [Zone] {
+        let place = self.at::<Zone>(self.layout.zones);
+        for (i, config) in self.config.zones.iter().enumerate() {
+            let zone = Zone::new(config);
+            zone.set_watermarks(layout::watermarks(self.config, i));
+            zone.set_limits(layout::limits(self.config, i));
+            // SAFETY: the layout has room for every zone.
+            unsafe { place.add(i).write(zone) };
+        }
+        // SAFETY: all written.
+        unsafe { core::slice::from_raw_parts(place, self.config.zones.len()) }
+    }
+
+    /// # Safety
+    /// As for `zones`.
+    unsafe fn zonelists<'m>(&self) -> &'m [u8] {
+        let zones = self.config.zones;
+        let distance = |from: NodeId, to: NodeId| match self.config.distance {
+            Some(distance) => distance(from, to),
+            None => {
+                if from == to {
+                    10
+                } else {
+                    20
+                }
+            }
+        };
+        let place = self.at::<u8>(self.layout.zonelists);
+        let lists = zones.len() * zones.len();
+        // SAFETY: the layout has room for a list per zone.
+        let all = unsafe {
+            place.write_bytes(0, lists);
+            core::slice::from_raw_parts_mut(place, lists)
+        };
+        for (home, list) in zones.iter().zip(all.chunks_exact_mut(zones.len())) {
+            (0..).zip(list.iter_mut()).for_each(|(i, entry)| *entry = i);
+            // Nearest node first, and there the zone that fewest requests need (Linux: node order).
+            list.sort_unstable_by_key(|&i| {
+                let zone = &zones[usize::from(i)];
+                (distance(home.node, zone.node), zone.node, u8::MAX - zone.level, i)
+            });
+        }
+        all
+    }
+
+    /// # Safety
+    /// As for `zones`.
+    unsafe fn table<'m>(&self) -> &'m [AtomicUsize] {
+        let place = self.at::<AtomicUsize>(self.layout.tables);
+        let count = self.config.sections_max();
+        for i in 0..count {
+            // SAFETY: the layout has room for every section's entry.
+            unsafe { place.add(i).write(AtomicUsize::new(0)) };
+        }
+        // SAFETY: all written.
+        unsafe { core::slice::from_raw_parts(place, count) }
+    }
+
+    /// # Safety
+    /// As for `zones`.
+    unsafe fn magazines(&self) {
+        let place = self.at::<Magazine>(self.layout.magazines);
+        if cfg!(loom) {
+            for i in 0..self.layout.magazines_count {
+                // SAFETY: the layout has room for every magazine.
+                unsafe { place.add(i).write(Magazine::new()) };
+            }
+        } else {
+            // SAFETY: as above; magazines are arrays of integers, for which zeroes will do.
+            unsafe { place.write_bytes(0, self.layout.magazines_count) };
+        }
+    }
+
+    /// # Safety
+    /// As for `zones`.
+    unsafe fn blocks(&self, contexts: usize) -> BlockArray {
+        let layout = &self.layout;
+        let start = self.at::<u8>(layout.blocks);
+        let gate = if self.config.caches { GATE_OPEN } else { GATE_DISABLED };
+        for cpu in 0..self.config.cpus {
+            let offset = layout.blocks + cpu as usize * layout.blocks_stride;
+            // SAFETY: the layout has room for every CPU's gate, words, shared part and zones.
+            unsafe {
+                self.at::<AtomicU64>(offset).write(AtomicU64::new(gate));
+                for word in 0..contexts * self.config.zones.len() * FRONTS {
+                    let at = offset + WORD_BYTES * (1 + word);
+                    self.at::<AtomicU64>(at).write(AtomicU64::new(Word::EMPTY.0));
+                }
+                let shared = CpuShared::new(self.config.node_of(cpu));
+                self.at::<CpuShared>(offset + layout.shared_at).write(shared);
+                for zone in 0..self.config.zones.len() {
+                    let at = offset + layout.cpu_zones_at + zone * size_of::<CpuZone>();
+                    self.at::<CpuZone>(at).write(self.cpu_zone(cpu, zone));
+                }
+            }
+        }
+        BlockArray {
+            blocks: start,
+            stride: layout.blocks_stride,
+            cpus: self.config.cpus,
+            context_stride: layout.context_stride,
+            magazines: (self.base.as_ptr().addr() + layout.magazines).wrapping_sub(size_of::<Magazine>()),
+        }
+    }
+
+    fn cpu_zone(&self, cpu: u32, zone: usize) -> CpuZone {
+        let CacheLimits { high_min, .. } = layout::limits(self.config, zone);
+        // CPUs start their searches at different places, so that they share no huges.
+        let ranges = self.config.zones[zone].ranges;
+        let start = ranges.iter().map(|r| u64::from(r.start.get())).min().unwrap_or(0);
+        let end = ranges.iter().map(|r| r.end()).max().unwrap_or(0);
+        let hint = start + (end - start) / u64::from(self.config.cpus) * u64::from(cpu);
+        CpuZone::new(high_min as i64, (hint / u64::from(HUGE_FRAMES)) as u32)
+    }
+
+    /// # Safety
+    /// As for `zones`.
+    unsafe fn sections(&self, store: &Store<'_>) {
+        for (i, number) in self.config.sections().enumerate() {
+            let place = self.at::<u8>(self.layout.sections + i * self.layout.section_bytes);
+            // SAFETY: the layout has room for every section; the reference lives as long as the
+            // store, which the allocator holds for 'm.
+            unsafe {
+                write_section(place, self.layout.section_bytes, |section| match self.filled_by(number) {
+                    Some(zone) => {
+                        Section::init_free(section, Tag::new(ZoneId::new(zone as u32), Mobility::Movable))
+                    }
+                    None => Section::init(section),
+                });
+                store.install(number, &*place.cast::<Section>());
+            }
+        }
+    }
+
+    /// The zone one of whose ranges covers the section entirely.
+    fn filled_by(&self, number: usize) -> Option<usize> {
+        let first = number as u64 * u64::from(SECTION_FRAMES);
+        let last = first + u64::from(SECTION_FRAMES);
+        self.config.zones.iter().position(|zone| {
+            zone.ranges.iter().any(|range| u64::from(range.start.get()) <= first && last <= range.end())
+        })
+    }
+}
+
+/// Writes a section by `init`, and zeroes the bytes that options put behind it.
+///
+/// # Safety
+/// `bytes` bytes at `place` are the caller's alone, aligned for a section.
+unsafe fn write_section(place: *mut u8, bytes: usize, init: impl FnOnce(*mut Section)) {
+    init(place.cast());
+    // SAFETY: what follows the section belongs to it.
+    unsafe { place.add(size_of::<Section>()).write_bytes(0, bytes - size_of::<Section>()) };
+}

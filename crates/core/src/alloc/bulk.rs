@@ -1,0 +1,178 @@
+//! Many blocks at once.
+
+use super::Allocator;
+use crate::cache::WordOffset;
+use crate::cache::cpu_zone::count;
+use crate::cache::magazine::Class;
+use crate::cpus::Cpus;
+use crate::error::{AllocError, FreeError};
+use crate::flags::Flags;
+use crate::frame::{Order, Pfn, ZoneId};
+use crate::store::section::Tag;
+
+use super::pressure::Reserve;
+
+/// Blocks taken from the store, or returned to it, between two looks at anything else.
+const CHUNK_BLOCKS: usize = 64;
+
+/// Some blocks of a batch were not freed; all others were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreeManyError {
+    /// The first bad block's place in the batch.
+    pub first: usize,
+    /// What was wrong with it.
+    pub error: FreeError,
+    /// How many were bad.
+    pub failed: usize,
+}
+
+impl core::fmt::Display for FreeManyError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} blocks were not freed, the first at place {}: {}", self.failed, self.first, self.error)
+    }
+}
+
+impl core::error::Error for FreeManyError {}
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// Allocates up to `out.len()` blocks of `order`; returns how many, at least 1 unless `out` is
+    /// empty. `out` is filled from the front; the rest of it is left as it was.
+    ///
+    /// Empties this CPU's front first, then takes from the store in chunks of 64 blocks, past the
+    /// caches.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), when not even one block was to be had.
+    pub fn alloc_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
+        let mut got = 0;
+        while got < out.len() {
+            let Some(frame) = self.alloc_fast(order, flags) else { break };
+            out[got] = Pfn::new(frame);
+            got += 1;
+        }
+        if out.len() - got >= CHUNK_BLOCKS {
+            self.cpus.check_usable()?;
+            while got < out.len() {
+                let chunk = (out.len() - got).min(CHUNK_BLOCKS);
+                match self.take_chunk(order, flags, &mut out[got..got + chunk]) {
+                    0 => break,
+                    more => got += more,
+                }
+            }
+        }
+        out[..got].iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
+        while got < out.len() {
+            match self.alloc(order, flags) {
+                Ok(pfn) => out[got] = pfn,
+                Err(_) if got > 0 => break,
+                Err(error) => return Err(error),
+            }
+            got += 1;
+        }
+        Ok(got)
+    }
+
+    /// Takes blocks from the store of the first zone that may give as many, above its `low`.
+    fn take_chunk(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> usize {
+        let here = self.here();
+        let pages = u64::from(order.frames()) * out.len() as u64;
+        let Some(zone) = self
+            .zones_for(self.node_here(), flags)
+            .find(|&zone| self.zone_may_give(zone, pages, Reserve::AboveLow))
+        else {
+            return 0;
+        };
+        let _moving = self.flux(here, zone).begin(pages);
+        let mut got = 0;
+        self.wanted_from(here, zone, flags.mobility(), |wanted| {
+            self.store.take_blocks(wanted, order, out.len() as u32, |pfn| {
+                out[got] = pfn;
+                got += 1;
+            })
+        });
+        // A word's blocks come in descending order; programs like them ascending.
+        out[..got].reverse();
+        let books = self.cpu_zone_here(here, zone);
+        let taken = got as i64 * i64::from(order.frames());
+        self.zone(zone).add_free(books.map(|b| &b.accounts), -taken);
+        count(books.map_or(&self.zone(zone).direct[0], |b| &b.counters.direct_allocs), got as u64);
+        got
+    }
+
+    /// Frees a batch of blocks of any orders, mobilities and zones, as when a process exits.
+    ///
+    /// Blocks go to this CPU's fronts while these have room without a slow path; the others go
+    /// straight to the store in chunks of 64, neighbours of one order by one atomic operation, so
+    /// a batch in ascending order costs least. O(batch).
+    ///
+    /// # Errors
+    /// Bad blocks are skipped and counted; all others are freed.
+    pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        let mut bad: Option<FreeManyError> = None;
+        for (chunk, blocks) in batch.chunks(CHUNK_BLOCKS).enumerate() {
+            self.free_chunk(blocks, |place, error| {
+                let place = chunk * CHUNK_BLOCKS + place;
+                let sum = bad.get_or_insert(FreeManyError { first: place, error, failed: 0 });
+                sum.failed += 1;
+            });
+        }
+        bad.map_or(Ok(()), Err)
+    }
+
+    fn free_chunk(&self, blocks: &[(Pfn, Order)], mut on_bad: impl FnMut(usize, FreeError)) {
+        let mut run: [Pfn; CHUNK_BLOCKS] = [Pfn::new(0); CHUNK_BLOCKS];
+        let mut length = 0;
+        let mut kind: Option<(Order, ZoneId)> = None;
+        for (place, &(pfn, order)) in blocks.iter().enumerate() {
+            let tag = match self.check_free(pfn, order) {
+                Ok(tag) => tag,
+                Err(error) => {
+                    on_bad(place, error);
+                    continue;
+                }
+            };
+            if self.push_if_room(pfn, order, tag) {
+                continue;
+            }
+            if kind != Some((order, tag.zone())) {
+                self.put_run(kind, &run[..length]);
+                length = 0;
+                kind = Some((order, tag.zone()));
+            }
+            run[length] = pfn;
+            length += 1;
+        }
+        self.put_run(kind, &run[..length]);
+    }
+
+    /// The checks of [`free`](Self::free).
+    fn check_free(&self, pfn: Pfn, order: Order) -> Result<Tag, FreeError> {
+        let tag = self.store.tag(pfn).ok_or(FreeError::OutOfRange)?;
+        if !pfn.is_aligned(order) {
+            return Err(FreeError::Misaligned);
+        }
+        self.cpus.check_usable()?;
+        self.note_free(pfn, order)?;
+        Ok(tag)
+    }
+
+    fn push_if_room(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
+        Class::of(order).is_some_and(|class| {
+            let word = WordOffset::new(tag.zone(), class, tag.mobility());
+            self.cpus.push(&self.blocks, word, class.rounds(), pfn.get())
+        })
+    }
+
+    fn put_run(&self, kind: Option<(Order, ZoneId)>, run: &[Pfn]) {
+        let Some((order, zone)) = kind else { return };
+        let here = self.here();
+        let pages = i64::from(order.frames()) * run.len() as i64;
+        let moving = self.flux(here, zone).begin(pages as u64);
+        let doubled = self.store.put_blocks(order, run.iter().copied());
+        drop(moving);
+        let books = self.cpu_zone_here(here, zone);
+        self.zone(zone).add_free(books.map(|b| &b.accounts), pages - i64::from(doubled));
+        count(books.map_or(&self.zone(zone).direct[1], |b| &b.counters.direct_frees), run.len() as u64);
+        self.report_doubled(doubled);
+    }
+}

@@ -1,0 +1,145 @@
+//! Exact checks: a byte per frame that says which blocks are out, and two that say who got them.
+//!
+//! | byte | meaning |
+//! |---|---|
+//! | 0 | no allocated block begins here |
+//! | 0x80 + order | a block of this order begins here |
+//! | 0x7f | carved for magazines |
+//!
+//! The byte of a block's first frame is exchanged atomically by `free`, before the block goes
+//! anywhere: of two frees of one block exactly one succeeds.
+
+use super::Allocator;
+use super::layout::OWNER_BYTES;
+use crate::cache::cpu_zone::count;
+use crate::cpus::Cpus;
+use crate::error::FreeError;
+use crate::frame::{Order, Pfn};
+use crate::prim::{AtomicU8, Ordering};
+use crate::store::section::{SECTION_FRAMES, Section};
+
+const ALLOCATED: u8 = 0x80;
+const CARVED: u8 = 0x7f;
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// Where the section of `pfn` has its byte arrays, and the frame's place in them.
+    fn extra(&self, pfn: Pfn) -> Option<(usize, usize)> {
+        let section = self.store.section((pfn.get() / SECTION_FRAMES) as usize)?;
+        let address = (&raw const *section).addr() + size_of::<Section>();
+        Some((address, (pfn.get() % SECTION_FRAMES) as usize))
+    }
+
+    fn state(&self, pfn: Pfn) -> Option<&AtomicU8> {
+        let (bytes, at) = self.checked.then(|| self.extra(pfn)).flatten()?;
+        // SAFETY: with `checked`, `layout::section_bytes` puts SECTION_FRAMES bytes behind each
+        // section, zeroed by `build`; their provenance was exposed there.
+        Some(unsafe { &*core::ptr::with_exposed_provenance::<AtomicU8>(bytes + at) })
+    }
+
+    /// The two bytes that say which CPU got the frame.
+    fn owner(&self, pfn: Pfn) -> Option<[&AtomicU8; OWNER_BYTES]> {
+        let (bytes, at) = self.track_owner.then(|| self.extra(pfn)).flatten()?;
+        let first = bytes + usize::from(self.checked) * SECTION_FRAMES as usize + at * OWNER_BYTES;
+        // SAFETY: as in `state`: with `track_owner` 2 * SECTION_FRAMES more bytes follow.
+        Some([0, 1].map(|i| unsafe { &*core::ptr::with_exposed_provenance::<AtomicU8>(first + i) }))
+    }
+
+    #[inline(never)]
+    pub(super) fn note_alloc(&self, pfn: Pfn, order: Order) {
+        if let Some(state) = self.state(pfn) {
+            // Relaxed: the block itself was acquired; this only has to be atomic.
+            let before = state.swap(ALLOCATED | order.get() as u8, Ordering::Relaxed);
+            assert!(before == 0, "{pfn} was handed out while allocated");
+        }
+        if let (Some(owner), Some(here)) = (self.owner(pfn), self.cpus.here()) {
+            for (byte, value) in owner.iter().zip((here.cpu.get() as u16).to_le_bytes()) {
+                byte.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        if let Some(state) = self.state(pfn) {
+            let allocated = ALLOCATED | order.get() as u8;
+            state
+                .compare_exchange(allocated, 0, Ordering::Relaxed, Ordering::Relaxed)
+                .map_err(|_| FreeError::NotAllocated)?;
+        }
+        if let (Some(owner), Some(here)) = (self.owner(pfn), self.here()) {
+            let got = u16::from_le_bytes(owner.map(|byte| byte.load(Ordering::Relaxed)));
+            if got != here.cpu.get() as u16
+                && let Some(tag) = self.store.tag(pfn)
+            {
+                count(&self.cpu_zone(here.cpu, tag.zone()).counters.remote_frees, 1);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn note_carved(&self, pfn: Pfn) {
+        if let Some(state) = self.state(pfn) {
+            state.store(CARVED, Ordering::Relaxed);
+        }
+    }
+
+    /// Splits an allocated block into blocks of order `to`, each of which is then freed by itself.
+    ///
+    /// O(parts) with `checked` or `track_owner`, else O(1).
+    ///
+    /// # Errors
+    /// When `to` is larger than `from`, the block cannot be one of ours, or (with `checked`) is
+    /// not allocated with this order.
+    pub fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
+        if to > from || !pfn.is_aligned(from) {
+            return Err(FreeError::Misaligned);
+        }
+        self.store.tag(pfn).ok_or(FreeError::OutOfRange)?;
+        if let Some(state) = self.state(pfn) {
+            let (old, new) = (ALLOCATED | from.get() as u8, ALLOCATED | to.get() as u8);
+            state
+                .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed)
+                .map_err(|_| FreeError::NotAllocated)?;
+        }
+        for part in (to.frames()..from.frames()).step_by(to.frames() as usize) {
+            self.note_part(pfn, pfn.add(part), to);
+        }
+        Ok(())
+    }
+
+    fn note_part(&self, whole: Pfn, part: Pfn, order: Order) {
+        if let Some(state) = self.state(part) {
+            state.store(ALLOCATED | order.get() as u8, Ordering::Relaxed);
+        }
+        if let (Some(from), Some(to)) = (self.owner(whole), self.owner(part)) {
+            for (from, to) in from.iter().zip(to) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Marks frames as allocated one by one: ranges may be freed whole or frame by frame.
+    pub(super) fn note_range(&self, start: Pfn, frames: u32) {
+        if self.checked || self.track_owner {
+            (0..frames).for_each(|i| self.note_alloc(start.add(i), Order::BASE));
+        }
+    }
+
+    /// The opposite; on an error nothing has changed.
+    pub(super) fn note_range_free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
+        if !self.checked && !self.track_owner {
+            return Ok(());
+        }
+        for i in 0..frames {
+            if let Err(error) = self.note_free(start.add(i), Order::BASE) {
+                for undo in 0..i {
+                    if let Some(state) = self.state(start.add(undo)) {
+                        state.store(ALLOCATED, Ordering::Relaxed);
+                    }
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,414 @@
+//! Taking back what CPUs cache.
+//!
+//! *Quiet*: takes every shelf, by one atomic operation each, and interrupts nobody; what is in
+//! fronts stays and is counted as unreachable. *Full*: closes the gate of each CPU that is not
+//! spared, fences it once, takes its fronts too; the argument is in `cache/gate.rs`.
+//!
+//! What a quiet drain cannot reach is bounded: per CPU, zone, order and mobility in use two
+//! magazines of 63, 31, 15, 7 and 1 blocks (orders 0, 1, 2, 3, 9), in pages 126, 124, 120, 112 and
+//! 1024; and over all of them by `high`, beyond which a CPU's slow path empties its coldest front,
+//! or by the one front in use where that alone is more.
+
+use super::Allocator;
+use super::slow::Front;
+use crate::cache::WordOffset;
+use crate::cache::cpu_zone::count;
+use crate::cache::gate::{self, Closed, GATE_DISABLED};
+use crate::cache::magazine::{Class, MagazineIndex};
+use crate::cache::shelf::Chain;
+use crate::cache::word::Word;
+use crate::cpus::{Context, Cpus, Here};
+use crate::frame::{CpuId, Mobility, ZoneId};
+use crate::prim::{Ordering, spin_hint};
+use crate::store::section::Tag;
+
+/// How far a drain goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Shelves only; interrupts nobody.
+    Quiet,
+    /// Fronts too: one fence per CPU that is not spared and not quiescent.
+    Full,
+}
+
+/// Whose caches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    cpu: Option<CpuId>,
+    zone: Option<ZoneId>,
+}
+
+impl Scope {
+    /// Everybody's.
+    pub const ALL: Scope = Scope { cpu: None, zone: None };
+
+    /// Those of one CPU.
+    pub const fn cpu(cpu: CpuId) -> Self {
+        Scope { cpu: Some(cpu), zone: None }
+    }
+
+    /// Those of one zone.
+    pub const fn zone(zone: ZoneId) -> Self {
+        Scope { cpu: None, zone: Some(zone) }
+    }
+
+    /// Restricted to one zone.
+    #[must_use]
+    pub const fn in_zone(self, zone: ZoneId) -> Self {
+        Scope { zone: Some(zone), ..self }
+    }
+}
+
+/// What a drain did, in pages. Sums over CPUs by `+=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Drained {
+    /// Returned to the store.
+    pub taken_pages: u64,
+    /// Cached within reach again by the time it ended: the owner goes on meanwhile.
+    pub left_pages: u64,
+    /// In other callers' hands at the end: refills, spills, other drains.
+    pub in_flight_pages: u64,
+    /// In fronts that this drain did not take.
+    pub unreachable_pages: u64,
+    /// Fences waited for.
+    pub fences: u64,
+    /// CPUs whose gate another drain held, or that could not be fenced.
+    pub busy_cpus: u64,
+    /// CPUs left alone because they are spared.
+    pub spared_cpus: u64,
+}
+
+impl core::ops::AddAssign for Drained {
+    fn add_assign(&mut self, other: Drained) {
+        self.taken_pages += other.taken_pages;
+        self.left_pages += other.left_pages;
+        self.in_flight_pages += other.in_flight_pages;
+        self.unreachable_pages += other.unreachable_pages;
+        self.fences += other.fences;
+        self.busy_cpus += other.busy_cpus;
+        self.spared_cpus += other.spared_cpus;
+    }
+}
+
+/// How often a disabler looks again at a gate that a drainer holds.
+const DISABLE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 20 };
+
+/// Which zones a drain covers.
+type Zones = core::ops::Range<u32>;
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// Drains the caches in `scope`. CPUs and zones that do not exist have nothing to drain; zones
+    /// without memory and CPUs that never ran are as good as any.
+    ///
+    /// Quiet: O(shelves in scope + pages taken), about 1 us for a CPU with 250 cached pages. May
+    /// be called from anywhere, also from interrupt handlers. Full: also a fence per CPU, so only
+    /// from where the environment can fence.
+    pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+        self.drain_each(scope, mode, |_, _| {})
+    }
+
+    /// As [`drain`](Self::drain), and tells what it did CPU by CPU.
+    pub fn drain_each(&self, scope: Scope, mode: Mode, mut tell: impl FnMut(CpuId, Drained)) -> Drained {
+        let mut sum = Drained::default();
+        if self.cpus.check_usable().is_err() {
+            return sum;
+        }
+        let cpus = match scope.cpu {
+            Some(cpu) => cpu.get()..cpu.get().saturating_add(1).min(self.blocks.cpus),
+            None => 0..self.blocks.cpus,
+        };
+        let zones = self.zones_in(scope);
+        for cpu in cpus.map(CpuId::new) {
+            let done = self.drain_cpu(cpu, zones.clone(), mode);
+            tell(cpu, done);
+            sum += done;
+        }
+        sum
+    }
+
+    fn zones_in(&self, scope: Scope) -> Zones {
+        let count = self.zones.len() as u32;
+        match scope.zone {
+            Some(zone) => zone.get().min(count)..zone.get().saturating_add(1).min(count),
+            None => 0..count,
+        }
+    }
+
+    fn drain_cpu(&self, cpu: CpuId, zones: Zones, mode: Mode) -> Drained {
+        let mut done = Drained::default();
+        for zone in zones.clone().map(ZoneId::new) {
+            done.taken_pages += self.drain_shelves(cpu, zone);
+        }
+        if mode == Mode::Full {
+            if self.cpus.is_spared(cpu) {
+                done.spared_cpus = 1;
+            } else if let Some(closed) = Closed::close(&self.blocks, cpu, &self.tickets) {
+                self.drain_fronts(closed, cpu, zones.clone(), &mut done);
+            } else {
+                done.busy_cpus = 1;
+            }
+        }
+        for zone in zones.map(ZoneId::new) {
+            let books = self.cpu_zone(cpu, zone);
+            done.left_pages += books.shelved_pages();
+            done.in_flight_pages += crate::cache::cpu_zone::Flux::in_flight_pages(books.flux.read());
+            done.unreachable_pages += self.front_pages(cpu, zone);
+        }
+        done
+    }
+
+    /// Takes all shelves of a CPU in a zone back to the store; returns pages.
+    pub(super) fn drain_shelves(&self, cpu: CpuId, zone: ZoneId) -> u64 {
+        let books = self.cpu_zone(cpu, zone);
+        let mut pages = 0;
+        for (class, mobility, shelf) in books.shelves() {
+            let shelved = shelf.count();
+            if shelved == 0 {
+                continue;
+            }
+            // Announced before they are taken; more may have come meanwhile, then fewer pages are
+            // announced than moved, for as long as it takes to announce the others.
+            let moving = books.flux.begin(u64::from(shelved) * u64::from(class.magazine_frames()));
+            if let Some(chain) = shelf.take_all() {
+                let more = chain.count.saturating_sub(shelved);
+                let rest = (more > 0)
+                    .then(|| books.flux.begin(u64::from(more) * u64::from(class.magazine_frames())));
+                self.return_chain(Front { here: Here::task(cpu), zone, class, mobility }, chain);
+                pages += u64::from(chain.count) * u64::from(class.magazine_frames());
+                drop(rest);
+            }
+            drop(moving);
+        }
+        pages
+    }
+
+    /// Empties the full magazines of a chain that the caller owns into the store, then gives the
+    /// magazines back to the CPU they came from by one operation.
+    fn return_chain(&self, front: Front, chain: Chain) {
+        let Front { here, zone, class, .. } = front;
+        let books = self.cpu_zone(here.cpu, zone);
+        let mut last = chain.first;
+        let mut at = Some(chain.first);
+        while let Some(magazine) = at {
+            at = Chain::next(&self.blocks, magazine);
+            if let Some(next) = at {
+                prefetch(self.blocks.magazine(next));
+            }
+            self.empty_magazine(books, zone, class, magazine, class.rounds());
+            last = magazine;
+        }
+        let blocks = u64::from(chain.count * class.rounds());
+        count(&books.counters.drained_blocks, blocks);
+        count(&books.counters.drained_pages, blocks * u64::from(class.block_frames()));
+        self.release_chain(here.cpu, zone, class, chain, last);
+    }
+
+    /// Takes the fronts of a CPU whose gate is closed, reopens it, then returns the frames.
+    fn drain_fronts(&self, closed: Closed<'_>, cpu: CpuId, zones: Zones, done: &mut Drained) {
+        if !self.fence_closed(cpu, done) {
+            return;
+        }
+        let mut taken: [_; Tag::ZONES_MAX] = core::array::from_fn(|_| None);
+        for zone in zones.clone() {
+            let id = ZoneId::new(zone);
+            let moving = self.cpu_zone(cpu, id).flux.begin(self.front_pages(cpu, id));
+            taken[zone as usize] = Some((moving, self.take_fronts(cpu, id)));
+        }
+        drop(closed);
+        for zone in zones {
+            if let Some((moving, parts)) = taken[zone as usize].take() {
+                done.taken_pages += self.return_parts(cpu, ZoneId::new(zone), parts);
+                drop(moving);
+            }
+        }
+    }
+
+    /// Waits until nobody can commit on the CPU any more; `false`: that cannot be had.
+    fn fence_closed(&self, cpu: CpuId, done: &mut Drained) -> bool {
+        if self.cpus.is_quiescent(cpu) {
+            return true;
+        }
+        done.fences += 1;
+        let fenced = self.cpus.fence(&self.blocks, cpu).is_ok();
+        done.busy_cpus += u64::from(!fenced);
+        fenced
+    }
+
+    fn contexts(&self) -> impl Iterator<Item = Context> {
+        [Context::Task, Context::Interrupt].into_iter().take(C::CONTEXTS)
+    }
+
+    /// All fronts of a CPU in a zone.
+    pub(super) fn fronts(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = (Front, WordOffset)> {
+        self.contexts().flat_map(move |context| {
+            Class::ALL.into_iter().flat_map(move |class| {
+                Mobility::ALL.into_iter().map(move |mobility| {
+                    let front = Front { here: Here { cpu, context }, zone, class, mobility };
+                    (front, WordOffset::new(zone, class, mobility))
+                })
+            })
+        })
+    }
+
+    /// Pages in the fronts of a CPU in a zone, read without excluding anybody.
+    pub(super) fn front_pages(&self, cpu: CpuId, zone: ZoneId) -> u64 {
+        self.fronts(cpu, zone)
+            .map(|(front, offset)| {
+                let word = Word(self.blocks.word(front.here, offset).load(Ordering::Relaxed));
+                u64::from(word.frames(front.class.rounds()) * front.class.block_frames())
+            })
+            .sum()
+    }
+
+    /// Empties all front words of a CPU in a zone; only for the holder of the closed gate, after
+    /// the fence. Returns the magazines, linked, each link carrying what the magazine holds.
+    fn take_fronts(&self, cpu: CpuId, zone: ZoneId) -> Option<Part> {
+        let mut parts = None;
+        for (front, offset) in self.fronts(cpu, zone) {
+            let cell = self.blocks.word(front.here, offset);
+            // Acquire: pairs with the Release of the sequence that stored it, where the fence did
+            // not already order it (a quiescent CPU).
+            let word = Word(cell.load(Ordering::Acquire));
+            count(&self.cpu_zone(cpu, zone).counters.hits, word.operations());
+            // Relaxed: published by the Release that reopens the gate.
+            cell.store(Word::EMPTY.0, Ordering::Relaxed);
+            if let Some(loaded) = word.loaded() {
+                parts = Some(self.link_part(loaded, front.class, word.rounds(), parts));
+            }
+            if let Some((previous, full)) = word.previous() {
+                let rounds = if full { front.class.rounds() } else { 0 };
+                parts = Some(self.link_part(previous, front.class, rounds, parts));
+            }
+        }
+        parts
+    }
+
+    fn link_part(&self, magazine: MagazineIndex, class: Class, rounds: u32, rest: Option<Part>) -> Part {
+        // Relaxed: the magazine is this drainer's alone.
+        self.blocks.magazine(magazine).next.store(rest.map_or(0, |part| part.0), Ordering::Relaxed);
+        Part::new(magazine, class, rounds)
+    }
+
+    /// Returns what `take_fronts` took; the number of pages.
+    fn return_parts(&self, cpu: CpuId, zone: ZoneId, mut parts: Option<Part>) -> u64 {
+        let books = self.cpu_zone(cpu, zone);
+        let mut pages = 0;
+        while let Some(part) = parts {
+            let (magazine, class, rounds) = part.unpack();
+            parts = Part::from_link(self.blocks.magazine(magazine).next.load(Ordering::Relaxed));
+            self.empty_magazine(books, zone, class, magazine, rounds);
+            self.release_magazine(cpu, zone, class, magazine);
+            count(&books.counters.drained_blocks, u64::from(rounds));
+            count(&books.counters.drained_pages, u64::from(rounds * class.block_frames()));
+            pages += u64::from(rounds * class.block_frames());
+        }
+        pages
+    }
+
+    /// Takes the caches of all CPUs away until [`enable_caches`](Self::enable_caches): every
+    /// request goes to the store, and nothing is cached once this returns with no busy CPU and
+    /// nothing in flight (Linux: `zone_pcp_disable`). CPUs are fenced, spared ones too: a promise
+    /// that nothing hides has no exceptions.
+    pub fn disable_caches(&self) -> Drained {
+        self.disable(0..self.blocks.cpus)
+    }
+
+    /// Gives the caches back to every CPU.
+    pub fn enable_caches(&self) {
+        for cpu in self.all_cpus() {
+            gate::enable(&self.blocks, cpu);
+        }
+    }
+
+    /// Takes the caches of a CPU that went away; it has none until [`restore_cpu`]
+    /// (Self::restore_cpu). The environment says that it is quiescent, or it is fenced.
+    pub fn retire_cpu(&self, cpu: CpuId) -> Drained {
+        if cpu.get() >= self.blocks.cpus {
+            return Drained::default();
+        }
+        self.disable(cpu.get()..cpu.get() + 1)
+    }
+
+    /// Lets a CPU cache again. `false`: it was not retired, or a drain is busy with it.
+    pub fn restore_cpu(&self, cpu: CpuId) -> bool {
+        cpu.get() < self.blocks.cpus && gate::enable(&self.blocks, cpu)
+    }
+
+    /// Whether a CPU has caches now.
+    pub fn has_caches(&self, cpu: CpuId) -> bool {
+        cpu.get() < self.blocks.cpus
+            && !matches!(self.blocks.gate(cpu).load(Ordering::Relaxed), 0 | GATE_DISABLED)
+    }
+
+    fn disable(&self, cpus: core::ops::Range<u32>) -> Drained {
+        let mut sum = Drained::default();
+        if self.cpus.check_usable().is_err() {
+            return sum;
+        }
+        let zones = 0..self.zones.len() as u32;
+        for cpu in cpus.map(CpuId::new) {
+            let mut done = Drained::default();
+            match self.close_patiently(cpu) {
+                Some(mut closed) => {
+                    closed.keep_disabled();
+                    self.drain_fronts(closed, cpu, zones.clone(), &mut done);
+                }
+                None => done.busy_cpus = 1,
+            }
+            // After the gate: see `shelve`.
+            done += self.drain_cpu(cpu, zones.clone(), Mode::Quiet);
+            sum += done;
+        }
+        sum
+    }
+
+    fn close_patiently(&self, cpu: CpuId) -> Option<Closed<'_>> {
+        (0..DISABLE_SPINS).find_map(|_| {
+            let closed = Closed::close(&self.blocks, cpu, &self.tickets);
+            if closed.is_none() {
+                spin_hint();
+            }
+            closed
+        })
+    }
+}
+
+/// A magazine taken from a front, in a link.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..=20 | magazine |
+/// | 21..=26 | rounds |
+/// | 27..=29 | class |
+#[derive(Clone, Copy)]
+struct Part(u32);
+
+impl Part {
+    fn new(magazine: MagazineIndex, class: Class, rounds: u32) -> Self {
+        Part(magazine.get() | rounds << MagazineIndex::BITS | (class as u32) << 27)
+    }
+
+    fn from_link(link: u32) -> Option<Self> {
+        (link != 0).then_some(Part(link))
+    }
+
+    fn unpack(self) -> (MagazineIndex, Class, u32) {
+        let index = MagazineIndex::new(self.0 & ((1 << MagazineIndex::BITS) - 1));
+        let class = Class::ALL[(self.0 >> 27) as usize];
+        (index.expect("a link names a magazine"), class, self.0 >> MagazineIndex::BITS & 0x3f)
+    }
+}
+
+/// Asks for a magazine's lines before they are needed: its last owner is another CPU.
+#[inline]
+fn prefetch(magazine: &crate::cache::Magazine) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    for line in 0..size_of::<crate::cache::Magazine>() / 64 {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: prefetching has no effect but on speed, and the address is inside the magazine.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>((&raw const *magazine).cast::<i8>().add(line * 64)) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = magazine;
+}

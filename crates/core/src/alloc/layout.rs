@@ -1,0 +1,133 @@
+//! Where in the caller's memory each part of the books lies.
+
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+
+use crate::cache::cpu_zone::{CpuShared, CpuZone, FRONTS};
+use crate::cache::magazine::{Class, Magazine};
+use crate::cache::{MagazineIndex, WORD_BYTES};
+use crate::config::{Config, ConfigError};
+use crate::frame::Mobility;
+use crate::prim::{AtomicU8, AtomicUsize};
+use crate::store::section::{SECTION_FRAMES, Section};
+use crate::zone::{CacheLimits, Watermarks, Zone};
+
+/// Alignment of the whole: two cache lines, which prefetchers treat as one.
+const ALIGN: usize = 128;
+/// Bytes per frame of the record of which CPU got it.
+pub const OWNER_BYTES: usize = 2;
+
+/// Byte offsets of the parts, from an aligned start. Magazines come last, so that frames mapped
+/// right behind the books are within reach of a magazine index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub zones: usize,
+    pub zonelists: usize,
+    pub tables: usize,
+    pub blocks: usize,
+    pub blocks_stride: usize,
+    pub context_stride: usize,
+    pub shared_at: usize,
+    pub cpu_zones_at: usize,
+    pub sections: usize,
+    pub section_bytes: usize,
+    pub magazines: usize,
+    pub magazines_count: usize,
+    pub end: usize,
+}
+
+impl Layout {
+    pub fn new(config: &Config<'_>, contexts: usize) -> Result<Self, ConfigError> {
+        config.check()?;
+        Self::compute(config, contexts).ok_or(ConfigError::TooLarge)
+    }
+
+    fn compute(config: &Config<'_>, contexts: usize) -> Option<Self> {
+        let (cpus, zones) = (config.cpus as usize, config.zones.len());
+        let words_per_context = zones * FRONTS;
+        let words = (1 + contexts * words_per_context).checked_mul(WORD_BYTES)?;
+        let shared_at = words.next_multiple_of(ALIGN);
+        let cpu_zones_at = shared_at + size_of::<CpuShared>();
+        let blocks_stride = cpu_zones_at + zones * size_of::<CpuZone>();
+        let section_bytes = section_bytes(config.checked, config.track_owner);
+        let magazines_count = magazines_wanted(config)?;
+
+        let mut end = 0usize;
+        let mut part = |bytes: usize| -> Option<usize> {
+            let start = end.checked_next_multiple_of(ALIGN)?;
+            end = start.checked_add(bytes)?;
+            Some(start)
+        };
+        Some(Layout {
+            zones: part(zones * size_of::<Zone>())?,
+            zonelists: part(zones.checked_mul(zones)?)?,
+            tables: part(config.sections_max().checked_mul(size_of::<AtomicUsize>())?)?,
+            blocks: part(cpus.checked_mul(blocks_stride)?)?,
+            blocks_stride,
+            context_stride: if contexts > 1 { words_per_context * WORD_BYTES } else { 0 },
+            shared_at,
+            cpu_zones_at,
+            sections: part(config.sections().count().checked_mul(section_bytes)?)?,
+            section_bytes,
+            magazines: part(magazines_count.checked_mul(size_of::<Magazine>())?)?,
+            magazines_count,
+            end,
+        })
+    }
+
+    /// Bytes the caller must give, alignment included.
+    pub fn bytes(&self) -> usize {
+        self.end + ALIGN - 1
+    }
+}
+
+/// Bytes for one section with what the options add.
+pub fn section_bytes(checked: bool, track_owner: bool) -> usize {
+    let per_frame = usize::from(checked) * size_of::<AtomicU8>() + usize::from(track_owner) * OWNER_BYTES;
+    (size_of::<Section>() + SECTION_FRAMES as usize * per_frame).next_multiple_of(ALIGN)
+}
+
+/// Watermarks of a zone of the configuration.
+pub fn watermarks(config: &Config<'_>, zone: usize) -> Watermarks {
+    let managed = config.managed(zone);
+    config.zones[zone].watermarks.unwrap_or_else(|| Watermarks::kernel(managed, config.page_size))
+}
+
+/// Cache limits of a zone of the configuration.
+pub fn limits(config: &Config<'_>, zone: usize) -> CacheLimits {
+    let node = config.zones[zone].node;
+    let near = (0..config.cpus).filter(|&cpu| config.node_of(cpu) == node).count() as u64;
+    let cpus = if near == 0 { u64::from(config.cpus) } else { near };
+    CacheLimits::new(config.managed(zone), watermarks(config, zone).low, cpus, config.page_size, config.high)
+}
+
+/// Magazines for every CPU's caches at `high_min`, and two for each front it may use at once.
+fn magazines_wanted(config: &Config<'_>) -> Option<usize> {
+    if cfg!(loom) {
+        return Some(6);
+    }
+    if !config.caches {
+        return Some(0);
+    }
+    let round = u64::from(Class::Order0.magazine_frames());
+    // Fronts of one mobility in each class; others displace shelved magazines.
+    let fronts = 2 * Class::COUNT + Mobility::COUNT;
+    let per_cpu: u64 = (0..config.zones.len())
+        .filter(|&zone| config.managed(zone) > 0 || config.pfn_limit.is_some())
+        .map(|zone| (limits(config, zone).high_min.min(config.managed(zone)) / round) + fronts as u64)
+        .sum();
+    let all = usize::try_from(per_cpu).ok()?.checked_mul(config.cpus as usize)?;
+    (all < 1 << MagazineIndex::BITS).then_some(all)
+}
+
+/// The caller's memory from its first aligned byte, if it is large enough for `layout`.
+pub fn aligned(memory: &mut [MaybeUninit<u8>], needed: usize) -> Result<NonNull<u8>, ConfigError> {
+    let given = memory.len();
+    let start = memory.as_mut_ptr().cast::<u8>();
+    let skip = start.align_offset(ALIGN);
+    if skip.checked_add(needed).is_none_or(|bytes| bytes > given) {
+        return Err(ConfigError::TooLittleMetadata { needed: needed + ALIGN - 1, given });
+    }
+    // SAFETY: skip <= given, so the pointer stays in the slice; it is not null.
+    Ok(unsafe { NonNull::new_unchecked(start.add(skip)) })
+}

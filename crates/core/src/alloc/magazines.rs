@@ -1,0 +1,132 @@
+//! Where empty magazines come from, and where they go.
+//!
+//! In this order: the CPU's own stack of empties, magazines of the caller's memory that were never
+//! used, a frame carved from a zone (16 magazines with 4 KiB pages; it stays the allocator's), and
+//! the empties of other CPUs. When all fail, the caller does without.
+//!
+//! A magazine outside every stack of empties is charged to the CPU that took it, in full, until it
+//! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
+
+use super::Allocator;
+use crate::cache::cpu_zone::count;
+use crate::cache::magazine::{Class, Magazine, MagazineIndex};
+use crate::cache::shelf::Chain;
+use crate::cpus::Cpus;
+use crate::frame::{CpuId, Mobility, Order, ZoneId};
+use crate::prim::{AtomicU32, Ordering};
+use crate::store::Wanted;
+use crate::store::section::SECTION_FRAMES;
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// An empty magazine for `cpu`, charged to it.
+    pub(super) fn acquire_magazine(&self, cpu: CpuId, zone: ZoneId, class: Class) -> Option<MagazineIndex> {
+        let own = &self.shared(cpu).empties;
+        let found = own
+            .pop(&self.blocks)
+            .or_else(|| self.fresh_magazine())
+            .or_else(|| self.carve(cpu, zone))
+            .or_else(|| self.all_cpus().find_map(|other| self.shared(other).empties.pop(&self.blocks)))?;
+        self.charge(cpu, zone, i64::from(class.magazine_frames()));
+        Some(found)
+    }
+
+    /// Takes back a magazine that is empty now.
+    pub(super) fn release_magazine(&self, cpu: CpuId, zone: ZoneId, class: Class, magazine: MagazineIndex) {
+        self.charge(cpu, zone, -i64::from(class.magazine_frames()));
+        let pushed = self.shared(cpu).empties.push(&self.blocks, magazine);
+        debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
+    }
+
+    /// As [`release_magazine`](Self::release_magazine) for a chain that ends with `last`.
+    pub(super) fn release_chain(
+        &self,
+        cpu: CpuId,
+        zone: ZoneId,
+        class: Class,
+        chain: Chain,
+        last: MagazineIndex,
+    ) {
+        self.charge(cpu, zone, -i64::from(chain.count * class.magazine_frames()));
+        let pushed = self.shared(cpu).empties.push_chain(&self.blocks, chain.first, last, chain.count);
+        debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
+    }
+
+    fn charge(&self, cpu: CpuId, zone: ZoneId, pages: i64) {
+        // Relaxed: a limit that policies read, not a protocol.
+        self.cpu_zone(cpu, zone).accounts.charged_pages.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// The next magazine of the caller's memory.
+    fn fresh_magazine(&self) -> Option<MagazineIndex> {
+        let count = self.layout.magazines_count as u32;
+        let mut used = self.fresh_magazines.load(Ordering::Relaxed);
+        while used < count {
+            // Relaxed: only the number is handed out; the magazine was written before the
+            // allocator existed.
+            match self.fresh_magazines.compare_exchange_weak(
+                used,
+                used + 1,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return MagazineIndex::new(used + 1),
+                Err(now) => used = now,
+            }
+        }
+        None
+    }
+
+    /// Takes one frame within reach of a magazine index, cuts it into magazines, keeps the first
+    /// and puts the others among the CPU's empties.
+    #[cold]
+    fn carve(&self, cpu: CpuId, zone: ZoneId) -> Option<MagazineIndex> {
+        if cfg!(loom) {
+            return None;
+        }
+        let map = self.linear_map?;
+        let page = self.page_size.bytes();
+        // First and last frame whose magazines have indices of 21 bits.
+        let reach = (1usize << MagazineIndex::BITS) * size_of::<Magazine>();
+        let frame_zero = map.address(crate::frame::Pfn::new(0), self.page_size);
+        let first = (self.blocks.magazines + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
+        let last = (self.blocks.magazines + reach).checked_sub(frame_zero)? / page;
+        // Sections reach further than indices: look at frames until one fits, a few times at most.
+        let span = self.zone(zone).span();
+        let first_section = (first / SECTION_FRAMES as usize) as u32;
+        let end_section = (last / SECTION_FRAMES as usize) as u32 + 1;
+        let span = (span.0.max(first_section), span.1.min(end_section));
+        if span.0 >= span.1 {
+            return None;
+        }
+        let hint = AtomicU32::new((first / crate::store::section::HUGE_FRAMES as usize) as u32);
+        let _moving = self.cpu_zone(cpu, zone).flux.begin(1);
+        let wanted = Wanted { zone, mobility: Mobility::Unmovable, span, hint: &hint };
+        let pfn = self.store.take_block(wanted, Order::BASE)?;
+        if !(first..last).contains(&pfn.index()) {
+            self.store.put(pfn, 1);
+            return None;
+        }
+        self.zone(zone).add_free(Some(&self.cpu_zone(cpu, zone).accounts), -1);
+        count(&self.zone(zone).carved, 1);
+        self.note_carved(pfn);
+        Some(self.cut(cpu, map.address(pfn, self.page_size)))
+    }
+
+    /// Makes magazines of the page at `address` and keeps the first.
+    fn cut(&self, cpu: CpuId, address: usize) -> MagazineIndex {
+        let magazines = self.page_size.bytes() / size_of::<Magazine>();
+        let first = ((address - self.blocks.magazines) / size_of::<Magazine>()) as u32;
+        let place = core::ptr::with_exposed_provenance_mut::<Magazine>(address);
+        for i in 0..magazines {
+            // SAFETY: the page is ours, mapped at `address` (`LinearMap::new`), and page-aligned.
+            unsafe { place.add(i).write(Magazine::new()) };
+        }
+        for i in 1..magazines as u32 {
+            if let Some(magazine) = MagazineIndex::new(first + i) {
+                let pushed = self.shared(cpu).empties.push(&self.blocks, magazine);
+                debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
+            }
+        }
+        MagazineIndex::new(first).expect("a frame behind the books has a positive index")
+    }
+}

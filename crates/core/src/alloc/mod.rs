@@ -1,0 +1,248 @@
+//! The allocator: fronts, shelves and store put together.
+//!
+//! | module | what |
+//! |---|---|
+//! | `layout` | where the books lie in the caller's memory |
+//! | `build` | construction, memory added later |
+//! | this one | the fast paths |
+//! | `slow` | refill and spill |
+//! | `magazines` | where empty magazines come from |
+//! | `policy` | how much a CPU may cache |
+//! | `bulk` | many blocks at once |
+//! | `range` | contiguous ranges, given addresses, splitting |
+//! | `drain` | taking back what CPUs cache |
+//! | `pressure` | watermarks, callbacks, failing only when it must |
+//! | `checked` | exact checks of what is freed |
+//! | `stats` | counters and reports |
+//! | `validate` | is every frame in exactly one place |
+
+mod build;
+mod bulk;
+mod checked;
+mod drain;
+pub(crate) mod layout;
+mod magazines;
+mod policy;
+mod pressure;
+mod range;
+mod slow;
+mod stats;
+mod validate;
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+pub use bulk::FreeManyError;
+pub use drain::{Drained, Mode, Scope};
+pub use pressure::{Pressure, Reclaim, TooManyCallbacks};
+pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
+pub use validate::{Census, Fault};
+
+use crate::cache::cpu_zone::{CpuShared, CpuZone};
+use crate::cache::gate::Tickets;
+use crate::cache::magazine::Class;
+use crate::cache::{BlockArray, WordOffset};
+use crate::config::{LinearMap, Misuse, PageSize};
+use crate::cpus::{Cpus, Here};
+use crate::error::{AllocError, FreeError};
+use crate::flags::Flags;
+use crate::frame::{CpuId, NodeId, Order, Pfn, ZoneId};
+use crate::prim::AtomicU32;
+use crate::store::Store;
+use crate::zone::Zone;
+use layout::Layout;
+
+/// A page allocator over memory that its caller supplies.
+///
+/// `C` is how code reaches the CPU it runs on; see [`Cpus`]. All methods take `&self` and may be
+/// called from any number of threads, and from interrupt or signal handlers at any moment, also in
+/// the middle of another call on the same CPU.
+///
+/// No method waits for another caller: what is shared is changed by single atomic operations.
+pub struct Allocator<'m, C> {
+    cpus: C,
+    blocks: BlockArray,
+    store: Store<'m>,
+    zones: &'m [Zone],
+    /// For each zone's place, the zones in order of preference seen from that zone's node.
+    zonelists: &'m [u8],
+    layout: Layout,
+    page_size: PageSize,
+    linear_map: Option<LinearMap>,
+    checked: bool,
+    track_owner: bool,
+    on_misuse: fn(Misuse),
+    tickets: Tickets,
+    /// Magazines of the caller's memory that have never been used: the next, counted from 1.
+    fresh_magazines: AtomicU32,
+    callbacks: pressure::Callbacks<'m>,
+    base: NonNull<u8>,
+    memory: PhantomData<&'m mut [u8]>,
+}
+
+// SAFETY: everything behind the pointers is atomics, or written before the allocator exists;
+// `Pressure` callbacks are `Sync`.
+unsafe impl<C: Send> Send for Allocator<'_, C> {}
+// SAFETY: as above.
+unsafe impl<C: Sync> Sync for Allocator<'_, C> {}
+
+impl<'m, C: Cpus> Allocator<'m, C> {
+    /// Allocates a block of 2^order frames, aligned to its size.
+    ///
+    /// A cached order (0..=3 and 9) costs one sequence on this CPU while its front has rounds, and
+    /// one refill per magazine. Others search the store.
+    ///
+    /// # Errors
+    /// [`AllocError`]; see [`shortage`](Self::shortage) for where the pages are.
+    #[inline]
+    pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        let pfn = match self.alloc_fast(order, flags) {
+            Some(frame) => Pfn::new(frame),
+            None => self.alloc_slow(order, flags)?,
+        };
+        self.on_alloc(pfn, order, flags);
+        Ok(pfn)
+    }
+
+    #[inline]
+    fn alloc_fast(&self, order: Order, flags: Flags) -> Option<u32> {
+        let class = Class::of(order)?;
+        let zone = self.first_zone(flags)?;
+        self.cpus.pop(&self.blocks, WordOffset::new(zone, class, flags.mobility()))
+    }
+
+    /// The zone to try first, without its watermarks.
+    #[inline]
+    fn first_zone(&self, flags: Flags) -> Option<ZoneId> {
+        if self.zones.len() == 1 {
+            let zone = ZoneId::new(0);
+            return flags.takes_level(self.zones[0].level).then_some(zone);
+        }
+        self.zones_for(self.node_here(), flags).next()
+    }
+
+    /// What is done to every block on its way out.
+    #[inline]
+    fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
+        if self.checked || self.track_owner {
+            self.note_alloc(pfn, order);
+        }
+        if flags.is_zeroed() {
+            self.zero(pfn, order);
+        }
+    }
+
+    /// Frees a block that [`alloc`](Self::alloc) returned for this order, or a part that
+    /// [`split`](Self::split) made. Any CPU may free it.
+    ///
+    /// # Errors
+    /// [`FreeError`] when the block cannot be one of ours; nothing is changed then. Freeing what
+    /// one does not hold is caught always by range, alignment and when the frames reach the store,
+    /// and at once with [`Config::checked`](crate::Config::checked).
+    #[inline]
+    pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        let tag = self.store.tag(pfn).ok_or(FreeError::OutOfRange)?;
+        if !pfn.is_aligned(order) {
+            return Err(FreeError::Misaligned);
+        }
+        if self.checked || self.track_owner {
+            self.note_free(pfn, order)?;
+        }
+        let Some(class) = Class::of(order) else {
+            return self.free_direct(pfn, order, tag.zone());
+        };
+        let word = WordOffset::new(tag.zone(), class, tag.mobility());
+        if self.cpus.push(&self.blocks, word, class.rounds(), pfn.get()) {
+            return Ok(());
+        }
+        self.free_slow(pfn, class, tag)
+    }
+
+    /// The zones a request from `node` may use, nearest first and in each node the highest level
+    /// first.
+    fn zones_for(&self, node: NodeId, flags: Flags) -> impl Iterator<Item = ZoneId> {
+        let count = self.zones.len();
+        let at = self.zones.iter().position(|zone| zone.node == node);
+        let home = at.map_or(node, |at| self.zones[at].node);
+        let list = &self.zonelists[at.unwrap_or(0) * count..][..count];
+        list.iter().map(|&zone| ZoneId::new(u32::from(zone))).filter(move |zone| {
+            let zone = &self.zones[zone.index()];
+            flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == home)
+        })
+    }
+
+    fn node_here(&self) -> NodeId {
+        self.here().map_or(NodeId::new(0), |here| self.shared(here.cpu).node)
+    }
+
+    /// Where this runs, if that CPU has caches' books.
+    #[inline]
+    fn here(&self) -> Option<Here> {
+        self.cpus.here().filter(|here| here.cpu.get() < self.blocks.cpus)
+    }
+
+    /// How code reaches its CPU.
+    pub fn cpus(&self) -> &C {
+        &self.cpus
+    }
+
+    /// CPUs that have caches.
+    pub fn cpu_count(&self) -> u32 {
+        self.blocks.cpus
+    }
+
+    /// The base page size.
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    fn all_cpus(&self) -> impl Iterator<Item = CpuId> {
+        (0..self.blocks.cpus).map(CpuId::new)
+    }
+
+    fn all_zones(&self) -> impl Iterator<Item = ZoneId> {
+        (0..self.zones.len() as u32).map(ZoneId::new)
+    }
+
+    fn zone(&self, zone: ZoneId) -> &'m Zone {
+        &self.zones[zone.index()]
+    }
+
+    fn cpu_zone(&self, cpu: CpuId, zone: ZoneId) -> &CpuZone {
+        assert!(cpu.get() < self.blocks.cpus && zone.index() < self.zones.len());
+        let at =
+            cpu.index() * self.blocks.stride + self.layout.cpu_zones_at + zone.index() * size_of::<CpuZone>();
+        // SAFETY: in bounds by the assertion; written by `build` before the allocator existed.
+        unsafe { &*self.blocks.blocks.add(at).cast::<CpuZone>() }
+    }
+
+    fn shared(&self, cpu: CpuId) -> &CpuShared {
+        assert!(cpu.get() < self.blocks.cpus);
+        let at = cpu.index() * self.blocks.stride + self.layout.shared_at;
+        // SAFETY: as in `cpu_zone`.
+        unsafe { &*self.blocks.blocks.add(at).cast::<CpuShared>() }
+    }
+
+    /// The books of a zone for a caller that may run on no CPU of ours.
+    fn cpu_zone_here(&self, here: Option<Here>, zone: ZoneId) -> Option<&CpuZone> {
+        here.map(|here| self.cpu_zone(here.cpu, zone))
+    }
+
+    /// Zeroes a block, if the allocator can reach it.
+    #[cold]
+    fn zero(&self, pfn: Pfn, order: Order) {
+        if let Some(map) = self.linear_map {
+            let bytes = self.page_size.bytes() << order.get();
+            let start = core::ptr::with_exposed_provenance_mut::<u8>(map.address(pfn, self.page_size));
+            // SAFETY: the frames are the caller's alone, and mapped there by the promise of
+            // `LinearMap::new`.
+            unsafe { start.write_bytes(0, bytes) };
+        }
+    }
+
+    fn report_doubled(&self, frames: u32) {
+        if frames > 0 {
+            (self.on_misuse)(Misuse::DoubleFree { frames });
+        }
+    }
+}

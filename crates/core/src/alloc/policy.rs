@@ -1,0 +1,176 @@
+//! How much a CPU may cache: `high`, how it grows, shrinks and is kept.
+
+use super::Allocator;
+use super::slow::Front;
+use crate::cache::magazine::Class;
+use crate::cpus::Cpus;
+use crate::frame::{CpuId, Mobility, ZoneId};
+use crate::prim::Ordering;
+use crate::zone::CacheLimits;
+
+/// Magazines moved out per slow path to come back under `high`.
+const ROOM_STEPS_MAX: u32 = 4;
+/// Magazines moved out per decay of a CPU's zone.
+const DECAY_MAGAZINES_MAX: u32 = 32;
+/// Between decays, on the coarse clock (the kernel's vmstat interval).
+const DECAY_INTERVAL_MS: u64 = 1000;
+/// Pages a decay may leave above an eighth less: `batch << 5`, the kernel's default scale.
+const BATCH_SCALE: u32 = 5;
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// Whether the CPU's magazines are charged with more than `high`.
+    pub(super) fn above_high(&self, cpu: CpuId, zone: ZoneId) -> bool {
+        let accounts = &self.cpu_zone(cpu, zone).accounts;
+        accounts.charged_pages.load(Ordering::Relaxed) > accounts.high_pages.load(Ordering::Relaxed)
+    }
+
+    /// Raises `high` by a batch if it adapts and the zone is above its high watermark.
+    pub(super) fn raise_high(&self, cpu: CpuId, zone: ZoneId) -> bool {
+        let limits = self.zone(zone).limits();
+        let high = &self.cpu_zone(cpu, zone).accounts.high_pages;
+        let now = high.load(Ordering::Relaxed);
+        let room = self.zone(zone).free_estimate() > self.zone(zone).watermarks().high as i64;
+        if !limits.adapts() || !room || now >= limits.high_max as i64 {
+            return false;
+        }
+        let step = (limits.batch as i64).max(i64::from(Class::Order0.magazine_frames()));
+        high.store((now + step).min(limits.high_max as i64), Ordering::Relaxed);
+        true
+    }
+
+    /// Makes room for `pages` more under `high`: raises it, spills shelved magazines, empties cold
+    /// fronts, a few steps at most. `false`: there is none.
+    pub(super) fn make_room(&self, front: Front, pages: u64) -> bool {
+        let (cpu, zone) = (front.here.cpu, front.zone);
+        let accounts = &self.cpu_zone(cpu, zone).accounts;
+        for _ in 0..ROOM_STEPS_MAX {
+            let charged = accounts.charged_pages.load(Ordering::Relaxed);
+            let high = accounts.high_pages.load(Ordering::Relaxed);
+            if charged + pages as i64 <= high
+                || self.raise_high(cpu, zone) && charged + (pages as i64) <= high
+            {
+                return true;
+            }
+            if pages as i64 > high {
+                return false;
+            }
+            if self.spill_any_shelf(cpu, zone, 1) == 0 && !self.empty_coldest_front(front) {
+                return false;
+            }
+        }
+        accounts.charged_pages.load(Ordering::Relaxed) + pages as i64
+            <= accounts.high_pages.load(Ordering::Relaxed)
+    }
+
+    /// Empties up to `magazines_max` shelved magazines, the largest blocks last.
+    fn spill_any_shelf(&self, cpu: CpuId, zone: ZoneId, magazines_max: u32) -> u64 {
+        let mut pages = 0;
+        let mut left = magazines_max;
+        for class in Class::ALL {
+            for mobility in Mobility::ALL {
+                let moved = self.spill_shelf(cpu, zone, class, mobility, left);
+                left -= (moved / u64::from(class.magazine_frames())) as u32;
+                pages += moved;
+            }
+        }
+        pages
+    }
+
+    /// Remembers that the slow path ran, and decays `high` when it is time.
+    pub(super) fn note_activity(&self, cpu: CpuId, zone: ZoneId) {
+        let now = self.cpus.now_ms();
+        if now == 0 {
+            return;
+        }
+        let accounts = &self.cpu_zone(cpu, zone).accounts;
+        if accounts.active_ms.load(Ordering::Relaxed) != now {
+            accounts.active_ms.store(now, Ordering::Relaxed);
+        }
+        let last = accounts.decayed_ms.load(Ordering::Relaxed);
+        if last == 0 || now.saturating_sub(last) >= DECAY_INTERVAL_MS {
+            accounts.decayed_ms.store(now, Ordering::Relaxed);
+            if last != 0 {
+                self.decay(cpu, zone);
+            }
+        }
+    }
+
+    /// Lowers `high` towards what is cached, by at most an eighth, and spills the excess
+    /// (`decay_pcp_high` in `mm/page_alloc.c`). Returns pages moved to the store.
+    fn decay(&self, cpu: CpuId, zone: ZoneId) -> u64 {
+        let limits = self.zone(zone).limits();
+        let accounts = &self.cpu_zone(cpu, zone).accounts;
+        let charged = accounts.charged_pages.load(Ordering::Relaxed);
+        if limits.adapts() {
+            let high = accounts.high_pages.load(Ordering::Relaxed);
+            let slack = (limits.batch << BATCH_SCALE) as i64;
+            let lower = (charged - slack)
+                .max(high - high / 8)
+                .max(limits.high_min as i64)
+                .min(high.max(limits.high_min as i64));
+            accounts.high_pages.store(lower, Ordering::Relaxed);
+        }
+        let mut pages = 0;
+        for _ in 0..DECAY_MAGAZINES_MAX {
+            if !self.above_high(cpu, zone) {
+                break;
+            }
+            match self.spill_any_shelf(cpu, zone, 1) {
+                0 => break,
+                moved => pages += moved,
+            }
+        }
+        pages
+    }
+
+    /// Decays the caches of all CPUs once: for embedders with a timer, and for what idle CPUs hold
+    /// (they run no slow paths of their own). An idle CPU's shelf empties over some calls; its
+    /// fronts stay. Interrupts nobody. Returns pages moved to the store.
+    ///
+    /// The kernel's rhythm is once a second. O(CPUs * zones), at most 32 magazines each.
+    pub fn decay_caches(&self) -> u64 {
+        if self.cpus.check_usable().is_err() {
+            return 0;
+        }
+        let idle_before = self.cpus.now_ms().saturating_sub(3 * DECAY_INTERVAL_MS);
+        let mut pages = 0;
+        for cpu in self.all_cpus() {
+            for zone in self.all_zones() {
+                pages += self.decay(cpu, zone);
+                // Three ticks idle: a batch more, as the kernel does for remote zones.
+                let active = self.cpu_zone(cpu, zone).accounts.active_ms.load(Ordering::Relaxed);
+                if idle_before > 0 && active < idle_before {
+                    pages += self.spill_any_shelf(cpu, zone, DECAY_MAGAZINES_MAX);
+                }
+            }
+        }
+        pages
+    }
+
+    /// Changes how much each CPU may cache of a zone (`percpu_pagelist_high_fraction`, or what a
+    /// tool that tunes wants). Takes effect at each CPU's next slow path.
+    ///
+    /// `batch` is at least 1. Returns `false` for a zone that does not exist.
+    pub fn set_cache_limits(&self, zone: ZoneId, limits: CacheLimits) -> bool {
+        if zone.index() >= self.zones.len() {
+            return false;
+        }
+        let high_max = limits.high_max.max(limits.high_min);
+        self.zone(zone).set_limits(CacheLimits { batch: limits.batch.max(1), high_max, ..limits });
+        for cpu in self.all_cpus() {
+            let high = &self.cpu_zone(cpu, zone).accounts.high_pages;
+            let now = high.load(Ordering::Relaxed);
+            high.store(now.clamp(limits.high_min as i64, high_max as i64), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// The limits in force for a zone, and `high` of one CPU in it.
+    pub fn cache_limits(&self, zone: ZoneId, cpu: CpuId) -> Option<(CacheLimits, u64)> {
+        if zone.index() >= self.zones.len() || cpu.get() >= self.blocks.cpus {
+            return None;
+        }
+        let high = self.cpu_zone(cpu, zone).accounts.high_pages.load(Ordering::Relaxed);
+        Some((self.zone(zone).limits(), high.max(0) as u64))
+    }
+}

@@ -1,0 +1,300 @@
+//! Watermarks, reclaim callbacks, and failing only when it must.
+//!
+//! # Theory
+//! Watermarks are checked where pages leave the store, against an estimate; near a watermark the
+//! CPUs' deltas are summed. A request goes down in steps: above `low`; then, after telling the
+//! callbacks once per episode, above `min` (or into the reserve, for atomic requests); then the
+//! last resort, which takes back what others cache, gently first.
+//!
+//! A request fails only after a scan of the store that was *undisturbed*: on every CPU the flux
+//! word (see [`Flux`]) had nothing in flight and did not change. Otherwise pages may have moved
+//! behind the scan's back, and it is repeated, a few times at most: a machine on which others keep
+//! moving pages without end is out of memory for this request all the same.
+
+use core::cell::UnsafeCell;
+
+use super::Allocator;
+use super::drain::{Mode, Scope};
+use crate::cache::cpu_zone::{Flux, count};
+use crate::cpus::{Cpus, Here};
+use crate::error::AllocError;
+use crate::flags::Flags;
+use crate::frame::{NodeId, Order, Pfn, ZoneId};
+use crate::prim::{AtomicU32, Ordering, spin_hint};
+use crate::zone::Zone;
+
+/// Undisturbed scans are tried for this often before a request fails.
+const ROUNDS_MAX: u32 = 4;
+/// Spins between rounds, for pages in flight to arrive.
+const ROUND_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+/// Callbacks an allocator can have.
+const CALLBACKS_MAX: usize = 8;
+
+/// How far down a request may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reserve {
+    AboveLow,
+    AboveMin,
+    /// Everything: requests that may not wait.
+    All,
+}
+
+/// What a reclaim callback is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pressure {
+    /// The zone that runs short.
+    pub zone: ZoneId,
+    /// Pages that would end the shortage.
+    pub wanted_pages: u64,
+    /// Whether a request is about to fail, rather than a watermark being passed.
+    pub is_last_resort: bool,
+}
+
+/// Something that holds pages it can give up: a cache, a pool.
+pub trait Reclaim: Sync {
+    /// Frees pages back to the allocator; returns how many.
+    ///
+    /// Called from the slow path of whoever allocates, never in atomic requests, by one caller at
+    /// a time per zone. It may allocate, but its own requests call no callbacks. If it panics, the
+    /// panic goes through to the one who allocates; the allocator stays sound and goes on.
+    fn reclaim(&self, pressure: Pressure) -> u64;
+}
+
+/// All places for callbacks are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyCallbacks;
+
+impl core::fmt::Display for TooManyCallbacks {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{CALLBACKS_MAX} reclaim callbacks are registered already: combine some into one")
+    }
+}
+
+impl core::error::Error for TooManyCallbacks {}
+
+const SLOT_EMPTY: u32 = 0;
+const SLOT_WRITING: u32 = 1;
+const SLOT_READY: u32 = 2;
+
+/// Registered callbacks: places that go from empty over writing to ready, once.
+pub(super) struct Callbacks<'m>([(AtomicU32, UnsafeCell<Option<&'m dyn Reclaim>>); CALLBACKS_MAX]);
+
+impl<'m> Callbacks<'m> {
+    pub fn new() -> Self {
+        Callbacks(core::array::from_fn(|_| (AtomicU32::new(SLOT_EMPTY), UnsafeCell::new(None))))
+    }
+
+    fn register(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
+        for (state, place) in &self.0 {
+            let free = state.compare_exchange(SLOT_EMPTY, SLOT_WRITING, Ordering::Relaxed, Ordering::Relaxed);
+            if free.is_ok() {
+                // SAFETY: the exchange made this caller the only writer, and nobody reads before
+                // the state is ready.
+                unsafe { *place.get() = Some(callback) };
+                // Release: pairs with the Acquire in `ready`.
+                state.store(SLOT_READY, Ordering::Release);
+                return Ok(());
+            }
+        }
+        Err(TooManyCallbacks)
+    }
+
+    fn ready(&self) -> impl Iterator<Item = &'m dyn Reclaim> {
+        self.0
+            .iter()
+            .filter(|(state, _)| state.load(Ordering::Acquire) == SLOT_READY)
+            // SAFETY: ready places are never written again.
+            .filter_map(|(_, place)| unsafe { *place.get() })
+    }
+}
+
+/// The flux of several CPUs and zones.
+#[derive(Clone, Copy, Default)]
+struct FluxSum {
+    in_flight_pages: u64,
+    moves: u64,
+}
+
+/// Resets a zone's `reclaiming` also when a callback unwinds.
+struct Reclaiming<'z>(&'z Zone);
+
+impl<'z> Reclaiming<'z> {
+    fn begin(zone: &'z Zone) -> Option<Self> {
+        // Acquire and Release order one caller's reclaim after another's.
+        (!zone.reclaiming.swap(true, Ordering::Acquire)).then_some(Reclaiming(zone))
+    }
+}
+
+impl Drop for Reclaiming<'_> {
+    fn drop(&mut self) {
+        self.0.reclaiming.store(false, Ordering::Release);
+    }
+}
+
+impl<'m, C: Cpus> Allocator<'m, C> {
+    /// Registers a callback for memory pressure, for the allocator's life.
+    ///
+    /// # Errors
+    /// At most 8 can be registered.
+    pub fn register_reclaim(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
+        self.callbacks.register(callback)
+    }
+
+    /// Whether the zone may give `pages` without going below what `reserve` protects.
+    pub(super) fn zone_may_give(&self, zone: ZoneId, pages: u64, reserve: Reserve) -> bool {
+        let books = self.zone(zone);
+        let marks = books.watermarks();
+        let floor = match reserve {
+            Reserve::AboveLow => marks.low,
+            Reserve::AboveMin => marks.min,
+            Reserve::All => 0,
+        } as i64;
+        let estimate = books.free_estimate();
+        if estimate > marks.high as i64 && books.below_low.load(Ordering::Relaxed) {
+            books.below_low.store(false, Ordering::Relaxed);
+        }
+        let error = Zone::estimate_error(self.blocks.cpus);
+        // With no floor the bits decide; the counter is only a statistic.
+        if floor == 0 || estimate - error >= floor + pages as i64 {
+            return true;
+        }
+        self.free_pages(zone) as i64 >= floor + pages as i64
+    }
+
+    /// Free pages of a zone's store, the CPUs' deltas summed. O(CPUs).
+    pub fn free_pages(&self, zone: ZoneId) -> u64 {
+        let deltas: i64 = self
+            .all_cpus()
+            .map(|cpu| self.cpu_zone(cpu, zone).accounts.free_delta.load(Ordering::Relaxed))
+            .sum();
+        (self.zone(zone).free_estimate() + deltas).max(0) as u64
+    }
+
+    pub(super) fn flux(&self, here: Option<Here>, zone: ZoneId) -> &Flux {
+        here.map_or(&self.zone(zone).flux, |here| &self.cpu_zone(here.cpu, zone).flux)
+    }
+
+    /// Below `low` in every zone: tell the callbacks, then go on down.
+    pub(super) fn alloc_under_pressure(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        let node = self.node_here();
+        let Some(first) = self.zones_for(node, flags).next() else { return Err(AllocError::NoZone) };
+        if flags.may_reclaim() {
+            for zone in self.zones_for(node, flags) {
+                self.note_below_low(zone);
+            }
+        }
+        let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };
+        let found = self
+            .alloc_within(order, flags, reserve)
+            .or_else(|| self.last_resort(order, flags, reserve, node));
+        found.ok_or_else(|| {
+            match self.here() {
+                Some(here) => count(&self.cpu_zone(here.cpu, first).counters.failures, 1),
+                None => count(&self.zone(first).failures, 1),
+            }
+            AllocError::Exhausted
+        })
+    }
+
+    /// Once per episode below `low`: a quiet drain, and the callbacks.
+    fn note_below_low(&self, zone: ZoneId) {
+        let marks = self.zone(zone).watermarks();
+        if self.zone(zone).managed() == 0 || self.zone(zone).below_low.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.drain(Scope::zone(zone), Mode::Quiet);
+        let free = self.free_pages(zone);
+        if free < marks.high {
+            self.call_callbacks(zone, marks.high - free, false);
+        }
+    }
+
+    fn call_callbacks(&self, zone: ZoneId, wanted_pages: u64, is_last_resort: bool) -> u64 {
+        let Some(_reclaiming) = Reclaiming::begin(self.zone(zone)) else { return 0 };
+        let mut freed = 0;
+        for callback in self.callbacks.ready() {
+            if freed >= wanted_pages {
+                break;
+            }
+            freed += callback.reclaim(Pressure { zone, wanted_pages: wanted_pages - freed, is_last_resort });
+        }
+        freed
+    }
+
+    /// What can still be done, the gentlest first; the request is served as soon as it can be.
+    #[cold]
+    fn last_resort(&self, order: Order, flags: Flags, reserve: Reserve, node: NodeId) -> Option<Pfn> {
+        for round in 0..ROUNDS_MAX {
+            for zone in self.zones_for(node, flags) {
+                self.drain(Scope::zone(zone), Mode::Quiet);
+            }
+            if let Some(pfn) = self.scan(order, flags, reserve, &mut 0) {
+                return Some(pfn);
+            }
+            if flags.may_reclaim() {
+                for zone in self.zones_for(node, flags) {
+                    self.call_callbacks(zone, u64::from(order.frames()), true);
+                }
+                for zone in self.zones_for(node, flags) {
+                    self.drain(Scope::zone(zone), Mode::Full);
+                }
+            }
+            let before = self.flux_sum(flags, node);
+            let mut own_moves = 0;
+            if let Some(pfn) = self.scan(order, flags, reserve, &mut own_moves) {
+                return Some(pfn);
+            }
+            let after = self.flux_sum(flags, node);
+            let undisturbed = after.moves == before.moves.wrapping_add(own_moves);
+            if undisturbed && before.in_flight_pages == 0 && after.in_flight_pages == 0 {
+                return None;
+            }
+            if round + 1 < ROUNDS_MAX {
+                (0..ROUND_SPINS).for_each(|_| spin_hint());
+            }
+        }
+        None
+    }
+
+    /// Searches the store alone: a refill would take a magazine's worth for a request that is glad
+    /// of one block. Counts in `own_moves` what this itself adds to the flux.
+    fn scan(&self, order: Order, flags: Flags, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
+        let here = self.here();
+        self.zones_for(self.node_here(), flags).find_map(|zone| {
+            if !self.zone_may_give(zone, u64::from(order.frames()), reserve) {
+                return None;
+            }
+            *own_moves += 1;
+            self.take_direct(here, zone, order, flags.mobility())
+        })
+    }
+
+    /// What is on its way, over all CPUs and the zones of a request.
+    fn flux_sum(&self, flags: Flags, node: NodeId) -> FluxSum {
+        let words = self.zones_for(node, flags).flat_map(|zone| self.flux_words(zone));
+        words.fold(FluxSum::default(), |sum, word| FluxSum {
+            in_flight_pages: sum.in_flight_pages + Flux::in_flight_pages(word),
+            moves: sum.moves + (word >> 32),
+        })
+    }
+
+    fn flux_words(&self, zone: ZoneId) -> impl Iterator<Item = u64> {
+        let cpus = self.all_cpus().map(move |cpu| self.cpu_zone(cpu, zone).flux.read());
+        cpus.chain([self.zone(zone).flux.read()])
+    }
+
+    /// Pages in flight of a zone.
+    pub(super) fn in_flight_pages(&self, zone: ZoneId) -> u64 {
+        self.flux_words(zone).map(Flux::in_flight_pages).sum()
+    }
+
+    /// Changes a zone's watermarks. `false` for a zone that does not exist, or marks that do not
+    /// ascend.
+    pub fn set_watermarks(&self, zone: ZoneId, marks: crate::zone::Watermarks) -> bool {
+        if zone.index() >= self.zones.len() || marks.min > marks.low || marks.low > marks.high {
+            return false;
+        }
+        self.zone(zone).set_watermarks(marks);
+        true
+    }
+}

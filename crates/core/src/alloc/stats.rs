@@ -1,0 +1,283 @@
+//! What mainline does not show: where the pages are, who moved them, and how long they lay still.
+
+use core::fmt;
+
+use super::Allocator;
+use crate::cache::cpu_zone::Counts;
+use crate::cache::magazine::Magazine;
+use crate::cache::word::Word;
+use crate::cpus::Cpus;
+use crate::frame::{CpuId, NodeId, Pfn, ZoneId};
+use crate::prim::{AtomicUsize, Ordering};
+use crate::store::section::Section;
+use crate::zone::{CacheLimits, Watermarks, Zone, ZoneName};
+
+/// A CPU's caches in a zone, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CpuStats {
+    /// Counters since construction.
+    pub counts: Counts,
+    /// In fronts: out of a quiet drain's reach.
+    pub unreachable_pages: u64,
+    /// On shelves.
+    pub shelved_pages: u64,
+    /// On their way in this CPU's slow paths, or in drains of it.
+    pub in_flight_pages: u64,
+    /// What its magazines could hold: counted against `high`.
+    pub charged_pages: u64,
+    /// The limit now.
+    pub high_pages: u64,
+    /// How long its slow path has not run, in milliseconds of the coarse clock: the age of what
+    /// is stranded there. 0 without a clock, or if it never ran.
+    pub idle_ms: u64,
+}
+
+impl CpuStats {
+    /// Fronts and shelves.
+    pub fn cached_pages(&self) -> u64 {
+        self.unreachable_pages + self.shelved_pages
+    }
+}
+
+/// A zone, in pages.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ZoneStats {
+    /// Its name.
+    pub name: ZoneName,
+    /// Its node.
+    pub node: NodeId,
+    /// Given to it.
+    pub managed_pages: u64,
+    /// Free in the store, by the counters.
+    pub free_pages: u64,
+    /// In CPUs' fronts and shelves.
+    pub cached_pages: u64,
+    /// Taken by the allocator for magazines.
+    pub carved_pages: u64,
+    /// Its watermarks.
+    pub watermarks: Watermarks,
+    /// Its cache limits.
+    pub limits: CacheLimits,
+    /// Sums over all CPUs, and over callers on none.
+    pub counts: Counts,
+}
+
+/// Memory that the allocator itself uses, in bytes, by purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MetadataUse {
+    /// Bitmaps, hints, tags, and the bytes of `checked` and `track_owner`.
+    pub sections: usize,
+    /// Zones, zone lists, the table of sections.
+    pub tables: usize,
+    /// Per-CPU words, shelves, accounts.
+    pub cpus: usize,
+    /// Magazines in the caller's memory.
+    pub magazines: usize,
+    /// Pages carved for further magazines.
+    pub carved: usize,
+}
+
+impl MetadataUse {
+    /// Everything.
+    pub fn total(&self) -> usize {
+        self.sections + self.tables + self.cpus + self.magazines + self.carved
+    }
+}
+
+/// Where the pages of a zone are, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ZoneShortage {
+    /// The zone.
+    pub zone: ZoneId,
+    /// Its name.
+    pub name: ZoneName,
+    /// Given to it.
+    pub managed_pages: u64,
+    /// Free in the store: too few, too scattered, or below a watermark.
+    pub free_pages: u64,
+    /// Kept back from requests that may not use reserves.
+    pub min_pages: u64,
+    /// On shelves.
+    pub cached_pages: u64,
+    /// In fronts.
+    pub unreachable_pages: u64,
+    /// On their way.
+    pub in_flight_pages: u64,
+    /// Freed by their users, but held back by a layer above until it is safe to reuse them.
+    pub quarantined_pages: u64,
+}
+
+/// A report for the log: where are the pages? Made by [`Allocator::shortage`]; its `Display` has a
+/// line per zone.
+#[derive(Clone, Copy)]
+pub struct Shortage<'a> {
+    zones: &'a dyn ShortageSource,
+}
+
+trait ShortageSource {
+    fn count(&self) -> u32;
+    fn zone(&self, zone: ZoneId) -> ZoneShortage;
+}
+
+impl Shortage<'_> {
+    /// Zone by zone, as of now.
+    pub fn zones(&self) -> impl Iterator<Item = ZoneShortage> {
+        (0..self.zones.count()).map(|zone| self.zones.zone(ZoneId::new(zone)))
+    }
+}
+
+impl fmt::Display for Shortage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, zone) in self.zones().enumerate() {
+            if i > 0 {
+                writeln!(f)?;
+            }
+            write!(
+                f,
+                "{}: managed {} free {} (min {}) cached {} unreachable {} in flight {} quarantined {} pages",
+                zone.name.as_str(),
+                zone.managed_pages,
+                zone.free_pages,
+                zone.min_pages,
+                zone.cached_pages,
+                zone.unreachable_pages,
+                zone.in_flight_pages,
+                zone.quarantined_pages
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Shortage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.zones()).finish()
+    }
+}
+
+impl<C: Cpus> ShortageSource for Allocator<'_, C> {
+    fn count(&self) -> u32 {
+        self.zones.len() as u32
+    }
+
+    fn zone(&self, zone: ZoneId) -> ZoneShortage {
+        let books = Allocator::zone(self, zone);
+        let cpus = || self.all_cpus().map(move |cpu| (cpu, self.cpu_zone(cpu, zone)));
+        ZoneShortage {
+            zone,
+            name: books.name,
+            managed_pages: books.managed(),
+            free_pages: self.free_pages(zone),
+            min_pages: books.watermarks().min,
+            cached_pages: cpus().map(|(_, cpu)| cpu.shelved_pages()).sum(),
+            unreachable_pages: cpus().map(|(cpu, _)| self.front_pages(cpu, zone)).sum(),
+            in_flight_pages: self.in_flight_pages(zone),
+            quarantined_pages: books.quarantined.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// Where the pages are, zone by zone: for the log when a request failed.
+    pub fn shortage(&self) -> Shortage<'_> {
+        Shortage { zones: self }
+    }
+
+    /// A CPU's caches in a zone; `None` when there is no such CPU or zone.
+    pub fn cpu_stats(&self, cpu: CpuId, zone: ZoneId) -> Option<CpuStats> {
+        if cpu.get() >= self.blocks.cpus || zone.index() >= self.zones.len() {
+            return None;
+        }
+        let books = self.cpu_zone(cpu, zone);
+        let mut counts = books.counters.read();
+        counts.hits += self.unfolded_hits(cpu, zone);
+        let active = books.accounts.active_ms.load(Ordering::Relaxed);
+        Some(CpuStats {
+            counts,
+            unreachable_pages: self.front_pages(cpu, zone),
+            shelved_pages: books.shelved_pages(),
+            in_flight_pages: crate::cache::cpu_zone::Flux::in_flight_pages(books.flux.read()),
+            charged_pages: books.accounts.charged_pages.load(Ordering::Relaxed).max(0) as u64,
+            high_pages: books.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64,
+            idle_ms: if active == 0 { 0 } else { self.cpus.now_ms().saturating_sub(active) },
+        })
+    }
+
+    /// Operations still counted in the front words.
+    fn unfolded_hits(&self, cpu: CpuId, zone: ZoneId) -> u64 {
+        self.fronts(cpu, zone)
+            .map(|(front, offset)| {
+                Word(self.blocks.word(front.here, offset).load(Ordering::Relaxed)).operations()
+            })
+            .sum()
+    }
+
+    /// A zone; `None` when there is no such zone. O(CPUs).
+    pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
+        let books = self.zones.get(zone.index())?;
+        let mut counts = Counts {
+            direct_allocs: books.direct[0].load(Ordering::Relaxed),
+            direct_frees: books.direct[1].load(Ordering::Relaxed),
+            failures: books.failures.load(Ordering::Relaxed),
+            ..Counts::default()
+        };
+        let mut cached_pages = 0;
+        for stats in self.all_cpus().filter_map(|cpu| self.cpu_stats(cpu, zone)) {
+            counts += stats.counts;
+            cached_pages += stats.cached_pages();
+        }
+        Some(ZoneStats {
+            name: books.name,
+            node: books.node,
+            managed_pages: books.managed(),
+            free_pages: self.free_pages(zone),
+            cached_pages,
+            carved_pages: books.carved.load(Ordering::Relaxed),
+            watermarks: books.watermarks(),
+            limits: books.limits(),
+            counts,
+        })
+    }
+
+    /// All zones.
+    pub fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
+        self.all_zones()
+    }
+
+    /// Claims of several words that found a frame gone on the way and rolled back.
+    pub fn failed_claims(&self) -> u64 {
+        self.store.failed_claims()
+    }
+
+    /// What the allocator itself uses.
+    pub fn metadata_use(&self) -> MetadataUse {
+        let sections = (0..self.store.sections_max()).filter(|&n| self.store.section(n).is_some()).count();
+        let carved: u64 = self.zones.iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
+        MetadataUse {
+            sections: sections * self.layout.section_bytes.max(size_of::<Section>()),
+            tables: self.zones.len() * (size_of::<Zone>() + self.zones.len())
+                + self.store.sections_max() * size_of::<AtomicUsize>(),
+            cpus: self.blocks.cpus as usize * self.blocks.stride,
+            magazines: self.layout.magazines_count * size_of::<Magazine>(),
+            carved: carved as usize * self.page_size.bytes(),
+        }
+    }
+
+    /// Tells the reports that a layer above holds back `pages` pages of the zone of `pfn`, freed by
+    /// their users but not yet safe to reuse (negative: gives them back). `false`: no such memory.
+    pub fn note_quarantined(&self, pfn: Pfn, pages: i64) -> bool {
+        let Some(tag) = self.store.tag(pfn) else { return false };
+        // Wrapping: a negative count is added in two's complement.
+        self.zone(tag.zone()).quarantined.fetch_add(pages as u64, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether `pfn` is free in the store at this moment.
+    pub fn is_free(&self, pfn: Pfn) -> bool {
+        self.store.is_free(pfn)
+    }
+}

@@ -1,0 +1,262 @@
+//! Is every frame in exactly one place?
+//!
+//! Needs the allocator for itself. Cached frames are marked by setting their bits in the store for
+//! a moment: a bit that is set already is a frame in two places. No memory beyond that is needed.
+
+use core::fmt;
+use core::ops::ControlFlow;
+
+use super::Allocator;
+use super::slow::Front;
+use crate::cache::magazine::MagazineIndex;
+use crate::cache::shelf::Chain;
+use crate::cache::word::Word;
+use crate::cpus::{Cpus, Here};
+use crate::frame::{CpuId, Pfn, ZoneId};
+use crate::prim::Ordering;
+use crate::store::section::{HUGE_FRAMES, SECTION_HUGES};
+
+/// Where all frames are, in pages. Held by callers: what remains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Census {
+    /// Given to the allocator.
+    pub managed_pages: u64,
+    /// Free in the store.
+    pub free_pages: u64,
+    /// In fronts and shelves.
+    pub cached_pages: u64,
+    /// Taken for magazines.
+    pub carved_pages: u64,
+}
+
+impl Census {
+    /// What callers must be holding.
+    pub fn held_pages(&self) -> u64 {
+        self.managed_pages - self.free_pages - self.cached_pages - self.carved_pages
+    }
+}
+
+/// What is wrong with the books.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A frame is cached twice, or cached and free in the store.
+    Doubled {
+        /// The block's first frame.
+        pfn: Pfn,
+        /// The CPU that caches it.
+        cpu: CpuId,
+    },
+    /// A cached block belongs to another zone than its magazine, or to no memory.
+    Misplaced {
+        /// The block's first frame.
+        pfn: Pfn,
+        /// The CPU that caches it.
+        cpu: CpuId,
+    },
+    /// Magazines are missing, or in two places.
+    Magazines {
+        /// Found in words and stacks.
+        found: u64,
+        /// That exist.
+        exist: u64,
+    },
+    /// A CPU is charged with other pages than its magazines hold.
+    Charge {
+        /// The CPU.
+        cpu: CpuId,
+        /// The zone.
+        zone: ZoneId,
+        /// Charged pages.
+        charged_pages: i64,
+        /// What its magazines could hold.
+        installed_pages: i64,
+    },
+    /// Pages are in flight though nobody runs: a slow path or drainer died on the way.
+    InFlight {
+        /// The zone.
+        zone: ZoneId,
+        /// How many.
+        pages: u64,
+    },
+    /// A huge with free frames is hidden from searches.
+    HiddenHuge {
+        /// Its first frame.
+        pfn: Pfn,
+    },
+    /// The counters and the bitmap disagree about a zone's free pages.
+    FreeCount {
+        /// The zone.
+        zone: ZoneId,
+        /// By the counters.
+        counted_pages: u64,
+        /// By the bitmap.
+        free_pages: u64,
+    },
+    /// More pages were found than the zone has.
+    Surplus {
+        /// The zone.
+        zone: ZoneId,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the allocator's books are inconsistent: {self:?}")
+    }
+}
+
+impl core::error::Error for Fault {}
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// Checks every structure against every other and counts all frames. For tests and soaks:
+    /// O(memory). Exclusive: call it when everybody else has stopped.
+    ///
+    /// # Errors
+    /// The first fault found; the books are then as they were, but for bits set by the search.
+    pub fn validate(&mut self) -> Result<Census, Fault> {
+        let mut census = Census::default();
+        let mut magazines = 0;
+        for zone in self.all_zones() {
+            let free_pages = self.store.count_free(zone, self.zone(zone).span());
+            let counted_pages = self.free_pages(zone);
+            if counted_pages != free_pages {
+                return Err(Fault::FreeCount { zone, counted_pages, free_pages });
+            }
+            self.check_hints(zone)?;
+            match self.in_flight_pages(zone) {
+                0 => {}
+                pages => return Err(Fault::InFlight { zone, pages }),
+            }
+            let mut cached_pages = 0;
+            for cpu in self.all_cpus() {
+                let (pages, installed) = self.mark_cached(cpu, zone)?;
+                cached_pages += pages;
+                magazines += installed;
+            }
+            self.unmark_cached(zone);
+            let carved_pages = self.zone(zone).carved.load(Ordering::Relaxed);
+            let managed_pages = self.zone(zone).managed();
+            if free_pages + cached_pages + carved_pages > managed_pages {
+                return Err(Fault::Surplus { zone });
+            }
+            census.free_pages += free_pages;
+            census.cached_pages += cached_pages;
+            census.carved_pages += carved_pages;
+            census.managed_pages += managed_pages;
+        }
+        self.check_magazines(magazines, census.carved_pages)?;
+        Ok(census)
+    }
+
+    /// Every huge with free frames has its `some` hint, every entirely free one its `whole` hint.
+    fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
+        let span = self.zone(zone).span();
+        for number in span.0 as usize..span.1 as usize {
+            let Some(section) = self.store.section(number) else { continue };
+            for huge in 0..SECTION_HUGES {
+                let free = section.count_free(huge);
+                let (some, whole) = section.hints(huge / 64);
+                let (some, whole) = (some >> (huge % 64) & 1 == 1, whole >> (huge % 64) & 1 == 1);
+                if free > 0 && !some || free == HUGE_FRAMES && !whole {
+                    let pfn = Pfn::new((number * SECTION_HUGES + huge) as u32 * HUGE_FRAMES);
+                    return Err(Fault::HiddenHuge { pfn });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits every magazine of a CPU in a zone with the number of its rounds.
+    fn visit_magazines(
+        &self,
+        cpu: CpuId,
+        zone: ZoneId,
+        mut visit: impl FnMut(Front, MagazineIndex, u32) -> ControlFlow<Fault>,
+    ) -> ControlFlow<Fault> {
+        for (front, offset) in self.fronts(cpu, zone) {
+            let word = Word(self.blocks.word(front.here, offset).load(Ordering::Acquire));
+            if let Some(loaded) = word.loaded() {
+                visit(front, loaded, word.rounds())?;
+            }
+            if let Some((previous, full)) = word.previous() {
+                visit(front, previous, if full { front.class.rounds() } else { 0 })?;
+            }
+        }
+        for (class, mobility, shelf) in self.cpu_zone(cpu, zone).shelves() {
+            let front = Front { here: Here::task(cpu), zone, class, mobility };
+            let mut at = shelf.peek();
+            for _ in 0..shelf.count() {
+                let Some(magazine) = at else { break };
+                visit(front, magazine, class.rounds())?;
+                at = Chain::next(&self.blocks, magazine);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn frames_of(&self, magazine: MagazineIndex, rounds: u32) -> impl Iterator<Item = Pfn> {
+        let slots = &self.blocks.magazine(magazine).slots[..rounds as usize];
+        slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
+    }
+
+    /// Sets the bits of all cached frames; returns pages and magazines.
+    fn mark_cached(&self, cpu: CpuId, zone: ZoneId) -> Result<(u64, u64), Fault> {
+        let (mut pages, mut magazines, mut installed_pages) = (0, 0, 0);
+        let walk = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
+            magazines += 1;
+            installed_pages += i64::from(front.class.magazine_frames());
+            for pfn in self.frames_of(magazine, rounds) {
+                let order = front.class.order();
+                if self.store.zone_of_range(pfn, order.frames()) != Some(zone) || !pfn.is_aligned(order) {
+                    return ControlFlow::Break(Fault::Misplaced { pfn, cpu });
+                }
+                if self.store.put(pfn, order.frames()) > 0 {
+                    return ControlFlow::Break(Fault::Doubled { pfn, cpu });
+                }
+                pages += u64::from(order.frames());
+            }
+            ControlFlow::Continue(())
+        });
+        if let ControlFlow::Break(fault) = walk {
+            return Err(fault);
+        }
+        let charged_pages = self.cpu_zone(cpu, zone).accounts.charged_pages.load(Ordering::Relaxed);
+        if charged_pages != installed_pages {
+            return Err(Fault::Charge { cpu, zone, charged_pages, installed_pages });
+        }
+        Ok((pages, magazines))
+    }
+
+    fn unmark_cached(&self, zone: ZoneId) {
+        for cpu in self.all_cpus() {
+            let _ = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
+                for pfn in self.frames_of(magazine, rounds) {
+                    let claimed = self.store.claim(pfn, front.class.block_frames());
+                    debug_assert!(claimed, "its bits were set a moment ago");
+                }
+                ControlFlow::Continue(())
+            });
+        }
+    }
+
+    /// Every magazine is in a word, on a shelf, among the empties, or was never used.
+    fn check_magazines(&self, installed: u64, carved_pages: u64) -> Result<(), Fault> {
+        let used = u64::from(self.fresh_magazines.load(Ordering::Relaxed));
+        let per_page = (self.page_size.bytes() / size_of::<crate::cache::Magazine>()) as u64;
+        let exist = used + carved_pages * per_page;
+        let mut found = installed;
+        for cpu in self.all_cpus() {
+            let mut at = self.shared(cpu).empties.peek();
+            while let Some(magazine) = at {
+                found += 1;
+                if found > exist {
+                    break;
+                }
+                at = Chain::next(&self.blocks, magazine);
+            }
+        }
+        if found == exist { Ok(()) } else { Err(Fault::Magazines { found, exist }) }
+    }
+}

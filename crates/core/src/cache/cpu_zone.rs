@@ -1,0 +1,219 @@
+//! What a CPU keeps for a zone besides its front words: shelves, accounts, counters.
+//!
+//! Drainers of other CPUs touch these, so they never share a cache line with the front words.
+
+use super::magazine::{Class, Magazine};
+use super::shelf::{Empties, Shelf};
+use crate::frame::{Mobility, NodeId};
+use crate::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// Front words per zone and context, and shelves per zone.
+pub const FRONTS: usize = Class::COUNT * Mobility::COUNT;
+
+/// A CPU's part in a zone.
+#[repr(C, align(128))]
+pub struct CpuZone {
+    /// Full magazines, `[class][mobility]`.
+    shelves: [Shelf; FRONTS],
+    /// Frames on their way between owners.
+    pub flux: Flux,
+    pub accounts: Accounts,
+    pub counters: Counters,
+    /// Front words as the clock hand last saw them: a front that has not changed since is cold.
+    pub seen: [AtomicU64; FRONTS],
+}
+
+/// What the owner's slow path keeps.
+pub struct Accounts {
+    /// Pages of all magazines that are in this CPU's fronts and shelves, each charged in full.
+    pub charged_pages: AtomicI64,
+    /// Most pages to charge, adapted between the zone's `high_min` and `high_max`.
+    pub high_pages: AtomicI64,
+    /// Change of the zone's free count that has not been added to it yet.
+    pub free_delta: AtomicI64,
+    /// When the slow path last ran, and when `high` last decayed, on the coarse clock.
+    pub active_ms: AtomicU64,
+    pub decayed_ms: AtomicU64,
+    /// Where the coldest front is looked for next.
+    pub clock_hand: AtomicU32,
+    /// Where the store is searched next, by mobility: a huge's index.
+    pub hints: [AtomicU32; Mobility::COUNT],
+}
+
+impl CpuZone {
+    pub fn new(high_pages: i64, hint: u32) -> Self {
+        CpuZone {
+            shelves: core::array::from_fn(|_| Shelf::new()),
+            flux: Flux(AtomicU64::new(0)),
+            accounts: Accounts {
+                charged_pages: AtomicI64::new(0),
+                high_pages: AtomicI64::new(high_pages),
+                free_delta: AtomicI64::new(0),
+                active_ms: AtomicU64::new(0),
+                decayed_ms: AtomicU64::new(0),
+                clock_hand: AtomicU32::new(0),
+                hints: core::array::from_fn(|_| AtomicU32::new(hint)),
+            },
+            counters: Counters::new(),
+            seen: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    #[inline]
+    pub fn shelf(&self, class: Class, mobility: Mobility) -> &Shelf {
+        &self.shelves[class as usize * Mobility::COUNT + mobility.index()]
+    }
+
+    /// All shelves with their class and mobility.
+    pub fn shelves(&self) -> impl Iterator<Item = (Class, Mobility, &Shelf)> {
+        Class::ALL
+            .into_iter()
+            .flat_map(|class| Mobility::ALL.into_iter().map(move |mobility| (class, mobility)))
+            .map(|(class, mobility)| (class, mobility, self.shelf(class, mobility)))
+    }
+
+    /// Pages on all shelves.
+    pub fn shelved_pages(&self) -> u64 {
+        self.shelves()
+            .map(|(class, _, shelf)| u64::from(shelf.count()) * u64::from(class.magazine_frames()))
+            .sum()
+    }
+}
+
+/// What a CPU keeps for all zones.
+#[repr(C, align(128))]
+pub struct CpuShared {
+    pub empties: Empties,
+    pub node: NodeId,
+}
+
+impl CpuShared {
+    pub fn new(node: NodeId) -> Self {
+        CpuShared { empties: Empties::new(), node }
+    }
+}
+
+const _: () = assert!(align_of::<Magazine>() <= align_of::<CpuZone>());
+
+/// How many pages are on their way, and how often some have been returned to the store.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..=31 | pages in flight: taken from one place and not yet in the next |
+/// | 32..=63 | moves ended, modulo 2^32 |
+///
+/// A request fails for lack of memory only if it scanned the store while, on every CPU, this word
+/// had nothing in flight before and the same value after: a page that moved behind the scan's back
+/// was in flight when the move began and is counted when it ended.
+pub struct Flux(AtomicU64);
+
+const ONE_MOVE: u64 = 1 << 32;
+
+impl Flux {
+    /// Announces that up to `pages` pages will be in nobody's books until the value is dropped.
+    pub fn begin(&self, pages: u64) -> Moving<'_> {
+        // SeqCst: before the frames leave their place, in the eyes of a scanner that reads this
+        // word SeqCst before and after its scan.
+        self.0.fetch_add(pages, Ordering::SeqCst);
+        Moving { flux: self, pages }
+    }
+
+    /// The word now.
+    pub fn read(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Pages in flight according to a word.
+    pub fn in_flight_pages(word: u64) -> u64 {
+        word & (ONE_MOVE - 1)
+    }
+
+    pub fn new() -> Self {
+        Flux(AtomicU64::new(0))
+    }
+}
+
+/// Pages in flight; ended by dropping, also when a panic unwinds.
+pub struct Moving<'f> {
+    flux: &'f Flux,
+    pages: u64,
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.flux.0.fetch_add(ONE_MOVE.wrapping_sub(self.pages), Ordering::SeqCst);
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters of a CPU and zone, or a sum of them. Statistics: each is exact, but they are
+        /// not read at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl core::ops::AddAssign for Counts {
+            fn add_assign(&mut self, other: Counts) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
+        /// The cells behind [`Counts`].
+        pub struct Counters {
+            $(pub $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            pub fn new() -> Self {
+                Counters { $($name: AtomicU64::new(0),)* }
+            }
+
+            pub fn read(&self) -> Counts {
+                Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Allocations and frees served by the fronts alone.
+    hits,
+    /// Allocations served by a full magazine from the CPU's shelf.
+    shelf_hits,
+    /// Magazines filled from the store.
+    refills,
+    /// Blocks moved from the store to the CPU: into magazines, or to the request that caused it.
+    refilled_blocks,
+    /// Pages in them.
+    refilled_pages,
+    /// Magazines emptied into the store because the CPU was above `high`, or decayed.
+    spills,
+    /// Blocks moved from the CPU to the store, drains not included.
+    spilled_blocks,
+    /// Pages in them.
+    spilled_pages,
+    /// Blocks taken back by drains.
+    drained_blocks,
+    /// Pages in them.
+    drained_pages,
+    /// Blocks allocated from the store directly: uncached orders, closed gates, nested interrupts.
+    direct_allocs,
+    /// Blocks freed to the store directly.
+    direct_frees,
+    /// Sequences that found another word than they had read (a preemption, a drain) and retried.
+    lost_races,
+    /// Frames freed on another CPU than the one that got them; counted with `track_owner` only.
+    remote_frees,
+    /// Requests that failed.
+    failures,
+}
+
+/// Adds to a counter.
+#[inline]
+pub fn count(cell: &AtomicU64, n: u64) {
+    // Relaxed: a statistic.
+    cell.fetch_add(n, Ordering::Relaxed);
+}

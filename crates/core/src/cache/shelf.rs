@@ -1,0 +1,157 @@
+//! A stack of magazines that anyone may push to, pop from, or take whole, by one atomic operation.
+//!
+//! This is the "atomically switch the pointer to the per-cpu lists" of the 2022 remote-drain
+//! series, with no grace period to wait for: the magazines taken have one owner at once.
+//!
+//! # The head
+//! | bits | field | meaning |
+//! |---|---|---|
+//! | 0..=21 | index | the top magazine, 0: none |
+//! | 22..=31 | count | magazines in the stack |
+//! | 32..=63 | tag | operations so far, modulo 2^32 |
+//!
+//! Transitions, each a compare-and-swap that adds 1 to the tag: push `(top, n) -> (m, n + 1)`,
+//! pop `(m, n) -> (next of m, n - 1)`, take-all `(m, n) -> (none, 0)`.
+//!
+//! # Argument
+//! A magazine is linked into at most one stack, and while it is, its link is written by nobody:
+//! the pusher writes it before the compare-and-swap that publishes it (Release), and it has an
+//! owner again only after a pop or take-all (Acquire). A popper may read the link of a magazine
+//! that has been taken meanwhile: the memory is still a magazine, the value is stale, and the tag
+//! has moved, so its compare-and-swap fails. Take-all is a compare-and-swap too: an exchange would
+//! have to write a tag it has not read, and a popper that slept across it could find its old head
+//! again (six steps suffice). Tags repeat after 2^32 operations on one stack while one popper
+//! sleeps between two of its instructions, with the same top and count: not excluded, not met.
+
+use super::block::BlockArray;
+use super::magazine::MagazineIndex;
+use crate::prim::{AtomicU64, Ordering};
+
+/// Most magazines in one stack.
+pub const COUNT_MAX: u32 = (1 << 10) - 1;
+
+/// A stack that counts its magazines and holds at most [`COUNT_MAX`].
+pub type Shelf = Stack<true>;
+/// A stack of empty magazines: uncounted, and without a limit.
+pub type Empties = Stack<false>;
+
+/// A stack of magazines.
+pub struct Stack<const COUNTED: bool>(AtomicU64);
+
+#[derive(Clone, Copy)]
+struct Head(u64);
+
+impl Head {
+    fn top(self) -> Option<MagazineIndex> {
+        MagazineIndex::new((self.0 & ((1 << 22) - 1)) as u32)
+    }
+
+    fn count(self) -> u32 {
+        (self.0 >> 22 & u64::from(COUNT_MAX)) as u32
+    }
+
+    /// The head after one more operation.
+    fn next(self, top: Option<MagazineIndex>, count: u32) -> u64 {
+        let tag = (self.0 >> 32) as u32;
+        u64::from(tag.wrapping_add(1)) << 32
+            | u64::from(count) << 22
+            | u64::from(top.map_or(0, MagazineIndex::get))
+    }
+}
+
+/// Magazines linked by their `next`, owned by the holder.
+#[derive(Clone, Copy)]
+pub struct Chain {
+    pub first: MagazineIndex,
+    pub count: u32,
+}
+
+impl Chain {
+    /// The magazine after `at` in a chain or stack the caller owns.
+    pub fn next(blocks: &BlockArray, at: MagazineIndex) -> Option<MagazineIndex> {
+        // Relaxed: the chain was acquired by the operation that took it.
+        MagazineIndex::new(blocks.magazine(at).next.load(Ordering::Relaxed))
+    }
+}
+
+impl<const COUNTED: bool> Stack<COUNTED> {
+    pub fn new() -> Self {
+        Stack(AtomicU64::new(0))
+    }
+
+    /// Magazines in it now.
+    #[inline]
+    pub fn count(&self) -> u32 {
+        Head(self.0.load(Ordering::Relaxed)).count()
+    }
+
+    /// The top magazine, for a walk while nobody else is there.
+    pub fn peek(&self) -> Option<MagazineIndex> {
+        Head(self.0.load(Ordering::Acquire)).top()
+    }
+
+    /// Puts a magazine the caller owns on top; `Err` gives it back when the stack is full.
+    pub fn push(&self, blocks: &BlockArray, magazine: MagazineIndex) -> Result<(), MagazineIndex> {
+        self.push_chain(blocks, magazine, magazine, 1).map_err(|()| magazine)
+    }
+
+    /// Puts `count` magazines, linked from `first` to `last`, on top, or fails when the stack
+    /// could not count them.
+    pub fn push_chain(
+        &self,
+        blocks: &BlockArray,
+        first: MagazineIndex,
+        last: MagazineIndex,
+        count: u32,
+    ) -> Result<(), ()> {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            let old = Head(head);
+            let count = if COUNTED { old.count() + count } else { 0 };
+            if count > COUNT_MAX {
+                return Err(());
+            }
+            // Relaxed: published by the Release below.
+            blocks.magazine(last).next.store(old.top().map_or(0, MagazineIndex::get), Ordering::Relaxed);
+            let new = old.next(Some(first), count);
+            // SeqCst: Release pairs with the Acquire of pop and take_all and publishes slots and
+            // links; SeqCst because whoever disables a CPU's caches closes the gate and then takes
+            // the shelf, while the owner pushes and then looks at the gate (Dekker).
+            match self.0.compare_exchange_weak(head, new, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes the top magazine.
+    pub fn pop(&self, blocks: &BlockArray) -> Option<MagazineIndex> {
+        // Acquire: pairs with the Release of `push_chain`, so that the link read below is at
+        // least as new as this head.
+        let mut head = self.0.load(Ordering::Acquire);
+        loop {
+            let old = Head(head);
+            let top = old.top()?;
+            let below = MagazineIndex::new(blocks.magazine(top).next.load(Ordering::Relaxed));
+            let new = old.next(below, old.count().saturating_sub(1));
+            match self.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(top),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes all magazines at once.
+    pub fn take_all(&self) -> Option<Chain> {
+        let mut head = self.0.load(Ordering::Relaxed);
+        loop {
+            let old = Head(head);
+            let first = old.top()?;
+            // SeqCst: Acquire pairs with the Release of `push_chain`; see there for the rest.
+            match self.0.compare_exchange_weak(head, old.next(None, 0), Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return Some(Chain { first, count: old.count() }),
+                Err(now) => head = now,
+            }
+        }
+    }
+}

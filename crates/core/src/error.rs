@@ -1,0 +1,95 @@
+//! Errors of requests. Small, so that the fast path returns them in a register; where the pages
+//! are is a question to [`Allocator::shortage`](crate::Allocator::shortage).
+
+use core::fmt;
+
+use crate::cpus::Unusable;
+
+/// Why no pages were allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// No zone that the request may use has such a block, and none could be had by the means the
+    /// request allows. `Allocator::shortage` lists where the pages are.
+    Exhausted,
+    /// The request's flags exclude every zone.
+    NoZone,
+    /// The range asked for is not entirely free, or not entirely of one zone's memory.
+    NotAvailable,
+    /// A size of zero, above 1 GiB of frames (2^18), or an alignment that is no power of two.
+    BadSize,
+    /// This process is a fork of the one that made the allocator.
+    Forked,
+}
+
+impl fmt::Display for AllocError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AllocError::Exhausted => {
+                "out of pages: free some, add memory, or register a reclaim callback (Allocator::shortage lists where they are)"
+            }
+            AllocError::NoZone => "the flags exclude every zone: raise the level or drop this_node",
+            AllocError::NotAvailable => "the range is not entirely free memory of one zone",
+            AllocError::BadSize => {
+                "sizes go from 1 to 2^18 frames, alignments are powers of two of at most 2^18 frames"
+            }
+            AllocError::Forked => {
+                "this process is a fork of the one that made the allocator, whose pages it does not own: make a new one after fork"
+            }
+        })
+    }
+}
+
+impl core::error::Error for AllocError {}
+
+impl From<Unusable> for AllocError {
+    fn from(why: Unusable) -> Self {
+        match why {
+            Unusable::Forked => AllocError::Forked,
+        }
+    }
+}
+
+/// Why pages were not freed. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// No memory of this allocator there.
+    OutOfRange,
+    /// The frame is not a multiple of the block's size.
+    Misaligned,
+    /// The block is not allocated, or not with this order (found by `checked`), or was freed
+    /// already (found always, if the first free has reached the store).
+    NotAllocated,
+    /// This process is a fork of the one that made the allocator.
+    Forked,
+}
+
+impl fmt::Display for FreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FreeError::OutOfRange => {
+                "this allocator has no memory there: was the frame got from another one?"
+            }
+            FreeError::Misaligned => {
+                "the frame is not a multiple of the block's size: was the order another one?"
+            }
+            FreeError::NotAllocated => {
+                "no block of this order is allocated there: was it freed before, or split?"
+            }
+            FreeError::Forked => {
+                "this process is a fork of the one that made the allocator, whose pages it does not own"
+            }
+        })
+    }
+}
+
+impl core::error::Error for FreeError {}
+
+impl From<Unusable> for FreeError {
+    fn from(why: Unusable) -> Self {
+        match why {
+            Unusable::Forked => FreeError::Forked,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What a request may and wants to use.
+
+use crate::frame::Mobility;
+
+/// How to serve a request (Linux: GFP flags). The default: movable, any zone, may reclaim, not
+/// zeroed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Flags(u32);
+
+const MOBILITY: u32 = 0b11;
+const ZEROED: u32 = 1 << 2;
+const ATOMIC: u32 = 1 << 3;
+const NO_RECLAIM: u32 = 1 << 4;
+const THIS_NODE: u32 = 1 << 5;
+const LEVEL_SHIFT: u32 = 8;
+const LEVEL_ANY: u32 = 15;
+
+impl Flags {
+    /// For frames whose owner can move them.
+    pub const MOVABLE: Flags = Flags::new(Mobility::Movable);
+    /// For frames that stay where they are.
+    pub const UNMOVABLE: Flags = Flags::new(Mobility::Unmovable);
+    /// For frames whose owner can give them up.
+    pub const RECLAIMABLE: Flags = Flags::new(Mobility::Reclaimable);
+
+    /// For frames of this mobility.
+    pub const fn new(mobility: Mobility) -> Self {
+        Flags(mobility as u32 | LEVEL_ANY << LEVEL_SHIFT)
+    }
+
+    /// The pages are zeroed. Needs a linear map; ignored without one.
+    #[must_use]
+    pub const fn zeroed(self) -> Self {
+        Flags(self.0 | ZEROED)
+    }
+
+    /// The request may not wait, and may use the reserves below `min`: no callbacks, no fences.
+    #[must_use]
+    pub const fn atomic(self) -> Self {
+        Flags(self.0 | ATOMIC)
+    }
+
+    /// The request fails rather than call callbacks or fence CPUs.
+    #[must_use]
+    pub const fn no_reclaim(self) -> Self {
+        Flags(self.0 | NO_RECLAIM)
+    }
+
+    /// Only zones of the CPU's own node will do.
+    #[must_use]
+    pub const fn this_node(self) -> Self {
+        Flags(self.0 | THIS_NODE)
+    }
+
+    /// Only zones of at most this level will do (Linux: DMA 0, DMA32 1, ...); at most 14.
+    #[must_use]
+    pub const fn at_most_level(self, level: u8) -> Self {
+        let level = if (level as u32) < LEVEL_ANY { level as u32 } else { LEVEL_ANY };
+        Flags(self.0 & !(LEVEL_ANY << LEVEL_SHIFT) | level << LEVEL_SHIFT)
+    }
+
+    /// The mobility.
+    #[inline]
+    pub const fn mobility(self) -> Mobility {
+        match self.0 & MOBILITY {
+            0 => Mobility::Unmovable,
+            1 => Mobility::Movable,
+            _ => Mobility::Reclaimable,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn is_zeroed(self) -> bool {
+        self.0 & ZEROED != 0
+    }
+
+    pub(crate) const fn is_atomic(self) -> bool {
+        self.0 & ATOMIC != 0
+    }
+
+    pub(crate) const fn may_reclaim(self) -> bool {
+        self.0 & (ATOMIC | NO_RECLAIM) == 0
+    }
+
+    pub(crate) const fn is_this_node(self) -> bool {
+        self.0 & THIS_NODE != 0
+    }
+
+    /// Whether any zone will do, so that a CPU's first choice needs no look at its level.
+    #[inline]
+    pub(crate) const fn takes_level(self, level: u8) -> bool {
+        level as u32 <= self.0 >> LEVEL_SHIFT & LEVEL_ANY
+    }
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Flags::MOVABLE
+    }
+}
+
+impl core::fmt::Debug for Flags {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}", self.mobility())?;
+        for (bit, name) in
+            [(ZEROED, "zeroed"), (ATOMIC, "atomic"), (NO_RECLAIM, "no_reclaim"), (THIS_NODE, "this_node")]
+        {
+            if self.0 & bit != 0 {
+                write!(f, "|{name}")?;
+            }
+        }
+        match self.0 >> LEVEL_SHIFT & LEVEL_ANY {
+            LEVEL_ANY => Ok(()),
+            level => write!(f, "|level<={level}"),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Arithmetic on one word of the bitmap: a set bit is a free frame. Pure functions, tested
+//! exhaustively.
+
+use crate::frame::Order;
+
+/// Frames per word.
+pub const WORD_FRAMES: u32 = u64::BITS;
+
+/// The orders whose blocks fit into one word.
+pub const WORD_ORDER_MAX: u32 = 6;
+
+/// Bits where a block of order `n` may begin.
+const ALIGNED: [u64; 7] = [
+    !0,
+    0x5555_5555_5555_5555,
+    0x1111_1111_1111_1111,
+    0x0101_0101_0101_0101,
+    0x0001_0001_0001_0001,
+    0x0000_0001_0000_0001,
+    1,
+];
+
+/// The bits of one block of `order` (at most 6) that begins at bit 0.
+#[inline]
+pub const fn block_mask(order: Order) -> u64 {
+    if order.get() >= WORD_ORDER_MAX { !0 } else { (1 << order.frames()) - 1 }
+}
+
+/// The first bits of all free blocks of `order` (at most 6) in `word`.
+#[inline]
+pub const fn free_blocks(word: u64, order: Order) -> u64 {
+    let mut runs = word;
+    let mut n = 0;
+    // After step n, a bit is set where 2^(n+1) free frames begin.
+    while n < order.get() {
+        runs &= runs >> (1 << n);
+        n += 1;
+    }
+    runs & ALIGNED[order.index()]
+}
+
+/// All bits of the blocks of `order` that begin at the bits of `starts`.
+#[inline]
+pub const fn expand(starts: u64, order: Order) -> u64 {
+    // The blocks do not overlap, so the product never carries from one into the next.
+    starts.wrapping_mul(block_mask(order))
+}
+
+/// `starts` without its lowest bits beyond the highest `count`.
+#[inline]
+pub const fn highest(starts: u64, count: u32) -> u64 {
+    let mut kept = starts;
+    let mut surplus = starts.count_ones().saturating_sub(count);
+    while surplus > 0 {
+        kept &= kept - 1;
+        surplus -= 1;
+    }
+    kept
+}
+
+/// Bits `from..from + count` of a word.
+#[inline]
+pub const fn range_mask(from: u32, count: u32) -> u64 {
+    if count >= WORD_FRAMES { !0 } else { ((1 << count) - 1) << from }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn order(n: u32) -> Order {
+        Order::new(n).unwrap()
+    }
+
+    /// What the doc comment says, word by word.
+    fn naive_free_blocks(word: u64, n: u32) -> u64 {
+        let frames = 1 << n;
+        (0..64)
+            .step_by(frames)
+            .filter(|&at| (at..at + frames).all(|bit| word >> bit & 1 == 1))
+            .fold(0, |acc, at| acc | 1 << at)
+    }
+
+    /// All 16-bit patterns at all four places, in an empty and in a full word.
+    fn words() -> impl Iterator<Item = u64> {
+        (0..=0xffffu64).flat_map(|pattern| {
+            (0..4).flat_map(move |lane| {
+                let shift = lane * 16;
+                [pattern << shift, !(0xffff << shift) | pattern << shift]
+            })
+        })
+    }
+
+    #[test]
+    fn free_blocks_agrees_with_its_definition() {
+        for word in words() {
+            for n in 0..=6 {
+                assert_eq!(free_blocks(word, order(n)), naive_free_blocks(word, n), "{word:#x} order {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn expansion_stays_inside_the_free_bits_and_has_the_right_size() {
+        for word in words().step_by(7) {
+            for n in 0..=6 {
+                let starts = free_blocks(word, order(n));
+                let all = expand(starts, order(n));
+                assert_eq!(all & !word, 0);
+                assert_eq!(all.count_ones(), starts.count_ones() << n);
+            }
+        }
+    }
+
+    #[test]
+    fn highest_keeps_the_top_bits() {
+        for word in words().step_by(5) {
+            for count in [0, 1, 2, 15, 63, 64] {
+                let kept = highest(word, count);
+                assert_eq!(kept & !word, 0);
+                assert_eq!(kept.count_ones(), word.count_ones().min(count));
+                let dropped = word & !kept;
+                assert!(kept == 0 || dropped == 0 || kept.trailing_zeros() > 63 - dropped.leading_zeros());
+            }
+        }
+    }
+
+    #[test]
+    fn range_masks() {
+        for from in 0..64 {
+            for count in 0..=64 - from {
+                let expected = (from..from + count).fold(0u64, |acc, bit| acc | 1 << bit);
+                assert_eq!(range_mask(from, count), expected);
+            }
+        }
+    }
+}

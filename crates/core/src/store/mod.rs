@@ -1,0 +1,467 @@
+//! The store: all free frames of all zones, shared by all CPUs, without a lock.
+//!
+//! # Vocabulary
+//! [`Section`] and its words, hints and tags are in [`section`]; a *huge* is 512 frames, named by
+//! its [`HugeIndex`] across sections; a *span* is the range of sections a zone may have frames in.
+//!
+//! # Searching
+//! A search for blocks that fit a word goes, in this order, through: the huge where this CPU last
+//! found some; partly used huges of the wanted mobility; whole ones, retagged if they were of
+//! another mobility (which needs a claim of all 512 frames, so that nobody can hold one of them);
+//! and last anything of the zone. Partly used huges are looked at a bounded number of times before
+//! a whole one is taken, so that fragmentation costs memory before it costs time; the bound falls
+//! only when there is no other way.
+
+pub mod bits;
+pub mod section;
+
+use core::ops::{ControlFlow, Range};
+
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
+
+/// Fruitless looks at partly used huges before a whole one is taken.
+const PARTIAL_LOOKS_MAX: u32 = 32;
+
+/// The number of a huge across all sections: its first frame divided by 512.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct HugeIndex(pub u32);
+
+impl HugeIndex {
+    fn of(pfn: Pfn) -> Self {
+        HugeIndex(pfn.get() / HUGE_FRAMES)
+    }
+
+    fn first(self) -> Pfn {
+        Pfn::new(self.0 * HUGE_FRAMES)
+    }
+
+    fn in_section(self) -> usize {
+        self.0 as usize % SECTION_HUGES
+    }
+
+    fn section(self) -> usize {
+        self.0 as usize / SECTION_HUGES
+    }
+}
+
+/// What a search looks for.
+#[derive(Clone, Copy)]
+pub struct Wanted<'h> {
+    pub zone: ZoneId,
+    pub mobility: Mobility,
+    /// Sections the zone has frames in.
+    pub span: (u32, u32),
+    /// Where to begin; updated when blocks are found elsewhere.
+    pub hint: &'h AtomicU32,
+}
+
+impl Wanted<'_> {
+    fn tag(&self) -> Tag {
+        Tag::new(self.zone, self.mobility)
+    }
+
+    fn sections(&self) -> Range<usize> {
+        self.span.0 as usize..self.span.1 as usize
+    }
+}
+
+/// Which huges a pass of a search visits.
+#[derive(Clone, Copy)]
+enum Pass {
+    /// Partly free, of the wanted mobility.
+    Partial { looks_max: u32 },
+    /// Entirely free, of any mobility.
+    Whole,
+    /// Of another mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
+    Foreign,
+}
+
+/// The table of sections; see the module.
+pub struct Store<'m> {
+    /// Addresses of sections, by `pfn / SECTION_FRAMES`; 0 while there is none.
+    table: &'m [AtomicUsize],
+    /// Claims that were rolled back. A statistic, and rare.
+    failed_claims: AtomicU64,
+}
+
+impl<'m> Store<'m> {
+    pub fn new(table: &'m [AtomicUsize]) -> Self {
+        Store { table, failed_claims: AtomicU64::new(0) }
+    }
+
+    /// How many sections there can be.
+    pub fn sections_max(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The section with this number.
+    #[inline]
+    pub fn section(&self, number: usize) -> Option<&'m Section> {
+        // Acquire: pairs with the Release in `install`, publishes the section's first contents.
+        match self.table.get(number)?.load(Ordering::Acquire) {
+            0 => None,
+            // SAFETY: only `install` stores addresses, of sections that live for 'm.
+            address => Some(unsafe { &*core::ptr::with_exposed_provenance::<Section>(address) }),
+        }
+    }
+
+    /// Makes a section known. `false`: there is one already, or the number is out of range.
+    pub fn install(&self, number: usize, section: &'m Section) -> bool {
+        let address = (&raw const *section).expose_provenance();
+        // Release: pairs with the Acquire in `section`.
+        self.table.get(number).is_some_and(|cell| {
+            cell.compare_exchange(0, address, Ordering::Release, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// The tag of the huge that `pfn` lies in, if there is memory.
+    #[inline]
+    pub fn tag(&self, pfn: Pfn) -> Option<Tag> {
+        let section = self.section((pfn.get() / SECTION_FRAMES) as usize)?;
+        let tag = section.tag(HugeIndex::of(pfn).in_section());
+        tag.is_present().then_some(tag)
+    }
+
+    /// Whether all huges of `start..start + frames` have memory of one zone; which.
+    pub fn zone_of_range(&self, start: Pfn, frames: u32) -> Option<ZoneId> {
+        let last = start.get().checked_add(frames.checked_sub(1)?)?;
+        let zone = self.tag(start)?.zone();
+        (start.get() / HUGE_FRAMES + 1..=last / HUGE_FRAMES)
+            .all(|huge| self.tag(HugeIndex(huge).first()).is_some_and(|tag| tag.zone() == zone))
+            .then_some(zone)
+    }
+
+    /// Whether `pfn` is free in the store now.
+    pub fn is_free(&self, pfn: Pfn) -> bool {
+        self.section((pfn.get() / SECTION_FRAMES) as usize)
+            .is_some_and(|section| section.is_free(pfn.get() % SECTION_FRAMES))
+    }
+
+    /// Takes up to `want` blocks of `order` (at most 6) and passes each to `give`, those of one
+    /// word in descending order of address. Returns how many; fewer only when a whole pass over
+    /// the zone found no more.
+    ///
+    /// O(want) plus the search: one load per 128 MiB of the zone and pass, one per huge looked at.
+    pub fn take(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
+        let mut taken = self.take_at_hint(wanted, order, want, &mut give);
+        for pass in [
+            Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
+            Pass::Whole,
+            Pass::Partial { looks_max: u32::MAX },
+            Pass::Foreign,
+        ] {
+            if taken == want {
+                break;
+            }
+            self.visit(wanted, pass, |section, huge| {
+                let got = match pass {
+                    Pass::Whole if section.tag(huge.in_section()) != wanted.tag() => {
+                        self.take_retagged(section, huge, wanted, order, want - taken, &mut give)
+                    }
+                    _ => self.take_in(section, huge, order, want - taken, &mut give),
+                };
+                if got > 0 && !matches!(pass, Pass::Foreign) {
+                    wanted.hint.store(huge.0, Ordering::Relaxed);
+                }
+                taken += got;
+                if taken == want { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        }
+        taken
+    }
+
+    fn take_at_hint(&self, wanted: Wanted<'_>, order: Order, want: u32, give: &mut impl FnMut(Pfn)) -> u32 {
+        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
+        match self.section(huge.section()) {
+            Some(section) if section.tag(huge.in_section()) == wanted.tag() => {
+                self.take_in(section, huge, order, want, give)
+            }
+            _ => 0,
+        }
+    }
+
+    fn take_in(
+        &self,
+        section: &Section,
+        huge: HugeIndex,
+        order: Order,
+        want: u32,
+        give: &mut impl FnMut(Pfn),
+    ) -> u32 {
+        let base = huge.section() as u32 * SECTION_FRAMES;
+        section.take(huge.in_section(), order, want, |at| give(Pfn::new(base + at)))
+    }
+
+    /// Claims a whole huge, makes it one of the wanted mobility, and takes blocks from it.
+    fn take_retagged(
+        &self,
+        section: &Section,
+        huge: HugeIndex,
+        wanted: Wanted<'_>,
+        order: Order,
+        want: u32,
+        give: &mut impl FnMut(Pfn),
+    ) -> u32 {
+        let start = huge.in_section() as u32 * HUGE_FRAMES;
+        if !section.claim(start, HUGE_FRAMES) {
+            return 0;
+        }
+        section.set_tag(huge.in_section(), wanted.tag());
+        let got = want.min(HUGE_FRAMES / order.frames());
+        let used = got * order.frames();
+        for block in (0..got).rev() {
+            give(huge.first().add(block * order.frames()));
+        }
+        section.put(start + used, HUGE_FRAMES - used);
+        got
+    }
+
+    /// As [`take`](Self::take), for blocks of any order.
+    pub fn take_blocks(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
+        if order.get() <= bits::WORD_ORDER_MAX {
+            return self.take(wanted, order, want, give);
+        }
+        (0..want).map_while(|_| self.take_block(wanted, order)).map(&mut give).count() as u32
+    }
+
+    /// Takes one block of any order.
+    pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+        if order.get() <= bits::WORD_ORDER_MAX {
+            let mut found = None;
+            self.take(wanted, order, 1, |pfn| found = Some(pfn));
+            return found;
+        }
+        if order >= Order::HUGE {
+            return self.take_contiguous(wanted, order.frames(), order.frames());
+        }
+        self.take_words(wanted, order)
+    }
+
+    /// Takes a block of several words that is smaller than a huge (orders 7 and 8).
+    fn take_words(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+        let passes = [
+            Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
+            Pass::Whole,
+            Pass::Partial { looks_max: u32::MAX },
+            Pass::Foreign,
+        ];
+        passes.into_iter().find_map(|pass| {
+            let mut found = None;
+            self.visit(wanted, pass, |section, huge| {
+                let start = huge.in_section() as u32 * HUGE_FRAMES;
+                let retag = matches!(pass, Pass::Whole) && section.tag(huge.in_section()) != wanted.tag();
+                found = if retag {
+                    section.claim(start, HUGE_FRAMES).then(|| {
+                        section.set_tag(huge.in_section(), wanted.tag());
+                        section.put(start + order.frames(), HUGE_FRAMES - order.frames());
+                        huge.first()
+                    })
+                } else {
+                    (0..HUGE_FRAMES)
+                        .step_by(order.frames() as usize)
+                        .find(|at| section.claim(start + at, order.frames()))
+                        .map(|at| huge.first().add(at))
+                };
+                if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            found
+        })
+    }
+
+    /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
+    /// two); `frames` is at least a huge. The huges become ones of the wanted mobility.
+    ///
+    /// O(huges of the zone), each looked at once.
+    pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+        let step = align.max(HUGE_FRAMES) / HUGE_FRAMES;
+        let huges = frames.div_ceil(HUGE_FRAMES);
+        let sections = wanted.sections();
+        let end = (sections.end * SECTION_HUGES) as u64;
+        let mut first = u64::from((sections.start as u32 * SECTION_HUGES as u32).next_multiple_of(step));
+        while first + u64::from(huges) <= end {
+            let start = HugeIndex(first as u32);
+            let blocked = (start.0..start.0 + huges)
+                .rev()
+                .find(|&huge| !self.is_whole_of(HugeIndex(huge), wanted.zone));
+            let next = match blocked {
+                None if self.claim(start.first(), frames) => {
+                    self.retag(start, frames, wanted);
+                    return Some(start.first());
+                }
+                None => first + u64::from(step),
+                Some(huge) => u64::from(huge) + 1,
+            };
+            first = next.next_multiple_of(u64::from(step));
+        }
+        None
+    }
+
+    fn is_whole_of(&self, huge: HugeIndex, zone: ZoneId) -> bool {
+        self.section(huge.section()).is_some_and(|section| {
+            let at = huge.in_section();
+            let tag = section.tag(at);
+            section.hints(at / 64).1 >> (at % 64) & 1 == 1 && tag.is_present() && tag.zone() == zone
+        })
+    }
+
+    fn retag(&self, start: HugeIndex, frames: u32, wanted: Wanted<'_>) {
+        for huge in start.0..start.0 + frames / HUGE_FRAMES {
+            let huge = HugeIndex(huge);
+            if let Some(section) = self.section(huge.section()) {
+                section.set_tag(huge.in_section(), wanted.tag());
+            }
+        }
+    }
+
+    /// Takes exactly `start..start + frames`, or nothing.
+    pub fn claim(&self, start: Pfn, frames: u32) -> bool {
+        let mut done = 0;
+        for (section, at, count) in self.by_section(start, frames) {
+            if !section.is_some_and(|section| section.claim(at, count)) {
+                self.put(start, done);
+                self.failed_claims.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+            done += count;
+        }
+        true
+    }
+
+    /// Gives `start..start + frames` back; returns how many of them were free already.
+    #[inline]
+    pub fn put(&self, start: Pfn, frames: u32) -> u32 {
+        self.by_section(start, frames)
+            .map(|(section, at, count)| section.map_or(0, |section| section.put(at, count)))
+            .sum()
+    }
+
+    /// Claims that found a frame missing and rolled back.
+    pub fn failed_claims(&self) -> u64 {
+        self.failed_claims.load(Ordering::Relaxed)
+    }
+
+    /// The parts of a range by section: the section, the first frame in it, how many.
+    fn by_section(&self, start: Pfn, frames: u32) -> impl Iterator<Item = (Option<&'m Section>, u32, u32)> {
+        let end = u64::from(start.get()) + u64::from(frames);
+        let mut at = u64::from(start.get());
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let number = at / u64::from(SECTION_FRAMES);
+            let stop = end.min((number + 1) * u64::from(SECTION_FRAMES));
+            let part =
+                (self.section(number as usize), (at % u64::from(SECTION_FRAMES)) as u32, (stop - at) as u32);
+            at = stop;
+            Some(part)
+        })
+    }
+
+    /// Gives many blocks of `order` back. Neighbours in the list that lie in one word go back by
+    /// one atomic operation; the list is not sorted, which would cost more than it saves.
+    /// Returns how many frames were free already.
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> u32 {
+        if order.get() > bits::WORD_ORDER_MAX {
+            return blocks.map(|pfn| self.put(pfn, order.frames())).sum();
+        }
+        let mut run = Run { store: self, word: u32::MAX, mask: 0, section: None, doubled: 0 };
+        for pfn in blocks {
+            run.add(pfn, order);
+        }
+        run.flush();
+        run.doubled
+    }
+
+    /// Calls `visit` for each huge that `pass` selects, beginning at the hint, once around.
+    fn visit(
+        &self,
+        wanted: Wanted<'_>,
+        pass: Pass,
+        mut visit: impl FnMut(&'m Section, HugeIndex) -> ControlFlow<()>,
+    ) {
+        let sections = wanted.sections();
+        let first = (wanted.hint.load(Ordering::Relaxed) as usize / 64).clamp(
+            sections.start * HINT_WORDS,
+            (sections.end * HINT_WORDS).saturating_sub(1).max(sections.start * HINT_WORDS),
+        );
+        let mut looks = 0;
+        let around = (first..sections.end * HINT_WORDS).chain(sections.start * HINT_WORDS..first);
+        for at in around {
+            let Some(section) = self.section(at / HINT_WORDS) else { continue };
+            let (some, whole) = section.hints(at % HINT_WORDS);
+            let mut candidates = match pass {
+                Pass::Partial { .. } => some & !whole,
+                Pass::Whole => whole,
+                Pass::Foreign => some,
+            };
+            while candidates != 0 {
+                let bit = candidates.trailing_zeros();
+                candidates &= candidates - 1;
+                let huge = HugeIndex((at / HINT_WORDS * SECTION_HUGES + at % HINT_WORDS * 64) as u32 + bit);
+                let tag = section.tag(huge.in_section());
+                let fits = match pass {
+                    Pass::Partial { .. } => tag == wanted.tag(),
+                    Pass::Whole => tag.is_present() && tag.zone() == wanted.zone,
+                    Pass::Foreign => tag.is_present() && tag.zone() == wanted.zone && tag != wanted.tag(),
+                };
+                if !fits {
+                    continue;
+                }
+                if visit(section, huge).is_break() {
+                    return;
+                }
+                looks += 1;
+                if matches!(pass, Pass::Partial { looks_max } if looks >= looks_max) {
+                    // The next search goes on from here rather than over the same huges again.
+                    wanted.hint.store(huge.0, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Frames of `zone` that are free now: reads every word of its span.
+    pub fn count_free(&self, zone: ZoneId, span: (u32, u32)) -> u64 {
+        (span.0..span.1)
+            .filter_map(|number| self.section(number as usize))
+            .flat_map(|section| (0..SECTION_HUGES).map(move |huge| (section, huge)))
+            .filter(|(section, huge)| section.tag(*huge).is_present() && section.tag(*huge).zone() == zone)
+            .map(|(section, huge)| u64::from(section.count_free(huge)))
+            .sum()
+    }
+}
+
+/// Frames of one word that are about to go back together.
+struct Run<'s, 'm> {
+    store: &'s Store<'m>,
+    section: Option<&'m Section>,
+    /// Across sections; `u32::MAX`: none yet.
+    word: u32,
+    mask: u64,
+    doubled: u32,
+}
+
+impl Run<'_, '_> {
+    #[inline]
+    fn add(&mut self, pfn: Pfn, order: Order) {
+        let word = pfn.get() / bits::WORD_FRAMES;
+        let mask = bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES);
+        if word != self.word {
+            self.flush();
+            self.word = word;
+            self.mask = 0;
+            self.section = self.store.section((pfn.get() / SECTION_FRAMES) as usize);
+        }
+        self.doubled += (self.mask & mask).count_ones();
+        self.mask |= mask;
+    }
+
+    fn flush(&mut self) {
+        let Some(section) = self.section else { return };
+        let at = self.word as usize % (SECTION_HUGES * HUGE_WORDS);
+        self.doubled += section.put_mask(at, self.mask);
+        section.refresh_hints(at / HUGE_WORDS);
+    }
+}

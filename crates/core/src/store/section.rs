@@ -1,0 +1,359 @@
+//! A section: the books of 2^18 frames (1 GiB of 4 KiB pages).
+//!
+//! # Vocabulary
+//! * *word*: 64 frames, one bit each, set while the frame is free in the store.
+//! * *huge*: 512 frames, 8 words, exactly one cache line.
+//! * *some*, *whole*: per huge, hints that at least one frame, or every frame, is free.
+//! * *tag*: per huge, which zone and mobility its frames belong to.
+//!
+//! # Theory
+//! The bits are the only truth. The atomic that clears a bit confers the frame; only its owner
+//! sets it again. Hints may be wrong at any time, but never stay wrong against the search:
+//! whoever sets bits looks at the hint *after*, whoever clears a hint looks at the bits *after*,
+//! both sequentially consistent (Dekker's pattern), so of two that race at least one sees the
+//! other and the hint ends up set. A hint that is set without cause costs one look.
+//!
+//! A tag changes only while its changer owns all 512 frames, so nobody can hold a frame of that
+//! huge, and nobody reads the tag on behalf of one. (LLFree, USENIX ATC 2023, keeps counters where
+//! this keeps hints; a counter and the bits cannot be changed together.)
+
+use super::bits::{self, WORD_FRAMES};
+use crate::frame::{Mobility, Order, ZoneId};
+use crate::prim::{AtomicU8, AtomicU64, Ordering, dekker_fence};
+
+/// Words per huge.
+pub const HUGE_WORDS: usize = if cfg!(loom) { 2 } else { 8 };
+/// Frames per huge.
+pub const HUGE_FRAMES: u32 = HUGE_WORDS as u32 * WORD_FRAMES;
+/// Huges per section.
+pub const SECTION_HUGES: usize = if cfg!(loom) { 2 } else { 512 };
+/// Frames per section.
+pub const SECTION_FRAMES: u32 = SECTION_HUGES as u32 * HUGE_FRAMES;
+/// Words per section.
+const SECTION_WORDS: usize = SECTION_HUGES * HUGE_WORDS;
+/// Hint words per section.
+pub const HINT_WORDS: usize = SECTION_HUGES.div_ceil(64);
+
+const _: () = assert!(Order::HUGE.frames() == HUGE_FRAMES);
+
+/// Zone and mobility of a huge, in a byte.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..=1 | mobility |
+/// | 2..=6 | zone; 31: no memory here |
+/// | 7 | 0 |
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Tag(u8);
+
+impl Tag {
+    /// A huge without memory.
+    pub const ABSENT: Tag = Tag(31 << 2);
+    /// Most zones a tag can tell apart.
+    pub const ZONES_MAX: usize = 31;
+
+    pub const fn new(zone: ZoneId, mobility: Mobility) -> Self {
+        Tag((zone.get() as u8) << 2 | mobility as u8)
+    }
+
+    #[inline]
+    pub const fn is_present(self) -> bool {
+        self.0 != Self::ABSENT.0
+    }
+
+    #[inline]
+    pub const fn zone(self) -> ZoneId {
+        ZoneId::new((self.0 >> 2) as u32)
+    }
+
+    #[inline]
+    pub const fn mobility(self) -> Mobility {
+        match self.0 & 3 {
+            0 => Mobility::Unmovable,
+            1 => Mobility::Movable,
+            _ => Mobility::Reclaimable,
+        }
+    }
+}
+
+/// The books of one section. Words first: a huge's words then begin on a cache line.
+#[repr(C, align(64))]
+pub struct Section {
+    words: [AtomicU64; SECTION_WORDS],
+    some: [AtomicU64; HINT_WORDS],
+    whole: [AtomicU64; HINT_WORDS],
+    /// Written once per retag, read at every free: on lines of their own.
+    tags: [AtomicU8; SECTION_HUGES],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Section>() == 32768 + 128 + 512);
+
+/// A run of frames inside one word.
+#[derive(Clone, Copy)]
+struct Piece {
+    word: usize,
+    mask: u64,
+}
+
+/// The pieces of `frames` frames from frame `start` of the section, in ascending order.
+fn pieces(start: u32, frames: u32) -> impl Iterator<Item = Piece> + Clone {
+    let end = start + frames;
+    (start / WORD_FRAMES..end.div_ceil(WORD_FRAMES)).map(move |word| {
+        let from = start.max(word * WORD_FRAMES) - word * WORD_FRAMES;
+        let to = end.min((word + 1) * WORD_FRAMES) - word * WORD_FRAMES;
+        Piece { word: word as usize, mask: bits::range_mask(from, to - from) }
+    })
+}
+
+impl Section {
+    /// Writes the books of a section without memory to `place`.
+    ///
+    /// # Safety
+    /// `place` is valid for writes, aligned, and nobody else's.
+    pub unsafe fn init(place: *mut Section) {
+        // Field by field, and each field in one run: the section is too large for a stack, and a
+        // 64 GiB depot writes 2 MiB here.
+        // SAFETY: in bounds of the section the caller gave.
+        unsafe {
+            fill(&raw mut (*place).words, || AtomicU64::new(0));
+            fill(&raw mut (*place).some, || AtomicU64::new(0));
+            fill(&raw mut (*place).whole, || AtomicU64::new(0));
+            fill(&raw mut (*place).tags, || AtomicU8::new(Tag::ABSENT.0));
+        }
+    }
+
+    /// As [`init`](Self::init), for a section whose every frame is free and tagged `tag`.
+    ///
+    /// # Safety
+    /// As for `init`.
+    pub unsafe fn init_free(place: *mut Section, tag: Tag) {
+        let hints = if SECTION_HUGES >= 64 { !0 } else { (1 << (SECTION_HUGES % 64)) - 1 };
+        // SAFETY: as in `init`.
+        unsafe {
+            fill(&raw mut (*place).words, || AtomicU64::new(!0));
+            fill(&raw mut (*place).some, || AtomicU64::new(hints));
+            fill(&raw mut (*place).whole, || AtomicU64::new(hints));
+            fill(&raw mut (*place).tags, || AtomicU8::new(tag.0));
+        }
+    }
+
+    #[inline]
+    pub fn tag(&self, huge: usize) -> Tag {
+        // Relaxed: a holder of a frame got it by an acquiring operation that the tag's writer
+        // released; searchers recheck nothing, a wrong mobility is only a worse choice.
+        Tag(self.tags[huge].load(Ordering::Relaxed))
+    }
+
+    /// Changes the tag of a huge the caller owns entirely, or to which memory is being added.
+    pub fn set_tag(&self, huge: usize, tag: Tag) {
+        // Relaxed: published by the Release of the bits or stacks that hand frames of it on.
+        self.tags[huge].store(tag.0, Ordering::Relaxed);
+    }
+
+    /// Hint words for a search: (some, whole) of huges `64 * i ..`.
+    #[inline]
+    pub fn hints(&self, i: usize) -> (u64, u64) {
+        (self.some[i].load(Ordering::Relaxed), self.whole[i].load(Ordering::Relaxed))
+    }
+
+    /// Free frames of a huge, counted now.
+    pub fn count_free(&self, huge: usize) -> u32 {
+        self.huge_words(huge).iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
+    }
+
+    #[inline]
+    fn huge_words(&self, huge: usize) -> &[AtomicU64] {
+        &self.words[huge * HUGE_WORDS..(huge + 1) * HUGE_WORDS]
+    }
+
+    /// Whether frame `at` is free now.
+    pub fn is_free(&self, at: u32) -> bool {
+        self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed) >> (at % WORD_FRAMES) & 1 == 1
+    }
+
+    /// Takes up to `want` blocks of `order` (at most 6) from a huge and passes the first frame of
+    /// each to `give`, within a word from the highest to the lowest. Returns how many.
+    ///
+    /// At most one compare-and-swap per word succeeds; the loop ends when the word has no block
+    /// left, so others' progress is the only thing that can repeat it.
+    pub fn take(&self, huge: usize, order: Order, want: u32, mut give: impl FnMut(u32)) -> u32 {
+        debug_assert!(order.get() <= bits::WORD_ORDER_MAX);
+        let was_whole = self.whole_hint(huge);
+        let mut taken = 0;
+        for (i, cell) in self.huge_words(huge).iter().enumerate() {
+            if taken == want {
+                break;
+            }
+            let mut starts = take_from_word(cell, order, want - taken);
+            taken += starts.count_ones();
+            let base = (huge as u32 * HUGE_WORDS as u32 + i as u32) * WORD_FRAMES;
+            while starts != 0 {
+                let bit = 63 - starts.leading_zeros();
+                starts &= !(1 << bit);
+                give(base + bit);
+            }
+        }
+        if was_whole && taken > 0 {
+            self.clear_whole(huge);
+        }
+        if taken < want && order == Order::BASE {
+            self.clear_some(huge);
+        }
+        taken
+    }
+
+    /// Takes exactly the frames `start..start + frames` of this section, or nothing.
+    ///
+    /// All words are read first: a claim that cannot succeed then disturbs nobody. The words are
+    /// cleared in ascending order; where one has lost a frame meanwhile, those cleared are set
+    /// again. Two claims of the same range cannot both fail for each other's sake alone: the one
+    /// that clears the lowest common word goes on.
+    pub fn claim(&self, start: u32, frames: u32) -> bool {
+        let all = pieces(start, frames);
+        if all.clone().any(|p| self.words[p.word].load(Ordering::Relaxed) & p.mask != p.mask) {
+            return false;
+        }
+        let mut done = 0;
+        for piece in all {
+            if !clear_exactly(&self.words[piece.word], piece.mask) {
+                self.put(start, done);
+                return false;
+            }
+            done += piece.mask.count_ones();
+        }
+        for huge in huges(start, frames) {
+            if self.whole_hint(huge) {
+                self.clear_whole(huge);
+            }
+            // A claim of all of it leaves nothing for `some` to point at.
+            if frames >= HUGE_FRAMES {
+                self.clear_some(huge);
+            }
+        }
+        true
+    }
+
+    /// Gives the frames `start..start + frames` back. Returns how many of them were free already:
+    /// anything but 0 is a double free, and those frames stay free once.
+    pub fn put(&self, start: u32, frames: u32) -> u32 {
+        if frames == 0 {
+            return 0;
+        }
+        let doubled = pieces(start, frames).map(|p| self.put_mask(p.word, p.mask)).sum();
+        for huge in huges(start, frames) {
+            self.refresh_hints(huge);
+        }
+        doubled
+    }
+
+    /// Gives the frames of `mask` in `word` back, hints not included; returns how many were free.
+    #[inline]
+    pub fn put_mask(&self, word: usize, mask: u64) -> u32 {
+        // SeqCst: Release for the frames' next owner; and ordered before the load of the hint in
+        // `refresh_hints`, against the clear-then-recheck of the hint.
+        let old = self.words[word].fetch_or(mask, Ordering::SeqCst);
+        dekker_fence();
+        (old & mask).count_ones()
+    }
+
+    /// Sets the hints of a huge into which frames have been put. Call after the bits.
+    #[inline]
+    pub fn refresh_hints(&self, huge: usize) {
+        let (at, bit) = (huge / 64, 1 << (huge % 64));
+        // SeqCst loads: pair with the SeqCst clear in `clear_some`/`clear_whole` (see the theory).
+        if self.some[at].load(Ordering::SeqCst) & bit == 0 {
+            self.some[at].fetch_or(bit, Ordering::SeqCst);
+        }
+        if self.whole[at].load(Ordering::SeqCst) & bit == 0 && self.is_whole(huge) {
+            self.whole[at].fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+
+    fn whole_hint(&self, huge: usize) -> bool {
+        self.whole[huge / 64].load(Ordering::Relaxed) >> (huge % 64) & 1 == 1
+    }
+
+    fn is_whole(&self, huge: usize) -> bool {
+        // SeqCst: a setter of the last bit and a clearer of the hint must not both miss.
+        self.huge_words(huge).iter().all(|w| w.load(Ordering::SeqCst) == !0)
+    }
+
+    fn has_some(&self, huge: usize) -> bool {
+        self.huge_words(huge).iter().any(|w| w.load(Ordering::SeqCst) != 0)
+    }
+
+    fn clear_whole(&self, huge: usize) {
+        let (at, bit) = (huge / 64, 1 << (huge % 64));
+        self.whole[at].fetch_and(!bit, Ordering::SeqCst);
+        dekker_fence();
+        if self.is_whole(huge) {
+            self.whole[at].fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+
+    /// Clears the `some` hint of a huge in which a search found nothing, unless frames came back.
+    pub fn clear_some(&self, huge: usize) {
+        let (at, bit) = (huge / 64, 1 << (huge % 64));
+        if self.some[at].load(Ordering::Relaxed) & bit == 0 {
+            return;
+        }
+        self.some[at].fetch_and(!bit, Ordering::SeqCst);
+        dekker_fence();
+        if self.has_some(huge) {
+            self.some[at].fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Takes up to `want` blocks of `order` from one word; returns their first bits.
+#[inline]
+fn take_from_word(cell: &AtomicU64, order: Order, want: u32) -> u64 {
+    let mut word = cell.load(Ordering::Relaxed);
+    loop {
+        let starts = bits::highest(bits::free_blocks(word, order), want);
+        if starts == 0 {
+            return 0;
+        }
+        // Acquire: pairs with the SeqCst (Release) of `put_mask`; what the last owner wrote to the
+        // frames is visible.
+        match cell.compare_exchange_weak(
+            word,
+            word & !bits::expand(starts, order),
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        ) {
+            Ok(_) => return starts,
+            Err(now) => word = now,
+        }
+    }
+}
+
+/// Clears the bits of `mask` if all are set.
+fn clear_exactly(cell: &AtomicU64, mask: u64) -> bool {
+    let mut word = cell.load(Ordering::Relaxed);
+    while word & mask == mask {
+        // Acquire: as in `take_from_word`.
+        match cell.compare_exchange_weak(word, word & !mask, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(now) => word = now,
+        }
+    }
+    false
+}
+
+/// The huges that `start..start + frames` touches.
+fn huges(start: u32, frames: u32) -> impl Iterator<Item = usize> {
+    (start / HUGE_FRAMES..(start + frames).div_ceil(HUGE_FRAMES)).map(|huge| huge as usize)
+}
+
+/// Writes every element of an array in place.
+///
+/// # Safety
+/// `place` is valid for writes and aligned.
+unsafe fn fill<T, const N: usize>(place: *mut [T; N], value: impl Fn() -> T) {
+    for i in 0..N {
+        // SAFETY: i < N.
+        unsafe { place.cast::<T>().add(i).write(value()) };
+    }
+}

@@ -1,0 +1,230 @@
+//! Zones: frames that serve the same requests on one NUMA node, with watermarks and a policy for
+//! how many of them a CPU may cache.
+
+use crate::cache::cpu_zone::{Accounts, Flux};
+use crate::config::{HighPolicy, PageSize, ZoneConfig};
+use crate::frame::NodeId;
+use crate::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// Free pages below which a zone becomes careful, in pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Below this only requests that may use reserves are served.
+    pub min: u64,
+    /// Below this reclaim callbacks are called.
+    pub low: u64,
+    /// Pressure is over, and caches may grow, above this.
+    pub high: u64,
+}
+
+impl Watermarks {
+    /// What Linux computes: `min` is 4 * sqrt(KiB managed) KiB, between 128 KiB and 256 MiB;
+    /// `low` and `high` are a quarter and a half above it (`mm/page_alloc.c`,
+    /// `calculate_min_free_kbytes`, `__setup_per_zone_wmarks`).
+    pub fn kernel(managed_pages: u64, page_size: PageSize) -> Self {
+        let kib_per_page = page_size.bytes() as u64 / 1024;
+        let min_kib = (managed_pages * kib_per_page * 16).isqrt().clamp(128, 256 * 1024);
+        let min = (min_kib / kib_per_page).min(managed_pages / 4);
+        Watermarks { min, low: min + min / 4, high: min + min / 2 }
+    }
+
+    /// As [`kernel`](Self::kernel), but with nothing held back: every page can be allocated.
+    pub fn without_reserve(managed_pages: u64, page_size: PageSize) -> Self {
+        Watermarks { min: 0, ..Self::kernel(managed_pages, page_size) }
+    }
+}
+
+/// The most pages a CPU caches of a zone, and how many move at once (`zone_highsize`,
+/// `zone_batchsize` in `mm/page_alloc.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLimits {
+    /// Pages per refill of order 0.
+    pub batch: u64,
+    /// Least value of `high`, in pages.
+    pub high_min: u64,
+    /// Greatest value of `high`, in pages.
+    pub high_max: u64,
+}
+
+impl CacheLimits {
+    /// The kernel's formula for a zone of `managed` pages and `cpus` CPUs near it.
+    pub fn new(managed: u64, low: u64, cpus: u64, page_size: PageSize, policy: HighPolicy) -> Self {
+        let cpus = cpus.max(1);
+        let batch = match (managed >> 12).min(256 * 1024 / page_size.bytes() as u64) {
+            0 | 1 => 1,
+            b => {
+                let b = b + b / 2;
+                (1 << b.ilog2()) - 1
+            }
+        };
+        let (high_min, high_max) = match policy {
+            HighPolicy::Auto => ((low / cpus).max(4 * batch), (managed / 8 / cpus).max(4 * batch)),
+            HighPolicy::Fraction(fraction) => {
+                let high = (managed / u64::from(fraction.max(8)) / cpus).max(4 * batch);
+                (high, high)
+            }
+            HighPolicy::Fixed(pages) => (pages, pages),
+        };
+        CacheLimits { batch, high_min, high_max: high_max.max(high_min) }
+    }
+
+    /// Whether `high` adapts to demand.
+    pub fn adapts(self) -> bool {
+        self.high_min < self.high_max
+    }
+}
+
+/// A zone's books.
+pub struct Zone {
+    pub name: ZoneName,
+    pub node: NodeId,
+    pub level: u8,
+    /// Sections with frames of this zone: first, and one past the last.
+    span: [AtomicU32; 2],
+    /// Frames given to the zone, in pages.
+    managed: AtomicU64,
+    /// Free pages of the store, but for the CPUs' deltas.
+    free: AtomicI64,
+    /// Pages the allocator took for its own magazines.
+    pub carved: AtomicU64,
+    /// Pages that a layer above holds back.
+    pub quarantined: AtomicU64,
+    marks: [AtomicU64; 3],
+    limits: [AtomicU64; 3],
+    /// Set by the one that runs reclaim callbacks.
+    pub reclaiming: AtomicBool,
+    /// Set from the first refill below `low` until one above `high`.
+    pub below_low: AtomicBool,
+    /// Moves by callers that run on no CPU of ours.
+    pub flux: Flux,
+    /// Frees and allocations by them.
+    pub direct: [AtomicU64; 2],
+    pub failures: AtomicU64,
+}
+
+/// Changes of the free count that a CPU keeps to itself.
+const FREE_DELTA_MAX: i64 = 256;
+
+impl Zone {
+    pub fn new(config: &ZoneConfig<'_>) -> Self {
+        Zone {
+            name: ZoneName::new(config.name),
+            node: config.node,
+            level: config.level,
+            span: [AtomicU32::new(u32::MAX), AtomicU32::new(0)],
+            managed: AtomicU64::new(0),
+            free: AtomicI64::new(0),
+            carved: AtomicU64::new(0),
+            quarantined: AtomicU64::new(0),
+            marks: core::array::from_fn(|_| AtomicU64::new(0)),
+            limits: core::array::from_fn(|_| AtomicU64::new(1)),
+            reclaiming: AtomicBool::new(false),
+            below_low: AtomicBool::new(false),
+            flux: Flux::new(),
+            direct: core::array::from_fn(|_| AtomicU64::new(0)),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// Sections to search; empty for a zone without memory.
+    #[inline]
+    pub fn span(&self) -> (u32, u32) {
+        let (start, end) = (self.span[0].load(Ordering::Relaxed), self.span[1].load(Ordering::Relaxed));
+        if start < end { (start, end) } else { (0, 0) }
+    }
+
+    /// Widens the span.
+    pub fn cover(&self, first: u32, end: u32) {
+        // Relaxed: a search with an older span finds less, and is repeated before a request fails.
+        self.span[0].fetch_min(first, Ordering::Relaxed);
+        self.span[1].fetch_max(end, Ordering::Relaxed);
+    }
+
+    pub fn managed(&self) -> u64 {
+        self.managed.load(Ordering::Relaxed)
+    }
+
+    pub fn add_managed(&self, pages: u64) {
+        self.managed.fetch_add(pages, Ordering::Relaxed);
+        self.free.fetch_add(pages as i64, Ordering::Relaxed);
+    }
+
+    pub fn watermarks(&self) -> Watermarks {
+        let [min, low, high] = [0, 1, 2].map(|i| self.marks[i].load(Ordering::Relaxed));
+        Watermarks { min, low, high }
+    }
+
+    pub fn set_watermarks(&self, marks: Watermarks) {
+        for (cell, value) in self.marks.iter().zip([marks.min, marks.low, marks.high]) {
+            cell.store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub fn limits(&self) -> CacheLimits {
+        let [batch, high_min, high_max] = [0, 1, 2].map(|i| self.limits[i].load(Ordering::Relaxed));
+        CacheLimits { batch, high_min, high_max }
+    }
+
+    pub fn set_limits(&self, limits: CacheLimits) {
+        for (cell, value) in self.limits.iter().zip([limits.batch, limits.high_min, limits.high_max]) {
+            cell.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Free pages, but for what the CPUs have not yet reported.
+    #[inline]
+    pub fn free_estimate(&self) -> i64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Records `pages` more (or fewer) free pages.
+    #[inline]
+    pub fn add_free(&self, accounts: Option<&Accounts>, pages: i64) {
+        let Some(accounts) = accounts else {
+            self.free.fetch_add(pages, Ordering::Relaxed);
+            return;
+        };
+        let delta = accounts.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
+        if delta.abs() > FREE_DELTA_MAX {
+            self.free.fetch_add(accounts.free_delta.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// How wrong [`free_estimate`](Self::free_estimate) can be.
+    pub const fn estimate_error(cpus: u32) -> i64 {
+        cpus as i64 * FREE_DELTA_MAX
+    }
+}
+
+/// A zone's name, kept by value: at most 15 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ZoneName {
+    bytes: [u8; 15],
+    length: u8,
+}
+
+impl ZoneName {
+    fn new(name: &str) -> Self {
+        let mut bytes = [0; 15];
+        let mut length = 0;
+        for c in name.chars() {
+            if length + c.len_utf8() > bytes.len() {
+                break;
+            }
+            c.encode_utf8(&mut bytes[length..]);
+            length += c.len_utf8();
+        }
+        ZoneName { bytes, length: length as u8 }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("?")
+    }
+}
+
+impl core::fmt::Debug for ZoneName {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
