@@ -1,8 +1,9 @@
 //! Where empty magazines come from, and where they go.
 //!
 //! In this order: the CPU's own stack of empties, magazines of the caller's memory that were never
-//! used, a frame carved from a zone (16 magazines with 4 KiB pages; it stays the allocator's), and
-//! the empties of other CPUs. When all fail, the caller does without.
+//! used, a frame carved from a zone (16 magazines with 4 KiB pages; it stays the allocator's), the
+//! empties of other CPUs, and a shelved magazine of the CPU's own, spilled: without it the orders
+//! that came first would keep all magazines. When all fail, the caller does without.
 //!
 //! A magazine outside every stack of empties is charged to the CPU that took it, in full, until it
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
@@ -25,7 +26,11 @@ impl<C: Cpus> Allocator<'_, C> {
             .pop(&self.blocks)
             .or_else(|| self.fresh_magazine())
             .or_else(|| self.carve(cpu, zone))
-            .or_else(|| self.all_cpus().find_map(|other| self.shared(other).empties.pop(&self.blocks)))?;
+            .or_else(|| self.all_cpus().find_map(|other| self.shared(other).empties.pop(&self.blocks)))
+            .or_else(|| {
+                self.spill_any_shelf(cpu, zone, 1);
+                own.pop(&self.blocks)
+            })?;
         self.charge(cpu, zone, i64::from(class.magazine_frames()));
         Some(found)
     }

@@ -24,8 +24,9 @@ impl<C: Cpus> Allocator<'_, C> {
         accounts.charged_pages.load(Ordering::Relaxed) > accounts.high_pages.load(Ordering::Relaxed)
     }
 
-    /// Raises `high` by a batch if it adapts and the zone is above its high watermark.
-    pub(super) fn raise_high(&self, cpu: CpuId, zone: ZoneId) -> bool {
+    /// Raises `high` by a batch, or by `pages` where that is more, if it adapts and the zone is
+    /// above its high watermark.
+    pub(super) fn raise_high(&self, cpu: CpuId, zone: ZoneId, pages: u64) -> bool {
         let limits = self.zone(zone).limits();
         let high = &self.cpu_zone(cpu, zone).accounts.high_pages;
         let now = high.load(Ordering::Relaxed);
@@ -33,7 +34,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if !limits.adapts() || !room || now >= limits.high_max as i64 {
             return false;
         }
-        let step = (limits.batch as i64).max(i64::from(Class::Order0.magazine_frames()));
+        let step = limits.batch.max(pages) as i64;
         high.store((now + step).min(limits.high_max as i64), Ordering::Relaxed);
         true
     }
@@ -43,27 +44,29 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn make_room(&self, front: Front, pages: u64) -> bool {
         let (cpu, zone) = (front.here.cpu, front.zone);
         let accounts = &self.cpu_zone(cpu, zone).accounts;
+        let fits = || {
+            accounts.charged_pages.load(Ordering::Relaxed) + pages as i64
+                <= accounts.high_pages.load(Ordering::Relaxed)
+        };
+        if pages as i64 > self.zone(zone).limits().high_max as i64 {
+            return false;
+        }
         for _ in 0..ROOM_STEPS_MAX {
-            let charged = accounts.charged_pages.load(Ordering::Relaxed);
-            let high = accounts.high_pages.load(Ordering::Relaxed);
-            if charged + pages as i64 <= high
-                || self.raise_high(cpu, zone) && charged + (pages as i64) <= high
-            {
+            if fits() {
                 return true;
             }
-            if pages as i64 > high {
-                return false;
-            }
-            if self.spill_any_shelf(cpu, zone, 1) == 0 && !self.empty_coldest_front(front) {
+            let more = self.raise_high(cpu, zone, pages)
+                || self.spill_any_shelf(cpu, zone, 1) > 0
+                || self.empty_coldest_front(front);
+            if !more {
                 return false;
             }
         }
-        accounts.charged_pages.load(Ordering::Relaxed) + pages as i64
-            <= accounts.high_pages.load(Ordering::Relaxed)
+        fits()
     }
 
     /// Empties up to `magazines_max` shelved magazines, the largest blocks last.
-    fn spill_any_shelf(&self, cpu: CpuId, zone: ZoneId, magazines_max: u32) -> u64 {
+    pub(super) fn spill_any_shelf(&self, cpu: CpuId, zone: ZoneId, magazines_max: u32) -> u64 {
         let mut pages = 0;
         let mut left = magazines_max;
         for class in Class::ALL {

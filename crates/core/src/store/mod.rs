@@ -382,20 +382,24 @@ impl<'m> Store<'m> {
         mut visit: impl FnMut(&'m Section, HugeIndex) -> ControlFlow<()>,
     ) {
         let sections = wanted.sections();
-        let first = (wanted.hint.load(Ordering::Relaxed) as usize / 64).clamp(
-            sections.start * HINT_WORDS,
-            (sections.end * HINT_WORDS).saturating_sub(1).max(sections.start * HINT_WORDS),
+        let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;
+        let hint = wanted.hint.load(Ordering::Relaxed) as usize;
+        // The word of the hint comes first from the hint on, and last up to it: on a small zone
+        // CPUs would otherwise all begin at its first huge.
+        let first = (hint / 64).clamp(all.start, all.end.saturating_sub(1).max(all.start));
+        let from_hint = if first == hint / 64 { !0 << (hint % 64) } else { !0 };
+        let around = (first..all.end).map(|at| (at, if at == first { from_hint } else { !0 })).chain(
+            (all.start..first).map(|at| (at, !0)).chain((first < all.end).then_some((first, !from_hint))),
         );
         let mut looks = 0;
-        let around = (first..sections.end * HINT_WORDS).chain(sections.start * HINT_WORDS..first);
-        for at in around {
+        for (at, mask) in around {
             let Some(section) = self.section(at / HINT_WORDS) else { continue };
             let (some, whole) = section.hints(at % HINT_WORDS);
             let mut candidates = match pass {
                 Pass::Partial { .. } => some & !whole,
                 Pass::Whole => whole,
                 Pass::Foreign => some,
-            };
+            } & mask;
             while candidates != 0 {
                 let bit = candidates.trailing_zeros();
                 candidates &= candidates - 1;
