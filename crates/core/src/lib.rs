@@ -1,6 +1,61 @@
 //! A page allocator whose per-CPU caches can be taken back without interrupting the CPU.
 //!
-//! See [`Allocator`].
+//! # Vocabulary
+//! | word | meaning |
+//! |---|---|
+//! | frame, [`Pfn`] | one page frame of the base size, and its number |
+//! | [`Order`], block | 2^order frames, naturally aligned |
+//! | [`Mobility`] | why it was allocated: unmovable, movable, reclaimable |
+//! | store | all free frames, shared by all CPUs: a bitmap, no lock |
+//! | zone, node | frames that serve the same requests on one NUMA node |
+//! | magazine | a fixed array of blocks of one order and mobility: what moves between layers |
+//! | front | the magazines a CPU works with right now: private to it, plain loads and stores |
+//! | shelf | a CPU's stack of full magazines: anyone may take it, by one atomic operation |
+//! | gate | per CPU: the way to its fronts, or closed |
+//! | refill, spill | magazines moving from the store to a CPU, and back |
+//! | drain | taking cached pages back; *quiet*: interrupts nobody, *full*: the fronts too |
+//!
+//! # The three layers
+//! ```text
+//!  alloc(order, flags)                    free(pfn, order)         drain(scope, mode)
+//!         |                                      |                        |
+//!   front (this CPU, plain ops) <---------> front (this CPU)              |  full: close gate, fence, take
+//!         | empty                                | full                   |
+//!   shelf (this CPU, lock-free) <---------> shelf, up to `high` <---------+  quiet: one atomic takes it all
+//!         | empty                                | above high
+//!   store of the zone (bitmap, lock-free), watermarks; next zone; pressure; error
+//! ```
+//! Exclusive access that a remote CPU can break needs an atomic read-modify-write or a fence on the
+//! owner's side (Attiya et al., "Laws of Order", POPL 2011). The front avoids both; the shelf pays
+//! the atomic once per magazine; so all but a bounded, counted remainder can be taken back without
+//! asking the owner.
+//!
+//! # Use
+//! Programs on Linux take `pagedepot-linux`. A kernel implements [`cpus::Processor`] and gives the
+//! allocator its memory:
+//! ```
+//! use pagedepot::cpus::{Locked, CpuLock, WhichCpu};
+//! use pagedepot::{Allocator, Config, CpuId, Flags, FrameRange, Mode, NodeId, Order, Pfn, Scope, ZoneConfig};
+//!
+//! struct First;
+//! impl WhichCpu for First {
+//!     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
+//! }
+//!
+//! let ranges = [FrameRange::new(Pfn::new(0x100), 1 << 15)];
+//! let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+//! let config = Config::new(1, &zones);
+//! let locks = [CpuLock::new()];
+//! type Depot<'m> = Allocator<'m, Locked<'m, First>>;
+//! let mut books = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
+//! let depot = Depot::new(&config, &mut books, Locked::new(&locks, First))?;
+//!
+//! let pfn = depot.alloc(Order::BASE, Flags::default())?;
+//! depot.free(pfn, Order::BASE)?;
+//! let drained = depot.drain(Scope::ALL, Mode::Full);
+//! assert_eq!(drained.unreachable_pages, 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![cfg_attr(not(test), no_std)]
 
 mod alloc;

@@ -321,8 +321,8 @@ impl<C: Cpus> Allocator<'_, C> {
         }
     }
 
-    /// Takes the caches of a CPU that went away; it has none until [`restore_cpu`]
-    /// (Self::restore_cpu). The environment says that it is quiescent, or it is fenced.
+    /// Takes the caches of a CPU that went away; it has none until
+    /// [`restore_cpu`](Self::restore_cpu). The environment says that it is quiescent, or it is fenced.
     pub fn retire_cpu(&self, cpu: CpuId) -> Drained {
         if cpu.get() >= self.blocks.cpus {
             return Drained::default();

@@ -116,8 +116,8 @@ impl<C: Cpus> Allocator<'_, C> {
         Ok(())
     }
 
-    /// Frees `frames` frames from `start` that came from [`alloc_contiguous`]
-    /// (Self::alloc_contiguous) or [`alloc_at`](Self::alloc_at), or a part of such a range.
+    /// Frees `frames` frames from `start` that came from
+    /// [`alloc_contiguous`](Self::alloc_contiguous) or [`alloc_at`](Self::alloc_at), or a part of such a range.
     ///
     /// # Errors
     /// [`FreeError`]; nothing is freed then, except when a double free is found on the way

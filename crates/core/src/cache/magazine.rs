@@ -24,6 +24,7 @@ impl MagazineIndex {
     /// Bits an index has: what the previous field of a front word holds.
     pub const BITS: u32 = 21;
 
+    /// Number `index`; `None` for 0.
     pub const fn new(index: u32) -> Option<Self> {
         match NonZeroU32::new(index) {
             Some(index) => Some(MagazineIndex(index)),
@@ -31,6 +32,7 @@ impl MagazineIndex {
         }
     }
 
+    /// The number.
     pub const fn get(self) -> u32 {
         self.0.get()
     }
@@ -42,7 +44,9 @@ impl MagazineIndex {
 /// taken; that sequence then never commits.
 #[repr(C, align(64))]
 pub struct Magazine {
+    /// Frames; the first `rounds` of them are meant.
     pub slots: [AtomicU32; SLOTS],
+    /// The magazine below in a stack.
     pub next: AtomicU32,
 }
 
@@ -50,8 +54,15 @@ pub struct Magazine {
 const _: () = assert!(size_of::<Magazine>() == 256 && align_of::<Magazine>() == 64);
 
 impl Magazine {
+    /// An empty magazine.
     pub fn new() -> Self {
         Magazine { slots: core::array::from_fn(|_| AtomicU32::new(0)), next: AtomicU32::new(0) }
+    }
+}
+
+impl Default for Magazine {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -59,15 +70,22 @@ impl Magazine {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Class {
+    /// One frame.
     Order0,
+    /// Two frames.
     Order1,
+    /// Four frames.
     Order2,
+    /// Eight frames.
     Order3,
+    /// [`Order::HUGE`].
     Huge,
 }
 
 impl Class {
+    /// How many there are.
     pub const COUNT: usize = 5;
+    /// All of them, smallest first.
     pub const ALL: [Class; 5] = [Class::Order0, Class::Order1, Class::Order2, Class::Order3, Class::Huge];
 
     /// The class of an order, if that order is cached.
@@ -83,6 +101,7 @@ impl Class {
         }
     }
 
+    /// Its order.
     pub const fn order(self) -> Order {
         const ORDERS: [u32; 5] = [0, 1, 2, 3, 9];
         match Order::new(ORDERS[self as usize]) {

@@ -44,6 +44,7 @@ const OPERATIONS_SHIFT: u32 = 52;
 pub struct Word(pub u64);
 
 impl Word {
+    /// Without magazines.
     pub const EMPTY: Word = Word(EMPTY);
 
     /// A word without operations: `loaded` with `rounds` frames, and `previous`.
@@ -55,6 +56,7 @@ impl Word {
         Word((u64::from(loaded.get()) << LOADED_SHIFT) | previous | full | u64::from(rounds))
     }
 
+    /// The loaded magazine.
     pub fn loaded(self) -> Option<MagazineIndex> {
         MagazineIndex::new(((self.0 >> LOADED_SHIFT) & INDEX_LOADED_MASK) as u32)
     }
@@ -73,6 +75,7 @@ impl Word {
         }
     }
 
+    /// Sequences committed since the last fold.
     pub fn operations(self) -> u64 {
         self.0 >> OPERATIONS_SHIFT
     }
@@ -82,6 +85,8 @@ impl Word {
         self.operations() == (1 << (64 - OPERATIONS_SHIFT)) - 1
     }
 
+    /// The same with another count of operations (less than 4096).
+    #[must_use]
     pub fn with_operations(self, operations: u64) -> Self {
         Word(self.0 & (ONE_OPERATION - 1) | operations << OPERATIONS_SHIFT)
     }

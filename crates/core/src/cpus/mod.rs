@@ -20,7 +20,7 @@
 mod locked;
 mod pinned;
 
-pub use locked::{Locked, WhichCpu};
+pub use locked::{CpuLock, Locked, WhichCpu};
 pub use pinned::{Guard, Pinned, Processor};
 
 use crate::cache::{BlockArray, WordOffset};

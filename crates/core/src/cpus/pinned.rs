@@ -11,7 +11,7 @@ use crate::prim::Ordering;
 /// # Safety
 /// While a value lives, the code stays on [`here`](Guard::here), and nothing else that would get a
 /// guard for the same CPU and context runs there. Interrupt handlers may run above a task guard,
-/// one deep, if their own guards say [`Context::Interrupt`]; deeper nesting and non-maskable
+/// one deep, if their own guards say [`Context::Interrupt`](super::Context::Interrupt); deeper nesting and non-maskable
 /// interrupts get no guard.
 pub unsafe trait Guard {
     /// The CPU and context it proves.
@@ -22,8 +22,8 @@ pub unsafe trait Guard {
 ///
 /// # Safety
 /// [`fence`](Processor::fence) returns `Ok` only when every guard for `cpu` that existed at the
-/// call has been dropped, its stores being visible to the caller; [`is_quiescent`]
-/// (Processor::is_quiescent) returns `true` only when none exists and none will before that CPU
+/// call has been dropped, its stores being visible to the caller;
+/// [`is_quiescent`](Processor::is_quiescent) returns `true` only when none exists and none will before that CPU
 /// has seen every store the caller made before asking.
 pub unsafe trait Processor: Sync {
     /// The guard.
