@@ -86,10 +86,16 @@ impl Flags {
         self.0 & THIS_NODE != 0
     }
 
-    /// Whether any zone will do, so that a CPU's first choice needs no look at its level.
+    /// The level stated; 15: any.
+    #[inline]
+    pub(crate) const fn level(self) -> usize {
+        (self.0 >> LEVEL_SHIFT & LEVEL_ANY) as usize
+    }
+
+    /// Whether a zone of this level will do.
     #[inline]
     pub(crate) const fn takes_level(self, level: u8) -> bool {
-        level as u32 <= self.0 >> LEVEL_SHIFT & LEVEL_ANY
+        level as usize <= self.level()
     }
 }
 

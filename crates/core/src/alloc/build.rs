@@ -5,17 +5,17 @@ use core::ptr::NonNull;
 
 use super::layout::{self, Layout};
 use super::{Allocator, pressure};
-use crate::cache::cpu_zone::{CpuShared, CpuZone, FRONTS};
+use crate::cache::cpu_zone::{CpuShared, CpuZone, LEVELS, NO_ZONE};
 use crate::cache::gate::{GATE_DISABLED, Tickets};
 use crate::cache::magazine::Magazine;
 use crate::cache::word::Word;
-use crate::cache::{BlockArray, GATE_OPEN, WORD_BYTES};
+use crate::cache::{BlockArray, GATE_OPEN, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError, FrameRange, Misuse};
 use crate::cpus::Cpus;
 use crate::frame::{Mobility, NodeId, ZoneId};
-use crate::prim::{AtomicU32, AtomicU64, AtomicUsize};
-use crate::store::Store;
-use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, Section, Tag};
+use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
+use crate::store::{HugeIndex, Store};
 use crate::zone::{CacheLimits, Zone};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
@@ -42,7 +42,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let build = Build { config, layout, base };
         // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
         // the layout's parts do not overlap.
-        let (zones, zonelists, table) = unsafe { (build.zones(), build.zonelists(), build.table()) };
+        let (zones, zonelists, store) = unsafe { (build.zones(), build.zonelists(), build.store()) };
         // SAFETY: as above.
         let blocks = unsafe {
             build.magazines();
@@ -51,7 +51,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let allocator = Allocator {
             cpus,
             blocks,
-            store: Store::new(table),
+            store,
             zones,
             zonelists,
             layout,
@@ -59,6 +59,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             linear_map: config.linear_map,
             checked: config.checked,
             track_owner: config.track_owner,
+            takes_notes: config.checked || config.track_owner,
+            single_zone_level: if let [zone] = config.zones { zone.level } else { u8::MAX },
             on_misuse: config.on_misuse.unwrap_or(panic_on_misuse),
             tickets: Tickets::new(),
             fresh_magazines: AtomicU32::new(0),
@@ -131,13 +133,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             let first = (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
             let end = ((number as u64 + 1) * u64::from(SECTION_FRAMES)).min(range.end());
             let (at, frames) = ((first % u64::from(SECTION_FRAMES)) as u32, (end - first) as u32);
-            if section.is_free(at) {
-                continue;
+            for huge in first / u64::from(HUGE_FRAMES)..end.div_ceil(u64::from(HUGE_FRAMES)) {
+                self.store.set_tag(HugeIndex(huge as u32), Tag::new(zone, Mobility::Movable));
             }
-            for huge in at / HUGE_FRAMES..(at + frames).div_ceil(HUGE_FRAMES) {
-                section.set_tag(huge as usize, Tag::new(zone, Mobility::Movable));
+            if !section.is_free(at) {
+                section.put(at, frames);
             }
-            section.put(at, frames);
         }
         books.add_managed(u64::from(range.frames));
         books.cover(sections.start as u32, sections.end as u32);
@@ -224,17 +225,40 @@ impl Build<'_, '_> {
         all
     }
 
+    /// For each level a request may state, the zone a CPU of `node` tries first: the first of its
+    /// node's list that the level takes.
+    fn first_zones(&self, node: NodeId) -> [u8; LEVELS] {
+        let zones = self.config.zones;
+        let home = zones.iter().position(|zone| zone.node == node).unwrap_or(0);
+        // SAFETY: `zonelists` has written a list per zone, before the blocks.
+        let list = unsafe {
+            core::slice::from_raw_parts(
+                self.at::<u8>(self.layout.zonelists + home * zones.len()),
+                zones.len(),
+            )
+        };
+        core::array::from_fn(|level| {
+            list.iter()
+                .copied()
+                .find(|&zone| usize::from(zones[usize::from(zone)].level) <= level)
+                .unwrap_or(NO_ZONE)
+        })
+    }
+
     /// # Safety
     /// As for `zones`.
-    unsafe fn table<'m>(&self) -> &'m [AtomicUsize] {
-        let place = self.at::<AtomicUsize>(self.layout.tables);
-        let count = self.config.sections_max();
-        for i in 0..count {
-            // SAFETY: the layout has room for every section's entry.
-            unsafe { place.add(i).write(AtomicUsize::new(0)) };
+    unsafe fn store<'m>(&self) -> Store<'m> {
+        let sections = self.config.sections_max();
+        let huges = sections * SECTION_HUGES;
+        let table = self.at::<AtomicUsize>(self.layout.tables);
+        let tags = self.at::<AtomicU8>(self.layout.tags);
+        // SAFETY: the layout has room for every section's entry and every huge's tag; all are
+        // written before references are made.
+        unsafe {
+            (0..sections).for_each(|i| table.add(i).write(AtomicUsize::new(0)));
+            (0..huges).for_each(|i| tags.add(i).write(AtomicU8::new(Tag::ABSENT.0)));
+            Store::new(core::slice::from_raw_parts(table, sections), core::slice::from_raw_parts(tags, huges))
         }
-        // SAFETY: all written.
-        unsafe { core::slice::from_raw_parts(place, count) }
     }
 
     /// # Safety
@@ -263,11 +287,12 @@ impl Build<'_, '_> {
             // SAFETY: the layout has room for every CPU's gate, words, shared part and zones.
             unsafe {
                 self.at::<AtomicU64>(offset).write(AtomicU64::new(gate));
-                for word in 0..contexts * self.config.zones.len() * FRONTS {
+                for word in 0..contexts * self.config.zones.len() * WordOffset::PER_ZONE {
                     let at = offset + WORD_BYTES * (1 + word);
                     self.at::<AtomicU64>(at).write(AtomicU64::new(Word::EMPTY.0));
                 }
-                let shared = CpuShared::new(self.config.node_of(cpu));
+                let node = self.config.node_of(cpu);
+                let shared = CpuShared::new(node, self.first_zones(node));
                 self.at::<CpuShared>(offset + layout.shared_at).write(shared);
                 for zone in 0..self.config.zones.len() {
                     let at = offset + layout.cpu_zones_at + zone * size_of::<CpuZone>();
@@ -302,24 +327,20 @@ impl Build<'_, '_> {
             // SAFETY: the layout has room for every section; the reference lives as long as the
             // store, which the allocator holds for 'm.
             unsafe {
-                write_section(place, self.layout.section_bytes, |section| match self.filled_by(number) {
-                    Some(zone) => {
-                        Section::init_free(section, Tag::new(ZoneId::new(zone as u32), Mobility::Movable))
-                    }
-                    None => Section::init(section),
+                write_section(place, self.layout.section_bytes, |section| {
+                    if self.is_filled(number) { Section::init_free(section) } else { Section::init(section) }
                 });
                 store.install(number, &*place.cast::<Section>());
             }
         }
     }
 
-    /// The zone one of whose ranges covers the section entirely.
-    fn filled_by(&self, number: usize) -> Option<usize> {
+    /// Whether one range covers the section entirely.
+    fn is_filled(&self, number: usize) -> bool {
         let first = number as u64 * u64::from(SECTION_FRAMES);
         let last = first + u64::from(SECTION_FRAMES);
-        self.config.zones.iter().position(|zone| {
-            zone.ranges.iter().any(|range| u64::from(range.start.get()) <= first && last <= range.end())
-        })
+        let mut ranges = self.config.zones.iter().flat_map(|zone| zone.ranges);
+        ranges.any(|range| u64::from(range.start.get()) <= first && last <= range.end())
     }
 }
 

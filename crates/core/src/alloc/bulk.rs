@@ -60,7 +60,9 @@ impl<C: Cpus> Allocator<'_, C> {
                 }
             }
         }
-        out[..got].iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
+        if self.takes_notes || flags.is_zeroed() {
+            out[..got].iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
+        }
         while got < out.len() {
             match self.alloc(order, flags) {
                 Ok(pfn) => out[got] = pfn,
@@ -158,7 +160,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     fn push_if_room(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
         Class::of(order).is_some_and(|class| {
-            let word = WordOffset::new(tag.zone(), class, tag.mobility());
+            let word = WordOffset::of_tag(tag, class);
             self.cpus.push(&self.blocks, word, class.rounds(), pfn.get())
         })
     }

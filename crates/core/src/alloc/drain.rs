@@ -212,7 +212,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let mut taken: [_; Tag::ZONES_MAX] = core::array::from_fn(|_| None);
         for zone in zones.clone() {
             let id = ZoneId::new(zone);
-            let moving = self.cpu_zone(cpu, id).flux.begin(self.front_pages(cpu, id));
+            // A drain that finds nothing moves nothing: requests that are about to fail drain too.
+            let pages = self.front_pages(cpu, id);
+            let moving = (pages > 0).then(|| self.cpu_zone(cpu, id).flux.begin(pages));
             taken[zone as usize] = Some((moving, self.take_fronts(cpu, id)));
         }
         drop(closed);

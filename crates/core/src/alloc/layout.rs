@@ -3,13 +3,13 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use crate::cache::cpu_zone::{CpuShared, CpuZone, FRONTS};
+use crate::cache::cpu_zone::{CpuShared, CpuZone};
 use crate::cache::magazine::{Class, Magazine};
-use crate::cache::{MagazineIndex, WORD_BYTES};
+use crate::cache::{MagazineIndex, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError};
 use crate::frame::Mobility;
 use crate::prim::{AtomicU8, AtomicUsize};
-use crate::store::section::{SECTION_FRAMES, Section};
+use crate::store::section::{SECTION_FRAMES, SECTION_HUGES, Section};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
 /// Alignment of the whole: two cache lines, which prefetchers treat as one.
@@ -24,6 +24,7 @@ pub struct Layout {
     pub zones: usize,
     pub zonelists: usize,
     pub tables: usize,
+    pub tags: usize,
     pub blocks: usize,
     pub blocks_stride: usize,
     pub context_stride: usize,
@@ -44,7 +45,7 @@ impl Layout {
 
     fn compute(config: &Config<'_>, contexts: usize) -> Option<Self> {
         let (cpus, zones) = (config.cpus as usize, config.zones.len());
-        let words_per_context = zones * FRONTS;
+        let words_per_context = zones * WordOffset::PER_ZONE;
         let words = (1 + contexts * words_per_context).checked_mul(WORD_BYTES)?;
         let shared_at = words.next_multiple_of(ALIGN);
         let cpu_zones_at = shared_at + size_of::<CpuShared>();
@@ -62,6 +63,7 @@ impl Layout {
             zones: part(zones * size_of::<Zone>())?,
             zonelists: part(zones.checked_mul(zones)?)?,
             tables: part(config.sections_max().checked_mul(size_of::<AtomicUsize>())?)?,
+            tags: part(config.sections_max().checked_mul(SECTION_HUGES * size_of::<AtomicU8>())?)?,
             blocks: part(cpus.checked_mul(blocks_stride)?)?,
             blocks_stride,
             context_stride: if contexts > 1 { words_per_context * WORD_BYTES } else { 0 },

@@ -38,7 +38,7 @@ pub use pressure::{Pressure, Reclaim, TooManyCallbacks};
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};
 
-use crate::cache::cpu_zone::{CpuShared, CpuZone};
+use crate::cache::cpu_zone::{CpuShared, CpuZone, NO_ZONE};
 use crate::cache::gate::Tickets;
 use crate::cache::magazine::Class;
 use crate::cache::{BlockArray, WordOffset};
@@ -71,6 +71,10 @@ pub struct Allocator<'m, C> {
     linear_map: Option<LinearMap>,
     checked: bool,
     track_owner: bool,
+    /// Either of the two.
+    takes_notes: bool,
+    /// The level of the only zone, or more than any request takes.
+    single_zone_level: u8,
     on_misuse: fn(Misuse),
     tickets: Tickets,
     /// Magazines of the caller's memory that have never been used: the next, counted from 1.
@@ -100,31 +104,37 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             Some(frame) => Pfn::new(frame),
             None => self.alloc_slow(order, flags)?,
         };
-        self.on_alloc(pfn, order, flags);
+        if self.takes_notes || flags.is_zeroed() {
+            self.on_alloc(pfn, order, flags);
+        }
         Ok(pfn)
     }
 
     #[inline]
     fn alloc_fast(&self, order: Order, flags: Flags) -> Option<u32> {
         let class = Class::of(order)?;
-        let zone = self.first_zone(flags)?;
+        let zone =
+            if flags.takes_level(self.single_zone_level) { ZoneId::new(0) } else { self.first_zone(flags)? };
         self.cpus.pop(&self.blocks, WordOffset::new(zone, class, flags.mobility()))
     }
 
-    /// The zone to try first, without its watermarks.
-    #[inline]
+    /// The zone to try first on this CPU, whatever its watermarks; `None` when that takes thought.
+    #[inline(never)]
     fn first_zone(&self, flags: Flags) -> Option<ZoneId> {
-        if self.zones.len() == 1 {
-            let zone = ZoneId::new(0);
-            return flags.takes_level(self.zones[0].level).then_some(zone);
+        if flags.is_this_node() {
+            return None;
         }
-        self.zones_for(self.node_here(), flags).next()
+        match self.shared(self.here()?.cpu).first_zones[flags.level()] {
+            NO_ZONE => None,
+            zone => Some(ZoneId::new(u32::from(zone))),
+        }
     }
 
-    /// What is done to every block on its way out.
-    #[inline]
+    /// What is done to a block on its way out, by option.
+    #[cold]
+    #[inline(never)]
     fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
-        if self.checked || self.track_owner {
+        if self.takes_notes {
             self.note_alloc(pfn, order);
         }
         if flags.is_zeroed() {
@@ -145,13 +155,13 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if !pfn.is_aligned(order) {
             return Err(FreeError::Misaligned);
         }
-        if self.checked || self.track_owner {
+        if self.takes_notes {
             self.note_free(pfn, order)?;
         }
         let Some(class) = Class::of(order) else {
             return self.free_direct(pfn, order, tag.zone());
         };
-        let word = WordOffset::new(tag.zone(), class, tag.mobility());
+        let word = WordOffset::of_tag(tag, class);
         if self.cpus.push(&self.blocks, word, class.rounds(), pfn.get()) {
             return Ok(());
         }
@@ -229,7 +239,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 
     /// Zeroes a block, if the allocator can reach it.
-    #[cold]
     fn zero(&self, pfn: Pfn, order: Order) {
         if let Some(map) = self.linear_map {
             let bytes = self.page_size.bytes() << order.get();

@@ -6,10 +6,14 @@
 //! callbacks once per episode, above `min` (or into the reserve, for atomic requests); then the
 //! last resort, which takes back what others cache, gently first.
 //!
-//! A request fails only after a scan of the store that was *undisturbed*: on every CPU the flux
-//! word (see [`Flux`]) had nothing in flight and did not change. Otherwise pages may have moved
-//! behind the scan's back, and it is repeated, a few times at most: a machine on which others keep
-//! moving pages without end is out of memory for this request all the same.
+//! A request fails only after a round that was *undisturbed*: from before its first drain until
+//! after its last scan, on every CPU the flux word (see [`Flux`]) had nothing in flight and did not
+//! change but by the scans' own moves; no gate was in another drainer's hands; and no callback was
+//! running for somebody else. Then every front was empty when it was drained and stayed empty
+//! (what comes into an empty front is a move), and so was the store: all pages were in callers'
+//! hands. A drain that took pages is a disturbance like any other. Otherwise pages may have moved
+//! behind the round's back, and it is repeated, a few times at most: a machine on which others
+//! keep moving pages without end is out of memory for this request all the same.
 
 use core::cell::UnsafeCell;
 
@@ -209,8 +213,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         }
     }
 
-    fn call_callbacks(&self, zone: ZoneId, wanted_pages: u64, is_last_resort: bool) -> u64 {
-        let Some(_reclaiming) = Reclaiming::begin(self.zone(zone)) else { return 0 };
+    /// Returns the pages that callbacks say they freed; `None`: another caller is at it.
+    fn call_callbacks(&self, zone: ZoneId, wanted_pages: u64, is_last_resort: bool) -> Option<u64> {
+        let _reclaiming = Reclaiming::begin(self.zone(zone))?;
         let mut freed = 0;
         for callback in self.callbacks.ready() {
             if freed >= wanted_pages {
@@ -218,35 +223,35 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             }
             freed += callback.reclaim(Pressure { zone, wanted_pages: wanted_pages - freed, is_last_resort });
         }
-        freed
+        Some(freed)
     }
 
     /// What can still be done, the gentlest first; the request is served as soon as it can be.
     #[cold]
     fn last_resort(&self, order: Order, flags: Flags, reserve: Reserve, node: NodeId) -> Option<Pfn> {
         for round in 0..ROUNDS_MAX {
+            let before = self.flux_sum(flags, node);
+            let mut own_moves = 0;
+            let mut is_busy = false;
             for zone in self.zones_for(node, flags) {
                 self.drain(Scope::zone(zone), Mode::Quiet);
             }
-            if let Some(pfn) = self.scan(order, flags, reserve, &mut 0) {
-                return Some(pfn);
-            }
-            if flags.may_reclaim() {
+            let mut found = self.scan(order, flags, reserve, node, &mut own_moves);
+            if found.is_none() && flags.may_reclaim() {
                 for zone in self.zones_for(node, flags) {
-                    self.call_callbacks(zone, u64::from(order.frames()), true);
+                    is_busy |= self.call_callbacks(zone, u64::from(order.frames()), true).is_none();
                 }
                 for zone in self.zones_for(node, flags) {
-                    self.drain(Scope::zone(zone), Mode::Full);
+                    is_busy |= self.drain(Scope::zone(zone), Mode::Full).busy_cpus > 0;
                 }
+                found = self.scan(order, flags, reserve, node, &mut own_moves);
             }
-            let before = self.flux_sum(flags, node);
-            let mut own_moves = 0;
-            if let Some(pfn) = self.scan(order, flags, reserve, &mut own_moves) {
-                return Some(pfn);
+            if found.is_some() {
+                return found;
             }
             let after = self.flux_sum(flags, node);
-            let undisturbed = after.moves == before.moves.wrapping_add(own_moves);
-            if undisturbed && before.in_flight_pages == 0 && after.in_flight_pages == 0 {
+            let is_still = after.moves == before.moves.wrapping_add(own_moves);
+            if is_still && !is_busy && before.in_flight_pages == 0 && after.in_flight_pages == 0 {
                 return None;
             }
             if round + 1 < ROUNDS_MAX {
@@ -258,9 +263,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// Searches the store alone: a refill would take a magazine's worth for a request that is glad
     /// of one block. Counts in `own_moves` what this itself adds to the flux.
-    fn scan(&self, order: Order, flags: Flags, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
+    fn scan(
+        &self,
+        order: Order,
+        flags: Flags,
+        reserve: Reserve,
+        node: NodeId,
+        own_moves: &mut u64,
+    ) -> Option<Pfn> {
         let here = self.here();
-        self.zones_for(self.node_here(), flags).find_map(|zone| {
+        self.zones_for(node, flags).find_map(|zone| {
             if !self.zone_may_give(zone, u64::from(order.frames()), reserve) {
                 return None;
             }

@@ -17,7 +17,7 @@
 use core::array;
 
 use super::Allocator;
-use crate::cache::cpu_zone::{CpuZone, count};
+use crate::cache::cpu_zone::{CpuZone, FRONTS, count};
 use crate::cache::gate::GATE_DISABLED;
 use crate::cache::magazine::{Class, MagazineIndex, SLOTS};
 use crate::cache::word::Word;
@@ -121,14 +121,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 self.replace(front, word, swapped);
                 Step::Again
             }
-            _ => match self
-                .cpu_zone(front.here.cpu, front.zone)
-                .shelf(front.class, front.mobility)
-                .pop(&self.blocks)
-            {
-                Some(full) => self.load_from_shelf(front, word, full),
-                None => self.refill(front, word, reserve),
-            },
+            _ => self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, reserve)),
         }
     }
 
@@ -158,9 +151,16 @@ impl<C: Cpus> Allocator<'_, C> {
         Step::Again
     }
 
-    fn load_from_shelf(&self, front: Front, word: Word, full: MagazineIndex) -> Step {
+    /// Installs a full magazine from the shelf; `None`: there is none.
+    fn load_from_shelf(&self, front: Front, word: Word) -> Option<Step> {
         let books = self.cpu_zone(front.here.cpu, front.zone);
+        let shelf = books.shelf(front.class, front.mobility);
+        if shelf.count() == 0 {
+            return None;
+        }
+        // Announced before it leaves the shelf: in between it would be in nobody's books.
         let moving = books.flux.begin(u64::from(front.class.magazine_frames()));
+        let full = shelf.pop(&self.blocks)?;
         let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));
         if self.replace(front, word, new) {
             count(&books.counters.shelf_hits, 1);
@@ -171,7 +171,7 @@ impl<C: Cpus> Allocator<'_, C> {
             self.shelve(front, full);
         }
         drop(moving);
-        Step::Again
+        Some(Step::Again)
     }
 
     /// Fills a magazine from the store, serves the request first, and installs the rest.
@@ -481,7 +481,7 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn empty_coldest_front(&self, except: Front) -> bool {
         let Front { here, zone, .. } = except;
         let books = self.cpu_zone(here.cpu, zone);
-        let fronts: [(Class, Mobility); WordOffset::PER_ZONE] =
+        let fronts: [(Class, Mobility); FRONTS] =
             array::from_fn(|i| (Class::ALL[i / Mobility::COUNT], Mobility::ALL[i % Mobility::COUNT]));
         for _ in 0..fronts.len() {
             let at = books.accounts.clock_hand.fetch_add(1, Ordering::Relaxed) as usize % fronts.len();

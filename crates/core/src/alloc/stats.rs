@@ -68,9 +68,9 @@ pub struct ZoneStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MetadataUse {
-    /// Bitmaps, hints, tags, and the bytes of `checked` and `track_owner`.
+    /// Bitmaps, hints, and the bytes of `checked` and `track_owner`.
     pub sections: usize,
-    /// Zones, zone lists, the table of sections.
+    /// Zones, zone lists, the table of sections, tags.
     pub tables: usize,
     /// Per-CPU words, shelves, accounts.
     pub cpus: usize,
@@ -260,7 +260,8 @@ impl<C: Cpus> Allocator<'_, C> {
         MetadataUse {
             sections: sections * self.layout.section_bytes.max(size_of::<Section>()),
             tables: self.zones.len() * (size_of::<Zone>() + self.zones.len())
-                + self.store.sections_max() * size_of::<AtomicUsize>(),
+                + self.store.sections_max()
+                    * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES),
             cpus: self.blocks.cpus as usize * self.blocks.stride,
             magazines: self.layout.magazines_count * size_of::<Magazine>(),
             carved: carved as usize * self.page_size.bytes(),

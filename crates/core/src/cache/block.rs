@@ -4,13 +4,14 @@
 //! | bytes of a block | what |
 //! |---|---|
 //! | 0..8 | the gate |
-//! | 8.. | front words, `[context][zone][class][mobility]`: the hot ones share the gate's line |
+//! | 8.. | front words, `[context][zone][mobility][class]`: the hot ones share the gate's line |
 //! | then, on lines of their own | one [`CpuZone`](super::cpu_zone::CpuZone) per zone: what drainers touch |
 
 use super::magazine::{Class, Magazine, MagazineIndex};
 use crate::cpus::{Context, Here};
 use crate::frame::{CpuId, Mobility, ZoneId};
 use crate::prim::AtomicU64;
+use crate::store::section::Tag;
 
 /// A gate that lets its CPU in.
 ///
@@ -25,14 +26,25 @@ pub const WORD_BYTES: usize = size_of::<AtomicU64>();
 pub struct WordOffset(usize);
 
 impl WordOffset {
-    /// Words per zone and context.
-    pub const PER_ZONE: usize = Class::COUNT * Mobility::COUNT;
+    /// Words per zone and context: one mobility more than there are, so that a tag's byte, zone
+    /// times four plus mobility, is the row.
+    pub const PER_ZONE: usize = Class::COUNT * 4;
 
     /// The front of `zone`, `class` and `mobility`.
     #[inline]
     pub const fn new(zone: ZoneId, class: Class, mobility: Mobility) -> Self {
-        let word = zone.index() * Self::PER_ZONE + class as usize * Mobility::COUNT + mobility.index();
-        WordOffset(WORD_BYTES * (1 + word))
+        Self::in_row(zone.index() << 2 | mobility.index(), class)
+    }
+
+    /// The front of the frames with this tag.
+    #[inline]
+    pub(crate) const fn of_tag(tag: Tag, class: Class) -> Self {
+        Self::in_row(tag.row(), class)
+    }
+
+    #[inline]
+    const fn in_row(row: usize, class: Class) -> Self {
+        WordOffset(WORD_BYTES * (1 + row * Class::COUNT + class as usize))
     }
 
     /// The offset in bytes.

@@ -85,11 +85,18 @@ impl CpuZone {
 pub struct CpuShared {
     pub empties: Empties,
     pub node: NodeId,
+    /// By the level a request states, the zone to try first; [`NO_ZONE`]: none will do.
+    pub first_zones: [u8; LEVELS],
 }
 
+/// Levels a request can state: 0 to 14, and any.
+pub const LEVELS: usize = 16;
+/// No zone.
+pub const NO_ZONE: u8 = u8::MAX;
+
 impl CpuShared {
-    pub fn new(node: NodeId) -> Self {
-        CpuShared { empties: Empties::new(), node }
+    pub fn new(node: NodeId, first_zones: [u8; LEVELS]) -> Self {
+        CpuShared { empties: Empties::new(), node, first_zones }
     }
 }
 
@@ -214,6 +221,10 @@ counters! {
 /// Adds to a counter.
 #[inline]
 pub fn count(cell: &AtomicU64, n: u64) {
+    // No protocol reads counters; to a model each would be one more place to switch threads.
+    if cfg!(loom) {
+        return;
+    }
     // Relaxed: a statistic.
     cell.fetch_add(n, Ordering::Relaxed);
 }

@@ -18,7 +18,7 @@ pub mod section;
 use core::ops::{ControlFlow, Range};
 
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
 
 /// Fruitless looks at partly used huges before a whole one is taken.
@@ -29,7 +29,7 @@ const PARTIAL_LOOKS_MAX: u32 = 32;
 pub struct HugeIndex(pub u32);
 
 impl HugeIndex {
-    fn of(pfn: Pfn) -> Self {
+    pub fn of(pfn: Pfn) -> Self {
         HugeIndex(pfn.get() / HUGE_FRAMES)
     }
 
@@ -82,13 +82,17 @@ enum Pass {
 pub struct Store<'m> {
     /// Addresses of sections, by `pfn / SECTION_FRAMES`; 0 while there is none.
     table: &'m [AtomicUsize],
+    /// Zone and mobility of every huge below the limit, holes included: `free` finds its front by
+    /// one load. Written once per retag.
+    tags: &'m [AtomicU8],
     /// Claims that were rolled back. A statistic, and rare.
     failed_claims: AtomicU64,
 }
 
 impl<'m> Store<'m> {
-    pub fn new(table: &'m [AtomicUsize]) -> Self {
-        Store { table, failed_claims: AtomicU64::new(0) }
+    pub fn new(table: &'m [AtomicUsize], tags: &'m [AtomicU8]) -> Self {
+        debug_assert_eq!(tags.len(), table.len() * SECTION_HUGES);
+        Store { table, tags, failed_claims: AtomicU64::new(0) }
     }
 
     /// How many sections there can be.
@@ -119,9 +123,21 @@ impl<'m> Store<'m> {
     /// The tag of the huge that `pfn` lies in, if there is memory.
     #[inline]
     pub fn tag(&self, pfn: Pfn) -> Option<Tag> {
-        let section = self.section((pfn.get() / SECTION_FRAMES) as usize)?;
-        let tag = section.tag(HugeIndex::of(pfn).in_section());
+        // Relaxed: a holder of a frame got it by an acquiring operation that the tag's writer
+        // released; searchers recheck nothing, a wrong mobility is only a worse choice.
+        let tag = Tag(self.tags.get(HugeIndex::of(pfn).0 as usize)?.load(Ordering::Relaxed));
         tag.is_present().then_some(tag)
+    }
+
+    /// The tag of a huge below the limit.
+    fn tag_of(&self, huge: HugeIndex) -> Tag {
+        Tag(self.tags[huge.0 as usize].load(Ordering::Relaxed))
+    }
+
+    /// Changes the tag of a huge the caller owns entirely, or to which memory is being added.
+    pub fn set_tag(&self, huge: HugeIndex, tag: Tag) {
+        // Relaxed: published by the Release of the bits or stacks that hand frames of it on.
+        self.tags[huge.0 as usize].store(tag.0, Ordering::Relaxed);
     }
 
     /// Whether all huges of `start..start + frames` have memory of one zone; which.
@@ -157,7 +173,7 @@ impl<'m> Store<'m> {
             }
             self.visit(wanted, pass, |section, huge| {
                 let got = match pass {
-                    Pass::Whole if section.tag(huge.in_section()) != wanted.tag() => {
+                    Pass::Whole if self.tag_of(huge) != wanted.tag() => {
                         self.take_retagged(section, huge, wanted, order, want - taken, &mut give)
                     }
                     _ => self.take_in(section, huge, order, want - taken, &mut give),
@@ -175,7 +191,7 @@ impl<'m> Store<'m> {
     fn take_at_hint(&self, wanted: Wanted<'_>, order: Order, want: u32, give: &mut impl FnMut(Pfn)) -> u32 {
         let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
         match self.section(huge.section()) {
-            Some(section) if section.tag(huge.in_section()) == wanted.tag() => {
+            Some(section) if self.tag_of(huge) == wanted.tag() => {
                 self.take_in(section, huge, order, want, give)
             }
             _ => 0,
@@ -208,7 +224,7 @@ impl<'m> Store<'m> {
         if !section.claim(start, HUGE_FRAMES) {
             return 0;
         }
-        section.set_tag(huge.in_section(), wanted.tag());
+        self.set_tag(huge, wanted.tag());
         let got = want.min(HUGE_FRAMES / order.frames());
         let used = got * order.frames();
         for block in (0..got).rev() {
@@ -251,10 +267,10 @@ impl<'m> Store<'m> {
             let mut found = None;
             self.visit(wanted, pass, |section, huge| {
                 let start = huge.in_section() as u32 * HUGE_FRAMES;
-                let retag = matches!(pass, Pass::Whole) && section.tag(huge.in_section()) != wanted.tag();
+                let retag = matches!(pass, Pass::Whole) && self.tag_of(huge) != wanted.tag();
                 found = if retag {
                     section.claim(start, HUGE_FRAMES).then(|| {
-                        section.set_tag(huge.in_section(), wanted.tag());
+                        self.set_tag(huge, wanted.tag());
                         section.put(start + order.frames(), HUGE_FRAMES - order.frames());
                         huge.first()
                     })
@@ -301,18 +317,14 @@ impl<'m> Store<'m> {
     fn is_whole_of(&self, huge: HugeIndex, zone: ZoneId) -> bool {
         self.section(huge.section()).is_some_and(|section| {
             let at = huge.in_section();
-            let tag = section.tag(at);
+            let tag = self.tag_of(huge);
             section.hints(at / 64).1 >> (at % 64) & 1 == 1 && tag.is_present() && tag.zone() == zone
         })
     }
 
     fn retag(&self, start: HugeIndex, frames: u32, wanted: Wanted<'_>) {
-        for huge in start.0..start.0 + frames / HUGE_FRAMES {
-            let huge = HugeIndex(huge);
-            if let Some(section) = self.section(huge.section()) {
-                section.set_tag(huge.in_section(), wanted.tag());
-            }
-        }
+        (start.0..start.0 + frames / HUGE_FRAMES)
+            .for_each(|huge| self.set_tag(HugeIndex(huge), wanted.tag()));
     }
 
     /// Takes exactly `start..start + frames`, or nothing.
@@ -404,7 +416,7 @@ impl<'m> Store<'m> {
                 let bit = candidates.trailing_zeros();
                 candidates &= candidates - 1;
                 let huge = HugeIndex((at / HINT_WORDS * SECTION_HUGES + at % HINT_WORDS * 64) as u32 + bit);
-                let tag = section.tag(huge.in_section());
+                let tag = self.tag_of(huge);
                 let fits = match pass {
                     Pass::Partial { .. } => tag == wanted.tag(),
                     Pass::Whole => tag.is_present() && tag.zone() == wanted.zone,
@@ -428,11 +440,11 @@ impl<'m> Store<'m> {
 
     /// Frames of `zone` that are free now: reads every word of its span.
     pub fn count_free(&self, zone: ZoneId, span: (u32, u32)) -> u64 {
-        (span.0..span.1)
-            .filter_map(|number| self.section(number as usize))
-            .flat_map(|section| (0..SECTION_HUGES).map(move |huge| (section, huge)))
-            .filter(|(section, huge)| section.tag(*huge).is_present() && section.tag(*huge).zone() == zone)
-            .map(|(section, huge)| u64::from(section.count_free(huge)))
+        let huges = SECTION_HUGES as u32;
+        (span.0 * huges..span.1 * huges)
+            .map(HugeIndex)
+            .filter(|&huge| self.tag_of(huge).is_present() && self.tag_of(huge).zone() == zone)
+            .filter_map(|huge| Some(u64::from(self.section(huge.section())?.count_free(huge.in_section()))))
             .sum()
     }
 }

@@ -4,7 +4,7 @@
 //! * *word*: 64 frames, one bit each, set while the frame is free in the store.
 //! * *huge*: 512 frames, 8 words, exactly one cache line.
 //! * *some*, *whole*: per huge, hints that at least one frame, or every frame, is free.
-//! * *tag*: per huge, which zone and mobility its frames belong to.
+//! * *tag*: per huge, which zone and mobility its frames belong to; kept by the store.
 //!
 //! # Theory
 //! The bits are the only truth. The atomic that clears a bit confers the frame; only its owner
@@ -19,7 +19,7 @@
 
 use super::bits::{self, WORD_FRAMES};
 use crate::frame::{Mobility, Order, ZoneId};
-use crate::prim::{AtomicU8, AtomicU64, Ordering, dekker_fence};
+use crate::prim::{AtomicU64, Ordering, dekker_fence};
 
 /// Words per huge.
 pub const HUGE_WORDS: usize = if cfg!(loom) { 2 } else { 8 };
@@ -44,7 +44,7 @@ const _: () = assert!(Order::HUGE.frames() == HUGE_FRAMES);
 /// | 2..=6 | zone; 31: no memory here |
 /// | 7 | 0 |
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Tag(u8);
+pub struct Tag(pub u8);
 
 impl Tag {
     /// A huge without memory.
@@ -54,6 +54,12 @@ impl Tag {
 
     pub const fn new(zone: ZoneId, mobility: Mobility) -> Self {
         Tag((zone.get() as u8) << 2 | mobility as u8)
+    }
+
+    /// The byte, as a row of fronts: zone times four plus mobility.
+    #[inline]
+    pub const fn row(self) -> usize {
+        self.0 as usize
     }
 
     #[inline]
@@ -82,12 +88,10 @@ pub struct Section {
     words: [AtomicU64; SECTION_WORDS],
     some: [AtomicU64; HINT_WORDS],
     whole: [AtomicU64; HINT_WORDS],
-    /// Written once per retag, read at every free: on lines of their own.
-    tags: [AtomicU8; SECTION_HUGES],
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Section>() == 32768 + 128 + 512);
+const _: () = assert!(size_of::<Section>() == 32768 + 128);
 
 /// A run of frames inside one word.
 #[derive(Clone, Copy)]
@@ -119,36 +123,21 @@ impl Section {
             fill(&raw mut (*place).words, || AtomicU64::new(0));
             fill(&raw mut (*place).some, || AtomicU64::new(0));
             fill(&raw mut (*place).whole, || AtomicU64::new(0));
-            fill(&raw mut (*place).tags, || AtomicU8::new(Tag::ABSENT.0));
         }
     }
 
-    /// As [`init`](Self::init), for a section whose every frame is free and tagged `tag`.
+    /// As [`init`](Self::init), for a section whose every frame is free.
     ///
     /// # Safety
     /// As for `init`.
-    pub unsafe fn init_free(place: *mut Section, tag: Tag) {
+    pub unsafe fn init_free(place: *mut Section) {
         let hints = if SECTION_HUGES >= 64 { !0 } else { (1 << (SECTION_HUGES % 64)) - 1 };
         // SAFETY: as in `init`.
         unsafe {
             fill(&raw mut (*place).words, || AtomicU64::new(!0));
             fill(&raw mut (*place).some, || AtomicU64::new(hints));
             fill(&raw mut (*place).whole, || AtomicU64::new(hints));
-            fill(&raw mut (*place).tags, || AtomicU8::new(tag.0));
         }
-    }
-
-    #[inline]
-    pub fn tag(&self, huge: usize) -> Tag {
-        // Relaxed: a holder of a frame got it by an acquiring operation that the tag's writer
-        // released; searchers recheck nothing, a wrong mobility is only a worse choice.
-        Tag(self.tags[huge].load(Ordering::Relaxed))
-    }
-
-    /// Changes the tag of a huge the caller owns entirely, or to which memory is being added.
-    pub fn set_tag(&self, huge: usize, tag: Tag) {
-        // Relaxed: published by the Release of the bits or stacks that hand frames of it on.
-        self.tags[huge].store(tag.0, Ordering::Relaxed);
     }
 
     /// Hint words for a search: (some, whole) of huges `64 * i ..`.
