@@ -1,0 +1,235 @@
+//! The seam to the CPUs on Linux: restartable sequences, or locks for the whole depot.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use pagedepot::CpuId;
+use pagedepot::cache::{BlockArray, WordOffset};
+use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, Locked, Unusable, WhichCpu};
+use rustix::process::{Pid, getpid};
+use rustix::thread::{Cpuid, MembarrierCommand, membarrier, membarrier_cpu};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::cpuset::CpuSet;
+use crate::rseq::{self, Area};
+
+/// How a depot's threads reach the fronts of their CPU, and why it is not the faster way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fronts {
+    /// By restartable sequences; full drains fence CPUs with `membarrier`.
+    Sequences,
+    /// By restartable sequences, but full drains take shelves only and report every CPU as busy,
+    /// because `membarrier` cannot fence.
+    SequencesWithoutFence,
+    /// By a lock per CPU, because the builder asked for it.
+    Locks,
+    /// By a lock per CPU, because this program has no rseq registration.
+    LocksWithoutRseq,
+    /// By a lock per CPU, because the kernel cannot wipe gates in forked children.
+    LocksWithoutWipe,
+}
+
+impl Fronts {
+    /// Whether threads use restartable sequences.
+    pub const fn are_sequences(self) -> bool {
+        matches!(self, Fronts::Sequences | Fronts::SequencesWithoutFence)
+    }
+}
+
+impl fmt::Display for Fronts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fronts::Sequences => "restartable sequences",
+            Fronts::SequencesWithoutFence => {
+                "restartable sequences; full drains cannot take fronts: allow membarrier (Linux 5.10, seccomp), or choose locks"
+            }
+            Fronts::Locks => "locks, as asked for",
+            Fronts::LocksWithoutRseq => {
+                "locks: no rseq registration here; use glibc 2.35 or later on x86-64 without GLIBC_TUNABLES=glibc.pthread.rseq=0"
+            }
+            Fronts::LocksWithoutWipe => "locks: the kernel has no MADV_WIPEONFORK (Linux 4.14)",
+        })
+    }
+}
+
+/// How a forked child notices that it is one.
+#[derive(Clone, Copy)]
+pub(crate) enum ForkMark<'m> {
+    /// 1 in the parent; lies in memory that the kernel wipes in a child, together with the gates.
+    Wiped(&'m AtomicU8),
+    /// The parent's process id, where the kernel cannot wipe.
+    Pid(Pid),
+}
+
+impl ForkMark<'_> {
+    /// A mark that says "parent" in this process.
+    pub fn by_pid() -> Self {
+        ForkMark::Pid(getpid())
+    }
+
+    fn check(self) -> Result<(), Unusable> {
+        let is_parent = match self {
+            // Relaxed: written before the depot existed, and a fork is ordered after that.
+            ForkMark::Wiped(mark) => mark.load(Ordering::Relaxed) != 0,
+            ForkMark::Pid(pid) => getpid() == pid,
+        };
+        is_parent.then_some(()).ok_or(Unusable::Forked)
+    }
+}
+
+/// What both kinds of fronts need to know.
+struct Environment<'m> {
+    fork_mark: ForkMark<'m>,
+    spared: CpuSet,
+}
+
+impl WhichCpu for Environment<'_> {
+    fn cpu(&self) -> Option<CpuId> {
+        // Wiped gates keep a child out by themselves; without them every operation must look.
+        if matches!(self.fork_mark, ForkMark::Pid(_)) {
+            self.fork_mark.check().ok()?;
+        }
+        Some(CpuId::new(rustix::thread::sched_getcpu() as u32))
+    }
+
+    fn now_ms(&self) -> u64 {
+        let now = clock_gettime(ClockId::MonotonicCoarse);
+        now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+    }
+
+    fn is_spared(&self, cpu: CpuId) -> bool {
+        self.spared.contains(cpu)
+    }
+
+    fn check_usable(&self) -> Result<(), Unusable> {
+        self.fork_mark.check()
+    }
+}
+
+/// The CPUs of this process: the one seam between a depot and Linux.
+///
+/// All users of a depot go the same way: a lock front and a sequence front over the same word do
+/// not exclude each other.
+pub struct LinuxCpus<'m> {
+    /// With an area, sequences; without, locks.
+    area: Option<Area>,
+    can_fence: bool,
+    fronts: Fronts,
+    locked: Locked<'m, Environment<'m>>,
+}
+
+impl<'m> LinuxCpus<'m> {
+    /// Finds out how this process can reach its CPUs. `locks`: one for each CPU with caches.
+    ///
+    /// Registers the process with `membarrier`, which is cheap while it has one thread and takes
+    /// milliseconds later.
+    pub(crate) fn new(
+        locks: &'m [CpuLock],
+        fork_mark: ForkMark<'m>,
+        spared: CpuSet,
+        by_choice: bool,
+    ) -> Self {
+        let area = Area::find();
+        let fronts = match (by_choice, fork_mark, area) {
+            (true, ..) => Fronts::Locks,
+            (_, _, None) => Fronts::LocksWithoutRseq,
+            (_, ForkMark::Pid(_), _) => Fronts::LocksWithoutWipe,
+            (_, ForkMark::Wiped(_), Some(_)) if register_fence() => Fronts::Sequences,
+            (_, ForkMark::Wiped(_), Some(_)) => Fronts::SequencesWithoutFence,
+        };
+        LinuxCpus {
+            area: area.filter(|_| fronts.are_sequences()),
+            can_fence: fronts == Fronts::Sequences,
+            fronts,
+            locked: Locked::new(locks, Environment { fork_mark, spared }),
+        }
+    }
+
+    /// How threads reach their fronts.
+    pub fn fronts(&self) -> Fronts {
+        self.fronts
+    }
+}
+
+/// Lets this process fence CPUs; `false` when the kernel cannot or may not.
+fn register_fence() -> bool {
+    membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).is_ok()
+}
+
+// SAFETY: with an area, 1., 2., 3. and 5. are the sequences' own doing (rseq/x86_64.rs): the kernel
+// restarts one when anything else may have run on its CPU, signal handlers included. 4. `membarrier`
+// with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any, which aborts
+// its sequence; a thread that is not running was aborted when it was switched out; and it orders
+// memory between that CPU and the caller. Without an area all of it is `Locked`'s, with the same
+// locks for everybody, since `area` never changes.
+unsafe impl Cpus for LinuxCpus<'_> {
+    fn here(&self) -> Option<Here> {
+        match self.area {
+            Some(area) => Some(Here::task(CpuId::new(rseq::cpu_id(area)))),
+            None => self.locked.here(),
+        }
+    }
+
+    #[inline(always)]
+    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        match self.area {
+            Some(area) => rseq::pop(area, blocks, word),
+            None => self.pop_locked(blocks, word),
+        }
+    }
+
+    #[inline(always)]
+    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        match self.area {
+            Some(area) => rseq::push(area, blocks, word, rounds_max, frame),
+            None => self.push_locked(blocks, word, rounds_max, frame),
+        }
+    }
+
+    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+        match self.area {
+            Some(area) => rseq::compare_store(area, blocks, here, word, old, new),
+            None => self.locked.compare_store(blocks, here, word, old, new),
+        }
+    }
+
+    fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
+        if self.area.is_none() {
+            return self.locked.fence(blocks, cpu);
+        }
+        if !self.can_fence {
+            return Err(FenceError::Refused);
+        }
+        // SAFETY: the kernel has nothing to do for a number that is no CPU of this machine.
+        let cpu = unsafe { Cpuid::from_raw(cpu.get()) };
+        membarrier_cpu(MembarrierCommand::PrivateExpeditedRseq, cpu).map_err(|_| FenceError::Refused)
+    }
+
+    fn is_spared(&self, cpu: CpuId) -> bool {
+        self.locked.is_spared(cpu)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.locked.now_ms()
+    }
+
+    fn check_usable(&self) -> Result<(), Unusable> {
+        self.locked.check_usable()
+    }
+}
+
+/// Out of line, so that a caller carries the sequence alone.
+impl LinuxCpus<'_> {
+    #[cold]
+    #[inline(never)]
+    fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        self.locked.pop(blocks, word)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_locked(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        self.locked.push(blocks, word, rounds_max, frame)
+    }
+}

@@ -1,0 +1,31 @@
+//! An architecture without sequences: nothing here is ever called, because `Area::find` finds none.
+
+use pagedepot::cache::{BlockArray, WordOffset};
+use pagedepot::cpus::Here;
+
+use super::Area;
+
+pub const HAS_SEQUENCES: bool = false;
+
+pub fn cpu_id(_area: Area) -> u32 {
+    u32::MAX
+}
+
+pub fn pop(_area: Area, _blocks: &BlockArray, _word: WordOffset) -> Option<u32> {
+    None
+}
+
+pub fn push(_area: Area, _blocks: &BlockArray, _word: WordOffset, _rounds_max: u32, _frame: u32) -> bool {
+    false
+}
+
+pub fn compare_store(
+    _area: Area,
+    _blocks: &BlockArray,
+    _here: Here,
+    _word: WordOffset,
+    _old: u64,
+    _new: u64,
+) -> bool {
+    false
+}

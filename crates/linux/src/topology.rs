@@ -1,0 +1,155 @@
+//! Which CPUs and NUMA nodes this machine has, from sysfs.
+//!
+//! What counts is which CPUs a thread *could* ever run on (*possible* CPUs): cpusets, affinities
+//! and hot-plugging change while a program runs, numbers may have gaps, and containers show fewer
+//! CPUs than the kernel schedules on (tcmalloc issues 188, 214 and 267, jemalloc 2181 and 2996).
+
+use std::fs;
+use std::path::Path;
+
+use pagedepot::{CpuId, NodeId};
+
+use crate::cpuset::CpuSet;
+
+/// The machine, as far as a depot cares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    /// CPUs that may ever come online. Empty when sysfs does not say.
+    pub possible: CpuSet,
+    /// CPUs taken out of scheduling (`isolcpus=`, or cpuset partitions).
+    pub isolated: CpuSet,
+    /// CPUs without a scheduler tick while one thread runs (`nohz_full=`).
+    pub nohz_full: CpuSet,
+    /// NUMA nodes, ascending, each with its CPUs, possibly none.
+    pub nodes: Vec<(NodeId, CpuSet)>,
+    /// For each of `nodes`, how far it is from each node (10 is here), as far as sysfs says.
+    distances: Vec<Vec<u32>>,
+}
+
+impl Topology {
+    /// Reads `/sys/devices/system`. What is missing is empty: a sandbox may have no sysfs.
+    pub fn read() -> Self {
+        Self::read_from(Path::new("/sys/devices/system"))
+    }
+
+    fn read_from(system: &Path) -> Self {
+        let cpus = |name: &str| read_list(&system.join("cpu").join(name));
+        let mut nodes = Vec::new();
+        let mut distances = Vec::new();
+        for id in read_list(&system.join("node/online")).iter() {
+            let directory = system.join(format!("node/node{id}"));
+            nodes.push((NodeId::new(id.get()), read_list(&directory.join("cpulist"))));
+            let line = fs::read_to_string(directory.join("distance")).unwrap_or_default();
+            distances.push(line.split_whitespace().map_while(|word| word.parse().ok()).collect());
+        }
+        Topology {
+            possible: cpus("possible"),
+            isolated: cpus("isolated"),
+            nohz_full: cpus("nohz_full"),
+            nodes,
+            distances,
+        }
+    }
+
+    /// One past the highest CPU number; where sysfs does not say, as many as this process may use
+    /// now. Threads on CPUs beyond are served by the store.
+    pub fn cpu_count(&self) -> u32 {
+        let highest = self.possible.highest().map(|cpu| cpu.get() + 1);
+        highest.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+    }
+
+    /// CPUs that a full drain should leave alone: isolated or without a tick.
+    pub fn quiet_cpus(&self) -> CpuSet {
+        self.isolated.iter().chain(self.nohz_full.iter()).collect()
+    }
+
+    /// The node of each CPU below `cpus`; the first node for CPUs on none.
+    pub fn cpu_nodes(&self, cpus: u32) -> Vec<NodeId> {
+        let first = self.nodes.first().map_or(NodeId::new(0), |&(node, _)| node);
+        let of =
+            |cpu| self.nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map_or(first, |&(node, _)| node);
+        (0..cpus).map(|cpu| of(CpuId::new(cpu))).collect()
+    }
+
+    /// Nodes, nearest to `node` first.
+    pub fn nodes_by_distance(&self, node: NodeId) -> Vec<NodeId> {
+        let row = self.nodes.iter().position(|&(n, _)| n == node).and_then(|at| self.distances.get(at));
+        let distance = |at: usize| row.and_then(|row| row.get(at)).copied().unwrap_or(u32::MAX);
+        let mut order: Vec<_> = (0..self.nodes.len()).collect();
+        order.sort_by_key(|&at| (self.nodes[at].0 != node, distance(at), at));
+        order.into_iter().map(|at| self.nodes[at].0).collect()
+    }
+}
+
+/// A list in a file; none when there is no such file or it says nothing (`(null)` where the
+/// kernel has no `nohz_full`).
+fn read_list(path: &Path) -> CpuSet {
+    fs::read_to_string(path).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(name: &str, files: &[(&str, &str)]) -> std::path::PathBuf {
+        let root = std::env::temp_dir().join(format!("pagedepot-{name}-{}", std::process::id()));
+        for (file, text) in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn sparse_numbers_and_two_nodes() {
+        let root = tree(
+            "sparse",
+            &[
+                ("cpu/possible", "0-1,64-65\n"),
+                ("cpu/isolated", "65\n"),
+                ("cpu/nohz_full", "1,65\n"),
+                ("node/online", "0,2-3\n"),
+                ("node/node0/cpulist", "0-1\n"),
+                ("node/node0/distance", "10 30 20\n"),
+                ("node/node2/cpulist", "64-65\n"),
+                ("node/node2/distance", "30 10 20\n"),
+                ("node/node3/cpulist", "\n"),
+                ("node/node3/distance", "20 20 10\n"),
+            ],
+        );
+        let topology = Topology::read_from(&root);
+        fs::remove_dir_all(root).unwrap();
+        assert_eq!(topology.cpu_count(), 66);
+        assert_eq!(topology.quiet_cpus(), "1,65".parse().unwrap());
+        let nodes = topology.cpu_nodes(66);
+        assert_eq!([nodes[0], nodes[1], nodes[40], nodes[64]].map(NodeId::get), [0, 0, 0, 2]);
+        assert_eq!(
+            topology.nodes_by_distance(NodeId::new(0)).iter().map(|n| n.get()).collect::<Vec<_>>(),
+            [0, 3, 2]
+        );
+        assert_eq!(
+            topology.nodes_by_distance(NodeId::new(2)).iter().map(|n| n.get()).collect::<Vec<_>>(),
+            [2, 3, 0]
+        );
+    }
+
+    #[test]
+    fn no_sysfs_and_no_nohz_full() {
+        let topology = Topology::read_from(Path::new("/nowhere"));
+        assert_eq!(topology, Topology::default());
+        assert!(topology.cpu_count() >= 1);
+        assert_eq!(topology.cpu_nodes(2), [NodeId::new(0); 2]);
+        let root = tree("null", &[("cpu/possible", "0\n"), ("cpu/nohz_full", "(null)\n")]);
+        assert!(Topology::read_from(&root).quiet_cpus().is_empty());
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn this_machine() {
+        let topology = Topology::read();
+        let here = rustix::thread::sched_getcpu() as u32;
+        assert!(here < topology.cpu_count());
+        assert!(topology.possible.is_empty() || topology.possible.contains(CpuId::new(here)));
+    }
+}
