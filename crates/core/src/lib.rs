@@ -65,6 +65,9 @@ pub mod cpus;
 mod error;
 mod flags;
 mod frame;
+#[cfg(all(test, loom))]
+mod loom_tests;
+mod prefetch;
 mod prim;
 mod store;
 mod zone;

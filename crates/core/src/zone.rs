@@ -1,7 +1,7 @@
 //! Zones: frames that serve the same requests on one NUMA node, with watermarks and a policy for
 //! how many of them a CPU may cache.
 
-use crate::cache::cpu_zone::{Accounts, Flux};
+use crate::cache::cpu_zone::{CpuZone, Flux};
 use crate::config::{HighPolicy, PageSize, ZoneConfig};
 use crate::frame::NodeId;
 use crate::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -179,14 +179,14 @@ impl Zone {
 
     /// Records `pages` more (or fewer) free pages.
     #[inline]
-    pub fn add_free(&self, accounts: Option<&Accounts>, pages: i64) {
-        let Some(accounts) = accounts else {
+    pub fn add_free(&self, books: Option<&CpuZone>, pages: i64) {
+        let Some(books) = books else {
             self.free.fetch_add(pages, Ordering::Relaxed);
             return;
         };
-        let delta = accounts.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
+        let delta = books.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
         if delta.abs() > FREE_DELTA_MAX {
-            self.free.fetch_add(accounts.free_delta.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+            self.free.fetch_add(books.free_delta.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 

@@ -96,7 +96,7 @@ impl<C: Cpus> Allocator<'_, C> {
         out[..got].reverse();
         let books = self.cpu_zone_here(here, zone);
         let taken = got as i64 * i64::from(order.frames());
-        self.zone(zone).add_free(books.map(|b| &b.accounts), -taken);
+        self.zone(zone).add_free(books, -taken);
         count(books.map_or(&self.zone(zone).direct[0], |b| &b.counters.direct_allocs), got as u64);
         got
     }
@@ -173,7 +173,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let doubled = self.store.put_blocks(order, run.iter().copied());
         drop(moving);
         let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books.map(|b| &b.accounts), pages - i64::from(doubled));
+        self.zone(zone).add_free(books, pages - i64::from(doubled));
         count(books.map_or(&self.zone(zone).direct[1], |b| &b.counters.direct_frees), run.len() as u64);
         self.report_doubled(doubled);
     }

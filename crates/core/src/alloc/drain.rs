@@ -12,13 +12,14 @@
 use super::Allocator;
 use super::slow::Front;
 use crate::cache::WordOffset;
-use crate::cache::cpu_zone::count;
+use crate::cache::cpu_zone::{Flux, count};
 use crate::cache::gate::{self, Closed, GATE_DISABLED};
 use crate::cache::magazine::{Class, MagazineIndex};
 use crate::cache::shelf::Chain;
 use crate::cache::word::Word;
 use crate::cpus::{Context, Cpus, Here};
 use crate::frame::{CpuId, Mobility, ZoneId};
+use crate::prefetch::prefetch_write;
 use crate::prim::{Ordering, spin_hint};
 use crate::store::section::Tag;
 
@@ -69,7 +70,8 @@ pub struct Drained {
     pub left_pages: u64,
     /// In other callers' hands at the end: refills, spills, other drains.
     pub in_flight_pages: u64,
-    /// In fronts that this drain did not take.
+    /// In fronts that this drain did not take. After a quiet drain an upper bound, every magazine
+    /// in a front counted in full; after a full one exact.
     pub unreachable_pages: u64,
     /// Fences waited for.
     pub fences: u64,
@@ -152,8 +154,13 @@ impl<C: Cpus> Allocator<'_, C> {
         for zone in zones.map(ZoneId::new) {
             let books = self.cpu_zone(cpu, zone);
             done.left_pages += books.shelved_pages();
-            done.in_flight_pages += crate::cache::cpu_zone::Flux::in_flight_pages(books.flux.read());
-            done.unreachable_pages += self.front_pages(cpu, zone);
+            let in_flight_pages = Flux::in_flight_pages(books.flux.read());
+            done.in_flight_pages += in_flight_pages;
+            // A quiet drain does not even read the owner's words: it would take their line away.
+            done.unreachable_pages += match mode {
+                Mode::Quiet => books.unshelved_pages().saturating_sub(in_flight_pages),
+                Mode::Full => self.front_pages(cpu, zone),
+            };
         }
         done
     }
@@ -161,6 +168,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Takes all shelves of a CPU in a zone back to the store; returns pages.
     pub(super) fn drain_shelves(&self, cpu: CpuId, zone: ZoneId) -> u64 {
         let books = self.cpu_zone(cpu, zone);
+        prefetch_write(&books.flux);
         let mut pages = 0;
         for (class, mobility, shelf) in books.shelves() {
             let shelved = shelf.count();
@@ -188,19 +196,19 @@ impl<C: Cpus> Allocator<'_, C> {
     fn return_chain(&self, front: Front, chain: Chain) {
         let Front { here, zone, class, .. } = front;
         let books = self.cpu_zone(here.cpu, zone);
+        let mut pages = 0;
         let mut last = chain.first;
         let mut at = Some(chain.first);
         while let Some(magazine) = at {
             at = Chain::next(&self.blocks, magazine);
             if let Some(next) = at {
-                prefetch(self.blocks.magazine(next));
+                prefetch_write(self.blocks.magazine(next));
             }
-            self.empty_magazine(books, zone, class, magazine, class.rounds());
+            pages += self.empty_magazine(class, magazine, class.rounds());
             last = magazine;
         }
-        let blocks = u64::from(chain.count * class.rounds());
-        count(&books.counters.drained_blocks, blocks);
-        count(&books.counters.drained_pages, blocks * u64::from(class.block_frames()));
+        self.zone(zone).add_free(Some(books), pages);
+        books.count_drained(u64::from(chain.count * class.rounds()), class.block_frames());
         self.release_chain(here.cpu, zone, class, chain, last);
     }
 
@@ -299,10 +307,10 @@ impl<C: Cpus> Allocator<'_, C> {
         while let Some(part) = parts {
             let (magazine, class, rounds) = part.unpack();
             parts = Part::from_link(self.blocks.magazine(magazine).next.load(Ordering::Relaxed));
-            self.empty_magazine(books, zone, class, magazine, rounds);
+            let grown = self.empty_magazine(class, magazine, rounds);
+            self.zone(zone).add_free(Some(books), grown);
             self.release_magazine(cpu, zone, class, magazine);
-            count(&books.counters.drained_blocks, u64::from(rounds));
-            count(&books.counters.drained_pages, u64::from(rounds * class.block_frames()));
+            books.count_drained(u64::from(rounds), class.block_frames());
             pages += u64::from(rounds * class.block_frames());
         }
         pages
@@ -400,17 +408,4 @@ impl Part {
         let class = Class::ALL[(self.0 >> 27) as usize];
         (index.expect("a link names a magazine"), class, self.0 >> MagazineIndex::BITS & 0x3f)
     }
-}
-
-/// Asks for a magazine's lines before they are needed: its last owner is another CPU.
-#[inline]
-fn prefetch(magazine: &crate::cache::Magazine) {
-    #[cfg(all(target_arch = "x86_64", not(loom)))]
-    for line in 0..size_of::<crate::cache::Magazine>() / 64 {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: prefetching has no effect but on speed, and the address is inside the magazine.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>((&raw const *magazine).cast::<i8>().add(line * 64)) };
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
-    let _ = magazine;
 }

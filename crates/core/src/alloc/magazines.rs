@@ -1,6 +1,6 @@
 //! Where empty magazines come from, and where they go.
 //!
-//! In this order: the CPU's own stack of empties, magazines of the caller's memory that were never
+//! In this order: the CPU's own stack of empties, those that drains brought back, magazines of the caller's memory that were never
 //! used, a frame carved from a zone (16 magazines with 4 KiB pages; it stays the allocator's), the
 //! empties of other CPUs, and a shelved magazine of the CPU's own, spilled: without it the orders
 //! that came first would keep all magazines. When all fail, the caller does without.
@@ -14,6 +14,7 @@ use crate::cache::magazine::{Class, Magazine, MagazineIndex};
 use crate::cache::shelf::Chain;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Mobility, Order, ZoneId};
+use crate::prefetch::prefetch_write;
 use crate::prim::{AtomicU32, Ordering};
 use crate::store::Wanted;
 use crate::store::section::SECTION_FRAMES;
@@ -22,16 +23,22 @@ impl<C: Cpus> Allocator<'_, C> {
     /// An empty magazine for `cpu`, charged to it.
     pub(super) fn acquire_magazine(&self, cpu: CpuId, zone: ZoneId, class: Class) -> Option<MagazineIndex> {
         let own = &self.shared(cpu).empties;
+        let returned = &self.cpu_zone(cpu, zone).returned;
         let found = own
             .pop(&self.blocks)
+            .or_else(|| returned.pop(&self.blocks))
             .or_else(|| self.fresh_magazine())
             .or_else(|| self.carve(cpu, zone))
-            .or_else(|| self.all_cpus().find_map(|other| self.shared(other).empties.pop(&self.blocks)))
+            .or_else(|| self.all_cpus().find_map(|other| self.steal_magazine(other)))
             .or_else(|| {
                 self.spill_any_shelf(cpu, zone, 1);
                 own.pop(&self.blocks)
             })?;
         self.charge(cpu, zone, i64::from(class.magazine_frames()));
+        // A drainer had the next one last: by the time it is needed its lines will be here.
+        if let Some(next) = own.peek().or_else(|| returned.peek()) {
+            prefetch_write(self.blocks.magazine(next));
+        }
         Some(found)
     }
 
@@ -42,7 +49,14 @@ impl<C: Cpus> Allocator<'_, C> {
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
     }
 
-    /// As [`release_magazine`](Self::release_magazine) for a chain that ends with `last`.
+    fn steal_magazine(&self, cpu: CpuId) -> Option<MagazineIndex> {
+        let returned =
+            || self.all_zones().find_map(|zone| self.cpu_zone(cpu, zone).returned.pop(&self.blocks));
+        self.shared(cpu).empties.pop(&self.blocks).or_else(returned)
+    }
+
+    /// As [`release_magazine`](Self::release_magazine) for a chain that ends with `last`, by a
+    /// drainer: beside the owner's own empties, whose lines stay where they are.
     pub(super) fn release_chain(
         &self,
         cpu: CpuId,
@@ -52,13 +66,14 @@ impl<C: Cpus> Allocator<'_, C> {
         last: MagazineIndex,
     ) {
         self.charge(cpu, zone, -i64::from(chain.count * class.magazine_frames()));
-        let pushed = self.shared(cpu).empties.push_chain(&self.blocks, chain.first, last, chain.count);
+        let pushed =
+            self.cpu_zone(cpu, zone).returned.push_chain(&self.blocks, chain.first, last, chain.count);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
     }
 
     fn charge(&self, cpu: CpuId, zone: ZoneId, pages: i64) {
         // Relaxed: a limit that policies read, not a protocol.
-        self.cpu_zone(cpu, zone).accounts.charged_pages.fetch_add(pages, Ordering::Relaxed);
+        self.cpu_zone(cpu, zone).charged_pages.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// The next magazine of the caller's memory.
@@ -111,7 +126,7 @@ impl<C: Cpus> Allocator<'_, C> {
             self.store.put(pfn, 1);
             return None;
         }
-        self.zone(zone).add_free(Some(&self.cpu_zone(cpu, zone).accounts), -1);
+        self.zone(zone).add_free(Some(self.cpu_zone(cpu, zone)), -1);
         count(&self.zone(zone).carved, 1);
         self.note_carved(pfn);
         Some(self.cut(cpu, map.address(pfn, self.page_size)))

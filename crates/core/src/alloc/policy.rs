@@ -20,8 +20,8 @@ const BATCH_SCALE: u32 = 5;
 impl<C: Cpus> Allocator<'_, C> {
     /// Whether the CPU's magazines are charged with more than `high`.
     pub(super) fn above_high(&self, cpu: CpuId, zone: ZoneId) -> bool {
-        let accounts = &self.cpu_zone(cpu, zone).accounts;
-        accounts.charged_pages.load(Ordering::Relaxed) > accounts.high_pages.load(Ordering::Relaxed)
+        let books = self.cpu_zone(cpu, zone);
+        books.charged_pages.load(Ordering::Relaxed) > books.accounts.high_pages.load(Ordering::Relaxed)
     }
 
     /// Raises `high` by a batch, or by `pages` where that is more, if it adapts and the zone is
@@ -43,10 +43,10 @@ impl<C: Cpus> Allocator<'_, C> {
     /// fronts, a few steps at most. `false`: there is none.
     pub(super) fn make_room(&self, front: Front, pages: u64) -> bool {
         let (cpu, zone) = (front.here.cpu, front.zone);
-        let accounts = &self.cpu_zone(cpu, zone).accounts;
+        let books = self.cpu_zone(cpu, zone);
         let fits = || {
-            accounts.charged_pages.load(Ordering::Relaxed) + pages as i64
-                <= accounts.high_pages.load(Ordering::Relaxed)
+            books.charged_pages.load(Ordering::Relaxed) + pages as i64
+                <= books.accounts.high_pages.load(Ordering::Relaxed)
         };
         if pages as i64 > self.zone(zone).limits().high_max as i64 {
             return false;
@@ -103,7 +103,7 @@ impl<C: Cpus> Allocator<'_, C> {
     fn decay(&self, cpu: CpuId, zone: ZoneId) -> u64 {
         let limits = self.zone(zone).limits();
         let accounts = &self.cpu_zone(cpu, zone).accounts;
-        let charged = accounts.charged_pages.load(Ordering::Relaxed);
+        let charged = self.cpu_zone(cpu, zone).charged_pages.load(Ordering::Relaxed);
         if limits.adapts() {
             let high = accounts.high_pages.load(Ordering::Relaxed);
             let slack = (limits.batch << BATCH_SCALE) as i64;

@@ -167,10 +167,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// Free pages of a zone's store, the CPUs' deltas summed. O(CPUs).
     pub fn free_pages(&self, zone: ZoneId) -> u64 {
-        let deltas: i64 = self
-            .all_cpus()
-            .map(|cpu| self.cpu_zone(cpu, zone).accounts.free_delta.load(Ordering::Relaxed))
-            .sum();
+        let deltas: i64 =
+            self.all_cpus().map(|cpu| self.cpu_zone(cpu, zone).free_delta.load(Ordering::Relaxed)).sum();
         (self.zone(zone).free_estimate() + deltas).max(0) as u64
     }
 

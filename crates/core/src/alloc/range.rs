@@ -68,7 +68,7 @@ impl<C: Cpus> Allocator<'_, C> {
         })?;
         self.store.put(start.add(frames), taken - frames);
         let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books.map(|b| &b.accounts), -i64::from(frames));
+        self.zone(zone).add_free(books, -i64::from(frames));
         Some(start)
     }
 
@@ -108,7 +108,7 @@ impl<C: Cpus> Allocator<'_, C> {
         drop(moving);
         claimed.ok_or(AllocError::NotAvailable)?;
         let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books.map(|b| &b.accounts), -i64::from(frames));
+        self.zone(zone).add_free(books, -i64::from(frames));
         self.note_range(start, frames);
         if flags.is_zeroed() {
             (0..frames).for_each(|i| self.zero(start.add(i), Order::BASE));
@@ -131,7 +131,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let doubled = self.store.put(start, frames);
         drop(moving);
         let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books.map(|b| &b.accounts), i64::from(frames) - i64::from(doubled));
+        self.zone(zone).add_free(books, i64::from(frames) - i64::from(doubled));
         self.report_doubled(doubled);
         if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
     }

@@ -17,7 +17,7 @@
 use core::array;
 
 use super::Allocator;
-use crate::cache::cpu_zone::{CpuZone, FRONTS, count};
+use crate::cache::cpu_zone::{FRONTS, count};
 use crate::cache::gate::GATE_DISABLED;
 use crate::cache::magazine::{Class, MagazineIndex, SLOTS};
 use crate::cache::word::Word;
@@ -26,6 +26,7 @@ use crate::cpus::{Cpus, Here};
 use crate::error::{AllocError, FreeError};
 use crate::flags::Flags;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::prefetch::prefetch_write;
 use crate::prim::Ordering;
 use crate::store::Wanted;
 use crate::store::section::Tag;
@@ -121,7 +122,12 @@ impl<C: Cpus> Allocator<'_, C> {
                 self.replace(front, word, swapped);
                 Step::Again
             }
-            _ => self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, reserve)),
+            _ => {
+                // After a drain another CPU has both lines; they come side by side.
+                prefetch_write(&self.cpu_zone(front.here.cpu, front.zone).flux);
+                self.store.prefetch(self.wanted(front.here, front.zone, front.mobility));
+                self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, reserve))
+            }
         }
     }
 
@@ -200,7 +206,7 @@ impl<C: Cpus> Allocator<'_, C> {
         };
         self.fill(empty, &frames[..rest]);
         let taken_pages = got as u64 * u64::from(class.block_frames());
-        self.zone(zone).add_free(Some(&books.accounts), -(taken_pages as i64));
+        self.zone(zone).add_free(Some(books), -(taken_pages as i64));
         count(&books.counters.refilled_blocks, got as u64);
         count(&books.counters.refilled_pages, taken_pages);
         if rest > 0 {
@@ -276,7 +282,7 @@ impl<C: Cpus> Allocator<'_, C> {
             self.store.take_block(wanted, order)
         })?;
         let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books.map(|b| &b.accounts), -(pages as i64));
+        self.zone(zone).add_free(books, -(pages as i64));
         count(books.map_or(&self.zone(zone).direct[0], |b| &b.counters.direct_allocs), 1);
         Some(pfn)
     }
@@ -312,7 +318,7 @@ impl<C: Cpus> Allocator<'_, C> {
         drop(moving);
         let books = self.cpu_zone_here(here, zone);
         let freed = i64::from(order.frames()) - i64::from(doubled);
-        self.zone(zone).add_free(books.map(|b| &b.accounts), freed);
+        self.zone(zone).add_free(books, freed);
         count(books.map_or(&self.zone(zone).direct[1], |b| &b.counters.direct_frees), 1);
         self.report_doubled(doubled);
         if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
@@ -431,27 +437,20 @@ impl<C: Cpus> Allocator<'_, C> {
             count(&books.counters.spilled_blocks, u64::from(rounds));
             count(&books.counters.spilled_pages, u64::from(rounds * front.class.block_frames()));
         }
-        self.empty_magazine(books, front.zone, front.class, magazine, rounds);
+        let pages = self.empty_magazine(front.class, magazine, rounds);
+        self.zone(front.zone).add_free(Some(books), pages);
         self.release_magazine(front.here.cpu, front.zone, front.class, magazine);
     }
 
     /// Returns the first `rounds` blocks of a magazine to the store; the magazine stays the
-    /// caller's. The caller has announced them in the flux.
-    pub(super) fn empty_magazine(
-        &self,
-        books: &CpuZone,
-        zone: ZoneId,
-        class: Class,
-        magazine: MagazineIndex,
-        rounds: u32,
-    ) {
+    /// caller's, who has announced them in the flux. Returns by how many pages the store grew.
+    pub(super) fn empty_magazine(&self, class: Class, magazine: MagazineIndex, rounds: u32) -> i64 {
         // From the top, as pop would have: runs come out in the order they went in.
         let slots = &self.blocks.magazine(magazine).slots[..rounds as usize];
         let frames = slots.iter().rev().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)));
         let doubled = self.store.put_blocks(class.order(), frames);
-        let pages = i64::from(rounds * class.block_frames()) - i64::from(doubled);
-        self.zone(zone).add_free(Some(&books.accounts), pages);
         self.report_doubled(doubled);
+        i64::from(rounds * class.block_frames()) - i64::from(doubled)
     }
 
     /// Empties up to `magazines_max` magazines of a shelf into the store; returns pages moved.

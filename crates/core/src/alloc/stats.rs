@@ -193,7 +193,7 @@ impl<C: Cpus> Allocator<'_, C> {
             return None;
         }
         let books = self.cpu_zone(cpu, zone);
-        let mut counts = books.counters.read();
+        let mut counts = books.counts();
         counts.hits += self.unfolded_hits(cpu, zone);
         let active = books.accounts.active_ms.load(Ordering::Relaxed);
         Some(CpuStats {
@@ -201,7 +201,7 @@ impl<C: Cpus> Allocator<'_, C> {
             unreachable_pages: self.front_pages(cpu, zone),
             shelved_pages: books.shelved_pages(),
             in_flight_pages: crate::cache::cpu_zone::Flux::in_flight_pages(books.flux.read()),
-            charged_pages: books.accounts.charged_pages.load(Ordering::Relaxed).max(0) as u64,
+            charged_pages: books.charged_pages.load(Ordering::Relaxed).max(0) as u64,
             high_pages: books.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64,
             idle_ms: if active == 0 { 0 } else { self.cpus.now_ms().saturating_sub(active) },
         })

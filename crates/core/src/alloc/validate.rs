@@ -222,7 +222,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if let ControlFlow::Break(fault) = walk {
             return Err(fault);
         }
-        let charged_pages = self.cpu_zone(cpu, zone).accounts.charged_pages.load(Ordering::Relaxed);
+        let charged_pages = self.cpu_zone(cpu, zone).charged_pages.load(Ordering::Relaxed);
         if charged_pages != installed_pages {
             return Err(Fault::Charge { cpu, zone, charged_pages, installed_pages });
         }
@@ -247,8 +247,12 @@ impl<C: Cpus> Allocator<'_, C> {
         let per_page = (self.page_size.bytes() / size_of::<crate::cache::Magazine>()) as u64;
         let exist = used + carved_pages * per_page;
         let mut found = installed;
-        for cpu in self.all_cpus() {
-            let mut at = self.shared(cpu).empties.peek();
+        let stacks = self.all_cpus().flat_map(|cpu| {
+            let returned = self.all_zones().map(move |zone| &self.cpu_zone(cpu, zone).returned);
+            returned.chain([&self.shared(cpu).empties])
+        });
+        for stack in stacks {
+            let mut at = stack.peek();
             while let Some(magazine) = at {
                 found += 1;
                 if found > exist {

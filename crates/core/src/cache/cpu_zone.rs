@@ -11,26 +11,45 @@ use crate::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 pub const FRONTS: usize = Class::COUNT * Mobility::COUNT;
 
 /// A CPU's part in a zone.
+///
+/// The first line is what a drain of order 0 changes: after one, the owner's next slow path misses
+/// it once, and nothing else of its own.
 #[repr(C, align(128))]
 pub struct CpuZone {
-    /// Full magazines, `[class][mobility]`.
-    shelves: [Shelf; FRONTS],
     /// Frames on their way between owners.
     pub flux: Flux,
-    pub accounts: Accounts,
-    pub counters: Counters,
+    /// Pages of all magazines that are in this CPU's fronts and shelves, each charged in full.
+    pub charged_pages: AtomicI64,
+    /// Change of the zone's free count that has not been added to it yet.
+    pub free_delta: AtomicI64,
+    /// Empty magazines that drains brought back.
+    pub returned: Empties,
+    /// Full magazines, `[class][mobility]`.
+    shelves: [Shelf; FRONTS],
+    /// Blocks and pages taken back by drains: on a line that only drainers touch.
+    pub drained: Apart<[AtomicU64; 2]>,
+    pub accounts: Apart<Accounts>,
+    pub counters: Apart<Counters>,
     /// Front words as the clock hand last saw them: a front that has not changed since is cold.
     pub seen: [AtomicU64; FRONTS],
 }
 
+/// A value on cache lines of its own.
+#[repr(C, align(128))]
+pub struct Apart<T>(T);
+
+impl<T> core::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// What the owner's slow path keeps.
 pub struct Accounts {
-    /// Pages of all magazines that are in this CPU's fronts and shelves, each charged in full.
-    pub charged_pages: AtomicI64,
     /// Most pages to charge, adapted between the zone's `high_min` and `high_max`.
     pub high_pages: AtomicI64,
-    /// Change of the zone's free count that has not been added to it yet.
-    pub free_delta: AtomicI64,
     /// When the slow path last ran, and when `high` last decayed, on the coarse clock.
     pub active_ms: AtomicU64,
     pub decayed_ms: AtomicU64,
@@ -43,20 +62,39 @@ pub struct Accounts {
 impl CpuZone {
     pub fn new(high_pages: i64, hint: u32) -> Self {
         CpuZone {
-            shelves: core::array::from_fn(|_| Shelf::new()),
             flux: Flux(AtomicU64::new(0)),
-            accounts: Accounts {
-                charged_pages: AtomicI64::new(0),
+            charged_pages: AtomicI64::new(0),
+            free_delta: AtomicI64::new(0),
+            returned: Empties::new(),
+            shelves: core::array::from_fn(|_| Shelf::new()),
+            drained: Apart(core::array::from_fn(|_| AtomicU64::new(0))),
+            accounts: Apart(Accounts {
                 high_pages: AtomicI64::new(high_pages),
-                free_delta: AtomicI64::new(0),
                 active_ms: AtomicU64::new(0),
                 decayed_ms: AtomicU64::new(0),
                 clock_hand: AtomicU32::new(0),
                 hints: core::array::from_fn(|_| AtomicU32::new(hint)),
-            },
-            counters: Counters::new(),
+            }),
+            counters: Apart(Counters::new()),
             seen: core::array::from_fn(|_| AtomicU64::new(0)),
         }
+    }
+
+    /// The counters, with what drainers count.
+    pub fn counts(&self) -> Counts {
+        let [drained_blocks, drained_pages] = [0, 1].map(|i| self.drained[i].load(Ordering::Relaxed));
+        Counts { drained_blocks, drained_pages, ..self.counters.read() }
+    }
+
+    /// Counts what a drain took back.
+    pub fn count_drained(&self, blocks: u64, frames_per_block: u32) {
+        count(&self.drained[0], blocks);
+        count(&self.drained[1], blocks * u64::from(frames_per_block));
+    }
+
+    /// Pages out of a quiet drain's reach, at most: magazines in fronts and in hands, in full.
+    pub fn unshelved_pages(&self) -> u64 {
+        (self.charged_pages.load(Ordering::Relaxed).max(0) as u64).saturating_sub(self.shelved_pages())
     }
 
     #[inline]
@@ -101,6 +139,8 @@ impl CpuShared {
 }
 
 const _: () = assert!(align_of::<Magazine>() <= align_of::<CpuZone>());
+#[cfg(not(loom))]
+const _: () = assert!(core::mem::offset_of!(CpuZone, shelves) + Mobility::COUNT * size_of::<Shelf>() <= 64);
 
 /// How many pages are on their way, and how often some have been returned to the store.
 ///

@@ -242,6 +242,15 @@ impl<'m> Store<'m> {
         (0..want).map_while(|_| self.take_block(wanted, order)).map(&mut give).count() as u32
     }
 
+    /// Asks for the line of the bitmap where a search would begin.
+    #[inline]
+    pub fn prefetch(&self, wanted: Wanted<'_>) {
+        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
+        if let Some(section) = self.section(huge.section()) {
+            section.prefetch(huge.in_section());
+        }
+    }
+
     /// Takes one block of any order.
     pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
         if order.get() <= bits::WORD_ORDER_MAX {

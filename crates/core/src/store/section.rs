@@ -19,6 +19,7 @@
 
 use super::bits::{self, WORD_FRAMES};
 use crate::frame::{Mobility, Order, ZoneId};
+use crate::prefetch::prefetch_write;
 use crate::prim::{AtomicU64, Ordering, dekker_fence};
 
 /// Words per huge.
@@ -149,6 +150,12 @@ impl Section {
     /// Free frames of a huge, counted now.
     pub fn count_free(&self, huge: usize) -> u32 {
         self.huge_words(huge).iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
+    }
+
+    /// Asks for the line of a huge's words, to change them.
+    #[inline]
+    pub fn prefetch(&self, huge: usize) {
+        prefetch_write(&self.words[huge * HUGE_WORDS]);
     }
 
     #[inline]
