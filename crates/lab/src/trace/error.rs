@@ -1,0 +1,36 @@
+//! What can be wrong with a trace as a whole. Each message is one line and says what to do.
+
+use std::io;
+
+/// How to record what a replay needs.
+const HOW_TO_RECORD: &str = "record with `perf record -a -e kmem:mm_page_alloc,kmem:mm_page_free -o FILE.data COMMAND`, \
+                             then `perf script -i FILE.data > FILE.txt`";
+
+/// Why a trace cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    #[error("cannot open {name}: {source}; give the path of a recorded trace or zoneinfo")]
+    Open { name: String, source: io::Error },
+    #[error("cannot read {name} after line {line}: {source}")]
+    Read { name: String, line: u64, source: io::Error },
+    #[error("{name} is empty; {HOW_TO_RECORD}")]
+    Empty { name: String },
+    #[error(
+        "{name} is a binary perf.data file: run `perf script -i {name} > {name}.txt` and replay {name}.txt"
+    )]
+    PerfData { name: String },
+    #[error(
+        "{name} is a binary trace-cmd file: run `trace-cmd report -i {name} > {name}.txt` and replay {name}.txt"
+    )]
+    TraceDat { name: String },
+    #[error("{name} is compressed with {format}: decompress it first, or compress with zstd instead")]
+    Compressed { name: String, format: &'static str },
+    #[error("{name} holds no page allocator or vmalloc event in {lines} lines{hint}; {HOW_TO_RECORD}")]
+    NoEvent { name: String, lines: u64, hint: String },
+    #[error(
+        "{name} holds no mm_page_alloc and no mm_page_free event, so there is nothing to replay; {HOW_TO_RECORD}"
+    )]
+    NoPageEvent { name: String },
+    #[error("{name} is not the text of /proc/zoneinfo: {what}; copy it with `cat /proc/zoneinfo > FILE`")]
+    NotZoneinfo { name: String, what: String },
+}

@@ -1,0 +1,148 @@
+//! The events of `include/trace/events/{kmem,vmalloc}.h`, as far as allocators care.
+
+use std::fmt;
+
+/// A page frame number of the recorded kernel; not one of ours.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KernelPfn(pub u64);
+
+impl fmt::Debug for KernelPfn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kernel pfn {:#x}", self.0)
+    }
+}
+
+/// One line of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The task's name, 15 bytes at most in a kernel; `:-1` or `<...>` when unknown.
+    pub comm: &'a str,
+    /// The task's id; -1 when unknown.
+    pub pid: i32,
+    /// The CPU, as the kernel numbers it.
+    pub cpu: u16,
+    /// When, on the trace's clock.
+    pub time_ns: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What happened. Sizes and addresses of virtual areas are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "an event is its fields, whether or not today's replay needs each")]
+pub enum Event {
+    /// A block was handed out; `pfn` is `None` when the kernel had none to give.
+    PageAlloc { pfn: Option<KernelPfn>, order: u32, migratetype: u32 },
+    /// A block came back.
+    PageFree { pfn: KernelPfn, order: u32 },
+    /// The block, whose [`PageFree`](Event::PageFree) came before, was freed as one of a batch.
+    PageFreeBatched { pfn: KernelPfn, order: u32 },
+    /// A block left the zone's free lists: into a per-CPU list (`percpu_refill`) or straight to the
+    /// caller.
+    ZoneLocked { pfn: Option<KernelPfn>, order: u32, migratetype: u32, percpu_refill: bool },
+    /// A block went from a per-CPU list back to the zone's free lists.
+    PcpuDrain { pfn: KernelPfn, order: u32, migratetype: u32 },
+    /// A block was taken from another migratetype's free lists.
+    ExtFrag {
+        pfn: KernelPfn,
+        alloc_order: u32,
+        fallback_order: u32,
+        alloc_migratetype: u32,
+        fallback_migratetype: u32,
+        change_ownership: bool,
+    },
+    /// A virtual area was handed out, or not.
+    AllocVmapArea { va_start: u64, size: u64, align: u64, vstart: u64, vend: u64, failed: bool },
+    /// A virtual area was freed, its flush put off.
+    FreeVmapArea { va_start: u64, nr_lazy: u64, nr_lazy_max: u64 },
+    /// The areas put off were flushed.
+    PurgeVmapAreas { start: u64, end: u64, num_purged: u64 },
+}
+
+impl Event {
+    /// Which event this is.
+    pub fn kind(&self) -> EventKind {
+        match self {
+            Event::PageAlloc { .. } => EventKind::PageAlloc,
+            Event::PageFree { .. } => EventKind::PageFree,
+            Event::PageFreeBatched { .. } => EventKind::PageFreeBatched,
+            Event::ZoneLocked { .. } => EventKind::ZoneLocked,
+            Event::PcpuDrain { .. } => EventKind::PcpuDrain,
+            Event::ExtFrag { .. } => EventKind::ExtFrag,
+            Event::AllocVmapArea { .. } => EventKind::AllocVmapArea,
+            Event::FreeVmapArea { .. } => EventKind::FreeVmapArea,
+            Event::PurgeVmapAreas { .. } => EventKind::PurgeVmapAreas,
+        }
+    }
+}
+
+/// The events this reader knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    PageAlloc,
+    PageFree,
+    PageFreeBatched,
+    ZoneLocked,
+    PcpuDrain,
+    ExtFrag,
+    AllocVmapArea,
+    FreeVmapArea,
+    PurgeVmapAreas,
+}
+
+impl EventKind {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [EventKind; 9] = [
+        EventKind::PageAlloc,
+        EventKind::PageFree,
+        EventKind::PageFreeBatched,
+        EventKind::ZoneLocked,
+        EventKind::PcpuDrain,
+        EventKind::ExtFrag,
+        EventKind::AllocVmapArea,
+        EventKind::FreeVmapArea,
+        EventKind::PurgeVmapAreas,
+    ];
+
+    /// The kernel's name for it, without the subsystem.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EventKind::PageAlloc => "mm_page_alloc",
+            EventKind::PageFree => "mm_page_free",
+            EventKind::PageFreeBatched => "mm_page_free_batched",
+            EventKind::ZoneLocked => "mm_page_alloc_zone_locked",
+            EventKind::PcpuDrain => "mm_page_pcpu_drain",
+            EventKind::ExtFrag => "mm_page_alloc_extfrag",
+            EventKind::AllocVmapArea => "alloc_vmap_area",
+            EventKind::FreeVmapArea => "free_vmap_area_noflush",
+            EventKind::PurgeVmapAreas => "purge_vmap_area_lazy",
+        }
+    }
+
+    /// The event of that name, with or without its subsystem (`kmem:`).
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = name.rsplit(':').next().unwrap_or(name);
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// How many events of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCounts([u64; EventKind::ALL.len()]);
+
+impl EventCounts {
+    /// Counts one more.
+    pub fn add(&mut self, kind: EventKind) {
+        self.0[kind as usize] += 1;
+    }
+
+    /// How many of `kind`.
+    pub fn get(&self, kind: EventKind) -> u64 {
+        self.0[kind as usize]
+    }
+
+    /// How many of any kind.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}

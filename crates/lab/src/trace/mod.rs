@@ -1,0 +1,28 @@
+//! Recorded traces: reading the text of a kernel's page allocator and vmalloc events, and writing
+//! one's own.
+//!
+//! # Vocabulary
+//! * *trace*: text with one event per line, as `perf script`, tracefs (`trace`, `trace_pipe`) and
+//!   `trace-cmd report` print it, plain or compressed with zstd.
+//! * *record*: who (task), where (CPU) and when, and what: the *event*.
+//! * *skipped line*: unknown event, unfinished, or unreadable. Skipped lines are counted and the
+//!   first few are kept to be shown; they never end the reading.
+//!
+//! # Theory
+//! A trace is read in one pass and never held in memory. The three formats differ only left of the
+//! event's name, so one parser serves them all ([`line`]); the fields are `key=value` pairs found
+//! by key, which survives kernels that add some.
+
+mod error;
+mod event;
+mod line;
+mod reader;
+#[allow(dead_code, reason = "for programs that record themselves; the command only reads traces")]
+pub mod writer;
+mod zoneinfo;
+mod zstd;
+
+pub use error::TraceError;
+pub use event::{Event, EventKind, KernelPfn, Record};
+pub use reader::{Skipped, Summary, Tally, read, read_file};
+pub use zoneinfo::Zoneinfo;

@@ -1,0 +1,123 @@
+//! `/proc/zoneinfo`: a kernel's zones, their watermarks and per-CPU caches. All sizes are in pages.
+
+use std::fs;
+use std::path::Path;
+
+use super::error::TraceError;
+
+/// The zones of a machine, those without pages included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zoneinfo {
+    pub zones: Vec<Zone>,
+}
+
+/// One zone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Zone {
+    pub node: u32,
+    pub name: String,
+    pub free: u64,
+    pub min: u64,
+    pub low: u64,
+    pub high: u64,
+    pub spanned: u64,
+    pub present: u64,
+    pub managed: u64,
+    /// First frame; not printed for a zone without pages.
+    pub start_pfn: u64,
+    pub pagesets: Vec<Pageset>,
+}
+
+/// A CPU's cache of a zone's pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pageset {
+    pub cpu: u32,
+    /// Pages cached.
+    pub count: u64,
+    /// Most pages it may cache at the moment.
+    pub high: u64,
+    /// Pages per refill.
+    pub batch: u64,
+    /// Bounds of `high`; kernels before 6.7 have none.
+    pub high_min: Option<u64>,
+    pub high_max: Option<u64>,
+}
+
+impl Zoneinfo {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is no zoneinfo.
+    pub fn read_file(path: &Path) -> Result<Self, TraceError> {
+        let name = path.display().to_string();
+        match fs::read(path) {
+            Ok(bytes) => Self::parse(&String::from_utf8_lossy(&bytes), &name),
+            Err(source) => Err(TraceError::Open { name, source }),
+        }
+    }
+
+    /// Reads the text of the file that errors call `name`.
+    ///
+    /// # Errors
+    /// When there is no zone in it, or something that should be a number is none.
+    pub fn parse(text: &str, name: &str) -> Result<Self, TraceError> {
+        let bad = |what: String| TraceError::NotZoneinfo { name: name.to_owned(), what };
+        let mut zones = Vec::new();
+        for (at, line) in text.lines().enumerate() {
+            let words: Vec<&str> = line.split_ascii_whitespace().collect();
+            take_line(&mut zones, &words)
+                .map_err(|word| bad(format!("line {}: {word:?} is not a number of pages", at + 1)))?;
+        }
+        if zones.is_empty() { Err(bad("it lists no zone".to_owned())) } else { Ok(Zoneinfo { zones }) }
+    }
+
+    /// Pages each CPU caches, over all zones, by CPU.
+    pub fn cached_pages(&self) -> Vec<(u32, u64)> {
+        let mut cached = std::collections::BTreeMap::new();
+        for pageset in self.zones.iter().flat_map(|zone| &zone.pagesets) {
+            *cached.entry(pageset.cpu).or_insert(0) += pageset.count;
+        }
+        cached.into_iter().collect()
+    }
+}
+
+/// Takes one line into the zone it belongs to: the last.
+fn take_line<'a>(zones: &mut Vec<Zone>, words: &[&'a str]) -> Result<(), &'a str> {
+    if let ["Node", node, "zone", name] = words {
+        let node = number(node.trim_end_matches(','))? as u32;
+        zones.push(Zone { node, name: (*name).to_owned(), ..Zone::default() });
+        return Ok(());
+    }
+    let Some(zone) = zones.last_mut() else { return Ok(()) };
+    match words {
+        ["pages", "free", n] => zone.free = number(n)?,
+        ["min", n] => zone.min = number(n)?,
+        ["low", n] => zone.low = number(n)?,
+        ["high", n] => zone.high = number(n)?,
+        ["spanned", n] => zone.spanned = number(n)?,
+        ["present", n] => zone.present = number(n)?,
+        ["managed", n] => zone.managed = number(n)?,
+        ["start_pfn:", n] => zone.start_pfn = number(n)?,
+        ["cpu:", n] => zone.pagesets.push(Pageset { cpu: number(n)? as u32, ..Pageset::default() }),
+        [key, n] => take_pageset_line(zone, key, n)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn take_pageset_line<'a>(zone: &mut Zone, key: &str, n: &'a str) -> Result<(), &'a str> {
+    let Some(pageset) = zone.pagesets.last_mut() else { return Ok(()) };
+    match key {
+        "count:" => pageset.count = number(n)?,
+        "high:" => pageset.high = number(n)?,
+        "batch:" => pageset.batch = number(n)?,
+        "high_min:" => pageset.high_min = Some(number(n)?),
+        "high_max:" => pageset.high_max = Some(number(n)?),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn number(word: &str) -> Result<u64, &str> {
+    word.parse().map_err(|_| word)
+}
