@@ -1,0 +1,47 @@
+//! Replaying a recorded trace into an allocator.
+//!
+//! # Vocabulary
+//! * *plan*: a trace turned into operations on numbered slots, ready to run without a look at the
+//!   trace.
+//! * *slot*: where a run keeps the block an allocation got, until the matching free.
+//! * *held*: allocated and not freed when the trace ends.
+//! * *unknown free*: of a block allocated before the recording began; not replayed.
+//! * *missed free*: one the recording lacks. A block handed out while still held must have been
+//!   freed in between; the plan frees it right before.
+//! * *implausible*: an order above 10, or a frame that is no multiple of its block's size; not
+//!   replayed.
+//! * *volume*: a number of blocks and of the pages in them.
+//!
+//! # Theory
+//! Everything that needs the trace happens before the clock starts: the kernel's frame numbers are
+//! matched once, when the plan is made, so that a run is a walk over an array: call the allocator,
+//! store a number. Runs are single-threaded: the target is told which CPU each event ran on, so the
+//! result does not depend on the machine, and counts are the same in every run.
+//!
+//! Runs are exact in order and in CPU; the trace's time is passed on as a coarse clock, for caches
+//! that decay.
+//!
+//! # API
+//! ```text
+//! let plan = Plan::load(path)?;
+//! let report = replay(&plan, &Zoneinfos::beside(path)?, runs, |done| ...)?;
+//! println!("{report}");            // tables
+//! report.rows()                    // figures, for JSON
+//! error.is_bad_input()             // exit code 2
+//! ```
+
+pub mod depot;
+pub mod engine;
+mod live;
+pub mod plan;
+mod planner;
+pub mod report;
+pub mod rows;
+mod runner;
+mod schedule;
+mod table;
+pub mod target;
+pub mod verify;
+
+pub use plan::Plan;
+pub use runner::{Error, Zoneinfos, replay};

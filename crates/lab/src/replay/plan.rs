@@ -1,0 +1,150 @@
+//! A trace turned into operations.
+
+use std::path::Path;
+
+use pagedepot::{Mobility, Order};
+use serde::Serialize;
+
+use super::planner::Planner;
+use super::target::Volume;
+use crate::trace::{self, EventKind, Summary, TraceError};
+
+/// One operation of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// The trace's clock, in milliseconds since its first event.
+    Clock { ms: u32 },
+    /// Allocate into an empty slot. `cpu` counts the CPUs of the plan.
+    Alloc { cpu: u16, order: Order, mobility: Mobility, slot: u32 },
+    /// Free and empty a slot.
+    Free { cpu: u16, order: Order, slot: u32 },
+    /// Free and empty the slots [`Plan::batch`] names, by one call.
+    FreeMany { cpu: u16, first: u32, len: u32 },
+    /// Make two blocks of one: the upper half goes to `upper`.
+    Halve { order: Order, slot: u32, upper: u32 },
+}
+
+/// A trace, ready to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What errors and reports call it.
+    pub name: String,
+    /// What the trace holds.
+    pub trace: Summary,
+    /// What of it is replayed.
+    pub work: Work,
+    /// What the recorded kernel did.
+    pub kernel: KernelCounts,
+    /// The kernel's numbers of the CPUs, ascending; operations name them by their place here.
+    pub cpus: Vec<u16>,
+    /// Lowest frame of the trace, and one past the highest.
+    pub pfn_span: std::ops::Range<u64>,
+    /// The operations.
+    pub ops: Vec<Op>,
+    /// Slots needed.
+    pub slots: u32,
+    pub(super) batches: Vec<(u32, Order)>,
+}
+
+impl Plan {
+    /// Reads the trace in the file at `path` (`-`: standard input).
+    ///
+    /// # Errors
+    /// When it is no trace, or has no page event to replay.
+    pub fn load(path: &Path) -> Result<Self, TraceError> {
+        let mut planner = Planner::default();
+        let summary = trace::read_file(path, |record| planner.record(record))?;
+        Self::finish(planner, summary, path.display().to_string())
+    }
+
+    /// Reads a trace from `input`, which errors and reports call `name`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    #[allow(dead_code, reason = "the command reads files; tests read from memory")]
+    pub fn read(input: impl std::io::Read, name: &str) -> Result<Self, TraceError> {
+        let mut planner = Planner::default();
+        let summary = trace::read(input, name, |record| planner.record(record))?;
+        Self::finish(planner, summary, name.to_owned())
+    }
+
+    fn finish(planner: Planner, trace: Summary, name: String) -> Result<Self, TraceError> {
+        if trace.counts.get(EventKind::PageAlloc) + trace.counts.get(EventKind::PageFree) == 0 {
+            return Err(TraceError::NoPageEvent { name });
+        }
+        Ok(planner.finish(trace, name))
+    }
+
+    /// The slots of a [`Op::FreeMany`], with the orders of the blocks in them.
+    pub fn batch(&self, first: u32, len: u32) -> &[(u32, Order)] {
+        &self.batches[first as usize..][..len as usize]
+    }
+
+    /// Pages of a zone that the whole trace fits into: as many as lie between its lowest and its
+    /// highest frame, and at least twice what it ever holds at once, in whole blocks of the largest
+    /// order.
+    pub fn zone_pages(&self) -> u64 {
+        let span = self.pfn_span.end.saturating_sub(self.pfn_span.start);
+        let block = u64::from(Order::MAX.frames());
+        // Traces of programs may have frame numbers as far apart as they like.
+        let span = span.min(1 << 24);
+        span.max(2 * self.work.held_pages_peak).max(64 * block).next_multiple_of(block)
+    }
+}
+
+/// Numbers by order and mobility.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ByOrder(pub [[u64; Mobility::COUNT]; Order::COUNT]);
+
+impl ByOrder {
+    /// Counts a block.
+    pub fn add(&mut self, order: Order, mobility: Mobility) {
+        self.0[order.index()][mobility.index()] += 1;
+    }
+
+    /// Blocks in all.
+    pub fn blocks(&self) -> u64 {
+        self.0.iter().flatten().sum()
+    }
+}
+
+/// What of a trace is replayed, and what is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Work {
+    /// Allocations, by order and mobility.
+    pub allocs: ByOrder,
+    /// Frees of the trace, by the order freed and the mobility allocated.
+    pub frees: ByOrder,
+    /// Frees that the recording lacks; replayed, and not among `frees`.
+    pub missed_frees: u64,
+    /// Frees of blocks allocated before the recording.
+    pub unknown_frees: u64,
+    /// Allocations that failed in the kernel.
+    pub failed_allocs: u64,
+    /// Events with an order above 10 or a misaligned frame.
+    pub implausible: u64,
+    /// Frees of a part of a block, which was split for it.
+    pub split_frees: u64,
+    /// Frees of more than what was held there; what was held is freed.
+    pub larger_frees: u64,
+    /// Frees replayed as part of a batch, and how many batches.
+    pub batched_frees: u64,
+    pub batches: u64,
+    /// Frees on another CPU than the one that allocated.
+    pub remote_frees: u64,
+    /// Most pages held at once.
+    pub held_pages_peak: u64,
+    /// What is held when the trace ends.
+    pub held: Volume,
+}
+
+/// What the recorded kernel did, in its own words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelCounts {
+    /// `mm_page_alloc_zone_locked` with `percpu_refill=1`: free lists to a CPU's list.
+    pub refilled: Volume,
+    /// `mm_page_alloc_zone_locked` with `percpu_refill=0`: free lists straight to the caller.
+    pub direct_allocated: Volume,
+    /// `mm_page_pcpu_drain`: a CPU's list to the free lists.
+    pub spilled: Volume,
+}

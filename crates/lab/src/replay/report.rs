@@ -1,0 +1,150 @@
+//! The result of a replay.
+
+use pagedepot::{Mobility, Order};
+use serde::Serialize;
+
+use super::engine::Outcome;
+use super::plan::{ByOrder, KernelCounts, Plan, Work};
+use crate::trace::{EventKind, Skipped, Tally, Zoneinfo};
+
+/// How many command names a report lists.
+const COMMANDS_SHOWN: usize = 4;
+
+/// What was replayed, what the allocator did with it, and what the kernel had done.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub trace: Trace,
+    pub work: Work,
+    /// All runs end the same.
+    pub outcome: Outcome,
+    /// Nanoseconds per event of each run.
+    pub event_ns: Vec<f64>,
+    /// Pages each CPU had cached when the trace ended.
+    pub cached_pages: Vec<CpuPages>,
+    pub kernel: Kernel,
+}
+
+/// The recording.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trace {
+    pub name: String,
+    pub lines: u64,
+    pub duration_s: f64,
+    pub cpus: Vec<u16>,
+    /// Events by the kernel's names.
+    pub events: Vec<(&'static str, u64)>,
+    /// The busiest commands and their events.
+    pub commands: Vec<(String, u64)>,
+    pub unknown: Lines,
+    pub unfinished: Lines,
+    pub unreadable: Lines,
+    /// Events that the recorder says it dropped.
+    pub lost_events: u64,
+    pub out_of_order: u64,
+}
+
+/// Skipped lines of one sort.
+#[derive(Clone, Debug, Serialize)]
+pub struct Lines {
+    pub count: u64,
+    /// Numbers and beginnings of the first few.
+    pub examples: Vec<(u64, String)>,
+}
+
+/// The recorded kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct Kernel {
+    pub allocs: u64,
+    pub frees: u64,
+    #[serde(flatten)]
+    pub counts: KernelCounts,
+    /// Pages each CPU had cached after the recording, if a zoneinfo tells.
+    pub cached_pages: Option<Vec<CpuPages>>,
+}
+
+/// Pages cached by a CPU, which the kernel numbers so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CpuPages {
+    pub cpu: u32,
+    pub pages: u64,
+}
+
+impl Report {
+    /// Puts together what the checked run of a plan ended with and how long the others took. `after`
+    /// is the kernel's zoneinfo taken when the recording ended.
+    pub fn new(plan: &Plan, outcome: Outcome, event_ns: Vec<f64>, after: Option<&Zoneinfo>) -> Self {
+        let cached = plan.cpus.iter().zip(&outcome.counts.cached_pages);
+        Report {
+            trace: Trace::new(plan),
+            work: plan.work.clone(),
+            event_ns,
+            cached_pages: cached.map(|(&cpu, &pages)| CpuPages { cpu: cpu.into(), pages }).collect(),
+            kernel: Kernel::new(plan, after),
+            outcome,
+        }
+    }
+
+    /// The middle one of the runs' times per event.
+    pub fn event_ns_median(&self) -> f64 {
+        let mut sorted = self.event_ns.clone();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len() / 2;
+        if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+    }
+}
+
+impl Trace {
+    fn new(plan: &Plan) -> Self {
+        let summary = &plan.trace;
+        let Skipped { unknown, unfinished, unreadable } = &summary.skipped;
+        let mut commands: Vec<_> = summary.commands.clone().into_iter().collect();
+        commands.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        commands.truncate(COMMANDS_SHOWN);
+        let events = EventKind::ALL.into_iter().map(|kind| (kind.name(), summary.counts.get(kind)));
+        Trace {
+            name: plan.name.clone(),
+            lines: summary.lines,
+            duration_s: summary.duration_ns() as f64 / 1e9,
+            cpus: plan.cpus.clone(),
+            events: events.filter(|&(_, count)| count > 0).collect(),
+            commands,
+            unknown: Lines::new(unknown),
+            unfinished: Lines::new(unfinished),
+            unreadable: Lines::new(unreadable),
+            lost_events: summary.lost_events,
+            out_of_order: summary.out_of_order,
+        }
+    }
+}
+
+impl Lines {
+    fn new(tally: &Tally) -> Self {
+        let examples = tally.examples.iter().map(|example| (example.line, example.excerpt.clone()));
+        Lines { count: tally.count, examples: examples.collect() }
+    }
+}
+
+impl Kernel {
+    fn new(plan: &Plan, after: Option<&Zoneinfo>) -> Self {
+        let cached = after.map(|zoneinfo| {
+            zoneinfo.cached_pages().into_iter().map(|(cpu, pages)| CpuPages { cpu, pages }).collect()
+        });
+        Kernel {
+            allocs: plan.trace.counts.get(EventKind::PageAlloc) - plan.work.failed_allocs,
+            frees: plan.trace.counts.get(EventKind::PageFree),
+            counts: plan.kernel,
+            cached_pages: cached,
+        }
+    }
+}
+
+/// The orders that occur, with their numbers by mobility.
+pub fn orders_in_use(
+    allocs: &ByOrder,
+    frees: &ByOrder,
+) -> Vec<(u32, [u64; Mobility::COUNT], [u64; Mobility::COUNT])> {
+    Order::all()
+        .map(|order| (order.get(), allocs.0[order.index()], frees.0[order.index()]))
+        .filter(|(_, allocs, frees)| allocs.iter().chain(frees).any(|&n| n > 0))
+        .collect()
+}

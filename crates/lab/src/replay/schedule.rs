@@ -1,0 +1,102 @@
+//! Second pass: from blocks to slots, and from frees that were one call to one operation.
+//!
+//! Slots are reused last in, first out, so that a run's own memory stays as small as what the trace
+//! holds at once. A batch takes place at its last free: its members are freed a little later than
+//! recorded, never before they were allocated.
+
+use pagedepot::Order;
+
+use super::plan::Op;
+use super::planner::{Step, Timed};
+
+/// What a plan is made of.
+pub struct Schedule {
+    pub ops: Vec<Op>,
+    pub batches: Vec<(u32, Order)>,
+    pub slots: u32,
+    pub cpus: Vec<u16>,
+}
+
+/// Turns steps into operations.
+pub fn schedule(steps: &[Timed], batch_sizes: &[u32]) -> Schedule {
+    let mut cpus: Vec<u16> = steps.iter().map(|timed| timed.cpu).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    let mut scheduler = Scheduler::default();
+    let mut open: Vec<Vec<(u32, Order)>> = vec![Vec::new(); batch_sizes.len()];
+    for timed in steps {
+        scheduler.clock(timed.ms);
+        let cpu = cpus.binary_search(&timed.cpu).expect("all CPUs are listed") as u16;
+        match timed.step {
+            Step::Free { id, order, batch: batch @ 1.. } if batch_sizes[batch as usize - 1] > 1 => {
+                let members = &mut open[batch as usize - 1];
+                members.push((id, order));
+                if members.len() == batch_sizes[batch as usize - 1] as usize {
+                    scheduler.free_many(cpu, &std::mem::take(members));
+                }
+            }
+            step => scheduler.step(cpu, step),
+        }
+    }
+    let Scheduler { ops, batches, slots, .. } = scheduler;
+    Schedule { ops, batches, slots, cpus }
+}
+
+#[derive(Default)]
+struct Scheduler {
+    ops: Vec<Op>,
+    batches: Vec<(u32, Order)>,
+    /// The slot of each block, by its number.
+    slot_of: Vec<u32>,
+    empty: Vec<u32>,
+    slots: u32,
+    ms: u32,
+}
+
+impl Scheduler {
+    fn clock(&mut self, ms: u32) {
+        if ms > self.ms {
+            self.ms = ms;
+            self.ops.push(Op::Clock { ms });
+        }
+    }
+
+    fn step(&mut self, cpu: u16, step: Step) {
+        let op = match step {
+            Step::Alloc { id, order, mobility } => {
+                Op::Alloc { cpu, order, mobility, slot: self.take_slot(id) }
+            }
+            Step::Free { id, order, .. } => Op::Free { cpu, order, slot: self.leave_slot(id) },
+            Step::Halve { id, order, upper } => {
+                Op::Halve { order, slot: self.slot_of[id as usize], upper: self.take_slot(upper) }
+            }
+        };
+        self.ops.push(op);
+    }
+
+    fn free_many(&mut self, cpu: u16, members: &[(u32, Order)]) {
+        let first = self.batches.len() as u32;
+        for &(id, order) in members {
+            let slot = self.leave_slot(id);
+            self.batches.push((slot, order));
+        }
+        self.ops.push(Op::FreeMany { cpu, first, len: members.len() as u32 });
+    }
+
+    /// Blocks are numbered in the order in which they come to be.
+    fn take_slot(&mut self, id: u32) -> u32 {
+        debug_assert_eq!(self.slot_of.len(), id as usize);
+        let slot = self.empty.pop().unwrap_or_else(|| {
+            self.slots += 1;
+            self.slots - 1
+        });
+        self.slot_of.push(slot);
+        slot
+    }
+
+    fn leave_slot(&mut self, id: u32) -> u32 {
+        let slot = self.slot_of[id as usize];
+        self.empty.push(slot);
+        slot
+    }
+}

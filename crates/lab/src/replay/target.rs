@@ -1,0 +1,124 @@
+//! What a replay needs of an allocator.
+
+use pagedepot::{CpuId, Mobility, Order, Pfn};
+use serde::Serialize;
+
+/// An allocator that can act as any CPU.
+pub trait ReplayTarget {
+    /// The trace's clock, in milliseconds since its first event; never goes back. For caches that
+    /// decay.
+    fn set_time(&mut self, now_ms: u64) {
+        let _ = now_ms;
+    }
+
+    /// Allocates a block on `cpu`; `None` when there is none.
+    fn alloc(&mut self, cpu: CpuId, order: Order, mobility: Mobility) -> Option<Pfn>;
+
+    /// Frees a block on `cpu`.
+    ///
+    /// # Panics
+    /// When the allocator refuses: the replay frees only what it was given.
+    fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order);
+
+    /// Frees blocks of several orders on `cpu`, by one call.
+    ///
+    /// # Panics
+    /// As [`free`](Self::free).
+    fn free_many(&mut self, cpu: CpuId, blocks: &[(Pfn, Order)]);
+
+    /// Makes two blocks of order - 1 of one that is allocated, to be freed on their own.
+    fn halve(&mut self, pfn: Pfn, order: Order);
+
+    /// What the caches did since the allocator was made.
+    fn counts(&self) -> ReplayCounts;
+
+    /// Pages cached now, by all CPUs. Asked between groups of events, outside the measured time.
+    fn cached_pages_total(&self) -> u64;
+
+    /// Where all frames are, counted one by one.
+    ///
+    /// # Errors
+    /// When the books contradict each other, or a frame is in two places.
+    fn census(&mut self) -> Result<Census, String>;
+
+    /// Takes back everything that the CPUs cache.
+    fn drain_all(&mut self);
+}
+
+/// A number of blocks and of the pages in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Volume {
+    pub blocks: u64,
+    pub pages: u64,
+}
+
+impl Volume {
+    /// Adds a block.
+    pub fn add(&mut self, order: Order) {
+        self.blocks += 1;
+        self.pages += u64::from(order.frames());
+    }
+}
+
+/// Saturating: counters that cannot be are for the balance to find.
+impl std::ops::Sub for Volume {
+    type Output = Volume;
+
+    fn sub(self, other: Volume) -> Volume {
+        Volume {
+            blocks: self.blocks.saturating_sub(other.blocks),
+            pages: self.pages.saturating_sub(other.pages),
+        }
+    }
+}
+
+impl std::ops::Add for Volume {
+    type Output = Volume;
+
+    fn add(self, other: Volume) -> Volume {
+        Volume { blocks: self.blocks + other.blocks, pages: self.pages + other.pages }
+    }
+}
+
+/// What a target did. All but the last only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReplayCounts {
+    /// Allocations and frees served by the CPU's own front.
+    pub hits: u64,
+    /// Allocations served by a full magazine of the CPU's shelf.
+    pub shelf_hits: u64,
+    /// Store to CPU: into its caches, or straight to the caller.
+    pub refilled: Volume,
+    /// CPU to store: from its caches, or straight from the caller.
+    pub spilled: Volume,
+    /// Those of `spilled` that drains took.
+    pub drained: Volume,
+    /// Those of `refilled` that went past the caches.
+    pub direct_allocated: Volume,
+    /// Those of `spilled` that went past the caches.
+    pub direct_freed: Volume,
+    /// Pages cached now, by CPU.
+    pub cached_pages: Vec<u64>,
+}
+
+impl ReplayCounts {
+    /// All counters, those of pages left out.
+    pub fn blocks(&self) -> [u64; 7] {
+        let volumes = [self.refilled, self.spilled, self.drained, self.direct_allocated, self.direct_freed];
+        let [refilled, spilled, drained, allocated, freed] = volumes.map(|volume| volume.blocks);
+        [self.hits, self.shelf_hits, refilled, spilled, drained, allocated, freed]
+    }
+}
+
+/// Where the frames of a target are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Census {
+    /// All frames given to the target.
+    pub managed: u64,
+    /// Free in the store.
+    pub free: u64,
+    /// In per-CPU caches.
+    pub cached: u64,
+    /// Taken by the allocator for its own books.
+    pub overhead: u64,
+}

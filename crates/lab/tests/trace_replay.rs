@@ -1,0 +1,357 @@
+//! Replays: of the shipped trace, of a collection of larger ones where there is one, and of small
+//! ones that have each oddity of real traces once.
+
+#[allow(dead_code, unused_imports, reason = "modules of the command, of which this test uses a part")]
+#[path = "../src/replay/mod.rs"]
+mod replay;
+#[allow(dead_code, unused_imports, reason = "modules of the command, of which this test uses a part")]
+#[path = "../src/trace/mod.rs"]
+mod trace;
+mod trace_support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use pagedepot::{Mobility, Order};
+use replay::depot::{Accounting, Machine, with_depot};
+use replay::engine::{Outcome, ReplayError, run};
+use replay::plan::Op;
+use replay::report::Report;
+use replay::target::Volume;
+use replay::verify::Verify;
+use replay::{Plan, Zoneinfos};
+use trace::{EventKind, TraceError};
+use trace_support::naive::Naive;
+
+/// The repository's `traces/`.
+fn shipped(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(name)
+}
+
+/// A larger collection of traces, if there is one: the directory in `PAGEDEPOT_TRACES`, or
+/// `shared/traces` beside the repository.
+fn collection() -> Option<PathBuf> {
+    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
+    let path = std::env::var_os("PAGEDEPOT_TRACES").map_or_else(beside, PathBuf::from);
+    path.is_dir().then_some(path)
+}
+
+fn order(n: u32) -> Order {
+    Order::new(n).unwrap()
+}
+
+fn plan(text: &str) -> Plan {
+    Plan::read(text.as_bytes(), "test").unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs a plan on the naive allocator and on ours, both watched.
+fn run_both(plan: &Plan) -> [Outcome; 2] {
+    let mut naive = Naive::new(plan.cpus.len().max(1), plan.zone_pages());
+    let naive = run(plan, &mut Verify::new(&mut naive)).unwrap_or_else(|error| panic!("naive: {error}"));
+    let machine = Machine::for_plan(plan, None);
+    let depot = with_depot(machine, Accounting::Exact, |depot| run(plan, &mut Verify::new(depot))).unwrap();
+    let depot = depot.unwrap_or_else(|error| panic!("depot: {error}"));
+    for outcome in [&naive, &depot] {
+        assert!(outcome.balance.holds() && outcome.lost_frames == 0);
+        let volume = (outcome.allocated.pages, outcome.freed.pages);
+        assert_eq!(volume.0 - volume.1, plan.work.held.pages, "held pages");
+        assert_eq!(
+            outcome.census.managed,
+            outcome.census.free + outcome.census.cached + plan.work.held.pages
+        );
+    }
+    [naive, depot]
+}
+
+/// One value of the report's rows.
+fn row(report: &Report, design: &str, metric: &str, cpu: Option<i64>) -> f64 {
+    let rows = report.rows();
+    let mut found = rows.iter().filter(|row| {
+        row.design == design
+            && row.metric == metric
+            && row.params.get("cpu").copied() == cpu
+            && row.workload == "replay"
+    });
+    let row = found.next().unwrap_or_else(|| panic!("no row {design} {metric} {cpu:?}"));
+    assert!(found.next().is_none(), "two rows {design} {metric} {cpu:?}");
+    row.samples[0]
+}
+
+/// What `zgrep -c` says about the shipped trace.
+#[test]
+fn the_shipped_trace() {
+    let path = shipped("build.perf.txt.zst");
+    let plan = Plan::load(&path).unwrap();
+    let counts = |kind| plan.trace.counts.get(kind);
+    assert_eq!(plan.trace.lines, 125_000);
+    assert_eq!(counts(EventKind::PageAlloc), 46_810);
+    assert_eq!(counts(EventKind::PageFree), 19_092);
+    assert_eq!(counts(EventKind::PageFreeBatched), 17_497);
+    assert_eq!(counts(EventKind::ZoneLocked), 38_910);
+    assert_eq!(counts(EventKind::PcpuDrain), 2_688);
+    assert_eq!(counts(EventKind::AllocVmapArea), 3);
+    assert_eq!(plan.trace.counts.total(), 125_000);
+    assert_eq!(plan.cpus, [0, 1]);
+
+    let zoneinfos = Zoneinfos::beside(&path).unwrap();
+    let mut progress = Vec::new();
+    let report = replay::replay(&plan, &zoneinfos, 2, |done| progress.push(done)).unwrap();
+    assert_eq!(progress, [1, 2, 3]);
+    assert_eq!(row(&report, "depot", "allocs", None), 46_810.0);
+    assert_eq!(row(&report, "depot", "frees", None) + row(&report, "depot", "unknown_frees", None), 19_092.0);
+    assert_eq!(row(&report, "depot", "lost_frames", None), 0.0);
+    assert_eq!(row(&report, "kernel", "allocs", None), 46_810.0);
+    assert_eq!(row(&report, "kernel", "refilled_blocks", None), 38_910.0);
+    assert_eq!(row(&report, "kernel", "spilled_blocks", None), 2_688.0);
+    assert_eq!(report.event_ns.len(), 2);
+    let cached: f64 = [0, 1].map(|cpu| row(&report, "depot", "cached_pages", Some(cpu))).iter().sum();
+    assert_eq!(cached, report.outcome.balance.after as f64);
+    assert_eq!(report.outcome.census.managed, 1_114_112, "as zoneinfo says");
+}
+
+/// Counts of a trace by a plain search for the events' names.
+fn count_lines(path: &Path) -> BTreeMap<&'static str, u64> {
+    let mut counts = BTreeMap::new();
+    let file = std::fs::read(path).unwrap();
+    let mut text = String::new();
+    let mut decoder = ruzstd::decoding::StreamingDecoder::new(&file[..]).unwrap();
+    std::io::Read::read_to_string(&mut decoder, &mut text).unwrap();
+    for kind in EventKind::ALL {
+        let name = format!(":{}: ", kind.name());
+        counts.insert(kind.name(), text.lines().filter(|line| line.contains(&name)).count() as u64);
+    }
+    counts
+}
+
+#[test]
+fn larger_traces_balance() {
+    let Some(directory) = collection() else {
+        println!("no collection of traces: set PAGEDEPOT_TRACES to a directory of *.perf.txt.zst");
+        return;
+    };
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    for path in files.filter(|path| path.to_string_lossy().ends_with(".perf.txt.zst")) {
+        let plan = Plan::load(&path).unwrap();
+        for (name, count) in count_lines(&path) {
+            assert_eq!(
+                plan.trace.counts.get(EventKind::from_name(name).unwrap()),
+                count,
+                "{name} in {path:?}"
+            );
+        }
+        assert_eq!(plan.trace.counts.total(), plan.trace.lines, "every line is an event in {path:?}");
+        let zoneinfos = Zoneinfos::beside(&path).unwrap();
+        assert!(zoneinfos.before.is_some() && zoneinfos.after.is_some(), "{path:?}");
+        let report =
+            replay::replay(&plan, &zoneinfos, 1, |_| ()).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        let frees = row(&report, "depot", "frees", None) + row(&report, "depot", "unknown_frees", None);
+        assert_eq!(frees, row(&report, "kernel", "frees", None), "{path:?}");
+        assert!(row(&report, "kernel", "cached_pages", Some(0)) > 0.0, "{path:?}");
+    }
+}
+
+/// A line of `perf script` for CPU `cpu` at `ms` milliseconds.
+fn line(cpu: u32, ms: u32, fields: &str) -> String {
+    format!("task 7 [{cpu:03}] {}.{:03}: kmem:{fields}\n", ms / 1000, ms % 1000)
+}
+
+fn alloc(cpu: u32, pfn: u32, order: u32) -> String {
+    line(cpu, 0, &format!("mm_page_alloc: page=0x1 pfn={pfn:#x} order={order} migratetype=1 gfp_flags=X"))
+}
+
+fn free(cpu: u32, pfn: u32, order: u32) -> String {
+    line(cpu, 0, &format!("mm_page_free: page=0x1 pfn={pfn:#x} order={order}"))
+}
+
+fn batched(cpu: u32, pfn: u32) -> String {
+    line(cpu, 0, &format!("mm_page_free_batched: page=0x1 pfn={pfn:#x} order=0"))
+}
+
+#[test]
+fn unknown_frees_and_failed_allocations_are_counted_only() {
+    let plan = plan(&[free(0, 5, 0), alloc(0, 0, 3), alloc(0, 5, 0), free(0, 5, 0), free(0, 5, 0)].concat());
+    assert_eq!((plan.work.unknown_frees, plan.work.failed_allocs, plan.work.missed_frees), (2, 1, 0));
+    assert_eq!((plan.work.allocs.blocks(), plan.work.frees.blocks(), plan.ops.len()), (1, 1, 2));
+    run_both(&plan);
+}
+
+#[test]
+fn migratetypes_become_mobilities() {
+    let kinds = [
+        Mobility::Unmovable,
+        Mobility::Movable,
+        Mobility::Reclaimable,
+        Mobility::Unmovable,
+        Mobility::Movable,
+    ];
+    for (migratetype, mobility) in kinds.into_iter().enumerate() {
+        let fields = format!("mm_page_alloc: page=0x1 pfn=0x8 order=2 migratetype={migratetype} gfp_flags=X");
+        let plan = plan(&line(0, 0, &fields));
+        assert_eq!(plan.ops, [Op::Alloc { cpu: 0, order: order(2), mobility, slot: 0 }]);
+        assert_eq!(plan.work.allocs.0[2][mobility.index()], 1);
+    }
+}
+
+#[test]
+fn cpus_are_counted_and_keep_their_numbers() {
+    let plan = plan(&[alloc(200, 1, 0), alloc(3, 2, 0), free(8000, 1, 0)].concat());
+    assert_eq!(plan.cpus, [3, 200, 8000]);
+    assert_eq!(plan.work.remote_frees, 1);
+    assert_eq!(plan.ops[2], Op::Free { cpu: 2, order: order(0), slot: 0 });
+    let report = replay::replay(&plan, &Zoneinfos::default(), 1, |_| ()).unwrap();
+    row(&report, "depot", "cached_pages", Some(8000));
+    assert_eq!(report.rows()[0].cpus, 3);
+}
+
+#[test]
+fn a_batch_is_freed_once_and_by_one_call() {
+    let allocs: String = (1..=6).map(|pfn| alloc(0, pfn, 0)).collect();
+    // Frees of two batches, one single in between, one on another CPU, and an unknown one.
+    let frees = [
+        free(0, 1, 0),
+        free(0, 2, 0),
+        free(1, 3, 0),
+        free(0, 99, 0),
+        batched(0, 1),
+        batched(0, 99),
+        batched(0, 2),
+        free(0, 4, 0),
+        free(0, 5, 0),
+        free(0, 6, 0),
+        batched(0, 6),
+        batched(0, 5),
+    ];
+    let plan = plan(&(allocs + &frees.concat()));
+    assert_eq!((plan.work.batches, plan.work.batched_frees, plan.work.frees.blocks()), (2, 4, 6));
+    assert_eq!(plan.work.unknown_frees, 1);
+    let frees: Vec<Op> = plan.ops[6..].to_vec();
+    assert_eq!(
+        frees,
+        [
+            Op::FreeMany { cpu: 0, first: 0, len: 2 },
+            Op::Free { cpu: 1, order: order(0), slot: 2 },
+            Op::Free { cpu: 0, order: order(0), slot: 3 },
+            Op::FreeMany { cpu: 0, first: 2, len: 2 },
+        ]
+    );
+    assert_eq!(plan.batch(0, 2), [(0, order(0)), (1, order(0))]);
+    let [_, depot] = run_both(&plan);
+    assert_eq!((depot.events, depot.freed), (12, Volume { blocks: 6, pages: 6 }));
+}
+
+#[test]
+fn a_block_freed_in_parts_is_split() {
+    // As `split_page` leaves it: single frames; then as the kernel frees tails: 1, 2 and 4 frames.
+    let singles = (8..16).map(|pfn| free(0, pfn, 0)).collect::<String>();
+    let plan_a = plan(&(alloc(0, 8, 3) + &singles));
+    assert_eq!((plan_a.work.split_frees, plan_a.work.frees.blocks(), plan_a.work.held.pages), (4, 8, 0));
+    run_both(&plan_a);
+    let tails = [free(0, 12, 2), free(0, 10, 1), free(0, 9, 0)].concat();
+    let plan_b = plan(&(alloc(0, 8, 3) + &tails));
+    assert_eq!(plan_b.work.held, Volume { blocks: 1, pages: 1 });
+    run_both(&plan_b);
+}
+
+#[test]
+fn a_block_freed_larger_than_held_frees_what_is_held() {
+    let plan =
+        plan(&[alloc(0, 8, 0), alloc(0, 10, 1), free(0, 8, 2), free(0, 8, 0), free(0, 10, 1)].concat());
+    assert_eq!((plan.work.larger_frees, plan.work.unknown_frees, plan.work.held.pages), (1, 2, 0));
+    let [_, depot] = run_both(&plan);
+    assert_eq!(depot.freed, Volume { blocks: 2, pages: 3 });
+}
+
+#[test]
+fn a_block_allocated_over_held_ones_shows_missed_frees() {
+    let plan =
+        plan(&[alloc(0, 8, 0), alloc(0, 9, 0), alloc(1, 8, 3), alloc(1, 12, 1), free(0, 12, 1)].concat());
+    assert_eq!((plan.work.missed_frees, plan.work.frees.blocks(), plan.work.held.pages), (3, 1, 0));
+    run_both(&plan);
+}
+
+#[test]
+fn what_cannot_be_is_counted_and_left_out() {
+    let far = "mm_page_alloc: page=0x1 pfn=0xfffffffffffffff0 order=0 migratetype=1 gfp_flags=X";
+    let plan =
+        plan(&[alloc(0, 8, 11), alloc(0, 9, 1), free(0, 1, 3), line(0, 0, far), alloc(0, 1, 0)].concat());
+    assert_eq!((plan.work.implausible, plan.ops.len()), (4, 1));
+}
+
+#[test]
+fn the_clock_goes_on_and_never_back() {
+    let alloc = |ms, pfn| {
+        line(0, ms, &format!("mm_page_alloc: page=0x1 pfn={pfn} order=0 migratetype=0 gfp_flags=X"))
+    };
+    let plan = plan(&[alloc(5000, 1), alloc(5007, 2), alloc(4000, 3), alloc(9000, 4)].concat());
+    let clocks: Vec<_> = plan.ops.iter().filter(|op| matches!(op, Op::Clock { .. })).collect();
+    assert_eq!(clocks, [&Op::Clock { ms: 7 }, &Op::Clock { ms: 4000 }]);
+    assert_eq!(plan.trace.out_of_order, 1);
+    run_both(&plan);
+}
+
+#[test]
+fn orders_that_no_cache_keeps_go_past_it() {
+    let blocks: Vec<_> = (0..=10).map(|order| alloc(0, 1024 * (order + 1), order)).collect();
+    let frees: Vec<_> = (0..=10).map(|order| free(1, 1024 * (order + 1), order)).collect();
+    let [_, depot] = run_both(&plan(&(blocks.concat() + &frees.concat())));
+    // 4 to 8 and 10.
+    let direct = Volume { blocks: 6, pages: 16 + 32 + 64 + 128 + 256 + 1024 };
+    assert_eq!((depot.counts.direct_allocated, depot.counts.direct_freed), (direct, direct));
+}
+
+#[test]
+fn traces_without_page_events_have_nothing_to_replay() {
+    let text = "a 1 [000] 1.0: vmalloc:purge_vmap_area_lazy: start=0x1 end=0x2 num_purged=3\n";
+    let error = Plan::read(text.as_bytes(), "maps.txt").unwrap_err();
+    assert!(matches!(error, TraceError::NoPageEvent { .. }));
+    assert!(error.to_string().starts_with("maps.txt holds no mm_page_alloc"), "{error}");
+}
+
+/// The checks themselves are checked: an allocator that loses blocks does not pass.
+#[test]
+fn lost_frames_are_found() {
+    let pairs: String = (1..=40).map(|pfn| alloc(0, pfn, 0) + &free(0, pfn, 0)).collect();
+    let plan = plan(&pairs);
+    let mut naive = Naive::new(1, 1 << 16);
+    naive.leak_every = 10;
+    match run(&plan, &mut naive) {
+        Err(ReplayError::LostFrames { lost: 4, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn too_few_pages_are_an_error() {
+    let allocs: String = (1..=100).map(|pfn| alloc(0, pfn, 0)).collect();
+    let error = run(&plan(&allocs), &mut Naive::new(1, 64)).unwrap_err();
+    assert!(error.to_string().contains("give the replay more pages"), "{error}");
+}
+
+#[test]
+fn the_report_says_it_all() {
+    let text = [
+        alloc(0, 8, 3),
+        free(1, 8, 3),
+        free(0, 77, 0),
+        line(0, 1, "mm_page_pcpu_drain: page=0x1 pfn=0x1 order=2 migratetype=1"),
+        "task 7 [000] 1.0: sched:sched_switch: x\n".to_owned(),
+        "task 7 [000] 1.0: kmem:mm_page_free: pfn=\n".to_owned(),
+    ]
+    .concat();
+    let report = replay::replay(&plan(&text), &Zoneinfos::default(), 1, |_| ()).unwrap();
+    let text = report.to_string();
+    for part in [
+        "skipped 1 lines of unknown events, first [line 5: task 7 [000] 1.0: sched:sched_switch: x]",
+        "skipped 1 lines unfinished, first [line 6: ",
+        "1 unknown frees",
+        "0 lost",
+        "1 on another CPU than the allocation",
+        "time per event",
+        " before + ",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert_eq!(row(&report, "kernel", "spilled_blocks", None), 1.0);
+    assert!(serde_json::to_string(&report).unwrap().contains("\"unknown_frees\":1"));
+    assert!(serde_json::to_string(&report.rows()).unwrap().contains("\"metric\":\"event_ns\""));
+}

@@ -1,0 +1,3 @@
+//! What the trace tests share.
+
+pub mod naive;
