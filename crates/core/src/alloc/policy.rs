@@ -24,18 +24,19 @@ impl<C: Cpus> Allocator<'_, C> {
         books.charged_pages.load(Ordering::Relaxed) > books.accounts.high_pages.load(Ordering::Relaxed)
     }
 
-    /// Raises `high` by a batch, or by `pages` where that is more, if it adapts and the zone is
-    /// above its high watermark.
+    /// Raises `high` by a batch or more, so that `pages` more fit under it, if it adapts, the zone is
+    /// above its high watermark, and `high_max` allows as many.
     pub(super) fn raise_high(&self, cpu: CpuId, zone: ZoneId, pages: u64) -> bool {
         let limits = self.zone(zone).limits();
-        let high = &self.cpu_zone(cpu, zone).accounts.high_pages;
-        let now = high.load(Ordering::Relaxed);
+        let books = self.cpu_zone(cpu, zone);
+        let high = &books.accounts.high_pages;
         let room = self.zone(zone).free_estimate() > self.zone(zone).watermarks().high as i64;
-        if !limits.adapts() || !room || now >= limits.high_max as i64 {
+        let needed = books.charged_pages.load(Ordering::Relaxed) + pages as i64;
+        if !limits.adapts() || !room || needed > limits.high_max as i64 {
             return false;
         }
-        let step = limits.batch.max(pages) as i64;
-        high.store((now + step).min(limits.high_max as i64), Ordering::Relaxed);
+        let raised = (high.load(Ordering::Relaxed) + limits.batch as i64).max(needed);
+        high.store(raised.min(limits.high_max as i64), Ordering::Relaxed);
         true
     }
 

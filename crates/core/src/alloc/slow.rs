@@ -409,9 +409,8 @@ impl<C: Cpus> Allocator<'_, C> {
     fn shelve(&self, front: Front, full: MagazineIndex) {
         let Front { here, zone, class, mobility } = front;
         let books = self.cpu_zone(here.cpu, zone);
-        if self.above_high(here.cpu, zone)
-            && !self.raise_high(here.cpu, zone, u64::from(class.magazine_frames()))
-        {
+        // The magazine is charged already: no more is needed than what there is.
+        if self.above_high(here.cpu, zone) && !self.raise_high(here.cpu, zone, 0) {
             self.spill(front, full, class.rounds());
             self.empty_coldest_front(front);
             return;
