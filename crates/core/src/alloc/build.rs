@@ -80,7 +80,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// Bytes that [`add_memory`](Self::add_memory) needs for this range.
     pub fn section_bytes(&self, range: FrameRange) -> usize {
-        (range.sections().len() * self.layout.section_bytes).saturating_add(127)
+        (range.sections().len() * self.layout.section_bytes).saturating_add(layout::ALIGN - 1)
     }
 
     /// Adds free frames to a zone while everybody goes on, with their books in `memory`.

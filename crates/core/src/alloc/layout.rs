@@ -12,8 +12,11 @@ use crate::prim::{AtomicU8, AtomicUsize};
 use crate::store::section::{SECTION_FRAMES, SECTION_HUGES, Section};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
-/// Alignment of the whole: two cache lines, which prefetchers treat as one.
-const ALIGN: usize = 128;
+/// Alignment of the whole and of its parts: two cache lines, which prefetchers treat as one, and a
+/// magazine's size, so that those in a carved page lie a whole number of magazines behind the first.
+pub const ALIGN: usize = 256;
+#[cfg(not(loom))]
+const _: () = assert!(ALIGN.is_multiple_of(size_of::<Magazine>()));
 /// Bytes per frame of the record of which CPU got it.
 pub const OWNER_BYTES: usize = 2;
 
