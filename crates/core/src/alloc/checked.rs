@@ -60,12 +60,22 @@ impl<C: Cpus> Allocator<'_, C> {
 
     #[inline(never)]
     pub(super) fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if let Some(state) = self.state(pfn) {
-            let allocated = ALLOCATED | order.get() as u8;
-            state
-                .compare_exchange(allocated, 0, Ordering::Relaxed, Ordering::Relaxed)
-                .map_err(|_| FreeError::NotAllocated)?;
-        }
+        self.end_state(pfn, order)?;
+        self.note_remote(pfn);
+        Ok(())
+    }
+
+    fn end_state(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        let Some(state) = self.state(pfn) else { return Ok(()) };
+        let allocated = ALLOCATED | order.get() as u8;
+        state
+            .compare_exchange(allocated, 0, Ordering::Relaxed, Ordering::Relaxed)
+            .map(drop)
+            .map_err(|_| FreeError::NotAllocated)
+    }
+
+    /// Counts the block if another CPU got it.
+    fn note_remote(&self, pfn: Pfn) {
         if let (Some(owner), Some(here)) = (self.owner(pfn), self.here()) {
             let got = u16::from_le_bytes(owner.map(|byte| byte.load(Ordering::Relaxed)));
             if got != here.cpu.get() as u16
@@ -74,7 +84,6 @@ impl<C: Cpus> Allocator<'_, C> {
                 count(&self.cpu_zone(here.cpu, tag.zone()).counters.remote_frees, 1);
             }
         }
-        Ok(())
     }
 
     pub(super) fn note_carved(&self, pfn: Pfn) {
@@ -131,7 +140,7 @@ impl<C: Cpus> Allocator<'_, C> {
             return Ok(());
         }
         for i in 0..frames {
-            if let Err(error) = self.note_free(start.add(i), Order::BASE) {
+            if let Err(error) = self.end_state(start.add(i), Order::BASE) {
                 for undo in 0..i {
                     if let Some(state) = self.state(start.add(undo)) {
                         state.store(ALLOCATED, Ordering::Relaxed);
@@ -140,6 +149,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 return Err(error);
             }
         }
+        (0..frames).for_each(|i| self.note_remote(start.add(i)));
         Ok(())
     }
 }
