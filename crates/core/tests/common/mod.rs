@@ -2,28 +2,74 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use pagedepot::cpus::{Context, FenceError, Guard, Here, Pinned, Processor};
-use pagedepot::{Allocator, Config, CpuId};
+use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Order, Pfn, Watermarks, ZoneConfig};
 
-/// One thread that pretends to be any CPU, in any context.
+pub mod rng;
+
+/// One thread that pretends to be any CPU, in any context, at any time.
+#[derive(Default)]
 pub struct Anywhere {
     cpu: AtomicU32,
     interrupt: AtomicBool,
+    nowhere: AtomicBool,
+    now_ms: AtomicU64,
+    /// CPUs to spare, a bit each.
+    spared: AtomicU64,
+    /// CPUs known to be quiescent, a bit each.
+    quiescent: AtomicU64,
+    /// Fences asked for.
+    fences: AtomicU64,
+    refuses_fences: AtomicBool,
 }
 
 impl Anywhere {
     pub fn new() -> Self {
-        Anywhere { cpu: AtomicU32::new(0), interrupt: AtomicBool::new(false) }
+        Self::default()
     }
 
     pub fn run_on(&self, cpu: u32) {
         self.cpu.store(cpu, Ordering::Relaxed);
     }
 
+    pub fn cpu(&self) -> u32 {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
     pub fn set_interrupt(&self, interrupt: bool) {
         self.interrupt.store(interrupt, Ordering::Relaxed);
+    }
+
+    /// From now on the code runs where no guard is to be had: a nested interrupt.
+    pub fn set_nowhere(&self, nowhere: bool) {
+        self.nowhere.store(nowhere, Ordering::Relaxed);
+    }
+
+    pub fn is_nowhere(&self) -> bool {
+        self.nowhere.load(Ordering::Relaxed)
+    }
+
+    pub fn set_now_ms(&self, now_ms: u64) {
+        self.now_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub fn spare(&self, cpus: u64) {
+        self.spared.store(cpus, Ordering::Relaxed);
+    }
+
+    pub fn set_quiescent(&self, cpus: u64) {
+        self.quiescent.store(cpus, Ordering::Relaxed);
+    }
+
+    pub fn refuse_fences(&self, refuse: bool) {
+        self.refuses_fences.store(refuse, Ordering::Relaxed);
+    }
+
+    pub fn fences(&self) -> u64 {
+        self.fences.load(Ordering::Relaxed)
     }
 }
 
@@ -42,11 +88,24 @@ unsafe impl Processor for Anywhere {
 
     fn pin(&self) -> Option<AnywhereGuard> {
         let context = if self.interrupt.load(Ordering::Relaxed) { Context::Interrupt } else { Context::Task };
-        Some(AnywhereGuard(Here { cpu: CpuId::new(self.cpu.load(Ordering::Relaxed)), context }))
+        (!self.is_nowhere()).then(|| AnywhereGuard(Here { cpu: CpuId::new(self.cpu()), context }))
     }
 
     fn fence(&self, _cpu: CpuId) -> Result<(), FenceError> {
-        Ok(())
+        self.fences.fetch_add(1, Ordering::Relaxed);
+        if self.refuses_fences.load(Ordering::Relaxed) { Err(FenceError::Refused) } else { Ok(()) }
+    }
+
+    fn is_quiescent(&self, cpu: CpuId) -> bool {
+        self.quiescent.load(Ordering::Relaxed) >> cpu.get() & 1 == 1
+    }
+
+    fn is_spared(&self, cpu: CpuId) -> bool {
+        self.spared.load(Ordering::Relaxed) >> cpu.get() & 1 == 1
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms.load(Ordering::Relaxed)
     }
 }
 
@@ -60,4 +119,28 @@ pub fn books(config: &Config<'_>) -> Vec<MaybeUninit<u8>> {
 /// An allocator for one thread that pretends.
 pub fn single<'m>(config: &Config<'_>, memory: &'m mut [MaybeUninit<u8>]) -> Single<'m> {
     Allocator::new(config, memory, Pinned(Anywhere::new())).unwrap()
+}
+
+/// `frames` frames from `start`.
+pub const fn range(start: u32, frames: u32) -> FrameRange {
+    FrameRange::new(Pfn::new(start), frames)
+}
+
+/// A zone of level 2 on node 0 that holds nothing back.
+pub fn open_zone<'c>(name: &'c str, ranges: &'c [FrameRange]) -> ZoneConfig<'c> {
+    ZoneConfig { name, node: NodeId::new(0), level: 2, ranges, watermarks: Some(Watermarks::default()) }
+}
+
+pub fn order(n: u32) -> Order {
+    Order::new(n).unwrap()
+}
+
+/// How long a soak lasts: `PAGEDEPOT_SOAK_SECONDS`, or what a run of all tests can afford.
+pub fn soak(short: Duration) -> Duration {
+    match std::env::var("PAGEDEPOT_SOAK_SECONDS") {
+        Ok(seconds) => Duration::from_secs(
+            seconds.parse().expect("PAGEDEPOT_SOAK_SECONDS is a whole number of seconds, as in 600"),
+        ),
+        Err(_) => short,
+    }
 }

@@ -1,0 +1,201 @@
+//! The model: maps of what is managed, held and owned, searched linearly. It knows the rules and
+//! none of the machinery.
+
+use std::collections::{BTreeMap, HashMap};
+
+use pagedepot::{FrameRange, NodeId, Order, Pfn};
+
+use crate::op::Wish;
+use crate::world::World;
+
+/// Why a held stretch of frames was allocated, which says how it may be freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Block(Order),
+    /// Contiguous frames: freed whole, in parts, or one by one.
+    Range,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    pub frames: u32,
+    pub shape: Shape,
+}
+
+pub struct Zone {
+    pub node: NodeId,
+    pub level: u8,
+    pub ranges: Vec<FrameRange>,
+    /// Pages that callers hold.
+    pub held_pages: u64,
+    /// Frees on another CPU than the one that got the block, if anybody keeps count.
+    pub remote_frees: u64,
+}
+
+impl Zone {
+    pub fn managed(&self) -> u64 {
+        self.ranges.iter().map(|range| u64::from(range.frames)).sum()
+    }
+
+    pub fn has(&self, start: u32, frames: u32) -> bool {
+        let mut at = u64::from(start);
+        let end = at + u64::from(frames);
+        // Ranges may be neighbours: hop from one to the next.
+        while at < end {
+            match self.ranges.iter().find(|r| u64::from(r.start.get()) <= at && at < r.end()) {
+                Some(range) => at = range.end(),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Places in this zone for `frames` frames, the first a multiple of `align`.
+    pub fn places(&self, frames: u32, align: u32) -> impl Iterator<Item = u32> {
+        self.ranges
+            .iter()
+            .flat_map(move |range| {
+                let first = range.start.get().next_multiple_of(align);
+                (u64::from(first)..range.end()).step_by(align as usize)
+            })
+            .map(|at| at as u32)
+            .filter(move |&at| self.has(at, frames))
+    }
+}
+
+pub struct Naive {
+    pub zones: Vec<Zone>,
+    pub held: BTreeMap<u32, Held>,
+    /// The CPU that last got each frame, kept across frees as the real one keeps it.
+    owners: HashMap<u32, u16>,
+    cpu_nodes: Vec<NodeId>,
+}
+
+/// Where a request runs, as the model sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    pub cpu: u32,
+    pub is_nowhere: bool,
+}
+
+impl Naive {
+    pub fn new(world: &World) -> Self {
+        let zone = |plan: &crate::world::ZonePlan| Zone {
+            node: NodeId::new(plan.node),
+            level: plan.level,
+            ranges: plan.ranges.iter().copied().filter(|range| range.frames > 0).collect(),
+            held_pages: 0,
+            remote_frees: 0,
+        };
+        Naive {
+            zones: world.zones.iter().map(zone).collect(),
+            held: BTreeMap::new(),
+            owners: HashMap::new(),
+            cpu_nodes: world.cpu_nodes.clone(),
+        }
+    }
+
+    fn has_books(&self, at: At) -> bool {
+        !at.is_nowhere && (at.cpu as usize) < self.cpu_nodes.len()
+    }
+
+    pub fn node(&self, at: At) -> NodeId {
+        if self.has_books(at) { self.cpu_nodes[at.cpu as usize] } else { NodeId::new(0) }
+    }
+
+    /// The zones that a request may use, by place.
+    pub fn eligible(&self, at: At, wish: Wish) -> Vec<usize> {
+        let node = self.node(at);
+        let fits = |zone: &Zone| {
+            wish.level.is_none_or(|level| level > 14 || zone.level <= level)
+                && (!wish.this_node || zone.node == node)
+        };
+        (0..self.zones.len()).filter(|&i| fits(&self.zones[i])).collect()
+    }
+
+    /// The zone all of whose frames these are.
+    pub fn zone_of(&self, start: u32, frames: u32) -> Option<usize> {
+        self.zones.iter().position(|zone| zone.has(start, frames))
+    }
+
+    /// The held stretch that has one of these frames.
+    pub fn overlap(&self, start: u32, frames: u32) -> Option<(u32, Held)> {
+        let end = u64::from(start) + u64::from(frames);
+        let below = self.held.range(..=start).next_back().map(|(&at, &held)| (at, held));
+        let below = below.filter(|(at, held)| u64::from(*at) + u64::from(held.frames) > u64::from(start));
+        let above = || self.held.range(start..).next().map(|(&at, &held)| (at, held));
+        below.or_else(|| above().filter(|(at, _)| u64::from(*at) < end))
+    }
+
+    /// A block or range that a caller was given. Panics when it cannot have been free.
+    pub fn allocate(&mut self, start: u32, held: Held, at: At) -> usize {
+        let zone = self.zone_of(start, held.frames);
+        let zone = zone.unwrap_or_else(|| panic!("{start:#x} + {} is not memory of one zone", held.frames));
+        if let Some((other, other_held)) = self.overlap(start, held.frames) {
+            panic!("{start:#x} {held:?} was handed out while {other:#x} {other_held:?} is held");
+        }
+        self.held.insert(start, held);
+        self.zones[zone].held_pages += u64::from(held.frames);
+        if !at.is_nowhere {
+            let noted = if held.shape == Shape::Range { held.frames } else { 1 };
+            self.owners.extend((start..start + noted).map(|frame| (frame, at.cpu as u16)));
+        }
+        zone
+    }
+
+    /// The opposite. Returns what was held and its zone.
+    pub fn free(&mut self, start: u32, at: At) -> (Held, usize) {
+        let held = self.held.remove(&start).expect("the run frees what it holds");
+        let zone = self.zone_of(start, held.frames).expect("held frames are of a zone");
+        self.zones[zone].held_pages -= u64::from(held.frames);
+        if self.has_books(at) {
+            let noted = if held.shape == Shape::Range { held.frames } else { 1 };
+            let remote = (start..start + noted)
+                .filter(|frame| self.owners.get(frame).copied().unwrap_or(0) != at.cpu as u16)
+                .count();
+            self.zones[zone].remote_frees += remote as u64;
+        }
+        (held, zone)
+    }
+
+    /// Replaces a held stretch by parts of `frames` each.
+    pub fn split(&mut self, start: u32, frames: u32, shape: Shape) {
+        let whole = self.held.remove(&start).expect("the run splits what it holds");
+        let owner = self.owners.get(&start).copied().unwrap_or(0);
+        for at in (start..start + whole.frames).step_by(frames as usize) {
+            self.held.insert(at, Held { frames, shape });
+            // Frames of ranges have owners of their own.
+            if whole.shape != Shape::Range {
+                self.owners.insert(at, owner);
+            }
+        }
+    }
+
+    /// Cuts a range in two at `start + frames`.
+    pub fn cut(&mut self, start: u32, frames: u32) {
+        let whole = self.held.remove(&start).expect("the run cuts what it holds");
+        assert!(whole.shape == Shape::Range && frames < whole.frames && frames > 0);
+        self.held.insert(start, Held { frames, ..whole });
+        self.held.insert(start + frames, Held { frames: whole.frames - frames, ..whole });
+    }
+
+    /// Up to `count` starts of held stretches, from somewhere and some apart.
+    pub fn pick(&self, from: u16, stride: u8, count: u16) -> Vec<u32> {
+        let starts: Vec<u32> = self.held.keys().copied().collect();
+        if starts.is_empty() {
+            return starts;
+        }
+        let (from, stride) = (usize::from(from) % starts.len(), usize::from(stride) % starts.len() + 1);
+        (0..usize::from(count).min(starts.len().div_ceil(stride)))
+            .map(|i| starts[(from + i * stride) % starts.len()])
+            .collect()
+    }
+
+    pub fn order_block(order: Order) -> Held {
+        Held { frames: order.frames(), shape: Shape::Block(order) }
+    }
+
+    pub fn is_held(&self, pfn: Pfn) -> bool {
+        self.overlap(pfn.get(), 1).is_some()
+    }
+}
