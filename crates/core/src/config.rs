@@ -197,6 +197,11 @@ impl<'c> Config<'c> {
         (0..self.sections_max()).filter(|&number| self.has_section(number))
     }
 
+    /// Whether frames have bytes of their own that every allocation and free touches.
+    pub(crate) fn takes_notes(&self) -> bool {
+        self.checked || self.track_owner
+    }
+
     pub(crate) fn node_of(&self, cpu: u32) -> NodeId {
         self.cpu_nodes.get(cpu as usize).copied().unwrap_or(NodeId::new(0))
     }
@@ -217,7 +222,7 @@ impl<'c> Config<'c> {
                 return Err(ConfigError::Level { zone: i, level: zone.level });
             }
             for range in zone.ranges {
-                if range.end() > 1 << 32 {
+                if range.end() >= 1 << 32 {
                     return Err(ConfigError::RangeTooHigh { zone: i, range: *range });
                 }
             }
@@ -267,7 +272,7 @@ pub enum ConfigError {
         /// Its level.
         level: u8,
     },
-    /// A range beyond 2^32 frames.
+    /// A range that ends at frame 2^32 or beyond.
     RangeTooHigh {
         /// The zone, by its place.
         zone: usize,
@@ -316,7 +321,7 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::RangeTooHigh { zone, range } => write!(
                 f,
-                "zone {zone}: {} frames from {} end beyond frame 2^32: use a larger page size",
+                "zone {zone}: {} frames from {} do not end below frame 2^32: use a larger page size",
                 range.frames, range.start
             ),
             ConfigError::Overlap { zone, other, at } => write!(

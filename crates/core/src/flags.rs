@@ -74,6 +74,12 @@ impl Flags {
         self.0 & ZEROED != 0
     }
 
+    /// Whether nothing is asked for that takes more than a pop: no zeroing, and any node will do.
+    #[inline]
+    pub(crate) const fn is_plain(self) -> bool {
+        self.0 & (ZEROED | THIS_NODE) == 0
+    }
+
     pub(crate) const fn is_atomic(self) -> bool {
         self.0 & ATOMIC != 0
     }

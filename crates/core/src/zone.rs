@@ -1,7 +1,7 @@
 //! Zones: frames that serve the same requests on one NUMA node, with watermarks and a policy for
 //! how many of them a CPU may cache.
 
-use crate::cache::cpu_zone::{CpuZone, Flux};
+use crate::cache::cpu_zone::{Counters, CpuZone, Flux};
 use crate::config::{HighPolicy, PageSize, ZoneConfig};
 use crate::frame::NodeId;
 use crate::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -97,9 +97,8 @@ pub struct Zone {
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU of ours.
     pub flux: Flux,
-    /// Frees and allocations by them.
-    pub direct: [AtomicU64; 2],
-    pub failures: AtomicU64,
+    /// What callers on no CPU of ours did.
+    pub counters: Counters,
 }
 
 /// Changes of the free count that a CPU keeps to itself.
@@ -121,8 +120,7 @@ impl Zone {
             reclaiming: AtomicBool::new(false),
             below_low: AtomicBool::new(false),
             flux: Flux::new(),
-            direct: core::array::from_fn(|_| AtomicU64::new(0)),
-            failures: AtomicU64::new(0),
+            counters: Counters::new(),
         }
     }
 

@@ -39,6 +39,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let base = layout::aligned(memory, layout.end)?;
         // Magazines and sections are found again by address.
         base.as_ptr().expose_provenance();
+        let takes_notes = config.takes_notes();
         let build = Build { config, layout, base };
         // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
         // the layout's parts do not overlap.
@@ -59,8 +60,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             linear_map: config.linear_map,
             checked: config.checked,
             track_owner: config.track_owner,
-            takes_notes: config.checked || config.track_owner,
-            single_zone_level: if let [zone] = config.zones { zone.level } else { u8::MAX },
+            takes_notes,
+            simple_level: match config.zones {
+                [zone] if !takes_notes => zone.level,
+                _ => u8::MAX,
+            },
             on_misuse: config.on_misuse.unwrap_or(panic_on_misuse),
             tickets: Tickets::new(),
             fresh_magazines: AtomicU32::new(0),
@@ -99,7 +103,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         }
         let sections = range.sections();
         let taken = sections.clone().any(|number| self.store.section(number).is_some());
-        if range.frames == 0 || range.end() > 1 << 32 || sections.end > self.store.sections_max() || taken {
+        if range.frames == 0 || range.end() >= 1 << 32 || sections.end > self.store.sections_max() || taken {
             return Err(ConfigError::NotAddable { range });
         }
         let base = layout::aligned(memory, sections.len() * self.layout.section_bytes)?;
@@ -257,7 +261,11 @@ impl Build<'_, '_> {
         unsafe {
             (0..sections).for_each(|i| table.add(i).write(AtomicUsize::new(0)));
             (0..huges).for_each(|i| tags.add(i).write(AtomicU8::new(Tag::ABSENT.0)));
-            Store::new(core::slice::from_raw_parts(table, sections), core::slice::from_raw_parts(tags, huges))
+            Store::new(
+                core::slice::from_raw_parts(table, sections),
+                core::slice::from_raw_parts(tags, huges),
+                !self.config.takes_notes(),
+            )
         }
     }
 

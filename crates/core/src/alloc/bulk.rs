@@ -1,8 +1,6 @@
 //! Many blocks at once.
 
 use super::Allocator;
-use crate::cache::WordOffset;
-use crate::cache::cpu_zone::count;
 use crate::cache::magazine::Class;
 use crate::cpus::Cpus;
 use crate::error::{AllocError, FreeError};
@@ -44,6 +42,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// As [`alloc`](Self::alloc), when not even one block was to be had.
     pub fn alloc_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
+        self.cpus.check_usable()?;
         let mut got = 0;
         while got < out.len() {
             let Some(frame) = self.alloc_fast(order, flags) else { break };
@@ -51,7 +50,6 @@ impl<C: Cpus> Allocator<'_, C> {
             got += 1;
         }
         if out.len() - got >= CHUNK_BLOCKS {
-            self.cpus.check_usable()?;
             while got < out.len() {
                 let chunk = (out.len() - got).min(CHUNK_BLOCKS);
                 match self.take_chunk(order, flags, &mut out[got..got + chunk]) {
@@ -60,9 +58,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 }
             }
         }
-        if self.takes_notes || flags.is_zeroed() {
-            out[..got].iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
-        }
+        out[..got].iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
         while got < out.len() {
             match self.alloc(order, flags) {
                 Ok(pfn) => out[got] = pfn,
@@ -97,19 +93,22 @@ impl<C: Cpus> Allocator<'_, C> {
         let books = self.cpu_zone_here(here, zone);
         let taken = got as i64 * i64::from(order.frames());
         self.zone(zone).add_free(books, -taken);
-        count(books.map_or(&self.zone(zone).direct[0], |b| &b.counters.direct_allocs), got as u64);
+        self.count_direct_alloc(books, zone, got as u64, taken as u64);
         got
     }
 
     /// Frees a batch of blocks of any orders, mobilities and zones, as when a process exits.
     ///
-    /// Blocks go to this CPU's fronts while these have room without a slow path; the others go
-    /// straight to the store in chunks of 64, neighbours of one order by one atomic operation, so
-    /// a batch in ascending order costs least. O(batch).
+    /// Blocks go to this CPU's fronts and shelves until these reach `high`; the others go straight
+    /// to the store in chunks of 64, neighbours of one order by one atomic operation, so a batch in
+    /// ascending order costs least. O(batch).
     ///
     /// # Errors
     /// Bad blocks are skipped and counted; all others are freed.
     pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        if let Err(why) = self.cpus.check_usable() {
+            return Err(FreeManyError { first: 0, error: why.into(), failed: batch.len() });
+        }
         let mut bad: Option<FreeManyError> = None;
         for (chunk, blocks) in batch.chunks(CHUNK_BLOCKS).enumerate() {
             self.free_chunk(blocks, |place, error| {
@@ -133,7 +132,7 @@ impl<C: Cpus> Allocator<'_, C> {
                     continue;
                 }
             };
-            if self.push_if_room(pfn, order, tag) {
+            if self.push_if_room(pfn, order, tag) || self.free_below_high(pfn, order, tag) {
                 continue;
             }
             if kind != Some((order, tag.zone())) {
@@ -147,22 +146,10 @@ impl<C: Cpus> Allocator<'_, C> {
         self.put_run(kind, &run[..length]);
     }
 
-    /// The checks of [`free`](Self::free).
-    fn check_free(&self, pfn: Pfn, order: Order) -> Result<Tag, FreeError> {
-        let tag = self.store.tag(pfn).ok_or(FreeError::OutOfRange)?;
-        if !pfn.is_aligned(order) {
-            return Err(FreeError::Misaligned);
-        }
-        self.cpus.check_usable()?;
-        self.note_free(pfn, order)?;
-        Ok(tag)
-    }
-
-    fn push_if_room(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
-        Class::of(order).is_some_and(|class| {
-            let word = WordOffset::of_tag(tag, class);
-            self.cpus.push(&self.blocks, word, class.rounds(), pfn.get())
-        })
+    /// Frees a block of a cached order by the slow path while the CPU caches less than `high`.
+    fn free_below_high(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
+        let (Some(class), Some(here)) = (Class::of(order), self.here()) else { return false };
+        !self.above_high(here.cpu, tag.zone()) && self.free_slow(pfn, class, tag).is_ok()
     }
 
     fn put_run(&self, kind: Option<(Order, ZoneId)>, run: &[Pfn]) {
@@ -174,7 +161,7 @@ impl<C: Cpus> Allocator<'_, C> {
         drop(moving);
         let books = self.cpu_zone_here(here, zone);
         self.zone(zone).add_free(books, pages - i64::from(doubled));
-        count(books.map_or(&self.zone(zone).direct[1], |b| &b.counters.direct_frees), run.len() as u64);
+        self.count_direct_free(books, zone, run.len() as u64, pages as u64);
         self.report_doubled(doubled);
     }
 }

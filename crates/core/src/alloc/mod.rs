@@ -49,6 +49,7 @@ use crate::flags::Flags;
 use crate::frame::{CpuId, NodeId, Order, Pfn, ZoneId};
 use crate::prim::AtomicU32;
 use crate::store::Store;
+use crate::store::section::Tag;
 use crate::zone::Zone;
 use layout::Layout;
 
@@ -73,8 +74,9 @@ pub struct Allocator<'m, C> {
     track_owner: bool,
     /// Either of the two.
     takes_notes: bool,
-    /// The level of the only zone, or more than any request takes.
-    single_zone_level: u8,
+    /// The level of the only zone; more than any request takes where there are several, or options
+    /// that make an allocation more than a pop.
+    simple_level: u8,
     on_misuse: fn(Misuse),
     tickets: Tickets,
     /// Magazines of the caller's memory that have never been used: the next, counted from 1.
@@ -100,26 +102,40 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`AllocError`]; see [`shortage`](Self::shortage) for where the pages are.
     #[inline]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        let pfn = match self.alloc_fast(order, flags) {
-            Some(frame) => Pfn::new(frame),
-            None => self.alloc_slow(order, flags)?,
-        };
-        if self.takes_notes || flags.is_zeroed() {
-            self.on_alloc(pfn, order, flags);
+        if flags.takes_level(self.simple_level)
+            && flags.is_plain()
+            && let Some(class) = Class::of(order)
+        {
+            let word = WordOffset::new(ZoneId::new(0), class, flags.mobility());
+            return match self.cpus.pop(&self.blocks, word) {
+                Some(frame) => Ok(Pfn::new(frame)),
+                None => self.alloc_slow(order, flags),
+            };
         }
-        Ok(pfn)
+        self.alloc_general(order, flags)
     }
 
+    /// [`alloc`](Self::alloc) with several zones, options, or uncached orders.
+    #[inline(never)]
+    fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        match self.alloc_fast(order, flags) {
+            Some(frame) => {
+                self.on_alloc(Pfn::new(frame), order, flags);
+                Ok(Pfn::new(frame))
+            }
+            None => self.alloc_slow(order, flags),
+        }
+    }
+
+    /// One pop from the front of the zone to try first.
     #[inline]
     fn alloc_fast(&self, order: Order, flags: Flags) -> Option<u32> {
         let class = Class::of(order)?;
-        let zone =
-            if flags.takes_level(self.single_zone_level) { ZoneId::new(0) } else { self.first_zone(flags)? };
+        let zone = self.first_zone(flags)?;
         self.cpus.pop(&self.blocks, WordOffset::new(zone, class, flags.mobility()))
     }
 
     /// The zone to try first on this CPU, whatever its watermarks; `None` when that takes thought.
-    #[inline(never)]
     fn first_zone(&self, flags: Flags) -> Option<ZoneId> {
         if flags.is_this_node() {
             return None;
@@ -131,8 +147,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 
     /// What is done to a block on its way out, by option.
-    #[cold]
-    #[inline(never)]
     fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
         if self.takes_notes {
             self.note_alloc(pfn, order);
@@ -151,21 +165,47 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// and at once with [`Config::checked`](crate::Config::checked).
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        if let Some(class) = Class::of(order)
+            && let Some(tag) = self.store.simple_tag(pfn)
+            && pfn.is_aligned(order)
+        {
+            if self.cpus.push(&self.blocks, WordOffset::of_tag(tag, class), class.rounds(), pfn.get()) {
+                return Ok(());
+            }
+            return self.free_slow(pfn, class, tag);
+        }
+        self.free_general(pfn, order)
+    }
+
+    /// [`free`](Self::free) with options, of uncached orders, or of what is not ours.
+    #[inline(never)]
+    fn free_general(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        let tag = self.check_free(pfn, order)?;
+        match Class::of(order) {
+            Some(_) if self.push_if_room(pfn, order, tag) => Ok(()),
+            Some(class) => self.free_slow(pfn, class, tag),
+            None => self.free_direct(pfn, order, tag.zone()),
+        }
+    }
+
+    /// The checks that every block passes on its way in.
+    fn check_free(&self, pfn: Pfn, order: Order) -> Result<Tag, FreeError> {
         let tag = self.store.tag(pfn).ok_or(FreeError::OutOfRange)?;
         if !pfn.is_aligned(order) {
             return Err(FreeError::Misaligned);
         }
         if self.takes_notes {
+            self.cpus.check_usable()?;
             self.note_free(pfn, order)?;
         }
-        let Some(class) = Class::of(order) else {
-            return self.free_direct(pfn, order, tag.zone());
-        };
-        let word = WordOffset::of_tag(tag, class);
-        if self.cpus.push(&self.blocks, word, class.rounds(), pfn.get()) {
-            return Ok(());
-        }
-        self.free_slow(pfn, class, tag)
+        Ok(tag)
+    }
+
+    /// Frees a block of a cached order if this CPU's front has room.
+    fn push_if_room(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
+        Class::of(order).is_some_and(|class| {
+            self.cpus.push(&self.blocks, WordOffset::of_tag(tag, class), class.rounds(), pfn.get())
+        })
     }
 
     /// The zones a request from `node` may use, nearest first and in each node the highest level

@@ -19,7 +19,7 @@ use core::cell::UnsafeCell;
 
 use super::Allocator;
 use super::drain::{Mode, Scope};
-use crate::cache::cpu_zone::{Flux, count};
+use crate::cache::cpu_zone::Flux;
 use crate::cpus::{Cpus, Here};
 use crate::error::AllocError;
 use crate::flags::Flags;
@@ -190,10 +190,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             .alloc_within(order, flags, reserve)
             .or_else(|| self.last_resort(order, flags, reserve, node));
         found.ok_or_else(|| {
-            match self.here() {
-                Some(here) => count(&self.cpu_zone(here.cpu, first).counters.failures, 1),
-                None => count(&self.zone(first).failures, 1),
-            }
+            self.count_failure(first);
             AllocError::Exhausted
         })
     }

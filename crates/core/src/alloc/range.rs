@@ -69,6 +69,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.store.put(start.add(frames), taken - frames);
         let books = self.cpu_zone_here(here, zone);
         self.zone(zone).add_free(books, -i64::from(frames));
+        self.count_direct_alloc(books, zone, 0, u64::from(frames));
         Some(start)
     }
 
@@ -109,6 +110,7 @@ impl<C: Cpus> Allocator<'_, C> {
         claimed.ok_or(AllocError::NotAvailable)?;
         let books = self.cpu_zone_here(here, zone);
         self.zone(zone).add_free(books, -i64::from(frames));
+        self.count_direct_alloc(books, zone, 0, u64::from(frames));
         self.note_range(start, frames);
         if flags.is_zeroed() {
             (0..frames).for_each(|i| self.zero(start.add(i), Order::BASE));
@@ -132,6 +134,7 @@ impl<C: Cpus> Allocator<'_, C> {
         drop(moving);
         let books = self.cpu_zone_here(here, zone);
         self.zone(zone).add_free(books, i64::from(frames) - i64::from(doubled));
+        self.count_direct_free(books, zone, 0, u64::from(frames - doubled));
         self.report_doubled(doubled);
         if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
     }

@@ -69,10 +69,12 @@ impl<C: Cpus> Allocator<'_, C> {
     #[inline(never)]
     pub(super) fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         self.cpus.check_usable()?;
-        match self.alloc_within(order, flags, Reserve::AboveLow) {
-            Some(pfn) => Ok(pfn),
-            None => self.alloc_under_pressure(order, flags),
-        }
+        let pfn = match self.alloc_within(order, flags, Reserve::AboveLow) {
+            Some(pfn) => pfn,
+            None => self.alloc_under_pressure(order, flags)?,
+        };
+        self.on_alloc(pfn, order, flags);
+        Ok(pfn)
     }
 
     /// Tries the zones in turn, each down to the watermark that `reserve` names.
@@ -283,7 +285,7 @@ impl<C: Cpus> Allocator<'_, C> {
         })?;
         let books = self.cpu_zone_here(here, zone);
         self.zone(zone).add_free(books, -(pages as i64));
-        count(books.map_or(&self.zone(zone).direct[0], |b| &b.counters.direct_allocs), 1);
+        self.count_direct_alloc(books, zone, 1, pages);
         Some(pfn)
     }
 
@@ -319,7 +321,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let books = self.cpu_zone_here(here, zone);
         let freed = i64::from(order.frames()) - i64::from(doubled);
         self.zone(zone).add_free(books, freed);
-        count(books.map_or(&self.zone(zone).direct[1], |b| &b.counters.direct_frees), 1);
+        self.count_direct_free(books, zone, 1, u64::from(order.frames()));
         self.report_doubled(doubled);
         if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
     }
@@ -392,9 +394,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let Some(loaded) = word.loaded() else { return Step::Store };
         let books = self.cpu_zone(front.here.cpu, front.zone);
         let moving = books.flux.begin(u64::from(front.class.magazine_frames()));
-        let without = Word(Word::EMPTY.0);
         // Both leave: a front has a loaded magazine or none at all.
-        if self.replace(front, word, without) {
+        if self.replace(front, word, Word::EMPTY) {
+            count(&books.counters.hits, word.operations());
             if let Some((previous, full)) = word.previous() {
                 self.spill(front, previous, if full { front.class.rounds() } else { 0 });
             }

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::Allocator;
-use crate::cache::cpu_zone::Counts;
+use crate::cache::cpu_zone::{Counters, Counts, CpuZone, count};
 use crate::cache::magazine::Magazine;
 use crate::cache::word::Word;
 use crate::cpus::Cpus;
@@ -207,6 +207,25 @@ impl<C: Cpus> Allocator<'_, C> {
         })
     }
 
+    /// The counters of a CPU, or of a zone for callers on none of ours.
+    fn counters<'c>(&'c self, books: Option<&'c CpuZone>, zone: ZoneId) -> &'c Counters {
+        books.map_or(&self.zone(zone).counters, |books| &books.counters)
+    }
+
+    pub(super) fn count_direct_alloc(&self, books: Option<&CpuZone>, zone: ZoneId, blocks: u64, pages: u64) {
+        count(&self.counters(books, zone).direct_allocs, blocks);
+        count(&self.counters(books, zone).direct_alloc_pages, pages);
+    }
+
+    pub(super) fn count_direct_free(&self, books: Option<&CpuZone>, zone: ZoneId, blocks: u64, pages: u64) {
+        count(&self.counters(books, zone).direct_frees, blocks);
+        count(&self.counters(books, zone).direct_free_pages, pages);
+    }
+
+    pub(super) fn count_failure(&self, zone: ZoneId) {
+        count(&self.counters(self.cpu_zone_here(self.here(), zone), zone).failures, 1);
+    }
+
     /// Operations still counted in the front words.
     fn unfolded_hits(&self, cpu: CpuId, zone: ZoneId) -> u64 {
         self.fronts(cpu, zone)
@@ -219,12 +238,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// A zone; `None` when there is no such zone. O(CPUs).
     pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
         let books = self.zones.get(zone.index())?;
-        let mut counts = Counts {
-            direct_allocs: books.direct[0].load(Ordering::Relaxed),
-            direct_frees: books.direct[1].load(Ordering::Relaxed),
-            failures: books.failures.load(Ordering::Relaxed),
-            ..Counts::default()
-        };
+        let mut counts = books.counters.read();
         let mut cached_pages = 0;
         for stats in self.all_cpus().filter_map(|cpu| self.cpu_stats(cpu, zone)) {
             counts += stats.counts;

@@ -248,8 +248,12 @@ counters! {
     drained_pages,
     /// Blocks allocated from the store directly: uncached orders, closed gates, nested interrupts.
     direct_allocs,
+    /// Pages in them, and in contiguous ranges.
+    direct_alloc_pages,
     /// Blocks freed to the store directly.
     direct_frees,
+    /// Pages in them, and in contiguous ranges.
+    direct_free_pages,
     /// Sequences that found another word than they had read (a preemption, a drain) and retried.
     lost_races,
     /// Frames freed on another CPU than the one that got them; counted with `track_owner` only.

@@ -2,14 +2,18 @@
 //!
 //! | bits | field | meaning |
 //! |---|---|---|
-//! | 0..=7 | rounds | frames in the loaded magazine; [`NO_ROUNDS`] when there is none, which both pop and push treat as "look closer" |
-//! | 8..=28 | previous | index of the previous magazine, 0: none |
-//! | 29 | previous full | the previous magazine is full (1) or empty (0); never in between (Bonwick & Adams, USENIX 2001) |
-//! | 30..=51 | loaded | index of the loaded magazine, 0: none |
-//! | 52..=63 | operations | sequences committed since the last fold; its carry sends the owner to the slow path, which folds it |
+//! | 0..=7 | rounds | frames in the loaded magazine, times 4: the byte offset of the next free slot |
+//! | 8..=31 | loaded | index of the loaded magazine, 0: none. Magazines have 256 bytes, so bits 0..=31 are the byte offset of that slot from magazine 0 |
+//! | 32..=52 | previous | index of the previous magazine, 0: none |
+//! | 53 | previous full | the previous magazine is full (1) or empty (0); never in between (Bonwick & Adams, USENIX 2001) |
+//! | 54..=63 | operations | sequences committed since the last fold; its carry sends the owner to the slow path, which folds it |
+//!
+//! A front without magazines has all operation bits set and nothing else: pop finds no rounds, and
+//! a push finds that its addition carries. So each sequence has two conditions, and neither asks
+//! whether there is a magazine.
 //!
 //! Legal transitions, each one sequence on the owning CPU with the gate open:
-//! * pop: `rounds - 1`, `operations + 1`, if `1 <= rounds <= 63` and operations do not carry;
+//! * pop: `rounds - 1`, `operations + 1`, if `rounds > 0` and operations do not carry;
 //! * push: `rounds + 1`, `operations + 1`, if `rounds < rounds_max` and operations do not carry;
 //! * fold: `operations = 0`;
 //! * swap, load, unload: magazines change (slow path, compare-and-store).
@@ -18,26 +22,26 @@
 
 use super::magazine::MagazineIndex;
 
-/// `rounds` of a front without a loaded magazine.
-pub const NO_ROUNDS: u64 = 0xff;
 /// A front without magazines.
-pub const EMPTY: u64 = NO_ROUNDS;
+pub const EMPTY: u64 = OPERATIONS_MAX << OPERATIONS_SHIFT;
 /// One operation, for the sequence's addition.
 pub const ONE_OPERATION: u64 = 1 << OPERATIONS_SHIFT;
-/// Right shift that turns a word into the byte offset of its loaded magazine, before masking.
-/// A magazine has 256 bytes, so this is the field's position minus 8.
-pub const LOADED_OFFSET_SHIFT: u32 = LOADED_SHIFT - 8;
-/// Mask for the byte offset of the loaded magazine.
-pub const LOADED_OFFSET_MASK: u64 = INDEX_LOADED_MASK << 8;
+/// One round, for the sequence's addition; also the bytes of a slot.
+pub const ONE_ROUND: u64 = 4;
 /// Most rounds any magazine has.
 pub const ROUNDS_MAX: u64 = 63;
 
-const PREVIOUS_SHIFT: u32 = 8;
-const PREVIOUS_MASK: u64 = (1 << 21) - 1;
-const PREVIOUS_FULL: u64 = 1 << 29;
-const LOADED_SHIFT: u32 = 30;
-const INDEX_LOADED_MASK: u64 = (1 << 22) - 1;
-const OPERATIONS_SHIFT: u32 = 52;
+const ROUNDS_MASK: u64 = 0xff;
+const LOADED_SHIFT: u32 = 8;
+const LOADED_MASK: u64 = (1 << 24) - 1;
+const PREVIOUS_SHIFT: u32 = 32;
+const PREVIOUS_MASK: u64 = (1 << MagazineIndex::BITS) - 1;
+const PREVIOUS_FULL: u64 = 1 << 53;
+const OPERATIONS_SHIFT: u32 = 54;
+const OPERATIONS_MAX: u64 = (1 << (64 - OPERATIONS_SHIFT)) - 1;
+
+const _: () = assert!(PREVIOUS_SHIFT + MagazineIndex::BITS == 53);
+const _: () = assert!(ROUNDS_MAX * ONE_ROUND <= ROUNDS_MASK);
 
 /// A front word, unpacked by accessors.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,42 +57,64 @@ impl Word {
         let (previous, full) = previous.map_or((0, 0), |(m, full)| {
             (u64::from(m.get()) << PREVIOUS_SHIFT, if full { PREVIOUS_FULL } else { 0 })
         });
-        Word((u64::from(loaded.get()) << LOADED_SHIFT) | previous | full | u64::from(rounds))
+        let rounds = u64::from(rounds) * ONE_ROUND;
+        Word((u64::from(loaded.get()) << LOADED_SHIFT) | previous | full | rounds)
     }
 
     /// The loaded magazine.
     pub fn loaded(self) -> Option<MagazineIndex> {
-        MagazineIndex::new(((self.0 >> LOADED_SHIFT) & INDEX_LOADED_MASK) as u32)
+        MagazineIndex::new((self.0 >> LOADED_SHIFT & LOADED_MASK) as u32)
     }
 
     /// The previous magazine and whether it is full.
     pub fn previous(self) -> Option<(MagazineIndex, bool)> {
-        let index = MagazineIndex::new(((self.0 >> PREVIOUS_SHIFT) & PREVIOUS_MASK) as u32)?;
+        let index = MagazineIndex::new((self.0 >> PREVIOUS_SHIFT & PREVIOUS_MASK) as u32)?;
         Some((index, self.0 & PREVIOUS_FULL != 0))
     }
 
     /// Frames in the loaded magazine; 0 without one.
     pub fn rounds(self) -> u32 {
-        match self.0 & 0xff {
-            NO_ROUNDS => 0,
-            rounds => rounds as u32,
-        }
+        ((self.0 & ROUNDS_MASK) / ONE_ROUND) as u32
     }
 
     /// Sequences committed since the last fold.
     pub fn operations(self) -> u64 {
-        self.0 >> OPERATIONS_SHIFT
+        if self.loaded().is_some() { self.0 >> OPERATIONS_SHIFT } else { 0 }
     }
 
     /// Whether one more operation would carry out of the word.
     pub fn operations_full(self) -> bool {
-        self.operations() == (1 << (64 - OPERATIONS_SHIFT)) - 1
+        self.operations() == OPERATIONS_MAX
     }
 
-    /// The same with another count of operations (less than 4096).
+    /// The same with another count of operations (less than 1024); a front without magazines
+    /// counts none.
     #[must_use]
     pub fn with_operations(self, operations: u64) -> Self {
-        Word(self.0 & (ONE_OPERATION - 1) | operations << OPERATIONS_SHIFT)
+        match self.loaded() {
+            Some(_) => Word(self.0 & (ONE_OPERATION - 1) | operations << OPERATIONS_SHIFT),
+            None => self,
+        }
+    }
+
+    /// What a pop makes of this word: the slot it takes from the loaded magazine, and the word to
+    /// commit. `None`: the slow path must look.
+    #[inline]
+    pub fn popped(self) -> Option<(MagazineIndex, u32, Word)> {
+        let slot = self.rounds().checked_sub(1)?;
+        let next = self.0.checked_add(ONE_OPERATION - ONE_ROUND)?;
+        Some((self.loaded()?, slot, Word(next)))
+    }
+
+    /// What a push makes of this word: the slot it fills, and the word to commit.
+    #[inline]
+    pub fn pushed(self, rounds_max: u32) -> Option<(MagazineIndex, u32, Word)> {
+        let slot = self.rounds();
+        if slot >= rounds_max {
+            return None;
+        }
+        let next = self.0.checked_add(ONE_OPERATION + ONE_ROUND)?;
+        Some((self.loaded()?, slot, Word(next)))
     }
 
     /// Frames this front holds, its magazines having `rounds_max` rounds.

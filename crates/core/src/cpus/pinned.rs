@@ -108,7 +108,7 @@ unsafe impl<P: Processor> Cpus for Pinned<P> {
 /// The sequences in Rust, for implementations whose exclusion holds for a whole function.
 pub(super) mod sequence {
     use super::*;
-    use crate::cache::word::{ONE_OPERATION, ROUNDS_MAX, Word};
+    use crate::cache::word::Word;
 
     /// Whether `here` has a block and its gate is open.
     #[inline]
@@ -124,15 +124,9 @@ pub(super) mod sequence {
             return None;
         }
         let cell = blocks.word(here, offset);
-        let word = cell.load(Ordering::Relaxed);
-        let slot = (word & 0xff).wrapping_sub(1);
-        if slot >= ROUNDS_MAX {
-            return None;
-        }
-        let next = word.checked_add(ONE_OPERATION - 1)?;
-        let loaded = Word(word).loaded()?;
+        let (loaded, slot, next) = Word(cell.load(Ordering::Relaxed)).popped()?;
         let frame = blocks.magazine(loaded).slots[slot as usize].load(Ordering::Relaxed);
-        cell.store(next, Ordering::Release);
+        cell.store(next.0, Ordering::Release);
         Some(frame)
     }
 
@@ -142,17 +136,12 @@ pub(super) mod sequence {
             return false;
         }
         let cell = blocks.word(here, offset);
-        let word = cell.load(Ordering::Relaxed);
-        let rounds = word & 0xff;
-        if rounds >= u64::from(rounds_max) {
-            return false;
-        }
-        let (Some(next), Some(loaded)) = (word.checked_add(ONE_OPERATION + 1), Word(word).loaded()) else {
+        let Some((loaded, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max) else {
             return false;
         };
-        blocks.magazine(loaded).slots[rounds as usize].store(frame, Ordering::Relaxed);
+        blocks.magazine(loaded).slots[slot as usize].store(frame, Ordering::Relaxed);
         // Release: pairs with the fence of a full drain and orders the slot before the word.
-        cell.store(next, Ordering::Release);
+        cell.store(next.0, Ordering::Release);
         true
     }
 

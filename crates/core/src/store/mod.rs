@@ -85,14 +85,22 @@ pub struct Store<'m> {
     /// Zone and mobility of every huge below the limit, holes included: `free` finds its front by
     /// one load. Written once per retag.
     tags: &'m [AtomicU8],
+    /// Huges for which `simple_tag` answers: all or none.
+    simple_huges: usize,
     /// Claims that were rolled back. A statistic, and rare.
     failed_claims: AtomicU64,
 }
 
 impl<'m> Store<'m> {
-    pub fn new(table: &'m [AtomicUsize], tags: &'m [AtomicU8]) -> Self {
+    /// A store over empty tables; `simple`: see [`simple_tag`](Self::simple_tag).
+    pub fn new(table: &'m [AtomicUsize], tags: &'m [AtomicU8], simple: bool) -> Self {
         debug_assert_eq!(tags.len(), table.len() * SECTION_HUGES);
-        Store { table, tags, failed_claims: AtomicU64::new(0) }
+        Store {
+            table,
+            tags,
+            simple_huges: if simple { tags.len() } else { 0 },
+            failed_claims: AtomicU64::new(0),
+        }
     }
 
     /// How many sections there can be.
@@ -126,6 +134,19 @@ impl<'m> Store<'m> {
         // Relaxed: a holder of a frame got it by an acquiring operation that the tag's writer
         // released; searchers recheck nothing, a wrong mobility is only a worse choice.
         let tag = Tag(self.tags.get(HugeIndex::of(pfn).0 as usize)?.load(Ordering::Relaxed));
+        tag.is_present().then_some(tag)
+    }
+
+    /// As [`tag`](Self::tag), but `None` for every frame when the store was made for an allocator
+    /// whose options need more than the tag: one comparison decides about both.
+    #[inline]
+    pub fn simple_tag(&self, pfn: Pfn) -> Option<Tag> {
+        let huge = HugeIndex::of(pfn).0 as usize;
+        if huge >= self.simple_huges {
+            return None;
+        }
+        // SAFETY: `simple_huges` is 0 or the length of the slice.
+        let tag = Tag(unsafe { self.tags.get_unchecked(huge) }.load(Ordering::Relaxed));
         tag.is_present().then_some(tag)
     }
 

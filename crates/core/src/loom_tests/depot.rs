@@ -1,0 +1,105 @@
+//! A whole allocator inside a model, with a ledger of who holds which frame.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex};
+
+use crate::cpus::Cpus;
+use crate::{
+    AllocError, Allocator, Census, Config, Flags, FrameRange, HighPolicy, Misuse, NodeId, Order, Pfn,
+    Watermarks, ZoneConfig,
+};
+
+std::thread_local! {
+    static MISUSES: Cell<u32> = const { Cell::new(0) };
+}
+
+fn note_misuse(_: Misuse) {
+    MISUSES.set(MISUSES.get() + 1);
+}
+
+pub struct Setup {
+    pub cpus: u32,
+    pub frames: u32,
+    pub watermarks: Watermarks,
+    pub high: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup { cpus: 2, frames: 4, watermarks: Watermarks::default(), high: 8 }
+    }
+}
+
+/// An allocator of a few frames.
+pub struct Depot<C: 'static> {
+    pub allocator: Allocator<'static, C>,
+    memory: *mut [MaybeUninit<u8>],
+    /// By frame: whether a thread holds it.
+    held: Mutex<Vec<bool>>,
+}
+
+// SAFETY: `memory` is only touched by `drop`.
+unsafe impl<C: Send> Send for Depot<C> {}
+// SAFETY: as above.
+unsafe impl<C: Sync> Sync for Depot<C> {}
+
+impl<C: Cpus> Depot<C> {
+    pub fn new(setup: &Setup, cpus: C) -> Arc<Self> {
+        MISUSES.set(0);
+        let ranges = [FrameRange::new(Pfn::new(0), setup.frames)];
+        let zone = ZoneConfig {
+            name: "Model",
+            node: NodeId::new(0),
+            level: 0,
+            ranges: &ranges,
+            watermarks: Some(setup.watermarks),
+        };
+        let zones = [zone];
+        let config = Config {
+            high: HighPolicy::Fixed(setup.high),
+            on_misuse: Some(note_misuse),
+            ..Config::new(setup.cpus, &zones)
+        };
+        let bytes = Allocator::<C>::metadata_bytes(&config).unwrap();
+        let memory = Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
+        // SAFETY: freed by `drop`, after the allocator's last use.
+        let allocator = Allocator::new(&config, unsafe { &mut *memory }, cpus).unwrap();
+        Arc::new(Depot { allocator, memory, held: Mutex::new(vec![false; setup.frames as usize]) })
+    }
+
+    /// Allocates a frame; nobody else holds it.
+    pub fn alloc(&self) -> Result<Pfn, AllocError> {
+        let pfn = self.allocator.alloc(Order::BASE, Flags::default())?;
+        self.note_got(pfn);
+        Ok(pfn)
+    }
+
+    pub fn note_got(&self, pfn: Pfn) {
+        let before = std::mem::replace(&mut self.held.lock().unwrap()[pfn.index()], true);
+        assert!(!before, "{pfn} was handed out twice");
+    }
+
+    pub fn free(&self, pfn: Pfn) {
+        let before = std::mem::replace(&mut self.held.lock().unwrap()[pfn.index()], false);
+        assert!(before);
+        self.allocator.free(pfn, Order::BASE).expect("the frame was ours");
+    }
+
+    /// Everybody has stopped: every frame is in one place.
+    pub fn finish(self: Arc<Self>) -> Census {
+        let mut depot = Arc::into_inner(self).expect("all threads have been joined");
+        assert_eq!(MISUSES.get(), 0, "frames came back that were free");
+        let census = depot.allocator.validate().unwrap();
+        let held = depot.held.lock().unwrap().iter().filter(|&&held| held).count();
+        assert_eq!(census.held_pages(), held as u64, "frames were lost");
+        census
+    }
+}
+
+impl<C> Drop for Depot<C> {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::into_raw` in `new`; the allocator does nothing when dropped.
+        drop(unsafe { Box::from_raw(self.memory) });
+    }
+}

@@ -1,0 +1,262 @@
+//! Address space: allocating areas, reserving them, freeing them.
+//!
+//! The warm paths: an allocation pops an area from a pool (one compare-and-swap) and stores its
+//! word; a free finds it by one load, takes it out of busy (one compare-and-swap) and pushes it
+//! (one more). They touch no tree and take no lock.
+
+use core::panic::Location;
+
+use super::area::{Area, AreaIndex, State, Traits};
+use super::config::Options;
+use super::error::{Kind, VfreeError, VmapError};
+use super::node::Node;
+use super::purge::PurgeDepth;
+use super::seams::{Host, Mapper};
+use super::tree::Wanted;
+use super::units::{Run, VirtAddr, Vpn};
+use super::{Vmap, count};
+
+impl<M: Mapper, H: Host> Vmap<'_, M, H> {
+    /// Allocates `pages` pages of address space with nothing mapped in them.
+    ///
+    /// A size that was freed before on this CPU's node costs one atomic operation; others are the
+    /// lowest free range that fits, by O(log areas) steps under a lock. (With an alignment of more
+    /// than a page the lowest is not sought beyond 256 ranges that are large enough but
+    /// misaligned.) What fails is tried again after everything freed was taken back.
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    #[inline]
+    #[track_caller]
+    pub fn alloc(&self, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
+        let area = self.obtain(pages, &options)?;
+        Ok(self.publish(area, Kind::Address, &options, false, Location::caller()))
+    }
+
+    /// Takes exactly the `pages` pages from `start`, without a guard.
+    ///
+    /// # Errors
+    /// [`VmapError::Occupied`] when part of it is busy; freed areas are taken back first.
+    #[track_caller]
+    pub fn reserve(&self, start: VirtAddr, pages: u32) -> Result<VirtAddr, VmapError> {
+        let options = Options::DEFAULT.guard_pages(0);
+        let first = self.range.page_at(start).ok_or(VmapError::BadWindow)?;
+        if pages == 0 || pages > self.range.pages - first.0 {
+            return Err(VmapError::BadSize);
+        }
+        let run = Run::new(first, pages);
+        let area = self.with_purges(false, || self.lock_space().carve_at(run))?;
+        self.note_carved(area);
+        Ok(self.publish(area, Kind::Address, &options, false, Location::caller()))
+    }
+
+    /// Frees what [`alloc`](Self::alloc) or [`reserve`](Self::reserve) returned, if nothing was
+    /// mapped in it.
+    ///
+    /// # Errors
+    /// [`VfreeError`]; nothing is changed then. A second free is always found.
+    #[inline]
+    pub fn free(&self, start: VirtAddr) -> Result<(), VfreeError> {
+        self.release(start, Kind::Address)
+    }
+
+    /// An area of `pages` pages and a guard, held by the caller, with nothing mapped in it.
+    #[inline]
+    pub(super) fn obtain(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
+        let total = pages.wrapping_add(u32::from(options.guard));
+        if options.window.is_none() && pages != 0 && options.align.is_power_of_two() {
+            let fits = |top| self.is_aligned(self.books.areas[top].start(), options.align);
+            let pool = self.node_here().1.cold.of(total);
+            if let Some(area) = pool.and_then(|pool| pool.pop(self.books.areas, fits)) {
+                return Ok(area);
+            }
+        }
+        self.obtain_slow(pages, options)
+    }
+
+    #[inline]
+    fn is_aligned(&self, page: Vpn, align: usize) -> bool {
+        align <= self.range.page_size.bytes() || self.range.addr(page).get() & (align - 1) == 0
+    }
+
+    #[cold]
+    fn obtain_slow(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
+        let found = self.wanted(pages, options).and_then(|wanted| {
+            self.with_purges(options.no_wait, || {
+                if options.no_wait {
+                    self.try_lock_space().ok_or(VmapError::WouldWait)?.carve(wanted)
+                } else {
+                    self.lock_space().carve(wanted)
+                }
+            })
+        });
+        match found {
+            Ok(area) => self.note_carved(area),
+            Err(_) => count(&self.node_here().1.counters.failures, 1),
+        }
+        found
+    }
+
+    /// What a request means for the search.
+    fn wanted(&self, pages: u32, options: &Options) -> Result<Wanted, VmapError> {
+        let total = pages.checked_add(u32::from(options.guard)).filter(|&total| total <= self.range.pages);
+        let pages = total.filter(|_| pages > 0).ok_or(VmapError::BadSize)?;
+        if !options.align.is_power_of_two() {
+            return Err(VmapError::BadAlign);
+        }
+        let shift = self.range.page_size.shift();
+        let window = match options.window {
+            None => Run::new(Vpn(0), self.range.pages),
+            Some((start, end)) => self.window(start, end).ok_or(VmapError::BadWindow)?,
+        };
+        let align = (options.align as u64 >> shift).max(1);
+        Ok(Wanted { pages, align, window, base_page: self.range.base_page() })
+    }
+
+    /// The pages of `start..end`, which must be whole pages of the range.
+    fn window(&self, start: VirtAddr, end: VirtAddr) -> Option<Run> {
+        let last = VirtAddr::new(end.get().checked_sub(self.range.page_size.bytes())?);
+        let (first, last) = (self.range.page_at(start)?, self.range.page_at(last)?);
+        (first <= last).then_some(Run { start: first, end: last.add(1) })
+    }
+
+    /// Tries; if space or descriptors are short, takes back what is lazy, and then what is pooled.
+    fn with_purges<T>(
+        &self,
+        no_wait: bool,
+        attempt: impl Fn() -> Result<T, VmapError>,
+    ) -> Result<T, VmapError> {
+        let short = |error: &VmapError| {
+            !no_wait && matches!(error, VmapError::NoSpace | VmapError::NoAreas | VmapError::Occupied)
+        };
+        let mut result = attempt();
+        for depth in [PurgeDepth::Lazy, PurgeDepth::Everything] {
+            if result.as_ref().is_err_and(short) {
+                self.purge(depth);
+                result = attempt();
+            }
+        }
+        result
+    }
+
+    fn note_carved(&self, area: AreaIndex) {
+        let (number, node) = self.node_here();
+        self.books.areas[area].set_traits(Traits::new(number, 0, Default::default()));
+        count(&node.counters.carved_areas, 1);
+    }
+
+    /// Gives a held area to the caller.
+    #[inline]
+    pub(super) fn publish(
+        &self,
+        index: AreaIndex,
+        kind: Kind,
+        options: &Options,
+        warm: bool,
+        caller: &'static Location<'static>,
+    ) -> VirtAddr {
+        let area = &self.books.areas[index];
+        let node = area.traits().node() as u32;
+        area.set_traits(Traits::new(node, options.guard, options.protection));
+        area.set_caller(caller);
+        area.set_word(area.word().allocated(kind, warm));
+        self.range.addr(area.start())
+    }
+
+    /// The busy area of this kind that begins at `start`, and its word.
+    #[inline]
+    pub(super) fn busy_at(&self, start: VirtAddr, kind: Kind) -> Option<(AreaIndex, super::area::Word)> {
+        let page = self.range.page_at(start)?;
+        let index = self.books.index.at(page)?;
+        let area = &self.books.areas[index];
+        let word = area.word();
+        (word.is_busy(kind) && area.start() == page).then_some((index, word))
+    }
+
+    /// Frees an area of this kind.
+    #[inline]
+    pub(super) fn release(&self, start: VirtAddr, kind: Kind) -> Result<(), VfreeError> {
+        let Some((index, word)) = self.busy_at(start, kind) else { return Err(self.why_not_freed(start)) };
+        let area = &self.books.areas[index];
+        if !area.leave_busy(word, word.in_state(State::Pooled)) {
+            return Err(self.why_not_freed(start));
+        }
+        let node = &self.books.nodes[area.traits().node()];
+        let pools = if word.is_warm() {
+            self.poison(area);
+            &node.warm
+        } else {
+            &node.cold
+        };
+        if (word.is_warm() || kind == Kind::Address)
+            && pools.of(area.pages()).is_some_and(|pool| pool.push(self.books.areas, index))
+        {
+            return Ok(());
+        }
+        self.release_slow(index, node);
+        Ok(())
+    }
+
+    /// No pool took it at once: raises a limit, or makes it lazy.
+    #[cold]
+    pub(super) fn release_slow(&self, index: AreaIndex, node: &Node) {
+        let area = &self.books.areas[index];
+        let pages = area.pages();
+        let (pools, budget) = match (area.word().is_warm(), area.mapped()) {
+            (true, _) => (&node.warm, self.warm_pages_max),
+            (false, 0) => (&node.cold, self.pool_pages_max),
+            _ => return self.make_lazy(index),
+        };
+        if pools.raise_limit(pages, budget) {
+            area.set_word(area.word().in_state(State::Pooled));
+            if pools.of(pages).is_some_and(|pool| pool.push(self.books.areas, index)) {
+                return;
+            }
+        }
+        self.make_lazy(index);
+    }
+
+    /// Leaves a held area to the next purge, or to one that begins now.
+    pub(super) fn make_lazy(&self, index: AreaIndex) {
+        let area = &self.books.areas[index];
+        let (pages, node) = (area.pages(), &self.books.nodes[area.traits().node()]);
+        self.quarantine(area);
+        count(&node.counters.lazy_areas, 1);
+        let lazy_pages = self.push_lazy(index);
+        self.after_lazy(lazy_pages, pages);
+    }
+
+    /// Puts a held area among its node's lazy ones; returns their pages. From here on it belongs
+    /// to whoever purges.
+    pub(super) fn push_lazy(&self, index: AreaIndex) -> u64 {
+        let area = &self.books.areas[index];
+        let (pages, node) = (area.pages(), &self.books.nodes[area.traits().node()]);
+        area.set_word(area.word().in_state(State::Lazy));
+        node.lazy.push(self.books.areas, index, pages)
+    }
+
+    /// Tells the host of an area's own frames that they are freed but still mapped.
+    pub(super) fn quarantine(&self, area: &Area) {
+        if area.word().kind() == Kind::Vmalloc && area.mapped() > 0 {
+            if let Some(frame) = self.books.frames.get(area.start()) {
+                self.host.note_quarantined(frame, i64::from(area.mapped()));
+            }
+        }
+    }
+
+    #[cold]
+    fn why_not_freed(&self, start: VirtAddr) -> VfreeError {
+        let Some(page) = self.range.page_of(start) else { return VfreeError::OutOfRange };
+        let found = self.books.index.at(page).map(|index| &self.books.areas[index]);
+        match found {
+            Some(area) if area.start() == page && self.range.page_at(start).is_some() => {
+                let word = area.word();
+                match word.state() {
+                    State::Busy => VfreeError::WrongKind(word.kind()),
+                    _ => VfreeError::NotAllocated,
+                }
+            }
+            _ => VfreeError::NotAllocated,
+        }
+    }
+}

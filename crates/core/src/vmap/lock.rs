@@ -1,0 +1,88 @@
+//! A lock whose waiters may sleep, for the parts that are not worth being lock-free: the free
+//! address space and the purge.
+//!
+//! | word | meaning | transitions |
+//! |---|---|---|
+//! | 0 | free | -> 1 by compare-and-swap, -> 2 by a waiter's exchange |
+//! | 1 | held | -> 0 by its holder, -> 2 by a waiter's exchange |
+//! | 2 | held, and somebody may sleep | -> 0 by its holder, who then wakes one |
+//!
+//! After Drepper, "Futexes Are Tricky" (2011), mutex 2. How to sleep is the [`Host`]'s.
+
+use super::seams::Host;
+use crate::prim::{AtomicU32, Ordering, spin_hint};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const AWAITED: u32 = 2;
+
+/// Looks at a taken lock before its waiter sleeps: about as long as a holder needs.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
+
+/// A lock, on cache lines of its own.
+#[repr(align(128))]
+pub struct Lock(AtomicU32);
+
+/// Proof that a [`Lock`] is held; dropping it unlocks.
+pub struct Guard<'l, H: Host + ?Sized> {
+    lock: &'l Lock,
+    host: &'l H,
+}
+
+impl Lock {
+    /// A free lock.
+    #[allow(clippy::new_without_default, reason = "a lock is made with what it protects")]
+    pub fn new() -> Self {
+        Lock(AtomicU32::new(FREE))
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Option<Guard<'l, H>> {
+        self.take_free().then_some(Guard { lock: self, host })
+    }
+
+    /// Takes the lock, waiting for it if need be.
+    #[inline]
+    pub fn lock<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Guard<'l, H> {
+        if !self.take_free() {
+            self.wait_for(host);
+        }
+        Guard { lock: self, host }
+    }
+
+    #[inline]
+    fn take_free(&self) -> bool {
+        // Acquire: pairs with the Release in `Guard::drop`; what the last holder wrote is seen.
+        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[cold]
+    fn wait_for<H: Host + ?Sized>(&self, host: &H) {
+        host.contention_begins();
+        if !self.spin() {
+            // The exchange says that somebody sleeps, and takes the lock if it was free; whoever
+            // takes it so cannot know that nobody else sleeps, and leaves it at 2.
+            while self.0.swap(AWAITED, Ordering::Acquire) != FREE {
+                host.wait(&self.0, AWAITED);
+            }
+        }
+        host.contention_ends();
+    }
+
+    fn spin(&self) -> bool {
+        (0..SPINS).any(|_| {
+            spin_hint();
+            self.0.load(Ordering::Relaxed) == FREE && self.take_free()
+        })
+    }
+}
+
+impl<H: Host + ?Sized> Drop for Guard<'_, H> {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire of the next holder.
+        if self.lock.0.swap(FREE, Ordering::Release) == AWAITED {
+            self.host.wake_one(&self.lock.0);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Mapping frames into areas. The one place that calls the mapper's unsafe methods, besides
+//! `retire.rs`.
+
+use core::panic::Location;
+
+use super::area::{Area, AreaIndex, State};
+use super::config::{Options, Stale};
+use super::error::{Kind, VfreeError, VmapError};
+use super::frames::FrameRun;
+use super::seams::{Host, Mapper};
+use super::units::{Protection, Run, VirtAddr, Vpn};
+use super::{Vmap, count};
+use crate::config::FrameRange;
+use crate::frame::{Order, Pfn};
+
+/// Blocks returned to the page allocator at a time.
+const FREE_BATCH: usize = 64;
+
+impl<M: Mapper, H: Host> Vmap<'_, M, H> {
+    /// Maps the caller's frames, in this order, into a new area.
+    ///
+    /// Consecutive frames are mapped by one call of the mapper. The frames stay the caller's.
+    ///
+    /// # Errors
+    /// [`VmapError`]; nothing stays mapped but until the next purge.
+    #[track_caller]
+    pub fn vmap(&self, frames: &[Pfn], options: Options) -> Result<VirtAddr, VmapError> {
+        let caller = Location::caller();
+        let area = self.obtain_mapped(frames, Kind::Vmap, &options)?;
+        Ok(self.publish(area, Kind::Vmap, &options, false, caller))
+    }
+
+    /// Unmaps what [`vmap`](Self::vmap) or [`map_frames`](Self::map_frames) mapped, and frees the
+    /// area.
+    ///
+    /// The mapping goes with the next purge: until then stray accesses still reach the frames.
+    /// A caller who must know them gone calls [`purge`](Self::purge).
+    ///
+    /// # Errors
+    /// [`VfreeError`]; nothing is changed then.
+    pub fn vunmap(&self, start: VirtAddr) -> Result<(), VfreeError> {
+        self.release(start, Kind::Vmap)
+    }
+
+    /// Maps the caller's frames into a part of an area of address space, from page `offset` of it:
+    /// for ranges that are reserved whole and filled piece by piece. From then on the area is
+    /// freed by [`vunmap`](Self::vunmap).
+    ///
+    /// # Errors
+    /// [`VmapError`]. After [`VmapError::Map`] some of the frames may be mapped, and stay so until
+    /// the area is freed.
+    pub fn map_frames(&self, start: VirtAddr, offset: u32, frames: &[Pfn]) -> Result<(), VmapError> {
+        let (index, word) = self
+            .busy_at(start, Kind::Address)
+            .or_else(|| self.busy_at(start, Kind::Vmap))
+            .ok_or(VmapError::NotAllocated)?;
+        let area = &self.books.areas[index];
+        let pages = u32::try_from(frames.len()).map_err(|_| VmapError::BadSize)?;
+        let end = offset.checked_add(pages).ok_or(VmapError::BadOffset)?;
+        if !area.leave_busy(word, word.in_state(State::Held)) {
+            return Err(VmapError::NotAllocated);
+        }
+        let run = Run::new(area.start().add(offset), pages);
+        let table = &self.books.frames;
+        let result = if end > area.body().pages() || run.iter().any(|page| table.is_mapped(page)) {
+            Err(VmapError::BadOffset)
+        } else {
+            self.lend(run.start, frames).and_then(|()| self.map_run(area, run, area.traits().protection(), true))
+        };
+        // A new generation: readers must not take what they saw before for what is now.
+        count(&self.node_here().1.counters.changed_areas, 1);
+        let kind = if area.mapped() > 0 { Kind::Vmap } else { word.kind() };
+        area.set_word(area.word().allocated(kind, false));
+        result
+    }
+
+    /// A held area with the caller's frames mapped.
+    pub(super) fn obtain_mapped(
+        &self,
+        frames: &[Pfn],
+        kind: Kind,
+        options: &Options,
+    ) -> Result<AreaIndex, VmapError> {
+        let pages = u32::try_from(frames.len()).map_err(|_| VmapError::BadSize)?;
+        let index = self.obtain(pages, options)?;
+        let area = &self.books.areas[index];
+        area.set_word(area.word().held(kind));
+        let run = Run::new(area.start(), pages);
+        let mapped = self
+            .lend(run.start, frames)
+            .and_then(|()| self.map_run(area, run, options.protection, !options.no_wait));
+        if let Err(error) = mapped {
+            self.abandon(index);
+            return Err(error);
+        }
+        Ok(index)
+    }
+
+    /// Enters the caller's frames from `page` on.
+    pub(super) fn lend(&self, page: Vpn, frames: &[Pfn]) -> Result<(), VmapError> {
+        if frames.contains(&Pfn::new(u32::MAX)) {
+            return Err(VmapError::BadFrame);
+        }
+        for (i, &frame) in (0..).zip(frames) {
+            self.books.frames.lend(page.add(i), frame);
+        }
+        Ok(())
+    }
+
+    /// Maps the frames entered for `run`, a part of an area the caller holds, and counts them.
+    ///
+    /// On an error what was mapped is counted, and so is the piece that failed, which may be
+    /// mapped in part; frames of its own behind that are freed, and their entries cleared.
+    pub(super) fn map_run(
+        &self,
+        area: &Area,
+        run: Run,
+        protection: Protection,
+        may_wait: bool,
+    ) -> Result<(), VmapError> {
+        let mut result = Ok(());
+        let mut end = run.start;
+        for piece in self.books.frames.frame_runs(run) {
+            if !self.books.tables.enter(&self.host, piece.pages, may_wait) {
+                result = Err(VmapError::WouldWait);
+                break;
+            }
+            end = piece.pages.end;
+            result = self.map_piece(piece, protection);
+            if result.is_err() {
+                break;
+            }
+        }
+        area.set_mapped(area.mapped() + end.since(run.start));
+        if result.is_err() {
+            let rest = Run { start: end, end: run.end };
+            self.free_own_frames(rest);
+            self.books.frames.clear(rest);
+        }
+        result
+    }
+
+    fn map_piece(&self, piece: FrameRun, protection: Protection) -> Result<(), VmapError> {
+        let frames = FrameRange::new(piece.first, piece.pages.pages());
+        // SAFETY: the pages are in the mapper's range, in an area that the caller holds, and
+        // entered in the page tables' books, so no purge touches them; they were not mapped, since
+        // areas leave purges with nothing mapped and `map_frames` looks.
+        unsafe { self.mapper.map(self.range.addr(piece.pages.start), frames, protection)? };
+        Ok(())
+    }
+
+    /// Gives up a held area after an error: what is mapped in it goes with the next purge.
+    #[cold]
+    pub(super) fn abandon(&self, index: AreaIndex) {
+        let area = &self.books.areas[index];
+        let node = &self.books.nodes[area.traits().node()];
+        count(&node.counters.failures, 1);
+        if area.mapped() == 0 {
+            // As it came: for the pool.
+            area.set_word(area.word().plain(State::Pooled));
+        }
+        self.release_slow(index, node);
+    }
+
+    /// Returns an area's own frames in `run`, which are not mapped, to the page allocator.
+    /// Returns how many.
+    pub(super) fn free_own_frames(&self, run: Run) -> u64 {
+        let mut batch = [(Pfn::new(0), Order::BASE); FREE_BATCH];
+        let (mut filled, mut frames) = (0, 0);
+        let counters = &self.node_here().1.counters;
+        let free = |blocks: &[(Pfn, Order)]| {
+            if let Err(error) = self.host.free_blocks(blocks) {
+                count(&counters.misfreed_frames, error.failed as u64);
+            }
+        };
+        for block in self.books.frames.own_blocks(run) {
+            frames += u64::from(block.1.frames());
+            batch[filled] = block;
+            filled += 1;
+            if filled == FREE_BATCH {
+                free(&batch);
+                filled = 0;
+            }
+        }
+        free(&batch[..filled]);
+        frames
+    }
+
+    /// Overwrites a warm area that its user has freed, if the configuration says so.
+    #[inline]
+    pub(super) fn poison(&self, area: &Area) {
+        if let Stale::Poison(byte) = self.stale {
+            self.fill(area.body(), byte);
+        }
+    }
+
+    /// Makes memory for a user look as promised.
+    #[inline]
+    pub(super) fn prepare(&self, run: Run, options: &Options) {
+        if self.stale == Stale::Zero || options.zeroed {
+            self.fill(run, 0);
+        }
+    }
+
+    fn fill(&self, run: Run, byte: u8) {
+        // SAFETY: the caller holds the area, and its pages are mapped read-write: only such areas
+        // are warm, and `prepare` is for areas just mapped so.
+        unsafe { self.mapper.fill(self.range.span(run), byte) };
+    }
+}

@@ -1,0 +1,340 @@
+//! Purges: taking back what was freed.
+//!
+//! A purge takes the lazy areas of all nodes, and a part of what is pooled; sorts them by address;
+//! unmaps them, flushes once, gives back page tables that are left empty and the frames
+//! (`retire.rs`); and then hands the fresh areas to the pools, up to their limits, and the rest
+//! to the free address space.
+//!
+//! A purge may interrupt every CPU that uses the mappings: it belongs to full drains, never to
+//! quiet ones.
+
+use super::area::{AreaIndex, Areas, State};
+use super::books::Books;
+use super::config::PurgeBy;
+use super::error::{Kind, MapError};
+use super::lock::Guard;
+use super::node::Node;
+use super::pool::{Pool, Pools};
+use super::retire::Runs;
+use super::seams::{Host, Mapper};
+use super::units::{Range, Run, Span};
+use super::{Vmap, count};
+use crate::alloc::{Pressure, Reclaim};
+
+/// Areas returned to the free address space per hold of its lock.
+const GIVE_BACK_BATCH: usize = 32;
+
+/// How far a purge goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PurgeDepth {
+    /// What is lazy. Afterwards nothing that was freed by [`vunmap`](Vmap::vunmap) or
+    /// [`vm_unmap_ram`](Vmap::vm_unmap_ram) before the call is mapped any more (Linux:
+    /// `vm_unmap_aliases`).
+    Lazy,
+    /// What is lazy, and a quarter of what each pool keeps: the regular one.
+    Decay,
+    /// What is lazy and all that pools keep.
+    Everything,
+}
+
+/// What a purge did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Purged {
+    /// Areas taken from lazy lists and pools.
+    pub areas: u64,
+    /// Frames returned to the page allocator.
+    pub frames: u64,
+    /// Page tables given back.
+    pub tables: u64,
+    /// Areas that could not be unmapped, and stay lazy.
+    pub stuck_areas: u64,
+    /// The first reason why not.
+    pub error: Option<MapError>,
+}
+
+/// Areas linked by their links, all the purger's.
+#[derive(Clone, Copy)]
+pub struct Batch {
+    pub first: Option<AreaIndex>,
+    pub areas: u64,
+}
+
+impl Batch {
+    pub const EMPTY: Batch = Batch { first: None, areas: 0 };
+
+    pub fn push(&mut self, areas: Areas<'_>, area: AreaIndex) {
+        areas[area].set_next(self.first);
+        self.first = Some(area);
+        self.areas += 1;
+    }
+
+    /// Sorts by address: a merge sort from the bottom up, like the kernel's `list_sort`, whose
+    /// place `i` holds a sorted list of 2^i areas or none.
+    pub fn sort(&mut self, areas: Areas<'_>) {
+        let mut sorted: [Option<AreaIndex>; AreaIndex::BITS as usize + 1] = Default::default();
+        let mut rest = self.first;
+        while let Some(area) = rest {
+            rest = areas[area].next();
+            areas[area].set_next(None);
+            let mut list = Some(area);
+            for place in &mut sorted {
+                let Some(other) = place.take() else {
+                    *place = list.take();
+                    break;
+                };
+                list = merge(areas, Some(other), list);
+            }
+        }
+        self.first = sorted.into_iter().fold(None, |list, other| merge(areas, other, list));
+    }
+}
+
+/// Merges two sorted lists.
+fn merge(areas: Areas<'_>, a: Option<AreaIndex>, b: Option<AreaIndex>) -> Option<AreaIndex> {
+    let (mut a, mut b) = (a, b);
+    let (mut first, mut last): (Option<AreaIndex>, Option<AreaIndex>) = (None, None);
+    while let (Some(x), Some(y)) = (a, b) {
+        let lower = if areas[x].start() <= areas[y].start() { &mut a } else { &mut b };
+        let next = lower.and_then(|at| areas[at].next());
+        match last {
+            Some(last) => areas[last].set_next(*lower),
+            None => first = *lower,
+        }
+        last = *lower;
+        *lower = next;
+    }
+    match last {
+        Some(last) => {
+            areas[last].set_next(a.or(b));
+            first
+        }
+        None => a.or(b),
+    }
+}
+
+/// The spans that a flush needs, in ascending order: what was mapped, neighbours joined where that
+/// adds at most a tenth.
+#[derive(Clone)]
+pub struct FlushSpans<'a> {
+    pub(super) runs: Runs<'a>,
+    pub(super) range: &'a Range,
+    pub(super) next: Option<Run>,
+}
+
+impl<'a> FlushSpans<'a> {
+    pub(super) fn new(books: &'a Books<'a>, range: &'a Range, first: Option<AreaIndex>) -> Self {
+        let mut runs = Runs::new(books, first);
+        let next = runs.next().map(|(_, run)| run);
+        FlushSpans { runs, range, next }
+    }
+}
+
+impl Iterator for FlushSpans<'_> {
+    type Item = Span;
+
+    fn next(&mut self) -> Option<Span> {
+        let mut joined = self.next?;
+        let mut needed = joined.pages();
+        loop {
+            self.next = self.runs.next().map(|(_, run)| run);
+            let Some(next) = self.next else { break };
+            let (all, wanted) = (next.end.since(joined.start), needed + next.pages());
+            if (all - wanted) * 10 > wanted {
+                break;
+            }
+            (joined.end, needed) = (next.end, wanted);
+        }
+        Some(self.range.span(joined))
+    }
+}
+
+impl<M: Mapper, H: Host> Vmap<'_, M, H> {
+    /// Takes back what was freed; waits for a purge that is under way.
+    ///
+    /// For helpers, memory pressure, and callers who must know that what they unmapped is gone.
+    pub fn purge(&self, depth: PurgeDepth) -> Purged {
+        let purging = self.purge_lock.lock(&self.host);
+        self.purge_locked(&purging, depth)
+    }
+
+    /// Lazy areas have grown by `pages` to `lazy_pages` on a node: purges, or has it done, when
+    /// all nodes together have enough.
+    pub(super) fn after_lazy(&self, lazy_pages: u64, pages: u32) {
+        // A look at all nodes is worth it once per quarter of this node's share.
+        let nodes = self.books.nodes.len() as u64;
+        let step = (self.lazy_pages_max / nodes / 4).max(1);
+        let grown = lazy_pages / step != lazy_pages.wrapping_sub(u64::from(pages)) / step;
+        if grown && lazy_pages >= self.lazy_pages_max / nodes {
+            self.purge_if_due();
+        }
+    }
+
+    #[cold]
+    fn purge_if_due(&self) {
+        let lazy = self.lazy_pages();
+        if lazy < self.lazy_pages_max {
+            return;
+        }
+        if self.purge_by == PurgeBy::Helper {
+            self.host.purge_wanted();
+            if lazy < 2 * self.lazy_pages_max {
+                return;
+            }
+        }
+        // Whoever purges now purges for this one too.
+        if let Some(purging) = self.purge_lock.try_lock(&self.host) {
+            self.purge_locked(&purging, PurgeDepth::Decay);
+        }
+    }
+
+    /// Pages that wait for a purge.
+    pub fn lazy_pages(&self) -> u64 {
+        // A node may be below zero for a moment; see `LazyList::add_pages`.
+        self.books.nodes.iter().map(|node| (node.lazy.pages() as i64).max(0) as u64).sum()
+    }
+
+    fn purge_locked(&self, purging: &Guard<'_, H>, depth: PurgeDepth) -> Purged {
+        let mut batch = Batch::EMPTY;
+        for node in self.books.nodes {
+            self.collect_lazy(node, depth, &mut batch);
+            if depth != PurgeDepth::Lazy {
+                self.collect_pools(node, depth, &mut batch);
+            }
+        }
+        self.collect_blocks(depth, &mut batch);
+        let stray = depth == PurgeDepth::Everything;
+        if batch.areas == 0 && !stray {
+            return Purged::default();
+        }
+        count(&self.node_here().1.counters.purges, 1);
+        batch.sort(self.books.areas);
+        let mut purged = self.retire(purging, batch);
+        if stray {
+            purged.tables += self.release_stray_tables(purging);
+        }
+        self.settle(batch, &mut purged);
+        purged
+    }
+
+    fn collect_lazy(&self, node: &Node, depth: PurgeDepth, batch: &mut Batch) {
+        let mut taken = 0;
+        let mut rest = node.lazy.take_all();
+        while let Some(index) = rest {
+            let area = &self.books.areas[index];
+            rest = area.next();
+            taken += i64::from(area.pages());
+            let word = area.word();
+            let keep = depth != PurgeDepth::Everything && !word.is_retiring();
+            area.set_word(if keep { word.in_state(State::Held) } else { word.retiring() });
+            batch.push(self.books.areas, index);
+        }
+        node.lazy.add_pages(-taken);
+    }
+
+    fn collect_pools(&self, node: &Node, depth: PurgeDepth, batch: &mut Batch) {
+        for pools in [&node.cold, &node.warm] {
+            for (pages, pool) in pools.iter() {
+                let wanted = match depth {
+                    PurgeDepth::Everything => u32::MAX,
+                    // Rounded up, so that what nobody uses comes back in the end.
+                    _ => pool.count().div_ceil(4),
+                };
+                let taken = self.collect_pool(pool, wanted, batch);
+                if taken > 0 {
+                    pools.lower_limit(pages, taken);
+                    count(&node.counters.decayed_areas, u64::from(taken));
+                }
+                if depth == PurgeDepth::Everything {
+                    pools.lower_limit(pages, pool.limit());
+                }
+            }
+        }
+    }
+
+    fn collect_pool(&self, pool: &Pool, wanted: u32, batch: &mut Batch) -> u32 {
+        let mut taken = 0;
+        // A pool that is filled as fast as it is emptied ends this too.
+        while taken < wanted.min(pool.limit().max(256)) {
+            let Some(index) = pool.pop(self.books.areas, |_| true) else { break };
+            let area = &self.books.areas[index];
+            self.quarantine(area);
+            area.set_word(area.word().retiring());
+            batch.push(self.books.areas, index);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Hands out what a batch is made of, with nothing mapped in it.
+    fn settle(&self, batch: Batch, purged: &mut Purged) {
+        let mut rest = batch.first;
+        let mut free = Batch::EMPTY;
+        while let Some(index) = rest {
+            let area = &self.books.areas[index];
+            rest = area.next();
+            if area.word().kind() == Kind::RamBlock {
+                if !self.settle_block(index, purged) {
+                    continue;
+                }
+            } else if area.stuck.load(crate::prim::Ordering::Relaxed) != 0 {
+                purged.stuck_areas += 1;
+                self.push_lazy(index);
+                continue;
+            } else if !area.word().is_retiring() && self.refill(index) {
+                continue;
+            }
+            free.push(self.books.areas, index);
+        }
+        self.give_back_all(free);
+    }
+
+    /// Puts a fresh area into its node's pool, if that has room.
+    fn refill(&self, index: AreaIndex) -> bool {
+        let area = &self.books.areas[index];
+        let node = &self.books.nodes[area.traits().node()];
+        let pages = area.pages();
+        let Some(pool) = node.cold.of(pages) else { return false };
+        // Now: once it is pushed it is somebody else's.
+        area.set_word(area.word().plain(State::Pooled));
+        let push = |pools: &Pools| {
+            pool.push(self.books.areas, index)
+                || pools.raise_limit(pages, self.pool_pages_max) && pool.push(self.books.areas, index)
+        };
+        let pushed = push(&node.cold);
+        if pushed {
+            count(&node.counters.refilled_areas, 1);
+        }
+        pushed
+    }
+
+    fn give_back_all(&self, batch: Batch) {
+        let mut rest = batch.first;
+        while rest.is_some() {
+            let space = self.lock_space();
+            for _ in 0..GIVE_BACK_BATCH {
+                let Some(index) = rest else { return };
+                rest = self.books.areas[index].next();
+                space.give_back(index);
+            }
+        }
+    }
+}
+
+/// Under memory pressure pools empty: first what is lazy and a quarter of the pools, then, if that
+/// is not enough or a request is about to fail, everything.
+impl<M: Mapper, H: Host> Reclaim for Vmap<'_, M, H>
+where
+    M: Sync,
+{
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        let mut frames = 0;
+        if !pressure.is_last_resort {
+            frames += self.purge(PurgeDepth::Decay).frames;
+        }
+        if frames < pressure.wanted_pages {
+            frames += self.purge(PurgeDepth::Everything).frames;
+        }
+        frames
+    }
+}

@@ -1,0 +1,260 @@
+//! Taking mappings away from a batch of areas: unmap, flush once, give back page tables, free
+//! frames, in this order.
+//!
+//! # Argument
+//! *Nobody uses them.* Every area of the batch is the purger's (`area.rs`), and so are the pages of
+//! a block of short-lived mappings whose `purging` bits are set (`ram.rs`).
+//!
+//! *Tables.* First every run leaves its tables; a table left by the last is locked (`tables.rs`).
+//! Only then is anything unmapped: spans are widened to whole tables where these are locked, holes
+//! included, and neighbours whose pages are all the batch's are joined, so that a mapper that pays
+//! per call pays little and sees whole tables. After the flush locked tables are given back.
+//!
+//! *Frames and addresses* are reused only after the flush: frames are freed then, areas handed on
+//! then.
+//!
+//! *Failures.* A span that the mapper fails to unmap makes all its areas stuck: their runs enter
+//! their tables again, their frames stay, and they go back to the lazy lists.
+//!
+//! One purger at a time: the caller shows the purge lock's guard.
+
+use super::area::AreaIndex;
+use super::books::Books;
+use super::error::Kind;
+use super::lock::Guard;
+use super::purge::{Batch, FlushSpans, Purged};
+use super::seams::{Host, Mapper};
+use super::tables::TableIndex;
+use super::units::{Run, Vpn};
+use super::{Vmap, count};
+use crate::prim::Ordering;
+
+/// What is to be unmapped in a batch: its areas' mapped runs, in ascending order.
+#[derive(Clone)]
+pub struct Runs<'a> {
+    books: &'a Books<'a>,
+    area: Option<AreaIndex>,
+    /// Where to go on in that area; `None`: at its start.
+    at: Option<Vpn>,
+}
+
+impl<'a> Runs<'a> {
+    pub fn new(books: &'a Books<'a>, first: Option<AreaIndex>) -> Self {
+        Runs { books, area: first, at: None }
+    }
+
+    /// The next run of the area from `at` on.
+    fn in_area(&self, index: AreaIndex, at: Vpn) -> Option<Run> {
+        let area = &self.books.areas[index];
+        let body = area.body();
+        if area.word().kind() == Kind::RamBlock {
+            return self.books.block_of(area).and_then(|block| {
+                let due = |page: Vpn| {
+                    block.is_purging(page.since(body.start)) && self.books.frames.is_mapped(page)
+                };
+                first_run(Run { start: at, end: body.end }, due)
+            });
+        }
+        match area.mapped() {
+            0 => None,
+            all if all == body.pages() => (at == body.start).then_some(body),
+            _ => first_run(Run { start: at, end: body.end }, |page| self.books.frames.is_mapped(page)),
+        }
+    }
+}
+
+/// The first run of pages in `within` for which `is_due`.
+fn first_run(within: Run, is_due: impl Fn(Vpn) -> bool) -> Option<Run> {
+    let start = within.iter().find(|&page| is_due(page))?;
+    let end = Run { start, end: within.end }.iter().find(|&page| !is_due(page)).unwrap_or(within.end);
+    Some(Run { start, end })
+}
+
+impl Iterator for Runs<'_> {
+    type Item = (AreaIndex, Run);
+
+    fn next(&mut self) -> Option<(AreaIndex, Run)> {
+        loop {
+            let index = self.area?;
+            let area = &self.books.areas[index];
+            if let Some(run) = self.in_area(index, self.at.unwrap_or(area.start())) {
+                self.at = Some(run.end);
+                return Some((index, run));
+            }
+            self.area = area.next();
+            self.at = None;
+        }
+    }
+}
+
+impl<M: Mapper, H: Host> Vmap<'_, M, H> {
+    /// Takes the mappings of a sorted batch away. Marks the areas it fails for as stuck.
+    pub(super) fn retire(&self, _purging: &Guard<'_, H>, batch: Batch) -> Purged {
+        let mut purged = Purged { areas: batch.areas, ..Purged::default() };
+        let runs = || Runs::new(&self.books, batch.first);
+        let needed: u64 = runs().map(|(_, run)| u64::from(run.pages())).sum();
+        self.books.areas.list(batch.first).for_each(|index| {
+            self.books.areas[index].stuck.store(0, Ordering::Relaxed);
+        });
+        if needed > 0 {
+            runs().for_each(|(_, run)| self.books.tables.leave(run));
+            self.unmap_all(batch, &mut purged);
+            self.flush(batch, needed);
+            runs()
+                .filter(|&(index, _)| self.is_stuck(index))
+                .for_each(|(_, run)| self.books.tables.reenter(&self.host, run));
+            purged.tables = self.release_tables(batch);
+        }
+        for index in self.books.areas.list(batch.first).filter(|&index| !self.is_stuck(index)) {
+            purged.frames += self.forget_frames(index);
+        }
+        purged
+    }
+
+    /// Retires one held area; `false`: it is stuck.
+    pub(super) fn retire_one(&self, index: AreaIndex) -> bool {
+        let purging = self.purge_lock.lock(&self.host);
+        let mut batch = Batch::EMPTY;
+        batch.push(self.books.areas, index);
+        self.retire(&purging, batch);
+        !self.is_stuck(index)
+    }
+
+    fn is_stuck(&self, index: AreaIndex) -> bool {
+        self.books.areas[index].stuck.load(Ordering::Relaxed) != 0
+    }
+
+    /// Unmaps spans as large as can be.
+    fn unmap_all(&self, batch: Batch, purged: &mut Purged) {
+        // The span so far, and the first area in it.
+        let mut span: Option<(Run, AreaIndex)> = None;
+        for (index, run) in Runs::new(&self.books, batch.first) {
+            let run = self.widen(index, run);
+            span = match span {
+                Some((joined, first)) if run.start <= joined.end => {
+                    Some((Run { start: joined.start, end: joined.end.max(run.end) }, first))
+                }
+                other => {
+                    if let Some((joined, first)) = other {
+                        self.unmap_span(joined, first, purged);
+                    }
+                    Some((run, index))
+                }
+            };
+        }
+        if let Some((joined, first)) = span {
+            self.unmap_span(joined, first, purged);
+        }
+    }
+
+    /// What may be unmapped with a run: its area's guard, and the rest of locked tables.
+    fn widen(&self, index: AreaIndex, run: Run) -> Run {
+        let area = &self.books.areas[index];
+        let mut wide = run;
+        if area.word().kind() != Kind::RamBlock {
+            wide = area.run();
+        }
+        let tables = &self.books.tables;
+        for page in [wide.start, Vpn(wide.end.0 - 1)] {
+            let table = tables.of(page);
+            if tables.is_locked(table) {
+                let whole = tables.run(table, self.range.pages);
+                wide = Run { start: wide.start.min(whole.start), end: wide.end.max(whole.end) };
+            }
+        }
+        wide
+    }
+
+    fn unmap_span(&self, span: Run, first: AreaIndex, purged: &mut Purged) {
+        let counters = &self.node_here().1.counters;
+        // SAFETY: the span is in the mapper's range. Its pages are the batch's, or lie in locked
+        // tables, through which nothing is mapped; see the module's argument.
+        let result = unsafe { self.mapper.unmap(self.range.span(span)) };
+        count(&counters.unmapped_spans, 1);
+        let Err(error) = result else { return };
+        count(&counters.failed_unmaps, 1);
+        purged.error.get_or_insert(error);
+        for index in self.books.areas.list(Some(first)) {
+            let area = &self.books.areas[index];
+            if area.start() >= span.end {
+                break;
+            }
+            area.stuck.store(1, Ordering::Relaxed);
+        }
+    }
+
+    fn flush(&self, batch: Batch, needed_pages: u64) {
+        let spans = FlushSpans::new(&self.books, &self.range, batch.first);
+        let flushed_pages: u64 = spans.clone().map(|span| u64::from(span.pages)).sum();
+        self.mapper.flush(spans);
+        let counters = &self.node_here().1.counters;
+        count(&counters.flushes, 1);
+        count(&counters.flushed_pages, flushed_pages);
+        count(&counters.needed_pages, needed_pages);
+    }
+
+    /// Gives back the tables that the batch has left locked; returns how many.
+    fn release_tables(&self, batch: Batch) -> u64 {
+        let tables = &self.books.tables;
+        let mut released = 0;
+        // Locked tables with consecutive numbers: first, and one past the last.
+        let mut row: Option<(u32, u32)> = None;
+        for (_, run) in Runs::new(&self.books, batch.first) {
+            for (table, _) in tables.parts(run).filter(|&(table, _)| tables.is_locked(table)) {
+                row = match row {
+                    Some((first, end)) if table.0 <= end => Some((first, end.max(table.0 + 1))),
+                    other => {
+                        released += self.release_row(other);
+                        Some((table.0, table.0 + 1))
+                    }
+                };
+            }
+        }
+        released + self.release_row(row)
+    }
+
+    fn release_row(&self, row: Option<(u32, u32)>) -> u64 {
+        let Some((first, end)) = row else { return 0 };
+        let tables = &self.books.tables;
+        let start = tables.run(TableIndex(first), self.range.pages).start;
+        let end_page = tables.run(TableIndex(end - 1), self.range.pages).end;
+        // SAFETY: the tables are locked: nothing is mapped through them, and what was has been
+        // unmapped and flushed.
+        unsafe { self.mapper.release_tables(self.range.span(Run { start, end: end_page })) };
+        (first..end).for_each(|table| tables.release(&self.host, TableIndex(table)));
+        u64::from(end - first)
+    }
+
+    /// Gives back tables that were entered but left without a purge, by requests that would not
+    /// wait; returns how many.
+    pub(super) fn release_stray_tables(&self, _purging: &Guard<'_, H>) -> u64 {
+        let tables = &self.books.tables;
+        let mut released = 0;
+        for table in (0..tables.words.len() as u32).map(TableIndex) {
+            if tables.read(table) == (0, true) && tables.try_lock_empty(table) {
+                released += self.release_row(Some((table.0, table.0 + 1)));
+            }
+        }
+        released
+    }
+
+    /// Nothing is mapped in a retired area any more: clears its entries, frees its own frames.
+    fn forget_frames(&self, index: AreaIndex) -> u64 {
+        let area = &self.books.areas[index];
+        if area.word().kind() == Kind::RamBlock {
+            Runs { books: &self.books, area: Some(index), at: None }
+                .take_while(|&(at, _)| at == index)
+                .for_each(|(_, run)| self.books.frames.clear(run));
+            return 0;
+        }
+        if area.mapped() == 0 {
+            return 0;
+        }
+        self.unquarantine(area);
+        let frames = self.free_own_frames(area.body());
+        self.books.frames.clear(area.body());
+        area.set_mapped(0);
+        count(&self.node_here().1.counters.returned_frames, frames);
+        frames
+    }
+}
