@@ -103,7 +103,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if to > from || !pfn.is_aligned(from) {
             return Err(FreeError::Misaligned);
         }
-        self.store.tag(pfn).ok_or(FreeError::OutOfRange)?;
+        self.store.tag_of_block(pfn, from).ok_or(FreeError::OutOfRange)?;
         if let Some(state) = self.state(pfn) {
             let (old, new) = (ALLOCATED | from.get() as u8, ALLOCATED | to.get() as u8);
             state

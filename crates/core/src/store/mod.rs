@@ -137,6 +137,14 @@ impl<'m> Store<'m> {
         tag.is_present().then_some(tag)
     }
 
+    /// The tag of a block, if all of it lies in huges of one zone.
+    pub fn tag_of_block(&self, pfn: Pfn, order: Order) -> Option<Tag> {
+        if order > Order::HUGE {
+            self.zone_of_range(pfn, order.frames())?;
+        }
+        self.tag(pfn)
+    }
+
     /// As [`tag`](Self::tag), but `None` for every frame when the store was made for an allocator
     /// whose options need more than the tag: one comparison decides about both.
     #[inline]

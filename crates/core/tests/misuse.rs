@@ -1,0 +1,324 @@
+//! Wrong use is refused with an error and changes nothing, or is found when it reaches the store.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::{Single, books, open_zone, order, range, single};
+use pagedepot::{
+    AllocError, Census, Config, CpuId, Drained, Flags, FreeError, FreeManyError, HighPolicy, Misuse, Mode,
+    NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
+};
+
+/// Two neighbouring zones, nothing behind the second, and one with holes.
+fn with_machine(checked: bool, on_misuse: Option<fn(Misuse)>, test: impl FnOnce(Single<'_>)) {
+    let first = [range(1024, 1536)];
+    let second = [range(2560, 512)];
+    let third = [range(4100, 20), range(4160, 300)];
+    let zones = [
+        open_zone("first", &first),
+        open_zone("second", &second),
+        ZoneConfig { level: 1, ..open_zone("holes", &third) },
+    ];
+    // High enough that small zones are cached at all.
+    let config = Config { checked, on_misuse, high: HighPolicy::Fixed(4096), ..Config::new(2, &zones) };
+    test(single(&config, &mut books(&config)));
+}
+
+fn pfn(n: u32) -> Pfn {
+    Pfn::new(n)
+}
+
+/// Everything free, and the books in order.
+fn check_all_free(depot: &mut Single<'_>) -> Census {
+    depot.drain(Scope::ALL, Mode::Full);
+    let census = depot.validate().unwrap();
+    assert_eq!(census.free_pages, census.managed_pages);
+    census
+}
+
+#[test]
+fn frames_of_nobody_are_out_of_range() {
+    for checked in [false, true] {
+        with_machine(checked, None, |mut depot| {
+            for nowhere in [0, 1, 1023, 3072, 3583, 4608, 1 << 18, 1 << 31, u32::MAX] {
+                assert_eq!(depot.free(pfn(nowhere), Order::BASE), Err(FreeError::OutOfRange), "{nowhere}");
+                let many = depot.free_many(&[(pfn(nowhere), Order::BASE)]);
+                assert_eq!(many, Err(FreeManyError { first: 0, error: FreeError::OutOfRange, failed: 1 }));
+                assert_eq!(depot.free_contiguous(pfn(nowhere), 1), Err(FreeError::OutOfRange));
+                assert_eq!(depot.split(pfn(nowhere), Order::BASE, Order::BASE), Err(FreeError::OutOfRange));
+                assert!(!depot.is_free(pfn(nowhere)) && !depot.note_quarantined(pfn(nowhere), 1));
+            }
+            check_all_free(&mut depot);
+        });
+    }
+}
+
+#[test]
+fn blocks_that_reach_into_another_zone_or_beyond_are_out_of_range() {
+    for checked in [false, true] {
+        with_machine(checked, None, |mut depot| {
+            let depot_ref = &depot;
+            // 2048..3072 is half of the first zone, half of the second.
+            let whole = || {
+                depot_ref.alloc_at(pfn(2048), 512, Flags::default()).unwrap();
+                depot_ref.alloc_at(pfn(2560), 512, Flags::default()).unwrap();
+            };
+            whole();
+            assert_eq!(depot.free(pfn(2048), Order::MAX), Err(FreeError::OutOfRange));
+            let many = depot.free_many(&[(pfn(2048), Order::MAX)]);
+            assert_eq!(many.map_err(|many| many.error), Err(FreeError::OutOfRange));
+            assert_eq!(depot.split(pfn(2048), Order::MAX, Order::BASE), Err(FreeError::OutOfRange));
+            assert_eq!(depot.free_contiguous(pfn(2048), 1024), Err(FreeError::OutOfRange));
+            // Behind the second zone there is nothing.
+            assert_eq!(depot.free_contiguous(pfn(2560), 513), Err(FreeError::OutOfRange));
+            assert_eq!(depot.free_contiguous(pfn(2560), u32::MAX), Err(FreeError::OutOfRange));
+            assert_eq!(depot.free_contiguous(pfn(2560), 0), Err(FreeError::OutOfRange));
+            assert_eq!(depot.validate().unwrap().held_pages(), 1024);
+            depot.free_contiguous(pfn(2048), 512).unwrap();
+            depot.free_contiguous(pfn(2560), 512).unwrap();
+            check_all_free(&mut depot);
+        });
+    }
+}
+
+#[test]
+fn blocks_begin_at_multiples_of_their_size() {
+    with_machine(false, None, |mut depot| {
+        for at in Order::all().skip(1) {
+            let misaligned = pfn(1024 + at.frames() / 2);
+            assert_eq!(depot.free(misaligned, at), Err(FreeError::Misaligned));
+            assert_eq!(depot.split(misaligned, at, Order::BASE), Err(FreeError::Misaligned));
+            assert_eq!(
+                depot.free_many(&[(misaligned, at)]).map_err(|many| many.error),
+                Err(FreeError::Misaligned)
+            );
+        }
+        assert_eq!(depot.split(pfn(1024), order(3), order(4)), Err(FreeError::Misaligned));
+        check_all_free(&mut depot);
+    });
+}
+
+#[test]
+fn checked_refuses_every_wrong_free_at_once() {
+    with_machine(true, None, |mut depot| {
+        for size in Order::all() {
+            let block = depot.alloc(size, Flags::default()).unwrap();
+            for wrong in Order::all().filter(|&wrong| wrong != size && block.is_aligned(wrong)) {
+                let error = depot.free(block, wrong).unwrap_err();
+                assert!(
+                    matches!(error, FreeError::NotAllocated | FreeError::OutOfRange),
+                    "{size} as {wrong}"
+                );
+                assert!(wrong < Order::BASE || depot.split(block, wrong, Order::BASE).is_err());
+            }
+            for inside in 1..size.frames() {
+                let error = depot.free(block.add(inside), Order::BASE);
+                assert_eq!(error, Err(FreeError::NotAllocated));
+            }
+            depot.free(block, size).unwrap();
+            assert_eq!(depot.free(block, size), Err(FreeError::NotAllocated));
+            assert_eq!(depot.split(block, size, Order::BASE), Err(FreeError::NotAllocated));
+        }
+        // Holes: in a run of 512 frames that has memory, but of nobody.
+        for hole in [4096, 4099, 4120, 4159, 4460, 4607] {
+            assert_eq!(depot.free(pfn(hole), Order::BASE), Err(FreeError::NotAllocated));
+        }
+        check_all_free(&mut depot);
+    });
+}
+
+#[test]
+fn parts_are_freed_as_parts() {
+    with_machine(true, None, |mut depot| {
+        let block = depot.alloc(order(4), Flags::default()).unwrap();
+        depot.split(block, order(4), order(2)).unwrap();
+        assert_eq!(depot.free(block, order(4)), Err(FreeError::NotAllocated));
+        assert_eq!(depot.split(block, order(4), order(2)), Err(FreeError::NotAllocated));
+        depot.split(block.add(4), order(2), order(0)).unwrap();
+        for (at, size) in [(0, 2), (4, 0), (5, 0), (6, 0), (7, 0), (8, 2), (12, 2)] {
+            depot.free(block.add(at), order(size)).unwrap();
+            assert_eq!(depot.free(block.add(at), order(size)), Err(FreeError::NotAllocated));
+        }
+        // Splitting into one part changes nothing.
+        let block = depot.alloc(order(5), Flags::default()).unwrap();
+        depot.split(block, order(5), order(5)).unwrap();
+        depot.free(block, order(5)).unwrap();
+        check_all_free(&mut depot);
+    });
+}
+
+#[test]
+fn a_range_is_freed_as_one_or_in_parts_but_once() {
+    with_machine(true, None, |mut depot| {
+        let start = depot.alloc_contiguous(100, 1, Flags::default()).unwrap();
+        assert_eq!(depot.free(start, order(2)), Err(FreeError::NotAllocated));
+        assert_eq!(depot.free_contiguous(start, 101), Err(FreeError::NotAllocated));
+        depot.free(start, Order::BASE).unwrap();
+        assert_eq!(depot.free_contiguous(start, 100), Err(FreeError::NotAllocated));
+        depot.free_contiguous(start.add(50), 50).unwrap();
+        assert_eq!(depot.free_contiguous(start.add(1), 50), Err(FreeError::NotAllocated));
+        depot.free_contiguous(start.add(1), 49).unwrap();
+        check_all_free(&mut depot);
+    });
+}
+
+/// What was reported, in frames.
+static REPORTED: AtomicU32 = AtomicU32::new(0);
+
+fn report(misuse: Misuse) {
+    match misuse {
+        Misuse::DoubleFree { frames } => REPORTED.fetch_add(frames, Ordering::Relaxed),
+        other => panic!("an unknown misuse: {other:?}"),
+    };
+}
+
+fn reported() -> u32 {
+    REPORTED.swap(0, Ordering::Relaxed)
+}
+
+/// One test, because the count of what is reported is shared.
+#[test]
+fn without_checked_a_double_free_is_found_when_it_reaches_the_store() {
+    with_machine(false, Some(report), |mut depot| {
+        // Cached orders: when the front is drained.
+        for size in [0, 1, 2, 3].map(order) {
+            let block = depot.alloc(size, Flags::default()).unwrap();
+            depot.free(block, size).unwrap();
+            depot.free(block, size).unwrap();
+            assert_eq!(reported(), 0);
+            depot.drain(Scope::ALL, Mode::Full);
+            assert_eq!(reported(), size.frames());
+            check_all_free(&mut depot);
+        }
+        // Uncached ones: at once.
+        for size in [4, 5, 6, 7, 8, 10].map(order) {
+            let block = depot.alloc(size, Flags::default()).unwrap();
+            depot.free(block, size).unwrap();
+            assert_eq!(depot.free(block, size), Err(FreeError::NotAllocated));
+            assert_eq!(reported(), size.frames());
+            check_all_free(&mut depot);
+        }
+        // A part that is free already.
+        let block = depot.alloc(order(4), Flags::default()).unwrap();
+        depot.split(block, order(4), order(2)).unwrap();
+        depot.free(block.add(8), order(2)).unwrap();
+        depot.drain(Scope::ALL, Mode::Full);
+        assert_eq!(depot.free(block, order(4)), Err(FreeError::NotAllocated));
+        assert_eq!(reported(), 4);
+        check_all_free(&mut depot);
+
+        let start = depot.alloc_contiguous(600, 1, Flags::default()).unwrap();
+        depot.free_contiguous(start.add(100), 10).unwrap();
+        assert_eq!(depot.free_contiguous(start, 600), Err(FreeError::NotAllocated));
+        assert_eq!(reported(), 10);
+        check_all_free(&mut depot);
+
+        // Twice in one batch that goes straight to the store.
+        let blocks: Vec<_> =
+            (0..4).map(|_| (depot.alloc(order(5), Flags::default()).unwrap(), order(5))).collect();
+        let twice: Vec<_> = blocks.iter().chain(&blocks).copied().collect();
+        depot.free_many(&twice).unwrap();
+        assert_eq!(reported(), 4 * 32);
+        check_all_free(&mut depot);
+    });
+}
+
+#[test]
+fn unless_told_otherwise_misuse_found_late_panics_and_blocks_nobody() {
+    with_machine(false, None, |depot| {
+        let block = depot.alloc(Order::BASE, Flags::default()).unwrap();
+        depot.free(block, Order::BASE).unwrap();
+        depot.free(block, Order::BASE).unwrap();
+        let drained = catch_unwind(AssertUnwindSafe(|| depot.drain(Scope::ALL, Mode::Full)));
+        let message = *drained.unwrap_err().downcast::<String>().unwrap();
+        assert!(message.contains("Config::checked finds the caller"), "{message}");
+        let block = depot.alloc(order(2), Flags::default()).unwrap();
+        depot.free(block, order(2)).unwrap();
+        let drained = depot.drain(Scope::ALL, Mode::Full);
+        assert_eq!((drained.busy_cpus, drained.unreachable_pages), (0, 0));
+    });
+}
+
+#[test]
+fn bad_blocks_of_a_batch_are_counted_and_the_others_freed() {
+    with_machine(true, None, |mut depot| {
+        let mut batch: Vec<(Pfn, Order)> =
+            (0..300).map(|i| (depot.alloc(order(i % 3), Flags::default()).unwrap(), order(i % 3))).collect();
+        batch.insert(200, (pfn(0), Order::BASE));
+        batch.insert(130, (pfn(1024 + 1), order(1)));
+        batch.push(batch[10]);
+        let error = depot.free_many(&batch).unwrap_err();
+        assert_eq!(error, FreeManyError { first: 130, error: FreeError::Misaligned, failed: 3 });
+        check_all_free(&mut depot);
+    });
+}
+
+#[test]
+fn flags_that_leave_no_zone() {
+    let ranges = [range(0, 1024)];
+    let zones = [ZoneConfig { node: NodeId::new(1), ..open_zone("far", &ranges) }];
+    let config = Config::new(1, &zones);
+    let depot_books = &mut books(&config);
+    let depot = single(&config, depot_books);
+    let low = Flags::default().at_most_level(1);
+    let mut out = [pfn(0); 100];
+    // The second time, the front has something.
+    for _ in 0..2 {
+        for flags in [low, Flags::default().this_node(), low.atomic(), low.no_reclaim().this_node()] {
+            for size in Order::all() {
+                assert_eq!(depot.alloc(size, flags), Err(AllocError::NoZone), "{flags:?}");
+                assert_eq!(depot.alloc_many(size, flags, &mut out), Err(AllocError::NoZone), "{flags:?}");
+            }
+            assert_eq!(depot.alloc_contiguous(10, 1, flags), Err(AllocError::NoZone));
+        }
+        depot.alloc(Order::BASE, Flags::default()).unwrap();
+    }
+}
+
+#[test]
+fn sizes_that_no_range_can_have() {
+    with_machine(false, None, |mut depot| {
+        let flags = Flags::default();
+        for (frames, align) in
+            [(0, 1), ((1 << 18) + 1, 1), (u32::MAX, 1), (1, 0), (1, 3), (1, 1 << 19), (1, u32::MAX), (7, 6)]
+        {
+            assert_eq!(depot.alloc_contiguous(frames, align, flags), Err(AllocError::BadSize));
+        }
+        assert_eq!(depot.alloc_contiguous(1 << 18, 1 << 18, flags), Err(AllocError::Exhausted));
+        for frames in [0, (1 << 18) + 1, u32::MAX] {
+            assert_eq!(depot.alloc_at(pfn(1024), frames, flags), Err(AllocError::BadSize));
+        }
+        for (start, frames) in
+            [(0, 1), (1023, 2), (2048, 1024), (3071, 2), (u32::MAX, 1), (u32::MAX, 2), (4100, 21)]
+        {
+            assert_eq!(depot.alloc_at(pfn(start), frames, flags), Err(AllocError::NotAvailable));
+        }
+        assert_eq!(depot.alloc_many(Order::BASE, flags, &mut []), Ok(0));
+        check_all_free(&mut depot);
+    });
+}
+
+#[test]
+fn cpus_and_zones_that_do_not_exist_have_nothing() {
+    with_machine(false, None, |depot| {
+        depot.alloc(Order::BASE, Flags::default()).unwrap();
+        for n in [2, 3, 31, 1 << 31, u32::MAX] {
+            let cpu = CpuId::new(n);
+            for mode in [Mode::Quiet, Mode::Full] {
+                assert_eq!(depot.drain(Scope::cpu(cpu), mode), Drained::default());
+                let zone = ZoneId::new(n.max(3));
+                assert_eq!(depot.drain(Scope::zone(zone), mode).taken_pages, 0);
+                assert_eq!(depot.drain(Scope::cpu(cpu).in_zone(zone), mode), Drained::default());
+            }
+            assert_eq!(depot.retire_cpu(cpu), Drained::default());
+            assert!(!depot.restore_cpu(cpu) && !depot.has_caches(cpu));
+            assert!(depot.cpu_stats(cpu, ZoneId::new(0)).is_none());
+            assert!(depot.zone_stats(ZoneId::new(n.max(3))).is_none());
+            assert!(depot.cache_limits(ZoneId::new(0), cpu).is_none());
+            assert!(!depot.set_watermarks(ZoneId::new(n.max(3)), Default::default()));
+        }
+        assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().cached_pages, 63);
+    });
+}
