@@ -1,0 +1,258 @@
+//! CPU-local data: found through GS, changed by its own CPU, read by all.
+
+use core::arch::asm;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use pagedepot::CpuId;
+use pagedepot::cpus::Context;
+use x86_64::VirtAddr;
+use x86_64::registers::model_specific::GsBase;
+
+use crate::call::Calls;
+use crate::descriptor::Tables;
+use crate::smp::Job;
+
+/// The most CPUs this kernel starts.
+pub const CPUS_MAX: usize = 64;
+
+/// What a CPU does, as far as others must know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum State {
+    /// Not started, or stopped.
+    Offline = 0,
+    /// In the kernel.
+    Running = 1,
+    /// Halted or in user mode: it holds no guard, and passes [`Cpu::leave_quiescence`] before it
+    /// does anything else in the kernel.
+    Quiescent = 2,
+}
+
+/// A CPU's own data.
+///
+/// The first fields are known to assembly.
+#[repr(C, align(128))]
+pub struct Cpu {
+    /// GS:0: this structure's address.
+    this: AtomicUsize,
+    /// GS:8: where an interrupt of user mode finds its stack.
+    pub kernel_stack: AtomicU64,
+    number: u32,
+    apic_id: AtomicU32,
+    state: AtomicU32,
+    /// Interrupt handlers on this CPU right now.
+    depth: AtomicU32,
+    /// Guards taken and dropped, by context: odd while one is held.
+    pub guards: [AtomicU64; 2],
+    /// Left alone: no timer, no full drains while it runs.
+    pub isolated: AtomicBool,
+    /// Interrupts received, of every kind.
+    pub interrupts: AtomicU64,
+    /// Those that ended a halt.
+    pub wakeups: AtomicU64,
+    /// The last flush of all address spaces that this CPU has taken part in.
+    seen_flush: AtomicU64,
+    /// What other CPUs ask of this one.
+    pub calls: Calls,
+    /// What this CPU is to run next.
+    pub job: AtomicPtr<Job<'static>>,
+    /// Its stack, while it has one of the allocator's.
+    pub stack_top: AtomicU64,
+    /// Its segments and interrupt stacks.
+    pub tables: Tables,
+}
+
+static CPUS: [Cpu; CPUS_MAX] = {
+    let mut cpus = [const { Cpu::new() }; CPUS_MAX];
+    let mut i = 0;
+    while i < CPUS_MAX {
+        cpus[i].number = i as u32;
+        i += 1;
+    }
+    cpus
+};
+/// How many there are in this machine.
+static COUNT: AtomicU32 = AtomicU32::new(1);
+
+impl Cpu {
+    const fn new() -> Self {
+        Cpu {
+            this: AtomicUsize::new(0),
+            kernel_stack: AtomicU64::new(0),
+            number: 0,
+            apic_id: AtomicU32::new(0),
+            state: AtomicU32::new(State::Offline as u32),
+            depth: AtomicU32::new(0),
+            guards: [const { AtomicU64::new(0) }; 2],
+            isolated: AtomicBool::new(false),
+            interrupts: AtomicU64::new(0),
+            wakeups: AtomicU64::new(0),
+            seen_flush: AtomicU64::new(0),
+            calls: Calls::new(),
+            job: AtomicPtr::new(core::ptr::null_mut()),
+            stack_top: AtomicU64::new(0),
+            tables: Tables::new(),
+        }
+    }
+
+    /// The CPU this runs on. Tasks do not move between CPUs in this kernel.
+    #[inline]
+    pub fn here() -> &'static Cpu {
+        let this: *const Cpu;
+        // SAFETY: `enter` has set GS; nothing changes it afterwards, not even user mode.
+        unsafe {
+            asm!("mov {}, gs:[0]", out(reg) this, options(pure, readonly, nostack, preserves_flags));
+            &*this
+        }
+    }
+
+    /// A CPU of this machine.
+    ///
+    /// # Panics
+    /// When there is no such CPU.
+    pub fn get(id: CpuId) -> &'static Cpu {
+        assert!(id.get() < count(), "there is no {id:?}");
+        &CPUS[id.index()]
+    }
+
+    /// Makes this structure the running CPU's.
+    pub fn enter(&'static self) {
+        self.tables.load();
+        let address = &raw const *self;
+        self.this.store(address.expose_provenance(), Ordering::Relaxed);
+        GsBase::write(VirtAddr::from_ptr(address));
+        // SeqCst: as in `leave_quiescence`.
+        self.state.swap(State::Running as u32, Ordering::SeqCst);
+        crate::flush::catch_up(&self.seen_flush);
+    }
+
+    /// Its number.
+    pub fn id(&self) -> CpuId {
+        CpuId::new(self.number)
+    }
+
+    /// Its local APIC's id.
+    pub fn apic_id(&self) -> u32 {
+        self.apic_id.load(Ordering::Relaxed)
+    }
+
+    /// What it does. A caller that changed something the CPU reads in the kernel may rely on
+    /// "not running" if the change was a SeqCst read-modify-write.
+    pub fn state(&self) -> State {
+        // SeqCst: the other half of `leave_quiescence`; Acquire is in it: pairs with the Release in
+        // `set_state`, what a quiescent CPU did before is visible.
+        match self.state.load(Ordering::SeqCst) {
+            0 => State::Offline,
+            1 => State::Running,
+            _ => State::Quiescent,
+        }
+    }
+
+    /// Says that this CPU is about to halt, to enter user mode, or to stop.
+    pub fn set_state(&self, state: State) {
+        debug_assert!(self.guards.iter().all(|count| count.load(Ordering::Relaxed) % 2 == 0));
+        self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// The first thing an interrupted CPU does: if it was quiescent, it is not any more. Returns
+    /// whether it was.
+    ///
+    /// Dekker's pattern: this CPU writes its state and then reads (gates, the number of flushes);
+    /// others write these and then read its state, all SeqCst. So either they see it running and
+    /// wait for it, or it sees what they wrote.
+    #[inline]
+    pub fn leave_quiescence(&self) -> bool {
+        if self.state.load(Ordering::Relaxed) != State::Quiescent as u32 {
+            return false;
+        }
+        self.state.swap(State::Running as u32, Ordering::SeqCst);
+        crate::flush::catch_up(&self.seen_flush);
+        true
+    }
+
+    /// The context of the code that runs here; `None` in nested interrupts and NMI.
+    #[inline]
+    pub fn context(&self) -> Option<Context> {
+        match self.depth.load(Ordering::Relaxed) {
+            0 => Some(Context::Task),
+            1 => Some(Context::Interrupt),
+            _ => None,
+        }
+    }
+
+    /// Whether an interrupt handler runs here.
+    pub fn in_handler(&self) -> bool {
+        self.depth.load(Ordering::Relaxed) > 0
+    }
+
+    /// Handlers that run here, one above the other.
+    pub fn depth(&self) -> u32 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// Counts a handler in until the value is dropped. An NMI counts as two: whatever it
+    /// interrupted, it is nobody's context.
+    pub fn enter_handler(&self, levels: u32) -> Handler<'_> {
+        // Load and store: a handler in between leaves the depth as it found it.
+        self.depth.store(self.depth() + levels, Ordering::Relaxed);
+        Handler { cpu: self, levels }
+    }
+}
+
+/// A handler that runs.
+pub struct Handler<'c> {
+    cpu: &'c Cpu,
+    levels: u32,
+}
+
+impl Drop for Handler<'_> {
+    fn drop(&mut self) {
+        self.cpu.depth.store(self.cpu.depth() - self.levels, Ordering::Relaxed);
+    }
+}
+
+/// CPUs of this machine.
+pub fn count() -> u32 {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// All CPUs of this machine.
+pub fn all() -> impl Iterator<Item = &'static Cpu> {
+    CPUS[..count() as usize].iter()
+}
+
+/// All but the one this runs on.
+pub fn others() -> impl Iterator<Item = &'static Cpu> {
+    let here = Cpu::here().id();
+    all().filter(move |cpu| cpu.id() != here)
+}
+
+/// Names the CPUs by their APIC ids; the boot CPU, which calls this, becomes CPU 0. Those above
+/// [`CPUS_MAX`] stay unused.
+pub fn set_all(boot: u32, apic_ids: impl Iterator<Item = u32>) {
+    let ids = core::iter::once(boot).chain(apic_ids.filter(|&id| id != boot));
+    for (cpu, id) in CPUS.iter().zip(ids) {
+        cpu.apic_id.store(id, Ordering::Relaxed);
+        COUNT.store(cpu.number + 1, Ordering::Relaxed);
+    }
+}
+
+/// The boot CPU, before `set_all`.
+pub fn boot() -> &'static Cpu {
+    &CPUS[0]
+}
+
+/// Who runs here, for a last message; also before there is CPU-local data.
+pub fn name_here() -> impl fmt::Display {
+    struct Name(Option<u32>);
+    impl fmt::Display for Name {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            match self.0 {
+                Some(number) => write!(f, "cpu {number}"),
+                None => write!(f, "boot"),
+            }
+        }
+    }
+    Name((GsBase::read().as_u64() != 0).then(|| Cpu::here().number))
+}

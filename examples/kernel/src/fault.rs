@@ -1,0 +1,61 @@
+//! Page faults in the window: areas that get their pages when they are first touched.
+
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use pagedepot::Flags;
+
+use crate::memory;
+use crate::paging::{self, Leaf, MapError, REGIONS, WINDOW};
+
+/// Error code bits (APM 8.4.2): the page was present; an instruction was fetched.
+const PROTECTION: u64 = 1 << 0;
+const FETCH: u64 = 1 << 4;
+
+const NONE: u8 = 0;
+const PAGES: u8 = 1;
+const HUGE: u8 = 2;
+
+/// What may be touched in each region.
+static AREAS: [AtomicU8; REGIONS] = [const { AtomicU8::new(NONE) }; REGIONS];
+static FAULTS: AtomicU64 = AtomicU64::new(0);
+
+/// Lets a region be filled by leaves of this size as it is touched; `None`: not any more.
+pub fn set_area(region: usize, leaf: Option<Leaf>) {
+    let kind = match leaf {
+        None => NONE,
+        Some(Leaf::Page) => PAGES,
+        Some(Leaf::Huge) => HUGE,
+    };
+    AREAS[region].store(kind, Ordering::Release);
+}
+
+/// Faults resolved so far.
+pub fn count() -> u64 {
+    FAULTS.load(Ordering::Relaxed)
+}
+
+/// Gives the page that was touched a zeroed frame. `false`: nothing may be touched there.
+///
+/// Runs in the context of the code that touched it, interrupts as there.
+pub fn resolve(address: usize, error: u64) -> bool {
+    if address < WINDOW || error & (PROTECTION | FETCH) != 0 {
+        return false;
+    }
+    let leaf = match AREAS[paging::region_of(address)].load(Ordering::Acquire) {
+        PAGES => Leaf::Page,
+        HUGE => Leaf::Huge,
+        _ => return false,
+    };
+    let depot = memory::depot();
+    let Ok(pfn) = depot.alloc(leaf.order(), Flags::MOVABLE.zeroed()) else {
+        panic!("no memory for a page fault at {address:#x}:\n{}", depot.shortage());
+    };
+    match paging::map(address & !(leaf.bytes() - 1), pfn, leaf) {
+        Ok(()) => {}
+        // Another CPU touched the same page and was faster.
+        Err(MapError::Occupied) => depot.free(pfn, leaf.order()).expect("allocated just now"),
+        Err(MapError::NoMemory(error)) => panic!("no page table at {address:#x}: {error}\n{}", depot.shortage()),
+    }
+    FAULTS.fetch_add(1, Ordering::Relaxed);
+    true
+}

@@ -1,0 +1,89 @@
+//! Dropping translations from every CPU's TLB: the shootdown.
+//!
+//! AMD APM vol. 2, 5.5 "Translation-lookaside buffer"; Intel SDM vol. 3A, "Caching Translation
+//! Information". Quiescent CPUs are not interrupted: they touch no memory of the window, and drop
+//! everything when they come back (see `Cpu::leave_quiescence`).
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use spin::{Mutex, MutexGuard};
+use x86_64::VirtAddr;
+use x86_64::instructions::tlb;
+
+use crate::call::{self, Call};
+use crate::cpu::{Cpu, State};
+use crate::paging::{PAGE_BYTES, Span};
+
+/// Above so many pages all translations are dropped at once (Linux: `tlb_single_page_flush_ceiling`).
+const PAGES_MAX: usize = 33;
+
+/// Held by the CPU that flushes.
+static FLUSHING: Mutex<()> = Mutex::new(());
+/// What it flushes: a pointer to its slice.
+static SPANS: AtomicPtr<&[Span]> = AtomicPtr::new(core::ptr::null_mut());
+/// Flushes so far; each CPU remembers the last it has seen.
+static FLUSHES: AtomicU64 = AtomicU64::new(0);
+/// CPUs interrupted by flushes.
+static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+
+/// Takes a lock whose holder may wait for this CPU's answers.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    loop {
+        if let Some(guard) = mutex.try_lock() {
+            return guard;
+        }
+        call::serve(Cpu::here());
+        core::hint::spin_loop();
+    }
+}
+
+/// Returns when no CPU uses old translations of `spans` any more, nor page tables that were taken
+/// out before.
+pub fn flush(spans: &[Span]) {
+    if spans.is_empty() {
+        return;
+    }
+    let _alone = lock(&FLUSHING);
+    let mut published = spans;
+    SPANS.store((&raw mut published).cast(), Ordering::Relaxed);
+    // SeqCst: the other half of `leave_quiescence`; publishes SPANS to `serve` by `ask`.
+    FLUSHES.fetch_add(1, Ordering::SeqCst);
+    flush_here();
+    let interrupted = call::ask_others(Call::Flush, |cpu| cpu.state() == State::Running);
+    INTERRUPTED.fetch_add(u64::from(interrupted), Ordering::Relaxed);
+    // Everybody has answered: nobody reads `published` any more.
+    SPANS.store(core::ptr::null_mut(), Ordering::Relaxed);
+}
+
+/// This CPU's part in the flush that is going on.
+pub fn flush_here() {
+    let spans = SPANS.load(Ordering::Relaxed);
+    // SAFETY: `flush` keeps the slice until every CPU it asked has answered.
+    let Some(spans) = (unsafe { spans.as_ref() }) else { return };
+    let pages: usize = spans.iter().map(|span| span.bytes.div_ceil(PAGE_BYTES)).sum();
+    if pages > PAGES_MAX {
+        return tlb::flush_all();
+    }
+    // INVLPG drops this page's translation, and all cached upper-level entries (Intel SDM vol. 3A,
+    // "Operations that Invalidate TLBs and Paging-Structure Caches").
+    for span in spans.iter() {
+        for page in (span.start..span.start + span.bytes).step_by(PAGE_BYTES) {
+            tlb::flush(VirtAddr::new(page as u64));
+        }
+    }
+}
+
+/// Drops everything if there were flushes that a CPU slept through.
+pub fn catch_up(seen: &AtomicU64) {
+    // SeqCst: the other half of Dekker's pattern with `flush`.
+    let now = FLUSHES.load(Ordering::SeqCst);
+    if seen.load(Ordering::Relaxed) != now {
+        tlb::flush_all();
+        seen.store(now, Ordering::Relaxed);
+    }
+}
+
+/// Flushes so far, and interrupts sent for them.
+pub fn counts() -> (u64, u64) {
+    (FLUSHES.load(Ordering::Relaxed), INTERRUPTED.load(Ordering::Relaxed))
+}

@@ -1,0 +1,178 @@
+//! Physical memory: what the loader says there is, and the allocator that has all of it.
+
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use pagedepot::cpus::Pinned;
+use pagedepot::{Allocator, Census, Config, FrameRange, LinearMap, NodeId, Pfn, Watermarks, ZoneConfig, ZoneId};
+
+use crate::bootinfo::BootInfo;
+use crate::paging::PAGE_BYTES;
+use crate::processor::Machine;
+
+/// The allocator of this kernel.
+pub type Depot = Allocator<'static, Pinned<Machine>>;
+
+/// Level of the zone below 4 GiB, and of the one above (Linux's numbers).
+pub const DMA32_LEVEL: u8 = 1;
+const NORMAL_LEVEL: u8 = 2;
+/// Below are the firmware, the loader's tables and the page where CPUs start.
+const LOW_END: u64 = 1 << 20;
+const DMA32_END: u64 = 4 << 30;
+const RANGES_MAX: usize = 32;
+
+/// Memory that nobody uses yet, as frames.
+struct Ranges {
+    list: [FrameRange; RANGES_MAX],
+    count: usize,
+}
+
+impl Ranges {
+    fn new() -> Self {
+        Ranges { list: [FrameRange::new(Pfn::new(0), 0); RANGES_MAX], count: 0 }
+    }
+
+    fn as_slice(&self) -> &[FrameRange] {
+        &self.list[..self.count]
+    }
+
+    /// Adds the whole frames between two addresses.
+    fn add(&mut self, start: u64, end: u64) {
+        let (first, last) = (start.div_ceil(PAGE_BYTES as u64), end / PAGE_BYTES as u64);
+        if first >= last {
+            return;
+        }
+        assert!(self.count < RANGES_MAX, "the memory map has more than {RANGES_MAX} pieces");
+        self.list[self.count] = FrameRange::new(Pfn::new(first as u32), (last - first) as u32);
+        self.count += 1;
+    }
+
+    /// Adds what of `start..end` is neither below `hole.start` nor inside of `hole`.
+    fn add_around(&mut self, start: u64, end: u64, hole: core::ops::Range<u64>) {
+        self.add(start, end.min(hole.start));
+        self.add(start.max(hole.end), end);
+    }
+
+    /// Takes `bytes` from the end of the first range that has them; returns their address.
+    fn take(&mut self, bytes: usize) -> Option<usize> {
+        let frames = bytes.div_ceil(PAGE_BYTES) as u32;
+        let range = self.list[..self.count].iter_mut().find(|range| range.frames >= frames)?;
+        range.frames -= frames;
+        Some(address(range.start.add(range.frames)))
+    }
+}
+
+/// Where the boot page tables and `paging::extend_linear_map` map a frame: at its own address.
+pub fn address(pfn: Pfn) -> usize {
+    pfn.index() * PAGE_BYTES
+}
+
+unsafe extern "C" {
+    static kernel_end: u8;
+}
+
+/// RAM that is free once the kernel is loaded: below 4 GiB, and above.
+fn free_ram(boot: &BootInfo) -> [Ranges; 2] {
+    let mut zones = [Ranges::new(), Ranges::new()];
+    // SAFETY: only the address is taken; the linker script defines it.
+    let kernel = LOW_END..unsafe { &raw const kernel_end }.addr() as u64;
+    for (start, bytes) in boot.ram() {
+        let end = start + bytes;
+        zones[0].add_around(start.max(LOW_END), end.min(DMA32_END), kernel.clone());
+        zones[1].add(start.max(DMA32_END), end);
+    }
+    zones
+}
+
+/// A zone's watermarks: nothing is held back, so that `oom` can count every page.
+fn watermarks(ranges: &Ranges) -> Option<Watermarks> {
+    let pages = ranges.as_slice().iter().map(|range| u64::from(range.frames)).sum();
+    Some(Watermarks::without_reserve(pages, pagedepot::PageSize::Kib4))
+}
+
+fn config<'c>(cpus: u32, zones: &'c [ZoneConfig<'c>], caches: bool) -> Config<'c> {
+    // SAFETY: physical memory is mapped at its own address: below 4 GiB by `boot.s`, above by
+    // `extend_linear_map`, before anything is allocated from there. Nobody else uses it.
+    let linear_map = Some(unsafe { LinearMap::new(0) });
+    Config { linear_map, caches, ..Config::new(cpus, zones) }
+}
+
+struct Place(UnsafeCell<MaybeUninit<Depot>>);
+
+// SAFETY: written once, by `init`, before READY; then shared, as the allocator allows.
+unsafe impl Sync for Place {}
+
+static DEPOT: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
+static READY: AtomicBool = AtomicBool::new(false);
+
+/// Makes the allocator of all RAM, its books in the first memory that has room for them. With
+/// `caches` off every request goes to its store, for a design that has its own.
+pub fn init(boot: &BootInfo, cpus: u32, caches: bool) {
+    let mut free = free_ram(boot);
+    let bytes = Depot::metadata_bytes(&config(cpus, &zones(&free), caches)).expect("a usable memory map");
+    let books = free[0].take(bytes).expect("room for the allocator's books: give QEMU more memory (-m)");
+    // SAFETY: RAM that nobody uses, mapped, and not among the ranges any more.
+    let books = unsafe {
+        core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(books), bytes)
+    };
+    let zones = zones(&free);
+    let depot = Depot::new(&config(cpus, &zones, caches), books, Pinned(Machine)).expect("books of the size asked for");
+    // SAFETY: nobody reads it before READY.
+    unsafe { (*DEPOT.0.get()).write(depot) };
+    // Release: pairs with the Acquire in `depot`.
+    READY.store(true, Ordering::Release);
+    if let Some(end) = free[1].as_slice().iter().map(|range| range.end()).max() {
+        crate::paging::extend_linear_map(Pfn::new(end as u32));
+    }
+}
+
+fn zones(free: &[Ranges; 2]) -> [ZoneConfig<'_>; 2] {
+    let zone = |name, level, ranges| ZoneConfig {
+        name,
+        node: NodeId::new(0),
+        level,
+        ranges: Ranges::as_slice(ranges),
+        watermarks: watermarks(ranges),
+    };
+    [zone("DMA32", DMA32_LEVEL, &free[0]), zone("Normal", NORMAL_LEVEL, &free[1])]
+}
+
+/// The allocator.
+pub fn depot() -> &'static Depot {
+    // Acquire: pairs with the Release in `init`.
+    assert!(READY.load(Ordering::Acquire), "no memory yet");
+    // SAFETY: written before READY; exclusive use is confined to `census`.
+    unsafe { (*DEPOT.0.get()).assume_init_ref() }
+}
+
+/// Checks the allocator's books and counts all frames.
+///
+/// # Safety
+/// Nobody else uses the allocator meanwhile: the other CPUs are idle, and no timer runs.
+pub unsafe fn census() -> Census {
+    // SAFETY: the caller's promise; `init` has run, as there are tests.
+    let depot = unsafe { (*DEPOT.0.get()).assume_init_mut() };
+    match depot.validate() {
+        Ok(census) => census,
+        Err(fault) => panic!("{fault}"),
+    }
+}
+
+/// Free pages of all zones' stores.
+pub fn free_pages() -> u64 {
+    depot().zone_ids().map(|zone| depot().free_pages(zone)).sum()
+}
+
+/// Pages of all zones, free or not.
+pub fn managed_pages() -> u64 {
+    depot().zone_ids().filter_map(|zone| depot().zone_stats(zone)).map(|zone| zone.managed_pages).sum()
+}
+
+/// Pages that a CPU caches: in its fronts, and on its shelves.
+pub fn cached_pages(cpu: pagedepot::CpuId) -> (u64, u64) {
+    let stats = |zone: ZoneId| depot().cpu_stats(cpu, zone);
+    depot().zone_ids().filter_map(stats).fold((0, 0), |(fronts, shelves), stats| {
+        (fronts + stats.unreachable_pages, shelves + stats.shelved_pages)
+    })
+}

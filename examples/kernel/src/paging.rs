@@ -1,0 +1,325 @@
+//! Page tables of the window: 512 GiB of virtual addresses that the kernel maps and unmaps.
+//!
+//! AMD APM vol. 2, 5.3 (long-mode translation); Intel SDM vol. 3A, "4-level paging". Leaves are 4 KiB
+//! or 2 MiB. Tables come from the page allocator and go back to it when they are empty, after a
+//! flush: until then a CPU may still walk through them.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use pagedepot::{AllocError, Flags, Order, Pfn};
+use spin::Mutex;
+use x86_64::structures::paging::PageTableFlags;
+
+use crate::flush::{flush, lock};
+use crate::memory;
+
+/// A page.
+pub const PAGE_BYTES: usize = 4096;
+/// A large page: one entry of a page directory.
+pub const HUGE_BYTES: usize = 512 * PAGE_BYTES;
+/// What one page directory maps.
+pub const REGION_BYTES: usize = 512 * HUGE_BYTES;
+/// Where the window begins: the first address of the upper half.
+pub const WINDOW: usize = 0xffff_8000_0000_0000;
+/// Regions in it.
+pub const REGIONS: usize = 512;
+
+const PRESENT: u64 = PageTableFlags::PRESENT.bits();
+const LARGE: u64 = PageTableFlags::HUGE_PAGE.bits();
+const TABLE_FLAGS: u64 = PRESENT | PageTableFlags::WRITABLE.bits();
+const LEAF_FLAGS: u64 = TABLE_FLAGS | PageTableFlags::NO_EXECUTE.bits();
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// For page tables: a lock is held, so nothing is waited for; the reserve serves what others wait for.
+const TABLE: Flags = Flags::UNMOVABLE.zeroed().atomic();
+
+/// A range of virtual addresses, in whole pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// Its first address.
+    pub start: usize,
+    /// Its length.
+    pub bytes: usize,
+}
+
+/// One mapping in the tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaf {
+    /// 4 KiB.
+    Page,
+    /// 2 MiB.
+    Huge,
+}
+
+impl Leaf {
+    /// The block that backs it.
+    pub fn order(self) -> Order {
+        match self {
+            Leaf::Page => Order::BASE,
+            Leaf::Huge => Order::HUGE,
+        }
+    }
+
+    /// Its length.
+    pub fn bytes(self) -> usize {
+        PAGE_BYTES << self.order().get()
+    }
+}
+
+/// The page tables were full of something else, or there was no memory for them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapError {
+    /// Something is mapped there.
+    Occupied,
+    /// No page for a table.
+    NoMemory(AllocError),
+}
+
+/// A table: entries that the processor reads (and marks accessed) while we change them.
+#[repr(transparent)]
+struct Table([AtomicU64; 512]);
+
+impl Table {
+    fn at(pfn: Pfn) -> &'static Table {
+        // SAFETY: `pfn` holds a table: its page is the tables' until `free_pending`, zeroed when it
+        // was allocated, and only accessed as atomics.
+        unsafe { &*core::ptr::with_exposed_provenance::<Table>(memory::address(pfn)) }
+    }
+
+    fn next(&self, index: usize) -> Option<Pfn> {
+        let entry = self.0[index].load(Ordering::Relaxed);
+        debug_assert!(entry & LARGE == 0, "a large page where a table is due");
+        (entry & PRESENT != 0).then(|| frame_of(entry))
+    }
+
+    /// The table below, made if need be.
+    fn next_or_new(&self, index: usize) -> Result<&'static Table, MapError> {
+        if self.0[index].load(Ordering::Relaxed) & LARGE != 0 {
+            return Err(MapError::Occupied);
+        }
+        if let Some(below) = self.next(index) {
+            return Ok(Table::at(below));
+        }
+        let below = memory::depot().alloc(Order::BASE, TABLE).map_err(MapError::NoMemory)?;
+        count_tables(1);
+        // Release: the processor must find a table of zeroes. (x86 stores are in order anyway.)
+        self.0[index].store(entry_of(below) | TABLE_FLAGS, Ordering::Release);
+        Ok(Table::at(below))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
+    }
+}
+
+fn frame_of(entry: u64) -> Pfn {
+    Pfn::new(((entry & ADDRESS) >> 12) as u32)
+}
+
+fn entry_of(pfn: Pfn) -> u64 {
+    u64::from(pfn.get()) << 12
+}
+
+/// The table of regions; always there.
+static REGION_TABLE: AtomicU64 = AtomicU64::new(0);
+/// One for each region: held while its directory and page tables are changed.
+static LOCKS: [Mutex<()>; REGIONS] = [const { Mutex::new(()) }; REGIONS];
+/// Tables taken out and not yet freed, linked through their first entries. Links have bit 0 clear,
+/// so that a CPU that still walks such a table finds nothing present.
+static PENDING: Mutex<u64> = Mutex::new(0);
+/// Tables in use or pending.
+static TABLES: AtomicUsize = AtomicUsize::new(0);
+static TABLES_PEAK: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" {
+    /// The boot CPU's root table, which all CPUs use (`boot.s`).
+    static boot_root: Table;
+}
+
+fn root() -> &'static Table {
+    // SAFETY: only the address is taken; the table is static and accessed as atomics.
+    unsafe { &boot_root }
+}
+
+fn count_tables(tables: isize) {
+    let now = TABLES.fetch_add(tables as usize, Ordering::Relaxed).wrapping_add(tables as usize);
+    TABLES_PEAK.fetch_max(now, Ordering::Relaxed);
+}
+
+/// Bytes of the window's page tables: now, and the most there have been.
+pub fn table_bytes() -> (usize, usize) {
+    (TABLES.load(Ordering::Relaxed) * PAGE_BYTES, TABLES_PEAK.load(Ordering::Relaxed) * PAGE_BYTES)
+}
+
+/// Makes the window's first table, for good.
+pub fn init() {
+    const SLOT: usize = WINDOW >> 39 & 511;
+    root().next_or_new(SLOT).expect("memory for the window's first table");
+    let table = root().next(SLOT).expect("made just now");
+    REGION_TABLE.store(u64::from(table.get()), Ordering::Release);
+}
+
+/// Maps physical memory from 4 GiB to `end` at its own address, by large pages. For the boot CPU.
+pub fn extend_linear_map(end: Pfn) {
+    const BOOT_MAPPED: usize = 4 << 30;
+    // Only memory below 4 GiB is mapped so far: that is what zone levels are for.
+    let reachable = TABLE.at_most_level(memory::DMA32_LEVEL);
+    let make = |table: &Table, index: usize| {
+        if table.next(index).is_none() {
+            let below = memory::depot().alloc(Order::BASE, reachable).expect("memory for the linear map");
+            table.0[index].store(entry_of(below) | TABLE_FLAGS, Ordering::Release);
+        }
+        Table::at(table.next(index).expect("made just now"))
+    };
+    for address in (BOOT_MAPPED..memory::address(end)).step_by(HUGE_BYTES) {
+        assert!(address < 512 * REGION_BYTES, "more than 512 GiB of memory");
+        let directory = make(Table::at(root().next(0).expect("made at boot")), address >> 30);
+        directory.0[address >> 21 & 511].store(address as u64 | TABLE_FLAGS | LARGE, Ordering::Release);
+    }
+}
+
+/// The root table's frame.
+pub fn root_pfn() -> Pfn {
+    Pfn::new(((&raw const *root()).addr() / PAGE_BYTES) as u32)
+}
+
+/// Writes an entry of a table that the caller owns, or a part of the root that nobody else uses.
+pub fn set_entry(table: Pfn, index: usize, to: Pfn, flags: PageTableFlags) {
+    Table::at(table).0[index].store(entry_of(to) | flags.bits(), Ordering::Release);
+}
+
+fn region_table() -> &'static Table {
+    Table::at(Pfn::new(REGION_TABLE.load(Ordering::Acquire) as u32))
+}
+
+/// The region of an address in the window.
+pub fn region_of(address: usize) -> usize {
+    let region = address.wrapping_sub(WINDOW) / REGION_BYTES;
+    assert!(region < REGIONS, "{address:#x} is not in the window");
+    region
+}
+
+/// Maps a block at an address.
+///
+/// # Errors
+/// [`MapError`]; nothing but perhaps an empty table has changed then.
+pub fn map(address: usize, pfn: Pfn, leaf: Leaf) -> Result<(), MapError> {
+    assert!(address.is_multiple_of(leaf.bytes()) && pfn.is_aligned(leaf.order()));
+    let region = region_of(address);
+    let _alone = lock(&LOCKS[region]);
+    let directory = region_table().next_or_new(region)?;
+    let at = address >> 21 & 511;
+    let (entry, bits) = match leaf {
+        Leaf::Huge => (&directory.0[at], LARGE),
+        Leaf::Page => (&directory.next_or_new(at)?.0[address >> 12 & 511], 0),
+    };
+    if entry.load(Ordering::Relaxed) != 0 {
+        return Err(MapError::Occupied);
+    }
+    // Release: what was written to the block comes first. Nothing to flush: an entry that is not
+    // present is not cached (APM 5.5.1; Intel SDM vol. 3A, "Caching Translations in TLBs").
+    entry.store(entry_of(pfn) | LEAF_FLAGS | bits, Ordering::Release);
+    Ok(())
+}
+
+/// Unmaps what is mapped in `span`, tells `unmapped` each block, and takes out tables that are
+/// empty then. The blocks may be reused only after a [`flush`] of the span.
+///
+/// # Panics
+/// When a large page lies only partly in the span.
+pub fn unmap(span: Span, mut unmapped: impl FnMut(Pfn, Leaf)) {
+    let end = span.start + span.bytes;
+    let mut at = span.start;
+    while at < end {
+        let region = region_of(at);
+        let part_end = end.min(WINDOW + (region + 1) * REGION_BYTES);
+        unmap_in_region(region, at, part_end, &mut unmapped);
+        at = part_end;
+    }
+}
+
+fn unmap_in_region(region: usize, start: usize, end: usize, unmapped: &mut impl FnMut(Pfn, Leaf)) {
+    let _alone = lock(&LOCKS[region]);
+    let Some(directory) = region_table().next(region).map(Table::at) else { return };
+    let mut at = start;
+    while at < end {
+        let part_end = end.min((at / HUGE_BYTES + 1) * HUGE_BYTES);
+        unmap_in_directory(&directory.0[at >> 21 & 511], at, part_end, unmapped);
+        at = part_end;
+    }
+    if directory.is_empty() {
+        take_out(&region_table().0[region]);
+    }
+}
+
+/// What one entry of a directory maps, or the part of it from `start` to `end`.
+fn unmap_in_directory(
+    cell: &AtomicU64,
+    start: usize,
+    end: usize,
+    unmapped: &mut impl FnMut(Pfn, Leaf),
+) {
+    let entry = cell.load(Ordering::Relaxed);
+    if entry & PRESENT == 0 {
+        return;
+    }
+    if entry & LARGE != 0 {
+        assert!(end - start == HUGE_BYTES, "part of a large page cannot be unmapped");
+        cell.store(0, Ordering::Relaxed);
+        return unmapped(frame_of(entry), Leaf::Huge);
+    }
+    let table = Table::at(frame_of(entry));
+    for page in (start..end).step_by(PAGE_BYTES) {
+        let entry = table.0[page >> 12 & 511].swap(0, Ordering::Relaxed);
+        if entry & PRESENT != 0 {
+            unmapped(frame_of(entry), Leaf::Page);
+        }
+    }
+    if table.is_empty() {
+        take_out(cell);
+    }
+}
+
+/// Takes an empty table out of the entry that leads to it; it is freed after the next flush.
+fn take_out(cell: &AtomicU64) {
+    let table = frame_of(cell.swap(0, Ordering::Relaxed));
+    let mut pending = lock(&PENDING);
+    Table::at(table).0[0].store(*pending, Ordering::Relaxed);
+    *pending = entry_of(table);
+}
+
+/// Flushes `spans` everywhere, then frees the tables that were taken out before.
+pub fn flush_and_free_tables(spans: &[Span]) {
+    if spans.is_empty() {
+        return;
+    }
+    let mut pending = core::mem::take(&mut *lock(&PENDING));
+    flush(spans);
+    while pending != 0 {
+        let table = frame_of(pending);
+        pending = Table::at(table).0[0].load(Ordering::Relaxed);
+        count_tables(-1);
+        memory::depot().free(table, Order::BASE).expect("a table was allocated");
+    }
+}
+
+/// Unmaps `span`, flushes it, and frees tables and blocks; returns leaves.
+pub fn release(span: Span) -> usize {
+    /// A page table's worth at a time.
+    const BATCH: usize = 512;
+    let mut leaves = 0;
+    for start in (span.start..span.start + span.bytes).step_by(HUGE_BYTES) {
+        let part = Span { start, bytes: HUGE_BYTES.min(span.start + span.bytes - start) };
+        let mut batch = [(Pfn::new(0), Leaf::Page); BATCH];
+        let mut count = 0;
+        unmap(part, |pfn, leaf| {
+            batch[count] = (pfn, leaf);
+            count += 1;
+        });
+        flush_and_free_tables(if count > 0 { core::slice::from_ref(&part) } else { &[] });
+        for &(pfn, leaf) in &batch[..count] {
+            memory::depot().free(pfn, leaf.order()).expect("what was mapped was allocated");
+        }
+        leaves += count;
+    }
+    leaves
+}

@@ -1,0 +1,173 @@
+//! `isolate`: half of the CPUs are isolated and run a loop that allocates, frees and computes. The
+//! others drain them 100 and 10,000 times a second. Then one half of the isolated CPUs halts, the
+//! other goes to user mode, and all they cached is taken. Every interrupt they receive is counted.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use pagedepot::{CpuId, Drained, Mode};
+
+use super::{Held, Options, Random};
+use crate::cpu::{self, Cpu, State};
+use crate::design::{self, Design};
+use crate::user::Program;
+use crate::{clock, figure, progress, smp, timer};
+
+/// Drains of each isolated CPU per second.
+const RATES: [u64; 2] = [100, 10_000];
+/// Most pages that an isolated CPU holds.
+const HELD: usize = 600;
+/// Pages that may hide from quiet drains on a CPU: two magazines of 63 pages in each front in use;
+/// the loop uses order 0 of one mobility, in two zones at most.
+const UNREACHABLE_MAX: u64 = 2 * 126;
+
+/// What drains found, over all drains of all CPUs.
+#[derive(Default)]
+struct Found {
+    drains: AtomicU64,
+    drained_pages: AtomicU64,
+    unreachable_pages_max: AtomicU64,
+}
+
+impl Found {
+    fn note(&self, done: Drained) {
+        self.drains.fetch_add(1, Ordering::Relaxed);
+        self.drained_pages.fetch_add(done.taken_pages, Ordering::Relaxed);
+        self.unreachable_pages_max.fetch_max(done.unreachable_pages, Ordering::Relaxed);
+    }
+}
+
+fn interrupts(cpus: &[&'static Cpu]) -> u64 {
+    cpus.iter().map(|cpu| cpu.interrupts.load(Ordering::SeqCst)).sum()
+}
+
+/// What an isolated CPU does until it is told to stop; returns how often.
+fn work(cpu: CpuId, stop: &AtomicBool) -> u64 {
+    let (mut held, mut random) = (Held::<HELD>::new(), Random::new(u64::from(cpu.get())));
+    let mut loops = 0;
+    while !stop.load(Ordering::Acquire) {
+        held.churn(&mut random);
+        // Computes, too: a drain that needs the owner's help would have to wait for this.
+        (0..random.below(2000)).for_each(|_| core::hint::spin_loop());
+        loops += 1;
+    }
+    held.empty(0);
+    loops
+}
+
+/// Drains each of `targets` at `rate`, for `seconds`.
+fn drain_at(rate: u64, seconds: u64, targets: impl Iterator<Item = CpuId> + Clone, found: &Found) {
+    let began = clock::now_us();
+    for i in 0..rate * seconds {
+        let due = began + i * 1_000_000 / rate;
+        while clock::now_us() < due {
+            core::hint::spin_loop();
+        }
+        if due > began + seconds * 1_000_000 || clock::now_us() > began + 2 * seconds * 1_000_000 {
+            break;
+        }
+        targets.clone().for_each(|cpu| found.note(design::drain(cpu, Mode::Quiet)));
+    }
+}
+
+pub fn run(options: &Options) {
+    let (cpus, seconds) = (cpu::count(), options.seconds.unwrap_or(10));
+    // The upper half; alone, the boot CPU isolates nobody.
+    let ordinary = cpus.div_ceil(2);
+    let mut list = [Cpu::here(); cpu::CPUS_MAX];
+    for (place, id) in list.iter_mut().zip(ordinary..cpus) {
+        *place = Cpu::get(CpuId::new(id));
+    }
+    let isolated = &list[..(cpus - ordinary) as usize];
+
+    let found = Found::default();
+    let program = Program::new();
+    let (stop, ready, loops) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
+    // Counts from the first instruction of the loop to the last thing done in user mode, or to the
+    // end for those that halt.
+    let isolated_job = |cpu: CpuId| {
+        timer::isolate();
+        ready.fetch_add(1, Ordering::AcqRel);
+        loops.fetch_add(work(cpu, &stop), Ordering::AcqRel);
+        if cpu.get() % 2 == 1 {
+            program.run();
+        }
+    };
+    smp::run_on(ordinary..cpus, &isolated_job, || {
+        while ready.load(Ordering::Acquire) < isolated.len() as u32 {
+            core::hint::spin_loop();
+        }
+        let before = interrupts(isolated);
+        for rate in RATES {
+            let drains_before = found.drains.load(Ordering::Relaxed);
+            let drain = |cpu: CpuId| {
+                let mine = isolated.iter().map(|cpu| cpu.id()).skip(cpu.index()).step_by(ordinary as usize);
+                drain_at(rate, seconds, mine, &found);
+            };
+            smp::run_on(0..ordinary, &drain, || drain(CpuId::new(0)));
+            progress!(
+                "{seconds} s at {rate} drains a second: {} drains, {} interrupts so far",
+                found.drains.load(Ordering::Relaxed) - drains_before,
+                interrupts(isolated) - before
+            );
+        }
+        let running_interrupts = interrupts(isolated) - before;
+        stop.store(true, Ordering::Release);
+        report_running(isolated, &found, running_interrupts, ordinary);
+        take_quiescent(isolated, &program);
+        program.stop();
+    });
+    figure!("loops", loops.load(Ordering::Acquire));
+    for cpu in isolated {
+        cpu.isolated.store(false, Ordering::SeqCst);
+    }
+}
+
+/// What happened while the isolated CPUs ran.
+fn report_running(isolated: &[&'static Cpu], found: &Found, interrupts: u64, ordinary: u32) {
+    let unreachable_max = found.unreachable_pages_max.load(Ordering::Relaxed);
+    figure!("ordinary_cpus", ordinary);
+    figure!("isolated_cpus", isolated.len());
+    figure!("drains", found.drains.load(Ordering::Relaxed));
+    figure!("drained_pages", found.drained_pages.load(Ordering::Relaxed));
+    figure!("isolated_interrupts", interrupts);
+    figure!("unreachable_pages_max", unreachable_max);
+    figure!("unreachable_pages_bound", UNREACHABLE_MAX);
+    assert!(unreachable_max <= UNREACHABLE_MAX, "more pages hid from a drain than documented");
+    if isolated.is_empty() {
+        return progress!("one CPU: nothing to isolate");
+    }
+    match Design::chosen() {
+        Design::Depot => assert!(interrupts == 0, "isolated CPUs were interrupted {interrupts} times"),
+        Design::Local => assert!(interrupts > 0, "the design asks owners to drain, but nobody was asked"),
+    }
+}
+
+/// Takes what the isolated CPUs cache, once they have halted or gone to user mode.
+fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
+    for cpu in isolated {
+        while cpu.state() != State::Quiescent {
+            core::hint::spin_loop();
+        }
+    }
+    let before = interrupts(isolated);
+    let (mut drained, mut left) = (Drained::default(), 0);
+    for cpu in isolated {
+        drained += design::drain(cpu.id(), Mode::Full);
+        left += design::cached_pages(cpu.id());
+    }
+    // An interrupt on its way would arrive by then.
+    clock::wait_us(10_000);
+    let woken = interrupts(isolated) - before;
+    figure!("quiescent_drained_pages", drained.taken_pages);
+    figure!("quiescent_fences", drained.fences);
+    figure!("unreachable_pages", drained.unreachable_pages);
+    figure!("woken_cpus", woken);
+    assert!(left == 0, "{left} pages are still cached by halted CPUs");
+    for cpu in isolated.iter().filter(|cpu| cpu.id().get() % 2 == 1) {
+        assert!(program.count(cpu.id()) > 0, "{:?} never ran in user mode", cpu.id());
+    }
+    if Design::chosen() == Design::Depot && !isolated.is_empty() {
+        assert!(drained.taken_pages > 0, "the isolated CPUs cached nothing");
+        assert!(woken == 0 && drained.fences == 0, "{woken} interrupts and {} fences for CPUs that rest", drained.fences);
+    }
+}

@@ -1,0 +1,96 @@
+//! `oom`: all CPUs allocate until nothing is left, while one drains the others' caches without
+//! pause. Then, with the drains over, they try once more: now the last request may fail only when
+//! no page is free nor cached anywhere.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use pagedepot::{CpuId, Flags, Mode, Order, Pfn};
+
+use super::{Options, give, mark_word, take};
+use crate::cpu::{self, CPUS_MAX, Cpu};
+use crate::{call, design, figure, memory, progress, smp};
+
+/// The pages a CPU got: a list through their second words.
+static NEWEST: [AtomicU64; CPUS_MAX] = [const { AtomicU64::new(0) }; CPUS_MAX];
+
+fn link_word(pfn: Pfn) -> &'static AtomicU64 {
+    // SAFETY: as for the word before it, which `mark_word` names.
+    unsafe { &*(&raw const *mark_word(pfn)).add(1) }
+}
+
+/// Allocates until a request fails; returns pages.
+fn take_all(cpu: CpuId) -> u64 {
+    let newest = &NEWEST[cpu.index()];
+    let mut pages = 0;
+    while let Ok(pfn) = take(Order::BASE, Flags::MOVABLE) {
+        link_word(pfn).store(newest.load(Ordering::Relaxed), Ordering::Relaxed);
+        newest.store(u64::from(pfn.get()), Ordering::Relaxed);
+        pages += 1;
+    }
+    pages
+}
+
+fn give_all(cpu: CpuId) {
+    let mut next = NEWEST[cpu.index()].swap(0, Ordering::Relaxed);
+    while next != 0 {
+        let pfn = Pfn::new(next as u32);
+        next = link_word(pfn).load(Ordering::Relaxed);
+        give(pfn, Order::BASE);
+    }
+}
+
+/// Free in the store, or cached by some CPU.
+fn left_pages() -> u64 {
+    memory::free_pages() + cpu::all().map(|cpu| design::cached_pages(cpu.id())).sum::<u64>()
+}
+
+/// Drains all CPUs in turn, quietly and fully, until `done`.
+fn drain_until(done: &AtomicBool) -> u64 {
+    let mut drained_pages = 0;
+    while !done.load(Ordering::Acquire) {
+        for mode in [Mode::Quiet, Mode::Full] {
+            drained_pages += cpu::all().map(|cpu| design::drain(cpu.id(), mode).taken_pages).sum::<u64>();
+        }
+        call::serve(Cpu::here());
+    }
+    drained_pages
+}
+
+pub fn run(options: &Options) {
+    let rounds = options.rounds.unwrap_or(100);
+    let (mut early_pages, mut drained_pages) = (0, 0);
+    for round in 1..=rounds {
+        // CPU 0 drains; alone, it does without.
+        let takers = if cpu::count() == 1 { 0..1 } else { 1..cpu::count() };
+        let (failed, done) = (AtomicU32::new(0), AtomicBool::new(false));
+        let taken = AtomicU64::new(0);
+        let take_until_failure = |cpu: CpuId| {
+            taken.fetch_add(take_all(cpu), Ordering::Relaxed);
+            let all_failed = failed.fetch_add(1, Ordering::AcqRel) + 1 == takers.len() as u32;
+            done.store(all_failed, Ordering::Release);
+        };
+        smp::run_on(takers.clone(), &take_until_failure, || {
+            if cpu::count() > 1 {
+                drained_pages += drain_until(&done);
+            } else {
+                take_until_failure(CpuId::new(0));
+            }
+        });
+        let early = AtomicU64::new(0);
+        smp::run_everywhere(&|cpu| {
+            early.fetch_add(take_all(cpu), Ordering::Relaxed);
+        });
+        let left = left_pages();
+        assert!(left == 0, "requests failed with {left} pages left:\n{}", memory::depot().shortage());
+        early_pages += early.into_inner();
+        smp::run_everywhere(&give_all);
+        if round % 10 == 0 || round == rounds {
+            progress!("round {round} of {rounds}: {} pages", taken.into_inner());
+        }
+    }
+    figure!("rounds", rounds);
+    figure!("drained_pages", drained_pages);
+    // Given up too early because a drain was moving pages meanwhile: see "undisturbed" in the
+    // allocator's documentation of failing.
+    figure!("early_pages", early_pages);
+}

@@ -1,0 +1,105 @@
+//! `pft`: pages got and given by page faults and unmapping, on all CPUs at once; small pages and
+//! large ones. Then one page shared by all CPUs is unmapped over and over: nobody may still see it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use pagedepot::{CpuId, Order};
+
+use super::{Barrier, Options};
+use crate::paging::{self, HUGE_BYTES, Leaf, PAGE_BYTES, REGION_BYTES, Span, WINDOW};
+use crate::{cpu, design, fault, figure, flush, memory, progress, smp};
+
+/// Most pages a CPU touches in a round.
+const PAGES_MAX: u64 = 2048;
+/// Times that the shared page is unmapped.
+const SHOOTDOWNS: u64 = 200;
+/// The region of the shared page; those below are the CPUs', two each.
+const SHARED: usize = 2 * cpu::CPUS_MAX;
+
+fn start_of(region: usize) -> usize {
+    WINDOW + region * REGION_BYTES
+}
+
+fn word_at(address: usize) -> &'static AtomicU64 {
+    // SAFETY: the address is in an area: touching it gives it a page. Nobody forms another kind of
+    // reference to it.
+    unsafe { &*core::ptr::with_exposed_provenance::<AtomicU64>(address) }
+}
+
+/// Touches `leaves` pages of a region, each twice, and releases them.
+fn touch(region: usize, leaf: Leaf, leaves: usize, tag: u64) {
+    let place = |i: usize| word_at(start_of(region) + i * leaf.bytes() + (i * 8) % PAGE_BYTES);
+    for i in 0..leaves {
+        let found = place(i).swap(tag ^ i as u64, Ordering::Relaxed);
+        assert!(found == 0, "page {i} of region {region} came with {found:#x} in it");
+    }
+    for i in 0..leaves {
+        let found = place(i).load(Ordering::Relaxed);
+        assert!(found == tag ^ i as u64, "page {i} of region {region} has {found:#x} in it");
+    }
+    let released = paging::release(Span { start: start_of(region), bytes: leaves * leaf.bytes() });
+    assert!(released == leaves, "{released} pages were mapped, {leaves} were touched");
+}
+
+/// One CPU unmaps the page that all have just read. Its frame is kept until all have looked again,
+/// so that it cannot come back by chance.
+fn shoot_down(cpu: CpuId, barrier: &Barrier) {
+    let page = Span { start: start_of(SHARED), bytes: PAGE_BYTES };
+    let word = word_at(page.start);
+    for value in 1..=SHOOTDOWNS {
+        if cpu.get() == 0 {
+            word.store(value, Ordering::Relaxed);
+        }
+        barrier.wait();
+        let found = word.load(Ordering::Relaxed);
+        assert!(found == value, "{cpu:?} reads {found} of a page that has {value}");
+        barrier.wait();
+        let mut frame = None;
+        if cpu.get() == 0 {
+            paging::unmap(page, |pfn, _| frame = Some(pfn));
+            paging::flush_and_free_tables(&[page]);
+        }
+        barrier.wait();
+        let found = word.load(Ordering::Relaxed);
+        assert!(found == 0, "{cpu:?} still reads {found} of an unmapped page");
+        barrier.wait();
+        if cpu.get() == 0 {
+            design::free(frame.expect("the page was mapped"), Order::BASE);
+            paging::release(page);
+        }
+    }
+}
+
+pub fn run(options: &Options) {
+    let cpus = cpu::count();
+    let pages = (memory::free_pages() / 4 / u64::from(cpus)).min(PAGES_MAX) as usize;
+    let huge_pages = pages / (HUGE_BYTES / PAGE_BYTES);
+    let (table_bytes_start, _) = paging::table_bytes();
+    for cpu in 0..cpus as usize {
+        fault::set_area(2 * cpu, Some(Leaf::Page));
+        fault::set_area(2 * cpu + 1, Some(Leaf::Huge));
+    }
+    let rounds = options.rounds.unwrap_or(8);
+    for round in 1..=rounds {
+        smp::run_everywhere(&|cpu| {
+            let tag = round << 32 | u64::from(cpu.get()) << 20 | 1 << 63;
+            touch(2 * cpu.index(), Leaf::Page, pages, tag);
+            touch(2 * cpu.index() + 1, Leaf::Huge, huge_pages, tag);
+        });
+        progress!("round {round} of {rounds}: {} faults", fault::count());
+    }
+    fault::set_area(SHARED, Some(Leaf::Page));
+    let (flushes, interrupts) = flush::counts();
+    let barrier = Barrier::new(cpus);
+    smp::run_everywhere(&|cpu| shoot_down(cpu, &barrier));
+    (0..=SHARED).for_each(|region| fault::set_area(region, None));
+
+    let (table_bytes_end, table_bytes_peak) = paging::table_bytes();
+    assert!(table_bytes_end == table_bytes_start, "page tables were left behind");
+    figure!("faults", fault::count());
+    figure!("shootdowns", flush::counts().0 - flushes);
+    figure!("shootdown_interrupts", flush::counts().1 - interrupts);
+    figure!("page_table_bytes_start", table_bytes_start);
+    figure!("page_table_bytes_peak", table_bytes_peak);
+    figure!("page_table_bytes_end", table_bytes_end);
+}

@@ -1,0 +1,73 @@
+//! `producer-consumer`: one half of the CPUs allocates, the other frees: the traffic for which
+//! per-CPU caches serve least.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use pagedepot::{Flags, Order, Pfn};
+
+use super::{Options, give, take};
+use crate::cpu::{self, CPUS_MAX, Cpu};
+use crate::{call, figure, memory, progress, smp};
+
+const SLOTS: usize = 256;
+/// Pages passed per pair and round.
+const PAGES: u64 = 20_000;
+
+/// A ring from one CPU to another: a slot is empty (0) or names a frame.
+struct Ring([AtomicU32; SLOTS]);
+
+static RINGS: [Ring; CPUS_MAX / 2] = [const { Ring([const { AtomicU32::new(0) }; SLOTS]) }; CPUS_MAX / 2];
+
+impl Ring {
+    fn put(&self, place: u64, pfn: Pfn) {
+        let slot = &self.0[place as usize % SLOTS];
+        // Release: pairs with the Acquire in `get`: the frame's mark goes with it.
+        while slot.compare_exchange(0, pfn.get(), Ordering::Release, Ordering::Relaxed).is_err() {
+            call::serve(Cpu::here());
+            core::hint::spin_loop();
+        }
+    }
+
+    fn get(&self, place: u64) -> Pfn {
+        let slot = &self.0[place as usize % SLOTS];
+        loop {
+            match slot.swap(0, Ordering::Acquire) {
+                0 => {
+                    call::serve(Cpu::here());
+                    core::hint::spin_loop();
+                }
+                frame => return Pfn::new(frame),
+            }
+        }
+    }
+}
+
+fn new_page() -> Pfn {
+    let page = take(Order::BASE, Flags::MOVABLE);
+    page.unwrap_or_else(|error| panic!("{error}:\n{}", memory::depot().shortage()))
+}
+
+pub fn run(options: &Options) {
+    let pairs = cpu::count() / 2;
+    let consumed = AtomicU64::new(0);
+    let rounds = options.rounds.unwrap_or(10);
+    for round in 1..=rounds {
+        // Roles change every round. A CPU without a partner is both.
+        smp::run_everywhere(&|cpu| {
+            let pair = cpu.index() / 2;
+            let pages = 0..PAGES;
+            match cpu.get() {
+                cpu if cpu / 2 >= pairs => pages.for_each(|_| give(new_page(), Order::BASE)),
+                cpu if u64::from(cpu) % 2 == round % 2 => {
+                    return pages.for_each(|i| RINGS[pair].put(i, new_page()));
+                }
+                _ => pages.for_each(|i| give(RINGS[pair].get(i), Order::BASE)),
+            }
+            consumed.fetch_add(PAGES, Ordering::Relaxed);
+        });
+        progress!("round {round} of {rounds}");
+    }
+    let (consumed, expected) = (consumed.into_inner(), rounds * PAGES * u64::from(cpu::count().div_ceil(2)));
+    assert!(consumed == expected, "{consumed} pages were passed on, not {expected}");
+    figure!("passed_pages", consumed);
+}

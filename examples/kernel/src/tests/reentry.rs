@@ -1,0 +1,92 @@
+//! `reentry`: the timer at the highest rate, its handler allocating and freeing, interrupted by
+//! itself and by NMIs that do the same, above tasks that do nothing else.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pagedepot::{Flags, Order};
+use x86_64::instructions::interrupts;
+
+use super::{Held, Options, Random, give, take};
+use crate::cpu::{self, Cpu};
+use crate::{apic, clock, figure, interrupt, progress, smp, timer};
+
+/// Between the end of a handler and the next timer interrupt. Shorter ones come before the task
+/// has run at all, under emulation.
+const PERIOD_US: u64 = 20;
+/// Handlers above one another.
+const DEPTH_MAX: u32 = 4;
+/// Between two NMIs from one CPU to its neighbour.
+const NMI_PERIOD_US: u64 = 500;
+/// For handlers: they may not wait, and may use reserves.
+const HANDLER: Flags = Flags::UNMOVABLE.atomic();
+
+static HANDLERS: AtomicU64 = AtomicU64::new(0);
+static NESTED: AtomicU64 = AtomicU64::new(0);
+static NMIS: AtomicU64 = AtomicU64::new(0);
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+/// Allocates, lets `meanwhile` run, frees.
+fn use_pages(count: u64, meanwhile: impl FnOnce()) {
+    let order = Order::new(count as u32 % 4).expect("a small order");
+    let pages = [take(order, HANDLER), take(Order::BASE, HANDLER)];
+    meanwhile();
+    for (page, order) in pages.iter().zip([order, Order::BASE]) {
+        give(page.expect("little is in use"), order);
+    }
+}
+
+fn on_timer(cpu: &'static Cpu) {
+    let count = HANDLERS.fetch_add(1, Ordering::Relaxed);
+    let depth = cpu.depth();
+    NESTED.fetch_add(u64::from(depth > 1), Ordering::Relaxed);
+    use_pages(count, || {
+        if depth < DEPTH_MAX && RUNNING.load(Ordering::Relaxed) {
+            // Another of its kind, right now.
+            apic::timer_once(0);
+            interrupts::enable();
+            use_pages(count / 4, || {});
+            interrupts::disable();
+        }
+    });
+    if depth == 1 && RUNNING.load(Ordering::Relaxed) {
+        apic::timer_once(PERIOD_US);
+    }
+}
+
+fn on_nmi() {
+    let count = NMIS.fetch_add(1, Ordering::Relaxed);
+    use_pages(count, || {});
+}
+
+fn work(cpu: pagedepot::CpuId, seconds: u64) {
+    let neighbour = Cpu::get(pagedepot::CpuId::new((cpu.get() + 1) % cpu::count()));
+    let (mut held, mut random) = (Held::<200>::new(), Random::new(u64::from(cpu.get())));
+    let end = clock::now_us() + seconds * 1_000_000;
+    let mut next_nmi = 0;
+    apic::timer_once(PERIOD_US);
+    while clock::now_us() < end {
+        held.churn(&mut random);
+        if clock::now_us() >= next_nmi {
+            apic::send_nmi(neighbour.apic_id());
+            next_nmi = clock::now_us() + NMI_PERIOD_US;
+        }
+    }
+    held.empty(0);
+}
+
+pub fn run(options: &Options) {
+    let seconds = options.seconds.unwrap_or(3);
+    interrupt::on_nmi(on_nmi);
+    timer::on_tick(Some(on_timer));
+    RUNNING.store(true, Ordering::Relaxed);
+    progress!("{seconds} s of interrupts");
+    smp::run_everywhere(&|cpu| work(cpu, seconds));
+    RUNNING.store(false, Ordering::Relaxed);
+    smp::run_everywhere(&|_| timer::stop());
+    timer::on_tick(None);
+    let counts = [&HANDLERS, &NESTED, &NMIS].map(|count| count.load(Ordering::Relaxed));
+    figure!("handlers", counts[0]);
+    figure!("nested_handlers", counts[1]);
+    figure!("nmis", counts[2]);
+    assert!(counts.iter().all(|&count| count > 0), "one kind of interrupt never came");
+}

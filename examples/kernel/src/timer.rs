@@ -1,0 +1,53 @@
+//! The tick: on ordinary CPUs only.
+
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::apic;
+use crate::cpu::Cpu;
+
+/// Between ticks.
+const TICK_US: u64 = 10_000;
+
+/// What a test does at each tick; it arms the timer itself.
+static HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// Ticks of all CPUs.
+static TICKS: AtomicU64 = AtomicU64::new(0);
+
+/// Starts the tick on this CPU, unless it is isolated.
+pub fn start() {
+    if !Cpu::here().isolated.load(Ordering::Relaxed) {
+        apic::timer_once(TICK_US);
+    }
+}
+
+/// Isolates this CPU: its tick stops, and full drains leave it alone while it runs.
+pub fn isolate() {
+    apic::timer_stop();
+    Cpu::here().isolated.store(true, Ordering::SeqCst);
+}
+
+/// Has `hook` called in the handler instead of the next tick being armed.
+pub fn on_tick(hook: Option<fn(&'static Cpu)>) {
+    HOOK.store(hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ()), Ordering::Release);
+}
+
+/// The handler, with interrupts off.
+pub fn tick(cpu: &'static Cpu) {
+    TICKS.fetch_add(1, Ordering::Relaxed);
+    let hook = HOOK.load(Ordering::Acquire);
+    if hook.is_null() {
+        return start();
+    }
+    // SAFETY: only `on_tick` writes it, and writes functions.
+    unsafe { core::mem::transmute::<*mut (), fn(&'static Cpu)>(hook)(cpu) };
+}
+
+/// Ticks so far, of all CPUs.
+pub fn ticks() -> u64 {
+    TICKS.load(Ordering::Relaxed)
+}
+
+/// Stops the tick of this CPU.
+pub fn stop() {
+    apic::timer_stop();
+}
