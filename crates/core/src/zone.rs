@@ -6,6 +6,10 @@ use crate::config::{HighPolicy, PageSize, ZoneConfig};
 use crate::frame::NodeId;
 use crate::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+/// Watermarks and limits above this many pages mean this many: more than there are frame numbers,
+/// and sums of a few of them still fit.
+const PAGES_MAX: u64 = 1 << 40;
+
 /// Free pages below which a zone becomes careful, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
@@ -23,7 +27,7 @@ impl Watermarks {
     /// `calculate_min_free_kbytes`, `__setup_per_zone_wmarks`).
     pub fn kernel(managed_pages: u64, page_size: PageSize) -> Self {
         let kib_per_page = page_size.bytes() as u64 / 1024;
-        let min_kib = (managed_pages * kib_per_page * 16).isqrt().clamp(128, 256 * 1024);
+        let min_kib = managed_pages.saturating_mul(kib_per_page * 16).isqrt().clamp(128, 256 * 1024);
         let min = (min_kib / kib_per_page).min(managed_pages / 4);
         Watermarks { min, low: min + min / 4, high: min + min / 2 }
     }
@@ -63,7 +67,7 @@ impl CacheLimits {
                 let high = (managed / u64::from(fraction.max(8)) / cpus).max(4 * batch);
                 (high, high)
             }
-            HighPolicy::Fixed(pages) => (pages, pages),
+            HighPolicy::Fixed(pages) => (pages.min(PAGES_MAX), pages.min(PAGES_MAX)),
         };
         CacheLimits { batch, high_min, high_max: high_max.max(high_min) }
     }
@@ -154,7 +158,7 @@ impl Zone {
 
     pub fn set_watermarks(&self, marks: Watermarks) {
         for (cell, value) in self.marks.iter().zip([marks.min, marks.low, marks.high]) {
-            cell.store(value, Ordering::Relaxed);
+            cell.store(value.min(PAGES_MAX), Ordering::Relaxed);
         }
     }
 
@@ -165,7 +169,7 @@ impl Zone {
 
     pub fn set_limits(&self, limits: CacheLimits) {
         for (cell, value) in self.limits.iter().zip([limits.batch, limits.high_min, limits.high_max]) {
-            cell.store(value, Ordering::Relaxed);
+            cell.store(value.min(PAGES_MAX), Ordering::Relaxed);
         }
     }
 

@@ -161,10 +161,11 @@ impl<C: Cpus> Allocator<'_, C> {
         }
         let high_max = limits.high_max.max(limits.high_min);
         self.zone(zone).set_limits(CacheLimits { batch: limits.batch.max(1), high_max, ..limits });
+        let limits = self.zone(zone).limits();
         for cpu in self.all_cpus() {
             let high = &self.cpu_zone(cpu, zone).accounts.high_pages;
             let now = high.load(Ordering::Relaxed);
-            high.store(now.clamp(limits.high_min as i64, high_max as i64), Ordering::Relaxed);
+            high.store(now.clamp(limits.high_min as i64, limits.high_max as i64), Ordering::Relaxed);
         }
         true
     }
