@@ -206,6 +206,13 @@ impl<'c> Config<'c> {
         self.cpu_nodes.get(cpu as usize).copied().unwrap_or(NodeId::new(0))
     }
 
+    /// How many CPUs are on `node`.
+    pub(crate) fn cpus_on(&self, node: NodeId) -> u64 {
+        let told = self.cpu_nodes.get(..self.cpus as usize).unwrap_or(self.cpu_nodes);
+        let others = if node == NodeId::new(0) { u64::from(self.cpus) - told.len() as u64 } else { 0 };
+        told.iter().filter(|&&of| of == node).count() as u64 + others
+    }
+
     pub(crate) fn managed(&self, zone: usize) -> u64 {
         self.zones[zone].ranges.iter().map(|range| u64::from(range.frames)).sum()
     }

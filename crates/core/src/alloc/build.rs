@@ -47,7 +47,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         // SAFETY: as above.
         let blocks = unsafe {
             build.magazines();
-            build.blocks(C::CONTEXTS)
+            build.blocks(C::CONTEXTS, zones)
         };
         let allocator = Allocator {
             cpus,
@@ -286,7 +286,7 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn blocks(&self, contexts: usize) -> BlockArray {
+    unsafe fn blocks(&self, contexts: usize, zones: &[Zone]) -> BlockArray {
         let layout = &self.layout;
         let start = self.at::<u8>(layout.blocks);
         let gate = if self.config.caches { GATE_OPEN } else { GATE_DISABLED };
@@ -304,7 +304,7 @@ impl Build<'_, '_> {
                 self.at::<CpuShared>(offset + layout.shared_at).write(shared);
                 for zone in 0..self.config.zones.len() {
                     let at = offset + layout.cpu_zones_at + zone * size_of::<CpuZone>();
-                    self.at::<CpuZone>(at).write(self.cpu_zone(cpu, zone));
+                    self.at::<CpuZone>(at).write(self.cpu_zone(cpu, zone, zones[zone].limits()));
                 }
             }
         }
@@ -317,14 +317,13 @@ impl Build<'_, '_> {
         }
     }
 
-    fn cpu_zone(&self, cpu: u32, zone: usize) -> CpuZone {
-        let CacheLimits { high_min, .. } = layout::limits(self.config, zone);
+    fn cpu_zone(&self, cpu: u32, zone: usize, limits: CacheLimits) -> CpuZone {
         // CPUs start their searches at different places, so that they share no huges.
         let ranges = self.config.zones[zone].ranges;
         let start = ranges.iter().map(|r| u64::from(r.start.get())).min().unwrap_or(0);
         let end = ranges.iter().map(|r| r.end()).max().unwrap_or(0);
         let hint = start + (end - start) / u64::from(self.config.cpus) * u64::from(cpu);
-        CpuZone::new(high_min as i64, (hint / u64::from(HUGE_FRAMES)) as u32)
+        CpuZone::new(limits.high_min as i64, (hint / u64::from(HUGE_FRAMES)) as u32)
     }
 
     /// # Safety

@@ -100,8 +100,7 @@ pub fn watermarks(config: &Config<'_>, zone: usize) -> Watermarks {
 
 /// Cache limits of a zone of the configuration.
 pub fn limits(config: &Config<'_>, zone: usize) -> CacheLimits {
-    let node = config.zones[zone].node;
-    let near = (0..config.cpus).filter(|&cpu| config.node_of(cpu) == node).count() as u64;
+    let near = config.cpus_on(config.zones[zone].node);
     let cpus = if near == 0 { u64::from(config.cpus) } else { near };
     CacheLimits::new(config.managed(zone), watermarks(config, zone).low, cpus, config.page_size, config.high)
 }
