@@ -233,6 +233,9 @@ impl<'c> Config<'c> {
                     return Err(ConfigError::RangeTooHigh { zone: i, range: *range });
                 }
             }
+            if zone.watermarks.is_some_and(|marks| !marks.ascend()) {
+                return Err(ConfigError::Watermarks { zone: i });
+            }
         }
         self.check_overlaps()
     }
@@ -295,6 +298,11 @@ pub enum ConfigError {
         /// The first frame both claim.
         at: Pfn,
     },
+    /// Watermarks that do not ascend.
+    Watermarks {
+        /// The zone, by its place.
+        zone: usize,
+    },
     /// The memory for the books is too small.
     TooLittleMetadata {
         /// Bytes needed, as `metadata_bytes` says.
@@ -335,6 +343,9 @@ impl fmt::Display for ConfigError {
                 f,
                 "zones {zone} and {other} overlap at frame {at} (two zones may not share an aligned run of 512 frames): separate their ranges"
             ),
+            ConfigError::Watermarks { zone } => {
+                write!(f, "zone {zone}: watermarks must ascend, min <= low <= high")
+            }
             ConfigError::TooLittleMetadata { needed, given } => {
                 write!(f, "{given} bytes of metadata given, {needed} needed: ask Allocator::metadata_bytes")
             }

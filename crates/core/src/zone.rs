@@ -32,6 +32,10 @@ impl Watermarks {
         Watermarks { min, low: min + min / 4, high: min + min / 2 }
     }
 
+    pub(crate) fn ascend(self) -> bool {
+        self.min <= self.low && self.low <= self.high
+    }
+
     /// As [`kernel`](Self::kernel), but with nothing held back: every page can be allocated.
     pub fn without_reserve(managed_pages: u64, page_size: PageSize) -> Self {
         Watermarks { min: 0, ..Self::kernel(managed_pages, page_size) }

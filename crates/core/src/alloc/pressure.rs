@@ -298,7 +298,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// Changes a zone's watermarks. `false` for a zone that does not exist, or marks that do not
     /// ascend.
     pub fn set_watermarks(&self, zone: ZoneId, marks: crate::zone::Watermarks) -> bool {
-        if zone.index() >= self.zones.len() || marks.min > marks.low || marks.low > marks.high {
+        if zone.index() >= self.zones.len() || !marks.ascend() {
             return false;
         }
         self.zone(zone).set_watermarks(marks);
