@@ -351,10 +351,12 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::TooLarge => write!(
                 f,
-                "the books would not fit: at most 2^32 frames and {} magazines",
+                "the books would not fit (at most 2^32 frames and {} magazines): lower Config::cpus or Config::high",
                 1u32 << MagazineIndex::BITS
             ),
-            ConfigError::NoSuchZone { zone } => write!(f, "there is no zone {zone}"),
+            ConfigError::NoSuchZone { zone } => {
+                write!(f, "there is no zone {zone}: zones are numbered from 0, as they stand in Config::zones")
+            }
             ConfigError::NotAddable { range } => write!(
                 f,
                 "cannot add {} frames from {}: the range must be at least one frame, end below Config::pfn_limit, and lie in sections of {SECTION_FRAMES} frames that have no memory yet",

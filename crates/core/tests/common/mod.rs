@@ -73,6 +73,11 @@ impl Anywhere {
     }
 }
 
+/// CPUs beyond 63 have no bit.
+fn has_bit(bits: u64, cpu: CpuId) -> bool {
+    bits.checked_shr(cpu.get()).is_some_and(|bits| bits & 1 == 1)
+}
+
 pub struct AnywhereGuard(Here);
 
 // SAFETY: there is one thread.
@@ -97,11 +102,11 @@ unsafe impl Processor for Anywhere {
     }
 
     fn is_quiescent(&self, cpu: CpuId) -> bool {
-        self.quiescent.load(Ordering::Relaxed) >> cpu.get() & 1 == 1
+        has_bit(self.quiescent.load(Ordering::Relaxed), cpu)
     }
 
     fn is_spared(&self, cpu: CpuId) -> bool {
-        self.spared.load(Ordering::Relaxed) >> cpu.get() & 1 == 1
+        has_bit(self.spared.load(Ordering::Relaxed), cpu)
     }
 
     fn now_ms(&self) -> u64 {
