@@ -110,7 +110,7 @@ pub struct Zone {
 }
 
 /// Changes of the free count that a CPU keeps to itself.
-const FREE_DELTA_MAX: i64 = 256;
+const FREE_DELTA_MAX: i64 = if cfg!(loom) { 1 } else { 256 };
 
 impl Zone {
     pub fn new(config: &ZoneConfig<'_>) -> Self {

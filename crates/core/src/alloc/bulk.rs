@@ -158,9 +158,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let pages = i64::from(order.frames()) * run.len() as i64;
         let moving = self.flux(here, zone).begin(pages as u64);
         let doubled = self.store.put_blocks(order, run.iter().copied());
-        drop(moving);
         let books = self.cpu_zone_here(here, zone);
         self.zone(zone).add_free(books, pages - i64::from(doubled));
+        drop(moving);
         self.count_direct_free(books, zone, run.len() as u64, pages as u64);
         self.report_doubled(doubled);
     }

@@ -131,9 +131,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let here = self.here();
         let moving = self.flux(here, zone).begin(u64::from(frames));
         let doubled = self.store.put(start, frames);
-        drop(moving);
         let books = self.cpu_zone_here(here, zone);
         self.zone(zone).add_free(books, i64::from(frames) - i64::from(doubled));
+        drop(moving);
         self.count_direct_free(books, zone, 0, u64::from(frames - doubled));
         self.report_doubled(doubled);
         if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }

@@ -317,10 +317,11 @@ impl<C: Cpus> Allocator<'_, C> {
         let here = self.here();
         let moving = self.flux(here, zone).begin(u64::from(order.frames()));
         let doubled = self.store.put(pfn, order.frames());
-        drop(moving);
         let books = self.cpu_zone_here(here, zone);
         let freed = i64::from(order.frames()) - i64::from(doubled);
         self.zone(zone).add_free(books, freed);
+        // Not before they are counted: until then a watermark may hide them.
+        drop(moving);
         self.count_direct_free(books, zone, 1, u64::from(order.frames()));
         self.report_doubled(doubled);
         if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
