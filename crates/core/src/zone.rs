@@ -99,8 +99,6 @@ pub struct Zone {
     pub quarantined: AtomicU64,
     marks: [AtomicU64; 3],
     limits: [AtomicU64; 3],
-    /// Set by the one that runs reclaim callbacks.
-    pub reclaiming: AtomicBool,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU of ours.
@@ -125,7 +123,6 @@ impl Zone {
             quarantined: AtomicU64::new(0),
             marks: core::array::from_fn(|_| AtomicU64::new(0)),
             limits: core::array::from_fn(|_| AtomicU64::new(1)),
-            reclaiming: AtomicBool::new(false),
             below_low: AtomicBool::new(false),
             flux: Flux::new(),
             counters: Counters::new(),

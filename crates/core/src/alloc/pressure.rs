@@ -24,7 +24,7 @@ use crate::cpus::{Cpus, Here};
 use crate::error::AllocError;
 use crate::flags::Flags;
 use crate::frame::{NodeId, Order, Pfn, ZoneId};
-use crate::prim::{AtomicU32, Ordering, spin_hint};
+use crate::prim::{AtomicBool, AtomicU32, Ordering, spin_hint};
 use crate::zone::Zone;
 
 /// Undisturbed scans are tried for this often before a request fails.
@@ -59,7 +59,7 @@ pub trait Reclaim: Sync {
     /// Frees pages back to the allocator; returns how many.
     ///
     /// Called from the slow path of whoever allocates, never in atomic requests, by one caller at
-    /// a time per zone. It may allocate, but its own requests call no callbacks. If it panics, the
+    /// a time. It may allocate, but its own requests call no callbacks. If it panics, the
     /// panic goes through to the one who allocates; the allocator stays sound and goes on.
     fn reclaim(&self, pressure: Pressure) -> u64;
 }
@@ -80,16 +80,27 @@ const SLOT_EMPTY: u32 = 0;
 const SLOT_WRITING: u32 = 1;
 const SLOT_READY: u32 = 2;
 
-/// Registered callbacks: places that go from empty over writing to ready, once.
-pub(super) struct Callbacks<'m>([(AtomicU32, UnsafeCell<Option<&'m dyn Reclaim>>); CALLBACKS_MAX]);
+/// A place for a callback: goes from empty over writing to ready, once.
+type Place<'m> = (AtomicU32, UnsafeCell<Option<&'m dyn Reclaim>>);
+
+/// Registered callbacks.
+pub(super) struct Callbacks<'m> {
+    places: [Place<'m>; CALLBACKS_MAX],
+    /// Set while somebody calls them. One for all zones: with one each, a callback that allocates
+    /// would call callbacks for every other zone, and those for all that are left.
+    are_running: AtomicBool,
+}
 
 impl<'m> Callbacks<'m> {
     pub fn new() -> Self {
-        Callbacks(core::array::from_fn(|_| (AtomicU32::new(SLOT_EMPTY), UnsafeCell::new(None))))
+        Callbacks {
+            places: core::array::from_fn(|_| (AtomicU32::new(SLOT_EMPTY), UnsafeCell::new(None))),
+            are_running: AtomicBool::new(false),
+        }
     }
 
     fn register(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
-        for (state, place) in &self.0 {
+        for (state, place) in &self.places {
             let free = state.compare_exchange(SLOT_EMPTY, SLOT_WRITING, Ordering::Relaxed, Ordering::Relaxed);
             if free.is_ok() {
                 // SAFETY: the exchange made this caller the only writer, and nobody reads before
@@ -104,7 +115,7 @@ impl<'m> Callbacks<'m> {
     }
 
     fn ready(&self) -> impl Iterator<Item = &'m dyn Reclaim> {
-        self.0
+        self.places
             .iter()
             .filter(|(state, _)| state.load(Ordering::Acquire) == SLOT_READY)
             // SAFETY: ready places are never written again.
@@ -119,19 +130,21 @@ struct FluxSum {
     moves: u64,
 }
 
-/// Resets a zone's `reclaiming` also when a callback unwinds.
-struct Reclaiming<'z>(&'z Zone);
+/// The right to call callbacks; given up also when one of them unwinds.
+struct Reclaiming<'c>(&'c AtomicBool);
 
-impl<'z> Reclaiming<'z> {
-    fn begin(zone: &'z Zone) -> Option<Self> {
+impl<'c> Reclaiming<'c> {
+    fn begin(are_running: &'c AtomicBool) -> Option<Self> {
         // Acquire and Release order one caller's reclaim after another's.
-        (!zone.reclaiming.swap(true, Ordering::Acquire)).then_some(Reclaiming(zone))
+        let is_mine = !are_running.swap(true, Ordering::Acquire);
+        // Not `then_some`: dropping the right of a caller that never had it would end another's.
+        is_mine.then(|| Reclaiming(are_running))
     }
 }
 
 impl Drop for Reclaiming<'_> {
     fn drop(&mut self) {
-        self.0.reclaiming.store(false, Ordering::Release);
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -210,7 +223,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// Returns the pages that callbacks say they freed; `None`: another caller is at it.
     fn call_callbacks(&self, zone: ZoneId, wanted_pages: u64, is_last_resort: bool) -> Option<u64> {
-        let _reclaiming = Reclaiming::begin(self.zone(zone))?;
+        let _reclaiming = Reclaiming::begin(&self.callbacks.are_running)?;
         let mut freed = 0;
         for callback in self.callbacks.ready() {
             if freed >= wanted_pages {
