@@ -240,7 +240,9 @@ impl<C: Cpus> Allocator<'_, C> {
     fn refill_size(&self, zone: ZoneId, class: Class, reserve: Reserve) -> Option<u32> {
         let full = class.rounds() + 1;
         let block = u64::from(class.block_frames());
-        if self.zone_may_give(zone, u64::from(full) * block, reserve) {
+        // What may be taken from a reserve is for this request, not for whoever pops next.
+        let shared = if reserve == Reserve::All { Reserve::AboveMin } else { reserve };
+        if self.zone_may_give(zone, u64::from(full) * block, shared) {
             Some(full)
         } else {
             self.zone_may_give(zone, block, reserve).then_some(1)
