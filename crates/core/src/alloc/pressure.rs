@@ -20,6 +20,7 @@ use core::cell::UnsafeCell;
 use super::Allocator;
 use super::drain::{Mode, Scope};
 use crate::cache::cpu_zone::Flux;
+use crate::cache::{Class, WordOffset};
 use crate::cpus::{Cpus, Here};
 use crate::error::AllocError;
 use crate::flags::Flags;
@@ -249,6 +250,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 for zone in self.zones_for(node, flags) {
                     is_busy |= self.call_callbacks(zone, u64::from(order.frames()), true).is_none();
                 }
+                found = self
+                    .pop_anywhere(order, flags, node)
+                    .or_else(|| self.scan(order, flags, reserve, node, &mut own_moves));
+            }
+            if found.is_none() && flags.may_reclaim() {
                 for zone in self.zones_for(node, flags) {
                     is_busy |= self.drain(Scope::zone(zone), Mode::Full).busy_cpus > 0;
                 }
@@ -267,6 +273,15 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             }
         }
         None
+    }
+
+    /// Takes a block from this CPU's own fronts: what callbacks free lies there.
+    fn pop_anywhere(&self, order: Order, flags: Flags, node: NodeId) -> Option<Pfn> {
+        let class = Class::of(order)?;
+        self.zones_for(node, flags).find_map(|zone| {
+            let word = WordOffset::new(zone, class, flags.mobility());
+            self.cpus.pop(&self.blocks, word).map(Pfn::new)
+        })
     }
 
     /// Searches the store alone: a refill would take a magazine's worth for a request that is glad

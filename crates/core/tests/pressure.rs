@@ -1,0 +1,382 @@
+//! Watermarks, reserves, callbacks, and failing only when it must.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use common::{Single, books, open_zone, order, range, single};
+use pagedepot::{
+    AllocError, Config, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope, TooManyCallbacks,
+    Watermarks, ZoneConfig, ZoneId,
+};
+
+const FRAMES: u32 = 16384;
+const MARKS: Watermarks = Watermarks { min: 500, low: 1000, high: 2000 };
+const NOTHING_HELD_BACK: Watermarks = Watermarks { min: 0, low: 0, high: 0 };
+const ZONE: ZoneId = ZoneId::new(0);
+
+/// A machine with one zone and three CPUs.
+fn machine<'m>(watermarks: Watermarks, callbacks: &[&'m dyn Reclaim]) -> Single<'m> {
+    let ranges = [range(0, FRAMES)];
+    let zones = [ZoneConfig { watermarks: Some(watermarks), ..open_zone("z", &ranges) }];
+    let config = Config { high: HighPolicy::Fixed(2048), ..Config::new(3, &zones) };
+    // Callbacks must live as long as the books, and some know the allocator: leaked, both do.
+    let depot = single(&config, Box::leak(books(&config).into_boxed_slice()));
+    callbacks.iter().for_each(|&callback| depot.register_reclaim(callback).unwrap());
+    depot
+}
+
+/// Allocates single frames while `go_on` says so and there are any.
+fn fill(depot: &Single<'_>, flags: Flags, go_on: impl Fn() -> bool) -> Vec<Pfn> {
+    let mut held = Vec::new();
+    while go_on() {
+        match depot.alloc(Order::BASE, flags) {
+            Ok(pfn) => held.push(pfn),
+            Err(AllocError::Exhausted) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    held
+}
+
+fn free_all(depot: &Single<'_>, held: Vec<Pfn>) {
+    held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+}
+
+fn check_all_free(depot: &mut Single<'_>) {
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.validate().unwrap().free_pages, u64::from(FRAMES));
+}
+
+/// Remembers how it was called; has nothing to give.
+#[derive(Default)]
+struct Witness(Mutex<Vec<Pressure>>);
+
+impl Witness {
+    fn take(&self) -> Vec<Pressure> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Reclaim for Witness {
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        self.0.lock().unwrap().push(pressure);
+        0
+    }
+}
+
+/// Does something with the allocator when called.
+struct Caller<F> {
+    depot: AtomicPtr<Single<'static>>,
+    calls: AtomicU32,
+    act: F,
+}
+
+impl<F: Fn(&Single<'_>, Pressure) -> u64 + Sync> Caller<F> {
+    fn new(act: F) -> Self {
+        Caller { depot: AtomicPtr::default(), calls: AtomicU32::new(0), act }
+    }
+
+    /// From now on it knows the allocator, which stays where it is.
+    fn know(&self, depot: &Single<'_>) {
+        self.depot.store((&raw const *depot).cast_mut().cast(), Ordering::Relaxed);
+    }
+
+    fn calls(&self) -> u32 {
+        self.calls.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl<F: Fn(&Single<'_>, Pressure) -> u64 + Sync> Reclaim for Caller<F> {
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: callbacks are called by the allocator that `know` was told, while it lives.
+        let depot = unsafe { &*self.depot.load(Ordering::Relaxed) };
+        (self.act)(depot, pressure)
+    }
+}
+
+#[test]
+fn callbacks_are_called_once_per_episode_below_low() {
+    let witness = Witness::default();
+    let mut depot = machine(MARKS, &[&witness]);
+    let free = || depot.free_pages(ZONE);
+    let mut held = fill(&depot, Flags::default(), || free() > MARKS.low + 64);
+    assert_eq!(witness.take(), []);
+    // Some refill does not fit above `low` any more.
+    held.extend(fill(&depot, Flags::default(), || free() > MARKS.low - 100));
+    let calls = witness.take();
+    assert_eq!(calls.len(), 1);
+    assert_eq!((calls[0].zone, calls[0].is_last_resort), (ZONE, false));
+    // As many as would bring the zone above `high`.
+    assert!((900..=1100).contains(&calls[0].wanted_pages), "{calls:?}");
+    held.extend(fill(&depot, Flags::default(), || free() > MARKS.min + 100));
+    assert_eq!(witness.take(), []);
+
+    // Back above `low` is not enough; back above `high` ends the episode.
+    for (freed, calls_expected) in [(900, 0), (3000, 1)] {
+        let back = held.split_off(held.len() - freed);
+        free_all(&depot, back);
+        depot.drain(Scope::ALL, Mode::Full);
+        held.extend(fill(&depot, Flags::default(), || free() > MARKS.min + 100));
+        assert_eq!(witness.take().len(), calls_expected, "after {freed} pages came back");
+    }
+    free_all(&depot, held);
+    check_all_free(&mut depot);
+}
+
+#[test]
+fn reserves_are_for_those_who_may_not_wait() {
+    let witness = Witness::default();
+    let mut depot = machine(MARKS, &[&witness]);
+    let mut held = fill(&depot, Flags::default(), || true);
+    assert_eq!(depot.free_pages(ZONE), MARKS.min);
+    assert_eq!(held.len() as u64, u64::from(FRAMES) - MARKS.min);
+    assert!(witness.take().iter().any(|pressure| pressure.is_last_resort));
+    for flags in [Flags::default(), Flags::UNMOVABLE, Flags::default().no_reclaim()] {
+        assert_eq!(depot.alloc(Order::BASE, flags), Err(AllocError::Exhausted));
+        assert_eq!(depot.alloc(order(4), flags), Err(AllocError::Exhausted));
+        assert_eq!(depot.alloc_contiguous(3, 1, flags), Err(AllocError::Exhausted));
+        assert_eq!(depot.alloc_many(order(0), flags, &mut [Pfn::new(0); 100]), Err(AllocError::Exhausted));
+    }
+    witness.take();
+    // What is taken from the reserve is for the one who may, not for the next to come by.
+    held.push(depot.alloc(Order::BASE, Flags::default().atomic()).unwrap());
+    assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
+    assert_eq!(depot.free_pages(ZONE), MARKS.min - 1);
+    assert!(!witness.take().is_empty());
+
+    held.extend(fill(&depot, Flags::default().atomic(), || true));
+    assert_eq!(held.len() as u32, FRAMES);
+    assert_eq!(depot.free_pages(ZONE), 0);
+    assert_eq!(depot.alloc_contiguous(1, 1, Flags::default().atomic()), Err(AllocError::Exhausted));
+    assert_eq!(witness.take(), [], "atomic requests call nobody");
+    free_all(&depot, held);
+    check_all_free(&mut depot);
+}
+
+#[test]
+fn the_gentlest_means_first() {
+    let pool: Mutex<Vec<Pfn>> = Mutex::default();
+    let cache = Caller::new(|depot, pressure| {
+        assert!(pressure.is_last_resort);
+        let mut freed = 0;
+        while freed < pressure.wanted_pages
+            && let Some(pfn) = pool.lock().unwrap().pop()
+        {
+            depot.free(pfn, Order::BASE).unwrap();
+            freed += 1;
+        }
+        freed
+    });
+    let mut depot = machine(NOTHING_HELD_BACK, &[&cache]);
+    cache.know(&depot);
+    let cpus = &depot.cpus().0;
+    let mut held = fill(&depot, Flags::default(), || true);
+    assert_eq!(held.len() as u32, FRAMES);
+    cache.calls();
+
+    // CPU 1 has full magazines on its shelf, and more in its fronts; the callback has pages too.
+    cpus.run_on(1);
+    free_all(&depot, held.split_off(held.len() - 5 * 63));
+    pool.lock().unwrap().push(held.pop().unwrap());
+    cpus.run_on(0);
+    let fences = cpus.fences();
+    for _ in 0..3 * 63 {
+        held.push(depot.alloc(Order::BASE, Flags::default()).unwrap());
+    }
+    assert_eq!((cache.calls(), cpus.fences() - fences), (0, 0), "a quiet drain was enough");
+    assert_eq!(pool.lock().unwrap().len(), 1);
+
+    held.push(depot.alloc(Order::BASE, Flags::default()).unwrap());
+    assert!(pool.lock().unwrap().is_empty());
+    assert_eq!((cache.calls(), cpus.fences() - fences), (1, 0), "a callback was enough");
+    let in_fronts = depot.shortage().zones().next().unwrap().unreachable_pages;
+    let rest = fill(&depot, Flags::default(), || true);
+    assert_eq!(rest.len() as u64, in_fronts);
+    assert!(cpus.fences() > fences);
+    held.extend(rest);
+    assert_eq!(held.len() as u32, FRAMES);
+    free_all(&depot, held);
+    check_all_free(&mut depot);
+}
+
+#[test]
+fn who_may_not_reclaim_neither_calls_nor_fences() {
+    let witness = Witness::default();
+    let depot = machine(NOTHING_HELD_BACK, &[&witness]);
+    let cpus = &depot.cpus().0;
+    let mut held = fill(&depot, Flags::default(), || true);
+    cpus.run_on(1);
+    // In CPU 1's front.
+    free_all(&depot, held.split_off(held.len() - 10));
+    cpus.run_on(0);
+    witness.take();
+    let fences = cpus.fences();
+    for flags in [Flags::default().atomic(), Flags::default().no_reclaim()] {
+        assert_eq!(depot.alloc(Order::BASE, flags), Err(AllocError::Exhausted));
+        assert_eq!(depot.alloc_contiguous(1, 1, flags), Err(AllocError::Exhausted));
+    }
+    let shortage = depot.shortage().zones().next().unwrap();
+    assert_eq!((shortage.free_pages, shortage.unreachable_pages), (0, 10));
+    assert_eq!((witness.take().len(), cpus.fences() - fences), (0, 0));
+    assert!(depot.alloc(Order::BASE, Flags::default()).is_ok());
+    assert!(cpus.fences() > fences);
+}
+
+#[test]
+fn spared_cpus_keep_their_fronts() {
+    let mut depot = machine(NOTHING_HELD_BACK, &[]);
+    let cpus = &depot.cpus().0;
+    let mut held = fill(&depot, Flags::default(), || true);
+    cpus.run_on(1);
+    // Fronts and a shelf.
+    free_all(&depot, held.split_off(held.len() - 4 * 63));
+    cpus.run_on(0);
+    cpus.spare(0b010);
+    let fences = cpus.fences();
+    held.extend(fill(&depot, Flags::default(), || true));
+    let shortage = depot.shortage().zones().next().unwrap();
+    assert!((1..=2 * 63).contains(&shortage.unreachable_pages));
+    assert_eq!((shortage.free_pages, shortage.cached_pages, shortage.in_flight_pages), (0, 0, 0));
+    assert_eq!(held.len() as u64 + shortage.unreachable_pages, u64::from(FRAMES));
+    let drained = depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!((drained.spared_cpus, drained.fences), (1, 2));
+    assert_eq!(drained.unreachable_pages, shortage.unreachable_pages);
+    assert!(cpus.fences() > fences);
+    cpus.spare(0);
+    held.extend(fill(&depot, Flags::default(), || true));
+    assert_eq!(held.len() as u32, FRAMES);
+    free_all(&depot, held);
+    check_all_free(&mut depot);
+}
+
+#[test]
+fn quiescent_cpus_need_no_fence() {
+    let mut depot = machine(NOTHING_HELD_BACK, &[]);
+    let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
+    let cpus = &depot.cpus().0;
+    cpus.set_quiescent(0b111);
+    let drained = depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!((drained.fences, cpus.fences(), drained.taken_pages), (0, 0, 63));
+    depot.free(pfn, Order::BASE).unwrap();
+    check_all_free(&mut depot);
+}
+
+#[test]
+fn refused_fences_leave_the_fronts_alone() {
+    let mut depot = machine(NOTHING_HELD_BACK, &[]);
+    let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
+    let cpus = &depot.cpus().0;
+    cpus.refuse_fences(true);
+    let drained = depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!((drained.busy_cpus, drained.taken_pages, drained.unreachable_pages), (3, 0, 63));
+    // The gate is open again.
+    let other = depot.alloc(Order::BASE, Flags::default()).unwrap();
+    assert_eq!(depot.drain(Scope::ALL, Mode::Full).unreachable_pages, 62);
+    let disabled = depot.disable_caches();
+    assert_eq!((disabled.busy_cpus, disabled.taken_pages), (3, 0));
+    assert!(disabled.unreachable_pages >= 62);
+    for pfn in [pfn, other] {
+        depot.free(pfn, Order::BASE).unwrap();
+    }
+    cpus.refuse_fences(false);
+    // What could not be had then is still there.
+    assert_eq!(depot.drain(Scope::ALL, Mode::Full).taken_pages, 62);
+    depot.enable_caches();
+    check_all_free(&mut depot);
+}
+
+#[test]
+fn a_callback_that_panics_blocks_nobody() {
+    let panics = Caller::new(|_, _| panic!("out of luck"));
+    let witness = Witness::default();
+    let mut depot = machine(MARKS, &[&panics, &witness]);
+    panics.know(&depot);
+    let held = Mutex::new(Vec::new());
+    let mut panicked = 0;
+    for _ in 0..4 {
+        let filled = catch_unwind(AssertUnwindSafe(|| {
+            while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {
+                held.lock().unwrap().push(pfn);
+            }
+        }));
+        panicked += u32::from(filled.is_err());
+    }
+    // At `low`, and each time that nothing else was left.
+    assert_eq!((panicked, panics.calls()), (4, 4));
+    assert_eq!(witness.take(), []);
+    let held = held.into_inner().unwrap();
+    assert_eq!(held.len() as u64, u64::from(FRAMES) - MARKS.min);
+    let shortage = depot.shortage().zones().next().unwrap();
+    assert_eq!(shortage.in_flight_pages, 0);
+    // Those who do not call it are served.
+    let pfn = depot.alloc(Order::BASE, Flags::default().atomic()).unwrap();
+    depot.free(pfn, Order::BASE).unwrap();
+    free_all(&depot, held);
+    check_all_free(&mut depot);
+}
+
+#[test]
+fn a_callback_may_allocate() {
+    let depth = AtomicU32::new(0);
+    let deepest = AtomicU32::new(0);
+    let allocates = Caller::new(|depot, _| {
+        deepest.fetch_max(depth.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if let Ok(pfn) = depot.alloc(order(2), Flags::default()) {
+            depot.free(pfn, order(2)).unwrap();
+        }
+        depth.fetch_sub(1, Ordering::Relaxed);
+        0
+    });
+    let a = [range(0, 4096)];
+    let b = [range(4096, 4096)];
+    let zones = [open_zone("a", &a), ZoneConfig { level: 1, ..open_zone("b", &b) }];
+    let config = Config::new(2, &zones);
+    let depot = single(&config, Box::leak(books(&config).into_boxed_slice()));
+    depot.register_reclaim(&allocates).unwrap();
+    allocates.know(&depot);
+    let held = fill(&depot, Flags::default(), || true);
+    assert_eq!(held.len(), 8192);
+    assert!(allocates.calls() > 0);
+    assert_eq!(deepest.load(Ordering::Relaxed), 1, "its own requests call no callbacks");
+    let mut depot = depot;
+    free_all(&depot, held);
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.validate().unwrap().free_pages, 8192);
+}
+
+#[test]
+fn callbacks_stop_when_enough_is_free() {
+    let pool: Mutex<Vec<Pfn>> = Mutex::default();
+    let give_one = Caller::new(|depot, _| {
+        let Some(pfn) = pool.lock().unwrap().pop() else { return 0 };
+        depot.free(pfn, Order::BASE).unwrap();
+        1
+    });
+    let witness = Witness::default();
+    let depot = machine(NOTHING_HELD_BACK, &[&give_one, &witness]);
+    give_one.know(&depot);
+    let mut held = fill(&depot, Flags::default(), || true);
+    witness.take();
+    pool.lock().unwrap().push(held.pop().unwrap());
+    held.push(depot.alloc(Order::BASE, Flags::default()).unwrap());
+    assert_eq!(witness.take(), [], "the first had enough");
+    assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
+    assert!(!witness.take().is_empty());
+}
+
+#[test]
+fn eight_callbacks_can_be_registered() {
+    let witnesses: Vec<Witness> = (0..9).map(|_| Witness::default()).collect();
+    let depot = machine(NOTHING_HELD_BACK, &[]);
+    for witness in &witnesses[..8] {
+        depot.register_reclaim(witness).unwrap();
+    }
+    assert_eq!(depot.register_reclaim(&witnesses[8]), Err(TooManyCallbacks));
+    fill(&depot, Flags::default(), || true);
+    assert!(witnesses[..8].iter().all(|witness| !witness.take().is_empty()));
+    assert_eq!(witnesses[8].take(), []);
+}
