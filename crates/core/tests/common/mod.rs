@@ -9,6 +9,7 @@ use pagedepot::cpus::{Context, FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Order, Pfn, Watermarks, ZoneConfig};
 
 pub mod rng;
+pub mod threads;
 
 /// One thread that pretends to be any CPU, in any context, at any time.
 #[derive(Default)]

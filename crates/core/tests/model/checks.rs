@@ -2,90 +2,29 @@
 
 use pagedepot::{AllocError, Order, ZoneId, ZoneStats};
 
-use crate::common::Single;
 use crate::lockstep::Lockstep;
+use crate::naive::Zone;
 use crate::op::Wish;
 
 /// Frames of a huge.
 const HUGE: u32 = 512;
 
-/// All zones' statistics at one moment.
-pub struct Tally(Vec<ZoneStats>);
-
-impl Tally {
-    pub fn of(depot: &Single<'_>) -> Self {
-        Tally(depot.zone_ids().map(|zone| depot.zone_stats(zone).unwrap()).collect())
-    }
-}
-
-/// Blocks that an operation allocated in a zone, or freed.
-#[derive(Clone, Copy, Default)]
-struct Flow {
-    pages: u64,
-    smallest: u64,
-    largest: u64,
-}
-
-impl Flow {
-    fn add(&mut self, frames: u32) {
-        let frames = u64::from(frames);
-        self.pages += frames;
-        self.smallest = if self.smallest == 0 { frames } else { self.smallest.min(frames) };
-        self.largest = self.largest.max(frames);
-    }
-
-    /// Pages that went through the caches when `direct` blocks did not: at least, at most.
-    fn cached(self, direct: u64) -> (i64, i64) {
-        (
-            (self.pages as i64) - (direct * self.largest) as i64,
-            self.pages as i64 - (direct * self.smallest) as i64,
-        )
-    }
-}
-
-/// What an operation moved, by zone. Ranges are not in it: they never go through the caches.
-pub struct Flows {
-    allocated: Vec<Flow>,
-    freed: Vec<Flow>,
-}
-
-impl Flows {
-    pub fn new(zones: usize) -> Self {
-        Flows { allocated: vec![Flow::default(); zones], freed: vec![Flow::default(); zones] }
-    }
-
-    pub fn allocated(&mut self, zone: usize, frames: u32) {
-        self.allocated[zone].add(frames);
-    }
-
-    pub fn freed(&mut self, zone: usize, frames: u32) {
-        self.freed[zone].add(frames);
-    }
-}
-
 impl Lockstep<'_> {
-    pub fn check(&mut self, before: &Tally, flows: &Flows) {
-        let after = Tally::of(&self.depot);
+    pub fn check(&mut self) {
         let mut served = 0;
         let mut failures = 0;
-        for (zone, (old, new)) in before.0.iter().zip(&after.0).enumerate() {
-            self.check_conservation(zone, new);
-            check_balance(old, new, flows.allocated[zone], flows.freed[zone]);
-            let remote = if self.world.track_owner { self.naive.zones[zone].remote_frees } else { 0 };
-            assert_eq!(new.counts.remote_frees, remote);
-            served += new.counts.hits + new.counts.direct_allocs + new.counts.direct_frees;
-            failures += new.counts.failures;
+        for (zone, model) in self.naive.zones.iter().enumerate() {
+            let stats = self.depot.zone_stats(ZoneId::new(zone as u32)).unwrap();
+            check_conservation(&stats, model);
+            check_balance(&stats, model);
+            let remote = if self.world.track_owner { model.remote_frees } else { 0 };
+            assert_eq!(stats.counts.remote_frees, remote);
+            served += stats.counts.hits + stats.counts.direct_allocs + stats.counts.direct_frees;
+            failures += stats.counts.failures;
         }
         assert!(served <= self.operations, "{served} of {} operations served", self.operations);
         assert_eq!(failures, self.failures);
         self.check_cpus();
-    }
-
-    fn check_conservation(&self, zone: usize, stats: &ZoneStats) {
-        let model = &self.naive.zones[zone];
-        assert_eq!(stats.managed_pages, model.managed());
-        let found = stats.free_pages + stats.cached_pages + stats.carved_pages + model.held_pages;
-        assert_eq!(found, stats.managed_pages, "{stats:?}, {} held", model.held_pages);
     }
 
     /// Nobody is in the middle of anything; closed gates have nothing behind them; limits are kept.
@@ -159,17 +98,16 @@ struct Room {
     align: u32,
 }
 
-fn check_balance(old: &ZoneStats, new: &ZoneStats, allocated: Flow, freed: Flow) {
-    let grown = |of: fn(&ZoneStats) -> u64| of(new) as i64 - of(old) as i64;
-    let moved = grown(|s| s.counts.refilled_pages)
-        - grown(|s| s.counts.spilled_pages)
-        - grown(|s| s.counts.drained_pages);
-    let (out_min, out_max) = allocated.cached(grown(|s| s.counts.direct_allocs) as u64);
-    let (in_min, in_max) = freed.cached(grown(|s| s.counts.direct_frees) as u64);
-    let cached = grown(|s| s.cached_pages);
-    let (least, most) = (moved + in_min - out_max, moved + in_max - out_min);
-    assert!(
-        (least..=most).contains(&cached),
-        "cached grew by {cached}, expected {least}..={most}: {old:?} {new:?}"
-    );
+fn check_conservation(stats: &ZoneStats, model: &Zone) {
+    assert_eq!(stats.managed_pages, model.managed());
+    let found = stats.free_pages + stats.cached_pages + stats.carved_pages + model.held_pages();
+    assert_eq!(found, stats.managed_pages, "{stats:?}, {} held", model.held_pages());
+}
+
+fn check_balance(stats: &ZoneStats, model: &Zone) {
+    let counts = &stats.counts;
+    let freed = model.freed_pages - counts.direct_free_pages;
+    let allocated = model.allocated_pages - counts.direct_alloc_pages;
+    let cached = counts.refilled_pages + freed - counts.spilled_pages - counts.drained_pages - allocated;
+    assert_eq!(stats.cached_pages, cached, "{stats:?}");
 }

@@ -6,7 +6,6 @@ use pagedepot::cpus::Pinned;
 use pagedepot::{Config, CpuId, Mode, Pfn, Scope, ZoneId};
 
 use crate::arena::Arena;
-use crate::checks::{Flows, Tally};
 use crate::common::{Anywhere, Single, range};
 use crate::naive::{At, Held, Naive};
 use crate::op::Op;
@@ -78,10 +77,8 @@ impl<'m> Lockstep<'m> {
 
     fn run(mut self, ops: &[Op]) {
         for (i, op) in ops.iter().enumerate() {
-            let before = Tally::of(&self.depot);
-            let mut flows = Flows::new(self.naive.zones.len());
-            self.perform(op, &mut flows);
-            self.check(&before, &flows);
+            self.perform(op);
+            self.check();
             if (i + 1).is_multiple_of(VALIDATE_EVERY) {
                 self.validate();
             }
@@ -91,11 +88,9 @@ impl<'m> Lockstep<'m> {
 
     /// Everything goes back, from wherever the run ended.
     fn finish(mut self) {
-        let before = Tally::of(&self.depot);
-        let mut flows = Flows::new(self.naive.zones.len());
         let starts: Vec<u32> = self.naive.held.keys().copied().collect();
-        starts.into_iter().for_each(|start| self.free_one(start, &mut flows));
-        self.check(&before, &flows);
+        starts.into_iter().for_each(|start| self.free_one(start));
+        self.check();
         let drained = self.depot.drain(Scope::ALL, Mode::Full);
         assert_eq!((drained.unreachable_pages, drained.busy_cpus), (0, 0));
         let census = self.validate();
@@ -105,7 +100,7 @@ impl<'m> Lockstep<'m> {
 
     pub fn validate(&mut self) -> pagedepot::Census {
         let census = self.depot.validate().unwrap();
-        let held: u64 = self.naive.zones.iter().map(|zone| zone.held_pages).sum();
+        let held: u64 = self.naive.zones.iter().map(|zone| zone.held_pages()).sum();
         let managed: u64 = self.naive.zones.iter().map(|zone| zone.managed()).sum();
         assert_eq!(census.held_pages(), held, "{census:?}");
         assert_eq!(census.managed_pages, managed);

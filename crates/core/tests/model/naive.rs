@@ -26,8 +26,10 @@ pub struct Zone {
     pub node: NodeId,
     pub level: u8,
     pub ranges: Vec<FrameRange>,
-    /// Pages that callers hold.
-    pub held_pages: u64,
+    /// Pages handed out, ever.
+    pub allocated_pages: u64,
+    /// Pages that came back.
+    pub freed_pages: u64,
     /// Frees on another CPU than the one that got the block, if anybody keeps count.
     pub remote_frees: u64,
 }
@@ -35,6 +37,11 @@ pub struct Zone {
 impl Zone {
     pub fn managed(&self) -> u64 {
         self.ranges.iter().map(|range| u64::from(range.frames)).sum()
+    }
+
+    /// Pages that callers hold.
+    pub fn held_pages(&self) -> u64 {
+        self.allocated_pages - self.freed_pages
     }
 
     pub fn has(&self, start: u32, frames: u32) -> bool {
@@ -84,7 +91,8 @@ impl Naive {
             node: NodeId::new(plan.node),
             level: plan.level,
             ranges: plan.ranges.iter().copied().filter(|range| range.frames > 0).collect(),
-            held_pages: 0,
+            allocated_pages: 0,
+            freed_pages: 0,
             remote_frees: 0,
         };
         Naive {
@@ -135,7 +143,7 @@ impl Naive {
             panic!("{start:#x} {held:?} was handed out while {other:#x} {other_held:?} is held");
         }
         self.held.insert(start, held);
-        self.zones[zone].held_pages += u64::from(held.frames);
+        self.zones[zone].allocated_pages += u64::from(held.frames);
         if !at.is_nowhere {
             let noted = if held.shape == Shape::Range { held.frames } else { 1 };
             self.owners.extend((start..start + noted).map(|frame| (frame, at.cpu as u16)));
@@ -143,11 +151,11 @@ impl Naive {
         zone
     }
 
-    /// The opposite. Returns what was held and its zone.
-    pub fn free(&mut self, start: u32, at: At) -> (Held, usize) {
+    /// The opposite. Returns what was held.
+    pub fn free(&mut self, start: u32, at: At) -> Held {
         let held = self.held.remove(&start).expect("the run frees what it holds");
         let zone = self.zone_of(start, held.frames).expect("held frames are of a zone");
-        self.zones[zone].held_pages -= u64::from(held.frames);
+        self.zones[zone].freed_pages += u64::from(held.frames);
         if self.has_books(at) {
             let noted = if held.shape == Shape::Range { held.frames } else { 1 };
             let remote = (start..start + noted)
@@ -155,7 +163,7 @@ impl Naive {
                 .count();
             self.zones[zone].remote_frees += remote as u64;
         }
-        (held, zone)
+        held
     }
 
     /// Replaces a held stretch by parts of `frames` each.
