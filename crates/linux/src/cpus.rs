@@ -11,7 +11,7 @@ use rustix::thread::{Cpuid, MembarrierCommand, membarrier, membarrier_cpu};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::cpuset::CpuSet;
-use crate::rseq::{self, Area};
+use crate::rseq::{self, Area, NO_FRAME};
 
 /// How a depot's threads reach the fronts of their CPU, and why it is not the faster way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -173,10 +173,12 @@ unsafe impl Cpus for LinuxCpus<'_> {
 
     #[inline(always)]
     fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        match self.area {
+        // One comparison for both ways, so that the caller's fast path has no other.
+        let frame = match self.area {
             Some(area) => rseq::pop(area, blocks, word),
             None => self.pop_locked(blocks, word),
-        }
+        };
+        (frame != NO_FRAME).then_some(frame)
     }
 
     #[inline(always)]
@@ -223,8 +225,8 @@ unsafe impl Cpus for LinuxCpus<'_> {
 impl LinuxCpus<'_> {
     #[cold]
     #[inline(never)]
-    fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        self.locked.pop(blocks, word)
+    fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> u32 {
+        self.locked.pop(blocks, word).unwrap_or(NO_FRAME)
     }
 
     #[cold]

@@ -1,9 +1,65 @@
-//! pagedepot for Linux programs.
+//! A page allocator for Linux programs that manage their own memory: buffer pools, packet buffers,
+//! columnar stores, slots for sandboxes. A page costs a few nanoseconds on any CPU, and cached
+//! pages can be taken back without interrupting the CPU that caches them.
+//!
+//! ```
+//! use pagedepot_linux::{Depot, Mode, Order, Scope};
+//!
+//! let depot = Depot::new(64 << 20)?; // 64 MiB
+//! let mut page = depot.page(Order::BASE)?; // 4 KiB
+//! page[..5].copy_from_slice(b"hello");
+//! drop(page); // back to this CPU's cache
+//! let drained = depot.drain(Scope::ALL, Mode::Full); // caches back to the depot
+//! let trimmed = depot.trim()?; // and to the system
+//! println!("{} pages drained, {} bytes given back", drained.taken_pages, trimmed.bytes);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Depot`] is the type most programs use, [`Depot::builder`] its options. What lies underneath,
+//! and the vocabulary, is in the crate [`pagedepot`].
+//!
+//! # How a CPU reaches its caches
+//! By restartable sequences, through the registration that glibc 2.35 and later make for every
+//! thread: plain loads and stores that the kernel restarts when it takes the CPU away in between.
+//! Where there are none, by a lock per CPU, for the whole depot: [`Depot::fronts`] says which and
+//! why. Threads on CPUs beyond those configured, and threads without a registration of their own,
+//! go to the store behind the caches.
+//!
+//! # When not to use it
+//! * For objects smaller than a page: put a slab allocator or arena on top.
+//! * For a handful of large buffers: `mmap` them.
+//! * Where pages must not outlive a CPU's interest at all: build with
+//!   [`caches(false)`](Builder::caches).
+//!
+//! A shared library that contains this crate must stay loaded: link it with `-z nodelete`, because
+//! a thread goes on pointing to the descriptor of its last sequence.
+
+mod books;
+mod builder;
 mod cpus;
 mod cpuset;
+mod depot;
+mod error;
+mod memory;
+mod numa;
+mod page;
 mod rseq;
 mod topology;
+mod trim;
+
+pub use builder::Builder;
 pub use cpus::{Fronts, LinuxCpus};
 pub use cpuset::{CpuListError, CpuSet};
-pub use pagedepot::CpuId;
+pub use depot::Depot;
+pub use error::BuildError;
+pub use memory::MemoryKind;
+pub use page::{Page, Pages};
 pub use topology::Topology;
+pub use trim::{TrimError, Trimmed};
+
+pub use pagedepot::{
+    AllocError, Allocator, CacheLimits, Census, ConfigError, Counts, CpuId, CpuStats, Drained, Fault, Flags,
+    FreeError, FreeManyError, HighPolicy, MetadataUse, Mobility, Mode, NodeId, Order, PageSize, Pfn,
+    Pressure, Reclaim, Scope, Shortage, TooManyCallbacks, Watermarks, ZoneId, ZoneName, ZoneShortage,
+    ZoneStats,
+};

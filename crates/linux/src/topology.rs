@@ -71,13 +71,15 @@ impl Topology {
         (0..cpus).map(|cpu| of(CpuId::new(cpu))).collect()
     }
 
-    /// Nodes, nearest to `node` first.
-    pub fn nodes_by_distance(&self, node: NodeId) -> Vec<NodeId> {
-        let row = self.nodes.iter().position(|&(n, _)| n == node).and_then(|at| self.distances.get(at));
-        let distance = |at: usize| row.and_then(|row| row.get(at)).copied().unwrap_or(u32::MAX);
-        let mut order: Vec<_> = (0..self.nodes.len()).collect();
-        order.sort_by_key(|&at| (self.nodes[at].0 != node, distance(at), at));
-        order.into_iter().map(|at| self.nodes[at].0).collect()
+    /// How far two nodes are apart: 10 on the same one, more elsewhere, most where sysfs says nothing.
+    pub fn distance(&self, from: NodeId, to: NodeId) -> u32 {
+        let place = |node| self.nodes.iter().position(|&(n, _)| n == node);
+        if from == to {
+            return 10;
+        }
+        place(from)
+            .and_then(|row| self.distances.get(row)?.get(place(to)?).copied())
+            .unwrap_or(u32::from(u8::MAX))
     }
 }
 
@@ -124,14 +126,9 @@ mod tests {
         assert_eq!(topology.quiet_cpus(), "1,65".parse().unwrap());
         let nodes = topology.cpu_nodes(66);
         assert_eq!([nodes[0], nodes[1], nodes[40], nodes[64]].map(NodeId::get), [0, 0, 0, 2]);
-        assert_eq!(
-            topology.nodes_by_distance(NodeId::new(0)).iter().map(|n| n.get()).collect::<Vec<_>>(),
-            [0, 3, 2]
-        );
-        assert_eq!(
-            topology.nodes_by_distance(NodeId::new(2)).iter().map(|n| n.get()).collect::<Vec<_>>(),
-            [2, 3, 0]
-        );
+        let distance = |from, to| topology.distance(NodeId::new(from), NodeId::new(to));
+        assert_eq!([distance(0, 0), distance(0, 2), distance(0, 3), distance(3, 2)], [10, 30, 20, 20]);
+        assert_eq!(distance(0, 7), 255);
     }
 
     #[test]

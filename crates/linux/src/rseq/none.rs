@@ -3,7 +3,7 @@
 use pagedepot::cache::{BlockArray, WordOffset};
 use pagedepot::cpus::Here;
 
-use super::Area;
+use super::{Area, NO_FRAME};
 
 pub const HAS_SEQUENCES: bool = false;
 
@@ -11,8 +11,8 @@ pub fn cpu_id(_area: Area) -> u32 {
     u32::MAX
 }
 
-pub fn pop(_area: Area, _blocks: &BlockArray, _word: WordOffset) -> Option<u32> {
-    None
+pub fn pop(_area: Area, _blocks: &BlockArray, _word: WordOffset) -> u32 {
+    NO_FRAME
 }
 
 pub fn push(_area: Area, _blocks: &BlockArray, _word: WordOffset, _rounds_max: u32, _frame: u32) -> bool {

@@ -19,17 +19,13 @@
 use core::arch::asm;
 use core::mem::offset_of;
 
-use pagedepot::cache::word::{LOADED_OFFSET_MASK, LOADED_OFFSET_SHIFT, ONE_OPERATION};
+use pagedepot::cache::word::{ONE_OPERATION, ONE_ROUND};
 use pagedepot::cache::{BlockArray, GATE_OPEN, WordOffset};
 use pagedepot::cpus::Here;
 
-use super::Area;
+use super::{Area, NO_FRAME};
 
 pub const HAS_SEQUENCES: bool = true;
-
-/// What `pop` has in its register when it found no frame; no frame has this number, because a
-/// `Pfn` range ends below 2^32.
-const NO_FRAME: u32 = u32::MAX;
 
 /// `cpu_id` in the area: the CPU, or negative without registration.
 const CPU_ID: usize = 4;
@@ -95,79 +91,68 @@ pub fn cpu_id(area: Area) -> u32 {
     cpu
 }
 
-/// See [`Cpus::pop`](pagedepot::cpus::Cpus::pop).
+/// See [`Cpus::pop`](pagedepot::cpus::Cpus::pop); [`NO_FRAME`] for `None`.
 #[inline(always)]
-pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u32 {
     let frame: u32;
     // SAFETY: the area is registered (or `cpu_id` is negative); `cpu < cpus` is checked before an
-    // address is formed, so block and word exist; a word with 1 to 63 rounds names a magazine.
+    // address is formed, so block and word exist; a word with rounds names a magazine.
     unsafe {
         sequence!(
             "add {at}, {word}",
-            "mov {new}, qword ptr [{at}]",
-            // Rounds - 1; negative for none and for NO_ROUNDS, which is -1 as a signed byte.
-            "movsx {rounds}, {new:l}",
-            "dec {rounds}",
-            "js 5f",
-            "mov {slots}, {new}",
-            "shr {slots}, {LOADED_SHIFT}",
-            "and {slots:e}, {LOADED_MASK}",
-            "add {slots}, qword ptr [{blocks} + {MAGAZINES}]",
-            "add {new}, {step}",
+            "mov {next}, qword ptr [{at}]",
+            "test {next:l}, {next:l}",
+            "jz 5f",
+            "mov {slot:e}, {next:e}",
+            "add {next}, {step}",
             "jc 5f",
-            "mov {frame:e}, dword ptr [{slots} + 4*{rounds}]",
-            "mov qword ptr [{at}], {new}";
-            aside: "mov {frame:e}, -1", "jmp 3b";
-            LOADED_SHIFT = const LOADED_OFFSET_SHIFT,
-            LOADED_MASK = const LOADED_OFFSET_MASK,
+            "add {slot}, qword ptr [{blocks} + {MAGAZINES}]",
+            "mov {frame:e}, dword ptr [{slot} - {ONE_ROUND}]",
+            "mov qword ptr [{at}], {next}";
+            aside: "mov {frame:e}, {NO_FRAME}", "jmp 3b";
             MAGAZINES = const offset_of!(BlockArray, magazines),
+            ONE_ROUND = const ONE_ROUND,
+            NO_FRAME = const NO_FRAME,
             area = in(reg) area.offset(),
             blocks = in(reg) blocks,
             word = in(reg) word.bytes(),
-            step = in(reg) ONE_OPERATION - 1,
-            new = out(reg) _,
-            slots = out(reg) _,
-            rounds = out(reg) _,
+            step = in(reg) ONE_OPERATION - ONE_ROUND,
+            next = out(reg) _,
+            slot = out(reg) _,
             frame = out(reg) frame,
             options(nostack),
         );
     }
-    (frame != NO_FRAME).then_some(frame)
+    frame
 }
 
 /// See [`Cpus::push`](pagedepot::cpus::Cpus::push).
 #[inline(always)]
 pub fn push(area: Area, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-    // SAFETY: as in `pop`; fewer than `rounds_max` rounds are not NO_ROUNDS, so the word names a
-    // magazine, whose next slot is this sequence's to write.
+    // SAFETY: as in `pop`; a word to which an operation can be added names a magazine, and with
+    // fewer than `rounds_max` rounds its next slot is this sequence's to write.
     unsafe {
         sequence!(
             "add {at}, {word}",
-            "mov {new}, qword ptr [{at}]",
-            "movzx {rounds:e}, {new:l}",
-            "cmp {rounds:e}, {rounds_max:e}",
+            "mov {next}, qword ptr [{at}]",
+            "cmp {next:l}, {full:l}",
             "jae 5f",
-            "mov {slots}, {new}",
-            "shr {slots}, {LOADED_SHIFT}",
-            "and {slots:e}, {LOADED_MASK}",
-            "add {slots}, qword ptr [{blocks} + {MAGAZINES}]",
-            "add {new}, {step}",
+            "mov {slot:e}, {next:e}",
+            "add {next}, {step}",
             "jc 5f",
-            "mov dword ptr [{slots} + 4*{rounds}], {frame:e}",
-            "mov qword ptr [{at}], {new}";
+            "add {slot}, qword ptr [{blocks} + {MAGAZINES}]",
+            "mov dword ptr [{slot}], {frame:e}",
+            "mov qword ptr [{at}], {next}";
             aside: "jmp {slow}";
-            LOADED_SHIFT = const LOADED_OFFSET_SHIFT,
-            LOADED_MASK = const LOADED_OFFSET_MASK,
             MAGAZINES = const offset_of!(BlockArray, magazines),
             area = in(reg) area.offset(),
             blocks = in(reg) blocks,
             word = in(reg) word.bytes(),
-            step = in(reg) ONE_OPERATION + 1,
-            rounds_max = in(reg) rounds_max,
+            step = in(reg) ONE_OPERATION + ONE_ROUND,
+            full = in(reg) rounds_max * ONE_ROUND as u32,
             frame = in(reg) frame,
-            new = out(reg) _,
-            slots = out(reg) _,
-            rounds = out(reg) _,
+            next = out(reg) _,
+            slot = out(reg) _,
             slow = label { return false },
             options(nostack),
         );

@@ -1,0 +1,73 @@
+//! Memory for the allocator's books, which the kernel wipes in a forked child: gates become closed,
+//! the mark becomes 0, and the child gets an error instead of a frame of its parent.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..128 | the mark, on a line of its own: read by every slow path, written once |
+//! | 128.. | a lock per CPU |
+//! | then | the allocator's metadata |
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::AtomicU8;
+
+use pagedepot::cpus::CpuLock;
+use rustix::mm::Advice;
+
+use crate::cpus::ForkMark;
+use crate::error::BuildError;
+use crate::memory::Mapping;
+
+const LOCKS_AT: usize = 128;
+const _: () = assert!(align_of::<CpuLock>() <= LOCKS_AT);
+
+/// The mapping; see the module.
+pub(crate) struct Books {
+    mapping: Mapping,
+    cpus: usize,
+    wipes: bool,
+}
+
+/// What lies in it. Nothing else refers to it.
+pub(crate) struct Parts {
+    pub fork_mark: ForkMark<'static>,
+    pub locks: &'static [CpuLock],
+    pub metadata: &'static mut [MaybeUninit<u8>],
+}
+
+impl Books {
+    /// Books with `metadata_bytes` of metadata, for `cpus` CPUs.
+    pub fn new(metadata_bytes: usize, cpus: u32) -> Result<Self, BuildError> {
+        let cpus = cpus as usize;
+        let bytes = (LOCKS_AT + cpus * size_of::<CpuLock>())
+            .checked_add(metadata_bytes)
+            .and_then(|bytes| bytes.checked_next_multiple_of(rustix::param::page_size()));
+        let bytes = bytes.ok_or(BuildError::Memory { bytes: usize::MAX, errno: rustix::io::Errno::NOMEM })?;
+        let mapping = Mapping::anonymous(bytes).map_err(|errno| BuildError::Memory { bytes, errno })?;
+        let wipes = mapping.advise(Advice::LinuxWipeOnFork).is_ok();
+        Ok(Books { mapping, cpus, wipes })
+    }
+
+    /// Divides the mapping.
+    ///
+    /// # Safety
+    /// Called once, and the parts (which say `'static` for want of a name for the life of `self`)
+    /// are gone before `self` is.
+    pub unsafe fn divide(&self) -> Parts {
+        let start = self.mapping.start().as_ptr();
+        // SAFETY: the three parts are in the mapping and apart, aligned by the layout above (the
+        // mapping starts at a page), and this is the only reference ever made to each.
+        unsafe {
+            let mark = start.cast::<AtomicU8>();
+            mark.write(AtomicU8::new(1));
+            let locks = start.add(LOCKS_AT).cast::<CpuLock>();
+            (0..self.cpus).for_each(|cpu| locks.add(cpu).write(CpuLock::new()));
+            let metadata = locks.add(self.cpus).cast::<MaybeUninit<u8>>();
+            let bytes = self.mapping.bytes() - LOCKS_AT - self.cpus * size_of::<CpuLock>();
+            Parts {
+                fork_mark: if self.wipes { ForkMark::Wiped(&*mark) } else { ForkMark::by_pid() },
+                locks: std::slice::from_raw_parts(locks, self.cpus),
+                metadata: std::slice::from_raw_parts_mut(metadata, bytes),
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Making a depot.
+
+use std::ptr::NonNull;
+
+use pagedepot::{Config, FrameRange, HighPolicy, LinearMap, NodeId, PageSize, Pfn, Watermarks, ZoneConfig};
+
+use crate::books::{Books, Parts};
+use crate::cpus::LinuxCpus;
+use crate::cpuset::CpuSet;
+use crate::depot::{Depot, Frames};
+use crate::error::BuildError;
+use crate::memory::{HUGE_BYTES, Memory, MemoryKind, Wanted};
+use crate::numa;
+use crate::topology::Topology;
+
+/// Options of a depot. Made by [`Depot::builder`]; each has a default that suits most programs.
+///
+/// ```
+/// use pagedepot_linux::{Depot, MemoryKind, PageSize};
+///
+/// let depot = Depot::builder(64 << 20)
+///     .memory(MemoryKind::Memfd)
+///     .page_size(PageSize::Kib16)
+///     .checked(true)
+///     .build()?;
+/// assert!(depot.fd().is_some());
+/// # Ok::<(), pagedepot_linux::BuildError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    bytes: usize,
+    kind: MemoryKind,
+    page_size: PageSize,
+    hugetlb: bool,
+    thp: bool,
+    numa: bool,
+    populate: bool,
+    cpus: Option<u32>,
+    spared: Option<CpuSet>,
+    locks: bool,
+    caches: bool,
+    checked: bool,
+    track_owner: bool,
+    watermarks: Option<Watermarks>,
+    high: HighPolicy,
+}
+
+impl Builder {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Builder {
+            bytes,
+            kind: MemoryKind::default(),
+            page_size: PageSize::default(),
+            hugetlb: false,
+            thp: false,
+            numa: false,
+            populate: false,
+            cpus: None,
+            spared: None,
+            locks: false,
+            caches: true,
+            checked: false,
+            track_owner: false,
+            watermarks: None,
+            high: HighPolicy::Auto,
+        }
+    }
+
+    /// Where the pages come from. Default: private anonymous memory.
+    pub fn memory(mut self, kind: MemoryKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// The base page size, a multiple of the system's. Default: 4 KiB.
+    pub fn page_size(mut self, size: PageSize) -> Self {
+        self.page_size = size;
+        self
+    }
+
+    /// Takes the memory from the pool of 2 MiB pages that the administrator set aside
+    /// (`vm.nr_hugepages`). The size is rounded up to them. Default: no.
+    pub fn hugetlb(mut self, yes: bool) -> Self {
+        self.hugetlb = yes;
+        self
+    }
+
+    /// Asks for transparent huge pages (`MADV_HUGEPAGE`); [`Depot::trim`] then gives back whole
+    /// ones only. Default: as the system does for everybody.
+    pub fn thp(mut self, yes: bool) -> Self {
+        self.thp = yes;
+        self
+    }
+
+    /// Divides the memory among the NUMA nodes, a zone each, and binds each part to its node.
+    /// Default: one zone, pages come from the node of the CPU that touches them first.
+    pub fn numa(mut self, yes: bool) -> Self {
+        self.numa = yes;
+        self
+    }
+
+    /// Makes every page present now, so that no access faults later. Default: no.
+    pub fn populate(mut self, yes: bool) -> Self {
+        self.populate = yes;
+        self
+    }
+
+    /// CPUs `0..cpus` get caches; threads on others go to the store. Default: every CPU that may
+    /// ever come online, whatever this process may use now.
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = Some(cpus);
+        self
+    }
+
+    /// CPUs that full drains do not interrupt. Default: those that the kernel isolates
+    /// (`isolcpus=`) or runs without a tick (`nohz_full=`).
+    pub fn spared(mut self, cpus: CpuSet) -> Self {
+        self.spared = Some(cpus);
+        self
+    }
+
+    /// A lock per CPU instead of restartable sequences: every page can be taken back without
+    /// interrupting anybody, and each operation costs an atomic exchange. Default: no.
+    pub fn locks(mut self, yes: bool) -> Self {
+        self.locks = yes;
+        self
+    }
+
+    /// Whether CPUs cache pages at all. Without, every request goes to the store, and nothing is
+    /// ever out of reach. Default: yes.
+    pub fn caches(mut self, yes: bool) -> Self {
+        self.caches = yes;
+        self
+    }
+
+    /// Catches every double free and wrong order exactly, for a byte per page and an atomic
+    /// exchange per operation. Default: no; range, alignment and what reaches the store while it
+    /// is free there are checked always.
+    pub fn checked(mut self, yes: bool) -> Self {
+        self.checked = yes;
+        self
+    }
+
+    /// Counts pages freed on another CPU than the one that got them, for two bytes per page.
+    /// Default: no.
+    pub fn track_owner(mut self, yes: bool) -> Self {
+        self.track_owner = yes;
+        self
+    }
+
+    /// Watermarks in pages, of each zone. Default: the kernel's `low` and `high` for reclaim
+    /// callbacks, but `min` 0: every page can be allocated.
+    pub fn watermarks(mut self, watermarks: Watermarks) -> Self {
+        self.watermarks = Some(watermarks);
+        self
+    }
+
+    /// How many pages a CPU may cache. Default: adapted to demand between the kernel's bounds.
+    pub fn high(mut self, policy: HighPolicy) -> Self {
+        self.high = policy;
+        self
+    }
+
+    /// Fixes what a CPU may cache at `1 / fraction` of the memory, divided by the CPUs; at least 8
+    /// (the kernel's `vm.percpu_pagelist_high_fraction`).
+    pub fn percpu_pagelist_high_fraction(self, fraction: u32) -> Self {
+        self.high(HighPolicy::Fraction(fraction))
+    }
+
+    /// Makes the depot. Do it before the program has many threads: registering with `membarrier`
+    /// is cheap then, and takes milliseconds later.
+    ///
+    /// # Errors
+    /// [`BuildError`]; its `Display` says what to do.
+    pub fn build(self) -> Result<Depot, BuildError> {
+        let machine = Topology::read();
+        let cpus = self.cpus.unwrap_or_else(|| machine.cpu_count());
+        let frames = self.frames()?;
+        let shares = self.shares(&machine, frames)?;
+        let ranges: Vec<_> = shares.iter().map(|share| [share.range]).collect();
+        let zones: Vec<_> =
+            shares.iter().zip(&ranges).map(|(share, range)| self.zone(share, range)).collect();
+        let memory = Memory::map(Wanted {
+            kind: self.kind,
+            bytes: (frames as usize) << self.page_size.shift(),
+            hugetlb: self.hugetlb,
+            thp: self.thp,
+        })?;
+        self.place(&memory, &shares)?;
+        let cpu_nodes = if self.numa { machine.cpu_nodes(cpus) } else { Vec::new() };
+        let config = Config {
+            page_size: self.page_size,
+            cpu_nodes: &cpu_nodes,
+            distance: Some(numa::distance),
+            caches: self.caches,
+            high: self.high,
+            checked: self.checked,
+            track_owner: self.track_owner,
+            linear_map: Some(linear_map(memory.start())),
+            ..Config::new(cpus, &zones)
+        };
+        let books = Books::new(Frames::metadata_bytes(&config)?, cpus)?;
+        // SAFETY: the depot drops the allocator, which has the parts, before the books.
+        let Parts { fork_mark, locks, metadata } = unsafe { books.divide() };
+        let spared = self.spared.unwrap_or_else(|| machine.quiet_cpus());
+        let seam = LinuxCpus::new(locks, fork_mark, spared, self.locks);
+        let allocator = Frames::new(&config, metadata, seam)?;
+        Ok(Depot::assemble(allocator, books, memory))
+    }
+
+    /// How many frames there will be.
+    fn frames(&self) -> Result<u32, BuildError> {
+        let system = rustix::param::page_size();
+        if !self.page_size.bytes().is_multiple_of(system) {
+            return Err(BuildError::PageSize { page_size: self.page_size, system });
+        }
+        if self.bytes == 0 {
+            return Err(BuildError::ZeroSize);
+        }
+        let unit = if self.hugetlb { HUGE_BYTES } else { self.page_size.bytes() };
+        let bytes = self.bytes.checked_next_multiple_of(unit);
+        bytes
+            .and_then(|bytes| u32::try_from(bytes >> self.page_size.shift()).ok())
+            .ok_or(BuildError::TooLarge { bytes: self.bytes, page_size: self.page_size })
+    }
+
+    /// The zones' nodes and ranges.
+    fn shares(&self, machine: &Topology, frames: u32) -> Result<Vec<Share>, BuildError> {
+        let first = NodeId::new(0);
+        if !self.numa || machine.nodes.is_empty() {
+            return Ok(vec![Share { node: first, range: FrameRange::new(Pfn::new(0), frames) }]);
+        }
+        let nodes: Vec<_> = machine.nodes.iter().map(|&(node, _)| node).collect();
+        // Zones may not share an aligned run of 512 frames.
+        let per_node = (frames / nodes.len() as u32) & !(ZONE_FRAMES - 1);
+        if per_node == 0 && nodes.len() > 1 {
+            return Err(BuildError::TooSmallForNodes { bytes: self.bytes, nodes: nodes.len() });
+        }
+        let last = nodes.len() - 1;
+        Ok(nodes
+            .into_iter()
+            .enumerate()
+            .map(|(at, node)| {
+                let start = per_node * at as u32;
+                let size = if at == last { frames - start } else { per_node };
+                Share { node, range: FrameRange::new(Pfn::new(start), size) }
+            })
+            .collect())
+    }
+
+    fn zone<'c>(&self, share: &Share, range: &'c [FrameRange]) -> ZoneConfig<'c> {
+        let all = Watermarks::without_reserve(u64::from(share.range.frames), self.page_size);
+        let watermarks = Some(self.watermarks.unwrap_or(all));
+        ZoneConfig { name: "Normal", node: share.node, level: 2, ranges: range, watermarks }
+    }
+
+    /// Binds, then populates.
+    fn place(&self, memory: &Memory, shares: &[Share]) -> Result<(), BuildError> {
+        for &Share { node, range } in shares.iter().filter(|_| self.numa) {
+            let shift = self.page_size.shift();
+            // SAFETY: the range is inside the memory.
+            let start = unsafe { memory.start().add(range.start.index() << shift) };
+            numa::bind(start, (range.frames as usize) << shift, node)
+                .map_err(|errno| BuildError::Numa { node, errno })?;
+        }
+        if self.populate { memory.populate() } else { Ok(()) }
+    }
+}
+
+/// Zones begin at multiples of this many frames.
+const ZONE_FRAMES: u32 = 512;
+
+/// A zone to be.
+struct Share {
+    node: NodeId,
+    range: FrameRange,
+}
+
+fn linear_map(start: NonNull<u8>) -> LinearMap {
+    // SAFETY: the memory stays mapped while the depot has its allocator; frames are reached only
+    // through the pages it hands out; the provenance is exposed here.
+    unsafe { LinearMap::new(start.as_ptr().expose_provenance()) }
+}

@@ -1,0 +1,361 @@
+//! The depot: an allocator, its books and its memory in one value.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pagedepot::{
+    AllocError, Allocator, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError, FreeManyError,
+    MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage, TooManyCallbacks, ZoneId,
+    ZoneStats,
+};
+
+use crate::books::Books;
+use crate::builder::Builder;
+use crate::cpus::{Fronts, LinuxCpus};
+use crate::error::BuildError;
+use crate::memory::Memory;
+use crate::page::{Page, Pages};
+use crate::trim::{self, TrimState, Trimmed};
+
+/// The allocator of a depot.
+pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
+
+/// A page allocator over memory of its own.
+///
+/// Share it by reference or [`Arc`]; all methods take `&self`, may be called from
+/// any number of threads, and none waits for another caller. Allocating and freeing may also be
+/// done from a signal handler, at any moment.
+///
+/// ```
+/// use pagedepot_linux::{Depot, Order};
+///
+/// let depot = Depot::new(64 << 20)?;
+/// let mut page = depot.page(Order::BASE)?;
+/// page[..5].copy_from_slice(b"hello");
+/// drop(page); // back to this CPU's cache
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # After fork
+/// A child gets [`AllocError::Forked`] and [`FreeError::Forked`]; pages it inherited are dropped
+/// without effect. It makes a depot of its own.
+pub struct Depot {
+    // Dropped in this order: the allocator refers to all that follows.
+    allocator: Frames,
+    trimming: Arc<TrimState>,
+    /// Behind pointers, because the allocator knows their addresses.
+    callbacks: Mutex<Vec<Arc<dyn Reclaim + Send>>>,
+    _books: Books,
+    memory: Memory,
+}
+
+impl Depot {
+    /// A depot of `bytes` with the defaults of [`Builder`].
+    ///
+    /// # Errors
+    /// [`BuildError`]; its `Display` says what to do.
+    pub fn new(bytes: usize) -> Result<Self, BuildError> {
+        Self::builder(bytes).build()
+    }
+
+    /// A depot of `bytes`, rounded up to whole pages, with options.
+    pub fn builder(bytes: usize) -> Builder {
+        Builder::new(bytes)
+    }
+
+    pub(crate) fn assemble(allocator: Frames, books: Books, memory: Memory) -> Self {
+        let trimming = Arc::<TrimState>::default();
+        let depot = Depot { allocator, trimming, callbacks: Mutex::default(), _books: books, memory };
+        // SAFETY: shared, so it stays where it is, and dropped after the allocator.
+        let state: &'static TrimState = unsafe { &*Arc::as_ptr(&depot.trimming) };
+        depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
+        depot
+    }
+
+    /// Allocates a block of 2^order pages that frees itself. Its contents are whatever its last
+    /// user left, zeroes at first.
+    ///
+    /// # Errors
+    /// [`AllocError`]; after [`AllocError::Exhausted`], [`shortage`](Self::shortage) tells where
+    /// the pages are.
+    #[inline]
+    pub fn page(&self, order: Order) -> Result<Page<'_>, AllocError> {
+        self.page_with(order, Flags::default())
+    }
+
+    /// As [`page`](Self::page), with flags: zeroed, mobility, whether it may reclaim.
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    #[inline]
+    pub fn page_with(&self, order: Order, flags: Flags) -> Result<Page<'_>, AllocError> {
+        let pfn = self.alloc(order, flags)?;
+        // SAFETY: just allocated, and nobody else knows it.
+        Ok(unsafe { Page::from_raw(self, pfn, order) })
+    }
+
+    /// Allocates `count` contiguous pages, up to 1 GiB of 4 KiB pages, that free themselves.
+    ///
+    /// # Errors
+    /// [`AllocError::BadSize`] for none or too many, else as [`page`](Self::page).
+    pub fn pages(&self, count: u32, flags: Flags) -> Result<Pages<'_>, AllocError> {
+        let start = self.alloc_contiguous(count, 1, flags)?;
+        // SAFETY: just allocated, and nobody else knows them.
+        Ok(unsafe { Pages::from_raw(self, start, count) })
+    }
+
+    /// Allocates a block of 2^order pages, to be freed by [`free`](Self::free).
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    #[inline]
+    pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        self.allocator.alloc(order, flags)
+    }
+
+    /// Frees a block. Any thread may, on any CPU.
+    ///
+    /// # Errors
+    /// [`FreeError`] when it can be none of this depot's; nothing is changed then.
+    ///
+    /// # Safety
+    /// The block was allocated by this depot with this order (or made by [`split`](Self::split)),
+    /// is freed once, and nobody uses its memory any more.
+    #[inline]
+    pub unsafe fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        self.allocator.free(pfn, order)
+    }
+
+    /// Allocates up to `out.len()` blocks; how many. See [`Allocator::alloc_many`].
+    ///
+    /// # Errors
+    /// As [`page`](Self::page), when there was not even one.
+    pub fn alloc_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
+        self.allocator.alloc_many(order, flags, out)
+    }
+
+    /// Frees a batch of blocks of any orders. See [`Allocator::free_many`].
+    ///
+    /// # Errors
+    /// Bad blocks are skipped and counted; all others are freed.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), for each.
+    pub unsafe fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        self.allocator.free_many(batch)
+    }
+
+    /// Allocates contiguous pages. See [`Allocator::alloc_contiguous`].
+    ///
+    /// # Errors
+    /// [`AllocError::BadSize`], or as [`page`](Self::page).
+    pub fn alloc_contiguous(&self, count: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
+        self.allocator.alloc_contiguous(count, align, flags)
+    }
+
+    /// Allocates exactly these pages. See [`Allocator::alloc_at`].
+    ///
+    /// # Errors
+    /// [`AllocError::NotAvailable`] when not all of them are free.
+    pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
+        self.allocator.alloc_at(start, count, flags)
+    }
+
+    /// Frees contiguous pages. See [`Allocator::free_contiguous`].
+    ///
+    /// # Errors
+    /// [`FreeError`].
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    pub unsafe fn free_contiguous(&self, start: Pfn, count: u32) -> Result<(), FreeError> {
+        self.allocator.free_contiguous(start, count)
+    }
+
+    /// Splits a block that the caller holds; the parts are freed one by one.
+    ///
+    /// # Errors
+    /// See [`Allocator::split`].
+    pub fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
+        self.allocator.split(pfn, from, to)
+    }
+
+    /// Takes pages back from CPUs' caches. *Quiet*: interrupts nobody. *Full*: fences each CPU that
+    /// runs this process and is not spared, once, and takes its fronts too.
+    pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+        self.allocator.drain(scope, mode)
+    }
+
+    /// As [`drain`](Self::drain), and tells what it did CPU by CPU.
+    pub fn drain_each(&self, scope: Scope, mode: Mode, tell: impl FnMut(CpuId, Drained)) -> Drained {
+        self.allocator.drain_each(scope, mode, tell)
+    }
+
+    /// Gives the memory of free pages back to the system. Drains quietly first; drain fully before
+    /// if caches are large. See [`Trimmed`].
+    ///
+    /// What is given back is allocated meanwhile, at most 16 MiB at a time, so nobody can get a
+    /// page whose contents are about to vanish. Costs system calls, and interrupts every CPU that
+    /// runs this process: call it rarely. One caller trims, another returns at once.
+    ///
+    /// # Errors
+    /// When the system refuses; what it took before is counted in the error's place: call again.
+    pub fn trim(&self) -> Result<Trimmed, crate::TrimError> {
+        trim::trim(self, &self.trimming)
+    }
+
+    /// Takes all caches away until [`enable_caches`](Self::enable_caches).
+    pub fn disable_caches(&self) -> Drained {
+        self.allocator.disable_caches()
+    }
+
+    /// Gives the caches back.
+    pub fn enable_caches(&self) {
+        self.allocator.enable_caches();
+    }
+
+    /// Calls `reclaim` when pages run short, for the depot's life: it frees pages that the program
+    /// can do without and returns how many. See [`Reclaim`]. What it holds must not own the depot:
+    /// use a [`Weak`](std::sync::Weak) reference.
+    ///
+    /// # Errors
+    /// At most 7 can be registered.
+    pub fn on_pressure(
+        &self,
+        reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
+    ) -> Result<(), TooManyCallbacks> {
+        let callback: Arc<dyn Reclaim + Send> = Arc::new(Callback(reclaim));
+        // SAFETY: kept below, and dropped after the allocator, which alone gets this.
+        let forever: &'static dyn Reclaim = unsafe { &*Arc::as_ptr(&callback) };
+        // Locked around the registration, so that a callback is never registered and not kept.
+        let mut kept = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.reserve(1);
+        self.allocator.register_reclaim(forever)?;
+        kept.push(callback);
+        Ok(())
+    }
+
+    /// Where the pages are, for the log when a request failed.
+    pub fn shortage(&self) -> Shortage<'_> {
+        self.allocator.shortage()
+    }
+
+    /// A CPU's caches in a zone.
+    pub fn cpu_stats(&self, cpu: CpuId, zone: ZoneId) -> Option<CpuStats> {
+        self.allocator.cpu_stats(cpu, zone)
+    }
+
+    /// A zone's pages and counters.
+    pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
+        self.allocator.zone_stats(zone)
+    }
+
+    /// The zones: one, or one per NUMA node.
+    pub fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
+        self.allocator.zone_ids()
+    }
+
+    /// Memory that the depot uses for itself.
+    pub fn metadata_use(&self) -> MetadataUse {
+        self.allocator.metadata_use()
+    }
+
+    /// Checks that every page is in one place, and counts them. For tests: O(pages).
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn validate(&mut self) -> Result<Census, Fault> {
+        self.allocator.validate()
+    }
+
+    /// Whether a page is free in the store (not cached, not held) at this moment.
+    pub fn is_free(&self, pfn: Pfn) -> bool {
+        self.allocator.is_free(pfn)
+    }
+
+    /// How threads reach their CPU's caches, and why not the faster way.
+    pub fn fronts(&self) -> Fronts {
+        self.allocator.cpus().fronts()
+    }
+
+    /// The allocator underneath, for what has no method here.
+    ///
+    /// # Safety
+    /// Through it, only blocks whose memory nobody uses any more are freed; its methods are safe
+    /// because it never touches pages, but [`Page`]s do.
+    pub unsafe fn allocator(&self) -> &Allocator<'static, LinuxCpus<'static>> {
+        &self.allocator
+    }
+
+    /// The base page size.
+    pub fn page_size(&self) -> PageSize {
+        self.allocator.page_size()
+    }
+
+    /// The first byte of the memory, of page 0. Aligned to 2 MiB, or 1 GiB if it is that large.
+    pub fn base(&self) -> NonNull<u8> {
+        self.memory.start()
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// The memory file, if it is one ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)); page `n`
+    /// begins at [`offset`](Self::offset) of it. Whoever writes through it writes into pages that
+    /// somebody else may hold as `&[u8]`: write only to pages you hold.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.fd()
+    }
+
+    /// Where a page begins, in bytes from [`base`](Self::base) and in [`fd`](Self::fd).
+    #[inline]
+    pub fn offset(&self, pfn: Pfn) -> usize {
+        pfn.index() << self.page_size().shift()
+    }
+
+    /// The address of a page.
+    ///
+    /// # Panics
+    /// When the depot has no such page.
+    #[inline]
+    pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
+        let offset = self.offset(pfn);
+        assert!(offset < self.bytes(), "{pfn} is beyond the depot's {} bytes", self.bytes());
+        // SAFETY: inside the memory.
+        unsafe { self.base().add(offset) }
+    }
+
+    /// The page that an address lies in, if it is the depot's.
+    #[inline]
+    pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
+        let offset = address.addr().checked_sub(self.base().as_ptr().addr())?;
+        (offset < self.bytes()).then(|| Pfn::new((offset >> self.page_size().shift()) as u32))
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}
+
+impl fmt::Debug for Depot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Depot")
+            .field("bytes", &self.bytes())
+            .field("page_size", &self.page_size())
+            .field("fronts", &self.fronts())
+            .field("zones", &self.shortage())
+            .finish()
+    }
+}
+
+struct Callback<F>(F);
+
+impl<F: Fn(Pressure) -> u64 + Sync> Reclaim for Callback<F> {
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        (self.0)(pressure)
+    }
+}

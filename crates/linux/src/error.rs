@@ -1,0 +1,130 @@
+//! Why a depot could not be made, and what to do about it.
+
+use core::fmt;
+
+use pagedepot::{ConfigError, NodeId, PageSize};
+use rustix::io::Errno;
+
+/// Why [`Builder::build`](crate::Builder::build) failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// A depot of no bytes.
+    ZeroSize,
+    /// More than 2^32 pages, or than the address space.
+    TooLarge {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The base page size.
+        page_size: PageSize,
+    },
+    /// The base page size is smaller than, or no multiple of, the system's.
+    PageSize {
+        /// The base page size.
+        page_size: PageSize,
+        /// The system's, in bytes.
+        system: usize,
+    },
+    /// The system did not give the memory, or the address space for it.
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What it said.
+        errno: Errno,
+    },
+    /// There are not enough huge pages set aside.
+    HugePages {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// The kernel has no transparent huge pages.
+    TransparentHugePages {
+        /// What it said.
+        errno: Errno,
+    },
+    /// The pages could not all be made present.
+    Populate {
+        /// Bytes to populate.
+        bytes: usize,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// Memory could not be bound to a NUMA node.
+    Numa {
+        /// The node.
+        node: NodeId,
+        /// What the system said.
+        errno: Errno,
+    },
+    /// Less memory than one huge page per NUMA node.
+    TooSmallForNodes {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Nodes to divide them among.
+        nodes: usize,
+    },
+    /// The allocator refused the configuration.
+    Config(ConfigError),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            BuildError::ZeroSize => f.write_str("a depot of 0 bytes: ask for at least one page"),
+            BuildError::TooLarge { bytes, page_size } => write!(
+                f,
+                "{bytes} bytes are more than 2^32 pages of {} bytes: ask for less or use a larger page size",
+                page_size.bytes()
+            ),
+            BuildError::PageSize { page_size, system } => write!(
+                f,
+                "pages of {} bytes on a system with pages of {system}: use a multiple of the system's",
+                page_size.bytes()
+            ),
+            BuildError::Memory { bytes, errno } => write!(
+                f,
+                "cannot map {bytes} bytes ({errno}): ask for less, set vm.overcommit_memory=1 or raise vm.overcommit_ratio, or raise `ulimit -v`"
+            ),
+            BuildError::HugePages { bytes, errno } => write!(
+                f,
+                "cannot get {} huge pages of 2 MiB ({errno}): raise vm.nr_hugepages, or ask for transparent ones by thp(true)",
+                bytes.div_ceil(2 << 20)
+            ),
+            BuildError::TransparentHugePages { errno } => write!(
+                f,
+                "no transparent huge pages here ({errno}): leave thp(true) out, or boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE"
+            ),
+            BuildError::Populate { bytes, errno } => write!(
+                f,
+                "cannot make {bytes} bytes present ({errno}): ask for less, leave populate(true) out, or raise the memory limit of this process or its cgroup"
+            ),
+            BuildError::Numa { node, errno } => write!(
+                f,
+                "cannot bind memory to node {node} ({errno}): allow mbind and this node (cpuset.mems), or leave numa(true) out"
+            ),
+            BuildError::TooSmallForNodes { bytes, nodes } => write!(
+                f,
+                "{bytes} bytes for {nodes} NUMA nodes: ask for at least {} bytes, or leave numa(true) out",
+                nodes * (2 << 20)
+            ),
+            BuildError::Config(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            BuildError::Config(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<ConfigError> for BuildError {
+    fn from(error: ConfigError) -> Self {
+        BuildError::Config(error)
+    }
+}

@@ -1,0 +1,252 @@
+//! The frames' memory: one mapping, aligned so that every block is aligned in memory too.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::error::BuildError;
+
+/// Size and alignment of a huge page of the second level, and of a block of order 9.
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
+const GIB: usize = 1 << 30;
+
+/// Where the pages come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Private anonymous memory. A forked child sees copies.
+    #[default]
+    Anonymous,
+    /// A memory file, mapped shared, whose descriptor [`Depot::fd`](crate::Depot::fd) gives: for
+    /// io_uring buffers, for O_DIRECT, to map elsewhere. A forked child sees the same pages.
+    Memfd,
+}
+
+/// Address space that is given back when dropped.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is an address range; what happens in it is the business of whoever uses it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Address space without access.
+    fn reserve(bytes: usize) -> Result<Self, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
+        Ok(Self::new(start, bytes))
+    }
+
+    /// Private zeroed memory, of the kernel's pages.
+    pub fn anonymous(bytes: usize) -> Result<Self, Errno> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `reserve`.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, prot, MapFlags::PRIVATE) }?;
+        Ok(Self::new(start, bytes))
+    }
+
+    fn new(start: *mut c_void, bytes: usize) -> Self {
+        Mapping { start: NonNull::new(start.cast()).expect("mmap maps nothing at address 0"), bytes }
+    }
+
+    /// `bytes` of address space from a multiple of `align`.
+    fn reserve_aligned(bytes: usize, align: usize) -> Result<Self, Errno> {
+        let room = Self::reserve(bytes.checked_add(align).ok_or(Errno::NOMEM)?)?;
+        let start = room.start.as_ptr();
+        let before = start.align_offset(align);
+        let after = room.bytes - before - bytes;
+        std::mem::forget(room);
+        let unmap = |from: *mut u8, bytes: usize| {
+            // SAFETY: a part of the reservation, in which nothing lies. Failing leaves address
+            // space reserved, which is harmless.
+            let _ = (bytes > 0).then(|| unsafe { munmap(from.cast(), bytes) });
+        };
+        unmap(start, before);
+        unmap(start.wrapping_add(before + bytes), after);
+        Ok(Self::new(start.wrapping_add(before).cast(), bytes))
+    }
+
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Advice about all of it that changes no contents.
+    pub fn advise(&self, advice: Advice) -> Result<(), Errno> {
+        // SAFETY: the range is ours. Callers give no advice that drops contents which are in use.
+        unsafe { madvise(self.start.as_ptr().cast(), self.bytes, advice) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: ours, and whoever used it is gone: owners are declared before their mapping.
+        // Failing (no room to split a mapping) leaks address space, which is harmless.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// What memory to get.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub kind: MemoryKind,
+    /// A multiple of the base page size, and of [`HUGE_BYTES`] with `hugetlb`.
+    pub bytes: usize,
+    /// From the pool of huge pages that the administrator set aside.
+    pub hugetlb: bool,
+    /// Transparent huge pages, where the kernel has them.
+    pub thp: bool,
+}
+
+/// The frames' memory.
+pub(crate) struct Memory {
+    mapping: Mapping,
+    file: Option<OwnedFd>,
+    huge: bool,
+}
+
+impl Memory {
+    /// Maps memory. Nothing is populated yet.
+    pub fn map(wanted: Wanted) -> Result<Self, BuildError> {
+        let Wanted { kind, bytes, hugetlb, thp } = wanted;
+        let failed = |errno| {
+            if hugetlb { BuildError::HugePages { bytes, errno } } else { BuildError::Memory { bytes, errno } }
+        };
+        let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
+        let mapping = Mapping::reserve_aligned(bytes, align).map_err(failed)?;
+        let file = match kind {
+            MemoryKind::Anonymous => None,
+            MemoryKind::Memfd => Some(memory_file(bytes, hugetlb).map_err(failed)?),
+        };
+        replace(&mapping, file.as_ref(), hugetlb).map_err(failed)?;
+        if thp {
+            mapping
+                .advise(Advice::LinuxHugepage)
+                .map_err(|errno| BuildError::TransparentHugePages { errno })?;
+        }
+        Ok(Memory { mapping, file, huge: hugetlb || thp })
+    }
+
+    /// Makes every page present, so that no access faults later.
+    pub fn populate(&self) -> Result<(), BuildError> {
+        match self.mapping.advise(Advice::LinuxPopulateWrite) {
+            // Before Linux 5.14: by touching. Nothing is in the pages yet.
+            Err(Errno::INVAL) => {
+                let step = rustix::param::page_size();
+                for at in (0..self.bytes()).step_by(step) {
+                    // SAFETY: inside the mapping, which is readable, writable and nobody else's yet.
+                    unsafe { self.start().as_ptr().add(at).write_volatile(0) };
+                }
+                Ok(())
+            }
+            result => result.map_err(|errno| BuildError::Populate { bytes: self.bytes(), errno }),
+        }
+    }
+
+    pub fn start(&self) -> NonNull<u8> {
+        self.mapping.start()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.mapping.bytes()
+    }
+
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// Whether it consists of huge pages, which are given back whole.
+    pub fn is_huge(&self) -> bool {
+        self.huge
+    }
+}
+
+fn memory_file(bytes: usize, hugetlb: bool) -> Result<OwnedFd, Errno> {
+    let mut flags = MemfdFlags::CLOEXEC;
+    if hugetlb {
+        flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    }
+    let file = memfd_create("pagedepot", flags)?;
+    ftruncate(&file, bytes as u64)?;
+    Ok(file)
+}
+
+/// Maps memory over a reservation.
+fn replace(reserved: &Mapping, file: Option<&OwnedFd>, hugetlb: bool) -> Result<(), Errno> {
+    let start = reserved.start.as_ptr().cast();
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let mapped = match file {
+        // SAFETY: replaces our own reservation, in which nothing lies.
+        Some(file) => unsafe {
+            mmap(start, reserved.bytes, prot, MapFlags::SHARED | MapFlags::FIXED, file, 0)
+        },
+        None => {
+            let mut flags = MapFlags::PRIVATE | MapFlags::FIXED;
+            if hugetlb {
+                flags |= MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+            }
+            // SAFETY: as above.
+            unsafe { mmap_anonymous(start, reserved.bytes, prot, flags) }
+        }
+    };
+    mapped.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Wanted = Wanted { kind: MemoryKind::Anonymous, bytes: 3 << 20, hugetlb: false, thp: false };
+
+    #[test]
+    fn memory_is_aligned_zeroed_and_writable() {
+        for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+            for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
+                let memory = Memory::map(Wanted { kind, bytes, ..SMALL }).unwrap();
+                let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
+                assert_eq!(memory.start().as_ptr().addr() % align, 0);
+                assert_eq!(memory.fd().is_some(), kind == MemoryKind::Memfd);
+                // SAFETY: inside the mapping.
+                unsafe {
+                    let last = memory.start().as_ptr().add(bytes - 1);
+                    assert_eq!(last.read(), 0);
+                    last.write(7);
+                    assert_eq!(last.read(), 7);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let too_much = Wanted { bytes: 1 << 46, ..SMALL };
+        let error = Memory::map(too_much).err().unwrap().to_string();
+        assert!(error.contains("ask for less") && error.contains("vm.overcommit_memory"), "{error}");
+        let error = Memory::map(Wanted { bytes: 1 << 40, hugetlb: true, ..SMALL }).err().unwrap().to_string();
+        assert!(error.contains("vm.nr_hugepages"), "{error}");
+    }
+
+    #[test]
+    fn populate_makes_every_page_present() {
+        for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+            let memory = Memory::map(Wanted { kind, ..SMALL }).unwrap();
+            let resident = || {
+                crate::trim::resident(memory.start(), memory.bytes()).unwrap().iter().filter(|&&r| r).count()
+            };
+            assert_eq!(resident(), 0);
+            memory.populate().unwrap();
+            assert_eq!(resident() * rustix::param::page_size(), memory.bytes());
+        }
+    }
+}

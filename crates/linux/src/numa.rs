@@ -1,0 +1,40 @@
+//! Binding memory to NUMA nodes.
+
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+
+use pagedepot::NodeId;
+use rustix::io::Errno;
+
+use crate::topology::Topology;
+
+/// Binds pages that are not present yet to a node: they come from there, or the access fails as
+/// out of memory.
+pub(crate) fn bind(start: NonNull<u8>, bytes: usize, node: NodeId) -> Result<(), Errno> {
+    let mut mask = vec![0u64; node.index() / 64 + 1];
+    mask[node.index() / 64] = 1 << (node.get() % 64);
+    // The kernel takes a count of bits that is one more than those it reads.
+    let bits = mask.len() * 64 + 1;
+    // SAFETY: sets a policy for our own range; the mask has as many bits as said. libc and rustix
+    // have no wrapper.
+    let result = unsafe {
+        libc::syscall(libc::SYS_mbind, start.as_ptr(), bytes, libc::MPOL_BIND, mask.as_ptr(), bits, 0)
+    };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// The error of the last call to the C library.
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// The machine as it was when first asked for.
+fn machine() -> &'static Topology {
+    static MACHINE: OnceLock<Topology> = OnceLock::new();
+    MACHINE.get_or_init(Topology::read)
+}
+
+/// How far two nodes are apart, for [`pagedepot::Config::distance`], which takes a plain function.
+pub(crate) fn distance(from: NodeId, to: NodeId) -> u32 {
+    machine().distance(from, to)
+}

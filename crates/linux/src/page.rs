@@ -1,0 +1,169 @@
+//! Pages that free themselves.
+
+use std::fmt;
+use std::mem::forget;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+
+use pagedepot::{FreeError, Order, Pfn};
+
+use crate::depot::Depot;
+
+/// A block of 2^order pages, as bytes. Freed when dropped.
+pub struct Page<'d> {
+    depot: &'d Depot,
+    pfn: Pfn,
+    order: Order,
+}
+
+impl<'d> Page<'d> {
+    /// Takes charge of a block.
+    ///
+    /// # Safety
+    /// As for freeing it: the caller holds it, with this order, and nobody else uses its memory.
+    pub const unsafe fn from_raw(depot: &'d Depot, pfn: Pfn, order: Order) -> Self {
+        Page { depot, pfn, order }
+    }
+
+    /// Gives the block out of charge: it is freed by [`Depot::free`], or a new `Page`.
+    #[must_use = "a block that nobody frees stays allocated"]
+    pub fn into_raw(self) -> (Pfn, Order) {
+        let raw = (self.pfn, self.order);
+        forget(self);
+        raw
+    }
+
+    /// Its number.
+    pub fn pfn(&self) -> Pfn {
+        self.pfn
+    }
+
+    /// Its order.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    fn bytes(&self) -> (NonNull<u8>, usize) {
+        (self.depot.address(self.pfn), self.depot.page_size().bytes() << self.order.get())
+    }
+}
+
+impl Drop for Page<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: this value holds the block, and goes away.
+        check_freed(unsafe { self.depot.free(self.pfn, self.order) });
+    }
+}
+
+/// Contiguous pages, as bytes. Freed when dropped.
+pub struct Pages<'d> {
+    depot: &'d Depot,
+    start: Pfn,
+    count: u32,
+}
+
+impl<'d> Pages<'d> {
+    /// Takes charge of contiguous pages.
+    ///
+    /// # Safety
+    /// As for freeing them: the caller holds them, and nobody else uses their memory.
+    pub const unsafe fn from_raw(depot: &'d Depot, start: Pfn, count: u32) -> Self {
+        Pages { depot, start, count }
+    }
+
+    /// Gives them out of charge: freed by [`Depot::free_contiguous`], or new `Pages`.
+    #[must_use = "pages that nobody frees stay allocated"]
+    pub fn into_raw(self) -> (Pfn, u32) {
+        let raw = (self.start, self.count);
+        forget(self);
+        raw
+    }
+
+    /// The number of the first.
+    pub fn start(&self) -> Pfn {
+        self.start
+    }
+
+    /// How many pages.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    fn bytes(&self) -> (NonNull<u8>, usize) {
+        (self.depot.address(self.start), (self.count as usize) << self.depot.page_size().shift())
+    }
+}
+
+impl Drop for Pages<'_> {
+    fn drop(&mut self) {
+        // SAFETY: this value holds the pages, and goes away.
+        check_freed(unsafe { self.depot.free_contiguous(self.start, self.count) });
+    }
+}
+
+/// In a forked child nothing is freed, which is as it should be: the pages are the parent's.
+#[inline]
+fn check_freed(result: Result<(), FreeError>) {
+    match result {
+        Ok(()) | Err(FreeError::Forked) => {}
+        Err(error) => not_freed(error),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn not_freed(error: FreeError) {
+    assert!(std::thread::panicking(), "a page was not what it was made from: {error}");
+}
+
+macro_rules! bytes {
+    ($($type:ident),+) => {$(
+        impl Deref for $type<'_> {
+            type Target = [u8];
+
+            #[inline]
+            fn deref(&self) -> &[u8] {
+                let (start, bytes) = self.bytes();
+                // SAFETY: this value alone holds these bytes, which are mapped and initialised.
+                unsafe { slice::from_raw_parts(start.as_ptr(), bytes) }
+            }
+        }
+
+        impl DerefMut for $type<'_> {
+            #[inline]
+            fn deref_mut(&mut self) -> &mut [u8] {
+                let (start, bytes) = self.bytes();
+                // SAFETY: as above.
+                unsafe { slice::from_raw_parts_mut(start.as_ptr(), bytes) }
+            }
+        }
+
+        impl AsRef<[u8]> for $type<'_> {
+            fn as_ref(&self) -> &[u8] {
+                self
+            }
+        }
+
+        impl AsMut<[u8]> for $type<'_> {
+            fn as_mut(&mut self) -> &mut [u8] {
+                self
+            }
+        }
+    )+};
+}
+
+bytes!(Page, Pages);
+
+impl fmt::Debug for Page<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Page({:?}, {:?})", self.pfn, self.order)
+    }
+}
+
+impl fmt::Debug for Pages<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pages({:?}, {} frames)", self.start, self.count)
+    }
+}

@@ -1,0 +1,311 @@
+//! Giving the memory of free pages back to the system.
+//!
+//! # How
+//! Chunk by chunk of address space: find pages that are free in the store and present, take them
+//! from the store, so that nobody can get one meanwhile; drop their memory by one call with as many
+//! ranges as it takes; return them to the store.
+//!
+//! Each call interrupts every CPU that runs the process, to flush its TLB, so ranges are merged and
+//! handed over in vectors: single `madvise` calls burn the CPUs (wasmtime issues 4637, 8590,
+//! 13830). `process_madvise` takes `MADV_DONTNEED` for the caller's own process since Linux 6.13;
+//! before, and for a memory file, each range is a call of its own.
+//!
+//! # Running short meanwhile
+//! Pages taken here are missing for others. A request that would fail tells the reclaim callbacks
+//! first; [`TrimState`] is one of them and waits for the chunk to come back.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{fmt, io};
+
+use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Scope};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+
+use crate::depot::Depot;
+use crate::memory::{HUGE_BYTES, Memory};
+use crate::numa::last_errno;
+
+/// Address space looked at, and at most taken from the store, at a time.
+const CHUNK_BYTES: usize = 16 << 20;
+/// Most ranges in one vector (`UIO_MAXIOV`).
+const RANGES_MAX: usize = 1024;
+/// How often a request that runs short yields until the chunk is back.
+const WAITS_MAX: u32 = 1000;
+
+/// What a trim gave back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trimmed {
+    /// Bytes that were present and are no more.
+    pub bytes: u64,
+    /// System calls that gave them back.
+    pub calls: u64,
+}
+
+/// The system did not take memory back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrimError {
+    /// What it took before.
+    pub trimmed: Trimmed,
+    /// What it said.
+    pub errno: Errno,
+}
+
+impl fmt::Display for TrimError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the system took {} bytes back, then refused ({}): unlock locked memory (mlockall), allow madvise and fallocate",
+            self.trimmed.bytes, self.errno
+        )
+    }
+}
+
+impl std::error::Error for TrimError {}
+
+impl From<TrimError> for io::Error {
+    fn from(error: TrimError) -> Self {
+        io::Error::new(io::Error::from(error.errno).kind(), error)
+    }
+}
+
+/// Who trims, and what it has taken.
+#[derive(Default)]
+pub(crate) struct TrimState {
+    is_running: AtomicBool,
+    /// Pages taken from the store just now.
+    taken_pages: AtomicU64,
+}
+
+impl Reclaim for TrimState {
+    /// Waits, within bounds, until the pages taken for a trim are back. Bounded because the caller
+    /// may be a signal handler on top of the one who trims.
+    fn reclaim(&self, _pressure: Pressure) -> u64 {
+        // Acquire: pairs with the Release after the pages were returned.
+        let taken = self.taken_pages.load(Ordering::Acquire);
+        for _ in 0..WAITS_MAX {
+            if self.taken_pages.load(Ordering::Acquire) == 0 {
+                return taken;
+            }
+            std::thread::yield_now();
+        }
+        0
+    }
+}
+
+/// Ends a trim, also when it unwinds.
+struct Running<'s>(&'s TrimState);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire of the next trim.
+        self.0.is_running.store(false, Ordering::Release);
+    }
+}
+
+pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimError> {
+    let mut trimmed = Trimmed::default();
+    if state.is_running.swap(true, Ordering::Acquire) {
+        return Ok(trimmed);
+    }
+    let _running = Running(state);
+    depot.drain(Scope::ALL, Mode::Quiet);
+    let mut system = System::new(depot.memory());
+    for chunk in (0..depot.bytes()).step_by(CHUNK_BYTES) {
+        let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());
+        trim_chunk(depot, state, &mut system, chunk, &mut trimmed)
+            .map_err(|errno| TrimError { trimmed, errno })?;
+    }
+    Ok(trimmed)
+}
+
+fn trim_chunk(
+    depot: &Depot,
+    state: &TrimState,
+    system: &mut System<'_>,
+    chunk: Range<usize>,
+    trimmed: &mut Trimmed,
+) -> Result<(), Errno> {
+    // SAFETY: the chunk is inside the depot's memory.
+    let start = unsafe { depot.base().add(chunk.start) };
+    let present = resident(start, chunk.len())?;
+    let taken = Taken::new(depot, state, chunk, &present);
+    let result = system.give_back(&taken.merged(), trimmed);
+    drop(taken);
+    result
+}
+
+/// Which of the system's pages in a range are present.
+pub(crate) fn resident(start: NonNull<u8>, bytes: usize) -> Result<Vec<bool>, Errno> {
+    let mut states = vec![0u8; bytes.div_ceil(rustix::param::page_size())];
+    // SAFETY: one byte per page is written. The range is mapped; mincore does not touch it.
+    match unsafe { libc::mincore(start.as_ptr().cast(), bytes, states.as_mut_ptr()) } {
+        0 => Ok(states.into_iter().map(|state| state & 1 != 0).collect()),
+        _ => Err(last_errno()),
+    }
+}
+
+/// Ranges of bytes taken from the store; returned when dropped.
+struct Taken<'d> {
+    depot: &'d Depot,
+    state: &'d TrimState,
+    /// Ascending, apart, none across an aligned 2 MiB.
+    ranges: Vec<Range<usize>>,
+}
+
+impl<'d> Taken<'d> {
+    /// Takes what is free and at least partly present in a chunk.
+    fn new(depot: &'d Depot, state: &'d TrimState, chunk: Range<usize>, present: &[bool]) -> Self {
+        let mut taken = Taken { depot, state, ranges: Vec::new() };
+        let system_page = rustix::param::page_size();
+        for huge in chunk.clone().step_by(HUGE_BYTES) {
+            let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
+            for run in free_runs(depot, huge) {
+                let pages =
+                    (run.start - chunk.start) / system_page..(run.end - chunk.start).div_ceil(system_page);
+                if present[pages].iter().any(|&present| present) {
+                    taken.take(run);
+                }
+            }
+        }
+        taken
+    }
+
+    fn take(&mut self, run: Range<usize>) {
+        let (start, count) = frames(self.depot, &run);
+        // Raised first, so that whoever then finds nothing knows why.
+        self.state.taken_pages.fetch_add(u64::from(count), Ordering::Relaxed);
+        if self.depot.alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok() {
+            self.ranges.push(run);
+        } else {
+            // Somebody was faster.
+            self.state.taken_pages.fetch_sub(u64::from(count), Ordering::Relaxed);
+        }
+    }
+
+    /// The ranges, neighbours merged.
+    fn merged(&self) -> Vec<Range<usize>> {
+        let mut merged: Vec<Range<usize>> = Vec::new();
+        for range in &self.ranges {
+            match merged.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => merged.push(range.clone()),
+            }
+        }
+        merged
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for range in &self.ranges {
+            let (start, count) = frames(self.depot, range);
+            // SAFETY: allocated by `take`, and nobody was told.
+            let freed = unsafe { self.depot.free_contiguous(start, count) };
+            debug_assert_eq!(freed, Ok(()));
+        }
+        // Release: pairs with the Acquire in `reclaim`. One caller trims, so this is all there is.
+        self.state.taken_pages.store(0, Ordering::Release);
+    }
+}
+
+fn frames(depot: &Depot, range: &Range<usize>) -> (Pfn, u32) {
+    let shift = depot.page_size().shift();
+    (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
+}
+
+/// Runs of bytes in an aligned 2 MiB that are free in the store now. Of huge pages all or nothing.
+fn free_runs(depot: &Depot, huge: Range<usize>) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let page = depot.page_size().bytes();
+    for at in huge.clone().step_by(page) {
+        if !depot.is_free(Pfn::new((at >> depot.page_size().shift()) as u32)) {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(last) if last.end == at => last.end += page,
+            _ => runs.push(at..at + page),
+        }
+    }
+    if depot.memory().is_huge() {
+        runs.retain(|run| *run == huge);
+    }
+    runs
+}
+
+/// How this system takes memory back.
+struct System<'d> {
+    memory: &'d Memory,
+    /// This process, while vectors may work.
+    process: Option<OwnedFd>,
+}
+
+impl<'d> System<'d> {
+    fn new(memory: &'d Memory) -> Self {
+        let process = match memory.fd() {
+            Some(_) => None,
+            None => pidfd_open(getpid(), PidfdFlags::empty()).ok(),
+        };
+        System { memory, process }
+    }
+
+    /// Drops the memory of ranges, counting what and how.
+    fn give_back(&mut self, ranges: &[Range<usize>], trimmed: &mut Trimmed) -> Result<(), Errno> {
+        for ranges in ranges.chunks(RANGES_MAX) {
+            let vector: Vec<_> = ranges.iter().map(|range| self.iovec(range)).collect();
+            let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+            if self.by_vector(&vector, bytes) {
+                trimmed.calls += 1;
+            } else {
+                for range in ranges {
+                    self.one_by_one(range)?;
+                    trimmed.calls += 1;
+                }
+            }
+            trimmed.bytes += bytes as u64;
+        }
+        Ok(())
+    }
+
+    fn iovec(&self, range: &Range<usize>) -> libc::iovec {
+        // SAFETY: inside the memory.
+        let start = unsafe { self.memory.start().add(range.start) };
+        libc::iovec { iov_base: start.as_ptr().cast(), iov_len: range.len() }
+    }
+
+    /// All ranges by one call; `false` when that does not work, now or ever.
+    fn by_vector(&mut self, vector: &[libc::iovec], bytes: usize) -> bool {
+        use std::os::fd::AsRawFd;
+        let Some(process) = &self.process else { return false };
+        let (fd, count) = (process.as_raw_fd(), vector.len());
+        // SAFETY: the ranges are free pages taken from the store, whose contents nobody needs.
+        // libc and rustix have no wrapper.
+        let done = unsafe {
+            libc::syscall(libc::SYS_process_madvise, fd, vector.as_ptr(), count, libc::MADV_DONTNEED, 0)
+        };
+        if done < 0 {
+            // EINVAL, EPERM before Linux 6.13, ENOSYS before 5.10: do not try again.
+            self.process = None;
+        }
+        done == bytes as libc::c_long
+    }
+
+    fn one_by_one(&self, range: &Range<usize>) -> Result<(), Errno> {
+        match self.memory.fd() {
+            Some(file) => {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(file, mode, range.start as u64, range.len() as u64)
+            }
+            None => {
+                let vector = self.iovec(range);
+                // SAFETY: as in `by_vector`.
+                unsafe { madvise(vector.iov_base, vector.iov_len, Advice::LinuxDontNeed) }
+            }
+        }
+    }
+}
