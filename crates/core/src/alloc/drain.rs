@@ -13,7 +13,7 @@ use super::Allocator;
 use super::slow::Front;
 use crate::cache::WordOffset;
 use crate::cache::cpu_zone::{Flux, count};
-use crate::cache::gate::{self, Closed, GATE_DISABLED};
+use crate::cache::gate::{self, Closed};
 use crate::cache::magazine::{Class, MagazineIndex};
 use crate::cache::shelf::Chain;
 use crate::cache::word::Word;
@@ -150,6 +150,10 @@ impl<C: Cpus> Allocator<'_, C> {
             } else {
                 done.busy_cpus = 1;
             }
+        }
+        if cfg!(loom) {
+            // No protocol reads what follows; to a model each load would be two executions.
+            return done;
         }
         for zone in zones.map(ZoneId::new) {
             let books = self.cpu_zone(cpu, zone);
@@ -340,7 +344,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.disable(cpu.get()..cpu.get() + 1)
     }
 
-    /// Lets a CPU cache again. `false`: it was not retired, or a drain is busy with it.
+    /// Lets a CPU cache again. `false`: it was not retired.
     pub fn restore_cpu(&self, cpu: CpuId) -> bool {
         cpu.get() < self.blocks.cpus && gate::enable(&self.blocks, cpu)
     }
@@ -348,7 +352,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Whether a CPU has caches now.
     pub fn has_caches(&self, cpu: CpuId) -> bool {
         cpu.get() < self.blocks.cpus
-            && !matches!(self.blocks.gate(cpu).load(Ordering::Relaxed), 0 | GATE_DISABLED)
+            && gate::is_enabled(self.blocks.gate(cpu).load(Ordering::Relaxed))
     }
 
     fn disable(&self, cpus: core::ops::Range<u32>) -> Drained {
@@ -360,10 +364,7 @@ impl<C: Cpus> Allocator<'_, C> {
         for cpu in cpus.map(CpuId::new) {
             let mut done = Drained::default();
             match self.close_patiently(cpu) {
-                Some(mut closed) => {
-                    closed.keep_disabled();
-                    self.drain_fronts(closed, cpu, zones.clone(), &mut done);
-                }
+                Some(closed) => self.drain_fronts(closed, cpu, zones.clone(), &mut done),
                 None => done.busy_cpus = 1,
             }
             // After the gate: see `shelve`.
@@ -375,7 +376,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     fn close_patiently(&self, cpu: CpuId) -> Option<Closed<'_>> {
         (0..DISABLE_SPINS).find_map(|_| {
-            let closed = Closed::close(&self.blocks, cpu, &self.tickets);
+            let closed = Closed::close_for_good(&self.blocks, cpu, &self.tickets);
             if closed.is_none() {
                 spin_hint();
             }

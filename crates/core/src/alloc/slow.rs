@@ -18,7 +18,7 @@ use core::array;
 
 use super::Allocator;
 use crate::cache::cpu_zone::{FRONTS, count};
-use crate::cache::gate::GATE_DISABLED;
+use crate::cache::gate::is_disabled;
 use crate::cache::magazine::{Class, MagazineIndex, SLOTS};
 use crate::cache::word::Word;
 use crate::cache::{GATE_OPEN, WordOffset};
@@ -428,7 +428,7 @@ impl<C: Cpus> Allocator<'_, C> {
         crate::prim::dekker_fence();
         // SeqCst: pairs with the closing of the gate in `disable_caches`, which takes the shelf
         // afterwards: either that sees this magazine or this sees the gate.
-        if self.blocks.gate(here.cpu).load(Ordering::SeqCst) == GATE_DISABLED {
+        if is_disabled(self.blocks.gate(here.cpu).load(Ordering::SeqCst)) {
             self.spill_shelf(here.cpu, zone, class, mobility, u32::MAX);
         }
     }

@@ -6,11 +6,14 @@
 //! | 0 | wiped: this process is a fork | nobody |
 //! | 1 | open | any drainer, by compare-and-swap, to its ticket or to disabled |
 //! | 2 | disabled: the CPU has no caches until further notice | `enable`, to open |
-//! | >= 4 | a drainer's ticket | that drainer alone, to open or disabled |
+//! | >= 4 | a drainer's ticket; its last two bits, 1 or 2, say what comes after | that drainer alone, to open or disabled, as they say |
+//!
+//! Enabling during a drain changes the last two bits of its ticket from 2 to 1: a drain must not
+//! undo it.
 //!
 //! # Argument: a full drain neither loses a frame nor hands one out twice
 //! 1. One drainer at a time: the compare-and-swap from open elects it, and only the holder of the
-//!    ticket writes the gate afterwards. (Exchange-and-retry on the front word itself was tried
+//!    ticket ends it. (Exchange-and-retry on the front word itself was tried
 //!    and is unsound with two drainers, or with an owner that reopens.)
 //! 2. After the fence no sequence that read the gate open can commit; later ones read it closed
 //!    (each reads the gate inside the sequence) and go to the store. So between the fence and the
@@ -24,12 +27,26 @@
 
 use super::block::{BlockArray, GATE_OPEN};
 use crate::frame::CpuId;
-use crate::prim::{AtomicU64, Ordering};
+use crate::prim::{AtomicU64, Ordering, dekker_fence};
 
 /// A gate that stays closed.
 pub const GATE_DISABLED: u64 = 2;
 /// The first ticket.
 const FIRST_TICKET: u64 = 4;
+/// The bits that say what a gate is, or will be when its drainer leaves.
+const STATE: u64 = 3;
+
+/// Whether the CPU of a gate with this value has no caches, but for what a drainer is taking.
+#[inline]
+pub fn is_disabled(gate: u64) -> bool {
+    gate & STATE == GATE_DISABLED
+}
+
+/// Whether it has caches, though a drainer may be at them.
+#[inline]
+pub fn is_enabled(gate: u64) -> bool {
+    gate & STATE == GATE_OPEN
+}
 
 /// Hands out tickets, each once.
 pub struct Tickets(AtomicU64);
@@ -40,42 +57,57 @@ impl Tickets {
     }
 }
 
-/// A gate that this value's holder closed; reopened when dropped.
+/// A gate that this value's holder closed; when dropped it becomes what it was, or what it has been
+/// told to be.
 pub struct Closed<'b> {
     gate: &'b AtomicU64,
-    reopen_as: u64,
 }
 
 impl<'b> Closed<'b> {
     /// Closes the gate of `cpu`; `None` when somebody else has.
     pub fn close(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets) -> Option<Self> {
-        let ticket = tickets.0.fetch_add(1, Ordering::Relaxed);
+        Self::close_as(blocks, cpu, tickets, |state| state)
+    }
+
+    /// As [`close`](Self::close), and leaves the gate disabled unless somebody enables it.
+    pub fn close_for_good(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets) -> Option<Self> {
+        Self::close_as(blocks, cpu, tickets, |_| GATE_DISABLED)
+    }
+
+    fn close_as(
+        blocks: &'b BlockArray,
+        cpu: CpuId,
+        tickets: &Tickets,
+        then: impl Fn(u64) -> u64,
+    ) -> Option<Self> {
+        let ticket = tickets.0.fetch_add(FIRST_TICKET, Ordering::Relaxed);
         let gate = blocks.gate(cpu);
         // A disabled gate may be drained too: what a slow path left on the way is still there.
         [GATE_OPEN, GATE_DISABLED].into_iter().find_map(|state| {
+            let ticket = ticket | then(state);
             // SeqCst: ordered before the fence and before the shelf's take-all, against an owner
             // that pushes to its shelf and then looks at the gate.
             gate.compare_exchange(state, ticket, Ordering::SeqCst, Ordering::Relaxed)
                 .ok()
-                .map(|state| Closed { gate, reopen_as: state })
+                .map(|_| Closed { gate })
         })
-    }
-
-    /// Leaves the gate disabled rather than open.
-    pub fn keep_disabled(&mut self) {
-        self.reopen_as = GATE_DISABLED;
     }
 }
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
         // Release: pairs with the Acquire of the gate in every sequence (see 3.). SeqCst because
-        // a disabler looks at the shelves afterwards, see `Stack::push_chain`.
-        self.gate.store(self.reopen_as, Ordering::SeqCst);
+        // a disabler looks at the shelves afterwards, see `Stack::push_chain`. The ticket goes, the
+        // state stays.
+        self.gate.fetch_and(STATE, Ordering::SeqCst);
+        dekker_fence();
     }
 }
 
-/// Opens a disabled gate. `false`: it is not disabled (open, or in a drainer's hands).
+/// Opens a disabled gate, or has its drainer open it. `false`: it was not disabled.
 pub fn enable(blocks: &BlockArray, cpu: CpuId) -> bool {
-    blocks.gate(cpu).compare_exchange(GATE_DISABLED, GATE_OPEN, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    let open = |gate| is_disabled(gate).then_some(gate & !STATE | GATE_OPEN);
+    // SeqCst: Release pairs with the Acquire in every sequence, and keeps the empty words that the
+    // disabler released.
+    blocks.gate(cpu).fetch_update(Ordering::SeqCst, Ordering::Relaxed, open).is_ok()
 }

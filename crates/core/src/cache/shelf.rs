@@ -82,7 +82,8 @@ impl<const COUNTED: bool> Stack<COUNTED> {
     /// Magazines in it now.
     #[inline]
     pub fn count(&self) -> u32 {
-        Head(self.0.load(Ordering::Relaxed)).count()
+        // SeqCst: a disabler writes the gate and then looks here, see `push_chain`.
+        Head(self.0.load(Ordering::SeqCst)).count()
     }
 
     /// The top magazine, for a walk while nobody else is there.
