@@ -1,10 +1,9 @@
 //! Our allocator as a target: one thread that acts as every CPU of the trace.
 //!
-//! There are frame numbers but no frames: a replay needs none, and so a trace of a large machine
-//! runs on a small one. Without frames no magazines are carved from them; those that the books
-//! include suffice for `high_min` on every CPU.
+//! Frames have addresses, but no memory: nobody uses them except the allocator, for magazines beyond
+//! those that its books include. So a trace of a large machine runs on a small one.
 
-use std::mem::MaybeUninit;
+use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::cpus::{FenceError, Guard, Here, Pinned, Processor};
@@ -13,6 +12,7 @@ use pagedepot::{
     Watermarks, ZoneConfig, ZoneId, ZoneStats,
 };
 
+use super::memory::Memory;
 use super::plan::Plan;
 use super::target::{Census, ReplayCounts, ReplayTarget, Volume};
 use crate::trace::Zoneinfo;
@@ -90,38 +90,35 @@ impl Machine {
     }
 }
 
-/// How the pages that go past the caches are counted; the allocator counts them in blocks only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accounting {
-    /// By a look at the allocator's counters after every operation.
-    Exact,
-    /// Not at all, for runs whose time matters: their pages are given as 0.
-    Fast,
+/// Why there is no allocator for a trace.
+#[derive(Debug, thiserror::Error)]
+pub enum DepotError {
+    #[error("cannot make an allocator of {pages} pages for this trace: {source}")]
+    Config { pages: u64, source: ConfigError },
+    #[error(
+        "cannot reserve addresses for {pages} pages: {source}; raise `ulimit -v` or set vm.overcommit_memory to 1"
+    )]
+    Addresses { pages: u64, source: io::Error },
 }
 
 /// Makes an allocator for `machine` and calls `f` with it.
 ///
 /// # Errors
-/// When the machine is larger than the allocator can manage.
-pub fn with_depot<R>(
-    machine: Machine,
-    accounting: Accounting,
-    f: impl FnOnce(&mut Depot<'_>) -> R,
-) -> Result<R, ConfigError> {
-    let frames = u32::try_from(machine.pages).map_err(|_| ConfigError::TooLarge)?;
+/// When the machine is larger than the allocator can manage, or this one can address.
+pub fn with_depot<R>(machine: Machine, f: impl FnOnce(&mut Depot<'_>) -> R) -> Result<R, DepotError> {
+    let Machine { cpus, pages, watermarks } = machine;
+    let refused = |source| DepotError::Config { pages, source };
+    let frames = u32::try_from(pages).map_err(|_| refused(ConfigError::TooLarge))?;
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
-    let zone = ZoneConfig {
-        name: "Normal",
-        node: NodeId::new(0),
-        level: 2,
-        ranges: &ranges,
-        watermarks: machine.watermarks,
-    };
-    let zones = [zone];
-    let config = Config::new(machine.cpus, &zones);
-    let mut books = vec![MaybeUninit::uninit(); Allocator::<Pinned<Acting>>::metadata_bytes(&config)?];
-    let allocator = Allocator::new(&config, &mut books, Pinned(Acting::default()))?;
-    let mut depot = Depot { allocator, decayed_ms: 0, accounting, direct: Direct::default() };
+    let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks }];
+    let mut config = Config::new(cpus, &zones);
+    let books_bytes = Allocator::<Pinned<Acting>>::metadata_bytes(&config).map_err(refused)?;
+    let mut memory =
+        Memory::reserve(books_bytes, frames).map_err(|source| DepotError::Addresses { pages, source })?;
+    let (books, linear_map) = memory.split();
+    config.linear_map = Some(linear_map);
+    let allocator = Allocator::new(&config, books, Pinned(Acting::default())).map_err(refused)?;
+    let mut depot = Depot { allocator, decayed_ms: 0 };
     Ok(f(&mut depot))
 }
 
@@ -129,15 +126,6 @@ pub fn with_depot<R>(
 pub struct Depot<'m> {
     allocator: Allocator<'m, Pinned<Acting>>,
     decayed_ms: u64,
-    accounting: Accounting,
-    direct: Direct,
-}
-
-/// What went past the caches, as far as it was looked at.
-#[derive(Clone, Copy, Default)]
-struct Direct {
-    allocated: Volume,
-    freed: Volume,
 }
 
 impl Depot<'_> {
@@ -147,22 +135,6 @@ impl Depot<'_> {
 
     fn zone(&self) -> ZoneStats {
         self.allocator.zone_stats(ZONE).expect("there is one zone")
-    }
-
-    /// Finds out whether the operation on a block of `order` that just ended went past the caches.
-    #[inline]
-    fn account(&mut self, order: Order) {
-        if self.accounting == Accounting::Exact {
-            let counts = self.zone().counts;
-            let direct = &mut self.direct;
-            for (volume, blocks) in
-                [(&mut direct.allocated, counts.direct_allocs), (&mut direct.freed, counts.direct_frees)]
-            {
-                if blocks > volume.blocks {
-                    volume.add(order);
-                }
-            }
-        }
     }
 }
 
@@ -179,24 +151,18 @@ impl ReplayTarget for Depot<'_> {
     #[inline]
     fn alloc(&mut self, cpu: CpuId, order: Order, mobility: Mobility) -> Option<Pfn> {
         self.act_as(cpu);
-        let pfn = self.allocator.alloc(order, Flags::new(mobility)).ok();
-        self.account(order);
-        pfn
+        self.allocator.alloc(order, Flags::new(mobility)).ok()
     }
 
     #[inline]
     fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order) {
         self.act_as(cpu);
         self.allocator.free(pfn, order).unwrap_or_else(|why| panic!("{pfn:?} of {order:?} is ours: {why}"));
-        self.account(order);
     }
 
-    /// One by one: the blocks of the kernel's batches end in its per-CPU lists, while
-    /// [`Allocator::free_many`] sends most of a batch to the store, as suits an exiting process.
-    /// Replayed so, batches of at most 31 blocks (`PAGEVEC_SIZE`) would empty the caches that the
-    /// kernel fills.
     fn free_many(&mut self, cpu: CpuId, blocks: &[(Pfn, Order)]) {
-        blocks.iter().for_each(|&(pfn, order)| self.free(cpu, pfn, order));
+        self.act_as(cpu);
+        self.allocator.free_many(blocks).unwrap_or_else(|why| panic!("a batch of ours: {why}"));
     }
 
     fn halve(&mut self, pfn: Pfn, order: Order) {
@@ -210,8 +176,8 @@ impl ReplayTarget for Depot<'_> {
         let counts = self.zone().counts;
         let cpus = (0..self.allocator.cpu_count()).map(CpuId::new);
         let cached = |cpu| self.allocator.cpu_stats(cpu, ZONE).expect("the CPU exists").cached_pages();
-        let direct_allocated = Volume { blocks: counts.direct_allocs, pages: self.direct.allocated.pages };
-        let direct_freed = Volume { blocks: counts.direct_frees, pages: self.direct.freed.pages };
+        let direct_allocated = Volume { blocks: counts.direct_allocs, pages: counts.direct_alloc_pages };
+        let direct_freed = Volume { blocks: counts.direct_frees, pages: counts.direct_free_pages };
         let to_caches = Volume { blocks: counts.refilled_blocks, pages: counts.refilled_pages };
         let spilled = Volume { blocks: counts.spilled_blocks, pages: counts.spilled_pages };
         let drained = Volume { blocks: counts.drained_blocks, pages: counts.drained_pages };

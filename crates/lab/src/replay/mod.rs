@@ -33,6 +33,7 @@
 pub mod depot;
 pub mod engine;
 mod live;
+mod memory;
 pub mod plan;
 mod planner;
 pub mod report;

@@ -2,9 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pagedepot::ConfigError;
-
-use super::depot::{Accounting, Machine, with_depot};
+use super::depot::{DepotError, Machine, with_depot};
 use super::engine::{ReplayError, run};
 use super::plan::Plan;
 use super::report::Report;
@@ -16,8 +14,8 @@ use crate::trace::{TraceError, Zoneinfo};
 pub enum Error {
     #[error(transparent)]
     Trace(#[from] TraceError),
-    #[error("cannot make an allocator for this trace: {0}")]
-    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Depot(#[from] DepotError),
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }
@@ -74,12 +72,11 @@ pub fn replay(
     mut progress: impl FnMut(usize),
 ) -> Result<Report, Error> {
     let machine = Machine::for_plan(plan, zoneinfos.before.as_ref());
-    let checked =
-        with_depot(machine, Accounting::Exact, |depot| run(plan, &mut Verify::new(depot)))??.balanced()?;
+    let checked = with_depot(machine, |depot| run(plan, &mut Verify::new(depot)))??.balanced()?;
     progress(1);
     let mut event_ns = Vec::with_capacity(runs);
     for done in 0..runs.max(1) {
-        let timed = with_depot(machine, Accounting::Fast, |depot| run(plan, depot))??.same_as(&checked)?;
+        let timed = with_depot(machine, |depot| run(plan, depot))??.same_as(&checked)?;
         event_ns.push(timed.event_ns());
         progress(done + 2);
     }
