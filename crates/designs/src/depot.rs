@@ -1,0 +1,357 @@
+//! pagedepot itself, as one design among the others.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use pagedepot::cpus::{Cpus, Here, WhichCpu};
+use pagedepot::{
+    Allocator, Config, CpuId, Flags, Mobility, Mode, Order, Pfn, Watermarks, ZoneConfig, ZoneId,
+};
+
+use crate::PageCache;
+use crate::pcp::policy::{FreeHigh, FreeHighLimit, FreeHighRule};
+use crate::prim::{Padded, PlainU32, count};
+use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Volume};
+use crate::setup::{Setup, SetupError};
+
+/// How an allocator that finds its CPU by itself learns which one the caller acts as.
+pub trait ActAs: Sync {
+    /// The caller acts as `here` until it says otherwise.
+    fn act_as(&self, here: Here);
+}
+
+/// Callers are where they say they are; the allocator looks for itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Real;
+
+impl ActAs for Real {
+    #[inline]
+    fn act_as(&self, _here: Here) {}
+}
+
+/// Callers may be anywhere: what each thread said last is kept with the thread. For
+/// [`Locked`](pagedepot::cpus::Locked) allocators, whose locks exclude, not their CPUs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByThread;
+
+thread_local! {
+    static ACTING_AS: Cell<u32> = const { Cell::new(u32::MAX) };
+}
+
+impl ActAs for ByThread {
+    #[inline]
+    fn act_as(&self, here: Here) {
+        ACTING_AS.set(here.cpu.get());
+    }
+}
+
+impl WhichCpu for ByThread {
+    fn cpu(&self) -> Option<CpuId> {
+        Some(CpuId::new(ACTING_AS.get()))
+    }
+}
+
+/// Memory for an allocator's books, given back when dropped.
+pub(crate) struct Books(NonNull<[MaybeUninit<u8>]>);
+
+// SAFETY: the memory is nobody's but its allocator's, which may be used from any thread.
+unsafe impl Send for Books {}
+// SAFETY: as above; `Books` itself never touches it.
+unsafe impl Sync for Books {}
+
+impl Books {
+    /// The memory, and the right to use it until the `Books` are dropped.
+    ///
+    /// # Safety
+    /// Whatever uses the memory is dropped before the `Books` are.
+    pub unsafe fn new(bytes: usize) -> (Self, &'static mut [MaybeUninit<u8>]) {
+        let memory = Box::leak(Box::<[u8]>::new_uninit_slice(bytes));
+        let place = NonNull::from(&mut *memory);
+        (Books(place), memory)
+    }
+}
+
+impl Drop for Books {
+    fn drop(&mut self) {
+        // SAFETY: leaked by `new`, whose caller promised that its user was dropped before.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+/// Our own allocator: fronts and shelves over a bitmap store.
+///
+/// Free-high policies, which mainline decides per free, are decided here beside the allocator: a
+/// CPU that only frees high orders gets its shelves drained when they hold more than the limit;
+/// its fronts (at most two magazines per order) stay.
+pub struct Depot<'m, C, A> {
+    allocator: Allocator<'m, C>,
+    act: A,
+    free_high: FreeHigh,
+    watches: Box<[Padded<Watch>]>,
+    /// Drains.
+    past: Counters,
+    /// The memory of the allocator's books, if it is not the caller's. Fields are dropped in this
+    /// order: the allocator is gone before.
+    _books: Option<Books>,
+}
+
+/// What a CPU freed lately.
+struct Watch {
+    /// Pages freed, halved by each allocation.
+    free_count: PlainU32,
+    previous_free_was_high_order: PlainU32,
+    /// Drains by this rule, halved by each allocation.
+    free_factor: PlainU32,
+}
+
+/// Frees of high orders between two looks at the shelves.
+const LOOK_EVERY_PAGES: u32 = 64;
+
+impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
+    /// An allocator as it is.
+    pub fn new(allocator: Allocator<'m, C>, act: A, free_high: FreeHigh) -> Self {
+        let watch = || {
+            let [free_count, previous, free_factor] = [0; 3].map(PlainU32::new);
+            Padded(Watch { free_count, previous_free_was_high_order: previous, free_factor })
+        };
+        let watches = (0..allocator.cpu_count()).map(|_| watch()).collect();
+        Depot { allocator, act, free_high, watches, past: Counters::default(), _books: None }
+    }
+
+    /// The allocator.
+    pub fn allocator(&self) -> &Allocator<'m, C> {
+        &self.allocator
+    }
+
+    #[inline]
+    fn watches(&self) -> bool {
+        self.free_high.limit != FreeHighLimit::High
+    }
+
+    #[inline]
+    fn watch(&self, here: Here) -> Option<&Watch> {
+        if self.watches() { self.watches.get(here.cpu.index()).map(|watch| &watch.0) } else { None }
+    }
+
+    #[inline]
+    fn note_alloc(&self, here: Here) {
+        if let Some(watch) = self.watch(here) {
+            watch.free_count.set(watch.free_count.get() >> 1);
+            watch.free_factor.set(watch.free_factor.get() >> 1);
+        }
+    }
+
+    /// After a free: drains this CPU's shelves if it only frees high orders and holds too much.
+    #[inline]
+    fn note_free(&self, here: Here, order: Order) {
+        let Some(watch) = self.watch(here) else { return };
+        let before = watch.free_count.get();
+        let now = before.saturating_add(order.frames());
+        watch.free_count.set(now);
+        let high_order = (1..=3).contains(&order.get());
+        let previous = watch.previous_free_was_high_order.get() != 0;
+        watch.previous_free_was_high_order.set(u32::from(high_order));
+        // A look costs a walk over the shelves: once per some pages.
+        if high_order && previous && before / LOOK_EVERY_PAGES != now / LOOK_EVERY_PAGES {
+            self.look(here, watch);
+        }
+    }
+
+    #[cold]
+    fn look(&self, here: Here, watch: &Watch) {
+        for zone in self.allocator.zone_ids() {
+            let Some((limits, high)) = self.allocator.cache_limits(zone, here.cpu) else { continue };
+            let held = self.allocator.cpu_stats(here.cpu, zone).map_or(0, |stats| stats.cached_pages());
+            let free_high = match self.free_high.rule {
+                FreeHighRule::FreeCount => {
+                    u64::from(watch.free_count.get()) >= limits.batch + limits.high_min / 2
+                }
+                FreeHighRule::FreeFactor => watch.free_factor.get() > 0,
+            };
+            let limit = match self.free_high.limit {
+                FreeHighLimit::Zero => 0,
+                FreeHighLimit::Batch => limits.batch,
+                FreeHighLimit::FourBatches => 4 * limits.batch,
+                FreeHighLimit::High => high,
+            };
+            if free_high && held > limit {
+                self.allocator.drain(pagedepot::Scope::cpu(here.cpu).in_zone(zone), Mode::Quiet);
+            }
+            if held >= high {
+                watch.free_factor.set((watch.free_factor.get() + 1).min(5));
+            }
+        }
+    }
+
+    fn census(&mut self) -> Result<Census, Fault> {
+        let found = self.allocator.validate()?;
+        Ok(Census {
+            managed_pages: found.managed_pages,
+            free_pages: found.free_pages,
+            cached_pages: found.cached_pages,
+            overhead_pages: found.carved_pages,
+            ..Census::default()
+        })
+    }
+}
+
+impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
+    /// An allocator of all frames of a setup, with memory of its own for its books.
+    ///
+    /// # Errors
+    /// What is wrong with the setup.
+    pub fn owned(setup: &Setup, cpus: C, act: A, free_high: FreeHigh) -> Result<Self, SetupError> {
+        setup.check()?;
+        let marks = |zone: &crate::ZoneSetup| {
+            let marks = setup.watermarks(zone);
+            Watermarks {
+                min: marks.min + zone.protection,
+                low: marks.low + zone.protection,
+                high: marks.high + zone.protection,
+            }
+        };
+        let zones: Vec<_> = (0u8..)
+            .zip(&setup.zones)
+            .map(|(level, zone)| ZoneConfig {
+                name: &zone.name,
+                node: zone.node,
+                level: level.min(14),
+                ranges: &zone.ranges,
+                watermarks: Some(marks(zone)),
+            })
+            .collect();
+        let config = Config {
+            cpu_nodes: &setup.cpu_nodes,
+            high: setup.high,
+            page_size: setup.page_size,
+            ..Config::new(setup.cpus, &zones)
+        };
+        let needed = Allocator::<C>::metadata_bytes(&config)?;
+        // SAFETY: the allocator is dropped first, as a field before `_books` or, on an error here,
+        // as a local made after `books`; none of its methods hands out its books for longer than
+        // it is borrowed.
+        let (books, memory) = unsafe { Books::new(needed) };
+        let allocator = Allocator::new(&config, memory, cpus)?;
+        for (zone, limits) in (0..).map(ZoneId::new).zip(setup.zones.iter().map(|zone| zone.limits)) {
+            if let Some(limits) = limits {
+                allocator.set_cache_limits(zone, limits);
+            }
+        }
+        Ok(Depot { _books: Some(books), ..Depot::new(allocator, act, free_high) })
+    }
+}
+
+impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
+    fn name(&self) -> &'static str {
+        "depot"
+    }
+
+    #[inline]
+    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
+        self.act.act_as(here);
+        let found = self.allocator.alloc(order, Flags::new(mobility)).ok();
+        self.note_alloc(here);
+        found
+    }
+
+    /// Zones above `zone` in the machine's list are not tried first; the others are.
+    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+        self.act.act_as(here);
+        let flags = Flags::new(mobility);
+        let level = u8::try_from(zone.get()).unwrap_or(14).min(14);
+        let found = self
+            .allocator
+            .alloc(order, flags.at_most_level(level).no_reclaim())
+            .or_else(|_| self.allocator.alloc(order, flags));
+        self.note_alloc(here);
+        found.ok()
+    }
+
+    #[inline]
+    fn free(&self, here: Here, pfn: Pfn, order: Order) {
+        self.act.act_as(here);
+        if let Err(error) = self.allocator.free(pfn, order) {
+            panic!("{pfn}, order {order}: {error}");
+        }
+        self.note_free(here, order);
+    }
+
+    fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
+        self.act.act_as(here);
+        if let Err(error) = self.allocator.free_many(blocks) {
+            panic!("{error}");
+        }
+        if self.watches() {
+            blocks.iter().for_each(|&(_, order)| self.note_free(here, order));
+        }
+    }
+
+    fn split(&self, pfn: Pfn, order: Order) {
+        let half = Order::new(order.get().wrapping_sub(1));
+        if let Some(Err(error)) = half.map(|half| self.allocator.split(pfn, order, half)) {
+            panic!("{pfn}, order {order}: {error}");
+        }
+    }
+
+    fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+        count(&self.past.drains, 1);
+        let mut theirs = scope.cpu.map_or(pagedepot::Scope::ALL, pagedepot::Scope::cpu);
+        if let Some(zone) = scope.zone {
+            theirs = theirs.in_zone(zone);
+        }
+        let done = self.allocator.drain(theirs, mode);
+        count(&self.past.interruptions, done.fences);
+        Drained {
+            taken_pages: done.taken_pages,
+            left_pages: done.left_pages + done.in_flight_pages,
+            unreachable_pages: done.unreachable_pages,
+            interruptions: done.fences,
+            fences: done.fences,
+            busy_cpus: done.busy_cpus + done.spared_cpus,
+            ..Drained::default()
+        }
+    }
+
+    fn tick(&self, here: Here) {
+        // One call decays all CPUs: the first of them makes it.
+        if here.cpu == CpuId::new(0) {
+            self.allocator.decay_caches();
+        }
+    }
+
+    /// Pages of blocks that went past the caches count as one each: the allocator counts blocks.
+    fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        self.past.add_to(&mut sum);
+        for stats in self.allocator.zone_ids().filter_map(|zone| self.allocator.zone_stats(zone)) {
+            let counts = stats.counts;
+            sum.refills += counts.refills;
+            sum.refilled += Volume { blocks: counts.refilled_blocks, pages: counts.refilled_pages };
+            sum.spilled += Volume { blocks: counts.spilled_blocks, pages: counts.spilled_pages };
+            sum.drained += Volume { blocks: counts.drained_blocks, pages: counts.drained_pages };
+            sum.direct_allocated += Volume { blocks: counts.direct_allocs, pages: counts.direct_allocs };
+            sum.direct_freed += Volume { blocks: counts.direct_frees, pages: counts.direct_frees };
+            sum.lock_misses += counts.lost_races;
+            sum.failures += counts.failures;
+        }
+        sum
+    }
+
+    fn cached_pages(&self, cpu: CpuId) -> u64 {
+        let zones = self.allocator.zone_ids();
+        zones.filter_map(|zone| self.allocator.cpu_stats(cpu, zone)).map(|stats| stats.cached_pages()).sum()
+    }
+
+    fn cached_pages_total(&self) -> u64 {
+        (0..self.allocator.cpu_count()).map(|cpu| self.cached_pages(CpuId::new(cpu))).sum()
+    }
+
+    fn free_pages(&self) -> u64 {
+        self.allocator.zone_ids().map(|zone| self.allocator.free_pages(zone)).sum()
+    }
+
+    fn validate(&mut self) -> Result<Census, Fault> {
+        self.census()
+    }
+}

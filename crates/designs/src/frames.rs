@@ -1,0 +1,253 @@
+//! The side array: a record per frame, through which free lists run without a heap.
+//!
+//! A frame is in at most one list at any time (a buddy list or a per-CPU list), so both use the
+//! same links, as `struct page` does. Whoever may change a list excludes others from it: the zone
+//! lock, a per-CPU lock, or being its owner.
+
+use pagedepot::{Order, Pfn};
+
+use crate::prim::{AtomicU32, Ordering, PlainU32};
+
+/// A frame's place in the side array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot(u32);
+
+/// No slot.
+const NIL: u32 = u32::MAX;
+
+/// A frame's record: 16 bytes, four to a cache line.
+#[repr(C, align(16))]
+struct Record {
+    next: AtomicU32,
+    prev: AtomicU32,
+    /// 0, or 1 + the order of the free block in the buddy lists that begins here.
+    head: AtomicU32,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Record>() == 16);
+
+/// All records, from the first frame of the lowest zone on.
+pub(crate) struct Frames {
+    records: Box<[Record]>,
+    base: u32,
+}
+
+impl Frames {
+    /// Records for the frames from `base` up to (not including) `end`.
+    pub fn new(base: u32, end: u32) -> Self {
+        let count = (end - base) as usize;
+        #[cfg(not(loom))]
+        // SAFETY: zeroes are a valid record (three atomic integers). Zeroed memory comes from the
+        // system untouched: a machine's holes cost nothing, its frames on first use.
+        let records = unsafe { Box::<[Record]>::new_zeroed_slice(count).assume_init() };
+        #[cfg(loom)]
+        let records = std::iter::repeat_with(|| Record {
+            next: AtomicU32::new(0),
+            prev: AtomicU32::new(0),
+            head: AtomicU32::new(0),
+        })
+        .take(count)
+        .collect();
+        Frames { records, base }
+    }
+
+    #[inline]
+    pub fn slot(&self, pfn: Pfn) -> Slot {
+        Slot(pfn.get() - self.base)
+    }
+
+    #[inline]
+    pub fn pfn(&self, slot: Slot) -> Pfn {
+        Pfn::new(self.base + slot.0)
+    }
+
+    /// The frame that far away, if it has a record.
+    pub fn at(&self, pfn: u32) -> Option<Slot> {
+        let slot = pfn.checked_sub(self.base)?;
+        ((slot as usize) < self.records.len()).then_some(Slot(slot))
+    }
+
+    #[inline]
+    fn record(&self, slot: Slot) -> &Record {
+        &self.records[slot.0 as usize]
+    }
+
+    /// The order of the free block that begins at `slot`, if one does. For the zone lock's holder.
+    #[inline]
+    pub fn head(&self, slot: Slot) -> Option<Order> {
+        Order::new(self.record(slot).head.load(Ordering::Relaxed).wrapping_sub(1))
+    }
+
+    #[inline]
+    pub fn set_head(&self, slot: Slot, order: Option<Order>) {
+        self.record(slot).head.store(order.map_or(0, |order| order.get() + 1), Ordering::Relaxed);
+    }
+}
+
+/// A doubly linked list of frames. Its ends are told by `first` and `last`, so the outer links of
+/// the end frames are never read and need not be kept: taking the first frame touches no other.
+pub(crate) struct List {
+    first: PlainU32,
+    last: PlainU32,
+}
+
+impl List {
+    pub fn new() -> Self {
+        List { first: PlainU32::new(NIL), last: PlainU32::new(NIL) }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.first.get() == NIL
+    }
+
+    #[inline]
+    pub fn first(&self) -> Option<Slot> {
+        let first = self.first.get();
+        (first != NIL).then_some(Slot(first))
+    }
+
+    #[inline]
+    pub fn push_front(&self, frames: &Frames, slot: Slot) {
+        let first = self.first.get();
+        if first == NIL {
+            self.last.set(slot.0);
+        } else {
+            frames.record(slot).next.store(first, Ordering::Relaxed);
+            frames.record(Slot(first)).prev.store(slot.0, Ordering::Relaxed);
+        }
+        self.first.set(slot.0);
+    }
+
+    #[inline]
+    pub fn push_back(&self, frames: &Frames, slot: Slot) {
+        let last = self.last.get();
+        if self.is_empty() {
+            self.first.set(slot.0);
+        } else {
+            frames.record(slot).prev.store(last, Ordering::Relaxed);
+            frames.record(Slot(last)).next.store(slot.0, Ordering::Relaxed);
+        }
+        self.last.set(slot.0);
+    }
+
+    /// Takes the first: the hottest of a per-CPU list.
+    #[inline]
+    pub fn pop_front(&self, frames: &Frames) -> Option<Slot> {
+        let first = self.first()?;
+        if first.0 == self.last.get() {
+            self.clear();
+        } else {
+            self.first.set(frames.record(first).next.load(Ordering::Relaxed));
+        }
+        Some(first)
+    }
+
+    /// Takes the last: the coldest of a per-CPU list.
+    #[inline]
+    pub fn pop_back(&self, frames: &Frames) -> Option<Slot> {
+        if self.is_empty() {
+            return None;
+        }
+        let last = Slot(self.last.get());
+        if self.first.get() == last.0 {
+            self.clear();
+        } else {
+            self.last.set(frames.record(last).prev.load(Ordering::Relaxed));
+        }
+        Some(last)
+    }
+
+    /// Takes a frame that is in this list.
+    pub fn remove(&self, frames: &Frames, slot: Slot) {
+        if self.first.get() == slot.0 {
+            self.pop_front(frames);
+        } else if self.last.get() == slot.0 {
+            self.pop_back(frames);
+        } else {
+            let record = frames.record(slot);
+            let (prev, next) = (record.prev.load(Ordering::Relaxed), record.next.load(Ordering::Relaxed));
+            frames.record(Slot(prev)).next.store(next, Ordering::Relaxed);
+            frames.record(Slot(next)).prev.store(prev, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts all of `other` before this list's first.
+    pub fn splice_front(&self, frames: &Frames, other: &List) {
+        if other.is_empty() {
+            return;
+        }
+        if self.is_empty() {
+            self.last.set(other.last.get());
+        } else {
+            frames.record(Slot(other.last.get())).next.store(self.first.get(), Ordering::Relaxed);
+            frames.record(Slot(self.first.get())).prev.store(other.last.get(), Ordering::Relaxed);
+        }
+        self.first.set(other.first.get());
+        other.clear();
+    }
+
+    fn clear(&self) {
+        self.first.set(NIL);
+        self.last.set(NIL);
+    }
+
+    /// From first to last, for somebody who excludes changes. Ends after `max` frames at the
+    /// latest, so that a broken list is found rather than followed for ever.
+    pub fn iter<'l>(&'l self, frames: &'l Frames, max: usize) -> impl Iterator<Item = Slot> + 'l {
+        let last = self.last.get();
+        std::iter::successors(self.first(), move |&slot| {
+            (slot.0 != last).then(|| Slot(frames.record(slot).next.load(Ordering::Relaxed)))
+        })
+        .take(max)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a deque: every end, and removal from anywhere.
+        #[test]
+        fn lists_are_deques(steps in proptest::collection::vec((0u8..6, 0u32..16), 0..200)) {
+            let frames = Frames::new(100, 116);
+            let (list, mut model) = (List::new(), VecDeque::new());
+            for (step, at) in steps {
+                let slot = Slot(at);
+                match step {
+                    0 if !model.contains(&slot) => {
+                        list.push_front(&frames, slot);
+                        model.push_front(slot);
+                    }
+                    1 if !model.contains(&slot) => {
+                        list.push_back(&frames, slot);
+                        model.push_back(slot);
+                    }
+                    2 => assert_eq!(list.pop_front(&frames), model.pop_front()),
+                    3 => assert_eq!(list.pop_back(&frames), model.pop_back()),
+                    4 => if let Some(place) = model.iter().position(|&s| s == slot) {
+                        list.remove(&frames, slot);
+                        model.remove(place);
+                    },
+                    5 => {
+                        let other = List::new();
+                        for s in (0..16).map(Slot).filter(|s| !model.contains(s)).take(3).collect::<Vec<_>>() {
+                            other.push_front(&frames, s);
+                            model.push_front(s);
+                        }
+                        list.splice_front(&frames, &other);
+                    }
+                    _ => {}
+                }
+                prop_assert!(list.iter(&frames, 100).eq(model.iter().copied()));
+                prop_assert_eq!(list.is_empty(), model.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The designs that linux-mm threads propose for keeping CPUs off the zone lock, each as a real
+//! implementation behind one trait, [`PageCache`], so that the same tests, traces and benchmarks
+//! run over all of them.
+//!
+//! # Vocabulary
+//! | word | meaning |
+//! |---|---|
+//! | store | all free frames of a zone, shared by all CPUs: [`Buddy`] or [`Bitmap`] |
+//! | zone lock | the lock of a buddy store's free lists |
+//! | pcp | a CPU's lists of free blocks of a zone: `3 * order + mobility` for orders 0..=3, two lists for [`Order::HUGE`] |
+//! | refill, spill | blocks moving from the store to a pcp, and back |
+//! | batch, high | pages per refill; most pages a pcp may hold |
+//! | drain | taking cached pages back |
+//! | owner | whoever acts as a CPU right now |
+//!
+//! # Designs
+//! | type | caches | a drain |
+//! |---|---|---|
+//! | [`ZoneLock`] | none | has nothing to do |
+//! | [`Local`] | a pcp that only its owner touches | is work that the owner does, or that a helper does on the owner's CPU |
+//! | [`NohzConditional`] | one switch for the whole machine: as `Local`, or as `Spin` | as theirs |
+//! | [`Spin`] | a pcp behind a spinlock; the owner waits for it (plain) or goes past it (trylock) | takes the locks |
+//! | [`Rcu`] | a pcp behind a pointer | switches the pointer, and collects after a grace period |
+//! | [`Magazine`] | magazines that CPUs share, each behind a spinlock | takes the locks |
+//! | [`Depot`] | pagedepot's own: fronts and shelves | takes shelves, or fences and takes fronts too |
+//!
+//! `Local`, `NohzConditional`, `Spin` and `Rcu` use the same lists and the same policy (mainline's,
+//! [`Policy`]), so that a comparison shows who may touch the lists and how they are drained, and
+//! nothing else. `Magazine` has the 2013 prototype's own.
+//!
+//! # Acting as a CPU
+//! Callers say which CPU they act as. Locked designs believe anybody. Those whose owners are not
+//! locked ([`Local`], [`Rcu`]) must know how exclusion comes about: see [`Entry`].
+
+mod frames;
+mod lock;
+mod owners;
+mod pcp;
+mod prim;
+mod report;
+#[cfg(not(loom))]
+mod rseq;
+mod setup;
+mod store;
+mod walk;
+mod zones;
+
+mod local;
+mod magazine;
+mod nohz;
+mod rcu;
+mod spin;
+mod zone_lock;
+
+#[cfg(not(loom))]
+mod depot;
+#[cfg(not(loom))]
+mod host;
+
+use pagedepot::cpus::Here;
+use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+
+#[cfg(not(loom))]
+pub use depot::{ActAs, ByThread, Depot, Real};
+#[cfg(not(loom))]
+pub use host::{cache_slice_pages, has_nohz_full};
+pub use local::{Local, LocalDrain};
+pub use lock::LockWaits;
+pub use magazine::{Magazine, MagazineOptions, ProcessMagazine};
+pub use nohz::NohzConditional;
+pub use owners::Entry;
+pub use pcp::policy::{FreeHigh, FreeHighLimit, FreeHighRule, Policy};
+pub use rcu::{Grace, Rcu};
+pub use report::{Census, Counts, Drained, Fault, Scope, Volume};
+pub use setup::{Setup, SetupError, ZONES_MAX, ZoneSetup};
+pub use spin::{LockMode, Spin};
+pub use store::Store;
+#[cfg(not(loom))]
+pub use store::bitmap::Bitmap;
+pub use store::buddy::Buddy;
+pub use zone_lock::ZoneLock;
+pub use zones::{Zone, Zones};
+
+/// The per-CPU layer of a page allocator, over its store.
+///
+/// Every method takes the CPU and context the caller acts as; see the crate's page. In
+/// [`Context::Interrupt`](pagedepot::cpus::Context) the caller is an interrupt handler, or has
+/// interrupts off. Only [`Magazine`] treats such callers differently; none of these designs but
+/// [`Depot`] may be called from a handler that interrupted another call on its thread, because
+/// what they model ran with interrupts off there.
+pub trait PageCache: Sync {
+    /// The design's name in reports.
+    fn name(&self) -> &'static str;
+
+    /// Allocates a block of 2^order frames; zones in the machine's order of preference.
+    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn>;
+
+    /// Allocates a block, trying `zone` before the others: for traces that tell the zone.
+    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn>;
+
+    /// Frees a block.
+    ///
+    /// # Panics
+    /// When there is no memory, or the block is not aligned to its size. Frames that reach the
+    /// store while they are free there panic too.
+    fn free(&self, here: Here, pfn: Pfn, order: Order);
+
+    /// Frees blocks of any orders, mobilities and zones by one call, as when a process exits.
+    ///
+    /// # Panics
+    /// As [`free`](Self::free).
+    fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
+        for &(pfn, order) in blocks {
+            self.free(here, pfn, order);
+        }
+    }
+
+    /// Makes two blocks of `order - 1` of an allocated one, to be freed on their own.
+    fn split(&self, pfn: Pfn, order: Order) {
+        let _ = (pfn, order);
+    }
+
+    /// Drains caches, from a thread that acts as no CPU. `mode` matters only to designs with more
+    /// than one kind of drain; the others do what they have.
+    fn drain(&self, scope: Scope, mode: Mode) -> Drained;
+
+    /// What the kernel does on each CPU about once a second (vmstat): `high` decays, zones far
+    /// from this CPU are given back when idle.
+    fn tick(&self, here: Here) {
+        let _ = here;
+    }
+
+    /// This CPU stops using the design for a while: it sleeps, or its thread ends.
+    fn idle(&self, here: Here) {
+        let _ = here;
+    }
+
+    /// What was done so far.
+    fn counts(&self) -> Counts;
+
+    /// Pages that a CPU caches, over all zones. Caches that no CPU owns count for the CPU that
+    /// prefers them.
+    fn cached_pages(&self, cpu: CpuId) -> u64;
+
+    /// Pages cached by anybody, and waiting for grace periods.
+    fn cached_pages_total(&self) -> u64;
+
+    /// Free pages of the store.
+    fn free_pages(&self) -> u64;
+
+    /// Checks every structure against every other: is each frame in exactly one place? O(memory).
+    /// Exclusive: call it when everybody else has stopped.
+    ///
+    /// # Errors
+    /// The first fault found.
+    fn validate(&mut self) -> Result<Census, Fault>;
+}

@@ -1,0 +1,321 @@
+//! Per-CPU lists that only their owner touches; a drain asks the owner. The baseline of the
+//! remote-drain threads (mainline until 2022).
+//!
+//! The kernel queues work on each CPU and waits: the work preempts what runs there. In user space
+//! that is either left to the owner ([`LocalDrain::Owner`]), or done by the drainer, who moves to
+//! that CPU and so preempts its owner ([`LocalDrain::Helper`]). Both stop a CPU in what it does, and
+//! both are counted as interruptions.
+
+use pagedepot::cpus::Here;
+use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+
+use crate::PageCache;
+use crate::owners::{Entry, Owned, Owners};
+use crate::pcp::policy::{Policy, Tuning};
+use crate::pcp::{At, ListIndex, Lists, Pcp};
+use crate::prim::{Ordering, count};
+use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Seen};
+use crate::store::Store;
+use crate::walk::{self, Grid, Layer};
+use crate::zones::Mark;
+
+/// Who executes a drain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LocalDrain {
+    /// The owner, at its next operation; until then the pages are left. An idle owner may never
+    /// come by.
+    Owner,
+    /// The drainer, on the owner's CPU.
+    #[default]
+    Helper,
+}
+
+/// Per-CPU lists of their owners alone.
+pub struct Local<S> {
+    store: S,
+    policy: Policy,
+    drain: LocalDrain,
+    owners: Owners,
+    cells: Grid<Cell>,
+    outside: Counters,
+}
+
+struct Cell {
+    tuning: Tuning,
+    lists: Lists,
+    counters: Counters,
+}
+
+impl Cell {
+    #[inline]
+    fn pcp(&self) -> Pcp<'_> {
+        Pcp { lists: &self.lists, tuning: &self.tuning }
+    }
+}
+
+/// How often a helper that finds an operation under way gives its time to the owner it preempted.
+const HELPER_YIELDS: u32 = 10_000;
+
+impl<S: Store> Local<S> {
+    /// Over this store.
+    pub fn new(store: S, entry: Entry, drain: LocalDrain, policy: Policy) -> Self {
+        let zones = store.zones();
+        let cells = Grid::new(zones, |zone| Cell {
+            tuning: Tuning::new(zones.zone(zone)),
+            lists: Lists::new(),
+            counters: Counters::default(),
+        });
+        let owners = Owners::new(zones.cpus(), entry);
+        Local { store, policy, drain, owners, cells, outside: Counters::default() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// How callers exclude each other: what was asked for, or what this machine has.
+    pub fn entry(&self) -> Entry {
+        self.owners.entry()
+    }
+
+    #[inline]
+    fn at<'a>(&'a self, here: Here, zone: ZoneId, cell: &'a Cell) -> At<'a, S> {
+        At { store: &self.store, policy: &self.policy, counters: &cell.counters, here, zone }
+    }
+
+    /// Begins an operation as a CPU, doing first what was asked of its owner.
+    #[inline]
+    fn enter(&self, here: Here) -> Option<Owned<'_>> {
+        let owned = self.owners.try_enter(here.cpu)?;
+        // Relaxed: work that is seen late is done late; `do_work` acquires.
+        if owned.owner.work.load(Ordering::Relaxed) != 0 {
+            self.do_work(here, &owned);
+        }
+        Some(owned)
+    }
+
+    #[cold]
+    fn do_work(&self, here: Here, owned: &Owned<'_>) {
+        // Relaxed: the word itself is all that drainers pass on.
+        let work = owned.owner.work.swap(0, Ordering::Relaxed);
+        if let Some(cell) = self.cells.get(here.cpu, ZoneId::new(work.trailing_zeros())) {
+            count(&cell.counters.interruptions, 1);
+        }
+        for (zone, cell) in self.cells.of_cpu(here.cpu).filter(|(zone, _)| work >> zone.get() & 1 == 1) {
+            cell.pcp().drain(&self.at(here, zone, cell));
+        }
+    }
+
+    fn note_miss(&self, here: Here, zone: ZoneId) {
+        count(&self.counters(here, zone).lock_misses, 1);
+    }
+
+    /// Drains a CPU of which the caller is the owner.
+    fn drain_own(&self, here: Here, scope: Scope) -> u64 {
+        let zones = self.store.zones();
+        self.cells
+            .within(zones, Scope { cpu: Some(here.cpu), ..scope })
+            .map(|(_, zone, cell)| cell.pcp().drain(&self.at(here, zone, cell)))
+            .sum()
+    }
+
+    /// Drains a CPU while nobody acts as any.
+    pub(crate) fn drain_exclusive(&self, cpu: CpuId) -> u64 {
+        self.drain_own(Here::task(cpu), Scope::ALL)
+    }
+
+    /// Drains everybody in scope but `own`.
+    fn drain_others(&self, own: Option<CpuId>, scope: Scope) -> Drained {
+        let mut done = Drained::default();
+        for cpu in scope.cpus(self.store.zones()).filter(|&cpu| own != Some(cpu)) {
+            done += self.drain_cpu(cpu, Scope { cpu: Some(cpu), ..scope });
+        }
+        done
+    }
+
+    fn held_in(&self, scope: Scope) -> u64 {
+        self.cells.within(self.store.zones(), scope).map(|(_, _, cell)| u64::from(cell.lists.pages())).sum()
+    }
+
+    fn drain_cpu(&self, cpu: CpuId, scope: Scope) -> Drained {
+        let mut done = Drained::default();
+        // A racy look, as mainline's: CPUs without pages are left in peace.
+        if self.held_in(scope) > 0 {
+            match self.drain {
+                LocalDrain::Owner => self.ask(cpu, scope),
+                LocalDrain::Helper => match self.help(Here::task(cpu), scope) {
+                    Some(pages) => {
+                        done.taken_pages = pages;
+                        done.interruptions = 1;
+                        count(&self.outside.interruptions, 1);
+                    }
+                    None => done.busy_cpus = 1,
+                },
+            }
+        }
+        done.left_pages = self.held_in(scope);
+        done
+    }
+
+    fn ask(&self, cpu: CpuId, scope: Scope) {
+        let Some(owner) = self.owners.get(cpu) else { return };
+        let work = scope.zones(self.store.zones()).fold(0, |bits, zone| bits | 1 << zone.get());
+        owner.work.fetch_or(work, Ordering::Relaxed);
+    }
+
+    /// Goes to a CPU and drains it there. `None`: the thread may not go there, or the operation it
+    /// found under way did not end.
+    fn help(&self, there: Here, scope: Scope) -> Option<u64> {
+        self.on_cpu(there.cpu, || {
+            for _ in 0..HELPER_YIELDS {
+                if let Some(_owned) = self.owners.try_enter(there.cpu) {
+                    return Some(self.drain_own(there, scope));
+                }
+                crate::prim::yield_now();
+            }
+            None
+        })?
+    }
+
+    /// Who pretends to be every CPU is there already.
+    fn on_cpu<R>(&self, cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
+        #[cfg(not(loom))]
+        if self.entry() != Entry::Pretend {
+            return crate::host::on_cpu(cpu, work);
+        }
+        let _ = cpu;
+        Some(work())
+    }
+}
+
+impl<S: Store> Layer for Local<S> {
+    type Store = S;
+
+    #[inline]
+    fn store(&self) -> &S {
+        &self.store
+    }
+
+    #[inline]
+    fn take_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        mark: Mark,
+    ) -> Option<Pfn> {
+        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+            match self.enter(here) {
+                Some(_owned) => {
+                    let found = cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+                None => self.note_miss(here, zone),
+            }
+        }
+        walk::take_direct(self, here, zone, order, mobility, mark)
+    }
+
+    fn drain_for(&self, here: Here) {
+        if let Some(_owned) = self.enter(here) {
+            self.drain_own(here, Scope::ALL);
+        }
+        self.drain_others(Some(here.cpu), Scope::ALL);
+    }
+
+    fn counters(&self, here: Here, zone: ZoneId) -> &Counters {
+        self.cells.get(here.cpu, zone).map_or(&self.outside, |cell| &cell.counters)
+    }
+}
+
+impl<S: Store> PageCache for Local<S> {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    #[inline]
+    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
+        walk::alloc(self, here, order, mobility)
+    }
+
+    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+        walk::alloc_from(self, here, zone, order, mobility)
+    }
+
+    #[inline]
+    fn free(&self, here: Here, pfn: Pfn, order: Order) {
+        let (zone, mobility) = self.store.zones().place(pfn, order);
+        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+            if let Some(_owned) = self.enter(here) {
+                let at = self.at(here, zone, cell);
+                let excess = cell.pcp().put(&at, pfn, order, index);
+                if excess > 0 {
+                    cell.pcp().spill(&at, excess, index);
+                }
+                return;
+            }
+            self.note_miss(here, zone);
+        }
+        walk::give_direct(self, here, zone, pfn, order);
+    }
+
+    fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
+        let owned = self.enter(here);
+        for &(pfn, order) in blocks {
+            let (zone, mobility) = self.store.zones().place(pfn, order);
+            match (&owned, ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+                (Some(_), Some(index), Some(cell)) => {
+                    let at = self.at(here, zone, cell);
+                    let excess = cell.pcp().put(&at, pfn, order, index);
+                    cell.pcp().spill(&at, excess, index);
+                }
+                _ => walk::give_direct(self, here, zone, pfn, order),
+            }
+        }
+    }
+
+    fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
+        count(&self.outside.drains, 1);
+        self.drain_others(None, scope)
+    }
+
+    fn tick(&self, here: Here) {
+        let Some(_owned) = self.enter(here) else { return };
+        for (zone, cell) in self.cells.of_cpu(here.cpu) {
+            let at = self.at(here, zone, cell);
+            let excess = cell.pcp().tick(&at);
+            cell.pcp().spill(&at, excess, ListIndex::FIRST);
+        }
+    }
+
+    fn idle(&self, here: Here) {
+        drop(self.enter(here));
+    }
+
+    fn counts(&self) -> Counts {
+        let counters = self.cells.iter().map(|(_, _, cell)| &cell.counters).chain([&self.outside]);
+        walk::sum_counts(&self.store, counters)
+    }
+
+    fn cached_pages(&self, cpu: CpuId) -> u64 {
+        self.held_in(Scope::cpu(cpu))
+    }
+
+    fn cached_pages_total(&self) -> u64 {
+        self.held_in(Scope::ALL)
+    }
+
+    fn free_pages(&self) -> u64 {
+        walk::free_pages(&self.store)
+    }
+
+    fn validate(&mut self) -> Result<Census, Fault> {
+        Seen::census(&self.store, |taking| {
+            self.cells.iter().try_for_each(|(_, zone, cell)| taking.cached(zone, &cell.lists))
+        })
+    }
+}

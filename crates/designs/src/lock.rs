@@ -1,0 +1,154 @@
+//! A spinlock that knows how long it was waited for.
+//!
+//! The kernel's is a queue; this one is test-and-test-and-set, because in user space the next in a
+//! queue may be preempted, and then everybody behind it waits for nobody. A waiter spins, then
+//! yields. Waiting is accounted on the waiters' path only: an uncontended lock and unlock is one
+//! compare-and-swap and one store.
+
+use std::ops::AddAssign;
+
+use crate::prim::{AtomicU32, AtomicU64, Ordering, count, spin_hint, yield_now};
+
+/// Spins before a waiter yields: the holder may have been preempted.
+const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 1 << 10 };
+
+/// A spinlock.
+pub struct SpinLock {
+    held: AtomicU32,
+    waiters: AtomicU32,
+    waits: AtomicU64,
+    wait_ns: AtomicU64,
+}
+
+/// How a lock was waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockWaits {
+    /// Times somebody had to wait.
+    pub waits: u64,
+    /// For how long, in nanoseconds, over all who waited.
+    pub wait_ns: u64,
+}
+
+impl AddAssign for LockWaits {
+    fn add_assign(&mut self, other: LockWaits) {
+        self.waits += other.waits;
+        self.wait_ns += other.wait_ns;
+    }
+}
+
+/// Holds a [`SpinLock`] until dropped.
+pub struct SpinGuard<'l>(&'l SpinLock);
+
+impl SpinLock {
+    /// A free lock.
+    pub fn new() -> Self {
+        SpinLock {
+            held: AtomicU32::new(0),
+            waiters: AtomicU32::new(0),
+            waits: AtomicU64::new(0),
+            wait_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes the lock if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<SpinGuard<'_>> {
+        // Acquire: pairs with the Release in `SpinGuard::drop`; the holder sees what the last one
+        // left. The load first keeps a contended line shared.
+        let free = self.held.load(Ordering::Relaxed) == 0
+            && self.held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        free.then(|| SpinGuard(self))
+    }
+
+    /// Takes the lock, waiting for it.
+    #[inline]
+    pub fn lock(&self) -> SpinGuard<'_> {
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => self.wait(),
+        }
+    }
+
+    #[cold]
+    fn wait(&self) -> SpinGuard<'_> {
+        let start = Clock::now();
+        // Relaxed: a hint to the holder that somebody waits.
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let mut spins = 0;
+        let guard = loop {
+            if let Some(guard) = self.try_lock() {
+                break guard;
+            }
+            spins += 1;
+            if spins % SPINS_MAX == 0 { yield_now() } else { spin_hint() }
+        };
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        count(&self.waits, 1);
+        count(&self.wait_ns, start.elapsed_ns());
+        guard
+    }
+
+    /// Whether somebody waits for the lock.
+    pub fn is_contended(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits so far.
+    pub fn waits(&self) -> LockWaits {
+        LockWaits { waits: self.waits.load(Ordering::Relaxed), wait_ns: self.wait_ns.load(Ordering::Relaxed) }
+    }
+}
+
+impl Drop for SpinGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.held.store(0, Ordering::Release);
+    }
+}
+
+/// A moment; always the same one under the model checker.
+pub(crate) struct Clock {
+    #[cfg(not(loom))]
+    start: std::time::Instant,
+}
+
+impl Clock {
+    pub fn now() -> Self {
+        Clock {
+            #[cfg(not(loom))]
+            start: std::time::Instant::now(),
+        }
+    }
+
+    pub fn elapsed_ns(&self) -> u64 {
+        #[cfg(not(loom))]
+        return u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        #[cfg(loom)]
+        0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_counted_only_by_those_who_wait() {
+        let lock = SpinLock::new();
+        drop(lock.lock());
+        assert_eq!(lock.waits(), LockWaits::default());
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none());
+        // A failed try releases nothing.
+        assert!(lock.try_lock().is_none());
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(lock.lock()));
+            while !lock.is_contended() {
+                std::thread::yield_now();
+            }
+            drop(held);
+        });
+        assert_eq!(lock.waits().waits, 1);
+        assert!(lock.waits().wait_ns > 0);
+    }
+}

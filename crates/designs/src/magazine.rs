@@ -1,0 +1,567 @@
+//! Magazines that CPUs share, each behind a spinlock: the prototype of 2013.
+//!
+//! A zone has a few magazines of single frames. A CPU prefers one by its number. Allocation takes
+//! the first, from the preferred one round, that has pages and whose lock is free; then the first
+//! with pages, waiting for it; then refills. A free waits for the preferred one's lock. Callers in
+//! interrupt context use the zone lock: magazine locks are not safe for them, and that is what
+//! makes them cheap. Blocks of higher orders go to the store.
+//!
+//! Batches as in the prototype: refill 384, spill 64 beyond 1024, both cut short after 16 when the
+//! lock is contended.
+//!
+//! From the thread's ideas for later: a process that allocates much gets a magazine of its own
+//! ([`ProcessMagazine`]), chained so that drains of all CPUs find it.
+
+use std::sync::Arc;
+
+use pagedepot::cpus::{Context, Here};
+use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+
+use crate::PageCache;
+use crate::frames::{Frames, List};
+use crate::lock::{LockWaits, SpinGuard, SpinLock};
+use crate::prim::{Mutex, Padded, PlainU32, count, lock_mutex};
+use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Seen, Taking, Volume, agree};
+use crate::setup::SetupError;
+use crate::store::Store;
+use crate::walk::{self, Layer};
+use crate::zones::Mark;
+
+/// The prototype's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MagazineOptions {
+    /// Magazines per zone.
+    pub magazines: u32,
+    /// Pages from which on a magazine spills.
+    pub limit: u32,
+    /// Pages of a refill.
+    pub refill: u32,
+    /// Pages of a spill.
+    pub spill: u32,
+    /// Pages after which either looks whether somebody waits, and ends if so.
+    pub min_batch: u32,
+}
+
+impl Default for MagazineOptions {
+    fn default() -> Self {
+        MagazineOptions { magazines: 2, limit: 1024, refill: 384, spill: 64, min_batch: 16 }
+    }
+}
+
+/// A few magazines per zone.
+pub struct Magazine<S> {
+    store: S,
+    options: MagazineOptions,
+    /// How much of a CPU's number its preference ignores.
+    preference_shift: u32,
+    /// `[zone][magazine]`.
+    magazines: Box<[Padded<Mag>]>,
+    chain: Mutex<Vec<Arc<ProcessMags>>>,
+    outside: Counters,
+}
+
+/// The magazines of a process, one per zone.
+struct ProcessMags(Box<[Padded<Mag>]>);
+
+struct Mag {
+    lock: SpinLock,
+    pages: PlainU32,
+    lists: [List; Mobility::COUNT],
+    counters: Counters,
+}
+
+/// A magazine's lock, held.
+struct Held<'m> {
+    mag: &'m Mag,
+    _guard: SpinGuard<'m>,
+}
+
+/// Frames on their way, in nobody's lists.
+struct Batch {
+    list: List,
+    pages: u32,
+}
+
+impl Mag {
+    fn new() -> Self {
+        Mag {
+            lock: SpinLock::new(),
+            pages: PlainU32::new(0),
+            lists: std::array::from_fn(|_| List::new()),
+            counters: Counters::default(),
+        }
+    }
+
+    fn all(zones: usize, each: u32) -> Box<[Padded<Mag>]> {
+        (0..zones * each as usize).map(|_| Padded(Mag::new())).collect()
+    }
+
+    #[inline]
+    fn lock(&self) -> Held<'_> {
+        Held { _guard: self.lock.lock(), mag: self }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> Option<Held<'_>> {
+        match self.lock.try_lock() {
+            Some(guard) => Some(Held { _guard: guard, mag: self }),
+            None => {
+                count(&self.counters.lock_misses, 1);
+                None
+            }
+        }
+    }
+}
+
+impl Held<'_> {
+    #[inline]
+    fn pop(&self, frames: &Frames, mobility: Mobility) -> Option<Pfn> {
+        let slot = self.mag.lists[mobility.index()].pop_front(frames)?;
+        self.mag.pages.sub(1);
+        Some(frames.pfn(slot))
+    }
+
+    #[inline]
+    fn push(&self, frames: &Frames, pfn: Pfn, mobility: Mobility) {
+        self.mag.lists[mobility.index()].push_front(frames, frames.slot(pfn));
+        self.mag.pages.add(1);
+    }
+
+    fn splice(&self, frames: &Frames, batch: Batch, mobility: Mobility) {
+        self.mag.pages.add(batch.pages);
+        self.mag.lists[mobility.index()].splice_front(frames, &batch.list);
+    }
+
+    /// Takes the coldest, round-robin over mobilities after `last`: one from a list, and one more
+    /// for each empty list passed, so that fuller lists give more; a longer run from the only list
+    /// with pages. Ends early once `min` are taken and somebody waits for the lock.
+    fn take_coldest(&self, frames: &Frames, last: Mobility, pages: u32, min: u32) -> Batch {
+        let batch = Batch { list: List::new(), pages: 0 };
+        let (mut at, mut run) = (last.index(), 0);
+        let wanted = pages.min(self.mag.pages.get());
+        let mut batch = batch;
+        while batch.pages < wanted {
+            at = (at + 1) % Mobility::COUNT;
+            run += 1;
+            if self.mag.lists[at].is_empty() {
+                continue;
+            }
+            if run >= Mobility::COUNT {
+                run = min.max(1) as usize;
+            }
+            while run > 0 && batch.pages < wanted {
+                let Some(slot) = self.mag.lists[at].pop_back(frames) else { break };
+                self.mag.pages.sub(1);
+                batch.list.push_back(frames, slot);
+                batch.pages += 1;
+                run -= 1;
+            }
+            run = 0;
+            if batch.pages > min && self.mag.lock.is_contended() {
+                break;
+            }
+        }
+        batch
+    }
+}
+
+impl Batch {
+    fn blocks<'b>(&'b self, frames: &'b Frames) -> impl Iterator<Item = (Pfn, Order)> + 'b {
+        std::iter::from_fn(|| self.list.pop_front(frames)).map(|slot| (frames.pfn(slot), Order::BASE))
+    }
+}
+
+impl<S: Store> Magazine<S> {
+    /// Over this store.
+    ///
+    /// # Errors
+    /// Options out of range.
+    pub fn new(store: S, options: MagazineOptions) -> Result<Self, SetupError> {
+        let sane = options.magazines > 0 && options.refill > 0 && options.spill > 0 && options.limit > 0;
+        if !sane || options.magazines > 1 << 16 || options.limit > 1 << 30 {
+            return Err(SetupError::Option(
+                "magazines (at most 65536), limit (at most 2^30), refill and spill must be at least 1",
+            ));
+        }
+        let zones = store.zones().count();
+        // The prototype ignores the lowest bit, so that siblings share. With fewer CPUs than that
+        // needs, all would prefer the first.
+        let preference_shift = u32::from(store.zones().cpus() >= 2 * options.magazines);
+        Ok(Magazine {
+            magazines: Mag::all(zones, options.magazines),
+            preference_shift,
+            options,
+            chain: Mutex::new(Vec::new()),
+            outside: Counters::default(),
+            store,
+        })
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// A magazine of its own for a process that allocates much.
+    pub fn process(&self) -> ProcessMagazine<'_, S> {
+        let mags = Arc::new(ProcessMags(Mag::all(self.store.zones().count(), 1)));
+        lock_mutex(&self.chain).push(Arc::clone(&mags));
+        ProcessMagazine { shared: self, mags }
+    }
+
+    fn frames(&self) -> &Frames {
+        self.store.zones().frames()
+    }
+
+    #[inline]
+    fn of_zone(&self, zone: ZoneId) -> &[Padded<Mag>] {
+        let each = self.options.magazines as usize;
+        &self.magazines[zone.index() * each..][..each]
+    }
+
+    #[inline]
+    fn preference(&self, cpu: CpuId) -> usize {
+        (cpu.index() >> self.preference_shift) % self.options.magazines as usize
+    }
+
+    #[inline]
+    fn preferred(&self, cpu: CpuId, zone: ZoneId) -> &Mag {
+        &self.of_zone(zone)[self.preference(cpu)]
+    }
+
+    /// A zone's magazines from the preferred one round.
+    #[inline]
+    fn round(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = &Mag> {
+        let (before, from) = self.of_zone(zone).split_at(self.preference(cpu));
+        from.iter().chain(before).map(|mag| &mag.0)
+    }
+
+    /// Locks a magazine that has pages.
+    #[inline]
+    fn lock_filled(&self, cpu: CpuId, zone: ZoneId) -> Option<Held<'_>> {
+        // Racy looks: the lock decides.
+        let filled = || self.round(cpu, zone).filter(|mag| mag.pages.get() > 0);
+        filled().find_map(Mag::try_lock).or_else(|| filled().next().map(Mag::lock))
+    }
+
+    /// Locks the first magazine that is free, or waits for the preferred one.
+    fn lock_any(&self, cpu: CpuId, zone: ZoneId) -> Held<'_> {
+        self.round(cpu, zone).find_map(Mag::try_lock).unwrap_or_else(|| self.preferred(cpu, zone).lock())
+    }
+
+    /// Takes a batch from the store, for `mag`'s books.
+    fn fetch(&self, here: Here, zone: ZoneId, mobility: Mobility, mark: Mark, mag: &Mag) -> Option<Batch> {
+        let books = self.store.zones().zone(zone);
+        if !books.may_take(self.store.free_pages(zone), Order::BASE, mark) {
+            return None;
+        }
+        let frames = self.frames();
+        let mut batch = Batch { list: List::new(), pages: 0 };
+        self.store.take(here, zone, Order::BASE, mobility, self.options.refill, |pfn| {
+            batch.list.push_back(frames, frames.slot(pfn));
+            batch.pages += 1;
+            batch.pages <= self.options.min_batch || !self.store.is_contended(zone)
+        });
+        count(&mag.counters.refills, 1);
+        let pages = u64::from(batch.pages);
+        mag.counters.refilled.add(Volume { blocks: pages, pages });
+        (batch.pages > 0).then_some(batch)
+    }
+
+    /// Spills from a magazine above its limit: cold pages are taken under its lock, and given to
+    /// the store after it is dropped. A batch freed at once may have gone far beyond.
+    fn trim(&self, here: Here, zone: ZoneId, held: Held<'_>, last: Mobility) {
+        let mag = held.mag;
+        let Some(over) = mag.pages.get().checked_sub(self.options.limit) else { return };
+        let pages = over.max(self.options.spill);
+        let batch = held.take_coldest(self.frames(), last, pages, self.options.min_batch);
+        drop(held);
+        let frames = self.frames();
+        mag.counters.spilled.add(self.store.give(here, zone, batch.blocks(frames)));
+        self.store.zones().zone(zone).note_freed(self.store.free_pages(zone));
+    }
+
+    fn empty(&self, here: Here, zone: ZoneId, mag: &Mag) -> u64 {
+        if mag.pages.get() == 0 {
+            return 0;
+        }
+        let held = mag.lock();
+        let all = held.mag.pages.get();
+        let batch = held.take_coldest(self.frames(), Mobility::Reclaimable, all, u32::MAX);
+        drop(held);
+        let volume = self.store.give(here, zone, batch.blocks(self.frames()));
+        mag.counters.drained.add(volume);
+        volume.pages
+    }
+
+    fn drain_by(&self, here: Here, scope: Scope) -> Drained {
+        count(&self.outside.drains, 1);
+        let mut done = Drained::default();
+        for zone in scope.zones(self.store.zones()) {
+            for (at, mag) in self.of_zone(zone).iter().enumerate() {
+                if scope.cpu.is_none_or(|cpu| self.preference(cpu) == at) {
+                    done.taken_pages += self.empty(here, zone, mag);
+                    done.left_pages += u64::from(mag.pages.get());
+                }
+            }
+            if scope.cpu.is_none() {
+                for process in lock_mutex(&self.chain).iter() {
+                    let mag = &process.0[zone.index()];
+                    done.taken_pages += self.empty(here, zone, mag);
+                    done.left_pages += u64::from(mag.pages.get());
+                }
+            }
+        }
+        done
+    }
+
+    /// Whether this request may use magazines at all.
+    #[inline]
+    fn uses_magazines(here: Here, order: Order) -> bool {
+        order == Order::BASE && here.context == Context::Task
+    }
+
+    fn take_cached(&self, here: Here, zone: ZoneId, mobility: Mobility, mark: Mark) -> Option<Pfn> {
+        let frames = self.frames();
+        if let Some(held) = self.lock_filled(here.cpu, zone)
+            && let Some(pfn) = held.pop(frames, mobility)
+        {
+            return Some(pfn);
+        }
+        let batch = self.fetch(here, zone, mobility, mark, self.preferred(here.cpu, zone))?;
+        let held = self.lock_any(here.cpu, zone);
+        held.splice(frames, batch, mobility);
+        held.pop(frames, mobility)
+    }
+
+    fn all_mags<R>(&self, mut visit: impl FnMut(ZoneId, &Mag) -> Result<(), R>) -> Result<(), R> {
+        for zone in self.store.zones().ids() {
+            self.of_zone(zone).iter().try_for_each(|mag| visit(zone, mag))?;
+            for process in lock_mutex(&self.chain).iter() {
+                visit(zone, &process.0[zone.index()])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, taking: &mut Taking<'_>) -> Result<(), Fault> {
+        let frames = self.frames();
+        self.all_mags(|zone, mag| {
+            let mut pages = 0;
+            for list in &mag.lists {
+                for slot in list.iter(frames, u32::MAX as usize) {
+                    taking.cached_block(zone, frames.pfn(slot), Order::BASE)?;
+                    pages += 1;
+                }
+            }
+            agree("pages of a magazine", u64::from(mag.pages.get()), pages)
+        })
+    }
+}
+
+impl<S: Store> Layer for Magazine<S> {
+    type Store = S;
+
+    #[inline]
+    fn store(&self) -> &S {
+        &self.store
+    }
+
+    #[inline]
+    fn take_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        mark: Mark,
+    ) -> Option<Pfn> {
+        if Self::uses_magazines(here, order)
+            && let Some(pfn) = self.take_cached(here, zone, mobility, mark)
+        {
+            return Some(pfn);
+        }
+        walk::take_direct(self, here, zone, order, mobility, mark)
+    }
+
+    fn drain_for(&self, here: Here) {
+        self.drain_by(here, Scope::ALL);
+    }
+
+    fn counters(&self, here: Here, zone: ZoneId) -> &Counters {
+        &self.preferred(here.cpu, zone).counters
+    }
+}
+
+impl<S: Store> PageCache for Magazine<S> {
+    fn name(&self) -> &'static str {
+        "magazine"
+    }
+
+    #[inline]
+    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
+        walk::alloc(self, here, order, mobility)
+    }
+
+    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+        walk::alloc_from(self, here, zone, order, mobility)
+    }
+
+    #[inline]
+    fn free(&self, here: Here, pfn: Pfn, order: Order) {
+        let (zone, mobility) = self.store.zones().place(pfn, order);
+        if !Self::uses_magazines(here, order) {
+            return walk::give_direct(self, here, zone, pfn, order);
+        }
+        let held = self.preferred(here.cpu, zone).lock();
+        held.push(self.frames(), pfn, mobility);
+        if held.mag.pages.get() >= self.options.limit {
+            self.trim(here, zone, held, mobility);
+        }
+    }
+
+    /// The single frames of one zone in a row go in under one hold of the preferred lock, and
+    /// what is above the limit then goes to the zone under one hold of its lock.
+    fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
+        let mut held: Option<(ZoneId, Mobility, Held<'_>)> = None;
+        for &(pfn, order) in blocks {
+            let (zone, mobility) = self.store.zones().place(pfn, order);
+            let uses_magazines = Self::uses_magazines(here, order);
+            if let Some((its, last, guard)) = held.take_if(|(its, ..)| *its != zone || !uses_magazines) {
+                self.trim(here, its, guard, last);
+            }
+            if uses_magazines {
+                let guard = match held.take() {
+                    Some((_, _, guard)) => guard,
+                    None => self.preferred(here.cpu, zone).lock(),
+                };
+                guard.push(self.frames(), pfn, mobility);
+                held = Some((zone, mobility, guard));
+            } else {
+                walk::give_direct(self, here, zone, pfn, order);
+            }
+        }
+        if let Some((zone, last, guard)) = held {
+            self.trim(here, zone, guard, last);
+        }
+    }
+
+    fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
+        self.drain_by(Here::task(CpuId::new(0)), scope)
+    }
+
+    fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        let mut waits = LockWaits::default();
+        let _ = self.all_mags(|_, mag| {
+            mag.counters.add_to(&mut sum);
+            waits += mag.lock.waits();
+            Ok::<(), ()>(())
+        });
+        self.outside.add_to(&mut sum);
+        sum.zone_lock = self.store.lock_waits();
+        sum.cache_lock = waits;
+        sum
+    }
+
+    fn cached_pages(&self, cpu: CpuId) -> u64 {
+        let first =
+            self.store.zones().cpu_ids().find(|&other| self.preference(other) == self.preference(cpu));
+        if first != Some(cpu) {
+            return 0;
+        }
+        self.store.zones().ids().map(|zone| u64::from(self.preferred(cpu, zone).pages.get())).sum()
+    }
+
+    fn cached_pages_total(&self) -> u64 {
+        let mut pages = 0;
+        let _ = self.all_mags(|_, mag| {
+            pages += u64::from(mag.pages.get());
+            Ok::<(), ()>(())
+        });
+        pages
+    }
+
+    fn free_pages(&self) -> u64 {
+        walk::free_pages(&self.store)
+    }
+
+    fn validate(&mut self) -> Result<Census, Fault> {
+        Seen::census(&self.store, |taking| self.check(taking))
+    }
+}
+
+/// A magazine that belongs to one process: its lock is contended only by drains. Refills and
+/// spills go to the zone in the prototype's batches. Given back when dropped.
+pub struct ProcessMagazine<'m, S: Store> {
+    shared: &'m Magazine<S>,
+    mags: Arc<ProcessMags>,
+}
+
+impl<S: Store> ProcessMagazine<'_, S> {
+    fn mag(&self, zone: ZoneId) -> &Mag {
+        &self.mags.0[zone.index()]
+    }
+
+    /// Allocates a block: single frames from this magazine, refilled when empty; everything else,
+    /// and what no zone above its watermark has, from what all processes share.
+    #[inline]
+    pub fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
+        if Magazine::<S>::uses_magazines(here, order)
+            && let Some(zone) = self.shared.store.zones().preferred()
+        {
+            let (frames, mag) = (self.shared.frames(), self.mag(zone));
+            let own = mag.lock().pop(frames, mobility);
+            let own = own.or_else(|| self.refill(here, zone, mobility));
+            if own.is_some() {
+                return own;
+            }
+        }
+        self.shared.alloc(here, order, mobility)
+    }
+
+    #[cold]
+    fn refill(&self, here: Here, zone: ZoneId, mobility: Mobility) -> Option<Pfn> {
+        let mag = self.mag(zone);
+        let batch = self.shared.fetch(here, zone, mobility, Mark::Low, mag)?;
+        let held = mag.lock();
+        held.splice(self.shared.frames(), batch, mobility);
+        held.pop(self.shared.frames(), mobility)
+    }
+
+    /// Frees a block.
+    ///
+    /// # Panics
+    /// As [`PageCache::free`].
+    #[inline]
+    pub fn free(&self, here: Here, pfn: Pfn, order: Order) {
+        if !Magazine::<S>::uses_magazines(here, order) {
+            return self.shared.free(here, pfn, order);
+        }
+        let (zone, mobility) = self.shared.store.zones().place(pfn, order);
+        let held = self.mag(zone).lock();
+        held.push(self.shared.frames(), pfn, mobility);
+        if held.mag.pages.get() >= self.shared.options.limit {
+            self.shared.trim(here, zone, held, mobility);
+        }
+    }
+
+    /// Pages in it.
+    pub fn cached_pages(&self) -> u64 {
+        self.mags.0.iter().map(|mag| u64::from(mag.pages.get())).sum()
+    }
+}
+
+impl<S: Store> Drop for ProcessMagazine<'_, S> {
+    fn drop(&mut self) {
+        let mut chain = lock_mutex(&self.shared.chain);
+        chain.retain(|mags| !Arc::ptr_eq(mags, &self.mags));
+        drop(chain);
+        for zone in self.shared.store.zones().ids() {
+            let mag = self.mag(zone);
+            self.shared.empty(Here::task(CpuId::new(0)), zone, mag);
+            // Its counters must not vanish with it.
+            self.shared.outside.absorb(&mag.counters);
+        }
+    }
+}

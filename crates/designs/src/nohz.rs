@@ -1,0 +1,161 @@
+//! One switch for the whole machine: lists of their owners alone, or, once the machine says that
+//! it has isolated CPUs, lists behind locks on *every* CPU ("first attempt", 2021; rejected because
+//! the locked path would rarely be tested, and because all CPUs pay for a few).
+
+use std::sync::Arc;
+
+use pagedepot::cpus::Here;
+use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+
+use crate::PageCache;
+use crate::local::{Local, LocalDrain};
+use crate::owners::Entry;
+use crate::pcp::policy::Policy;
+use crate::report::{Census, Counts, Drained, Fault, Scope};
+use crate::spin::{LockMode, Spin};
+use crate::store::Store;
+
+/// [`Local`] or a plain [`Spin`], for all CPUs at once.
+pub struct NohzConditional<S> {
+    /// What was counted before the last flip of the switch.
+    before: Counts,
+    lists: Lists<S>,
+    entry: Entry,
+    drain: LocalDrain,
+    policy: Policy,
+}
+
+enum Lists<S> {
+    Local(Local<Arc<S>>),
+    Locked(Spin<Arc<S>>),
+}
+
+impl<S: Store + Send> NohzConditional<S> {
+    /// Over this store. `isolated`: the machine has isolated CPUs, see
+    /// [`has_nohz_full`](crate::has_nohz_full()).
+    pub fn new(store: S, isolated: bool, entry: Entry, drain: LocalDrain, policy: Policy) -> Self {
+        let lists = Lists::new(Arc::new(store), isolated, entry, drain, policy);
+        NohzConditional { before: Counts::default(), lists, entry, drain, policy }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        match &self.lists {
+            Lists::Local(local) => local.store(),
+            Lists::Locked(spin) => spin.store(),
+        }
+    }
+
+    /// Whether lists are locked.
+    pub fn is_isolated(&self) -> bool {
+        matches!(self.lists, Lists::Locked(_))
+    }
+
+    /// Flips the switch. Exclusive, as the kernel's static branch patches code with all CPUs
+    /// stopped. Caches are drained first; their `high` starts anew.
+    pub fn set_isolated(&mut self, isolated: bool) {
+        if self.is_isolated() == isolated {
+            return;
+        }
+        let store = match &self.lists {
+            Lists::Local(local) => {
+                for cpu in local.store().zones().cpu_ids() {
+                    // With nobody else running, the drainer may act as each CPU's owner, wherever
+                    // it runs.
+                    local.drain_exclusive(cpu);
+                }
+                Arc::clone(local.store())
+            }
+            Lists::Locked(spin) => {
+                spin.drain(Scope::ALL, Mode::Full);
+                Arc::clone(spin.store())
+            }
+        };
+        self.before = self.counts();
+        self.lists = Lists::new(store, isolated, self.entry, self.drain, self.policy);
+    }
+}
+
+impl<S: Store + Send> Lists<S> {
+    fn new(store: Arc<S>, isolated: bool, entry: Entry, drain: LocalDrain, policy: Policy) -> Self {
+        if isolated {
+            Lists::Locked(Spin::new(store, LockMode::Plain, policy))
+        } else {
+            Lists::Local(Local::new(store, entry, drain, policy))
+        }
+    }
+}
+
+/// Calls a method of whichever lists are in use.
+macro_rules! either {
+    ($self:ident, $lists:ident => $call:expr) => {
+        match &$self.lists {
+            Lists::Local($lists) => $call,
+            Lists::Locked($lists) => $call,
+        }
+    };
+}
+
+impl<S: Store + Send> PageCache for NohzConditional<S> {
+    fn name(&self) -> &'static str {
+        "nohz-conditional"
+    }
+
+    #[inline]
+    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
+        either!(self, lists => lists.alloc(here, order, mobility))
+    }
+
+    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+        either!(self, lists => lists.alloc_from(here, zone, order, mobility))
+    }
+
+    #[inline]
+    fn free(&self, here: Here, pfn: Pfn, order: Order) {
+        either!(self, lists => lists.free(here, pfn, order));
+    }
+
+    fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
+        either!(self, lists => lists.free_many(here, blocks));
+    }
+
+    fn drain(&self, scope: Scope, mode: Mode) -> Drained {
+        either!(self, lists => lists.drain(scope, mode))
+    }
+
+    fn tick(&self, here: Here) {
+        either!(self, lists => lists.tick(here));
+    }
+
+    fn idle(&self, here: Here) {
+        either!(self, lists => lists.idle(here));
+    }
+
+    fn counts(&self) -> Counts {
+        let mut sum = self.before;
+        let now = either!(self, lists => lists.counts());
+        // The store's waits go on over a flip.
+        sum.zone_lock = Default::default();
+        sum += now;
+        sum
+    }
+
+    fn cached_pages(&self, cpu: CpuId) -> u64 {
+        either!(self, lists => lists.cached_pages(cpu))
+    }
+
+    fn cached_pages_total(&self) -> u64 {
+        either!(self, lists => lists.cached_pages_total())
+    }
+
+    fn free_pages(&self) -> u64 {
+        either!(self, lists => lists.free_pages())
+    }
+
+    fn validate(&mut self) -> Result<Census, Fault> {
+        match &mut self.lists {
+            Lists::Local(lists) => lists.validate(),
+            Lists::Locked(lists) => lists.validate(),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Exclusion among those who act as one CPU, where remote CPUs stay out: the kernel's local lock.
+//!
+//! A state word per CPU: even is free, odd is held, and it grows with every operation, so that a
+//! drainer can wait for the operation that is under way, and only for that one.
+
+use pagedepot::CpuId;
+
+use crate::prim::{AtomicU32, AtomicU64, Ordering, Padded, fence};
+
+/// How callers of designs with owners come to act as a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// One thread at a time acts as all CPUs: replays, model tests. Plain loads and stores. If
+    /// several threads did so at once, blocks would be handed out twice.
+    Pretend,
+    /// Every caller runs on the CPU it names (a thread pinned there, or code that asks right
+    /// before): a restartable sequence. A caller that is elsewhere goes past the caches. Without
+    /// rseq this becomes [`Lock`](Entry::Lock); `entry()` of the design tells.
+    OnCpu,
+    /// Any threads: a lock per CPU, and full barriers instead of asymmetric fences. Dearer than
+    /// the design: not for comparisons.
+    Lock,
+}
+
+/// What an entry became on this machine.
+#[derive(Clone, Copy)]
+enum Means {
+    Pretend,
+    #[cfg(not(loom))]
+    Rseq(crate::rseq::Area),
+    Lock,
+}
+
+/// The words of one CPU, on its own line.
+pub(crate) struct Owner {
+    state: AtomicU32,
+    /// Zones that the owner should drain when it next comes by, a bit each.
+    pub work: AtomicU32,
+    /// The grace period that the owner saw last; 0: offline.
+    pub period: AtomicU64,
+}
+
+/// The local locks of all CPUs.
+pub(crate) struct Owners {
+    cells: Box<[Padded<Owner>]>,
+    means: Means,
+}
+
+/// Holds a CPU's local lock.
+pub(crate) struct Owned<'o> {
+    pub owner: &'o Owner,
+    state: u32,
+}
+
+impl Drop for Owned<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in `Owner::state`, where a drainer learns that this
+        // operation is over, and with the next owner's.
+        self.owner.state.store(self.state.wrapping_add(1), Ordering::Release);
+    }
+}
+
+impl Owner {
+    fn new() -> Self {
+        Owner { state: AtomicU32::new(0), work: AtomicU32::new(0), period: AtomicU64::new(0) }
+    }
+
+    /// The state now; odd while an operation is under way.
+    pub fn state(&self) -> u32 {
+        // Acquire: pairs with the Release in `Owned::drop`.
+        self.state.load(Ordering::Acquire)
+    }
+}
+
+impl Owners {
+    pub fn new(cpus: u32, entry: Entry) -> Self {
+        Owners { cells: (0..cpus).map(|_| Padded(Owner::new())).collect(), means: Means::of(entry) }
+    }
+
+    /// What the entry became.
+    pub fn entry(&self) -> Entry {
+        match self.means {
+            Means::Pretend => Entry::Pretend,
+            #[cfg(not(loom))]
+            Means::Rseq(_) => Entry::OnCpu,
+            Means::Lock => Entry::Lock,
+        }
+    }
+
+    pub fn get(&self, cpu: CpuId) -> Option<&Owner> {
+        self.cells.get(cpu.index()).map(|cell| &cell.0)
+    }
+
+    /// Begins an operation as `cpu`; `None`: that CPU has no caches, or another operation is under
+    /// way as it, or this thread is elsewhere.
+    #[inline]
+    pub fn try_enter(&self, cpu: CpuId) -> Option<Owned<'_>> {
+        let owner = &self.cells.get(cpu.index())?.0;
+        let entered = match self.means {
+            Means::Pretend => {
+                let state = owner.state.load(Ordering::Relaxed);
+                let free = state.is_multiple_of(2);
+                if free {
+                    owner.state.store(state.wrapping_add(1), Ordering::Relaxed);
+                }
+                free
+            }
+            #[cfg(not(loom))]
+            Means::Rseq(area) => crate::rseq::try_lock(area, &owner.state, cpu.get()),
+            Means::Lock => Self::try_lock(owner),
+        };
+        // Relaxed: this operation's own store, or nobody's.
+        entered.then(|| Owned { owner, state: owner.state.load(Ordering::Relaxed) })
+    }
+
+    fn try_lock(owner: &Owner) -> bool {
+        let state = owner.state.load(Ordering::Relaxed);
+        // Acquire: pairs with the Release in `Owned::drop`.
+        let entered = state.is_multiple_of(2)
+            && owner
+                .state
+                .compare_exchange(state, state.wrapping_add(1), Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if entered {
+            // Pairs with the fence in `fence_cpu` (Dekker): either the drainer sees this
+            // operation, or this operation sees the list pointer that the drainer switched.
+            fence(Ordering::SeqCst);
+        }
+        entered
+    }
+
+    /// Makes sure that an operation as `cpu` either is seen by the caller's next look at its
+    /// state, or sees what the caller wrote before. Returns whether that CPU is interrupted for it
+    /// if it runs this process (with one pretender: whether it would be).
+    ///
+    /// # Errors
+    /// When the kernel refused.
+    pub fn fence_cpu(&self, cpu: CpuId) -> Result<bool, FenceRefused> {
+        fence(Ordering::SeqCst);
+        match self.means {
+            #[cfg(not(loom))]
+            Means::Rseq(_) => crate::host::fence_cpu(cpu).map(|()| true).map_err(|()| FenceRefused),
+            Means::Pretend => Ok(true),
+            Means::Lock => Ok(false),
+        }
+    }
+}
+
+/// The kernel refused to fence a CPU.
+#[derive(Debug)]
+pub(crate) struct FenceRefused;
+
+impl Means {
+    fn of(entry: Entry) -> Self {
+        match entry {
+            Entry::Pretend => Means::Pretend,
+            #[cfg(not(loom))]
+            Entry::OnCpu => match crate::rseq::area() {
+                // Membarrier must be registered before it can be used; where it cannot be, the
+                // lock's full barriers do.
+                Some(area) if crate::host::register_fences() => Means::Rseq(area),
+                _ => Means::Lock,
+            },
+            #[cfg(loom)]
+            Entry::OnCpu => Means::Lock,
+            Entry::Lock => Means::Lock,
+        }
+    }
+}

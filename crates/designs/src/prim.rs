@@ -1,0 +1,112 @@
+//! The one seam for atomics, locks and spinning: `std` in production, `loom` under `--cfg loom`.
+//!
+//! Everything shared is an atomic, also what only the holder of a lock changes: relaxed loads and
+//! stores compile to plain ones, a racy look at a counter is defined, and no module of this crate
+//! needs `unsafe` for its lists.
+
+#[cfg(not(loom))]
+pub use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+};
+
+#[cfg(loom)]
+pub use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+};
+
+/// Tells the processor that this is a spin loop; under loom, lets another thread run.
+#[inline]
+pub fn spin_hint() {
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
+/// Gives the rest of the time slice away: whoever is waited for may have been preempted.
+pub fn yield_now() {
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
+/// Locks a mutex whose holders never leave what it protects half done, also when they panic.
+pub fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    match mutex.lock() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}
+
+/// Locks a mutex if nobody holds it.
+pub fn try_lock_mutex<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    mutex.try_lock().ok()
+}
+
+macro_rules! plain {
+    ($(#[$doc:meta])* $name:ident, $atomic:ident, $int:ty) => {
+        $(#[$doc])*
+        pub struct $name($atomic);
+
+        impl $name {
+            pub fn new(value: $int) -> Self {
+                $name($atomic::new(value))
+            }
+
+            #[inline]
+            pub fn get(&self) -> $int {
+                self.0.load(Ordering::Relaxed)
+            }
+
+            #[inline]
+            pub fn set(&self, value: $int) {
+                self.0.store(value, Ordering::Relaxed);
+            }
+
+            /// Adds by a load and a store: only for whoever excludes other writers.
+            #[inline]
+            pub fn add(&self, n: $int) {
+                self.set(self.get().wrapping_add(n));
+            }
+
+            /// Subtracts, as [`add`](Self::add).
+            #[inline]
+            pub fn sub(&self, n: $int) {
+                self.set(self.get().wrapping_sub(n));
+            }
+        }
+    };
+}
+
+plain!(
+    /// A number that one holder of a lock (or one owner) at a time changes, by plain stores, and
+    /// that anybody may look at. Relaxed: whoever acts on it synchronises by that lock.
+    PlainU32, AtomicU32, u32
+);
+plain!(
+    /// As [`PlainU32`].
+    PlainU64, AtomicU64, u64
+);
+
+/// Adds to a statistic that several CPUs share.
+#[inline]
+pub fn count(cell: &AtomicU64, n: u64) {
+    // Relaxed: nobody acts on it.
+    cell.fetch_add(n, Ordering::Relaxed);
+}
+
+/// Alone on its cache lines: 128 bytes, because processors fetch lines in pairs.
+#[repr(align(128))]
+pub struct Padded<T>(pub T);
+
+impl<T> std::ops::Deref for Padded<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}

@@ -1,0 +1,491 @@
+//! Per-CPU lists behind a pointer: a drainer switches it atomically, waits until nobody can still
+//! use the old lists, and takes them ("Remote per-cpu lists drain support", 2022).
+//!
+//! # Theory
+//! A CPU and zone have two sets of lists, as in the series; the pointer is the number of the one
+//! in use. The drainer puts an empty set in its place. An operation that began before may still
+//! use the old one; *a grace period* is over when none can.
+//!
+//! * [`Grace::Membarrier`]: a fence on that CPU, once for all its zones. After it, an operation
+//!   either has shown itself in the CPU's state word or sees the new pointer, so the drainer waits
+//!   for at most the one operation it finds. The fence interrupts a CPU that runs this process.
+//! * [`Grace::Qsbr`]: the owner says after each operation which period it has seen; a period is
+//!   over for a CPU when its owner has said so, or is offline. Nobody is interrupted and the drain
+//!   does not wait: lists whose period goes on are *pending*, counted, and collected by a later
+//!   drain. An owner that neither operates nor goes [idle](PageCache::idle) keeps them pending.
+//!
+//! # Sequences
+//! An operation here is not one restartable sequence over pointer and list head: mainline's policy
+//! and two-ended lists are more than one word, and with lists of their own kind these designs would
+//! compare lists, not drains. The sequence takes the CPU's local lock instead (see `rseq`), and what
+//! it protects is the same code as in the other designs.
+
+use pagedepot::cpus::Here;
+use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+
+use crate::PageCache;
+use crate::lock::Clock;
+use crate::owners::{Entry, Owned, Owner, Owners};
+use crate::pcp::policy::{Policy, Tuning};
+use crate::pcp::{At, ListIndex, Lists, Pcp};
+use crate::prim::{
+    AtomicU32, AtomicU64, Mutex, Ordering, count, fence, lock_mutex, spin_hint, try_lock_mutex, yield_now,
+};
+use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Seen};
+use crate::store::Store;
+use crate::walk::{self, Grid, Layer};
+use crate::zones::Mark;
+
+/// How a drainer learns that nobody uses the old lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grace {
+    /// It fences the CPU.
+    Membarrier,
+    /// Owners tell, and it comes back later.
+    Qsbr,
+}
+
+/// Per-CPU lists that drainers switch away.
+pub struct Rcu<S> {
+    store: S,
+    policy: Policy,
+    grace: Grace,
+    owners: Owners,
+    cells: Grid<Cell>,
+    outside: Counters,
+    /// The latest grace period. Starts at 1: an owner's 0 is offline.
+    period: AtomicU64,
+    /// Switched lists by CPU and zone; its holder is the one drainer.
+    pending: Mutex<Vec<Option<Pending>>>,
+}
+
+struct Cell {
+    /// The pointer: which set the owner uses.
+    current: AtomicU32,
+    tuning: Tuning,
+    sets: [Lists; 2],
+    counters: Counters,
+}
+
+/// Lists that were switched away.
+struct Pending {
+    until: Until,
+    since: Clock,
+}
+
+/// When a grace period is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// Already.
+    Over,
+    /// Not before a fence succeeds: the kernel refused one.
+    Fenced,
+    /// When the CPU's state is another.
+    StateNot(u32),
+    /// When the owner has seen this period, or is offline.
+    Period(u64),
+}
+
+/// How long a drainer waits for the operation that a fence found under way.
+const WAIT_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 12 };
+
+impl Cell {
+    /// The lists an owner uses, and their number.
+    #[inline]
+    fn pcp(&self) -> Pcp<'_> {
+        // Acquire: pairs with the Release of the switch; the set is empty as its last drainer left
+        // it.
+        let current = self.current.load(Ordering::Acquire);
+        Pcp { lists: &self.sets[current as usize & 1], tuning: &self.tuning }
+    }
+
+    /// The lists that no owner uses: empty, or pending.
+    fn old(&self) -> Pcp<'_> {
+        // Relaxed: only the one drainer changes it.
+        let current = self.current.load(Ordering::Relaxed);
+        Pcp { lists: &self.sets[(current as usize & 1) ^ 1], tuning: &self.tuning }
+    }
+
+    fn switch(&self) {
+        let current = self.current.load(Ordering::Relaxed);
+        // SeqCst: Release pairs with the Acquire in `pcp`; the fence that follows makes it Dekker.
+        self.current.store(current ^ 1, Ordering::SeqCst);
+    }
+
+    fn pages(&self) -> u64 {
+        self.sets.iter().map(|set| u64::from(set.pages())).sum()
+    }
+}
+
+impl Until {
+    fn is_over(self, owner: &Owner) -> bool {
+        match self {
+            Until::Over => true,
+            Until::Fenced => false,
+            Until::StateNot(state) => owner.state() != state,
+            Until::Period(period) => {
+                // Acquire: pairs with the Release in `Visit::drop`: the owner's operations on the
+                // old lists are over and visible.
+                let seen = owner.period.load(Ordering::Acquire);
+                seen == 0 || seen >= period
+            }
+        }
+    }
+}
+
+/// An operation under way; tells the period when it ends.
+struct Visit<'v> {
+    owned: Owned<'v>,
+    /// The global period, if the owner has to tell.
+    period: Option<&'v AtomicU64>,
+}
+
+impl Drop for Visit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(period) = self.period {
+            // Acquire: pairs with the SeqCst bump in `switch_cpu`: the next operation sees the
+            // switch that came before it. Release: pairs with the Acquire in `Until::is_over`.
+            self.owned.owner.period.store(period.load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+}
+
+impl<S: Store> Rcu<S> {
+    /// Over this store.
+    pub fn new(store: S, entry: Entry, grace: Grace, policy: Policy) -> Self {
+        let zones = store.zones();
+        let cells = Grid::new(zones, |zone| Cell {
+            current: AtomicU32::new(0),
+            tuning: Tuning::new(zones.zone(zone)),
+            sets: [Lists::new(), Lists::new()],
+            counters: Counters::default(),
+        });
+        let owners = Owners::new(zones.cpus(), entry);
+        let count = zones.cpus() as usize * zones.count();
+        let pending = Mutex::new((0..count).map(|_| None).collect());
+        let period = AtomicU64::new(1);
+        Rcu { store, policy, grace, owners, cells, outside: Counters::default(), period, pending }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// How callers exclude each other: what was asked for, or what this machine has.
+    pub fn entry(&self) -> Entry {
+        self.owners.entry()
+    }
+
+    /// Pages in lists that were switched away and not yet collected.
+    pub fn pending_pages(&self) -> u64 {
+        self.cells.iter().map(|(_, _, cell)| u64::from(cell.old().lists.pages())).sum()
+    }
+
+    /// Collects the pending lists whose grace period is over; switches nothing.
+    pub fn collect(&self) -> Drained {
+        let mut done = Drained::default();
+        let mut pending = lock_mutex(&self.pending);
+        for (cpu, zone, cell) in self.cells.iter() {
+            self.collect_cell(&mut pending, cpu, zone, cell, &mut done);
+        }
+        done.pending_pages = self.pending_pages();
+        done
+    }
+
+    #[inline]
+    fn at<'a>(&'a self, here: Here, zone: ZoneId, cell: &'a Cell) -> At<'a, S> {
+        At { store: &self.store, policy: &self.policy, counters: &cell.counters, here, zone }
+    }
+
+    #[inline]
+    fn enter(&self, here: Here) -> Option<Visit<'_>> {
+        let owned = self.owners.try_enter(here.cpu)?;
+        if self.grace == Grace::Membarrier {
+            return Some(Visit { owned, period: None });
+        }
+        // Relaxed: only this CPU's operations change it.
+        if owned.owner.period.load(Ordering::Relaxed) == 0 {
+            self.go_online(owned.owner);
+        }
+        Some(Visit { owned, period: Some(&self.period) })
+    }
+
+    #[cold]
+    fn go_online(&self, owner: &Owner) {
+        owner.period.store(self.period.load(Ordering::Acquire), Ordering::Relaxed);
+        // Pairs with the fence in `switch_cpu` (Dekker): either the drainer finds this owner
+        // online, or this operation sees the pointer that the drainer switched.
+        fence(Ordering::SeqCst);
+    }
+
+    fn note_miss(&self, here: Here, zone: ZoneId) {
+        count(&self.counters(here, zone).lock_misses, 1);
+    }
+
+    fn place(&self, cpu: CpuId, zone: ZoneId) -> usize {
+        cpu.index() * self.store.zones().count() + zone.index()
+    }
+
+    fn collect_cell(
+        &self,
+        pending: &mut [Option<Pending>],
+        cpu: CpuId,
+        zone: ZoneId,
+        cell: &Cell,
+        done: &mut Drained,
+    ) {
+        let Some(owner) = self.owners.get(cpu) else { return };
+        let place = &mut pending[self.place(cpu, zone)];
+        if let Some(switched) = place.take_if(|switched| switched.until.is_over(owner)) {
+            done.taken_pages += cell.old().drain(&self.at(Here::task(cpu), zone, cell));
+            cell.counters.note_collected(switched.since.elapsed_ns());
+        }
+    }
+
+    fn drain_by(&self, scope: Scope) -> Drained {
+        count(&self.outside.drains, 1);
+        let mut pending = match try_lock_mutex(&self.pending) {
+            Some(pending) => pending,
+            None if scope.zone.is_none() => return Drained { skipped: 1, ..Drained::default() },
+            None => lock_mutex(&self.pending),
+        };
+        let mut done = Drained::default();
+        for cpu in scope.cpus(self.store.zones()) {
+            let scope = Scope { cpu: Some(cpu), ..scope };
+            self.collect_within(&mut pending, scope, &mut done);
+            if self.switch_cpu(&mut pending, cpu, scope, &mut done) {
+                self.collect_within(&mut pending, scope, &mut done);
+            }
+        }
+        for (_, _, cell) in self.cells.within(self.store.zones(), scope) {
+            done.left_pages += u64::from(cell.pcp().lists.pages());
+            done.pending_pages += u64::from(cell.old().lists.pages());
+        }
+        done
+    }
+
+    fn collect_within(&self, pending: &mut [Option<Pending>], scope: Scope, done: &mut Drained) {
+        for (cpu, zone, cell) in self.cells.within(self.store.zones(), scope) {
+            self.collect_cell(pending, cpu, zone, cell, done);
+        }
+    }
+
+    /// Switches a CPU's lists that hold pages and whose other set is free, and begins their grace
+    /// period; begins it again for lists whose fence was refused. `false`: there were none.
+    fn switch_cpu(
+        &self,
+        pending: &mut [Option<Pending>],
+        cpu: CpuId,
+        scope: Scope,
+        done: &mut Drained,
+    ) -> bool {
+        let mut begin = 0u32;
+        for (_, zone, cell) in self.cells.within(self.store.zones(), scope) {
+            match &pending[self.place(cpu, zone)] {
+                Some(old) if old.until != Until::Fenced => continue,
+                None if cell.pcp().lists.pages() == 0 => continue,
+                None => cell.switch(),
+                Some(_) => {}
+            }
+            begin |= 1 << zone.get();
+        }
+        if begin == 0 {
+            return false;
+        }
+        let until = self.begin_period(cpu, done);
+        for zone in scope.zones(self.store.zones()).filter(|zone| begin >> zone.get() & 1 == 1) {
+            let place = &mut pending[self.place(cpu, zone)];
+            match place {
+                Some(old) => old.until = until,
+                None => *place = Some(Pending { until, since: Clock::now() }),
+            }
+        }
+        true
+    }
+
+    fn begin_period(&self, cpu: CpuId, done: &mut Drained) -> Until {
+        if self.grace == Grace::Qsbr {
+            // Pairs with the fence in `go_online`.
+            fence(Ordering::SeqCst);
+            // SeqCst: Release pairs with the Acquire loads of the period: who has seen it also
+            // sees the switch.
+            return Until::Period(self.period.fetch_add(1, Ordering::SeqCst) + 1);
+        }
+        let Ok(interrupted) = self.owners.fence_cpu(cpu) else {
+            done.busy_cpus += 1;
+            return Until::Fenced;
+        };
+        done.fences += u64::from(interrupted);
+        done.interruptions += u64::from(interrupted);
+        count(&self.outside.interruptions, u64::from(interrupted));
+        self.wait_for_operation(cpu)
+    }
+
+    /// After the fence: the operation under way, if there is one, is the last that may use the old
+    /// lists. Waits a while for its end.
+    fn wait_for_operation(&self, cpu: CpuId) -> Until {
+        let Some(owner) = self.owners.get(cpu) else { return Until::Over };
+        let state = owner.state();
+        if state.is_multiple_of(2) {
+            return Until::Over;
+        }
+        for spin in 0..WAIT_SPINS {
+            if owner.state() != state {
+                return Until::Over;
+            }
+            if spin % 1024 == 1023 { yield_now() } else { spin_hint() }
+        }
+        Until::StateNot(state)
+    }
+
+    fn drain_own(&self, here: Here) {
+        let Some(_visit) = self.enter(here) else { return };
+        for (zone, cell) in self.cells.of_cpu(here.cpu) {
+            cell.pcp().drain(&self.at(here, zone, cell));
+        }
+    }
+}
+
+impl<S: Store> Layer for Rcu<S> {
+    type Store = S;
+
+    #[inline]
+    fn store(&self) -> &S {
+        &self.store
+    }
+
+    #[inline]
+    fn take_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        mark: Mark,
+    ) -> Option<Pfn> {
+        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+            match self.enter(here) {
+                Some(_visit) => {
+                    let found = cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+                None => self.note_miss(here, zone),
+            }
+        }
+        walk::take_direct(self, here, zone, order, mobility, mark)
+    }
+
+    fn drain_for(&self, here: Here) {
+        self.drain_own(here);
+        self.drain_by(Scope::ALL);
+    }
+
+    fn counters(&self, here: Here, zone: ZoneId) -> &Counters {
+        self.cells.get(here.cpu, zone).map_or(&self.outside, |cell| &cell.counters)
+    }
+}
+
+impl<S: Store> PageCache for Rcu<S> {
+    fn name(&self) -> &'static str {
+        match self.grace {
+            Grace::Membarrier => "rcu-membarrier",
+            Grace::Qsbr => "rcu-qsbr",
+        }
+    }
+
+    #[inline]
+    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
+        walk::alloc(self, here, order, mobility)
+    }
+
+    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+        walk::alloc_from(self, here, zone, order, mobility)
+    }
+
+    #[inline]
+    fn free(&self, here: Here, pfn: Pfn, order: Order) {
+        let (zone, mobility) = self.store.zones().place(pfn, order);
+        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+            if let Some(_visit) = self.enter(here) {
+                let at = self.at(here, zone, cell);
+                let pcp = cell.pcp();
+                let excess = pcp.put(&at, pfn, order, index);
+                if excess > 0 {
+                    pcp.spill(&at, excess, index);
+                }
+                return;
+            }
+            self.note_miss(here, zone);
+        }
+        walk::give_direct(self, here, zone, pfn, order);
+    }
+
+    fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
+        let visit = self.enter(here);
+        for &(pfn, order) in blocks {
+            let (zone, mobility) = self.store.zones().place(pfn, order);
+            match (&visit, ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+                (Some(_), Some(index), Some(cell)) => {
+                    let at = self.at(here, zone, cell);
+                    let pcp = cell.pcp();
+                    let excess = pcp.put(&at, pfn, order, index);
+                    pcp.spill(&at, excess, index);
+                }
+                _ => walk::give_direct(self, here, zone, pfn, order),
+            }
+        }
+    }
+
+    fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
+        self.drain_by(scope)
+    }
+
+    fn tick(&self, here: Here) {
+        let Some(_visit) = self.enter(here) else { return };
+        for (zone, cell) in self.cells.of_cpu(here.cpu) {
+            let at = self.at(here, zone, cell);
+            let pcp = cell.pcp();
+            let excess = pcp.tick(&at);
+            pcp.spill(&at, excess, ListIndex::FIRST);
+        }
+    }
+
+    fn idle(&self, here: Here) {
+        if self.grace == Grace::Qsbr
+            && let Some(owned) = self.owners.try_enter(here.cpu)
+        {
+            // Release: pairs with the Acquire in `Until::is_over`.
+            owned.owner.period.store(0, Ordering::Release);
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let counters = self.cells.iter().map(|(_, _, cell)| &cell.counters).chain([&self.outside]);
+        walk::sum_counts(&self.store, counters)
+    }
+
+    fn cached_pages(&self, cpu: CpuId) -> u64 {
+        self.cells.of_cpu(cpu).map(|(_, cell)| cell.pages()).sum()
+    }
+
+    fn cached_pages_total(&self) -> u64 {
+        self.cells.iter().map(|(_, _, cell)| cell.pages()).sum()
+    }
+
+    fn free_pages(&self) -> u64 {
+        walk::free_pages(&self.store)
+    }
+
+    fn validate(&mut self) -> Result<Census, Fault> {
+        Seen::census(&self.store, |taking| {
+            self.cells.iter().try_for_each(|(_, zone, cell)| {
+                taking.cached(zone, cell.pcp().lists)?;
+                taking.pending(zone, cell.old().lists)
+            })
+        })
+    }
+}

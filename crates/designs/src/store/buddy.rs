@@ -1,0 +1,506 @@
+//! The classic store: free lists per order and mobility behind the zone lock (Knowlton, CACM
+//! 1965; Linux, `mm/page_alloc.c`).
+//!
+//! A block of 2^n frames has one *buddy*, the block its address differs from in bit n. A free
+//! block whose buddy is free too is merged with it; a request splits the smallest block that will
+//! do. Lists run through the side array, so no path needs a heap.
+//!
+//! # Mobility
+//! A pageblock ([`Order::HUGE`]) has a mobility, and its free blocks are on the lists of that
+//! mobility. A request that finds its own lists empty goes, as mainline's does, through
+//! *claiming* (from the largest blocks down: take over the whole pageblock if enough of it is
+//! free) and *stealing* (from the smallest up: take one block and leave the pageblock as it is).
+
+use pagedepot::cpus::Here;
+use pagedepot::{Mobility, Order, Pfn, ZoneId};
+
+use super::Store;
+use crate::frames::{List, Slot};
+use crate::lock::{LockWaits, SpinLock};
+use crate::prim::{Padded, PlainU32, PlainU64};
+use crate::report::{Fault, Volume, agree};
+use crate::setup::{Setup, SetupError};
+use crate::zones::Zones;
+
+/// Where a request of each mobility looks next (`fallbacks` in `mm/page_alloc.c`).
+const FALLBACKS: [[Mobility; 2]; Mobility::COUNT] = {
+    use Mobility::*;
+    [[Reclaimable, Movable], [Reclaimable, Unmovable], [Unmovable, Movable]]
+};
+
+/// A buddy store over all zones.
+pub struct Buddy {
+    zones: Zones,
+    areas: Box<[Padded<Area>]>,
+}
+
+/// A zone's free blocks.
+struct Area {
+    lock: SpinLock,
+    free_pages: PlainU64,
+    orders: [OrderLists; Order::COUNT],
+}
+
+struct OrderLists {
+    lists: [List; Mobility::COUNT],
+    blocks: PlainU32,
+}
+
+/// How far a request has come; kept over a batch, because what was not there a moment ago under
+/// the same lock is not there now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Search {
+    Own,
+    Claim,
+    Steal,
+}
+
+impl Area {
+    fn new() -> Self {
+        let lists = || OrderLists { lists: std::array::from_fn(|_| List::new()), blocks: PlainU32::new(0) };
+        Area { lock: SpinLock::new(), free_pages: PlainU64::new(0), orders: std::array::from_fn(|_| lists()) }
+    }
+
+    fn list(&self, order: Order, mobility: Mobility) -> &List {
+        &self.orders[order.index()].lists[mobility.index()]
+    }
+}
+
+fn orders_from(order: Order) -> impl DoubleEndedIterator<Item = Order> {
+    (order.get()..=Order::MAX.get()).filter_map(Order::new)
+}
+
+fn smaller(order: Order) -> Order {
+    Order::new(order.get().saturating_sub(1)).unwrap_or(Order::BASE)
+}
+
+impl Buddy {
+    /// A store of all frames of a setup.
+    ///
+    /// # Errors
+    /// What is wrong with the setup.
+    pub fn new(setup: &Setup) -> Result<Self, SetupError> {
+        let zones = Zones::new(setup)?;
+        let areas = zones.ids().map(|_| Padded(Area::new())).collect();
+        let buddy = Buddy { zones, areas };
+        for id in buddy.zones.ids() {
+            for range in &buddy.zones.zone(id).ranges {
+                buddy.open(id, u64::from(range.start.get()), range.end());
+            }
+        }
+        Ok(buddy)
+    }
+
+    /// Puts a range onto the lists in the largest blocks that fit, ascending.
+    fn open(&self, zone: ZoneId, mut at: u64, end: u64) {
+        let area = self.area(zone);
+        while at < end {
+            let fits = |order: &Order| {
+                Pfn::new(at as u32).is_aligned(*order) && at + u64::from(order.frames()) <= end
+            };
+            let Some(order) = orders_from(Order::BASE).rev().find(fits) else { return };
+            let slot = self.zones.frames().slot(Pfn::new(at as u32));
+            self.insert(area, slot, order, Mobility::Movable, true);
+            area.free_pages.add(u64::from(order.frames()));
+            at += u64::from(order.frames());
+        }
+    }
+
+    fn area(&self, zone: ZoneId) -> &Area {
+        &self.areas[zone.index()]
+    }
+
+    fn insert(&self, area: &Area, slot: Slot, order: Order, mobility: Mobility, to_tail: bool) {
+        let frames = self.zones.frames();
+        frames.set_head(slot, Some(order));
+        let list = area.list(order, mobility);
+        if to_tail {
+            list.push_back(frames, slot)
+        } else {
+            list.push_front(frames, slot)
+        }
+        area.orders[order.index()].blocks.add(1);
+    }
+
+    fn remove(&self, area: &Area, slot: Slot, order: Order, mobility: Mobility) {
+        let frames = self.zones.frames();
+        area.list(order, mobility).remove(frames, slot);
+        frames.set_head(slot, None);
+        area.orders[order.index()].blocks.sub(1);
+    }
+
+    /// Frees one block, merging upwards.
+    fn put(&self, zone: ZoneId, area: &Area, pfn: Pfn, order: Order) {
+        let frames = self.zones.frames();
+        let (_, mobility) = self.zones.place(pfn, order);
+        assert!(frames.head(frames.slot(pfn)).is_none(), "{pfn} is free already: it was freed twice");
+        area.free_pages.add(u64::from(order.frames()));
+        let (mut at, mut size) = (pfn, order);
+        while let Some(larger) = Order::new(size.get() + 1) {
+            let Some((buddy, slot)) = self.free_buddy(zone, at, size) else { break };
+            let (_, its) = self.zones.place(buddy, size);
+            self.remove(area, slot, size, its);
+            if its != mobility {
+                // Only whole pageblocks can differ; their parts must find the right list later.
+                self.zones.retag(buddy, zone, mobility);
+            }
+            (at, size) = (at.min(buddy), larger);
+        }
+        let to_tail = self.is_merge_likely(zone, at, size);
+        self.insert(area, frames.slot(at), size, mobility, to_tail);
+    }
+
+    /// The buddy of a block, if it is free as a whole and of the same zone.
+    fn free_buddy(&self, zone: ZoneId, pfn: Pfn, order: Order) -> Option<(Pfn, Slot)> {
+        let buddy = Pfn::new(pfn.get() ^ order.frames());
+        let slot = self.zones.frames().at(buddy.get())?;
+        let free = self.zones.frames().head(slot) == Some(order)
+            && (order < Order::HUGE || self.zones.lookup(buddy).is_some_and(|(its, _)| its == zone));
+        free.then_some((buddy, slot))
+    }
+
+    /// Whether the next larger block lacks only this one's buddy: then this one waits at the tail
+    /// for a while, and larger blocks come about.
+    fn is_merge_likely(&self, zone: ZoneId, pfn: Pfn, order: Order) -> bool {
+        let Some(larger) = Order::new(order.get() + 1) else { return false };
+        let parent = Pfn::new(pfn.get() & !order.frames());
+        larger < Order::MAX && self.free_buddy(zone, parent, larger).is_some()
+    }
+
+    /// Takes the smallest block of a mobility that will do, and splits it.
+    fn take_smallest(&self, area: &Area, order: Order, mobility: Mobility) -> Option<Slot> {
+        let size = orders_from(order).find(|&size| !area.list(size, mobility).is_empty())?;
+        let slot = area.list(size, mobility).first()?;
+        self.remove(area, slot, size, mobility);
+        self.split(area, slot, size, order, mobility);
+        Some(slot)
+    }
+
+    /// Returns the upper halves of a block until it has the order asked for.
+    fn split(&self, area: &Area, slot: Slot, from: Order, to: Order, mobility: Mobility) {
+        let frames = self.zones.frames();
+        let mut size = from;
+        while size > to {
+            size = smaller(size);
+            let upper = frames.slot(frames.pfn(slot).add(size.frames()));
+            self.insert(area, upper, size, mobility, false);
+        }
+    }
+
+    fn take_one(&self, zone: ZoneId, order: Order, mobility: Mobility, search: &mut Search) -> Option<Slot> {
+        let area = self.area(zone);
+        if *search == Search::Own {
+            if let Some(slot) = self.take_smallest(area, order, mobility) {
+                return Some(slot);
+            }
+            *search = Search::Claim;
+        }
+        if *search == Search::Claim {
+            if let Some(slot) = self.claim(zone, order, mobility) {
+                // What else the claim brought is on this mobility's own lists.
+                *search = Search::Own;
+                return Some(slot);
+            }
+            *search = Search::Steal;
+        }
+        self.steal(area, order, mobility)
+    }
+
+    /// The first other mobility with a free block of just this order.
+    fn fallback(area: &Area, order: Order, mobility: Mobility) -> Option<Mobility> {
+        if area.orders[order.index()].blocks.get() == 0 {
+            return None;
+        }
+        FALLBACKS[mobility.index()].into_iter().find(|&other| !area.list(order, other).is_empty())
+    }
+
+    /// Takes over pageblocks of other mobilities, from the largest free blocks down.
+    fn claim(&self, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Slot> {
+        let area = self.area(zone);
+        for size in orders_from(order).rev() {
+            // Movable blocks pollute nothing, so for small ones no pageblock is taken over.
+            if size.get() < Order::HUGE.get() / 2 && mobility == Mobility::Movable {
+                return None;
+            }
+            let Some(other) = Self::fallback(area, size, mobility) else { continue };
+            let slot = area.list(size, other).first()?;
+            if size >= Order::HUGE {
+                self.remove(area, slot, size, other);
+                self.retag_blocks(zone, slot, size, mobility);
+                self.split(area, slot, size, order, mobility);
+                return Some(slot);
+            }
+            if self.claim_pageblock(zone, slot, other, mobility) {
+                return self.take_smallest(area, order, mobility);
+            }
+        }
+        None
+    }
+
+    fn retag_blocks(&self, zone: ZoneId, slot: Slot, size: Order, mobility: Mobility) {
+        let first = self.zones.frames().pfn(slot);
+        for at in (0..size.frames()).step_by(Order::HUGE.frames() as usize) {
+            self.zones.retag(first.add(at), zone, mobility);
+        }
+    }
+
+    /// Moves all free blocks of a pageblock to another mobility's lists if at least half of it is
+    /// free. (Mainline also counts allocated pages of a like mobility; who holds a page is not
+    /// known here, so allocated ones count as unlike.)
+    fn claim_pageblock(&self, zone: ZoneId, inside: Slot, from: Mobility, to: Mobility) -> bool {
+        let frames = self.zones.frames();
+        let first = Pfn::new(frames.pfn(inside).get() & !(Order::HUGE.frames() - 1));
+        let blocks = || {
+            let mut at = 0;
+            std::iter::from_fn(move || {
+                while at < Order::HUGE.frames() {
+                    // The last pageblock of all may have fewer frames.
+                    let slot = frames.at(first.get() + at)?;
+                    let head = frames.head(slot);
+                    at += head.map_or(1, Order::frames);
+                    if let Some(order) = head {
+                        return Some((slot, order));
+                    }
+                }
+                None
+            })
+        };
+        let free: u32 = blocks().map(|(_, order)| order.frames()).sum();
+        if free < Order::HUGE.frames() / 2 {
+            return false;
+        }
+        for (slot, order) in blocks() {
+            self.remove(self.area(zone), slot, order, from);
+            self.insert(self.area(zone), slot, order, to, false);
+        }
+        self.zones.retag(first, zone, to);
+        true
+    }
+
+    /// Takes one block of another mobility, the smallest that will do; the rest of it stays there.
+    fn steal(&self, area: &Area, order: Order, mobility: Mobility) -> Option<Slot> {
+        orders_from(order).find_map(|size| {
+            let other = Self::fallback(area, size, mobility)?;
+            let slot = area.list(size, other).first()?;
+            self.remove(area, slot, size, other);
+            self.split(area, slot, size, order, other);
+            Some(slot)
+        })
+    }
+}
+
+impl Store for Buddy {
+    const NAME: &'static str = "buddy";
+
+    #[inline]
+    fn zones(&self) -> &Zones {
+        &self.zones
+    }
+
+    fn take(
+        &self,
+        _here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        blocks: u32,
+        mut sink: impl FnMut(Pfn) -> bool,
+    ) -> u32 {
+        let area = self.area(zone);
+        let mut search = Search::Own;
+        let _held = area.lock.lock();
+        for taken in 0..blocks {
+            let Some(slot) = self.take_one(zone, order, mobility, &mut search) else { return taken };
+            area.free_pages.sub(u64::from(order.frames()));
+            if !sink(self.zones.frames().pfn(slot)) {
+                return taken + 1;
+            }
+        }
+        blocks
+    }
+
+    fn give(&self, _here: Here, zone: ZoneId, blocks: impl Iterator<Item = (Pfn, Order)>) -> Volume {
+        let area = self.area(zone);
+        let mut given = Volume::default();
+        let _held = area.lock.lock();
+        for (pfn, order) in blocks {
+            self.put(zone, area, pfn, order);
+            given.add(order);
+        }
+        given
+    }
+
+    #[inline]
+    fn free_pages(&self, zone: ZoneId) -> u64 {
+        self.area(zone).free_pages.get()
+    }
+
+    fn is_contended(&self, zone: ZoneId) -> bool {
+        self.area(zone).lock.is_contended()
+    }
+
+    fn lock_waits(&self) -> LockWaits {
+        let mut sum = LockWaits::default();
+        self.areas.iter().for_each(|area| sum += area.lock.waits());
+        sum
+    }
+
+    fn check(&self, mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>) -> Result<u64, Fault> {
+        for zone in self.zones.ids() {
+            let _held = self.area(zone).lock.lock();
+            self.check_zone(zone, mark)?;
+        }
+        Ok(0)
+    }
+}
+
+impl Buddy {
+    fn check_zone(
+        &self,
+        zone: ZoneId,
+        mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let (area, frames) = (self.area(zone), self.zones.frames());
+        let mut pages = 0;
+        for order in Order::all() {
+            let mut blocks = 0;
+            for mobility in Mobility::ALL {
+                let max = self.zones.zone(zone).managed_pages as usize + 1;
+                for slot in area.list(order, mobility).iter(frames, max) {
+                    let pfn = frames.pfn(slot);
+                    if frames.head(slot) != Some(order) || self.zones.lookup(pfn) != Some((zone, mobility)) {
+                        return Err(Fault::Misplaced { pfn });
+                    }
+                    if order < Order::MAX && self.free_buddy(zone, pfn, order).is_some() {
+                        return Err(Fault::Unmerged { pfn });
+                    }
+                    mark(zone, pfn, order)?;
+                    blocks += 1;
+                }
+            }
+            agree("free blocks of an order", u64::from(area.orders[order.index()].blocks.get()), blocks)?;
+            pages += blocks * u64::from(order.frames());
+        }
+        agree("free pages of the store", area.free_pages.get(), pages)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use pagedepot::CpuId;
+
+    use super::*;
+    use crate::ZoneSetup;
+    use crate::report::Seen;
+
+    const HERE: Here = Here::task(CpuId::new(0));
+    const ZONE: ZoneId = ZoneId::new(0);
+
+    fn order(n: u32) -> Order {
+        Order::new(n).unwrap()
+    }
+
+    fn take(buddy: &Buddy, order: Order, mobility: Mobility) -> Option<Pfn> {
+        let mut got = None;
+        buddy.take(HERE, ZONE, order, mobility, 1, |pfn| {
+            got = Some(pfn);
+            true
+        });
+        got
+    }
+
+    fn check(buddy: &Buddy) -> u64 {
+        let mut seen = Seen::new(&buddy.zones);
+        buddy.check(&mut |zone, pfn, order| seen.mark(&buddy.zones, zone, pfn, order)).unwrap();
+        buddy.free_pages(ZONE)
+    }
+
+    #[test]
+    fn halves_are_returned_and_merge_again() {
+        let buddy = Buddy::new(&Setup::single(1, 1024)).unwrap();
+        let pfn = take(&buddy, Order::BASE, Mobility::Movable).unwrap();
+        assert_eq!(pfn, Pfn::new(0));
+        // One block of each order remains: 1 + 2 + ... + 512.
+        assert_eq!(check(&buddy), 1023);
+        assert_eq!(take(&buddy, order(9), Mobility::Movable), Some(Pfn::new(512)));
+        assert_eq!(take(&buddy, order(9), Mobility::Movable), None);
+        buddy.give(HERE, ZONE, [(pfn, Order::BASE), (Pfn::new(512), order(9))].into_iter());
+        assert_eq!(check(&buddy), 1024);
+        assert_eq!(take(&buddy, Order::MAX, Mobility::Movable), Some(Pfn::new(0)));
+    }
+
+    #[test]
+    fn a_refill_comes_ascending() {
+        let buddy = Buddy::new(&Setup::single(1, 1024)).unwrap();
+        let mut got = Vec::new();
+        let taken = buddy.take(HERE, ZONE, Order::BASE, Mobility::Movable, 63, |pfn| {
+            got.push(pfn.get());
+            true
+        });
+        assert_eq!(taken, 63);
+        assert!(got.iter().copied().eq(0..63));
+    }
+
+    #[test]
+    fn a_request_claims_the_largest_block_of_another_mobility() {
+        let buddy = Buddy::new(&Setup::single(1, 1024)).unwrap();
+        let mobility = |pfn| buddy.zones.lookup(pfn).unwrap().1;
+        let first = take(&buddy, Order::BASE, Mobility::Unmovable).unwrap();
+        // All 1024 frames were one block: both pageblocks are taken over.
+        assert_eq!((mobility(first), mobility(Pfn::new(512))), (Mobility::Unmovable, Mobility::Unmovable));
+        // The largest left is the second pageblock.
+        let second = take(&buddy, Order::BASE, Mobility::Movable).unwrap();
+        assert_eq!((second, mobility(second)), (Pfn::new(512), Mobility::Movable));
+        // A reclaimable request looks at unmovable lists first: it claims the first pageblock, 511
+        // of whose frames are free.
+        let third = take(&buddy, Order::BASE, Mobility::Reclaimable).unwrap();
+        assert_eq!((third, mobility(third)), (Pfn::new(1), Mobility::Reclaimable));
+        assert_eq!(check(&buddy), 1021);
+    }
+
+    #[test]
+    fn a_pageblock_less_than_half_free_is_not_claimed() {
+        let buddy = Buddy::new(&Setup::single(1, 512)).unwrap();
+        let held: Vec<_> = (0..257).map(|_| take(&buddy, Order::BASE, Mobility::Movable).unwrap()).collect();
+        let stolen = take(&buddy, Order::BASE, Mobility::Unmovable).unwrap();
+        assert_eq!(buddy.zones.lookup(stolen).unwrap().1, Mobility::Movable);
+        buddy.give(HERE, ZONE, held[..2].iter().map(|&pfn| (pfn, Order::BASE)));
+        // 255 - 1 + 2 = 256 free: half.
+        let claimed = take(&buddy, Order::BASE, Mobility::Unmovable).unwrap();
+        assert_eq!(buddy.zones.lookup(claimed).unwrap().1, Mobility::Unmovable);
+        check(&buddy);
+    }
+
+    #[test]
+    fn zones_do_not_merge_and_ragged_ranges_come_back_whole() {
+        let range = |start, frames| pagedepot::FrameRange::new(Pfn::new(start), frames);
+        let zones = vec![
+            ZoneSetup::new("DMA", vec![range(513, 511)]),
+            ZoneSetup::new("empty", vec![]),
+            ZoneSetup::new("Normal", vec![range(1024, 512), range(2048, 100), range(2200, 7)]),
+        ];
+        let buddy = Buddy::new(&Setup::new(1, zones)).unwrap();
+        check(&buddy);
+        for (zone, pages) in [(0, 511), (1, 0), (2, 619)] {
+            let zone = ZoneId::new(zone);
+            assert_eq!(buddy.free_pages(zone), pages);
+            let mut held = Vec::new();
+            buddy.take(HERE, zone, Order::BASE, Mobility::Movable, u32::MAX, |pfn| {
+                held.push((pfn, Order::BASE));
+                true
+            });
+            assert_eq!(held.len() as u64, pages);
+            assert!(held.iter().all(|&(pfn, _)| buddy.zones.lookup(pfn).unwrap().0 == zone));
+            buddy.give(HERE, zone, held.into_iter().rev());
+            check(&buddy);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn a_block_freed_twice_is_noticed() {
+        let buddy = Buddy::new(&Setup::single(1, 1024)).unwrap();
+        let pfn = take(&buddy, Order::MAX, Mobility::Movable).unwrap();
+        buddy.give(HERE, ZONE, [(pfn, Order::MAX), (pfn, Order::MAX)].into_iter());
+    }
+}

@@ -1,0 +1,105 @@
+//! Stores: all free frames, shared by all CPUs.
+
+#[cfg(not(loom))]
+pub mod bitmap;
+pub mod buddy;
+
+use std::sync::Arc;
+
+use pagedepot::cpus::Here;
+use pagedepot::{Mobility, Order, Pfn, ZoneId};
+
+use crate::lock::LockWaits;
+use crate::report::{Fault, Volume};
+use crate::zones::Zones;
+
+/// All free frames of a machine, by zone. What is free of a zone is changed by its store only;
+/// blocks handed out are the taker's, and their records in the side array with them.
+pub trait Store: Sync {
+    /// Its name in reports.
+    const NAME: &'static str;
+
+    /// The machine's zones, and the side array.
+    fn zones(&self) -> &Zones;
+
+    /// Takes up to `blocks` blocks of one zone by one visit, and hands each to `sink` until that
+    /// says `false` or no more are to be had. Returns how many. Ascending where possible.
+    ///
+    /// `sink` runs under the zone lock, where there is one, and must not call the store.
+    fn take(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        blocks: u32,
+        sink: impl FnMut(Pfn) -> bool,
+    ) -> u32;
+
+    /// Returns blocks of one zone by one visit; `blocks` is drawn from under the zone lock, where
+    /// there is one, and must not call the store.
+    ///
+    /// # Panics
+    /// When a block is free here already, as far as this store can tell.
+    fn give(&self, here: Here, zone: ZoneId, blocks: impl Iterator<Item = (Pfn, Order)>) -> Volume;
+
+    /// Free pages of a zone.
+    fn free_pages(&self, zone: ZoneId) -> u64;
+
+    /// Whether somebody waits for the zone's lock.
+    fn is_contended(&self, zone: ZoneId) -> bool;
+
+    /// Waits for zone locks.
+    fn lock_waits(&self) -> LockWaits;
+
+    /// Checks the store's own books, and tells every free block to `mark`; returns pages that the
+    /// store took for itself. For when everybody else has stopped.
+    ///
+    /// # Errors
+    /// The first fault found, `mark`'s own included.
+    fn check(&self, mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>) -> Result<u64, Fault>;
+}
+
+impl<S: Store + Send> Store for Arc<S> {
+    const NAME: &'static str = S::NAME;
+
+    #[inline]
+    fn zones(&self) -> &Zones {
+        (**self).zones()
+    }
+
+    #[inline]
+    fn take(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        blocks: u32,
+        sink: impl FnMut(Pfn) -> bool,
+    ) -> u32 {
+        (**self).take(here, zone, order, mobility, blocks, sink)
+    }
+
+    #[inline]
+    fn give(&self, here: Here, zone: ZoneId, blocks: impl Iterator<Item = (Pfn, Order)>) -> Volume {
+        (**self).give(here, zone, blocks)
+    }
+
+    #[inline]
+    fn free_pages(&self, zone: ZoneId) -> u64 {
+        (**self).free_pages(zone)
+    }
+
+    fn is_contended(&self, zone: ZoneId) -> bool {
+        (**self).is_contended(zone)
+    }
+
+    fn lock_waits(&self) -> LockWaits {
+        (**self).lock_waits()
+    }
+
+    fn check(&self, mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>) -> Result<u64, Fault> {
+        (**self).check(mark)
+    }
+}

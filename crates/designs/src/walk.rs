@@ -1,0 +1,161 @@
+//! What designs have in common: the walk over zones and watermarks, and the ways past the caches.
+
+use pagedepot::cpus::Here;
+use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
+
+use crate::prim::{Padded, count};
+use crate::report::{Counters, Counts, Scope};
+use crate::store::Store;
+use crate::zones::{Mark, Zones};
+
+/// One cell per CPU and zone, each on its own cache lines.
+pub(crate) struct Grid<T> {
+    cells: Box<[Padded<T>]>,
+    zones: usize,
+}
+
+impl<T> Grid<T> {
+    pub fn new(zones: &Zones, make: impl Fn(ZoneId) -> T) -> Self {
+        let cells = zones.cpu_ids().flat_map(|_| zones.ids().map(|id| Padded(make(id)))).collect();
+        Grid { cells, zones: zones.count() }
+    }
+
+    /// The cell, if that CPU has caches.
+    #[inline]
+    pub fn get(&self, cpu: CpuId, zone: ZoneId) -> Option<&T> {
+        debug_assert!(zone.index() < self.zones);
+        self.cells.get(cpu.index() * self.zones + zone.index()).map(|cell| &cell.0)
+    }
+
+    /// All cells of a CPU.
+    pub fn of_cpu(&self, cpu: CpuId) -> impl Iterator<Item = (ZoneId, &T)> {
+        let zones = (0..self.zones as u32).map(ZoneId::new);
+        zones.filter_map(move |zone| Some((zone, self.get(cpu, zone)?)))
+    }
+
+    /// All cells, with their CPU and zone.
+    pub fn iter(&self) -> impl Iterator<Item = (CpuId, ZoneId, &T)> {
+        let cpus = (0..(self.cells.len() / self.zones) as u32).map(CpuId::new);
+        cpus.flat_map(move |cpu| self.of_cpu(cpu).map(move |(zone, cell)| (cpu, zone, cell)))
+    }
+
+    /// The cells that a drain covers.
+    pub fn within(&self, zones: &Zones, scope: Scope) -> impl Iterator<Item = (CpuId, ZoneId, &T)> {
+        let cells =
+            scope.cpus(zones).flat_map(move |cpu| self.of_cpu(cpu).map(move |(id, cell)| (cpu, id, cell)));
+        cells.filter(move |&(_, id, _)| scope.zone.is_none_or(|zone| zone == id))
+    }
+}
+
+/// What a design gives to the walk.
+pub(crate) trait Layer: Sync {
+    type Store: Store;
+
+    fn store(&self) -> &Self::Store;
+
+    /// Takes a block from one zone: from this CPU's caches, else from the store if the zone is
+    /// above its watermark.
+    fn take_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        mark: Mark,
+    ) -> Option<Pfn>;
+
+    /// Drains everybody's caches of all zones, for a request that found nothing (mainline's
+    /// direct reclaim).
+    fn drain_for(&self, here: Here);
+
+    /// Counters of a CPU in a zone, or of those without caches.
+    fn counters(&self, here: Here, zone: ZoneId) -> &Counters;
+}
+
+/// Allocates a block from the first zone that has one.
+#[inline]
+pub(crate) fn alloc<L: Layer>(layer: &L, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
+    let zone = layer.store().zones().preferred()?;
+    alloc_from(layer, here, zone, order, mobility)
+}
+
+/// Allocates a block, from `zone` if possible.
+#[inline]
+pub(crate) fn alloc_from<L: Layer>(
+    layer: &L,
+    here: Here,
+    zone: ZoneId,
+    order: Order,
+    mobility: Mobility,
+) -> Option<Pfn> {
+    match layer.take_from(here, zone, order, mobility, Mark::Low) {
+        Some(pfn) => Some(pfn),
+        None => alloc_slow(layer, here, zone, order, mobility),
+    }
+}
+
+/// Other zones above `low`; then all above `min`; then a global drain, and all above `min` again
+/// (`get_page_from_freelist`, `__alloc_pages_direct_reclaim`).
+#[cold]
+fn alloc_slow<L: Layer>(
+    layer: &L,
+    here: Here,
+    first: ZoneId,
+    order: Order,
+    mobility: Mobility,
+) -> Option<Pfn> {
+    let others = layer.store().zones().preference();
+    let all = || std::iter::once(first).chain(others.iter().copied().filter(|&zone| zone != first));
+    let try_all = |mark| all().find_map(|zone| layer.take_from(here, zone, order, mobility, mark));
+    let found = try_all(Mark::Low).or_else(|| try_all(Mark::Min)).or_else(|| {
+        layer.drain_for(here);
+        try_all(Mark::Min)
+    });
+    if found.is_none() {
+        count(&layer.counters(here, first).failures, 1);
+    }
+    found
+}
+
+/// Takes one block from the store of a zone, past the caches.
+pub(crate) fn take_direct<L: Layer>(
+    layer: &L,
+    here: Here,
+    zone: ZoneId,
+    order: Order,
+    mobility: Mobility,
+    mark: Mark,
+) -> Option<Pfn> {
+    let store = layer.store();
+    if !store.zones().zone(zone).may_take(store.free_pages(zone), order, mark) {
+        return None;
+    }
+    let mut found = None;
+    store.take(here, zone, order, mobility, 1, |pfn| {
+        found = Some(pfn);
+        false
+    });
+    if found.is_some() {
+        layer.counters(here, zone).direct_allocated.one(order);
+    }
+    found
+}
+
+/// Returns one block to the store, past the caches.
+pub(crate) fn give_direct<L: Layer>(layer: &L, here: Here, zone: ZoneId, pfn: Pfn, order: Order) {
+    layer.store().give(here, zone, std::iter::once((pfn, order)));
+    layer.counters(here, zone).direct_freed.one(order);
+}
+
+/// Sums counters, and the zone locks' waits.
+pub(crate) fn sum_counts<'c>(store: &impl Store, counters: impl Iterator<Item = &'c Counters>) -> Counts {
+    let mut sum = Counts::default();
+    counters.for_each(|counters| counters.add_to(&mut sum));
+    sum.zone_lock = store.lock_waits();
+    sum
+}
+
+/// Free pages of all zones.
+pub(crate) fn free_pages(store: &impl Store) -> u64 {
+    store.zones().ids().map(|zone| store.free_pages(zone)).sum()
+}

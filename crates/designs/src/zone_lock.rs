@@ -1,0 +1,101 @@
+//! No caches at all: every request takes the zone lock. What all the threads escape from.
+
+use pagedepot::cpus::Here;
+use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+
+use crate::PageCache;
+use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Seen};
+use crate::store::Store;
+use crate::walk::{self, Grid, Layer};
+use crate::zones::Mark;
+
+/// A store and nothing before it.
+pub struct ZoneLock<S> {
+    store: S,
+    counters: Grid<Counters>,
+    outside: Counters,
+}
+
+impl<S: Store> ZoneLock<S> {
+    /// Over this store.
+    pub fn new(store: S) -> Self {
+        let counters = Grid::new(store.zones(), |_| Counters::default());
+        ZoneLock { store, counters, outside: Counters::default() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+}
+
+impl<S: Store> Layer for ZoneLock<S> {
+    type Store = S;
+
+    fn store(&self) -> &S {
+        &self.store
+    }
+
+    fn take_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        mark: Mark,
+    ) -> Option<Pfn> {
+        walk::take_direct(self, here, zone, order, mobility, mark)
+    }
+
+    fn drain_for(&self, _here: Here) {}
+
+    fn counters(&self, here: Here, zone: ZoneId) -> &Counters {
+        self.counters.get(here.cpu, zone).unwrap_or(&self.outside)
+    }
+}
+
+impl<S: Store> PageCache for ZoneLock<S> {
+    fn name(&self) -> &'static str {
+        "zone-lock"
+    }
+
+    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
+        walk::alloc(self, here, order, mobility)
+    }
+
+    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+        walk::alloc_from(self, here, zone, order, mobility)
+    }
+
+    fn free(&self, here: Here, pfn: Pfn, order: Order) {
+        let (zone, _) = self.store.zones().place(pfn, order);
+        walk::give_direct(self, here, zone, pfn, order);
+    }
+
+    fn drain(&self, _scope: Scope, _mode: Mode) -> Drained {
+        Drained::default()
+    }
+
+    fn counts(&self) -> Counts {
+        walk::sum_counts(
+            &self.store,
+            self.counters.iter().map(|(_, _, counters)| counters).chain([&self.outside]),
+        )
+    }
+
+    fn cached_pages(&self, _cpu: CpuId) -> u64 {
+        0
+    }
+
+    fn cached_pages_total(&self) -> u64 {
+        0
+    }
+
+    fn free_pages(&self) -> u64 {
+        walk::free_pages(&self.store)
+    }
+
+    fn validate(&mut self) -> Result<Census, Fault> {
+        Seen::census(&self.store, |_| Ok(()))
+    }
+}

@@ -1,0 +1,252 @@
+//! Zones: their frames, watermarks, limits and flags; and which zone and mobility a frame has.
+
+use pagedepot::{CacheLimits, CpuId, Mobility, NodeId, Order, Pfn, Watermarks, ZoneId};
+
+use crate::frames::Frames;
+use crate::prim::{AtomicBool, AtomicU8, Ordering, Padded, PlainU64};
+use crate::setup::{Setup, SetupError};
+
+/// Down to which watermark a request may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mark {
+    Low,
+    Min,
+}
+
+/// A zone's books, but for its free pages, which its store knows.
+pub struct Zone {
+    /// For reports.
+    pub name: String,
+    /// Its node.
+    pub node: NodeId,
+    /// Frames given to it.
+    pub managed_pages: u64,
+    /// Its frames.
+    pub(crate) ranges: Vec<pagedepot::FrameRange>,
+    marks: Watermarks,
+    protection: u64,
+    limits: [PlainU64; 3],
+    /// The kernel's `ZONE_BELOW_HIGH`: set when a request finds the zone below its high
+    /// watermark, cleared when a free finds it above.
+    below_high: AtomicBool,
+    /// The kernel's `ZONE_RECLAIM_ACTIVE`: set while somebody reclaims.
+    reclaim_active: AtomicBool,
+}
+
+impl Zone {
+    /// The watermarks.
+    pub fn watermarks(&self) -> Watermarks {
+        self.marks
+    }
+
+    /// The limits in force.
+    #[inline]
+    pub fn limits(&self) -> CacheLimits {
+        let [batch, high_min, high_max] = [0, 1, 2].map(|i| self.limits[i].get());
+        CacheLimits { batch, high_min, high_max }
+    }
+
+    /// Changes the limits; each CPU's `high` follows at its next refill or free.
+    ///
+    /// # Errors
+    /// As for a setup with these limits.
+    pub fn set_limits(&self, limits: CacheLimits) -> Result<(), SetupError> {
+        if limits.batch == 0 || limits.high_min > limits.high_max || limits.high_max > 1 << 30 {
+            return Err(SetupError::Option(
+                "batch must be at least 1, and high_min at most high_max, at most 2^30 pages",
+            ));
+        }
+        for (cell, value) in self.limits.iter().zip([limits.batch, limits.high_min, limits.high_max]) {
+            cell.set(value);
+        }
+        Ok(())
+    }
+
+    /// Says that reclaim began or ended: while it runs, CPUs cache at most four batches.
+    pub fn set_reclaim_active(&self, active: bool) {
+        self.reclaim_active.store(active, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_reclaim_active(&self) -> bool {
+        self.reclaim_active.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn is_below_high(&self) -> bool {
+        self.below_high.load(Ordering::Relaxed)
+    }
+
+    /// Whether a block of `order` may leave a zone that has `free` pages.
+    pub(crate) fn may_take(&self, free: u64, order: Order, mark: Mark) -> bool {
+        let left = free as i64 - i64::from(order.frames()) + 1;
+        let above = |mark: u64| left > (mark + self.protection) as i64;
+        if !above(self.marks.high) {
+            self.below_high.store(true, Ordering::Relaxed);
+        }
+        match mark {
+            Mark::Low => above(self.marks.low),
+            // No watermark at all lets the last page go.
+            Mark::Min => above(self.marks.min) || self.marks.min + self.protection == 0,
+        }
+    }
+
+    /// After a spill: whether the shortage is over.
+    pub(crate) fn note_freed(&self, free: u64) {
+        if self.is_below_high() && free > self.marks.high {
+            self.below_high.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// All zones, the side array, and a tag per 512 frames (the kernel's pageblock).
+pub struct Zones {
+    zones: Vec<Padded<Zone>>,
+    /// 0: no memory; else 1 + zone * 4 + mobility.
+    tags: Box<[AtomicU8]>,
+    first_block: u32,
+    frames: Frames,
+    /// Zones that have memory, the one to try first at the front.
+    preference: Vec<ZoneId>,
+    nodes: Vec<NodeId>,
+    cpus: u32,
+}
+
+impl Zones {
+    /// The books for a setup.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn new(setup: &Setup) -> Result<Self, SetupError> {
+        setup.check()?;
+        let (start, end) = setup.span();
+        let block = Order::HUGE.frames();
+        let tags = std::iter::repeat_with(|| AtomicU8::new(0))
+            .take((end - start).div_ceil(block) as usize)
+            .collect();
+        let ids = || (0..setup.zones.len() as u32).map(ZoneId::new);
+        let zones = Zones {
+            zones: setup.zones.iter().map(|zone| Padded(Self::zone_of(setup, zone))).collect(),
+            tags,
+            first_block: start / block,
+            frames: Frames::new(start, end),
+            preference: ids().rev().filter(|id| setup.zones[id.index()].managed() > 0).collect(),
+            nodes: (0..setup.cpus).map(|cpu| setup.node_of(cpu)).collect(),
+            cpus: setup.cpus,
+        };
+        for id in ids() {
+            for range in setup.zones[id.index()].ranges.iter().filter(|range| range.frames > 0) {
+                for number in
+                    u64::from(range.start.get()) / u64::from(block)..range.end().div_ceil(u64::from(block))
+                {
+                    zones.tag_block(number as u32, id, Mobility::Movable);
+                }
+            }
+        }
+        Ok(zones)
+    }
+
+    fn zone_of(setup: &Setup, zone: &crate::ZoneSetup) -> Zone {
+        let limits = setup.limits(zone);
+        Zone {
+            name: zone.name.clone(),
+            node: zone.node,
+            managed_pages: zone.managed(),
+            ranges: zone.ranges.clone(),
+            marks: setup.watermarks(zone),
+            protection: zone.protection,
+            limits: [limits.batch, limits.high_min, limits.high_max].map(PlainU64::new),
+            below_high: AtomicBool::new(false),
+            reclaim_active: AtomicBool::new(false),
+        }
+    }
+
+    /// CPUs that have caches.
+    #[inline]
+    pub fn cpus(&self) -> u32 {
+        self.cpus
+    }
+
+    /// All CPUs that have caches.
+    pub fn cpu_ids(&self) -> impl Iterator<Item = CpuId> + use<> {
+        (0..self.cpus).map(CpuId::new)
+    }
+
+    pub(crate) fn node_of(&self, cpu: CpuId) -> NodeId {
+        self.nodes.get(cpu.index()).copied().unwrap_or(NodeId::new(0))
+    }
+
+    /// How many zones there are, empty ones included.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.zones.len()
+    }
+
+    /// All zones, empty ones included.
+    pub fn ids(&self) -> impl Iterator<Item = ZoneId> + use<> {
+        (0..self.zones.len() as u32).map(ZoneId::new)
+    }
+
+    /// A zone.
+    ///
+    /// # Panics
+    /// When there is no such zone.
+    #[inline]
+    pub fn zone(&self, id: ZoneId) -> &Zone {
+        &self.zones[id.index()]
+    }
+
+    /// Zones with memory, the one to try first at the front.
+    pub(crate) fn preference(&self) -> &[ZoneId] {
+        &self.preference
+    }
+
+    /// The first zone to try; `None` on a machine without memory.
+    #[inline]
+    pub(crate) fn preferred(&self) -> Option<ZoneId> {
+        self.preference.first().copied()
+    }
+
+    #[inline]
+    pub(crate) fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    #[inline]
+    fn tag(&self, pfn: Pfn) -> Option<&AtomicU8> {
+        self.tags.get((pfn.get() / Order::HUGE.frames()).wrapping_sub(self.first_block) as usize)
+    }
+
+    /// The zone of a frame and the mobility of its pageblock; `None`: no memory there.
+    #[inline]
+    pub fn lookup(&self, pfn: Pfn) -> Option<(ZoneId, Mobility)> {
+        let tag = self.tag(pfn)?.load(Ordering::Relaxed).checked_sub(1)?;
+        Some((ZoneId::new(u32::from(tag >> 2)), Mobility::from_index(usize::from(tag & 3))?))
+    }
+
+    /// The zone and pageblock of a block that is being freed.
+    ///
+    /// # Panics
+    /// When there is no memory, or the block is not aligned: the caller freed something else.
+    #[inline]
+    pub(crate) fn place(&self, pfn: Pfn, order: Order) -> (ZoneId, Mobility) {
+        let Some(place) = self.lookup(pfn) else { not_ours(pfn) };
+        assert!(pfn.is_aligned(order), "{pfn} is not the start of a block of order {order}");
+        place
+    }
+
+    /// Gives a pageblock another mobility.
+    pub(crate) fn retag(&self, pfn: Pfn, zone: ZoneId, mobility: Mobility) {
+        self.tag_block(pfn.get() / Order::HUGE.frames(), zone, mobility);
+    }
+
+    fn tag_block(&self, number: u32, zone: ZoneId, mobility: Mobility) {
+        let tag = 1 + (zone.get() as u8) * 4 + mobility as u8;
+        self.tags[(number - self.first_block) as usize].store(tag, Ordering::Relaxed);
+    }
+}
+
+#[cold]
+fn not_ours(pfn: Pfn) -> ! {
+    panic!("no memory at {pfn}: was the frame got from another allocator?")
+}

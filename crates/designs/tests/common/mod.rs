@@ -1,0 +1,130 @@
+//! What the tests that run over every design share: how each is made, and machines to make it for.
+#![allow(dead_code, unused_macros, unused_imports, reason = "each test file uses its part")]
+
+use pagedepot::cpus::{Context, CpuLock, Here, Locked};
+use pagedepot::{CacheLimits, CpuId, FrameRange, Pfn, Watermarks};
+use pagedepot_designs::*;
+
+/// A task on a CPU.
+pub fn task(cpu: u32) -> Here {
+    Here::task(CpuId::new(cpu))
+}
+
+/// An interrupt handler on a CPU.
+pub fn interrupt(cpu: u32) -> Here {
+    Here { cpu: CpuId::new(cpu), context: Context::Interrupt }
+}
+
+/// Three zones: a small ragged one, one without memory, a large one in two pieces; every page can
+/// be had, and caches are small, so that things move.
+pub fn three_zones(cpus: u32) -> Setup {
+    let range = |start, frames| FrameRange::new(Pfn::new(start), frames);
+    let limits = CacheLimits { batch: 7, high_min: 28, high_max: 200 };
+    let zone = |name, ranges| ZoneSetup {
+        watermarks: Some(Watermarks { min: 0, low: 20, high: 60 }),
+        ..ZoneSetup::new(name, ranges).with_limits(limits)
+    };
+    Setup::new(
+        cpus,
+        vec![
+            zone("DMA", vec![range(1, 700)]),
+            zone("Empty", vec![]),
+            zone("Normal", vec![range(2048, 1500), range(4096, 1024)]),
+        ],
+    )
+}
+
+/// The store every design has by default.
+pub fn buddy(setup: &Setup) -> Buddy {
+    Buddy::new(setup).unwrap()
+}
+
+pub fn zone_lock(setup: &Setup, _: Entry) -> ZoneLock<Buddy> {
+    ZoneLock::new(buddy(setup))
+}
+
+pub fn zone_lock_bitmap(setup: &Setup, _: Entry) -> ZoneLock<Bitmap> {
+    ZoneLock::new(Bitmap::new(setup).unwrap())
+}
+
+pub fn local_owner(setup: &Setup, entry: Entry) -> Local<Buddy> {
+    Local::new(buddy(setup), entry, LocalDrain::Owner, Policy::default())
+}
+
+pub fn local_helper(setup: &Setup, entry: Entry) -> Local<Buddy> {
+    Local::new(buddy(setup), entry, LocalDrain::Helper, Policy::default())
+}
+
+pub fn nohz_local(setup: &Setup, entry: Entry) -> NohzConditional<Buddy> {
+    NohzConditional::new(buddy(setup), false, entry, LocalDrain::Helper, Policy::default())
+}
+
+pub fn nohz_locked(setup: &Setup, entry: Entry) -> NohzConditional<Buddy> {
+    NohzConditional::new(buddy(setup), true, entry, LocalDrain::Helper, Policy::default())
+}
+
+pub fn spin_plain(setup: &Setup, _: Entry) -> Spin<Buddy> {
+    Spin::new(buddy(setup), LockMode::Plain, Policy::default())
+}
+
+pub fn spin_trylock(setup: &Setup, _: Entry) -> Spin<Buddy> {
+    Spin::new(buddy(setup), LockMode::TryLock, Policy::default())
+}
+
+pub fn spin_bitmap(setup: &Setup, _: Entry) -> Spin<Bitmap> {
+    Spin::new(Bitmap::new(setup).unwrap(), LockMode::TryLock, Policy::default())
+}
+
+pub fn rcu_membarrier(setup: &Setup, entry: Entry) -> Rcu<Buddy> {
+    Rcu::new(buddy(setup), entry, Grace::Membarrier, Policy::default())
+}
+
+pub fn rcu_qsbr(setup: &Setup, entry: Entry) -> Rcu<Buddy> {
+    Rcu::new(buddy(setup), entry, Grace::Qsbr, Policy::default())
+}
+
+pub fn magazine(setup: &Setup, _: Entry) -> Magazine<Buddy> {
+    let options = MagazineOptions { limit: 100, refill: 40, spill: 16, min_batch: 4, ..Default::default() };
+    Magazine::new(buddy(setup), options).unwrap()
+}
+
+pub type LockedDepot = Depot<'static, Locked<'static, ByThread>, ByThread>;
+
+/// Our own allocator, with fronts behind locks, so that any thread may act as any CPU.
+pub fn depot(setup: &Setup, _: Entry) -> LockedDepot {
+    let free_high = FreeHigh { limit: FreeHighLimit::High, ..FreeHigh::default() };
+    depot_with(setup, free_high)
+}
+
+/// The same with a limit for CPUs that only free high orders.
+pub fn depot_free_high(setup: &Setup, _: Entry) -> LockedDepot {
+    depot_with(setup, FreeHigh::default())
+}
+
+fn depot_with(setup: &Setup, free_high: FreeHigh) -> LockedDepot {
+    let locks: Vec<_> = (0..setup.cpus).map(|_| CpuLock::new()).collect();
+    Depot::owned(setup, Locked::new(locks.leak(), ByThread), ByThread, free_high).unwrap()
+}
+
+/// Runs a generic test over every design, as a test of its own each.
+macro_rules! over_all_designs {
+    ($test:ident) => {
+        mod $test {
+            use crate::common::{self, over_all_designs};
+            over_all_designs!(
+                @each $test: zone_lock, zone_lock_bitmap, local_owner, local_helper, nohz_local, nohz_locked,
+                spin_plain, spin_trylock, spin_bitmap, rcu_membarrier, rcu_qsbr, magazine, depot,
+                depot_free_high
+            );
+        }
+    };
+    (@each $test:ident: $($design:ident),*) => {
+        $(
+            #[test]
+            fn $design() {
+                super::$test(stringify!($design), common::$design);
+            }
+        )*
+    };
+}
+pub(crate) use over_all_designs;
