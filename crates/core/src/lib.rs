@@ -70,6 +70,7 @@ mod loom_tests;
 mod prefetch;
 mod prim;
 mod store;
+pub mod vmap;
 mod zone;
 
 pub use alloc::{

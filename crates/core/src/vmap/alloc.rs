@@ -237,10 +237,20 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Tells the host of an area's own frames that they are freed but still mapped.
     pub(super) fn quarantine(&self, area: &Area) {
-        if area.word().kind() == Kind::Vmalloc && area.mapped() > 0 {
-            if let Some(frame) = self.books.frames.get(area.start()) {
-                self.host.note_quarantined(frame, i64::from(area.mapped()));
-            }
+        self.note_quarantined(area, i64::from(area.mapped()));
+    }
+
+    /// Tells the host that they are mapped no more.
+    pub(super) fn unquarantine(&self, area: &Area) {
+        self.note_quarantined(area, -i64::from(area.mapped()));
+    }
+
+    fn note_quarantined(&self, area: &Area, pages: i64) {
+        if area.word().kind() == Kind::Vmalloc
+            && pages != 0
+            && let Some(frame) = self.books.frames.get(area.start())
+        {
+            self.host.note_quarantined(frame, pages);
         }
     }
 

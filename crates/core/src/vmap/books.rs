@@ -101,6 +101,7 @@ impl<'m> Books<'m> {
                     words: arena.slice_zero(counts.tables, || AtomicU32::new(0))?,
                     table_pages,
                     skew: (range.base_page() % u64::from(table_pages)) as u32,
+                    range_pages: range.pages,
                     populated: AtomicU64::new(0),
                     populated_max: AtomicU64::new(0),
                     released: AtomicU64::new(0),

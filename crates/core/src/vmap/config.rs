@@ -151,7 +151,9 @@ pub enum VmapConfigError {
 impl fmt::Display for VmapConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            VmapConfigError::NoCpus => f.write_str("no CPUs: set VmapConfig::cpus to the number of possible CPUs"),
+            VmapConfigError::NoCpus => {
+                f.write_str("no CPUs: set VmapConfig::cpus to the number of possible CPUs")
+            }
             VmapConfigError::AreaCount { areas } => {
                 write!(f, "areas_max is {areas}: it goes from 2 to {}", (1 << AreaIndex::BITS) - 1)
             }

@@ -94,9 +94,9 @@ impl fmt::Display for VfreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             VfreeError::OutOfRange => f.write_str("the address is not in the managed range"),
-            VfreeError::NotAllocated => {
-                f.write_str("no busy area begins there: was it freed before, or is this an address inside one?")
-            }
+            VfreeError::NotAllocated => f.write_str(
+                "no busy area begins there: was it freed before, or is this an address inside one?",
+            ),
             VfreeError::WrongKind(kind) => write!(f, "the area there is freed by {}", kind.freed_by()),
         }
     }

@@ -93,17 +93,6 @@ impl FrameTable<'_> {
         run.iter().filter_map(|page| self.block_at(page))
     }
 
-    /// Runs of mapped pages in `run`, whatever frames they have.
-    pub fn mapped_runs(self, run: Run) -> impl Iterator<Item = Run> + Clone {
-        let mut at = run.start;
-        core::iter::from_fn(move || {
-            let start = (at.0..run.end.0).map(Vpn).find(|&page| self.is_mapped(page))?;
-            let end = (start.0..run.end.0).map(Vpn).find(|&page| !self.is_mapped(page)).unwrap_or(run.end);
-            at = end;
-            Some(Run { start, end })
-        })
-    }
-
     /// Runs of consecutive frames in `run`.
     pub fn frame_runs(self, run: Run) -> impl Iterator<Item = FrameRun> {
         let mut at = run.start;

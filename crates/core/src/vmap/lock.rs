@@ -39,7 +39,7 @@ impl Lock {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Option<Guard<'l, H>> {
-        self.take_free().then_some(Guard { lock: self, host })
+        self.take_free().then(|| Guard { lock: self, host })
     }
 
     /// Takes the lock, waiting for it if need be.

@@ -65,7 +65,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let result = if end > area.body().pages() || run.iter().any(|page| table.is_mapped(page)) {
             Err(VmapError::BadOffset)
         } else {
-            self.lend(run.start, frames).and_then(|()| self.map_run(area, run, area.traits().protection(), true))
+            self.lend(run.start, frames)
+                .and_then(|()| self.map_run(area, run, area.traits().protection(), true))
         };
         // A new generation: readers must not take what they saw before for what is now.
         count(&self.node_here().1.counters.changed_areas, 1);
@@ -131,7 +132,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 break;
             }
         }
-        area.set_mapped(area.mapped() + end.since(run.start));
+        // Blocks of short-lived mappings have many mappers at once, and bits of their own.
+        if area.word().kind() != Kind::RamBlock {
+            area.set_mapped(area.mapped() + end.since(run.start));
+        }
         if result.is_err() {
             let rest = Run { start: end, end: run.end };
             self.free_own_frames(rest);

@@ -5,8 +5,8 @@
 //! | bits | field | meaning |
 //! |---|---|---|
 //! | 0..=23 | index | the top area, 0: none |
-//! | 24..=31 | count | areas in the pool |
-//! | 32..=63 | tag | operations so far, modulo 2^32 |
+//! | 24..=33 | count | areas in the pool |
+//! | 34..=63 | tag | operations so far, modulo 2^30 |
 //!
 //! Transitions, each a compare-and-swap that adds 1 to the tag: push `(top, n) -> (a, n + 1)`, pop
 //! `(a, n) -> (next of a, n - 1)`, take-all `(a, n) -> (none, 0)`. The argument is that of the
@@ -26,7 +26,9 @@ use crate::prim::{AtomicU32, AtomicU64, Ordering};
 /// Largest area that has a pool, in pages, guard included (`MAX_VA_SIZE_PAGES` in `mm/vmalloc.c`).
 pub const POOL_SIZES: u32 = if cfg!(loom) { 2 } else { 256 };
 /// Most areas in one pool.
-const COUNT_MAX: u32 = 255;
+const COUNT_MAX: u32 = 1023;
+/// Where the tag begins.
+const TAG_SHIFT: u32 = AreaIndex::BITS + 10;
 
 #[derive(Clone, Copy)]
 struct Head(u64);
@@ -45,10 +47,8 @@ impl Head {
     /// The head after one more operation.
     #[inline]
     fn next(self, top: Option<AreaIndex>, count: u32) -> u64 {
-        let tag = (self.0 >> 32) as u32;
-        u64::from(tag.wrapping_add(1)) << 32
-            | u64::from(count) << AreaIndex::BITS
-            | u64::from(AreaIndex::number(top))
+        let tag = (self.0 >> TAG_SHIFT).wrapping_add(1);
+        tag << TAG_SHIFT | u64::from(count) << AreaIndex::BITS | u64::from(AreaIndex::number(top))
     }
 }
 
@@ -153,14 +153,17 @@ impl Pools {
         let limit = pool.limit();
         let room = budget_pages.saturating_sub(self.charged_pages()) / u64::from(pages);
         let step = u64::from((limit / 2).max(1).min(COUNT_MAX - limit)).min(room) as u32;
-        if step == 0 {
+        let charge = u64::from(step) * u64::from(pages);
+        // Relaxed, all of them: sums that policies read. The charge comes first, so that two that
+        // raise at once stay within the budget; one that finds another limit takes it back.
+        let charged = self.charged_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |charged| {
+            (step > 0 && charged + charge <= budget_pages).then_some(charged + charge)
+        });
+        if charged.is_err() {
             return false;
         }
-        // Relaxed: sums that policies read. Two that raise at once may overshoot by one step each
-        // before they look; the loser takes its charge back.
-        self.charged_pages.fetch_add(u64::from(step) * u64::from(pages), Ordering::Relaxed);
         if pool.limit.compare_exchange(limit, limit + step, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            self.charged_pages.fetch_sub(u64::from(step) * u64::from(pages), Ordering::Relaxed);
+            self.charged_pages.fetch_sub(charge, Ordering::Relaxed);
         }
         true
     }

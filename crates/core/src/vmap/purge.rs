@@ -255,7 +255,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn collect_pool(&self, pool: &Pool, wanted: u32, batch: &mut Batch) -> u32 {
         let mut taken = 0;
         // A pool that is filled as fast as it is emptied ends this too.
-        while taken < wanted.min(pool.limit().max(256)) {
+        while taken < wanted.min(1 << 10) {
             let Some(index) = pool.pop(self.books.areas, |_| true) else { break };
             let area = &self.books.areas[index];
             self.quarantine(area);

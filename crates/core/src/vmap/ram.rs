@@ -30,6 +30,7 @@
 
 use core::panic::Location;
 
+use super::Vmap;
 use super::area::{Area, AreaIndex, State};
 use super::books::Books;
 use super::config::Options;
@@ -38,7 +39,6 @@ use super::node::Node;
 use super::purge::{Batch, PurgeDepth, Purged};
 use super::seams::{Host, Mapper};
 use super::units::{Run, VirtAddr, Vpn};
-use super::Vmap;
 use crate::frame::Pfn;
 use crate::prim::{AtomicU32, AtomicU64, Ordering};
 
@@ -210,10 +210,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if frames.is_empty() {
             return Err(VmapError::BadSize);
         }
-        if manner == Manner::Blocks && frames.len() <= RAM_PAGES_MAX as usize {
-            if let Some((block, run)) = self.take_pages(frames.len() as u32, &options, caller) {
-                return self.map_in_block(block, run, frames, &options);
-            }
+        if manner == Manner::Blocks
+            && frames.len() <= RAM_PAGES_MAX as usize
+            && let Some((block, run)) = self.take_pages(frames.len() as u32, &options, caller)
+        {
+            return self.map_in_block(block, run, frames, &options);
         }
         let area = self.obtain_mapped(frames, Kind::Ram, &options)?;
         Ok(self.publish(area, Kind::Ram, &options, false, caller))
@@ -275,9 +276,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn return_pages(&self, block: &RamBlock, area: &Area, run: Run) -> bool {
         let node = &self.books.nodes[area.traits().node()];
         let (start, pages) = (area.start(), run.pages());
+        node.lazy.add_pages(i64::from(pages));
         // From here on a purge may take the block away.
         let returned = block.give_back(run.start.since(start), pages);
-        node.lazy.add_pages(i64::from(pages));
         self.after_lazy(node.lazy.pages(), pages);
         returned
     }
@@ -302,8 +303,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             let next = now.next(Some(block), offset + pages);
             match node.ram_block.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    if current.is_none() {
-                        self.close_block(now);
+                    if let (None, Some(old)) = (current, now.block()) {
+                        self.close_block(old, now.offset());
                     }
                     let block = &self.books.blocks[block];
                     let start = self.books.areas[block.area()?].start();
@@ -312,7 +313,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 Err(other) => {
                     if current.is_none() {
                         // Somebody else has made one: the whole of this goes with the next purge.
-                        self.close_block(Current(0).reopened(block));
+                        self.close_block(block, 0);
                     }
                     word = other;
                 }
@@ -329,7 +330,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         };
         let number = self.books.blocks.iter().position(claim)?;
         let block = &self.books.blocks[number];
-        let whole = Options::DEFAULT.align((BLOCK_PAGES as usize) << self.range.page_size.shift()).guard_pages(0);
+        let whole =
+            Options::DEFAULT.align((BLOCK_PAGES as usize) << self.range.page_size.shift()).guard_pages(0);
         let whole = Options { no_wait: options.no_wait, ..whole };
         let Ok(index) = self.obtain(BLOCK_PAGES, &whole) else {
             block.area.store(0, Ordering::Release);
@@ -341,11 +343,15 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         Some(number)
     }
 
-    /// No more is handed out of a block: what was not is as returned.
-    fn close_block(&self, last: Current) {
-        let Some(block) = last.block().map(|block| &self.books.blocks[block]) else { return };
-        if last.offset() < BLOCK_PAGES {
-            block.give_back(last.offset(), BLOCK_PAGES - last.offset());
+    /// No more is handed out of a block: from `offset` on it is as returned.
+    fn close_block(&self, number: usize, offset: u32) {
+        let block = &self.books.blocks[number];
+        let rest = BLOCK_PAGES - offset;
+        // At its end a word may name a block that is somebody else's by now.
+        if let Some(index) = block.area().filter(|_| rest > 0) {
+            let node = &self.books.nodes[self.books.areas[index].traits().node()];
+            node.lazy.add_pages(i64::from(rest));
+            block.give_back(offset, rest);
         }
     }
 
@@ -368,7 +374,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         while Current(word).block().is_some() {
             let next = Current(word).next(None, 0);
             match node.ram_block.compare_exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return self.close_block(Current(word)),
+                Ok(_) => {
+                    if let Some(block) = Current(word).block() {
+                        self.close_block(block, Current(word).offset());
+                    }
+                    return;
+                }
                 Err(other) => word = other,
             }
         }

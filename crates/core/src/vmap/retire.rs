@@ -49,9 +49,8 @@ impl<'a> Runs<'a> {
         let body = area.body();
         if area.word().kind() == Kind::RamBlock {
             return self.books.block_of(area).and_then(|block| {
-                let due = |page: Vpn| {
-                    block.is_purging(page.since(body.start)) && self.books.frames.is_mapped(page)
-                };
+                let due =
+                    |page: Vpn| block.is_purging(page.since(body.start)) && self.books.frames.is_mapped(page);
                 first_run(Run { start: at, end: body.end }, due)
             });
         }
@@ -158,7 +157,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         for page in [wide.start, Vpn(wide.end.0 - 1)] {
             let table = tables.of(page);
             if tables.is_locked(table) {
-                let whole = tables.run(table, self.range.pages);
+                let whole = tables.run(table);
                 wide = Run { start: wide.start.min(whole.start), end: wide.end.max(whole.end) };
             }
         }
@@ -216,8 +215,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn release_row(&self, row: Option<(u32, u32)>) -> u64 {
         let Some((first, end)) = row else { return 0 };
         let tables = &self.books.tables;
-        let start = tables.run(TableIndex(first), self.range.pages).start;
-        let end_page = tables.run(TableIndex(end - 1), self.range.pages).end;
+        let start = tables.run(TableIndex(first)).start;
+        let end_page = tables.run(TableIndex(end - 1)).end;
         // SAFETY: the tables are locked: nothing is mapped through them, and what was has been
         // unmapped and flushed.
         unsafe { self.mapper.release_tables(self.range.span(Run { start, end: end_page })) };

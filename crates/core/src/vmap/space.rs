@@ -92,7 +92,8 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
     fn has_descriptors(&self, count: u32) -> bool {
         let fresh = self.areas.0.len() as u32 - self.space.fresh.load(Ordering::Relaxed);
         let spare = AreaIndex::new(self.space.spare.load(Ordering::Relaxed));
-        fresh >= count || self.areas.list(spare).take((count - fresh) as usize).count() as u32 >= count - fresh
+        fresh >= count
+            || self.areas.list(spare).take((count - fresh) as usize).count() as u32 >= count - fresh
     }
 
     fn take_descriptor(&self) -> Option<AreaIndex> {
@@ -259,9 +260,10 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
         debug_assert!(front.end == back.start && pages < back.pages());
         let boundary = back.start.add(pages);
         self.index.clear(back);
-        for (index, run) in
-            [(area, Run { start: front.start, end: boundary }), (behind, Run { start: boundary, end: back.end })]
-        {
+        for (index, run) in [
+            (area, Run { start: front.start, end: boundary }),
+            (behind, Run { start: boundary, end: back.end }),
+        ] {
             self.areas[index].place(run);
             self.index.set(run, index);
         }
@@ -271,10 +273,5 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
     pub fn open(&self, pages: u32) {
         self.add_free(i64::from(pages));
         self.insert_free(self.take_descriptor(), Run::new(Vpn(0), pages));
-    }
-
-    /// Spare descriptors, for checks.
-    pub fn spares(&self) -> u32 {
-        self.areas.list(AreaIndex::new(self.space.spare.load(Ordering::Relaxed))).count() as u32
     }
 }

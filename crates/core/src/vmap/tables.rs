@@ -33,6 +33,7 @@ pub struct Tables<'m> {
     /// Page number, in units of the range, of the first table's first page: tables lie at multiples
     /// of their size from address 0, which the range's start need not be.
     pub skew: u32,
+    pub range_pages: u32,
     pub populated: AtomicU64,
     pub populated_max: AtomicU64,
     pub released: AtomicU64,
@@ -54,10 +55,11 @@ impl Tables<'_> {
     }
 
     /// The pages of a table that lie in the range.
-    pub fn run(&self, table: TableIndex, range_pages: u32) -> Run {
+    pub fn run(&self, table: TableIndex) -> Run {
         let start = u64::from(table.0) * u64::from(self.table_pages);
         let end = start + u64::from(self.table_pages);
-        let from = |page: u64| page.saturating_sub(u64::from(self.skew)).min(u64::from(range_pages)) as u32;
+        let from =
+            |page: u64| page.saturating_sub(u64::from(self.skew)).min(u64::from(self.range_pages)) as u32;
         Run { start: Vpn(from(start)), end: Vpn(from(end)) }
     }
 
@@ -65,7 +67,7 @@ impl Tables<'_> {
     pub fn parts(&self, run: Run) -> impl Iterator<Item = (TableIndex, u32)> {
         let (first, last) = (self.of(run.start), self.of(Vpn(run.end.0 - 1)));
         (first.0..=last.0).map(TableIndex).map(move |table| {
-            let whole = self.run(table, u32::MAX);
+            let whole = self.run(table);
             (table, whole.end.min(run.end).since(whole.start.max(run.start)))
         })
     }
@@ -119,12 +121,24 @@ impl Tables<'_> {
     pub fn leave(&self, run: Run) {
         for (table, pages) in self.parts(run) {
             self.leave_one(table, pages);
-            let word = &self.words[table.0 as usize];
-            // Relaxed: one who enters sees the table locked or is seen by this; the mappings
-            // that left are this purger's own.
-            let _ =
-                word.compare_exchange(POPULATED, POPULATED | LOCKED, Ordering::Relaxed, Ordering::Relaxed);
+            self.try_lock_empty(table);
         }
+    }
+
+    /// For the purger: locks a table through which nothing is mapped, if all of it is ours.
+    pub fn try_lock_empty(&self, table: TableIndex) -> bool {
+        let word = &self.words[table.0 as usize];
+        // Relaxed: one who enters sees the table locked or is seen by this; the mappings that
+        // left are this purger's own.
+        self.is_whole(table)
+            && word
+                .compare_exchange(POPULATED, POPULATED | LOCKED, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Whether all pages of a table lie in the range; others share the table otherwise.
+    fn is_whole(&self, table: TableIndex) -> bool {
+        self.run(table).pages() == self.table_pages
     }
 
     /// For the purger: `run` could not be unmapped after all.

@@ -235,7 +235,8 @@ impl Tree<'_, '_> {
         }
         let roomy = u64::from(wanted.pages) + wanted.align - 1;
         if let Ok(pages) = u32::try_from(roomy) {
-            let found = self.find_under(self.root(), &Wanted { pages, align: 1, ..wanted }, &mut u32::MAX.clone());
+            let found =
+                self.find_under(self.root(), &Wanted { pages, align: 1, ..wanted }, &mut u32::MAX.clone());
             if let Search::Found(node, _) = found {
                 return wanted.place_in(self.area(node).run()).map(|start| (node, start));
             }

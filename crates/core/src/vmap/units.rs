@@ -113,7 +113,7 @@ impl fmt::Debug for Protection {
 
 /// A page of the managed range, by its number from the range's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Vpn(pub u32);
+pub struct Vpn(pub u32);
 
 impl Vpn {
     #[inline]
@@ -134,7 +134,7 @@ impl Vpn {
 
 /// Pages `start..end` of the managed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub struct Run {
     pub start: Vpn,
     pub end: Vpn,
 }
@@ -155,7 +155,7 @@ impl Run {
 
 /// The managed range: turns addresses into page numbers and back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Range {
+pub struct Range {
     pub base: VirtAddr,
     pub pages: u32,
     pub page_size: PageSize,

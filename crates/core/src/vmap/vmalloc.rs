@@ -257,7 +257,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     /// Maps an area's frames, and more, in a new place, and leaves the old one to a purge.
-    fn grow_elsewhere(&self, index: AreaIndex, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
+    fn grow_elsewhere(
+        &self,
+        index: AreaIndex,
+        pages: u32,
+        options: &Options,
+    ) -> Result<AreaIndex, VmapError> {
         let old = self.books.areas[index].body();
         let new_index = self.obtain(pages, options)?;
         let new = &self.books.areas[new_index];

@@ -1,0 +1,1 @@
+//! Models of the protocols; see `area.rs`, `pool.rs`, `tables.rs`.
