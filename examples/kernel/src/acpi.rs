@@ -24,7 +24,8 @@ fn sums_to_zero(address: u64, bytes: u64) -> bool {
 fn find_rsdp(boot: &BootInfo) -> u64 {
     let is_rsdp = |&at: &u64| signature_at(at, b"RSD PTR ") && sums_to_zero(at, 20);
     let told = Some(boot.rsdp()).filter(|&at| at != 0);
-    told.or_else(|| BIOS_AREA.step_by(16).find(is_rsdp)).expect("no ACPI tables: QEMU without -no-acpi has them")
+    told.or_else(|| BIOS_AREA.step_by(16).find(is_rsdp))
+        .expect("no ACPI tables: QEMU without -no-acpi has them")
 }
 
 /// The table with this signature, by the root table (5.2.7, 5.2.8).

@@ -5,12 +5,16 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use x86_64::instructions::interrupts::without_interrupts;
+use x86_64::instructions::interrupts::{self, without_interrupts};
 
 use crate::clock;
 use crate::cpu::{CPUS_MAX, Cpu, State};
 use crate::interrupt::Vector;
-use crate::{apic, flush, local};
+use crate::{apic, flush, local, timer};
+
+/// How often a wait looks before it halts, and for how long it does then.
+const SPINS_MAX: u32 = 1000;
+const HALT_US: u64 = 50;
 
 /// What can be asked.
 #[derive(Clone, Copy)]
@@ -67,14 +71,28 @@ impl Asked {
     /// Waits for the answer, at most `us` microseconds. `false`: it did not come.
     pub fn wait(self, us: u64) -> bool {
         let end = clock::now_us().saturating_add(us);
-        while !self.is_answered() {
-            if clock::now_us() > end {
-                return false;
-            }
-            serve(Cpu::here());
+        wait_until(|| self.is_answered() || clock::now_us() > end);
+        self.is_answered()
+    }
+}
+
+/// Waits until `done`, serving what others ask meanwhile.
+///
+/// Spins at first, then halts in between where a timer can end that: under emulation the CPU that
+/// is waited for may not run because this one does.
+pub fn wait_until(done: impl Fn() -> bool) {
+    let cpu = Cpu::here();
+    let mut spins = 0;
+    while !done() {
+        serve(cpu);
+        spins += 1;
+        if spins < SPINS_MAX || !timer::is_on(cpu) || cpu.in_handler() || !interrupts::are_enabled() {
             core::hint::spin_loop();
+            continue;
         }
-        true
+        interrupts::disable();
+        apic::timer_once(HALT_US);
+        interrupts::enable_and_hlt();
     }
 }
 

@@ -18,7 +18,8 @@ fn tsc() -> u64 {
 /// Runs the interval timer's channel 2 once, for [`MEASURE_MS`].
 fn pit_wait() {
     let count = (PIT_HZ * MEASURE_MS / 1000) as u16;
-    let (mut gate, mut command, mut data) = (Port::<u8>::new(0x61), Port::<u8>::new(0x43), Port::<u8>::new(0x42));
+    let (mut gate, mut command, mut data) =
+        (Port::<u8>::new(0x61), Port::<u8>::new(0x43), Port::<u8>::new(0x42));
     // SAFETY: these ports are the timer's; nobody else uses it.
     unsafe {
         let speaker_off = gate.read() & !0b11;

@@ -64,7 +64,9 @@ macro_rules! progress {
 /// Reports a figure as `name=value`, for programs.
 #[macro_export]
 macro_rules! figure {
-    ($name:literal, $value:expr) => { $crate::console::print(format_args!(concat!($name, "={}"), $value)) };
+    ($name:literal, $value:expr) => {
+        $crate::console::print(format_args!(concat!($name, "={}"), $value))
+    };
 }
 
 /// How the machine ends.

@@ -4,12 +4,12 @@
 
 use core::cell::UnsafeCell;
 
+use x86_64::PrivilegeLevel::Ring3;
 use x86_64::VirtAddr;
 use x86_64::instructions::segmentation::{CS, DS, ES, SS, Segment};
 use x86_64::instructions::tables::load_tss;
 use x86_64::structures::gdt::{Descriptor, GlobalDescriptorTable, SegmentSelector};
 use x86_64::structures::tss::TaskStateSegment;
-use x86_64::PrivilegeLevel::Ring3;
 
 /// Selectors, by the order in which `load` appends descriptors. SS and CS of user mode carry the
 /// privilege level they ask for.
@@ -34,8 +34,8 @@ pub enum InterruptStack {
 
 const STACK_BYTES: usize = 16 * 1024;
 
-#[repr(align(16))]
-struct Stack([u8; STACK_BYTES]);
+/// Of a type that is aligned as stacks are.
+type Stack = [u128; STACK_BYTES / 16];
 
 /// One CPU's tables. Written by that CPU when it starts, read by the processor ever after.
 pub struct Tables {
@@ -53,7 +53,7 @@ impl Tables {
         Tables {
             segments: UnsafeCell::new(GlobalDescriptorTable::new()),
             task: UnsafeCell::new(TaskStateSegment::new()),
-            stacks: UnsafeCell::new([const { Stack([0; STACK_BYTES]) }; 3]),
+            stacks: UnsafeCell::new([[0; STACK_BYTES / 16]; 3]),
         }
     }
 

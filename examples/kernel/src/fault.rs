@@ -54,7 +54,9 @@ pub fn resolve(address: usize, error: u64) -> bool {
         Ok(()) => {}
         // Another CPU touched the same page and was faster.
         Err(MapError::Occupied) => depot.free(pfn, leaf.order()).expect("allocated just now"),
-        Err(MapError::NoMemory(error)) => panic!("no page table at {address:#x}: {error}\n{}", depot.shortage()),
+        Err(MapError::NoMemory(error)) => {
+            panic!("no page table at {address:#x}: {error}\n{}", depot.shortage())
+        }
     }
     FAULTS.fetch_add(1, Ordering::Relaxed);
     true

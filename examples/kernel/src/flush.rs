@@ -11,7 +11,7 @@ use x86_64::VirtAddr;
 use x86_64::instructions::tlb;
 
 use crate::call::{self, Call};
-use crate::cpu::{Cpu, State};
+use crate::cpu::State;
 use crate::paging::{PAGE_BYTES, Span};
 
 /// Above so many pages all translations are dropped at once (Linux: `tlb_single_page_flush_ceiling`).
@@ -32,8 +32,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         if let Some(guard) = mutex.try_lock() {
             return guard;
         }
-        call::serve(Cpu::here());
-        core::hint::spin_loop();
+        call::wait_until(|| !mutex.is_locked());
     }
 }
 

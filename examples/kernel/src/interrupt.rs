@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use x86_64::VirtAddr;
 use x86_64::instructions::interrupts;
 use x86_64::instructions::tables::lidt;
-use x86_64::structures::DescriptorTablePointer;
 use x86_64::registers::control::Cr2;
+use x86_64::structures::DescriptorTablePointer;
 
 use crate::cpu::{Cpu, State};
 use crate::descriptor::{InterruptStack, KERNEL_CODE};

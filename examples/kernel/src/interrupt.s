@@ -39,19 +39,9 @@ interrupt_stays:
     push rcx
 
 interrupt_save:
-    push rdx
-    push rbx
-    push rbp
-    push rsi
-    push rdi
-    push r8
-    push r9
-    push r10
-    push r11
-    push r12
-    push r13
-    push r14
-    push r15
+    .irp register, rdx, rbx, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15
+    push \register
+    .endr
     mov rbx, rsp
     # Rust code uses SSE registers (the ABI of the host's target does), so handlers save them.
     sub rsp, 512
@@ -62,21 +52,9 @@ interrupt_save:
     call handle_interrupt
     fxrstor64 [rsp]
     mov rsp, rbx
-    pop r15
-    pop r14
-    pop r13
-    pop r12
-    pop r11
-    pop r10
-    pop r9
-    pop r8
-    pop rdi
-    pop rsi
-    pop rbp
-    pop rbx
-    pop rdx
-    pop rcx
-    pop rax
+    .irp register, r15, r14, r13, r12, r11, r10, r9, r8, rdi, rsi, rbp, rbx, rdx, rcx, rax
+    pop \register
+    .endr
     add rsp, 16                             # vector, error code
     iretq
 

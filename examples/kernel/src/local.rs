@@ -66,7 +66,8 @@ fn spill(frames: &mut Frames, count: usize) {
 
 fn pop(frames: &mut Frames, flags: Flags) -> Option<Pfn> {
     if frames.count == 0 {
-        frames.count = depot().alloc_many(Order::BASE, flags.no_reclaim(), &mut frames.list[..BATCH]).unwrap_or(0);
+        frames.count =
+            depot().alloc_many(Order::BASE, flags.no_reclaim(), &mut frames.list[..BATCH]).unwrap_or(0);
     }
     frames.count = frames.count.checked_sub(1)?;
     Some(frames.list[frames.count])

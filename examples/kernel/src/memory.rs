@@ -5,7 +5,9 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use pagedepot::cpus::Pinned;
-use pagedepot::{Allocator, Census, Config, FrameRange, LinearMap, NodeId, Pfn, Watermarks, ZoneConfig, ZoneId};
+use pagedepot::{
+    Allocator, Census, Config, FrameRange, LinearMap, NodeId, Pfn, Watermarks, ZoneConfig, ZoneId,
+};
 
 use crate::bootinfo::BootInfo;
 use crate::paging::PAGE_BYTES;
@@ -69,14 +71,14 @@ pub fn address(pfn: Pfn) -> usize {
 }
 
 unsafe extern "C" {
+    /// The linker script's: only its address means something.
     static kernel_end: u8;
 }
 
 /// RAM that is free once the kernel is loaded: below 4 GiB, and above.
 fn free_ram(boot: &BootInfo) -> [Ranges; 2] {
     let mut zones = [Ranges::new(), Ranges::new()];
-    // SAFETY: only the address is taken; the linker script defines it.
-    let kernel = LOW_END..unsafe { &raw const kernel_end }.addr() as u64;
+    let kernel = LOW_END..(&raw const kernel_end).addr() as u64;
     for (start, bytes) in boot.ram() {
         let end = start + bytes;
         zones[0].add_around(start.max(LOW_END), end.min(DMA32_END), kernel.clone());
@@ -114,10 +116,14 @@ pub fn init(boot: &BootInfo, cpus: u32, caches: bool) {
     let books = free[0].take(bytes).expect("room for the allocator's books: give QEMU more memory (-m)");
     // SAFETY: RAM that nobody uses, mapped, and not among the ranges any more.
     let books = unsafe {
-        core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(books), bytes)
+        core::slice::from_raw_parts_mut(
+            core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(books),
+            bytes,
+        )
     };
     let zones = zones(&free);
-    let depot = Depot::new(&config(cpus, &zones, caches), books, Pinned(Machine)).expect("books of the size asked for");
+    let depot = Depot::new(&config(cpus, &zones, caches), books, Pinned(Machine))
+        .expect("books of the size asked for");
     // SAFETY: nobody reads it before READY.
     unsafe { (*DEPOT.0.get()).write(depot) };
     // Release: pairs with the Acquire in `depot`.
@@ -164,9 +170,9 @@ pub fn free_pages() -> u64 {
     depot().zone_ids().map(|zone| depot().free_pages(zone)).sum()
 }
 
-/// Pages of all zones, free or not.
-pub fn managed_pages() -> u64 {
-    depot().zone_ids().filter_map(|zone| depot().zone_stats(zone)).map(|zone| zone.managed_pages).sum()
+/// Pages of each zone, free or not: DMA32, Normal.
+pub fn managed_pages() -> [u64; 2] {
+    [0, 1].map(|zone| depot().zone_stats(ZoneId::new(zone)).expect("there are two zones").managed_pages)
 }
 
 /// Pages that a CPU caches: in its fronts, and on its shelves.

@@ -252,12 +252,7 @@ fn unmap_in_region(region: usize, start: usize, end: usize, unmapped: &mut impl 
 }
 
 /// What one entry of a directory maps, or the part of it from `start` to `end`.
-fn unmap_in_directory(
-    cell: &AtomicU64,
-    start: usize,
-    end: usize,
-    unmapped: &mut impl FnMut(Pfn, Leaf),
-) {
+fn unmap_in_directory(cell: &AtomicU64, start: usize, end: usize, unmapped: &mut impl FnMut(Pfn, Leaf)) {
     let entry = cell.load(Ordering::Relaxed);
     if entry & PRESENT == 0 {
         return;

@@ -106,12 +106,7 @@ fn await_guard(held: &AtomicU64) -> Result<(), FenceError> {
     // Acquire: pairs with the Release in `Pin::drop`.
     let before = held.load(Ordering::Acquire);
     let end = clock::now_us() + FENCE_US;
-    while before % 2 == 1 && held.load(Ordering::Acquire) == before {
-        if clock::now_us() > end {
-            return Err(FenceError::Busy);
-        }
-        call::serve(Cpu::here());
-        core::hint::spin_loop();
-    }
-    Ok(())
+    let is_dropped = || before.is_multiple_of(2) || held.load(Ordering::Acquire) != before;
+    call::wait_until(|| is_dropped() || clock::now_us() > end);
+    if is_dropped() { Ok(()) } else { Err(FenceError::Busy) }
 }

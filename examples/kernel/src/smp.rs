@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use pagedepot::{CpuId, Flags, Order};
 use x86_64::instructions::interrupts;
 
+use crate::call::wait_until;
 use crate::cpu::{self, Cpu, State};
 use crate::interrupt::Vector;
 use crate::{apic, clock, memory, timer};
@@ -53,10 +54,8 @@ pub fn start(cpu: &'static Cpu) {
     let is_there = || cpu.state() == State::Quiescent;
     apic::start_cpu(cpu.apic_id(), AP_PAGE, is_there);
     let end = clock::now_us() + START_US;
-    while !is_there() {
-        assert!(clock::now_us() < end, "{:?} does not start", cpu.id());
-        core::hint::spin_loop();
-    }
+    wait_until(|| is_there() || clock::now_us() > end);
+    assert!(is_there(), "{:?} does not start", cpu.id());
 }
 
 /// Where a started CPU comes to Rust.
@@ -64,6 +63,7 @@ extern "C" fn ap_main(cpu: &'static Cpu) -> ! {
     cpu.enter();
     let id = apic::init();
     assert!(id == cpu.apic_id(), "APIC {id} came when {} was called", cpu.apic_id());
+    timer::start();
     idle(cpu)
 }
 
@@ -106,10 +106,7 @@ pub fn run_on(cpus: impl Iterator<Item = u32> + Clone, job: Job<'_>, meanwhile: 
     meanwhile();
     for cpu in others {
         // Acquire: pairs with the Release in `idle`: what the job did is visible.
-        while !cpu.job.load(Ordering::Acquire).is_null() {
-            crate::call::serve(Cpu::here());
-            core::hint::spin_loop();
-        }
+        wait_until(|| cpu.job.load(Ordering::Acquire).is_null());
     }
 }
 
@@ -123,7 +120,7 @@ pub fn run_everywhere(job: Job<'_>) {
 pub fn stop(cpu: &'static Cpu) {
     let job: Job<'_> = &|_| {
         interrupts::disable();
-        timer::stop();
+        apic::timer_stop();
         let cpu = Cpu::here();
         cpu.job.store(core::ptr::null_mut(), Ordering::Relaxed);
         // The last thing that others see of it.
@@ -133,17 +130,10 @@ pub fn stop(cpu: &'static Cpu) {
         }
     };
     give(cpu, &job);
-    while cpu.state() != State::Offline {
-        crate::call::serve(Cpu::here());
-        core::hint::spin_loop();
-    }
+    wait_until(|| cpu.state() == State::Offline);
 }
 
 /// Waits until all other CPUs are idle or stopped.
 pub fn await_idle() {
-    for cpu in cpu::others() {
-        while cpu.state() == State::Running {
-            core::hint::spin_loop();
-        }
-    }
+    cpu::others().for_each(|cpu| wait_until(|| cpu.state() != State::Running));
 }

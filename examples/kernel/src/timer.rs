@@ -1,9 +1,9 @@
 //! The tick: on ordinary CPUs only.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use crate::apic;
 use crate::cpu::Cpu;
+use crate::{apic, smp};
 
 /// Between ticks.
 const TICK_US: u64 = 10_000;
@@ -13,9 +13,23 @@ static HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 /// Ticks of all CPUs.
 static TICKS: AtomicU64 = AtomicU64::new(0);
 
-/// Starts the tick on this CPU, unless it is isolated.
+/// Whether ordinary CPUs have a tick at all.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether a CPU has a tick.
+pub fn is_on(cpu: &Cpu) -> bool {
+    ON.load(Ordering::Acquire) && !cpu.isolated.load(Ordering::Relaxed)
+}
+
+/// Starts or stops the tick of all ordinary CPUs.
+pub fn switch(on: bool) {
+    ON.store(on, Ordering::Release);
+    smp::run_everywhere(&|_| if on { start() } else { apic::timer_stop() });
+}
+
+/// Arms this CPU's next tick, if it has one.
 pub fn start() {
-    if !Cpu::here().isolated.load(Ordering::Relaxed) {
+    if is_on(Cpu::here()) {
         apic::timer_once(TICK_US);
     }
 }
@@ -45,9 +59,4 @@ pub fn tick(cpu: &'static Cpu) {
 /// Ticks so far, of all CPUs.
 pub fn ticks() -> u64 {
     TICKS.load(Ordering::Relaxed)
-}
-
-/// Stops the tick of this CPU.
-pub fn stop() {
-    apic::timer_stop();
 }

@@ -33,12 +33,9 @@ global_asm!(
     "user_code_end:",
     // extern "C" fn(counter, stop, code): to user mode, until `user::leave`.
     "user_enter:",
-    "    push rbx",
-    "    push rbp",
-    "    push r12",
-    "    push r13",
-    "    push r14",
-    "    push r15",
+    ".irp register, rbx, rbp, r12, r13, r14, r15",
+    "    push \\register",
+    ".endr",
     "    mov gs:[8], rsp",
     // What IRETQ takes (AMD APM vol. 3): SS, RSP, RFLAGS with interrupts on, CS, RIP.
     "    push {data}",
@@ -48,12 +45,9 @@ global_asm!(
     "    push rdx",
     "    iretq",
     "user_return:",
-    "    pop r15",
-    "    pop r14",
-    "    pop r13",
-    "    pop r12",
-    "    pop rbp",
-    "    pop rbx",
+    ".irp register, r15, r14, r13, r12, rbp, rbx",
+    "    pop \\register",
+    ".endr",
     "    ret",
     exit = const Vector::UserExit as u8,
     data = const USER_DATA,
@@ -82,7 +76,8 @@ pub struct Program {
 impl Program {
     /// Builds the page tables in the root's second entry.
     pub fn new() -> Self {
-        let page = || memory::depot().alloc(Order::BASE, Flags::UNMOVABLE.zeroed()).expect("memory for user mode");
+        let page =
+            || memory::depot().alloc(Order::BASE, Flags::UNMOVABLE.zeroed()).expect("memory for user mode");
         let pages: [Pfn; 5] = core::array::from_fn(|_| page());
         let [code, _, directories, directory, table] = pages;
         let (start, end) = (&raw const user_code, &raw const user_code_end);

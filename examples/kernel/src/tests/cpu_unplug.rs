@@ -35,7 +35,11 @@ pub fn run(options: &Options) {
             smp::stop(victim);
             let cached = design::cached_pages(victim.id());
             let drained = design::retire(victim.id());
-            assert!(cached > 0 && drained.taken_pages == cached, "{} of {cached} pages taken", drained.taken_pages);
+            assert!(
+                cached > 0 && drained.taken_pages == cached,
+                "{} of {cached} pages taken",
+                drained.taken_pages
+            );
             let left = design::cached_pages(victim.id());
             assert!(left == 0, "{left} pages are still cached by a CPU that is gone");
             drained_pages += drained.taken_pages;

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use pagedepot::{CpuId, Drained, Mode};
 
 use super::{Held, Options, Random};
+use crate::call::wait_until;
 use crate::cpu::{self, Cpu, State};
 use crate::design::{self, Design};
 use crate::user::Program;
@@ -93,9 +94,7 @@ pub fn run(options: &Options) {
         }
     };
     smp::run_on(ordinary..cpus, &isolated_job, || {
-        while ready.load(Ordering::Acquire) < isolated.len() as u32 {
-            core::hint::spin_loop();
-        }
+        wait_until(|| ready.load(Ordering::Acquire) == isolated.len() as u32);
         let before = interrupts(isolated);
         for rate in RATES {
             let drains_before = found.drains.load(Ordering::Relaxed);
@@ -144,11 +143,7 @@ fn report_running(isolated: &[&'static Cpu], found: &Found, interrupts: u64, ord
 
 /// Takes what the isolated CPUs cache, once they have halted or gone to user mode.
 fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
-    for cpu in isolated {
-        while cpu.state() != State::Quiescent {
-            core::hint::spin_loop();
-        }
-    }
+    isolated.iter().for_each(|cpu| wait_until(|| cpu.state() == State::Quiescent));
     let before = interrupts(isolated);
     let (mut drained, mut left) = (Drained::default(), 0);
     for cpu in isolated {
@@ -168,6 +163,10 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
     }
     if Design::chosen() == Design::Depot && !isolated.is_empty() {
         assert!(drained.taken_pages > 0, "the isolated CPUs cached nothing");
-        assert!(woken == 0 && drained.fences == 0, "{woken} interrupts and {} fences for CPUs that rest", drained.fences);
+        assert!(
+            woken == 0 && drained.fences == 0,
+            "{woken} interrupts and {} fences for CPUs that rest",
+            drained.fences
+        );
     }
 }

@@ -14,10 +14,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::{AllocError, Flags, Order, Pfn};
 
+use crate::call::wait_until;
 use crate::console::{Exit, exit};
-use crate::cpu::Cpu;
 use crate::design::{self, Design};
-use crate::{call, clock, cpu, figure, flush, memory, progress, smp, timer};
+use crate::{clock, cpu, figure, flush, memory, progress, smp, timer};
 
 /// What the command line asks for, as `name=value` words.
 #[derive(Clone, Copy)]
@@ -51,7 +51,9 @@ impl Options {
     }
 }
 
-const TESTS: [(&str, fn(&Options)); 6] = [
+type Test = (&'static str, fn(&Options));
+
+const TESTS: [Test; 6] = [
     ("pft", pft::run),
     ("producer-consumer", producer_consumer::run),
     ("oom", oom::run),
@@ -66,19 +68,24 @@ pub fn run(options: &Options) -> ! {
         panic!("no test {:?}: there are {:?}", options.test, TESTS.map(|(name, _)| name));
     };
     let held_before = held_pages();
-    smp::run_everywhere(&|_| timer::start());
     figure!("cpus", cpu::count());
-    figure!("managed_pages", memory::managed_pages());
+    let [dma32_pages, normal_pages] = memory::managed_pages();
+    figure!("dma32_pages", dma32_pages);
+    figure!("normal_pages", normal_pages);
     progress!("test {name} begins with design {}", options.design.name());
+    timer::switch(true);
     let began = clock::now_ms();
     test(options);
-    smp::run_everywhere(&|_| timer::stop());
+    timer::switch(false);
     figure!("test_ms", clock::now_ms() - began);
     figure!("ticks", timer::ticks());
     figure!("flushes", flush::counts().0);
     figure!("flush_interrupts", flush::counts().1);
     let held_after = held_pages();
-    assert!(held_before == held_after, "{held_before} pages were in use before the test, {held_after} are after it");
+    assert!(
+        held_before == held_after,
+        "{held_before} pages were in use before the test, {held_after} are after it"
+    );
     progress!("test {name} passed");
     exit(Exit::Passed)
 }
@@ -154,10 +161,7 @@ impl Barrier {
             self.arrived.store(0, Ordering::Relaxed);
             self.passed.store(generation + 1, Ordering::Release);
         }
-        while self.passed.load(Ordering::Acquire) == generation {
-            call::serve(Cpu::here());
-            core::hint::spin_loop();
-        }
+        wait_until(|| self.passed.load(Ordering::Acquire) != generation);
     }
 }
 
@@ -192,7 +196,8 @@ impl<const N: usize> Held<N> {
     fn fill(&mut self, count: usize) {
         while self.count < count {
             let pfn = take(Order::BASE, Flags::MOVABLE);
-            self.pages[self.count] = pfn.unwrap_or_else(|error| panic!("{error}:\n{}", memory::depot().shortage()));
+            self.pages[self.count] =
+                pfn.unwrap_or_else(|error| panic!("{error}:\n{}", memory::depot().shortage()));
             self.count += 1;
         }
     }

@@ -11,8 +11,8 @@ use crate::{cpu, design, fault, figure, flush, memory, progress, smp};
 
 /// Most pages a CPU touches in a round.
 const PAGES_MAX: u64 = 2048;
-/// Times that the shared page is unmapped.
-const SHOOTDOWNS: u64 = 200;
+/// Times that the shared page is unmapped, times CPUs.
+const SHOOTDOWNS: u64 = 400;
 /// The region of the shared page; those below are the CPUs', two each.
 const SHARED: usize = 2 * cpu::CPUS_MAX;
 
@@ -46,7 +46,7 @@ fn touch(region: usize, leaf: Leaf, leaves: usize, tag: u64) {
 fn shoot_down(cpu: CpuId, barrier: &Barrier) {
     let page = Span { start: start_of(SHARED), bytes: PAGE_BYTES };
     let word = word_at(page.start);
-    for value in 1..=SHOOTDOWNS {
+    for value in 1..=SHOOTDOWNS / u64::from(cpu::count()) {
         if cpu.get() == 0 {
             word.store(value, Ordering::Relaxed);
         }
@@ -79,7 +79,7 @@ pub fn run(options: &Options) {
         fault::set_area(2 * cpu, Some(Leaf::Page));
         fault::set_area(2 * cpu + 1, Some(Leaf::Huge));
     }
-    let rounds = options.rounds.unwrap_or(8);
+    let rounds = options.rounds.unwrap_or(4);
     for round in 1..=rounds {
         smp::run_everywhere(&|cpu| {
             let tag = round << 32 | u64::from(cpu.get()) << 20 | 1 << 63;

@@ -6,8 +6,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pagedepot::{Flags, Order, Pfn};
 
 use super::{Options, give, take};
-use crate::cpu::{self, CPUS_MAX, Cpu};
-use crate::{call, figure, memory, progress, smp};
+use crate::call::wait_until;
+use crate::cpu::{self, CPUS_MAX};
+use crate::{figure, memory, progress, smp};
 
 const SLOTS: usize = 256;
 /// Pages passed per pair and round.
@@ -22,23 +23,13 @@ impl Ring {
     fn put(&self, place: u64, pfn: Pfn) {
         let slot = &self.0[place as usize % SLOTS];
         // Release: pairs with the Acquire in `get`: the frame's mark goes with it.
-        while slot.compare_exchange(0, pfn.get(), Ordering::Release, Ordering::Relaxed).is_err() {
-            call::serve(Cpu::here());
-            core::hint::spin_loop();
-        }
+        wait_until(|| slot.compare_exchange(0, pfn.get(), Ordering::Release, Ordering::Relaxed).is_ok());
     }
 
     fn get(&self, place: u64) -> Pfn {
         let slot = &self.0[place as usize % SLOTS];
-        loop {
-            match slot.swap(0, Ordering::Acquire) {
-                0 => {
-                    call::serve(Cpu::here());
-                    core::hint::spin_loop();
-                }
-                frame => return Pfn::new(frame),
-            }
-        }
+        wait_until(|| slot.load(Ordering::Acquire) != 0);
+        Pfn::new(slot.swap(0, Ordering::Acquire))
     }
 }
 

@@ -82,7 +82,6 @@ pub fn run(options: &Options) {
     progress!("{seconds} s of interrupts");
     smp::run_everywhere(&|cpu| work(cpu, seconds));
     RUNNING.store(false, Ordering::Relaxed);
-    smp::run_everywhere(&|_| timer::stop());
     timer::on_tick(None);
     let counts = [&HANDLERS, &NESTED, &NMIS].map(|count| count.load(Ordering::Relaxed));
     figure!("handlers", counts[0]);

@@ -1,0 +1,195 @@
+//! Building the example kernel and running its tests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::machine::{Line, Machine};
+
+/// The most CPUs the kernel starts.
+const CPUS_MAX: i64 = 64;
+
+/// What to run.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The test; without, all of them, one after the other
+    test: Option<Test>,
+    /// CPUs of the machine
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=CPUS_MAX))]
+    cpus: u32,
+    /// How CPUs cache pages
+    #[arg(long, value_name = "NAME", default_value = "depot")]
+    design: Design,
+    /// Rounds of a test by rounds (default: its own, 100 for oom)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: Option<u64>,
+    /// Seconds of a test by time (default: its own, 10 per rate of isolate)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: Option<u64>,
+    /// MiB of memory, five eighths of them below 4 GiB (default: what the test needs)
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
+    memory: Option<u32>,
+    /// Give up on a test after so many seconds
+    #[arg(long, value_name = "N", default_value_t = 600)]
+    timeout: u64,
+    /// Emulate all CPUs by one host thread, in turns (default: where there are many more of them
+    /// than host CPUs, because those that spin would keep those they wait for from running)
+    #[arg(long)]
+    one_thread: bool,
+}
+
+/// The kernel's tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Test {
+    /// Pages by page faults; then a shared page is unmapped under everybody
+    Pft,
+    /// One half of the CPUs allocates, the other frees
+    ProducerConsumer,
+    /// Everything is allocated while caches are drained
+    Oom,
+    /// CPUs stop, their caches are taken, they come back
+    CpuUnplug,
+    /// Timer and NMI handlers allocate above tasks that do
+    Reentry,
+    /// Isolated CPUs are drained, and count their interrupts
+    Isolate,
+}
+
+/// The kernel's designs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Design {
+    /// Fronts and shelves: the allocator's own
+    Depot,
+    /// Lists that only their CPU touches: a drain interrupts it
+    Local,
+}
+
+fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().expect("no value is hidden").get_name().to_owned()
+}
+
+/// Builds the kernel and runs the tests.
+pub fn run(options: &Options) -> Result<()> {
+    let root =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the repository has a root")?;
+    let progress = Progress::new();
+    progress.show("building examples/kernel");
+    let kernel = build(root)?;
+    let tests = options.test.map_or(Test::value_variants().to_vec(), |test| vec![test]);
+    for test in tests {
+        run_test(&kernel, options, test, &progress).with_context(|| {
+            let design = name(options.design);
+            format!("test {} with {} CPUs and design {design} failed", name(test), options.cpus)
+        })?;
+    }
+    Ok(())
+}
+
+/// Builds with the flags of the kernel's own `.cargo/config.toml`, which the environment's would
+/// replace; returns the kernel's path.
+fn build(root: &Path) -> Result<PathBuf> {
+    const TARGET: &str = "x86_64-unknown-linux-gnu";
+    let target_dir =
+        std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from).join("kernel");
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(root.join("examples/kernel"))
+        .args(["build", "--release", "--quiet", "--target", TARGET, "--target-dir"])
+        .arg(&target_dir)
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .status()
+        .context("cannot run cargo")?;
+    if !status.success() {
+        bail!("examples/kernel does not build");
+    }
+    Ok(target_dir.join(TARGET).join("release/pagedepot-kernel"))
+}
+
+fn run_test(kernel: &Path, options: &Options, test: Test, progress: &Progress) -> Result<()> {
+    let machine = Machine {
+        kernel,
+        cpus: options.cpus,
+        memory_mib: options.memory.unwrap_or(memory_mib(test, options.cpus)),
+        one_thread: options.one_thread,
+        command_line: command_line(options, test),
+        timeout: Duration::from_secs(options.timeout),
+    };
+    progress.show(&format!("booting {} CPUs", options.cpus));
+    println!("test={}", name(test));
+    println!("design={}", name(options.design));
+    let mut boot_time = None;
+    let passed = machine.run(|line, elapsed| match line {
+        Line::Progress(text) => {
+            boot_time.get_or_insert(elapsed);
+            progress.show(text);
+        }
+        Line::Figure(figure) => progress.above(|| println!("{figure}")),
+        Line::Other(text) => progress.above(|| eprintln!("{text}")),
+    })?;
+    // From the start of QEMU to the kernel's first words about the test.
+    if let Some(boot_time) = boot_time {
+        println!("boot_ms={}", boot_time.as_millis());
+    }
+    println!("passed={}", u8::from(passed));
+    if !passed {
+        bail!("see the kernel's last words above");
+    }
+    Ok(())
+}
+
+/// Small for `oom`, which allocates all of it again and again; more where there are more CPUs to
+/// hold pages.
+fn memory_mib(test: Test, cpus: u32) -> u32 {
+    match test {
+        Test::Oom => 64 + cpus,
+        _ => 256 + 4 * cpus,
+    }
+}
+
+fn command_line(options: &Options, test: Test) -> String {
+    let mut words = format!("test={} design={}", name(test), name(options.design));
+    for (name, value) in [("rounds", options.rounds), ("seconds", options.seconds)] {
+        if let Some(value) = value {
+            words += &format!(" {name}={value}");
+        }
+    }
+    words
+}
+
+/// How far it has come: a line that changes on a terminal, lines elsewhere.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn new() -> Self {
+        let bar = ProgressBar::new_spinner();
+        bar.set_style(
+            ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}").expect("a valid template"),
+        );
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress(bar)
+    }
+
+    fn show(&self, text: &str) {
+        if self.0.is_hidden() {
+            eprintln!("{text}");
+        } else {
+            self.0.set_message(text.to_owned());
+        }
+    }
+
+    /// Prints something else meanwhile.
+    fn above(&self, print: impl FnOnce()) {
+        self.0.suspend(print);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
