@@ -27,6 +27,9 @@ use core::num::NonZeroIsize;
 
 pub(crate) use arch::{compare_store, cpu_id, pop, push};
 
+#[cfg(test)]
+mod tests;
+
 /// What `pop` returns for "look closer". No frame has this number: ranges end at 2^32 at most, and
 /// an allocator's last section is never complete there.
 pub(crate) const NO_FRAME: u32 = u32::MAX;

@@ -1,0 +1,287 @@
+//! 1. Frames that threads pop and push through sequences are neither lost nor doubled, whatever
+//!    threads share CPUs, move between them, yield, or are interrupted by signals.
+//! 2. Aborts happen, and end where they should: the kernel continues at the abort address, which
+//!    the test sees from inside a signal handler.
+//! 3. A closed gate, a CPU without a block and an unregistered area stop every sequence.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pagedepot::cache::word::Word;
+use pagedepot::cache::{BlockArray, Class, GATE_OPEN, Magazine, MagazineIndex, WordOffset};
+use pagedepot::cpus::Here;
+use pagedepot::{CpuId, Mobility, ZoneId};
+
+use super::*;
+
+const WORD: WordOffset = WordOffset::new(ZoneId::new(0), Class::Order0, Mobility::Movable);
+const ROUNDS: u32 = 40;
+const STRIDE: usize = 512;
+
+/// Blocks of CPUs, each with one magazine of [`ROUNDS`] frames.
+struct Fronts {
+    array: BlockArray,
+    _blocks: Vec<[AtomicU64; STRIDE / 8]>,
+    _magazines: Vec<Magazine>,
+}
+
+impl Fronts {
+    fn new(cpus: u32) -> Self {
+        let blocks: Vec<_> = (0..cpus).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
+        // Magazine 0 stands for none.
+        let magazines: Vec<_> = (0..=cpus).map(|_| Magazine::new()).collect();
+        let array = BlockArray {
+            blocks: blocks.as_ptr().cast_mut().cast(),
+            stride: STRIDE,
+            cpus,
+            context_stride: 0,
+            magazines: magazines.as_ptr().expose_provenance(),
+        };
+        for cpu in 0..cpus {
+            let index = MagazineIndex::new(cpu + 1).unwrap();
+            for slot in 0..ROUNDS {
+                magazines[cpu as usize + 1].slots[slot as usize]
+                    .store(cpu * ROUNDS + slot, Ordering::Relaxed);
+            }
+            array.gate(CpuId::new(cpu)).store(GATE_OPEN, Ordering::Relaxed);
+            let word = Word::new(index, ROUNDS, None);
+            array.word(Here::task(CpuId::new(cpu)), WORD).store(word.0, Ordering::Relaxed);
+        }
+        Fronts { array, _blocks: blocks, _magazines: magazines }
+    }
+
+    fn word(&self, cpu: u32) -> Word {
+        Word(self.array.word(Here::task(CpuId::new(cpu)), WORD).load(Ordering::Relaxed))
+    }
+
+    /// What a slow path does when the operations have run up.
+    fn fold(&self, area: Area) {
+        let cpu = cpu_id(area);
+        let word = self.word(cpu);
+        if word.operations_full() {
+            let here = Here::task(CpuId::new(cpu));
+            compare_store(area, &self.array, here, WORD, word.0, word.with_operations(0).0);
+        }
+    }
+
+    /// All frames in the fronts.
+    fn frames(&self) -> Vec<u32> {
+        let mut frames = Vec::new();
+        for cpu in 0..self.array.cpus {
+            let word = self.word(cpu);
+            let magazine = self.array.magazine(word.loaded().unwrap());
+            frames.extend(
+                magazine.slots[..word.rounds() as usize].iter().map(|slot| slot.load(Ordering::Relaxed)),
+            );
+        }
+        frames
+    }
+}
+
+fn area() -> Option<Area> {
+    let area = Area::find();
+    if area.is_none() {
+        eprintln!("no rseq registration here: nothing to test");
+    }
+    area
+}
+
+fn cpus() -> u32 {
+    crate::Topology::read().cpu_count()
+}
+
+/// Signals that arrived at an abort address, and all.
+static ABORTED: AtomicU64 = AtomicU64::new(0);
+static SIGNALS: AtomicU64 = AtomicU64::new(0);
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn look_at_interrupted(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO, and what was
+    // interrupted is code, so four bytes before it can be read.
+    let before = unsafe {
+        let context = &*context.cast::<libc::ucontext_t>();
+        let at = context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
+        std::ptr::with_exposed_provenance::<u32>(at - 4).read_unaligned()
+    };
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+    ABORTED.fetch_add(u64::from(before == 0x5305_3053), Ordering::Relaxed);
+}
+
+/// Signals to this thread, periodically. (A timer of the process would signal its first thread,
+/// which sleeps.)
+#[cfg(target_arch = "x86_64")]
+struct Interrupts(libc::timer_t);
+
+#[cfg(target_arch = "x86_64")]
+impl Interrupts {
+    fn every(interval: Duration) -> Self {
+        let mut timer = std::ptr::null_mut();
+        let nanos = libc::timespec { tv_sec: 0, tv_nsec: interval.as_nanos() as _ };
+        // SAFETY: installs a handler that only reads code and counts, and makes a timer for the
+        // calling thread, which deletes it.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = look_at_interrupted as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = libc::SIGALRM;
+            event.sigev_notify_thread_id = libc::gettid();
+            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
+            let times = libc::itimerspec { it_interval: nanos, it_value: nanos };
+            assert_eq!(libc::timer_settime(timer, 0, &times, std::ptr::null_mut()), 0);
+        }
+        Interrupts(timer)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        // SAFETY: made by `every`.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+fn pin(cpu: u32) {
+    // SAFETY: a plain array of bits.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set);
+    }
+}
+
+/// Pops and pushes until `end`; each frame is held by one thread at a time.
+fn hammer(fronts: &Fronts, area: Area, held: &[AtomicBool], end: Instant, yields: bool) {
+    let mut kept = Vec::new();
+    let mut turn = 0u32;
+    while Instant::now() < end || !kept.is_empty() {
+        for _ in 0..64 {
+            turn = turn.wrapping_add(1);
+            // Up to three frames at a time, so that fronts neither run dry nor overflow for long.
+            if turn.is_multiple_of(2) && kept.len() < 3 && Instant::now() < end {
+                match pop(area, &fronts.array, WORD) {
+                    NO_FRAME => fronts.fold(area),
+                    frame => {
+                        assert!(!held[frame as usize].swap(true, Ordering::Relaxed), "frame {frame} doubled");
+                        kept.push(frame);
+                    }
+                }
+            } else if let Some(frame) = kept.pop() {
+                held[frame as usize].store(false, Ordering::Relaxed);
+                if !push(area, &fronts.array, WORD, 63, frame) {
+                    assert!(!held[frame as usize].swap(true, Ordering::Relaxed));
+                    kept.push(frame);
+                    fronts.fold(area);
+                }
+            }
+        }
+        if yields {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn frames_survive_threads_signals_and_yields() {
+    let Some(area) = area() else { return };
+    let cpus = cpus();
+    let fronts = Fronts::new(cpus);
+    let held: Vec<_> = (0..cpus * ROUNDS).map(|_| AtomicBool::new(false)).collect();
+    let end = Instant::now() + Duration::from_millis(1500);
+    std::thread::scope(|scope| {
+        for thread in 0..cpus.min(16) * 2 + 2 {
+            let (fronts, held) = (&fronts, &held);
+            scope.spawn(move || {
+                if thread % 2 == 0 {
+                    pin(thread / 2 % cpus);
+                }
+                let _interrupts = Interrupts::every(Duration::from_micros(50));
+                hammer(fronts, area, held, end, thread % 3 == 0);
+            });
+        }
+    });
+    let mut frames = fronts.frames();
+    frames.sort_unstable();
+    assert_eq!(frames, (0..cpus * ROUNDS).collect::<Vec<_>>());
+    let (signals, aborted) = (SIGNALS.load(Ordering::Relaxed), ABORTED.load(Ordering::Relaxed));
+    assert!(aborted > 0, "none of {signals} signals aborted a sequence");
+}
+
+#[test]
+fn a_closed_gate_stops_every_sequence() {
+    let Some(area) = area() else { return };
+    let fronts = Fronts::new(cpus());
+    for cpu in 0..fronts.array.cpus {
+        fronts.array.gate(CpuId::new(cpu)).store(0, Ordering::Relaxed);
+    }
+    assert_nothing_happens(&fronts, area);
+}
+
+#[test]
+fn cpus_without_a_block_are_stopped() {
+    let Some(area) = area() else { return };
+    let mut fronts = Fronts::new(cpus());
+    // As for a thread on a CPU beyond those configured, and for one without registration.
+    let cpus = std::mem::replace(&mut fronts.array.cpus, 0);
+    let here = Here::task(CpuId::new(cpu_id(area)));
+    assert_eq!(pop(area, &fronts.array, WORD), NO_FRAME);
+    assert!(!push(area, &fronts.array, WORD, 63, 7));
+    assert!(!compare_store(area, &fronts.array, here, WORD, 0, 0));
+    fronts.array.cpus = cpus;
+    assert_eq!(fronts.frames().len() as u32, cpus * ROUNDS);
+}
+
+fn assert_nothing_happens(fronts: &Fronts, area: Area) {
+    let before: Vec<_> = (0..fronts.array.cpus).map(|cpu| fronts.word(cpu).0).collect();
+    assert_eq!(pop(area, &fronts.array, WORD), NO_FRAME);
+    assert!(!push(area, &fronts.array, WORD, 63, 7));
+    let cpu = cpu_id(area);
+    assert!(!compare_store(area, &fronts.array, Here::task(CpuId::new(cpu)), WORD, before[cpu as usize], 0));
+    assert_eq!((0..fronts.array.cpus).map(|cpu| fronts.word(cpu).0).collect::<Vec<_>>(), before);
+}
+
+#[test]
+fn limits_of_a_front() {
+    let Some(area) = area() else { return };
+    let fronts = Fronts::new(cpus());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(0);
+            // `None` can also be an abort: what counts is that it stays so.
+            let tries = |mut attempt: Box<dyn FnMut() -> bool + '_>| (0..10).any(|_| attempt());
+            for frame in (0..ROUNDS).rev() {
+                let popped = AtomicU32::new(NO_FRAME);
+                assert!(tries(Box::new(|| {
+                    popped.store(pop(area, &fronts.array, WORD), Ordering::Relaxed);
+                    popped.load(Ordering::Relaxed) != NO_FRAME
+                })));
+                assert_eq!(popped.into_inner(), frame);
+            }
+            assert!(!tries(Box::new(|| pop(area, &fronts.array, WORD) != NO_FRAME)), "an empty magazine");
+            for frame in 0..63 {
+                assert!(tries(Box::new(|| push(area, &fronts.array, WORD, 63, frame))));
+            }
+            assert!(!tries(Box::new(|| push(area, &fronts.array, WORD, 63, 63))), "a full magazine");
+            assert!(!tries(Box::new(|| push(area, &fronts.array, WORD, 7, 63))), "more than the bound");
+            let here = Here::task(CpuId::new(0));
+            let word = fronts.word(0);
+            let elsewhere = Here::task(CpuId::new(1));
+            assert!(!tries(Box::new(|| compare_store(area, &fronts.array, elsewhere, WORD, word.0, 0))));
+            assert!(!tries(Box::new(|| compare_store(area, &fronts.array, here, WORD, word.0 + 1, 0))));
+            assert!(tries(Box::new(|| compare_store(
+                area,
+                &fronts.array,
+                here,
+                WORD,
+                word.0,
+                Word::EMPTY.0
+            ))));
+            assert!(!tries(Box::new(|| pop(area, &fronts.array, WORD) != NO_FRAME)), "no magazine");
+            assert!(!tries(Box::new(|| push(area, &fronts.array, WORD, 63, 0))), "no magazine");
+        });
+    });
+}

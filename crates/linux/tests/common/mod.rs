@@ -1,0 +1,180 @@
+//! Threads that allocate, write an owner's mark into each page, and check it before they free.
+#![allow(dead_code)] // Each test file uses its part.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pagedepot_linux::{AllocError, CpuId, Depot, Mode, Order, Page, Scope};
+
+/// A small generator (xorshift64*), so that a run can be repeated from the seed it printed.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Random(seed.max(1))
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// A seed from the clock, printed (the harness shows it when the test fails).
+pub fn seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now.as_nanos() as u64);
+    println!("SEED={seed}");
+    seed
+}
+
+pub fn order(n: u32) -> Order {
+    Order::new(n).unwrap()
+}
+
+/// Runs this thread on one CPU; `false` when it may not.
+pub fn pin(cpu: u32) -> bool {
+    // SAFETY: a plain array of bits, set for the calling thread.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set) == 0
+    }
+}
+
+/// CPUs this process may use.
+pub fn usable_cpus() -> Vec<u32> {
+    // SAFETY: as in `pin`.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+        (0..libc::CPU_SETSIZE as u32).filter(|&cpu| libc::CPU_ISSET(cpu as usize, &set)).collect()
+    }
+}
+
+/// Marks every frame of a block as `owner`'s.
+pub fn mark(page: &mut Page<'_>, owner: u64) {
+    let mark = (owner << 32 | u64::from(page.pfn().get())).to_ne_bytes();
+    for frame in page.chunks_exact_mut(4096) {
+        frame[..8].copy_from_slice(&mark);
+        frame[4088..].copy_from_slice(&mark);
+    }
+}
+
+/// Fails unless the block is still as [`mark`] left it.
+pub fn check(page: &Page<'_>, owner: u64) {
+    let mark = (owner << 32 | u64::from(page.pfn().get())).to_ne_bytes();
+    for frame in page.chunks_exact(4096) {
+        assert!(
+            frame[..8] == mark && frame[4088..] == mark,
+            "{page:?} of {owner} was written by somebody else"
+        );
+    }
+}
+
+/// Orders as a program might use them: mostly single pages.
+fn random_order(random: &mut Random) -> Order {
+    order(match random.below(64) {
+        0 => 9,
+        1 => 4,
+        2..8 => 3,
+        8..14 => 2,
+        14..24 => 1,
+        _ => 0,
+    })
+}
+
+/// Allocates and frees until `end`, holding up to `held_max` blocks. Returns how many it got.
+pub fn work(depot: &Depot, owner: u64, seed: u64, held_max: usize, end: Instant) -> u64 {
+    let mut random = Random::new(seed ^ owner.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut held: Vec<Page<'_>> = Vec::new();
+    let mut got = 0;
+    while Instant::now() < end {
+        for _ in 0..100 {
+            if held.len() < held_max && random.below(2) == 0 {
+                match depot.page(random_order(&mut random)) {
+                    Ok(mut page) => {
+                        mark(&mut page, owner);
+                        held.push(page);
+                        got += 1;
+                    }
+                    Err(AllocError::Exhausted) => held.clear(),
+                    Err(error) => panic!("{error}"),
+                }
+            } else if !held.is_empty() {
+                let page = held.swap_remove(random.below(held.len() as u64) as usize);
+                check(&page, owner);
+            }
+        }
+    }
+    held.iter().for_each(|page| check(page, owner));
+    got
+}
+
+/// Drains and now and then disables caches until `stop`. Returns pages taken.
+pub fn drain(depot: &Depot, seed: u64, stop: &AtomicBool) -> u64 {
+    let mut random = Random::new(seed);
+    let mut taken = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let scope = match random.below(3) {
+            0 => Scope::ALL,
+            cpu => Scope::cpu(CpuId::new(cpu as u32 - 1)),
+        };
+        let mode = if random.below(2) == 0 { Mode::Quiet } else { Mode::Full };
+        taken += depot.drain(scope, mode).taken_pages;
+        if random.below(50) == 0 {
+            taken += depot.disable_caches().taken_pages;
+            depot.enable_caches();
+        }
+        if random.below(4) == 0 {
+            std::thread::yield_now();
+        }
+    }
+    taken
+}
+
+/// Workers and drainers for `duration`, then every page must be back.
+pub fn hammer(depot: &mut Depot, duration: Duration) {
+    let seed = seed();
+    let cpus = usable_cpus();
+    let end = Instant::now() + duration;
+    let (stop, drained) = (AtomicBool::new(false), AtomicU64::new(0));
+    let depot_ref = &*depot;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (1..=4)
+            .map(|owner| {
+                let cpu = cpus[owner as usize % cpus.len()];
+                scope.spawn(move || {
+                    // Half of them stay where they are, half go where the scheduler sends them.
+                    if owner % 2 == 0 {
+                        pin(cpu);
+                    }
+                    work(depot_ref, owner, seed, 200, end)
+                })
+            })
+            .collect();
+        for drainer in 0..2 {
+            let (stop, drained) = (&stop, &drained);
+            scope.spawn(move || drained.fetch_add(drain(depot_ref, seed + drainer, stop), Ordering::Relaxed));
+        }
+        let got: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        stop.store(true, Ordering::Relaxed);
+        assert!(got > 0);
+    });
+    assert!(drained.into_inner() > 0);
+    all_back(depot);
+}
+
+/// Every page is free or cached, and none is out of a full drain's reach.
+pub fn all_back(depot: &mut Depot) {
+    depot.drain(Scope::ALL, Mode::Full);
+    let census = depot.validate().unwrap();
+    assert_eq!(census.held_pages(), 0, "{census:?}");
+    assert_eq!(census.managed_pages as usize * depot.page_size().bytes(), depot.bytes());
+}

@@ -1,0 +1,224 @@
+//! What the options do, and what the errors say.
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{all_back, hammer, order};
+use pagedepot_linux::{
+    AllocError, BuildError, Depot, Flags, FreeError, HighPolicy, MemoryKind, Mode, Order, Page, PageSize,
+    Pages, Pfn, Scope, Watermarks,
+};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn pages_are_bytes() {
+    let mut depot = Depot::new(16 * MIB).unwrap();
+    let mut page = depot.page(order(3)).unwrap();
+    assert_eq!((page.len(), page.order()), (8 * 4096, order(3)));
+    assert_eq!(page.as_ptr().addr() % page.len(), 0, "aligned to its size in memory, too");
+    page.fill(0xaa);
+    assert_eq!(depot.pfn_of(&raw const page[5000]), Some(page.pfn().add(1)));
+    assert_eq!(depot.address(page.pfn()).as_ptr().cast_const(), page.as_ptr());
+    let (pfn, order) = page.into_raw();
+    // SAFETY: out of charge just now.
+    let again = unsafe { Page::from_raw(&depot, pfn, order) };
+    assert!(again.iter().all(|&byte| byte == 0xaa));
+    drop(again);
+    let zeroed = depot.page_with(order, Flags::default().zeroed()).unwrap();
+    assert_eq!(zeroed.pfn(), pfn, "the last one freed is the next one given");
+    assert!(zeroed.iter().all(|&byte| byte == 0));
+    drop(zeroed);
+    assert_eq!(depot.pfn_of(std::ptr::null()), None);
+    assert_eq!(depot.pfn_of(depot.base().as_ptr().wrapping_add(depot.bytes())), None);
+    all_back(&mut depot);
+}
+
+#[test]
+fn contiguous_pages() {
+    let mut depot = Depot::new(64 * MIB).unwrap();
+    let mut pages = depot.pages(5000, Flags::default()).unwrap();
+    assert_eq!((pages.len(), pages.count()), (5000 * 4096, 5000));
+    pages.fill(1);
+    let (start, count) = pages.into_raw();
+    // SAFETY: out of charge just now.
+    drop(unsafe { Pages::from_raw(&depot, start, count) });
+    assert_eq!(depot.pages(0, Flags::default()).unwrap_err(), AllocError::BadSize);
+    depot.alloc_at(Pfn::new(100), 7, Flags::default()).unwrap();
+    assert_eq!(depot.alloc_at(Pfn::new(106), 2, Flags::default()), Err(AllocError::NotAvailable));
+    // SAFETY: allocated above.
+    unsafe { depot.free_contiguous(Pfn::new(100), 7) }.unwrap();
+    all_back(&mut depot);
+}
+
+#[test]
+fn split_blocks_are_freed_in_parts() {
+    let mut depot = Depot::builder(16 * MIB).checked(true).build().unwrap();
+    let pfn = depot.alloc(order(4), Flags::default()).unwrap();
+    depot.split(pfn, order(4), order(1)).unwrap();
+    // SAFETY: allocated above, used by nobody; refused, as is checked.
+    assert_eq!(unsafe { depot.free(pfn, order(4)) }, Err(FreeError::NotAllocated));
+    for part in (0..16).step_by(2) {
+        // SAFETY: parts of the block above.
+        unsafe { depot.free(pfn.add(part), order(1)) }.unwrap();
+    }
+    all_back(&mut depot);
+}
+
+#[test]
+fn a_memory_file_has_the_same_bytes() {
+    let depot = Depot::builder(8 * MIB).memory(MemoryKind::Memfd).build().unwrap();
+    let mut page = depot.page(Order::BASE).unwrap();
+    page[..6].copy_from_slice(b"shared");
+    let mut read = [0u8; 6];
+    let offset = depot.offset(page.pfn()) as libc::off_t;
+    let fd = depot.fd().unwrap().as_raw_fd();
+    // SAFETY: reads into a buffer of that size.
+    let got = unsafe { libc::pread(fd, read.as_mut_ptr().cast(), read.len(), offset) };
+    assert_eq!((got, &read), (6, b"shared"));
+    assert!(Depot::new(8 * MIB).unwrap().fd().is_none());
+}
+
+#[test]
+fn page_sizes() {
+    for size in [PageSize::Kib16, PageSize::Kib64] {
+        let mut depot = Depot::builder(64 * MIB + 1).page_size(size).checked(true).build().unwrap();
+        assert_eq!(depot.bytes(), 64 * MIB + size.bytes(), "rounded up to whole pages");
+        let page = depot.page(order(2)).unwrap();
+        assert_eq!(page.len(), 4 * size.bytes());
+        drop(page);
+        hammer(&mut depot, Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn populated_and_bound_to_nodes() {
+    // Where mbind is forbidden (containers without CAP_SYS_NICE) the error says so.
+    match Depot::builder(64 * MIB).numa(true).populate(true).build() {
+        Ok(mut depot) => hammer(&mut depot, Duration::from_millis(100)),
+        Err(error) => {
+            assert!(matches!(error, BuildError::Numa { .. }) && error.to_string().contains("mbind"))
+        }
+    }
+}
+
+#[test]
+fn every_page_can_be_had() {
+    let mut depot = Depot::new(16 * MIB).unwrap();
+    let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
+    assert_eq!(pages.len(), 4096);
+    assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
+    let shortage = depot.shortage().zones().next().unwrap();
+    assert_eq!((shortage.managed_pages, shortage.free_pages, shortage.cached_pages), (4096, 0, 0));
+    drop(pages);
+    all_back(&mut depot);
+}
+
+#[test]
+fn reserves_are_for_requests_that_may_not_wait() {
+    let watermarks = Watermarks { min: 100, low: 120, high: 140 };
+    let mut depot = Depot::builder(16 * MIB).watermarks(watermarks).caches(false).build().unwrap();
+    let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
+    assert!(pages.len() <= 4096 - 100, "{}", pages.len());
+    depot.page_with(Order::BASE, Flags::default().atomic()).unwrap();
+    drop(pages);
+    all_back(&mut depot);
+}
+
+#[test]
+fn callbacks_give_up_what_they_can_do_without() {
+    let depot = Arc::new(Depot::new(16 * MIB).unwrap());
+    let hoard: Arc<std::sync::Mutex<Vec<Pfn>>> = Arc::default();
+    let calls = Arc::new(AtomicU64::new(0));
+    let callback = {
+        let (depot, hoard, calls) = (Arc::downgrade(&depot), hoard.clone(), calls.clone());
+        move |pressure: pagedepot_linux::Pressure| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            let Some(depot) = depot.upgrade() else { return 0 };
+            let mut hoard = hoard.lock().unwrap();
+            let wanted = (pressure.wanted_pages.max(1) as usize).min(hoard.len());
+            for pfn in hoard.drain(..wanted) {
+                // SAFETY: the hoard holds it, and uses it no more.
+                unsafe { depot.free(pfn, Order::BASE) }.unwrap();
+            }
+            wanted as u64
+        }
+    };
+    depot.on_pressure(callback).unwrap();
+    let mut blocks = vec![Pfn::new(0); 1000];
+    assert_eq!(depot.alloc_many(Order::BASE, Flags::default(), &mut blocks), Ok(1000));
+    *hoard.lock().unwrap() = blocks;
+    let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
+    assert_eq!(pages.len(), 4096);
+    assert!(calls.load(Ordering::Relaxed) > 0 && hoard.lock().unwrap().is_empty());
+    drop(pages);
+    let refused = (0..8).find_map(|_| depot.on_pressure(|_| 0).err()).unwrap();
+    assert!(refused.to_string().contains("combine"), "{refused}");
+    all_back(&mut Arc::into_inner(depot).unwrap());
+}
+
+#[test]
+fn a_fixed_high_bounds_what_a_cpu_caches() {
+    let mut depot = Depot::builder(256 * MIB).percpu_pagelist_high_fraction(64).build().unwrap();
+    let zone = depot.zone_ids().next().unwrap();
+    let limits = depot.zone_stats(zone).unwrap().limits;
+    assert_eq!(limits.high_min, limits.high_max);
+    drop((0..20_000).map(|_| depot.page(Order::BASE).unwrap()).collect::<Vec<_>>());
+    for cpu in 0..common::usable_cpus().len() as u32 {
+        let stats = depot.cpu_stats(pagedepot_linux::CpuId::new(cpu), zone).unwrap();
+        assert!(stats.cached_pages() <= limits.high_max, "{stats:?} {limits:?}");
+    }
+    all_back(&mut depot);
+    let fixed = Depot::builder(256 * MIB).high(HighPolicy::Fixed(0)).build().unwrap();
+    drop((0..1000).map(|_| fixed.page(Order::BASE).unwrap()).collect::<Vec<_>>());
+    let left = fixed.drain(Scope::ALL, Mode::Quiet);
+    assert!(left.taken_pages <= 126, "{left:?}");
+}
+
+#[test]
+fn bad_options_are_refused_with_advice() {
+    let refuse = |builder: pagedepot_linux::Builder, kind: fn(&BuildError) -> bool, advice: &str| {
+        let error = builder.build().map(|depot| depot.bytes()).unwrap_err();
+        assert!(kind(&error), "{error:?}");
+        assert!(error.to_string().contains(advice), "{error}");
+    };
+    refuse(Depot::builder(0), |e| matches!(e, BuildError::ZeroSize), "at least one page");
+    refuse(Depot::builder(usize::MAX), |e| matches!(e, BuildError::TooLarge { .. }), "ask for less");
+    refuse(Depot::builder(1 << 45), |e| matches!(e, BuildError::TooLarge { .. }), "larger page size");
+    refuse(Depot::builder(1 << 43), |e| matches!(e, BuildError::Memory { .. }), "vm.overcommit");
+    refuse(Depot::builder(4096).cpus(0), |e| matches!(e, BuildError::Config(_)), "CPUs");
+    refuse(
+        Depot::builder(1 << 40).hugetlb(true),
+        |e| matches!(e, BuildError::HugePages { .. }),
+        "vm.nr_hugepages",
+    );
+}
+
+#[test]
+fn huge_pages_that_were_set_aside() {
+    let Ok(mut depot) = Depot::builder(5 * MIB).hugetlb(true).build() else { return };
+    assert_eq!(depot.bytes(), 6 * MIB);
+    hammer(&mut depot, Duration::from_millis(100));
+}
+
+#[test]
+fn one_page_is_a_depot() {
+    let mut depot = Depot::new(1).unwrap();
+    let page = depot.page(Order::BASE).unwrap();
+    assert_eq!(page.len(), 4096);
+    assert!(depot.page(Order::BASE).is_err());
+    drop(page);
+    all_back(&mut depot);
+}
+
+#[test]
+fn a_depot_can_be_shared() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Depot>();
+    shared::<Page<'_>>();
+    shared::<Pages<'_>>();
+}

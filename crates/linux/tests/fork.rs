@@ -1,0 +1,85 @@
+//! A forked child gets an error, never a page of its parent; its parent notices nothing.
+
+mod common;
+
+use common::all_back;
+use pagedepot_linux::{AllocError, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page, Scope};
+
+/// Runs `child` in a forked process; fails unless it returns.
+fn in_child(child: impl FnOnce()) {
+    // SAFETY: the child runs `child` and ends. glibc lets a forked child of a program with threads
+    // allocate; nothing else here holds locks.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+        // SAFETY: ends the child without running the parent's destructors.
+        unsafe { libc::_exit(if result.is_ok() { 0 } else { 1 }) };
+    }
+    assert!(pid > 0);
+    let mut status = 0;
+    // SAFETY: waits for our child.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child failed: {status:#x}");
+}
+
+fn child_gets_errors(depot: &Depot, held: Page<'_>, order: Order) {
+    for _ in 0..1000 {
+        assert_eq!(depot.alloc(order, Flags::default()), Err(AllocError::Forked));
+        assert_eq!(depot.alloc(order, Flags::default().atomic()), Err(AllocError::Forked));
+    }
+    let mut many = [held.pfn(); 200];
+    assert_eq!(depot.alloc_many(order, Flags::default(), &mut many), Err(AllocError::Forked));
+    assert_eq!(depot.alloc_contiguous(3, 1, Flags::default()), Err(AllocError::Forked));
+    assert_eq!(depot.alloc_at(held.pfn(), 1, Flags::default()), Err(AllocError::Forked));
+    // SAFETY: refused, as is checked.
+    assert_eq!(unsafe { depot.free(held.pfn(), order) }, Err(FreeError::Forked));
+    let drained = depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!((drained.taken_pages, drained.fences), (0, 0));
+    assert_eq!(depot.disable_caches().taken_pages, 0);
+    depot.enable_caches();
+    assert_eq!(depot.alloc(order, Flags::default()), Err(AllocError::Forked));
+    assert_eq!(depot.trim().unwrap().bytes, 0);
+    assert_eq!(&held[..6], b"parent", "what was there at the fork can be read");
+    drop(held);
+    let mut own = Depot::new(16 << 20).unwrap();
+    common::hammer(&mut own, std::time::Duration::from_millis(100));
+}
+
+fn fork_with(depot: &mut Depot) {
+    for n in [0, 3, 4, 9, 10] {
+        let order = common::order(n);
+        // Some pages in the caches at the fork.
+        drop((0..20).map(|_| depot.page(Order::BASE).unwrap()).collect::<Vec<_>>());
+        let mut held = depot.page(order).unwrap();
+        held[..6].copy_from_slice(b"parent");
+        let (pfn, _) = held.into_raw();
+        // SAFETY: out of charge above; the child's `Page` frees nothing.
+        let held = |depot| unsafe { Page::from_raw(depot, pfn, order) };
+        in_child(|| child_gets_errors(depot, held(depot), order));
+        let held = held(depot);
+        assert_eq!(&held[..6], b"parent");
+        drop(held);
+        drop(depot.page(order).unwrap());
+    }
+    all_back(depot);
+}
+
+#[test]
+fn a_child_of_anonymous_memory() {
+    fork_with(&mut Depot::builder(64 << 20).build().unwrap());
+}
+
+#[test]
+fn a_child_of_a_memory_file() {
+    fork_with(&mut Depot::builder(64 << 20).memory(MemoryKind::Memfd).build().unwrap());
+}
+
+#[test]
+fn a_child_of_locks() {
+    fork_with(&mut Depot::builder(64 << 20).locks(true).build().unwrap());
+}
+
+#[test]
+fn a_child_of_checked() {
+    fork_with(&mut Depot::builder(64 << 20).checked(true).track_owner(true).build().unwrap());
+}

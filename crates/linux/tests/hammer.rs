@@ -1,0 +1,137 @@
+//! Threads hammer a depot with owner's marks in every page, while others drain it quietly and fully
+//! and disable its caches. In the end every page is back.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{all_back, hammer, order, pin, usable_cpus};
+use pagedepot_linux::{CpuId, CpuSet, Depot, Flags, Fronts, MemoryKind, Mode, Order, Scope};
+
+const MIB: usize = 1 << 20;
+const WHILE: Duration = Duration::from_millis(700);
+
+#[test]
+fn sequences() {
+    hammer(&mut Depot::builder(64 * MIB).checked(true).build().unwrap(), WHILE);
+}
+
+#[test]
+fn locks() {
+    let mut depot = Depot::builder(64 * MIB).locks(true).track_owner(true).build().unwrap();
+    assert_eq!(depot.fronts(), Fronts::Locks);
+    hammer(&mut depot, WHILE);
+}
+
+#[test]
+fn without_caches() {
+    let mut depot = Depot::builder(64 * MIB).caches(false).build().unwrap();
+    hammer_without_drains(&mut depot);
+}
+
+/// There is nothing to drain, but draining must do no harm.
+fn hammer_without_drains(depot: &mut Depot) {
+    let end = std::time::Instant::now() + WHILE;
+    let seed = common::seed();
+    let shared = &*depot;
+    std::thread::scope(|scope| {
+        for owner in 1..=3 {
+            scope.spawn(move || common::work(shared, owner, seed, 200, end));
+        }
+    });
+    assert_eq!(depot.drain(Scope::ALL, Mode::Full).taken_pages, 0);
+    all_back(depot);
+}
+
+#[test]
+fn memory_file() {
+    hammer(&mut Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap(), WHILE);
+}
+
+/// Requests fail all the time, and take back what the others cache.
+#[test]
+fn too_little_memory() {
+    hammer(&mut Depot::builder(4 * MIB).checked(true).build().unwrap(), WHILE);
+}
+
+/// Threads on CPUs that have no caches work through the store.
+#[test]
+fn more_cpus_than_configured() {
+    let mut depot = Depot::builder(64 * MIB).cpus(1).build().unwrap();
+    hammer(&mut depot, WHILE);
+    if let Some(&last) = usable_cpus().last().filter(|&&cpu| cpu > 0) {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(pin(last));
+                let zone = depot.zone_ids().next().unwrap();
+                let before = depot.zone_stats(zone).unwrap().counts;
+                drop(depot.page(Order::BASE).unwrap());
+                let after = depot.zone_stats(zone).unwrap().counts;
+                assert_eq!(after.direct_allocs, before.direct_allocs + 1);
+                assert_eq!(after.direct_frees, before.direct_frees + 1);
+            });
+        });
+    }
+    all_back(&mut depot);
+}
+
+/// A thread that changes CPUs leaves pages behind in each one's caches; a drain finds them all.
+#[test]
+fn changing_affinity() {
+    let mut depot = Depot::new(64 * MIB).unwrap();
+    let cpus = usable_cpus();
+    let shared = &depot;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for round in 0..200 {
+                assert!(pin(cpus[round % cpus.len()]));
+                let pages: Vec<_> = (0..50).map(|_| shared.page(Order::BASE).unwrap()).collect();
+                assert!(pin(cpus[(round + 1) % cpus.len()]));
+                drop(pages);
+            }
+        });
+    });
+    let drained = depot.drain(Scope::ALL, Mode::Full);
+    assert!(drained.taken_pages > 0);
+    assert_eq!((drained.left_pages, drained.busy_cpus), (0, 0), "{drained:?}");
+    assert_eq!(drained.unreachable_pages, 0);
+    all_back(&mut depot);
+}
+
+/// Full drains do not touch the fronts of spared CPUs, and say so.
+#[test]
+fn spared_cpus() {
+    let spared: CpuSet = usable_cpus().into_iter().map(CpuId::new).collect();
+    let mut depot = Depot::builder(64 * MIB).spared(spared.clone()).build().unwrap();
+    drop(depot.page(Order::BASE).unwrap());
+    let drained = depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(drained.fences, u64::from(spared.highest().unwrap().get() + 1) - spared.len() as u64);
+    assert_eq!(drained.spared_cpus, spared.len() as u64);
+    assert!(drained.unreachable_pages > 0, "{drained:?}");
+    // Disabling is a promise without exceptions.
+    let disabled = depot.disable_caches();
+    assert_eq!((disabled.unreachable_pages, disabled.busy_cpus), (0, 0), "{disabled:?}");
+    let page = depot.page(Order::BASE).unwrap();
+    let pfn = page.pfn();
+    drop(page);
+    assert!(depot.is_free(pfn));
+    depot.enable_caches();
+    all_back(&mut depot);
+}
+
+#[test]
+fn batches() {
+    let mut depot = Depot::builder(64 * MIB).checked(true).build().unwrap();
+    let mut blocks = vec![pagedepot_linux::Pfn::new(0); 5000];
+    let got = depot.alloc_many(Order::BASE, Flags::default(), &mut blocks).unwrap();
+    assert_eq!(got, blocks.len());
+    let mut batch: Vec<_> = blocks.into_iter().map(|pfn| (pfn, Order::BASE)).collect();
+    let large = depot.alloc(order(9), Flags::default()).unwrap();
+    batch.insert(77, (large, order(9)));
+    // SAFETY: allocated above, used by nobody.
+    unsafe { depot.free_many(&batch) }.unwrap();
+    // SAFETY: a double free of memory that nobody uses: `checked` refuses it.
+    let error = unsafe { depot.free_many(&batch[70..80]) }.unwrap_err();
+    assert_eq!((error.first, error.failed), (0, 10));
+    all_back(&mut depot);
+}

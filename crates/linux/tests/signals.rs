@@ -1,0 +1,234 @@
+//! Signal handlers that allocate and free while the thread they interrupted is in the middle of the
+//! same, and threads stopped in the middle while others drain.
+
+mod common;
+
+use std::ffi::c_int;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{all_back, check, mark, order, pin, seed, usable_cpus, work};
+use pagedepot_linux::{AllocError, Depot, Flags, Mode, Order, Page, Pfn, Scope};
+
+fn install(signal: c_int, handler: extern "C" fn(c_int)) {
+    // SAFETY: installs a handler that does only what may be done in one.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+    }
+}
+
+/// Sends a signal to the thread that made it, periodically.
+struct Interrupts(libc::timer_t);
+
+impl Interrupts {
+    fn every(signal: c_int, interval: Duration) -> Self {
+        let mut timer = std::ptr::null_mut();
+        let interval = libc::timespec { tv_sec: 0, tv_nsec: interval.as_nanos() as _ };
+        // SAFETY: makes a timer for the calling thread, which deletes it.
+        unsafe {
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = signal;
+            event.sigev_notify_thread_id = libc::gettid();
+            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
+            let times = libc::itimerspec { it_interval: interval, it_value: interval };
+            assert_eq!(libc::timer_settime(timer, 0, &times, std::ptr::null_mut()), 0);
+        }
+        Interrupts(timer)
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        // SAFETY: made by `every`.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+/// The depot of the handler, while its test runs.
+static DEPOT: AtomicPtr<Depot> = AtomicPtr::new(std::ptr::null_mut());
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+/// Pages that handlers keep from one signal to the next: pfn + 1 and order.
+static KEPT: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+const HANDLER: u64 = 99;
+
+/// Swaps a page of its own for one that an earlier signal left, on whatever thread.
+extern "C" fn allocate_and_free(_: c_int) {
+    // SAFETY: the test takes the pointer away only after its threads, and their signals, ended.
+    let Some(depot) = (unsafe { DEPOT.load(Ordering::Acquire).as_ref() }) else { return };
+    let turn = HANDLED.fetch_add(1, Ordering::Relaxed);
+    let order = order([0, 0, 0, 3, 1, 4, 9, 2][turn as usize % 8]);
+    // The interrupted thread may be in the middle of anything, so this may not wait.
+    let new = depot.page_with(order, Flags::default().atomic()).ok().map_or(0, |mut page| {
+        mark(&mut page, HANDLER);
+        let (pfn, order) = page.into_raw();
+        u64::from(order.get()) << 32 | u64::from(pfn.get() + 1)
+    });
+    let old = KEPT[turn as usize % KEPT.len()].swap(new, Ordering::AcqRel);
+    free_kept(depot, old);
+}
+
+fn free_kept(depot: &Depot, kept: u64) {
+    if kept != 0 {
+        let (pfn, order) = (Pfn::new(kept as u32 - 1), order((kept >> 32) as u32));
+        // SAFETY: swapped out of KEPT, so nobody else has it.
+        let page = unsafe { Page::from_raw(depot, pfn, order) };
+        check(&page, HANDLER);
+    }
+}
+
+fn handlers_allocate(depot: &mut Depot) {
+    install(libc::SIGUSR1, allocate_and_free);
+    DEPOT.store(depot, Ordering::Release);
+    let before = HANDLED.load(Ordering::Relaxed);
+    let (seed, end) = (seed(), Instant::now() + Duration::from_millis(700));
+    let stop = AtomicBool::new(false);
+    let shared = &*depot;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (1..=4)
+            .map(|owner| {
+                scope.spawn(move || {
+                    let _interrupts = Interrupts::every(libc::SIGUSR1, Duration::from_micros(60));
+                    work(shared, owner, seed, 50, end)
+                })
+            })
+            .collect();
+        scope.spawn(|| common::drain(shared, seed, &stop));
+        workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
+        stop.store(true, Ordering::Relaxed);
+    });
+    DEPOT.store(std::ptr::null_mut(), Ordering::Release);
+    KEPT.iter().for_each(|kept| free_kept(depot, kept.swap(0, Ordering::AcqRel)));
+    assert!(HANDLED.load(Ordering::Relaxed) > before + 100);
+    all_back(depot);
+}
+
+/// One test: the handler's depot is one for the process.
+#[test]
+fn handlers_that_allocate() {
+    handlers_allocate(&mut Depot::builder(64 << 20).checked(true).build().unwrap());
+    handlers_allocate(&mut Depot::builder(64 << 20).locks(true).build().unwrap());
+    // So little that requests fail on all sides.
+    handlers_allocate(&mut Depot::builder(4 << 20).build().unwrap());
+}
+
+/// Threads that the handler stops: how many are, and whether they may go on.
+static STOPPED: AtomicU32 = AtomicU32::new(0);
+static GO_ON: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn stop_here(_: c_int) {
+    let round = GO_ON.load(Ordering::Acquire);
+    STOPPED.fetch_add(1, Ordering::AcqRel);
+    while GO_ON.load(Ordering::Acquire) == round {
+        // SAFETY: sleeps until the word changes; allowed in a handler.
+        unsafe {
+            libc::syscall(libc::SYS_futex, GO_ON.as_ptr(), libc::FUTEX_WAIT, round, std::ptr::null::<u8>());
+        }
+    }
+    STOPPED.fetch_sub(1, Ordering::AcqRel);
+}
+
+fn let_go_on() {
+    GO_ON.fetch_add(1, Ordering::AcqRel);
+    // SAFETY: wakes the sleepers.
+    unsafe { libc::syscall(libc::SYS_futex, GO_ON.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    while STOPPED.load(Ordering::Acquire) > 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// Allocates and frees with as little else around as possible, so that it is stopped inside.
+fn busy(depot: &Depot, stop: &AtomicBool, batch: usize) {
+    let mut blocks = vec![Pfn::new(0); batch];
+    while !stop.load(Ordering::Relaxed) {
+        let got = blocks.iter_mut().map_while(|block| {
+            *block = depot.alloc(Order::BASE, Flags::default()).ok()?;
+            Some(())
+        });
+        let got = got.count();
+        for &block in &blocks[..got] {
+            // SAFETY: allocated above.
+            unsafe { depot.free(block, Order::BASE) }.unwrap();
+        }
+    }
+}
+
+/// Blocks that each of the threads holds at a time.
+const BATCHES: [usize; 2] = [1, 400];
+/// Pages the stopped threads may have in their hands: their batches, and four magazines each in a
+/// slow path.
+const HELD_MAX: u64 = 401 + 2 * 4 * 63;
+
+fn owners_stopped(depot: &mut Depot) {
+    install(libc::SIGUSR2, stop_here);
+    let stop = AtomicBool::new(false);
+    let shared = &*depot;
+    let mut random = common::Random::new(seed());
+    let cpus = usable_cpus();
+    let ids: Vec<OnceLock<libc::pthread_t>> = (0..2).map(|_| OnceLock::new()).collect();
+    std::thread::scope(|scope| {
+        for (thread, id) in ids.iter().enumerate() {
+            let (stop, cpu) = (&stop, cpus[thread % cpus.len()]);
+            scope.spawn(move || {
+                pin(cpu);
+                // SAFETY: the calling thread's own id.
+                id.set(unsafe { libc::pthread_self() }).unwrap();
+                busy(shared, stop, BATCHES[thread]);
+            });
+        }
+        let ids: Vec<_> = ids.iter().map(|id| *id.wait()).collect();
+        for _ in 0..100 {
+            std::thread::sleep(Duration::from_micros(random.below(300)));
+            for &id in &ids {
+                // SAFETY: the threads run until `stop`.
+                assert_eq!(unsafe { libc::pthread_kill(id, libc::SIGUSR2) }, 0);
+            }
+            while STOPPED.load(Ordering::Acquire) < ids.len() as u32 {
+                std::thread::yield_now();
+            }
+            while_stopped(shared, &mut random);
+            let_go_on();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    all_back(depot);
+}
+
+/// Everything is possible but for what the stopped threads hold.
+fn while_stopped(depot: &Depot, random: &mut common::Random) {
+    let drained = depot.drain(Scope::ALL, Mode::Full);
+    if depot.fronts().are_sequences() {
+        assert_eq!(drained.busy_cpus, 0, "{drained:?}");
+        assert_eq!(drained.unreachable_pages, 0, "{drained:?}");
+    }
+    if random.below(8) == 0 {
+        let pages = (depot.bytes() / 4096) as u64;
+        let mut blocks = Vec::new();
+        let error = loop {
+            match depot.alloc(Order::BASE, Flags::default()) {
+                Ok(pfn) => blocks.push((pfn, Order::BASE)),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, AllocError::Exhausted);
+        let missing = pages - blocks.len() as u64;
+        // A lock whose holder is stopped keeps its two magazines, too.
+        let bound = if depot.fronts().are_sequences() { HELD_MAX } else { HELD_MAX + 2 * 126 };
+        let shortage = depot.shortage();
+        assert!(missing <= bound, "{missing} of {pages} pages are missing: {shortage}");
+        // SAFETY: allocated above.
+        unsafe { depot.free_many(&blocks) }.unwrap();
+    }
+}
+
+/// One test after the other: who is stopped is counted for the process.
+#[test]
+fn owners_stopped_in_mid_operation() {
+    owners_stopped(&mut Depot::builder(16 << 20).build().unwrap());
+    owners_stopped(&mut Depot::builder(16 << 20).locks(true).build().unwrap());
+}

@@ -1,0 +1,141 @@
+//! Trim gives memory back to the system, and only memory that nobody holds.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{all_back, check, mark, order, seed, work};
+use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Scope};
+
+const MIB: usize = 1 << 20;
+
+/// Bytes of the depot that are present.
+fn present_bytes(depot: &Depot) -> usize {
+    let mut states = vec![0u8; depot.bytes() / 4096];
+    // SAFETY: one byte per page of the depot's mapping is written.
+    let result = unsafe { libc::mincore(depot.base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr()) };
+    assert_eq!(result, 0);
+    states.iter().filter(|&&state| state & 1 != 0).count() * 4096
+}
+
+fn builders() -> [(MemoryKind, pagedepot_linux::Builder); 2] {
+    [MemoryKind::Anonymous, MemoryKind::Memfd]
+        .map(|kind| (kind, Depot::builder(64 * MIB).memory(kind).checked(true)))
+}
+
+#[test]
+fn gives_back_what_is_free() {
+    for (kind, builder) in builders() {
+        let mut depot = builder.populate(true).build().unwrap();
+        assert_eq!(present_bytes(&depot), depot.bytes());
+        let mut held: Vec<_> = (0..100).map(|_| depot.page(order(1)).unwrap()).collect();
+        held.iter_mut().for_each(|page| mark(page, 7));
+        depot.drain(Scope::ALL, Mode::Full);
+        let trimmed = depot.trim().unwrap();
+        assert_eq!(trimmed.bytes as usize, depot.bytes() - 200 * 4096, "{kind:?}");
+        assert_eq!(present_bytes(&depot), 200 * 4096);
+        assert!(trimmed.calls <= 64 * 101, "{trimmed:?}");
+        held.iter().for_each(|page| check(page, 7));
+        assert_eq!(depot.trim().unwrap().bytes, 0, "nothing is given back twice");
+        drop(held);
+        // What comes back is zeroed and can be used.
+        let page = depot.page(order(10)).unwrap();
+        assert!(page.iter().all(|&byte| byte == 0) || kind == MemoryKind::Memfd);
+        drop(page);
+        all_back(&mut depot);
+    }
+}
+
+/// Held pages between free ones: as many ranges as can be, handed over in few calls.
+#[test]
+fn scattered_pages() {
+    let mut depot = Depot::builder(16 * MIB).caches(false).populate(true).build().unwrap();
+    let mut pages: Vec<_> = (0..4096).map(|_| depot.page(Order::BASE).unwrap()).collect();
+    pages.sort_by_key(|page| page.pfn().get());
+    let mut number = 0;
+    pages.retain(|_| {
+        number += 1;
+        number % 2 == 0
+    });
+    pages.iter_mut().for_each(|page| mark(page, 3));
+    let trimmed = depot.trim().unwrap();
+    assert_eq!(trimmed.bytes as usize, 8 * MIB);
+    assert_eq!(present_bytes(&depot), 8 * MIB);
+    pages.iter().for_each(|page| check(page, 3));
+    drop(pages);
+    all_back(&mut depot);
+}
+
+/// Threads allocate, mark and check while one trims all the time.
+#[test]
+fn under_load() {
+    for (_, builder) in builders() {
+        let mut depot = builder.build().unwrap();
+        let (seed, end) = (seed(), Instant::now() + Duration::from_millis(700));
+        let stop = AtomicBool::new(false);
+        let shared = &depot;
+        std::thread::scope(|scope| {
+            let workers: Vec<_> =
+                (1..=3).map(|owner| scope.spawn(move || work(shared, owner, seed, 300, end))).collect();
+            let trimmer = scope.spawn(|| {
+                let mut bytes = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    shared.drain(Scope::ALL, Mode::Full);
+                    bytes += shared.trim().unwrap().bytes;
+                }
+                bytes
+            });
+            workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
+            stop.store(true, Ordering::Relaxed);
+            assert!(trimmer.join().unwrap() > 0);
+        });
+        all_back(&mut depot);
+    }
+}
+
+/// A request that finds too little because a trim has it waits rather than fail: one thread takes
+/// and frees all pages, again and again, while another trims.
+#[test]
+fn no_request_fails_because_of_a_trim() {
+    let mut depot = Depot::builder(8 * MIB).build().unwrap();
+    let all = depot.bytes() / 4096;
+    let stop = AtomicBool::new(false);
+    let shared = &depot;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                shared.trim().unwrap();
+            }
+        });
+        for _ in 0..100 {
+            let mut blocks = Vec::new();
+            for _ in 0..all {
+                let pfn = shared.alloc(Order::BASE, Flags::default());
+                blocks.push((pfn.unwrap_or_else(|e| panic!("{} of {all}: {e}", blocks.len())), Order::BASE));
+            }
+            for (pfn, _) in &blocks {
+                // Present, so that there is something to give back.
+                // SAFETY: held by this thread.
+                unsafe { shared.address(*pfn).as_ptr().write_volatile(1) };
+            }
+            // SAFETY: allocated above.
+            unsafe { shared.free_many(&blocks) }.unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    all_back(&mut depot);
+}
+
+/// With huge pages asked for, only whole ones are given back.
+#[test]
+fn huge_pages_are_given_back_whole() {
+    let Ok(mut depot) = Depot::builder(16 * MIB).thp(true).populate(true).build() else { return };
+    let held = depot.page(Order::BASE).unwrap();
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.trim().unwrap().bytes as usize, 14 * MIB);
+    drop(held);
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.trim().unwrap().bytes as usize, 2 * MIB);
+    all_back(&mut depot);
+}
