@@ -1,1 +1,27 @@
-fn main() {}
+//! The `pagedepot` command: measures page allocators and replays what a kernel asked of its own.
+
+mod bench;
+mod cli;
+mod commands;
+mod design;
+mod failure;
+mod harness;
+mod output;
+mod replay;
+mod trace;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match commands::run(std::env::args_os()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_silent() {
+                // Nobody may be reading stderr either.
+                let _ = writeln!(io::stderr(), "pagedepot: {failure}");
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

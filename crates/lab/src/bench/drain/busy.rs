@@ -1,0 +1,209 @@
+//! Drains of a CPU whose owner works.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pagedepot::CpuId;
+
+use super::drainable::{Drainable, Reach};
+use super::drains::Drains;
+use super::owner::{self, GroupTimes, Work};
+use crate::design::Design;
+use crate::harness::barrier::Waiter;
+use crate::harness::clock::Scale;
+use crate::harness::{Contender, Seat, interrupts};
+
+/// How often to drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// So many times a second; 0 is never.
+    PerSecond(u32),
+    /// One after the other.
+    BackToBack,
+}
+
+impl Rate {
+    /// The value of the param `drains_per_s`.
+    pub fn as_param(self) -> i64 {
+        match self {
+            Rate::PerSecond(rate) => rate.into(),
+            Rate::BackToBack => -1,
+        }
+    }
+}
+
+/// Metrics of a window: the owner's mean, p50, p99 and p99.9 in ns per operation; the drainer's
+/// median ns and mean pages per drain, and interrupts on the owner's CPU.
+pub const METRICS: usize = 7;
+
+/// An owner and a drainer.
+pub struct Busy<S: Drainable> {
+    pub subject: Arc<S>,
+    pub work: Work,
+    pub rate: Rate,
+    pub reach: Reach,
+    /// How long a window lasts.
+    pub length: Duration,
+    /// The owner's CPU, which is drained.
+    pub owner: CpuId,
+    pub link: Link,
+    pub held: Mutex<Vec<S::Block>>,
+}
+
+/// Between owner and drainer. Counts only grow: windows and requests for fills.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Link {
+    /// By the drainer: windows begun and ended.
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// By the drainer: fills wanted.
+    wanted: AtomicU64,
+    by_owner: ByOwner,
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct ByOwner {
+    /// Fills done.
+    filled: AtomicU64,
+    /// Windows left.
+    left: AtomicU64,
+}
+
+// In this file, a Release publishes what the thread did before, its drain or its fill, and pairs
+// with the Acquire that waits for the count.
+
+fn wait_for(count: &AtomicU64, value: u64) {
+    let mut waiter = Waiter::default();
+    while count.load(Ordering::Acquire) < value {
+        waiter.pause();
+    }
+}
+
+impl<S: Drainable> Busy<S> {
+    fn own(&self) -> [f64; METRICS] {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.reserve(owner::HELD_BLOCKS_MAX as usize);
+        let mut times = GroupTimes::new();
+        let window = self.link.by_owner.left.load(Ordering::Relaxed) + 1;
+        wait_for(&self.link.begun, window);
+        let scale = Scale::start();
+        let mut filled = self.link.by_owner.filled.load(Ordering::Relaxed);
+        while self.link.ended.load(Ordering::Acquire) < window {
+            if self.link.wanted.load(Ordering::Acquire) > filled {
+                owner::fill(&*self.subject, &mut held);
+                owner::pairs(&*self.subject);
+                filled += 1;
+                self.link.by_owner.filled.store(filled, Ordering::Release);
+            }
+            self.work.step(&*self.subject, &mut held, &mut times);
+        }
+        let [mean, p50, p99, p999] = times.per_op_ns(&scale);
+        self.link.by_owner.left.store(window, Ordering::Release);
+        [mean, p50, p99, p999, f64::NAN, f64::NAN, f64::NAN]
+    }
+
+    fn drain(&self) -> [f64; METRICS] {
+        let window = self.link.by_owner.left.load(Ordering::Relaxed) + 1;
+        let mut drains = Drains::new();
+        let interrupts_before = interrupts::sent_to(self.owner);
+        let scale = Scale::start();
+        self.link.begun.store(window, Ordering::Release);
+        self.drain_for(&mut drains);
+        self.link.ended.store(window, Ordering::Release);
+        wait_for(&self.link.by_owner.left, window);
+        let interrupts = interrupts::sent_to(self.owner).zip(interrupts_before);
+        let (drain_ns, pages) = (drains.median_ns(&scale), drains.mean_pages());
+        let interrupts = interrupts.map_or(f64::NAN, |(after, before)| (after - before) as f64);
+        [f64::NAN, f64::NAN, f64::NAN, f64::NAN, drain_ns, pages, interrupts]
+    }
+
+    fn drain_for(&self, drains: &mut Drains) {
+        let start = Instant::now();
+        let until = start + self.length;
+        let period = match self.rate {
+            Rate::PerSecond(0) => return spin_until(until),
+            Rate::PerSecond(rate) => Duration::from_secs(1) / rate,
+            Rate::BackToBack => Duration::ZERO,
+        };
+        // In the middle of the first period, so that the shortest window has a drain of the longest.
+        let mut due = start + (period / 2).min(self.length / 2);
+        while due < until && Instant::now() < until {
+            if self.work == Work::Pairs {
+                let fill = self.link.wanted.load(Ordering::Relaxed) + 1;
+                self.link.wanted.store(fill, Ordering::Release);
+                wait_for(&self.link.by_owner.filled, fill);
+            }
+            spin_until(due);
+            drains.time(|| self.subject.drain(self.owner, self.reach));
+            due += period;
+        }
+        spin_until(until);
+    }
+}
+
+impl<S: Drainable> Contender<METRICS> for Busy<S> {
+    fn design(&self) -> Design {
+        S::DESIGN
+    }
+
+    fn enter(&self) {
+        self.subject.enter();
+    }
+
+    fn leave(&self) {
+        self.subject.leave();
+    }
+
+    fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {
+        if seat.index == 0 { self.own() } else { self.drain() }
+    }
+
+    fn combine(&self, seats: &[[f64; METRICS]]) -> [f64; METRICS] {
+        join(seats)
+    }
+}
+
+/// Each metric from the seat that has it.
+pub fn join<const M: usize>(seats: &[[f64; M]]) -> [f64; M] {
+    std::array::from_fn(|metric| {
+        seats.iter().map(|seat| seat[metric]).find(|x| !x.is_nan()).unwrap_or(f64::NAN)
+    })
+}
+
+/// The idle window: as long as the others, with an owner that runs, but touches no allocator, and
+/// nobody draining. What interrupts it is not ours.
+pub struct IdleWindow {
+    /// How long a window lasts.
+    pub length: Duration,
+    /// The owner's CPU.
+    pub owner: CpuId,
+}
+
+impl Contender<METRICS> for IdleWindow {
+    fn design(&self) -> Design {
+        Design::Kernel
+    }
+
+    fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {
+        let before = (seat.index == 1).then(|| interrupts::sent_to(self.owner)).flatten();
+        spin_until(Instant::now() + self.length);
+        let after = before.and_then(|before| Some(interrupts::sent_to(self.owner)? - before));
+        let mut metrics = [f64::NAN; METRICS];
+        metrics[METRICS - 1] = after.map_or(f64::NAN, |count| count as f64);
+        metrics
+    }
+
+    fn combine(&self, seats: &[[f64; METRICS]]) -> [f64; METRICS] {
+        join(seats)
+    }
+}
+
+/// Sleepers are woken by interrupts; this does not sleep.
+pub fn spin_until(time: Instant) {
+    while Instant::now() < time {
+        std::hint::spin_loop();
+    }
+}

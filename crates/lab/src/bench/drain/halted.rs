@@ -1,0 +1,170 @@
+//! Drains of a CPU whose owner does not run: asleep, or stopped in the middle of an operation.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use pagedepot::CpuId;
+
+use super::busy::{join, spin_until};
+use super::drainable::{Drainable, Reach};
+use super::drains::Drains;
+use super::owner;
+use super::stopper::{Stopper, Target};
+use crate::design::Design;
+use crate::harness::barrier::Waiter;
+use crate::harness::clock::Scale;
+use crate::harness::{Contender, Seat, interrupts};
+
+/// How the owner does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Asleep, outside the allocator; its CPU is idle.
+    Idle,
+    /// Stopped by a signal, most likely in the middle of an operation.
+    Stopped,
+}
+
+/// Drains per window whose time is taken, and whose interrupts are counted: reading the counters
+/// takes long and leaves the caches cold.
+const TIMED: u64 = 6;
+const COUNTED: u64 = 2;
+
+/// How long a CPU gets to become idle.
+const SETTLE: Duration = Duration::from_micros(100);
+
+/// Metrics of a window: median and longest ns and mean pages per drain, and interrupts on the
+/// owner's CPU per drain.
+pub const METRICS: usize = 4;
+
+/// An owner and a drainer.
+pub struct Halted<S: Drainable> {
+    pub subject: Arc<S>,
+    pub state: State,
+    pub reach: Reach,
+    /// The owner's CPU, which is drained.
+    pub owner: CpuId,
+    pub stopper: &'static Stopper,
+    pub link: Link,
+    pub held: Mutex<Vec<S::Block>>,
+}
+
+/// Between owner and drainer. Counts only grow.
+#[derive(Default)]
+pub struct Link {
+    /// By the drainer: drains prepared and done.
+    wanted: AtomicU64,
+    drained: AtomicU64,
+    /// By the owner: fills done.
+    filled: AtomicU64,
+    /// Who to wake or stop, while a window lasts.
+    thread: Mutex<Option<(Thread, Target)>>,
+}
+
+// In this file, a Release publishes what the thread did before, and pairs with the Acquire that
+// waits for the count.
+
+fn wait_for(count: &AtomicU64, value: u64) {
+    let mut waiter = Waiter::default();
+    while count.load(Ordering::Acquire) < value {
+        waiter.pause();
+    }
+}
+
+impl<S: Drainable> Halted<S> {
+    fn own(&self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.reserve(owner::HELD_BLOCKS_MAX as usize);
+        *self.thread() = Some((thread::current(), Target::this_thread()));
+        let first = self.link.filled.load(Ordering::Relaxed) + 1;
+        for drain in first..first + TIMED + COUNTED {
+            while self.link.wanted.load(Ordering::Acquire) < drain {
+                thread::park();
+            }
+            owner::fill(&*self.subject, &mut held);
+            self.link.filled.store(drain, Ordering::Release);
+            while self.link.drained.load(Ordering::Acquire) < drain {
+                match self.state {
+                    State::Idle => thread::park(),
+                    State::Stopped => owner::pairs(&*self.subject),
+                }
+            }
+        }
+        *self.thread() = None;
+    }
+
+    fn thread(&self) -> std::sync::MutexGuard<'_, Option<(Thread, Target)>> {
+        self.link.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drain(&self) -> [f64; METRICS] {
+        let (thread, target) = loop {
+            if let Some(owner) = self.thread().clone() {
+                break owner;
+            }
+            thread::yield_now();
+        };
+        let (mut drains, scale) = (Drains::new(), Scale::start());
+        let mut interrupts = Some(0);
+        let first = self.link.filled.load(Ordering::Relaxed) + 1;
+        for drain in first..first + TIMED + COUNTED {
+            self.link.wanted.store(drain, Ordering::Release);
+            thread.unpark();
+            wait_for(&self.link.filled, drain);
+            spin_until(Instant::now() + SETTLE);
+            let act = || {
+                if self.state == State::Stopped {
+                    spin_until(Instant::now() + SETTLE);
+                }
+                if drain < first + TIMED {
+                    drains.time(|| self.subject.drain(self.owner, self.reach));
+                } else {
+                    let before = interrupts::sent_to(self.owner);
+                    self.subject.drain(self.owner, self.reach);
+                    let during = before.and_then(|before| Some(interrupts::sent_to(self.owner)? - before));
+                    interrupts = interrupts.zip(during).map(|(sum, during)| sum + during);
+                }
+            };
+            self.halt(target, act);
+            self.link.drained.store(drain, Ordering::Release);
+            thread.unpark();
+        }
+        let per_drain = interrupts.map_or(f64::NAN, |sum| sum as f64 / COUNTED as f64);
+        [drains.median_ns(&scale), drains.longest_ns(&scale), drains.mean_pages(), per_drain]
+    }
+
+    fn halt(&self, target: Target, act: impl FnOnce()) {
+        match self.state {
+            State::Idle => act(),
+            // SAFETY: the owner waits for the drain, so it exists until this is over.
+            State::Stopped => unsafe { self.stopper.while_stopped(target, act) },
+        }
+    }
+}
+
+impl<S: Drainable> Contender<METRICS> for Halted<S> {
+    fn design(&self) -> Design {
+        S::DESIGN
+    }
+
+    fn enter(&self) {
+        self.subject.enter();
+    }
+
+    fn leave(&self) {
+        self.subject.leave();
+    }
+
+    fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {
+        if seat.index == 1 {
+            return self.drain();
+        }
+        self.own();
+        [f64::NAN; METRICS]
+    }
+
+    fn combine(&self, seats: &[[f64; METRICS]]) -> [f64; METRICS] {
+        join(seats)
+    }
+}

@@ -1,0 +1,86 @@
+//! `hot`: one block allocated and freed, again and again: the least any request costs.
+
+use std::time::Instant;
+
+use super::{Settings, Workload, cpus_text, samples_of};
+use crate::design::{self, Demand, Design, Subject, WithSubject};
+use crate::failure::Failure;
+use crate::harness::{Contender, Seat, Series};
+use crate::output::report::{Metric, Params};
+use crate::output::{Report, table};
+
+const NAME: &str = "hot";
+const PAIR: Metric = ("pair_ns", "ns");
+
+struct Hot<S>(S);
+
+impl<S: Subject> Contender<1> for Hot<S> {
+    fn design(&self) -> Design {
+        S::DESIGN
+    }
+
+    fn enter(&self) {
+        self.0.enter();
+    }
+
+    fn leave(&self) {
+        self.0.leave();
+    }
+
+    fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
+        let start = Instant::now();
+        for _ in 0..units {
+            let block = design::alloc::<S, 0>(&self.0);
+            design::observe(block);
+            self.0.free::<0>(block);
+        }
+        [start.elapsed().as_nanos() as f64 / units as f64]
+    }
+}
+
+struct ToContender;
+
+impl WithSubject for ToContender {
+    type Output = Box<dyn Contender<1>>;
+
+    fn with<S: Subject + 'static>(self, subject: S) -> Self::Output {
+        Box::new(Hot(subject))
+    }
+}
+
+/// Measures it, on one CPU and on all.
+pub fn run(settings: &Settings) -> Result<Report, Failure> {
+    let demand = Demand { blocks_per_cpu: 1, frames_per_block: 1, cpus: settings.cpus.clone() };
+    let mut contenders = Vec::new();
+    for design in settings.designs(Workload::Hot)? {
+        contenders.push(design::make(design, &demand, ToContender)?);
+    }
+    let mut report = Report::default();
+    let mut by_cpus = Vec::new();
+    for cpus in settings.cpu_counts() {
+        let what = format!("{NAME}, {}", cpus_text(cpus));
+        let series = settings.interleave(&what, &contenders, cpus, settings.schedule());
+        for series in &series {
+            report.add(NAME, series.design, PAIR, (cpus, &Params::new()), &series.samples[0]);
+        }
+        by_cpus.push((cpus, series));
+    }
+    report.say(format!("{NAME}: a page allocated and freed, ns per pair{}", settings.caveat()));
+    report.say(show(&by_cpus));
+    Ok(report)
+}
+
+fn show(by_cpus: &[(usize, Vec<Series<1>>)]) -> comfy_table::Table {
+    let columns =
+        by_cpus.iter().flat_map(|&(cpus, _)| [cpus_text(cpus), "quartiles".into(), "x floor-rseq".into()]);
+    let mut table = table::new(["design".to_owned()].into_iter().chain(columns));
+    for (nth, Series { design, .. }) in by_cpus[0].1.iter().enumerate() {
+        let cells = by_cpus.iter().flat_map(|(_, series)| {
+            let samples = &series[nth].samples[0];
+            let floor = samples_of(series, Design::FloorRseq, 0);
+            [table::median(samples), table::quartiles(samples), table::ratio(samples, floor)]
+        });
+        table.add_row([design.name().to_owned()].into_iter().chain(cells));
+    }
+    table::align(table, 1)
+}

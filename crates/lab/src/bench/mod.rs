@@ -1,0 +1,186 @@
+//! The workloads.
+
+mod drain;
+mod hot;
+mod pagealloc;
+mod pft;
+mod producer_consumer;
+
+use std::time::Duration;
+
+use pagedepot::CpuId;
+
+use crate::design::{self, Design};
+use crate::failure::Failure;
+use crate::harness::samples::ROUNDS_TO_JUDGE;
+use crate::harness::{Contender, Pace, Schedule, Series, interleave};
+use crate::output::{Progress, Report};
+
+/// A workload of `bench`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// One block allocated and freed, again and again.
+    Hot,
+    /// Batches of all sizes and orders, and filling memory.
+    Pagealloc,
+    /// First-touching zeroed pages until memory is used up.
+    Pft,
+    /// Allocated on one CPU, freed on another.
+    ProducerConsumer,
+    /// Taking back what a CPU caches.
+    Drain,
+}
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Workload; 5] =
+        [Workload::Hot, Workload::Pagealloc, Workload::Pft, Workload::ProducerConsumer, Workload::Drain];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Workload::Hot => "hot",
+            Workload::Pagealloc => "pagealloc",
+            Workload::Pft => "pft",
+            Workload::ProducerConsumer => "producer-consumer",
+            Workload::Drain => "drain",
+        }
+    }
+
+    /// The workload called `name`.
+    ///
+    /// # Errors
+    /// Lists the names there are.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let names = || Self::ALL.map(Self::name).join(", ");
+        Self::ALL
+            .into_iter()
+            .find(|workload| workload.name() == name)
+            .ok_or_else(|| format!("no such workload; there are {}", names()))
+    }
+
+    /// The designs that can do it.
+    const fn designs(self) -> &'static [Design] {
+        match self {
+            Workload::Hot | Workload::Pagealloc | Workload::ProducerConsumer => &Design::ALLOCATORS,
+            Workload::Pft => &pft::DESIGNS,
+            Workload::Drain => &drain::DESIGNS,
+        }
+    }
+
+    /// Measures it.
+    ///
+    /// # Errors
+    /// When a design cannot take part, or the machine lacks what it needs.
+    pub fn run(self, settings: &Settings) -> Result<Report, Failure> {
+        match self {
+            Workload::Hot => hot::run(settings),
+            Workload::Pagealloc => pagealloc::run(settings),
+            Workload::Pft => pft::run(settings),
+            Workload::ProducerConsumer => producer_consumer::run(settings),
+            Workload::Drain => drain::run(settings),
+        }
+    }
+}
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Everything, to judge by.
+    Full,
+    /// The most important parts of it.
+    Short,
+    /// To see that it works.
+    Quick,
+}
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The CPUs to use, first one first.
+    pub cpus: Vec<CpuId>,
+    /// Whether the user said how many.
+    pub cpus_given: bool,
+    /// Windows per contender.
+    pub rounds: u32,
+    /// How much.
+    pub effort: Effort,
+    /// Of everything random.
+    pub seed: u64,
+    /// The designs asked for; none: all that can run.
+    pub designs: Vec<Design>,
+    /// Tells how far it is.
+    pub progress: Progress,
+}
+
+impl Settings {
+    /// The designs to measure: those asked for, or all of `offered` that can run here.
+    ///
+    /// # Errors
+    /// When one asked for cannot take part.
+    fn designs(&self, workload: Workload) -> Result<Vec<Design>, Failure> {
+        let offered = workload.designs();
+        if self.designs.is_empty() {
+            return Ok(offered.iter().copied().filter(|design| design.unavailable().is_none()).collect());
+        }
+        for &design in &self.designs {
+            if !offered.contains(&design) {
+                let (name, offered) = (workload.name(), design::list(offered));
+                return Err(Failure::Usage(format!(
+                    "design {design} cannot do `bench {name}`; there are {offered}"
+                )));
+            }
+            if let Some(why) = design.unavailable() {
+                return Err(Failure::Usage(why));
+            }
+        }
+        Ok(offered.iter().copied().filter(|design| self.designs.contains(design)).collect())
+    }
+
+    /// How long a window lasts.
+    fn window(&self) -> Duration {
+        Duration::from_millis(if self.effort == Effort::Quick { 2 } else { 10 })
+    }
+
+    /// As many windows as asked for, of the usual length.
+    fn schedule(&self) -> Schedule {
+        Schedule { rounds: self.rounds, pace: Pace::Lasting(self.window()) }
+    }
+
+    /// The CPU counts to measure with: one, and all in use.
+    fn cpu_counts(&self) -> impl Iterator<Item = usize> + use<> {
+        [1, self.cpus.len()].into_iter().take(self.cpus.len().min(2))
+    }
+
+    /// Measures the contenders in turn on the first `cpus` CPUs.
+    fn interleave<const M: usize>(
+        &self,
+        what: &str,
+        contenders: &[Box<dyn Contender<M>>],
+        cpus: usize,
+        schedule: Schedule,
+    ) -> Vec<Series<M>> {
+        let contenders: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
+        let ticks = contenders.len() as u64 * (u64::from(schedule.rounds) + 1);
+        let step = self.progress.step(what, ticks);
+        interleave(&contenders, &self.cpus[..cpus], schedule, &|| step.tick())
+    }
+
+    /// A line for tables whose ratios are of too few windows; empty otherwise.
+    fn caveat(&self) -> String {
+        if self.rounds as usize >= ROUNDS_TO_JUDGE {
+            return String::new();
+        }
+        format!("; {} windows are too few to judge ratios by (--runs {ROUNDS_TO_JUDGE})", self.rounds)
+    }
+}
+
+/// `1 CPU`, `2 CPUs`.
+fn cpus_text(cpus: usize) -> String {
+    format!("{cpus} CPU{}", if cpus == 1 { "" } else { "s" })
+}
+
+/// One metric's samples of a design, if it took part.
+fn samples_of<const M: usize>(series: &[Series<M>], design: Design, metric: usize) -> Option<&[f64]> {
+    series.iter().find(|series| series.design == design).map(|series| series.samples[metric].as_slice())
+}

@@ -1,0 +1,258 @@
+//! A batch of blocks allocated, then freed, for each order and size of batch.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::NAME;
+use crate::bench::{Effort, Settings, Workload, cpus_text, samples_of};
+use crate::design::{self, Demand, Design, PAGE_BYTES, Subject, WithSubject};
+use crate::failure::Failure;
+use crate::harness::clock::{self, ticks_in_order};
+use crate::harness::{Contender, Pace, Schedule, Seat, Series};
+use crate::output::machine::available_bytes;
+use crate::output::report::{Metric, params};
+use crate::output::{Report, table};
+
+const ALLOC: Metric = ("alloc_ns", "ns");
+const FREE: Metric = ("free_ns", "ns");
+const TOTAL: Metric = ("total_ns", "ns");
+
+const ORDERS: [u32; 5] = [0, 1, 2, 3, 4];
+const BATCH_MAX: u32 = 16384;
+/// What a short run measures, and what tables show of a long one: the ends, one magazine, several.
+const BATCHES_SHOWN: [u32; 4] = [1, 64, 512, BATCH_MAX];
+
+/// A subject that makes contenders for every order and batch.
+trait Batcher {
+    fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>>;
+}
+
+struct Shared<S>(Arc<S>);
+
+impl<S: Subject + 'static> Batcher for Shared<S> {
+    fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>> {
+        let subject = Arc::clone(&self.0);
+        // One loop is compiled for each order, as programs that know what they ask for have it.
+        match order {
+            0 => Batch::<S, 0>::boxed(subject, batch, seats),
+            1 => Batch::<S, 1>::boxed(subject, batch, seats),
+            2 => Batch::<S, 2>::boxed(subject, batch, seats),
+            3 => Batch::<S, 3>::boxed(subject, batch, seats),
+            4 => Batch::<S, 4>::boxed(subject, batch, seats),
+            other => unreachable!("no order {other} is measured"),
+        }
+    }
+}
+
+struct ToBatcher;
+
+impl WithSubject for ToBatcher {
+    type Output = Box<dyn Batcher>;
+
+    fn with<S: Subject + 'static>(self, subject: S) -> Self::Output {
+        Box::new(Shared(Arc::new(subject)))
+    }
+}
+
+struct Batch<S: Subject, const ORDER: u32> {
+    subject: Arc<S>,
+    batch: usize,
+    /// The blocks each seat holds.
+    held: Vec<Mutex<Vec<S::Block>>>,
+}
+
+impl<S: Subject + 'static, const ORDER: u32> Batch<S, ORDER> {
+    fn boxed(subject: Arc<S>, batch: u32, seats: usize) -> Box<dyn Contender<3>> {
+        let batch = batch as usize;
+        Box::new(Batch::<S, ORDER> { subject, batch, held: (0..seats).map(|_| Mutex::default()).collect() })
+    }
+
+    #[inline(always)]
+    fn alloc(&self, held: &mut [S::Block]) {
+        held.iter_mut().for_each(|slot| *slot = design::alloc::<S, ORDER>(&self.subject));
+    }
+
+    #[inline(always)]
+    fn free(&self, held: &[S::Block]) {
+        held.iter().for_each(|&block| self.subject.free::<ORDER>(block));
+    }
+
+    /// Nanoseconds of a block's allocation and free together. The clock is not read in between.
+    #[inline(never)]
+    fn total_ns(&self, held: &mut [S::Block], times: u64) -> f64 {
+        let start = Instant::now();
+        for _ in 0..times {
+            self.alloc(held);
+            design::observe(held[0]);
+            self.free(held);
+        }
+        start.elapsed().as_nanos() as f64 / (times * self.batch as u64) as f64
+    }
+
+    /// The part of it that allocation is: here the clock is read between the two.
+    #[inline(never)]
+    fn alloc_share(&self, held: &mut [S::Block], times: u64) -> f64 {
+        let (mut alloc, mut free) = (0, 0);
+        for _ in 0..times {
+            let start = ticks_in_order();
+            self.alloc(held);
+            let between = ticks_in_order();
+            self.free(held);
+            alloc += between - start;
+            free += ticks_in_order() - between;
+        }
+        let cost = clock::read_cost_ticks(ticks_in_order) * times as f64;
+        let (alloc, free) = ((alloc as f64 - cost).max(0.0), (free as f64 - cost).max(0.0));
+        if alloc + free > 0.0 { alloc / (alloc + free) } else { 0.5 }
+    }
+}
+
+impl<S: Subject + 'static, const ORDER: u32> Contender<3> for Batch<S, ORDER> {
+    fn design(&self) -> Design {
+        S::DESIGN
+    }
+
+    fn enter(&self) {
+        self.subject.enter();
+    }
+
+    fn leave(&self) {
+        self.subject.leave();
+    }
+
+    /// The total is measured without reading the clock inside; allocation and free are its parts in
+    /// the proportion seen with the clock read between them. Small batches would otherwise measure
+    /// the clock.
+    fn window(&self, seat: Seat, units: u64) -> [f64; 3] {
+        let mut held = self.held[seat.index].lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_empty() {
+            // The slots need some contents; whose is all the same, as each batch overwrites them.
+            let block = design::alloc::<S, ORDER>(&self.subject);
+            self.subject.free::<ORDER>(block);
+            held.resize(self.batch, block);
+        }
+        let times = units.div_ceil(2);
+        let total = self.total_ns(&mut held, times);
+        let alloc = total * self.alloc_share(&mut held, times);
+        [alloc, total - alloc, total]
+    }
+}
+
+/// Measures all orders and batches.
+pub fn run(settings: &Settings) -> Result<Report, Failure> {
+    let (orders, batches) = grid(settings.effort);
+    let mut report = Report::default();
+    let cpu_counts: Vec<usize> =
+        settings.cpu_counts().filter(|&cpus| cpus == 1 || settings.cpus_given).collect();
+    let seats_max = *cpu_counts.last().expect("one CPU at least");
+    let batch_max = largest_batch(&mut report, batches.iter().copied(), seats_max);
+    let cpus = settings.cpus[..seats_max].to_vec();
+    let demand = Demand { blocks_per_cpu: batch_max, frames_per_block: 1 << orders[orders.len() - 1], cpus };
+    let mut batchers = Vec::new();
+    for design in settings.designs(Workload::Pagealloc)? {
+        batchers.push(design::make(design, &demand, ToBatcher)?);
+    }
+    // Half a window each for the total and its parts.
+    let schedule = Schedule {
+        pace: Pace::Lasting(settings.window().min(Duration::from_millis(5))),
+        ..settings.schedule()
+    };
+    for cpus in cpu_counts {
+        let mut shown = Vec::new();
+        for &order in &orders {
+            for &batch in batches.iter().filter(|&&batch| batch <= batch_max) {
+                let contenders: Vec<_> = batchers.iter().map(|b| b.contender(order, batch, cpus)).collect();
+                let what = format!("{NAME}, order {order}, batches of {batch}, {}", cpus_text(cpus));
+                let series = settings.interleave(&what, &contenders, cpus, schedule);
+                add_rows(&mut report, &series, cpus, order, batch);
+                if BATCHES_SHOWN.contains(&batch) {
+                    shown.push((order, batch, series));
+                }
+            }
+        }
+        report.say(format!(
+            "{NAME}: batches allocated, then freed, ns per block: allocation / free, {}{}",
+            cpus_text(cpus),
+            settings.caveat()
+        ));
+        report.say(show(&shown));
+    }
+    Ok(report)
+}
+
+/// Orders and batches.
+fn grid(effort: Effort) -> (Vec<u32>, Vec<u32>) {
+    if effort != Effort::Full {
+        return (vec![0, 3], BATCHES_SHOWN.to_vec());
+    }
+    (
+        ORDERS.to_vec(),
+        std::iter::successors(Some(1), |&batch| (batch < BATCH_MAX).then_some(batch * 2)).collect(),
+    )
+}
+
+/// The largest batch that fits memory, if every page of it were touched by allocators that write
+/// into what they free.
+fn largest_batch(report: &mut Report, batches: impl Iterator<Item = u32>, seats: usize) -> u32 {
+    let largest_block = (PAGE_BYTES as u64) << ORDERS[ORDERS.len() - 1];
+    let room = available_bytes().unwrap_or(u64::MAX) / 4 / seats as u64 / largest_block;
+    let fitting = batches.filter(|&batch| u64::from(batch) <= room.max(1)).max().unwrap_or(1);
+    if fitting < BATCH_MAX {
+        report.say(format!(
+            "{NAME}: memory is short, so batches end at {fitting} blocks instead of {BATCH_MAX}"
+        ));
+    }
+    fitting
+}
+
+fn add_rows(report: &mut Report, series: &[Series<3>], cpus: usize, order: u32, batch: u32) {
+    let params = params([("order", order.into()), ("batch", batch.into())]);
+    for one in series {
+        for (metric, samples) in [ALLOC, FREE, TOTAL].into_iter().zip(&one.samples) {
+            report.add(NAME, one.design, metric, (cpus, &params), samples);
+        }
+    }
+}
+
+fn show(shown: &[(u32, u32, Vec<Series<3>>)]) -> comfy_table::Table {
+    let designs: Vec<Design> = shown[0].2.iter().map(|series| series.design).collect();
+    let headings = ["order".to_owned(), "batch".to_owned()].into_iter();
+    let mut table = table::new(headings.chain(designs.iter().map(|design| design.name().to_owned())));
+    for (order, batch, series) in shown {
+        let cell = |&design: &Design| {
+            let of = |metric| table::median(samples_of(series, design, metric).unwrap_or_default());
+            format!("{} / {}", of(0), of(1))
+        };
+        let row = [order.to_string(), batch.to_string()].into_iter().chain(designs.iter().map(cell));
+        table.add_row(row);
+    }
+    table::align(table, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_double_up_to_the_last() {
+        let (orders, batches) = grid(Effort::Full);
+        assert_eq!(orders, [0, 1, 2, 3, 4]);
+        assert_eq!((batches.len(), batches[0], batches[1], batches[14]), (15, 1, 2, 16384));
+        assert!(grid(Effort::Quick).1.iter().all(|batch| batches.contains(batch)));
+    }
+
+    #[test]
+    fn parts_add_up_to_the_total() {
+        let demand = Demand { blocks_per_cpu: 64, frames_per_block: 1, cpus: vec![pagedepot::CpuId::new(0)] };
+        let batch = Batch::<_, 0> {
+            subject: Arc::new(crate::design::floor_tls::FloorTls::new(&demand)),
+            batch: 64,
+            held: vec![Mutex::default()],
+        };
+        batch.enter();
+        let [alloc, free, total] = batch.window(Seat { index: 0, cpu: demand.cpus[0] }, 1000);
+        batch.leave();
+        assert!(alloc >= 0.0 && free >= 0.0 && total > 0.0);
+        assert!((alloc + free - total).abs() < 1e-9 * total);
+    }
+}

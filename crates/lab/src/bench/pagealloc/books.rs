@@ -1,0 +1,96 @@
+//! What the depot's own books cost: bytes of memory per GiB managed, and time to set them up.
+
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+use std::time::Instant;
+
+use pagedepot::cache::{BlockArray, WordOffset};
+use pagedepot::cpus::{Cpus, FenceError, Here};
+use pagedepot::{Allocator, Config, ConfigError, CpuId, FrameRange, NodeId, Pfn, ZoneConfig};
+
+use super::NAME;
+use crate::bench::{Settings, Workload};
+use crate::design::Design;
+use crate::failure::Failure;
+use crate::output::report::{Metric, params};
+use crate::output::{Report, table};
+
+const METADATA: Metric = ("metadata_bytes_per_gib", "bytes");
+const INIT: Metric = ("init_ns", "ns");
+
+/// Memory managed.
+const GIB: u32 = 64;
+/// 4 KiB frames in a GiB.
+const FRAMES_PER_GIB: u32 = 1 << 18;
+
+/// CPUs on which no code runs: the books are set up, and nobody uses them.
+struct Nowhere;
+
+// SAFETY: no function touches a front.
+unsafe impl Cpus for Nowhere {
+    fn here(&self) -> Option<Here> {
+        None
+    }
+
+    fn pop(&self, _blocks: &BlockArray, _word: WordOffset) -> Option<u32> {
+        None
+    }
+
+    fn push(&self, _blocks: &BlockArray, _word: WordOffset, _rounds_max: u32, _frame: u32) -> bool {
+        false
+    }
+
+    fn compare_store(
+        &self,
+        _blocks: &BlockArray,
+        _here: Here,
+        _word: WordOffset,
+        _old: u64,
+        _new: u64,
+    ) -> bool {
+        false
+    }
+
+    fn fence(&self, _blocks: &BlockArray, _cpu: CpuId) -> Result<(), FenceError> {
+        Err(FenceError::Refused)
+    }
+}
+
+/// Measures both, if the depot is among the designs.
+pub fn run(settings: &Settings) -> Result<Report, Failure> {
+    let mut report = Report::default();
+    if !settings.designs(Workload::Pagealloc)?.contains(&Design::Depot) {
+        return Ok(report);
+    }
+    let step = settings.progress.step(&format!("{NAME}, setting up {GIB} GiB"), settings.rounds.into());
+    let ranges = [FrameRange::new(Pfn::new(0), GIB * FRAMES_PER_GIB)];
+    let zones =
+        [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+    let config = Config::new(settings.cpus.len() as u32, &zones);
+    let bytes = Allocator::<Nowhere>::metadata_bytes(&config).map_err(unusable)?;
+    // Written once, so that page faults are not part of it.
+    let mut memory = vec![MaybeUninit::new(1u8); bytes];
+    let mut samples = Vec::new();
+    for _ in 0..settings.rounds {
+        let start = Instant::now();
+        black_box(Allocator::new(&config, &mut memory, Nowhere).map_err(unusable)?);
+        samples.push(start.elapsed().as_nanos() as f64);
+        step.tick();
+    }
+    let params = params([("gib", GIB.into())]);
+    let per_gib = [bytes as f64 / f64::from(GIB)];
+    report.add(NAME, Design::Depot, METADATA, (1, &params), &per_gib);
+    report.add(NAME, Design::Depot, INIT, (1, &params), &samples);
+    let us: Vec<f64> = samples.iter().map(|ns| ns / 1e3).collect();
+    report.say(format!(
+        "{NAME}: the depot's books for {GIB} GiB: {:.1} KB per GiB, set up in {} us (quartiles {}), on pre-faulted memory",
+        per_gib[0] / 1e3,
+        table::median(&us),
+        table::quartiles(&us)
+    ));
+    Ok(report)
+}
+
+fn unusable(error: ConfigError) -> Failure {
+    Failure::Run(format!("{}: {error}", Design::Depot))
+}

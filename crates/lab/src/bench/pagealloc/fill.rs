@@ -1,0 +1,132 @@
+//! Memory filled by single pages, then freed in random order: no cache holds that much, so this is
+//! the speed of what lies behind the caches.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use super::NAME;
+use crate::bench::{Effort, Settings, Workload};
+use crate::design::{self, Demand, Design, PAGE_BYTES, Subject, WithSubject};
+use crate::failure::Failure;
+use crate::harness::{Contender, Pace, Schedule, Seat};
+use crate::output::machine::available_bytes;
+use crate::output::report::{Metric, params};
+use crate::output::{Report, table};
+
+const FILL: Metric = ("fill_ns", "ns");
+const RANDOM_FREE: Metric = ("random_free_ns", "ns");
+
+/// Pages filled: 4 GiB of 4 KiB pages, or 256 MiB in a short run.
+const PAGES: u32 = 1 << 20;
+const PAGES_QUICK: u32 = 1 << 16;
+
+struct Fill<S: Subject> {
+    subject: S,
+    pages: u32,
+    seed: u64,
+    held: Mutex<Held<S::Block>>,
+}
+
+struct Held<T> {
+    blocks: Vec<T>,
+    random: fastrand::Rng,
+}
+
+impl<S: Subject> Contender<2> for Fill<S> {
+    fn design(&self) -> Design {
+        S::DESIGN
+    }
+
+    fn enter(&self) {
+        self.subject.enter();
+        // Every design sees the same orders.
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = Held {
+            blocks: Vec::with_capacity(self.pages as usize),
+            random: fastrand::Rng::with_seed(self.seed),
+        };
+    }
+
+    fn leave(&self) {
+        self.subject.leave();
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).blocks = Vec::new();
+    }
+
+    fn window(&self, _seat: Seat, units: u64) -> [f64; 2] {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let Held { blocks, random } = &mut *held;
+        let (mut fill, mut free) = (0, 0);
+        for _ in 0..units {
+            let start = Instant::now();
+            blocks.extend((0..self.pages).map(|_| design::alloc::<S, 0>(&self.subject)));
+            fill += start.elapsed().as_nanos();
+            random.shuffle(blocks);
+            let start = Instant::now();
+            blocks.drain(..).for_each(|block| self.subject.free::<0>(block));
+            free += start.elapsed().as_nanos();
+        }
+        let operations = (units * u64::from(self.pages)) as f64;
+        [fill as f64 / operations, free as f64 / operations]
+    }
+}
+
+struct ToContender {
+    pages: u32,
+    seed: u64,
+}
+
+impl WithSubject for ToContender {
+    type Output = Box<dyn Contender<2>>;
+
+    fn with<S: Subject + 'static>(self, subject: S) -> Self::Output {
+        let held = Mutex::new(Held { blocks: Vec::new(), random: fastrand::Rng::with_seed(self.seed) });
+        Box::new(Fill { subject, pages: self.pages, seed: self.seed, held })
+    }
+}
+
+/// Measures it on one CPU.
+pub fn run(settings: &Settings) -> Result<Report, Failure> {
+    let designs = settings.designs(Workload::Pagealloc)?;
+    let mut report = Report::default();
+    let pages = fitting_pages(
+        &mut report,
+        if settings.effort == Effort::Quick { PAGES_QUICK } else { PAGES },
+        &designs,
+    );
+    let demand = Demand { blocks_per_cpu: pages, frames_per_block: 1, cpus: settings.cpus[..1].to_vec() };
+    let mut contenders = Vec::new();
+    for &design in &designs {
+        contenders.push(design::make(design, &demand, ToContender { pages, seed: settings.seed })?);
+    }
+    let mib = (u64::from(pages) * PAGE_BYTES as u64) >> 20;
+    let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
+    let series = settings.interleave(&format!("{NAME}, filling {mib} MiB"), &contenders, 1, schedule);
+    let mut table = table::new(["design", "fill", "quartiles", "random free", "quartiles"]);
+    for one in &series {
+        for (metric, samples) in [FILL, RANDOM_FREE].into_iter().zip(&one.samples) {
+            report.add(NAME, one.design, metric, (1, &params([("mib", mib as i64)])), samples);
+        }
+        let cells =
+            one.samples.iter().flat_map(|samples| [table::median(samples), table::quartiles(samples)]);
+        table.add_row([one.design.name().to_owned()].into_iter().chain(cells));
+    }
+    report.say(format!(
+        "{NAME}: {mib} MiB filled page by page, freed in random order, ns per page{}",
+        settings.caveat()
+    ));
+    report.say(table::align(table, 1));
+    Ok(report)
+}
+
+/// Fewer pages where memory is short: general-purpose allocators write into what they free, so each
+/// of them comes to own as much memory as is filled.
+fn fitting_pages(report: &mut Report, wanted: u32, designs: &[Design]) -> u32 {
+    let owners = designs.iter().filter(|design| design.touches_pages()).count() as u64 + 1;
+    let room = available_bytes().unwrap_or(u64::MAX) / (owners + 1) / PAGE_BYTES as u64;
+    if room >= u64::from(wanted) {
+        return wanted;
+    }
+    let fitting = (room as u32).max(1024) & !1023;
+    report.say(format!("{NAME}: memory is short, so {fitting} pages are filled instead of {wanted}"));
+    fitting
+}

@@ -1,0 +1,20 @@
+//! `pagealloc`: batches of all sizes and orders (as mmtests' benchmark of that name), memory filled
+//! page by page and freed in random order, and what the allocator's books cost.
+
+mod batches;
+mod books;
+mod fill;
+
+use super::Settings;
+use crate::failure::Failure;
+use crate::output::Report;
+
+const NAME: &str = "pagealloc";
+
+/// Measures all three.
+pub fn run(settings: &Settings) -> Result<Report, Failure> {
+    let mut report = batches::run(settings)?;
+    report.append(fill::run(settings)?);
+    report.append(books::run(settings)?);
+    Ok(report)
+}

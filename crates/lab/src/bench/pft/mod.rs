@@ -1,0 +1,230 @@
+//! `pft`: clients first-touch zeroed pages until memory is used up, then exit, which frees them all
+//! at once (as mmtests' benchmark of that name, whose kernel counterpart is the design `kernel`).
+
+mod kernel;
+mod pages;
+
+use std::time::Instant;
+
+use self::kernel::KernelFaults;
+pub use self::pages::DESIGNS;
+use self::pages::ToPages;
+use super::{Effort, Settings, Workload, cpus_text, samples_of};
+use crate::design::{Demand, Design, PAGE_BYTES};
+use crate::failure::Failure;
+use crate::harness::{Contender, Pace, Schedule, Seat, Series};
+use crate::output::machine::available_bytes;
+use crate::output::report::{Metric, params};
+use crate::output::{Report, table};
+
+const NAME: &str = "pft";
+const PER_CPU: Metric = ("faults_per_cpu_s", "1/s");
+const PER_S: Metric = ("faults_per_s", "1/s");
+const ELAPSED: Metric = ("elapsed_s", "s");
+const SYSTEM: Metric = ("system_s", "s");
+
+/// Pages in all: 1 GiB of 4 KiB pages, or 64 MiB in a short run.
+const PAGES: u32 = 1 << 18;
+const PAGES_QUICK: u32 = 1 << 14;
+
+/// One way to have zeroed pages, for one number of clients.
+trait Client: Sync {
+    /// Who.
+    fn design(&self) -> Design;
+
+    /// Called by each client before its first run and after its last.
+    fn enter(&self) {}
+    /// See `enter`.
+    fn leave(&self) {}
+
+    /// Touches pages until memory is used up, or this client's `share` is, then frees them; how
+    /// many.
+    fn run(&self, client: usize, share: u32) -> u64;
+}
+
+/// Clients on a seat each. Samples: pages, elapsed, user and system seconds, which `combine` turns
+/// into the metrics.
+struct Clients {
+    client: Box<dyn Client>,
+    share: u32,
+}
+
+impl Contender<4> for Clients {
+    fn design(&self) -> Design {
+        self.client.design()
+    }
+
+    fn enter(&self) {
+        self.client.enter();
+    }
+
+    fn leave(&self) {
+        self.client.leave();
+    }
+
+    fn window(&self, seat: Seat, _units: u64) -> [f64; 4] {
+        let (user, system) = cpu_seconds();
+        let start = Instant::now();
+        let pages = self.client.run(seat.index, self.share);
+        let elapsed = start.elapsed().as_secs_f64();
+        let (user_after, system_after) = cpu_seconds();
+        [pages as f64, elapsed, user_after - user, system_after - system]
+    }
+
+    fn combine(&self, seats: &[[f64; 4]]) -> [f64; 4] {
+        let sum = |of: usize| seats.iter().map(|seat| seat[of]).sum::<f64>();
+        let (pages, system) = (sum(0), sum(3));
+        let elapsed = seats.iter().map(|seat| seat[1]).fold(0.0, f64::max);
+        [pages / (sum(2) + system), pages / elapsed, elapsed, system]
+    }
+}
+
+/// Seconds that this thread has spent in user mode, and in the kernel.
+fn cpu_seconds() -> (f64, f64) {
+    // SAFETY: a plain structure, for which zeroes will do.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is this function's.
+    let failed = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    debug_assert_eq!(failed, 0);
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    (seconds(usage.ru_utime), seconds(usage.ru_stime))
+}
+
+/// Measures one client, and as many as CPUs, with odd numbers in between (mmtests' steps on small
+/// machines).
+pub fn run(settings: &Settings) -> Result<Report, Failure> {
+    let mut report = Report::default();
+    let designs = settings.designs(Workload::Pft)?;
+    let pages = fitting_pages(
+        &mut report,
+        if settings.effort == Effort::Quick { PAGES_QUICK } else { PAGES },
+        designs.len(),
+    );
+    let mut by_clients = Vec::new();
+    for clients in steps(settings.cpus.len()) {
+        let contenders = designs
+            .iter()
+            .map(|&design| make(settings, design, pages, clients))
+            .collect::<Result<Vec<_>, _>>()?;
+        let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
+        let what = format!("{NAME}, {clients} clients on {}", cpus_text(clients));
+        let series = settings.interleave(&what, &contenders, clients, schedule);
+        for one in &series {
+            for (metric, samples) in [PER_CPU, PER_S, ELAPSED, SYSTEM].into_iter().zip(&one.samples) {
+                report.add(
+                    NAME,
+                    one.design,
+                    metric,
+                    (clients, &params([("clients", clients as i64)])),
+                    samples,
+                );
+            }
+        }
+        by_clients.push((clients, series));
+    }
+    let mib = (pages as usize * PAGE_BYTES) >> 20;
+    report.say(format!(
+        "{NAME}: {mib} MiB of zeroed pages first touched by clients, then freed at once{}",
+        settings.caveat()
+    ));
+    report.say(show(&by_clients));
+    Ok(report)
+}
+
+fn make(
+    settings: &Settings,
+    design: Design,
+    pages: u32,
+    clients: usize,
+) -> Result<Box<dyn Contender<4>>, Failure> {
+    let share = pages / clients as u32;
+    let client: Box<dyn Client> = if design == Design::Kernel {
+        Box::new(KernelFaults)
+    } else {
+        let cpus = settings.cpus[..clients].to_vec();
+        let demand = Demand { blocks_per_cpu: share, frames_per_block: 1, cpus };
+        pages::make(design, &demand, ToPages { share, clients })?
+    };
+    Ok(Box::new(Clients { client, share }))
+}
+
+/// 1, 3, 5, ... and the number of CPUs.
+fn steps(cpus: usize) -> Vec<usize> {
+    let mut steps: Vec<usize> = (1..cpus).step_by(2).collect();
+    steps.push(cpus);
+    steps
+}
+
+fn fitting_pages(report: &mut Report, wanted: u32, designs: usize) -> u32 {
+    // Each design keeps the pages it has once touched.
+    let room = available_bytes().unwrap_or(u64::MAX) / (designs as u64 + 1) / PAGE_BYTES as u64;
+    if room >= u64::from(wanted) {
+        return wanted;
+    }
+    let fitting = (room as u32).max(1024) & !1023;
+    report.say(format!("{NAME}: memory is short, so {fitting} pages are touched instead of {wanted}"));
+    fitting
+}
+
+fn show(by_clients: &[(usize, Vec<Series<4>>)]) -> comfy_table::Table {
+    let headings = [
+        "clients",
+        "design",
+        "faults per CPU second",
+        "faults per second",
+        "elapsed ms",
+        "system ms",
+        "speed, x kernel",
+    ];
+    let mut table = table::new(headings);
+    for (clients, series) in by_clients {
+        for one in series {
+            let [per_cpu, per_s, elapsed, system] = &one.samples;
+            let ms = |seconds: &[f64]| table::median(&seconds.iter().map(|s| s * 1e3).collect::<Vec<_>>());
+            table.add_row([
+                clients.to_string(),
+                one.design.name().to_owned(),
+                table::median(per_cpu),
+                table::median(per_s),
+                ms(elapsed),
+                ms(system),
+                table::ratio(per_s, samples_of(series, Design::Kernel, 1)),
+            ]);
+        }
+    }
+    table::align(table, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_go_up_in_steps_of_two_and_end_at_the_cpus() {
+        assert_eq!(steps(1), [1]);
+        assert_eq!(steps(2), [1, 2]);
+        assert_eq!(steps(8), [1, 3, 5, 7, 8]);
+    }
+
+    #[test]
+    fn clients_are_summed_and_the_last_one_counts() {
+        let clients = Clients { client: Box::new(KernelFaults), share: 0 };
+        // Pages, elapsed, user, system.
+        let metrics = clients.combine(&[[100.0, 2.0, 0.5, 1.5], [300.0, 4.0, 1.0, 2.0]]);
+        assert_eq!(metrics, [400.0 / 5.0, 400.0 / 4.0, 4.0, 3.5]);
+    }
+
+    #[test]
+    fn the_kernel_gives_as_many_pages_as_asked_for() {
+        assert_eq!(KernelFaults.run(0, 33), 33);
+    }
+
+    #[test]
+    fn cpu_time_grows() {
+        let (user, system) = cpu_seconds();
+        let start = Instant::now();
+        while start.elapsed().as_millis() < 20 {}
+        let (user_after, system_after) = cpu_seconds();
+        assert!(user_after + system_after > user + system);
+    }
+}

@@ -1,0 +1,159 @@
+//! Allocators as sources of zeroed pages.
+
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use pagedepot::{Order, Pfn};
+
+use super::Client;
+use crate::design::depot::DepotSubject;
+use crate::design::{Demand, Design, Subject};
+use crate::failure::Failure;
+
+/// An allocator whose pages are memory.
+pub trait Pages: Subject {
+    /// A zeroed page; `None` when memory is used up.
+    fn zeroed(&self) -> Option<Self::Block>;
+
+    /// Where it is: at least a page of memory that is the caller's until freed.
+    fn address(&self, block: Self::Block) -> NonNull<u8>;
+
+    /// Frees many pages at once, if the allocator can.
+    fn free_all(&self, blocks: &mut Vec<Self::Block>) {
+        blocks.drain(..).for_each(|block| self.free::<0>(block));
+    }
+}
+
+/// Pages of one allocator, for some clients.
+pub struct ClientPages<S: Subject> {
+    subject: S,
+    /// By client.
+    held: Vec<Mutex<Vec<S::Block>>>,
+}
+
+impl<S: Pages> Client for ClientPages<S> {
+    fn design(&self) -> Design {
+        S::DESIGN
+    }
+
+    fn enter(&self) {
+        self.subject.enter();
+    }
+
+    fn leave(&self) {
+        self.subject.leave();
+    }
+
+    fn run(&self, client: usize, share: u32) -> u64 {
+        let mut held = self.held[client].lock().unwrap_or_else(PoisonError::into_inner);
+        while held.len() < share as usize {
+            let Some(page) = self.subject.zeroed() else { break };
+            // SAFETY: the page is this client's.
+            unsafe { self.subject.address(page).write_volatile(1) };
+            held.push(page);
+        }
+        let pages = held.len() as u64;
+        self.subject.free_all(&mut held);
+        pages
+    }
+}
+
+/// Makes clients of a subject.
+pub struct ToPages {
+    /// Pages per client.
+    pub share: u32,
+    /// How many clients.
+    pub clients: usize,
+}
+
+impl ToPages {
+    fn with<S: Pages + 'static>(self, subject: S) -> Box<dyn Client> {
+        let held = (0..self.clients).map(|_| Mutex::new(Vec::with_capacity(self.share as usize))).collect();
+        Box::new(ClientPages { subject, held })
+    }
+}
+
+/// The designs that can, and `kernel`.
+pub const DESIGNS: [Design; 6] =
+    [Design::Depot, Design::FrameAlloc, Design::Mimalloc, Design::Jemalloc, Design::Snmalloc, Design::Kernel];
+
+/// Makes clients of `design`.
+///
+/// # Errors
+/// When the design cannot run here, or its memory cannot be had.
+pub fn make(design: Design, demand: &Demand, to: ToPages) -> Result<Box<dyn Client>, Failure> {
+    match design {
+        Design::Depot => Ok(to.with(DepotSubject::with_pages(demand.frames())?)),
+        #[cfg(feature = "peers")]
+        Design::FrameAlloc => Ok(to.with(crate::design::frame_alloc::FrameAlloc::new(demand)?)),
+        #[cfg(feature = "peers")]
+        Design::Mimalloc => Ok(to.with(crate::design::malloc::Mimalloc::new())),
+        #[cfg(feature = "peers")]
+        Design::Jemalloc => Ok(to.with(crate::design::malloc::Jemalloc::new())),
+        #[cfg(feature = "peers")]
+        Design::Snmalloc => Ok(to.with(crate::design::malloc::Snmalloc::new())),
+        other => Err(Failure::Usage(format!("design {other} has no pages to touch"))),
+    }
+}
+
+impl Pages for DepotSubject {
+    fn zeroed(&self) -> Option<Pfn> {
+        DepotSubject::zeroed(self).ok()
+    }
+
+    fn address(&self, block: Pfn) -> NonNull<u8> {
+        DepotSubject::address(self, block)
+    }
+
+    /// In the batches that a kernel gathers (`struct mmu_gather`) before it frees them.
+    fn free_all(&self, blocks: &mut Vec<Pfn>) {
+        let mut batch = [(Pfn::new(0), Order::BASE); BATCH_PAGES];
+        for pages in blocks.chunks(BATCH_PAGES) {
+            for (slot, &page) in batch.iter_mut().zip(pages) {
+                slot.0 = page;
+            }
+            DepotSubject::free_all(self, &batch[..pages.len()]);
+        }
+        blocks.clear();
+    }
+}
+
+/// Pages freed by one call.
+const BATCH_PAGES: usize = 512;
+
+#[cfg(feature = "peers")]
+mod peers {
+    use super::*;
+    use crate::design::PAGE_BYTES;
+    use crate::design::frame_alloc::FrameAlloc;
+    use crate::design::malloc::{Jemalloc, Memory, Mimalloc, Snmalloc};
+
+    impl Pages for FrameAlloc {
+        fn zeroed(&self) -> Option<usize> {
+            let block = self.alloc::<0>()?;
+            // SAFETY: the frame is a page of the pool, and now this caller's.
+            unsafe { self.address(block).write_bytes(0, PAGE_BYTES) };
+            Some(block)
+        }
+
+        fn address(&self, block: usize) -> NonNull<u8> {
+            NonNull::new(std::ptr::with_exposed_provenance_mut(block)).expect("a frame's address is not 0")
+        }
+    }
+
+    macro_rules! malloc_pages {
+        ($($name:ty),*) => {$(
+            impl Pages for $name {
+                fn zeroed(&self) -> Option<Memory> {
+                    <$name>::zeroed(self)
+                }
+
+                fn address(&self, block: Memory) -> NonNull<u8> {
+                    block.address()
+                }
+            }
+        )*};
+    }
+
+    malloc_pages!(Mimalloc, Jemalloc, Snmalloc);
+}

@@ -1,0 +1,140 @@
+//! The command line.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Args, Parser, Subcommand};
+
+use crate::bench::Workload;
+use crate::design::Design;
+use crate::failure::Failure;
+
+/// Benchmarks and trace replay for page allocators. Without a command: replays the shipped trace,
+/// then measures the most important workloads, in about a minute.
+#[derive(Debug, Parser)]
+#[command(name = "pagedepot", version, about, after_help = "Progress goes to stderr, tables to stdout.")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure a workload: hot, pagealloc, pft, producer-consumer or drain
+    Bench {
+        /// hot, pagealloc, pft, producer-consumer or drain
+        #[arg(value_parser = Workload::parse)]
+        workload: Workload,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Replay a recorded trace: the text of perf script, tracefs or trace-cmd report, plain or zstd
+    Replay {
+        /// The trace; - for standard input
+        trace: PathBuf,
+        #[command(flatten)]
+        options: Options,
+    },
+}
+
+/// Options of `bench` and `replay`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Options {
+    /// Measure only this design; may be repeated
+    #[arg(long = "design", value_name = "NAME", value_parser = Design::parse)]
+    pub designs: Vec<Design>,
+    /// Use so many CPUs (default: all; a replay acts as every CPU of its trace)
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub cpus: Option<NonZeroU32>,
+    /// Take so many samples (default: 31, with --quick 11; replay 5)
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub runs: Option<NonZeroU32>,
+    /// Shorter windows, smaller workloads: figures to look at, not to judge by
+    #[arg(long)]
+    pub quick: bool,
+    /// Write results for scripts to FILE (-: stdout, and tables to stderr)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+fn positive(text: &str) -> Result<NonZeroU32, String> {
+    text.parse().map_err(|_| "give a whole number of at least 1".to_owned())
+}
+
+/// What the arguments ask for.
+pub enum Parsed {
+    /// To run.
+    Run(Cli),
+    /// Help or version, to be printed.
+    Text(String),
+}
+
+/// Reads the arguments.
+///
+/// # Errors
+/// One line, whatever clap would have said in several.
+pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Parsed, Failure> {
+    match Cli::try_parse_from(arguments) {
+        Ok(cli) => Ok(Parsed::Run(cli)),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                Ok(Parsed::Text(error.render().to_string()))
+            }
+            _ => Err(Failure::Usage(one_line(&error))),
+        },
+    }
+}
+
+/// clap's message without its advice in further paragraphs.
+fn one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        let names = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+        return format!("{} is missing; see `pagedepot --help`", names.replace('\n', ", "));
+    }
+    let text = error.render().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let what = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':');
+    format!("{what}; see `pagedepot --help`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(arguments: &str) -> String {
+        let arguments = ["pagedepot"].into_iter().chain(arguments.split_whitespace()).map(Into::into);
+        match parse(arguments) {
+            Err(Failure::Usage(line)) => line,
+            _ => panic!("accepted"),
+        }
+    }
+
+    #[test]
+    fn clap_itself_finds_no_fault() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_arguments_get_one_line_each() {
+        for (arguments, says) in [
+            ("bench", "WORKLOAD"),
+            ("bench cold", "there are hot, pagealloc, pft, producer-consumer, drain"),
+            ("bench hot --design slab", "there are depot, floor-tls"),
+            ("bench hot --runs 0", "at least 1"),
+            ("bench hot --runs -3", "at least 1"),
+            ("bench hot --cpus two", "at least 1"),
+            ("bench hot --frobnicate", "--frobnicate"),
+            ("replay", "TRACE"),
+            ("frobnicate", "frobnicate"),
+        ] {
+            let line = refused(arguments);
+            assert!(line.contains(says) && !line.contains('\n'), "{arguments}: {line}");
+        }
+    }
+}

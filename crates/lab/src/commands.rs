@@ -1,0 +1,170 @@
+//! What the commands do.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::bench::{Effort, Settings, Workload};
+use crate::cli::{self, Command, Options, Parsed};
+use crate::design::{self, Design};
+use crate::failure::Failure;
+use crate::harness::{cpus, samples};
+use crate::output::Progress;
+use crate::output::json::JsonOutput;
+use crate::output::machine::Machine;
+use crate::output::report::{Params, Report};
+use crate::replay::{self, Plan, Zoneinfos};
+use crate::trace::Zoneinfo;
+
+/// The trace shipped with the command, so that it is there wherever the command is.
+const SHIPPED_TRACE: &[u8] = include_bytes!("../../../traces/build.perf.txt.zst");
+const SHIPPED_ZONEINFO: &str = include_str!("../../../traces/build.zoneinfo.before.txt");
+const SHIPPED_NAME: &str = "traces/build.perf.txt.zst";
+
+/// Windows per contender: enough to judge a ratio by.
+const ROUNDS: u32 = samples::ROUNDS_TO_JUDGE as u32;
+const ROUNDS_QUICK: u32 = 11;
+/// Timed runs of a trace.
+const REPLAYS: u32 = 5;
+const REPLAYS_QUICK: u32 = 1;
+
+/// Does what the arguments say.
+///
+/// # Errors
+/// Why not; the process exits with its code.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let cli = match cli::parse(arguments)? {
+        Parsed::Text(text) => return Ok(write!(io::stdout(), "{text}")?),
+        Parsed::Run(cli) => cli,
+    };
+    match cli.command {
+        None => tour(),
+        Some(Command::Bench { workload, options }) => {
+            let effort = if options.quick { Effort::Quick } else { Effort::Full };
+            let settings = settings(&options, effort)?;
+            finish(&format!("bench {}", workload.name()), &options, || workload.run(&settings))
+        }
+        Some(Command::Replay { trace, options }) => {
+            replay_cpus(&options)?;
+            finish(&format!("replay {}", trace.display()), &options, || replay_file(&trace, &options))
+        }
+    }
+}
+
+/// Without a command: the shipped trace, then what matters most, in about a minute.
+fn tour() -> Result<(), Failure> {
+    let settings = settings(&Options::default(), Effort::Short)?;
+    show(&format!("{}\n\n", Machine::here(settings.cpus.len())))?;
+    let zoneinfo =
+        Zoneinfo::parse(SHIPPED_ZONEINFO, "the shipped zoneinfo").map_err(|e| Failure::Run(e.to_string()))?;
+    let plan = Plan::read(SHIPPED_TRACE, SHIPPED_NAME).map_err(|e| Failure::Run(e.to_string()))?;
+    let zoneinfos = Zoneinfos { before: Some(zoneinfo), after: None };
+    show(replay_plan(&plan, &zoneinfos, &Options::default())?.text())?;
+    for workload in [Workload::Hot, Workload::Pagealloc, Workload::Drain] {
+        if workload == Workload::Drain && settings.cpus.len() < 2 {
+            show("\ndrain: left out, because it needs two CPUs\n")?;
+            continue;
+        }
+        show(&format!("\n{}", workload.run(&settings)?.text()))?;
+    }
+    Ok(())
+}
+
+fn show(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+/// Measures, and puts the results where the options say.
+fn finish(
+    command: &str,
+    options: &Options,
+    measure: impl FnOnce() -> Result<Report, Failure>,
+) -> Result<(), Failure> {
+    let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
+    let machine = Machine::here(cpus::usable()?.len());
+    let report = measure()?;
+    let text = format!("{machine}\n\n{}", report.text());
+    if matches!(json, Some(JsonOutput::Stdout)) {
+        // Stdout is for the script. Nobody need be reading this.
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+    } else {
+        show(&text)?;
+    }
+    json.map_or(Ok(()), |json| json.write(&machine, command, options.seed, &report))
+}
+
+fn settings(options: &Options, effort: Effort) -> Result<Settings, Failure> {
+    let rounds = if effort == Effort::Quick { ROUNDS_QUICK } else { ROUNDS };
+    Ok(Settings {
+        cpus: wanted_cpus(options)?,
+        cpus_given: options.cpus.is_some(),
+        rounds: options.runs.map_or(rounds, Into::into),
+        effort,
+        seed: options.seed,
+        designs: options.designs.clone(),
+        progress: Progress::on_stderr(),
+    })
+}
+
+/// The first CPUs, as many as asked for.
+fn wanted_cpus(options: &Options) -> Result<Vec<pagedepot::CpuId>, Failure> {
+    let mut cpus = cpus::usable()?;
+    if let Some(wanted) = options.cpus {
+        let (wanted, usable) = (wanted.get() as usize, cpus.len());
+        if wanted > usable {
+            return Err(Failure::Usage(format!(
+                "{wanted} CPUs asked for, and this process may use {usable}: give --cpus {usable} or less"
+            )));
+        }
+        cpus.truncate(wanted);
+    }
+    Ok(cpus)
+}
+
+/// A replay acts as every CPU of its trace, on one of this machine's: that many there are.
+fn replay_cpus(options: &Options) -> Result<(), Failure> {
+    wanted_cpus(options).map(drop)
+}
+
+fn replay_file(trace: &Path, options: &Options) -> Result<Report, Failure> {
+    let usage = |e: crate::trace::TraceError| Failure::Usage(e.to_string());
+    let zoneinfos = Zoneinfos::beside(trace).map_err(usage)?;
+    let plan = Plan::load(trace).map_err(usage)?;
+    replay_plan(&plan, &zoneinfos, options)
+}
+
+/// Designs that a replay has rows for.
+const REPLAY_DESIGNS: [Design; 2] = [Design::Depot, Design::Kernel];
+
+fn replay_plan(plan: &Plan, zoneinfos: &Zoneinfos, options: &Options) -> Result<Report, Failure> {
+    if let Some(other) = options.designs.iter().find(|design| !REPLAY_DESIGNS.contains(design)) {
+        let there = design::list(&REPLAY_DESIGNS);
+        return Err(Failure::Usage(format!("design {other} cannot replay; there are {there}")));
+    }
+    let runs = options.runs.map_or(if options.quick { REPLAYS_QUICK } else { REPLAYS }, Into::into);
+    let step = Progress::on_stderr().step(&format!("replaying {}", plan.name), u64::from(runs) + 1);
+    let result = replay::replay(plan, zoneinfos, runs as usize, |_| step.tick());
+    drop(step);
+    let replayed = result.map_err(|e| {
+        if e.is_bad_input() { Failure::Usage(e.to_string()) } else { Failure::Run(e.to_string()) }
+    })?;
+    let mut report = Report::default();
+    report.say(replayed.to_string().trim_end());
+    for row in replayed.rows() {
+        let design =
+            REPLAY_DESIGNS.into_iter().find(|design| design.name() == row.design).expect("a replay design");
+        if options.designs.is_empty() || options.designs.contains(&design) {
+            let params: Params = row.params;
+            report.add(
+                row.workload,
+                design,
+                (row.metric, row.unit),
+                (row.cpus as usize, &params),
+                &row.samples,
+            );
+        }
+    }
+    Ok(report)
+}

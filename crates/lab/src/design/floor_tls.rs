@@ -1,0 +1,59 @@
+//! A thread-local vector: as fast as frames can be had without any sharing at all. It knows nothing
+//! of CPUs, and nobody but the thread can get its frames back.
+
+use std::cell::UnsafeCell;
+use std::mem;
+
+use super::{Demand, Design, Subject};
+
+thread_local! {
+    /// Without a destructor, so that access is one load relative to the thread pointer.
+    static FRAMES: UnsafeCell<mem::ManuallyDrop<Vec<u32>>> =
+        const { UnsafeCell::new(mem::ManuallyDrop::new(Vec::new())) };
+}
+
+/// See the module.
+pub struct FloorTls {
+    capacity: usize,
+}
+
+impl FloorTls {
+    /// For threads that hold at most as many blocks as `demand` says.
+    pub fn new(demand: &Demand) -> Self {
+        FloorTls { capacity: super::floor_spin::capacity(demand) }
+    }
+
+    #[inline]
+    fn with<T>(&self, f: impl FnOnce(&mut Vec<u32>) -> T) -> T {
+        // SAFETY: the reference lives for the call of `f` only, and no `f` here calls `with`.
+        FRAMES.with(|frames| f(unsafe { &mut *frames.get() }))
+    }
+}
+
+impl Subject for FloorTls {
+    const DESIGN: Design = Design::FloorTls;
+    type Block = u32;
+
+    fn enter(&self) {
+        self.with(|frames| super::floor_spin::fill(frames, self.capacity));
+    }
+
+    fn leave(&self) {
+        self.with(|frames| drop(mem::take(frames)));
+    }
+
+    #[inline]
+    fn alloc<const ORDER: u32>(&self) -> Option<u32> {
+        self.with(|frames| frames.pop().or_else(|| super::floor_spin::refill(frames)))
+    }
+
+    #[inline]
+    fn free<const ORDER: u32>(&self, block: u32) {
+        self.with(|frames| {
+            if frames.len() == frames.capacity() {
+                super::floor_spin::forget(frames);
+            }
+            frames.push(block);
+        });
+    }
+}

@@ -1,0 +1,101 @@
+//! The crate `frame-alloc`'s `DepotAllocator` over its `SummaryBuddyAllocator`, with its default
+//! capacities: a magazine of 128 frames per CPU and a shared depot of 512, each behind a spinlock.
+
+use std::num::NonZeroUsize;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
+
+use frame_alloc::{
+    CpuId, DepotAllocator, PageSize, PhysicalAllocator, Provenance, RegionInit, SummaryBuddyAllocator,
+};
+
+use super::pool::Pool;
+use super::{Demand, Design, PAGE_BYTES, Subject};
+use crate::failure::Failure;
+use crate::harness::rseq;
+
+const BASE: PageSize = PageSize::from_log2(PAGE_BYTES.ilog2() as u8);
+/// Orders 0..=10, as the depot has.
+const ORDERS: usize = 11;
+/// Magazines; it takes CPU numbers modulo this.
+const SLOTS: usize = 64;
+
+/// Frames are where their address says.
+struct Mapped;
+
+// SAFETY: the pool is one live mapping whose provenance `Pool::address` exposed.
+unsafe impl Provenance for Mapped {
+    unsafe fn create(address: usize) -> NonNull<u8> {
+        NonNull::new(with_exposed_provenance_mut(address)).expect("the kernel never maps address 0")
+    }
+
+    unsafe fn destroy<T>(pointer: NonNull<T>) -> usize {
+        pointer.addr().get()
+    }
+}
+
+struct CurrentCpu;
+
+impl CpuId for CurrentCpu {
+    #[inline]
+    fn current_cpu() -> usize {
+        rseq::current_cpu()
+    }
+}
+
+type Allocator = DepotAllocator<SummaryBuddyAllocator<ORDERS, Mapped>, CurrentCpu, SLOTS>;
+
+/// See the module.
+pub struct FrameAlloc {
+    allocator: Box<Allocator>,
+    /// Outlives the allocator, which has its books in it.
+    _pool: Pool,
+}
+
+impl FrameAlloc {
+    /// With memory for `demand`, and as much again for fragments and books.
+    ///
+    /// # Errors
+    /// When the memory cannot be had.
+    pub fn new(demand: &Demand) -> Result<Self, Failure> {
+        let frames = (demand.frames() * 2).max(1 << 14).next_multiple_of(1 << (ORDERS - 1));
+        Self::with_frames(frames)
+    }
+
+    /// With exactly `frames` frames, of which it takes some for its books.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_frames(frames: u64) -> Result<Self, Failure> {
+        let pool = Pool::new(frames as usize * PAGE_BYTES, PAGE_BYTES << (ORDERS - 1))?;
+        let allocator = Box::new(Allocator::new(BASE, SummaryBuddyAllocator::new(BASE)));
+        // SAFETY: the pool is ours alone and mapped; nobody else has the allocator yet.
+        unsafe { allocator.try_init_region(pool.address(), pool.bytes()) }
+            .map_err(|e| Failure::Run(format!("{}: {e}", Design::FrameAlloc)))?;
+        Ok(FrameAlloc { allocator, _pool: pool })
+    }
+
+    /// Its drain: all CPUs' magazines and the depot, by their locks.
+    pub fn flush(&self) {
+        self.allocator.flush();
+    }
+}
+
+const fn frames<const ORDER: u32>() -> NonZeroUsize {
+    NonZeroUsize::new(1 << ORDER).expect("a power of two is not 0")
+}
+
+impl Subject for FrameAlloc {
+    const DESIGN: Design = Design::FrameAlloc;
+    type Block = usize;
+
+    #[inline]
+    fn alloc<const ORDER: u32>(&self) -> Option<usize> {
+        self.allocator.allocate_physical(BASE, const { frames::<ORDER>() }).ok()
+    }
+
+    #[inline]
+    fn free<const ORDER: u32>(&self, block: usize) {
+        // SAFETY: `block` came from `alloc` with the same order, and is freed once.
+        unsafe { self.allocator.deallocate_physical(BASE, const { frames::<ORDER>() }, block) };
+    }
+}

@@ -1,0 +1,271 @@
+//! The designs that the lab compares.
+//!
+//! # Vocabulary
+//! * *design*: a way to hand out pages; its name is what `--design` and results call it.
+//! * *subject*: a design, ready to be measured: a type of its own, so that the measured loops are
+//!   compiled for each and contain no virtual call.
+//! * *floor*: a subject that does the least its mechanism allows and has no store behind it: when
+//!   it runs out of frame numbers it makes some up, when it has too many it forgets some. No
+//!   allocator built on that mechanism can be faster.
+//! * *peer*: another allocator, compiled in by the feature `peers`.
+
+pub mod depot;
+pub mod floor_rseq;
+pub mod floor_spin;
+pub mod floor_tls;
+#[cfg(feature = "peers")]
+pub mod frame_alloc;
+#[cfg(feature = "peers")]
+pub mod malloc;
+#[cfg(feature = "peers")]
+pub mod pool;
+
+use std::fmt;
+
+use pagedepot::CpuId;
+
+use crate::failure::Failure;
+use crate::harness::rseq;
+
+/// Bytes of a page: the base page of the depots measured, and what others are asked for.
+pub const PAGE_BYTES: usize = 4096;
+
+/// A design, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Design {
+    /// This project's.
+    Depot,
+    /// A thread-local vector.
+    FloorTls,
+    /// A restartable sequence on a per-CPU array.
+    FloorRseq,
+    /// A per-CPU spinlock and a vector.
+    FloorSpin,
+    /// The crate `frame-alloc`'s `DepotAllocator`.
+    FrameAlloc,
+    /// mimalloc, asked for aligned pages.
+    Mimalloc,
+    /// jemalloc, asked for aligned pages.
+    Jemalloc,
+    /// snmalloc, asked for aligned pages.
+    Snmalloc,
+    /// The kernel's own page faults.
+    Kernel,
+}
+
+impl Design {
+    /// All of them, in the order of tables.
+    pub const ALL: [Design; 9] = [
+        Design::Depot,
+        Design::FloorTls,
+        Design::FloorRseq,
+        Design::FloorSpin,
+        Design::FrameAlloc,
+        Design::Mimalloc,
+        Design::Jemalloc,
+        Design::Snmalloc,
+        Design::Kernel,
+    ];
+
+    /// Those that hand out blocks.
+    pub const ALLOCATORS: [Design; 8] = {
+        let [allocators @ .., _kernel] = Self::ALL;
+        allocators
+    };
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Design::Depot => "depot",
+            Design::FloorTls => "floor-tls",
+            Design::FloorRseq => "floor-rseq",
+            Design::FloorSpin => "floor-spin",
+            Design::FrameAlloc => "frame-alloc",
+            Design::Mimalloc => "mimalloc",
+            Design::Jemalloc => "jemalloc",
+            Design::Snmalloc => "snmalloc",
+            Design::Kernel => "kernel",
+        }
+    }
+
+    /// The design called `name`.
+    ///
+    /// # Errors
+    /// Lists the names there are.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|design| design.name() == name)
+            .ok_or_else(|| format!("no such design; there are {}", list(&Self::ALL)))
+    }
+
+    /// Whether it writes into freed pages, so that it comes to own real memory for all it hands out.
+    pub const fn touches_pages(self) -> bool {
+        matches!(self, Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
+    }
+
+    const fn is_peer(self) -> bool {
+        matches!(self, Design::FrameAlloc | Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
+    }
+
+    /// Why it cannot run here, and what to do about it.
+    pub fn unavailable(self) -> Option<String> {
+        if self.is_peer() && !cfg!(feature = "peers") {
+            return Some(format!(
+                "design {self} is not compiled in: build with `cargo run --release --features peers -- ...`"
+            ));
+        }
+        if self == Design::FloorRseq {
+            return rseq::unavailable().map(|why| format!("design {self} cannot run: {why}"));
+        }
+        None
+    }
+}
+
+impl fmt::Display for Design {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Names, separated by commas.
+pub fn list(designs: &[Design]) -> String {
+    designs.iter().map(|design| design.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// What a workload will ask of a subject.
+#[derive(Clone, Debug)]
+pub struct Demand {
+    /// Most blocks held at once by one CPU.
+    pub blocks_per_cpu: u32,
+    /// Frames per block.
+    pub frames_per_block: u32,
+    /// The CPUs in use.
+    pub cpus: Vec<CpuId>,
+}
+
+impl Demand {
+    /// Frames held at once, at most.
+    pub fn frames(&self) -> u64 {
+        u64::from(self.blocks_per_cpu) * u64::from(self.frames_per_block) * self.cpus.len() as u64
+    }
+}
+
+/// What stands for a block: a frame number or an address.
+pub trait Block: Copy + Send {
+    /// As a number, in a register.
+    fn bits(self) -> usize;
+}
+
+impl Block for u32 {
+    fn bits(self) -> usize {
+        self as usize
+    }
+}
+
+impl Block for usize {
+    fn bits(self) -> usize {
+        self
+    }
+}
+
+/// Lets the compiler think that `block` is used, so that no pair of operations cancels out.
+///
+/// `black_box` would do, but sends the value through memory: on our test machine that adds 0.4 ns
+/// to pairs that take 1.4, the same for all, and so makes every ratio look better than it is.
+#[inline(always)]
+pub fn observe(block: impl Block) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: no instructions. Not `nomem`: memory may be looked at, too.
+    unsafe {
+        std::arch::asm!("/* {0} */", in(reg) block.bits(), options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    std::hint::black_box(block.bits());
+}
+
+/// A design, ready to be measured.
+pub trait Subject: Send + Sync {
+    /// Which.
+    const DESIGN: Design;
+
+    /// What stands for a block.
+    type Block: Block;
+
+    /// Called by each thread before its first operation.
+    fn enter(&self) {}
+
+    /// Called by each thread after its last.
+    fn leave(&self) {}
+
+    /// Allocates a block of 2^ORDER frames; `None` when there is none.
+    fn alloc<const ORDER: u32>(&self) -> Option<Self::Block>;
+
+    /// Frees a block of 2^ORDER frames that `alloc` returned, once.
+    fn free<const ORDER: u32>(&self, block: Self::Block);
+}
+
+/// Allocates where running out would be the bench's fault.
+#[inline]
+pub fn alloc<S: Subject, const ORDER: u32>(subject: &S) -> S::Block {
+    match subject.alloc::<ORDER>() {
+        Some(block) => block,
+        None => out_of_pages(S::DESIGN, ORDER),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn out_of_pages(design: Design, order: u32) -> ! {
+    panic!(
+        "{design} ran out of blocks of order {order}: the bench gave it too little memory, or it lost some"
+    );
+}
+
+/// What to do with a subject, whichever type it has.
+pub trait WithSubject {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    fn with<S: Subject + 'static>(self, subject: S) -> Self::Output;
+}
+
+/// Makes the subject for `design`, and does `with` it what there is to do.
+///
+/// # Errors
+/// When the design cannot run here, or its memory cannot be had.
+pub fn make<W: WithSubject>(design: Design, demand: &Demand, with: W) -> Result<W::Output, Failure> {
+    if let Some(why) = design.unavailable() {
+        return Err(Failure::Usage(why));
+    }
+    match design {
+        Design::Depot => Ok(with.with(depot::DepotSubject::new(demand)?)),
+        Design::FloorTls => Ok(with.with(floor_tls::FloorTls::new(demand))),
+        Design::FloorRseq => Ok(with.with(floor_rseq::FloorRseq::new(demand)?)),
+        Design::FloorSpin => Ok(with.with(floor_spin::FloorSpin::new(demand))),
+        #[cfg(feature = "peers")]
+        Design::FrameAlloc => Ok(with.with(frame_alloc::FrameAlloc::new(demand)?)),
+        #[cfg(feature = "peers")]
+        Design::Mimalloc => Ok(with.with(malloc::Mimalloc::new())),
+        #[cfg(feature = "peers")]
+        Design::Jemalloc => Ok(with.with(malloc::Jemalloc::new())),
+        #[cfg(feature = "peers")]
+        Design::Snmalloc => Ok(with.with(malloc::Snmalloc::new())),
+        other => Err(Failure::Usage(format!("design {other} does not allocate blocks"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for design in Design::ALL {
+            assert_eq!(Design::parse(design.name()), Ok(design));
+        }
+        let error = Design::parse("slab").unwrap_err();
+        assert!(error.contains("depot, floor-tls") && error.ends_with("kernel"), "{error}");
+    }
+}

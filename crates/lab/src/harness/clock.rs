@@ -1,0 +1,76 @@
+//! A clock that can be read every hundred nanoseconds.
+
+use std::time::Instant;
+
+/// Reads of the clock whose cost is taken for the cost of one.
+const COST_READS: usize = 2001;
+
+/// The time-stamp counter; where there is none, nanoseconds.
+///
+/// Not serializing: a few operations around a read may fall on either side of it, the same for
+/// every contender.
+#[inline]
+pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: every x86-64 CPU has the instruction, and Linux lets user programs use it.
+        unsafe { std::arch::x86_64::_rdtsc() }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        use std::sync::OnceLock;
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+}
+
+/// As [`ticks`], but what comes before has been done, and what comes after has not begun: for
+/// pieces of work so short that they would overlap. Costs more.
+#[inline]
+pub fn ticks_in_order() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::_mm_lfence;
+        // SAFETY: every x86-64 CPU has the instruction.
+        unsafe { _mm_lfence() };
+        let now = ticks();
+        // SAFETY: as above.
+        unsafe { _mm_lfence() };
+        now
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    ticks()
+}
+
+/// What two reads in a row differ by: the cost of reading, which a difference of reads contains
+/// once. The mean of those that nothing interrupted: counters may advance in steps larger than the
+/// cost.
+pub fn read_cost_ticks(read: impl Fn() -> u64) -> f64 {
+    let mut costs: Vec<u64> = (0..COST_READS)
+        .map(|_| {
+            let start = read();
+            read() - start
+        })
+        .collect();
+    costs.sort_unstable();
+    let undisturbed = &costs[..COST_READS * 9 / 10];
+    undisturbed.iter().sum::<u64>() as f64 / undisturbed.len() as f64
+}
+
+/// How long a tick is, found by watching both clocks.
+pub struct Scale {
+    start: (Instant, u64),
+}
+
+impl Scale {
+    /// Begins to watch.
+    pub fn start() -> Self {
+        Scale { start: (Instant::now(), ticks()) }
+    }
+
+    /// Nanoseconds per tick since then.
+    pub fn ns_per_tick(&self) -> f64 {
+        let (elapsed, elapsed_ticks) = (self.start.0.elapsed(), ticks() - self.start.1);
+        elapsed.as_nanos() as f64 / elapsed_ticks.max(1) as f64
+    }
+}

@@ -1,0 +1,247 @@
+//! Contenders in turn, window by window, on pinned threads in step.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagedepot::CpuId;
+
+use super::barrier::SpinBarrier;
+use super::cpus;
+use crate::design::Design;
+
+/// A thread pinned to a CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
+    /// Its place among the seats of a run.
+    pub index: usize,
+    /// Where it stays.
+    pub cpu: CpuId,
+}
+
+/// A design doing a workload that yields `M` metrics.
+pub trait Contender<const M: usize>: Sync {
+    /// Who.
+    fn design(&self) -> Design;
+
+    /// Called by each seat before its first window.
+    fn enter(&self) {}
+
+    /// Called by each seat after its last window.
+    fn leave(&self) {}
+
+    /// Does `units` of work on this seat; what each metric came to. Not-a-number: nothing to
+    /// measure.
+    fn window(&self, seat: Seat, units: u64) -> [f64; M];
+
+    /// One figure per metric from those of all seats.
+    fn combine(&self, seats: &[[f64; M]]) -> [f64; M] {
+        std::array::from_fn(|metric| seats.iter().map(|seat| seat[metric]).sum::<f64>() / seats.len() as f64)
+    }
+}
+
+/// How much work a window is.
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    /// As many units as take about this long.
+    Lasting(Duration),
+    /// This many units.
+    Units(u64),
+}
+
+/// How long a run takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    /// Windows per contender.
+    pub rounds: u32,
+    /// Their length.
+    pub pace: Pace,
+}
+
+/// The samples of one contender: for each metric one per round.
+#[derive(Clone, Debug)]
+pub struct Series<const M: usize> {
+    /// Who.
+    pub design: Design,
+    /// By metric.
+    pub samples: [Vec<f64>; M],
+}
+
+/// Runs the contenders on `cpus`, and calls `tick` after every window and every warm-up: in all
+/// `contenders * (rounds + 1)` times.
+///
+/// # Panics
+/// When a contender does.
+pub fn interleave<const M: usize>(
+    contenders: &[&dyn Contender<M>],
+    cpus: &[CpuId],
+    schedule: Schedule,
+    tick: &(dyn Fn() + Sync),
+) -> Vec<Series<M>> {
+    let run = Run {
+        contenders,
+        schedule,
+        barrier: SpinBarrier::new(cpus.len()),
+        units: contenders.iter().map(|_| AtomicU64::new(0)).collect(),
+        windows: Mutex::new(vec![Vec::new(); cpus.len()]),
+        tick,
+    };
+    thread::scope(|scope| {
+        for (index, &cpu) in cpus.iter().enumerate() {
+            let run = &run;
+            scope.spawn(move || run.seat(Seat { index, cpu }));
+        }
+    });
+    run.series()
+}
+
+struct Run<'r, const M: usize> {
+    contenders: &'r [&'r dyn Contender<M>],
+    schedule: Schedule,
+    barrier: SpinBarrier,
+    /// Units per window of each contender, once known.
+    units: Vec<AtomicU64>,
+    /// By seat, in the order of the windows.
+    windows: Mutex<Vec<Vec<[f64; M]>>>,
+    tick: &'r (dyn Fn() + Sync),
+}
+
+impl<const M: usize> Run<'_, M> {
+    fn seat(&self, seat: Seat) {
+        let _guard = self.barrier.guard();
+        cpus::pin(seat.cpu);
+        self.contenders.iter().for_each(|contender| contender.enter());
+        for (contender, units) in self.contenders.iter().zip(&self.units) {
+            self.warm_up(*contender, units, seat);
+            self.tick(seat);
+        }
+        let mut samples = Vec::with_capacity(self.contenders.len() * self.schedule.rounds as usize);
+        for _ in 0..self.schedule.rounds {
+            for (contender, units) in self.contenders.iter().zip(&self.units) {
+                self.barrier.wait();
+                samples.push(contender.window(seat, units.load(Ordering::Relaxed)));
+                self.barrier.wait();
+                self.tick(seat);
+            }
+        }
+        self.contenders.iter().for_each(|contender| contender.leave());
+        self.windows.lock().expect("no seat panics with it")[seat.index] = samples;
+    }
+
+    fn tick(&self, seat: Seat) {
+        if seat.index == 0 {
+            (self.tick)();
+        }
+    }
+
+    /// Runs ever longer windows until one is as long as it should be, then says how many units that
+    /// takes. Seat 0 decides; the barriers publish what it stores.
+    fn warm_up(&self, contender: &dyn Contender<M>, found: &AtomicU64, seat: Seat) {
+        let Pace::Lasting(goal) = self.schedule.pace else {
+            let Pace::Units(units) = self.schedule.pace else { unreachable!() };
+            found.store(units, Ordering::Relaxed);
+            self.barrier.wait();
+            contender.window(seat, units);
+            self.barrier.wait();
+            return;
+        };
+        let (mut units, mut settled, mut least) = (1, 0, f64::INFINITY);
+        while settled < SETTLED_WINDOWS {
+            self.barrier.wait();
+            let start = Instant::now();
+            contender.window(seat, units);
+            self.barrier.wait();
+            if seat.index == 0 {
+                least = (start.elapsed().as_secs_f64() / units as f64).min(least);
+                found.store(next_units(units, least, goal), Ordering::Relaxed);
+            }
+            self.barrier.wait();
+            let next = found.load(Ordering::Relaxed);
+            settled = if next <= 2 * units { settled + 1 } else { 0 };
+            units = next;
+        }
+    }
+
+    fn series(self) -> Vec<Series<M>> {
+        let windows = self.windows.into_inner().expect("no seat panics with it");
+        let count = self.contenders.len();
+        let of = |nth: usize, contender: &dyn Contender<M>| {
+            let mut samples = std::array::from_fn(|_| Vec::with_capacity(self.schedule.rounds as usize));
+            for round in 0..self.schedule.rounds as usize {
+                let seats: Vec<_> = windows.iter().map(|seat| seat[round * count + nth]).collect();
+                let combined = contender.combine(&seats);
+                samples
+                    .iter_mut()
+                    .zip(combined)
+                    .for_each(|(samples, figure): (&mut Vec<f64>, f64)| samples.push(figure));
+            }
+            Series { design: contender.design(), samples }
+        };
+        self.contenders.iter().enumerate().map(|(nth, contender)| of(nth, *contender)).collect()
+    }
+}
+
+/// Windows of about the right length before a warm-up ends: one alone may have been interrupted.
+const SETTLED_WINDOWS: u32 = 3;
+/// Most that a warm-up window grows by: the first ones tell little.
+const GROWTH_MAX: u64 = 16;
+
+/// Units that fill `goal`, if one takes `unit_s` seconds.
+fn next_units(units: u64, unit_s: f64, goal: Duration) -> u64 {
+    ((goal.as_secs_f64() / unit_s.max(1e-12)) as u64).clamp(1, units * GROWTH_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[test]
+    fn units_follow_the_time_taken() {
+        let goal = Duration::from_millis(10);
+        assert_eq!(next_units(100, 50e-6, goal), 200);
+        assert_eq!(next_units(100, 200e-6, goal), 50);
+        assert_eq!(next_units(1, 0.1, goal), 1);
+        assert_eq!(next_units(10, 0.0, goal), 160);
+    }
+
+    /// Counts its windows; the first metric is when it ran.
+    struct Counting<'c> {
+        clock: &'c AtomicUsize,
+    }
+
+    impl Contender<2> for Counting<'_> {
+        fn design(&self) -> Design {
+            Design::FloorTls
+        }
+
+        fn window(&self, _seat: Seat, units: u64) -> [f64; 2] {
+            [self.clock.fetch_add(1, Ordering::Relaxed) as f64, units as f64]
+        }
+    }
+
+    #[test]
+    fn windows_alternate_and_every_sample_is_kept() {
+        let clock = AtomicUsize::new(0);
+        let (a, b) = (Counting { clock: &clock }, Counting { clock: &clock });
+        let ticks = AtomicUsize::new(0);
+        let schedule = Schedule { rounds: 3, pace: Pace::Units(7) };
+        let cpus = &cpus::usable().unwrap()[..1];
+        let series = interleave(&[&a, &b], cpus, schedule, &|| {
+            ticks.fetch_add(1, Ordering::Relaxed);
+        });
+        // 0 and 1 were the warm-up.
+        assert_eq!(series[0].samples, [vec![2.0, 4.0, 6.0], vec![7.0; 3]]);
+        assert_eq!(series[1].samples, [vec![3.0, 5.0, 7.0], vec![7.0; 3]]);
+        assert_eq!(ticks.into_inner(), 2 * (3 + 1));
+    }
+
+    #[test]
+    fn seats_are_averaged() {
+        let clock = AtomicUsize::new(0);
+        let contender = Counting { clock: &clock };
+        assert_eq!(contender.combine(&[[1.0, 10.0], [2.0, 30.0]]), [1.5, 20.0]);
+    }
+}

@@ -1,0 +1,20 @@
+//! Measuring: who runs where, for how long, in which order, and what the samples say.
+//!
+//! # Vocabulary
+//! * *contender*: a design doing a workload.
+//! * *window*: one contender running for some milliseconds; it yields one sample per metric.
+//! * *round*: one window of each contender, one after the other: A B C A B C ... A machine that
+//!   becomes slower for a while does so for all contenders alike, and ratios within a round stay.
+//! * *seat*: a thread pinned to a CPU. All seats run the same windows, in step.
+//! * *unit*: the piece of work a window repeats. How many fill a window is found out first, which
+//!   is also the warm-up.
+
+pub mod barrier;
+pub mod clock;
+pub mod cpus;
+pub mod interleave;
+pub mod interrupts;
+pub mod rseq;
+pub mod samples;
+
+pub use interleave::{Contender, Pace, Schedule, Seat, Series, interleave};

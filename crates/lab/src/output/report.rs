@@ -1,0 +1,122 @@
+//! Results.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::design::Design;
+use crate::harness::samples;
+
+/// What tells two rows of the same metric apart, in numbers.
+pub type Params = BTreeMap<&'static str, i64>;
+
+/// A figure and its samples.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The workload.
+    pub workload: &'static str,
+    /// The design's name.
+    pub design: &'static str,
+    /// What was measured. The name ends in its unit where it has one.
+    pub metric: &'static str,
+    /// The unit.
+    pub unit: &'static str,
+    /// CPUs that worked.
+    pub cpus: u32,
+    /// See [`Params`].
+    pub params: Params,
+    /// The median of the samples.
+    pub median: f64,
+    /// One per round.
+    pub samples: Vec<f64>,
+}
+
+/// The rows and tables of one or more workloads.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    rows: Vec<Row>,
+    text: String,
+}
+
+/// A metric's name and unit.
+pub type Metric = (&'static str, &'static str);
+
+impl Report {
+    /// Adds a row, unless there is nothing to report: no sample is a number.
+    pub fn add(
+        &mut self,
+        workload: &'static str,
+        design: Design,
+        (metric, unit): Metric,
+        (cpus, params): (usize, &Params),
+        samples: &[f64],
+    ) {
+        let samples: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+        if let Some(median) = samples::median(&samples) {
+            let (design, cpus, params) = (design.name(), cpus as u32, params.clone());
+            self.rows.push(Row { workload, design, metric, unit, cpus, params, median, samples });
+        }
+    }
+
+    /// Adds a line, or several, to the text.
+    pub fn say(&mut self, text: impl std::fmt::Display) {
+        self.text += &format!("{text}\n");
+    }
+
+    /// Puts another report behind this one.
+    pub fn append(&mut self, other: Report) {
+        self.rows.extend(other.rows);
+        if !self.text.is_empty() && !other.text.is_empty() {
+            self.text.push('\n');
+        }
+        self.text += &other.text;
+    }
+
+    /// The rows: workloads and metrics in the order they came up, and of each metric first those of
+    /// one CPU.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut metrics = Vec::new();
+        for row in &self.rows {
+            let metric = (row.workload, row.metric);
+            if !metrics.contains(&metric) {
+                metrics.push(metric);
+            }
+        }
+        let mut rows = self.rows.clone();
+        // Stable: otherwise as they came.
+        rows.sort_by_key(|row| {
+            (metrics.iter().position(|&metric| metric == (row.workload, row.metric)), row.cpus)
+        });
+        rows
+    }
+
+    /// The tables.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Params from pairs.
+pub fn params<const N: usize>(pairs: [(&'static str, i64); N]) -> Params {
+    pairs.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_cpu_rows_come_first_and_gaps_are_left_out() {
+        let mut report = Report::default();
+        let none = Params::new();
+        report.add("hot", Design::Depot, ("pair_ns", "ns"), (2, &none), &[3.0]);
+        report.add("hot", Design::Depot, ("other", "ns"), (2, &none), &[f64::NAN]);
+        report.add("hot", Design::Depot, ("other", "ns"), (1, &none), &[f64::NAN, 5.0, 7.0]);
+        report.add("hot", Design::FloorTls, ("pair_ns", "ns"), (1, &none), &[1.0, 4.0, 2.0]);
+        let rows: Vec<_> = report.rows().iter().map(|r| (r.design, r.metric, r.cpus, r.median)).collect();
+        assert_eq!(
+            rows,
+            [("floor-tls", "pair_ns", 1, 2.0), ("depot", "pair_ns", 2, 3.0), ("depot", "other", 1, 6.0)]
+        );
+    }
+}

@@ -1,0 +1,275 @@
+//! The command as scripts and people use it: errors, exit codes, and the shape of results. Runs are
+//! tiny; no figure is looked at.
+
+use std::path::PathBuf;
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+/// Runs the command, with standard input at its end.
+fn pagedepot(arguments: &[&str]) -> Output {
+    Command::cargo_bin("pagedepot").unwrap().args(arguments).env("NO_COLOR", "1").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The one line that refuses these arguments.
+fn refused(arguments: &[&str]) -> String {
+    let output = pagedepot(arguments);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+    assert!(output.stdout.is_empty(), "{arguments:?}: {}", text(&output.stdout));
+    assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+    stderr.trim_end().to_owned()
+}
+
+/// The results of a run with two windows, or of fewer workloads where there is one CPU.
+fn results(workload: &[&str]) -> Value {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("results.json");
+    let mut arguments = workload.to_vec();
+    arguments.extend(["--quick", "--runs", "2", "--seed", "7", "--json", file.to_str().unwrap()]);
+    let output = pagedepot(&arguments);
+    assert!(output.status.success(), "{workload:?}: {}", text(&output.stderr));
+    assert!(text(&output.stdout).contains('│'), "{workload:?} shows a table");
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+fn has_two_cpus() -> bool {
+    std::thread::available_parallelism().unwrap().get() >= 2
+}
+
+/// Checks what all documents have in common; the names of metrics, in order.
+fn check(document: &Value, command: &str) -> Vec<String> {
+    assert_eq!(document["schema"], 1);
+    assert_eq!(document["seed"], 7);
+    assert_eq!(document["command"], command);
+    for field in ["cpu", "kernel", "rustc"] {
+        assert!(document["machine"][field].is_string(), "{field}");
+    }
+    for field in ["cpus", "memory_bytes", "page_bytes"] {
+        assert!(document["machine"][field].as_u64().unwrap() > 0, "{field}");
+    }
+    let mut metrics = Vec::new();
+    for row in document["results"].as_array().unwrap() {
+        let keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut expected = ["workload", "design", "metric", "unit", "cpus", "params", "median", "samples"];
+        expected.sort_unstable();
+        assert_eq!(sorted(keys), expected);
+        assert!(row["params"].as_object().unwrap().values().all(Value::is_number), "{row}");
+        assert!(row["median"].is_number() && !row["samples"].as_array().unwrap().is_empty(), "{row}");
+        let metric = row["metric"].as_str().unwrap().to_owned();
+        if !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    check_single_cpu_first(document);
+    metrics
+}
+
+fn sorted(mut names: Vec<&str>) -> Vec<&str> {
+    names.sort_unstable();
+    names
+}
+
+fn check_single_cpu_first(document: &Value) {
+    let rows = document["results"].as_array().unwrap();
+    for (at, row) in rows.iter().enumerate().filter(|(_, row)| row["cpus"] == 1) {
+        let larger =
+            rows[..at].iter().find(|before| before["metric"] == row["metric"] && before["cpus"] != 1);
+        assert!(larger.is_none(), "{row} comes after {larger:?}");
+    }
+}
+
+fn rows<'d>(document: &'d Value, design: &'d str, metric: &'d str) -> impl Iterator<Item = &'d Value> {
+    let rows = document["results"].as_array().unwrap().iter();
+    rows.filter(move |row| row["design"] == design && row["metric"] == metric)
+}
+
+#[test]
+fn bad_input_gets_one_line_and_exit_code_2() {
+    for (arguments, says) in [
+        (&["bench", "cold"][..], "hot, pagealloc, pft, producer-consumer, drain"),
+        (&["bench", "hot", "--design", "slab"], "depot, floor-tls"),
+        (&["bench", "hot", "--design", "kernel"], "cannot do `bench hot`"),
+        (&["bench", "drain", "--design", "floor-tls"], "cannot do `bench drain`"),
+        (&["bench", "hot", "--runs", "0"], "at least 1"),
+        (&["bench", "hot", "--cpus", "100000"], "give --cpus"),
+        (&["bench", "hot", "--json", "/no/such/directory/file"], "directory that you may write to"),
+        (&["bench", "drain", "--cpus", "1"], "needs two CPUs"),
+        (&["bench", "producer-consumer", "--cpus", "1"], "needs two CPUs"),
+        (&["bench"], "WORKLOAD"),
+        (&["frobnicate"], "frobnicate"),
+        (&["replay"], "TRACE"),
+        (&["replay", "/no/such/trace"], "/no/such/trace"),
+        (&["replay", "/dev/null"], "empty"),
+    ] {
+        let line = refused(arguments);
+        assert!(line.starts_with("pagedepot: ") && line.contains(says), "{arguments:?}: {line}");
+    }
+}
+
+#[test]
+fn traces_of_the_wrong_kind_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    for (contents, says) in
+        [(&b"PERFILE2\0\0\0\0"[..], "perf script"), (b"nothing of the kind\n", "perf record")]
+    {
+        let file = directory.path().join("trace");
+        std::fs::write(&file, contents).unwrap();
+        let line = refused(&["replay", file.to_str().unwrap()]);
+        assert!(line.contains(says), "{line}");
+    }
+    let shipped = shipped();
+    let line = refused(&["replay", shipped.to_str().unwrap(), "--runs", "0"]);
+    assert!(line.contains("at least 1"), "{line}");
+    let line = refused(&["replay", shipped.to_str().unwrap(), "--design", "floor-spin"]);
+    assert!(line.contains("depot, kernel"), "{line}");
+}
+
+#[cfg(not(feature = "peers"))]
+#[test]
+fn peers_that_are_not_compiled_in_are_named_as_such() {
+    assert!(refused(&["bench", "hot", "--design", "mimalloc"]).contains("--features peers"));
+}
+
+#[test]
+fn help_and_version_succeed() {
+    for argument in ["--help", "--version"] {
+        let output = pagedepot(&[argument]);
+        assert!(output.status.success() && text(&output.stdout).contains("pagedepot"));
+        assert!(output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn hot_has_pairs_on_one_cpu_and_on_all() {
+    let document = results(&["bench", "hot"]);
+    assert_eq!(check(&document, "bench hot"), ["pair_ns"]);
+    for design in ["depot", "floor-tls", "floor-spin"] {
+        let rows: Vec<_> = rows(&document, design, "pair_ns").collect();
+        assert_eq!(rows.len(), if has_two_cpus() { 2 } else { 1 }, "{design}");
+        assert!(rows.iter().all(|row| row["unit"] == "ns" && row["samples"].as_array().unwrap().len() == 2));
+    }
+}
+
+#[test]
+fn designs_can_be_chosen() {
+    let document =
+        results(&["bench", "hot", "--design", "floor-spin", "--design", "floor-tls", "--cpus", "1"]);
+    let designs: Vec<_> =
+        document["results"].as_array().unwrap().iter().map(|row| row["design"].clone()).collect();
+    assert_eq!(designs, ["floor-tls", "floor-spin"]);
+}
+
+#[test]
+fn pagealloc_has_batches_fill_and_books() {
+    let document = results(&["bench", "pagealloc"]);
+    let metrics = check(&document, "bench pagealloc");
+    let expected =
+        ["alloc_ns", "free_ns", "total_ns", "fill_ns", "random_free_ns", "metadata_bytes_per_gib", "init_ns"];
+    assert_eq!(metrics, expected);
+    let batch = rows(&document, "depot", "alloc_ns").find(|row| row["params"]["batch"] == 512);
+    assert_eq!(batch.unwrap()["params"]["order"], 0);
+    for (alloc, total) in rows(&document, "depot", "alloc_ns").zip(rows(&document, "depot", "total_ns")) {
+        // Of two windows the median is the mean, so parts stay parts.
+        assert!(alloc["median"].as_f64().unwrap() <= total["median"].as_f64().unwrap() + 1e-9);
+    }
+    let metadata = rows(&document, "depot", "metadata_bytes_per_gib").next().unwrap();
+    assert!((1e4..1e6).contains(&metadata["median"].as_f64().unwrap()), "{metadata}");
+}
+
+#[test]
+fn pft_has_the_kernel_to_compare_with() {
+    let document = results(&["bench", "pft"]);
+    let metrics = check(&document, "bench pft");
+    assert_eq!(metrics, ["faults_per_cpu_s", "faults_per_s", "elapsed_s", "system_s"]);
+    for design in ["depot", "kernel"] {
+        let clients: Vec<_> =
+            rows(&document, design, "faults_per_s").map(|row| &row["params"]["clients"]).collect();
+        assert_eq!(*clients[0], 1, "{design}");
+    }
+}
+
+#[test]
+fn producer_consumer_has_frames() {
+    if has_two_cpus() {
+        let document = results(&["bench", "producer-consumer"]);
+        assert_eq!(check(&document, "bench producer-consumer"), ["frame_ns"]);
+        assert_eq!(rows(&document, "depot", "frame_ns").count(), 1);
+    }
+}
+
+#[test]
+fn drain_has_all_rates_quiet_and_full() {
+    if !has_two_cpus() {
+        return;
+    }
+    let document = results(&["bench", "drain"]);
+    let metrics = check(&document, "bench drain");
+    for metric in ["owner_ns", "owner_p999_ns", "drain_ns", "drained_pages"] {
+        assert!(metrics.iter().any(|name| name == metric), "{metric}");
+    }
+    let params = |metric| -> Vec<_> {
+        rows(&document, "depot", metric)
+            .map(|row| {
+                (row["params"]["drains_per_s"].as_i64().unwrap(), row["params"]["full"].as_i64().unwrap())
+            })
+            .collect()
+    };
+    let mut expected = vec![(0, 0), (0, 1)];
+    expected.extend([0, 1].into_iter().flat_map(|full| [100, 1000, 10_000, -1].map(|rate| (rate, full))));
+    assert_eq!(params("owner_ns"), expected);
+    assert_eq!(params("drain_ns"), expected[2..]);
+    // What each drain finds is filled in before it, whatever the speed of the machine.
+    for row in rows(&document, "depot", "drained_pages") {
+        assert!(row["median"].as_f64().unwrap() >= 8.0 * 63.0, "{row}");
+    }
+}
+
+#[test]
+fn replays_have_counts_of_both_sides() {
+    let shipped = shipped();
+    let trace = shipped.to_str().unwrap();
+    let document = results(&["replay", trace]);
+    check(&document, &format!("replay {trace}"));
+    for metric in
+        ["event_ns", "allocs", "frees", "unknown_frees", "refilled_blocks", "spilled_blocks", "lost_frames"]
+    {
+        assert_eq!(rows(&document, "depot", metric).count(), 1, "{metric}");
+    }
+    assert_eq!(rows(&document, "depot", "lost_frames").next().unwrap()["median"], 0.0);
+    assert!(rows(&document, "depot", "cached_pages").all(|row| row["params"]["cpu"].is_u64()));
+    assert_eq!(rows(&document, "kernel", "refilled_blocks").count(), 1);
+}
+
+#[test]
+fn json_on_stdout_is_nothing_but_json() {
+    let output = pagedepot(&["bench", "hot", "--quick", "--runs", "1", "--cpus", "1", "--json", "-"]);
+    assert!(output.status.success());
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(document["command"], "bench hot");
+    assert!(text(&output.stderr).contains('│'), "tables are on stderr");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    use std::process::{Command, Stdio};
+    let mut child = Command::new(assert_cmd::cargo::cargo_bin("pagedepot"))
+        .args(["bench", "hot", "--quick", "--runs", "1", "--cpus", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}: {}", output.status, text(&output.stderr));
+    assert!(!text(&output.stderr).contains("panicked"));
+}
+
+fn shipped() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../traces/build.perf.txt.zst")
+}
