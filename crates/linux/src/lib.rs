@@ -63,3 +63,8 @@ pub use pagedepot::{
     Pressure, Reclaim, Scope, Shortage, TooManyCallbacks, Watermarks, ZoneId, ZoneName, ZoneShortage,
     ZoneStats,
 };
+
+/// The README's program, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
