@@ -10,9 +10,11 @@ use pagedepot::{
 };
 
 use crate::PageCache;
+use crate::census::{Census, Fault};
+use crate::counters::Counters;
 use crate::pcp::policy::{FreeHigh, FreeHighLimit, FreeHighRule};
 use crate::prim::{Padded, PlainU32, count};
-use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Volume};
+use crate::report::{Counts, Drained, Scope, Volume};
 use crate::setup::{Setup, SetupError};
 
 /// How an allocator that finds its CPU by itself learns which one the caller acts as.

@@ -32,6 +32,8 @@
 //! Callers say which CPU they act as. Locked designs believe anybody. Those whose owners are not
 //! locked ([`Local`], [`Rcu`]) must know how exclusion comes about: see [`Entry`].
 
+mod census;
+mod counters;
 mod frames;
 mod lock;
 mod owners;
@@ -60,6 +62,7 @@ mod host;
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
+pub use census::{Census, Fault};
 #[cfg(not(loom))]
 pub use depot::{ActAs, ByThread, Depot, Real};
 #[cfg(not(loom))]
@@ -71,7 +74,7 @@ pub use nohz::NohzConditional;
 pub use owners::Entry;
 pub use pcp::policy::{FreeHigh, FreeHighLimit, FreeHighRule, Policy};
 pub use rcu::{Grace, Rcu};
-pub use report::{Census, Counts, Drained, Fault, Scope, Volume};
+pub use report::{Counts, Drained, Scope, Volume};
 pub use setup::{Setup, SetupError, ZONES_MAX, ZoneSetup};
 pub use spin::{LockMode, Spin};
 pub use store::Store;

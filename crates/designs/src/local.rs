@@ -10,11 +10,13 @@ use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
+use crate::census::{Census, Fault, Seen};
+use crate::counters::Counters;
 use crate::owners::{Entry, Owned, Owners};
 use crate::pcp::policy::{Policy, Tuning};
 use crate::pcp::{At, ListIndex, Lists, Pcp};
 use crate::prim::{Ordering, count};
-use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Seen};
+use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;

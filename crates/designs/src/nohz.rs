@@ -8,10 +8,11 @@ use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
+use crate::census::{Census, Fault};
 use crate::local::{Local, LocalDrain};
 use crate::owners::Entry;
 use crate::pcp::policy::Policy;
-use crate::report::{Census, Counts, Drained, Fault, Scope};
+use crate::report::{Counts, Drained, Scope};
 use crate::spin::{LockMode, Spin};
 use crate::store::Store;
 

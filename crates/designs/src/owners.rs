@@ -168,3 +168,95 @@ impl Means {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    use super::*;
+    use crate::prim::PlainU64;
+
+    const ENTRIES: [Entry; 2] = [Entry::OnCpu, Entry::Lock];
+
+    /// The CPUs this process may use; tests that need a second one do nothing without.
+    fn cpus() -> Vec<u32> {
+        let allowed = sched_getaffinity(None).unwrap();
+        (0..CpuSet::MAX_CPU as u32).filter(|&cpu| allowed.is_set(cpu as usize)).collect()
+    }
+
+    fn pin(cpu: u32) {
+        let mut set = CpuSet::new();
+        set.set(cpu as usize);
+        sched_setaffinity(None, &set).unwrap();
+    }
+
+    #[test]
+    fn one_operation_at_a_time() {
+        for entry in [Entry::Pretend, Entry::OnCpu, Entry::Lock] {
+            let owners = Owners::new(1024, entry);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let cpu = cpus()[0];
+                    pin(cpu);
+                    let cpu = CpuId::new(cpu);
+                    let before = owners.get(cpu).unwrap().state();
+                    let held = owners.try_enter(cpu).unwrap();
+                    assert!(owners.try_enter(cpu).is_none());
+                    assert_eq!(held.owner.state(), before + 1);
+                    drop(held);
+                    assert_eq!(owners.get(cpu).unwrap().state(), before + 2);
+                    assert!(owners.try_enter(cpu).is_some());
+                    assert!(owners.try_enter(CpuId::new(1024)).is_none());
+                });
+            });
+        }
+    }
+
+    #[test]
+    fn who_is_elsewhere_does_not_enter() {
+        let owners = Owners::new(1024, Entry::OnCpu);
+        let (Entry::OnCpu, [here, there, ..]) = (owners.entry(), &cpus()[..]) else { return };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pin(*here);
+                assert!(owners.try_enter(CpuId::new(*there)).is_none());
+                assert!(owners.try_enter(CpuId::new(*here)).is_some());
+            });
+        });
+    }
+
+    /// Threads that preempt each other on one CPU add up what they count under its lock by plain
+    /// loads and stores.
+    #[test]
+    fn preempted_owners_keep_others_out() {
+        for entry in ENTRIES {
+            let owners = Owners::new(1024, entry);
+            let sum = PlainU64::new(0);
+            let cpu = cpus()[0];
+            let entered: u64 = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            pin(cpu);
+                            let end = Instant::now() + Duration::from_millis(150);
+                            let mut entered = 0;
+                            while Instant::now() < end {
+                                for _ in 0..1000 {
+                                    if let Some(_held) = owners.try_enter(CpuId::new(cpu)) {
+                                        sum.add(1);
+                                        entered += 1;
+                                    }
+                                }
+                            }
+                            entered
+                        })
+                    })
+                    .collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            });
+            assert_eq!(sum.get(), entered);
+        }
+    }
+}

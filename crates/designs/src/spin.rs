@@ -11,11 +11,13 @@ use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
+use crate::census::{Census, Fault, Seen};
+use crate::counters::Counters;
 use crate::lock::{LockWaits, SpinGuard, SpinLock};
 use crate::pcp::policy::{Policy, Tuning};
 use crate::pcp::{At, ListIndex, Lists, Pcp};
 use crate::prim::{Mutex, count, lock_mutex, try_lock_mutex};
-use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Seen};
+use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;

@@ -3,8 +3,9 @@
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
+use crate::counters::Counters;
 use crate::prim::{Padded, count};
-use crate::report::{Counters, Counts, Scope};
+use crate::report::{Counts, Scope};
 use crate::store::Store;
 use crate::zones::{Mark, Zones};
 

@@ -4,7 +4,9 @@ use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
-use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Seen};
+use crate::census::{Census, Fault, Seen};
+use crate::counters::Counters;
+use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;

@@ -5,7 +5,8 @@ use pagedepot::{CacheLimits, CpuId, Mobility, Order, Pfn, Watermarks, ZoneId};
 
 use super::policy::{FreeHigh, FreeHighLimit, FreeHighRule, Policy, Tuning};
 use super::{At, ListIndex, Lists, Pcp};
-use crate::report::{Counters, Volume};
+use crate::counters::Counters;
+use crate::report::Volume;
 use crate::store::Store;
 use crate::zones::{Mark, Zones};
 use crate::{Buddy, Setup, ZoneSetup};

@@ -6,9 +6,10 @@ use pagedepot::{Allocator, Config, Flags, FrameRange, HighPolicy, Mobility, Node
 use pagedepot::{Watermarks, ZoneConfig, ZoneId};
 
 use super::Store;
+use crate::census::{Fault, agree};
 use crate::depot::{ActAs, Books, ByThread};
 use crate::lock::LockWaits;
-use crate::report::{Fault, Volume, agree};
+use crate::report::Volume;
 use crate::setup::{Setup, SetupError};
 use crate::zones::Zones;
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use pagedepot::cpus::Here;
 use pagedepot::{Mobility, Order, Pfn, ZoneId};
 
+use crate::census::Fault;
 use crate::lock::LockWaits;
-use crate::report::{Fault, Volume};
+use crate::report::Volume;
 use crate::zones::Zones;
 
 /// All free frames of a machine, by zone. What is free of a zone is changed by its store only;

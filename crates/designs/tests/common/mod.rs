@@ -128,3 +128,30 @@ macro_rules! over_all_designs {
     };
 }
 pub(crate) use over_all_designs;
+
+/// CPUs this process may run on, at most four.
+pub fn allowed_cpus() -> Vec<u32> {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..rustix::thread::CpuSet::MAX_CPU as u32).filter(|&cpu| allowed.is_set(cpu as usize)).take(4).collect()
+}
+
+/// Pins the calling thread.
+pub fn pin(cpu: u32) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu as usize);
+    rustix::thread::sched_setaffinity(None, &set).unwrap();
+}
+
+/// A small generator, so that each thread's choices follow from its seed.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn below(&mut self, n: u64) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}

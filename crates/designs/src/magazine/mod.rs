@@ -12,20 +12,27 @@
 //! From the thread's ideas for later: a process that allocates much gets a magazine of its own
 //! ([`ProcessMagazine`]), chained so that drains of all CPUs find it.
 
+mod mag;
+mod process;
+
 use std::sync::Arc;
 
 use pagedepot::cpus::{Context, Here};
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
+use crate::census::{Census, Fault, Seen, Taking, agree};
+use crate::counters::Counters;
 use crate::frames::{Frames, List};
-use crate::lock::{LockWaits, SpinGuard, SpinLock};
-use crate::prim::{Mutex, Padded, PlainU32, count, lock_mutex};
-use crate::report::{Census, Counters, Counts, Drained, Fault, Scope, Seen, Taking, Volume, agree};
+use crate::lock::LockWaits;
+use crate::prim::{Mutex, Padded, count, lock_mutex};
+use crate::report::{Counts, Drained, Scope, Volume};
 use crate::setup::SetupError;
 use crate::store::Store;
 use crate::walk::{self, Layer};
 use crate::zones::Mark;
+use mag::{Batch, Held, Mag, ProcessMags};
+pub use process::ProcessMagazine;
 
 /// The prototype's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,117 +65,6 @@ pub struct Magazine<S> {
     magazines: Box<[Padded<Mag>]>,
     chain: Mutex<Vec<Arc<ProcessMags>>>,
     outside: Counters,
-}
-
-/// The magazines of a process, one per zone.
-struct ProcessMags(Box<[Padded<Mag>]>);
-
-struct Mag {
-    lock: SpinLock,
-    pages: PlainU32,
-    lists: [List; Mobility::COUNT],
-    counters: Counters,
-}
-
-/// A magazine's lock, held.
-struct Held<'m> {
-    mag: &'m Mag,
-    _guard: SpinGuard<'m>,
-}
-
-/// Frames on their way, in nobody's lists.
-struct Batch {
-    list: List,
-    pages: u32,
-}
-
-impl Mag {
-    fn new() -> Self {
-        Mag {
-            lock: SpinLock::new(),
-            pages: PlainU32::new(0),
-            lists: std::array::from_fn(|_| List::new()),
-            counters: Counters::default(),
-        }
-    }
-
-    fn all(zones: usize, each: u32) -> Box<[Padded<Mag>]> {
-        (0..zones * each as usize).map(|_| Padded(Mag::new())).collect()
-    }
-
-    #[inline]
-    fn lock(&self) -> Held<'_> {
-        Held { _guard: self.lock.lock(), mag: self }
-    }
-
-    #[inline]
-    fn try_lock(&self) -> Option<Held<'_>> {
-        match self.lock.try_lock() {
-            Some(guard) => Some(Held { _guard: guard, mag: self }),
-            None => {
-                count(&self.counters.lock_misses, 1);
-                None
-            }
-        }
-    }
-}
-
-impl Held<'_> {
-    #[inline]
-    fn pop(&self, frames: &Frames, mobility: Mobility) -> Option<Pfn> {
-        let slot = self.mag.lists[mobility.index()].pop_front(frames)?;
-        self.mag.pages.sub(1);
-        Some(frames.pfn(slot))
-    }
-
-    #[inline]
-    fn push(&self, frames: &Frames, pfn: Pfn, mobility: Mobility) {
-        self.mag.lists[mobility.index()].push_front(frames, frames.slot(pfn));
-        self.mag.pages.add(1);
-    }
-
-    fn splice(&self, frames: &Frames, batch: Batch, mobility: Mobility) {
-        self.mag.pages.add(batch.pages);
-        self.mag.lists[mobility.index()].splice_front(frames, &batch.list);
-    }
-
-    /// Takes the coldest, round-robin over mobilities after `last`: one from a list, and one more
-    /// for each empty list passed, so that fuller lists give more; a longer run from the only list
-    /// with pages. Ends early once `min` are taken and somebody waits for the lock.
-    fn take_coldest(&self, frames: &Frames, last: Mobility, pages: u32, min: u32) -> Batch {
-        let batch = Batch { list: List::new(), pages: 0 };
-        let (mut at, mut run) = (last.index(), 0);
-        let wanted = pages.min(self.mag.pages.get());
-        let mut batch = batch;
-        while batch.pages < wanted {
-            at = (at + 1) % Mobility::COUNT;
-            run += 1;
-            if self.mag.lists[at].is_empty() {
-                continue;
-            }
-            if run >= Mobility::COUNT {
-                run = min.max(1) as usize;
-            }
-            while run > 0 && batch.pages < wanted {
-                let Some(slot) = self.mag.lists[at].pop_back(frames) else { break };
-                self.mag.pages.sub(1);
-                batch.list.push_back(frames, slot);
-                batch.pages += 1;
-                run -= 1;
-            }
-            run = 0;
-            if batch.pages > min && self.mag.lock.is_contended() {
-                break;
-            }
-        }
-        batch
-    }
-}
-
-impl Batch {
-    fn blocks<'b>(&'b self, frames: &'b Frames) -> impl Iterator<Item = (Pfn, Order)> + 'b {
-        std::iter::from_fn(|| self.list.pop_front(frames)).map(|slot| (frames.pfn(slot), Order::BASE))
-    }
 }
 
 impl<S: Store> Magazine<S> {
@@ -488,80 +384,5 @@ impl<S: Store> PageCache for Magazine<S> {
 
     fn validate(&mut self) -> Result<Census, Fault> {
         Seen::census(&self.store, |taking| self.check(taking))
-    }
-}
-
-/// A magazine that belongs to one process: its lock is contended only by drains. Refills and
-/// spills go to the zone in the prototype's batches. Given back when dropped.
-pub struct ProcessMagazine<'m, S: Store> {
-    shared: &'m Magazine<S>,
-    mags: Arc<ProcessMags>,
-}
-
-impl<S: Store> ProcessMagazine<'_, S> {
-    fn mag(&self, zone: ZoneId) -> &Mag {
-        &self.mags.0[zone.index()]
-    }
-
-    /// Allocates a block: single frames from this magazine, refilled when empty; everything else,
-    /// and what no zone above its watermark has, from what all processes share.
-    #[inline]
-    pub fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
-        if Magazine::<S>::uses_magazines(here, order)
-            && let Some(zone) = self.shared.store.zones().preferred()
-        {
-            let (frames, mag) = (self.shared.frames(), self.mag(zone));
-            let own = mag.lock().pop(frames, mobility);
-            let own = own.or_else(|| self.refill(here, zone, mobility));
-            if own.is_some() {
-                return own;
-            }
-        }
-        self.shared.alloc(here, order, mobility)
-    }
-
-    #[cold]
-    fn refill(&self, here: Here, zone: ZoneId, mobility: Mobility) -> Option<Pfn> {
-        let mag = self.mag(zone);
-        let batch = self.shared.fetch(here, zone, mobility, Mark::Low, mag)?;
-        let held = mag.lock();
-        held.splice(self.shared.frames(), batch, mobility);
-        held.pop(self.shared.frames(), mobility)
-    }
-
-    /// Frees a block.
-    ///
-    /// # Panics
-    /// As [`PageCache::free`].
-    #[inline]
-    pub fn free(&self, here: Here, pfn: Pfn, order: Order) {
-        if !Magazine::<S>::uses_magazines(here, order) {
-            return self.shared.free(here, pfn, order);
-        }
-        let (zone, mobility) = self.shared.store.zones().place(pfn, order);
-        let held = self.mag(zone).lock();
-        held.push(self.shared.frames(), pfn, mobility);
-        if held.mag.pages.get() >= self.shared.options.limit {
-            self.shared.trim(here, zone, held, mobility);
-        }
-    }
-
-    /// Pages in it.
-    pub fn cached_pages(&self) -> u64 {
-        self.mags.0.iter().map(|mag| u64::from(mag.pages.get())).sum()
-    }
-}
-
-impl<S: Store> Drop for ProcessMagazine<'_, S> {
-    fn drop(&mut self) {
-        let mut chain = lock_mutex(&self.shared.chain);
-        chain.retain(|mags| !Arc::ptr_eq(mags, &self.mags));
-        drop(chain);
-        for zone in self.shared.store.zones().ids() {
-            let mag = self.mag(zone);
-            self.shared.empty(Here::task(CpuId::new(0)), zone, mag);
-            // Its counters must not vanish with it.
-            self.shared.outside.absorb(&mag.counters);
-        }
     }
 }

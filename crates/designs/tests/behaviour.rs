@@ -1,0 +1,305 @@
+//! What each design does that the others do not.
+
+mod common;
+
+use common::{allowed_cpus, interrupt, pin, task, three_zones};
+use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
+use pagedepot_designs::*;
+
+const NORMAL: ZoneId = ZoneId::new(2);
+
+fn order(n: u32) -> Order {
+    Order::new(n).unwrap()
+}
+
+/// Allocates one block on a CPU and frees it there, so that the CPU caches a refill.
+fn warm(design: &impl PageCache, cpu: u32) {
+    let pfn = design.alloc(task(cpu), Order::BASE, Mobility::Movable).unwrap();
+    design.free(task(cpu), pfn, Order::BASE);
+}
+
+#[test]
+fn a_local_drain_left_to_the_owner_is_done_when_it_comes_by() {
+    let local = common::local_owner(&three_zones(2), Entry::Pretend);
+    warm(&local, 0);
+    warm(&local, 1);
+    let cached = local.cached_pages(CpuId::new(0));
+    assert_eq!(cached, 7);
+    let done = local.drain(Scope::ALL, Mode::Full);
+    assert_eq!((done.taken_pages, done.left_pages, done.interruptions), (0, 14, 0));
+    // CPU 0 comes by: its pages go first, then it is refilled. CPU 1 sleeps.
+    let pfn = local.alloc(task(0), Order::BASE, Mobility::Movable).unwrap();
+    let counts = local.counts();
+    assert_eq!((counts.drained.pages, counts.interruptions), (7, 1));
+    assert_eq!(local.cached_pages(CpuId::new(1)), 7);
+    local.free(task(0), pfn, Order::BASE);
+    local.idle(task(1));
+    assert_eq!((local.cached_pages(CpuId::new(1)), local.counts().interruptions), (0, 2));
+}
+
+#[test]
+fn a_helper_goes_to_the_cpus_that_have_pages_and_comes_back() {
+    let cpus = allowed_cpus();
+    let most = cpus.iter().max().unwrap() + 1;
+    std::thread::spawn(move || {
+        let local = common::local_helper(&three_zones(most), Entry::OnCpu);
+        let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+        pin(last);
+        warm(&local, last);
+        pin(first);
+        let done = local.drain(Scope::ALL, Mode::Full);
+        assert_eq!((done.taken_pages, done.left_pages, done.interruptions), (7, 0, 1));
+        let home = rustix::thread::sched_getaffinity(None).unwrap();
+        assert!(home.is_set(first as usize) && home.count() == 1);
+        assert_eq!(local.drain(Scope::ALL, Mode::Full), Drained::default());
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn the_switch_flips_for_all_cpus_and_loses_nothing() {
+    let mut nohz = common::nohz_local(&three_zones(2), Entry::Pretend);
+    let held = nohz.alloc(task(0), Order::BASE, Mobility::Movable).unwrap();
+    warm(&nohz, 1);
+    nohz.set_isolated(true);
+    assert!(nohz.is_isolated());
+    assert_eq!((nohz.cached_pages_total(), nohz.counts().drained.pages), (0, 13));
+    nohz.free(task(1), held, Order::BASE);
+    // Locked lists: the drain stops nobody.
+    let done = nohz.drain(Scope::ALL, Mode::Full);
+    assert_eq!((done.taken_pages, done.interruptions), (1, 0));
+    nohz.set_isolated(false);
+    warm(&nohz, 0);
+    assert_eq!(nohz.drain(Scope::ALL, Mode::Full).interruptions, 1);
+    assert_eq!(nohz.validate().unwrap().held_pages(), 0);
+    assert_eq!(nohz.counts().refilled.pages, 21);
+}
+
+#[test]
+fn spin_continues_where_a_recorded_machine_was() {
+    let mut spin = common::spin_trylock(&three_zones(2), Entry::Pretend);
+    let cpu = CpuId::new(1);
+    assert_eq!(spin.high(cpu, NORMAL), Some(28));
+    assert!(spin.set_high(cpu, NORMAL, 150));
+    assert!(!spin.set_high(CpuId::new(2), NORMAL, 150));
+    assert_eq!(spin.preload(cpu, NORMAL, order(3), Mobility::Unmovable, 5), 5);
+    assert_eq!(spin.preload(cpu, NORMAL, order(0), Mobility::Movable, 3), 3);
+    assert_eq!(spin.preload(cpu, NORMAL, order(5), Mobility::Movable, 3), 0);
+    assert_eq!(spin.preload(cpu, ZoneId::new(1), order(0), Mobility::Movable, 3), 0);
+    assert_eq!((spin.cached_in(cpu, NORMAL), spin.cached_pages(cpu)), (43, 43));
+    assert_eq!(spin.high(cpu, NORMAL), Some(150));
+    let refills = spin.counts().refills;
+    for _ in 0..5 {
+        spin.alloc(task(1), order(3), Mobility::Unmovable).unwrap();
+    }
+    assert_eq!((spin.counts().refills, spin.cached_pages(cpu)), (refills, 3));
+    assert_eq!(spin.validate().unwrap().held_pages(), 40);
+}
+
+#[test]
+fn spin_without_caches_keeps_nothing() {
+    let spin = common::spin_trylock(&three_zones(1), Entry::Pretend);
+    warm(&spin, 0);
+    let limits = spin.disable_caches(NORMAL);
+    assert_eq!(limits, CacheLimits { batch: 7, high_min: 28, high_max: 200 });
+    assert_eq!(spin.cached_pages_total(), 0);
+    for size in [0, 1, 3] {
+        let pfn = spin.alloc(task(0), order(size), Mobility::Movable).unwrap();
+        assert_eq!(spin.cached_pages_total(), 0);
+        spin.free(task(0), pfn, order(size));
+        assert_eq!(spin.cached_pages_total(), 0);
+    }
+    spin.enable_caches(NORMAL, limits);
+    warm(&spin, 0);
+    assert_eq!(spin.cached_pages_total(), 7);
+}
+
+#[test]
+fn spin_decays_what_lies_idle() {
+    let mut setup = three_zones(1);
+    setup.zones[2].limits = Some(CacheLimits { batch: 7, high_min: 28, high_max: 400 });
+    let spin = Spin::new(
+        Buddy::new(&setup).unwrap(),
+        LockMode::TryLock,
+        Policy { batch_scale: 1, ..Policy::default() },
+    );
+    let cpu = CpuId::new(0);
+    spin.set_high(cpu, NORMAL, 400);
+    assert_eq!(spin.preload(cpu, NORMAL, Order::BASE, Mobility::Movable, 300), 300);
+    // An eighth of `high` at a time, but not below what is held less 14; then the excess goes.
+    let expected = [(350, 300), (307, 300), (286, 286), (272, 272), (258, 258)];
+    for (high, held) in expected {
+        spin.tick(task(0));
+        assert_eq!((u64::from(spin.high(cpu, NORMAL).unwrap()), spin.cached_pages(cpu)), (high, held));
+    }
+    assert_eq!(spin.counts().spilled.pages, 42);
+}
+
+#[test]
+fn rcu_by_fence_collects_at_once() {
+    let rcu = common::rcu_membarrier(&three_zones(2), Entry::Pretend);
+    warm(&rcu, 0);
+    warm(&rcu, 1);
+    let done = rcu.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
+    assert_eq!((done.taken_pages, done.pending_pages, done.fences, done.interruptions), (7, 0, 1, 1));
+    assert_eq!(rcu.counts().collected, 1);
+    // Nothing to take: no fence.
+    let done = rcu.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
+    assert_eq!((done.taken_pages, done.fences), (0, 0));
+    assert_eq!(rcu.cached_pages_total(), 7);
+}
+
+#[test]
+fn rcu_by_quiescent_states_waits_for_nobody_and_comes_back() {
+    let mut rcu = common::rcu_qsbr(&three_zones(2), Entry::Pretend);
+    warm(&rcu, 0);
+    warm(&rcu, 1);
+    rcu.idle(task(1));
+    // CPU 1 is offline, so its lists are collected; CPU 0 has not been heard of since.
+    let done = rcu.drain(Scope::ALL, Mode::Full);
+    assert_eq!((done.taken_pages, done.pending_pages, done.interruptions), (7, 7, 0));
+    assert_eq!((rcu.pending_pages(), rcu.collect().taken_pages), (7, 0));
+    assert_eq!(rcu.validate().unwrap().pending_pages, 7);
+    // It goes on with other lists; a drain now leaves those, because both sets are in use.
+    let held = rcu.alloc(task(1), Order::BASE, Mobility::Movable).unwrap();
+    let again = rcu.drain(Scope::ALL, Mode::Full);
+    assert_eq!((again.taken_pages, again.pending_pages), (0, 13));
+    warm(&rcu, 0);
+    // One operation after the switch tells enough.
+    let done = rcu.collect();
+    assert_eq!((done.taken_pages, done.pending_pages), (7, 6));
+    rcu.free(task(1), held, Order::BASE);
+    assert_eq!(rcu.collect().taken_pages, 6);
+    let counts = rcu.counts();
+    assert_eq!((counts.collected, counts.interruptions), (3, 0));
+    assert!(counts.collect_ns >= counts.collect_ns_max && counts.collect_ns_max > 0);
+}
+
+#[test]
+fn magazines_are_searched_round_robin_and_preferred_by_number() {
+    let setup = three_zones(2);
+    let magazine = common::magazine(&setup, Entry::Pretend);
+    // CPU 1's free goes to its own magazine; CPU 0 finds it there rather than refill.
+    let pfn = magazine.alloc(task(0), Order::BASE, Mobility::Movable).unwrap();
+    magazine.drain(Scope::ALL, Mode::Full);
+    magazine.free(task(1), pfn, Order::BASE);
+    assert_eq!((magazine.cached_pages(CpuId::new(0)), magazine.cached_pages(CpuId::new(1))), (0, 1));
+    let refills = magazine.counts().refills;
+    assert_eq!(magazine.alloc(task(0), Order::BASE, Mobility::Movable), Some(pfn));
+    assert_eq!(magazine.counts().refills, refills);
+}
+
+#[test]
+fn interrupts_and_high_orders_go_past_magazines() {
+    let magazine = common::magazine(&three_zones(2), Entry::Pretend);
+    let pfn = magazine.alloc(interrupt(0), Order::BASE, Mobility::Movable).unwrap();
+    magazine.free(interrupt(0), pfn, Order::BASE);
+    let pair = magazine.alloc(task(0), order(1), Mobility::Movable).unwrap();
+    magazine.free(task(0), pair, order(1));
+    let counts = magazine.counts();
+    assert_eq!((counts.refills, magazine.cached_pages_total()), (0, 0));
+    assert_eq!(counts.direct_allocated, Volume { blocks: 2, pages: 3 });
+    assert_eq!(counts.direct_freed, Volume { blocks: 2, pages: 3 });
+}
+
+#[test]
+fn a_batch_goes_into_one_magazine_and_what_is_too_much_to_the_zone() {
+    let magazine = common::magazine(&three_zones(2), Entry::Pretend);
+    let alloc = |_| (magazine.alloc(task(0), Order::BASE, Mobility::Movable).unwrap(), Order::BASE);
+    let batch: Vec<(Pfn, Order)> = (0..250).map(alloc).collect();
+    magazine.drain(Scope::ALL, Mode::Full);
+    magazine.free_many(task(0), &batch);
+    // 250 are 150 above the limit of 100.
+    assert_eq!((magazine.cached_pages_total(), magazine.counts().spilled.pages), (100, 150));
+    // One by one, 16 go at a time.
+    let pfn = magazine.alloc(task(0), Order::BASE, Mobility::Movable).unwrap();
+    magazine.free(task(0), pfn, Order::BASE);
+    assert_eq!((magazine.cached_pages_total(), magazine.counts().spilled.pages), (84, 166));
+}
+
+#[test]
+fn a_process_has_its_own_magazine_and_drains_find_it() {
+    let mut magazine = common::magazine(&three_zones(2), Entry::Pretend);
+    {
+        let process = magazine.process();
+        let other = magazine.process();
+        let pfn = process.alloc(task(0), Order::BASE, Mobility::Movable).unwrap();
+        assert_eq!((process.cached_pages(), magazine.cached_pages(CpuId::new(0))), (39, 0));
+        process.free(task(1), pfn, Order::BASE);
+        let theirs = other.alloc(task(0), Order::BASE, Mobility::Movable).unwrap();
+        assert_eq!(
+            (process.cached_pages(), other.cached_pages(), magazine.cached_pages_total()),
+            (40, 39, 79)
+        );
+        // A drain of one CPU does not look for processes, one of all CPUs does.
+        assert_eq!(magazine.drain(Scope::cpu(CpuId::new(0)), Mode::Full).taken_pages, 0);
+        assert_eq!(magazine.drain(Scope::zone(NORMAL), Mode::Full).taken_pages, 79);
+        let pair = process.alloc(task(0), order(2), Mobility::Movable).unwrap();
+        process.free(task(0), pair, order(2));
+        other.free(task(0), theirs, Order::BASE);
+        assert_eq!(other.cached_pages(), 1);
+    }
+    // Both are gone, their pages and what they counted are not.
+    assert_eq!(magazine.cached_pages_total(), 0);
+    assert_eq!(magazine.validate().unwrap().held_pages(), 0);
+    let counts = magazine.counts();
+    assert_eq!((counts.refilled.pages, counts.drained.pages), (80, 80));
+}
+
+#[test]
+fn magazine_options_are_checked() {
+    let options = MagazineOptions { magazines: 0, ..MagazineOptions::default() };
+    assert!(matches!(
+        Magazine::new(Buddy::new(&three_zones(1)).unwrap(), options),
+        Err(SetupError::Option(_))
+    ));
+}
+
+#[test]
+fn a_quiet_drain_of_a_depot_stops_nobody() {
+    let depot = common::depot(&three_zones(2), Entry::Pretend);
+    let held: Vec<_> = (0..300)
+        .map(|_| (depot.alloc(task(0), Order::BASE, Mobility::Movable).unwrap(), Order::BASE))
+        .collect();
+    held.iter().for_each(|&(pfn, order)| depot.free(task(0), pfn, order));
+    let quiet = depot.drain(Scope::ALL, Mode::Quiet);
+    assert_eq!((quiet.interruptions, quiet.left_pages), (0, 0));
+    // What is left is in fronts, and told by their bound.
+    assert!(quiet.unreachable_pages >= depot.cached_pages_total() && depot.cached_pages_total() > 0);
+    let full = depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!((full.unreachable_pages, full.interruptions), (0, 2));
+    assert_eq!(depot.counts().interruptions, 2);
+}
+
+/// A receiver: frees blocks of order 3 that somebody else allocates.
+fn cached_by_receiver(design: &impl PageCache) -> u64 {
+    let mut most = 0;
+    for _ in 0..40 {
+        let alloc = |_| design.alloc(task(0), order(3), Mobility::Unmovable).unwrap();
+        let blocks: Vec<_> = (0..20).map(alloc).collect();
+        blocks.into_iter().for_each(|pfn| design.free(task(1), pfn, order(3)));
+        most = most.max(design.cached_pages(CpuId::new(1)));
+    }
+    most
+}
+
+#[test]
+fn limits_for_receivers_hold_for_spin_and_depot() {
+    let mut setup = Setup::single(2, 1 << 14);
+    setup.zones[0].limits = Some(CacheLimits { batch: 63, high_min: 252, high_max: 4000 });
+    let free_high = |limit| FreeHigh { limit, ..FreeHigh::default() };
+    let spin = |limit| {
+        let policy = Policy { free_high: free_high(limit), ..Policy::default() };
+        cached_by_receiver(&Spin::new(Buddy::new(&setup).unwrap(), LockMode::TryLock, policy))
+    };
+    assert!(spin(FreeHighLimit::Zero) <= 160);
+    let four = spin(FreeHighLimit::FourBatches);
+    assert!(spin(FreeHighLimit::Zero) < four && four < spin(FreeHighLimit::High));
+    let depot = |limit| {
+        let locks: Vec<_> = (0..2).map(|_| pagedepot::cpus::CpuLock::new()).collect();
+        let cpus = pagedepot::cpus::Locked::new(locks.leak(), ByThread);
+        cached_by_receiver(&Depot::owned(&setup, cpus, ByThread, free_high(limit)).unwrap())
+    };
+    assert!(depot(FreeHighLimit::Zero) < depot(FreeHighLimit::High));
+}
