@@ -355,7 +355,10 @@ impl fmt::Display for ConfigError {
                 1u32 << MagazineIndex::BITS
             ),
             ConfigError::NoSuchZone { zone } => {
-                write!(f, "there is no zone {zone}: zones are numbered from 0, as they stand in Config::zones")
+                write!(
+                    f,
+                    "there is no zone {zone}: zones are numbered from 0, as they stand in Config::zones"
+                )
             }
             ConfigError::NotAddable { range } => write!(
                 f,

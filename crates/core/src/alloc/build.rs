@@ -302,9 +302,9 @@ impl Build<'_, '_> {
                 let node = self.config.node_of(cpu);
                 let shared = CpuShared::new(node, self.first_zones(node));
                 self.at::<CpuShared>(offset + layout.shared_at).write(shared);
-                for zone in 0..self.config.zones.len() {
-                    let at = offset + layout.cpu_zones_at + zone * size_of::<CpuZone>();
-                    self.at::<CpuZone>(at).write(self.cpu_zone(cpu, zone, zones[zone].limits()));
+                for (i, zone) in zones.iter().enumerate() {
+                    let at = offset + layout.cpu_zones_at + i * size_of::<CpuZone>();
+                    self.at::<CpuZone>(at).write(self.cpu_zone(cpu, i, zone.limits()));
                 }
             }
         }

@@ -10,7 +10,7 @@
 //!
 //! # Theory
 //! A trace is read in one pass and never held in memory. The three formats differ only left of the
-//! event's name, so one parser serves them all ([`line`]); the fields are `key=value` pairs found
+//! event's name, so one parser serves them all ([mod@line]); the fields are `key=value` pairs found
 //! by key, which survives kernels that add some.
 
 mod error;
