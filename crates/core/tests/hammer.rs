@@ -1,0 +1,350 @@
+//! Threads that do everything at once, for as long as `PAGEDEPOT_SOAK_SECONDS` says (a second
+//! each otherwise). Every frame has a mark that says whether somebody holds it: two holders of one
+//! frame meet there.
+
+mod common;
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::rng::{Rng, seed};
+use common::threads::{Claimed, Kernel, run_on};
+use common::{order, range, soak};
+use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
+use pagedepot::{
+    Allocator, CacheLimits, Config, CpuId, Flags, FrameRange, Mobility, Mode, NodeId, Order, Pfn, Scope,
+    Watermarks, ZoneConfig, ZoneId,
+};
+
+const SECTION: u32 = 1 << 18;
+/// Frames below this one have marks: two sections to begin with, and one that is added.
+const FRAMES: u32 = 3 * SECTION;
+const CPUS: u32 = 3;
+/// Threads that allocate and free: more than CPUs here and there, so that some are stopped anywhere.
+const WORKERS: u64 = 5;
+/// Most stretches of frames a worker holds.
+const HELD_MAX: usize = 300;
+/// What is added in the middle.
+const ADDED: FrameRange = range(2 * SECTION + 100, 3000);
+
+/// Who holds each frame, 0: nobody.
+struct Marks(Vec<AtomicU32>);
+
+impl Marks {
+    fn new() -> Self {
+        Marks((0..FRAMES).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    fn take(&self, start: Pfn, frames: u32, owner: u32) {
+        self.change(start, frames, 0, owner);
+    }
+
+    fn give_back(&self, start: Pfn, frames: u32, owner: u32) {
+        self.change(start, frames, owner, 0);
+    }
+
+    fn change(&self, start: Pfn, frames: u32, from: u32, to: u32) {
+        for mark in &self.0[start.index()..][..frames as usize] {
+            // Relaxed: it is the allocator that orders one holder after another.
+            let changed = mark.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+            assert!(changed.is_ok(), "{start} + {frames}: {from} -> {to} found {changed:?}");
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Shape {
+    Block(Order),
+    Range(u32),
+}
+
+impl Shape {
+    fn frames(self) -> u32 {
+        match self {
+            Shape::Block(order) => order.frames(),
+            Shape::Range(frames) => frames,
+        }
+    }
+}
+
+struct Hammer<'h, 'm, C> {
+    depot: &'h Allocator<'m, C>,
+    marks: &'h Marks,
+    stop: &'h AtomicBool,
+    failed: &'h AtomicU64,
+}
+
+impl<C> Clone for Hammer<'_, '_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Hammer<'_, '_, C> {}
+
+/// What one worker holds.
+struct Worker<'h, 'm, C> {
+    hammer: Hammer<'h, 'm, C>,
+    rng: Rng,
+    owner: u32,
+    held: Vec<(Pfn, Shape)>,
+}
+
+impl<C: Cpus> Worker<'_, '_, C> {
+    fn run(mut self) {
+        while !self.hammer.stop.load(Ordering::Relaxed) {
+            self.step();
+        }
+        while !self.held.is_empty() {
+            self.free();
+        }
+    }
+
+    fn step(&mut self) {
+        if self.rng.one_in(50) {
+            let cpu = self.rng.below(u64::from(CPUS) + 2) as u32;
+            run_on((cpu <= CPUS).then_some(cpu));
+        }
+        let room = HELD_MAX.saturating_sub(self.held.len());
+        match self.rng.below(100) {
+            0..=39 if room > 0 => self.alloc(),
+            40..=44 if room > 100 => self.alloc_many(),
+            45..=47 if room > 0 => self.alloc_range(),
+            48..=50 => self.free_many(),
+            51..=53 => self.split(),
+            _ => self.free(),
+        }
+    }
+
+    fn flags(&mut self) -> Flags {
+        let flags = Flags::new(Mobility::ALL[self.rng.index(3)]);
+        match self.rng.below(20) {
+            0 => flags.atomic(),
+            1 => flags.no_reclaim(),
+            2 => flags.at_most_level(1),
+            _ => flags,
+        }
+    }
+
+    fn order(&mut self) -> Order {
+        order([0, 0, 0, 0, 1, 2, 3, 3, 4, 6, 7, 9, 10][self.rng.index(13)])
+    }
+
+    fn hold(&mut self, pfn: Pfn, shape: Shape) {
+        self.hammer.marks.take(pfn, shape.frames(), self.owner);
+        self.held.push((pfn, shape));
+    }
+
+    /// Takes something out of what it holds; the frames are about to be freed.
+    fn pick(&mut self) -> Option<(Pfn, Shape)> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let at = self.rng.index(self.held.len());
+        let (pfn, shape) = self.held.swap_remove(at);
+        self.hammer.marks.give_back(pfn, shape.frames(), self.owner);
+        Some((pfn, shape))
+    }
+
+    fn alloc(&mut self) {
+        let (order, flags) = (self.order(), self.flags());
+        match self.hammer.depot.alloc(order, flags) {
+            Ok(pfn) => self.hold(pfn, Shape::Block(order)),
+            Err(_) => _ = self.hammer.failed.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    fn alloc_many(&mut self) {
+        let (order, flags) = (order(self.rng.below(5) as u32), self.flags());
+        let mut out = [Pfn::new(0); 100];
+        let wanted = self.rng.index(out.len()) + 1;
+        let got = self.hammer.depot.alloc_many(order, flags, &mut out[..wanted]).unwrap_or(0);
+        out[..got].iter().for_each(|&pfn| self.hold(pfn, Shape::Block(order)));
+    }
+
+    fn alloc_range(&mut self) {
+        let frames = self.rng.below(1500) as u32 + 1;
+        let flags = self.flags();
+        if self.rng.one_in(2) {
+            let align = 1 << self.rng.below(11);
+            if let Ok(pfn) = self.hammer.depot.alloc_contiguous(frames, align, flags) {
+                assert!(pfn.get().is_multiple_of(align));
+                self.hold(pfn, Shape::Range(frames));
+            }
+        } else {
+            let start = Pfn::new(self.rng.below(u64::from(FRAMES)) as u32);
+            if self.hammer.depot.alloc_at(start, frames % 40 + 1, flags).is_ok() {
+                self.hold(start, Shape::Range(frames % 40 + 1));
+            }
+        }
+    }
+
+    fn free(&mut self) {
+        match self.pick() {
+            Some((pfn, Shape::Block(order))) => self.hammer.depot.free(pfn, order).unwrap(),
+            Some((pfn, Shape::Range(frames))) => self.hammer.depot.free_contiguous(pfn, frames).unwrap(),
+            None => {}
+        }
+    }
+
+    fn free_many(&mut self) {
+        let mut batch = Vec::new();
+        for _ in 0..self.rng.below(150) {
+            match self.pick() {
+                Some((pfn, Shape::Block(order))) => batch.push((pfn, order)),
+                Some((pfn, Shape::Range(frames))) => {
+                    batch.extend((0..frames).map(|i| (pfn.add(i), Order::BASE)));
+                }
+                None => break,
+            }
+        }
+        self.hammer.depot.free_many(&batch).unwrap();
+    }
+
+    fn split(&mut self) {
+        let at = match self.held.len() {
+            0 => return,
+            length => self.rng.index(length),
+        };
+        let (pfn, Shape::Block(from)) = self.held[at] else { return };
+        if from > order(4) || self.held.len() > HELD_MAX {
+            return;
+        }
+        let to = order(self.rng.below(u64::from(from.get()) + 1) as u32);
+        self.hammer.depot.split(pfn, from, to).unwrap();
+        self.held.swap_remove(at);
+        for part in (0..from.frames()).step_by(to.frames() as usize) {
+            self.held.push((pfn.add(part), Shape::Block(to)));
+        }
+    }
+}
+
+impl<C: Cpus> Hammer<'_, '_, C> {
+    fn until_stopped(self, mut step: impl FnMut()) {
+        while !self.stop.load(Ordering::Relaxed) {
+            step();
+            std::thread::yield_now();
+        }
+    }
+
+    fn drain(self, mode: Mode, mut rng: Rng) {
+        self.until_stopped(|| {
+            let scope = match rng.below(4) {
+                0 => Scope::ALL,
+                1 => Scope::cpu(CpuId::new(rng.below(u64::from(CPUS)) as u32)),
+                2 => Scope::zone(ZoneId::new(rng.below(4) as u32)),
+                _ => Scope::cpu(CpuId::new(0)).in_zone(ZoneId::new(0)),
+            };
+            self.depot.drain(scope, mode);
+        });
+    }
+
+    fn switch(self, mut rng: Rng) {
+        self.until_stopped(|| {
+            let cpu = CpuId::new(rng.below(u64::from(CPUS)) as u32);
+            match rng.below(8) {
+                0 => _ = self.depot.disable_caches(),
+                1 => _ = self.depot.retire_cpu(cpu),
+                2..=4 => self.depot.enable_caches(),
+                5 => _ = self.depot.restore_cpu(cpu),
+                6 => _ = self.depot.decay_caches(),
+                _ => {
+                    let high_min = rng.below(500);
+                    let limits = CacheLimits { batch: 63, high_min, high_max: high_min + rng.below(4000) };
+                    self.depot.set_cache_limits(ZoneId::new(rng.below(4) as u32), limits);
+                }
+            }
+            assert!(!self.depot.shortage().to_string().is_empty());
+            std::thread::sleep(Duration::from_micros(rng.below(2000)));
+        });
+    }
+}
+
+/// Hammers a depot on `cpus` until its time is over, and looks at what is left.
+fn hammer<C: Cpus + Send>(name: &str, checked: bool, cpus: C) {
+    let seed = seed(name);
+    let low = [range(0, 2048)];
+    let normal = [range(4096, 20_000), range(SECTION - 3000, 3000 + 5000)];
+    let remote = [range(SECTION + 8192, 9000)];
+    let zone = |name, node, level, ranges| ZoneConfig {
+        name,
+        node: NodeId::new(node),
+        level,
+        ranges,
+        watermarks: Some(Watermarks { min: 64, low: 128, high: 256 }),
+    };
+    let zones = [
+        zone("low", 0, 1, &low),
+        zone("normal", 0, 2, &normal),
+        zone("remote", 1, 2, &remote),
+        zone("empty", 1, 3, &[]),
+    ];
+    let config = Config {
+        cpu_nodes: &[NodeId::new(0), NodeId::new(1)],
+        pfn_limit: Some(Pfn::new(FRAMES)),
+        checked,
+        track_owner: checked,
+        ..Config::new(CPUS, &zones)
+    };
+    let memory = |bytes| vec![MaybeUninit::uninit(); bytes];
+    let mut books = memory(Allocator::<C>::metadata_bytes(&config).unwrap());
+    let mut added_books = memory(1 << 20);
+    let mut depot = Allocator::new(&config, &mut books, cpus).unwrap();
+    let marks = Marks::new();
+    let stop = AtomicBool::new(false);
+    let failed = AtomicU64::new(0);
+    let hammer = Hammer { depot: &depot, marks: &marks, stop: &stop, failed: &failed };
+    let rng = |n| Rng::new(seed + n);
+    let time = soak(Duration::from_secs(1));
+    std::thread::scope(|scope| {
+        for n in 1..=WORKERS {
+            let worker = Worker { hammer, rng: rng(n), owner: n as u32, held: Vec::new() };
+            scope.spawn(move || {
+                run_on(Some(n as u32 % CPUS));
+                worker.run();
+            });
+        }
+        scope.spawn(move || hammer.drain(Mode::Quiet, rng(11)));
+        scope.spawn(move || hammer.drain(Mode::Full, rng(12)));
+        scope.spawn(move || hammer.drain(Mode::Full, rng(13)));
+        scope.spawn(move || hammer.switch(rng(14)));
+        let end = Instant::now() + time;
+        std::thread::sleep(time / 2);
+        depot.add_memory(ZoneId::new(3), ADDED, &mut added_books).unwrap();
+        std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(marks.0.iter().all(|mark| mark.load(Ordering::Relaxed) == 0));
+    let census = depot.validate().unwrap();
+    assert_eq!((census.held_pages(), census.managed_pages), (0, 2048 + 28_000 + 9000 + 3000));
+    depot.enable_caches();
+    let drained = depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!((drained.busy_cpus, drained.unreachable_pages, drained.in_flight_pages), (0, 0, 0));
+    assert_eq!(depot.validate().unwrap().free_pages, census.managed_pages);
+    println!("{name}: {} requests failed, {} claims", failed.into_inner(), depot.failed_claims());
+}
+
+fn locks() -> [CpuLock; CPUS as usize] {
+    std::array::from_fn(|_| CpuLock::new())
+}
+
+#[test]
+fn locked() {
+    hammer("locked", false, Locked::new(&locks(), Claimed::new()));
+}
+
+#[test]
+fn locked_and_checked() {
+    hammer("locked_and_checked", true, Locked::new(&locks(), Claimed::new()));
+}
+
+#[test]
+fn pinned() {
+    hammer("pinned", false, Pinned(Kernel::new(CPUS)));
+}
+
+#[test]
+fn pinned_and_checked() {
+    hammer("pinned_and_checked", true, Pinned(Kernel::new(CPUS)));
+}
