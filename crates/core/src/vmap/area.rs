@@ -7,6 +7,7 @@
 //! | 3..=5 | kind | what it is for: [`Kind`] |
 //! | 6 | warm | its frames may stay mapped when it is freed |
 //! | 7 | retiring | its purger returns it to the free address space, not to a pool |
+//! | 8 | alias | its frames are mapped, and owned, elsewhere too: left behind by a move |
 //! | 16..=63 | generation | times it was allocated, modulo 2^48 |
 //!
 //! # States
@@ -77,6 +78,7 @@ const STATE: u64 = 0b111;
 const KIND_SHIFT: u32 = 3;
 const WARM: u64 = 1 << 6;
 const RETIRING: u64 = 1 << 7;
+const ALIAS: u64 = 1 << 8;
 const ONE_GENERATION: u64 = 1 << 16;
 
 /// The value of an area's word.
@@ -113,6 +115,16 @@ impl Word {
 
     pub fn is_retiring(self) -> bool {
         self.0 & RETIRING != 0
+    }
+
+    pub fn is_alias(self) -> bool {
+        self.0 & ALIAS != 0
+    }
+
+    /// The same, with frames that another area owns.
+    #[must_use]
+    pub fn aliased(self) -> Self {
+        Word(self.0 | ALIAS)
     }
 
     /// How often it was allocated.

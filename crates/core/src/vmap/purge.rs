@@ -197,10 +197,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn purge_locked(&self, purging: &Guard<'_, H>, depth: PurgeDepth) -> Purged {
         let mut batch = Batch::EMPTY;
         for node in self.books.nodes {
-            self.collect_lazy(node, depth, &mut batch);
+            // Pools first: see the argument on aliases in `retire.rs`.
             if depth != PurgeDepth::Lazy {
                 self.collect_pools(node, depth, &mut batch);
             }
+            self.collect_lazy(node, depth, &mut batch);
         }
         self.collect_blocks(depth, &mut batch);
         let stray = depth == PurgeDepth::Everything;
@@ -213,8 +214,22 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if stray {
             purged.tables += self.release_stray_tables(purging);
         }
-        self.settle(batch, &mut purged);
+        self.settle(batch, None, &mut purged);
         purged
+    }
+
+    /// Takes the mappings of one held area away, together with all that is lazy; `false`: it could
+    /// not be unmapped.
+    pub(super) fn retire_now(&self, index: AreaIndex) -> bool {
+        let purging = self.purge_lock.lock(&self.host);
+        let mut batch = Batch::EMPTY;
+        self.books.nodes.iter().for_each(|node| self.collect_lazy(node, PurgeDepth::Lazy, &mut batch));
+        batch.push(self.books.areas, index);
+        batch.sort(self.books.areas);
+        let mut purged = self.retire(&purging, batch);
+        let is_done = !self.is_stuck(index);
+        self.settle(batch, Some(index), &mut purged);
+        is_done
     }
 
     fn collect_lazy(&self, node: &Node, depth: PurgeDepth, batch: &mut Batch) {
@@ -266,18 +281,21 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         taken
     }
 
-    /// Hands out what a batch is made of, with nothing mapped in it.
-    fn settle(&self, batch: Batch, purged: &mut Purged) {
+    /// Hands out what a batch is made of, but for `except`.
+    fn settle(&self, batch: Batch, except: Option<AreaIndex>, purged: &mut Purged) {
         let mut rest = batch.first;
         let mut free = Batch::EMPTY;
         while let Some(index) = rest {
             let area = &self.books.areas[index];
             rest = area.next();
+            if Some(index) == except {
+                continue;
+            }
             if area.word().kind() == Kind::RamBlock {
                 if !self.settle_block(index, purged) {
                     continue;
                 }
-            } else if area.stuck.load(crate::prim::Ordering::Relaxed) != 0 {
+            } else if self.is_stuck(index) {
                 purged.stuck_areas += 1;
                 self.push_lazy(index);
                 continue;

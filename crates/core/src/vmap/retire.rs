@@ -16,9 +16,15 @@
 //! *Failures.* A span that the mapper fails to unmap makes all its areas stuck: their runs enter
 //! their tables again, their frames stay, and they go back to the lazy lists.
 //!
+//! *Aliases.* When memory moves, its frames are mapped at the old place, too, until that is purged.
+//! Frames may be freed only after all aliases are gone. An alias is lazy from before its owner is
+//! published, on the same node as its owner; a purge collects a node's pools before its lazy
+//! list, and that list at once; so a batch that has an owner has its aliases, or they were purged
+//! before. If one of them is stuck, nothing of the batch is freed.
+//!
 //! One purger at a time: the caller shows the purge lock's guard.
 
-use super::area::AreaIndex;
+use super::area::{Area, AreaIndex};
 use super::books::Books;
 use super::error::Kind;
 use super::lock::Guard;
@@ -98,6 +104,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if needed > 0 {
             runs().for_each(|(_, run)| self.books.tables.leave(run));
             self.unmap_all(batch, &mut purged);
+            self.keep_frames_of_stuck_aliases(batch);
             self.flush(batch, needed);
             runs()
                 .filter(|&(index, _)| self.is_stuck(index))
@@ -110,17 +117,17 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         purged
     }
 
-    /// Retires one held area; `false`: it is stuck.
-    pub(super) fn retire_one(&self, index: AreaIndex) -> bool {
-        let purging = self.purge_lock.lock(&self.host);
-        let mut batch = Batch::EMPTY;
-        batch.push(self.books.areas, index);
-        self.retire(&purging, batch);
-        !self.is_stuck(index)
+    pub(super) fn is_stuck(&self, index: AreaIndex) -> bool {
+        self.books.areas[index].stuck.load(Ordering::Relaxed) != 0
     }
 
-    fn is_stuck(&self, index: AreaIndex) -> bool {
-        self.books.areas[index].stuck.load(Ordering::Relaxed) != 0
+    /// If an alias is stuck, whatever has frames is.
+    fn keep_frames_of_stuck_aliases(&self, batch: Batch) {
+        let list = || self.books.areas.list(batch.first).map(|index| &self.books.areas[index]);
+        let is_stuck = |area: &Area| area.stuck.load(Ordering::Relaxed) != 0;
+        if list().any(|area| is_stuck(area) && area.word().is_alias()) {
+            list().for_each(|area| area.stuck.store(1, Ordering::Relaxed));
+        }
     }
 
     /// Unmaps spans as large as can be.

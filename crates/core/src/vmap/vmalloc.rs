@@ -210,7 +210,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         area.set_mapped(kept);
         area.set_traits(area.traits().without_guard());
         self.quarantine(behind);
-        if self.retire_one(rest) {
+        if self.retire_now(rest) {
             let space = self.lock_space();
             space.shift(index, rest, guard);
             space.give_back(rest);
@@ -265,8 +265,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     ) -> Result<AreaIndex, VmapError> {
         let old = self.books.areas[index].body();
         let new_index = self.obtain(pages, options)?;
-        let new = &self.books.areas[new_index];
+        let (left, new) = (&self.books.areas[index], &self.books.areas[new_index]);
         new.set_word(new.word().held(Kind::Vmalloc));
+        // See the argument on aliases in `retire.rs`.
+        new.set_traits(left.traits());
         let (start, table) = (new.start(), &self.books.frames);
         let more = Run { start: start.add(old.pages()), end: start.add(pages) };
         let mapped = self.enter_frames(more, options).and_then(|()| {
@@ -278,14 +280,14 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             self.map_run(new, Run { start, end: more.end }, options.protection, !options.no_wait)
         });
         if let Err(error) = mapped {
+            new.set_word(new.word().aliased());
             self.abandon(new_index);
             return Err(error);
         }
         self.prepare_new(more, options);
         // The frames are the new area's now, and the old one has borrowed them.
         table.hand_over(old, start);
-        let left = &self.books.areas[index];
-        left.set_word(left.word().held(Kind::Vmap));
+        left.set_word(left.word().held(Kind::Vmap).aliased());
         self.make_lazy(index);
         Ok(new_index)
     }

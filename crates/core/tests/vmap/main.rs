@@ -1,0 +1,10 @@
+//! Address space and mappings, over a mapper on paper that knows what is right.
+
+mod basics;
+mod exhaustion;
+mod failing;
+mod lowest_fit;
+mod model;
+mod paper;
+mod ram;
+mod threads;
