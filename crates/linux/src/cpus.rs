@@ -114,7 +114,6 @@ impl WhichCpu for Environment<'_> {
 pub struct LinuxCpus<'m> {
     /// With an area, sequences; without, locks.
     area: Option<Area>,
-    can_fence: bool,
     fronts: Fronts,
     locked: Locked<'m, Environment<'m>>,
 }
@@ -140,7 +139,6 @@ impl<'m> LinuxCpus<'m> {
         };
         LinuxCpus {
             area: area.filter(|_| fronts.are_sequences()),
-            can_fence: fronts == Fronts::Sequences,
             fronts,
             locked: Locked::new(locks, Environment { fork_mark, spared }),
         }
@@ -153,8 +151,15 @@ impl<'m> LinuxCpus<'m> {
 }
 
 /// Lets this process fence CPUs; `false` when the kernel cannot or may not.
-fn register_fence() -> bool {
+pub(crate) fn register_fence() -> bool {
     membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).is_ok()
+}
+
+/// Aborts the sequence that runs on `cpu`, if any, and waits until that has happened.
+pub(crate) fn fence(cpu: CpuId) -> Result<(), FenceError> {
+    // SAFETY: the kernel has nothing to do for a number that is no CPU of this machine.
+    let cpu = unsafe { Cpuid::from_raw(cpu.get()) };
+    membarrier_cpu(MembarrierCommand::PrivateExpeditedRseq, cpu).map_err(|_| FenceError::Refused)
 }
 
 // SAFETY: with an area, 1., 2., 3. and 5. are the sequences' own doing (rseq/x86_64.rs): the kernel
@@ -197,15 +202,11 @@ unsafe impl Cpus for LinuxCpus<'_> {
     }
 
     fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
-        if self.area.is_none() {
-            return self.locked.fence(blocks, cpu);
+        match self.fronts {
+            Fronts::Sequences => fence(cpu),
+            Fronts::SequencesWithoutFence => Err(FenceError::Refused),
+            _ => self.locked.fence(blocks, cpu),
         }
-        if !self.can_fence {
-            return Err(FenceError::Refused);
-        }
-        // SAFETY: the kernel has nothing to do for a number that is no CPU of this machine.
-        let cpu = unsafe { Cpuid::from_raw(cpu.get()) };
-        membarrier_cpu(MembarrierCommand::PrivateExpeditedRseq, cpu).map_err(|_| FenceError::Refused)
     }
 
     fn is_spared(&self, cpu: CpuId) -> bool {

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{all_back, check, mark, order, pin, seed, usable_cpus, work};
+use common::{StopAtEnd, all_back, check, mark, order, pin, seed, usable_cpus, work};
 use pagedepot_linux::{AllocError, Depot, Flags, Mode, Order, Page, Pfn, Scope};
 
 fn install(signal: c_int, handler: extern "C" fn(c_int)) {
@@ -99,8 +99,8 @@ fn handlers_allocate(depot: &mut Depot) {
             })
             .collect();
         scope.spawn(|| common::drain(shared, seed, &stop));
+        let _stop = StopAtEnd(&stop);
         workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
-        stop.store(true, Ordering::Relaxed);
     });
     DEPOT.store(std::ptr::null_mut(), Ordering::Release);
     KEPT.iter().for_each(|kept| free_kept(depot, kept.swap(0, Ordering::AcqRel)));
@@ -139,6 +139,15 @@ fn let_go_on() {
     unsafe { libc::syscall(libc::SYS_futex, GO_ON.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     while STOPPED.load(Ordering::Acquire) > 0 {
         std::thread::yield_now();
+    }
+}
+
+/// Lets the stopped threads end when the test fails.
+struct LetGoOnAtEnd;
+
+impl Drop for LetGoOnAtEnd {
+    fn drop(&mut self) {
+        let_go_on();
     }
 }
 
@@ -182,6 +191,7 @@ fn owners_stopped(depot: &mut Depot) {
             });
         }
         let ids: Vec<_> = ids.iter().map(|id| *id.wait()).collect();
+        let _stop = (StopAtEnd(&stop), LetGoOnAtEnd);
         for _ in 0..100 {
             std::thread::sleep(Duration::from_micros(random.below(300)));
             for &id in &ids {
@@ -194,7 +204,6 @@ fn owners_stopped(depot: &mut Depot) {
             while_stopped(shared, &mut random);
             let_go_on();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     all_back(depot);
 }

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{all_back, check, mark, order, seed, work};
+use common::{StopAtEnd, all_back, check, mark, order, seed, work};
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Scope};
 
 const MIB: usize = 1 << 20;
@@ -86,8 +86,9 @@ fn under_load() {
                 }
                 bytes
             });
+            let stopping = StopAtEnd(&stop);
             workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
-            stop.store(true, Ordering::Relaxed);
+            drop(stopping);
             assert!(trimmer.join().unwrap() > 0);
         });
         all_back(&mut depot);
@@ -98,7 +99,7 @@ fn under_load() {
 /// and frees all pages, again and again, while another trims.
 #[test]
 fn no_request_fails_because_of_a_trim() {
-    let mut depot = Depot::builder(8 * MIB).build().unwrap();
+    let mut depot = Depot::builder(16 * MIB).build().unwrap();
     let all = depot.bytes() / 4096;
     let stop = AtomicBool::new(false);
     let shared = &depot;
@@ -108,6 +109,7 @@ fn no_request_fails_because_of_a_trim() {
                 shared.trim().unwrap();
             }
         });
+        let _stop = StopAtEnd(&stop);
         for _ in 0..100 {
             let mut blocks = Vec::new();
             for _ in 0..all {
@@ -122,7 +124,6 @@ fn no_request_fails_because_of_a_trim() {
             // SAFETY: allocated above.
             unsafe { shared.free_many(&blocks) }.unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     all_back(&mut depot);
 }

@@ -2,9 +2,11 @@
 //!    threads share CPUs, move between them, yield, or are interrupted by signals.
 //! 2. Aborts happen, and end where they should: the kernel continues at the abort address, which
 //!    the test sees from inside a signal handler.
-//! 3. A closed gate, a CPU without a block and an unregistered area stop every sequence.
+//! 3. A handler may pop and push in the middle of a sequence of the thread it interrupted.
+//! 4. A closed gate, and a CPU without a block or registration, stop every sequence.
+//! 5. After a fence no sequence commits that began before the gate was closed.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagedepot::cache::word::Word;
@@ -93,9 +95,11 @@ fn cpus() -> u32 {
 /// Signals that arrived at an abort address, and all.
 static ABORTED: AtomicU64 = AtomicU64::new(0);
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
+/// The fronts that handlers use, while their test runs.
+static HANDLERS: AtomicPtr<(Area, Fronts)> = AtomicPtr::new(std::ptr::null_mut());
 
 #[cfg(target_arch = "x86_64")]
-extern "C" fn look_at_interrupted(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO, and what was
     // interrupted is code, so four bytes before it can be read.
     let before = unsafe {
@@ -105,6 +109,12 @@ extern "C" fn look_at_interrupted(_: libc::c_int, _: *mut libc::siginfo_t, conte
     };
     SIGNALS.fetch_add(1, Ordering::Relaxed);
     ABORTED.fetch_add(u64::from(before == 0x5305_3053), Ordering::Relaxed);
+    // SAFETY: points to what the test owns while its threads, and so their signals, run.
+    let Some((area, fronts)) = (unsafe { HANDLERS.load(Ordering::Acquire).as_ref() }) else { return };
+    let frame = pop(*area, &fronts.array, WORD);
+    while frame != NO_FRAME && !push(*area, &fronts.array, WORD, 63, frame) {
+        fronts.fold(*area);
+    }
 }
 
 /// Signals to this thread, periodically. (A timer of the process would signal its first thread,
@@ -117,11 +127,11 @@ impl Interrupts {
     fn every(interval: Duration) -> Self {
         let mut timer = std::ptr::null_mut();
         let nanos = libc::timespec { tv_sec: 0, tv_nsec: interval.as_nanos() as _ };
-        // SAFETY: installs a handler that only reads code and counts, and makes a timer for the
+        // SAFETY: installs a handler that only counts, pops and pushes, and makes a timer for the
         // calling thread, which deletes it.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = look_at_interrupted as *const () as usize;
+            action.sa_sigaction = interrupt as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
             assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
             let mut event: libc::sigevent = std::mem::zeroed();
@@ -142,6 +152,12 @@ impl Drop for Interrupts {
         // SAFETY: made by `every`.
         unsafe { libc::timer_delete(self.0) };
     }
+}
+
+/// CPUs this process may use.
+fn usable_cpus() -> Vec<u32> {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..rustix::thread::CpuSet::MAX_CPU as u32).filter(|&cpu| set.is_set(cpu as usize)).collect()
 }
 
 fn pin(cpu: u32) {
@@ -189,12 +205,14 @@ fn hammer(fronts: &Fronts, area: Area, held: &[AtomicBool], end: Instant, yields
 fn frames_survive_threads_signals_and_yields() {
     let Some(area) = area() else { return };
     let cpus = cpus();
-    let fronts = Fronts::new(cpus);
+    let handlers = (area, Fronts::new(cpus));
+    let fronts = &handlers.1;
+    HANDLERS.store((&raw const handlers).cast_mut(), Ordering::Release);
     let held: Vec<_> = (0..cpus * ROUNDS).map(|_| AtomicBool::new(false)).collect();
     let end = Instant::now() + Duration::from_millis(1500);
     std::thread::scope(|scope| {
         for thread in 0..cpus.min(16) * 2 + 2 {
-            let (fronts, held) = (&fronts, &held);
+            let held = &held;
             scope.spawn(move || {
                 if thread % 2 == 0 {
                     pin(thread / 2 % cpus);
@@ -204,6 +222,7 @@ fn frames_survive_threads_signals_and_yields() {
             });
         }
     });
+    HANDLERS.store(std::ptr::null_mut(), Ordering::Release);
     let mut frames = fronts.frames();
     frames.sort_unstable();
     assert_eq!(frames, (0..cpus * ROUNDS).collect::<Vec<_>>());
@@ -283,5 +302,55 @@ fn limits_of_a_front() {
             assert!(!tries(Box::new(|| pop(area, &fronts.array, WORD) != NO_FRAME)), "no magazine");
             assert!(!tries(Box::new(|| push(area, &fronts.array, WORD, 63, 0))), "no magazine");
         });
+    });
+}
+
+/// One thread pops and pushes all the time; another closes its gate, fences, and looks: what the
+/// word is then, it stays.
+#[test]
+fn nothing_commits_after_a_fence() {
+    let (Some(area), &[owner, drainer, ..]) = (area(), &*usable_cpus()) else { return };
+    if !crate::cpus::register_fence() {
+        return eprintln!("no membarrier here: nothing to test");
+    }
+    let fronts = Fronts::new(cpus());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(owner);
+            while !stop.load(Ordering::Relaxed) {
+                let frame = pop(area, &fronts.array, WORD);
+                if frame == NO_FRAME {
+                    fronts.fold(area);
+                }
+                while frame != NO_FRAME
+                    && !push(area, &fronts.array, WORD, 63, frame)
+                    && !stop.load(Ordering::Relaxed)
+                {
+                    fronts.fold(area);
+                }
+            }
+        });
+        pin(drainer);
+        let gate = fronts.array.gate(CpuId::new(owner));
+        let (mut changes, mut late) = (0, None);
+        let deadline = Instant::now() + Duration::from_secs(3);
+        while changes < 10_000 && late.is_none() && Instant::now() < deadline {
+            let before = fronts.word(owner).0;
+            assert_eq!(
+                gate.compare_exchange(GATE_OPEN, 4, Ordering::SeqCst, Ordering::Relaxed),
+                Ok(GATE_OPEN)
+            );
+            let fenced = crate::cpus::fence(CpuId::new(owner));
+            let word = fronts.word(owner).0;
+            (0..100).for_each(|_| std::hint::spin_loop());
+            let after = fronts.word(owner).0;
+            late = (after != word || fenced.is_err()).then_some((fenced, word, after));
+            changes += u32::from(word != before);
+            gate.store(GATE_OPEN, Ordering::SeqCst);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(late, None, "the word changed after the fence, or the fence failed");
+        assert!(changes > 100, "the owner hardly ran: {changes}");
     });
 }

@@ -117,6 +117,15 @@ pub fn work(depot: &Depot, owner: u64, seed: u64, held_max: usize, end: Instant)
     got
 }
 
+/// Stops the threads that watch it, also when the test fails.
+pub struct StopAtEnd<'s>(pub &'s AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Drains and now and then disables caches until `stop`. Returns pages taken.
 pub fn drain(depot: &Depot, seed: u64, stop: &AtomicBool) -> u64 {
     let mut random = Random::new(seed);
@@ -163,8 +172,8 @@ pub fn hammer(depot: &mut Depot, duration: Duration) {
             let (stop, drained) = (&stop, &drained);
             scope.spawn(move || drained.fetch_add(drain(depot_ref, seed + drainer, stop), Ordering::Relaxed));
         }
+        let _stop = StopAtEnd(&stop);
         let got: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
-        stop.store(true, Ordering::Relaxed);
         assert!(got > 0);
     });
     assert!(drained.into_inner() > 0);
