@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use pagedepot::{Mobility, Order};
-use replay::depot::{Accounting, Machine, with_depot};
+use replay::depot::{Machine, with_depot};
 use replay::engine::{Outcome, ReplayError, run};
 use replay::plan::Op;
 use replay::report::Report;
@@ -49,7 +49,7 @@ fn run_both(plan: &Plan) -> [Outcome; 2] {
     let mut naive = Naive::new(plan.cpus.len().max(1), plan.zone_pages());
     let naive = run(plan, &mut Verify::new(&mut naive)).unwrap_or_else(|error| panic!("naive: {error}"));
     let machine = Machine::for_plan(plan, None);
-    let depot = with_depot(machine, Accounting::Exact, |depot| run(plan, &mut Verify::new(depot))).unwrap();
+    let depot = with_depot(machine, |depot| run(plan, &mut Verify::new(depot))).unwrap();
     let depot = depot.unwrap_or_else(|error| panic!("depot: {error}"));
     for outcome in [&naive, &depot] {
         assert!(outcome.balance.holds() && outcome.lost_frames == 0);

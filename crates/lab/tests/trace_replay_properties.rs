@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use replay::Plan;
-use replay::depot::{Accounting, Machine, with_depot};
+use replay::depot::{Machine, with_depot};
 use replay::engine::{Outcome, run};
 use replay::verify::Verify;
 use trace::writer::{Stamp, TraceWriter, TracedBlock};
@@ -95,10 +95,10 @@ fn run_both(plan: &Plan) {
     let naive = run(plan, &mut Verify::new(&mut naive)).and_then(Outcome::balanced);
     naive.unwrap_or_else(|error| panic!("naive: {error}"));
     let machine = Machine::for_plan(plan, None);
-    let depot = with_depot(machine, Accounting::Exact, |depot| run(plan, &mut Verify::new(depot))).unwrap();
+    let depot = with_depot(machine, |depot| run(plan, &mut Verify::new(depot))).unwrap();
     let depot = depot.and_then(Outcome::balanced).unwrap_or_else(|error| panic!("depot: {error}"));
     // Without anybody watching, the same happens.
-    let again = with_depot(machine, Accounting::Fast, |depot| run(plan, depot)).unwrap();
+    let again = with_depot(machine, |depot| run(plan, depot)).unwrap();
     again.and_then(|again| again.same_as(&depot)).unwrap_or_else(|error| panic!("again: {error}"));
 }
 

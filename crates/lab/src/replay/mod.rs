@@ -45,4 +45,4 @@ pub mod target;
 pub mod verify;
 
 pub use plan::Plan;
-pub use runner::{Error, Zoneinfos, replay};
+pub use runner::{Zoneinfos, replay};

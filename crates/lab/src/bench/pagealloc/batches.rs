@@ -245,7 +245,7 @@ mod tests {
     fn parts_add_up_to_the_total() {
         let demand = Demand { blocks_per_cpu: 64, frames_per_block: 1, cpus: vec![pagedepot::CpuId::new(0)] };
         let batch = Batch::<_, 0> {
-            subject: Arc::new(crate::design::floor_tls::FloorTls::new(&demand)),
+            subject: Arc::new(design::floor_tls::FloorTls::new(&demand)),
             batch: 64,
             held: vec![Mutex::default()],
         };
