@@ -30,8 +30,11 @@ use crate::zone::Zone;
 
 /// Undisturbed scans are tried for this often before a request fails.
 const ROUNDS_MAX: u32 = 4;
-/// Spins between rounds, for pages in flight to arrive.
+/// Spins after the first round, for pages in flight to arrive.
 const ROUND_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+/// After each further round so much longer, for requests that may wait: what is in flight may be in
+/// the hands of a thread that is not running.
+const ROUND_SPINS_GROWTH: u32 = if cfg!(loom) { 1 } else { 8 };
 /// Callbacks an allocator can have.
 const CALLBACKS_MAX: usize = 8;
 
@@ -269,7 +272,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 return None;
             }
             if round + 1 < ROUNDS_MAX {
-                (0..ROUND_SPINS).for_each(|_| spin_hint());
+                let growth = if flags.may_reclaim() { ROUND_SPINS_GROWTH.pow(round) } else { 1 };
+                (0..ROUND_SPINS * growth).for_each(|_| spin_hint());
             }
         }
         None
