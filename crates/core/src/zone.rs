@@ -1,7 +1,7 @@
 //! Zones: frames that serve the same requests on one NUMA node, with watermarks and a policy for
 //! how many of them a CPU may cache.
 
-use crate::cache::cpu_zone::{Counters, CpuZone, Flux};
+use crate::cache::cpu_zone::{Apart, Counters, CpuZone, Flux};
 use crate::config::{HighPolicy, PageSize, ZoneConfig};
 use crate::frame::NodeId;
 use crate::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -91,14 +91,17 @@ pub struct Zone {
     span: [AtomicU32; 2],
     /// Frames given to the zone, in pages.
     managed: AtomicU64,
-    /// Free pages of the store, but for the CPUs' deltas.
-    free: AtomicI64,
     /// Pages the allocator took for its own magazines.
     pub carved: AtomicU64,
     /// Pages that a layer above holds back.
     pub quarantined: AtomicU64,
     marks: [AtomicU64; 3],
     limits: [AtomicU64; 3],
+    /// Changes of the free count that a CPU keeps to itself, at most.
+    delta_max: AtomicI64,
+    /// Free pages of the store, but for the CPUs' deltas. On a line of its own: every slow path
+    /// reads the fields above, and this one is written by drains and by whoever moves many pages.
+    free: Apart<AtomicI64>,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU of ours.
@@ -107,8 +110,11 @@ pub struct Zone {
     pub counters: Counters,
 }
 
-/// Changes of the free count that a CPU keeps to itself.
-const FREE_DELTA_MAX: i64 = if cfg!(loom) { 1 } else { 256 };
+/// Bounds of the changes that a CPU keeps to itself, in pages. All CPUs together keep at most a
+/// 64th of the zone, where the lower bound allows; the upper one holds a drain of 8 magazines and
+/// more, so that a CPU which is drained and refilled leaves the zone's own count alone.
+const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
+const DELTA_MAX: i64 = if cfg!(loom) { 1 } else { 1024 };
 
 impl Zone {
     pub fn new(config: &ZoneConfig<'_>) -> Self {
@@ -118,7 +124,8 @@ impl Zone {
             level: config.level,
             span: [AtomicU32::new(u32::MAX), AtomicU32::new(0)],
             managed: AtomicU64::new(0),
-            free: AtomicI64::new(0),
+            delta_max: AtomicI64::new(DELTA_MIN),
+            free: Apart::new(AtomicI64::new(0)),
             carved: AtomicU64::new(0),
             quarantined: AtomicU64::new(0),
             marks: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -147,8 +154,11 @@ impl Zone {
         self.managed.load(Ordering::Relaxed)
     }
 
-    pub fn add_managed(&self, pages: u64) {
-        self.managed.fetch_add(pages, Ordering::Relaxed);
+    /// Counts frames given to the zone, on a machine of so many CPUs.
+    pub fn add_managed(&self, pages: u64, cpus: u32) {
+        let managed = self.managed.fetch_add(pages, Ordering::Relaxed) + pages;
+        let share = (managed / 64 / u64::from(cpus)).min(DELTA_MAX as u64) as i64;
+        self.delta_max.store(share.max(DELTA_MIN), Ordering::Relaxed);
         self.free.fetch_add(pages as i64, Ordering::Relaxed);
     }
 
@@ -188,14 +198,14 @@ impl Zone {
             return;
         };
         let delta = books.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
-        if delta.abs() > FREE_DELTA_MAX {
+        if delta.abs() > self.delta_max.load(Ordering::Relaxed) {
             self.free.fetch_add(books.free_delta.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
     /// How wrong [`free_estimate`](Self::free_estimate) can be.
-    pub const fn estimate_error(cpus: u32) -> i64 {
-        cpus as i64 * FREE_DELTA_MAX
+    pub fn estimate_error(&self, cpus: u32) -> i64 {
+        i64::from(cpus) * self.delta_max.load(Ordering::Relaxed)
     }
 }
 

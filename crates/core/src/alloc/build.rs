@@ -144,7 +144,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 section.put(at, frames);
             }
         }
-        books.add_managed(u64::from(range.frames));
+        books.add_managed(u64::from(range.frames), self.blocks.cpus);
         books.cover(sections.start as u32, sections.end as u32);
     }
 

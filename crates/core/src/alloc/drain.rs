@@ -351,8 +351,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Whether a CPU has caches now.
     pub fn has_caches(&self, cpu: CpuId) -> bool {
-        cpu.get() < self.blocks.cpus
-            && gate::is_enabled(self.blocks.gate(cpu).load(Ordering::Relaxed))
+        cpu.get() < self.blocks.cpus && gate::is_enabled(self.blocks.gate(cpu).load(Ordering::Relaxed))
     }
 
     fn disable(&self, cpus: core::ops::Range<u32>) -> Drained {

@@ -26,7 +26,6 @@ use crate::error::AllocError;
 use crate::flags::Flags;
 use crate::frame::{NodeId, Order, Pfn, ZoneId};
 use crate::prim::{AtomicBool, AtomicU32, Ordering, spin_hint};
-use crate::zone::Zone;
 
 /// Undisturbed scans are tried for this often before a request fails.
 const ROUNDS_MAX: u32 = 4;
@@ -174,7 +173,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if estimate > marks.high as i64 && books.below_low.load(Ordering::Relaxed) {
             books.below_low.store(false, Ordering::Relaxed);
         }
-        let error = Zone::estimate_error(self.blocks.cpus);
+        let error = books.estimate_error(self.blocks.cpus);
         // With no floor the bits decide; the counter is only a statistic.
         if floor == 0 || estimate - error >= floor + pages as i64 {
             return true;

@@ -38,6 +38,12 @@ pub struct CpuZone {
 #[repr(C, align(128))]
 pub struct Apart<T>(T);
 
+impl<T> Apart<T> {
+    pub fn new(value: T) -> Self {
+        Apart(value)
+    }
+}
+
 impl<T> core::ops::Deref for Apart<T> {
     type Target = T;
 

@@ -508,7 +508,9 @@ impl Run<'_, '_> {
             self.mask = 0;
             self.section = self.store.section((pfn.get() / SECTION_FRAMES) as usize);
         }
-        self.doubled += (self.mask & mask).count_ones();
+        if self.mask & mask != 0 {
+            self.doubled += (self.mask & mask).count_ones();
+        }
         self.mask |= mask;
     }
 
