@@ -47,6 +47,8 @@ pub struct Options {
 enum Test {
     /// Pages by page faults; then a shared page is unmapped under everybody
     Pft,
+    /// The suite of Linux's test_vmalloc by 64 workers, then a purge
+    Vmalloc,
     /// One half of the CPUs allocates, the other frees
     ProducerConsumer,
     /// Everything is allocated while caches are drained
@@ -147,6 +149,7 @@ fn run_test(kernel: &Path, options: &Options, test: Test, progress: &Progress) -
 fn memory_mib(test: Test, cpus: u32) -> u32 {
     match test {
         Test::Oom => 64 + cpus,
+        Test::Vmalloc => 512 + 16 * cpus,
         _ => 256 + 4 * cpus,
     }
 }

@@ -50,13 +50,11 @@ pub fn resolve(address: usize, error: u64) -> bool {
     let Ok(pfn) = depot.alloc(leaf.order(), Flags::MOVABLE.zeroed()) else {
         panic!("no memory for a page fault at {address:#x}:\n{}", depot.shortage());
     };
-    match paging::map(address & !(leaf.bytes() - 1), pfn, leaf) {
+    match paging::map(address & !(leaf.bytes() - 1), pfn, leaf, paging::READ_WRITE) {
         Ok(()) => {}
         // Another CPU touched the same page and was faster.
         Err(MapError::Occupied) => depot.free(pfn, leaf.order()).expect("allocated just now"),
-        Err(MapError::NoMemory(error)) => {
-            panic!("no page table at {address:#x}: {error}\n{}", depot.shortage())
-        }
+        Err(MapError::NoTable) => panic!("no page table at {address:#x}:\n{}", depot.shortage()),
     }
     FAULTS.fetch_add(1, Ordering::Relaxed);
     true

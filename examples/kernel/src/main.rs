@@ -11,7 +11,7 @@
 //! | `processor` | the allocator's seam: guards, fences, quiescent CPUs |
 //! | `cpu`, `descriptor`, `smp` | CPU-local data, segments, starting and stopping CPUs |
 //! | `interrupt`, `interrupt.s`, `apic`, `timer`, `clock`, `call` | interrupts, and asking other CPUs |
-//! | `paging`, `flush`, `fault`, `user` | page tables, shootdown, page faults, user mode |
+//! | `paging`, `flush`, `fault`, `user`, `vmalloc` | page tables, shootdown, page faults, user mode |
 //! | `design`, `local` | what `isolate` compares |
 //! | `tests` | the programs |
 //!
@@ -41,6 +41,7 @@ mod smp;
 mod tests;
 mod timer;
 mod user;
+mod vmalloc;
 
 use core::arch::global_asm;
 
@@ -70,6 +71,7 @@ extern "C" fn kernel_main(start_info: u64) -> ! {
     cpu::set_all(id, acpi::cpus(&boot));
     memory::init(&boot, cpu::count(), options.design == Design::Depot);
     paging::init();
+    vmalloc::init(cpu::count());
     x86_64::instructions::interrupts::enable();
     smp::init();
     cpu::others().for_each(smp::start);

@@ -100,13 +100,47 @@ fn config<'c>(cpus: u32, zones: &'c [ZoneConfig<'c>], caches: bool) -> Config<'c
     Config { linear_map, caches, ..Config::new(cpus, zones) }
 }
 
-struct Place(UnsafeCell<MaybeUninit<Depot>>);
+/// Room for a thing that the whole kernel uses, made while it starts.
+pub struct Place<T>(UnsafeCell<MaybeUninit<T>>, AtomicBool);
 
-// SAFETY: written once, by `init`, before READY; then shared, as the allocator allows.
-unsafe impl Sync for Place {}
+// SAFETY: written once, before the flag is set; then shared as the type itself allows.
+unsafe impl<T: Send + Sync> Sync for Place<T> {}
 
-static DEPOT: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
-static READY: AtomicBool = AtomicBool::new(false);
+impl<T> Place<T> {
+    /// Nothing yet.
+    pub const fn new() -> Self {
+        Place(UnsafeCell::new(MaybeUninit::uninit()), AtomicBool::new(false))
+    }
+
+    /// Puts it there. Once, while one CPU runs.
+    pub fn set(&'static self, thing: T) {
+        assert!(!self.1.load(Ordering::Relaxed), "made twice");
+        // SAFETY: nobody reads it before the flag is set, and nobody else writes: one CPU runs.
+        unsafe { (*self.0.get()).write(thing) };
+        // Release: pairs with the Acquire in `get`.
+        self.1.store(true, Ordering::Release);
+    }
+
+    /// The thing.
+    pub fn get(&'static self) -> &'static T {
+        assert!(self.1.load(Ordering::Acquire), "used before it was made");
+        // SAFETY: written before the flag was set; exclusive use is confined to `exclusive`.
+        unsafe { (*self.0.get()).assume_init_ref() }
+    }
+
+    /// The thing, for one caller alone.
+    ///
+    /// # Safety
+    /// Nobody uses it while the reference lives.
+    #[expect(clippy::mut_from_ref, reason = "that nobody else has one is the caller's promise")]
+    pub unsafe fn exclusive(&'static self) -> &'static mut T {
+        assert!(self.1.load(Ordering::Acquire), "used before it was made");
+        // SAFETY: written, and the caller's promise.
+        unsafe { (*self.0.get()).assume_init_mut() }
+    }
+}
+
+static DEPOT: Place<Depot> = Place::new();
 
 /// Makes the allocator of all RAM, its books in the first memory that has room for them. With
 /// `caches` off every request goes to its store, for a design that has its own.
@@ -124,10 +158,7 @@ pub fn init(boot: &BootInfo, cpus: u32, caches: bool) {
     let zones = zones(&free);
     let depot = Depot::new(&config(cpus, &zones, caches), books, Pinned(Machine))
         .expect("books of the size asked for");
-    // SAFETY: nobody reads it before READY.
-    unsafe { (*DEPOT.0.get()).write(depot) };
-    // Release: pairs with the Acquire in `depot`.
-    READY.store(true, Ordering::Release);
+    DEPOT.set(depot);
     if let Some(end) = free[1].as_slice().iter().map(|range| range.end()).max() {
         crate::paging::extend_linear_map(Pfn::new(end as u32));
     }
@@ -146,10 +177,7 @@ fn zones(free: &[Ranges; 2]) -> [ZoneConfig<'_>; 2] {
 
 /// The allocator.
 pub fn depot() -> &'static Depot {
-    // Acquire: pairs with the Release in `init`.
-    assert!(READY.load(Ordering::Acquire), "no memory yet");
-    // SAFETY: written before READY; exclusive use is confined to `census`.
-    unsafe { (*DEPOT.0.get()).assume_init_ref() }
+    DEPOT.get()
 }
 
 /// Checks the allocator's books and counts all frames.
@@ -157,9 +185,8 @@ pub fn depot() -> &'static Depot {
 /// # Safety
 /// Nobody else uses the allocator meanwhile: the other CPUs are idle, and no timer runs.
 pub unsafe fn census() -> Census {
-    // SAFETY: the caller's promise; `init` has run, as there are tests.
-    let depot = unsafe { (*DEPOT.0.get()).assume_init_mut() };
-    match depot.validate() {
+    // SAFETY: the caller's promise.
+    match unsafe { DEPOT.exclusive() }.validate() {
         Ok(census) => census,
         Err(fault) => panic!("{fault}"),
     }

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pagedepot::{AllocError, Flags, Order, Pfn};
+use pagedepot::{Flags, Order, Pfn};
 use spin::Mutex;
 use x86_64::structures::paging::PageTableFlags;
 
@@ -27,8 +27,9 @@ pub const REGIONS: usize = 512;
 const PRESENT: u64 = PageTableFlags::PRESENT.bits();
 const LARGE: u64 = PageTableFlags::HUGE_PAGE.bits();
 const TABLE_FLAGS: u64 = PRESENT | PageTableFlags::WRITABLE.bits();
-const LEAF_FLAGS: u64 = TABLE_FLAGS | PageTableFlags::NO_EXECUTE.bits();
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// Flags of a mapping for data.
+pub const READ_WRITE: PageTableFlags = PageTableFlags::WRITABLE.union(PageTableFlags::NO_EXECUTE);
 /// For page tables: a lock is held, so nothing is waited for; the reserve serves what others wait for.
 const TABLE: Flags = Flags::UNMOVABLE.zeroed().atomic();
 
@@ -65,13 +66,13 @@ impl Leaf {
     }
 }
 
-/// The page tables were full of something else, or there was no memory for them.
+/// Why page tables were not changed, or not all that should have been.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
     /// Something is mapped there.
     Occupied,
     /// No page for a table.
-    NoMemory(AllocError),
+    NoTable,
 }
 
 /// A table: entries that the processor reads (and marks accessed) while we change them.
@@ -99,8 +100,7 @@ impl Table {
         if let Some(below) = self.next(index) {
             return Ok(Table::at(below));
         }
-        let below = memory::depot().alloc(Order::BASE, TABLE).map_err(MapError::NoMemory)?;
-        count_tables(1);
+        let below = new_table()?;
         // Release: the processor must find a table of zeroes. (x86 stores are in order anyway.)
         self.0[index].store(entry_of(below) | TABLE_FLAGS, Ordering::Release);
         Ok(Table::at(below))
@@ -126,7 +126,10 @@ static LOCKS: [Mutex<()>; REGIONS] = [const { Mutex::new(()) }; REGIONS];
 /// Tables taken out and not yet freed, linked through their first entries. Links have bit 0 clear,
 /// so that a CPU that still walks such a table finds nothing present.
 static PENDING: Mutex<u64> = Mutex::new(0);
-/// Tables in use or pending.
+/// Tables to split large pages into: a span that is unmapped may begin in one and end in another,
+/// and unmapping must not need memory. Filled after flushes, and where large pages are mapped.
+static SPARES: Mutex<[Option<Pfn>; 2]> = Mutex::new([None; 2]);
+/// Tables in use, pending or spare.
 static TABLES: AtomicUsize = AtomicUsize::new(0);
 static TABLES_PEAK: AtomicUsize = AtomicUsize::new(0);
 
@@ -140,6 +143,12 @@ fn root() -> &'static Table {
     unsafe { &boot_root }
 }
 
+fn new_table() -> Result<Pfn, MapError> {
+    let table = memory::depot().alloc(Order::BASE, TABLE).map_err(|_| MapError::NoTable)?;
+    count_tables(1);
+    Ok(table)
+}
+
 fn count_tables(tables: isize) {
     let now = TABLES.fetch_add(tables as usize, Ordering::Relaxed).wrapping_add(tables as usize);
     TABLES_PEAK.fetch_max(now, Ordering::Relaxed);
@@ -150,8 +159,9 @@ pub fn table_bytes() -> (usize, usize) {
     (TABLES.load(Ordering::Relaxed) * PAGE_BYTES, TABLES_PEAK.load(Ordering::Relaxed) * PAGE_BYTES)
 }
 
-/// Makes the window's first table, for good.
+/// Makes the window's first table and the spare ones, for good.
 pub fn init() {
+    fill_spares().expect("memory for spare tables");
     const SLOT: usize = WINDOW >> 39 & 511;
     root().next_or_new(SLOT).expect("memory for the window's first table");
     let table = root().next(SLOT).expect("made just now");
@@ -198,12 +208,22 @@ pub fn region_of(address: usize) -> usize {
     region
 }
 
-/// Maps a block at an address.
+fn fill_spares() -> Result<(), MapError> {
+    for spare in lock(&SPARES).iter_mut().filter(|spare| spare.is_none()) {
+        *spare = Some(new_table()?);
+    }
+    Ok(())
+}
+
+/// Maps a block at an address, with these flags besides the usual ones.
 ///
 /// # Errors
 /// [`MapError`]; nothing but perhaps an empty table has changed then.
-pub fn map(address: usize, pfn: Pfn, leaf: Leaf) -> Result<(), MapError> {
+pub fn map(address: usize, pfn: Pfn, leaf: Leaf, flags: PageTableFlags) -> Result<(), MapError> {
     assert!(address.is_multiple_of(leaf.bytes()) && pfn.is_aligned(leaf.order()));
+    if leaf == Leaf::Huge {
+        fill_spares()?;
+    }
     let region = region_of(address);
     let _alone = lock(&LOCKS[region]);
     let directory = region_table().next_or_new(region)?;
@@ -217,50 +237,81 @@ pub fn map(address: usize, pfn: Pfn, leaf: Leaf) -> Result<(), MapError> {
     }
     // Release: what was written to the block comes first. Nothing to flush: an entry that is not
     // present is not cached (APM 5.5.1; Intel SDM vol. 3A, "Caching Translations in TLBs").
-    entry.store(entry_of(pfn) | LEAF_FLAGS | bits, Ordering::Release);
+    entry.store(entry_of(pfn) | PRESENT | flags.bits() | bits, Ordering::Release);
+    Ok(())
+}
+
+/// Replaces a large page by a table of small ones to the same frames.
+fn split(cell: &AtomicU64) -> Result<(), MapError> {
+    let spare = lock(&SPARES).iter_mut().find_map(Option::take).ok_or(MapError::NoTable)?;
+    let whole = cell.load(Ordering::Relaxed) & !LARGE;
+    for (entry, offset) in Table::at(spare).0.iter().zip((0..).step_by(PAGE_BYTES)) {
+        entry.store(whole + offset, Ordering::Relaxed);
+    }
+    // Release: the table is filled before it is found. Old and new translations agree until one of
+    // the small pages is unmapped; flushing that drops the large one (SDM, "Large Page Size
+    // Considerations").
+    cell.store(entry_of(spare) | TABLE_FLAGS, Ordering::Release);
     Ok(())
 }
 
 /// Unmaps what is mapped in `span`, tells `unmapped` each block, and takes out tables that are
-/// empty then. The blocks may be reused only after a [`flush`] of the span.
+/// empty then. The blocks may be reused only after a [`flush`] of the span. A large page that lies
+/// only partly in the span is split.
 ///
-/// # Panics
-/// When a large page lies only partly in the span.
-pub fn unmap(span: Span, mut unmapped: impl FnMut(Pfn, Leaf)) {
+/// # Errors
+/// When there is no spare table for that; part of the span is unmapped then.
+pub fn unmap(span: Span, mut unmapped: impl FnMut(Pfn, Leaf)) -> Result<(), MapError> {
     let end = span.start + span.bytes;
     let mut at = span.start;
     while at < end {
         let region = region_of(at);
         let part_end = end.min(WINDOW + (region + 1) * REGION_BYTES);
-        unmap_in_region(region, at, part_end, &mut unmapped);
+        unmap_in_region(region, at, part_end, &mut unmapped)?;
         at = part_end;
     }
+    Ok(())
 }
 
-fn unmap_in_region(region: usize, start: usize, end: usize, unmapped: &mut impl FnMut(Pfn, Leaf)) {
+fn unmap_in_region(
+    region: usize,
+    start: usize,
+    end: usize,
+    unmapped: &mut impl FnMut(Pfn, Leaf),
+) -> Result<(), MapError> {
     let _alone = lock(&LOCKS[region]);
-    let Some(directory) = region_table().next(region).map(Table::at) else { return };
+    let Some(directory) = region_table().next(region).map(Table::at) else { return Ok(()) };
     let mut at = start;
     while at < end {
         let part_end = end.min((at / HUGE_BYTES + 1) * HUGE_BYTES);
-        unmap_in_directory(&directory.0[at >> 21 & 511], at, part_end, unmapped);
+        unmap_in_directory(&directory.0[at >> 21 & 511], at, part_end, unmapped)?;
         at = part_end;
     }
     if directory.is_empty() {
         take_out(&region_table().0[region]);
     }
+    Ok(())
 }
 
 /// What one entry of a directory maps, or the part of it from `start` to `end`.
-fn unmap_in_directory(cell: &AtomicU64, start: usize, end: usize, unmapped: &mut impl FnMut(Pfn, Leaf)) {
+fn unmap_in_directory(
+    cell: &AtomicU64,
+    start: usize,
+    end: usize,
+    unmapped: &mut impl FnMut(Pfn, Leaf),
+) -> Result<(), MapError> {
+    let entry = cell.load(Ordering::Relaxed);
+    if entry & LARGE != 0 {
+        if end - start == HUGE_BYTES {
+            cell.store(0, Ordering::Relaxed);
+            unmapped(frame_of(entry), Leaf::Huge);
+            return Ok(());
+        }
+        split(cell)?;
+    }
     let entry = cell.load(Ordering::Relaxed);
     if entry & PRESENT == 0 {
-        return;
-    }
-    if entry & LARGE != 0 {
-        assert!(end - start == HUGE_BYTES, "part of a large page cannot be unmapped");
-        cell.store(0, Ordering::Relaxed);
-        return unmapped(frame_of(entry), Leaf::Huge);
+        return Ok(());
     }
     let table = Table::at(frame_of(entry));
     for page in (start..end).step_by(PAGE_BYTES) {
@@ -272,6 +323,7 @@ fn unmap_in_directory(cell: &AtomicU64, start: usize, end: usize, unmapped: &mut
     if table.is_empty() {
         take_out(cell);
     }
+    Ok(())
 }
 
 /// Takes an empty table out of the entry that leads to it; it is freed after the next flush.
@@ -295,6 +347,8 @@ pub fn flush_and_free_tables(spans: &[Span]) {
         count_tables(-1);
         memory::depot().free(table, Order::BASE).expect("a table was allocated");
     }
+    // If there is no memory for them now, mapping a large page will see to it.
+    let _ = fill_spares();
 }
 
 /// Unmaps `span`, flushes it, and frees tables and blocks; returns leaves.
@@ -309,7 +363,8 @@ pub fn release(span: Span) -> usize {
         unmap(part, |pfn, leaf| {
             batch[count] = (pfn, leaf);
             count += 1;
-        });
+        })
+        .expect("spare tables: `release` is for whole mappings");
         flush_and_free_tables(if count > 0 { core::slice::from_ref(&part) } else { &[] });
         for &(pfn, leaf) in &batch[..count] {
             memory::depot().free(pfn, leaf.order()).expect("what was mapped was allocated");

@@ -55,6 +55,11 @@ fn work(cpu: CpuId, stop: &AtomicBool) -> u64 {
     loops
 }
 
+/// Whether an isolated CPU rests in user mode; the others halt.
+fn in_user_mode(cpu: CpuId) -> bool {
+    cpu.get() % 2 == 1
+}
+
 /// Drains each of `targets` at `rate`, for `seconds`.
 fn drain_at(rate: u64, seconds: u64, targets: impl Iterator<Item = CpuId> + Clone, found: &Found) {
     let began = clock::now_us();
@@ -89,7 +94,7 @@ pub fn run(options: &Options) {
         timer::isolate();
         ready.fetch_add(1, Ordering::AcqRel);
         loops.fetch_add(work(cpu, &stop), Ordering::AcqRel);
-        if cpu.get() % 2 == 1 {
+        if in_user_mode(cpu) {
             program.run();
         }
     };
@@ -143,7 +148,10 @@ fn report_running(isolated: &[&'static Cpu], found: &Found, interrupts: u64, ord
 
 /// Takes what the isolated CPUs cache, once they have halted or gone to user mode.
 fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
-    isolated.iter().for_each(|cpu| wait_until(|| cpu.state() == State::Quiescent));
+    for cpu in isolated {
+        wait_until(|| cpu.state() == State::Quiescent);
+        wait_until(|| !in_user_mode(cpu.id()) || program.count(cpu.id()) > 0);
+    }
     let before = interrupts(isolated);
     let (mut drained, mut left) = (Drained::default(), 0);
     for cpu in isolated {
@@ -158,9 +166,6 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
     figure!("unreachable_pages", drained.unreachable_pages);
     figure!("woken_cpus", woken);
     assert!(left == 0, "{left} pages are still cached by halted CPUs");
-    for cpu in isolated.iter().filter(|cpu| cpu.id().get() % 2 == 1) {
-        assert!(program.count(cpu.id()) > 0, "{:?} never ran in user mode", cpu.id());
-    }
     if Design::chosen() == Design::Depot && !isolated.is_empty() {
         assert!(drained.taken_pages > 0, "the isolated CPUs cached nothing");
         assert!(

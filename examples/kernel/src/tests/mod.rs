@@ -9,6 +9,7 @@ mod oom;
 mod pft;
 mod producer_consumer;
 mod reentry;
+mod vmalloc;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -53,8 +54,9 @@ impl Options {
 
 type Test = (&'static str, fn(&Options));
 
-const TESTS: [Test; 6] = [
+const TESTS: [Test; 7] = [
     ("pft", pft::run),
+    ("vmalloc", vmalloc::run),
     ("producer-consumer", producer_consumer::run),
     ("oom", oom::run),
     ("cpu-unplug", cpu_unplug::run),

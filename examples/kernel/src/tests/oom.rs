@@ -4,11 +4,11 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use pagedepot::{CpuId, Flags, Mode, Order, Pfn};
+use pagedepot::{CpuId, Drained, Flags, Mode, Order, Pfn};
 
 use super::{Options, give, mark_word, take};
-use crate::cpu::{self, CPUS_MAX, Cpu};
-use crate::{call, design, figure, memory, progress, smp};
+use crate::cpu::{self, CPUS_MAX};
+use crate::{design, figure, memory, progress, smp};
 
 /// The pages a CPU got: a list through their second words.
 static NEWEST: [AtomicU64; CPUS_MAX] = [const { AtomicU64::new(0) }; CPUS_MAX];
@@ -45,20 +45,17 @@ fn left_pages() -> u64 {
 }
 
 /// Drains all CPUs in turn, quietly and fully, until `done`.
-fn drain_until(done: &AtomicBool) -> u64 {
-    let mut drained_pages = 0;
+fn drain_until(done: &AtomicBool, drained: &mut Drained) {
     while !done.load(Ordering::Acquire) {
         for mode in [Mode::Quiet, Mode::Full] {
-            drained_pages += cpu::all().map(|cpu| design::drain(cpu.id(), mode).taken_pages).sum::<u64>();
+            cpu::all().for_each(|cpu| *drained += design::drain(cpu.id(), mode));
         }
-        call::serve(Cpu::here());
     }
-    drained_pages
 }
 
 pub fn run(options: &Options) {
     let rounds = options.rounds.unwrap_or(100);
-    let (mut early_pages, mut drained_pages) = (0, 0);
+    let (mut early_pages, mut drained) = (0, Drained::default());
     for round in 1..=rounds {
         // CPU 0 drains; alone, it does without.
         let takers = if cpu::count() == 1 { 0..1 } else { 1..cpu::count() };
@@ -71,7 +68,7 @@ pub fn run(options: &Options) {
         };
         smp::run_on(takers.clone(), &take_until_failure, || {
             if cpu::count() > 1 {
-                drained_pages += drain_until(&done);
+                drain_until(&done, &mut drained);
             } else {
                 take_until_failure(CpuId::new(0));
             }
@@ -89,7 +86,9 @@ pub fn run(options: &Options) {
         }
     }
     figure!("rounds", rounds);
-    figure!("drained_pages", drained_pages);
+    figure!("drained_pages", drained.taken_pages);
+    figure!("fences", drained.fences);
+    figure!("busy_cpus", drained.busy_cpus);
     // Given up too early because a drain was moving pages meanwhile: see "undisturbed" in the
     // allocator's documentation of failing.
     figure!("early_pages", early_pages);

@@ -13,6 +13,8 @@ use crate::{cpu, design, fault, figure, flush, memory, progress, smp};
 const PAGES_MAX: u64 = 2048;
 /// Times that the shared page is unmapped, times CPUs.
 const SHOOTDOWNS: u64 = 400;
+/// Times that it is unmapped while the other CPUs are halted.
+const RESTS: u64 = 10;
 /// The region of the shared page; those below are the CPUs', two each.
 const SHARED: usize = 2 * cpu::CPUS_MAX;
 
@@ -41,32 +43,54 @@ fn touch(region: usize, leaf: Leaf, leaves: usize, tag: u64) {
     assert!(released == leaves, "{released} pages were mapped, {leaves} were touched");
 }
 
-/// One CPU unmaps the page that all have just read. Its frame is kept until all have looked again,
-/// so that it cannot come back by chance.
-fn shoot_down(cpu: CpuId, barrier: &Barrier) {
+/// The page that all CPUs read, and one unmaps.
+fn shared() -> (Span, &'static AtomicU64) {
     let page = Span { start: start_of(SHARED), bytes: PAGE_BYTES };
-    let word = word_at(page.start);
+    (page, word_at(page.start))
+}
+
+/// Unmaps the shared page, lets `look` look for what is left of it, and cleans up. The frame is kept
+/// meanwhile, so that it cannot come back by chance.
+fn unmap_and(look: impl FnOnce()) {
+    let (page, _) = shared();
+    let mut frame = None;
+    paging::unmap(page, |pfn, _| frame = Some(pfn)).expect("a small page");
+    paging::flush_and_free_tables(&[page]);
+    look();
+    design::free(frame.expect("the page was mapped"), Order::BASE);
+    paging::release(page);
+}
+
+fn expect(cpu: CpuId, expected: u64) {
+    let found = shared().1.load(Ordering::Relaxed);
+    assert!(found == expected, "{cpu:?} reads {found} of a page that has {expected}");
+}
+
+/// CPU 0 unmaps the page that all have just read and will read again, while they run.
+fn shoot_down(cpu: CpuId, barrier: &Barrier) {
     for value in 1..=SHOOTDOWNS / u64::from(cpu::count()) {
         if cpu.get() == 0 {
-            word.store(value, Ordering::Relaxed);
+            shared().1.store(value, Ordering::Relaxed);
         }
         barrier.wait();
-        let found = word.load(Ordering::Relaxed);
-        assert!(found == value, "{cpu:?} reads {found} of a page that has {value}");
+        expect(cpu, value);
         barrier.wait();
-        let mut frame = None;
-        if cpu.get() == 0 {
-            paging::unmap(page, |pfn, _| frame = Some(pfn));
-            paging::flush_and_free_tables(&[page]);
-        }
-        barrier.wait();
-        let found = word.load(Ordering::Relaxed);
-        assert!(found == 0, "{cpu:?} still reads {found} of an unmapped page");
-        barrier.wait();
-        if cpu.get() == 0 {
-            design::free(frame.expect("the page was mapped"), Order::BASE);
-            paging::release(page);
-        }
+        let look = || {
+            barrier.wait();
+            expect(cpu, 0);
+            barrier.wait();
+        };
+        if cpu.get() == 0 { unmap_and(look) } else { look() }
+    }
+}
+
+/// The same while they are halted: they are not interrupted, and catch up when they come back.
+fn unmap_while_halted() {
+    for value in 1..=RESTS {
+        shared().1.store(value, Ordering::Relaxed);
+        smp::run_everywhere(&|cpu| expect(cpu, value));
+        smp::await_idle();
+        unmap_and(|| smp::run_everywhere(&|cpu| expect(cpu, 0)));
     }
 }
 
@@ -92,6 +116,7 @@ pub fn run(options: &Options) {
     let (flushes, interrupts) = flush::counts();
     let barrier = Barrier::new(cpus);
     smp::run_everywhere(&|cpu| shoot_down(cpu, &barrier));
+    unmap_while_halted();
     (0..=SHARED).for_each(|region| fault::set_area(region, None));
 
     let (table_bytes_end, table_bytes_peak) = paging::table_bytes();

@@ -1,14 +1,16 @@
 //! `reentry`: the timer at the highest rate, its handler allocating and freeing, interrupted by
-//! itself and by NMIs that do the same, above tasks that do nothing else.
+//! itself and by NMIs that do the same, above tasks that do nothing else. Each CPU drains its
+//! neighbour fully all the while: fences meet guards that handlers keep waiting.
 
+use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot::{Flags, Order};
+use pagedepot::{Flags, Mode, Order};
 use x86_64::instructions::interrupts;
 
 use super::{Held, Options, Random, give, take};
 use crate::cpu::{self, Cpu};
-use crate::{apic, clock, figure, interrupt, progress, smp, timer};
+use crate::{apic, clock, design, figure, interrupt, progress, smp, timer};
 
 /// Between the end of a handler and the next timer interrupt. Shorter ones come before the task
 /// has run at all, under emulation.
@@ -23,10 +25,14 @@ const HANDLER: Flags = Flags::UNMOVABLE.atomic();
 static HANDLERS: AtomicU64 = AtomicU64::new(0);
 static NESTED: AtomicU64 = AtomicU64::new(0);
 static NMIS: AtomicU64 = AtomicU64::new(0);
+static DRAINED: AtomicU64 = AtomicU64::new(0);
+static FENCES: AtomicU64 = AtomicU64::new(0);
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
 /// Allocates, lets `meanwhile` run, frees.
 fn use_pages(count: u64, meanwhile: impl FnOnce()) {
+    // SAFETY: the register is declared; `keep` looks for what this leaves.
+    unsafe { asm!("pxor xmm15, xmm15", out("xmm15") _, options(nomem, nostack)) };
     let order = Order::new(count as u32 % 4).expect("a small order");
     let pages = [take(order, HANDLER), take(Order::BASE, HANDLER)];
     meanwhile();
@@ -58,6 +64,33 @@ fn on_nmi() {
     use_pages(count, || {});
 }
 
+/// Spins with a number in an SSE register, in a general one and in the red zone, as code compiled
+/// elsewhere keeps them there; returns what is left of it.
+fn keep(number: u64) -> [u64; 3] {
+    let (sse, general, red_zone);
+    // SAFETY: this kernel's code keeps nothing below RSP, so the red zone is free here; the
+    // registers are declared.
+    unsafe {
+        asm!(
+            "movq xmm15, {number}",
+            "mov {general}, {number}",
+            "mov [rsp - 128], {number}",
+            "2: pause",
+            "dec {spins:e}",
+            "jnz 2b",
+            "mov {red_zone}, [rsp - 128]",
+            "movq {sse}, xmm15",
+            number = in(reg) number,
+            spins = inout(reg) 20 => _,
+            sse = out(reg) sse,
+            general = out(reg) general,
+            red_zone = out(reg) red_zone,
+            out("xmm15") _,
+        );
+    }
+    [sse, general, red_zone]
+}
+
 fn work(cpu: pagedepot::CpuId, seconds: u64) {
     let neighbour = Cpu::get(pagedepot::CpuId::new((cpu.get() + 1) % cpu::count()));
     let (mut held, mut random) = (Held::<200>::new(), Random::new(u64::from(cpu.get())));
@@ -66,6 +99,11 @@ fn work(cpu: pagedepot::CpuId, seconds: u64) {
     apic::timer_once(PERIOD_US);
     while clock::now_us() < end {
         held.churn(&mut random);
+        let number = random.below(u64::MAX);
+        assert!(keep(number) == [number; 3], "an interrupt changed what it interrupted");
+        let drained = design::drain(neighbour.id(), Mode::Full);
+        DRAINED.fetch_add(drained.taken_pages, Ordering::Relaxed);
+        FENCES.fetch_add(drained.fences, Ordering::Relaxed);
         if clock::now_us() >= next_nmi {
             apic::send_nmi(neighbour.apic_id());
             next_nmi = clock::now_us() + NMI_PERIOD_US;
@@ -87,5 +125,7 @@ pub fn run(options: &Options) {
     figure!("handlers", counts[0]);
     figure!("nested_handlers", counts[1]);
     figure!("nmis", counts[2]);
+    figure!("drained_pages", DRAINED.load(Ordering::Relaxed));
+    figure!("fences", FENCES.load(Ordering::Relaxed));
     assert!(counts.iter().all(|&count| count > 0), "one kind of interrupt never came");
 }

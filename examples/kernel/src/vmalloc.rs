@@ -1,0 +1,174 @@
+//! Contiguous addresses over scattered frames: the allocator's `vmap` on this kernel's page tables.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use pagedepot::vmap::{FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig};
+use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
+use x86_64::structures::paging::PageTableFlags;
+
+use crate::call;
+use crate::cpu::Cpu;
+use crate::memory::{self, Place};
+use crate::paging::{self, Leaf, PAGE_BYTES, REGION_BYTES, REGIONS, WINDOW};
+
+/// The kernel's vmalloc.
+pub type Vmalloc = Vmap<'static, Window, Frames>;
+
+/// Its addresses are the upper half of the window.
+const BASE: usize = WINDOW + REGIONS / 2 * REGION_BYTES;
+/// Addresses for each page of memory, in pages; a descriptor for every second page of memory.
+const PAGES_PER_PAGE: u64 = 16;
+/// Spans flushed one by one; more are flushed as everything.
+const SPANS_MAX: usize = 32;
+
+static VMALLOC: Place<Vmalloc> = Place::new();
+
+/// Makes it, its books in memory of the allocator, and lets it give back what it keeps when memory
+/// runs short.
+pub fn init(cpus: u32) {
+    let memory_pages: u64 = memory::managed_pages().iter().sum();
+    let window = Window { pages: (memory_pages * PAGES_PER_PAGE) as u32 };
+    let config = VmapConfig::new(cpus, (memory_pages / 2) as u32);
+    let bytes = Vmalloc::metadata_bytes(&config, &window).expect("a configuration that fits");
+    let frames = bytes.div_ceil(PAGE_BYTES) as u32;
+    let books =
+        memory::depot().alloc_contiguous(frames, 1, Flags::UNMOVABLE).expect("memory for vmalloc's books");
+    let books = core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(memory::address(books));
+    // SAFETY: the frames are this function's, mapped, and never freed.
+    let books = unsafe { core::slice::from_raw_parts_mut(books, bytes) };
+    VMALLOC.set(Vmalloc::new(&config, books, window, Frames).expect("books of the size asked for"));
+    memory::depot().register_reclaim(vmalloc()).expect("the first callback");
+}
+
+/// The kernel's vmalloc.
+pub fn vmalloc() -> &'static Vmalloc {
+    VMALLOC.get()
+}
+
+/// Where its frames come from: the allocator; and how a CPU waits here.
+pub struct Frames;
+
+impl Host for Frames {
+    fn cpu(&self) -> Option<CpuId> {
+        Some(Cpu::here().id())
+    }
+
+    fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        memory::depot().alloc(order, flags)
+    }
+
+    fn alloc_frames(&self, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
+        memory::depot().alloc_many(Order::BASE, flags, out)
+    }
+
+    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        memory::depot().free_many(blocks)
+    }
+
+    fn split_block(&self, frame: Pfn, order: Order) -> bool {
+        memory::depot().split(frame, order, Order::BASE).is_ok()
+    }
+
+    fn note_quarantined(&self, frame: Pfn, pages: i64) {
+        memory::depot().note_quarantined(frame, pages);
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        call::wait_until(|| word.load(Ordering::Relaxed) != seen);
+    }
+}
+
+/// Its part of the window.
+pub struct Window {
+    pages: u32,
+}
+
+fn span_of(span: Span) -> paging::Span {
+    paging::Span { start: span.start.get(), bytes: span.bytes(PageSize::Kib4) }
+}
+
+fn flags_of(protection: Protection) -> PageTableFlags {
+    let mut flags = PageTableFlags::empty();
+    flags.set(PageTableFlags::WRITABLE, protection.may_write());
+    flags.set(PageTableFlags::NO_EXECUTE, !protection.may_execute());
+    flags
+}
+
+// SAFETY: the upper half of the window is this mapper's alone (page faults have areas in the lower
+// half), and there is one `Vmap` on it. `map` and `unmap` change entries for exactly the pages
+// named; `flush` returns when no CPU has an old translation.
+unsafe impl Mapper for Window {
+    fn span(&self) -> Span {
+        Span::new(VirtAddr::new(BASE), self.pages)
+    }
+
+    fn page_size(&self) -> PageSize {
+        PageSize::Kib4
+    }
+
+    unsafe fn map(&self, at: VirtAddr, frames: FrameRange, protection: Protection) -> Result<(), MapError> {
+        let mut done = 0;
+        while done < frames.frames {
+            let (address, pfn) = (at.get() + done as usize * PAGE_BYTES, frames.start.add(done));
+            let huge = Leaf::Huge.order();
+            let fits = address.is_multiple_of(Leaf::Huge.bytes()) && pfn.is_aligned(huge);
+            let leaf = if fits && frames.frames - done >= huge.frames() { Leaf::Huge } else { Leaf::Page };
+            match paging::map(address, pfn, leaf, flags_of(protection)) {
+                Ok(()) => done += leaf.order().frames(),
+                Err(paging::MapError::NoTable) => return Err(MapError::NoTables),
+                Err(paging::MapError::Occupied) => unreachable!("{address:#x} is mapped already"),
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn unmap(&self, span: Span) -> Result<(), MapError> {
+        paging::unmap(span_of(span), |_, _| {}).map_err(|_| MapError::NoTables)
+    }
+
+    fn flush(&self, spans: FlushSpans<'_>) {
+        let mut list = [paging::Span { start: BASE, bytes: 0 }; SPANS_MAX];
+        let mut count = 0;
+        for span in spans {
+            // Too many: one that is large enough to drop everything.
+            match list.get_mut(count) {
+                Some(place) => *place = span_of(span),
+                None => list[0] = span_of(self.span()),
+            }
+            count = (count + 1).min(SPANS_MAX);
+        }
+        paging::flush_and_free_tables(&list[..count]);
+    }
+
+    unsafe fn release_tables(&self, _span: Span) {
+        // `unmap` took them out when they became empty and `flush` has freed them: a table that is
+        // freed after the flush might have been walked into again before it.
+    }
+
+    unsafe fn fill(&self, span: Span, byte: u8) {
+        let start = core::ptr::with_exposed_provenance_mut::<u8>(span.start.get());
+        // SAFETY: the caller's promise: mapped, writable, and its own.
+        unsafe { start.write_bytes(byte, span.bytes(PageSize::Kib4)) };
+    }
+
+    fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {
+        let start = core::ptr::with_exposed_provenance::<AtomicU8>(memory::address(frame) + offset);
+        for (i, byte) in buf.iter_mut().enumerate() {
+            // SAFETY: all RAM is mapped; byte by byte and atomically, whoever writes meanwhile.
+            *byte = unsafe { &*start.add(i) }.load(Ordering::Relaxed);
+        }
+        true
+    }
+}
+
+/// Checks the books.
+///
+/// # Safety
+/// Nobody else uses vmalloc meanwhile, nor allocates.
+pub unsafe fn validate() {
+    // SAFETY: the caller's promise.
+    if let Err(fault) = unsafe { VMALLOC.exclusive() }.validate() {
+        panic!("{fault}");
+    }
+}
