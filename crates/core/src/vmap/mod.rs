@@ -242,6 +242,32 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     }
 }
 
+/// Parts of the protocols that a model may leave out, to show that it would notice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(all(test, loom)), allow(dead_code, reason = "named by models only"))]
+enum Broken {
+    /// Pools' heads have no tags.
+    PoolTag,
+    /// Whoever maps does not wait for tables that are being given back.
+    TableLock,
+    /// Readers do not look at the word a second time.
+    SecondLook,
+    /// A purge collects a node's lazy list before its pools.
+    PoolsFirst,
+}
+
+/// Whether a model has left it out.
+#[inline(always)]
+fn broken(part: Broken) -> bool {
+    #[cfg(all(test, loom))]
+    return loom_tests::is_broken(part);
+    #[cfg(not(all(test, loom)))]
+    {
+        let _ = part;
+        false
+    }
+}
+
 fn range_of<M: Mapper>(mapper: &M) -> Result<Range, VmapConfigError> {
     let (span, page_size, tables) = (mapper.span(), mapper.page_size(), M::TABLE_PAGES);
     let Span { start, pages } = span;

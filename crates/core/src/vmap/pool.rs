@@ -21,10 +21,11 @@
 //! The thread's design has no cap.
 
 use super::area::{AreaIndex, Areas};
+use super::{Broken, broken};
 use crate::prim::{AtomicU32, AtomicU64, Ordering};
 
 /// Largest area that has a pool, in pages, guard included (`MAX_VA_SIZE_PAGES` in `mm/vmalloc.c`).
-pub const POOL_SIZES: u32 = if cfg!(loom) { 2 } else { 256 };
+pub const POOL_SIZES: u32 = if cfg!(loom) { 3 } else { 256 };
 /// Most areas in one pool.
 const COUNT_MAX: u32 = 1023;
 /// Where the tag begins.
@@ -47,7 +48,7 @@ impl Head {
     /// The head after one more operation.
     #[inline]
     fn next(self, top: Option<AreaIndex>, count: u32) -> u64 {
-        let tag = (self.0 >> TAG_SHIFT).wrapping_add(1);
+        let tag = (self.0 >> TAG_SHIFT).wrapping_add(u64::from(!broken(Broken::PoolTag)));
         tag << TAG_SHIFT | u64::from(count) << AreaIndex::BITS | u64::from(AreaIndex::number(top))
     }
 }

@@ -18,7 +18,7 @@ use super::pool::{Pool, Pools};
 use super::retire::Runs;
 use super::seams::{Host, Mapper};
 use super::units::{Range, Run, Span};
-use super::{Vmap, count};
+use super::{Broken, Vmap, broken, count};
 use crate::alloc::{Pressure, Reclaim};
 
 /// Areas returned to the free address space per hold of its lock.
@@ -198,10 +198,13 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let mut batch = Batch::EMPTY;
         for node in self.books.nodes {
             // Pools first: see the argument on aliases in `retire.rs`.
-            if depth != PurgeDepth::Lazy {
+            if depth != PurgeDepth::Lazy && !broken(Broken::PoolsFirst) {
                 self.collect_pools(node, depth, &mut batch);
             }
             self.collect_lazy(node, depth, &mut batch);
+            if broken(Broken::PoolsFirst) {
+                self.collect_pools(node, depth, &mut batch);
+            }
         }
         self.collect_blocks(depth, &mut batch);
         let stray = depth == PurgeDepth::Everything;

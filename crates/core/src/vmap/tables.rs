@@ -19,6 +19,7 @@
 
 use super::seams::Host;
 use super::units::{Run, Vpn};
+use super::{Broken, broken};
 use crate::prim::{AtomicU32, AtomicU64, Ordering};
 
 const MAPPED: u32 = 0xffff;
@@ -90,7 +91,7 @@ impl Tables<'_> {
         let word = &self.words[table.0 as usize];
         let mut now = word.load(Ordering::Relaxed);
         loop {
-            if now & LOCKED != 0 {
+            if now & LOCKED != 0 && !broken(Broken::TableLock) {
                 if !may_wait {
                     return false;
                 }
