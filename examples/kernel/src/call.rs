@@ -10,7 +10,8 @@ use x86_64::instructions::interrupts::{self, without_interrupts};
 use crate::clock;
 use crate::cpu::{CPUS_MAX, Cpu, State};
 use crate::interrupt::Vector;
-use crate::{apic, flush, local, timer};
+use crate::tests::local;
+use crate::{apic, flush, timer};
 
 /// How often a wait looks before it halts, and for how long it does then.
 const SPINS_MAX: u32 = 1000;

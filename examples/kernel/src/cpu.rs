@@ -49,7 +49,7 @@ pub struct Cpu {
     pub isolated: AtomicBool,
     /// Interrupts received, of every kind.
     pub interrupts: AtomicU64,
-    /// Those that ended a halt.
+    /// Those that ended a halt, or came in user mode.
     pub wakeups: AtomicU64,
     /// The last flush of all address spaces that this CPU has taken part in.
     seen_flush: AtomicU64,

@@ -12,8 +12,7 @@
 //! | `cpu`, `descriptor`, `smp` | CPU-local data, segments, starting and stopping CPUs |
 //! | `interrupt`, `interrupt.s`, `apic`, `timer`, `clock`, `call` | interrupts, and asking other CPUs |
 //! | `paging`, `flush`, `fault`, `user`, `vmalloc` | page tables, shootdown, page faults, user mode |
-//! | `design`, `local` | what `isolate` compares |
-//! | `tests` | the programs |
+//! | `tests` | the programs, and the design that one of them compares with |
 //!
 //! Manuals are cited by section where the numbers are stable (AMD64 Architecture Programmer's
 //! Manual, "APM") and by title where they move with each edition (Intel's "SDM").
@@ -28,11 +27,9 @@ mod clock;
 mod console;
 mod cpu;
 mod descriptor;
-mod design;
 mod fault;
 mod flush;
 mod interrupt;
-mod local;
 mod memory;
 mod paging;
 mod processor;
@@ -46,8 +43,8 @@ mod vmalloc;
 use core::arch::global_asm;
 
 use crate::bootinfo::BootInfo;
-use crate::design::Design;
 use crate::tests::Options;
+use crate::tests::design::Design;
 
 global_asm!(include_str!("boot.s"));
 

@@ -81,8 +81,8 @@ struct Table([AtomicU64; 512]);
 
 impl Table {
     fn at(pfn: Pfn) -> &'static Table {
-        // SAFETY: `pfn` holds a table: its page is the tables' until `free_pending`, zeroed when it
-        // was allocated, and only accessed as atomics.
+        // SAFETY: `pfn` holds a table: its page is the tables' until `flush_and_free_tables`, zeroed
+        // when it was allocated, and only accessed as atomics.
         unsafe { &*core::ptr::with_exposed_provenance::<Table>(memory::address(pfn)) }
     }
 
@@ -139,7 +139,7 @@ unsafe extern "C" {
 }
 
 fn root() -> &'static Table {
-    // SAFETY: only the address is taken; the table is static and accessed as atomics.
+    // SAFETY: a table of `boot.s`, for ever, and accessed as atomics.
     unsafe { &boot_root }
 }
 

@@ -77,7 +77,7 @@ fn idle(cpu: &'static Cpu) -> ! {
         if let Some(job) = unsafe { job.as_ref() } {
             interrupts::enable();
             job(cpu.id());
-            // Release: pairs with the Acquire in `await_jobs`.
+            // Release: pairs with the Acquire in `run_on`.
             cpu.job.store(core::ptr::null_mut(), Ordering::Release);
         } else {
             // A wake-up that comes from here on is pending when the CPU halts, and ends the halt:

@@ -2,17 +2,19 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use crate::cpu::Cpu;
-use crate::{apic, smp};
+use crate::cpu::{self, Cpu};
+use crate::{apic, clock, memory, smp};
 
 /// Between ticks.
 const TICK_US: u64 = 10_000;
+/// Between decays of the allocator's caches.
+const DECAY_MS: u64 = 1000;
 
 /// What a test does at each tick; it arms the timer itself.
 static HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 /// Ticks of all CPUs.
 static TICKS: AtomicU64 = AtomicU64::new(0);
-
+static NEXT_DECAY_MS: AtomicU64 = AtomicU64::new(0);
 /// Whether ordinary CPUs have a tick at all.
 static ON: AtomicBool = AtomicBool::new(false);
 
@@ -36,8 +38,11 @@ pub fn start() {
 
 /// Isolates this CPU: its tick stops, and full drains leave it alone while it runs.
 pub fn isolate() {
-    apic::timer_stop();
+    // In this order: a tick that comes in between does not arm another.
     Cpu::here().isolated.store(true, Ordering::SeqCst);
+    apic::timer_stop();
+    // One that was pending has come by then.
+    clock::wait_us(100);
 }
 
 /// Has `hook` called in the handler instead of the next tick being armed.
@@ -48,12 +53,24 @@ pub fn on_tick(hook: Option<fn(&'static Cpu)>) {
 /// The handler, with interrupts off.
 pub fn tick(cpu: &'static Cpu) {
     TICKS.fetch_add(1, Ordering::Relaxed);
+    if cpu.id() == cpu::boot().id() {
+        decay(clock::now_ms());
+    }
     let hook = HOOK.load(Ordering::Acquire);
     if hook.is_null() {
         return start();
     }
     // SAFETY: only `on_tick` writes it, and writes functions.
     unsafe { core::mem::transmute::<*mut (), fn(&'static Cpu)>(hook)(cpu) };
+}
+
+/// Once a second: what CPUs cache and do not use goes back to the store, without interrupting them.
+fn decay(now_ms: u64) {
+    // Relaxed: the boot CPU's own.
+    if now_ms >= NEXT_DECAY_MS.load(Ordering::Relaxed) {
+        NEXT_DECAY_MS.store(now_ms + DECAY_MS, Ordering::Relaxed);
+        memory::depot().decay_caches();
+    }
 }
 
 /// Ticks so far, of all CPUs.

@@ -3,9 +3,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Held, Options, Random};
+use super::{Held, Options, Random, design};
 use crate::cpu::{self, Cpu};
-use crate::{clock, design, figure, progress, smp};
+use crate::{clock, figure, progress, smp};
 
 /// How long the others work before and after a CPU stops.
 const WORK_US: u64 = 5_000;

@@ -6,10 +6,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::{CpuId, Drained, Mode};
 
+use super::design::{self, Design};
 use super::{Held, Options, Random};
 use crate::call::wait_until;
 use crate::cpu::{self, Cpu, State};
-use crate::design::{self, Design};
 use crate::user::Program;
 use crate::{clock, figure, progress, smp, timer};
 
@@ -37,6 +37,7 @@ impl Found {
     }
 }
 
+/// Interrupts that these CPUs have received, of every kind.
 fn interrupts(cpus: &[&'static Cpu]) -> u64 {
     cpus.iter().map(|cpu| cpu.interrupts.load(Ordering::SeqCst)).sum()
 }
@@ -88,8 +89,6 @@ pub fn run(options: &Options) {
     let found = Found::default();
     let program = Program::new();
     let (stop, ready, loops) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU64::new(0));
-    // Counts from the first instruction of the loop to the last thing done in user mode, or to the
-    // end for those that halt.
     let isolated_job = |cpu: CpuId| {
         timer::isolate();
         ready.fetch_add(1, Ordering::AcqRel);
@@ -152,7 +151,9 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
         wait_until(|| cpu.state() == State::Quiescent);
         wait_until(|| !in_user_mode(cpu.id()) || program.count(cpu.id()) > 0);
     }
-    let before = interrupts(isolated);
+    let wakeups = || isolated.iter().map(|cpu| cpu.wakeups.load(Ordering::SeqCst));
+    let mut before = [0; cpu::CPUS_MAX];
+    before.iter_mut().zip(wakeups()).for_each(|(place, count)| *place = count);
     let (mut drained, mut left) = (Drained::default(), 0);
     for cpu in isolated {
         drained += design::drain(cpu.id(), Mode::Full);
@@ -160,7 +161,7 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
     }
     // An interrupt on its way would arrive by then.
     clock::wait_us(10_000);
-    let woken = interrupts(isolated) - before;
+    let woken = wakeups().zip(before).filter(|(now, before)| now != before).count();
     figure!("quiescent_drained_pages", drained.taken_pages);
     figure!("quiescent_fences", drained.fences);
     figure!("unreachable_pages", drained.unreachable_pages);
@@ -170,7 +171,7 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
         assert!(drained.taken_pages > 0, "the isolated CPUs cached nothing");
         assert!(
             woken == 0 && drained.fences == 0,
-            "{woken} interrupts and {} fences for CPUs that rest",
+            "{woken} CPUs woken, {} fences for CPUs that rest",
             drained.fences
         );
     }

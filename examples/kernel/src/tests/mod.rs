@@ -4,7 +4,9 @@
 //! marked, so that one that is handed out twice is found at once.
 
 mod cpu_unplug;
+pub mod design;
 mod isolate;
+pub mod local;
 mod oom;
 mod pft;
 mod producer_consumer;
@@ -13,11 +15,11 @@ mod vmalloc;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use design::Design;
 use pagedepot::{AllocError, Flags, Order, Pfn};
 
 use crate::call::wait_until;
 use crate::console::{Exit, exit};
-use crate::design::{self, Design};
 use crate::{clock, cpu, figure, flush, memory, progress, smp, timer};
 
 /// What the command line asks for, as `name=value` words.

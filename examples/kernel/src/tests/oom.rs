@@ -6,9 +6,9 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::{CpuId, Drained, Flags, Mode, Order, Pfn};
 
-use super::{Options, give, mark_word, take};
+use super::{Options, design, give, mark_word, take};
 use crate::cpu::{self, CPUS_MAX};
-use crate::{design, figure, memory, progress, smp};
+use crate::{figure, memory, progress, smp};
 
 /// The pages a CPU got: a list through their second words.
 static NEWEST: [AtomicU64; CPUS_MAX] = [const { AtomicU64::new(0) }; CPUS_MAX];

@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot::{CpuId, Order};
 
-use super::{Barrier, Options};
+use super::{Barrier, Options, design};
 use crate::paging::{self, HUGE_BYTES, Leaf, PAGE_BYTES, REGION_BYTES, Span, WINDOW};
-use crate::{cpu, design, fault, figure, flush, memory, progress, smp};
+use crate::{cpu, fault, figure, flush, memory, progress, smp};
 
 /// Most pages a CPU touches in a round.
 const PAGES_MAX: u64 = 2048;

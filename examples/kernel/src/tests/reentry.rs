@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pagedepot::{Flags, Mode, Order};
 use x86_64::instructions::interrupts;
 
-use super::{Held, Options, Random, give, take};
+use super::{Held, Options, Random, design, give, take};
 use crate::cpu::{self, Cpu};
-use crate::{apic, clock, design, figure, interrupt, progress, smp, timer};
+use crate::{apic, clock, figure, interrupt, progress, smp, timer};
 
 /// Between the end of a handler and the next timer interrupt. Shorter ones come before the task
 /// has run at all, under emulation.

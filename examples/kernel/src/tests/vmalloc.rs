@@ -245,7 +245,7 @@ pub fn run(options: &Options) {
     let before = vmalloc().stats();
     vmalloc().purge(PurgeDepth::Everything);
     smp::await_idle();
-    // SAFETY: all workers have ended, and ticks do not allocate.
+    // SAFETY: all workers have ended, and ticks do not use vmalloc.
     unsafe { crate::vmalloc::validate() };
 
     let mut failed = 0;

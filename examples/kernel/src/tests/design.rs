@@ -4,8 +4,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use pagedepot::{AllocError, CpuId, Drained, Flags, Mode, Order, Pfn, Scope};
 
+use super::local;
+use crate::cpu;
 use crate::memory::depot;
-use crate::{cpu, local};
 
 /// A way to keep CPUs off the shared store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
