@@ -127,6 +127,9 @@ pub enum Misuse {
     },
 }
 
+/// Most nodes without memory that have zone lists of their own; others use the first zone's.
+const MEMORYLESS_MAX: usize = 64;
+
 /// Everything an allocator is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Config<'c> {
@@ -206,9 +209,30 @@ impl<'c> Config<'c> {
         self.cpu_nodes.get(cpu as usize).copied().unwrap_or(NodeId::new(0))
     }
 
+    /// The nodes from which zones are looked for: that of each zone, then those that have CPUs only.
+    pub(crate) fn homes(&self) -> impl Iterator<Item = NodeId> {
+        self.zones.iter().map(|zone| zone.node).chain(self.memoryless())
+    }
+
+    /// Nodes that have CPUs but no zone, each once.
+    fn memoryless(&self) -> impl Iterator<Item = NodeId> {
+        let told = self.told_nodes();
+        let others = (told.len() < self.cpus as usize).then_some(NodeId::new(0));
+        let all = told.iter().copied().chain(others).enumerate();
+        all.filter(move |(i, node)| {
+            !told[..(*i).min(told.len())].contains(node) && self.zones.iter().all(|zone| zone.node != *node)
+        })
+        .map(|(_, node)| node)
+        .take(MEMORYLESS_MAX)
+    }
+
+    fn told_nodes(&self) -> &'c [NodeId] {
+        self.cpu_nodes.get(..self.cpus as usize).unwrap_or(self.cpu_nodes)
+    }
+
     /// How many CPUs are on `node`.
     pub(crate) fn cpus_on(&self, node: NodeId) -> u64 {
-        let told = self.cpu_nodes.get(..self.cpus as usize).unwrap_or(self.cpu_nodes);
+        let told = self.told_nodes();
         let others = if node == NodeId::new(0) { u64::from(self.cpus) - told.len() as u64 } else { 0 };
         told.iter().filter(|&&of| of == node).count() as u64 + others
     }

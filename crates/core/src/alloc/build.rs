@@ -43,17 +43,20 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let build = Build { config, layout, base };
         // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
         // the layout's parts do not overlap.
-        let (zones, zonelists, store) = unsafe { (build.zones(), build.zonelists(), build.store()) };
+        let (zones, homes, store) = unsafe { (build.zones(), build.homes(), build.store()) };
+        // SAFETY: as above.
+        let zonelists = unsafe { build.zonelists(homes) };
         // SAFETY: as above.
         let blocks = unsafe {
             build.magazines();
-            build.blocks(C::CONTEXTS, zones)
+            build.blocks(C::CONTEXTS, zones, |node| first_zones(zones, zonelist(homes, zonelists, node)))
         };
         let allocator = Allocator {
             cpus,
             blocks,
             store,
             zones,
+            homes,
             zonelists,
             layout,
             page_size: config.page_size,
@@ -168,6 +171,21 @@ fn panic_on_misuse(misuse: Misuse) {
     );
 }
 
+/// The zones in order of preference seen from `node`.
+pub(super) fn zonelist<'l>(homes: &[NodeId], zonelists: &'l [u8], node: NodeId) -> &'l [u8] {
+    let zones = zonelists.len() / homes.len();
+    let home = homes.iter().position(|&home| home == node).unwrap_or(0);
+    &zonelists[home * zones..][..zones]
+}
+
+/// For each level a request may state, the zone to try first: the first that the level takes.
+fn first_zones(zones: &[Zone], zonelist: &[u8]) -> [u8; LEVELS] {
+    core::array::from_fn(|level| {
+        let mut list = zonelist.iter().copied();
+        list.find(|&zone| usize::from(zones[usize::from(zone)].level) <= level).unwrap_or(NO_ZONE)
+    })
+}
+
 /// Writes the parts of the books, each once.
 struct Build<'b, 'c> {
     config: &'b Config<'c>,
@@ -199,7 +217,19 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn zonelists<'m>(&self) -> &'m [u8] {
+    unsafe fn homes<'m>(&self) -> &'m [NodeId] {
+        let place = self.at::<NodeId>(self.layout.homes);
+        for (i, node) in self.config.homes().enumerate() {
+            // SAFETY: the layout has room for every home.
+            unsafe { place.add(i).write(node) };
+        }
+        // SAFETY: all written.
+        unsafe { core::slice::from_raw_parts(place, self.layout.homes_count) }
+    }
+
+    /// # Safety
+    /// As for `zones`.
+    unsafe fn zonelists<'m>(&self, homes: &[NodeId]) -> &'m [u8] {
         let zones = self.config.zones;
         let distance = |from: NodeId, to: NodeId| match self.config.distance {
             Some(distance) => distance(from, to),
@@ -212,41 +242,21 @@ impl Build<'_, '_> {
             }
         };
         let place = self.at::<u8>(self.layout.zonelists);
-        let lists = zones.len() * zones.len();
-        // SAFETY: the layout has room for a list per zone.
+        let lists = homes.len() * zones.len();
+        // SAFETY: the layout has room for a list per home.
         let all = unsafe {
             place.write_bytes(0, lists);
             core::slice::from_raw_parts_mut(place, lists)
         };
-        for (home, list) in zones.iter().zip(all.chunks_exact_mut(zones.len())) {
+        for (&home, list) in homes.iter().zip(all.chunks_exact_mut(zones.len())) {
             (0..).zip(list.iter_mut()).for_each(|(i, entry)| *entry = i);
             // Nearest node first, and there the zone that fewest requests need (Linux: node order).
             list.sort_unstable_by_key(|&i| {
                 let zone = &zones[usize::from(i)];
-                (distance(home.node, zone.node), zone.node, u8::MAX - zone.level, i)
+                (distance(home, zone.node), zone.node, u8::MAX - zone.level, i)
             });
         }
         all
-    }
-
-    /// For each level a request may state, the zone a CPU of `node` tries first: the first of its
-    /// node's list that the level takes.
-    fn first_zones(&self, node: NodeId) -> [u8; LEVELS] {
-        let zones = self.config.zones;
-        let home = zones.iter().position(|zone| zone.node == node).unwrap_or(0);
-        // SAFETY: `zonelists` has written a list per zone, before the blocks.
-        let list = unsafe {
-            core::slice::from_raw_parts(
-                self.at::<u8>(self.layout.zonelists + home * zones.len()),
-                zones.len(),
-            )
-        };
-        core::array::from_fn(|level| {
-            list.iter()
-                .copied()
-                .find(|&zone| usize::from(zones[usize::from(zone)].level) <= level)
-                .unwrap_or(NO_ZONE)
-        })
     }
 
     /// # Safety
@@ -286,7 +296,12 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn blocks(&self, contexts: usize, zones: &[Zone]) -> BlockArray {
+    unsafe fn blocks(
+        &self,
+        contexts: usize,
+        zones: &[Zone],
+        first_zones: impl Fn(NodeId) -> [u8; LEVELS],
+    ) -> BlockArray {
         let layout = &self.layout;
         let start = self.at::<u8>(layout.blocks);
         let gate = if self.config.caches { GATE_OPEN } else { GATE_DISABLED };
@@ -300,7 +315,7 @@ impl Build<'_, '_> {
                     self.at::<AtomicU64>(at).write(AtomicU64::new(Word::EMPTY.0));
                 }
                 let node = self.config.node_of(cpu);
-                let shared = CpuShared::new(node, self.first_zones(node));
+                let shared = CpuShared::new(node, first_zones(node));
                 self.at::<CpuShared>(offset + layout.shared_at).write(shared);
                 for (i, zone) in zones.iter().enumerate() {
                     let at = offset + layout.cpu_zones_at + i * size_of::<CpuZone>();

@@ -7,7 +7,7 @@ use crate::cache::cpu_zone::{CpuShared, CpuZone};
 use crate::cache::magazine::{Class, Magazine};
 use crate::cache::{MagazineIndex, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError};
-use crate::frame::Mobility;
+use crate::frame::{Mobility, NodeId};
 use crate::prim::{AtomicU8, AtomicUsize};
 use crate::store::section::{SECTION_FRAMES, SECTION_HUGES, Section};
 use crate::zone::{CacheLimits, Watermarks, Zone};
@@ -25,6 +25,8 @@ pub const OWNER_BYTES: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub zones: usize,
+    pub homes: usize,
+    pub homes_count: usize,
     pub zonelists: usize,
     pub tables: usize,
     pub tags: usize,
@@ -55,6 +57,7 @@ impl Layout {
         let blocks_stride = cpu_zones_at + zones * size_of::<CpuZone>();
         let section_bytes = section_bytes(config.checked, config.track_owner);
         let magazines_count = magazines_wanted(config)?;
+        let homes_count = config.homes().count();
 
         let mut end = 0usize;
         let mut part = |bytes: usize| -> Option<usize> {
@@ -64,7 +67,9 @@ impl Layout {
         };
         Some(Layout {
             zones: part(zones * size_of::<Zone>())?,
-            zonelists: part(zones.checked_mul(zones)?)?,
+            homes: part(homes_count * size_of::<NodeId>())?,
+            homes_count,
+            zonelists: part(homes_count * zones)?,
             tables: part(config.sections_max().checked_mul(size_of::<AtomicUsize>())?)?,
             tags: part(config.sections_max().checked_mul(SECTION_HUGES * size_of::<AtomicU8>())?)?,
             blocks: part(cpus.checked_mul(blocks_stride)?)?,

@@ -65,7 +65,9 @@ pub struct Allocator<'m, C> {
     blocks: BlockArray,
     store: Store<'m>,
     zones: &'m [Zone],
-    /// For each zone's place, the zones in order of preference seen from that zone's node.
+    /// Nodes of zones, then of CPUs without a zone on their node.
+    homes: &'m [NodeId],
+    /// For each home's place, the zones in order of preference seen from there.
     zonelists: &'m [u8],
     layout: Layout,
     page_size: PageSize,
@@ -211,13 +213,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// The zones a request from `node` may use, nearest first and in each node the highest level
     /// first.
     fn zones_for(&self, node: NodeId, flags: Flags) -> impl Iterator<Item = ZoneId> {
-        let count = self.zones.len();
-        let at = self.zones.iter().position(|zone| zone.node == node);
-        let home = at.map_or(node, |at| self.zones[at].node);
-        let list = &self.zonelists[at.unwrap_or(0) * count..][..count];
+        let list = build::zonelist(self.homes, self.zonelists, node);
         list.iter().map(|&zone| ZoneId::new(u32::from(zone))).filter(move |zone| {
             let zone = &self.zones[zone.index()];
-            flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == home)
+            flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == node)
         })
     }
 

@@ -273,7 +273,8 @@ impl<C: Cpus> Allocator<'_, C> {
         let carved: u64 = self.zones.iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
         MetadataUse {
             sections: sections * self.layout.section_bytes.max(size_of::<Section>()),
-            tables: self.zones.len() * (size_of::<Zone>() + self.zones.len())
+            tables: self.zones.len() * (size_of::<Zone>() + self.homes.len())
+                + self.homes.len() * size_of::<NodeId>()
                 + self.store.sections_max()
                     * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES),
             cpus: self.blocks.cpus as usize * self.blocks.stride,

@@ -1,0 +1,111 @@
+//! Which zone serves a request: nearest node first, and there the zone that fewest requests need.
+
+mod common;
+
+use common::{books, open_zone, order, range, single};
+use pagedepot::{AllocError, Config, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId};
+
+/// Zones by place: three nodes with memory, of which node 1 has three zones.
+const RANGES: [FrameRange; 5] =
+    [range(0, 512), range(512, 512), range(1024, 512), range(1536, 512), range(2048, 512)];
+const NODES: [(u32, u8); 5] = [(0, 2), (1, 1), (1, 3), (1, 2), (3, 2)];
+
+/// Node 2 has no memory; it is near node 3. Node 0 is far from everybody.
+fn distance(a: NodeId, b: NodeId) -> u32 {
+    match (a.get().min(b.get()), a.get().max(b.get())) {
+        (a, b) if a == b => 10,
+        (2, 3) => 12,
+        (1, 2) => 15,
+        (1, 3) => 16,
+        (0, 1) => 40,
+        _ => 30,
+    }
+}
+
+/// The zones in the order in which a CPU on `node` uses them up.
+fn order_seen_from(node: u32, flags: Flags, size: Order) -> Vec<usize> {
+    let zones: Vec<ZoneConfig<'_>> = RANGES
+        .iter()
+        .zip(NODES)
+        .map(|(ranges, (node, level))| ZoneConfig {
+            node: NodeId::new(node),
+            level,
+            ..open_zone("z", std::slice::from_ref(ranges))
+        })
+        .collect();
+    let cpu_nodes = [0, 1, 2, 3].map(NodeId::new);
+    let config = Config { cpu_nodes: &cpu_nodes, distance: Some(distance), ..Config::new(4, &zones) };
+    let mut memory = books(&config);
+    let depot = single(&config, &mut memory);
+    depot.cpus().0.run_on(node);
+    let mut seen = Vec::new();
+    loop {
+        match depot.alloc(size, flags) {
+            Ok(pfn) => {
+                let zone =
+                    RANGES.iter().position(|range| range.start <= pfn && u64::from(pfn.get()) < range.end());
+                let zone = zone.unwrap();
+                if seen.last() != Some(&zone) {
+                    assert!(!seen.contains(&zone), "back to zone {zone} after {seen:?}");
+                    seen.push(zone);
+                }
+            }
+            Err(AllocError::NoZone) => return vec![],
+            Err(error) => {
+                assert_eq!(error, AllocError::Exhausted);
+                return seen;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_nearest_zones_first() {
+    for size in [Order::BASE, order(3), order(4)] {
+        let seen = |node| order_seen_from(node, Flags::default(), size);
+        assert_eq!(seen(0), [0, 4, 2, 3, 1]);
+        assert_eq!(seen(1), [2, 3, 1, 4, 0]);
+        assert_eq!(seen(3), [4, 2, 3, 1, 0]);
+    }
+}
+
+#[test]
+fn a_node_without_memory_uses_the_nearest() {
+    let seen = |flags| order_seen_from(2, flags, Order::BASE);
+    assert_eq!(seen(Flags::default()), [4, 2, 3, 1, 0]);
+    assert_eq!(seen(Flags::default().this_node()), []);
+}
+
+#[test]
+fn levels_and_nodes_leave_zones_out() {
+    let seen = |node, flags| order_seen_from(node, flags, Order::BASE);
+    assert_eq!(seen(1, Flags::default().at_most_level(2)), [3, 1, 4, 0]);
+    assert_eq!(seen(1, Flags::default().at_most_level(1)), [1]);
+    assert_eq!(seen(1, Flags::default().at_most_level(0)), []);
+    assert_eq!(seen(1, Flags::default().this_node()), [2, 3, 1]);
+    assert_eq!(seen(1, Flags::default().this_node().at_most_level(2)), [3, 1]);
+    assert_eq!(seen(3, Flags::default().this_node().at_most_level(1)), []);
+}
+
+#[test]
+fn a_zone_near_its_watermark_is_passed_over() {
+    let ranges = [range(0, 2048), range(2048, 2048)];
+    let marks = Watermarks { min: 200, low: 400, high: 600 };
+    let zone = |level, ranges| ZoneConfig { level, watermarks: Some(marks), ..open_zone("z", ranges) };
+    let zones = [zone(1, &ranges[..1]), zone(2, &ranges[1..])];
+    let config = Config { caches: false, ..Config::new(1, &zones) };
+    let mut memory = books(&config);
+    let depot = single(&config, &mut memory);
+    let free = || [0, 1].map(|zone| depot.free_pages(ZoneId::new(zone)));
+    let take = |pages: u32| (0..pages).for_each(|_| _ = depot.alloc(Order::BASE, Flags::default()).unwrap());
+    // The second zone to its low, then the first to its low, then both to their min.
+    take(2048 - 400);
+    assert_eq!(free(), [2048, 400]);
+    take(2048 - 400);
+    assert_eq!(free(), [400, 400]);
+    take(400);
+    assert_eq!(free(), [200, 200]);
+    assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
+    // The reserve of a zone that the request may use is enough.
+    assert!(depot.alloc(Order::BASE, Flags::default().at_most_level(1).atomic()).is_ok());
+}
