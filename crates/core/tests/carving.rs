@@ -1,0 +1,145 @@
+//! Magazines beyond those in the books are cut from the zones' own frames, where these are mapped.
+
+#[path = "model/arena.rs"]
+mod arena;
+mod common;
+
+use arena::Arena;
+use common::{Anywhere, Single, open_zone, range};
+use pagedepot::cpus::Pinned;
+use pagedepot::{CacheLimits, Config, CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, ZoneId};
+
+const FRAMES: u32 = 8192;
+const ZONE: ZoneId = ZoneId::new(0);
+
+/// A machine of 4 CPUs whose books lie `skew` bytes off any alignment and have few magazines.
+fn with_machine(skew: usize, checked: bool, test: impl FnOnce(Single<'_>, &Arena)) {
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config { checked, ..Config::new(4, &zones) };
+    let bytes = Single::metadata_bytes(&config).unwrap();
+    let arena = Arena::new(bytes, skew, FRAMES as usize);
+    let config = Config { linear_map: Some(arena.linear_map()), ..config };
+    let depot = Single::new(&config, arena.books(), Pinned(Anywhere::new())).unwrap();
+    // As many full magazines as it likes.
+    assert!(depot.set_cache_limits(ZONE, CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }));
+    test(depot, &arena);
+}
+
+fn carved(depot: &Single<'_>) -> u64 {
+    depot.zone_stats(ZONE).unwrap().carved_pages
+}
+
+/// Puts everything there is into fronts and shelves, on every CPU in turn, so that all magazines are
+/// used; then holds everything again.
+fn cache_all(depot: &Single<'_>, arena: &Arena) -> Vec<Pfn> {
+    let mut held: Vec<Pfn> = Vec::new();
+    for cpu in 0..4 {
+        depot.cpus().0.run_on(cpu);
+        while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default().atomic()) {
+            arena.mark(pfn.get());
+            held.push(pfn);
+        }
+        for pfn in held.drain(..) {
+            arena.check_marks(pfn.get());
+            depot.free(pfn, Order::BASE).unwrap();
+        }
+    }
+    while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {
+        arena.mark(pfn.get());
+        held.push(pfn);
+    }
+    held
+}
+
+#[test]
+fn carved_magazines_stay_in_their_pages() {
+    for skew in [0, 1, 64, 127, 128, 129, 255] {
+        for checked in [false, true] {
+            with_machine(skew, checked, |mut depot, arena| {
+                let held = cache_all(&depot, arena);
+                assert!(carved(&depot) > 0, "there was no need to carve");
+                assert_eq!(held.len() as u64 + carved(&depot), u64::from(FRAMES));
+                assert_eq!(depot.metadata_use().carved as u64, carved(&depot) * 4096);
+                held.iter().for_each(|pfn| arena.check_marks(pfn.get()));
+                for &pfn in &held {
+                    depot.cpus().0.run_on(pfn.get() % 4);
+                    depot.free(pfn, Order::BASE).unwrap();
+                }
+                depot.drain(Scope::ALL, Mode::Full);
+                let census = depot.validate().unwrap();
+                assert_eq!((census.held_pages(), census.cached_pages), (0, 0));
+                assert_eq!(census.free_pages + census.carved_pages, census.managed_pages);
+            });
+        }
+    }
+}
+
+#[test]
+fn carved_pages_are_never_handed_out_nor_taken_back() {
+    with_machine(128, true, |mut depot, arena| {
+        let held = cache_all(&depot, arena);
+        let is_carved = |frame: &u32| !held.contains(&Pfn::new(*frame));
+        let pages: Vec<Pfn> = (0..FRAMES).filter(is_carved).map(Pfn::new).collect();
+        assert_eq!(pages.len() as u64, carved(&depot));
+        for &pfn in &pages {
+            assert!(depot.free(pfn, Order::BASE).is_err());
+            assert!(depot.free_contiguous(pfn, 1).is_err());
+            assert!(depot.alloc_at(pfn, 1, Flags::default()).is_err());
+        }
+        held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+        assert_eq!(depot.validate().unwrap().held_pages(), 0);
+    });
+}
+
+#[test]
+fn without_a_mapping_the_cpus_share_what_magazines_there_are() {
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config::new(4, &zones);
+    let mut memory = common::books(&config);
+    let mut depot = common::single(&config, &mut memory);
+    depot.set_cache_limits(ZONE, CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 });
+    for round in 0..3 {
+        for (at, mobility) in Mobility::ALL.into_iter().enumerate() {
+            depot.cpus().0.run_on((round + at as u32) % 4);
+            let mut held = Vec::new();
+            while let Ok(pfn) = depot.alloc(Order::BASE, Flags::new(mobility)) {
+                held.push(pfn);
+            }
+            assert_eq!(held.len() as u32, FRAMES);
+            held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+            assert_eq!(depot.validate().unwrap().held_pages(), 0);
+        }
+    }
+    assert_eq!(carved(&depot), 0);
+    let used = depot.metadata_use();
+    assert_eq!(used.carved, 0);
+    assert!(used.total() <= depot.metadata().1);
+    assert!(depot.cpu_stats(CpuId::new(0), ZONE).is_some());
+}
+
+#[test]
+fn zeroed_pages_are_zero() {
+    with_machine(0, false, |depot, arena| {
+        let held = cache_all(&depot, arena);
+        held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+        let zeroed = Flags::default().zeroed();
+        for order in Order::all() {
+            let pfn = depot.alloc(order, zeroed).unwrap();
+            (0..order.frames()).for_each(|i| arena.check_zeroes(pfn.get() + i));
+            depot.free(pfn, order).unwrap();
+        }
+        let mut many = [Pfn::new(0); 200];
+        assert_eq!(depot.alloc_many(Order::BASE, zeroed, &mut many), Ok(200));
+        many.iter().for_each(|pfn| arena.check_zeroes(pfn.get()));
+        let start = depot.alloc_contiguous(700, 1, zeroed).unwrap();
+        (0..700).for_each(|i| arena.check_zeroes(start.get() + i));
+        depot.free_contiguous(start, 700).unwrap();
+        depot.alloc_at(start, 700, Flags::default()).unwrap();
+        (0..700).for_each(|i| arena.mark(start.get() + i));
+        depot.free_contiguous(start, 700).unwrap();
+        depot.alloc_at(start, 700, zeroed).unwrap();
+        (0..700).for_each(|i| arena.check_zeroes(start.get() + i));
+    });
+}

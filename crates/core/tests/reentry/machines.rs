@@ -1,0 +1,264 @@
+//! CPUs on which a source of interrupts acts between any two steps.
+
+use pagedepot::CpuId;
+use pagedepot::cache::word::Word;
+use pagedepot::cache::{BlockArray, GATE_OPEN, MagazineIndex, WordOffset};
+use pagedepot::cpus::{self, Cpus, FenceError, Guard, Here, WhichCpu};
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::source::Source;
+
+/// The sequence was interrupted where that ends it.
+struct Aborted;
+
+/// The sequences, with a step between any two accesses.
+struct Steps<'s> {
+    blocks: &'s BlockArray,
+    here: Here,
+    word: WordOffset,
+    step: &'s dyn Fn() -> Result<(), Aborted>,
+}
+
+impl Steps<'_> {
+    /// The word, if the gate is open.
+    fn enter(&self) -> Result<Option<u64>, Aborted> {
+        (self.step)()?;
+        let is_here = self.here.cpu.get() < self.blocks.cpus;
+        if !is_here || self.blocks.gate(self.here.cpu).load(Ordering::Acquire) != GATE_OPEN {
+            return Ok(None);
+        }
+        (self.step)()?;
+        Ok(Some(self.blocks.word(self.here, self.word).load(Ordering::Relaxed)))
+    }
+
+    fn commit(&self, word: u64) -> Result<(), Aborted> {
+        (self.step)()?;
+        self.blocks.word(self.here, self.word).store(word, Ordering::Release);
+        Ok(())
+    }
+
+    fn slot(&self, (magazine, slot): (MagazineIndex, u32)) -> &std::sync::atomic::AtomicU32 {
+        &self.blocks.magazine(magazine).slots[slot as usize]
+    }
+
+    fn pop(&self) -> Result<Option<u32>, Aborted> {
+        let Some((magazine, slot, next)) = self.enter()?.and_then(|word| Word(word).popped()) else {
+            return Ok(None);
+        };
+        (self.step)()?;
+        let frame = self.slot((magazine, slot)).load(Ordering::Relaxed);
+        self.commit(next.0)?;
+        Ok(Some(frame))
+    }
+
+    fn push(&self, rounds_max: u32, frame: u32) -> Result<bool, Aborted> {
+        let Some((magazine, slot, next)) = self.enter()?.and_then(|word| Word(word).pushed(rounds_max))
+        else {
+            return Ok(false);
+        };
+        (self.step)()?;
+        self.slot((magazine, slot)).store(frame, Ordering::Relaxed);
+        self.commit(next.0)?;
+        Ok(true)
+    }
+
+    fn compare_store(&self, old: u64, new: u64) -> Result<bool, Aborted> {
+        match self.enter()? {
+            Some(word) if word == old => self.commit(new).map(|()| true),
+            _ => Ok(false),
+        }
+    }
+}
+
+/// A kernel: preemption is off in a sequence, interrupts are not.
+pub struct Kernel(pub Arc<Source>);
+
+impl Kernel {
+    /// Runs a sequence to its end.
+    fn run<R>(
+        &self,
+        blocks: &BlockArray,
+        word: WordOffset,
+        sequence: impl Fn(Steps<'_>) -> Result<R, Aborted>,
+    ) -> Option<R> {
+        self.0.preemption_point();
+        let here = self.0.kernel_here()?;
+        self.0.set_sequence(Some(here.cpu.get()));
+        let step = || {
+            self.0.point();
+            Ok(())
+        };
+        let result = sequence(Steps { blocks, here, word, step: &step });
+        self.0.set_sequence(None);
+        result.ok()
+    }
+}
+
+// SAFETY: 1. the sequences of a context end before another of the same context begins: handlers of
+// depth 1 run to their end, deeper ones have no sequences, and what runs on other CPUs has other
+// words. 2., 3. checked first. 4. `fence` refuses where a sequence has been interrupted. 5. one store.
+unsafe impl Cpus for Kernel {
+    const CONTEXTS: usize = 2;
+
+    fn here(&self) -> Option<Here> {
+        self.0.preemption_point();
+        let here = self.0.kernel_here();
+        self.0.preemption_point();
+        here
+    }
+
+    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        self.run(blocks, word, |steps| steps.pop())?
+    }
+
+    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        self.run(blocks, word, |steps| steps.push(rounds_max, frame)).unwrap_or(false)
+    }
+
+    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+        let store = |steps: Steps<'_>| Ok(steps.here == here && steps.compare_store(old, new)?);
+        self.run(blocks, word, store).unwrap_or(false)
+    }
+
+    fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
+        self.0.point();
+        if self.0.has_interrupted(cpu) { Err(FenceError::Busy) } else { Ok(()) }
+    }
+
+    fn is_spared(&self, _cpu: CpuId) -> bool {
+        self.0.preemption_point();
+        false
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.0.preemption_point();
+        self.0.now_ms()
+    }
+}
+
+/// A process with restartable sequences: whatever interrupts one ends it.
+pub struct Restartable(pub Arc<Source>);
+
+impl Restartable {
+    fn run<R>(
+        &self,
+        blocks: &BlockArray,
+        word: WordOffset,
+        sequence: impl Fn(Steps<'_>) -> Result<R, Aborted>,
+    ) -> R {
+        loop {
+            self.0.preemption_point();
+            let (cpu, begun) = (self.0.cpu(), self.0.interrupts());
+            let step = || {
+                self.0.preemption_point();
+                if self.0.cpu() == cpu && self.0.interrupts() == begun { Ok(()) } else { Err(Aborted) }
+            };
+            if let Ok(result) = sequence(Steps { blocks, here: Here::task(cpu), word, step: &step }) {
+                return result;
+            }
+        }
+    }
+}
+
+// SAFETY: 1. a sequence commits only if nothing has happened since it began. 2., 3. checked first.
+// 4. a sequence that has been interrupted never commits. 5. one store.
+unsafe impl Cpus for Restartable {
+    fn here(&self) -> Option<Here> {
+        self.0.preemption_point();
+        let here = Here::task(self.0.cpu());
+        self.0.preemption_point();
+        Some(here)
+    }
+
+    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        self.run(blocks, word, |steps| steps.pop())
+    }
+
+    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        self.run(blocks, word, |steps| steps.push(rounds_max, frame))
+    }
+
+    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+        self.run(blocks, word, |steps| Ok(steps.here == here && steps.compare_store(old, new)?))
+    }
+
+    fn fence(&self, _blocks: &BlockArray, _cpu: CpuId) -> Result<(), FenceError> {
+        self.0.preemption_point();
+        Ok(())
+    }
+
+    fn is_spared(&self, _cpu: CpuId) -> bool {
+        self.0.preemption_point();
+        false
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.0.preemption_point();
+        self.0.now_ms()
+    }
+}
+
+/// A kernel behind [`Pinned`](cpus::Pinned).
+pub struct Processor(pub Arc<Source>);
+
+/// Preemption is off while this lives.
+pub struct Pin {
+    source: Arc<Source>,
+    here: Here,
+}
+
+// SAFETY: as for `Kernel`; the code stays where it is between `pin` and the drop.
+unsafe impl Guard for Pin {
+    fn here(&self) -> Here {
+        self.source.point();
+        self.here
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.source.point();
+        self.source.set_sequence(None);
+    }
+}
+
+// SAFETY: `fence` refuses while there is a guard.
+unsafe impl cpus::Processor for Processor {
+    type Guard = Pin;
+
+    fn pin(&self) -> Option<Pin> {
+        self.0.preemption_point();
+        let here = self.0.kernel_here()?;
+        self.0.set_sequence(Some(here.cpu.get()));
+        Some(Pin { source: self.0.clone(), here })
+    }
+
+    fn fence(&self, cpu: CpuId) -> Result<(), FenceError> {
+        self.0.point();
+        if self.0.has_interrupted(cpu) { Err(FenceError::Busy) } else { Ok(()) }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.0.preemption_point();
+        self.0.now_ms()
+    }
+}
+
+/// A process with locks; see [`Locked`](cpus::Locked).
+pub struct Lock(pub Arc<Source>);
+
+impl WhichCpu for Lock {
+    fn cpu(&self) -> Option<CpuId> {
+        self.0.preemption_point();
+        let cpu = self.0.cpu();
+        self.0.preemption_point();
+        Some(cpu)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.0.preemption_point();
+        self.0.now_ms()
+    }
+}

@@ -1,0 +1,65 @@
+//! Re-entry: code that allocates and frees lands between any two steps of the allocator on the same
+//! CPU, as interrupt and signal handlers do, and other code of other CPUs runs while a slow path is
+//! preempted. No frame is ever seen twice, and the books are in order when everybody has returned.
+//!
+//! One thread, deterministic by seed: `PAGEDEPOT_SEED=n` repeats a run,
+//! `PAGEDEPOT_SOAK_SECONDS=n` goes on for n seconds.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod machines;
+mod source;
+mod stress;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::rng::seed;
+use common::soak;
+use machines::{Kernel, Lock, Processor, Restartable};
+use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
+use source::{CPUS, Source};
+
+/// Runs per test, each with another seed.
+const RUNS: u64 = 30;
+
+fn stress<C: Cpus>(name: &str, make: impl Fn(Arc<Source>) -> C) {
+    let end = Instant::now() + soak(Duration::ZERO);
+    let mut seed = seed(name);
+    loop {
+        let mut interrupts = 0;
+        for _ in 0..RUNS {
+            interrupts += stress::run(seed, &make);
+            seed += 1;
+        }
+        assert!(interrupts > RUNS * 100, "{name}: {interrupts} interrupts are too few to prove anything");
+        if Instant::now() >= end {
+            return;
+        }
+    }
+}
+
+/// Interrupt handlers with fronts of their own, anywhere in a sequence.
+#[test]
+fn interrupts_in_a_kernel() {
+    stress("interrupts_in_a_kernel", Kernel);
+}
+
+/// Signal handlers with the same fronts; the sequence they interrupt starts again.
+#[test]
+fn signals_in_restartable_sequences() {
+    stress("signals_in_restartable_sequences", Restartable);
+}
+
+/// The kernel's guard as this crate uses it.
+#[test]
+fn interrupts_around_guards() {
+    stress("interrupts_around_guards", |source| Pinned(Processor(source)));
+}
+
+/// Signal handlers around locks that are never waited for.
+#[test]
+fn signals_around_locks() {
+    let locks: Vec<CpuLock> = (0..CPUS).map(|_| CpuLock::new()).collect();
+    stress("signals_around_locks", |source| Locked::new(&locks, Lock(source)));
+}
