@@ -35,16 +35,19 @@ pub(crate) struct Parts {
 }
 
 impl Books {
-    /// Books with `metadata_bytes` of metadata, for `cpus` CPUs.
-    pub fn new(metadata_bytes: usize, cpus: u32) -> Result<Self, BuildError> {
-        let cpus = cpus as usize;
-        let bytes = (LOCKS_AT + cpus * size_of::<CpuLock>())
+    /// Bytes of books with `metadata_bytes` of metadata, for `cpus` CPUs: whole pages.
+    pub fn bytes(metadata_bytes: usize, cpus: u32) -> Result<usize, BuildError> {
+        (LOCKS_AT + cpus as usize * size_of::<CpuLock>())
             .checked_add(metadata_bytes)
-            .and_then(|bytes| bytes.checked_next_multiple_of(rustix::param::page_size()));
-        let bytes = bytes.ok_or(BuildError::Memory { bytes: usize::MAX, errno: rustix::io::Errno::NOMEM })?;
-        let mapping = Mapping::anonymous(bytes).map_err(|errno| BuildError::Memory { bytes, errno })?;
+            .and_then(|bytes| bytes.checked_next_multiple_of(rustix::param::page_size()))
+            .ok_or(BuildError::Memory { bytes: usize::MAX, errno: rustix::io::Errno::NOMEM })
+    }
+
+    /// Books for `cpus` CPUs, in anonymous memory of [`bytes`](Self::bytes).
+    pub fn new(mapping: Mapping, cpus: u32) -> Self {
+        let cpus = cpus as usize;
         let wipes = mapping.advise(Advice::LinuxWipeOnFork).is_ok();
-        Ok(Books { mapping, cpus, wipes })
+        Books { mapping, cpus, wipes }
     }
 
     /// Divides the mapping.

@@ -181,15 +181,8 @@ impl Builder {
         let ranges: Vec<_> = shares.iter().map(|share| [share.range]).collect();
         let zones: Vec<_> =
             shares.iter().zip(&ranges).map(|(share, range)| self.zone(share, range)).collect();
-        let memory = Memory::map(Wanted {
-            kind: self.kind,
-            bytes: (frames as usize) << self.page_size.shift(),
-            hugetlb: self.hugetlb,
-            thp: self.thp,
-        })?;
-        self.place(&memory, &shares)?;
         let cpu_nodes = if self.numa { machine.cpu_nodes(cpus) } else { Vec::new() };
-        let config = Config {
+        let mut config = Config {
             page_size: self.page_size,
             cpu_nodes: &cpu_nodes,
             distance: Some(numa::distance),
@@ -197,10 +190,18 @@ impl Builder {
             high: self.high,
             checked: self.checked,
             track_owner: self.track_owner,
-            linear_map: Some(linear_map(memory.start())),
             ..Config::new(cpus, &zones)
         };
-        let books = Books::new(Frames::metadata_bytes(&config)?, cpus)?;
+        let (books, memory) = Memory::map(Wanted {
+            kind: self.kind,
+            bytes: (frames as usize) << self.page_size.shift(),
+            books_bytes: Books::bytes(Frames::metadata_bytes(&config)?, cpus)?,
+            hugetlb: self.hugetlb,
+            thp: self.thp,
+        })?;
+        self.place(&memory, &shares)?;
+        config.linear_map = Some(linear_map(memory.start()));
+        let books = Books::new(books, cpus);
         // SAFETY: the depot drops the allocator, which has the parts, before the books.
         let Parts { fork_mark, locks, metadata } = unsafe { books.divide() };
         let spared = self.spared.unwrap_or_else(|| machine.quiet_cpus());

@@ -44,34 +44,29 @@ impl Mapping {
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
         Ok(Self::new(start, bytes))
     }
-
-    /// Private zeroed memory, of the kernel's pages.
-    pub fn anonymous(bytes: usize) -> Result<Self, Errno> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as in `reserve`.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, prot, MapFlags::PRIVATE) }?;
-        Ok(Self::new(start, bytes))
-    }
-
     fn new(start: *mut c_void, bytes: usize) -> Self {
         Mapping { start: NonNull::new(start.cast()).expect("mmap maps nothing at address 0"), bytes }
     }
 
-    /// `bytes` of address space from a multiple of `align`.
-    fn reserve_aligned(bytes: usize, align: usize) -> Result<Self, Errno> {
-        let room = Self::reserve(bytes.checked_add(align).ok_or(Errno::NOMEM)?)?;
+    /// `bytes` of address space from a multiple of `align`, and `before` bytes (whole pages) right
+    /// in front of it.
+    fn reserve_aligned(before: usize, bytes: usize, align: usize) -> Result<(Self, Self), Errno> {
+        let all = bytes.checked_add(align).and_then(|room| room.checked_add(before)).ok_or(Errno::NOMEM)?;
+        let room = Self::reserve(all)?;
         let start = room.start.as_ptr();
-        let before = start.align_offset(align);
-        let after = room.bytes - before - bytes;
+        let skipped = start.wrapping_add(before).align_offset(align);
+        let after = room.bytes - skipped - before - bytes;
         std::mem::forget(room);
         let unmap = |from: *mut u8, bytes: usize| {
             // SAFETY: a part of the reservation, in which nothing lies. Failing leaves address
             // space reserved, which is harmless.
             let _ = (bytes > 0).then(|| unsafe { munmap(from.cast(), bytes) });
         };
-        unmap(start, before);
-        unmap(start.wrapping_add(before + bytes), after);
-        Ok(Self::new(start.wrapping_add(before).cast(), bytes))
+        unmap(start, skipped);
+        let front = start.wrapping_add(skipped);
+        let aligned = front.wrapping_add(before);
+        unmap(aligned.wrapping_add(bytes), after);
+        Ok((Self::new(front.cast(), before), Self::new(aligned.cast(), bytes)))
     }
 
     pub fn start(&self) -> NonNull<u8> {
@@ -103,6 +98,8 @@ pub(crate) struct Wanted {
     pub kind: MemoryKind,
     /// A multiple of the base page size, and of [`HUGE_BYTES`] with `hugetlb`.
     pub bytes: usize,
+    /// For the books: a multiple of the system's page size.
+    pub books_bytes: usize,
     /// From the pool of huge pages that the administrator set aside.
     pub hugetlb: bool,
     /// Transparent huge pages, where the kernel has them.
@@ -118,13 +115,17 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Maps memory. Nothing is populated yet.
-    pub fn map(wanted: Wanted) -> Result<Self, BuildError> {
-        let Wanted { kind, bytes, hugetlb, thp } = wanted;
+    ///
+    /// Returns it with the memory for the books, which lies right in front: magazines are named by
+    /// their distance from the first, and further ones are carved from the frames.
+    pub fn map(wanted: Wanted) -> Result<(Mapping, Self), BuildError> {
+        let Wanted { kind, bytes, books_bytes, hugetlb, thp } = wanted;
         let failed = |errno| {
             if hugetlb { BuildError::HugePages { bytes, errno } } else { BuildError::Memory { bytes, errno } }
         };
         let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
-        let mapping = Mapping::reserve_aligned(bytes, align).map_err(failed)?;
+        let (books, mapping) = Mapping::reserve_aligned(books_bytes, bytes, align).map_err(failed)?;
+        replace(&books, None, false).map_err(|errno| BuildError::Memory { bytes: books_bytes, errno })?;
         let file = match kind {
             MemoryKind::Anonymous => None,
             MemoryKind::Memfd => Some(memory_file(bytes, hugetlb).map_err(failed)?),
@@ -135,7 +136,7 @@ impl Memory {
                 .advise(Advice::LinuxHugepage)
                 .map_err(|errno| BuildError::TransparentHugePages { errno })?;
         }
-        Ok(Memory { mapping, file, huge: hugetlb || thp })
+        Ok((books, Memory { mapping, file, huge: hugetlb || thp }))
     }
 
     /// Makes every page present, so that no access faults later.
@@ -207,13 +208,20 @@ fn replace(reserved: &Mapping, file: Option<&OwnedFd>, hugetlb: bool) -> Result<
 mod tests {
     use super::*;
 
-    const SMALL: Wanted = Wanted { kind: MemoryKind::Anonymous, bytes: 3 << 20, hugetlb: false, thp: false };
+    const SMALL: Wanted = Wanted {
+        kind: MemoryKind::Anonymous,
+        bytes: 3 << 20,
+        books_bytes: 1 << 16,
+        hugetlb: false,
+        thp: false,
+    };
 
     #[test]
     fn memory_is_aligned_zeroed_and_writable() {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
-                let memory = Memory::map(Wanted { kind, bytes, ..SMALL }).unwrap();
+                let (books, memory) = Memory::map(Wanted { kind, bytes, ..SMALL }).unwrap();
+                assert_eq!(books.start().as_ptr().wrapping_add(books.bytes()), memory.start().as_ptr());
                 let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
                 assert_eq!(memory.start().as_ptr().addr() % align, 0);
                 assert_eq!(memory.fd().is_some(), kind == MemoryKind::Memfd);
@@ -240,7 +248,7 @@ mod tests {
     #[test]
     fn populate_makes_every_page_present() {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-            let memory = Memory::map(Wanted { kind, ..SMALL }).unwrap();
+            let (_, memory) = Memory::map(Wanted { kind, ..SMALL }).unwrap();
             let resident = || {
                 crate::trim::resident(memory.start(), memory.bytes()).unwrap().iter().filter(|&&r| r).count()
             };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{all_back, hammer, order};
 use pagedepot_linux::{
     AllocError, BuildError, Depot, Flags, FreeError, HighPolicy, MemoryKind, Mode, Order, Page, PageSize,
-    Pages, Pfn, Scope, Watermarks,
+    Pages, Pfn, Scope, Watermarks, ZoneId,
 };
 
 const MIB: usize = 1 << 20;
@@ -221,4 +221,19 @@ fn a_depot_can_be_shared() {
     shared::<Depot>();
     shared::<Page<'_>>();
     shared::<Pages<'_>>();
+}
+
+/// Caches grow past the magazines of the books: further ones are carved from the pages.
+#[test]
+fn caches_grow_by_carved_magazines() {
+    let mut depot = Depot::new(1 << 30).unwrap();
+    let zone = ZoneId::new(0);
+    for _ in 0..4 {
+        let pages: Vec<_> =
+            (0..20_000).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect();
+        // SAFETY: allocated above, freed once, never used.
+        pages.into_iter().for_each(|pfn| unsafe { depot.free(pfn, Order::BASE).unwrap() });
+    }
+    assert!(depot.zone_stats(zone).unwrap().carved_pages > 0);
+    assert_eq!(depot.validate().unwrap().held_pages(), 0);
 }

@@ -335,7 +335,8 @@ fn nothing_commits_after_a_fence() {
         let gate = fronts.array.gate(CpuId::new(owner));
         let (mut changes, mut late) = (0, None);
         let deadline = Instant::now() + Duration::from_secs(3);
-        while changes < 10_000 && late.is_none() && Instant::now() < deadline {
+        // The deadline counts once the owner has run enough: a busy machine may take its time.
+        while changes < 10_000 && late.is_none() && (changes < 100 || Instant::now() < deadline) {
             let before = fronts.word(owner).0;
             assert_eq!(
                 gate.compare_exchange(GATE_OPEN, 4, Ordering::SeqCst, Ordering::Relaxed),
@@ -351,6 +352,6 @@ fn nothing_commits_after_a_fence() {
         }
         stop.store(true, Ordering::Relaxed);
         assert_eq!(late, None, "the word changed after the fence, or the fence failed");
-        assert!(changes > 100, "the owner hardly ran: {changes}");
+        assert!(changes >= 100, "the owner hardly ran: {changes}");
     });
 }
