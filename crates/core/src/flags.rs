@@ -127,3 +127,43 @@ impl core::fmt::Debug for Flags {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_says_what_it_was_made_from() {
+        for bits in 0..16 {
+            for mobility in Mobility::ALL {
+                for level in (0..=14).map(Some).chain([None]) {
+                    let mut flags = Flags::new(mobility);
+                    let [zeroed, atomic, no_reclaim, this_node] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+                    flags = if zeroed { flags.zeroed() } else { flags };
+                    flags = if atomic { flags.atomic() } else { flags };
+                    flags = level.map_or(flags, |level| flags.at_most_level(level));
+                    flags = if no_reclaim { flags.no_reclaim() } else { flags };
+                    flags = if this_node { flags.this_node() } else { flags };
+                    assert_eq!(flags.mobility(), mobility);
+                    assert_eq!((flags.is_zeroed(), flags.is_atomic()), (zeroed, atomic));
+                    assert_eq!(flags.may_reclaim(), !atomic && !no_reclaim);
+                    assert_eq!((flags.is_this_node(), flags.is_plain()), (this_node, !zeroed && !this_node));
+                    for of_zone in 0..=14 {
+                        assert_eq!(flags.takes_level(of_zone), level.is_none_or(|level| of_zone <= level));
+                    }
+                    // More than any zone has: where several zones need a closer look.
+                    assert!(!flags.takes_level(u8::MAX));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn they_print_as_they_are_written() {
+        assert_eq!(format!("{:?}", Flags::default()), "Movable");
+        let all = Flags::UNMOVABLE.zeroed().atomic().no_reclaim().this_node().at_most_level(3);
+        assert_eq!(format!("{all:?}"), "Unmovable|zeroed|atomic|no_reclaim|this_node|level<=3");
+        assert_eq!(Flags::RECLAIMABLE.at_most_level(15), Flags::RECLAIMABLE);
+        assert_eq!(Flags::RECLAIMABLE.at_most_level(200), Flags::RECLAIMABLE);
+    }
+}

@@ -241,3 +241,95 @@ impl core::fmt::Debug for ZoneName {
         self.as_str().fmt(f)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn pages(bytes: u64, page_size: PageSize) -> u64 {
+        bytes >> page_size.shift()
+    }
+
+    /// Computed by hand: 4 * sqrt(KiB) KiB, between 128 KiB and 256 MiB, at most a quarter.
+    #[test]
+    fn watermarks_are_the_kernels() {
+        for (bytes, page_size, min) in [
+            // 4 * sqrt(2^22) KiB = 8 MiB.
+            (4 * GIB, PageSize::Kib4, 2048),
+            (4 * GIB, PageSize::Kib16, 512),
+            (4 * GIB, PageSize::Kib64, 128),
+            // 4 * sqrt(2^24) KiB = 16 MiB.
+            (16 * GIB, PageSize::Kib4, 4096),
+            // 4 * sqrt(3 * 2^20) = 7094.8 KiB.
+            (3 * GIB, PageSize::Kib4, 1773),
+            // At most 256 MiB, from 4 TiB on.
+            (4096 * GIB, PageSize::Kib4, 65536),
+            (16384 * GIB, PageSize::Kib4, 65536),
+            (4096 * GIB, PageSize::Kib64, 4096),
+            // At least 128 KiB, but no more than a quarter.
+            (1 << 20, PageSize::Kib4, 32),
+            (256 << 10, PageSize::Kib4, 16),
+            (64 << 10, PageSize::Kib64, 0),
+            (0, PageSize::Kib4, 0),
+        ] {
+            let marks = Watermarks::kernel(pages(bytes, page_size), page_size);
+            assert_eq!(marks, Watermarks { min, low: min + min / 4, high: min + min / 2 }, "{bytes}");
+            assert!(marks.ascend());
+            let open = Watermarks::without_reserve(pages(bytes, page_size), page_size);
+            assert_eq!(open, Watermarks { min: 0, ..marks });
+        }
+        assert!(Watermarks::kernel(u64::MAX, PageSize::Kib64).ascend());
+    }
+
+    /// Computed by hand from `zone_batchsize` and `zone_highsize`.
+    #[test]
+    fn cache_limits_are_the_kernels() {
+        let auto = |bytes, page_size, cpus| {
+            let managed = pages(bytes, page_size);
+            let low = Watermarks::kernel(managed, page_size).low;
+            let CacheLimits { batch, high_min, high_max } =
+                CacheLimits::new(managed, low, cpus, page_size, HighPolicy::Auto);
+            (batch, high_min, high_max)
+        };
+        // Batch: 256 KiB are 64 pages; 96 rounded down to a power of two, less one. high_min: low is
+        // 2560. high_max: an eighth of 2^20.
+        assert_eq!(auto(4 * GIB, PageSize::Kib4, 4), (63, 640, 32768));
+        assert_eq!(auto(4 * GIB, PageSize::Kib4, 1), (63, 2560, 131_072));
+        // Many CPUs: four batches.
+        assert_eq!(auto(4 * GIB, PageSize::Kib4, 4096), (63, 252, 252));
+        // 256 KiB are 16 pages, or 4.
+        assert_eq!(auto(64 * GIB, PageSize::Kib16, 4), (15, 640, 131_072));
+        assert_eq!(auto(64 * GIB, PageSize::Kib64, 4), (3, 160, 32768));
+        // Managed >> 12 is 0, 1, 2, 3, 8.
+        assert_eq!(auto(4 << 20, PageSize::Kib4, 1), (1, 80, 128));
+        assert_eq!(auto(16 << 20, PageSize::Kib4, 1), (1, 160, 512));
+        assert_eq!(auto(32 << 20, PageSize::Kib4, 1).0, 1);
+        assert_eq!(auto(48 << 20, PageSize::Kib4, 1).0, 3);
+        assert_eq!(auto(128 << 20, PageSize::Kib4, 1).0, 7);
+        assert_eq!(auto(0, PageSize::Kib4, 0), (1, 4, 4));
+    }
+
+    #[test]
+    fn fixed_limits_do_not_adapt() {
+        let limits = |policy| CacheLimits::new(1 << 20, 2560, 4, PageSize::Kib4, policy);
+        for (policy, high) in [
+            (HighPolicy::Fraction(8), 32768),
+            (HighPolicy::Fraction(64), 4096),
+            // At least 8, as the sysctl demands.
+            (HighPolicy::Fraction(0), 32768),
+            (HighPolicy::Fraction(7), 32768),
+            // Four batches at least.
+            (HighPolicy::Fraction(u32::MAX), 252),
+            (HighPolicy::Fixed(0), 0),
+            (HighPolicy::Fixed(17), 17),
+            (HighPolicy::Fixed(u64::MAX), PAGES_MAX),
+        ] {
+            let fixed = CacheLimits { batch: 63, high_min: high, high_max: high };
+            assert_eq!(limits(policy), fixed, "{policy:?}");
+            assert!(!limits(policy).adapts());
+        }
+        assert!(limits(HighPolicy::Auto).adapts());
+    }
+}

@@ -409,3 +409,23 @@ impl Part {
         (index.expect("a link names a magazine"), class, self.0 >> MagazineIndex::BITS & 0x3f)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_a_part_comes_back() {
+        let last = (1 << MagazineIndex::BITS) - 1;
+        for index in [1, 2, last / 2, last - 1, last].map(|index| MagazineIndex::new(index).unwrap()) {
+            for class in Class::ALL {
+                for rounds in 0..=63 {
+                    let part = Part::new(index, class, rounds);
+                    assert_eq!(part.unpack(), (index, class, rounds));
+                    assert_eq!(Part::from_link(part.0).map(Part::unpack), Some((index, class, rounds)));
+                }
+            }
+        }
+        assert!(Part::from_link(0).is_none());
+    }
+}

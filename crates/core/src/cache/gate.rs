@@ -111,3 +111,106 @@ pub fn enable(blocks: &BlockArray, cpu: CpuId) -> bool {
     // disabler released.
     blocks.gate(cpu).fetch_update(Ordering::SeqCst, Ordering::Relaxed, open).is_ok()
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const CPU: CpuId = CpuId::new(0);
+
+    /// Calls `test` with a gate that shows `state`.
+    fn with_gate(state: u64, test: impl FnOnce(&BlockArray, &Tickets)) {
+        let mut gate = state;
+        let blocks = BlockArray {
+            blocks: (&raw mut gate).cast(),
+            stride: size_of::<u64>(),
+            cpus: 1,
+            context_stride: 0,
+            magazines: 0,
+        };
+        test(&blocks, &Tickets::new());
+    }
+
+    fn shown(blocks: &BlockArray) -> u64 {
+        blocks.gate(CPU).load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_drainer_leaves_the_state_it_found() {
+        for state in [GATE_OPEN, GATE_DISABLED] {
+            with_gate(state, |blocks, tickets| {
+                for _ in 0..3 {
+                    let closed = Closed::close(blocks, CPU, tickets).unwrap();
+                    assert!(![GATE_OPEN, GATE_DISABLED].contains(&shown(blocks)));
+                    assert_eq!(is_enabled(shown(blocks)), state == GATE_OPEN);
+                    assert_eq!(is_disabled(shown(blocks)), state == GATE_DISABLED);
+                    assert!(Closed::close(blocks, CPU, tickets).is_none());
+                    assert!(Closed::close_for_good(blocks, CPU, tickets).is_none());
+                    drop(closed);
+                    assert_eq!(shown(blocks), state);
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn no_two_drainers_have_one_ticket() {
+        with_gate(GATE_OPEN, |blocks, tickets| {
+            let mut seen = Vec::new();
+            for _ in 0..100 {
+                let _closed = Closed::close(blocks, CPU, tickets).unwrap();
+                assert!(Closed::close(blocks, CPU, tickets).is_none());
+                assert!(!seen.contains(&shown(blocks)));
+                seen.push(shown(blocks));
+            }
+        });
+    }
+
+    #[test]
+    fn disabled_until_enabled() {
+        with_gate(GATE_OPEN, |blocks, tickets| {
+            assert!(!enable(blocks, CPU));
+            drop(Closed::close_for_good(blocks, CPU, tickets).unwrap());
+            assert_eq!(shown(blocks), GATE_DISABLED);
+            assert!(enable(blocks, CPU) && !enable(blocks, CPU));
+            assert_eq!(shown(blocks), GATE_OPEN);
+        });
+    }
+
+    #[test]
+    fn what_is_enabled_in_the_middle_of_a_drain_is_enabled_after_it() {
+        with_gate(GATE_DISABLED, |blocks, tickets| {
+            let closed = Closed::close(blocks, CPU, tickets).unwrap();
+            assert!(enable(blocks, CPU) && !enable(blocks, CPU));
+            assert_ne!(shown(blocks), GATE_OPEN);
+            drop(closed);
+            assert_eq!(shown(blocks), GATE_OPEN);
+            let closed = Closed::close_for_good(blocks, CPU, tickets).unwrap();
+            assert!(enable(blocks, CPU));
+            drop(closed);
+            assert_eq!(shown(blocks), GATE_OPEN);
+        });
+    }
+
+    #[test]
+    fn the_gate_of_a_dead_drainer_stays_closed() {
+        with_gate(GATE_OPEN, |blocks, tickets| {
+            std::mem::forget(Closed::close(blocks, CPU, tickets).unwrap());
+            let ticket = shown(blocks);
+            assert!(Closed::close(blocks, CPU, tickets).is_none() && !enable(blocks, CPU));
+            assert_eq!(shown(blocks), ticket);
+        });
+    }
+
+    #[test]
+    fn a_wiped_gate_is_neither_opened_nor_drained() {
+        with_gate(GATE_OPEN, |blocks, tickets| {
+            let closed = Closed::close(blocks, CPU, tickets).unwrap();
+            blocks.gate(CPU).store(0, Ordering::Relaxed);
+            drop(closed);
+            assert_eq!(shown(blocks), 0);
+            assert!(!enable(blocks, CPU) && Closed::close(blocks, CPU, tickets).is_none());
+            assert!(!is_enabled(0));
+        });
+    }
+}

@@ -156,3 +156,94 @@ impl<const COUNTED: bool> Stack<COUNTED> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::cache::Magazine;
+
+    /// Calls `test` with `count` magazines.
+    fn with_magazines(count: u32, test: impl FnOnce(&BlockArray)) {
+        let magazines: Vec<Magazine> = (0..count).map(|_| Magazine::new()).collect();
+        let first = magazines.as_ptr().expose_provenance();
+        test(&BlockArray {
+            blocks: std::ptr::null_mut(),
+            stride: 0,
+            cpus: 0,
+            context_stride: 0,
+            // Magazine 1 is the first.
+            magazines: first - size_of::<Magazine>(),
+        });
+    }
+
+    fn magazine(index: u32) -> MagazineIndex {
+        MagazineIndex::new(index).unwrap()
+    }
+
+    #[test]
+    fn every_field_of_a_head_comes_back_and_the_tag_wraps() {
+        for tag in [0, 1, u32::MAX - 1, u32::MAX] {
+            for count in [0, 1, COUNT_MAX - 1, COUNT_MAX] {
+                for top in [None, Some(1), Some((1 << MagazineIndex::BITS) - 1)] {
+                    let head = Head(u64::from(tag) << 32).next(top.map(magazine), count);
+                    assert_eq!(Head(head).top(), top.map(magazine));
+                    assert_eq!(Head(head).count(), count);
+                    assert_eq!((head >> 32) as u32, tag.wrapping_add(1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn last_in_first_out_up_to_the_limit() {
+        with_magazines(COUNT_MAX + 2, |blocks| {
+            let shelf = Shelf::new();
+            assert!(shelf.pop(blocks).is_none() && shelf.take_all().is_none());
+            for index in 1..=COUNT_MAX {
+                assert_eq!(shelf.push(blocks, magazine(index)), Ok(()));
+                assert_eq!((shelf.count(), shelf.peek()), (index, Some(magazine(index))));
+            }
+            let one_more = magazine(COUNT_MAX + 1);
+            assert_eq!(shelf.push(blocks, one_more), Err(one_more));
+            for index in (1..=COUNT_MAX).rev() {
+                assert_eq!(shelf.pop(blocks), Some(magazine(index)));
+                assert_eq!(shelf.count(), index - 1);
+            }
+            assert!(shelf.pop(blocks).is_none());
+        });
+    }
+
+    #[test]
+    fn chains_come_and_go_whole() {
+        with_magazines(10, |blocks| {
+            let shelf = Shelf::new();
+            (1..=5).for_each(|index| shelf.push(blocks, magazine(index)).unwrap());
+            let chain = shelf.take_all().unwrap();
+            assert_eq!((chain.first, chain.count, shelf.count()), (magazine(5), 5, 0));
+            shelf.push(blocks, magazine(6)).unwrap();
+            shelf.push_chain(blocks, chain.first, magazine(1), chain.count).unwrap();
+            let mut order = Vec::new();
+            while let Some(top) = shelf.pop(blocks) {
+                order.push(top.get());
+            }
+            assert_eq!(order, [5, 4, 3, 2, 1, 6]);
+            // A chain that would not fit changes nothing.
+            shelf.push(blocks, magazine(7)).unwrap();
+            assert!(shelf.push_chain(blocks, magazine(8), magazine(9), COUNT_MAX).is_err());
+            assert_eq!((shelf.count(), shelf.peek()), (1, Some(magazine(7))));
+        });
+    }
+
+    #[test]
+    fn a_stack_of_empties_counts_nothing_and_has_no_limit() {
+        with_magazines(2 * COUNT_MAX, |blocks| {
+            let empties = Empties::new();
+            (1..=2 * COUNT_MAX).for_each(|index| empties.push(blocks, magazine(index)).unwrap());
+            assert_eq!(empties.count(), 0);
+            for index in (1..=2 * COUNT_MAX).rev() {
+                assert_eq!(empties.pop(blocks), Some(magazine(index)));
+            }
+            assert!(empties.pop(blocks).is_none());
+        });
+    }
+}

@@ -127,3 +127,95 @@ impl Word {
         u32::from(self.loaded().is_some()) + u32::from(self.previous().is_some())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const INDEX_MAX: u32 = (1 << MagazineIndex::BITS) - 1;
+
+    fn magazine(index: u32) -> MagazineIndex {
+        MagazineIndex::new(index).unwrap()
+    }
+
+    /// What a word is made of.
+    type Fields = (u32, u32, Option<(u32, bool)>, u64);
+
+    /// All words with fields at and around their limits, and all rounds.
+    fn words() -> impl Iterator<Item = (Fields, Word)> {
+        let indices = [1, 2, 3, INDEX_MAX / 2, INDEX_MAX - 1, INDEX_MAX];
+        let previous = indices.into_iter().flat_map(|index| [Some((index, false)), Some((index, true))]);
+        let previous: Vec<_> = previous.chain([None]).collect();
+        indices.into_iter().flat_map(move |loaded| {
+            let previous = previous.clone();
+            (0..=ROUNDS_MAX as u32).flat_map(move |rounds| {
+                previous.clone().into_iter().flat_map(move |previous| {
+                    [0, 1, 511, OPERATIONS_MAX - 1, OPERATIONS_MAX].map(|operations| {
+                        let pair = previous.map(|(index, full)| (magazine(index), full));
+                        let word = Word::new(magazine(loaded), rounds, pair).with_operations(operations);
+                        ((loaded, rounds, previous, operations), word)
+                    })
+                })
+            })
+        })
+    }
+
+    fn fields(word: Word) -> Fields {
+        let previous = word.previous().map(|(magazine, full)| (magazine.get(), full));
+        (word.loaded().unwrap().get(), word.rounds(), previous, word.operations())
+    }
+
+    #[test]
+    fn every_field_comes_back() {
+        for (expected, word) in words() {
+            assert_eq!(fields(word), expected);
+            let (loaded, rounds, previous, operations) = expected;
+            assert_eq!(word.magazines(), 1 + u32::from(previous.is_some()));
+            let in_previous = if previous.is_some_and(|(_, full)| full) { 63 } else { 0 };
+            assert_eq!(word.frames(63), rounds + in_previous);
+            assert_eq!(word.operations_full(), operations == OPERATIONS_MAX);
+            assert_eq!(fields(word.with_operations(7)), (loaded, rounds, previous, 7));
+            // What the sequences in assembly compute with: the offset of the next free slot.
+            assert_eq!(word.0 as u32, loaded * 256 + rounds * 4);
+        }
+    }
+
+    #[test]
+    fn a_pop_takes_one_round_and_counts_one_operation() {
+        for ((loaded, rounds, previous, operations), word) in words() {
+            match word.popped() {
+                Some((magazine, slot, next)) => {
+                    assert_eq!((magazine.get(), slot), (loaded, rounds - 1));
+                    assert_eq!(fields(next), (loaded, rounds - 1, previous, operations + 1));
+                }
+                None => assert!(rounds == 0 || operations == OPERATIONS_MAX),
+            }
+        }
+    }
+
+    #[test]
+    fn a_push_adds_one_round_and_counts_one_operation() {
+        for rounds_max in [1, 7, 15, 31, 63] {
+            for ((loaded, rounds, previous, operations), word) in words() {
+                match word.pushed(rounds_max) {
+                    Some((magazine, slot, next)) => {
+                        assert!(rounds < rounds_max);
+                        assert_eq!((magazine.get(), slot), (loaded, rounds));
+                        assert_eq!(fields(next), (loaded, rounds + 1, previous, operations + 1));
+                    }
+                    None => assert!(rounds >= rounds_max || operations == OPERATIONS_MAX),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_front_without_magazines_has_nothing_to_give_and_no_room() {
+        let empty = Word::EMPTY;
+        assert_eq!((empty.loaded(), empty.previous(), empty.rounds()), (None, None, 0));
+        assert_eq!((empty.frames(63), empty.magazines(), empty.operations()), (0, 0, 0));
+        assert!(!empty.operations_full() && empty.popped().is_none());
+        assert!((1..=63).all(|rounds_max| empty.pushed(rounds_max).is_none()));
+        assert!(empty.with_operations(5) == empty);
+    }
+}

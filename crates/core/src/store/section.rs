@@ -354,3 +354,7 @@ unsafe fn fill<T, const N: usize>(place: *mut [T; N], value: impl Fn() -> T) {
         unsafe { place.cast::<T>().add(i).write(value()) };
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "section_tests.rs"]
+mod tests;

@@ -1,0 +1,145 @@
+//! Sections, range by range.
+
+use super::*;
+use std::mem::MaybeUninit;
+
+fn order(n: u32) -> Order {
+    Order::new(n).unwrap()
+}
+
+fn boxed(init: unsafe fn(*mut Section)) -> Box<Section> {
+    let mut place: Box<MaybeUninit<Section>> = Box::new_uninit();
+    // SAFETY: the box is aligned and this test's; `init` writes every field.
+    unsafe {
+        init(place.as_mut_ptr());
+        place.assume_init()
+    }
+}
+
+/// Frames that are free among the first words, as one bit each.
+fn free_frames(section: &Section, words: usize) -> Vec<u64> {
+    section.words[..words].iter().map(|word| word.load(Ordering::Relaxed)).collect()
+}
+
+/// The bits of a range, frame by frame.
+fn mask_of(start: u32, frames: u32, words: usize) -> Vec<u64> {
+    let mut mask = vec![0; words];
+    (start..start + frames).for_each(|at| mask[at as usize / 64] |= 1 << (at % 64));
+    mask
+}
+
+fn check_hints(section: &Section, huge: usize) {
+    let free = section.count_free(huge);
+    let (some, whole) = section.hints(huge / 64);
+    assert!(free == 0 || some >> (huge % 64) & 1 == 1);
+    assert_eq!(whole >> (huge % 64) & 1 == 1, free == HUGE_FRAMES);
+}
+
+#[test]
+fn tags_come_back_and_none_is_the_absent_one() {
+    for zone in 0..Tag::ZONES_MAX as u32 {
+        for mobility in Mobility::ALL {
+            let tag = Tag::new(ZoneId::new(zone), mobility);
+            assert!(tag.is_present());
+            assert_eq!((tag.zone().get(), tag.mobility()), (zone, mobility));
+            assert_eq!(tag.row(), zone as usize * 4 + mobility.index());
+        }
+    }
+    assert!(!Tag::ABSENT.is_present());
+}
+
+/// Every range of the first four words, and those around the border of two huges.
+fn ranges() -> impl Iterator<Item = (u32, u32)> {
+    let few_words = (0..256).flat_map(|start| (1..=256 - start).map(move |frames| (start, frames)));
+    let edges = [0, 1, 63, 64, 65, 448, 511, 512, 513, 575, 576, 1023, 1024];
+    let huges = edges.into_iter().flat_map(move |start| {
+        edges.into_iter().filter(move |end| *end > start).map(move |end| (start, end - start))
+    });
+    few_words.chain(huges)
+}
+
+#[test]
+fn a_claim_takes_its_range_or_nothing() {
+    const WORDS: usize = 2 * HUGE_WORDS;
+    let section = boxed(Section::init_free);
+    let all = vec![!0; WORDS];
+    for (start, frames) in ranges() {
+        let mask = mask_of(start, frames, WORDS);
+        let rest: Vec<u64> = mask.iter().map(|bits| !bits).collect();
+        assert!(section.claim(start, frames));
+        assert_eq!(free_frames(&section, WORDS), rest, "{start} + {frames}");
+        assert!(!section.claim(start, frames));
+        (0..2).for_each(|huge| check_hints(&section, huge));
+        // One frame back: the claim must put all others back, too.
+        for missing in [start, start + frames / 2, start + frames - 1] {
+            assert_eq!(section.put(missing, 1), 0);
+            assert_eq!(section.claim(start, frames), frames == 1);
+            let expected = mask_of(missing, u32::from(frames > 1), WORDS);
+            let expected: Vec<u64> = expected.iter().zip(&rest).map(|(a, b)| a | b).collect();
+            assert_eq!(free_frames(&section, WORDS), expected, "{start} + {frames} without {missing}");
+            if frames > 1 {
+                assert!(section.claim(missing, 1));
+            }
+        }
+        assert_eq!(section.put(start, frames), 0);
+        assert_eq!(free_frames(&section, WORDS), all);
+        assert_eq!(section.put(start, frames), frames, "all were free");
+        (0..2).for_each(|huge| check_hints(&section, huge));
+    }
+}
+
+#[test]
+fn a_claim_that_fails_in_its_last_word_leaves_all_as_it_was() {
+    const WORDS: usize = 2 * HUGE_WORDS;
+    let section = boxed(Section::init_free);
+    for missing in 0..1024 {
+        assert!(section.claim(missing, 1));
+        let before = free_frames(&section, WORDS);
+        assert!(!section.claim(0, 1024));
+        assert!(!section.claim(missing / 128 * 128, 128));
+        assert_eq!(free_frames(&section, WORDS), before);
+        assert_eq!(section.put(missing, 1), 0);
+    }
+}
+
+#[test]
+fn put_counts_what_was_free_already() {
+    let section = boxed(Section::init);
+    assert_eq!(section.put(10, 100), 0);
+    assert_eq!(section.put(0, 20), 10);
+    assert_eq!(section.put(100, 20), 10);
+    assert_eq!(section.put(0, 120), 120);
+    assert_eq!(section.put(5, 0), 0);
+    assert_eq!(section.count_free(0), 120);
+    check_hints(&section, 0);
+}
+
+/// Blocks come out free, aligned, once, as many as there are, and nothing else goes.
+#[test]
+fn take_gives_blocks_that_were_free() {
+    let mut pattern = 0x9e37_79b9_7f4a_7c15u64;
+    let section = boxed(Section::init);
+    for round in 0..2000 {
+        let words: [u64; HUGE_WORDS] = std::array::from_fn(|_| {
+            pattern = pattern.rotate_left(7).wrapping_mul(0x2545_f491_4f6c_dd1d);
+            // Denser and denser, so that large blocks come up too.
+            [pattern, pattern | pattern >> 32, pattern | 0xffff_ffff, !0][round % 4]
+        });
+        let size = order(round as u32 % 7);
+        let want = [1, 3, 64, 600][round / 7 % 4];
+        (0..).zip(words).for_each(|(word, mask)| _ = section.put_mask(word, mask));
+        section.refresh_hints(0);
+        let there: u32 = words.iter().map(|&word| bits::free_blocks(word, size).count_ones()).sum();
+        let mut left = words;
+        let taken = section.take(0, size, want, |at| {
+            let mask = bits::block_mask(size) << (at % 64);
+            assert!(at % size.frames() == 0 && left[at as usize / 64] & mask == mask, "{at} {size}");
+            left[at as usize / 64] &= !mask;
+        });
+        assert_eq!(taken, want.min(there), "{words:x?} {size} {want}");
+        assert_eq!(free_frames(&section, HUGE_WORDS), left);
+        check_hints(&section, 0);
+        (0..HUGE_WORDS).for_each(|word| section.words[word].store(0, Ordering::Relaxed));
+        section.clear_whole(0);
+    }
+}
