@@ -274,7 +274,7 @@ impl<C: Cpus> Allocator<'_, C> {
         MetadataUse {
             sections: sections * self.layout.section_bytes.max(size_of::<Section>()),
             tables: self.zones.len() * (size_of::<Zone>() + self.homes.len())
-                + self.homes.len() * size_of::<NodeId>()
+                + size_of_val(self.homes)
                 + self.store.sections_max()
                     * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES),
             cpus: self.blocks.cpus as usize * self.blocks.stride,
