@@ -13,6 +13,9 @@ use pagedepot::{AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, O
 
 type Depot<'m> = Allocator<'m, Pinned<Kernel>>;
 
+/// Something that drains.
+type Call = fn(&Depot<'_>);
+
 const FRAMES: u32 = 8192;
 const CPUS: u32 = 3;
 const CPU: CpuId = CpuId::new(1);
@@ -44,7 +47,7 @@ fn check_all_free(mut depot: Depot<'_>) {
 fn a_drainer_that_dies_at_the_fence_leaves_the_gate_as_it_was() {
     with_machine(|mut depot| {
         warm_up(&depot);
-        let calls: [(&str, fn(&Depot<'_>)); 4] = [
+        let calls: [(&str, Call); 4] = [
             ("drain", |depot| _ = depot.drain(Scope::ALL, Mode::Full)),
             ("drain one", |depot| _ = depot.drain(Scope::cpu(CPU), Mode::Full)),
             ("disable", |depot| _ = depot.disable_caches()),
@@ -89,7 +92,7 @@ fn a_request_whose_drain_dies_leaves_all_in_order() {
 }
 
 /// One thread hangs in the fence of `CPU` while `meanwhile` runs on another.
-fn with_stalled_drainer(depot: &Depot<'_>, drain: fn(&Depot<'_>), meanwhile: impl FnOnce()) {
+fn with_stalled_drainer(depot: &Depot<'_>, drain: Call, meanwhile: impl FnOnce()) {
     let (arrived, leave) = (&*Box::leak(Box::new(Barrier::new(2))), &*Box::leak(Box::new(Barrier::new(2))));
     let stalls = AtomicU32::new(1);
     depot.cpus().0.on_fence(Some(Box::new(move |cpu| {
