@@ -15,13 +15,14 @@ use super::seams::{Host, Mapper};
 use super::tree::Wanted;
 use super::units::{Run, VirtAddr, Vpn};
 use super::{Vmap, count};
+use crate::error::AllocError;
 
 impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Allocates `pages` pages of address space with nothing mapped in them.
     ///
     /// A size that was freed before on this CPU's node costs one atomic operation; others are the
     /// lowest free range that fits, by O(log areas) steps under a lock. (With an alignment of more
-    /// than a page the lowest is not sought beyond 256 ranges that are large enough but
+    /// than a page the lowest is not sought beyond 64 ranges that are large enough but
     /// misaligned.) What fails is tried again after everything freed was taken back.
     ///
     /// # Errors
@@ -120,14 +121,15 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         (first <= last).then_some(Run { start: first, end: last.add(1) })
     }
 
-    /// Tries; if space or descriptors are short, takes back what is lazy, and then what is pooled.
-    fn with_purges<T>(
+    /// Tries; if anything is short, takes back what is lazy, and then what is pooled.
+    pub(super) fn with_purges<T>(
         &self,
         no_wait: bool,
         attempt: impl Fn() -> Result<T, VmapError>,
     ) -> Result<T, VmapError> {
         let short = |error: &VmapError| {
-            !no_wait && matches!(error, VmapError::NoSpace | VmapError::NoAreas | VmapError::Occupied)
+            use VmapError::{Frames, NoAreas, NoSpace, Occupied};
+            !no_wait && matches!(error, NoSpace | NoAreas | Occupied | Frames(AllocError::Exhausted))
         };
         let mut result = attempt();
         for depth in [PurgeDepth::Lazy, PurgeDepth::Everything] {

@@ -5,8 +5,8 @@
 //! | bits | field | meaning |
 //! |---|---|---|
 //! | 0..=23 | index | the top area, 0: none |
-//! | 24..=33 | count | areas in the pool |
-//! | 34..=63 | tag | operations so far, modulo 2^30 |
+//! | 24..=35 | count | areas in the pool |
+//! | 36..=63 | tag | operations so far, modulo 2^28 |
 //!
 //! Transitions, each a compare-and-swap that adds 1 to the tag: push `(top, n) -> (a, n + 1)`, pop
 //! `(a, n) -> (next of a, n - 1)`, take-all `(a, n) -> (none, 0)`. The argument is that of the
@@ -15,8 +15,9 @@
 //!
 //! # Limits
 //! A pool takes at most `limit` areas. Limits start at 0 and grow where areas are freed, as long as
-//! the limits of all the node's pools, in pages, stay within the node's budget; a purge that takes
-//! a quarter of a pool's areas takes as much from its limit. So the hot path compares two numbers
+//! the limits of all the node's pools, in pages, stay within the node's budget, and no pool has
+//! more of it than is left for others: whatever sizes came first, there is room for one more. A
+//! purge that takes a quarter of a pool's areas takes as much from its limit. So the hot path compares two numbers
 //! it has at hand, and memory kept for reuse is bounded without being counted at each operation.
 //! The thread's design has no cap.
 
@@ -27,9 +28,10 @@ use crate::prim::{AtomicU32, AtomicU64, Ordering};
 /// Largest area that has a pool, in pages, guard included (`MAX_VA_SIZE_PAGES` in `mm/vmalloc.c`).
 pub const POOL_SIZES: u32 = if cfg!(loom) { 3 } else { 256 };
 /// Most areas in one pool.
-const COUNT_MAX: u32 = 1023;
+const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
+const COUNT_BITS: u32 = 12;
 /// Where the tag begins.
-const TAG_SHIFT: u32 = AreaIndex::BITS + 10;
+const TAG_SHIFT: u32 = AreaIndex::BITS + COUNT_BITS;
 
 #[derive(Clone, Copy)]
 struct Head(u64);
@@ -152,9 +154,13 @@ impl Pools {
     pub fn raise_limit(&self, pages: u32, budget_pages: u64) -> bool {
         let Some(pool) = self.of(pages) else { return false };
         let limit = pool.limit();
-        let room = budget_pages.saturating_sub(self.charged_pages()) / u64::from(pages);
+        let left = budget_pages.saturating_sub(self.charged_pages());
+        let size = u64::from(pages);
+        // Its own charge, after the step, is at most what is left then; but one area may always be.
+        let fair = left.saturating_sub(u64::from(limit) * size) / (2 * size);
+        let room = fair.max(u64::from(limit == 0));
         let step = u64::from((limit / 2).max(1).min(COUNT_MAX - limit)).min(room) as u32;
-        let charge = u64::from(step) * u64::from(pages);
+        let charge = u64::from(step) * size;
         // Relaxed, all of them: sums that policies read. The charge comes first, so that two that
         // raise at once stay within the budget; one that finds another limit takes it back.
         let charged = self.charged_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |charged| {

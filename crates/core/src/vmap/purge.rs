@@ -176,14 +176,21 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if lazy < self.lazy_pages_max {
             return;
         }
+        let behind = lazy >= 2 * self.lazy_pages_max;
         if self.purge_by == PurgeBy::Helper {
             self.host.purge_wanted();
-            if lazy < 2 * self.lazy_pages_max {
+            if !behind {
                 return;
             }
         }
-        // Whoever purges now purges for this one too.
-        if let Some(purging) = self.purge_lock.try_lock(&self.host) {
+        // Whoever purges now purges for this one too; but where purges do not keep up, those who
+        // free wait, or what is lazy would have no bound.
+        if behind {
+            let purging = self.purge_lock.lock(&self.host);
+            if self.lazy_pages() >= self.lazy_pages_max {
+                self.purge_locked(&purging, PurgeDepth::Decay);
+            }
+        } else if let Some(purging) = self.purge_lock.try_lock(&self.host) {
             self.purge_locked(&purging, PurgeDepth::Decay);
         }
     }
@@ -273,7 +280,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn collect_pool(&self, pool: &Pool, wanted: u32, batch: &mut Batch) -> u32 {
         let mut taken = 0;
         // A pool that is filled as fast as it is emptied ends this too.
-        while taken < wanted.min(1 << 10) {
+        while taken < wanted.min(1 << 16) {
             let Some(index) = pool.pop(self.books.areas, |_| true) else { break };
             let area = &self.books.areas[index];
             self.quarantine(area);
@@ -287,7 +294,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Hands out what a batch is made of, but for `except`.
     fn settle(&self, batch: Batch, except: Option<AreaIndex>, purged: &mut Purged) {
         let mut rest = batch.first;
-        let mut free = Batch::EMPTY;
+        // What returns to the free address space, linked in the batch's order.
+        let (mut first, mut last): (Option<AreaIndex>, Option<AreaIndex>) = (None, None);
         while let Some(index) = rest {
             let area = &self.books.areas[index];
             rest = area.next();
@@ -305,9 +313,13 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             } else if !area.word().is_retiring() && self.refill(index) {
                 continue;
             }
-            free.push(self.books.areas, index);
+            match last.replace(index) {
+                Some(last) => self.books.areas[last].set_next(Some(index)),
+                None => first = Some(index),
+            }
+            area.set_next(None);
         }
-        self.give_back_all(free);
+        self.give_back_all(first);
     }
 
     /// Puts a fresh area into its node's pool, if that has room.
@@ -329,15 +341,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         pushed
     }
 
-    fn give_back_all(&self, batch: Batch) {
-        let mut rest = batch.first;
+    /// Returns areas, in ascending order, to the free address space.
+    fn give_back_all(&self, first: Option<AreaIndex>) {
+        let mut rest = first;
         while rest.is_some() {
-            let space = self.lock_space();
-            for _ in 0..GIVE_BACK_BATCH {
-                let Some(index) = rest else { return };
-                rest = self.books.areas[index].next();
-                space.give_back(index);
-            }
+            rest = self.lock_space().give_back_list(rest, GIVE_BACK_BATCH);
         }
     }
 }

@@ -193,29 +193,64 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
 
     /// Returns an area the caller owns, with nothing mapped in it, to the free space.
     pub fn give_back(&self, area: AreaIndex) {
+        self.vacate(area);
+        self.insert_merged(area);
+    }
+
+    /// As [`give_back`](Self::give_back) for up to `count` areas of a list in ascending order;
+    /// returns the rest of it. Neighbours are one range before they meet the tree.
+    pub fn give_back_list(&self, first: Option<AreaIndex>, count: usize) -> Option<AreaIndex> {
+        let mut rest = first;
+        let mut range: Option<AreaIndex> = None;
+        for _ in 0..count {
+            let Some(area) = rest else { break };
+            rest = self.areas[area].next();
+            self.vacate(area);
+            let run = self.areas[area].run();
+            match range {
+                Some(range) if self.areas[range].end() == run.start => {
+                    self.areas[range].place(Run { start: self.areas[range].start(), end: run.end });
+                    self.put_descriptor(area);
+                }
+                other => {
+                    other.into_iter().for_each(|range| self.insert_merged(range));
+                    range = Some(area);
+                }
+            }
+        }
+        range.into_iter().for_each(|range| self.insert_merged(range));
+        rest
+    }
+
+    /// Makes an area a free range that is not in the tree yet.
+    fn vacate(&self, area: AreaIndex) {
         let descriptor = &self.areas[area];
-        let run = descriptor.run();
         descriptor.set_word(descriptor.word().plain(State::Vacant));
-        self.index.clear(run);
-        self.add_free(i64::from(run.pages()));
+        self.index.clear(descriptor.run());
+        self.add_free(i64::from(descriptor.pages()));
+    }
+
+    /// Puts a free range into the tree, as one with its neighbours.
+    fn insert_merged(&self, range: AreaIndex) {
+        let run = self.areas[range].run();
         let tree = self.tree();
         let before = tree.at_or_before(run.start).filter(|&free| self.areas[free].end() == run.start);
         let after = tree.containing(run.end);
         match (before, after) {
-            (None, None) => tree.insert(area),
+            (None, None) => tree.insert(range),
             (Some(before), None) => {
                 tree.replace(before, Run { start: self.areas[before].start(), end: run.end });
-                self.put_descriptor(area);
+                self.put_descriptor(range);
             }
             (None, Some(after)) => {
                 tree.replace(after, Run { start: run.start, end: self.areas[after].end() });
-                self.put_descriptor(area);
+                self.put_descriptor(range);
             }
             (Some(before), Some(after)) => {
                 let end = self.areas[after].end();
                 tree.remove(after);
                 tree.replace(before, Run { start: self.areas[before].start(), end });
-                self.put_descriptor(area);
+                self.put_descriptor(range);
                 self.put_descriptor(after);
             }
         }

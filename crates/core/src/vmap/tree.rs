@@ -14,7 +14,7 @@ use super::units::{Run, Vpn};
 use crate::prim::{AtomicU32, Ordering};
 
 /// Ranges that are large enough but misaligned which a search looks at before it gives up.
-const MISFITS_MAX: u32 = 256;
+const MISFITS_MAX: u32 = 64;
 
 /// What is looked for.
 #[derive(Clone, Copy, Debug)]

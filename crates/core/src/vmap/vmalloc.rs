@@ -78,8 +78,13 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         Ok(self.publish(index, Kind::Vmalloc, options, warm, caller))
     }
 
-    /// Gets frames for `run` and enters them; on an error they are freed again.
-    pub(super) fn enter_frames(&self, run: Run, options: &Options) -> Result<(), VmapError> {
+    /// Gets frames for `run` and enters them. If there are none, freed areas return theirs first.
+    fn enter_frames(&self, run: Run, options: &Options) -> Result<(), VmapError> {
+        self.with_purges(options.no_wait, || self.try_enter_frames(run, options))
+    }
+
+    /// As [`enter_frames`](Self::enter_frames), once; on an error all are freed again.
+    fn try_enter_frames(&self, run: Run, options: &Options) -> Result<(), VmapError> {
         let flags = options.flags.unwrap_or(self.flags);
         let flags = if options.no_wait { flags.no_reclaim() } else { flags };
         let mut at = run.start;
