@@ -58,7 +58,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// [`VfreeError`]; nothing is changed then. A second free is always found.
     #[inline]
     pub fn free(&self, start: VirtAddr) -> Result<(), VfreeError> {
-        self.release(start, Kind::Address)
+        self.release(start, Kind::Address, true)
     }
 
     /// An area of `pages` pages and a guard, held by the caller, with nothing mapped in it.
@@ -175,9 +175,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         (word.is_busy(kind) && area.start() == page).then_some((index, word))
     }
 
-    /// Frees an area of this kind.
+    /// Frees an area of this kind. Unless it `may_wait`, a purge that is due is left to others.
     #[inline]
-    pub(super) fn release(&self, start: VirtAddr, kind: Kind) -> Result<(), VfreeError> {
+    pub(super) fn release(&self, start: VirtAddr, kind: Kind, may_wait: bool) -> Result<(), VfreeError> {
         let Some((index, word)) = self.busy_at(start, kind) else { return Err(self.why_not_freed(start)) };
         let area = &self.books.areas[index];
         if !area.leave_busy(word, word.in_state(State::Pooled)) {
@@ -195,19 +195,19 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         {
             return Ok(());
         }
-        self.release_slow(index, node);
+        self.release_slow(index, node, may_wait);
         Ok(())
     }
 
     /// No pool took it at once: raises a limit, or makes it lazy.
     #[cold]
-    pub(super) fn release_slow(&self, index: AreaIndex, node: &Node) {
+    pub(super) fn release_slow(&self, index: AreaIndex, node: &Node, may_wait: bool) {
         let area = &self.books.areas[index];
         let pages = area.pages();
         let (pools, budget) = match (area.word().is_warm(), area.mapped()) {
             (true, _) => (&node.warm, self.warm_pages_max),
             (false, 0) => (&node.cold, self.pool_pages_max),
-            _ => return self.make_lazy(index),
+            _ => return self.make_lazy(index, may_wait),
         };
         if pools.raise_limit(pages, budget) {
             area.set_word(area.word().in_state(State::Pooled));
@@ -215,17 +215,17 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 return;
             }
         }
-        self.make_lazy(index);
+        self.make_lazy(index, may_wait);
     }
 
-    /// Leaves a held area to the next purge, or to one that begins now.
-    pub(super) fn make_lazy(&self, index: AreaIndex) {
+    /// Leaves a held area to the next purge, or, if it `may_wait`, to one that begins now.
+    pub(super) fn make_lazy(&self, index: AreaIndex, may_wait: bool) {
         let area = &self.books.areas[index];
         let (pages, node) = (area.pages(), &self.books.nodes[area.traits().node()]);
         self.quarantine(area);
         count(&node.counters.lazy_areas, 1);
         let lazy_pages = self.push_lazy(index);
-        self.after_lazy(lazy_pages, pages);
+        self.after_lazy(lazy_pages, pages, may_wait);
     }
 
     /// Puts a held area among its node's lazy ones; returns their pages. From here on it belongs

@@ -9,7 +9,7 @@ use super::config::{VmapConfig, VmapConfigError};
 use super::frames::FrameTable;
 use super::index::SegmentIndex;
 use super::node::Node;
-use super::ram::RamBlock;
+use super::ram_block::RamBlock;
 use super::space::Space;
 use super::tables::Tables;
 use super::units::Range;

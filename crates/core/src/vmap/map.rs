@@ -39,7 +39,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// # Errors
     /// [`VfreeError`]; nothing is changed then.
     pub fn vunmap(&self, start: VirtAddr) -> Result<(), VfreeError> {
-        self.release(start, Kind::Vmap)
+        self.release(start, Kind::Vmap, true)
     }
 
     /// Maps the caller's frames into a part of an area of address space, from page `offset` of it:
@@ -91,7 +91,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             .lend(run.start, frames)
             .and_then(|()| self.map_run(area, run, options.protection, !options.no_wait));
         if let Err(error) = mapped {
-            self.abandon(index);
+            self.abandon(index, !options.no_wait);
             return Err(error);
         }
         Ok(index)
@@ -155,7 +155,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Gives up a held area after an error: what is mapped in it goes with the next purge.
     #[cold]
-    pub(super) fn abandon(&self, index: AreaIndex) {
+    pub(super) fn abandon(&self, index: AreaIndex, may_wait: bool) {
         let area = &self.books.areas[index];
         let node = &self.books.nodes[area.traits().node()];
         count(&node.counters.failures, 1);
@@ -163,7 +163,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             // As it came: for the pool.
             area.set_word(area.word().plain(State::Pooled));
         }
-        self.release_slow(index, node);
+        self.release_slow(index, node, may_wait);
     }
 
     /// Returns an area's own frames in `run`, which are not mapped, to the page allocator.

@@ -37,7 +37,7 @@
 //! | `pool`, `node` | pools, lazy lists |
 //! | `space`, `tree`, `lock` | the free address space |
 //! | `tables`, `frames` | page tables accounted; which frame is where, and whose |
-//! | `alloc`, `map`, `vmalloc`, `ram` | the requests |
+//! | `alloc`, `map`, `vmalloc`, `ram`, `ram_block` | the requests |
 //! | `purge`, `retire` | taking back |
 //! | `read`, `stats`, `validate` | looking |
 //! | `books` | where the books lie in the caller's memory |
@@ -83,6 +83,7 @@ mod node;
 mod pool;
 mod purge;
 mod ram;
+mod ram_block;
 mod read;
 mod retire;
 mod seams;
@@ -120,8 +121,9 @@ use units::Range;
 /// caller supplies.
 ///
 /// All methods take `&self` and may be called from any number of threads. Warm allocations and
-/// frees wait for nobody and may be called from interrupt or signal handlers; the others may take
-/// locks, except where [`Options::no_wait`] is asked for.
+/// frees wait for nobody; the others may take locks. Interrupt and signal handlers, which may have
+/// interrupted a holder of one, ask for [`Options::no_wait`] and free by
+/// [`vfree_atomic`](Self::vfree_atomic).
 pub struct Vmap<'m, M, H> {
     mapper: M,
     host: H,

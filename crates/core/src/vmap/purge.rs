@@ -160,28 +160,29 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Lazy areas have grown by `pages` to `lazy_pages` on a node: purges, or has it done, when
     /// all nodes together have enough.
-    pub(super) fn after_lazy(&self, lazy_pages: u64, pages: u32) {
+    pub(super) fn after_lazy(&self, lazy_pages: u64, pages: u32, may_wait: bool) {
         // A look at all nodes is worth it once per quarter of this node's share.
         let nodes = self.books.nodes.len() as u64;
         let step = (self.lazy_pages_max / nodes / 4).max(1);
         let grown = lazy_pages / step != lazy_pages.wrapping_sub(u64::from(pages)) / step;
         if grown && lazy_pages >= self.lazy_pages_max / nodes {
-            self.purge_if_due();
+            self.purge_if_due(may_wait);
         }
     }
 
     #[cold]
-    fn purge_if_due(&self) {
+    fn purge_if_due(&self, may_wait: bool) {
         let lazy = self.lazy_pages();
         if lazy < self.lazy_pages_max {
             return;
         }
         let behind = lazy >= 2 * self.lazy_pages_max;
-        if self.purge_by == PurgeBy::Helper {
+        let wants_helper = self.purge_by == PurgeBy::Helper;
+        if wants_helper || !may_wait {
             self.host.purge_wanted();
-            if !behind {
-                return;
-            }
+        }
+        if !may_wait || wants_helper && !behind {
+            return;
         }
         // Whoever purges now purges for this one too; but where purges do not keep up, those who
         // free wait, or what is lazy would have no bound.

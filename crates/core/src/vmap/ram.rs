@@ -14,13 +14,6 @@
 //! | 16..=39 | the block's number plus 1; 0: none |
 //! | 40..=63 | tag: changes so far |
 //!
-//! # A block's pages
-//! | returned | purged | |
-//! |---|---|---|
-//! | 0 | 0 | not handed out yet, or mapped |
-//! | 1 | 0 | unmapped by its user, or never handed out: waits for a purge |
-//! | 1 | 1 | purged |
-//!
 //! # Argument
 //! A page is handed out by one compare-and-swap, which moves the offset past it for the block's
 //! life. Its user returns it by setting its bit, and finds out if it was set. The purger alone sets
@@ -37,20 +30,16 @@ use super::config::Options;
 use super::error::{Kind, VfreeError, VmapError};
 use super::node::Node;
 use super::purge::{Batch, PurgeDepth, Purged};
+use super::ram_block::RamBlock;
 use super::seams::{Host, Mapper};
 use super::units::{Run, VirtAddr, Vpn};
 use crate::frame::Pfn;
-use crate::prim::{AtomicU32, AtomicU64, Ordering};
+use crate::prim::Ordering;
 
 /// Pages of a block.
 pub const BLOCK_PAGES: u32 = if cfg!(loom) { 4 } else { 512 };
 /// Most pages that one mapping takes from a block (`VMAP_MAX_ALLOC`); more come from the pools.
 pub const RAM_PAGES_MAX: u32 = if cfg!(loom) { 2 } else { 64 };
-/// Words of a block's bits.
-const WORDS: usize = BLOCK_PAGES.div_ceil(64) as usize;
-/// A block that somebody is making.
-const RESERVED: u32 = u32::MAX;
-
 /// Where a short-lived mapping gets its addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manner {
@@ -59,104 +48,6 @@ pub enum Manner {
     Pools,
     /// The node's current block; the pools where there is none to be had.
     Blocks,
-}
-
-/// A block of addresses for short-lived mappings.
-#[repr(align(64))]
-pub struct RamBlock {
-    /// Its area's number; 0: the block is free.
-    area: AtomicU32,
-    returned: [AtomicU64; WORDS],
-    /// For the holder of the purge lock.
-    purged: [AtomicU64; WORDS],
-    /// What the purge under way takes.
-    purging: [AtomicU64; WORDS],
-}
-
-/// The bits of `pages` pages from `offset` in word `word`.
-fn mask(word: usize, offset: u32, pages: u32) -> u64 {
-    let (first, end) = (word as u32 * 64, word as u32 * 64 + 64);
-    let (from, to) = (offset.clamp(first, end) - first, (offset + pages).clamp(first, end) - first);
-    let below = |bit: u32| if bit == 64 { u64::MAX } else { (1 << bit) - 1 };
-    below(to) & !below(from)
-}
-
-/// All bits of a block in word `word`.
-fn full(word: usize) -> u64 {
-    mask(word, 0, BLOCK_PAGES)
-}
-
-impl RamBlock {
-    pub fn new() -> Self {
-        let zeroes = || core::array::from_fn(|_| AtomicU64::new(0));
-        RamBlock { area: AtomicU32::new(0), returned: zeroes(), purged: zeroes(), purging: zeroes() }
-    }
-
-    /// Its area, if it is in use.
-    pub fn area(&self) -> Option<AreaIndex> {
-        // Acquire: pairs with the Release in `new_block`.
-        AreaIndex::new(self.area.load(Ordering::Acquire)).filter(|area| area.get() != RESERVED)
-    }
-
-    /// Whether any of the pages has been returned.
-    pub fn is_returned(&self, offset: u32, pages: u32) -> bool {
-        (0..WORDS).any(|word| self.returned[word].load(Ordering::Relaxed) & mask(word, offset, pages) != 0)
-    }
-
-    /// Returns pages; `false`: some had been returned before.
-    fn give_back(&self, offset: u32, pages: u32) -> bool {
-        let mut all_new = true;
-        for word in 0..WORDS {
-            let bits = mask(word, offset, pages);
-            if bits != 0 {
-                // Release: pairs with the Acquire in `collect`: the user is done with the pages.
-                all_new &= self.returned[word].fetch_or(bits, Ordering::Release) & bits == 0;
-            }
-        }
-        all_new
-    }
-
-    /// For the purger: takes what was returned and not purged. How many pages.
-    fn collect(&self, only_if_all: bool) -> u32 {
-        let returned: [u64; WORDS] = core::array::from_fn(|word| self.returned[word].load(Ordering::Acquire));
-        if only_if_all && (0..WORDS).any(|word| returned[word] != full(word)) {
-            return 0;
-        }
-        let mut pages = 0;
-        for (word, returned) in returned.into_iter().enumerate() {
-            let due = returned & !self.purged[word].load(Ordering::Relaxed);
-            self.purging[word].store(due, Ordering::Relaxed);
-            pages += due.count_ones();
-        }
-        pages
-    }
-
-    /// Whether the purge under way takes the page.
-    pub fn is_purging(&self, offset: u32) -> bool {
-        self.purging[offset as usize / 64].load(Ordering::Relaxed) >> (offset % 64) & 1 != 0
-    }
-
-    /// For the purger: what it took is purged. Returns the pages, and whether that was the last.
-    fn settle(&self, is_stuck: bool) -> (u32, bool) {
-        let (mut pages, mut all) = (0, true);
-        for word in 0..WORDS {
-            let due = self.purging[word].swap(0, Ordering::Relaxed);
-            let before = self.purged[word].load(Ordering::Relaxed);
-            let after = if is_stuck { before } else { before | due };
-            self.purged[word].store(after, Ordering::Relaxed);
-            pages += (after ^ before).count_ones();
-            all &= after == full(word);
-        }
-        (pages, all)
-    }
-
-    /// Pages returned but not purged, for checks.
-    pub fn waiting_pages(&self) -> u32 {
-        let waits = |word: usize| {
-            self.returned[word].load(Ordering::Relaxed) & !self.purged[word].load(Ordering::Relaxed)
-        };
-        (0..WORDS).map(|word| waits(word).count_ones()).sum()
-    }
 }
 
 impl Books<'_> {
@@ -255,7 +146,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if self.busy_at(start, Kind::Ram).is_some() && area.body().pages() != pages {
             return Err(VfreeError::NotAllocated);
         }
-        self.release(start, Kind::Ram)
+        self.release(start, Kind::Ram, true)
     }
 
     fn unmap_in_block(&self, area: &Area, page: Vpn, pages: u32) -> Result<(), VfreeError> {
@@ -279,7 +170,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         node.lazy.add_pages(i64::from(pages));
         // From here on a purge may take the block away.
         let returned = block.give_back(run.start.since(start), pages);
-        self.after_lazy(node.lazy.pages(), pages);
+        self.after_lazy(node.lazy.pages(), pages, true);
         returned
     }
 
@@ -324,22 +215,18 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// A block of one's own, nothing handed out.
     #[cold]
     fn new_block(&self, options: &Options, caller: &'static Location<'static>) -> Option<usize> {
-        let claim = |block: &RamBlock| {
-            // Acquire: pairs with the Release in `settle_block`: its bits are zero.
-            block.area.compare_exchange(0, RESERVED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        };
-        let number = self.books.blocks.iter().position(claim)?;
+        let number = self.books.blocks.iter().position(RamBlock::claim)?;
         let block = &self.books.blocks[number];
         let whole =
             Options::DEFAULT.align((BLOCK_PAGES as usize) << self.range.page_size.shift()).guard_pages(0);
         let whole = Options { no_wait: options.no_wait, ..whole };
         let Ok(index) = self.obtain(BLOCK_PAGES, &whole) else {
-            block.area.store(0, Ordering::Release);
+            block.unclaim();
             return None;
         };
         self.books.areas[index].block.store(number as u32 + 1, Ordering::Relaxed);
         self.publish(index, Kind::RamBlock, &whole, false, caller);
-        block.area.store(index.get(), Ordering::Release);
+        block.open(index);
         Some(number)
     }
 
@@ -399,12 +286,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         }
         area.set_word(area.word().plain(State::Held));
         area.set_mapped(0);
-        for word in 0..WORDS {
-            block.returned[word].store(0, Ordering::Relaxed);
-            block.purged[word].store(0, Ordering::Relaxed);
-        }
-        // Release: pairs with the Acquire of the next claim.
-        block.area.store(0, Ordering::Release);
+        block.unclaim();
         true
     }
 }

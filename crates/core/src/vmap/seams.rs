@@ -149,8 +149,8 @@ pub trait Host: Sync {
     /// See [`contention_begins`](Host::contention_begins).
     fn contention_ends(&self) {}
 
-    /// There is enough for a purge, and the configuration leaves purging to a helper: run
-    /// [`Vmap::purge`](super::Vmap::purge) soon, elsewhere.
+    /// There is enough for a purge, and the configuration leaves purging to a helper, or the caller
+    /// may not wait: run [`Vmap::purge`](super::Vmap::purge) soon, elsewhere.
     fn purge_wanted(&self) {}
 }
 

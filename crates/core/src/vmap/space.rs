@@ -68,6 +68,11 @@ impl Space {
         self.free_pages.load(Ordering::Relaxed)
     }
 
+    /// Descriptors that were ever used: those behind were never touched.
+    pub fn touched(&self) -> usize {
+        self.fresh.load(Ordering::Relaxed) as usize
+    }
+
     pub fn used(&self) -> u32 {
         self.used.load(Ordering::Relaxed)
     }

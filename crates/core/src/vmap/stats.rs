@@ -58,7 +58,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             pooled(&node.warm, &mut warm);
         }
         // Each allocation, and each change of a busy area, began a generation.
-        let generations: u64 = self.books.areas.0.iter().map(|area| area.word().generation()).sum();
+        let touched = &self.books.areas.0[..self.books.space.touched()];
+        let generations: u64 = touched.iter().map(|area| area.word().generation()).sum();
         let allocated_areas = generations.saturating_sub(counts.changed_areas);
         let tables = &self.books.tables;
         VmapStats {

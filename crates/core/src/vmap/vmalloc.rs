@@ -49,7 +49,16 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// [`VfreeError`]; nothing is changed then. A second free is always found.
     #[inline]
     pub fn vfree(&self, start: VirtAddr) -> Result<(), VfreeError> {
-        self.release(start, Kind::Vmalloc)
+        self.release(start, Kind::Vmalloc, true)
+    }
+
+    /// As [`vfree`](Self::vfree) for callers who may not wait, interrupt handlers for example: takes no lock, and
+    /// leaves a purge that is due to others, whom [`Host::purge_wanted`] tells.
+    ///
+    /// # Errors
+    /// As [`vfree`](Self::vfree).
+    pub fn vfree_atomic(&self, start: VirtAddr) -> Result<(), VfreeError> {
+        self.release(start, Kind::Vmalloc, false)
     }
 
     #[cold]
@@ -67,7 +76,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             .enter_frames(run, options)
             .and_then(|()| self.map_run(area, run, options.protection, !options.no_wait));
         if let Err(error) = mapped {
-            self.abandon(index);
+            self.abandon(index, !options.no_wait);
             return Err(error);
         }
         if options.protection.may_write() {
@@ -286,14 +295,14 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         });
         if let Err(error) = mapped {
             new.set_word(new.word().aliased());
-            self.abandon(new_index);
+            self.abandon(new_index, !options.no_wait);
             return Err(error);
         }
         self.prepare_new(more, options);
         // The frames are the new area's now, and the old one has borrowed them.
         table.hand_over(old, start);
         left.set_word(left.word().held(Kind::Vmap).aliased());
-        self.make_lazy(index);
+        self.make_lazy(index, !options.no_wait);
         Ok(new_index)
     }
 

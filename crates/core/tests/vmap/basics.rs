@@ -407,3 +407,17 @@ fn no_wait_requests_serve_from_pools_and_free_space() {
     vmap.free(large).unwrap();
     check_all_back(&mut vmap);
 }
+
+#[test]
+fn frees_that_may_not_wait_leave_purges_to_others() {
+    let config = VmapConfig { lazy_pages_max: Some(50), warm_pages_max: Some(0), ..VmapConfig::new(1, 500) };
+    let mut vmap = paged(4000, 1000, &config);
+    let memory: Vec<_> = (0..40).map(|_| vmap.vmalloc(9, Options::DEFAULT).unwrap()).collect();
+    memory.iter().for_each(|&addr| vmap.vfree_atomic(addr).unwrap());
+    assert_eq!((vmap.lazy_pages(), vmap.stats().counts.purges), (400, 0));
+    assert!(vmap.host().purges_wanted.load(std::sync::atomic::Ordering::Relaxed) > 0);
+    let last = vmap.vmalloc(9, Options::DEFAULT).unwrap();
+    vmap.vfree(last).unwrap();
+    assert_eq!((vmap.lazy_pages(), vmap.stats().counts.purges), (0, 1));
+    check_all_back(&mut vmap);
+}

@@ -386,7 +386,10 @@ pub fn check_all_back(vmap: &mut Paged) {
     assert!(vmap.stats().tables <= 2, "tables stay: {}", vmap.stats().tables);
     assert!(vmap.mapper().tables() <= 2);
     assert_eq!(vmap.host().quarantined(), 0);
-    assert_eq!(vmap.stats().counts.misfreed_frames, 0);
+    let counts = vmap.stats().counts;
+    assert_eq!(counts.misfreed_frames, 0);
+    assert_eq!(vmap.mapper().flushed(), (counts.flushed_pages, counts.flushes));
+    assert!(counts.flushed_pages * 10 <= counts.needed_pages * 11, "{counts:?}");
     let depot = vmap.host().depot;
     depot.drain(pagedepot::Scope::ALL, pagedepot::Mode::Full);
     let zone = depot.zone_ids().next().unwrap();
