@@ -121,7 +121,13 @@ impl Settings {
     fn designs(&self, workload: Workload) -> Result<Vec<Design>, Failure> {
         let offered = workload.designs();
         if self.designs.is_empty() {
-            return Ok(offered.iter().copied().filter(|design| design.unavailable().is_none()).collect());
+            let suits = |design: &Design| match self.effort {
+                // They take longer than all others together.
+                Effort::Short => !design.touches_pages(),
+                Effort::Full | Effort::Quick => true,
+            };
+            let offered = offered.iter().copied().filter(suits);
+            return Ok(offered.filter(|design| design.unavailable().is_none()).collect());
         }
         for &design in &self.designs {
             if !offered.contains(&design) {

@@ -1,6 +1,6 @@
 //! Drains of a CPU whose owner works.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -94,9 +94,12 @@ impl<S: Drainable> Busy<S> {
         while self.link.ended.load(Ordering::Acquire) < window {
             if self.link.wanted.load(Ordering::Acquire) > filled {
                 owner::fill(&*self.subject, &mut held);
-                owner::pairs(&*self.subject);
                 filled += 1;
                 self.link.by_owner.filled.store(filled, Ordering::Release);
+                // The drainer has that line. Later stores queue up behind this one, so the next
+                // group would wait for it: this wait is the bench's, not the allocator's.
+                fence(Ordering::SeqCst);
+                owner::pairs(&*self.subject);
             }
             self.work.step(&*self.subject, &mut held, &mut times);
         }
@@ -138,7 +141,9 @@ impl<S: Drainable> Busy<S> {
             }
             spin_until(due);
             drains.time(|| self.subject.drain(self.owner, self.reach));
-            due += period;
+            // Drains that were missed, because something else ran here, are not made up for: they
+            // would come back to back.
+            due = (due + period).max(Instant::now());
         }
         spin_until(until);
     }
