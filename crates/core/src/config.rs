@@ -143,7 +143,8 @@ pub struct Config<'c> {
     pub distance: Option<fn(NodeId, NodeId) -> u32>,
     /// The zones.
     pub zones: &'c [ZoneConfig<'c>],
-    /// One past the highest frame that may be added later; `None`: the end of the ranges.
+    /// One past the highest frame that may be added later, rounded up to whole sections of 2^18
+    /// frames; `None`: the end of the ranges.
     pub pfn_limit: Option<Pfn>,
     /// Whether CPUs have caches at all; without, every request goes to the store.
     pub caches: bool,

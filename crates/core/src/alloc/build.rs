@@ -93,7 +93,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// Adds free frames to a zone while everybody goes on, with their books in `memory`.
     ///
     /// # Errors
-    /// The range must end at or below `Config::pfn_limit` and lie in sections (2^18 frames, 1 GiB
+    /// The range must end in or below the section of `Config::pfn_limit` and lie in sections (2^18 frames, 1 GiB
     /// of 4 KiB pages) that have no memory yet; [`ConfigError::TooLittleMetadata`].
     pub fn add_memory(
         &self,

@@ -164,7 +164,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// [`FreeError`] when the block cannot be one of ours; nothing is changed then. Freeing what
     /// one does not hold is caught always by range, alignment and when the frames reach the store,
-    /// and at once with [`Config::checked`](crate::Config::checked).
+    /// and at once with [`Config::checked`](crate::Config::checked). Ranges are told by aligned runs
+    /// of 512 frames: only `checked` tells frames of a smaller hole from allocated ones.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         if let Some(class) = Class::of(order)

@@ -262,7 +262,8 @@ counters! {
     direct_free_pages,
     /// Sequences that found another word than they had read (a preemption, a drain) and retried.
     lost_races,
-    /// Frames freed on another CPU than the one that got them; counted with `track_owner` only.
+    /// Blocks, and frames of ranges, freed on another CPU than the one that got them; counted with
+    /// `track_owner` only.
     remote_frees,
     /// Requests that failed.
     failures,

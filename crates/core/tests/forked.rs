@@ -1,0 +1,91 @@
+//! In a fork of the process that made it, an allocator gives nothing, takes nothing, and says why.
+
+mod common;
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{open_zone, order, range};
+use pagedepot::cpus::{CpuLock, Locked, Unusable, WhichCpu};
+use pagedepot::{
+    AllocError, Allocator, Config, CpuId, Drained, Flags, FreeError, FreeManyError, Mode, Order, Pfn, Scope,
+};
+
+const FRAMES: u32 = 4096;
+
+/// A process that may be a fork.
+#[derive(Default)]
+struct Process {
+    is_fork: AtomicBool,
+}
+
+impl WhichCpu for &Process {
+    fn cpu(&self) -> Option<CpuId> {
+        Some(CpuId::new(0))
+    }
+
+    fn check_usable(&self) -> Result<(), Unusable> {
+        if self.is_fork.load(Ordering::Relaxed) { Err(Unusable::Forked) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_fork_gets_errors_and_changes_nothing() {
+    for (checked, track_owner) in [(false, false), (true, false), (false, true)] {
+        let ranges = [range(0, FRAMES)];
+        let zones = [open_zone("z", &ranges)];
+        let config = Config { checked, track_owner, ..Config::new(1, &zones) };
+        type Depot<'m> = Allocator<'m, Locked<'m, &'m Process>>;
+        let mut memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
+        let (process, locks) = (Process::default(), [CpuLock::new()]);
+        let mut depot = Depot::new(&config, &mut memory, Locked::new(&locks, &process)).unwrap();
+        let flags = Flags::default();
+        let held: Vec<(Pfn, Order)> = [0, 1, 2, 3, 4, 9]
+            .map(order)
+            .into_iter()
+            .map(|size| (depot.alloc(size, flags).unwrap(), size))
+            .collect();
+        let start = depot.alloc_contiguous(20, 1, flags).unwrap();
+        let before = depot.validate().unwrap();
+
+        process.is_fork.store(true, Ordering::Relaxed);
+        // What `MADV_WIPEONFORK` does to the child's gates.
+        let (blocks, bytes) = depot.cpu_blocks();
+        let mut kept = vec![0u8; bytes];
+        // SAFETY: one thread, which is in no call of the allocator.
+        unsafe {
+            kept.as_mut_ptr().copy_from_nonoverlapping(blocks.as_ptr(), bytes);
+            blocks.as_ptr().write_bytes(0, bytes);
+        }
+        for size in Order::all() {
+            assert_eq!(depot.alloc(size, flags), Err(AllocError::Forked), "{size}");
+            let mut out = [Pfn::new(0); 200];
+            assert_eq!(depot.alloc_many(size, flags, &mut out[..3]), Err(AllocError::Forked));
+            assert_eq!(depot.alloc_many(size, flags, &mut out), Err(AllocError::Forked));
+        }
+        assert_eq!(depot.alloc_contiguous(3, 1, flags), Err(AllocError::Forked));
+        assert_eq!(depot.alloc_at(Pfn::new(4000), 3, flags), Err(AllocError::Forked));
+        for &(pfn, size) in &held {
+            assert_eq!(depot.free(pfn, size), Err(FreeError::Forked), "{size}");
+        }
+        let all = FreeManyError { first: 0, error: FreeError::Forked, failed: held.len() };
+        assert_eq!(depot.free_many(&held), Err(all));
+        assert_eq!(depot.free_contiguous(start, 20), Err(FreeError::Forked));
+        for mode in [Mode::Quiet, Mode::Full] {
+            assert_eq!(depot.drain(Scope::ALL, mode), Drained::default());
+        }
+        assert_eq!(depot.disable_caches(), Drained::default());
+        assert_eq!((depot.decay_caches(), depot.has_caches(CpuId::new(0))), (0, false));
+        depot.enable_caches();
+        assert!(!depot.has_caches(CpuId::new(0)) && !depot.restore_cpu(CpuId::new(0)));
+
+        // The parent finds everything as it was.
+        process.is_fork.store(false, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { blocks.as_ptr().copy_from_nonoverlapping(kept.as_ptr(), bytes) };
+        assert_eq!(depot.validate().unwrap(), before);
+        depot.free_many(&held).unwrap();
+        depot.free_contiguous(start, 20).unwrap();
+        assert_eq!(depot.validate().unwrap().held_pages(), 0);
+    }
+}
