@@ -172,6 +172,21 @@ fn areas_that_cannot_be_unmapped_stay_lazy_until_they_can() {
 }
 
 #[test]
+fn frames_that_moved_outlive_mappings_that_are_stuck() {
+    with_each_call_failing(|vmap| {
+        let Ok(addr) = vmap.vmalloc(8, Options::DEFAULT.flags(Flags::MOVABLE)) else { return };
+        let wall = vmap.alloc(1, Options::DEFAULT).unwrap();
+        let moved = vmap.vrealloc(addr, 12, Options::DEFAULT);
+        vmap.vfree(moved.unwrap_or(addr)).unwrap();
+        // The host would notice a frame that comes back while the old place still reaches it.
+        let failed = vmap.mapper().has_failed();
+        let purged = vmap.purge(PurgeDepth::Lazy);
+        assert_eq!(purged.stuck_areas > 0, !failed && vmap.mapper().has_failed());
+        vmap.free(wall).unwrap();
+    });
+}
+
+#[test]
 fn requests_fail_cleanly_at_every_frame() {
     for n in 0..12 {
         let vmap = fresh();
