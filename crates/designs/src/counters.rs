@@ -2,31 +2,31 @@
 
 use pagedepot::Order;
 
-use crate::prim::{AtomicU64, Ordering, count};
+use crate::prim::{HintU64, Ordering, count};
 use crate::report::{Counts, Volume};
 
 /// One set per CPU and zone. What only slow paths count.
 #[derive(Default)]
 pub(crate) struct Counters {
-    pub refills: AtomicU64,
+    pub refills: HintU64,
     pub refilled: VolumeCounter,
     pub spilled: VolumeCounter,
     pub drained: VolumeCounter,
     pub direct_allocated: VolumeCounter,
     pub direct_freed: VolumeCounter,
-    pub lock_misses: AtomicU64,
-    pub drains: AtomicU64,
-    pub interruptions: AtomicU64,
-    pub collected: AtomicU64,
-    pub collect_ns: AtomicU64,
-    pub collect_ns_max: AtomicU64,
-    pub failures: AtomicU64,
+    pub lock_misses: HintU64,
+    pub drains: HintU64,
+    pub interruptions: HintU64,
+    pub collected: HintU64,
+    pub collect_ns: HintU64,
+    pub collect_ns_max: HintU64,
+    pub failures: HintU64,
 }
 
 #[derive(Default)]
 pub(crate) struct VolumeCounter {
-    blocks: AtomicU64,
-    pages: AtomicU64,
+    blocks: HintU64,
+    pages: HintU64,
 }
 
 impl VolumeCounter {
@@ -67,13 +67,13 @@ impl Counters {
 
     /// Changes with every move between caches and store.
     pub fn activity(&self) -> u32 {
-        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let read = |cell: &HintU64| cell.load(Ordering::Relaxed);
         (read(&self.refills) + read(&self.spilled.blocks)) as u32
     }
 
     /// Adds these to a sum.
     pub fn add_to(&self, sum: &mut Counts) {
-        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let read = |cell: &HintU64| cell.load(Ordering::Relaxed);
         sum.refills += read(&self.refills);
         sum.refilled += self.refilled.read();
         sum.spilled += self.spilled.read();

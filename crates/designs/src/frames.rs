@@ -6,7 +6,7 @@
 
 use pagedepot::{Order, Pfn};
 
-use crate::prim::{AtomicU32, Ordering, PlainU32};
+use crate::prim::PlainU32;
 
 /// A frame's place in the side array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,12 +16,13 @@ pub(crate) struct Slot(u32);
 const NIL: u32 = u32::MAX;
 
 /// A frame's record: 16 bytes, four to a cache line.
-#[repr(C, align(16))]
+#[repr(C)]
+#[cfg_attr(not(loom), repr(align(16)))]
 struct Record {
-    next: AtomicU32,
-    prev: AtomicU32,
+    next: PlainU32,
+    prev: PlainU32,
     /// 0, or 1 + the order of the free block in the buddy lists that begins here.
-    head: AtomicU32,
+    head: PlainU32,
 }
 
 #[cfg(not(loom))]
@@ -38,14 +39,14 @@ impl Frames {
     pub fn new(base: u32, end: u32) -> Self {
         let count = (end - base) as usize;
         #[cfg(not(loom))]
-        // SAFETY: zeroes are a valid record (three atomic integers). Zeroed memory comes from the
+        // SAFETY: zeroes are a valid record (three integers in atomics). Zeroed memory comes from the
         // system untouched: a machine's holes cost nothing, its frames on first use.
         let records = unsafe { Box::<[Record]>::new_zeroed_slice(count).assume_init() };
         #[cfg(loom)]
         let records = std::iter::repeat_with(|| Record {
-            next: AtomicU32::new(0),
-            prev: AtomicU32::new(0),
-            head: AtomicU32::new(0),
+            next: PlainU32::new(0),
+            prev: PlainU32::new(0),
+            head: PlainU32::new(0),
         })
         .take(count)
         .collect();
@@ -76,12 +77,12 @@ impl Frames {
     /// The order of the free block that begins at `slot`, if one does. For the zone lock's holder.
     #[inline]
     pub fn head(&self, slot: Slot) -> Option<Order> {
-        Order::new(self.record(slot).head.load(Ordering::Relaxed).wrapping_sub(1))
+        Order::new(self.record(slot).head.get().wrapping_sub(1))
     }
 
     #[inline]
     pub fn set_head(&self, slot: Slot, order: Option<Order>) {
-        self.record(slot).head.store(order.map_or(0, |order| order.get() + 1), Ordering::Relaxed);
+        self.record(slot).head.set(order.map_or(0, |order| order.get() + 1));
     }
 }
 
@@ -114,8 +115,8 @@ impl List {
         if first == NIL {
             self.last.set(slot.0);
         } else {
-            frames.record(slot).next.store(first, Ordering::Relaxed);
-            frames.record(Slot(first)).prev.store(slot.0, Ordering::Relaxed);
+            frames.record(slot).next.set(first);
+            frames.record(Slot(first)).prev.set(slot.0);
         }
         self.first.set(slot.0);
     }
@@ -126,8 +127,8 @@ impl List {
         if self.is_empty() {
             self.first.set(slot.0);
         } else {
-            frames.record(slot).prev.store(last, Ordering::Relaxed);
-            frames.record(Slot(last)).next.store(slot.0, Ordering::Relaxed);
+            frames.record(slot).prev.set(last);
+            frames.record(Slot(last)).next.set(slot.0);
         }
         self.last.set(slot.0);
     }
@@ -139,7 +140,7 @@ impl List {
         if first.0 == self.last.get() {
             self.clear();
         } else {
-            self.first.set(frames.record(first).next.load(Ordering::Relaxed));
+            self.first.set(frames.record(first).next.get());
         }
         Some(first)
     }
@@ -154,7 +155,7 @@ impl List {
         if self.first.get() == last.0 {
             self.clear();
         } else {
-            self.last.set(frames.record(last).prev.load(Ordering::Relaxed));
+            self.last.set(frames.record(last).prev.get());
         }
         Some(last)
     }
@@ -167,9 +168,9 @@ impl List {
             self.pop_back(frames);
         } else {
             let record = frames.record(slot);
-            let (prev, next) = (record.prev.load(Ordering::Relaxed), record.next.load(Ordering::Relaxed));
-            frames.record(Slot(prev)).next.store(next, Ordering::Relaxed);
-            frames.record(Slot(next)).prev.store(prev, Ordering::Relaxed);
+            let (prev, next) = (record.prev.get(), record.next.get());
+            frames.record(Slot(prev)).next.set(next);
+            frames.record(Slot(next)).prev.set(prev);
         }
     }
 
@@ -181,8 +182,8 @@ impl List {
         if self.is_empty() {
             self.last.set(other.last.get());
         } else {
-            frames.record(Slot(other.last.get())).next.store(self.first.get(), Ordering::Relaxed);
-            frames.record(Slot(self.first.get())).prev.store(other.last.get(), Ordering::Relaxed);
+            frames.record(Slot(other.last.get())).next.set(self.first.get());
+            frames.record(Slot(self.first.get())).prev.set(other.last.get());
         }
         self.first.set(other.first.get());
         other.clear();
@@ -198,7 +199,7 @@ impl List {
     pub fn iter<'l>(&'l self, frames: &'l Frames, max: usize) -> impl Iterator<Item = Slot> + 'l {
         let last = self.last.get();
         std::iter::successors(self.first(), move |&slot| {
-            (slot.0 != last).then(|| Slot(frames.record(slot).next.load(Ordering::Relaxed)))
+            (slot.0 != last).then(|| Slot(frames.record(slot).next.get()))
         })
         .take(max)
     }

@@ -36,6 +36,8 @@ mod census;
 mod counters;
 mod frames;
 mod lock;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod owners;
 mod pcp;
 mod prim;

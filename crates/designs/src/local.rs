@@ -67,7 +67,7 @@ impl<S: Store> Local<S> {
             lists: Lists::new(),
             counters: Counters::default(),
         });
-        let owners = Owners::new(zones.cpus(), entry);
+        let owners = Owners::new(zones.cpus(), entry, false);
         Local { store, policy, drain, owners, cells, outside: Counters::default() }
     }
 

@@ -7,7 +7,7 @@
 
 use std::ops::AddAssign;
 
-use crate::prim::{AtomicU32, AtomicU64, Ordering, count, spin_hint, yield_now};
+use crate::prim::{AtomicU32, HintU32, HintU64, Ordering, count, spin_hint, yield_now};
 
 /// Spins before a waiter yields: the holder may have been preempted.
 const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 1 << 10 };
@@ -15,9 +15,9 @@ const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 1 << 10 };
 /// A spinlock.
 pub struct SpinLock {
     held: AtomicU32,
-    waiters: AtomicU32,
-    waits: AtomicU64,
-    wait_ns: AtomicU64,
+    waiters: HintU32,
+    waits: HintU64,
+    wait_ns: HintU64,
 }
 
 /// How a lock was waited for.
@@ -44,9 +44,9 @@ impl SpinLock {
     pub fn new() -> Self {
         SpinLock {
             held: AtomicU32::new(0),
-            waiters: AtomicU32::new(0),
-            waits: AtomicU64::new(0),
-            wait_ns: AtomicU64::new(0),
+            waiters: HintU32::new(0),
+            waits: HintU64::new(0),
+            wait_ns: HintU64::new(0),
         }
     }
 

@@ -28,7 +28,10 @@ enum Means {
     Pretend,
     #[cfg(not(loom))]
     Rseq(crate::rseq::Area),
-    Lock,
+    Lock {
+        /// Whether operations pay for drainers that fence them.
+        fenced: bool,
+    },
 }
 
 /// The words of one CPU, on its own line.
@@ -74,8 +77,9 @@ impl Owner {
 }
 
 impl Owners {
-    pub fn new(cpus: u32, entry: Entry) -> Self {
-        Owners { cells: (0..cpus).map(|_| Padded(Owner::new())).collect(), means: Means::of(entry) }
+    /// For a design whose drainers call [`fence_cpu`](Self::fence_cpu), or not.
+    pub fn new(cpus: u32, entry: Entry, fenced: bool) -> Self {
+        Owners { cells: (0..cpus).map(|_| Padded(Owner::new())).collect(), means: Means::of(entry, fenced) }
     }
 
     /// What the entry became.
@@ -84,7 +88,7 @@ impl Owners {
             Means::Pretend => Entry::Pretend,
             #[cfg(not(loom))]
             Means::Rseq(_) => Entry::OnCpu,
-            Means::Lock => Entry::Lock,
+            Means::Lock { .. } => Entry::Lock,
         }
     }
 
@@ -108,13 +112,13 @@ impl Owners {
             }
             #[cfg(not(loom))]
             Means::Rseq(area) => crate::rseq::try_lock(area, &owner.state, cpu.get()),
-            Means::Lock => Self::try_lock(owner),
+            Means::Lock { fenced } => Self::try_lock(owner, fenced),
         };
         // Relaxed: this operation's own store, or nobody's.
         entered.then(|| Owned { owner, state: owner.state.load(Ordering::Relaxed) })
     }
 
-    fn try_lock(owner: &Owner) -> bool {
+    fn try_lock(owner: &Owner, fenced: bool) -> bool {
         let state = owner.state.load(Ordering::Relaxed);
         // Acquire: pairs with the Release in `Owned::drop`.
         let entered = state.is_multiple_of(2)
@@ -122,7 +126,7 @@ impl Owners {
                 .state
                 .compare_exchange(state, state.wrapping_add(1), Ordering::Acquire, Ordering::Relaxed)
                 .is_ok();
-        if entered {
+        if entered && fenced {
             // Pairs with the fence in `fence_cpu` (Dekker): either the drainer sees this
             // operation, or this operation sees the list pointer that the drainer switched.
             fence(Ordering::SeqCst);
@@ -137,12 +141,13 @@ impl Owners {
     /// # Errors
     /// When the kernel refused.
     pub fn fence_cpu(&self, cpu: CpuId) -> Result<bool, FenceRefused> {
+        let _ = cpu;
         fence(Ordering::SeqCst);
         match self.means {
             #[cfg(not(loom))]
             Means::Rseq(_) => crate::host::fence_cpu(cpu).map(|()| true).map_err(|()| FenceRefused),
             Means::Pretend => Ok(true),
-            Means::Lock => Ok(false),
+            Means::Lock { .. } => Ok(false),
         }
     }
 }
@@ -152,7 +157,7 @@ impl Owners {
 pub(crate) struct FenceRefused;
 
 impl Means {
-    fn of(entry: Entry) -> Self {
+    fn of(entry: Entry, fenced: bool) -> Self {
         match entry {
             Entry::Pretend => Means::Pretend,
             #[cfg(not(loom))]
@@ -160,11 +165,11 @@ impl Means {
                 // Membarrier must be registered before it can be used; where it cannot be, the
                 // lock's full barriers do.
                 Some(area) if crate::host::register_fences() => Means::Rseq(area),
-                _ => Means::Lock,
+                _ => Means::Lock { fenced },
             },
             #[cfg(loom)]
-            Entry::OnCpu => Means::Lock,
-            Entry::Lock => Means::Lock,
+            Entry::OnCpu => Means::Lock { fenced },
+            Entry::Lock => Means::Lock { fenced },
         }
     }
 }
@@ -195,7 +200,7 @@ mod tests {
     #[test]
     fn one_operation_at_a_time() {
         for entry in [Entry::Pretend, Entry::OnCpu, Entry::Lock] {
-            let owners = Owners::new(1024, entry);
+            let owners = Owners::new(1024, entry, true);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let cpu = cpus()[0];
@@ -216,7 +221,7 @@ mod tests {
 
     #[test]
     fn who_is_elsewhere_does_not_enter() {
-        let owners = Owners::new(1024, Entry::OnCpu);
+        let owners = Owners::new(1024, Entry::OnCpu, false);
         let (Entry::OnCpu, [here, there, ..]) = (owners.entry(), &cpus()[..]) else { return };
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -232,7 +237,7 @@ mod tests {
     #[test]
     fn preempted_owners_keep_others_out() {
         for entry in ENTRIES {
-            let owners = Owners::new(1024, entry);
+            let owners = Owners::new(1024, entry, true);
             let sum = PlainU64::new(0);
             let cpu = cpus()[0];
             let entered: u64 = std::thread::scope(|scope| {

@@ -1,19 +1,25 @@
 //! The one seam for atomics, locks and spinning: `std` in production, `loom` under `--cfg loom`.
 //!
-//! Everything shared is an atomic, also what only the holder of a lock changes: relaxed loads and
-//! stores compile to plain ones, a racy look at a counter is defined, and no module of this crate
-//! needs `unsafe` for its lists.
+//! Everything shared is an atomic, also what only the holder of a lock changes ([`PlainU32`]):
+//! relaxed loads and stores compile to plain ones, a racy look at a counter is defined, and no
+//! module of this crate needs `unsafe` for its lists. Under the model checker these tell it about
+//! each access, so that a missing lock or ordering is found as a race.
 
 #[cfg(not(loom))]
 pub use std::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
 #[cfg(loom)]
 pub use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
+    atomic::{AtomicU32, AtomicU64, Ordering, fence},
+};
+
+// Statistics and hints, on which no protocol depends; not part of models.
+pub use std::sync::atomic::{
+    AtomicBool as HintBool, AtomicU8 as HintU8, AtomicU32 as HintU32, AtomicU64 as HintU64,
 };
 
 /// Tells the processor that this is a spin loop; under loom, lets another thread run.
@@ -46,33 +52,67 @@ pub fn try_lock_mutex<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     mutex.try_lock().ok()
 }
 
+/// Tells the model checker who accesses something, and it tells whether they exclude each other.
+#[cfg(loom)]
+struct Access(loom::cell::Cell<()>);
+
+#[cfg(loom)]
+impl Default for Access {
+    fn default() -> Self {
+        Access(loom::cell::Cell::new(()))
+    }
+}
+
+// SAFETY: there is nothing in it; the checker's books behind it are made for many threads.
+#[cfg(loom)]
+unsafe impl Sync for Access {}
+
 macro_rules! plain {
     ($(#[$doc:meta])* $name:ident, $atomic:ident, $int:ty) => {
         $(#[$doc])*
-        pub struct $name($atomic);
+        pub struct $name {
+            now: std::sync::atomic::$atomic,
+            #[cfg(loom)]
+            access: Access,
+        }
 
         impl $name {
             pub fn new(value: $int) -> Self {
-                $name($atomic::new(value))
+                $name {
+                    now: std::sync::atomic::$atomic::new(value),
+                    #[cfg(loom)]
+                    access: Access::default(),
+                }
             }
 
+            /// The number, for whoever excludes those who change it.
             #[inline]
             pub fn get(&self) -> $int {
-                self.0.load(Ordering::Relaxed)
+                #[cfg(loom)]
+                self.access.0.get();
+                self.look()
+            }
+
+            /// The number at some moment, for anybody.
+            #[inline]
+            pub fn look(&self) -> $int {
+                self.now.load(Ordering::Relaxed)
             }
 
             #[inline]
             pub fn set(&self, value: $int) {
-                self.0.store(value, Ordering::Relaxed);
+                #[cfg(loom)]
+                self.access.0.set(());
+                self.now.store(value, Ordering::Relaxed);
             }
 
-            /// Adds by a load and a store: only for whoever excludes other writers.
+            /// Adds by a load and a store.
             #[inline]
             pub fn add(&self, n: $int) {
                 self.set(self.get().wrapping_add(n));
             }
 
-            /// Subtracts, as [`add`](Self::add).
+            /// Subtracts by a load and a store.
             #[inline]
             pub fn sub(&self, n: $int) {
                 self.set(self.get().wrapping_sub(n));
@@ -83,7 +123,7 @@ macro_rules! plain {
 
 plain!(
     /// A number that one holder of a lock (or one owner) at a time changes, by plain stores, and
-    /// that anybody may look at. Relaxed: whoever acts on it synchronises by that lock.
+    /// that anybody may [look](Self::look) at.
     PlainU32, AtomicU32, u32
 );
 plain!(
@@ -93,7 +133,7 @@ plain!(
 
 /// Adds to a statistic that several CPUs share.
 #[inline]
-pub fn count(cell: &AtomicU64, n: u64) {
+pub fn count(cell: &HintU64, n: u64) {
     // Relaxed: nobody acts on it.
     cell.fetch_add(n, Ordering::Relaxed);
 }

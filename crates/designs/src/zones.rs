@@ -3,7 +3,7 @@
 use pagedepot::{CacheLimits, CpuId, Mobility, NodeId, Order, Pfn, Watermarks, ZoneId};
 
 use crate::frames::Frames;
-use crate::prim::{AtomicBool, AtomicU8, Ordering, Padded, PlainU64};
+use crate::prim::{HintBool, HintU8, HintU64, Ordering, Padded};
 use crate::setup::{Setup, SetupError};
 
 /// Down to which watermark a request may go.
@@ -25,12 +25,12 @@ pub struct Zone {
     pub(crate) ranges: Vec<pagedepot::FrameRange>,
     marks: Watermarks,
     protection: u64,
-    limits: [PlainU64; 3],
+    limits: [HintU64; 3],
     /// The kernel's `ZONE_BELOW_HIGH`: set when a request finds the zone below its high
     /// watermark, cleared when a free finds it above.
-    below_high: AtomicBool,
+    below_high: HintBool,
     /// The kernel's `ZONE_RECLAIM_ACTIVE`: set while somebody reclaims.
-    reclaim_active: AtomicBool,
+    reclaim_active: HintBool,
 }
 
 impl Zone {
@@ -42,7 +42,7 @@ impl Zone {
     /// The limits in force.
     #[inline]
     pub fn limits(&self) -> CacheLimits {
-        let [batch, high_min, high_max] = [0, 1, 2].map(|i| self.limits[i].get());
+        let [batch, high_min, high_max] = [0, 1, 2].map(|i| self.limits[i].load(Ordering::Relaxed));
         CacheLimits { batch, high_min, high_max }
     }
 
@@ -57,7 +57,7 @@ impl Zone {
             ));
         }
         for (cell, value) in self.limits.iter().zip([limits.batch, limits.high_min, limits.high_max]) {
-            cell.set(value);
+            cell.store(value, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Zone {
 pub struct Zones {
     zones: Vec<Padded<Zone>>,
     /// 0: no memory; else 1 + zone * 4 + mobility.
-    tags: Box<[AtomicU8]>,
+    tags: Box<[HintU8]>,
     first_block: u32,
     frames: Frames,
     /// Zones that have memory, the one to try first at the front.
@@ -121,9 +121,8 @@ impl Zones {
         setup.check()?;
         let (start, end) = setup.span();
         let block = Order::HUGE.frames();
-        let tags = std::iter::repeat_with(|| AtomicU8::new(0))
-            .take((end - start).div_ceil(block) as usize)
-            .collect();
+        let tags =
+            std::iter::repeat_with(|| HintU8::new(0)).take((end - start).div_ceil(block) as usize).collect();
         let ids = || (0..setup.zones.len() as u32).map(ZoneId::new);
         let zones = Zones {
             zones: setup.zones.iter().map(|zone| Padded(Self::zone_of(setup, zone))).collect(),
@@ -155,9 +154,9 @@ impl Zones {
             ranges: zone.ranges.clone(),
             marks: setup.watermarks(zone),
             protection: zone.protection,
-            limits: [limits.batch, limits.high_min, limits.high_max].map(PlainU64::new),
-            below_high: AtomicBool::new(false),
-            reclaim_active: AtomicBool::new(false),
+            limits: [limits.batch, limits.high_min, limits.high_max].map(HintU64::new),
+            below_high: HintBool::new(false),
+            reclaim_active: HintBool::new(false),
         }
     }
 
@@ -213,7 +212,7 @@ impl Zones {
     }
 
     #[inline]
-    fn tag(&self, pfn: Pfn) -> Option<&AtomicU8> {
+    fn tag(&self, pfn: Pfn) -> Option<&HintU8> {
         self.tags.get((pfn.get() / Order::HUGE.frames()).wrapping_sub(self.first_block) as usize)
     }
 

@@ -136,7 +136,7 @@ impl<S: Store> Magazine<S> {
     #[inline]
     fn lock_filled(&self, cpu: CpuId, zone: ZoneId) -> Option<Held<'_>> {
         // Racy looks: the lock decides.
-        let filled = || self.round(cpu, zone).filter(|mag| mag.pages.get() > 0);
+        let filled = || self.round(cpu, zone).filter(|mag| mag.pages.look() > 0);
         filled().find_map(Mag::try_lock).or_else(|| filled().next().map(Mag::lock))
     }
 
@@ -178,7 +178,7 @@ impl<S: Store> Magazine<S> {
     }
 
     fn empty(&self, here: Here, zone: ZoneId, mag: &Mag) -> u64 {
-        if mag.pages.get() == 0 {
+        if mag.pages.look() == 0 {
             return 0;
         }
         let held = mag.lock();
@@ -197,14 +197,14 @@ impl<S: Store> Magazine<S> {
             for (at, mag) in self.of_zone(zone).iter().enumerate() {
                 if scope.cpu.is_none_or(|cpu| self.preference(cpu) == at) {
                     done.taken_pages += self.empty(here, zone, mag);
-                    done.left_pages += u64::from(mag.pages.get());
+                    done.left_pages += u64::from(mag.pages.look());
                 }
             }
             if scope.cpu.is_none() {
                 for process in lock_mutex(&self.chain).iter() {
                     let mag = &process.0[zone.index()];
                     done.taken_pages += self.empty(here, zone, mag);
-                    done.left_pages += u64::from(mag.pages.get());
+                    done.left_pages += u64::from(mag.pages.look());
                 }
             }
         }
@@ -366,13 +366,13 @@ impl<S: Store> PageCache for Magazine<S> {
         if first != Some(cpu) {
             return 0;
         }
-        self.store.zones().ids().map(|zone| u64::from(self.preferred(cpu, zone).pages.get())).sum()
+        self.store.zones().ids().map(|zone| u64::from(self.preferred(cpu, zone).pages.look())).sum()
     }
 
     fn cached_pages_total(&self) -> u64 {
         let mut pages = 0;
         let _ = self.all_mags(|_, mag| {
-            pages += u64::from(mag.pages.get());
+            pages += u64::from(mag.pages.look());
             Ok::<(), ()>(())
         });
         pages

@@ -69,7 +69,7 @@ impl<S: Store> ProcessMagazine<'_, S> {
 
     /// Pages in it.
     pub fn cached_pages(&self) -> u64 {
-        self.mags.0.iter().map(|mag| u64::from(mag.pages.get())).sum()
+        self.mags.0.iter().map(|mag| u64::from(mag.pages.look())).sum()
     }
 }
 

@@ -64,10 +64,10 @@ impl Lists {
         Lists { pages: PlainU32::new(0), lists: std::array::from_fn(|_| List::new()) }
     }
 
-    /// Pages in all lists.
+    /// Pages in all lists at some moment, for anybody.
     #[inline]
     pub fn pages(&self) -> u32 {
-        self.pages.get()
+        self.pages.look()
     }
 
     #[inline]
@@ -92,7 +92,7 @@ impl Lists {
     /// Blocks from the coldest on, `pages` pages of them: from `first` all of a list, then the
     /// next list, and so on round (`free_pcppages_bulk`).
     fn coldest<'l>(&'l self, frames: &'l Frames, pages: u32, first: ListIndex) -> Coldest<'l> {
-        Coldest { lists: self, frames, left: pages.min(self.pages()), at: first }
+        Coldest { lists: self, frames, left: pages.min(self.pages.get()), at: first }
     }
 }
 
@@ -175,7 +175,7 @@ impl Pcp<'_> {
         if !zone.may_take(at.store.free_pages(at.zone), order, mark) {
             return false;
         }
-        let wanted = self.tuning.refill_blocks(at.policy, zone, order, self.lists.pages());
+        let wanted = self.tuning.refill_blocks(at.policy, zone, order, self.lists.pages.get());
         self.fill(at, order, mobility, index, wanted) > 0
     }
 
@@ -206,7 +206,7 @@ impl Pcp<'_> {
     pub fn put<S: Store>(self, at: &At<'_, S>, pfn: Pfn, order: Order, index: ListIndex) -> u32 {
         let zones = at.store.zones();
         self.lists.list(index).push_front(zones.frames(), zones.frames().slot(pfn));
-        let held = self.lists.pages() + order.frames();
+        let held = self.lists.pages.get() + order.frames();
         self.lists.pages.set(held);
         self.tuning.on_free(at.policy, zones.zone(at.zone), order, held)
     }
@@ -218,7 +218,7 @@ impl Pcp<'_> {
         let chunk = pages.min(Tuning::chunk_pages(zone));
         at.counters.spilled.add(self.return_pages(at, chunk, first));
         zone.note_freed(at.store.free_pages(at.zone));
-        if self.lists.pages() == 0 { 0 } else { pages - chunk }
+        if self.lists.pages.get() == 0 { 0 } else { pages - chunk }
     }
 
     /// Spills `pages` pages in chunks, for a design that has no lock to drop in between.
@@ -230,7 +230,7 @@ impl Pcp<'_> {
 
     /// Drains one chunk; returns its pages, 0 when there are none left.
     pub fn drain_chunk<S: Store>(self, at: &At<'_, S>) -> u64 {
-        if self.lists.pages() == 0 {
+        if self.lists.pages.get() == 0 {
             return 0;
         }
         let chunk = Tuning::drain_chunk_pages(at.policy, at.store.zones().zone(at.zone));
@@ -252,7 +252,7 @@ impl Pcp<'_> {
     /// What a CPU does once a second: returns pages to spill.
     pub fn tick<S: Store>(self, at: &At<'_, S>) -> u32 {
         let zones = at.store.zones();
-        let (zone, held) = (zones.zone(at.zone), self.lists.pages());
+        let (zone, held) = (zones.zone(at.zone), self.lists.pages.get());
         let excess = self.tuning.decay(at.policy, zone, held);
         let remote = zones.node_of(at.here.cpu) != zone.node;
         let idle = self.tuning.expire(zone, remote, held - excess, at.counters.activity());

@@ -130,8 +130,9 @@ impl Tuning {
         }
     }
 
+    /// `high` at some moment, for anybody.
     pub fn high(&self) -> u32 {
-        self.high.get()
+        self.high.look()
     }
 
     /// Continues where a recorded machine was.

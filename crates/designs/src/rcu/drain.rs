@@ -98,9 +98,9 @@ impl<S: Store> Rcu<S> {
         if self.grace == Grace::Qsbr {
             // Pairs with the fence in `go_online`.
             fence(Ordering::SeqCst);
-            // SeqCst: Release pairs with the Acquire loads of the period: who has seen it also
-            // sees the switch.
-            return Until::Period(self.period.fetch_add(1, Ordering::SeqCst) + 1);
+            // Release: pairs with the Acquire loads of the period: who has seen it also sees the
+            // switch.
+            return Until::Period(self.period.fetch_add(1, Ordering::Release) + 1);
         }
         let Ok(interrupted) = self.owners.fence_cpu(cpu) else {
             done.busy_cpus += 1;

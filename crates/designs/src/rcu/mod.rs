@@ -107,8 +107,8 @@ impl Cell {
 
     fn switch(&self) {
         let current = self.current.load(Ordering::Relaxed);
-        // SeqCst: Release pairs with the Acquire in `pcp`; the fence that follows makes it Dekker.
-        self.current.store(current ^ 1, Ordering::SeqCst);
+        // Release: pairs with the Acquire in `pcp`. A fence follows, which makes it Dekker's.
+        self.current.store(current ^ 1, Ordering::Release);
     }
 
     fn pages(&self) -> u64 {
@@ -143,7 +143,7 @@ impl Drop for Visit<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(period) = self.period {
-            // Acquire: pairs with the SeqCst bump in `switch_cpu`: the next operation sees the
+            // Acquire: pairs with the Release bump in `begin_period`: the next operation sees the
             // switch that came before it. Release: pairs with the Acquire in `Until::is_over`.
             self.owned.owner.period.store(period.load(Ordering::Acquire), Ordering::Release);
         }
@@ -160,7 +160,7 @@ impl<S: Store> Rcu<S> {
             sets: [Lists::new(), Lists::new()],
             counters: Counters::default(),
         });
-        let owners = Owners::new(zones.cpus(), entry);
+        let owners = Owners::new(zones.cpus(), entry, grace == Grace::Membarrier);
         let count = zones.cpus() as usize * zones.count();
         let pending = Mutex::new((0..count).map(|_| None).collect());
         let period = AtomicU64::new(1);
@@ -214,7 +214,7 @@ impl<S: Store> Rcu<S> {
     #[cold]
     fn go_online(&self, owner: &Owner) {
         owner.period.store(self.period.load(Ordering::Acquire), Ordering::Relaxed);
-        // Pairs with the fence in `switch_cpu` (Dekker): either the drainer finds this owner
+        // Pairs with the fence in `begin_period` (Dekker): either the drainer finds this owner
         // online, or this operation sees the pointer that the drainer switched.
         fence(Ordering::SeqCst);
     }

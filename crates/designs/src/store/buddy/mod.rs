@@ -336,7 +336,7 @@ impl Store for Buddy {
 
     #[inline]
     fn free_pages(&self, zone: ZoneId) -> u64 {
-        self.area(zone).free_pages.get()
+        self.area(zone).free_pages.look()
     }
 
     fn is_contended(&self, zone: ZoneId) -> bool {

@@ -1,0 +1,206 @@
+//! Models: owners and a drainer over a few frames, in all their interleavings (up to a bound of
+//! preemptions). Frames carry marks, so one handed out twice is found at once; at the end every
+//! frame must be in exactly one place.
+//!
+//! Restartable sequences are assembler, which no model checker sees: here owners enter through
+//! their lock (`Entry::Lock`), and fences are symmetric. What is checked is everything behind the
+//! entry: the pointer, the grace periods, the chunks, the lists.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use loom::thread;
+use pagedepot::cpus::Here;
+use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn};
+
+use crate::{
+    Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, PageCache, Policy, Rcu,
+    Scope, Setup, Spin,
+};
+
+const FRAMES: u32 = 4;
+
+/// A machine of four frames whose CPUs hold at most two.
+fn setup(cpus: u32) -> Setup {
+    let mut setup = Setup::single(cpus, FRAMES);
+    setup.zones[0].limits = Some(CacheLimits { batch: 1, high_min: 2, high_max: 2 });
+    setup
+}
+
+/// A design and who holds its frames. Marks are not part of the model: they only observe.
+struct Ground<D> {
+    design: D,
+    marks: [AtomicU32; FRAMES as usize],
+}
+
+fn here(cpu: u32) -> Here {
+    Here::task(CpuId::new(cpu))
+}
+
+impl<D: PageCache> Ground<D> {
+    fn new(design: D) -> Arc<Self> {
+        Arc::new(Ground { design, marks: std::array::from_fn(|_| AtomicU32::new(0)) })
+    }
+
+    fn take(&self, cpu: u32) -> Option<Pfn> {
+        let pfn = self.design.alloc(here(cpu), Order::BASE, Mobility::Movable)?;
+        assert_eq!(self.marks[pfn.index()].swap(1, Ordering::Relaxed), 0, "{pfn} twice");
+        Some(pfn)
+    }
+
+    fn give(&self, cpu: u32, pfn: Pfn) {
+        self.marks[pfn.index()].store(0, Ordering::Relaxed);
+        self.design.free(here(cpu), pfn, Order::BASE);
+    }
+
+    /// Takes two, returns two.
+    fn turn(&self, cpu: u32) {
+        let taken = [self.take(cpu), self.take(cpu)];
+        taken.into_iter().flatten().for_each(|pfn| self.give(cpu, pfn));
+    }
+
+    /// Every frame is somewhere, once; and after owners were idle, all can be drained.
+    fn settle(self, cpus: u32) {
+        let mut design = self.design;
+        assert_eq!(design.validate().unwrap().held_pages(), 0);
+        (0..cpus).for_each(|cpu| design.idle(here(cpu)));
+        design.drain(Scope::ALL, Mode::Full);
+        (0..cpus).for_each(|cpu| design.idle(here(cpu)));
+        assert_eq!(design.validate().unwrap().free_pages, u64::from(FRAMES));
+    }
+}
+
+/// Explores all interleavings of two threads over a design.
+fn explore<D: PageCache + Send + 'static>(
+    cpus: u32,
+    make: impl Fn(Buddy) -> D + Send + Sync + 'static,
+    [other, own]: [fn(&Ground<D>); 2],
+) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let ground = Ground::new(make(Buddy::new(&setup(cpus)).unwrap()));
+        // Something is cached from the start, so that a drain finds it.
+        if let Some(pfn) = ground.take(0) {
+            ground.give(0, pfn);
+        }
+        let shared = Arc::clone(&ground);
+        let thread = thread::spawn(move || other(&shared));
+        own(&ground);
+        thread.join().unwrap();
+        let Some(ground) = Arc::into_inner(ground) else { panic!("somebody still uses it") };
+        ground.settle(cpus);
+    });
+}
+
+fn drain<D: PageCache>(ground: &Ground<D>) {
+    ground.design.drain(Scope::ALL, Mode::Full);
+}
+
+fn turn_0<D: PageCache>(ground: &Ground<D>) {
+    ground.turn(0);
+}
+
+fn turn_1<D: PageCache>(ground: &Ground<D>) {
+    ground.turn(1);
+}
+
+fn spin(mode: LockMode) {
+    explore(1, move |buddy| Spin::new(buddy, mode, Policy::default()), [drain, turn_0]);
+}
+
+#[test]
+fn spin_trylock_owner_and_drainer() {
+    spin(LockMode::TryLock);
+}
+
+#[test]
+fn spin_plain_owner_and_drainer() {
+    spin(LockMode::Plain);
+}
+
+#[test]
+fn spin_two_owners_of_one_zone() {
+    explore(2, |buddy| Spin::new(buddy, LockMode::TryLock, Policy::default()), [turn_1, turn_0]);
+}
+
+#[test]
+fn local_owner_does_what_it_was_asked() {
+    let make = |buddy| Local::new(buddy, Entry::Lock, LocalDrain::Owner, Policy::default());
+    explore(1, make, [drain, turn_0]);
+}
+
+fn rcu(grace: Grace, threads: [fn(&Ground<Rcu<Buddy>>); 2]) {
+    explore(1, move |buddy| Rcu::new(buddy, Entry::Lock, grace, Policy::default()), threads);
+}
+
+#[test]
+fn rcu_membarrier_owner_and_drainer() {
+    rcu(Grace::Membarrier, [drain, turn_0]);
+}
+
+#[test]
+fn rcu_membarrier_two_drains_in_a_row() {
+    let twice = |ground: &Ground<Rcu<Buddy>>| {
+        drain(ground);
+        drain(ground);
+    };
+    rcu(Grace::Membarrier, [twice, turn_0]);
+}
+
+#[test]
+fn rcu_qsbr_owner_and_drainer() {
+    rcu(Grace::Qsbr, [drain, turn_0]);
+}
+
+#[test]
+fn rcu_qsbr_collects_while_the_owner_goes_on() {
+    let collect = |ground: &Ground<Rcu<Buddy>>| {
+        drain(ground);
+        ground.design.collect();
+    };
+    rcu(Grace::Qsbr, [collect, turn_0]);
+}
+
+#[test]
+fn rcu_qsbr_owner_goes_offline_and_comes_back() {
+    let sleep = |ground: &Ground<Rcu<Buddy>>| {
+        ground.design.idle(here(0));
+        if let Some(pfn) = ground.take(0) {
+            ground.give(0, pfn);
+        }
+    };
+    rcu(Grace::Qsbr, [drain, sleep]);
+}
+
+fn magazines(magazines: u32, threads: [fn(&Ground<Magazine<Buddy>>); 2]) {
+    let options = MagazineOptions { magazines, limit: 2, refill: 1, spill: 1, min_batch: 1 };
+    explore(2, move |buddy| Magazine::new(buddy, options).unwrap(), threads);
+}
+
+#[test]
+fn magazine_shared_by_two_owners() {
+    let pair = |ground: &Ground<Magazine<Buddy>>| {
+        if let Some(pfn) = ground.take(1) {
+            ground.give(1, pfn);
+        }
+    };
+    magazines(1, [pair, turn_0]);
+}
+
+#[test]
+fn magazine_owner_and_drainer() {
+    magazines(2, [drain, turn_0]);
+}
+
+#[test]
+fn magazine_of_a_process_and_a_drainer() {
+    let process = |ground: &Ground<Magazine<Buddy>>| {
+        let own = ground.design.process();
+        let pfn = own.alloc(here(0), Order::BASE, Mobility::Movable);
+        if let Some(pfn) = pfn {
+            own.free(here(0), pfn, Order::BASE);
+        }
+    };
+    magazines(1, [drain, process]);
+}
