@@ -95,8 +95,9 @@ pub fn run(options: &Options) -> Result<()> {
 /// replace; returns the kernel's path.
 fn build(root: &Path) -> Result<PathBuf> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
-    let target_dir =
-        std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from).join("kernel");
+    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    // Absolute: cargo runs in the kernel's directory.
+    let target_dir = std::path::absolute(target_dir)?.join("kernel");
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let status = Command::new(cargo)
         .current_dir(root.join("examples/kernel"))
