@@ -7,6 +7,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::Workload;
+use crate::compare;
 use crate::design::Design;
 use crate::failure::Failure;
 
@@ -37,6 +38,8 @@ pub enum Command {
         #[command(flatten)]
         options: Options,
     },
+    /// Compare saved results the way mmtests does: designs or files as columns, positive is better
+    Compare(compare::Options),
 }
 
 /// Options of `bench` and `replay`.
@@ -99,7 +102,10 @@ fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let first = text.lines().next().unwrap_or_default();
     let what = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':');
-    format!("{what}; see `pagedepot --help`")
+    match error.get(ContextKind::ValidValue).map(ToString::to_string) {
+        Some(values) if !values.is_empty() => format!("{what}; there are {values}"),
+        _ => format!("{what}; see `pagedepot --help`"),
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +137,8 @@ mod tests {
             ("bench hot --cpus two", "at least 1"),
             ("bench hot --frobnicate", "--frobnicate"),
             ("replay", "TRACE"),
+            ("compare", "FILE"),
+            ("compare a.json --rule mine", "ours, threads, mmtests"),
             ("frobnicate", "frobnicate"),
         ] {
             let line = refused(arguments);

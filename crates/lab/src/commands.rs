@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::bench::{Effort, Settings, Workload};
 use crate::cli::{self, Command, Options, Parsed};
+use crate::compare;
 use crate::design::{self, Design};
 use crate::failure::Failure;
 use crate::harness::{cpus, samples};
@@ -47,6 +48,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         Some(Command::Replay { trace, options }) => {
             replay_cpus(&options)?;
             finish(&format!("replay {}", trace.display()), &options, || replay_file(&trace, &options))
+        }
+        Some(Command::Compare(options)) => {
+            let compared = compare::files(&options)?;
+            for warning in &compared.warnings {
+                // Nobody may be reading stderr.
+                let _ = writeln!(io::stderr(), "warning: {warning}");
+            }
+            show(&compared.text)
         }
     }
 }

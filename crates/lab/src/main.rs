@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod commands;
+mod compare;
 mod design;
 mod failure;
 mod harness;

@@ -1,0 +1,144 @@
+//! From result files to the columns of a table.
+
+use std::path::PathBuf;
+
+use super::document::{Document, ResultRow};
+use crate::failure::Failure;
+
+/// A design of a file, or of a run: what is compared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    pub name: String,
+    pub rows: Vec<ResultRow>,
+}
+
+/// A result file and where it is from.
+#[derive(Debug)]
+pub struct Named {
+    pub path: PathBuf,
+    pub document: Document,
+}
+
+impl Named {
+    /// The file's name without `.json`: what mmtests would call a run.
+    fn stem(&self) -> String {
+        self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
+
+/// Rows by design, in the order in which designs come up.
+pub fn by_design(rows: impl IntoIterator<Item = ResultRow>) -> Vec<Column> {
+    let mut columns: Vec<Column> = Vec::new();
+    for row in rows {
+        match columns.iter_mut().find(|column| column.name == row.design) {
+            Some(column) => column.rows.push(row),
+            None => columns.push(Column { name: row.design.clone(), rows: vec![row] }),
+        }
+    }
+    columns
+}
+
+/// The columns of files: of one file its designs; of several that have one design each, and the same,
+/// the files; else `FILE:DESIGN`.
+pub fn of_files(files: Vec<Named>) -> Vec<Column> {
+    let alone = files.len() == 1;
+    let stems: Vec<String> = files.iter().map(Named::stem).collect();
+    let names: Vec<String> = files
+        .iter()
+        .zip(&stems)
+        .map(|(file, stem)| {
+            let unique = stems.iter().filter(|other| *other == stem).count() == 1;
+            if unique { stem.clone() } else { file.path.display().to_string() }
+        })
+        .collect();
+    let per_file: Vec<Vec<Column>> = files.into_iter().map(|file| by_design(file.document.results)).collect();
+    let mut designs = per_file.iter().flatten().map(|column| &column.name);
+    let first = designs.next();
+    let same_design =
+        designs.all(|design| Some(design) == first) && per_file.iter().all(|columns| columns.len() == 1);
+    let mut columns = Vec::new();
+    for (file, of_file) in names.into_iter().zip(per_file) {
+        for column in of_file {
+            let name = match (alone, same_design) {
+                (true, _) => column.name,
+                (false, true) => file.clone(),
+                (false, false) => format!("{file}:{}", column.name),
+            };
+            columns.push(Column { name, ..column });
+        }
+    }
+    columns
+}
+
+/// Leaves the rows that were asked for.
+///
+/// # Errors
+/// When nothing is left of something asked for.
+pub fn keep(
+    columns: &mut Vec<Column>,
+    what: &str,
+    wanted: &[String],
+    of: fn(&ResultRow) -> &str,
+) -> Result<(), Failure> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let mut there: Vec<String> = Vec::new();
+    for row in columns.iter().flat_map(|column| &column.rows) {
+        if !there.iter().any(|name| name == of(row)) {
+            there.push(of(row).to_owned());
+        }
+    }
+    if let Some(missing) = wanted.iter().find(|name| !there.contains(name)) {
+        let there = there.join(", ");
+        return Err(Failure::Usage(format!("no result has the {what} {missing}; there are {there}")));
+    }
+    for column in columns.iter_mut() {
+        column.rows.retain(|row| wanted.iter().any(|name| name == of(row)));
+    }
+    columns.retain(|column| !column.rows.is_empty());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, designs: &[&str]) -> Named {
+        let rows: Vec<_> = designs
+            .iter()
+            .map(|design| ResultRow { design: (*design).to_owned(), ..ResultRow::default() })
+            .collect();
+        let mut document = Document::parse(
+            r#"{"schema":1,"results":[{"workload":"hot","design":"depot","metric":"pair_ns","cpus":1}]}"#,
+            path,
+        )
+        .unwrap();
+        document.results = rows;
+        Named { path: path.into(), document }
+    }
+
+    fn names(files: Vec<Named>) -> Vec<String> {
+        of_files(files).into_iter().map(|column| column.name).collect()
+    }
+
+    #[test]
+    fn columns_are_called_by_what_tells_them_apart() {
+        assert_eq!(names(vec![file("a.json", &["depot", "spin", "depot"])]), ["depot", "spin"]);
+        assert_eq!(names(vec![file("x/a.json", &["spin"]), file("b.json", &["spin"])]), ["a", "b"]);
+        assert_eq!(names(vec![file("a.json", &["rcu"]), file("b.json", &["spin"])]), ["a:rcu", "b:spin"]);
+        assert_eq!(
+            names(vec![file("x/a.json", &["rcu"]), file("y/a.json", &["rcu"])]),
+            ["x/a.json", "y/a.json"]
+        );
+    }
+
+    #[test]
+    fn filters_name_what_there_is() {
+        let mut columns = of_files(vec![file("a.json", &["depot", "spin"])]);
+        let line = keep(&mut columns, "design", &["rcu".to_owned()], |row| &row.design).unwrap_err();
+        assert!(line.to_string().contains("design rcu; there are depot, spin"), "{line}");
+        keep(&mut columns, "design", &["spin".to_owned()], |row| &row.design).unwrap();
+        assert_eq!(columns.len(), 1);
+    }
+}

@@ -1,0 +1,154 @@
+//! Result files: the documents that `--json` writes, and those made from printed tables.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::output::report;
+
+/// The only schema there is.
+const SCHEMA: u64 = 1;
+
+/// A result file.
+#[derive(Debug, Deserialize)]
+pub struct Document {
+    /// What is known of the machine, by the names that `--json` uses.
+    #[serde(default)]
+    pub machine: BTreeMap<String, Value>,
+    #[serde(default)]
+    pub command: String,
+    #[serde(default)]
+    pub seed: Option<u64>,
+    /// How it was measured, where the file says so.
+    #[serde(default)]
+    pub settings: Option<Value>,
+    /// Where printed figures are from.
+    #[serde(default)]
+    pub source: Option<String>,
+    pub results: Vec<ResultRow>,
+}
+
+/// A figure of a design: its samples, or what somebody printed of them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct ResultRow {
+    pub workload: String,
+    pub design: String,
+    pub metric: String,
+    #[serde(default)]
+    pub unit: String,
+    pub cpus: u32,
+    #[serde(default)]
+    pub params: BTreeMap<String, i64>,
+    #[serde(default)]
+    pub samples: Vec<f64>,
+    /// In place of samples.
+    #[serde(default)]
+    pub printed: Option<Printed>,
+}
+
+/// A line of a printed table.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Printed {
+    pub min: Option<f64>,
+    pub mean: Option<f64>,
+    pub stddev: Option<f64>,
+    pub max: Option<f64>,
+    /// Whether the mean had a star: a difference found significant.
+    #[serde(default)]
+    pub star: bool,
+}
+
+impl From<report::Row> for ResultRow {
+    fn from(row: report::Row) -> Self {
+        let report::Row { workload, design, metric, unit, cpus, params, samples, .. } = row;
+        ResultRow {
+            workload: workload.to_owned(),
+            design: design.to_owned(),
+            metric: metric.to_owned(),
+            unit: unit.to_owned(),
+            cpus,
+            params: params.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            samples,
+            printed: None,
+        }
+    }
+}
+
+impl Document {
+    /// Reads a file; `-` is standard input.
+    ///
+    /// # Errors
+    /// When it cannot be read or is no result file.
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let name = path.display().to_string();
+        let mut text = String::new();
+        let read = if name == "-" {
+            io::stdin().read_to_string(&mut text).map(drop)
+        } else {
+            fs::read_to_string(path).map(|contents| text = contents)
+        };
+        read.map_err(|e| {
+            Failure::Usage(format!("cannot read {name}: {e}; give a file that --json FILE wrote"))
+        })?;
+        Self::parse(&text, &name)
+    }
+
+    /// Reads the text of the file called `name`.
+    ///
+    /// # Errors
+    /// When it is no result file, or one without results.
+    pub fn parse(text: &str, name: &str) -> Result<Self, Failure> {
+        let bad = |what: String| {
+            Failure::Usage(format!("{name} is not a result file: {what}; give one that --json FILE wrote"))
+        };
+        let value: Value = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+        match value.get("schema").and_then(Value::as_u64) {
+            Some(SCHEMA) => {}
+            Some(other) => return Err(bad(format!("its schema is {other}, and {SCHEMA} is known"))),
+            None => return Err(bad("it has no schema".to_owned())),
+        }
+        let document: Document = serde_json::from_value(value).map_err(|e| bad(e.to_string()))?;
+        if document.results.is_empty() {
+            return Err(bad("it has no results".to_owned()));
+        }
+        Ok(document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_result_file_is_refused_with_a_reason() {
+        for (text, says) in [
+            ("", "EOF"),
+            ("[]", "no schema"),
+            (r#"{"schema":2,"results":[]}"#, "schema is 2"),
+            (r#"{"schema":1}"#, "results"),
+            (r#"{"schema":1,"results":[]}"#, "no results"),
+            (r#"{"schema":1,"results":[{"workload":"hot"}]}"#, "design"),
+        ] {
+            let line = Document::parse(text, "file").err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(line.starts_with("file is not a result file: ") && line.contains(says), "{text}: {line}");
+        }
+    }
+
+    #[test]
+    fn rows_of_a_report_become_rows_of_a_document() {
+        use crate::design::Design;
+        let mut report = report::Report::default();
+        let params = report::params([("order", 3)]);
+        report.add("hot", Design::Depot, ("pair_ns", "ns"), (1, &params), &[1.0, 2.0]);
+        let ours: Vec<ResultRow> = report.rows().into_iter().map(Into::into).collect();
+        let text = serde_json::to_string(&report.rows()).unwrap();
+        let read: Vec<ResultRow> = serde_json::from_str(&text).unwrap();
+        assert_eq!(ours, read);
+        assert_eq!(ours[0].params["order"], 3);
+    }
+}

@@ -1,0 +1,119 @@
+//! What is known of metrics by their names: which way is better, and what a table calls them.
+
+use super::document::ResultRow;
+
+/// Which way a metric should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    Lower,
+    Higher,
+    /// Given by the workload, not by the design: no percentage makes sense.
+    Neither,
+}
+
+impl Better {
+    /// By how many percent `new` is better than `base`, by mmtests' convention: positive is better.
+    /// `None` where there is no such figure.
+    pub fn percent(self, new: f64, base: f64) -> Option<f64> {
+        if new == base && self != Better::Neither {
+            return Some(0.0);
+        }
+        let percent = match self {
+            Better::Lower => 100.0 - new * 100.0 / base,
+            Better::Higher => new * 100.0 / base - 100.0,
+            Better::Neither => return None,
+        };
+        percent.is_finite().then_some(percent)
+    }
+
+    /// 1 where more is better, -1 where it is worse.
+    pub fn sign(self) -> Option<f64> {
+        match self {
+            Better::Lower => Some(-1.0),
+            Better::Higher => Some(1.0),
+            Better::Neither => None,
+        }
+    }
+}
+
+/// Which way a row's metric should go. Rates up; times, sizes and interruptions down.
+pub fn better(row: &ResultRow) -> Better {
+    match row.metric.as_str() {
+        "allocs" | "frees" | "unknown_frees" | "drained_pages" => Better::Neither,
+        "hits" => Better::Higher,
+        metric if metric.ends_with("_per_s") || metric.ends_with("_per_cpu_s") => Better::Higher,
+        _ if row.unit.ends_with("/s") => Better::Higher,
+        _ => Better::Lower,
+    }
+}
+
+/// Params that a workload is scaled by: the N in mmtests' `workload-N`. The first there is counts.
+const SCALES: [&str; 5] = ["clients", "batch", "threads", "drains_per_s", "cpu"];
+
+/// A row's name in the table, as mmtests has it: `system-4`, `order-0 alloc-16`. Where nothing scales
+/// the workload, N is the number of CPUs; drains back to back are `max`.
+pub fn label(row: &ResultRow) -> String {
+    let scale = SCALES.into_iter().find(|&scale| row.params.contains_key(scale));
+    let others = row.params.iter().filter(|(name, _)| Some(name.as_str()) != scale);
+    let mut label: String = others.map(|(name, value)| format!("{name}-{value} ")).collect();
+    // pft uses as many CPUs as it has clients, a replay as many as its trace: nothing to add.
+    if matches!(scale, Some("batch" | "drains_per_s")) && row.cpus > 1 {
+        label += &format!("cpus-{} ", row.cpus);
+    }
+    let n = match scale {
+        Some("drains_per_s") if row.params["drains_per_s"] < 0 => "max".to_owned(),
+        Some(scale) => row.params[scale].to_string(),
+        None => row.cpus.to_string(),
+    };
+    format!("{label}{}-{n}", short(&row.metric))
+}
+
+/// mmtests' name of a metric, or ours without its unit.
+fn short(metric: &str) -> &str {
+    match metric {
+        "faults_per_cpu_s" => "faults/cpu",
+        "faults_per_s" => "faults/sec",
+        _ => ["_ns", "_s"].iter().find_map(|unit| metric.strip_suffix(unit)).unwrap_or(metric),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(metric: &str, unit: &str, cpus: u32, params: &[(&str, i64)]) -> ResultRow {
+        let params = params.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        ResultRow { metric: metric.into(), unit: unit.into(), cpus, params, ..ResultRow::default() }
+    }
+
+    #[test]
+    fn positive_is_better_in_both_directions() {
+        assert_eq!(Better::Higher.percent(150.0, 100.0), Some(50.0));
+        assert_eq!(Better::Higher.percent(75.0, 100.0), Some(-25.0));
+        assert_eq!(Better::Lower.percent(75.0, 100.0), Some(25.0));
+        assert_eq!(Better::Lower.percent(400.0, 100.0), Some(-300.0));
+        assert_eq!(Better::Lower.percent(0.0, 0.0), Some(0.0));
+        assert_eq!(Better::Lower.percent(1.0, 0.0), None);
+        assert_eq!(Better::Neither.percent(2.0, 1.0), None);
+    }
+
+    #[test]
+    fn rates_go_up_times_go_down_and_given_counts_nowhere() {
+        assert_eq!(better(&row("faults_per_s", "1/s", 1, &[])), Better::Higher);
+        assert_eq!(better(&row("throughput", "Mb/s", 1, &[])), Better::Higher);
+        assert_eq!(better(&row("pair_ns", "ns", 1, &[])), Better::Lower);
+        assert_eq!(better(&row("elapsed_s", "s", 1, &[])), Better::Lower);
+        assert_eq!(better(&row("interrupts", "interrupts", 1, &[])), Better::Lower);
+        assert_eq!(better(&row("allocs", "blocks", 1, &[])), Better::Neither);
+    }
+
+    #[test]
+    fn labels_are_those_of_mmtests() {
+        assert_eq!(label(&row("faults_per_cpu_s", "1/s", 4, &[("clients", 4)])), "faults/cpu-4");
+        assert_eq!(label(&row("system_s", "s", 4, &[("clients", 4)])), "system-4");
+        assert_eq!(label(&row("alloc_ns", "ns", 1, &[("order", 0), ("batch", 16)])), "order-0 alloc-16");
+        assert_eq!(label(&row("pair_ns", "ns", 2, &[])), "pair-2");
+        let drain = row("owner_ns", "ns", 2, &[("drains_per_s", -1), ("full", 1)]);
+        assert_eq!(label(&drain), "full-1 cpus-2 owner-max");
+    }
+}

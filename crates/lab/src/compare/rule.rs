@@ -1,0 +1,108 @@
+//! Rules by which a difference earns its star.
+
+use clap::ValueEnum;
+
+use super::document::ResultRow;
+use super::metric::Better;
+use super::stats::{Figures, Stat};
+use super::table::Line;
+use super::welch::{self, Difference};
+
+/// Two-sided p below which mmtests, as the threads used it, printed a star.
+const THREADS_P: f64 = 0.10;
+/// Ours, after correction for the number of comparisons.
+const OURS_P: f64 = 0.05;
+/// Half-width, in standard deviations, of the intervals that mmtests compares since 2024.
+const HALF_WIDTH: f64 = 1.96;
+
+/// When a mean gets a star.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rule {
+    /// Welch's test, p < 0.05 after Holm's correction for the number of comparisons; also prints n,
+    /// the 95% confidence interval and the effect size
+    Ours,
+    /// As in the threads' tables: Welch's test, p < 0.10, each comparison for itself
+    Threads,
+    /// As mmtests does since 2024: the means are further apart than 1.96 standard deviations of both
+    Mmtests,
+}
+
+/// How a row compares with the base's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// Samples of the base.
+    pub base_n: usize,
+    /// Of Welch's test; `None` with fewer than two samples on a side.
+    pub p: Option<f64>,
+    /// The same after Holm's correction over the whole table.
+    pub p_holm: Option<f64>,
+    /// 95% confidence interval of the difference of arithmetic means, in percent of the base's;
+    /// positive is better.
+    pub interval_percent: Option<(f64, f64)>,
+    /// Hedges' g; positive is better.
+    pub effect: Option<f64>,
+    /// Whether the rule finds the difference significant.
+    pub star: bool,
+    /// Whether the star is not ours: of printed figures, what was printed.
+    pub printed: bool,
+    /// Whether mmtests' rule of 2024 finds the intervals apart.
+    apart: bool,
+}
+
+impl Verdict {
+    /// Compares a row with the base's.
+    pub fn new(row: &ResultRow, base: &ResultRow, better: Better) -> Self {
+        let printed = row.samples.is_empty() && row.printed.is_some();
+        let mut verdict = Verdict {
+            base_n: base.samples.len(),
+            p: None,
+            p_holm: None,
+            interval_percent: None,
+            effect: None,
+            star: printed && row.printed.as_ref().is_some_and(|printed| printed.star),
+            printed,
+            apart: apart(&row.samples, &base.samples),
+        };
+        // What the workload gives needs no test.
+        let Some(sign) = better.sign() else { return verdict };
+        if let Some(difference) = Difference::of(&row.samples, &base.samples) {
+            verdict.p = Some(difference.p);
+            verdict.effect = difference.effect.map(|effect| sign * effect);
+            verdict.interval_percent = interval(&difference, &base.samples, sign);
+        }
+        verdict
+    }
+}
+
+fn apart(new: &[f64], base: &[f64]) -> bool {
+    let figures = |samples| Figures::of_samples(samples, Better::Lower);
+    let (new, base) = (figures(new), figures(base));
+    let means = new.get(Stat::Mean).zip(base.get(Stat::Mean));
+    let spreads = new.get(Stat::Stddev).zip(base.get(Stat::Stddev));
+    means.zip(spreads).is_some_and(|((a, b), (sa, sb))| (a - b).abs() > HALF_WIDTH * (sa + sb))
+}
+
+/// A difference's interval in percent of the base's mean, turned so that positive is better.
+fn interval(difference: &Difference, base: &[f64], sign: f64) -> Option<(f64, f64)> {
+    let mean = Figures::of_samples(base, Better::Lower).amean?;
+    let (a, b) = (sign * difference.low * 100.0 / mean, sign * difference.high * 100.0 / mean);
+    (a.is_finite() && b.is_finite()).then_some((a.min(b), a.max(b)))
+}
+
+/// Corrects the p of all lines for their number, and gives stars by the rule.
+pub fn judge(lines: &mut [Line], rule: Rule) {
+    let verdicts =
+        || lines.iter().flat_map(|line| line.cells.iter().flatten()).flat_map(|cell| &cell.verdict);
+    let corrected = welch::holm(&verdicts().filter_map(|verdict| verdict.p).collect::<Vec<_>>());
+    let mut corrected = corrected.into_iter();
+    let cells = lines.iter_mut().flat_map(|line| line.cells.iter_mut().flatten());
+    for verdict in cells.filter_map(|cell| cell.verdict.as_mut()) {
+        let Some(p) = verdict.p else { continue };
+        verdict.p_holm = corrected.next();
+        verdict.star = match rule {
+            Rule::Ours => verdict.p_holm.is_some_and(|p| p < OURS_P),
+            Rule::Threads => p < THREADS_P,
+            Rule::Mmtests => verdict.apart,
+        };
+    }
+}
