@@ -70,6 +70,7 @@ mod tests {
             drains.time(|| pages);
         }
         assert_eq!(drains.mean_pages(), 252.0);
-        assert!(drains.median_ns(&scale) <= drains.longest_ns(&scale));
+        assert!(drains.ticks.value_at_quantile(0.5) <= drains.ticks.max());
+        assert!(drains.median_ns(&scale).is_finite() && drains.longest_ns(&scale).is_finite());
     }
 }
