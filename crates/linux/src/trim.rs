@@ -12,12 +12,14 @@
 //!
 //! # Running short meanwhile
 //! Pages taken here are missing for others. A request that would fail tells the reclaim callbacks
-//! first; [`TrimState`] is one of them and waits for the chunk to come back.
+//! first; [`TrimState`] is one of them: it sleeps until the chunk is back, and keeps trims away for
+//! long enough that the request gets its page before the next chunk is taken.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Scope};
@@ -25,6 +27,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::thread::{futex, gettid};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::depot::Depot;
 use crate::memory::{HUGE_BYTES, Memory};
@@ -34,8 +38,11 @@ use crate::numa::last_errno;
 const CHUNK_BYTES: usize = 16 << 20;
 /// Most ranges in one vector (`UIO_MAXIOV`).
 const RANGES_MAX: usize = 1024;
-/// How often a request that runs short yields until the chunk is back.
-const WAITS_MAX: u32 = 1000;
+/// How long a request that runs short waits for the chunk at most: a trimmer that was stopped must
+/// not stop others for good.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How long after a request ran short nothing is trimmed.
+const CALM_MS: u64 = 20;
 
 /// What a trim gave back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,23 +85,54 @@ impl From<TrimError> for io::Error {
 #[derive(Default)]
 pub(crate) struct TrimState {
     is_running: AtomicBool,
-    /// Pages taken from the store just now.
-    taken_pages: AtomicU64,
+    /// The thread that trims; 0: none, or one that has not said so yet.
+    trimmer: AtomicI32,
+    /// Pages taken from the store just now; a futex.
+    taken_pages: AtomicU32,
+    /// When a request last ran short, in milliseconds of [`now_ms`].
+    short_ms: AtomicU64,
+}
+
+impl TrimState {
+    /// Whether a request ran short lately: what is free now, it should find.
+    fn is_short(&self) -> bool {
+        // Relaxed: a trimmer that sees it late takes one more chunk, which is waited for.
+        let short_ms = self.short_ms.load(Ordering::Relaxed);
+        short_ms != 0 && now_ms().saturating_sub(short_ms) < CALM_MS
+    }
+}
+
+/// Milliseconds of a clock that costs little; never 0.
+fn now_ms() -> u64 {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
 }
 
 impl Reclaim for TrimState {
-    /// Waits, within bounds, until the pages taken for a trim are back. Bounded because the caller
-    /// may be a signal handler on top of the one who trims.
-    fn reclaim(&self, _pressure: Pressure) -> u64 {
+    /// Waits until the pages taken for a trim are back.
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        if !pressure.is_last_resort {
+            return 0;
+        }
+        self.short_ms.store(now_ms(), Ordering::Relaxed);
         // Acquire: pairs with the Release after the pages were returned.
         let taken = self.taken_pages.load(Ordering::Acquire);
-        for _ in 0..WAITS_MAX {
-            if self.taken_pages.load(Ordering::Acquire) == 0 {
-                return taken;
-            }
-            std::thread::yield_now();
+        // A signal handler on top of the trimmer would wait for itself.
+        if taken == 0 || self.trimmer.load(Ordering::Relaxed) == gettid().as_raw_nonzero().get() {
+            return 0;
         }
-        0
+        let end = Instant::now() + WAIT_MAX;
+        loop {
+            let seen = self.taken_pages.load(Ordering::Acquire);
+            let left = end.saturating_duration_since(Instant::now());
+            if seen == 0 || left.is_zero() {
+                self.short_ms.store(now_ms(), Ordering::Relaxed);
+                return u64::from(if seen == 0 { taken } else { 0 });
+            }
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            // Woken, out of time, or the number changed before: look again.
+            let _ = futex::wait(&self.taken_pages, futex::Flags::PRIVATE, seen, Some(&left));
+        }
     }
 }
 
@@ -103,6 +141,7 @@ struct Running<'s>(&'s TrimState);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
+        self.0.trimmer.store(0, Ordering::Relaxed);
         // Release: pairs with the Acquire of the next trim.
         self.0.is_running.store(false, Ordering::Release);
     }
@@ -114,9 +153,16 @@ pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimErro
         return Ok(trimmed);
     }
     let _running = Running(state);
+    state.trimmer.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+    if state.is_short() {
+        return Ok(trimmed);
+    }
     depot.drain(Scope::ALL, Mode::Quiet);
     let mut system = System::new(depot.memory());
     for chunk in (0..depot.bytes()).step_by(CHUNK_BYTES) {
+        if state.is_short() {
+            break;
+        }
         let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());
         trim_chunk(depot, state, &mut system, chunk, &mut trimmed)
             .map_err(|errno| TrimError { trimmed, errno })?;
@@ -179,12 +225,12 @@ impl<'d> Taken<'d> {
     fn take(&mut self, run: Range<usize>) {
         let (start, count) = frames(self.depot, &run);
         // Raised first, so that whoever then finds nothing knows why.
-        self.state.taken_pages.fetch_add(u64::from(count), Ordering::Relaxed);
+        self.state.taken_pages.fetch_add(count, Ordering::Relaxed);
         if self.depot.alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok() {
             self.ranges.push(run);
         } else {
             // Somebody was faster.
-            self.state.taken_pages.fetch_sub(u64::from(count), Ordering::Relaxed);
+            self.state.taken_pages.fetch_sub(count, Ordering::Relaxed);
         }
     }
 
@@ -211,6 +257,8 @@ impl Drop for Taken<'_> {
         }
         // Release: pairs with the Acquire in `reclaim`. One caller trims, so this is all there is.
         self.state.taken_pages.store(0, Ordering::Release);
+        // Nobody there, or woken: both are fine.
+        let _ = futex::wake(&self.state.taken_pages, futex::Flags::PRIVATE, u32::MAX >> 1);
     }
 }
 

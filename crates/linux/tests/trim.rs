@@ -104,12 +104,14 @@ fn no_request_fails_because_of_a_trim() {
     let stop = AtomicBool::new(false);
     let shared = &depot;
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let trimmer = scope.spawn(|| {
+            let mut bytes = 0;
             while !stop.load(Ordering::Relaxed) {
-                shared.trim().unwrap();
+                bytes += shared.trim().unwrap().bytes;
             }
+            bytes
         });
-        let _stop = StopAtEnd(&stop);
+        let stopping = StopAtEnd(&stop);
         for _ in 0..100 {
             let mut blocks = Vec::new();
             for _ in 0..all {
@@ -124,6 +126,8 @@ fn no_request_fails_because_of_a_trim() {
             // SAFETY: allocated above.
             unsafe { shared.free_many(&blocks) }.unwrap();
         }
+        drop(stopping);
+        assert!(trimmer.join().unwrap() > 0);
     });
     all_back(&mut depot);
 }
