@@ -1,5 +1,6 @@
 //! Building the example kernel and running its tests.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -8,10 +9,12 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::machine::{Line, Machine};
+use crate::machine::{self, Line, Machine};
 
 /// The most CPUs the kernel starts.
 const CPUS_MAX: i64 = 64;
+/// MiB of the smallest machine that boots, and of one whose page tables still fit below 4 GiB.
+const MEMORY_MIB: RangeInclusive<i64> = 64..=65536;
 
 /// What to run.
 #[derive(Debug, Args)]
@@ -30,11 +33,11 @@ pub struct Options {
     /// Seconds of a test by time (default: its own, 10 per rate of isolate)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
-    /// MiB of memory, five eighths of them below 4 GiB (default: what the test needs)
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
+    /// MiB of memory, five eighths of them below 4 GiB, 2048 at most (default: what the test needs)
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(MEMORY_MIB))]
     memory: Option<u32>,
     /// Give up on a test after so many seconds
-    #[arg(long, value_name = "N", default_value_t = 600)]
+    #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
     /// Emulate all CPUs by one host thread, in turns (default: where there are many more of them
     /// than host CPUs, because those that spin would keep those they wait for from running)
@@ -76,6 +79,7 @@ fn name(value: impl ValueEnum) -> String {
 
 /// Builds the kernel and runs the tests.
 pub fn run(options: &Options) -> Result<()> {
+    machine::check_installed()?;
     let root =
         Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the repository has a root")?;
     let progress = Progress::new();

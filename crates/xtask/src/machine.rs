@@ -1,18 +1,20 @@
 //! A machine under QEMU that boots a kernel and ends.
 
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 
 const QEMU: &str = "qemu-system-x86_64";
 /// Statuses of `isa-debug-exit` for what the kernel writes: 2 * value + 1.
 const STATUS_PASSED: i32 = 2 * 0x10 + 1;
 const STATUS_FAILED: i32 = 2 * 0x11 + 1;
+/// Most memory below 4 GiB: where `q35` puts its devices without being asked is above that.
+const BELOW_4G_MIB_MAX: u32 = 2048;
 /// Emulated CPUs per host CPU above which they take turns on one thread.
 const OVERCOMMIT_MAX: usize = 4;
 
@@ -61,6 +63,26 @@ impl Drop for Running {
     }
 }
 
+/// Finds out whether there is a QEMU, before time is spent on building for it.
+pub fn check_installed() -> Result<()> {
+    let version = Command::new(QEMU).arg("--version").stdout(Stdio::null()).status();
+    match version.map_err(cannot_start)? {
+        status if status.success() => Ok(()),
+        status => bail!("{QEMU} --version ended with {status}: is it installed completely?"),
+    }
+}
+
+fn cannot_start(error: io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => anyhow!(
+            "{QEMU} is not installed: the package is qemu-system-x86 \
+             (Debian, Ubuntu: apt-get install --no-install-recommends qemu-system-x86; \
+             Fedora: dnf install qemu-system-x86-core; Arch: pacman -S qemu-system-x86)"
+        ),
+        _ => anyhow!(error).context(format!("cannot start {QEMU}")),
+    }
+}
+
 impl Machine<'_> {
     /// Boots, tells `heard` each line with the time since the start; returns whether the test
     /// passed.
@@ -85,7 +107,7 @@ impl Machine<'_> {
         let mut command = Command::new(QEMU);
         let threads = if self.takes_turns() { "single" } else { "multi" };
         // Some memory above 4 GiB, so that there are two zones.
-        let below_4g_mib = self.memory_mib * 5 / 8;
+        let below_4g_mib = (self.memory_mib * 5 / 8).min(BELOW_4G_MIB_MAX);
         command
             .args(["-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"])
             .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
@@ -98,14 +120,7 @@ impl Machine<'_> {
             .arg(self.kernel)
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        command.spawn().map_err(|error| match error.kind() {
-            ErrorKind::NotFound => anyhow!(
-                "{QEMU} is not installed: the package is qemu-system-x86 \
-                 (Debian, Ubuntu: apt-get install --no-install-recommends qemu-system-x86; \
-                 Fedora: dnf install qemu-system-x86-core; Arch: pacman -S qemu-system-x86)"
-            ),
-            _ => anyhow!(error).context(format!("cannot start {QEMU}")),
-        })
+        command.spawn().map_err(cannot_start)
     }
 
     fn takes_turns(&self) -> bool {

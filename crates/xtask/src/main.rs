@@ -5,6 +5,7 @@ mod machine;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Parser, Subcommand};
 
 /// Chores of this repository.
@@ -24,13 +25,74 @@ enum Chore {
     Kernel(kernel::Options),
 }
 
+/// Exit code for bad input, as of most Unix tools.
+const EXIT_USAGE: u8 = 2;
+
 fn main() -> ExitCode {
-    let Cli { chore: Chore::Kernel(options) } = Cli::parse();
+    let Chore::Kernel(options) = match Cli::try_parse() {
+        Ok(cli) => cli.chore,
+        Err(error) if error.use_stderr() => {
+            eprintln!("error: {}", one_line(&error));
+            return ExitCode::from(EXIT_USAGE);
+        }
+        // Help or version.
+        Err(error) => error.exit(),
+    };
     match kernel::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// clap's message without its advice in further paragraphs.
+fn one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "which chore? see `cargo xtask --help`".to_owned();
+    }
+    let text = error.render().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let what = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':');
+    match error.get(ContextKind::ValidValue).map(ToString::to_string) {
+        Some(values) if !values.is_empty() => format!("{what}; there are {values}"),
+        _ => format!("{what}; see `cargo xtask kernel --help`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clap_itself_finds_no_fault() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bad_arguments_get_one_line_each() {
+        for (arguments, says) in [
+            ("", "which chore"),
+            ("kernal", "kernal"),
+            ("kernel vmaloc", "there are pft, vmalloc, producer-consumer, oom"),
+            ("kernel pft oom", "oom"),
+            ("kernel --cpus 0", "1..=64"),
+            ("kernel --cpus 65", "1..=64"),
+            ("kernel --cpus 99999999999999999999", "--cpus"),
+            ("kernel --cpus two", "--cpus"),
+            ("kernel --design slab isolate", "there are depot, local"),
+            ("kernel --memory 1", "64..=65536"),
+            ("kernel --timeout 0", "--timeout"),
+            ("kernel --rounds 0", "--rounds"),
+            ("kernel --frobnicate", "--frobnicate"),
+        ] {
+            let arguments = ["xtask"].into_iter().chain(arguments.split_whitespace());
+            let error = Cli::try_parse_from(arguments).expect_err("bad arguments");
+            assert!(error.use_stderr());
+            let line = one_line(&error);
+            assert!(line.contains(says) && !line.contains('\n'), "{line}");
         }
     }
 }
