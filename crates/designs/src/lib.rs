@@ -60,6 +60,8 @@ mod zone_lock;
 mod depot;
 #[cfg(not(loom))]
 mod host;
+#[cfg(not(loom))]
+pub mod vmap;
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};

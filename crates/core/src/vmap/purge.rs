@@ -116,17 +116,24 @@ fn merge(areas: Areas<'_>, a: Option<AreaIndex>, b: Option<AreaIndex>) -> Option
 /// The spans that a flush needs, in ascending order: what was mapped, neighbours joined where that
 /// adds at most a tenth.
 #[derive(Clone)]
-pub struct FlushSpans<'a> {
-    pub(super) runs: Runs<'a>,
-    pub(super) range: &'a Range,
-    pub(super) next: Option<Run>,
+pub struct FlushSpans<'a>(Spans<'a>);
+
+#[derive(Clone)]
+enum Spans<'a> {
+    Batch { runs: Runs<'a>, range: &'a Range, next: Option<Run> },
+    One(Option<Span>),
 }
 
 impl<'a> FlushSpans<'a> {
     pub(super) fn new(books: &'a Books<'a>, range: &'a Range, first: Option<AreaIndex>) -> Self {
         let mut runs = Runs::new(books, first);
         let next = runs.next().map(|(_, run)| run);
-        FlushSpans { runs, range, next }
+        FlushSpans(Spans::Batch { runs, range, next })
+    }
+
+    /// Just this one: for those who use a [`Mapper`] without a [`Vmap`].
+    pub const fn one(span: Span) -> Self {
+        FlushSpans(Spans::One(Some(span)))
     }
 }
 
@@ -134,18 +141,22 @@ impl Iterator for FlushSpans<'_> {
     type Item = Span;
 
     fn next(&mut self) -> Option<Span> {
-        let mut joined = self.next?;
+        let (runs, range, next) = match &mut self.0 {
+            Spans::Batch { runs, range, next } => (runs, range, next),
+            Spans::One(span) => return span.take(),
+        };
+        let mut joined = (*next)?;
         let mut needed = joined.pages();
         loop {
-            self.next = self.runs.next().map(|(_, run)| run);
-            let Some(next) = self.next else { break };
+            *next = runs.next().map(|(_, run)| run);
+            let Some(next) = *next else { break };
             let (all, wanted) = (next.end.since(joined.start), needed + next.pages());
             if (all - wanted) * 10 > wanted {
                 break;
             }
             (joined.end, needed) = (next.end, wanted);
         }
-        Some(self.range.span(joined))
+        Some(range.span(joined))
     }
 }
 

@@ -1,0 +1,288 @@
+//! Areas, and what both designs of the kernel do with them alike: frames, mapping, unmapping.
+
+use pagedepot::vmap::{FlushSpans, Host, Mapper, Protection, Span, VfreeError, VirtAddr, VmapError};
+use pagedepot::{AllocError, Flags, FrameRange, Order, Pfn};
+
+use super::{VmapCounts, tables::Tables};
+use crate::prim::{HintU64, Mutex, MutexGuard, Ordering, count, lock_mutex, try_lock_mutex};
+
+/// Single frames asked for at a time.
+const FRAME_BATCH: usize = 64;
+
+/// Pages `start..end`, counted from the first of the managed range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Run {
+    pub const fn new(start: u32, pages: u32) -> Self {
+        Run { start, end: start + pages }
+    }
+
+    pub const fn pages(self) -> u32 {
+        self.end - self.start
+    }
+
+    pub const fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// A busy or lazy area: the kernel's `vmap_area` and `vm_struct` in one.
+#[derive(Debug)]
+pub struct Area {
+    /// Its addresses, guard included.
+    pub run: Run,
+    /// The node that allocated it.
+    pub node: u32,
+    /// Pages mapped, or about to be, from its start.
+    mapped: u32,
+    /// Blocks that are its own, to be freed once nothing is mapped.
+    blocks: Vec<(Pfn, Order)>,
+}
+
+impl Area {
+    pub const fn new(run: Run, node: u32) -> Self {
+        Area { run, node, mapped: 0, blocks: Vec::new() }
+    }
+
+    fn body(&self) -> Run {
+        Run::new(self.run.start, self.mapped)
+    }
+}
+
+/// What a request asks for.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// Guard included.
+    pub pages: u32,
+    pub align_pages: u64,
+}
+
+/// The mapper and the host, the managed range, and the books about page tables and flushes.
+pub struct Ground<M, H> {
+    pub mapper: M,
+    pub host: H,
+    pub span: Span,
+    tables: Tables,
+    purges: HintU64,
+    flushed_pages: HintU64,
+    needed_pages: HintU64,
+}
+
+impl<M: Mapper, H: Host> Ground<M, H> {
+    pub fn new(mapper: M, host: H) -> Self {
+        let span = mapper.span();
+        let first_page = (span.start.get() >> mapper.page_size().shift()) as u64;
+        let [purges, flushed_pages, needed_pages] = [0; 3].map(HintU64::new);
+        let tables = Tables::new(first_page, span.pages, M::TABLE_PAGES);
+        Ground { mapper, host, span, tables, purges, flushed_pages, needed_pages }
+    }
+
+    /// Takes a lock, and tells the host if that means waiting: waiters park.
+    pub fn lock<'l, T>(&self, mutex: &'l Mutex<T>) -> MutexGuard<'l, T> {
+        try_lock_mutex(mutex).unwrap_or_else(|| {
+            self.host.contention_begins();
+            let guard = lock_mutex(mutex);
+            self.host.contention_ends();
+            guard
+        })
+    }
+
+    /// The managed range, in pages.
+    pub fn all(&self) -> Run {
+        Run::new(0, self.span.pages)
+    }
+
+    /// The page before the range's first, counted from address 0.
+    pub fn base_page(&self) -> u64 {
+        (self.span.start.get() >> self.mapper.page_size().shift()) as u64
+    }
+
+    pub fn addr(&self, page: u32) -> VirtAddr {
+        self.span.start.add((page as usize) << self.mapper.page_size().shift())
+    }
+
+    fn span_of(&self, run: Run) -> Span {
+        Span::new(self.addr(run.start), run.pages())
+    }
+
+    /// The page that begins at an address.
+    pub fn page_at(&self, addr: VirtAddr) -> Result<u32, VfreeError> {
+        let offset = addr.get().wrapping_sub(self.span.start.get());
+        let page = offset >> self.mapper.page_size().shift();
+        if page >= self.span.pages as usize {
+            return Err(VfreeError::OutOfRange);
+        }
+        if page << self.mapper.page_size().shift() != offset {
+            return Err(VfreeError::NotAllocated);
+        }
+        Ok(page as u32)
+    }
+
+    /// A request in pages, with one more as a guard.
+    pub fn wanted(&self, pages: u32, align: usize) -> Result<Wanted, VmapError> {
+        let total = pages.checked_add(1).filter(|&total| total <= self.span.pages);
+        let total = total.filter(|_| pages > 0).ok_or(VmapError::BadSize)?;
+        if !align.is_power_of_two() {
+            return Err(VmapError::BadAlign);
+        }
+        Ok(Wanted { pages: total, align_pages: (align as u64 >> self.mapper.page_size().shift()).max(1) })
+    }
+
+    /// Gives an area frames of its own, mapped; its guard stays unmapped.
+    pub fn fill(&self, area: &mut Area) -> Result<(), VmapError> {
+        let pages = area.run.pages() - 1;
+        area.blocks = self.alloc_blocks(pages)?;
+        self.map(area, pages)
+    }
+
+    /// Maps the caller's frames into an area.
+    pub fn lend(&self, area: &mut Area, frames: &[Pfn]) -> Result<(), VmapError> {
+        let frames = frames.iter().map(|&frame| (frame, Order::BASE));
+        self.map_blocks(area, frames, area.run.pages() - 1)
+    }
+
+    fn map(&self, area: &mut Area, pages: u32) -> Result<(), VmapError> {
+        let blocks = std::mem::take(&mut area.blocks);
+        let mapped = self.map_blocks(area, blocks.iter().copied(), pages);
+        area.blocks = blocks;
+        mapped
+    }
+
+    /// Maps blocks one behind the other, neighbours by one call.
+    fn map_blocks(
+        &self,
+        area: &mut Area,
+        blocks: impl Iterator<Item = (Pfn, Order)>,
+        pages: u32,
+    ) -> Result<(), VmapError> {
+        // From here on a purge unmaps all of it, whether or not everything came to be mapped.
+        area.mapped = pages;
+        self.tables.enter(area.body());
+        let mut at = area.run.start;
+        let mut run: Option<(Pfn, u32)> = None;
+        for (frame, order) in blocks {
+            run = match run {
+                Some((first, frames)) if first.get() + frames == frame.get() => {
+                    Some((first, frames + order.frames()))
+                }
+                Some((first, frames)) => {
+                    self.map_run(&mut at, first, frames)?;
+                    Some((frame, order.frames()))
+                }
+                None => Some((frame, order.frames())),
+            };
+        }
+        run.map_or(Ok(()), |(first, frames)| self.map_run(&mut at, first, frames))
+    }
+
+    fn map_run(&self, at: &mut u32, first: Pfn, frames: u32) -> Result<(), VmapError> {
+        let (addr, range) = (self.addr(*at), FrameRange::new(first, frames));
+        // SAFETY: the pages are those of an area that is the caller's alone, nothing of it was
+        // mapped, and it lies in the span; the frames are the area's or its caller's until they
+        // are unmapped.
+        unsafe { self.mapper.map(addr, range, Protection::READ_WRITE)? };
+        *at += frames;
+        Ok(())
+    }
+
+    /// Frames for so many pages: the largest blocks to be had without effort first, as all designs
+    /// here do, so that they differ in nothing but the addresses.
+    fn alloc_blocks(&self, pages: u32) -> Result<Vec<(Pfn, Order)>, AllocError> {
+        let mut blocks = Vec::new();
+        let (mut left, mut order_max) = (pages, Order::MAX.get());
+        while left > 0 {
+            let order = left.ilog2().min(order_max);
+            let got = match order {
+                0 => self.alloc_singles(left, &mut blocks),
+                _ => self.alloc_block(order, &mut blocks),
+            };
+            match got {
+                Ok(got) => left -= got,
+                Err(_) if order > 0 => order_max = order - 1,
+                Err(error) => {
+                    self.free_blocks(&blocks);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    fn alloc_block(&self, order: u32, blocks: &mut Vec<(Pfn, Order)>) -> Result<u32, AllocError> {
+        let order = Order::new(order).expect("at most the largest");
+        let flags =
+            if self.mapper.prefers_long_runs() { Flags::MOVABLE } else { Flags::MOVABLE.no_reclaim() };
+        blocks.push((self.host.alloc_block(order, flags)?, order));
+        Ok(order.frames())
+    }
+
+    fn alloc_singles(&self, wanted: u32, blocks: &mut Vec<(Pfn, Order)>) -> Result<u32, AllocError> {
+        let mut frames = [Pfn::new(0); FRAME_BATCH];
+        let wanted = frames.len().min(wanted as usize);
+        let got = self.host.alloc_frames(Flags::MOVABLE, &mut frames[..wanted])?;
+        blocks.extend(frames[..got].iter().map(|&frame| (frame, Order::BASE)));
+        Ok(got as u32)
+    }
+
+    fn free_blocks(&self, blocks: &[(Pfn, Order)]) {
+        if let Err(error) = self.host.free_blocks(blocks) {
+            panic!("the page allocator refused frames that it handed out: {error:?}");
+        }
+    }
+
+    /// Takes the mappings of areas away: unmaps one after the other, flushes
+    /// the hull of them all, frees their frames. Returns those that could not be unmapped, which
+    /// keep their frames. One caller at a time.
+    ///
+    /// The kernel clears entries when it frees and only flushes here; a mapper need not be able to
+    /// do one without the other, and frames that are still mapped are not for others to write to.
+    pub fn retire(&self, areas: Vec<Area>) -> (Vec<Area>, Vec<Area>) {
+        let starts = areas.iter().map(|area| area.run.start);
+        let ends = areas.iter().map(|area| area.run.end);
+        let (Some(start), Some(end)) = (starts.min(), ends.max()) else { return (areas, Vec::new()) };
+        let hull = Run { start, end };
+        count(&self.purges, 1);
+        let needed: u64 = areas.iter().map(|area| u64::from(area.mapped)).sum();
+        let (mut done, stuck): (Vec<Area>, Vec<Area>) = areas.into_iter().partition(|area| self.unmap(area));
+        self.mapper.flush(FlushSpans::one(self.span_of(hull)));
+        count(&self.flushed_pages, u64::from(hull.pages()));
+        count(&self.needed_pages, needed);
+        for area in &mut done {
+            self.free_blocks(&area.blocks);
+            *area = Area::new(area.run, area.node);
+        }
+        (done, stuck)
+    }
+
+    /// Unmaps an area in pieces none of which covers a table, because tables are kept: "page tables
+    /// are never freed".
+    fn unmap(&self, area: &Area) -> bool {
+        let body = area.body();
+        let half = (M::TABLE_PAGES / 2).max(1);
+        let mut start = body.start;
+        while start < body.end {
+            let end = body.end.min(start + half);
+            // SAFETY: the area is lazy, so that nobody uses it, and whoever purges has it alone.
+            if unsafe { self.mapper.unmap(self.span_of(Run { start, end })) }.is_err() {
+                return false;
+            }
+            start = end;
+        }
+        true
+    }
+
+    /// Adds what is counted here.
+    pub fn add_counts(&self, counts: &mut VmapCounts) {
+        // Relaxed: statistics.
+        let read = |cell: &HintU64| cell.load(Ordering::Relaxed);
+        counts.purges += read(&self.purges);
+        counts.flushed_pages += read(&self.flushed_pages);
+        counts.needed_pages += read(&self.needed_pages);
+        counts.tables += self.tables.populated();
+        counts.tables_max += self.tables.populated();
+    }
+}

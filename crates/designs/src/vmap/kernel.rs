@@ -1,0 +1,213 @@
+//! What the kernel's two designs have in common: requests, lazy frees, when to purge.
+
+use pagedepot::vmap::{Host, Mapper, VfreeError, VirtAddr, VmapError};
+use pagedepot::{AllocError, Pfn};
+
+use super::area::{Area, Ground, Run, Wanted};
+use super::{VmapCounts, VmapDesign, VmapSetup};
+use crate::prim::{AtomicU64, Mutex, Ordering, try_lock_mutex};
+
+/// Where areas are kept.
+pub trait Addresses: Sync {
+    /// The design's name.
+    const NAME: &'static str;
+
+    /// With all of the range free.
+    fn new(cpus: u32, all: Run) -> Self;
+
+    /// Takes a range that is free or pooled; the area belongs to the caller until it is inserted.
+    fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: Wanted) -> Option<Area>;
+
+    /// Makes an area busy.
+    fn insert<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area);
+
+    /// Takes the busy area that begins at a page.
+    fn remove<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, page: u32) -> Option<Area>;
+
+    /// Leaves an area to the next purge.
+    fn make_lazy<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area);
+
+    /// All lazy areas, for the one who purges. Pools decay: all of them when `everything` is to be
+    /// taken.
+    fn collect<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, everything: bool) -> Vec<Area>;
+
+    /// Hands areas with nothing mapped on: to pools, unless `everything` is to be taken, or to the
+    /// free space.
+    fn settle<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, areas: Vec<Area>, everything: bool);
+
+    /// Adds what is counted here.
+    fn add_counts<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, counts: &mut VmapCounts);
+
+    /// Every range there is, in any order.
+    fn runs(&mut self) -> Vec<Run>;
+}
+
+/// A design of the kernel's.
+pub struct Kernel<A, M, H> {
+    ground: Ground<M, H>,
+    addresses: A,
+    /// The kernel's `vmap_purge_lock`.
+    purging: Mutex<()>,
+    /// The kernel's `vmap_lazy_nr`.
+    lazy_pages: AtomicU64,
+    lazy_pages_max: u64,
+}
+
+impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
+    /// All of the mapper's range, free.
+    pub fn new(setup: VmapSetup, mapper: M, host: H) -> Self {
+        let lazy_pages_max = setup.lazy_pages_max(&mapper);
+        let ground = Ground::new(mapper, host);
+        let addresses = A::new(setup.cpus, ground.all());
+        Kernel { ground, addresses, purging: Mutex::new(()), lazy_pages: AtomicU64::new(0), lazy_pages_max }
+    }
+
+    /// The mapper.
+    pub fn mapper(&self) -> &M {
+        &self.ground.mapper
+    }
+
+    /// The host.
+    pub fn host(&self) -> &H {
+        &self.ground.host
+    }
+
+    /// An area with what `prepare` puts into it. If there is no room, or no frames, lazy areas are
+    /// taken back first, and what is pooled: the kernel's `overflow`.
+    fn obtain(
+        &self,
+        (pages, align): (u32, usize),
+        prepare: impl Fn(&mut Area) -> Result<(), VmapError>,
+    ) -> Result<VirtAddr, VmapError> {
+        let wanted = self.ground.wanted(pages, align)?;
+        let attempt = || {
+            let mut area = self.addresses.take(&self.ground, wanted).ok_or(VmapError::NoSpace)?;
+            match prepare(&mut area) {
+                Ok(()) => {
+                    let addr = self.ground.addr(area.run.start);
+                    self.addresses.insert(&self.ground, area);
+                    Ok(addr)
+                }
+                Err(error) => {
+                    self.leave(area);
+                    Err(error)
+                }
+            }
+        };
+        match attempt() {
+            Err(VmapError::NoSpace | VmapError::Frames(AllocError::Exhausted)) => {
+                self.purge();
+                attempt()
+            }
+            result => result,
+        }
+    }
+
+    fn release(&self, start: VirtAddr) -> Result<(), VfreeError> {
+        let page = self.ground.page_at(start)?;
+        let area = self.addresses.remove(&self.ground, page).ok_or(VfreeError::NotAllocated)?;
+        if self.leave(area) >= self.lazy_pages_max
+            && let Some(_purging) = try_lock_mutex(&self.purging)
+        {
+            self.purge_locked(false);
+        }
+        Ok(())
+    }
+
+    /// Makes an area lazy; returns how many pages are.
+    fn leave(&self, area: Area) -> u64 {
+        let pages = u64::from(area.run.pages());
+        // Relaxed: says when to purge, and nothing else.
+        let lazy_pages = self.lazy_pages.fetch_add(pages, Ordering::Relaxed) + pages;
+        self.addresses.make_lazy(&self.ground, area);
+        lazy_pages
+    }
+
+    /// For the holder of `purging`.
+    fn purge_locked(&self, everything: bool) {
+        let areas = self.addresses.collect(&self.ground, everything);
+        let pages = |areas: &[Area]| areas.iter().map(|area| u64::from(area.run.pages())).sum::<u64>();
+        let (done, stuck) = self.ground.retire(areas);
+        self.lazy_pages.fetch_sub(pages(&done), Ordering::Relaxed);
+        self.addresses.settle(&self.ground, done, everything);
+        stuck.into_iter().for_each(|area| self.addresses.make_lazy(&self.ground, area));
+    }
+}
+
+impl<A: Addresses, M: Mapper, H: Host> VmapDesign for Kernel<A, M, H> {
+    fn name(&self) -> &'static str {
+        A::NAME
+    }
+
+    fn alloc(&self, pages: u32, align: usize) -> Result<VirtAddr, VmapError> {
+        self.obtain((pages, align), |_| Ok(()))
+    }
+
+    fn free(&self, start: VirtAddr) -> Result<(), VfreeError> {
+        self.release(start)
+    }
+
+    fn vmalloc(&self, pages: u32, align: usize) -> Result<VirtAddr, VmapError> {
+        self.obtain((pages, align), |area| self.ground.fill(area))
+    }
+
+    fn vfree(&self, start: VirtAddr) -> Result<(), VfreeError> {
+        self.release(start)
+    }
+
+    /// The kernel's: what is smaller stays as it is, what is larger moves.
+    fn vrealloc(
+        &self,
+        start: VirtAddr,
+        old: u32,
+        new: u32,
+        copy: &dyn Fn(VirtAddr, VirtAddr, u32),
+    ) -> Result<VirtAddr, VmapError> {
+        if new == 0 {
+            return Err(VmapError::BadSize);
+        }
+        if new <= old {
+            return Ok(start);
+        }
+        let moved = self.vmalloc(new, 1)?;
+        copy(start, moved, old);
+        self.release(start).map_err(|_| VmapError::NotAllocated)?;
+        Ok(moved)
+    }
+
+    fn map_ram(&self, frames: &[Pfn]) -> Result<VirtAddr, VmapError> {
+        let pages = u32::try_from(frames.len()).map_err(|_| VmapError::BadSize)?;
+        self.obtain((pages, 1), |area| self.ground.lend(area, frames))
+    }
+
+    fn unmap_ram(&self, start: VirtAddr, _pages: u32) -> Result<(), VfreeError> {
+        self.release(start)
+    }
+
+    fn purge(&self) {
+        let _purging = self.ground.lock(&self.purging);
+        self.purge_locked(true);
+    }
+
+    fn counts(&self) -> VmapCounts {
+        let lazy_pages = self.lazy_pages.load(Ordering::Relaxed);
+        let mut counts = VmapCounts { lazy_pages, ..VmapCounts::default() };
+        self.ground.add_counts(&mut counts);
+        self.addresses.add_counts(&self.ground, &mut counts);
+        counts
+    }
+
+    fn validate(&mut self) -> Result<(), String> {
+        let mut runs = self.addresses.runs();
+        runs.sort_by_key(|run| run.start);
+        let end = runs.iter().try_fold(0, |at, run| match run.start {
+            start if start == at => Ok(run.end),
+            start if start > at => Err(format!("pages {at}..{start} are nowhere")),
+            start => Err(format!("pages {start}..{at} are in two places")),
+        })?;
+        match self.ground.span.pages {
+            pages if pages == end => Ok(()),
+            pages => Err(format!("{end} of {pages} pages are somewhere")),
+        }
+    }
+}

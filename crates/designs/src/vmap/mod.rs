@@ -1,0 +1,167 @@
+//! The designs for kernel address space that "Mitigate a vmap lock contention" (Rezki, linux-mm
+//! 2024) compares, each as a real implementation behind one trait, [`VmapDesign`], over core's
+//! [`Mapper`] and [`Host`], and pagedepot's own.
+//!
+//! # Vocabulary
+//! | word | meaning |
+//! |---|---|
+//! | area | a range of pages with one purpose, and one page behind it as a guard: *busy*, *lazy* (freed, not yet flushed) or *pooled* |
+//! | free space | what no area covers |
+//! | purge | unmapping all lazy areas, with one flush |
+//! | hull | the smallest span that contains all that is to be flushed |
+//!
+//! # Designs
+//! | type | free space | busy areas | freed areas | a flush names |
+//! |---|---|---|---|---|
+//! | [`GlobalLock`] | one tree, one lock | one tree, one lock | one lazy tree, one lock | the hull |
+//! | [`Nodes`] | one tree, one lock, behind pools by size of each node | a tree and a lock per node, by address | a lazy tree per node, purged into pools without a cap, which each purge decays by 25% | the hull |
+//! | [`Depot`] | pagedepot's: see [`pagedepot::vmap`] | | | what needs it |
+//!
+//! The first two keep page tables for ever, as the kernel does. Each grants the lowest free range
+//! that fits. Both get frames and map them alike (`area.rs`), so that they differ in who may touch
+//! which list, and nothing else.
+//!
+//! What the kernel has beside: its blocks for short-lived mappings, which the thread hopes to
+//! remove, so that [`map_ram`](VmapDesign::map_ram) here is what it would be without them; and a
+//! kernel thread for purges, in whose place whoever frees purges if nobody else does.
+
+mod area;
+mod depot;
+mod kernel;
+mod nodes;
+mod one_tree;
+mod tables;
+mod tree;
+
+use pagedepot::Pfn;
+use pagedepot::vmap::{Mapper, VfreeError, VirtAddr, VmapError};
+
+pub use depot::Depot;
+pub use kernel::Kernel;
+pub use nodes::NodeTrees;
+pub use one_tree::OneTree;
+
+/// One tree, one lock: the kernel before the thread.
+pub type GlobalLock<M, H> = Kernel<OneTree, M, H>;
+/// The thread's design.
+pub type Nodes<M, H> = Kernel<NodeTrees, M, H>;
+
+/// A design for address space and mappings.
+pub trait VmapDesign: Sync {
+    /// The design's name in reports.
+    fn name(&self) -> &'static str;
+
+    /// Allocates `pages` pages of addresses, aligned to `align` bytes, a power of two, and a guard.
+    ///
+    /// # Errors
+    /// [`VmapError`], after everything freed was taken back.
+    fn alloc(&self, pages: u32, align: usize) -> Result<VirtAddr, VmapError>;
+
+    /// Frees what [`alloc`](Self::alloc) returned.
+    ///
+    /// # Errors
+    /// [`VfreeError`]; nothing is changed then.
+    fn free(&self, start: VirtAddr) -> Result<(), VfreeError>;
+
+    /// As [`alloc`](Self::alloc), with memory. Its contents are whatever they are, as in the
+    /// kernel.
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    fn vmalloc(&self, pages: u32, align: usize) -> Result<VirtAddr, VmapError>;
+
+    /// Frees what [`vmalloc`](Self::vmalloc) or [`vrealloc`](Self::vrealloc) returned.
+    ///
+    /// # Errors
+    /// [`VfreeError`]; nothing is changed then.
+    fn vfree(&self, start: VirtAddr) -> Result<(), VfreeError>;
+
+    /// Changes the size of what [`vmalloc`](Self::vmalloc) returned from `old` to `new` pages;
+    /// contents are kept. Who cannot grow it where it is asks `copy` to copy as many pages as given
+    /// from the first address to the second.
+    ///
+    /// # Errors
+    /// [`VmapError`]; the memory is as it was then.
+    fn vrealloc(
+        &self,
+        start: VirtAddr,
+        old: u32,
+        new: u32,
+        copy: &dyn Fn(VirtAddr, VirtAddr, u32),
+    ) -> Result<VirtAddr, VmapError>;
+
+    /// Maps the caller's frames for a short time.
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    fn map_ram(&self, frames: &[Pfn]) -> Result<VirtAddr, VmapError>;
+
+    /// Unmaps what [`map_ram`](Self::map_ram) mapped. The frames may be reached through it until
+    /// the next purge.
+    ///
+    /// # Errors
+    /// [`VfreeError`]; nothing is changed then.
+    fn unmap_ram(&self, start: VirtAddr, pages: u32) -> Result<(), VfreeError>;
+
+    /// Takes back all that is lazy or pooled, as memory pressure does.
+    fn purge(&self);
+
+    /// What was done so far, and what there is.
+    fn counts(&self) -> VmapCounts;
+
+    /// The next peak of page tables counts from here.
+    fn reset_tables_max(&self) {}
+
+    /// Checks that every page is in exactly one place. O(pages). Call it when everybody else has
+    /// stopped.
+    ///
+    /// # Errors
+    /// The first fault found.
+    fn validate(&mut self) -> Result<(), String>;
+}
+
+/// What a design did, and what there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VmapCounts {
+    /// Areas allocated.
+    pub allocated_areas: u64,
+    /// Those that came from a pool.
+    pub pool_hits: u64,
+    /// Purges that had something to take.
+    pub purges: u64,
+    /// Pages in the spans that flushes named.
+    pub flushed_pages: u64,
+    /// Pages in them that had been mapped.
+    pub needed_pages: u64,
+    /// Page tables of the lowest level that exist.
+    pub tables: u64,
+    /// Most that existed since the last [`reset_tables_max`](VmapDesign::reset_tables_max).
+    pub tables_max: u64,
+    /// Free pages.
+    pub free_pages: u64,
+    /// Pages freed and not yet purged.
+    pub lazy_pages: u64,
+    /// Pages in pools.
+    pub pooled_pages: u64,
+}
+
+/// What a design is made from, beside a mapper and a host.
+#[derive(Clone, Copy, Debug)]
+pub struct VmapSetup {
+    /// Possible CPUs: as many nodes, at most 128.
+    pub cpus: u32,
+    /// Freed pages at which a purge begins. `None`: 32 MiB for each bit of the number of CPUs.
+    pub lazy_pages_max: Option<u64>,
+}
+
+impl VmapSetup {
+    /// For so many CPUs, and as the kernel has it otherwise.
+    pub const fn new(cpus: u32) -> Self {
+        VmapSetup { cpus, lazy_pages_max: None }
+    }
+
+    fn lazy_pages_max<M: Mapper>(&self, mapper: &M) -> u64 {
+        let bits = u64::from(u32::BITS - self.cpus.leading_zeros()).max(1);
+        self.lazy_pages_max.unwrap_or(bits * (32 << 20 >> mapper.page_size().shift()))
+    }
+}

@@ -1,0 +1,218 @@
+//! `vmap-nodes`: the thread's design, as it was merged (6.9).
+//!
+//! A node per CPU, up to 128. An allocation takes from the pool of its size on this CPU's node, else
+//! the lowest free range, under the one lock that is left. Busy areas are kept by the node that
+//! their address says: segments of 16 pages, dealt out in turn. A freed area goes to the lazy tree
+//! of the node that allocated it, and from there, at the next purge, into that node's pool. Pools
+//! have no cap; a purge first takes a quarter of what they hold, rounded down.
+//!
+//! With one node there are no pools, as in the kernel (`node_alloc`).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use pagedepot::vmap::{Host, Mapper, NODES_MAX};
+
+use super::VmapCounts;
+use super::area::{Area, Ground, Run, Wanted};
+use super::kernel::Addresses;
+use super::tree::FreeTree;
+use crate::prim::{Mutex, Padded};
+
+/// Sizes that have pools: 1..=256 pages, guard included (`MAX_VA_SIZE_PAGES`).
+const POOLS: usize = 256;
+/// Pages of a segment (`vmap_zone_size`).
+const SEGMENT_PAGES: u32 = 16;
+
+/// See the module.
+pub struct NodeTrees {
+    nodes: Box<[Node]>,
+    /// `free_vmap_area_root`.
+    free: Padded<Mutex<FreeTree>>,
+}
+
+struct Node {
+    /// By size, all behind one lock (`pool_lock`).
+    pools: Padded<Mutex<Pools>>,
+    busy: Padded<Mutex<Busy>>,
+    lazy: Padded<Mutex<BTreeMap<u32, Area>>>,
+}
+
+struct Pools {
+    by_size: Vec<VecDeque<Run>>,
+    hits: u64,
+}
+
+#[derive(Default)]
+struct Busy {
+    areas: BTreeMap<u32, Area>,
+    inserted: u64,
+}
+
+impl Pools {
+    /// The first of its size, if that is aligned; else it goes to the end (`node_pool_del_va`).
+    fn take(&mut self, wanted: Wanted, base: u64) -> Option<Run> {
+        let pool = self.by_size.get_mut(wanted.pages as usize - 1)?;
+        let first = pool.pop_front()?;
+        if !(base + u64::from(first.start)).is_multiple_of(wanted.align_pages) {
+            pool.push_back(first);
+            return None;
+        }
+        self.hits += 1;
+        Some(first)
+    }
+
+    fn put(&mut self, run: Run) -> bool {
+        let pool = self.by_size.get_mut(run.pages() as usize - 1);
+        pool.map(|pool| pool.push_front(run)).is_some()
+    }
+
+    /// Takes a quarter of each pool, or everything (`decay_va_pool_node`).
+    fn decay(&mut self, everything: bool, taken: &mut Vec<Run>) {
+        for pool in &mut self.by_size {
+            let count = if everything { pool.len() } else { pool.len() / 4 };
+            taken.extend(pool.drain(..count));
+        }
+    }
+
+    fn pages(&self) -> u64 {
+        self.by_size.iter().flatten().map(|run| u64::from(run.pages())).sum()
+    }
+}
+
+impl NodeTrees {
+    fn node_of(&self, page: u32, base: u64) -> usize {
+        let segment = (base + u64::from(page)) / u64::from(SEGMENT_PAGES);
+        (segment % self.nodes.len() as u64) as usize
+    }
+
+    fn has_pools(&self) -> bool {
+        self.nodes.len() > 1
+    }
+
+    fn give_back<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, runs: impl IntoIterator<Item = Run>) {
+        let mut free = ground.lock(&self.free);
+        runs.into_iter().for_each(|run| free.give_back(run));
+    }
+}
+
+impl Addresses for NodeTrees {
+    const NAME: &'static str = "vmap-nodes";
+
+    fn new(cpus: u32, all: Run) -> Self {
+        let node = || Node {
+            pools: Padded(Mutex::new(Pools { by_size: vec![VecDeque::new(); POOLS], hits: 0 })),
+            busy: Padded(Mutex::default()),
+            lazy: Padded(Mutex::default()),
+        };
+        let nodes = (0..cpus.clamp(1, NODES_MAX)).map(|_| node()).collect();
+        NodeTrees { nodes, free: Padded(Mutex::new(FreeTree::new(all))) }
+    }
+
+    fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: Wanted) -> Option<Area> {
+        let here = ground.host.cpu().map_or(0, |cpu| cpu.index() % self.nodes.len());
+        let pooled = self
+            .has_pools()
+            .then(|| ground.lock(&self.nodes[here].pools).take(wanted, ground.base_page()))
+            .flatten();
+        let run = pooled.or_else(|| {
+            ground.lock(&self.free).take_lowest(wanted.pages, wanted.align_pages, ground.base_page())
+        })?;
+        Some(Area::new(run, here as u32))
+    }
+
+    fn insert<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area) {
+        let node = &self.nodes[self.node_of(area.run.start, ground.base_page())];
+        let mut busy = ground.lock(&node.busy);
+        busy.inserted += 1;
+        busy.areas.insert(area.run.start, area);
+    }
+
+    fn remove<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, page: u32) -> Option<Area> {
+        let node = &self.nodes[self.node_of(page, ground.base_page())];
+        ground.lock(&node.busy).areas.remove(&page)
+    }
+
+    fn make_lazy<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area) {
+        ground.lock(&self.nodes[area.node as usize].lazy).insert(area.run.start, area);
+    }
+
+    fn collect<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, everything: bool) -> Vec<Area> {
+        let mut areas = Vec::new();
+        for node in &self.nodes {
+            let mut decayed = Vec::new();
+            ground.lock(&node.pools).decay(everything, &mut decayed);
+            if !decayed.is_empty() {
+                self.give_back(ground, decayed);
+            }
+            areas.extend(std::mem::take(&mut *ground.lock(&node.lazy)).into_values());
+        }
+        areas
+    }
+
+    fn settle<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, areas: Vec<Area>, everything: bool) {
+        let mut rest = Vec::new();
+        for area in areas {
+            let pools = &self.nodes[area.node as usize].pools;
+            if everything || !self.has_pools() || !ground.lock(pools).put(area.run) {
+                rest.push(area.run);
+            }
+        }
+        self.give_back(ground, rest);
+    }
+
+    fn add_counts<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, counts: &mut VmapCounts) {
+        for node in &self.nodes {
+            counts.allocated_areas += ground.lock(&node.busy).inserted;
+            let pools = ground.lock(&node.pools);
+            counts.pool_hits += pools.hits;
+            counts.pooled_pages += pools.pages();
+        }
+        counts.free_pages += ground.lock(&self.free).pages();
+    }
+
+    fn runs(&mut self) -> Vec<Run> {
+        const CLEAN: &str = "nobody panicked holding it";
+        let mut runs = self.free.0.get_mut().expect(CLEAN).runs();
+        for node in &mut self.nodes {
+            runs.extend(node.pools.0.get_mut().expect(CLEAN).by_size.iter().flatten());
+            runs.extend(node.busy.0.get_mut().expect(CLEAN).areas.values().map(|area| area.run));
+            runs.extend(node.lazy.0.get_mut().expect(CLEAN).values().map(|area| area.run));
+        }
+        runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool_of(runs: u32) -> Pools {
+        let mut pools = Pools { by_size: vec![VecDeque::new(); POOLS], hits: 0 };
+        (0..runs).for_each(|i| assert!(pools.put(Run::new(10 * i, 2))));
+        pools
+    }
+
+    #[test]
+    fn a_decay_takes_a_quarter_rounded_down() {
+        for (held, taken) in [(0, 0), (3, 0), (4, 1), (11, 2), (100, 25)] {
+            let (mut pools, mut runs) = (pool_of(held), Vec::new());
+            pools.decay(false, &mut runs);
+            assert_eq!(runs.len(), taken);
+            pools.decay(true, &mut runs);
+            assert_eq!(runs.len(), held as usize);
+        }
+    }
+
+    #[test]
+    fn what_is_misaligned_goes_to_the_end_and_what_is_too_large_nowhere() {
+        let mut pools = pool_of(2);
+        let wanted = |align_pages| Wanted { pages: 2, align_pages };
+        // Page 10 is first.
+        assert_eq!(pools.take(wanted(4), 0), None);
+        assert_eq!(pools.take(wanted(4), 0), Some(Run::new(0, 2)));
+        assert_eq!(pools.take(wanted(1), 0), Some(Run::new(10, 2)));
+        assert_eq!(pools.hits, 2);
+        assert!(!pools.put(Run::new(0, 257)));
+        assert!(pools.put(Run::new(0, 256)));
+    }
+}

@@ -1,0 +1,79 @@
+//! `vmap-global-lock`: the kernel before the thread (6.7). Free, busy and lazy areas are in one tree
+//! each, behind one lock each; every request takes the first two, and the first is the one that the
+//! thread's profile shows 93% of the time waiting.
+
+use std::collections::BTreeMap;
+
+use pagedepot::vmap::{Host, Mapper};
+
+use super::VmapCounts;
+use super::area::{Area, Ground, Run, Wanted};
+use super::kernel::Addresses;
+use super::tree::FreeTree;
+use crate::prim::{Mutex, Padded};
+
+/// See the module.
+pub struct OneTree {
+    /// `free_vmap_area_root`, and the allocations from it.
+    free: Padded<Mutex<(FreeTree, u64)>>,
+    /// `vmap_area_root`.
+    busy: Padded<Mutex<BTreeMap<u32, Area>>>,
+    /// `purge_vmap_area_root`.
+    lazy: Padded<Mutex<BTreeMap<u32, Area>>>,
+}
+
+impl Addresses for OneTree {
+    const NAME: &'static str = "vmap-global-lock";
+
+    fn new(_cpus: u32, all: Run) -> Self {
+        OneTree {
+            free: Padded(Mutex::new((FreeTree::new(all), 0))),
+            busy: Padded(Mutex::default()),
+            lazy: Padded(Mutex::default()),
+        }
+    }
+
+    fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: Wanted) -> Option<Area> {
+        let mut free = ground.lock(&self.free);
+        let run = free.0.take_lowest(wanted.pages, wanted.align_pages, ground.base_page())?;
+        free.1 += 1;
+        Some(Area::new(run, 0))
+    }
+
+    fn insert<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area) {
+        ground.lock(&self.busy).insert(area.run.start, area);
+    }
+
+    fn remove<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, page: u32) -> Option<Area> {
+        ground.lock(&self.busy).remove(&page)
+    }
+
+    fn make_lazy<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area) {
+        ground.lock(&self.lazy).insert(area.run.start, area);
+    }
+
+    fn collect<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, _everything: bool) -> Vec<Area> {
+        let lazy = std::mem::take(&mut *ground.lock(&self.lazy));
+        lazy.into_values().collect()
+    }
+
+    fn settle<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, areas: Vec<Area>, _everything: bool) {
+        let mut free = ground.lock(&self.free);
+        areas.iter().for_each(|area| free.0.give_back(area.run));
+    }
+
+    fn add_counts<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, counts: &mut VmapCounts) {
+        let free = ground.lock(&self.free);
+        counts.allocated_areas += free.1;
+        counts.free_pages += free.0.pages();
+    }
+
+    fn runs(&mut self) -> Vec<Run> {
+        let areas = [&mut self.busy, &mut self.lazy].map(|tree| {
+            let tree = tree.0.get_mut().expect("nobody panicked holding it");
+            tree.values().map(|area| area.run).collect::<Vec<_>>()
+        });
+        let free = self.free.0.get_mut().expect("nobody panicked holding it");
+        [areas.concat(), free.0.runs()].concat()
+    }
+}
