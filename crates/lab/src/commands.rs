@@ -11,7 +11,7 @@ use crate::design::{self, Design};
 use crate::failure::Failure;
 use crate::harness::{cpus, samples};
 use crate::output::Progress;
-use crate::output::json::JsonOutput;
+use crate::output::json::{self, JsonOutput};
 use crate::output::machine::Machine;
 use crate::output::report::{Params, Report};
 use crate::replay::{self, Plan, Zoneinfos};
@@ -101,7 +101,8 @@ fn finish(
     } else {
         show(&text)?;
     }
-    json.map_or(Ok(()), |json| json.write(&machine, command, options.seed, &report))
+    let settings = json::Settings { quick: options.quick };
+    json.map_or(Ok(()), |json| json.write(&machine, command, (options.seed, settings), &report))
 }
 
 fn settings(options: &Options, effort: Effort) -> Result<Settings, Failure> {

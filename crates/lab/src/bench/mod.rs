@@ -1,5 +1,6 @@
 //! The workloads.
 
+mod clients;
 mod drain;
 mod hot;
 mod pagealloc;

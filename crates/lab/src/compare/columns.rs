@@ -10,6 +10,23 @@ use crate::failure::Failure;
 pub struct Column {
     pub name: String,
     pub rows: Vec<ResultRow>,
+    /// Which file it is from, and which of its columns it is: the stars that a source printed are
+    /// about its own first column.
+    pub origin: Origin,
+}
+
+/// See [`Column::origin`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    pub file: usize,
+    pub column: usize,
+}
+
+impl Column {
+    /// Whether stars that this column's source printed are about the difference to `base`.
+    pub fn stars_are_against(&self, base: &Column) -> bool {
+        self.origin.file == base.origin.file && base.origin.column == 0
+    }
 }
 
 /// A result file and where it is from.
@@ -32,7 +49,10 @@ pub fn by_design(rows: impl IntoIterator<Item = ResultRow>) -> Vec<Column> {
     for row in rows {
         match columns.iter_mut().find(|column| column.name == row.design) {
             Some(column) => column.rows.push(row),
-            None => columns.push(Column { name: row.design.clone(), rows: vec![row] }),
+            None => {
+                let origin = Origin { file: 0, column: columns.len() };
+                columns.push(Column { name: row.design.clone(), rows: vec![row], origin });
+            }
         }
     }
     columns
@@ -57,14 +77,15 @@ pub fn of_files(files: Vec<Named>) -> Vec<Column> {
     let same_design =
         designs.all(|design| Some(design) == first) && per_file.iter().all(|columns| columns.len() == 1);
     let mut columns = Vec::new();
-    for (file, of_file) in names.into_iter().zip(per_file) {
+    for (nth, (file, of_file)) in names.into_iter().zip(per_file).enumerate() {
         for column in of_file {
             let name = match (alone, same_design) {
                 (true, _) => column.name,
                 (false, true) => file.clone(),
                 (false, false) => format!("{file}:{}", column.name),
             };
-            columns.push(Column { name, ..column });
+            let origin = Origin { file: nth, ..column.origin };
+            columns.push(Column { name, origin, ..column });
         }
     }
     columns

@@ -32,6 +32,7 @@ mod stats;
 mod table;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod unlike;
 mod welch;
 
@@ -52,8 +53,12 @@ use table::Comparison;
 pub struct Options {
     /// Result files, as --json writes them; - for standard input. Designs of one file, or files, or
     /// both become columns
-    #[arg(required = true, value_name = "FILE")]
+    #[arg(required_unless_present = "threads", value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// A linux-mm thread's own table, as if it were a FILE; may be repeated. An unknown NAME is
+    /// answered with those there are
+    #[arg(long = "threads", value_name = "NAME")]
+    pub threads: Vec<String>,
     /// Compare with this column (default: the first)
     #[arg(long, value_name = "COLUMN")]
     pub base: Option<String>,
@@ -103,7 +108,7 @@ pub struct Compared {
 /// # Errors
 /// When a file is no result file, or they have nothing in common that could be compared.
 pub fn files(options: &Options) -> Result<Compared, Failure> {
-    let mut files = Vec::new();
+    let mut files = options.threads.iter().map(|name| threads::load(name)).collect::<Result<Vec<_>, _>>()?;
     for path in &options.files {
         files.push(Named { document: Document::load(path)?, path: path.clone() });
     }
@@ -116,6 +121,11 @@ pub fn files(options: &Options) -> Result<Compared, Failure> {
     columns::keep(&mut columns, "design", &options.designs, |row| &row.design)?;
     columns::keep(&mut columns, "workload", &options.workloads, |row| &row.workload)?;
     columns::keep(&mut columns, "metric", &options.metrics, |row| &row.metric)?;
+    if columns.len() < 2 && options.threads.is_empty() {
+        return Err(Failure::Usage(
+            "there is one design in one file: nothing to compare; give another file".to_owned(),
+        ));
+    }
     let comparison = Comparison::new(&columns, options.base.as_deref(), options.rule)?;
     Ok(Compared { text: written(&comparison, &sources, options)?, warnings })
 }

@@ -134,7 +134,8 @@ fn legend(comparison: &Comparison) -> String {
     };
     let verdicts = || comparison.lines.iter().flat_map(|l| &l.cells).flatten().flat_map(|c| &c.verdict);
     if verdicts().any(|verdict| verdict.printed) {
-        text += "Rows without samples show what their source printed, stars included.\n";
+        text += "Rows without samples show what their source printed, stars included where they are about \
+                 the same base; percentages are worked out from the figures, which are rounded.\n";
     }
     if verdicts().any(|verdict| !verdict.printed && verdict.p.is_none()) {
         text += "Rows with fewer than two samples on a side are not tested.\n";

@@ -50,8 +50,9 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Compares a row with the base's.
-    pub fn new(row: &ResultRow, base: &ResultRow, better: Better) -> Self {
+    /// Compares a row with the base's. `stars_apply`: whether a star that was printed is about this
+    /// base.
+    pub fn new(row: &ResultRow, base: &ResultRow, better: Better, stars_apply: bool) -> Self {
         let printed = row.samples.is_empty() && row.printed.is_some();
         let mut verdict = Verdict {
             base_n: base.samples.len(),
@@ -59,7 +60,7 @@ impl Verdict {
             p_holm: None,
             interval_percent: None,
             effect: None,
-            star: printed && row.printed.as_ref().is_some_and(|printed| printed.star),
+            star: stars_apply && printed && row.printed.as_ref().is_some_and(|printed| printed.star),
             printed,
             apart: apart(&row.samples, &base.samples),
         };

@@ -48,7 +48,8 @@ pub struct Cell {
 }
 
 impl Comparison {
-    /// Compares columns, wherever their rows come from, with the one called `base`, or the first.
+    /// Compares columns, wherever their rows come from, with the one called `base`, or the first. A
+    /// column alone is a table of its figures.
     ///
     /// # Errors
     /// When there is no such column, nothing to compare, or one thing measured twice.
@@ -60,11 +61,6 @@ impl Comparison {
                 Failure::Usage(format!("no column is called {base}; there are {}", names.join(", ")))
             })?,
         };
-        if names.len() < 2 {
-            return Err(Failure::Usage(
-                "there is one design in one file: nothing to compare; give another file".to_owned(),
-            ));
-        }
         let mut lines = Vec::new();
         for row in columns.iter().flat_map(|column| &column.rows) {
             let key = Key::of(row);
@@ -72,7 +68,7 @@ impl Comparison {
                 lines.push(Line::new(key, row, columns, base)?);
             }
         }
-        if !lines.iter().any(|line| line.cells.iter().flatten().count() > 1) {
+        if names.len() > 1 && !lines.iter().any(|line| line.cells.iter().flatten().count() > 1) {
             return Err(Failure::Usage(
                 "no two columns measured the same thing; give files of the same workload".to_owned(),
             ));
@@ -127,18 +123,18 @@ impl Line {
         }
         let cells = rows.iter().enumerate().map(|(at, row)| {
             let against = if at == base { None } else { rows[base] };
-            row.map(|row| Cell::new(row, against, better))
+            row.map(|row| Cell::new(row, against, better, columns[at].stars_are_against(&columns[base])))
         });
         Ok(Line { cells: cells.collect(), key, label, unit: row.unit.clone(), better })
     }
 }
 
 impl Cell {
-    fn new(row: &ResultRow, base: Option<&ResultRow>, better: Better) -> Self {
+    fn new(row: &ResultRow, base: Option<&ResultRow>, better: Better, stars_apply: bool) -> Self {
         let figures = match &row.printed {
             Some(printed) if row.samples.is_empty() => Figures::of_printed(printed),
             _ => Figures::of_samples(&row.samples, better),
         };
-        Cell { figures, verdict: base.map(|base| Verdict::new(row, base, better)) }
+        Cell { figures, verdict: base.map(|base| Verdict::new(row, base, better, stars_apply)) }
     }
 }

@@ -12,6 +12,7 @@ use super::metric::{self, Better};
 use super::rule::Rule;
 use super::stats::Stat;
 use super::table::Comparison;
+use super::threads;
 
 /// Of the percentages, half of the last digit printed.
 const PERCENT_ROUNDING: f64 = 0.005;
@@ -91,6 +92,21 @@ fn stars_of_the_threads_are_shown_as_printed() {
             assert_eq!(cell.figures.get(Stat::Mean), row.printed.as_ref().unwrap().mean);
         }
     }
+}
+
+#[test]
+fn stars_of_a_source_are_about_its_own_base() {
+    let names = ["2022-rcu-epyc-7742", "2022-rcu-epyc-7601"];
+    let columns = columns::of_files(names.map(|name| threads::load(name).unwrap()).into());
+    let starred = |base: &str, of: usize| {
+        let comparison = Comparison::new(&columns, Some(base), Rule::Threads).unwrap();
+        let cells = comparison.lines.iter().map(|line| line.cells[of].as_ref().unwrap());
+        cells.filter(|cell| cell.verdict.as_ref().is_some_and(|verdict| verdict.star)).count()
+    };
+    // All 20 rows of either machine have a star; those of one say nothing about the other's base.
+    assert_eq!((starred("2022-rcu-epyc-7742:vanilla", 1), starred("2022-rcu-epyc-7742:vanilla", 3)), (20, 0));
+    assert_eq!((starred("2022-rcu-epyc-7601:vanilla", 1), starred("2022-rcu-epyc-7601:vanilla", 3)), (0, 20));
+    assert_eq!(starred("2022-rcu-epyc-7742:rcu", 0), 0);
 }
 
 /// Columns with these samples of one metric.

@@ -1,4 +1,5 @@
-//! Results for scripts: `{"schema":1,"machine":{...},"command":"...","seed":N,"results":[...]}`.
+//! Results for scripts: `{"schema":1,"machine":{...},"command":"...","seed":N,
+//! "settings":{...},"results":[...]}`.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,7 +20,15 @@ struct Document<'r> {
     machine: &'r Machine,
     command: &'r str,
     seed: u64,
+    settings: Settings,
     results: Vec<Row>,
+}
+
+/// What else changes figures, so that results with other settings are not compared by mistake.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Settings {
+    /// Shorter windows, smaller workloads.
+    pub quick: bool,
 }
 
 /// Where to write: opened before anything is measured, so that a wrong path costs no time.
@@ -52,8 +61,14 @@ impl JsonOutput {
     ///
     /// # Errors
     /// As writing has.
-    pub fn write(self, machine: &Machine, command: &str, seed: u64, report: &Report) -> Result<(), Failure> {
-        let document = Document { schema: SCHEMA, machine, command, seed, results: report.rows() };
+    pub fn write(
+        self,
+        machine: &Machine,
+        command: &str,
+        (seed, settings): (u64, Settings),
+        report: &Report,
+    ) -> Result<(), Failure> {
+        let document = Document { schema: SCHEMA, machine, command, seed, settings, results: report.rows() };
         let mut text = serde_json::to_string(&document).map_err(io::Error::other)?;
         text.push('\n');
         match self {

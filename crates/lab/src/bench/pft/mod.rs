@@ -9,7 +9,7 @@ use std::time::Instant;
 use self::kernel::KernelFaults;
 pub use self::pages::DESIGNS;
 use self::pages::ToPages;
-use super::{Effort, Settings, Workload, cpus_text, samples_of};
+use super::{Effort, Settings, Workload, clients, cpus_text, samples_of};
 use crate::design::{Demand, Design, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
@@ -90,8 +90,7 @@ fn cpu_seconds() -> (f64, f64) {
     (seconds(usage.ru_utime), seconds(usage.ru_stime))
 }
 
-/// Measures one client, and as many as CPUs, with odd numbers in between (mmtests' steps on small
-/// machines).
+/// Measures the numbers of clients that mmtests would.
 pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut report = Report::default();
     let designs = settings.designs(Workload::Pft)?;
@@ -101,7 +100,10 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         designs.len(),
     );
     let mut by_clients = Vec::new();
-    for clients in steps(settings.cpus.len()) {
+    if let Some(cap) = clients::cap(settings.cpus.len()) {
+        report.say(format!("{NAME}: {cap}"));
+    }
+    for clients in clients::auto(settings.cpus.len()) {
         let contenders = designs
             .iter()
             .map(|&design| make(settings, design, pages, clients))
@@ -148,13 +150,6 @@ fn make(
     Ok(Box::new(Clients { client, share }))
 }
 
-/// 1, 3, 5, ... and the number of CPUs.
-fn steps(cpus: usize) -> Vec<usize> {
-    let mut steps: Vec<usize> = (1..cpus).step_by(2).collect();
-    steps.push(cpus);
-    steps
-}
-
 fn fitting_pages(report: &mut Report, wanted: u32, designs: usize) -> u32 {
     // Each design keeps the pages it has once touched.
     let room = available_bytes().unwrap_or(u64::MAX) / (designs as u64 + 1) / PAGE_BYTES as u64;
@@ -198,13 +193,6 @@ fn show(by_clients: &[(usize, Vec<Series<4>>)]) -> comfy_table::Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn clients_go_up_in_steps_of_two_and_end_at_the_cpus() {
-        assert_eq!(steps(1), [1]);
-        assert_eq!(steps(2), [1, 2]);
-        assert_eq!(steps(8), [1, 3, 5, 7, 8]);
-    }
 
     #[test]
     fn clients_are_summed_and_the_last_one_counts() {

@@ -1,0 +1,76 @@
+//! How many clients workloads are measured with.
+
+/// mmtests' pft has no more, whatever the machine: its `pft-bench` says so itself, which is why the
+/// rcu thread's tables end at 128 on a machine with 256 CPUs.
+pub const CLIENTS_MAX: usize = 128;
+
+/// The numbers of clients that mmtests measured with when the threads' tables were made: 1 up to the
+/// number of CPUs or [`CLIENTS_MAX`], in steps that grow (`threads_large_stride_begin` in its
+/// `rewrite-shellpack`, as of 2022).
+pub fn auto(cpus: usize) -> Vec<usize> {
+    let last = cpus.min(CLIENTS_MAX);
+    let steps = |from: usize, step: usize, to: usize| (from..=to).step_by(step);
+    let mut clients: Vec<usize> = match last {
+        0 => return Vec::new(),
+        33.. => steps(1, 3, 8).chain(steps(12, 9, 32)).chain(steps(48, 31, last)).collect(),
+        9.. => steps(1, 2, 8).chain(steps(12, 6, last)).collect(),
+        _ => steps(1, 2, last).collect(),
+    };
+    if clients.last() != Some(&last) {
+        clients.push(last);
+    }
+    clients
+}
+
+/// What there is to say about a list that ends before the CPUs do.
+pub fn cap(cpus: usize) -> Option<String> {
+    (cpus > CLIENTS_MAX).then(|| {
+        format!(
+            "clients end at {CLIENTS_MAX} of {cpus} CPUs, as in mmtests, whose pft has no more; \
+             for all CPUs give `compare --clients` a list that ends in {cpus}"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_those_of_mmtests() {
+        assert!(auto(0).is_empty());
+        assert_eq!(auto(1), [1]);
+        assert_eq!(auto(2), [1, 2]);
+        assert_eq!(auto(8), [1, 3, 5, 7, 8]);
+        assert_eq!(auto(9), [1, 3, 5, 7, 9]);
+        assert_eq!(auto(33), [1, 4, 7, 12, 21, 30, 33]);
+        assert_eq!(auto(128), auto(256));
+        assert_eq!((cap(128), cap(256).is_some()), (None, true));
+    }
+
+    /// The clients that each machine of the rcu thread was measured with.
+    #[test]
+    fn lists_are_those_of_the_threads_tables() {
+        for (name, cpus) in [
+            ("2022-rcu-cortex-a72", 4),
+            ("2022-rcu-xeon-e5-2640", 32),
+            ("2022-rcu-neoverse-n1", 80),
+            ("2022-rcu-epyc-7742", 128),
+            ("2022-rcu-epyc-7601", 128),
+            ("2022-rcu-power9", 128),
+            ("2022-rcu-thunderx2", 256),
+        ] {
+            let table = format!("{}/results/threads/{name}.json", env!("CARGO_MANIFEST_DIR"));
+            let table = std::fs::read_to_string(table).unwrap();
+            let table: serde_json::Value = serde_json::from_str(&table).unwrap();
+            let mut clients: Vec<usize> = Vec::new();
+            for row in table["results"].as_array().unwrap() {
+                let n = row["params"]["clients"].as_u64().unwrap() as usize;
+                if !clients.contains(&n) {
+                    clients.push(n);
+                }
+            }
+            assert_eq!(clients, auto(cpus), "{name}");
+        }
+    }
+}

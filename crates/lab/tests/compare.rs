@@ -1,0 +1,169 @@
+//! The command's `compare`, as its users run it: what it prints, and what it says to bad input.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+
+const FILE: &str = r#"{"schema":1,"machine":{"cpu":"A","cpus":2},"command":"bench hot","seed":1,
+    "settings":{"quick":false},"results":[
+    {"workload":"hot","design":"spin","metric":"pair_ns","unit":"ns","cpus":1,"samples":[20,21,22,23,24]},
+    {"workload":"hot","design":"depot","metric":"pair_ns","unit":"ns","cpus":1,"samples":[5,6,7,8,9]}]}"#;
+
+fn compare(arguments: &[&str]) -> Output {
+    let mut command = assert_cmd::Command::cargo_bin("pagedepot").unwrap();
+    command.arg("compare").args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn stdout(arguments: &[&str]) -> String {
+    let output = compare(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout).to_owned()
+}
+
+/// The one line, with exit code 2 and nothing on stdout.
+fn refused(arguments: &[&str]) -> String {
+    let output = compare(arguments);
+    let line = text(&output.stderr).to_owned();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {line}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    assert!(line.starts_with("pagedepot: ") && line.trim_end().lines().count() == 1, "{line}");
+    line
+}
+
+/// A directory with files of these contents.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, contents) in files {
+            std::fs::write(directory.path().join(name), contents).unwrap();
+        }
+        Files(directory)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn what_is_no_result_file_gets_one_line_each() {
+    let files = Files::new(&[
+        ("trace.txt", "not JSON"),
+        ("list.json", "[1, 2]"),
+        ("schema.json", r#"{"schema":9,"results":[]}"#),
+        ("empty.json", r#"{"schema":1,"results":[]}"#),
+        ("rows.json", r#"{"schema":1,"results":[{"workload":"hot"}]}"#),
+        ("good.json", FILE),
+    ]);
+    for (file, says) in [
+        ("missing.json", "cannot read"),
+        ("trace.txt", "is not a result file"),
+        ("list.json", "it has no schema"),
+        ("schema.json", "its schema is 9, and 1 is known"),
+        ("empty.json", "it has no results"),
+        ("rows.json", "design"),
+    ] {
+        let line = refused(&[&files.path("good.json"), &files.path(file)]);
+        assert!(line.contains(says) && line.contains(file) && line.contains("--json FILE"), "{line}");
+    }
+}
+
+#[test]
+fn unlike_files_are_refused_and_forced() {
+    let machine = FILE.replace(r#""cpu":"A""#, r#""cpu":"B""#);
+    let quick = FILE.replace("\"quick\":false", "\"quick\":true");
+    let files = Files::new(&[("a.json", FILE), ("machine.json", &machine), ("quick.json", &quick)]);
+    for (other, says) in
+        [("machine.json", "machine cpu is \"A\""), ("quick.json", "settings is {\"quick\":false}")]
+    {
+        let line = refused(&[&files.path("a.json"), &files.path(other)]);
+        assert!(line.contains(says) && line.contains("--force"), "{line}");
+        let forced = compare(&[&files.path("a.json"), &files.path(other), "--force"]);
+        assert!(forced.status.success());
+        assert!(text(&forced.stderr).starts_with("warning: ") && text(&forced.stderr).contains(says));
+    }
+    stdout(&[&files.path("a.json"), &files.path("a.json")]);
+}
+
+#[test]
+fn what_is_not_there_is_answered_with_what_is() {
+    let files = Files::new(&[("a.json", FILE)]);
+    let file = files.path("a.json");
+    for (arguments, says) in [
+        (&["--base", "vanilla"][..], "there are spin, depot"),
+        (&["--design", "rcu"], "there are spin, depot"),
+        (&["--workload", "pft"], "there are hot"),
+        (&["--metric", "alloc_ns"], "there are pair_ns"),
+        (&["--design", "spin"], "give another file"),
+        (&["--format", "html"], "text, markdown, csv, json"),
+        (&["--stat", "median"], "min, mean"),
+    ] {
+        let line = refused(&[&[file.as_str()], arguments].concat());
+        assert!(line.contains(says), "{arguments:?}: {line}");
+    }
+    assert!(refused(&["--threads", "lkml"]).contains("2022-rcu-epyc-7742"));
+}
+
+#[test]
+fn percentages_stars_and_sizes_are_those_of_the_samples() {
+    let files = Files::new(&[("a.json", FILE)]);
+    let text = stdout(&[&files.path("a.json"), "--stat", "mean", "--stat", "bamean"]);
+    // 7 for 22: 68.18% better. The best four of five: 6.5 for 21.5.
+    assert!(text.contains("Amean      pair-1  22.00 (   0.00%)  7.00 *  68.18%*"), "{text}");
+    assert!(text.contains("BAmean-95  pair-1  21.50 (   0.00%)  6.50 (  69.77%)"), "{text}");
+    assert!(text.contains("Differences to spin") && text.contains("5/5"), "{text}");
+    assert!(!stdout(&[&files.path("a.json"), "--rule", "threads"]).contains("Differences"));
+    // The other way round it is 214.29% worse.
+    assert!(stdout(&[&files.path("a.json"), "--base", "depot"]).contains("22.00 *-214.29%*"));
+}
+
+#[test]
+fn the_same_figures_in_every_format() {
+    let files = Files::new(&[("a.json", FILE)]);
+    let of = |format| stdout(&[&files.path("a.json"), "--format", format]);
+    let json: Value = serde_json::from_str(&of("json")).unwrap();
+    let depot = &json["comparisons"][1];
+    assert_eq!((depot["column"].as_str(), depot["n"].as_u64()), (Some("depot"), Some(5)));
+    assert_eq!((depot["mean"].as_f64(), depot["star"].as_bool()), (Some(7.0), Some(true)));
+    let csv = of("csv");
+    assert_eq!(csv.lines().count(), 3);
+    assert!(csv.starts_with("workload,metric,unit,label,"), "{csv}");
+    assert!(csv.lines().nth(2).unwrap().contains(",depot,spin,5,Amean,5.0,7.0,"), "{csv}");
+    let markdown = of("markdown");
+    assert!(markdown.starts_with("## hot\n") && markdown.contains("7.00 \\*  68.18%\\*"), "{markdown}");
+}
+
+#[test]
+fn the_threads_tables_are_there_without_files() {
+    let text = stdout(&["--threads", "2022-rcu-epyc-7742", "--rule", "threads"]);
+    assert!(text.contains("system-30    147.68 (   0.00%)  145.83 *   1.25%*"), "{text}");
+    assert!(text.contains("Nicolas Saenz Julienne"), "{text}");
+    // One design, and so no percentages, but figures.
+    assert!(stdout(&["--threads", "2024-vmap-page-tables"]).contains("1405072.00"));
+    let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/threads/2013-magazine-i7.json");
+    let by_path = stdout(&[table.to_str().unwrap(), "--workload", "pft"]);
+    assert!(by_path.contains("faults/cpu-4   819914.93 (   0.00%)   735264.48 ( -10.32%)"), "{by_path}");
+    assert!(
+        refused(&["--threads", "2022-rcu-epyc-7742", "--threads", "2022-rcu-power9"]).contains("--force")
+    );
+}
+
+#[test]
+fn what_bench_writes_compare_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let path: PathBuf = directory.path().join("hot.json");
+    let file = path.to_str().unwrap();
+    let mut bench = assert_cmd::Command::cargo_bin("pagedepot").unwrap();
+    bench.args(["bench", "hot", "--quick", "--runs", "2", "--cpus", "1", "--json", file]).assert().success();
+    let document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!(document["settings"]["quick"].as_bool(), Some(true));
+    let text = stdout(&[file, "--base", "floor-spin"]);
+    assert!(text.contains("depot") && text.contains("pair-1") && text.contains("2/2"), "{text}");
+}
