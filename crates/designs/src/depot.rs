@@ -12,8 +12,9 @@ use pagedepot::{
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
-use crate::pcp::policy::{FreeHigh, FreeHighLimit, FreeHighRule};
-use crate::prim::{Padded, PlainU32, count};
+use crate::free_high::FreeHighWatch;
+use crate::pcp::policy::FreeHigh;
+use crate::prim::count;
 use crate::report::{Counts, Drained, Scope, Volume};
 use crate::setup::{Setup, SetupError};
 
@@ -83,14 +84,12 @@ impl Drop for Books {
 
 /// Our own allocator: fronts and shelves over a bitmap store.
 ///
-/// Free-high policies, which mainline decides per free, are decided here beside the allocator: a
-/// CPU that only frees high orders gets its shelves drained when they hold more than the limit;
-/// its fronts (at most two magazines per order) stay.
+/// Free-high policies, which mainline decides per free, are decided beside the allocator: see
+/// [`FreeHighWatch`].
 pub struct Depot<'m, C, A> {
     allocator: Allocator<'m, C>,
     act: A,
-    free_high: FreeHigh,
-    watches: Box<[Padded<Watch>]>,
+    watch: FreeHighWatch,
     /// Drains.
     past: Counters,
     /// The memory of the allocator's books, if it is not the caller's. Fields are dropped in this
@@ -98,27 +97,11 @@ pub struct Depot<'m, C, A> {
     _books: Option<Books>,
 }
 
-/// What a CPU freed lately.
-struct Watch {
-    /// Pages freed, halved by each allocation.
-    free_count: PlainU32,
-    previous_free_was_high_order: PlainU32,
-    /// Drains by this rule, halved by each allocation.
-    free_factor: PlainU32,
-}
-
-/// Frees of high orders between two looks at the shelves.
-const LOOK_EVERY_PAGES: u32 = 64;
-
 impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
     /// An allocator as it is.
     pub fn new(allocator: Allocator<'m, C>, act: A, free_high: FreeHigh) -> Self {
-        let watch = || {
-            let [free_count, previous, free_factor] = [0; 3].map(PlainU32::new);
-            Padded(Watch { free_count, previous_free_was_high_order: previous, free_factor })
-        };
-        let watches = (0..allocator.cpu_count()).map(|_| watch()).collect();
-        Depot { allocator, act, free_high, watches, past: Counters::default(), _books: None }
+        let watch = FreeHighWatch::new(free_high, allocator.cpu_count());
+        Depot { allocator, act, watch, past: Counters::default(), _books: None }
     }
 
     /// The allocator.
@@ -126,62 +109,21 @@ impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
         &self.allocator
     }
 
-    #[inline]
-    fn watches(&self) -> bool {
-        self.free_high.limit != FreeHighLimit::High
-    }
-
-    #[inline]
-    fn watch(&self, here: Here) -> Option<&Watch> {
-        if self.watches() { self.watches.get(here.cpu.index()).map(|watch| &watch.0) } else { None }
-    }
-
-    #[inline]
-    fn note_alloc(&self, here: Here) {
-        if let Some(watch) = self.watch(here) {
-            watch.free_count.set(watch.free_count.get() >> 1);
-            watch.free_factor.set(watch.free_factor.get() >> 1);
-        }
-    }
-
     /// After a free: drains this CPU's shelves if it only frees high orders and holds too much.
     #[inline]
     fn note_free(&self, here: Here, order: Order) {
-        let Some(watch) = self.watch(here) else { return };
-        let before = watch.free_count.get();
-        let now = before.saturating_add(order.frames());
-        watch.free_count.set(now);
-        let high_order = (1..=3).contains(&order.get());
-        let previous = watch.previous_free_was_high_order.get() != 0;
-        watch.previous_free_was_high_order.set(u32::from(high_order));
-        // A look costs a walk over the shelves: once per some pages.
-        if high_order && previous && before / LOOK_EVERY_PAGES != now / LOOK_EVERY_PAGES {
-            self.look(here, watch);
+        if self.watch.note_free(here.cpu, order) {
+            self.look(here.cpu);
         }
     }
 
     #[cold]
-    fn look(&self, here: Here, watch: &Watch) {
+    fn look(&self, cpu: CpuId) {
         for zone in self.allocator.zone_ids() {
-            let Some((limits, high)) = self.allocator.cache_limits(zone, here.cpu) else { continue };
-            let held = self.allocator.cpu_stats(here.cpu, zone).map_or(0, |stats| stats.cached_pages());
-            let free_high = match self.free_high.rule {
-                FreeHighRule::FreeCount => {
-                    u64::from(watch.free_count.get()) >= limits.batch + limits.high_min / 2
-                }
-                FreeHighRule::FreeFactor => watch.free_factor.get() > 0,
-            };
-            let limit = match self.free_high.limit {
-                FreeHighLimit::Zero => 0,
-                FreeHighLimit::Batch => limits.batch,
-                FreeHighLimit::FourBatches => 4 * limits.batch,
-                FreeHighLimit::High => high,
-            };
-            if free_high && held > limit {
-                self.allocator.drain(pagedepot::Scope::cpu(here.cpu).in_zone(zone), Mode::Quiet);
-            }
-            if held >= high {
-                watch.free_factor.set((watch.free_factor.get() + 1).min(5));
+            let Some((limits, high)) = self.allocator.cache_limits(zone, cpu) else { continue };
+            let held = self.allocator.cpu_stats(cpu, zone).map_or(0, |stats| stats.cached_pages());
+            if self.watch.must_drain(cpu, limits, high, held) {
+                self.allocator.drain(pagedepot::Scope::cpu(cpu).in_zone(zone), Mode::Quiet);
             }
         }
     }
@@ -253,7 +195,7 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
     fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
         self.act.act_as(here);
         let found = self.allocator.alloc(order, Flags::new(mobility)).ok();
-        self.note_alloc(here);
+        self.watch.note_alloc(here.cpu);
         found
     }
 
@@ -266,7 +208,7 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
             .allocator
             .alloc(order, flags.at_most_level(level).no_reclaim())
             .or_else(|_| self.allocator.alloc(order, flags));
-        self.note_alloc(here);
+        self.watch.note_alloc(here.cpu);
         found.ok()
     }
 
@@ -284,9 +226,7 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
         if let Err(error) = self.allocator.free_many(blocks) {
             panic!("{error}");
         }
-        if self.watches() {
-            blocks.iter().for_each(|&(_, order)| self.note_free(here, order));
-        }
+        blocks.iter().for_each(|&(_, order)| self.note_free(here, order));
     }
 
     fn split(&self, pfn: Pfn, order: Order) {

@@ -59,6 +59,8 @@ mod zone_lock;
 #[cfg(not(loom))]
 mod depot;
 #[cfg(not(loom))]
+mod free_high;
+#[cfg(not(loom))]
 mod host;
 #[cfg(not(loom))]
 pub mod vmap;
@@ -69,6 +71,8 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 pub use census::{Census, Fault};
 #[cfg(not(loom))]
 pub use depot::{ActAs, ByThread, Depot, Real};
+#[cfg(not(loom))]
+pub use free_high::FreeHighWatch;
 #[cfg(not(loom))]
 pub use host::{cache_slice_pages, has_nohz_full};
 pub use local::{Local, LocalDrain};

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::Workload;
 use crate::compare;
 use crate::design::Design;
+use crate::design::variant::Variant;
 use crate::failure::Failure;
 
 /// Benchmarks and trace replay for page allocators. Without a command: replays the shipped trace,
@@ -63,6 +64,8 @@ pub struct Options {
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    #[command(flatten)]
+    pub variant: Variant,
 }
 
 fn positive(text: &str) -> Result<NonZeroU32, String> {

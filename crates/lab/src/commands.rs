@@ -114,6 +114,7 @@ fn settings(options: &Options, effort: Effort) -> Result<Settings, Failure> {
         effort,
         seed: options.seed,
         designs: options.designs.clone(),
+        variant: options.variant,
         progress: Progress::on_stderr(),
     })
 }

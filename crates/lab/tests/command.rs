@@ -101,6 +101,11 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "hot", "--json", "/no/such/directory/file"], "directory that you may write to"),
         (&["bench", "drain", "--cpus", "1"], "needs two CPUs"),
         (&["bench", "producer-consumer", "--cpus", "1"], "needs two CPUs"),
+        (&["bench", "hot", "--store", "buddy", "--design", "depot"], "--store bitmap"),
+        (&["bench", "hot", "--store", "bitmap", "--design", "rcu"], "depot, spin"),
+        (&["bench", "hot", "--lock", "plain", "--design", "depot"], "it is for spin"),
+        (&["bench", "hot", "--lock", "ticket"], "plain, trylock"),
+        (&["bench", "hot", "--magazines", "0"], "--magazines"),
         (&["bench"], "WORKLOAD"),
         (&["frobnicate"], "frobnicate"),
         (&["replay"], "TRACE"),
@@ -149,6 +154,7 @@ fn help_and_version_succeed() {
 fn hot_has_pairs_on_one_cpu_and_on_all() {
     let document = results(&["bench", "hot"]);
     assert_eq!(check(&document, "bench hot"), ["pair_ns"]);
+    check_threads(&document, "pair_ns");
     for design in ["depot", "floor-tls", "floor-spin"] {
         let rows: Vec<_> = rows(&document, design, "pair_ns").collect();
         assert_eq!(rows.len(), if has_two_cpus() { 2 } else { 1 }, "{design}");
@@ -165,6 +171,36 @@ fn designs_can_be_chosen() {
     assert_eq!(designs, ["floor-tls", "floor-spin"]);
 }
 
+const OF_THREADS: [&str; 6] = ["zone-lock", "local", "nohz-conditional", "spin", "rcu", "magazine"];
+
+/// The threads' designs have rows; the command would fail if one of them lost a page.
+fn check_threads(document: &Value, metric: &str) {
+    for design in OF_THREADS {
+        let row = rows(document, design, metric).next();
+        assert_eq!(row.expect(design)["params"]["store"], 0, "{design}");
+    }
+}
+
+#[test]
+fn variants_are_params_of_their_rows() {
+    for (options, design, param, value) in [
+        ("--store bitmap --lock plain", "spin", "store", 1),
+        ("--lock plain", "spin", "lock", 0),
+        ("--grace membarrier", "rcu", "grace", 0),
+        ("--drained-by owner", "local", "drained_by", 1),
+        ("--isolated yes", "nohz-conditional", "isolated", 1),
+        ("--magazines 3", "magazine", "magazines", 3),
+        ("--free-high 4batch --free-high-rule 2022", "spin", "free_high", 2),
+        ("--free-high batch", "depot", "free_high", 1),
+        ("--store bitmap", "depot", "store", 1),
+    ] {
+        let arguments = ["bench", "hot", "--cpus", "1", "--design", design];
+        let document = results(&arguments.into_iter().chain(options.split(' ')).collect::<Vec<_>>());
+        let row = rows(&document, design, "pair_ns").next().unwrap();
+        assert_eq!(row["params"][param], value, "{options}");
+    }
+}
+
 #[test]
 fn pagealloc_has_batches_fill_and_books() {
     let document = results(&["bench", "pagealloc"]);
@@ -172,6 +208,8 @@ fn pagealloc_has_batches_fill_and_books() {
     let expected =
         ["alloc_ns", "free_ns", "total_ns", "fill_ns", "random_free_ns", "metadata_bytes_per_gib", "init_ns"];
     assert_eq!(metrics, expected);
+    check_threads(&document, "total_ns");
+    check_threads(&document, "random_free_ns");
     let batch = rows(&document, "depot", "alloc_ns").find(|row| row["params"]["batch"] == 512);
     assert_eq!(batch.unwrap()["params"]["order"], 0);
     for (alloc, total) in rows(&document, "depot", "alloc_ns").zip(rows(&document, "depot", "total_ns")) {
@@ -187,6 +225,7 @@ fn pft_has_the_kernel_to_compare_with() {
     let document = results(&["bench", "pft"]);
     let metrics = check(&document, "bench pft");
     assert_eq!(metrics, ["faults_per_cpu_s", "faults_per_s", "elapsed_s", "system_s"]);
+    check_threads(&document, "faults_per_s");
     for design in ["depot", "kernel"] {
         let clients: Vec<_> =
             rows(&document, design, "faults_per_s").map(|row| &row["params"]["clients"]).collect();
@@ -200,6 +239,7 @@ fn producer_consumer_has_frames() {
         let document = results(&["bench", "producer-consumer"]);
         assert_eq!(check(&document, "bench producer-consumer"), ["frame_ns"]);
         assert_eq!(rows(&document, "depot", "frame_ns").count(), 1);
+        check_threads(&document, "frame_ns");
     }
 }
 
@@ -212,6 +252,13 @@ fn drain_has_all_rates_quiet_and_full() {
     let metrics = check(&document, "bench drain");
     for metric in ["owner_ns", "owner_p999_ns", "drain_ns", "drained_pages"] {
         assert!(metrics.iter().any(|name| name == metric), "{metric}");
+    }
+    check_threads(&document, "interruptions");
+    // Nobody but `local` (and `nohz-conditional`, where no CPU is isolated) stops anybody.
+    for design in ["depot", "zone-lock", "spin", "rcu", "magazine"] {
+        for row in rows(&document, design, "interruptions").filter(|row| row["params"]["full"] == 0) {
+            assert_eq!(row["median"], 0.0, "{row}");
+        }
     }
     let params = |metric| -> Vec<_> {
         rows(&document, "depot", metric)

@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pagedepot::{
-    AllocError, Allocator, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError, FreeManyError,
-    MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage, TooManyCallbacks, ZoneId,
-    ZoneStats,
+    AllocError, Allocator, CacheLimits, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError,
+    FreeManyError, MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage,
+    TooManyCallbacks, ZoneId, ZoneStats,
 };
 
 use crate::books::Books;
@@ -246,6 +246,11 @@ impl Depot {
     /// A CPU's caches in a zone.
     pub fn cpu_stats(&self, cpu: CpuId, zone: ZoneId) -> Option<CpuStats> {
         self.allocator.cpu_stats(cpu, zone)
+    }
+
+    /// The cache limits in force for a zone, and `high` of one CPU in it; all in pages.
+    pub fn cache_limits(&self, zone: ZoneId, cpu: CpuId) -> Option<(CacheLimits, u64)> {
+        self.allocator.cache_limits(zone, cpu)
     }
 
     /// A zone's pages and counters.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{Settings, Workload, cpus_text, samples_of};
-use crate::design::{self, Demand, Design, Subject, WithSubject};
+use crate::design::{self, Design, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat, Series};
 use crate::output::report::{Metric, Params};
@@ -25,6 +25,10 @@ impl<S: Subject> Contender<1> for Hot<S> {
 
     fn leave(&self) {
         self.0.leave();
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.0.check()
     }
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
@@ -50,7 +54,7 @@ impl WithSubject for ToContender {
 
 /// Measures it, on one CPU and on all.
 pub fn run(settings: &Settings) -> Result<Report, Failure> {
-    let demand = Demand { blocks_per_cpu: 1, frames_per_block: 1, cpus: settings.cpus.clone() };
+    let demand = settings.demand(settings.cpus.len(), 1, 1);
     let mut contenders = Vec::new();
     for design in settings.designs(Workload::Hot)? {
         contenders.push(design::make(design, &demand, ToContender)?);
@@ -59,7 +63,7 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut by_cpus = Vec::new();
     for cpus in settings.cpu_counts() {
         let what = format!("{NAME}, {}", cpus_text(cpus));
-        let series = settings.interleave(&what, &contenders, cpus, settings.schedule());
+        let series = settings.interleave(&what, &mut contenders, cpus, settings.schedule())?;
         for series in &series {
             report.add(NAME, series.design, PAIR, (cpus, &Params::new()), &series.samples[0]);
         }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use pagedepot::CpuId;
 
-use crate::design::{self, Design};
+use crate::design::variant::Variant;
+use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
 use crate::harness::{Contender, Pace, Schedule, Series, interleave};
@@ -74,13 +75,15 @@ impl Workload {
     /// # Errors
     /// When a design cannot take part, or the machine lacks what it needs.
     pub fn run(self, settings: &Settings) -> Result<Report, Failure> {
-        match self {
+        let mut report = match self {
             Workload::Hot => hot::run(settings),
             Workload::Pagealloc => pagealloc::run(settings),
             Workload::Pft => pft::run(settings),
             Workload::ProducerConsumer => producer_consumer::run(settings),
             Workload::Drain => drain::run(settings),
-        }
+        }?;
+        report.tag(|design| Design::parse(design).map(|d| settings.variant.params(d)).unwrap_or_default());
+        Ok(report)
     }
 }
 
@@ -110,6 +113,8 @@ pub struct Settings {
     pub seed: u64,
     /// The designs asked for; none: all that can run.
     pub designs: Vec<Design>,
+    /// Which variants of them.
+    pub variant: Variant,
     /// Tells how far it is.
     pub progress: Progress,
 }
@@ -121,27 +126,42 @@ impl Settings {
     /// When one asked for cannot take part.
     fn designs(&self, workload: Workload) -> Result<Vec<Design>, Failure> {
         let offered = workload.designs();
-        if self.designs.is_empty() {
+        let designs: Vec<Design> = if self.designs.is_empty() {
             let suits = |design: &Design| match self.effort {
-                // They take longer than all others together.
-                Effort::Short => !design.touches_pages(),
+                // Peers take longer than all others together, and the tour is to take a minute.
+                Effort::Short => !design.touches_pages() && !design.is_of_a_thread(),
                 Effort::Full | Effort::Quick => true,
             };
             let offered = offered.iter().copied().filter(suits);
-            return Ok(offered.filter(|design| design.unavailable().is_none()).collect());
-        }
-        for &design in &self.designs {
-            if !offered.contains(&design) {
-                let (name, offered) = (workload.name(), design::list(offered));
-                return Err(Failure::Usage(format!(
-                    "design {design} cannot do `bench {name}`; there are {offered}"
-                )));
+            offered.filter(|&design| self.why_not(design).is_none()).collect()
+        } else {
+            for &design in &self.designs {
+                if !offered.contains(&design) {
+                    let (name, offered) = (workload.name(), design::list(offered));
+                    return Err(Failure::Usage(format!(
+                        "design {design} cannot do `bench {name}`; there are {offered}"
+                    )));
+                }
+                if let Some(why) = self.why_not(design) {
+                    return Err(Failure::Usage(why));
+                }
             }
-            if let Some(why) = design.unavailable() {
-                return Err(Failure::Usage(why));
-            }
+            offered.iter().copied().filter(|design| self.designs.contains(design)).collect()
+        };
+        match self.variant.unused(&designs) {
+            Some(why) => Err(Failure::Usage(why)),
+            None => Ok(designs),
         }
-        Ok(offered.iter().copied().filter(|design| self.designs.contains(design)).collect())
+    }
+
+    /// Why a design cannot run here in the variant asked for.
+    fn why_not(&self, design: Design) -> Option<String> {
+        design.unavailable().or_else(|| self.variant.refuses(design))
+    }
+
+    /// What a workload on the first `cpus` CPUs asks of designs.
+    fn demand(&self, cpus: usize, blocks_per_cpu: u32, frames_per_block: u32) -> Demand {
+        Demand { blocks_per_cpu, frames_per_block, cpus: self.cpus[..cpus].to_vec(), variant: self.variant }
     }
 
     /// How long a window lasts.
@@ -163,14 +183,19 @@ impl Settings {
     fn interleave<const M: usize>(
         &self,
         what: &str,
-        contenders: &[Box<dyn Contender<M>>],
+        contenders: &mut [Box<dyn Contender<M>>],
         cpus: usize,
         schedule: Schedule,
-    ) -> Vec<Series<M>> {
-        let contenders: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
+    ) -> Result<Vec<Series<M>>, Failure> {
+        let refs: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
         let ticks = contenders.len() as u64 * (u64::from(schedule.rounds) + 1);
         let step = self.progress.step(what, ticks);
-        interleave(&contenders, &self.cpus[..cpus], schedule, &|| step.tick())
+        let series = interleave(&refs, &self.cpus[..cpus], schedule, &|| step.tick());
+        drop(step);
+        for contender in contenders {
+            checked(contender.design(), contender.check())?;
+        }
+        Ok(series)
     }
 
     /// A line for tables whose ratios are of too few windows; empty otherwise.
@@ -180,6 +205,11 @@ impl Settings {
         }
         format!("; {} windows are too few to judge ratios by (--runs {ROUNDS_TO_JUDGE})", self.rounds)
     }
+}
+
+/// What a design's books said when everything was freed.
+fn checked(design: Design, found: Result<(), String>) -> Result<(), Failure> {
+    found.map_err(|fault| Failure::Run(format!("{design}: {fault}: please report it")))
 }
 
 /// `1 CPU`, `2 CPUs`.

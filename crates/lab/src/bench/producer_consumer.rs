@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use super::{Settings, Workload, samples_of};
-use crate::design::{self, Demand, Design, Subject, WithSubject};
+use crate::design::{self, Design, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::barrier::Waiter;
 use crate::harness::{Contender, Seat};
@@ -112,6 +112,10 @@ impl<S: Subject> Contender<1> for Pair<S> {
         self.subject.leave();
     }
 
+    fn check(&mut self) -> Result<(), String> {
+        self.subject.check()
+    }
+
     fn window(&self, seat: Seat, units: u64) -> [f64; 1] {
         let start = Instant::now();
         if seat.index == 0 {
@@ -145,13 +149,12 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
             "`bench {NAME}` needs two CPUs: give --cpus 2, or run it where there are two"
         )));
     }
-    let cpus = settings.cpus[..2].to_vec();
-    let demand = Demand { blocks_per_cpu: 2 * RING_SLOTS as u32, frames_per_block: 1, cpus };
+    let demand = settings.demand(2, 2 * RING_SLOTS as u32, 1);
     let mut contenders = Vec::new();
     for design in settings.designs(Workload::ProducerConsumer)? {
         contenders.push(design::make(design, &demand, ToContender)?);
     }
-    let series = settings.interleave(NAME, &contenders, 2, settings.schedule());
+    let series = settings.interleave(NAME, &mut contenders, 2, settings.schedule())?;
     let mut report = Report::default();
     let mut table = table::new(["design", "ns per page", "quartiles", "x floor-tls"]);
     for one in &series {

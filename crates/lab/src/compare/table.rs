@@ -7,6 +7,7 @@ use super::document::ResultRow;
 use super::metric::{self, Better};
 use super::rule::{self, Rule, Verdict};
 use super::stats::{Figures, Stat};
+use crate::design::variant;
 use crate::failure::Failure;
 
 /// Columns side by side.
@@ -97,13 +98,11 @@ impl Comparison {
 }
 
 impl Key {
+    /// Params that tell variants of designs apart tell no lines apart: variants are what is compared.
     fn of(row: &ResultRow) -> Self {
-        Key {
-            workload: row.workload.clone(),
-            metric: row.metric.clone(),
-            cpus: row.cpus,
-            params: row.params.clone(),
-        }
+        let mut params = row.params.clone();
+        params.retain(|name, _| !variant::PARAMS.contains(&name.as_str()));
+        Key { workload: row.workload.clone(), metric: row.metric.clone(), cpus: row.cpus, params }
     }
 }
 

@@ -1,86 +1,148 @@
 //! This project's design, as programs use it.
 
-use pagedepot::{AllocError, CpuId, Flags, Mode, Order, Pfn, Scope};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagedepot::{CpuId, Flags, Mode, Order, Pfn, Scope};
+use pagedepot_designs::{Counts, Drained, FreeHigh, FreeHighLimit, FreeHighWatch, Volume};
 use pagedepot_linux::Depot;
 
-use super::{Block, Demand, Design, PAGE_BYTES, Subject};
+use super::allocator::{Allocator, WithAllocator, nothing_held};
+use super::{Demand, Design, PAGE_BYTES, Subject, order};
 use crate::failure::Failure;
+use crate::harness::cpus;
 
-/// Pages that a depot has at least, 4 GiB: how much CPUs may cache depends on it. Addresses, of
-/// which only what is touched becomes memory.
-const PAGES_MIN: u64 = 1 << 20;
+/// See the module. `WATCHED`: with a policy for CPUs that only free high orders.
+pub struct DepotSubject<const WATCHED: bool> {
+    depot: Depot,
+    watch: FreeHighWatch,
+    drains: AtomicU64,
+    fences: AtomicU64,
+}
 
-/// See the module.
-pub struct DepotSubject(Depot);
+/// Makes a depot of so many pages, and does `with` it what there is to do.
+///
+/// # Errors
+/// When its memory cannot be had.
+pub fn make<W: WithAllocator>(demand: &Demand, pages: u64, with: W) -> Result<W::Output, Failure> {
+    let policy = demand.variant.free_high(FreeHighLimit::High);
+    if policy.limit == FreeHighLimit::High {
+        return Ok(with.with(DepotSubject::<false>::new(demand, pages, policy)?));
+    }
+    Ok(with.with(DepotSubject::<true>::new(demand, pages, policy)?))
+}
 
-impl DepotSubject {
-    /// With memory for `demand` twice, so that it fills half of it.
-    ///
-    /// # Errors
-    /// When the memory cannot be had.
-    pub fn new(demand: &Demand) -> Result<Self, Failure> {
-        Self::with_pages((demand.frames() * 2).max(PAGES_MIN))
+impl<const WATCHED: bool> DepotSubject<WATCHED> {
+    fn new(demand: &Demand, pages: u64, policy: FreeHigh) -> Result<Self, Failure> {
+        let depot = Depot::new(pages as usize * PAGE_BYTES)
+            .map_err(|e| Failure::Run(format!("{}: {e}", Design::Depot)))?;
+        let highest = demand.cpus.iter().map(|cpu| cpu.get()).max().unwrap_or(0);
+        let watch = FreeHighWatch::new(policy, highest + 1);
+        Ok(DepotSubject { depot, watch, drains: AtomicU64::new(0), fences: AtomicU64::new(0) })
     }
 
-    /// With exactly so many pages.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn with_pages(pages: u64) -> Result<Self, Failure> {
-        let depot = Depot::new(pages as usize * PAGE_BYTES);
-        depot.map(DepotSubject).map_err(|e| Failure::Run(format!("{}: {e}", Design::Depot)))
-    }
-
-    /// A zeroed page.
-    pub fn zeroed(&self) -> Result<Pfn, AllocError> {
-        self.0.alloc(Order::BASE, Flags::default().zeroed())
-    }
-
-    /// Where a page is.
-    pub fn address(&self, page: Pfn) -> std::ptr::NonNull<u8> {
-        self.0.address(page)
-    }
-
-    /// Frees pages at once.
-    pub fn free_all(&self, pages: &[(Pfn, Order)]) {
-        // SAFETY: whoever frees pages here got them from `alloc` or `zeroed`, frees them once, and
-        // uses them no more: see `Subject::free`.
-        if let Err(error) = unsafe { self.0.free_many(pages) } {
-            panic!("{}: {error}", Design::Depot);
+    #[inline]
+    fn note_alloc(&self) {
+        if WATCHED {
+            self.watch.note_alloc(cpus::pinned_to());
         }
     }
 
-    /// Takes back what a CPU caches; pages taken.
-    pub fn drain(&self, cpu: CpuId, mode: Mode) -> u64 {
-        self.0.drain(Scope::cpu(cpu), mode).taken_pages
+    #[inline]
+    fn note_free(&self, order: Order) {
+        if WATCHED && self.watch.note_free(cpus::pinned_to(), order) {
+            self.look(cpus::pinned_to());
+        }
+    }
+
+    #[cold]
+    fn look(&self, cpu: CpuId) {
+        for zone in self.depot.zone_ids() {
+            let Some((limits, high)) = self.depot.cache_limits(zone, cpu) else { continue };
+            let held = self.depot.cpu_stats(cpu, zone).map_or(0, |stats| stats.cached_pages());
+            if self.watch.must_drain(cpu, limits, high, held) {
+                self.depot.drain(Scope::cpu(cpu).in_zone(zone), Mode::Quiet);
+            }
+        }
     }
 }
 
-impl Block for Pfn {
-    fn bits(self) -> usize {
-        self.index()
-    }
-}
-
-const fn order<const ORDER: u32>() -> Order {
-    Order::new(ORDER).expect("benches know the orders there are")
-}
-
-impl Subject for DepotSubject {
+impl<const WATCHED: bool> Subject for DepotSubject<WATCHED> {
     const DESIGN: Design = Design::Depot;
     type Block = Pfn;
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<Pfn> {
-        self.0.alloc(const { order::<ORDER>() }, Flags::default()).ok()
+        self.note_alloc();
+        self.depot.alloc(const { order::<ORDER>() }, Flags::default()).ok()
     }
 
     #[inline]
     fn free<const ORDER: u32>(&self, block: Pfn) {
+        let order = const { order::<ORDER>() };
         // SAFETY: got by `alloc` with the same order, and freed once; nobody uses its memory.
-        if unsafe { self.0.free(block, const { order::<ORDER>() }) }.is_err() {
+        if unsafe { self.depot.free(block, order) }.is_err() {
             refused(block);
         }
+        self.note_free(order);
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let census = self.depot.validate().map_err(|fault| fault.to_string())?;
+        nothing_held(census.managed_pages, census.free_pages + census.cached_pages + census.carved_pages)
+    }
+}
+
+impl<const WATCHED: bool> Allocator for DepotSubject<WATCHED> {
+    const DRAINS_FULLY: bool = true;
+
+    fn free_many(&self, blocks: &[(Pfn, Order)]) {
+        // SAFETY: as in `free_block`, for each.
+        if let Err(error) = unsafe { self.depot.free_many(blocks) } {
+            panic!("{}: {error}", Design::Depot);
+        }
+        if WATCHED {
+            blocks.iter().for_each(|&(_, order)| self.note_free(order));
+        }
+    }
+
+    fn zeroed(&self) -> Option<Pfn> {
+        self.note_alloc();
+        self.depot.alloc(Order::BASE, Flags::default().zeroed()).ok()
+    }
+
+    #[inline]
+    fn address(&self, block: Pfn) -> NonNull<u8> {
+        self.depot.address(block)
+    }
+
+    fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Drained {
+        let done = self.depot.drain(cpu.map_or(Scope::ALL, Scope::cpu), mode);
+        self.drains.fetch_add(1, Ordering::Relaxed);
+        self.fences.fetch_add(done.fences, Ordering::Relaxed);
+        let mut drained = Drained::default();
+        drained.taken_pages = done.taken_pages;
+        drained.left_pages = done.left_pages + done.in_flight_pages;
+        drained.unreachable_pages = done.unreachable_pages;
+        (drained.fences, drained.interruptions) = (done.fences, done.fences);
+        drained.busy_cpus = done.busy_cpus + done.spared_cpus;
+        drained
+    }
+
+    fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        for stats in self.depot.zone_ids().filter_map(|zone| self.depot.zone_stats(zone)) {
+            let counts = stats.counts;
+            sum.refills += counts.refills;
+            sum.refilled += Volume { blocks: counts.refilled_blocks, pages: counts.refilled_pages };
+            sum.spilled += Volume { blocks: counts.spilled_blocks, pages: counts.spilled_pages };
+            sum.drained += Volume { blocks: counts.drained_blocks, pages: counts.drained_pages };
+            sum.lock_misses += counts.lost_races;
+            sum.failures += counts.failures;
+        }
+        sum.drains = self.drains.load(Ordering::Relaxed);
+        sum.interruptions = self.fences.load(Ordering::Relaxed);
+        sum
     }
 }
 

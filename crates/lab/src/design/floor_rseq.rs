@@ -233,7 +233,8 @@ mod tests {
         std::thread::spawn(|| {
             let cpu: CpuId = cpus::usable().unwrap()[0];
             cpus::pin(cpu);
-            let demand = Demand { blocks_per_cpu: 1, frames_per_block: 1, cpus: vec![cpu] };
+            let demand =
+                Demand { blocks_per_cpu: 1, frames_per_block: 1, cpus: vec![cpu], ..Default::default() };
             let Ok(floor) = FloorRseq::new(&demand) else { return };
             floor.set_count(0);
             assert_eq!(floor.pop(), None);

@@ -7,8 +7,12 @@
 //! * *floor*: a subject that does the least its mechanism allows and has no store behind it: when
 //!   it runs out of frame numbers it makes some up, when it has too many it forgets some. No
 //!   allocator built on that mechanism can be faster.
+//! * *thread's design*: one that a linux-mm thread proposes, from `pagedepot-designs`.
+//! * *variant*: what options make of a design.
 //! * *peer*: another allocator, compiled in by the feature `peers`.
 
+pub mod allocator;
+pub mod cached;
 pub mod depot;
 pub mod floor_rseq;
 pub mod floor_spin;
@@ -17,13 +21,15 @@ pub mod floor_tls;
 pub mod frame_alloc;
 #[cfg(feature = "peers")]
 pub mod malloc;
-#[cfg(feature = "peers")]
 pub mod pool;
+pub mod variant;
 
 use std::fmt;
 
-use pagedepot::CpuId;
+use pagedepot::{CpuId, Order};
 
+use self::allocator::{Allocator, WithAllocator};
+use self::variant::Variant;
 use crate::failure::Failure;
 use crate::harness::rseq;
 
@@ -41,6 +47,18 @@ pub enum Design {
     FloorRseq,
     /// A per-CPU spinlock and a vector.
     FloorSpin,
+    /// No per-CPU layer: a buddy allocator behind a lock.
+    ZoneLock,
+    /// Per-CPU lists of their owners alone.
+    Local,
+    /// `Local`, or locked lists for all CPUs.
+    NohzConditional,
+    /// Per-CPU lists behind spinlocks.
+    Spin,
+    /// Per-CPU lists behind a pointer that drains switch.
+    Rcu,
+    /// Magazines that CPUs share, behind spinlocks.
+    Magazine,
     /// The crate `frame-alloc`'s `DepotAllocator`.
     FrameAlloc,
     /// mimalloc, asked for aligned pages.
@@ -55,11 +73,17 @@ pub enum Design {
 
 impl Design {
     /// All of them, in the order of tables.
-    pub const ALL: [Design; 9] = [
+    pub const ALL: [Design; 15] = [
         Design::Depot,
         Design::FloorTls,
         Design::FloorRseq,
         Design::FloorSpin,
+        Design::ZoneLock,
+        Design::Local,
+        Design::NohzConditional,
+        Design::Spin,
+        Design::Rcu,
+        Design::Magazine,
         Design::FrameAlloc,
         Design::Mimalloc,
         Design::Jemalloc,
@@ -68,10 +92,21 @@ impl Design {
     ];
 
     /// Those that hand out blocks.
-    pub const ALLOCATORS: [Design; 8] = {
+    pub const ALLOCATORS: [Design; 14] = {
         let [allocators @ .., _kernel] = Self::ALL;
         allocators
     };
+
+    /// Those that are all of an allocator, see [`Allocator`].
+    pub const PAGED: [Design; 7] = [
+        Design::Depot,
+        Design::ZoneLock,
+        Design::Local,
+        Design::NohzConditional,
+        Design::Spin,
+        Design::Rcu,
+        Design::Magazine,
+    ];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -80,6 +115,12 @@ impl Design {
             Design::FloorTls => "floor-tls",
             Design::FloorRseq => "floor-rseq",
             Design::FloorSpin => "floor-spin",
+            Design::ZoneLock => "zone-lock",
+            Design::Local => "local",
+            Design::NohzConditional => "nohz-conditional",
+            Design::Spin => "spin",
+            Design::Rcu => "rcu",
+            Design::Magazine => "magazine",
             Design::FrameAlloc => "frame-alloc",
             Design::Mimalloc => "mimalloc",
             Design::Jemalloc => "jemalloc",
@@ -104,6 +145,17 @@ impl Design {
         matches!(self, Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
     }
 
+    /// Whether a linux-mm thread proposes it.
+    pub const fn is_of_a_thread(self) -> bool {
+        use Design::{Local, Magazine, NohzConditional, Rcu, Spin, ZoneLock};
+        matches!(self, ZoneLock | Local | NohzConditional | Spin | Rcu | Magazine)
+    }
+
+    /// Whether its owners, or the floor, exclude each other by restartable sequences.
+    const fn needs_rseq(self) -> bool {
+        matches!(self, Design::FloorRseq | Design::Local | Design::NohzConditional | Design::Rcu)
+    }
+
     const fn is_peer(self) -> bool {
         matches!(self, Design::FrameAlloc | Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
     }
@@ -115,7 +167,7 @@ impl Design {
                 "design {self} is not compiled in: build with `cargo run --release --features peers -- ...`"
             ));
         }
-        if self == Design::FloorRseq {
+        if self.needs_rseq() {
             return rseq::unavailable().map(|why| format!("design {self} cannot run: {why}"));
         }
         None
@@ -134,7 +186,7 @@ pub fn list(designs: &[Design]) -> String {
 }
 
 /// What a workload will ask of a subject.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Demand {
     /// Most blocks held at once by one CPU.
     pub blocks_per_cpu: u32,
@@ -142,6 +194,8 @@ pub struct Demand {
     pub frames_per_block: u32,
     /// The CPUs in use.
     pub cpus: Vec<CpuId>,
+    /// Which variants of designs.
+    pub variant: Variant,
 }
 
 impl Demand {
@@ -149,12 +203,25 @@ impl Demand {
     pub fn frames(&self) -> u64 {
         u64::from(self.blocks_per_cpu) * u64::from(self.frames_per_block) * self.cpus.len() as u64
     }
+
+    /// Pages for an allocator that is to fill half of its memory at most; at least 4 GiB, because
+    /// how much CPUs may cache depends on it. Addresses, of which only what is touched becomes
+    /// memory.
+    pub fn pages(&self) -> u64 {
+        (2 * self.frames()).max(1 << 20)
+    }
 }
 
 /// What stands for a block: a frame number or an address.
 pub trait Block: Copy + Send {
     /// As a number, in a register.
     fn bits(self) -> usize;
+}
+
+impl Block for pagedepot::Pfn {
+    fn bits(self) -> usize {
+        self.index()
+    }
 }
 
 impl Block for u32 {
@@ -203,6 +270,23 @@ pub trait Subject: Send + Sync {
 
     /// Frees a block of 2^ORDER frames that `alloc` returned, once.
     fn free<const ORDER: u32>(&self, block: Self::Block);
+
+    /// Called by a thread before it sleeps.
+    fn rest(&self) {}
+
+    /// Checks the subject's books, if it has any, after everything was freed: is each frame in
+    /// exactly one place?
+    ///
+    /// # Errors
+    /// What is wrong.
+    fn check(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// The order that a bench names.
+pub const fn order<const ORDER: u32>() -> Order {
+    Order::new(ORDER).expect("benches know the orders there are")
 }
 
 /// Allocates where running out would be the bench's fault.
@@ -240,7 +324,9 @@ pub fn make<W: WithSubject>(design: Design, demand: &Demand, with: W) -> Result<
         return Err(Failure::Usage(why));
     }
     match design {
-        Design::Depot => Ok(with.with(depot::DepotSubject::new(demand)?)),
+        paged if Design::PAGED.contains(&paged) => {
+            make_allocator(design, demand, demand.pages(), AnySubject(with))
+        }
         Design::FloorTls => Ok(with.with(floor_tls::FloorTls::new(demand))),
         Design::FloorRseq => Ok(with.with(floor_rseq::FloorRseq::new(demand)?)),
         Design::FloorSpin => Ok(with.with(floor_spin::FloorSpin::new(demand))),
@@ -253,6 +339,36 @@ pub fn make<W: WithSubject>(design: Design, demand: &Demand, with: W) -> Result<
         #[cfg(feature = "peers")]
         Design::Snmalloc => Ok(with.with(malloc::Snmalloc::new())),
         other => Err(Failure::Usage(format!("design {other} does not allocate blocks"))),
+    }
+}
+
+/// What can be done with any subject can be done with an allocator.
+struct AnySubject<W>(W);
+
+impl<W: WithSubject> WithAllocator for AnySubject<W> {
+    type Output = W::Output;
+
+    fn with<A: Allocator + 'static>(self, allocator: A) -> W::Output {
+        self.0.with(allocator)
+    }
+}
+
+/// Makes the allocator `design` with `pages` pages, and does `with` it what there is to do.
+///
+/// # Errors
+/// When the design cannot run here, or its memory cannot be had.
+pub fn make_allocator<W: WithAllocator>(
+    design: Design,
+    demand: &Demand,
+    pages: u64,
+    with: W,
+) -> Result<W::Output, Failure> {
+    if let Some(why) = design.unavailable().or_else(|| demand.variant.refuses(design)) {
+        return Err(Failure::Usage(why));
+    }
+    match design {
+        Design::Depot => depot::make(demand, pages, with),
+        _ => cached::make(design, demand, pages, with),
     }
 }
 

@@ -37,12 +37,22 @@ impl Pool {
         Ok(Pool { start, bytes, mapped, mapped_bytes })
     }
 
+    /// The place `offset` bytes on.
+    #[inline]
+    pub fn at(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset < self.bytes);
+        // SAFETY: inside the mapping, as allocators that manage it see to.
+        unsafe { self.start.add(offset) }
+    }
+
     /// Its address; anybody may make pointers to it from the number.
+    #[cfg(feature = "peers")]
     pub fn address(&self) -> usize {
         self.start.as_ptr().expose_provenance()
     }
 
     /// Its size.
+    #[cfg(feature = "peers")]
     pub fn bytes(&self) -> usize {
         self.bytes
     }

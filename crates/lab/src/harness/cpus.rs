@@ -1,5 +1,7 @@
 //! The CPUs that this process may use, and staying on one.
 
+use std::cell::Cell;
+
 use pagedepot::CpuId;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -25,4 +27,16 @@ pub fn pin(cpu: CpuId) {
     set.set(cpu.index());
     sched_setaffinity(None, &set)
         .unwrap_or_else(|e| panic!("cannot run on {cpu:?}: {e}; was it taken offline?"));
+    PINNED_TO.set(cpu.get());
+}
+
+thread_local! {
+    static PINNED_TO: Cell<u32> = const { Cell::new(u32::MAX) };
+}
+
+/// The CPU that the calling thread was last pinned to; beyond all CPUs if it never was. A load, as
+/// a kernel's own look at its CPU's number is.
+#[inline]
+pub fn pinned_to() -> CpuId {
+    CpuId::new(PINNED_TO.get())
 }

@@ -35,6 +35,14 @@ pub trait Contender<const M: usize>: Sync {
     /// measure.
     fn window(&self, seat: Seat, units: u64) -> [f64; M];
 
+    /// Checks, after the last window, that nothing was lost or doubled.
+    ///
+    /// # Errors
+    /// What was.
+    fn check(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// One figure per metric from those of all seats.
     fn combine(&self, seats: &[[f64; M]]) -> [f64; M] {
         std::array::from_fn(|metric| seats.iter().map(|seat| seat[metric]).sum::<f64>() / seats.len() as f64)

@@ -58,6 +58,13 @@ impl Report {
         }
     }
 
+    /// Adds params to all rows of each design.
+    pub fn tag(&mut self, params: impl Fn(&str) -> Params) {
+        for row in &mut self.rows {
+            row.params.extend(params(row.design));
+        }
+    }
+
     /// Adds a line, or several, to the text.
     pub fn say(&mut self, text: impl std::fmt::Display) {
         self.text += &format!("{text}\n");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pagedepot::CpuId;
 
 use super::drainable::{Drainable, Reach};
-use super::drains::Drains;
+use super::drains::{Counted, Drains};
 use super::owner::{self, GroupTimes, Work};
 use crate::design::Design;
 use crate::harness::barrier::Waiter;
@@ -34,8 +34,15 @@ impl Rate {
 }
 
 /// Metrics of a window: the owner's mean, p50, p99 and p99.9 in ns per operation; the drainer's
-/// median ns and mean pages per drain, and interrupts on the owner's CPU.
-pub const METRICS: usize = 7;
+/// median ns and mean pages per drain, and interrupts on the owner's CPU; what the design counts
+/// itself: interruptions, mean pages that a drain left pending, and mean ns until they were
+/// collected.
+pub const METRICS: usize = 10;
+/// Of these: interrupts on the owner's CPU.
+pub const INTERRUPTS: usize = 6;
+
+/// Metrics of a window of the owner's, who knows the first four.
+const OWNERS: usize = 4;
 
 /// An owner and a drainer.
 pub struct Busy<S: Drainable> {
@@ -103,14 +110,16 @@ impl<S: Drainable> Busy<S> {
             }
             self.work.step(&*self.subject, &mut held, &mut times);
         }
-        let [mean, p50, p99, p999] = times.per_op_ns(&scale);
+        let mut metrics = [f64::NAN; METRICS];
+        metrics[..OWNERS].copy_from_slice(&times.per_op_ns(&scale));
         self.link.by_owner.left.store(window, Ordering::Release);
-        [mean, p50, p99, p999, f64::NAN, f64::NAN, f64::NAN]
+        metrics
     }
 
     fn drain(&self) -> [f64; METRICS] {
         let window = self.link.by_owner.left.load(Ordering::Relaxed) + 1;
         let mut drains = Drains::new();
+        let counts_before = self.subject.counts();
         let interrupts_before = interrupts::sent_to(self.owner);
         let scale = Scale::start();
         self.link.begun.store(window, Ordering::Release);
@@ -118,9 +127,18 @@ impl<S: Drainable> Busy<S> {
         self.link.ended.store(window, Ordering::Release);
         wait_for(&self.link.by_owner.left, window);
         let interrupts = interrupts::sent_to(self.owner).zip(interrupts_before);
-        let (drain_ns, pages) = (drains.median_ns(&scale), drains.mean_pages());
+        let counted = Counted::between(counts_before, self.subject.counts());
         let interrupts = interrupts.map_or(f64::NAN, |(after, before)| (after - before) as f64);
-        [f64::NAN, f64::NAN, f64::NAN, f64::NAN, drain_ns, pages, interrupts]
+        let mut metrics = [f64::NAN; METRICS];
+        metrics[OWNERS..].copy_from_slice(&[
+            drains.median_ns(&scale),
+            drains.mean_pages(),
+            interrupts,
+            counted.interruptions,
+            drains.mean_pending_pages(),
+            counted.collect_ns,
+        ]);
+        metrics
     }
 
     fn drain_for(&self, drains: &mut Drains) {
@@ -197,7 +215,7 @@ impl Contender<METRICS> for IdleWindow {
         spin_until(Instant::now() + self.length);
         let after = before.and_then(|before| Some(interrupts::sent_to(self.owner)? - before));
         let mut metrics = [f64::NAN; METRICS];
-        metrics[METRICS - 1] = after.map_or(f64::NAN, |count| count as f64);
+        metrics[INTERRUPTS] = after.map_or(f64::NAN, |count| count as f64);
         metrics
     }
 

@@ -1,10 +1,11 @@
 //! Designs whose caches another CPU can take back.
 
 use pagedepot::{CpuId, Mode};
+use pagedepot_designs::{Counts, Drained};
 
-use crate::design::depot::DepotSubject;
+use crate::design::allocator::{Allocator, WithAllocator};
 use crate::design::floor_spin::FloorSpin;
-use crate::design::{Demand, Design, Subject};
+use crate::design::{self, Demand, Design, Subject};
 use crate::failure::Failure;
 
 /// How much a drain takes.
@@ -37,8 +38,13 @@ pub trait Drainable: Subject {
     /// interrupts nobody; it counts as quiet.
     const REACHES: &'static [Reach];
 
-    /// Takes back what `cpu` caches; pages taken, if the design tells.
-    fn drain(&self, cpu: CpuId, reach: Reach) -> Option<u64>;
+    /// Takes back what `cpu` caches; what it did, if the design tells.
+    fn drain(&self, cpu: CpuId, reach: Reach) -> Option<Drained>;
+
+    /// What the design did so far, if it counts.
+    fn counts(&self) -> Option<Counts> {
+        None
+    }
 }
 
 /// What to do with one, whichever type it has.
@@ -51,7 +57,17 @@ pub trait WithDrainable {
 }
 
 /// Designs with a drain.
-pub const DESIGNS: [Design; 3] = [Design::Depot, Design::FloorSpin, Design::FrameAlloc];
+pub const DESIGNS: [Design; 9] = [
+    Design::Depot,
+    Design::FloorSpin,
+    Design::ZoneLock,
+    Design::Local,
+    Design::NohzConditional,
+    Design::Spin,
+    Design::Rcu,
+    Design::Magazine,
+    Design::FrameAlloc,
+];
 
 /// Makes the subject for `design`, and does `with` it what there is to do.
 ///
@@ -59,29 +75,45 @@ pub const DESIGNS: [Design; 3] = [Design::Depot, Design::FloorSpin, Design::Fram
 /// When the design cannot run here, or its memory cannot be had.
 pub fn make<W: WithDrainable>(design: Design, demand: &Demand, with: W) -> Result<W::Output, Failure> {
     match design {
-        Design::Depot => Ok(with.with(DepotSubject::new(demand)?)),
         Design::FloorSpin => Ok(with.with(FloorSpin::new(demand))),
         #[cfg(feature = "peers")]
         Design::FrameAlloc => Ok(with.with(crate::design::frame_alloc::FrameAlloc::new(demand)?)),
-        other => Err(Failure::Usage(format!("design {other} has no drain"))),
+        paged => design::make_allocator(paged, demand, demand.pages(), ToDrainable(with)),
     }
 }
 
-impl Drainable for DepotSubject {
-    const REACHES: &'static [Reach] = &[Reach::Quiet, Reach::Full];
+struct ToDrainable<W>(W);
+
+impl<W: WithDrainable> WithAllocator for ToDrainable<W> {
+    type Output = W::Output;
+
+    fn with<A: Allocator + 'static>(self, allocator: A) -> W::Output {
+        self.0.with(allocator)
+    }
+}
+
+impl<A: Allocator> Drainable for A {
+    const REACHES: &'static [Reach] =
+        if A::DRAINS_FULLY { &[Reach::Quiet, Reach::Full] } else { &[Reach::Quiet] };
 
     #[inline]
-    fn drain(&self, cpu: CpuId, reach: Reach) -> Option<u64> {
+    fn drain(&self, cpu: CpuId, reach: Reach) -> Option<Drained> {
         let mode = if reach == Reach::Full { Mode::Full } else { Mode::Quiet };
-        Some(DepotSubject::drain(self, cpu, mode))
+        Some(Allocator::drain(self, Some(cpu), mode))
+    }
+
+    fn counts(&self) -> Option<Counts> {
+        Some(Allocator::counts(self))
     }
 }
 
 impl Drainable for FloorSpin {
     const REACHES: &'static [Reach] = &[Reach::Quiet];
 
-    fn drain(&self, cpu: CpuId, _reach: Reach) -> Option<u64> {
-        Some(self.take(cpu))
+    fn drain(&self, cpu: CpuId, _reach: Reach) -> Option<Drained> {
+        let mut drained = Drained::default();
+        drained.taken_pages = self.take(cpu);
+        Some(drained)
     }
 }
 
@@ -89,7 +121,7 @@ impl Drainable for FloorSpin {
 impl Drainable for crate::design::frame_alloc::FrameAlloc {
     const REACHES: &'static [Reach] = &[Reach::Quiet];
 
-    fn drain(&self, _cpu: CpuId, _reach: Reach) -> Option<u64> {
+    fn drain(&self, _cpu: CpuId, _reach: Reach) -> Option<Drained> {
         self.flush();
         None
     }

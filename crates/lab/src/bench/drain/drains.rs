@@ -1,6 +1,7 @@
 //! Times of drains, and what they took.
 
 use hdrhistogram::Histogram;
+use pagedepot_designs::{Counts, Drained};
 
 use crate::harness::clock::{self, Scale, ticks};
 
@@ -13,6 +14,7 @@ pub struct Drains {
     ticks: Histogram<u32>,
     clock_ticks: u64,
     pages: u64,
+    pending_pages: u64,
     /// Drains that told how many pages they took.
     told: u64,
 }
@@ -23,18 +25,21 @@ impl Drains {
         // Three digits: a tenth of a percent.
         let clock_ticks = clock::read_cost_ticks(ticks).round() as u64;
         let ticks = Histogram::new_with_max(DRAIN_TICKS_MAX, 3).expect("valid bounds");
-        Drains { ticks, clock_ticks, pages: 0, told: 0 }
+        Drains { ticks, clock_ticks, pages: 0, pending_pages: 0, told: 0 }
     }
 
-    /// Times one, which takes so many pages, if it tells.
+    /// Times one, which did what it returns, if it tells.
     #[inline]
-    pub fn time(&mut self, drain: impl FnOnce() -> Option<u64>) {
+    pub fn time(&mut self, drain: impl FnOnce() -> Option<Drained>) {
         let start = ticks();
-        let pages = drain();
+        let done = drain();
         let elapsed = ticks() - start;
         self.ticks.saturating_record(elapsed.saturating_sub(self.clock_ticks));
-        self.pages += pages.unwrap_or(0);
-        self.told += u64::from(pages.is_some());
+        if let Some(done) = done {
+            self.pages += done.taken_pages;
+            self.pending_pages += done.pending_pages;
+            self.told += 1;
+        }
     }
 
     /// Median time of a drain; not-a-number without one.
@@ -55,6 +60,32 @@ impl Drains {
     pub fn mean_pages(&self) -> f64 {
         self.pages as f64 / self.told as f64
     }
+
+    /// Pages that waited for the end of a grace period after a drain, on average.
+    pub fn mean_pending_pages(&self) -> f64 {
+        self.pending_pages as f64 / self.told as f64
+    }
+}
+
+/// What a design counted between two moments.
+#[derive(Clone, Copy)]
+pub struct Counted {
+    /// Times that a drain stopped a CPU, by the design's own count.
+    pub interruptions: f64,
+    /// From switching lists to collecting them, on average; not-a-number where nothing is switched.
+    pub collect_ns: f64,
+}
+
+impl Counted {
+    /// Between `before` and `after`; not-a-number for designs that do not count.
+    pub fn between(before: Option<Counts>, after: Option<Counts>) -> Self {
+        let Some((before, after)) = before.zip(after) else {
+            return Counted { interruptions: f64::NAN, collect_ns: f64::NAN };
+        };
+        let (ns, times) = (after.collect_ns - before.collect_ns, after.collected - before.collected);
+        let interruptions = (after.interruptions - before.interruptions) as f64;
+        Counted { interruptions, collect_ns: ns as f64 / times as f64 }
+    }
 }
 
 #[cfg(test)]
@@ -62,14 +93,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn counts_are_of_the_time_between() {
+        let mut before = Counts::default();
+        (before.interruptions, before.collected, before.collect_ns) = (5, 1, 100);
+        let mut after = before;
+        (after.interruptions, after.collected, after.collect_ns) = (7, 3, 500);
+        let counted = Counted::between(Some(before), Some(after));
+        assert_eq!((counted.interruptions, counted.collect_ns), (2.0, 200.0));
+        assert!(Counted::between(Some(before), Some(before)).collect_ns.is_nan());
+        assert!(Counted::between(None, None).interruptions.is_nan());
+    }
+
+    #[test]
     fn pages_are_averaged_over_drains_that_tell() {
         let scale = Scale::start();
         let mut drains = Drains::new();
         assert!(drains.mean_pages().is_nan() && drains.median_ns(&scale).is_nan());
         for pages in [Some(504), None, Some(0)] {
-            drains.time(|| pages);
+            drains.time(|| {
+                let mut done = Drained::default();
+                (done.taken_pages, done.pending_pages) = (pages?, 2 * pages?);
+                Some(done)
+            });
         }
-        assert_eq!(drains.mean_pages(), 252.0);
+        assert_eq!((drains.mean_pages(), drains.mean_pending_pages()), (252.0, 504.0));
         assert!(drains.ticks.value_at_quantile(0.5) <= drains.ticks.max());
         assert!(drains.median_ns(&scale).is_finite() && drains.longest_ns(&scale).is_finite());
     }

@@ -34,9 +34,9 @@ const COUNTED: u64 = 2;
 /// How long a CPU gets to become idle.
 const SETTLE: Duration = Duration::from_micros(100);
 
-/// Metrics of a window: median and longest ns and mean pages per drain, and interrupts on the
-/// owner's CPU per drain.
-pub const METRICS: usize = 4;
+/// Metrics of a window: median and longest ns and mean pages per drain, interrupts on the owner's
+/// CPU per drain, and mean pages that a drain left pending.
+pub const METRICS: usize = 5;
 
 /// An owner and a drainer.
 pub struct Halted<S: Drainable> {
@@ -86,7 +86,10 @@ impl<S: Drainable> Halted<S> {
             self.link.filled.store(drain, Ordering::Release);
             while self.link.drained.load(Ordering::Acquire) < drain {
                 match self.state {
-                    State::Idle => thread::park(),
+                    State::Idle => {
+                        self.subject.rest();
+                        thread::park();
+                    }
                     State::Stopped => owner::pairs(&*self.subject),
                 }
             }
@@ -131,7 +134,8 @@ impl<S: Drainable> Halted<S> {
             thread.unpark();
         }
         let per_drain = interrupts.map_or(f64::NAN, |sum| sum as f64 / COUNTED as f64);
-        [drains.median_ns(&scale), drains.longest_ns(&scale), drains.mean_pages(), per_drain]
+        let (median, longest) = (drains.median_ns(&scale), drains.longest_ns(&scale));
+        [median, longest, drains.mean_pages(), per_drain, drains.mean_pending_pages()]
     }
 
     fn halt(&self, target: Target, act: impl FnOnce()) {

@@ -6,6 +6,8 @@
 //! * *group*: 64 of the owner's operations, timed together.
 //! * *fill*: what the owner does before a drain, so that all drains find the same; see
 //!   [`owner::fill`].
+//! * *interrupts*: those that the kernel counts on the owner's CPU; *interruptions*: the times that
+//!   the design itself knows to have stopped a CPU, by work run there or a fence asked for.
 //! * *idle window*: as long as the others, with nobody draining: what interrupts the owner's CPU
 //!   then is not ours, and is taken off.
 
@@ -21,14 +23,14 @@ use std::time::Duration;
 
 use pagedepot::CpuId;
 
-use self::busy::{Busy, IdleWindow, Rate};
+use self::busy::{Busy, INTERRUPTS, IdleWindow, Rate};
 pub use self::drainable::DESIGNS;
 use self::drainable::{Drainable, Reach, WithDrainable};
 use self::halted::{Halted, State};
 use self::owner::Work;
 use self::stopper::Stopper;
-use super::{Effort, Settings, Workload};
-use crate::design::{Demand, Design};
+use super::{Effort, Settings, Workload, checked};
+use crate::design::Design;
 use crate::failure::Failure;
 use crate::harness::samples::median;
 use crate::harness::{Contender, Pace, Schedule, Series};
@@ -55,6 +57,9 @@ const PAIRS: [Metric; busy::METRICS] = [
     ("drain_ns", "ns"),
     ("drained_pages", "pages"),
     ("interrupts", "1"),
+    ("interruptions", "1"),
+    ("pending_pages", "pages"),
+    ("collect_ns", "ns"),
 ];
 const BURSTS: [Metric; busy::METRICS] = [
     ("burst_owner_ns", "ns"),
@@ -64,8 +69,10 @@ const BURSTS: [Metric; busy::METRICS] = [
     ("burst_drain_ns", "ns"),
     ("burst_drained_pages", "pages"),
     ("burst_interrupts", "1"),
+    ("burst_interruptions", "1"),
+    ("burst_pending_pages", "pages"),
+    ("burst_collect_ns", "ns"),
 ];
-const INTERRUPTS: usize = busy::METRICS - 1;
 
 /// By the metrics of [`halted::METRICS`].
 const IDLE: [Metric; halted::METRICS] = [
@@ -73,12 +80,14 @@ const IDLE: [Metric; halted::METRICS] = [
     ("idle_drain_longest_ns", "ns"),
     ("idle_drained_pages", "pages"),
     ("idle_interrupts_per_drain", "1"),
+    ("idle_pending_pages", "pages"),
 ];
 const STOPPED: [Metric; halted::METRICS] = [
     ("stopped_drain_ns", "ns"),
     ("stopped_drain_longest_ns", "ns"),
     ("stopped_drained_pages", "pages"),
     ("stopped_interrupts_per_drain", "1"),
+    ("stopped_pending_pages", "pages"),
 ];
 
 /// What a contender measures.
@@ -102,6 +111,19 @@ struct Haltedness {
 struct Contenders {
     busy: Vec<(Busyness, Box<dyn Contender<{ busy::METRICS }>>)>,
     halted: Vec<(Haltedness, Box<dyn Contender<{ halted::METRICS }>>)>,
+    /// Whom they share.
+    subjects: Vec<Box<dyn Shared>>,
+}
+
+/// A subject that contenders share, and that is checked when they are gone.
+trait Shared {
+    fn check(&mut self) -> (Design, Result<(), String>);
+}
+
+impl<S: Drainable> Shared for Arc<S> {
+    fn check(&mut self) -> (Design, Result<(), String>) {
+        (S::DESIGN, Arc::get_mut(self).expect("all contenders are gone").check())
+    }
 }
 
 /// Adds the contenders of a design.
@@ -131,6 +153,7 @@ impl WithDrainable for Add<'_> {
                 self.halted(&subject, state, reach);
             }
         }
+        self.to.subjects.push(Box::new(subject));
     }
 }
 
@@ -162,8 +185,7 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         Effort::Short => 20,
         Effort::Quick => 10,
     });
-    let cpus = settings.cpus[..2].to_vec();
-    let demand = Demand { blocks_per_cpu: owner::HELD_BLOCKS_MAX, frames_per_block: 1, cpus };
+    let demand = settings.demand(2, owner::HELD_BLOCKS_MAX, 1);
     let mut contenders = Contenders::default();
     for design in settings.designs(Workload::Drain)? {
         let owner = settings.cpus[0];
@@ -171,8 +193,12 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         drainable::make(design, &demand, add)?;
     }
     let mut report = Report::default();
-    run_busy(settings, contenders.busy, length, &mut report);
-    run_halted(settings, contenders.halted, &mut report);
+    run_busy(settings, contenders.busy, length, &mut report)?;
+    run_halted(settings, contenders.halted, &mut report)?;
+    for subject in &mut contenders.subjects {
+        let (design, found) = subject.check();
+        checked(design, found)?;
+    }
     Ok(report)
 }
 
@@ -181,11 +207,12 @@ fn run_busy(
     contenders: Vec<(Busyness, Box<dyn Contender<{ busy::METRICS }>>)>,
     length: Duration,
     report: &mut Report,
-) {
+) -> Result<(), Failure> {
     let (what, mut contenders): (Vec<_>, Vec<_>) = contenders.into_iter().unzip();
     contenders.push(Box::new(IdleWindow { length, owner: settings.cpus[0] }));
     let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
-    let mut series = settings.interleave(&format!("{NAME}, of a busy CPU"), &contenders, 2, schedule);
+    let step = format!("{NAME}, of a busy CPU");
+    let mut series = settings.interleave(&step, &mut contenders, 2, schedule)?;
     let idle = series.pop().expect("the idle window").samples[INTERRUPTS].clone();
     for one in &mut series {
         let counts = one.samples[INTERRUPTS].iter().zip(&idle).map(|(count, idle)| count - idle);
@@ -206,6 +233,7 @@ fn run_busy(
         let rows: Vec<_> = what.iter().zip(&series).filter(|(what, _)| what.work == work).collect();
         report.say(show_busy(&rows));
     }
+    Ok(())
 }
 
 fn add_busy(report: &mut Report, what: Busyness, series: &Series<{ busy::METRICS }>) {
@@ -235,6 +263,9 @@ fn show_busy(rows: &[(&Busyness, &Series<{ busy::METRICS }>)]) -> comfy_table::T
         "drain us",
         "pages",
         "interrupts",
+        "counted",
+        "pending",
+        "collected us",
     ]);
     for (what, series) in rows {
         let undrained =
@@ -243,7 +274,8 @@ fn show_busy(rows: &[(&Busyness, &Series<{ busy::METRICS }>)]) -> comfy_table::T
         let change = |metric: usize| {
             table::change(&series.samples[metric], undrained.map(|b| b.samples[metric].as_slice()))
         };
-        let [mean, p50, p99, p999, drain_ns, pages, interrupts] = &series.samples;
+        let [mean, p50, p99, p999, drain_ns, pages, interrupts, counted, pending, collect_ns] =
+            &series.samples;
         let per_s = match what.rate {
             Rate::PerSecond(rate) => rate.to_string(),
             Rate::BackToBack => "back to back".to_owned(),
@@ -261,6 +293,9 @@ fn show_busy(rows: &[(&Busyness, &Series<{ busy::METRICS }>)]) -> comfy_table::T
             us(drain_ns),
             table::median(pages),
             table::median(interrupts),
+            table::median(counted),
+            table::median(pending),
+            us(collect_ns),
         ]);
     }
     table::align(table, 2)
@@ -274,19 +309,29 @@ fn run_halted(
     settings: &Settings,
     contenders: Vec<(Haltedness, Box<dyn Contender<{ halted::METRICS }>>)>,
     report: &mut Report,
-) {
-    let (what, contenders): (Vec<_>, Vec<_>) = contenders.into_iter().unzip();
+) -> Result<(), Failure> {
+    let (what, mut contenders): (Vec<_>, Vec<_>) = contenders.into_iter().unzip();
     let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
-    let series = settings.interleave(&format!("{NAME}, of a CPU at rest"), &contenders, 2, schedule);
-    let headings =
-        ["design", "drain", "owner", "drain us", "quartiles", "longest us", "pages", "interrupts per drain"];
+    let step = format!("{NAME}, of a CPU at rest");
+    let series = settings.interleave(&step, &mut contenders, 2, schedule)?;
+    let headings = [
+        "design",
+        "drain",
+        "owner",
+        "drain us",
+        "quartiles",
+        "longest us",
+        "pages",
+        "interrupts per drain",
+        "pending",
+    ];
     let mut table = table::new(headings);
     for (what, one) in what.iter().zip(&series) {
         let metrics = if what.state == State::Idle { IDLE } else { STOPPED };
         for (metric, samples) in metrics.into_iter().zip(&one.samples) {
             report.add(NAME, what.design, metric, (2, &params([("full", what.reach.as_param())])), samples);
         }
-        let [ns, longest_ns, pages, interrupts] = &one.samples;
+        let [ns, longest_ns, pages, interrupts, pending] = &one.samples;
         let quartiles = table::quartiles(&ns.iter().map(|ns| ns / 1e3).collect::<Vec<_>>());
         let longest = longest_ns.iter().copied().fold(f64::NAN, f64::max);
         table.add_row([
@@ -302,6 +347,7 @@ fn run_halted(
             },
             table::median(pages),
             table::median(interrupts),
+            table::median(pending),
         ]);
     }
     report.say(format!(
@@ -310,4 +356,5 @@ fn run_halted(
         stopper::STOP_MAX.as_millis()
     ));
     report.say(table::align(table, 3));
+    Ok(())
 }

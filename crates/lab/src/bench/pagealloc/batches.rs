@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::NAME;
-use crate::bench::{Effort, Settings, Workload, cpus_text, samples_of};
-use crate::design::{self, Demand, Design, PAGE_BYTES, Subject, WithSubject};
+use crate::bench::{Effort, Settings, Workload, checked, cpus_text, samples_of};
+use crate::design::{self, Design, PAGE_BYTES, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
@@ -25,6 +25,9 @@ const BATCHES_SHOWN: [u32; 4] = [1, 64, 512, BATCH_MAX];
 /// A subject that makes contenders for every order and batch.
 trait Batcher {
     fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>>;
+
+    /// Checks the books of the subject, which no contender uses any more.
+    fn check(&mut self) -> (Design, Result<(), String>);
 }
 
 struct Shared<S>(Arc<S>);
@@ -41,6 +44,10 @@ impl<S: Subject + 'static> Batcher for Shared<S> {
             4 => Batch::<S, 4>::boxed(subject, batch, seats),
             other => unreachable!("no order {other} is measured"),
         }
+    }
+
+    fn check(&mut self) -> (Design, Result<(), String>) {
+        (S::DESIGN, Arc::get_mut(&mut self.0).expect("all contenders are gone").check())
     }
 }
 
@@ -146,8 +153,7 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         settings.cpu_counts().filter(|&cpus| cpus == 1 || settings.cpus_given).collect();
     let seats_max = *cpu_counts.last().expect("one CPU at least");
     let batch_max = largest_batch(&mut report, batches.iter().copied(), seats_max);
-    let cpus = settings.cpus[..seats_max].to_vec();
-    let demand = Demand { blocks_per_cpu: batch_max, frames_per_block: 1 << orders[orders.len() - 1], cpus };
+    let demand = settings.demand(seats_max, batch_max, 1 << orders[orders.len() - 1]);
     let mut batchers = Vec::new();
     for design in settings.designs(Workload::Pagealloc)? {
         batchers.push(design::make(design, &demand, ToBatcher)?);
@@ -161,9 +167,10 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         let mut shown = Vec::new();
         for &order in &orders {
             for &batch in batches.iter().filter(|&&batch| batch <= batch_max) {
-                let contenders: Vec<_> = batchers.iter().map(|b| b.contender(order, batch, cpus)).collect();
+                let mut contenders: Vec<_> =
+                    batchers.iter().map(|b| b.contender(order, batch, cpus)).collect();
                 let what = format!("{NAME}, order {order}, batches of {batch}, {}", cpus_text(cpus));
-                let series = settings.interleave(&what, &contenders, cpus, schedule);
+                let series = settings.interleave(&what, &mut contenders, cpus, schedule)?;
                 add_rows(&mut report, &series, cpus, order, batch);
                 if BATCHES_SHOWN.contains(&batch) {
                     shown.push((order, batch, series));
@@ -176,6 +183,10 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
             settings.caveat()
         ));
         report.say(show(&shown));
+    }
+    for mut batcher in batchers {
+        let (design, found) = batcher.check();
+        checked(design, found)?;
     }
     Ok(report)
 }
@@ -243,7 +254,8 @@ mod tests {
 
     #[test]
     fn parts_add_up_to_the_total() {
-        let demand = Demand { blocks_per_cpu: 64, frames_per_block: 1, cpus: vec![pagedepot::CpuId::new(0)] };
+        let cpus = vec![pagedepot::CpuId::new(0)];
+        let demand = design::Demand { blocks_per_cpu: 64, frames_per_block: 1, cpus, ..Default::default() };
         let batch = Batch::<_, 0> {
             subject: Arc::new(design::floor_tls::FloorTls::new(&demand)),
             batch: 64,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::NAME;
 use crate::bench::{Effort, Settings, Workload};
-use crate::design::{self, Demand, Design, PAGE_BYTES, Subject, WithSubject};
+use crate::design::{self, Design, PAGE_BYTES, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat};
 use crate::output::machine::available_bytes;
@@ -52,6 +52,10 @@ impl<S: Subject> Contender<2> for Fill<S> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).blocks = Vec::new();
     }
 
+    fn check(&mut self) -> Result<(), String> {
+        self.subject.check()
+    }
+
     fn window(&self, _seat: Seat, units: u64) -> [f64; 2] {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Held { blocks, random } = &mut *held;
@@ -93,14 +97,14 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         if settings.effort == Effort::Quick { PAGES_QUICK } else { PAGES },
         &designs,
     );
-    let demand = Demand { blocks_per_cpu: pages, frames_per_block: 1, cpus: settings.cpus[..1].to_vec() };
+    let demand = settings.demand(1, pages, 1);
     let mut contenders = Vec::new();
     for &design in &designs {
         contenders.push(design::make(design, &demand, ToContender { pages, seed: settings.seed })?);
     }
     let mib = (u64::from(pages) * PAGE_BYTES as u64) >> 20;
     let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
-    let series = settings.interleave(&format!("{NAME}, filling {mib} MiB"), &contenders, 1, schedule);
+    let series = settings.interleave(&format!("{NAME}, filling {mib} MiB"), &mut contenders, 1, schedule)?;
     let mut table = table::new(["design", "fill", "quartiles", "random free", "quartiles"]);
     for one in &series {
         for (metric, samples) in [FILL, RANDOM_FREE].into_iter().zip(&one.samples) {

@@ -10,7 +10,7 @@ use self::kernel::KernelFaults;
 pub use self::pages::DESIGNS;
 use self::pages::ToPages;
 use super::{Effort, Settings, Workload, clients, cpus_text, samples_of};
-use crate::design::{Demand, Design, PAGE_BYTES};
+use crate::design::{Design, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
 use crate::output::machine::available_bytes;
@@ -28,7 +28,7 @@ const PAGES: u32 = 1 << 18;
 const PAGES_QUICK: u32 = 1 << 14;
 
 /// One way to have zeroed pages, for one number of clients.
-trait Client: Sync {
+pub trait Client: Sync {
     /// Who.
     fn design(&self) -> Design;
 
@@ -40,6 +40,11 @@ trait Client: Sync {
     /// Touches pages until memory is used up, or this client's `share` is, then frees them; how
     /// many.
     fn run(&self, client: usize, share: u32) -> u64;
+
+    /// See [`Contender::check`].
+    fn check(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Clients on a seat each. Samples: pages, elapsed, user and system seconds, which `combine` turns
@@ -60,6 +65,10 @@ impl Contender<4> for Clients {
 
     fn leave(&self) {
         self.client.leave();
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.client.check()
     }
 
     fn window(&self, seat: Seat, _units: u64) -> [f64; 4] {
@@ -104,13 +113,13 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         report.say(format!("{NAME}: {cap}"));
     }
     for clients in clients::auto(settings.cpus.len()) {
-        let contenders = designs
+        let mut contenders = designs
             .iter()
             .map(|&design| make(settings, design, pages, clients))
             .collect::<Result<Vec<_>, _>>()?;
         let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
         let what = format!("{NAME}, {clients} clients on {}", cpus_text(clients));
-        let series = settings.interleave(&what, &contenders, clients, schedule);
+        let series = settings.interleave(&what, &mut contenders, clients, schedule)?;
         for one in &series {
             for (metric, samples) in [PER_CPU, PER_S, ELAPSED, SYSTEM].into_iter().zip(&one.samples) {
                 report.add(
@@ -143,8 +152,7 @@ fn make(
     let client: Box<dyn Client> = if design == Design::Kernel {
         Box::new(KernelFaults)
     } else {
-        let cpus = settings.cpus[..clients].to_vec();
-        let demand = Demand { blocks_per_cpu: share, frames_per_block: 1, cpus };
+        let demand = settings.demand(clients, share, 1);
         pages::make(design, &demand, ToPages { share, clients })?
     };
     Ok(Box::new(Clients { client, share }))

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use pagedepot::{Order, Pfn};
 
 use super::Client;
-use crate::design::depot::DepotSubject;
-use crate::design::{Demand, Design, Subject};
+use crate::design::allocator::{Allocator, WithAllocator};
+use crate::design::{self, Demand, Design, Subject};
 use crate::failure::Failure;
 
 /// An allocator whose pages are memory.
@@ -56,6 +56,10 @@ impl<S: Pages> Client for ClientPages<S> {
         self.subject.free_all(&mut held);
         pages
     }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.subject.check()
+    }
 }
 
 /// Makes clients of a subject.
@@ -67,15 +71,35 @@ pub struct ToPages {
 }
 
 impl ToPages {
-    fn with<S: Pages + 'static>(self, subject: S) -> Box<dyn Client> {
+    fn of<S: Pages + 'static>(self, subject: S) -> Box<dyn Client> {
         let held = (0..self.clients).map(|_| Mutex::new(Vec::with_capacity(self.share as usize))).collect();
         Box::new(ClientPages { subject, held })
     }
 }
 
+impl WithAllocator for ToPages {
+    type Output = Box<dyn Client>;
+
+    fn with<A: Allocator + 'static>(self, allocator: A) -> Box<dyn Client> {
+        self.of(allocator)
+    }
+}
+
 /// The designs that can, and `kernel`.
-pub const DESIGNS: [Design; 6] =
-    [Design::Depot, Design::FrameAlloc, Design::Mimalloc, Design::Jemalloc, Design::Snmalloc, Design::Kernel];
+pub const DESIGNS: [Design; 12] = [
+    Design::Depot,
+    Design::ZoneLock,
+    Design::Local,
+    Design::NohzConditional,
+    Design::Spin,
+    Design::Rcu,
+    Design::Magazine,
+    Design::FrameAlloc,
+    Design::Mimalloc,
+    Design::Jemalloc,
+    Design::Snmalloc,
+    Design::Kernel,
+];
 
 /// Makes clients of `design`.
 ///
@@ -83,26 +107,26 @@ pub const DESIGNS: [Design; 6] =
 /// When the design cannot run here, or its memory cannot be had.
 pub fn make(design: Design, demand: &Demand, to: ToPages) -> Result<Box<dyn Client>, Failure> {
     match design {
-        Design::Depot => Ok(to.with(DepotSubject::with_pages(demand.frames())?)),
         #[cfg(feature = "peers")]
-        Design::FrameAlloc => Ok(to.with(crate::design::frame_alloc::FrameAlloc::new(demand)?)),
+        Design::FrameAlloc => Ok(to.of(crate::design::frame_alloc::FrameAlloc::new(demand)?)),
         #[cfg(feature = "peers")]
-        Design::Mimalloc => Ok(to.with(crate::design::malloc::Mimalloc::new())),
+        Design::Mimalloc => Ok(to.of(crate::design::malloc::Mimalloc::new())),
         #[cfg(feature = "peers")]
-        Design::Jemalloc => Ok(to.with(crate::design::malloc::Jemalloc::new())),
+        Design::Jemalloc => Ok(to.of(crate::design::malloc::Jemalloc::new())),
         #[cfg(feature = "peers")]
-        Design::Snmalloc => Ok(to.with(crate::design::malloc::Snmalloc::new())),
-        other => Err(Failure::Usage(format!("design {other} has no pages to touch"))),
+        Design::Snmalloc => Ok(to.of(crate::design::malloc::Snmalloc::new())),
+        // Just as much memory as clients touch.
+        paged => design::make_allocator(paged, demand, demand.frames(), to),
     }
 }
 
-impl Pages for DepotSubject {
+impl<A: Allocator> Pages for A {
     fn zeroed(&self) -> Option<Pfn> {
-        DepotSubject::zeroed(self).ok()
+        Allocator::zeroed(self)
     }
 
     fn address(&self, block: Pfn) -> NonNull<u8> {
-        DepotSubject::address(self, block)
+        Allocator::address(self, block)
     }
 
     /// In the batches that a kernel gathers (`struct mmu_gather`) before it frees them.
@@ -112,7 +136,7 @@ impl Pages for DepotSubject {
             for (slot, &page) in batch.iter_mut().zip(pages) {
                 slot.0 = page;
             }
-            DepotSubject::free_all(self, &batch[..pages.len()]);
+            self.free_many(&batch[..pages.len()]);
         }
         blocks.clear();
     }

@@ -1,0 +1,275 @@
+//! Which of a design's variants to measure: options of the command, and params of the results.
+
+use clap::{Args, ValueEnum};
+use pagedepot::CpuId;
+use pagedepot_designs::{
+    FreeHigh, FreeHighLimit, FreeHighRule, Grace, LocalDrain, LockMode, MagazineOptions, Policy,
+    cache_slice_pages, has_nohz_full,
+};
+
+use super::Design;
+use crate::output::report::Params;
+
+/// Variants of designs. Each option is for the designs it names; what is not given is what the
+/// thread, or mainline, ended up with.
+#[derive(Clone, Copy, Debug, Default, Args)]
+#[command(next_help_heading = "Variants of designs")]
+pub struct Variant {
+    /// Store behind spin and depot (default: buddy for all designs but depot, which has its bitmap)
+    #[arg(long, value_name = "STORE")]
+    pub store: Option<Store>,
+    /// How spin's owners take their lock (default: trylock, as mainline)
+    #[arg(long, value_name = "HOW")]
+    pub lock: Option<Lock>,
+    /// How rcu learns that nobody uses the old lists (default: qsbr)
+    #[arg(long, value_name = "HOW")]
+    pub grace: Option<GracePeriod>,
+    /// Who executes a drain of local and nohz-conditional (default: helper)
+    #[arg(long, value_name = "WHO")]
+    pub drained_by: Option<DrainedBy>,
+    /// Whether nohz-conditional takes the machine for one with isolated CPUs (default: if it is)
+    #[arg(long, value_name = "SWITCH")]
+    pub isolated: Option<Isolated>,
+    /// Magazines per zone of magazine (default: 2)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub magazines: Option<u32>,
+    /// Pages that a CPU may cache which only frees blocks of orders 1 to 3 (default: 0 for the
+    /// threads' designs, as mainline, and high for depot)
+    #[arg(long, value_name = "PAGES")]
+    pub free_high: Option<FreeHighPages>,
+    /// When a CPU counts as one that only frees (default: today, mainline's rule)
+    #[arg(long, value_name = "RULE")]
+    pub free_high_rule: Option<FreeHighWhen>,
+}
+
+/// `--store`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Store {
+    Buddy,
+    Bitmap,
+}
+
+/// `--lock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Lock {
+    Plain,
+    Trylock,
+}
+
+/// `--grace`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GracePeriod {
+    Membarrier,
+    Qsbr,
+}
+
+/// `--drained-by`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DrainedBy {
+    Helper,
+    Owner,
+}
+
+/// `--isolated`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Isolated {
+    No,
+    Yes,
+}
+
+/// `--free-high`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FreeHighPages {
+    #[value(name = "0")]
+    Zero,
+    Batch,
+    #[value(name = "4batch")]
+    FourBatches,
+    High,
+}
+
+/// `--free-high-rule`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FreeHighWhen {
+    #[value(name = "2022")]
+    Of2022,
+    Today,
+}
+
+/// Names of the params that say which variant a row is of: rows of designs that differ in nothing
+/// else are of the same measurement.
+pub const PARAMS: [&str; 8] =
+    ["store", "lock", "grace", "drained_by", "isolated", "magazines", "free_high", "free_high_rule"];
+
+/// Designs with mainline's lists, and so with its policies.
+const WITH_POLICY: [Design; 5] =
+    [Design::Local, Design::NohzConditional, Design::Spin, Design::Rcu, Design::Depot];
+
+impl Variant {
+    /// The options given, and the designs that each is for.
+    fn given(&self) -> impl Iterator<Item = (&'static str, &'static [Design])> {
+        use Design::{Local, Magazine, NohzConditional, Rcu, Spin};
+        let options: [(bool, &str, &'static [Design]); 8] = [
+            (self.store.is_some(), "--store", &Design::PAGED),
+            (self.lock.is_some(), "--lock", &[Spin]),
+            (self.grace.is_some(), "--grace", &[Rcu]),
+            (self.drained_by.is_some(), "--drained-by", &[Local, NohzConditional]),
+            (self.isolated.is_some(), "--isolated", &[NohzConditional]),
+            (self.magazines.is_some(), "--magazines", &[Magazine]),
+            (self.free_high.is_some(), "--free-high", &WITH_POLICY),
+            (self.free_high_rule.is_some(), "--free-high-rule", &WITH_POLICY),
+        ];
+        options.into_iter().filter(|option| option.0).map(|(_, name, designs)| (name, designs))
+    }
+
+    /// Why these options make no sense for these designs.
+    pub fn unused(&self, designs: &[Design]) -> Option<String> {
+        let (option, its) =
+            self.given().find(|(_, its)| !designs.iter().any(|design| its.contains(design)))?;
+        Some(format!("{option} changes none of the designs measured; it is for {}", super::list(its)))
+    }
+
+    /// Why a design cannot be had in this variant, and what to do.
+    pub fn refuses(&self, design: Design) -> Option<String> {
+        match (self.store?, design) {
+            (Store::Buddy, Design::Depot) => Some(
+                "design depot has no variant over a buddy store, because its spills return frames without \
+                 a lock: compare over one store with `--store bitmap --design depot --design spin`"
+                    .to_owned(),
+            ),
+            (Store::Bitmap, other) if Design::PAGED.contains(&other) && !OVER_BITMAP.contains(&other) => {
+                Some(format!(
+                    "design {other} runs over the buddy store only; over the bitmap store there are {}",
+                    super::list(&OVER_BITMAP)
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    /// The store of a design that has one.
+    pub fn store_of(&self, design: Design) -> Store {
+        self.store.unwrap_or(if design == Design::Depot { Store::Bitmap } else { Store::Buddy })
+    }
+
+    pub fn lock_mode(&self) -> LockMode {
+        if self.lock == Some(Lock::Plain) { LockMode::Plain } else { LockMode::TryLock }
+    }
+
+    pub fn grace(&self) -> Grace {
+        if self.grace == Some(GracePeriod::Membarrier) { Grace::Membarrier } else { Grace::Qsbr }
+    }
+
+    pub fn local_drain(&self) -> LocalDrain {
+        if self.drained_by == Some(DrainedBy::Owner) { LocalDrain::Owner } else { LocalDrain::Helper }
+    }
+
+    pub fn is_isolated(&self) -> bool {
+        self.isolated.map_or_else(has_nohz_full, |isolated| isolated == Isolated::Yes)
+    }
+
+    pub fn magazine_options(&self) -> MagazineOptions {
+        let default = MagazineOptions::default();
+        MagazineOptions { magazines: self.magazines.unwrap_or(default.magazines), ..default }
+    }
+
+    /// Mainline's policy on the machine of `cpu`.
+    pub fn policy(&self, cpu: CpuId) -> Policy {
+        let default = Policy::default();
+        Policy {
+            free_high: self.free_high(FreeHighLimit::Zero),
+            cache_slice_pages: cache_slice_pages(cpu).unwrap_or(default.cache_slice_pages),
+            ..default
+        }
+    }
+
+    /// What happens to a CPU that only frees high orders, if no option says otherwise: `default`.
+    pub fn free_high(&self, default: FreeHighLimit) -> FreeHigh {
+        let limit = match self.free_high {
+            None => default,
+            Some(FreeHighPages::Zero) => FreeHighLimit::Zero,
+            Some(FreeHighPages::Batch) => FreeHighLimit::Batch,
+            Some(FreeHighPages::FourBatches) => FreeHighLimit::FourBatches,
+            Some(FreeHighPages::High) => FreeHighLimit::High,
+        };
+        let rule = match self.free_high_rule {
+            Some(FreeHighWhen::Of2022) => FreeHighRule::FreeFactor,
+            None | Some(FreeHighWhen::Today) => FreeHighRule::FreeCount,
+        };
+        FreeHigh { rule, limit }
+    }
+
+    /// Which variant of `design` is measured, in numbers: its place among the values of the option.
+    pub fn params(&self, design: Design) -> Params {
+        let mut params = Params::new();
+        if Design::PAGED.contains(&design) {
+            params.insert("store", self.store_of(design) as i64);
+        }
+        match design {
+            Design::Spin => _ = params.insert("lock", i64::from(self.lock_mode() == LockMode::TryLock)),
+            Design::Rcu => _ = params.insert("grace", i64::from(self.grace() == Grace::Qsbr)),
+            Design::Magazine => {
+                params.insert("magazines", self.magazine_options().magazines.into());
+            }
+            Design::NohzConditional => _ = params.insert("isolated", i64::from(self.is_isolated())),
+            _ => {}
+        }
+        if matches!(design, Design::Local | Design::NohzConditional) {
+            params.insert("drained_by", i64::from(self.local_drain() == LocalDrain::Owner));
+        }
+        if WITH_POLICY.contains(&design) {
+            if let Some(limit) = self.free_high {
+                params.insert("free_high", limit as i64);
+            }
+            if let Some(rule) = self.free_high_rule {
+                params.insert("free_high_rule", rule as i64);
+            }
+        }
+        params
+    }
+}
+
+/// Designs that run over the bitmap store.
+const OVER_BITMAP: [Design; 2] = [Design::Depot, Design::Spin];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn params_number_the_values_of_options() {
+        let defaults = Variant::default();
+        let of = |variant: &Variant, design| variant.params(design).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(&defaults, Design::Spin), [("lock", 1), ("store", 0)]);
+        assert_eq!(of(&defaults, Design::Rcu), [("grace", 1), ("store", 0)]);
+        assert_eq!(of(&defaults, Design::Depot), [("store", 1)]);
+        assert_eq!(of(&defaults, Design::FloorTls), []);
+        let other = Variant {
+            store: Some(Store::Bitmap),
+            lock: Some(Lock::Plain),
+            free_high: Some(FreeHighPages::FourBatches),
+            ..defaults
+        };
+        assert_eq!(of(&other, Design::Spin), [("free_high", 2), ("lock", 0), ("store", 1)]);
+        for params in Design::ALL.map(|design| other.params(design)) {
+            assert!(params.keys().all(|name| PARAMS.contains(name)), "{params:?}");
+        }
+    }
+
+    #[test]
+    fn options_for_nobody_are_refused() {
+        let plain = Variant { lock: Some(Lock::Plain), ..Variant::default() };
+        assert_eq!(plain.unused(&[Design::Depot, Design::Spin]), None);
+        let line = plain.unused(&[Design::Depot, Design::Local]).unwrap();
+        assert!(line.starts_with("--lock") && line.ends_with("spin"), "{line}");
+    }
+
+    #[test]
+    fn stores_that_a_design_does_not_have_are_refused() {
+        let over = |store| Variant { store: Some(store), ..Variant::default() };
+        assert!(over(Store::Buddy).refuses(Design::Depot).unwrap().contains("--store bitmap"));
+        assert!(over(Store::Bitmap).refuses(Design::Rcu).unwrap().contains("depot, spin"));
+        assert_eq!(over(Store::Bitmap).refuses(Design::Spin), None);
+        assert_eq!(over(Store::Bitmap).refuses(Design::FloorTls), None);
+    }
+}
