@@ -154,21 +154,29 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
     let wakeups = || isolated.iter().map(|cpu| cpu.wakeups.load(Ordering::SeqCst));
     let mut before = [0; cpu::CPUS_MAX];
     before.iter_mut().zip(wakeups()).for_each(|(place, count)| *place = count);
-    let (mut drained, mut left) = (Drained::default(), 0);
+    // Quietly first: everything but the fronts. Exactly so: nobody caches more meanwhile.
+    let (mut quiet, mut drained, mut left) = (Drained::default(), Drained::default(), 0);
     for cpu in isolated {
+        let done = design::drain(cpu.id(), Mode::Quiet);
+        assert!(done.unreachable_pages <= UNREACHABLE_MAX, "more pages hid from a drain than documented");
+        assert!(done.left_pages + done.in_flight_pages == 0, "a quiet drain left {done:?}");
+        quiet += done;
         drained += design::drain(cpu.id(), Mode::Full);
         left += design::cached_pages(cpu.id());
     }
     // An interrupt on its way would arrive by then.
     clock::wait_us(10_000);
     let woken = wakeups().zip(before).filter(|(now, before)| now != before).count();
-    figure!("quiescent_drained_pages", drained.taken_pages);
+    figure!("quiescent_quiet_pages", quiet.taken_pages);
+    figure!("quiescent_unreachable_pages", quiet.unreachable_pages);
+    figure!("quiescent_full_pages", drained.taken_pages);
     figure!("quiescent_fences", drained.fences);
     figure!("unreachable_pages", drained.unreachable_pages);
     figure!("woken_cpus", woken);
     assert!(left == 0, "{left} pages are still cached by halted CPUs");
     if Design::chosen() == Design::Depot && !isolated.is_empty() {
-        assert!(drained.taken_pages > 0, "the isolated CPUs cached nothing");
+        assert!(drained.taken_pages > 0, "the isolated CPUs' fronts were empty");
+        assert!(drained.taken_pages <= quiet.unreachable_pages, "more in the fronts than was counted");
         assert!(
             woken == 0 && drained.fences == 0,
             "{woken} CPUs woken, {} fences for CPUs that rest",
