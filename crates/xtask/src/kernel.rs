@@ -36,9 +36,9 @@ pub struct Options {
     /// MiB of memory, five eighths of them below 4 GiB, 2048 at most (default: what the test needs)
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(MEMORY_MIB))]
     memory: Option<u32>,
-    /// Give up on a test after so many seconds
-    #[arg(long, value_name = "N", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    /// Give up on a test after so many seconds (default: 600, and 20 for each CPU)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: Option<u64>,
     /// Emulate all CPUs by one host thread, in turns (default: where there are many more of them
     /// than host CPUs, because those that spin would keep those they wait for from running)
     #[arg(long)]
@@ -80,8 +80,9 @@ fn name(value: impl ValueEnum) -> String {
 /// Builds the kernel and runs the tests.
 pub fn run(options: &Options) -> Result<()> {
     machine::check_installed()?;
-    let root =
-        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("the repository has a root")?;
+    // That of `cargo run`, if this is one: clones may share a build directory, and this binary.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
+    let root = Path::new(&package).ancestors().nth(2).context("the repository has a root")?;
     let progress = Progress::new();
     progress.show("building examples/kernel");
     let kernel = build(root)?;
@@ -124,7 +125,7 @@ fn run_test(kernel: &Path, options: &Options, test: Test, progress: &Progress) -
         memory_mib: options.memory.unwrap_or(memory_mib(test, options.cpus)),
         one_thread: options.one_thread,
         command_line: command_line(options, test),
-        timeout: Duration::from_secs(options.timeout),
+        timeout: Duration::from_secs(options.timeout.unwrap_or(600 + 20 * u64::from(options.cpus))),
     };
     progress.show(&format!("booting {} CPUs", options.cpus));
     println!("test={}", name(test));
@@ -155,6 +156,8 @@ fn memory_mib(test: Test, cpus: u32) -> u32 {
     match test {
         Test::Oom => 64 + cpus,
         Test::Vmalloc => 512 + 16 * cpus,
+        // With less, the limit of 64 CPUs' caches leaves nothing on their shelves.
+        Test::Isolate => 256 + 16 * cpus,
         _ => 256 + 4 * cpus,
     }
 }

@@ -33,6 +33,7 @@ pub enum Vector {
     Spurious = 0x2f,
 }
 
+const DEBUG: u64 = 1;
 const NMI: u64 = 2;
 const PAGE_FAULT: u64 = 14;
 const DOUBLE_FAULT: u64 = 8;
@@ -110,13 +111,36 @@ pub fn load_table() {
     unsafe { lidt(&pointer) };
 }
 
-/// What tests want to happen at an NMI.
-static NMI_HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// What a test wants to happen in a handler.
+pub struct Hook(AtomicPtr<()>);
 
-/// Has `hook` called at every NMI.
-pub fn on_nmi(hook: fn()) {
-    NMI_HOOK.store(hook as *mut (), Ordering::Release);
+impl Hook {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Hook(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// Has `hook` called from now on.
+    pub fn set(&self, hook: Option<fn(&'static Cpu)>) {
+        self.0.store(hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ()), Ordering::Release);
+    }
+
+    /// Calls it. `false`: there is none.
+    pub fn call(&self, cpu: &'static Cpu) -> bool {
+        let hook = self.0.load(Ordering::Acquire);
+        if hook.is_null() {
+            return false;
+        }
+        // SAFETY: only `set` writes it, and writes functions of this type.
+        unsafe { core::mem::transmute::<*mut (), fn(&'static Cpu)>(hook)(cpu) };
+        true
+    }
 }
+
+/// At every NMI.
+pub static ON_NMI: Hook = Hook::new();
+/// After every instruction of code that runs with the trap flag set (APM vol. 2, 13.1.4).
+pub static ON_STEP: Hook = Hook::new();
 
 /// Called by `interrupt.s` for every vector, with interrupts off.
 // SAFETY: no other definition of the symbol is linked.
@@ -127,7 +151,7 @@ extern "C" fn handle_interrupt(frame: &mut Frame) {
     match frame.vector {
         PAGE_FAULT => page_fault(frame),
         vector if vector == Vector::UserExit as u64 => user::leave(cpu, frame),
-        vector if vector == NMI || vector >= 32 => {
+        vector if vector == NMI || vector == DEBUG || vector >= 32 => {
             cpu.interrupts.fetch_add(1, Ordering::Relaxed);
             cpu.wakeups.fetch_add(u64::from(was_quiescent), Ordering::Relaxed);
             let levels = if vector == NMI { 2 } else { 1 };
@@ -152,11 +176,9 @@ fn interrupt(cpu: &'static Cpu, frame: &Frame) {
     } else if is(Vector::Wake) {
         apic::end_of_interrupt();
     } else if frame.vector == NMI {
-        let hook = NMI_HOOK.load(Ordering::Acquire);
-        if !hook.is_null() {
-            // SAFETY: only `on_nmi` writes it, and writes functions.
-            unsafe { core::mem::transmute::<*mut (), fn()>(hook)() };
-        }
+        ON_NMI.call(cpu);
+    } else if frame.vector == DEBUG {
+        ON_STEP.call(cpu);
     }
 }
 

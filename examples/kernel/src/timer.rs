@@ -1,8 +1,9 @@
 //! The tick: on ordinary CPUs only.
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::cpu::{self, Cpu};
+use crate::interrupt::Hook;
 use crate::{apic, clock, memory, smp};
 
 /// Between ticks.
@@ -10,8 +11,8 @@ const TICK_US: u64 = 10_000;
 /// Between decays of the allocator's caches.
 const DECAY_MS: u64 = 1000;
 
-/// What a test does at each tick; it arms the timer itself.
-static HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+/// Called instead of the next tick being armed.
+pub static ON_TICK: Hook = Hook::new();
 /// Ticks of all CPUs.
 static TICKS: AtomicU64 = AtomicU64::new(0);
 static NEXT_DECAY_MS: AtomicU64 = AtomicU64::new(0);
@@ -45,23 +46,15 @@ pub fn isolate() {
     clock::wait_us(100);
 }
 
-/// Has `hook` called in the handler instead of the next tick being armed.
-pub fn on_tick(hook: Option<fn(&'static Cpu)>) {
-    HOOK.store(hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ()), Ordering::Release);
-}
-
 /// The handler, with interrupts off.
 pub fn tick(cpu: &'static Cpu) {
     TICKS.fetch_add(1, Ordering::Relaxed);
     if cpu.id() == cpu::boot().id() {
         decay(clock::now_ms());
     }
-    let hook = HOOK.load(Ordering::Acquire);
-    if hook.is_null() {
-        return start();
+    if !ON_TICK.call(cpu) {
+        start();
     }
-    // SAFETY: only `on_tick` writes it, and writes functions.
-    unsafe { core::mem::transmute::<*mut (), fn(&'static Cpu)>(hook)(cpu) };
 }
 
 /// Once a second: what CPUs cache and do not use goes back to the store, without interrupting them.

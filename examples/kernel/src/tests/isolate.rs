@@ -139,6 +139,7 @@ fn report_running(isolated: &[&'static Cpu], found: &Found, interrupts: u64, ord
     if isolated.is_empty() {
         return progress!("one CPU: nothing to isolate");
     }
+    assert!(found.drained_pages.load(Ordering::Relaxed) > 0, "the drains found nothing to take");
     match Design::chosen() {
         Design::Depot => assert!(interrupts == 0, "isolated CPUs were interrupted {interrupts} times"),
         Design::Local => assert!(interrupts > 0, "the design asks owners to drain, but nobody was asked"),

@@ -1,12 +1,14 @@
 //! `reentry`: the timer at the highest rate, its handler allocating and freeing, interrupted by
-//! itself and by NMIs that do the same, above tasks that do nothing else. Each CPU drains its
-//! neighbour fully all the while: fences meet guards that handlers keep waiting.
+//! itself and by NMIs that do the same, above tasks that do nothing else. Some
+//! allocations are trapped after every instruction: none of these is safe from a handler. Each CPU
+//! drains its neighbour fully all the while: fences meet guards that handlers keep waiting.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagedepot::{Flags, Mode, Order};
 use x86_64::instructions::interrupts;
+use x86_64::registers::rflags::{self, RFlags};
 
 use super::{Held, Options, Random, design, give, take};
 use crate::cpu::{self, Cpu};
@@ -19,12 +21,17 @@ const PERIOD_US: u64 = 20;
 const DEPTH_MAX: u32 = 4;
 /// Between two NMIs from one CPU to its neighbour.
 const NMI_PERIOD_US: u64 = 500;
+/// Handlers for one that is trapped itself.
+const HANDLERS_PER_STEPS: u64 = 32;
+/// Traps between two that allocate themselves.
+const STEPS_PER_USE: u64 = 16;
 /// For handlers: they may not wait, and may use reserves.
 const HANDLER: Flags = Flags::UNMOVABLE.atomic();
 
 static HANDLERS: AtomicU64 = AtomicU64::new(0);
 static NESTED: AtomicU64 = AtomicU64::new(0);
 static NMIS: AtomicU64 = AtomicU64::new(0);
+static STEPS: AtomicU64 = AtomicU64::new(0);
 static DRAINED: AtomicU64 = AtomicU64::new(0);
 static FENCES: AtomicU64 = AtomicU64::new(0);
 static RUNNING: AtomicBool = AtomicBool::new(false);
@@ -47,10 +54,15 @@ fn on_timer(cpu: &'static Cpu) {
     NESTED.fetch_add(u64::from(depth > 1), Ordering::Relaxed);
     use_pages(count, || {
         if depth < DEPTH_MAX && RUNNING.load(Ordering::Relaxed) {
-            // Another of its kind, right now.
-            apic::timer_once(0);
+            // Another of its kind, somewhere in what follows.
+            apic::timer_once(count % 8);
             interrupts::enable();
-            use_pages(count / 4, || {});
+            let inner = || use_pages(count / 4, || {});
+            if depth == 1 && count.is_multiple_of(HANDLERS_PER_STEPS) {
+                step_through(inner)
+            } else {
+                inner()
+            }
             interrupts::disable();
         }
     });
@@ -59,9 +71,34 @@ fn on_timer(cpu: &'static Cpu) {
     }
 }
 
-fn on_nmi() {
+fn on_nmi(_: &'static Cpu) {
     let count = NMIS.fetch_add(1, Ordering::Relaxed);
     use_pages(count, || {});
+}
+
+/// In the middle of an allocation, after each of its instructions.
+fn on_step(_: &'static Cpu) {
+    let count = STEPS.fetch_add(1, Ordering::Relaxed);
+    interrupts::enable();
+    // Who asks for a fence is answered here, though the code below may hold a guard.
+    core::hint::spin_loop();
+    if count.is_multiple_of(STEPS_PER_USE) {
+        use_pages(count / STEPS_PER_USE, || {});
+    }
+    interrupts::disable();
+}
+
+/// Runs `work` with a trap after each instruction.
+fn step_through(work: impl FnOnce()) {
+    let trap = |on| {
+        let mut flags = rflags::read();
+        flags.set(RFlags::TRAP_FLAG, on);
+        // SAFETY: the trap's handler returns to where it came from, all registers as they were.
+        unsafe { rflags::write(flags) };
+    };
+    trap(true);
+    work();
+    trap(false);
 }
 
 /// Spins with a number in an SSE register, in a general one and in the red zone, as code compiled
@@ -96,9 +133,14 @@ fn work(cpu: pagedepot::CpuId, seconds: u64) {
     let (mut held, mut random) = (Held::<200>::new(), Random::new(u64::from(cpu.get())));
     let end = clock::now_us() + seconds * 1_000_000;
     let mut next_nmi = 0;
-    apic::timer_once(PERIOD_US);
     while clock::now_us() < end {
+        // Above a step it is not the first handler, and does not arm the next.
+        apic::timer_once(PERIOD_US);
         held.churn(&mut random);
+        step_through(|| {
+            let page = take(Order::BASE, Flags::MOVABLE).expect("little is in use");
+            give(page, Order::BASE);
+        });
         let number = random.below(u64::MAX);
         assert!(keep(number) == [number; 3], "an interrupt changed what it interrupted");
         let drained = design::drain(neighbour.id(), Mode::Full);
@@ -114,17 +156,19 @@ fn work(cpu: pagedepot::CpuId, seconds: u64) {
 
 pub fn run(options: &Options) {
     let seconds = options.seconds.unwrap_or(3);
-    interrupt::on_nmi(on_nmi);
-    timer::on_tick(Some(on_timer));
+    interrupt::ON_NMI.set(Some(on_nmi));
+    interrupt::ON_STEP.set(Some(on_step));
+    timer::ON_TICK.set(Some(on_timer));
     RUNNING.store(true, Ordering::Relaxed);
     progress!("{seconds} s of interrupts");
     smp::run_everywhere(&|cpu| work(cpu, seconds));
     RUNNING.store(false, Ordering::Relaxed);
-    timer::on_tick(None);
-    let counts = [&HANDLERS, &NESTED, &NMIS].map(|count| count.load(Ordering::Relaxed));
+    timer::ON_TICK.set(None);
+    let counts = [&HANDLERS, &NESTED, &NMIS, &STEPS].map(|count| count.load(Ordering::Relaxed));
     figure!("handlers", counts[0]);
     figure!("nested_handlers", counts[1]);
     figure!("nmis", counts[2]);
+    figure!("steps", counts[3]);
     figure!("drained_pages", DRAINED.load(Ordering::Relaxed));
     figure!("fences", FENCES.load(Ordering::Relaxed));
     assert!(counts.iter().all(|&count| count > 0), "one kind of interrupt never came");
