@@ -139,7 +139,8 @@ impl Hook {
 
 /// At every NMI.
 pub static ON_NMI: Hook = Hook::new();
-/// After every instruction of code that runs with the trap flag set (APM vol. 2, 13.1.4).
+/// After every instruction of code that runs with the trap flag set (APM vol. 2, 13.1.4), where an
+/// interrupt could have come.
 pub static ON_STEP: Hook = Hook::new();
 
 /// Called by `interrupt.s` for every vector, with interrupts off.
@@ -177,7 +178,7 @@ fn interrupt(cpu: &'static Cpu, frame: &Frame) {
         apic::end_of_interrupt();
     } else if frame.vector == NMI {
         ON_NMI.call(cpu);
-    } else if frame.vector == DEBUG {
+    } else if frame.vector == DEBUG && frame.flags & INTERRUPT_FLAG != 0 {
         ON_STEP.call(cpu);
     }
 }
