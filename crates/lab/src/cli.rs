@@ -39,7 +39,7 @@ pub enum Command {
         #[command(flatten)]
         options: Options,
     },
-    /// Compare saved results the way mmtests does: designs or files as columns, positive is better
+    /// Compare designs, or saved results, the way mmtests does: in columns, positive is better
     Compare(compare::Options),
 }
 
@@ -68,14 +68,15 @@ pub struct Options {
     pub variant: Variant,
 }
 
-fn positive(text: &str) -> Result<NonZeroU32, String> {
+/// A number of at least 1.
+pub fn positive(text: &str) -> Result<NonZeroU32, String> {
     text.parse().map_err(|_| "give a whole number of at least 1".to_owned())
 }
 
 /// What the arguments ask for.
 pub enum Parsed {
     /// To run.
-    Run(Cli),
+    Run(Box<Cli>),
     /// Help or version, to be printed.
     Text(String),
 }
@@ -86,7 +87,7 @@ pub enum Parsed {
 /// One line, whatever clap would have said in several.
 pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Parsed, Failure> {
     match Cli::try_parse_from(arguments) {
-        Ok(cli) => Ok(Parsed::Run(cli)),
+        Ok(cli) => Ok(Parsed::Run(Box::new(cli))),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 Ok(Parsed::Text(error.render().to_string()))
@@ -140,7 +141,11 @@ mod tests {
             ("bench hot --cpus two", "at least 1"),
             ("bench hot --frobnicate", "--frobnicate"),
             ("replay", "TRACE"),
-            ("compare", "FILE"),
+            ("compare --clients 0", "at least 1"),
+            ("compare --clients many", "give auto"),
+            ("compare --runs 0", "at least 1"),
+            ("compare a.json --quick", "--quick"),
+            ("compare --threads 2013-magazine-i7 --clients 2", "--clients"),
             ("compare a.json --rule mine", "ours, threads, mmtests"),
             ("frobnicate", "frobnicate"),
         ] {

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
+use crate::bench::clients::Clients;
 use crate::bench::{Effort, Settings, Workload};
 use crate::cli::{self, Command, Options, Parsed};
 use crate::compare;
@@ -43,12 +44,17 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         Some(Command::Bench { workload, options }) => {
             let effort = if options.quick { Effort::Quick } else { Effort::Full };
             let settings = settings(&options, effort)?;
-            finish(&format!("bench {}", workload.name()), &options, || workload.run(&settings))
+            finish(&format!("bench {}", workload.name()), &options, machine_heading, || {
+                workload.run(&settings)
+            })
         }
         Some(Command::Replay { trace, options }) => {
             replay_cpus(&options)?;
-            finish(&format!("replay {}", trace.display()), &options, || replay_file(&trace, &options))
+            finish(&format!("replay {}", trace.display()), &options, machine_heading, || {
+                replay_file(&trace, &options)
+            })
         }
+        Some(Command::Compare(options)) if options.is_to_measure() => compare_designs(&options),
         Some(Command::Compare(options)) => {
             let compared = compare::files(&options)?;
             for warning in &compared.warnings {
@@ -58,6 +64,16 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             show(&compared.text)
         }
     }
+}
+
+/// Measures designs and compares them.
+fn compare_designs(options: &compare::Options) -> Result<(), Failure> {
+    let plan = compare::Plan::new(options)?;
+    let bench = plan.bench(options);
+    let effort = if bench.quick { Effort::Quick } else { Effort::Full };
+    let settings = Settings { clients: options.measuring.clients.clone(), ..settings(&bench, effort)? };
+    let heading = if options.format.is_for_people() { machine_heading } else { no_heading };
+    finish("compare", &bench, heading, || plan.run(&settings, options))
 }
 
 /// Without a command: the shipped trace, then what matters most, in about a minute.
@@ -85,16 +101,26 @@ fn show(text: &str) -> Result<(), Failure> {
     Ok(stdout.flush()?)
 }
 
+fn machine_heading(machine: &Machine) -> String {
+    format!("{machine}\n\n")
+}
+
+/// Of what only programs read.
+fn no_heading(_: &Machine) -> String {
+    String::new()
+}
+
 /// Measures, and puts the results where the options say.
 fn finish(
     command: &str,
     options: &Options,
+    heading: fn(&Machine) -> String,
     measure: impl FnOnce() -> Result<Report, Failure>,
 ) -> Result<(), Failure> {
     let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
     let machine = Machine::here(cpus::usable()?.len());
     let report = measure()?;
-    let text = format!("{machine}\n\n{}", report.text());
+    let text = heading(&machine) + report.text();
     if matches!(json, Some(JsonOutput::Stdout)) {
         // Stdout is for the script. Nobody need be reading this.
         let _ = io::stderr().lock().write_all(text.as_bytes());
@@ -110,6 +136,7 @@ fn settings(options: &Options, effort: Effort) -> Result<Settings, Failure> {
     Ok(Settings {
         cpus: wanted_cpus(options)?,
         cpus_given: options.cpus.is_some(),
+        clients: Clients::Auto,
         rounds: options.runs.map_or(rounds, Into::into),
         effort,
         seed: options.seed,

@@ -167,3 +167,59 @@ fn what_bench_writes_compare_reads() {
     let text = stdout(&[file, "--base", "floor-spin"]);
     assert!(text.contains("depot") && text.contains("pair-1") && text.contains("2/2"), "{text}");
 }
+
+const MEASURE: [&str; 6] = ["--quick", "--runs", "3", "--workload", "hot", "--design"];
+
+#[test]
+fn designs_are_measured_in_the_order_asked_for() {
+    let of = |arguments: &[&str]| {
+        stdout(&[&MEASURE[..], &["floor-spin", "--design", "depot"], arguments].concat())
+    };
+    let text = of(&["--clients", "1"]);
+    assert!(text.contains("clients: 1\n") && text.contains("3 samples each are few"), "{text}");
+    let heading = text.lines().skip_while(|line| *line != "hot").nth(1).unwrap();
+    assert_eq!(heading.split_whitespace().collect::<Vec<_>>(), ["floor-spin", "depot"]);
+    assert!(text.contains("Differences to floor-spin") && text.contains("3/3"), "{text}");
+    let json: Value = serde_json::from_str(&of(&["--format", "json", "--base", "depot"])).unwrap();
+    let rows = json["comparisons"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["base"] == "depot" && row["n"] == 3), "{rows:?}");
+    assert!(["floor-spin", "depot"].iter().all(|name| rows.iter().any(|row| row["column"] == **name)));
+}
+
+#[test]
+fn what_was_measured_can_be_compared_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path: PathBuf = directory.path().join("measured.json");
+    let file = path.to_str().unwrap();
+    // In a file designs have the order of `bench`.
+    let of = |measured: &[&str]| {
+        let csv = stdout(&[measured, &["--format", "csv"]].concat());
+        let mut lines: Vec<String> = csv.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let measure =
+        [&MEASURE[..], &["floor-spin", "--design", "depot", "--clients", "1", "--json", file]].concat();
+    assert_eq!(of(&measure), of(&[file, "--base", "floor-spin"]));
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_at_once() {
+    for (arguments, says) in [
+        (&["--clients", "0"][..], "numbers of at least 1"),
+        (&["--clients", "1,,2"], "numbers of at least 1"),
+        (&["--clients", "100000"], "give --clients up to"),
+        (&["--runs", "0"], "at least 1"),
+        (&["--design", "slab"], "no such design; there are"),
+        (&["--workload", "cold"], "no such workload; there are"),
+        (&["--workload", "hot", "--design", "kernel"], "cannot do"),
+        (&["--threads", "2013-magazine-i7", "--quick"], "--quick"),
+        (&["--json", "/no/such/directory/file"], "directory that you may write to"),
+    ] {
+        let line = refused(arguments);
+        assert!(line.contains(says), "{arguments:?}: {line}");
+    }
+    let output =
+        compare(&["--workload", "hot", "--design", "depot", "--base", "spin", "--quick", "--runs", "1"]);
+    assert_eq!(output.status.code(), Some(2));
+}

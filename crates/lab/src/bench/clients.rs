@@ -1,5 +1,34 @@
 //! How many clients workloads are measured with.
 
+/// Numbers of clients to measure with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Clients {
+    /// What the workload is usually measured with; of pft, what mmtests would: see [`auto`].
+    #[default]
+    Auto,
+    /// These, ascending.
+    These(Vec<usize>),
+}
+
+impl Clients {
+    /// From `auto` or `1,2,4`.
+    ///
+    /// # Errors
+    /// What may be given.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Clients::Auto);
+        }
+        let numbers = text.split(',').map(|number| number.parse().ok().filter(|&n| n > 0));
+        let mut these: Vec<usize> = numbers
+            .collect::<Option<_>>()
+            .ok_or("give auto, or numbers of at least 1, separated by commas".to_owned())?;
+        these.sort_unstable();
+        these.dedup();
+        Ok(Clients::These(these))
+    }
+}
+
 /// mmtests' pft has no more, whatever the machine: its `pft-bench` says so itself, which is why the
 /// rcu thread's tables end at 128 on a machine with 256 CPUs.
 pub const CLIENTS_MAX: usize = 128;
@@ -46,6 +75,15 @@ mod tests {
         assert_eq!(auto(33), [1, 4, 7, 12, 21, 30, 33]);
         assert_eq!(auto(128), auto(256));
         assert_eq!((cap(128), cap(256).is_some()), (None, true));
+    }
+
+    #[test]
+    fn lists_are_sorted_and_zero_is_none() {
+        assert_eq!(Clients::parse("auto"), Ok(Clients::Auto));
+        assert_eq!(Clients::parse("4,1,4"), Ok(Clients::These(vec![1, 4])));
+        for bad in ["", "0", "1,0", "1,,2", "-1", "all"] {
+            assert!(Clients::parse(bad).is_err(), "{bad}");
+        }
     }
 
     /// The clients that each machine of the rcu thread was measured with.

@@ -1,6 +1,6 @@
 //! The workloads.
 
-mod clients;
+pub mod clients;
 mod drain;
 mod hot;
 mod pagealloc;
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use pagedepot::CpuId;
 
+use self::clients::Clients;
 use crate::design::variant::Variant;
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
@@ -62,7 +63,7 @@ impl Workload {
     }
 
     /// The designs that can do it.
-    const fn designs(self) -> &'static [Design] {
+    pub const fn designs(self) -> &'static [Design] {
         match self {
             Workload::Hot | Workload::Pagealloc | Workload::ProducerConsumer => &Design::ALLOCATORS,
             Workload::Pft => &pft::DESIGNS,
@@ -105,6 +106,8 @@ pub struct Settings {
     pub cpus: Vec<CpuId>,
     /// Whether the user said how many.
     pub cpus_given: bool,
+    /// How many of them at a time.
+    pub clients: Clients,
     /// Windows per contender.
     pub rounds: u32,
     /// How much.
@@ -155,7 +158,7 @@ impl Settings {
     }
 
     /// Why a design cannot run here in the variant asked for.
-    fn why_not(&self, design: Design) -> Option<String> {
+    pub fn why_not(&self, design: Design) -> Option<String> {
         design.unavailable().or_else(|| self.variant.refuses(design))
     }
 
@@ -174,9 +177,12 @@ impl Settings {
         Schedule { rounds: self.rounds, pace: Pace::Lasting(self.window()) }
     }
 
-    /// The CPU counts to measure with: one, and all in use.
-    fn cpu_counts(&self) -> impl Iterator<Item = usize> + use<> {
-        [1, self.cpus.len()].into_iter().take(self.cpus.len().min(2))
+    /// The CPU counts to measure with: those asked for, or one, and all in use.
+    fn cpu_counts(&self) -> Vec<usize> {
+        match &self.clients {
+            Clients::Auto => [1, self.cpus.len()].into_iter().take(self.cpus.len().min(2)).collect(),
+            Clients::These(these) => these.clone(),
+        }
     }
 
     /// Measures the contenders in turn on the first `cpus` CPUs.

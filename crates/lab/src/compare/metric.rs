@@ -1,6 +1,7 @@
 //! What is known of metrics by their names: which way is better, and what a table calls them.
 
 use super::document::ResultRow;
+use crate::design::variant;
 
 /// Which way a metric should go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +52,12 @@ pub fn better(row: &ResultRow) -> Better {
 const SCALES: [&str; 5] = ["clients", "batch", "threads", "drains_per_s", "cpu"];
 
 /// A row's name in the table, as mmtests has it: `system-4`, `order-0 alloc-16`. Where nothing scales
-/// the workload, N is the number of CPUs; drains back to back are `max`.
+/// the workload, N is the number of CPUs; drains back to back are `max`. Which variant of its design
+/// a row is of belongs to the column.
 pub fn label(row: &ResultRow) -> String {
     let scale = SCALES.into_iter().find(|&scale| row.params.contains_key(scale));
-    let others = row.params.iter().filter(|(name, _)| Some(name.as_str()) != scale);
+    let is_other = |name: &str| Some(name) != scale && !variant::PARAMS.contains(&name);
+    let others = row.params.iter().filter(|(name, _)| is_other(name));
     let mut label: String = others.map(|(name, value)| format!("{name}-{value} ")).collect();
     // pft uses as many CPUs as it has clients, a replay as many as its trace: nothing to add.
     if matches!(scale, Some("batch" | "drains_per_s")) && row.cpus > 1 {
@@ -113,6 +116,7 @@ mod tests {
         assert_eq!(label(&row("system_s", "s", 4, &[("clients", 4)])), "system-4");
         assert_eq!(label(&row("alloc_ns", "ns", 1, &[("order", 0), ("batch", 16)])), "order-0 alloc-16");
         assert_eq!(label(&row("pair_ns", "ns", 2, &[])), "pair-2");
+        assert_eq!(label(&row("pair_ns", "ns", 2, &[("lock", 1), ("store", 0)])), "pair-2");
         let drain = row("owner_ns", "ns", 2, &[("drains_per_s", -1), ("full", 1)]);
         assert_eq!(label(&drain), "full-1 cpus-2 owner-max");
     }

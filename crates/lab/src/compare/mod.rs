@@ -25,6 +25,7 @@
 mod columns;
 mod data;
 mod document;
+mod measure;
 mod metric;
 mod render;
 mod rule;
@@ -36,6 +37,7 @@ mod threads;
 mod unlike;
 mod welch;
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -48,12 +50,15 @@ use rule::Rule;
 use stats::Stat;
 use table::Comparison;
 
+use measure::Measuring;
+pub use measure::Plan;
+
 /// Options of `compare`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// Result files, as --json writes them; - for standard input. Designs of one file, or files, or
-    /// both become columns
-    #[arg(required_unless_present = "threads", value_name = "FILE")]
+    /// both become columns. Without files, designs are measured now
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// A linux-mm thread's own table, as if it were a FILE; may be repeated. An unknown NAME is
     /// answered with those there are
@@ -62,7 +67,7 @@ pub struct Options {
     /// Compare with this column (default: the first)
     #[arg(long, value_name = "COLUMN")]
     pub base: Option<String>,
-    /// Only this design; may be repeated
+    /// Only this design; may be repeated. Of designs measured now, the first is compared with
     #[arg(long = "design", value_name = "NAME")]
     pub designs: Vec<String>,
     /// Only this workload; may be repeated
@@ -83,6 +88,15 @@ pub struct Options {
     /// Compare files of other machines or settings all the same
     #[arg(long)]
     pub force: bool,
+    #[command(flatten)]
+    pub measuring: Measuring,
+}
+
+impl Options {
+    /// Whether there are no results yet.
+    pub fn is_to_measure(&self) -> bool {
+        self.files.is_empty() && self.threads.is_empty()
+    }
 }
 
 /// How to write a comparison.
@@ -92,6 +106,28 @@ pub enum Format {
     Markdown,
     Csv,
     Json,
+}
+
+impl Format {
+    /// Whether people read it, so that machine and notes go with it.
+    pub fn is_for_people(self) -> bool {
+        matches!(self, Format::Text | Format::Markdown)
+    }
+
+    /// A comparison behind what its readers should know; programs get it alone, and notes on stderr.
+    fn noted(self, notes: &[String], comparison: String) -> String {
+        if !self.is_for_people() {
+            for note in notes {
+                // Nobody may be reading stderr.
+                let _ = writeln!(io::stderr(), "note: {note}");
+            }
+            return comparison;
+        }
+        // Markdown joins lines that are no list.
+        let mark = if self == Format::Markdown { "- " } else { "" };
+        let notes: String = notes.iter().map(|note| format!("{mark}{note}\n")).collect();
+        format!("{notes}\n{comparison}")
+    }
 }
 
 /// Files compared.
@@ -108,6 +144,10 @@ pub struct Compared {
 /// # Errors
 /// When a file is no result file, or they have nothing in common that could be compared.
 pub fn files(options: &Options) -> Result<Compared, Failure> {
+    // Of results that are there nothing can be chosen any more.
+    if let Some(unused) = options.measuring.variant.unused(&[]) {
+        return Err(Failure::Usage(unused));
+    }
     let mut files = options.threads.iter().map(|name| threads::load(name)).collect::<Result<Vec<_>, _>>()?;
     for path in &options.files {
         files.push(Named { document: Document::load(path)?, path: path.clone() });

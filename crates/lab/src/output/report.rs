@@ -36,6 +36,7 @@ pub struct Row {
 pub struct Report {
     rows: Vec<Row>,
     text: String,
+    notes: Vec<String>,
 }
 
 /// A metric's name and unit.
@@ -70,9 +71,26 @@ impl Report {
         self.text += &format!("{text}\n");
     }
 
+    /// Adds a line that readers need even when they see the rows in another form.
+    pub fn note(&mut self, line: impl std::fmt::Display) {
+        self.say(&line);
+        self.notes.push(line.to_string());
+    }
+
+    /// The same rows with another text.
+    pub fn with_text(self, text: String) -> Self {
+        Report { text, ..self }
+    }
+
+    /// Those lines.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// Puts another report behind this one.
     pub fn append(&mut self, other: Report) {
         self.rows.extend(other.rows);
+        self.notes.extend(other.notes);
         if !self.text.is_empty() && !other.text.is_empty() {
             self.text.push('\n');
         }

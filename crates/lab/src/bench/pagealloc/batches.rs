@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::NAME;
+use crate::bench::clients::Clients;
 use crate::bench::{Effort, Settings, Workload, checked, cpus_text, samples_of};
 use crate::design::{self, Design, PAGE_BYTES, Subject, WithSubject};
 use crate::failure::Failure;
@@ -149,8 +150,8 @@ impl<S: Subject + 'static, const ORDER: u32> Contender<3> for Batch<S, ORDER> {
 pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let (orders, batches) = grid(settings.effort);
     let mut report = Report::default();
-    let cpu_counts: Vec<usize> =
-        settings.cpu_counts().filter(|&cpus| cpus == 1 || settings.cpus_given).collect();
+    let mut cpu_counts = settings.cpu_counts();
+    cpu_counts.retain(|&cpus| cpus == 1 || settings.cpus_given || settings.clients != Clients::Auto);
     let seats_max = *cpu_counts.last().expect("one CPU at least");
     let batch_max = largest_batch(&mut report, batches.iter().copied(), seats_max);
     let demand = settings.demand(seats_max, batch_max, 1 << orders[orders.len() - 1]);
@@ -209,7 +210,7 @@ fn largest_batch(report: &mut Report, batches: impl Iterator<Item = u32>, seats:
     let room = available_bytes().unwrap_or(u64::MAX) / 4 / seats as u64 / largest_block;
     let fitting = batches.filter(|&batch| u64::from(batch) <= room.max(1)).max().unwrap_or(1);
     if fitting < BATCH_MAX {
-        report.say(format!(
+        report.note(format!(
             "{NAME}: memory is short, so batches end at {fitting} blocks instead of {BATCH_MAX}"
         ));
     }

@@ -131,6 +131,6 @@ fn fitting_pages(report: &mut Report, wanted: u32, designs: &[Design]) -> u32 {
         return wanted;
     }
     let fitting = (room as u32).max(1024) & !1023;
-    report.say(format!("{NAME}: memory is short, so {fitting} pages are filled instead of {wanted}"));
+    report.note(format!("{NAME}: memory is short, so {fitting} pages are filled instead of {wanted}"));
     fitting
 }

@@ -109,10 +109,7 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         designs.len(),
     );
     let mut by_clients = Vec::new();
-    if let Some(cap) = clients::cap(settings.cpus.len()) {
-        report.say(format!("{NAME}: {cap}"));
-    }
-    for clients in clients::auto(settings.cpus.len()) {
+    for clients in steps(settings, &mut report) {
         let mut contenders = designs
             .iter()
             .map(|&design| make(settings, design, pages, clients))
@@ -158,6 +155,18 @@ fn make(
     Ok(Box::new(Clients { client, share }))
 }
 
+/// The numbers of clients asked for, or mmtests', with a note where those end too early.
+fn steps(settings: &Settings, report: &mut Report) -> Vec<usize> {
+    let cpus = settings.cpus.len();
+    match &settings.clients {
+        clients::Clients::These(these) => these.clone(),
+        clients::Clients::Auto => {
+            clients::cap(cpus).inspect(|cap| report.note(format!("{NAME}: {cap}")));
+            clients::auto(cpus)
+        }
+    }
+}
+
 fn fitting_pages(report: &mut Report, wanted: u32, designs: usize) -> u32 {
     // Each design keeps the pages it has once touched.
     let room = available_bytes().unwrap_or(u64::MAX) / (designs as u64 + 1) / PAGE_BYTES as u64;
@@ -165,7 +174,7 @@ fn fitting_pages(report: &mut Report, wanted: u32, designs: usize) -> u32 {
         return wanted;
     }
     let fitting = (room as u32).max(1024) & !1023;
-    report.say(format!("{NAME}: memory is short, so {fitting} pages are touched instead of {wanted}"));
+    report.note(format!("{NAME}: memory is short, so {fitting} pages are touched instead of {wanted}"));
     fitting
 }
 
