@@ -4,7 +4,7 @@
 //! fronts stays and is counted as unreachable. *Full*: closes the gate of each CPU that is not
 //! spared, fences it once, takes its fronts too; the argument is in `cache/gate.rs`.
 //!
-//! What a quiet drain cannot reach is bounded: per CPU, zone, order and mobility in use two
+//! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use two
 //! magazines of 63, 31, 15, 7 and 1 blocks (orders 0, 1, 2, 3, 9), in pages 126, 124, 120, 112 and
 //! 1024; and over all of them by `high`, beyond which a CPU's slow path empties its coldest front,
 //! or by the one front in use where that alone is more.
@@ -71,7 +71,9 @@ pub struct Drained {
     /// In other callers' hands at the end: refills, spills, other drains.
     pub in_flight_pages: u64,
     /// In fronts that this drain did not take. After a quiet drain an upper bound, every magazine
-    /// in a front counted in full; after a full one exact.
+    /// in a front counted in full; after a full one exact. At most, per CPU, zone, context and
+    /// mobility in use, 126 pages by order 0, 124 by order 1, 120 by order 2, 112 by order 3 and
+    /// 1024 by order 9.
     pub unreachable_pages: u64,
     /// Fences waited for.
     pub fences: u64,

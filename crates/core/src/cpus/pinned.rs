@@ -32,8 +32,9 @@ pub unsafe trait Processor: Sync {
     /// Turns preemption off and says where this is; `None` in a nested interrupt or an NMI.
     fn pin(&self) -> Option<Self::Guard>;
 
-    /// Waits until all guards of `cpu` that exist now are gone: an interrupt that the CPU
-    /// acknowledges, a grace period, a scheduler's tick.
+    /// Waits until all guards of `cpu` that exist now are gone: a grace period, a scheduler's tick,
+    /// an interrupt that the CPU acknowledges outside of any guard. A handler that acknowledges it
+    /// may itself have interrupted a guard: then that must be waited for, too.
     ///
     /// # Errors
     /// When the kernel cannot or will not wait for that CPU.
