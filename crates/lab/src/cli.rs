@@ -11,6 +11,7 @@ use crate::compare;
 use crate::design::Design;
 use crate::design::variant::Variant;
 use crate::failure::Failure;
+use crate::vmalloc::VmallocOptions;
 
 /// Benchmarks and trace replay for page allocators. Without a command: replays the shipped trace,
 /// then measures the most important workloads, in about a minute.
@@ -36,6 +37,13 @@ pub enum Command {
     Replay {
         /// The trace; - for standard input
         trace: PathBuf,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Run the suite of the kernel's test_vmalloc over designs for address space
+    Vmalloc {
+        #[command(flatten)]
+        vmalloc: VmallocOptions,
         #[command(flatten)]
         options: Options,
     },

@@ -54,6 +54,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
                 replay_file(&trace, &options)
             })
         }
+        Some(Command::Vmalloc { vmalloc, options }) => {
+            let effort = if options.quick { Effort::Quick } else { Effort::Full };
+            let settings = settings(&options, effort)?;
+            finish("vmalloc", &options, machine_heading, || crate::vmalloc::run(&vmalloc, &settings))
+        }
         Some(Command::Compare(options)) if options.is_to_measure() => compare_designs(&options),
         Some(Command::Compare(options)) => {
             let compared = compare::files(&options)?;

@@ -10,6 +10,7 @@ mod harness;
 mod output;
 mod replay;
 mod trace;
+mod vmalloc;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

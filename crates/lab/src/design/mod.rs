@@ -69,11 +69,21 @@ pub enum Design {
     Snmalloc,
     /// The kernel's own page faults.
     Kernel,
+    /// Kernel address space as it was before nodes.
+    VmapGlobalLock,
+    /// Kernel address space with nodes.
+    VmapNodes,
+    /// The operating system's `mmap`, and `munmap`.
+    Mmap,
+    /// The crate `range-alloc`.
+    RangeAlloc,
+    /// The crate `offset-allocator`.
+    OffsetAllocator,
 }
 
 impl Design {
     /// All of them, in the order of tables.
-    pub const ALL: [Design; 15] = [
+    pub const ALL: [Design; 20] = [
         Design::Depot,
         Design::FloorTls,
         Design::FloorRseq,
@@ -89,11 +99,16 @@ impl Design {
         Design::Jemalloc,
         Design::Snmalloc,
         Design::Kernel,
+        Design::VmapGlobalLock,
+        Design::VmapNodes,
+        Design::Mmap,
+        Design::RangeAlloc,
+        Design::OffsetAllocator,
     ];
 
     /// Those that hand out blocks.
     pub const ALLOCATORS: [Design; 14] = {
-        let [allocators @ .., _kernel] = Self::ALL;
+        let [allocators @ .., _kernel, _, _, _, _, _] = Self::ALL;
         allocators
     };
 
@@ -126,6 +141,11 @@ impl Design {
             Design::Jemalloc => "jemalloc",
             Design::Snmalloc => "snmalloc",
             Design::Kernel => "kernel",
+            Design::VmapGlobalLock => "vmap-global-lock",
+            Design::VmapNodes => "vmap-nodes",
+            Design::Mmap => "mmap",
+            Design::RangeAlloc => "range-alloc",
+            Design::OffsetAllocator => "offset-allocator",
         }
     }
 
@@ -158,6 +178,7 @@ impl Design {
 
     const fn is_peer(self) -> bool {
         matches!(self, Design::FrameAlloc | Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
+            || matches!(self, Design::RangeAlloc | Design::OffsetAllocator)
     }
 
     /// Why it cannot run here, and what to do about it.
@@ -382,6 +403,6 @@ mod tests {
             assert_eq!(Design::parse(design.name()), Ok(design));
         }
         let error = Design::parse("slab").unwrap_err();
-        assert!(error.contains("depot, floor-tls") && error.ends_with("kernel"), "{error}");
+        assert!(error.contains("depot, floor-tls") && error.contains(", kernel"), "{error}");
     }
 }

@@ -1,0 +1,43 @@
+//! Frames where nothing is mapped: an allocator of its own, over no memory at all.
+
+use std::mem::MaybeUninit;
+
+use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
+use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Pfn, ZoneConfig};
+
+use crate::failure::Failure;
+use crate::harness::rseq;
+
+/// The CPU this runs on.
+pub struct Here;
+
+impl WhichCpu for Here {
+    #[inline]
+    fn cpu(&self) -> Option<CpuId> {
+        Some(CpuId::new(rseq::current_cpu() as u32))
+    }
+}
+
+/// An allocator of frame numbers.
+pub type Numbers<'m> = Allocator<'m, Locked<'m, Here>>;
+
+/// Calls `with` an allocator of `frames` frame numbers.
+///
+/// # Errors
+/// When there are too many for its books.
+pub fn with_numbers<T>(
+    cpus: u32,
+    frames: u32,
+    with: impl FnOnce(&Numbers<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let ranges = [FrameRange::new(Pfn::new(0), frames)];
+    let zones =
+        [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+    let config = Config::new(cpus, &zones);
+    let failed = |error: pagedepot::ConfigError| Failure::Run(format!("the page allocator's books: {error}"));
+    let bytes = Numbers::metadata_bytes(&config).map_err(failed)?;
+    let mut books = vec![MaybeUninit::uninit(); bytes];
+    let locks: Vec<CpuLock> = (0..cpus).map(|_| CpuLock::new()).collect();
+    let numbers = Numbers::new(&config, &mut books, Locked::new(&locks, Here)).map_err(failed)?;
+    with(&numbers)
+}

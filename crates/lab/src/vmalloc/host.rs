@@ -1,0 +1,126 @@
+//! The host under every design: frames from elsewhere, waiters that park, and an account of what
+//! waiting costs.
+
+use std::cell::Cell;
+
+use pagedepot::vmap::Host;
+use pagedepot::{AllocError, CpuId, Flags, FreeManyError, NodeId, Order, Pfn};
+use rustix::thread::futex;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::harness::rseq;
+
+thread_local! {
+    static WAIT: Cell<Wait> = const { Cell::new(Wait { began_ns: 0, total_ns: 0 }) };
+}
+
+#[derive(Clone, Copy)]
+struct Wait {
+    began_ns: u64,
+    total_ns: u64,
+}
+
+/// Nanoseconds that this thread has run on a CPU.
+pub fn on_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nanoseconds of them in lock acquisitions that found the lock taken: spinning, parking, waking
+/// up, and one look at the clock. Asleep is not on the CPU.
+pub fn contended_ns() -> u64 {
+    WAIT.get().total_ns
+}
+
+/// A host that accounts for waiting; frames come from the one in it.
+pub struct Counting<H>(pub H);
+
+impl<H: Host> Host for Counting<H> {
+    #[inline]
+    fn cpu(&self) -> Option<CpuId> {
+        Some(CpuId::new(rseq::current_cpu() as u32))
+    }
+
+    fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        self.0.alloc_block(order, flags)
+    }
+
+    fn alloc_frames(&self, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
+        self.0.alloc_frames(flags, out)
+    }
+
+    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        self.0.free_blocks(blocks)
+    }
+
+    fn split_block(&self, frame: Pfn, order: Order) -> bool {
+        self.0.split_block(frame, order)
+    }
+
+    fn note_quarantined(&self, frame: Pfn, pages: i64) {
+        self.0.note_quarantined(frame, pages);
+    }
+
+    fn node_of(&self, frame: Pfn) -> NodeId {
+        self.0.node_of(frame)
+    }
+
+    fn wait(&self, word: &std::sync::atomic::AtomicU32, seen: u32) {
+        // Whatever ends it, the caller looks again.
+        let _ = futex::wait(word, futex::Flags::PRIVATE, seen, None);
+    }
+
+    fn wake_one(&self, word: &std::sync::atomic::AtomicU32) {
+        let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
+    }
+
+    fn wake_all(&self, word: &std::sync::atomic::AtomicU32) {
+        let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+
+    fn contention_begins(&self) {
+        WAIT.set(Wait { began_ns: on_cpu_ns(), ..WAIT.get() });
+    }
+
+    fn contention_ends(&self) {
+        let Wait { began_ns, total_ns } = WAIT.get();
+        WAIT.set(Wait { began_ns, total_ns: total_ns + (on_cpu_ns() - began_ns) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    use pagedepot::vmap::{Lock, NoFrames};
+    use rustix::thread::gettid;
+
+    use super::super::frames::Here;
+    use super::*;
+
+    fn is_asleep(thread: i32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
+    }
+
+    #[test]
+    fn who_waits_parks_and_is_accounted_for() {
+        let (lock, host, waiting) = (Lock::new(), Counting(NoFrames(Here)), AtomicI32::new(0));
+        drop(lock.lock(&host));
+        assert_eq!(contended_ns(), 0);
+        std::thread::scope(|scope| {
+            let held = lock.lock(&host);
+            let waiter = scope.spawn(|| {
+                waiting.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+                drop(lock.lock(&host));
+                contended_ns()
+            });
+            while !is_asleep(waiting.load(Ordering::Relaxed)) {
+                std::thread::yield_now();
+            }
+            drop(held);
+            assert!(waiter.join().expect("it only waited") > 0);
+        });
+        assert_eq!(contended_ns(), 0);
+    }
+}

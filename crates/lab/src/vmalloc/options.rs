@@ -1,0 +1,135 @@
+//! What to run: parameters and presets of `test_vmalloc`.
+
+use std::num::NonZeroU32;
+
+use clap::{Args, ValueEnum};
+
+/// Options of `vmalloc` besides those of every measurement.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct VmallocOptions {
+    /// Parameters as test_vmalloc.sh has them (default: one worker, 10000 loops)
+    #[arg(long, value_name = "NAME")]
+    pub preset: Option<Preset>,
+    /// Map memory by the operating system, or keep the books only
+    #[arg(long, value_name = "WHICH", default_value = "none")]
+    pub mapper: MapperKind,
+    /// Tests to run, a sum of 1, 2, 4 ... 64, 1024 and 4096; the others are skipped
+    #[arg(long, value_name = "N", default_value_t = i32::MAX as u32, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
+    pub run_test_mask: u32,
+    /// Workers, each with an order of its own
+    #[arg(long, value_name = "N", value_parser = workers, allow_negative_numbers = true)]
+    pub nr_threads: Option<u32>,
+    /// Loops of each test
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
+    pub test_loop_count: Option<u32>,
+    /// Repetitions of each test
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
+    pub test_repeat_count: Option<u32>,
+    /// Pages of fix_size_alloc_test and vm_map_ram_test
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub nr_pages: u32,
+    /// Every worker runs the tests in their order
+    #[arg(long)]
+    pub sequential: bool,
+    /// Run the suite so many times over the same designs: do page tables grow?
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub passes: u32,
+    /// Run the suite only, without the pairs
+    #[arg(long)]
+    pub suite_only: bool,
+}
+
+/// `--preset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Preset {
+    /// One worker, 10000 loops, 10 times
+    Smoke,
+    /// One worker, in order, a million loops, 3 times
+    Performance,
+    /// A worker per CPU, a million loops, 20 times
+    Stress,
+}
+
+/// `--mapper`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MapperKind {
+    /// Books only
+    #[default]
+    None,
+    /// A memory file
+    Linux,
+}
+
+impl MapperKind {
+    /// The value of the param `mapper`.
+    pub const fn param(self) -> i64 {
+        matches!(self, MapperKind::Linux) as i64
+    }
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    text.parse().map(NonZeroU32::get).map_err(|_| "give a whole number of at least 1".to_owned())
+}
+
+fn workers(text: &str) -> Result<u32, String> {
+    // USHRT_MAX is the kernel's limit, too.
+    let workers = text.parse().ok().filter(|workers| (1..=65535).contains(workers));
+    workers.ok_or_else(|| "there are from 1 to 65535 workers".to_owned())
+}
+
+/// Parameters of a run, by the names they have in `lib/test_vmalloc.c`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    pub run_test_mask: u32,
+    pub nr_threads: u32,
+    pub test_loop_count: u32,
+    pub test_repeat_count: u32,
+    pub nr_pages: u32,
+    pub sequential: bool,
+}
+
+impl VmallocOptions {
+    /// What the preset says, and what is given instead; a hundredth of the loops, once, with
+    /// `--quick`.
+    pub fn parameters(&self, cpus: usize, quick: bool) -> Parameters {
+        let (nr_threads, loops, repeat) = match self.preset {
+            None => (1, 10_000, 1),
+            Some(Preset::Smoke) => (1, 10_000, 10),
+            Some(Preset::Performance) => (1, 1_000_000, 3),
+            Some(Preset::Stress) => (cpus as u32, 1_000_000, 20),
+        };
+        let (loops, repeat) = if quick { (loops / 100, 1) } else { (loops, repeat) };
+        Parameters {
+            run_test_mask: self.run_test_mask,
+            nr_threads: self.nr_threads.unwrap_or(nr_threads),
+            test_loop_count: self.test_loop_count.unwrap_or(loops),
+            test_repeat_count: self.test_repeat_count.unwrap_or(repeat),
+            nr_pages: self.nr_pages,
+            sequential: self.sequential || self.preset == Some(Preset::Performance),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_those_of_the_script_and_what_is_given_wins() {
+        let of = |preset| VmallocOptions { preset, nr_pages: 1, run_test_mask: 7, ..Default::default() };
+        let show = |options: VmallocOptions, quick| {
+            let p = options.parameters(8, quick);
+            (p.nr_threads, p.test_loop_count, p.test_repeat_count, p.sequential)
+        };
+        assert_eq!(show(of(Some(Preset::Smoke)), false), (1, 10_000, 10, false));
+        assert_eq!(show(of(Some(Preset::Performance)), false), (1, 1_000_000, 3, true));
+        assert_eq!(show(of(Some(Preset::Stress)), false), (8, 1_000_000, 20, false));
+        assert_eq!(show(of(None), true), (1, 100, 1, false));
+        let given =
+            VmallocOptions { nr_threads: Some(64), test_repeat_count: Some(2), ..of(Some(Preset::Smoke)) };
+        assert_eq!(show(given, false), (64, 10_000, 2, false));
+    }
+}
