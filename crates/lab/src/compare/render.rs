@@ -97,7 +97,7 @@ fn differences(comparison: &Comparison, workload: &str, medium: Medium) -> Optio
                 line.label.clone(),
                 comparison.columns[column].clone(),
                 format!("{}/{}", cell.figures.n, verdict.base_n),
-                comparison.percent(line, column, Stat::Mean).map_or(NONE.into(), |p| format!("{p:+.2}%")),
+                change(verdict).map_or(NONE.into(), |change| format!("{change:+.2}%")),
                 verdict
                     .interval_percent
                     .map_or(NONE.into(), |(low, high)| format!("{low:+.2} .. {high:+.2}%")),
@@ -111,11 +111,16 @@ fn differences(comparison: &Comparison, workload: &str, medium: Medium) -> Optio
     any.then(|| finished(table, 2))
 }
 
+/// The difference of arithmetic means in percent: where the interval is about a rate, not that of the
+/// harmonic means above.
+fn change(verdict: &Verdict) -> Option<f64> {
+    verdict.interval_percent.map(|(low, high)| f64::midpoint(low, high))
+}
+
 fn words(verdict: &Verdict) -> &'static str {
-    let middle = verdict.interval_percent.map(|(low, high)| low + high);
-    match (verdict.star, middle) {
+    match (verdict.star, change(verdict)) {
         (false, _) => "no difference shown",
-        (true, Some(middle)) if middle > 0.0 => "better",
+        (true, Some(change)) if change > 0.0 => "better",
         (true, Some(_)) => "worse",
         (true, None) => "different",
     }
@@ -126,7 +131,7 @@ fn legend(comparison: &Comparison) -> String {
     text += match comparison.rule {
         Rule::Ours => {
             "Welch's test, p < 0.05 after Holm's correction for all comparisons here.\n\
-             n: samples of the column and of the base; interval: of the difference of arithmetic means; \
+             n: samples of the column and of the base; change and interval: of arithmetic means; \
              g: Hedges' g, the difference in standard deviations.\n"
         }
         Rule::Threads => "Welch's test, p < 0.10, each comparison for itself.\n",
