@@ -95,7 +95,8 @@ impl Plan {
     /// When a design cannot take part, or what the options ask of the table is not there.
     pub fn run(&self, settings: &Settings, options: &Options) -> Result<Report, Failure> {
         let mut measured = Report::default();
-        let mut notes = vec![about_clients(settings)?];
+        let mut notes = Vec::new();
+        notes.extend(about_clients(&self.workloads, settings)?);
         notes.extend(about_samples(settings));
         for &workload in &self.workloads {
             let designs = self.designs_for(workload, settings, &mut notes)?;
@@ -159,19 +160,20 @@ fn parsed<T>(names: &[String], parse: fn(&str) -> Result<T, String>) -> Result<V
 }
 
 /// How many clients there will be, and why not more.
-fn about_clients(settings: &Settings) -> Result<String, Failure> {
+fn about_clients(workloads: &[Workload], settings: &Settings) -> Result<Option<String>, Failure> {
     let cpus = settings.cpus.len();
     let list = |clients: &[usize]| clients.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     match &settings.clients {
-        Clients::Auto => Ok(format!(
+        Clients::Auto if !workloads.contains(&Workload::Pft) => Ok(None),
+        Clients::Auto => Ok(Some(format!(
             "clients of pft: {}, as mmtests steps up to {cpus} CPUs; its lists end at {}",
             list(&clients::auto(cpus)),
             clients::CLIENTS_MAX
-        )),
+        ))),
         Clients::These(these) if these.iter().any(|&clients| clients > cpus) => Err(Failure::Usage(format!(
             "more clients asked for than the {cpus} CPUs this process may use: give --clients up to {cpus}"
         ))),
-        Clients::These(these) => Ok(format!("clients: {}", list(these))),
+        Clients::These(these) => Ok(Some(format!("clients: {}", list(these)))),
     }
 }
 
