@@ -8,7 +8,7 @@ use core::panic::Location;
 
 use super::area::{Area, AreaIndex, State, Traits};
 use super::config::Options;
-use super::error::{Kind, VfreeError, VmapError};
+use super::error::{Kind, MapError, VfreeError, VmapError};
 use super::node::Node;
 use super::purge::PurgeDepth;
 use super::seams::{Host, Mapper};
@@ -127,13 +127,32 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         no_wait: bool,
         attempt: impl Fn() -> Result<T, VmapError>,
     ) -> Result<T, VmapError> {
-        let short = |error: &VmapError| {
-            use VmapError::{Frames, NoAreas, NoSpace, Occupied};
-            !no_wait && matches!(error, NoSpace | NoAreas | Occupied | Frames(AllocError::Exhausted))
-        };
+        use VmapError::{Frames, NoAreas, NoSpace, Occupied};
+        let is_short =
+            |error: &_| matches!(error, NoSpace | NoAreas | Occupied | Frames(AllocError::Exhausted));
+        self.host.check_usable()?;
+        self.with_purges_if(|error| !no_wait && is_short(error), attempt)
+    }
+
+    /// As [`with_purges`](Self::with_purges), if the mapper has no mappings left: what is freed but
+    /// still mapped counts among them.
+    pub(super) fn with_mappings<T>(
+        &self,
+        no_wait: bool,
+        attempt: impl Fn() -> Result<T, VmapError>,
+    ) -> Result<T, VmapError> {
+        let is_short = |error: &_| matches!(error, VmapError::Map(MapError::TooManyMappings { .. }));
+        self.with_purges_if(|error| !no_wait && is_short(error), attempt)
+    }
+
+    fn with_purges_if<T>(
+        &self,
+        is_short: impl Fn(&VmapError) -> bool,
+        attempt: impl Fn() -> Result<T, VmapError>,
+    ) -> Result<T, VmapError> {
         let mut result = attempt();
         for depth in [PurgeDepth::Lazy, PurgeDepth::Everything] {
-            if result.as_ref().is_err_and(short) {
+            if result.as_ref().is_err_and(&is_short) {
                 self.purge(depth);
                 result = attempt();
             }
@@ -257,7 +276,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     #[cold]
-    fn why_not_freed(&self, start: VirtAddr) -> VfreeError {
+    pub(super) fn why_not_freed(&self, start: VirtAddr) -> VfreeError {
+        if self.host.check_usable().is_err() {
+            return VfreeError::Forked;
+        }
         let Some(page) = self.range.page_of(start) else { return VfreeError::OutOfRange };
         let found = self.books.index.at(page).map(|index| &self.books.areas[index]);
         match found {

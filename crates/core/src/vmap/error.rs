@@ -3,6 +3,7 @@
 
 use core::fmt;
 
+use crate::cpus::Unusable;
 use crate::error::AllocError;
 
 /// Why a request for address space, or for memory mapped into it, was not served.
@@ -72,6 +73,12 @@ impl From<AllocError> for VmapError {
     }
 }
 
+impl From<Unusable> for VmapError {
+    fn from(why: Unusable) -> Self {
+        VmapError::Frames(why.into())
+    }
+}
+
 impl From<MapError> for VmapError {
     fn from(error: MapError) -> Self {
         VmapError::Map(error)
@@ -88,6 +95,8 @@ pub enum VfreeError {
     NotAllocated,
     /// An area of another kind begins there.
     WrongKind(Kind),
+    /// This process is a fork of the one that made it all.
+    Forked,
 }
 
 impl fmt::Display for VfreeError {
@@ -98,6 +107,9 @@ impl fmt::Display for VfreeError {
                 "no busy area begins there: was it freed before, or is this an address inside one?",
             ),
             VfreeError::WrongKind(kind) => write!(f, "the area there is freed by {}", kind.freed_by()),
+            VfreeError::Forked => {
+                f.write_str("this process is a fork of the one that allocated the area: leave it to that one")
+            }
         }
     }
 }
@@ -110,7 +122,7 @@ impl core::error::Error for VfreeError {}
 pub enum MapError {
     /// No memory for page tables.
     NoTables,
-    /// The system's limit on mappings is reached.
+    /// The limit on mappings, the system's or the mapper's own, is reached.
     TooManyMappings {
         /// The limit.
         limit: u32,
@@ -125,7 +137,7 @@ impl fmt::Display for MapError {
             MapError::NoTables => f.write_str("out of memory for page tables: free some pages"),
             MapError::TooManyMappings { limit } => write!(
                 f,
-                "the limit on mappings is reached (vm.max_map_count = {limit}): raise it, purge, or allocate memory in longer runs"
+                "the limit of {limit} mappings is reached: free or purge, allocate memory in longer runs, or raise the limit (on Linux vm.max_map_count)"
             ),
             MapError::Refused(code) => write!(f, "the system refused the mapping (error {code})"),
         }

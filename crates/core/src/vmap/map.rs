@@ -50,6 +50,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// [`VmapError`]. After [`VmapError::Map`] some of the frames may be mapped, and stay so until
     /// the area is freed.
     pub fn map_frames(&self, start: VirtAddr, offset: u32, frames: &[Pfn]) -> Result<(), VmapError> {
+        self.host.check_usable()?;
         let (index, word) = self
             .busy_at(start, Kind::Address)
             .or_else(|| self.busy_at(start, Kind::Vmap))
@@ -77,6 +78,15 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// A held area with the caller's frames mapped.
     pub(super) fn obtain_mapped(
+        &self,
+        frames: &[Pfn],
+        kind: Kind,
+        options: &Options,
+    ) -> Result<AreaIndex, VmapError> {
+        self.with_mappings(options.no_wait, || self.obtain_mapped_once(frames, kind, options))
+    }
+
+    fn obtain_mapped_once(
         &self,
         frames: &[Pfn],
         kind: Kind,

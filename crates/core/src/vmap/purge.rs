@@ -165,6 +165,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     ///
     /// For helpers, memory pressure, and callers who must know that what they unmapped is gone.
     pub fn purge(&self, depth: PurgeDepth) -> Purged {
+        if self.host.check_usable().is_err() {
+            return Purged::default();
+        }
         let purging = self.purge_lock.lock(&self.host);
         self.purge_locked(&purging, depth)
     }

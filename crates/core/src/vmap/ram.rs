@@ -138,7 +138,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// [`VfreeError`]; nothing is changed then.
     pub fn vm_unmap_ram(&self, start: VirtAddr, pages: u32) -> Result<(), VfreeError> {
         let page = self.range.page_at(start).ok_or(VfreeError::OutOfRange)?;
-        let index = self.books.index.candidate(page).ok_or(VfreeError::NotAllocated)?;
+        let index = self.books.index.candidate(page).ok_or_else(|| self.why_not_freed(start))?;
         let area = &self.books.areas[index];
         if area.word().is_busy(Kind::RamBlock) && page < area.end() {
             return self.unmap_in_block(area, page, pages);

@@ -6,7 +6,7 @@ use super::purge::FlushSpans;
 use super::units::{Protection, Span, VirtAddr};
 use crate::alloc::{Allocator, FreeManyError};
 use crate::config::{FrameRange, PageSize};
-use crate::cpus::{Cpus, WhichCpu};
+use crate::cpus::{Cpus, Unusable, WhichCpu};
 use crate::error::AllocError;
 use crate::flags::Flags;
 use crate::frame::{CpuId, NodeId, Order, Pfn};
@@ -114,6 +114,15 @@ pub trait Host: Sync {
         false
     }
 
+    /// Whether requests may be served here at all. Asked on slow paths: where it says no, the books
+    /// must be such that warm paths find nothing, as wiped ones are.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_usable(&self) -> Result<(), Unusable> {
+        Ok(())
+    }
+
     /// Tells that `pages` more (or fewer) pages, the first of them `frame`, are freed but still
     /// mapped.
     fn note_quarantined(&self, frame: Pfn, pages: i64) {
@@ -176,6 +185,10 @@ impl<C: Cpus> Host for Allocator<'_, C> {
         self.split(frame, order, Order::BASE).is_ok()
     }
 
+    fn check_usable(&self) -> Result<(), Unusable> {
+        self.cpus().check_usable()
+    }
+
     fn note_quarantined(&self, frame: Pfn, pages: i64) {
         Allocator::note_quarantined(self, frame, pages);
     }
@@ -201,6 +214,10 @@ impl<H: Host + ?Sized> Host for &H {
 
     fn split_block(&self, frame: Pfn, order: Order) -> bool {
         (**self).split_block(frame, order)
+    }
+
+    fn check_usable(&self) -> Result<(), Unusable> {
+        (**self).check_usable()
     }
 
     fn note_quarantined(&self, frame: Pfn, pages: i64) {

@@ -68,6 +68,15 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         options: &Options,
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
+        self.with_mappings(options.no_wait, || self.vmalloc_once(pages, options, caller))
+    }
+
+    fn vmalloc_once(
+        &self,
+        pages: u32,
+        options: &Options,
+        caller: &'static Location<'static>,
+    ) -> Result<VirtAddr, VmapError> {
         let index = self.obtain(pages, options)?;
         let area = &self.books.areas[index];
         area.set_word(area.word().held(Kind::Vmalloc));
@@ -163,6 +172,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     #[track_caller]
     pub fn vrealloc(&self, start: VirtAddr, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
         let caller = Location::caller();
+        self.host.check_usable()?;
         let (index, word) = self.busy_at(start, Kind::Vmalloc).ok_or(VmapError::NotAllocated)?;
         let area = &self.books.areas[index];
         if !area.leave_busy(word, word.in_state(State::Held)) {
@@ -175,7 +185,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             0 => Err(VmapError::BadSize),
             _ if pages < old => self.shrink(index, pages).map(|()| index),
             _ if pages == old => Ok(index),
-            _ => self.grow(index, pages, &options),
+            _ => self.with_mappings(options.no_wait, || self.grow(index, pages, &options)),
         };
         if let Ok(moved) = result
             && moved != index
