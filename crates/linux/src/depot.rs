@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pagedepot::{
     AllocError, Allocator, CacheLimits, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError,
@@ -18,6 +18,7 @@ use crate::error::BuildError;
 use crate::memory::Memory;
 use crate::page::{Page, Pages};
 use crate::trim::{self, TrimState, Trimmed};
+use crate::vmalloc::Shrinkers;
 
 /// The allocator of a depot.
 pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
@@ -47,6 +48,7 @@ pub struct Depot {
     trimming: Arc<TrimState>,
     /// Behind pointers, because the allocator knows their addresses.
     callbacks: Mutex<Vec<Arc<dyn Reclaim + Send>>>,
+    shrinkers: OnceLock<Arc<Shrinkers>>,
     _books: Books,
     memory: Memory,
 }
@@ -67,7 +69,8 @@ impl Depot {
 
     pub(crate) fn assemble(allocator: Frames, books: Books, memory: Memory) -> Self {
         let trimming = Arc::<TrimState>::default();
-        let depot = Depot { allocator, trimming, callbacks: Mutex::default(), _books: books, memory };
+        let (callbacks, shrinkers) = Default::default();
+        let depot = Depot { allocator, trimming, callbacks, shrinkers, _books: books, memory };
         // SAFETY: shared, so it stays where it is, and dropped after the allocator.
         let state: &'static TrimState = unsafe { &*Arc::as_ptr(&depot.trimming) };
         depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
@@ -227,15 +230,33 @@ impl Depot {
         &self,
         reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
     ) -> Result<(), TooManyCallbacks> {
-        let callback: Arc<dyn Reclaim + Send> = Arc::new(Callback(reclaim));
-        // SAFETY: kept below, and dropped after the allocator, which alone gets this.
-        let forever: &'static dyn Reclaim = unsafe { &*Arc::as_ptr(&callback) };
         // Locked around the registration, so that a callback is never registered and not kept.
         let mut kept = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        self.keep_callback(&mut kept, Arc::new(Callback(reclaim)))
+    }
+
+    fn keep_callback(
+        &self,
+        kept: &mut Vec<Arc<dyn Reclaim + Send>>,
+        callback: Arc<dyn Reclaim + Send>,
+    ) -> Result<(), TooManyCallbacks> {
+        // SAFETY: kept below, and dropped after the allocator, which alone gets this.
+        let forever: &'static dyn Reclaim = unsafe { &*Arc::as_ptr(&callback) };
         kept.reserve(1);
         self.allocator.register_reclaim(forever)?;
         kept.push(callback);
         Ok(())
+    }
+
+    /// Address spaces that give up pages when they run short: one callback for all.
+    pub(crate) fn shrinkers(&self) -> Result<Arc<Shrinkers>, TooManyCallbacks> {
+        let mut kept = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shrinkers) = self.shrinkers.get() {
+            return Ok(shrinkers.clone());
+        }
+        let shrinkers = Arc::<Shrinkers>::default();
+        self.keep_callback(&mut kept, shrinkers.clone())?;
+        Ok(self.shrinkers.get_or_init(|| shrinkers).clone())
     }
 
     /// Where the pages are, for the log when a request failed.
@@ -340,6 +361,11 @@ impl Depot {
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
         let offset = address.addr().checked_sub(self.base().as_ptr().addr())?;
         (offset < self.bytes()).then(|| Pfn::new((offset >> self.page_size().shift()) as u32))
+    }
+
+    /// As [`allocator`](Self::allocator), for this crate.
+    pub(crate) fn frames(&self) -> &Frames {
+        &self.allocator
     }
 
     pub(crate) fn memory(&self) -> &Memory {

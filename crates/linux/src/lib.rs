@@ -46,6 +46,7 @@ mod page;
 mod rseq;
 mod topology;
 mod trim;
+pub mod vmalloc;
 
 pub use builder::Builder;
 pub use cpus::{Fronts, LinuxCpus};
@@ -56,6 +57,7 @@ pub use memory::MemoryKind;
 pub use page::{Page, Pages};
 pub use topology::Topology;
 pub use trim::{TrimError, Trimmed};
+pub use vmalloc::{Vmalloc, VmallocBuf};
 
 pub use pagedepot::{
     AllocError, Allocator, CacheLimits, Census, ConfigError, Counts, CpuId, CpuStats, Drained, Fault, Flags,

@@ -44,13 +44,23 @@ impl Mapping {
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
         Ok(Self::new(start, bytes))
     }
+
+    /// Memory of zeroes, whole pages; none is used before it is touched.
+    pub fn anonymous(bytes: usize) -> Result<Self, Errno> {
+        let bytes = bytes.max(1).checked_next_multiple_of(rustix::param::page_size()).ok_or(Errno::NOMEM)?;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) }?;
+        Ok(Self::new(start, bytes))
+    }
+
     fn new(start: *mut c_void, bytes: usize) -> Self {
         Mapping { start: NonNull::new(start.cast()).expect("mmap maps nothing at address 0"), bytes }
     }
 
     /// `bytes` of address space from a multiple of `align`, and `before` bytes (whole pages) right
     /// in front of it.
-    fn reserve_aligned(before: usize, bytes: usize, align: usize) -> Result<(Self, Self), Errno> {
+    pub fn reserve_aligned(before: usize, bytes: usize, align: usize) -> Result<(Self, Self), Errno> {
         let all = bytes.checked_add(align).and_then(|room| room.checked_add(before)).ok_or(Errno::NOMEM)?;
         let room = Self::reserve(all)?;
         let start = room.start.as_ptr();
@@ -75,6 +85,13 @@ impl Mapping {
 
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The first byte, of address space that the caller gives back.
+    pub fn into_start(self) -> NonNull<u8> {
+        let start = self.start;
+        std::mem::forget(self);
+        start
     }
 
     /// Advice about all of it that changes no contents.
@@ -111,6 +128,7 @@ pub(crate) struct Memory {
     mapping: Mapping,
     file: Option<OwnedFd>,
     huge: bool,
+    hugetlb: bool,
 }
 
 impl Memory {
@@ -136,7 +154,7 @@ impl Memory {
                 .advise(Advice::LinuxHugepage)
                 .map_err(|errno| BuildError::TransparentHugePages { errno })?;
         }
-        Ok((books, Memory { mapping, file, huge: hugetlb || thp }))
+        Ok((books, Memory { mapping, file, huge: hugetlb || thp, hugetlb }))
     }
 
     /// Makes every page present, so that no access faults later.
@@ -170,6 +188,11 @@ impl Memory {
     /// Whether it consists of huge pages, which are given back whole.
     pub fn is_huge(&self) -> bool {
         self.huge
+    }
+
+    /// Whether they were set aside by the administrator, and are mapped whole.
+    pub fn is_hugetlb(&self) -> bool {
+        self.hugetlb
     }
 }
 

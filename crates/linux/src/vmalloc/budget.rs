@@ -1,0 +1,98 @@
+//! How many mappings there may be. The kernel allows a process `vm.max_map_count`, refuses every
+//! `mmap` beyond, and then also those that would take a mapping away: so some are kept in reserve.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use pagedepot::vmap::MapError;
+
+/// `DEFAULT_MAX_MAP_COUNT`, where `/proc` is not there to ask.
+const DEFAULT_LIMIT: u32 = 65_530;
+/// This part of the limit is left to the rest of the program, and to purges.
+const RESERVE_FRACTION: u32 = 8;
+/// A reserve for purges alone, when the caller sets the limit.
+pub(super) const RESERVE_MIN: u32 = 4;
+
+/// Mappings in use, of those allowed.
+pub(super) struct Budget {
+    used: AtomicI64,
+    max: u32,
+}
+
+impl Budget {
+    pub fn new(max: u32) -> Arc<Self> {
+        Arc::new(Budget { used: AtomicI64::new(0), max })
+    }
+
+    /// The one that all ranges of this process share: what the process had not mapped when the
+    /// first was made, but for a reserve.
+    pub fn of_process() -> Arc<Self> {
+        static SHARED: OnceLock<Arc<Budget>> = OnceLock::new();
+        let make = || {
+            let limit = system_limit();
+            let others = mappings_of_process().unwrap_or(0);
+            Budget::new(limit.saturating_sub(others).saturating_sub(limit / RESERVE_FRACTION))
+        };
+        SHARED.get_or_init(make).clone()
+    }
+
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
+    pub fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed).clamp(0, i64::from(u32::MAX)) as u32
+    }
+
+    /// Whether three quarters are in use.
+    pub fn is_tight(&self) -> bool {
+        self.used() > self.max / 4 * 3
+    }
+
+    /// Takes `count` mappings.
+    pub fn take(&self, count: u32) -> Result<(), MapError> {
+        // Relaxed, as all here: a count, which publishes nothing.
+        let used = self.used.fetch_add(i64::from(count), Ordering::Relaxed) + i64::from(count);
+        if used > i64::from(self.max) {
+            self.give(i64::from(count));
+            return Err(MapError::TooManyMappings { limit: self.max });
+        }
+        Ok(())
+    }
+
+    /// Gives `count` mappings back; below 0: takes them, from the reserve if need be.
+    pub fn give(&self, count: i64) {
+        self.used.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+/// What "no memory" meant: too many mappings in all the process, or no memory.
+pub(super) fn why_no_memory() -> MapError {
+    let limit = system_limit();
+    match mappings_of_process() {
+        // A mapping may need two more.
+        Some(count) if count + 2 >= limit => MapError::TooManyMappings { limit },
+        _ => MapError::NoTables,
+    }
+}
+
+/// `vm.max_map_count`.
+fn system_limit() -> u32 {
+    let text = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    text.trim().parse().unwrap_or(DEFAULT_LIMIT)
+}
+
+/// Lines of `/proc/self/maps`, read without memory from the heap, of which there may be none.
+fn mappings_of_process() -> Option<u32> {
+    let mut file = File::open("/proc/self/maps").ok()?;
+    let mut buf = [0; 4096];
+    let mut lines = 0;
+    loop {
+        match file.read(&mut buf).ok()? {
+            0 => return Some(lines),
+            bytes => lines += buf[..bytes].iter().filter(|&&byte| byte == b'\n').count() as u32,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Making an address space.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use pagedepot::Flags;
+use pagedepot::vmap::{Stale, Vmap, VmapConfig};
+use rustix::mm::Advice;
+
+use super::LinuxVmap;
+use super::error::VmallocBuildError;
+use super::host::DepotHost;
+use super::mapper::LinuxMapper;
+use super::space::Vmalloc;
+use crate::depot::Depot;
+use crate::memory::Mapping;
+use crate::topology::Topology;
+
+/// The default range: this many times the depot, and no less than [`RANGE_MIN`].
+const RANGE_PER_DEPOT: usize = 8;
+const RANGE_MIN: usize = 1 << 30;
+/// The default number of areas, at most.
+const AREAS_MAX: u32 = 1 << 20;
+
+/// Options of a [`Vmalloc`]. Made by [`Vmalloc::builder`]; each has a default that suits most
+/// programs.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct VmallocBuilder {
+    depot: Arc<Depot>,
+    bytes: Option<usize>,
+    areas_max: Option<u32>,
+    nodes: Option<u32>,
+    stale: Stale,
+    flags: Option<Flags>,
+    warm_bytes: Option<usize>,
+    pool_bytes: Option<usize>,
+    lazy_bytes: Option<usize>,
+    ram_blocks: u32,
+    mappings_max: Option<u32>,
+    shrinker: bool,
+}
+
+impl VmallocBuilder {
+    pub(super) fn new(depot: &Arc<Depot>) -> Self {
+        VmallocBuilder {
+            depot: depot.clone(),
+            bytes: None,
+            areas_max: None,
+            nodes: None,
+            stale: Stale::default(),
+            flags: None,
+            warm_bytes: None,
+            pool_bytes: None,
+            lazy_bytes: None,
+            ram_blocks: 0,
+            mappings_max: None,
+            shrinker: true,
+        }
+    }
+
+    /// Bytes of addresses, rounded up to 512 pages. They cost 9 bytes of books per page where they
+    /// are used. Default: eight times the depot, at least 1 GiB.
+    pub fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = Some(bytes);
+        self
+    }
+
+    /// Most areas and free ranges at a time, 64 bytes each where used. Default: one for every two
+    /// pages of the range, at most 2^20.
+    pub fn areas_max(mut self, areas: u32) -> Self {
+        self.areas_max = Some(areas);
+        self
+    }
+
+    /// Nodes, each with pools of its own; CPUs beyond share. Default: one for each CPU that may
+    /// ever come online, at most 128.
+    pub fn nodes(mut self, nodes: u32) -> Self {
+        self.nodes = Some(nodes);
+        self
+    }
+
+    /// What becomes of data in freed memory that stays mapped for the next caller: zeroed before
+    /// that one gets it (the default), overwritten when freed, or kept.
+    pub fn stale(mut self, stale: Stale) -> Self {
+        self.stale = stale;
+        self
+    }
+
+    /// How to ask the depot for frames when a request does not say. Default: movable.
+    pub fn flags(mut self, flags: Flags) -> Self {
+        self.flags = Some(flags);
+        self
+    }
+
+    /// Most freed memory that each node keeps mapped, so that the next request for that size needs
+    /// no system call. Default: 32 MiB. 0: none.
+    pub fn warm_bytes(mut self, bytes: usize) -> Self {
+        self.warm_bytes = Some(bytes);
+        self
+    }
+
+    /// Most addresses that each node's pools keep. Default: an eighth of the range, shared by all
+    /// nodes, at most 2^18 pages each.
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = Some(bytes);
+        self
+    }
+
+    /// How much may be freed but still mapped before a purge. Default: 32 MiB for each bit of the
+    /// number of CPUs, as in the kernel.
+    pub fn lazy_bytes(mut self, bytes: usize) -> Self {
+        self.lazy_bytes = Some(bytes);
+        self
+    }
+
+    /// Most blocks of 512 pages for short-lived mappings (`Manner::Blocks`). Default: none; they
+    /// come from the pools.
+    pub fn ram_blocks(mut self, blocks: u32) -> Self {
+        self.ram_blocks = blocks;
+        self
+    }
+
+    /// Most mappings (lines in `/proc/self/maps`) that the range may be divided into; a few of
+    /// them are kept for purges. Requests prefer longer runs of frames when three quarters are in
+    /// use. Default: all ranges of this process share what `vm.max_map_count` leaves, but for an
+    /// eighth.
+    pub fn mappings_max(mut self, mappings: u32) -> Self {
+        self.mappings_max = Some(mappings);
+        self
+    }
+
+    /// Whether pools give up their pages when the depot runs short. Default: yes. A signal handler
+    /// then allocates by [`Flags::no_reclaim`] or [`Flags::atomic`]: it may have interrupted a
+    /// purge, which it must not wait for.
+    pub fn shrinker(mut self, yes: bool) -> Self {
+        self.shrinker = yes;
+        self
+    }
+
+    /// Makes the address space.
+    ///
+    /// # Errors
+    /// [`VmallocBuildError`]; its `Display` says what to do.
+    pub fn build(self) -> Result<Vmalloc, VmallocBuildError> {
+        let bytes =
+            self.bytes.unwrap_or_else(|| self.depot.bytes().saturating_mul(RANGE_PER_DEPOT).max(RANGE_MIN));
+        let mapper = LinuxMapper::new(&self.depot, bytes, self.mappings_max)?;
+        let config = self.config(&mapper);
+        let books_bytes = LinuxVmap::metadata_bytes(&config, &mapper)?;
+        let failed = |errno| VmallocBuildError::Memory { bytes: books_bytes, errno };
+        let books = Mapping::anonymous(books_bytes).map_err(failed)?;
+        // A child finds empty pools and no areas, and then asks the depot why.
+        books.advise(Advice::LinuxWipeOnFork).map_err(|errno| VmallocBuildError::NoWipeOnFork { errno })?;
+        // SAFETY: the mapping's only reference; it says `'static`, but the address space drops
+        // what has it before the mapping.
+        let memory = unsafe { std::slice::from_raw_parts_mut(books.start().as_ptr().cast(), books_bytes) };
+        // SAFETY: fresh from the system.
+        let vmap = unsafe { Vmap::new_zeroed(&config, memory, mapper, DepotHost::new(&self.depot)) }?;
+        let vmap = NonNull::from(Box::leak(Box::new(vmap)));
+        let shrinkers = if self.shrinker { Some(self.depot.shrinkers()) } else { None };
+        // From here on dropping it cleans up.
+        let mut vmalloc = Vmalloc::from_parts(vmap, books);
+        if let Some(shrinkers) = shrinkers {
+            vmalloc.shrink_with(shrinkers.map_err(|_| VmallocBuildError::NoShrinker)?);
+        }
+        Ok(vmalloc)
+    }
+
+    fn config(&self, mapper: &LinuxMapper) -> VmapConfig {
+        use pagedepot::vmap::Mapper;
+        let pages = |bytes: Option<usize>| bytes.map(|bytes| (bytes >> mapper.page_size().shift()) as u64);
+        let nodes = self.nodes.unwrap_or_else(|| Topology::read().cpu_count());
+        let areas_max = self.areas_max.unwrap_or_else(|| (mapper.span().pages / 2).min(AREAS_MAX));
+        let plain = VmapConfig::new(nodes, areas_max);
+        VmapConfig {
+            ram_blocks_max: self.ram_blocks,
+            lazy_pages_max: pages(self.lazy_bytes),
+            pool_pages_max: pages(self.pool_bytes),
+            warm_pages_max: pages(self.warm_bytes),
+            stale: self.stale,
+            flags: self.flags.unwrap_or(plain.flags),
+            ..plain
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Why an address space could not be made, and what to do about it.
+
+use std::fmt;
+
+use pagedepot::PageSize;
+use pagedepot::vmap::VmapConfigError;
+use rustix::io::Errno;
+
+/// Why [`VmallocBuilder::build`](super::VmallocBuilder::build) failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum VmallocBuildError {
+    /// The depot's memory is no file, or one of huge pages.
+    NoFile,
+    /// A range of no bytes, or of 2^32 pages and more.
+    BadSize {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The depot's base page size.
+        page_size: PageSize,
+    },
+    /// The system did not give the addresses, or the memory for the books.
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What it said.
+        errno: Errno,
+    },
+    /// The limit on mappings is too low for even one area.
+    TooFewMappings {
+        /// The limit.
+        max: u32,
+    },
+    /// The kernel cannot keep a forked child from using its parent's areas.
+    NoWipeOnFork {
+        /// What it said.
+        errno: Errno,
+    },
+    /// The depot has no place for one more reclaim callback.
+    NoShrinker,
+    /// The core refused the configuration.
+    Config(VmapConfigError),
+}
+
+impl fmt::Display for VmallocBuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            VmallocBuildError::NoFile => f.write_str(
+                "the depot's pages cannot be mapped a second time: build it with memory(MemoryKind::Memfd) and without hugetlb",
+            ),
+            VmallocBuildError::BadSize { bytes, page_size } => write!(
+                f,
+                "a range of {bytes} bytes: sizes go from 1 byte to 2^32 pages of {} bytes",
+                page_size.bytes()
+            ),
+            VmallocBuildError::Memory { bytes, errno } => write!(
+                f,
+                "cannot reserve {bytes} bytes of addresses or memory ({errno}): ask for a smaller range or fewer areas, or raise `ulimit -v`"
+            ),
+            VmallocBuildError::TooFewMappings { max } => write!(
+                f,
+                "mappings_max is {max}: allow at least {}, better two for each area",
+                super::mapper::MAPPINGS_MIN
+            ),
+            VmallocBuildError::NoWipeOnFork { errno } => {
+                write!(f, "the kernel has no MADV_WIPEONFORK ({errno}): Linux 4.14 is needed")
+            }
+            VmallocBuildError::NoShrinker => f.write_str(
+                "the depot has all its reclaim callbacks already: combine some into one, or build with shrinker(false)",
+            ),
+            VmallocBuildError::Config(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for VmallocBuildError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            VmallocBuildError::Config(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<VmapConfigError> for VmallocBuildError {
+    fn from(error: VmapConfigError) -> Self {
+        VmallocBuildError::Config(error)
+    }
+}

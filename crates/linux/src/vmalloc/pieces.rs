@@ -1,0 +1,148 @@
+//! How many mappings the kernel needs for a range: which pages are mapped, and where a mapping
+//! begins.
+//!
+//! A mapping begins at the range's start, at each piece that was mapped at once, and behind it.
+//! (The kernel joins neighbours that happen to be neighbours in the file, too: then there are
+//! fewer than are counted here, never more.)
+//!
+//! # Argument
+//! Many map at once, one unmaps (the purger). Bits of a page are its owner's; the one thing that
+//! two share is whether a mapping begins between their pages. One who maps sets `mapped` for its
+//! last page, then the beginning behind it. One who unmaps clears the beginning, then looks at
+//! `mapped` of the page before it, and sets the beginning again if that is mapped. All four are
+//! SeqCst: either the look finds the page mapped, or the setting comes after the clearing. Each
+//! change of a bit is counted by the one who made it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+use crate::memory::Mapping;
+
+/// A bit per page, zero at first; untouched parts take no memory.
+pub(super) struct Bits(Mapping);
+
+impl Bits {
+    pub fn new(count: usize) -> Result<Self, Errno> {
+        Mapping::anonymous(count.div_ceil(64) * size_of::<AtomicU64>()).map(Bits)
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.0.bytes() / size_of::<AtomicU64>());
+        // SAFETY: inside the mapping, which is aligned to pages, zero at first, and reached as
+        // atomic words alone.
+        unsafe { &*self.0.start().as_ptr().cast::<AtomicU64>().add(index) }
+    }
+
+    fn get(&self, bit: usize) -> bool {
+        self.word(bit / 64).load(Ordering::SeqCst) >> (bit % 64) & 1 != 0
+    }
+
+    /// Sets bits; returns how many were not.
+    pub fn set(&self, bits: Range<usize>) -> u32 {
+        words(bits)
+            .map(|(word, mask)| (mask & !self.word(word).fetch_or(mask, Ordering::SeqCst)).count_ones())
+            .sum()
+    }
+
+    /// Clears bits; returns how many were set.
+    pub fn clear(&self, bits: Range<usize>) -> u32 {
+        words(bits)
+            .map(|(word, mask)| (mask & self.word(word).fetch_and(!mask, Ordering::SeqCst)).count_ones())
+            .sum()
+    }
+}
+
+/// The words that a range of bits lies in, with its bits in each.
+fn words(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    (bits.start / 64..bits.end.div_ceil(64)).map(move |word| {
+        let from = bits.start.saturating_sub(word * 64);
+        let to = (bits.end - word * 64).min(64);
+        (word, (u64::MAX >> (64 - (to - from))) << from)
+    })
+}
+
+/// The pieces of a range.
+pub(super) struct Pieces {
+    pages: usize,
+    mapped: Bits,
+    /// But for page 0, where a mapping always begins.
+    begins: Bits,
+}
+
+impl Pieces {
+    pub fn new(pages: usize) -> Result<Self, Errno> {
+        Ok(Pieces { pages, mapped: Bits::new(pages)?, begins: Bits::new(pages)? })
+    }
+
+    /// Pages were mapped as one piece; returns how many mappings more that makes, at most 2.
+    pub fn map(&self, run: Range<usize>) -> u32 {
+        self.mapped.set(run.clone());
+        self.begin(run.start) + self.begin(run.end)
+    }
+
+    /// Pages were unmapped; returns how many mappings fewer that makes, or more if the result is
+    /// below 0: what is cut out of a piece leaves two.
+    pub fn unmap(&self, run: Range<usize>) -> i64 {
+        self.mapped.clear(run.clone());
+        let cleared = self.begins.clear(run.start.max(1)..run.end.max(1));
+        let mut begun = 0;
+        if run.start > 0 && self.mapped.get(run.start - 1) {
+            begun += self.begin(run.start);
+        }
+        if run.end < self.pages {
+            let ended = self.begins.clear(run.end..run.end + 1);
+            let begun_behind = if self.mapped.get(run.end) { self.begin(run.end) } else { 0 };
+            return i64::from(cleared) + i64::from(ended) - i64::from(begun) - i64::from(begun_behind);
+        }
+        i64::from(cleared) - i64::from(begun)
+    }
+
+    fn begin(&self, page: usize) -> u32 {
+        if (1..self.pages).contains(&page) { self.begins.set(page..page + 1) } else { 0 }
+    }
+
+    /// Whether a page is mapped.
+    pub fn is_mapped(&self, page: usize) -> bool {
+        self.mapped.get(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGES: usize = 200;
+
+    /// Counts as the kernel would: 0 is not mapped, other numbers are pieces.
+    fn count(pages: &[u32; PAGES]) -> i64 {
+        1 + pages.windows(2).filter(|pair| pair[0] != pair[1]).count() as i64
+    }
+
+    proptest! {
+        #[test]
+        fn counts_what_the_kernel_would(runs in prop::collection::vec((any::<bool>(), 0..PAGES, 1..100usize), 1..60)) {
+            let pieces = Pieces::new(PAGES).unwrap();
+            let mut model = [0; PAGES];
+            let mut mappings = 1;
+            for (number, (maps, start, length)) in (1..).zip(runs) {
+                let run = start..(start + length).min(PAGES);
+                if maps && model[run.clone()].iter().all(|&page| page == 0) {
+                    model[run.clone()].fill(number);
+                    mappings += i64::from(pieces.map(run));
+                } else if !maps {
+                    model[run.clone()].fill(0);
+                    mappings -= pieces.unmap(run);
+                }
+                // A hole cut into a piece leaves two, which the model cannot tell apart otherwise.
+                prop_assert_eq!(mappings, count(&model));
+                for (page, &piece) in model.iter().enumerate() {
+                    prop_assert_eq!(pieces.is_mapped(page), piece != 0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! An address space: a reserved range, its books, and the depot that the frames come from.
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use pagedepot::Pfn;
+use pagedepot::vmap::{
+    AreaInfo, AreaState, Kind, Manner, Mapper, Options, PurgeDepth, Purged, VfreeError, VirtAddr, VmapCensus,
+    VmapError, VmapFault, VmapStats,
+};
+
+use super::LinuxVmap;
+use super::buf::VmallocBuf;
+use super::builder::VmallocBuilder;
+use super::error::VmallocBuildError;
+use super::shrink::Shrinkers;
+use crate::depot::Depot;
+use crate::memory::Mapping;
+
+/// Contiguous ranges of addresses over scattered pages of a [`Depot`].
+///
+/// Share it by reference or [`Arc`]; all methods take `&self` and may be called from any number of
+/// threads. A size that was freed before costs one atomic operation and no system call, apart from
+/// zeroing. See the [module](super).
+///
+/// # After fork
+/// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`];
+/// buffers it inherited can be read, are shared with the parent, and are dropped without effect.
+pub struct Vmalloc {
+    /// From a box; used by shared reference alone, but by [`validate`](Self::validate) and `drop`.
+    vmap: NonNull<LinuxVmap>,
+    shrinkers: Option<Arc<Shrinkers>>,
+    /// Where the books of `vmap` lie.
+    _books: Mapping,
+}
+
+// SAFETY: a box in all but name, of something that threads share.
+unsafe impl Send for Vmalloc where LinuxVmap: Send + Sync {}
+// SAFETY: as above.
+unsafe impl Sync for Vmalloc where LinuxVmap: Sync {}
+
+impl Vmalloc {
+    /// An address space over a depot's pages with the defaults of [`VmallocBuilder`]. The depot's
+    /// memory must be a file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)).
+    ///
+    /// # Errors
+    /// [`VmallocBuildError`]; its `Display` says what to do.
+    pub fn new(depot: &Arc<Depot>) -> Result<Self, VmallocBuildError> {
+        Self::builder(depot).build()
+    }
+
+    /// An address space with options.
+    pub fn builder(depot: &Arc<Depot>) -> VmallocBuilder {
+        VmallocBuilder::new(depot)
+    }
+
+    pub(super) fn from_parts(vmap: NonNull<LinuxVmap>, books: Mapping) -> Self {
+        Vmalloc { vmap, shrinkers: None, _books: books }
+    }
+
+    pub(super) fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) {
+        // SAFETY: removed in `drop` before anything else; `validate` pauses.
+        unsafe { shrinkers.add(self.vmap) };
+        self.shrinkers = Some(shrinkers);
+    }
+
+    #[inline]
+    fn vmap_ref(&self) -> &LinuxVmap {
+        // SAFETY: from a box that `drop` frees.
+        unsafe { self.vmap.as_ref() }
+    }
+
+    /// Allocates `bytes` bytes, rounded up to whole pages, at consecutive addresses, with an
+    /// unmapped guard page behind. They are zeroes unless the builder said otherwise.
+    ///
+    /// # Errors
+    /// [`VmapError`]; its `Display` says what to do.
+    #[inline]
+    #[track_caller]
+    pub fn buf(&self, bytes: usize) -> Result<VmallocBuf<'_>, VmapError> {
+        self.buf_with(bytes, Options::DEFAULT)
+    }
+
+    /// As [`buf`](Self::buf), with options. The protection is always read-write.
+    ///
+    /// # Errors
+    /// As [`buf`](Self::buf).
+    #[inline]
+    #[track_caller]
+    pub fn buf_with(&self, bytes: usize, options: Options) -> Result<VmallocBuf<'_>, VmapError> {
+        let pages = self.pages_for(bytes)?;
+        let start = self.vmalloc(pages, options.protection(Default::default()))?;
+        // SAFETY: just allocated, read-write, and nobody else knows it.
+        Ok(unsafe { VmallocBuf::from_raw(self, start, pages) })
+    }
+
+    /// Whole pages for `bytes` bytes.
+    #[inline]
+    pub(super) fn pages_for(&self, bytes: usize) -> Result<u32, VmapError> {
+        let page_size = self.vmap_ref().page_size();
+        let pages = (bytes >> page_size.shift()) + usize::from(bytes & (page_size.bytes() - 1) != 0);
+        u32::try_from(pages).map_err(|_| VmapError::BadSize)
+    }
+
+    /// Allocates `pages` pages, to be freed by [`vfree`](Self::vfree).
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    #[inline]
+    #[track_caller]
+    pub fn vmalloc(&self, pages: u32, options: Options) -> Result<NonNull<u8>, VmapError> {
+        self.vmap_ref().vmalloc(pages, options).map(|at| self.pointer(at))
+    }
+
+    /// Frees what [`vmalloc`](Self::vmalloc) returned. Any thread may.
+    ///
+    /// # Errors
+    /// [`VfreeError`] when no such area begins there; nothing is changed then.
+    ///
+    /// # Safety
+    /// Nobody uses the memory any more.
+    #[inline]
+    pub unsafe fn vfree(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
+        self.vmap_ref().vfree(address(start))
+    }
+
+    /// Changes the size of what [`vmalloc`](Self::vmalloc) returned; contents up to the smaller
+    /// size are kept. It may move: pages are mapped at the new address, not copied.
+    ///
+    /// # Errors
+    /// [`VmapError`]; the area is as it was then.
+    ///
+    /// # Safety
+    /// Nobody uses the memory meanwhile, or by the old address afterwards.
+    #[track_caller]
+    pub unsafe fn vrealloc(
+        &self,
+        start: NonNull<u8>,
+        pages: u32,
+        options: Options,
+    ) -> Result<NonNull<u8>, VmapError> {
+        self.vmap_ref().vrealloc(address(start), pages, options).map(|at| self.pointer(at))
+    }
+
+    /// Maps the caller's frames one behind the other, in any order, any of them more than once.
+    ///
+    /// The frames stay the caller's, who holds them until after [`vunmap`](Self::vunmap), or, to
+    /// know that no stray access reaches them, a [`purge`](Self::purge) after that.
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    #[track_caller]
+    pub fn vmap(&self, frames: &[Pfn], options: Options) -> Result<NonNull<u8>, VmapError> {
+        self.vmap_ref().vmap(frames, options).map(|at| self.pointer(at))
+    }
+
+    /// Frees what [`vmap`](Self::vmap) returned; unmapped by the next purge.
+    ///
+    /// # Errors
+    /// [`VfreeError`]; nothing is changed then.
+    ///
+    /// # Safety
+    /// Nobody uses the memory through these addresses any more.
+    pub unsafe fn vunmap(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
+        self.vmap_ref().vunmap(address(start))
+    }
+
+    /// Maps the caller's frames for a short while (Linux: `vm_map_ram`), as [`vmap`](Self::vmap).
+    ///
+    /// # Errors
+    /// [`VmapError`].
+    #[track_caller]
+    pub fn vm_map_ram(
+        &self,
+        frames: &[Pfn],
+        manner: Manner,
+        options: Options,
+    ) -> Result<NonNull<u8>, VmapError> {
+        self.vmap_ref().vm_map_ram(frames, manner, options).map(|at| self.pointer(at))
+    }
+
+    /// Unmaps what [`vm_map_ram`](Self::vm_map_ram) mapped, `pages` pages; gone with the next purge.
+    ///
+    /// # Errors
+    /// [`VfreeError`]; nothing is changed then.
+    ///
+    /// # Safety
+    /// As [`vunmap`](Self::vunmap).
+    pub unsafe fn vm_unmap_ram(&self, start: NonNull<u8>, pages: u32) -> Result<(), VfreeError> {
+        self.vmap_ref().vm_unmap_ram(address(start), pages)
+    }
+
+    /// Takes back what was freed. Interrupts the CPUs that run this process.
+    pub fn purge(&self, depth: PurgeDepth) -> Purged {
+        self.vmap_ref().purge(depth)
+    }
+
+    /// Takes back everything that was freed: pages to the depot, page tables to the system.
+    pub fn shrink(&self) -> Purged {
+        self.purge(PurgeDepth::Everything)
+    }
+
+    /// Copies the bytes at an address, whatever areas or holes lie there; holes read as zeroes.
+    /// Returns how many bytes came from areas. Never faults, whoever frees what meanwhile.
+    pub fn read_at(&self, at: *const u8, buf: &mut [u8]) -> usize {
+        self.vmap_ref().read_at(VirtAddr::new(at.addr()), buf)
+    }
+
+    /// The busy area that contains an address, guard included.
+    pub fn find(&self, at: *const u8) -> Option<AreaInfo> {
+        self.vmap_ref().find(VirtAddr::new(at.addr()))
+    }
+
+    /// The page of the depot that is mapped at an address of a busy area.
+    pub fn pfn_of(&self, at: *const u8) -> Option<Pfn> {
+        self.vmap_ref().frame_at(VirtAddr::new(at.addr()))
+    }
+
+    /// All areas by address.
+    pub fn areas(&self) -> impl Iterator<Item = AreaInfo> {
+        self.vmap_ref().areas()
+    }
+
+    /// A listing of all areas, as `/proc/vmallocinfo` prints it.
+    pub fn vmallocinfo(&self) -> impl fmt::Display + '_ {
+        self.vmap_ref().vmallocinfo()
+    }
+
+    /// Numbers about everything.
+    pub fn stats(&self) -> VmapStats {
+        self.vmap_ref().stats()
+    }
+
+    /// Mappings in use, of [`mappings_max`](Self::mappings_max).
+    pub fn mappings(&self) -> u32 {
+        self.vmap_ref().mapper().mappings()
+    }
+
+    /// How many mappings there may be.
+    pub fn mappings_max(&self) -> u32 {
+        self.vmap_ref().mapper().mappings_max()
+    }
+
+    /// Bytes of the page tables that the range needs now.
+    pub fn page_table_bytes(&self) -> u64 {
+        self.vmap_ref().mapper().table_bytes() * self.stats().tables
+    }
+
+    /// The depot that pages come from.
+    pub fn depot(&self) -> &Arc<Depot> {
+        self.vmap_ref().mapper().depot()
+    }
+
+    /// The range: its first byte, and its size in bytes.
+    pub fn range(&self) -> (NonNull<u8>, usize) {
+        let span = self.vmap_ref().mapper().span();
+        (self.pointer(span.start), span.bytes(self.vmap_ref().page_size()))
+    }
+
+    /// Checks that every page of the range is in one place, and counts. For tests: O(pages).
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn validate(&mut self) -> Result<VmapCensus, VmapFault> {
+        let shrinkers = self.shrinkers.clone();
+        let _pause = shrinkers.as_ref().map(|shrinkers| shrinkers.pause());
+        // SAFETY: the only user, while callbacks are paused.
+        unsafe { self.vmap.as_mut() }.validate()
+    }
+
+    /// The address space underneath, for what has no method here.
+    ///
+    /// # Safety
+    /// Its methods are safe because it never touches what it maps, but buffers do: through it only
+    /// areas are freed that nobody uses any more.
+    pub unsafe fn inner(&self) -> &LinuxVmap {
+        self.vmap_ref()
+    }
+
+    #[inline]
+    fn pointer(&self, at: VirtAddr) -> NonNull<u8> {
+        // SAFETY: not at address 0; the mapper has exposed the range.
+        unsafe { NonNull::new_unchecked(ptr::with_exposed_provenance_mut(at.get())) }
+    }
+}
+
+#[inline]
+fn address(start: NonNull<u8>) -> VirtAddr {
+    VirtAddr::new(start.as_ptr().addr())
+}
+
+impl Drop for Vmalloc {
+    /// Gives back all pages, those of areas that nobody has freed among them.
+    fn drop(&mut self) {
+        if let Some(shrinkers) = &self.shrinkers {
+            shrinkers.remove(self.vmap);
+        }
+        let vmap = self.vmap_ref();
+        let is_ours = |area: &AreaInfo| area.state == AreaState::Busy && area.kind == Kind::Vmalloc;
+        let busy: Vec<_> = vmap.areas().filter(is_ours).map(|area| area.span.start).collect();
+        for start in busy {
+            let _ = vmap.vfree(start);
+        }
+        // SAFETY: whoever uses the range borrows this value, or was told until when it may.
+        unsafe { vmap.mapper().release() };
+        vmap.purge(PurgeDepth::Everything);
+        // SAFETY: from a box, and this was its last user.
+        drop(unsafe { Box::from_raw(self.vmap.as_ptr()) });
+    }
+}
+
+impl fmt::Debug for Vmalloc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (start, bytes) = self.range();
+        f.debug_struct("Vmalloc")
+            .field("start", &start)
+            .field("bytes", &bytes)
+            .field("mappings", &self.mappings())
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
