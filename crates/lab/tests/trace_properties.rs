@@ -9,8 +9,9 @@ mod trace;
 
 use std::time::Duration;
 
+use pagedepot::{Mobility, Order};
+use pagedepot_linux::trace::{Stamp, TraceWriter, TracedBlock};
 use proptest::prelude::*;
-use trace::writer::{Stamp, TraceWriter, TracedBlock};
 use trace::{Event, KernelPfn, read};
 
 /// What a program may write.
@@ -33,6 +34,11 @@ fn written() -> impl Strategy<Value = Written> {
         block().prop_map(Written::Free),
         prop::collection::vec(block(), 0..4).prop_map(Written::FreeMany),
     ]
+}
+
+/// The kernel counts them as we do.
+fn mobility(migratetype: u32) -> Mobility {
+    Mobility::from_index(migratetype as usize).unwrap()
 }
 
 type Event4 = (String, u32, u32, Duration, Written);
@@ -69,8 +75,10 @@ fn write_all(events: &[Event4]) -> String {
     for (comm, pid, cpu, time, written) in events {
         let at = Stamp { comm, pid: *pid, cpu: *cpu, time: *time };
         match written {
-            &Written::Alloc(block, migratetype) => writer.alloc(&at, block, migratetype),
-            &Written::Failed(order, migratetype) => writer.alloc_failed(&at, order, migratetype),
+            &Written::Alloc(block, migratetype) => writer.alloc(&at, block, mobility(migratetype)),
+            &Written::Failed(order, migratetype) => {
+                writer.alloc_failed(&at, Order::new(order).unwrap(), mobility(migratetype))
+            }
             &Written::Free(block) => writer.free(&at, block),
             Written::FreeMany(blocks) => writer.free_many(&at, blocks),
         }

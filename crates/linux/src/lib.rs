@@ -45,6 +45,7 @@ mod numa;
 mod page;
 mod rseq;
 mod topology;
+pub mod trace;
 mod trim;
 pub mod vmalloc;
 

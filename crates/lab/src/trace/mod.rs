@@ -1,5 +1,5 @@
-//! Recorded traces: reading the text of a kernel's page allocator and vmalloc events, and writing
-//! one's own.
+//! Recorded traces: reading the text of a kernel's page allocator and vmalloc events. Programs
+//! write their own with `pagedepot_linux::trace`.
 //!
 //! # Vocabulary
 //! * *trace*: text with one event per line, as `perf script`, tracefs (`trace`, `trace_pipe`) and
@@ -17,12 +17,10 @@ mod error;
 mod event;
 mod line;
 mod reader;
-#[allow(dead_code, reason = "for programs that record themselves; the command only reads traces")]
-pub mod writer;
 mod zoneinfo;
 mod zstd;
 
 pub use error::TraceError;
 pub use event::{Event, EventKind, KernelPfn, Record};
 pub use reader::{Skipped, Summary, Tally, read, read_file};
-pub use zoneinfo::Zoneinfo;
+pub use zoneinfo::{Zone, Zoneinfo};

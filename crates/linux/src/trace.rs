@@ -1,13 +1,49 @@
-//! Writing a program's own page events as a trace, in the text format of `perf script`, so that its
-//! workload can be replayed. Needs nothing but `std`.
+//! Writing a program's own page events as a trace, so that its workload can be replayed into other
+//! designs and on other machines: `pagedepot replay FILE`.
+//!
+//! The format is the text of `perf script`, one event per line:
 //!
 //! ```text
-//!           server  4711 [003]  12.000345678:             kmem:mm_page_alloc: page=0x1f pfn=0x1f order=0 migratetype=1 gfp_flags=GFP_HIGHUSER_MOVABLE
-//!           server  4711 [003]  12.000347012:              kmem:mm_page_free: page=0x1f pfn=0x1f order=0
+//!           server  4711 [003]  12.000345678:             kmem:mm_page_alloc: page=0x41f pfn=0x41f order=0 migratetype=1 gfp_flags=GFP_HIGHUSER_MOVABLE
+//!           server  4711 [003]  12.000347012:              kmem:mm_page_free: page=0x41f pfn=0x41f order=0
+//! ```
+//!
+//! # Example
+//! A program that records what it asks of its depot. Threads share a writer behind a lock; each
+//! writes an allocation after it was made, and a free before it is, so that no block has two
+//! holders in the trace.
+//!
+//! ```
+//! use std::fs::File;
+//! use std::io::BufWriter;
+//! use pagedepot_linux::trace::{Stamp, TraceWriter};
+//! use pagedepot_linux::{Depot, Flags, Mobility, Order};
+//!
+//! # let directory = std::env::temp_dir();
+//! let path = directory.join("server.perf.txt");
+//! let mut trace = TraceWriter::new(BufWriter::new(File::create(&path)?));
+//! let depot = Depot::new(16 << 20)?;
+//! for order in [Order::BASE, Order::HUGE] {
+//!     let block = depot.alloc(order, Flags::new(Mobility::Movable))?;
+//!     trace.alloc(&Stamp::here("server"), (block, order).into(), Mobility::Movable)?;
+//!     // ... use it ...
+//!     trace.free(&Stamp::here("server"), (block, order).into())?;
+//!     // SAFETY: got above, freed once, and not used afterwards.
+//!     unsafe { depot.free(block, order) }?;
+//! }
+//! trace.finish()?;
+//! // $ pagedepot replay server.perf.txt
+//! # assert_eq!(std::fs::read_to_string(&path)?.lines().count(), 4);
+//! # std::fs::remove_file(&path)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use std::io::{self, Write};
 use std::time::Duration;
+
+use pagedepot::{Mobility, Order, Pfn};
+use rustix::thread::{gettid, sched_getcpu};
+use rustix::time::{ClockId, clock_gettime};
 
 /// A kernel's task names have no more bytes (`TASK_COMM_LEN` less the terminator). Readers rely on
 /// it: a longer name could imitate an event.
@@ -26,6 +62,20 @@ pub struct Stamp<'a> {
     pub time: Duration,
 }
 
+impl<'a> Stamp<'a> {
+    /// The calling thread, the CPU it is on and the time (`CLOCK_MONOTONIC`), for a program or
+    /// thread called `comm`.
+    pub fn here(comm: &'a str) -> Self {
+        let now = clock_gettime(ClockId::Monotonic);
+        Stamp {
+            comm,
+            pid: gettid().as_raw_nonzero().get().unsigned_abs(),
+            cpu: sched_getcpu() as u32,
+            time: Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32),
+        }
+    }
+}
+
 /// A block of pages: 2^order of them from page frame `pfn` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedBlock {
@@ -33,6 +83,14 @@ pub struct TracedBlock {
     pub pfn: u64,
     /// 2^order frames.
     pub order: u32,
+}
+
+/// A depot's block. Its frames are numbered from 0, which stands for a failed allocation in a trace;
+/// there they are higher by one block of the largest order.
+impl From<(Pfn, Order)> for TracedBlock {
+    fn from((pfn, order): (Pfn, Order)) -> Self {
+        TracedBlock { pfn: u64::from(pfn.get()) + u64::from(Order::MAX.frames()), order: order.get() }
+    }
 }
 
 /// Writes events, in the order of their times, to any [`Write`]; give it a buffered one.
@@ -47,21 +105,22 @@ impl<W: Write> TraceWriter<W> {
         TraceWriter { out }
     }
 
-    /// A block was allocated; `migratetype` is 0 for unmovable, 1 movable, 2 reclaimable.
+    /// A block was allocated.
     ///
     /// # Errors
     /// Those of the underlying writer.
-    pub fn alloc(&mut self, at: &Stamp<'_>, block: TracedBlock, migratetype: u32) -> io::Result<()> {
+    pub fn alloc(&mut self, at: &Stamp<'_>, block: TracedBlock, mobility: Mobility) -> io::Result<()> {
         self.event(at, "mm_page_alloc", block)?;
-        writeln!(self.out, " migratetype={migratetype} gfp_flags={}", gfp_flags(migratetype))
+        let (migratetype, gfp_flags) = request(mobility);
+        writeln!(self.out, " migratetype={migratetype} gfp_flags={gfp_flags}")
     }
 
     /// A block of `order` was asked for and there was none.
     ///
     /// # Errors
     /// Those of the underlying writer.
-    pub fn alloc_failed(&mut self, at: &Stamp<'_>, order: u32, migratetype: u32) -> io::Result<()> {
-        self.alloc(at, TracedBlock { pfn: 0, order }, migratetype)
+    pub fn alloc_failed(&mut self, at: &Stamp<'_>, order: Order, mobility: Mobility) -> io::Result<()> {
+        self.alloc(at, TracedBlock { pfn: 0, order: order.get() }, mobility)
     }
 
     /// A block was freed.
@@ -123,11 +182,11 @@ fn printable(comm: &str) -> String {
     if name.is_empty() { "?".to_owned() } else { name }
 }
 
-/// The flags a kernel would have derived that migratetype from.
-fn gfp_flags(migratetype: u32) -> &'static str {
-    match migratetype {
-        1 => "GFP_HIGHUSER_MOVABLE",
-        2 => "GFP_KERNEL|__GFP_RECLAIMABLE",
-        _ => "GFP_KERNEL",
+/// The kernel's number of a mobility, and flags from which it would have derived it.
+fn request(mobility: Mobility) -> (u32, &'static str) {
+    match mobility {
+        Mobility::Unmovable => (0, "GFP_KERNEL"),
+        Mobility::Movable => (1, "GFP_HIGHUSER_MOVABLE"),
+        Mobility::Reclaimable => (2, "GFP_KERNEL|__GFP_RECLAIMABLE"),
     }
 }
