@@ -177,6 +177,15 @@ impl<S: Store> Spin<S> {
         cell.pcp().fill(&self.at(Here::task(cpu), zone, cell), order, mobility, index, blocks)
     }
 
+    /// Runs `work` as an interrupt handler does that comes while its CPU has the lock of a zone's
+    /// lists: what `work` frees or allocates of that zone as this CPU goes past them. With
+    /// [`LockMode::Plain`] interrupts are off meanwhile, and it comes right after.
+    pub fn while_locked<R>(&self, cpu: CpuId, zone: ZoneId, work: impl FnOnce() -> R) -> R {
+        let cell = self.cells.get(cpu, zone).filter(|_| self.mode == LockMode::TryLock);
+        let _held = cell.map(|cell| cell.lock.lock());
+        work()
+    }
+
     /// Pages that a CPU caches of one zone.
     pub fn cached_in(&self, cpu: CpuId, zone: ZoneId) -> u64 {
         self.cells.get(cpu, zone).map_or(0, |cell| u64::from(cell.lists.pages()))

@@ -38,6 +38,8 @@ pub enum Command {
         /// The trace; - for standard input
         trace: PathBuf,
         #[command(flatten)]
+        zoneinfo: ZoneinfoPaths,
+        #[command(flatten)]
         options: Options,
     },
     /// Run the suite of the kernel's test_vmalloc over designs for address space
@@ -49,6 +51,17 @@ pub enum Command {
     },
     /// Compare designs, or saved results, the way mmtests does: in columns, positive is better
     Compare(compare::Options),
+}
+
+/// The recorded machine. Default: NAME.zoneinfo.before.txt and NAME.zoneinfo.after.txt beside the trace
+#[derive(Clone, Debug, Default, Args)]
+pub struct ZoneinfoPaths {
+    /// /proc/zoneinfo from before the recording: zones, watermarks, batch, high and cached pages
+    #[arg(long = "zoneinfo", value_name = "BEFORE")]
+    pub before: Option<PathBuf>,
+    /// /proc/zoneinfo from after it: what the kernel's CPUs then cached
+    #[arg(long = "zoneinfo-after", value_name = "AFTER", requires = "before")]
+    pub after: Option<PathBuf>,
 }
 
 /// Options of `bench` and `replay`.

@@ -4,18 +4,21 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
+use pagedepot_designs::FreeHighLimit;
+
 use crate::bench::clients::Clients;
 use crate::bench::{Effort, Settings, Workload};
-use crate::cli::{self, Command, Options, Parsed};
+use crate::cli::{self, Command, Options, Parsed, ZoneinfoPaths};
 use crate::compare;
-use crate::design::{self, Design};
+use crate::design::Design;
+use crate::design::variant::{Isolated, Variant};
 use crate::failure::Failure;
 use crate::harness::{cpus, samples};
 use crate::output::Progress;
 use crate::output::json::{self, JsonOutput};
 use crate::output::machine::Machine;
 use crate::output::report::{Params, Report};
-use crate::replay::{self, Plan, Zoneinfos};
+use crate::replay::{self, Contender, Plan, Variants, Zoneinfos};
 use crate::trace::Zoneinfo;
 
 /// The trace shipped with the command, so that it is there wherever the command is.
@@ -48,11 +51,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
                 workload.run(&settings)
             })
         }
-        Some(Command::Replay { trace, options }) => {
+        Some(Command::Replay { trace, zoneinfo, options }) => {
             replay_cpus(&options)?;
-            finish(&format!("replay {}", trace.display()), &options, machine_heading, || {
-                replay_file(&trace, &options)
-            })
+            let command = format!("replay {}", trace.display());
+            finish(&command, &options, machine_heading, || replay_file(&trace, &zoneinfo, &options))
         }
         Some(Command::Vmalloc { vmalloc, options }) => {
             let effort = if options.quick { Effort::Quick } else { Effort::Full };
@@ -87,7 +89,8 @@ fn tour() -> Result<(), Failure> {
     show(&format!("{}\n\n", Machine::here(settings.cpus.len())))?;
     let zoneinfo =
         Zoneinfo::parse(SHIPPED_ZONEINFO, "the shipped zoneinfo").map_err(|e| Failure::Run(e.to_string()))?;
-    let plan = Plan::read(SHIPPED_TRACE, SHIPPED_NAME).map_err(|e| Failure::Run(e.to_string()))?;
+    let plan =
+        Plan::read(SHIPPED_TRACE, SHIPPED_NAME, Some(&zoneinfo)).map_err(|e| Failure::Run(e.to_string()))?;
     let zoneinfos = Zoneinfos { before: Some(zoneinfo), after: None };
     show(replay_plan(&plan, &zoneinfos, &Options::default())?.text())?;
     for workload in [Workload::Hot, Workload::Pagealloc, Workload::Drain] {
@@ -171,24 +174,62 @@ fn replay_cpus(options: &Options) -> Result<(), Failure> {
     wanted_cpus(options).map(drop)
 }
 
-fn replay_file(trace: &Path, options: &Options) -> Result<Report, Failure> {
+fn replay_file(trace: &Path, zoneinfo: &ZoneinfoPaths, options: &Options) -> Result<Report, Failure> {
     let usage = |e: crate::trace::TraceError| Failure::Usage(e.to_string());
-    let zoneinfos = Zoneinfos::beside(trace).map_err(usage)?;
-    let plan = Plan::load(trace).map_err(usage)?;
+    let (before, after) = (zoneinfo.before.as_deref(), zoneinfo.after.as_deref());
+    let zoneinfos = Zoneinfos::find(trace, before, after).map_err(usage)?;
+    let plan = Plan::load(trace, zoneinfos.before.as_ref()).map_err(usage)?;
     replay_plan(&plan, &zoneinfos, options)
 }
 
-/// Designs that a replay has rows for.
-const REPLAY_DESIGNS: [Design; 2] = [Design::Depot, Design::Kernel];
+/// The designs to replay into: our own unless others are asked for. The kernel's own figures are
+/// always there.
+fn contenders(designs: &[Design]) -> Result<Vec<Contender>, Failure> {
+    let mut contenders = Vec::new();
+    for design in designs.iter().filter(|&&design| design != Design::Kernel) {
+        match Contender::named(design.name()) {
+            Some(contender) => contenders.push(contender),
+            None => {
+                let there: Vec<_> = Contender::ALL.iter().map(|contender| contender.name()).collect();
+                let there = there.join(", ");
+                return Err(Failure::Usage(format!(
+                    "design {design} cannot replay; there are {there}, kernel"
+                )));
+            }
+        }
+    }
+    Ok(if contenders.is_empty() { vec![Contender::Depot] } else { contenders })
+}
+
+fn replay_variants(variant: &Variant, contenders: &[Contender]) -> Result<Variants, Failure> {
+    let designs: Vec<_> = contenders.iter().filter_map(|c| Design::parse(c.name()).ok()).collect();
+    let refused = if variant.store.is_some() || variant.drained_by.is_some() {
+        Some(
+            "--store and --drained-by are for bench: replays run over the buddy store, and drain nobody"
+                .into(),
+        )
+    } else {
+        variant.unused(&designs)
+    };
+    if let Some(why) = refused {
+        return Err(Failure::Usage(why));
+    }
+    Ok(Variants {
+        lock: variant.lock_mode(),
+        free_high: variant.free_high(FreeHighLimit::Zero),
+        grace: variant.grace(),
+        isolated: variant.isolated == Some(Isolated::Yes),
+        magazine: variant.magazine_options(),
+    })
+}
 
 fn replay_plan(plan: &Plan, zoneinfos: &Zoneinfos, options: &Options) -> Result<Report, Failure> {
-    if let Some(other) = options.designs.iter().find(|design| !REPLAY_DESIGNS.contains(design)) {
-        let there = design::list(&REPLAY_DESIGNS);
-        return Err(Failure::Usage(format!("design {other} cannot replay; there are {there}")));
-    }
-    let runs = options.runs.map_or(if options.quick { REPLAYS_QUICK } else { REPLAYS }, Into::into);
-    let step = Progress::on_stderr().step(&format!("replaying {}", plan.name), u64::from(runs) + 1);
-    let result = replay::replay(plan, zoneinfos, runs as usize, |_| step.tick());
+    let contenders = contenders(&options.designs)?;
+    let runs = options.runs.map_or(if options.quick { REPLAYS_QUICK } else { REPLAYS }, u32::from);
+    let steps = u64::from(runs + 1) * contenders.len() as u64;
+    let step = Progress::on_stderr().step(&format!("replaying {}", plan.name), steps);
+    let variants = replay_variants(&options.variant, &contenders)?;
+    let result = replay::replay(plan, zoneinfos, (&contenders, variants), runs as usize, || step.tick());
     drop(step);
     let replayed = result.map_err(|e| {
         if e.is_bad_input() { Failure::Usage(e.to_string()) } else { Failure::Run(e.to_string()) }
@@ -196,17 +237,11 @@ fn replay_plan(plan: &Plan, zoneinfos: &Zoneinfos, options: &Options) -> Result<
     let mut report = Report::default();
     report.say(replayed.to_string().trim_end());
     for row in replayed.rows() {
-        let design =
-            REPLAY_DESIGNS.into_iter().find(|design| design.name() == row.design).expect("a replay design");
+        let design = Design::parse(row.design).map_err(Failure::Run)?;
+        let params: Params = row.params;
         if options.designs.is_empty() || options.designs.contains(&design) {
-            let params: Params = row.params;
-            report.add(
-                row.workload,
-                design,
-                (row.metric, row.unit),
-                (row.cpus as usize, &params),
-                &row.samples,
-            );
+            let place = (row.cpus as usize, &params);
+            report.add(row.workload, design, (row.metric, row.unit), place, &row.samples);
         }
     }
     Ok(report)

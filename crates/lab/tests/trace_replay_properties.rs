@@ -14,12 +14,13 @@ mod trace_support;
 
 use std::time::Duration;
 
+use pagedepot::Mobility;
+use pagedepot_linux::trace::{Stamp, TraceWriter, TracedBlock};
 use proptest::prelude::*;
 use replay::Plan;
 use replay::depot::{Machine, with_depot};
 use replay::engine::{Outcome, run};
 use replay::verify::Verify;
-use trace::writer::{Stamp, TraceWriter, TracedBlock};
 use trace_support::naive::Naive;
 
 /// Frames that the random traces use.
@@ -34,7 +35,7 @@ struct Step {
 
 #[derive(Clone, Debug)]
 enum Action {
-    Alloc(TracedBlock, u32),
+    Alloc(TracedBlock, Mobility),
     Free(TracedBlock),
     FreeMany(Vec<TracedBlock>),
 }
@@ -47,7 +48,7 @@ fn block() -> impl Strategy<Value = TracedBlock> {
 
 fn step() -> impl Strategy<Value = Step> {
     let action = prop_oneof![
-        (block(), 0..5_u32).prop_map(|(block, migratetype)| Action::Alloc(block, migratetype)),
+        (block(), 0..3_usize).prop_map(|(block, kind)| Action::Alloc(block, Mobility::ALL[kind])),
         block().prop_map(Action::Free),
         prop::collection::vec(block(), 1..40).prop_map(Action::FreeMany),
     ];
@@ -61,7 +62,7 @@ fn write(steps: &[Step]) -> Vec<u8> {
         time += Duration::from_millis(*after_ms);
         let at = Stamp { comm: "prop", pid: 1, cpu: *cpu, time };
         match action {
-            &Action::Alloc(block, migratetype) => writer.alloc(&at, block, migratetype),
+            &Action::Alloc(block, mobility) => writer.alloc(&at, block, mobility),
             &Action::Free(block) => writer.free(&at, block),
             Action::FreeMany(blocks) => writer.free_many(&at, blocks),
         }
@@ -107,7 +108,7 @@ proptest! {
 
     #[test]
     fn any_events_replay(steps in prop::collection::vec(step(), 1..200)) {
-        let plan = Plan::read(&write(&steps)[..], "steps").unwrap();
+        let plan = Plan::read(&write(&steps)[..], "steps", None).unwrap();
         prop_assert_eq!(plan.work.implausible, 0);
         run_both(&plan);
     }
@@ -121,7 +122,7 @@ proptest! {
             Action::FreeMany(blocks) => blocks.iter().all(|block| block.order == 0),
         }).collect();
         prop_assume!(!steps.is_empty());
-        let plan = Plan::read(&write(&steps)[..], "steps").unwrap();
+        let plan = Plan::read(&write(&steps)[..], "steps", None).unwrap();
         prop_assert_eq!(plan.work.held.pages, held_frames(&steps));
     }
 
@@ -134,12 +135,12 @@ proptest! {
         let at = |cpu, action| Step { cpu, after_ms: 1, action };
         let base = |i: usize| 512 * (i as u64 + 1);
         let mut steps: Vec<Step> = (0..).zip(&allocs)
-            .map(|(i, &order)| at(0, Action::Alloc(TracedBlock { pfn: base(i), order }, 1)))
+            .map(|(i, &order)| at(0, Action::Alloc(TracedBlock { pfn: base(i), order }, Mobility::Movable)))
             .collect();
         steps.extend(frees.into_iter().filter(|(i, _)| *i < allocs.len()).map(|(i, block)| {
             at(1, Action::Free(TracedBlock { pfn: base(i) + ((block.pfn % 512) & !((1 << block.order) - 1)), ..block }))
         }));
-        let plan = Plan::read(&write(&steps)[..], "steps").unwrap();
+        let plan = Plan::read(&write(&steps)[..], "steps", None).unwrap();
         let mut owner = vec![false; 512 * 9];
         for step in &steps {
             let (block, held) = match &step.action {
@@ -163,13 +164,13 @@ proptest! {
                 let block = TracedBlock { pfn: next, order };
                 next += 8;
                 held.push(block);
-                steps.push(Step { cpu, after_ms: 1, action: Action::Alloc(block, order % 3) });
+                steps.push(Step { cpu, after_ms: 1, action: Action::Alloc(block, Mobility::ALL[order as usize % 3]) });
             } else {
                 let block = held.swap_remove(index.index(held.len()));
                 steps.push(Step { cpu, after_ms: 1, action: Action::Free(block) });
             }
         }
-        let plan = Plan::read(&write(&steps)[..], "steps").unwrap();
+        let plan = Plan::read(&write(&steps)[..], "steps", None).unwrap();
         let work = &plan.work;
         prop_assert_eq!((work.unknown_frees, work.missed_frees, work.split_frees, work.larger_frees), (0, 0, 0, 0));
         prop_assert_eq!(work.held.blocks, held.len() as u64);

@@ -13,7 +13,7 @@ use pagedepot::{
 };
 
 use super::memory::Memory;
-use super::plan::Plan;
+use super::plan::{Known, Plan};
 use super::target::{Census, ReplayCounts, ReplayTarget, Volume};
 use crate::trace::Zoneinfo;
 
@@ -74,18 +74,20 @@ impl Machine {
     /// large enough for the trace.
     pub fn for_plan(plan: &Plan, before: Option<&Zoneinfo>) -> Self {
         let cpus = (plan.cpus.len() as u32).max(1);
-        let span = &plan.pfn_span;
+        let (span, held) = (&plan.pfn_span, plan.before.held_volume().pages);
         let zones = before.iter().flat_map(|zoneinfo| &zoneinfo.zones);
         let zone = zones
             .filter(|zone| zone.start_pfn < span.end && span.start < zone.start_pfn + zone.spanned)
-            .filter(|zone| zone.managed >= plan.work.held_pages_peak + zone.min)
+            .filter(|zone| zone.managed >= plan.work.held_pages_peak + held + zone.min)
             .max_by_key(|zone| zone.managed);
         match zone {
             Some(zone) => {
                 let watermarks = Watermarks { min: zone.min, low: zone.low, high: zone.high };
                 Machine { cpus, pages: zone.managed, watermarks: Some(watermarks) }
             }
-            None => Machine { cpus, pages: plan.zone_pages(), watermarks: None },
+            None => {
+                Machine { cpus, pages: plan.zone_pages() + held.next_multiple_of(1024), watermarks: None }
+            }
         }
     }
 }
@@ -148,8 +150,16 @@ impl ReplayTarget for Depot<'_> {
         }
     }
 
+    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
+        self.act_as(CpuId::new(0));
+        let alloc = |known: &Known| self.allocator.alloc(known.order, Flags::new(known.mobility)).ok();
+        let held = blocks.iter().map(alloc).collect();
+        self.drain_all();
+        held
+    }
+
     #[inline]
-    fn alloc(&mut self, cpu: CpuId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc(&mut self, cpu: CpuId, _zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
         self.act_as(cpu);
         self.allocator.alloc(order, Flags::new(mobility)).ok()
     }

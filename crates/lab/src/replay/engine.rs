@@ -9,11 +9,12 @@
 
 use std::time::{Duration, Instant};
 
-use pagedepot::{CpuId, Order, Pfn};
+use pagedepot::{CpuId, Order, Pfn, ZoneId};
 use serde::Serialize;
 
 use super::plan::{Op, Plan};
 use super::target::{Census, ReplayCounts, ReplayTarget, Volume};
+use super::ticks::Tick;
 
 /// Operations between two reads of the clock.
 pub const GROUP_OPS: usize = 1024;
@@ -34,6 +35,8 @@ pub enum ReplayError {
     NotAllReturned { missing: i64, managed: u64 },
     #[error("{0}")]
     Books(String),
+    #[error("no room for {0} blocks held before the recording: is the zoneinfo that of the trace's machine?")]
+    NoRoom(usize),
     #[error("the allocator failed {0} allocations: give the replay more pages")]
     Failed(u64),
 }
@@ -50,6 +53,8 @@ pub struct Outcome {
     /// Blocks allocated and freed.
     pub allocated: Volume,
     pub freed: Volume,
+    /// Pages handed out when the trace ended.
+    pub held_pages: u64,
     /// What the target's caches did during the run.
     pub counts: ReplayCounts,
     /// Pages in and out of the caches.
@@ -128,8 +133,9 @@ impl std::fmt::Display for Balance {
 /// # Errors
 /// When frames are lost, or the target runs out of pages.
 pub fn run(plan: &Plan, target: &mut impl ReplayTarget) -> Result<Outcome, ReplayError> {
-    let before = target.counts();
     let mut run = Run::new(plan, target);
+    run.hold()?;
+    let before = run.target.counts();
     let (mut elapsed, mut peak) = (Duration::ZERO, 0);
     for group in plan.ops.chunks(GROUP_OPS) {
         let start = Instant::now();
@@ -147,6 +153,17 @@ pub fn run(plan: &Plan, target: &mut impl ReplayTarget) -> Result<Outcome, Repla
     Ok(outcome)
 }
 
+/// Runs the plan and leaves the target as it is then, unchecked.
+///
+/// # Errors
+/// When the target runs out of pages.
+pub fn play(plan: &Plan, target: &mut impl ReplayTarget) -> Result<(), ReplayError> {
+    let mut run = Run::new(plan, target);
+    run.hold()?;
+    plan.ops.iter().for_each(|&op| run.step(op));
+    if run.failed > 0 { Err(ReplayError::Failed(run.failed)) } else { Ok(()) }
+}
+
 /// A run under way.
 struct Run<'r, T> {
     plan: &'r Plan,
@@ -155,19 +172,33 @@ struct Run<'r, T> {
     slots: Vec<u32>,
     /// The blocks of the batch being freed.
     batch: Vec<(Pfn, Order)>,
+    /// Those to come.
+    ticks: &'r [Tick],
     failed: u64,
 }
 
 impl<'r, T: ReplayTarget> Run<'r, T> {
     fn new(plan: &'r Plan, target: &'r mut T) -> Self {
-        Run { plan, target, slots: vec![EMPTY; plan.slots as usize], batch: Vec::new(), failed: 0 }
+        let slots = vec![EMPTY; plan.slots as usize];
+        Run { plan, target, slots, batch: Vec::new(), ticks: &plan.ticks, failed: 0 }
+    }
+
+    /// Takes what was handed out before the recording began.
+    fn hold(&mut self) -> Result<(), ReplayError> {
+        let blocks = &self.plan.before.held;
+        let held = self.target.hold(blocks).ok_or(ReplayError::NoRoom(blocks.len()))?;
+        for (known, pfn) in blocks.iter().zip(held) {
+            self.slots[known.slot as usize] = pfn.get();
+        }
+        Ok(())
     }
 
     #[inline]
     fn step(&mut self, op: Op) {
         match op {
-            Op::Alloc { cpu, order, mobility, slot } => {
-                match self.target.alloc(CpuId::new(cpu.into()), order, mobility) {
+            Op::Alloc { cpu, zone, order, mobility, slot } => {
+                let zone = ZoneId::new(zone.into());
+                match self.target.alloc(CpuId::new(cpu.into()), zone, order, mobility) {
                     Some(pfn) => self.slots[slot as usize] = pfn.get(),
                     None => self.failed += 1,
                 }
@@ -177,9 +208,24 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
                     self.target.free(CpuId::new(cpu.into()), pfn, order);
                 }
             }
+            Op::FreeNested { cpu, zone, order, slot } => {
+                if let Some(pfn) = self.empty(slot) {
+                    self.target.free_nested(CpuId::new(cpu.into()), ZoneId::new(zone.into()), pfn, order);
+                }
+            }
             Op::FreeMany { cpu, first, len } => self.free_many(CpuId::new(cpu.into()), first, len),
             Op::Halve { order, slot, upper } => self.halve(order, slot, upper),
-            Op::Clock { ms } => self.target.set_time(ms.into()),
+            Op::Clock { ms } => self.clock(ms),
+        }
+    }
+
+    /// Time goes on: what is due is done.
+    #[cold]
+    fn clock(&mut self, ms: u32) {
+        self.target.set_time(ms.into());
+        while let Some(tick) = self.ticks.first().filter(|tick| tick.ms <= ms) {
+            self.target.tick(CpuId::new(tick.cpu.into()));
+            self.ticks = &self.ticks[1..];
         }
     }
 
@@ -227,7 +273,7 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
             allocated: allocated.pages,
             after: counts.cached_pages.iter().sum(),
         };
-        let held = allocated.pages - freed.pages;
+        let held = self.plan.before.held_volume().pages + allocated.pages - freed.pages;
         let found = census.free + census.cached + census.overhead + held;
         let lost_frames = census.managed as i64 - found as i64;
         if lost_frames != 0 {
@@ -239,6 +285,7 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
             cached_pages_peak: peak.max(balance.after),
             allocated,
             freed,
+            held_pages: held,
             counts,
             balance,
             census,
@@ -269,7 +316,7 @@ fn planned(plan: &Plan) -> (Volume, Volume) {
     for &op in &plan.ops {
         match op {
             Op::Alloc { order, .. } => allocated.add(order),
-            Op::Free { order, .. } => freed.add(order),
+            Op::Free { order, .. } | Op::FreeNested { order, .. } => freed.add(order),
             Op::FreeMany { first, len, .. } => {
                 plan.batch(first, len).iter().for_each(|&(_, order)| freed.add(order));
             }
@@ -282,10 +329,11 @@ fn planned(plan: &Plan) -> (Volume, Volume) {
 /// The slots with a block in them when the trace ends, and its order.
 fn held_slots(plan: &Plan) -> Vec<(u32, Order)> {
     let mut orders = vec![None; plan.slots as usize];
+    plan.before.held.iter().for_each(|known| orders[known.slot as usize] = Some(known.order));
     for &op in &plan.ops {
         match op {
             Op::Alloc { order, slot, .. } => orders[slot as usize] = Some(order),
-            Op::Free { slot, .. } => orders[slot as usize] = None,
+            Op::Free { slot, .. } | Op::FreeNested { slot, .. } => orders[slot as usize] = None,
             Op::FreeMany { first, len, .. } => {
                 plan.batch(first, len).iter().for_each(|&(slot, _)| orders[slot as usize] = None);
             }

@@ -5,7 +5,9 @@
 //!   trace.
 //! * *slot*: where a run keeps the block an allocation got, until the matching free.
 //! * *held*: allocated and not freed when the trace ends.
-//! * *unknown free*: of a block allocated before the recording began; not replayed.
+//! * *unknown free*: of a block allocated before the recording began; replayed when a zoneinfo
+//!   tells the machine's zones, because then the block can be held from the beginning.
+//! * *contender*: a design to replay into.
 //! * *missed free*: one the recording lacks. A block handed out while still held must have been
 //!   freed in between; the plan frees it right before.
 //! * *implausible*: an order above 10, or a frame that is no multiple of its block's size; not
@@ -23,17 +25,22 @@
 //!
 //! # API
 //! ```text
-//! let plan = Plan::load(path)?;
-//! let report = replay(&plan, &Zoneinfos::beside(path)?, runs, |done| ...)?;
+//! let zoneinfos = Zoneinfos::find(path, None, None)?;
+//! let plan = Plan::load(path, zoneinfos.before.as_ref())?;
+//! let report = replay(&plan, &zoneinfos, (&[Contender::Depot], Variants::DEFAULT), runs, || ...)?;
 //! println!("{report}");            // tables
 //! report.rows()                    // figures, for JSON
 //! error.is_bad_input()             // exit code 2
 //! ```
 
+mod calibrate;
+pub mod contender;
 pub mod depot;
 pub mod engine;
+mod initial;
 mod live;
 mod memory;
+mod page_cache;
 pub mod plan;
 mod planner;
 pub mod report;
@@ -42,7 +49,10 @@ mod runner;
 mod schedule;
 mod table;
 pub mod target;
+mod ticks;
 pub mod verify;
+mod zone_map;
 
+pub use contender::{Contender, Variants};
 pub use plan::Plan;
 pub use runner::{Zoneinfos, replay};

@@ -7,17 +7,20 @@ use serde::Serialize;
 
 use super::planner::Planner;
 use super::target::Volume;
-use crate::trace::{self, EventKind, Summary, TraceError};
+use super::ticks::Tick;
+use crate::trace::{self, EventKind, Summary, TraceError, Zoneinfo};
 
 /// One operation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// The trace's clock, in milliseconds since its first event.
     Clock { ms: u32 },
-    /// Allocate into an empty slot. `cpu` counts the CPUs of the plan.
-    Alloc { cpu: u16, order: Order, mobility: Mobility, slot: u32 },
+    /// Allocate into an empty slot, from the recorded block's zone. `cpu` counts the CPUs of the plan.
+    Alloc { cpu: u16, zone: u8, order: Order, mobility: Mobility, slot: u32 },
     /// Free and empty a slot.
     Free { cpu: u16, order: Order, slot: u32 },
+    /// The same in an interrupt that came while the CPU refilled its lists of `zone`.
+    FreeNested { cpu: u16, zone: u8, order: Order, slot: u32 },
     /// Free and empty the slots [`Plan::batch`] names, by one call.
     FreeMany { cpu: u16, first: u32, len: u32 },
     /// Make two blocks of one: the upper half goes to `upper`.
@@ -37,22 +40,73 @@ pub struct Plan {
     pub kernel: KernelCounts,
     /// The kernel's numbers of the CPUs, ascending; operations name them by their place here.
     pub cpus: Vec<u16>,
+    /// Whether a zoneinfo told what there was before.
+    pub machine_known: bool,
+    /// The machine as it was when the recording began, if a zoneinfo tells.
+    pub before: Before,
     /// Lowest frame of the trace, and one past the highest.
     pub pfn_span: std::ops::Range<u64>,
     /// The operations.
     pub ops: Vec<Op>,
+    /// The CPUs' periodic work, in order.
+    pub ticks: Vec<Tick>,
+    /// CPUs whose ticks the recording does not show, by their place in `cpus`.
+    pub ticks_unseen: Vec<u16>,
+    /// The first ticks of those, where they could be told from what they did.
+    pub ticks_fitted: Vec<Tick>,
+    /// When the last event was.
+    pub end_ms: u32,
     /// Slots needed.
     pub slots: u32,
     pub(super) batches: Vec<(u32, Order)>,
 }
 
+/// What there was when the recording began. Empty without a zoneinfo.
+#[derive(Clone, Debug, Default)]
+pub struct Before {
+    /// Blocks handed out, as far as the trace frees them.
+    pub held: Vec<Known>,
+    /// What CPUs cached.
+    pub cached: Vec<Cached>,
+}
+
+/// A block handed out before the recording began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub slot: u32,
+    pub zone: u8,
+    pub order: Order,
+    pub mobility: Mobility,
+}
+
+/// Blocks on a CPU's list of a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// Counts the CPUs of the plan.
+    pub cpu: u16,
+    pub zone: u8,
+    pub order: Order,
+    pub mobility: Mobility,
+    pub blocks: u32,
+}
+
+impl Before {
+    /// The blocks handed out, and their pages.
+    pub fn held_volume(&self) -> Volume {
+        let mut volume = Volume::default();
+        self.held.iter().for_each(|known| volume.add(known.order));
+        volume
+    }
+}
+
 impl Plan {
-    /// Reads the trace in the file at `path` (`-`: standard input).
+    /// Reads the trace in the file at `path` (`-`: standard input). With the machine's zoneinfo from
+    /// before, frees of blocks allocated before the recording are replayed, too.
     ///
     /// # Errors
     /// When it is no trace, or has no page event to replay.
-    pub fn load(path: &Path) -> Result<Self, TraceError> {
-        let mut planner = Planner::default();
+    pub fn load(path: &Path, before: Option<&Zoneinfo>) -> Result<Self, TraceError> {
+        let mut planner = Planner::new(before);
         let summary = trace::read_file(path, |record| planner.record(record))?;
         Self::finish(planner, summary, path.display().to_string())
     }
@@ -62,8 +116,12 @@ impl Plan {
     /// # Errors
     /// As [`load`](Self::load).
     #[allow(dead_code, reason = "the command reads files; tests read from memory")]
-    pub fn read(input: impl std::io::Read, name: &str) -> Result<Self, TraceError> {
-        let mut planner = Planner::default();
+    pub fn read(
+        input: impl std::io::Read,
+        name: &str,
+        before: Option<&Zoneinfo>,
+    ) -> Result<Self, TraceError> {
+        let mut planner = Planner::new(before);
         let summary = trace::read(input, name, |record| planner.record(record))?;
         Self::finish(planner, summary, name.to_owned())
     }
@@ -117,7 +175,7 @@ pub struct Work {
     pub frees: ByOrder,
     /// Frees that the recording lacks; replayed, and not among `frees`.
     pub missed_frees: u64,
-    /// Frees of blocks allocated before the recording.
+    /// Frees of blocks allocated before the recording; replayed if a zoneinfo tells the zones.
     pub unknown_frees: u64,
     /// Allocations that failed in the kernel.
     pub failed_allocs: u64,

@@ -4,15 +4,21 @@
 //! list, `mm_page_free_batched` (`free_unref_folios` in `mm/page_alloc.c`). So the second event
 //! frees nothing: it tells which of the frees before it were one call. A batch ends where its CPU's
 //! next free follows a batched event.
+//!
+//! Where the machine's zones are known, a free of a block that nobody allocated is of one handed
+//! out before the recording began. Its mobility is that of its pageblock, which other events tell.
 
 use std::collections::HashMap;
 
 use pagedepot::{Mobility, Order};
 
+use super::initial::{Initial, ListKey};
 use super::live::{Held, Live};
-use super::plan::{KernelCounts, Plan, Work};
+use super::plan::{Before, KernelCounts, Plan, Work};
 use super::schedule;
-use crate::trace::{Event, KernelPfn, Record, Summary};
+use super::ticks::Ticks;
+use super::zone_map::ZoneMap;
+use crate::trace::{Event, KernelPfn, Record, Summary, Zoneinfo};
 
 /// Frame numbers end here: addresses have 64 bits.
 const PFN_MAX: u64 = 1 << 52;
@@ -22,14 +28,25 @@ const PFN_MAX: u64 = 1 << 52;
 pub enum Step {
     Alloc {
         id: u32,
+        zone: u8,
         order: Order,
         mobility: Mobility,
+    },
+    /// A block allocated before the recording began; its free comes next.
+    Known {
+        id: u32,
+        zone: u8,
+        order: Order,
+        mobility: Mobility,
+        pageblock: u64,
     },
     /// `batch` counts from 1; 0 is a free on its own.
     Free {
         id: u32,
         order: Order,
         batch: u32,
+        /// The zone that the CPU was refilling its lists from when this free interrupted it.
+        nested: Option<u8>,
     },
     Halve {
         id: u32,
@@ -63,6 +80,14 @@ pub struct Planner {
     first_ns: Option<u64>,
     now_ms: u32,
     cpu: u16,
+    /// The machine before the recording, if known.
+    zones: Option<ZoneMap>,
+    initial: Initial,
+    /// The zone of the last refill of each CPU whose allocation has not yet come.
+    refilling: HashMap<u16, u8>,
+    ticks: Ticks,
+    /// What pages of each pageblock were used for, by its number.
+    pageblocks: HashMap<u64, Mobility>,
 }
 
 /// A CPU's frees that may turn out to be part of a batch.
@@ -75,6 +100,11 @@ struct Batching {
 }
 
 impl Planner {
+    /// For a machine with these zones, if they are known.
+    pub fn new(before: Option<&Zoneinfo>) -> Self {
+        Planner { zones: before.map(ZoneMap::new), ..Planner::default() }
+    }
+
     /// Takes one record.
     pub fn record(&mut self, record: &Record<'_>) {
         let first_ns = *self.first_ns.get_or_insert(record.time_ns);
@@ -82,6 +112,7 @@ impl Planner {
         // A trace that is out of order must not turn the clock back.
         self.now_ms = self.now_ms.max(u32::try_from(ms).unwrap_or(u32::MAX));
         self.cpu = record.cpu;
+        self.ticks.note(record);
         match record.event {
             Event::PageAlloc { pfn: None, .. } => self.work.failed_allocs += 1,
             Event::PageAlloc { pfn: Some(pfn), order, migratetype } => match self.plausible(pfn, order) {
@@ -93,13 +124,28 @@ impl Planner {
                 None => self.work.implausible += 1,
             },
             Event::PageFreeBatched { pfn, .. } => self.name_batched(pfn.0),
-            Event::ZoneLocked { order, percpu_refill, .. } => match Order::new(order) {
-                Some(order) if percpu_refill => self.kernel.refilled.add(order),
+            Event::ZoneLocked { pfn, order, migratetype, percpu_refill } => match Order::new(order) {
+                Some(order) if percpu_refill => {
+                    self.kernel.refilled.add(order);
+                    if let (Some(pfn), Some(mobility)) = (pfn, listed(migratetype)) {
+                        let list = self.list(pfn.0, order, mobility);
+                        self.initial.refilled(list, pfn.0);
+                        self.refilling.insert(self.cpu, list.zone);
+                    }
+                }
                 Some(order) => self.kernel.direct_allocated.add(order),
                 None => self.work.implausible += 1,
             },
-            Event::PcpuDrain { order, .. } => match Order::new(order) {
-                Some(order) => self.kernel.spilled.add(order),
+            Event::PcpuDrain { pfn, order, migratetype } => match Order::new(order) {
+                Some(order) => {
+                    self.kernel.spilled.add(order);
+                    self.ticks.drained(record);
+                    if let Some(mobility) = listed(migratetype) {
+                        self.pageblocks.insert(pageblock(pfn.0), mobility);
+                        let list = self.list(pfn.0, order, mobility);
+                        self.initial.left(list, pfn.0);
+                    }
+                }
                 None => self.work.implausible += 1,
             },
             Event::ExtFrag { .. }
@@ -122,18 +168,35 @@ impl Planner {
     }
 
     fn alloc(&mut self, pfn: u64, order: Order, mobility: Mobility) {
+        self.refilling.remove(&self.cpu);
         for base in self.live.overlapping(pfn, order) {
             self.give_up(base);
             self.work.missed_frees += 1;
         }
         let id = self.new_block(self.cpu);
         self.live.insert(pfn, Held { id, order, mobility });
-        self.push(Step::Alloc { id, order, mobility });
+        let list = self.list(pfn, order, mobility);
+        self.push(Step::Alloc { id, zone: list.zone, order, mobility });
+        self.initial.left(list, pfn);
+        self.pageblocks.entry(pageblock(pfn)).or_insert(mobility);
         self.work.allocs.add(order, mobility);
         self.work.held_pages_peak = self.work.held_pages_peak.max(self.live.pages());
     }
 
+    /// The zone that this CPU is refilling its lists from. Interrupts that came meanwhile are let in
+    /// as soon as the zone lock is dropped, when the lists' lock is still held.
+    fn refilling(&self) -> Option<u8> {
+        self.refilling.get(&self.cpu).copied()
+    }
+
+    /// The list that a block on this CPU is from, or goes to.
+    fn list(&self, pfn: u64, order: Order, mobility: Mobility) -> ListKey {
+        let zone = self.zones.as_ref().map_or(0, |zones| zones.zone_of(pfn));
+        ListKey { cpu: self.cpu, zone, order, mobility }
+    }
+
     fn free(&mut self, pfn: u64, order: Order) {
+        self.initial.came(pfn);
         match self.live.covering(pfn) {
             Some((base, held)) if held.order >= order => {
                 if held.order > order {
@@ -148,9 +211,14 @@ impl Planner {
 
     /// Frees a block that is held as it is.
     fn free_exact(&mut self, pfn: u64, order: Order) {
-        let step = self.steps.len();
         let held = self.give_up(pfn);
         self.work.frees.add(order, held.mobility);
+        self.note_free(pfn);
+    }
+
+    /// The last step is a free that may turn out to be one of a batch.
+    fn note_free(&mut self, pfn: u64) {
+        let step = self.steps.len() - 1;
         let batching = self.batching.entry(self.cpu).or_default();
         if batching.batch != 0 {
             // This CPU's last batch was named to its end.
@@ -163,7 +231,7 @@ impl Planner {
     fn free_larger(&mut self, pfn: u64, order: Order) {
         let parts = self.live.overlapping(pfn, order);
         let Some(&first) = parts.first() else {
-            self.work.unknown_frees += 1;
+            self.free_unknown(pfn, order);
             return;
         };
         let mobility = self.live.covering(first).map_or(Mobility::Movable, |(_, held)| held.mobility);
@@ -172,6 +240,18 @@ impl Planner {
         }
         self.work.larger_frees += 1;
         self.work.frees.add(order, mobility);
+    }
+
+    /// Frees a block that was allocated before the recording, if the machine is known.
+    fn free_unknown(&mut self, pfn: u64, order: Order) {
+        self.work.unknown_frees += 1;
+        let Some(zones) = &self.zones else { return };
+        let zone = zones.zone_of(pfn);
+        let id = self.new_block(self.cpu);
+        let (mobility, pageblock) = (Mobility::Movable, pageblock(pfn));
+        self.push(Step::Known { id, zone, order, mobility, pageblock });
+        self.push(Step::Free { id, order, batch: 0, nested: self.refilling() });
+        self.note_free(pfn);
     }
 
     /// Halves the block at `base` until the part at `pfn` has `order`, as `split_page` and the
@@ -201,7 +281,7 @@ impl Planner {
         if self.home[held.id as usize] != self.cpu {
             self.work.remote_frees += 1;
         }
-        self.push(Step::Free { id: held.id, order: held.order, batch: 0 });
+        self.push(Step::Free { id: held.id, order: held.order, batch: 0, nested: self.refilling() });
         held
     }
 
@@ -236,19 +316,52 @@ impl Planner {
             self.work.batches += 1;
             self.work.batched_frees += u64::from(size);
         }
-        let schedule = schedule::schedule(&self.steps, &self.batch_sizes);
+        for timed in &mut self.steps {
+            if let Step::Known { mobility, pageblock, .. } = &mut timed.step {
+                *mobility = self.pageblocks.get(pageblock).copied().unwrap_or(*mobility);
+            }
+        }
+        let cpus = self.cpus();
+        let schedule = schedule::schedule(&self.steps, &self.batch_sizes, &cpus);
+        let machine_known = self.zones.is_some();
+        let cached = self.zones.map_or_else(Vec::new, |zones| self.initial.finish(&cpus, &zones));
         Plan {
             name,
             trace,
             work: self.work,
             kernel: self.kernel,
-            cpus: schedule.cpus,
+            ticks: self.ticks.finish(&cpus, self.now_ms),
+            ticks_unseen: self.ticks.unseen(&cpus),
+            ticks_fitted: Vec::new(),
+            end_ms: self.now_ms,
+            cpus,
+            machine_known,
+            before: Before { held: schedule.known, cached },
             pfn_span: start..end,
             ops: schedule.ops,
             slots: schedule.slots,
             batches: schedule.batches,
         }
     }
+
+    /// The CPUs that do something, and those whose caches are known.
+    fn cpus(&self) -> Vec<u16> {
+        let known = self.zones.iter().flat_map(ZoneMap::cpus);
+        let mut cpus: Vec<u16> = self.steps.iter().map(|timed| timed.cpu).chain(known).collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        cpus
+    }
+}
+
+/// The kernel's number of a frame's pageblock.
+fn pageblock(pfn: u64) -> u64 {
+    pfn / u64::from(Order::HUGE.frames())
+}
+
+/// The mobility of a per-CPU list; there are none for other migratetypes.
+fn listed(migratetype: u32) -> Option<Mobility> {
+    (migratetype < Mobility::COUNT as u32).then(|| mobility(migratetype))
 }
 
 /// The kernel has more migratetypes than we have mobilities. Only the first three can be asked for;

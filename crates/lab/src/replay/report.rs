@@ -3,6 +3,7 @@
 use pagedepot::{Mobility, Order};
 use serde::Serialize;
 
+use super::contender::Contender;
 use super::engine::Outcome;
 use super::plan::{ByOrder, KernelCounts, Plan, Work};
 use crate::trace::{EventKind, Skipped, Tally, Zoneinfo};
@@ -15,13 +16,21 @@ const COMMANDS_SHOWN: usize = 4;
 pub struct Report {
     pub trace: Trace,
     pub work: Work,
+    /// One per design.
+    pub replays: Vec<Replay>,
+    pub kernel: Kernel,
+}
+
+/// What a design did with it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replay {
+    pub design: &'static str,
     /// All runs end the same.
     pub outcome: Outcome,
     /// Nanoseconds per event of each run.
     pub event_ns: Vec<f64>,
     /// Pages each CPU had cached when the trace ended.
     pub cached_pages: Vec<CpuPages>,
-    pub kernel: Kernel,
 }
 
 /// The recording.
@@ -41,6 +50,10 @@ pub struct Trace {
     /// Events that the recorder says it dropped.
     pub lost_events: u64,
     pub out_of_order: u64,
+    /// Whether a zoneinfo told what there was before.
+    pub machine_known: bool,
+    /// CPUs and the time of their first periodic work in ms, where that was told from `high`.
+    pub ticks_fitted: Vec<(u16, u32)>,
 }
 
 /// Skipped lines of one sort.
@@ -70,16 +83,21 @@ pub struct CpuPages {
 }
 
 impl Report {
-    /// Puts together what the checked run of a plan ended with and how long the others took. `after`
-    /// is the kernel's zoneinfo taken when the recording ended.
-    pub fn new(plan: &Plan, outcome: Outcome, event_ns: Vec<f64>, after: Option<&Zoneinfo>) -> Self {
+    /// Puts together what designs did. `after` is the kernel's zoneinfo taken when the recording
+    /// ended.
+    pub fn new(plan: &Plan, replays: Vec<Replay>, after: Option<&Zoneinfo>) -> Self {
+        Report { trace: Trace::new(plan), work: plan.work.clone(), replays, kernel: Kernel::new(plan, after) }
+    }
+}
+
+impl Replay {
+    /// What the checked run of a plan ended with, and how long the others took.
+    pub fn new(plan: &Plan, contender: Contender, outcome: Outcome, event_ns: Vec<f64>) -> Self {
         let cached = plan.cpus.iter().zip(&outcome.counts.cached_pages);
-        Report {
-            trace: Trace::new(plan),
-            work: plan.work.clone(),
+        Replay {
+            design: contender.name(),
             event_ns,
             cached_pages: cached.map(|(&cpu, &pages)| CpuPages { cpu: cpu.into(), pages }).collect(),
-            kernel: Kernel::new(plan, after),
             outcome,
         }
     }
@@ -100,6 +118,7 @@ impl Trace {
         let mut commands: Vec<_> = summary.commands.clone().into_iter().collect();
         commands.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         commands.truncate(COMMANDS_SHOWN);
+        let ticks = plan.ticks_fitted.iter().map(|tick| (plan.cpus[usize::from(tick.cpu)], tick.ms));
         let events = EventKind::ALL.into_iter().map(|kind| (kind.name(), summary.counts.get(kind)));
         Trace {
             name: plan.name.clone(),
@@ -113,6 +132,8 @@ impl Trace {
             unreadable: Lines::new(unreadable),
             lost_events: summary.lost_events,
             out_of_order: summary.out_of_order,
+            machine_known: plan.machine_known,
+            ticks_fitted: ticks.collect(),
         }
     }
 }

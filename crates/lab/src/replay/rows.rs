@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::report::{CpuPages, Report};
+use super::report::{CpuPages, Replay, Report};
 
 /// The workload of all rows.
 const WORKLOAD: &str = "replay";
@@ -13,7 +13,7 @@ const WORKLOAD: &str = "replay";
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     pub workload: &'static str,
-    /// `depot` for ours, `kernel` for what the recorded kernel did.
+    /// Its name; `kernel` for what the recorded kernel did.
     pub design: &'static str,
     pub metric: &'static str,
     pub unit: &'static str,
@@ -27,19 +27,7 @@ pub struct Row {
 impl Report {
     /// All figures.
     pub fn rows(&self) -> Vec<Row> {
-        let counts = &self.outcome.counts;
-        let mut rows = vec![Row { samples: self.event_ns.clone(), ..self.row("depot", "event_ns", "ns", 0) }];
-        for (metric, unit, value) in [
-            ("allocs", "blocks", self.work.allocs.blocks()),
-            ("frees", "blocks", self.work.frees.blocks()),
-            ("unknown_frees", "blocks", self.work.unknown_frees),
-            ("refilled_blocks", "blocks", counts.refilled.blocks),
-            ("spilled_blocks", "blocks", counts.spilled.blocks),
-            ("lost_frames", "pages", self.outcome.lost_frames.unsigned_abs()),
-        ] {
-            rows.push(self.row("depot", metric, unit, value));
-        }
-        rows.extend(self.cached_rows("depot", &self.cached_pages));
+        let mut rows: Vec<_> = self.replays.iter().flat_map(|replay| self.rows_of(replay)).collect();
         for (metric, value) in [
             ("allocs", self.kernel.allocs),
             ("frees", self.kernel.frees),
@@ -49,6 +37,24 @@ impl Report {
             rows.push(self.row("kernel", metric, "blocks", value));
         }
         rows.extend(self.cached_rows("kernel", self.kernel.cached_pages.as_deref().unwrap_or_default()));
+        rows
+    }
+
+    fn rows_of(&self, replay: &Replay) -> Vec<Row> {
+        let (design, counts) = (replay.design, &replay.outcome.counts);
+        let mut rows =
+            vec![Row { samples: replay.event_ns.clone(), ..self.row(design, "event_ns", "ns", 0) }];
+        for (metric, unit, value) in [
+            ("allocs", "blocks", self.work.allocs.blocks()),
+            ("frees", "blocks", self.work.frees.blocks()),
+            ("unknown_frees", "blocks", self.work.unknown_frees),
+            ("refilled_blocks", "blocks", counts.refilled.blocks),
+            ("spilled_blocks", "blocks", counts.spilled.blocks),
+            ("lost_frames", "pages", replay.outcome.lost_frames.unsigned_abs()),
+        ] {
+            rows.push(self.row(design, metric, unit, value));
+        }
+        rows.extend(self.cached_rows(design, &replay.cached_pages));
         rows
     }
 

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::depot::{DepotError, Machine, with_depot};
-use super::engine::{ReplayError, run};
+use super::calibrate::calibrated;
+use super::contender::{self, Contender, MakeError, Variants, WithTarget};
+use super::engine::{Outcome, ReplayError, run};
 use super::plan::Plan;
-use super::report::Report;
+use super::report::{Replay, Report};
+use super::target::ReplayTarget;
 use super::verify::Verify;
 use crate::trace::{TraceError, Zoneinfo};
 
@@ -15,7 +17,7 @@ pub enum Error {
     #[error(transparent)]
     Trace(#[from] TraceError),
     #[error(transparent)]
-    Depot(#[from] DepotError),
+    Make(#[from] MakeError),
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }
@@ -35,6 +37,18 @@ pub struct Zoneinfos {
 }
 
 impl Zoneinfos {
+    /// Reads those at the paths given, else those that lie beside the trace.
+    ///
+    /// # Errors
+    /// When one cannot be read, or is no zoneinfo.
+    pub fn find(trace: &Path, before: Option<&Path>, after: Option<&Path>) -> Result<Self, TraceError> {
+        if before.is_none() && after.is_none() {
+            return Self::beside(trace);
+        }
+        let read = |path: Option<&Path>| path.map(Zoneinfo::read_file).transpose();
+        Ok(Zoneinfos { before: read(before)?, after: read(after)? })
+    }
+
     /// Reads those that lie beside a trace: for `NAME.perf.txt.zst` (or `NAME.txt`, `NAME.zst`, ...)
     /// they are called `NAME.zoneinfo.before.txt` and `NAME.zoneinfo.after.txt`.
     ///
@@ -59,26 +73,52 @@ fn beside(trace: &Path, when: &str) -> PathBuf {
     trace.with_file_name(format!("{name}.zoneinfo.{when}.txt"))
 }
 
-/// Replays a plan `runs` times, each with a new allocator, after a first run that is not timed: it
-/// checks that every frame has one holder and that all pages are accounted for, and the others must
-/// do the same block by block. `progress` is told after each run how many are done, of `runs + 1`.
+/// Replays a plan into each design, `runs` times, each time into a new allocator, after a first run
+/// that is not timed: it checks that every frame has one holder and that all pages are accounted
+/// for, and the others must do the same block by block. `progress` is told after each run.
 ///
 /// # Errors
 /// When the trace needs more than the allocator can manage, or the allocator fails the replay.
 pub fn replay(
     plan: &Plan,
     zoneinfos: &Zoneinfos,
+    (contenders, variants): (&[Contender], Variants),
     runs: usize,
-    mut progress: impl FnMut(usize),
+    mut progress: impl FnMut(),
 ) -> Result<Report, Error> {
-    let machine = Machine::for_plan(plan, zoneinfos.before.as_ref());
-    let checked = with_depot(machine, |depot| run(plan, &mut Verify::new(depot)))??.balanced()?;
-    progress(1);
-    let mut event_ns = Vec::with_capacity(runs);
-    for done in 0..runs.max(1) {
-        let timed = with_depot(machine, |depot| run(plan, depot))??.same_as(&checked)?;
-        event_ns.push(timed.event_ns());
-        progress(done + 2);
+    let (plan, before) = (&calibrated(plan, zoneinfos)?, zoneinfos.before.as_ref());
+    let mut replays = Vec::with_capacity(contenders.len());
+    for &contender in contenders {
+        let checked = contender::make(contender, plan, before, variants, Checked(plan))??.balanced()?;
+        progress();
+        let mut event_ns = Vec::with_capacity(runs);
+        for _ in 0..runs.max(1) {
+            let timed =
+                contender::make(contender, plan, before, variants, Timed(plan))??.same_as(&checked)?;
+            event_ns.push(timed.event_ns());
+            progress();
+        }
+        replays.push(Replay::new(plan, contender, checked, event_ns));
     }
-    Ok(Report::new(plan, checked, event_ns, zoneinfos.after.as_ref()))
+    Ok(Report::new(plan, replays, zoneinfos.after.as_ref()))
+}
+
+struct Checked<'p>(&'p Plan);
+
+impl WithTarget for Checked<'_> {
+    type Output = Result<Outcome, ReplayError>;
+
+    fn with(self, target: &mut impl ReplayTarget) -> Self::Output {
+        run(self.0, &mut Verify::new(target))
+    }
+}
+
+struct Timed<'p>(&'p Plan);
+
+impl WithTarget for Timed<'_> {
+    type Output = Result<Outcome, ReplayError>;
+
+    fn with(self, target: &mut impl ReplayTarget) -> Self::Output {
+        run(self.0, target)
+    }
 }

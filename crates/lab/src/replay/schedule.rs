@@ -6,7 +6,7 @@
 
 use pagedepot::Order;
 
-use super::plan::Op;
+use super::plan::{Known, Op};
 use super::planner::{Step, Timed};
 
 /// What a plan is made of.
@@ -14,21 +14,18 @@ pub struct Schedule {
     pub ops: Vec<Op>,
     pub batches: Vec<(u32, Order)>,
     pub slots: u32,
-    pub cpus: Vec<u16>,
+    pub known: Vec<Known>,
 }
 
-/// Turns steps into operations.
-pub fn schedule(steps: &[Timed], batch_sizes: &[u32]) -> Schedule {
-    let mut cpus: Vec<u16> = steps.iter().map(|timed| timed.cpu).collect();
-    cpus.sort_unstable();
-    cpus.dedup();
+/// Turns steps into operations. `cpus` are the kernel's numbers, ascending.
+pub fn schedule(steps: &[Timed], batch_sizes: &[u32], cpus: &[u16]) -> Schedule {
     let mut scheduler = Scheduler::default();
     let mut open: Vec<Vec<(u32, Order)>> = vec![Vec::new(); batch_sizes.len()];
     for timed in steps {
         scheduler.clock(timed.ms);
         let cpu = cpus.binary_search(&timed.cpu).expect("all CPUs are listed") as u16;
         match timed.step {
-            Step::Free { id, order, batch: batch @ 1.. } if batch_sizes[batch as usize - 1] > 1 => {
+            Step::Free { id, order, batch: batch @ 1.., .. } if batch_sizes[batch as usize - 1] > 1 => {
                 let members = &mut open[batch as usize - 1];
                 members.push((id, order));
                 if members.len() == batch_sizes[batch as usize - 1] as usize {
@@ -38,8 +35,8 @@ pub fn schedule(steps: &[Timed], batch_sizes: &[u32]) -> Schedule {
             step => scheduler.step(cpu, step),
         }
     }
-    let Scheduler { ops, batches, slots, .. } = scheduler;
-    Schedule { ops, batches, slots, cpus }
+    let Scheduler { ops, batches, slots, known, .. } = scheduler;
+    Schedule { ops, batches, slots, known }
 }
 
 #[derive(Default)]
@@ -50,6 +47,7 @@ struct Scheduler {
     slot_of: Vec<u32>,
     empty: Vec<u32>,
     slots: u32,
+    known: Vec<Known>,
     ms: u32,
 }
 
@@ -63,8 +61,17 @@ impl Scheduler {
 
     fn step(&mut self, cpu: u16, step: Step) {
         let op = match step {
-            Step::Alloc { id, order, mobility } => {
-                Op::Alloc { cpu, order, mobility, slot: self.take_slot(id) }
+            Step::Alloc { id, zone, order, mobility } => {
+                Op::Alloc { cpu, zone, order, mobility, slot: self.take_slot(id) }
+            }
+            Step::Known { id, zone, order, mobility, .. } => {
+                let slot = self.new_slot();
+                self.note_slot(id, slot);
+                self.known.push(Known { slot, zone, order, mobility });
+                return;
+            }
+            Step::Free { id, order, nested: Some(zone), .. } => {
+                Op::FreeNested { cpu, zone, order, slot: self.leave_slot(id) }
             }
             Step::Free { id, order, .. } => Op::Free { cpu, order, slot: self.leave_slot(id) },
             Step::Halve { id, order, upper } => {
@@ -83,15 +90,22 @@ impl Scheduler {
         self.ops.push(Op::FreeMany { cpu, first, len: members.len() as u32 });
     }
 
-    /// Blocks are numbered in the order in which they come to be.
     fn take_slot(&mut self, id: u32) -> u32 {
-        debug_assert_eq!(self.slot_of.len(), id as usize);
-        let slot = self.empty.pop().unwrap_or_else(|| {
-            self.slots += 1;
-            self.slots - 1
-        });
-        self.slot_of.push(slot);
+        let slot = self.empty.pop().unwrap_or_else(|| self.new_slot());
+        self.note_slot(id, slot);
         slot
+    }
+
+    /// A slot that nothing was in so far.
+    fn new_slot(&mut self) -> u32 {
+        self.slots += 1;
+        self.slots - 1
+    }
+
+    /// Blocks are numbered in the order in which they come to be.
+    fn note_slot(&mut self, id: u32, slot: u32) {
+        debug_assert_eq!(self.slot_of.len(), id as usize);
+        self.slot_of.push(slot);
     }
 
     fn leave_slot(&mut self, id: u32) -> u32 {

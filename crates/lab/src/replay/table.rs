@@ -5,7 +5,9 @@ use std::fmt;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::engine::GROUP_OPS;
-use super::report::{CpuPages, Lines, Report, orders_in_use};
+use super::plan::KernelCounts;
+use super::report::{CpuPages, Lines, Replay, Report, orders_in_use};
+use super::target::ReplayCounts;
 
 /// A figure that one side does not have.
 const NONE: &str = "-";
@@ -16,23 +18,12 @@ impl fmt::Display for Report {
         writeln!(f, "\n{}\n", self.orders_table())?;
         self.write_work(f)?;
         writeln!(f, "\n{}\n", self.comparison_table())?;
+        let runs = self.replays.first().map_or(0, |replay| replay.event_ns.len());
         writeln!(
             f,
-            "time per event: median of {} runs on one thread that acts as each event's CPU; wall clock around groups of {GROUP_OPS} events, parsing not included",
-            self.event_ns.len()
+            "time per event: median of {runs} runs on one thread that acts as each event's CPU; wall clock around groups of {GROUP_OPS} events, parsing not included"
         )?;
-        writeln!(f, "balance in pages: {}", self.outcome.balance)?;
-        let census = &self.outcome.census;
-        writeln!(
-            f,
-            "frames: {} managed = {} free + {} cached + {} held + {} overhead, {} lost",
-            census.managed,
-            census.free,
-            census.cached,
-            self.work.held.pages,
-            census.overhead,
-            self.outcome.lost_frames
-        )
+        self.replays.iter().try_for_each(|replay| self.write_books(f, replay))
     }
 }
 
@@ -69,7 +60,18 @@ impl Report {
                 trace.out_of_order
             )?;
         }
+        for (cpu, ms) in &trace.ticks_fitted {
+            writeln!(f, "CPU {cpu} does its periodic work from {ms} ms on, as its `high` afterwards tells")?;
+        }
         Ok(())
+    }
+
+    fn unknown_frees_text(&self) -> &'static str {
+        if self.trace.machine_known {
+            "unknown frees, of blocks allocated before the recording: replayed"
+        } else {
+            "unknown frees, of blocks allocated before the recording: not replayed without a zoneinfo"
+        }
     }
 
     fn orders_table(&self) -> Table {
@@ -98,7 +100,7 @@ impl Report {
         )?;
         writeln!(f, "held at the end: {} blocks, {} pages", work.held.blocks, work.held.pages)?;
         for (count, what) in [
-            (work.unknown_frees, "unknown frees, of blocks allocated before the recording: not replayed"),
+            (work.unknown_frees, self.unknown_frees_text()),
             (work.failed_allocs, "allocations that failed in the kernel: not replayed"),
             (work.implausible, "events with an impossible order or frame: not replayed"),
             (work.missed_frees, "frees missing in the recording: replayed when the frame is allocated again"),
@@ -113,38 +115,73 @@ impl Report {
     }
 
     fn comparison_table(&self) -> Table {
-        let (ours, kernel) = (&self.outcome.counts, &self.kernel.counts);
-        let mut table = new_table(&["", "depot", "kernel"]);
-        let events = self.outcome.events.max(1) as f64;
-        table.add_row(["time per event", &format!("{:.1} ns", self.event_ns_median()), NONE]);
-        table.add_row([
-            "hits in the CPU's front",
-            &format!("{:.2} %", 100.0 * ours.hits as f64 / events),
-            NONE,
-        ]);
-        table.add_row(["magazines from the CPU's shelf", &ours.shelf_hits.to_string(), NONE]);
-        for (what, ours, kernel) in [
-            ("refilled from the store, blocks", ours.refilled.blocks, Some(kernel.refilled.blocks)),
-            ("refilled from the store, pages", ours.refilled.pages, Some(kernel.refilled.pages)),
-            ("spilled to the store, blocks", ours.spilled.blocks, Some(kernel.spilled.blocks)),
-            ("spilled to the store, pages", ours.spilled.pages, Some(kernel.spilled.pages)),
-            (
-                "of these past the caches, allocated",
-                ours.direct_allocated.blocks,
-                Some(kernel.direct_allocated.blocks),
-            ),
-            ("of these past the caches, freed", ours.direct_freed.blocks, None),
-            ("cached at peak, pages", self.outcome.cached_pages_peak, None),
-        ] {
-            table.add_row([what.to_owned(), ours.to_string(), or_none(kernel)]);
+        let designs = self.replays.iter().map(|replay| replay.design);
+        let header: Vec<_> = [""].into_iter().chain(designs).chain(["kernel"]).collect();
+        let mut table = new_table(&header);
+        let mut add = |what: String, ours: &dyn Fn(&Replay) -> String, kernel: Option<u64>| {
+            let ours = self.replays.iter().map(ours);
+            table.add_row([what].into_iter().chain(ours).chain([or_none(kernel)]));
+        };
+        add("time per event".into(), &|replay| format!("{:.1} ns", replay.event_ns_median()), None);
+        add("hits in the CPU's front".into(), &hit_rate, None);
+        add(
+            "magazines from the CPU's shelf".into(),
+            &|replay| replay.outcome.counts.shelf_hits.to_string(),
+            None,
+        );
+        let kernel = &self.kernel.counts;
+        for (what, ours, kernel) in counted(kernel) {
+            add(what.into(), &|replay| ours(&replay.outcome.counts).to_string(), kernel);
         }
-        for &CpuPages { cpu, pages } in &self.cached_pages {
-            let there = self.kernel.cached_pages.iter().flatten().find(|there| there.cpu == cpu);
+        add("cached at peak, pages".into(), &|replay| replay.outcome.cached_pages_peak.to_string(), None);
+        for cpu in &self.trace.cpus {
             let row = format!("cached at the end on CPU {cpu}, pages");
-            table.add_row([row, pages.to_string(), or_none(there.map(|there| there.pages))]);
+            let there = self.kernel.cached_pages.as_deref().unwrap_or_default();
+            add(row, &|replay| or_none(pages_of(&replay.cached_pages, *cpu)), pages_of(there, *cpu));
         }
         align(table)
     }
+
+    fn write_books(&self, f: &mut fmt::Formatter<'_>, replay: &Replay) -> fmt::Result {
+        let (design, outcome) = (replay.design, &replay.outcome);
+        writeln!(f, "{design}, balance in pages: {}", outcome.balance)?;
+        let census = &outcome.census;
+        writeln!(
+            f,
+            "{design}, frames: {} managed = {} free + {} cached + {} held + {} overhead, {} lost",
+            census.managed,
+            census.free,
+            census.cached,
+            outcome.held_pages,
+            census.overhead,
+            outcome.lost_frames
+        )
+    }
+}
+
+/// A count, of a design's and of the kernel's.
+type Counted = (&'static str, fn(&ReplayCounts) -> u64, Option<u64>);
+
+fn counted(kernel: &KernelCounts) -> [Counted; 6] {
+    let direct = Some(kernel.direct_allocated.blocks);
+    [
+        ("refilled from the store, blocks", |ours| ours.refilled.blocks, Some(kernel.refilled.blocks)),
+        ("refilled from the store, pages", |ours| ours.refilled.pages, Some(kernel.refilled.pages)),
+        ("spilled to the store, blocks", |ours| ours.spilled.blocks, Some(kernel.spilled.blocks)),
+        ("spilled to the store, pages", |ours| ours.spilled.pages, Some(kernel.spilled.pages)),
+        ("of these past the caches, allocated", |ours| ours.direct_allocated.blocks, direct),
+        ("of these past the caches, freed", |ours| ours.direct_freed.blocks, None),
+    ]
+}
+
+/// Only our own design counts its hits.
+fn hit_rate(replay: &Replay) -> String {
+    let (hits, events) = (replay.outcome.counts.hits, replay.outcome.events.max(1));
+    if hits == 0 { NONE.to_owned() } else { format!("{:.2} %", 100.0 * hits as f64 / events as f64) }
+}
+
+fn pages_of(cached: &[CpuPages], cpu: u16) -> Option<u64> {
+    cached.iter().find(|cached| cached.cpu == u32::from(cpu)).map(|cached| cached.pages)
 }
 
 fn write_skipped(f: &mut fmt::Formatter<'_>, sort: &str, lines: &Lines) -> fmt::Result {

@@ -1,7 +1,9 @@
 //! What a replay needs of an allocator.
 
-use pagedepot::{CpuId, Mobility, Order, Pfn};
+use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 use serde::Serialize;
+
+use super::plan::Known;
 
 /// An allocator that can act as any CPU.
 pub trait ReplayTarget {
@@ -11,14 +13,32 @@ pub trait ReplayTarget {
         let _ = now_ms;
     }
 
-    /// Allocates a block on `cpu`; `None` when there is none.
-    fn alloc(&mut self, cpu: CpuId, order: Order, mobility: Mobility) -> Option<Pfn>;
+    /// What a CPU does about once a second by the trace's clock.
+    fn tick(&mut self, cpu: CpuId) {
+        let _ = cpu;
+    }
+
+    /// Hands out blocks before the replay begins, and leaves caches as they are; `None` when there
+    /// is no room for them.
+    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>>;
+
+    /// Allocates a block on `cpu`, from `zone` if the target knows zones; `None` when there is none.
+    fn alloc(&mut self, cpu: CpuId, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn>;
 
     /// Frees a block on `cpu`.
     ///
     /// # Panics
     /// When the allocator refuses: the replay frees only what it was given.
     fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order);
+
+    /// Frees a block in an interrupt that came while `cpu` held the lock of its lists of `zone`.
+    ///
+    /// # Panics
+    /// As [`free`](Self::free).
+    fn free_nested(&mut self, cpu: CpuId, zone: ZoneId, pfn: Pfn, order: Order) {
+        let _ = zone;
+        self.free(cpu, pfn, order);
+    }
 
     /// Frees blocks of several orders on `cpu`, by one call.
     ///

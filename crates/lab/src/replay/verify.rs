@@ -1,7 +1,8 @@
 //! A target that watches another: every frame has at most one holder.
 
-use pagedepot::{CpuId, Mobility, Order, Pfn};
+use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
+use super::plan::Known;
 use super::target::{Census, ReplayCounts, ReplayTarget};
 
 /// Passes everything on to `T` and keeps its own book of who holds what. For the first, unmeasured
@@ -45,8 +46,18 @@ impl<T: ReplayTarget> ReplayTarget for Verify<'_, T> {
         self.target.set_time(now_ms);
     }
 
-    fn alloc(&mut self, cpu: CpuId, order: Order, mobility: Mobility) -> Option<Pfn> {
-        let pfn = self.target.alloc(cpu, order, mobility)?;
+    fn tick(&mut self, cpu: CpuId) {
+        self.target.tick(cpu);
+    }
+
+    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
+        let held = self.target.hold(blocks)?;
+        held.iter().zip(blocks).for_each(|(&pfn, known)| self.turn(pfn, known.order, true));
+        Some(held)
+    }
+
+    fn alloc(&mut self, cpu: CpuId, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+        let pfn = self.target.alloc(cpu, zone, order, mobility)?;
         self.turn(pfn, order, true);
         Some(pfn)
     }
@@ -54,6 +65,11 @@ impl<T: ReplayTarget> ReplayTarget for Verify<'_, T> {
     fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order) {
         self.turn(pfn, order, false);
         self.target.free(cpu, pfn, order);
+    }
+
+    fn free_nested(&mut self, cpu: CpuId, zone: ZoneId, pfn: Pfn, order: Order) {
+        self.turn(pfn, order, false);
+        self.target.free_nested(cpu, zone, pfn, order);
     }
 
     fn free_many(&mut self, cpu: CpuId, blocks: &[(Pfn, Order)]) {

@@ -23,6 +23,8 @@ pub struct Zone {
     pub spanned: u64,
     pub present: u64,
     pub managed: u64,
+    /// Pages that requests which could use a higher zone leave here, by that zone's place.
+    pub protection: Vec<u64>,
     /// First frame; not printed for a zone without pages.
     pub start_pfn: u64,
     pub pagesets: Vec<Pageset>,
@@ -99,6 +101,10 @@ fn take_line<'a>(zones: &mut Vec<Zone>, words: &[&'a str]) -> Result<(), &'a str
         ["managed", n] => zone.managed = number(n)?,
         ["start_pfn:", n] => zone.start_pfn = number(n)?,
         ["cpu:", n] => zone.pagesets.push(Pageset { cpu: number(n)? as u32, ..Pageset::default() }),
+        ["protection:", pages @ ..] => {
+            let words = pages.iter().map(|word| word.trim_matches(['(', ')', ',']));
+            zone.protection = words.map(number).collect::<Result<_, _>>()?;
+        }
         [key, n] => take_pageset_line(zone, key, n)?,
         _ => {}
     }

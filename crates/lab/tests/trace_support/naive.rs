@@ -1,8 +1,9 @@
 //! An allocator simple enough to be right: first fit over a list of frames, per-CPU stacks for
 //! orders 0 to 3 with fixed batch and bound.
 
-use pagedepot::{CpuId, Mobility, Order, Pfn};
+use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
+use crate::replay::plan::Known;
 use crate::replay::target::{Census, ReplayCounts, ReplayTarget};
 
 const BATCH: usize = 8;
@@ -80,7 +81,11 @@ impl Naive {
 }
 
 impl ReplayTarget for Naive {
-    fn alloc(&mut self, cpu: CpuId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
+        blocks.iter().map(|known| self.take(known.order)).collect()
+    }
+
+    fn alloc(&mut self, cpu: CpuId, _zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
         let Some(stack) = Self::stack(order, mobility) else {
             let pfn = self.take(order)?;
             self.counts.direct_allocated.add(order);

@@ -1,0 +1,201 @@
+//! Any design behind `PageCache` as a target: one thread that acts as every CPU of the trace, on
+//! the recorded machine's zones.
+
+use std::sync::Arc;
+
+use pagedepot::cpus::Here;
+use pagedepot::{CacheLimits, CpuId, FrameRange, Mobility, Mode, Order, Pfn, Watermarks, ZoneId};
+use pagedepot_designs::{
+    Buddy, Local, Magazine, NohzConditional, PageCache, Rcu, Scope, Setup, Spin, Store, ZoneLock, ZoneSetup,
+};
+
+use super::plan::{Known, Plan};
+use super::target::{Census, ReplayCounts, ReplayTarget, Volume};
+use crate::trace::{Zone, Zoneinfo};
+
+/// The recorded machine: its zones, with as many frames as were free, cached, or held and freed by
+/// the trace; what else was in use is left out, because nothing happens to it. Without a zoneinfo
+/// one zone that is large enough, with the kernel's formulas.
+pub fn machine(plan: &Plan, before: Option<&Zoneinfo>) -> Setup {
+    let cpus = (plan.cpus.len() as u32).max(1);
+    let Some(before) = before else {
+        let frames = FrameRange::new(Pfn::new(0), plan.zone_pages() as u32);
+        return Setup::new(cpus, vec![ZoneSetup::new("Normal", vec![frames])]);
+    };
+    let mut held = vec![0; before.zones.len()];
+    for known in &plan.before.held {
+        held[usize::from(known.zone)] += u64::from(known.order.frames());
+    }
+    let ordinary = before.zones.iter().rposition(|zone| zone.managed > 0).unwrap_or(0);
+    let mut start = 0;
+    let zones = before.zones.iter().zip(held).map(|(zone, held)| {
+        let cached: u64 = zone.pagesets.iter().map(|pageset| pageset.count).sum();
+        let frames = zone.free + cached + held;
+        let range = FrameRange::new(Pfn::new(start), frames as u32);
+        start += (frames as u32).next_multiple_of(Order::MAX.frames());
+        zone_setup(zone, range, ordinary)
+    });
+    Setup::new(cpus, zones.collect())
+}
+
+fn zone_setup(zone: &Zone, frames: FrameRange, ordinary: usize) -> ZoneSetup {
+    let limits = zone.pagesets.first().map(|pageset| CacheLimits {
+        batch: pageset.batch.max(1),
+        high_min: pageset.high_min.unwrap_or(pageset.high),
+        high_max: pageset.high_max.unwrap_or(pageset.high),
+    });
+    ZoneSetup {
+        watermarks: Some(Watermarks { min: zone.min, low: zone.low, high: zone.high }),
+        limits,
+        protection: zone.protection.get(ordinary).copied().unwrap_or(0),
+        ..ZoneSetup::new(&zone.name, if frames.frames > 0 { vec![frames] } else { Vec::new() })
+    }
+}
+
+/// Gives each CPU of `spin` the lists and the `high` that it had on the recorded machine.
+pub fn preload<S: Store>(spin: &Spin<S>, plan: &Plan, before: Option<&Zoneinfo>) {
+    for (zone, info) in (0..).map(ZoneId::new).zip(before.iter().flat_map(|before| &before.zones)) {
+        for pageset in &info.pagesets {
+            if let Ok(cpu) = plan.cpus.binary_search(&(pageset.cpu as u16)) {
+                spin.set_high(CpuId::new(cpu as u32), zone, pageset.high as u32);
+            }
+        }
+    }
+    for cached in &plan.before.cached {
+        let (cpu, zone) = (CpuId::new(cached.cpu.into()), ZoneId::new(cached.zone.into()));
+        spin.preload(cpu, zone, cached.order, cached.mobility, cached.blocks);
+    }
+}
+
+/// What an interrupt finds that comes in the middle of an operation.
+pub trait Nested: PageCache {
+    /// Does `work` in an interrupt that came while `cpu` moved pages of `zone`. Most designs have
+    /// interrupts off then, so that it comes a little later and finds nothing special.
+    fn nested(&self, cpu: CpuId, zone: ZoneId, work: impl FnOnce()) {
+        let _ = (cpu, zone);
+        work();
+    }
+}
+
+impl<S: Store> Nested for Spin<S> {
+    fn nested(&self, cpu: CpuId, zone: ZoneId, work: impl FnOnce()) {
+        self.while_locked(cpu, zone, work);
+    }
+}
+
+impl<S: Store> Nested for ZoneLock<S> {}
+impl<S: Store> Nested for Local<S> {}
+impl<S: Store + Send> Nested for NohzConditional<S> {}
+impl<S: Store> Nested for Rcu<S> {}
+impl<S: Store> Nested for Magazine<S> {}
+
+/// A design and the store it was made over.
+pub struct CacheTarget<D> {
+    design: D,
+    store: Arc<Buddy>,
+    cpus: u32,
+}
+
+impl<D: Nested> CacheTarget<D> {
+    /// `store` is the design's.
+    pub fn new(design: D, store: Arc<Buddy>) -> Self {
+        let cpus = store.zones().cpus();
+        CacheTarget { design, store, cpus }
+    }
+
+    /// The design.
+    pub fn design(&self) -> &D {
+        &self.design
+    }
+}
+
+/// Interrupts are not told from tasks: the trace does not, either.
+fn here(cpu: CpuId) -> Here {
+    Here::task(cpu)
+}
+
+fn volume(volume: pagedepot_designs::Volume) -> Volume {
+    Volume { blocks: volume.blocks, pages: volume.pages }
+}
+
+impl<D: Nested> ReplayTarget for CacheTarget<D> {
+    fn tick(&mut self, cpu: CpuId) {
+        self.design.tick(here(cpu));
+    }
+
+    /// Straight from the store, which the design does not notice.
+    fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
+        let take = |known: &Known| {
+            let (zone, mut found) = (ZoneId::new(known.zone.into()), None);
+            self.store.take(here(CpuId::new(0)), zone, known.order, known.mobility, 1, |pfn| {
+                found = Some(pfn);
+                false
+            });
+            found
+        };
+        blocks.iter().map(take).collect()
+    }
+
+    #[inline]
+    fn alloc(&mut self, cpu: CpuId, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+        self.design.alloc_from(here(cpu), zone, order, mobility)
+    }
+
+    #[inline]
+    fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order) {
+        self.design.free(here(cpu), pfn, order);
+    }
+
+    fn free_nested(&mut self, cpu: CpuId, zone: ZoneId, pfn: Pfn, order: Order) {
+        self.design.nested(cpu, zone, || self.design.free(here(cpu), pfn, order));
+    }
+
+    fn free_many(&mut self, cpu: CpuId, blocks: &[(Pfn, Order)]) {
+        self.design.free_many(here(cpu), blocks);
+    }
+
+    fn halve(&mut self, pfn: Pfn, order: Order) {
+        self.design.split(pfn, order);
+    }
+
+    fn counts(&self) -> ReplayCounts {
+        let counts = self.design.counts();
+        let [to_caches, spilled, drained] = [counts.refilled, counts.spilled, counts.drained].map(volume);
+        let [allocated, freed] = [counts.direct_allocated, counts.direct_freed].map(volume);
+        ReplayCounts {
+            refilled: to_caches + allocated,
+            spilled: spilled + drained + freed,
+            drained,
+            direct_allocated: allocated,
+            direct_freed: freed,
+            cached_pages: (0..self.cpus).map(|cpu| self.design.cached_pages(CpuId::new(cpu))).collect(),
+            ..ReplayCounts::default()
+        }
+    }
+
+    fn cached_pages_total(&self) -> u64 {
+        self.design.cached_pages_total()
+    }
+
+    fn census(&mut self) -> Result<Census, String> {
+        let census = self.design.validate().map_err(|fault| fault.to_string())?;
+        Ok(Census {
+            managed: census.managed_pages,
+            free: census.free_pages,
+            cached: census.cached_pages + census.pending_pages,
+            overhead: census.overhead_pages,
+        })
+    }
+
+    /// Owners come by after the drain: some designs leave their caches to them.
+    fn drain_all(&mut self) {
+        for _ in 0..3 {
+            self.design.drain(Scope::ALL, Mode::Full);
+            for cpu in (0..self.cpus).map(CpuId::new) {
+                self.design.tick(here(cpu));
+                self.design.idle(here(cpu));
+            }
+        }
+        self.design.drain(Scope::ALL, Mode::Full);
+    }
+}

@@ -1,0 +1,99 @@
+//! When each recorded CPU did its periodic work (`vmstat_update` in `mm/vmstat.c`), which lowers
+//! `high` and returns what is above.
+//!
+//! The recording shows it only when pages were returned: then a kernel worker drains. Its timer is
+//! deferrable and rounded, so that intervals are often a little longer than a second, and the first
+//! comes anytime. Seen ticks are taken as they are; the time between two of them is divided evenly.
+
+use std::collections::HashMap;
+
+use crate::trace::Record;
+
+/// `vm.stat_interval`: one second.
+pub const INTERVAL_MS: u32 = 1000;
+
+/// A CPU's periodic work at some time after the first event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tick {
+    pub ms: u32,
+    /// Counts the CPUs of the plan.
+    pub cpu: u16,
+}
+
+/// What the recording tells about ticks.
+#[derive(Default)]
+pub struct Ticks {
+    first_ns: Option<u64>,
+    seen: HashMap<u16, Vec<u32>>,
+}
+
+impl Ticks {
+    /// A record; the first one begins the time.
+    pub fn note(&mut self, record: &Record<'_>) {
+        self.first_ns.get_or_insert(record.time_ns);
+    }
+
+    /// A block was drained.
+    pub fn drained(&mut self, record: &Record<'_>) {
+        if !record.comm.starts_with("kworker") {
+            return;
+        }
+        let start = self.first_ns.unwrap_or(record.time_ns);
+        let ms = (record.time_ns.saturating_sub(start) / 1_000_000) as u32;
+        let seen = self.seen.entry(record.cpu).or_default();
+        if seen.last().is_none_or(|&last| ms >= last + INTERVAL_MS / 2) {
+            seen.push(ms);
+        }
+    }
+
+    /// All ticks of these CPUs up to `end_ms`, in order.
+    pub fn finish(&self, cpus: &[u16], end_ms: u32) -> Vec<Tick> {
+        let mut ticks = Vec::new();
+        for (index, cpu) in (0..).zip(cpus) {
+            let seen = self.seen.get(cpu).map_or(&[][..], Vec::as_slice);
+            ticks.extend(fill(seen, end_ms).into_iter().map(|ms| Tick { ms, cpu: index }));
+        }
+        ticks.sort_unstable();
+        ticks
+    }
+}
+
+impl Ticks {
+    /// The CPUs of which no tick was seen, by their place.
+    pub fn unseen(&self, cpus: &[u16]) -> Vec<u16> {
+        (0..).zip(cpus).filter(|(_, cpu)| !self.seen.contains_key(cpu)).map(|(index, _)| index).collect()
+    }
+}
+
+/// Ticks once a second from `first_ms` on, up to `end_ms`.
+pub fn from(first_ms: u32, end_ms: u32) -> impl Iterator<Item = u32> {
+    (first_ms..=end_ms).step_by(INTERVAL_MS as usize)
+}
+
+/// The seen ticks and those that must have been between, before and after them.
+fn fill(seen: &[u32], end_ms: u32) -> Vec<u32> {
+    let (Some(&first), Some(&last)) = (seen.first(), seen.last()) else {
+        return from(INTERVAL_MS, end_ms).collect();
+    };
+    let mut all: Vec<u32> = from((first.max(1) - 1) % INTERVAL_MS + 1, first).collect();
+    for pair in seen.windows(2) {
+        let gap = pair[1] - pair[0];
+        let parts = ((gap + INTERVAL_MS / 2) / INTERVAL_MS).max(1);
+        all.extend((1..=parts).map(|n| pair[0] + n * gap / parts));
+    }
+    all.extend(from(last, end_ms).skip(1));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_come_once_a_second_and_agree_with_those_seen() {
+        assert_eq!(fill(&[], 3500), [1000, 2000, 3000]);
+        assert!(fill(&[], 500).is_empty());
+        assert_eq!(fill(&[2300, 5600], 7000), [300, 1300, 2300, 3400, 4500, 5600, 6600]);
+        assert_eq!(fill(&[1000], 1200), [1000]);
+    }
+}

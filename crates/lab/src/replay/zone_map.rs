@@ -1,0 +1,47 @@
+//! The recorded machine's zones: which one a frame is from, and what CPUs cached of each.
+
+use std::ops::Range;
+
+use crate::trace::Zoneinfo;
+
+/// See the module. Zones are numbered by their place in the zoneinfo.
+#[derive(Clone, Debug, Default)]
+pub struct ZoneMap {
+    frames: Vec<Range<u64>>,
+    /// Pages cached, by zone and the kernel's number of the CPU.
+    cached: Vec<(u8, u16, u64)>,
+    /// The zone that ordinary requests try first.
+    preferred: u8,
+}
+
+impl ZoneMap {
+    /// The zones of a machine.
+    pub fn new(zoneinfo: &Zoneinfo) -> Self {
+        let mut map = ZoneMap::default();
+        for (zone, info) in (0..).zip(&zoneinfo.zones) {
+            map.frames.push(info.start_pfn..info.start_pfn + info.spanned);
+            if info.managed > 0 {
+                map.preferred = zone;
+            }
+            let cached = info.pagesets.iter().map(|pageset| (zone, pageset.cpu as u16, pageset.count));
+            map.cached.extend(cached);
+        }
+        map
+    }
+
+    /// The zone of a frame. Zones of several nodes may interleave; the last one that spans it then.
+    pub fn zone_of(&self, pfn: u64) -> u8 {
+        let zone = self.frames.iter().rposition(|frames| frames.contains(&pfn));
+        zone.map_or(self.preferred, |zone| zone as u8)
+    }
+
+    /// Pages that each CPU cached of each zone.
+    pub fn cached(&self) -> impl Iterator<Item = (u8, u16, u64)> {
+        self.cached.iter().copied()
+    }
+
+    /// The kernel's numbers of the CPUs, several times.
+    pub fn cpus(&self) -> impl Iterator<Item = u16> {
+        self.cached.iter().map(|&(_, cpu, _)| cpu)
+    }
+}
