@@ -183,7 +183,13 @@ unsafe impl Cpus for LinuxCpus<'_> {
             Some(area) => rseq::pop(area, blocks, word),
             None => self.pop_locked(blocks, word),
         };
-        (frame != NO_FRAME).then_some(frame)
+        if frame == NO_FRAME {
+            return None;
+        }
+        // SAFETY: all other results are frames, which have 32 bits; told to the compiler, it saves
+        // extending them again.
+        unsafe { core::hint::assert_unchecked(frame <= u64::from(u32::MAX)) };
+        Some(frame as u32)
     }
 
     #[inline(always)]
@@ -226,8 +232,8 @@ unsafe impl Cpus for LinuxCpus<'_> {
 impl LinuxCpus<'_> {
     #[cold]
     #[inline(never)]
-    fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> u32 {
-        self.locked.pop(blocks, word).unwrap_or(NO_FRAME)
+    fn pop_locked(&self, blocks: &BlockArray, word: WordOffset) -> u64 {
+        self.locked.pop(blocks, word).map_or(NO_FRAME, u64::from)
     }
 
     #[cold]

@@ -46,9 +46,11 @@ pub struct Depot {
     // Dropped in this order: the allocator refers to all that follows.
     allocator: Frames,
     trimming: Arc<TrimState>,
+    // Boxed, so that nothing in a depot's own value changes: a loop that borrows one then keeps its
+    // fields in registers (see `Globals` in the core).
     /// Behind pointers, because the allocator knows their addresses.
-    callbacks: Mutex<Vec<Arc<dyn Reclaim + Send>>>,
-    shrinkers: OnceLock<Arc<Shrinkers>>,
+    callbacks: Box<Mutex<Vec<Arc<dyn Reclaim + Send>>>>,
+    shrinkers: Box<OnceLock<Arc<Shrinkers>>>,
     _books: Books,
     memory: Memory,
 }

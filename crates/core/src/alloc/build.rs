@@ -4,16 +4,16 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::layout::{self, Layout};
-use super::{Allocator, pressure};
+use super::{Allocator, Globals};
 use crate::cache::cpu_zone::{CpuShared, CpuZone, LEVELS, NO_ZONE};
-use crate::cache::gate::{GATE_DISABLED, Tickets};
+use crate::cache::gate::GATE_DISABLED;
 use crate::cache::magazine::Magazine;
 use crate::cache::word::Word;
-use crate::cache::{BlockArray, GATE_OPEN, WORD_BYTES, WordOffset};
+use crate::cache::{BlockArray, Header, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError, FrameRange, Misuse};
 use crate::cpus::Cpus;
-use crate::frame::{Mobility, NodeId, ZoneId};
-use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use crate::frame::{CpuId, Mobility, NodeId, ZoneId};
+use crate::prim::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
 use crate::store::{HugeIndex, Store};
 use crate::zone::{CacheLimits, Zone};
@@ -43,7 +43,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let build = Build { config, layout, base };
         // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
         // the layout's parts do not overlap.
-        let (zones, homes, store) = unsafe { (build.zones(), build.homes(), build.store()) };
+        let (globals, zones, homes) = unsafe { (build.globals(), build.zones(), build.homes()) };
+        // SAFETY: as above.
+        let store = unsafe { build.store(&globals.failed_claims) };
         // SAFETY: as above.
         let zonelists = unsafe { build.zonelists(homes) };
         // SAFETY: as above.
@@ -69,9 +71,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 _ => u8::MAX,
             },
             on_misuse: config.on_misuse.unwrap_or(panic_on_misuse),
-            tickets: Tickets::new(),
-            fresh_magazines: AtomicU32::new(0),
-            callbacks: pressure::Callbacks::new(),
+            globals,
             base,
             memory: core::marker::PhantomData,
         };
@@ -156,12 +156,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         (self.base, self.layout.end)
     }
 
-    /// The per-CPU blocks: where they begin, and their bytes in all. A process that forks wipes
+    /// The per-CPU gates and blocks: where they begin, and their bytes in all. A process that forks wipes
     /// these in the child (`MADV_WIPEONFORK`): a gate of 0 is closed.
     pub fn cpu_blocks(&self) -> (NonNull<u8>, usize) {
         // SAFETY: an offset inside the books.
-        let start = unsafe { self.base.add(self.layout.blocks) };
-        (start, self.blocks.cpus as usize * self.blocks.stride)
+        let start = unsafe { self.base.add(self.layout.cpus) };
+        (start, self.layout.cpu_bytes())
     }
 }
 
@@ -202,6 +202,17 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// The memory is the builder's alone, for 'm; each part is written once.
+    unsafe fn globals<'m>(&self) -> &'m Globals<'m> {
+        let place = self.at::<Globals<'m>>(self.layout.globals);
+        // SAFETY: the layout has room for it.
+        unsafe {
+            place.write(Globals::new());
+            &*place
+        }
+    }
+
+    /// # Safety
+    /// As for `globals`.
     unsafe fn zones<'m>(&self) -> &'m [Zone] {
         let place = self.at::<Zone>(self.layout.zones);
         for (i, config) in self.config.zones.iter().enumerate() {
@@ -261,20 +272,21 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn store<'m>(&self) -> Store<'m> {
+    unsafe fn store<'m>(&self, failed_claims: &'m AtomicU64) -> Store<'m> {
         let sections = self.config.sections_max();
         let huges = sections * SECTION_HUGES;
         let table = self.at::<AtomicUsize>(self.layout.tables);
-        let tags = self.at::<AtomicU8>(self.layout.tags);
+        let tags = self.at::<AtomicU32>(self.layout.tags);
         // SAFETY: the layout has room for every section's entry and every huge's tag; all are
         // written before references are made.
         unsafe {
             (0..sections).for_each(|i| table.add(i).write(AtomicUsize::new(0)));
-            (0..huges).for_each(|i| tags.add(i).write(AtomicU8::new(Tag::ABSENT.0)));
+            (0..huges).for_each(|i| tags.add(i).write(AtomicU32::new(Tag::ABSENT.0)));
             Store::new(
                 core::slice::from_raw_parts(table, sections),
                 core::slice::from_raw_parts(tags, huges),
                 !self.config.takes_notes(),
+                failed_claims,
             )
         }
     }
@@ -282,7 +294,8 @@ impl Build<'_, '_> {
     /// # Safety
     /// As for `zones`.
     unsafe fn magazines(&self) {
-        let place = self.at::<Magazine>(self.layout.magazines);
+        let first = self.layout.gates + self.layout.first_magazine() * size_of::<Magazine>();
+        let place = self.at::<Magazine>(first);
         if cfg!(loom) {
             for i in 0..self.layout.magazines_count {
                 // SAFETY: the layout has room for every magazine.
@@ -303,15 +316,24 @@ impl Build<'_, '_> {
         first_zones: impl Fn(NodeId) -> [u8; LEVELS],
     ) -> BlockArray {
         let layout = &self.layout;
-        let start = self.at::<u8>(layout.blocks);
-        let gate = if self.config.caches { GATE_OPEN } else { GATE_DISABLED };
+        let blocks = BlockArray {
+            gates: self.at::<u8>(layout.gates),
+            blocks_at: layout.blocks - layout.gates,
+            stride: layout.blocks_stride,
+            cpus: self.config.cpus,
+            context_stride: layout.context_stride,
+        };
+        // SAFETY: the layout has a line for it.
+        unsafe { self.at::<Header>(layout.gates).sub(1).write(Header::new(self.config.cpus)) };
         for cpu in 0..self.config.cpus {
+            let open = blocks.open_gate(CpuId::new(cpu));
+            let gate = if self.config.caches { open } else { GATE_DISABLED };
             let offset = layout.blocks + cpu as usize * layout.blocks_stride;
             // SAFETY: the layout has room for every CPU's gate, words, shared part and zones.
             unsafe {
-                self.at::<AtomicU64>(offset).write(AtomicU64::new(gate));
+                self.at::<AtomicU64>(layout.gates).add(cpu as usize).write(AtomicU64::new(gate));
                 for word in 0..contexts * self.config.zones.len() * WordOffset::PER_ZONE {
-                    let at = offset + WORD_BYTES * (1 + word);
+                    let at = offset + WORD_BYTES * word;
                     self.at::<AtomicU64>(at).write(AtomicU64::new(Word::EMPTY.0));
                 }
                 let node = self.config.node_of(cpu);
@@ -323,13 +345,7 @@ impl Build<'_, '_> {
                 }
             }
         }
-        BlockArray {
-            blocks: start,
-            stride: layout.blocks_stride,
-            cpus: self.config.cpus,
-            context_stride: layout.context_stride,
-            magazines: (self.base.as_ptr().addr() + layout.magazines).wrapping_sub(size_of::<Magazine>()),
-        }
+        blocks
     }
 
     fn cpu_zone(&self, cpu: u32, zone: usize, limits: CacheLimits) -> CpuZone {

@@ -147,7 +147,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if mode == Mode::Full {
             if self.cpus.is_spared(cpu) {
                 done.spared_cpus = 1;
-            } else if let Some(closed) = Closed::close(&self.blocks, cpu, &self.tickets) {
+            } else if let Some(closed) = Closed::close(&self.blocks, cpu, &self.globals.tickets) {
                 self.drain_fronts(closed, cpu, zones.clone(), &mut done);
             } else {
                 done.busy_cpus = 1;
@@ -377,7 +377,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     fn close_patiently(&self, cpu: CpuId) -> Option<Closed<'_>> {
         (0..DISABLE_SPINS).find_map(|_| {
-            let closed = Closed::close_for_good(&self.blocks, cpu, &self.tickets);
+            let closed = Closed::close_for_good(&self.blocks, cpu, &self.globals.tickets);
             if closed.is_none() {
                 spin_hint();
             }

@@ -3,12 +3,13 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
+use super::Globals;
 use crate::cache::cpu_zone::{CpuShared, CpuZone};
 use crate::cache::magazine::{Class, Magazine};
 use crate::cache::{MagazineIndex, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError};
 use crate::frame::{Mobility, NodeId};
-use crate::prim::{AtomicU8, AtomicUsize};
+use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use crate::store::section::{SECTION_FRAMES, SECTION_HUGES, Section};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
@@ -20,23 +21,28 @@ const _: () = assert!(ALIGN.is_multiple_of(size_of::<Magazine>()));
 /// Bytes per frame of the record of which CPU got it.
 pub const OWNER_BYTES: usize = 2;
 
-/// Byte offsets of the parts, from an aligned start. Magazines come last, so that frames mapped
-/// right behind the books are within reach of a magazine index.
+/// Byte offsets of the parts, from an aligned start. Gates, blocks and magazines come last, the
+/// magazines behind the others, so that frames mapped right behind the books are within reach of a
+/// magazine index, which counts from the gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    pub globals: usize,
     pub zones: usize,
     pub homes: usize,
     pub homes_count: usize,
     pub zonelists: usize,
     pub tables: usize,
     pub tags: usize,
+    pub sections: usize,
+    pub section_bytes: usize,
+    /// A line that ends with the header of the gates, then gates, then blocks.
+    pub cpus: usize,
+    pub gates: usize,
     pub blocks: usize,
     pub blocks_stride: usize,
     pub context_stride: usize,
     pub shared_at: usize,
     pub cpu_zones_at: usize,
-    pub sections: usize,
-    pub section_bytes: usize,
     pub magazines: usize,
     pub magazines_count: usize,
     pub end: usize,
@@ -51,7 +57,7 @@ impl Layout {
     fn compute(config: &Config<'_>, contexts: usize) -> Option<Self> {
         let (cpus, zones) = (config.cpus as usize, config.zones.len());
         let words_per_context = zones * WordOffset::PER_ZONE;
-        let words = (1 + contexts * words_per_context).checked_mul(WORD_BYTES)?;
+        let words = (contexts * words_per_context).checked_mul(WORD_BYTES)?;
         let shared_at = words.next_multiple_of(ALIGN);
         let cpu_zones_at = shared_at + size_of::<CpuShared>();
         let blocks_stride = cpu_zones_at + zones * size_of::<CpuZone>();
@@ -65,24 +71,40 @@ impl Layout {
             end = start.checked_add(bytes)?;
             Some(start)
         };
-        Some(Layout {
+        let layout = Layout {
+            globals: part(size_of::<Globals<'_>>())?,
             zones: part(zones * size_of::<Zone>())?,
             homes: part(homes_count * size_of::<NodeId>())?,
             homes_count,
             zonelists: part(homes_count * zones)?,
             tables: part(config.sections_max().checked_mul(size_of::<AtomicUsize>())?)?,
-            tags: part(config.sections_max().checked_mul(SECTION_HUGES * size_of::<AtomicU8>())?)?,
+            tags: part(config.sections_max().checked_mul(SECTION_HUGES * size_of::<AtomicU32>())?)?,
+            sections: part(config.sections().count().checked_mul(section_bytes)?)?,
+            section_bytes,
+            cpus: part(ALIGN)?,
+            gates: part(cpus.checked_mul(size_of::<AtomicU64>())?)?,
             blocks: part(cpus.checked_mul(blocks_stride)?)?,
             blocks_stride,
             context_stride: if contexts > 1 { words_per_context * WORD_BYTES } else { 0 },
             shared_at,
             cpu_zones_at,
-            sections: part(config.sections().count().checked_mul(section_bytes)?)?,
-            section_bytes,
-            magazines: part(magazines_count.checked_mul(size_of::<Magazine>())?)?,
+            // Under loom magazines are not as large as the alignment: one more makes up for it.
+            magazines: part((magazines_count + usize::from(cfg!(loom))).checked_mul(size_of::<Magazine>())?)?,
             magazines_count,
             end,
-        })
+        };
+        let end = layout.first_magazine().checked_add(magazines_count)?;
+        (magazines_count == 0 || end <= 1 << MagazineIndex::BITS).then_some(layout)
+    }
+
+    /// The index of the first magazine.
+    pub fn first_magazine(&self) -> usize {
+        (self.magazines - self.gates).div_ceil(size_of::<Magazine>())
+    }
+
+    /// Bytes of all that belongs to CPUs.
+    pub fn cpu_bytes(&self) -> usize {
+        self.magazines - self.cpus
     }
 
     /// Bytes the caller must give, alignment included.

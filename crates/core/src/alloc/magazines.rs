@@ -79,17 +79,17 @@ impl<C: Cpus> Allocator<'_, C> {
     /// The next magazine of the caller's memory.
     fn fresh_magazine(&self) -> Option<MagazineIndex> {
         let count = self.layout.magazines_count as u32;
-        let mut used = self.fresh_magazines.load(Ordering::Relaxed);
+        let mut used = self.globals.fresh_magazines.load(Ordering::Relaxed);
         while used < count {
             // Relaxed: only the number is handed out; the magazine was written before the
             // allocator existed.
-            match self.fresh_magazines.compare_exchange_weak(
+            match self.globals.fresh_magazines.compare_exchange_weak(
                 used,
                 used + 1,
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return MagazineIndex::new(used + 1),
+                Ok(_) => return MagazineIndex::new(self.layout.first_magazine() as u32 + used),
                 Err(now) => used = now,
             }
         }
@@ -108,8 +108,9 @@ impl<C: Cpus> Allocator<'_, C> {
         // First and last frame whose magazines have indices of 21 bits.
         let reach = (1usize << MagazineIndex::BITS) * size_of::<Magazine>();
         let frame_zero = map.address(crate::frame::Pfn::new(0), self.page_size);
-        let first = (self.blocks.magazines + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
-        let last = (self.blocks.magazines + reach).checked_sub(frame_zero)? / page;
+        let first =
+            (self.blocks.gates.addr() + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
+        let last = (self.blocks.gates.addr() + reach).checked_sub(frame_zero)? / page;
         // Sections reach further than indices: look at frames until one fits, a few times at most.
         let span = self.zone(zone).span();
         let first_section = (first / SECTION_FRAMES as usize) as u32;
@@ -135,7 +136,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Makes magazines of the page at `address` and keeps the first.
     fn cut(&self, cpu: CpuId, address: usize) -> MagazineIndex {
         let magazines = self.page_size.bytes() / size_of::<Magazine>();
-        let first = ((address - self.blocks.magazines) / size_of::<Magazine>()) as u32;
+        let first = ((address - self.blocks.gates.addr()) / size_of::<Magazine>()) as u32;
         let place = core::ptr::with_exposed_provenance_mut::<Magazine>(address);
         for i in 0..magazines {
             // SAFETY: the page is ours, mapped at `address` (`LinearMap::new`), and page-aligned.

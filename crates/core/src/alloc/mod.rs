@@ -47,7 +47,7 @@ use crate::cpus::{Cpus, Here};
 use crate::error::{AllocError, FreeError};
 use crate::flags::Flags;
 use crate::frame::{CpuId, NodeId, Order, Pfn, ZoneId};
-use crate::prim::AtomicU32;
+use crate::prim::{AtomicU32, AtomicU64};
 use crate::store::Store;
 use crate::store::section::Tag;
 use crate::zone::Zone;
@@ -80,12 +80,32 @@ pub struct Allocator<'m, C> {
     /// that make an allocation more than a pop.
     simple_level: u8,
     on_misuse: fn(Misuse),
+    globals: &'m Globals<'m>,
+    base: NonNull<u8>,
+    memory: PhantomData<&'m mut [u8]>,
+}
+
+/// What changes, rarely, and belongs to no zone and no CPU. In the books rather than in
+/// [`Allocator`], which so never changes: a loop that borrows one may keep its fields in registers
+/// over all its calls.
+pub(crate) struct Globals<'m> {
     tickets: Tickets,
     /// Magazines of the caller's memory that have never been used: the next, counted from 1.
     fresh_magazines: AtomicU32,
     callbacks: pressure::Callbacks<'m>,
-    base: NonNull<u8>,
-    memory: PhantomData<&'m mut [u8]>,
+    /// Claims of the store that were rolled back.
+    failed_claims: AtomicU64,
+}
+
+impl Globals<'_> {
+    fn new() -> Self {
+        Globals {
+            tickets: Tickets::new(),
+            fresh_magazines: AtomicU32::new(0),
+            callbacks: pressure::Callbacks::new(),
+            failed_claims: AtomicU64::new(0),
+        }
+    }
 }
 
 // SAFETY: everything behind the pointers is atomics, or written before the allocator exists;
@@ -109,15 +129,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             && let Some(class) = Class::of(order)
         {
             let word = WordOffset::new(ZoneId::new(0), class, flags.mobility());
-            return match self.cpus.pop(&self.blocks, word) {
-                Some(frame) => Ok(Pfn::new(frame)),
-                None => self.alloc_slow(order, flags),
-            };
+            if let Some(frame) = self.cpus.pop(&self.blocks, word) {
+                return Ok(Pfn::new(frame));
+            }
         }
         self.alloc_general(order, flags)
     }
 
-    /// [`alloc`](Self::alloc) with several zones, options, or uncached orders.
+    /// [`alloc`](Self::alloc) with several zones, options, or uncached orders, or when the front has
+    /// no rounds: all that is left, behind one call, so that the fast path carries nothing of it.
+    #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         match self.alloc_fast(order, flags) {
@@ -171,16 +192,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if let Some(class) = Class::of(order)
             && let Some(tag) = self.store.simple_tag(pfn)
             && pfn.is_aligned(order)
+            && self.cpus.push(&self.blocks, WordOffset::of_tag(tag, class), class.rounds(), pfn.get())
         {
-            if self.cpus.push(&self.blocks, WordOffset::of_tag(tag, class), class.rounds(), pfn.get()) {
-                return Ok(());
-            }
-            return self.free_slow(pfn, class, tag);
+            return Ok(());
         }
         self.free_general(pfn, order)
     }
 
-    /// [`free`](Self::free) with options, of uncached orders, or of what is not ours.
+    /// [`free`](Self::free) with options, of uncached orders, when the front has no room, or of what
+    /// is not ours.
+    #[cold]
     #[inline(never)]
     fn free_general(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let tag = self.check_free(pfn, order)?;
@@ -260,17 +281,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     fn cpu_zone(&self, cpu: CpuId, zone: ZoneId) -> &CpuZone {
         assert!(cpu.get() < self.blocks.cpus && zone.index() < self.zones.len());
-        let at =
-            cpu.index() * self.blocks.stride + self.layout.cpu_zones_at + zone.index() * size_of::<CpuZone>();
+        let at = self.blocks.block_at(cpu) + self.layout.cpu_zones_at + zone.index() * size_of::<CpuZone>();
         // SAFETY: in bounds by the assertion; written by `build` before the allocator existed.
-        unsafe { &*self.blocks.blocks.add(at).cast::<CpuZone>() }
+        unsafe { &*self.blocks.gates.add(at).cast::<CpuZone>() }
     }
 
     fn shared(&self, cpu: CpuId) -> &CpuShared {
         assert!(cpu.get() < self.blocks.cpus);
-        let at = cpu.index() * self.blocks.stride + self.layout.shared_at;
+        let at = self.blocks.block_at(cpu) + self.layout.shared_at;
         // SAFETY: as in `cpu_zone`.
-        unsafe { &*self.blocks.blocks.add(at).cast::<CpuShared>() }
+        unsafe { &*self.blocks.gates.add(at).cast::<CpuShared>() }
     }
 
     /// The books of a zone for a caller that may run on no CPU of ours.

@@ -157,7 +157,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// At most 8 can be registered.
     pub fn register_reclaim(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
-        self.callbacks.register(callback)
+        self.globals.callbacks.register(callback)
     }
 
     /// Whether the zone may give `pages` without going below what `reserve` protects.
@@ -226,9 +226,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// Returns the pages that callbacks say they freed; `None`: another caller is at it.
     fn call_callbacks(&self, zone: ZoneId, wanted_pages: u64, is_last_resort: bool) -> Option<u64> {
-        let _reclaiming = Reclaiming::begin(&self.callbacks.are_running)?;
+        let _reclaiming = Reclaiming::begin(&self.globals.callbacks.are_running)?;
         let mut freed = 0;
-        for callback in self.callbacks.ready() {
+        for callback in self.globals.callbacks.ready() {
             if freed >= wanted_pages {
                 break;
             }

@@ -21,7 +21,7 @@ use crate::cache::cpu_zone::{FRONTS, count};
 use crate::cache::gate::is_disabled;
 use crate::cache::magazine::{Class, MagazineIndex, SLOTS};
 use crate::cache::word::Word;
-use crate::cache::{GATE_OPEN, WordOffset};
+use crate::cache::{WordOffset, is_open};
 use crate::cpus::{Cpus, Here};
 use crate::error::{AllocError, FreeError};
 use crate::flags::Flags;
@@ -136,7 +136,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// The front word, if the gate is open.
     fn read_front(&self, front: Front) -> Option<Word> {
         // Acquire: pairs with the Release of `Closed::drop`.
-        let open = self.blocks.gate(front.here.cpu).load(Ordering::Acquire) == GATE_OPEN;
+        let open = is_open(self.blocks.gate(front.here.cpu).load(Ordering::Acquire));
         open.then(|| Word(self.blocks.word(front.here, front.offset()).load(Ordering::Relaxed)))
     }
 

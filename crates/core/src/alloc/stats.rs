@@ -276,8 +276,8 @@ impl<C: Cpus> Allocator<'_, C> {
             tables: self.zones.len() * (size_of::<Zone>() + self.homes.len())
                 + size_of_val(self.homes)
                 + self.store.sections_max()
-                    * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES),
-            cpus: self.blocks.cpus as usize * self.blocks.stride,
+                    * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES * size_of::<u32>()),
+            cpus: self.layout.cpu_bytes(),
             magazines: self.layout.magazines_count * size_of::<Magazine>(),
             carved: carved as usize * self.page_size.bytes(),
         }

@@ -243,7 +243,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Every magazine is in a word, on a shelf, among the empties, or was never used.
     fn check_magazines(&self, installed: u64, carved_pages: u64) -> Result<(), Fault> {
-        let used = u64::from(self.fresh_magazines.load(Ordering::Relaxed));
+        let used = u64::from(self.globals.fresh_magazines.load(Ordering::Relaxed));
         let per_page = (self.page_size.bytes() / size_of::<crate::cache::Magazine>()) as u64;
         let exist = used + carved_pages * per_page;
         let mut found = installed;

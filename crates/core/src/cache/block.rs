@@ -1,50 +1,79 @@
-//! Where the per-CPU words lie: one block per CPU, found by its number alone, so that a sequence
-//! can compute its address without a table.
+//! Where the per-CPU words lie.
+//!
+//! ```text
+//!            gates: a word per CPU      blocks: one per CPU        magazines
+//! +--------+------+------+-----+------+-------------------+-------+-----------+
+//! | Header | 0    | 1    | ... |      | words | CpuZones  | ...   | n, n+1 .. |
+//! +--------+------+------+-----+------+-------------------+-------+-----------+
+//!          ^ one address: header, gates, blocks and magazines are all named relative to it
+//! ```
+//! An open gate is the offset of its CPU's block: a sequence that has read it has found its words,
+//! and one address in a register is all it needs to know of an allocator.
 //!
 //! | bytes of a block | what |
 //! |---|---|
-//! | 0..8 | the gate |
-//! | 8.. | front words, `[context][zone][mobility][class]`: the hot ones share the gate's line |
+//! | 0.. | front words, `[context][zone][mobility][class]` |
 //! | then, on lines of their own | one [`CpuZone`](super::cpu_zone::CpuZone) per zone: what drainers touch |
 
 use super::magazine::{Class, Magazine, MagazineIndex};
+use super::word::{ONE_OPERATION, ONE_ROUND};
 use crate::cpus::{Context, Here};
 use crate::frame::{CpuId, Mobility, ZoneId};
 use crate::prim::AtomicU64;
 use crate::store::section::Tag;
 
-/// A gate that lets its CPU in.
+/// Whether a gate with this value lets its CPU in: a positive number, the offset of its block.
 ///
-/// Zero is closed, so that a gate wiped by `MADV_WIPEONFORK` keeps a forked child out. Any other
-/// value is the ticket of the drainer that closed it.
-pub const GATE_OPEN: u64 = 1;
+/// Zero is closed, so that a gate wiped by `MADV_WIPEONFORK` keeps a forked child out; negative
+/// values are closed on purpose.
+#[inline]
+pub const fn is_open(gate: u64) -> bool {
+    gate as i64 > 0
+}
+
 /// Word size in the block.
 pub const WORD_BYTES: usize = size_of::<AtomicU64>();
+/// The fronts of one zone and mobility.
+pub(crate) const ROW_BYTES: usize = WORD_BYTES * Class::COUNT;
+
+/// What a sequence compares with and adds: right before the first gate, so that it need not keep
+/// them in registers.
+#[repr(C)]
+pub struct Header {
+    /// What a push adds to a front word.
+    pub push_step: u64,
+    /// What a pop adds.
+    pub pop_step: u64,
+    /// CPUs that have a gate.
+    pub cpus: u32,
+    unused: u32,
+}
+
+impl Header {
+    /// For so many gates.
+    pub const fn new(cpus: u32) -> Self {
+        Header { push_step: ONE_OPERATION + ONE_ROUND, pop_step: ONE_OPERATION - ONE_ROUND, cpus, unused: 0 }
+    }
+}
 
 /// Byte offset of a front word of the task context from the start of its CPU's block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WordOffset(usize);
 
 impl WordOffset {
-    /// Words per zone and context: one mobility more than there are, so that a tag's byte, zone
-    /// times four plus mobility, is the row.
+    /// Words per zone and context: one mobility more than there are; see [`Tag`].
     pub const PER_ZONE: usize = Class::COUNT * 4;
 
     /// The front of `zone`, `class` and `mobility`.
     #[inline]
     pub const fn new(zone: ZoneId, class: Class, mobility: Mobility) -> Self {
-        Self::in_row(zone.index() << 2 | mobility.index(), class)
+        Self::of_tag(Tag::new(zone, mobility), class)
     }
 
     /// The front of the frames with this tag.
     #[inline]
     pub(crate) const fn of_tag(tag: Tag, class: Class) -> Self {
-        Self::in_row(tag.row(), class)
-    }
-
-    #[inline]
-    const fn in_row(row: usize, class: Class) -> Self {
-        WordOffset(WORD_BYTES * (1 + row * Class::COUNT + class as usize))
+        WordOffset(tag.row_at() + WORD_BYTES * class as usize)
     }
 
     /// The offset in bytes.
@@ -56,16 +85,17 @@ impl WordOffset {
 
 /// The per-CPU blocks and the magazines their words name: what a sequence needs.
 pub struct BlockArray {
-    /// First block.
-    pub blocks: *mut u8,
+    /// The first gate, right behind a [`Header`] that names as many gates. Magazine 0, which does not
+    /// exist, would lie here, too.
+    pub gates: *mut u8,
+    /// Bytes from the first gate to the first block.
+    pub blocks_at: usize,
     /// Bytes from one block to the next.
     pub stride: usize,
     /// CPUs that have a block.
     pub cpus: u32,
     /// Bytes from a task-context word to its interrupt-context twin.
     pub context_stride: usize,
-    /// Address of magazine 0 (which does not exist; 1 is the first).
-    pub magazines: usize,
 }
 
 // SAFETY: the pointers are to memory that the allocator holds for its lifetime and that is only
@@ -82,8 +112,18 @@ impl BlockArray {
     #[inline]
     pub fn gate(&self, cpu: CpuId) -> &AtomicU64 {
         assert!(cpu.get() < self.cpus);
-        // SAFETY: block `cpu` exists and begins with its gate.
-        unsafe { &*self.blocks.add(cpu.index() * self.stride).cast::<AtomicU64>() }
+        // SAFETY: there is a gate for each CPU.
+        unsafe { &*self.gates.cast::<AtomicU64>().add(cpu.index()) }
+    }
+
+    /// What the gate of `cpu` shows when it is open.
+    pub fn open_gate(&self, cpu: CpuId) -> u64 {
+        self.block_at(cpu) as u64
+    }
+
+    /// Bytes from the first gate to the block of `cpu`.
+    pub(crate) fn block_at(&self, cpu: CpuId) -> usize {
+        self.blocks_at + cpu.index() * self.stride
     }
 
     /// The word at `word` of `here`.
@@ -100,13 +140,13 @@ impl BlockArray {
         debug_assert!(word.0 + context < self.stride);
         // SAFETY: the block exists, and a WordOffset is made only from zones the allocator has;
         // with one context `context_stride` is 0.
-        unsafe { &*self.blocks.add(here.cpu.index() * self.stride + context + word.0).cast::<AtomicU64>() }
+        unsafe { &*self.gates.add(self.block_at(here.cpu) + context + word.0).cast::<AtomicU64>() }
     }
 
     /// The magazine with this number.
     #[inline]
     pub fn magazine(&self, index: MagazineIndex) -> &Magazine {
-        let address = self.magazines + index.get() as usize * size_of::<Magazine>();
+        let address = self.gates.addr() + index.get() as usize * size_of::<Magazine>();
         // SAFETY: indices come only from stacks and words, which hold only indices of magazines
         // that exist; their memory is never anything else (see the module `magazine`).
         unsafe { &*core::ptr::with_exposed_provenance::<Magazine>(address) }

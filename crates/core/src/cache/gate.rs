@@ -4,12 +4,12 @@
 //! | value | meaning | who leaves it, to what |
 //! |---|---|---|
 //! | 0 | wiped: this process is a fork | nobody |
-//! | 1 | open | any drainer, by compare-and-swap, to its ticket or to disabled |
-//! | 2 | disabled: the CPU has no caches until further notice | `enable`, to open |
-//! | >= 4 | a drainer's ticket; its last two bits, 1 or 2, say what comes after | that drainer alone, to open or disabled, as they say |
+//! | > 0 | open: the offset of the CPU's block | any drainer, by compare-and-swap, to its ticket |
+//! | < 0, no ticket | disabled: the CPU has no caches until further notice | `enable`, to open; any drainer, to its ticket |
+//! | < 0, a ticket | a drainer's; its last two bits, 1 or 2, say what comes after | that drainer alone, to open or disabled, as they say |
 //!
 //! Enabling during a drain changes the last two bits of its ticket from 2 to 1: a drain must not
-//! undo it.
+//! undo it. Every open value of a CPU is the same, and no two tickets are.
 //!
 //! # Argument: a full drain neither loses a frame nor hands one out twice
 //! 1. One drainer at a time: the compare-and-swap from open elects it, and only the holder of the
@@ -25,27 +25,31 @@
 //! A drainer that dies between 1 and 3 leaves the gate closed: the CPU works on from the store,
 //! other drainers are refused at once and report the CPU as busy. Nobody waits for anybody.
 
-use super::block::{BlockArray, GATE_OPEN};
+use super::block::{BlockArray, is_open};
 use crate::frame::CpuId;
 use crate::prim::{AtomicU64, Ordering, dekker_fence};
 
-/// A gate that stays closed.
-pub const GATE_DISABLED: u64 = 2;
-/// The first ticket.
+/// The bit that makes a gate negative.
+const CLOSED: u64 = 1 << 63;
+/// The first ticket; each further one is so much more.
 const FIRST_TICKET: u64 = 4;
-/// The bits that say what a gate is, or will be when its drainer leaves.
-const STATE: u64 = 3;
+/// The bits of a closed gate that say what comes after.
+const AFTER: u64 = 3;
+const OPEN_AFTER: u64 = 1;
+const DISABLED_AFTER: u64 = 2;
+/// A gate that stays closed.
+pub const GATE_DISABLED: u64 = CLOSED | DISABLED_AFTER;
 
 /// Whether the CPU of a gate with this value has no caches, but for what a drainer is taking.
 #[inline]
 pub fn is_disabled(gate: u64) -> bool {
-    gate & STATE == GATE_DISABLED
+    gate & CLOSED != 0 && gate & AFTER == DISABLED_AFTER
 }
 
 /// Whether it has caches, though a drainer may be at them.
 #[inline]
 pub fn is_enabled(gate: u64) -> bool {
-    gate & STATE == GATE_OPEN
+    is_open(gate) || gate & CLOSED != 0 && gate & AFTER == OPEN_AFTER
 }
 
 /// Hands out tickets, each once.
@@ -61,52 +65,60 @@ impl Tickets {
 /// told to be.
 pub struct Closed<'b> {
     gate: &'b AtomicU64,
+    /// What it shows when it is open.
+    open: u64,
 }
 
 impl<'b> Closed<'b> {
     /// Closes the gate of `cpu`; `None` when somebody else has.
     pub fn close(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets) -> Option<Self> {
-        Self::close_as(blocks, cpu, tickets, |state| state)
+        Self::close_as(blocks, cpu, tickets, OPEN_AFTER)
     }
 
     /// As [`close`](Self::close), and leaves the gate disabled unless somebody enables it.
     pub fn close_for_good(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets) -> Option<Self> {
-        Self::close_as(blocks, cpu, tickets, |_| GATE_DISABLED)
+        Self::close_as(blocks, cpu, tickets, DISABLED_AFTER)
     }
 
-    fn close_as(
-        blocks: &'b BlockArray,
-        cpu: CpuId,
-        tickets: &Tickets,
-        then: impl Fn(u64) -> u64,
-    ) -> Option<Self> {
-        let ticket = tickets.0.fetch_add(FIRST_TICKET, Ordering::Relaxed);
-        let gate = blocks.gate(cpu);
+    /// Closes it for what comes after if it is open; a disabled gate remains disabled.
+    fn close_as(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets, after: u64) -> Option<Self> {
+        let ticket = CLOSED | tickets.0.fetch_add(FIRST_TICKET, Ordering::Relaxed);
+        let (gate, open) = (blocks.gate(cpu), blocks.open_gate(cpu));
         // A disabled gate may be drained too: what a slow path left on the way is still there.
-        [GATE_OPEN, GATE_DISABLED].into_iter().find_map(|state| {
-            let ticket = ticket | then(state);
+        [(open, after), (GATE_DISABLED, DISABLED_AFTER)].into_iter().find_map(|(state, after)| {
+            let ticket = ticket | after;
             // SeqCst: ordered before the fence and before the shelf's take-all, against an owner
             // that pushes to its shelf and then looks at the gate.
             gate.compare_exchange(state, ticket, Ordering::SeqCst, Ordering::Relaxed)
                 .ok()
-                .map(|_| Closed { gate })
+                .map(|_| Closed { gate, open })
         })
     }
 }
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
+        let after = |gate| match gate & AFTER {
+            OPEN_AFTER => Some(self.open),
+            DISABLED_AFTER => Some(GATE_DISABLED),
+            // Wiped.
+            _ => None,
+        };
         // Release: pairs with the Acquire of the gate in every sequence (see 3.). SeqCst because
-        // a disabler looks at the shelves afterwards, see `Stack::push_chain`. The ticket goes, the
-        // state stays.
-        self.gate.fetch_and(STATE, Ordering::SeqCst);
+        // a disabler looks at the shelves afterwards, see `Stack::push_chain`. Only `enable` may
+        // change it meanwhile, once. An error is a wiped gate, which stays as it is.
+        let _ = self.gate.fetch_update(Ordering::SeqCst, Ordering::Relaxed, after);
         dekker_fence();
     }
 }
 
 /// Opens a disabled gate, or has its drainer open it. `false`: it was not disabled.
 pub fn enable(blocks: &BlockArray, cpu: CpuId) -> bool {
-    let open = |gate| is_disabled(gate).then_some(gate & !STATE | GATE_OPEN);
+    let open_gate = blocks.open_gate(cpu);
+    let open = |gate| match gate {
+        GATE_DISABLED => Some(open_gate),
+        ticket => is_disabled(ticket).then_some(ticket & !AFTER | OPEN_AFTER),
+    };
     // SeqCst: Release pairs with the Acquire in every sequence, and keeps the empty words that the
     // disabler released.
     blocks.gate(cpu).fetch_update(Ordering::SeqCst, Ordering::Relaxed, open).is_ok()
@@ -117,16 +129,17 @@ mod tests {
     use super::*;
 
     const CPU: CpuId = CpuId::new(0);
+    const OPEN: u64 = 256;
 
     /// Calls `test` with a gate that shows `state`.
     fn with_gate(state: u64, test: impl FnOnce(&BlockArray, &Tickets)) {
         let mut gate = state;
         let blocks = BlockArray {
-            blocks: (&raw mut gate).cast(),
-            stride: size_of::<u64>(),
+            gates: (&raw mut gate).cast(),
+            blocks_at: OPEN as usize,
+            stride: 8,
             cpus: 1,
             context_stride: 0,
-            magazines: 0,
         };
         test(&blocks, &Tickets::new());
     }
@@ -137,12 +150,12 @@ mod tests {
 
     #[test]
     fn a_drainer_leaves_the_state_it_found() {
-        for state in [GATE_OPEN, GATE_DISABLED] {
+        for state in [OPEN, GATE_DISABLED] {
             with_gate(state, |blocks, tickets| {
                 for _ in 0..3 {
                     let closed = Closed::close(blocks, CPU, tickets).unwrap();
-                    assert!(![GATE_OPEN, GATE_DISABLED].contains(&shown(blocks)));
-                    assert_eq!(is_enabled(shown(blocks)), state == GATE_OPEN);
+                    assert!(![OPEN, GATE_DISABLED].contains(&shown(blocks)));
+                    assert_eq!(is_enabled(shown(blocks)), state == OPEN);
                     assert_eq!(is_disabled(shown(blocks)), state == GATE_DISABLED);
                     assert!(Closed::close(blocks, CPU, tickets).is_none());
                     assert!(Closed::close_for_good(blocks, CPU, tickets).is_none());
@@ -155,7 +168,7 @@ mod tests {
 
     #[test]
     fn no_two_drainers_have_one_ticket() {
-        with_gate(GATE_OPEN, |blocks, tickets| {
+        with_gate(OPEN, |blocks, tickets| {
             let mut seen = Vec::new();
             for _ in 0..100 {
                 let _closed = Closed::close(blocks, CPU, tickets).unwrap();
@@ -168,12 +181,12 @@ mod tests {
 
     #[test]
     fn disabled_until_enabled() {
-        with_gate(GATE_OPEN, |blocks, tickets| {
+        with_gate(OPEN, |blocks, tickets| {
             assert!(!enable(blocks, CPU));
             drop(Closed::close_for_good(blocks, CPU, tickets).unwrap());
             assert_eq!(shown(blocks), GATE_DISABLED);
             assert!(enable(blocks, CPU) && !enable(blocks, CPU));
-            assert_eq!(shown(blocks), GATE_OPEN);
+            assert_eq!(shown(blocks), OPEN);
         });
     }
 
@@ -182,19 +195,19 @@ mod tests {
         with_gate(GATE_DISABLED, |blocks, tickets| {
             let closed = Closed::close(blocks, CPU, tickets).unwrap();
             assert!(enable(blocks, CPU) && !enable(blocks, CPU));
-            assert_ne!(shown(blocks), GATE_OPEN);
+            assert_ne!(shown(blocks), OPEN);
             drop(closed);
-            assert_eq!(shown(blocks), GATE_OPEN);
+            assert_eq!(shown(blocks), OPEN);
             let closed = Closed::close_for_good(blocks, CPU, tickets).unwrap();
             assert!(enable(blocks, CPU));
             drop(closed);
-            assert_eq!(shown(blocks), GATE_OPEN);
+            assert_eq!(shown(blocks), OPEN);
         });
     }
 
     #[test]
     fn the_gate_of_a_dead_drainer_stays_closed() {
-        with_gate(GATE_OPEN, |blocks, tickets| {
+        with_gate(OPEN, |blocks, tickets| {
             std::mem::forget(Closed::close(blocks, CPU, tickets).unwrap());
             let ticket = shown(blocks);
             assert!(Closed::close(blocks, CPU, tickets).is_none() && !enable(blocks, CPU));
@@ -204,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_wiped_gate_is_neither_opened_nor_drained() {
-        with_gate(GATE_OPEN, |blocks, tickets| {
+        with_gate(OPEN, |blocks, tickets| {
             let closed = Closed::close(blocks, CPU, tickets).unwrap();
             blocks.gate(CPU).store(0, Ordering::Relaxed);
             drop(closed);

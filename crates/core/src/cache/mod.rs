@@ -16,6 +16,7 @@ pub(crate) mod magazine;
 pub(crate) mod shelf;
 pub mod word;
 
-pub use block::{BlockArray, GATE_OPEN, WORD_BYTES, WordOffset};
+pub(crate) use block::ROW_BYTES;
+pub use block::{BlockArray, Header, WORD_BYTES, WordOffset, is_open};
 pub use cpu_zone::Counts;
 pub use magazine::{Class, Magazine, MagazineIndex};

@@ -166,14 +166,9 @@ mod tests {
     fn with_magazines(count: u32, test: impl FnOnce(&BlockArray)) {
         let magazines: Vec<Magazine> = (0..count).map(|_| Magazine::new()).collect();
         let first = magazines.as_ptr().expose_provenance();
-        test(&BlockArray {
-            blocks: std::ptr::null_mut(),
-            stride: 0,
-            cpus: 0,
-            context_stride: 0,
-            // Magazine 1 is the first.
-            magazines: first - size_of::<Magazine>(),
-        });
+        // Magazine 1 is the first.
+        let gates = std::ptr::with_exposed_provenance_mut(first - size_of::<Magazine>());
+        test(&BlockArray { gates, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 });
     }
 
     fn magazine(index: u32) -> MagazineIndex {

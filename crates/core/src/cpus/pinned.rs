@@ -1,7 +1,7 @@
 //! For an embedding kernel: a guard proves that preemption is off and names the context.
 
 use super::{Cpus, FenceError, Here};
-use crate::cache::{BlockArray, GATE_OPEN, WordOffset};
+use crate::cache::{BlockArray, WordOffset, is_open};
 use crate::frame::CpuId;
 use crate::prim::Ordering;
 
@@ -116,7 +116,7 @@ pub(super) mod sequence {
     fn may_enter(blocks: &BlockArray, here: Here) -> bool {
         // Acquire: pairs with the Release in `Gate::open`; a sequence that sees the gate open also
         // sees the empty words its last drainer left.
-        here.cpu.get() < blocks.cpus && blocks.gate(here.cpu).load(Ordering::Acquire) == GATE_OPEN
+        here.cpu.get() < blocks.cpus && is_open(blocks.gate(here.cpu).load(Ordering::Acquire))
     }
 
     #[inline]

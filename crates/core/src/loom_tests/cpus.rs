@@ -6,7 +6,7 @@ use loom::sync::Mutex;
 
 use super::{Mutant, is_mutant};
 use crate::cache::word::Word;
-use crate::cache::{BlockArray, GATE_OPEN, WordOffset};
+use crate::cache::{self, BlockArray, WordOffset};
 use crate::cpus::{Cpus, FenceError, Here};
 use crate::frame::CpuId;
 use crate::prim::{AtomicU64, Ordering};
@@ -75,7 +75,7 @@ impl Rseq {
 }
 
 fn is_open(blocks: &BlockArray, cpu: CpuId) -> bool {
-    cpu.get() < blocks.cpus && blocks.gate(cpu).load(Ordering::Acquire) == GATE_OPEN
+    cpu.get() < blocks.cpus && cache::is_open(blocks.gate(cpu).load(Ordering::Acquire))
 }
 
 // SAFETY: a commit fails when another sequence of the same CPU or a fence came in between.

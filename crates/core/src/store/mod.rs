@@ -18,7 +18,7 @@ pub mod section;
 use core::ops::{ControlFlow, Range};
 
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
 
 /// Fruitless looks at partly used huges before a whole one is taken.
@@ -84,23 +84,23 @@ pub struct Store<'m> {
     table: &'m [AtomicUsize],
     /// Zone and mobility of every huge below the limit, holes included: `free` finds its front by
     /// one load. Written once per retag.
-    tags: &'m [AtomicU8],
+    tags: &'m [AtomicU32],
     /// Huges for which `simple_tag` answers: all or none.
     simple_huges: usize,
     /// Claims that were rolled back. A statistic, and rare.
-    failed_claims: AtomicU64,
+    failed_claims: &'m AtomicU64,
 }
 
 impl<'m> Store<'m> {
     /// A store over empty tables; `simple`: see [`simple_tag`](Self::simple_tag).
-    pub fn new(table: &'m [AtomicUsize], tags: &'m [AtomicU8], simple: bool) -> Self {
+    pub fn new(
+        table: &'m [AtomicUsize],
+        tags: &'m [AtomicU32],
+        simple: bool,
+        failed_claims: &'m AtomicU64,
+    ) -> Self {
         debug_assert_eq!(tags.len(), table.len() * SECTION_HUGES);
-        Store {
-            table,
-            tags,
-            simple_huges: if simple { tags.len() } else { 0 },
-            failed_claims: AtomicU64::new(0),
-        }
+        Store { table, tags, simple_huges: if simple { tags.len() } else { 0 }, failed_claims }
     }
 
     /// How many sections there can be.
@@ -145,7 +145,8 @@ impl<'m> Store<'m> {
         self.tag(pfn)
     }
 
-    /// As [`tag`](Self::tag), but `None` for every frame when the store was made for an allocator
+    /// As [`tag`](Self::tag), but also tags of huges without memory, for callers that need not tell
+    /// them from others yet; and `None` for every frame when the store was made for an allocator
     /// whose options need more than the tag: one comparison decides about both.
     #[inline]
     pub fn simple_tag(&self, pfn: Pfn) -> Option<Tag> {
@@ -154,8 +155,7 @@ impl<'m> Store<'m> {
             return None;
         }
         // SAFETY: `simple_huges` is 0 or the length of the slice.
-        let tag = Tag(unsafe { self.tags.get_unchecked(huge) }.load(Ordering::Relaxed));
-        tag.is_present().then_some(tag)
+        Some(Tag(unsafe { self.tags.get_unchecked(huge) }.load(Ordering::Relaxed)))
     }
 
     /// The tag of a huge below the limit.

@@ -18,6 +18,7 @@
 //! this keeps hints; a counter and the bits cannot be changed together.)
 
 use super::bits::{self, WORD_FRAMES};
+use crate::cache::ROW_BYTES;
 use crate::frame::{Mobility, Order, ZoneId};
 use crate::prefetch::prefetch_write;
 use crate::prim::{AtomicU64, Ordering, dekker_fence};
@@ -37,29 +38,35 @@ pub const HINT_WORDS: usize = SECTION_HUGES.div_ceil(64);
 
 const _: () = assert!(Order::HUGE.frames() == HUGE_FRAMES);
 
-/// Zone and mobility of a huge, in a byte.
+/// Zone and mobility of a huge: zone times four plus mobility, times the bytes of a row of fronts,
+/// which is where in a CPU's block the fronts of its frames lie.
 ///
-/// | bits | field |
-/// |---|---|
-/// | 0..=1 | mobility |
-/// | 2..=6 | zone; 31: no memory here |
-/// | 7 | 0 |
+/// "No memory here" has the row of a mobility that does not exist. Its words never have a magazine:
+/// what is freed there takes the slow path, which looks at the tag again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Tag(pub u8);
+pub struct Tag(pub u32);
 
 impl Tag {
     /// A huge without memory.
-    pub const ABSENT: Tag = Tag(31 << 2);
-    /// Most zones a tag can tell apart.
+    pub const ABSENT: Tag = Tag::of_row(3);
+    /// Most zones: a zone has a place in arrays and reports.
     pub const ZONES_MAX: usize = 31;
 
     pub const fn new(zone: ZoneId, mobility: Mobility) -> Self {
-        Tag((zone.get() as u8) << 2 | mobility as u8)
+        Self::of_row(zone.get() << 2 | mobility as u32)
     }
 
-    /// The byte, as a row of fronts: zone times four plus mobility.
+    const fn of_row(row: u32) -> Self {
+        Tag(row * ROW_BYTES as u32)
+    }
+
+    const fn row(self) -> u32 {
+        self.0 / ROW_BYTES as u32
+    }
+
+    /// Bytes from the start of a CPU's block to the row of fronts.
     #[inline]
-    pub const fn row(self) -> usize {
+    pub const fn row_at(self) -> usize {
         self.0 as usize
     }
 
@@ -70,12 +77,12 @@ impl Tag {
 
     #[inline]
     pub const fn zone(self) -> ZoneId {
-        ZoneId::new((self.0 >> 2) as u32)
+        ZoneId::new(self.row() >> 2)
     }
 
     #[inline]
     pub const fn mobility(self) -> Mobility {
-        match self.0 & 3 {
+        match self.row() & 3 {
             0 => Mobility::Unmovable,
             1 => Mobility::Movable,
             _ => Mobility::Reclaimable,

@@ -42,7 +42,7 @@ fn tags_come_back_and_none_is_the_absent_one() {
             let tag = Tag::new(ZoneId::new(zone), mobility);
             assert!(tag.is_present());
             assert_eq!((tag.zone().get(), tag.mobility()), (zone, mobility));
-            assert_eq!(tag.row(), zone as usize * 4 + mobility.index());
+            assert_eq!(tag.row_at(), (zone as usize * 4 + mobility.index()) * 40);
         }
     }
     assert!(!Tag::ABSENT.is_present());

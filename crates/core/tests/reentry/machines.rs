@@ -2,7 +2,7 @@
 
 use pagedepot::CpuId;
 use pagedepot::cache::word::Word;
-use pagedepot::cache::{BlockArray, GATE_OPEN, MagazineIndex, WordOffset};
+use pagedepot::cache::{BlockArray, MagazineIndex, WordOffset, is_open};
 use pagedepot::cpus::{self, Cpus, FenceError, Guard, Here, WhichCpu};
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Steps<'_> {
     fn enter(&self) -> Result<Option<u64>, Aborted> {
         (self.step)()?;
         let is_here = self.here.cpu.get() < self.blocks.cpus;
-        if !is_here || self.blocks.gate(self.here.cpu).load(Ordering::Acquire) != GATE_OPEN {
+        if !is_here || !is_open(self.blocks.gate(self.here.cpu).load(Ordering::Acquire)) {
             return Ok(None);
         }
         (self.step)()?;

@@ -32,7 +32,7 @@ mod tests;
 
 /// What `pop` returns for "look closer". No frame has this number: ranges end at 2^32 at most, and
 /// an allocator's last section is never complete there.
-pub(crate) const NO_FRAME: u32 = u32::MAX;
+pub(crate) const NO_FRAME: u64 = u64::MAX;
 
 /// Bytes of the area that we use: `cpu_id_start`, `cpu_id`, `rseq_cs`.
 const BYTES_USED: u32 = 16;

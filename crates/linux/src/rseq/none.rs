@@ -11,7 +11,7 @@ pub fn cpu_id(_area: Area) -> u32 {
     u32::MAX
 }
 
-pub fn pop(_area: Area, _blocks: &BlockArray, _word: WordOffset) -> u32 {
+pub fn pop(_area: Area, _blocks: &BlockArray, _word: WordOffset) -> u64 {
     NO_FRAME
 }
 

@@ -6,11 +6,11 @@
 //! 4. A closed gate, and a CPU without a block or registration, stop every sequence.
 //! 5. After a fence no sequence commits that began before the gate was closed.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagedepot::cache::word::Word;
-use pagedepot::cache::{BlockArray, Class, GATE_OPEN, Magazine, MagazineIndex, WordOffset};
+use pagedepot::cache::{BlockArray, Class, Header, MagazineIndex, WordOffset};
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, ZoneId};
 
@@ -23,33 +23,48 @@ const STRIDE: usize = 512;
 /// Blocks of CPUs, each with one magazine of [`ROUNDS`] frames.
 struct Fronts {
     array: BlockArray,
-    _blocks: Vec<[AtomicU64; STRIDE / 8]>,
-    _magazines: Vec<Magazine>,
+    memory: Vec<Line>,
 }
+
+/// As much memory as a magazine, aligned as one.
+#[repr(C, align(256))]
+struct Line([AtomicU64; 32]);
 
 impl Fronts {
     fn new(cpus: u32) -> Self {
-        let blocks: Vec<_> = (0..cpus).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
-        // Magazine 0 stands for none.
-        let magazines: Vec<_> = (0..=cpus).map(|_| Magazine::new()).collect();
+        // A line that ends with the header; gates; blocks; a magazine for each CPU.
+        let gate_lines = (cpus as usize * 8).div_ceil(size_of::<Line>());
+        let block_lines = cpus as usize * STRIDE / size_of::<Line>();
+        let first_magazine = gate_lines + block_lines;
+        let lines = 1 + first_magazine + cpus as usize;
+        let memory: Vec<_> = (0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
+        memory.as_ptr().expose_provenance();
+        let gates = memory[1..].as_ptr().cast_mut().cast::<u8>();
         let array = BlockArray {
-            blocks: blocks.as_ptr().cast_mut().cast(),
+            gates,
+            blocks_at: gate_lines * size_of::<Line>(),
             stride: STRIDE,
             cpus,
             context_stride: 0,
-            magazines: magazines.as_ptr().expose_provenance(),
         };
+        // SAFETY: the first line is the header's.
+        unsafe { gates.cast::<Header>().sub(1).write(Header::new(cpus)) };
         for cpu in 0..cpus {
-            let index = MagazineIndex::new(cpu + 1).unwrap();
+            let index = MagazineIndex::new(first_magazine as u32 + cpu).unwrap();
             for slot in 0..ROUNDS {
-                magazines[cpu as usize + 1].slots[slot as usize]
-                    .store(cpu * ROUNDS + slot, Ordering::Relaxed);
+                array.magazine(index).slots[slot as usize].store(cpu * ROUNDS + slot, Ordering::Relaxed);
             }
-            array.gate(CpuId::new(cpu)).store(GATE_OPEN, Ordering::Relaxed);
+            let cpu = CpuId::new(cpu);
+            array.gate(cpu).store(array.open_gate(cpu), Ordering::Relaxed);
             let word = Word::new(index, ROUNDS, None);
-            array.word(Here::task(CpuId::new(cpu)), WORD).store(word.0, Ordering::Relaxed);
+            array.word(Here::task(cpu), WORD).store(word.0, Ordering::Relaxed);
         }
-        Fronts { array, _blocks: blocks, _magazines: magazines }
+        Fronts { array, memory }
+    }
+
+    fn set_header(&mut self, cpus: u32) {
+        // SAFETY: as in `new`; nobody else uses it now.
+        unsafe { self.memory.as_mut_ptr().add(1).cast::<Header>().sub(1).write(Header::new(cpus)) };
     }
 
     fn word(&self, cpu: u32) -> Word {
@@ -112,7 +127,7 @@ extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c
     // SAFETY: points to what the test owns while its threads, and so their signals, run.
     let Some((area, fronts)) = (unsafe { HANDLERS.load(Ordering::Acquire).as_ref() }) else { return };
     let frame = pop(*area, &fronts.array, WORD);
-    while frame != NO_FRAME && !push(*area, &fronts.array, WORD, 63, frame) {
+    while frame != NO_FRAME && !push(*area, &fronts.array, WORD, 63, frame as u32) {
         fronts.fold(*area);
     }
 }
@@ -187,7 +202,7 @@ fn hammer(fronts: &Fronts, area: Area, held: &[AtomicBool], end: Instant, yields
                 }
             } else if let Some(frame) = kept.pop() {
                 held[frame as usize].store(false, Ordering::Relaxed);
-                if !push(area, &fronts.array, WORD, 63, frame) {
+                if !push(area, &fronts.array, WORD, 63, frame as u32) {
                     assert!(!held[frame as usize].swap(true, Ordering::Relaxed));
                     kept.push(frame);
                     fronts.fold(area);
@@ -245,12 +260,13 @@ fn cpus_without_a_block_are_stopped() {
     let Some(area) = area() else { return };
     let mut fronts = Fronts::new(cpus());
     // As for a thread on a CPU beyond those configured, and for one without registration.
-    let cpus = std::mem::replace(&mut fronts.array.cpus, 0);
+    let cpus = fronts.array.cpus;
+    fronts.set_header(0);
     let here = Here::task(CpuId::new(cpu_id(area)));
     assert_eq!(pop(area, &fronts.array, WORD), NO_FRAME);
     assert!(!push(area, &fronts.array, WORD, 63, 7));
     assert!(!compare_store(area, &fronts.array, here, WORD, 0, 0));
-    fronts.array.cpus = cpus;
+    fronts.set_header(cpus);
     assert_eq!(fronts.frames().len() as u32, cpus * ROUNDS);
 }
 
@@ -273,16 +289,16 @@ fn limits_of_a_front() {
             // `None` can also be an abort: what counts is that it stays so.
             let tries = |mut attempt: Box<dyn FnMut() -> bool + '_>| (0..10).any(|_| attempt());
             for frame in (0..ROUNDS).rev() {
-                let popped = AtomicU32::new(NO_FRAME);
+                let popped = AtomicU64::new(NO_FRAME);
                 assert!(tries(Box::new(|| {
                     popped.store(pop(area, &fronts.array, WORD), Ordering::Relaxed);
                     popped.load(Ordering::Relaxed) != NO_FRAME
                 })));
-                assert_eq!(popped.into_inner(), frame);
+                assert_eq!(popped.into_inner(), u64::from(frame));
             }
             assert!(!tries(Box::new(|| pop(area, &fronts.array, WORD) != NO_FRAME)), "an empty magazine");
             for frame in 0..63 {
-                assert!(tries(Box::new(|| push(area, &fronts.array, WORD, 63, frame))));
+                assert!(tries(Box::new(|| push(area, &fronts.array, WORD, 63, frame as u32))));
             }
             assert!(!tries(Box::new(|| push(area, &fronts.array, WORD, 63, 63))), "a full magazine");
             assert!(!tries(Box::new(|| push(area, &fronts.array, WORD, 7, 63))), "more than the bound");
@@ -324,7 +340,7 @@ fn nothing_commits_after_a_fence() {
                     fronts.fold(area);
                 }
                 while frame != NO_FRAME
-                    && !push(area, &fronts.array, WORD, 63, frame)
+                    && !push(area, &fronts.array, WORD, 63, frame as u32)
                     && !stop.load(Ordering::Relaxed)
                 {
                     fronts.fold(area);
@@ -333,14 +349,15 @@ fn nothing_commits_after_a_fence() {
         });
         pin(drainer);
         let gate = fronts.array.gate(CpuId::new(owner));
+        let open = fronts.array.open_gate(CpuId::new(owner));
         let (mut changes, mut late) = (0, None);
         let deadline = Instant::now() + Duration::from_secs(3);
         // The deadline counts once the owner has run enough: a busy machine may take its time.
         while changes < 10_000 && late.is_none() && (changes < 100 || Instant::now() < deadline) {
             let before = fronts.word(owner).0;
             assert_eq!(
-                gate.compare_exchange(GATE_OPEN, 4, Ordering::SeqCst, Ordering::Relaxed),
-                Ok(GATE_OPEN)
+                gate.compare_exchange(open, 1 << 63 | 4, Ordering::SeqCst, Ordering::Relaxed),
+                Ok(open)
             );
             let fenced = crate::cpus::fence(CpuId::new(owner));
             let word = fronts.word(owner).0;
@@ -348,7 +365,7 @@ fn nothing_commits_after_a_fence() {
             let after = fronts.word(owner).0;
             late = (after != word || fenced.is_err()).then_some((fenced, word, after));
             changes += u32::from(word != before);
-            gate.store(GATE_OPEN, Ordering::SeqCst);
+            gate.store(open, Ordering::SeqCst);
         }
         stop.store(true, Ordering::Relaxed);
         assert_eq!(late, None, "the word changed after the fence, or the fence failed");

@@ -10,8 +10,9 @@
 //! code it describes (`?`), so that the linker drops both or none.
 //!
 //! # Choices, measured on a hot pair of pop and push
-//! * Operands of [`BlockArray`] are read from memory where they are used. In registers they are
-//!   loaded by separate instructions at each call, since nothing survives the memory clobber.
+//! * Everything of a depot is named relative to one address, that of its gates: one register. It
+//!   and the front's address survive a loop in registers, because nothing in a depot's own value
+//!   changes.
 //! * An abort is reported as "look closer", not retried here: it happens once per preemption, and
 //!   the slow path, which bounds its attempts, tries again.
 //! * All ways out but the commit lie in a section of their own.
@@ -19,11 +20,11 @@
 use core::arch::asm;
 use core::mem::offset_of;
 
-use pagedepot::cache::word::{ONE_OPERATION, ONE_ROUND};
-use pagedepot::cache::{BlockArray, GATE_OPEN, WordOffset};
+use pagedepot::cache::word::ONE_ROUND;
+use pagedepot::cache::{BlockArray, Header, WordOffset};
 use pagedepot::cpus::Here;
 
-use super::{Area, NO_FRAME};
+use super::Area;
 
 pub const HAS_SEQUENCES: bool = true;
 
@@ -31,6 +32,8 @@ pub const HAS_SEQUENCES: bool = true;
 const CPU_ID: usize = 4;
 /// `rseq_cs` in the area: the address of the announced descriptor.
 const RSEQ_CS: usize = 8;
+/// Bytes from the header to the gates.
+const BEFORE_GATES: usize = size_of::<Header>();
 
 /// Wraps a sequence: announcement before it; descriptor, signature and abort beside it. `$slow`
 /// is where aborts and the jumps to label 5 go on. The CPU number is in `{at}` at its start.
@@ -46,12 +49,11 @@ macro_rules! sequence {
             "mov qword ptr fs:[{area} + {RSEQ_CS}], {at}",
             "2:",
             "mov {at:e}, dword ptr fs:[{area} + {CPU_ID}]",
-            "cmp {at:e}, dword ptr [{blocks} + {CPUS}]",
+            "cmp {at:e}, dword ptr [{gates} - {CPUS}]",
             "jae 5f",
-            "imul {at}, qword ptr [{blocks} + {STRIDE}]",
-            "add {at}, qword ptr [{blocks} + {FIRST}]",
-            "cmp qword ptr [{at}], {GATE_OPEN}",
-            "jne 5f",
+            "mov {at}, qword ptr [{gates} + 8*{at}]",
+            "test {at}, {at}",
+            "jle 5f",
             $($line,)+
             "3:",
             ".pushsection .text.unlikely, \"ax?\", @progbits",
@@ -64,10 +66,7 @@ macro_rules! sequence {
             ".popsection",
             RSEQ_CS = const RSEQ_CS,
             CPU_ID = const CPU_ID,
-            CPUS = const offset_of!(BlockArray, cpus),
-            STRIDE = const offset_of!(BlockArray, stride),
-            FIRST = const offset_of!(BlockArray, blocks),
-            GATE_OPEN = const GATE_OPEN,
+            CPUS = const BEFORE_GATES - offset_of!(Header, cpus),
             at = out(reg) _,
             $($operands)+
         )
@@ -91,32 +90,28 @@ pub fn cpu_id(area: Area) -> u32 {
     cpu
 }
 
-/// See [`Cpus::pop`](pagedepot::cpus::Cpus::pop); [`NO_FRAME`] for `None`.
+/// See [`Cpus::pop`](pagedepot::cpus::Cpus::pop); [`NO_FRAME`](super::NO_FRAME) for `None`.
 #[inline(always)]
-pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u32 {
-    let frame: u32;
+pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
+    let frame: u64;
     // SAFETY: the area is registered (or `cpu_id` is negative); `cpu < cpus` is checked before an
     // address is formed, so block and word exist; a word with rounds names a magazine.
     unsafe {
         sequence!(
-            "add {at}, {word}",
-            "mov {next}, qword ptr [{at}]",
+            "mov {next}, qword ptr [{front} + {at}]",
             "test {next:l}, {next:l}",
             "jz 5f",
             "mov {slot:e}, {next:e}",
-            "add {next}, {step}",
+            "add {next}, qword ptr [{gates} - {POP_STEP}]",
             "jc 5f",
-            "add {slot}, qword ptr [{blocks} + {MAGAZINES}]",
-            "mov {frame:e}, dword ptr [{slot} - {ONE_ROUND}]",
-            "mov qword ptr [{at}], {next}";
-            aside: "mov {frame:e}, {NO_FRAME}", "jmp 3b";
-            MAGAZINES = const offset_of!(BlockArray, magazines),
+            "mov {frame:e}, dword ptr [{gates} + {slot} - {ONE_ROUND}]",
+            "mov qword ptr [{front} + {at}], {next}";
+            aside: "mov {frame}, -1", "jmp 3b";
             ONE_ROUND = const ONE_ROUND,
-            NO_FRAME = const NO_FRAME,
             area = in(reg) area.offset(),
-            blocks = in(reg) blocks,
-            word = in(reg) word.bytes(),
-            step = in(reg) ONE_OPERATION - ONE_ROUND,
+            gates = in(reg) blocks.gates,
+            front = in(reg) blocks.gates.wrapping_add(word.bytes()),
+            POP_STEP = const BEFORE_GATES - offset_of!(Header, pop_step),
             next = out(reg) _,
             slot = out(reg) _,
             frame = out(reg) frame,
@@ -129,35 +124,34 @@ pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u32 {
 /// See [`Cpus::push`](pagedepot::cpus::Cpus::push).
 #[inline(always)]
 pub fn push(area: Area, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+    // The word that was committed, never 0; a flag of its own, or a jump to a label of the
+    // caller's, costs an instruction more.
+    let pushed: u64;
     // SAFETY: as in `pop`; a word to which an operation can be added names a magazine, and with
     // fewer than `rounds_max` rounds its next slot is this sequence's to write.
     unsafe {
         sequence!(
-            "add {at}, {word}",
-            "mov {next}, qword ptr [{at}]",
+            "mov {next}, qword ptr [{front} + {at}]",
             "cmp {next:l}, {full:l}",
             "jae 5f",
             "mov {slot:e}, {next:e}",
-            "add {next}, {step}",
+            "add {next}, qword ptr [{gates} - {PUSH_STEP}]",
             "jc 5f",
-            "add {slot}, qword ptr [{blocks} + {MAGAZINES}]",
-            "mov dword ptr [{slot}], {frame:e}",
-            "mov qword ptr [{at}], {next}";
-            aside: "jmp {slow}";
-            MAGAZINES = const offset_of!(BlockArray, magazines),
+            "mov dword ptr [{gates} + {slot}], {frame:e}",
+            "mov qword ptr [{front} + {at}], {next}";
+            aside: "xor {next:e}, {next:e}", "jmp 3b";
             area = in(reg) area.offset(),
-            blocks = in(reg) blocks,
-            word = in(reg) word.bytes(),
-            step = in(reg) ONE_OPERATION + ONE_ROUND,
+            gates = in(reg) blocks.gates,
+            front = in(reg) blocks.gates.wrapping_add(word.bytes()),
+            PUSH_STEP = const BEFORE_GATES - offset_of!(Header, push_step),
             full = in(reg) rounds_max * ONE_ROUND as u32,
             frame = in(reg) frame,
-            next = out(reg) _,
+            next = out(reg) pushed,
             slot = out(reg) _,
-            slow = label { return false },
             options(nostack),
         );
     }
-    true
+    pushed != 0
 }
 
 /// See [`Cpus::compare_store`](pagedepot::cpus::Cpus::compare_store).
@@ -176,15 +170,14 @@ pub fn compare_store(
         sequence!(
             "cmp dword ptr fs:[{area} + {CPU_ID}], {cpu:e}",
             "jne 5f",
-            "add {at}, {word}",
-            "cmp qword ptr [{at}], {old}",
+            "cmp qword ptr [{front} + {at}], {old}",
             "jne 5f",
-            "mov qword ptr [{at}], {new}";
+            "mov qword ptr [{front} + {at}], {new}";
             aside: "jmp {slow}";
             area = in(reg) area.offset(),
-            blocks = in(reg) blocks,
+            gates = in(reg) blocks.gates,
             cpu = in(reg) here.cpu.get(),
-            word = in(reg) word.bytes(),
+            front = in(reg) blocks.gates.wrapping_add(word.bytes()),
             old = in(reg) old,
             new = in(reg) new,
             slow = label { return false },
