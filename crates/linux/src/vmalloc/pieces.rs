@@ -56,7 +56,9 @@ impl Bits {
 
 /// The words that a range of bits lies in, with its bits in each.
 fn words(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-    (bits.start / 64..bits.end.div_ceil(64)).map(move |word| {
+    // An empty range in the middle of a word lies in no word.
+    let end = if bits.is_empty() { bits.start / 64 } else { bits.end.div_ceil(64) };
+    (bits.start / 64..end).map(move |word| {
         let from = bits.start.saturating_sub(word * 64);
         let to = (bits.end - word * 64).min(64);
         (word, (u64::MAX >> (64 - (to - from))) << from)
@@ -120,6 +122,15 @@ mod tests {
     /// Counts as the kernel would: 0 is not mapped, other numbers are pieces.
     fn count(pages: &[u32; PAGES]) -> i64 {
         1 + pages.windows(2).filter(|pair| pair[0] != pair[1]).count() as i64
+    }
+
+    #[test]
+    fn the_first_page_alone() {
+        let pieces = Pieces::new(PAGES).unwrap();
+        assert_eq!(pieces.map(0..1), 1);
+        assert_eq!(pieces.map(1..3), 1);
+        assert_eq!(pieces.unmap(0..1), 0);
+        assert_eq!(pieces.unmap(1..3), 2);
     }
 
     proptest! {
