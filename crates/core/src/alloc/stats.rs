@@ -292,6 +292,11 @@ impl<C: Cpus> Allocator<'_, C> {
         true
     }
 
+    /// The node of the zone that `pfn` belongs to.
+    pub fn node_of(&self, pfn: Pfn) -> Option<NodeId> {
+        self.store.tag(pfn).map(|tag| self.zone(tag.zone()).node)
+    }
+
     /// Whether `pfn` is free in the store at this moment.
     pub fn is_free(&self, pfn: Pfn) -> bool {
         self.store.is_free(pfn)

@@ -185,6 +185,10 @@ impl<C: Cpus> Host for Allocator<'_, C> {
         self.split(frame, order, Order::BASE).is_ok()
     }
 
+    fn node_of(&self, frame: Pfn) -> NodeId {
+        Allocator::node_of(self, frame).unwrap_or(NodeId::new(0))
+    }
+
     fn check_usable(&self) -> Result<(), Unusable> {
         self.cpus().check_usable()
     }

@@ -125,6 +125,18 @@ impl Vmalloc {
         self.vmap_ref().vfree(address(start))
     }
 
+    /// As [`vfree`](Self::vfree) for callers who may not wait, signal handlers for example. Frees
+    /// lazily what the pools do not take.
+    ///
+    /// # Errors
+    /// As [`vfree`](Self::vfree).
+    ///
+    /// # Safety
+    /// As [`vfree`](Self::vfree).
+    pub unsafe fn vfree_atomic(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
+        self.vmap_ref().vfree_atomic(address(start))
+    }
+
     /// Changes the size of what [`vmalloc`](Self::vmalloc) returned; contents up to the smaller
     /// size are kept. It may move: pages are mapped at the new address, not copied.
     ///

@@ -1,0 +1,236 @@
+//! Buffers, raw calls, options.
+
+use pagedepot_linux::vmalloc::{
+    AreaState, Kind, Manner, Options, PurgeDepth, Stale, VfreeError, Vmalloc, VmallocBuildError, VmapError,
+};
+use pagedepot_linux::{Depot, Flags, MemoryKind, Order, PageSize, Pfn};
+
+use crate::{MIB, PAGE, all_back, common, depot};
+
+#[test]
+fn buffers_are_zeroed_and_as_large_as_asked() {
+    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
+    for round in 0..4 {
+        for pages in [1, 2, 16, 100, 300, 1025] {
+            let mut buf = space.buf(pages * PAGE - 1).unwrap();
+            assert_eq!((buf.len(), buf.addr() % PAGE), (pages * PAGE, 0));
+            assert!(buf.iter().all(|&byte| byte == 0), "round {round}");
+            buf.fill(0xa5);
+        }
+    }
+    assert!(space.stats().pool_hits > 0);
+    all_back(space);
+}
+
+/// What the second user of a size finds.
+fn second_user_finds(stale: Stale, options: Options) -> u8 {
+    let space = Vmalloc::builder(&depot(64 * MIB)).stale(stale).build().unwrap();
+    let mut first = space.buf(3 * PAGE).unwrap();
+    first.fill(0xa5);
+    let addr = first.addr();
+    drop(first);
+    let second = space.buf_with(3 * PAGE, options).unwrap();
+    assert_eq!(second.addr(), addr, "it is not warm");
+    let found = second[PAGE + 17];
+    assert!(second.iter().all(|&byte| byte == found));
+    drop(second);
+    all_back(space);
+    found
+}
+
+#[test]
+fn stale_data_is_zeroed_poisoned_or_kept() {
+    assert_eq!(second_user_finds(Stale::Zero, Options::DEFAULT), 0);
+    assert_eq!(second_user_finds(Stale::Poison(0x6b), Options::DEFAULT), 0x6b);
+    assert_eq!(second_user_finds(Stale::Keep, Options::DEFAULT), 0xa5);
+    assert_eq!(second_user_finds(Stale::Keep, Options::DEFAULT.zeroed()), 0);
+}
+
+#[test]
+fn buffers_grow_in_place_or_move_and_keep_their_contents() {
+    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
+    let mut buf = space.buf(PAGE).unwrap();
+    buf.fill(1);
+    let before = buf.addr();
+    buf.grow(10 * PAGE).unwrap();
+    assert_eq!((buf.addr(), buf.pages()), (before, 10), "nothing is in its way");
+    let wall = space.buf(PAGE).unwrap();
+    buf[9 * PAGE..].fill(2);
+    buf.grow(200 * PAGE).unwrap();
+    assert_ne!(buf.addr(), before);
+    assert_eq!((buf[0], buf[PAGE], buf[9 * PAGE], buf[200 * PAGE - 1]), (1, 0, 2, 0));
+    buf.grow(PAGE).unwrap();
+    assert_eq!(buf.pages(), 200, "grow does not shrink");
+    buf.resize(2 * PAGE + 1).unwrap();
+    assert_eq!((buf.pages(), buf[0], buf[2 * PAGE]), (3, 1, 0));
+    assert_eq!(buf.resize(0), Err(VmapError::BadSize));
+    assert_eq!(buf.resize(1 << 45), Err(VmapError::BadSize));
+    drop((buf, wall));
+    all_back(space);
+}
+
+/// Whether the kernel would write to an address on our behalf.
+fn may_write(addr: usize) -> bool {
+    let zero = std::fs::File::open("/dev/zero").unwrap();
+    let iov = libc::iovec { iov_base: std::ptr::without_provenance_mut(addr), iov_len: 1 };
+    use std::os::fd::AsRawFd;
+    // SAFETY: writes a zero to an address of an area that this test holds, or nothing.
+    unsafe { libc::readv(zero.as_raw_fd(), &iov, 1) == 1 }
+}
+
+#[test]
+fn guards_and_protection_are_the_kernels() {
+    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
+    let buf = space.buf_with(2 * PAGE, Options::DEFAULT.guard_pages(3)).unwrap();
+    assert!(may_write(buf.addr()) && may_write(buf.addr() + 2 * PAGE - 1));
+    assert!((2..5).all(|page| !may_write(buf.addr() + page * PAGE)));
+    let read_only = Options::DEFAULT.protection(pagedepot_linux::vmalloc::Protection::READ);
+    let page = space.vmalloc(1, read_only).unwrap();
+    // SAFETY: just allocated, readable.
+    assert_eq!(unsafe { page.read() }, 0);
+    assert!(!may_write(page.addr().get()));
+    // SAFETY: used no more.
+    unsafe { space.vfree(page) }.unwrap();
+    let buf2 = space.buf_with(PAGE, read_only).unwrap();
+    assert!(may_write(buf2.addr()), "buffers can always be written");
+    drop((buf, buf2));
+    all_back(space);
+}
+
+#[test]
+fn raw_calls_find_second_frees_and_wrong_ones() {
+    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
+    let start = space.vmalloc(4, Options::DEFAULT.align(64 << 10)).unwrap();
+    assert_eq!(start.addr().get() % (64 << 10), 0);
+    // SAFETY: `start` is used no more after the first `vfree`; the others are refused.
+    unsafe {
+        assert_eq!(space.vfree(start.add(PAGE)), Err(VfreeError::NotAllocated));
+        assert_eq!(space.vunmap(start), Err(VfreeError::WrongKind(Kind::Vmalloc)));
+        space.vfree_atomic(start).unwrap();
+        assert_eq!(space.vfree(start), Err(VfreeError::NotAllocated));
+        let outside = std::ptr::NonNull::from(&0u8);
+        assert_eq!(space.vfree(outside), Err(VfreeError::OutOfRange));
+    }
+    assert_eq!(space.vmalloc(0, Options::DEFAULT), Err(VmapError::BadSize));
+    assert_eq!(space.vmalloc(1, Options::DEFAULT.align(3)), Err(VmapError::BadAlign));
+    all_back(space);
+}
+
+#[test]
+fn frames_can_be_mapped_twice() {
+    let depot = depot(64 * MIB);
+    let space = Vmalloc::builder(&depot).ram_blocks(4).build().unwrap();
+    let mut frames: Vec<Pfn> = (0..4).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect();
+    frames.extend_from_within(..);
+    let ring = space.vmap(&frames, Options::DEFAULT).unwrap();
+    // SAFETY: the frames are held, and mapped twice in a row.
+    unsafe {
+        ring.add(4 * PAGE - 2).cast::<[u8; 4]>().write(*b"ring");
+        assert_eq!(&ring.cast::<[u8; 2]>().read(), b"ng");
+        assert_eq!(&depot.address(frames[0]).cast::<[u8; 2]>().read(), b"ng");
+    }
+    assert_eq!(space.pfn_of(ring.as_ptr()), Some(frames[0]));
+    for manner in [Manner::Pools, Manner::Blocks] {
+        let short = space.vm_map_ram(&frames[..4], manner, Options::DEFAULT).unwrap();
+        // SAFETY: as above; unmapped once.
+        unsafe {
+            assert_eq!(&short.cast::<[u8; 2]>().read(), b"ng");
+            space.vm_unmap_ram(short, 4).unwrap();
+            assert!(space.vm_unmap_ram(short, 4).is_err());
+        }
+    }
+    assert!(space.vmap(&[Pfn::new(1 << 20)], Options::DEFAULT).is_err(), "no such frame");
+    // SAFETY: not used any more; freed after nothing is mapped.
+    unsafe {
+        space.vunmap(ring).unwrap();
+        space.purge(PurgeDepth::Lazy);
+        frames[..4].iter().for_each(|&frame| depot.free(frame, Order::BASE).unwrap());
+    }
+    drop(depot);
+    all_back(space);
+}
+
+#[test]
+fn reading_and_listing() {
+    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
+    let mut buf = space.buf(2 * PAGE).unwrap();
+    buf.fill(7);
+    let mut seen = [1; 4 * PAGE];
+    // From the last byte of the first page, over the guard, into nothing.
+    let at = buf.as_ptr().wrapping_add(PAGE - 1);
+    assert_eq!(space.read_at(at, &mut seen), PAGE + 1);
+    assert!(seen[..PAGE + 1].iter().all(|&byte| byte == 7) && seen[PAGE + 1..].iter().all(|&byte| byte == 0));
+    for (from, length) in [(3, 5), (1, 31), (4, 0), (8, 24)] {
+        let mut small = [0; 40];
+        let at = buf.as_ptr().wrapping_add(from);
+        assert_eq!(space.read_at(at, &mut small[..length]), length);
+        assert!(small[..length].iter().all(|&byte| byte == 7) && small[length] == 0);
+    }
+    let listing = space.vmallocinfo().to_string();
+    let line = format!("{:#018x}-{:#018x}    12288 ", buf.addr(), buf.addr() + 3 * PAGE);
+    assert!(listing.contains(&line), "{listing}");
+    assert!(listing.contains("basics.rs:") && listing.contains("pages=2 vmalloc N0=2"), "{listing}");
+    let info = space.find(buf.as_ptr().wrapping_add(2 * PAGE)).unwrap();
+    assert_eq!((info.span.pages, info.guard_pages, info.state), (3, 1, AreaState::Busy));
+    drop(buf);
+    assert!(space.areas().all(|area| area.state == AreaState::Pooled));
+    all_back(space);
+}
+
+#[test]
+fn dropping_a_space_returns_what_nobody_freed() {
+    let depot = depot(64 * MIB);
+    for _ in 0..20 {
+        // More spaces, one after the other, than a depot takes callbacks.
+        let space = Vmalloc::new(&depot).unwrap();
+        let _ = space.vmalloc(100, Options::DEFAULT).unwrap();
+        let _ = space.buf(7 * PAGE).unwrap().into_raw();
+        drop(space.buf(PAGE).unwrap());
+    }
+    common::all_back(&mut std::sync::Arc::into_inner(depot).unwrap());
+}
+
+#[test]
+fn larger_base_pages() {
+    let depot =
+        Depot::builder(64 * MIB).memory(MemoryKind::Memfd).page_size(PageSize::Kib16).build().unwrap();
+    let space = Vmalloc::new(&depot.into()).unwrap();
+    let mut buf = space.buf(5 * PAGE).unwrap();
+    assert_eq!((buf.len(), buf.pages()), (8 * PAGE, 2));
+    buf.fill(1);
+    assert!(!may_write(buf.addr() + 8 * PAGE));
+    drop(buf);
+    all_back(space);
+}
+
+#[test]
+fn bad_options_are_refused_with_advice() {
+    let anonymous = Depot::new(MIB).unwrap().into();
+    let error = Vmalloc::new(&anonymous).err().unwrap();
+    assert_eq!(error, VmallocBuildError::NoFile);
+    assert!(error.to_string().contains("MemoryKind::Memfd"));
+    let depot = depot(MIB);
+    let refuse = |builder: pagedepot_linux::vmalloc::VmallocBuilder, advice: &str| {
+        let error = builder.build().err().unwrap().to_string();
+        assert!(error.contains(advice), "{error}");
+    };
+    refuse(Vmalloc::builder(&depot).bytes(0), "from 1 byte");
+    refuse(Vmalloc::builder(&depot).bytes(usize::MAX), "2^32 pages");
+    refuse(Vmalloc::builder(&depot).areas_max(1), "areas_max is 1");
+    refuse(Vmalloc::builder(&depot).nodes(0), "cpus");
+    refuse(Vmalloc::builder(&depot).mappings_max(3), "allow at least");
+    (0..6).for_each(|_| depot.on_pressure(|_| 0).unwrap());
+    let last = Vmalloc::new(&depot).unwrap();
+    drop(last);
+    let crowded = crate::depot(MIB);
+    while crowded.on_pressure(|_| 0).is_ok() {}
+    refuse(Vmalloc::builder(&crowded), "shrinker(false)");
+    drop(Vmalloc::builder(&crowded).shrinker(false).build().unwrap());
+}
+
+#[test]
+fn a_space_can_be_shared() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Vmalloc>();
+    shared::<pagedepot_linux::VmallocBuf<'_>>();
+}

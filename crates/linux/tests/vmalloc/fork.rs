@@ -1,0 +1,59 @@
+//! A forked child gets errors, and its parent notices nothing.
+
+use pagedepot_linux::vmalloc::{Manner, Options, PurgeDepth, VfreeError, VmapError};
+use pagedepot_linux::{AllocError, Vmalloc};
+
+use crate::{MIB, PAGE, all_back, depot};
+
+#[test]
+fn a_child_gets_errors() {
+    let space = Vmalloc::builder(&depot(64 * MIB)).ram_blocks(4).build().unwrap();
+    let mut buf = space.buf(3 * PAGE).unwrap();
+    buf[..6].copy_from_slice(b"parent");
+    drop(space.buf(16 * PAGE).unwrap());
+    // SAFETY: the child runs what follows and ends; nothing in it waits for the parent's threads.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let child = std::panic::AssertUnwindSafe(|| in_child(&space, &mut buf));
+        let result = std::panic::catch_unwind(child);
+        // SAFETY: ends the child without running the parent's destructors.
+        unsafe { libc::_exit(if result.is_ok() { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our child.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child failed: {status:#x}");
+    assert_eq!(&buf[..6], b"parent");
+    assert!(buf[6..].iter().all(|&byte| byte == 0));
+    drop(buf);
+    drop(space.buf(16 * PAGE).unwrap());
+    all_back(space);
+}
+
+fn in_child(space: &Vmalloc, buf: &mut pagedepot_linux::VmallocBuf<'_>) {
+    let forked = VmapError::Frames(AllocError::Forked);
+    for pages in [1, 3, 16, 300] {
+        assert_eq!(space.vmalloc(pages, Options::DEFAULT), Err(forked));
+        assert_eq!(space.vmalloc(pages, Options::DEFAULT.no_wait()), Err(forked));
+    }
+    assert!(forked.to_string().contains("after fork"));
+    let frames = [pagedepot_linux::Pfn::new(0)];
+    assert_eq!(space.vmap(&frames, Options::DEFAULT), Err(forked));
+    assert_eq!(space.vm_map_ram(&frames, Manner::Blocks, Options::DEFAULT), Err(forked));
+    assert_eq!(buf.grow(MIB), Err(forked));
+    assert_eq!(space.purge(PurgeDepth::Everything), Default::default());
+    let start = std::ptr::NonNull::new(buf.as_mut_ptr()).unwrap();
+    // SAFETY: refused, as is checked.
+    unsafe {
+        assert_eq!(space.vfree(start), Err(VfreeError::Forked));
+        assert_eq!(space.vunmap(start), Err(VfreeError::Forked));
+        assert_eq!(space.vm_unmap_ram(start, 3), Err(VfreeError::Forked));
+    }
+    assert_eq!(space.areas().count(), 0);
+    assert_eq!(&buf[..6], b"parent", "what was there at the fork can be read");
+    // SAFETY: a second owner in another process; its drop has no effect.
+    drop(unsafe { pagedepot_linux::VmallocBuf::from_raw(space, start, 3) });
+    let own = Vmalloc::new(&depot(16 * MIB)).unwrap();
+    own.buf(PAGE).unwrap()[0] = 1;
+    all_back(own);
+}

@@ -1,0 +1,133 @@
+//! Running out of addresses, frames and mappings: typed errors, nothing leaked, and what was freed
+//! is taken back first.
+
+use std::sync::Arc;
+
+use pagedepot_linux::vmalloc::{MapError, Options, Vmalloc, VmapError};
+use pagedepot_linux::{AllocError, Order};
+
+use crate::{MIB, PAGE, all_back, depot, scatter};
+
+/// Buffers of `pages` pages until there are no more.
+fn exhaust(space: &Vmalloc, pages: usize) -> (Vec<pagedepot_linux::VmallocBuf<'_>>, VmapError) {
+    let mut bufs = Vec::new();
+    loop {
+        match space.buf(pages * PAGE) {
+            Ok(buf) => bufs.push(buf),
+            Err(error) => return (bufs, error),
+        }
+    }
+}
+
+#[test]
+fn addresses_run_out() {
+    let space = Vmalloc::builder(&depot(64 * MIB)).bytes(8 * MIB).build().unwrap();
+    let (bufs, error) = exhaust(&space, 15);
+    assert_eq!((bufs.len(), error), (2048 / 16, VmapError::NoSpace));
+    assert!(error.to_string().contains("larger range"));
+    drop(bufs);
+    // All of it is in pools, and comes back from there.
+    let whole = space.buf(8 * MIB - PAGE).unwrap();
+    drop(whole);
+    all_back(space);
+}
+
+#[test]
+fn areas_run_out() {
+    let space = Vmalloc::builder(&depot(64 * MIB)).areas_max(10).build().unwrap();
+    let (bufs, error) = exhaust(&space, 3);
+    assert_eq!(error, VmapError::NoAreas);
+    assert!(bufs.len() >= 5);
+    drop(bufs);
+    all_back(space);
+}
+
+#[test]
+fn frames_run_out() {
+    let space = Vmalloc::builder(&depot(4 * MIB)).build().unwrap();
+    let (bufs, error) = exhaust(&space, 100);
+    assert_eq!((bufs.len(), error), (10, VmapError::Frames(AllocError::Exhausted)));
+    let (more, _) = exhaust(&space, 1);
+    assert_eq!(more.len(), 24, "what failed has given its frames back");
+    drop((bufs, more));
+    drop(space.buf(1000 * PAGE).unwrap());
+    all_back(space);
+}
+
+#[test]
+fn pools_shrink_before_the_depot_fails() {
+    let depot = depot(16 * MIB);
+    let space = Vmalloc::new(&depot).unwrap();
+    drop((0..20).map(|_| space.buf(100 * PAGE).unwrap()).collect::<Vec<_>>());
+    assert!(space.stats().warm_pages > 1000);
+    let pages: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
+    assert_eq!(pages.len(), 4096);
+    assert_eq!(space.stats().warm_pages, 0);
+    drop(pages);
+    drop(depot);
+    all_back(space);
+}
+
+#[test]
+fn mappings_run_out() {
+    let depot = depot(16 * MIB);
+    let held = scatter(&depot);
+    let space = Vmalloc::builder(&depot).mappings_max(104).build().unwrap();
+    assert_eq!((space.mappings_max(), space.mappings()), (100, 1));
+    // 10 scattered frames are 10 mappings, and their guard is one.
+    let (bufs, error) = exhaust(&space, 10);
+    assert_eq!((bufs.len(), error), (9, VmapError::Map(MapError::TooManyMappings { limit: 100 })));
+    let text = error.to_string();
+    assert!(text.contains("purge") && text.contains("vm.max_map_count"), "{text}");
+    // What is freed but still mapped counts, until a request needs it: of another size here.
+    drop(bufs);
+    let used = space.mappings();
+    let (bufs, error) = exhaust(&space, 4);
+    assert!(bufs.len() >= 18, "{} buffers after {used} mappings: {error}", bufs.len());
+    assert!(space.stats().counts.purges > 0);
+    drop(bufs);
+    // Longer runs are preferred now: all of this is one mapping.
+    drop(held);
+    let (mut bufs, _) = exhaust(&space, 1);
+    bufs.truncate(space.mappings_max() as usize * 3 / 8 + 1);
+    space.shrink();
+    let before = space.mappings();
+    assert!(before > 70);
+    let long = space.buf(512 * PAGE).unwrap();
+    assert!(space.mappings() <= before + 2, "{before} {}", space.mappings());
+    drop((long, bufs, depot));
+    all_back(space);
+}
+
+/// The kernel's own limit: whatever else the process maps, purges still work.
+#[test]
+fn a_space_stays_below_the_systems_limit() {
+    let depot = depot(512 * MIB);
+    let space = Vmalloc::builder(&depot).bytes(1 << 30).areas_max(200_000).build().unwrap();
+    let limit: u32 = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    if limit > 100_000 {
+        return;
+    }
+    assert!(space.mappings_max() <= limit - limit / 8);
+    let frame = depot.alloc(Order::BASE, Default::default()).unwrap();
+    let mut starts = Vec::new();
+    let error = loop {
+        match space.vmap(&[frame], Options::DEFAULT) {
+            Ok(start) => starts.push(start),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error, VmapError::Map(MapError::TooManyMappings { limit: space.mappings_max() }));
+    assert!(starts.len() as u32 > limit / 4, "{}", starts.len());
+    for start in starts {
+        // SAFETY: never used.
+        unsafe { space.vunmap(start) }.unwrap();
+    }
+    let purged = space.shrink();
+    assert_eq!((purged.stuck_areas, purged.error), (0, None));
+    // SAFETY: mapped nowhere any more.
+    unsafe { depot.free(frame, Order::BASE) }.unwrap();
+    drop(Arc::clone(&depot));
+    drop(depot);
+    all_back(space);
+}

@@ -1,0 +1,42 @@
+//! Address spaces over a depot.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod basics;
+mod failing;
+mod fork;
+mod limits;
+mod maps;
+mod stamps;
+
+use std::sync::Arc;
+
+use pagedepot_linux::{Depot, MemoryKind, Order, Page, Vmalloc};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+fn depot(bytes: usize) -> Arc<Depot> {
+    Arc::new(Depot::builder(bytes).memory(MemoryKind::Memfd).build().unwrap())
+}
+
+/// Holds every second page of a depot, so that the rest comes in single frames.
+fn scatter(depot: &Depot) -> Vec<Page<'_>> {
+    let all = std::iter::from_fn(|| depot.page(Order::BASE).ok());
+    let (keep, give): (Vec<_>, Vec<_>) = all.partition(|page| page.pfn().get() % 2 == 1);
+    drop(give);
+    depot.drain(pagedepot_linux::Scope::ALL, pagedepot_linux::Mode::Full);
+    keep
+}
+
+/// Fails unless everything is back, in the space and then in the depot.
+fn all_back(mut space: Vmalloc) {
+    space.shrink();
+    let census = space.validate().unwrap();
+    assert_eq!((census.busy_areas, census.lazy_areas, census.pooled_areas), (0, 0, 0), "{census:?}");
+    assert_eq!((census.mapped_pages, census.own_frames, space.page_table_bytes()), (0, 0, 0));
+    let depot = space.depot().clone();
+    drop(space);
+    common::all_back(&mut Arc::into_inner(depot).unwrap());
+}
