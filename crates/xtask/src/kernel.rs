@@ -160,9 +160,10 @@ fn figure(text: &str) {
 /// hold pages.
 fn memory_mib(test: Test, cpus: u32) -> u32 {
     match test {
-        Test::Oom => 64 + cpus,
+        // With less, the limit of so many CPUs' caches leaves nothing in them to drain.
+        Test::Oom => (10 * cpus).max(64),
         Test::Vmalloc => 512 + 16 * cpus,
-        // With less, the limit of 64 CPUs' caches leaves nothing on their shelves.
+        // As for `oom`.
         Test::Isolate => 256 + 16 * cpus,
         _ => 256 + 4 * cpus,
     }
