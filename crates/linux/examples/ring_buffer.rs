@@ -87,7 +87,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         assert!(ring.as_slice().ends_with(record.as_bytes()));
         assert!(ring.as_slice().chunks(record.len()).all(|record| record.starts_with(b"record ")));
     }
-    println!("{} bytes went through {} pages; its contents lay across the end {wrapped} times", ring.tail, ring.frames.len());
+    println!(
+        "{} bytes went through {} pages; its contents lay across the end {wrapped} times",
+        ring.tail,
+        ring.frames.len()
+    );
     println!("{}", space.vmallocinfo());
     Ok(())
 }
