@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand};
@@ -25,13 +26,15 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Measure a workload: hot, pagealloc, pft, producer-consumer or drain
+    /// Measure a workload
     Bench {
-        /// hot, pagealloc, pft, producer-consumer or drain
+        /// hot, pagealloc, pft, producer-consumer, drain, udp-stream, sctp-many or kernbench
         #[arg(value_parser = Workload::parse)]
         workload: Workload,
         #[command(flatten)]
         options: Options,
+        #[command(flatten)]
+        more: BenchOptions,
     },
     /// Replay a recorded trace: the text of perf script, tracefs or trace-cmd report, plain or zstd
     Replay {
@@ -48,6 +51,11 @@ pub enum Command {
         vmalloc: VmallocOptions,
         #[command(flatten)]
         options: Options,
+    },
+    /// Use memory up in a loop, with drains forced behind it, and look for lost and doubled pages
+    Soak {
+        #[command(flatten)]
+        options: SoakOptions,
     },
     /// Compare designs, or saved results, the way mmtests does: in columns, positive is better
     Compare(compare::Options),
@@ -87,6 +95,48 @@ pub struct Options {
     pub seed: u64,
     #[command(flatten)]
     pub variant: Variant,
+}
+
+/// Options of `bench` alone.
+#[derive(Clone, Debug, Default, Args)]
+pub struct BenchOptions {
+    /// Force so many drains of all CPUs per second behind the workload
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub drains: Option<NonZeroU32>,
+    /// udp-stream and sctp-many: vary --free-high, buffers in flight and streams
+    #[arg(long)]
+    pub tune: bool,
+}
+
+/// Options of `soak`.
+#[derive(Clone, Debug, Args)]
+pub struct SoakOptions {
+    /// For so many minutes; a fraction will do
+    #[arg(long, value_name = "MINUTES", default_value = "5", value_parser = time, allow_negative_numbers = true)]
+    pub minutes: Duration,
+    /// Drains per second
+    #[arg(long, value_name = "N", default_value = "100", value_parser = positive, allow_negative_numbers = true)]
+    pub drains: NonZeroU32,
+    /// Soak only this design; may be repeated
+    #[arg(long = "design", value_name = "NAME", value_parser = Design::parse)]
+    pub designs: Vec<Design>,
+    /// Use so many CPUs (default: all)
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub cpus: Option<NonZeroU32>,
+    /// Write results for scripts to FILE (-: stdout, and tables to stderr)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub variant: Variant,
+}
+
+fn time(minutes: &str) -> Result<Duration, String> {
+    let minutes: f64 = minutes.parse().unwrap_or(f64::NAN);
+    let seconds = Duration::try_from_secs_f64(minutes * 60.0).ok().filter(|time| !time.is_zero());
+    seconds.ok_or_else(|| "give a number of minutes above 0".to_owned())
 }
 
 /// A number of at least 1.

@@ -8,23 +8,19 @@ use pagedepot_designs::FreeHighLimit;
 
 use crate::bench::clients::Clients;
 use crate::bench::{Effort, Settings, Workload};
-use crate::cli::{self, Command, Options, Parsed, ZoneinfoPaths};
+use crate::cli::{self, Command, Options, Parsed, SoakOptions, ZoneinfoPaths};
 use crate::compare;
-use crate::design::Design;
 use crate::design::variant::{Isolated, Variant};
+use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::{cpus, samples};
 use crate::output::Progress;
 use crate::output::json::{self, JsonOutput};
 use crate::output::machine::Machine;
 use crate::output::report::{Params, Report};
-use crate::replay::{self, Contender, Plan, Variants, Zoneinfos};
+use crate::replay::{self, Contender, Plan, Variants, Zoneinfos, shipped};
+use crate::soak::Soak;
 use crate::trace::Zoneinfo;
-
-/// The trace shipped with the command, so that it is there wherever the command is.
-const SHIPPED_TRACE: &[u8] = include_bytes!("../../../traces/build.perf.txt.zst");
-const SHIPPED_ZONEINFO: &str = include_str!("../../../traces/build.zoneinfo.before.txt");
-const SHIPPED_NAME: &str = "traces/build.perf.txt.zst";
 
 /// Windows per contender: enough to judge a ratio by.
 const ROUNDS: u32 = samples::ROUNDS_TO_JUDGE as u32;
@@ -44,9 +40,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
     };
     match cli.command {
         None => tour(),
-        Some(Command::Bench { workload, options }) => {
+        Some(Command::Bench { workload, options, more }) => {
             let effort = if options.quick { Effort::Quick } else { Effort::Full };
-            let settings = settings(&options, effort)?;
+            let settings = Settings { drains: more.drains, tune: more.tune, ..settings(&options, effort)? };
             finish(&format!("bench {}", workload.name()), &options, machine_heading, || {
                 workload.run(&settings)
             })
@@ -61,6 +57,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             let settings = settings(&options, effort)?;
             finish("vmalloc", &options, machine_heading, || crate::vmalloc::run(&vmalloc, &settings))
         }
+        Some(Command::Soak { options }) => soak(options),
         Some(Command::Compare(options)) if options.is_to_measure() => compare_designs(&options),
         Some(Command::Compare(options)) => {
             let compared = compare::files(&options)?;
@@ -83,14 +80,36 @@ fn compare_designs(options: &compare::Options) -> Result<(), Failure> {
     finish("compare", &bench, heading, || plan.run(&settings, options))
 }
 
+fn soak(given: SoakOptions) -> Result<(), Failure> {
+    let SoakOptions { minutes: time, drains: drains_per_s, designs, cpus, json, seed, variant } = given;
+    let options = Options { cpus, json, seed, variant, ..Options::default() };
+    let refuses = |design: &Design| design.unavailable().or_else(|| variant.refuses(*design));
+    let designs = if designs.is_empty() {
+        Design::PAGED.into_iter().filter(|design| refuses(design).is_none()).collect()
+    } else {
+        designs
+    };
+    let cannot = |design: &&Design| !Design::PAGED.contains(design);
+    if let Some(design) = designs.iter().find(cannot) {
+        let there = design::list(&Design::PAGED);
+        return Err(Failure::Usage(format!("design {design} cannot be soaked; there are {there}")));
+    }
+    if let Some(why) = designs.iter().find_map(refuses).or_else(|| variant.unused(&designs)) {
+        return Err(Failure::Usage(why));
+    }
+    let demand = Demand { cpus: wanted_cpus(&options)?, variant, ..Demand::default() };
+    let soak = Soak { designs, demand, time, drains_per_s, seed };
+    finish("soak", &options, machine_heading, || soak.run())
+}
+
 /// Without a command: the shipped trace, then what matters most, in about a minute.
 fn tour() -> Result<(), Failure> {
     let settings = settings(&Options::default(), Effort::Short)?;
     show(&format!("{}\n\n", Machine::here(settings.cpus.len())))?;
-    let zoneinfo =
-        Zoneinfo::parse(SHIPPED_ZONEINFO, "the shipped zoneinfo").map_err(|e| Failure::Run(e.to_string()))?;
-    let plan =
-        Plan::read(SHIPPED_TRACE, SHIPPED_NAME, Some(&zoneinfo)).map_err(|e| Failure::Run(e.to_string()))?;
+    let zoneinfo = Zoneinfo::parse(shipped::ZONEINFO, "the shipped zoneinfo")
+        .map_err(|e| Failure::Run(e.to_string()))?;
+    let plan = Plan::read(shipped::TRACE, shipped::NAME, Some(&zoneinfo))
+        .map_err(|e| Failure::Run(e.to_string()))?;
     let zoneinfos = Zoneinfos { before: Some(zoneinfo), after: None };
     show(replay_plan(&plan, &zoneinfos, &Options::default())?.text())?;
     for workload in [Workload::Hot, Workload::Pagealloc, Workload::Drain] {
@@ -150,6 +169,8 @@ fn settings(options: &Options, effort: Effort) -> Result<Settings, Failure> {
         seed: options.seed,
         designs: options.designs.clone(),
         variant: options.variant,
+        drains: None,
+        tune: false,
         progress: Progress::on_stderr(),
     })
 }

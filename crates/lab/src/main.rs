@@ -9,6 +9,7 @@ mod failure;
 mod harness;
 mod output;
 mod replay;
+mod soak;
 mod trace;
 mod vmalloc;
 

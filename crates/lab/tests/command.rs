@@ -106,6 +106,15 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "hot", "--lock", "plain", "--design", "depot"], "it is for spin"),
         (&["bench", "hot", "--lock", "ticket"], "plain, trylock"),
         (&["bench", "hot", "--magazines", "0"], "--magazines"),
+        (&["bench", "drain", "--drains", "100"], "rates of its own"),
+        (&["bench", "pft", "--drains", "100", "--design", "kernel"], "cannot be drained"),
+        (&["bench", "pft", "--drains", "0"], "at least 1"),
+        (&["bench", "udp-stream", "--cpus", "1"], "needs two CPUs"),
+        (&["bench", "hot", "--tune"], "udp-stream and sctp-many"),
+        (&["soak", "--minutes", "0"], "above 0"),
+        (&["soak", "--minutes", "-1"], "above 0"),
+        (&["soak", "--design", "kernel"], "cannot be soaked"),
+        (&["soak", "--design", "depot", "--lock", "plain"], "it is for spin"),
         (&["bench"], "WORKLOAD"),
         (&["frobnicate"], "frobnicate"),
         (&["replay"], "TRACE"),
@@ -202,6 +211,17 @@ fn variants_are_params_of_their_rows() {
 }
 
 #[test]
+fn workloads_lose_nothing_under_drains() {
+    for (workload, metric) in [("pft", "faults_per_s"), ("pagealloc", "total_ns")] {
+        let document = results(&["bench", workload, "--drains", "1000"]);
+        for design in ["depot"].iter().chain(&OF_THREADS) {
+            let row = rows(&document, design, metric).next().expect(design);
+            assert_eq!(row["params"]["drains_per_s"], 1000, "{row}");
+        }
+    }
+}
+
+#[test]
 fn pagealloc_has_batches_fill_and_books() {
     let document = results(&["bench", "pagealloc"]);
     let metrics = check(&document, "bench pagealloc");
@@ -274,6 +294,68 @@ fn drain_has_all_rates_quiet_and_full() {
     // What each drain finds is filled in before it, whatever the speed of the machine.
     for row in rows(&document, "depot", "drained_pages") {
         assert!(row["median"].as_f64().unwrap() >= 8.0 * 63.0, "{row}");
+    }
+}
+
+#[test]
+fn streams_tell_how_pages_come_back() {
+    if !has_two_cpus() {
+        return;
+    }
+    let expected =
+        ["buffers_per_s", "mib_per_s", "reuse_distance_bytes", "reuse_distance_p90_bytes", "crossed_percent"];
+    for workload in ["udp-stream", "sctp-many"] {
+        let document = results(&["bench", workload]);
+        assert_eq!(check(&document, &format!("bench {workload}")), expected);
+        check_threads(&document, "mib_per_s");
+        // One CPU only allocates, the other only frees.
+        for row in rows(&document, "spin", "crossed_percent") {
+            assert_eq!((&row["median"], &row["params"]["streams"]), (&100.0.into(), &1.into()), "{row}");
+        }
+    }
+}
+
+#[test]
+fn streams_can_be_tuned() {
+    if !has_two_cpus() {
+        return;
+    }
+    let document =
+        results(&["bench", "udp-stream", "--tune", "--design", "depot", "--design", "spin", "--cpus", "2"]);
+    for design in ["depot", "spin"] {
+        let mut cases: Vec<_> = rows(&document, design, "mib_per_s").map(|row| &row["params"]).collect();
+        let many = cases.len();
+        cases.dedup();
+        assert_eq!((many, cases.len()), (4 * 3 * 2, 4 * 3 * 2), "policies, buffers in flight, streams");
+    }
+}
+
+#[test]
+fn the_build_is_replayed_at_speed() {
+    let document = results(&["bench", "kernbench"]);
+    let expected = ["elapsed_s", "events_per_s", "refilled_blocks", "spilled_blocks"];
+    assert_eq!(check(&document, "bench kernbench"), expected);
+    check_threads(&document, "elapsed_s");
+    // What was allocated had to come from somewhere.
+    assert!(rows(&document, "spin", "refilled_blocks").all(|row| row["median"].as_f64().unwrap() > 1000.0));
+}
+
+/// The short form of what runs for hours: see CONTRIBUTING.md.
+#[test]
+fn soaked_designs_lose_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("soak.json");
+    let json = file.to_str().unwrap();
+    let output = pagedepot(&["soak", "--minutes", "0.05", "--drains", "1000", "--seed", "7", "--json", json]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(check(&document, "soak"), ["pages", "used_up", "drains", "drained_pages", "lost_pages"]);
+    for design in ["depot"].iter().chain(&OF_THREADS) {
+        for metric in ["pages", "used_up", "drains"] {
+            let row = rows(&document, design, metric).next().expect(design);
+            assert!(row["median"].as_f64().unwrap() > 0.0, "{row}");
+        }
+        assert_eq!(rows(&document, design, "lost_pages").next().unwrap()["median"], 0.0);
     }
 }
 

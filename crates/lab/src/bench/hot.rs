@@ -27,6 +27,10 @@ impl<S: Subject> Contender<1> for Hot<S> {
         self.0.leave();
     }
 
+    fn drain_all(&self) {
+        self.0.drain_all();
+    }
+
     fn check(&mut self) -> Result<(), String> {
         self.0.check()
     }

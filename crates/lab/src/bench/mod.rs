@@ -3,10 +3,13 @@
 pub mod clients;
 mod drain;
 mod hot;
+mod kernbench;
 mod pagealloc;
 mod pft;
 mod producer_consumer;
+mod streams;
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use pagedepot::CpuId;
@@ -16,7 +19,7 @@ use crate::design::variant::Variant;
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
-use crate::harness::{Contender, Pace, Schedule, Series, interleave};
+use crate::harness::{Contender, Drains, Pace, Schedule, Series, interleave};
 use crate::output::{Progress, Report};
 
 /// A workload of `bench`.
@@ -32,12 +35,26 @@ pub enum Workload {
     ProducerConsumer,
     /// Taking back what a CPU caches.
     Drain,
+    /// Buffers filled on one CPU, read and freed on another.
+    UdpStream,
+    /// Many such streams.
+    SctpMany,
+    /// The recorded build, by a thread per recorded CPU.
+    Kernbench,
 }
 
 impl Workload {
     /// All of them.
-    pub const ALL: [Workload; 5] =
-        [Workload::Hot, Workload::Pagealloc, Workload::Pft, Workload::ProducerConsumer, Workload::Drain];
+    pub const ALL: [Workload; 8] = [
+        Workload::Hot,
+        Workload::Pagealloc,
+        Workload::Pft,
+        Workload::ProducerConsumer,
+        Workload::Drain,
+        Workload::UdpStream,
+        Workload::SctpMany,
+        Workload::Kernbench,
+    ];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -47,6 +64,9 @@ impl Workload {
             Workload::Pft => "pft",
             Workload::ProducerConsumer => "producer-consumer",
             Workload::Drain => "drain",
+            Workload::UdpStream => "udp-stream",
+            Workload::SctpMany => "sctp-many",
+            Workload::Kernbench => "kernbench",
         }
     }
 
@@ -68,6 +88,7 @@ impl Workload {
             Workload::Hot | Workload::Pagealloc | Workload::ProducerConsumer => &Design::ALLOCATORS,
             Workload::Pft => &pft::DESIGNS,
             Workload::Drain => &drain::DESIGNS,
+            Workload::UdpStream | Workload::SctpMany | Workload::Kernbench => &Design::PAGED,
         }
     }
 
@@ -76,14 +97,31 @@ impl Workload {
     /// # Errors
     /// When a design cannot take part, or the machine lacks what it needs.
     pub fn run(self, settings: &Settings) -> Result<Report, Failure> {
+        if self == Workload::Drain && settings.drains.is_some() {
+            let what = "--drains is for other workloads: `bench drain` has rates of its own";
+            return Err(Failure::Usage(what.to_owned()));
+        }
+        if settings.tune && !matches!(self, Workload::UdpStream | Workload::SctpMany) {
+            return Err(Failure::Usage(format!(
+                "--tune is for udp-stream and sctp-many, not for {}",
+                self.name()
+            )));
+        }
         let mut report = match self {
             Workload::Hot => hot::run(settings),
             Workload::Pagealloc => pagealloc::run(settings),
             Workload::Pft => pft::run(settings),
             Workload::ProducerConsumer => producer_consumer::run(settings),
             Workload::Drain => drain::run(settings),
+            Workload::UdpStream | Workload::SctpMany => streams::run(settings, self),
+            Workload::Kernbench => kernbench::run(settings),
         }?;
-        report.tag(|design| Design::parse(design).map(|d| settings.variant.params(d)).unwrap_or_default());
+        report.tag(|design| {
+            let design = Design::parse(design).expect("rows are of designs");
+            let mut params = settings.variant.params(design);
+            params.extend(settings.drains.map(|per_s| ("drains_per_s", per_s.get().into())));
+            params
+        });
         Ok(report)
     }
 }
@@ -118,6 +156,10 @@ pub struct Settings {
     pub designs: Vec<Design>,
     /// Which variants of them.
     pub variant: Variant,
+    /// Drains per second forced behind the workload.
+    pub drains: Option<NonZeroU32>,
+    /// Vary what can be tuned.
+    pub tune: bool,
     /// Tells how far it is.
     pub progress: Progress,
 }
@@ -157,9 +199,16 @@ impl Settings {
         }
     }
 
-    /// Why a design cannot run here in the variant asked for.
+    /// Why a design cannot run here as asked for.
     pub fn why_not(&self, design: Design) -> Option<String> {
-        design.unavailable().or_else(|| self.variant.refuses(design))
+        let undrained = self.drains.is_some() && !Design::PAGED.contains(&design);
+        let undrained = undrained.then(|| {
+            format!(
+                "design {design} cannot be drained; with --drains there are {}",
+                design::list(&Design::PAGED)
+            )
+        });
+        design.unavailable().or_else(|| self.variant.refuses(design)).or(undrained)
     }
 
     /// What a workload on the first `cpus` CPUs asks of designs.
@@ -174,7 +223,7 @@ impl Settings {
 
     /// As many windows as asked for, of the usual length.
     fn schedule(&self) -> Schedule {
-        Schedule { rounds: self.rounds, pace: Pace::Lasting(self.window()) }
+        Schedule { rounds: self.rounds, pace: Pace::Lasting(self.window()), drains: None }
     }
 
     /// The CPU counts to measure with: those asked for, or one, and all in use.
@@ -193,10 +242,25 @@ impl Settings {
         cpus: usize,
         schedule: Schedule,
     ) -> Result<Vec<Series<M>>, Failure> {
+        self.interleave_on(what, contenders, &self.cpus[..cpus], schedule)
+    }
+
+    /// The same with a seat on each of these CPUs, which may come up more than once.
+    fn interleave_on<const M: usize>(
+        &self,
+        what: &str,
+        contenders: &mut [Box<dyn Contender<M>>],
+        seats: &[CpuId],
+        schedule: Schedule,
+    ) -> Result<Vec<Series<M>>, Failure> {
         let refs: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
         let ticks = contenders.len() as u64 * (u64::from(schedule.rounds) + 1);
         let step = self.progress.step(what, ticks);
-        let series = interleave(&refs, &self.cpus[..cpus], schedule, &|| step.tick());
+        // A CPU without a seat, if there is one.
+        let drainer = self.cpus.iter().find(|cpu| !seats.contains(cpu)).or(self.cpus.last()).copied();
+        let drains = self.drains.zip(drainer).map(|(per_s, cpu)| Drains { per_s, cpu });
+        let schedule = Schedule { drains, ..schedule };
+        let series = interleave(&refs, seats, schedule, &|| step.tick());
         drop(step);
         for contender in contenders {
             checked(contender.design(), contender.check())?;
@@ -204,12 +268,14 @@ impl Settings {
         Ok(series)
     }
 
-    /// A line for tables whose ratios are of too few windows; empty otherwise.
+    /// What a table's reader should know besides: drains behind it, ratios of too few windows.
     fn caveat(&self) -> String {
-        if self.rounds as usize >= ROUNDS_TO_JUDGE {
-            return String::new();
-        }
-        format!("; {} windows are too few to judge ratios by (--runs {ROUNDS_TO_JUDGE})", self.rounds)
+        let drains = self.drains.map(|per_s| format!("; {per_s} drains of all CPUs per second"));
+        let few = (self.rounds as usize) < ROUNDS_TO_JUDGE;
+        let few = few.then(|| {
+            format!("; {} windows are too few to judge ratios by (--runs {ROUNDS_TO_JUDGE})", self.rounds)
+        });
+        drains.unwrap_or_default() + &few.unwrap_or_default()
     }
 }
 

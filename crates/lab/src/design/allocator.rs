@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use pagedepot::{CpuId, Mode, Order, Pfn};
+use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
 use pagedepot_designs::{Counts, Drained};
 
 use super::Subject;
@@ -13,8 +13,17 @@ pub trait Allocator: Subject<Block = Pfn> {
     /// Whether a full drain takes more than a quiet one. Others have one drain; it counts as quiet.
     const DRAINS_FULLY: bool;
 
+    /// Allocates a block of 2^order frames; `None` when there is none.
+    fn alloc_block(&self, order: Order, mobility: Mobility) -> Option<Pfn>;
+
+    /// Frees a block that was allocated with this order, once.
+    fn free_block(&self, block: Pfn, order: Order);
+
     /// Frees blocks by one call.
     fn free_many(&self, blocks: &[(Pfn, Order)]);
+
+    /// Makes two blocks of `order - 1` of an allocated one.
+    fn halve(&self, block: Pfn, order: Order);
 
     /// A zeroed page.
     fn zeroed(&self) -> Option<Pfn>;
@@ -24,6 +33,10 @@ pub trait Allocator: Subject<Block = Pfn> {
 
     /// Takes back what a CPU, or all of them, cache.
     fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Drained;
+
+    /// What a kernel does on each CPU about once a second: caches that idle shrink. Nothing where
+    /// that rides on slow paths.
+    fn tick(&self) {}
 
     /// What it did so far.
     fn counts(&self) -> Counts;

@@ -124,6 +124,10 @@ impl<C: Named> Subject for Cached<C> {
         self.cache.idle(here());
     }
 
+    fn drain_all(&self) {
+        self.cache.drain(Scope::ALL, Mode::Quiet);
+    }
+
     fn check(&mut self) -> Result<(), String> {
         let census = self.cache.validate().map_err(|fault| fault.to_string())?;
         let elsewhere =
@@ -135,8 +139,22 @@ impl<C: Named> Subject for Cached<C> {
 impl<C: Named> Allocator for Cached<C> {
     const DRAINS_FULLY: bool = false;
 
+    #[inline]
+    fn alloc_block(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
+        self.cache.alloc(here(), order, mobility)
+    }
+
+    #[inline]
+    fn free_block(&self, block: Pfn, order: Order) {
+        self.cache.free(here(), block, order);
+    }
+
     fn free_many(&self, blocks: &[(Pfn, Order)]) {
         self.cache.free_many(here(), blocks);
+    }
+
+    fn halve(&self, block: Pfn, order: Order) {
+        self.cache.split(block, order);
     }
 
     fn zeroed(&self) -> Option<Pfn> {
@@ -153,6 +171,10 @@ impl<C: Named> Allocator for Cached<C> {
 
     fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Drained {
         self.cache.drain(cpu.map_or(Scope::ALL, Scope::cpu), mode)
+    }
+
+    fn tick(&self) {
+        self.cache.tick(here());
     }
 
     fn counts(&self) -> Counts {

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagedepot::{CpuId, Flags, Mode, Order, Pfn, Scope};
+use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope};
 use pagedepot_designs::{Counts, Drained, FreeHigh, FreeHighLimit, FreeHighWatch, Volume};
 use pagedepot_linux::Depot;
 
@@ -79,12 +79,11 @@ impl<const WATCHED: bool> Subject for DepotSubject<WATCHED> {
 
     #[inline]
     fn free<const ORDER: u32>(&self, block: Pfn) {
-        let order = const { order::<ORDER>() };
-        // SAFETY: got by `alloc` with the same order, and freed once; nobody uses its memory.
-        if unsafe { self.depot.free(block, order) }.is_err() {
-            refused(block);
-        }
-        self.note_free(order);
+        self.free_block(block, const { order::<ORDER>() });
+    }
+
+    fn drain_all(&self) {
+        self.drain(None, Mode::Quiet);
     }
 
     fn check(&mut self) -> Result<(), String> {
@@ -96,6 +95,21 @@ impl<const WATCHED: bool> Subject for DepotSubject<WATCHED> {
 impl<const WATCHED: bool> Allocator for DepotSubject<WATCHED> {
     const DRAINS_FULLY: bool = true;
 
+    #[inline]
+    fn alloc_block(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
+        self.note_alloc();
+        self.depot.alloc(order, Flags::new(mobility)).ok()
+    }
+
+    #[inline]
+    fn free_block(&self, block: Pfn, order: Order) {
+        // SAFETY: got by `alloc` with the same order, and freed once; nobody uses its memory.
+        if unsafe { self.depot.free(block, order) }.is_err() {
+            refused(block);
+        }
+        self.note_free(order);
+    }
+
     fn free_many(&self, blocks: &[(Pfn, Order)]) {
         // SAFETY: as in `free_block`, for each.
         if let Err(error) = unsafe { self.depot.free_many(blocks) } {
@@ -103,6 +117,13 @@ impl<const WATCHED: bool> Allocator for DepotSubject<WATCHED> {
         }
         if WATCHED {
             blocks.iter().for_each(|&(_, order)| self.note_free(order));
+        }
+    }
+
+    fn halve(&self, block: Pfn, order: Order) {
+        let half = Order::new(order.get() - 1).expect("blocks of more than a page are halved");
+        if let Err(error) = self.depot.split(block, order, half) {
+            panic!("{}: {block}, order {order}: {error}", Design::Depot);
         }
     }
 

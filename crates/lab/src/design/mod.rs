@@ -295,6 +295,9 @@ pub trait Subject: Send + Sync {
     /// Called by a thread before it sleeps.
     fn rest(&self) {}
 
+    /// Takes back what all CPUs cache, interrupting nobody if the design has a choice.
+    fn drain_all(&self) {}
+
     /// Checks the subject's books, if it has any, after everything was freed: is each frame in
     /// exactly one place?
     ///

@@ -88,6 +88,18 @@ pub enum FreeHighPages {
     High,
 }
 
+impl FreeHighPages {
+    /// As the option has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FreeHighPages::Zero => "0",
+            FreeHighPages::Batch => "batch",
+            FreeHighPages::FourBatches => "4batch",
+            FreeHighPages::High => "high",
+        }
+    }
+}
+
 /// `--free-high-rule`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FreeHighWhen {
@@ -102,7 +114,7 @@ pub const PARAMS: [&str; 8] =
     ["store", "lock", "grace", "drained_by", "isolated", "magazines", "free_high", "free_high_rule"];
 
 /// Designs with mainline's lists, and so with its policies.
-const WITH_POLICY: [Design; 5] =
+pub const WITH_POLICY: [Design; 5] =
     [Design::Local, Design::NohzConditional, Design::Spin, Design::Rcu, Design::Depot];
 
 impl Variant {

@@ -1,7 +1,8 @@
 //! Contenders in turn, window by window, on pinned threads in step.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,9 @@ pub trait Contender<const M: usize>: Sync {
     /// measure.
     fn window(&self, seat: Seat, units: u64) -> [f64; M];
 
+    /// Takes back what all CPUs cache, from a thread beside the seats; see [`Schedule::drains`].
+    fn drain_all(&self) {}
+
     /// Checks, after the last window, that nothing was lost or doubled.
     ///
     /// # Errors
@@ -65,6 +69,17 @@ pub struct Schedule {
     pub rounds: u32,
     /// Their length.
     pub pace: Pace,
+    /// Drains forced behind the windows.
+    pub drains: Option<Drains>,
+}
+
+/// A thread beside the seats that drains whichever contender has its window.
+#[derive(Clone, Copy, Debug)]
+pub struct Drains {
+    /// How often.
+    pub per_s: NonZeroU32,
+    /// Where it runs.
+    pub cpu: CpuId,
 }
 
 /// The samples of one contender: for each metric one per round.
@@ -93,16 +108,30 @@ pub fn interleave<const M: usize>(
         barrier: SpinBarrier::new(cpus.len()),
         units: contenders.iter().map(|_| AtomicU64::new(0)).collect(),
         windows: Mutex::new(vec![Vec::new(); cpus.len()]),
+        current: AtomicUsize::new(NOBODY),
         tick,
     };
+    let (stop, stopped) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        for (index, &cpu) in cpus.iter().enumerate() {
-            let run = &run;
-            scope.spawn(move || run.seat(Seat { index, cpu }));
+        let run = &run;
+        if let Some(drains) = schedule.drains {
+            scope.spawn(move || run.drain(drains, &stopped));
         }
+        for (index, &cpu) in cpus.iter().enumerate() {
+            // When the last seat has dropped its end, also by a panic, the drainer ends.
+            let stop = stop.clone();
+            scope.spawn(move || {
+                let _stop = stop;
+                run.seat(Seat { index, cpu });
+            });
+        }
+        drop(stop);
     });
     run.series()
 }
+
+/// No contender's number.
+const NOBODY: usize = usize::MAX;
 
 struct Run<'r, const M: usize> {
     contenders: &'r [&'r dyn Contender<M>],
@@ -112,6 +141,8 @@ struct Run<'r, const M: usize> {
     units: Vec<AtomicU64>,
     /// By seat, in the order of the windows.
     windows: Mutex<Vec<Vec<[f64; M]>>>,
+    /// The contender whose window it is, for the drainer.
+    current: AtomicUsize,
     tick: &'r (dyn Fn() + Sync),
 }
 
@@ -120,13 +151,15 @@ impl<const M: usize> Run<'_, M> {
         let _guard = self.barrier.guard();
         cpus::pin(seat.cpu);
         self.contenders.iter().for_each(|contender| contender.enter());
-        for (contender, units) in self.contenders.iter().zip(&self.units) {
+        for (nth, (contender, units)) in self.contenders.iter().zip(&self.units).enumerate() {
+            self.announce(nth, seat);
             self.warm_up(*contender, units, seat);
             self.tick(seat);
         }
         let mut samples = Vec::with_capacity(self.contenders.len() * self.schedule.rounds as usize);
         for _ in 0..self.schedule.rounds {
-            for (contender, units) in self.contenders.iter().zip(&self.units) {
+            for (nth, (contender, units)) in self.contenders.iter().zip(&self.units).enumerate() {
+                self.announce(nth, seat);
                 self.barrier.wait();
                 samples.push(contender.window(seat, units.load(Ordering::Relaxed)));
                 self.barrier.wait();
@@ -135,6 +168,30 @@ impl<const M: usize> Run<'_, M> {
         }
         self.contenders.iter().for_each(|contender| contender.leave());
         self.windows.lock().expect("no seat panics with it")[seat.index] = samples;
+    }
+
+    fn announce(&self, nth: usize, seat: Seat) {
+        if seat.index == 0 {
+            // Relaxed: a drain of the contender before does no harm.
+            self.current.store(nth, Ordering::Relaxed);
+        }
+    }
+
+    /// Drains until all seats are done. Drains that are late are not made up for.
+    fn drain(&self, Drains { per_s, cpu }: Drains, stopped: &mpsc::Receiver<()>) {
+        cpus::pin(cpu);
+        let period = Duration::from_secs(1) / per_s.get();
+        let mut due = Instant::now() + period;
+        loop {
+            match stopped.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                _ => return,
+            }
+            if let Some(contender) = self.contenders.get(self.current.load(Ordering::Relaxed)) {
+                contender.drain_all();
+            }
+            due = (due + period).max(Instant::now());
+        }
     }
 
     fn tick(&self, seat: Seat) {
@@ -202,8 +259,6 @@ fn next_units(units: u64, unit_s: f64, goal: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
     use super::*;
 
     #[test]
@@ -235,7 +290,7 @@ mod tests {
         let clock = AtomicUsize::new(0);
         let (a, b) = (Counting { clock: &clock }, Counting { clock: &clock });
         let ticks = AtomicUsize::new(0);
-        let schedule = Schedule { rounds: 3, pace: Pace::Units(7) };
+        let schedule = Schedule { rounds: 3, pace: Pace::Units(7), drains: None };
         let cpus = &cpus::usable().unwrap()[..1];
         let series = interleave(&[&a, &b], cpus, schedule, &|| {
             ticks.fetch_add(1, Ordering::Relaxed);
@@ -244,6 +299,41 @@ mod tests {
         assert_eq!(series[0].samples, [vec![2.0, 4.0, 6.0], vec![7.0; 3]]);
         assert_eq!(series[1].samples, [vec![3.0, 5.0, 7.0], vec![7.0; 3]]);
         assert_eq!(ticks.into_inner(), 2 * (3 + 1));
+    }
+
+    /// Waits in its windows, and counts drains.
+    #[derive(Default)]
+    struct Drainable {
+        drains: AtomicUsize,
+    }
+
+    impl Contender<1> for Drainable {
+        fn design(&self) -> Design {
+            Design::FloorTls
+        }
+
+        fn window(&self, _seat: Seat, _units: u64) -> [f64; 1] {
+            let before = self.drains.load(Ordering::Relaxed);
+            while self.drains.load(Ordering::Relaxed) == before {
+                thread::yield_now();
+            }
+            [0.0]
+        }
+
+        fn drain_all(&self) {
+            self.drains.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn whoever_has_its_window_is_drained() {
+        let (a, b) = (Drainable::default(), Drainable::default());
+        let cpus = cpus::usable().unwrap();
+        let drains = Drains { per_s: NonZeroU32::new(1000).unwrap(), cpu: *cpus.last().unwrap() };
+        let schedule = Schedule { rounds: 3, pace: Pace::Units(1), drains: Some(drains) };
+        // Each window ends by a drain of its own.
+        interleave(&[&a, &b], &cpus[..1], schedule, &|| ());
+        assert!(a.drains.into_inner() > 3 && b.drains.into_inner() > 3);
     }
 
     #[test]

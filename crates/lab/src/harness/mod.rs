@@ -14,7 +14,8 @@ pub mod clock;
 pub mod cpus;
 pub mod interleave;
 pub mod interrupts;
+pub mod ring;
 pub mod rseq;
 pub mod samples;
 
-pub use interleave::{Contender, Pace, Schedule, Seat, Series, interleave};
+pub use interleave::{Contender, Drains, Pace, Schedule, Seat, Series, interleave};

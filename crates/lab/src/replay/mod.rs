@@ -47,6 +47,7 @@ pub mod report;
 pub mod rows;
 mod runner;
 mod schedule;
+pub mod shipped;
 mod table;
 pub mod target;
 mod ticks;

@@ -48,7 +48,7 @@ fn measure(
     settings: &Settings,
 ) -> Vec<Series<1>> {
     let window = Duration::from_millis(if settings.effort == Effort::Quick { 2 } else { 10 });
-    let schedule = Schedule { rounds: settings.rounds, pace: Pace::Lasting(window) };
+    let schedule = Schedule { rounds: settings.rounds, pace: Pace::Lasting(window), drains: None };
     let contenders: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
     let step = settings.progress.step(what, contenders.len() as u64 * (u64::from(settings.rounds) + 1));
     interleave(&contenders, &settings.cpus[..cpus], schedule, &|| step.tick())

@@ -128,6 +128,10 @@ impl<S: Subject + 'static, const ORDER: u32> Contender<3> for Batch<S, ORDER> {
         self.subject.leave();
     }
 
+    fn drain_all(&self) {
+        self.subject.drain_all();
+    }
+
     /// The total is measured without reading the clock inside; allocation and free are its parts in
     /// the proportion seen with the clock read between them. Small batches would otherwise measure
     /// the clock.

@@ -52,6 +52,10 @@ impl<S: Subject> Contender<2> for Fill<S> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).blocks = Vec::new();
     }
 
+    fn drain_all(&self) {
+        self.subject.drain_all();
+    }
+
     fn check(&mut self) -> Result<(), String> {
         self.subject.check()
     }

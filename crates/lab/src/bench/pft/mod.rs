@@ -41,6 +41,9 @@ pub trait Client: Sync {
     /// many.
     fn run(&self, client: usize, share: u32) -> u64;
 
+    /// See [`Contender::drain_all`].
+    fn drain_all(&self) {}
+
     /// See [`Contender::check`].
     fn check(&mut self) -> Result<(), String> {
         Ok(())
@@ -65,6 +68,10 @@ impl Contender<4> for Clients {
 
     fn leave(&self) {
         self.client.leave();
+    }
+
+    fn drain_all(&self) {
+        self.client.drain_all();
     }
 
     fn check(&mut self) -> Result<(), String> {

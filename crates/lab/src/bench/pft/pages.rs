@@ -57,6 +57,10 @@ impl<S: Pages> Client for ClientPages<S> {
         pages
     }
 
+    fn drain_all(&self) {
+        self.subject.drain_all();
+    }
+
     fn check(&mut self) -> Result<(), String> {
         self.subject.check()
     }

@@ -1,0 +1,272 @@
+//! Streams over one allocator: senders that fill buffers, receivers on other CPUs that read and free
+//! them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use pagedepot::{CpuId, Mobility, Order, Pfn};
+
+use super::reuse::{self, Use};
+use crate::design::allocator::{Allocator, WithAllocator};
+use crate::design::{self, Design};
+use crate::harness::clock::ticks;
+use crate::harness::ring::Ring;
+use crate::harness::{Contender, Seat};
+
+/// What sockets take their buffers as (the kernel's `SKB_FRAG_PAGE_ORDER`: 32 KiB).
+pub const ORDER: Order = Order::new(3).expect("there is order 3");
+
+/// What a run of streams is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub streams: u32,
+    /// Buffers of a stream between its sender and its receiver, at most; a power of two.
+    pub in_flight: u32,
+    /// Bytes of a message: what is written into a buffer.
+    pub bytes: u32,
+}
+
+impl Shape {
+    /// Where the threads sit: a sender and a receiver for each stream, on neighbouring CPUs. Streams
+    /// that find all CPUs taken share them, the other way round.
+    pub fn seats(self, cpus: &[CpuId]) -> Vec<CpuId> {
+        let at = |seat: usize| cpus[seat % cpus.len()];
+        let pair = |stream: usize| {
+            let (sender, receiver) = (at(2 * stream), at(2 * stream + 1));
+            if (2 * stream / cpus.len()).is_multiple_of(2) { [sender, receiver] } else { [receiver, sender] }
+        };
+        (0..self.streams as usize).flat_map(pair).collect()
+    }
+}
+
+/// Metrics of a window: buffers and MiB per second, over all streams.
+pub const METRICS: usize = 2;
+
+/// Uses that a stream logs: its first.
+const LOG_MAX: usize = 1 << 15;
+
+/// Buffers under way, and the numbers their senders wrote into them.
+type Message = (Pfn, u64);
+
+/// See the module.
+pub struct Streams<A: Allocator> {
+    allocator: A,
+    shape: Shape,
+    streams: Vec<Stream>,
+    /// By place in memory: 1 + the CPU that freed the buffer there, or 0.
+    freed_by: Box<[AtomicU32]>,
+}
+
+struct Stream {
+    ring: Ring<Message>,
+    /// The sender's.
+    sent: Mutex<Sent>,
+}
+
+#[derive(Default)]
+struct Sent {
+    messages: u64,
+    log: Vec<Use>,
+    /// Buffers that were used before; those of them that another CPU had freed.
+    reused: u64,
+    crossed: u64,
+}
+
+impl<A: Allocator> Streams<A> {
+    /// The word about who freed a buffer. Relaxed, everywhere: the allocator orders its free and
+    /// its next allocation.
+    fn freed_by(&self, buffer: Pfn) -> &AtomicU32 {
+        &self.freed_by[buffer.index() >> ORDER.get()]
+    }
+
+    fn send(&self, stream: &Stream, here: CpuId, messages: u64) {
+        let mut sent = stream.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.ring.produce(messages, || {
+            let Some(buffer) = self.allocator.alloc_block(ORDER, Mobility::Unmovable) else {
+                panic!("{} ran out of buffers: it lost some", A::DESIGN)
+            };
+            sent.note(ticks(), buffer, self.freed_by(buffer).load(Ordering::Relaxed), here);
+            let number = sent.messages;
+            self.write(buffer, number);
+            (buffer, number)
+        });
+    }
+
+    fn receive(&self, stream: &Stream, here: CpuId, messages: u64) {
+        stream.ring.consume(messages, |(buffer, number)| {
+            self.read(buffer, number);
+            self.freed_by(buffer).store(1 + here.get(), Ordering::Relaxed);
+            self.allocator.free_block(buffer, ORDER);
+        });
+    }
+
+    fn words(&self, buffer: Pfn) -> *mut [u64] {
+        let start = self.allocator.address(buffer).cast::<u64>().as_ptr();
+        std::ptr::slice_from_raw_parts_mut(start, self.shape.bytes as usize / size_of::<u64>())
+    }
+
+    fn write(&self, buffer: Pfn, number: u64) {
+        // SAFETY: the buffer is this sender's, at least as long, and any bytes are numbers.
+        let words = unsafe { &mut *self.words(buffer) };
+        words.fill(number);
+        design::observe(words.as_ptr().addr());
+    }
+
+    fn read(&self, buffer: Pfn, number: u64) {
+        // SAFETY: the buffer is this receiver's since the ring handed it over, and written.
+        let words = unsafe { &*self.words(buffer) };
+        let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word));
+        let expected = number.wrapping_mul(words.len() as u64);
+        assert!(sum == expected, "{}: somebody else wrote into {buffer}: it was doubled", A::DESIGN);
+    }
+}
+
+impl Sent {
+    #[inline]
+    fn note(&mut self, ticks: u64, buffer: Pfn, freed_by: u32, here: CpuId) {
+        self.messages += 1;
+        if self.log.len() < LOG_MAX {
+            self.log.push(Use { ticks, buffer: buffer.get() });
+        }
+        self.reused += u64::from(freed_by != 0);
+        self.crossed += u64::from(freed_by != 0 && freed_by != 1 + here.get());
+    }
+}
+
+/// How a design's pages came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reuse {
+    /// Reuse distances, in bytes written: median, and the 90th percentile.
+    pub median_bytes: f64,
+    pub p90_bytes: f64,
+    /// Of the buffers used again, the percentage that another CPU had freed.
+    pub crossed_percent: f64,
+}
+
+/// A contender whose reuse can be asked for when its windows are over.
+pub trait Counted {
+    fn design(&self) -> Design;
+    fn reuse(&self) -> Reuse;
+
+    /// See [`Contender::check`]: after all contenders are gone.
+    fn check(&mut self) -> Result<(), String>;
+}
+
+impl<A: Allocator> Counted for Arc<Streams<A>> {
+    fn design(&self) -> Design {
+        A::DESIGN
+    }
+
+    fn reuse(&self) -> Reuse {
+        let (mut uses, mut reused, mut crossed) = (Vec::new(), 0, 0);
+        for stream in &self.streams {
+            let sent = stream.sent.lock().unwrap_or_else(PoisonError::into_inner);
+            uses.extend_from_slice(&sent.log);
+            reused += sent.reused;
+            crossed += sent.crossed;
+        }
+        let distances = reuse::distances(uses);
+        let bytes = |share| {
+            let distance = reuse::quantile(&distances, share);
+            distance.map_or(f64::NAN, |distance| distance as f64 * f64::from(self.shape.bytes))
+        };
+        Reuse {
+            median_bytes: bytes(0.5),
+            p90_bytes: bytes(0.9),
+            crossed_percent: crossed as f64 * 100.0 / reused as f64,
+        }
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        Arc::get_mut(self).expect("all contenders are gone").allocator.check()
+    }
+}
+
+/// The streams as a contender. Seats are a sender and a receiver for each stream.
+struct Shared<A: Allocator>(Arc<Streams<A>>);
+
+impl<A: Allocator> Contender<METRICS> for Shared<A> {
+    fn design(&self) -> Design {
+        A::DESIGN
+    }
+
+    fn enter(&self) {
+        self.0.allocator.enter();
+    }
+
+    fn leave(&self) {
+        self.0.allocator.leave();
+    }
+
+    fn drain_all(&self) {
+        self.0.allocator.drain_all();
+    }
+
+    fn window(&self, seat: Seat, units: u64) -> [f64; METRICS] {
+        let stream = &self.0.streams[seat.index / 2];
+        let start = Instant::now();
+        if seat.index.is_multiple_of(2) {
+            self.0.send(stream, seat.cpu, units);
+        } else {
+            self.0.receive(stream, seat.cpu, units);
+        }
+        let per_s = units as f64 / start.elapsed().as_secs_f64();
+        [per_s, per_s * f64::from(self.0.shape.bytes) / f64::from(1 << 20)]
+    }
+
+    /// A stream is as fast as its slower side; streams add up.
+    fn combine(&self, seats: &[[f64; METRICS]]) -> [f64; METRICS] {
+        let streams = || seats.chunks(2);
+        std::array::from_fn(|metric| streams().map(|pair| pair[0][metric].min(pair[1][metric])).sum())
+    }
+}
+
+/// Makes streams over an allocator with so many pages.
+pub struct ToStreams {
+    pub shape: Shape,
+    pub pages: u64,
+}
+
+/// The same streams twice: for their windows, and for what comes after.
+pub type Made = (Box<dyn Contender<METRICS>>, Box<dyn Counted>);
+
+impl WithAllocator for ToStreams {
+    type Output = Made;
+
+    fn with<A: Allocator + 'static>(self, allocator: A) -> Self::Output {
+        let ring = || Ring::new(self.shape.in_flight);
+        let streams =
+            (0..self.shape.streams).map(|_| Stream { ring: ring(), sent: Mutex::default() }).collect();
+        let places = (self.pages >> ORDER.get()) as usize + 1;
+        let freed_by = (0..places).map(|_| AtomicU32::new(0)).collect();
+        let streams = Arc::new(Streams { allocator, shape: self.shape, streams, freed_by });
+        (Box::new(Shared(Arc::clone(&streams))), Box::new(streams))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_sit_on_neighbours_and_then_share_them_the_other_way_round() {
+        let cpus: Vec<CpuId> = [4, 5].map(CpuId::new).into();
+        let seats = |streams| -> Vec<u32> {
+            let shape = Shape { streams, in_flight: 1, bytes: 8 };
+            shape.seats(&cpus).iter().map(|cpu| cpu.get()).collect()
+        };
+        assert_eq!(seats(1), [4, 5]);
+        assert_eq!(seats(3), [4, 5, 5, 4, 4, 5]);
+    }
+
+    #[test]
+    fn crossings_are_reuses_of_what_another_cpu_freed() {
+        let mut sent = Sent::default();
+        let here = CpuId::new(3);
+        for freed_by in [0, 4, 5, 5] {
+            sent.note(0, Pfn::new(8), freed_by, here);
+        }
+        assert_eq!((sent.messages, sent.reused, sent.crossed, sent.log.len()), (4, 3, 2, 4));
+    }
+}

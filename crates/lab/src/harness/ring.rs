@@ -1,0 +1,116 @@
+//! A ring from one thread to another.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::barrier::Waiter;
+
+/// Items that one side moves before it tells the other, so that the counters' cache lines change
+/// hands once per batch. Fewer in small rings, so that both sides may work at once.
+const PUBLISHED_AT_ONCE: u64 = 32;
+
+/// A counter on cache lines of its own.
+#[repr(align(128))]
+struct Count(AtomicU64);
+
+/// A ring with one producer and one consumer. Counts only grow.
+pub struct Ring<T> {
+    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    published_at_once: u64,
+    /// Written by the producer: slots filled.
+    filled: Count,
+    /// Written by the consumer: slots emptied.
+    emptied: Count,
+}
+
+// SAFETY: the producer writes slots that are emptied, the consumer reads those that are filled; the
+// counters hand them over.
+unsafe impl<T: Send> Sync for Ring<T> {}
+
+impl<T: Copy> Ring<T> {
+    /// With room for `slots` items, a power of two.
+    pub fn new(slots: u32) -> Self {
+        assert!(slots.is_power_of_two(), "{slots} slots are no power of two");
+        let published_at_once = PUBLISHED_AT_ONCE.min(u64::from(slots / 4)).max(1);
+        let slots = (0..slots).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
+        let [filled, emptied] = [0; 2].map(|zero| Count(AtomicU64::new(zero)));
+        Ring { slots, published_at_once, filled, emptied }
+    }
+
+    fn slot(&self, count: u64) -> *mut MaybeUninit<T> {
+        self.slots[count as usize & (self.slots.len() - 1)].get()
+    }
+
+    /// Puts in `items` items. Only one thread at a time.
+    pub fn produce(&self, items: u64, mut next: impl FnMut() -> T) {
+        let start = self.filled.0.load(Ordering::Relaxed);
+        // Acquire, here and below: pairs with the consumer's Release; it has read the slots.
+        let mut emptied = self.emptied.0.load(Ordering::Acquire);
+        for filled in start..start + items {
+            let mut waiter = Waiter::default();
+            while filled - emptied >= self.slots.len() as u64 {
+                waiter.pause();
+                emptied = self.emptied.0.load(Ordering::Acquire);
+            }
+            // SAFETY: the slot is empty, so the producer's.
+            unsafe { (*self.slot(filled)).write(next()) };
+            if (filled + 1).is_multiple_of(self.published_at_once) {
+                // Release, here and below: pairs with the consumer's Acquire; the slots are written.
+                self.filled.0.store(filled + 1, Ordering::Release);
+            }
+        }
+        self.filled.0.store(start + items, Ordering::Release);
+    }
+
+    /// Takes out `items` items. Only one thread at a time.
+    pub fn consume(&self, items: u64, mut take: impl FnMut(T)) {
+        let start = self.emptied.0.load(Ordering::Relaxed);
+        let mut filled = start;
+        for emptied in start..start + items {
+            let mut waiter = Waiter::default();
+            while emptied == filled {
+                // Acquire: pairs with the producer's Release.
+                filled = self.filled.0.load(Ordering::Acquire);
+                if emptied == filled {
+                    waiter.pause();
+                }
+            }
+            // SAFETY: the slot is filled, so the consumer's, and was written before it was counted.
+            take(unsafe { (*self.slot(emptied)).assume_init() });
+            if (emptied + 1).is_multiple_of(self.published_at_once) {
+                // Release, here and below: pairs with the producer's Acquire; the slots were read.
+                self.emptied.0.store(emptied + 1, Ordering::Release);
+            }
+        }
+        self.emptied.0.store(start + items, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_arrives_in_order_over_several_windows() {
+        for (slots, items) in [(4096, 1), (4096, 31), (4096, 32), (4096, 12_293), (1, 100), (8, 1000)] {
+            let ring = Ring::new(slots);
+            let sum = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut next = 0;
+                    ring.produce(items, || {
+                        next += 1;
+                        next
+                    });
+                });
+                let mut expected = 0;
+                ring.consume(items, |item: u64| {
+                    expected += 1;
+                    assert_eq!(item, expected);
+                });
+                expected
+            });
+            assert_eq!(sum, items);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `soak`: first-touch as in `pft`, in a loop, with drains forced behind it, for as long as one
+//! likes: does a design ever lose a page, or hand one out twice?
+//!
+//! Clients on all CPUs take memory until it is used up, write a number of their own into each page,
+//! and look whether it is still there before they free it: on their CPU or another, one by one or in
+//! batches. A drainer takes back what CPUs cache, by turns all of it or one CPU's, quietly or fully.
+//! Designs take turns of some seconds; after each turn their books must balance.
+
+mod client;
+
+use std::num::NonZeroU32;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pagedepot::{CpuId, Mode};
+
+use self::client::{Client, Common};
+use crate::design::allocator::{Allocator, WithAllocator};
+use crate::design::{self, Demand, Design};
+use crate::failure::Failure;
+use crate::harness::cpus;
+use crate::output::report::{Metric, params};
+use crate::output::{Progress, Report, table};
+
+const NAME: &str = "soak";
+const METRICS: [Metric; 5] = [
+    ("pages", "pages"),
+    ("used_up", "1"),
+    ("drains", "1"),
+    ("drained_pages", "pages"),
+    ("lost_pages", "pages"),
+];
+
+/// Memory of each design: little, so that it is used up often.
+const PAGES: u64 = 1 << 14;
+/// A turn, unless time is shorter.
+const TURN: Duration = Duration::from_secs(5);
+
+/// What to soak, and for how long.
+#[derive(Clone, Debug)]
+pub struct Soak {
+    pub designs: Vec<Design>,
+    pub demand: Demand,
+    pub time: Duration,
+    pub drains_per_s: NonZeroU32,
+    pub seed: u64,
+}
+
+/// What a design did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    turns: u64,
+    pages: u64,
+    used_up: u64,
+    drains: u64,
+    drained_pages: u64,
+}
+
+impl Soak {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// A design lost a page or has one twice, or cannot run here.
+    pub fn run(&self) -> Result<Report, Failure> {
+        let turn = TURN.min(self.time / self.designs.len() as u32);
+        let turns = self.time.as_secs_f64() / turn.as_secs_f64();
+        let step = Progress::on_stderr().step(NAME, turns.ceil() as u64);
+        let mut tallies = vec![Tally::default(); self.designs.len()];
+        let start = Instant::now();
+        let mut nth = 0;
+        while nth < self.designs.len() || start.elapsed() < self.time {
+            let at = nth % self.designs.len();
+            let design = self.designs[at];
+            let seed = self.seed.wrapping_add(nth as u64);
+            let with = Turn { soak: self, tally: &mut tallies[at], seed, end: Instant::now() + turn };
+            design::make_allocator(design, &self.demand, PAGES, with)?.map_err(|fault| {
+                Failure::Run(format!("{design}, turn {nth}, seed {}: {fault}: please report it", self.seed))
+            })?;
+            nth += 1;
+            step.tick();
+        }
+        drop(step);
+        Ok(self.report(&tallies))
+    }
+
+    fn report(&self, tallies: &[Tally]) -> Report {
+        let mut report = Report::default();
+        let headings =
+            ["design", "turns", "pages touched", "memory used up", "drains", "pages drained", "lost"];
+        let mut table = table::new(headings);
+        for (&design, tally) in self.designs.iter().zip(tallies) {
+            // Lost pages end the run.
+            let counts = [tally.pages, tally.used_up, tally.drains, tally.drained_pages, 0];
+            let mut params = params([("drains_per_s", self.drains_per_s.get().into())]);
+            params.extend(self.demand.variant.params(design));
+            for (metric, count) in METRICS.into_iter().zip(counts) {
+                report.add(NAME, design, metric, (self.demand.cpus.len(), &params), &[count as f64]);
+            }
+            let cells = [tally.turns].into_iter().chain(counts).map(|count| count.to_string());
+            table.add_row([design.name().to_owned()].into_iter().chain(cells));
+        }
+        report.say(format!(
+            "{NAME}: memory used up by clients on {} CPUs, {} drains per second; every page had its owner's number when it was freed, and the books balanced after each turn",
+            self.demand.cpus.len(),
+            self.drains_per_s
+        ));
+        report.say(table::align(table, 1));
+        report
+    }
+}
+
+/// A design's turn.
+struct Turn<'s> {
+    soak: &'s Soak,
+    tally: &'s mut Tally,
+    seed: u64,
+    end: Instant,
+}
+
+impl WithAllocator for Turn<'_> {
+    type Output = Result<(), String>;
+
+    fn with<A: Allocator + 'static>(self, mut allocator: A) -> Result<(), String> {
+        let common = Common::new(self.soak.demand.cpus.len());
+        let (drains, drained_pages) = self.threads(&allocator, &common)?;
+        for mailbox in common.mailboxes {
+            for block in mailbox.into_inner().unwrap_or_else(PoisonError::into_inner) {
+                client::check(&allocator, block)?;
+                allocator.free_block(block.pfn, block.order);
+            }
+        }
+        allocator.check()?;
+        self.tally.turns += 1;
+        self.tally.pages += common.pages.into_inner();
+        self.tally.used_up += common.used_up.into_inner();
+        self.tally.drains += drains;
+        self.tally.drained_pages += drained_pages;
+        Ok(())
+    }
+}
+
+impl Turn<'_> {
+    /// Runs clients and the drainer; drains, and pages that they took.
+    fn threads<A: Allocator>(&self, allocator: &A, common: &Common) -> Result<(u64, u64), String> {
+        let cpus = &self.soak.demand.cpus;
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..)
+                .zip(cpus)
+                .map(|(index, &cpu)| {
+                    let random = fastrand::Rng::with_seed(self.seed.wrapping_mul(31) + index as u64);
+                    let client = Client { allocator, common, index, random };
+                    scope.spawn(move || client.run(cpu, self.end))
+                })
+                .collect();
+            let drainer = scope.spawn(|| self.drain(allocator, &done));
+            let ended: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            // Relaxed: nothing else depends on it.
+            done.store(true, Ordering::Relaxed);
+            let drained = drainer.join().map_err(|_| "a drain panicked".to_owned());
+            for client in ended {
+                client.map_err(|_| "a client panicked".to_owned())??;
+            }
+            drained
+        })
+    }
+
+    /// On the last CPU, beside its client.
+    fn drain<A: Allocator>(&self, allocator: &A, done: &AtomicBool) -> (u64, u64) {
+        let cpus = &self.soak.demand.cpus;
+        cpus::pin(*cpus.last().expect("one CPU at least"));
+        let period = Duration::from_secs(1) / self.soak.drains_per_s.get();
+        let scopes = || [None].into_iter().chain(cpus.iter().copied().map(Some));
+        let kinds: Vec<(Option<CpuId>, Mode)> =
+            scopes().flat_map(|scope| [(scope, Mode::Quiet), (scope, Mode::Full)]).collect();
+        let (mut drains, mut pages) = (0, 0);
+        while !done.load(Ordering::Relaxed) {
+            let (scope, mode) = kinds[drains as usize % kinds.len()];
+            pages += allocator.drain(scope, mode).taken_pages;
+            drains += 1;
+            thread::sleep(period);
+        }
+        (drains, pages)
+    }
+}
