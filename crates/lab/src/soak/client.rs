@@ -55,16 +55,23 @@ pub struct Client<'c, A> {
 }
 
 impl<A: Allocator> Client<'_, A> {
-    /// Works on `cpu` until `end`; then holds nothing. Returns why not, if pages were mixed up.
+    /// Works on `cpu` until `end`, but once at least; then holds nothing.
+    ///
+    /// # Errors
+    /// When a page was handed out twice.
     pub fn run(mut self, cpu: CpuId, end: Instant) -> Result<(), String> {
         cpus::pin(cpu);
         self.allocator.enter();
         let (mut held, mut tick) = (Vec::new(), Instant::now() + TICK);
-        while Instant::now() < end {
+        loop {
             self.fill(&mut held);
             self.send(&mut held);
             self.give_back(&mut held)?;
-            if Instant::now() >= tick {
+            let now = Instant::now();
+            if now >= end {
+                break;
+            }
+            if now >= tick {
                 self.allocator.tick();
                 tick += TICK;
             }

@@ -176,12 +176,14 @@ impl Turn<'_> {
         let kinds: Vec<(Option<CpuId>, Mode)> =
             scopes().flat_map(|scope| [(scope, Mode::Quiet), (scope, Mode::Full)]).collect();
         let (mut drains, mut pages) = (0, 0);
-        while !done.load(Ordering::Relaxed) {
+        loop {
             let (scope, mode) = kinds[drains as usize % kinds.len()];
             pages += allocator.drain(scope, mode).taken_pages;
             drains += 1;
+            if done.load(Ordering::Relaxed) {
+                return (drains, pages);
+            }
             thread::sleep(period);
         }
-        (drains, pages)
     }
 }
