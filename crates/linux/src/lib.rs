@@ -18,6 +18,9 @@
 //! [`Depot`] is the type most programs use, [`Depot::builder`] its options. What lies underneath,
 //! and the vocabulary, is in the crate [`pagedepot`].
 //!
+//! [`Vmalloc`] maps scattered pages to contiguous addresses: large tables, growable columns, ring
+//! buffers.
+//!
 //! # How a CPU reaches its caches
 //! By restartable sequences, through the registration that glibc 2.35 and later make for every
 //! thread: plain loads and stores that the kernel restarts when it takes the CPU away in between.

@@ -19,11 +19,18 @@ pub(super) const RESERVE_MIN: u32 = 4;
 pub(super) struct Budget {
     used: AtomicI64,
     max: u32,
+    /// What this is a part of.
+    whole: Option<Arc<Budget>>,
 }
 
 impl Budget {
-    pub fn new(max: u32) -> Arc<Self> {
-        Arc::new(Budget { used: AtomicI64::new(0), max })
+    fn new(max: u32, whole: Option<Arc<Budget>>) -> Arc<Self> {
+        Arc::new(Budget { used: AtomicI64::new(0), max, whole })
+    }
+
+    /// At most `max` of the process's.
+    pub fn part(max: u32) -> Arc<Self> {
+        Self::new(max, Some(Self::of_process()))
     }
 
     /// The one that all ranges of this process share: what the process had not mapped when the
@@ -33,7 +40,7 @@ impl Budget {
         let make = || {
             let limit = system_limit();
             let others = mappings_of_process().unwrap_or(0);
-            Budget::new(limit.saturating_sub(others).saturating_sub(limit / RESERVE_FRACTION))
+            Budget::new(limit.saturating_sub(others).saturating_sub(limit / RESERVE_FRACTION), None)
         };
         SHARED.get_or_init(make).clone()
     }
@@ -48,23 +55,30 @@ impl Budget {
 
     /// Whether three quarters are in use.
     pub fn is_tight(&self) -> bool {
-        self.used() > self.max / 4 * 3
+        self.used() > self.max / 4 * 3 || self.whole.as_ref().is_some_and(|whole| whole.is_tight())
     }
 
     /// Takes `count` mappings.
     pub fn take(&self, count: u32) -> Result<(), MapError> {
         // Relaxed, as all here: a count, which publishes nothing.
         let used = self.used.fetch_add(i64::from(count), Ordering::Relaxed) + i64::from(count);
-        if used > i64::from(self.max) {
-            self.give(i64::from(count));
-            return Err(MapError::TooManyMappings { limit: self.max });
+        let taken = if used > i64::from(self.max) {
+            Err(MapError::TooManyMappings { limit: self.max })
+        } else {
+            self.whole.as_ref().map_or(Ok(()), |whole| whole.take(count))
+        };
+        if taken.is_err() {
+            self.used.fetch_sub(i64::from(count), Ordering::Relaxed);
         }
-        Ok(())
+        taken
     }
 
     /// Gives `count` mappings back; below 0: takes them, from the reserve if need be.
     pub fn give(&self, count: i64) {
         self.used.fetch_sub(count, Ordering::Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.give(count);
+        }
     }
 }
 

@@ -4,12 +4,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use pagedepot::Flags;
-use pagedepot::vmap::{Stale, Vmap, VmapConfig};
+use pagedepot::vmap::{PurgeBy, Stale, Vmap, VmapConfig};
 use rustix::mm::Advice;
 
 use super::LinuxVmap;
 use super::error::VmallocBuildError;
-use super::host::DepotHost;
+use super::host::{DepotHost, PurgeWanted};
 use super::mapper::LinuxMapper;
 use super::space::Vmalloc;
 use crate::depot::Depot;
@@ -39,6 +39,7 @@ pub struct VmallocBuilder {
     ram_blocks: u32,
     mappings_max: Option<u32>,
     shrinker: bool,
+    purge_wanted: Option<PurgeWanted>,
 }
 
 impl VmallocBuilder {
@@ -56,6 +57,7 @@ impl VmallocBuilder {
             ram_blocks: 0,
             mappings_max: None,
             shrinker: true,
+            purge_wanted: None,
         }
     }
 
@@ -123,8 +125,8 @@ impl VmallocBuilder {
 
     /// Most mappings (lines in `/proc/self/maps`) that the range may be divided into; a few of
     /// them are kept for purges. Requests prefer longer runs of frames when three quarters are in
-    /// use. Default: all ranges of this process share what `vm.max_map_count` leaves, but for an
-    /// eighth.
+    /// use. Default: no limit of its own. In any case all ranges of this process together stay
+    /// within what `vm.max_map_count` leaves when the first is made, but for an eighth.
     pub fn mappings_max(mut self, mappings: u32) -> Self {
         self.mappings_max = Some(mappings);
         self
@@ -135,6 +137,15 @@ impl VmallocBuilder {
     /// purge, which it must not wait for.
     pub fn shrinker(mut self, yes: bool) -> Self {
         self.shrinker = yes;
+        self
+    }
+
+    /// Leaves purges to somebody else, a thread of the program for example, whom `wake` tells: that
+    /// one then calls [`Vmalloc::purge`] with [`PurgeDepth::Decay`](super::PurgeDepth::Decay).
+    /// Whoever frees more than twice what may be lazy helps all the same. Default: the one whose
+    /// free passes the threshold purges.
+    pub fn on_purge_wanted(mut self, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        self.purge_wanted = Some(PurgeWanted(Arc::new(wake)));
         self
     }
 
@@ -155,8 +166,9 @@ impl VmallocBuilder {
         // SAFETY: the mapping's only reference; it says `'static`, but the address space drops
         // what has it before the mapping.
         let memory = unsafe { std::slice::from_raw_parts_mut(books.start().as_ptr().cast(), books_bytes) };
+        let host = DepotHost::with(&self.depot, self.purge_wanted);
         // SAFETY: fresh from the system.
-        let vmap = unsafe { Vmap::new_zeroed(&config, memory, mapper, DepotHost::new(&self.depot)) }?;
+        let vmap = unsafe { Vmap::new_zeroed(&config, memory, mapper, host) }?;
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
         let shrinkers = if self.shrinker { Some(self.depot.shrinkers()) } else { None };
         // From here on dropping it cleans up.
@@ -180,6 +192,7 @@ impl VmallocBuilder {
             warm_pages_max: pages(self.warm_bytes),
             stale: self.stale,
             flags: self.flags.unwrap_or(plain.flags),
+            purge_by: if self.purge_wanted.is_some() { PurgeBy::Helper } else { PurgeBy::Caller },
             ..plain
         }
     }

@@ -1,5 +1,6 @@
 //! What an address space asks of a depot and of Linux.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -9,48 +10,65 @@ use rustix::thread::futex;
 
 use crate::depot::Depot;
 
+/// Tells whoever purges that there is enough to purge.
+#[derive(Clone)]
+pub(super) struct PurgeWanted(pub Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for PurgeWanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PurgeWanted")
+    }
+}
+
 /// Frames of a [`Depot`]; waiting by futex.
-pub struct DepotHost(Arc<Depot>);
+pub struct DepotHost {
+    depot: Arc<Depot>,
+    purge_wanted: Option<PurgeWanted>,
+}
 
 impl DepotHost {
     /// Frames of this depot.
     pub fn new(depot: &Arc<Depot>) -> Self {
-        DepotHost(depot.clone())
+        Self::with(depot, None)
+    }
+
+    pub(super) fn with(depot: &Arc<Depot>, purge_wanted: Option<PurgeWanted>) -> Self {
+        DepotHost { depot: depot.clone(), purge_wanted }
     }
 }
 
 impl Host for DepotHost {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
-        Host::cpu(self.0.frames())
+        Host::cpu(self.depot.frames())
     }
 
     fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        self.0.frames().alloc_block(order, flags)
+        self.depot.frames().alloc_block(order, flags)
     }
 
     fn alloc_frames(&self, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
-        self.0.frames().alloc_frames(flags, out)
+        self.depot.frames().alloc_frames(flags, out)
     }
 
     fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        self.0.frames().free_blocks(blocks)
+        self.depot.frames().free_blocks(blocks)
     }
 
     fn split_block(&self, frame: Pfn, order: Order) -> bool {
-        self.0.frames().split_block(frame, order)
+        self.depot.frames().split_block(frame, order)
     }
 
     fn check_usable(&self) -> Result<(), Unusable> {
-        self.0.frames().check_usable()
+        self.depot.frames().check_usable()
     }
 
     fn note_quarantined(&self, frame: Pfn, pages: i64) {
-        Host::note_quarantined(self.0.frames(), frame, pages);
+        Host::note_quarantined(self.depot.frames(), frame, pages);
     }
 
     fn node_of(&self, frame: Pfn) -> NodeId {
-        Host::node_of(self.0.frames(), frame)
+        Host::node_of(self.depot.frames(), frame)
     }
 
     /// An error means that the word has changed or a signal came: the caller looks again.
@@ -64,5 +82,11 @@ impl Host for DepotHost {
 
     fn wake_all(&self, word: &AtomicU32) {
         let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+
+    fn purge_wanted(&self) {
+        if let Some(PurgeWanted(wake)) = &self.purge_wanted {
+            wake();
+        }
     }
 }

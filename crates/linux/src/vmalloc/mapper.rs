@@ -71,7 +71,7 @@ impl LinuxMapper {
         let failed = |errno| VmallocBuildError::Memory { bytes, errno };
         let budget = match mappings_max {
             Some(max) if max < MAPPINGS_MIN => return Err(VmallocBuildError::TooFewMappings { max }),
-            Some(max) => Budget::new(max - budget::RESERVE_MIN),
+            Some(max) => Budget::part(max - budget::RESERVE_MIN),
             None => Budget::of_process(),
         };
         let pieces = Pieces::new(pages as usize).map_err(failed)?;
@@ -79,7 +79,8 @@ impl LinuxMapper {
         let start = Mapping::reserve_aligned(0, bytes, table_bytes).map_err(failed)?.1.into_start();
         start.as_ptr().expose_provenance();
         let (depot, is_released) = (depot.clone(), AtomicBool::new(false));
-        let _ = budget.take(1);
+        // The reservation itself, whatever the limit.
+        budget.give(-1);
         Ok(LinuxMapper { depot, start, pages, pieces, populated, budget, is_released })
     }
 
@@ -160,8 +161,16 @@ impl LinuxMapper {
     fn restore(&self, span: Span) {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let bytes = span.bytes(self.page_size());
+        let start = self.pointer(span.start);
         // SAFETY: replaces nothing.
-        let _ = unsafe { mmap_anonymous(self.pointer(span.start), bytes, ProtFlags::empty(), flags) };
+        let mapped = unsafe { mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
+        // Before Linux 4.17 the address is a wish.
+        if let Ok(elsewhere) = mapped.as_ref().copied()
+            && elsewhere != start
+        {
+            // SAFETY: just mapped, and nobody uses it.
+            let _ = unsafe { munmap(elsewhere, bytes) };
+        }
     }
 
     /// Forgets what was mapped in a span.

@@ -191,6 +191,28 @@ fn dropping_a_space_returns_what_nobody_freed() {
 }
 
 #[test]
+fn a_helper_purges() {
+    let (wake, wakes) = std::sync::mpsc::sync_channel(1);
+    let wake = move || {
+        let _ = wake.try_send(());
+    };
+    let space = Vmalloc::builder(&depot(64 * MIB)).warm_bytes(0).lazy_bytes(MIB).on_purge_wanted(wake);
+    let space = space.build().unwrap();
+    std::thread::scope(|scope| {
+        let space = &space;
+        let helper = scope.spawn(move || {
+            wakes.recv().unwrap();
+            space.purge(PurgeDepth::Decay).frames
+        });
+        while !helper.is_finished() {
+            drop(space.buf(16 * PAGE).unwrap());
+        }
+        assert!(helper.join().unwrap() > 0 || space.stats().counts.purges > 0);
+    });
+    all_back(space);
+}
+
+#[test]
 fn larger_base_pages() {
     let depot =
         Depot::builder(64 * MIB).memory(MemoryKind::Memfd).page_size(PageSize::Kib16).build().unwrap();

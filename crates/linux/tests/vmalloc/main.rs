@@ -8,6 +8,7 @@ mod failing;
 mod fork;
 mod limits;
 mod maps;
+mod signals;
 mod stamps;
 
 use std::sync::Arc;
