@@ -31,8 +31,8 @@
 //! [`TooManyMappings`](pagedepot::vmap::MapError::TooManyMappings).
 //!
 //! # When not to use it
-//! For memory that is allocated once and stays: `mmap` it. For sizes that differ at every request:
-//! nothing is found warm then, and a request costs a system call for each run.
+//! For memory that is allocated once and stays: `mmap` it. For sizes that differ at every request,
+//! or above 255 pages: nothing is found warm then, and a request costs a system call for each run.
 
 mod budget;
 mod buf;

@@ -6,6 +6,7 @@ mod common;
 mod basics;
 mod failing;
 mod fork;
+mod frames;
 mod limits;
 mod maps;
 mod signals;

@@ -1,0 +1,105 @@
+//! What becomes of frames: quarantined while they are mapped, present once they are, back when the
+//! depot needs them, untouched by a trim.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pagedepot_linux::vmalloc::PurgeDepth;
+use pagedepot_linux::{Depot, Order, Vmalloc};
+
+use crate::{MIB, PAGE, all_back, common, depot};
+
+fn quarantined(depot: &Depot) -> u64 {
+    depot.shortage().zones().map(|zone| zone.quarantined_pages).sum()
+}
+
+#[test]
+fn frames_are_quarantined_until_their_mapping_is_gone() {
+    let depot = Arc::new(
+        Depot::builder(16 * MIB).memory(pagedepot_linux::MemoryKind::Memfd).caches(false).build().unwrap(),
+    );
+    let space = Vmalloc::builder(&depot).warm_bytes(0).build().unwrap();
+    let buf = space.buf(20 * PAGE).unwrap();
+    let frames: Vec<_> = buf.chunks(PAGE).map(|page| space.pfn_of(page.as_ptr()).unwrap()).collect();
+    assert_eq!(quarantined(&depot), 0);
+    drop(buf);
+    assert_eq!(quarantined(&depot), 20);
+    assert!(frames.iter().all(|&frame| !depot.is_free(frame)));
+    let purged = space.purge(PurgeDepth::Lazy);
+    assert_eq!((purged.areas, purged.frames, quarantined(&depot)), (1, 20, 0));
+    assert!(frames.iter().all(|&frame| depot.is_free(frame)));
+    drop(depot);
+    all_back(space);
+}
+
+/// Page faults of this thread without I/O.
+fn faults() -> i64 {
+    // SAFETY: a plain structure of numbers, filled by the call.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &mut usage), 0);
+        usage.ru_minflt
+    }
+}
+
+#[test]
+fn what_is_mapped_is_present() {
+    let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
+    // Not zeroed here: that would be the first touch.
+    let keep = Vmalloc::builder(space.depot()).stale(pagedepot_linux::vmalloc::Stale::Keep).build().unwrap();
+    let mut buf = keep.buf(1000 * PAGE).unwrap();
+    let before = faults();
+    buf.chunks_mut(PAGE).for_each(|page| page[0] = 1);
+    let by_touch = faults() - before;
+    assert!(by_touch < 50, "{by_touch} faults for 1000 pages");
+    drop(buf);
+    drop(keep);
+    all_back(space);
+}
+
+#[test]
+fn a_trim_leaves_areas_alone() {
+    let depot = depot(64 * MIB);
+    let space = Vmalloc::new(&depot).unwrap();
+    let mut buf = space.buf(300 * PAGE).unwrap();
+    buf.fill(0x5a);
+    drop(space.buf(100 * PAGE).unwrap());
+    drop(space.buf(500 * PAGE).unwrap());
+    depot.trim().unwrap();
+    space.shrink();
+    assert!(depot.trim().unwrap().bytes >= 500 * PAGE as u64);
+    assert!(buf.iter().all(|&byte| byte == 0x5a));
+    let more = space.buf(600 * PAGE).unwrap();
+    assert!(more.iter().all(|&byte| byte == 0));
+    drop((buf, more, depot));
+    all_back(space);
+}
+
+#[test]
+fn spaces_come_and_go_under_pressure() {
+    let depot = depot(16 * MIB);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let space = Vmalloc::builder(&depot).bytes(32 * MIB).build().unwrap();
+                    for pages in [1, 7, 40, 100] {
+                        // There may be no pages at this moment.
+                        drop((0..10).map_while(|_| space.buf(pages * PAGE).ok()).collect::<Vec<_>>());
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..100 {
+                drop(std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+    assert_eq!(quarantined(&depot), 0);
+    common::all_back(&mut Arc::into_inner(depot).unwrap());
+}
