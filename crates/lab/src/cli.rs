@@ -12,6 +12,7 @@ use crate::compare;
 use crate::design::Design;
 use crate::design::variant::Variant;
 use crate::failure::Failure;
+use crate::record;
 use crate::vmalloc::VmallocOptions;
 
 /// Benchmarks and trace replay for page allocators. Without a command: replays the shipped trace,
@@ -22,6 +23,9 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
 }
+
+/// The hidden command that a recorder runs.
+pub const INSIDE: &str = "record-inside";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -57,6 +61,11 @@ pub enum Command {
         #[command(flatten)]
         options: SoakOptions,
     },
+    /// Record a command's page events, and the machine before and after it, for replays
+    Record(record::Options),
+    /// What a recorder runs.
+    #[command(name = INSIDE, hide = true)]
+    RecordInside(record::Inside),
     /// Compare designs, or saved results, the way mmtests does: in columns, positive is better
     Compare(compare::Options),
 }
@@ -218,6 +227,9 @@ mod tests {
             ("compare a.json --quick", "--quick"),
             ("compare --threads 2013-magazine-i7 --clients 2", "--clients"),
             ("compare a.json --rule mine", "ours, threads, mmtests"),
+            ("record -- true", "--output"),
+            ("record -o x", "COMMAND"),
+            ("record -o x --buffer 0 -- true", "1..=4096"),
             ("frobnicate", "frobnicate"),
         ] {
             let line = refused(arguments);

@@ -18,6 +18,7 @@ use crate::output::Progress;
 use crate::output::json::{self, JsonOutput};
 use crate::output::machine::Machine;
 use crate::output::report::{Params, Report};
+use crate::record;
 use crate::replay::{self, Contender, Plan, Variants, Zoneinfos, shipped};
 use crate::soak::Soak;
 use crate::trace::Zoneinfo;
@@ -58,6 +59,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             finish("vmalloc", &options, machine_heading, || crate::vmalloc::run(&vmalloc, &settings))
         }
         Some(Command::Soak { options }) => soak(options),
+        Some(Command::Record(options)) => show(&record::record(&options)?),
+        Some(Command::RecordInside(inside)) => inside.run(),
         Some(Command::Compare(options)) if options.is_to_measure() => compare_designs(&options),
         Some(Command::Compare(options)) => {
             let compared = compare::files(&options)?;

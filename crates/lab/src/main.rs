@@ -8,6 +8,7 @@ mod design;
 mod failure;
 mod harness;
 mod output;
+mod record;
 mod replay;
 mod soak;
 mod trace;

@@ -240,6 +240,30 @@ fn all_page_events() {
 }
 
 #[test]
+fn of_a_kernels_work_only_the_caches_upkeep_is_read() {
+    let work = |function| {
+        format!(
+            "kworker/1:1-eve  9097 [001] 14396.060026443: workqueue:workqueue_execute_start: \
+             work struct 0xffff888627d275e0: function {function}\n"
+        )
+    };
+    assert_eq!(one(&work("vmstat_update")).event, Event::VmstatUpdate);
+    let broken = "a 1 [001] 1.0: workqueue:workqueue_execute_start: work struct 0xff";
+    let (summary, records) =
+        read_all([&work("vmstat_update"), &work("vmstat_update_2"), broken].concat()).unwrap();
+    assert_eq!(records.len(), 1);
+    assert_eq!((summary.skipped.unknown.count, summary.skipped.unfinished.count), (1, 1));
+}
+
+#[test]
+fn samples_that_perf_lost_are_counted() {
+    let lost = "find 26362 [000] 14483.917103396: PERF_RECORD_LOST lost 14697\n\
+                perf 26351 [001] 14483.917292733: PERF_RECORD_LOST lost 139\n";
+    let (summary, records) = read_all(format!("{lost}{}", HEADERS[0].0)).unwrap();
+    assert_eq!((summary.lost_events, records.len()), (14_836, 1));
+}
+
+#[test]
 fn all_vmap_events() {
     assert_eq!(
         event(

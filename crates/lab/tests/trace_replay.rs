@@ -201,6 +201,36 @@ fn refill(cpu: u32, pfn: u32, migratetype: u32) -> String {
     line(cpu, 0, &format!("{name}: {fields} pfn={pfn:#x} migratetype={migratetype} percpu_refill=1"))
 }
 
+/// A refill of CPU 0, in which an interrupt frees a page; then the page is freed that was asked for.
+#[test]
+fn a_free_that_interrupts_a_refill_goes_past_the_caches() {
+    let text = [refill(0, 5003, 1), free(0, 5000, 0), alloc(0, 5003, 0), free(0, 5003, 0)].concat();
+    let machine = small_machine();
+    let plan = Plan::read(text.as_bytes(), "test", Some(&machine)).unwrap();
+    let zone = 1;
+    assert_eq!(plan.ops[0], Op::FreeNested { cpu: 0, zone, order: order(0), slot: 0 });
+    let zoneinfos = Zoneinfos { before: Some(machine), after: None };
+    let report = replay::replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
+    for replay in &report.replays {
+        let past = u64::from(matches!(replay.design, "spin"));
+        let freed = if replay.design == "zone-lock" { 2 } else { past };
+        assert_eq!(replay.outcome.counts.direct_freed.blocks, freed, "{}", replay.design);
+    }
+}
+
+#[test]
+fn recorded_upkeep_is_what_there_was() {
+    let tick = |cpu, ms| {
+        let work = "workqueue_execute_start: work struct 0x1: function vmstat_update";
+        format!("kworker/{cpu}:1 7 [{cpu:03}] {}.{:03}: workqueue:{work}\n", ms / 1000, ms % 1000)
+    };
+    let end = line(1, 5000, "mm_page_free: page=0x1 pfn=0x1 order=0");
+    let text = [alloc(0, 1, 0), tick(1, 300), tick(0, 1500), tick(1, 1290), end].concat();
+    let plan = plan(&text);
+    let ticks: Vec<_> = plan.ticks.iter().map(|tick| (tick.ms, tick.cpu)).collect();
+    assert_eq!((ticks, plan.ticks_unseen), (vec![(300, 1), (1290, 1), (1500, 0)], vec![]));
+}
+
 #[test]
 fn what_cpus_cached_is_told_by_what_left_them() {
     // Three blocks were on CPU 0's movable list, which is then refilled; one of order 3 was there,

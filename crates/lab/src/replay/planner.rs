@@ -148,6 +148,7 @@ impl Planner {
                 }
                 None => self.work.implausible += 1,
             },
+            Event::VmstatUpdate => self.ticks.updated(record),
             Event::ExtFrag { .. }
             | Event::AllocVmapArea { .. }
             | Event::FreeVmapArea { .. }

@@ -1,9 +1,10 @@
 //! When each recorded CPU did its periodic work (`vmstat_update` in `mm/vmstat.c`), which lowers
 //! `high` and returns what is above.
 //!
-//! The recording shows it only when pages were returned: then a kernel worker drains. Its timer is
-//! deferrable and rounded, so that intervals are often a little longer than a second, and the first
-//! comes anytime. Seen ticks are taken as they are; the time between two of them is divided evenly.
+//! `pagedepot record` records each. Other recordings show it only when pages were returned: then a
+//! kernel worker drains. Its timer is deferrable and rounded, so that intervals are often a little
+//! longer than a second, and the first comes anytime. Seen ticks are taken as they are; the time
+//! between two of them is divided evenly.
 
 use std::collections::HashMap;
 
@@ -25,6 +26,8 @@ pub struct Tick {
 pub struct Ticks {
     first_ns: Option<u64>,
     seen: HashMap<u16, Vec<u32>>,
+    /// Whether all ticks were recorded.
+    complete: bool,
 }
 
 impl Ticks {
@@ -33,13 +36,27 @@ impl Ticks {
         self.first_ns.get_or_insert(record.time_ns);
     }
 
+    /// A CPU did its work.
+    pub fn updated(&mut self, record: &Record<'_>) {
+        if !self.complete {
+            self.seen.clear();
+            self.complete = true;
+        }
+        let ms = self.ms(record);
+        self.seen.entry(record.cpu).or_default().push(ms);
+    }
+
+    fn ms(&self, record: &Record<'_>) -> u32 {
+        let start = self.first_ns.unwrap_or(record.time_ns);
+        (record.time_ns.saturating_sub(start) / 1_000_000) as u32
+    }
+
     /// A block was drained.
     pub fn drained(&mut self, record: &Record<'_>) {
-        if !record.comm.starts_with("kworker") {
+        if self.complete || !record.comm.starts_with("kworker") {
             return;
         }
-        let start = self.first_ns.unwrap_or(record.time_ns);
-        let ms = (record.time_ns.saturating_sub(start) / 1_000_000) as u32;
+        let ms = self.ms(record);
         let seen = self.seen.entry(record.cpu).or_default();
         if seen.last().is_none_or(|&last| ms >= last + INTERVAL_MS / 2) {
             seen.push(ms);
@@ -51,7 +68,8 @@ impl Ticks {
         let mut ticks = Vec::new();
         for (index, cpu) in (0..).zip(cpus) {
             let seen = self.seen.get(cpu).map_or(&[][..], Vec::as_slice);
-            ticks.extend(fill(seen, end_ms).into_iter().map(|ms| Tick { ms, cpu: index }));
+            let all = if self.complete { seen.to_vec() } else { fill(seen, end_ms) };
+            ticks.extend(all.into_iter().map(|ms| Tick { ms, cpu: index }));
         }
         ticks.sort_unstable();
         ticks
@@ -61,6 +79,9 @@ impl Ticks {
 impl Ticks {
     /// The CPUs of which no tick was seen, by their place.
     pub fn unseen(&self, cpus: &[u16]) -> Vec<u16> {
+        if self.complete {
+            return Vec::new();
+        }
         (0..).zip(cpus).filter(|(_, cpu)| !self.seen.contains_key(cpu)).map(|(index, _)| index).collect()
     }
 }

@@ -51,6 +51,9 @@ pub enum Event {
         fallback_migratetype: u32,
         change_ownership: bool,
     },
+    /// A CPU began its periodic work (`vmstat_update`); one of many functions that
+    /// `workqueue_execute_start` tells of.
+    VmstatUpdate,
     /// A virtual area was handed out, or not.
     AllocVmapArea { va_start: u64, size: u64, align: u64, vstart: u64, vend: u64, failed: bool },
     /// A virtual area was freed, its flush put off.
@@ -69,6 +72,7 @@ impl Event {
             Event::ZoneLocked { .. } => EventKind::ZoneLocked,
             Event::PcpuDrain { .. } => EventKind::PcpuDrain,
             Event::ExtFrag { .. } => EventKind::ExtFrag,
+            Event::VmstatUpdate => EventKind::VmstatUpdate,
             Event::AllocVmapArea { .. } => EventKind::AllocVmapArea,
             Event::FreeVmapArea { .. } => EventKind::FreeVmapArea,
             Event::PurgeVmapAreas { .. } => EventKind::PurgeVmapAreas,
@@ -85,6 +89,7 @@ pub enum EventKind {
     ZoneLocked,
     PcpuDrain,
     ExtFrag,
+    VmstatUpdate,
     AllocVmapArea,
     FreeVmapArea,
     PurgeVmapAreas,
@@ -92,13 +97,14 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them, in the order of their numbers.
-    pub const ALL: [EventKind; 9] = [
+    pub const ALL: [EventKind; 10] = [
         EventKind::PageAlloc,
         EventKind::PageFree,
         EventKind::PageFreeBatched,
         EventKind::ZoneLocked,
         EventKind::PcpuDrain,
         EventKind::ExtFrag,
+        EventKind::VmstatUpdate,
         EventKind::AllocVmapArea,
         EventKind::FreeVmapArea,
         EventKind::PurgeVmapAreas,
@@ -113,6 +119,7 @@ impl EventKind {
             EventKind::ZoneLocked => "mm_page_alloc_zone_locked",
             EventKind::PcpuDrain => "mm_page_pcpu_drain",
             EventKind::ExtFrag => "mm_page_alloc_extfrag",
+            EventKind::VmstatUpdate => "workqueue_execute_start",
             EventKind::AllocVmapArea => "alloc_vmap_area",
             EventKind::FreeVmapArea => "free_vmap_area_noflush",
             EventKind::PurgeVmapAreas => "purge_vmap_area_lazy",

@@ -37,7 +37,7 @@ pub fn parse(line: &str) -> Line<'_> {
     match find_header(line) {
         Some(header) => match header.kind {
             Some(kind) => record(&header, kind),
-            None => Line::Unknown,
+            None => header.lost.map_or(Line::Unknown, Line::Lost),
         },
         None => without_event(line.trim()),
     }
@@ -50,6 +50,8 @@ struct Header<'a> {
     cpu: u16,
     time_ns: u64,
     kind: Option<EventKind>,
+    /// Not an event, but how many are missing: `perf script --show-lost-events`.
+    lost: Option<u64>,
     fields: &'a str,
 }
 
@@ -80,7 +82,8 @@ fn header_at(line: &str, open: usize) -> Option<Header<'_>> {
     let (comm, pid) = task(&line[..open])?;
     // The function tracer's lines have no colon; they are events we do not know.
     let kind = name.strip_suffix(':').and_then(EventKind::from_name);
-    Some(Header { comm, pid, cpu, time_ns, kind, fields })
+    let lost = (name == "PERF_RECORD_LOST").then(|| digits(fields.trim().strip_prefix("lost ")?)).flatten();
+    Some(Header { comm, pid, cpu, time_ns, kind, lost, fields })
 }
 
 /// `comm pid` of perf, or `comm-pid` and perhaps ` (tgid)` of tracefs.
@@ -128,6 +131,9 @@ fn digits(text: &str) -> Option<u64> {
 
 fn record<'a>(header: &Header<'a>, kind: EventKind) -> Line<'a> {
     let &Header { comm, pid, cpu, time_ns, fields, .. } = header;
+    if kind == EventKind::VmstatUpdate && !fields.trim_end().ends_with(": function vmstat_update") {
+        return if fields.contains(": function ") { Line::Unknown } else { Line::Unfinished };
+    }
     match event(kind, Fields(fields)) {
         Ok(event) => Line::Record(Record { comm, pid, cpu, time_ns, event }),
         Err(Bad::Missing) => Line::Unfinished,
@@ -157,6 +163,7 @@ fn event(kind: EventKind, f: Fields<'_>) -> Result<Event, Bad> {
         EventKind::PcpuDrain => {
             Event::PcpuDrain { pfn: f.pfn()?, order: f.small("order")?, migratetype: f.small("migratetype")? }
         }
+        EventKind::VmstatUpdate => Event::VmstatUpdate,
         EventKind::ExtFrag => Event::ExtFrag {
             pfn: f.pfn()?,
             alloc_order: f.small("alloc_order")?,

@@ -22,5 +22,6 @@ mod zstd;
 
 pub use error::TraceError;
 pub use event::{Event, EventKind, KernelPfn, Record};
+pub use line::{Line, parse as parse_line};
 pub use reader::{Skipped, Summary, Tally, read, read_file};
 pub use zoneinfo::{Zone, Zoneinfo};

@@ -1,0 +1,67 @@
+//! The machine of a recording, and how it was made.
+
+use std::fs;
+use std::path::Path;
+
+use pagedepot::CpuId;
+use serde::Serialize;
+
+use super::text::Kept;
+use super::window::Window;
+use super::{Options, Recorder, files};
+use crate::failure::Failure;
+use crate::harness::cpus;
+use crate::output::machine::Machine;
+
+/// What goes into `NAME.machine.json`.
+#[derive(Serialize)]
+pub struct Recording<'a> {
+    schema: u32,
+    machine: Machine,
+    command: &'a [String],
+    /// Exit code, or the signal as a negative number.
+    status: Option<i32>,
+    recorder: &'static str,
+    seconds: f64,
+    events: u64,
+    lost_samples: u64,
+    /// `vm.percpu_pagelist_high_fraction`.
+    percpu_pagelist_high_fraction: Option<u64>,
+    /// `vm.stat_interval`.
+    stat_interval_s: Option<u64>,
+    /// Pages of the last-level cache that each CPU has for itself; decides when high orders are
+    /// cached.
+    cache_slice_pages: Option<u64>,
+}
+
+impl<'a> Recording<'a> {
+    /// Of this machine.
+    pub fn new(options: &'a Options, recorder: Recorder, window: &Window, kept: &Kept) -> Self {
+        Recording {
+            schema: 1,
+            machine: Machine::here(cpus::usable().map_or(0, |cpus| cpus.len())),
+            command: &options.command,
+            status: window.status.as_ref().ok().copied(),
+            recorder: recorder.name(),
+            seconds: window.seconds(),
+            events: kept.events,
+            lost_samples: kept.lost,
+            percpu_pagelist_high_fraction: sysctl("percpu_pagelist_high_fraction"),
+            stat_interval_s: sysctl("stat_interval"),
+            cache_slice_pages: pagedepot_designs::cache_slice_pages(CpuId::new(0)),
+        }
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), Failure> {
+        let json = serde_json::to_string_pretty(self).map_err(|error| Failure::Run(error.to_string()))?;
+        files::write(path, (json + "\n").as_bytes())
+    }
+}
+
+fn sysctl(name: &str) -> Option<u64> {
+    fs::read_to_string(format!("/proc/sys/vm/{name}")).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,78 @@
+//! Who may record, and what is missing.
+
+use std::fs;
+use std::path::Path;
+
+use super::Recorder;
+use crate::failure::Failure;
+
+/// Bits of `CapEff` in `/proc/self/status` (`include/uapi/linux/capability.h`).
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+const CAP_PERFMON: u64 = 1 << 38;
+
+/// The recorder to use.
+///
+/// # Errors
+/// Says what is missing for each.
+pub fn choose(wanted: Option<Recorder>) -> Result<Recorder, Failure> {
+    let missing = |recorder| match recorder {
+        Recorder::Perf => missing_for_perf(),
+        Recorder::Tracefs => missing_for_tracefs(),
+    };
+    let candidates = wanted.map_or_else(|| vec![Recorder::Perf, Recorder::Tracefs], |one| vec![one]);
+    let mut why = Vec::new();
+    for recorder in candidates {
+        match missing(recorder) {
+            None => return Ok(recorder),
+            Some(missing) => why.push(format!("{}: {missing}", recorder.name())),
+        }
+    }
+    Err(Failure::Usage(format!("cannot record; {}", why.join("; "))))
+}
+
+/// Where tracefs is mounted, if this process may look into it.
+pub fn tracefs() -> Option<&'static str> {
+    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        .into_iter()
+        .find(|path| Path::new(path).join("events/kmem/mm_page_alloc").is_dir())
+}
+
+fn missing_for_perf() -> Option<String> {
+    if !is_in_path("perf") {
+        return Some("not installed (Debian: linux-perf; Fedora: perf)".to_owned());
+    }
+    if tracefs().is_none() {
+        return Some(
+            "/sys/kernel/tracing cannot be read: run as root (or mount it: mount -t tracefs none /sys/kernel/tracing)"
+                .to_owned(),
+        );
+    }
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    let paranoid: i32 = paranoid.trim().parse().unwrap_or(2);
+    let allowed = paranoid < 0 || capabilities() & (CAP_SYS_ADMIN | CAP_PERFMON) != 0;
+    (!allowed).then(|| {
+        format!(
+            "kernel.perf_event_paranoid is {paranoid}: run as root or with CAP_PERFMON, or sysctl kernel.perf_event_paranoid=-1"
+        )
+    })
+}
+
+fn missing_for_tracefs() -> Option<String> {
+    let Some(tracefs) = tracefs() else {
+        return Some("/sys/kernel/tracing cannot be read: run as root".to_owned());
+    };
+    let instances = Path::new(tracefs).join("instances");
+    let writable = rustix::fs::access(&instances, rustix::fs::Access::WRITE_OK).is_ok();
+    (!writable).then(|| format!("{} cannot be written: run as root", instances.display()))
+}
+
+fn capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    hex.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn is_in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
