@@ -1,5 +1,6 @@
 //! The system's own limit on mappings. In a process of its own: others would find none left.
 
+use std::ptr;
 use std::sync::Arc;
 
 use pagedepot_linux::vmalloc::{MapError, Options, Vmalloc, VmapError};
@@ -34,4 +35,47 @@ fn a_space_stays_below_the_systems_limit() {
     // SAFETY: mapped nowhere any more.
     unsafe { depot.free(frame, Order::BASE) }.unwrap();
     assert_eq!((space.mappings(), space.validate().unwrap().mapped_pages), (1, 0));
+
+    // Others have no such manners: what they leave is an error, and lazy areas wait.
+    let mut kept = space.buf(4096).unwrap();
+    kept[0] = 1;
+    drop(space.buf(8192).unwrap());
+    let hog = Hog::new();
+    // What was freed makes room for this one; not for many.
+    let more: Vec<_> = (0..10).map(|_| space.buf(10 * 4096)).collect();
+    assert!(more[0].is_ok());
+    let error = more.into_iter().find_map(Result::err).unwrap();
+    assert_eq!(error, VmapError::Map(MapError::TooManyMappings { limit }));
+    assert_eq!(kept[0], 1);
+    drop(kept);
+    let purged = space.shrink();
+    println!("with no mappings left: {purged:?}");
+    assert_eq!(purged.error.is_some(), purged.stuck_areas > 0);
+    drop(hog);
+    assert_eq!(space.shrink().stuck_areas, 0);
+    assert_eq!((space.mappings(), space.validate().unwrap().mapped_pages), (1, 0));
+}
+
+/// All mappings that the system allows.
+struct Hog(*mut libc::c_void, usize);
+
+impl Hog {
+    fn new() -> Self {
+        let (bytes, flags) = (200_000 * 4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        // SAFETY: a new mapping, of which every second page is made unlike its neighbours.
+        unsafe {
+            let start = libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            let protect = |page: usize| libc::mprotect(start.add(page * 4096), 4096, libc::PROT_READ) == 0;
+            assert!((0..100_000).any(|n| !protect(2 * n + 1)), "there is no limit");
+            Hog(start, bytes)
+        }
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, used by nobody.
+        assert_eq!(unsafe { libc::munmap(self.0, self.1) }, 0);
+    }
 }
