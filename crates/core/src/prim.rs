@@ -28,6 +28,10 @@ pub fn spin_hint() {
 /// enough; loom treats SeqCst accesses as AcqRel and models only SeqCst *fences*.
 #[inline]
 pub fn dekker_fence() {
+    #[cfg(all(loom, test))]
+    if crate::loom_tests::is_mutant(crate::loom_tests::Mutant::NoDekker) {
+        return;
+    }
     #[cfg(loom)]
     fence(Ordering::SeqCst);
 }

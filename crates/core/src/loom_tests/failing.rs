@@ -1,99 +1,104 @@
+//! 1. A request fails only when every frame is in callers' hands: not while one is in a front, on a
+//!    shelf, on its way between them and the store, or in a drainer's hands.
+//! 2. What a watermark keeps is there for a request that may not wait.
+
 use std::sync::Arc;
 
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
-use super::explore;
+use super::{explore, spawn};
 use crate::prim::{AtomicBool, Ordering};
-use crate::{CpuId, Mode, Order, Pfn, Pressure, Reclaim, Scope, Watermarks};
+use crate::{CpuId, Flags, Mode, Order, Scope, Watermarks, ZoneId};
 
-fn bound() -> usize {
-    std::env::var("B").map(|b| b.parse().unwrap()).unwrap_or(2)
-}
-
-fn cpus() -> u32 {
-    std::env::var("C").map(|b| b.parse().unwrap()).unwrap_or(2)
-}
-fn spawn(
-    cpu: u32,
-    depot: &Arc<Depot<Rseq>>,
-    body: impl FnOnce(&Depot<Rseq>) + 'static,
-) -> loom::thread::JoinHandle<()> {
-    let depot = depot.clone();
-    loom::thread::spawn(move || {
-        run_on(cpu);
-        body(&depot);
-    })
+fn depot(frames: u32) -> Arc<Depot<Rseq>> {
+    let depot = Depot::new(&Setup { frames, ..Setup::default() }, Rseq::new(2));
+    run_on(0);
+    depot
 }
 
 #[test]
-fn f0_freed() {
-    explore("f0", bound(), || {
-        let depot = Depot::new(&Setup { cpus: cpus(), frames: 1, ..Setup::default() }, Rseq::new(2));
-        run_on(0);
-        let x = depot.alloc().unwrap();
+fn freed_before_is_found() {
+    explore(|| {
+        let depot = depot(1);
+        let held = depot.alloc().unwrap();
         let done = Arc::new(AtomicBool::new(false));
         let set = done.clone();
-        let t = spawn(0, &depot, move |depot| {
-            depot.free(x);
+        let owner = spawn(0, &depot, move |depot| {
+            depot.free(held);
             set.store(true, Ordering::Release);
         });
-        run_on(cpus() - 1);
+        run_on(1);
         let freed = done.load(Ordering::Acquire);
         assert!(depot.alloc().is_ok() || !freed);
-        t.join().unwrap();
+        owner.join().unwrap();
         depot.finish();
     });
 }
 
 #[test]
-fn f1_drainer() {
-    explore("f1", bound(), || {
-        let depot = Depot::new(&Setup { cpus: cpus(), frames: 2, ..Setup::default() }, Rseq::new(2));
-        run_on(0);
-        let x = depot.alloc().unwrap();
-        depot.free(x);
-        let t = spawn(cpus() - 1, &depot, |depot| {
+fn in_a_drainers_hands() {
+    explore(|| {
+        let depot = depot(2);
+        let held = depot.alloc().unwrap();
+        depot.free(held);
+        let drainer = spawn(1, &depot, |depot| {
             depot.allocator.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
         });
-        run_on(cpus() - 1);
+        run_on(1);
         depot.alloc().expect("nobody holds a frame");
-        t.join().unwrap();
+        drainer.join().unwrap();
         depot.finish();
     });
 }
 
 #[test]
-fn f2_shelf_pop() {
-    explore("f2", bound(), || {
-        let depot = Depot::new(&Setup { cpus: cpus(), frames: 5, ..Setup::default() }, Rseq::new(2));
-        run_on(0);
+fn between_shelf_and_front() {
+    explore(|| {
+        let depot = depot(5);
         let all: Vec<_> = (0..5).map(|_| depot.alloc().unwrap()).collect();
-        all.into_iter().for_each(|x| depot.free(x));
+        all.into_iter().for_each(|pfn| depot.free(pfn));
         let _held: Vec<_> = (0..3).map(|_| depot.alloc().unwrap()).collect();
-        assert_eq!(depot.allocator.cpu_stats(CpuId::new(0), crate::ZoneId::new(0)).unwrap().shelved_pages, 2);
-        let t = spawn(0, &depot, |depot| {
+        let stats = depot.allocator.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap();
+        assert_eq!(stats.shelved_pages, 2);
+        let owner = spawn(0, &depot, |depot| {
             depot.alloc().expect("two are free");
         });
-        run_on(cpus() - 1);
+        run_on(1);
         depot.alloc().expect("two are free");
-        t.join().unwrap();
+        owner.join().unwrap();
         depot.finish();
     });
 }
 
 #[test]
-fn f3_refill() {
-    explore("f3", bound(), || {
-        let depot = Depot::new(&Setup { cpus: cpus(), frames: 2, ..Setup::default() }, Rseq::new(2));
-        run_on(0);
-        let x = depot.alloc().unwrap();
-        let t = spawn(0, &depot, move |depot| {
-            depot.free(x);
+fn between_store_and_front() {
+    explore(|| {
+        let depot = depot(2);
+        let held = depot.alloc().unwrap();
+        let owner = spawn(0, &depot, move |depot| {
+            depot.free(held);
             depot.alloc().expect("two are free");
         });
-        run_on(cpus() - 1);
+        run_on(1);
         depot.alloc().expect("one is free");
-        t.join().unwrap();
+        owner.join().unwrap();
+        depot.finish();
+    });
+}
+
+#[test]
+fn reserve_is_there_for_who_may_not_wait() {
+    explore(|| {
+        let watermarks = Watermarks { min: 1, low: 1, high: 1 };
+        let depot = Depot::new(&Setup { frames: 2, watermarks, ..Setup::default() }, Rseq::new(2));
+        let other = spawn(0, &depot, |depot| {
+            // May find only what the other left above the watermark: nothing.
+            let _ = depot.alloc();
+        });
+        run_on(1);
+        let got = depot.allocator.alloc(Order::BASE, Flags::default().atomic());
+        depot.note_got(got.expect("the watermark keeps one"));
+        other.join().unwrap();
         depot.finish();
     });
 }

@@ -1,0 +1,129 @@
+//! 1. A magazine that is pushed is popped or taken once, by whoever comes, and comes with what its
+//!    owner wrote into it.
+//! 2. A popper that sleeps while the magazine it looks at is taken, reused and pushed again does not
+//!    put the old one below it back (the ABA problem).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering as Plain};
+
+use super::explore;
+use crate::cache::shelf::{Chain, Shelf};
+use crate::cache::{BlockArray, Magazine, MagazineIndex};
+use crate::prim::Ordering;
+
+const MAGAZINES: u32 = 3;
+
+/// A shelf, its magazines, and who owns them.
+struct Ground {
+    shelf: Shelf,
+    blocks: BlockArray,
+    _magazines: Box<[Magazine]>,
+    /// By number: 1 for a magazine that somebody owns.
+    owned: [AtomicU32; MAGAZINES as usize + 1],
+}
+
+// SAFETY: the magazines that `blocks` points to live as long, and are atomics.
+unsafe impl Send for Ground {}
+// SAFETY: as above.
+unsafe impl Sync for Ground {}
+
+impl Ground {
+    /// With `on_shelf` magazines on the shelf; the others are the caller's.
+    fn new(on_shelf: u32) -> Arc<Self> {
+        let magazines: Box<[Magazine]> = (0..=MAGAZINES).map(|_| Magazine::new()).collect();
+        // Magazine 0 stands for none, and lies where the gates begin.
+        let gates = std::ptr::with_exposed_provenance_mut(magazines.as_ptr().expose_provenance());
+        let blocks = BlockArray { gates, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 };
+        let owned = std::array::from_fn(|_| AtomicU32::new(1));
+        let ground = Ground { shelf: Shelf::new(), blocks, _magazines: magazines, owned };
+        (1..=on_shelf).for_each(|n| ground.push(MagazineIndex::new(n).unwrap()));
+        Arc::new(ground)
+    }
+
+    fn push(&self, magazine: MagazineIndex) {
+        assert_eq!(self.owned[magazine.get() as usize].swap(0, Plain::Relaxed), 1);
+        self.blocks.magazine(magazine).slots[0].store(magazine.get(), Ordering::Relaxed);
+        self.shelf.push(&self.blocks, magazine).unwrap();
+    }
+
+    fn own(&self, magazine: MagazineIndex) {
+        assert_eq!(self.owned[magazine.get() as usize].swap(1, Plain::Relaxed), 0, "owned twice");
+        let slot = &self.blocks.magazine(magazine).slots[0];
+        // Whoever pushes it next wrote its number there; nobody else writes to what we own.
+        assert_eq!(slot.swap(0, Ordering::Relaxed), magazine.get(), "contents were not seen");
+    }
+
+    fn pop(&self) -> Option<MagazineIndex> {
+        let magazine = self.shelf.pop(&self.blocks)?;
+        self.own(magazine);
+        Some(magazine)
+    }
+
+    fn take_all(&self) -> Vec<MagazineIndex> {
+        let mut taken = Vec::new();
+        if let Some(chain) = self.shelf.take_all() {
+            let mut at = Some(chain.first);
+            while let Some(magazine) = at {
+                at = Chain::next(&self.blocks, magazine);
+                self.own(magazine);
+                taken.push(magazine);
+            }
+            assert_eq!(taken.len() as u32, chain.count);
+        }
+        taken
+    }
+
+    /// Everybody has stopped: each magazine is owned, or on the shelf.
+    fn finish(&self) {
+        let owned = self.owned[1..].iter().map(|owned| owned.load(Plain::Relaxed)).sum::<u32>();
+        assert_eq!(owned + self.shelf.count(), MAGAZINES);
+        self.take_all();
+        assert!(self.owned.iter().all(|owned| owned.load(Plain::Relaxed) == 1), "a magazine is lost");
+    }
+}
+
+fn spawn(ground: &Arc<Ground>, body: impl FnOnce(&Ground) + 'static) -> loom::thread::JoinHandle<()> {
+    let ground = ground.clone();
+    loom::thread::spawn(move || body(&ground))
+}
+
+#[test]
+fn owner_and_a_drainer() {
+    explore(|| {
+        let ground = Ground::new(2);
+        let drainer = spawn(&ground, |ground| drop(ground.take_all()));
+        let popped = ground.pop();
+        ground.push(MagazineIndex::new(3).unwrap());
+        popped.into_iter().for_each(|magazine| ground.push(magazine));
+        drainer.join().unwrap();
+        ground.finish();
+    });
+}
+
+#[test]
+fn two_drainers_and_an_owner() {
+    explore(|| {
+        let ground = Ground::new(2);
+        let drainers = [(); 2].map(|()| spawn(&ground, |ground| drop(ground.take_all())));
+        ground.push(MagazineIndex::new(3).unwrap());
+        drainers.into_iter().for_each(|drainer| drainer.join().unwrap());
+        ground.finish();
+    });
+}
+
+#[test]
+fn popper_that_slept_while_the_top_came_back() {
+    explore(|| {
+        let ground = Ground::new(2);
+        let other = spawn(&ground, |ground| {
+            // The top goes, the one below it goes for good, and the top comes back over another, so
+            // that only the tag tells the head from what it was.
+            let (top, _gone) = (ground.pop(), ground.pop());
+            ground.push(MagazineIndex::new(3).unwrap());
+            top.into_iter().for_each(|magazine| ground.push(magazine));
+        });
+        ground.pop();
+        other.join().unwrap();
+        ground.finish();
+    });
+}
