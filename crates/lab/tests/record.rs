@@ -1,5 +1,6 @@
 //! Recording. What needs permissions is skipped where they are missing, and says so.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::Output;
 
@@ -21,6 +22,11 @@ fn refused(output: &Output) -> &str {
     stderr
 }
 
+/// Says so where it is seen although the test passes: only the print macros are captured.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED, because this process may not record: {}", why.trim_end());
+}
+
 /// Records a command that allocates a few thousand pages, and replays it; `None` where this process
 /// may not record.
 fn record(with: &str, directory: &Path) -> Option<()> {
@@ -30,7 +36,7 @@ fn record(with: &str, directory: &Path) -> Option<()> {
     record.args(["record", "--with", with, "-o"]).arg(&name).arg("--").args(command);
     let output = record.output().unwrap();
     if output.status.code() == Some(2) {
-        println!("SKIPPED: {}", refused(&output).trim_end());
+        skipped(refused(&output));
         return None;
     }
     let said = text(&output.stdout);
@@ -97,7 +103,7 @@ fn commands_that_do_not_exist_are_refused() {
     let output = record.output().unwrap();
     let line = refused(&output);
     if line.contains("cannot record") {
-        println!("SKIPPED: {}", line.trim_end());
+        skipped(line);
         return;
     }
     assert!(line.contains("cannot run /no/such/command"), "{line}");

@@ -10,6 +10,7 @@ mod trace;
 mod trace_support;
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -301,7 +302,11 @@ fn what_a_program_writes_replays() {
 #[test]
 fn larger_traces_balance() {
     let Some(directory) = collection() else {
-        println!("no collection of traces: set PAGEDEPOT_TRACES to a directory of *.perf.txt.zst");
+        // Not captured, as what the macros print is.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: no collection of traces; set PAGEDEPOT_TRACES to a directory of *.perf.txt.zst"
+        );
         return;
     };
     let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());

@@ -42,7 +42,7 @@ pub struct Options {
     /// What records (default: perf if it can, else tracefs)
     #[arg(long, value_name = "WHAT")]
     pub with: Option<Recorder>,
-    /// MiB of buffer per CPU: more loses fewer samples (perf: a power of two)
+    /// MiB of buffer per CPU: more loses fewer samples (perf rounds up to a power of two)
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub buffer: u32,
     /// The command to record, with its arguments

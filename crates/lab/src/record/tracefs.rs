@@ -2,6 +2,7 @@
 //! disturbed.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::text::{self, Kept};
@@ -21,9 +22,13 @@ pub fn record(options: &Options, events: &[&str], files: &Files) -> Result<(Wind
     ran?;
     let window = Window::read(files).ok_or_else(|| Failure::Run("the recording left no note".to_owned()))?;
     let window = window.started(&options.command)?;
-    let text = File::open(instance.0.join("trace"))?;
-    let mut kept = text::keep(text, File::create(&files.trace)?, &window)?;
-    kept.lost += instance.lost();
+    // As tracefs itself says it of events that were overwritten, so that replays know.
+    let head = match instance.lost() {
+        0 => String::new(),
+        lost => format!("CPU:0 [LOST {lost} EVENTS]\n"),
+    };
+    let text = head.as_bytes().chain(File::open(instance.0.join("trace"))?);
+    let kept = text::keep(text, File::create(&files.trace)?, &window)?;
     Ok((window, kept))
 }
 
