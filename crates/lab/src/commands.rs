@@ -78,7 +78,8 @@ fn compare_designs(options: &compare::Options) -> Result<(), Failure> {
     let plan = compare::Plan::new(options)?;
     let bench = plan.bench(options);
     let effort = if bench.quick { Effort::Quick } else { Effort::Full };
-    let settings = Settings { clients: options.measuring.clients.clone(), ..settings(&bench, effort)? };
+    let (clients, more) = (options.measuring.clients.clone(), &options.measuring.more);
+    let settings = Settings { clients, drains: more.drains, tune: more.tune, ..settings(&bench, effort)? };
     let heading = if options.format.is_for_people() { machine_heading } else { no_heading };
     finish("compare", &bench, heading, || plan.run(&settings, options))
 }

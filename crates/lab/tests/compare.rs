@@ -156,6 +156,14 @@ fn the_threads_tables_are_there_without_files() {
 }
 
 #[test]
+fn a_param_can_be_the_columns() {
+    let text = stdout(&["--threads", "2024-vmap-page-tables", "--by", "threads"]);
+    assert!(text.contains("threads-64") && text.contains("315655.00 (-252.07%)"), "{text}");
+    let netperf = ["2022-netperf-skylake", "--base", "high"];
+    assert!(stdout(&[&["--threads"], &netperf[..]].concat()).contains("90784.00 (  25.59%)"));
+}
+
+#[test]
 fn what_bench_writes_compare_reads() {
     let directory = tempfile::tempdir().unwrap();
     let path: PathBuf = directory.path().join("hot.json");
@@ -215,6 +223,9 @@ fn what_cannot_be_measured_is_refused_at_once() {
         (&["--workload", "cold"], "no such workload; there are"),
         (&["--workload", "hot", "--design", "kernel"], "cannot do"),
         (&["--threads", "2013-magazine-i7", "--quick"], "--quick"),
+        (&["--threads", "2013-magazine-i7", "--drains", "100"], "--drains is for measuring"),
+        (&["--threads", "2013-magazine-i7", "--lock", "plain"], "--lock"),
+        (&["--threads", "2013-magazine-i7", "--by", "policy"], "there are batch, clients, order"),
         (&["--json", "/no/such/directory/file"], "directory that you may write to"),
     ] {
         let line = refused(arguments);

@@ -1,8 +1,10 @@
 //! From result files to the columns of a table.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::document::{Document, ResultRow};
+use super::metric;
 use crate::failure::Failure;
 
 /// A design of a file, or of a run: what is compared.
@@ -91,6 +93,37 @@ pub fn of_files(files: Vec<Named>) -> Vec<Column> {
     columns
 }
 
+/// Makes a column of each value of a param, where rows have it: the rows then differ in nothing else.
+///
+/// # Errors
+/// When no row has it.
+pub fn split(columns: Vec<Column>, param: &str) -> Result<Vec<Column>, Failure> {
+    let rows = || columns.iter().flat_map(|column| &column.rows);
+    if !rows().any(|row| row.params.contains_key(param)) {
+        let there: BTreeSet<&str> = rows().flat_map(|row| row.params.keys()).map(String::as_str).collect();
+        let there = there.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(Failure::Usage(format!("no result has the param {param}; there are {there}")));
+    }
+    let alone = columns.len() == 1;
+    let mut split: Vec<Column> = Vec::new();
+    for Column { name, rows, origin } in columns {
+        for mut row in rows {
+            let value = row.params.remove(param).map(|value| metric::param(param, value));
+            let (name, origin) = match value {
+                // Stars that a source printed are about whole columns.
+                Some(value) if alone => (value, Origin { column: usize::MAX, ..origin }),
+                Some(value) => (format!("{name} {value}"), Origin { column: usize::MAX, ..origin }),
+                None => (name.clone(), origin),
+            };
+            match split.iter_mut().find(|column| column.name == name) {
+                Some(column) => column.rows.push(row),
+                None => split.push(Column { name, rows: vec![row], origin }),
+            }
+        }
+    }
+    Ok(split)
+}
+
 /// Leaves the rows that were asked for.
 ///
 /// # Errors
@@ -161,5 +194,26 @@ mod tests {
         assert!(line.to_string().contains("design rcu; there are depot, spin"), "{line}");
         keep(&mut columns, "design", &["spin".to_owned()], |row| &row.design).unwrap();
         assert_eq!(columns.len(), 1);
+    }
+
+    #[test]
+    fn a_param_can_be_the_columns() {
+        let row = |params: &[(&str, i64)]| ResultRow {
+            design: "spin".into(),
+            params: params.iter().map(|&(name, value)| (name.to_owned(), value)).collect(),
+            ..ResultRow::default()
+        };
+        let rows = [row(&[("policy", 0), ("streams", 1)]), row(&[("policy", 3), ("streams", 1)]), row(&[])];
+        let names = |columns: &[Column]| columns.iter().map(|column| column.name.clone()).collect::<Vec<_>>();
+        let columns = split(by_design(rows.clone()), "policy").unwrap();
+        assert_eq!(names(&columns), ["policy-0", "policy-high", "spin"]);
+        assert_eq!(columns[0].rows[0].params, columns[1].rows[0].params);
+        let two = by_design(rows.into_iter().chain([ResultRow { design: "rcu".into(), ..row(&[]) }]));
+        assert_eq!(
+            names(&split(two.clone(), "policy").unwrap()),
+            ["spin policy-0", "spin policy-high", "spin", "rcu"]
+        );
+        let line = split(two, "batch").unwrap_err().to_string();
+        assert!(line.ends_with("there are policy, streams"), "{line}");
     }
 }

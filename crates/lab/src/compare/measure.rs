@@ -56,8 +56,30 @@ pub struct Measuring {
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["files", "threads"])]
     pub seed: u64,
+    /// See [`cli::BenchOptions`].
+    #[command(flatten)]
+    pub more: cli::BenchOptions,
     #[command(flatten)]
     pub variant: Variant,
+}
+
+impl Measuring {
+    /// Of results that are there nothing can be chosen any more. (clap sees to the other options.)
+    ///
+    /// # Errors
+    /// When something is chosen.
+    pub fn refuse_for_files(&self) -> Result<(), Failure> {
+        let chosen = if self.more.drains.is_some() {
+            "--drains"
+        } else if self.more.tune {
+            "--tune"
+        } else if let Some(unused) = self.variant.unused(&[]) {
+            return Err(Failure::Usage(unused));
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Usage(format!("{chosen} is for measuring: give it without FILE and --threads")))
+    }
 }
 
 /// What to measure: understood before anything is measured, so that mistakes cost no time.
@@ -107,6 +129,9 @@ impl Plan {
         let order = self.order();
         columns.sort_by_key(|column| order.iter().position(|design| design.name() == column.name));
         columns::keep(&mut columns, "metric", &options.metrics, |row| &row.metric)?;
+        if let Some(param) = &options.by {
+            columns = columns::split(columns, param)?;
+        }
         let mut comparison = Comparison::new(&columns, options.base.as_deref(), options.rule)?;
         if columns.len() > 1 {
             // What only one design has, such as its books, compares nothing.

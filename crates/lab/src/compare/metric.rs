@@ -1,7 +1,9 @@
 //! What is known of metrics by their names: which way is better, and what a table calls them.
 
+use clap::ValueEnum;
+
 use super::document::ResultRow;
-use crate::design::variant;
+use crate::design::variant::{self, FreeHighPages};
 
 /// Which way a metric should go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +51,7 @@ pub fn better(row: &ResultRow) -> Better {
 }
 
 /// Params that a workload is scaled by: the N in mmtests' `workload-N`. The first there is counts.
-const SCALES: [&str; 5] = ["clients", "batch", "threads", "drains_per_s", "cpu"];
+const SCALES: [&str; 6] = ["clients", "batch", "threads", "streams", "drains_per_s", "cpu"];
 
 /// A row's name in the table, as mmtests has it: `system-4`, `order-0 alloc-16`. Where nothing scales
 /// the workload, N is the number of CPUs; drains back to back are `max`. Which variant of its design
@@ -58,7 +60,7 @@ pub fn label(row: &ResultRow) -> String {
     let scale = SCALES.into_iter().find(|&scale| row.params.contains_key(scale));
     let is_other = |name: &str| Some(name) != scale && !variant::PARAMS.contains(&name);
     let others = row.params.iter().filter(|(name, _)| is_other(name));
-    let mut label: String = others.map(|(name, value)| format!("{name}-{value} ")).collect();
+    let mut label: String = others.map(|(name, &value)| param(name, value) + " ").collect();
     // pft uses as many CPUs as it has clients, a replay as many as its trace: nothing to add.
     if matches!(scale, Some("batch" | "drains_per_s")) && row.cpus > 1 {
         label += &format!("cpus-{} ", row.cpus);
@@ -71,13 +73,22 @@ pub fn label(row: &ResultRow) -> String {
     format!("{label}{}-{n}", short(&row.metric))
 }
 
-/// mmtests' name of a metric, or ours without its unit.
-fn short(metric: &str) -> &str {
-    match metric {
-        "faults_per_cpu_s" => "faults/cpu",
-        "faults_per_s" => "faults/sec",
-        _ => ["_ns", "_s"].iter().find_map(|unit| metric.strip_suffix(unit)).unwrap_or(metric),
+/// A param in a label: `order-3`, `policy-4batch`.
+pub fn param(name: &str, value: i64) -> String {
+    match usize::try_from(value).ok().and_then(|at| FreeHighPages::value_variants().get(at)) {
+        Some(policy) if name == "policy" => format!("{name}-{}", policy.name()),
+        _ => format!("{name}-{value}"),
     }
+}
+
+/// mmtests' name of a metric, or ours without its unit.
+fn short(metric: &str) -> String {
+    for (end, mmtests) in [("_per_cpu_s", "/cpu"), ("_per_s", "/sec"), ("_ns", ""), ("_s", "")] {
+        if let Some(what) = metric.strip_suffix(end) {
+            return what.to_owned() + mmtests;
+        }
+    }
+    metric.to_owned()
 }
 
 #[cfg(test)]
@@ -116,6 +127,8 @@ mod tests {
         assert_eq!(label(&row("system_s", "s", 4, &[("clients", 4)])), "system-4");
         assert_eq!(label(&row("alloc_ns", "ns", 1, &[("order", 0), ("batch", 16)])), "order-0 alloc-16");
         assert_eq!(label(&row("pair_ns", "ns", 2, &[])), "pair-2");
+        let stream = row("mib_per_s", "MiB/s", 2, &[("streams", 1), ("in_flight", 64)]);
+        assert_eq!(label(&stream), "in_flight-64 mib/sec-1");
         assert_eq!(label(&row("pair_ns", "ns", 2, &[("lock", 1), ("store", 0)])), "pair-2");
         let drain = row("owner_ns", "ns", 2, &[("drains_per_s", -1), ("full", 1)]);
         assert_eq!(label(&drain), "full-1 cpus-2 owner-max");

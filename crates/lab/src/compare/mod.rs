@@ -67,6 +67,9 @@ pub struct Options {
     /// Compare with this column (default: the first)
     #[arg(long, value_name = "COLUMN")]
     pub base: Option<String>,
+    /// Make a column of each value of this param, such as batch, threads or policy
+    #[arg(long, value_name = "PARAM")]
+    pub by: Option<String>,
     /// Only this design; may be repeated. Of designs measured now, the first is compared with
     #[arg(long = "design", value_name = "NAME")]
     pub designs: Vec<String>,
@@ -144,10 +147,7 @@ pub struct Compared {
 /// # Errors
 /// When a file is no result file, or they have nothing in common that could be compared.
 pub fn files(options: &Options) -> Result<Compared, Failure> {
-    // Of results that are there nothing can be chosen any more.
-    if let Some(unused) = options.measuring.variant.unused(&[]) {
-        return Err(Failure::Usage(unused));
-    }
+    options.measuring.refuse_for_files()?;
     let mut files = options.threads.iter().map(|name| threads::load(name)).collect::<Result<Vec<_>, _>>()?;
     for path in &options.files {
         files.push(Named { document: Document::load(path)?, path: path.clone() });
@@ -161,6 +161,9 @@ pub fn files(options: &Options) -> Result<Compared, Failure> {
     columns::keep(&mut columns, "design", &options.designs, |row| &row.design)?;
     columns::keep(&mut columns, "workload", &options.workloads, |row| &row.workload)?;
     columns::keep(&mut columns, "metric", &options.metrics, |row| &row.metric)?;
+    if let Some(param) = &options.by {
+        columns = columns::split(columns, param)?;
+    }
     if columns.len() < 2 && options.threads.is_empty() {
         return Err(Failure::Usage(
             "there is one design in one file: nothing to compare; give another file".to_owned(),
