@@ -111,7 +111,13 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             Some((start, end)) => self.window(start, end).ok_or(VmapError::BadWindow)?,
         };
         let align = (options.align as u64 >> shift).max(1);
-        Ok(Wanted { pages, align, window, base_page: self.range.base_page() })
+        let base_page = self.range.base_page();
+        // Where no place of the window has that alignment, taking back helps nothing.
+        let first = (base_page + u64::from(window.start.0)).next_multiple_of(align) - base_page;
+        if first + u64::from(pages) > u64::from(window.end.0) {
+            return Err(VmapError::NoSpace);
+        }
+        Ok(Wanted { pages, align, window, base_page })
     }
 
     /// The pages of `start..end`, which must be whole pages of the range.

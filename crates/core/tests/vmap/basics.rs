@@ -419,3 +419,16 @@ fn frees_that_may_not_wait_leave_purges_to_others() {
     assert_eq!((vmap.lazy_pages(), vmap.stats().counts.purges), (0, 1));
     check_all_back(&mut vmap);
 }
+
+/// A request that no place will ever do for leaves the pools alone.
+#[test]
+fn impossible_alignments_take_nothing_back() {
+    let vmap = paged(1000, 64, &config());
+    let addr = vmap.alloc(5, Options::DEFAULT).unwrap();
+    vmap.free(addr).unwrap();
+    let pooled = vmap.stats().cold_areas;
+    assert_eq!(vmap.alloc(5, Options::DEFAULT.align(1 << 62)), Err(VmapError::NoSpace));
+    assert_eq!((pooled, vmap.stats().cold_areas), (1, 1));
+    assert_eq!(vmap.alloc(999, Options::DEFAULT).map(drop), Ok(()));
+    assert_eq!(vmap.stats().cold_areas, 0);
+}
