@@ -6,15 +6,18 @@
 //! | `options` | parameters and presets |
 //! | `suite`, `workers` | the tests, and who runs them |
 //! | `subject`, `host`, `frames` | the designs, and what they stand on |
-//! | `pairs`, `peers` | one allocation and free, again and again |
+//! | `replay` | a trace's vmalloc events over the designs |
+//! | `pairs`, `peers`, `memory` | one allocation and free, again and again |
 //! | `show` | lines as in the kernel's log, tables, rows |
 
 mod frames;
 mod host;
+mod memory;
 mod options;
 mod pairs;
 #[cfg(feature = "peers")]
 mod peers;
+mod replay;
 mod show;
 mod subject;
 mod suite;
@@ -51,8 +54,9 @@ const OFFERED: [Design; 6] = [
     Design::OffsetAllocator,
 ];
 
-/// Where the books' range of addresses begins. Nothing is there.
-const BOOKS_START: VirtAddr = VirtAddr::new(0x2000_0000_0000);
+/// Where the books' range of addresses begins, no more aligned than `mmap` would have it. Nothing is
+/// there.
+const BOOKS_START: VirtAddr = VirtAddr::new(0x2000_4000_0000);
 /// Areas that all workers hold at a time, at most, where nothing is mapped: half a gigabyte of
 /// books.
 const AREAS_MAX: u64 = 1 << 22;
@@ -63,6 +67,9 @@ const AREAS_MAX: u64 = 1 << 22;
 /// When a design cannot run here, or the machine lacks what it needs.
 pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Failure> {
     let designs = wanted(settings)?;
+    if let Some(trace) = &options.trace {
+        return replay::run(trace, &designs, settings);
+    }
     let parameters = options.parameters(settings.cpus.len(), settings.effort == Effort::Quick);
     let mut report = Report::default();
     let mut passes = Vec::new();
@@ -145,7 +152,8 @@ impl Plan {
                 suite.over(BooksOnly::new(span, PageSize::Kib4), &Counting(numbers))
             }),
             MapperKind::Linux => {
-                Err(Failure::Usage("--mapper linux is not there yet: use --mapper none".to_owned()))
+                let (mapper, host) = memory::ends(pages, 8 * pages, false)?;
+                suite.over(mapper, &host)
             }
         }
     }

@@ -1,11 +1,12 @@
 //! What to run: parameters and presets of `test_vmalloc`.
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
 /// Options of `vmalloc` besides those of every measurement.
-#[derive(Clone, Copy, Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct VmallocOptions {
     /// Parameters as test_vmalloc.sh has them (default: one worker, 10000 loops)
     #[arg(long, value_name = "NAME")]
@@ -40,6 +41,9 @@ pub struct VmallocOptions {
     /// Run the suite only, without the pairs
     #[arg(long)]
     pub suite_only: bool,
+    /// Instead, replay the vmalloc events of this trace
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "nr_threads", "passes", "suite_only"])]
+    pub trace: Option<PathBuf>,
 }
 
 /// `--preset`.

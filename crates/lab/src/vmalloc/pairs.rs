@@ -1,17 +1,23 @@
 //! One allocation and one free, again and again: what a request costs at least.
 //!
-//! Books only: the address part alone, [`ADDRESS_PAGES`] pages. With a mapper: [`MEMORY_PAGES`]
-//! pages of memory.
+//! | pair | pages | with a mapper | what |
+//! |---|---|---|---|
+//! | address | 5 | | the address part alone |
+//! | warm | 16 | linux | freed memory stayed mapped, and nobody touches it |
+//! | cold | 16 | linux | nothing stays mapped; every page is touched, because `mmap`'s pages come with the touch, vmalloc's before |
+//! | ram | 16 | either | the caller's frames, mapped for a short time |
 
 use std::hint::black_box;
+use std::ptr;
 use std::time::{Duration, Instant};
 
-use pagedepot::PageSize;
-use pagedepot::vmap::{BooksOnly, NoFrames, Span};
+use pagedepot::vmap::{BooksOnly, Host, Manner, NoFrames, Span, Stale};
+use pagedepot::{Flags, Order, PageSize, Pfn};
 use pagedepot_designs::vmap::VmapDesign;
 
 use super::frames::Here;
 use super::host::Counting;
+use super::memory::{self, Mmap};
 use super::options::MapperKind;
 use super::subject::{self, Demand, WithVmap};
 use super::{BOOKS_START, NAME};
@@ -19,134 +25,239 @@ use crate::bench::{Effort, Settings};
 use crate::design::Design;
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series, interleave};
-use crate::output::report::{Metric, params};
+use crate::output::report::{Metric, Params, params};
 use crate::output::{Report, table};
 
-const PAIR: Metric = ("pair_ns", "ns");
-/// Pages of the address part's pair.
-const ADDRESS_PAGES: u32 = 5;
-/// Pages of the range it is cut from.
-const RANGE_PAGES: u32 = 1 << 20;
+/// Pages of the range, and of the memory where there is some: several times what may be lazy.
+const POOL_PAGES: u32 = 1 << 16;
 
-/// Measures the pairs that the mapper makes possible, on one CPU and on all.
-pub fn run(mapper: MapperKind, designs: &[Design], settings: &Settings) -> Result<Report, Failure> {
-    match mapper {
-        MapperKind::None => addresses(designs, settings),
-        MapperKind::Linux => Ok(Report::default()),
-    }
+/// A sort of pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Address,
+    Warm,
+    /// Warm, and zeroed.
+    Zeroed,
+    Cold,
+    Ram(Manner),
 }
 
-/// The CPU counts to measure with: one, and all in use.
-fn cpu_counts(settings: &Settings) -> impl Iterator<Item = usize> + use<> {
-    [1, settings.cpus.len()].into_iter().take(settings.cpus.len().min(2))
-}
-
-fn measure(
-    what: &str,
-    contenders: &[Box<dyn Contender<1> + '_>],
-    cpus: usize,
-    settings: &Settings,
-) -> Vec<Series<1>> {
-    let window = Duration::from_millis(if settings.effort == Effort::Quick { 2 } else { 10 });
-    let schedule = Schedule { rounds: settings.rounds, pace: Pace::Lasting(window), drains: None };
-    let contenders: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
-    let step = settings.progress.step(what, contenders.len() as u64 * (u64::from(settings.rounds) + 1));
-    interleave(&contenders, &settings.cpus[..cpus], schedule, &|| step.tick())
-}
-
-fn addresses(designs: &[Design], settings: &Settings) -> Result<Report, Failure> {
-    let mut by_cpus = Vec::new();
-    for cpus in cpu_counts(settings) {
-        let contenders = address_contenders(designs, settings.cpus.len() as u32, cpus)?;
-        let what = format!("{NAME}, {ADDRESS_PAGES} pages of addresses, {cpus} threads");
-        by_cpus.push((cpus, measure(&what, &contenders, cpus, settings)));
-    }
-    let mut report = Report::default();
-    for (cpus, series) in &by_cpus {
-        for series in series {
-            let params = params([
-                ("pages", ADDRESS_PAGES.into()),
-                ("mapper", MapperKind::None.param()),
-                ("warm", 1),
-                ("threads", *cpus as i64),
-            ]);
-            report.add(NAME, series.design, PAIR, (*cpus, &params), &series.samples[0]);
+impl Kind {
+    /// What can be measured of a design.
+    fn of(design: Design, mapper: MapperKind) -> &'static [Kind] {
+        use Manner::{Blocks, Pools};
+        match (design, mapper) {
+            (Design::Depot, MapperKind::None) => &[Kind::Address, Kind::Ram(Pools), Kind::Ram(Blocks)],
+            (Design::Depot, MapperKind::Linux) => {
+                &[Kind::Warm, Kind::Zeroed, Kind::Cold, Kind::Ram(Pools), Kind::Ram(Blocks)]
+            }
+            (Design::VmapGlobalLock | Design::VmapNodes, MapperKind::None) => {
+                &[Kind::Address, Kind::Ram(Pools)]
+            }
+            (Design::VmapGlobalLock | Design::VmapNodes, MapperKind::Linux) => {
+                &[Kind::Cold, Kind::Ram(Pools)]
+            }
+            (Design::RangeAlloc | Design::OffsetAllocator, MapperKind::None) => &[Kind::Address],
+            (Design::Mmap, MapperKind::Linux) => &[Kind::Cold],
+            _ => &[],
         }
     }
-    if by_cpus.iter().any(|(_, series)| !series.is_empty()) {
-        report.say(format!(
-            "{NAME}: {ADDRESS_PAGES} pages of addresses allocated and freed, ns per pair and thread"
-        ));
-        report.say(show(&by_cpus));
+
+    const fn pages(self) -> u32 {
+        if matches!(self, Kind::Address) { 5 } else { 16 }
     }
+
+    const fn label(self) -> &'static str {
+        match self {
+            Kind::Address => "addresses",
+            Kind::Warm => "warm, data kept",
+            Kind::Zeroed => "warm, zeroed",
+            Kind::Cold => "cold, touched",
+            Kind::Ram(Manner::Pools) => "vm_map_ram, pools",
+            Kind::Ram(Manner::Blocks) => "vm_map_ram, blocks",
+        }
+    }
+
+    const fn metric(self) -> Metric {
+        match self {
+            Kind::Address | Kind::Warm | Kind::Cold => ("pair_ns", "ns"),
+            Kind::Zeroed => ("zeroed_pair_ns", "ns"),
+            Kind::Ram(_) => ("ram_pair_ns", "ns"),
+        }
+    }
+
+    fn params(self, mapper: MapperKind, threads: usize) -> Params {
+        let which = match self {
+            Kind::Ram(manner) => ("blocks", (manner == Manner::Blocks).into()),
+            _ => ("warm", (self != Kind::Cold).into()),
+        };
+        let (pages, threads) = (self.pages().into(), threads as i64);
+        params([("pages", pages), ("mapper", mapper.param()), which, ("threads", threads)])
+    }
+
+    fn demand(self, cpus: u32) -> Demand {
+        let demand = Demand::new(cpus, 1 << 16);
+        match self {
+            Kind::Zeroed => Demand { stale: Stale::Zero, ..demand },
+            Kind::Cold => Demand { warm_pages_max: Some(0), ..demand },
+            Kind::Ram(manner) => Demand { manner, ..demand },
+            Kind::Address | Kind::Warm => demand,
+        }
+    }
+}
+
+/// Measures the pairs that the mapper makes possible, on one CPU and on all.
+///
+/// # Errors
+/// When memory cannot be had.
+pub fn run(mapper: MapperKind, designs: &[Design], settings: &Settings) -> Result<Report, Failure> {
+    let kinds = |&design: &Design| Kind::of(design, mapper).iter().map(move |&kind| (design, kind));
+    let all: Vec<(Design, Kind)> = designs.iter().flat_map(kinds).collect();
+    let mut report = Report::default();
+    if all.is_empty() {
+        return Ok(report);
+    }
+    let counts = [1, settings.cpus.len()].into_iter().take(settings.cpus.len().min(2));
+    let mut by_cpus = Vec::new();
+    for cpus in counts {
+        let made = all.iter().map(|&(design, kind)| contender(design, kind, mapper, (cpus, settings)));
+        by_cpus.push((cpus, measure(&made.collect::<Result<Vec<_>, _>>()?, cpus, settings)));
+    }
+    for (cpus, series) in &by_cpus {
+        for (series, &(design, kind)) in series.iter().zip(&all) {
+            let params = kind.params(mapper, *cpus);
+            report.add(NAME, design, kind.metric(), (*cpus, &params), &series.samples[0]);
+        }
+    }
+    report.say(format!("{NAME}: one allocation and one free, ns per pair and thread"));
+    report.say(show(&by_cpus, &all));
     Ok(report)
 }
 
-fn address_contenders(
-    designs: &[Design],
-    cpus: u32,
-    _seats: usize,
-) -> Result<Vec<Box<dyn Contender<1>>>, Failure> {
-    let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
-    for &design in designs {
-        if subject::DESIGNS.contains(&design) {
-            let mapper = BooksOnly::new(Span::new(BOOKS_START, RANGE_PAGES), PageSize::Kib4);
-            let ends = (mapper, Counting(NoFrames(Here)));
-            contenders.push(subject::make(design, &Demand::new(cpus, 1 << 16), ends, ToPair(design))?);
-        }
-        #[cfg(feature = "peers")]
-        contenders.extend(super::peers::addresses(design, ADDRESS_PAGES, RANGE_PAGES, _seats > 1));
-    }
-    Ok(contenders)
+fn measure(contenders: &[Box<dyn Contender<1>>], cpus: usize, settings: &Settings) -> Vec<Series<1>> {
+    let window = Duration::from_millis(if settings.effort == Effort::Quick { 2 } else { 10 });
+    let schedule = Schedule { rounds: settings.rounds, pace: Pace::Lasting(window), drains: None };
+    let contenders: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
+    let what = format!("{NAME}, pairs, {cpus} thread{}", if cpus == 1 { "" } else { "s" });
+    let step = settings.progress.step(&what, contenders.len() as u64 * (u64::from(settings.rounds) + 1));
+    interleave(&contenders, &settings.cpus[..cpus], schedule, &|| step.tick())
 }
 
-/// A pair of requests for addresses.
-struct AddressPair<D> {
+fn contender(
+    design: Design,
+    kind: Kind,
+    mapper: MapperKind,
+    (seats, settings): (usize, &Settings),
+) -> Result<Box<dyn Contender<1>>, Failure> {
+    #[cfg(feature = "peers")]
+    if let Some(peer) = super::peers::addresses(design, kind.pages(), POOL_PAGES, seats > 1) {
+        return Ok(peer);
+    }
+    if design == Design::Mmap {
+        return Ok(Box::new(Mmap { pages: kind.pages() }));
+    }
+    let demand = kind.demand(settings.cpus.len() as u32);
+    match mapper {
+        MapperKind::None => {
+            let mapper = BooksOnly::new(Span::new(BOOKS_START, 4 * POOL_PAGES), PageSize::Kib4);
+            // Numbers will do.
+            let frames = (0..seats as u32).map(|seat| block_of(Pfn::new(seat << 10), kind)).collect();
+            let ends = (mapper, Counting(NoFrames(Here)));
+            subject::make(design, &demand, ends, ToPair { design, kind, frames })
+        }
+        MapperKind::Linux => {
+            let (mapper, host) = memory::ends(POOL_PAGES, 4 * POOL_PAGES, true)?;
+            let frames = frames_for(kind, seats, &host)?;
+            subject::make(design, &demand, (mapper, host), ToPair { design, kind, frames })
+        }
+    }
+}
+
+/// Frames to map for a short time, for each seat its own; never given back, like their depot.
+fn frames_for(kind: Kind, seats: usize, host: &impl Host) -> Result<Vec<Vec<Pfn>>, Failure> {
+    let Kind::Ram(_) = kind else { return Ok(Vec::new()) };
+    let block = |_| {
+        let order = Order::new(kind.pages().ilog2()).expect("a small block");
+        let first = host.alloc_block(order, Flags::MOVABLE);
+        Ok(block_of(first.map_err(|e| Failure::Run(format!("frames to map: {e}")))?, kind))
+    };
+    (0..seats).map(block).collect()
+}
+
+fn block_of(first: Pfn, kind: Kind) -> Vec<Pfn> {
+    (0..kind.pages()).map(|i| first.add(i)).collect()
+}
+
+/// A pair of requests to a design.
+struct Pair<D> {
     design: Design,
     subject: D,
+    kind: Kind,
+    frames: Vec<Vec<Pfn>>,
 }
 
-impl<D: VmapDesign> Contender<1> for AddressPair<D> {
-    fn design(&self) -> Design {
-        self.design
-    }
-
-    fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
-        let start = Instant::now();
-        for _ in 0..units {
-            let addr = self.subject.alloc(black_box(ADDRESS_PAGES), 1).expect("one area fits");
-            self.subject.free(black_box(addr)).expect("it was allocated");
-        }
-        [start.elapsed().as_nanos() as f64 / units as f64]
-    }
+struct ToPair {
+    design: Design,
+    kind: Kind,
+    frames: Vec<Vec<Pfn>>,
 }
-
-struct ToPair(Design);
 
 impl WithVmap<'static> for ToPair {
     type Output = Box<dyn Contender<1>>;
 
     fn with<D: VmapDesign + 'static>(self, subject: D) -> Self::Output {
-        Box::new(AddressPair { design: self.0, subject })
+        let ToPair { design, kind, frames } = self;
+        Box::new(Pair { design, subject, kind, frames })
     }
 }
 
-fn show(by_cpus: &[(usize, Vec<Series<1>>)]) -> comfy_table::Table {
+impl<D: VmapDesign> Contender<1> for Pair<D> {
+    fn design(&self) -> Design {
+        self.design
+    }
+
+    fn window(&self, seat: Seat, units: u64) -> [f64; 1] {
+        let (subject, pages) = (&self.subject, self.kind.pages());
+        let start = Instant::now();
+        match self.kind {
+            Kind::Address => (0..units).for_each(|_| {
+                let addr = subject.alloc(black_box(pages), 1).expect("there is room");
+                subject.free(black_box(addr)).expect("it was allocated");
+            }),
+            Kind::Warm | Kind::Zeroed => (0..units).for_each(|_| {
+                let addr = subject.vmalloc(black_box(pages), 1).expect("there is memory");
+                subject.vfree(black_box(addr)).expect("it was allocated");
+            }),
+            Kind::Cold => (0..units).for_each(|_| {
+                let addr = subject.vmalloc(black_box(pages), 1).expect("there is memory");
+                // SAFETY: mapped writable, this many pages, until it is freed below.
+                unsafe { memory::touch(ptr::with_exposed_provenance_mut(addr.get()), pages) };
+                subject.vfree(addr).expect("it was allocated");
+            }),
+            Kind::Ram(_) => (0..units).for_each(|_| {
+                let addr = subject.map_ram(&self.frames[seat.index]).expect("there is room");
+                subject.unmap_ram(black_box(addr), pages).expect("it was mapped");
+            }),
+        }
+        [start.elapsed().as_nanos() as f64 / units as f64]
+    }
+}
+
+fn show(by_cpus: &[(usize, Vec<Series<1>>)], rows: &[(Design, Kind)]) -> comfy_table::Table {
     let columns = by_cpus.iter().flat_map(|&(cpus, _)| {
         let threads = format!("{cpus} thread{}", if cpus == 1 { "" } else { "s" });
         [threads, "quartiles".into()]
     });
-    let mut table = table::new(["design".to_owned()].into_iter().chain(columns).chain(["change".to_owned()]));
-    for (nth, series) in by_cpus[0].1.iter().enumerate() {
-        let samples = |cpus: &(usize, Vec<Series<1>>)| cpus.1[nth].samples[0].clone();
-        let cells = by_cpus.iter().flat_map(|cpus| {
-            let samples = samples(cpus);
-            [table::median(&samples), table::quartiles(&samples)]
-        });
-        let one = samples(&by_cpus[0]);
-        let change = by_cpus.get(1).map_or_else(Vec::new, samples);
-        let change = table::change(&change, Some(&one));
-        table.add_row([series.design.name().to_owned()].into_iter().chain(cells).chain([change]));
+    let words = ["design", "pages", "pair"].map(str::to_owned);
+    let change = (by_cpus.len() > 1).then(|| "change".to_owned());
+    let mut table = table::new(words.into_iter().chain(columns).chain(change));
+    for (nth, &(design, kind)) in rows.iter().enumerate() {
+        let samples = |count: usize| by_cpus[count].1[nth].samples[0].as_slice();
+        let cells = (0..by_cpus.len())
+            .flat_map(|count| [table::median(samples(count)), table::quartiles(samples(count))]);
+        let change = (by_cpus.len() > 1).then(|| table::change(samples(1), Some(samples(0))));
+        let words = [design.name().to_owned(), kind.pages().to_string(), kind.label().to_owned()];
+        table.add_row(words.into_iter().chain(cells).chain(change));
     }
-    table::align(table, 1)
+    table::align(table, 3)
 }

@@ -23,12 +23,21 @@ pub struct Demand {
     pub warm_pages_max: Option<u64>,
     /// How short-lived mappings are made.
     pub manner: Manner,
+    /// Freed pages at which a purge begins; `None`: as in the kernel.
+    pub lazy_pages_max: Option<u64>,
 }
 
 impl Demand {
     /// For so many areas, with stale data kept, as `vmalloc` does in the kernel.
     pub fn new(cpus: u32, areas_max: u32) -> Self {
-        Demand { cpus, areas_max, stale: Stale::Keep, warm_pages_max: None, manner: Manner::Pools }
+        Demand {
+            cpus,
+            areas_max,
+            stale: Stale::Keep,
+            warm_pages_max: None,
+            manner: Manner::Pools,
+            lazy_pages_max: None,
+        }
     }
 }
 
@@ -44,6 +53,7 @@ pub fn depot<M: Mapper, H: Host>(
     let config = VmapConfig {
         stale: demand.stale,
         warm_pages_max: demand.warm_pages_max,
+        lazy_pages_max: demand.lazy_pages_max,
         ram_blocks_max: if demand.manner == Manner::Blocks { 4 * demand.cpus } else { 0 },
         ..VmapConfig::new(demand.cpus, demand.areas_max)
     };
@@ -75,7 +85,7 @@ pub fn make<'d, M: Mapper + 'd, H: Host + 'd, W: WithVmap<'d>>(
     (mapper, host): (M, H),
     with: W,
 ) -> Result<W::Output, Failure> {
-    let setup = VmapSetup::new(demand.cpus);
+    let setup = VmapSetup { cpus: demand.cpus, lazy_pages_max: demand.lazy_pages_max };
     match design {
         Design::VmapGlobalLock => Ok(with.with(GlobalLock::new(setup, mapper, host))),
         Design::VmapNodes => Ok(with.with(Nodes::new(setup, mapper, host))),
