@@ -61,7 +61,7 @@ impl Header {
 pub struct WordOffset(usize);
 
 impl WordOffset {
-    /// Words per zone and context: one mobility more than there are; see [`Tag`].
+    /// Words per zone and context: one mobility more than there are, for frames without memory.
     pub const PER_ZONE: usize = Class::COUNT * 4;
 
     /// The front of `zone`, `class` and `mobility`.

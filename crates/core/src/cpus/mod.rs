@@ -78,7 +78,7 @@ pub enum Unusable {
 ///    described above: between its first load and its store no other sequence of the same CPU and
 ///    context runs, whether from a thread, a signal handler or an interrupt.
 /// 2. Each reads the CPU's gate inside the sequence, before the word, with acquire ordering, and
-///    fails when it is not [`GATE_OPEN`](crate::cache::GATE_OPEN).
+///    fails unless it [is open](crate::cache::is_open).
 /// 3. Each checks `cpu < blocks.cpus` before it forms an address, and fails otherwise.
 /// 4. [`fence`](Cpus::fence) returning `Ok` means what the vocabulary says.
 /// 5. The store that commits is a single 64-bit store that releases the slot written before it.

@@ -1,6 +1,6 @@
 //! The designs for kernel address space that "Mitigate a vmap lock contention" (Rezki, linux-mm
 //! 2024) compares, each as a real implementation behind one trait, [`VmapDesign`], over core's
-//! [`Mapper`] and [`Host`], and pagedepot's own.
+//! [`Mapper`] and [`Host`](pagedepot::vmap::Host), and pagedepot's own.
 //!
 //! # Vocabulary
 //! | word | meaning |
