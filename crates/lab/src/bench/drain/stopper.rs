@@ -117,6 +117,7 @@ extern "C" fn stop_here(_signal: libc::c_int) {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicBool;
+    use std::time::Instant;
 
     use super::*;
 
@@ -124,7 +125,15 @@ mod tests {
     fn a_stopped_thread_makes_no_progress_and_then_goes_on() {
         let (count, done) = (AtomicU64::new(0), AtomicBool::new(false));
         let target = OnceLock::new();
+        // Also when an assertion fails: the scope waits for its threads.
+        struct Done<'d>(&'d AtomicBool);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
         std::thread::scope(|scope| {
+            let _done = Done(&done);
             scope.spawn(|| {
                 target.set(Target::this_thread()).ok().unwrap();
                 while !done.load(Ordering::Relaxed) {
@@ -133,12 +142,15 @@ mod tests {
             });
             let stopper = Stopper::get().unwrap();
             for _ in 0..3 {
+                let start = Instant::now();
                 // SAFETY: the thread ends when told to, below.
                 unsafe {
                     stopper.while_stopped(*target.wait(), || {
                         let before = count.load(Ordering::Relaxed);
                         std::thread::sleep(Duration::from_millis(1));
-                        assert_eq!(count.load(Ordering::Relaxed), before);
+                        let after = count.load(Ordering::Relaxed);
+                        // On a busy machine the stop may have ended by itself meanwhile.
+                        assert!(after == before || start.elapsed() >= STOP_MAX);
                     });
                 }
                 let before = count.load(Ordering::Relaxed);
@@ -147,7 +159,6 @@ mod tests {
                     waiter.pause();
                 }
             }
-            done.store(true, Ordering::Relaxed);
         });
     }
 }
