@@ -172,6 +172,13 @@ fn every_design_replays_the_shipped_trace() {
             let caches = replay.design != "zone-lock";
             assert_eq!(outcome.balance.after > 0, caches, "{}", replay.design);
         }
+        let near = |metric| {
+            let [spin, kernel] = ["spin", "kernel"].map(|design| row(&report, design, metric, None));
+            assert!((spin - kernel).abs() <= kernel / 10.0, "{metric}: {spin} for {kernel}");
+        };
+        if zoneinfos.before.is_some() {
+            near("refilled_blocks");
+        }
         // Two designs with the same lists and the same policy, whoever may touch them.
         let counts = |design| ["refilled_blocks", "spilled_blocks"].map(|m| row(&report, design, m, None));
         assert_eq!(counts("local"), counts("rcu"));
@@ -217,6 +224,29 @@ fn a_free_that_interrupts_a_refill_goes_past_the_caches() {
         let freed = if replay.design == "zone-lock" { 2 } else { past };
         assert_eq!(replay.outcome.counts.direct_freed.blocks, freed, "{}", replay.design);
     }
+}
+
+/// CPU 0 cached 40 pages; it takes and returns some, then spills two blocks; a worker's drain is no
+/// spill.
+#[test]
+fn a_spill_tells_what_high_was() {
+    let drain = |comm: &str, ms: u32, pfn| {
+        let fields = format!("page=0x1 pfn={pfn} order=0 migratetype=1");
+        format!("{comm} 7 [000] 0.{ms:03}: kmem:mm_page_pcpu_drain: {fields}\n")
+    };
+    let text = [
+        alloc(0, 5000, 0),
+        refill(0, 5008, 1),
+        refill(0, 5009, 1),
+        free(0, 5016, 3),
+        free(0, 5120, 4),
+        drain("task", 30, 5008),
+        drain("task", 30, 5009),
+        drain("kworker/0:1", 90, 5016),
+    ];
+    let plan = Plan::read(text.concat().as_bytes(), "test", Some(&small_machine())).unwrap();
+    let seen: Vec<_> = plan.highs_seen.iter().map(|seen| (seen.ms, seen.cpu, seen.zone, seen.high)).collect();
+    assert_eq!(seen, [(30, 0, 1, 40 - 1 + 2 + 8)]);
 }
 
 #[test]

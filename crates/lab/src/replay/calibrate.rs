@@ -1,69 +1,84 @@
-//! When CPUs ticked whose ticks the recording does not show.
+//! When CPUs ticked where the recording does not show it.
 //!
-//! A tick that finds nothing to return leaves no event, but it lowers `high` by an eighth, and the
-//! zoneinfo from after the recording tells `high`. So the time of a CPU's first tick is looked for
-//! with which mainline's policy ends nearest to that. Nothing else of that file is looked at:
-//! what is cached, refilled and spilled remains to be compared.
+//! A tick that finds nothing to return leaves no event, but it lowers `high` by an eighth. The
+//! recording tells `high` of a CPU when it spills, and the zoneinfo from after tells it at the end.
+//! So the time of a CPU's first tick is looked for with which mainline's policy comes nearest to
+//! these. Nothing else is looked at: what is cached, refilled and spilled remains to be compared.
 
 use pagedepot::{CpuId, ZoneId};
+use pagedepot_designs::{Spin, Store};
 
 use super::contender::{MakeError, Variants, spin};
 use super::engine::play;
 use super::plan::Plan;
 use super::runner::{Error, Zoneinfos};
 use super::ticks::{self, INTERVAL_MS, Tick};
+use crate::trace::Zoneinfo;
 
 /// Times tried.
 const CANDIDATES: u32 = 40;
 
-/// The plan with ticks where they explain the recorded `high` best, if both zoneinfos are there.
+/// The plan with ticks where they explain what is known of `high` best, if anything is.
 ///
 /// # Errors
 /// When the machine cannot be made, or runs out of pages.
 pub fn calibrated(plan: &Plan, zoneinfos: &Zoneinfos) -> Result<Plan, Error> {
     let mut plan = plan.clone();
-    if zoneinfos.before.is_none() || zoneinfos.after.is_none() || plan.ticks_unseen.is_empty() {
+    let Some(before) = &zoneinfos.before else { return Ok(plan) };
+    let after = zoneinfos.after.as_ref();
+    let is_told = |cpu| plan.highs_seen.iter().any(|seen| seen.cpu == cpu);
+    let unseen: Vec<Tick> = plan.ticks_unseen.clone();
+    let unseen: Vec<Tick> = unseen.into_iter().filter(|tick| after.is_some() || is_told(tick.cpu)).collect();
+    if unseen.is_empty() {
         return Ok(plan);
     }
     let span = plan.end_ms.min(INTERVAL_MS);
-    // The last one is behind the end of short recordings: no tick at all.
-    let candidates: Vec<u32> = (1..=CANDIDATES).map(|n| span * n / CANDIDATES + 1).collect();
     let mut best = vec![(u64::MAX, 0); plan.cpus.len()];
-    for &first_ms in &candidates {
-        let all: Vec<_> = plan.ticks_unseen.iter().map(|&cpu| (cpu, first_ms)).collect();
-        set_ticks(&mut plan, &all);
-        for (best, off) in best.iter_mut().zip(high_off(&plan, zoneinfos)?) {
+    // The last one is behind the end of short recordings: no tick at all.
+    for first_ms in (1..=CANDIDATES).map(|n| span * n / CANDIDATES + 1) {
+        unseen.iter().for_each(|&until| set_ticks(&mut plan, until, first_ms));
+        for (best, off) in best.iter_mut().zip(high_off(&plan, before, after)?) {
             *best = (*best).min((off, first_ms));
         }
     }
-    let chosen: Vec<_> = plan.ticks_unseen.iter().map(|&cpu| (cpu, best[usize::from(cpu)].1)).collect();
-    set_ticks(&mut plan, &chosen);
-    plan.ticks_fitted = chosen.iter().map(|&(cpu, ms)| Tick { ms, cpu }).collect();
+    for until in unseen {
+        let (_, first_ms) = best[usize::from(until.cpu)];
+        set_ticks(&mut plan, until, first_ms);
+        plan.ticks_fitted.push(Tick { ms: first_ms, cpu: until.cpu });
+    }
+    plan.ticks.sort_unstable();
     Ok(plan)
 }
 
-/// Replaces the ticks of these CPUs.
-fn set_ticks(plan: &mut Plan, firsts: &[(u16, u32)]) {
-    plan.ticks.retain(|tick| firsts.iter().all(|&(cpu, _)| cpu != tick.cpu));
-    for &(cpu, first_ms) in firsts {
-        plan.ticks.extend(ticks::from(first_ms, plan.end_ms).map(|ms| Tick { ms, cpu }));
-    }
+/// Replaces the ticks of a CPU until one that was seen.
+fn set_ticks(plan: &mut Plan, until: Tick, first_ms: u32) {
+    plan.ticks.retain(|tick| tick.cpu != until.cpu || tick.ms >= until.ms);
+    let last_ms = plan.end_ms.min(until.ms.saturating_sub(INTERVAL_MS / 2));
+    plan.ticks.extend(ticks::from(first_ms, last_ms).map(|ms| Tick { ms, cpu: until.cpu }));
     plan.ticks.sort_unstable();
 }
 
-/// How far each CPU's `high` is from the kernel's when the plan has run, over all zones.
-fn high_off(plan: &Plan, zoneinfos: &Zoneinfos) -> Result<Vec<u64>, Error> {
-    let before = zoneinfos.before.as_ref();
-    let mut target = spin(plan, before, Variants::DEFAULT).map_err(MakeError::from)?;
-    play(plan, &mut target)?;
+/// How far each CPU's `high` is from the kernel's, summed over all that is known of it.
+fn high_off(plan: &Plan, before: &Zoneinfo, after: Option<&Zoneinfo>) -> Result<Vec<u64>, Error> {
     let mut off = vec![0; plan.cpus.len()];
-    let after = zoneinfos.after.iter().flat_map(|after| &after.zones);
-    for (zone, info) in (0..).map(ZoneId::new).zip(after) {
+    let mut target = spin(plan, Some(before), Variants::DEFAULT).map_err(MakeError::from)?;
+    let mut seen = plan.highs_seen.iter().peekable();
+    play(plan, &mut target, |target, ms| {
+        while let Some(seen) = seen.next_if(|seen| seen.ms <= ms) {
+            let high = high(target.design(), seen.cpu, ZoneId::new(seen.zone.into()));
+            off[usize::from(seen.cpu)] += high.abs_diff(seen.high);
+        }
+    })?;
+    for (zone, info) in (0..).map(ZoneId::new).zip(after.iter().flat_map(|after| &after.zones)) {
         for pageset in &info.pagesets {
-            let Ok(cpu) = plan.cpus.binary_search(&(pageset.cpu as u16)) else { continue };
-            let high = target.design().high(CpuId::new(cpu as u32), zone).unwrap_or(0);
-            off[cpu] += u64::from(high).abs_diff(pageset.high);
+            if let Ok(cpu) = plan.cpus.binary_search(&(pageset.cpu as u16)) {
+                off[cpu] += high(target.design(), cpu as u16, zone).abs_diff(pageset.high);
+            }
         }
     }
     Ok(off)
+}
+
+fn high<S: Store>(design: &Spin<S>, cpu: u16, zone: ZoneId) -> u64 {
+    design.high(CpuId::new(cpu.into()), zone).unwrap_or(0).into()
 }

@@ -50,6 +50,11 @@ impl Contender {
         }
     }
 
+    /// Whether it does something when a CPU ticks. Our own goes by the clock.
+    pub const fn ticks(self) -> bool {
+        !matches!(self, Contender::ZoneLock | Contender::Magazine | Contender::Depot)
+    }
+
     /// The design called `name`.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|contender| contender.name() == name)

@@ -153,14 +153,24 @@ pub fn run(plan: &Plan, target: &mut impl ReplayTarget) -> Result<Outcome, Repla
     Ok(outcome)
 }
 
-/// Runs the plan and leaves the target as it is then, unchecked.
+/// Runs the plan and leaves the target as it is then, unchecked; `look` sees it whenever time went
+/// on, with the time in milliseconds.
 ///
 /// # Errors
 /// When the target runs out of pages.
-pub fn play(plan: &Plan, target: &mut impl ReplayTarget) -> Result<(), ReplayError> {
+pub fn play<T: ReplayTarget>(
+    plan: &Plan,
+    target: &mut T,
+    mut look: impl FnMut(&T, u32),
+) -> Result<(), ReplayError> {
     let mut run = Run::new(plan, target);
     run.hold()?;
-    plan.ops.iter().for_each(|&op| run.step(op));
+    for &op in &plan.ops {
+        run.step(op);
+        if let Op::Clock { ms } = op {
+            look(run.target, ms);
+        }
+    }
     if run.failed > 0 { Err(ReplayError::Failed(run.failed)) } else { Ok(()) }
 }
 

@@ -118,6 +118,6 @@ impl Initial {
 }
 
 /// Whether CPUs have lists of that order (`pcp_allowed_order` in `mm/page_alloc.c`).
-fn is_cached(order: Order) -> bool {
+pub fn is_cached(order: Order) -> bool {
     order.get() <= 3 || order == Order::HUGE
 }

@@ -37,6 +37,7 @@ mod calibrate;
 pub mod contender;
 pub mod depot;
 pub mod engine;
+mod highs;
 mod initial;
 mod live;
 mod memory;

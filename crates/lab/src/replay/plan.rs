@@ -5,6 +5,7 @@ use std::path::Path;
 use pagedepot::{Mobility, Order};
 use serde::Serialize;
 
+use super::highs::HighSeen;
 use super::planner::Planner;
 use super::target::Volume;
 use super::ticks::Tick;
@@ -50,10 +51,12 @@ pub struct Plan {
     pub ops: Vec<Op>,
     /// The CPUs' periodic work, in order.
     pub ticks: Vec<Tick>,
-    /// CPUs whose ticks the recording does not show, by their place in `cpus`.
-    pub ticks_unseen: Vec<u16>,
+    /// CPUs, by their place in `cpus`, and how long the recording does not show their ticks.
+    pub ticks_unseen: Vec<Tick>,
     /// The first ticks of those, where they could be told from what they did.
     pub ticks_fitted: Vec<Tick>,
+    /// What CPUs' `high` was when they spilled.
+    pub highs_seen: Vec<HighSeen>,
     /// When the last event was.
     pub end_ms: u32,
     /// Slots needed.

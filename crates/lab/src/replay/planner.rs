@@ -12,6 +12,7 @@ use std::collections::HashMap;
 
 use pagedepot::{Mobility, Order};
 
+use super::highs::Highs;
 use super::initial::{Initial, ListKey};
 use super::live::{Held, Live};
 use super::plan::{Before, KernelCounts, Plan, Work};
@@ -83,6 +84,7 @@ pub struct Planner {
     /// The machine before the recording, if known.
     zones: Option<ZoneMap>,
     initial: Initial,
+    highs: Highs,
     /// The zone of the last refill of each CPU whose allocation has not yet come.
     refilling: HashMap<u16, u8>,
     ticks: Ticks,
@@ -102,7 +104,8 @@ struct Batching {
 impl Planner {
     /// For a machine with these zones, if they are known.
     pub fn new(before: Option<&Zoneinfo>) -> Self {
-        Planner { zones: before.map(ZoneMap::new), ..Planner::default() }
+        let zones = before.map(ZoneMap::new);
+        Planner { highs: zones.as_ref().map(Highs::new).unwrap_or_default(), zones, ..Planner::default() }
     }
 
     /// Takes one record.
@@ -130,6 +133,7 @@ impl Planner {
                     if let (Some(pfn), Some(mobility)) = (pfn, listed(migratetype)) {
                         let list = self.list(pfn.0, order, mobility);
                         self.initial.refilled(list, pfn.0);
+                        self.highs.came(list);
                         self.refilling.insert(self.cpu, list.zone);
                     }
                 }
@@ -144,6 +148,7 @@ impl Planner {
                         self.pageblocks.insert(pageblock(pfn.0), mobility);
                         let list = self.list(pfn.0, order, mobility);
                         self.initial.left(list, pfn.0);
+                        self.highs.returned(list, self.now_ms, record);
                     }
                 }
                 None => self.work.implausible += 1,
@@ -179,6 +184,7 @@ impl Planner {
         let list = self.list(pfn, order, mobility);
         self.push(Step::Alloc { id, zone: list.zone, order, mobility });
         self.initial.left(list, pfn);
+        self.highs.left(list);
         self.pageblocks.entry(pageblock(pfn)).or_insert(mobility);
         self.work.allocs.add(order, mobility);
         self.work.held_pages_peak = self.work.held_pages_peak.max(self.live.pages());
@@ -198,6 +204,7 @@ impl Planner {
 
     fn free(&mut self, pfn: u64, order: Order) {
         self.initial.came(pfn);
+        self.highs.came(self.list(pfn, order, Mobility::Movable));
         match self.live.covering(pfn) {
             Some((base, held)) if held.order >= order => {
                 if held.order > order {
@@ -334,6 +341,7 @@ impl Planner {
             ticks: self.ticks.finish(&cpus, self.now_ms),
             ticks_unseen: self.ticks.unseen(&cpus),
             ticks_fitted: Vec::new(),
+            highs_seen: if machine_known { self.highs.finish(&cpus) } else { Vec::new() },
             end_ms: self.now_ms,
             cpus,
             machine_known,

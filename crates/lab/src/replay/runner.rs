@@ -86,7 +86,10 @@ pub fn replay(
     runs: usize,
     mut progress: impl FnMut(),
 ) -> Result<Report, Error> {
-    let (plan, before) = (&calibrated(plan, zoneinfos)?, zoneinfos.before.as_ref());
+    let before = zoneinfos.before.as_ref();
+    let with_ticks = contenders.iter().any(|contender| contender.ticks());
+    let fitted = if with_ticks { Some(calibrated(plan, zoneinfos)?) } else { None };
+    let plan = fitted.as_ref().unwrap_or(plan);
     let mut replays = Vec::with_capacity(contenders.len());
     for &contender in contenders {
         let checked = contender::make(contender, plan, before, variants, Checked(plan))??.balanced()?;

@@ -61,7 +61,10 @@ impl Report {
             )?;
         }
         for (cpu, ms) in &trace.ticks_fitted {
-            writeln!(f, "CPU {cpu} does its periodic work from {ms} ms on, as its `high` afterwards tells")?;
+            writeln!(
+                f,
+                "CPU {cpu} did its periodic work from {ms} ms on, to judge by what its `high` was later"
+            )?;
         }
         Ok(())
     }

@@ -77,12 +77,13 @@ impl Ticks {
 }
 
 impl Ticks {
-    /// The CPUs of which no tick was seen, by their place.
-    pub fn unseen(&self, cpus: &[u16]) -> Vec<u16> {
+    /// How long no tick was seen of each CPU: until its first, or for ever.
+    pub fn unseen(&self, cpus: &[u16]) -> Vec<Tick> {
         if self.complete {
             return Vec::new();
         }
-        (0..).zip(cpus).filter(|(_, cpu)| !self.seen.contains_key(cpu)).map(|(index, _)| index).collect()
+        let first = |cpu| self.seen.get(cpu).and_then(|seen| seen.first().copied()).unwrap_or(u32::MAX);
+        (0..).zip(cpus).map(|(index, cpu)| Tick { ms: first(cpu), cpu: index }).collect()
     }
 }
 
