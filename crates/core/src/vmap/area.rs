@@ -47,6 +47,7 @@ impl AreaIndex {
     /// Bits an index has: what a pool's head holds.
     pub const BITS: u32 = 24;
 
+    #[inline]
     pub const fn new(index: u32) -> Option<Self> {
         match core::num::NonZeroU32::new(index) {
             Some(index) => Some(AreaIndex(index)),
@@ -54,11 +55,13 @@ impl AreaIndex {
         }
     }
 
+    #[inline]
     pub const fn get(self) -> u32 {
         self.0.get()
     }
 
     /// The number of `index`, 0 for none.
+    #[inline]
     pub fn number(index: Option<AreaIndex>) -> u32 {
         index.map_or(0, AreaIndex::get)
     }
@@ -309,16 +312,19 @@ impl Area {
     }
 
     /// All its pages, guard included.
+    #[inline]
     pub fn run(&self) -> Run {
         Run::new(self.start(), self.pages())
     }
 
     /// One past its last page.
+    #[inline]
     pub fn end(&self) -> Vpn {
         self.start().add(self.pages())
     }
 
     /// Its pages without the guard.
+    #[inline]
     pub fn body(&self) -> Run {
         Run::new(self.start(), self.pages() - self.traits().guard())
     }
@@ -353,6 +359,7 @@ impl Area {
         unsafe { location.as_ref() }
     }
 
+    #[inline]
     pub fn mapped(&self) -> u32 {
         self.mapped.load(Ordering::Relaxed)
     }

@@ -200,42 +200,49 @@ impl Options {
     };
 
     /// Aligned to `bytes`, a power of two.
+    #[inline]
     #[must_use]
     pub const fn align(self, bytes: usize) -> Self {
         Options { align: bytes, ..self }
     }
 
     /// Entirely in `start..end`, guard included. Such requests bypass the pools.
+    #[inline]
     #[must_use]
     pub const fn window(self, start: VirtAddr, end: VirtAddr) -> Self {
         Options { window: Some((start, end)), ..self }
     }
 
     /// This many pages behind the area are kept unmapped.
+    #[inline]
     #[must_use]
     pub const fn guard_pages(self, pages: u8) -> Self {
         Options { guard: pages, ..self }
     }
 
     /// What the mapping allows.
+    #[inline]
     #[must_use]
     pub const fn protection(self, protection: Protection) -> Self {
         Options { protection, ..self }
     }
 
     /// How to ask for frames. Such requests get fresh ones.
+    #[inline]
     #[must_use]
     pub const fn flags(self, flags: Flags) -> Self {
         Options { flags: Some(flags), ..self }
     }
 
     /// The request fails rather than wait for a lock or a purge, or call reclaim callbacks.
+    #[inline]
     #[must_use]
     pub const fn no_wait(self) -> Self {
         Options { no_wait: true, ..self }
     }
 
     /// The memory is zeroed, whatever [`VmapConfig::stale`] says.
+    #[inline]
     #[must_use]
     pub const fn zeroed(self) -> Self {
         Options { zeroed: true, ..self }

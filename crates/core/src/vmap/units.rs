@@ -140,6 +140,7 @@ pub struct Run {
 }
 
 impl Run {
+    #[inline]
     pub const fn new(start: Vpn, pages: u32) -> Self {
         Run { start, end: start.add(pages) }
     }
@@ -183,6 +184,7 @@ impl Range {
         VirtAddr(self.base.0 + (page.index() << self.page_size.shift()))
     }
 
+    #[inline]
     pub fn span(&self, run: Run) -> Span {
         Span { start: self.addr(run.start), pages: run.pages() }
     }
