@@ -10,7 +10,7 @@ use crate::design::variant::{self, FreeHighPages};
 pub enum Better {
     Lower,
     Higher,
-    /// Given by the workload, not by the design: no percentage makes sense.
+    /// Given by the workload, or neither good nor bad: no percentage makes sense.
     Neither,
 }
 
@@ -43,6 +43,8 @@ impl Better {
 pub fn better(row: &ResultRow) -> Better {
     match row.metric.as_str() {
         "allocs" | "frees" | "unknown_frees" | "drained_pages" => Better::Neither,
+        // They explain a rate; which way is good depends on the machine's caches.
+        "crossed_percent" | "reuse_distance_bytes" | "reuse_distance_p90_bytes" => Better::Neither,
         "hits" => Better::Higher,
         metric if metric.ends_with("_per_s") || metric.ends_with("_per_cpu_s") => Better::Higher,
         _ if row.unit.ends_with("/s") => Better::Higher,
@@ -119,6 +121,7 @@ mod tests {
         assert_eq!(better(&row("elapsed_s", "s", 1, &[])), Better::Lower);
         assert_eq!(better(&row("interrupts", "interrupts", 1, &[])), Better::Lower);
         assert_eq!(better(&row("allocs", "blocks", 1, &[])), Better::Neither);
+        assert_eq!(better(&row("crossed_percent", "%", 1, &[])), Better::Neither);
     }
 
     #[test]
