@@ -77,7 +77,7 @@ pub fn make<W: WithDrainable>(design: Design, demand: &Demand, with: W) -> Resul
     match design {
         Design::FloorSpin => Ok(with.with(FloorSpin::new(demand))),
         #[cfg(feature = "peers")]
-        Design::FrameAlloc => Ok(with.with(crate::design::frame_alloc::FrameAlloc::new(demand)?)),
+        Design::FrameAlloc => Ok(with.with(design::frame_alloc::FrameAlloc::new(demand)?)),
         paged => design::make_allocator(paged, demand, demand.pages(), ToDrainable(with)),
     }
 }
@@ -118,7 +118,7 @@ impl Drainable for FloorSpin {
 }
 
 #[cfg(feature = "peers")]
-impl Drainable for crate::design::frame_alloc::FrameAlloc {
+impl Drainable for design::frame_alloc::FrameAlloc {
     const REACHES: &'static [Reach] = &[Reach::Quiet];
 
     fn drain(&self, _cpu: CpuId, _reach: Reach) -> Option<Drained> {

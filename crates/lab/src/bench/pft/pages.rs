@@ -112,13 +112,13 @@ pub const DESIGNS: [Design; 12] = [
 pub fn make(design: Design, demand: &Demand, to: ToPages) -> Result<Box<dyn Client>, Failure> {
     match design {
         #[cfg(feature = "peers")]
-        Design::FrameAlloc => Ok(to.of(crate::design::frame_alloc::FrameAlloc::new(demand)?)),
+        Design::FrameAlloc => Ok(to.of(design::frame_alloc::FrameAlloc::new(demand)?)),
         #[cfg(feature = "peers")]
-        Design::Mimalloc => Ok(to.of(crate::design::malloc::Mimalloc::new())),
+        Design::Mimalloc => Ok(to.of(design::malloc::Mimalloc::new())),
         #[cfg(feature = "peers")]
-        Design::Jemalloc => Ok(to.of(crate::design::malloc::Jemalloc::new())),
+        Design::Jemalloc => Ok(to.of(design::malloc::Jemalloc::new())),
         #[cfg(feature = "peers")]
-        Design::Snmalloc => Ok(to.of(crate::design::malloc::Snmalloc::new())),
+        Design::Snmalloc => Ok(to.of(design::malloc::Snmalloc::new())),
         // Just as much memory as clients touch.
         paged => design::make_allocator(paged, demand, demand.frames(), to),
     }
