@@ -61,10 +61,12 @@ impl Report {
             )?;
         }
         for (cpu, ms) in &trace.ticks_fitted {
-            writeln!(
-                f,
-                "CPU {cpu} did its periodic work from {ms} ms on, to judge by what its `high` was later"
-            )?;
+            let when = if f64::from(*ms) > trace.duration_s * 1e3 {
+                "no periodic work".to_owned()
+            } else {
+                format!("its periodic work from {ms} ms on")
+            };
+            writeln!(f, "CPU {cpu} did {when}, to judge by what its `high` was later")?;
         }
         Ok(())
     }
