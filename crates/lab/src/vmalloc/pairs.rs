@@ -28,8 +28,8 @@ use crate::harness::{Contender, Pace, Schedule, Seat, Series, interleave};
 use crate::output::report::{Metric, Params, params};
 use crate::output::{Report, table};
 
-/// Pages of the range, and of the memory where there is some: several times what may be lazy.
-const POOL_PAGES: u32 = 1 << 16;
+/// Pages of the range: several times what may be lazy.
+const RANGE_PAGES: u32 = 1 << 18;
 
 /// A sort of pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,11 @@ impl Kind {
         params([("pages", pages), ("mapper", mapper.param()), which, ("threads", threads)])
     }
 
+    /// Pages of memory behind the mappings: more than may wait for a purge, where frames do.
+    const fn memory_pages(self) -> u32 {
+        if matches!(self, Kind::Cold) { 1 << 15 } else { 1 << 12 }
+    }
+
     fn demand(self, cpus: u32) -> Demand {
         let demand = Demand::new(cpus, 1 << 16);
         match self {
@@ -150,7 +155,7 @@ fn contender(
     (seats, settings): (usize, &Settings),
 ) -> Result<Box<dyn Contender<1>>, Failure> {
     #[cfg(feature = "peers")]
-    if let Some(peer) = super::peers::addresses(design, kind.pages(), POOL_PAGES, seats > 1) {
+    if let Some(peer) = super::peers::addresses(design, kind.pages(), RANGE_PAGES, seats > 1) {
         return Ok(peer);
     }
     if design == Design::Mmap {
@@ -159,14 +164,14 @@ fn contender(
     let demand = kind.demand(settings.cpus.len() as u32);
     match mapper {
         MapperKind::None => {
-            let mapper = BooksOnly::new(Span::new(BOOKS_START, 4 * POOL_PAGES), PageSize::Kib4);
+            let mapper = BooksOnly::new(Span::new(BOOKS_START, RANGE_PAGES), PageSize::Kib4);
             // Numbers will do.
             let frames = (0..seats as u32).map(|seat| block_of(Pfn::new(seat << 10), kind)).collect();
             let ends = (mapper, Counting(NoFrames(Here)));
             subject::make(design, &demand, ends, ToPair { design, kind, frames })
         }
         MapperKind::Linux => {
-            let (mapper, host) = memory::ends(POOL_PAGES, 4 * POOL_PAGES, true)?;
+            let (mapper, host) = memory::ends(kind.memory_pages(), RANGE_PAGES, true)?;
             let frames = frames_for(kind, seats, &host)?;
             subject::make(design, &demand, (mapper, host), ToPair { design, kind, frames })
         }
