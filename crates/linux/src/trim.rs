@@ -114,10 +114,12 @@ impl Reclaim for TrimState {
         if !pressure.is_last_resort {
             return 0;
         }
+        // Relaxed: see `is_short`.
         self.short_ms.store(now_ms(), Ordering::Relaxed);
         // Acquire: pairs with the Release after the pages were returned.
         let taken = self.taken_pages.load(Ordering::Acquire);
-        // A signal handler on top of the trimmer would wait for itself.
+        // A signal handler on top of the trimmer would wait for itself. Relaxed: what matters is
+        // what this thread stored itself, and it sees that, or what came later.
         if taken == 0 || self.trimmer.load(Ordering::Relaxed) == gettid().as_raw_nonzero().get() {
             return 0;
         }
@@ -224,7 +226,9 @@ impl<'d> Taken<'d> {
 
     fn take(&mut self, run: Range<usize>) {
         let (start, count) = frames(self.depot, &run);
-        // Raised first, so that whoever then finds nothing knows why.
+        // Raised first, so that whoever then finds nothing knows why. Relaxed: `alloc_at` announces
+        // its move (SeqCst) before it takes anything, and a request that has not seen the move
+        // before it looked for pages sees it afterwards and does not fail yet.
         self.state.taken_pages.fetch_add(count, Ordering::Relaxed);
         if self.depot.alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok() {
             self.ranges.push(run);

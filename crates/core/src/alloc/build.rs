@@ -19,7 +19,7 @@ use crate::store::{HugeIndex, Store};
 use crate::zone::{CacheLimits, Zone};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
-    /// Bytes of memory that [`new`](Self::new) needs for `config`: about 33.5 KiB per 2^18 frames,
+    /// Bytes of memory that [`new`](Self::new) needs for `config`: about 34.1 KiB per 2^18 frames,
     /// about 1 KiB per CPU and zone, and the magazines for every CPU's caches at `high_min`.
     ///
     /// # Errors

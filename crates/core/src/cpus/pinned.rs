@@ -114,7 +114,7 @@ pub(super) mod sequence {
     /// Whether `here` has a block and its gate is open.
     #[inline]
     fn may_enter(blocks: &BlockArray, here: Here) -> bool {
-        // Acquire: pairs with the Release in `Gate::open`; a sequence that sees the gate open also
+        // Acquire: pairs with the Release of `Closed::drop`; a sequence that sees the gate open also
         // sees the empty words its last drainer left.
         here.cpu.get() < blocks.cpus && is_open(blocks.gate(here.cpu).load(Ordering::Acquire))
     }
