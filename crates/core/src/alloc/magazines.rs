@@ -89,7 +89,10 @@ impl<C: Cpus> Allocator<'_, C> {
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return MagazineIndex::new(self.layout.first_magazine() as u32 + used),
+                Ok(_) => {
+                    let first = self.layout.first_magazine() as u32;
+                    return MagazineIndex::new(first + spread(used, count));
+                }
                 Err(now) => used = now,
             }
         }
@@ -142,12 +145,37 @@ impl<C: Cpus> Allocator<'_, C> {
             // SAFETY: the page is ours, mapped at `address` (`LinearMap::new`), and page-aligned.
             unsafe { place.add(i).write(Magazine::new()) };
         }
-        for i in 1..magazines as u32 {
+        // All but the first; what `spread` names last goes to the bottom of the stack.
+        for i in (1..magazines as u32).rev().map(|nth| spread(nth, magazines as u32)) {
             if let Some(magazine) = MagazineIndex::new(first + i) {
                 let pushed = self.shared(cpu).empties.push(&self.blocks, magazine);
                 debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
             }
         }
         MagazineIndex::new(first).expect("a frame behind the books has a positive index")
+    }
+}
+
+/// Which of `count` neighbours to use as the `nth`: every other one first, then those between. What
+/// a CPU works with so lies apart: a drainer that reads a shelved magazine would else make its
+/// prefetcher fetch lines of the neighbour, which the owner writes (decision 0005).
+fn spread(nth: u32, count: u32) -> u32 {
+    let evens = count.div_ceil(2);
+    if nth < evens { 2 * nth } else { 2 * (nth - evens) + 1 }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::spread;
+
+    #[test]
+    fn magazines_are_spread_over_all_places_once() {
+        for count in 1..40 {
+            let mut places: Vec<u32> = (0..count).map(|nth| spread(nth, count)).collect();
+            let early = &places[..places.len().div_ceil(2)];
+            assert!(early.windows(2).all(|pair| pair[1] == pair[0] + 2), "{places:?}");
+            places.sort_unstable();
+            assert_eq!(places, Vec::from_iter(0..count));
+        }
     }
 }
