@@ -106,7 +106,7 @@ impl<S: Drainable> Busy<S> {
                 // The drainer has that line. Later stores queue up behind this one, so the next
                 // group would wait for it: this wait is the bench's, not the allocator's.
                 fence(Ordering::SeqCst);
-                owner::pairs(&*self.subject);
+                times.skip_next();
             }
             self.work.step(&*self.subject, &mut held, &mut times);
         }
