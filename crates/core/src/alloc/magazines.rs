@@ -156,12 +156,22 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 }
 
-/// Which of `count` neighbours to use as the `nth`: every other one first, then those between. What
-/// a CPU works with so lies apart: a drainer that reads a shelved magazine would else make its
-/// prefetcher fetch lines of the neighbour, which the owner writes (decision 0005).
+/// Which of `count` neighbours to use as the `nth`: multiples of a number near the golden section
+/// (Knuth, The Art of Computer Programming 6.4), so that those in use lie apart and in no order. A
+/// drainer that reads one shelved magazine after another would else make its prefetchers fetch the
+/// next, which may be the one that the owner writes (decision 0005).
 fn spread(nth: u32, count: u32) -> u32 {
-    let evens = count.div_ceil(2);
-    if nth < evens { 2 * nth } else { 2 * (nth - evens) + 1 }
+    let golden = (u64::from(count) * 618 / 1000) as u32;
+    // A step without a common factor meets each place once; 1 is one.
+    let step = (1..=golden).rev().find(|&step| greatest_common_divisor(step, count) == 1).unwrap_or(1);
+    (u64::from(nth) * u64::from(step) % u64::from(count)) as u32
+}
+
+fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 #[cfg(all(test, not(loom)))]
@@ -170,10 +180,9 @@ mod tests {
 
     #[test]
     fn magazines_are_spread_over_all_places_once() {
-        for count in 1..40 {
+        for count in (1..200).chain([4096, 5040]) {
             let mut places: Vec<u32> = (0..count).map(|nth| spread(nth, count)).collect();
-            let early = &places[..places.len().div_ceil(2)];
-            assert!(early.windows(2).all(|pair| pair[1] == pair[0] + 2), "{places:?}");
+            assert!(count < 16 || places.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1), "{places:?}");
             places.sort_unstable();
             assert_eq!(places, Vec::from_iter(0..count));
         }
