@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::cache::MagazineIndex;
 use crate::frame::{NodeId, Pfn};
+use crate::free_high::FreeHigh;
 use crate::store::section::{SECTION_FRAMES, Tag};
 use crate::zone::Watermarks;
 
@@ -150,6 +151,8 @@ pub struct Config<'c> {
     pub caches: bool,
     /// How many pages a CPU may cache.
     pub high: HighPolicy,
+    /// How many of those may be blocks of orders 1 to 3 that a CPU only frees.
+    pub free_high: FreeHigh,
     /// Catch every double free and wrong order exactly: one byte per frame, and one atomic
     /// exchange per allocation and free (about 6 ns each on our test machine).
     pub checked: bool,
@@ -174,6 +177,7 @@ impl<'c> Config<'c> {
             pfn_limit: None,
             caches: true,
             high: HighPolicy::Auto,
+            free_high: FreeHigh::MAINLINE,
             checked: false,
             track_owner: false,
             linear_map: None,

@@ -65,6 +65,7 @@ pub mod cpus;
 mod error;
 mod flags;
 mod frame;
+mod free_high;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod prefetch;
@@ -82,4 +83,5 @@ pub use config::{Config, ConfigError, FrameRange, HighPolicy, LinearMap, Misuse,
 pub use error::{AllocError, FreeError};
 pub use flags::Flags;
 pub use frame::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
+pub use free_high::{FreeHigh, FreeHighLimit, FreeHighRule};
 pub use zone::{CacheLimits, Watermarks, ZoneName};

@@ -6,14 +6,12 @@ use std::ptr::NonNull;
 
 use pagedepot::cpus::{Cpus, Here, WhichCpu};
 use pagedepot::{
-    Allocator, Config, CpuId, Flags, Mobility, Mode, Order, Pfn, Watermarks, ZoneConfig, ZoneId,
+    Allocator, Config, CpuId, Flags, FreeHigh, Mobility, Mode, Order, Pfn, Watermarks, ZoneConfig, ZoneId,
 };
 
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
-use crate::free_high::FreeHighWatch;
-use crate::pcp::policy::FreeHigh;
 use crate::prim::count;
 use crate::report::{Counts, Drained, Scope, Volume};
 use crate::setup::{Setup, SetupError};
@@ -83,13 +81,9 @@ impl Drop for Books {
 }
 
 /// Our own allocator: fronts and shelves over a bitmap store.
-///
-/// Free-high policies, which mainline decides per free, are decided beside the allocator: see
-/// [`FreeHighWatch`].
 pub struct Depot<'m, C, A> {
     allocator: Allocator<'m, C>,
     act: A,
-    watch: FreeHighWatch,
     /// Drains.
     past: Counters,
     /// The memory of the allocator's books, if it is not the caller's. Fields are dropped in this
@@ -99,33 +93,13 @@ pub struct Depot<'m, C, A> {
 
 impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
     /// An allocator as it is.
-    pub fn new(allocator: Allocator<'m, C>, act: A, free_high: FreeHigh) -> Self {
-        let watch = FreeHighWatch::new(free_high, allocator.cpu_count());
-        Depot { allocator, act, watch, past: Counters::default(), _books: None }
+    pub fn new(allocator: Allocator<'m, C>, act: A) -> Self {
+        Depot { allocator, act, past: Counters::default(), _books: None }
     }
 
     /// The allocator.
     pub fn allocator(&self) -> &Allocator<'m, C> {
         &self.allocator
-    }
-
-    /// After a free: drains this CPU's shelves if it only frees high orders and holds too much.
-    #[inline]
-    fn note_free(&self, here: Here, order: Order) {
-        if self.watch.note_free(here.cpu, order) {
-            self.look(here.cpu);
-        }
-    }
-
-    #[cold]
-    fn look(&self, cpu: CpuId) {
-        for zone in self.allocator.zone_ids() {
-            let Some((limits, high)) = self.allocator.cache_limits(zone, cpu) else { continue };
-            let held = self.allocator.cpu_stats(cpu, zone).map_or(0, |stats| stats.cached_pages());
-            if self.watch.must_drain(cpu, limits, high, held) {
-                self.allocator.drain(pagedepot::Scope::cpu(cpu).in_zone(zone), Mode::Quiet);
-            }
-        }
     }
 
     fn census(&mut self) -> Result<Census, Fault> {
@@ -168,6 +142,7 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
         let config = Config {
             cpu_nodes: &setup.cpu_nodes,
             high: setup.high,
+            free_high,
             page_size: setup.page_size,
             ..Config::new(setup.cpus, &zones)
         };
@@ -182,7 +157,7 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
                 allocator.set_cache_limits(zone, limits);
             }
         }
-        Ok(Depot { _books: Some(books), ..Depot::new(allocator, act, free_high) })
+        Ok(Depot { _books: Some(books), ..Depot::new(allocator, act) })
     }
 }
 
@@ -194,9 +169,7 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
     #[inline]
     fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
         self.act.act_as(here);
-        let found = self.allocator.alloc(order, Flags::new(mobility)).ok();
-        self.watch.note_alloc(here.cpu);
-        found
+        self.allocator.alloc(order, Flags::new(mobility)).ok()
     }
 
     /// Zones above `zone` in the machine's list are not tried first; the others are.
@@ -204,12 +177,8 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
         self.act.act_as(here);
         let flags = Flags::new(mobility);
         let level = u8::try_from(zone.get()).unwrap_or(14).min(14);
-        let found = self
-            .allocator
-            .alloc(order, flags.at_most_level(level).no_reclaim())
-            .or_else(|_| self.allocator.alloc(order, flags));
-        self.watch.note_alloc(here.cpu);
-        found.ok()
+        let first = self.allocator.alloc(order, flags.at_most_level(level).no_reclaim());
+        first.or_else(|_| self.allocator.alloc(order, flags)).ok()
     }
 
     #[inline]
@@ -218,7 +187,6 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
         if let Err(error) = self.allocator.free(pfn, order) {
             panic!("{pfn}, order {order}: {error}");
         }
-        self.note_free(here, order);
     }
 
     fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
@@ -226,7 +194,6 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
         if let Err(error) = self.allocator.free_many(blocks) {
             panic!("{error}");
         }
-        blocks.iter().for_each(|&(_, order)| self.note_free(here, order));
     }
 
     fn split(&self, pfn: Pfn, order: Order) {

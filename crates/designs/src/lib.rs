@@ -59,8 +59,6 @@ mod zone_lock;
 #[cfg(not(loom))]
 mod depot;
 #[cfg(not(loom))]
-mod free_high;
-#[cfg(not(loom))]
 mod host;
 #[cfg(not(loom))]
 pub mod vmap;
@@ -72,15 +70,14 @@ pub use census::{Census, Fault};
 #[cfg(not(loom))]
 pub use depot::{ActAs, ByThread, Depot, Real};
 #[cfg(not(loom))]
-pub use free_high::FreeHighWatch;
-#[cfg(not(loom))]
 pub use host::{cache_slice_pages, has_nohz_full};
 pub use local::{Local, LocalDrain};
 pub use lock::LockWaits;
 pub use magazine::{Magazine, MagazineOptions, ProcessMagazine};
 pub use nohz::NohzConditional;
 pub use owners::Entry;
-pub use pcp::policy::{FreeHigh, FreeHighLimit, FreeHighRule, Policy};
+pub use pagedepot::{FreeHigh, FreeHighLimit, FreeHighRule};
+pub use pcp::policy::Policy;
 pub use rcu::{Grace, Rcu};
 pub use report::{Counts, Drained, Scope, Volume};
 pub use setup::{Setup, SetupError, ZONES_MAX, ZoneSetup};

@@ -4,8 +4,6 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
-use pagedepot_designs::FreeHighLimit;
-
 use crate::bench::clients::Clients;
 use crate::bench::{Effort, Settings, Workload};
 use crate::cli::{self, Command, Options, Parsed, SoakOptions, ZoneinfoPaths};
@@ -241,7 +239,7 @@ fn replay_variants(variant: &Variant, contenders: &[Contender]) -> Result<Varian
     }
     Ok(Variants {
         lock: variant.lock_mode(),
-        free_high: variant.free_high(FreeHighLimit::Zero),
+        free_high: variant.free_high(),
         grace: variant.grace(),
         isolated: variant.isolated == Some(Isolated::Yes),
         magazine: variant.magazine_options(),

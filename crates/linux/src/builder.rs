@@ -2,7 +2,9 @@
 
 use std::ptr::NonNull;
 
-use pagedepot::{Config, FrameRange, HighPolicy, LinearMap, NodeId, PageSize, Pfn, Watermarks, ZoneConfig};
+use pagedepot::{
+    Config, FrameRange, FreeHigh, HighPolicy, LinearMap, NodeId, PageSize, Pfn, Watermarks, ZoneConfig,
+};
 
 use crate::books::{Books, Parts};
 use crate::cpus::LinuxCpus;
@@ -44,6 +46,7 @@ pub struct Builder {
     track_owner: bool,
     watermarks: Option<Watermarks>,
     high: HighPolicy,
+    free_high: FreeHigh,
 }
 
 impl Builder {
@@ -64,6 +67,7 @@ impl Builder {
             track_owner: false,
             watermarks: None,
             high: HighPolicy::Auto,
+            free_high: FreeHigh::default(),
         }
     }
 
@@ -168,6 +172,13 @@ impl Builder {
         self.high(HighPolicy::Fraction(fraction))
     }
 
+    /// What a CPU may cache that frees blocks of orders 1 to 3 and allocates few. Default: nothing but
+    /// its fronts, as in the kernel; [`FreeHigh::OFF`]: as much as any other CPU.
+    pub fn free_high(mut self, policy: FreeHigh) -> Self {
+        self.free_high = policy;
+        self
+    }
+
     /// Makes the depot. Do it before the program has many threads: registering with `membarrier`
     /// is cheap then, and takes milliseconds later.
     ///
@@ -188,6 +199,7 @@ impl Builder {
             distance: Some(numa::distance),
             caches: self.caches,
             high: self.high,
+            free_high: self.free_high,
             checked: self.checked,
             track_owner: self.track_owner,
             ..Config::new(cpus, &zones)

@@ -65,6 +65,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             linear_map: config.linear_map,
             checked: config.checked,
             track_owner: config.track_owner,
+            free_high: config.free_high,
             takes_notes,
             simple_level: match config.zones {
                 [zone] if !takes_notes => zone.level,

@@ -47,6 +47,7 @@ use crate::cpus::{Cpus, Here};
 use crate::error::{AllocError, FreeError};
 use crate::flags::Flags;
 use crate::frame::{CpuId, NodeId, Order, Pfn, ZoneId};
+use crate::free_high::FreeHigh;
 use crate::prim::{AtomicU32, AtomicU64};
 use crate::store::Store;
 use crate::store::section::Tag;
@@ -74,6 +75,7 @@ pub struct Allocator<'m, C> {
     linear_map: Option<LinearMap>,
     checked: bool,
     track_owner: bool,
+    free_high: FreeHigh,
     /// Either of the two.
     takes_notes: bool,
     /// The level of the only zone; more than any request takes where there are several, or options

@@ -5,6 +5,7 @@ use super::slow::Front;
 use crate::cache::magazine::Class;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Mobility, ZoneId};
+use crate::free_high::Moved;
 use crate::prim::Ordering;
 use crate::zone::CacheLimits;
 
@@ -14,7 +15,8 @@ const ROOM_STEPS_MAX: u32 = 4;
 const DECAY_MAGAZINES_MAX: u32 = 32;
 /// Between decays, on the coarse clock (the kernel's vmstat interval).
 const DECAY_INTERVAL_MS: u64 = 1000;
-/// Pages a decay may leave above an eighth less: `batch << 5`, the kernel's default scale.
+/// Pages that a CPU which only frees spills at once, and that a decay may leave above an eighth
+/// less: `batch << 5`, the kernel's default scale.
 const BATCH_SCALE: u32 = 5;
 
 impl<C: Cpus> Allocator<'_, C> {
@@ -38,6 +40,39 @@ impl<C: Cpus> Allocator<'_, C> {
         let raised = (high.load(Ordering::Relaxed) + limits.batch as i64).max(needed);
         high.store(raised.min(limits.high_max as i64), Ordering::Relaxed);
         true
+    }
+
+    /// Tells the rule for CPUs that only free what a front moved.
+    pub(super) fn note_moved(&self, front: Front, moved: Moved) {
+        if self.free_high.regards(front.class) {
+            let limits = self.zone(front.zone).limits();
+            let cell = &self.cpu_zone(front.here.cpu, front.zone).accounts.free_counts[front.class as usize];
+            // Relaxed, and a store: what an interrupt counts in between is lost, from a number that
+            // only policies read.
+            let count = self.free_high.count(cell.load(Ordering::Relaxed), moved, limits);
+            cell.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Spills a shelf that holds more than its CPU may cache while it only frees: all of it, as
+    /// mainline does, since what lies below is what went cold first. It holds one magazine more
+    /// than the limit at most, but when the rule begins to apply: then up to `high` pages.
+    pub(super) fn spill_if_only_freeing(&self, front: Front) {
+        let Front { here, zone, class, mobility } = front;
+        if !self.free_high.regards(class) {
+            return;
+        }
+        let (books, limits) = (self.cpu_zone(here.cpu, zone), self.zone(zone).limits());
+        let high = books.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
+        let count = books.accounts.free_counts[class as usize].load(Ordering::Relaxed);
+        let shelved = u64::from(books.shelf(class, mobility).count()) * u64::from(class.magazine_frames());
+        if self.free_high.only_frees(count, limits)
+            && shelved > self.free_high.limit.pages(limits.batch, high)
+        {
+            let magazines_max = (limits.batch << BATCH_SCALE) / u64::from(class.magazine_frames());
+            let magazines_max = u32::try_from(magazines_max).unwrap_or(u32::MAX).max(1);
+            self.spill_shelf(here.cpu, zone, class, mobility, magazines_max);
+        }
     }
 
     /// Makes room for `pages` more under `high`: raises it, spills shelved magazines, empties cold

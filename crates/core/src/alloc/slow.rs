@@ -12,7 +12,7 @@
 //!
 //! Worst case of one call, besides the search of the store: one magazine filled, two emptied, one
 //! shelved: at most 3 * 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above
-//! `high`).
+//! `high`, and `batch << 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
 
 use core::array;
 
@@ -26,6 +26,7 @@ use crate::cpus::{Cpus, Here};
 use crate::error::{AllocError, FreeError};
 use crate::flags::Flags;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::free_high::Moved;
 use crate::prefetch::prefetch_write;
 use crate::prim::Ordering;
 use crate::store::Wanted;
@@ -172,6 +173,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));
         if self.replace(front, word, new) {
             count(&books.counters.shelf_hits, 1);
+            self.note_moved(front, Moved::In(front.class.magazine_frames().into()));
             if let Some((empty, _)) = word.previous() {
                 self.release_magazine(front.here.cpu, front.zone, front.class, empty);
             }
@@ -213,6 +215,7 @@ impl<C: Cpus> Allocator<'_, C> {
         count(&books.counters.refilled_pages, taken_pages);
         if rest > 0 {
             count(&books.counters.refills, 1);
+            self.note_moved(front, Moved::In(taken_pages));
             self.install_refilled(front, word, empty, rest as u32);
         } else {
             self.release_magazine(here.cpu, zone, class, empty);
@@ -386,7 +389,9 @@ impl<C: Cpus> Allocator<'_, C> {
         if !installed {
             self.release_magazine(here.cpu, zone, class, empty);
         } else if let Some((full, _)) = word.previous() {
+            self.note_moved(front, Moved::Out(class.magazine_frames().into()));
             self.shelve(front, full);
+            self.spill_if_only_freeing(front);
         }
         drop(moving);
         if installed { Step::Got(pfn) } else { Step::Again }
@@ -417,6 +422,7 @@ impl<C: Cpus> Allocator<'_, C> {
         // The magazine is charged already: no more is needed than what there is.
         if self.above_high(here.cpu, zone) && !self.raise_high(here.cpu, zone, 0) {
             self.spill(front, full, class.rounds());
+            self.note_moved(front, Moved::Spilled);
             self.empty_coldest_front(front);
             return;
         }

@@ -59,6 +59,8 @@ pub struct Accounts {
     /// When the slow path last ran, and when `high` last decayed, on the coarse clock.
     pub active_ms: AtomicU64,
     pub decayed_ms: AtomicU64,
+    /// What the rule for CPUs that only free counts, by class.
+    pub free_counts: [AtomicI64; Class::COUNT],
     /// Where the coldest front is looked for next.
     pub clock_hand: AtomicU32,
     /// Where the store is searched next, by mobility: a huge's index.
@@ -78,6 +80,7 @@ impl CpuZone {
                 high_pages: AtomicI64::new(high_pages),
                 active_ms: AtomicU64::new(0),
                 decayed_ms: AtomicU64::new(0),
+                free_counts: core::array::from_fn(|_| AtomicI64::new(0)),
                 clock_hand: AtomicU32::new(0),
                 hints: core::array::from_fn(|_| AtomicU32::new(hint)),
             }),

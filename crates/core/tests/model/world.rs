@@ -1,6 +1,9 @@
 //! The worlds that a run may take place in: memory, CPUs, options.
 
-use pagedepot::{Config, FrameRange, HighPolicy, NodeId, PageSize, Pfn, Watermarks, ZoneConfig};
+use pagedepot::{
+    Config, FrameRange, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, NodeId, PageSize, Pfn, Watermarks,
+    ZoneConfig,
+};
 use proptest::prelude::*;
 
 use crate::common::range;
@@ -36,6 +39,7 @@ pub struct World {
     pub cpu_nodes: Vec<NodeId>,
     pub page_size: PageSize,
     pub high: HighPolicy,
+    pub free_high: FreeHigh,
     pub checked: bool,
     pub track_owner: bool,
     pub caches: bool,
@@ -74,6 +78,7 @@ impl World {
             pfn_limit: (!self.is_mapped).then(|| Pfn::new(SECTIONS * SECTION)),
             caches: self.caches,
             high: self.high,
+            free_high: self.free_high,
             checked: self.checked,
             track_owner: self.track_owner,
             ..Config::new(self.cpus(), &zones)
@@ -132,6 +137,13 @@ fn high() -> impl Strategy<Value = HighPolicy> {
     ]
 }
 
+fn free_high() -> impl Strategy<Value = FreeHigh> {
+    use FreeHighLimit::{Batch, FourBatches, High, Zero};
+    let rule = prop_oneof![Just(FreeHighRule::FreeCount), Just(FreeHighRule::FreeFactor)];
+    let limit = prop_oneof![Just(Zero), Just(Batch), Just(FourBatches), Just(High)];
+    (rule, limit).prop_map(|(rule, limit)| FreeHigh { rule, limit })
+}
+
 fn reserve() -> impl Strategy<Value = Reserve> {
     prop_oneof![
         3 => Just(Reserve::Nothing),
@@ -150,6 +162,7 @@ prop_compose! {
         nodes in prop::collection::vec(0u32..3, 1..=4),
         page_size in prop_oneof![Just(PageSize::Kib4), Just(PageSize::Kib16), Just(PageSize::Kib64)],
         high in high(),
+        free_high in free_high(),
         reserve in reserve(),
         (checked, track_owner) in any::<(bool, bool)>(),
         caches in prop::bool::weighted(0.9),
@@ -162,7 +175,7 @@ prop_compose! {
         World {
             cpu_nodes: nodes.into_iter().map(NodeId::new).collect(),
             page_size: if is_mapped { PageSize::Kib4 } else { page_size },
-            zones, high, checked, track_owner, caches, reserve, is_mapped, skew,
+            zones, high, free_high, checked, track_owner, caches, reserve, is_mapped, skew,
         }
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::prim::PlainU32;
 use crate::zones::Zone;
-use pagedepot::Order;
+use pagedepot::{FreeHigh, FreeHighLimit, FreeHighRule, Order};
 
 /// The largest order that counts as high here (`PAGE_ALLOC_COSTLY_ORDER`).
 const COSTLY_ORDER: u32 = 3;
@@ -31,52 +31,6 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Policy { batch_scale: 5, free_high: FreeHigh::default(), cache_slice_pages: 1024 }
-    }
-}
-
-/// When a CPU counts as one that only frees high orders, and how much it may cache then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FreeHigh {
-    /// When.
-    pub rule: FreeHighRule,
-    /// How much.
-    pub limit: FreeHighLimit,
-}
-
-/// When a CPU counts as one that only frees.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FreeHighRule {
-    /// Today's: `free_count` (pages freed, halved by each allocation) reached
-    /// `batch + high_min / 2`, the free before was a high order too, and the CPU's cache slice is
-    /// small (at most 3 batches) or it holds a batch already.
-    #[default]
-    FreeCount,
-    /// That of 2022: `free_factor` (spills, halved by each allocation) is above 0.
-    FreeFactor,
-}
-
-/// What `nr_pcp_high` returns for such a CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FreeHighLimit {
-    /// 0: everything goes back (mainline).
-    #[default]
-    Zero,
-    /// `batch`.
-    Batch,
-    /// `4 * batch`.
-    FourBatches,
-    /// `high`: as if the rule did not exist.
-    High,
-}
-
-impl FreeHighLimit {
-    fn pages(self, batch: u32, high: u32) -> u32 {
-        match self {
-            FreeHighLimit::Zero => 0,
-            FreeHighLimit::Batch => batch.min(high),
-            FreeHighLimit::FourBatches => (4 * batch).min(high),
-            FreeHighLimit::High => high,
-        }
     }
 }
 
@@ -227,7 +181,7 @@ impl Tuning {
         if free_high {
             let lowered = high.saturating_sub(limits.batch << policy.batch_scale);
             self.high.set(lowered.max(limits.high_min));
-            return policy.free_high.limit.pages(limits.batch, high);
+            return policy.free_high.limit.pages(limits.batch.into(), high.into()) as u32;
         }
         let lowered = || {
             let step = self.free_count.get().max(limits.batch);

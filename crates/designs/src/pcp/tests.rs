@@ -3,13 +3,14 @@
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Order, Pfn, Watermarks, ZoneId};
 
-use super::policy::{FreeHigh, FreeHighLimit, FreeHighRule, Policy, Tuning};
+use super::policy::{Policy, Tuning};
 use super::{At, ListIndex, Lists, Pcp};
 use crate::counters::Counters;
 use crate::report::Volume;
 use crate::store::Store;
 use crate::zones::{Mark, Zones};
 use crate::{Buddy, Setup, ZoneSetup};
+use pagedepot::{FreeHigh, FreeHighLimit, FreeHighRule};
 
 const ADAPTIVE: CacheLimits = CacheLimits { batch: 63, high_min: 252, high_max: 2000 };
 const FIXED: CacheLimits = CacheLimits { batch: 63, high_min: 252, high_max: 252 };

@@ -92,8 +92,7 @@ pub type LockedDepot = Depot<'static, Locked<'static, ByThread>, ByThread>;
 
 /// Our own allocator, with fronts behind locks, so that any thread may act as any CPU.
 pub fn depot(setup: &Setup, _: Entry) -> LockedDepot {
-    let free_high = FreeHigh { limit: FreeHighLimit::High, ..FreeHigh::default() };
-    depot_with(setup, free_high)
+    depot_with(setup, FreeHigh::OFF)
 }
 
 /// The same with a limit for CPUs that only free high orders.

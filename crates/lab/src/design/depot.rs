@@ -4,18 +4,16 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope};
-use pagedepot_designs::{Counts, Drained, FreeHigh, FreeHighLimit, FreeHighWatch, Volume};
+use pagedepot_designs::{Counts, Drained, Volume};
 use pagedepot_linux::Depot;
 
 use super::allocator::{Allocator, WithAllocator, nothing_held};
 use super::{Demand, Design, PAGE_BYTES, Subject, order};
 use crate::failure::Failure;
-use crate::harness::cpus;
 
-/// See the module. `WATCHED`: with a policy for CPUs that only free high orders.
-pub struct DepotSubject<const WATCHED: bool> {
+/// See the module.
+pub struct DepotSubject {
     depot: Depot,
-    watch: FreeHighWatch,
     /// Boxed: nothing in a subject's own value changes, as in the depot's, so that loops keep both
     /// in registers.
     drained: Box<DrainCounts>,
@@ -32,55 +30,17 @@ struct DrainCounts {
 /// # Errors
 /// When its memory cannot be had.
 pub fn make<W: WithAllocator>(demand: &Demand, pages: u64, with: W) -> Result<W::Output, Failure> {
-    let policy = demand.variant.free_high(FreeHighLimit::High);
-    if policy.limit == FreeHighLimit::High {
-        return Ok(with.with(DepotSubject::<false>::new(demand, pages, policy)?));
-    }
-    Ok(with.with(DepotSubject::<true>::new(demand, pages, policy)?))
+    let depot = Depot::builder(pages as usize * PAGE_BYTES).free_high(demand.variant.free_high()).build();
+    let depot = depot.map_err(|e| Failure::Run(format!("{}: {e}", Design::Depot)))?;
+    Ok(with.with(DepotSubject { depot, drained: Box::default() }))
 }
 
-impl<const WATCHED: bool> DepotSubject<WATCHED> {
-    fn new(demand: &Demand, pages: u64, policy: FreeHigh) -> Result<Self, Failure> {
-        let depot = Depot::new(pages as usize * PAGE_BYTES)
-            .map_err(|e| Failure::Run(format!("{}: {e}", Design::Depot)))?;
-        let highest = demand.cpus.iter().map(|cpu| cpu.get()).max().unwrap_or(0);
-        let watch = FreeHighWatch::new(policy, highest + 1);
-        Ok(DepotSubject { depot, watch, drained: Box::default() })
-    }
-
-    #[inline]
-    fn note_alloc(&self) {
-        if WATCHED {
-            self.watch.note_alloc(cpus::pinned_to());
-        }
-    }
-
-    #[inline]
-    fn note_free(&self, order: Order) {
-        if WATCHED && self.watch.note_free(cpus::pinned_to(), order) {
-            self.look(cpus::pinned_to());
-        }
-    }
-
-    #[cold]
-    fn look(&self, cpu: CpuId) {
-        for zone in self.depot.zone_ids() {
-            let Some((limits, high)) = self.depot.cache_limits(zone, cpu) else { continue };
-            let held = self.depot.cpu_stats(cpu, zone).map_or(0, |stats| stats.cached_pages());
-            if self.watch.must_drain(cpu, limits, high, held) {
-                self.depot.drain(Scope::cpu(cpu).in_zone(zone), Mode::Quiet);
-            }
-        }
-    }
-}
-
-impl<const WATCHED: bool> Subject for DepotSubject<WATCHED> {
+impl Subject for DepotSubject {
     const DESIGN: Design = Design::Depot;
     type Block = Pfn;
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<Pfn> {
-        self.note_alloc();
         self.depot.alloc(const { order::<ORDER>() }, Flags::default()).ok()
     }
 
@@ -99,12 +59,11 @@ impl<const WATCHED: bool> Subject for DepotSubject<WATCHED> {
     }
 }
 
-impl<const WATCHED: bool> Allocator for DepotSubject<WATCHED> {
+impl Allocator for DepotSubject {
     const DRAINS_FULLY: bool = true;
 
     #[inline]
     fn alloc_block(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
-        self.note_alloc();
         self.depot.alloc(order, Flags::new(mobility)).ok()
     }
 
@@ -114,16 +73,12 @@ impl<const WATCHED: bool> Allocator for DepotSubject<WATCHED> {
         if unsafe { self.depot.free(block, order) }.is_err() {
             refused(block);
         }
-        self.note_free(order);
     }
 
     fn free_many(&self, blocks: &[(Pfn, Order)]) {
         // SAFETY: as in `free_block`, for each.
         if let Err(error) = unsafe { self.depot.free_many(blocks) } {
             panic!("{}: {error}", Design::Depot);
-        }
-        if WATCHED {
-            blocks.iter().for_each(|&(_, order)| self.note_free(order));
         }
     }
 
@@ -135,7 +90,6 @@ impl<const WATCHED: bool> Allocator for DepotSubject<WATCHED> {
     }
 
     fn zeroed(&self) -> Option<Pfn> {
-        self.note_alloc();
         self.depot.alloc(Order::BASE, Flags::default().zeroed()).ok()
     }
 

@@ -33,8 +33,8 @@ pub struct Variant {
     /// Magazines per zone of magazine (default: 2)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub magazines: Option<u32>,
-    /// Pages that a CPU may cache which only frees blocks of orders 1 to 3 (default: 0 for the
-    /// threads' designs, as mainline, and high for depot)
+    /// Pages that a CPU may cache which only frees blocks of orders 1 to 3 (default: 0, as
+    /// mainline)
     #[arg(long, value_name = "PAGES")]
     pub free_high: Option<FreeHighPages>,
     /// When a CPU counts as one that only frees (default: today, mainline's rule)
@@ -189,17 +189,16 @@ impl Variant {
     pub fn policy(&self, cpu: CpuId) -> Policy {
         let default = Policy::default();
         Policy {
-            free_high: self.free_high(FreeHighLimit::Zero),
+            free_high: self.free_high(),
             cache_slice_pages: cache_slice_pages(cpu).unwrap_or(default.cache_slice_pages),
             ..default
         }
     }
 
-    /// What happens to a CPU that only frees high orders, if no option says otherwise: `default`.
-    pub fn free_high(&self, default: FreeHighLimit) -> FreeHigh {
+    /// What a CPU may cache that only frees high orders.
+    pub fn free_high(&self) -> FreeHigh {
         let limit = match self.free_high {
-            None => default,
-            Some(FreeHighPages::Zero) => FreeHighLimit::Zero,
+            None | Some(FreeHighPages::Zero) => FreeHighLimit::Zero,
             Some(FreeHighPages::Batch) => FreeHighLimit::Batch,
             Some(FreeHighPages::FourBatches) => FreeHighLimit::FourBatches,
             Some(FreeHighPages::High) => FreeHighLimit::High,

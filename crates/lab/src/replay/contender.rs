@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pagedepot_designs::{
-    Buddy, Entry, FreeHigh, FreeHighLimit, FreeHighRule, Grace, Local, LocalDrain, LockMode, Magazine,
-    MagazineOptions, NohzConditional, Policy, Rcu, SetupError, Spin, ZoneLock,
+    Buddy, Entry, FreeHigh, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, NohzConditional,
+    Policy, Rcu, SetupError, Spin, ZoneLock,
 };
 
 use super::depot::{DepotError, Machine, with_depot};
@@ -80,7 +80,7 @@ impl Variants {
     /// See the type.
     pub const DEFAULT: Variants = Variants {
         lock: LockMode::TryLock,
-        free_high: FreeHigh { rule: FreeHighRule::FreeCount, limit: FreeHighLimit::Zero },
+        free_high: FreeHigh::MAINLINE,
         grace: Grace::Qsbr,
         isolated: false,
         magazine: MagazineOptions { magazines: 2, limit: 1024, refill: 384, spill: 64, min_batch: 16 },

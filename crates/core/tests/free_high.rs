@@ -1,0 +1,195 @@
+//! What a CPU keeps that frees high orders and allocates few: the rule, told by counters.
+
+mod common;
+
+use common::{Single, books, open_zone, order, range, single};
+use pagedepot::{
+    CacheLimits, Config, CpuId, Flags, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, Mode, Order, Pfn,
+    Scope, ZoneId,
+};
+
+const FRAMES: u32 = 1 << 16;
+const ZONE: ZoneId = ZoneId::new(0);
+const LIMITS: CacheLimits = CacheLimits { batch: 63, high_min: 252, high_max: 4000 };
+/// `batch + high_min / 2`.
+const THRESHOLD: u64 = 189;
+const SENDER: u32 = 0;
+const RECEIVER: u32 = 1;
+
+const fn limited(limit: FreeHighLimit) -> FreeHigh {
+    FreeHigh { rule: FreeHighRule::FreeCount, limit }
+}
+
+/// A machine of two CPUs with this policy.
+fn machine(free_high: FreeHigh, limits: CacheLimits) -> Single<'static> {
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("z", &ranges)];
+    let high = HighPolicy::Fixed(4000);
+    let config = Config { free_high, high, ..Config::new(2, &zones) };
+    let depot = single(&config, Box::leak(books(&config).into_boxed_slice()));
+    assert!(depot.set_cache_limits(ZONE, limits));
+    depot
+}
+
+fn alloc(depot: &Single<'_>, cpu: u32, blocks: u32, of: Order) -> Vec<Pfn> {
+    depot.cpus().0.run_on(cpu);
+    (0..blocks).map(|_| depot.alloc(of, Flags::default()).unwrap()).collect()
+}
+
+fn free(depot: &Single<'_>, cpu: u32, blocks: Vec<Pfn>, of: Order) {
+    depot.cpus().0.run_on(cpu);
+    blocks.into_iter().for_each(|pfn| depot.free(pfn, of).unwrap());
+}
+
+fn cached(depot: &Single<'_>, cpu: u32) -> u64 {
+    depot.cpu_stats(CpuId::new(cpu), ZONE).unwrap().cached_pages()
+}
+
+/// Streams `rounds` times 20 blocks from CPU to CPU; the most pages that the receiver cached after
+/// the first `warm_up` of them.
+fn most_cached_by_receiver(depot: &Single<'_>, of: Order, warm_up: u32, rounds: u32) -> u64 {
+    let stream = || {
+        let sent = alloc(depot, SENDER, 20, of);
+        free(depot, RECEIVER, sent, of);
+        cached(depot, RECEIVER)
+    };
+    (0..warm_up).for_each(|_| _ = stream());
+    (0..rounds).map(|_| stream()).max().unwrap()
+}
+
+fn check_all_free(mut depot: Single<'_>) {
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.validate().unwrap().free_pages, u64::from(FRAMES));
+}
+
+/// Pages in a full magazine of order 1, 2 or 3.
+fn magazine_pages(of: Order) -> u64 {
+    [62, 60, 56][of.get() as usize - 1]
+}
+
+#[test]
+fn a_cpu_that_only_frees_keeps_its_front_and_what_the_limit_says() {
+    for of in [1, 2, 3].map(order) {
+        let front = 2 * magazine_pages(of);
+        for (limit, pages) in
+            [(FreeHighLimit::Zero, 0), (FreeHighLimit::Batch, 63), (FreeHighLimit::FourBatches, 252)]
+        {
+            let depot = machine(limited(limit), LIMITS);
+            // Before the rule applies it frees as much as the threshold, and at most a magazine more.
+            let first = most_cached_by_receiver(&depot, of, 0, 40);
+            assert!(first <= front + THRESHOLD.max(pages) + magazine_pages(of), "{of:?} {limit:?}: {first}");
+            let later = most_cached_by_receiver(&depot, of, 0, 200);
+            assert!(later <= front + pages, "{of:?} {limit:?}: {later}");
+            assert!(later > pages / 2, "{of:?} {limit:?}: {later}");
+            check_all_free(depot);
+        }
+    }
+}
+
+#[test]
+fn switched_off_it_keeps_high() {
+    let depot = machine(FreeHigh::OFF, LIMITS);
+    let most = most_cached_by_receiver(&depot, order(3), 0, 200);
+    assert!((LIMITS.high_max - 256..=LIMITS.high_max).contains(&most), "{most}");
+    check_all_free(depot);
+}
+
+#[test]
+fn what_a_receiver_frees_the_sender_gets_next() {
+    // 20 blocks of 8 frames under way, and two fronts of 14 blocks: how much memory is touched?
+    let touched = |free_high| {
+        let depot = machine(free_high, LIMITS);
+        let mut touched = vec![false; FRAMES as usize];
+        for _ in 0..500 {
+            let sent = alloc(&depot, SENDER, 20, order(3));
+            sent.iter().for_each(|pfn| touched[pfn.index()] = true);
+            free(&depot, RECEIVER, sent, order(3));
+        }
+        check_all_free(depot);
+        8 * touched.into_iter().filter(|&touched| touched).count() as u64
+    };
+    let with = touched(FreeHigh::default());
+    assert!(with <= 8 * (20 + 2 * 15) + THRESHOLD + 2 * 56, "{with}");
+    assert!(touched(FreeHigh::OFF) >= 4000);
+}
+
+/// Rounds on one CPU, of as many blocks as `blocks` says, allocated and freed in a burst each.
+/// What was counted.
+fn bursts(free_high: FreeHigh, of: Order, blocks: impl Fn(u32) -> u32) -> pagedepot::Counts {
+    let depot = machine(free_high, LIMITS);
+    for round in 0..60 {
+        let held = alloc(&depot, SENDER, blocks(round), of);
+        free(&depot, SENDER, held, of);
+    }
+    let counts = depot.zone_stats(ZONE).unwrap().counts;
+    check_all_free(depot);
+    counts
+}
+
+#[test]
+fn a_cpu_that_frees_what_it_allocated_keeps_its_cache() {
+    for of in [1, 2, 3].map(order) {
+        let most = 3000 / of.frames();
+        for blocks in
+            [|_, _| 1, |_, most| most, |round, most| 1 + round * 7919 % most] as [fn(u32, u32) -> u32; 3]
+        {
+            let with = bursts(FreeHigh::default(), of, |round| blocks(round, most));
+            let without = bursts(FreeHigh::OFF, of, |round| blocks(round, most));
+            assert_eq!(with, without, "{of:?}");
+        }
+    }
+}
+
+#[test]
+fn orders_0_and_9_are_not_regarded() {
+    for of in [Order::BASE, Order::HUGE] {
+        let counts = [FreeHigh::default(), FreeHigh::OFF].map(|free_high| {
+            let depot = machine(free_high, LIMITS);
+            most_cached_by_receiver(&depot, of, 0, 200);
+            let counts = depot.zone_stats(ZONE).unwrap().counts;
+            check_all_free(depot);
+            counts
+        });
+        assert_eq!(counts[0], counts[1], "{of:?}");
+    }
+}
+
+#[test]
+fn a_receiver_that_begins_to_allocate_keeps_what_it_allocates() {
+    let depot = machine(FreeHigh::default(), LIMITS);
+    most_cached_by_receiver(&depot, order(3), 0, 100);
+    for _ in 0..10 {
+        let held = alloc(&depot, RECEIVER, 200, order(3));
+        free(&depot, RECEIVER, held, order(3));
+    }
+    let before = depot.cpu_stats(CpuId::new(RECEIVER), ZONE).unwrap().counts;
+    let held = alloc(&depot, RECEIVER, 200, order(3));
+    free(&depot, RECEIVER, held, order(3));
+    let after = depot.cpu_stats(CpuId::new(RECEIVER), ZONE).unwrap().counts;
+    assert!(after.shelf_hits >= before.shelf_hits + 24, "{before:?} {after:?}");
+    assert!(after.refills <= before.refills + 1, "{before:?} {after:?}");
+    check_all_free(depot);
+}
+
+#[test]
+fn the_rule_of_2022_waits_for_a_spill_and_ends_with_allocations() {
+    let free_high = FreeHigh { rule: FreeHighRule::FreeFactor, limit: FreeHighLimit::Zero };
+    let depot = machine(free_high, CacheLimits { high_max: 1000, high_min: 1000, ..LIMITS });
+    let of = order(3);
+    let receive = |blocks| {
+        let sent = alloc(&depot, SENDER, blocks, of);
+        free(&depot, RECEIVER, sent, of);
+        cached(&depot, RECEIVER)
+    };
+    // 110 blocks are 880 pages: below `high`.
+    assert_eq!(receive(110), 880);
+    let front = 2 * magazine_pages(of);
+    (0..20).for_each(|_| _ = receive(20));
+    assert!(cached(&depot, RECEIVER) <= front);
+    // Five spills at most are remembered: three magazines allocated halve them away.
+    let held = alloc(&depot, RECEIVER, 100, of);
+    let kept = cached(&depot, RECEIVER);
+    free(&depot, RECEIVER, held, of);
+    assert!(cached(&depot, RECEIVER) >= kept + 800 - front);
+    check_all_free(depot);
+}
