@@ -39,6 +39,8 @@ pub enum Command {
         options: Options,
         #[command(flatten)]
         more: BenchOptions,
+        #[command(flatten)]
+        variant: Variant,
     },
     /// Replay a recorded trace: the text of perf script, tracefs or trace-cmd report, plain or zstd
     Replay {
@@ -48,6 +50,8 @@ pub enum Command {
         zoneinfo: ZoneinfoPaths,
         #[command(flatten)]
         options: Options,
+        #[command(flatten)]
+        variant: Variant,
     },
     /// Run the suite of the kernel's test_vmalloc over designs for address space
     Vmalloc {
@@ -81,7 +85,7 @@ pub struct ZoneinfoPaths {
     pub after: Option<PathBuf>,
 }
 
-/// Options of `bench` and `replay`.
+/// Options of every measurement.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Options {
     /// Measure only this design; may be repeated
@@ -102,8 +106,6 @@ pub struct Options {
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    #[command(flatten)]
-    pub variant: Variant,
 }
 
 /// Options of `bench` alone.
@@ -142,15 +144,19 @@ pub struct SoakOptions {
     pub variant: Variant,
 }
 
+/// A year.
+const MINUTES_MAX: u32 = 365 * 24 * 60;
+
 fn time(minutes: &str) -> Result<Duration, String> {
     let minutes: f64 = minutes.parse().unwrap_or(f64::NAN);
-    let seconds = Duration::try_from_secs_f64(minutes * 60.0).ok().filter(|time| !time.is_zero());
-    seconds.ok_or_else(|| "give a number of minutes above 0".to_owned())
+    let time = Duration::try_from_secs_f64(minutes * 60.0).ok();
+    let time = time.filter(|time| !time.is_zero() && *time <= MINUTES_MAX * Duration::from_secs(60));
+    time.ok_or_else(|| format!("give a number of minutes above 0, and at most {MINUTES_MAX}"))
 }
 
 /// A number of at least 1.
 pub fn positive(text: &str) -> Result<NonZeroU32, String> {
-    text.parse().map_err(|_| "give a whole number of at least 1".to_owned())
+    text.parse().map_err(|_| format!("give a whole number of at least 1, and at most {}", u32::MAX))
 }
 
 /// What the arguments ask for.

@@ -39,22 +39,22 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
     };
     match cli.command {
         None => tour(),
-        Some(Command::Bench { workload, options, more }) => {
+        Some(Command::Bench { workload, options, more, variant }) => {
             let effort = if options.quick { Effort::Quick } else { Effort::Full };
-            let settings = Settings { drains: more.drains, tune: more.tune, ..settings(&options, effort)? };
-            finish(&format!("bench {}", workload.name()), &options, machine_heading, || {
-                workload.run(&settings)
-            })
+            let settings =
+                Settings { variant, drains: more.drains, tune: more.tune, ..settings(&options, effort)? };
+            let command = format!("bench {}", workload.name());
+            finish(&command, &options, || workload.run(&settings), with_machine)
         }
-        Some(Command::Replay { trace, zoneinfo, options }) => {
+        Some(Command::Replay { trace, zoneinfo, options, variant }) => {
             replay_cpus(&options)?;
             let command = format!("replay {}", trace.display());
-            finish(&command, &options, machine_heading, || replay_file(&trace, &zoneinfo, &options))
+            finish(&command, &options, || replay_file(&trace, &zoneinfo, (&options, &variant)), with_machine)
         }
         Some(Command::Vmalloc { vmalloc, options }) => {
             let effort = if options.quick { Effort::Quick } else { Effort::Full };
             let settings = settings(&options, effort)?;
-            finish("vmalloc", &options, machine_heading, || crate::vmalloc::run(&vmalloc, &settings))
+            finish("vmalloc", &options, || crate::vmalloc::run(&vmalloc, &settings), with_machine)
         }
         Some(Command::Soak { options }) => soak(options),
         Some(Command::Record(options)) => show(&record::record(&options)?),
@@ -77,14 +77,23 @@ fn compare_designs(options: &compare::Options) -> Result<(), Failure> {
     let bench = plan.bench(options);
     let effort = if bench.quick { Effort::Quick } else { Effort::Full };
     let (clients, more) = (options.measuring.clients.clone(), &options.measuring.more);
-    let settings = Settings { clients, drains: more.drains, tune: more.tune, ..settings(&bench, effort)? };
-    let heading = if options.format.is_for_people() { machine_heading } else { no_heading };
-    finish("compare", &bench, heading, || plan.run(&settings, options))
+    let (variant, settings) = (options.measuring.variant, settings(&bench, effort)?);
+    let settings = Settings { clients, variant, drains: more.drains, tune: more.tune, ..settings };
+    finish(
+        "compare",
+        &bench,
+        || plan.measure(&settings),
+        |machine, measured| {
+            let compared = plan.compare(measured, options)?;
+            let for_people = options.format.is_for_people();
+            Ok(if for_people { format!("{machine}\n\n{compared}") } else { compared })
+        },
+    )
 }
 
 fn soak(given: SoakOptions) -> Result<(), Failure> {
     let SoakOptions { minutes: time, drains: drains_per_s, designs, cpus, json, seed, variant } = given;
-    let options = Options { cpus, json, seed, variant, ..Options::default() };
+    let options = Options { cpus, json, seed, ..Options::default() };
     let refuses = |design: &Design| design.unavailable().or_else(|| variant.refuses(*design));
     let designs = if designs.is_empty() {
         Design::PAGED.into_iter().filter(|design| refuses(design).is_none()).collect()
@@ -101,7 +110,7 @@ fn soak(given: SoakOptions) -> Result<(), Failure> {
     }
     let demand = Demand { cpus: wanted_cpus(&options)?, variant, ..Demand::default() };
     let soak = Soak { designs, demand, time, drains_per_s, seed };
-    finish("soak", &options, machine_heading, || soak.run())
+    finish("soak", &options, || soak.run(), with_machine)
 }
 
 /// Without a command: the shipped trace, then what matters most, in about a minute.
@@ -113,7 +122,7 @@ fn tour() -> Result<(), Failure> {
     let plan = Plan::read(shipped::TRACE, shipped::NAME, Some(&zoneinfo))
         .map_err(|e| Failure::Run(e.to_string()))?;
     let zoneinfos = Zoneinfos { before: Some(zoneinfo), after: None };
-    show(replay_plan(&plan, &zoneinfos, &Options::default())?.text())?;
+    show(replay_plan(&plan, &zoneinfos, (&Options::default(), &Variant::default()))?.text())?;
     for workload in [Workload::Hot, Workload::Pagealloc, Workload::Drain] {
         if workload == Workload::Drain && settings.cpus.len() < 2 {
             show("\ndrain: left out, because it needs two CPUs\n")?;
@@ -130,34 +139,35 @@ fn show(text: &str) -> Result<(), Failure> {
     Ok(stdout.flush()?)
 }
 
-fn machine_heading(machine: &Machine) -> String {
-    format!("{machine}\n\n")
+/// A report's own tables, for people.
+fn with_machine(machine: &Machine, report: &Report) -> Result<String, Failure> {
+    Ok(format!("{machine}\n\n{}", report.text()))
 }
 
-/// Of what only programs read.
-fn no_heading(_: &Machine) -> String {
-    String::new()
-}
-
-/// Measures, and puts the results where the options say.
+/// Measures, and puts the results where the options say: the samples first, so that neither a reader
+/// who has gone nor a table that cannot be made loses them.
 fn finish(
     command: &str,
     options: &Options,
-    heading: fn(&Machine) -> String,
     measure: impl FnOnce() -> Result<Report, Failure>,
+    text: impl FnOnce(&Machine, &Report) -> Result<String, Failure>,
 ) -> Result<(), Failure> {
     let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
     let machine = Machine::here(cpus::usable()?.len());
     let report = measure()?;
-    let text = heading(&machine) + report.text();
-    if matches!(json, Some(JsonOutput::Stdout)) {
-        // Stdout is for the script. Nobody need be reading this.
-        let _ = io::stderr().lock().write_all(text.as_bytes());
-    } else {
-        show(&text)?;
-    }
+    let is_stdout_for_scripts = matches!(json, Some(JsonOutput::Stdout));
     let settings = json::Settings { quick: options.quick };
-    json.map_or(Ok(()), |json| json.write(&machine, command, (options.seed, settings), &report))
+    let written =
+        json.map_or(Ok(()), |json| json.write(&machine, command, (options.seed, settings), &report));
+    let shown = text(&machine, &report).and_then(|text| {
+        if is_stdout_for_scripts {
+            // Nobody need be reading this.
+            let _ = io::stderr().lock().write_all(text.as_bytes());
+            return Ok(());
+        }
+        show(&text)
+    });
+    written.and(shown)
 }
 
 fn settings(options: &Options, effort: Effort) -> Result<Settings, Failure> {
@@ -170,7 +180,7 @@ fn settings(options: &Options, effort: Effort) -> Result<Settings, Failure> {
         effort,
         seed: options.seed,
         designs: options.designs.clone(),
-        variant: options.variant,
+        variant: Variant::default(),
         drains: None,
         tune: false,
         progress: Progress::on_stderr(),
@@ -197,7 +207,11 @@ fn replay_cpus(options: &Options) -> Result<(), Failure> {
     wanted_cpus(options).map(drop)
 }
 
-fn replay_file(trace: &Path, zoneinfo: &ZoneinfoPaths, options: &Options) -> Result<Report, Failure> {
+fn replay_file(
+    trace: &Path,
+    zoneinfo: &ZoneinfoPaths,
+    options: (&Options, &Variant),
+) -> Result<Report, Failure> {
     let usage = |e: crate::trace::TraceError| Failure::Usage(e.to_string());
     let (before, after) = (zoneinfo.before.as_deref(), zoneinfo.after.as_deref());
     let zoneinfos = Zoneinfos::find(trace, before, after).map_err(usage)?;
@@ -246,12 +260,16 @@ fn replay_variants(variant: &Variant, contenders: &[Contender]) -> Result<Varian
     })
 }
 
-fn replay_plan(plan: &Plan, zoneinfos: &Zoneinfos, options: &Options) -> Result<Report, Failure> {
+fn replay_plan(
+    plan: &Plan,
+    zoneinfos: &Zoneinfos,
+    (options, variant): (&Options, &Variant),
+) -> Result<Report, Failure> {
     let contenders = contenders(&options.designs)?;
     let runs = options.runs.map_or(if options.quick { REPLAYS_QUICK } else { REPLAYS }, u32::from);
     let steps = u64::from(runs + 1) * contenders.len() as u64;
     let step = Progress::on_stderr().step(&format!("replaying {}", plan.name), steps);
-    let variants = replay_variants(&options.variant, &contenders)?;
+    let variants = replay_variants(variant, &contenders)?;
     let result = replay::replay(plan, zoneinfos, (&contenders, variants), runs as usize, || step.tick());
     drop(step);
     let replayed = result.map_err(|e| {

@@ -177,7 +177,10 @@ fn bad_arguments_get_one_line_each() {
         ("--test-loop-count 0", "at least 1"),
         ("--nr-pages 0", "--nr-pages"),
         ("--design spin", "cannot do `vmalloc`"),
-        ("--lock plain", "--lock changes none"),
+        ("--lock plain", "--lock"),
+        ("--design mmap", "nothing to measure so; there are depot"),
+        ("--design mmap --mapper linux --suite-only", "nothing to measure so"),
+        ("--test-loop-count 99999999999", "at most 4294967295"),
     ] {
         let output = pagedepot(&arguments.split_whitespace().collect::<Vec<_>>());
         let stderr = String::from_utf8(output.stderr).unwrap();

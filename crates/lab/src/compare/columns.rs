@@ -45,6 +45,12 @@ impl Named {
     }
 }
 
+/// The answer to a name that no column has.
+pub fn no_column<'n>(name: &str, there: impl Iterator<Item = &'n str>) -> Failure {
+    let there = there.collect::<Vec<_>>().join(", ");
+    Failure::Usage(format!("no column is called {name}; there are {there}"))
+}
+
 /// Rows by design, in the order in which designs come up.
 pub fn by_design(rows: impl IntoIterator<Item = ResultRow>) -> Vec<Column> {
     let mut columns: Vec<Column> = Vec::new();

@@ -94,28 +94,35 @@ impl Plan {
     /// Reads the names that the options give.
     ///
     /// # Errors
-    /// When there is no such workload or design.
+    /// When there is no such workload, design or column.
     pub fn new(options: &Options) -> Result<Self, Failure> {
         let mut plan = Plan { workloads: WORKLOADS.to_vec(), designs: Vec::new() };
         if !options.workloads.is_empty() {
             plan.workloads = parsed(&options.workloads, Workload::parse)?;
         }
         plan.designs = parsed(&options.designs, Design::parse)?;
+        // With --by, columns have the values of a param in their names.
+        if let (Some(base), None) = (&options.base, &options.by) {
+            let columns = plan.order();
+            if columns.iter().all(|design| design.name() != base) {
+                return Err(columns::no_column(base, columns.iter().map(|design| design.name())));
+            }
+        }
         Ok(plan)
     }
 
     /// What `bench` would be asked for the same.
     pub fn bench(&self, options: &Options) -> cli::Options {
-        let Measuring { quick, runs, ref json, seed, variant, .. } = options.measuring;
+        let Measuring { quick, runs, ref json, seed, .. } = options.measuring;
         let (designs, json) = (self.designs.clone(), json.clone());
-        cli::Options { designs, quick, runs, json, seed, variant, cpus: None }
+        cli::Options { designs, quick, runs, json, seed, cpus: None }
     }
 
-    /// Measures it; the report's text is the comparison.
+    /// Measures it.
     ///
     /// # Errors
-    /// When a design cannot take part, or what the options ask of the table is not there.
-    pub fn run(&self, settings: &Settings, options: &Options) -> Result<Report, Failure> {
+    /// When a design cannot take part.
+    pub fn measure(&self, settings: &Settings) -> Result<Report, Failure> {
         let mut measured = Report::default();
         let mut notes = Vec::new();
         notes.extend(about_clients(&self.workloads, settings)?);
@@ -124,7 +131,17 @@ impl Plan {
             let designs = self.designs_for(workload, settings, &mut notes)?;
             measured.append(workload.run(&Settings { designs, ..settings.clone() })?);
         }
-        notes.extend(measured.notes().iter().cloned());
+        let mut report = Report::default();
+        notes.iter().for_each(|note| report.note(note));
+        report.append(measured);
+        Ok(report)
+    }
+
+    /// Compares what was measured, as text.
+    ///
+    /// # Errors
+    /// When what the options ask of the table is not there.
+    pub fn compare(&self, measured: &Report, options: &Options) -> Result<String, Failure> {
         let mut columns = columns::by_design(measured.rows().into_iter().map(ResultRow::from));
         let order = self.order();
         columns.sort_by_key(|column| order.iter().position(|design| design.name() == column.name));
@@ -137,7 +154,7 @@ impl Plan {
             // What only one design has, such as its books, compares nothing.
             comparison.lines.retain(|line| line.cells.iter().flatten().count() > 1);
         }
-        Ok(measured.with_text(options.format.noted(&notes, written(&comparison, "", options)?)))
+        Ok(options.format.noted(measured.notes(), written(&comparison, "", options)?))
     }
 
     /// The order of the columns.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::columns::Column;
+use super::columns::{self, Column};
 use super::document::ResultRow;
 use super::metric::{self, Better};
 use super::rule::{self, Rule, Verdict};
@@ -58,9 +58,10 @@ impl Comparison {
         let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
         let base = match base {
             None => 0,
-            Some(base) => names.iter().position(|name| name == base).ok_or_else(|| {
-                Failure::Usage(format!("no column is called {base}; there are {}", names.join(", ")))
-            })?,
+            Some(base) => names
+                .iter()
+                .position(|name| name == base)
+                .ok_or_else(|| columns::no_column(base, names.iter().map(String::as_str)))?,
         };
         let mut lines = Vec::new();
         for row in columns.iter().flat_map(|column| &column.rows) {

@@ -31,7 +31,8 @@ pub struct Settings {
     pub quick: bool,
 }
 
-/// Where to write: opened before anything is measured, so that a wrong path costs no time.
+/// Where to write: opened before anything is measured, so that a wrong path costs no time. What the file
+/// held stays until there is something to replace it with.
 pub enum JsonOutput {
     /// `--json -`.
     Stdout,
@@ -48,7 +49,7 @@ impl JsonOutput {
         if path == Path::new("-") {
             return Ok(JsonOutput::Stdout);
         }
-        let file = File::create(path).map_err(|e| {
+        let file = File::options().write(true).create(true).truncate(false).open(path).map_err(|e| {
             let path = path.display();
             Failure::Usage(format!(
                 "cannot write {path}: {e}; give --json a file in a directory that you may write to, or -"
@@ -73,9 +74,13 @@ impl JsonOutput {
         text.push('\n');
         match self {
             JsonOutput::Stdout => io::stdout().lock().write_all(text.as_bytes()).map_err(Failure::Output),
-            JsonOutput::File(mut file, path) => file.write_all(text.as_bytes()).map_err(|e| {
-                Failure::Run(format!("cannot write {}: {e}; is the disk full?", path.display()))
-            }),
+            JsonOutput::File(mut file, path) => {
+                // Pipes and devices have no length.
+                let _ = file.set_len(0);
+                file.write_all(text.as_bytes()).map_err(|e| {
+                    Failure::Run(format!("cannot write {}: {e}; is the disk full?", path.display()))
+                })
+            }
         }
     }
 }

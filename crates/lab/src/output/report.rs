@@ -77,11 +77,6 @@ impl Report {
         self.notes.push(line.to_string());
     }
 
-    /// The same rows with another text.
-    pub fn with_text(self, text: String) -> Self {
-        Report { text, ..self }
-    }
-
     /// Those lines.
     pub fn notes(&self) -> &[String] {
         &self.notes

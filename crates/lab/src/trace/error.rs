@@ -11,7 +11,7 @@ const HOW_TO_RECORD: &str = "record with `perf record -a -e kmem:mm_page_alloc,k
 pub enum TraceError {
     #[error("cannot open {name}: {source}; give the path of a recorded trace or zoneinfo")]
     Open { name: String, source: io::Error },
-    #[error("cannot read {name} after line {line}: {source}")]
+    #[error("cannot read {name} after line {line}: {source}; copy or record it again")]
     Read { name: String, line: u64, source: io::Error },
     #[error("{name} is empty; {HOW_TO_RECORD}")]
     Empty { name: String },

@@ -113,6 +113,10 @@ pub fn read_file(path: &Path, on_record: impl FnMut(&Record<'_>)) -> Result<Summ
     if name == "-" {
         return read(io::stdin().lock(), "standard input", on_record);
     }
+    if path.is_dir() {
+        // It can be opened, but not read.
+        return Err(TraceError::Open { name, source: io::ErrorKind::IsADirectory.into() });
+    }
     match File::open(path) {
         Ok(file) => read(file, &name, on_record),
         Err(source) => Err(TraceError::Open { name, source }),

@@ -84,6 +84,7 @@ impl<R: BufRead> Read for Reader<R> {
     }
 }
 
-fn damaged(why: impl std::fmt::Display) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the zstd data is damaged or ends early ({why})"))
+/// Which of the decoder's many reasons it was helps nobody who has to copy the file again.
+fn damaged(_why: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the zstd data is damaged or ends early")
 }

@@ -67,6 +67,11 @@ const AREAS_MAX: u64 = 1 << 22;
 /// When a design cannot run here, or the machine lacks what it needs.
 pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Failure> {
     let designs = wanted(settings)?;
+    if let Some(&idle) = settings.designs.iter().find(|design| !has_rows(**design, options)) {
+        let there = OFFERED.into_iter().filter(|&design| has_rows(design, options)).collect::<Vec<_>>();
+        let there = design::list(&there);
+        return Err(Failure::Usage(format!("design {idle} has nothing to measure so; there are {there}")));
+    }
     if let Some(trace) = &options.trace {
         return replay::run(trace, &designs, settings);
     }
@@ -87,9 +92,6 @@ pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Fail
 
 /// The designs asked for, or all that can run here.
 fn wanted(settings: &Settings) -> Result<Vec<Design>, Failure> {
-    if let Some(why) = settings.variant.unused(&[Design::VmapNodes]) {
-        return Err(Failure::Usage(why));
-    }
     if settings.designs.is_empty() {
         return Ok(OFFERED.into_iter().filter(|design| design.unavailable().is_none()).collect());
     }
@@ -103,6 +105,12 @@ fn wanted(settings: &Settings) -> Result<Vec<Design>, Failure> {
         }
     }
     Ok(OFFERED.into_iter().filter(|design| settings.designs.contains(design)).collect())
+}
+
+/// Whether these options measure anything of a design.
+fn has_rows(design: Design, options: &VmallocOptions) -> bool {
+    let pairs_too = options.trace.is_none() && !options.suite_only;
+    subject::DESIGNS.contains(&design) || pairs_too && pairs::has_rows(options.mapper, design)
 }
 
 /// A run of the suite: how, and over how much.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::cli;
+
 /// Options of `vmalloc` besides those of every measurement.
 #[derive(Clone, Debug, Default, Args)]
 pub struct VmallocOptions {
@@ -75,7 +77,7 @@ impl MapperKind {
 }
 
 fn count(text: &str) -> Result<u32, String> {
-    text.parse().map(NonZeroU32::get).map_err(|_| "give a whole number of at least 1".to_owned())
+    cli::positive(text).map(NonZeroU32::get)
 }
 
 fn workers(text: &str) -> Result<u32, String> {

@@ -111,6 +111,11 @@ impl Kind {
     }
 }
 
+/// Whether the mapper makes any pair of a design possible.
+pub fn has_rows(mapper: MapperKind, design: Design) -> bool {
+    !Kind::of(design, mapper).is_empty()
+}
+
 /// Measures the pairs that the mapper makes possible, on one CPU and on all.
 ///
 /// # Errors

@@ -1,0 +1,178 @@
+//! What surrounds the command misbehaves: full disks, readers that go away, damaged files, names that
+//! are not text. Each is answered with one line, and nothing that was measured is lost.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// The shortest measurement.
+const HOT: [&str; 9] = ["bench", "hot", "--design", "floor-tls", "--quick", "--runs", "1", "--cpus", "1"];
+
+fn pagedepot(arguments: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin("pagedepot"));
+    command.args(arguments).stderr(Stdio::piped());
+    command
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// The one line that refuses.
+fn refused(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    let line = stderr(&output);
+    assert_eq!((output.status.code(), line.lines().count()), (Some(2), 1), "{line}");
+    assert!(line.starts_with("pagedepot: "), "{line}");
+    line.to_owned()
+}
+
+fn shipped() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../traces/build.perf.txt.zst")
+}
+
+fn results(file: &Path) -> Value {
+    serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+}
+
+/// Runs `command` with a stdout that nobody reads.
+fn unread(mut command: Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn samples_survive_readers_that_go_away_and_full_disks() {
+    let directory = tempfile::tempdir().unwrap();
+    let (gone, full) = (directory.path().join("gone.json"), directory.path().join("full.json"));
+    let mut command = pagedepot(&HOT);
+    command.arg("--json").arg(&gone);
+    let output = unread(command);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(results(&gone)["results"][0]["metric"], "pair_ns");
+
+    let mut command = pagedepot(&HOT);
+    command.arg("--json").arg(&full).stdout(File::options().write(true).open("/dev/full").unwrap());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("is the disk full?"), "{}", stderr(&output));
+    assert_eq!(results(&full)["results"][0]["metric"], "pair_ns");
+}
+
+#[test]
+fn samples_survive_a_comparison_that_cannot_be_made() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut command = pagedepot(&["compare", "--workload", "hot", "--design", "floor-tls", "--quick"]);
+    command.args(["--runs", "1", "--clients", "1", "--metric", "nonsense", "--json"]).arg(file.path());
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("there are pair_ns"), "{}", stderr(&output));
+    assert_eq!(results(file.path())["results"][0]["design"], "floor-tls");
+}
+
+#[test]
+fn a_file_keeps_what_it_has_until_there_are_results() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "of an earlier run, and longer than what replaces it".repeat(1000)).unwrap();
+    let mut command = pagedepot(&["bench", "hot", "--design", "kernel", "--json"]);
+    command.arg(file.path());
+    assert!(refused(command).contains("cannot do `bench hot`"));
+    assert!(fs::read_to_string(file.path()).unwrap().starts_with("of an earlier run"));
+
+    let mut command = pagedepot(&HOT);
+    assert!(command.arg("--json").arg(file.path()).output().unwrap().status.success());
+    assert_eq!(results(file.path())["schema"], 1);
+}
+
+#[test]
+fn results_that_cannot_be_written_are_shown_all_the_same() {
+    let mut command = pagedepot(&HOT);
+    let output = command.args(["--json", "/dev/full"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot write /dev/full"), "{}", stderr(&output));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("floor-tls"));
+}
+
+#[test]
+fn help_and_tables_end_quietly_with_their_reader() {
+    for arguments in [&["--help"][..], &["help", "bench"], &["compare", "--threads", "2013-magazine-i7"]] {
+        let output = unread(pagedepot(arguments));
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn damaged_and_misplaced_files_get_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let short = directory.path().join("short.zst");
+    let whole = fs::read(shipped()).unwrap();
+    // In the first block, and after many lines.
+    for length in [50, 5000, whole.len() - 100] {
+        fs::write(&short, &whole[..length]).unwrap();
+        for arguments in [&["replay"][..], &["vmalloc", "--trace"]] {
+            let mut command = pagedepot(arguments);
+            command.arg(&short);
+            let line = refused(command);
+            assert!(line.contains("damaged or ends early; copy or record it again"), "{line}");
+        }
+    }
+    for (arguments, says) in [
+        (&["replay"][..], "give the path of a recorded trace"),
+        (&["vmalloc", "--trace"], "give the path of a recorded trace"),
+        (&["compare"], "give a file that --json FILE wrote"),
+        (&["bench", "hot", "--json"], "directory that you may write to"),
+    ] {
+        let mut command = pagedepot(arguments);
+        command.arg(directory.path());
+        let line = refused(command);
+        assert!(line.contains("directory") && line.contains(says), "{line}");
+    }
+    let mut command = pagedepot(&["replay"]);
+    command.arg(shipped()).arg("--zoneinfo").arg(directory.path());
+    assert!(refused(command).contains("give the path of a recorded trace or zoneinfo"));
+}
+
+#[test]
+fn names_that_are_not_text_get_one_line() {
+    let name = OsStr::from_bytes(b"no\xffname");
+    for (arguments, says) in [
+        (&["bench"][..], "UTF-8"),
+        (&["bench", "hot", "--design"], "UTF-8"),
+        (&["replay"], "cannot open"),
+        (&["compare"], "cannot read"),
+        (&["compare", "--threads"], "UTF-8"),
+        (&["vmalloc", "--trace"], "cannot open"),
+    ] {
+        let mut command = pagedepot(arguments);
+        command.arg(name);
+        let output = command.output().unwrap();
+        let line = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), line.lines().count()), (Some(2), 1), "{line}");
+        assert!(line.contains(says), "{line}");
+    }
+}
+
+#[test]
+fn columns_that_will_not_be_there_are_refused_before_measuring() {
+    let line = refused(pagedepot(&["compare", "--design", "depot", "--design", "spin", "--base", "rcu"]));
+    assert!(line.contains("no column is called rcu; there are depot, spin"), "{line}");
+    assert!(refused(pagedepot(&["compare", "--base", "slab"])).contains("there are spin, zone-lock"));
+}
+
+#[test]
+fn numbers_too_large_are_told_the_largest() {
+    for (arguments, says) in [
+        (&["bench", "hot", "--runs", "99999999999"][..], "at most 4294967295"),
+        (&["bench", "hot", "--cpus", "99999999999"], "at most 4294967295"),
+        (&["soak", "--minutes", "1e300"], "at most 525600"),
+        (&["soak", "--minutes", "inf"], "at most 525600"),
+    ] {
+        let line = refused(pagedepot(arguments));
+        assert!(line.contains(says), "{line}");
+    }
+}
