@@ -32,6 +32,13 @@ pub enum BuildError {
         /// What it said.
         errno: Errno,
     },
+    /// The system did not make a memory file.
+    File {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What it said.
+        errno: Errno,
+    },
     /// There are not enough huge pages set aside.
     HugePages {
         /// Bytes asked for.
@@ -86,6 +93,10 @@ impl fmt::Display for BuildError {
             BuildError::Memory { bytes, errno } => write!(
                 f,
                 "cannot map {bytes} bytes ({errno}): ask for less, set vm.overcommit_memory=1 or raise vm.overcommit_ratio, or raise `ulimit -v`"
+            ),
+            BuildError::File { bytes, errno } => write!(
+                f,
+                "cannot make a memory file of {bytes} bytes ({errno}): allow memfd_create (seccomp), close files or raise `ulimit -n` or `ulimit -f`, or take MemoryKind::Anonymous"
             ),
             BuildError::HugePages { bytes, errno } => write!(
                 f,

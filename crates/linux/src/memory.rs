@@ -146,7 +146,10 @@ impl Memory {
         replace(&books, None, false).map_err(|errno| BuildError::Memory { bytes: books_bytes, errno })?;
         let file = match kind {
             MemoryKind::Anonymous => None,
-            MemoryKind::Memfd => Some(memory_file(bytes, hugetlb).map_err(failed)?),
+            MemoryKind::Memfd if hugetlb => Some(memory_file(bytes, true).map_err(failed)?),
+            MemoryKind::Memfd => {
+                Some(memory_file(bytes, false).map_err(|errno| BuildError::File { bytes, errno })?)
+            }
         };
         replace(&mapping, file.as_ref(), hugetlb).map_err(failed)?;
         if thp {

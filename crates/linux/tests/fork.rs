@@ -2,25 +2,8 @@
 
 mod common;
 
-use common::all_back;
+use common::{all_back, in_child};
 use pagedepot_linux::{AllocError, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page, Scope};
-
-/// Runs `child` in a forked process; fails unless it returns.
-fn in_child(child: impl FnOnce()) {
-    // SAFETY: the child runs `child` and ends. glibc lets a forked child of a program with threads
-    // allocate; nothing else here holds locks.
-    let pid = unsafe { libc::fork() };
-    if pid == 0 {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
-        // SAFETY: ends the child without running the parent's destructors.
-        unsafe { libc::_exit(if result.is_ok() { 0 } else { 1 }) };
-    }
-    assert!(pid > 0);
-    let mut status = 0;
-    // SAFETY: waits for our child.
-    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child failed: {status:#x}");
-}
 
 fn child_gets_errors(depot: &Depot, held: Page<'_>, order: Order) {
     for _ in 0..1000 {

@@ -190,3 +190,20 @@ pub fn all_back(depot: &mut Depot) {
     assert_eq!(census.held_pages(), 0, "{census:?}");
     assert_eq!(census.managed_pages as usize * depot.page_size().bytes(), depot.bytes());
 }
+
+/// Runs `child` in a forked process; fails unless it returns.
+pub fn in_child(child: impl FnOnce()) {
+    // SAFETY: the child runs `child` and ends. glibc lets a forked child of a program with threads
+    // allocate; nothing else here holds locks.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+        // SAFETY: ends the child without running the parent's destructors.
+        unsafe { libc::_exit(if result.is_ok() { 0 } else { 1 }) };
+    }
+    assert!(pid > 0);
+    let mut status = 0;
+    // SAFETY: waits for our child.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child failed: {status:#x}");
+}

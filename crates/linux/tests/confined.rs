@@ -1,0 +1,166 @@
+//! Processes that may do little: not enough addresses, no files, system calls that a sandbox
+//! refuses, one CPU. A depot either works as well as it can or says what to do.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::in_child;
+use pagedepot_linux::vmalloc::{Vmalloc, VmallocBuildError};
+use pagedepot_linux::{BuildError, CpuId, Depot, Fronts, MemoryKind, Mode, Order, Scope};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+const MIB: usize = 1 << 20;
+
+fn limit(resource: Resource, bytes: u64) {
+    setrlimit(resource, Rlimit { current: Some(bytes), maximum: Some(bytes) }).unwrap();
+}
+
+/// Bytes of addresses in use.
+fn address_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Makes a system call fail with `EPERM`, as a sandbox does; with `argument`, only where its third
+/// argument is this.
+fn refuse(call: libc::c_long, argument: Option<u32>) {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    let op = |code: u32, k: u32, skip: u8| libc::sock_filter { code: code as u16, jt: 0, jf: skip, k };
+    // Of `struct seccomp_data`: the number, and the lower half of the third argument.
+    let (number, third) = (0, 16 + 2 * 8);
+    let load = |from| op(BPF_LD | BPF_W | BPF_ABS, from, 0);
+    let unless = |is, skip| op(BPF_JMP | BPF_JEQ | BPF_K, is, skip);
+    let refused = op(BPF_RET | BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0);
+    let allowed = op(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW, 0);
+    let mut filter = match argument {
+        None => vec![load(number), unless(call as u32, 1), refused, allowed],
+        Some(is) => {
+            vec![load(number), unless(call as u32, 3), load(third), unless(is, 1), refused, allowed]
+        }
+    };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter for this process, of as many instructions as said.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+#[test]
+fn too_few_addresses() {
+    in_child(|| {
+        limit(Resource::As, address_bytes() + 256 * MIB as u64);
+        // What failed leaves nothing behind, or the addresses would run out.
+        for _ in 0..1000 {
+            let error = Depot::new(300 * MIB).map(|depot| depot.bytes()).unwrap_err();
+            assert!(matches!(error, BuildError::Memory { .. }), "{error:?}");
+            assert!(error.to_string().contains("ulimit -v"), "{error}");
+        }
+        let depot = Arc::new(Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap());
+        for _ in 0..1000 {
+            let error = Vmalloc::builder(&depot).bytes(512 * MIB).build().err().unwrap();
+            assert!(matches!(error, VmallocBuildError::Memory { .. }), "{error:?}");
+            assert!(error.to_string().contains("smaller range"), "{error}");
+        }
+        let space = Vmalloc::builder(&depot).bytes(16 * MIB).build().unwrap();
+        space.buf(MIB).unwrap().fill(1);
+        drop(space);
+        common::all_back(&mut Arc::into_inner(depot).unwrap());
+    });
+}
+
+#[test]
+fn no_memory_files() {
+    let says_what_to_do = || {
+        let error = Depot::builder(MIB).memory(MemoryKind::Memfd).build().map(|depot| depot.bytes());
+        let error = error.unwrap_err();
+        assert!(matches!(error, BuildError::File { bytes: MIB, .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("ulimit -n") && text.contains("MemoryKind::Anonymous"), "{text}");
+        common::all_back(&mut Depot::new(MIB).unwrap());
+    };
+    in_child(|| {
+        limit(Resource::Nofile, 0);
+        says_what_to_do();
+    });
+    in_child(|| {
+        refuse(libc::SYS_memfd_create, None);
+        says_what_to_do();
+    });
+}
+
+/// Fronts stay out of reach of full drains, which say so; locks need no fences.
+#[test]
+fn no_fences() {
+    in_child(|| {
+        refuse(libc::SYS_membarrier, None);
+        let mut depot = Depot::new(64 * MIB).unwrap();
+        if depot.fronts().are_sequences() {
+            assert_eq!(depot.fronts(), Fronts::SequencesWithoutFence);
+            assert!(depot.fronts().to_string().contains("allow membarrier"), "{}", depot.fronts());
+            drop(depot.page(Order::BASE).unwrap());
+            let drained = depot.drain(Scope::ALL, Mode::Full);
+            assert!(drained.busy_cpus > 0 && drained.unreachable_pages > 0, "{drained:?}");
+            assert_eq!(depot.validate().unwrap().held_pages(), 0);
+        }
+        let mut depot = Depot::builder(64 * MIB).locks(true).build().unwrap();
+        common::hammer(&mut depot, Duration::from_millis(200));
+    });
+}
+
+/// Without wiped gates a forked child could use its parent's sequences: locks know it by its number.
+#[test]
+fn no_wiping_at_forks() {
+    in_child(|| {
+        refuse(libc::SYS_madvise, Some(libc::MADV_WIPEONFORK as u32));
+        let mut depot = Depot::new(64 * MIB).unwrap();
+        if depot.fronts() != Fronts::LocksWithoutRseq {
+            assert_eq!(depot.fronts(), Fronts::LocksWithoutWipe);
+        }
+        common::hammer(&mut depot, Duration::from_millis(200));
+        in_child(|| assert!(depot.page(Order::BASE).is_err()));
+        let file = Arc::new(Depot::builder(MIB).memory(MemoryKind::Memfd).build().unwrap());
+        let error = Vmalloc::new(&file).err().unwrap();
+        assert!(matches!(error, VmallocBuildError::NoWipeOnFork { .. }), "{error:?}");
+    });
+}
+
+#[test]
+fn no_numa_policy() {
+    in_child(|| {
+        refuse(libc::SYS_mbind, None);
+        if let Err(error) = Depot::builder(64 * MIB).numa(true).build().map(|depot| depot.bytes()) {
+            assert!(matches!(error, BuildError::Numa { .. }), "{error:?}");
+            assert!(error.to_string().contains("numa(true)"), "{error}");
+        }
+    });
+}
+
+/// CPUs that the process may not use have caches all the same: it may come to them later.
+#[test]
+fn one_cpu() {
+    in_child(|| {
+        let cpu = common::usable_cpus()[0];
+        assert!(common::pin(cpu));
+        let mut depot = Depot::new(64 * MIB).unwrap();
+        drop((0..1000).map(|_| depot.page(Order::BASE).unwrap()).collect::<Vec<_>>());
+        let drained = depot.drain(Scope::cpu(CpuId::new(cpu)), Mode::Full);
+        assert!(drained.taken_pages > 0, "{drained:?}");
+        let others = depot.drain(Scope::ALL, Mode::Full);
+        assert_eq!((others.taken_pages, others.unreachable_pages), (0, 0), "{others:?}");
+        common::hammer(&mut depot, Duration::from_millis(200));
+    });
+}
+
+#[test]
+fn buffers_of_no_bytes_and_of_too_many() {
+    let depot = Arc::new(Depot::builder(4 * MIB).memory(MemoryKind::Memfd).build().unwrap());
+    let space = Vmalloc::builder(&depot).bytes(8 * MIB).build().unwrap();
+    for bytes in [0, 8 * MIB + 1, 1 << 50, usize::MAX] {
+        let error = space.buf(bytes).map(|buf| buf.len()).unwrap_err().to_string();
+        assert!(error.contains("sizes go from 1 page"), "{bytes}: {error}");
+    }
+    assert!(space.buf(1).is_ok());
+}
