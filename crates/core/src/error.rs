@@ -16,6 +16,9 @@ pub enum AllocError {
     NoZone,
     /// The range asked for is not entirely free, or not entirely of one zone's memory.
     NotAvailable,
+    /// The [`Backing`](crate::Backing) under this allocator cannot find frames at given addresses, or
+    /// more contiguous ones than its largest block has.
+    Unsupported,
     /// A size of zero, above 1 GiB of frames (2^18), or an alignment that is no power of two.
     BadSize,
     /// This process is a fork of the one that made the allocator.
@@ -30,6 +33,9 @@ impl fmt::Display for AllocError {
             }
             AllocError::NoZone => "the flags exclude every zone: raise the level or drop this_node",
             AllocError::NotAvailable => "the range is not entirely free memory of one zone",
+            AllocError::Unsupported => {
+                "the backing has no ranges: implement Backing::ranges, or ask for at most 1024 frames anywhere"
+            }
             AllocError::BadSize => {
                 "sizes go from 1 to 2^18 frames, alignments are powers of two of at most 2^18 frames"
             }

@@ -6,7 +6,7 @@
 //! | frame, [`Pfn`] | one page frame of the base size, and its number |
 //! | [`Order`], block | 2^order frames, naturally aligned |
 //! | [`Mobility`] | why it was allocated: unmovable, movable, reclaimable |
-//! | store | all free frames, shared by all CPUs: a bitmap, no lock |
+//! | store | all free frames, shared by all CPUs: a bitmap, no lock; or a [`Backing`] |
 //! | zone, node | frames that serve the same requests on one NUMA node |
 //! | magazine | a fixed array of blocks of one order and mobility: what moves between layers |
 //! | front | the magazines a CPU works with right now: private to it, plain loads and stores |
@@ -84,4 +84,5 @@ pub use error::{AllocError, FreeError};
 pub use flags::Flags;
 pub use frame::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
 pub use free_high::{FreeHigh, FreeHighLimit, FreeHighRule};
+pub use store::backing::{Backing, BackingRanges};
 pub use zone::{CacheLimits, Watermarks, ZoneName};

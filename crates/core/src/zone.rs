@@ -102,6 +102,8 @@ pub struct Zone {
     /// Free pages of the store, but for the CPUs' deltas. On a line of its own: every slow path
     /// reads the fields above, and this one is written by drains and by whoever moves many pages.
     free: Apart<AtomicI64>,
+    /// A backing counts the free pages; here nobody does.
+    is_backed: bool,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU of ours.
@@ -117,7 +119,7 @@ const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
 const DELTA_MAX: i64 = if cfg!(loom) { 1 } else { 1024 };
 
 impl Zone {
-    pub fn new(config: &ZoneConfig<'_>) -> Self {
+    pub fn new(config: &ZoneConfig<'_>, is_backed: bool) -> Self {
         Zone {
             name: ZoneName::new(config.name),
             node: config.node,
@@ -130,6 +132,7 @@ impl Zone {
             quarantined: AtomicU64::new(0),
             marks: core::array::from_fn(|_| AtomicU64::new(0)),
             limits: core::array::from_fn(|_| AtomicU64::new(1)),
+            is_backed,
             below_low: AtomicBool::new(false),
             flux: Flux::new(),
             counters: Counters::new(),
@@ -159,7 +162,7 @@ impl Zone {
         let managed = self.managed.fetch_add(pages, Ordering::Relaxed) + pages;
         let share = (managed / 64 / u64::from(cpus)).min(DELTA_MAX as u64) as i64;
         self.delta_max.store(share.max(DELTA_MIN), Ordering::Relaxed);
-        self.free.fetch_add(pages as i64, Ordering::Relaxed);
+        self.add_free(None, pages as i64);
     }
 
     pub fn watermarks(&self) -> Watermarks {
@@ -193,6 +196,9 @@ impl Zone {
     /// Records `pages` more (or fewer) free pages.
     #[inline]
     pub fn add_free(&self, books: Option<&CpuZone>, pages: i64) {
+        if self.is_backed {
+            return;
+        }
         let Some(books) = books else {
             self.free.fetch_add(pages, Ordering::Relaxed);
             return;
@@ -205,7 +211,7 @@ impl Zone {
 
     /// How wrong [`free_estimate`](Self::free_estimate) can be.
     pub fn estimate_error(&self, cpus: u32) -> i64 {
-        i64::from(cpus) * self.delta_max.load(Ordering::Relaxed)
+        if self.is_backed { 0 } else { i64::from(cpus) * self.delta_max.load(Ordering::Relaxed) }
     }
 }
 

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use common::backing::Sets;
 use common::rng::{Rng, seed};
 use common::threads::{Claimed, Kernel, run_on};
 use common::{order, range, soak};
@@ -261,8 +262,9 @@ impl<C: Cpus> Hammer<'_, '_, C> {
     }
 }
 
-/// Hammers a depot on `cpus` until its time is over, and looks at what is left.
-fn hammer<C: Cpus + Send>(name: &str, checked: bool, cpus: C) {
+/// Hammers a depot on `cpus` until its time is over, and looks at what is left. `backed`: over a
+/// backing, with ranges or without.
+fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus: C) {
     let seed = seed(name);
     let low = [range(0, 2048)];
     let normal = [range(4096, 20_000), range(SECTION - 3000, 3000 + 5000)];
@@ -288,9 +290,15 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, cpus: C) {
         ..Config::new(CPUS, &zones)
     };
     let memory = |bytes| vec![MaybeUninit::uninit(); bytes];
+    // What is enough for a bitmap is enough without.
     let mut books = memory(Allocator::<C>::metadata_bytes(&config).unwrap());
     let mut added_books = memory(1 << 20);
-    let mut depot = Allocator::new(&config, &mut books, cpus).unwrap();
+    let sets = backed.map(|has_ranges| Sets::new(&zones, has_ranges));
+    let depot = match &sets {
+        Some(sets) => Allocator::over(sets, &config, &mut books, cpus),
+        None => Allocator::new(&config, &mut books, cpus),
+    };
+    let mut depot = depot.unwrap();
     let marks = Marks::new();
     let stop = AtomicBool::new(false);
     let failed = AtomicU64::new(0);
@@ -312,6 +320,9 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, cpus: C) {
         let end = Instant::now() + time;
         std::thread::sleep(time / 2);
         depot.add_memory(ZoneId::new(3), ADDED, &mut added_books).unwrap();
+        if let Some(sets) = &sets {
+            sets.add(ZoneId::new(3), ADDED);
+        }
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         stop.store(true, Ordering::Relaxed);
     });
@@ -331,20 +342,30 @@ fn locks() -> [CpuLock; CPUS as usize] {
 
 #[test]
 fn locked() {
-    hammer("locked", false, Locked::new(&locks(), Claimed::new()));
+    hammer("locked", false, None, Locked::new(&locks(), Claimed::new()));
 }
 
 #[test]
 fn locked_and_checked() {
-    hammer("locked_and_checked", true, Locked::new(&locks(), Claimed::new()));
+    hammer("locked_and_checked", true, None, Locked::new(&locks(), Claimed::new()));
 }
 
 #[test]
 fn pinned() {
-    hammer("pinned", false, Pinned(Kernel::new(CPUS)));
+    hammer("pinned", false, None, Pinned(Kernel::new(CPUS)));
 }
 
 #[test]
 fn pinned_and_checked() {
-    hammer("pinned_and_checked", true, Pinned(Kernel::new(CPUS)));
+    hammer("pinned_and_checked", true, None, Pinned(Kernel::new(CPUS)));
+}
+
+#[test]
+fn over_a_backing() {
+    hammer("over_a_backing", false, Some(false), Pinned(Kernel::new(CPUS)));
+}
+
+#[test]
+fn over_a_backing_with_ranges_and_checked() {
+    hammer("over_a_backing_with_ranges_and_checked", true, Some(true), Locked::new(&locks(), Claimed::new()));
 }

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use common::backing::Sets;
 use common::rng::{Rng, seed};
 use common::threads::{Claimed, run_on};
 use common::{open_zone, range, soak};
@@ -24,7 +25,8 @@ const CPUS: u32 = 6;
 const RUNNING: u32 = 3;
 const PAGES: u64 = 6000 + 3000 + 512;
 
-fn with_machine(test: impl FnOnce(Depot<'_>)) {
+/// `is_backed`: the free frames are somebody else's, which must not make requests fail earlier.
+fn with_machine(is_backed: bool, test: impl FnOnce(Depot<'_>)) {
     let normal = [range(0, 6000)];
     let remote = [range(8192, 3000)];
     let small = [range(16384, 512)];
@@ -44,7 +46,13 @@ fn with_machine(test: impl FnOnce(Depot<'_>)) {
     };
     let locks: Vec<CpuLock> = (0..CPUS).map(|_| CpuLock::new()).collect();
     let mut memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
-    test(Depot::new(&config, &mut memory, Locked::new(&locks, Claimed::new())).unwrap());
+    let cpus = Locked::new(&locks, Claimed::new());
+    let sets = is_backed.then(|| Sets::new(&zones, false));
+    let depot = match &sets {
+        Some(sets) => Depot::over(sets, &config, &mut memory, cpus),
+        None => Depot::new(&config, &mut memory, cpus),
+    };
+    test(depot.unwrap());
 }
 
 /// Takes all there is.
@@ -84,7 +92,7 @@ fn check_all_there(depot: &mut Depot<'_>) {
 
 #[test]
 fn the_error_says_where_the_pages_are() {
-    with_machine(|mut depot| {
+    with_machine(false, |mut depot| {
         run_on(Some(0));
         let mut held = Vec::new();
         exhaust(&depot, &mut held);
@@ -123,8 +131,17 @@ fn the_error_says_where_the_pages_are() {
 
 #[test]
 fn everybody_runs_out_while_everybody_drains() {
+    run_out_and_drain(false);
+}
+
+#[test]
+fn everybody_runs_out_of_a_backing() {
+    run_out_and_drain(true);
+}
+
+fn run_out_and_drain(is_backed: bool) {
     let end = Instant::now() + soak(Duration::from_millis(500));
-    with_machine(|mut depot| {
+    with_machine(is_backed, |mut depot| {
         while Instant::now() < end {
             let all = Mutex::new(Vec::new());
             let running = AtomicU32::new(RUNNING);
@@ -173,11 +190,10 @@ fn everybody_runs_out_while_everybody_drains() {
 /// As many pages as all threads may hold together: whoever asks for one more can have it, if it is
 /// looked for where the others left it. Requests fail after a few rounds in which others kept moving
 /// pages, so some do: about one in 100_000.
-#[test]
-fn nobody_fails_while_there_is_a_page() {
+fn share_all_pages(name: &str, is_backed: bool) {
     const THREADS: u64 = 4;
-    let seed = seed("nobody_fails");
-    with_machine(|mut depot| {
+    let seed = seed(name);
+    with_machine(is_backed, |mut depot| {
         let stop = AtomicBool::new(false);
         let failed = AtomicU64::new(0);
         let served = AtomicU64::new(0);
@@ -211,4 +227,14 @@ fn nobody_fails_while_there_is_a_page() {
         println!("{failed:?} of {served:?} failed");
         assert!(failed.into_inner() <= served.into_inner() / 1000);
     });
+}
+
+#[test]
+fn nobody_fails_while_there_is_a_page() {
+    share_all_pages("nobody_fails", false);
+}
+
+#[test]
+fn nobody_fails_while_a_backing_has_a_page() {
+    share_all_pages("nobody_fails_over_a_backing", true);
 }

@@ -14,7 +14,10 @@ use crate::config::{Config, ConfigError, FrameRange, Misuse};
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Mobility, NodeId, ZoneId};
 use crate::prim::{AtomicU32, AtomicU64, AtomicUsize};
+use crate::store::backing::Backing;
+use crate::store::bitmap::Bitmap;
 use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
+use crate::store::tags::Tags;
 use crate::store::{HugeIndex, Store};
 use crate::zone::{CacheLimits, Zone};
 
@@ -25,7 +28,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// [`ConfigError`] for configurations that no memory would serve.
     pub fn metadata_bytes(config: &Config<'_>) -> Result<usize, ConfigError> {
-        Layout::new(config, C::CONTEXTS).map(|layout| layout.bytes())
+        Layout::new(config, C::CONTEXTS, false).map(|layout| layout.bytes())
+    }
+
+    /// Bytes of memory that [`over`](Self::over) needs: less by what a bitmap takes, 32.1 KiB per
+    /// 2^18 frames, unless `checked` or `track_owner` put their bytes there.
+    ///
+    /// # Errors
+    /// As for [`metadata_bytes`](Self::metadata_bytes).
+    pub fn metadata_bytes_over(config: &Config<'_>) -> Result<usize, ConfigError> {
+        Layout::new(config, C::CONTEXTS, true).map(|layout| layout.bytes())
     }
 
     /// Makes an allocator of the frames in `config`, all free, with its books in `memory`.
@@ -35,17 +47,41 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// [`ConfigError`]; too little memory is one.
     pub fn new(config: &Config<'_>, memory: &'m mut [MaybeUninit<u8>], cpus: C) -> Result<Self, ConfigError> {
-        let layout = Layout::new(config, C::CONTEXTS)?;
+        Self::make(config, memory, cpus, None)
+    }
+
+    /// Makes an allocator whose free frames are in `backing`, with its other books in `memory`. The
+    /// ranges in `config` say which frames belong to which zone; which of them are free is the
+    /// backing's affair.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new); see [`metadata_bytes_over`](Self::metadata_bytes_over).
+    pub fn over(
+        backing: &'m dyn Backing,
+        config: &Config<'_>,
+        memory: &'m mut [MaybeUninit<u8>],
+        cpus: C,
+    ) -> Result<Self, ConfigError> {
+        Self::make(config, memory, cpus, Some(backing))
+    }
+
+    fn make(
+        config: &Config<'_>,
+        memory: &'m mut [MaybeUninit<u8>],
+        cpus: C,
+        backing: Option<&'m dyn Backing>,
+    ) -> Result<Self, ConfigError> {
+        let layout = Layout::new(config, C::CONTEXTS, backing.is_some())?;
         let base = layout::aligned(memory, layout.end)?;
         // Magazines and sections are found again by address.
         base.as_ptr().expose_provenance();
         let takes_notes = config.takes_notes();
-        let build = Build { config, layout, base };
+        let build = Build { config, layout, base, is_backed: backing.is_some() };
         // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
         // the layout's parts do not overlap.
         let (globals, zones, homes) = unsafe { (build.globals(), build.zones(), build.homes()) };
         // SAFETY: as above.
-        let store = unsafe { build.store(&globals.failed_claims) };
+        let store = unsafe { build.store(&globals.failed_claims, backing) };
         // SAFETY: as above.
         let zonelists = unsafe { build.zonelists(homes) };
         // SAFETY: as above.
@@ -91,7 +127,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         (range.sections().len() * self.layout.section_bytes).saturating_add(layout::ALIGN - 1)
     }
 
-    /// Adds free frames to a zone while everybody goes on, with their books in `memory`.
+    /// Adds free frames to a zone while everybody goes on, with their books in `memory`. Over a
+    /// [`Backing`], which has them, they may be put there once this has returned, not before.
     ///
     /// # Errors
     /// The range must end in or below the section of `Config::pfn_limit` and lie in sections (2^18 frames, 1 GiB
@@ -112,20 +149,36 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         }
         let base = layout::aligned(memory, sections.len() * self.layout.section_bytes)?;
         base.as_ptr().expose_provenance();
-        for (i, number) in sections.enumerate() {
-            // SAFETY: in bounds of `memory`, which is this allocator's from now on.
-            let section = unsafe {
-                let place = base.as_ptr().add(i * self.layout.section_bytes);
-                write_section(place, self.layout.section_bytes, |section| Section::init(section));
-                &*place.cast::<Section>()
-            };
-            if !self.store.install(number, section) {
-                // Somebody added the same section at the same moment: theirs stays.
+        if self.layout.section_bytes > 0 {
+            // SAFETY: so many bytes of `memory`, which is this allocator's from now on.
+            if !unsafe { self.install_sections(sections, base) } {
                 return Err(ConfigError::NotAddable { range });
             }
         }
+        // Without a bitmap the tags tell whether there was memory.
+        if self.store.bitmap().is_none() && !self.store.claim_tags(huges(range), new_tag(zone)) {
+            return Err(ConfigError::NotAddable { range });
+        }
         self.open_range(zone, range);
         Ok(())
+    }
+
+    /// Makes books for new sections and installs them. `false`: somebody added the same section at
+    /// the same moment, and theirs stays.
+    ///
+    /// # Safety
+    /// At `base` are `section_bytes` bytes for each, the allocator's alone, for 'm.
+    unsafe fn install_sections(&self, mut sections: core::ops::Range<usize>, base: NonNull<u8>) -> bool {
+        let first = sections.start;
+        sections.all(|number| {
+            // SAFETY: in bounds of what the caller gave.
+            let section = unsafe {
+                let place = base.as_ptr().add((number - first) * self.layout.section_bytes);
+                write_section(place, self.layout.section_bytes, |section| Section::init(section));
+                &*place.cast::<Section>()
+            };
+            self.store.install(number, section)
+        })
     }
 
     /// Tags the huges of a range, sets its bits and counts it. Whole sections that were made free
@@ -136,14 +189,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         }
         let sections = range.sections();
         let books = self.zone(zone);
+        huges(range).for_each(|huge| self.store.tags().set(HugeIndex(huge), new_tag(zone)));
         for number in sections.clone() {
-            let Some(section) = self.store.section(number) else { continue };
+            let Some(section) = self.store.bitmap().and_then(|bitmap| bitmap.section(number)) else { break };
             let first = (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
             let end = ((number as u64 + 1) * u64::from(SECTION_FRAMES)).min(range.end());
             let (at, frames) = ((first % u64::from(SECTION_FRAMES)) as u32, (end - first) as u32);
-            for huge in first / u64::from(HUGE_FRAMES)..end.div_ceil(u64::from(HUGE_FRAMES)) {
-                self.store.set_tag(HugeIndex(huge as u32), Tag::new(zone, Mobility::Movable));
-            }
             if !section.is_free(at) {
                 section.put(at, frames);
             }
@@ -164,6 +215,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let start = unsafe { self.base.add(self.layout.cpus) };
         (start, self.layout.cpu_bytes())
     }
+}
+
+/// The huges that a range touches.
+fn huges(range: FrameRange) -> core::ops::Range<u32> {
+    range.start.get() / HUGE_FRAMES..range.end().div_ceil(u64::from(HUGE_FRAMES)) as u32
+}
+
+/// What memory serves at first.
+fn new_tag(zone: ZoneId) -> Tag {
+    Tag::new(zone, Mobility::Movable)
 }
 
 fn panic_on_misuse(misuse: Misuse) {
@@ -192,6 +253,7 @@ struct Build<'b, 'c> {
     config: &'b Config<'c>,
     layout: Layout,
     base: NonNull<u8>,
+    is_backed: bool,
 }
 
 impl Build<'_, '_> {
@@ -217,7 +279,7 @@ impl Build<'_, '_> {
     unsafe fn zones<'m>(&self) -> &'m [Zone] {
         let place = self.at::<Zone>(self.layout.zones);
         for (i, config) in self.config.zones.iter().enumerate() {
-            let zone = Zone::new(config);
+            let zone = Zone::new(config, self.is_backed);
             zone.set_watermarks(layout::watermarks(self.config, i));
             zone.set_limits(layout::limits(self.config, i));
             // SAFETY: the layout has room for every zone.
@@ -273,7 +335,7 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn store<'m>(&self, failed_claims: &'m AtomicU64) -> Store<'m> {
+    unsafe fn store<'m>(&self, failed_claims: &'m AtomicU64, backing: Option<&'m dyn Backing>) -> Store<'m> {
         let sections = self.config.sections_max();
         let huges = sections * SECTION_HUGES;
         let table = self.at::<AtomicUsize>(self.layout.tables);
@@ -283,12 +345,9 @@ impl Build<'_, '_> {
         unsafe {
             (0..sections).for_each(|i| table.add(i).write(AtomicUsize::new(0)));
             (0..huges).for_each(|i| tags.add(i).write(AtomicU32::new(Tag::ABSENT.0)));
-            Store::new(
-                core::slice::from_raw_parts(table, sections),
-                core::slice::from_raw_parts(tags, huges),
-                !self.config.takes_notes(),
-                failed_claims,
-            )
+            let table = core::slice::from_raw_parts(table, sections);
+            let tags = Tags::new(core::slice::from_raw_parts(tags, huges), !self.config.takes_notes());
+            Store::new(tags, Bitmap::new(table, tags, failed_claims), backing)
         }
     }
 
@@ -361,13 +420,17 @@ impl Build<'_, '_> {
     /// # Safety
     /// As for `zones`.
     unsafe fn sections(&self, store: &Store<'_>) {
+        if self.layout.section_bytes == 0 {
+            return;
+        }
         for (i, number) in self.config.sections().enumerate() {
             let place = self.at::<u8>(self.layout.sections + i * self.layout.section_bytes);
             // SAFETY: the layout has room for every section; the reference lives as long as the
             // store, which the allocator holds for 'm.
             unsafe {
                 write_section(place, self.layout.section_bytes, |section| {
-                    if self.is_filled(number) { Section::init_free(section) } else { Section::init(section) }
+                    let is_free = !self.is_backed && self.is_filled(number);
+                    if is_free { Section::init_free(section) } else { Section::init(section) }
                 });
                 store.install(number, &*place.cast::<Section>());
             }

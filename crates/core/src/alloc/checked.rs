@@ -79,7 +79,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if let (Some(owner), Some(here)) = (self.owner(pfn), self.here()) {
             let got = u16::from_le_bytes(owner.map(|byte| byte.load(Ordering::Relaxed)));
             if got != here.cpu.get() as u16
-                && let Some(tag) = self.store.tag(pfn)
+                && let Some(tag) = self.store.tags().tag(pfn)
             {
                 count(&self.cpu_zone(here.cpu, tag.zone()).counters.remote_frees, 1);
             }
@@ -103,7 +103,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if to > from || !pfn.is_aligned(from) {
             return Err(FreeError::Misaligned);
         }
-        self.store.tag_of_block(pfn, from).ok_or(FreeError::OutOfRange)?;
+        self.store.tags().of_block(pfn, from).ok_or(FreeError::OutOfRange)?;
         if let Some(state) = self.state(pfn) {
             let (old, new) = (ALLOCATED | from.get() as u8, ALLOCATED | to.get() as u8);
             state

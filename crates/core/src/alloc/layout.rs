@@ -34,6 +34,7 @@ pub struct Layout {
     pub tables: usize,
     pub tags: usize,
     pub sections: usize,
+    /// Bytes of one section with what the options add; 0: nothing needs sections.
     pub section_bytes: usize,
     /// A line that ends with the header of the gates, then gates, then blocks.
     pub cpus: usize,
@@ -49,19 +50,19 @@ pub struct Layout {
 }
 
 impl Layout {
-    pub fn new(config: &Config<'_>, contexts: usize) -> Result<Self, ConfigError> {
+    pub fn new(config: &Config<'_>, contexts: usize, is_backed: bool) -> Result<Self, ConfigError> {
         config.check()?;
-        Self::compute(config, contexts).ok_or(ConfigError::TooLarge)
+        Self::compute(config, contexts, is_backed).ok_or(ConfigError::TooLarge)
     }
 
-    fn compute(config: &Config<'_>, contexts: usize) -> Option<Self> {
+    fn compute(config: &Config<'_>, contexts: usize, is_backed: bool) -> Option<Self> {
         let (cpus, zones) = (config.cpus as usize, config.zones.len());
         let words_per_context = zones * WordOffset::PER_ZONE;
         let words = (contexts * words_per_context).checked_mul(WORD_BYTES)?;
         let shared_at = words.next_multiple_of(ALIGN);
         let cpu_zones_at = shared_at + size_of::<CpuShared>();
         let blocks_stride = cpu_zones_at + zones * size_of::<CpuZone>();
-        let section_bytes = section_bytes(config.checked, config.track_owner);
+        let section_bytes = section_bytes(config, is_backed);
         let magazines_count = magazines_wanted(config)?;
         let homes_count = config.homes().count();
 
@@ -113,9 +114,14 @@ impl Layout {
     }
 }
 
-/// Bytes for one section with what the options add.
-pub fn section_bytes(checked: bool, track_owner: bool) -> usize {
-    let per_frame = usize::from(checked) * size_of::<AtomicU8>() + usize::from(track_owner) * OWNER_BYTES;
+/// See [`Layout::section_bytes`]. With a backing nobody uses a section's bits, but the bytes of the
+/// options are found from where it lies.
+fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
+    if is_backed && !config.takes_notes() {
+        return 0;
+    }
+    let per_frame =
+        usize::from(config.checked) * size_of::<AtomicU8>() + usize::from(config.track_owner) * OWNER_BYTES;
     (size_of::<Section>() + SECTION_FRAMES as usize * per_frame).next_multiple_of(ALIGN)
 }
 

@@ -216,7 +216,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// The checks that every block passes on its way in.
     fn check_free(&self, pfn: Pfn, order: Order) -> Result<Tag, FreeError> {
-        let tag = self.store.tag_of_block(pfn, order).ok_or(FreeError::OutOfRange)?;
+        let tag = self.store.tags().of_block(pfn, order).ok_or(FreeError::OutOfRange)?;
         if !pfn.is_aligned(order) {
             return Err(FreeError::Misaligned);
         }

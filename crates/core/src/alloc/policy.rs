@@ -32,7 +32,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let limits = self.zone(zone).limits();
         let books = self.cpu_zone(cpu, zone);
         let high = &books.accounts.high_pages;
-        let room = self.zone(zone).free_estimate() > self.zone(zone).watermarks().high as i64;
+        let room = self.free_estimate(zone) > self.zone(zone).watermarks().high as i64;
         let needed = books.charged_pages.load(Ordering::Relaxed) + pages as i64;
         if !limits.adapts() || !room || needed > limits.high_max as i64 {
             return false;

@@ -169,7 +169,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             Reserve::AboveMin => marks.min,
             Reserve::All => 0,
         } as i64;
-        let estimate = books.free_estimate();
+        let estimate = self.free_estimate(zone);
         if estimate > marks.high as i64 && books.below_low.load(Ordering::Relaxed) {
             books.below_low.store(false, Ordering::Relaxed);
         }
@@ -181,8 +181,19 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.free_pages(zone) as i64 >= floor + pages as i64
     }
 
+    /// Free pages of a zone, but for what the CPUs have not yet reported.
+    pub(super) fn free_estimate(&self, zone: ZoneId) -> i64 {
+        match self.store.backed_free_pages(zone) {
+            Some(pages) => pages as i64,
+            None => self.zone(zone).free_estimate(),
+        }
+    }
+
     /// Free pages of a zone's store, the CPUs' deltas summed. O(CPUs).
     pub fn free_pages(&self, zone: ZoneId) -> u64 {
+        if let Some(pages) = self.store.backed_free_pages(zone) {
+            return pages;
+        }
         let deltas: i64 =
             self.all_cpus().map(|cpu| self.cpu_zone(cpu, zone).free_delta.load(Ordering::Relaxed)).sum();
         (self.zone(zone).free_estimate() + deltas).max(0) as u64

@@ -20,12 +20,16 @@ impl<C: Cpus> Allocator<'_, C> {
     /// blocks of order 0. O(huges of the zone).
     ///
     /// # Errors
-    /// [`AllocError::BadSize`], or as [`alloc`](Self::alloc).
+    /// [`AllocError::BadSize`]; [`AllocError::Unsupported`] for more than 1024 frames, or such an
+    /// alignment, over a [`Backing`](crate::Backing) without ranges; or as [`alloc`](Self::alloc).
     pub fn alloc_contiguous(&self, frames: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
         if frames == 0 || frames > SECTION_FRAMES || !align.is_power_of_two() || align > SECTION_FRAMES {
             return Err(AllocError::BadSize);
         }
         self.cpus.check_usable()?;
+        if !self.store.has_ranges() && frames.max(align) > Order::MAX.frames() {
+            return Err(AllocError::Unsupported);
+        }
         let node = self.node_here();
         if self.zones_for(node, flags).next().is_none() {
             return Err(AllocError::NoZone);
@@ -57,10 +61,11 @@ impl<C: Cpus> Allocator<'_, C> {
         let here = self.here();
         // A block that contains the range and its alignment; what is too much goes back at once.
         let block = frames.max(align).next_power_of_two();
-        let taken = if block < HUGE_FRAMES { block } else { frames.next_multiple_of(HUGE_FRAMES) };
+        let is_block = block < HUGE_FRAMES || !self.store.has_ranges();
+        let taken = if is_block { block } else { frames.next_multiple_of(HUGE_FRAMES) };
         let _moving = self.flux(here, zone).begin(u64::from(taken));
         let start = self.wanted_from(here, zone, flags.mobility(), |wanted| {
-            if block < HUGE_FRAMES {
+            if is_block {
                 self.store.take_block(wanted, Order::new(block.trailing_zeros())?)
             } else {
                 self.store.take_contiguous(wanted, taken, align)
@@ -96,16 +101,20 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// # Errors
     /// [`AllocError::NotAvailable`] when part of it is absent, in use, or cached where the request
-    /// may not take it back; [`AllocError::BadSize`].
+    /// may not take it back; [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without
+    /// ranges; [`AllocError::BadSize`].
     pub fn alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
         if frames == 0 || frames > SECTION_FRAMES {
             return Err(AllocError::BadSize);
         }
         self.cpus.check_usable()?;
-        let zone = self.store.zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
+        if !self.store.has_ranges() {
+            return Err(AllocError::Unsupported);
+        }
+        let zone = self.store.tags().zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
         let here = self.here();
         let moving = self.flux(here, zone).begin(u64::from(frames));
-        let claimed = self.with_drains(flags, || self.store.claim(start, frames).then_some(start));
+        let claimed = self.with_drains(flags, || self.store.claim(zone, start, frames).then_some(start));
         drop(moving);
         claimed.ok_or(AllocError::NotAvailable)?;
         let books = self.cpu_zone_here(here, zone);
@@ -126,7 +135,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// ([`FreeError::NotAllocated`] without `checked`): then the others are.
     pub fn free_contiguous(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
         self.cpus.check_usable()?;
-        let zone = self.store.zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
+        let zone = self.store.tags().zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
         self.note_range_free(start, frames)?;
         let here = self.here();
         let moving = self.flux(here, zone).begin(u64::from(frames));

@@ -286,7 +286,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Tells the reports that a layer above holds back `pages` pages of the zone of `pfn`, freed by
     /// their users but not yet safe to reuse (negative: gives them back). `false`: no such memory.
     pub fn note_quarantined(&self, pfn: Pfn, pages: i64) -> bool {
-        let Some(tag) = self.store.tag(pfn) else { return false };
+        let Some(tag) = self.store.tags().tag(pfn) else { return false };
         // Wrapping: a negative count is added in two's complement.
         self.zone(tag.zone()).quarantined.fetch_add(pages as u64, Ordering::Relaxed);
         true
@@ -294,7 +294,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// The node of the zone that `pfn` belongs to.
     pub fn node_of(&self, pfn: Pfn) -> Option<NodeId> {
-        self.store.tag(pfn).map(|tag| self.zone(tag.zone()).node)
+        self.store.tags().tag(pfn).map(|tag| self.zone(tag.zone()).node)
     }
 
     /// Whether `pfn` is free in the store at this moment.

@@ -1,7 +1,8 @@
 //! Is every frame in exactly one place?
 //!
-//! Needs the allocator for itself. Cached frames are marked by setting their bits in the store for
-//! a moment: a bit that is set already is a frame in two places. No memory beyond that is needed.
+//! Needs the allocator for itself, and no memory beyond a few KiB of stack: cached frames are marked
+//! in a window of bits, which moves over the zone; a bit that is set already is a frame in two
+//! places.
 
 use core::fmt;
 use core::ops::ControlFlow;
@@ -14,6 +15,7 @@ use crate::cache::word::Word;
 use crate::cpus::{Cpus, Here};
 use crate::frame::{CpuId, Pfn, ZoneId};
 use crate::prim::Ordering;
+use crate::store::bits;
 use crate::store::section::{HUGE_FRAMES, SECTION_HUGES};
 
 /// Where all frames are, in pages. Held by callers: what remains.
@@ -114,7 +116,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// O(memory). Exclusive: call it when everybody else has stopped.
     ///
     /// # Errors
-    /// The first fault found; the books are then as they were, but for bits set by the search.
+    /// The first fault found. Nothing is changed.
     pub fn validate(&mut self) -> Result<Census, Fault> {
         let mut census = Census::default();
         let mut magazines = 0;
@@ -131,11 +133,11 @@ impl<C: Cpus> Allocator<'_, C> {
             }
             let mut cached_pages = 0;
             for cpu in self.all_cpus() {
-                let (pages, installed) = self.mark_cached(cpu, zone)?;
+                let (pages, installed) = self.check_cached(cpu, zone)?;
                 cached_pages += pages;
                 magazines += installed;
             }
-            self.unmark_cached(zone);
+            self.check_cached_once(zone)?;
             let carved_pages = self.zone(zone).carved.load(Ordering::Relaxed);
             let managed_pages = self.zone(zone).managed();
             if free_pages + cached_pages + carved_pages > managed_pages {
@@ -152,9 +154,10 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Every huge with free frames has its `some` hint, every entirely free one its `whole` hint.
     fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
+        let Some(bitmap) = self.store.bitmap() else { return Ok(()) };
         let span = self.zone(zone).span();
         for number in span.0 as usize..span.1 as usize {
-            let Some(section) = self.store.section(number) else { continue };
+            let Some(section) = bitmap.section(number) else { continue };
             for huge in 0..SECTION_HUGES {
                 let free = section.count_free(huge);
                 let (some, whole) = section.hints(huge / 64);
@@ -201,18 +204,20 @@ impl<C: Cpus> Allocator<'_, C> {
         slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
     }
 
-    /// Sets the bits of all cached frames; returns pages and magazines.
-    fn mark_cached(&self, cpu: CpuId, zone: ZoneId) -> Result<(u64, u64), Fault> {
+    /// All cached blocks of a CPU are memory of the zone and not free in the store; returns pages and
+    /// magazines.
+    fn check_cached(&self, cpu: CpuId, zone: ZoneId) -> Result<(u64, u64), Fault> {
         let (mut pages, mut magazines, mut installed_pages) = (0, 0, 0);
         let walk = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
             magazines += 1;
             installed_pages += i64::from(front.class.magazine_frames());
+            let order = front.class.order();
             for pfn in self.frames_of(magazine, rounds) {
-                let order = front.class.order();
-                if self.store.zone_of_range(pfn, order.frames()) != Some(zone) || !pfn.is_aligned(order) {
+                let its = self.store.tags().zone_of_range(pfn, order.frames());
+                if its != Some(zone) || !pfn.is_aligned(order) {
                     return ControlFlow::Break(Fault::Misplaced { pfn, cpu });
                 }
-                if self.store.put(pfn, order.frames()) > 0 {
+                if (0..order.frames()).any(|at| self.store.is_free(pfn.add(at))) {
                     return ControlFlow::Break(Fault::Doubled { pfn, cpu });
                 }
                 pages += u64::from(order.frames());
@@ -229,16 +234,27 @@ impl<C: Cpus> Allocator<'_, C> {
         Ok((pages, magazines))
     }
 
-    fn unmark_cached(&self, zone: ZoneId) {
-        for cpu in self.all_cpus() {
-            let _ = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
-                for pfn in self.frames_of(magazine, rounds) {
-                    let claimed = self.store.claim(pfn, front.class.block_frames());
-                    debug_assert!(claimed, "its bits were set a moment ago");
+    /// No frame is cached twice. O(cached pages), once for each window that has some.
+    fn check_cached_once(&self, zone: ZoneId) -> Result<(), Fault> {
+        let mut first = Some(0);
+        while let Some(start) = first {
+            let mut window = Window::new(start);
+            for cpu in self.all_cpus() {
+                let walk = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
+                    for pfn in self.frames_of(magazine, rounds) {
+                        if !window.mark(pfn, front.class.block_frames()) {
+                            return ControlFlow::Break(Fault::Doubled { pfn, cpu });
+                        }
+                    }
+                    ControlFlow::Continue(())
+                });
+                if let ControlFlow::Break(fault) = walk {
+                    return Err(fault);
                 }
-                ControlFlow::Continue(())
-            });
+            }
+            first = window.next;
         }
+        Ok(())
     }
 
     /// Every magazine is in a word, on a shelf, among the empties, or was never used.
@@ -262,5 +278,40 @@ impl<C: Cpus> Allocator<'_, C> {
             }
         }
         if found == exist { Ok(()) } else { Err(Fault::Magazines { found, exist }) }
+    }
+}
+
+/// A bit for each of some frames, to find those that are there twice.
+struct Window {
+    /// The first word, counted from frame 0.
+    start: u32,
+    words: [u64; Window::WORDS as usize],
+    /// The first word behind the window that has frames.
+    next: Option<u32>,
+}
+
+impl Window {
+    /// 32768 frames in 4 KiB.
+    const WORDS: u32 = 512;
+
+    fn new(start: u32) -> Self {
+        Window { start, words: [0; Window::WORDS as usize], next: None }
+    }
+
+    /// Marks the frames of a block that lie in the window. `false`: one is marked already.
+    fn mark(&mut self, pfn: Pfn, frames: u32) -> bool {
+        let end = pfn.get() + frames;
+        (pfn.get() / 64..end.div_ceil(64)).all(|word| {
+            let from = pfn.get().max(word * 64) - word * 64;
+            let mask = bits::range_mask(from, end.min((word + 1) * 64) - word * 64 - from);
+            let Some(at) = word.checked_sub(self.start) else { return true };
+            let Some(bits) = self.words.get_mut(at as usize) else {
+                self.next = Some(self.next.map_or(word, |next| next.min(word)));
+                return true;
+            };
+            let is_new = *bits & mask == 0;
+            *bits |= mask;
+            is_new
+        })
     }
 }

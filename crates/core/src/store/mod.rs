@@ -1,28 +1,27 @@
-//! The store: all free frames of all zones, shared by all CPUs, without a lock.
+//! The store: all free frames of all zones, shared by all CPUs.
 //!
-//! # Vocabulary
-//! [`Section`] and its words, hints and tags are in [`section`]; a *huge* is 512 frames, named by
-//! its [`HugeIndex`] across sections; a *span* is the range of sections a zone may have frames in.
-//!
-//! # Searching
-//! A search for blocks that fit a word goes, in this order, through: the huge where this CPU last
-//! found some; partly used huges of the wanted mobility; whole ones, retagged if they were of
-//! another mobility (which needs a claim of all 512 frames, so that nobody can hold one of them);
-//! and last anything of the zone. Partly used huges are looked at a bounded number of times before
-//! a whole one is taken, so that fragmentation costs memory before it costs time; the bound falls
-//! only when there is no other way.
+//! They are bits in sections of the allocator's own ([`bitmap`]), or lists, trees or whatever else
+//! the embedder has behind its [`Backing`]. This is the one place that knows which. The tags of huges
+//! are kept here in either case.
 
+pub mod backing;
+pub mod bitmap;
 pub mod bits;
 pub mod section;
+pub mod tags;
 
-use core::ops::{ControlFlow, Range};
+use core::ops::Range;
 
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
+use crate::prim::AtomicU32;
+use backing::Backing;
+use bitmap::Bitmap;
+use section::{HUGE_FRAMES, SECTION_HUGES, Section, Tag};
+use tags::Tags;
 
-/// Fruitless looks at partly used huges before a whole one is taken.
-const PARTIAL_LOOKS_MAX: u32 = 32;
+/// Blocks that pass between the store and a backing by one call: a magazine and the block for the
+/// request that caused it.
+const CHUNK_BLOCKS: usize = 64;
 
 /// The number of a huge across all sections: its first frame divided by 512.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -67,457 +66,219 @@ impl Wanted<'_> {
     }
 }
 
-/// Which huges a pass of a search visits.
-#[derive(Clone, Copy)]
-enum Pass {
-    /// Partly free, of the wanted mobility.
-    Partial { looks_max: u32 },
-    /// Entirely free, of any mobility.
-    Whole,
-    /// Of another mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
-    Foreign,
-}
-
-/// The table of sections; see the module.
+/// See the module.
 pub struct Store<'m> {
-    /// Addresses of sections, by `pfn / SECTION_FRAMES`; 0 while there is none.
-    table: &'m [AtomicUsize],
-    /// Zone and mobility of every huge below the limit, holes included: `free` finds its front by
-    /// one load. Written once per retag.
-    tags: &'m [AtomicU32],
-    /// Huges for which `simple_tag` answers: all or none.
-    simple_huges: usize,
-    /// Claims that were rolled back. A statistic, and rare.
-    failed_claims: &'m AtomicU64,
+    tags: Tags<'m>,
+    /// With a backing it has no sections, or such as hold the bytes of options and no bits.
+    bitmap: Bitmap<'m>,
+    backing: Option<&'m dyn Backing>,
 }
 
 impl<'m> Store<'m> {
-    /// A store over empty tables; `simple`: see [`simple_tag`](Self::simple_tag).
-    pub fn new(
-        table: &'m [AtomicUsize],
-        tags: &'m [AtomicU32],
-        simple: bool,
-        failed_claims: &'m AtomicU64,
-    ) -> Self {
-        debug_assert_eq!(tags.len(), table.len() * SECTION_HUGES);
-        Store { table, tags, simple_huges: if simple { tags.len() } else { 0 }, failed_claims }
+    pub fn new(tags: Tags<'m>, bitmap: Bitmap<'m>, backing: Option<&'m dyn Backing>) -> Self {
+        Store { tags, bitmap, backing }
     }
 
-    /// How many sections there can be.
-    pub fn sections_max(&self) -> usize {
-        self.table.len()
+    /// The tags of huges.
+    #[inline]
+    pub fn tags(&self) -> &Tags<'m> {
+        &self.tags
+    }
+
+    /// See [`Tags::simple`].
+    #[inline]
+    pub fn simple_tag(&self, pfn: Pfn) -> Option<Tag> {
+        self.tags.simple(pfn)
+    }
+
+    /// The bits, if it is they that say what is free.
+    pub fn bitmap(&self) -> Option<&Bitmap<'m>> {
+        self.backing.is_none().then_some(&self.bitmap)
     }
 
     /// The section with this number.
     #[inline]
     pub fn section(&self, number: usize) -> Option<&'m Section> {
-        // Acquire: pairs with the Release in `install`, publishes the section's first contents.
-        match self.table.get(number)?.load(Ordering::Acquire) {
-            0 => None,
-            // SAFETY: only `install` stores addresses, of sections that live for 'm.
-            address => Some(unsafe { &*core::ptr::with_exposed_provenance::<Section>(address) }),
-        }
+        self.bitmap.section(number)
+    }
+
+    /// How many sections there can be.
+    pub fn sections_max(&self) -> usize {
+        self.bitmap.sections_max()
     }
 
     /// Makes a section known. `false`: there is one already, or the number is out of range.
     pub fn install(&self, number: usize, section: &'m Section) -> bool {
-        let address = (&raw const *section).expose_provenance();
-        // Release: pairs with the Acquire in `section`.
-        self.table.get(number).is_some_and(|cell| {
-            cell.compare_exchange(0, address, Ordering::Release, Ordering::Relaxed).is_ok()
-        })
+        self.bitmap.install(number, section)
     }
 
-    /// The tag of the huge that `pfn` lies in, if there is memory.
-    #[inline]
-    pub fn tag(&self, pfn: Pfn) -> Option<Tag> {
-        // Relaxed: a holder of a frame got it by an acquiring operation that the tag's writer
-        // released; searchers recheck nothing, a wrong mobility is only a worse choice.
-        let tag = Tag(self.tags.get(HugeIndex::of(pfn).0 as usize)?.load(Ordering::Relaxed));
-        tag.is_present().then_some(tag)
+    /// Claims of the bitmap that found a frame missing and rolled back.
+    pub fn failed_claims(&self) -> u64 {
+        self.bitmap.failed_claims()
     }
 
-    /// The tag of a block, if all of it lies in huges of one zone.
-    pub fn tag_of_block(&self, pfn: Pfn, order: Order) -> Option<Tag> {
-        if order > Order::HUGE {
-            self.zone_of_range(pfn, order.frames())?;
-        }
-        self.tag(pfn)
+    /// Free pages of a zone as its backing counts them. `None`: the zone counts them itself.
+    pub fn backed_free_pages(&self, zone: ZoneId) -> Option<u64> {
+        self.backing.map(|backing| backing.free_pages(zone))
     }
 
-    /// As [`tag`](Self::tag), but also tags of huges without memory, for callers that need not tell
-    /// them from others yet; and `None` for every frame when the store was made for an allocator
-    /// whose options need more than the tag: one comparison decides about both.
-    #[inline]
-    pub fn simple_tag(&self, pfn: Pfn) -> Option<Tag> {
-        let huge = HugeIndex::of(pfn).0 as usize;
-        if huge >= self.simple_huges {
-            return None;
-        }
-        // SAFETY: `simple_huges` is 0 or the length of the slice.
-        Some(Tag(unsafe { self.tags.get_unchecked(huge) }.load(Ordering::Relaxed)))
-    }
-
-    /// The tag of a huge below the limit.
-    fn tag_of(&self, huge: HugeIndex) -> Tag {
-        Tag(self.tags[huge.0 as usize].load(Ordering::Relaxed))
-    }
-
-    /// Changes the tag of a huge the caller owns entirely, or to which memory is being added.
-    pub fn set_tag(&self, huge: HugeIndex, tag: Tag) {
-        // Relaxed: published by the Release of the bits or stacks that hand frames of it on.
-        self.tags[huge.0 as usize].store(tag.0, Ordering::Relaxed);
-    }
-
-    /// Whether all huges of `start..start + frames` have memory of one zone; which.
-    pub fn zone_of_range(&self, start: Pfn, frames: u32) -> Option<ZoneId> {
-        let last = start.get().checked_add(frames.checked_sub(1)?)?;
-        let zone = self.tag(start)?.zone();
-        (start.get() / HUGE_FRAMES + 1..=last / HUGE_FRAMES)
-            .all(|huge| self.tag(HugeIndex(huge).first()).is_some_and(|tag| tag.zone() == zone))
-            .then_some(zone)
-    }
-
-    /// Whether `pfn` is free in the store now.
+    /// Whether `pfn` is free here now.
     pub fn is_free(&self, pfn: Pfn) -> bool {
-        self.section((pfn.get() / SECTION_FRAMES) as usize)
-            .is_some_and(|section| section.is_free(pfn.get() % SECTION_FRAMES))
-    }
-
-    /// Takes up to `want` blocks of `order` (at most 6) and passes each to `give`, those of one
-    /// word in descending order of address. Returns how many; fewer only when a whole pass over
-    /// the zone found no more.
-    ///
-    /// O(want) plus the search: one load per 128 MiB of the zone and pass, one per huge looked at.
-    pub fn take(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
-        let mut taken = self.take_at_hint(wanted, order, want, &mut give);
-        for pass in [
-            Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
-            Pass::Whole,
-            Pass::Partial { looks_max: u32::MAX },
-            Pass::Foreign,
-        ] {
-            if taken == want {
-                break;
-            }
-            self.visit(wanted, pass, |section, huge| {
-                let got = match pass {
-                    Pass::Whole if self.tag_of(huge) != wanted.tag() => {
-                        self.take_retagged(section, huge, wanted, order, want - taken, &mut give)
-                    }
-                    _ => self.take_in(section, huge, order, want - taken, &mut give),
-                };
-                if got > 0 && !matches!(pass, Pass::Foreign) {
-                    wanted.hint.store(huge.0, Ordering::Relaxed);
-                }
-                taken += got;
-                if taken == want { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
-        }
-        taken
-    }
-
-    fn take_at_hint(&self, wanted: Wanted<'_>, order: Order, want: u32, give: &mut impl FnMut(Pfn)) -> u32 {
-        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
-        match self.section(huge.section()) {
-            Some(section) if self.tag_of(huge) == wanted.tag() => {
-                self.take_in(section, huge, order, want, give)
-            }
-            _ => 0,
+        match self.backing {
+            Some(backing) => backing.is_free(pfn),
+            None => self.bitmap.is_free(pfn),
         }
     }
 
-    fn take_in(
-        &self,
-        section: &Section,
-        huge: HugeIndex,
-        order: Order,
-        want: u32,
-        give: &mut impl FnMut(Pfn),
-    ) -> u32 {
-        let base = huge.section() as u32 * SECTION_FRAMES;
-        section.take(huge.in_section(), order, want, |at| give(Pfn::new(base + at)))
-    }
-
-    /// Claims a whole huge, makes it one of the wanted mobility, and takes blocks from it.
-    fn take_retagged(
-        &self,
-        section: &Section,
-        huge: HugeIndex,
-        wanted: Wanted<'_>,
-        order: Order,
-        want: u32,
-        give: &mut impl FnMut(Pfn),
-    ) -> u32 {
-        let start = huge.in_section() as u32 * HUGE_FRAMES;
-        if !section.claim(start, HUGE_FRAMES) {
-            return 0;
+    /// Frames of `zone` that are free now, counted one by one.
+    pub fn count_free(&self, zone: ZoneId, span: (u32, u32)) -> u64 {
+        match self.backing {
+            Some(backing) => backing.count_free(zone),
+            None => self.bitmap.count_free(zone, span),
         }
-        self.set_tag(huge, wanted.tag());
-        let got = want.min(HUGE_FRAMES / order.frames());
-        let used = got * order.frames();
-        for block in (0..got).rev() {
-            give(huge.first().add(block * order.frames()));
-        }
-        section.put(start + used, HUGE_FRAMES - used);
-        got
-    }
-
-    /// As [`take`](Self::take), for blocks of any order.
-    pub fn take_blocks(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
-        if order.get() <= bits::WORD_ORDER_MAX {
-            return self.take(wanted, order, want, give);
-        }
-        (0..want).map_while(|_| self.take_block(wanted, order)).map(&mut give).count() as u32
     }
 
     /// Asks for the line of the bitmap where a search would begin.
     #[inline]
     pub fn prefetch(&self, wanted: Wanted<'_>) {
-        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
-        if let Some(section) = self.section(huge.section()) {
-            section.prefetch(huge.in_section());
+        // Over a backing there is no section whose line to ask for.
+        self.bitmap.prefetch(wanted);
+    }
+
+    /// Takes up to `want` blocks of any order and passes each to `give`. Returns how many; fewer
+    /// only when the zone had no more.
+    pub fn take_blocks(&self, wanted: Wanted<'_>, order: Order, want: u32, give: impl FnMut(Pfn)) -> u32 {
+        match self.backing {
+            Some(backing) => self.take_backed(backing, wanted, order, want, give),
+            None => self.bitmap.take_blocks(wanted, order, want, give),
         }
     }
 
     /// Takes one block of any order.
     pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
-        if order.get() <= bits::WORD_ORDER_MAX {
-            let mut found = None;
-            self.take(wanted, order, 1, |pfn| found = Some(pfn));
-            return found;
+        if self.backing.is_none() {
+            return self.bitmap.take_block(wanted, order);
         }
-        if order >= Order::HUGE {
-            return self.take_contiguous(wanted, order.frames(), order.frames());
-        }
-        self.take_words(wanted, order)
+        let mut found = None;
+        self.take_blocks(wanted, order, 1, |pfn| found = Some(pfn));
+        found
     }
 
-    /// Takes a block of several words that is smaller than a huge (orders 7 and 8).
-    fn take_words(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
-        let passes = [
-            Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
-            Pass::Whole,
-            Pass::Partial { looks_max: u32::MAX },
-            Pass::Foreign,
-        ];
-        passes.into_iter().find_map(|pass| {
-            let mut found = None;
-            self.visit(wanted, pass, |section, huge| {
-                let start = huge.in_section() as u32 * HUGE_FRAMES;
-                let retag = matches!(pass, Pass::Whole) && self.tag_of(huge) != wanted.tag();
-                found = if retag {
-                    section.claim(start, HUGE_FRAMES).then(|| {
-                        self.set_tag(huge, wanted.tag());
-                        section.put(start + order.frames(), HUGE_FRAMES - order.frames());
-                        huge.first()
-                    })
-                } else {
-                    (0..HUGE_FRAMES)
-                        .step_by(order.frames() as usize)
-                        .find(|at| section.claim(start + at, order.frames()))
-                        .map(|at| huge.first().add(at))
-                };
-                if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
-            found
-        })
+    fn take_backed(
+        &self,
+        backing: &dyn Backing,
+        wanted: Wanted<'_>,
+        order: Order,
+        want: u32,
+        mut give: impl FnMut(Pfn),
+    ) -> u32 {
+        let mut taken = 0;
+        while taken < want {
+            let mut chunk = [(Pfn::new(0), wanted.mobility); CHUNK_BLOCKS];
+            let length = CHUNK_BLOCKS.min((want - taken) as usize);
+            let got = backing.take(wanted.zone, order, wanted.mobility, &mut chunk[..length]);
+            for &(pfn, mobility) in &chunk[..got] {
+                self.retag(pfn, order.frames(), Tag::new(wanted.zone, mobility));
+                give(pfn);
+            }
+            taken += got as u32;
+            if got < length {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Notes what the huges around a block serve from now on. Others may hold frames of them and
+    /// free them at the same time: they find the one mobility or the other, and the zone stays.
+    fn retag(&self, start: Pfn, frames: u32, tag: Tag) {
+        debug_assert_eq!(self.tags.zone_of_range(start, frames), Some(tag.zone()), "{start} of another zone");
+        for huge in (start.get() / HUGE_FRAMES..(start.get() + frames).div_ceil(HUGE_FRAMES)).map(HugeIndex) {
+            if self.tags.of(huge) != tag {
+                self.tags.set(huge, tag);
+            }
+        }
+    }
+
+    /// Gives many blocks of `order`, all of one zone, back. Returns how many frames were free
+    /// already, as far as can be told.
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> u32 {
+        match self.backing {
+            Some(backing) => self.put_backed(backing, blocks.map(|pfn| (pfn, order))),
+            None => self.bitmap.put_blocks(order, blocks),
+        }
+    }
+
+    /// Gives `start..start + frames`, all of one zone, back; returns how many of them were free
+    /// already, as far as can be told.
+    #[inline]
+    pub fn put(&self, start: Pfn, frames: u32) -> u32 {
+        match self.backing {
+            Some(backing) => self.put_backed(backing, aligned_blocks(start, frames)),
+            None => self.bitmap.put(start, frames),
+        }
+    }
+
+    fn put_backed(&self, backing: &dyn Backing, mut blocks: impl Iterator<Item = (Pfn, Order)>) -> u32 {
+        let mut doubled = 0;
+        loop {
+            let mut chunk = [(Pfn::new(0), Order::BASE); CHUNK_BLOCKS];
+            let mut length = 0;
+            for (place, block) in chunk.iter_mut().zip(&mut blocks) {
+                *place = block;
+                length += 1;
+            }
+            // Blocks that are given back were checked to be memory on their way in.
+            let zone = self.tags.tag(chunk[0].0).filter(|_| length > 0).map(Tag::zone);
+            let Some(zone) = zone else { return doubled };
+            doubled += backing.put(zone, &chunk[..length]);
+        }
+    }
+
+    /// Whether [`claim`](Self::claim), and [`take_contiguous`](Self::take_contiguous) for more than
+    /// a block, can be had.
+    pub fn has_ranges(&self) -> bool {
+        self.backing.is_none_or(|backing| backing.ranges().is_some())
     }
 
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
-    /// two); `frames` is at least a huge. The huges become ones of the wanted mobility.
-    ///
-    /// O(huges of the zone), each looked at once.
+    /// two); `frames` is at least a huge.
     pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
-        let step = align.max(HUGE_FRAMES) / HUGE_FRAMES;
-        let huges = frames.div_ceil(HUGE_FRAMES);
-        let sections = wanted.sections();
-        let end = (sections.end * SECTION_HUGES) as u64;
-        let mut first = u64::from((sections.start as u32 * SECTION_HUGES as u32).next_multiple_of(step));
-        while first + u64::from(huges) <= end {
-            let start = HugeIndex(first as u32);
-            let blocked = (start.0..start.0 + huges)
-                .rev()
-                .find(|&huge| !self.is_whole_of(HugeIndex(huge), wanted.zone));
-            let next = match blocked {
-                None if self.claim(start.first(), frames) => {
-                    self.retag(start, frames, wanted);
-                    return Some(start.first());
-                }
-                None => first + u64::from(step),
-                Some(huge) => u64::from(huge) + 1,
-            };
-            first = next.next_multiple_of(u64::from(step));
-        }
-        None
-    }
-
-    fn is_whole_of(&self, huge: HugeIndex, zone: ZoneId) -> bool {
-        self.section(huge.section()).is_some_and(|section| {
-            let at = huge.in_section();
-            let tag = self.tag_of(huge);
-            section.hints(at / 64).1 >> (at % 64) & 1 == 1 && tag.is_present() && tag.zone() == zone
-        })
-    }
-
-    fn retag(&self, start: HugeIndex, frames: u32, wanted: Wanted<'_>) {
-        (start.0..start.0 + frames / HUGE_FRAMES)
-            .for_each(|huge| self.set_tag(HugeIndex(huge), wanted.tag()));
+        let Some(backing) = self.backing else {
+            return self.bitmap.take_contiguous(wanted, frames, align);
+        };
+        let start = backing.ranges()?.take_contiguous(wanted.zone, frames, align, wanted.mobility)?;
+        self.retag(start, frames, wanted.tag());
+        Some(start)
     }
 
     /// Takes exactly `start..start + frames`, or nothing.
-    pub fn claim(&self, start: Pfn, frames: u32) -> bool {
-        let mut done = 0;
-        for (section, at, count) in self.by_section(start, frames) {
-            if !section.is_some_and(|section| section.claim(at, count)) {
-                self.put(start, done);
-                self.failed_claims.fetch_add(1, Ordering::Relaxed);
-                return false;
-            }
-            done += count;
-        }
-        true
-    }
-
-    /// Gives `start..start + frames` back; returns how many of them were free already.
-    #[inline]
-    pub fn put(&self, start: Pfn, frames: u32) -> u32 {
-        self.by_section(start, frames)
-            .map(|(section, at, count)| section.map_or(0, |section| section.put(at, count)))
-            .sum()
-    }
-
-    /// Claims that found a frame missing and rolled back.
-    pub fn failed_claims(&self) -> u64 {
-        self.failed_claims.load(Ordering::Relaxed)
-    }
-
-    /// The parts of a range by section: the section, the first frame in it, how many.
-    fn by_section(&self, start: Pfn, frames: u32) -> impl Iterator<Item = (Option<&'m Section>, u32, u32)> {
-        let end = u64::from(start.get()) + u64::from(frames);
-        let mut at = u64::from(start.get());
-        core::iter::from_fn(move || {
-            if at >= end {
-                return None;
-            }
-            let number = at / u64::from(SECTION_FRAMES);
-            let stop = end.min((number + 1) * u64::from(SECTION_FRAMES));
-            let part =
-                (self.section(number as usize), (at % u64::from(SECTION_FRAMES)) as u32, (stop - at) as u32);
-            at = stop;
-            Some(part)
-        })
-    }
-
-    /// Gives many blocks of `order` back. Neighbours in the list that lie in one word go back by
-    /// one atomic operation; the list is not sorted, which would cost more than it saves.
-    /// Returns how many frames were free already.
-    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> u32 {
-        if order.get() > bits::WORD_ORDER_MAX {
-            return blocks.map(|pfn| self.put(pfn, order.frames())).sum();
-        }
-        let mut run = Run { store: self, word: u32::MAX, mask: 0, section: None, doubled: 0 };
-        for pfn in blocks {
-            run.add(pfn, order);
-        }
-        run.flush();
-        run.doubled
-    }
-
-    /// Calls `visit` for each huge that `pass` selects, beginning at the hint, once around.
-    fn visit(
-        &self,
-        wanted: Wanted<'_>,
-        pass: Pass,
-        mut visit: impl FnMut(&'m Section, HugeIndex) -> ControlFlow<()>,
-    ) {
-        let sections = wanted.sections();
-        let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;
-        let hint = wanted.hint.load(Ordering::Relaxed) as usize;
-        // The word of the hint comes first from the hint on, and last up to it: on a small zone
-        // CPUs would otherwise all begin at its first huge.
-        let first = (hint / 64).clamp(all.start, all.end.saturating_sub(1).max(all.start));
-        let from_hint = if first == hint / 64 { !0 << (hint % 64) } else { !0 };
-        let around = (first..all.end).map(|at| (at, if at == first { from_hint } else { !0 })).chain(
-            (all.start..first).map(|at| (at, !0)).chain((first < all.end).then_some((first, !from_hint))),
-        );
-        let mut looks = 0;
-        for (at, mask) in around {
-            let Some(section) = self.section(at / HINT_WORDS) else { continue };
-            let (some, whole) = section.hints(at % HINT_WORDS);
-            let mut candidates = match pass {
-                Pass::Partial { .. } => some & !whole,
-                Pass::Whole => whole,
-                Pass::Foreign => some,
-            } & mask;
-            while candidates != 0 {
-                let bit = candidates.trailing_zeros();
-                candidates &= candidates - 1;
-                let huge = HugeIndex((at / HINT_WORDS * SECTION_HUGES + at % HINT_WORDS * 64) as u32 + bit);
-                let tag = self.tag_of(huge);
-                let fits = match pass {
-                    Pass::Partial { .. } => tag == wanted.tag(),
-                    Pass::Whole => tag.is_present() && tag.zone() == wanted.zone,
-                    Pass::Foreign => tag.is_present() && tag.zone() == wanted.zone && tag != wanted.tag(),
-                };
-                if !fits {
-                    continue;
-                }
-                if visit(section, huge).is_break() {
-                    return;
-                }
-                looks += 1;
-                if matches!(pass, Pass::Partial { looks_max } if looks >= looks_max) {
-                    // The next search goes on from here rather than over the same huges again.
-                    wanted.hint.store(huge.0, Ordering::Relaxed);
-                    return;
-                }
-            }
+    pub fn claim(&self, zone: ZoneId, start: Pfn, frames: u32) -> bool {
+        match self.backing {
+            Some(backing) => backing.ranges().is_some_and(|ranges| ranges.claim(zone, start, frames)),
+            None => self.bitmap.claim(start, frames),
         }
     }
 
-    /// Frames of `zone` that are free now: reads every word of its span.
-    pub fn count_free(&self, zone: ZoneId, span: (u32, u32)) -> u64 {
-        let huges = SECTION_HUGES as u32;
-        (span.0 * huges..span.1 * huges)
-            .map(HugeIndex)
-            .filter(|&huge| self.tag_of(huge).is_present() && self.tag_of(huge).zone() == zone)
-            .filter_map(|huge| Some(u64::from(self.section(huge.section())?.count_free(huge.in_section()))))
-            .sum()
+    /// Tags the huges of memory that is new, beginning in section `first`. `false`: some of it has
+    /// memory, and nothing was changed.
+    pub fn claim_tags(&self, huges: Range<u32>, tag: Tag) -> bool {
+        let taken = huges.clone().find(|&huge| !self.tags.claim(HugeIndex(huge), tag));
+        let Some(taken) = taken else { return true };
+        (huges.start..taken).for_each(|huge| self.tags.set(HugeIndex(huge), Tag::ABSENT));
+        false
     }
 }
 
-/// Frames of one word that are about to go back together.
-struct Run<'s, 'm> {
-    store: &'s Store<'m>,
-    section: Option<&'m Section>,
-    /// Across sections; `u32::MAX`: none yet.
-    word: u32,
-    mask: u64,
-    doubled: u32,
-}
-
-impl Run<'_, '_> {
-    #[inline]
-    fn add(&mut self, pfn: Pfn, order: Order) {
-        let word = pfn.get() / bits::WORD_FRAMES;
-        let mask = bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES);
-        if word != self.word {
-            self.flush();
-            self.word = word;
-            self.mask = 0;
-            self.section = self.store.section((pfn.get() / SECTION_FRAMES) as usize);
-        }
-        if self.mask & mask != 0 {
-            self.doubled += (self.mask & mask).count_ones();
-        }
-        self.mask |= mask;
-    }
-
-    fn flush(&mut self) {
-        let Some(section) = self.section else { return };
-        let at = self.word as usize % (SECTION_HUGES * HUGE_WORDS);
-        self.doubled += section.put_mask(at, self.mask);
-        section.refresh_hints(at / HUGE_WORDS);
-    }
+/// A range as naturally aligned blocks, each as large as can be.
+fn aligned_blocks(start: Pfn, frames: u32) -> impl Iterator<Item = (Pfn, Order)> {
+    let end = u64::from(start.get()) + u64::from(frames);
+    let mut at = u64::from(start.get());
+    core::iter::from_fn(move || {
+        let left = end.checked_sub(at).filter(|&left| left > 0)?;
+        let size = at.trailing_zeros().min(left.ilog2()).min(Order::MAX.get());
+        let block = (Pfn::new(at as u32), Order::new(size)?);
+        at += 1 << size;
+        Some(block)
+    })
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use pagedepot::cpus::{Context, FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Order, Pfn, Watermarks, ZoneConfig};
 
+pub mod backing;
 pub mod rng;
 pub mod threads;
 

@@ -5,6 +5,7 @@ use pagedepot::{AllocError, Order, ZoneId, ZoneStats};
 use crate::lockstep::Lockstep;
 use crate::naive::Zone;
 use crate::op::Wish;
+use crate::world::Keeper;
 
 /// Frames of a huge.
 const HUGE: u32 = 512;
@@ -58,7 +59,7 @@ impl Lockstep<'_> {
     /// The same for contiguous frames.
     pub fn check_failed_range(&self, error: AllocError, frames: u32, align: u32, wish: Wish) {
         let block = frames.max(align).next_power_of_two();
-        let room = if block < HUGE {
+        let room = if block < HUGE || self.world.keeper == Keeper::Blocks {
             Room { frames: block, align: block }
         } else {
             Room { frames: frames.next_multiple_of(HUGE), align: align.max(HUGE) }

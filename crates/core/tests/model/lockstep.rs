@@ -6,10 +6,11 @@ use pagedepot::cpus::Pinned;
 use pagedepot::{Config, CpuId, Mode, Pfn, Scope, ZoneId};
 
 use crate::arena::Arena;
+use crate::common::backing::Sets;
 use crate::common::{Anywhere, Single, range};
 use crate::naive::{At, Held, Naive};
 use crate::op::Op;
-use crate::world::{FIRST_SPARE_SECTION, SECTION, SECTIONS, World};
+use crate::world::{FIRST_SPARE_SECTION, Keeper, SECTION, SECTIONS, World};
 
 /// Operations between two looks at all the books.
 const VALIDATE_EVERY: usize = 8;
@@ -19,6 +20,8 @@ pub struct Lockstep<'m> {
     pub naive: Naive,
     pub world: &'m World,
     pub arena: &'m Arena,
+    /// What is under the allocator, unless it is the bitmap.
+    pub backing: Option<&'m Sets>,
     /// Books for memory that is added, enough for two sections each.
     pub spare_books: Vec<&'m mut [MaybeUninit<u8>]>,
     pub next_section: u32,
@@ -37,17 +40,28 @@ pub struct Lockstep<'m> {
 /// Makes a world, runs `ops` in it, and frees everything.
 pub fn run(world: &World, ops: &[Op]) {
     world.with_config(|config| {
-        let bytes = Single::metadata_bytes(config).unwrap();
+        let is_backed = world.keeper != Keeper::Bitmap;
+        let bytes =
+            if is_backed { Single::metadata_bytes_over(config) } else { Single::metadata_bytes(config) };
+        let bytes = bytes.unwrap();
         let frames = world.zones.iter().flat_map(|zone| &zone.ranges).map(|range| range.end()).max();
         let frames = if world.is_mapped { frames.unwrap_or(0) as usize } else { 0 };
         let arena = Arena::new(bytes, world.skew, frames);
         let config = Config { linear_map: world.is_mapped.then(|| arena.linear_map()), ..*config };
         let mut spare = Vec::new();
-        let depot = Single::new(&config, arena.books(), Pinned(Anywhere::new())).unwrap();
+        let backing = is_backed.then(|| Sets::new(config.zones, world.keeper == Keeper::Ranges));
+        let backing = backing.as_ref();
+        let anywhere = Pinned(Anywhere::new());
+        let depot = match backing {
+            Some(backing) => Single::over(backing, &config, arena.books(), anywhere),
+            None => Single::new(&config, arena.books(), anywhere),
+        };
+        let depot = depot.unwrap();
         spare.resize_with((SECTIONS - FIRST_SPARE_SECTION) as usize, || {
             vec![MaybeUninit::uninit(); depot.section_bytes(range(SECTION - 1, 2))]
         });
-        Lockstep::new(depot, world, &arena, &mut spare).run(ops);
+        let spare_books = spare.iter_mut().map(Vec::as_mut_slice).collect();
+        Lockstep::new(depot, world, &arena, backing, spare_books).run(ops);
     });
 }
 
@@ -56,7 +70,8 @@ impl<'m> Lockstep<'m> {
         depot: Single<'m>,
         world: &'m World,
         arena: &'m Arena,
-        spare: &'m mut [Vec<MaybeUninit<u8>>],
+        backing: Option<&'m Sets>,
+        spare_books: Vec<&'m mut [MaybeUninit<u8>]>,
     ) -> Self {
         let cpus = world.cpus() as usize;
         Lockstep {
@@ -64,7 +79,8 @@ impl<'m> Lockstep<'m> {
             naive: Naive::new(world),
             world,
             arena,
-            spare_books: spare.iter_mut().map(Vec::as_mut_slice).collect(),
+            backing,
+            spare_books,
             next_section: FIRST_SPARE_SECTION,
             is_disabled: vec![!world.caches; cpus],
             now_ms: 0,

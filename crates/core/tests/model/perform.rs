@@ -9,7 +9,7 @@ use crate::common::{order, range};
 use crate::lockstep::Lockstep;
 use crate::naive::{Held, Naive, Shape};
 use crate::op::{Op, Wish, Wrong};
-use crate::world::{SECTION, SECTIONS};
+use crate::world::{Keeper, SECTION, SECTIONS};
 
 impl Lockstep<'_> {
     pub fn perform(&mut self, op: &Op) {
@@ -161,6 +161,9 @@ impl Lockstep<'_> {
                 self.take(pfn, Held { frames, shape: Shape::Range }, Some(wish));
             }
             Err(AllocError::BadSize) => assert!(frames == 0 || frames > SECTION || align > SECTION),
+            Err(AllocError::Unsupported) => {
+                assert!(self.world.keeper == Keeper::Blocks && frames.max(align) > Order::MAX.frames());
+            }
             Err(error) => self.check_failed_range(error, frames, align, wish),
         }
     }
@@ -173,6 +176,7 @@ impl Lockstep<'_> {
         match self.depot.alloc_at(start, frames, wish.flags()) {
             Ok(()) => self.take(start, Held { frames, shape: Shape::Range }, None),
             Err(AllocError::BadSize) => assert_eq!(frames, 0),
+            Err(AllocError::Unsupported) => assert_eq!(self.world.keeper, Keeper::Blocks),
             Err(error) => {
                 assert_eq!(error, AllocError::NotAvailable);
                 let is_there = self.naive.zone_of(start.get(), frames).is_some();
@@ -309,6 +313,9 @@ impl Lockstep<'_> {
         }
         let books = self.spare_books.pop().expect("one for each spare section");
         self.depot.add_memory(ZoneId::new(zone as u32), added, books).unwrap();
+        if let Some(backing) = self.backing {
+            backing.add(ZoneId::new(zone as u32), added);
+        }
         self.naive.zones[zone].ranges.push(added);
         self.next_section = last_section + 1;
     }

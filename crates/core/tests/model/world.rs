@@ -33,6 +33,17 @@ pub enum Reserve {
     Pages(u64),
 }
 
+/// Who keeps the free frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// The allocator, in its bitmap.
+    Bitmap,
+    /// A backing that knows blocks only.
+    Blocks,
+    /// A backing that finds ranges, too.
+    Ranges,
+}
+
 #[derive(Clone, Debug)]
 pub struct World {
     pub zones: Vec<ZonePlan>,
@@ -44,6 +55,7 @@ pub struct World {
     pub track_owner: bool,
     pub caches: bool,
     pub reserve: Reserve,
+    pub keeper: Keeper,
     /// Frames exist and can be zeroed; magazines can be carved from them.
     pub is_mapped: bool,
     /// Bytes between a boundary of 256 and the memory for the books.
@@ -166,6 +178,7 @@ prop_compose! {
         reserve in reserve(),
         (checked, track_owner) in any::<(bool, bool)>(),
         caches in prop::bool::weighted(0.9),
+        keeper in prop_oneof![3 => Just(Keeper::Bitmap), 1 => Just(Keeper::Blocks), 1 => Just(Keeper::Ranges)],
         is_mapped in prop::bool::weighted(0.3),
         skew in prop_oneof![Just(0usize), Just(128), 0usize..256],
     ) -> World {
@@ -175,7 +188,11 @@ prop_compose! {
         World {
             cpu_nodes: nodes.into_iter().map(NodeId::new).collect(),
             page_size: if is_mapped { PageSize::Kib4 } else { page_size },
+<<<<<<< HEAD
             zones, high, free_high, checked, track_owner, caches, reserve, is_mapped, skew,
+=======
+            zones, high, checked, track_owner, caches, reserve, keeper, is_mapped, skew,
+>>>>>>> 931be78 (Let an embedder keep its own store under the caches)
         }
     }
 }

@@ -1,0 +1,70 @@
+//! The seam to a store that the embedder has already.
+
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
+
+/// All free frames of the zones, shared by all CPUs: a buddy allocator, say, that a kernel has and
+/// keeps. An allocator made [over](crate::Allocator::over) it puts fronts, shelves, gates and drains
+/// in front, and keeps no bitmap of its own.
+///
+/// Each call moves up to 64 blocks: a magazine's 63 and the one that a request waits for.
+///
+/// # What it must do
+/// 1. A block handed out by [`take`](Self::take) is naturally aligned, lies in huges (aligned runs of
+///    512 frames) of the zone asked for, and is nobody else's until it is [`put`](Self::put) back.
+/// 2. What the last owner wrote to a block is visible to the next: a lock does that.
+/// 3. It hands out fewer blocks than asked for only if, at some moment of the call, it had no more:
+///    that is how the allocator learns that a zone is empty, and requests fail only when they must.
+/// 4. It does not call the allocator.
+/// 5. It may be called wherever the allocator is: from interrupt handlers, if those allocate or
+///    free. A lock in it is then taken with interrupts off. Calls run on the CPU of the caller,
+///    or for a drain on the drainer's.
+///
+/// # What the allocator over it does not promise
+/// Allocating from, and freeing to, caches that have what is needed waits for nobody; what reaches
+/// the backing waits as long as the backing does. Others may use the backing at the same time: its
+/// count is the one that watermarks go by, and what they hold counts as held.
+pub trait Backing: Sync {
+    /// Takes up to `out.len()` (at most 64) blocks of `order` from `zone`; returns how many. Each
+    /// comes with the mobility that the huge around it serves from now on: frames of it that are
+    /// freed are cached for requests of that mobility. One that keeps no mobilities apart returns
+    /// the one asked for.
+    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize;
+
+    /// Takes back at most 64 blocks of `zone`, in whatever order of address; they need not be of
+    /// the order they were taken with. Returns how many of their frames were free already, as far as
+    /// it can tell: these stay free once, and are reported as
+    /// [`Misuse`](crate::Misuse::DoubleFree).
+    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> u32;
+
+    /// Free pages of a zone, for watermarks and reports: read often, so O(1); exact when nobody
+    /// else is in a call.
+    fn free_pages(&self, zone: ZoneId) -> u64;
+
+    /// Whether a frame is free here now. For checks.
+    fn is_free(&self, pfn: Pfn) -> bool;
+
+    /// Free pages of a zone counted by a walk, for [`validate`](crate::Allocator::validate) to
+    /// compare with [`free_pages`](Self::free_pages), which it is by default.
+    fn count_free(&self, zone: ZoneId) -> u64 {
+        self.free_pages(zone)
+    }
+
+    /// Frames at given addresses, and more contiguous ones than the largest block has, if it can
+    /// find them. By default it cannot: `alloc_at`, and `alloc_contiguous` of more than 1024 frames,
+    /// fail with [`AllocError::Unsupported`](crate::AllocError::Unsupported).
+    fn ranges(&self) -> Option<&dyn BackingRanges> {
+        None
+    }
+}
+
+/// What a [`Backing`] can do beyond blocks. What was taken comes back by [`Backing::put`] in aligned
+/// blocks.
+pub trait BackingRanges {
+    /// Takes `frames` (at least 512) contiguous frames, the first a multiple of `align` (a power of
+    /// two), all of `zone`. The huges in it serve `mobility` from now on.
+    fn take_contiguous(&self, zone: ZoneId, frames: u32, align: u32, mobility: Mobility) -> Option<Pfn>;
+
+    /// Takes exactly the `frames` frames from `start`, all of `zone`. `false`: not all of them are
+    /// free, and nothing was taken.
+    fn claim(&self, zone: ZoneId, start: Pfn, frames: u32) -> bool;
+}

@@ -1,0 +1,421 @@
+//! All free frames of all zones as bits, shared by all CPUs, without a lock.
+//!
+//! # Vocabulary
+//! [`Section`] and its words, hints and tags are in [`section`](super::section); a *huge* is 512
+//! frames, named by its [`HugeIndex`] across sections; a *span* is the range of sections a zone may
+//! have frames in.
+//!
+//! # Searching
+//! A search for blocks that fit a word goes, in this order, through: the huge where this CPU last
+//! found some; partly used huges of the wanted mobility; whole ones, retagged if they were of
+//! another mobility (which needs a claim of all 512 frames, so that nobody can hold one of them);
+//! and last anything of the zone. Partly used huges are looked at a bounded number of times before
+//! a whole one is taken, so that fragmentation costs memory before it costs time; the bound falls
+//! only when there is no other way.
+
+use core::ops::ControlFlow;
+
+use super::section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section};
+use super::tags::Tags;
+use super::{HugeIndex, Wanted, bits};
+use crate::frame::{Order, Pfn, ZoneId};
+use crate::prim::{AtomicU64, AtomicUsize, Ordering};
+
+/// Fruitless looks at partly used huges before a whole one is taken.
+const PARTIAL_LOOKS_MAX: u32 = 32;
+
+/// Which huges a pass of a search visits.
+#[derive(Clone, Copy)]
+enum Pass {
+    /// Partly free, of the wanted mobility.
+    Partial { looks_max: u32 },
+    /// Entirely free, of any mobility.
+    Whole,
+    /// Of another mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
+    Foreign,
+}
+
+/// The table of sections; see the module. Without sections nothing is free.
+pub struct Bitmap<'m> {
+    /// Addresses of sections, by `pfn / SECTION_FRAMES`; 0 while there is none.
+    table: &'m [AtomicUsize],
+    tags: Tags<'m>,
+    /// Claims that were rolled back. A statistic, and rare.
+    failed_claims: &'m AtomicU64,
+}
+
+impl<'m> Bitmap<'m> {
+    /// A bitmap over an empty table.
+    pub fn new(table: &'m [AtomicUsize], tags: Tags<'m>, failed_claims: &'m AtomicU64) -> Self {
+        debug_assert_eq!(tags.len(), table.len() * SECTION_HUGES);
+        Bitmap { table, tags, failed_claims }
+    }
+
+    /// How many sections there can be.
+    pub fn sections_max(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The section with this number.
+    #[inline]
+    pub fn section(&self, number: usize) -> Option<&'m Section> {
+        // Acquire: pairs with the Release in `install`, publishes the section's first contents.
+        match self.table.get(number)?.load(Ordering::Acquire) {
+            0 => None,
+            // SAFETY: only `install` stores addresses, of sections that live for 'm.
+            address => Some(unsafe { &*core::ptr::with_exposed_provenance::<Section>(address) }),
+        }
+    }
+
+    /// Makes a section known. `false`: there is one already, or the number is out of range.
+    pub fn install(&self, number: usize, section: &'m Section) -> bool {
+        let address = (&raw const *section).expose_provenance();
+        // Release: pairs with the Acquire in `section`.
+        self.table.get(number).is_some_and(|cell| {
+            cell.compare_exchange(0, address, Ordering::Release, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// Whether `pfn` is free now.
+    pub fn is_free(&self, pfn: Pfn) -> bool {
+        self.section((pfn.get() / SECTION_FRAMES) as usize)
+            .is_some_and(|section| section.is_free(pfn.get() % SECTION_FRAMES))
+    }
+
+    /// Takes up to `want` blocks of `order` (at most 6) and passes each to `give`, those of one
+    /// word in descending order of address. Returns how many; fewer only when a whole pass over
+    /// the zone found no more.
+    ///
+    /// O(want) plus the search: one load per 128 MiB of the zone and pass, one per huge looked at.
+    pub fn take(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
+        let mut taken = self.take_at_hint(wanted, order, want, &mut give);
+        for pass in [
+            Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
+            Pass::Whole,
+            Pass::Partial { looks_max: u32::MAX },
+            Pass::Foreign,
+        ] {
+            if taken == want {
+                break;
+            }
+            self.visit(wanted, pass, |section, huge| {
+                let got = match pass {
+                    Pass::Whole if self.tags.of(huge) != wanted.tag() => {
+                        self.take_retagged(section, huge, wanted, order, want - taken, &mut give)
+                    }
+                    _ => self.take_in(section, huge, order, want - taken, &mut give),
+                };
+                if got > 0 && !matches!(pass, Pass::Foreign) {
+                    wanted.hint.store(huge.0, Ordering::Relaxed);
+                }
+                taken += got;
+                if taken == want { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        }
+        taken
+    }
+
+    fn take_at_hint(&self, wanted: Wanted<'_>, order: Order, want: u32, give: &mut impl FnMut(Pfn)) -> u32 {
+        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
+        match self.section(huge.section()) {
+            Some(section) if self.tags.of(huge) == wanted.tag() => {
+                self.take_in(section, huge, order, want, give)
+            }
+            _ => 0,
+        }
+    }
+
+    fn take_in(
+        &self,
+        section: &Section,
+        huge: HugeIndex,
+        order: Order,
+        want: u32,
+        give: &mut impl FnMut(Pfn),
+    ) -> u32 {
+        let base = huge.section() as u32 * SECTION_FRAMES;
+        section.take(huge.in_section(), order, want, |at| give(Pfn::new(base + at)))
+    }
+
+    /// Claims a whole huge, makes it one of the wanted mobility, and takes blocks from it.
+    fn take_retagged(
+        &self,
+        section: &Section,
+        huge: HugeIndex,
+        wanted: Wanted<'_>,
+        order: Order,
+        want: u32,
+        give: &mut impl FnMut(Pfn),
+    ) -> u32 {
+        let start = huge.in_section() as u32 * HUGE_FRAMES;
+        if !section.claim(start, HUGE_FRAMES) {
+            return 0;
+        }
+        self.tags.set(huge, wanted.tag());
+        let got = want.min(HUGE_FRAMES / order.frames());
+        let used = got * order.frames();
+        for block in (0..got).rev() {
+            give(huge.first().add(block * order.frames()));
+        }
+        section.put(start + used, HUGE_FRAMES - used);
+        got
+    }
+
+    /// As [`take`](Self::take), for blocks of any order.
+    pub fn take_blocks(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
+        if order.get() <= bits::WORD_ORDER_MAX {
+            return self.take(wanted, order, want, give);
+        }
+        (0..want).map_while(|_| self.take_block(wanted, order)).map(&mut give).count() as u32
+    }
+
+    /// Asks for the line of the bitmap where a search would begin.
+    #[inline]
+    pub fn prefetch(&self, wanted: Wanted<'_>) {
+        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
+        if let Some(section) = self.section(huge.section()) {
+            section.prefetch(huge.in_section());
+        }
+    }
+
+    /// Takes one block of any order.
+    pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+        if order.get() <= bits::WORD_ORDER_MAX {
+            let mut found = None;
+            self.take(wanted, order, 1, |pfn| found = Some(pfn));
+            return found;
+        }
+        if order >= Order::HUGE {
+            return self.take_contiguous(wanted, order.frames(), order.frames());
+        }
+        self.take_words(wanted, order)
+    }
+
+    /// Takes a block of several words that is smaller than a huge (orders 7 and 8).
+    fn take_words(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+        let passes = [
+            Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
+            Pass::Whole,
+            Pass::Partial { looks_max: u32::MAX },
+            Pass::Foreign,
+        ];
+        passes.into_iter().find_map(|pass| {
+            let mut found = None;
+            self.visit(wanted, pass, |section, huge| {
+                let start = huge.in_section() as u32 * HUGE_FRAMES;
+                let retag = matches!(pass, Pass::Whole) && self.tags.of(huge) != wanted.tag();
+                found = if retag {
+                    section.claim(start, HUGE_FRAMES).then(|| {
+                        self.tags.set(huge, wanted.tag());
+                        section.put(start + order.frames(), HUGE_FRAMES - order.frames());
+                        huge.first()
+                    })
+                } else {
+                    (0..HUGE_FRAMES)
+                        .step_by(order.frames() as usize)
+                        .find(|at| section.claim(start + at, order.frames()))
+                        .map(|at| huge.first().add(at))
+                };
+                if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            found
+        })
+    }
+
+    /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
+    /// two); `frames` is at least a huge. The huges become ones of the wanted mobility.
+    ///
+    /// O(huges of the zone), each looked at once.
+    pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+        let step = align.max(HUGE_FRAMES) / HUGE_FRAMES;
+        let huges = frames.div_ceil(HUGE_FRAMES);
+        let sections = wanted.sections();
+        let end = (sections.end * SECTION_HUGES) as u64;
+        let mut first = u64::from((sections.start as u32 * SECTION_HUGES as u32).next_multiple_of(step));
+        while first + u64::from(huges) <= end {
+            let start = HugeIndex(first as u32);
+            let blocked = (start.0..start.0 + huges)
+                .rev()
+                .find(|&huge| !self.is_whole_of(HugeIndex(huge), wanted.zone));
+            let next = match blocked {
+                None if self.claim(start.first(), frames) => {
+                    self.retag(start, frames, wanted);
+                    return Some(start.first());
+                }
+                None => first + u64::from(step),
+                Some(huge) => u64::from(huge) + 1,
+            };
+            first = next.next_multiple_of(u64::from(step));
+        }
+        None
+    }
+
+    fn is_whole_of(&self, huge: HugeIndex, zone: ZoneId) -> bool {
+        self.section(huge.section()).is_some_and(|section| {
+            let at = huge.in_section();
+            let tag = self.tags.of(huge);
+            section.hints(at / 64).1 >> (at % 64) & 1 == 1 && tag.is_present() && tag.zone() == zone
+        })
+    }
+
+    fn retag(&self, start: HugeIndex, frames: u32, wanted: Wanted<'_>) {
+        (start.0..start.0 + frames / HUGE_FRAMES)
+            .for_each(|huge| self.tags.set(HugeIndex(huge), wanted.tag()));
+    }
+
+    /// Takes exactly `start..start + frames`, or nothing.
+    pub fn claim(&self, start: Pfn, frames: u32) -> bool {
+        let mut done = 0;
+        for (section, at, count) in self.by_section(start, frames) {
+            if !section.is_some_and(|section| section.claim(at, count)) {
+                self.put(start, done);
+                self.failed_claims.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+            done += count;
+        }
+        true
+    }
+
+    /// Gives `start..start + frames` back; returns how many of them were free already.
+    #[inline]
+    pub fn put(&self, start: Pfn, frames: u32) -> u32 {
+        self.by_section(start, frames)
+            .map(|(section, at, count)| section.map_or(0, |section| section.put(at, count)))
+            .sum()
+    }
+
+    /// Claims that found a frame missing and rolled back.
+    pub fn failed_claims(&self) -> u64 {
+        self.failed_claims.load(Ordering::Relaxed)
+    }
+
+    /// The parts of a range by section: the section, the first frame in it, how many.
+    fn by_section(&self, start: Pfn, frames: u32) -> impl Iterator<Item = (Option<&'m Section>, u32, u32)> {
+        let end = u64::from(start.get()) + u64::from(frames);
+        let mut at = u64::from(start.get());
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let number = at / u64::from(SECTION_FRAMES);
+            let stop = end.min((number + 1) * u64::from(SECTION_FRAMES));
+            let part =
+                (self.section(number as usize), (at % u64::from(SECTION_FRAMES)) as u32, (stop - at) as u32);
+            at = stop;
+            Some(part)
+        })
+    }
+
+    /// Gives many blocks of `order` back. Neighbours in the list that lie in one word go back by
+    /// one atomic operation; the list is not sorted, which would cost more than it saves.
+    /// Returns how many frames were free already.
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> u32 {
+        if order.get() > bits::WORD_ORDER_MAX {
+            return blocks.map(|pfn| self.put(pfn, order.frames())).sum();
+        }
+        let mut run = Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: 0 };
+        for pfn in blocks {
+            run.add(pfn, order);
+        }
+        run.flush();
+        run.doubled
+    }
+
+    /// Calls `visit` for each huge that `pass` selects, beginning at the hint, once around.
+    fn visit(
+        &self,
+        wanted: Wanted<'_>,
+        pass: Pass,
+        mut visit: impl FnMut(&'m Section, HugeIndex) -> ControlFlow<()>,
+    ) {
+        let sections = wanted.sections();
+        let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;
+        let hint = wanted.hint.load(Ordering::Relaxed) as usize;
+        // The word of the hint comes first from the hint on, and last up to it: on a small zone
+        // CPUs would otherwise all begin at its first huge.
+        let first = (hint / 64).clamp(all.start, all.end.saturating_sub(1).max(all.start));
+        let from_hint = if first == hint / 64 { !0 << (hint % 64) } else { !0 };
+        let around = (first..all.end).map(|at| (at, if at == first { from_hint } else { !0 })).chain(
+            (all.start..first).map(|at| (at, !0)).chain((first < all.end).then_some((first, !from_hint))),
+        );
+        let mut looks = 0;
+        for (at, mask) in around {
+            let Some(section) = self.section(at / HINT_WORDS) else { continue };
+            let (some, whole) = section.hints(at % HINT_WORDS);
+            let mut candidates = match pass {
+                Pass::Partial { .. } => some & !whole,
+                Pass::Whole => whole,
+                Pass::Foreign => some,
+            } & mask;
+            while candidates != 0 {
+                let bit = candidates.trailing_zeros();
+                candidates &= candidates - 1;
+                let huge = HugeIndex((at / HINT_WORDS * SECTION_HUGES + at % HINT_WORDS * 64) as u32 + bit);
+                let tag = self.tags.of(huge);
+                let fits = match pass {
+                    Pass::Partial { .. } => tag == wanted.tag(),
+                    Pass::Whole => tag.is_present() && tag.zone() == wanted.zone,
+                    Pass::Foreign => tag.is_present() && tag.zone() == wanted.zone && tag != wanted.tag(),
+                };
+                if !fits {
+                    continue;
+                }
+                if visit(section, huge).is_break() {
+                    return;
+                }
+                looks += 1;
+                if matches!(pass, Pass::Partial { looks_max } if looks >= looks_max) {
+                    // The next search goes on from here rather than over the same huges again.
+                    wanted.hint.store(huge.0, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Frames of `zone` that are free now: reads every word of its span.
+    pub fn count_free(&self, zone: ZoneId, span: (u32, u32)) -> u64 {
+        let huges = SECTION_HUGES as u32;
+        (span.0 * huges..span.1 * huges)
+            .map(HugeIndex)
+            .filter(|&huge| self.tags.of(huge).is_present() && self.tags.of(huge).zone() == zone)
+            .filter_map(|huge| Some(u64::from(self.section(huge.section())?.count_free(huge.in_section()))))
+            .sum()
+    }
+}
+
+/// Frames of one word that are about to go back together.
+struct Run<'s, 'm> {
+    bitmap: &'s Bitmap<'m>,
+    section: Option<&'m Section>,
+    /// Across sections; `u32::MAX`: none yet.
+    word: u32,
+    mask: u64,
+    doubled: u32,
+}
+
+impl Run<'_, '_> {
+    #[inline]
+    fn add(&mut self, pfn: Pfn, order: Order) {
+        let word = pfn.get() / bits::WORD_FRAMES;
+        let mask = bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES);
+        if word != self.word {
+            self.flush();
+            self.word = word;
+            self.mask = 0;
+            self.section = self.bitmap.section((pfn.get() / SECTION_FRAMES) as usize);
+        }
+        if self.mask & mask != 0 {
+            self.doubled += (self.mask & mask).count_ones();
+        }
+        self.mask |= mask;
+    }
+
+    fn flush(&mut self) {
+        let Some(section) = self.section else { return };
+        let at = self.word as usize % (SECTION_HUGES * HUGE_WORDS);
+        self.doubled += section.put_mask(at, self.mask);
+        section.refresh_hints(at / HUGE_WORDS);
+    }
+}

@@ -1,0 +1,86 @@
+//! Zone and mobility of every huge: what `free` looks at to find its front, whoever keeps the free
+//! frames.
+
+use super::HugeIndex;
+use super::section::{HUGE_FRAMES, Tag};
+use crate::frame::{Order, Pfn, ZoneId};
+use crate::prim::{AtomicU32, Ordering};
+
+/// The table; see the module.
+#[derive(Clone, Copy)]
+pub struct Tags<'m> {
+    /// Of every huge below the limit, holes included. Written once per retag.
+    tags: &'m [AtomicU32],
+    /// Huges for which `simple` answers: all or none.
+    simple_huges: usize,
+}
+
+impl<'m> Tags<'m> {
+    /// `simple`: see [`simple`](Self::simple).
+    pub fn new(tags: &'m [AtomicU32], simple: bool) -> Self {
+        Tags { tags, simple_huges: if simple { tags.len() } else { 0 } }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.tags.len()
+    }
+
+    /// The tag of the huge that `pfn` lies in, if there is memory.
+    #[inline]
+    pub fn tag(&self, pfn: Pfn) -> Option<Tag> {
+        // Relaxed: a holder of a frame got it by an acquiring operation that the tag's writer
+        // released; searchers recheck nothing, a wrong mobility is only a worse choice.
+        let tag = Tag(self.tags.get(HugeIndex::of(pfn).0 as usize)?.load(Ordering::Relaxed));
+        tag.is_present().then_some(tag)
+    }
+
+    /// As [`tag`](Self::tag), but also tags of huges without memory, for callers that need not tell
+    /// them from others yet; and `None` for every frame when the store was made for an allocator
+    /// whose options need more than the tag: one comparison decides about both.
+    #[inline]
+    pub fn simple(&self, pfn: Pfn) -> Option<Tag> {
+        let huge = HugeIndex::of(pfn).0 as usize;
+        if huge >= self.simple_huges {
+            return None;
+        }
+        // SAFETY: `simple_huges` is 0 or the length of the slice.
+        Some(Tag(unsafe { self.tags.get_unchecked(huge) }.load(Ordering::Relaxed)))
+    }
+
+    /// The tag of a block, if all of it lies in huges of one zone.
+    pub fn of_block(&self, pfn: Pfn, order: Order) -> Option<Tag> {
+        if order > Order::HUGE {
+            self.zone_of_range(pfn, order.frames())?;
+        }
+        self.tag(pfn)
+    }
+
+    /// Whether all huges of `start..start + frames` have memory of one zone; which.
+    pub fn zone_of_range(&self, start: Pfn, frames: u32) -> Option<ZoneId> {
+        let last = start.get().checked_add(frames.checked_sub(1)?)?;
+        let zone = self.tag(start)?.zone();
+        (start.get() / HUGE_FRAMES + 1..=last / HUGE_FRAMES)
+            .all(|huge| self.tag(HugeIndex(huge).first()).is_some_and(|tag| tag.zone() == zone))
+            .then_some(zone)
+    }
+
+    /// The tag of a huge below the limit.
+    pub fn of(&self, huge: HugeIndex) -> Tag {
+        Tag(self.tags[huge.0 as usize].load(Ordering::Relaxed))
+    }
+
+    /// Changes the tag of a huge: to one of another zone, or of memory at all, before anybody can
+    /// have a frame of it.
+    pub fn set(&self, huge: HugeIndex, tag: Tag) {
+        // Relaxed: published by whatever hands frames of it on.
+        self.tags[huge.0 as usize].store(tag.0, Ordering::Relaxed);
+    }
+
+    /// Tags a huge that has no memory yet. `false`: it has.
+    pub fn claim(&self, huge: HugeIndex, tag: Tag) -> bool {
+        let cell = &self.tags[huge.0 as usize];
+        // Relaxed: as in `set`.
+        cell.compare_exchange(Tag::ABSENT.0, tag.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}

@@ -1,0 +1,178 @@
+//! Over a store of the embedder's: what the allocator then keeps, what it refuses, and what it finds.
+
+mod common;
+
+use common::backing::Sets;
+use common::{Anywhere, Single, books, open_zone, order, range};
+use pagedepot::cpus::Pinned;
+use pagedepot::{
+    AllocError, Backing, Config, ConfigError, Fault, Flags, FrameRange, FreeError, Misuse, Mobility, Mode,
+    Order, Pfn, Scope, ZoneId,
+};
+
+const RANGES: [FrameRange; 1] = [range(512, 4096)];
+const ZONE: ZoneId = ZoneId::new(0);
+
+fn with_depot(has_ranges: bool, config: impl FnOnce(&mut Config<'_>), test: impl FnOnce(Single<'_>, &Sets)) {
+    let zones = [open_zone("Normal", &RANGES)];
+    let mut plain = Config::new(2, &zones);
+    config(&mut plain);
+    let sets = Sets::new(&zones, has_ranges);
+    let mut memory = vec![std::mem::MaybeUninit::uninit(); Single::metadata_bytes_over(&plain).unwrap()];
+    test(Single::over(&sets, &plain, &mut memory, Pinned(Anywhere::new())).unwrap(), &sets);
+}
+
+#[test]
+fn no_bitmap_is_kept() {
+    let zones = [open_zone("Normal", &RANGES)];
+    let config = Config::new(2, &zones);
+    let saved = books(&config).len() - Single::metadata_bytes_over(&config).unwrap();
+    // A bit per frame of a section, and its hints.
+    assert!((32768 + 128..34_000).contains(&saved), "{saved}");
+    with_depot(false, |_| {}, |depot, _| assert_eq!(depot.metadata_use().sections, 0));
+    // The bytes of options are found from where a section lies.
+    let checked = Config { checked: true, ..config };
+    assert_eq!(Single::metadata_bytes_over(&checked), Single::metadata_bytes(&checked));
+}
+
+#[test]
+fn magazines_move_between_fronts_and_the_backing() {
+    with_depot(
+        false,
+        |_| {},
+        |mut depot, sets| {
+            let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
+            assert_eq!((sets.free_pages(ZONE), depot.free_pages(ZONE)), (4096 - 64, 4096 - 64));
+            assert_eq!(depot.cpu_stats(pagedepot::CpuId::new(0), ZONE).unwrap().cached_pages(), 63);
+            depot.free(pfn, Order::BASE).unwrap();
+            assert_eq!(depot.drain(Scope::ALL, Mode::Full).taken_pages, 64);
+            assert_eq!(sets.free_pages(ZONE), 4096);
+            assert_eq!(depot.validate().unwrap().free_pages, 4096);
+        },
+    );
+}
+
+#[test]
+fn blocks_are_cached_for_the_mobility_that_the_backing_says() {
+    with_depot(
+        false,
+        |_| {},
+        |depot, sets| {
+            let movable = depot.alloc(Order::BASE, Flags::new(Mobility::Movable)).unwrap();
+            // The lowest huge serves movable pages now, whoever asks: what comes back is for those.
+            let unmovable = depot.alloc(Order::BASE, Flags::new(Mobility::Unmovable)).unwrap();
+            assert_eq!((movable.get() / 512, unmovable.get() / 512), (1, 1));
+            depot.free(unmovable, Order::BASE).unwrap();
+            assert_eq!(depot.alloc(Order::BASE, Flags::new(Mobility::Movable)), Ok(unmovable));
+            assert_eq!(sets.free_pages(ZONE), 4096 - 128);
+        },
+    );
+}
+
+#[test]
+fn what_others_hold_is_nobodys_cache() {
+    with_depot(
+        false,
+        |_| {},
+        |mut depot, sets| {
+            let mut theirs = [(Pfn::new(0), Mobility::Movable); 60];
+            assert_eq!(sets.take(ZONE, order(6), Mobility::Movable, &mut theirs), 60);
+            assert_eq!(depot.validate().unwrap().held_pages(), 60 * 64);
+            let mut ours = Vec::new();
+            while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {
+                ours.push((pfn, Order::BASE));
+            }
+            assert_eq!((ours.len(), sets.free_pages(ZONE)), (256, 0));
+            depot.free_many(&ours).unwrap();
+            let theirs: Vec<_> = theirs.iter().map(|&(pfn, _)| (pfn, order(6))).collect();
+            assert_eq!(sets.put(ZONE, &theirs), 0);
+            depot.drain(Scope::ALL, Mode::Full);
+            assert_eq!(depot.validate().unwrap().free_pages, 4096);
+        },
+    );
+}
+
+#[test]
+fn ranges_are_refused_where_the_backing_has_none() {
+    with_depot(
+        false,
+        |_| {},
+        |mut depot, sets| {
+            let refused = Err(AllocError::Unsupported);
+            assert_eq!(depot.alloc_at(Pfn::new(600), 1, Flags::default()), refused);
+            assert_eq!(depot.alloc_contiguous(1025, 1, Flags::default()).map(drop), refused);
+            assert_eq!(depot.alloc_contiguous(1, 2048, Flags::default()).map(drop), refused);
+            // A block will do, and what is too much of it goes back.
+            let start = depot.alloc_contiguous(700, 4, Flags::default()).unwrap();
+            assert_eq!(sets.free_pages(ZONE), 4096 - 700);
+            depot.free_contiguous(start, 700).unwrap();
+            assert_eq!(depot.validate().unwrap().free_pages, 4096);
+        },
+    );
+}
+
+#[test]
+fn ranges_are_had_where_the_backing_has_them() {
+    with_depot(
+        true,
+        |config| config.checked = true,
+        |mut depot, sets| {
+            depot.alloc_at(Pfn::new(600), 3, Flags::default()).unwrap();
+            assert_eq!(depot.alloc_at(Pfn::new(602), 3, Flags::default()), Err(AllocError::NotAvailable));
+            let start = depot.alloc_contiguous(1500, 512, Flags::default()).unwrap();
+            assert_eq!((start, sets.free_pages(ZONE)), (Pfn::new(1024), 4096 - 1503));
+            depot.free_contiguous(start, 1500).unwrap();
+            assert_eq!(depot.free_contiguous(start, 1500), Err(FreeError::NotAllocated));
+            depot.free_contiguous(Pfn::new(600), 3).unwrap();
+            assert_eq!(depot.validate().unwrap().free_pages, 4096);
+        },
+    );
+}
+
+#[test]
+fn frames_that_come_back_twice_are_reported() {
+    fn ignore(_: Misuse) {}
+    with_depot(
+        false,
+        |config| config.on_misuse = Some(ignore),
+        |mut depot, _| {
+            // An uncached order reaches the backing at once.
+            let pfn = depot.alloc(order(5), Flags::default()).unwrap();
+            depot.free(pfn, order(5)).unwrap();
+            assert_eq!(depot.free(pfn, order(5)), Err(FreeError::NotAllocated));
+            assert_eq!(depot.validate().unwrap().free_pages, 4096);
+            // In a cache twice, and in a cache while free.
+            let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
+            depot.free(pfn, Order::BASE).unwrap();
+            depot.free(pfn, Order::BASE).unwrap();
+            let fault = depot.validate().unwrap_err();
+            assert!(matches!(fault, Fault::Doubled { pfn: its, .. } if its == pfn), "{fault}");
+            depot.drain(Scope::ALL, Mode::Full);
+            depot.free(pfn, Order::BASE).unwrap();
+            let fault = depot.validate().unwrap_err();
+            assert!(matches!(fault, Fault::Doubled { pfn: its, .. } if its == pfn), "{fault}");
+        },
+    );
+}
+
+#[test]
+fn memory_is_added_once() {
+    with_depot(
+        false,
+        |config| config.pfn_limit = Some(Pfn::new(1 << 19)),
+        |mut depot, sets| {
+            let books = || Box::leak(Box::new([std::mem::MaybeUninit::uninit(); 255]));
+            let added = range((1 << 18) + 1030, 1000);
+            assert_eq!(depot.section_bytes(added), 255);
+            depot.add_memory(ZONE, added, books()).unwrap();
+            sets.add(ZONE, added);
+            let overlapping = range(1 << 18, 1100);
+            let again = depot.add_memory(ZONE, overlapping, books());
+            assert_eq!(again, Err(ConfigError::NotAddable { range: overlapping }));
+            let census = depot.validate().unwrap();
+            assert_eq!((census.managed_pages, census.free_pages), (5096, 5096));
+            // What was tagged until the overlap was found is no memory any more.
+            assert_eq!(depot.free(Pfn::new(1 << 18), order(9)), Err(FreeError::OutOfRange));
+        },
+    );
+}

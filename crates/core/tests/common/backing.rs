@@ -1,0 +1,125 @@
+//! A store as an embedder might have one, only simpler: sets of free frames behind a mutex.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pagedepot::{Backing, BackingRanges, FrameRange, Mobility, Order, Pfn, ZoneConfig, ZoneId};
+
+/// Frames of a huge.
+const HUGE: u32 = 512;
+
+/// See the module.
+pub struct Sets {
+    zones: Mutex<Vec<ZoneSet>>,
+    has_ranges: bool,
+}
+
+#[derive(Default)]
+struct ZoneSet {
+    free: BTreeSet<u32>,
+    /// Of each huge, whoever got the first of its frames.
+    mobilities: BTreeMap<u32, Mobility>,
+}
+
+impl Sets {
+    /// All frames of the zones, free. `has_ranges`: whether it can do more than blocks.
+    pub fn new(zones: &[ZoneConfig<'_>], has_ranges: bool) -> Self {
+        let sets = Sets { zones: Mutex::new(zones.iter().map(|_| ZoneSet::default()).collect()), has_ranges };
+        for (zone, config) in (0..).map(ZoneId::new).zip(zones) {
+            config.ranges.iter().for_each(|&range| sets.add(zone, range));
+        }
+        sets
+    }
+
+    /// More free frames.
+    pub fn add(&self, zone: ZoneId, range: FrameRange) {
+        self.lock()[zone.index()].free.extend(range.start.get()..range.end() as u32);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<ZoneSet>> {
+        // A failed assertion of a test leaves the sets as they were.
+        self.zones.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ZoneSet {
+    /// How many of the frames from `start` on, up to `frames`, are free.
+    fn run(&self, start: u32, frames: u32) -> u32 {
+        (start..start + frames).zip(self.free.range(start..)).take_while(|(at, free)| at == *free).count()
+            as u32
+    }
+
+    /// Takes the first run of so many frames that begins at a multiple of `align`.
+    fn take(&mut self, frames: u32, align: u32) -> Option<Pfn> {
+        let mut at = 0;
+        loop {
+            let start = self.free.range(at..).next()?.next_multiple_of(align);
+            let run = self.run(start, frames);
+            if run == frames {
+                self.remove(start, frames);
+                return Some(Pfn::new(start));
+            }
+            at = start + run + 1;
+        }
+    }
+
+    fn remove(&mut self, start: u32, frames: u32) {
+        (start..start + frames).for_each(|frame| assert!(self.free.remove(&frame)));
+    }
+}
+
+impl Backing for Sets {
+    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
+        assert!(out.len() <= 64);
+        let set = &mut self.lock()[zone.index()];
+        for (taken, place) in out.iter_mut().enumerate() {
+            let Some(pfn) = set.take(order.frames(), order.frames()) else { return taken };
+            *place = (pfn, *set.mobilities.entry(pfn.get() / HUGE).or_insert(mobility));
+        }
+        out.len()
+    }
+
+    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> u32 {
+        assert!(!blocks.is_empty() && blocks.len() <= 64);
+        let set = &mut self.lock()[zone.index()];
+        let mut doubled = 0;
+        for &(pfn, order) in blocks {
+            assert!(pfn.is_aligned(order));
+            for frame in pfn.get()..pfn.get() + order.frames() {
+                doubled += u32::from(!set.free.insert(frame));
+            }
+            if order >= Order::HUGE {
+                set.mobilities.remove(&(pfn.get() / HUGE));
+            }
+        }
+        doubled
+    }
+
+    fn free_pages(&self, zone: ZoneId) -> u64 {
+        self.lock()[zone.index()].free.len() as u64
+    }
+
+    fn is_free(&self, pfn: Pfn) -> bool {
+        self.lock().iter().any(|set| set.free.contains(&pfn.get()))
+    }
+
+    fn ranges(&self) -> Option<&dyn BackingRanges> {
+        self.has_ranges.then_some(self)
+    }
+}
+
+impl BackingRanges for Sets {
+    fn take_contiguous(&self, zone: ZoneId, frames: u32, align: u32, _mobility: Mobility) -> Option<Pfn> {
+        assert!(frames >= HUGE && align.is_power_of_two());
+        self.lock()[zone.index()].take(frames, align)
+    }
+
+    fn claim(&self, zone: ZoneId, start: Pfn, frames: u32) -> bool {
+        let set = &mut self.lock()[zone.index()];
+        let is_free = set.run(start.get(), frames) == frames;
+        if is_free {
+            set.remove(start.get(), frames);
+        }
+        is_free
+    }
+}
