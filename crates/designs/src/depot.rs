@@ -3,10 +3,12 @@
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use pagedepot::cpus::{Cpus, Here, WhichCpu};
 use pagedepot::{
-    Allocator, Config, CpuId, Flags, FreeHigh, Mobility, Mode, Order, Pfn, Watermarks, ZoneConfig, ZoneId,
+    Allocator, Backing, Config, CpuId, Flags, FreeHigh, Mobility, Mode, Order, Pfn, Watermarks, ZoneConfig,
+    ZoneId,
 };
 
 use crate::PageCache;
@@ -15,6 +17,8 @@ use crate::counters::Counters;
 use crate::prim::count;
 use crate::report::{Counts, Drained, Scope, Volume};
 use crate::setup::{Setup, SetupError};
+use crate::store::Store;
+use crate::store::backing::{AsBacking, Underlying};
 
 /// How an allocator that finds its CPU by itself learns which one the caller acts as.
 pub trait ActAs: Sync {
@@ -80,21 +84,24 @@ impl Drop for Books {
     }
 }
 
-/// Our own allocator: fronts and shelves over a bitmap store.
+/// Our own allocator: fronts and shelves, over the bitmap that is part of it or over a store of this
+/// crate ([`AsBacking`]).
 pub struct Depot<'m, C, A> {
     allocator: Allocator<'m, C>,
     act: A,
     /// Drains.
     past: Counters,
+    /// The store under the allocator, if it is not the allocator's own.
+    backing: Option<Arc<dyn Underlying + Send>>,
     /// The memory of the allocator's books, if it is not the caller's. Fields are dropped in this
-    /// order: the allocator is gone before.
+    /// order: the allocator is gone before this and the backing.
     _books: Option<Books>,
 }
 
 impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
     /// An allocator as it is.
     pub fn new(allocator: Allocator<'m, C>, act: A) -> Self {
-        Depot { allocator, act, past: Counters::default(), _books: None }
+        Depot { allocator, act, past: Counters::default(), backing: None, _books: None }
     }
 
     /// The allocator.
@@ -103,6 +110,9 @@ impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
     }
 
     fn census(&mut self) -> Result<Census, Fault> {
+        if let Some(backing) = &self.backing {
+            backing.check()?;
+        }
         let found = self.allocator.validate()?;
         Ok(Census {
             managed_pages: found.managed_pages,
@@ -120,6 +130,30 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
     /// # Errors
     /// What is wrong with the setup.
     pub fn owned(setup: &Setup, cpus: C, act: A, free_high: FreeHigh) -> Result<Self, SetupError> {
+        Self::make(setup, None, cpus, act, free_high)
+    }
+
+    /// The same over a store of this setup.
+    ///
+    /// # Errors
+    /// What is wrong with the setup.
+    pub fn over<S: Store + Send + 'static>(
+        store: S,
+        setup: &Setup,
+        cpus: C,
+        act: A,
+        free_high: FreeHigh,
+    ) -> Result<Self, SetupError> {
+        Self::make(setup, Some(Arc::new(AsBacking(store))), cpus, act, free_high)
+    }
+
+    fn make(
+        setup: &Setup,
+        backing: Option<Arc<dyn Underlying + Send>>,
+        cpus: C,
+        act: A,
+        free_high: FreeHigh,
+    ) -> Result<Self, SetupError> {
         setup.check()?;
         let marks = |zone: &crate::ZoneSetup| {
             let marks = setup.watermarks(zone);
@@ -146,18 +180,28 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
             page_size: setup.page_size,
             ..Config::new(setup.cpus, &zones)
         };
-        let needed = Allocator::<C>::metadata_bytes(&config)?;
+        // SAFETY: shared, so it stays where it is, and dropped after the allocator, which alone gets
+        // this: as a later field or, on an error here, as an argument.
+        let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
+        let under: Option<&'static dyn Backing> = under.map(|under| under as _);
+        let needed = match under {
+            Some(_) => Allocator::<C>::metadata_bytes_over(&config)?,
+            None => Allocator::<C>::metadata_bytes(&config)?,
+        };
         // SAFETY: the allocator is dropped first, as a field before `_books` or, on an error here,
         // as a local made after `books`; none of its methods hands out its books for longer than
         // it is borrowed.
         let (books, memory) = unsafe { Books::new(needed) };
-        let allocator = Allocator::new(&config, memory, cpus)?;
+        let allocator = match under {
+            Some(under) => Allocator::over(under, &config, memory, cpus)?,
+            None => Allocator::new(&config, memory, cpus)?,
+        };
         for (zone, limits) in (0..).map(ZoneId::new).zip(setup.zones.iter().map(|zone| zone.limits)) {
             if let Some(limits) = limits {
                 allocator.set_cache_limits(zone, limits);
             }
         }
-        Ok(Depot { _books: Some(books), ..Depot::new(allocator, act) })
+        Ok(Depot { backing, _books: Some(books), ..Depot::new(allocator, act) })
     }
 }
 
@@ -233,6 +277,9 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
     fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         self.past.add_to(&mut sum);
+        if let Some(backing) = &self.backing {
+            sum.zone_lock = backing.lock_waits();
+        }
         for stats in self.allocator.zone_ids().filter_map(|zone| self.allocator.zone_stats(zone)) {
             let counts = stats.counts;
             sum.refills += counts.refills;

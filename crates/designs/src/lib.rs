@@ -22,7 +22,7 @@
 //! | [`Spin`] | a pcp behind a spinlock; the owner waits for it (plain) or goes past it (trylock) | takes the locks |
 //! | [`Rcu`] | a pcp behind a pointer | switches the pointer, and collects after a grace period |
 //! | [`Magazine`] | magazines that CPUs share, each behind a spinlock | takes the locks |
-//! | [`Depot`] | pagedepot's own: fronts and shelves | takes shelves, or fences and takes fronts too |
+//! | [`Depot`] | pagedepot's own: fronts and shelves, over its own bitmap or over a store | takes shelves, or fences and takes fronts too |
 //!
 //! `Local`, `NohzConditional`, `Spin` and `Rcu` use the same lists and the same policy (mainline's,
 //! [`Policy`]), so that a comparison shows who may touch the lists and how they are drained, and
@@ -84,6 +84,8 @@ pub use setup::{Setup, SetupError, ZONES_MAX, ZoneSetup};
 pub use spin::{LockMode, Spin};
 pub use store::Store;
 #[cfg(not(loom))]
+pub use store::backing::AsBacking;
+#[cfg(not(loom))]
 pub use store::bitmap::Bitmap;
 pub use store::buddy::Buddy;
 pub use zone_lock::ZoneLock;
@@ -94,8 +96,8 @@ pub use zones::{Zone, Zones};
 /// Every method takes the CPU and context the caller acts as; see the crate's page. In
 /// [`Context::Interrupt`](pagedepot::cpus::Context) the caller is an interrupt handler, or has
 /// interrupts off. Only [`Magazine`] treats such callers differently; none of these designs but
-/// [`Depot`] may be called from a handler that interrupted another call on its thread, because
-/// what they model ran with interrupts off there.
+/// [`Depot`] over its own bitmap may be called from a handler that interrupted another call on its
+/// thread, because what they model ran with interrupts off there.
 pub trait PageCache: Sync {
     /// The design's name in reports.
     fn name(&self) -> &'static str;

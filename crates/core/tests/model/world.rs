@@ -188,11 +188,7 @@ prop_compose! {
         World {
             cpu_nodes: nodes.into_iter().map(NodeId::new).collect(),
             page_size: if is_mapped { PageSize::Kib4 } else { page_size },
-<<<<<<< HEAD
-            zones, high, free_high, checked, track_owner, caches, reserve, is_mapped, skew,
-=======
-            zones, high, checked, track_owner, caches, reserve, keeper, is_mapped, skew,
->>>>>>> 931be78 (Let an embedder keep its own store under the caches)
+            zones, high, free_high, checked, track_owner, caches, reserve, keeper, is_mapped, skew,
         }
     }
 }

@@ -147,6 +147,12 @@ impl Store for Bitmap {
         self.stores[zone.index()].as_ref().map_or(0, |store| store.allocator.free_pages(ZoneId::new(0)))
     }
 
+    fn is_free(&self, pfn: Pfn) -> bool {
+        let zone = self.zones.lookup(pfn).map(|(zone, _)| zone);
+        zone.and_then(|zone| self.stores[zone.index()].as_ref())
+            .is_some_and(|store| store.allocator.is_free(pfn))
+    }
+
     fn is_contended(&self, _zone: ZoneId) -> bool {
         false
     }

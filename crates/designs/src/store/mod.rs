@@ -1,6 +1,8 @@
 //! Stores: all free frames, shared by all CPUs.
 
 #[cfg(not(loom))]
+pub mod backing;
+#[cfg(not(loom))]
 pub mod bitmap;
 pub mod buddy;
 
@@ -47,6 +49,9 @@ pub trait Store: Sync {
     /// Free pages of a zone.
     fn free_pages(&self, zone: ZoneId) -> u64;
 
+    /// Whether a frame is free here. For when everybody else has stopped.
+    fn is_free(&self, pfn: Pfn) -> bool;
+
     /// Whether somebody waits for the zone's lock.
     fn is_contended(&self, zone: ZoneId) -> bool;
 
@@ -90,6 +95,10 @@ impl<S: Store + Send> Store for Arc<S> {
     #[inline]
     fn free_pages(&self, zone: ZoneId) -> u64 {
         (**self).free_pages(zone)
+    }
+
+    fn is_free(&self, pfn: Pfn) -> bool {
+        (**self).is_free(pfn)
     }
 
     fn is_contended(&self, zone: ZoneId) -> bool {

@@ -95,6 +95,21 @@ pub fn depot(setup: &Setup, _: Entry) -> LockedDepot {
     depot_with(setup, FreeHigh::OFF)
 }
 
+/// The same over the store that the others have, and over ours as if it were somebody else's.
+pub fn depot_buddy(setup: &Setup, _: Entry) -> LockedDepot {
+    depot_over(buddy(setup), setup)
+}
+
+pub fn depot_backed_bitmap(setup: &Setup, _: Entry) -> LockedDepot {
+    depot_over(Bitmap::new(setup).unwrap(), setup)
+}
+
+fn depot_over(store: impl Store + Send + 'static, setup: &Setup) -> LockedDepot {
+    let free_high = FreeHigh { limit: FreeHighLimit::High, ..FreeHigh::default() };
+    let locks: Vec<_> = (0..setup.cpus).map(|_| CpuLock::new()).collect();
+    Depot::over(store, setup, Locked::new(locks.leak(), ByThread), ByThread, free_high).unwrap()
+}
+
 /// The same with a limit for CPUs that only free high orders.
 pub fn depot_free_high(setup: &Setup, _: Entry) -> LockedDepot {
     depot_with(setup, FreeHigh::default())
@@ -113,7 +128,7 @@ macro_rules! over_all_designs {
             over_all_designs!(
                 @each $test: zone_lock, zone_lock_bitmap, local_owner, local_helper, nohz_local, nohz_locked,
                 spin_plain, spin_trylock, spin_bitmap, rcu_membarrier, rcu_qsbr, magazine, depot,
-                depot_free_high
+                depot_buddy, depot_backed_bitmap, depot_free_high
             );
         }
     };

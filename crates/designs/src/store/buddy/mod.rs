@@ -339,6 +339,15 @@ impl Store for Buddy {
         self.area(zone).free_pages.look()
     }
 
+    /// Looks for a free block of each order that would have the frame in it.
+    fn is_free(&self, pfn: Pfn) -> bool {
+        let frames = self.zones.frames();
+        orders_from(Order::BASE).any(|order| {
+            let first = pfn.get() & !(order.frames() - 1);
+            frames.at(first).is_some_and(|slot| frames.head(slot) == Some(order))
+        })
+    }
+
     fn is_contended(&self, zone: ZoneId) -> bool {
         self.area(zone).lock.is_contended()
     }

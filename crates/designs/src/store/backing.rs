@@ -1,0 +1,63 @@
+//! A store of this crate as what an allocator of pagedepot keeps its free frames in.
+
+use pagedepot::cpus::Here;
+use pagedepot::{Backing, CpuId, Mobility, Order, Pfn, ZoneId};
+
+use super::Store;
+use crate::census::Fault;
+use crate::lock::LockWaits;
+
+/// A [`Store`] as a [`Backing`]: `Allocator::over` it puts pagedepot's fronts and shelves where the
+/// threads' designs have their lists. Blocks only; no ranges.
+pub struct AsBacking<S>(pub S);
+
+/// What can be known of the store under an allocator, whichever type it has.
+pub(crate) trait Underlying: Backing {
+    /// Checks the store's own books.
+    fn check(&self) -> Result<(), Fault>;
+
+    fn lock_waits(&self) -> LockWaits;
+}
+
+/// Stores care little where a caller is, and a backing is not told.
+const ANYWHERE: Here = Here::task(CpuId::new(0));
+
+impl<S: Store> Backing for AsBacking<S> {
+    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
+        let blocks = out.len() as u32;
+        let mut places = out.iter_mut();
+        let zones = self.0.zones();
+        let taken = self.0.take(ANYWHERE, zone, order, mobility, blocks, |pfn| {
+            let its = zones.lookup(pfn).map_or(mobility, |(_, its)| its);
+            if let Some(place) = places.next() {
+                *place = (pfn, its);
+            }
+            true
+        });
+        taken as usize
+    }
+
+    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> u32 {
+        self.0.give(ANYWHERE, zone, blocks.iter().copied());
+        // What is free already makes the store panic, as far as it can tell.
+        0
+    }
+
+    fn free_pages(&self, zone: ZoneId) -> u64 {
+        self.0.free_pages(zone)
+    }
+
+    fn is_free(&self, pfn: Pfn) -> bool {
+        self.0.is_free(pfn)
+    }
+}
+
+impl<S: Store> Underlying for AsBacking<S> {
+    fn check(&self) -> Result<(), Fault> {
+        self.0.check(&mut |_, _, _| Ok(())).map(drop)
+    }
+
+    fn lock_waits(&self) -> LockWaits {
+        self.0.lock_waits()
+    }
+}
