@@ -1,9 +1,11 @@
 //! Making a depot.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use pagedepot::{
-    Config, FrameRange, FreeHigh, HighPolicy, LinearMap, NodeId, PageSize, Pfn, Watermarks, ZoneConfig,
+    Backing, Config, FrameRange, FreeHigh, HighPolicy, LinearMap, NodeId, PageSize, Pfn, Watermarks,
+    ZoneConfig,
 };
 
 use crate::books::{Books, Parts};
@@ -185,6 +187,28 @@ impl Builder {
     /// # Errors
     /// [`BuildError`]; its `Display` says what to do.
     pub fn build(self) -> Result<Depot, BuildError> {
+        self.build_with(|_| None)
+    }
+
+    /// Makes the depot over a store of the program's own: `make` is told which frames each zone has,
+    /// and returns what holds them, all free. See [`Backing`] for what such a store must do.
+    ///
+    /// Unless it finds ranges, [`Depot::trim`] gives nothing back. If it takes locks, a signal handler
+    /// may neither allocate nor free.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_over(
+        self,
+        make: impl FnOnce(&[ZoneConfig<'_>]) -> Arc<dyn Backing + Send>,
+    ) -> Result<Depot, BuildError> {
+        self.build_with(|zones| Some(make(zones)))
+    }
+
+    fn build_with(
+        self,
+        make: impl FnOnce(&[ZoneConfig<'_>]) -> Option<Arc<dyn Backing + Send>>,
+    ) -> Result<Depot, BuildError> {
         let machine = Topology::read();
         let cpus = self.cpus.unwrap_or_else(|| machine.cpu_count());
         let frames = self.frames()?;
@@ -204,10 +228,19 @@ impl Builder {
             track_owner: self.track_owner,
             ..Config::new(cpus, &zones)
         };
+        let backing = make(&zones);
+        // SAFETY: shared, so it stays where it is; the depot drops the allocator, which alone gets
+        // this, before it.
+        let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
+        let under: Option<&'static dyn Backing> = under.map(|under| under as _);
+        let metadata_bytes = match under {
+            Some(_) => Frames::metadata_bytes_over(&config)?,
+            None => Frames::metadata_bytes(&config)?,
+        };
         let (books, memory) = Memory::map(Wanted {
             kind: self.kind,
             bytes: (frames as usize) << self.page_size.shift(),
-            books_bytes: Books::bytes(Frames::metadata_bytes(&config)?, cpus)?,
+            books_bytes: Books::bytes(metadata_bytes, cpus)?,
             hugetlb: self.hugetlb,
             thp: self.thp,
         })?;
@@ -218,8 +251,11 @@ impl Builder {
         let Parts { fork_mark, locks, metadata } = unsafe { books.divide() };
         let spared = self.spared.unwrap_or_else(|| machine.quiet_cpus());
         let seam = LinuxCpus::new(locks, fork_mark, spared, self.locks);
-        let allocator = Frames::new(&config, metadata, seam)?;
-        Ok(Depot::assemble(allocator, books, memory))
+        let allocator = match under {
+            Some(under) => Frames::over(under, &config, metadata, seam)?,
+            None => Frames::new(&config, metadata, seam)?,
+        };
+        Ok(Depot::assemble(allocator, backing, books, memory))
     }
 
     /// How many frames there will be.

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pagedepot::{
-    AllocError, Allocator, CacheLimits, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError,
+    AllocError, Allocator, Backing, CacheLimits, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError,
     FreeManyError, MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage,
     TooManyCallbacks, ZoneId, ZoneStats,
 };
@@ -51,6 +51,7 @@ pub struct Depot {
     /// Behind pointers, because the allocator knows their addresses.
     callbacks: Box<Mutex<Vec<Arc<dyn Reclaim + Send>>>>,
     shrinkers: Box<OnceLock<Arc<Shrinkers>>>,
+    _backing: Option<Arc<dyn Backing + Send>>,
     _books: Books,
     memory: Memory,
 }
@@ -69,10 +70,16 @@ impl Depot {
         Builder::new(bytes)
     }
 
-    pub(crate) fn assemble(allocator: Frames, books: Books, memory: Memory) -> Self {
+    pub(crate) fn assemble(
+        allocator: Frames,
+        backing: Option<Arc<dyn Backing + Send>>,
+        books: Books,
+        memory: Memory,
+    ) -> Self {
         let trimming = Arc::<TrimState>::default();
         let (callbacks, shrinkers) = Default::default();
-        let depot = Depot { allocator, trimming, callbacks, shrinkers, _books: books, memory };
+        let depot =
+            Depot { allocator, trimming, callbacks, shrinkers, _backing: backing, _books: books, memory };
         // SAFETY: shared, so it stays where it is, and dropped after the allocator.
         let state: &'static TrimState = unsafe { &*Arc::as_ptr(&depot.trimming) };
         depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
@@ -163,7 +170,8 @@ impl Depot {
     /// Allocates exactly these pages. See [`Allocator::alloc_at`].
     ///
     /// # Errors
-    /// [`AllocError::NotAvailable`] when not all of them are free.
+    /// [`AllocError::NotAvailable`] when not all of them are free, [`AllocError::Unsupported`] over a
+    /// [`Backing`] without ranges.
     pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
         self.allocator.alloc_at(start, count, flags)
     }

@@ -64,10 +64,10 @@ pub use trim::{TrimError, Trimmed};
 pub use vmalloc::{Vmalloc, VmallocBuf};
 
 pub use pagedepot::{
-    AllocError, Allocator, CacheLimits, Census, ConfigError, Counts, CpuId, CpuStats, Drained, Fault, Flags,
-    FreeError, FreeHigh, FreeHighLimit, FreeHighRule, FreeManyError, HighPolicy, MetadataUse, Mobility, Mode,
-    NodeId, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage, TooManyCallbacks, Watermarks, ZoneId,
-    ZoneName, ZoneShortage, ZoneStats,
+    AllocError, Allocator, Backing, BackingRanges, CacheLimits, Census, ConfigError, Counts, CpuId, CpuStats,
+    Drained, Fault, Flags, FreeError, FreeHigh, FreeHighLimit, FreeHighRule, FreeManyError, HighPolicy,
+    MetadataUse, Mobility, Mode, NodeId, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage,
+    TooManyCallbacks, Watermarks, ZoneId, ZoneName, ZoneShortage, ZoneStats,
 };
 
 /// The README's program, as a test.

@@ -50,6 +50,16 @@ impl<S: Store> Backing for AsBacking<S> {
     fn is_free(&self, pfn: Pfn) -> bool {
         self.0.is_free(pfn)
     }
+
+    fn count_free(&self, zone: ZoneId) -> u64 {
+        let mut pages = 0;
+        let counted = self.0.check(&mut |its, _, order| {
+            pages += if its == zone { u64::from(order.frames()) } else { 0 };
+            Ok(())
+        });
+        // No number is right for a store whose books are wrong.
+        counted.map_or(u64::MAX, |_| pages)
+    }
 }
 
 impl<S: Store> Underlying for AsBacking<S> {

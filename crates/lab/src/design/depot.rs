@@ -1,19 +1,23 @@
 //! This project's design, as programs use it.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope};
-use pagedepot_designs::{Counts, Drained, Volume};
+use pagedepot_designs::{AsBacking, Buddy, Counts, Drained, Setup, Store as _, Volume};
 use pagedepot_linux::Depot;
 
 use super::allocator::{Allocator, WithAllocator, nothing_held};
+use super::variant::Store;
 use super::{Demand, Design, PAGE_BYTES, Subject, order};
 use crate::failure::Failure;
 
 /// See the module.
 pub struct DepotSubject {
     depot: Depot,
+    /// The store under it, if it is not the depot's bitmap.
+    buddy: Option<Arc<AsBacking<Buddy>>>,
     /// Boxed: nothing in a subject's own value changes, as in the depot's, so that loops keep both
     /// in registers.
     drained: Box<DrainCounts>,
@@ -30,9 +34,27 @@ struct DrainCounts {
 /// # Errors
 /// When its memory cannot be had.
 pub fn make<W: WithAllocator>(demand: &Demand, pages: u64, with: W) -> Result<W::Output, Failure> {
-    let depot = Depot::builder(pages as usize * PAGE_BYTES).free_high(demand.variant.free_high()).build();
-    let depot = depot.map_err(|e| Failure::Run(format!("{}: {e}", Design::Depot)))?;
-    Ok(with.with(DepotSubject { depot, drained: Box::default() }))
+    let builder = Depot::builder(pages as usize * PAGE_BYTES).free_high(demand.variant.free_high());
+    let buddy = match demand.variant.store_of(Design::Depot) {
+        Store::Bitmap => None,
+        Store::Buddy => Some(Arc::new(AsBacking(buddy(demand, pages)?))),
+    };
+    let depot = match buddy.clone() {
+        Some(buddy) => builder.build_over(|_| buddy),
+        None => builder.build(),
+    };
+    let depot = depot.map_err(failed)?;
+    Ok(with.with(DepotSubject { depot, buddy, drained: Box::default() }))
+}
+
+/// A buddy store of the one zone that the depot will have.
+fn buddy(demand: &Demand, pages: u64) -> Result<Buddy, Failure> {
+    let pages = u32::try_from(pages).map_err(|_| failed(format!("{pages} pages are too many")))?;
+    Buddy::new(&Setup::single(demand.cpus.len() as u32, pages)).map_err(failed)
+}
+
+fn failed(why: impl std::fmt::Display) -> Failure {
+    Failure::Run(format!("{}: {why}", Design::Depot))
 }
 
 impl Subject for DepotSubject {
@@ -121,6 +143,9 @@ impl Allocator for DepotSubject {
             sum.drained += Volume { blocks: counts.drained_blocks, pages: counts.drained_pages };
             sum.lock_misses += counts.lost_races;
             sum.failures += counts.failures;
+        }
+        if let Some(buddy) = &self.buddy {
+            sum.zone_lock = buddy.0.lock_waits();
         }
         sum.drains = self.drained.drains.load(Ordering::Relaxed);
         sum.interruptions = self.drained.fences.load(Ordering::Relaxed);

@@ -144,11 +144,6 @@ impl Variant {
     /// Why a design cannot be had in this variant, and what to do.
     pub fn refuses(&self, design: Design) -> Option<String> {
         match (self.store?, design) {
-            (Store::Buddy, Design::Depot) => Some(
-                "design depot has no variant over a buddy store, because its spills return frames without \
-                 a lock: compare over one store with `--store bitmap --design depot --design spin`"
-                    .to_owned(),
-            ),
             (Store::Bitmap, other) if Design::PAGED.contains(&other) && !OVER_BITMAP.contains(&other) => {
                 Some(format!(
                     "design {other} runs over the buddy store only; over the bitmap store there are {}",
@@ -262,6 +257,8 @@ mod tests {
             ..defaults
         };
         assert_eq!(of(&other, Design::Spin), [("free_high", 2), ("lock", 0), ("store", 1)]);
+        let buddy = Variant { store: Some(Store::Buddy), ..defaults };
+        assert_eq!(of(&buddy, Design::Depot), [("store", 0)]);
         for params in Design::ALL.map(|design| other.params(design)) {
             assert!(params.keys().all(|name| PARAMS.contains(name)), "{params:?}");
         }
@@ -278,7 +275,7 @@ mod tests {
     #[test]
     fn stores_that_a_design_does_not_have_are_refused() {
         let over = |store| Variant { store: Some(store), ..Variant::default() };
-        assert!(over(Store::Buddy).refuses(Design::Depot).unwrap().contains("--store bitmap"));
+        assert_eq!(over(Store::Buddy).refuses(Design::Depot), None);
         assert!(over(Store::Bitmap).refuses(Design::Rcu).unwrap().contains("depot, spin"));
         assert_eq!(over(Store::Bitmap).refuses(Design::Spin), None);
         assert_eq!(over(Store::Bitmap).refuses(Design::FloorTls), None);
