@@ -184,7 +184,7 @@ fn designs_are_measured_in_the_order_asked_for() {
         stdout(&[&MEASURE[..], &["floor-spin", "--design", "depot"], arguments].concat())
     };
     let text = of(&["--clients", "1"]);
-    assert!(text.contains("clients: 1\n") && text.contains("3 samples each are few"), "{text}");
+    assert!(text.contains("clients: 1\n") && text.contains("3 samples of each, which is few"), "{text}");
     let heading = text.lines().skip_while(|line| *line != "hot").nth(1).unwrap();
     assert_eq!(heading.split_whitespace().collect::<Vec<_>>(), ["floor-spin", "depot"]);
     assert!(text.contains("Differences to floor-spin") && text.contains("3/3"), "{text}");

@@ -176,3 +176,19 @@ fn numbers_too_large_are_told_the_largest() {
         assert!(line.contains(says), "{line}");
     }
 }
+
+/// What then runs slower, or not at all, is said beside the figures.
+#[test]
+fn programs_without_restartable_sequences_are_told() {
+    let without = |arguments: &[&str]| {
+        let mut command = pagedepot(arguments);
+        command.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+        command
+    };
+    let depot = ["bench", "hot", "--design", "depot", "--quick", "--runs", "1", "--cpus", "1"];
+    let output = without(&depot).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("no restartable sequences: ") && text.contains("a lock per CPU"), "{text}");
+    assert!(refused(without(&["bench", "hot", "--design", "rcu"])).contains("leave it out"));
+}

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use super::{Settings, Workload, cpus_text, samples_of};
+use super::{Settings, Workload, samples_of};
 use crate::design::{self, Design, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat, Series};
 use crate::output::report::{Metric, Params};
-use crate::output::{Report, table};
+use crate::output::{Report, counted, table};
 
 const NAME: &str = "hot";
 const PAIR: Metric = ("pair_ns", "ns");
@@ -66,7 +66,7 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut report = Report::default();
     let mut by_cpus = Vec::new();
     for cpus in settings.cpu_counts() {
-        let what = format!("{NAME}, {}", cpus_text(cpus));
+        let what = format!("{NAME}, {}", counted(cpus, "CPU"));
         let series = settings.interleave(&what, &mut contenders, cpus, settings.schedule())?;
         for series in &series {
             report.add(NAME, series.design, PAIR, (cpus, &Params::new()), &series.samples[0]);
@@ -79,8 +79,9 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
 }
 
 fn show(by_cpus: &[(usize, Vec<Series<1>>)]) -> comfy_table::Table {
-    let columns =
-        by_cpus.iter().flat_map(|&(cpus, _)| [cpus_text(cpus), "quartiles".into(), "x floor-rseq".into()]);
+    let columns = by_cpus
+        .iter()
+        .flat_map(|&(cpus, _)| [counted(cpus, "CPU"), "quartiles".into(), "x floor-rseq".into()]);
     let mut table = table::new(["design".to_owned()].into_iter().chain(columns));
     for (nth, Series { design, .. }) in by_cpus[0].1.iter().enumerate() {
         let cells = by_cpus.iter().flat_map(|(_, series)| {

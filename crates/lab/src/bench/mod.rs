@@ -19,8 +19,8 @@ use crate::design::variant::Variant;
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
-use crate::harness::{Contender, Drains, Pace, Schedule, Series, interleave};
-use crate::output::{Progress, Report};
+use crate::harness::{Contender, Drains, Pace, Schedule, Series, interleave, rseq};
+use crate::output::{Progress, Report, counted};
 
 /// A workload of `bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,12 @@ impl Workload {
             params.extend(settings.drains.map(|per_s| ("drains_per_s", per_s.get().into())));
             params
         });
+        if let Some(why) = rseq::missing() {
+            report.note(format!(
+                "no restartable sequences: {why}; without, the depot takes a lock per CPU, and {} cannot run",
+                design::list(&Design::WITH_RSEQ)
+            ));
+        }
         Ok(report)
     }
 }
@@ -273,7 +279,8 @@ impl Settings {
         let drains = self.drains.map(|per_s| format!("; {per_s} drains of all CPUs per second"));
         let few = (self.rounds as usize) < ROUNDS_TO_JUDGE;
         let few = few.then(|| {
-            format!("; {} windows are too few to judge ratios by (--runs {ROUNDS_TO_JUDGE})", self.rounds)
+            let windows = counted(self.rounds as usize, "window");
+            format!("; too few to judge ratios by: {windows} (--runs {ROUNDS_TO_JUDGE})")
         });
         drains.unwrap_or_default() + &few.unwrap_or_default()
     }
@@ -282,11 +289,6 @@ impl Settings {
 /// What a design's books said when everything was freed.
 fn checked(design: Design, found: Result<(), String>) -> Result<(), Failure> {
     found.map_err(|fault| Failure::Run(format!("{design}: {fault}: please report it")))
-}
-
-/// `1 CPU`, `2 CPUs`.
-fn cpus_text(cpus: usize) -> String {
-    format!("{cpus} CPU{}", if cpus == 1 { "" } else { "s" })
 }
 
 /// One metric's samples of a design, if it took part.

@@ -15,7 +15,7 @@ use crate::design::variant::Variant;
 use crate::design::{self, Design};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
-use crate::output::Report;
+use crate::output::{Report, counted};
 
 /// What is measured unless workloads are named: those of the threads' tables that ask an allocator
 /// for pages and little else.
@@ -208,8 +208,9 @@ fn about_clients(workloads: &[Workload], settings: &Settings) -> Result<Option<S
     match &settings.clients {
         Clients::Auto if !workloads.contains(&Workload::Pft) => Ok(None),
         Clients::Auto => Ok(Some(format!(
-            "clients of pft: {}, as mmtests steps up to {cpus} CPUs; its lists end at {}",
+            "clients of pft: {}, as mmtests steps up to {}; its lists end at {}",
             list(&clients::auto(cpus)),
+            counted(cpus, "CPU"),
             clients::CLIENTS_MAX
         ))),
         Clients::These(these) if these.iter().any(|&clients| clients > cpus) => Err(Failure::Usage(format!(
@@ -224,8 +225,8 @@ fn about_samples(settings: &Settings) -> Option<String> {
     let few = (settings.rounds as usize) < ROUNDS_TO_JUDGE;
     few.then(|| {
         format!(
-            "{} samples each are few: to judge by, take {ROUNDS_TO_JUDGE} without --quick",
-            settings.rounds
+            "{} of each, which is few: to judge by, take {ROUNDS_TO_JUDGE} without --quick",
+            counted(settings.rounds as usize, "sample")
         )
     })
 }

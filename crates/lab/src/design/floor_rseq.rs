@@ -183,7 +183,7 @@ impl FloorRseq {
     }
 }
 
-/// Never made there: see [`rseq::unavailable`].
+/// Never made there: see [`rseq::missing`].
 #[cfg(not(target_arch = "x86_64"))]
 impl FloorRseq {
     fn pop(&self) -> Option<u32> {

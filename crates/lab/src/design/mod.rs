@@ -123,6 +123,10 @@ impl Design {
         Design::Magazine,
     ];
 
+    /// Those whose owners, or the floor, exclude each other by restartable sequences and nothing else.
+    pub const WITH_RSEQ: [Design; 4] =
+        [Design::FloorRseq, Design::Local, Design::NohzConditional, Design::Rcu];
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -171,11 +175,6 @@ impl Design {
         matches!(self, ZoneLock | Local | NohzConditional | Spin | Rcu | Magazine)
     }
 
-    /// Whether its owners, or the floor, exclude each other by restartable sequences.
-    const fn needs_rseq(self) -> bool {
-        matches!(self, Design::FloorRseq | Design::Local | Design::NohzConditional | Design::Rcu)
-    }
-
     const fn is_peer(self) -> bool {
         matches!(self, Design::FrameAlloc | Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
             || matches!(self, Design::RangeAlloc | Design::OffsetAllocator)
@@ -188,8 +187,9 @@ impl Design {
                 "design {self} is not compiled in: build with `cargo run --release --features peers -- ...`"
             ));
         }
-        if self.needs_rseq() {
-            return rseq::unavailable().map(|why| format!("design {self} cannot run: {why}"));
+        if Self::WITH_RSEQ.contains(&self) {
+            return rseq::missing()
+                .map(|why| format!("design {self} needs restartable sequences, and {why}: leave it out"));
         }
         None
     }

@@ -20,22 +20,20 @@ pub mod field {
 /// # Errors
 /// Why there is none, and what to do.
 pub fn offset() -> Result<isize, &'static str> {
-    match unavailable() {
+    match missing() {
         Some(why) => Err(why),
         None => Ok(symbol::<isize>(c"__rseq_offset").unwrap_or_default()),
     }
 }
 
 /// Why no sequences can run here, and what to do about it.
-pub fn unavailable() -> Option<&'static str> {
+pub fn missing() -> Option<&'static str> {
     if !cfg!(target_arch = "x86_64") {
-        return Some("there are no restartable sequences for this architecture yet: leave it out");
+        return Some("there are none for this architecture yet");
     }
     match symbol::<u32>(c"__rseq_size") {
-        None => Some("restartable sequences need glibc 2.35 or newer: leave it out"),
-        Some(0) => {
-            Some("glibc registered no rseq: unset GLIBC_TUNABLES=glibc.pthread.rseq=0, or leave it out")
-        }
+        None => Some("they need glibc 2.35 or newer"),
+        Some(0) => Some("glibc registered no rseq (unset GLIBC_TUNABLES=glibc.pthread.rseq=0)"),
         Some(_) => None,
     }
 }

@@ -42,7 +42,8 @@ impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine { cpu, cpus, memory_bytes, kernel, rustc, .. } = self;
         let gib = *memory_bytes as f64 / f64::from(1 << 30);
-        write!(f, "{cpu}, {cpus} CPUs, {gib:.1} GiB, Linux {kernel}, {rustc}")
+        let cpus = super::counted(*cpus as usize, "CPU");
+        write!(f, "{cpu}, {cpus}, {gib:.1} GiB, Linux {kernel}, {rustc}")
     }
 }
 

@@ -8,3 +8,8 @@ pub mod table;
 
 pub use progress::Progress;
 pub use report::Report;
+
+/// `1 CPU`, `2 CPUs`.
+pub fn counted(many: usize, what: &str) -> String {
+    format!("{many} {what}{}", if many == 1 { "" } else { "s" })
+}

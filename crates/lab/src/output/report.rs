@@ -85,7 +85,12 @@ impl Report {
     /// Puts another report behind this one.
     pub fn append(&mut self, other: Report) {
         self.rows.extend(other.rows);
-        self.notes.extend(other.notes);
+        for note in other.notes {
+            // Of several workloads once.
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
         if !self.text.is_empty() && !other.text.is_empty() {
             self.text.push('\n');
         }

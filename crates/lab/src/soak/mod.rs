@@ -22,7 +22,7 @@ use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::cpus;
 use crate::output::report::{Metric, params};
-use crate::output::{Progress, Report, table};
+use crate::output::{Progress, Report, counted, table};
 
 const NAME: &str = "soak";
 const METRICS: [Metric; 5] = [
@@ -102,8 +102,8 @@ impl Soak {
             table.add_row([design.name().to_owned()].into_iter().chain(cells));
         }
         report.say(format!(
-            "{NAME}: memory used up by clients on {} CPUs, {} drains per second; every page had its owner's number when it was freed, and the books balanced after each turn",
-            self.demand.cpus.len(),
+            "{NAME}: memory used up by clients on {}, {} drains per second; every page had its owner's number when it was freed, and the books balanced after each turn",
+            counted(self.demand.cpus.len(), "CPU"),
             self.drains_per_s
         ));
         report.say(table::align(table, 1));

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use super::NAME;
 use crate::bench::clients::Clients;
-use crate::bench::{Effort, Settings, Workload, checked, cpus_text, samples_of};
+use crate::bench::{Effort, Settings, Workload, checked, samples_of};
 use crate::design::{self, Design, PAGE_BYTES, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
 use crate::output::machine::available_bytes;
 use crate::output::report::{Metric, params};
-use crate::output::{Report, table};
+use crate::output::{Report, counted, table};
 
 const ALLOC: Metric = ("alloc_ns", "ns");
 const FREE: Metric = ("free_ns", "ns");
@@ -174,7 +174,7 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
             for &batch in batches.iter().filter(|&&batch| batch <= batch_max) {
                 let mut contenders: Vec<_> =
                     batchers.iter().map(|b| b.contender(order, batch, cpus)).collect();
-                let what = format!("{NAME}, order {order}, batches of {batch}, {}", cpus_text(cpus));
+                let what = format!("{NAME}, order {order}, batches of {batch}, {}", counted(cpus, "CPU"));
                 let series = settings.interleave(&what, &mut contenders, cpus, schedule)?;
                 add_rows(&mut report, &series, cpus, order, batch);
                 if BATCHES_SHOWN.contains(&batch) {
@@ -184,7 +184,7 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         }
         report.say(format!(
             "{NAME}: batches allocated, then freed, ns per block: allocation / free, {}{}",
-            cpus_text(cpus),
+            counted(cpus, "CPU"),
             settings.caveat()
         ));
         report.say(show(&shown));

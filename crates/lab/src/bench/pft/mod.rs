@@ -9,13 +9,13 @@ use std::time::Instant;
 use self::kernel::KernelFaults;
 pub use self::pages::DESIGNS;
 use self::pages::ToPages;
-use super::{Effort, Settings, Workload, clients, cpus_text, samples_of};
+use super::{Effort, Settings, Workload, clients, samples_of};
 use crate::design::{Design, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
 use crate::output::machine::available_bytes;
 use crate::output::report::{Metric, params};
-use crate::output::{Report, table};
+use crate::output::{Report, counted, table};
 
 const NAME: &str = "pft";
 const PER_CPU: Metric = ("faults_per_cpu_s", "1/s");
@@ -122,7 +122,7 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
             .map(|&design| make(settings, design, pages, clients))
             .collect::<Result<Vec<_>, _>>()?;
         let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
-        let what = format!("{NAME}, {clients} clients on {}", cpus_text(clients));
+        let what = format!("{NAME}, {} on {}", counted(clients, "client"), counted(clients, "CPU"));
         let series = settings.interleave(&what, &mut contenders, clients, schedule)?;
         for one in &series {
             for (metric, samples) in [PER_CPU, PER_S, ELAPSED, SYSTEM].into_iter().zip(&one.samples) {
