@@ -18,7 +18,7 @@ use crate::vmalloc::VmallocOptions;
 /// Benchmarks and trace replay for page allocators. Without a command: replays the shipped trace,
 /// then measures the most important workloads, in about a minute.
 #[derive(Debug, Parser)]
-#[command(name = "pagedepot", version, about, after_help = "Progress goes to stderr, tables to stdout.")]
+#[command(name = "pagedepot", version, after_help = "Progress goes to stderr, tables to stdout.")]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -88,7 +88,7 @@ pub struct ZoneinfoPaths {
 /// Options of every measurement.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Options {
-    /// Measure only this design; may be repeated
+    /// Measure only this design; may be repeated. An unknown NAME is answered with those there are
     #[arg(long = "design", value_name = "NAME", value_parser = Design::parse)]
     pub designs: Vec<Design>,
     /// Use so many CPUs (default: all; a replay acts as every CPU of its trace)
