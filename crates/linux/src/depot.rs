@@ -197,6 +197,16 @@ impl Depot {
 
     /// Takes pages back from CPUs' caches. *Quiet*: interrupts nobody. *Full*: fences each CPU that
     /// runs this process and is not spared, once, and takes its fronts too.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Mode, Order, Scope};
+    ///
+    /// let depot = Depot::builder(64 << 20).locks(true).build()?;
+    /// drop(depot.page(Order::BASE)?);
+    /// let drained = depot.drain(Scope::ALL, Mode::Full);
+    /// assert!(drained.taken_pages > 0 && drained.unreachable_pages == 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
         self.allocator.drain(scope, mode)
     }
@@ -233,6 +243,31 @@ impl Depot {
     /// Calls `reclaim` when pages run short, for the depot's life: it frees pages that the program
     /// can do without and returns how many. See [`Reclaim`]. What it holds must not own the depot:
     /// use a [`Weak`](std::sync::Weak) reference.
+    ///
+    /// ```
+    /// use std::sync::{Arc, Mutex};
+    /// use pagedepot_linux::{Depot, Order, Page, Pressure};
+    ///
+    /// let depot = Arc::new(Depot::new(16 << 20)?);
+    /// // Pages that could be filled again, such as a cache's.
+    /// let cache = Arc::new(Mutex::new(Vec::new()));
+    /// let (weak, given) = (Arc::downgrade(&depot), cache.clone());
+    /// depot.on_pressure(move |pressure: Pressure| {
+    ///     let (Some(depot), Ok(mut cache)) = (weak.upgrade(), given.try_lock()) else { return 0 };
+    ///     let wanted = cache.len().min(pressure.wanted_pages.max(1) as usize);
+    ///     for (pfn, order) in cache.drain(..wanted) {
+    ///         // SAFETY: the cache had charge of it.
+    ///         drop(unsafe { Page::from_raw(&depot, pfn, order) });
+    ///     }
+    ///     wanted as u64
+    /// })?;
+    ///
+    /// for _ in 0..4096 {
+    ///     cache.lock().unwrap().push(depot.page(Order::BASE)?.into_raw());
+    /// }
+    /// assert!(depot.page(Order::BASE).is_ok(), "the cache gave up some");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// At most 7 can be registered.

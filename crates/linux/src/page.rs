@@ -11,6 +11,20 @@ use pagedepot::{FreeError, Order, Pfn};
 use crate::depot::Depot;
 
 /// A block of 2^order pages, as bytes. Freed when dropped.
+///
+/// A table or a queue that keeps numbers takes it apart and puts it together again:
+/// ```
+/// use pagedepot_linux::{Depot, Order, Page};
+///
+/// let depot = Depot::new(1 << 20)?;
+/// let mut page = depot.page(Order::BASE)?;
+/// page.fill(7);
+/// let (pfn, order) = page.into_raw();
+/// // SAFETY: out of charge above, and nobody else took charge of it.
+/// let page = unsafe { Page::from_raw(&depot, pfn, order) };
+/// assert!(page.len() == 4096 && page.iter().all(|&byte| byte == 7));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Page<'d> {
     depot: &'d Depot,
     pfn: Pfn,
@@ -58,6 +72,15 @@ impl Drop for Page<'_> {
 }
 
 /// Contiguous pages, as bytes. Freed when dropped.
+///
+/// ```
+/// use pagedepot_linux::{Depot, Flags};
+///
+/// let depot = Depot::new(16 << 20)?;
+/// let table = depot.pages(1000, Flags::default().zeroed())?;
+/// assert_eq!(table.len(), 1000 * 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Pages<'d> {
     depot: &'d Depot,
     start: Pfn,
