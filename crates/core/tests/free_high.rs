@@ -129,13 +129,12 @@ fn bursts(free_high: FreeHigh, of: Order, blocks: impl Fn(u32) -> u32) -> pagede
 #[test]
 fn a_cpu_that_frees_what_it_allocated_keeps_its_cache() {
     for of in [1, 2, 3].map(order) {
-        let most = 3000 / of.frames();
-        for blocks in
-            [|_, _| 1, |_, most| most, |round, most| 1 + round * 7919 % most] as [fn(u32, u32) -> u32; 3]
-        {
-            let with = bursts(FreeHigh::default(), of, |round| blocks(round, most));
-            let without = bursts(FreeHigh::OFF, of, |round| blocks(round, most));
-            assert_eq!(with, without, "{of:?}");
+        // Pages of a burst: a block, what the cache holds, many times that, and all sizes.
+        let sizes: [fn(u32) -> u32; 4] = [|_| 1, |_| 3000, |_| 48000, |round| round * 7919 % 6000];
+        for pages in sizes {
+            let blocks = |round| (pages(round) / of.frames()).max(1);
+            let counts = [FreeHigh::default(), FreeHigh::OFF].map(|free_high| bursts(free_high, of, blocks));
+            assert_eq!(counts[0], counts[1], "{of:?}");
         }
     }
 }
@@ -168,6 +167,23 @@ fn a_receiver_that_begins_to_allocate_keeps_what_it_allocates() {
     let after = depot.cpu_stats(CpuId::new(RECEIVER), ZONE).unwrap().counts;
     assert!(after.shelf_hits >= before.shelf_hits + 24, "{before:?} {after:?}");
     assert!(after.refills <= before.refills + 1, "{before:?} {after:?}");
+    check_all_free(depot);
+}
+
+#[test]
+fn a_sender_that_becomes_a_receiver_is_seen_as_one_after_seconds() {
+    let depot = machine(FreeHigh::default(), LIMITS);
+    let of = order(3);
+    for _ in 0..200 {
+        let sent = alloc(&depot, RECEIVER, 20, of);
+        free(&depot, SENDER, sent, of);
+    }
+    // It has allocated 32000 pages more than it freed, and frees 160 per second from now on.
+    for second in 1..=40 {
+        depot.cpus().0.set_now_ms(second * 1000);
+        most_cached_by_receiver(&depot, of, 0, 1);
+    }
+    assert!(cached(&depot, RECEIVER) <= 2 * magazine_pages(of));
     check_all_free(depot);
 }
 

@@ -45,12 +45,12 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Tells the rule for CPUs that only free what a front moved.
     pub(super) fn note_moved(&self, front: Front, moved: Moved) {
         if self.free_high.regards(front.class) {
-            let limits = self.zone(front.zone).limits();
+            let zone = self.zone(front.zone);
             let cell = &self.cpu_zone(front.here.cpu, front.zone).accounts.free_counts[front.class as usize];
             // Relaxed, and a store: what an interrupt counts in between is lost, from a number that
             // only policies read.
-            let count = self.free_high.count(cell.load(Ordering::Relaxed), moved, limits);
-            cell.store(count, Ordering::Relaxed);
+            let count = cell.load(Ordering::Relaxed);
+            cell.store(self.free_high.count(count, moved, zone.limits(), zone.managed()), Ordering::Relaxed);
         }
     }
 
@@ -135,7 +135,8 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Lowers `high` towards what is cached, by at most an eighth, and spills the excess
-    /// (`decay_pcp_high` in `mm/page_alloc.c`). Returns pages moved to the store.
+    /// (`decay_pcp_high` in `mm/page_alloc.c`); forgets half of what the CPU allocated. Returns
+    /// pages moved to the store.
     fn decay(&self, cpu: CpuId, zone: ZoneId) -> u64 {
         let limits = self.zone(zone).limits();
         let accounts = &self.cpu_zone(cpu, zone).accounts;
@@ -148,6 +149,10 @@ impl<C: Cpus> Allocator<'_, C> {
                 .max(limits.high_min as i64)
                 .min(high.max(limits.high_min as i64));
             accounts.high_pages.store(lower, Ordering::Relaxed);
+        }
+        for cell in &accounts.free_counts {
+            let allocated = cell.load(Ordering::Relaxed).min(0);
+            cell.fetch_sub(allocated / 2, Ordering::Relaxed);
         }
         let mut pages = 0;
         for _ in 0..DECAY_MAGAZINES_MAX {
