@@ -9,7 +9,7 @@ use crate::cache::cpu_zone::{CpuShared, CpuZone, LEVELS, NO_ZONE};
 use crate::cache::gate::GATE_DISABLED;
 use crate::cache::magazine::Magazine;
 use crate::cache::word::Word;
-use crate::cache::{BlockArray, Header, WORD_BYTES, WordOffset};
+use crate::cache::{BlockArray, GATES_AT, HEADER_AT, Header, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError, FrameRange, Misuse};
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Mobility, NodeId, ZoneId};
@@ -354,7 +354,7 @@ impl Build<'_, '_> {
     /// # Safety
     /// As for `zones`.
     unsafe fn magazines(&self) {
-        let first = self.layout.gates + self.layout.first_magazine() * size_of::<Magazine>();
+        let first = self.layout.cpus + self.layout.first_magazine() * size_of::<Magazine>();
         let place = self.at::<Magazine>(first);
         if cfg!(loom) {
             for i in 0..self.layout.magazines_count {
@@ -377,21 +377,21 @@ impl Build<'_, '_> {
     ) -> BlockArray {
         let layout = &self.layout;
         let blocks = BlockArray {
-            gates: self.at::<u8>(layout.gates),
-            blocks_at: layout.blocks - layout.gates,
+            base: self.at::<u8>(layout.cpus),
+            blocks_at: layout.blocks - layout.cpus,
             stride: layout.blocks_stride,
             cpus: self.config.cpus,
             context_stride: layout.context_stride,
         };
-        // SAFETY: the layout has a line for it.
-        unsafe { self.at::<Header>(layout.gates).sub(1).write(Header::new(self.config.cpus)) };
+        // SAFETY: the layout has room for it.
+        unsafe { self.at::<Header>(layout.cpus + HEADER_AT).write(Header::new(self.config.cpus)) };
         for cpu in 0..self.config.cpus {
             let open = blocks.open_gate(CpuId::new(cpu));
             let gate = if self.config.caches { open } else { GATE_DISABLED };
             let offset = layout.blocks + cpu as usize * layout.blocks_stride;
             // SAFETY: the layout has room for every CPU's gate, words, shared part and zones.
             unsafe {
-                self.at::<AtomicU64>(layout.gates).add(cpu as usize).write(AtomicU64::new(gate));
+                self.at::<AtomicU64>(layout.cpus + GATES_AT).add(cpu as usize).write(AtomicU64::new(gate));
                 for word in 0..contexts * self.config.zones.len() * WordOffset::PER_ZONE {
                     let at = offset + WORD_BYTES * word;
                     self.at::<AtomicU64>(at).write(AtomicU64::new(Word::EMPTY.0));

@@ -6,7 +6,7 @@ use core::ptr::NonNull;
 use super::Globals;
 use crate::cache::cpu_zone::{CpuShared, CpuZone};
 use crate::cache::magazine::{Class, Magazine};
-use crate::cache::{MagazineIndex, WORD_BYTES, WordOffset};
+use crate::cache::{GATES_AT, MagazineIndex, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError};
 use crate::frame::{Mobility, NodeId};
 use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
@@ -23,7 +23,7 @@ pub const OWNER_BYTES: usize = 2;
 
 /// Byte offsets of the parts, from an aligned start. Gates, blocks and magazines come last, the
 /// magazines behind the others, so that frames mapped right behind the books are within reach of a
-/// magazine index, which counts from the gates.
+/// magazine index, which counts from the base of header and gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub globals: usize,
@@ -36,9 +36,8 @@ pub struct Layout {
     pub sections: usize,
     /// Bytes of one section with what the options add; 0: nothing needs sections.
     pub section_bytes: usize,
-    /// A line that ends with the header of the gates, then gates, then blocks.
+    /// The base of a [`BlockArray`](crate::cache::BlockArray), with header and gates.
     pub cpus: usize,
-    pub gates: usize,
     pub blocks: usize,
     pub blocks_stride: usize,
     pub context_stride: usize,
@@ -82,8 +81,7 @@ impl Layout {
             tags: part(config.sections_max().checked_mul(SECTION_HUGES * size_of::<AtomicU32>())?)?,
             sections: part(config.sections().count().checked_mul(section_bytes)?)?,
             section_bytes,
-            cpus: part(ALIGN)?,
-            gates: part(cpus.checked_mul(size_of::<AtomicU64>())?)?,
+            cpus: part(cpus.checked_mul(size_of::<AtomicU64>())?.checked_add(GATES_AT)?)?,
             blocks: part(cpus.checked_mul(blocks_stride)?)?,
             blocks_stride,
             context_stride: if contexts > 1 { words_per_context * WORD_BYTES } else { 0 },
@@ -100,7 +98,7 @@ impl Layout {
 
     /// The index of the first magazine.
     pub fn first_magazine(&self) -> usize {
-        (self.magazines - self.gates).div_ceil(size_of::<Magazine>())
+        (self.magazines - self.cpus).div_ceil(size_of::<Magazine>())
     }
 
     /// Bytes of all that belongs to CPUs.

@@ -112,8 +112,8 @@ impl<C: Cpus> Allocator<'_, C> {
         let reach = (1usize << MagazineIndex::BITS) * size_of::<Magazine>();
         let frame_zero = map.address(crate::frame::Pfn::new(0), self.page_size);
         let first =
-            (self.blocks.gates.addr() + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
-        let last = (self.blocks.gates.addr() + reach).checked_sub(frame_zero)? / page;
+            (self.blocks.base.addr() + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
+        let last = (self.blocks.base.addr() + reach).checked_sub(frame_zero)? / page;
         // Sections reach further than indices: look at frames until one fits, a few times at most.
         let span = self.zone(zone).span();
         let first_section = (first / SECTION_FRAMES as usize) as u32;
@@ -139,7 +139,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Makes magazines of the page at `address` and keeps the first.
     fn cut(&self, cpu: CpuId, address: usize) -> MagazineIndex {
         let magazines = self.page_size.bytes() / size_of::<Magazine>();
-        let first = ((address - self.blocks.gates.addr()) / size_of::<Magazine>()) as u32;
+        let first = ((address - self.blocks.base.addr()) / size_of::<Magazine>()) as u32;
         let place = core::ptr::with_exposed_provenance_mut::<Magazine>(address);
         for i in 0..magazines {
             // SAFETY: the page is ours, mapped at `address` (`LinearMap::new`), and page-aligned.

@@ -285,14 +285,14 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         assert!(cpu.get() < self.blocks.cpus && zone.index() < self.zones.len());
         let at = self.blocks.block_at(cpu) + self.layout.cpu_zones_at + zone.index() * size_of::<CpuZone>();
         // SAFETY: in bounds by the assertion; written by `build` before the allocator existed.
-        unsafe { &*self.blocks.gates.add(at).cast::<CpuZone>() }
+        unsafe { &*self.blocks.base.add(at).cast::<CpuZone>() }
     }
 
     fn shared(&self, cpu: CpuId) -> &CpuShared {
         assert!(cpu.get() < self.blocks.cpus);
         let at = self.blocks.block_at(cpu) + self.layout.shared_at;
         // SAFETY: as in `cpu_zone`.
-        unsafe { &*self.blocks.gates.add(at).cast::<CpuShared>() }
+        unsafe { &*self.blocks.base.add(at).cast::<CpuShared>() }
     }
 
     /// The books of a zone for a caller that may run on no CPU of ours.

@@ -1,12 +1,16 @@
 //! Where the per-CPU words lie.
 //!
 //! ```text
-//!            gates: a word per CPU      blocks: one per CPU        magazines
-//! +--------+------+------+-----+------+-------------------+-------+-----------+
-//! | Header | 0    | 1    | ... |      | words | CpuZones  | ...   | n, n+1 .. |
-//! +--------+------+------+-----+------+-------------------+-------+-----------+
-//!          ^ one address: header, gates, blocks and magazines are all named relative to it
+//!                   gates: a word per CPU      blocks: one per CPU        magazines
+//! +-------+--------+------+------+-----+------+-------------------+-------+-----------+
+//! |       | Header | 0    | 1    | ... |      | words | CpuZones  | ...   | n, n+1 .. |
+//! +-------+--------+------+------+-----+------+-------------------+-------+-----------+
+//! ^ base: header, gates, blocks and magazines are all named relative to this one address
 //! ```
+//! Header and gates lie where a magazine has the slots in its middle. A processor takes a load for
+//! one of what it has just stored a multiple of 4096 bytes away, and waits; a CPU that allocates and
+//! frees in turn often does so at the ends of its magazines.
+//!
 //! An open gate is the offset of its CPU's block: a sequence that has read it has found its words,
 //! and one address in a register is all it needs to know of an allocator.
 //!
@@ -36,8 +40,8 @@ pub const WORD_BYTES: usize = size_of::<AtomicU64>();
 /// The fronts of one zone and mobility.
 pub(crate) const ROW_BYTES: usize = WORD_BYTES * Class::COUNT;
 
-/// What a sequence compares with and adds: right before the first gate, so that it need not keep
-/// them in registers.
+/// What a sequence compares with and adds: at [`HEADER_AT`], so that it need not keep them in
+/// registers.
 #[repr(C)]
 pub struct Header {
     /// What a push adds to a front word.
@@ -48,6 +52,11 @@ pub struct Header {
     pub cpus: u32,
     unused: u32,
 }
+
+/// Bytes from the base to the header: it ends where the gates begin.
+pub const HEADER_AT: usize = GATES_AT - size_of::<Header>();
+/// Bytes from the base to the first gate.
+pub const GATES_AT: usize = 128;
 
 impl Header {
     /// For so many gates.
@@ -85,10 +94,10 @@ impl WordOffset {
 
 /// The per-CPU blocks and the magazines their words name: what a sequence needs.
 pub struct BlockArray {
-    /// The first gate, right behind a [`Header`] that names as many gates. Magazine 0, which does not
-    /// exist, would lie here, too.
-    pub gates: *mut u8,
-    /// Bytes from the first gate to the first block.
+    /// What offsets count from, aligned as a magazine. At [`HEADER_AT`] a [`Header`], which names as
+    /// many gates as there are at [`GATES_AT`]. Magazine 0, which does not exist, would lie here.
+    pub base: *mut u8,
+    /// Bytes from the base to the first block.
     pub blocks_at: usize,
     /// Bytes from one block to the next.
     pub stride: usize,
@@ -113,7 +122,7 @@ impl BlockArray {
     pub fn gate(&self, cpu: CpuId) -> &AtomicU64 {
         assert!(cpu.get() < self.cpus);
         // SAFETY: there is a gate for each CPU.
-        unsafe { &*self.gates.cast::<AtomicU64>().add(cpu.index()) }
+        unsafe { &*self.base.add(GATES_AT).cast::<AtomicU64>().add(cpu.index()) }
     }
 
     /// What the gate of `cpu` shows when it is open.
@@ -121,7 +130,7 @@ impl BlockArray {
         self.block_at(cpu) as u64
     }
 
-    /// Bytes from the first gate to the block of `cpu`.
+    /// Bytes from the base to the block of `cpu`.
     pub(crate) fn block_at(&self, cpu: CpuId) -> usize {
         self.blocks_at + cpu.index() * self.stride
     }
@@ -140,13 +149,13 @@ impl BlockArray {
         debug_assert!(word.0 + context < self.stride);
         // SAFETY: the block exists, and a WordOffset is made only from zones the allocator has;
         // with one context `context_stride` is 0.
-        unsafe { &*self.gates.add(self.block_at(here.cpu) + context + word.0).cast::<AtomicU64>() }
+        unsafe { &*self.base.add(self.block_at(here.cpu) + context + word.0).cast::<AtomicU64>() }
     }
 
     /// The magazine with this number.
     #[inline]
     pub fn magazine(&self, index: MagazineIndex) -> &Magazine {
-        let address = self.gates.addr() + index.get() as usize * size_of::<Magazine>();
+        let address = self.base.addr() + index.get() as usize * size_of::<Magazine>();
         // SAFETY: indices come only from stacks and words, which hold only indices of magazines
         // that exist; their memory is never anything else (see the module `magazine`).
         unsafe { &*core::ptr::with_exposed_provenance::<Magazine>(address) }

@@ -127,15 +127,17 @@ pub fn enable(blocks: &BlockArray, cpu: CpuId) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::cache::GATES_AT;
 
     const CPU: CpuId = CpuId::new(0);
     const OPEN: u64 = 256;
 
     /// Calls `test` with a gate that shows `state`.
     fn with_gate(state: u64, test: impl FnOnce(&BlockArray, &Tickets)) {
-        let mut gate = state;
+        let mut memory = [0; GATES_AT / 8 + 1];
+        memory[GATES_AT / 8] = state;
         let blocks = BlockArray {
-            gates: (&raw mut gate).cast(),
+            base: memory.as_mut_ptr().cast(),
             blocks_at: OPEN as usize,
             stride: 8,
             cpus: 1,

@@ -17,6 +17,6 @@ pub(crate) mod shelf;
 pub mod word;
 
 pub(crate) use block::ROW_BYTES;
-pub use block::{BlockArray, Header, WORD_BYTES, WordOffset, is_open};
+pub use block::{BlockArray, GATES_AT, HEADER_AT, Header, WORD_BYTES, WordOffset, is_open};
 pub use cpu_zone::Counts;
 pub use magazine::{Class, Magazine, MagazineIndex};

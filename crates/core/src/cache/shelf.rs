@@ -167,8 +167,8 @@ mod tests {
         let magazines: Vec<Magazine> = (0..count).map(|_| Magazine::new()).collect();
         let first = magazines.as_ptr().expose_provenance();
         // Magazine 1 is the first.
-        let gates = std::ptr::with_exposed_provenance_mut(first - size_of::<Magazine>());
-        test(&BlockArray { gates, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 });
+        let base = std::ptr::with_exposed_provenance_mut(first - size_of::<Magazine>());
+        test(&BlockArray { base, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 });
     }
 
     fn magazine(index: u32) -> MagazineIndex {

@@ -31,9 +31,9 @@ impl Ground {
     /// With `on_shelf` magazines on the shelf; the others are the caller's.
     fn new(on_shelf: u32) -> Arc<Self> {
         let magazines: Box<[Magazine]> = (0..=MAGAZINES).map(|_| Magazine::new()).collect();
-        // Magazine 0 stands for none, and lies where the gates begin.
-        let gates = std::ptr::with_exposed_provenance_mut(magazines.as_ptr().expose_provenance());
-        let blocks = BlockArray { gates, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 };
+        // Magazine 0 stands for none, and lies at the base.
+        let base = std::ptr::with_exposed_provenance_mut(magazines.as_ptr().expose_provenance());
+        let blocks = BlockArray { base, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 };
         let owned = std::array::from_fn(|_| AtomicU32::new(1));
         let ground = Ground { shelf: Shelf::new(), blocks, _magazines: magazines, owned };
         (1..=on_shelf).for_each(|n| ground.push(MagazineIndex::new(n).unwrap()));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagedepot::cache::word::Word;
-use pagedepot::cache::{BlockArray, Class, Header, MagazineIndex, WordOffset};
+use pagedepot::cache::{BlockArray, Class, GATES_AT, HEADER_AT, Header, MagazineIndex, WordOffset};
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, ZoneId};
 
@@ -32,23 +32,23 @@ struct Line([AtomicU64; 32]);
 
 impl Fronts {
     fn new(cpus: u32) -> Self {
-        // A line that ends with the header; gates; blocks; a magazine for each CPU.
-        let gate_lines = (cpus as usize * 8).div_ceil(size_of::<Line>());
+        // Header and gates; blocks; a magazine for each CPU.
+        let gate_lines = (GATES_AT + cpus as usize * 8).div_ceil(size_of::<Line>());
         let block_lines = cpus as usize * STRIDE / size_of::<Line>();
         let first_magazine = gate_lines + block_lines;
-        let lines = 1 + first_magazine + cpus as usize;
+        let lines = first_magazine + cpus as usize;
         let memory: Vec<_> = (0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
         memory.as_ptr().expose_provenance();
-        let gates = memory[1..].as_ptr().cast_mut().cast::<u8>();
+        let base = memory.as_ptr().cast_mut().cast::<u8>();
         let array = BlockArray {
-            gates,
+            base,
             blocks_at: gate_lines * size_of::<Line>(),
             stride: STRIDE,
             cpus,
             context_stride: 0,
         };
-        // SAFETY: the first line is the header's.
-        unsafe { gates.cast::<Header>().sub(1).write(Header::new(cpus)) };
+        // SAFETY: there is room for it.
+        unsafe { base.add(HEADER_AT).cast::<Header>().write(Header::new(cpus)) };
         for cpu in 0..cpus {
             let index = MagazineIndex::new(first_magazine as u32 + cpu).unwrap();
             for slot in 0..ROUNDS {
@@ -64,7 +64,9 @@ impl Fronts {
 
     fn set_header(&mut self, cpus: u32) {
         // SAFETY: as in `new`; nobody else uses it now.
-        unsafe { self.memory.as_mut_ptr().add(1).cast::<Header>().sub(1).write(Header::new(cpus)) };
+        unsafe {
+            self.memory.as_mut_ptr().byte_add(HEADER_AT).cast::<Header>().write(Header::new(cpus));
+        }
     }
 
     fn word(&self, cpu: u32) -> Word {

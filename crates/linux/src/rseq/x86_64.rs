@@ -10,7 +10,7 @@
 //! code it describes (`?`), so that the linker drops both or none.
 //!
 //! # Choices, measured on a hot pair of pop and push
-//! * Everything of a depot is named relative to one address, that of its gates: one register. It
+//! * Everything of a depot is named relative to one address, its base: one register. It
 //!   and the front's address survive a loop in registers, because nothing in a depot's own value
 //!   changes.
 //! * An abort is reported as "look closer", not retried here: it happens once per preemption, and
@@ -21,7 +21,7 @@ use core::arch::asm;
 use core::mem::offset_of;
 
 use pagedepot::cache::word::ONE_ROUND;
-use pagedepot::cache::{BlockArray, Header, WordOffset};
+use pagedepot::cache::{BlockArray, GATES_AT, HEADER_AT, Header, WordOffset};
 use pagedepot::cpus::Here;
 
 use super::Area;
@@ -32,8 +32,6 @@ pub const HAS_SEQUENCES: bool = true;
 const CPU_ID: usize = 4;
 /// `rseq_cs` in the area: the address of the announced descriptor.
 const RSEQ_CS: usize = 8;
-/// Bytes from the header to the gates.
-const BEFORE_GATES: usize = size_of::<Header>();
 
 /// Wraps a sequence: announcement before it; descriptor, signature and abort beside it. `$slow`
 /// is where aborts and the jumps to label 5 go on. The CPU number is in `{at}` at its start.
@@ -49,9 +47,9 @@ macro_rules! sequence {
             "mov qword ptr fs:[{area} + {RSEQ_CS}], {at}",
             "2:",
             "mov {at:e}, dword ptr fs:[{area} + {CPU_ID}]",
-            "cmp {at:e}, dword ptr [{gates} - {CPUS}]",
+            "cmp {at:e}, dword ptr [{base} + {CPUS}]",
             "jae 5f",
-            "mov {at}, qword ptr [{gates} + 8*{at}]",
+            "mov {at}, qword ptr [{base} + 8*{at} + {GATES_AT}]",
             "test {at}, {at}",
             "jle 5f",
             $($line,)+
@@ -66,7 +64,8 @@ macro_rules! sequence {
             ".popsection",
             RSEQ_CS = const RSEQ_CS,
             CPU_ID = const CPU_ID,
-            CPUS = const BEFORE_GATES - offset_of!(Header, cpus),
+            CPUS = const HEADER_AT + offset_of!(Header, cpus),
+            GATES_AT = const GATES_AT,
             at = out(reg) _,
             $($operands)+
         )
@@ -102,16 +101,16 @@ pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
             "test {next:l}, {next:l}",
             "jz 5f",
             "mov {slot:e}, {next:e}",
-            "add {next}, qword ptr [{gates} - {POP_STEP}]",
+            "add {next}, qword ptr [{base} + {POP_STEP}]",
             "jc 5f",
-            "mov {frame:e}, dword ptr [{gates} + {slot} - {ONE_ROUND}]",
+            "mov {frame:e}, dword ptr [{base} + {slot} - {ONE_ROUND}]",
             "mov qword ptr [{front} + {at}], {next}";
             aside: "mov {frame}, -1", "jmp 3b";
             ONE_ROUND = const ONE_ROUND,
             area = in(reg) area.offset(),
-            gates = in(reg) blocks.gates,
-            front = in(reg) blocks.gates.wrapping_add(word.bytes()),
-            POP_STEP = const BEFORE_GATES - offset_of!(Header, pop_step),
+            base = in(reg) blocks.base,
+            front = in(reg) blocks.base.wrapping_add(word.bytes()),
+            POP_STEP = const HEADER_AT + offset_of!(Header, pop_step),
             next = out(reg) _,
             slot = out(reg) _,
             frame = out(reg) frame,
@@ -135,15 +134,15 @@ pub fn push(area: Area, blocks: &BlockArray, word: WordOffset, rounds_max: u32, 
             "cmp {next:l}, {full:l}",
             "jae 5f",
             "mov {slot:e}, {next:e}",
-            "add {next}, qword ptr [{gates} - {PUSH_STEP}]",
+            "add {next}, qword ptr [{base} + {PUSH_STEP}]",
             "jc 5f",
-            "mov dword ptr [{gates} + {slot}], {frame:e}",
+            "mov dword ptr [{base} + {slot}], {frame:e}",
             "mov qword ptr [{front} + {at}], {next}";
             aside: "xor {next:e}, {next:e}", "jmp 3b";
             area = in(reg) area.offset(),
-            gates = in(reg) blocks.gates,
-            front = in(reg) blocks.gates.wrapping_add(word.bytes()),
-            PUSH_STEP = const BEFORE_GATES - offset_of!(Header, push_step),
+            base = in(reg) blocks.base,
+            front = in(reg) blocks.base.wrapping_add(word.bytes()),
+            PUSH_STEP = const HEADER_AT + offset_of!(Header, push_step),
             full = in(reg) rounds_max * ONE_ROUND as u32,
             frame = in(reg) frame,
             next = out(reg) pushed,
@@ -175,9 +174,9 @@ pub fn compare_store(
             "mov qword ptr [{front} + {at}], {new}";
             aside: "jmp {slow}";
             area = in(reg) area.offset(),
-            gates = in(reg) blocks.gates,
+            base = in(reg) blocks.base,
             cpu = in(reg) here.cpu.get(),
-            front = in(reg) blocks.gates.wrapping_add(word.bytes()),
+            front = in(reg) blocks.base.wrapping_add(word.bytes()),
             old = in(reg) old,
             new = in(reg) new,
             slow = label { return false },
