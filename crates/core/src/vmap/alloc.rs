@@ -12,16 +12,22 @@ use super::error::{Kind, MapError, VfreeError, VmapError};
 use super::node::Node;
 use super::purge::PurgeDepth;
 use super::seams::{Host, Mapper};
+use super::space::Carved;
 use super::tree::Wanted;
 use super::units::{Run, VirtAddr, Vpn};
 use super::{Vmap, count};
 use crate::error::AllocError;
 
+/// Nodes whose pools are looked into before a request waits for a lock.
+const NEAR_NODES: usize = 4;
+
 impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Allocates `pages` pages of address space with nothing mapped in them.
     ///
     /// A size that was freed before on this CPU's node costs one atomic operation; others are the
-    /// lowest free range that fits, by O(log areas) steps under a lock. (With an alignment of more
+    /// lowest free range that fits, by O(log areas) steps under a lock. A size that is asked for
+    /// again and again brings up to 64 more along for the pool, and where the lock is taken a near
+    /// node's pool serves first. (With an alignment of more
     /// than a page the lowest is not sought beyond 64 ranges that are large enough but
     /// misaligned.) What fails is tried again after everything freed was taken back.
     ///
@@ -47,7 +53,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         }
         let run = Run::new(first, pages);
         let area = self.with_purges(false, || self.lock_space().carve_at(run))?;
-        self.note_carved(area);
+        self.note_carved(self.node_here(), Carved { first: area, last: area, areas: 1 });
         Ok(self.publish(area, Kind::Address, &options, false, Location::caller()))
     }
 
@@ -80,22 +86,46 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         align <= self.range.page_size.bytes() || self.range.addr(page).get() & (align - 1) == 0
     }
 
+    /// An area from the free address space, and more of them for the pool; rather than wait for
+    /// its lock, one from another node's pool.
     #[cold]
     fn obtain_slow(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
+        let (number, node) = self.node_here();
         let found = self.wanted(pages, options).and_then(|wanted| {
+            let is_pooled = options.window.is_none() && wanted.align == 1;
+            let stock = if is_pooled { node.cold.stock(wanted.pages, self.pool_pages_max) } else { 0 };
             self.with_purges(options.no_wait, || {
-                if options.no_wait {
-                    self.try_lock_space().ok_or(VmapError::WouldWait)?.carve(wanted)
-                } else {
-                    self.lock_space().carve(wanted)
-                }
+                let space = match self.try_lock_space() {
+                    Some(space) => space,
+                    None => match self.pop_elsewhere(number, wanted.pages, is_pooled) {
+                        Some(area) => return Ok(area),
+                        None if options.no_wait => return Err(VmapError::WouldWait),
+                        None => self.lock_space(),
+                    },
+                };
+                let carved = space.carve(wanted, stock)?;
+                drop(space);
+                self.note_carved((number, node), carved);
+                Ok(carved.first)
             })
         });
-        match found {
-            Ok(area) => self.note_carved(area),
-            Err(_) => count(&self.node_here().1.counters.failures, 1),
+        if found.is_err() {
+            count(&node.counters.failures, 1);
         }
         found
+    }
+
+    /// An area from the pool of a node near `number`; it stays that node's.
+    fn pop_elsewhere(&self, number: u32, pages: u32, is_pooled: bool) -> Option<AreaIndex> {
+        if !is_pooled {
+            return None;
+        }
+        let nodes = self.books.nodes.iter().cycle().skip(number as usize + 1);
+        nodes.take(NEAR_NODES.min(self.books.nodes.len() - 1)).find_map(|node| {
+            let area = node.cold.of(pages)?.pop(self.books.areas, |_| true)?;
+            count(&node.counters.borrowed_areas, 1);
+            Some(area)
+        })
     }
 
     /// What a request means for the search.
@@ -166,10 +196,26 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         result
     }
 
-    fn note_carved(&self, area: AreaIndex) {
-        let (number, node) = self.node_here();
-        self.books.areas[area].set_traits(Traits::new(number, 0, Default::default()));
+    /// The first area is the caller's, the others go to the node's pool.
+    fn note_carved(&self, (number, node): (u32, &Node), carved: Carved) {
+        let areas = self.books.areas;
+        for index in areas.list(Some(carved.first)).take(carved.areas as usize) {
+            areas[index].set_traits(Traits::new(number, 0, Default::default()));
+            self.books.index.set(areas[index].run(), index);
+        }
         count(&node.counters.carved_areas, 1);
+        let stock = areas[carved.first].next().filter(|_| carved.areas > 1);
+        let Some(stock) = stock else { return };
+        for index in areas.list(Some(stock)) {
+            areas[index].set_word(areas[index].word().in_state(State::Pooled));
+        }
+        let (count_stocked, pool) = (carved.areas - 1, node.cold.of(areas[stock].pages()));
+        if pool.is_some_and(|pool| pool.push_list(areas, stock, carved.last, count_stocked)) {
+            count(&node.counters.stocked_areas, count_stocked.into());
+        } else {
+            // Others have filled it meanwhile.
+            self.give_back_all(Some(stock));
+        }
     }
 
     /// Gives a held area to the caller.

@@ -5,8 +5,9 @@
 //! and any address inside one by a walk back over at most 16 entries of one line: the first entry
 //! that is set names the only area that can reach that far.
 //!
-//! Entries are written by the holder of the space's lock, when an area leaves or returns to the
-//! free address space; areas that go through pools and lazy lists keep theirs. Readers hold no
+//! Entries are written by the owner of their pages, after they left the free address space and
+//! before they return to it (its lock orders one owner's stores before the next one's); areas that
+//! go through pools and lazy lists keep theirs. Readers hold no
 //! lock: an entry is a hint until the descriptor confirms it (`area.rs`).
 
 use super::area::AreaIndex;
@@ -35,12 +36,12 @@ impl SegmentIndex<'_> {
         (segment..=page.0).rev().find_map(|at| self.at(Vpn(at)))
     }
 
-    /// Enters an area. For the holder of the space's lock.
+    /// Enters an area. For the owner of its pages.
     pub fn set(&self, run: Run, area: AreaIndex) {
         self.write(run, area.get());
     }
 
-    /// Removes the entries of an area. For the holder of the space's lock.
+    /// Removes the entries of an area. For the owner of its pages.
     pub fn clear(&self, run: Run) {
         self.write(run, 0);
     }

@@ -16,12 +16,17 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const AWAITED: u32 = 2;
 
-/// Looks at a taken lock before its waiter sleeps: about as long as a holder needs.
-const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
+/// Looks at a taken lock before its waiter sleeps: about as long as going to sleep takes (Karlin et
+/// al., "Empirical Studies of Competitive Spinning", 1991).
+const SPINS: u32 = if cfg!(loom) { 0 } else { 40 };
 
 /// A lock, on cache lines of its own.
 #[repr(align(128))]
-pub struct Lock(AtomicU32);
+pub struct Lock {
+    word: AtomicU32,
+    /// Those who look on at this moment, ready to take it.
+    watchers: AtomicU32,
+}
 
 /// Proof that a [`Lock`] is held; dropping it unlocks.
 pub struct Guard<'l, H: Host + ?Sized> {
@@ -33,7 +38,7 @@ impl Lock {
     /// A free lock.
     #[allow(clippy::new_without_default, reason = "a lock is made with what it protects")]
     pub fn new() -> Self {
-        Lock(AtomicU32::new(FREE))
+        Lock { word: AtomicU32::new(FREE), watchers: AtomicU32::new(0) }
     }
 
     /// Takes the lock if it is free.
@@ -51,38 +56,66 @@ impl Lock {
         Guard { lock: self, host }
     }
 
+    /// Takes the lock after one of those who look on now, if any do.
+    ///
+    /// For those with so much to do that they do it in turns: one who unlocks and locks again at
+    /// once leaves others no moment in which they could see it free, and those would sleep and wake
+    /// again and again.
+    pub fn lock_behind<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Guard<'l, H> {
+        if self.is_watched() {
+            host.contention_begins();
+            let passed = |_| {
+                spin_hint();
+                self.word.load(Ordering::Relaxed) != FREE || !self.is_watched()
+            };
+            (0..SPINS).any(passed);
+            host.contention_ends();
+        }
+        self.lock(host)
+    }
+
+    fn is_watched(&self) -> bool {
+        self.watchers.load(Ordering::Relaxed) > 0
+    }
+
     #[inline]
     fn take_free(&self) -> bool {
         // Acquire: pairs with the Release in `Guard::drop`; what the last holder wrote is seen.
-        self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[cold]
     fn wait_for<H: Host + ?Sized>(&self, host: &H) {
         host.contention_begins();
-        if !self.spin() {
+        if !(self.watch() && self.take_free()) {
             // The exchange says that somebody sleeps, and takes the lock if it was free; whoever
             // takes it so cannot know that nobody else sleeps, and leaves it at 2.
-            while self.0.swap(AWAITED, Ordering::Acquire) != FREE {
-                host.wait(&self.0, AWAITED);
+            while self.word.swap(AWAITED, Ordering::Acquire) != FREE {
+                host.wait(&self.word, AWAITED);
+                self.watch();
             }
         }
         host.contention_ends();
     }
 
-    fn spin(&self) -> bool {
-        (0..SPINS).any(|_| {
+    /// Looks on for a while; whether it saw the lock free.
+    fn watch(&self) -> bool {
+        // Relaxed, both: a hint to holders.
+        self.watchers.fetch_add(1, Ordering::Relaxed);
+        let is_free = (0..SPINS).any(|_| {
             spin_hint();
-            self.0.load(Ordering::Relaxed) == FREE && self.take_free()
-        })
+            self.word.load(Ordering::Relaxed) == FREE
+        });
+        self.watchers.fetch_sub(1, Ordering::Relaxed);
+        is_free
     }
 }
 
 impl<H: Host + ?Sized> Drop for Guard<'_, H> {
     fn drop(&mut self) {
         // Release: pairs with the Acquire of the next holder.
-        if self.lock.0.swap(FREE, Ordering::Release) == AWAITED {
-            self.host.wake_one(&self.lock.0);
+        if self.lock.word.swap(FREE, Ordering::Release) == AWAITED {
+            self.host.wake_one(&self.lock.word);
         }
     }
 }

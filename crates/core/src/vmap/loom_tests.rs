@@ -244,6 +244,44 @@ fn a_pooled_area_has_one_owner_broken() {
     explore("pool without tags", 3, pool_model);
 }
 
+/// One asks for the second area of a size, which brings a third, while another asks for one.
+#[test]
+fn what_is_stocked_is_handed_out_once() {
+    explore("stock", 2, || {
+        let model = Arc::new(Model::new(VmapConfig { areas_max: 20, ..config() }));
+        let vmap = model.vmap();
+        let a = vmap.alloc(1, BARE).unwrap();
+        let other = model.clone();
+        let handle = loom::thread::spawn(move || other.vmap().alloc(1, BARE).unwrap());
+        let b = vmap.alloc(1, BARE).unwrap();
+        let c = handle.join().unwrap();
+        assert!(a != b && a != c && b != c, "an area has two owners");
+        assert_eq!(vmap.areas().count(), 3 + vmap.stats().cold_areas as usize);
+        vmap.free(a).unwrap();
+        model.finish(2);
+    });
+}
+
+/// Whoever lists areas while some are taken and others given back sees each that stays, once.
+#[test]
+fn a_listing_sees_what_stays() {
+    explore("listing", 2, || {
+        let model = Arc::new(Model::new(VmapConfig { areas_max: 20, ..config() }));
+        let vmap = model.vmap();
+        let (gone, stays) = (vmap.alloc(1, BARE).unwrap(), vmap.alloc(2, BARE).unwrap());
+        vmap.free(gone).unwrap();
+        let other = model.clone();
+        let handle = loom::thread::spawn(move || {
+            other.vmap().purge(PurgeDepth::Everything);
+            other.vmap().alloc(3, BARE).unwrap();
+        });
+        let seen: Vec<_> = vmap.areas().map(|info| info.span.start).collect();
+        assert!(seen.is_sorted() && seen.contains(&stays), "{seen:?}");
+        handle.join().unwrap();
+        model.finish(2);
+    });
+}
+
 /// Of all who free an area one succeeds, though it is allocated again meanwhile.
 #[test]
 fn an_area_is_freed_once() {

@@ -16,7 +16,7 @@
 //!  vmalloc, alloc, vmap                         vfree, free, vunmap
 //!        |                                             |
 //!   pool of this node <------------------------ pool of the allocating node
-//!        | empty              ^ refill                 | full, or something to unmap
+//!        | empty    ^ stock   ^ refill                 | full, or something to unmap
 //!   free address space        |                 lazy list of that node
 //!        | none          purge: unmap, one flush, give back tables and frames, a quarter of each pool
 //!   purge, try again     <-----+------------------------+

@@ -36,8 +36,12 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Areas taken from the free address space.
+    /// Areas taken from the free address space for a request.
     carved_areas,
+    /// Areas taken with them, for the pool.
+    stocked_areas,
+    /// Areas that another node took from a pool rather than wait for a lock.
+    borrowed_areas,
     /// Busy areas that were resized or mapped into.
     changed_areas,
     /// Areas freed that no pool took at once.

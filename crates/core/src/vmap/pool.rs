@@ -8,7 +8,7 @@
 //! | 24..=35 | count | areas in the pool |
 //! | 36..=63 | tag | operations so far, modulo 2^28 |
 //!
-//! Transitions, each a compare-and-swap that adds 1 to the tag: push `(top, n) -> (a, n + 1)`, pop
+//! Transitions, each a compare-and-swap that adds 1 to the tag: push `(top, n) -> (a, n + k)`, pop
 //! `(a, n) -> (next of a, n - 1)`, take-all `(a, n) -> (none, 0)`. The argument is that of the
 //! shelf (`cache/shelf.rs`): descriptors are type-stable, a stale link is read but never believed,
 //! because the tag has moved.
@@ -30,6 +30,10 @@ pub const POOL_SIZES: u32 = if cfg!(loom) { 3 } else { 256 };
 /// Most areas in one pool.
 const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
 const COUNT_BITS: u32 = 12;
+/// Most areas that a pool is stocked with at a time.
+const STOCK_AREAS: u32 = 64;
+/// Most pages of them.
+const STOCK_PAGES: u32 = 512;
 /// Where the tag begins.
 const TAG_SHIFT: u32 = AreaIndex::BITS + COUNT_BITS;
 
@@ -102,17 +106,23 @@ impl Pool {
     /// Puts an area the caller owns on top; `false`: the pool is full.
     #[inline]
     pub fn push(&self, areas: Areas<'_>, area: AreaIndex) -> bool {
+        self.push_list(areas, area, area, 1)
+    }
+
+    /// Puts `count` linked areas the caller owns on top; `false`: the pool has no room for all.
+    #[inline]
+    pub fn push_list(&self, areas: Areas<'_>, first: AreaIndex, last: AreaIndex, count: u32) -> bool {
         // Relaxed: the limit is a policy, the head is verified below.
         let limit = self.limit.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             let old = Head(head);
-            if old.count() >= limit {
+            if old.count() + count > limit {
                 return false;
             }
-            areas[area].set_next(old.top());
-            let new = old.next(Some(area), old.count() + 1);
-            // Release: pairs with the Acquire of `pop`; publishes link and fields.
+            areas[last].set_next(old.top());
+            let new = old.next(Some(first), old.count() + count);
+            // Release: pairs with the Acquire of `pop`; publishes links and fields.
             match self.head.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => head = now,
@@ -173,6 +183,19 @@ impl Pools {
             self.charged_pages.fetch_sub(charge, Ordering::Relaxed);
         }
         true
+    }
+
+    /// Areas to take from the free address space along with one that was not in the pool for
+    /// `pages`: as many as were asked for so far, about, until a turn of the space's lock is worth
+    /// a table's pages.
+    #[cold]
+    pub fn stock(&self, pages: u32, budget_pages: u64) -> u32 {
+        let Some(pool) = self.of(pages) else { return 0 };
+        let (most, limit) = (STOCK_AREAS.min(STOCK_PAGES / pages), pool.limit());
+        if limit < most {
+            self.raise_limit(pages, budget_pages);
+        }
+        limit.saturating_sub(pool.count()).min(most)
     }
 
     /// Takes `count` areas off the limit of the pool for `pages`.

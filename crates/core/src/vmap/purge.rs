@@ -17,12 +17,13 @@ use super::node::Node;
 use super::pool::{Pool, Pools};
 use super::retire::Runs;
 use super::seams::{Host, Mapper};
+use super::space::Returned;
 use super::units::{Range, Run, Span};
 use super::{Broken, Vmap, broken, count};
 use crate::alloc::{Pressure, Reclaim};
 
-/// Areas returned to the free address space per hold of its lock.
-const GIVE_BACK_BATCH: usize = 32;
+/// Areas returned to the free address space in one turn of its lock.
+const GIVE_BACK_BATCH: usize = 8;
 
 /// How far a purge goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,7 +326,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 purged.stuck_areas += 1;
                 self.push_lazy(index);
                 continue;
-            } else if !area.word().is_retiring() && self.refill(index) {
+            } else if self.refill(index) {
                 continue;
             }
             match last.replace(index) {
@@ -340,6 +341,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Puts a fresh area into its node's pool, if that has room.
     fn refill(&self, index: AreaIndex) -> bool {
         let area = &self.books.areas[index];
+        if area.word().is_retiring() || area.word().kind() == Kind::RamBlock {
+            return false;
+        }
         let node = &self.books.nodes[area.traits().node()];
         let pages = area.pages();
         let Some(pool) = node.cold.of(pages) else { return false };
@@ -356,11 +360,21 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         pushed
     }
 
-    /// Returns areas, in ascending order, to the free address space.
-    fn give_back_all(&self, first: Option<AreaIndex>) {
+    /// Returns areas, in ascending order, to the free address space; but first once more to their
+    /// pools: who has emptied them meanwhile needs not come to the space, too.
+    pub(super) fn give_back_all(&self, first: Option<AreaIndex>) {
+        let Books { space, areas, index, .. } = &self.books;
         let mut rest = first;
         while rest.is_some() {
-            rest = self.lock_space().give_back_list(rest, GIVE_BACK_BATCH);
+            let mut returned = Returned::default();
+            for _ in 0..GIVE_BACK_BATCH {
+                let Some(area) = rest else { break };
+                rest = areas[area].next();
+                if !self.refill(area) {
+                    returned.add(*areas, *index, area);
+                }
+            }
+            space.lock_behind(&self.host, *areas, *index).take_back(returned);
         }
     }
 }

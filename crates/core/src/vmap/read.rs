@@ -123,7 +123,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// The first area that ends after `from`, and where it ends.
     fn next_area(&self, from: Vpn) -> Option<(AreaInfo, Vpn)> {
-        // Under the lock areas neither appear nor vanish nor move.
+        // Under the lock ranges are neither taken nor given back.
         let space = self.lock_space();
         let mut at = from;
         while at.0 < self.range.pages {
@@ -131,9 +131,15 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 at = self.books.areas[free].end();
                 continue;
             }
-            let index = self.books.index.candidate(at)?;
-            let area = &self.books.areas[index];
-            return Some((self.describe(area), area.end()));
+            let index = self.books.index.candidate(at);
+            if let Some(info) = index.and_then(|index| self.look(index))
+                && let Some(start) = self.range.page_of(info.span.start)
+                && (from <= start && start <= at && at < start.add(info.span.pages))
+            {
+                return Some((info, start.add(info.span.pages)));
+            }
+            // In the hands of one who has just taken it, or is about to give it back.
+            at = at.add(1);
         }
         None
     }

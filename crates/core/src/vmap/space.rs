@@ -26,6 +26,56 @@ pub struct Space {
     used: AtomicU32,
 }
 
+/// Of the unused descriptors, one in so many may be taken in advance.
+const SPARED: u32 = 8;
+/// Most free ranges that are searched for in one turn of the lock.
+const ROWS_MAX: u32 = 16;
+
+/// Areas of one size, taken from the space in one turn of its lock: held by the caller, linked
+/// in ascending order, and not in the index yet.
+#[derive(Clone, Copy)]
+pub struct Carved {
+    pub first: AreaIndex,
+    pub last: AreaIndex,
+    pub areas: u32,
+}
+
+/// Areas on their way back to the space: ascending ranges that touch no other of them, and
+/// descriptors left over. The caller's until it has the lock.
+#[derive(Default)]
+pub struct Returned {
+    first: Option<AreaIndex>,
+    last: Option<AreaIndex>,
+    spare: Option<AreaIndex>,
+}
+
+impl Returned {
+    /// Adds an area that the caller owns, with nothing mapped in it, behind those added before.
+    pub fn add(&mut self, areas: Areas<'_>, index: SegmentIndex<'_>, area: AreaIndex) {
+        vacate(areas, index, area);
+        let run = areas[area].run();
+        match self.last {
+            Some(last) if areas[last].end() == run.start => {
+                areas[last].place(Run { start: areas[last].start(), end: run.end });
+                areas[area].set_next(self.spare);
+                self.spare = Some(area);
+                return;
+            }
+            Some(last) => areas[last].set_next(Some(area)),
+            None => self.first = Some(area),
+        }
+        areas[area].set_next(None);
+        self.last = Some(area);
+    }
+}
+
+/// Makes an area a free range that is not in the tree yet.
+fn vacate(areas: Areas<'_>, index: SegmentIndex<'_>, area: AreaIndex) {
+    // The word first: see the argument on readers in `area.rs`.
+    areas[area].set_word(areas[area].word().plain(State::Vacant));
+    index.clear(areas[area].run());
+}
+
 /// The space, locked.
 pub struct Locked<'l, 'm, H: Host + ?Sized> {
     space: &'l Space,
@@ -53,6 +103,16 @@ impl Space {
         index: SegmentIndex<'m>,
     ) -> Locked<'l, 'm, H> {
         Locked { space: self, areas, index, _guard: self.lock.lock(host) }
+    }
+
+    /// As [`lock`](Self::lock), after one who waits for it: [`Lock::lock_behind`].
+    pub fn lock_behind<'l, 'm, H: Host + ?Sized>(
+        &'l self,
+        host: &'l H,
+        areas: Areas<'m>,
+        index: SegmentIndex<'m>,
+    ) -> Locked<'l, 'm, H> {
+        Locked { space: self, areas, index, _guard: self.lock.lock_behind(host) }
     }
 
     pub fn try_lock<'l, 'm, H: Host + ?Sized>(
@@ -95,10 +155,12 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
 
     /// Whether `count` more descriptors are to be had.
     fn has_descriptors(&self, count: u32) -> bool {
-        let fresh = self.areas.0.len() as u32 - self.space.fresh.load(Ordering::Relaxed);
-        let spare = AreaIndex::new(self.space.spare.load(Ordering::Relaxed));
-        fresh >= count
-            || self.areas.list(spare).take((count - fresh) as usize).count() as u32 >= count - fresh
+        self.unused_descriptors() >= count
+    }
+
+    fn unused_descriptors(&self) -> u32 {
+        // Number 0 is nobody.
+        self.areas.0.len() as u32 - 1 - self.space.used()
     }
 
     fn take_descriptor(&self) -> Option<AreaIndex> {
@@ -140,13 +202,45 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
         self.put_descriptor(spare);
     }
 
-    /// Takes an area out of the free space, held by the caller.
-    pub fn carve(&self, wanted: Wanted) -> Result<AreaIndex, VmapError> {
-        let (free, start) = self.tree().find(wanted).ok_or(VmapError::NoSpace)?;
-        self.carve_from(free, Run::new(start, wanted.pages))
+    /// Takes an area out of the free space, and up to `more` like it: always the lowest that fit.
+    pub fn carve(&self, wanted: Wanted, more: u32) -> Result<Carved, VmapError> {
+        // What is taken in advance must not be what others lack.
+        let count = 1 + more.min(self.unused_descriptors() / SPARED);
+        let mut carved = self.carve_row(wanted, count)?;
+        for _ in 1..ROWS_MAX {
+            if carved.areas == count {
+                break;
+            }
+            let Ok(row) = self.carve_row(wanted, count - carved.areas) else { break };
+            self.areas[carved.last].set_next(Some(row.first));
+            (carved.last, carved.areas) = (row.last, carved.areas + row.areas);
+        }
+        Ok(carved)
     }
 
-    /// Takes exactly `run`, held by the caller.
+    /// Takes up to `count` areas, one behind the other, from the lowest range where one fits.
+    fn carve_row(&self, wanted: Wanted, count: u32) -> Result<Carved, VmapError> {
+        let (free, start) = self.tree().find(wanted).ok_or(VmapError::NoSpace)?;
+        let room = self.areas[free].end().since(start) / wanted.pages;
+        let areas = count.min(room).min(self.unused_descriptors().saturating_sub(1)).max(1);
+        let first = self.carve_from(free, Run::new(start, areas * wanted.pages))?;
+        let mut carved = Carved { first, last: first, areas: 1 };
+        self.areas[first].set_next(None);
+        for nth in 1..areas {
+            let Some(next) = self.take_descriptor() else { break };
+            let run = Run::new(start.add(nth * wanted.pages), wanted.pages);
+            self.make_area(next, run, self.areas[next].word());
+            self.areas[next].set_next(None);
+            self.areas[carved.last].set_next(Some(next));
+            (carved.last, carved.areas) = (next, nth + 1);
+        }
+        if areas > 1 {
+            self.areas[first].place(Run::new(start, wanted.pages));
+        }
+        Ok(carved)
+    }
+
+    /// Takes exactly `run`, held by the caller and not in the index yet.
     pub fn carve_at(&self, run: Run) -> Result<AreaIndex, VmapError> {
         let free = self.tree().containing(run.start).ok_or(VmapError::Occupied)?;
         if self.areas[free].end() < run.end {
@@ -193,55 +287,35 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
         descriptor.place(run);
         descriptor.set_mapped(0);
         descriptor.block.store(0, Ordering::Relaxed);
-        self.index.set(run, area);
     }
 
     /// Returns an area the caller owns, with nothing mapped in it, to the free space.
     pub fn give_back(&self, area: AreaIndex) {
-        self.vacate(area);
+        vacate(self.areas, self.index, area);
         self.insert_merged(area);
     }
 
-    /// As [`give_back`](Self::give_back) for up to `count` areas of a list in ascending order;
-    /// returns the rest of it. Neighbours are one range before they meet the tree.
-    pub fn give_back_list(&self, first: Option<AreaIndex>, count: usize) -> Option<AreaIndex> {
-        let mut rest = first;
-        let mut range: Option<AreaIndex> = None;
-        for _ in 0..count {
-            let Some(area) = rest else { break };
-            rest = self.areas[area].next();
-            self.vacate(area);
-            let run = self.areas[area].run();
-            match range {
-                Some(range) if self.areas[range].end() == run.start => {
-                    self.areas[range].place(Run { start: self.areas[range].start(), end: run.end });
-                    self.put_descriptor(area);
-                }
-                other => {
-                    other.into_iter().for_each(|range| self.insert_merged(range));
-                    range = Some(area);
-                }
-            }
-        }
-        range.into_iter().for_each(|range| self.insert_merged(range));
-        rest
-    }
-
-    /// Makes an area a free range that is not in the tree yet.
-    fn vacate(&self, area: AreaIndex) {
-        let descriptor = &self.areas[area];
-        descriptor.set_word(descriptor.word().plain(State::Vacant));
-        self.index.clear(descriptor.run());
-        self.add_free(i64::from(descriptor.pages()));
+    /// As [`give_back`](Self::give_back) for many.
+    pub fn take_back(&self, returned: Returned) {
+        // Each is linked elsewhere before the next is asked for.
+        let links = |first| {
+            let mut rest = first;
+            core::iter::from_fn(move || {
+                let at = rest?;
+                rest = self.areas[at].next();
+                Some(at)
+            })
+        };
+        links(returned.first).for_each(|range| self.insert_merged(range));
+        links(returned.spare).for_each(|spare| self.put_descriptor(spare));
     }
 
     /// Puts a free range into the tree, as one with its neighbours.
     fn insert_merged(&self, range: AreaIndex) {
         let run = self.areas[range].run();
         let tree = self.tree();
-        let before = tree.at_or_before(run.start).filter(|&free| self.areas[free].end() == run.start);
-        let after = tree.containing(run.end);
-        match (before, after) {
+        self.add_free(i64::from(run.pages()));
+        match tree.touching(run) {
             (None, None) => tree.insert(range),
             (Some(before), None) => {
                 tree.replace(before, Run { start: self.areas[before].start(), end: run.end });
@@ -290,6 +364,7 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
         let behind = Run { start: at, end: run.end };
         self.areas[area].place(Run { start: run.start, end: at });
         self.make_area(rest, behind, self.areas[rest].word());
+        self.index.set(behind, rest);
         self.areas[rest].set_traits(self.areas[area].traits());
     }
 

@@ -93,6 +93,18 @@ impl Tree<'_, '_> {
         self.largest_of(self.root())
     }
 
+    /// What a node's parent knows of it.
+    fn sums(&self, node: Node) -> (u32, u32) {
+        (self.height(node), self.largest_of(node))
+    }
+
+    /// Gives a node whose children have their balance a changed child, which had the sums `old`.
+    /// Where they are the same nothing changes from here to the root, and nothing is read.
+    fn relink(&self, node: AreaIndex, side: &AtomicU32, old: (u32, u32), child: Node) -> AreaIndex {
+        set(side, child);
+        if self.sums(child) == old { node } else { self.balance(node) }
+    }
+
     /// Sums up a node from its children.
     fn refresh(&self, node: AreaIndex) {
         let (left, right) = (self.left(node), self.right(node));
@@ -155,8 +167,8 @@ impl Tree<'_, '_> {
         };
         let links = &self.area(top).tree;
         let side = if self.area(node).start() < self.area(top).start() { &links.left } else { &links.right };
-        set(side, Some(self.insert_under(get(side), node)));
-        self.balance(top)
+        let old = self.sums(get(side));
+        self.relink(top, side, old, Some(self.insert_under(get(side), node)))
     }
 
     /// Removes a free range.
@@ -170,8 +182,8 @@ impl Tree<'_, '_> {
         if top != node {
             let before = self.area(node).start() < self.area(top).start();
             let side = if before { &links.left } else { &links.right };
-            set(side, self.remove_under(get(side), node));
-            return Some(self.balance(top));
+            let old = self.sums(get(side));
+            return Some(self.relink(top, side, old, self.remove_under(get(side), node)));
         }
         match (get(&links.left), get(&links.right)) {
             (None, other) | (other, None) => other,
@@ -187,9 +199,9 @@ impl Tree<'_, '_> {
     /// Takes the lowest range off a subtree: what is left, and that range.
     fn take_first(&self, top: AreaIndex) -> (Node, AreaIndex) {
         let Some(left) = self.left(top) else { return (self.right(top), top) };
+        let old = self.sums(Some(left));
         let (rest, first) = self.take_first(left);
-        set(&self.area(top).tree.left, rest);
-        (Some(self.balance(top)), first)
+        (Some(self.relink(top, &self.area(top).tree.left, old, rest)), first)
     }
 
     /// Moves or resizes a free range that stays between its neighbours.
@@ -202,9 +214,30 @@ impl Tree<'_, '_> {
         let Some(top) = top else { return };
         let start = self.area(top).start();
         if to != start {
-            self.refresh_path(if to < start { self.left(top) } else { self.right(top) }, to);
+            let child = if to < start { self.left(top) } else { self.right(top) };
+            let old = self.sums(child);
+            self.refresh_path(child, to);
+            if self.sums(child) == old {
+                return;
+            }
         }
         self.refresh(top);
+    }
+
+    /// The free ranges that touch `run`, which is not free: before it, and behind it.
+    pub fn touching(&self, run: Run) -> (Node, Node) {
+        let (mut at, mut before, mut behind) = (self.root(), None, None);
+        while let Some(node) = at {
+            if self.area(node).start() < run.start {
+                before = at;
+                at = self.right(node);
+            } else {
+                behind = at;
+                at = self.left(node);
+            }
+        }
+        let before = before.filter(|&node| self.area(node).end() == run.start);
+        (before, behind.filter(|&node| self.area(node).start() == run.end))
     }
 
     /// The free range with the highest start at or before `page`.
