@@ -93,7 +93,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let (number, node) = self.node_here();
         let found = self.wanted(pages, options).and_then(|wanted| {
             let is_pooled = options.window.is_none() && wanted.align == 1;
-            let stock = if is_pooled { node.cold.stock(wanted.pages, self.pool_pages_max) } else { 0 };
+            // To give back what a pool had no room for takes the lock once more.
+            let stock = if is_pooled && !options.no_wait {
+                node.cold.stock(wanted.pages, self.pool_pages_max)
+            } else {
+                0
+            };
             self.with_purges(options.no_wait, || {
                 let space = match self.try_lock_space() {
                     Some(space) => space,

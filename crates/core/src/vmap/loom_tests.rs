@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{
     Broken, FlushSpans, Host, Manner, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
-    VirtAddr, Vmap, VmapConfig,
+    VirtAddr, Vmap, VmapConfig, VmapError,
 };
 use crate::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
 
@@ -22,6 +22,7 @@ const TABLE: u32 = 4;
 
 std::thread_local! {
     static BROKEN: Cell<Option<Broken>> = const { Cell::new(None) };
+    static CPU: Cell<u32> = const { Cell::new(0) };
 }
 
 pub fn is_broken(part: Broken) -> bool {
@@ -113,7 +114,7 @@ struct Frames(Ledger);
 
 impl Host for Frames {
     fn cpu(&self) -> Option<CpuId> {
-        Some(CpuId::new(0))
+        Some(CpuId::new(CPU.get()))
     }
 
     fn alloc_block(&self, _order: Order, _flags: Flags) -> Result<Pfn, AllocError> {
@@ -259,6 +260,26 @@ fn what_is_stocked_is_handed_out_once() {
         assert_eq!(vmap.areas().count(), 3 + vmap.stats().cold_areas as usize);
         vmap.free(a).unwrap();
         model.finish(2);
+    });
+}
+
+/// Where the space is locked another node's pool serves, and nobody waits who may not.
+#[test]
+fn who_finds_the_space_locked_borrows() {
+    explore("borrow", 2, || {
+        let model = Arc::new(Model::new(VmapConfig { cpus: 2, ..config() }));
+        let vmap = model.vmap();
+        CPU.set(1);
+        let area = vmap.alloc(1, BARE).unwrap();
+        vmap.free(area).unwrap();
+        CPU.set(0);
+        let space = vmap.lock_space();
+        assert_eq!(vmap.alloc(1, BARE), Ok(area));
+        assert_eq!(vmap.alloc(1, BARE.no_wait()), Err(VmapError::WouldWait));
+        drop(space);
+        vmap.free(area).unwrap();
+        assert_eq!(vmap.node_counts(1).unwrap().borrowed_areas, 1);
+        model.finish(0);
     });
 }
 
