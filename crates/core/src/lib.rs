@@ -23,7 +23,7 @@
 //!         | empty                                | full                   |
 //!   shelf (this CPU, lock-free) <---------> shelf, up to `high` <---------+  quiet: one atomic takes it all
 //!         | empty                                | above high
-//!   store of the zone (bitmap, lock-free), watermarks; next zone; pressure; error
+//!   store of the zone (bitmap, lock-free; or a backing), watermarks; next zone; pressure; error
 //! ```
 //! Exclusive access that a remote CPU can break needs an atomic read-modify-write or a fence on the
 //! owner's side (Attiya et al., "Laws of Order", POPL 2011). The front avoids both; the shelf pays
@@ -56,6 +56,8 @@
 //! assert_eq!(drained.unreachable_pages, 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//! One that has a store of free frames already, such as a buddy allocator, implements [`Backing`] for
+//! it and calls [`Allocator::over`].
 #![cfg_attr(not(test), no_std)]
 
 mod alloc;

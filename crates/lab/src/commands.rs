@@ -8,7 +8,7 @@ use crate::bench::clients::Clients;
 use crate::bench::{Effort, Settings, Workload};
 use crate::cli::{self, Command, Options, Parsed, SoakOptions, ZoneinfoPaths};
 use crate::compare;
-use crate::design::variant::{Isolated, Variant};
+use crate::design::variant::{Isolated, Store, Variant};
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::{cpus, samples};
@@ -17,7 +17,7 @@ use crate::output::json::{self, JsonOutput};
 use crate::output::machine::Machine;
 use crate::output::report::{Params, Report};
 use crate::record;
-use crate::replay::{self, Contender, Plan, Variants, Zoneinfos, shipped};
+use crate::replay::{self, Contender, Plan, StoreKind, Variants, Zoneinfos, shipped};
 use crate::soak::Soak;
 use crate::trace::Zoneinfo;
 
@@ -240,18 +240,19 @@ fn contenders(designs: &[Design]) -> Result<Vec<Contender>, Failure> {
 
 fn replay_variants(variant: &Variant, contenders: &[Contender]) -> Result<Variants, Failure> {
     let designs: Vec<_> = contenders.iter().filter_map(|c| Design::parse(c.name()).ok()).collect();
-    let refused = if variant.store.is_some() || variant.drained_by.is_some() {
-        Some(
-            "--store and --drained-by are for bench: replays run over the buddy store, and drain nobody"
-                .into(),
-        )
+    let refused = if variant.drained_by.is_some() {
+        Some("--drained-by is for bench: replays drain nobody".into())
     } else {
-        variant.unused(&designs)
+        designs.iter().find_map(|&design| variant.refuses(design)).or_else(|| variant.unused(&designs))
     };
     if let Some(why) = refused {
         return Err(Failure::Usage(why));
     }
     Ok(Variants {
+        store: variant.store.map(|store| match store {
+            Store::Buddy => StoreKind::Buddy,
+            Store::Bitmap => StoreKind::Bitmap,
+        }),
         lock: variant.lock_mode(),
         free_high: variant.free_high(),
         grace: variant.grace(),

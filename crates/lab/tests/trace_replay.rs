@@ -23,7 +23,7 @@ use replay::plan::{Cached, Op};
 use replay::report::Report;
 use replay::target::Volume;
 use replay::verify::Verify;
-use replay::{Contender, Plan, Variants, Zoneinfos};
+use replay::{Contender, Plan, StoreKind, Variants, Zoneinfos};
 use trace::{EventKind, TraceError, Zoneinfo};
 use trace_support::naive::Naive;
 
@@ -327,6 +327,13 @@ fn what_a_program_writes_replays() {
     assert_eq!((work.allocs.blocks(), work.frees.blocks()), (BLOCKS.into(), BLOCKS.into()));
     assert_eq!((work.unknown_frees, work.missed_frees, work.held), (0, 0, Volume::default()));
     replay::replay(&plan, &Zoneinfos::default(), ALL, 1, || ()).unwrap();
+    for store in [StoreKind::Buddy, StoreKind::Bitmap] {
+        let over = Variants { store: Some(store), ..Variants::DEFAULT };
+        let report = replay::replay(&plan, &Zoneinfos::default(), (BOTH.0, over), 1, || ()).unwrap();
+        let rows = report.rows();
+        let ours: Vec<_> = rows.iter().filter(|row| row.design != "kernel").collect();
+        assert!(!ours.is_empty() && ours.iter().all(|row| row.params["store"] == store as i64), "{ours:?}");
+    }
 }
 
 #[test]

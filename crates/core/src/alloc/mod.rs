@@ -60,7 +60,8 @@ use layout::Layout;
 /// called from any number of threads, and from interrupt or signal handlers at any moment, also in
 /// the middle of another call on the same CPU.
 ///
-/// No method waits for another caller: what is shared is changed by single atomic operations.
+/// No method waits for another caller: what is shared is changed by single atomic operations. Over a
+/// [`Backing`](crate::Backing) that has a lock, what reaches it waits there.
 pub struct Allocator<'m, C> {
     cpus: C,
     blocks: BlockArray,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pagedepot_designs::{
-    Buddy, Entry, FreeHigh, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, NohzConditional,
-    Policy, Rcu, SetupError, Spin, ZoneLock,
+    Bitmap, Buddy, Entry, FreeHigh, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions,
+    NohzConditional, Policy, Rcu, SetupError, Spin, Store, ZoneLock,
 };
 
 use super::depot::{DepotError, Machine, with_depot};
@@ -61,9 +61,18 @@ impl Contender {
     }
 }
 
+/// What keeps the free frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    Buddy,
+    Bitmap,
+}
+
 /// Variants of designs. The default is what the thread, or mainline, ended up with.
 #[derive(Clone, Copy, Debug)]
 pub struct Variants {
+    /// Of `spin` and of our own; `None`: its own bitmap for ours, a buddy store for the others.
+    pub store: Option<StoreKind>,
     /// Of `spin`.
     pub lock: LockMode,
     /// Of all with mainline's policy. Our own has another one.
@@ -79,12 +88,21 @@ pub struct Variants {
 impl Variants {
     /// See the type.
     pub const DEFAULT: Variants = Variants {
+        store: None,
         lock: LockMode::TryLock,
         free_high: FreeHigh::MAINLINE,
         grace: Grace::Qsbr,
         isolated: false,
         magazine: MagazineOptions { magazines: 2, limit: 1024, refill: 384, spill: 64, min_batch: 16 },
     };
+}
+
+impl Variants {
+    /// What keeps the free frames of a design.
+    pub fn store_of(&self, contender: Contender) -> StoreKind {
+        let default = if contender == Contender::Depot { StoreKind::Bitmap } else { StoreKind::Buddy };
+        self.store.unwrap_or(default)
+    }
 }
 
 /// Why there is no allocator for a trace.
@@ -120,18 +138,27 @@ pub fn spin(
     before: Option<&Zoneinfo>,
     variants: Variants,
 ) -> Result<CacheTarget<Spin<Arc<Buddy>>>, SetupError> {
-    let store = Arc::new(Buddy::new(&machine(plan, before))?);
+    Ok(spin_over(Buddy::new(&machine(plan, before))?, plan, before, variants))
+}
+
+fn spin_over<S: Store + Send>(
+    store: S,
+    plan: &Plan,
+    before: Option<&Zoneinfo>,
+    variants: Variants,
+) -> CacheTarget<Spin<Arc<S>>, S> {
+    let store = Arc::new(store);
     let design = Spin::new(Arc::clone(&store), variants.lock, policy(variants));
     preload(&design, plan, before);
-    Ok(CacheTarget::new(design, store))
+    CacheTarget::new(design, store)
 }
 
 fn policy(variants: Variants) -> Policy {
     Policy { free_high: variants.free_high, ..Policy::default() }
 }
 
-/// Makes a target of the plan's machine and does `with` it what there is to do. All designs but our
-/// own run over a buddy store; owners execute drains, because one thread acts as every CPU.
+/// Makes a target of the plan's machine and does `with` it what there is to do. All designs but `spin`
+/// and our own run over a buddy store; owners execute drains, because one thread acts as every CPU.
 ///
 /// # Errors
 /// When the machine is larger than the allocator can manage, or this one can address.
@@ -144,8 +171,16 @@ pub fn make<W: WithTarget>(
 ) -> Result<W::Output, MakeError> {
     let new_store = || Ok::<_, SetupError>(Arc::new(Buddy::new(&machine(plan, before))?));
     let (entry, policy) = (Entry::Pretend, policy(variants));
+    let kind = variants.store_of(contender);
     Ok(match contender {
-        Contender::Depot => with_depot(Machine::for_plan(plan, before), |depot| with.with(depot))?,
+        Contender::Depot => {
+            let machine = Machine { store: kind, ..Machine::for_plan(plan, before) };
+            with_depot(machine, |depot| with.with(depot))?
+        }
+        Contender::Spin if kind == StoreKind::Bitmap => {
+            let store = Bitmap::new(&machine(plan, before))?;
+            with.with(&mut spin_over(store, plan, before, variants))
+        }
         Contender::Spin => with.with(&mut spin(plan, before, variants)?),
         Contender::ZoneLock => {
             let store = new_store()?;

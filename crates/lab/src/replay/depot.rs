@@ -11,7 +11,9 @@ use pagedepot::{
     Allocator, Config, ConfigError, CpuId, Flags, FrameRange, Mobility, Mode, NodeId, Order, Pfn, Scope,
     Watermarks, ZoneConfig, ZoneId, ZoneStats,
 };
+use pagedepot_designs::{AsBacking, Buddy, Setup, SetupError};
 
+use super::contender::StoreKind;
 use super::memory::Memory;
 use super::plan::{Known, Plan};
 use super::target::{Census, ReplayCounts, ReplayTarget, Volume};
@@ -67,6 +69,8 @@ pub struct Machine {
     pub pages: u64,
     /// `None`: those the kernel would compute.
     pub watermarks: Option<Watermarks>,
+    /// What keeps the free frames.
+    pub store: StoreKind,
 }
 
 impl Machine {
@@ -74,6 +78,7 @@ impl Machine {
     /// large enough for the trace.
     pub fn for_plan(plan: &Plan, before: Option<&Zoneinfo>) -> Self {
         let cpus = (plan.cpus.len() as u32).max(1);
+        let store = StoreKind::Bitmap;
         let (span, held) = (&plan.pfn_span, plan.before.held_volume().pages);
         let zones = before.iter().flat_map(|zoneinfo| &zoneinfo.zones);
         let zone = zones
@@ -83,10 +88,11 @@ impl Machine {
         match zone {
             Some(zone) => {
                 let watermarks = Watermarks { min: zone.min, low: zone.low, high: zone.high };
-                Machine { cpus, pages: zone.managed, watermarks: Some(watermarks) }
+                Machine { cpus, pages: zone.managed, watermarks: Some(watermarks), store }
             }
             None => {
-                Machine { cpus, pages: plan.zone_pages() + held.next_multiple_of(1024), watermarks: None }
+                let pages = plan.zone_pages() + held.next_multiple_of(1024);
+                Machine { cpus, pages, watermarks: None, store }
             }
         }
     }
@@ -101,6 +107,8 @@ pub enum DepotError {
         "cannot reserve addresses for {pages} pages: {source}; raise `ulimit -v` or set vm.overcommit_memory to 1"
     )]
     Addresses { pages: u64, source: io::Error },
+    #[error("cannot make a buddy store for this trace: {0}")]
+    Buddy(#[from] SetupError),
 }
 
 /// Makes an allocator for `machine` and calls `f` with it.
@@ -108,19 +116,31 @@ pub enum DepotError {
 /// # Errors
 /// When the machine is larger than the allocator can manage, or this one can address.
 pub fn with_depot<R>(machine: Machine, f: impl FnOnce(&mut Depot<'_>) -> R) -> Result<R, DepotError> {
-    let Machine { cpus, pages, watermarks } = machine;
+    let Machine { cpus, pages, watermarks, store } = machine;
     let refused = |source| DepotError::Config { pages, source };
     let frames = u32::try_from(pages).map_err(|_| refused(ConfigError::TooLarge))?;
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
     let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks }];
     let mut config = Config::new(cpus, &zones);
-    let books_bytes = Allocator::<Pinned<Acting>>::metadata_bytes(&config).map_err(refused)?;
+    let buddy = match store {
+        StoreKind::Bitmap => None,
+        StoreKind::Buddy => Some(AsBacking(Buddy::new(&Setup::single(cpus, frames))?)),
+    };
+    let books_bytes = match buddy {
+        Some(_) => Allocator::<Pinned<Acting>>::metadata_bytes_over(&config),
+        None => Allocator::<Pinned<Acting>>::metadata_bytes(&config),
+    };
+    let books_bytes = books_bytes.map_err(refused)?;
     let mut memory =
         Memory::reserve(books_bytes, frames).map_err(|source| DepotError::Addresses { pages, source })?;
     let (books, linear_map) = memory.split();
     config.linear_map = Some(linear_map);
-    let allocator = Allocator::new(&config, books, Pinned(Acting::default())).map_err(refused)?;
-    let mut depot = Depot { allocator, decayed_ms: 0 };
+    let cpus = Pinned(Acting::default());
+    let allocator = match &buddy {
+        Some(buddy) => Allocator::over(buddy, &config, books, cpus),
+        None => Allocator::new(&config, books, cpus),
+    };
+    let mut depot = Depot { allocator: allocator.map_err(refused)?, decayed_ms: 0 };
     Ok(f(&mut depot))
 }
 

@@ -55,6 +55,6 @@ mod ticks;
 pub mod verify;
 mod zone_map;
 
-pub use contender::{Contender, Variants};
+pub use contender::{Contender, StoreKind, Variants};
 pub use plan::Plan;
 pub use runner::{Zoneinfos, replay};

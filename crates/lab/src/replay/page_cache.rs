@@ -90,15 +90,15 @@ impl<S: Store> Nested for Rcu<S> {}
 impl<S: Store> Nested for Magazine<S> {}
 
 /// A design and the store it was made over.
-pub struct CacheTarget<D> {
+pub struct CacheTarget<D, S = Buddy> {
     design: D,
-    store: Arc<Buddy>,
+    store: Arc<S>,
     cpus: u32,
 }
 
-impl<D: Nested> CacheTarget<D> {
+impl<D: Nested, S: Store> CacheTarget<D, S> {
     /// `store` is the design's.
-    pub fn new(design: D, store: Arc<Buddy>) -> Self {
+    pub fn new(design: D, store: Arc<S>) -> Self {
         let cpus = store.zones().cpus();
         CacheTarget { design, store, cpus }
     }
@@ -118,7 +118,7 @@ fn volume(volume: pagedepot_designs::Volume) -> Volume {
     Volume { blocks: volume.blocks, pages: volume.pages }
 }
 
-impl<D: Nested> ReplayTarget for CacheTarget<D> {
+impl<D: Nested, S: Store> ReplayTarget for CacheTarget<D, S> {
     fn tick(&mut self, cpu: CpuId) {
         self.design.tick(here(cpu));
     }

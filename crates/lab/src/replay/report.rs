@@ -3,7 +3,7 @@
 use pagedepot::{Mobility, Order};
 use serde::Serialize;
 
-use super::contender::Contender;
+use super::contender::{Contender, StoreKind};
 use super::engine::Outcome;
 use super::plan::{ByOrder, KernelCounts, Plan, Work};
 use crate::trace::{EventKind, Skipped, Tally, Zoneinfo};
@@ -25,6 +25,8 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 pub struct Replay {
     pub design: &'static str,
+    /// The number of what kept its free frames, as in the rows of `bench`: 0 buddy, 1 bitmap.
+    pub store: i64,
     /// All runs end the same.
     pub outcome: Outcome,
     /// Nanoseconds per event of each run.
@@ -92,10 +94,16 @@ impl Report {
 
 impl Replay {
     /// What the checked run of a plan ended with, and how long the others took.
-    pub fn new(plan: &Plan, contender: Contender, outcome: Outcome, event_ns: Vec<f64>) -> Self {
+    pub fn new(
+        plan: &Plan,
+        (contender, store): (Contender, StoreKind),
+        outcome: Outcome,
+        event_ns: Vec<f64>,
+    ) -> Self {
         let cached = plan.cpus.iter().zip(&outcome.counts.cached_pages);
         Replay {
             design: contender.name(),
+            store: store as i64,
             event_ns,
             cached_pages: cached.map(|(&cpu, &pages)| CpuPages { cpu: cpu.into(), pages }).collect(),
             outcome,

@@ -55,6 +55,9 @@ impl Report {
             rows.push(self.row(design, metric, unit, value));
         }
         rows.extend(self.cached_rows(design, &replay.cached_pages));
+        for row in &mut rows {
+            row.params.insert("store", replay.store);
+        }
         rows
     }
 

@@ -101,7 +101,8 @@ pub fn replay(
             event_ns.push(timed.event_ns());
             progress();
         }
-        replays.push(Replay::new(plan, contender, checked, event_ns));
+        let store = variants.store_of(contender);
+        replays.push(Replay::new(plan, (contender, store), checked, event_ns));
     }
     Ok(Report::new(plan, replays, zoneinfos.after.as_ref()))
 }

@@ -6,11 +6,15 @@ use std::time::Instant;
 
 use pagedepot::cache::{BlockArray, WordOffset};
 use pagedepot::cpus::{Cpus, FenceError, Here};
-use pagedepot::{Allocator, Config, ConfigError, CpuId, FrameRange, NodeId, Pfn, ZoneConfig};
+use pagedepot::{
+    Allocator, Backing, Config, ConfigError, CpuId, FrameRange, Mobility, NodeId, Order, Pfn, ZoneConfig,
+    ZoneId,
+};
 
 use super::NAME;
 use crate::bench::{Settings, Workload};
 use crate::design::Design;
+use crate::design::variant::Store;
 use crate::failure::Failure;
 use crate::output::report::{Metric, params};
 use crate::output::{Report, table};
@@ -56,6 +60,27 @@ unsafe impl Cpus for Nowhere {
     }
 }
 
+/// A store whose own books nobody measures here.
+struct Elsewhere;
+
+impl Backing for Elsewhere {
+    fn take(&self, _: ZoneId, _: Order, _: Mobility, _: &mut [(Pfn, Mobility)]) -> usize {
+        0
+    }
+
+    fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> u32 {
+        0
+    }
+
+    fn free_pages(&self, _: ZoneId) -> u64 {
+        0
+    }
+
+    fn is_free(&self, _: Pfn) -> bool {
+        false
+    }
+}
+
 /// Measures both, if the depot is among the designs.
 pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut report = Report::default();
@@ -67,17 +92,26 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let zones =
         [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
     let config = Config::new(settings.cpus.len() as u32, &zones);
-    let bytes = Allocator::<Nowhere>::metadata_bytes(&config).map_err(unusable)?;
+    let store = settings.variant.store_of(Design::Depot);
+    let bytes = match store {
+        Store::Bitmap => Allocator::<Nowhere>::metadata_bytes(&config),
+        Store::Buddy => Allocator::<Nowhere>::metadata_bytes_over(&config),
+    };
+    let bytes = bytes.map_err(unusable)?;
     // Written once, so that page faults are not part of it.
     let mut memory = vec![MaybeUninit::new(1u8); bytes];
     let mut samples = Vec::new();
     for _ in 0..settings.rounds {
         let start = Instant::now();
-        black_box(Allocator::new(&config, &mut memory, Nowhere).map_err(unusable)?);
+        let made = match store {
+            Store::Bitmap => Allocator::new(&config, &mut memory, Nowhere),
+            Store::Buddy => Allocator::over(&Elsewhere, &config, &mut memory, Nowhere),
+        };
+        black_box(made.map_err(unusable)?);
         samples.push(start.elapsed().as_nanos() as f64);
         step.tick();
     }
-    let params = params([("gib", GIB.into())]);
+    let params = params([("gib", GIB.into()), ("store", store as i64)]);
     let per_gib = [bytes as f64 / f64::from(GIB)];
     report.add(NAME, Design::Depot, METADATA, (1, &params), &per_gib);
     report.add(NAME, Design::Depot, INIT, (1, &params), &samples);
