@@ -4,6 +4,11 @@
 //! same links, as `struct page` does. Whoever may change a list excludes others from it: the zone
 //! lock, a per-CPU lock, or being its owner.
 
+#[cfg(not(loom))]
+use std::alloc::{Layout, alloc_zeroed};
+#[cfg(not(loom))]
+use std::ptr::NonNull;
+
 use pagedepot::{Order, Pfn};
 
 use crate::prim::PlainU32;
@@ -35,13 +40,12 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Records for the frames from `base` up to (not including) `end`.
-    pub fn new(base: u32, end: u32) -> Self {
+    /// Records for the frames from `base` up to (not including) `end`; `None` when there is no memory
+    /// for so many, as when a large machine is set up on a small one.
+    pub fn new(base: u32, end: u32) -> Option<Self> {
         let count = (end - base) as usize;
         #[cfg(not(loom))]
-        // SAFETY: zeroes are a valid record (three integers in atomics). Zeroed memory comes from the
-        // system untouched: a machine's holes cost nothing, its frames on first use.
-        let records = unsafe { Box::<[Record]>::new_zeroed_slice(count).assume_init() };
+        let records = zeroed(count)?;
         #[cfg(loom)]
         let records = std::iter::repeat_with(|| Record {
             next: PlainU32::new(0),
@@ -50,7 +54,7 @@ impl Frames {
         })
         .take(count)
         .collect();
-        Frames { records, base }
+        Some(Frames { records, base })
     }
 
     #[inline]
@@ -84,6 +88,21 @@ impl Frames {
     pub fn set_head(&self, slot: Slot, order: Option<Order>) {
         self.record(slot).head.set(order.map_or(0, |order| order.get() + 1));
     }
+}
+
+/// Zeroed memory comes from the system untouched: a machine's holes cost nothing, its frames on first
+/// use.
+#[cfg(not(loom))]
+fn zeroed(count: usize) -> Option<Box<[Record]>> {
+    if count == 0 {
+        return Some(Box::default());
+    }
+    let layout = Layout::array::<Record>(count).ok()?;
+    // SAFETY: of more than no bytes.
+    let start = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast();
+    // SAFETY: allocated above with the layout of such a slice, and zeroes are valid records (three
+    // integers in atomics).
+    Some(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(start, count).as_ptr()) })
 }
 
 /// A doubly linked list of frames. Its ends are told by `first` and `last`, so the outer links of
@@ -217,7 +236,7 @@ mod tests {
         /// Against a deque: every end, and removal from anywhere.
         #[test]
         fn lists_are_deques(steps in proptest::collection::vec((0u8..6, 0u32..16), 0..200)) {
-            let frames = Frames::new(100, 116);
+            let frames = Frames::new(100, 116).unwrap();
             let (list, mut model) = (List::new(), VecDeque::new());
             for (step, at) in steps {
                 let slot = Slot(at);

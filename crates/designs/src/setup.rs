@@ -199,6 +199,11 @@ pub enum SetupError {
         /// The other.
         other: usize,
     },
+    /// There is no memory for the records of all frames.
+    Memory {
+        /// From the first one of the lowest zone to the last one of the highest.
+        frames: u32,
+    },
     /// The bitmap store refused.
     Bitmap(pagedepot::ConfigError),
     /// An option of the design is out of range.
@@ -224,6 +229,10 @@ impl fmt::Display for SetupError {
                 f,
                 "zones {zone} and {other} overlap (two zones may not share an aligned run of {} frames): separate their ranges",
                 Order::HUGE.frames()
+            ),
+            SetupError::Memory { frames } => write!(
+                f,
+                "no memory for the records of {frames} frames, 16 bytes each: set up smaller zones, raise `ulimit -v`, or set vm.overcommit_memory to 1"
             ),
             SetupError::Bitmap(error) => write!(f, "bitmap store: {error}"),
             SetupError::Option(what) => f.write_str(what),

@@ -128,7 +128,7 @@ impl Zones {
             zones: setup.zones.iter().map(|zone| Padded(Self::zone_of(setup, zone))).collect(),
             tags,
             first_block: start / block,
-            frames: Frames::new(start, end),
+            frames: Frames::new(start, end).ok_or(SetupError::Memory { frames: end - start })?,
             preference: ids().rev().filter(|id| setup.zones[id.index()].managed() > 0).collect(),
             nodes: (0..setup.cpus).map(|cpu| setup.node_of(cpu)).collect(),
             cpus: setup.cpus,

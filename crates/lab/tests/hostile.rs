@@ -192,3 +192,29 @@ fn programs_without_restartable_sequences_are_told() {
     assert!(text.contains("no restartable sequences: ") && text.contains("a lock per CPU"), "{text}");
     assert!(refused(without(&["bench", "hot", "--design", "rcu"])).contains("leave it out"));
 }
+
+/// A recording of a machine that is larger than this one, or of a process that may have little.
+#[test]
+fn machines_too_large_to_set_up_are_refused() {
+    let zoneinfo = tempfile::NamedTempFile::new().unwrap();
+    let text = fs::read_to_string(shipped().with_file_name("build.zoneinfo.before.txt")).unwrap();
+    let large = text.replacen("  pages free     3840", "  pages free     1500000000", 1);
+    assert_ne!(large, text);
+    fs::write(zoneinfo.path(), large).unwrap();
+    for design in ["spin", "depot"] {
+        // SAFETY: between fork and exec; sets a limit of the child.
+        let limited = || unsafe {
+            let limit = libc::rlimit { rlim_cur: 2 << 30, rlim_max: 2 << 30 };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &limit), 0);
+            Ok(())
+        };
+        let mut command = pagedepot(&["replay", "--quick", "--design", design, "--zoneinfo"]);
+        command.arg(zoneinfo.path()).arg(shipped());
+        // SAFETY: as above.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, limited) };
+        let output = command.output().unwrap();
+        let line = stderr(&output).lines().last().unwrap_or_default();
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        assert!(line.contains("ulimit -v") && line.contains("vm.overcommit_memory"), "{line}");
+    }
+}
