@@ -81,9 +81,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         self.obtain_slow(pages, options)
     }
 
+    /// Whether a page has an alignment; never one that is no power of two and more than a page.
     #[inline]
-    fn is_aligned(&self, page: Vpn, align: usize) -> bool {
-        align <= self.range.page_size.bytes() || self.range.addr(page).get() & (align - 1) == 0
+    pub(super) fn is_aligned(&self, page: Vpn, align: usize) -> bool {
+        align <= self.range.page_size.bytes()
+            || align.is_power_of_two() && self.range.addr(page).get() & (align - 1) == 0
     }
 
     /// An area from the free address space, and more of them for the pool; rather than wait for

@@ -21,7 +21,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// [`VmapConfig::stale`](super::VmapConfig::stale) asks for. Otherwise frames come from the page allocator, in
     /// the largest blocks to be had without effort, single frames otherwise.
     ///
-    /// Memory that must not be writable, or aligned beyond a page, is made afresh.
+    /// Memory that must not be writable is made afresh, and so is memory aligned beyond a page,
+    /// unless the last that was freed of its size is so aligned.
     ///
     /// # Errors
     /// [`VmapError`]; nothing is kept then but until the next purge.
@@ -29,9 +30,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     #[track_caller]
     pub fn vmalloc(&self, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
         let caller = Location::caller();
-        if options.takes_warm() && options.align <= self.range.page_size.bytes() && options.window.is_none() {
+        if options.takes_warm() && options.window.is_none() {
+            let fits = |top| self.is_aligned(self.books.areas[top].start(), options.align);
             let pool = self.node_here().1.warm.of(pages.wrapping_add(1));
-            if let Some(index) = pool.and_then(|pool| pool.pop(self.books.areas, |_| true)) {
+            if let Some(index) = pool.and_then(|pool| pool.pop(self.books.areas, fits)) {
                 self.prepare(self.books.areas[index].body(), &options);
                 return Ok(self.publish(index, Kind::Vmalloc, &options, true, caller));
             }

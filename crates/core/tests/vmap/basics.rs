@@ -456,3 +456,24 @@ fn a_size_that_is_wanted_again_and_again_is_stocked() {
     starts.iter().for_each(|&start| vmap.free(start).unwrap());
     check_all_back(&mut vmap);
 }
+
+#[test]
+fn memory_with_an_alignment_stays_warm() {
+    let mut vmap = paged(4096, 64, &config());
+    let aligned = Options::DEFAULT.align(64 * PAGE);
+    let (other, memory) = (vmap.vmalloc(2, Options::DEFAULT).unwrap(), vmap.vmalloc(2, aligned).unwrap());
+    let carved = vmap.stats().counts.carved_areas;
+    for _ in 0..10 {
+        vmap.vfree(memory).unwrap();
+        assert_eq!(vmap.vmalloc(2, aligned), Ok(memory));
+    }
+    assert_eq!(vmap.stats().counts.carved_areas, carved);
+    // What is not aligned does not serve.
+    vmap.vfree(other).unwrap();
+    let second = vmap.vmalloc(2, aligned).unwrap();
+    assert!(second != other && second.get() % (64 * PAGE) == 0);
+    assert_eq!(vmap.vmalloc(2, Options::DEFAULT.align(3 * PAGE)), Err(VmapError::BadAlign));
+    vmap.vfree(second).unwrap();
+    vmap.vfree(memory).unwrap();
+    check_all_back(&mut vmap);
+}
