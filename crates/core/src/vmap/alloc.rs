@@ -18,8 +18,16 @@ use super::units::{Run, VirtAddr, Vpn};
 use super::{Vmap, count};
 use crate::error::AllocError;
 
+/// Most places of a request, and pages of each, that are looked at before a purge.
+const PLACES_MAX: usize = 64;
 /// Nodes whose pools are looked into before a request waits for a lock.
 const NEAR_NODES: usize = 4;
+
+/// Whether an error may go away when what is freed is taken back.
+fn is_short(error: &VmapError) -> bool {
+    use VmapError::{Frames, NoAreas, NoSpace, Occupied};
+    matches!(error, NoSpace | NoAreas | Occupied | Frames(AllocError::Exhausted))
+}
 
 impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Allocates `pages` pages of address space with nothing mapped in them.
@@ -101,7 +109,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             } else {
                 0
             };
-            self.with_purges(options.no_wait, || {
+            self.host.check_usable()?;
+            let may_help = |error: &VmapError| {
+                let is_hopeless = || *error == VmapError::NoSpace && self.is_occupied(wanted);
+                !options.no_wait && is_short(error) && !is_hopeless()
+            };
+            self.with_purges_if(may_help, || {
                 let space = match self.try_lock_space() {
                     Some(space) => space,
                     None => match self.pop_elsewhere(number, wanted.pages, is_pooled) {
@@ -120,6 +133,14 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             count(&node.counters.failures, 1);
         }
         found
+    }
+
+    /// Whether busy areas lie in all the places that a request could have, if those are few, as with
+    /// large alignments: then taking back what is freed helps nothing.
+    fn is_occupied(&self, wanted: Wanted) -> bool {
+        let is_busy = |page| self.find(self.range.addr(page)).is_some();
+        wanted.places().nth(PLACES_MAX).is_none()
+            && wanted.places().all(|run| run.iter().take(PLACES_MAX).any(is_busy))
     }
 
     /// An area from the pool of a node near `number`; it stays that node's.
@@ -170,9 +191,6 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         no_wait: bool,
         attempt: impl Fn() -> Result<T, VmapError>,
     ) -> Result<T, VmapError> {
-        use VmapError::{Frames, NoAreas, NoSpace, Occupied};
-        let is_short =
-            |error: &_| matches!(error, NoSpace | NoAreas | Occupied | Frames(AllocError::Exhausted));
         self.host.check_usable()?;
         self.with_purges_if(|error| !no_wait && is_short(error), attempt)
     }

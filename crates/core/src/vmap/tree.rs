@@ -29,6 +29,14 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// All places it may have, the lowest first.
+    pub fn places(self) -> impl Iterator<Item = Run> {
+        let first = (self.base_page + u64::from(self.window.start.0)).next_multiple_of(self.align);
+        let last = u64::from(self.window.end.0) - u64::from(self.pages);
+        let place = move |nth: u64| first - self.base_page + nth * self.align;
+        (0..).map(place).take_while(move |&at| at <= last).map(move |at| Run::new(Vpn(at as u32), self.pages))
+    }
+
     /// The lowest place in a free range, if it fits.
     fn place_in(&self, free: Run) -> Option<Vpn> {
         let from = u64::from(free.start.max(self.window.start).0);

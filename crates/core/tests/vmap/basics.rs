@@ -471,9 +471,29 @@ fn memory_with_an_alignment_stays_warm() {
     // What is not aligned does not serve.
     vmap.vfree(other).unwrap();
     let second = vmap.vmalloc(2, aligned).unwrap();
-    assert!(second != other && second.get() % (64 * PAGE) == 0);
+    assert!(second != other && second.get().is_multiple_of(64 * PAGE));
     assert_eq!(vmap.vmalloc(2, Options::DEFAULT.align(3 * PAGE)), Err(VmapError::BadAlign));
     vmap.vfree(second).unwrap();
     vmap.vfree(memory).unwrap();
+    check_all_back(&mut vmap);
+}
+
+#[test]
+fn no_purge_is_run_for_a_place_that_is_busy() {
+    let mut vmap = paged_at(0x4000_0000, 4096, 64, &config());
+    let (first, pooled) =
+        (vmap.alloc(1, Options::DEFAULT).unwrap(), vmap.alloc(5, Options::DEFAULT).unwrap());
+    vmap.free(pooled).unwrap();
+    let purges = vmap.stats().counts.purges;
+    // The range has two such places, and `first` lies in one.
+    let large = Options::DEFAULT.align(2048 * PAGE);
+    let second = vmap.alloc(1, large).unwrap();
+    assert_eq!(vmap.alloc(1, large), Err(VmapError::NoSpace));
+    assert_eq!((vmap.stats().counts.purges, vmap.stats().cold_areas), (purges, 1));
+    // Freed, and in the way for another size: taken back.
+    vmap.free(second).unwrap();
+    assert_eq!(vmap.alloc(7, large), Ok(second));
+    vmap.free(first).unwrap();
+    vmap.free(second).unwrap();
     check_all_back(&mut vmap);
 }
