@@ -84,10 +84,10 @@ pub enum Moved {
 }
 
 impl FreeHigh {
-    /// Whether there is a rule for blocks of this class.
+    /// Whether blocks of this class are counted.
     #[inline]
     pub(crate) fn regards(self, class: Class) -> bool {
-        self.limit != FreeHighLimit::High && matches!(class, Class::Order1 | Class::Order2 | Class::Order3)
+        matches!(class, Class::Order1 | Class::Order2 | Class::Order3)
     }
 
     /// What is counted after `moved`, when it was `count` before.

@@ -13,6 +13,8 @@ const ZONE: ZoneId = ZoneId::new(0);
 const LIMITS: CacheLimits = CacheLimits { batch: 63, high_min: 252, high_max: 4000 };
 /// `batch + high_min / 2`.
 const THRESHOLD: u64 = 189;
+/// As far as `high` grows for a CPU that only frees: 33 batches.
+const FREED_HIGH: u64 = 33 * 63;
 const SENDER: u32 = 0;
 const RECEIVER: u32 = 1;
 
@@ -27,6 +29,8 @@ fn machine(free_high: FreeHigh, limits: CacheLimits) -> Single<'static> {
     let high = HighPolicy::Fixed(4000);
     let config = Config { free_high, high, ..Config::new(2, &zones) };
     let depot = single(&config, Box::leak(books(&config).into_boxed_slice()));
+    // `high` begins at `high_min`.
+    assert!(depot.set_cache_limits(ZONE, CacheLimits { high_max: limits.high_min, ..limits }));
     assert!(depot.set_cache_limits(ZONE, limits));
     depot
 }
@@ -87,11 +91,27 @@ fn a_cpu_that_only_frees_keeps_its_front_and_what_the_limit_says() {
 }
 
 #[test]
-fn switched_off_it_keeps_high() {
-    let depot = machine(FreeHigh::OFF, LIMITS);
-    let most = most_cached_by_receiver(&depot, order(3), 0, 200);
-    assert!((LIMITS.high_max - 256..=LIMITS.high_max).contains(&most), "{most}");
-    check_all_free(depot);
+fn switched_off_it_keeps_high_which_frees_alone_raise_to_33_batches() {
+    for of in [0, 1, 2, 3].map(order) {
+        let depot = machine(FreeHigh::OFF, LIMITS);
+        let most = most_cached_by_receiver(&depot, of, 0, 4000 / of.frames());
+        assert!((FREED_HIGH - 256..=FREED_HIGH).contains(&most), "{of:?}: {most}");
+        check_all_free(depot);
+    }
+}
+
+#[test]
+fn high_grows_with_what_a_cpu_allocates() {
+    for of in [Order::BASE, order(3), Order::HUGE] {
+        let depot = machine(FreeHigh::default(), LIMITS);
+        let blocks = 3500 / of.frames();
+        let held = alloc(&depot, SENDER, blocks, of);
+        let (_, high) = depot.cache_limits(ZONE, CpuId::new(SENDER)).unwrap();
+        assert!((u64::from(blocks * of.frames())..=LIMITS.high_max).contains(&high), "{of:?}: {high}");
+        free(&depot, SENDER, held, of);
+        assert!(cached(&depot, SENDER) >= u64::from((blocks - 1) * of.frames()) - 256, "{of:?}");
+        check_all_free(depot);
+    }
 }
 
 #[test]
@@ -110,7 +130,7 @@ fn what_a_receiver_frees_the_sender_gets_next() {
     };
     let with = touched(FreeHigh::default());
     assert!(with <= 8 * (20 + 2 * 15) + THRESHOLD + 2 * 56, "{with}");
-    assert!(touched(FreeHigh::OFF) >= 4000);
+    assert!(touched(FreeHigh::OFF) >= FREED_HIGH);
 }
 
 /// Rounds on one CPU, of as many blocks as `blocks` says, allocated and freed in a burst each.

@@ -26,20 +26,45 @@ impl<C: Cpus> Allocator<'_, C> {
         books.charged_pages.load(Ordering::Relaxed) > books.accounts.high_pages.load(Ordering::Relaxed)
     }
 
-    /// Raises `high` by a batch or more, so that `pages` more fit under it, if it adapts, the zone is
-    /// above its high watermark, and `high_max` allows as many.
-    pub(super) fn raise_high(&self, cpu: CpuId, zone: ZoneId, pages: u64) -> bool {
+    /// Whether `high` may grow: it adapts, and the zone is above its high watermark.
+    fn may_raise_high(&self, zone: ZoneId) -> bool {
+        self.zone(zone).limits().adapts()
+            && self.free_estimate(zone) > self.zone(zone).watermarks().high as i64
+    }
+
+    /// Raises `high` by a batch or more, so that `pages` more fit under it, if it may grow and
+    /// `most` allows as many.
+    fn raise_high(&self, cpu: CpuId, zone: ZoneId, pages: u64, most: u64) -> bool {
         let limits = self.zone(zone).limits();
         let books = self.cpu_zone(cpu, zone);
         let high = &books.accounts.high_pages;
-        let room = self.free_estimate(zone) > self.zone(zone).watermarks().high as i64;
         let needed = books.charged_pages.load(Ordering::Relaxed) + pages as i64;
-        if !limits.adapts() || !room || needed > limits.high_max as i64 {
+        let most = most.min(limits.high_max) as i64;
+        if needed > most || !self.may_raise_high(zone) {
             return false;
         }
         let raised = (high.load(Ordering::Relaxed) + limits.batch as i64).max(needed);
-        high.store(raised.min(limits.high_max as i64), Ordering::Relaxed);
+        high.store(raised.min(most), Ordering::Relaxed);
         true
+    }
+
+    /// A refill of so many pages lets the CPU cache as many more, or a batch (`nr_pcp_alloc`).
+    pub(super) fn raise_high_for_refill(&self, cpu: CpuId, zone: ZoneId, pages: u64) {
+        let limits = self.zone(zone).limits();
+        let high = &self.cpu_zone(cpu, zone).accounts.high_pages;
+        let now = high.load(Ordering::Relaxed);
+        if now < limits.high_max as i64 && self.may_raise_high(zone) {
+            let raised = now + limits.batch.max(pages) as i64;
+            high.store(raised.min(limits.high_max as i64), Ordering::Relaxed);
+        }
+    }
+
+    /// As if the CPU had refilled, for what it frees: but no further than to a few batches
+    /// (`nr_pcp_high`, where `free_count` and so what it asks for is bounded). What a CPU only
+    /// frees is no demand.
+    pub(super) fn raise_high_for_free(&self, cpu: CpuId, zone: ZoneId) -> bool {
+        let batch = self.zone(zone).limits().batch;
+        self.raise_high(cpu, zone, 0, (batch << BATCH_SCALE) + batch)
     }
 
     /// Tells the rule for CPUs that only free what a front moved.
@@ -54,25 +79,50 @@ impl<C: Cpus> Allocator<'_, C> {
         }
     }
 
-    /// Spills a shelf that holds more than its CPU may cache while it only frees: all of it, as
-    /// mainline does, since what lies below is what went cold first. It holds one magazine more
-    /// than the limit at most, but when the rule begins to apply: then up to `high` pages.
+    /// Whether the CPU counts as one that only frees blocks of this class.
+    fn only_frees(&self, front: Front) -> bool {
+        let count = || {
+            let accounts = &self.cpu_zone(front.here.cpu, front.zone).accounts;
+            accounts.free_counts[front.class as usize].load(Ordering::Relaxed)
+        };
+        self.free_high.regards(front.class)
+            && self.free_high.only_frees(count(), self.zone(front.zone).limits())
+    }
+
+    /// Spills a shelf that holds more than its CPU may cache while it only frees. It holds one
+    /// magazine more than the limit at most, but when the rule begins to apply.
     pub(super) fn spill_if_only_freeing(&self, front: Front) {
-        let Front { here, zone, class, mobility } = front;
-        if !self.free_high.regards(class) {
+        if !self.only_frees(front) {
             return;
         }
+        let Front { here, zone, class, mobility } = front;
         let (books, limits) = (self.cpu_zone(here.cpu, zone), self.zone(zone).limits());
         let high = books.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
-        let count = books.accounts.free_counts[class as usize].load(Ordering::Relaxed);
         let shelved = u64::from(books.shelf(class, mobility).count()) * u64::from(class.magazine_frames());
-        if self.free_high.only_frees(count, limits)
-            && shelved > self.free_high.limit.pages(limits.batch, high)
-        {
-            let magazines_max = (limits.batch << BATCH_SCALE) / u64::from(class.magazine_frames());
-            let magazines_max = u32::try_from(magazines_max).unwrap_or(u32::MAX).max(1);
-            self.spill_shelf(here.cpu, zone, class, mobility, magazines_max);
+        if shelved > self.free_high.limit.pages(limits.batch, high) {
+            self.spill_at_once(front);
         }
+    }
+
+    /// A CPU that caches more than `high` spilled a magazine: if it only frees, the whole shelf
+    /// follows; else its coldest front.
+    pub(super) fn spill_more(&self, front: Front) {
+        self.note_moved(front, Moved::Spilled);
+        if self.only_frees(front) {
+            self.spill_at_once(front);
+        } else {
+            self.empty_coldest_front(front);
+        }
+    }
+
+    /// Spills a whole shelf, up to `batch << 5` pages (`nr_pcp_free`): what lies at its bottom was
+    /// freed first, and would not come back to anybody if only its top were spilled.
+    fn spill_at_once(&self, front: Front) {
+        let Front { here, zone, class, mobility } = front;
+        let pages_max = self.zone(zone).limits().batch << BATCH_SCALE;
+        let magazines_max = pages_max / u64::from(class.magazine_frames());
+        let magazines_max = u32::try_from(magazines_max).unwrap_or(u32::MAX).max(1);
+        self.spill_shelf(here.cpu, zone, class, mobility, magazines_max);
     }
 
     /// Makes room for `pages` more under `high`: raises it, spills shelved magazines, empties cold
@@ -91,7 +141,7 @@ impl<C: Cpus> Allocator<'_, C> {
             if fits() {
                 return true;
             }
-            let more = self.raise_high(cpu, zone, pages)
+            let more = self.raise_high(cpu, zone, pages, u64::MAX >> 1)
                 || self.spill_any_shelf(cpu, zone, 1) > 0
                 || self.empty_coldest_front(front);
             if !more {

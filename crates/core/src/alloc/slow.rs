@@ -213,6 +213,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.zone(zone).add_free(Some(books), -(taken_pages as i64));
         count(&books.counters.refilled_blocks, got as u64);
         count(&books.counters.refilled_pages, taken_pages);
+        self.raise_high_for_refill(here.cpu, zone, taken_pages);
         if rest > 0 {
             count(&books.counters.refills, 1);
             self.note_moved(front, Moved::In(taken_pages));
@@ -420,10 +421,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let Front { here, zone, class, mobility } = front;
         let books = self.cpu_zone(here.cpu, zone);
         // The magazine is charged already: no more is needed than what there is.
-        if self.above_high(here.cpu, zone) && !self.raise_high(here.cpu, zone, 0) {
+        if self.above_high(here.cpu, zone) && !self.raise_high_for_free(here.cpu, zone) {
             self.spill(front, full, class.rounds());
-            self.note_moved(front, Moved::Spilled);
-            self.empty_coldest_front(front);
+            self.spill_more(front);
             return;
         }
         let shelf = books.shelf(class, mobility);
