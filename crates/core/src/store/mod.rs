@@ -156,12 +156,14 @@ impl<'m> Store<'m> {
 
     /// Takes one block of any order.
     pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
-        if self.backing.is_none() {
-            return self.bitmap.take_block(wanted, order);
+        let Some(backing) = self.backing else { return self.bitmap.take_block(wanted, order) };
+        let mut one = [(Pfn::new(0), wanted.mobility)];
+        if backing.take(wanted.zone, order, wanted.mobility, &mut one) == 0 {
+            return None;
         }
-        let mut found = None;
-        self.take_blocks(wanted, order, 1, |pfn| found = Some(pfn));
-        found
+        let [(pfn, mobility)] = one;
+        self.retag(pfn, order.frames(), Tag::new(wanted.zone, mobility));
+        Some(pfn)
     }
 
     fn take_backed(
@@ -213,9 +215,12 @@ impl<'m> Store<'m> {
     /// already, as far as can be told.
     #[inline]
     pub fn put(&self, start: Pfn, frames: u32) -> u32 {
-        match self.backing {
-            Some(backing) => self.put_backed(backing, aligned_blocks(start, frames)),
-            None => self.bitmap.put(start, frames),
+        let Some(backing) = self.backing else { return self.bitmap.put(start, frames) };
+        let mut blocks = aligned_blocks(start, frames);
+        match (blocks.next(), self.tags.tag(start)) {
+            // Most are one block, which needs no list.
+            (Some(block), Some(tag)) if block.1.frames() == frames => backing.put(tag.zone(), &[block]),
+            _ => self.put_backed(backing, aligned_blocks(start, frames)),
         }
     }
 
