@@ -10,7 +10,7 @@
 //! or by the one front in use where that alone is more.
 
 use super::Allocator;
-use super::slow::Front;
+use super::front::Front;
 use crate::cache::WordOffset;
 use crate::cache::cpu_zone::{Flux, count};
 use crate::cache::gate::{self, Closed};

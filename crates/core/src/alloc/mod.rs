@@ -5,7 +5,9 @@
 //! | `layout` | where the books lie in the caller's memory |
 //! | `build` | construction, memory added later |
 //! | this one | the fast paths |
-//! | `slow` | refill and spill |
+//! | `front` | fronts as the slow paths see them |
+//! | `refill` | the slow path of `alloc` |
+//! | `spill` | the slow path of `free` |
 //! | `magazines` | where empty magazines come from |
 //! | `policy` | how much a CPU may cache |
 //! | `bulk` | many blocks at once |
@@ -20,12 +22,14 @@ mod build;
 mod bulk;
 mod checked;
 mod drain;
+mod front;
 pub(crate) mod layout;
 mod magazines;
 mod policy;
 mod pressure;
 mod range;
-mod slow;
+mod refill;
+mod spill;
 mod stats;
 mod validate;
 

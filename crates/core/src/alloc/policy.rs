@@ -1,7 +1,7 @@
 //! How much a CPU may cache: `high`, how it grows, shrinks and is kept.
 
 use super::Allocator;
-use super::slow::Front;
+use super::front::Front;
 use crate::cache::magazine::Class;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Mobility, ZoneId};

@@ -8,7 +8,7 @@ use core::fmt;
 use core::ops::ControlFlow;
 
 use super::Allocator;
-use super::slow::Front;
+use super::front::Front;
 use crate::cache::magazine::MagazineIndex;
 use crate::cache::shelf::Chain;
 use crate::cache::word::Word;

@@ -1,0 +1,114 @@
+//! Fronts as the slow paths see them, [`refill`](super::refill) and [`spill`](super::spill).
+//!
+//! # Theory
+//! A slow path reads the front word outside any sequence, prepares a magazine that it alone owns,
+//! and installs it by one compare-and-store, which fails if the word, the CPU or the gate has
+//! changed. Before the install it touches nothing of the front's magazines; what the install
+//! pushes out of the word is its own from then on. The word it compared may have changed and
+//! changed back in between: it then means the same again (the magazines named in it are the
+//! front's, with so many rounds), and nothing else was read. That is why a full previous magazine
+//! is swapped in and popped from in two steps: its slots may not be read before the install, and
+//! after it they are everybody's on this CPU.
+//!
+//! Worst case of one call, besides the search of the store: one magazine filled, two emptied, one
+//! shelved: at most 3 * 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above
+//! `high`, and `batch << 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
+
+use super::Allocator;
+use crate::cache::cpu_zone::count;
+use crate::cache::magazine::{Class, MagazineIndex};
+use crate::cache::word::Word;
+use crate::cache::{WordOffset, is_open};
+use crate::cpus::{Cpus, Here};
+use crate::frame::{Mobility, Pfn, ZoneId};
+use crate::prim::Ordering;
+use crate::store::Wanted;
+
+/// Attempts at the front before a request goes to the store: enough for every step of a refill and
+/// some lost races; a CPU whose sequences never commit must not hang.
+pub(super) const ATTEMPTS_MAX: u32 = 16;
+
+/// A front, named by what it caches and where.
+#[derive(Clone, Copy)]
+pub(super) struct Front {
+    pub here: Here,
+    pub zone: ZoneId,
+    pub class: Class,
+    pub mobility: Mobility,
+}
+
+impl Front {
+    pub(super) fn offset(self) -> WordOffset {
+        WordOffset::new(self.zone, self.class, self.mobility)
+    }
+}
+
+/// What an attempt at a front came to.
+pub(super) enum Step {
+    /// A block.
+    Got(Pfn),
+    /// The front has changed: try again.
+    Again,
+    /// Not through this front: use the store.
+    Store,
+    /// The zone has none, or may not give any.
+    Nothing,
+}
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// The front word, if the gate is open.
+    pub(super) fn read_front(&self, front: Front) -> Option<Word> {
+        // Acquire: pairs with the Release of `Closed::drop`.
+        let open = is_open(self.blocks.gate(front.here.cpu).load(Ordering::Acquire));
+        open.then(|| Word(self.blocks.word(front.here, front.offset()).load(Ordering::Relaxed)))
+    }
+
+    /// Installs `new` in place of `old`, keeping the count of operations.
+    pub(super) fn replace(&self, front: Front, old: Word, new: Word) -> bool {
+        let new = new.with_operations(old.operations());
+        let done = self.cpus.compare_store(&self.blocks, front.here, front.offset(), old.0, new.0);
+        if !done {
+            count(&self.cpu_zone(front.here.cpu, front.zone).counters.lost_races, 1);
+        }
+        done
+    }
+
+    /// Moves the count of operations from the word to the counters.
+    pub(super) fn fold(&self, front: Front, word: Word) -> Step {
+        let folded = word.with_operations(0);
+        if self.cpus.compare_store(&self.blocks, front.here, front.offset(), word.0, folded.0) {
+            count(&self.cpu_zone(front.here.cpu, front.zone).counters.hits, word.operations());
+        }
+        Step::Again
+    }
+
+    pub(super) fn fill(&self, magazine: MagazineIndex, frames: &[u32]) {
+        let slots = &self.blocks.magazine(magazine).slots;
+        for (slot, &frame) in slots.iter().zip(frames) {
+            // Relaxed: published by whatever hands the magazine on.
+            slot.store(frame, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn wanted(&self, here: Here, zone: ZoneId, mobility: Mobility) -> Wanted<'_> {
+        let hint = &self.cpu_zone(here.cpu, zone).accounts.hints[mobility.index()];
+        Wanted { zone, mobility, span: self.zone(zone).span(), hint }
+    }
+
+    /// Calls `search` with a hint of this CPU, or a hint of its own.
+    pub(super) fn wanted_from<R>(
+        &self,
+        here: Option<Here>,
+        zone: ZoneId,
+        mobility: Mobility,
+        search: impl FnOnce(Wanted<'_>) -> R,
+    ) -> R {
+        match here {
+            Some(here) => search(self.wanted(here, zone, mobility)),
+            None => {
+                let hint = crate::prim::AtomicU32::new(0);
+                search(Wanted { zone, mobility, span: self.zone(zone).span(), hint: &hint })
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Refill: magazines and single blocks from the store to a CPU. The theory is in [`front`](super::front).
+
+use super::Allocator;
+use super::front::{ATTEMPTS_MAX, Front, Step};
+use super::pressure::Reserve;
+use crate::cache::cpu_zone::count;
+use crate::cache::magazine::{Class, MagazineIndex, SLOTS};
+use crate::cache::word::Word;
+use crate::cpus::{Cpus, Here};
+use crate::error::AllocError;
+use crate::flags::Flags;
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::free_high::Moved;
+use crate::prefetch::prefetch_write;
+
+impl<C: Cpus> Allocator<'_, C> {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        self.cpus.check_usable()?;
+        let pfn = match self.alloc_within(order, flags, Reserve::AboveLow) {
+            Some(pfn) => pfn,
+            None => self.alloc_under_pressure(order, flags)?,
+        };
+        self.on_alloc(pfn, order, flags);
+        Ok(pfn)
+    }
+
+    /// Tries the zones in turn, each down to the watermark that `reserve` names.
+    pub(super) fn alloc_within(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
+        let here = self.here();
+        let node = here.map_or(crate::frame::NodeId::new(0), |here| self.shared(here.cpu).node);
+        self.zones_for(node, flags).find_map(|zone| self.alloc_in_zone(here, zone, order, flags, reserve))
+    }
+
+    fn alloc_in_zone(
+        &self,
+        here: Option<Here>,
+        zone: ZoneId,
+        order: Order,
+        flags: Flags,
+        reserve: Reserve,
+    ) -> Option<Pfn> {
+        if let (Some(class), Some(here)) = (Class::of(order), here) {
+            let front = Front { here, zone, class, mobility: flags.mobility() };
+            for _ in 0..ATTEMPTS_MAX {
+                match self.alloc_from_front(front, reserve) {
+                    Step::Got(pfn) => return Some(pfn),
+                    Step::Again => {}
+                    Step::Store => break,
+                    Step::Nothing => return None,
+                }
+            }
+        }
+        self.alloc_direct(here, zone, order, flags.mobility(), reserve)
+    }
+
+    /// One step towards a block from this front.
+    fn alloc_from_front(&self, front: Front, reserve: Reserve) -> Step {
+        let Some(word) = self.read_front(front) else { return Step::Store };
+        if word.rounds() > 0 && !word.operations_full() {
+            return match self.cpus.pop(&self.blocks, front.offset()) {
+                Some(frame) => Step::Got(Pfn::new(frame)),
+                None => Step::Again,
+            };
+        }
+        if word.operations_full() {
+            return self.fold(front, word);
+        }
+        match (word.loaded(), word.previous()) {
+            (Some(loaded), Some((previous, true))) => {
+                let swapped = Word::new(previous, front.class.rounds(), Some((loaded, false)));
+                self.replace(front, word, swapped);
+                Step::Again
+            }
+            _ => {
+                // After a drain another CPU has both lines; they come side by side.
+                prefetch_write(&self.cpu_zone(front.here.cpu, front.zone).flux);
+                self.store.prefetch(self.wanted(front.here, front.zone, front.mobility));
+                self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, reserve))
+            }
+        }
+    }
+
+    /// Installs a full magazine from the shelf; `None`: there is none.
+    fn load_from_shelf(&self, front: Front, word: Word) -> Option<Step> {
+        let books = self.cpu_zone(front.here.cpu, front.zone);
+        let shelf = books.shelf(front.class, front.mobility);
+        if shelf.count() == 0 {
+            return None;
+        }
+        // Announced before it leaves the shelf: in between it would be in nobody's books.
+        let moving = books.flux.begin(u64::from(front.class.magazine_frames()));
+        let full = shelf.pop(&self.blocks)?;
+        let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));
+        if self.replace(front, word, new) {
+            count(&books.counters.shelf_hits, 1);
+            self.note_moved(front, Moved::In(front.class.magazine_frames().into()));
+            if let Some((empty, _)) = word.previous() {
+                self.release_magazine(front.here.cpu, front.zone, front.class, empty);
+            }
+        } else {
+            self.shelve(front, full);
+        }
+        drop(moving);
+        Some(Step::Again)
+    }
+
+    /// Fills a magazine from the store, serves the request first, and installs the rest.
+    fn refill(&self, front: Front, word: Word, reserve: Reserve) -> Step {
+        let Front { here, zone, class, mobility } = front;
+        let books = self.cpu_zone(here.cpu, zone);
+        self.note_activity(here.cpu, zone);
+        let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
+        if !self.make_room(front, more) {
+            return Step::Store;
+        }
+        let Some(blocks_wanted) = self.refill_size(zone, class, reserve) else { return Step::Nothing };
+        let Some(empty) = self.acquire_magazine(here.cpu, zone, class) else { return Step::Store };
+
+        let pages = u64::from(blocks_wanted * class.block_frames());
+        let moving = books.flux.begin(pages);
+        let mut frames = [0u32; SLOTS + 1];
+        let mut got = 0;
+        self.store.take_blocks(self.wanted(here, zone, mobility), class.order(), blocks_wanted, |pfn| {
+            frames[got] = pfn.get();
+            got += 1;
+        });
+        let Some(rest) = got.checked_sub(1) else {
+            self.release_magazine(here.cpu, zone, class, empty);
+            return Step::Nothing;
+        };
+        self.fill(empty, &frames[..rest]);
+        let taken_pages = got as u64 * u64::from(class.block_frames());
+        self.zone(zone).add_free(Some(books), -(taken_pages as i64));
+        count(&books.counters.refilled_blocks, got as u64);
+        count(&books.counters.refilled_pages, taken_pages);
+        self.raise_high_for_refill(here.cpu, zone, taken_pages);
+        if rest > 0 {
+            count(&books.counters.refills, 1);
+            self.note_moved(front, Moved::In(taken_pages));
+            self.install_refilled(front, word, empty, rest as u32);
+        } else {
+            self.release_magazine(here.cpu, zone, class, empty);
+        }
+        drop(moving);
+        Step::Got(Pfn::new(frames[rest]))
+    }
+
+    fn install_refilled(&self, front: Front, word: Word, filled: MagazineIndex, rounds: u32) {
+        let Front { here, zone, class, .. } = front;
+        let new = Word::new(filled, rounds, word.loaded().map(|empty| (empty, false)));
+        if self.replace(front, word, new) {
+            if let Some((empty, _)) = word.previous() {
+                self.release_magazine(here.cpu, zone, class, empty);
+            }
+        } else if rounds == class.rounds() {
+            self.shelve(front, filled);
+        } else {
+            self.spill(front, filled, rounds);
+        }
+    }
+
+    /// Blocks to move at once: a magazine and the one asked for, or the latter alone when the
+    /// watermark allows no more. `None`: not even that.
+    fn refill_size(&self, zone: ZoneId, class: Class, reserve: Reserve) -> Option<u32> {
+        let full = class.rounds() + 1;
+        let block = u64::from(class.block_frames());
+        // What may be taken from a reserve is for this request, not for whoever pops next.
+        let shared = if reserve == Reserve::All { Reserve::AboveMin } else { reserve };
+        if self.zone_may_give(zone, u64::from(full) * block, shared) {
+            Some(full)
+        } else {
+            self.zone_may_give(zone, block, reserve).then_some(1)
+        }
+    }
+
+    /// Allocates from the store, past the caches.
+    pub(super) fn alloc_direct(
+        &self,
+        here: Option<Here>,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        reserve: Reserve,
+    ) -> Option<Pfn> {
+        let allowed = self.zone_may_give(zone, u64::from(order.frames()), reserve);
+        allowed.then(|| self.take_direct(here, zone, order, mobility)).flatten()
+    }
+
+    /// As [`alloc_direct`](Self::alloc_direct), whatever the watermarks say. Ends one move in the
+    /// flux of this CPU.
+    pub(super) fn take_direct(
+        &self,
+        here: Option<Here>,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
+        let pages = u64::from(order.frames());
+        let pfn = self.wanted_from(here, zone, mobility, |wanted| {
+            // A claim of several words holds some of them before it has all.
+            let _moving = self.flux(here, zone).begin(pages);
+            self.store.take_block(wanted, order)
+        })?;
+        let books = self.cpu_zone_here(here, zone);
+        self.zone(zone).add_free(books, -(pages as i64));
+        self.count_direct_alloc(books, zone, 1, pages);
+        Some(pfn)
+    }
+}

@@ -1,0 +1,212 @@
+//! Spill: magazines and single blocks from a CPU to the store. The theory is in [`front`](super::front).
+
+use core::array;
+
+use super::Allocator;
+use super::front::{ATTEMPTS_MAX, Front, Step};
+use crate::cache::cpu_zone::{FRONTS, count};
+use crate::cache::gate::is_disabled;
+use crate::cache::magazine::{Class, MagazineIndex};
+use crate::cache::word::Word;
+use crate::cpus::{Cpus, Here};
+use crate::error::FreeError;
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::free_high::Moved;
+use crate::prim::Ordering;
+use crate::store::section::Tag;
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// Frees a block to the store, past the caches.
+    pub(super) fn free_direct(&self, pfn: Pfn, order: Order, zone: ZoneId) -> Result<(), FreeError> {
+        self.cpus.check_usable()?;
+        let here = self.here();
+        let moving = self.flux(here, zone).begin(u64::from(order.frames()));
+        let doubled = self.store.put(pfn, order.frames());
+        let books = self.cpu_zone_here(here, zone);
+        let freed = i64::from(order.frames()) - i64::from(doubled);
+        self.zone(zone).add_free(books, freed);
+        // Not before they are counted: until then a watermark may hide them.
+        drop(moving);
+        self.count_direct_free(books, zone, 1, u64::from(order.frames()));
+        self.report_doubled(doubled);
+        if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn free_slow(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
+        self.cpus.check_usable()?;
+        if let Some(here) = self.here() {
+            let front = Front { here, zone: tag.zone(), class, mobility: tag.mobility() };
+            for _ in 0..ATTEMPTS_MAX {
+                match self.free_to_front(front, pfn) {
+                    Step::Got(_) => return Ok(()),
+                    Step::Again => {}
+                    Step::Store | Step::Nothing => break,
+                }
+            }
+        }
+        self.free_direct(pfn, class.order(), tag.zone())
+    }
+
+    /// One step towards getting rid of a block through this front; `Got`: it is gone.
+    fn free_to_front(&self, front: Front, pfn: Pfn) -> Step {
+        let Some(word) = self.read_front(front) else { return Step::Store };
+        let rounds_max = front.class.rounds();
+        if word.operations_full() {
+            return self.fold(front, word);
+        }
+        if word.loaded().is_some() && word.rounds() < rounds_max {
+            let pushed = self.cpus.push(&self.blocks, front.offset(), rounds_max, pfn.get());
+            return if pushed { Step::Got(pfn) } else { Step::Again };
+        }
+        match (word.loaded(), word.previous()) {
+            (Some(loaded), Some((previous, false))) => {
+                self.replace(front, word, Word::new(previous, 0, Some((loaded, true))));
+                Step::Again
+            }
+            _ => self.load_empty(front, word, pfn),
+        }
+    }
+
+    /// Installs an empty magazine with the block in it; a full one that this pushes out goes to
+    /// the shelf or to the store.
+    fn load_empty(&self, front: Front, word: Word, pfn: Pfn) -> Step {
+        let Front { here, zone, class, .. } = front;
+        let books = self.cpu_zone(here.cpu, zone);
+        self.note_activity(here.cpu, zone);
+        let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
+        if more > 0 && !self.make_room(front, more) {
+            return Step::Store;
+        }
+        let Some(empty) = self.acquire_magazine(here.cpu, zone, class) else {
+            return self.unload(front, word);
+        };
+        let moving = books.flux.begin(u64::from(class.magazine_frames()));
+        self.fill(empty, &[pfn.get()]);
+        let new = Word::new(empty, 1, word.loaded().map(|full| (full, true)));
+        let installed = self.replace(front, word, new);
+        if !installed {
+            self.release_magazine(here.cpu, zone, class, empty);
+        } else if let Some((full, _)) = word.previous() {
+            self.note_moved(front, Moved::Out(class.magazine_frames().into()));
+            self.shelve(front, full);
+            self.spill_if_only_freeing(front);
+        }
+        drop(moving);
+        if installed { Step::Got(pfn) } else { Step::Again }
+    }
+
+    /// No empty magazine is to be had: spill the loaded one and go on with it.
+    fn unload(&self, front: Front, word: Word) -> Step {
+        let Some(loaded) = word.loaded() else { return Step::Store };
+        let books = self.cpu_zone(front.here.cpu, front.zone);
+        let moving = books.flux.begin(u64::from(front.class.magazine_frames()));
+        // Both leave: a front has a loaded magazine or none at all.
+        if self.replace(front, word, Word::EMPTY) {
+            count(&books.counters.hits, word.operations());
+            if let Some((previous, full)) = word.previous() {
+                self.spill(front, previous, if full { front.class.rounds() } else { 0 });
+            }
+            self.spill(front, loaded, word.rounds());
+        }
+        drop(moving);
+        Step::Again
+    }
+
+    /// Puts a full magazine that the caller owns on the CPU's shelf, or into the store when the
+    /// CPU caches more than `high`.
+    pub(super) fn shelve(&self, front: Front, full: MagazineIndex) {
+        let Front { here, zone, class, mobility } = front;
+        let books = self.cpu_zone(here.cpu, zone);
+        // The magazine is charged already: no more is needed than what there is.
+        if self.above_high(here.cpu, zone) && !self.raise_high_for_free(here.cpu, zone) {
+            self.spill(front, full, class.rounds());
+            self.spill_more(front);
+            return;
+        }
+        let shelf = books.shelf(class, mobility);
+        if let Err(full) = shelf.push(&self.blocks, full) {
+            self.spill(front, full, class.rounds());
+            return;
+        }
+        crate::prim::dekker_fence();
+        // SeqCst: pairs with the closing of the gate in `disable_caches`, which takes the shelf
+        // afterwards: either that sees this magazine or this sees the gate.
+        if is_disabled(self.blocks.gate(here.cpu).load(Ordering::SeqCst)) {
+            self.spill_shelf(here.cpu, zone, class, mobility, u32::MAX);
+        }
+    }
+
+    /// Empties a magazine that the caller owns into the store.
+    pub(super) fn spill(&self, front: Front, magazine: MagazineIndex, rounds: u32) {
+        let books = self.cpu_zone(front.here.cpu, front.zone);
+        if rounds > 0 {
+            count(&books.counters.spills, 1);
+            count(&books.counters.spilled_blocks, u64::from(rounds));
+            count(&books.counters.spilled_pages, u64::from(rounds * front.class.block_frames()));
+        }
+        let pages = self.empty_magazine(front.class, magazine, rounds);
+        self.zone(front.zone).add_free(Some(books), pages);
+        self.release_magazine(front.here.cpu, front.zone, front.class, magazine);
+    }
+
+    /// Returns the first `rounds` blocks of a magazine to the store; the magazine stays the
+    /// caller's, who has announced them in the flux. Returns by how many pages the store grew.
+    pub(super) fn empty_magazine(&self, class: Class, magazine: MagazineIndex, rounds: u32) -> i64 {
+        // From the top, as pop would have: runs come out in the order they went in.
+        let slots = &self.blocks.magazine(magazine).slots[..rounds as usize];
+        let frames = slots.iter().rev().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)));
+        let doubled = self.store.put_blocks(class.order(), frames);
+        self.report_doubled(doubled);
+        i64::from(rounds * class.block_frames()) - i64::from(doubled)
+    }
+
+    /// Empties up to `magazines_max` magazines of a shelf into the store; returns pages moved.
+    pub(super) fn spill_shelf(
+        &self,
+        cpu: crate::frame::CpuId,
+        zone: ZoneId,
+        class: Class,
+        mobility: Mobility,
+        magazines_max: u32,
+    ) -> u64 {
+        let books = self.cpu_zone(cpu, zone);
+        let front = Front { here: Here::task(cpu), zone, class, mobility };
+        let mut pages = 0;
+        for _ in 0..magazines_max {
+            let moving = books.flux.begin(u64::from(class.magazine_frames()));
+            let Some(full) = books.shelf(class, mobility).pop(&self.blocks) else { break };
+            self.spill(front, full, class.rounds());
+            drop(moving);
+            pages += u64::from(class.magazine_frames());
+        }
+        pages
+    }
+
+    /// Takes one front that has not been used since the last look back to the store, if it is the
+    /// clock hand's turn (second chance).
+    pub(super) fn empty_coldest_front(&self, except: Front) -> bool {
+        let Front { here, zone, .. } = except;
+        let books = self.cpu_zone(here.cpu, zone);
+        let fronts: [(Class, Mobility); FRONTS] =
+            array::from_fn(|i| (Class::ALL[i / Mobility::COUNT], Mobility::ALL[i % Mobility::COUNT]));
+        for _ in 0..fronts.len() {
+            let at = books.accounts.clock_hand.fetch_add(1, Ordering::Relaxed) as usize % fronts.len();
+            let front = Front { here, zone, class: fronts[at].0, mobility: fronts[at].1 };
+            if front.class == except.class && front.mobility == except.mobility {
+                continue;
+            }
+            let Some(word) = self.read_front(front) else { return false };
+            if word.magazines() == 0 {
+                continue;
+            }
+            if books.seen[at].swap(word.0, Ordering::Relaxed) != word.0 {
+                continue;
+            }
+            self.unload(front, word);
+            return true;
+        }
+        false
+    }
+}
