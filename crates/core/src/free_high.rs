@@ -92,11 +92,14 @@ impl FreeHigh {
 
     /// What is counted after `moved`, when it was `count` before.
     ///
-    /// `free_count` ends at the threshold, so that allocations tell soon; and below at `-managed`,
+    /// `free_count` ends at the threshold. A magazine that comes back leaves nothing of it: mainline
+    /// halves it at each of the allocations that empty one. Below it ends at `-managed`,
     /// since no CPU can still have more to free of what it allocated than the zone has pages.
     pub(crate) fn count(self, count: i64, moved: Moved, limits: CacheLimits, managed: u64) -> i64 {
         match (self.rule, moved) {
-            (FreeHighRule::FreeCount, Moved::In(pages)) => (count - pages as i64).max(-(managed as i64)),
+            (FreeHighRule::FreeCount, Moved::In(pages)) => {
+                (count - pages as i64).max(-(managed as i64))
+            }
             (FreeHighRule::FreeCount, Moved::Out(pages)) => (count + pages as i64).min(threshold(limits)),
             (FreeHighRule::FreeFactor, Moved::In(_)) => count >> 1,
             (FreeHighRule::FreeFactor, Moved::Spilled) => (count + 1).min(FREE_FACTOR_MAX),

@@ -160,6 +160,24 @@ fn a_cpu_that_frees_what_it_allocated_keeps_its_cache() {
 }
 
 #[test]
+fn a_cpu_that_only_freed_keeps_the_cache_of_its_bursts() {
+    let of = Order::new(3).unwrap();
+    let depot = machine(FreeHigh::MAINLINE, LIMITS);
+    let sent = alloc(&depot, SENDER, 400, of);
+    free(&depot, RECEIVER, sent, of);
+    let spills = || depot.cpu_stats(CpuId::new(RECEIVER), ZONE).unwrap().counts.spills;
+    let burst = || {
+        let blocks = alloc(&depot, RECEIVER, 64, of);
+        free(&depot, RECEIVER, blocks, of);
+    };
+    burst();
+    let before = spills();
+    (0..20).for_each(|_| burst());
+    assert_eq!(spills(), before);
+    check_all_free(depot);
+}
+
+#[test]
 fn orders_0_and_9_are_not_regarded() {
     for of in [Order::BASE, Order::HUGE] {
         let counts = [FreeHigh::default(), FreeHigh::OFF].map(|free_high| {
