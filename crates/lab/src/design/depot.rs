@@ -23,7 +23,9 @@ pub struct DepotSubject {
     drained: Box<DrainCounts>,
 }
 
+/// On cache lines of its own, where no owner waits for it.
 #[derive(Default)]
+#[repr(align(128))]
 struct DrainCounts {
     drains: AtomicU64,
     fences: AtomicU64,
