@@ -98,7 +98,7 @@ impl FreeHigh {
     pub(crate) fn count(self, count: i64, moved: Moved, limits: CacheLimits, managed: u64) -> i64 {
         match (self.rule, moved) {
             (FreeHighRule::FreeCount, Moved::In(pages)) => {
-                (count - pages as i64).max(-(managed as i64))
+                (count.min(0) - pages as i64).max(-(managed as i64))
             }
             (FreeHighRule::FreeCount, Moved::Out(pages)) => (count + pages as i64).min(threshold(limits)),
             (FreeHighRule::FreeFactor, Moved::In(_)) => count >> 1,
