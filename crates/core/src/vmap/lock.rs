@@ -66,6 +66,7 @@ impl Lock {
             host.contention_begins();
             let passed = |_| {
                 spin_hint();
+                // Relaxed: only when to stop looking; `lock` does the ordering.
                 self.word.load(Ordering::Relaxed) != FREE || !self.is_watched()
             };
             (0..SPINS).any(passed);
@@ -75,6 +76,7 @@ impl Lock {
     }
 
     fn is_watched(&self) -> bool {
+        // Relaxed: a hint, as in `watch`.
         self.watchers.load(Ordering::Relaxed) > 0
     }
 

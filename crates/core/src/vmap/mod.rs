@@ -235,12 +235,21 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         (number, &nodes[number as usize])
     }
 
+    fn space_under<'l>(&'l self, guard: Guard<'l, H>) -> space::Locked<'l, 'm, H> {
+        self.books.space.under(self.books.areas, self.books.index, guard)
+    }
+
     fn lock_space(&self) -> space::Locked<'_, 'm, H> {
-        self.books.space.lock(&self.host, self.books.areas, self.books.index)
+        self.space_under(self.books.space.lock.lock(&self.host))
+    }
+
+    /// As [`lock_space`](Self::lock_space), after one who waits for it: [`Lock::lock_behind`](lock::Lock::lock_behind).
+    fn lock_space_behind(&self) -> space::Locked<'_, 'm, H> {
+        self.space_under(self.books.space.lock.lock_behind(&self.host))
     }
 
     fn try_lock_space(&self) -> Option<space::Locked<'_, 'm, H>> {
-        self.books.space.try_lock(&self.host, self.books.areas, self.books.index)
+        Some(self.space_under(self.books.space.lock.try_lock(&self.host)?))
     }
 }
 

@@ -363,7 +363,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Returns areas, in ascending order, to the free address space; but first once more to their
     /// pools: who has emptied them meanwhile needs not come to the space, too.
     pub(super) fn give_back_all(&self, first: Option<AreaIndex>) {
-        let Books { space, areas, index, .. } = &self.books;
+        let Books { areas, index, .. } = &self.books;
         let mut rest = first;
         while rest.is_some() {
             let mut returned = Returned::default();
@@ -374,7 +374,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                     returned.add(*areas, *index, area);
                 }
             }
-            space.lock_behind(&self.host, *areas, *index).take_back(returned);
+            // The pools may have had room for all.
+            if !returned.is_empty() {
+                self.lock_space_behind().take_back(returned);
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::prim::{AtomicU32, AtomicU64, Ordering};
 
 /// The free ranges and the spare descriptors.
 pub struct Space {
-    lock: Lock,
+    pub lock: Lock,
     root: AtomicU32,
     /// Descriptors that were used before, linked.
     spare: AtomicU32,
@@ -50,6 +50,11 @@ pub struct Returned {
 }
 
 impl Returned {
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// Adds an area that the caller owns, with nothing mapped in it, behind those added before.
     pub fn add(&mut self, areas: Areas<'_>, index: SegmentIndex<'_>, area: AreaIndex) {
         vacate(areas, index, area);
@@ -96,32 +101,14 @@ impl Space {
         }
     }
 
-    pub fn lock<'l, 'm, H: Host + ?Sized>(
+    /// The space under its lock, which `guard` proves is held.
+    pub fn under<'l, 'm, H: Host + ?Sized>(
         &'l self,
-        host: &'l H,
         areas: Areas<'m>,
         index: SegmentIndex<'m>,
+        guard: Guard<'l, H>,
     ) -> Locked<'l, 'm, H> {
-        Locked { space: self, areas, index, _guard: self.lock.lock(host) }
-    }
-
-    /// As [`lock`](Self::lock), after one who waits for it: [`Lock::lock_behind`].
-    pub fn lock_behind<'l, 'm, H: Host + ?Sized>(
-        &'l self,
-        host: &'l H,
-        areas: Areas<'m>,
-        index: SegmentIndex<'m>,
-    ) -> Locked<'l, 'm, H> {
-        Locked { space: self, areas, index, _guard: self.lock.lock_behind(host) }
-    }
-
-    pub fn try_lock<'l, 'm, H: Host + ?Sized>(
-        &'l self,
-        host: &'l H,
-        areas: Areas<'m>,
-        index: SegmentIndex<'m>,
-    ) -> Option<Locked<'l, 'm, H>> {
-        Some(Locked { space: self, areas, index, _guard: self.lock.try_lock(host)? })
+        Locked { space: self, areas, index, _guard: guard }
     }
 
     pub fn free_pages(&self) -> u64 {
