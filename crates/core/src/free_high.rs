@@ -33,9 +33,9 @@ impl FreeHigh {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FreeHighRule {
     /// Today's: `free_count` has reached `batch + high_min / 2` pages. Mainline halves that number
-    /// at every allocation, of any order. An allocator that moves magazines takes off it what they
-    /// bring back, by order, so that a CPU which frees in bursts what it allocated in bursts never
-    /// gets there.
+    /// at every allocation, of any order. An allocator that moves magazines forgets it, by order,
+    /// when one comes back, and takes what that brings off later frees, so that a CPU which frees in
+    /// bursts what it allocated in bursts never gets there.
     #[default]
     FreeCount,
     /// That of 2022: `free_factor` is above 0, which grows when the CPU spills because it caches

@@ -144,7 +144,7 @@ impl<C: Cpus> Allocator<'_, C> {
             if fits() {
                 return true;
             }
-            let more = self.raise_high(cpu, zone, pages, u64::MAX >> 1)
+            let more = self.raise_high(cpu, zone, pages, u64::MAX)
                 || self.spill_any_shelf(cpu, zone, 1) > 0
                 || self.empty_coldest_front(front);
             if !more {

@@ -265,8 +265,8 @@ impl<'m> Store<'m> {
         }
     }
 
-    /// Tags the huges of memory that is new, beginning in section `first`. `false`: some of it has
-    /// memory, and nothing was changed.
+    /// Tags huges of memory that is new. `false`: one of them has memory already, and nothing was
+    /// changed.
     pub fn claim_tags(&self, huges: Range<u32>, tag: Tag) -> bool {
         let taken = huges.clone().find(|&huge| !self.tags.claim(HugeIndex(huge), tag));
         let Some(taken) = taken else { return true };

@@ -105,9 +105,8 @@ pub fn depot_backed_bitmap(setup: &Setup, _: Entry) -> LockedDepot {
 }
 
 fn depot_over(store: impl Store + Send + 'static, setup: &Setup) -> LockedDepot {
-    let free_high = FreeHigh { limit: FreeHighLimit::High, ..FreeHigh::default() };
     let locks: Vec<_> = (0..setup.cpus).map(|_| CpuLock::new()).collect();
-    Depot::over(store, setup, Locked::new(locks.leak(), ByThread), ByThread, free_high).unwrap()
+    Depot::over(store, setup, Locked::new(locks.leak(), ByThread), ByThread, FreeHigh::OFF).unwrap()
 }
 
 /// The same with a limit for CPUs that only free high orders.
