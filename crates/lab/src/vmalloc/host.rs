@@ -6,8 +6,8 @@ use std::cell::Cell;
 use pagedepot::vmap::Host;
 use pagedepot::{AllocError, CpuId, Flags, FreeManyError, NodeId, Order, Pfn};
 use rustix::thread::futex;
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::harness::clock::on_cpu_ns;
 use crate::harness::rseq;
 
 thread_local! {
@@ -20,13 +20,7 @@ struct Wait {
     total_ns: u64,
 }
 
-/// Nanoseconds that this thread has run on a CPU.
-pub fn on_cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Nanoseconds of them in lock acquisitions that found the lock taken: spinning, parking, waking
+/// Nanoseconds on a CPU in lock acquisitions that found the lock taken: spinning, parking, waking
 /// up, and one look at the clock. Asleep is not on the CPU.
 pub fn contended_ns() -> u64 {
     WAIT.get().total_ns

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use pagedepot::vmap::{Host, VmapError};
 use pagedepot_designs::vmap::{VmapCounts, VmapDesign};
 
-use super::host::{contended_ns, on_cpu_ns};
+use super::host::contended_ns;
 use super::options::Parameters;
 use super::suite::{Held, TESTS, Test, Worker};
 use crate::failure::Failure;
-use crate::harness::clock::ticks;
+use crate::harness::clock::{on_cpu_ns, ticks};
 
 /// A worker needs little stack: its lists are on the heap.
 const STACK_BYTES: usize = 256 << 10;

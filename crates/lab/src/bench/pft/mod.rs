@@ -12,6 +12,7 @@ use self::pages::ToPages;
 use super::{Effort, Settings, Workload, clients, samples_of};
 use crate::design::{Design, PAGE_BYTES};
 use crate::failure::Failure;
+use crate::harness::clock::on_cpu_ns;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
 use crate::output::machine::available_bytes;
 use crate::output::report::{Metric, params};
@@ -50,7 +51,7 @@ pub trait Client: Sync {
     }
 }
 
-/// Clients on a seat each. Samples: pages, elapsed, user and system seconds, which `combine` turns
+/// Clients on a seat each. Samples: pages, elapsed, CPU and system seconds, which `combine` turns
 /// into the metrics.
 struct Clients {
     client: Box<dyn Client>,
@@ -79,42 +80,37 @@ impl Contender<4> for Clients {
     }
 
     fn window(&self, seat: Seat, _units: u64) -> [f64; 4] {
-        let (user, system) = cpu_seconds();
+        let (cpu_ns, system) = (on_cpu_ns(), system_seconds());
         let start = Instant::now();
         let pages = self.client.run(seat.index, self.share);
         let elapsed = start.elapsed().as_secs_f64();
-        let (user_after, system_after) = cpu_seconds();
-        [pages as f64, elapsed, user_after - user, system_after - system]
+        [pages as f64, elapsed, (on_cpu_ns() - cpu_ns) as f64 / 1e9, system_seconds() - system]
     }
 
     fn combine(&self, seats: &[[f64; 4]]) -> [f64; 4] {
         let sum = |of: usize| seats.iter().map(|seat| seat[of]).sum::<f64>();
-        let (pages, system) = (sum(0), sum(3));
+        let pages = sum(0);
         let elapsed = seats.iter().map(|seat| seat[1]).fold(0.0, f64::max);
-        [pages / (sum(2) + system), pages / elapsed, elapsed, system]
+        [pages / sum(2), pages / elapsed, elapsed, sum(3)]
     }
 }
 
-/// Seconds that this thread has spent in user mode, and in the kernel.
-fn cpu_seconds() -> (f64, f64) {
+/// Seconds that this thread has spent in the kernel, in whole ticks on many kernels.
+fn system_seconds() -> f64 {
     // SAFETY: a plain structure, for which zeroes will do.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the structure is this function's.
     let failed = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
     debug_assert_eq!(failed, 0);
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    (seconds(usage.ru_utime), seconds(usage.ru_stime))
+    usage.ru_stime.tv_sec as f64 + usage.ru_stime.tv_usec as f64 / 1e6
 }
 
 /// Measures the numbers of clients that mmtests would.
 pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut report = Report::default();
     let designs = settings.designs(Workload::Pft)?;
-    let pages = fitting_pages(
-        &mut report,
-        if settings.effort == Effort::Quick { PAGES_QUICK } else { PAGES },
-        designs.len(),
-    );
+    let wanted = if settings.effort == Effort::Quick { PAGES_QUICK } else { PAGES };
+    let pages = fitting_pages(&mut report, wanted, memories(&designs));
     let mut by_clients = Vec::new();
     for clients in steps(settings, &mut report) {
         let mut contenders = designs
@@ -174,9 +170,15 @@ fn steps(settings: &Settings, report: &mut Report) -> Vec<usize> {
     }
 }
 
-fn fitting_pages(report: &mut Report, wanted: u32, designs: usize) -> u32 {
-    // Each design keeps the pages it has once touched.
-    let room = available_bytes().unwrap_or(u64::MAX) / (designs as u64 + 1) / PAGE_BYTES as u64;
+/// How many of the designs have memory of their own, the threads' counting as one.
+fn memories(designs: &[Design]) -> usize {
+    let sharing = designs.iter().filter(|design| design.is_of_a_thread()).count();
+    designs.len() - sharing.saturating_sub(1)
+}
+
+fn fitting_pages(report: &mut Report, wanted: u32, memories: usize) -> u32 {
+    // Each memory keeps the pages that were once touched.
+    let room = available_bytes().unwrap_or(u64::MAX) / (memories as u64 + 1) / PAGE_BYTES as u64;
     if room >= u64::from(wanted) {
         return wanted;
     }
@@ -221,8 +223,8 @@ mod tests {
     #[test]
     fn clients_are_summed_and_the_last_one_counts() {
         let clients = Clients { client: Box::new(KernelFaults), share: 0 };
-        // Pages, elapsed, user, system.
-        let metrics = clients.combine(&[[100.0, 2.0, 0.5, 1.5], [300.0, 4.0, 1.0, 2.0]]);
+        // Pages, elapsed, CPU, system.
+        let metrics = clients.combine(&[[100.0, 2.0, 2.0, 1.5], [300.0, 4.0, 3.0, 2.0]]);
         assert_eq!(metrics, [400.0 / 5.0, 400.0 / 4.0, 4.0, 3.5]);
     }
 
@@ -232,11 +234,17 @@ mod tests {
     }
 
     #[test]
+    fn designs_that_share_memory_need_it_once() {
+        assert_eq!(memories(&[Design::Depot, Design::Local, Design::Rcu, Design::Kernel]), 3);
+        assert_eq!(memories(&[Design::Depot]), 1);
+    }
+
+    #[test]
     fn cpu_time_grows() {
-        let (user, system) = cpu_seconds();
-        let start = Instant::now();
+        let (before_ns, start) = (on_cpu_ns(), Instant::now());
         while start.elapsed().as_millis() < 20 {}
-        let (user_after, system_after) = cpu_seconds();
-        assert!(user_after + system_after > user + system);
+        let grown_ns = u128::from(on_cpu_ns() - before_ns);
+        assert!(grown_ns > 0 && grown_ns <= start.elapsed().as_nanos());
+        assert!(system_seconds() <= on_cpu_ns() as f64 / 1e9 + 0.1);
     }
 }
