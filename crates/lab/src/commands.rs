@@ -8,6 +8,7 @@ use crate::bench::clients::Clients;
 use crate::bench::{Effort, Settings, Workload};
 use crate::cli::{self, Command, Options, Parsed, SoakOptions, ZoneinfoPaths};
 use crate::compare;
+use crate::design::pool::SharedPool;
 use crate::design::variant::{Isolated, Store, Variant};
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
@@ -184,6 +185,7 @@ fn settings(options: &Options, effort: Effort) -> Result<Settings, Failure> {
         drains: None,
         tune: false,
         progress: Progress::on_stderr(),
+        memory: SharedPool::default(),
     })
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use pagedepot::CpuId;
 
 use self::clients::Clients;
+use crate::design::pool::SharedPool;
 use crate::design::variant::Variant;
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
@@ -168,6 +169,8 @@ pub struct Settings {
     pub tune: bool,
     /// Tells how far it is.
     pub progress: Progress,
+    /// For the threads' designs.
+    pub memory: SharedPool,
 }
 
 impl Settings {
@@ -219,7 +222,8 @@ impl Settings {
 
     /// What a workload on the first `cpus` CPUs asks of designs.
     fn demand(&self, cpus: usize, blocks_per_cpu: u32, frames_per_block: u32) -> Demand {
-        Demand { blocks_per_cpu, frames_per_block, cpus: self.cpus[..cpus].to_vec(), variant: self.variant }
+        let (variant, memory) = (self.variant, self.memory.clone());
+        Demand { blocks_per_cpu, frames_per_block, cpus: self.cpus[..cpus].to_vec(), variant, memory }
     }
 
     /// How long a window lasts.

@@ -4,6 +4,7 @@
 //! whose owners take no locks demand ([`Entry::OnCpu`]).
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
@@ -46,7 +47,7 @@ named! {
 /// A design and memory for its pages.
 pub struct Cached<C> {
     cache: C,
-    memory: Pool,
+    memory: Arc<Pool>,
 }
 
 /// Blocks of every order are aligned in memory, too.
@@ -66,7 +67,7 @@ pub fn make<W: WithAllocator>(
     let highest = demand.cpus.iter().map(|cpu| cpu.get()).max().unwrap_or(0);
     let setup = u32::try_from(pages).map(|pages| Setup::single(highest + 1, pages));
     let setup = setup.map_err(|_| Failure::Run(format!("{design}: {pages} pages are too many")))?;
-    let memory = Pool::new(pages as usize * PAGE_BYTES, ALIGN_BYTES)?;
+    let memory = demand.memory.pool(pages as usize * PAGE_BYTES, ALIGN_BYTES)?;
     let failed = |e: SetupError| Failure::Run(format!("{design}: {e}"));
     let variant = &demand.variant;
     let policy = variant.policy(demand.cpus.first().copied().unwrap_or(CpuId::new(0)));

@@ -29,6 +29,7 @@ use std::fmt;
 use pagedepot::{CpuId, Order};
 
 use self::allocator::{Allocator, WithAllocator};
+use self::pool::SharedPool;
 use self::variant::Variant;
 use crate::failure::Failure;
 use crate::harness::rseq;
@@ -217,6 +218,8 @@ pub struct Demand {
     pub cpus: Vec<CpuId>,
     /// Which variants of designs.
     pub variant: Variant,
+    /// For the threads' designs.
+    pub memory: SharedPool,
 }
 
 impl Demand {

@@ -1,12 +1,14 @@
 //! Memory for allocators that manage what they are given.
 
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::failure::Failure;
 
 /// A mapping of zeroed pages, backed when first touched.
+#[derive(Debug)]
 pub struct Pool {
     start: NonNull<u8>,
     bytes: usize,
@@ -58,9 +60,51 @@ impl Pool {
     }
 }
 
+/// Memory that contenders which are measured in turn all use, whose books lie elsewhere: where the
+/// kernel found the pages makes more of a difference to whoever touches them than most designs do.
+#[derive(Clone, Debug, Default)]
+pub struct SharedPool(Arc<Mutex<Option<Arc<Pool>>>>);
+
+impl SharedPool {
+    /// A mapping of at least `bytes` bytes at a multiple of `align`: the same each time, unless more
+    /// is asked for.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn pool(&self, bytes: usize, align: usize) -> Result<Arc<Pool>, Failure> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = &*shared
+            && pool.bytes >= bytes
+            && pool.start.as_ptr().addr().is_multiple_of(align)
+        {
+            return Ok(pool.clone());
+        }
+        let pool = Arc::new(Pool::new(bytes, align)?);
+        *shared = Some(pool.clone());
+        Ok(pool)
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`. An error would leave the mapping, which does no harm.
         let _ = unsafe { munmap(self.mapped.as_ptr().cast(), self.mapped_bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shared_unless_it_is_too_small() {
+        let shared = SharedPool::default();
+        let pool = |bytes| shared.clone().pool(bytes, 1 << 20).unwrap().at(0);
+        let small = pool(1 << 16);
+        assert_eq!(pool(1 << 12), small);
+        let large = pool(1 << 24);
+        assert_ne!(large, small);
+        assert_eq!(pool(1 << 16), large);
+        assert!(large.addr().get().is_multiple_of(1 << 20));
     }
 }
