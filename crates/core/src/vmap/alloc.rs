@@ -61,7 +61,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         }
         let run = Run::new(first, pages);
         let area = self.with_purges(false, || self.lock_space().carve_at(run))?;
-        self.note_carved(self.node_here(), Carved { first: area, last: area, areas: 1 });
+        self.note_carved(self.node_here(), Carved::one(area));
         Ok(self.publish(area, Kind::Address, &options, false, Location::caller()))
     }
 
@@ -102,9 +102,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn obtain_slow(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
         let (number, node) = self.node_here();
         let found = self.wanted(pages, options).and_then(|wanted| {
-            let is_pooled = options.window.is_none() && wanted.align == 1;
             // To give back what a pool had no room for takes the lock once more.
-            let stock = if is_pooled && !options.no_wait {
+            let stock = if self.is_pooled(wanted) && !options.no_wait {
                 node.cold.stock(wanted.pages, self.pool_pages_max)
             } else {
                 0
@@ -114,25 +113,46 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 let is_hopeless = || *error == VmapError::NoSpace && self.is_occupied(wanted);
                 !options.no_wait && is_short(error) && !is_hopeless()
             };
-            self.with_purges_if(may_help, || {
-                let space = match self.try_lock_space() {
-                    Some(space) => space,
-                    None => match self.pop_elsewhere(number, wanted.pages, is_pooled) {
-                        Some(area) => return Ok(area),
-                        None if options.no_wait => return Err(VmapError::WouldWait),
-                        None => self.lock_space(),
-                    },
-                };
-                let carved = space.carve(wanted, stock)?;
-                drop(space);
-                self.note_carved((number, node), carved);
-                Ok(carved.first)
-            })
+            self.with_purges_if(may_help, || self.carve((number, node), wanted, stock, options.no_wait))
         });
         if found.is_err() {
             count(&node.counters.failures, 1);
         }
         found
+    }
+
+    /// An area from the free address space, with `stock` more for the pool, or from another node's pool.
+    fn carve(
+        &self,
+        (number, node): (u32, &Node),
+        wanted: Wanted,
+        stock: u32,
+        no_wait: bool,
+    ) -> Result<AreaIndex, VmapError> {
+        let (areas, spares) = (self.books.areas, &self.books.space.spares);
+        let mut supply = spares.take_ahead(areas, stock);
+        let carved = match self.try_lock_space() {
+            Some(space) => space.carve(wanted, supply.count()),
+            None => {
+                // Nobody waits with what others may lack.
+                spares.put(areas, supply);
+                if let Some(area) = self.pop_elsewhere(number, wanted) {
+                    return Ok(area);
+                }
+                if no_wait {
+                    return Err(VmapError::WouldWait);
+                }
+                let space = self.lock_space();
+                supply = spares.take_ahead(areas, stock);
+                space.carve(wanted, supply.count())
+            }
+        };
+        // Without the lock: most of these descriptors are cold.
+        let carved = carved.map(|rows| rows.cut(areas, wanted.pages, &mut supply));
+        spares.put(areas, supply);
+        let carved = carved?;
+        self.note_carved((number, node), carved);
+        Ok(carved.first)
     }
 
     /// Whether busy areas lie in all the places that a request could have, if those are few, as with
@@ -143,14 +163,19 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             && wanted.places().all(|run| run.iter().take(PLACES_MAX).any(is_busy))
     }
 
+    /// Whether any area of its size will do.
+    fn is_pooled(&self, wanted: Wanted) -> bool {
+        wanted.align == 1 && wanted.window.pages() == self.range.pages
+    }
+
     /// An area from the pool of a node near `number`; it stays that node's.
-    fn pop_elsewhere(&self, number: u32, pages: u32, is_pooled: bool) -> Option<AreaIndex> {
-        if !is_pooled {
+    fn pop_elsewhere(&self, number: u32, wanted: Wanted) -> Option<AreaIndex> {
+        if !self.is_pooled(wanted) {
             return None;
         }
         let nodes = self.books.nodes.iter().cycle().skip(number as usize + 1);
         nodes.take(NEAR_NODES.min(self.books.nodes.len() - 1)).find_map(|node| {
-            let area = node.cold.of(pages)?.pop(self.books.areas, |_| true)?;
+            let area = node.cold.of(wanted.pages)?.pop(self.books.areas, |_| true)?;
             count(&node.counters.borrowed_areas, 1);
             Some(area)
         })

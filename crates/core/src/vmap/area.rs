@@ -13,7 +13,7 @@
 //! # States
 //! | state | who may touch it | left by |
 //! |---|---|---|
-//! | vacant | the holder of the space's lock: a free range, or a spare descriptor; or who is about to give it back | store -> held |
+//! | vacant | the holder of the space's lock, if it is a free range; a spare descriptor: who took it from those, or is about to put it there | store -> held |
 //! | held | the one who made it so: being built, resized, purged | store -> busy, pooled, lazy, vacant |
 //! | busy | nobody; its user uses the addresses | compare-and-swap -> pooled, lazy, held |
 //! | lazy | linked into its node's lazy list, or about to be, by the one who freed it | taker of the list: store -> held |

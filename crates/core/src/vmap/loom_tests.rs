@@ -9,6 +9,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::area::{Area, AreaIndex, Areas};
+use super::spares::Spares;
 use super::{
     Broken, FlushSpans, Host, Manner, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
     VirtAddr, Vmap, VmapConfig, VmapError,
@@ -243,6 +245,42 @@ fn a_pooled_area_has_one_owner() {
 fn a_pooled_area_has_one_owner_broken() {
     BROKEN.set(Some(Broken::PoolTag));
     explore("pool without tags", 3, pool_model);
+}
+
+/// Three spare descriptors; one thread takes two while another takes two, and puts one back: the top
+/// is as before, but what it links to is not.
+fn spares_model() {
+    let areas: Arc<Vec<Area>> = Arc::new((0..4).map(|_| Area::new()).collect());
+    let spares = Arc::new(Spares::new());
+    spares.put(Areas(&areas), spares.take(Areas(&areas), 3));
+    let other = (areas.clone(), spares.clone());
+    let handle = loom::thread::spawn(move || {
+        let areas = Areas(&other.0);
+        let mut supply = other.1.take(areas, 2);
+        [(); 2].map(|()| supply.pop(areas))
+    });
+    let areas = Areas(&areas);
+    let (first, kept) = (spares.take(areas, 1), spares.take_one(areas));
+    spares.put(areas, first);
+    let [a, b] = handle.join().unwrap();
+    let left = spares.take_one(areas);
+    // Four are wanted of three: one goes without.
+    let mut owned: Vec<_> = [kept, a, b, left].into_iter().flatten().map(AreaIndex::get).collect();
+    owned.sort_unstable();
+    assert_eq!(owned, [1, 2, 3], "a descriptor has two owners, or none");
+    assert_eq!((spares.used(), spares.take_one(areas)), (3, None));
+}
+
+#[test]
+fn a_spare_descriptor_has_one_owner() {
+    explore("spares", 3, spares_model);
+}
+
+#[test]
+#[should_panic(expected = "a descriptor has two owners, or none")]
+fn a_spare_descriptor_has_one_owner_broken() {
+    BROKEN.set(Some(Broken::SpareTag));
+    explore("spares without a tag", 3, spares_model);
 }
 
 /// One asks for the second area of a size, which brings a third, while another asks for one.

@@ -35,7 +35,7 @@
 //! | `area` | descriptors, their states, and why each has one owner |
 //! | `index` | from an address to a descriptor |
 //! | `pool`, `node` | pools, lazy lists |
-//! | `space`, `tree`, `lock` | the free address space |
+//! | `space`, `spares`, `tree`, `lock` | the free address space |
 //! | `tables`, `frames` | page tables accounted; which frame is where, and whose |
 //! | `alloc`, `map`, `vmalloc`, `ram`, `ram_block` | the requests |
 //! | `purge`, `retire` | taking back |
@@ -88,6 +88,7 @@ mod read;
 mod retire;
 mod seams;
 mod space;
+mod spares;
 mod stats;
 mod tables;
 mod tree;
@@ -259,6 +260,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
 enum Broken {
     /// Pools' heads have no tags.
     PoolTag,
+    /// The head of the spare descriptors has no tag.
+    SpareTag,
     /// Whoever maps does not wait for tables that are being given back.
     TableLock,
     /// Readers do not look at the word a second time.

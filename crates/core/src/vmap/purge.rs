@@ -376,7 +376,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             }
             // The pools may have had room for all.
             if !returned.is_empty() {
-                self.lock_space_behind().take_back(returned);
+                self.lock_space_behind().take_back(&mut returned);
+                self.books.space.spares.put(*areas, returned.into_spare());
             }
         }
     }

@@ -2,13 +2,15 @@
 //!
 //! Everything here is the slow path: warm allocations and frees never come here. Free ranges and
 //! areas are made of the same descriptors, so freeing needs none, and an allocation needs at most
-//! two more than it frees: one for the area, one for what is left on its far side.
+//! two more than it frees: one for the area, one for what is left on its far side. A row of areas
+//! is taken as one, and cut up by its owner without the lock.
 
-use super::area::{AreaIndex, Areas, State, Word};
+use super::area::{Area, AreaIndex, Areas, State};
 use super::error::VmapError;
 use super::index::SegmentIndex;
 use super::lock::{Guard, Lock};
 use super::seams::Host;
+use super::spares::{Spares, Supply};
 use super::tree::{Tree, Wanted};
 use super::units::{Run, Vpn};
 use crate::prim::{AtomicU32, AtomicU64, Ordering};
@@ -16,28 +18,50 @@ use crate::prim::{AtomicU32, AtomicU64, Ordering};
 /// The free ranges and the spare descriptors.
 pub struct Space {
     pub lock: Lock,
+    pub spares: Spares,
     root: AtomicU32,
-    /// Descriptors that were used before, linked.
-    spare: AtomicU32,
-    /// The lowest descriptor that was never used: an unused one need not be touched to be had.
-    fresh: AtomicU32,
     free_pages: AtomicU64,
-    /// Descriptors that are areas or free ranges.
-    used: AtomicU32,
 }
 
-/// Of the unused descriptors, one in so many may be taken in advance.
-const SPARED: u32 = 8;
 /// Most free ranges that are searched for in one turn of the lock.
 const ROWS_MAX: u32 = 16;
 
-/// Areas of one size, taken from the space in one turn of its lock: held by the caller, linked
-/// in ascending order, and not in the index yet.
+/// Rows of areas of one size, taken from the space in one turn of its lock: held by the caller,
+/// linked in ascending order, and not in the index yet.
 #[derive(Clone, Copy)]
 pub struct Carved {
     pub first: AreaIndex,
     pub last: AreaIndex,
+    /// Of that size, in all rows.
     pub areas: u32,
+}
+
+impl Carved {
+    /// The one area `area`.
+    pub fn one(area: AreaIndex) -> Self {
+        Carved { first: area, last: area, areas: 1 }
+    }
+
+    /// Cuts the rows into areas of `pages` pages.
+    #[must_use]
+    pub fn cut(mut self, areas: Areas<'_>, pages: u32, supply: &mut Supply) -> Self {
+        let mut rest = Some(self.first);
+        while let Some(area) = rest {
+            let run = areas[area].run();
+            rest = areas[area].next();
+            let behind = if run.pages() > pages { supply.pop(areas) } else { None };
+            let Some(behind) = behind else { continue };
+            make_area(&areas[behind], Run { start: run.start.add(pages), end: run.end });
+            areas[area].place(Run::new(run.start, pages));
+            areas[behind].set_next(rest);
+            areas[area].set_next(Some(behind));
+            if area == self.last {
+                self.last = behind;
+            }
+            rest = Some(behind);
+        }
+        self
+    }
 }
 
 /// Areas on their way back to the space: ascending ranges that touch no other of them, and
@@ -46,10 +70,15 @@ pub struct Carved {
 pub struct Returned {
     first: Option<AreaIndex>,
     last: Option<AreaIndex>,
-    spare: Option<AreaIndex>,
+    spare: Supply,
 }
 
 impl Returned {
+    /// Descriptors left over once the space has taken the ranges.
+    pub fn into_spare(self) -> Supply {
+        self.spare
+    }
+
     /// Whether nothing was added.
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
@@ -62,8 +91,7 @@ impl Returned {
         match self.last {
             Some(last) if areas[last].end() == run.start => {
                 areas[last].place(Run { start: areas[last].start(), end: run.end });
-                areas[area].set_next(self.spare);
-                self.spare = Some(area);
+                self.spare.push(areas, area);
                 return;
             }
             Some(last) => areas[last].set_next(Some(area)),
@@ -81,6 +109,15 @@ fn vacate(areas: Areas<'_>, index: SegmentIndex<'_>, area: AreaIndex) {
     index.clear(areas[area].run());
 }
 
+/// Makes a descriptor the caller owns an area.
+fn make_area(area: &Area, run: Run) {
+    // The word first: see the argument on readers in `area.rs`.
+    area.set_word(area.word().plain(State::Held));
+    area.place(run);
+    area.set_mapped(0);
+    area.block.store(0, Ordering::Relaxed);
+}
+
 /// The space, locked.
 pub struct Locked<'l, 'm, H: Host + ?Sized> {
     space: &'l Space,
@@ -93,11 +130,9 @@ impl Space {
     pub fn new() -> Self {
         Space {
             lock: Lock::new(),
+            spares: Spares::new(),
             root: AtomicU32::new(0),
-            spare: AtomicU32::new(0),
-            fresh: AtomicU32::new(1),
             free_pages: AtomicU64::new(0),
-            used: AtomicU32::new(0),
         }
     }
 
@@ -114,20 +149,6 @@ impl Space {
     pub fn free_pages(&self) -> u64 {
         self.free_pages.load(Ordering::Relaxed)
     }
-
-    /// Descriptors that were ever used: those behind were never touched.
-    pub fn touched(&self) -> usize {
-        self.fresh.load(Ordering::Relaxed) as usize
-    }
-
-    pub fn used(&self) -> u32 {
-        self.used.load(Ordering::Relaxed)
-    }
-}
-
-/// Adds to a number that the lock protects.
-fn add(cell: &AtomicU32, n: u32) {
-    cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
 impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
@@ -140,45 +161,16 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
         free.store(free.load(Ordering::Relaxed).wrapping_add(pages as u64), Ordering::Relaxed);
     }
 
-    /// Whether `count` more descriptors are to be had.
-    fn has_descriptors(&self, count: u32) -> bool {
-        self.unused_descriptors() >= count
-    }
-
-    fn unused_descriptors(&self) -> u32 {
-        // Number 0 is nobody.
-        self.areas.0.len() as u32 - 1 - self.space.used()
-    }
-
-    fn take_descriptor(&self) -> Option<AreaIndex> {
-        let found = match AreaIndex::new(self.space.spare.load(Ordering::Relaxed)) {
-            Some(spare) => {
-                self.space.spare.store(AreaIndex::number(self.areas[spare].next()), Ordering::Relaxed);
-                spare
-            }
-            None => {
-                let fresh = self.space.fresh.load(Ordering::Relaxed);
-                if fresh as usize >= self.areas.0.len() {
-                    return None;
-                }
-                add(&self.space.fresh, 1);
-                AreaIndex::new(fresh)?
-            }
-        };
-        add(&self.space.used, 1);
-        Some(found)
-    }
-
-    /// Gives back a descriptor that is neither area nor free range.
+    /// Puts back a descriptor that is neither area nor free range.
     fn put_descriptor(&self, spare: AreaIndex) {
-        self.areas[spare].set_next(AreaIndex::new(self.space.spare.load(Ordering::Relaxed)));
-        self.space.spare.store(spare.get(), Ordering::Relaxed);
-        add(&self.space.used, u32::MAX);
+        let mut supply = Supply::default();
+        supply.push(self.areas, spare);
+        self.space.spares.put(self.areas, supply);
     }
 
     /// A descriptor for later, held by the caller and covering nothing.
     pub fn reserve_descriptor(&self) -> Option<AreaIndex> {
-        let spare = self.take_descriptor()?;
+        let spare = self.space.spares.take_one(self.areas)?;
         self.areas[spare].set_word(self.areas[spare].word().plain(State::Held));
         Some(spare)
     }
@@ -191,8 +183,7 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
 
     /// Takes an area out of the free space, and up to `more` like it: always the lowest that fit.
     pub fn carve(&self, wanted: Wanted, more: u32) -> Result<Carved, VmapError> {
-        // What is taken in advance must not be what others lack.
-        let count = 1 + more.min(self.unused_descriptors() / SPARED);
+        let count = 1 + more;
         let mut carved = self.carve_row(wanted, count)?;
         for _ in 1..ROWS_MAX {
             if carved.areas == count {
@@ -209,22 +200,10 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
     fn carve_row(&self, wanted: Wanted, count: u32) -> Result<Carved, VmapError> {
         let (free, start) = self.tree().find(wanted).ok_or(VmapError::NoSpace)?;
         let room = self.areas[free].end().since(start) / wanted.pages;
-        let areas = count.min(room).min(self.unused_descriptors().saturating_sub(1)).max(1);
-        let first = self.carve_from(free, Run::new(start, areas * wanted.pages))?;
-        let mut carved = Carved { first, last: first, areas: 1 };
-        self.areas[first].set_next(None);
-        for nth in 1..areas {
-            let Some(next) = self.take_descriptor() else { break };
-            let run = Run::new(start.add(nth * wanted.pages), wanted.pages);
-            self.make_area(next, run, self.areas[next].word());
-            self.areas[next].set_next(None);
-            self.areas[carved.last].set_next(Some(next));
-            (carved.last, carved.areas) = (next, nth + 1);
-        }
-        if areas > 1 {
-            self.areas[first].place(Run::new(start, wanted.pages));
-        }
-        Ok(carved)
+        let areas = count.min(room);
+        let row = self.carve_from(free, Run::new(start, areas * wanted.pages))?;
+        self.areas[row].set_next(None);
+        Ok(Carved { first: row, last: row, areas })
     }
 
     /// Takes exactly `run`, held by the caller and not in the index yet.
@@ -239,25 +218,28 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
     fn carve_from(&self, free: AreaIndex, run: Run) -> Result<AreaIndex, VmapError> {
         let whole = self.areas[free].run();
         let (before, after) = (run.start.since(whole.start), whole.end.since(run.end));
-        if !self.has_descriptors(u32::from(before > 0) + u32::from(after > 0)) {
+        let needed = u32::from(before > 0) + u32::from(after > 0);
+        let mut supply = self.space.spares.take(self.areas, needed);
+        if supply.count() < needed {
+            self.space.spares.put(self.areas, supply);
             return Err(VmapError::NoAreas);
         }
         let mut area = Some(free);
-        if before == 0 && after == 0 {
+        if needed == 0 {
             self.tree().remove(free);
         } else {
             // The free range's descriptor keeps one side; the other side gets a new one.
             let rest = if before > 0 { Run::new(whole.start, before) } else { Run::new(run.end, after) };
             self.tree().replace(free, rest);
-            if before > 0 && after > 0 {
-                self.insert_free(self.take_descriptor(), Run::new(run.end, after));
+            if needed == 2 {
+                self.insert_free(supply.pop(self.areas), Run::new(run.end, after));
             }
-            area = self.take_descriptor();
+            area = supply.pop(self.areas);
         }
-        // Checked by `has_descriptors` above.
+        // There was enough in the supply.
         let area = area.ok_or(VmapError::NoAreas)?;
         self.add_free(-i64::from(run.pages()));
-        self.make_area(area, run, self.areas[area].word());
+        make_area(&self.areas[area], run);
         Ok(area)
     }
 
@@ -267,59 +249,45 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
         self.tree().insert(descriptor);
     }
 
-    fn make_area(&self, area: AreaIndex, run: Run, was: Word) {
-        let descriptor = &self.areas[area];
-        // The word first: see the argument on readers in `area.rs`.
-        descriptor.set_word(was.plain(State::Held));
-        descriptor.place(run);
-        descriptor.set_mapped(0);
-        descriptor.block.store(0, Ordering::Relaxed);
-    }
-
     /// Returns an area the caller owns, with nothing mapped in it, to the free space.
     pub fn give_back(&self, area: AreaIndex) {
-        vacate(self.areas, self.index, area);
-        self.insert_merged(area);
+        let mut returned = Returned::default();
+        returned.add(self.areas, self.index, area);
+        self.take_back(&mut returned);
+        self.space.spares.put(self.areas, returned.spare);
     }
 
-    /// As [`give_back`](Self::give_back) for many.
-    pub fn take_back(&self, returned: Returned) {
-        // Each is linked elsewhere before the next is asked for.
-        let links = |first| {
-            let mut rest = first;
-            core::iter::from_fn(move || {
-                let at = rest?;
-                rest = self.areas[at].next();
-                Some(at)
-            })
-        };
-        links(returned.first).for_each(|range| self.insert_merged(range));
-        links(returned.spare).for_each(|spare| self.put_descriptor(spare));
+    /// Takes ranges into the free space; what is left of `returned` are descriptors.
+    pub fn take_back(&self, returned: &mut Returned) {
+        let mut rest = returned.first.take();
+        while let Some(range) = rest {
+            // It is linked elsewhere soon.
+            rest = self.areas[range].next();
+            self.insert_merged(range, &mut returned.spare);
+        }
     }
 
-    /// Puts a free range into the tree, as one with its neighbours.
-    fn insert_merged(&self, range: AreaIndex) {
+    /// Puts a free range into the tree, as one with its neighbours, whose descriptors become spare.
+    fn insert_merged(&self, range: AreaIndex, spare: &mut Supply) {
         let run = self.areas[range].run();
         let tree = self.tree();
         self.add_free(i64::from(run.pages()));
         match tree.touching(run) {
-            (None, None) => tree.insert(range),
+            (None, None) => return tree.insert(range),
             (Some(before), None) => {
                 tree.replace(before, Run { start: self.areas[before].start(), end: run.end });
-                self.put_descriptor(range);
             }
             (None, Some(after)) => {
                 tree.replace(after, Run { start: run.start, end: self.areas[after].end() });
-                self.put_descriptor(range);
             }
             (Some(before), Some(after)) => {
                 let end = self.areas[after].end();
                 tree.remove(after);
                 tree.replace(before, Run { start: self.areas[before].start(), end });
-                self.put_descriptor(range);
-                self.put_descriptor(after);
+                spare.push(self.areas, after);
             }
         }
+        spare.push(self.areas, range);
     }
 
     /// Makes an area the caller owns larger by the free `pages` behind it.
@@ -350,7 +318,7 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
         let run = self.areas[area].run();
         let behind = Run { start: at, end: run.end };
         self.areas[area].place(Run { start: run.start, end: at });
-        self.make_area(rest, behind, self.areas[rest].word());
+        make_area(&self.areas[rest], behind);
         self.index.set(behind, rest);
         self.areas[rest].set_traits(self.areas[area].traits());
     }
@@ -374,6 +342,6 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
     /// Opens the range: everything is free.
     pub fn open(&self, pages: u32) {
         self.add_free(i64::from(pages));
-        self.insert_free(self.take_descriptor(), Run::new(Vpn(0), pages));
+        self.insert_free(self.space.spares.take_one(self.areas), Run::new(Vpn(0), pages));
     }
 }

@@ -58,7 +58,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             pooled(&node.warm, &mut warm);
         }
         // Each allocation, and each change of a busy area, began a generation.
-        let touched = &self.books.areas.0[..self.books.space.touched()];
+        let touched = &self.books.areas.0[..self.books.space.spares.touched()];
         let generations: u64 = touched.iter().map(|area| area.word().generation()).sum();
         let allocated_areas = generations.saturating_sub(counts.changed_areas);
         let tables = &self.books.tables;
@@ -72,7 +72,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             cold_pages: cold.1,
             warm_areas: warm.0,
             warm_pages: warm.1,
-            descriptors: self.books.space.used(),
+            descriptors: self.books.space.spares.used(),
             tables: tables.populated.load(Ordering::Relaxed),
             tables_max: tables.populated_max.load(Ordering::Relaxed),
             released_tables: tables.released.load(Ordering::Relaxed),

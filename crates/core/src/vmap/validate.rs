@@ -144,7 +144,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         self.check_lists(&census)?;
         self.check_charges()?;
         self.check_tables()?;
-        let counted = u64::from(self.books.space.used());
+        let counted = u64::from(self.books.space.spares.used());
         if counted != areas + free_ranges {
             return Err(VmapFault::Descriptors { found: areas + free_ranges, counted });
         }
