@@ -1,8 +1,10 @@
 //! Recording. What needs permissions is skipped where they are missing, and says so.
 
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -92,12 +94,53 @@ fn what_is_missing_is_said() {
 #[test]
 fn places_that_cannot_be_written_are_refused_before_anything_runs() {
     let output = pagedepot().args(["record", "-o", "/no/such/place/x", "--", "true"]).output().unwrap();
-    assert!(refused(&output).contains("/no/such/place/x.perf.txt.zst"));
+    assert!(refused(&output).contains("cannot write /no/such/place/x."));
+    let directory = tempfile::tempdir().unwrap();
+    let name = format!("{}/", directory.path().display());
+    let output = pagedepot().args(["record", "-o", &name, "--", "true"]).output().unwrap();
+    assert!(refused(&output).contains("give -o a name in it"));
+    std::fs::create_dir(directory.path().join("x.machine.json")).unwrap();
+    let output = pagedepot().args(["record", "-o", &format!("{name}x"), "--", "true"]).output().unwrap();
+    assert!(refused(&output).contains("x.machine.json is a directory"));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
+}
+
+/// Ctrl-C ends the command; what was recorded until then is kept, and no trace instance stays behind.
+#[test]
+fn interrupted_commands_are_recorded() {
+    for with in ["tracefs", "perf"] {
+        let directory = tempfile::tempdir().unwrap();
+        let (name, ready) = (directory.path().join("x"), directory.path().join("ready"));
+        let script = format!("head -c 16000000 /dev/zero | sort | wc -c; > '{}'; sleep 60", ready.display());
+        let mut record = std::process::Command::new(assert_cmd::cargo::cargo_bin("pagedepot"));
+        record.args(["record", "--with", with, "-o"]).arg(&name).args(["--", "sh", "-c", &script]);
+        record.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = record.spawn().unwrap();
+        while !ready.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if child.try_wait().unwrap().is_none() {
+            let group = rustix::process::Pid::from_child(&child);
+            rustix::process::kill_process_group(group, rustix::process::Signal::INT).unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        if output.status.code() == Some(2) {
+            skipped(refused(&output));
+            continue;
+        }
+        let said = text(&output.stdout);
+        assert!(output.status.success(), "{with}: {said}{}", text(&output.stderr));
+        assert!(said.contains("the command was ended by signal 2"), "{with}: {said}");
+        std::fs::remove_file(&ready).unwrap();
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4, "{with}: nothing else is left");
+    }
 }
 
 #[test]
 fn commands_that_do_not_exist_are_refused() {
     let directory = tempfile::tempdir().unwrap();
+    let earlier = directory.path().join("x.perf.txt.zst");
+    std::fs::write(&earlier, "an earlier recording").unwrap();
     let mut record = pagedepot();
     record.args(["record", "-o"]).arg(directory.path().join("x")).args(["--", "/no/such/command"]);
     let output = record.output().unwrap();
@@ -107,5 +150,6 @@ fn commands_that_do_not_exist_are_refused() {
         return;
     }
     assert!(line.contains("cannot run /no/such/command"), "{line}");
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
+    assert_eq!(std::fs::read(earlier).unwrap(), b"an earlier recording");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left behind");
 }

@@ -19,6 +19,7 @@ mod files;
 mod machine;
 mod perf;
 mod permission;
+mod signals;
 mod text;
 mod tracefs;
 mod window;
@@ -27,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+use crate::cli;
 use crate::failure::Failure;
 use files::Files;
 use machine::Recording;
@@ -43,7 +45,7 @@ pub struct Options {
     #[arg(long, value_name = "WHAT")]
     pub with: Option<Recorder>,
     /// MiB of buffer per CPU: more loses fewer samples (perf rounds up to a power of two)
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = cli::whole::<4096>, allow_negative_numbers = true)]
     pub buffer: u32,
     /// The command to record, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -88,6 +90,7 @@ const EVENTS: [(&str, bool); 9] = [
 /// # Errors
 /// When permissions are missing, the command cannot be started, or files cannot be written.
 pub fn record(options: &Options) -> Result<String, Failure> {
+    signals::leave_to_the_command();
     let files = Files::new(&options.output)?;
     let recorder = permission::choose(options.with)?;
     let events = events_here();
@@ -103,26 +106,22 @@ pub fn record(options: &Options) -> Result<String, Failure> {
         )));
     }
     Recording::new(options, recorder, &window, &kept).write(&files.machine)?;
-    Ok(summary(recorder, &window, &kept, &files))
+    let [trace, before, after, machine] = files.keep()?;
+    let files = format!("wrote {trace}, {before}, {after} and {machine}");
+    Ok(format!(
+        "{}\n{files}\nreplay with: pagedepot replay {trace} --design spin\n",
+        summary(recorder, &window, &kept)
+    ))
 }
 
-fn summary(recorder: Recorder, window: &window::Window, kept: &Kept, files: &Files) -> String {
+fn summary(recorder: Recorder, window: &window::Window, kept: &Kept) -> String {
     let lost = match kept.lost {
         0 => "no samples lost".to_owned(),
         lost => format!("{lost} SAMPLES LOST: record again with a larger --buffer"),
     };
     let status = window.status_text().map(|status| format!("the command {status}\n")).unwrap_or_default();
-    format!(
-        "{status}{} events in {:.3} s with {}, {lost}\nwrote {}, {}, {} and {}\nreplay with: pagedepot replay {} --design spin\n",
-        kept.events,
-        window.seconds(),
-        recorder.name(),
-        files.trace.display(),
-        files.before.display(),
-        files.after.display(),
-        files.machine.display(),
-        files.trace.display()
-    )
+    let (events, seconds, recorder) = (kept.events, window.seconds(), recorder.name());
+    format!("{status}{events} events in {seconds:.3} s with {recorder}, {lost}")
 }
 
 /// The events that this kernel has.

@@ -10,7 +10,7 @@ use clap::Args;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::files;
+use super::{files, signals};
 use crate::failure::Failure;
 
 /// Arguments of the hidden command that perf runs.
@@ -60,6 +60,7 @@ impl Inside {
     /// # Errors
     /// When files cannot be read or written.
     pub fn run(&self) -> Result<(), Failure> {
+        signals::leave_to_the_command();
         let (start_ns, before) = look()?;
         let status = run(&self.command);
         let (end_ns, after) = look()?;
