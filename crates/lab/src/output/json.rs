@@ -1,7 +1,7 @@
 //! Results for scripts: `{"schema":1,"machine":{...},"command":"...","seed":N,
 //! "settings":{...},"results":[...]}`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -31,17 +31,16 @@ pub struct Settings {
     pub quick: bool,
 }
 
-/// Where to write: opened before anything is measured, so that a wrong path costs no time. What the file
-/// held stays until there is something to replace it with.
+/// Where to write. What a file held stays until there is all of something to replace it with.
 pub enum JsonOutput {
     /// `--json -`.
     Stdout,
     /// `--json FILE`.
-    File(File, PathBuf),
+    File(PathBuf),
 }
 
 impl JsonOutput {
-    /// Opens what `--json` names.
+    /// What `--json` names, tried before anything is measured, so that a wrong path costs no time.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -49,13 +48,19 @@ impl JsonOutput {
         if path == Path::new("-") {
             return Ok(JsonOutput::Stdout);
         }
-        let file = File::options().write(true).create(true).truncate(false).open(path).map_err(|e| {
+        let tried = if path.exists() {
+            File::options().write(true).open(path).map(drop)
+        } else {
+            let beside = beside(path);
+            File::create(&beside).and_then(|_| fs::remove_file(&beside))
+        };
+        tried.map_err(|e| {
             let path = path.display();
             Failure::Usage(format!(
                 "cannot write {path}: {e}; give --json a file in a directory that you may write to, or -"
             ))
         })?;
-        Ok(JsonOutput::File(file, path.to_owned()))
+        Ok(JsonOutput::File(path.to_owned()))
     }
 
     /// Writes the document.
@@ -74,13 +79,29 @@ impl JsonOutput {
         text.push('\n');
         match self {
             JsonOutput::Stdout => io::stdout().lock().write_all(text.as_bytes()).map_err(Failure::Output),
-            JsonOutput::File(mut file, path) => {
-                // Pipes and devices have no length.
-                let _ = file.set_len(0);
-                file.write_all(text.as_bytes()).map_err(|e| {
-                    Failure::Run(format!("cannot write {}: {e}; is the disk full?", path.display()))
-                })
-            }
+            JsonOutput::File(path) => replace(&path, text.as_bytes()).map_err(|e| {
+                Failure::Run(format!("cannot write {}: {e}; is the disk full?", path.display()))
+            }),
         }
     }
+}
+
+/// Replaces a file by its successor, whole or not at all. Links, pipes and devices are written to as
+/// they are.
+fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    if fs::symlink_metadata(path).is_ok_and(|it| !it.is_file()) {
+        return fs::write(path, contents);
+    }
+    let beside = beside(path);
+    let replaced = fs::write(&beside, contents).and_then(|()| fs::rename(&beside, path));
+    replaced.inspect_err(|_| {
+        // It may not even be there.
+        let _ = fs::remove_file(&beside);
+    })
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".tmp");
+    PathBuf::from(beside)
 }
