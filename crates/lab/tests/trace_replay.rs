@@ -544,7 +544,7 @@ fn lost_frames_are_found() {
 fn too_few_pages_are_an_error() {
     let allocs: String = (1..=100).map(|pfn| alloc(0, pfn, 0)).collect();
     let error = run(&plan(&allocs), &mut Naive::new(1, 64)).unwrap_err();
-    assert!(error.to_string().contains("give the replay more pages"), "{error}");
+    assert!(error.to_string().contains("has the zoneinfo all zones"), "{error}");
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Machine {
         let (span, held) = (&plan.pfn_span, plan.before.held_volume().pages);
         let zones = before.iter().flat_map(|zoneinfo| &zoneinfo.zones);
         let zone = zones
-            .filter(|zone| zone.start_pfn < span.end && span.start < zone.start_pfn + zone.spanned)
+            .filter(|zone| zone.frames().start < span.end && span.start < zone.frames().end)
             .filter(|zone| zone.managed >= plan.work.held_pages_peak + held + zone.min)
             .max_by_key(|zone| zone.managed);
         match zone {

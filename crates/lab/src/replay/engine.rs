@@ -22,7 +22,7 @@ pub const GROUP_OPS: usize = 1024;
 /// A slot without a block: its allocation failed, or was not yet.
 const EMPTY: u32 = u32::MAX;
 
-/// What a run found wrong. Each is a fault of the allocator, not of the trace.
+/// What a run found wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("the replay does not balance: {0}; the allocator's counters or its caches are wrong")]
@@ -37,8 +37,15 @@ pub enum ReplayError {
     Books(String),
     #[error("no room for {0} blocks held before the recording: is the zoneinfo that of the trace's machine?")]
     NoRoom(usize),
-    #[error("the allocator failed {0} allocations: give the replay more pages")]
+    #[error("the allocator failed {0} allocations: has the zoneinfo all zones of the trace's machine?")]
     Failed(u64),
+}
+
+impl ReplayError {
+    /// Whether it is the machine that was set up, not the allocator, that is at fault.
+    pub fn is_of_the_machine(&self) -> bool {
+        matches!(self, ReplayError::NoRoom(_) | ReplayError::Failed(_))
+    }
 }
 
 /// One run of a plan.

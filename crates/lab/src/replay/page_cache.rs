@@ -29,8 +29,7 @@ pub fn machine(plan: &Plan, before: Option<&Zoneinfo>) -> Setup {
     let ordinary = before.zones.iter().rposition(|zone| zone.managed > 0).unwrap_or(0);
     let mut start = 0;
     let zones = before.zones.iter().zip(held).map(|(zone, held)| {
-        let cached: u64 = zone.pagesets.iter().map(|pageset| pageset.count).sum();
-        let frames = zone.free + cached + held;
+        let frames = zone.free + zone.cached() + held;
         let range = FrameRange::new(Pfn::new(start), frames as u32);
         start += (frames as u32).next_multiple_of(Order::MAX.frames());
         zone_setup(zone, range, ordinary)

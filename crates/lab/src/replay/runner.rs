@@ -25,7 +25,7 @@ pub enum Error {
 impl Error {
     /// Whether the input is at fault, not the allocator.
     pub fn is_bad_input(&self) -> bool {
-        !matches!(self, Error::Replay(_))
+        !matches!(self, Error::Replay(error) if !error.is_of_the_machine())
     }
 }
 

@@ -19,7 +19,7 @@ impl ZoneMap {
     pub fn new(zoneinfo: &Zoneinfo) -> Self {
         let mut map = ZoneMap::default();
         for (zone, info) in (0..).zip(&zoneinfo.zones) {
-            map.frames.push(info.start_pfn..info.start_pfn + info.spanned);
+            map.frames.push(info.frames());
             if info.managed > 0 {
                 map.preferred = zone;
             }

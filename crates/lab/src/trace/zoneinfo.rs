@@ -1,6 +1,7 @@
 //! `/proc/zoneinfo`: a kernel's zones, their watermarks and per-CPU caches. All sizes are in pages.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use super::error::TraceError;
@@ -25,8 +26,8 @@ pub struct Zone {
     pub managed: u64,
     /// Pages that requests which could use a higher zone leave here, by that zone's place.
     pub protection: Vec<u64>,
-    /// First frame; not printed for a zone without pages.
-    pub start_pfn: u64,
+    /// First frame, which a zone ends with; not printed for a zone without pages.
+    pub start_pfn: Option<u64>,
     pub pagesets: Vec<Pageset>,
 }
 
@@ -70,7 +71,11 @@ impl Zoneinfo {
             take_line(&mut zones, &words)
                 .map_err(|word| bad(format!("line {}: {word:?} is not a number of pages", at + 1)))?;
         }
-        if zones.is_empty() { Err(bad("it lists no zone".to_owned())) } else { Ok(Zoneinfo { zones }) }
+        if zones.is_empty() {
+            return Err(bad("it lists no zone".to_owned()));
+        }
+        zones.iter().try_for_each(Zone::check).map_err(bad)?;
+        Ok(Zoneinfo { zones })
     }
 
     /// Pages each CPU caches, over all zones, by CPU.
@@ -80,6 +85,34 @@ impl Zoneinfo {
             *cached.entry(pageset.cpu).or_insert(0) += pageset.count;
         }
         cached.into_iter().collect()
+    }
+}
+
+impl Zone {
+    /// Pages that CPUs cache.
+    pub fn cached(&self) -> u64 {
+        self.pagesets.iter().fold(0, |pages, pageset| pages.saturating_add(pageset.count))
+    }
+
+    /// The frames it spans.
+    pub fn frames(&self) -> Range<u64> {
+        let start = self.start_pfn.unwrap_or(0);
+        start..start.saturating_add(self.spanned)
+    }
+
+    /// What cannot be, or is not all of it.
+    fn check(&self) -> Result<(), String> {
+        let Zone { node, name, managed, .. } = self;
+        if *managed > 0 && self.start_pfn.is_none() {
+            return Err(format!("node {node}, zone {name} lacks its last line, start_pfn"));
+        }
+        if self.cached() > *managed {
+            let cached = self.cached();
+            return Err(format!(
+                "node {node}, zone {name} has {managed} pages, and CPUs cache {cached} of them"
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -99,7 +132,7 @@ fn take_line<'a>(zones: &mut Vec<Zone>, words: &[&'a str]) -> Result<(), &'a str
         ["spanned", n] => zone.spanned = number(n)?,
         ["present", n] => zone.present = number(n)?,
         ["managed", n] => zone.managed = number(n)?,
-        ["start_pfn:", n] => zone.start_pfn = number(n)?,
+        ["start_pfn:", n] => zone.start_pfn = Some(number(n)?),
         ["cpu:", n] => zone.pagesets.push(Pageset { cpu: number(n)? as u32, ..Pageset::default() }),
         ["protection:", pages @ ..] => {
             let words = pages.iter().map(|word| word.trim_matches(['(', ')', ',']));
