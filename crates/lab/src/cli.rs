@@ -95,8 +95,8 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub cpus: Option<NonZeroU32>,
     /// Take so many samples (default: 31, with --quick 11; replay 5)
-    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
-    pub runs: Option<NonZeroU32>,
+    #[arg(long, value_name = "N", value_parser = whole::<RUNS_MAX>, allow_negative_numbers = true)]
+    pub runs: Option<u32>,
     /// Shorter windows, smaller workloads: figures to look at, not to judge by
     #[arg(long)]
     pub quick: bool,
@@ -104,7 +104,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Seed of everything random
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
     pub seed: u64,
 }
 
@@ -138,7 +138,7 @@ pub struct SoakOptions {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Seed of everything random
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
     pub seed: u64,
     #[command(flatten)]
     pub variant: Variant,
@@ -154,9 +154,24 @@ fn time(minutes: &str) -> Result<Duration, String> {
     time.ok_or_else(|| format!("give a number of minutes above 0, and at most {MINUTES_MAX}"))
 }
 
+/// Samples of each figure: all are kept.
+pub const RUNS_MAX: u32 = 100_000;
+
 /// A number of at least 1.
 pub fn positive(text: &str) -> Result<NonZeroU32, String> {
-    text.parse().map_err(|_| format!("give a whole number of at least 1, and at most {}", u32::MAX))
+    let number = whole::<{ u32::MAX }>(text)?;
+    Ok(NonZeroU32::new(number).expect("at least 1"))
+}
+
+/// A number from 1 to `MAX`.
+pub fn whole<const MAX: u32>(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=MAX).contains(number));
+    number.ok_or_else(|| format!("give a whole number of at least 1, and at most {MAX}"))
+}
+
+/// Any number.
+pub fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("give a whole number of at least 0, and at most {}", u64::MAX))
 }
 
 /// What the arguments ask for.
@@ -235,7 +250,12 @@ mod tests {
             ("compare a.json --rule mine", "ours, threads, mmtests"),
             ("record -- true", "--output"),
             ("record -o x", "COMMAND"),
-            ("record -o x --buffer 0 -- true", "1..=4096"),
+            ("record -o x --buffer 0 -- true", "at least 1, and at most 4096"),
+            ("bench hot --seed -1", "at least 0"),
+            ("bench hot --magazines -1", "at least 1, and at most 65536"),
+            ("vmalloc --nr-threads 65536", "at most 65535"),
+            ("vmalloc --run-test-mask 2147483648", "at most 2147483647"),
+            ("vmalloc --trace t --run-test-mask 7", "--run-test-mask"),
             ("frobnicate", "frobnicate"),
         ] {
             let line = refused(arguments);

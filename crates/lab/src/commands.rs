@@ -177,7 +177,7 @@ fn settings(options: &Options, effort: Effort) -> Result<Settings, Failure> {
         cpus: wanted_cpus(options)?,
         cpus_given: options.cpus.is_some(),
         clients: Clients::Auto,
-        rounds: options.runs.map_or(rounds, Into::into),
+        rounds: options.runs.unwrap_or(rounds),
         effort,
         seed: options.seed,
         designs: options.designs.clone(),
@@ -269,7 +269,7 @@ fn replay_plan(
     (options, variant): (&Options, &Variant),
 ) -> Result<Report, Failure> {
     let contenders = contenders(&options.designs)?;
-    let runs = options.runs.map_or(if options.quick { REPLAYS_QUICK } else { REPLAYS }, u32::from);
+    let runs = options.runs.unwrap_or(if options.quick { REPLAYS_QUICK } else { REPLAYS });
     let steps = u64::from(runs + 1) * contenders.len() as u64;
     let step = Progress::on_stderr().step(&format!("replaying {}", plan.name), steps);
     let variants = replay_variants(variant, &contenders)?;

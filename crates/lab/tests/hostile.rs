@@ -87,6 +87,13 @@ fn a_file_keeps_what_it_has_until_there_are_results() {
     let mut command = pagedepot(&HOT);
     assert!(command.arg("--json").arg(file.path()).output().unwrap().status.success());
     assert_eq!(results(file.path())["schema"], 1);
+
+    // Nor does an empty file, or one beside it, stay when nothing is written.
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = pagedepot(&["bench", "hot", "--design", "kernel", "--json"]);
+    command.arg(directory.path().join("new.json"));
+    refused(command);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -167,7 +174,8 @@ fn columns_that_will_not_be_there_are_refused_before_measuring() {
 #[test]
 fn numbers_too_large_are_told_the_largest() {
     for (arguments, says) in [
-        (&["bench", "hot", "--runs", "99999999999"][..], "at most 4294967295"),
+        (&["bench", "hot", "--runs", "4294967295"][..], "at most 100000"),
+        (&["compare", "--runs", "4294967295"], "at most 100000"),
         (&["bench", "hot", "--cpus", "99999999999"], "at most 4294967295"),
         (&["soak", "--minutes", "1e300"], "at most 525600"),
         (&["soak", "--minutes", "inf"], "at most 525600"),
@@ -191,6 +199,29 @@ fn programs_without_restartable_sequences_are_told() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("no restartable sequences: ") && text.contains("a lock per CPU"), "{text}");
     assert!(refused(without(&["bench", "hot", "--design", "rcu"])).contains("leave it out"));
+}
+
+/// Zoneinfo files that were cut, edited, or are of other machines.
+#[test]
+fn zoneinfos_that_cannot_be_are_refused() {
+    let text = fs::read_to_string(shipped().with_file_name("build.zoneinfo.before.txt")).unwrap();
+    let in_zone = text.find("start_pfn:").unwrap();
+    let one_zone = in_zone + text[in_zone..].find('\n').unwrap();
+    for (text, says) in [
+        (text[..in_zone].to_owned(), "zone DMA lacks its last line, start_pfn"),
+        (text.replace("count:    0", "count:    99999999"), "CPUs cache 199999998 of them"),
+        (text.replace("start_pfn:", "unknown:"), "lacks its last line"),
+        // Whole zones are missing.
+        (text[..one_zone].to_owned(), "has the zoneinfo all zones"),
+    ] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let mut command = pagedepot(&["replay", "--quick", "--design", "spin", "--zoneinfo"]);
+        let output = command.arg(file.path()).arg(shipped()).output().unwrap();
+        let line = stderr(&output).lines().last().unwrap_or_default();
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        assert!(line.contains(says), "{line}");
+    }
 }
 
 /// A recording of a machine that is larger than this one, or of a process that may have little.

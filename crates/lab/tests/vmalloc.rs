@@ -178,8 +178,8 @@ fn bad_arguments_get_one_line_each() {
         ("--nr-pages 0", "--nr-pages"),
         ("--design spin", "cannot do `vmalloc`"),
         ("--lock plain", "--lock"),
-        ("--design mmap", "nothing to measure so; there are depot"),
-        ("--design mmap --mapper linux --suite-only", "nothing to measure so"),
+        ("--design mmap", "(it needs --mapper linux); there are depot"),
+        ("--design mmap --mapper linux --suite-only", "leave out --suite-only"),
         ("--test-loop-count 99999999999", "at most 4294967295"),
     ] {
         let output = pagedepot(&arguments.split_whitespace().collect::<Vec<_>>());

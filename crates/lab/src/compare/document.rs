@@ -116,6 +116,12 @@ impl Document {
         if document.results.is_empty() {
             return Err(bad("it has no results".to_owned()));
         }
+        let names = document.results.iter().flat_map(|row| [&row.workload, &row.design, &row.metric]);
+        for name in names {
+            if name.is_empty() || name.contains(char::is_control) {
+                return Err(bad(format!("{name:?} is no name")));
+            }
+        }
         Ok(document)
     }
 }
@@ -133,6 +139,10 @@ mod tests {
             (r#"{"schema":1}"#, "results"),
             (r#"{"schema":1,"results":[]}"#, "no results"),
             (r#"{"schema":1,"results":[{"workload":"hot"}]}"#, "design"),
+            (
+                r#"{"schema":1,"results":[{"workload":"a\u001b[2J","design":"b","metric":"c","cpus":1}]}"#,
+                r#""a\u{1b}[2J" is no name"#,
+            ),
         ] {
             let line = Document::parse(text, "file").err().map(|e| e.to_string()).unwrap_or_default();
             assert!(line.starts_with("file is not a result file: ") && line.contains(says), "{text}: {line}");

@@ -1,6 +1,5 @@
 //! Comparing designs by measuring them now.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -46,15 +45,16 @@ pub struct Measuring {
     #[arg(conflicts_with_all = ["files", "threads"], allow_hyphen_values = true)]
     pub clients: Clients,
     /// Take so many samples (default: 31, with --quick 11)
-    #[arg(long, value_name = "N", value_parser = cli::positive, allow_negative_numbers = true)]
-    #[arg(conflicts_with_all = ["files", "threads"])]
-    pub runs: Option<NonZeroU32>,
+    #[arg(long, value_name = "N", value_parser = cli::whole::<{ cli::RUNS_MAX }>)]
+    #[arg(conflicts_with_all = ["files", "threads"], allow_negative_numbers = true)]
+    pub runs: Option<u32>,
     /// Also write the samples to FILE, to be compared with others later (-: stdout, and the
     /// comparison to stderr)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["files", "threads"])]
     pub json: Option<PathBuf>,
     /// Seed of everything random
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["files", "threads"])]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = cli::seed)]
+    #[arg(conflicts_with_all = ["files", "threads"], allow_negative_numbers = true)]
     pub seed: u64,
     /// See [`cli::BenchOptions`].
     #[command(flatten)]

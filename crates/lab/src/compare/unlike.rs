@@ -34,7 +34,8 @@ fn between(a: &Document, b: &Document) -> Vec<(String, String, String)> {
         let value = |of: &Document| of.machine.get(name).map(Value::to_string);
         check(format!("machine {name}"), value(a), value(b));
     }
-    check("command".to_owned(), Some(a.command.clone()), Some(b.command.clone()));
+    let command = |of: &Document| Some(of.command.clone()).filter(|command| !command.is_empty());
+    check("command".to_owned(), command(a), command(b));
     check("seed".to_owned(), a.seed.map(|s| s.to_string()), b.seed.map(|s| s.to_string()));
     let settings = |of: &Document| of.settings.as_ref().map(Value::to_string);
     check("settings".to_owned(), settings(a), settings(b));
@@ -71,6 +72,7 @@ mod tests {
             (r#""cpu":"A""#, r#""cpu":"B""#, r#"machine cpu is "A" in a, and "B" in b"#),
             (r#","cpus":2}"#, "}", "machine cpus is 2 in a, and not given in b"),
             ("bench hot", "bench pft", "command is bench hot in a, and bench pft in b"),
+            (r#""command":"bench hot","#, "", "command is bench hot in a, and not given in b"),
             (r#""seed":1"#, r#""seed":2"#, "seed is 1 in a, and 2 in b"),
             (r#""seed":1"#, r#""seed":1,"settings":{"quick":true}"#, "settings is not given in a"),
             (r#""unit":"ns""#, r#""unit":"s""#, "unit of pair_ns is ns in a, and s in b"),

@@ -8,6 +8,7 @@ use pagedepot_designs::{
 };
 
 use super::Design;
+use crate::cli;
 use crate::output::report::Params;
 
 /// Variants of designs. Each option is for the designs it names; what is not given is what the
@@ -31,7 +32,7 @@ pub struct Variant {
     #[arg(long, value_name = "SWITCH")]
     pub isolated: Option<Isolated>,
     /// Magazines per zone of magazine (default: 2)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "N", value_parser = cli::whole::<65536>, allow_negative_numbers = true)]
     pub magazines: Option<u32>,
     /// Pages that a CPU may cache which only frees blocks of orders 1 to 3 (default: 0, as
     /// mainline)

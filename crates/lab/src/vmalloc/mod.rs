@@ -70,7 +70,10 @@ pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Fail
     if let Some(&idle) = settings.designs.iter().find(|design| !has_rows(**design, options)) {
         let there = OFFERED.into_iter().filter(|&design| has_rows(design, options)).collect::<Vec<_>>();
         let there = design::list(&there);
-        return Err(Failure::Usage(format!("design {idle} has nothing to measure so; there are {there}")));
+        return Err(Failure::Usage(format!(
+            "design {idle} measures nothing with these options{}; there are {there}",
+            hint(idle, options)
+        )));
     }
     if let Some(trace) = &options.trace {
         return replay::run(trace, &designs, settings);
@@ -105,6 +108,15 @@ fn wanted(settings: &Settings) -> Result<Vec<Design>, Failure> {
         }
     }
     Ok(OFFERED.into_iter().filter(|design| settings.designs.contains(design)).collect())
+}
+
+/// Which option keeps a design from being measured.
+fn hint(design: Design, options: &VmallocOptions) -> &'static str {
+    match design {
+        Design::Mmap if options.mapper == MapperKind::None => " (it needs --mapper linux)",
+        _ if options.suite_only => " (it has pairs only: leave out --suite-only)",
+        _ => "",
+    }
 }
 
 /// Whether these options measure anything of a design.

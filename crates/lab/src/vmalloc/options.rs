@@ -1,6 +1,5 @@
 //! What to run: parameters and presets of `test_vmalloc`.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -18,33 +17,36 @@ pub struct VmallocOptions {
     pub mapper: MapperKind,
     /// Tests to run, a sum of 1, 2, 4 ... 64, 1024 and 4096; the others are skipped
     #[arg(long, value_name = "N", default_value_t = i32::MAX as u32, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u32).range(1..=i32::MAX as i64))]
+          value_parser = cli::whole::<{ i32::MAX as u32 }>)]
     pub run_test_mask: u32,
     /// Workers, each with an order of its own
-    #[arg(long, value_name = "N", value_parser = workers, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = cli::whole::<WORKERS_MAX>, allow_negative_numbers = true)]
     pub nr_threads: Option<u32>,
     /// Loops of each test
-    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = cli::whole::<{ u32::MAX }>, allow_negative_numbers = true)]
     pub test_loop_count: Option<u32>,
     /// Repetitions of each test
-    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = cli::whole::<{ u32::MAX }>, allow_negative_numbers = true)]
     pub test_repeat_count: Option<u32>,
     /// Pages of fix_size_alloc_test and vm_map_ram_test
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u32).range(1..=65536))]
+          value_parser = cli::whole::<65536>)]
     pub nr_pages: u32,
     /// Every worker runs the tests in their order
     #[arg(long)]
     pub sequential: bool,
     /// Run the suite so many times over the same designs: do page tables grow?
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
+          value_parser = cli::whole::<1000>)]
     pub passes: u32,
     /// Run the suite only, without the pairs
     #[arg(long)]
     pub suite_only: bool,
     /// Instead, replay the vmalloc events of this trace
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["preset", "nr_threads", "passes", "suite_only"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "preset", "run_test_mask", "nr_threads", "test_loop_count", "test_repeat_count", "nr_pages", "sequential",
+        "passes", "suite_only",
+    ])]
     pub trace: Option<PathBuf>,
 }
 
@@ -76,15 +78,8 @@ impl MapperKind {
     }
 }
 
-fn count(text: &str) -> Result<u32, String> {
-    cli::positive(text).map(NonZeroU32::get)
-}
-
-fn workers(text: &str) -> Result<u32, String> {
-    // USHRT_MAX is the kernel's limit, too.
-    let workers = text.parse().ok().filter(|workers| (1..=65535).contains(workers));
-    workers.ok_or_else(|| "there are from 1 to 65535 workers".to_owned())
-}
+/// As the kernel has it: `USHRT_MAX`.
+const WORKERS_MAX: u32 = 65535;
 
 /// Parameters of a run, by the names they have in `lib/test_vmalloc.c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
