@@ -15,7 +15,8 @@
 //!   changes.
 //! * An abort is reported as "look closer", not retried here: it happens once per preemption, and
 //!   the slow path, which bounds its attempts, tries again.
-//! * All ways out but the commit lie in a section of their own.
+//! * All ways out but the commit lie in a section of their own. Those of a sequence without a result
+//!   lead to a label of the caller's, so that it need not look how the sequence ended.
 
 use core::arch::asm;
 use core::mem::offset_of;
@@ -123,9 +124,6 @@ pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
 /// See [`Cpus::push`](pagedepot::cpus::Cpus::push).
 #[inline(always)]
 pub fn push(area: Area, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-    // The word that was committed, never 0; a flag of its own, or a jump to a label of the
-    // caller's, costs an instruction more.
-    let pushed: u64;
     // SAFETY: as in `pop`; a word to which an operation can be added names a magazine, and with
     // fewer than `rounds_max` rounds its next slot is this sequence's to write.
     unsafe {
@@ -138,19 +136,20 @@ pub fn push(area: Area, blocks: &BlockArray, word: WordOffset, rounds_max: u32, 
             "jc 5f",
             "mov dword ptr [{base} + {slot}], {frame:e}",
             "mov qword ptr [{front} + {at}], {next}";
-            aside: "xor {next:e}, {next:e}", "jmp 3b";
+            aside: "jmp {slow}";
             area = in(reg) area.offset(),
             base = in(reg) blocks.base,
             front = in(reg) blocks.base.wrapping_add(word.bytes()),
             PUSH_STEP = const HEADER_AT + offset_of!(Header, push_step),
             full = in(reg) rounds_max * ONE_ROUND as u32,
             frame = in(reg) frame,
-            next = out(reg) pushed,
+            next = out(reg) _,
             slot = out(reg) _,
+            slow = label { return false },
             options(nostack),
         );
     }
-    pushed != 0
+    true
 }
 
 /// See [`Cpus::compare_store`](pagedepot::cpus::Cpus::compare_store).
