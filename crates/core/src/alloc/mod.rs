@@ -199,7 +199,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if let Some(class) = Class::of(order)
             && let Some(tag) = self.store.simple_tag(pfn)
             && pfn.is_aligned(order)
-            && self.cpus.push(&self.blocks, WordOffset::of_tag(tag, class), class.rounds(), pfn.get())
+            && self.cpus.push(&self.blocks, WordOffset::expected(tag, class), class.rounds(), pfn.get())
         {
             return Ok(());
         }

@@ -85,6 +85,19 @@ impl WordOffset {
         WordOffset(tag.row_at() + WORD_BYTES * class as usize)
     }
 
+    /// As [`of_tag`](Self::of_tag), by a branch that expects a movable frame of the first zone, as
+    /// most are. Computed, the address of the word that a free loads would come from the tag, which
+    /// comes from the frame, which comes from what the allocation before it loaded: a chain through
+    /// memory, which takes a pair of the two twice as long whenever the processor does not guess
+    /// where loads get their values from (decision 0005). Branches are always guessed.
+    #[inline]
+    pub(crate) fn expected(tag: Tag, class: Class) -> Self {
+        let usual = Self::new(ZoneId::new(0), class, Mobility::Movable);
+        let word = Self::of_tag(tag, class);
+        // The compiler may not see that both arms are `word`: it would drop the branch.
+        if word == usual { usual } else { core::hint::black_box(word) }
+    }
+
     /// The offset in bytes.
     #[inline]
     pub const fn bytes(self) -> usize {
