@@ -95,8 +95,7 @@ impl Tables<'_> {
                 if !may_wait {
                     return false;
                 }
-                host.wait(word, now);
-                now = word.load(Ordering::Relaxed);
+                now = Self::wait_while_locked(host, word);
                 continue;
             }
             let new = (now + pages) | POPULATED;
@@ -112,6 +111,20 @@ impl Tables<'_> {
             self.populated_max.fetch_max(populated, Ordering::Relaxed);
         }
         true
+    }
+
+    /// Waits for the purger that holds a table; returns its word.
+    #[cold]
+    fn wait_while_locked<H: Host + ?Sized>(host: &H, word: &AtomicU32) -> u32 {
+        host.contention_begins();
+        // Relaxed: `enter_one` orders.
+        let mut now = word.load(Ordering::Relaxed);
+        while now & LOCKED != 0 {
+            host.wait(word, now);
+            now = word.load(Ordering::Relaxed);
+        }
+        host.contention_ends();
+        now
     }
 
     fn leave_one(&self, table: TableIndex, pages: u32) {
