@@ -22,8 +22,9 @@ use crate::store::{HugeIndex, Store};
 use crate::zone::{CacheLimits, Zone};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
-    /// Bytes of memory that [`new`](Self::new) needs for `config`: about 34.1 KiB per 2^18 frames,
-    /// about 1 KiB per CPU and zone, and the magazines for every CPU's caches at `high_min`.
+    /// Bytes of memory that [`new`](Self::new) needs for `config`, whatever its alignment: about 34.1
+    /// KiB per 2^18 frames begun, of which 2 KiB also where there are none below the highest; about 1
+    /// KiB per CPU and zone, and the magazines for every CPU's caches at `high_min`.
     ///
     /// # Errors
     /// [`ConfigError`] for configurations that no memory would serve.

@@ -36,12 +36,23 @@ pub trait WhichCpu: Sync {
 /// Spins before a fence gives up on a lock holder that may be stopped.
 const FENCE_SPINS: u32 = 1 << 20;
 
-/// One lock, on a cache line of its own.
+/// One lock, on a cache line of its own. A kernel has them in a static:
+/// ```
+/// use pagedepot::cpus::CpuLock;
+/// static LOCKS: [CpuLock; 64] = [const { CpuLock::new() }; 64];
+/// ```
 #[repr(C, align(128))]
 pub struct CpuLock(AtomicU32);
 
 impl CpuLock {
     /// A free lock.
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        CpuLock(AtomicU32::new(0))
+    }
+
+    /// As above; loom's atomics are not made at compile time.
+    #[cfg(loom)]
     pub fn new() -> Self {
         CpuLock(AtomicU32::new(0))
     }

@@ -20,6 +20,65 @@ pub unsafe trait Guard {
 
 /// What an embedding kernel implements.
 ///
+/// For one CPU whose interrupt handlers count how deep they nest, with all memory in statics:
+/// ```
+/// # #![allow(static_mut_refs)]
+/// use core::mem::MaybeUninit;
+/// use core::sync::atomic::{AtomicU32, Ordering};
+/// use pagedepot::cpus::{Context, FenceError, Guard, Here, Pinned, Processor};
+/// use pagedepot::{Allocator, Config, ConfigError, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig};
+///
+/// static DEPTH: AtomicU32 = AtomicU32::new(0); // handlers add one, and take it off
+/// static mut BOOKS: [MaybeUninit<u8>; 64 << 10] = [MaybeUninit::uninit(); 64 << 10];
+///
+/// struct OneCpu;
+/// struct Pin(Context);
+///
+/// // SAFETY: there is one CPU; a handler that comes while this one lives gets another context, or none.
+/// unsafe impl Guard for Pin {
+///     fn here(&self) -> Here {
+///         Here { cpu: CpuId::new(0), context: self.0 }
+///     }
+/// }
+///
+/// // SAFETY: in a task, no guard of a handler is left, and none of a task but by this call's caller,
+/// // who holds none.
+/// unsafe impl Processor for OneCpu {
+///     type Guard = Pin;
+///
+///     fn pin(&self) -> Option<Pin> {
+///         match DEPTH.load(Ordering::Relaxed) {
+///             0 => Some(Pin(Context::Task)),
+///             1 => Some(Pin(Context::Interrupt)),
+///             _ => None,
+///         }
+///     }
+///
+///     fn fence(&self, _cpu: CpuId) -> Result<(), FenceError> {
+///         // A handler would wait for the task it interrupted.
+///         if DEPTH.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(FenceError::Refused) }
+///     }
+/// }
+///
+/// type Depot = Allocator<'static, Pinned<OneCpu>>;
+///
+/// fn boot() -> Result<Depot, ConfigError> {
+///     let ranges = [FrameRange::new(Pfn::new(0), 2048)];
+///     let normal = ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None };
+///     let zones = [normal];
+///     // SAFETY: called once.
+///     Depot::new(&Config::new(1, &zones), unsafe { &mut BOOKS }, Pinned(OneCpu))
+/// }
+///
+/// let depot = boot()?;
+/// let pfn = depot.alloc(Order::BASE, Flags::default())?;
+/// DEPTH.fetch_add(1, Ordering::Relaxed); // a handler begins
+/// let other = depot.alloc(Order::BASE, Flags::default().atomic())?;
+/// DEPTH.fetch_sub(1, Ordering::Relaxed);
+/// assert_ne!(pfn, other);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Safety
 /// [`fence`](Processor::fence) returns `Ok` only when every guard for `cpu` that existed at the
 /// call has been dropped, its stores being visible to the caller;
