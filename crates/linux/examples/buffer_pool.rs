@@ -8,8 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use std::{slice, thread};
 
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Pfn, Scope};
 
@@ -108,12 +109,20 @@ fn run(file: &File) -> Result<(), Box<dyn std::error::Error>> {
     // Idle: everything goes back.
     let evicted = pool.evict(u64::MAX);
     let drained = pool.depot.drain(Scope::ALL, Mode::Full);
-    let trimmed = pool.depot.trim()?;
+    let (mut bytes, mut calls) = (0, 0);
+    loop {
+        let trimmed = pool.depot.trim()?;
+        (bytes, calls) = (bytes + trimmed.bytes, calls + trimmed.calls);
+        if !trimmed.cut_short {
+            break;
+        }
+        // Pages ran short a moment ago.
+        thread::sleep(Duration::from_millis(20));
+    }
     println!(
-        "{evicted} pages evicted, {} drained from CPUs' caches, {} MiB given back by {} system calls",
+        "{evicted} pages evicted, {} drained from CPUs' caches, {} MiB given back by {calls} system calls",
         drained.taken_pages,
-        trimmed.bytes >> 20,
-        trimmed.calls
+        bytes >> 20,
     );
     Ok(())
 }

@@ -222,7 +222,8 @@ impl Depot {
     /// What is given back is allocated meanwhile, at most 16 MiB at a time, so nobody can get a
     /// page whose contents are about to vanish. Costs system calls, and interrupts every CPU that
     /// runs this process: call it rarely. One caller trims, another returns at once; so does one
-    /// that comes just after a request ran out of pages: what is free then is needed.
+    /// that comes just after a request ran out of pages: what is free then is needed
+    /// ([`Trimmed::cut_short`]).
     ///
     /// # Errors
     /// When the system refuses; what it took before is counted in the error's place: call again.

@@ -52,6 +52,9 @@ pub struct Trimmed {
     pub bytes: u64,
     /// System calls that gave them back.
     pub calls: u64,
+    /// Whether there may be more: somebody else trims, or a request ran out of pages less than 20 ms
+    /// ago and needs what is free.
+    pub cut_short: bool,
 }
 
 /// The system did not take memory back.
@@ -152,17 +155,20 @@ impl Drop for Running<'_> {
 pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimError> {
     let mut trimmed = Trimmed::default();
     if state.is_running.swap(true, Ordering::Acquire) {
+        trimmed.cut_short = true;
         return Ok(trimmed);
     }
     let _running = Running(state);
     state.trimmer.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
     if state.is_short() {
+        trimmed.cut_short = true;
         return Ok(trimmed);
     }
     depot.drain(Scope::ALL, Mode::Quiet);
     let mut system = System::new(depot.memory());
     for chunk in (0..depot.bytes()).step_by(CHUNK_BYTES) {
         if state.is_short() {
+            trimmed.cut_short = true;
             break;
         }
         let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());

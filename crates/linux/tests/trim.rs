@@ -47,6 +47,28 @@ fn gives_back_what_is_free() {
     }
 }
 
+/// Right after a request ran out of pages nothing is given back, and the answer says so.
+#[test]
+fn what_is_left_out_is_said() {
+    let depot = Depot::builder(4 * MIB).populate(true).build().unwrap();
+    let mut held: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
+    assert_eq!(held.len(), 1024);
+    held.clear();
+    depot.drain(Scope::ALL, Mode::Full);
+    let start = Instant::now();
+    let mut given_back = 0;
+    loop {
+        let trimmed = depot.trim().unwrap();
+        given_back += trimmed.bytes as usize;
+        if !trimmed.cut_short {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "{trimmed:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(given_back, depot.bytes());
+}
+
 /// Held pages between free ones: as many ranges as can be, handed over in few calls.
 #[test]
 fn scattered_pages() {
