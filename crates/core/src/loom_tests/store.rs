@@ -105,3 +105,17 @@ fn first_frame_taken_while_the_last_comes_back() {
         check(&section, taken);
     });
 }
+
+/// One takes the last block of a huge, which clears the hint; another puts a frame of a word back
+/// that was seen empty.
+#[test]
+fn last_block_taken_while_a_frame_comes_back() {
+    explore(|| {
+        let section = section();
+        assert!(section.claim(0, WORD_FRAMES));
+        let other = spawn(&section, |section| section.put(0, 1));
+        let taken = section.take(0, Order::new(6).unwrap(), 1, |_| {});
+        assert_eq!((taken, other.join().unwrap()), (1, 0));
+        check(&section, HUGE_FRAMES - 1);
+    });
+}

@@ -24,6 +24,17 @@ use crate::prim::{AtomicU64, AtomicUsize, Ordering};
 /// Fruitless looks at partly used huges before a whole one is taken.
 const PARTIAL_LOOKS_MAX: u32 = 32;
 
+/// The passes of a search for blocks smaller than a huge.
+const PASSES: [Pass; 4] = [
+    Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
+    Pass::Whole,
+    Pass::Partial { looks_max: u32::MAX },
+    Pass::Foreign,
+];
+
+/// And for whole ones.
+const PASSES_FOR_HUGES: [Pass; 1] = [Pass::Whole];
+
 /// Which huges a pass of a search visits.
 #[derive(Clone, Copy)]
 enum Pass {
@@ -82,30 +93,27 @@ impl<'m> Bitmap<'m> {
             .is_some_and(|section| section.is_free(pfn.get() % SECTION_FRAMES))
     }
 
-    /// Takes up to `want` blocks of `order` (at most 6) and passes each to `give`, those of one
-    /// word in descending order of address. Returns how many; fewer only when a whole pass over
-    /// the zone found no more.
+    /// Takes up to `want` blocks of `order` (at most [`Order::HUGE`]) and passes each to `give`,
+    /// those of one word in descending order of address. Returns how many; fewer only when a whole
+    /// pass over the zone found no more.
     ///
     /// O(want) plus the search: one load per 128 MiB of the zone and pass, one per huge looked at.
-    pub fn take(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
-        let mut taken = self.take_at_hint(wanted, order, want, &mut give);
-        for pass in [
-            Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
-            Pass::Whole,
-            Pass::Partial { looks_max: u32::MAX },
-            Pass::Foreign,
-        ] {
+    fn take(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
+        let is_huge = order == Order::HUGE;
+        let mut taken = if is_huge { 0 } else { self.take_at_hint(wanted, order, want, &mut give) };
+        for pass in if is_huge { &PASSES_FOR_HUGES[..] } else { &PASSES } {
             if taken == want {
                 break;
             }
-            self.visit(wanted, pass, |section, huge| {
+            self.visit(wanted, *pass, |section, huge| {
                 let got = match pass {
                     Pass::Whole if self.tags.of(huge) != wanted.tag() => {
                         self.take_retagged(section, huge, wanted, order, want - taken, &mut give)
                     }
                     _ => self.take_in(section, huge, order, want - taken, &mut give),
                 };
-                if got > 0 && !matches!(pass, Pass::Foreign) {
+                // Where a huge was taken there is nothing left for smaller blocks.
+                if got > 0 && !is_huge && !matches!(pass, Pass::Foreign) {
                     wanted.hint.store(huge.0, Ordering::Relaxed);
                 }
                 taken += got;
@@ -163,10 +171,11 @@ impl<'m> Bitmap<'m> {
 
     /// As [`take`](Self::take), for blocks of any order.
     pub fn take_blocks(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
-        if order.get() <= bits::WORD_ORDER_MAX {
+        if order <= Order::HUGE {
             return self.take(wanted, order, want, give);
         }
-        (0..want).map_while(|_| self.take_block(wanted, order)).map(&mut give).count() as u32
+        let block = |_| self.take_contiguous(wanted, order.frames(), order.frames());
+        (0..want).map_while(block).map(&mut give).count() as u32
     }
 
     /// Asks for the line of the bitmap where a search would begin.
@@ -180,72 +189,48 @@ impl<'m> Bitmap<'m> {
 
     /// Takes one block of any order.
     pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
-        if order.get() <= bits::WORD_ORDER_MAX {
-            let mut found = None;
-            self.take(wanted, order, 1, |pfn| found = Some(pfn));
-            return found;
-        }
-        if order >= Order::HUGE {
-            return self.take_contiguous(wanted, order.frames(), order.frames());
-        }
-        self.take_words(wanted, order)
-    }
-
-    /// Takes a block of several words that is smaller than a huge (orders 7 and 8).
-    fn take_words(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
-        let passes = [
-            Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
-            Pass::Whole,
-            Pass::Partial { looks_max: u32::MAX },
-            Pass::Foreign,
-        ];
-        passes.into_iter().find_map(|pass| {
-            let mut found = None;
-            self.visit(wanted, pass, |section, huge| {
-                let start = huge.in_section() as u32 * HUGE_FRAMES;
-                let retag = matches!(pass, Pass::Whole) && self.tags.of(huge) != wanted.tag();
-                found = if retag {
-                    section.claim(start, HUGE_FRAMES).then(|| {
-                        self.tags.set(huge, wanted.tag());
-                        section.put(start + order.frames(), HUGE_FRAMES - order.frames());
-                        huge.first()
-                    })
-                } else {
-                    (0..HUGE_FRAMES)
-                        .step_by(order.frames() as usize)
-                        .find(|at| section.claim(start + at, order.frames()))
-                        .map(|at| huge.first().add(at))
-                };
-                if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
-            found
-        })
+        let mut found = None;
+        self.take_blocks(wanted, order, 1, |pfn| found = Some(pfn));
+        found
     }
 
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
     /// two); `frames` is at least a huge. The huges become ones of the wanted mobility.
     ///
-    /// O(huges of the zone), each looked at once.
+    /// O(zone): one load per 128 MiB in use, one per free huge that has a neighbour in use.
     pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let step = align.max(HUGE_FRAMES) / HUGE_FRAMES;
         let huges = frames.div_ceil(HUGE_FRAMES);
         let sections = wanted.sections();
-        let end = (sections.end * SECTION_HUGES) as u64;
-        let mut first = u64::from((sections.start as u32 * SECTION_HUGES as u32).next_multiple_of(step));
-        while first + u64::from(huges) <= end {
-            let start = HugeIndex(first as u32);
-            let blocked = (start.0..start.0 + huges)
-                .rev()
-                .find(|&huge| !self.is_whole_of(HugeIndex(huge), wanted.zone));
-            let next = match blocked {
-                None if self.claim(start.first(), frames) => {
-                    self.retag(start, frames, wanted);
-                    return Some(start.first());
+        let end = (sections.end * SECTION_HUGES) as u32;
+        let mut first = (sections.start * SECTION_HUGES) as u32;
+        loop {
+            let start = self.next_whole(first, end)?.0.checked_next_multiple_of(step)?;
+            if u64::from(start) + u64::from(huges) > u64::from(end) {
+                return None;
+            }
+            let in_use = |&huge: &u32| !self.is_whole_of(HugeIndex(huge), wanted.zone);
+            first = match (start..start + huges).rev().find(in_use) {
+                None if self.claim(HugeIndex(start).first(), frames) => {
+                    self.retag(HugeIndex(start), frames, wanted);
+                    return Some(HugeIndex(start).first());
                 }
-                None => first + u64::from(step),
-                Some(huge) => u64::from(huge) + 1,
+                None => start + step,
+                Some(huge) => huge + 1,
             };
-            first = next.next_multiple_of(u64::from(step));
+        }
+    }
+
+    /// The first huge from `first` on and before `end` that is hinted to be whole.
+    fn next_whole(&self, mut first: u32, end: u32) -> Option<HugeIndex> {
+        while first < end {
+            let huge = HugeIndex(first);
+            let (section, at) = (self.section(huge.section()), huge.in_section());
+            let whole = section.map_or(0, |section| section.hints(at / 64).1) >> (at % 64);
+            if whole != 0 {
+                return Some(HugeIndex(first + whole.trailing_zeros()));
+            }
+            first += (64 - at % 64).min(SECTION_HUGES - at) as u32;
         }
         None
     }

@@ -175,20 +175,35 @@ impl Section {
         self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed) >> (at % WORD_FRAMES) & 1 == 1
     }
 
-    /// Takes up to `want` blocks of `order` (at most 6) from a huge and passes the first frame of
-    /// each to `give`, within a word from the highest to the lowest. Returns how many.
+    /// Takes up to `want` blocks of `order` (at most [`Order::HUGE`]) from a huge and passes the first
+    /// frame of each to `give`, within a word from the highest to the lowest. Returns how many.
     ///
     /// At most one compare-and-swap per word succeeds; the loop ends when the word has no block
     /// left, so others' progress is the only thing that can repeat it.
-    pub fn take(&self, huge: usize, order: Order, want: u32, mut give: impl FnMut(u32)) -> u32 {
-        debug_assert!(order.get() <= bits::WORD_ORDER_MAX);
+    pub fn take(&self, huge: usize, order: Order, want: u32, give: impl FnMut(u32)) -> u32 {
+        if order.get() > bits::WORD_ORDER_MAX {
+            return self.take_words(huge, order, want, give);
+        }
         let was_whole = self.whole_hint(huge);
-        let mut taken = 0;
+        let (taken, empty) = self.take_in_words(huge, order, want, give);
+        if was_whole && taken > 0 {
+            self.clear_whole(huge);
+        }
+        if empty {
+            self.clear_some(huge);
+        }
+        taken
+    }
+
+    /// Takes blocks that fit a word; returns how many, and whether it has seen that nothing is left.
+    fn take_in_words(&self, huge: usize, order: Order, want: u32, mut give: impl FnMut(u32)) -> (u32, bool) {
+        let (mut taken, mut left) = (0, 0);
         for (i, cell) in self.huge_words(huge).iter().enumerate() {
             if taken == want {
-                break;
+                return (taken, false);
             }
-            let mut starts = take_from_word(cell, order, want - taken);
+            let (mut starts, rest) = take_from_word(cell, order, want - taken);
+            left |= rest;
             taken += starts.count_ones();
             let base = (huge as u32 * HUGE_WORDS as u32 + i as u32) * WORD_FRAMES;
             while starts != 0 {
@@ -197,10 +212,16 @@ impl Section {
                 give(base + bit);
             }
         }
-        if was_whole && taken > 0 {
-            self.clear_whole(huge);
-        }
-        if taken < want && order == Order::BASE {
+        (taken, left == 0)
+    }
+
+    /// Takes blocks of several words.
+    fn take_words(&self, huge: usize, order: Order, want: u32, mut give: impl FnMut(u32)) -> u32 {
+        let base = huge as u32 * HUGE_FRAMES;
+        let starts = (base..base + HUGE_FRAMES).step_by(order.frames() as usize);
+        let claimed = starts.filter(|&start| self.claim(start, order.frames()));
+        let taken = claimed.take(want as usize).map(&mut give).count() as u32;
+        if order < Order::HUGE && !self.has_some(huge) {
             self.clear_some(huge);
         }
         taken
@@ -310,24 +331,20 @@ impl Section {
     }
 }
 
-/// Takes up to `want` blocks of `order` from one word; returns their first bits.
+/// Takes up to `want` blocks of `order` from one word; returns their first bits, and what is left.
 #[inline]
-fn take_from_word(cell: &AtomicU64, order: Order, want: u32) -> u64 {
+fn take_from_word(cell: &AtomicU64, order: Order, want: u32) -> (u64, u64) {
     let mut word = cell.load(Ordering::Relaxed);
     loop {
         let starts = bits::highest(bits::free_blocks(word, order), want);
         if starts == 0 {
-            return 0;
+            return (0, word);
         }
+        let rest = word & !bits::expand(starts, order);
         // Acquire: pairs with the SeqCst (Release) of `put_mask`; what the last owner wrote to the
         // frames is visible.
-        match cell.compare_exchange_weak(
-            word,
-            word & !bits::expand(starts, order),
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        ) {
-            Ok(_) => return starts,
+        match cell.compare_exchange_weak(word, rest, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return (starts, rest),
             Err(now) => word = now,
         }
     }

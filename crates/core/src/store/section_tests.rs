@@ -143,3 +143,45 @@ fn take_gives_blocks_that_were_free() {
         section.clear_whole(0);
     }
 }
+
+/// Searches for larger blocks than a page must not look at empty huges again and again.
+#[test]
+fn whoever_takes_the_last_block_clears_the_hint() {
+    let section = boxed(Section::init_free);
+    for size in (0..=Order::HUGE.get()).map(order) {
+        let blocks = HUGE_FRAMES / size.frames();
+        assert_eq!(section.take(1, size, blocks - 1, |_| ()), blocks - 1);
+        assert_eq!(section.hints(0).0 >> 1 & 1, 1, "{size}: one is left");
+        assert_eq!(section.take(1, size, 1, |_| ()), 1);
+        assert_eq!(section.hints(0).0 >> 1 & 1, 0, "{size}");
+        assert_eq!(section.put(HUGE_FRAMES, HUGE_FRAMES), 0);
+        check_hints(&section, 1);
+    }
+}
+
+/// As above, for blocks of several words.
+#[test]
+fn large_blocks_come_from_words_that_are_whole() {
+    let section = boxed(Section::init);
+    for pattern in 0..1u32 << HUGE_WORDS {
+        let whole = |word: &usize| pattern >> word & 1 == 1;
+        for size in (7..=Order::HUGE.get()).map(order) {
+            for want in [1, 2, 8] {
+                (0..HUGE_WORDS).for_each(|word| {
+                    section.words[word].store(if whole(&word) { !0 } else { !1 }, Ordering::Relaxed);
+                });
+                section.clear_whole(0);
+                section.refresh_hints(0);
+                let words = size.frames() as usize / 64;
+                let there: Vec<_> = (0..HUGE_WORDS)
+                    .step_by(words)
+                    .filter(|&at| (at..at + words).all(|word| whole(&word)))
+                    .collect();
+                let mut found = Vec::new();
+                section.take(0, size, want, |at| found.push(at as usize / 64));
+                assert_eq!(found, there[..there.len().min(want as usize)], "{pattern:#b} {size}");
+                check_hints(&section, 0);
+            }
+        }
+    }
+}
