@@ -204,11 +204,11 @@ impl Section {
             }
             let (mut starts, rest) = take_from_word(cell, order, want - taken);
             left |= rest;
-            taken += starts.count_ones();
             let base = (huge as u32 * HUGE_WORDS as u32 + i as u32) * WORD_FRAMES;
             while starts != 0 {
                 let bit = 63 - starts.leading_zeros();
                 starts &= !(1 << bit);
+                taken += 1;
                 give(base + bit);
             }
         }
@@ -336,10 +336,11 @@ impl Section {
 fn take_from_word(cell: &AtomicU64, order: Order, want: u32) -> (u64, u64) {
     let mut word = cell.load(Ordering::Relaxed);
     loop {
-        let starts = bits::highest(bits::free_blocks(word, order), want);
-        if starts == 0 {
+        let blocks = bits::free_blocks(word, order);
+        if blocks == 0 || want == 0 {
             return (0, word);
         }
+        let starts = bits::highest(blocks, want);
         let rest = word & !bits::expand(starts, order);
         // Acquire: pairs with the SeqCst (Release) of `put_mask`; what the last owner wrote to the
         // frames is visible.
