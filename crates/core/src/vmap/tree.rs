@@ -5,9 +5,10 @@
 //! at most 1.44 log2(2^24), 35, which bounds the recursion.
 //!
 //! Lowest fit with an alignment has no small bound: any number of ranges may be large enough but
-//! start at the wrong place. The search gives up the lowest place after a number of those and takes
-//! the lowest range that fits wherever it starts (what `mm/vmalloc.c` always does); only when
-//! there is none it looks at all.
+//! start at the wrong place. The search passes by what lies between two places, so that large
+//! alignments, which have few, are quick. After a number of misfits it gives up the lowest place and
+//! takes the lowest range that fits wherever it starts (what `mm/vmalloc.c` always does); only
+//! when there is none it looks at all.
 
 use super::area::{Area, AreaIndex, Areas};
 use super::units::{Run, Vpn};
@@ -35,6 +36,12 @@ impl Wanted {
         let last = u64::from(self.window.end.0) - u64::from(self.pages);
         let place = move |nth: u64| first - self.base_page + nth * self.align;
         (0..).map(place).take_while(move |&at| at <= last).map(move |at| Run::new(Vpn(at as u32), self.pages))
+    }
+
+    /// Looks only at places behind `end`, which is not free.
+    fn skip_to(&mut self, end: Vpn) {
+        let start = (self.base_page + u64::from(end.0)).next_multiple_of(self.align) - self.base_page;
+        self.window.start = u32::try_from(start).map_or(self.window.end, Vpn);
     }
 
     /// The lowest place in a free range, if it fits.
@@ -269,26 +276,26 @@ impl Tree<'_, '_> {
 
     /// Where `wanted` fits: a free range, and the place in it.
     pub fn find(&self, wanted: Wanted) -> Option<(AreaIndex, Vpn)> {
-        match self.find_under(self.root(), &wanted, &mut MISFITS_MAX.clone()) {
+        match self.find_under(self.root(), &mut wanted.clone(), &mut MISFITS_MAX.clone()) {
             Search::Found(node, start) => return Some((node, start)),
             Search::None => return None,
             Search::GaveUp => {}
         }
         let roomy = u64::from(wanted.pages) + wanted.align - 1;
         if let Ok(pages) = u32::try_from(roomy) {
-            let found =
-                self.find_under(self.root(), &Wanted { pages, align: 1, ..wanted }, &mut u32::MAX.clone());
+            let mut roomy = Wanted { pages, align: 1, ..wanted };
+            let found = self.find_under(self.root(), &mut roomy, &mut u32::MAX.clone());
             if let Search::Found(node, _) = found {
                 return wanted.place_in(self.area(node).run()).map(|start| (node, start));
             }
         }
-        match self.find_under(self.root(), &wanted, &mut u32::MAX.clone()) {
+        match self.find_under(self.root(), &mut wanted.clone(), &mut u32::MAX.clone()) {
             Search::Found(node, start) => Some((node, start)),
             _ => None,
         }
     }
 
-    fn find_under(&self, top: Node, wanted: &Wanted, misfits: &mut u32) -> Search {
+    fn find_under(&self, top: Node, wanted: &mut Wanted, misfits: &mut u32) -> Search {
         let Some(top) = top.filter(|_| self.largest_of(top) >= wanted.pages) else { return Search::None };
         let run = self.area(top).run();
         if run.start > wanted.window.start {
@@ -305,6 +312,8 @@ impl Tree<'_, '_> {
             if *misfits == 0 {
                 return Search::GaveUp;
             }
+            // Ranges before the next place are passed by, however many.
+            wanted.skip_to(run.end);
         }
         if run.end < wanted.window.end {
             return self.find_under(self.right(top), wanted, misfits);

@@ -117,3 +117,20 @@ fn many_misaligned_gaps_do_not_hide_an_aligned_one() {
     walls.into_iter().chain([page(5), rest]).for_each(|addr| vmap.free(addr).unwrap());
     check_all_back(&mut vmap);
 }
+
+#[test]
+fn many_gaps_between_few_places_do_not_hide_the_lowest() {
+    let config = VmapConfig { pool_pages_max: Some(0), ..VmapConfig::new(1, 4000) };
+    let mut vmap = paged_at(1 << 30, 4000, 64, &config);
+    let page = |at: usize| VirtAddr::new((1 << 30) + at * PAGE);
+    // Gaps of a page, all misaligned; behind them everything is free.
+    let walls: Vec<_> = (0..1050).map(|i| vmap.reserve(page(i * 2), 1).unwrap()).collect();
+    vmap.free(page(1024)).unwrap();
+    vmap.purge(PurgeDepth::Lazy);
+    let options = Options::DEFAULT.guard_pages(0).align(1024 * PAGE);
+    assert_eq!(vmap.alloc(1, options), Ok(page(1024)));
+    assert_eq!(vmap.alloc(1, options), Ok(page(3 * 1024)));
+    assert_eq!(vmap.alloc(1, options), Err(VmapError::NoSpace));
+    walls.into_iter().chain([page(3 * 1024)]).for_each(|addr| vmap.free(addr).unwrap());
+    check_all_back(&mut vmap);
+}
