@@ -201,6 +201,26 @@ fn programs_without_restartable_sequences_are_told() {
     assert!(refused(without(&["bench", "hot", "--design", "rcu"])).contains("leave it out"));
 }
 
+/// More addresses than a replay can have would have it look for them for hours.
+#[test]
+fn traces_that_hold_too_much_are_refused() {
+    let head = " a 1 [000] 1.0: vmalloc:";
+    let lazy = format!("{head}free_vmap_area_noflush: va_start=0x1000 nr_lazy={} nr_lazy_max=8\n", u64::MAX);
+    let area = |n: u64| {
+        format!(
+            "{head}alloc_vmap_area: va_start: {} size=4294967296 align=4096 vstart=0x0 vend=0x0 failed=0\n",
+            n << 32
+        )
+    };
+    for trace in [lazy, (1..=129).map(area).collect()] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), trace).unwrap();
+        let mut command = pagedepot(&["vmalloc", "--quick", "--runs", "1", "--trace"]);
+        command.arg(file.path());
+        assert!(refused(command).contains("give a shorter part of it"));
+    }
+}
+
 /// Zoneinfo files that were cut, edited, or are of other machines.
 #[test]
 fn zoneinfos_that_cannot_be_are_refused() {

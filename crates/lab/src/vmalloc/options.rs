@@ -44,7 +44,7 @@ pub struct VmallocOptions {
     pub suite_only: bool,
     /// Instead, replay the vmalloc events of this trace
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "preset", "run_test_mask", "nr_threads", "test_loop_count", "test_repeat_count", "nr_pages", "sequential",
+        "preset", "mapper", "run_test_mask", "nr_threads", "test_loop_count", "test_repeat_count", "nr_pages", "sequential",
         "passes", "suite_only",
     ])]
     pub trace: Option<PathBuf>,

@@ -24,6 +24,9 @@ use crate::output::report::Params;
 use crate::output::{Report, table};
 use crate::trace::{self, Event, Record};
 
+/// Pages of the range of addresses, at most: a terabyte.
+const RANGE_PAGES_MAX: u64 = 1 << 28;
+
 thread_local! {
     static ACTING_AS: Cell<u32> = const { Cell::new(0) };
 }
@@ -68,6 +71,9 @@ struct Plan {
     allocated: u32,
     cpus: u32,
     live: BTreeMap<u64, u32>,
+    /// Pages that the trace holds at a time, guards included, and most of them.
+    live_pages: u64,
+    live_pages_max: u64,
     pages_of: Vec<u32>,
     sizes: BTreeMap<(u32, usize), u32>,
     /// Pages lazy in the kernel when its first free in the trace was done.
@@ -91,6 +97,14 @@ impl Plan {
                 path.display()
             )));
         }
+        let pages = plan.pages_at_a_time();
+        if pages > RANGE_PAGES_MAX / 2 {
+            return Err(Failure::Usage(format!(
+                "{} holds {pages} pages of addresses at a time, and a replay at most {}: give a shorter part of it",
+                path.display(),
+                RANGE_PAGES_MAX / 2
+            )));
+        }
         Ok(plan)
     }
 
@@ -99,7 +113,7 @@ impl Plan {
         match record.event {
             Event::AllocVmapArea { failed: true, .. } => self.failed += 1,
             Event::AllocVmapArea { va_start, size, align, .. } => {
-                if let Some(area) = self.live.remove(&va_start) {
+                if let Some(area) = self.remove(va_start) {
                     self.missed_frees += 1;
                     self.steps.push(Step::Free { cpu: record.cpu, area });
                 }
@@ -110,12 +124,14 @@ impl Plan {
                 self.live.insert(va_start, self.allocated);
                 self.allocated += 1;
                 self.pages_of.push(pages);
+                self.live_pages += u64::from(pages) + 1;
+                self.live_pages_max = self.live_pages_max.max(self.live_pages);
                 self.steps.push(Step::Alloc { cpu: record.cpu, pages, align });
             }
             Event::FreeVmapArea { va_start, nr_lazy, nr_lazy_max } => {
                 self.lazy_pages_max = Some(nr_lazy_max);
                 self.lazy_pages_before.get_or_insert(nr_lazy);
-                match self.live.remove(&va_start) {
+                match self.remove(va_start) {
                     Some(area) => self.steps.push(Step::Free { cpu: record.cpu, area }),
                     None => {
                         self.unknown.push(self.steps.len());
@@ -126,11 +142,18 @@ impl Plan {
             }
             Event::PurgeVmapAreas { start, end, num_purged } => {
                 self.kernel_purges += 1;
-                self.kernel_purged += num_purged;
+                self.kernel_purged = self.kernel_purged.saturating_add(num_purged);
                 self.kernel_flushed_pages += end.saturating_sub(start) / PAGE_BYTES as u64;
             }
             _ => {}
         }
+    }
+
+    /// The area at this address, which is no more.
+    fn remove(&mut self, va_start: u64) -> Option<u32> {
+        let area = self.live.remove(&va_start)?;
+        self.live_pages -= u64::from(self.pages_of[area as usize]) + 1;
+        Some(area)
     }
 
     /// What the trace asks for most.
@@ -147,11 +170,21 @@ impl Plan {
         self.steps.len() as u64 - self.allocs()
     }
 
-    /// Most pages that can be needed at a time, guards included.
+    /// Pages of addresses that were there before the trace began, guards included.
+    fn pages_before(&self) -> u64 {
+        let unknown = self.unknown.len() as u64 * u64::from(self.usual().0 + 1);
+        unknown.saturating_add(self.lazy_pages_before.unwrap_or_default())
+    }
+
+    /// Most pages of addresses that are held or lazy at a time.
+    fn pages_at_a_time(&self) -> u64 {
+        self.live_pages_max.saturating_add(self.pages_before())
+    }
+
+    /// Pages of addresses with which nothing need ever come back.
     fn pages(&self) -> u64 {
-        let before = self.unknown.len() as u64 * u64::from(self.usual().0 + 1);
         let all: u64 = self.pages_of.iter().map(|&pages| u64::from(pages) + 1).sum();
-        all + before + self.lazy_pages_before.unwrap_or_default()
+        all + self.pages_before()
     }
 }
 
@@ -193,7 +226,7 @@ pub fn run(path: &Path, designs: &[Design], settings: &Settings) -> Result<Repor
 /// One more run, over a new instance of the design.
 fn once(plan: &Plan, design: Design, so_far: Replayed) -> Result<Replayed, Failure> {
     // Twice, because what was freed comes back only with a purge.
-    let pages = (2 * plan.pages() + (1 << 16)).next_multiple_of(1 << 15).min(1 << 28) as u32;
+    let pages = (2 * plan.pages() + (1 << 16)).next_multiple_of(1 << 15).min(RANGE_PAGES_MAX) as u32;
     let areas_max = (4 * plan.allocs() + pages as u64 / 2).clamp(1 << 12, (1 << 24) - 1) as u32;
     let demand = Demand { lazy_pages_max: plan.lazy_pages_max, ..Demand::new(plan.cpus, areas_max) };
     frames::with_numbers(plan.cpus, pages, |numbers| {
