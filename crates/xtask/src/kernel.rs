@@ -29,7 +29,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME", default_value = "depot")]
     design: Design,
     /// Rounds of a test by rounds (default: its own, 100 for oom)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rounds: Option<u64>,
     /// Seconds of a test by time (default: its own, 10 per rate of isolate)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -38,7 +38,7 @@ pub struct Options {
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(MEMORY_MIB))]
     memory: Option<u32>,
     /// Give up on a test after so many seconds (default: 600, and 20 for each CPU)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
     /// Emulate all CPUs by one host thread, in turns (default: where there are many more of them
     /// than host CPUs, because those that spin would keep those they wait for from running)
