@@ -1,0 +1,109 @@
+//! What may use what. Reads the sources:
+//! 1. a module of this crate uses none that is above it;
+//! 2. atomics and spinning are reached through `prim`, where a model checker takes their place;
+//! 3. crates depend downwards: lab on designs and linux, these on core, core on nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// From the ground up; those of a row may use each other.
+const LAYERS: [&[&str]; 4] = [
+    &["prim", "prefetch", "frame"],
+    &["flags", "error", "config", "zone", "free_high", "store", "cache", "cpus"],
+    &["alloc"],
+    &["vmap"],
+];
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Calls `with` for each source file below `directory` that is no test: its path there, and its code
+/// without comments.
+fn for_each_source(directory: &Path, with: &mut impl FnMut(&str, &str)) {
+    fn walk(directory: &Path, root: &Path, with: &mut impl FnMut(&str, &str)) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            if name.contains("tests") {
+                continue;
+            }
+            if path.is_dir() {
+                walk(&path, root, with);
+            } else if name.ends_with(".rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let code: Vec<&str> =
+                    text.lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code)).collect();
+                with(&name, &code.join("\n"));
+            }
+        }
+    }
+    walk(directory, directory, with);
+}
+
+fn layer_of(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| layer.contains(&module))
+}
+
+#[test]
+fn modules_use_what_is_below_them() {
+    let mut uses = 0;
+    for_each_source(&crates().join("core/src"), &mut |file, code| {
+        let module = file.split('/').next().unwrap().trim_end_matches(".rs");
+        if module == "lib" {
+            return;
+        }
+        let own = layer_of(module).unwrap_or_else(|| panic!("{file} is in no layer: add it to LAYERS"));
+        for after in code.split("crate::").skip(1) {
+            let used = after.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+            if used == "loom_tests" {
+                continue;
+            }
+            let below = layer_of(used).unwrap_or_else(|| panic!("{file} uses {used}: name its module"));
+            assert!(below <= own, "{file} uses {used}, which is above it");
+            uses += 1;
+        }
+    });
+    assert!(uses > 100, "the sources are found, and read");
+}
+
+#[test]
+fn atomics_come_from_prim() {
+    let mut atomics = 0;
+    for name in ["core/src", "designs/src"] {
+        for_each_source(&crates().join(name), &mut |file, code| {
+            // The words that its sequences write are the kernel's, not a model's.
+            if file == "prim.rs" || (name, file) == ("designs/src", "rseq.rs") {
+                return;
+            }
+            for word in ["sync::atomic", "spin_loop", "loom::"] {
+                assert!(!code.contains(word), "{name}/{file} names {word}: use `prim`");
+            }
+            atomics += code.matches("Ordering::").count();
+        });
+    }
+    assert!(atomics > 100, "the sources are found, and read");
+}
+
+#[test]
+fn crates_depend_downwards() {
+    let own = ["pagedepot", "pagedepot-linux", "pagedepot-designs", "pagedepot-lab"];
+    let allowed: [(&str, &[&str]); 4] = [
+        ("core", &[]),
+        ("linux", &["pagedepot"]),
+        ("designs", &["pagedepot"]),
+        ("lab", &["pagedepot", "pagedepot-linux", "pagedepot-designs"]),
+    ];
+    for (name, allowed) in allowed {
+        let manifest = fs::read_to_string(crates().join(name).join("Cargo.toml")).unwrap();
+        let (_, dependencies) = manifest.split_once("\n[dependencies]").unwrap();
+        let dependencies = dependencies.split("\n[").next().unwrap();
+        let named = dependencies.lines().filter_map(|line| line.split([' ', '.', '=']).next());
+        for dependency in named.filter(|dependency| own.contains(dependency)) {
+            assert!(allowed.contains(&dependency), "{name} depends on {dependency}, which is not below it");
+        }
+        if name == "core" {
+            assert!(dependencies.trim().is_empty(), "core depends on nothing");
+        }
+    }
+}
