@@ -175,11 +175,18 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn drain_shelves(&self, cpu: CpuId, zone: ZoneId) -> u64 {
         let books = self.cpu_zone(cpu, zone);
         prefetch_write(&books.flux);
+        Mobility::ALL
+            .iter()
+            .filter_map(|&mobility| books.listed(Class::Order0, mobility))
+            .for_each(prefetch_write);
         let mut pages = 0;
         for (class, mobility, shelf) in books.shelves() {
             let shelved = shelf.count();
             if shelved == 0 {
                 continue;
+            }
+            if let Some(listed) = books.listed(class, mobility) {
+                listed.top_down(shelved).for_each(|magazine| prefetch_write(self.blocks.magazine(magazine)));
             }
             // Announced before they are taken; more may have come meanwhile, then fewer pages are
             // announced than moved, for as long as it takes to announce the others.

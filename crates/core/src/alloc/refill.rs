@@ -74,8 +74,10 @@ impl<C: Cpus> Allocator<'_, C> {
                 Step::Again
             }
             _ => {
-                // After a drain another CPU has both lines; they come side by side.
-                prefetch_write(&self.cpu_zone(front.here.cpu, front.zone).flux);
+                // After a drain another CPU has these lines; they come side by side.
+                let books = self.cpu_zone(front.here.cpu, front.zone);
+                prefetch_write(&books.flux);
+                books.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
                 self.store.prefetch(self.wanted(front.here, front.zone, front.mobility));
                 self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, reserve))
             }

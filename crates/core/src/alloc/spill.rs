@@ -126,6 +126,9 @@ impl<C: Cpus> Allocator<'_, C> {
             return;
         }
         let shelf = books.shelf(class, mobility);
+        if let Some(listed) = books.listed(class, mobility) {
+            listed.note(shelf.count(), full);
+        }
         if let Err(full) = shelf.push(&self.blocks, full) {
             self.spill(front, full, class.rounds());
             return;

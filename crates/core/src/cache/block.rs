@@ -169,7 +169,7 @@ impl BlockArray {
     #[inline]
     pub fn magazine(&self, index: MagazineIndex) -> &Magazine {
         let address = self.base.addr() + index.get() as usize * size_of::<Magazine>();
-        // SAFETY: indices come only from stacks and words, which hold only indices of magazines
+        // SAFETY: indices come only from stacks, lists and words, which hold only indices of magazines
         // that exist; their memory is never anything else (see the module `magazine`).
         unsafe { &*core::ptr::with_exposed_provenance::<Magazine>(address) }
     }

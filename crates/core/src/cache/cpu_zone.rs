@@ -2,6 +2,7 @@
 //!
 //! Drainers of other CPUs touch these, so they never share a cache line with the front words.
 
+use super::listed::Listed;
 use super::magazine::{Class, Magazine};
 use super::shelf::{Empties, Shelf};
 use crate::frame::{Mobility, NodeId};
@@ -13,7 +14,7 @@ pub const FRONTS: usize = Class::COUNT * Mobility::COUNT;
 /// A CPU's part in a zone.
 ///
 /// The first line is what a drain of order 0 changes: after one, the owner's next slow path misses
-/// it once, and nothing else of its own.
+/// it once, and of its own nothing else but the list beside it.
 #[repr(C, align(128))]
 pub struct CpuZone {
     /// Frames on their way between owners.
@@ -32,6 +33,8 @@ pub struct CpuZone {
     pub counters: Apart<Counters>,
     /// Front words as the clock hand last saw them: a front that has not changed since is cold.
     pub seen: [AtomicU64; FRONTS],
+    /// Of the shelves of order 0.
+    listed: [Listed; Mobility::COUNT],
 }
 
 /// A value on cache lines of its own.
@@ -86,6 +89,7 @@ impl CpuZone {
             }),
             counters: Apart(Counters::new()),
             seen: core::array::from_fn(|_| AtomicU64::new(0)),
+            listed: core::array::from_fn(|_| Listed::new()),
         }
     }
 
@@ -109,6 +113,13 @@ impl CpuZone {
     #[inline]
     pub fn shelf(&self, class: Class, mobility: Mobility) -> &Shelf {
         &self.shelves[class as usize * Mobility::COUNT + mobility.index()]
+    }
+
+    /// Which magazines are on a shelf; order 0 alone has long shelves of small blocks.
+    #[inline]
+    pub fn listed(&self, class: Class, mobility: Mobility) -> Option<&Listed> {
+        // No protocol reads it; to a model each access would be two executions.
+        (class == Class::Order0 && !cfg!(loom)).then(|| &self.listed[mobility.index()])
     }
 
     /// All shelves with their class and mobility.

@@ -12,6 +12,7 @@
 mod block;
 pub(crate) mod cpu_zone;
 pub(crate) mod gate;
+pub(crate) mod listed;
 pub(crate) mod magazine;
 pub(crate) mod shelf;
 pub mod word;
