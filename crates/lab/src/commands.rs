@@ -218,6 +218,14 @@ fn replay_file(
     let (before, after) = (zoneinfo.before.as_deref(), zoneinfo.after.as_deref());
     let zoneinfos = Zoneinfos::find(trace, before, after).map_err(usage)?;
     let plan = Plan::load(trace, zoneinfos.before.as_ref()).map_err(usage)?;
+    let unknown_frees = if zoneinfos.before.is_some() { plan.work.unknown_frees } else { 0 };
+    if plan.work.allocs.blocks() + plan.work.frees.blocks() + unknown_frees == 0 {
+        return Err(Failure::Usage(format!(
+            "{} holds no allocation that succeeded and no free of a known block, so there is nothing to replay; \
+             record for longer, or give --zoneinfo",
+            plan.name
+        )));
+    }
     replay_plan(&plan, &zoneinfos, options)
 }
 

@@ -201,6 +201,19 @@ fn programs_without_restartable_sequences_are_told() {
     assert!(refused(without(&["bench", "hot", "--design", "rcu"])).contains("leave it out"));
 }
 
+#[test]
+fn traces_with_nothing_to_replay_are_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for event in
+        ["mm_page_alloc: page=0x0 pfn=0 order=0 migratetype=1 gfp_flags=X", "mm_page_free: pfn=0x9 order=0"]
+    {
+        fs::write(file.path(), format!(" a 1 [000] 1.0: kmem:{event}\n")).unwrap();
+        let mut command = pagedepot(&["replay", "--quick"]);
+        command.arg(file.path());
+        assert!(refused(command).contains("nothing to replay"));
+    }
+}
+
 /// More addresses than a replay can have would have it look for them for hours.
 #[test]
 fn traces_that_hold_too_much_are_refused() {
