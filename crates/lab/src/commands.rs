@@ -14,7 +14,7 @@ use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::{cpus, samples};
 use crate::output::Progress;
-use crate::output::json::{self, JsonOutput};
+use crate::output::json::{self, JsonOutput, More};
 use crate::output::machine::Machine;
 use crate::output::report::{Params, Report};
 use crate::record;
@@ -45,17 +45,23 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             let settings =
                 Settings { variant, drains: more.drains, tune: more.tune, ..settings(&options, effort)? };
             let command = format!("bench {}", workload.name());
-            finish(&command, &options, || workload.run(&settings), with_machine)
+            finish((&command, More::new()), &options, || workload.run(&settings), with_machine)
         }
         Some(Command::Replay { trace, zoneinfo, options, variant }) => {
             replay_cpus(&options)?;
             let command = format!("replay {}", trace.display());
-            finish(&command, &options, || replay_file(&trace, &zoneinfo, (&options, &variant)), with_machine)
+            finish(
+                (&command, More::new()),
+                &options,
+                || replay_file(&trace, &zoneinfo, (&options, &variant)),
+                with_machine,
+            )
         }
         Some(Command::Vmalloc { vmalloc, options }) => {
             let effort = if options.quick { Effort::Quick } else { Effort::Full };
             let settings = settings(&options, effort)?;
-            finish("vmalloc", &options, || crate::vmalloc::run(&vmalloc, &settings), with_machine)
+            let more = vmalloc.settings(settings.cpus.len(), options.quick);
+            finish(("vmalloc", more), &options, || crate::vmalloc::run(&vmalloc, &settings), with_machine)
         }
         Some(Command::Soak { options }) => soak(options),
         Some(Command::Record(options)) => show(&record::record(&options)?),
@@ -81,7 +87,7 @@ fn compare_designs(options: &compare::Options) -> Result<(), Failure> {
     let (variant, settings) = (options.measuring.variant, settings(&bench, effort)?);
     let settings = Settings { clients, variant, drains: more.drains, tune: more.tune, ..settings };
     finish(
-        "compare",
+        ("compare", More::new()),
         &bench,
         || plan.measure(&settings),
         |machine, measured| {
@@ -111,7 +117,8 @@ fn soak(given: SoakOptions) -> Result<(), Failure> {
     }
     let demand = Demand { cpus: wanted_cpus(&options)?, variant, ..Demand::default() };
     let soak = Soak { designs, demand, time, drains_per_s, seed };
-    finish("soak", &options, || soak.run(), with_machine)
+    let more = More::from([("minutes", (soak.time.as_secs_f64() / 60.0).into())]);
+    finish(("soak", more), &options, || soak.run(), with_machine)
 }
 
 /// Without a command: the shipped trace, then what matters most, in about a minute.
@@ -148,7 +155,7 @@ fn with_machine(machine: &Machine, report: &Report) -> Result<String, Failure> {
 /// Measures, and puts the results where the options say: the samples first, so that neither a reader
 /// who has gone nor a table that cannot be made loses them.
 fn finish(
-    command: &str,
+    (command, more): (&str, More),
     options: &Options,
     measure: impl FnOnce() -> Result<Report, Failure>,
     text: impl FnOnce(&Machine, &Report) -> Result<String, Failure>,
@@ -157,7 +164,7 @@ fn finish(
     let machine = Machine::here(cpus::usable()?.len());
     let report = measure()?;
     let is_stdout_for_scripts = matches!(json, Some(JsonOutput::Stdout));
-    let settings = json::Settings { quick: options.quick };
+    let settings = json::Settings { quick: options.quick, more };
     let written =
         json.map_or(Ok(()), |json| json.write(&machine, command, (options.seed, settings), &report));
     let shown = text(&machine, &report).and_then(|text| {

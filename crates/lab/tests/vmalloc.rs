@@ -167,6 +167,18 @@ fn traces_are_replayed_by_every_design() {
     assert!(stderr.contains("no alloc_vmap_area") && stderr.lines().count() == 1, "{stderr}");
 }
 
+/// What rows do not tell, so that `compare` refuses runs that differ in it.
+#[test]
+fn results_say_how_they_were_made() {
+    let (_, document) =
+        run("--suite-only --run-test-mask 1 --design depot --test-loop-count 3 --nr-pages 64");
+    let settings = &document["settings"];
+    for (name, value) in [("test_loop_count", 3), ("nr_pages", 64), ("mapper", 0), ("run_test_mask", 1)] {
+        assert_eq!(settings[name], value, "{settings}");
+    }
+    assert_eq!(settings["quick"], true);
+}
+
 #[test]
 fn bad_arguments_get_one_line_each() {
     for (arguments, says) in [

@@ -43,6 +43,9 @@ impl Better {
 pub fn better(row: &ResultRow) -> Better {
     match row.metric.as_str() {
         "allocs" | "frees" | "unknown_frees" | "drained_pages" => Better::Neither,
+        // A soak's turns, which drains do not wait for.
+        "used_up" | "drains" => Better::Neither,
+        "pages" => Better::Higher,
         // They explain a rate; which way is good depends on the machine's caches.
         "crossed_percent" | "reuse_distance_bytes" | "reuse_distance_p90_bytes" => Better::Neither,
         "needed_pages" | "page_table_bytes_start" => Better::Neither,

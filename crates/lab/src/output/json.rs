@@ -1,11 +1,13 @@
 //! Results for scripts: `{"schema":1,"machine":{...},"command":"...","seed":N,
 //! "settings":{...},"results":[...]}`.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::machine::Machine;
 use super::report::{Report, Row};
@@ -25,11 +27,16 @@ struct Document<'r> {
 }
 
 /// What else changes figures, so that results with other settings are not compared by mistake.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Settings {
     /// Shorter windows, smaller workloads.
     pub quick: bool,
+    #[serde(flatten)]
+    pub more: More,
 }
+
+/// Options of one command that change figures, where no param of theirs tells, by name.
+pub type More = BTreeMap<&'static str, Value>;
 
 /// Where to write. What a file held stays until there is all of something to replace it with.
 pub enum JsonOutput {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::cli;
+use crate::output::json::More;
 
 /// Options of `vmalloc` besides those of every measurement.
 #[derive(Clone, Debug, Default, Args)]
@@ -111,6 +112,25 @@ impl VmallocOptions {
             nr_pages: self.nr_pages,
             sequential: self.sequential || self.preset == Some(Preset::Performance),
         }
+    }
+}
+
+impl VmallocOptions {
+    /// What figures depend on besides their params.
+    pub fn settings(&self, cpus: usize, quick: bool) -> More {
+        if let Some(trace) = &self.trace {
+            return More::from([("trace", trace.display().to_string().into())]);
+        }
+        let parameters = self.parameters(cpus, quick);
+        More::from([
+            ("mapper", self.mapper.param().into()),
+            ("run_test_mask", parameters.run_test_mask.into()),
+            ("test_loop_count", parameters.test_loop_count.into()),
+            ("test_repeat_count", parameters.test_repeat_count.into()),
+            ("nr_pages", parameters.nr_pages.into()),
+            ("sequential", parameters.sequential.into()),
+            ("passes", self.passes.into()),
+        ])
     }
 }
 
