@@ -82,6 +82,9 @@ impl Spares {
 
     /// Takes up to `count` in advance, but not what others may lack.
     pub fn take_ahead(&self, areas: Areas<'_>, count: u32) -> Supply {
+        if count == 0 {
+            return Supply::default();
+        }
         // Number 0 is nobody.
         let unused = (areas.0.len() as u32 - 1).saturating_sub(self.used());
         self.take(areas, count.min(unused / SPARED))

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot::vmap::{Manner, Options, PurgeDepth, Stale, VirtAddr, VmapConfig};
+use pagedepot::vmap::{Manner, Options, PurgeDepth, Stale, VirtAddr, VmapConfig, VmapError};
 
 use crate::paper::{ByThread, PAGE, Paged, check_all_back, own_frames, paged};
 
@@ -198,4 +198,41 @@ fn readers_never_see_another_areas_data() {
         });
     });
     check_all_back(&mut vmap);
+}
+
+/// Each wants more than there are descriptors: who gets none says so, and in the end all are there.
+#[test]
+fn threads_that_run_out_of_descriptors_lose_none() {
+    let mut vmap = paged(10_000, 64, &VmapConfig::new(3, 60));
+    let short = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (vmap, short) = (&vmap, &short);
+            scope.spawn(move || {
+                let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (number + 1) << 32);
+                let mut held = Vec::new();
+                for _ in 0..rounds() {
+                    ByThread::run_on(random.below(3));
+                    if random.below(3) > 0 {
+                        match vmap.alloc(1 + random.below(3), Options::DEFAULT) {
+                            Ok(addr) => held.push(addr),
+                            Err(error) => {
+                                assert_eq!(error, VmapError::NoAreas);
+                                short.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    } else if !held.is_empty() {
+                        let nth = random.below(held.len() as u32) as usize;
+                        vmap.free(held.swap_remove(nth)).unwrap();
+                    }
+                }
+                held.into_iter().for_each(|addr| vmap.free(addr).unwrap());
+            });
+        }
+    });
+    assert!(short.into_inner() > 0, "that was no shortage");
+    check_all_back(&mut vmap);
+    // All but the one that describes what is free.
+    let areas: Vec<_> = std::iter::from_fn(|| vmap.alloc(3, Options::DEFAULT).ok()).collect();
+    assert_eq!(areas.len(), 59);
 }
