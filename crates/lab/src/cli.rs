@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::bench::Workload;
 use crate::compare;
@@ -187,29 +187,47 @@ pub enum Parsed {
 /// # Errors
 /// One line, whatever clap would have said in several.
 pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Parsed, Failure> {
-    match Cli::try_parse_from(arguments) {
+    let arguments: Vec<_> = arguments.into_iter().collect();
+    match Cli::try_parse_from(&arguments) {
         Ok(cli) => Ok(Parsed::Run(Box::new(cli))),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 Ok(Parsed::Text(error.render().to_string()))
             }
-            _ => Err(Failure::Usage(one_line(&error))),
+            _ => Err(Failure::Usage(one_line(&error, arguments.get(1).and_then(|name| name.to_str())))),
         },
     }
 }
 
-/// clap's message without its advice in further paragraphs.
-fn one_line(error: &clap::Error) -> String {
+/// clap's message without its advice in further paragraphs, about arguments of `command`.
+fn one_line(error: &clap::Error, command: Option<&str>) -> String {
+    let cli = Cli::command();
+    let mut commands =
+        cli.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        let given = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string).unwrap_or_default();
+        return format!(
+            "no command is called {given}; there are {}",
+            commands.collect::<Vec<_>>().join(", ")
+        );
+    }
+    let help = match command.and_then(|given| commands.find(|name| *name == given)) {
+        Some(name) => format!("see `pagedepot {name} --help`"),
+        None => "see `pagedepot --help`".to_owned(),
+    };
     if error.kind() == ErrorKind::MissingRequiredArgument {
         let names = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
-        return format!("{} is missing; see `pagedepot --help`", names.replace('\n', ", "));
+        return format!("{} is missing; {help}", names.replace('\n', ", "));
     }
     let text = error.render().to_string();
     let first = text.lines().next().unwrap_or_default();
     let what = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':');
     match error.get(ContextKind::ValidValue).map(ToString::to_string) {
         Some(values) if !values.is_empty() => format!("{what}; there are {values}"),
-        _ => format!("{what}; see `pagedepot --help`"),
+        _ if command == Some("record") && error.kind() == ErrorKind::UnknownArgument => {
+            format!("{what}; put -- before the command to record; {help}")
+        }
+        _ => format!("{what}; {help}"),
     }
 }
 
@@ -227,7 +245,6 @@ mod tests {
 
     #[test]
     fn clap_itself_finds_no_fault() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
@@ -256,7 +273,14 @@ mod tests {
             ("vmalloc --nr-threads 65536", "at most 65535"),
             ("vmalloc --run-test-mask 2147483648", "at most 2147483647"),
             ("vmalloc --trace t --run-test-mask 7", "--run-test-mask"),
-            ("frobnicate", "frobnicate"),
+            ("record -o x make -j2", "put -- before the command"),
+            ("bench hot --frobnicate", "see `pagedepot bench --help`"),
+            ("bench", "see `pagedepot bench --help`"),
+            ("--frobnicate", "see `pagedepot --help`"),
+            (
+                "frobnicate",
+                "no command is called frobnicate; there are bench, replay, vmalloc, soak, record, compare",
+            ),
         ] {
             let line = refused(arguments);
             assert!(line.contains(says) && !line.contains('\n'), "{arguments}: {line}");
