@@ -58,7 +58,7 @@ impl Ticks {
         }
         let ms = self.ms(record);
         let seen = self.seen.entry(record.cpu).or_default();
-        if seen.last().is_none_or(|&last| ms >= last + INTERVAL_MS / 2) {
+        if seen.last().is_none_or(|&last| ms >= last.saturating_add(INTERVAL_MS / 2)) {
             seen.push(ms);
         }
     }
@@ -100,8 +100,9 @@ fn fill(seen: &[u32], end_ms: u32) -> Vec<u32> {
     let mut all: Vec<u32> = from((first.max(1) - 1) % INTERVAL_MS + 1, first).collect();
     for pair in seen.windows(2) {
         let gap = pair[1] - pair[0];
-        let parts = ((gap + INTERVAL_MS / 2) / INTERVAL_MS).max(1);
-        all.extend((1..=parts).map(|n| pair[0] + n * gap / parts));
+        let parts = (gap.saturating_add(INTERVAL_MS / 2) / INTERVAL_MS).max(1);
+        let share = |n| (u64::from(n) * u64::from(gap) / u64::from(parts)) as u32;
+        all.extend((1..=parts).map(|n| pair[0] + share(n)));
     }
     all.extend(from(last, end_ms).skip(1));
     all
@@ -117,5 +118,7 @@ mod tests {
         assert!(fill(&[], 500).is_empty());
         assert_eq!(fill(&[2300, 5600], 7000), [300, 1300, 2300, 3400, 4500, 5600, 6600]);
         assert_eq!(fill(&[1000], 1200), [1000]);
+        // A time that was damaged.
+        assert_eq!(fill(&[1000, u32::MAX], u32::MAX).last(), Some(&u32::MAX));
     }
 }

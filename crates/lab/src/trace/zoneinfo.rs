@@ -157,6 +157,9 @@ fn take_pageset_line<'a>(zone: &mut Zone, key: &str, n: &'a str) -> Result<(), &
     Ok(())
 }
 
+/// More than any machine has, and few enough to be added up.
+const NUMBER_MAX: u64 = 1 << 48;
+
 fn number(word: &str) -> Result<u64, &str> {
-    word.parse().map_err(|_| word)
+    word.parse().ok().filter(|number| *number <= NUMBER_MAX).ok_or(word)
 }
