@@ -144,7 +144,8 @@ impl<C: Cpus> Allocator<'_, C> {
         for zone in zones.clone().map(ZoneId::new) {
             done.taken_pages += self.drain_shelves(cpu, zone);
         }
-        if mode == Mode::Full {
+        // Nothing to take is no reason to interrupt anybody.
+        if mode == Mode::Full && !zones.is_empty() {
             if self.cpus.is_spared(cpu) {
                 done.spared_cpus = 1;
             } else if let Some(closed) = Closed::close(&self.blocks, cpu, &self.globals.tickets) {
