@@ -194,8 +194,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let books = self.cpu_zone(here.cpu, zone);
         let fronts: [(Class, Mobility); FRONTS] =
             array::from_fn(|i| (Class::ALL[i / Mobility::COUNT], Mobility::ALL[i % Mobility::COUNT]));
-        for _ in 0..fronts.len() {
-            let at = books.accounts.clock_hand.fetch_add(1, Ordering::Relaxed) as usize % fronts.len();
+        // A load and a store: of two that look at once, both may look at the same fronts.
+        let hand = books.accounts.clock_hand.load(Ordering::Relaxed) as usize;
+        for at in (hand..hand + fronts.len()).map(|at| at % fronts.len()) {
             let front = Front { here, zone, class: fronts[at].0, mobility: fronts[at].1 };
             if front.class == except.class && front.mobility == except.mobility {
                 continue;
@@ -207,6 +208,7 @@ impl<C: Cpus> Allocator<'_, C> {
             if books.seen[at].swap(word.0, Ordering::Relaxed) != word.0 {
                 continue;
             }
+            books.accounts.clock_hand.store((at + 1) as u32, Ordering::Relaxed);
             self.unload(front, word);
             return true;
         }
