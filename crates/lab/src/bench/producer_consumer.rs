@@ -15,6 +15,9 @@ const FRAME: Metric = ("frame_ns", "ns");
 
 /// Frames under way at most.
 const RING_SLOTS: u32 = 4096;
+/// Frames that one side moves before it tells the other: what that costs is the ring's, not the
+/// allocator's.
+const PUBLISHED_AT_ONCE: u32 = 512;
 
 struct Pair<S: Subject> {
     subject: S,
@@ -64,7 +67,7 @@ impl WithSubject for ToContender {
     type Output = Box<dyn Contender<1>>;
 
     fn with<S: Subject + 'static>(self, subject: S) -> Self::Output {
-        Box::new(Pair { subject, ring: Ring::new(RING_SLOTS) })
+        Box::new(Pair { subject, ring: Ring::new(RING_SLOTS, PUBLISHED_AT_ONCE) })
     }
 }
 

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::barrier::Waiter;
 
-/// Items that one side moves before it tells the other, so that the counters' cache lines change
-/// hands once per batch. Fewer in small rings, so that both sides may work at once.
-const PUBLISHED_AT_ONCE: u64 = 32;
+/// How many slots ahead each side asks for their cache lines. Otherwise stores wait for the other
+/// CPU's lines, in order, and with them all that the allocator stores.
+const AHEAD: u64 = 64;
+
+#[cfg(target_arch = "x86_64")]
+const LINE_BYTES: usize = 64;
 
 /// A counter on cache lines of its own.
 #[repr(align(128))]
@@ -29,10 +32,12 @@ pub struct Ring<T> {
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// With room for `slots` items, a power of two.
-    pub fn new(slots: u32) -> Self {
+    /// With room for `slots` items, a power of two. Each side tells the other after
+    /// `published_at_once` items, so that the counters' cache lines change hands once per batch;
+    /// after fewer in a small ring, so that both sides may work at once.
+    pub fn new(slots: u32, published_at_once: u32) -> Self {
         assert!(slots.is_power_of_two(), "{slots} slots are no power of two");
-        let published_at_once = PUBLISHED_AT_ONCE.min(u64::from(slots / 4)).max(1);
+        let published_at_once = published_at_once.min(slots / 4).max(1).into();
         let slots = (0..slots).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
         let [filled, emptied] = [0; 2].map(|zero| Count(AtomicU64::new(zero)));
         Ring { slots, published_at_once, filled, emptied }
@@ -40,6 +45,26 @@ impl<T: Copy> Ring<T> {
 
     fn slot(&self, count: u64) -> *mut MaybeUninit<T> {
         self.slots[count as usize & (self.slots.len() - 1)].get()
+    }
+
+    /// Asks for the line of a slot, once per line.
+    #[inline]
+    fn prefetch<const TO_WRITE: bool>(&self, count: u64) {
+        #[cfg(target_arch = "x86_64")]
+        if count.is_multiple_of((LINE_BYTES / size_of::<T>().max(1)).max(1) as u64) {
+            let slot = self.slot(count);
+            // SAFETY: hints without architectural effect, on an address inside the ring. The compiler's
+            // intrinsic has no hint to write on x86-64 in general.
+            unsafe {
+                if TO_WRITE {
+                    std::arch::asm!("prefetchw [{}]", in(reg) slot, options(nostack, preserves_flags, readonly));
+                } else {
+                    std::arch::asm!("prefetcht0 [{}]", in(reg) slot, options(nostack, preserves_flags, readonly));
+                }
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = count;
     }
 
     /// Puts in `items` items. Only one thread at a time.
@@ -52,6 +77,9 @@ impl<T: Copy> Ring<T> {
             while filled - emptied >= self.slots.len() as u64 {
                 waiter.pause();
                 emptied = self.emptied.0.load(Ordering::Acquire);
+            }
+            if filled + AHEAD - emptied < self.slots.len() as u64 {
+                self.prefetch::<true>(filled + AHEAD);
             }
             // SAFETY: the slot is empty, so the producer's.
             unsafe { (*self.slot(filled)).write(next()) };
@@ -76,6 +104,9 @@ impl<T: Copy> Ring<T> {
                     waiter.pause();
                 }
             }
+            if emptied + AHEAD < filled {
+                self.prefetch::<false>(emptied + AHEAD);
+            }
             // SAFETY: the slot is filled, so the consumer's, and was written before it was counted.
             take(unsafe { (*self.slot(emptied)).assume_init() });
             if (emptied + 1).is_multiple_of(self.published_at_once) {
@@ -94,7 +125,7 @@ mod tests {
     #[test]
     fn everything_arrives_in_order_over_several_windows() {
         for (slots, items) in [(4096, 1), (4096, 31), (4096, 32), (4096, 12_293), (1, 100), (8, 1000)] {
-            let ring = Ring::new(slots);
+            let ring = Ring::new(slots, 32);
             let sum = std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let mut next = 0;

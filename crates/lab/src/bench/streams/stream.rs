@@ -43,6 +43,8 @@ impl Shape {
 /// Metrics of a window: buffers and MiB per second, over all streams.
 pub const METRICS: usize = 2;
 
+/// Buffers that one side moves before it tells the other.
+const PUBLISHED_AT_ONCE: u32 = 32;
 /// Messages of a unit of work: on a busy machine, where windows end up as short as can be, they are
 /// still long enough for buffers to come back.
 const BURST: u64 = 256;
@@ -239,7 +241,7 @@ impl WithAllocator for ToStreams {
     type Output = Made;
 
     fn with<A: Allocator + 'static>(self, allocator: A) -> Self::Output {
-        let ring = || Ring::new(self.shape.in_flight);
+        let ring = || Ring::new(self.shape.in_flight, PUBLISHED_AT_ONCE);
         let streams =
             (0..self.shape.streams).map(|_| Stream { ring: ring(), sent: Mutex::default() }).collect();
         let places = (self.pages >> ORDER.get()) as usize + 1;
