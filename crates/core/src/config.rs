@@ -356,7 +356,7 @@ pub enum ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            ConfigError::NoCpus => write!(f, "no CPUs: set Config::cpus to the number of possible CPUs"),
+            ConfigError::NoCpus => write!(f, "no CPUs: set `cpus` to the number of possible CPUs"),
             ConfigError::ZoneCount { zones } => {
                 write!(f, "{zones} zones: give at least 1 and at most {}", Tag::ZONES_MAX)
             }
@@ -380,7 +380,7 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::TooLarge => write!(
                 f,
-                "the books would not fit (at most 2^32 frames and {} magazines): lower Config::cpus or Config::high",
+                "the books would not fit (at most 2^32 frames and {} magazines): lower `cpus` or `high`",
                 1u32 << MagazineIndex::BITS
             ),
             ConfigError::NoSuchZone { zone } => {

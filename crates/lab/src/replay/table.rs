@@ -32,11 +32,12 @@ impl Report {
         let trace = &self.trace;
         writeln!(
             f,
-            "{}: {} lines, {:.3} s on {} CPUs",
+            "{}: {} lines, {:.3} s on {} CPU{}",
             trace.name,
             trace.lines,
             trace.duration_s,
-            trace.cpus.len()
+            trace.cpus.len(),
+            if trace.cpus.len() == 1 { "" } else { "s" }
         )?;
         let commands: Vec<_> = trace.commands.iter().map(|(comm, n)| format!("{comm} {n}")).collect();
         writeln!(f, "most events from: {}", commands.join(", "))?;
