@@ -32,6 +32,9 @@ pub trait Contender<const M: usize>: Sync {
     /// Called by each seat after its last window.
     fn leave(&self) {}
 
+    /// Called by each seat before each window; no part of it.
+    fn prepare(&self) {}
+
     /// Does `units` of work on this seat; what each metric came to. Not-a-number: nothing to
     /// measure.
     fn window(&self, seat: Seat, units: u64) -> [f64; M];
@@ -160,6 +163,7 @@ impl<const M: usize> Run<'_, M> {
         for _ in 0..self.schedule.rounds {
             for (nth, (contender, units)) in self.contenders.iter().zip(&self.units).enumerate() {
                 self.announce(nth, seat);
+                contender.prepare();
                 self.barrier.wait();
                 samples.push(contender.window(seat, units.load(Ordering::Relaxed)));
                 self.barrier.wait();

@@ -3,12 +3,15 @@
 
 mod kernel;
 mod pages;
+mod sweep;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use self::kernel::KernelFaults;
 pub use self::pages::DESIGNS;
 use self::pages::ToPages;
+use self::sweep::Sweep;
 use super::{Effort, Settings, Workload, clients, samples_of};
 use crate::design::{Design, PAGE_BYTES};
 use crate::failure::Failure;
@@ -56,6 +59,7 @@ pub trait Client: Sync {
 struct Clients {
     client: Box<dyn Client>,
     share: u32,
+    sweep: Arc<Sweep>,
 }
 
 impl Contender<4> for Clients {
@@ -77,6 +81,11 @@ impl Contender<4> for Clients {
 
     fn check(&mut self) -> Result<(), String> {
         self.client.check()
+    }
+
+    /// Designs that share memory would find in the cache what the one before them has touched.
+    fn prepare(&self) {
+        self.sweep.run();
     }
 
     fn window(&self, seat: Seat, _units: u64) -> [f64; 4] {
@@ -111,11 +120,12 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let designs = settings.designs(Workload::Pft)?;
     let wanted = if settings.effort == Effort::Quick { PAGES_QUICK } else { PAGES };
     let pages = fitting_pages(&mut report, wanted, memories(&designs));
+    let sweep = Arc::new(Sweep::new());
     let mut by_clients = Vec::new();
     for clients in steps(settings, &mut report) {
         let mut contenders = designs
             .iter()
-            .map(|&design| make(settings, design, pages, clients))
+            .map(|&design| make(settings, design, (pages, clients), &sweep))
             .collect::<Result<Vec<_>, _>>()?;
         let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
         let what = format!("{NAME}, {} on {}", counted(clients, "client"), counted(clients, "CPU"));
@@ -145,8 +155,8 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
 fn make(
     settings: &Settings,
     design: Design,
-    pages: u32,
-    clients: usize,
+    (pages, clients): (u32, usize),
+    sweep: &Arc<Sweep>,
 ) -> Result<Box<dyn Contender<4>>, Failure> {
     let share = pages / clients as u32;
     let client: Box<dyn Client> = if design == Design::Kernel {
@@ -155,7 +165,7 @@ fn make(
         let demand = settings.demand(clients, share, 1);
         pages::make(design, &demand, ToPages { share, clients })?
     };
-    Ok(Box::new(Clients { client, share }))
+    Ok(Box::new(Clients { client, share, sweep: sweep.clone() }))
 }
 
 /// The numbers of clients asked for, or mmtests', with a note where those end too early.
@@ -222,7 +232,7 @@ mod tests {
 
     #[test]
     fn clients_are_summed_and_the_last_one_counts() {
-        let clients = Clients { client: Box::new(KernelFaults), share: 0 };
+        let clients = Clients { client: Box::new(KernelFaults), share: 0, sweep: Arc::new(Sweep::new()) };
         // Pages, elapsed, CPU, system.
         let metrics = clients.combine(&[[100.0, 2.0, 2.0, 1.5], [300.0, 4.0, 3.0, 2.0]]);
         assert_eq!(metrics, [400.0 / 5.0, 400.0 / 4.0, 4.0, 3.5]);
