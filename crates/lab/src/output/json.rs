@@ -107,8 +107,9 @@ fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     })
 }
 
+/// A name that nobody's file has.
 fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
-    beside.push(".tmp");
+    beside.push(format!(".{}.tmp", std::process::id()));
     PathBuf::from(beside)
 }
