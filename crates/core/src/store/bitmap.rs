@@ -6,12 +6,13 @@
 //! have frames in.
 //!
 //! # Searching
-//! A search for blocks that fit a word goes, in this order, through: the huge where this CPU last
+//! A search for blocks smaller than a huge goes, in this order, through: the huge where this CPU last
 //! found some; partly used huges of the wanted mobility; whole ones, retagged if they were of
 //! another mobility (which needs a claim of all 512 frames, so that nobody can hold one of them);
 //! and last anything of the zone. Partly used huges are looked at a bounded number of times before
 //! a whole one is taken, so that fragmentation costs memory before it costs time; the bound falls
-//! only when there is no other way.
+//! only when there is no other way. A search for huges goes through whole ones alone, and one for more
+//! through runs of them.
 
 use core::ops::ControlFlow;
 

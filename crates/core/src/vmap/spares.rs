@@ -67,11 +67,13 @@ impl Spares {
 
     /// Descriptors that were ever used: those behind were never touched.
     pub fn touched(&self) -> usize {
+        // Relaxed: statistics, which may miss the latest.
         self.fresh.load(Ordering::Relaxed) as usize
     }
 
     /// Descriptors that are areas or free ranges, or on their way.
     pub fn used(&self) -> u32 {
+        // Relaxed: a sum, as in `take`.
         self.used.load(Ordering::Relaxed)
     }
 
@@ -145,6 +147,7 @@ impl Spares {
         let Some((first, last)) = supply.ends else { return };
         // Relaxed, as in `take`; before others can take them, or the sum might pass below zero.
         self.used.fetch_sub(supply.count, Ordering::Relaxed);
+        // Relaxed: the descriptors are the caller's, and nothing is read through this head.
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             areas[last].set_next(top(head));
