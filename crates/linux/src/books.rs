@@ -6,6 +6,8 @@
 //! | 0..128 | the mark, on a line of its own: read by every slow path, written once |
 //! | 128.. | a lock per CPU |
 //! | then | the allocator's metadata |
+//!
+//! In the metadata are 512 KiB of gates that no CPU has: address space, never touched.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;

@@ -9,7 +9,7 @@ use crate::cache::cpu_zone::{CpuShared, CpuZone, LEVELS, NO_ZONE};
 use crate::cache::gate::GATE_DISABLED;
 use crate::cache::magazine::Magazine;
 use crate::cache::word::Word;
-use crate::cache::{BlockArray, GATES_AT, HEADER_AT, Header, WORD_BYTES, WordOffset};
+use crate::cache::{BlockArray, GATES_AT, REFUSALS_AT, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError, FrameRange, Misuse};
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Mobility, NodeId, ZoneId};
@@ -29,7 +29,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// [`ConfigError`] for configurations that no memory would serve.
     pub fn metadata_bytes(config: &Config<'_>) -> Result<usize, ConfigError> {
-        Layout::new(config, C::CONTEXTS, false).map(|layout| layout.bytes())
+        Layout::new::<C>(config, false).map(|layout| layout.bytes())
     }
 
     /// Bytes of memory that [`over`](Self::over) needs: less by what a bitmap takes, 32.1 KiB per
@@ -38,7 +38,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// As for [`metadata_bytes`](Self::metadata_bytes).
     pub fn metadata_bytes_over(config: &Config<'_>) -> Result<usize, ConfigError> {
-        Layout::new(config, C::CONTEXTS, true).map(|layout| layout.bytes())
+        Layout::new::<C>(config, true).map(|layout| layout.bytes())
     }
 
     /// Makes an allocator of the frames in `config`, all free, with its books in `memory`.
@@ -72,7 +72,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         cpus: C,
         backing: Option<&'m dyn Backing>,
     ) -> Result<Self, ConfigError> {
-        let layout = Layout::new(config, C::CONTEXTS, backing.is_some())?;
+        let layout = Layout::new::<C>(config, backing.is_some())?;
         let base = layout::aligned(memory, layout.end)?;
         // Magazines and sections are found again by address.
         base.as_ptr().expose_provenance();
@@ -88,7 +88,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         // SAFETY: as above.
         let blocks = unsafe {
             build.magazines();
-            build.blocks(C::CONTEXTS, zones, |node| first_zones(zones, zonelist(homes, zonelists, node)))
+            build.blocks::<C>(zones, |node| first_zones(zones, zonelist(homes, zonelists, node)))
         };
         let allocator = Allocator {
             cpus,
@@ -370,22 +370,20 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn blocks(
+    unsafe fn blocks<C: Cpus>(
         &self,
-        contexts: usize,
         zones: &[Zone],
         first_zones: impl Fn(NodeId) -> [u8; LEVELS],
     ) -> BlockArray {
         let layout = &self.layout;
         let blocks = BlockArray {
             base: self.at::<u8>(layout.cpus),
+            gates_from: if C::FOLLOWS_GATES { REFUSALS_AT } else { 0 },
             blocks_at: layout.blocks - layout.cpus,
             stride: layout.blocks_stride,
             cpus: self.config.cpus,
             context_stride: layout.context_stride,
         };
-        // SAFETY: the layout has room for it.
-        unsafe { self.at::<Header>(layout.cpus + HEADER_AT).write(Header::new(self.config.cpus)) };
         for cpu in 0..self.config.cpus {
             let open = blocks.open_gate(CpuId::new(cpu));
             let gate = if self.config.caches { open } else { GATE_DISABLED };
@@ -393,7 +391,7 @@ impl Build<'_, '_> {
             // SAFETY: the layout has room for every CPU's gate, words, shared part and zones.
             unsafe {
                 self.at::<AtomicU64>(layout.cpus + GATES_AT).add(cpu as usize).write(AtomicU64::new(gate));
-                for word in 0..contexts * self.config.zones.len() * WordOffset::PER_ZONE {
+                for word in 0..C::CONTEXTS * self.config.zones.len() * WordOffset::PER_ZONE {
                     let at = offset + WORD_BYTES * word;
                     self.at::<AtomicU64>(at).write(AtomicU64::new(Word::EMPTY.0));
                 }

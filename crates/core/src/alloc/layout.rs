@@ -6,8 +6,9 @@ use core::ptr::NonNull;
 use super::Globals;
 use crate::cache::cpu_zone::{CpuShared, CpuZone};
 use crate::cache::magazine::{Class, Magazine};
-use crate::cache::{GATES_AT, MagazineIndex, WORD_BYTES, WordOffset};
+use crate::cache::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, MagazineIndex, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError};
+use crate::cpus::Cpus;
 use crate::frame::{Mobility, NodeId};
 use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use crate::store::section::{SECTION_FRAMES, SECTION_HUGES, Section};
@@ -23,7 +24,7 @@ pub const OWNER_BYTES: usize = 2;
 
 /// Byte offsets of the parts, from an aligned start. Gates, blocks and magazines come last, the
 /// magazines behind the others, so that frames mapped right behind the books are within reach of a
-/// magazine index, which counts from the base of header and gates.
+/// magazine index, which counts from the gates' base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub globals: usize,
@@ -36,8 +37,10 @@ pub struct Layout {
     pub sections: usize,
     /// Bytes of one section with what the options add; 0: nothing needs sections.
     pub section_bytes: usize,
-    /// The base of a [`BlockArray`](crate::cache::BlockArray), with header and gates.
+    /// The base of a [`BlockArray`](crate::cache::BlockArray), with gates.
     pub cpus: usize,
+    /// How many gates.
+    pub gates: usize,
     pub blocks: usize,
     pub blocks_stride: usize,
     pub context_stride: usize,
@@ -49,13 +52,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    pub fn new(config: &Config<'_>, contexts: usize, is_backed: bool) -> Result<Self, ConfigError> {
+    pub fn new<C: Cpus>(config: &Config<'_>, is_backed: bool) -> Result<Self, ConfigError> {
         config.check()?;
-        Self::compute(config, contexts, is_backed).ok_or(ConfigError::TooLarge)
+        Self::compute::<C>(config, is_backed).ok_or(ConfigError::TooLarge)
     }
 
-    fn compute(config: &Config<'_>, contexts: usize, is_backed: bool) -> Option<Self> {
-        let (cpus, zones) = (config.cpus as usize, config.zones.len());
+    fn compute<C: Cpus>(config: &Config<'_>, is_backed: bool) -> Option<Self> {
+        let (cpus, zones, contexts) = (config.cpus as usize, config.zones.len(), C::CONTEXTS);
+        let gates = if C::FOLLOWS_GATES { GATES_ALL as usize } else { cpus };
         let words_per_context = zones * WordOffset::PER_ZONE;
         let words = (contexts * words_per_context).checked_mul(WORD_BYTES)?;
         let shared_at = words.next_multiple_of(ALIGN);
@@ -81,7 +85,8 @@ impl Layout {
             tags: part(config.sections_max().checked_mul(SECTION_HUGES * size_of::<AtomicU32>())?)?,
             sections: part(config.sections().count().checked_mul(section_bytes)?)?,
             section_bytes,
-            cpus: part(cpus.checked_mul(size_of::<AtomicU64>())?.checked_add(GATES_AT)?)?,
+            cpus: part(gates.checked_mul(size_of::<AtomicU64>())?.checked_add(GATES_AT)?)?,
+            gates,
             blocks: part(cpus.checked_mul(blocks_stride)?)?,
             blocks_stride,
             context_stride: if contexts > 1 { words_per_context * WORD_BYTES } else { 0 },
@@ -93,7 +98,11 @@ impl Layout {
             end,
         };
         let end = layout.first_magazine().checked_add(magazines_count)?;
-        (magazines_count == 0 || end <= 1 << MagazineIndex::BITS).then_some(layout)
+        let has_numbers = magazines_count == 0 || end <= 1 << MagazineIndex::BITS;
+        // A gate that is followed is half a word.
+        let has_gates = !C::FOLLOWS_GATES
+            || config.cpus <= CPUS_FOLLOWED_MAX && u32::try_from(layout.cpu_bytes()).is_ok();
+        (has_numbers && has_gates).then_some(layout)
     }
 
     /// The index of the first magazine.
@@ -104,6 +113,11 @@ impl Layout {
     /// Bytes of all that belongs to CPUs.
     pub fn cpu_bytes(&self) -> usize {
         self.magazines - self.cpus
+    }
+
+    /// Bytes of them that are ever written, with so many CPUs: the other gates are not.
+    pub fn cpu_bytes_used(&self, cpus: u32) -> usize {
+        self.cpu_bytes() - (self.gates - cpus as usize) * size_of::<AtomicU64>()
     }
 
     /// Bytes the caller must give, alignment included.

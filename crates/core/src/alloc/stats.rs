@@ -277,7 +277,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 + size_of_val(self.homes)
                 + self.store.sections_max()
                     * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES * size_of::<u32>()),
-            cpus: self.layout.cpu_bytes(),
+            cpus: self.layout.cpu_bytes_used(self.blocks.cpus),
             magazines: self.layout.magazines_count * size_of::<Magazine>(),
             carved: carved as usize * self.page_size.bytes(),
         }

@@ -101,6 +101,8 @@ pub enum Fault {
         /// The zone.
         zone: ZoneId,
     },
+    /// Somebody wrote where closed gates lead, to words that everybody takes for empty.
+    Refusals,
 }
 
 impl fmt::Display for Fault {
@@ -118,6 +120,9 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// The first fault found. Nothing is changed.
     pub fn validate(&mut self) -> Result<Census, Fault> {
+        if !self.blocks.refuses() {
+            return Err(Fault::Refusals);
+        }
         let mut census = Census::default();
         let mut magazines = 0;
         for zone in self.all_zones() {

@@ -1,18 +1,29 @@
 //! Where the per-CPU words lie.
 //!
 //! ```text
-//!                   gates: a word per CPU      blocks: one per CPU        magazines
-//! +-------+--------+------+------+-----+------+-------------------+-------+-----------+
-//! |       | Header | 0    | 1    | ... |      | words | CpuZones  | ...   | n, n+1 .. |
-//! +-------+--------+------+------+-----+------+-------------------+-------+-----------+
-//! ^ base: header, gates, blocks and magazines are all named relative to this one address
+//!         gates: a word per CPU      blocks: one per CPU        magazines
+//! +-------+------+------+-----+------+-------------------+-------+-----------+
+//! |       | 0    | 1    | ... |      | words | CpuZones  | ...   | n, n+1 .. |
+//! +-------+------+------+-----+------+-------------------+-------+-----------+
+//! ^ base: gates, blocks and magazines are all named relative to this one address
 //! ```
-//! Header and gates lie where a magazine has the slots in its middle. A processor takes a load for
-//! one of what it has just stored a multiple of 4096 bytes away, and waits; a CPU that allocates and
-//! frees in turn often does so at the ends of its magazines.
+//! Gates lie where a magazine has the slots in its middle. A processor takes a load for one of what
+//! it has just stored a multiple of 4096 bytes away, and waits; a CPU that allocates and frees in
+//! turn often does so at the ends of its magazines.
 //!
 //! An open gate is the offset of its CPU's block: a sequence that has read it has found its words,
 //! and one address in a register is all it needs to know of an allocator.
+//!
+//! # Sequences that ask nothing
+//! With [`Cpus::FOLLOWS_GATES`](crate::cpus::Cpus::FOLLOWS_GATES) sequences look neither at the
+//! bound of their CPU's number nor at the state of its gate: they go where it leads, and find out from
+//! the word. For them there are [`GATES_ALL`] gates, one for each number of 16 bits, and open ones
+//! count from [`REFUSALS_AT`] instead of the base. The lower half of any other gate is 0, which leads
+//! to [`REFUSALS_AT`] itself, where the gates of numbers are that no CPU has: zeroes, and a front word
+//! of zero refuses. So does all of a forked child's wiped memory.
+//!
+//! Nobody ever writes there. A sequence that could (it compares a word with one that may be 0) looks
+//! at the gate first.
 //!
 //! | bytes of a block | what |
 //! |---|---|
@@ -20,10 +31,9 @@
 //! | then, on lines of their own | one [`CpuZone`](super::cpu_zone::CpuZone) per zone: what drainers touch |
 
 use super::magazine::{Class, Magazine, MagazineIndex};
-use super::word::{ONE_OPERATION, ONE_ROUND};
 use crate::cpus::{Context, Here};
 use crate::frame::{CpuId, Mobility, ZoneId};
-use crate::prim::AtomicU64;
+use crate::prim::{AtomicU64, Ordering};
 use crate::store::section::Tag;
 
 /// Whether a gate with this value lets its CPU in: a positive number, the offset of its block.
@@ -40,30 +50,18 @@ pub const WORD_BYTES: usize = size_of::<AtomicU64>();
 /// The fronts of one zone and mobility.
 pub(crate) const ROW_BYTES: usize = WORD_BYTES * Class::COUNT;
 
-/// What a sequence compares with and adds: at [`HEADER_AT`], so that it need not keep them in
-/// registers.
-#[repr(C)]
-pub struct Header {
-    /// What a push adds to a front word.
-    pub push_step: u64,
-    /// What a pop adds.
-    pub pop_step: u64,
-    /// CPUs that have a gate.
-    pub cpus: u32,
-    unused: u32,
-}
-
-/// Bytes from the base to the header: it ends where the gates begin.
-pub const HEADER_AT: usize = GATES_AT - size_of::<Header>();
 /// Bytes from the base to the first gate.
 pub const GATES_AT: usize = 128;
-
-impl Header {
-    /// For so many gates.
-    pub const fn new(cpus: u32) -> Self {
-        Header { push_step: ONE_OPERATION + ONE_ROUND, pop_step: ONE_OPERATION - ONE_ROUND, cpus, unused: 0 }
-    }
-}
+/// Gates where sequences follow them whatever their CPU's number: all numbers of 16 bits. A negative
+/// one (a thread without registration) becomes one of the highest, which no CPU has.
+pub const GATES_ALL: u32 = 1 << 16;
+/// CPUs that can have open gates among those; Linux has at most 8192.
+pub(crate) const CPUS_FOLLOWED_MAX: u32 = 1 << 15;
+/// Where gates that are followed lead when they are closed; see the module.
+pub const REFUSALS_AT: usize = GATES_AT + CPUS_FOLLOWED_MAX as usize * size_of::<AtomicU64>();
+// The words of all zones and contexts are gates of numbers that no CPU has, negative ones included.
+const _: () =
+    assert!(CPUS_FOLLOWED_MAX as usize + 2 * Tag::ZONES_MAX * WordOffset::PER_ZONE < GATES_ALL as usize - 2);
 
 /// Byte offset of a front word of the task context from the start of its CPU's block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,9 +105,11 @@ impl WordOffset {
 
 /// The per-CPU blocks and the magazines their words name: what a sequence needs.
 pub struct BlockArray {
-    /// What offsets count from, aligned as a magazine. At [`HEADER_AT`] a [`Header`], which names as
-    /// many gates as there are at [`GATES_AT`]. Magazine 0, which does not exist, would lie here.
+    /// What offsets count from, aligned as a magazine; gates are at [`GATES_AT`]. Magazine 0, which does
+    /// not exist, would lie here.
     pub base: *mut u8,
+    /// What open gates count from: 0, or [`REFUSALS_AT`] where they are followed.
+    pub gates_from: usize,
     /// Bytes from the base to the first block.
     pub blocks_at: usize,
     /// Bytes from one block to the next.
@@ -140,12 +140,38 @@ impl BlockArray {
 
     /// What the gate of `cpu` shows when it is open.
     pub fn open_gate(&self, cpu: CpuId) -> u64 {
-        self.block_at(cpu) as u64
+        (self.block_at(cpu) - self.gates_from) as u64
     }
 
     /// Bytes from the base to the block of `cpu`.
     pub(crate) fn block_at(&self, cpu: CpuId) -> usize {
         self.blocks_at + cpu.index() * self.stride
+    }
+
+    /// The words that the gate of the CPU with this number leads to, if it is one that
+    /// [follows gates](crate::cpus::Cpus::FOLLOWS_GATES), and where that is open or not.
+    ///
+    /// # Panics
+    /// When gates are not followed.
+    #[inline]
+    pub fn followed(&self, number: u32, word: WordOffset) -> &AtomicU64 {
+        assert!(self.gates_from == REFUSALS_AT);
+        // SAFETY: there is a gate for each number of 16 bits; its lower half is 0, which leads to
+        // other gates, or leads to a block. A WordOffset is made only from zones the allocator has.
+        unsafe {
+            let gate = &*self.base.add(GATES_AT).cast::<AtomicU64>().add(usize::from(number as u16));
+            // Acquire: pairs with the Release of `Closed::drop`.
+            let offset = gate.load(Ordering::Acquire) as u32;
+            &*self.base.add(REFUSALS_AT + offset as usize + word.0).cast::<AtomicU64>()
+        }
+    }
+
+    /// Whether the words that closed gates lead to are as they must be; nobody writes them.
+    pub(crate) fn refuses(&self) -> bool {
+        let words = 0..2 * Tag::ZONES_MAX * WordOffset::PER_ZONE;
+        // SAFETY: gates, as in `followed`.
+        let gate = |at| unsafe { &*self.base.add(REFUSALS_AT).cast::<AtomicU64>().add(at) };
+        self.gates_from == 0 || words.into_iter().all(|at| gate(at).load(Ordering::Relaxed) == 0)
     }
 
     /// The word at `word` of `here`.

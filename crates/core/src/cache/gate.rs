@@ -6,10 +6,15 @@
 //! | 0 | wiped: this process is a fork | nobody |
 //! | > 0 | open: the offset of the CPU's block | any drainer, by compare-and-swap, to its ticket |
 //! | < 0, no ticket | disabled: the CPU has no caches until further notice | `enable`, to open; any drainer, to its ticket |
-//! | < 0, a ticket | a drainer's; its last two bits, 1 or 2, say what comes after | that drainer alone, to open or disabled, as they say |
+//! | < 0, a ticket | a drainer's; its last two bits (32 and 33), 1 or 2, say what comes after | that drainer alone, to open or disabled, as they say |
 //!
 //! Enabling during a drain changes the last two bits of its ticket from 2 to 1: a drain must not
-//! undo it. Every open value of a CPU is the same, and no two tickets are.
+//! undo it. Every open value of a CPU is the same; tickets repeat after 2^28,
+//! which harms nobody: they tell drainers apart for who looks at a stuck one.
+//!
+//! All of a ticket, and of "disabled", is in the upper half; the lower half, an offset, is 0 in
+//! every closed gate. A sequence may therefore load the lower half only and go where it leads, see
+//! [`block`](super::block): to the CPU's words or to words that refuse.
 //!
 //! # Argument: a full drain neither loses a frame nor hands one out twice
 //! 1. One drainer at a time: the compare-and-swap from open elects it, and only the holder of the
@@ -18,6 +23,7 @@
 //! 2. After the fence no sequence that read the gate open can commit; later ones read it closed
 //!    (each reads the gate inside the sequence) and go to the store. So between the fence and the
 //!    reopening the drainer is the only writer of the CPU's words, and what it reads is final.
+//!    Those that follow the gate instead of looking at it find words that are always zero.
 //! 3. It stores empty words, then reopens with Release. A sequence reads the gate with Acquire
 //!    before the word: if it finds the gate open again, it finds the empty words too.
 //! 4. The frames are returned after the reopening: nobody waits for the store.
@@ -31,12 +37,14 @@ use crate::prim::{AtomicU64, Ordering, dekker_fence};
 
 /// The bit that makes a gate negative.
 const CLOSED: u64 = 1 << 63;
-/// The first ticket; each further one is so much more.
-const FIRST_TICKET: u64 = 4;
+/// The bit that tells a drainer's gate from one that is disabled.
+const TICKET: u64 = 1 << 62;
+/// Each ticket is so much more than the one before.
+const NEXT_TICKET: u64 = 4 << 32;
 /// The bits of a closed gate that say what comes after.
-const AFTER: u64 = 3;
-const OPEN_AFTER: u64 = 1;
-const DISABLED_AFTER: u64 = 2;
+const AFTER: u64 = 3 << 32;
+const OPEN_AFTER: u64 = 1 << 32;
+const DISABLED_AFTER: u64 = 2 << 32;
 /// A gate that stays closed.
 pub const GATE_DISABLED: u64 = CLOSED | DISABLED_AFTER;
 
@@ -52,12 +60,12 @@ pub fn is_enabled(gate: u64) -> bool {
     is_open(gate) || gate & CLOSED != 0 && gate & AFTER == OPEN_AFTER
 }
 
-/// Hands out tickets, each once.
+/// Hands out tickets.
 pub struct Tickets(AtomicU64);
 
 impl Tickets {
     pub fn new() -> Self {
-        Tickets(AtomicU64::new(FIRST_TICKET))
+        Tickets(AtomicU64::new(0))
     }
 }
 
@@ -82,7 +90,8 @@ impl<'b> Closed<'b> {
 
     /// Closes it for what comes after if it is open; a disabled gate remains disabled.
     fn close_as(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets, after: u64) -> Option<Self> {
-        let ticket = CLOSED | tickets.0.fetch_add(FIRST_TICKET, Ordering::Relaxed);
+        let number = tickets.0.fetch_add(NEXT_TICKET, Ordering::Relaxed) & (TICKET - 1);
+        let ticket = CLOSED | TICKET | number;
         let (gate, open) = (blocks.gate(cpu), blocks.open_gate(cpu));
         // A disabled gate may be drained too: what a slow path left on the way is still there.
         [(open, after), (GATE_DISABLED, DISABLED_AFTER)].into_iter().find_map(|(state, after)| {
@@ -138,6 +147,7 @@ mod tests {
         memory[GATES_AT / 8] = state;
         let blocks = BlockArray {
             base: memory.as_mut_ptr().cast(),
+            gates_from: 0,
             blocks_at: OPEN as usize,
             stride: 8,
             cpus: 1,
@@ -179,6 +189,22 @@ mod tests {
                 seen.push(shown(blocks));
             }
         });
+    }
+
+    #[test]
+    fn a_ticket_is_one_whatever_its_number() {
+        for after in [OPEN, GATE_DISABLED] {
+            with_gate(after, |blocks, tickets| {
+                tickets.0.store(TICKET.wrapping_sub(NEXT_TICKET), Ordering::Relaxed);
+                for _ in 0..3 {
+                    let _closed = Closed::close_for_good(blocks, CPU, tickets).unwrap();
+                    assert_ne!(shown(blocks), GATE_DISABLED);
+                    assert_eq!(shown(blocks) as u32, 0, "leads to words that refuse");
+                    assert!(Closed::close(blocks, CPU, tickets).is_none());
+                }
+                assert_eq!(shown(blocks), GATE_DISABLED);
+            });
+        }
     }
 
     #[test]

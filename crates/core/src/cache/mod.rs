@@ -17,7 +17,8 @@ pub(crate) mod magazine;
 pub(crate) mod shelf;
 pub mod word;
 
+pub(crate) use block::CPUS_FOLLOWED_MAX;
 pub(crate) use block::ROW_BYTES;
-pub use block::{BlockArray, GATES_AT, HEADER_AT, Header, WORD_BYTES, WordOffset, is_open};
+pub use block::{BlockArray, GATES_ALL, GATES_AT, REFUSALS_AT, WORD_BYTES, WordOffset, is_open};
 pub use cpu_zone::Counts;
 pub use magazine::{Class, Magazine, MagazineIndex};

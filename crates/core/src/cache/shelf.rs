@@ -168,7 +168,7 @@ mod tests {
         let first = magazines.as_ptr().expose_provenance();
         // Magazine 1 is the first.
         let base = std::ptr::with_exposed_provenance_mut(first - size_of::<Magazine>());
-        test(&BlockArray { base, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 });
+        test(&BlockArray { base, gates_from: 0, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 });
     }
 
     fn magazine(index: u32) -> MagazineIndex {

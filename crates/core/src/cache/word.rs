@@ -6,16 +6,16 @@
 //! | 8..=31 | loaded | index of the loaded magazine, 0: none. Magazines have 256 bytes, so bits 0..=31 are the byte offset of that slot from magazine 0 |
 //! | 32..=52 | previous | index of the previous magazine, 0: none |
 //! | 53 | previous full | the previous magazine is full (1) or empty (0); never in between (Bonwick & Adams, USENIX 2001) |
-//! | 54..=63 | operations | sequences committed since the last fold; its carry sends the owner to the slow path, which folds it |
+//! | 54..=63 | credit | sequences that may still commit; without any the owner goes to the slow path, which counts those that did and gives [`CREDIT_MAX`] anew |
 //!
-//! A front without magazines has all operation bits set and nothing else: pop finds no rounds, and
-//! a push finds that its addition carries. So each sequence has two conditions, and neither asks
-//! whether there is a magazine.
+//! A front without magazines is zero: pop finds no rounds, and push no credit. So each sequence has
+//! two conditions, and neither asks whether there is a magazine. Zeroed memory is a front that
+//! refuses: that is what the words behind a closed gate are.
 //!
 //! Legal transitions, each one sequence on the owning CPU with the gate open:
-//! * pop: `rounds - 1`, `operations + 1`, if `rounds > 0` and operations do not carry;
-//! * push: `rounds + 1`, `operations + 1`, if `rounds < rounds_max` and operations do not carry;
-//! * fold: `operations = 0`;
+//! * pop: `rounds - 1`, `credit - 1`, if `rounds > 0` and `credit > 0`;
+//! * push: `rounds + 1`, `credit - 1`, if `rounds < rounds_max` and `credit > 0`;
+//! * fold: `credit = CREDIT_MAX`;
 //! * swap, load, unload: magazines change (slow path, compare-and-store).
 //!
 //! And one by a drainer whose ticket closes the gate and who has fenced the CPU: to [`EMPTY`].
@@ -23,11 +23,13 @@
 use super::magazine::MagazineIndex;
 
 /// A front without magazines.
-pub const EMPTY: u64 = OPERATIONS_MAX << OPERATIONS_SHIFT;
-/// One operation, for the sequence's addition.
-pub const ONE_OPERATION: u64 = 1 << OPERATIONS_SHIFT;
-/// One round, for the sequence's addition; also the bytes of a slot.
+pub const EMPTY: u64 = 0;
+/// One round: the bytes of a slot.
 pub const ONE_ROUND: u64 = 4;
+/// What a pop adds to a word that has rounds. It carries if, and only if, there was credit.
+pub const POP_STEP: u64 = (ONE_CREDIT + ONE_ROUND).wrapping_neg();
+/// What a push adds to a word with room. It carries if, and only if, there was credit.
+pub const PUSH_STEP: u64 = ONE_CREDIT.wrapping_neg() + ONE_ROUND;
 /// Most rounds any magazine has.
 pub const ROUNDS_MAX: u64 = 63;
 
@@ -37,8 +39,10 @@ const LOADED_MASK: u64 = (1 << 24) - 1;
 const PREVIOUS_SHIFT: u32 = 32;
 const PREVIOUS_MASK: u64 = (1 << MagazineIndex::BITS) - 1;
 const PREVIOUS_FULL: u64 = 1 << 53;
-const OPERATIONS_SHIFT: u32 = 54;
-const OPERATIONS_MAX: u64 = (1 << (64 - OPERATIONS_SHIFT)) - 1;
+const CREDIT_SHIFT: u32 = 54;
+const ONE_CREDIT: u64 = 1 << CREDIT_SHIFT;
+/// Sequences between two folds, at most.
+pub const CREDIT_MAX: u64 = (1 << (64 - CREDIT_SHIFT)) - 1;
 
 const _: () = assert!(PREVIOUS_SHIFT + MagazineIndex::BITS == 53);
 const _: () = assert!(ROUNDS_MAX * ONE_ROUND <= ROUNDS_MASK);
@@ -51,14 +55,15 @@ impl Word {
     /// Without magazines.
     pub const EMPTY: Word = Word(EMPTY);
 
-    /// A word without operations: `loaded` with `rounds` frames, and `previous`.
+    /// A word just folded: `loaded` with `rounds` frames, and `previous`.
     pub fn new(loaded: MagazineIndex, rounds: u32, previous: Option<(MagazineIndex, bool)>) -> Self {
         debug_assert!(u64::from(rounds) <= ROUNDS_MAX);
         let (previous, full) = previous.map_or((0, 0), |(m, full)| {
             (u64::from(m.get()) << PREVIOUS_SHIFT, if full { PREVIOUS_FULL } else { 0 })
         });
         let rounds = u64::from(rounds) * ONE_ROUND;
-        Word((u64::from(loaded.get()) << LOADED_SHIFT) | previous | full | rounds)
+        let credit = CREDIT_MAX << CREDIT_SHIFT;
+        Word(credit | (u64::from(loaded.get()) << LOADED_SHIFT) | previous | full | rounds)
     }
 
     /// The loaded magazine.
@@ -79,20 +84,24 @@ impl Word {
 
     /// Sequences committed since the last fold.
     pub fn operations(self) -> u64 {
-        if self.loaded().is_some() { self.0 >> OPERATIONS_SHIFT } else { 0 }
+        if self.loaded().is_some() { CREDIT_MAX - self.credit() } else { 0 }
     }
 
-    /// Whether one more operation would carry out of the word.
+    fn credit(self) -> u64 {
+        self.0 >> CREDIT_SHIFT
+    }
+
+    /// Whether no sequence may commit before a fold.
     pub fn operations_full(self) -> bool {
-        self.operations() == OPERATIONS_MAX
+        self.operations() == CREDIT_MAX
     }
 
-    /// The same with another count of operations (less than 1024); a front without magazines
+    /// The same with another count of operations, at most [`CREDIT_MAX`]; a front without magazines
     /// counts none.
     #[must_use]
     pub fn with_operations(self, operations: u64) -> Self {
         match self.loaded() {
-            Some(_) => Word(self.0 & (ONE_OPERATION - 1) | operations << OPERATIONS_SHIFT),
+            Some(_) => Word(self.0 & (ONE_CREDIT - 1) | (CREDIT_MAX - operations) << CREDIT_SHIFT),
             None => self,
         }
     }
@@ -102,8 +111,7 @@ impl Word {
     #[inline]
     pub fn popped(self) -> Option<(MagazineIndex, u32, Word)> {
         let slot = self.rounds().checked_sub(1)?;
-        let next = self.0.checked_add(ONE_OPERATION - ONE_ROUND)?;
-        Some((self.loaded()?, slot, Word(next)))
+        Some((self.loaded()?, slot, self.step(POP_STEP)?))
     }
 
     /// What a push makes of this word: the slot it fills, and the word to commit.
@@ -113,8 +121,14 @@ impl Word {
         if slot >= rounds_max {
             return None;
         }
-        let next = self.0.checked_add(ONE_OPERATION + ONE_ROUND)?;
-        Some((self.loaded()?, slot, Word(next)))
+        Some((self.loaded()?, slot, self.step(PUSH_STEP)?))
+    }
+
+    /// The word after an operation, if there is credit for it.
+    #[inline]
+    fn step(self, step: u64) -> Option<Word> {
+        let (next, had_credit) = self.0.overflowing_add(step);
+        had_credit.then_some(Word(next))
     }
 
     /// Frames this front holds, its magazines having `rounds_max` rounds.
@@ -150,7 +164,7 @@ mod tests {
             let previous = previous.clone();
             (0..=ROUNDS_MAX as u32).flat_map(move |rounds| {
                 previous.clone().into_iter().flat_map(move |previous| {
-                    [0, 1, 511, OPERATIONS_MAX - 1, OPERATIONS_MAX].map(|operations| {
+                    [0, 1, 511, CREDIT_MAX - 1, CREDIT_MAX].map(|operations| {
                         let pair = previous.map(|(index, full)| (magazine(index), full));
                         let word = Word::new(magazine(loaded), rounds, pair).with_operations(operations);
                         ((loaded, rounds, previous, operations), word)
@@ -173,7 +187,7 @@ mod tests {
             assert_eq!(word.magazines(), 1 + u32::from(previous.is_some()));
             let in_previous = if previous.is_some_and(|(_, full)| full) { 63 } else { 0 };
             assert_eq!(word.frames(63), rounds + in_previous);
-            assert_eq!(word.operations_full(), operations == OPERATIONS_MAX);
+            assert_eq!(word.operations_full(), operations == CREDIT_MAX);
             assert_eq!(fields(word.with_operations(7)), (loaded, rounds, previous, 7));
             // What the sequences in assembly compute with: the offset of the next free slot.
             assert_eq!(word.0 as u32, loaded * 256 + rounds * 4);
@@ -188,7 +202,7 @@ mod tests {
                     assert_eq!((magazine.get(), slot), (loaded, rounds - 1));
                     assert_eq!(fields(next), (loaded, rounds - 1, previous, operations + 1));
                 }
-                None => assert!(rounds == 0 || operations == OPERATIONS_MAX),
+                None => assert!(rounds == 0 || operations == CREDIT_MAX),
             }
         }
     }
@@ -203,7 +217,7 @@ mod tests {
                         assert_eq!((magazine.get(), slot), (loaded, rounds));
                         assert_eq!(fields(next), (loaded, rounds + 1, previous, operations + 1));
                     }
-                    None => assert!(rounds >= rounds_max || operations == OPERATIONS_MAX),
+                    None => assert!(rounds >= rounds_max || operations == CREDIT_MAX),
                 }
             }
         }
@@ -212,6 +226,7 @@ mod tests {
     #[test]
     fn a_front_without_magazines_has_nothing_to_give_and_no_room() {
         let empty = Word::EMPTY;
+        assert_eq!(empty.0, 0, "what zeroed memory is");
         assert_eq!((empty.loaded(), empty.previous(), empty.rounds()), (None, None, 0));
         assert_eq!((empty.frames(63), empty.magazines(), empty.operations()), (0, 0, 0));
         assert!(!empty.operations_full() && empty.popped().is_none());

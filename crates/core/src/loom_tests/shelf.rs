@@ -33,7 +33,7 @@ impl Ground {
         let magazines: Box<[Magazine]> = (0..=MAGAZINES).map(|_| Magazine::new()).collect();
         // Magazine 0 stands for none, and lies at the base.
         let base = std::ptr::with_exposed_provenance_mut(magazines.as_ptr().expose_provenance());
-        let blocks = BlockArray { base, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 };
+        let blocks = BlockArray { base, gates_from: 0, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 };
         let owned = std::array::from_fn(|_| AtomicU32::new(1));
         let ground = Ground { shelf: Shelf::new(), blocks, _magazines: magazines, owned };
         (1..=on_shelf).for_each(|n| ground.push(MagazineIndex::new(n).unwrap()));

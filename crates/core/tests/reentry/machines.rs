@@ -6,7 +6,7 @@ use pagedepot::cache::{BlockArray, MagazineIndex, WordOffset, is_open};
 use pagedepot::cpus::{self, Cpus, FenceError, Guard, Here, WhichCpu};
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::source::Source;
 
@@ -19,54 +19,65 @@ struct Steps<'s> {
     here: Here,
     word: WordOffset,
     step: &'s dyn Fn() -> Result<(), Aborted>,
+    /// Whether `pop` and `push` go where the gate leads, open or not.
+    follows: bool,
 }
 
 impl Steps<'_> {
-    /// The word, if the gate is open.
-    fn enter(&self) -> Result<Option<u64>, Aborted> {
+    /// The word for a pop or push, and what it says.
+    fn enter(&self) -> Result<Option<(&AtomicU64, u64)>, Aborted> {
+        if !self.follows {
+            return self.enter_open();
+        }
+        (self.step)()?;
+        let cell = self.blocks.followed(self.here.cpu.get(), self.word);
+        (self.step)()?;
+        Ok(Some((cell, cell.load(Ordering::Relaxed))))
+    }
+
+    /// The word and what it says, if the gate is open.
+    fn enter_open(&self) -> Result<Option<(&AtomicU64, u64)>, Aborted> {
         (self.step)()?;
         let is_here = self.here.cpu.get() < self.blocks.cpus;
         if !is_here || !is_open(self.blocks.gate(self.here.cpu).load(Ordering::Acquire)) {
             return Ok(None);
         }
         (self.step)()?;
-        Ok(Some(self.blocks.word(self.here, self.word).load(Ordering::Relaxed)))
+        let cell = self.blocks.word(self.here, self.word);
+        Ok(Some((cell, cell.load(Ordering::Relaxed))))
     }
 
-    fn commit(&self, word: u64) -> Result<(), Aborted> {
+    fn commit(&self, cell: &AtomicU64, word: u64) -> Result<(), Aborted> {
         (self.step)()?;
-        self.blocks.word(self.here, self.word).store(word, Ordering::Release);
+        cell.store(word, Ordering::Release);
         Ok(())
     }
 
-    fn slot(&self, (magazine, slot): (MagazineIndex, u32)) -> &std::sync::atomic::AtomicU32 {
+    fn slot(&self, (magazine, slot): (MagazineIndex, u32)) -> &AtomicU32 {
         &self.blocks.magazine(magazine).slots[slot as usize]
     }
 
     fn pop(&self) -> Result<Option<u32>, Aborted> {
-        let Some((magazine, slot, next)) = self.enter()?.and_then(|word| Word(word).popped()) else {
-            return Ok(None);
-        };
+        let Some((cell, word)) = self.enter()? else { return Ok(None) };
+        let Some((magazine, slot, next)) = Word(word).popped() else { return Ok(None) };
         (self.step)()?;
         let frame = self.slot((magazine, slot)).load(Ordering::Relaxed);
-        self.commit(next.0)?;
+        self.commit(cell, next.0)?;
         Ok(Some(frame))
     }
 
     fn push(&self, rounds_max: u32, frame: u32) -> Result<bool, Aborted> {
-        let Some((magazine, slot, next)) = self.enter()?.and_then(|word| Word(word).pushed(rounds_max))
-        else {
-            return Ok(false);
-        };
+        let Some((cell, word)) = self.enter()? else { return Ok(false) };
+        let Some((magazine, slot, next)) = Word(word).pushed(rounds_max) else { return Ok(false) };
         (self.step)()?;
         self.slot((magazine, slot)).store(frame, Ordering::Relaxed);
-        self.commit(next.0)?;
+        self.commit(cell, next.0)?;
         Ok(true)
     }
 
     fn compare_store(&self, old: u64, new: u64) -> Result<bool, Aborted> {
-        match self.enter()? {
-            Some(word) if word == old => self.commit(new).map(|()| true),
+        match self.enter_open()? {
+            Some((cell, word)) if word == old => self.commit(cell, new).map(|()| true),
             _ => Ok(false),
         }
     }
@@ -90,7 +101,7 @@ impl Kernel {
             self.0.point();
             Ok(())
         };
-        let result = sequence(Steps { blocks, here, word, step: &step });
+        let result = sequence(Steps { blocks, here, word, step: &step, follows: false });
         self.0.set_sequence(None);
         result.ok()
     }
@@ -155,16 +166,21 @@ impl Restartable {
                 self.0.preemption_point();
                 if self.0.cpu() == cpu && self.0.interrupts() == begun { Ok(()) } else { Err(Aborted) }
             };
-            if let Ok(result) = sequence(Steps { blocks, here: Here::task(cpu), word, step: &step }) {
+            if let Ok(result) =
+                sequence(Steps { blocks, here: Here::task(cpu), word, step: &step, follows: true })
+            {
                 return result;
             }
         }
     }
 }
 
-// SAFETY: 1. a sequence commits only if nothing has happened since it began. 2., 3. checked first.
+// SAFETY: 1. a sequence commits only if nothing has happened since it began. 2., 3. followed, or
+// checked first; the tests give zeroed memory.
 // 4. a sequence that has been interrupted never commits. 5. one store.
 unsafe impl Cpus for Restartable {
+    const FOLLOWS_GATES: bool = true;
+
     fn here(&self) -> Option<Here> {
         self.0.preemption_point();
         let here = Here::task(self.0.cpu());

@@ -40,7 +40,8 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> u64 {
     ];
     let checked = seed.is_multiple_of(2);
     let config = Config { checked, track_owner: seed.is_multiple_of(3), ..Config::new(CPUS, &zones) };
-    let mut books = vec![MaybeUninit::uninit(); Allocator::<C>::metadata_bytes(&config).unwrap()];
+    // Zeroed, as machines that follow gates want it.
+    let mut books = vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
     let source = Arc::new(Source::new(seed));
     let mut stress = Stress {
         depot: Allocator::new(&config, &mut books, make(source.clone())).unwrap(),

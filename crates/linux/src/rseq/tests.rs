@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagedepot::cache::word::Word;
-use pagedepot::cache::{BlockArray, Class, GATES_AT, HEADER_AT, Header, MagazineIndex, WordOffset};
+use pagedepot::cache::{BlockArray, Class, GATES_ALL, GATES_AT, MagazineIndex, REFUSALS_AT, WordOffset};
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, ZoneId};
 
@@ -32,8 +32,8 @@ struct Line([AtomicU64; 32]);
 
 impl Fronts {
     fn new(cpus: u32) -> Self {
-        // Header and gates; blocks; a magazine for each CPU.
-        let gate_lines = (GATES_AT + cpus as usize * 8).div_ceil(size_of::<Line>());
+        // Gates; blocks; a magazine for each CPU.
+        let gate_lines = (GATES_AT + GATES_ALL as usize * 8).div_ceil(size_of::<Line>());
         let block_lines = cpus as usize * STRIDE / size_of::<Line>();
         let first_magazine = gate_lines + block_lines;
         let lines = first_magazine + cpus as usize;
@@ -42,13 +42,12 @@ impl Fronts {
         let base = memory.as_ptr().cast_mut().cast::<u8>();
         let array = BlockArray {
             base,
+            gates_from: REFUSALS_AT,
             blocks_at: gate_lines * size_of::<Line>(),
             stride: STRIDE,
             cpus,
             context_stride: 0,
         };
-        // SAFETY: there is room for it.
-        unsafe { base.add(HEADER_AT).cast::<Header>().write(Header::new(cpus)) };
         for cpu in 0..cpus {
             let index = MagazineIndex::new(first_magazine as u32 + cpu).unwrap();
             for slot in 0..ROUNDS {
@@ -62,11 +61,11 @@ impl Fronts {
         Fronts { array, memory }
     }
 
-    fn set_header(&mut self, cpus: u32) {
-        // SAFETY: as in `new`; nobody else uses it now.
-        unsafe {
-            self.memory.as_mut_ptr().byte_add(HEADER_AT).cast::<Header>().write(Header::new(cpus));
-        }
+    /// All that follows gates may read and nobody may write: the gates but those of `cpus`.
+    fn is_refusing(&self) -> bool {
+        let words = self.memory[..self.array.blocks_at / size_of::<Line>()].iter().flat_map(|line| &line.0);
+        let is_gate = |at: usize| (GATES_AT / 8..GATES_AT / 8 + self.array.cpus as usize).contains(&at);
+        words.enumerate().all(|(at, word)| is_gate(at) || word.load(Ordering::Relaxed) == 0)
     }
 
     fn word(&self, cpu: u32) -> Word {
@@ -251,33 +250,48 @@ fn frames_survive_threads_signals_and_yields() {
 fn a_closed_gate_stops_every_sequence() {
     let Some(area) = area() else { return };
     let fronts = Fronts::new(cpus());
-    for cpu in 0..fronts.array.cpus {
-        fronts.array.gate(CpuId::new(cpu)).store(0, Ordering::Relaxed);
+    // Wiped, as a CPU's beyond those configured and a negative number's; disabled; a drainer's.
+    for closed in [0, 1 << 63 | 2 << 32, 1 << 63 | 1 << 62 | 5 << 34 | 1 << 32] {
+        for cpu in 0..fronts.array.cpus {
+            fronts.array.gate(CpuId::new(cpu)).store(closed, Ordering::Relaxed);
+        }
+        assert_nothing_happens(&fronts, area);
     }
-    assert_nothing_happens(&fronts, area);
 }
 
 #[test]
-fn cpus_without_a_block_are_stopped() {
+fn a_wiped_depot_stops_every_sequence() {
     let Some(area) = area() else { return };
-    let mut fronts = Fronts::new(cpus());
-    // As for a thread on a CPU beyond those configured, and for one without registration.
-    let cpus = fronts.array.cpus;
-    fronts.set_header(0);
-    let here = Here::task(CpuId::new(cpu_id(area)));
-    assert_eq!(pop(area, &fronts.array, WORD), NO_FRAME);
-    assert!(!push(area, &fronts.array, WORD, 63, 7));
-    assert!(!compare_store(area, &fronts.array, here, WORD, 0, 0));
-    fronts.set_header(cpus);
-    assert_eq!(fronts.frames().len() as u32, cpus * ROUNDS);
+    let fronts = Fronts::new(cpus());
+    for word in fronts.memory.iter().flat_map(|line| &line.0) {
+        word.store(0, Ordering::Relaxed);
+    }
+    assert_nothing_happens(&fronts, area);
+    assert!(fronts.memory.iter().flat_map(|line| &line.0).all(|word| word.load(Ordering::Relaxed) == 0));
+}
+
+#[test]
+fn every_number_has_a_gate() {
+    // Of a CPU that has an open one, of others, and of threads without registration.
+    let fronts = Fronts::new(cpus());
+    for number in [0, fronts.array.cpus, 8191, -1i32 as u32, -2i32 as u32] {
+        let gate = GATES_AT + 8 * (number as u16 as usize);
+        assert!(gate + 8 <= fronts.array.blocks_at, "{number}");
+        let is_open = fronts.memory[gate / 256].0[gate % 256 / 8].load(Ordering::Relaxed) != 0;
+        assert_eq!(is_open, number < fronts.array.cpus, "{number}");
+    }
 }
 
 fn assert_nothing_happens(fronts: &Fronts, area: Area) {
     let before: Vec<_> = (0..fronts.array.cpus).map(|cpu| fronts.word(cpu).0).collect();
     assert_eq!(pop(area, &fronts.array, WORD), NO_FRAME);
     assert!(!push(area, &fronts.array, WORD, 63, 7));
-    let cpu = cpu_id(area);
-    assert!(!compare_store(area, &fronts.array, Here::task(CpuId::new(cpu)), WORD, before[cpu as usize], 0));
+    let here = Here::task(CpuId::new(cpu_id(area)));
+    // 1: what would show where it must not be written.
+    for old in [before[here.cpu.index()], Word::EMPTY.0] {
+        assert!(!compare_store(area, &fronts.array, here, WORD, old, 1));
+    }
+    assert!(fronts.is_refusing());
     assert_eq!((0..fronts.array.cpus).map(|cpu| fronts.word(cpu).0).collect::<Vec<_>>(), before);
 }
 
@@ -358,7 +372,7 @@ fn nothing_commits_after_a_fence() {
         while changes < 10_000 && late.is_none() && (changes < 100 || Instant::now() < deadline) {
             let before = fronts.word(owner).0;
             assert_eq!(
-                gate.compare_exchange(open, 1 << 63 | 4, Ordering::SeqCst, Ordering::Relaxed),
+                gate.compare_exchange(open, 1 << 63 | 1 << 62, Ordering::SeqCst, Ordering::Relaxed),
                 Ok(open)
             );
             let fenced = crate::cpus::fence(CpuId::new(owner));
@@ -370,6 +384,7 @@ fn nothing_commits_after_a_fence() {
             gate.store(open, Ordering::SeqCst);
         }
         stop.store(true, Ordering::Relaxed);
+        assert!(fronts.is_refusing(), "an owner wrote where its closed gate led");
         assert_eq!(late, None, "the word changed after the fence, or the fence failed");
         assert!(changes >= 100, "the owner hardly ran: {changes}");
     });

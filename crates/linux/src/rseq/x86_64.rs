@@ -10,19 +10,22 @@
 //! code it describes (`?`), so that the linker drops both or none.
 //!
 //! # Choices, measured on a hot pair of pop and push
-//! * Everything of a depot is named relative to one address, its base: one register. It
+//! * Everything of a depot is named relative to one address, its base: one register. It, the steps
 //!   and the front's address survive a loop in registers, because nothing in a depot's own value
-//!   changes.
+//!   changes. A step added from memory costs an eighth of a nanosecond.
+//! * Pop and push ask neither whether the CPU's number has a gate nor whether it is open
+//!   ([`Cpus::FOLLOWS_GATES`](pagedepot::cpus::Cpus::FOLLOWS_GATES)): 16 bits of a number always have
+//!   one, and a closed gate leads to a word that refuses. Either question costs a tenth of a
+//!   nanosecond or more.
 //! * An abort is reported as "look closer", not retried here: it happens once per preemption, and
 //!   the slow path, which bounds its attempts, tries again.
 //! * All ways out but the commit lie in a section of their own. Those of a sequence without a result
 //!   lead to a label of the caller's, so that it need not look how the sequence ended.
 
 use core::arch::asm;
-use core::mem::offset_of;
 
-use pagedepot::cache::word::ONE_ROUND;
-use pagedepot::cache::{BlockArray, GATES_AT, HEADER_AT, Header, WordOffset};
+use pagedepot::cache::word::{ONE_ROUND, POP_STEP, PUSH_STEP};
+use pagedepot::cache::{BlockArray, GATES_AT, REFUSALS_AT, WordOffset};
 use pagedepot::cpus::Here;
 
 use super::Area;
@@ -35,7 +38,8 @@ const CPU_ID: usize = 4;
 const RSEQ_CS: usize = 8;
 
 /// Wraps a sequence: announcement before it; descriptor, signature and abort beside it. `$slow`
-/// is where aborts and the jumps to label 5 go on. The CPU number is in `{at}` at its start.
+/// is where aborts and the jumps to label 5 go on. 16 bits of the CPU's number are in `{at}` at its
+/// start.
 macro_rules! sequence {
     ($($line:literal),+; aside: $($aside:literal),+; $($operands:tt)+) => {
         asm!(
@@ -47,12 +51,7 @@ macro_rules! sequence {
             "lea {at}, [rip + 6b]",
             "mov qword ptr fs:[{area} + {RSEQ_CS}], {at}",
             "2:",
-            "mov {at:e}, dword ptr fs:[{area} + {CPU_ID}]",
-            "cmp {at:e}, dword ptr [{base} + {CPUS}]",
-            "jae 5f",
-            "mov {at}, qword ptr [{base} + 8*{at} + {GATES_AT}]",
-            "test {at}, {at}",
-            "jle 5f",
+            "movzx {at:e}, word ptr fs:[{area} + {CPU_ID}]",
             $($line,)+
             "3:",
             ".pushsection .text.unlikely, \"ax?\", @progbits",
@@ -65,8 +64,8 @@ macro_rules! sequence {
             ".popsection",
             RSEQ_CS = const RSEQ_CS,
             CPU_ID = const CPU_ID,
-            CPUS = const HEADER_AT + offset_of!(Header, cpus),
             GATES_AT = const GATES_AT,
+            REFUSALS_AT = const REFUSALS_AT,
             at = out(reg) _,
             $($operands)+
         )
@@ -90,28 +89,35 @@ pub fn cpu_id(area: Area) -> u32 {
     cpu
 }
 
+/// What the offset in a gate is added to, besides [`REFUSALS_AT`], to find the word.
+#[inline(always)]
+fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
+    blocks.base.wrapping_add(word.bytes())
+}
+
 /// See [`Cpus::pop`](pagedepot::cpus::Cpus::pop); [`NO_FRAME`](super::NO_FRAME) for `None`.
 #[inline(always)]
 pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
     let frame: u64;
-    // SAFETY: the area is registered (or `cpu_id` is negative); `cpu < cpus` is checked before an
-    // address is formed, so block and word exist; a word with rounds names a magazine.
+    // SAFETY: the area is registered (or `cpu_id` is negative); there is a gate for each number of 16
+    // bits, and where its lower half leads, words; a word with credit names a magazine.
     unsafe {
         sequence!(
-            "mov {next}, qword ptr [{front} + {at}]",
+            "mov {at:e}, dword ptr [{base} + 8*{at} + {GATES_AT}]",
+            "mov {next}, qword ptr [{front} + {at} + {REFUSALS_AT}]",
             "test {next:l}, {next:l}",
             "jz 5f",
             "mov {slot:e}, {next:e}",
-            "add {next}, qword ptr [{base} + {POP_STEP}]",
-            "jc 5f",
+            "add {next}, {step}",
+            "jnc 5f",
             "mov {frame:e}, dword ptr [{base} + {slot} - {ONE_ROUND}]",
-            "mov qword ptr [{front} + {at}], {next}";
+            "mov qword ptr [{front} + {at} + {REFUSALS_AT}], {next}";
             aside: "mov {frame}, -1", "jmp 3b";
             ONE_ROUND = const ONE_ROUND,
             area = in(reg) area.offset(),
             base = in(reg) blocks.base,
-            front = in(reg) blocks.base.wrapping_add(word.bytes()),
-            POP_STEP = const HEADER_AT + offset_of!(Header, pop_step),
+            front = in(reg) front(blocks, word),
+            step = in(reg) POP_STEP,
             next = out(reg) _,
             slot = out(reg) _,
             frame = out(reg) frame,
@@ -124,23 +130,24 @@ pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
 /// See [`Cpus::push`](pagedepot::cpus::Cpus::push).
 #[inline(always)]
 pub fn push(area: Area, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-    // SAFETY: as in `pop`; a word to which an operation can be added names a magazine, and with
-    // fewer than `rounds_max` rounds its next slot is this sequence's to write.
+    // SAFETY: as in `pop`; with fewer than `rounds_max` rounds its next slot is this sequence's to
+    // write.
     unsafe {
         sequence!(
-            "mov {next}, qword ptr [{front} + {at}]",
+            "mov {at:e}, dword ptr [{base} + 8*{at} + {GATES_AT}]",
+            "mov {next}, qword ptr [{front} + {at} + {REFUSALS_AT}]",
             "cmp {next:l}, {full:l}",
             "jae 5f",
             "mov {slot:e}, {next:e}",
-            "add {next}, qword ptr [{base} + {PUSH_STEP}]",
-            "jc 5f",
+            "add {next}, {step}",
+            "jnc 5f",
             "mov dword ptr [{base} + {slot}], {frame:e}",
-            "mov qword ptr [{front} + {at}], {next}";
+            "mov qword ptr [{front} + {at} + {REFUSALS_AT}], {next}";
             aside: "jmp {slow}";
             area = in(reg) area.offset(),
             base = in(reg) blocks.base,
-            front = in(reg) blocks.base.wrapping_add(word.bytes()),
-            PUSH_STEP = const HEADER_AT + offset_of!(Header, push_step),
+            front = in(reg) front(blocks, word),
+            step = in(reg) PUSH_STEP,
             full = in(reg) rounds_max * ONE_ROUND as u32,
             frame = in(reg) frame,
             next = out(reg) _,
@@ -162,20 +169,23 @@ pub fn compare_store(
     old: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: as in `pop`: the CPU is checked twice, for having a block and for being the one
-    // whose word the caller read.
+    // SAFETY: as in `pop`; the gate is open. It must be asked: the words behind a closed one are what
+    // `old` may be, and nobody's to write.
     unsafe {
         sequence!(
             "cmp dword ptr fs:[{area} + {CPU_ID}], {cpu:e}",
             "jne 5f",
-            "cmp qword ptr [{front} + {at}], {old}",
+            "mov {at}, qword ptr [{base} + 8*{at} + {GATES_AT}]",
+            "test {at}, {at}",
+            "jle 5f",
+            "cmp qword ptr [{front} + {at} + {REFUSALS_AT}], {old}",
             "jne 5f",
-            "mov qword ptr [{front} + {at}], {new}";
+            "mov qword ptr [{front} + {at} + {REFUSALS_AT}], {new}";
             aside: "jmp {slow}";
             area = in(reg) area.offset(),
             base = in(reg) blocks.base,
             cpu = in(reg) here.cpu.get(),
-            front = in(reg) blocks.base.wrapping_add(word.bytes()),
+            front = in(reg) front(blocks, word),
             old = in(reg) old,
             new = in(reg) new,
             slow = label { return false },

@@ -1,0 +1,155 @@
+//! Sequences that follow gates without looking: whatever the number, whatever the gate, they find the
+//! CPU's words or words that refuse.
+
+mod common;
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::{open_zone, order, range};
+use pagedepot::cache::word::Word;
+use pagedepot::cache::{BlockArray, REFUSALS_AT, WordOffset};
+use pagedepot::cpus::{Cpus, FenceError, Here, Unusable};
+use pagedepot::{Allocator, Config, ConfigError, CpuId, Fault, Flags, Mode, Scope};
+
+const FRAMES: u32 = 4096;
+
+/// One thread, which says on which CPU it is.
+#[derive(Default)]
+struct Thread {
+    number: AtomicU32,
+}
+
+impl Thread {
+    fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+}
+
+// SAFETY: one thread without handlers: nothing comes between. The tests give zeroed memory.
+unsafe impl Cpus for &Thread {
+    const FOLLOWS_GATES: bool = true;
+
+    fn here(&self) -> Option<Here> {
+        Some(Here::task(CpuId::new(self.number())))
+    }
+
+    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        let cell = blocks.followed(self.number(), word);
+        let (magazine, slot, next) = Word(cell.load(Ordering::Relaxed)).popped()?;
+        cell.store(next.0, Ordering::Relaxed);
+        Some(blocks.magazine(magazine).slots[slot as usize].load(Ordering::Relaxed))
+    }
+
+    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        let cell = blocks.followed(self.number(), word);
+        let Some((magazine, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max) else {
+            return false;
+        };
+        blocks.magazine(magazine).slots[slot as usize].store(frame, Ordering::Relaxed);
+        cell.store(next.0, Ordering::Relaxed);
+        true
+    }
+
+    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+        let is_open = pagedepot::cache::is_open(blocks.gate(here.cpu).load(Ordering::Relaxed));
+        let cell = blocks.word(here, word);
+        let is_same = is_open && here.cpu.get() == self.number() && cell.load(Ordering::Relaxed) == old;
+        if is_same {
+            cell.store(new, Ordering::Relaxed);
+        }
+        is_same
+    }
+
+    fn fence(&self, _blocks: &BlockArray, _cpu: CpuId) -> Result<(), FenceError> {
+        Ok(())
+    }
+
+    fn check_usable(&self) -> Result<(), Unusable> {
+        Ok(())
+    }
+}
+
+type Depot<'m> = Allocator<'m, &'m Thread>;
+
+fn with_depot(cpus: u32, test: impl FnOnce(&mut Depot<'_>, &Thread)) {
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("z", &ranges), open_zone("empty", &[])];
+    let config = Config::new(cpus, &zones);
+    let mut books = vec![MaybeUninit::zeroed(); Depot::metadata_bytes(&config).unwrap()];
+    let thread = Thread::default();
+    test(&mut Depot::new(&config, &mut books, &thread).unwrap(), &thread);
+}
+
+/// Allocates and frees, more than a magazine's worth.
+fn exercise(depot: &Depot<'_>) {
+    for size in [0, 0, 3, 9].map(order) {
+        let held: Vec<_> = (0..80).map_while(|_| depot.alloc(size, Flags::default()).ok()).collect();
+        assert!(!held.is_empty());
+        held.into_iter().for_each(|pfn| depot.free(pfn, size).unwrap());
+    }
+}
+
+fn hits(depot: &Depot<'_>) -> u64 {
+    depot.zone_ids().map(|zone| depot.zone_stats(zone).unwrap().counts.hits).sum()
+}
+
+#[test]
+fn every_number_may_ask() {
+    with_depot(2, |depot, thread| {
+        for number in [0, 1, 2, 63, 8191, -2i32 as u32, -1i32 as u32] {
+            thread.number.store(number, Ordering::Relaxed);
+            let before = hits(depot);
+            exercise(depot);
+            assert_eq!(hits(depot) > before, number < 2, "{number}");
+            assert_eq!(depot.validate().unwrap().held_pages(), 0);
+        }
+    });
+}
+
+#[test]
+fn closed_gates_refuse_until_they_are_open() {
+    with_depot(1, |depot, _| {
+        exercise(depot);
+        depot.disable_caches();
+        let before = hits(depot);
+        exercise(depot);
+        assert_eq!((hits(depot), depot.validate().unwrap().cached_pages), (before, 0));
+        depot.enable_caches();
+        exercise(depot);
+        assert!(hits(depot) > before && depot.validate().unwrap().cached_pages > 0);
+        depot.drain(Scope::ALL, Mode::Full);
+        assert_eq!(depot.validate().unwrap().cached_pages, 0);
+    });
+}
+
+#[test]
+fn words_that_refuse_are_nobodys_to_write() {
+    with_depot(1, |depot, _| {
+        exercise(depot);
+        let (base, bytes) = depot.cpu_blocks();
+        assert!(REFUSALS_AT < bytes);
+        // SAFETY: in the books, which nobody else uses now.
+        unsafe { base.add(REFUSALS_AT + 40).write(1) };
+        assert_eq!(depot.validate(), Err(Fault::Refusals));
+    });
+}
+
+#[test]
+fn more_cpus_than_can_be_followed() {
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("z", &ranges)];
+    let bare = |cpus| Config { caches: false, ..Config::new(cpus, &zones) };
+    assert!(Depot::metadata_bytes(&bare(1 << 15)).is_ok());
+    assert_eq!(Depot::metadata_bytes(&bare((1 << 15) + 1)), Err(ConfigError::TooLarge));
+}
+
+#[test]
+fn gates_that_nobody_uses_are_not_counted() {
+    let used = |cpus| {
+        let mut bytes = 0;
+        with_depot(cpus, |depot, _| bytes = depot.metadata_use().cpus);
+        bytes
+    };
+    assert!(used(1) < 16 << 10 && used(2) > used(1), "{} {}", used(1), used(2));
+}
