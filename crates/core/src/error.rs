@@ -29,7 +29,7 @@ impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             AllocError::Exhausted => {
-                "out of pages: free some, add memory, or register a reclaim callback (Allocator::shortage lists where they are)"
+                "out of pages: free some, begin with more memory, or register a reclaim callback (`shortage` lists where they are)"
             }
             AllocError::NoZone => "the flags exclude every zone: raise the level or drop this_node",
             AllocError::NotAvailable => "the range is not entirely free memory of one zone",
@@ -65,7 +65,8 @@ pub enum FreeError {
     /// The frame is not a multiple of the block's size.
     Misaligned,
     /// The block is not allocated, or not with this order (found by `checked`), or was freed
-    /// already (found always, if the first free has reached the store).
+    /// already (found always, if the first free has reached the store; without `checked`
+    /// [`Config::on_misuse`](crate::Config::on_misuse) is called first, which panics by default).
     NotAllocated,
     /// This process is a fork of the one that made the allocator.
     Forked,
