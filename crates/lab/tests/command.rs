@@ -275,6 +275,14 @@ fn drain_has_all_rates_quiet_and_full() {
     for metric in ["owner_ns", "owner_p999_ns", "drain_ns", "drained_pages"] {
         assert!(metrics.iter().any(|name| name == metric), "{metric}");
     }
+    // Where the kernel counts them; see `harness/interrupts.rs`.
+    if std::fs::read_to_string("/proc/interrupts").is_ok_and(|text| text.contains("CAL:")) {
+        assert!(rows(&document, "depot", "interrupts").all(|row| row["params"]["full"].is_u64()));
+        assert_eq!(
+            rows(&document, "depot", "interrupts").count(),
+            rows(&document, "depot", "owner_ns").count()
+        );
+    }
     check_threads(&document, "interruptions");
     // Nobody but `local` (and `nohz-conditional`, where no CPU is isolated) stops anybody.
     for design in ["depot", "zone-lock", "spin", "rcu", "magazine"] {
