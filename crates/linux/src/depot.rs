@@ -26,8 +26,9 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 /// A page allocator over memory of its own.
 ///
 /// Share it by reference or [`Arc`]; all methods take `&self`, may be called from
-/// any number of threads, and none waits for another caller. Allocating and freeing may also be
-/// done from a signal handler, at any moment.
+/// any number of threads, and none waits for another caller, but for a request that is about to fail
+/// beside a [`trim`](Self::trim): it waits for the pages that the trim has just taken, a second at
+/// most. Allocating and freeing may also be done from a signal handler, at any moment.
 ///
 /// ```
 /// use pagedepot_linux::{Depot, Order};
