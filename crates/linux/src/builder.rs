@@ -141,8 +141,9 @@ impl Builder {
     }
 
     /// Catches every double free and wrong order exactly, for a byte per page and an atomic
-    /// exchange per operation. Default: no; range, alignment and what reaches the store while it
-    /// is free there are checked always.
+    /// exchange per operation: the second free is refused. Default: no; range, alignment and what
+    /// reaches the store while it is free there are checked always, the last with a panic, in
+    /// whoever brings it there.
     pub fn checked(mut self, yes: bool) -> Self {
         self.checked = yes;
         self

@@ -133,6 +133,11 @@ impl Depot {
     /// # Errors
     /// [`FreeError`] when it can be none of this depot's; nothing is changed then.
     ///
+    /// # Panics
+    /// Here, or in whoever drains, spills or trims later, when pages reach the store that are free
+    /// there: somebody freed them twice, or with a wrong order. Pages and callers stay in order
+    /// after it. [`Builder::checked`] finds that somebody, and panics nowhere.
+    ///
     /// # Safety
     /// The block was allocated by this depot with this order (or made by [`split`](Self::split)),
     /// is freed once, and nobody uses its memory any more.

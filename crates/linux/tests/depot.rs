@@ -3,6 +3,7 @@
 mod common;
 
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -236,4 +237,21 @@ fn caches_grow_by_carved_magazines() {
     }
     assert!(depot.zone_stats(zone).unwrap().carved_pages > 0);
     assert_eq!(depot.validate().unwrap().held_pages(), 0);
+}
+
+/// Without `checked` a double free is found when the pages reach the store, and the depot goes on.
+#[test]
+fn a_double_free_panics_and_blocks_nobody() {
+    let mut depot = Depot::new(16 * MIB).unwrap();
+    let block = depot.alloc(order(4), Flags::default()).unwrap();
+    let free = || {
+        // SAFETY: wrong the second time, which is what is tested; nobody uses the pages.
+        unsafe { depot.free(block, order(4)) }
+    };
+    assert_eq!(free(), Ok(()));
+    let panic = catch_unwind(AssertUnwindSafe(free)).unwrap_err();
+    let message = panic.downcast::<String>().unwrap();
+    assert!(message.contains("double free") && message.contains("checked"), "{message}");
+    drop(depot.page(order(4)).unwrap());
+    all_back(&mut depot);
 }
