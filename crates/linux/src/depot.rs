@@ -247,6 +247,14 @@ impl Depot {
         self.allocator.enable_caches();
     }
 
+    /// Decays the caches of all CPUs once: those of a CPU whose threads have gone to sleep shrink by
+    /// nothing else but drains. Call it once a second, as the kernel does; three seconds after a CPU
+    /// last needed its slow path its shelf empties, its fronts stay. Interrupts nobody; returns the
+    /// pages that went back. See [`Allocator::decay_caches`].
+    pub fn decay_caches(&self) -> u64 {
+        self.allocator.decay_caches()
+    }
+
     /// Calls `reclaim` when pages run short, for the depot's life: it frees pages that the program
     /// can do without and returns how many. See [`Reclaim`]. What it holds must not own the depot:
     /// use a [`Weak`](std::sync::Weak) reference.
@@ -334,6 +342,11 @@ impl Depot {
     /// The zones: one, or one per NUMA node.
     pub fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
         self.allocator.zone_ids()
+    }
+
+    /// Claims of several words of the bitmap that found a page gone on the way and were rolled back.
+    pub fn failed_claims(&self) -> u64 {
+        self.allocator.failed_claims()
     }
 
     /// Memory that the depot uses for itself.

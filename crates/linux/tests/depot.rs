@@ -6,12 +6,12 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{all_back, hammer, order};
 use pagedepot_linux::{
-    AllocError, BuildError, Depot, Flags, FreeError, HighPolicy, MemoryKind, Mode, Order, Page, PageSize,
-    Pages, Pfn, Scope, Watermarks, ZoneId,
+    AllocError, BuildError, CpuId, Depot, Flags, FreeError, HighPolicy, MemoryKind, Mode, Order, Page,
+    PageSize, Pages, Pfn, Scope, Watermarks, ZoneId,
 };
 
 const MIB: usize = 1 << 20;
@@ -170,7 +170,7 @@ fn a_fixed_high_bounds_what_a_cpu_caches() {
     assert_eq!(limits.high_min, limits.high_max);
     drop((0..20_000).map(|_| depot.page(Order::BASE).unwrap()).collect::<Vec<_>>());
     for cpu in 0..common::usable_cpus().len() as u32 {
-        let stats = depot.cpu_stats(pagedepot_linux::CpuId::new(cpu), zone).unwrap();
+        let stats = depot.cpu_stats(CpuId::new(cpu), zone).unwrap();
         assert!(stats.cached_pages() <= limits.high_max, "{stats:?} {limits:?}");
     }
     all_back(&mut depot);
@@ -254,4 +254,31 @@ fn a_double_free_panics_and_blocks_nobody() {
     assert!(message.contains("double free") && message.contains("checked"), "{message}");
     drop(depot.page(order(4)).unwrap());
     all_back(&mut depot);
+}
+
+/// A CPU whose threads have gone: what it caches ages, and goes back bit by bit when told to.
+#[test]
+fn idle_caches_age_and_decay() {
+    let mut depot = Depot::new(64 * MIB).unwrap();
+    let cached = |depot: &Depot| depot.zone_stats(ZoneId::new(0)).unwrap().cached_pages;
+    let idle_ms = |depot: &Depot| {
+        let stats = (0..depot_cpus()).filter_map(|cpu| depot.cpu_stats(CpuId::new(cpu), ZoneId::new(0)));
+        stats.filter(|stats| stats.cached_pages() > 0).map(|stats| stats.idle_ms).max().unwrap()
+    };
+    drop((0..4000).map(|_| depot.page(Order::BASE).unwrap()).collect::<Vec<_>>());
+    let full = cached(&depot);
+    let start = Instant::now();
+    std::thread::sleep(Duration::from_millis(3100));
+    // The clock is a coarse one.
+    assert!((3000..=start.elapsed().as_millis() as u64 + 1000).contains(&idle_ms(&depot)));
+    assert_eq!(cached(&depot), full, "nothing decays by itself");
+    let back = depot.decay_caches();
+    assert!(back > 0);
+    assert_eq!(cached(&depot), full - back);
+    assert_eq!(depot.drain(Scope::ALL, Mode::Quiet).taken_pages, 0, "only fronts are left");
+    all_back(&mut depot);
+}
+
+fn depot_cpus() -> u32 {
+    pagedepot_linux::Topology::read().cpu_count()
 }
