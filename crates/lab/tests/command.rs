@@ -121,6 +121,9 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["replay", "/dev/null"], "empty"),
     ] {
         let line = refused(arguments);
+        // Where there is one CPU, that is what is wrong first.
+        let is_alone = arguments == ["bench", "drain", "--design", "floor-tls"] && !has_two_cpus();
+        let says = if is_alone { "needs two CPUs" } else { says };
         assert!(line.starts_with("pagedepot: ") && line.contains(says), "{arguments:?}: {line}");
     }
 }
