@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use pagedepot::{
-    Backing, Config, FrameRange, FreeHigh, HighPolicy, LinearMap, NodeId, PageSize, Pfn, Watermarks,
+    Backing, Config, FrameRange, FreeHigh, HighPolicy, LinearMap, Misuse, NodeId, PageSize, Pfn, Watermarks,
     ZoneConfig,
 };
 
@@ -49,6 +49,7 @@ pub struct Builder {
     watermarks: Option<Watermarks>,
     high: HighPolicy,
     free_high: FreeHigh,
+    on_misuse: Option<fn(Misuse)>,
 }
 
 impl Builder {
@@ -70,6 +71,7 @@ impl Builder {
             watermarks: None,
             high: HighPolicy::Auto,
             free_high: FreeHigh::default(),
+            on_misuse: None,
         }
     }
 
@@ -142,10 +144,26 @@ impl Builder {
 
     /// Catches every double free and wrong order exactly, for a byte per page and an atomic
     /// exchange per operation: the second free is refused. Default: no; range, alignment and what
-    /// reaches the store while it is free there are checked always, the last with a panic, in
-    /// whoever brings it there.
+    /// reaches the store while it is free there are checked always, the last
+    /// [late](Self::on_misuse).
     pub fn checked(mut self, yes: bool) -> Self {
         self.checked = yes;
+        self
+    }
+
+    /// Whom to tell when pages reach the store that are free there: somebody freed them twice, or with
+    /// a wrong order. It is called by whoever brings them there (a free, a drain, a trim), in a signal
+    /// handler too if that frees, and may panic; the pages stay free once, and all others are in
+    /// order. Default: a panic.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Misuse};
+    ///
+    /// let depot = Depot::builder(16 << 20).on_misuse(|misuse: Misuse| eprintln!("{misuse:?}")).build()?;
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
+    pub fn on_misuse(mut self, tell: fn(Misuse)) -> Self {
+        self.on_misuse = Some(tell);
         self
     }
 
@@ -227,6 +245,7 @@ impl Builder {
             free_high: self.free_high,
             checked: self.checked,
             track_owner: self.track_owner,
+            on_misuse: self.on_misuse,
             ..Config::new(cpus, &zones)
         };
         let backing = make(&zones);

@@ -6,9 +6,9 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pagedepot::{
-    AllocError, Allocator, Backing, CacheLimits, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError,
-    FreeManyError, MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage,
-    TooManyCallbacks, ZoneId, ZoneStats,
+    AllocError, Allocator, Backing, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError, FreeManyError,
+    MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage, TooManyCallbacks, ZoneId,
+    ZoneStats,
 };
 
 use crate::books::Books;
@@ -136,7 +136,8 @@ impl Depot {
     /// # Panics
     /// Here, or in whoever drains, spills or trims later, when pages reach the store that are free
     /// there: somebody freed them twice, or with a wrong order. Pages and callers stay in order
-    /// after it. [`Builder::checked`] finds that somebody, and panics nowhere.
+    /// after it. [`Builder::checked`] finds that somebody, and panics nowhere;
+    /// [`Builder::on_misuse`] is told instead of a panic.
     ///
     /// # Safety
     /// The block was allocated by this depot with this order (or made by [`split`](Self::split)),
@@ -237,24 +238,6 @@ impl Depot {
         trim::trim(self, &self.trimming)
     }
 
-    /// Takes all caches away until [`enable_caches`](Self::enable_caches).
-    pub fn disable_caches(&self) -> Drained {
-        self.allocator.disable_caches()
-    }
-
-    /// Gives the caches back.
-    pub fn enable_caches(&self) {
-        self.allocator.enable_caches();
-    }
-
-    /// Decays the caches of all CPUs once: those of a CPU whose threads have gone to sleep shrink by
-    /// nothing else but drains. Call it once a second, as the kernel does; three seconds after a CPU
-    /// last needed its slow path its shelf empties, its fronts stay. Interrupts nobody; returns the
-    /// pages that went back. See [`Allocator::decay_caches`].
-    pub fn decay_caches(&self) -> u64 {
-        self.allocator.decay_caches()
-    }
-
     /// Calls `reclaim` when pages run short, for the depot's life: it frees pages that the program
     /// can do without and returns how many. See [`Reclaim`]. What it holds must not own the depot:
     /// use a [`Weak`](std::sync::Weak) reference.
@@ -327,11 +310,6 @@ impl Depot {
     /// A CPU's caches in a zone.
     pub fn cpu_stats(&self, cpu: CpuId, zone: ZoneId) -> Option<CpuStats> {
         self.allocator.cpu_stats(cpu, zone)
-    }
-
-    /// The cache limits in force for a zone, and `high` of one CPU in it; all in pages.
-    pub fn cache_limits(&self, zone: ZoneId, cpu: CpuId) -> Option<(CacheLimits, u64)> {
-        self.allocator.cache_limits(zone, cpu)
     }
 
     /// A zone's pages and counters.

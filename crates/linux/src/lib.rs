@@ -18,6 +18,13 @@
 //! [`Depot`] is the type most programs use, [`Depot::builder`] its options. What lies underneath,
 //! and the vocabulary, is in the crate [`pagedepot`].
 //!
+//! # What can be tuned
+//! When it is made ([`Builder`]): where the memory comes from, which CPUs cache and which are never
+//! interrupted, how misuse is found and who is told. While it is in use: how many pages each CPU may
+//! cache ([`Depot::set_cache_limits`]), when pressure begins ([`Depot::set_watermarks`],
+//! [`Depot::on_pressure`]), and whether a CPU caches at all ([`Depot::retire_cpu`],
+//! [`Depot::disable_caches`]).
+//!
 //! [`Vmalloc`] maps scattered pages to contiguous addresses: large tables, growable columns, ring
 //! buffers.
 //!
@@ -50,6 +57,7 @@ mod rseq;
 mod topology;
 pub mod trace;
 mod trim;
+mod tune;
 pub mod vmalloc;
 
 pub use builder::Builder;
@@ -66,7 +74,7 @@ pub use vmalloc::{Vmalloc, VmallocBuf};
 pub use pagedepot::{
     AllocError, Allocator, Backing, BackingRanges, CacheLimits, Census, ConfigError, Counts, CpuId, CpuStats,
     Drained, Fault, Flags, FreeError, FreeHigh, FreeHighLimit, FreeHighRule, FreeManyError, HighPolicy,
-    MetadataUse, Mobility, Mode, NodeId, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage,
+    MetadataUse, Misuse, Mobility, Mode, NodeId, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage,
     TooManyCallbacks, Watermarks, ZoneId, ZoneName, ZoneShortage, ZoneStats,
 };
 

@@ -1,0 +1,113 @@
+//! What can be changed while a depot is in use does what it says.
+
+mod common;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{all_back, order, pin, usable_cpus};
+use pagedepot_linux::{
+    AllocError, CacheLimits, CpuId, Depot, Flags, FreeError, HighPolicy, Misuse, Mode, Order, Pfn, Scope,
+    Watermarks, ZoneId,
+};
+
+const MIB: usize = 1 << 20;
+const ZONE: ZoneId = ZoneId::new(0);
+
+/// Allocates many pages and frees them, on the CPU that it returns.
+fn fill_caches(depot: &Depot) -> CpuId {
+    let cpu = usable_cpus()[0];
+    assert!(pin(cpu));
+    let mut blocks = vec![Pfn::new(0); 10_000];
+    assert_eq!(depot.alloc_many(Order::BASE, Flags::default(), &mut blocks), Ok(blocks.len()));
+    for &pfn in &blocks {
+        // SAFETY: allocated above, used by nobody.
+        unsafe { depot.free(pfn, Order::BASE) }.unwrap();
+    }
+    CpuId::new(cpu)
+}
+
+fn cached(depot: &Depot) -> u64 {
+    depot.zone_stats(ZONE).unwrap().cached_pages
+}
+
+#[test]
+fn misuse_found_late_is_told() {
+    static FRAMES: AtomicU64 = AtomicU64::new(0);
+    let tell = |misuse| match misuse {
+        Misuse::DoubleFree { frames } => {
+            FRAMES.fetch_add(u64::from(frames), Ordering::Relaxed);
+        }
+        _ => unreachable!("{misuse:?}"),
+    };
+    let mut depot = Depot::builder(16 * MIB).on_misuse(tell).build().unwrap();
+    let block = depot.alloc(order(4), Flags::default()).unwrap();
+    // SAFETY: wrong the second time, which is what is tested; nobody uses the pages.
+    let results = [(), ()].map(|()| unsafe { depot.free(block, order(4)) });
+    assert_eq!(results, [Ok(()), Err(FreeError::NotAllocated)]);
+    assert_eq!(FRAMES.load(Ordering::Relaxed), 16);
+    all_back(&mut depot);
+}
+
+#[test]
+fn a_retired_cpu_caches_nothing_until_it_is_restored() {
+    for locks in [false, true] {
+        let mut depot = Depot::builder(256 * MIB).high(HighPolicy::Fixed(1000)).locks(locks).build().unwrap();
+        let cpu = fill_caches(&depot);
+        let before = cached(&depot);
+        assert!(before > 0 && depot.has_caches(cpu) && !depot.restore_cpu(cpu));
+        let drained = depot.retire_cpu(cpu);
+        assert_eq!((drained.taken_pages, drained.unreachable_pages, drained.busy_cpus), (before, 0, 0));
+        assert!(!depot.has_caches(cpu));
+        fill_caches(&depot);
+        assert_eq!(cached(&depot), 0, "all went to the store");
+        assert!(depot.restore_cpu(cpu) && depot.has_caches(cpu));
+        fill_caches(&depot);
+        assert!(cached(&depot) > 0);
+        let beyond = CpuId::new(u32::MAX);
+        assert_eq!(depot.retire_cpu(beyond).taken_pages, 0);
+        assert!(!depot.restore_cpu(beyond) && !depot.has_caches(beyond));
+        all_back(&mut depot);
+    }
+}
+
+#[test]
+fn cache_limits_change_while_in_use() {
+    let mut depot = Depot::builder(256 * MIB).high(HighPolicy::Fixed(5000)).build().unwrap();
+    let cpu = fill_caches(&depot);
+    let before = cached(&depot);
+    assert!((1000..=5000).contains(&before), "{before}");
+    let less = CacheLimits { batch: 16, high_min: 200, high_max: 200 };
+    assert!(depot.set_cache_limits(ZONE, less));
+    assert_eq!(depot.cache_limits(ZONE, cpu), Some((less, 200)));
+    let decayed: u64 = (0..10).map(|_| depot.decay_caches()).sum();
+    assert!(decayed >= before - 200 && cached(&depot) == before - decayed, "{before} {decayed}");
+    fill_caches(&depot);
+    let after = cached(&depot);
+    assert!((1..=200).contains(&after), "{after}");
+    // What makes no sense is made sense of.
+    assert!(depot.set_cache_limits(ZONE, CacheLimits { batch: 0, high_min: 300, high_max: 0 }));
+    let fixed = CacheLimits { batch: 1, high_min: 300, high_max: 300 };
+    assert_eq!(depot.cache_limits(ZONE, cpu), Some((fixed, 300)));
+    assert!(!depot.set_cache_limits(ZoneId::new(1), less));
+    all_back(&mut depot);
+}
+
+#[test]
+fn watermarks_change_while_in_use() {
+    let mut depot = Depot::builder(16 * MIB).caches(false).build().unwrap();
+    let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
+    assert_eq!(pages.len(), 4096, "nothing is held back");
+    drop(pages);
+    let reserve = Watermarks { min: 500, low: 600, high: 700 };
+    assert!(depot.set_watermarks(ZONE, reserve));
+    assert_eq!(depot.zone_stats(ZONE).unwrap().watermarks, reserve);
+    let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
+    assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
+    assert!(pages.len() <= 4096 - 500, "{}", pages.len());
+    assert!(!depot.set_watermarks(ZONE, Watermarks { min: 601, ..reserve }), "not ascending");
+    assert!(!depot.set_watermarks(ZoneId::new(1), reserve));
+    assert_eq!(depot.zone_stats(ZONE).unwrap().watermarks, reserve);
+    drop(pages);
+    depot.drain(Scope::ALL, Mode::Full);
+    all_back(&mut depot);
+}
