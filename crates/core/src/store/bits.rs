@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn expansion_stays_inside_the_free_bits_and_has_the_right_size() {
-        for word in words().step_by(7) {
+        for word in words() {
             for n in 0..=6 {
                 let starts = free_blocks(word, order(n));
                 let all = expand(starts, order(n));
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn highest_keeps_the_top_bits() {
-        for word in words().step_by(5) {
+        for word in words() {
             for count in [0, 1, 2, 15, 63, 64] {
                 let kept = highest(word, count);
                 assert_eq!(kept & !word, 0);
