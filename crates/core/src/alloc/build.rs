@@ -1,8 +1,9 @@
-//! Construction, and memory added later.
+//! Construction.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
+use super::add::write_section;
 use super::layout::{self, Layout};
 use super::{Allocator, Globals};
 use crate::cache::cpu_zone::{CpuShared, CpuZone, LEVELS, NO_ZONE};
@@ -10,15 +11,15 @@ use crate::cache::gate::GATE_DISABLED;
 use crate::cache::magazine::Magazine;
 use crate::cache::word::Word;
 use crate::cache::{BlockArray, GATES_AT, REFUSALS_AT, WORD_BYTES, WordOffset};
-use crate::config::{Config, ConfigError, FrameRange, Misuse};
+use crate::config::{Config, ConfigError, Misuse};
 use crate::cpus::Cpus;
-use crate::frame::{CpuId, Mobility, NodeId, ZoneId};
+use crate::frame::{CpuId, NodeId, ZoneId};
 use crate::prim::{AtomicU32, AtomicU64, AtomicUsize};
+use crate::store::Store;
 use crate::store::backing::Backing;
 use crate::store::bitmap::Bitmap;
 use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
 use crate::store::tags::Tags;
-use crate::store::{HugeIndex, Store};
 use crate::zone::{CacheLimits, Zone};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
@@ -123,87 +124,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Ok(allocator)
     }
 
-    /// Bytes that [`add_memory`](Self::add_memory) needs for this range.
-    pub fn section_bytes(&self, range: FrameRange) -> usize {
-        (range.sections().len() * self.layout.section_bytes).saturating_add(layout::ALIGN - 1)
-    }
-
-    /// Adds free frames to a zone while everybody goes on, with their books in `memory`. Over a
-    /// [`Backing`], which has them, they may be put there once this has returned, not before.
-    ///
-    /// # Errors
-    /// The range must end in or below the section of `Config::pfn_limit` and lie in sections (2^18 frames, 1 GiB
-    /// of 4 KiB pages) that have no memory yet; [`ConfigError::TooLittleMetadata`].
-    pub fn add_memory(
-        &self,
-        zone: ZoneId,
-        range: FrameRange,
-        memory: &'m mut [MaybeUninit<u8>],
-    ) -> Result<(), ConfigError> {
-        if zone.index() >= self.zones.len() {
-            return Err(ConfigError::NoSuchZone { zone: zone.get() });
-        }
-        let sections = range.sections();
-        let taken = sections.clone().any(|number| self.store.section(number).is_some());
-        if range.frames == 0 || range.end() >= 1 << 32 || sections.end > self.store.sections_max() || taken {
-            return Err(ConfigError::NotAddable { range });
-        }
-        let base = layout::aligned(memory, sections.len() * self.layout.section_bytes)?;
-        base.as_ptr().expose_provenance();
-        if self.layout.section_bytes > 0 {
-            // SAFETY: so many bytes of `memory`, which is this allocator's from now on.
-            if !unsafe { self.install_sections(sections, base) } {
-                return Err(ConfigError::NotAddable { range });
-            }
-        }
-        // Without a bitmap the tags tell whether there was memory.
-        if self.store.bitmap().is_none() && !self.store.claim_tags(huges(range), new_tag(zone)) {
-            return Err(ConfigError::NotAddable { range });
-        }
-        self.open_range(zone, range);
-        Ok(())
-    }
-
-    /// Makes books for new sections and installs them. `false`: somebody added the same section at
-    /// the same moment, and theirs stays.
-    ///
-    /// # Safety
-    /// At `base` are `section_bytes` bytes for each, the allocator's alone, for 'm.
-    unsafe fn install_sections(&self, mut sections: core::ops::Range<usize>, base: NonNull<u8>) -> bool {
-        let first = sections.start;
-        sections.all(|number| {
-            // SAFETY: in bounds of what the caller gave.
-            let section = unsafe {
-                let place = base.as_ptr().add((number - first) * self.layout.section_bytes);
-                write_section(place, self.layout.section_bytes, |section| Section::init(section));
-                &*place.cast::<Section>()
-            };
-            self.store.install(number, section)
-        })
-    }
-
-    /// Tags the huges of a range, sets its bits and counts it. Whole sections that were made free
-    /// are only counted.
-    fn open_range(&self, zone: ZoneId, range: FrameRange) {
-        if range.frames == 0 {
-            return;
-        }
-        let sections = range.sections();
-        let books = self.zone(zone);
-        huges(range).for_each(|huge| self.store.tags().set(HugeIndex(huge), new_tag(zone)));
-        for number in sections.clone() {
-            let Some(section) = self.store.bitmap().and_then(|bitmap| bitmap.section(number)) else { break };
-            let first = (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
-            let end = ((number as u64 + 1) * u64::from(SECTION_FRAMES)).min(range.end());
-            let (at, frames) = ((first % u64::from(SECTION_FRAMES)) as u32, (end - first) as u32);
-            if !section.is_free(at) {
-                section.put(at, frames);
-            }
-        }
-        books.add_managed(u64::from(range.frames), self.blocks.cpus);
-        books.cover(sections.start as u32, sections.end as u32);
-    }
-
     /// Where the books begin; for embedders that protect or wipe parts of them.
     pub fn metadata(&self) -> (NonNull<u8>, usize) {
         (self.base, self.layout.end)
@@ -216,16 +136,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let start = unsafe { self.base.add(self.layout.cpus) };
         (start, self.layout.cpu_bytes())
     }
-}
-
-/// The huges that a range touches.
-fn huges(range: FrameRange) -> core::ops::Range<u32> {
-    range.start.get() / HUGE_FRAMES..range.end().div_ceil(u64::from(HUGE_FRAMES)) as u32
-}
-
-/// What memory serves at first.
-fn new_tag(zone: ZoneId) -> Tag {
-    Tag::new(zone, Mobility::Movable)
 }
 
 fn panic_on_misuse(misuse: Misuse) {
@@ -443,14 +353,4 @@ impl Build<'_, '_> {
         let mut ranges = self.config.zones.iter().flat_map(|zone| zone.ranges);
         ranges.any(|range| u64::from(range.start.get()) <= first && last <= range.end())
     }
-}
-
-/// Writes a section by `init`, and zeroes the bytes that options put behind it.
-///
-/// # Safety
-/// `bytes` bytes at `place` are the caller's alone, aligned for a section.
-unsafe fn write_section(place: *mut u8, bytes: usize, init: impl FnOnce(*mut Section)) {
-    init(place.cast());
-    // SAFETY: what follows the section belongs to it.
-    unsafe { place.add(size_of::<Section>()).write_bytes(0, bytes - size_of::<Section>()) };
 }

@@ -3,7 +3,8 @@
 //! | module | what |
 //! |---|---|
 //! | `layout` | where the books lie in the caller's memory |
-//! | `build` | construction, memory added later |
+//! | `build` | construction |
+//! | `add` | memory, at first and later |
 //! | this one | the fast paths |
 //! | `front` | fronts as the slow paths see them |
 //! | `refill` | the slow path of `alloc` |
@@ -18,6 +19,7 @@
 //! | `stats` | counters and reports |
 //! | `validate` | is every frame in exactly one place |
 
+mod add;
 mod build;
 mod bulk;
 mod checked;

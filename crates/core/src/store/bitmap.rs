@@ -88,6 +88,13 @@ impl<'m> Bitmap<'m> {
         })
     }
 
+    /// Makes a section unknown again that the caller installed and nobody has had a frame of. Who
+    /// found it meanwhile found no free frame in it, and may go on looking: it lives for 'm.
+    pub fn uninstall(&self, number: usize) {
+        // Relaxed: whoever installs another one publishes that.
+        self.table[number].store(0, Ordering::Relaxed);
+    }
+
     /// Whether `pfn` is free now.
     pub fn is_free(&self, pfn: Pfn) -> bool {
         self.section((pfn.get() / SECTION_FRAMES) as usize)

@@ -112,6 +112,11 @@ impl<'m> Store<'m> {
         self.bitmap.install(number, section)
     }
 
+    /// See [`Bitmap::uninstall`].
+    pub fn uninstall(&self, number: usize) {
+        self.bitmap.uninstall(number);
+    }
+
     /// Claims of the bitmap that found a frame missing and rolled back.
     pub fn failed_claims(&self) -> u64 {
         self.bitmap.failed_claims()
