@@ -109,10 +109,14 @@ impl Depot {
         Ok(unsafe { Page::from_raw(self, pfn, order) })
     }
 
-    /// Allocates `count` contiguous pages, up to 1 GiB of 4 KiB pages, that free themselves.
+    /// Allocates `count` contiguous pages, up to 1 GiB of 4 KiB pages, that free themselves. They
+    /// are looked for past the caches, as [`Allocator::alloc_contiguous`] says: quickly at first, then
+    /// among all runs of free pages; before the request fails, what CPUs cache is taken back, callbacks
+    /// are called and a trim's pages waited for, as for single ones.
     ///
     /// # Errors
-    /// [`AllocError::BadSize`] for none or too many, else as [`page`](Self::page).
+    /// [`AllocError::BadSize`] for none or too many; [`AllocError::Exhausted`] when no run of so many
+    /// pages is free, which scattered pages can cause while many are free.
     pub fn pages(&self, count: u32, flags: Flags) -> Result<Pages<'_>, AllocError> {
         let start = self.alloc_contiguous(count, 1, flags)?;
         // SAFETY: just allocated, and nobody else knows them.
@@ -166,18 +170,21 @@ impl Depot {
         self.allocator.free_many(batch)
     }
 
-    /// Allocates contiguous pages. See [`Allocator::alloc_contiguous`].
+    /// Allocates contiguous pages, the first a multiple of `align`. See [`Allocator::alloc_contiguous`]
+    /// for where they are looked for, in which order, and what that costs.
     ///
     /// # Errors
-    /// [`AllocError::BadSize`], or as [`page`](Self::page).
+    /// [`AllocError::BadSize`], [`AllocError::Exhausted`] as [`pages`](Self::pages), or
+    /// [`AllocError::Unsupported`] for more than a block over a [`Backing`] without ranges.
     pub fn alloc_contiguous(&self, count: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
         self.allocator.alloc_contiguous(count, align, flags)
     }
 
-    /// Allocates exactly these pages. See [`Allocator::alloc_at`].
+    /// Allocates exactly these pages. Before it fails, caches are drained and callbacks called. See
+    /// [`Allocator::alloc_at`].
     ///
     /// # Errors
-    /// [`AllocError::NotAvailable`] when not all of them are free, [`AllocError::Unsupported`] over a
+    /// [`AllocError::NotAvailable`] when not all of them can be had, [`AllocError::Unsupported`] over a
     /// [`Backing`] without ranges.
     pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
         self.allocator.alloc_at(start, count, flags)

@@ -130,6 +130,48 @@ fn reserves_are_for_requests_that_may_not_wait() {
     all_back(&mut depot);
 }
 
+/// All of the memory is in a cache, as huge blocks: whatever is asked for, the cache is asked.
+#[test]
+fn callbacks_serve_contiguous_pages_too() {
+    for count in [1, 2, 257, 512, 600] {
+        let depot = Arc::new(Depot::new(16 * MIB).unwrap());
+        let (cache, calls) = (Arc::new(std::sync::Mutex::new(Vec::new())), Arc::new(AtomicU64::new(0)));
+        let callback = {
+            let (depot, cache, calls) = (Arc::downgrade(&depot), cache.clone(), calls.clone());
+            move |pressure: pagedepot_linux::Pressure| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                let depot = depot.upgrade().unwrap();
+                let mut freed = 0;
+                while freed < pressure.wanted_pages
+                    && let Some(pfn) = cache.lock().unwrap().pop()
+                {
+                    // SAFETY: allocated below, used by nobody.
+                    unsafe { depot.free(pfn, Order::HUGE) }.unwrap();
+                    freed += 512;
+                }
+                freed
+            }
+        };
+        depot.on_pressure(callback).unwrap();
+        let huges: Vec<Pfn> =
+            std::iter::from_fn(|| depot.alloc(Order::HUGE, Flags::default().no_reclaim()).ok()).collect();
+        assert_eq!(huges.len(), 8);
+        *cache.lock().unwrap() = huges;
+        let pages = depot.pages(count, Flags::default()).unwrap();
+        assert_eq!(pages.count(), count);
+        // Below `low` it is asked for what the zone lacks, which need not be all.
+        assert!((1..=2).contains(&calls.load(Ordering::Relaxed)), "{count} pages: {calls:?}");
+        drop(pages);
+        depot.alloc_at(Pfn::new(0), 4096, Flags::default()).unwrap();
+        assert!(cache.lock().unwrap().is_empty());
+        // But for the one request that ended the filling.
+        assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().counts.failures, 1);
+        // SAFETY: allocated above, used by nobody.
+        unsafe { depot.free_contiguous(Pfn::new(0), 4096) }.unwrap();
+        all_back(&mut Arc::into_inner(depot).unwrap());
+    }
+}
+
 #[test]
 fn callbacks_give_up_what_they_can_do_without() {
     let depot = Arc::new(Depot::new(16 * MIB).unwrap());

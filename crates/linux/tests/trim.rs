@@ -153,6 +153,36 @@ fn no_request_fails_because_of_a_trim() {
     all_back(&mut depot);
 }
 
+/// The same for contiguous pages, of which a trim may have any one.
+#[test]
+fn no_range_fails_because_of_a_trim() {
+    let mut depot = Depot::builder(16 * MIB).build().unwrap();
+    let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
+    let shared = &depot;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                trimmed.fetch_add(shared.trim().unwrap().bytes, Ordering::Relaxed);
+            }
+        });
+        let _stop = StopAtEnd(&stop);
+        let start = Instant::now();
+        let mut rounds = 0;
+        // Now and then with a pause, in which trims have their way again.
+        while start.elapsed() < Duration::from_millis(700) || trimmed.load(Ordering::Relaxed) == 0 {
+            rounds += 1;
+            let pages = shared.pages(3000, Flags::default());
+            let mut pages = pages.unwrap_or_else(|error| panic!("round {rounds}: {error}"));
+            pages.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+            drop(pages);
+            if rounds % 16 == 0 {
+                std::thread::sleep(Duration::from_millis(25));
+            }
+        }
+    });
+    all_back(&mut depot);
+}
+
 /// With huge pages asked for, only whole ones are given back.
 #[test]
 fn huge_pages_are_given_back_whole() {

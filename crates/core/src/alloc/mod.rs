@@ -14,6 +14,7 @@
 //! | `bulk` | many blocks at once |
 //! | `range` | contiguous ranges, given addresses, splitting |
 //! | `drain` | taking back what CPUs cache |
+//! | `request` | what a request wants, in the eyes of the next |
 //! | `pressure` | watermarks, callbacks, failing only when it must |
 //! | `checked` | exact checks of what is freed |
 //! | `stats` | counters and reports |
@@ -31,6 +32,7 @@ mod policy;
 mod pressure;
 mod range;
 mod refill;
+mod request;
 mod spill;
 mod stats;
 mod validate;

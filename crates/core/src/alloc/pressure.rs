@@ -14,17 +14,24 @@
 //! hands. A drain that took pages is a disturbance like any other. Otherwise pages may have moved
 //! behind the round's back, and it is repeated, a few times at most: a machine on which others
 //! keep moving pages without end is out of memory for this request all the same.
+//!
+//! That holds for blocks, contiguous ranges and frames at a given address alike (see
+//! [`Request`]): what they differ in is how a zone's store is searched. All searches read the bits,
+//! a scan of any of them is one move per zone, and frames that a claim takes and puts back, because
+//! another one was missing, are in flight meanwhile. So an undisturbed round says the same of each:
+//! no frame of these zones was anywhere but in the store or in callers' hands, and the store had no
+//! such block or range.
 
 use core::cell::UnsafeCell;
+use core::ops::ControlFlow;
 
 use super::Allocator;
 use super::drain::{Mode, Scope};
+use super::request::Request;
 use crate::cache::cpu_zone::Flux;
-use crate::cache::{Class, WordOffset};
 use crate::cpus::{Cpus, Here};
 use crate::error::AllocError;
-use crate::flags::Flags;
-use crate::frame::{NodeId, Order, Pfn, ZoneId};
+use crate::frame::{Pfn, ZoneId};
 use crate::prim::{AtomicBool, AtomicU32, Ordering, spin_hint};
 
 /// Undisturbed scans are tried for this often before a request fails.
@@ -204,22 +211,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 
     /// Below `low` in every zone: tell the callbacks, then go on down.
-    pub(super) fn alloc_under_pressure(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        let node = self.node_here();
-        let Some(first) = self.zones_for(node, flags).next() else { return Err(AllocError::NoZone) };
-        if flags.may_reclaim() {
-            for zone in self.zones_for(node, flags) {
+    pub(super) fn alloc_under_pressure(&self, request: Request) -> Result<Pfn, AllocError> {
+        if request.flags.may_reclaim() {
+            for zone in self.zones_of(request) {
                 self.note_below_low(zone);
             }
         }
-        let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };
-        let found = self
-            .alloc_within(order, flags, reserve)
-            .or_else(|| self.last_resort(order, flags, reserve, node));
-        found.ok_or_else(|| {
-            self.count_failure(first);
-            AllocError::Exhausted
-        })
+        match self.attempt(request, request.reserve()) {
+            Some(pfn) => Ok(pfn),
+            None => self.last_resort(request),
+        }
     }
 
     /// Once per episode below `low`: a quiet drain, and the callbacks.
@@ -231,96 +232,87 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.drain(Scope::zone(zone), Mode::Quiet);
         let free = self.free_pages(zone);
         if free < marks.high {
-            self.call_callbacks(zone, marks.high - free, false);
+            self.call_callbacks(
+                Pressure { zone, wanted_pages: marks.high - free, is_last_resort: false },
+                false,
+            );
         }
     }
 
-    /// Returns the pages that callbacks say they freed; `None`: another caller is at it.
-    fn call_callbacks(&self, zone: ZoneId, wanted_pages: u64, is_last_resort: bool) -> Option<u64> {
-        let _reclaiming = Reclaiming::begin(&self.globals.callbacks.are_running)?;
-        let mut freed = 0;
+    /// Calls callbacks until they have freed what is wanted, or all of them. `false`: another caller
+    /// is at it.
+    fn call_callbacks(&self, pressure: Pressure, all: bool) -> bool {
+        let Some(_reclaiming) = Reclaiming::begin(&self.globals.callbacks.are_running) else { return false };
+        let mut wanted_pages = pressure.wanted_pages;
         for callback in self.globals.callbacks.ready() {
-            if freed >= wanted_pages {
-                break;
+            let freed = callback.reclaim(Pressure { wanted_pages, ..pressure });
+            if !all {
+                wanted_pages = wanted_pages.saturating_sub(freed);
+                if wanted_pages == 0 {
+                    break;
+                }
             }
-            freed += callback.reclaim(Pressure { zone, wanted_pages: wanted_pages - freed, is_last_resort });
         }
-        Some(freed)
+        true
     }
 
-    /// What can still be done, the gentlest first; the request is served as soon as it can be.
+    /// What can still be done, a few rounds of it, before the request fails and is counted.
     #[cold]
-    fn last_resort(&self, order: Order, flags: Flags, reserve: Reserve, node: NodeId) -> Option<Pfn> {
+    pub(super) fn last_resort(&self, request: Request) -> Result<Pfn, AllocError> {
+        let Some(first) = self.zones_of(request).next() else { return Err(AllocError::NoZone) };
         for round in 0..ROUNDS_MAX {
-            let before = self.flux_sum(flags, node);
-            let mut own_moves = 0;
-            let mut is_busy = false;
-            for zone in self.zones_for(node, flags) {
-                self.drain(Scope::zone(zone), Mode::Quiet);
-            }
-            let mut found = self.scan(order, flags, reserve, node, &mut own_moves);
-            if found.is_none() && flags.may_reclaim() {
-                for zone in self.zones_for(node, flags) {
-                    is_busy |= self.call_callbacks(zone, u64::from(order.frames()), true).is_none();
+            match self.round(request, round) {
+                ControlFlow::Break(Some(pfn)) => return Ok(pfn),
+                ControlFlow::Break(None) => break,
+                ControlFlow::Continue(()) if round + 1 < ROUNDS_MAX => {
+                    let growth = if request.flags.may_reclaim() { ROUND_SPINS_GROWTH.pow(round) } else { 1 };
+                    (0..ROUND_SPINS * growth).for_each(|_| spin_hint());
                 }
-                found = self
-                    .pop_anywhere(order, flags, node)
-                    .or_else(|| self.scan(order, flags, reserve, node, &mut own_moves));
-            }
-            if found.is_none() && flags.may_reclaim() {
-                for zone in self.zones_for(node, flags) {
-                    is_busy |= self.drain(Scope::zone(zone), Mode::Full).busy_cpus > 0;
-                }
-                found = self.scan(order, flags, reserve, node, &mut own_moves);
-            }
-            if found.is_some() {
-                return found;
-            }
-            let after = self.flux_sum(flags, node);
-            let is_still = after.moves == before.moves.wrapping_add(own_moves);
-            if is_still && !is_busy && before.in_flight_pages == 0 && after.in_flight_pages == 0 {
-                return None;
-            }
-            if round + 1 < ROUNDS_MAX {
-                let growth = if flags.may_reclaim() { ROUND_SPINS_GROWTH.pow(round) } else { 1 };
-                (0..ROUND_SPINS * growth).for_each(|_| spin_hint());
+                ControlFlow::Continue(()) => {}
             }
         }
-        None
+        self.count_failure(first);
+        Err(AllocError::Exhausted)
     }
 
-    /// Takes a block from this CPU's own fronts: what callbacks free lies there.
-    fn pop_anywhere(&self, order: Order, flags: Flags, node: NodeId) -> Option<Pfn> {
-        let class = Class::of(order)?;
-        self.zones_for(node, flags).find_map(|zone| {
-            let word = WordOffset::new(zone, class, flags.mobility());
-            self.cpus.pop(&self.blocks, word).map(Pfn::new)
-        })
-    }
-
-    /// Searches the store alone: a refill would take a magazine's worth for a request that is glad
-    /// of one block. Counts in `own_moves` what this itself adds to the flux.
-    fn scan(
-        &self,
-        order: Order,
-        flags: Flags,
-        reserve: Reserve,
-        node: NodeId,
-        own_moves: &mut u64,
-    ) -> Option<Pfn> {
-        let here = self.here();
-        self.zones_for(node, flags).find_map(|zone| {
-            if !self.zone_may_give(zone, u64::from(order.frames()), reserve) {
-                return None;
+    /// One round, the gentlest first; the request is served as soon as it can be. Breaks with what
+    /// was found, or with nothing if the round was undisturbed.
+    fn round(&self, request: Request, round: u32) -> ControlFlow<Option<Pfn>> {
+        let before = self.flux_sum(request);
+        let mut own_moves = 0;
+        let mut is_busy = false;
+        let mut scan = || self.scan(request, request.reserve(), &mut own_moves);
+        for zone in self.zones_of(request) {
+            self.drain(Scope::zone(zone), Mode::Quiet);
+        }
+        let mut found = scan();
+        if found.is_none() && request.flags.may_reclaim() {
+            for zone in self.zones_of(request) {
+                let pressure = Pressure { zone, wanted_pages: request.pages(), is_last_resort: true };
+                // What the first ones freed was of no use, or went to others: ask everybody.
+                is_busy |= !self.call_callbacks(pressure, round > 0);
             }
-            *own_moves += 1;
-            self.take_direct(here, zone, order, flags.mobility())
-        })
+            found = self.regain(request).or_else(&mut scan);
+        }
+        if found.is_none() && request.flags.may_reclaim() {
+            for zone in self.zones_of(request) {
+                is_busy |= self.drain(Scope::zone(zone), Mode::Full).busy_cpus > 0;
+            }
+            found = scan();
+        }
+        if found.is_some() {
+            return ControlFlow::Break(found);
+        }
+        let after = self.flux_sum(request);
+        let is_still = after.moves == before.moves.wrapping_add(own_moves)
+            && before.in_flight_pages == 0
+            && after.in_flight_pages == 0;
+        if is_still && !is_busy { ControlFlow::Break(None) } else { ControlFlow::Continue(()) }
     }
 
     /// What is on its way, over all CPUs and the zones of a request.
-    fn flux_sum(&self, flags: Flags, node: NodeId) -> FluxSum {
-        let words = self.zones_for(node, flags).flat_map(|zone| self.flux_words(zone));
+    fn flux_sum(&self, request: Request) -> FluxSum {
+        let words = self.zones_of(request).flat_map(|zone| self.flux_words(zone));
         words.fold(FluxSum::default(), |sum, word| FluxSum {
             in_flight_pages: sum.in_flight_pages + Flux::in_flight_pages(word),
             moves: sum.moves + (word >> 32),

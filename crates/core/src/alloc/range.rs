@@ -1,15 +1,15 @@
 //! Contiguous ranges, and memory at a given address.
 //!
-//! Ranges bypass the caches. Cached frames are in their way, so a request that finds no room
-//! takes the caches back, quietly and then fully, before it fails.
+//! Ranges bypass the caches. Cached frames are in their way, so a request that finds no room takes
+//! the caches back before it fails, as the last resort of [`pressure`](super::pressure) has it.
 
 use super::Allocator;
-use super::drain::{Mode, Scope};
 use super::pressure::Reserve;
-use crate::cpus::Cpus;
+use super::request::{Request, Want};
+use crate::cpus::{Cpus, Here};
 use crate::error::{AllocError, FreeError};
 use crate::flags::Flags;
-use crate::frame::{Order, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES};
 
 impl<C: Cpus> Allocator<'_, C> {
@@ -17,11 +17,33 @@ impl<C: Cpus> Allocator<'_, C> {
     /// multiple of `align` frames (a power of two, at most 2^18).
     ///
     /// The range is freed whole by [`free_contiguous`](Self::free_contiguous), or in parts as
-    /// blocks of order 0. O(huges of the zone).
+    /// blocks of order 0.
+    ///
+    /// # Search
+    /// The zones in turn, nearest first; in each the store alone, past the caches:
+    /// 1. what is longer than the range but quick to find: below 512 frames (alignment included)
+    ///    the smallest naturally aligned block that contains it, else whole aligned runs of 512
+    ///    frames. What is too much goes back at once. O(zone's frames / 2^15) loads, and one per
+    ///    512 frames looked at;
+    /// 2. the lowest run of free frames of this length and alignment, wherever it begins and ends:
+    ///    O(zone's frames / 64) loads. It is claimed whole or not at all, and where another caller
+    ///    was faster the search goes on behind it.
+    ///
+    /// Watermarks, reserves and flags are heeded as by [`alloc`](Self::alloc). A request that finds
+    /// no run goes the same way down: a quiet drain of its zones, reclaim callbacks, a full drain
+    /// (the latter two unless it is atomic or may not reclaim), with a search after each, in up to
+    /// four rounds until one was undisturbed. What a failing request costs is thus up to 14 searches
+    /// of its zones. Callbacks are told how many frames are wanted, but not where.
+    ///
+    /// Over a [`Backing`](crate::Backing) the second search is the backing's
+    /// [`take_contiguous`](crate::BackingRanges::take_contiguous); without ranges there is none, so
+    /// that only blocks are found.
     ///
     /// # Errors
     /// [`AllocError::BadSize`]; [`AllocError::Unsupported`] for more than 1024 frames, or such an
-    /// alignment, over a [`Backing`](crate::Backing) without ranges; or as [`alloc`](Self::alloc).
+    /// alignment, over a [`Backing`](crate::Backing) without ranges; [`AllocError::NoZone`];
+    /// [`AllocError::Exhausted`] if no zone that the request may use has such a run above its
+    /// watermark, frames taken back included. The last one is counted as a failure.
     pub fn alloc_contiguous(&self, frames: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
         if frames == 0 || frames > SECTION_FRAMES || !align.is_power_of_two() || align > SECTION_FRAMES {
             return Err(AllocError::BadSize);
@@ -30,79 +52,93 @@ impl<C: Cpus> Allocator<'_, C> {
         if !self.store.has_ranges() && frames.max(align) > Order::MAX.frames() {
             return Err(AllocError::Unsupported);
         }
-        let node = self.node_here();
-        if self.zones_for(node, flags).next().is_none() {
-            return Err(AllocError::NoZone);
-        }
-        let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };
-        let search = || {
-            self.zones_for(node, flags)
-                .find_map(|zone| self.range_in_zone(zone, frames, align, flags, reserve))
+        let request = Request { want: Want::Run { frames, align }, flags, node: self.node_here() };
+        let start = match self.attempt(request, Reserve::AboveLow) {
+            Some(start) => start,
+            None => self.alloc_under_pressure(request)?,
         };
-        let found = self.with_drains(flags, search).ok_or(AllocError::Exhausted)?;
-        self.note_range(found, frames);
-        if flags.is_zeroed() {
-            (0..frames).for_each(|i| self.zero(found.add(i), Order::BASE));
-        }
-        Ok(found)
+        self.on_alloc_range(start, frames, flags);
+        Ok(start)
     }
 
-    fn range_in_zone(
+    /// Takes a run of frames from the store of a zone. Ends one move in the flux of this CPU.
+    pub(super) fn take_run(
         &self,
+        here: Option<Here>,
         zone: ZoneId,
         frames: u32,
         align: u32,
-        flags: Flags,
-        reserve: Reserve,
+        mobility: Mobility,
     ) -> Option<Pfn> {
-        if !self.zone_may_give(zone, u64::from(frames), reserve) {
-            return None;
-        }
-        let here = self.here();
-        // A block that contains the range and its alignment; what is too much goes back at once.
+        let has_ranges = self.store.has_ranges();
+        // First rounded up, to a block that contains the range and its alignment or to whole huges:
+        // the hints lead there. What is too much goes back at once.
         let block = frames.max(align).next_power_of_two();
-        let is_block = block < HUGE_FRAMES || !self.store.has_ranges();
-        let taken = if is_block { block } else { frames.next_multiple_of(HUGE_FRAMES) };
-        let _moving = self.flux(here, zone).begin(u64::from(taken));
-        let start = self.wanted_from(here, zone, flags.mobility(), |wanted| {
-            if is_block {
+        let is_block = block < HUGE_FRAMES || !has_ranges;
+        let grain = if is_block { block } else { HUGE_FRAMES };
+        let rounded = frames.next_multiple_of(grain);
+        let is_rounded = rounded > frames || !align.is_multiple_of(grain);
+        let moving = self.flux(here, zone).begin(u64::from(rounded));
+        let start = self.wanted_from(here, zone, mobility, |wanted| {
+            let found = if is_block {
                 self.store.take_block(wanted, Order::new(block.trailing_zeros())?)
             } else {
-                self.store.take_contiguous(wanted, taken, align)
+                self.store.take_contiguous(wanted, rounded, align)
+            };
+            match found {
+                Some(start) => {
+                    self.store.put(start.add(frames), rounded - frames);
+                    Some(start)
+                }
+                None if is_rounded && has_ranges => self.store.take_run(wanted, frames, align),
+                None => None,
             }
         })?;
-        self.store.put(start.add(frames), taken - frames);
-        let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books, -i64::from(frames));
-        self.count_direct_alloc(books, zone, 0, u64::from(frames));
+        drop(moving);
+        self.count_range(here, zone, frames);
         Some(start)
     }
 
-    /// Tries, takes shelves back, tries, takes fronts back, tries.
-    fn with_drains(&self, flags: Flags, mut attempt: impl FnMut() -> Option<Pfn>) -> Option<Pfn> {
-        attempt()
-            .or_else(|| {
-                self.drain(Scope::ALL, Mode::Quiet);
-                attempt()
-            })
-            .or_else(|| {
-                if !flags.may_reclaim() {
-                    return None;
-                }
-                self.drain(Scope::ALL, Mode::Full);
-                attempt()
-            })
+    /// Takes these frames from the store. Ends one move in the flux of this CPU.
+    pub(super) fn take_at(&self, here: Option<Here>, zone: ZoneId, start: Pfn, frames: u32) -> Option<Pfn> {
+        let moving = self.flux(here, zone).begin(u64::from(frames));
+        let is_ours = self.store.claim(zone, start, frames);
+        drop(moving);
+        if !is_ours {
+            return None;
+        }
+        self.count_range(here, zone, frames);
+        Some(start)
+    }
+
+    fn count_range(&self, here: Option<Here>, zone: ZoneId, frames: u32) {
+        let books = self.cpu_zone_here(here, zone);
+        self.zone(zone).add_free(books, -i64::from(frames));
+        self.count_direct_alloc(books, zone, 0, u64::from(frames));
+    }
+
+    /// What is done to a range on its way out, by option.
+    fn on_alloc_range(&self, start: Pfn, frames: u32, flags: Flags) {
+        self.note_range(start, frames);
+        if flags.is_zeroed() {
+            (0..frames).for_each(|i| self.zero(start.add(i), Order::BASE));
+        }
     }
 
     /// Allocates exactly the `frames` frames from `start` (1 to 2^18, all of one zone): memory at
     /// a given address. Freed like a range of [`alloc_contiguous`](Self::alloc_contiguous).
     ///
-    /// Watermarks do not apply: nothing else will do for this caller.
+    /// One claim, O(frames / 64); if frames are missing, the caches of that zone are drained quietly,
+    /// callbacks called and the caches drained fully, in rounds and by flags as for
+    /// [`alloc_contiguous`](Self::alloc_contiguous), with a claim after each. Watermarks and the
+    /// flags' choice of zones do not apply: nothing else will do for this caller.
     ///
     /// # Errors
     /// [`AllocError::NotAvailable`] when part of it is absent, in use, or cached where the request
-    /// may not take it back; [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without
-    /// ranges; [`AllocError::BadSize`].
+    /// may not take it back. Counted as a failure if the aligned runs of 512 frames that it lies in
+    /// have memory, all of one zone.
+    /// [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without ranges;
+    /// [`AllocError::BadSize`].
     pub fn alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
         if frames == 0 || frames > SECTION_FRAMES {
             return Err(AllocError::BadSize);
@@ -112,18 +148,11 @@ impl<C: Cpus> Allocator<'_, C> {
             return Err(AllocError::Unsupported);
         }
         let zone = self.store.tags().zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
-        let here = self.here();
-        let moving = self.flux(here, zone).begin(u64::from(frames));
-        let claimed = self.with_drains(flags, || self.store.claim(zone, start, frames).then_some(start));
-        drop(moving);
-        claimed.ok_or(AllocError::NotAvailable)?;
-        let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books, -i64::from(frames));
-        self.count_direct_alloc(books, zone, 0, u64::from(frames));
-        self.note_range(start, frames);
-        if flags.is_zeroed() {
-            (0..frames).for_each(|i| self.zero(start.add(i), Order::BASE));
+        let request = Request { want: Want::At { zone, start, frames }, flags, node: self.node_here() };
+        if self.attempt(request, request.reserve()).is_none() {
+            self.last_resort(request).map_err(|_| AllocError::NotAvailable)?;
         }
+        self.on_alloc_range(start, frames, flags);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use super::Allocator;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::pressure::Reserve;
+use super::request::{Request, Want};
 use crate::cache::cpu_zone::count;
 use crate::cache::magazine::{Class, MagazineIndex, SLOTS};
 use crate::cache::word::Word;
@@ -20,7 +21,10 @@ impl<C: Cpus> Allocator<'_, C> {
         self.cpus.check_usable()?;
         let pfn = match self.alloc_within(order, flags, Reserve::AboveLow) {
             Some(pfn) => pfn,
-            None => self.alloc_under_pressure(order, flags)?,
+            None => {
+                let node = self.node_here();
+                self.alloc_under_pressure(Request { want: Want::Block(order), flags, node })?
+            }
         };
         self.on_alloc(pfn, order, flags);
         Ok(pfn)

@@ -279,7 +279,7 @@ counters! {
     /// Blocks, and frames of ranges, freed on another CPU than the one that got them; counted with
     /// `track_owner` only.
     remote_frees,
-    /// Requests that failed.
+    /// Requests that failed, those for ranges and for frames at given addresses included.
     failures,
 }
 

@@ -1,6 +1,8 @@
 //! 1. A request fails only when every frame is in callers' hands: not while one is in a front, on a
 //!    shelf, on its way between them and the store, or in a drainer's hands.
-//! 2. What a watermark keeps is there for a request that may not wait.
+//! 2. The same of a request for contiguous frames, and of one that loses frames to a claim that is
+//!    rolled back.
+//! 3. What a watermark keeps is there for a request that may not wait.
 
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{explore, spawn};
 use crate::prim::{AtomicBool, Ordering};
-use crate::{CpuId, Flags, Mode, Order, Scope, Watermarks, ZoneId};
+use crate::{CpuId, Flags, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
 
 fn depot(frames: u32) -> Arc<Depot<Rseq>> {
     let depot = Depot::new(&Setup { frames, ..Setup::default() }, Rseq::new(2));
@@ -83,6 +85,45 @@ fn between_store_and_front() {
         depot.alloc().expect("one is free");
         owner.join().unwrap();
         depot.finish();
+    });
+}
+
+/// Frames that a drainer has taken are in the way of a range, and not for long.
+#[test]
+fn a_range_in_a_drainers_hands() {
+    explore(|| {
+        let depot = depot(2);
+        let held = depot.alloc().unwrap();
+        depot.free(held);
+        let drainer = spawn(1, &depot, |depot| {
+            depot.allocator.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
+        });
+        run_on(1);
+        let start = depot.allocator.alloc_contiguous(2, 1, Flags::default()).expect("nobody holds a frame");
+        [start, start.add(1)].into_iter().for_each(|pfn| depot.note_got(pfn));
+        drainer.join().unwrap();
+        depot.finish();
+    });
+}
+
+/// A claim that loses its last frame puts the others back: who wants those finds them.
+#[test]
+fn a_claim_that_is_rolled_back() {
+    explore(|| {
+        let (depot, flags) = (depot(66), Flags::default().no_reclaim());
+        depot.allocator.alloc_at(Pfn::new(0), 63, flags).expect("nobody else is there");
+        // What is left lies in two words, claimed in turn.
+        let other = spawn(0, &depot, move |depot| {
+            if depot.allocator.alloc_at(Pfn::new(63), 3, flags).is_ok() {
+                depot.allocator.free_contiguous(Pfn::new(63), 3).expect("they were ours");
+            }
+        });
+        run_on(1);
+        if depot.allocator.alloc_at(Pfn::new(65), 1, flags).is_ok() {
+            let found = depot.allocator.alloc_contiguous(2, 1, flags);
+            assert_eq!(found, Ok(Pfn::new(63)));
+        }
+        other.join().unwrap();
     });
 }
 

@@ -60,8 +60,9 @@ pub trait Backing: Sync {
 /// What a [`Backing`] can do beyond blocks. What was taken comes back by [`Backing::put`] in aligned
 /// blocks.
 pub trait BackingRanges {
-    /// Takes `frames` (at least 512) contiguous frames, the first a multiple of `align` (a power of
-    /// two), all of `zone`. The huges in it serve `mobility` from now on.
+    /// Takes `frames` (at most 2^18) contiguous frames, the first a multiple of `align` (a power of
+    /// two), all of `zone`. The huges they lie in serve `mobility` from now on. `None`: at some moment
+    /// of the call there was no such run of free frames, wherever it might begin.
     fn take_contiguous(&self, zone: ZoneId, frames: u32, align: u32, mobility: Mobility) -> Option<Pfn>;
 
     /// Takes exactly the `frames` frames from `start`, all of `zone`. `false`: not all of them are

@@ -12,7 +12,7 @@
 //! and last anything of the zone. Partly used huges are looked at a bounded number of times before
 //! a whole one is taken, so that fragmentation costs memory before it costs time; the bound falls
 //! only when there is no other way. A search for huges goes through whole ones alone, and one for more
-//! through runs of them.
+//! through runs of them. What begins or ends elsewhere is found by [`runs`](super::runs).
 
 use core::ops::ControlFlow;
 
@@ -51,7 +51,7 @@ enum Pass {
 pub struct Bitmap<'m> {
     /// Addresses of sections, by `pfn / SECTION_FRAMES`; 0 while there is none.
     table: &'m [AtomicUsize],
-    tags: Tags<'m>,
+    pub(super) tags: Tags<'m>,
     /// Claims that were rolled back. A statistic, and rare.
     failed_claims: &'m AtomicU64,
 }

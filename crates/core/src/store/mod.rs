@@ -7,6 +7,7 @@
 pub mod backing;
 pub mod bitmap;
 pub mod bits;
+mod runs;
 pub mod section;
 pub mod tags;
 
@@ -252,7 +253,7 @@ impl<'m> Store<'m> {
     }
 
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
-    /// two); `frames` is at least a huge.
+    /// two). The bitmap looks for whole huges, of which `frames` is a multiple; a backing for any run.
     pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let Some(backing) = self.backing else {
             return self.bitmap.take_contiguous(wanted, frames, align);
@@ -260,6 +261,16 @@ impl<'m> Store<'m> {
         let start = backing.ranges()?.take_contiguous(wanted.zone, frames, align, wanted.mobility)?;
         self.retag(start, frames, wanted.tag());
         Some(start)
+    }
+
+    /// Takes any `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
+    /// two), if there are such. Only where there are [ranges](Self::has_ranges).
+    pub fn take_run(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
+        match self.backing {
+            // A backing's own search for ranges is exact.
+            Some(_) => self.take_contiguous(wanted, frames, align),
+            None => self.bitmap.take_run(wanted, frames, align),
+        }
     }
 
     /// Takes exactly `start..start + frames`, or nothing.

@@ -7,9 +7,6 @@ use crate::naive::Zone;
 use crate::op::Wish;
 use crate::world::Keeper;
 
-/// Frames of a huge.
-const HUGE: u32 = 512;
-
 impl Lockstep<'_> {
     pub fn check(&mut self) {
         let mut served = 0;
@@ -57,14 +54,27 @@ impl Lockstep<'_> {
     }
 
     /// The same for contiguous frames.
-    pub fn check_failed_range(&self, error: AllocError, frames: u32, align: u32, wish: Wish) {
+    pub fn check_failed_range(&mut self, error: AllocError, frames: u32, align: u32, wish: Wish) {
         let block = frames.max(align).next_power_of_two();
-        let room = if block < HUGE || self.world.keeper == Keeper::Blocks {
-            Room { frames: block, align: block }
-        } else {
-            Room { frames: frames.next_multiple_of(HUGE), align: align.max(HUGE) }
+        let room = match self.world.keeper {
+            Keeper::Blocks => Room { frames: block, align: block },
+            Keeper::Bitmap | Keeper::Ranges => Room { frames, align },
         };
         self.check_failed(error, wish, frames, room);
+        if error == AllocError::Exhausted {
+            self.failures += 1;
+        }
+    }
+
+    /// The same for frames at a given address.
+    pub fn check_failed_at(&mut self, error: AllocError, start: u32, frames: u32, wish: Wish) {
+        assert_eq!(error, AllocError::NotAvailable);
+        if let Some(zone) = self.naive.zone_around(start, frames) {
+            self.failures += 1;
+            self.check_caches(ZoneId::new(zone as u32), wish);
+        }
+        let is_there = self.naive.zone_of(start, frames).is_some();
+        assert!(!is_there || !self.is_free(start, frames), "failed, though {start:x} + {frames} is free");
     }
 
     fn check_failed(&self, error: AllocError, wish: Wish, frames: u32, room: Room) {
@@ -76,24 +86,49 @@ impl Lockstep<'_> {
         assert_eq!(error, AllocError::Exhausted);
         for zone in eligible {
             let id = ZoneId::new(zone as u32);
-            for cpu in self.cpus() {
-                let stats = self.depot.cpu_stats(cpu, id).unwrap();
-                assert_eq!(stats.shelved_pages, 0, "a request failed while {cpu} had full magazines");
-                if wish.may_reclaim() {
-                    assert_eq!(stats.cached_pages(), 0, "a request failed while {cpu} cached pages");
-                }
-            }
+            self.check_caches(id, wish);
             let stats = self.depot.zone_stats(id).unwrap();
             let floor = if wish.is_atomic { 0 } else { stats.watermarks.min };
             let is_above = stats.free_pages >= u64::from(frames) + floor;
-            let mut places = self.naive.zones[zone].places(room.frames, room.align);
-            let place = places.find(|&at| self.is_free(at, room.frames));
+            let place = self.find_room(&self.naive.zones[zone], room);
             assert!(!is_above || place.is_none(), "failed, though {place:x?} is free in {stats:?}");
         }
+    }
+
+    /// What a request that failed has taken back before.
+    fn check_caches(&self, zone: ZoneId, wish: Wish) {
+        for cpu in self.cpus() {
+            let stats = self.depot.cpu_stats(cpu, zone).unwrap();
+            assert_eq!(stats.shelved_pages, 0, "a request failed while {cpu} had full magazines");
+            if wish.may_reclaim() {
+                assert_eq!(stats.cached_pages(), 0, "a request failed while {cpu} cached pages");
+            }
+        }
+    }
+
+    /// The lowest place in a zone that would have done: frame by frame, from wherever it may begin.
+    fn find_room(&self, zone: &Zone, room: Room) -> Option<u32> {
+        // Frames `start..next` are free.
+        let (mut start, mut next) = (0, 0);
+        for frame in zone.frames() {
+            if frame != next {
+                start = frame;
+            }
+            next = frame + 1;
+            if !self.is_free(frame, 1) {
+                start = next;
+            }
+            let first = start.next_multiple_of(room.align);
+            if next >= first + room.frames {
+                return Some(first);
+            }
+        }
+        None
     }
 }
 
 /// What a request needs: so many free frames, at a multiple of so many.
+#[derive(Clone, Copy)]
 struct Room {
     frames: u32,
     align: u32,

@@ -8,6 +8,9 @@ use pagedepot::{FrameRange, NodeId, Order, Pfn};
 use crate::op::Wish;
 use crate::world::World;
 
+/// Frames of a huge.
+const HUGE: u32 = 512;
+
 /// Why a held stretch of frames was allocated, which says how it may be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -57,16 +60,11 @@ impl Zone {
         true
     }
 
-    /// Places in this zone for `frames` frames, the first a multiple of `align`.
-    pub fn places(&self, frames: u32, align: u32) -> impl Iterator<Item = u32> {
-        self.ranges
-            .iter()
-            .flat_map(move |range| {
-                let first = range.start.get().next_multiple_of(align);
-                (u64::from(first)..range.end()).step_by(align as usize)
-            })
-            .map(|at| at as u32)
-            .filter(move |&at| self.has(at, frames))
+    /// Its frames, ascending.
+    pub fn frames(&self) -> impl Iterator<Item = u32> + use<> {
+        let mut ranges = self.ranges.clone();
+        ranges.sort_by_key(|range| range.start.get());
+        ranges.into_iter().flat_map(|range| range.start.get()..range.end() as u32)
     }
 }
 
@@ -124,6 +122,16 @@ impl Naive {
     /// The zone all of whose frames these are.
     pub fn zone_of(&self, start: u32, frames: u32) -> Option<usize> {
         self.zones.iter().position(|zone| zone.has(start, frames))
+    }
+
+    /// The zone that has frames in each of the aligned runs of 512 that these lie in: as closely as
+    /// the allocator knows where there is memory.
+    pub fn zone_around(&self, start: u32, frames: u32) -> Option<usize> {
+        let runs = start / HUGE..(start + frames).div_ceil(HUGE);
+        self.zones.iter().position(|zone| {
+            let has_some = |run| zone.frames().any(|frame| frame / HUGE == run);
+            runs.clone().all(has_some)
+        })
     }
 
     /// The held stretch that has one of these frames.

@@ -177,11 +177,7 @@ impl Lockstep<'_> {
             Ok(()) => self.take(start, Held { frames, shape: Shape::Range }, None),
             Err(AllocError::BadSize) => assert_eq!(frames, 0),
             Err(AllocError::Unsupported) => assert_eq!(self.world.keeper, Keeper::Blocks),
-            Err(error) => {
-                assert_eq!(error, AllocError::NotAvailable);
-                let is_there = self.naive.zone_of(start.get(), frames).is_some();
-                assert!(!is_there || !self.is_free(start.get(), frames));
-            }
+            Err(error) => self.check_failed_at(error, start.get(), frames, wish),
         }
     }
 

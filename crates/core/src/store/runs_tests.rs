@@ -1,0 +1,150 @@
+//! The search for runs against a look at every frame.
+
+use super::*;
+use crate::frame::Mobility;
+use crate::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::store::section::{SECTION_HUGES, Section, Tag};
+use crate::store::tags::Tags;
+
+const ZONE: ZoneId = ZoneId::new(1);
+/// The third has no books, and so no memory.
+const SECTIONS: usize = 5;
+const HOLE: usize = 2;
+const FRAMES: u32 = SECTIONS as u32 * SECTION_FRAMES;
+
+/// Everything free: a few huges of another zone, the rest of ours.
+struct World {
+    tags: Vec<AtomicU32>,
+    table: Vec<AtomicUsize>,
+    failed: AtomicU64,
+    hint: AtomicU32,
+}
+
+impl World {
+    fn new() -> Self {
+        let tag = |huge: usize| match huge {
+            _ if huge / SECTION_HUGES == HOLE => Tag::ABSENT,
+            40..45 => Tag::new(ZoneId::new(0), Mobility::Movable),
+            _ => Tag::new(ZONE, Mobility::Movable),
+        };
+        let world = World {
+            tags: (0..SECTIONS * SECTION_HUGES).map(|huge| AtomicU32::new(tag(huge).0)).collect(),
+            table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
+            failed: AtomicU64::new(0),
+            hint: AtomicU32::new(0),
+        };
+        for number in (0..SECTIONS).filter(|&number| number != HOLE) {
+            let section = Box::leak(Box::<Section>::new_uninit());
+            // SAFETY: this test's alone; `init_free` writes every field.
+            let section = unsafe {
+                Section::init_free(section.as_mut_ptr());
+                section.assume_init_ref()
+            };
+            assert!(world.bitmap().install(number, section));
+        }
+        world
+    }
+
+    fn bitmap(&self) -> Bitmap<'_> {
+        Bitmap::new(&self.table, Tags::new(&self.tags, false), &self.failed)
+    }
+
+    fn wanted(&self, mobility: Mobility) -> Wanted<'_> {
+        Wanted { zone: ZONE, mobility, span: (0, SECTIONS as u32), hint: &self.hint }
+    }
+
+    fn take(&self, frames: u32, align: u32) -> Option<u32> {
+        self.bitmap().take_run(self.wanted(Mobility::Movable), frames, align).map(Pfn::get)
+    }
+
+    fn is_ours(&self, frame: u32) -> bool {
+        let tag = Tag(self.tags[(frame / HUGE_FRAMES) as usize].load(Ordering::Relaxed));
+        tag.is_present() && tag.zone() == ZONE && self.bitmap().is_free(Pfn::new(frame))
+    }
+
+    /// Frame by frame.
+    fn lowest(&self, frames: u32, align: u32) -> Option<u32> {
+        let mut start = 0;
+        for frame in 0..FRAMES {
+            if !self.is_ours(frame) {
+                start = frame + 1;
+            }
+            let first = start.next_multiple_of(align);
+            if frame + 1 >= first + frames {
+                return Some(first);
+            }
+        }
+        None
+    }
+
+    fn free_frames(&self) -> u32 {
+        (0..FRAMES).filter(|&frame| self.is_ours(frame)).count() as u32
+    }
+}
+
+fn random(state: &mut u64) -> u32 {
+    // Xorshift (Marsaglia 2003).
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 32) as u32
+}
+
+#[test]
+fn the_lowest_run_of_any_length_and_alignment() {
+    let (world, mut state) = (World::new(), 0x9e37_79b9_7f4a_7c15);
+    let mut free = world.free_frames();
+    let (mut taken, mut refused) = (Vec::new(), 0);
+    for round in 0..400 {
+        // Single frames in use here and there, so that runs are of all lengths.
+        for _ in 0..8 {
+            let used = Pfn::new(random(&mut state) % FRAMES);
+            if world.is_ours(used.get()) && world.bitmap().claim(used, 1) {
+                free -= 1;
+            }
+        }
+        let length_max = [3, 70, 600, 20_000, SECTION_FRAMES][round % 5];
+        let frames = random(&mut state) % length_max + 1;
+        let align = 1 << (random(&mut state) % [3, 8, 11, 15, 19][round % 5]);
+        let expected = world.lowest(frames, align);
+        assert_eq!(world.take(frames, align), expected, "{frames} frames at a multiple of {align}");
+        match expected {
+            Some(start) => {
+                free -= frames;
+                taken.push((start, frames));
+            }
+            None => refused += 1,
+        }
+        if taken.len() > 20 {
+            let (start, frames) = taken.swap_remove(random(&mut state) as usize % taken.len());
+            assert_eq!(world.bitmap().put(Pfn::new(start), frames), 0);
+            free += frames;
+        }
+    }
+    assert!(taken.len() == 20 && refused > 5, "{refused} refused");
+    assert_eq!(world.free_frames(), free, "nothing is taken but what was given");
+}
+
+#[test]
+fn across_sections_and_to_the_last_frame() {
+    let world = World::new();
+    // All but one frame of the two sections behind the hole.
+    let behind = (HOLE as u32 + 1) * SECTION_FRAMES;
+    assert_eq!(world.take(SECTION_FRAMES, SECTION_FRAMES), Some(SECTION_FRAMES));
+    assert!(world.bitmap().claim(Pfn::new(behind), 1));
+    assert_eq!(world.take(2 * SECTION_FRAMES, 1), None);
+    assert_eq!(world.take(2 * SECTION_FRAMES - 1, 2), None);
+    assert_eq!(world.take(2 * SECTION_FRAMES - 1, 1), Some(behind + 1));
+    assert_eq!(world.take(SECTION_FRAMES - 40 * HUGE_FRAMES, 1), None, "huges of another zone lie between");
+}
+
+#[test]
+fn only_whole_huges_change_their_mobility() {
+    let world = World::new();
+    assert!(world.bitmap().claim(Pfn::new(0), 1));
+    let frames = 2 * HUGE_FRAMES;
+    let found = world.bitmap().take_run(world.wanted(Mobility::Unmovable), frames, 1);
+    assert_eq!(found, Some(Pfn::new(1)));
+    let mobilities = [0, 1, 2].map(|huge| world.bitmap().tags.of(HugeIndex(huge)).mobility());
+    assert_eq!(mobilities, [Mobility::Movable, Mobility::Unmovable, Mobility::Movable]);
+}

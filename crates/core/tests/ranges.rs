@@ -1,0 +1,262 @@
+//! Contiguous ranges and frames at given addresses fail only when they must.
+
+mod common;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use common::{Single, books, open_zone, order, range, single};
+use pagedepot::{
+    AllocError, Config, Flags, Mode, Order, Pfn, Pressure, Reclaim, Scope, Watermarks, ZoneConfig, ZoneId,
+};
+
+const HUGES: u32 = 8;
+const HUGE: u32 = 512;
+const FRAMES: u32 = HUGES * HUGE;
+const ZONE: ZoneId = ZoneId::new(0);
+
+/// A cache of blocks that gives some up when it is asked, those it got last first.
+#[derive(Default)]
+struct Cache {
+    depot: AtomicPtr<Single<'static>>,
+    blocks: Mutex<Vec<(Pfn, Order)>>,
+    calls: AtomicU32,
+    /// Pages it gives per call; 0: as many as wanted.
+    pages_max: u64,
+}
+
+impl Cache {
+    /// One that lives as long as the books: callbacks must.
+    fn new(pages_max: u64) -> &'static Cache {
+        Box::leak(Box::new(Cache { pages_max, ..Cache::default() }))
+    }
+
+    /// From now on it knows the allocator, which stays where it is, and holds these blocks of it.
+    fn hold(&self, depot: &Single<'_>, blocks: impl IntoIterator<Item = (Pfn, Order)>) {
+        self.depot.store((&raw const *depot).cast_mut().cast(), Ordering::Relaxed);
+        self.blocks.lock().unwrap().extend(blocks);
+    }
+
+    fn calls(&self) -> u32 {
+        self.calls.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Reclaim for Cache {
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: callbacks are called by the allocator that `hold` was told, while it lives.
+        let depot = unsafe { self.depot.load(Ordering::Relaxed).as_ref() };
+        let (Some(depot), mut blocks) = (depot, self.blocks.lock().unwrap()) else { return 0 };
+        let wanted = if self.pages_max > 0 { self.pages_max } else { pressure.wanted_pages };
+        let mut freed = 0;
+        while freed < wanted
+            && let Some((pfn, order)) = blocks.pop()
+        {
+            depot.free(pfn, order).unwrap();
+            freed += u64::from(order.frames());
+        }
+        freed
+    }
+}
+
+/// A machine with one zone of eight huges, and two CPUs.
+fn machine(marks: Watermarks, callbacks: &[&'static dyn Reclaim]) -> Box<Single<'static>> {
+    let ranges = [range(0, FRAMES)];
+    let zones = [ZoneConfig { watermarks: Some(marks), ..open_zone("z", &ranges) }];
+    let config = Config::new(2, &zones);
+    let depot = Box::new(single(&config, Box::leak(books(&config).into_boxed_slice())));
+    callbacks.iter().for_each(|&callback| depot.register_reclaim(callback).unwrap());
+    depot
+}
+
+/// All of the memory, by huges.
+fn all_huges(depot: &Single<'_>) -> Vec<(Pfn, Order)> {
+    let huges = (0..HUGES).map(|i| Pfn::new(i * HUGE));
+    huges
+        .map(|start| {
+            depot.alloc_at(start, HUGE, Flags::default()).unwrap();
+            (start, Order::HUGE)
+        })
+        .collect()
+}
+
+fn failures(depot: &Single<'_>) -> u64 {
+    depot.zone_stats(ZONE).unwrap().counts.failures
+}
+
+#[test]
+fn what_a_cache_gives_up_serves_ranges_too() {
+    for (frames, align) in [(1, 1), (3, 1), (257, 1), (512, 512), (1000, 1), (4096, 1)] {
+        for here in [0, 1] {
+            let cache = Cache::new(0);
+            let mut depot = machine(Watermarks::default(), &[cache]);
+            cache.hold(&depot, all_huges(&depot));
+            depot.cpus().0.run_on(here);
+            cache.calls();
+            let start = depot.alloc_contiguous(frames, align, Flags::default()).unwrap();
+            assert_eq!((cache.calls(), failures(&depot)), (1, 0), "{frames} frames");
+            depot.free_contiguous(start, frames).unwrap();
+            depot.drain(Scope::ALL, Mode::Full);
+            depot.validate().unwrap();
+        }
+    }
+}
+
+#[test]
+fn and_frames_at_an_address() {
+    let cache = Cache::new(0);
+    let depot = machine(Watermarks::default(), &[cache]);
+    cache.hold(&depot, all_huges(&depot));
+    let last = Pfn::new(FRAMES - 5);
+    for refused in [Flags::default().no_reclaim(), Flags::default().atomic()] {
+        assert_eq!(depot.alloc_at(last, 5, refused), Err(AllocError::NotAvailable));
+        assert_eq!(depot.alloc_contiguous(5, 1, refused), Err(AllocError::Exhausted));
+    }
+    assert_eq!((cache.calls(), failures(&depot), depot.cpus().0.fences()), (0, 4, 0));
+    depot.alloc_at(last, 5, Flags::default()).unwrap();
+    assert_eq!((cache.calls(), failures(&depot)), (1, 4));
+}
+
+/// Callbacks are told how much is wanted, but the first to give as much need not be the one who has
+/// what lies side by side.
+#[test]
+fn others_are_asked_when_what_came_back_is_of_no_use() {
+    let (huges, singles) = (Cache::new(512), Cache::new(512));
+    let depot = machine(Watermarks::default(), &[singles, huges]);
+    let mut blocks = all_huges(&depot);
+    let scattered = blocks.split_off(4);
+    huges.hold(&depot, blocks);
+    let mut even = Vec::new();
+    for (start, order) in scattered {
+        depot.split(start, order, Order::BASE).unwrap();
+        even.extend((0..HUGE).step_by(2).map(|at| (start.add(at), Order::BASE)));
+    }
+    singles.hold(&depot, even);
+    let start = depot.alloc_contiguous(512, 512, Flags::default()).unwrap();
+    assert!(start.get() < 4 * HUGE);
+    assert_eq!((singles.calls(), huges.calls()), (2, 1));
+}
+
+#[test]
+fn failures_are_counted() {
+    let depot = machine(Watermarks::default(), &[]);
+    let all = all_huges(&depot);
+    for (i, flags) in
+        [Flags::default(), Flags::default().no_reclaim(), Flags::default().atomic()].into_iter().enumerate()
+    {
+        let before = 3 * i as u64;
+        assert_eq!(depot.alloc_contiguous(1, 1, flags), Err(AllocError::Exhausted));
+        assert_eq!(failures(&depot), before + 1);
+        assert_eq!(depot.alloc_contiguous(3000, 4, flags), Err(AllocError::Exhausted));
+        assert_eq!(depot.alloc_at(Pfn::new(100), 1, flags), Err(AllocError::NotAvailable));
+        assert_eq!(failures(&depot), before + 3);
+    }
+    // Requests that no memory could serve are not for want of it.
+    assert_eq!(depot.alloc_at(Pfn::new(FRAMES), 1, Flags::default()), Err(AllocError::NotAvailable));
+    assert_eq!(depot.alloc_contiguous(0, 1, Flags::default()), Err(AllocError::BadSize));
+    assert_eq!(failures(&depot), 9);
+    all.into_iter().for_each(|(pfn, order)| depot.free(pfn, order).unwrap());
+}
+
+#[test]
+fn runs_need_no_alignment_of_their_own() {
+    let mut depot = machine(Watermarks::default(), &[]);
+    // The first frame of each huge is held.
+    (0..HUGES).for_each(|i| depot.alloc_at(Pfn::new(i * HUGE), 1, Flags::default()).unwrap());
+    assert_eq!(depot.alloc_contiguous(512, 1, Flags::default()), Err(AllocError::Exhausted));
+    for (frames, align, expected) in [
+        // The smallest block that contains 256 frames begins at a multiple of them.
+        (256, 1, Some(256)),
+        (257, 1, Some(513)),
+        (257, 2, Some(1026)),
+        (300, 256, None),
+        (511, 1, Some(1537)),
+    ] {
+        let found = depot.alloc_contiguous(frames, align, Flags::default());
+        assert_eq!(found.ok().map(Pfn::get), expected, "{frames} frames at a multiple of {align}");
+    }
+    depot.validate().unwrap();
+}
+
+#[test]
+fn runs_across_huges() {
+    let mut depot = machine(Watermarks::default(), &[]);
+    // All but the first frame and the last: six whole huges, and 1022 frames around them.
+    for at in [0, FRAMES - 1] {
+        depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
+    }
+    for (frames, align, expected) in
+        [(4095, 1, None), (4094, 2, None), (4094, 1, Some(1)), (3584, 1, Some(1)), (3584, 256, Some(256))]
+    {
+        let found = depot.alloc_contiguous(frames, align, Flags::default());
+        assert_eq!(found.ok().map(Pfn::get), expected, "{frames} frames at a multiple of {align}");
+        if let Ok(start) = found {
+            depot.free_contiguous(start, frames).unwrap();
+        }
+        depot.validate().unwrap();
+    }
+}
+
+#[test]
+fn a_run_ends_where_its_zone_does() {
+    let ranges = [[range(0, 1024)], [range(1024, 1024)]];
+    let zones = [open_zone("a", &ranges[0]), open_zone("b", &ranges[1])];
+    let config = Config::new(1, &zones);
+    let mut memory = books(&config);
+    let depot = single(&config, &mut memory);
+    for at in [0, 2047] {
+        depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
+    }
+    assert_eq!(depot.alloc_contiguous(1024, 1, Flags::default()), Err(AllocError::Exhausted));
+    let found = [1023, 1023].map(|frames| depot.alloc_contiguous(frames, 1, Flags::default()).unwrap().get());
+    assert!(found == [1, 1024] || found == [1024, 1], "{found:?}");
+}
+
+/// Those of other zones and of CPUs that may not serve them are left in peace.
+#[test]
+fn only_zones_that_may_serve_are_drained() {
+    let ranges = [[range(0, 1024)], [range(1024, 1024)]];
+    let zones = [open_zone("low", &ranges[0]), open_zone("high", &ranges[1])]
+        .into_iter()
+        .zip([0, 1])
+        .map(|(zone, level)| ZoneConfig { level, ..zone })
+        .collect::<Vec<_>>();
+    let config = Config::new(2, &zones);
+    let mut memory = books(&config);
+    let depot = single(&config, &mut memory);
+    let cached = |zone| depot.cpu_stats(pagedepot::CpuId::new(0), ZoneId::new(zone)).unwrap().cached_pages();
+    for flags in [Flags::default(), Flags::default().at_most_level(0)] {
+        let pfn = depot.alloc(Order::BASE, flags).unwrap();
+        depot.free(pfn, Order::BASE).unwrap();
+    }
+    let before = cached(1);
+    assert!(before > 0 && cached(0) > 0);
+    let low = Flags::default().at_most_level(0);
+    assert_eq!(depot.alloc_contiguous(1025, 1, low), Err(AllocError::Exhausted));
+    assert_eq!((cached(0), cached(1)), (0, before));
+    depot.alloc_at(Pfn::new(0), 1024, Flags::default()).unwrap();
+    assert_eq!(depot.alloc_at(Pfn::new(7), 1, Flags::default()), Err(AllocError::NotAvailable));
+    assert_eq!(cached(1), before);
+}
+
+/// The watermarks hold for ranges as they do for blocks; frames at an address have no substitute.
+#[test]
+fn watermarks() {
+    let marks = Watermarks { min: 500, low: 1000, high: 2000 };
+    let witness = Cache::new(0);
+    let depot = machine(marks, &[witness]);
+    let first = depot.alloc_contiguous(FRAMES - 1000, 1, Flags::default()).unwrap();
+    assert_eq!(witness.calls(), 0);
+    // Below `low` the callbacks are told once.
+    depot.alloc_contiguous(100, 1, Flags::default()).unwrap();
+    depot.alloc_contiguous(400, 1, Flags::default()).unwrap();
+    assert_eq!((witness.calls(), failures(&depot)), (1, 0));
+    assert_eq!(depot.alloc_contiguous(1, 1, Flags::default()), Err(AllocError::Exhausted));
+    assert_eq!((witness.calls(), failures(&depot)), (1, 1));
+    depot.alloc_contiguous(64, 1, Flags::default().atomic()).unwrap();
+    let left = (0..FRAMES).rev().find(|&frame| depot.is_free(Pfn::new(frame))).unwrap();
+    depot.alloc_at(Pfn::new(left), 1, Flags::default()).unwrap();
+    depot.free_contiguous(first, FRAMES - 1000).unwrap();
+    assert!(depot.alloc(order(3), Flags::default()).is_ok());
+}
