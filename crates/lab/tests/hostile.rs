@@ -118,14 +118,17 @@ fn damaged_and_misplaced_files_get_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let short = directory.path().join("short.zst");
     let whole = fs::read(shipped()).unwrap();
-    // In the first block, and after many lines.
-    for length in [50, 5000, whole.len() - 100] {
-        fs::write(&short, &whole[..length]).unwrap();
+    // Nothing is left of a first block that ends early.
+    let early = (whole[..50].to_vec(), "ends early");
+    let mut damaged = (whole.clone(), "is damaged");
+    damaged.0[whole.len() / 2..][..100].fill(0xff);
+    for (bytes, says) in [early, damaged] {
+        fs::write(&short, bytes).unwrap();
         for arguments in [&["replay"][..], &["vmalloc", "--trace"]] {
             let mut command = pagedepot(arguments);
             command.arg(&short);
             let line = refused(command);
-            assert!(line.contains("damaged or ends early; copy or record it again"), "{line}");
+            assert!(line.contains(says) && line.contains("; copy or record it again"), "{line}");
         }
     }
     for (arguments, says) in [
@@ -142,6 +145,22 @@ fn damaged_and_misplaced_files_get_one_line() {
     let mut command = pagedepot(&["replay"]);
     command.arg(shipped()).arg("--zoneinfo").arg(directory.path());
     assert!(refused(command).contains("give the path of a recorded trace or zoneinfo"));
+}
+
+/// A copy that ended early: what was written before the end is replayed, and the report says so.
+#[test]
+fn what_can_be_read_of_a_file_cut_short_is_replayed() {
+    let directory = tempfile::tempdir().unwrap();
+    let short = directory.path().join("short.zst");
+    let whole = fs::read(shipped()).unwrap();
+    fs::write(&short, &whole[..whole.len() - 100]).unwrap();
+    let output = pagedepot(&["replay", "--quick"]).arg(&short).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        report.contains("the file is cut short after line ") && report.contains("lines unfinished, first")
+    );
+    assert!(report.contains(" 0 lost"), "{report}");
 }
 
 #[test]

@@ -351,7 +351,7 @@ fn wrong_files_get_an_error_that_says_what_to_do() {
         message(b"hello\nworld\n").contains("no page allocator or vmalloc event in 2 lines (unreadable: 2)")
     );
     assert!(message(b"a 1 [000] 1.1: sched:sched_switch: x\n").contains("(other events: 1)"));
-    assert!(message(b"\x28\xb5\x2f\xfd").contains("damaged or ends early"));
+    assert!(message(b"\x28\xb5\x2f\xfd").contains("ends early"));
     let missing = trace::read_file("/nowhere/at all".as_ref(), |_| ()).unwrap_err().to_string();
     assert!(missing.contains("cannot open /nowhere/at all"), "{missing}");
     let directory = trace::read_file("/".as_ref(), |_| ()).unwrap_err().to_string();
@@ -367,9 +367,39 @@ fn zstd_of_several_frames() {
     let file = [&frame()[..], &skippable, &frame()].concat();
     let (summary, records) = read_all(&file).unwrap();
     assert_eq!((summary.lines, records.len(), summary.counts.get(EventKind::PageFree)), (2, 2, 2));
-    let cut = &file[..file.len() - 7];
-    assert!(message(cut).contains("after line"), "{}", message(cut));
+    assert!(!summary.is_cut_short);
     assert!(message(&[&frame()[..], b"garbage"].concat()).contains("damaged"));
+}
+
+/// Wherever a file ends early, all lines in its whole blocks are read, and no event is taken from a
+/// part of a line.
+#[test]
+fn zstd_that_ends_early() {
+    let line = |n| format!("a 1 [000] {n}.0: kmem:mm_page_free: page=0x1 pfn=0x{n:x}00 order=0\n");
+    let text: String = (1..20_000).map(line).collect();
+    let lines: Vec<&str> = text.lines().collect();
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    let file = ruzstd::encoding::compress_to_vec(text.as_bytes(), level);
+    let (_, whole) = read_all(&file).unwrap();
+    assert_eq!(whole.len(), lines.len());
+    let (mut refused, mut partial) = (0, std::collections::BTreeSet::new());
+    for length in (0..file.len()).step_by(file.len() / 200).chain(file.len() - 20..file.len()) {
+        let Ok((summary, records)) = read_all(&file[..length]) else {
+            refused += 1;
+            continue;
+        };
+        assert!(summary.is_cut_short, "{length} bytes of {}", file.len());
+        assert_eq!(records, whole[..records.len()], "{length} bytes");
+        let unfinished = &summary.skipped.unfinished;
+        assert_eq!(summary.lines, records.len() as u64 + unfinished.count);
+        if let [example] = &unfinished.examples[..] {
+            assert_eq!(example.line, summary.lines);
+            assert!(lines[records.len()].starts_with(&example.excerpt), "{example:?}");
+        }
+        partial.insert(records.len());
+    }
+    assert!(refused > 0, "nothing is in a part of a first block");
+    assert!(partial.len() > 5 && partial.last() == Some(&whole.len()), "{partial:?}");
 }
 
 /// A pipe hands out its bytes one by one.

@@ -49,6 +49,8 @@ pub struct Trace {
     pub unknown: Lines,
     pub unfinished: Lines,
     pub unreadable: Lines,
+    /// Whether more lines were written than could be read.
+    pub is_cut_short: bool,
     /// Events that the recorder says it dropped.
     pub lost_events: u64,
     pub out_of_order: u64,
@@ -138,6 +140,7 @@ impl Trace {
             unknown: Lines::new(unknown),
             unfinished: Lines::new(unfinished),
             unreadable: Lines::new(unreadable),
+            is_cut_short: summary.is_cut_short,
             lost_events: summary.lost_events,
             out_of_order: summary.out_of_order,
             machine_known: plan.machine_known,

@@ -8,6 +8,7 @@ use super::engine::GROUP_OPS;
 use super::plan::KernelCounts;
 use super::report::{CpuPages, Lines, Replay, Report, orders_in_use};
 use super::target::ReplayCounts;
+use crate::trace::cut_short;
 
 /// A figure that one side does not have.
 const NONE: &str = "-";
@@ -50,6 +51,9 @@ impl Report {
         ];
         for (sort, lines) in sorts.into_iter().filter(|(_, lines)| lines.count > 0) {
             write_skipped(f, sort, lines)?;
+        }
+        if trace.is_cut_short {
+            writeln!(f, "{}", cut_short(trace.lines))?;
         }
         if trace.lost_events > 0 {
             writeln!(f, "the recorder dropped {} events: record with larger buffers", trace.lost_events)?;

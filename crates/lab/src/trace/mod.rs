@@ -7,6 +7,7 @@
 //! * *record*: who (task), where (CPU) and when, and what: the *event*.
 //! * *skipped line*: unknown event, unfinished, or unreadable. Skipped lines are counted and the
 //!   first few are kept to be shown; they never end the reading.
+//! * *cut short*: compressed, and ends within the data. What can be read of it is a trace.
 //!
 //! # Theory
 //! A trace is read in one pass and never held in memory. The three formats differ only left of the
@@ -23,5 +24,5 @@ mod zstd;
 pub use error::TraceError;
 pub use event::{Event, EventKind, KernelPfn, Record};
 pub use line::{Line, parse as parse_line};
-pub use reader::{Skipped, Summary, Tally, read, read_file};
+pub use reader::{Skipped, Summary, Tally, cut_short, read, read_file};
 pub use zoneinfo::{Zone, Zoneinfo};

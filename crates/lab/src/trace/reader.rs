@@ -29,6 +29,8 @@ pub struct Summary {
     pub counts: EventCounts,
     /// The lines that became no event.
     pub skipped: Skipped,
+    /// Whether the file is compressed and ends within the data: more lines were written.
+    pub is_cut_short: bool,
     /// Events that the recorder says it dropped.
     pub lost_events: u64,
     /// Records with a time before that of the record above them.
@@ -61,6 +63,13 @@ impl Summary {
             *self.commands.entry(comm.to_owned()).or_default() += 1;
         }
     }
+}
+
+/// What is said of a file that is cut short after `line`.
+pub fn cut_short(line: u64) -> String {
+    format!(
+        "the file is cut short after line {line}: what could be read is replayed; copy it again for the rest"
+    )
 }
 
 /// Lines that became no event, by reason.
@@ -159,8 +168,18 @@ fn read_text(
     let mut summary = Summary::default();
     let mut bytes = Vec::with_capacity(256);
     loop {
-        let length =
-            read_line(&mut input, &mut bytes).map_err(|source| read_error(name, summary.lines, source))?;
+        let length = match read_line(&mut input, &mut bytes) {
+            // What there is can be used, if it is anything; of the last line only a part is there.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && summary.counts.total() > 0 => {
+                summary.is_cut_short = true;
+                if !bytes.is_empty() {
+                    summary.lines += 1;
+                    summary.skipped.unfinished.add(summary.lines, &String::from_utf8_lossy(&bytes));
+                }
+                break;
+            }
+            result => result.map_err(|source| read_error(name, summary.lines, source))?,
+        };
         if length == Length::None {
             break;
         }

@@ -83,13 +83,16 @@ struct Plan {
     kernel_purged: u64,
     /// Pages in the hulls that the kernel flushed.
     kernel_flushed_pages: u64,
+    /// The last line of a file that ends early.
+    cut_after_line: Option<u64>,
 }
 
 impl Plan {
     fn load(path: &Path) -> Result<Self, Failure> {
         let mut plan = Plan::default();
         let read = trace::read_file(path, |record| plan.record(record));
-        read.map_err(|error| Failure::Usage(error.to_string()))?;
+        let summary = read.map_err(|error| Failure::Usage(error.to_string()))?;
+        plan.cut_after_line = summary.is_cut_short.then_some(summary.lines);
         if plan.steps.is_empty() {
             return Err(Failure::Usage(format!(
                 "{} holds no alloc_vmap_area and no free_vmap_area_noflush event, so there is nothing to replay; \
@@ -287,9 +290,10 @@ fn begin(plan: &Plan, design: &impl VmapDesign) -> Vec<VirtAddr> {
 }
 
 fn heading(plan: &Plan, path: &Path) -> String {
+    let cut_short = plan.cut_after_line.map(|line| format!("; {}", trace::cut_short(line)));
     format!(
         "{NAME}: {} replayed: {} allocations, {} frees ({} of areas from before it, {} that it lacks), {} failed \
-         allocations left out; the kernel purged {} times, {} areas, in hulls of {} pages",
+         allocations left out; the kernel purged {} times, {} areas, in hulls of {} pages{}",
         path.display(),
         plan.allocs(),
         plan.frees(),
@@ -299,6 +303,7 @@ fn heading(plan: &Plan, path: &Path) -> String {
         plan.kernel_purges,
         plan.kernel_purged,
         plan.kernel_flushed_pages,
+        cut_short.unwrap_or_default(),
     )
 }
 
