@@ -91,7 +91,8 @@ pub struct Options {
     /// Measure only this design; may be repeated. An unknown NAME is answered with those there are
     #[arg(long = "design", value_name = "NAME", value_parser = Design::parse)]
     pub designs: Vec<Design>,
-    /// Use so many CPUs (default: all; a replay acts as every CPU of its trace)
+    /// Use so many CPUs (default: all). A replay acts as so many of its trace's, which do what the others
+    /// did, too
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub cpus: Option<NonZeroU32>,
     /// Take so many samples (default: 31, with --quick 11; replay 5)

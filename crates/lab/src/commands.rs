@@ -48,7 +48,6 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             finish((&command, More::new()), &options, || workload.run(&settings), with_machine)
         }
         Some(Command::Replay { trace, zoneinfo, options, variant }) => {
-            replay_cpus(&options)?;
             let command = format!("replay {}", trace.display());
             finish(
                 (&command, More::new()),
@@ -211,11 +210,6 @@ fn wanted_cpus(options: &Options) -> Result<Vec<pagedepot::CpuId>, Failure> {
     Ok(cpus)
 }
 
-/// A replay acts as every CPU of its trace, on one of this machine's: that many there are.
-fn replay_cpus(options: &Options) -> Result<(), Failure> {
-    wanted_cpus(options).map(drop)
-}
-
 fn replay_file(
     trace: &Path,
     zoneinfo: &ZoneinfoPaths,
@@ -224,7 +218,7 @@ fn replay_file(
     let usage = |e: crate::trace::TraceError| Failure::Usage(e.to_string());
     let (before, after) = (zoneinfo.before.as_deref(), zoneinfo.after.as_deref());
     let zoneinfos = Zoneinfos::find(trace, before, after).map_err(usage)?;
-    let plan = Plan::load(trace, zoneinfos.before.as_ref()).map_err(usage)?;
+    let mut plan = Plan::load(trace, zoneinfos.before.as_ref()).map_err(usage)?;
     let unknown_frees = if zoneinfos.before.is_some() { plan.work.unknown_frees } else { 0 };
     if plan.work.allocs.blocks() + plan.work.frees.blocks() + unknown_frees == 0 {
         return Err(Failure::Usage(format!(
@@ -232,6 +226,14 @@ fn replay_file(
              record for longer, or give --zoneinfo",
             plan.name
         )));
+    }
+    if let Some(wanted) = options.0.cpus {
+        plan.fold(wanted).map_err(|there| {
+            Failure::Usage(format!(
+                "{wanted} CPUs asked for, and {} was recorded on {there}: give --cpus {there} or less",
+                plan.name
+            ))
+        })?;
     }
     replay_plan(&plan, &zoneinfos, options)
 }

@@ -142,6 +142,8 @@ fn traces_of_the_wrong_kind_are_refused() {
     let shipped = shipped();
     let line = refused(&["replay", shipped.to_str().unwrap(), "--runs", "0"]);
     assert!(line.contains("at least 1"), "{line}");
+    let line = refused(&["replay", shipped.to_str().unwrap(), "--cpus", "3"]);
+    assert!(line.contains("recorded on 2: give --cpus 2 or less"), "{line}");
     let line = refused(&["replay", shipped.to_str().unwrap(), "--design", "floor-spin"]);
     assert!(line.contains("depot, kernel"), "{line}");
 }

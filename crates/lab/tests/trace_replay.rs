@@ -11,6 +11,7 @@ mod trace_support;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -421,6 +422,53 @@ fn cpus_are_counted_and_keep_their_numbers() {
     let report = replay::replay(&plan, &Zoneinfos::default(), DEPOT, 1, || ()).unwrap();
     row(&report, "depot", "cached_pages", Some(8000));
     assert_eq!(report.rows()[0].cpus, 3);
+}
+
+/// Of two CPUs, the one at place 0 does what 0 and 2 did.
+#[test]
+fn cpus_are_folded_onto_fewer() {
+    let text = [alloc(200, 1, 0), alloc(3, 2, 0), free(8000, 2, 0), free(8000, 1, 0)].concat();
+    let folded = |cpus| {
+        let mut plan = plan(&text);
+        plan.fold(NonZeroU32::new(cpus).unwrap()).map(|()| plan)
+    };
+    assert_eq!(folded(4).unwrap_err(), 3);
+    assert_eq!(folded(u32::MAX).unwrap_err(), 3);
+    assert_eq!(folded(3).unwrap().ops, plan(&text).ops);
+    let two = folded(2).unwrap();
+    assert_eq!((&two.cpus[..], two.cpus_recorded, two.work.remote_frees), (&[3, 200][..], 3, 1));
+    let cpu_of = |op: &Op| match *op {
+        Op::Alloc { cpu, .. } | Op::Free { cpu, .. } => cpu,
+        _ => panic!("{op:?}"),
+    };
+    assert_eq!(two.ops.iter().map(cpu_of).collect::<Vec<_>>(), [1, 0, 0, 0]);
+    let report = replay::replay(&two, &Zoneinfos::default(), DEPOT, 1, || ()).unwrap();
+    assert_eq!(
+        (row(&report, "depot", "frees", None), row(&report, "depot", "lost_frames", None)),
+        (2.0, 0.0)
+    );
+    row(&report, "depot", "cached_pages", Some(200));
+    assert!(report.to_string().contains("on 3 CPUs\nreplayed on 2 of them"), "{report}");
+    let cpus = |design| report.rows().iter().find(|row| row.design == design).unwrap().cpus;
+    assert_eq!((cpus("depot"), cpus("kernel")), (2, 3));
+}
+
+/// Everything is done and every page is accounted for, by each design, on one CPU.
+#[test]
+fn the_shipped_trace_on_one_cpu() {
+    let path = shipped("build.perf.txt.zst");
+    let zoneinfos = Zoneinfos::find(&path, None, None).unwrap();
+    let mut plan = Plan::load(&path, zoneinfos.before.as_ref()).unwrap();
+    let two: u64 = plan.before.cached.iter().map(|cached| u64::from(cached.blocks)).sum();
+    plan.fold(NonZeroU32::MIN).unwrap();
+    assert_eq!(plan.work.remote_frees, 0);
+    assert!(two > 0 && plan.before.cached.iter().all(|cached| cached.cpu == 0));
+    let report = replay::replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
+    for replay in &report.replays {
+        assert!(replay.outcome.balance.holds() && replay.outcome.lost_frames == 0, "{}", replay.design);
+        assert_eq!(replay.cached_pages.len(), 1, "{}", replay.design);
+    }
+    assert_eq!(row(&report, "depot", "allocs", None), 46_810.0);
 }
 
 #[test]

@@ -23,6 +23,8 @@
 //! Runs are exact in order and in CPU; the trace's time is passed on as a coarse clock, for caches
 //! that decay.
 //!
+//! A plan can be [folded](Plan::fold) onto fewer CPUs than were recorded.
+//!
 //! # API
 //! ```text
 //! let zoneinfos = Zoneinfos::find(path, None, None)?;
@@ -37,6 +39,7 @@ mod calibrate;
 pub mod contender;
 pub mod depot;
 pub mod engine;
+mod fold;
 mod highs;
 mod initial;
 mod live;

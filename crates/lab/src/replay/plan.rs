@@ -41,6 +41,8 @@ pub struct Plan {
     pub kernel: KernelCounts,
     /// The kernel's numbers of the CPUs, ascending; operations name them by their place here.
     pub cpus: Vec<u16>,
+    /// How many there were before they were folded.
+    pub cpus_recorded: usize,
     /// Whether a zoneinfo told what there was before.
     pub machine_known: bool,
     /// The machine as it was when the recording began, if a zoneinfo tells.

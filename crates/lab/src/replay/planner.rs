@@ -343,6 +343,7 @@ impl Planner {
             ticks_fitted: Vec::new(),
             highs_seen: if machine_known { self.highs.finish(&cpus) } else { Vec::new() },
             end_ms: self.now_ms,
+            cpus_recorded: cpus.len(),
             cpus,
             machine_known,
             before: Before { held: schedule.known, cached },

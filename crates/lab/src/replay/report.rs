@@ -41,7 +41,10 @@ pub struct Trace {
     pub name: String,
     pub lines: u64,
     pub duration_s: f64,
+    /// Those that the replay acted as.
     pub cpus: Vec<u16>,
+    /// How many were recorded.
+    pub cpus_recorded: usize,
     /// Events by the kernel's names.
     pub events: Vec<(&'static str, u64)>,
     /// The busiest commands and their events.
@@ -135,6 +138,7 @@ impl Trace {
             lines: summary.lines,
             duration_s: summary.duration_ns() as f64 / 1e9,
             cpus: plan.cpus.clone(),
+            cpus_recorded: plan.cpus_recorded,
             events: events.filter(|&(_, count)| count > 0).collect(),
             commands,
             unknown: Lines::new(unknown),

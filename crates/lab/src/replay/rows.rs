@@ -8,6 +8,8 @@ use super::report::{CpuPages, Replay, Report};
 
 /// The workload of all rows.
 const WORKLOAD: &str = "replay";
+/// The design of what the recorded kernel did.
+const KERNEL: &str = "kernel";
 
 /// A figure: what was measured, of whom, and its samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -17,7 +19,7 @@ pub struct Row {
     pub design: &'static str,
     pub metric: &'static str,
     pub unit: &'static str,
-    /// CPUs of the trace.
+    /// CPUs of the trace, or those that they were folded onto.
     pub cpus: u32,
     pub params: BTreeMap<&'static str, i64>,
     /// One per run for times. Counts are the same in every run and have one.
@@ -34,9 +36,9 @@ impl Report {
             ("refilled_blocks", self.kernel.counts.refilled.blocks),
             ("spilled_blocks", self.kernel.counts.spilled.blocks),
         ] {
-            rows.push(self.row("kernel", metric, "blocks", value));
+            rows.push(self.row(KERNEL, metric, "blocks", value));
         }
-        rows.extend(self.cached_rows("kernel", self.kernel.cached_pages.as_deref().unwrap_or_default()));
+        rows.extend(self.cached_rows(KERNEL, self.kernel.cached_pages.as_deref().unwrap_or_default()));
         rows
     }
 
@@ -62,7 +64,8 @@ impl Report {
     }
 
     fn row(&self, design: &'static str, metric: &'static str, unit: &'static str, value: u64) -> Row {
-        let cpus = self.trace.cpus.len() as u32;
+        let is_recorded = design == KERNEL;
+        let cpus = if is_recorded { self.trace.cpus_recorded } else { self.trace.cpus.len() } as u32;
         Row {
             workload: WORKLOAD,
             design,

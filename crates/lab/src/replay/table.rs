@@ -37,9 +37,13 @@ impl Report {
             trace.name,
             trace.lines,
             trace.duration_s,
-            trace.cpus.len(),
-            if trace.cpus.len() == 1 { "" } else { "s" }
+            trace.cpus_recorded,
+            if trace.cpus_recorded == 1 { "" } else { "s" }
         )?;
+        if trace.cpus.len() < trace.cpus_recorded {
+            let there = trace.cpus.len();
+            writeln!(f, "replayed on {there} of them, which did what the others had done, too")?;
+        }
         let commands: Vec<_> = trace.commands.iter().map(|(comm, n)| format!("{comm} {n}")).collect();
         writeln!(f, "most events from: {}", commands.join(", "))?;
         let events: Vec<_> = trace.events.iter().map(|(name, n)| format!("{name} {n}")).collect();
