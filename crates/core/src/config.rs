@@ -156,7 +156,8 @@ pub struct Config<'c> {
     /// Catch every double free and wrong order exactly: one byte per frame, and one atomic
     /// exchange per allocation and free (about 6 ns each on our test machine).
     pub checked: bool,
-    /// Count frames freed on another CPU than the one that got them: two bytes per frame and a
+    /// Count frames freed on another CPU than the one that got them
+    /// ([`Counts::remote_freed_pages`](crate::Counts::remote_freed_pages)): two bytes per frame and a
     /// store or load per operation.
     pub track_owner: bool,
     /// Where frames are mapped, if they are.

@@ -167,7 +167,8 @@ impl Builder {
         self
     }
 
-    /// Counts pages freed on another CPU than the one that got them, for two bytes per page.
+    /// Counts pages freed on another CPU than the one that got them
+    /// ([`Counts::remote_freed_pages`](crate::Counts::remote_freed_pages)), for two bytes per page.
     /// Default: no.
     pub fn track_owner(mut self, yes: bool) -> Self {
         self.track_owner = yes;

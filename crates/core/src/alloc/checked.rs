@@ -61,7 +61,7 @@ impl<C: Cpus> Allocator<'_, C> {
     #[inline(never)]
     pub(super) fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         self.end_state(pfn, order)?;
-        self.note_remote(pfn);
+        self.note_remote(pfn, order.frames());
         Ok(())
     }
 
@@ -74,14 +74,14 @@ impl<C: Cpus> Allocator<'_, C> {
             .map_err(|_| FreeError::NotAllocated)
     }
 
-    /// Counts the block if another CPU got it.
-    fn note_remote(&self, pfn: Pfn) {
+    /// Counts the frames of a block if another CPU got it.
+    fn note_remote(&self, pfn: Pfn, frames: u32) {
         if let (Some(owner), Some(here)) = (self.owner(pfn), self.here()) {
             let got = u16::from_le_bytes(owner.map(|byte| byte.load(Ordering::Relaxed)));
             if got != here.cpu.get() as u16
                 && let Some(tag) = self.store.tags().tag(pfn)
             {
-                count(&self.cpu_zone(here.cpu, tag.zone()).counters.remote_frees, 1);
+                count(&self.cpu_zone(here.cpu, tag.zone()).counters.remote_freed_pages, frames.into());
             }
         }
     }
@@ -149,7 +149,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 return Err(error);
             }
         }
-        (0..frames).for_each(|i| self.note_remote(start.add(i)));
+        (0..frames).for_each(|i| self.note_remote(start.add(i), 1));
         Ok(())
     }
 }

@@ -34,7 +34,7 @@ pub struct Zone {
     /// Pages that came back.
     pub freed_pages: u64,
     /// Frees on another CPU than the one that got the block, if anybody keeps count.
-    pub remote_frees: u64,
+    pub remote_freed_pages: u64,
 }
 
 impl Zone {
@@ -91,7 +91,7 @@ impl Naive {
             ranges: plan.ranges.iter().copied().filter(|range| range.frames > 0).collect(),
             allocated_pages: 0,
             freed_pages: 0,
-            remote_frees: 0,
+            remote_freed_pages: 0,
         };
         Naive {
             zones: world.zones.iter().map(zone).collect(),
@@ -165,11 +165,13 @@ impl Naive {
         let zone = self.zone_of(start, held.frames).expect("held frames are of a zone");
         self.zones[zone].freed_pages += u64::from(held.frames);
         if self.has_books(at) {
-            let noted = if held.shape == Shape::Range { held.frames } else { 1 };
-            let remote = (start..start + noted)
-                .filter(|frame| self.owners.get(frame).copied().unwrap_or(0) != at.cpu as u16)
-                .count();
-            self.zones[zone].remote_frees += remote as u64;
+            let is_remote = |frame: &u32| self.owners.get(frame).copied().unwrap_or(0) != at.cpu as u16;
+            let remote = match held.shape {
+                Shape::Range => (start..start + held.frames).filter(is_remote).count() as u64,
+                _ if is_remote(&start) => held.frames.into(),
+                _ => 0,
+            };
+            self.zones[zone].remote_freed_pages += remote;
         }
         held
     }
