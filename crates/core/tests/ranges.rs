@@ -2,12 +2,17 @@
 
 mod common;
 
+use std::mem::MaybeUninit;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use common::{Single, books, open_zone, order, range, single};
+use common::threads::{Claimed, run_on};
+use common::{Single, books, open_zone, order, range, single, soak};
+use pagedepot::cpus::{CpuLock, Locked};
 use pagedepot::{
-    AllocError, Config, Flags, Mode, Order, Pfn, Pressure, Reclaim, Scope, Watermarks, ZoneConfig, ZoneId,
+    AllocError, Allocator, Config, Flags, Mode, Order, Pfn, Pressure, Reclaim, Scope, Watermarks, ZoneConfig,
+    ZoneId,
 };
 
 const HUGES: u32 = 8;
@@ -259,4 +264,67 @@ fn watermarks() {
     depot.alloc_at(Pfn::new(left), 1, Flags::default()).unwrap();
     depot.free_contiguous(first, FRAMES - 1000).unwrap();
     assert!(depot.alloc(order(3), Flags::default()).is_ok());
+}
+
+/// Eight frames in use leave a run of 453 among 4096, wherever they are: it can be had, though others
+/// allocate, free, cache and drain meanwhile. Requests fail after a few rounds in which others kept
+/// moving pages, so a few do.
+#[test]
+fn a_run_that_must_be_there_is_found() {
+    const THREADS: usize = 2;
+    const HELD: usize = 4;
+    const RUN: u32 = (FRAMES - (THREADS * HELD) as u32) / (THREADS * HELD + 1) as u32;
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config::new(THREADS as u32 + 1, &zones);
+    let locks: Vec<CpuLock> = (0..config.cpus).map(|_| CpuLock::new()).collect();
+    let mut memory =
+        vec![MaybeUninit::uninit(); Allocator::<Locked<'_, Claimed>>::metadata_bytes(&config).unwrap()];
+    let mut depot = Allocator::new(&config, &mut memory, Locked::new(&locks, Claimed::new())).unwrap();
+    let (served, failed) = {
+        let (stop, depot) = (AtomicBool::new(false), &depot);
+        std::thread::scope(|scope| {
+            for cpu in 0..THREADS {
+                let stop = &stop;
+                scope.spawn(move || {
+                    run_on(Some(cpu as u32));
+                    let mut held = std::collections::VecDeque::new();
+                    let mut at = cpu as u32;
+                    while !stop.load(Ordering::Relaxed) {
+                        // Single frames at places that scatter, and such as caches give.
+                        at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                        let scattered = Pfn::new(at >> 20);
+                        let pfn = match depot.alloc_at(scattered, 1, Flags::default().no_reclaim()) {
+                            Ok(()) => scattered,
+                            Err(_) => depot.alloc(Order::BASE, Flags::default()).expect("4096 frames"),
+                        };
+                        held.push_back(pfn);
+                        if held.len() == HELD {
+                            depot.free(held.pop_front().expect("four are held"), Order::BASE).unwrap();
+                        }
+                    }
+                    held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+                });
+            }
+            run_on(Some(THREADS as u32));
+            let end = Instant::now() + soak(Duration::from_millis(500));
+            let (mut served, mut failed) = (0u64, 0u64);
+            while Instant::now() < end {
+                match depot.alloc_contiguous(RUN, 1, Flags::default()) {
+                    Ok(start) => {
+                        served += 1;
+                        depot.free_contiguous(start, RUN).unwrap();
+                    }
+                    Err(_) => failed += 1,
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            (served, failed)
+        })
+    };
+    println!("{served} served, {failed} failed");
+    assert!(served > 0 && failed * 1000 <= served, "{served} served, {failed} failed");
+    run_on(Some(0));
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.validate().unwrap().free_pages, u64::from(FRAMES));
 }
