@@ -246,11 +246,18 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// The zones a request from `node` may use, nearest first and in each node the highest level
     /// first.
     fn zones_for(&self, node: NodeId, flags: Flags) -> impl Iterator<Item = ZoneId> {
+        self.zones_from(node).filter(move |&zone| self.may_serve(zone, node, flags))
+    }
+
+    /// All zones, in that order.
+    fn zones_from(&self, node: NodeId) -> impl Iterator<Item = ZoneId> {
         let list = build::zonelist(self.homes, self.zonelists, node);
-        list.iter().map(|&zone| ZoneId::new(u32::from(zone))).filter(move |zone| {
-            let zone = &self.zones[zone.index()];
-            flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == node)
-        })
+        list.iter().map(|&zone| ZoneId::new(u32::from(zone)))
+    }
+
+    fn may_serve(&self, zone: ZoneId, node: NodeId, flags: Flags) -> bool {
+        let zone = &self.zones[zone.index()];
+        flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == node)
     }
 
     fn node_here(&self) -> NodeId {

@@ -55,12 +55,10 @@ impl Request {
 impl<C: Cpus> Allocator<'_, C> {
     /// The zones it may use, the best first.
     pub(super) fn zones_of(&self, request: Request) -> impl Iterator<Item = ZoneId> {
-        let given = match request.want {
-            Want::At { zone, .. } => Some(zone),
-            _ => None,
-        };
-        let any = given.is_none().then(|| self.zones_for(request.node, request.flags));
-        given.into_iter().chain(any.into_iter().flatten())
+        self.zones_from(request.node).filter(move |&zone| match request.want {
+            Want::At { zone: only, .. } => zone == only,
+            _ => self.may_serve(zone, request.node, request.flags),
+        })
     }
 
     /// Tries the zones in turn, each down to the watermark that `reserve` names.

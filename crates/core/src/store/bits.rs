@@ -39,6 +39,28 @@ pub const fn free_blocks(word: u64, order: Order) -> u64 {
     runs & ALIGNED[order.index()]
 }
 
+/// The bits where `count` (1 to 64) free frames in a row begin, all of them in `word`.
+#[inline]
+pub const fn runs(word: u64, count: u32) -> u64 {
+    let (mut runs, mut length) = (word, 1);
+    while length < count {
+        let more = if length < count - length { length } else { count - length };
+        runs &= runs >> more;
+        length += more;
+    }
+    runs
+}
+
+/// The bits of multiples of `align` (a power of two) in a word whose first frame is `base`.
+#[inline]
+pub const fn multiples(base: u64, align: u64) -> u64 {
+    if align <= WORD_FRAMES as u64 {
+        ALIGNED[align.trailing_zeros() as usize]
+    } else {
+        (base & (align - 1) == 0) as u64
+    }
+}
+
 /// All bits of the blocks of `order` that begin at the bits of `starts`.
 #[inline]
 pub const fn expand(starts: u64, order: Order) -> u64 {
@@ -125,6 +147,28 @@ mod tests {
                 assert_eq!(kept.count_ones(), word.count_ones().min(count));
                 let dropped = word & !kept;
                 assert!(kept == 0 || dropped == 0 || kept.trailing_zeros() > 63 - dropped.leading_zeros());
+            }
+        }
+    }
+
+    #[test]
+    fn runs_agree_with_their_definition() {
+        for word in words().step_by(3) {
+            for count in [1, 2, 3, 5, 7, 8, 13, 16, 31, 33, 48, 63, 64] {
+                let naive = (0..=64 - count)
+                    .filter(|&from| word & range_mask(from, count) == range_mask(from, count))
+                    .fold(0, |acc, from| acc | 1u64 << from);
+                assert_eq!(runs(word, count), naive, "{word:#x}, {count} in a row");
+            }
+        }
+    }
+
+    #[test]
+    fn multiples_are_where_they_are() {
+        for base in (0..1024).step_by(64) {
+            for align in (0..=10).map(|shift| 1u64 << shift) {
+                let naive = (0..64).filter(|at| (base + at) % align == 0).fold(0, |acc, at| acc | 1u64 << at);
+                assert_eq!(multiples(base, align), naive, "multiples of {align} from {base} on");
             }
         }
     }

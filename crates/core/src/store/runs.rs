@@ -6,8 +6,8 @@
 //! is then claimed, all of it or nothing.
 
 use super::bitmap::Bitmap;
-use super::bits::WORD_FRAMES;
-use super::section::{HUGE_FRAMES, SECTION_FRAMES};
+use super::bits::{self, WORD_FRAMES};
+use super::section::{HUGE_FRAMES, HUGE_WORDS, SECTION_HUGES};
 use super::{HugeIndex, Wanted};
 use crate::frame::{Pfn, ZoneId};
 
@@ -17,7 +17,7 @@ impl Bitmap<'_> {
     ///
     /// When another caller was faster, the search goes on behind the place it lost.
     pub fn take_run(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
-        let mut from = 0;
+        let mut from = u64::from(wanted.span.0) * SECTION_HUGES as u64 * u64::from(HUGE_FRAMES);
         loop {
             let start = self.find_run(wanted, from, frames, align)?;
             if self.claim(start, frames) {
@@ -30,37 +30,26 @@ impl Bitmap<'_> {
 
     /// The lowest such run from frame `from` on.
     fn find_run(&self, wanted: Wanted<'_>, from: u64, frames: u32, align: u32) -> Option<Pfn> {
-        let [first, end] = [wanted.span.0, wanted.span.1].map(|at| u64::from(at) * u64::from(SECTION_FRAMES));
-        let (frames, align) = (u64::from(frames), u64::from(align));
-        let mut start = from.max(first).next_multiple_of(align);
-        // All of `start..at` is free.
-        let mut at = start;
-        while start + frames <= end {
-            let (free, used) = self.free_then_used(wanted.zone, at as u32);
-            at += u64::from(free);
-            if at >= start + frames {
-                return Some(Pfn::new(start as u32));
-            }
-            if used > 0 {
-                start = (at + u64::from(used)).next_multiple_of(align);
-                at = start;
-            }
-        }
-        None
+        let mut run = Run { start: from, frames: frames.into(), align: align.into() };
+        let end = wanted.span.1 * SECTION_HUGES as u32;
+        let huges = (from / u64::from(HUGE_FRAMES)) as u32..end;
+        let found = huges.map(HugeIndex).find_map(|huge| {
+            let words = self.words_of(huge, wanted.zone);
+            let bases = (u64::from(huge.0) * u64::from(HUGE_FRAMES)..).step_by(WORD_FRAMES as usize);
+            bases.zip(words).find_map(|(base, word)| {
+                // Frames below `from` are out of the question.
+                let below = bits::range_mask(0, from.saturating_sub(base).min(u64::from(WORD_FRAMES)) as u32);
+                run.meet(base, word & !below)
+            })
+        });
+        found.map(|start| Pfn::new(start as u32))
     }
 
-    /// How many frames from `at` on are free, and how many behind those are not; up to the end of
-    /// the word, or of the huge if the zone has no memory there.
-    fn free_then_used(&self, zone: ZoneId, at: u32) -> (u32, u32) {
-        let huge = HugeIndex(at / HUGE_FRAMES);
+    /// The words of a huge; no frame of another zone is free for this one.
+    fn words_of(&self, huge: HugeIndex, zone: ZoneId) -> [u64; HUGE_WORDS] {
         let tag = self.tags.of(huge);
         let section = self.section(huge.section()).filter(|_| tag.is_present() && tag.zone() == zone);
-        let Some(section) = section else { return (0, HUGE_FRAMES - at % HUGE_FRAMES) };
-        let left = WORD_FRAMES - at % WORD_FRAMES;
-        let word = section.word_of(at % SECTION_FRAMES) >> (at % WORD_FRAMES);
-        let free = word.trailing_ones();
-        let used = word.checked_shr(free).unwrap_or(0).trailing_zeros().min(left - free);
-        (free, used)
+        section.map_or([0; HUGE_WORDS], |section| section.words_of(huge.in_section()))
     }
 
     /// The tags of huges of which not a frame is anybody else's.
@@ -68,6 +57,33 @@ impl Bitmap<'_> {
         let end = u64::from(start.get()) + u64::from(frames);
         let whole = start.get().div_ceil(HUGE_FRAMES)..(end / u64::from(HUGE_FRAMES)) as u32;
         whole.map(HugeIndex).for_each(|huge| self.tags.set(huge, wanted.tag()));
+    }
+}
+
+/// A search on its way up: from `start` to the next word all frames are free.
+struct Run {
+    start: u64,
+    frames: u64,
+    align: u64,
+}
+
+impl Run {
+    /// Goes on over the word of which `base` is the first frame; returns where frames enough begin.
+    #[inline]
+    fn meet(&mut self, base: u64, word: u64) -> Option<u64> {
+        let start = self.start.next_multiple_of(self.align);
+        if base + u64::from(word.trailing_ones()) >= start + self.frames {
+            return Some(start);
+        }
+        if word == !0 {
+            return None;
+        }
+        self.start = base + u64::from(WORD_FRAMES - word.leading_ones());
+        if self.frames >= u64::from(WORD_FRAMES) {
+            return None;
+        }
+        let inside = bits::runs(word, self.frames as u32) & bits::multiples(base, self.align);
+        (inside != 0).then(|| base + u64::from(inside.trailing_zeros()))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::frame::Mobility;
 use crate::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::store::section::{SECTION_HUGES, Section, Tag};
+use crate::store::section::{SECTION_FRAMES, Section, Tag};
 use crate::store::tags::Tags;
 
 const ZONE: ZoneId = ZoneId::new(1);

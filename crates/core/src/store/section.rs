@@ -170,16 +170,17 @@ impl Section {
         &self.words[huge * HUGE_WORDS..(huge + 1) * HUGE_WORDS]
     }
 
-    /// The word of frame `at`, as it is now.
+    /// The words of a huge, each as it is now.
     #[inline]
-    pub fn word_of(&self, at: u32) -> u64 {
+    pub fn words_of(&self, huge: usize) -> [u64; HUGE_WORDS] {
+        let words = self.huge_words(huge);
         // Relaxed: only a look; whoever wants the frames claims them.
-        self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed)
+        core::array::from_fn(|i| words[i].load(Ordering::Relaxed))
     }
 
     /// Whether frame `at` is free now.
     pub fn is_free(&self, at: u32) -> bool {
-        self.word_of(at) >> (at % WORD_FRAMES) & 1 == 1
+        self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed) >> (at % WORD_FRAMES) & 1 == 1
     }
 
     /// Takes up to `want` blocks of `order` (at most [`Order::HUGE`]) from a huge and passes the first
