@@ -116,7 +116,7 @@ pub struct Zone {
 /// 64th of the zone, where the lower bound allows; the upper one holds a drain of 8 magazines and
 /// more, so that a CPU which is drained and refilled leaves the zone's own count alone.
 const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
-const DELTA_MAX: i64 = if cfg!(loom) { 1 } else { 1024 };
+const DELTA_MAX: i64 = if cfg!(loom) { 2 } else { 1024 };
 
 impl Zone {
     pub fn new(config: &ZoneConfig<'_>, is_backed: bool) -> Self {
@@ -205,7 +205,12 @@ impl Zone {
         };
         let delta = books.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
         if delta.abs() > self.delta_max.load(Ordering::Relaxed) {
-            self.free.fetch_add(books.free_delta.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+            // Announced: until the zone's own count has them, a watermark may hide pages that others
+            // of this CPU have freed.
+            let _moving = books.flux.begin(delta.unsigned_abs());
+            // Release: pairs with the Acquire in `Allocator::free_pages`; who misses the pages there
+            // finds them announced.
+            self.free.fetch_add(books.free_delta.swap(0, Ordering::Release), Ordering::Relaxed);
         }
     }
 

@@ -152,10 +152,14 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        match self.alloc_fast(order, flags) {
-            Some(frame) => {
-                self.on_alloc(Pfn::new(frame), order, flags);
-                Ok(Pfn::new(frame))
+        let found = match Class::of(order) {
+            Some(_) => self.alloc_fast(order, flags).map(Pfn::new),
+            None => self.alloc_at_once(order, flags)?,
+        };
+        match found {
+            Some(pfn) => {
+                self.on_alloc(pfn, order, flags);
+                Ok(pfn)
             }
             None => self.alloc_slow(order, flags),
         }
@@ -165,16 +169,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[inline]
     fn alloc_fast(&self, order: Order, flags: Flags) -> Option<u32> {
         let class = Class::of(order)?;
-        let zone = self.first_zone(flags)?;
+        let zone = self.first_zone(self.here()?, flags)?;
         self.cpus.pop(&self.blocks, WordOffset::new(zone, class, flags.mobility()))
     }
 
-    /// The zone to try first on this CPU, whatever its watermarks; `None` when that takes thought.
-    fn first_zone(&self, flags: Flags) -> Option<ZoneId> {
+    /// The zone to try first here, whatever its watermarks; `None` when that takes thought.
+    fn first_zone(&self, here: Here, flags: Flags) -> Option<ZoneId> {
         if flags.is_this_node() {
             return None;
         }
-        match self.shared(self.here()?.cpu).first_zones[flags.level()] {
+        match self.shared(here.cpu).first_zones[flags.level()] {
             NO_ZONE => None,
             zone => Some(ZoneId::new(u32::from(zone))),
         }

@@ -21,6 +21,14 @@
 //! another one was missing, are in flight meanwhile. So an undisturbed round says the same of each:
 //! no frame of these zones was anywhere but in the store or in callers' hands, and the store had no
 //! such block or range.
+//!
+//! A block of one word goes between a caller and the store by one atomic operation, and so without
+//! being announced. Allocated: it leads nobody past other blocks, for it clears no `some` hint, and a
+//! `whole` hint only while the huge is not whole. Freed: the move is counted when the bits, the hints
+//! and the zone's count have it. A round that misses it and does not see it counted ended before the
+//! free did, and may be said to have come first; every other block that the round missed was out.
+//! What takes more than it gives (a huge to change its mobility), or in parts, is announced, and so is
+//! a CPU's share of the free count on its way to the zone's: others' frees are in it.
 
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
@@ -28,9 +36,13 @@ use core::ops::ControlFlow;
 use super::Allocator;
 use super::drain::{Mode, Scope};
 use super::request::Request;
-use crate::cache::cpu_zone::Flux;
+use crate::cache::cpu_zone::{Counters, Flux};
 use crate::cpus::{Cpus, Here};
 use crate::error::AllocError;
+#[cfg(all(loom, test))]
+use crate::flags::Flags;
+#[cfg(all(loom, test))]
+use crate::frame::Order;
 use crate::frame::{Pfn, ZoneId};
 use crate::prim::{AtomicBool, AtomicU32, Ordering, spin_hint};
 
@@ -202,7 +214,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             return pages;
         }
         let deltas: i64 =
-            self.all_cpus().map(|cpu| self.cpu_zone(cpu, zone).free_delta.load(Ordering::Relaxed)).sum();
+            self.all_cpus().map(|cpu| self.cpu_zone(cpu, zone).free_delta.load(Ordering::Acquire)).sum();
         (self.zone(zone).free_estimate() + deltas).max(0) as u64
     }
 
@@ -312,21 +324,28 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// What is on its way, over all CPUs and the zones of a request.
     fn flux_sum(&self, request: Request) -> FluxSum {
-        let words = self.zones_of(request).flat_map(|zone| self.flux_words(zone));
-        words.fold(FluxSum::default(), |sum, word| FluxSum {
-            in_flight_pages: sum.in_flight_pages + Flux::in_flight_pages(word),
-            moves: sum.moves + (word >> 32),
+        let zones = self.zones_of(request).flat_map(|zone| self.all_flux(zone));
+        zones.fold(FluxSum::default(), |sum, (flux, counters)| {
+            let word = flux.read();
+            FluxSum {
+                in_flight_pages: sum.in_flight_pages + Flux::in_flight_pages(word),
+                moves: sum.moves.wrapping_add(word >> 32).wrapping_add(counters.blocks_back.moves()),
+            }
         })
     }
 
-    fn flux_words(&self, zone: ZoneId) -> impl Iterator<Item = u64> {
-        let cpus = self.all_cpus().map(move |cpu| self.cpu_zone(cpu, zone).flux.read());
-        cpus.chain([self.zone(zone).flux.read()])
+    /// What is on its way on every CPU, and for callers on none, with the counters beside it.
+    fn all_flux(&self, zone: ZoneId) -> impl Iterator<Item = (&Flux, &Counters)> {
+        let cpus = self.all_cpus().map(move |cpu| {
+            let books = self.cpu_zone(cpu, zone);
+            (&books.flux, &*books.counters)
+        });
+        cpus.chain([(&self.zone(zone).flux, &self.zone(zone).counters)])
     }
 
     /// Pages in flight of a zone.
     pub(super) fn in_flight_pages(&self, zone: ZoneId) -> u64 {
-        self.flux_words(zone).map(Flux::in_flight_pages).sum()
+        self.all_flux(zone).map(|(flux, _)| Flux::in_flight_pages(flux.read())).sum()
     }
 
     /// Changes a zone's watermarks. `false` for a zone that does not exist, or marks that do not
@@ -337,5 +356,13 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         }
         self.zone(zone).set_watermarks(marks);
         true
+    }
+}
+
+#[cfg(all(loom, test))]
+impl<C: Cpus> Allocator<'_, C> {
+    /// The last resort alone: with an atomic request one search per round, and none before.
+    pub(crate) fn last_resort_for_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        self.last_resort(Request { want: super::request::Want::Block(order), flags, node: self.node_here() })
     }
 }

@@ -181,8 +181,24 @@ impl<C: Cpus> Allocator<'_, C> {
         }
     }
 
+    /// One look where this CPU last found blocks, for orders that are not cached; `None`: the slow
+    /// path must search.
+    #[inline]
+    pub(super) fn alloc_at_once(&self, order: Order, flags: Flags) -> Result<Option<Pfn>, AllocError> {
+        self.cpus.check_usable()?;
+        let Some(here) = self.here() else { return Ok(None) };
+        let zone = self.first_zone(here, flags);
+        let zone = zone.filter(|&zone| self.zone_may_give(zone, order.frames().into(), Reserve::AboveLow));
+        let Some(zone) = zone else { return Ok(None) };
+        let found = self.store.take_at_once(self.wanted(here, zone, flags.mobility()), order);
+        if found.is_some() {
+            self.note_taken(Some(here), zone, order);
+        }
+        Ok(found)
+    }
+
     /// Allocates from the store, past the caches.
-    pub(super) fn alloc_direct(
+    fn alloc_direct(
         &self,
         here: Option<Here>,
         zone: ZoneId,
@@ -194,8 +210,8 @@ impl<C: Cpus> Allocator<'_, C> {
         allowed.then(|| self.take_direct(here, zone, order, mobility)).flatten()
     }
 
-    /// As [`alloc_direct`](Self::alloc_direct), whatever the watermarks say. Ends one move in the
-    /// flux of this CPU.
+    /// As [`alloc_direct`](Self::alloc_direct), whatever the watermarks say. If it finds nothing, it
+    /// ends one move in the flux of this CPU.
     pub(super) fn take_direct(
         &self,
         here: Option<Here>,
@@ -205,13 +221,22 @@ impl<C: Cpus> Allocator<'_, C> {
     ) -> Option<Pfn> {
         let pages = u64::from(order.frames());
         let pfn = self.wanted_from(here, zone, mobility, |wanted| {
-            // A claim of several words holds some of them before it has all.
-            let _moving = self.flux(here, zone).begin(pages);
-            self.store.take_block(wanted, order)
+            self.store.take_at_once(wanted, order).or_else(|| {
+                // A claim of several words holds some of them before it has all, a change of mobility
+                // a whole huge; and a hint is cleared a moment before it is known to be right.
+                let _moving = self.flux(here, zone).begin(pages);
+                self.store.take_block(wanted, order)
+            })
         })?;
-        let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books, -(pages as i64));
-        self.count_direct_alloc(books, zone, 1, pages);
+        self.note_taken(here, zone, order);
         Some(pfn)
+    }
+
+    /// Counts a block that went from the store to a caller.
+    #[inline]
+    fn note_taken(&self, here: Option<Here>, zone: ZoneId, order: Order) {
+        let books = self.cpu_zone_here(here, zone);
+        self.zone(zone).add_free(books, -i64::from(order.frames()));
+        self.counters(books, zone).blocks_out.count_out(order);
     }
 }

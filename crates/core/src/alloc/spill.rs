@@ -20,14 +20,15 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn free_direct(&self, pfn: Pfn, order: Order, zone: ZoneId) -> Result<(), FreeError> {
         self.cpus.check_usable()?;
         let here = self.here();
-        let moving = self.flux(here, zone).begin(u64::from(order.frames()));
-        let doubled = self.store.put(pfn, order.frames());
+        let in_parts = !self.store.puts_at_once(order);
+        let moving = in_parts.then(|| self.flux(here, zone).begin(u64::from(order.frames())));
+        let doubled = self.store.put_block(pfn, order);
         let books = self.cpu_zone_here(here, zone);
         let freed = i64::from(order.frames()) - i64::from(doubled);
         self.zone(zone).add_free(books, freed);
-        // Not before they are counted: until then a watermark may hide them.
+        // Not before they are counted as free: until then a watermark may hide them.
+        self.counters(books, zone).blocks_back.count_back(order);
         drop(moving);
-        self.count_direct_free(books, zone, 1, u64::from(order.frames()));
         self.report_doubled(doubled);
         if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
     }

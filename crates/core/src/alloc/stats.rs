@@ -208,7 +208,7 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// The counters of a CPU, or of a zone for callers on none of ours.
-    fn counters<'c>(&'c self, books: Option<&'c CpuZone>, zone: ZoneId) -> &'c Counters {
+    pub(super) fn counters<'c>(&'c self, books: Option<&'c CpuZone>, zone: ZoneId) -> &'c Counters {
         books.map_or(&self.zone(zone).counters, |books| &books.counters)
     }
 

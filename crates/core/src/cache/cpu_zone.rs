@@ -5,7 +5,9 @@
 use super::listed::Listed;
 use super::magazine::{Class, Magazine};
 use super::shelf::{Empties, Shelf};
-use crate::frame::{Mobility, NodeId};
+use crate::frame::{Mobility, NodeId, Order};
+#[cfg(all(loom, test))]
+use crate::loom_tests::{Mutant, is_mutant};
 use crate::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// Front words per zone and context, and shelves per zone.
@@ -171,7 +173,8 @@ const _: () = assert!(core::mem::offset_of!(CpuZone, shelves) + Mobility::COUNT 
 ///
 /// A request fails for lack of memory only if it scanned the store while, on every CPU, this word
 /// had nothing in flight before and the same value after: a page that moved behind the scan's back
-/// was in flight when the move began and is counted when it ended.
+/// was in flight when the move began and is counted when it ended. What one atomic operation moves
+/// between a caller and the store is never in flight; see [`pressure`](crate::alloc).
 pub struct Flux(AtomicU64);
 
 const ONE_MOVE: u64 = 1 << 32;
@@ -179,6 +182,8 @@ const ONE_MOVE: u64 = 1 << 32;
 impl Flux {
     /// Announces that up to `pages` pages will be in nobody's books until the value is dropped.
     pub fn begin(&self, pages: u64) -> Moving<'_> {
+        #[cfg(all(loom, test))]
+        let pages = if is_mutant(Mutant::Unannounced) { 0 } else { pages };
         // SeqCst: before the frames leave their place, in the eyes of a scanner that reads this
         // word SeqCst before and after its scan.
         self.0.fetch_add(pages, Ordering::SeqCst);
@@ -212,6 +217,46 @@ impl Drop for Moving<'_> {
     }
 }
 
+/// Cells of [`Blocks`]; a model has fewer of them to read.
+const BLOCK_CELLS: usize = if cfg!(loom) { 1 } else { Order::COUNT };
+
+/// Blocks by order: one operation counts a block and its pages.
+pub struct Blocks([AtomicU64; BLOCK_CELLS]);
+
+impl Blocks {
+    fn new() -> Self {
+        Blocks(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Counts one block that left the store.
+    #[inline]
+    pub fn count_out(&self, order: Order) {
+        count(&self.0[order.index() % BLOCK_CELLS], 1);
+    }
+
+    /// Counts one block that came back to the store, which is also a move (see [`Flux`]). Call when it
+    /// is there and the zone's free pages say so.
+    #[inline]
+    pub fn count_back(&self, order: Order) {
+        #[cfg(all(loom, test))]
+        if is_mutant(Mutant::Uncounted) {
+            return;
+        }
+        // SeqCst: as the end of a move in the flux.
+        self.0[order.index() % BLOCK_CELLS].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often some came back.
+    pub fn moves(&self) -> u64 {
+        self.0.iter().fold(0, |sum, cell| sum.wrapping_add(cell.load(Ordering::SeqCst)))
+    }
+
+    fn blocks_and_pages(&self) -> (u64, u64) {
+        let counts = || self.0.iter().map(|cell| cell.load(Ordering::Relaxed));
+        (counts().sum(), (0..).zip(counts()).map(|(order, blocks)| blocks << order).sum())
+    }
+}
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         /// Counters of a CPU and zone, or a sum of them. Statistics: each is exact, but they are
@@ -230,16 +275,30 @@ macro_rules! counters {
 
         /// The cells behind [`Counts`].
         pub struct Counters {
+            /// Single blocks allocated past the caches, besides `direct_allocs` and their pages.
+            pub blocks_out: Blocks,
+            /// Single blocks freed past the caches, besides `direct_frees` and their pages.
+            pub blocks_back: Blocks,
             $(pub $name: AtomicU64,)*
         }
 
         impl Counters {
             pub fn new() -> Self {
-                Counters { $($name: AtomicU64::new(0),)* }
+                Counters {
+                    blocks_out: Blocks::new(),
+                    blocks_back: Blocks::new(),
+                    $($name: AtomicU64::new(0),)*
+                }
             }
 
             pub fn read(&self) -> Counts {
-                Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+                let mut counts = Counts { $($name: self.$name.load(Ordering::Relaxed),)* };
+                let [out, back] = [&self.blocks_out, &self.blocks_back].map(Blocks::blocks_and_pages);
+                counts.direct_allocs += out.0;
+                counts.direct_alloc_pages += out.1;
+                counts.direct_frees += back.0;
+                counts.direct_free_pages += back.1;
+                counts
             }
         }
     };

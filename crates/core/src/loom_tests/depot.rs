@@ -70,20 +70,35 @@ impl<C: Cpus> Depot<C> {
 
     /// Allocates a frame; nobody else holds it.
     pub fn alloc(&self) -> Result<Pfn, AllocError> {
-        let pfn = self.allocator.alloc(Order::BASE, Flags::default())?;
-        self.note_got(pfn);
-        Ok(pfn)
-    }
-
-    pub fn note_got(&self, pfn: Pfn) {
-        let before = std::mem::replace(&mut self.held.lock().unwrap()[pfn.index()], true);
-        assert!(!before, "{pfn} was handed out twice");
+        self.alloc_block(Order::BASE, Flags::default())
     }
 
     pub fn free(&self, pfn: Pfn) {
-        let before = std::mem::replace(&mut self.held.lock().unwrap()[pfn.index()], false);
-        assert!(before);
-        self.allocator.free(pfn, Order::BASE).expect("the frame was ours");
+        self.free_block(pfn, Order::BASE);
+    }
+
+    /// Allocates a block; nobody else holds a frame of it.
+    pub fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        let pfn = self.allocator.alloc(order, flags)?;
+        self.note_got(pfn, order);
+        Ok(pfn)
+    }
+
+    pub fn note_got(&self, pfn: Pfn, order: Order) {
+        self.note(pfn, order, true);
+    }
+
+    pub fn free_block(&self, pfn: Pfn, order: Order) {
+        self.note(pfn, order, false);
+        self.allocator.free(pfn, order).expect("the block was ours");
+    }
+
+    fn note(&self, pfn: Pfn, order: Order, is_held: bool) {
+        let mut held = self.held.lock().unwrap();
+        for frame in &mut held[pfn.index()..][..order.frames() as usize] {
+            assert_ne!(*frame, is_held, "{pfn} was handed out twice, or freed twice");
+            *frame = is_held;
+        }
     }
 
     /// Everybody has stopped: every frame is in one place.

@@ -3,14 +3,18 @@
 //! 2. The same of a request for contiguous frames, and of one that loses frames to a claim that is
 //!    rolled back.
 //! 3. What a watermark keeps is there for a request that may not wait.
+//!
+//! Blocks of one word go between a caller and the store by one atomic operation. That they are never
+//! in flight is modelled beside what has to be: a search that takes more than it gives, a count on its
+//! way from a CPU to the zone. A mutant of each shows that the model would find it missing.
 
 use std::sync::Arc;
 
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
-use super::{explore, spawn};
+use super::{Mutant, explore, explore_mutant, spawn};
 use crate::prim::{AtomicBool, Ordering};
-use crate::{CpuId, Flags, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
+use crate::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
 
 fn depot(frames: u32) -> Arc<Depot<Rseq>> {
     let depot = Depot::new(&Setup { frames, ..Setup::default() }, Rseq::new(2));
@@ -100,7 +104,7 @@ fn a_range_in_a_drainers_hands() {
         });
         run_on(1);
         let start = depot.allocator.alloc_contiguous(2, 1, Flags::default()).expect("nobody holds a frame");
-        [start, start.add(1)].into_iter().for_each(|pfn| depot.note_got(pfn));
+        [start, start.add(1)].into_iter().for_each(|pfn| depot.note_got(pfn, Order::BASE));
         drainer.join().unwrap();
         depot.finish();
     });
@@ -138,8 +142,104 @@ fn reserve_is_there_for_who_may_not_wait() {
         });
         run_on(1);
         let got = depot.allocator.alloc(Order::BASE, Flags::default().atomic());
-        depot.note_got(got.expect("the watermark keeps one"));
+        depot.note_got(got.expect("the watermark keeps one"), Order::BASE);
         other.join().unwrap();
         depot.finish();
     });
+}
+
+/// Blocks that are not cached: a pair of frames, which a CPU of a zone of two huges need not report at
+/// once, and a quarter of a word.
+const PAIR: Order = order(1);
+const SMALL: Order = order(4);
+
+const fn order(n: u32) -> Order {
+    match Order::new(n) {
+        Some(order) => order,
+        None => unreachable!(),
+    }
+}
+
+/// One huge is whole, of the other a block is missing. Its owner frees it and takes one of the first:
+/// at every moment one huge is whole, but not the one that a search has just seen.
+fn whole_huge_moves() {
+    let setup = Setup { frames: 2 * Order::HUGE.frames(), ..Setup::default() };
+    let depot = Depot::new(&setup, Rseq::new(2));
+    run_on(0);
+    let missing = depot.alloc_block(PAIR, Flags::default()).unwrap();
+    assert!(missing.get() < Order::HUGE.frames());
+    let owner = spawn(1, &depot, move |depot| {
+        depot.free_block(missing, PAIR);
+        depot.alloc_block(PAIR, Flags::default()).expect("a huge is whole");
+    });
+    // One search per round, and no others before: each would have to miss.
+    let flags = Flags::default().atomic();
+    let got = depot.allocator.last_resort_for_block(Order::HUGE, flags);
+    depot.note_got(got.expect("a huge is whole"), Order::HUGE);
+    owner.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn whole_huge_moves_behind_a_search() {
+    explore(whole_huge_moves);
+}
+
+#[test]
+#[should_panic = "a huge is whole"]
+fn whole_huge_moves_uncounted() {
+    explore_mutant(Mutant::Uncounted, whole_huge_moves);
+}
+
+/// A search claims a whole huge, to change its mobility, and gives back what it does not need.
+fn change_of_mobility() {
+    let depot = Depot::new(&Setup { frames: Order::HUGE.frames(), ..Setup::default() }, Rseq::new(2));
+    let other = spawn(0, &depot, |depot| {
+        let flags = Flags::new(Mobility::Reclaimable);
+        depot.alloc_block(SMALL, flags).expect("eight are free");
+    });
+    run_on(1);
+    depot.alloc_block(SMALL, Flags::default()).expect("eight are free, or seven");
+    other.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn while_another_changes_the_mobility() {
+    explore(change_of_mobility);
+}
+
+#[test]
+#[should_panic = "are free"]
+fn while_another_changes_the_mobility_unannounced() {
+    explore_mutant(Mutant::Unannounced, change_of_mobility);
+}
+
+/// Two free on one CPU; what both freed is in the hands of one of them, on its way to the zone's count,
+/// when the other is done.
+fn count_on_its_way() {
+    let watermarks = Watermarks { min: 16, low: 16, high: 16 };
+    let setup = Setup { frames: 4 * SMALL.frames(), watermarks, ..Setup::default() };
+    let depot = Depot::new(&setup, Rseq::new(2));
+    run_on(0);
+    let flags = Flags::default().atomic();
+    let [first, second, _third] = [0; 3].map(|_| depot.alloc_block(SMALL, flags).unwrap());
+    let slow = spawn(0, &depot, move |depot| depot.free_block(first, SMALL));
+    let done = spawn(0, &depot, move |depot| depot.free_block(second, SMALL));
+    done.join().unwrap();
+    run_on(1);
+    depot.alloc_block(SMALL, Flags::default()).expect("the watermark leaves one");
+    slow.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn freed_before_is_counted() {
+    explore(count_on_its_way);
+}
+
+#[test]
+#[should_panic = "the watermark leaves one"]
+fn freed_before_is_counted_unannounced() {
+    explore_mutant(Mutant::Unannounced, count_on_its_way);
 }

@@ -34,6 +34,10 @@ pub enum Mutant {
     NoFence,
     /// `dekker_fence` does nothing: stores may pass later loads.
     NoDekker,
+    /// The flux shows no pages in flight.
+    Unannounced,
+    /// Blocks that come back by one atomic operation count as no move.
+    Uncounted,
 }
 
 std::thread_local! {

@@ -141,6 +141,28 @@ impl<'m> Bitmap<'m> {
         }
     }
 
+    /// Takes a block of at most a word from the huge of the hint.
+    #[inline]
+    pub fn take_at_once(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
+        let section = self.section(huge.section())?;
+        if self.tags.of(huge) != wanted.tag() {
+            return None;
+        }
+        let at = section.take_at_once(huge.in_section(), order)?;
+        Some(Pfn::new(huge.section() as u32 * SECTION_FRAMES + at))
+    }
+
+    /// Gives a block of at most a word back; returns how many of its frames were free already.
+    #[inline]
+    pub fn put_at_once(&self, pfn: Pfn, order: Order) -> u32 {
+        let Some(section) = self.section((pfn.get() / SECTION_FRAMES) as usize) else { return 0 };
+        let word = (pfn.get() % SECTION_FRAMES / bits::WORD_FRAMES) as usize;
+        let doubled = section.put_mask(word, bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES));
+        section.refresh_hints(word / HUGE_WORDS);
+        doubled
+    }
+
     fn take_in(
         &self,
         section: &Section,

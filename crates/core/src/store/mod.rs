@@ -160,6 +160,30 @@ impl<'m> Store<'m> {
         }
     }
 
+    /// Takes a block that lies where this CPU last found some, by one atomic operation. In all
+    /// moments it is either in the store or the caller's, and what leads others to the store's
+    /// blocks is never wrong because of it. `None`: there may be some all the same.
+    #[inline]
+    pub fn take_at_once(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
+        if self.puts_at_once(order) { self.bitmap.take_at_once(wanted, order) } else { None }
+    }
+
+    /// Whether [`put_block`](Self::put_block) gives a block of this order back by one atomic operation.
+    #[inline]
+    pub fn puts_at_once(&self, order: Order) -> bool {
+        self.backing.is_none() && order.get() <= bits::WORD_ORDER_MAX
+    }
+
+    /// Gives one block back; returns how many of its frames were free already, as far as can be told.
+    #[inline]
+    pub fn put_block(&self, pfn: Pfn, order: Order) -> u32 {
+        if self.puts_at_once(order) {
+            self.bitmap.put_at_once(pfn, order)
+        } else {
+            self.put(pfn, order.frames())
+        }
+    }
+
     /// Takes one block of any order.
     pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
         let Some(backing) = self.backing else { return self.bitmap.take_block(wanted, order) };

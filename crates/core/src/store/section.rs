@@ -13,6 +13,9 @@
 //! both sequentially consistent (Dekker's pattern), so of two that race at least one sees the
 //! other and the hint ends up set. A hint that is set without cause costs one look.
 //!
+//! Whoever clears bits releases and whoever looks for them acquires: a search that misses frames
+//! knows what their taker did before, such as to free others where the search had been.
+//!
 //! A tag changes only while its changer owns all 512 frames, so nobody can hold a frame of that
 //! huge, and nobody reads the tag on behalf of one. (LLFree, USENIX ATC 2023, keeps counters where
 //! this keeps hints; a counter and the bits cannot be changed together.)
@@ -151,7 +154,8 @@ impl Section {
     /// Hint words for a search: (some, whole) of huges `64 * i ..`.
     #[inline]
     pub fn hints(&self, i: usize) -> (u64, u64) {
-        (self.some[i].load(Ordering::Relaxed), self.whole[i].load(Ordering::Relaxed))
+        // Acquire: pairs with the SeqCst (Release) of `clear_some` and `clear_whole`.
+        (self.some[i].load(Ordering::Acquire), self.whole[i].load(Ordering::Acquire))
     }
 
     /// Free frames of a huge, counted now.
@@ -174,8 +178,8 @@ impl Section {
     #[inline]
     pub fn words_of(&self, huge: usize) -> [u64; HUGE_WORDS] {
         let words = self.huge_words(huge);
-        // Relaxed: only a look; whoever wants the frames claims them.
-        core::array::from_fn(|i| words[i].load(Ordering::Relaxed))
+        // Only a look; whoever wants the frames claims them. Acquire: as in `claim`.
+        core::array::from_fn(|i| words[i].load(Ordering::Acquire))
     }
 
     /// Whether frame `at` is free now.
@@ -201,6 +205,20 @@ impl Section {
             self.clear_some(huge);
         }
         taken
+    }
+
+    /// Takes one block that fits a word, by one atomic operation, the lowest of its word.
+    ///
+    /// Clears no `some` hint: for a moment that might hide what others have put back. The `whole`
+    /// hint it may clear, because the huge is not whole before this block is back.
+    #[inline]
+    pub fn take_at_once(&self, huge: usize, order: Order) -> Option<u32> {
+        let mut words = (0..).zip(self.huge_words(huge));
+        let (word, bit) = words.find_map(|(i, cell)| Some((i, take_lowest(cell, order)?)))?;
+        if self.whole_hint(huge) {
+            self.clear_whole(huge);
+        }
+        Some((huge as u32 * HUGE_WORDS as u32 + word) * WORD_FRAMES + bit)
     }
 
     /// Takes blocks that fit a word; returns how many, and whether it has seen that nothing is left.
@@ -243,7 +261,8 @@ impl Section {
     /// that clears the lowest common word goes on.
     pub fn claim(&self, start: u32, frames: u32) -> bool {
         let all = pieces(start, frames);
-        if all.clone().any(|p| self.words[p.word].load(Ordering::Relaxed) & p.mask != p.mask) {
+        // Acquire: pairs with the Release of those who cleared bits (see the theory).
+        if all.clone().any(|p| self.words[p.word].load(Ordering::Acquire) & p.mask != p.mask) {
             return false;
         }
         let mut done = 0;
@@ -342,7 +361,7 @@ impl Section {
 /// Takes up to `want` blocks of `order` from one word; returns their first bits, and what is left.
 #[inline]
 fn take_from_word(cell: &AtomicU64, order: Order, want: u32) -> (u64, u64) {
-    let mut word = cell.load(Ordering::Relaxed);
+    let mut word = cell.load(Ordering::Acquire);
     loop {
         let blocks = bits::free_blocks(word, order);
         if blocks == 0 || want == 0 {
@@ -351,9 +370,28 @@ fn take_from_word(cell: &AtomicU64, order: Order, want: u32) -> (u64, u64) {
         let starts = bits::highest(blocks, want);
         let rest = word & !bits::expand(starts, order);
         // Acquire: pairs with the SeqCst (Release) of `put_mask`; what the last owner wrote to the
-        // frames is visible.
-        match cell.compare_exchange_weak(word, rest, Ordering::Acquire, Ordering::Relaxed) {
+        // frames is visible. Release, and Acquire of the loads: see the theory.
+        match cell.compare_exchange_weak(word, rest, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return (starts, rest),
+            Err(now) => word = now,
+        }
+    }
+}
+
+/// Takes the lowest block of `order` from one word; returns its first bit.
+#[inline]
+fn take_lowest(cell: &AtomicU64, order: Order) -> Option<u32> {
+    let mut word = cell.load(Ordering::Acquire);
+    loop {
+        let blocks = bits::free_blocks(word, order);
+        if blocks == 0 {
+            return None;
+        }
+        let first = blocks & blocks.wrapping_neg();
+        let rest = word & !bits::expand(first, order);
+        // As in `take_from_word`.
+        match cell.compare_exchange_weak(word, rest, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Some(first.trailing_zeros()),
             Err(now) => word = now,
         }
     }
@@ -361,10 +399,10 @@ fn take_from_word(cell: &AtomicU64, order: Order, want: u32) -> (u64, u64) {
 
 /// Clears the bits of `mask` if all are set.
 fn clear_exactly(cell: &AtomicU64, mask: u64) -> bool {
-    let mut word = cell.load(Ordering::Relaxed);
+    let mut word = cell.load(Ordering::Acquire);
     while word & mask == mask {
-        // Acquire: as in `take_from_word`.
-        match cell.compare_exchange_weak(word, word & !mask, Ordering::Acquire, Ordering::Relaxed) {
+        // As in `take_from_word`.
+        match cell.compare_exchange_weak(word, word & !mask, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => return true,
             Err(now) => word = now,
         }

@@ -67,14 +67,17 @@ impl<'m> Tags<'m> {
 
     /// The tag of a huge below the limit.
     pub fn of(&self, huge: HugeIndex) -> Tag {
-        Tag(self.tags[huge.0 as usize].load(Ordering::Relaxed))
+        // Acquire: pairs with the Release in `set`; a search that passes a huge by for its new tag
+        // knows what the tag's writer had done before.
+        Tag(self.tags[huge.0 as usize].load(Ordering::Acquire))
     }
 
     /// Changes the tag of a huge: to one of another zone, or of memory at all, before anybody can
     /// have a frame of it.
     pub fn set(&self, huge: HugeIndex, tag: Tag) {
-        // Relaxed: published by whatever hands frames of it on.
-        self.tags[huge.0 as usize].store(tag.0, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `of`. To holders of frames it is published by whatever
+        // hands those on.
+        self.tags[huge.0 as usize].store(tag.0, Ordering::Release);
     }
 
     /// Tags a huge that has no memory yet. `false`: it has.
