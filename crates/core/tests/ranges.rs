@@ -123,6 +123,17 @@ fn and_frames_at_an_address() {
     assert_eq!((cache.calls(), failures(&depot)), (1, 4));
 }
 
+/// No cache is emptied for a request that all of them together could not serve.
+#[test]
+fn nobody_is_asked_for_more_than_there_is() {
+    let cache = Cache::new(0);
+    let depot = machine(Watermarks::default(), &[cache]);
+    cache.hold(&depot, all_huges(&depot));
+    assert_eq!(depot.alloc_contiguous(FRAMES + 1, 1, Flags::default()), Err(AllocError::Exhausted));
+    assert_eq!((cache.calls(), failures(&depot)), (0, 1));
+    depot.alloc_contiguous(FRAMES, 1, Flags::default()).unwrap();
+}
+
 /// Callbacks are told how much is wanted, but the first to give as much need not be the one who has
 /// what lies side by side.
 #[test]
@@ -238,9 +249,10 @@ fn only_zones_that_may_serve_are_drained() {
     let before = cached(1);
     assert!(before > 0 && cached(0) > 0);
     let low = Flags::default().at_most_level(0);
-    assert_eq!(depot.alloc_contiguous(1025, 1, low), Err(AllocError::Exhausted));
+    depot.alloc_at(Pfn::new(1000), 1, low).unwrap();
+    assert_eq!(depot.alloc_contiguous(1024, 1, low), Err(AllocError::Exhausted));
     assert_eq!((cached(0), cached(1)), (0, before));
-    depot.alloc_at(Pfn::new(0), 1024, Flags::default()).unwrap();
+    depot.alloc_at(Pfn::new(0), 1000, Flags::default()).unwrap();
     assert_eq!(depot.alloc_at(Pfn::new(7), 1, Flags::default()), Err(AllocError::NotAvailable));
     assert_eq!(cached(1), before);
 }

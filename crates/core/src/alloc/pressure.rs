@@ -70,7 +70,8 @@ pub(super) enum Reserve {
 pub struct Pressure {
     /// The zone that runs short.
     pub zone: ZoneId,
-    /// Pages that would end the shortage.
+    /// Pages that would end the shortage. Those of a contiguous range must lie side by side, which is
+    /// why more may be asked for when as many have been freed.
     pub wanted_pages: u64,
     /// Whether a request is about to fail, rather than a watermark being passed.
     pub is_last_resort: bool,
@@ -272,7 +273,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[cold]
     pub(super) fn last_resort(&self, request: Request) -> Result<Pfn, AllocError> {
         let Some(first) = self.zones_of(request).next() else { return Err(AllocError::NoZone) };
-        for round in 0..ROUNDS_MAX {
+        // For more than a zone has, nobody needs to give up anything.
+        let has_enough = |zone| self.zone(zone).managed() >= request.pages();
+        let rounds = if self.zones_of(request).any(has_enough) { ROUNDS_MAX } else { 0 };
+        for round in 0..rounds {
             match self.round(request, round) {
                 ControlFlow::Break(Some(pfn)) => return Ok(pfn),
                 ControlFlow::Break(None) => break,

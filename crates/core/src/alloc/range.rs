@@ -33,7 +33,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// no run goes the same way down: a quiet drain of its zones, reclaim callbacks, a full drain
     /// (the latter two unless it is atomic or may not reclaim), with a search after each, in up to
     /// four rounds until one was undisturbed. What a failing request costs is thus up to 14 searches
-    /// of its zones. Callbacks are told how many frames are wanted, but not where.
+    /// of its zones; one for more frames than a zone has fails at once. Callbacks are told how many
+    /// frames are wanted, but not where.
     ///
     /// Over a [`Backing`](crate::Backing) the second search is the backing's
     /// [`take_contiguous`](crate::BackingRanges::take_contiguous); without ranges there is none, so

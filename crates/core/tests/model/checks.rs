@@ -84,9 +84,12 @@ impl Lockstep<'_> {
             return;
         }
         assert_eq!(error, AllocError::Exhausted);
+        let is_possible = eligible.iter().any(|&zone| self.naive.zones[zone].managed() >= u64::from(frames));
         for zone in eligible {
             let id = ZoneId::new(zone as u32);
-            self.check_caches(id, wish);
+            if is_possible {
+                self.check_caches(id, wish);
+            }
             let stats = self.depot.zone_stats(id).unwrap();
             let floor = if wish.is_atomic { 0 } else { stats.watermarks.min };
             let is_above = stats.free_pages >= u64::from(frames) + floor;
