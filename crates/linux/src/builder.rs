@@ -13,6 +13,7 @@ use crate::cpus::LinuxCpus;
 use crate::cpuset::CpuSet;
 use crate::depot::{Depot, Frames};
 use crate::error::BuildError;
+use crate::grow::{self, Growth};
 use crate::memory::{HUGE_BYTES, Memory, MemoryKind, Wanted};
 use crate::numa;
 use crate::topology::Topology;
@@ -34,6 +35,7 @@ use crate::topology::Topology;
 #[must_use]
 pub struct Builder {
     bytes: usize,
+    bytes_max: usize,
     kind: MemoryKind,
     page_size: PageSize,
     hugetlb: bool,
@@ -56,6 +58,7 @@ impl Builder {
     pub(crate) fn new(bytes: usize) -> Self {
         Builder {
             bytes,
+            bytes_max: 0,
             kind: MemoryKind::default(),
             page_size: PageSize::default(),
             hugetlb: false,
@@ -78,6 +81,14 @@ impl Builder {
     /// Where the pages come from. Default: private anonymous memory.
     pub fn memory(mut self, kind: MemoryKind) -> Self {
         self.kind = kind;
+        self
+    }
+
+    /// Keeps addresses free, so that the depot can [grow](Depot::grow) to so many bytes in all. That, and
+    /// the size it begins with, are rounded up to multiples of 2^18 pages: 1 GiB of 4 KiB pages. Costs 2
+    /// KiB per GiB. Default: it cannot grow.
+    pub fn grow_to(mut self, bytes: usize) -> Self {
+        self.bytes_max = bytes;
         self
     }
 
@@ -231,7 +242,8 @@ impl Builder {
     ) -> Result<Depot, BuildError> {
         let machine = Topology::read();
         let cpus = self.cpus.unwrap_or_else(|| machine.cpu_count());
-        let frames = self.frames()?;
+        let frames = self.frames(self.bytes)?;
+        let frames_max = self.frames(self.bytes.max(self.bytes_max))?;
         let shares = self.shares(&machine, frames)?;
         let ranges: Vec<_> = shares.iter().map(|share| [share.range]).collect();
         let zones: Vec<_> =
@@ -247,6 +259,7 @@ impl Builder {
             checked: self.checked,
             track_owner: self.track_owner,
             on_misuse: self.on_misuse,
+            pfn_limit: Some(Pfn::new(frames_max)),
             ..Config::new(cpus, &zones)
         };
         let backing = make(&zones);
@@ -261,6 +274,7 @@ impl Builder {
         let (books, memory) = Memory::map(Wanted {
             kind: self.kind,
             bytes: (frames as usize) << self.page_size.shift(),
+            bytes_max: (frames_max as usize) << self.page_size.shift(),
             books_bytes: Books::bytes(metadata_bytes, cpus)?,
             hugetlb: self.hugetlb,
             thp: self.thp,
@@ -276,11 +290,12 @@ impl Builder {
             Some(under) => Frames::over(under, &config, metadata, seam)?,
             None => Frames::new(&config, metadata, seam)?,
         };
-        Ok(Depot::assemble(allocator, backing, books, memory))
+        let growth = Growth::new(self.numa, self.populate);
+        Ok(Depot::assemble(allocator, backing, books, (memory, growth)))
     }
 
-    /// How many frames there will be.
-    fn frames(&self) -> Result<u32, BuildError> {
+    /// How many frames there are in so many bytes.
+    fn frames(&self, bytes: usize) -> Result<u32, BuildError> {
         let system = rustix::param::page_size();
         if !self.page_size.bytes().is_multiple_of(system) {
             return Err(BuildError::PageSize { page_size: self.page_size, system });
@@ -288,11 +303,15 @@ impl Builder {
         if self.bytes == 0 {
             return Err(BuildError::ZeroSize);
         }
-        let unit = if self.hugetlb { HUGE_BYTES } else { self.page_size.bytes() };
-        let bytes = self.bytes.checked_next_multiple_of(unit);
-        bytes
+        let unit = match self {
+            _ if self.bytes_max > 0 => grow::unit(self.page_size),
+            _ if self.hugetlb => HUGE_BYTES,
+            _ => self.page_size.bytes(),
+        };
+        let whole = bytes.checked_next_multiple_of(unit);
+        whole
             .and_then(|bytes| u32::try_from(bytes >> self.page_size.shift()).ok())
-            .ok_or(BuildError::TooLarge { bytes: self.bytes, page_size: self.page_size })
+            .ok_or(BuildError::TooLarge { bytes, page_size: self.page_size })
     }
 
     /// The zones' nodes and ranges.
@@ -334,7 +353,7 @@ impl Builder {
             numa::bind(start, (range.frames as usize) << shift, node)
                 .map_err(|errno| BuildError::Numa { node, errno })?;
         }
-        if self.populate { memory.populate() } else { Ok(()) }
+        if self.populate { memory.populate(0..memory.bytes()) } else { Ok(()) }
     }
 }
 

@@ -15,6 +15,7 @@ use crate::books::Books;
 use crate::builder::Builder;
 use crate::cpus::{Fronts, LinuxCpus};
 use crate::error::BuildError;
+use crate::grow::Growth;
 use crate::memory::Memory;
 use crate::page::{Page, Pages};
 use crate::trim::{self, TrimState, Trimmed};
@@ -54,6 +55,7 @@ pub struct Depot {
     shrinkers: Box<OnceLock<Arc<Shrinkers>>>,
     _backing: Option<Arc<dyn Backing + Send>>,
     _books: Books,
+    growth: Growth,
     memory: Memory,
 }
 
@@ -75,12 +77,12 @@ impl Depot {
         allocator: Frames,
         backing: Option<Arc<dyn Backing + Send>>,
         books: Books,
-        memory: Memory,
+        (memory, growth): (Memory, Growth),
     ) -> Self {
         let trimming = Arc::<TrimState>::default();
         let (callbacks, shrinkers) = Default::default();
-        let depot =
-            Depot { allocator, trimming, callbacks, shrinkers, _backing: backing, _books: books, memory };
+        let (_backing, _books) = (backing, books);
+        let depot = Depot { allocator, trimming, callbacks, shrinkers, _backing, _books, growth, memory };
         // SAFETY: shared, so it stays where it is, and dropped after the allocator.
         let state: &'static TrimState = unsafe { &*Arc::as_ptr(&depot.trimming) };
         depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
@@ -376,7 +378,7 @@ impl Depot {
         self.memory.start()
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory, what it has [grown](Self::grow) by included.
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }
@@ -397,11 +399,11 @@ impl Depot {
     /// The address of a page.
     ///
     /// # Panics
-    /// When the depot has no such page.
+    /// When the depot has no such page, nor can [grow](Self::grow) to have it.
     #[inline]
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
-        let offset = self.offset(pfn);
-        assert!(offset < self.bytes(), "{pfn} is beyond the depot's {} bytes", self.bytes());
+        let (offset, end) = (self.offset(pfn), self.memory.bytes_max());
+        assert!(offset < end, "{pfn} is beyond the depot's {end} bytes");
         // SAFETY: inside the memory.
         unsafe { self.base().add(offset) }
     }
@@ -416,6 +418,10 @@ impl Depot {
     /// As [`allocator`](Self::allocator), for this crate.
     pub(crate) fn frames(&self) -> &Frames {
         &self.allocator
+    }
+
+    pub(crate) fn growth(&self) -> &Growth {
+        &self.growth
     }
 
     pub(crate) fn memory(&self) -> &Memory {

@@ -5,7 +5,7 @@ use core::fmt;
 use pagedepot::{ConfigError, NodeId, PageSize};
 use rustix::io::Errno;
 
-/// Why [`Builder::build`](crate::Builder::build) failed.
+/// Why [`Builder::build`](crate::Builder::build) or [`Depot::grow`](crate::Depot::grow) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -72,6 +72,15 @@ pub enum BuildError {
         /// Nodes to divide them among.
         nodes: usize,
     },
+    /// There are no addresses to grow into.
+    CannotGrow {
+        /// Bytes to grow by, whole units.
+        bytes: usize,
+        /// Bytes there is room for.
+        room: usize,
+    },
+    /// This is a child of the process that made the depot.
+    Forked,
     /// The allocator refused the configuration.
     Config(ConfigError),
 }
@@ -120,6 +129,11 @@ impl fmt::Display for BuildError {
                 "{bytes} bytes for {nodes} NUMA nodes: ask for at least {} bytes, or leave numa(true) out",
                 nodes * (2 << 20)
             ),
+            BuildError::CannotGrow { bytes, room } => write!(
+                f,
+                "room to grow by {room} bytes, and not by {bytes}: give Builder::grow_to a larger size"
+            ),
+            BuildError::Forked => f.write_str("the depot is the parent process's: make one in the child"),
             BuildError::Config(error) => error.fmt(f),
         }
     }

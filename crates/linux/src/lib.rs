@@ -22,7 +22,7 @@
 //! When it is made ([`Builder`]): where the memory comes from, which CPUs cache and which are never
 //! interrupted, how misuse is found and who is told. While it is in use: how many pages each CPU may
 //! cache ([`Depot::set_cache_limits`]), when pressure begins ([`Depot::set_watermarks`],
-//! [`Depot::on_pressure`]), and whether a CPU caches at all ([`Depot::retire_cpu`],
+//! [`Depot::on_pressure`]), how much memory there is ([`Depot::grow`]), and whether a CPU caches at all ([`Depot::retire_cpu`],
 //! [`Depot::disable_caches`]).
 //!
 //! [`Vmalloc`] maps scattered pages to contiguous addresses: large tables, growable columns, ring
@@ -50,6 +50,7 @@ mod cpus;
 mod cpuset;
 mod depot;
 mod error;
+mod grow;
 mod memory;
 mod numa;
 mod page;

@@ -1,8 +1,10 @@
 //! The frames' memory: one mapping, aligned so that every block is aligned in memory too.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -96,8 +98,18 @@ impl Mapping {
 
     /// Advice about all of it that changes no contents.
     pub fn advise(&self, advice: Advice) -> Result<(), Errno> {
+        self.advise_part(0..self.bytes, advice)
+    }
+
+    /// The same about a part.
+    fn advise_part(&self, part: Range<usize>, advice: Advice) -> Result<(), Errno> {
         // SAFETY: the range is ours. Callers give no advice that drops contents which are in use.
-        unsafe { madvise(self.start.as_ptr().cast(), self.bytes, advice) }
+        unsafe { madvise(self.at(part.start).cast(), part.len(), advice) }
+    }
+
+    fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset <= self.bytes);
+        self.start.as_ptr().wrapping_add(offset)
     }
 }
 
@@ -115,6 +127,8 @@ pub(crate) struct Wanted {
     pub kind: MemoryKind,
     /// A multiple of the base page size, and of [`HUGE_BYTES`] with `hugetlb`.
     pub bytes: usize,
+    /// Of addresses: as many, or more to grow into.
+    pub bytes_max: usize,
     /// For the books: a multiple of the system's page size.
     pub books_bytes: usize,
     /// From the pool of huge pages that the administrator set aside.
@@ -125,9 +139,12 @@ pub(crate) struct Wanted {
 
 /// The frames' memory.
 pub(crate) struct Memory {
+    /// Behind what is used follow addresses without memory.
     mapping: Mapping,
+    /// Behind a pointer, because it changes (see `Depot`).
+    bytes: Box<AtomicUsize>,
     file: Option<OwnedFd>,
-    huge: bool,
+    thp: bool,
     hugetlb: bool,
 }
 
@@ -137,42 +154,65 @@ impl Memory {
     /// Returns it with the memory for the books, which lies right in front: magazines are named by
     /// their distance from the first, and further ones are carved from the frames.
     pub fn map(wanted: Wanted) -> Result<(Mapping, Self), BuildError> {
-        let Wanted { kind, bytes, books_bytes, hugetlb, thp } = wanted;
-        let failed = |errno| {
-            if hugetlb { BuildError::HugePages { bytes, errno } } else { BuildError::Memory { bytes, errno } }
-        };
+        let Wanted { kind, bytes, bytes_max, books_bytes, hugetlb, thp } = wanted;
         let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
-        let (books, mapping) = Mapping::reserve_aligned(books_bytes, bytes, align).map_err(failed)?;
-        replace(&books, None, false).map_err(|errno| BuildError::Memory { bytes: books_bytes, errno })?;
+        let (books, mapping) = Mapping::reserve_aligned(books_bytes, bytes_max, align)
+            .map_err(|errno| BuildError::Memory { bytes: bytes_max, errno })?;
+        replace(&books, 0..books_bytes, None, false)
+            .map_err(|errno| BuildError::Memory { bytes: books_bytes, errno })?;
         let file = match kind {
             MemoryKind::Anonymous => None,
-            MemoryKind::Memfd if hugetlb => Some(memory_file(bytes, true).map_err(failed)?),
-            MemoryKind::Memfd => {
-                Some(memory_file(bytes, false).map_err(|errno| BuildError::File { bytes, errno })?)
-            }
+            MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
         };
-        replace(&mapping, file.as_ref(), hugetlb).map_err(failed)?;
-        if thp {
-            mapping
-                .advise(Advice::LinuxHugepage)
-                .map_err(|errno| BuildError::TransparentHugePages { errno })?;
-        }
-        Ok((books, Memory { mapping, file, huge: hugetlb || thp, hugetlb }))
+        let memory = Memory { mapping, bytes: Box::new(AtomicUsize::new(bytes)), file, thp, hugetlb };
+        memory.put(0..bytes)?;
+        Ok((books, memory))
     }
 
-    /// Makes every page present, so that no access faults later.
-    pub fn populate(&self) -> Result<(), BuildError> {
-        match self.mapping.advise(Advice::LinuxPopulateWrite) {
+    /// Puts memory behind reserved addresses. Nothing is populated yet.
+    pub fn put(&self, part: Range<usize>) -> Result<(), BuildError> {
+        let bytes = part.len();
+        if let Some(file) = &self.file {
+            ftruncate(file, part.end as u64).map_err(no_file(bytes, self.hugetlb))?;
+        }
+        replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb).map_err(|errno| {
+            if self.hugetlb {
+                BuildError::HugePages { bytes, errno }
+            } else {
+                BuildError::Memory { bytes, errno }
+            }
+        })?;
+        if self.thp {
+            let advised = self.mapping.advise_part(part, Advice::LinuxHugepage);
+            advised.map_err(|errno| BuildError::TransparentHugePages { errno })?;
+        }
+        Ok(())
+    }
+
+    /// Takes memory away again that nobody has used: behind its addresses is nothing then.
+    pub fn take_away(&self, part: Range<usize>) {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: our own range, in which nothing lies. Failing leaves memory there, to be replaced when
+        // it is put there again.
+        let _ = unsafe {
+            mmap_anonymous(self.mapping.at(part.start).cast(), part.len(), ProtFlags::empty(), flags)
+        };
+        let _ = self.file.as_ref().map(|file| ftruncate(file, part.start as u64));
+    }
+
+    /// Makes every page of a part present, so that no access faults later.
+    pub fn populate(&self, part: Range<usize>) -> Result<(), BuildError> {
+        let bytes = part.len();
+        match self.mapping.advise_part(part.clone(), Advice::LinuxPopulateWrite) {
             // Before Linux 5.14: by touching. Nothing is in the pages yet.
             Err(Errno::INVAL) => {
-                let step = rustix::param::page_size();
-                for at in (0..self.bytes()).step_by(step) {
+                for at in part.step_by(rustix::param::page_size()) {
                     // SAFETY: inside the mapping, which is readable, writable and nobody else's yet.
-                    unsafe { self.start().as_ptr().add(at).write_volatile(0) };
+                    unsafe { self.mapping.at(at).write_volatile(0) };
                 }
                 Ok(())
             }
-            result => result.map_err(|errno| BuildError::Populate { bytes: self.bytes(), errno }),
+            result => result.map_err(|errno| BuildError::Populate { bytes, errno }),
         }
     }
 
@@ -181,6 +221,17 @@ impl Memory {
     }
 
     pub fn bytes(&self) -> usize {
+        // Relaxed: who has a page has it from somebody who saw the memory grow.
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The memory has grown; called by one at a time.
+    pub fn set_bytes(&self, bytes: usize) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What it may grow to.
+    pub fn bytes_max(&self) -> usize {
         self.mapping.bytes()
     }
 
@@ -190,7 +241,7 @@ impl Memory {
 
     /// Whether it consists of huge pages, which are given back whole.
     pub fn is_huge(&self) -> bool {
-        self.huge
+        self.hugetlb || self.thp
     }
 
     /// Whether they were set aside by the administrator, and are mapped whole.
@@ -199,24 +250,35 @@ impl Memory {
     }
 }
 
-fn memory_file(bytes: usize, hugetlb: bool) -> Result<OwnedFd, Errno> {
+fn memory_file(hugetlb: bool) -> Result<OwnedFd, Errno> {
     let mut flags = MemfdFlags::CLOEXEC;
     if hugetlb {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }
-    let file = memfd_create("pagedepot", flags)?;
-    ftruncate(&file, bytes as u64)?;
-    Ok(file)
+    memfd_create("pagedepot", flags)
 }
 
-/// Maps memory over a reservation.
-fn replace(reserved: &Mapping, file: Option<&OwnedFd>, hugetlb: bool) -> Result<(), Errno> {
-    let start = reserved.start.as_ptr().cast();
+/// What is said when the system gives no file of so many bytes.
+fn no_file(bytes: usize, hugetlb: bool) -> impl FnOnce(Errno) -> BuildError {
+    move |errno| match hugetlb {
+        true => BuildError::HugePages { bytes, errno },
+        false => BuildError::File { bytes, errno },
+    }
+}
+
+/// Maps memory over a part of a reservation: of a file, the same part.
+fn replace(
+    reserved: &Mapping,
+    part: Range<usize>,
+    file: Option<&OwnedFd>,
+    hugetlb: bool,
+) -> Result<(), Errno> {
+    let start = reserved.at(part.start).cast();
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let mapped = match file {
         // SAFETY: replaces our own reservation, in which nothing lies.
         Some(file) => unsafe {
-            mmap(start, reserved.bytes, prot, MapFlags::SHARED | MapFlags::FIXED, file, 0)
+            mmap(start, part.len(), prot, MapFlags::SHARED | MapFlags::FIXED, file, part.start as u64)
         },
         None => {
             let mut flags = MapFlags::PRIVATE | MapFlags::FIXED;
@@ -224,7 +286,7 @@ fn replace(reserved: &Mapping, file: Option<&OwnedFd>, hugetlb: bool) -> Result<
                 flags |= MapFlags::HUGETLB | MapFlags::HUGE_2MB;
             }
             // SAFETY: as above.
-            unsafe { mmap_anonymous(start, reserved.bytes, prot, flags) }
+            unsafe { mmap_anonymous(start, part.len(), prot, flags) }
         }
     };
     mapped.map(|_| ())
@@ -237,6 +299,7 @@ mod tests {
     const SMALL: Wanted = Wanted {
         kind: MemoryKind::Anonymous,
         bytes: 3 << 20,
+        bytes_max: 3 << 20,
         books_bytes: 1 << 16,
         hugetlb: false,
         thp: false,
@@ -246,7 +309,7 @@ mod tests {
     fn memory_is_aligned_zeroed_and_writable() {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
-                let (books, memory) = Memory::map(Wanted { kind, bytes, ..SMALL }).unwrap();
+                let (books, memory) = Memory::map(Wanted { kind, bytes, bytes_max: bytes, ..SMALL }).unwrap();
                 assert_eq!(books.start().as_ptr().wrapping_add(books.bytes()), memory.start().as_ptr());
                 let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
                 assert_eq!(memory.start().as_ptr().addr() % align, 0);
@@ -264,10 +327,11 @@ mod tests {
 
     #[test]
     fn errors_say_what_to_do() {
-        let too_much = Wanted { bytes: 1 << 46, ..SMALL };
+        let too_much = Wanted { bytes: 1 << 46, bytes_max: 1 << 46, ..SMALL };
         let error = Memory::map(too_much).err().unwrap().to_string();
         assert!(error.contains("ask for less") && error.contains("vm.overcommit_memory"), "{error}");
-        let error = Memory::map(Wanted { bytes: 1 << 40, hugetlb: true, ..SMALL }).err().unwrap().to_string();
+        let too_much = Wanted { bytes: 1 << 40, bytes_max: 1 << 40, hugetlb: true, ..SMALL };
+        let error = Memory::map(too_much).err().unwrap().to_string();
         assert!(error.contains("vm.nr_hugepages"), "{error}");
     }
 
@@ -279,7 +343,7 @@ mod tests {
                 crate::trim::resident(memory.start(), memory.bytes()).unwrap().iter().filter(|&&r| r).count()
             };
             assert_eq!(resident(), 0);
-            memory.populate().unwrap();
+            memory.populate(0..memory.bytes()).unwrap();
             assert_eq!(resident() * rustix::param::page_size(), memory.bytes());
         }
     }

@@ -1,0 +1,104 @@
+//! Memory added while a depot is in use.
+//!
+//! Pages are found by their distance from the first, so there have to be addresses behind the last:
+//! [`Builder::grow_to`](crate::Builder::grow_to) reserves them, and [`Depot::grow`] puts memory there.
+//! It comes in the allocator's unit, for which it keeps books, and each unit is used once.
+
+use std::mem::MaybeUninit;
+use std::sync::{Mutex, PoisonError};
+
+use pagedepot::cpus::Cpus;
+use pagedepot::{ConfigError, FrameRange, PageSize, Pfn, ZoneId};
+
+use crate::depot::Depot;
+use crate::error::BuildError;
+use crate::memory::Mapping;
+use crate::numa;
+
+/// Frames that memory is added by, see [`Allocator::add_memory`](pagedepot::Allocator::add_memory).
+const UNIT_FRAMES: usize = 1 << 18;
+
+/// The same in bytes.
+pub(crate) fn unit(page_size: PageSize) -> usize {
+    UNIT_FRAMES << page_size.shift()
+}
+
+/// How a depot grows.
+pub(crate) struct Growth {
+    is_bound: bool,
+    is_populated: bool,
+    /// The books of what was added, which the allocator refers to; locked by who adds. Behind a
+    /// pointer, because it changes (see `Depot`).
+    books: Box<Mutex<Vec<Mapping>>>,
+}
+
+impl Growth {
+    pub fn new(is_bound: bool, is_populated: bool) -> Self {
+        Growth { is_bound, is_populated, books: Box::default() }
+    }
+}
+
+impl Depot {
+    /// Adds memory to a zone, `bytes` rounded up to a multiple of 2^18 pages (1 GiB of 4 KiB pages), while
+    /// everybody goes on; returns the first page of it. It is of the same kind as what the depot was built
+    /// with, bound and populated if that is. Watermarks and cache limits stay what they are; see
+    /// [`set_watermarks`](Self::set_watermarks) and [`set_cache_limits`](Self::set_cache_limits).
+    ///
+    /// Over a store of the program's own ([`Builder::build_over`](crate::Builder::build_over)) the pages
+    /// may be put there once this has returned.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, ZoneId};
+    ///
+    /// let depot = Depot::builder(1 << 30).grow_to(4 << 30).build()?;
+    /// depot.grow(ZoneId::new(0), 1 << 30)?;
+    /// assert_eq!(depot.bytes(), 2 << 30);
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BuildError::CannotGrow`] beyond [`Builder::grow_to`](crate::Builder::grow_to),
+    /// [`BuildError::Forked`] in a child, [`ConfigError::NoSuchZone`], and what the system says as in
+    /// [`Builder::build`](crate::Builder::build). Nothing is added then.
+    pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
+        self.frames().cpus().check_usable().map_err(|_| BuildError::Forked)?;
+        let Some(stats) = self.zone_stats(zone) else {
+            return Err(ConfigError::NoSuchZone { zone: zone.get() }.into());
+        };
+        let mut kept = self.growth().books.lock().unwrap_or_else(PoisonError::into_inner);
+        let (memory, shift) = (self.memory(), self.page_size().shift());
+        let (start, room) = (memory.bytes(), memory.bytes_max() - memory.bytes());
+        let unit = unit(self.page_size());
+        let bytes = bytes.max(1).checked_next_multiple_of(unit).unwrap_or(usize::MAX);
+        if bytes > room {
+            return Err(BuildError::CannotGrow { bytes, room });
+        }
+        let part = start..start + bytes;
+        let first = Pfn::new((start >> shift) as u32);
+        let range = FrameRange::new(first, (bytes >> shift) as u32);
+        let books_bytes = self.frames().section_bytes(range);
+        let books = Mapping::anonymous(books_bytes)
+            .map_err(|errno| BuildError::Memory { bytes: books_bytes, errno })?;
+        let ready = memory.put(part.clone()).and_then(|()| {
+            if self.growth().is_bound {
+                // SAFETY: inside the memory.
+                let start = unsafe { self.base().add(start) };
+                numa::bind(start, bytes, stats.node)
+                    .map_err(|errno| BuildError::Numa { node: stats.node, errno })?;
+            }
+            if self.growth().is_populated { memory.populate(part.clone()) } else { Ok(()) }
+        });
+        if let Err(error) = ready {
+            memory.take_away(part);
+            return Err(error);
+        }
+        // SAFETY: the mapping's only reference, and kept below: it is dropped after the allocator.
+        let metadata: &'static mut [MaybeUninit<u8>] =
+            unsafe { std::slice::from_raw_parts_mut(books.start().as_ptr().cast(), books.bytes()) };
+        kept.push(books);
+        // Before anybody can have a page of it.
+        memory.set_bytes(part.end);
+        self.frames().add_memory(zone, range, metadata).expect("one adds at a time, what was never there");
+        Ok(first)
+    }
+}

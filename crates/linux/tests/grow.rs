@@ -1,0 +1,141 @@
+//! Depots that grow while they are used.
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{StopAtEnd, all_back, in_child, work};
+use pagedepot_linux::{
+    AllocError, BuildError, ConfigError, Depot, Flags, MemoryKind, Order, Page, Pfn, ZoneId,
+};
+
+const GIB: usize = 1 << 30;
+const GIB_PAGES: u32 = 1 << 18;
+const ZONE: ZoneId = ZoneId::new(0);
+
+/// All there is to get, in the largest blocks.
+fn all_blocks(depot: &Depot) -> Vec<Page<'_>> {
+    std::iter::from_fn(|| depot.page(Order::MAX).ok()).collect()
+}
+
+#[test]
+fn what_is_added_can_be_had_and_used() {
+    for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        let mut depot = Depot::builder(GIB).grow_to(3 * GIB).memory(kind).caches(false).build().unwrap();
+        assert_eq!(depot.bytes(), GIB);
+        let before = all_blocks(&depot);
+        assert_eq!(before.len(), 256);
+        assert_eq!(depot.page(Order::MAX).unwrap_err(), AllocError::Exhausted);
+        assert_eq!(depot.grow(ZONE, 1), Ok(Pfn::new(GIB_PAGES)), "the page behind the last");
+        assert_eq!(depot.bytes(), 2 * GIB);
+        let mut added = all_blocks(&depot);
+        assert_eq!(added.len(), 256);
+        assert!(added.iter().all(|page| page.pfn().get() >= GIB_PAGES));
+        let last = added.iter_mut().max_by_key(|page| page.pfn()).unwrap();
+        let end = last.len() - 6;
+        assert!(last[end..].iter().all(|&byte| byte == 0));
+        last[end..].copy_from_slice(b"shared");
+        assert_eq!(depot.pfn_of(&raw const last[end]), Some(Pfn::new(2 * GIB_PAGES - 1)));
+        if let Some(fd) = depot.fd() {
+            let mut read = [0u8; 6];
+            // SAFETY: reads into a buffer of that size.
+            let got = unsafe {
+                libc::pread(fd.as_raw_fd(), read.as_mut_ptr().cast(), read.len(), 2 * GIB as libc::off_t - 6)
+            };
+            assert_eq!((got, &read), (6, b"shared"));
+        }
+        assert_eq!(depot.pfn_of(depot.base().as_ptr().wrapping_add(2 * GIB)), None, "not there yet");
+        drop((before, added));
+        depot.grow(ZONE, GIB).unwrap();
+        let whole = depot.pages(GIB_PAGES, Flags::default()).unwrap();
+        assert_eq!(whole.len(), GIB);
+        drop(whole);
+        all_back(&mut depot);
+    }
+}
+
+#[test]
+fn what_was_added_is_trimmed_too() {
+    for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        let mut depot = Depot::builder(1).grow_to(2 * GIB).memory(kind).caches(false).build().unwrap();
+        let first = depot.grow(ZONE, GIB).unwrap();
+        depot.alloc_at(first.add(5), 3, Flags::default()).unwrap();
+        // SAFETY: allocated just now, freed once, and not used any more.
+        unsafe {
+            depot.address(first.add(5)).write_bytes(1, 3 * 4096);
+            depot.free_contiguous(first.add(5), 3).unwrap();
+        }
+        // Or a whole huge page, where the system gives such.
+        assert!((3 * 4096..=2 << 20).contains(&depot.trim().unwrap().bytes));
+        all_back(&mut depot);
+    }
+}
+
+#[test]
+fn growing_is_refused_with_advice() {
+    let depot = Depot::builder(1).grow_to(GIB + 1).build().unwrap();
+    assert_eq!(depot.bytes(), GIB, "rounded up");
+    let wrong = ZoneId::new(1);
+    assert_eq!(depot.grow(wrong, GIB), Err(ConfigError::NoSuchZone { zone: 1 }.into()));
+    for bytes in [GIB + 1, usize::MAX] {
+        let error = depot.grow(ZONE, bytes).unwrap_err();
+        assert!(matches!(error, BuildError::CannotGrow { room: GIB, .. }), "{error:?}");
+        assert!(error.to_string().contains("Builder::grow_to"), "{error}");
+    }
+    in_child(|| assert_eq!(depot.grow(ZONE, GIB), Err(BuildError::Forked)));
+    depot.grow(ZONE, GIB).unwrap();
+    assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
+    let fixed = Depot::new(1 << 20).unwrap();
+    assert_eq!(fixed.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
+    assert!(matches!(Depot::builder(1).grow_to(usize::MAX).build(), Err(BuildError::TooLarge { .. })));
+}
+
+/// What the system refuses leaves the depot as it was, and can be asked for again.
+#[test]
+fn a_system_that_refuses_changes_nothing() {
+    in_child(|| {
+        let mut depot = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
+        // SAFETY: limits and signals of this child, which ends after it; beyond its limit a file does
+        // not grow, and nothing but the signal would end the process.
+        let limit = |bytes| unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+        };
+        limit(GIB as u64);
+        assert!(matches!(depot.grow(ZONE, GIB), Err(BuildError::File { bytes: GIB, .. })));
+        assert_eq!(depot.bytes(), GIB);
+        all_back(&mut depot);
+        limit(libc::RLIM_INFINITY);
+        depot.grow(ZONE, GIB).unwrap();
+        all_back(&mut depot);
+    });
+}
+
+/// Several threads grow a depot while others use it: each unit is added once.
+#[test]
+fn a_depot_grows_while_it_is_used() {
+    let seed = common::seed();
+    let mut depot = Depot::builder(GIB).grow_to(6 * GIB).build().unwrap();
+    let (end, stop) = (Instant::now() + Duration::from_millis(400), AtomicBool::new(false));
+    let shared = &depot;
+    std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (1..=2).map(|owner| scope.spawn(move || work(shared, owner, seed, 200, end))).collect();
+        scope.spawn(|| common::drain(shared, seed, &stop));
+        let _stop = StopAtEnd(&stop);
+        let growers: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| std::iter::from_fn(|| shared.grow(ZONE, GIB).ok()).collect::<Vec<_>>()))
+            .collect();
+        let mut added: Vec<_> = growers.into_iter().flat_map(|grower| grower.join().unwrap()).collect();
+        added.sort();
+        assert_eq!(added, [1, 2, 3, 4, 5].map(|unit| Pfn::new(unit * GIB_PAGES)));
+        workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
+        stop.store(true, Ordering::Relaxed);
+    });
+    depot.enable_caches();
+    assert_eq!(depot.bytes(), 6 * GIB);
+    all_back(&mut depot);
+}
