@@ -16,7 +16,7 @@
 
 use core::ops::ControlFlow;
 
-use super::section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section};
+use super::section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
 use super::tags::Tags;
 use super::{HugeIndex, Wanted, bits};
 use crate::frame::{Order, Pfn, ZoneId};
@@ -45,6 +45,27 @@ enum Pass {
     Whole,
     /// Of another mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
     Foreign,
+}
+
+impl Pass {
+    /// Of the huges with these hints (some, whole), those that may be of use.
+    fn candidates(self, (some, whole): (u64, u64)) -> u64 {
+        match self {
+            Pass::Partial { .. } => some & !whole,
+            Pass::Whole => whole,
+            Pass::Foreign => some,
+        }
+    }
+
+    /// Whether huges with this tag are.
+    fn selects(self, tag: Tag, wanted: Wanted<'_>) -> bool {
+        let is_ours = tag.is_present() && tag.zone() == wanted.zone;
+        match self {
+            Pass::Partial { .. } => tag == wanted.tag(),
+            Pass::Whole => is_ours,
+            Pass::Foreign => is_ours && tag != wanted.tag(),
+        }
+    }
 }
 
 /// The table of sections; see the module. Without sections nothing is free.
@@ -346,47 +367,62 @@ impl<'m> Bitmap<'m> {
     ) {
         let sections = wanted.sections();
         let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;
+        if all.is_empty() {
+            return;
+        }
         let hint = wanted.hint.load(Ordering::Relaxed) as usize;
         // The word of the hint comes first from the hint on, and last up to it: on a small zone
         // CPUs would otherwise all begin at its first huge.
-        let first = (hint / 64).clamp(all.start, all.end.saturating_sub(1).max(all.start));
+        let first = (hint / 64).clamp(all.start, all.end - 1);
         let from_hint = if first == hint / 64 { !0 << (hint % 64) } else { !0 };
-        let around = (first..all.end).map(|at| (at, if at == first { from_hint } else { !0 })).chain(
-            (all.start..first).map(|at| (at, !0)).chain((first < all.end).then_some((first, !from_hint))),
-        );
+        let around = [
+            (first..first + 1, from_hint),
+            (first + 1..all.end, !0),
+            (all.start..first, !0),
+            (first..first + 1, !from_hint),
+        ];
         let mut looks = 0;
-        for (at, mask) in around {
-            let Some(section) = self.section(at / HINT_WORDS) else { continue };
-            let (some, whole) = section.hints(at % HINT_WORDS);
-            let mut candidates = match pass {
-                Pass::Partial { .. } => some & !whole,
-                Pass::Whole => whole,
-                Pass::Foreign => some,
-            } & mask;
-            while candidates != 0 {
-                let bit = candidates.trailing_zeros();
-                candidates &= candidates - 1;
-                let huge = HugeIndex((at / HINT_WORDS * SECTION_HUGES + at % HINT_WORDS * 64) as u32 + bit);
-                let tag = self.tags.of(huge);
-                let fits = match pass {
-                    Pass::Partial { .. } => tag == wanted.tag(),
-                    Pass::Whole => tag.is_present() && tag.zone() == wanted.zone,
-                    Pass::Foreign => tag.is_present() && tag.zone() == wanted.zone && tag != wanted.tag(),
-                };
-                if !fits {
-                    continue;
-                }
-                if visit(section, huge).is_break() {
-                    return;
-                }
-                looks += 1;
-                if matches!(pass, Pass::Partial { looks_max } if looks >= looks_max) {
-                    // The next search goes on from here rather than over the same huges again.
-                    wanted.hint.store(huge.0, Ordering::Relaxed);
+        for (words, mask) in around {
+            for at in words {
+                let Some(section) = self.section(at / HINT_WORDS) else { continue };
+                let candidates = pass.candidates(section.hints(at % HINT_WORDS)) & mask;
+                if candidates != 0
+                    && self.visit_word(wanted, pass, at, candidates, &mut looks, &mut visit).is_break()
+                {
                     return;
                 }
             }
         }
+    }
+
+    /// [`visit`](Self::visit) for the huges of one word of hints.
+    #[inline]
+    fn visit_word(
+        &self,
+        wanted: Wanted<'_>,
+        pass: Pass,
+        at: usize,
+        mut candidates: u64,
+        looks: &mut u32,
+        visit: &mut impl FnMut(&'m Section, HugeIndex) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let Some(section) = self.section(at / HINT_WORDS) else { return ControlFlow::Continue(()) };
+        while candidates != 0 {
+            let bit = candidates.trailing_zeros();
+            candidates &= candidates - 1;
+            let huge = HugeIndex((at / HINT_WORDS * SECTION_HUGES + at % HINT_WORDS * 64) as u32 + bit);
+            if !pass.selects(self.tags.of(huge), wanted) {
+                continue;
+            }
+            visit(section, huge)?;
+            *looks += 1;
+            if matches!(pass, Pass::Partial { looks_max } if *looks >= looks_max) {
+                // The next search goes on from here rather than over the same huges again.
+                wanted.hint.store(huge.0, Ordering::Relaxed);
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     /// Frames of `zone` that are free now: reads every word of its span.

@@ -383,7 +383,8 @@ fn take_from_word(cell: &AtomicU64, order: Order, want: u32) -> (u64, u64) {
 fn take_lowest(cell: &AtomicU64, order: Order) -> Option<u32> {
     let mut word = cell.load(Ordering::Acquire);
     loop {
-        let blocks = bits::free_blocks(word, order);
+        // Most words that have no block have no frame at all: the search fills one after the other.
+        let blocks = if word == 0 { 0 } else { bits::free_blocks(word, order) };
         if blocks == 0 {
             return None;
         }
