@@ -205,13 +205,19 @@ impl Zone {
         };
         let delta = books.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
         if delta.abs() > self.delta_max.load(Ordering::Relaxed) {
-            // Announced: until the zone's own count has them, a watermark may hide pages that others
-            // of this CPU have freed.
-            let _moving = books.flux.begin(delta.unsigned_abs());
-            // Release: pairs with the Acquire in `Allocator::free_pages`; who misses the pages there
-            // finds them announced.
-            self.free.fetch_add(books.free_delta.swap(0, Ordering::Release), Ordering::Relaxed);
+            self.report(books, delta);
         }
+    }
+
+    /// Adds a CPU's changes, about `delta`, to the zone's own count.
+    #[cold]
+    fn report(&self, books: &CpuZone, delta: i64) {
+        // Announced: until the zone's own count has them, a watermark may hide pages that others
+        // of this CPU have freed.
+        let _moving = books.flux.begin(delta.unsigned_abs());
+        // Release: pairs with the Acquire in `Allocator::free_pages`; who misses the pages there
+        // finds them announced.
+        self.free.fetch_add(books.free_delta.swap(0, Ordering::Release), Ordering::Relaxed);
     }
 
     /// How wrong [`free_estimate`](Self::free_estimate) can be.

@@ -273,13 +273,14 @@ macro_rules! counters {
             }
         }
 
-        /// The cells behind [`Counts`].
+        /// The cells behind [`Counts`]. In this order: refills and spills count on one line.
+        #[repr(C)]
         pub struct Counters {
+            $(pub $name: AtomicU64,)*
             /// Single blocks allocated past the caches, besides `direct_allocs` and their pages.
             pub blocks_out: Blocks,
             /// Single blocks freed past the caches, besides `direct_frees` and their pages.
             pub blocks_back: Blocks,
-            $(pub $name: AtomicU64,)*
         }
 
         impl Counters {
