@@ -92,8 +92,13 @@ impl WordOffset {
     pub(crate) fn expected(tag: Tag, class: Class) -> Self {
         let usual = Self::new(ZoneId::new(0), class, Mobility::Movable);
         let word = Self::of_tag(tag, class);
+        if word == usual {
+            return usual;
+        }
+        // Out of the way of the usual case.
+        core::hint::cold_path();
         // The compiler may not see that both arms are `word`: it would drop the branch.
-        if word == usual { usual } else { core::hint::black_box(word) }
+        WordOffset(opaque(word.0))
     }
 
     /// The offset in bytes.
@@ -101,6 +106,23 @@ impl WordOffset {
     pub const fn bytes(self) -> usize {
         self.0
     }
+}
+
+/// The same number, of which the compiler knows nothing. [`black_box`](core::hint::black_box) goes
+/// through memory, and its store was seen to move in front of the branch: one more than the five
+/// that a pair of sequences has time for (decision 0004).
+#[inline(always)]
+fn opaque(mut number: usize) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: no instructions.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        number = core::hint::black_box(number);
+    }
+    number
 }
 
 /// The per-CPU blocks and the magazines their words name: what a sequence needs.
