@@ -86,7 +86,8 @@ impl Builder {
 
     /// Keeps addresses free, so that the depot can [grow](Depot::grow) to so many bytes in all. That, and
     /// the size it begins with, are rounded up to multiples of 2^18 pages: 1 GiB of 4 KiB pages. Costs 2
-    /// KiB per GiB. Default: it cannot grow.
+    /// KiB per GiB. Default: it cannot grow. With [`hugetlb`](Self::hugetlb) it cannot either: when the
+    /// system has too few huge pages it gives the addresses to others.
     pub fn grow_to(mut self, bytes: usize) -> Self {
         self.bytes_max = bytes;
         self
@@ -243,7 +244,8 @@ impl Builder {
         let machine = Topology::read();
         let cpus = self.cpus.unwrap_or_else(|| machine.cpu_count());
         let frames = self.frames(self.bytes)?;
-        let frames_max = self.frames(self.bytes.max(self.bytes_max))?;
+        let bytes_max = if self.hugetlb { 0 } else { self.bytes_max };
+        let frames_max = self.frames(self.bytes.max(bytes_max))?;
         let shares = self.shares(&machine, frames)?;
         let ranges: Vec<_> = shares.iter().map(|share| [share.range]).collect();
         let zones: Vec<_> =

@@ -141,8 +141,8 @@ impl Depot {
     ///
     /// # Panics
     /// Here, or in whoever drains, spills or trims later, when pages reach the store that are free
-    /// there: somebody freed them twice, or with a wrong order. Pages and callers stay in order
-    /// after it. [`Builder::checked`] finds that somebody, and panics nowhere;
+    /// there: somebody freed them twice, or with a wrong order. Other callers go on; pages that were
+    /// on their way with those may be lost to the depot. [`Builder::checked`] finds that somebody, and panics nowhere;
     /// [`Builder::on_misuse`] is told instead of a panic.
     ///
     /// # Safety

@@ -5,10 +5,11 @@
 //! It comes in the allocator's unit, for which it keeps books, and each unit is used once.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use pagedepot::cpus::Cpus;
-use pagedepot::{ConfigError, FrameRange, PageSize, Pfn, ZoneId};
+use pagedepot::{ConfigError, FrameRange, NodeId, PageSize, Pfn, ZoneId};
 
 use crate::depot::Depot;
 use crate::error::BuildError;
@@ -79,16 +80,8 @@ impl Depot {
         let books_bytes = self.frames().section_bytes(range);
         let books = Mapping::anonymous(books_bytes)
             .map_err(|errno| BuildError::Memory { bytes: books_bytes, errno })?;
-        let ready = memory.put(part.clone()).and_then(|()| {
-            if self.growth().is_bound {
-                // SAFETY: inside the memory.
-                let start = unsafe { self.base().add(start) };
-                numa::bind(start, bytes, stats.node)
-                    .map_err(|errno| BuildError::Numa { node: stats.node, errno })?;
-            }
-            if self.growth().is_populated { memory.populate(part.clone()) } else { Ok(()) }
-        });
-        if let Err(error) = ready {
+        memory.put(part.clone())?;
+        if let Err(error) = self.prepare(&part, stats.node) {
             memory.take_away(part);
             return Err(error);
         }
@@ -100,5 +93,15 @@ impl Depot {
         memory.set_bytes(part.end);
         self.frames().add_memory(zone, range, metadata).expect("one adds at a time, what was never there");
         Ok(first)
+    }
+
+    /// Binds and populates a part of the memory, if the depot's is.
+    fn prepare(&self, part: &Range<usize>, node: NodeId) -> Result<(), BuildError> {
+        if self.growth().is_bound {
+            // SAFETY: inside the memory.
+            let start = unsafe { self.base().add(part.start) };
+            numa::bind(start, part.len(), node).map_err(|errno| BuildError::Numa { node, errno })?;
+        }
+        if self.growth().is_populated { self.memory().populate(part.clone()) } else { Ok(()) }
     }
 }

@@ -165,39 +165,52 @@ impl Memory {
             MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
         };
         let memory = Memory { mapping, bytes: Box::new(AtomicUsize::new(bytes)), file, thp, hugetlb };
-        memory.put(0..bytes)?;
+        if let Err(error) = memory.put(0..bytes) {
+            if hugetlb {
+                // The kernel unmaps first and looks for huge pages then: others may be there by now.
+                std::mem::forget(memory.mapping);
+            }
+            return Err(error);
+        }
         Ok((books, memory))
     }
 
-    /// Puts memory behind reserved addresses. Nothing is populated yet.
+    /// Puts memory behind reserved addresses, or, when it fails, nothing. Nothing is populated yet.
     pub fn put(&self, part: Range<usize>) -> Result<(), BuildError> {
         let bytes = part.len();
         if let Some(file) = &self.file {
             ftruncate(file, part.end as u64).map_err(no_file(bytes, self.hugetlb))?;
         }
-        replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb).map_err(|errno| {
-            if self.hugetlb {
-                BuildError::HugePages { bytes, errno }
-            } else {
-                BuildError::Memory { bytes, errno }
-            }
-        })?;
-        if self.thp {
-            let advised = self.mapping.advise_part(part, Advice::LinuxHugepage);
-            advised.map_err(|errno| BuildError::TransparentHugePages { errno })?;
+        if let Err(errno) = replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb) {
+            // Older kernels have unmapped the addresses by now. Where they have not, or somebody else is
+            // there already, this does nothing.
+            self.reserve(&part, MapFlags::FIXED_NOREPLACE);
+            let error = BuildError::Memory { bytes, errno };
+            return Err(if self.hugetlb { BuildError::HugePages { bytes, errno } } else { error });
+        }
+        if self.thp
+            && let Err(errno) = self.mapping.advise_part(part.clone(), Advice::LinuxHugepage)
+        {
+            self.take_away(part);
+            return Err(BuildError::TransparentHugePages { errno });
         }
         Ok(())
     }
 
-    /// Takes memory away again that nobody has used: behind its addresses is nothing then.
-    pub fn take_away(&self, part: Range<usize>) {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: our own range, in which nothing lies. Failing leaves memory there, to be replaced when
-        // it is put there again.
+    /// Puts nothing behind addresses, and takes what the file has for them away.
+    fn reserve(&self, part: &Range<usize>, fixed: MapFlags) {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
+        // SAFETY: our own range, in which nothing lies, or, with FIXED_NOREPLACE, nobody's. Failing
+        // leaves memory there, to be replaced when it is put there again.
         let _ = unsafe {
             mmap_anonymous(self.mapping.at(part.start).cast(), part.len(), ProtFlags::empty(), flags)
         };
         let _ = self.file.as_ref().map(|file| ftruncate(file, part.start as u64));
+    }
+
+    /// Takes memory away again that nobody has used: behind its addresses is nothing then.
+    pub fn take_away(&self, part: Range<usize>) {
+        self.reserve(&part, MapFlags::FIXED);
     }
 
     /// Makes every page of a part present, so that no access faults later.
