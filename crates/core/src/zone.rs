@@ -190,7 +190,8 @@ impl Zone {
     /// Free pages, but for what the CPUs have not yet reported.
     #[inline]
     pub fn free_estimate(&self) -> i64 {
-        self.free.load(Ordering::Relaxed)
+        // Acquire: pairs with the Release in `report`: who sees a change there sees it announced.
+        self.free.load(Ordering::Acquire)
     }
 
     /// Records `pages` more (or fewer) free pages.
@@ -217,7 +218,7 @@ impl Zone {
         let _moving = books.flux.begin(delta.unsigned_abs());
         // Release: pairs with the Acquire in `Allocator::free_pages`; who misses the pages there
         // finds them announced.
-        self.free.fetch_add(books.free_delta.swap(0, Ordering::Release), Ordering::Relaxed);
+        self.free.fetch_add(books.free_delta.swap(0, Ordering::Release), Ordering::Release);
     }
 
     /// How wrong [`free_estimate`](Self::free_estimate) can be.

@@ -86,6 +86,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         }
         let sections = range.sections();
         let books = self.zone(zone);
+        // Whoever searches now may have an older span, or find what is not counted yet.
+        let _moving = books.flux.begin(1);
         huges(range).for_each(|huge| self.store.tags().set(HugeIndex(huge), new_tag(zone)));
         for number in sections.clone() {
             let Some(section) = self.store.bitmap().and_then(|bitmap| bitmap.section(number)) else { break };

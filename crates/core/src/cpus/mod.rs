@@ -102,7 +102,7 @@ pub unsafe trait Cpus: Sync {
     fn here(&self) -> Option<Here>;
 
     /// Takes the newest frame of the front at `word` on this CPU, or `None` when the slow path
-    /// must look: empty, gate closed, counter about to overflow, CPU out of range.
+    /// must look: empty, gate closed, no credit left, CPU out of range.
     fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32>;
 
     /// Puts `frame` into the front at `word` on this CPU while it has fewer than `rounds_max`

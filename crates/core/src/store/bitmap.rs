@@ -43,7 +43,7 @@ enum Pass {
     Partial { looks_max: u32 },
     /// Entirely free, of any mobility.
     Whole,
-    /// Of another mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
+    /// Of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
     Foreign,
 }
 
@@ -62,8 +62,9 @@ impl Pass {
         let is_ours = tag.is_present() && tag.zone() == wanted.zone;
         match self {
             Pass::Partial { .. } => tag == wanted.tag(),
-            Pass::Whole => is_ours,
-            Pass::Foreign => is_ours && tag != wanted.tag(),
+            // The last of all takes those of the wanted mobility, too: one that was whole when the
+            // pass for partly used ones came by is not when the one for whole ones does.
+            Pass::Whole | Pass::Foreign => is_ours,
         }
     }
 }

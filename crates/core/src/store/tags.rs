@@ -83,7 +83,7 @@ impl<'m> Tags<'m> {
     /// Tags a huge that has no memory yet. `false`: it has.
     pub fn claim(&self, huge: HugeIndex, tag: Tag) -> bool {
         let cell = &self.tags[huge.0 as usize];
-        // Relaxed: as in `set`.
+        // Relaxed: nobody has a frame of it before what hands them on.
         cell.compare_exchange(Tag::ABSENT.0, tag.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
