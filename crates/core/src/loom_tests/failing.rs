@@ -215,6 +215,28 @@ fn while_another_changes_the_mobility_unannounced() {
     explore_mutant(Mutant::Unannounced, change_of_mobility);
 }
 
+/// A block that is free and not counted yet is taken by another, which subtracts it: meanwhile the count
+/// hides one more from those who may not go below a watermark, and they must not fail for that.
+fn taken_early() {
+    let watermarks = Watermarks { min: 16, low: 16, high: 16 };
+    let setup = Setup { frames: 3 * SMALL.frames(), watermarks, ..Setup::default() };
+    let depot = Depot::new(&setup, Rseq::new(2));
+    run_on(0);
+    let first = depot.alloc_block(SMALL, Flags::default().atomic()).unwrap();
+    let slow = spawn(0, &depot, move |depot| depot.free_block(first, SMALL));
+    run_on(1);
+    if depot.alloc_block(SMALL, Flags::default()) == Ok(first) {
+        depot.alloc_block(SMALL, Flags::default()).expect("two are free, and one is kept back");
+    }
+    slow.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn taken_before_it_is_counted() {
+    explore(taken_early);
+}
+
 /// Two free on one CPU; what both freed is in the hands of one of them, on its way to the zone's count,
 /// when the other is done.
 fn count_on_its_way() {
