@@ -117,12 +117,10 @@ fn under_load() {
     }
 }
 
-/// A request that finds too little because a trim has it waits rather than fail: one thread takes
-/// and frees all pages, again and again, while another trims.
-#[test]
-fn no_request_fails_because_of_a_trim() {
+/// Calls `round` with a depot that another thread trims, and with its number, until there were `enough`
+/// and a trim has given something back: on a busy machine the trimmer may take its time to begin.
+fn beside_trims(enough: impl Fn(u32) -> bool, round: impl Fn(&Depot, u32)) {
     let mut depot = Depot::builder(16 * MIB).build().unwrap();
-    let all = depot.bytes() / 4096;
     let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
     let shared = &depot;
     std::thread::scope(|scope| {
@@ -133,54 +131,55 @@ fn no_request_fails_because_of_a_trim() {
         });
         let _stop = StopAtEnd(&stop);
         let mut rounds = 0;
-        // On a busy machine the trimmer may take its time to begin.
-        while rounds < 100 || trimmed.load(Ordering::Relaxed) == 0 {
+        while !enough(rounds) || trimmed.load(Ordering::Relaxed) == 0 {
             rounds += 1;
-            let mut blocks = Vec::new();
-            for _ in 0..all {
-                let pfn = shared.alloc(Order::BASE, Flags::default());
-                blocks.push((pfn.unwrap_or_else(|e| panic!("{} of {all}: {e}", blocks.len())), Order::BASE));
-            }
-            for (pfn, _) in &blocks {
-                // Present, so that there is something to give back.
-                // SAFETY: held by this thread.
-                unsafe { shared.address(*pfn).as_ptr().write_volatile(1) };
-            }
-            // SAFETY: allocated above.
-            unsafe { shared.free_many(&blocks) }.unwrap();
+            round(shared, rounds);
         }
     });
     all_back(&mut depot);
 }
 
+/// A request that finds too little because a trim has it waits rather than fail: one thread takes
+/// and frees all pages, again and again, while another trims.
+#[test]
+fn no_request_fails_because_of_a_trim() {
+    beside_trims(
+        |rounds| rounds >= 100,
+        |depot, _| {
+            let all = depot.bytes() / 4096;
+            let mut blocks = Vec::new();
+            for _ in 0..all {
+                let pfn = depot.alloc(Order::BASE, Flags::default());
+                blocks.push((pfn.unwrap_or_else(|e| panic!("{} of {all}: {e}", blocks.len())), Order::BASE));
+            }
+            for (pfn, _) in &blocks {
+                // Present, so that there is something to give back.
+                // SAFETY: held by this thread.
+                unsafe { depot.address(*pfn).as_ptr().write_volatile(1) };
+            }
+            // SAFETY: allocated above.
+            unsafe { depot.free_many(&blocks) }.unwrap();
+        },
+    );
+}
+
 /// The same for contiguous pages, of which a trim may have any one.
 #[test]
 fn no_range_fails_because_of_a_trim() {
-    let mut depot = Depot::builder(16 * MIB).build().unwrap();
-    let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
-    let shared = &depot;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                trimmed.fetch_add(shared.trim().unwrap().bytes, Ordering::Relaxed);
-            }
-        });
-        let _stop = StopAtEnd(&stop);
-        let start = Instant::now();
-        let mut rounds = 0;
-        // Now and then with a pause, in which trims have their way again.
-        while start.elapsed() < Duration::from_millis(700) || trimmed.load(Ordering::Relaxed) == 0 {
-            rounds += 1;
-            let pages = shared.pages(3000, Flags::default());
-            let mut pages = pages.unwrap_or_else(|error| panic!("round {rounds}: {error}"));
+    let start = Instant::now();
+    beside_trims(
+        |_| start.elapsed() >= Duration::from_millis(700),
+        |depot, round| {
+            let pages = depot.pages(3000, Flags::default());
+            let mut pages = pages.unwrap_or_else(|error| panic!("round {round}: {error}"));
             pages.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
             drop(pages);
-            if rounds % 16 == 0 {
+            // Now and then a pause, in which trims have their way again.
+            if round % 16 == 0 {
                 std::thread::sleep(Duration::from_millis(25));
             }
-        }
-    });
-    all_back(&mut depot);
+        },
+    );
 }
 
 /// With huge pages asked for, only whole ones are given back.

@@ -41,9 +41,9 @@ fn freed_before_is_found() {
     });
 }
 
-#[test]
-fn in_a_drainers_hands() {
-    explore(|| {
+/// A request beside a drainer that takes what a CPU keeps of two frames, which nobody holds.
+fn beside_a_drainer(request: impl Fn(&Arc<Depot<Rseq>>) + Send + Sync + 'static) {
+    explore(move || {
         let depot = depot(2);
         let held = depot.alloc().unwrap();
         depot.free(held);
@@ -51,9 +51,16 @@ fn in_a_drainers_hands() {
             depot.allocator.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
         });
         run_on(1);
-        depot.alloc().expect("nobody holds a frame");
+        request(&depot);
         drainer.join().unwrap();
         depot.finish();
+    });
+}
+
+#[test]
+fn in_a_drainers_hands() {
+    beside_a_drainer(|depot| {
+        depot.alloc().expect("nobody holds a frame");
     });
 }
 
@@ -95,18 +102,9 @@ fn between_store_and_front() {
 /// Frames that a drainer has taken are in the way of a range, and not for long.
 #[test]
 fn a_range_in_a_drainers_hands() {
-    explore(|| {
-        let depot = depot(2);
-        let held = depot.alloc().unwrap();
-        depot.free(held);
-        let drainer = spawn(1, &depot, |depot| {
-            depot.allocator.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
-        });
-        run_on(1);
+    beside_a_drainer(|depot| {
         let start = depot.allocator.alloc_contiguous(2, 1, Flags::default()).expect("nobody holds a frame");
         [start, start.add(1)].into_iter().for_each(|pfn| depot.note_got(pfn, Order::BASE));
-        drainer.join().unwrap();
-        depot.finish();
     });
 }
 
