@@ -23,8 +23,8 @@ impl<C: Cpus> Allocator<'_, C> {
         // Where there are reserves, a block that is in the bits and not in the count yet may be taken and
         // subtracted: the count is then too low for those who may not use the last pages.
         let is_seen_late = self.zone(zone).watermarks().min > 0;
-        let in_parts = is_seen_late || !self.store.puts_at_once(order);
-        let moving = in_parts.then(|| self.flux(here, zone).begin(u64::from(order.frames())));
+        let is_announced = is_seen_late || !self.store.puts_at_once(order);
+        let moving = is_announced.then(|| self.flux(here, zone).begin(u64::from(order.frames())));
         let doubled = self.store.put_block(pfn, order);
         let books = self.cpu_zone_here(here, zone);
         let freed = i64::from(order.frames()) - i64::from(doubled);

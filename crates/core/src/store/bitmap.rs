@@ -30,7 +30,7 @@ const PASSES: [Pass; 4] = [
     Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
     Pass::Whole,
     Pass::Partial { looks_max: u32::MAX },
-    Pass::Foreign,
+    Pass::Any,
 ];
 
 /// And for whole ones.
@@ -44,7 +44,7 @@ enum Pass {
     /// Entirely free, of any mobility.
     Whole,
     /// Of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
-    Foreign,
+    Any,
 }
 
 impl Pass {
@@ -53,7 +53,7 @@ impl Pass {
         match self {
             Pass::Partial { .. } => some & !whole,
             Pass::Whole => whole,
-            Pass::Foreign => some,
+            Pass::Any => some,
         }
     }
 
@@ -64,7 +64,7 @@ impl Pass {
             Pass::Partial { .. } => tag == wanted.tag(),
             // The last of all takes those of the wanted mobility, too: one that was whole when the
             // pass for partly used ones came by is not when the one for whole ones does.
-            Pass::Whole | Pass::Foreign => is_ours,
+            Pass::Whole | Pass::Any => is_ours,
         }
     }
 }
@@ -143,7 +143,7 @@ impl<'m> Bitmap<'m> {
                     _ => self.take_in(section, huge, order, want - taken, &mut give),
                 };
                 // Where a huge was taken there is nothing left for smaller blocks.
-                if got > 0 && !is_huge && !matches!(pass, Pass::Foreign) {
+                if got > 0 && !is_huge && !matches!(pass, Pass::Any) {
                     wanted.hint.store(huge.0, Ordering::Relaxed);
                 }
                 taken += got;
@@ -387,8 +387,9 @@ impl<'m> Bitmap<'m> {
             for at in words {
                 let Some(section) = self.section(at / HINT_WORDS) else { continue };
                 let candidates = pass.candidates(section.hints(at % HINT_WORDS)) & mask;
+                let visit = |huge| visit(section, huge);
                 if candidates != 0
-                    && self.visit_word(wanted, pass, at, candidates, &mut looks, &mut visit).is_break()
+                    && self.visit_word(wanted, pass, at, candidates, &mut looks, visit).is_break()
                 {
                     return;
                 }
@@ -405,9 +406,8 @@ impl<'m> Bitmap<'m> {
         at: usize,
         mut candidates: u64,
         looks: &mut u32,
-        visit: &mut impl FnMut(&'m Section, HugeIndex) -> ControlFlow<()>,
+        mut visit: impl FnMut(HugeIndex) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let Some(section) = self.section(at / HINT_WORDS) else { return ControlFlow::Continue(()) };
         while candidates != 0 {
             let bit = candidates.trailing_zeros();
             candidates &= candidates - 1;
@@ -415,7 +415,7 @@ impl<'m> Bitmap<'m> {
             if !pass.selects(self.tags.of(huge), wanted) {
                 continue;
             }
-            visit(section, huge)?;
+            visit(huge)?;
             *looks += 1;
             if matches!(pass, Pass::Partial { looks_max } if *looks >= looks_max) {
                 // The next search goes on from here rather than over the same huges again.
