@@ -183,8 +183,10 @@ impl Memory {
         }
         if let Err(errno) = replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb) {
             // Older kernels have unmapped the addresses by now. Where they have not, or somebody else is
-            // there already, this does nothing.
-            self.reserve(&part, MapFlags::FIXED_NOREPLACE);
+            // there already, this does nothing. (Huge pages are put once, by `map`, which lets go of all.)
+            if !self.hugetlb {
+                self.reserve(&part, MapFlags::FIXED_NOREPLACE);
+            }
             let error = BuildError::Memory { bytes, errno };
             return Err(if self.hugetlb { BuildError::HugePages { bytes, errno } } else { error });
         }
