@@ -163,11 +163,12 @@ pub(crate) fn fence(cpu: CpuId) -> Result<(), FenceError> {
 }
 
 // SAFETY: with an area, 1., 2., 3. and 5. are the sequences' own doing (rseq/x86_64.rs): the kernel
-// restarts one when anything else may have run on its CPU, signal handlers included. 4. `membarrier`
-// with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any, which aborts
-// its sequence; a thread that is not running was aborted when it was switched out; and it orders
-// memory between that CPU and the caller. Books are new anonymous memory, so zeroed. Without an area all of it is `Locked`'s, with the same
-// locks for everybody, since `area` never changes.
+// restarts one when anything else may have run on its CPU, signal handlers included. 4.
+// `membarrier` with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any,
+// which aborts its sequence; a thread that is not running was aborted when it was switched out; and
+// it orders memory between that CPU and the caller. Books are new anonymous memory, so zeroed.
+// Without an area all of it is `Locked`'s, with the same locks for everybody, since `area` never
+// changes.
 unsafe impl Cpus for LinuxCpus<'_> {
     /// As the sequences do; locks look.
     const FOLLOWS_GATES: bool = true;

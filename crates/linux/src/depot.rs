@@ -142,8 +142,8 @@ impl Depot {
     /// # Panics
     /// Here, or in whoever drains, spills or trims later, when pages reach the store that are free
     /// there: somebody freed them twice, or with a wrong order. Other callers go on; pages that were
-    /// on their way with those may be lost to the depot. [`Builder::checked`] finds that somebody, and panics nowhere;
-    /// [`Builder::on_misuse`] is told instead of a panic.
+    /// on their way with those may be lost to the depot. [`Builder::checked`] finds that somebody,
+    /// and panics nowhere; [`Builder::on_misuse`] is told instead of a panic.
     ///
     /// # Safety
     /// The block was allocated by this depot with this order (or made by [`split`](Self::split)),
@@ -331,7 +331,7 @@ impl Depot {
         self.allocator.zone_ids()
     }
 
-    /// Claims of several words of the bitmap that found a page gone on the way and were rolled back.
+    /// Claims of the bitmap that found a page gone; what they had taken by then they put back.
     pub fn failed_claims(&self) -> u64 {
         self.allocator.failed_claims()
     }
