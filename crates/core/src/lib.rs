@@ -88,3 +88,8 @@ pub use frame::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
 pub use free_high::{FreeHigh, FreeHighLimit, FreeHighRule};
 pub use store::backing::{Backing, BackingRanges};
 pub use zone::{CacheLimits, Watermarks, ZoneName};
+
+/// The README's program, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

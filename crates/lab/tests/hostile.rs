@@ -32,7 +32,7 @@ fn refused(mut command: Command) -> String {
 }
 
 fn shipped() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../traces/build.perf.txt.zst")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("traces/build.perf.txt.zst")
 }
 
 fn results(file: &Path) -> Value {

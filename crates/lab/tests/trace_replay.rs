@@ -40,7 +40,7 @@ const ALL: Into<'static> = (&Contender::ALL, Variants::DEFAULT);
 
 /// The repository's `traces/`.
 fn shipped(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../traces").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("traces").join(name)
 }
 
 /// A larger collection of traces, if there is one: the directory in `PAGEDEPOT_TRACES`, or

@@ -81,5 +81,5 @@ pub use pagedepot::{
 
 /// The README's program, as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 pub struct Readme;
