@@ -292,8 +292,8 @@ impl Builder {
             Some(under) => Frames::over(under, &config, metadata, seam)?,
             None => Frames::new(&config, metadata, seam)?,
         };
-        let growth = Growth::new(self.numa, self.populate);
-        Ok(Depot::assemble(allocator, backing, books, (memory, growth)))
+        let growth = Growth::new(self.numa, self.populate, fork_mark);
+        Ok(Depot::assemble(allocator, backing, books, (memory, growth), fork_mark))
     }
 
     /// How many frames there are in so many bytes.

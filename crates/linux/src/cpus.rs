@@ -68,7 +68,8 @@ impl ForkMark<'_> {
         ForkMark::Pid(getpid())
     }
 
-    fn check(self) -> Result<(), Unusable> {
+    /// Fails in a forked child.
+    pub fn check(self) -> Result<(), Unusable> {
         let is_parent = match self {
             // Relaxed: written before the depot existed, and a fork is ordered after that.
             ForkMark::Wiped(mark) => mark.load(Ordering::Relaxed) != 0,

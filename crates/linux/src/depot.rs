@@ -3,21 +3,22 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
+use pagedepot::cpus::{Cpus, Unusable};
 use pagedepot::{
     AllocError, Allocator, Backing, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError, FreeManyError,
-    MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage, TooManyCallbacks, ZoneId,
-    ZoneStats,
+    MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage, ZoneId, ZoneStats,
 };
 
 use crate::books::Books;
 use crate::builder::Builder;
-use crate::cpus::{Fronts, LinuxCpus};
-use crate::error::BuildError;
+use crate::cpus::{ForkMark, Fronts, LinuxCpus};
+use crate::error::{BuildError, CallbackError};
 use crate::grow::Growth;
 use crate::memory::Memory;
 use crate::page::{Page, Pages};
+use crate::sync::ForkLock;
 use crate::trim::{self, TrimState, Trimmed};
 use crate::vmalloc::Shrinkers;
 
@@ -42,8 +43,11 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 /// ```
 ///
 /// # After fork
-/// A child gets [`AllocError::Forked`] and [`FreeError::Forked`]; pages it inherited are dropped
-/// without effect. It makes a depot of its own.
+/// A child gets [`AllocError::Forked`], [`FreeError::Forked`] and the like from every method that
+/// would change something, whatever its parent's threads were doing at the fork; no call waits for
+/// them. Pages it inherited can be read and are dropped without effect. Of anonymous memory they are
+/// copies. Of a memory file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) they are the parent's
+/// own: what a child writes to one, its parent sees. A child makes a depot of its own.
 pub struct Depot {
     // Dropped in this order: the allocator refers to all that follows.
     allocator: Frames,
@@ -51,8 +55,7 @@ pub struct Depot {
     // Boxed, so that nothing in a depot's own value changes: a loop that borrows one then keeps its
     // fields in registers (see `Globals` in the core).
     /// Behind pointers, because the allocator knows their addresses.
-    callbacks: Box<Mutex<Vec<Arc<dyn Reclaim + Send>>>>,
-    shrinkers: Box<OnceLock<Arc<Shrinkers>>>,
+    callbacks: Box<ForkLock<Callbacks>>,
     _backing: Option<Arc<dyn Backing + Send>>,
     _books: Books,
     growth: Growth,
@@ -78,11 +81,12 @@ impl Depot {
         backing: Option<Arc<dyn Backing + Send>>,
         books: Books,
         (memory, growth): (Memory, Growth),
+        fork_mark: ForkMark<'static>,
     ) -> Self {
         let trimming = Arc::<TrimState>::default();
-        let (callbacks, shrinkers) = Default::default();
+        let callbacks = Box::new(ForkLock::new(fork_mark, Callbacks::new(fork_mark)));
         let (_backing, _books) = (backing, books);
-        let depot = Depot { allocator, trimming, callbacks, shrinkers, _backing, _books, growth, memory };
+        let depot = Depot { allocator, trimming, callbacks, _backing, _books, growth, memory };
         // SAFETY: shared, so it stays where it is, and dropped after the allocator.
         let state: &'static TrimState = unsafe { &*Arc::as_ptr(&depot.trimming) };
         depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
@@ -242,7 +246,8 @@ impl Depot {
     /// ([`Trimmed::cut_short`]).
     ///
     /// # Errors
-    /// When the system refuses; what it took before is counted in the error's place: call again.
+    /// [`TrimError::Refused`](crate::TrimError::Refused) when the system refuses: it counts what was
+    /// taken before; call again. [`TrimError::Forked`](crate::TrimError::Forked) in a child.
     pub fn trim(&self) -> Result<Trimmed, crate::TrimError> {
         trim::trim(self, &self.trimming)
     }
@@ -277,38 +282,39 @@ impl Depot {
     /// ```
     ///
     /// # Errors
-    /// At most 7 can be registered.
+    /// [`CallbackError::TooMany`]: at most 7 can be registered; [`CallbackError::Forked`] in a child.
     pub fn on_pressure(
         &self,
         reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
-    ) -> Result<(), TooManyCallbacks> {
+    ) -> Result<(), CallbackError> {
         // Locked around the registration, so that a callback is never registered and not kept.
-        let mut kept = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.callbacks.lock()?;
         self.keep_callback(&mut kept, Arc::new(Callback(reclaim)))
     }
 
     fn keep_callback(
         &self,
-        kept: &mut Vec<Arc<dyn Reclaim + Send>>,
+        kept: &mut Callbacks,
         callback: Arc<dyn Reclaim + Send>,
-    ) -> Result<(), TooManyCallbacks> {
+    ) -> Result<(), CallbackError> {
         // SAFETY: kept below, and dropped after the allocator, which alone gets this.
         let forever: &'static dyn Reclaim = unsafe { &*Arc::as_ptr(&callback) };
-        kept.reserve(1);
+        kept.all.reserve(1);
         self.allocator.register_reclaim(forever)?;
-        kept.push(callback);
+        kept.all.push(callback);
         Ok(())
     }
 
     /// Address spaces that give up pages when they run short: one callback for all.
-    pub(crate) fn shrinkers(&self) -> Result<Arc<Shrinkers>, TooManyCallbacks> {
-        let mut kept = self.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shrinkers) = self.shrinkers.get() {
-            return Ok(shrinkers.clone());
+    pub(crate) fn shrinkers(&self) -> Result<Arc<Shrinkers>, CallbackError> {
+        let mut kept = self.callbacks.lock()?;
+        let shrinkers = kept.shrinkers.clone();
+        if !std::mem::replace(&mut kept.has_shrinkers, true) {
+            let kept_now = self.keep_callback(&mut kept, shrinkers.clone());
+            kept.has_shrinkers = kept_now.is_ok();
+            kept_now?;
         }
-        let shrinkers = Arc::<Shrinkers>::default();
-        self.keep_callback(&mut kept, shrinkers.clone())?;
-        Ok(self.shrinkers.get_or_init(|| shrinkers).clone())
+        Ok(shrinkers)
     }
 
     /// Where the pages are, for the log when a request failed.
@@ -344,7 +350,7 @@ impl Depot {
     /// Checks that every page is in one place, and counts them. For tests: O(pages).
     ///
     /// # Errors
-    /// What is wrong.
+    /// What is wrong; [`Fault::Forked`] in a child.
     pub fn validate(&mut self) -> Result<Census, Fault> {
         self.allocator.validate()
     }
@@ -420,6 +426,11 @@ impl Depot {
         &self.allocator
     }
 
+    /// Fails in a forked child.
+    pub(crate) fn check_parent(&self) -> Result<(), Unusable> {
+        self.allocator.cpus().check_usable()
+    }
+
     pub(crate) fn growth(&self) -> &Growth {
         &self.growth
     }
@@ -437,6 +448,21 @@ impl fmt::Debug for Depot {
             .field("fronts", &self.fronts())
             .field("zones", &self.shortage())
             .finish()
+    }
+}
+
+/// The callbacks that the allocator knows by address.
+struct Callbacks {
+    all: Vec<Arc<dyn Reclaim + Send>>,
+    shrinkers: Arc<Shrinkers>,
+    /// Whether they are among all.
+    has_shrinkers: bool,
+}
+
+impl Callbacks {
+    fn new(fork_mark: ForkMark<'static>) -> Self {
+        let shrinkers = Arc::new(Shrinkers::new(fork_mark));
+        Callbacks { all: Vec::new(), shrinkers, has_shrinkers: false }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use pagedepot::{ConfigError, NodeId, PageSize};
+use pagedepot::cpus::Unusable;
+use pagedepot::{ConfigError, NodeId, PageSize, TooManyCallbacks};
 use rustix::io::Errno;
 
 /// Why [`Builder::build`](crate::Builder::build) or [`Depot::grow`](crate::Depot::grow) failed.
@@ -151,5 +152,38 @@ impl std::error::Error for BuildError {
 impl From<ConfigError> for BuildError {
     fn from(error: ConfigError) -> Self {
         BuildError::Config(error)
+    }
+}
+
+/// Why [`Depot::on_pressure`](crate::Depot::on_pressure) registered nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CallbackError {
+    /// All places are taken.
+    TooMany(TooManyCallbacks),
+    /// This is a child of the process that made the depot.
+    Forked,
+}
+
+impl fmt::Display for CallbackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallbackError::TooMany(error) => error.fmt(f),
+            CallbackError::Forked => BuildError::Forked.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CallbackError {}
+
+impl From<TooManyCallbacks> for CallbackError {
+    fn from(error: TooManyCallbacks) -> Self {
+        CallbackError::TooMany(error)
+    }
+}
+
+impl From<Unusable> for CallbackError {
+    fn from(_: Unusable) -> Self {
+        CallbackError::Forked
     }
 }

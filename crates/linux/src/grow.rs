@@ -6,15 +6,15 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
-use pagedepot::cpus::Cpus;
 use pagedepot::{ConfigError, FrameRange, NodeId, PageSize, Pfn, ZoneId};
 
+use crate::cpus::ForkMark;
 use crate::depot::Depot;
 use crate::error::BuildError;
 use crate::memory::Mapping;
 use crate::numa;
+use crate::sync::ForkLock;
 
 /// Frames that memory is added by, see [`Allocator::add_memory`](pagedepot::Allocator::add_memory).
 const UNIT_FRAMES: usize = 1 << 18;
@@ -30,12 +30,12 @@ pub(crate) struct Growth {
     is_populated: bool,
     /// The books of what was added, which the allocator refers to; locked by who adds. Behind a
     /// pointer, because it changes (see `Depot`).
-    books: Box<Mutex<Vec<Mapping>>>,
+    books: Box<ForkLock<Vec<Mapping>>>,
 }
 
 impl Growth {
-    pub fn new(is_bound: bool, is_populated: bool) -> Self {
-        Growth { is_bound, is_populated, books: Box::default() }
+    pub fn new(is_bound: bool, is_populated: bool, fork_mark: ForkMark<'static>) -> Self {
+        Growth { is_bound, is_populated, books: Box::new(ForkLock::new(fork_mark, Vec::new())) }
     }
 }
 
@@ -62,11 +62,11 @@ impl Depot {
     /// [`BuildError::Forked`] in a child, [`ConfigError::NoSuchZone`], and what the system says as in
     /// [`Builder::build`](crate::Builder::build). Nothing is added then.
     pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
-        self.frames().cpus().check_usable().map_err(|_| BuildError::Forked)?;
+        self.check_parent().map_err(|_| BuildError::Forked)?;
         let Some(stats) = self.zone_stats(zone) else {
             return Err(ConfigError::NoSuchZone { zone: zone.get() }.into());
         };
-        let mut kept = self.growth().books.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.growth().books.lock().map_err(|_| BuildError::Forked)?;
         let (memory, shift) = (self.memory(), self.page_size().shift());
         let (start, room) = (memory.bytes(), memory.bytes_max() - memory.bytes());
         let unit = unit(self.page_size());

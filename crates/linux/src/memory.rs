@@ -23,7 +23,9 @@ pub enum MemoryKind {
     #[default]
     Anonymous,
     /// A memory file, mapped shared, whose descriptor [`Depot::fd`](crate::Depot::fd) gives: for
-    /// io_uring buffers, for O_DIRECT, to map elsewhere. A forked child sees the same pages.
+    /// io_uring buffers, for O_DIRECT, to map elsewhere. A forked child has the same pages: what it
+    /// writes to one that it inherited, its parent sees. (The kernel can wipe or copy private memory
+    /// for a child, not a shared mapping.)
     Memfd,
 }
 

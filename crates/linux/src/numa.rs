@@ -1,11 +1,11 @@
 //! Binding memory to NUMA nodes.
 
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 
 use pagedepot::NodeId;
 use rustix::io::Errno;
 
+use crate::sync::Shared;
 use crate::topology::Topology;
 
 /// Binds pages that are not present yet to a node: they come from there, or the access fails as
@@ -30,8 +30,8 @@ pub(crate) fn last_errno() -> Errno {
 
 /// The machine as it was when first asked for.
 fn machine() -> &'static Topology {
-    static MACHINE: OnceLock<Topology> = OnceLock::new();
-    MACHINE.get_or_init(Topology::read)
+    static MACHINE: Shared<Topology> = Shared::new();
+    MACHINE.get_or_make(Topology::read)
 }
 
 /// How far two nodes are apart, for [`pagedepot::Config::distance`], which takes a plain function.

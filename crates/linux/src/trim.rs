@@ -57,22 +57,32 @@ pub struct Trimmed {
     pub cut_short: bool,
 }
 
-/// The system did not take memory back.
+/// Why memory was not given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrimError {
-    /// What it took before.
-    pub trimmed: Trimmed,
-    /// What it said.
-    pub errno: Errno,
+#[non_exhaustive]
+pub enum TrimError {
+    /// The system did not take it.
+    Refused {
+        /// What it took before.
+        trimmed: Trimmed,
+        /// What it said.
+        errno: Errno,
+    },
+    /// This is a child of the process that made the depot.
+    Forked,
 }
 
 impl fmt::Display for TrimError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the system took {} bytes back, then refused ({}): unlock locked memory (mlockall), allow madvise and fallocate",
-            self.trimmed.bytes, self.errno
-        )
+        match self {
+            TrimError::Refused { trimmed, errno } => write!(
+                f,
+                "the system took {} bytes back, then refused ({errno}): unlock locked memory (mlockall), \
+                 allow madvise and fallocate",
+                trimmed.bytes
+            ),
+            TrimError::Forked => f.write_str("the depot is the parent process's: trim it there"),
+        }
     }
 }
 
@@ -80,7 +90,11 @@ impl std::error::Error for TrimError {}
 
 impl From<TrimError> for io::Error {
     fn from(error: TrimError) -> Self {
-        io::Error::new(io::Error::from(error.errno).kind(), error)
+        let kind = match error {
+            TrimError::Refused { errno, .. } => io::Error::from(errno).kind(),
+            TrimError::Forked => io::ErrorKind::Unsupported,
+        };
+        io::Error::new(kind, error)
     }
 }
 
@@ -153,6 +167,7 @@ impl Drop for Running<'_> {
 }
 
 pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimError> {
+    depot.check_parent().map_err(|_| TrimError::Forked)?;
     let mut trimmed = Trimmed::default();
     if state.is_running.swap(true, Ordering::Acquire) {
         trimmed.cut_short = true;
@@ -173,7 +188,7 @@ pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimErro
         }
         let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());
         trim_chunk(depot, state, &mut system, chunk, &mut trimmed)
-            .map_err(|errno| TrimError { trimmed, errno })?;
+            .map_err(|errno| TrimError::Refused { trimmed, errno })?;
     }
     Ok(trimmed)
 }

@@ -103,11 +103,16 @@ pub enum Fault {
     },
     /// Somebody wrote where closed gates lead, to words that everybody takes for empty.
     Refusals,
+    /// This process is a fork of the one whose books they are: there is nothing to check.
+    Forked,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the allocator's books are inconsistent: {self:?}")
+        match self {
+            Fault::Forked => f.write_str("the allocator's books are the parent process's"),
+            fault => write!(f, "the allocator's books are inconsistent: {fault:?}"),
+        }
     }
 }
 
@@ -118,8 +123,9 @@ impl<C: Cpus> Allocator<'_, C> {
     /// O(memory). Exclusive: call it when everybody else has stopped.
     ///
     /// # Errors
-    /// The first fault found. Nothing is changed.
+    /// The first fault found, [`Fault::Forked`] in a child. Nothing is changed.
     pub fn validate(&mut self) -> Result<Census, Fault> {
+        self.cpus.check_usable().map_err(|_| Fault::Forked)?;
         if !self.blocks.refuses() {
             return Err(Fault::Refusals);
         }

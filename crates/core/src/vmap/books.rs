@@ -1,5 +1,10 @@
 //! The books of a [`Vmap`](super::Vmap): arrays in the caller's memory, and nothing that depends on
 //! mapper or host. The one place that makes references out of that memory.
+//!
+//! The locks lie there too. An environment that wipes the memory in a forked child wipes them with
+//! it: they are free there, whatever a thread of the parent held at the fork, and what they protect
+//! is empty. A holder or waiter that was interrupted by the handler that forked goes on likewise: a
+//! free lock can be unlocked, and a waiter's next look finds it free.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -8,6 +13,7 @@ use super::area::{Area, Areas};
 use super::config::{VmapConfig, VmapConfigError};
 use super::frames::FrameTable;
 use super::index::SegmentIndex;
+use super::lock::Lock;
 use super::node::Node;
 use super::ram_block::RamBlock;
 use super::space::Space;
@@ -56,9 +62,11 @@ impl Counts {
             (self.tables, size_of::<AtomicU32>()),
             (self.nodes, size_of::<Node>()),
             (self.blocks, size_of::<RamBlock>()),
+            (1, size_of::<Space>()),
+            (1, size_of::<Lock>()),
         ];
-        // Each of the seven arrays may waste less than ALIGN.
-        arrays.iter().try_fold(7 * ALIGN, |sum, &(count, size)| sum.checked_add(count.checked_mul(size)?))
+        // Each of the nine arrays may waste less than ALIGN.
+        arrays.iter().try_fold(9 * ALIGN, |sum, &(count, size)| sum.checked_add(count.checked_mul(size)?))
     }
 }
 
@@ -70,7 +78,9 @@ pub struct Books<'m> {
     pub tables: Tables<'m>,
     pub nodes: &'m [Node],
     pub blocks: &'m [RamBlock],
-    pub space: Space,
+    pub space: &'m Space,
+    /// Held by the purger.
+    pub purge_lock: &'m Lock,
 }
 
 impl<'m> Books<'m> {
@@ -108,7 +118,8 @@ impl<'m> Books<'m> {
                 },
                 nodes: arena.slice(counts.nodes, Node::new)?,
                 blocks: arena.slice(counts.blocks, RamBlock::new)?,
-                space: Space::new(),
+                space: arena.one(Space::new())?,
+                purge_lock: arena.one(Lock::new())?,
             })
         };
         carve().ok_or(VmapConfigError::TooLittleMetadata { needed, given })
@@ -163,6 +174,15 @@ impl<'m> Arena<'m> {
         // SAFETY: all `count` values were written above, and nothing writes there but through
         // them.
         Some(unsafe { core::slice::from_raw_parts(room, count) })
+    }
+
+    fn one<T>(&mut self, value: T) -> Option<&'m T> {
+        let room = self.room::<T>(1)?;
+        // SAFETY: as in `slice`.
+        unsafe {
+            room.write(value);
+            Some(&*room)
+        }
     }
 
     fn slice_zero<T: Zero>(&mut self, count: usize, make: impl Fn() -> T) -> Option<&'m [T]> {

@@ -169,7 +169,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if self.host.check_usable().is_err() {
             return Purged::default();
         }
-        let purging = self.purge_lock.lock(&self.host);
+        let purging = self.books.purge_lock.lock(&self.host);
         self.purge_locked(&purging, depth)
     }
 
@@ -202,11 +202,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         // Whoever purges now purges for this one too; but where purges do not keep up, those who
         // free wait, or what is lazy would have no bound.
         if behind {
-            let purging = self.purge_lock.lock(&self.host);
+            let purging = self.books.purge_lock.lock(&self.host);
             if self.lazy_pages() >= self.lazy_pages_max {
                 self.purge_locked(&purging, PurgeDepth::Decay);
             }
-        } else if let Some(purging) = self.purge_lock.try_lock(&self.host) {
+        } else if let Some(purging) = self.books.purge_lock.try_lock(&self.host) {
             self.purge_locked(&purging, PurgeDepth::Decay);
         }
     }
@@ -247,7 +247,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Takes the mappings of one held area away, together with all that is lazy; `false`: it could
     /// not be unmapped.
     pub(super) fn retire_now(&self, index: AreaIndex) -> bool {
-        let purging = self.purge_lock.lock(&self.host);
+        let purging = self.books.purge_lock.lock(&self.host);
         let mut batch = Batch::EMPTY;
         self.books.nodes.iter().for_each(|node| self.collect_lazy(node, PurgeDepth::Lazy, &mut batch));
         batch.push(self.books.areas, index);

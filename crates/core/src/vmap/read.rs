@@ -111,7 +111,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     /// All areas, busy or not, by address. Each is as it was when the iterator came by: areas that
-    /// appear or vanish meanwhile may be missed or seen, none is seen twice.
+    /// appear or vanish meanwhile may be missed or seen, none is seen twice. In a forked child there
+    /// are none.
     pub fn areas(&self) -> impl Iterator<Item = AreaInfo> {
         let mut at = Vpn(0);
         core::iter::from_fn(move || {
@@ -123,6 +124,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// The first area that ends after `from`, and where it ends.
     fn next_area(&self, from: Vpn) -> Option<(AreaInfo, Vpn)> {
+        self.host.check_usable().ok()?;
         // Under the lock ranges are neither taken nor given back.
         let space = self.lock_space();
         let mut at = from;

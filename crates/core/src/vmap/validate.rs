@@ -122,11 +122,16 @@ pub enum VmapFault {
         /// Counted as used.
         counted: u64,
     },
+    /// This process is a fork of the one whose books they are: there is nothing to check.
+    Forked,
 }
 
 impl fmt::Display for VmapFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the books of the address space are wrong: {self:?}")
+        match self {
+            VmapFault::Forked => f.write_str("the books of the address space are the parent process's"),
+            fault => write!(f, "the books of the address space are wrong: {fault:?}"),
+        }
     }
 }
 
@@ -136,8 +141,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Checks everything against everything.
     ///
     /// # Errors
-    /// The first fault found.
+    /// The first fault found; [`VmapFault::Forked`] in a child.
     pub fn validate(&mut self) -> Result<VmapCensus, VmapFault> {
+        self.host.check_usable().map_err(|_| VmapFault::Forked)?;
         let mut census = VmapCensus::default();
         let free_ranges = self.check_free(&mut census)?;
         let areas = self.check_areas(&mut census)?;

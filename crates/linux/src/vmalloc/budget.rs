@@ -3,10 +3,12 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use pagedepot::vmap::MapError;
+
+use crate::sync::Shared;
 
 /// `DEFAULT_MAX_MAP_COUNT`, where `/proc` is not there to ask.
 const DEFAULT_LIMIT: u32 = 65_530;
@@ -36,13 +38,13 @@ impl Budget {
     /// The one that all ranges of this process share: what the process had not mapped when the
     /// first was made, but for a reserve.
     pub fn of_process() -> Arc<Self> {
-        static SHARED: OnceLock<Arc<Budget>> = OnceLock::new();
+        static SHARED: Shared<Arc<Budget>> = Shared::new();
         let make = || {
             let limit = system_limit();
             let others = mappings_of_process().unwrap_or(0);
             Budget::new(limit.saturating_sub(others).saturating_sub(limit / RESERVE_FRACTION), None)
         };
-        SHARED.get_or_init(make).clone()
+        SHARED.get_or_make(make).clone()
     }
 
     pub fn max(&self) -> u32 {

@@ -154,6 +154,7 @@ impl VmallocBuilder {
     /// # Errors
     /// [`VmallocBuildError`]; its `Display` says what to do.
     pub fn build(self) -> Result<Vmalloc, VmallocBuildError> {
+        self.depot.check_parent().map_err(|_| VmallocBuildError::Forked)?;
         let bytes =
             self.bytes.unwrap_or_else(|| self.depot.bytes().saturating_mul(RANGE_PER_DEPOT).max(RANGE_MIN));
         let mapper = LinuxMapper::new(&self.depot, bytes, self.mappings_max)?;
@@ -174,7 +175,7 @@ impl VmallocBuilder {
         // From here on dropping it cleans up.
         let mut vmalloc = Vmalloc::from_parts(vmap, books);
         if let Some(shrinkers) = shrinkers {
-            vmalloc.shrink_with(shrinkers.map_err(|_| VmallocBuildError::NoShrinker)?);
+            vmalloc.shrink_with(shrinkers?).map_err(|_| VmallocBuildError::Forked)?;
         }
         Ok(vmalloc)
     }

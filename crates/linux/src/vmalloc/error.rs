@@ -6,6 +6,8 @@ use pagedepot::PageSize;
 use pagedepot::vmap::VmapConfigError;
 use rustix::io::Errno;
 
+use crate::error::{BuildError, CallbackError};
+
 /// Why [`VmallocBuilder::build`](super::VmallocBuilder::build) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -38,6 +40,8 @@ pub enum VmallocBuildError {
     },
     /// The depot has no place for one more reclaim callback.
     NoShrinker,
+    /// This is a child of the process that made the depot.
+    Forked,
     /// The core refused the configuration.
     Config(VmapConfigError),
 }
@@ -68,6 +72,7 @@ impl fmt::Display for VmallocBuildError {
             VmallocBuildError::NoShrinker => f.write_str(
                 "the depot has all its reclaim callbacks already: combine some into one, or build with shrinker(false)",
             ),
+            VmallocBuildError::Forked => BuildError::Forked.fmt(f),
             VmallocBuildError::Config(error) => error.fmt(f),
         }
     }
@@ -78,6 +83,15 @@ impl std::error::Error for VmallocBuildError {
         match self {
             VmallocBuildError::Config(error) => Some(error),
             _ => None,
+        }
+    }
+}
+
+impl From<CallbackError> for VmallocBuildError {
+    fn from(error: CallbackError) -> Self {
+        match error {
+            CallbackError::TooMany(_) => VmallocBuildError::NoShrinker,
+            CallbackError::Forked => VmallocBuildError::Forked,
         }
     }
 }

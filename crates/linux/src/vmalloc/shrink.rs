@@ -1,19 +1,20 @@
 //! Giving up pages when the depot runs short.
 
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use pagedepot::cpus::Unusable;
 use pagedepot::{Pressure, Reclaim};
 
 use super::LinuxVmap;
+use crate::cpus::ForkMark;
+use crate::sync::{ForkLock, Guard};
 
 /// How often a caller who runs short yields while address spaces come or go. Bounded, because it
 /// may be a signal handler on top of one who makes or drops one.
 const WAITS_MAX: u32 = 100;
 
 /// The address spaces over a depot that shrink when it runs short.
-#[derive(Default)]
-pub(crate) struct Shrinkers(Mutex<Vec<Registered>>);
+pub(crate) struct Shrinkers(ForkLock<Vec<Registered>>);
 
 /// Alive as long as it is in the list.
 #[derive(PartialEq, Eq)]
@@ -23,9 +24,14 @@ pub(super) struct Registered(NonNull<LinuxVmap>);
 unsafe impl Send for Registered {}
 
 impl Shrinkers {
-    /// Keeps callbacks away until the guard is dropped.
-    pub(super) fn pause(&self) -> MutexGuard<'_, Vec<Registered>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// None yet.
+    pub(crate) fn new(fork_mark: ForkMark<'static>) -> Self {
+        Shrinkers(ForkLock::new(fork_mark, Vec::new()))
+    }
+
+    /// Keeps callbacks away until the guard is dropped. Fails in a forked child, where none comes.
+    pub(super) fn pause(&self) -> Result<Guard<'_, Vec<Registered>>, Unusable> {
+        self.0.lock()
     }
 
     /// From now on `vmap` shrinks.
@@ -33,23 +39,26 @@ impl Shrinkers {
     /// # Safety
     /// It lives until [`remove`](Self::remove) returns, and is used by shared reference alone but
     /// during a [`pause`](Self::pause).
-    pub(super) unsafe fn add(&self, vmap: NonNull<LinuxVmap>) {
-        self.pause().push(Registered(vmap));
+    pub(super) unsafe fn add(&self, vmap: NonNull<LinuxVmap>) -> Result<(), Unusable> {
+        self.pause()?.push(Registered(vmap));
+        Ok(())
     }
 
+    /// In a forked child it stays, where no callback looks for it.
     pub(super) fn remove(&self, vmap: NonNull<LinuxVmap>) {
-        self.pause().retain(|other| *other != Registered(vmap));
+        if let Ok(mut list) = self.pause() {
+            list.retain(|other| *other != Registered(vmap));
+        }
     }
 
-    fn try_pause(&self) -> Option<MutexGuard<'_, Vec<Registered>>> {
-        for _ in 0..WAITS_MAX {
-            match self.0.try_lock() {
-                Ok(list) => return Some(list),
-                Err(TryLockError::Poisoned(list)) => return Some(list.into_inner()),
-                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+    fn try_pause(&self) -> Option<Guard<'_, Vec<Registered>>> {
+        (0..WAITS_MAX).find_map(|_| {
+            let list = self.0.try_lock();
+            if list.is_none() {
+                std::thread::yield_now();
             }
-        }
-        None
+            list
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use pagedepot::Pfn;
+use pagedepot::cpus::Unusable;
 use pagedepot::vmap::{
     AreaInfo, AreaState, Kind, Manner, Mapper, Options, PurgeDepth, Purged, VfreeError, VirtAddr, VmapCensus,
     VmapError, VmapFault, VmapStats,
@@ -25,8 +26,10 @@ use crate::memory::Mapping;
 /// zeroing. See the [module](super).
 ///
 /// # After fork
-/// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`];
-/// buffers it inherited can be read, are shared with the parent, and are dropped without effect.
+/// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`], and
+/// sees no areas, whatever its parent's threads were doing at the fork; no call waits for them.
+/// Buffers it inherited can be read and are dropped without effect. They are shared with the parent:
+/// what a child writes to one, its parent sees.
 pub struct Vmalloc {
     /// From a box; used by shared reference alone, but by [`validate`](Self::validate) and `drop`.
     vmap: NonNull<LinuxVmap>,
@@ -59,10 +62,11 @@ impl Vmalloc {
         Vmalloc { vmap, shrinkers: None, _books: books }
     }
 
-    pub(super) fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) {
+    pub(super) fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) -> Result<(), Unusable> {
         // SAFETY: removed in `drop` before anything else; `validate` pauses.
-        unsafe { shrinkers.add(self.vmap) };
+        unsafe { shrinkers.add(self.vmap) }?;
         self.shrinkers = Some(shrinkers);
+        Ok(())
     }
 
     #[inline]
@@ -273,10 +277,11 @@ impl Vmalloc {
     /// Checks that every page of the range is in one place, and counts. For tests: O(pages).
     ///
     /// # Errors
-    /// What is wrong.
+    /// What is wrong; [`VmapFault::Forked`] in a child.
     pub fn validate(&mut self) -> Result<VmapCensus, VmapFault> {
         let shrinkers = self.shrinkers.clone();
-        let _pause = shrinkers.as_ref().map(|shrinkers| shrinkers.pause());
+        let pause = shrinkers.as_ref().map(|shrinkers| shrinkers.pause()).transpose();
+        let _pause = pause.map_err(|_| VmapFault::Forked)?;
         // SAFETY: the only user, while callbacks are paused.
         unsafe { self.vmap.as_mut() }.validate()
     }

@@ -1,0 +1,177 @@
+//! Locks and shared values that a forked child never waits for.
+//!
+//! A child has one thread, and memory as it was at the fork: a lock that another thread of its parent
+//! held then is never unlocked, and a [`OnceLock`](std::sync::OnceLock) that one was filling is never
+//! filled. So nothing in this crate waits by the standard library's means. What waits is one of:
+//!
+//! | what | why a child does not wait |
+//! |---|---|
+//! | the locks of an address space, the locks of CPUs | they lie in memory that the kernel wipes in a child (`MADV_WIPEONFORK`): they are free there |
+//! | [`ForkLock`] | it looks at the [`ForkMark`], which lies in such memory too, before and while it waits |
+//! | [`Shared`] | nothing waits for another thread's value: each makes its own, and one of them stays |
+
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use pagedepot::cpus::Unusable;
+use rustix::thread::futex;
+use rustix::time::Timespec;
+
+use crate::cpus::ForkMark;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and some thread may sleep.
+const AWAITED: u32 = 2;
+
+/// A waiter sleeps for this long at most before it looks at the mark again: the handler of a signal
+/// may fork while its thread sleeps here, and the child goes on in the same place.
+const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// A mutex that refuses instead of waiting in a forked child.
+///
+/// After Drepper, "Futexes Are Tricky" (2011), mutex 2, as `vmap/lock.rs` of the core.
+pub(crate) struct ForkLock<T> {
+    word: AtomicU32,
+    fork_mark: ForkMark<'static>,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: a mutex: what it protects goes from thread to thread, and one has it at a time.
+unsafe impl<T: Send> Sync for ForkLock<T> {}
+
+/// Proof that a [`ForkLock`] is held; dropping it unlocks.
+pub(crate) struct Guard<'l, T>(&'l ForkLock<T>);
+
+impl<T> ForkLock<T> {
+    pub fn new(fork_mark: ForkMark<'static>, value: T) -> Self {
+        ForkLock { word: AtomicU32::new(FREE), fork_mark, value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock, waiting for it if need be; fails in a forked child.
+    pub fn lock(&self) -> Result<Guard<'_, T>, Unusable> {
+        if let Some(guard) = self.try_lock() {
+            self.fork_mark.check()?;
+            return Ok(guard);
+        }
+        loop {
+            self.fork_mark.check()?;
+            // Acquire: as in `try_lock`. A lock that is taken so stays marked as awaited, because
+            // its holder cannot know that no other thread sleeps.
+            if self.word.swap(AWAITED, Ordering::Acquire) == FREE {
+                return Ok(Guard(self));
+            }
+            // Woken, out of time, a signal, or the word changed before: look again.
+            let _ = futex::wait(&self.word, futex::Flags::PRIVATE, AWAITED, Some(&LOOK_AGAIN));
+        }
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        // Acquire: pairs with the Release in `Guard::drop`; what the last holder wrote is seen.
+        let taken = self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Guard(self))
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the lock is held, by this guard.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire of the next holder.
+        if self.0.word.swap(FREE, Ordering::Release) == AWAITED {
+            let _ = futex::wake(&self.0.word, futex::Flags::PRIVATE, 1);
+        }
+    }
+}
+
+/// A value for the life of the process, made when it is first needed.
+pub(crate) struct Shared<T: 'static>(AtomicPtr<T>);
+
+impl<T: Send + Sync> Shared<T> {
+    pub const fn new() -> Self {
+        Shared(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// The value. Of several threads that make it at the same moment all use the first.
+    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
+        // Acquire: pairs with the Release below; the value is seen whole.
+        let mut shared = self.0.load(Ordering::Acquire);
+        if shared.is_null() {
+            let made = Box::into_raw(Box::new(make()));
+            // Release: publishes the value. Acquire: that of the thread that was first.
+            let stored = self.0.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+            shared = stored.map_or_else(
+                |first| {
+                    // SAFETY: made above, and not published.
+                    drop(unsafe { Box::from_raw(made) });
+                    first
+                },
+                |_| made,
+            );
+        }
+        // SAFETY: from a box that is never freed.
+        unsafe { &*shared }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads that add to what it protects lose nothing.
+    #[test]
+    fn one_has_it_at_a_time() {
+        let lock = ForkLock::new(ForkMark::by_pid(), 0u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *lock.lock().unwrap() += 1));
+            }
+        });
+        assert_eq!(*lock.lock().unwrap(), 40_000);
+    }
+
+    #[test]
+    fn a_child_is_refused_whether_it_is_held_or_not() {
+        let lock = ForkLock::new(ForkMark::by_pid(), ());
+        for held in [false, true] {
+            let guard = held.then(|| lock.lock().unwrap());
+            // SAFETY: the child calls the lock and ends.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                // SAFETY: ends this child when it waits for the lock; else it ends itself.
+                unsafe {
+                    libc::alarm(60);
+                    libc::_exit(i32::from(lock.lock().is_ok()));
+                }
+            }
+            let mut status = 0;
+            // SAFETY: waits for our child.
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            assert_eq!(status, 0);
+            drop(guard);
+        }
+    }
+
+    #[test]
+    fn a_shared_value_is_made_once_and_stays() {
+        static SHARED: Shared<u32> = Shared::new();
+        assert_eq!((SHARED.get_or_make(|| 7), SHARED.get_or_make(|| 8)), (&7, &7));
+    }
+}

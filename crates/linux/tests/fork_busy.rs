@@ -1,0 +1,232 @@
+//! A child may call every method and every drop of everything public, at whatever moment its parent
+//! forked: it gets an error or nothing, and is never kept waiting for a thread that it does not have.
+
+mod common;
+
+use std::fmt::Write;
+use std::hint::black_box;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::StopAtEnd;
+use pagedepot_linux::trace::{Stamp, TraceWriter};
+use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Manner, Options, PurgeDepth};
+use pagedepot_linux::{
+    CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Order, Page, Pages, Scope, Vmalloc, VmallocBuf, ZoneId,
+};
+
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+const ZONE: ZoneId = ZoneId::new(0);
+const CPU: CpuId = CpuId::new(0);
+/// Far more than a child needs, on a busy machine too.
+const ALARM_S: u32 = 60;
+
+/// What a parent holds when it forks.
+struct Held<'d> {
+    page: Page<'d>,
+    pages: Pages<'d>,
+    buf: VmallocBuf<'d>,
+    mapped: NonNull<u8>,
+}
+
+/// Runs `child` in a forked process; fails unless it returns before the alarm.
+fn in_child(what: &str, child: impl FnOnce()) {
+    common::in_child(|| {
+        // SAFETY: ends this child, in which nothing handles the signal.
+        unsafe { libc::alarm(ALARM_S) };
+        child();
+        black_box(what);
+    });
+}
+
+/// What the child's copy of a value does when it is dropped, or borrowed alone.
+///
+/// # Safety
+/// This is a forked child, in which nothing else uses the value any more.
+unsafe fn copy<T>(value: &T) -> T {
+    // SAFETY: the caller's promise: the original is as good as forgotten.
+    unsafe { ptr::read(value) }
+}
+
+/// Keeps a depot and its address space busy with everything that takes a lock, until `stop`.
+fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) {
+    let mut kept = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        match work {
+            0 => _ = black_box(space.areas().count()),
+            1 => _ = black_box(space.stats()),
+            2 => {
+                kept.extend((0..20).map_while(|_| space.buf(300 * 4096).ok()));
+                kept.clear();
+                _ = space.purge(PurgeDepth::Lazy);
+            }
+            3 => {
+                // Takes the lock, and finds no place.
+                _ = depot.on_pressure(|_| 0);
+                _ = depot.grow(ZONE, usize::MAX);
+            }
+            4 => drop(Vmalloc::builder(depot).bytes(2 * MIB).nodes(1).areas_max(64).build()),
+            5 => {
+                drop((0..100).map_while(|_| depot.page(Order::BASE).ok()).collect::<Vec<_>>());
+                _ = depot.drain(Scope::ALL, Mode::Full);
+                _ = depot.trim();
+                _ = depot.disable_caches();
+                depot.enable_caches();
+            }
+            _ => _ = black_box(space.shrink()),
+        }
+    }
+}
+
+/// Every method that needs no value of its own.
+fn call_depot(depot: &Depot, held: &Held<'_>) {
+    let flags = Flags::default();
+    for order in (0..=10).map(common::order) {
+        assert!(depot.page(order).is_err() && depot.page_with(order, flags.zeroed()).is_err());
+        assert!(depot.alloc(order, flags).is_err());
+        assert!(depot.alloc_many(order, flags, &mut [held.page.pfn(); 70]).is_err());
+    }
+    let (pfn, order) = (held.page.pfn(), held.page.order());
+    assert!(depot.pages(3, flags).is_err());
+    assert!(depot.alloc_contiguous(3, 1, flags).is_err() && depot.alloc_at(pfn, 1, flags).is_err());
+    // SAFETY: refused, as is checked.
+    unsafe {
+        assert!(depot.free(pfn, order).is_err() && depot.free_many(&[(pfn, order)]).is_err());
+        assert!(depot.free_contiguous(pfn, 1).is_err());
+        black_box(depot.allocator().cpus().fronts());
+    }
+    _ = depot.split(pfn, order, Order::BASE);
+    for mode in [Mode::Quiet, Mode::Full] {
+        assert_eq!(depot.drain(Scope::ALL, mode).taken_pages, 0);
+        assert_eq!(depot.drain_each(Scope::ALL, mode, |_, _| ()).taken_pages, 0);
+    }
+    assert!(depot.trim().is_err());
+    assert!(depot.on_pressure(|_| 0).is_err());
+    assert!(depot.grow(ZONE, GIB).is_err());
+    _ = (depot.disable_caches(), depot.retire_cpu(CPU), depot.restore_cpu(CPU), depot.has_caches(CPU));
+    depot.enable_caches();
+    assert_eq!(depot.decay_caches(), 0);
+    if let Some((limits, _)) = depot.cache_limits(ZONE, CPU) {
+        _ = depot.set_cache_limits(ZONE, limits);
+    }
+    if let Some(stats) = depot.zone_stats(ZONE) {
+        _ = depot.set_watermarks(ZONE, stats.watermarks);
+    }
+    black_box((depot.cpu_stats(CPU, ZONE), depot.zone_ids().count(), depot.failed_claims()));
+    black_box((depot.metadata_use(), depot.is_free(pfn), depot.fronts(), depot.page_size()));
+    black_box((depot.base(), depot.bytes(), depot.offset(pfn), depot.address(pfn)));
+    black_box(depot.pfn_of(depot.base().as_ptr()));
+    let mut text = String::new();
+    write!(text, "{depot:?} {}", depot.shortage()).unwrap();
+    // SAFETY: a forked child, with one thread.
+    let mut own = ManuallyDrop::new(unsafe { copy(depot) });
+    assert!(own.validate().is_err());
+}
+
+fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held<'_>) {
+    let (options, frames) = (Options::DEFAULT, [held.page.pfn()]);
+    for pages in [1, 5, 300] {
+        assert!(space.vmalloc(pages, options).is_err() && space.vmalloc(pages, options.no_wait()).is_err());
+        assert!(space.buf(pages as usize * 4096).is_err());
+        assert!(space.buf_with(pages as usize * 4096, options).is_err());
+    }
+    assert!(space.vmap(&frames, options).is_err());
+    for manner in [Manner::Blocks, Manner::Pools] {
+        assert!(space.vm_map_ram(&frames, manner, options).is_err());
+    }
+    let start = NonNull::new(held.buf.as_ptr().cast_mut()).unwrap();
+    // SAFETY: refused, as is checked.
+    unsafe {
+        assert!(space.vfree(start).is_err() && space.vfree_atomic(start).is_err());
+        assert!(space.vrealloc(start, 9, options).is_err());
+        assert!(space.vunmap(held.mapped).is_err() && space.vm_unmap_ram(held.mapped, 1).is_err());
+        let inner = space.inner();
+        black_box((inner.lazy_pages(), inner.node_counts(0), inner.span(), inner.page_size()));
+        inner.reset_tables_max();
+    }
+    for depth in [PurgeDepth::Lazy, PurgeDepth::Decay, PurgeDepth::Everything] {
+        assert_eq!(space.purge(depth), Default::default());
+    }
+    assert_eq!((space.shrink(), space.areas().count()), (Default::default(), 0));
+    black_box((space.find(start.as_ptr()), space.pfn_of(start.as_ptr())));
+    assert_eq!(space.read_at(start.as_ptr(), &mut [0; 5000]), 0);
+    black_box((space.stats(), space.mappings(), space.mappings_max(), space.page_table_bytes()));
+    black_box((space.depot(), space.range()));
+    let mut text = String::new();
+    write!(text, "{space:?} {}", space.vmallocinfo()).unwrap();
+    // SAFETY: a forked child, with one thread.
+    let mut own = ManuallyDrop::new(unsafe { copy(space) });
+    assert!(own.validate().is_err());
+    assert!(Vmalloc::builder(depot).bytes(2 * MIB).build().is_err());
+    drop((LinuxMapper::new(depot, 2 * MIB, None), DepotHost::new(depot)));
+}
+
+/// What a child may do as its parent could: books and memory of its own.
+fn make_own() {
+    let mut own = Depot::builder(16 * MIB).memory(MemoryKind::Memfd).numa(true).build().unwrap();
+    own.on_pressure(|_| 0).unwrap();
+    own.page(Order::BASE).unwrap().fill(1);
+    common::all_back(&mut own);
+    let own = Arc::new(own);
+    let space = Vmalloc::builder(&own).bytes(2 * MIB).build().unwrap();
+    space.buf(4096).unwrap().fill(1);
+    let mut trace = TraceWriter::new(Vec::new());
+    let (at, block) = (Stamp::here("child"), (pagedepot_linux::Pfn::new(1), Order::BASE).into());
+    trace.alloc(&at, block, Mobility::Movable).unwrap();
+    trace.alloc_failed(&at, Order::BASE, Mobility::Movable).unwrap();
+    trace.free(&at, block).unwrap();
+    trace.free_many(&at, &[block]).unwrap();
+    assert!(!trace.finish().unwrap().is_empty());
+}
+
+/// Every drop: of what the parent held, of the space, of the depot.
+fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held<'_>) {
+    // SAFETY: a forked child, in which nothing else uses these values, dropped before what they borrow.
+    unsafe {
+        let mut buf = copy(&held.buf);
+        assert!(buf.grow(MIB).is_err() && buf.resize(1).is_err());
+        drop((buf, copy(&held.page), copy(&held.pages)));
+        drop(copy(space));
+        // The child still has the parent's counts of references to it: the last thing it does.
+        drop(copy(depot));
+    }
+}
+
+#[test]
+fn a_child_of_a_busy_parent_is_never_kept_waiting() {
+    let builder = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd);
+    let depot = Arc::new(builder.build().unwrap());
+    let space = Vmalloc::builder(&depot).bytes(256 * MIB).ram_blocks(4).build().unwrap();
+    let page = depot.page(Order::BASE).unwrap();
+    let mapped = space.vmap(&[page.pfn()], Options::DEFAULT).unwrap();
+    let held = Held {
+        page,
+        pages: depot.pages(3, Flags::default()).unwrap(),
+        buf: space.buf(3 * 4096).unwrap(),
+        mapped,
+    };
+    while depot.on_pressure(|_| 0).is_ok() {}
+    let (stop, end) = (AtomicBool::new(false), Instant::now() + Duration::from_secs(3));
+    std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
+        for work in 0..7 {
+            let (depot, space, stop) = (&depot, &space, &stop);
+            scope.spawn(move || be_busy(depot, space, work, stop));
+        }
+        let mut forks = 0;
+        while forks < 10 || Instant::now() < end {
+            // The order matters little; what comes first is tried at more moments than the rest.
+            in_child("the space", || call_space(&depot, &space, &held));
+            in_child("the depot", || call_depot(&depot, &held));
+            in_child("drops", || drop_all(&depot, &space, &held));
+            in_child("its own", make_own);
+            forks += 1;
+        }
+    });
+    // SAFETY: mapped above, and not used.
+    unsafe { space.vunmap(held.mapped) }.unwrap();
+}
