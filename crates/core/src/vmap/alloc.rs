@@ -78,10 +78,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// An area of `pages` pages and a guard, held by the caller, with nothing mapped in it.
     #[inline]
     pub(super) fn obtain(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
-        let total = pages.wrapping_add(u32::from(options.guard));
         if options.window.is_none() && pages != 0 && options.align.is_power_of_two() {
             let fits = |top| self.is_aligned(self.books.areas[top].start(), options.align);
-            let pool = self.node_here().1.cold.of(total);
+            let total = pages.checked_add(u32::from(options.guard));
+            let pool = total.and_then(|total| self.node_here().1.cold.of(total));
             if let Some(area) = pool.and_then(|pool| pool.pop(self.books.areas, fits)) {
                 return Ok(area);
             }

@@ -61,13 +61,13 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if !area.leave_busy(word, word.in_state(State::Held)) {
             return Err(VmapError::NotAllocated);
         }
-        let run = Run::new(area.start().add(offset), pages);
-        let table = &self.books.frames;
-        let result = if end > area.body().pages() || run.iter().any(|page| table.is_mapped(page)) {
-            Err(VmapError::BadOffset)
-        } else {
-            self.lend(run.start, frames)
-                .and_then(|()| self.map_run(area, run, area.traits().protection(), true))
+        // Only an offset inside the area may be added to its start: the sum could overflow.
+        let run = (end <= area.body().pages()).then(|| Run::new(area.start().add(offset), pages));
+        let result = match run {
+            Some(run) if !run.iter().any(|page| self.books.frames.is_mapped(page)) => self
+                .lend(run.start, frames)
+                .and_then(|()| self.map_run(area, run, area.traits().protection(), true)),
+            _ => Err(VmapError::BadOffset),
         };
         // A new generation: readers must not take what they saw before for what is now.
         count(&self.node_here().1.counters.changed_areas, 1);

@@ -178,7 +178,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     pub fn numa_pages(&self, info: &AreaInfo) -> impl Iterator<Item = (NodeId, u32)> + use<M, H> {
         let mut nodes = [(NodeId::new(0), 0); LISTED_NODES];
         if let Some(start) = self.range.page_of(info.span.start) {
-            for page in Run::new(start, info.span.pages).iter() {
+            // The fields of `info` are the caller's to change.
+            let pages = info.span.pages.min(self.range.pages - start.0);
+            for page in Run::new(start, pages).iter() {
                 let Some(frame) = self.books.frames.get(page) else { continue };
                 let node = self.host.node_of(frame);
                 let place = nodes.iter_mut().find(|(listed, pages)| *listed == node || *pages == 0);

@@ -293,12 +293,13 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
     /// Makes an area the caller owns larger by the free `pages` behind it.
     pub fn extend(&self, area: AreaIndex, pages: u32) -> Result<(), VmapError> {
         let end = self.areas[area].end();
-        let more = Run::new(end, pages);
         let free = self.tree().containing(end).ok_or(VmapError::Occupied)?;
         let whole = self.areas[free].run();
-        if whole.end < more.end {
+        // Compared as a distance: `end` and so many pages may be more than a page number holds.
+        if whole.end.since(end) < pages {
             return Err(VmapError::Occupied);
         }
+        let more = Run::new(end, pages);
         if whole.end == more.end {
             self.tree().remove(free);
             self.put_descriptor(free);

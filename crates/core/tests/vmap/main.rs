@@ -7,4 +7,5 @@ mod lowest_fit;
 mod model;
 mod paper;
 mod ram;
+mod sizes;
 mod threads;
