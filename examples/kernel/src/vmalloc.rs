@@ -152,6 +152,13 @@ unsafe impl Mapper for Window {
         unsafe { start.write_bytes(byte, span.bytes(PageSize::Kib4)) };
     }
 
+    unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
+        let start = core::ptr::with_exposed_provenance_mut::<u8>(memory::address(frames.start));
+        // SAFETY: all RAM is mapped, writable; the frames are the caller's alone.
+        unsafe { start.write_bytes(byte, frames.frames as usize * PAGE_BYTES) };
+        Ok(())
+    }
+
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {
         let start = core::ptr::with_exposed_provenance::<AtomicU8>(memory::address(frame) + offset);
         for (i, byte) in buf.iter_mut().enumerate() {

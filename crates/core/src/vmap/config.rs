@@ -16,7 +16,7 @@ pub const NODES_MAX: u32 = 128;
 /// [`Options::zeroed`] gives zeroes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stale {
-    /// Every `vmalloc` returns zeroes, warm or not.
+    /// Every `vmalloc` returns zeroes, warm or not, writable or not.
     #[default]
     Zero,
     /// Overwritten with this byte when freed, so that use after free shows. Fresh frames are not
@@ -241,7 +241,9 @@ impl Options {
         Options { no_wait: true, ..self }
     }
 
-    /// The memory is zeroed, whatever [`VmapConfig::stale`] says.
+    /// New memory is zeroed, whatever [`VmapConfig::stale`] and the protection say. This concerns
+    /// [`vmalloc`](super::Vmap::vmalloc) and [`vrealloc`](super::Vmap::vrealloc); frames of the
+    /// caller's are mapped as they are, and never written.
     #[inline]
     #[must_use]
     pub const fn zeroed(self) -> Self {

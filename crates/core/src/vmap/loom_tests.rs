@@ -106,6 +106,10 @@ unsafe impl Mapper for Ledger {
         assert!(Self::pages(span).all(|page| state.mapped[page].is_some()), "fault");
     }
 
+    unsafe fn fill_frames(&self, _frames: FrameRange, _byte: u8) -> Result<(), MapError> {
+        Ok(())
+    }
+
     fn read(&self, frame: Pfn, _offset: usize, buf: &mut [u8]) -> bool {
         buf.fill(frame.get() as u8);
         true

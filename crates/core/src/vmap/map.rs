@@ -208,17 +208,41 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         }
     }
 
-    /// Makes memory for a user look as promised.
+    /// Makes warm memory, which is mapped read-write, look as promised to its next user.
     #[inline]
-    pub(super) fn prepare(&self, run: Run, options: &Options) {
-        if self.stale == Stale::Zero || options.zeroed {
-            self.fill(run, 0);
+    pub(super) fn prepare_warm(&self, area: &Area, options: &Options) {
+        if self.promises_zeroes(options) {
+            self.fill(area.body(), 0);
         }
+    }
+
+    /// Makes memory just mapped with the protection of `options` look as promised to its user.
+    pub(super) fn prepare_new(&self, run: Run, options: &Options) -> Result<(), VmapError> {
+        if self.promises_zeroes(options) { self.zero(run, options.protection) } else { Ok(()) }
+    }
+
+    /// Zeroes an area's own memory in `run`, all of it mapped with this protection.
+    pub(super) fn zero(&self, run: Run, protection: Protection) -> Result<(), VmapError> {
+        if protection.may_write() {
+            self.fill(run, 0);
+            return Ok(());
+        }
+        for piece in self.books.frames.frame_runs(run) {
+            let frames = FrameRange::new(piece.first, piece.pages.pages());
+            // SAFETY: the frames are the area's own, and the caller holds the area.
+            unsafe { self.mapper.fill_frames(frames, 0) }?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn promises_zeroes(&self, options: &Options) -> bool {
+        self.stale == Stale::Zero || options.zeroed
     }
 
     fn fill(&self, run: Run, byte: u8) {
         // SAFETY: the caller holds the area, and its pages are mapped read-write: only such areas
-        // are warm, and `prepare` is for areas just mapped so.
+        // are warm, and `zero` looks at the protection.
         unsafe { self.mapper.fill(self.range.span(run), byte) };
     }
 }

@@ -71,6 +71,16 @@ pub unsafe trait Mapper: Sync {
     /// The span is mapped writable by this mapper, and the caller's alone.
     unsafe fn fill(&self, span: Span, byte: u8);
 
+    /// Writes `byte` to every byte of `frames`, without going through a span: memory that is mapped
+    /// without write access is zeroed so, through a linear map for example.
+    ///
+    /// # Errors
+    /// Why not: the request that needs the memory fails with this.
+    ///
+    /// # Safety
+    /// The frames are the caller's alone, and frames that this mapper maps.
+    unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError>;
+
     /// Copies from a frame, from `offset` on, without going through the span; `false` when the
     /// frame cannot be read that way.
     ///
@@ -355,6 +365,10 @@ unsafe impl Mapper for BooksOnly {
     }
 
     unsafe fn fill(&self, _span: Span, _byte: u8) {}
+
+    unsafe fn fill_frames(&self, _frames: FrameRange, _byte: u8) -> Result<(), MapError> {
+        Ok(())
+    }
 
     fn read(&self, _frame: Pfn, _offset: usize, _buf: &mut [u8]) -> bool {
         false

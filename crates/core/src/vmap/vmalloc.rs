@@ -34,7 +34,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             let fits = |top| self.is_aligned(self.books.areas[top].start(), options.align);
             let pool = self.node_here().1.warm.of(pages.wrapping_add(1));
             if let Some(index) = pool.and_then(|pool| pool.pop(self.books.areas, fits)) {
-                self.prepare(self.books.areas[index].body(), &options);
+                self.prepare_warm(&self.books.areas[index], &options);
                 return Ok(self.publish(index, Kind::Vmalloc, &options, true, caller));
             }
         }
@@ -85,13 +85,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let run = Run::new(area.start(), pages);
         let mapped = self
             .enter_frames(run, options)
-            .and_then(|()| self.map_run(area, run, options.protection, !options.no_wait));
+            .and_then(|()| self.map_run(area, run, options.protection, !options.no_wait))
+            .and_then(|()| self.prepare_new(run, options));
         if let Err(error) = mapped {
             self.abandon(index, !options.no_wait);
             return Err(error);
-        }
-        if options.protection.may_write() {
-            self.prepare(run, options);
         }
         // Frames that stay mapped must serve any request: plain ones, read-write.
         let warm = options.takes_warm() && self.warm_pages_max > 0;
@@ -210,8 +208,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if block_at < at {
             let (frame, order) = table.block_at(block_at).ok_or(VmapError::BadFrame)?;
             if !self.host.split_block(frame, order) {
-                // The block stays whole, and so does the area: nothing is lost by that.
-                return Ok(());
+                // The block stays whole, and so does the area. What its user no longer needs is new
+                // memory when the area grows again.
+                return self.zero(Run { start: at, end: area.body().end }, area.traits().protection());
             }
             table.split_block(block_at, order);
         }
@@ -271,12 +270,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let more = Run { start: old.end, end: area.body().end };
         let mapped = self
             .enter_frames(more, options)
-            .and_then(|()| self.map_run(area, more, options.protection, !options.no_wait));
+            .and_then(|()| self.map_run(area, more, options.protection, !options.no_wait))
+            .and_then(|()| self.prepare_new(more, options));
         match mapped {
-            Ok(()) => {
-                self.lock_space().unreserve_descriptor(rest);
-                self.prepare_new(more, options);
-            }
+            Ok(()) => self.lock_space().unreserve_descriptor(rest),
             Err(_) => self.cut_into(index, old.end, rest),
         }
         mapped
@@ -303,24 +300,18 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                     table.lend(start.add(i), frame);
                 }
             }
-            self.map_run(new, Run { start, end: more.end }, options.protection, !options.no_wait)
+            self.map_run(new, Run { start, end: more.end }, options.protection, !options.no_wait)?;
+            self.prepare_new(more, options)
         });
         if let Err(error) = mapped {
             new.set_word(new.word().aliased());
             self.abandon(new_index, !options.no_wait);
             return Err(error);
         }
-        self.prepare_new(more, options);
         // The frames are the new area's now, and the old one has borrowed them.
         table.hand_over(old, start);
         left.set_word(left.word().held(Kind::Vmap).aliased());
         self.make_lazy(index, !options.no_wait);
         Ok(new_index)
-    }
-
-    fn prepare_new(&self, run: Run, options: &Options) {
-        if options.protection.may_write() {
-            self.prepare(run, options);
-        }
     }
 }

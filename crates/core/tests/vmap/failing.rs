@@ -226,3 +226,23 @@ fn a_frame_number_that_cannot_be_kept_is_refused() {
     vmap.free(area).unwrap();
     finish(vmap);
 }
+
+/// Zeroing it goes through the frames, and may fail like a mapping.
+#[test]
+fn read_only_memory_fails_cleanly_at_every_call() {
+    use pagedepot::vmap::Protection;
+    let options = Options::DEFAULT.protection(Protection::READ);
+    let is_clean = |error| assert_eq!(error, VmapError::Map(MapError::NoTables));
+    with_each_call_failing(|vmap| {
+        let addr = match vmap.vmalloc(8, options) {
+            Ok(addr) => addr,
+            Err(error) => return is_clean(error),
+        };
+        let wall = vmap.alloc(1, Options::DEFAULT).unwrap();
+        let moved = vmap.vrealloc(addr, 20, options).inspect_err(|&error| is_clean(error)).unwrap_or(addr);
+        vmap.free(wall).unwrap();
+        let grown = vmap.vrealloc(moved, 30, options).inspect_err(|&error| is_clean(error)).unwrap_or(moved);
+        (0..8).for_each(|page| assert_eq!(vmap.mapper().read(grown.add(page * PAGE)), 0));
+        vmap.vfree(grown).unwrap();
+    });
+}

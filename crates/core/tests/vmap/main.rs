@@ -9,3 +9,4 @@ mod paper;
 mod ram;
 mod sizes;
 mod threads;
+mod zeroed;

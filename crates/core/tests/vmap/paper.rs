@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
 use pagedepot::vmap::{FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig};
@@ -248,6 +248,15 @@ unsafe impl Mapper for &'static Paper {
         }
     }
 
+    unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
+        if self.fails() {
+            return Err(MapError::NoTables);
+        }
+        let stamp = u64::from_le_bytes([byte; 8]);
+        (0..frames.frames).for_each(|i| self.set_contents(frames.start.add(i), stamp));
+        Ok(())
+    }
+
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {
         let contents = self.contents(frame).to_le_bytes();
         for (i, byte) in buf.iter_mut().enumerate() {
@@ -265,9 +274,15 @@ pub struct PaperHost {
     /// Requests for frames that still succeed.
     allowance: AtomicU64,
     pub purges_wanted: AtomicU64,
+    refuses_splits: AtomicBool,
 }
 
 impl PaperHost {
+    /// From now on blocks stay whole.
+    pub fn refuse_splits(&self, yes: bool) {
+        self.refuses_splits.store(yes, Ordering::Relaxed);
+    }
+
     /// The nth request for frames from now on fails, and all after it.
     pub fn fail_frames_at(&self, n: u64) {
         self.allowance.store(n, Ordering::Relaxed);
@@ -307,7 +322,7 @@ impl Host for PaperHost {
     }
 
     fn split_block(&self, frame: Pfn, order: Order) -> bool {
-        self.depot.split(frame, order, Order::BASE).is_ok()
+        !self.refuses_splits.load(Ordering::Relaxed) && self.depot.split(frame, order, Order::BASE).is_ok()
     }
 
     fn note_quarantined(&self, frame: Pfn, pages: i64) {
@@ -362,6 +377,7 @@ pub fn paged_at(base: usize, pages: u32, frames: u32, config: &VmapConfig) -> Pa
         quarantined: 0.into(),
         allowance: AtomicU64::new(u64::MAX),
         purges_wanted: AtomicU64::new(0),
+        refuses_splits: AtomicBool::new(false),
     };
     let books = memory(Paged::metadata_bytes(config, &paper).unwrap());
     Paged::new(config, books, paper, host).unwrap()

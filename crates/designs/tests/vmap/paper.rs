@@ -159,6 +159,12 @@ unsafe impl Mapper for &Paper {
         (0..span.pages as usize).for_each(|i| self.write(span.start.add(i * PAGE), stamp));
     }
 
+    unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
+        let (stamp, mut state) = (u64::from_ne_bytes([byte; 8]), self.state());
+        (0..frames.frames).for_each(|i| drop(state.contents.insert(frames.start.add(i), stamp)));
+        Ok(())
+    }
+
     fn read(&self, _frame: Pfn, _offset: usize, _buf: &mut [u8]) -> bool {
         false
     }

@@ -141,6 +141,15 @@ impl LinuxMapper {
         first..first + span.pages as usize
     }
 
+    /// Where frames lie in the depot's memory file, and how many bytes, if the depot has them.
+    fn in_file(&self, frames: FrameRange) -> Result<(usize, usize), MapError> {
+        let offset = self.depot.offset(frames.start);
+        let bytes = (frames.frames as usize) << self.page_size().shift();
+        let end = offset.checked_add(bytes);
+        end.filter(|&end| end <= self.depot.bytes()).ok_or(MapError::Refused(Errno::INVAL.raw_os_error()))?;
+        Ok((offset, bytes))
+    }
+
     fn pointer(&self, at: VirtAddr) -> *mut c_void {
         let offset = at.get() - self.start.as_ptr().addr();
         assert!(offset < self.bytes());
@@ -215,10 +224,8 @@ unsafe impl Mapper for LinuxMapper {
 
     unsafe fn map(&self, at: VirtAddr, frames: FrameRange, how: Protection) -> Result<(), MapError> {
         let span = Span::new(at, frames.frames);
-        let (offset, bytes) = (self.depot.offset(frames.start), span.bytes(self.page_size()));
-        let Some(file) = self.depot.fd().filter(|_| offset + bytes <= self.depot.bytes()) else {
-            return Err(MapError::Refused(Errno::INVAL.raw_os_error()));
-        };
+        let (offset, bytes) = self.in_file(frames)?;
+        let file = self.depot.fd().ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
         self.budget.take(2)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
         // SAFETY: the pages are the caller's alone and not mapped, and lie in the reservation.
@@ -266,6 +273,14 @@ unsafe impl Mapper for LinuxMapper {
         let start = ptr::with_exposed_provenance_mut::<u8>(span.start.get());
         // SAFETY: mapped writable, and the caller's alone.
         unsafe { start.write_bytes(byte, span.bytes(self.page_size())) };
+    }
+
+    /// Through the depot's own mapping of its memory, which is always writable.
+    unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
+        let (offset, bytes) = self.in_file(frames)?;
+        // SAFETY: inside the depot's memory, and the frames are the caller's alone.
+        unsafe { self.depot.base().as_ptr().add(offset).write_bytes(byte, bytes) };
+        Ok(())
     }
 
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {

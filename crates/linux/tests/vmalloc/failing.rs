@@ -69,6 +69,11 @@ unsafe impl Mapper for Failing {
         unsafe { self.mapper.fill(span, byte) };
     }
 
+    unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.mapper.fill_frames(frames, byte) }
+    }
+
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {
         self.mapper.read(frame, offset, buf)
     }

@@ -11,6 +11,7 @@ mod limits;
 mod maps;
 mod signals;
 mod stamps;
+mod zeroed;
 
 use std::sync::Arc;
 
