@@ -126,6 +126,14 @@ pub enum Misuse {
         /// How many frames.
         frames: u32,
     },
+    /// A [`Backing`](crate::Backing) handed out frames that are misaligned or not of the zone asked
+    /// for, against its contract. They are not handed on; what else came with them is.
+    Backing {
+        /// The first of them, as the backing named it.
+        first: Pfn,
+        /// How many frames.
+        frames: u32,
+    },
 }
 
 /// Most nodes without memory that have zone lists of their own; others use the first zone's.

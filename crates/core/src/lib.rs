@@ -62,6 +62,8 @@
 
 mod alloc;
 pub mod cache;
+#[cfg(doctest)]
+mod closed;
 mod config;
 pub mod cpus;
 mod error;

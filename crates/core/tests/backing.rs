@@ -2,12 +2,14 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
 use common::backing::Sets;
 use common::{Anywhere, Single, books, open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Backing, Config, ConfigError, Fault, Flags, FrameRange, FreeError, Misuse, Mobility, Mode,
-    Order, Pfn, Scope, ZoneId,
+    AllocError, Backing, BackingRanges, Config, ConfigError, Fault, Flags, FrameRange, FreeError, Misuse,
+    Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
 };
 
 const RANGES: [FrameRange; 1] = [range(512, 4096)];
@@ -153,6 +155,85 @@ fn frames_that_come_back_twice_are_reported() {
             assert!(matches!(fault, Fault::Doubled { pfn: its, .. } if its == pfn), "{fault}");
         },
     );
+}
+
+/// Hands out what a test says, against its contract.
+struct Broken {
+    frame: AtomicU32,
+    count: AtomicUsize,
+}
+
+// SAFETY: none; the test's allocator has no linear map, and nothing uses memory of its frames.
+unsafe impl Backing for Broken {
+    fn take(&self, _: ZoneId, _: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
+        out.fill((Pfn::new(self.frame.load(Ordering::Relaxed)), mobility));
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> u32 {
+        0
+    }
+
+    fn free_pages(&self, _: ZoneId) -> u64 {
+        4096
+    }
+
+    fn is_free(&self, _: Pfn) -> bool {
+        false
+    }
+
+    fn ranges(&self) -> Option<&dyn BackingRanges> {
+        Some(self)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl BackingRanges for Broken {
+    fn take_contiguous(&self, _: ZoneId, _: u32, _: u32, _: Mobility) -> Option<Pfn> {
+        Some(Pfn::new(self.frame.load(Ordering::Relaxed)))
+    }
+
+    fn claim(&self, _: ZoneId, _: Pfn, _: u32) -> bool {
+        false
+    }
+}
+
+/// Frames that a backing should not have handed out, by number.
+static REFUSED: AtomicU32 = AtomicU32::new(0);
+
+#[test]
+fn what_a_backing_may_not_hand_out_is_reported_and_not_handed_on() {
+    fn note(misuse: Misuse) {
+        match misuse {
+            Misuse::Backing { first, .. } => REFUSED.store(first.get(), Ordering::Relaxed),
+            other => panic!("another misuse: {other:?}"),
+        }
+    }
+    let others = [range(8192, 512)];
+    let zones = [open_zone("Normal", &RANGES), ZoneConfig { level: 3, ..open_zone("Other", &others) }];
+    let config = Config { on_misuse: Some(note), ..Config::new(1, &zones) };
+    let mut memory = vec![std::mem::MaybeUninit::uninit(); Single::metadata_bytes_over(&config).unwrap()];
+    let broken = Broken { frame: AtomicU32::new(0), count: AtomicUsize::new(1) };
+    let depot = Single::over(&broken, &config, &mut memory, Pinned(Anywhere::new())).unwrap();
+    let flags = Flags::default().at_most_level(2).atomic();
+    // No memory, another zone's, partly another's, misaligned.
+    for (frame, sizes) in
+        [(1 << 30, 0..11), (u32::MAX, 0..1), (8192, 0..10), (4096 + 511, 1..11), (4608 - 1, 1..11)]
+    {
+        broken.frame.store(frame, Ordering::Relaxed);
+        for size in sizes.map(order) {
+            REFUSED.store(0, Ordering::Relaxed);
+            assert_eq!(depot.alloc(size, flags), Err(AllocError::Exhausted), "{frame} {size:?}");
+            assert_eq!(REFUSED.load(Ordering::Relaxed), frame);
+        }
+        REFUSED.store(0, Ordering::Relaxed);
+        assert_eq!(depot.alloc_contiguous(1000, 1024, flags), Err(AllocError::Exhausted));
+        assert_eq!(REFUSED.load(Ordering::Relaxed), frame);
+    }
+    // More than it was asked for.
+    broken.frame.store(1024, Ordering::Relaxed);
+    broken.count.store(1000, Ordering::Relaxed);
+    assert_eq!(depot.alloc(order(9), flags), Ok(Pfn::new(1024)));
 }
 
 #[test]

@@ -11,7 +11,7 @@ const LAYERS: [&[&str]; 4] = [
     &["prim", "prefetch", "frame"],
     &["flags", "error", "config", "zone", "free_high", "store", "cache", "cpus"],
     &["alloc"],
-    &["vmap"],
+    &["vmap", "closed"],
 ];
 
 fn crates() -> PathBuf {

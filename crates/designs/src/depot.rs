@@ -144,7 +144,9 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
         act: A,
         free_high: FreeHigh,
     ) -> Result<Self, SetupError> {
-        Self::make(setup, Some(Arc::new(AsBacking(store))), cpus, act, free_high)
+        // SAFETY: the allocator made here has no linear map, and its frames are numbers only.
+        let backing = unsafe { AsBacking::new(store) };
+        Self::make(setup, Some(Arc::new(backing)), cpus, act, free_high)
     }
 
     fn make(

@@ -258,7 +258,8 @@ impl Build<'_, '_> {
             (0..huges).for_each(|i| tags.add(i).write(AtomicU32::new(Tag::ABSENT.0)));
             let table = core::slice::from_raw_parts(table, sections);
             let tags = Tags::new(core::slice::from_raw_parts(tags, huges), !self.config.takes_notes());
-            Store::new(tags, Bitmap::new(table, tags, failed_claims), backing)
+            let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
+            Store::new(tags, Bitmap::new(table, tags, failed_claims), backing, on_misuse)
         }
     }
 

@@ -8,22 +8,39 @@ use crate::frame::{Mobility, Order, Pfn, ZoneId};
 ///
 /// Each call moves up to 64 blocks: a magazine's 63 and the one that a request waits for.
 ///
-/// # What it must do
-/// 1. A block handed out by [`take`](Self::take) is naturally aligned, lies in huges (aligned runs of
-///    512 frames) of the zone asked for, and is nobody else's until it is [`put`](Self::put) back.
-/// 2. What the last owner wrote to a block is visible to the next: a lock does that.
-/// 3. It hands out fewer blocks than asked for only if, at some moment of the call, it had no more:
-///    that is how the allocator learns that a zone is empty, and requests fail only when they must.
-/// 4. It does not call the allocator.
-/// 5. It may be called wherever the allocator is: from interrupt handlers, if those allocate or
+/// # What it should do
+/// Requests fail only when they must, and nothing waits for ever, if it does this too:
+/// 1. It hands out fewer blocks than asked for only if, at some moment of the call, it had no more:
+///    that is how the allocator learns that a zone is empty.
+/// 2. It does not call the allocator.
+/// 3. It may be called wherever the allocator is: from interrupt handlers, if those allocate or
 ///    free. A lock in it is then taken with interrupts off. Calls run on the CPU of the caller,
-///    or for a drain on the drainer's.
+///    or for a drain on the drainer's, several at a time.
 ///
 /// # What the allocator over it does not promise
 /// Allocating from, and freeing to, caches that have what is needed waits for nobody; what reaches
 /// the backing waits as long as the backing does. Others may use the backing at the same time: its
 /// count is the one that watermarks go by, and what they hold counts as held.
-pub trait Backing: Sync {
+///
+/// # Safety
+/// The holder of a block uses its memory, and the allocator itself writes to it where it has a
+/// [`LinearMap`](crate::LinearMap). So an implementation promises, for all concurrent callers
+/// together:
+/// 1. *Range.* A block handed out by [`take`](Self::take) is naturally aligned, and all its frames
+///    are frames that the configuration (or `add_memory`) gave to the zone asked for.
+/// 2. *Exclusivity.* No frame of it is handed out again, by any method and to any user of the
+///    backing, before it has been [`put`](Self::put) back by its holder. The allocator puts each
+///    frame back once per `take` as long as its own callers free what they hold once; what it
+///    reports as doubled must not be handed out twice.
+/// 3. *Visibility.* What happened before a frame was put back happens before the call that hands it
+///    out again returns: a lock gives that, or a release store that an acquire load reads.
+/// 4. `take` returns at most `out.len()`, and has written as many entries.
+/// 5. The mobility it returns with a block is a label only: any value keeps these promises.
+///
+/// The allocator checks 4, and alignment and zone (by aligned runs of 512 frames) of 1, each time, and
+/// reports [`Misuse::Backing`](crate::Misuse::Backing) instead of handing such a block out. It cannot
+/// check 2 and 3.
+pub unsafe trait Backing: Sync {
     /// Takes up to `out.len()` (at most 64) blocks of `order` from `zone`; returns how many. Each
     /// comes with the mobility that the huge around it serves from now on: frames of it that are
     /// freed are cached for requests of that mobility. One that keeps no mobilities apart returns
@@ -59,7 +76,11 @@ pub trait Backing: Sync {
 
 /// What a [`Backing`] can do beyond blocks. What was taken comes back by [`Backing::put`] in aligned
 /// blocks.
-pub trait BackingRanges {
+///
+/// # Safety
+/// As for [`Backing`]: the frames of a range that was taken or claimed are all of the zone, and no
+/// frame of it is handed out again, by any method of either trait, before it has been put back.
+pub unsafe trait BackingRanges {
     /// Takes `frames` (at most 2^18) contiguous frames, the first a multiple of `align` (a power of
     /// two), all of `zone`. The huges they lie in serve `mobility` from now on. `None`: at some moment
     /// of the call there was no such run of free frames, wherever it might begin.

@@ -13,6 +13,7 @@ pub mod tags;
 
 use core::ops::Range;
 
+use crate::config::Misuse;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::prim::AtomicU32;
 use backing::Backing;
@@ -73,11 +74,18 @@ pub struct Store<'m> {
     /// With a backing it has no sections, or such as hold the bytes of options and no bits.
     bitmap: Bitmap<'m>,
     backing: Option<&'m dyn Backing>,
+    /// Told of blocks that a backing may not hand out.
+    on_misuse: fn(Misuse),
 }
 
 impl<'m> Store<'m> {
-    pub fn new(tags: Tags<'m>, bitmap: Bitmap<'m>, backing: Option<&'m dyn Backing>) -> Self {
-        Store { tags, bitmap, backing }
+    pub fn new(
+        tags: Tags<'m>,
+        bitmap: Bitmap<'m>,
+        backing: Option<&'m dyn Backing>,
+        on_misuse: fn(Misuse),
+    ) -> Self {
+        Store { tags, bitmap, backing, on_misuse }
     }
 
     /// The tags of huges.
@@ -187,13 +195,9 @@ impl<'m> Store<'m> {
     /// Takes one block of any order.
     pub fn take_block(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
         let Some(backing) = self.backing else { return self.bitmap.take_block(wanted, order) };
-        let mut one = [(Pfn::new(0), wanted.mobility)];
-        if backing.take(wanted.zone, order, wanted.mobility, &mut one) == 0 {
-            return None;
-        }
-        let [(pfn, mobility)] = one;
-        self.retag(pfn, order.frames(), Tag::new(wanted.zone, mobility));
-        Some(pfn)
+        let mut found = None;
+        self.take_backed(backing, wanted, order, 1, |pfn| found = Some(pfn));
+        found
     }
 
     fn take_backed(
@@ -204,16 +208,20 @@ impl<'m> Store<'m> {
         want: u32,
         mut give: impl FnMut(Pfn),
     ) -> u32 {
-        let mut taken = 0;
-        while taken < want {
+        let (mut taken, mut asked) = (0, 0);
+        while asked < want {
             let mut chunk = [(Pfn::new(0), wanted.mobility); CHUNK_BLOCKS];
-            let length = CHUNK_BLOCKS.min((want - taken) as usize);
+            let length = CHUNK_BLOCKS.min((want - asked) as usize);
+            asked += length as u32;
             let got = backing.take(wanted.zone, order, wanted.mobility, &mut chunk[..length]);
+            // More than were asked for were not written: only a broken backing says so.
+            let got = got.min(length);
             for &(pfn, mobility) in &chunk[..got] {
-                self.retag(pfn, order.frames(), Tag::new(wanted.zone, mobility));
-                give(pfn);
+                if self.accept(pfn, order.frames(), order.frames(), Tag::new(wanted.zone, mobility)) {
+                    give(pfn);
+                    taken += 1;
+                }
             }
-            taken += got as u32;
             if got < length {
                 break;
             }
@@ -221,10 +229,22 @@ impl<'m> Store<'m> {
         taken
     }
 
+    /// Whether `frames` frames that a backing handed out are aligned and all of the zone asked for;
+    /// if they are, notes what they serve. Others are reported, and never handed on: where they are
+    /// not memory of the allocator's, a caller would write to something else.
+    fn accept(&self, start: Pfn, frames: u32, align: u32, tag: Tag) -> bool {
+        let is_aligned = start.get().is_multiple_of(align);
+        if !is_aligned || self.tags.zone_of_range(start, frames) != Some(tag.zone()) {
+            (self.on_misuse)(Misuse::Backing { first: start, frames });
+            return false;
+        }
+        self.retag(start, frames, tag);
+        true
+    }
+
     /// Notes what the huges around a block serve from now on. Others may hold frames of them and
     /// free them at the same time: they find the one mobility or the other, and the zone stays.
     fn retag(&self, start: Pfn, frames: u32, tag: Tag) {
-        debug_assert_eq!(self.tags.zone_of_range(start, frames), Some(tag.zone()), "{start} of another zone");
         for huge in (start.get() / HUGE_FRAMES..(start.get() + frames).div_ceil(HUGE_FRAMES)).map(HugeIndex) {
             if self.tags.of(huge) != tag {
                 self.tags.set(huge, tag);
@@ -283,8 +303,7 @@ impl<'m> Store<'m> {
             return self.bitmap.take_contiguous(wanted, frames, align);
         };
         let start = backing.ranges()?.take_contiguous(wanted.zone, frames, align, wanted.mobility)?;
-        self.retag(start, frames, wanted.tag());
-        Some(start)
+        self.accept(start, frames, align, wanted.tag()).then_some(start)
     }
 
     /// Takes any `frames` contiguous frames of one zone, the first a multiple of `align` (a power of

@@ -68,7 +68,9 @@ impl ZoneSet {
     }
 }
 
-impl Backing for Sets {
+// SAFETY: the sets hold frames of the zones' ranges alone; a frame is removed from its set under the
+// mutex before it is handed out, and inserted again, under the mutex, when it is put back.
+unsafe impl Backing for Sets {
     fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
         assert!(out.len() <= 64);
         let set = &mut self.lock()[zone.index()];
@@ -108,7 +110,8 @@ impl Backing for Sets {
     }
 }
 
-impl BackingRanges for Sets {
+// SAFETY: as above.
+unsafe impl BackingRanges for Sets {
     fn take_contiguous(&self, zone: ZoneId, frames: u32, align: u32, _mobility: Mobility) -> Option<Pfn> {
         assert!(frames > 0 && align.is_power_of_two());
         self.lock()[zone.index()].take(frames, align)

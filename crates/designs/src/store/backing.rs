@@ -9,7 +9,25 @@ use crate::lock::LockWaits;
 
 /// A [`Store`] as a [`Backing`]: `Allocator::over` it puts pagedepot's fronts and shelves where the
 /// threads' designs have their lists. Blocks only; no ranges.
-pub struct AsBacking<S>(pub S);
+pub struct AsBacking<S>(S);
+
+impl<S: Store> AsBacking<S> {
+    /// Puts `store` under an allocator.
+    ///
+    /// # Safety
+    /// Each block that the store hands out lies in the machine's zone asked for and is handed out
+    /// once until it is given back, and only its holder gives it back: where the store is shared
+    /// (an `Arc`), no other user of it gives blocks that this value took. An allocator that has no
+    /// linear map, and whose callers use no memory of its frames, needs no such promise.
+    pub const unsafe fn new(store: S) -> Self {
+        AsBacking(store)
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.0
+    }
+}
 
 /// What can be known of the store under an allocator, whichever type it has.
 pub(crate) trait Underlying: Backing {
@@ -22,7 +40,9 @@ pub(crate) trait Underlying: Backing {
 /// Stores care little where a caller is, and a backing is not told.
 const ANYWHERE: Here = Here::task(CpuId::new(0));
 
-impl<S: Store> Backing for AsBacking<S> {
+// SAFETY: range, exclusivity and visibility are the promise of `new`; `take` writes an entry for each
+// block that the store hands to it, which is at most one per entry.
+unsafe impl<S: Store> Backing for AsBacking<S> {
     fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
         let blocks = out.len() as u32;
         let mut places = out.iter_mut();

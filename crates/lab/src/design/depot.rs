@@ -39,7 +39,9 @@ pub fn make<W: WithAllocator>(demand: &Demand, pages: u64, with: W) -> Result<W:
     let builder = Depot::builder(pages as usize * PAGE_BYTES).free_high(demand.variant.free_high());
     let buddy = match demand.variant.store_of(Design::Depot) {
         Store::Bitmap => None,
-        Store::Buddy => Some(Arc::new(AsBacking(buddy(demand, pages)?))),
+        // SAFETY: a buddy allocator hands out each block of its zone once, under a lock, and the depot
+        // alone takes and gives blocks of this one.
+        Store::Buddy => Some(Arc::new(unsafe { AsBacking::new(buddy(demand, pages)?) })),
     };
     let depot = match buddy.clone() {
         Some(buddy) => builder.build_over(|_| buddy),
@@ -147,7 +149,7 @@ impl Allocator for DepotSubject {
             sum.failures += counts.failures;
         }
         if let Some(buddy) = &self.buddy {
-            sum.zone_lock = buddy.0.lock_waits();
+            sum.zone_lock = buddy.store().lock_waits();
         }
         sum.drains = self.drained.drains.load(Ordering::Relaxed);
         sum.interruptions = self.drained.fences.load(Ordering::Relaxed);

@@ -124,7 +124,12 @@ pub fn with_depot<R>(machine: Machine, f: impl FnOnce(&mut Depot<'_>) -> R) -> R
     let mut config = Config::new(cpus, &zones);
     let buddy = match store {
         StoreKind::Bitmap => None,
-        StoreKind::Buddy => Some(AsBacking(Buddy::new(&Setup::single(cpus, frames))?)),
+        StoreKind::Buddy => {
+            let buddy = Buddy::new(&Setup::single(cpus, frames))?;
+            // SAFETY: it hands out each block of its zone once, under a lock, and the allocator alone
+            // takes and gives blocks of it.
+            Some(unsafe { AsBacking::new(buddy) })
+        }
     };
     let books_bytes = match buddy {
         Some(_) => Allocator::<Pinned<Acting>>::metadata_bytes_over(&config),

@@ -63,7 +63,8 @@ unsafe impl Cpus for Nowhere {
 /// A store whose own books nobody measures here.
 struct Elsewhere;
 
-impl Backing for Elsewhere {
+// SAFETY: it hands out nothing.
+unsafe impl Backing for Elsewhere {
     fn take(&self, _: ZoneId, _: Order, _: Mobility, _: &mut [(Pfn, Mobility)]) -> usize {
         0
     }
