@@ -66,7 +66,8 @@ fn main() {
     let mapper = BooksOnly::new(span, PageSize::Kib4);
     let config = VmapConfig { stale: Stale::Keep, ram_blocks_max: 64, ..VmapConfig::new(cpus, 10_000) };
     let mut books = vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
-    let vmap = Tested::new(&config, &mut books, mapper, &depot).unwrap();
+    // SAFETY: nothing is mapped, and the depot is used by this vmap alone.
+    let vmap = unsafe { Tested::new(&config, &mut books, mapper, &depot) }.unwrap();
 
     let area = || vmap.free(black_box(vmap.alloc(black_box(5), Options::DEFAULT).unwrap())).unwrap();
     let memory = || vmap.vfree(black_box(vmap.vmalloc(black_box(16), Options::DEFAULT).unwrap())).unwrap();

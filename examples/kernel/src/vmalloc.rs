@@ -1,7 +1,7 @@
 //! Contiguous addresses over scattered frames: the allocator's `vmap` on this kernel's page tables.
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use pagedepot::vmap::{FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig};
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
@@ -37,7 +37,10 @@ pub fn init(cpus: u32) {
     let books = core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(memory::address(books));
     // SAFETY: the frames are this function's, mapped, and never freed.
     let books = unsafe { core::slice::from_raw_parts_mut(books, bytes) };
-    VMALLOC.set(Vmalloc::new(&config, books, window, Frames).expect("books of the size asked for"));
+    // SAFETY: the window maps RAM by the allocator's numbers, for this vmalloc alone; this kernel frees
+    // and writes frames that it was given.
+    let made = unsafe { Vmalloc::new(&config, books, window, Frames) };
+    VMALLOC.set(made.expect("books of the size asked for"));
     memory::depot().register_reclaim(vmalloc()).expect("the first callback");
 }
 
@@ -49,7 +52,8 @@ pub fn vmalloc() -> &'static Vmalloc {
 /// Where its frames come from: the allocator; and how a CPU waits here.
 pub struct Frames;
 
-impl Host for Frames {
+// SAFETY: the allocator hands a free block to one caller; the kernel does not fork.
+unsafe impl Host for Frames {
     fn cpu(&self) -> Option<CpuId> {
         Some(Cpu::here().id())
     }
@@ -62,11 +66,11 @@ impl Host for Frames {
         memory::depot().alloc_many(Order::BASE, flags, out)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         memory::depot().free_many(blocks)
     }
 
-    fn split_block(&self, frame: Pfn, order: Order) -> bool {
+    unsafe fn split_block(&self, frame: Pfn, order: Order) -> bool {
         memory::depot().split(frame, order, Order::BASE).is_ok()
     }
 
@@ -160,10 +164,21 @@ unsafe impl Mapper for Window {
     }
 
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {
-        let start = core::ptr::with_exposed_provenance::<AtomicU8>(memory::address(frame) + offset);
-        for (i, byte) in buf.iter_mut().enumerate() {
-            // SAFETY: all RAM is mapped; byte by byte and atomically, whoever writes meanwhile.
-            *byte = unsafe { &*start.add(i) }.load(Ordering::Relaxed);
+        if offset > PAGE_BYTES || buf.len() > PAGE_BYTES - offset {
+            return false;
+        }
+        let from = memory::address(frame) + offset;
+        // By an instruction that the compiler does not look into: the frame's holder may write to it
+        // meanwhile by plain stores, and a load beside those, an atomic one too, is a data race.
+        // SAFETY: reads inside a page of RAM, all of which is mapped, and writes to `buf` alone.
+        unsafe {
+            core::arch::asm!(
+                "rep movsb",
+                inout("rcx") buf.len() => _,
+                inout("rsi") from => _,
+                inout("rdi") buf.as_mut_ptr() => _,
+                options(nostack, preserves_flags),
+            );
         }
         true
     }

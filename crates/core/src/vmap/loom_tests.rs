@@ -118,7 +118,8 @@ unsafe impl Mapper for Ledger {
 
 struct Frames(Ledger);
 
-impl Host for Frames {
+// SAFETY: the ledger hands out each frame once until it is freed.
+unsafe impl Host for Frames {
     fn cpu(&self) -> Option<CpuId> {
         Some(CpuId::new(CPU.get()))
     }
@@ -135,7 +136,7 @@ impl Host for Frames {
         Ok(1)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         let mut state = self.0.0.lock().unwrap();
         for (frame, _) in blocks {
             assert!(!state.mapped.contains(&Some(frame.get())), "{frame} is freed while it is mapped");
@@ -165,7 +166,8 @@ impl Model {
         let memory: *mut [_] = Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
         // SAFETY: freed in `drop`, after the vmap.
         let books = unsafe { &mut *memory };
-        let vmap = Vmap::new(&config, books, ledger.clone(), Frames(ledger.clone())).unwrap();
+        // SAFETY: one ledger, which maps and hands out for this vmap alone.
+        let vmap = unsafe { Vmap::new(&config, books, ledger.clone(), Frames(ledger.clone())) }.unwrap();
         Model { vmap: Some(vmap), ledger, memory }
     }
 

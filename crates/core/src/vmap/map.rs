@@ -183,7 +183,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let (mut filled, mut frames) = (0, 0);
         let counters = &self.node_here().1.counters;
         let free = |blocks: &[(Pfn, Order)]| {
-            if let Err(error) = self.host.free_blocks(blocks) {
+            // SAFETY: the area's own blocks; they are not mapped, so they are not used.
+            if let Err(error) = unsafe { self.host.free_blocks(blocks) } {
                 count(&counters.misfreed_frames, error.failed as u64);
             }
         };

@@ -60,7 +60,8 @@
 //! let config = VmapConfig::new(1, 1000);
 //! let bytes = Vmap::<BooksOnly, NoFrames<First>>::metadata_bytes(&config, &mapper)?;
 //! let mut books = vec![std::mem::MaybeUninit::uninit(); bytes];
-//! let vmap = Vmap::new(&config, &mut books, mapper, NoFrames(First))?;
+//! // SAFETY: the mapper reaches no frames, the host has none, and no other vmap uses the mapper.
+//! let vmap = unsafe { Vmap::new(&config, &mut books, mapper, NoFrames(First)) }?;
 //!
 //! let addr = vmap.alloc(5, Options::default())?;
 //! assert_eq!(vmap.find(addr.add(4 * 4096)).unwrap().span.start, addr);
@@ -71,6 +72,8 @@
 mod alloc;
 mod area;
 mod books;
+#[cfg(doctest)]
+pub mod closed;
 mod config;
 mod error;
 mod frames;
@@ -125,6 +128,11 @@ use units::Range;
 /// frees wait for nobody; the others may take locks. Interrupt and signal handlers, which may have
 /// interrupted a holder of one, ask for [`Options::no_wait`] and free by
 /// [`vfree_atomic`](Self::vfree_atomic).
+///
+/// All methods but the constructors are safe, those that free included: they deal in addresses, and
+/// write to no frames but those that the host has handed to this vmap. A caller that turns an
+/// address into a pointer ensures that no holder of a reference to the vmap frees, resizes or
+/// unmaps the memory while the pointer is used.
 pub struct Vmap<'m, M, H> {
     mapper: M,
     host: H,
@@ -153,7 +161,14 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     ///
     /// # Errors
     /// [`VmapConfigError`]; too little memory is one.
-    pub fn new(
+    ///
+    /// # Safety
+    /// What the two traits cannot promise for the pair:
+    /// 1. A frame number means the same memory to `host` and to `mapper`.
+    /// 2. Frames that `host` has handed to this vmap are freed and split by this vmap alone, and
+    ///    accessed by the users of its memory alone.
+    /// 3. `mapper` maps for this vmap alone.
+    pub unsafe fn new(
         config: &VmapConfig,
         memory: &'m mut [MaybeUninit<u8>],
         mapper: M,
@@ -169,7 +184,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// As [`new`](Self::new).
     ///
     /// # Safety
-    /// Every byte of `memory` is 0.
+    /// As for [`new`](Self::new), and every byte of `memory` is 0.
     pub unsafe fn new_zeroed(
         config: &VmapConfig,
         memory: &'m mut [MaybeUninit<u8>],

@@ -82,10 +82,12 @@ pub unsafe trait Mapper: Sync {
     unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError>;
 
     /// Copies from a frame, from `offset` on, without going through the span; `false` when the
-    /// frame cannot be read that way.
+    /// frame cannot be read that way, or `buf` reaches beyond it.
     ///
-    /// The frame may be written or given to somebody else at the same moment: the copy must be
-    /// sound all the same. Its result is thrown away then.
+    /// The frame may be freed, handed out again or written at the same moment, by plain stores of
+    /// its holder. So the copy must not consist of loads that the compiler knows of: volatile or
+    /// atomic, beside a plain store they are a data race. An instruction in `asm!` will do, or a
+    /// copy by the operating system. If the frame was freed meanwhile, its bytes are thrown away.
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool;
 
     /// Whether each run of frames costs something that runs out: then long runs are worth more
@@ -96,7 +98,17 @@ pub unsafe trait Mapper: Sync {
 }
 
 /// Where frames come from, which CPU this is, and how to wait.
-pub trait Host: Sync {
+///
+/// # Safety
+/// A [`Vmap`](super::Vmap) writes to the frames of its host, and hands them to its users.
+/// 1. What [`alloc_block`](Host::alloc_block) and [`alloc_frames`](Host::alloc_frames) return was
+///    free, and is not returned again until it is freed. `alloc_frames` returns the number of
+///    places of `out` that it has written.
+/// 2. [`split_block`](Host::split_block) returns `true` only if the frames of the block can be freed
+///    one by one from then on.
+/// 3. [`check_usable`](Host::check_usable) fails where frames are not this process's to write, as
+///    in a forked child.
+pub unsafe trait Host: Sync {
     /// The CPU this runs on, or any number that spreads callers: a hint.
     fn cpu(&self) -> Option<CpuId>;
 
@@ -116,10 +128,17 @@ pub trait Host: Sync {
     ///
     /// # Errors
     /// As there.
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError>;
+    ///
+    /// # Safety
+    /// The blocks came from this host, or are what [`split_block`](Host::split_block) made of such.
+    /// They are the caller's, and are used no more.
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError>;
 
     /// Makes single frames of a block, as [`Allocator::split`]; `false`: it stays whole.
-    fn split_block(&self, frame: Pfn, order: Order) -> bool {
+    ///
+    /// # Safety
+    /// The block came from this host, and is the caller's.
+    unsafe fn split_block(&self, frame: Pfn, order: Order) -> bool {
         let _ = (frame, order);
         false
     }
@@ -173,7 +192,10 @@ pub trait Host: Sync {
     fn purge_wanted(&self) {}
 }
 
-impl<C: Cpus> Host for Allocator<'_, C> {
+// SAFETY: the allocator hands a free block to one caller, and splits blocks into single frames. It
+// frees what any of its callers says: the contract of `Vmap::new` covers them. `check_usable` is that
+// of its `Cpus`.
+unsafe impl<C: Cpus> Host for Allocator<'_, C> {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
         self.cpus().here().map(|here| here.cpu)
@@ -187,11 +209,11 @@ impl<C: Cpus> Host for Allocator<'_, C> {
         self.alloc_many(Order::BASE, flags, out)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         self.free_many(blocks)
     }
 
-    fn split_block(&self, frame: Pfn, order: Order) -> bool {
+    unsafe fn split_block(&self, frame: Pfn, order: Order) -> bool {
         self.split(frame, order, Order::BASE).is_ok()
     }
 
@@ -208,7 +230,8 @@ impl<C: Cpus> Host for Allocator<'_, C> {
     }
 }
 
-impl<H: Host + ?Sized> Host for &H {
+// SAFETY: each method is that of the host behind the reference.
+unsafe impl<H: Host + ?Sized> Host for &H {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
         (**self).cpu()
@@ -222,12 +245,14 @@ impl<H: Host + ?Sized> Host for &H {
         (**self).alloc_frames(flags, out)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        (**self).free_blocks(blocks)
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).free_blocks(blocks) }
     }
 
-    fn split_block(&self, frame: Pfn, order: Order) -> bool {
-        (**self).split_block(frame, order)
+    unsafe fn split_block(&self, frame: Pfn, order: Order) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { (**self).split_block(frame, order) }
     }
 
     fn check_usable(&self) -> Result<(), Unusable> {
@@ -270,7 +295,8 @@ impl<H: Host + ?Sized> Host for &H {
 /// A host without frames, for address space alone and for mappings of the caller's frames.
 pub struct NoFrames<W>(pub W);
 
-impl<W: WhichCpu> Host for NoFrames<W> {
+// SAFETY: it never returns a frame.
+unsafe impl<W: WhichCpu> Host for NoFrames<W> {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
         self.0.cpu()
@@ -284,7 +310,7 @@ impl<W: WhichCpu> Host for NoFrames<W> {
         Err(AllocError::NoZone)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         let error = crate::error::FreeError::OutOfRange;
         if blocks.is_empty() { Ok(()) } else { Err(FreeManyError { first: 0, error, failed: blocks.len() }) }
     }

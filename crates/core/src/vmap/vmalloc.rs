@@ -152,7 +152,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Enters a block, unless its numbers cannot be kept; then it goes back.
     fn enter_own(&self, at: Vpn, frame: Pfn, order: Order) -> Option<u32> {
         if u64::from(frame.get()) + u64::from(order.frames()) > u64::from(u32::MAX) {
-            let _ = self.host.free_blocks(&[(frame, order)]);
+            // SAFETY: just allocated, and not used yet.
+            let _ = unsafe { self.host.free_blocks(&[(frame, order)]) };
             return None;
         }
         self.books.frames.put_block(at, frame, order);
@@ -207,7 +208,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let (block_at, table) = (self.books.frames.block_start(at), &self.books.frames);
         if block_at < at {
             let (frame, order) = table.block_at(block_at).ok_or(VmapError::BadFrame)?;
-            if !self.host.split_block(frame, order) {
+            // SAFETY: a block of the area, which the caller holds.
+            if !unsafe { self.host.split_block(frame, order) } {
                 // The block stays whole, and so does the area. What its user no longer needs is new
                 // memory when the area grows again.
                 return self.zero(Run { start: at, end: area.body().end }, area.traits().protection());

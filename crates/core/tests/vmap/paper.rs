@@ -298,7 +298,8 @@ impl PaperHost {
     }
 }
 
-impl Host for PaperHost {
+// SAFETY: the depot's blocks, which tests leave alone; the frames are paper.
+unsafe impl Host for PaperHost {
     fn cpu(&self) -> Option<CpuId> {
         ByThread.cpu()
     }
@@ -313,7 +314,7 @@ impl Host for PaperHost {
         self.depot.alloc_many(Order::BASE, flags, out)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         for &(start, order) in blocks {
             let reachable = (0..order.frames()).find(|&i| self.paper.is_reachable(start.add(i).get()));
             assert_eq!(reachable, None, "a frame of block {start} is freed while it can be reached");
@@ -321,7 +322,7 @@ impl Host for PaperHost {
         self.depot.free_many(blocks)
     }
 
-    fn split_block(&self, frame: Pfn, order: Order) -> bool {
+    unsafe fn split_block(&self, frame: Pfn, order: Order) -> bool {
         !self.refuses_splits.load(Ordering::Relaxed) && self.depot.split(frame, order, Order::BASE).is_ok()
     }
 
@@ -380,7 +381,8 @@ pub fn paged_at(base: usize, pages: u32, frames: u32, config: &VmapConfig) -> Pa
         refuses_splits: AtomicBool::new(false),
     };
     let books = memory(Paged::metadata_bytes(config, &paper).unwrap());
-    Paged::new(config, books, paper, host).unwrap()
+    // SAFETY: this paper and this depot are this vmap's alone.
+    unsafe { Paged::new(config, books, paper, host) }.unwrap()
 }
 
 /// As [`paged_at`], from an address that is aligned to nothing but a page.

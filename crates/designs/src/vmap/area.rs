@@ -204,7 +204,8 @@ impl<M: Mapper, H: Host> Ground<M, H> {
                 Ok(got) => left -= got,
                 Err(_) if order > 0 => order_max = order - 1,
                 Err(error) => {
-                    self.free_blocks(&blocks);
+                    // SAFETY: just allocated, and not used yet.
+                    unsafe { self.free_blocks(&blocks) };
                     return Err(error);
                 }
             }
@@ -228,8 +229,11 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         Ok(got as u32)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) {
-        if let Err(error) = self.host.free_blocks(blocks) {
+    /// # Safety
+    /// The blocks came from the host, are the caller's, and are used no more.
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) {
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { self.host.free_blocks(blocks) } {
             panic!("the page allocator refused frames that it handed out: {error:?}");
         }
     }
@@ -252,7 +256,8 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         count(&self.flushed_pages, u64::from(hull.pages()));
         count(&self.needed_pages, needed);
         for area in &mut done {
-            self.free_blocks(&area.blocks);
+            // SAFETY: the area's own, unmapped and flushed.
+            unsafe { self.free_blocks(&area.blocks) };
             *area = Area::new(area.run, area.node);
         }
         (done, stuck)

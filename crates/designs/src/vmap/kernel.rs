@@ -55,7 +55,10 @@ pub struct Kernel<A, M, H> {
 
 impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
     /// All of the mapper's range, free.
-    pub fn new(setup: VmapSetup, mapper: M, host: H) -> Self {
+    ///
+    /// # Safety
+    /// As for [`Vmap::new`](pagedepot::vmap::Vmap::new), with this design in the vmap's place.
+    pub unsafe fn new(setup: VmapSetup, mapper: M, host: H) -> Self {
         let lazy_pages_max = setup.lazy_pages_max(&mapper);
         let ground = Ground::new(mapper, host);
         let addresses = A::new(setup.cpus, ground.all());

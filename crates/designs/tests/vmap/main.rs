@@ -30,9 +30,11 @@ fn for_each_design(pages: u32, frames: u32, lazy_pages_max: u64, work: impl Fn(&
     run_on(0);
     let setup = VmapSetup { lazy_pages_max: Some(lazy_pages_max), ..VmapSetup::new(CPUS) };
     let paper = Paper::new(pages, frames);
-    work(&mut GlobalLock::new(setup, &paper, &paper), &paper);
+    // SAFETY: one paper for both, and for this design alone.
+    work(&mut unsafe { GlobalLock::new(setup, &paper, &paper) }, &paper);
     let paper = Paper::new(pages, frames);
-    work(&mut Nodes::new(setup, &paper, &paper), &paper);
+    // SAFETY: one paper for both, and for this design alone.
+    work(&mut unsafe { Nodes::new(setup, &paper, &paper) }, &paper);
     let paper = Paper::new(pages, frames);
     let config = VmapConfig {
         stale: Stale::Keep,
@@ -43,7 +45,8 @@ fn for_each_design(pages: u32, frames: u32, lazy_pages_max: u64, work: impl Fn(&
     };
     let bytes = Vmap::<&Paper, &Paper>::metadata_bytes(&config, &&paper).unwrap();
     let mut books = vec![MaybeUninit::uninit(); bytes];
-    let vmap = Vmap::new(&config, &mut books, &paper, &paper).unwrap();
+    // SAFETY: as above.
+    let vmap = unsafe { Vmap::new(&config, &mut books, &paper, &paper) }.unwrap();
     work(&mut Depot::new(vmap, Manner::Pools), &paper);
 }
 
@@ -407,7 +410,8 @@ fn the_kernels_flushes_name_the_hull_and_ours_what_needs_it() {
 fn nodes_pool_what_a_purge_left_them() {
     let paper = Paper::new(10_000, 0);
     let setup = VmapSetup { lazy_pages_max: Some(60), ..VmapSetup::new(2) };
-    let nodes = Nodes::new(setup, &paper, &paper);
+    // SAFETY: one paper for both, and for this design alone.
+    let nodes = unsafe { Nodes::new(setup, &paper, &paper) };
     run_on(1);
     let areas: Vec<_> = (0..10).map(|_| nodes.alloc(5, 1).unwrap()).collect();
     areas.iter().for_each(|&start| nodes.free(start).unwrap());

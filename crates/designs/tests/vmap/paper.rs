@@ -161,7 +161,9 @@ unsafe impl Mapper for &Paper {
 
     unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
         let (stamp, mut state) = (u64::from_ne_bytes([byte; 8]), self.state());
-        (0..frames.frames).for_each(|i| drop(state.contents.insert(frames.start.add(i), stamp)));
+        (0..frames.frames).for_each(|i| {
+            state.contents.insert(frames.start.add(i), stamp);
+        });
         Ok(())
     }
 
@@ -170,7 +172,8 @@ unsafe impl Mapper for &Paper {
     }
 }
 
-impl Host for &Paper {
+// SAFETY: a frame is handed out once until it is freed; frames are paper.
+unsafe impl Host for &Paper {
     fn cpu(&self) -> Option<CpuId> {
         Some(CpuId::new(CPU.get()))
     }
@@ -195,7 +198,7 @@ impl Host for &Paper {
         }
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         let mut state = self.state();
         for (first, order) in blocks {
             for frame in (0..order.frames()).map(|i| first.add(i)) {
@@ -207,7 +210,7 @@ impl Host for &Paper {
         Ok(())
     }
 
-    fn split_block(&self, _frame: Pfn, _order: Order) -> bool {
+    unsafe fn split_block(&self, _frame: Pfn, _order: Order) -> bool {
         true
     }
 }

@@ -29,7 +29,8 @@ pub fn contended_ns() -> u64 {
 /// A host that accounts for waiting; frames come from the one in it.
 pub struct Counting<H>(pub H);
 
-impl<H: Host> Host for Counting<H> {
+// SAFETY: frames are the inner host's, in a process that does not fork.
+unsafe impl<H: Host> Host for Counting<H> {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
         Some(CpuId::new(rseq::current_cpu() as u32))
@@ -43,12 +44,14 @@ impl<H: Host> Host for Counting<H> {
         self.0.alloc_frames(flags, out)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        self.0.free_blocks(blocks)
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.free_blocks(blocks) }
     }
 
-    fn split_block(&self, frame: Pfn, order: Order) -> bool {
-        self.0.split_block(frame, order)
+    unsafe fn split_block(&self, frame: Pfn, order: Order) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.split_block(frame, order) }
     }
 
     fn note_quarantined(&self, frame: Pfn, pages: i64) {

@@ -169,11 +169,13 @@ impl Plan {
         match self.mapper {
             MapperKind::None => frames::with_numbers(self.cpus, pages.next_multiple_of(1 << 15), |numbers| {
                 let span = Span::new(BOOKS_START, (8 * u64::from(pages)).min(1 << 28) as u32);
-                suite.over(BooksOnly::new(span, PageSize::Kib4), &Counting(numbers))
+                // SAFETY: nothing is mapped, and the numbers are the suite's alone.
+                unsafe { suite.over(BooksOnly::new(span, PageSize::Kib4), &Counting(numbers)) }
             }),
             MapperKind::Linux => {
                 let (mapper, host) = memory::ends(pages, 8 * pages, false)?;
-                suite.over(mapper, &host)
+                // SAFETY: both are over one depot, which is the suite's alone.
+                unsafe { suite.over(mapper, &host) }
             }
         }
     }
@@ -198,8 +200,11 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    fn over<M: Mapper, H: Host>(&self, mapper: M, host: &H) -> Result<Vec<Pass>, Failure> {
-        subject::make(self.design, &self.demand, (mapper, host), Passes { run: self, host })?
+    /// # Safety
+    /// As for [`subject::make`].
+    unsafe fn over<M: Mapper, H: Host>(&self, mapper: M, host: &H) -> Result<Vec<Pass>, Failure> {
+        // SAFETY: the caller's promise.
+        unsafe { subject::make(self.design, &self.demand, (mapper, host), Passes { run: self, host }) }?
     }
 }
 

@@ -173,12 +173,15 @@ fn contender(
             // Numbers will do.
             let frames = (0..seats as u32).map(|seat| block_of(Pfn::new(seat << 10), kind)).collect();
             let ends = (mapper, Counting(NoFrames(Here)));
-            subject::make(design, &demand, ends, ToPair { design, kind, frames })
+            // SAFETY: nothing is mapped, and there are no frames.
+            unsafe { subject::make(design, &demand, ends, ToPair { design, kind, frames }) }
         }
         MapperKind::Linux => {
             let (mapper, host) = memory::ends(kind.memory_pages(), RANGE_PAGES, true)?;
             let frames = frames_for(kind, seats, &host)?;
-            subject::make(design, &demand, (mapper, host), ToPair { design, kind, frames })
+            // SAFETY: both are over one depot, which this design and its user, the holder of `frames`,
+            // have alone.
+            unsafe { subject::make(design, &demand, (mapper, host), ToPair { design, kind, frames }) }
         }
     }
 }

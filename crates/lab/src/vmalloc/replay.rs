@@ -34,7 +34,8 @@ thread_local! {
 /// A host whose CPU is the one that the trace says.
 struct ActingAs<H>(H);
 
-impl<H: Host> Host for ActingAs<H> {
+// SAFETY: frames are the inner host's, in a process that does not fork.
+unsafe impl<H: Host> Host for ActingAs<H> {
     fn cpu(&self) -> Option<CpuId> {
         Some(CpuId::new(ACTING_AS.get()))
     }
@@ -47,8 +48,9 @@ impl<H: Host> Host for ActingAs<H> {
         self.0.alloc_frames(flags, out)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        self.0.free_blocks(blocks)
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.free_blocks(blocks) }
     }
 }
 
@@ -234,7 +236,8 @@ fn once(plan: &Plan, design: Design, so_far: Replayed) -> Result<Replayed, Failu
     let demand = Demand { lazy_pages_max: plan.lazy_pages_max, ..Demand::new(plan.cpus, areas_max) };
     frames::with_numbers(plan.cpus, pages, |numbers| {
         let mapper = BooksOnly::new(Span::new(BOOKS_START, pages), PageSize::Kib4);
-        subject::make(design, &demand, (mapper, ActingAs(numbers)), Steps { plan, so_far })
+        // SAFETY: nothing is mapped, and the numbers are this design's alone.
+        unsafe { subject::make(design, &demand, (mapper, ActingAs(numbers)), Steps { plan, so_far }) }
     })
 }
 

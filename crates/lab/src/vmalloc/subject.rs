@@ -45,7 +45,10 @@ impl Demand {
 ///
 /// # Errors
 /// When the demand cannot be served.
-pub fn depot<M: Mapper, H: Host>(
+///
+/// # Safety
+/// As for [`Vmap::new`].
+pub unsafe fn depot<M: Mapper, H: Host>(
     demand: &Demand,
     mapper: M,
     host: H,
@@ -61,7 +64,7 @@ pub fn depot<M: Mapper, H: Host>(
     let bytes = Vmap::<M, H>::metadata_bytes(&config, &mapper).map_err(failed)?;
     // Never given back: a command makes a handful of them, and ends.
     let books: &'static mut [MaybeUninit<u8>] = Box::leak(Box::<[u8]>::new_zeroed_slice(bytes));
-    // SAFETY: zeroed, and nobody else's.
+    // SAFETY: zeroed, and never given back; of mapper and host, the caller's promise.
     let vmap = unsafe { Vmap::new_zeroed(&config, books, mapper, host) }.map_err(failed)?;
     Ok(Depot::new(vmap, demand.manner))
 }
@@ -79,16 +82,22 @@ pub trait WithVmap<'d> {
 ///
 /// # Errors
 /// When the demand cannot be served.
-pub fn make<'d, M: Mapper + 'd, H: Host + 'd, W: WithVmap<'d>>(
+///
+/// # Safety
+/// As for [`Vmap::new`].
+pub unsafe fn make<'d, M: Mapper + 'd, H: Host + 'd, W: WithVmap<'d>>(
     design: Design,
     demand: &Demand,
     (mapper, host): (M, H),
     with: W,
 ) -> Result<W::Output, Failure> {
     let setup = VmapSetup { cpus: demand.cpus, lazy_pages_max: demand.lazy_pages_max };
-    match design {
-        Design::VmapGlobalLock => Ok(with.with(GlobalLock::new(setup, mapper, host))),
-        Design::VmapNodes => Ok(with.with(Nodes::new(setup, mapper, host))),
-        _ => Ok(with.with(depot(demand, mapper, host)?)),
+    // SAFETY: the caller's promise, for the one design that is made.
+    unsafe {
+        match design {
+            Design::VmapGlobalLock => Ok(with.with(GlobalLock::new(setup, mapper, host))),
+            Design::VmapNodes => Ok(with.with(Nodes::new(setup, mapper, host))),
+            _ => Ok(with.with(depot(demand, mapper, host)?)),
+        }
     }
 }

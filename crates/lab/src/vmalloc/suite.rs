@@ -240,9 +240,10 @@ impl<D: VmapDesign, H: Host> Worker<'_, D, H> {
                 Ok(())
             })
         });
-        // They may be mapped until the next purge: nobody writes through that.
+        // They may be mapped until the next purge, but are not accessed through that.
         let blocks: Vec<_> = frames[..got].iter().map(|&frame| (frame, Order::BASE)).collect();
-        self.host.free_blocks(&blocks).expect("they were allocated");
+        // SAFETY: allocated above.
+        unsafe { self.host.free_blocks(&blocks) }.expect("they were allocated");
         result
     }
 

@@ -168,7 +168,8 @@ impl VmallocBuilder {
         // what has it before the mapping.
         let memory = unsafe { std::slice::from_raw_parts_mut(books.start().as_ptr().cast(), books_bytes) };
         let host = DepotHost::with(&self.depot, self.purge_wanted);
-        // SAFETY: fresh from the system.
+        // SAFETY: zeroes fresh from the system. The mapper and the host are over one depot and this
+        // address space's alone; to free or access pages of a depot that one does not hold is unsafe.
         let vmap = unsafe { Vmap::new_zeroed(&config, memory, mapper, host) }?;
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
         let shrinkers = if self.shrinker { Some(self.depot.shrinkers()) } else { None };

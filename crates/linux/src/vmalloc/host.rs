@@ -37,7 +37,9 @@ impl DepotHost {
     }
 }
 
-impl Host for DepotHost {
+// SAFETY: the depot hands a free block to one caller, splits it into single frames, and knows a
+// forked child.
+unsafe impl Host for DepotHost {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
         Host::cpu(self.depot.frames())
@@ -51,12 +53,14 @@ impl Host for DepotHost {
         self.depot.frames().alloc_frames(flags, out)
     }
 
-    fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        self.depot.frames().free_blocks(blocks)
+    unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.depot.frames().free_blocks(blocks) }
     }
 
-    fn split_block(&self, frame: Pfn, order: Order) -> bool {
-        self.depot.frames().split_block(frame, order)
+    unsafe fn split_block(&self, frame: Pfn, order: Order) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.depot.frames().split_block(frame, order) }
     }
 
     fn check_usable(&self) -> Result<(), Unusable> {

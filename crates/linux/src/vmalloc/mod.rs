@@ -37,6 +37,8 @@
 mod budget;
 mod buf;
 mod builder;
+#[cfg(doctest)]
+pub mod closed;
 mod error;
 mod host;
 mod mapper;

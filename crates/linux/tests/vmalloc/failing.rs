@@ -116,7 +116,8 @@ fn with_call_failing(depot: &Arc<Depot>, n: u64) -> (bool, Result<(), VmapError>
     let mapper = Failing { mapper, calls_left: AtomicU64::new(n) };
     let config = VmapConfig::new(1, 300);
     let mut books = vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
-    let mut vmap = Tested::new(&config, &mut books, mapper, DepotHost::new(depot)).unwrap();
+    // SAFETY: both over one depot, and this vmap's alone.
+    let mut vmap = unsafe { Tested::new(&config, &mut books, mapper, DepotHost::new(depot)) }.unwrap();
     let result = session(&vmap);
     let has_failed = vmap.mapper().has_failed();
     vmap.validate().unwrap();

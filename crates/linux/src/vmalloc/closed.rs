@@ -1,0 +1,50 @@
+//! Programs that must not compile, because without `unsafe` they would reach memory that is not
+//! theirs. Beside each stands the same program with `unsafe`, which compiles: so it is that word
+//! which is missing, and nothing else.
+
+/// A mapper over one depot and a host over another, or one that lies, would map pages that somebody
+/// holds.
+/// ```no_run
+/// use std::mem::MaybeUninit;
+/// use std::sync::Arc;
+/// use pagedepot::vmap::{Vmap, VmapConfig};
+/// use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options};
+/// use pagedepot_linux::{Depot, MemoryKind};
+/// let depot = || Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap());
+/// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None).unwrap(), DepotHost::new(&depot()));
+/// let mut books = vec![MaybeUninit::uninit(); 1 << 20];
+/// // SAFETY: none; this is what must not be done.
+/// let vmap = unsafe { Vmap::new(&VmapConfig::new(1, 100), &mut books, mapper, host) }.unwrap();
+/// vmap.vmalloc(1, Options::DEFAULT).unwrap();
+/// ```
+/// ```compile_fail,E0133
+/// use std::mem::MaybeUninit;
+/// use std::sync::Arc;
+/// use pagedepot::vmap::{Vmap, VmapConfig};
+/// use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options};
+/// use pagedepot_linux::{Depot, MemoryKind};
+/// let depot = || Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap());
+/// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None).unwrap(), DepotHost::new(&depot()));
+/// let mut books = vec![MaybeUninit::uninit(); 1 << 20];
+/// let vmap = Vmap::new(&VmapConfig::new(1, 100), &mut books, mapper, host).unwrap();
+/// vmap.vmalloc(1, Options::DEFAULT).unwrap();
+/// ```
+pub struct AddressSpaceIsUnsafeToMakeByHand;
+
+/// A page that somebody holds would be handed out again.
+/// ```no_run
+/// use pagedepot::vmap::Host;
+/// use pagedepot_linux::{Order, Page, vmalloc::DepotHost};
+/// fn free(host: &DepotHost, held: &Page<'_>) {
+///     // SAFETY: none; this is what must not be done.
+///     let _ = unsafe { host.free_blocks(&[(held.pfn(), Order::BASE)]) };
+/// }
+/// ```
+/// ```compile_fail,E0133
+/// use pagedepot::vmap::Host;
+/// use pagedepot_linux::{Order, Page, vmalloc::DepotHost};
+/// fn free(host: &DepotHost, held: &Page<'_>) {
+///     let _ = host.free_blocks(&[(held.pfn(), Order::BASE)]);
+/// }
+/// ```
+pub struct PagesAreUnsafeToFreeByHost;
