@@ -80,7 +80,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// from areas.
     ///
     /// Goes through the frames, not the mapping, and holds nothing: an area may be freed at any
-    /// moment. Bytes whose owner writes them meanwhile may be old or new.
+    /// moment. Bytes whose owner writes them meanwhile may be old or new, each by itself. That is no
+    /// data race: see [`Mapper::read`].
     pub fn read_at(&self, addr: VirtAddr, buf: &mut [u8]) -> usize {
         let page_bytes = self.range.page_size.bytes();
         let (mut read, mut done) = (0, 0);

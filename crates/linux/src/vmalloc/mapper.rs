@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagedepot::vmap::{FlushSpans, MapError, Mapper, Protection, Span, VirtAddr};
 use pagedepot::{FrameRange, PageSize, Pfn};
-use rustix::io::Errno;
+use rustix::io::{Errno, pread};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use super::budget::{self, Budget};
@@ -59,7 +59,7 @@ impl LinuxMapper {
         mappings_max: Option<u32>,
     ) -> Result<Self, VmallocBuildError> {
         let page_size = depot.page_size();
-        if depot.fd().is_none() || depot.memory().is_hugetlb() {
+        if depot.memory().fd().is_none() || depot.memory().is_hugetlb() {
             return Err(VmallocBuildError::NoFile);
         }
         let table_bytes = (Self::TABLE_PAGES as usize) << page_size.shift();
@@ -225,7 +225,7 @@ unsafe impl Mapper for LinuxMapper {
     unsafe fn map(&self, at: VirtAddr, frames: FrameRange, how: Protection) -> Result<(), MapError> {
         let span = Span::new(at, frames.frames);
         let (offset, bytes) = self.in_file(frames)?;
-        let file = self.depot.fd().ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
+        let file = self.depot.memory().fd().ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
         self.budget.take(2)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
         // SAFETY: the pages are the caller's alone and not mapped, and lie in the reservation.
@@ -283,41 +283,31 @@ unsafe impl Mapper for LinuxMapper {
         Ok(())
     }
 
+    /// The kernel copies, from the file. The frame's holder may write to it meanwhile by plain
+    /// stores, and a load of this program's beside those would be a data race, a volatile or atomic
+    /// one too.
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {
         let page = self.page_size().bytes();
-        let at = self.depot.offset(frame);
-        if offset + buf.len() > page || at + page > self.depot.bytes() {
+        let is_inside = offset <= page && buf.len() <= page - offset;
+        let (Ok((at, _)), Some(file), true) =
+            (self.in_file(FrameRange::new(frame, 1)), self.depot.memory().fd(), is_inside)
+        else {
             return false;
+        };
+        let mut done = 0;
+        while done < buf.len() {
+            match pread(file, &mut buf[done..], (at + offset + done) as u64) {
+                Ok(0) => return false,
+                Ok(bytes) => done += bytes,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
         }
-        // SAFETY: inside the depot's memory, which is mapped as long as this value holds it.
-        let from = unsafe { self.depot.base().as_ptr().add(at + offset) };
-        // SAFETY: as above.
-        unsafe { copy_volatile(from, buf) };
         true
     }
 
     fn prefers_long_runs(&self) -> bool {
         self.budget.is_tight()
-    }
-}
-
-/// Copies bytes that somebody may be writing: byte by byte up to a word's boundary, then words, by
-/// accesses that the compiler takes as they are.
-///
-/// # Safety
-/// `buf.len()` bytes are readable at `from`.
-unsafe fn copy_volatile(from: *const u8, buf: &mut [u8]) {
-    let head = from.align_offset(size_of::<u64>()).min(buf.len());
-    let (head, rest) = buf.split_at_mut(head);
-    let (words, tail) = rest.as_chunks_mut::<8>();
-    // SAFETY: the three parts are `buf.len()` bytes together, and words are aligned.
-    unsafe {
-        (0..).zip(head.iter_mut()).for_each(|(i, byte)| *byte = from.add(i).read_volatile());
-        let from = from.add(head.len());
-        let whole = from.cast::<u64>();
-        (0..).zip(words.iter_mut()).for_each(|(i, word)| *word = whole.add(i).read_volatile().to_ne_bytes());
-        let from = from.add(words.len() * 8);
-        (0..).zip(tail).for_each(|(i, byte)| *byte = from.add(i).read_volatile());
     }
 }
 

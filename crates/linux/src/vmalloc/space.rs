@@ -218,7 +218,10 @@ impl Vmalloc {
     }
 
     /// Copies the bytes at an address, whatever areas or holes lie there; holes read as zeroes.
-    /// Returns how many bytes came from areas. Never faults, whoever frees what meanwhile.
+    /// Returns how many bytes came from areas. Never faults, whatever is freed meanwhile.
+    ///
+    /// Bytes that their holder writes meanwhile are old or new, each by itself; it is no data race,
+    /// because the kernel makes the copy. A system call for each page.
     pub fn read_at(&self, at: *const u8, buf: &mut [u8]) -> usize {
         self.vmap_ref().read_at(VirtAddr::new(at.addr()), buf)
     }

@@ -258,3 +258,33 @@ fn a_space_can_be_shared() {
     shared::<Vmalloc>();
     shared::<pagedepot_linux::VmallocBuf<'_>>();
 }
+
+/// Changes the access to a page, as the program's own loads and stores have it.
+fn protect(page: *const u8, access: libc::c_int) {
+    // SAFETY: the caller accesses the page only with the access it has given it.
+    assert_eq!(unsafe { libc::mprotect(page.cast_mut().cast(), PAGE, access) }, 0);
+}
+
+/// A load of the program's would be a data race beside the holder's plain stores, so there is none:
+/// reading works where a load would fault.
+#[test]
+fn reading_makes_no_loads() {
+    let depot = depot(16 * MIB);
+    let space = Vmalloc::new(&depot).unwrap();
+    let mut page = depot.page(Order::BASE).unwrap();
+    page.fill(7);
+    let at = space.vmap(&[page.pfn()], Options::DEFAULT).unwrap();
+    [page.as_ptr(), at.as_ptr()].iter().for_each(|&page| protect(page, libc::PROT_NONE));
+    let mut seen = [1; PAGE + 100];
+    assert_eq!(space.read_at(at.as_ptr().wrapping_add(50), &mut seen), PAGE - 50);
+    protect(page.as_ptr(), libc::PROT_READ | libc::PROT_WRITE);
+    assert!(
+        seen[..PAGE - 50].iter().all(|&byte| byte == 7) && seen[PAGE - 50..].iter().all(|&byte| byte == 0)
+    );
+    // SAFETY: used no more.
+    unsafe { space.vunmap(at) }.unwrap();
+    space.purge(PurgeDepth::Lazy);
+    drop(page);
+    drop(depot);
+    all_back(space);
+}
