@@ -33,3 +33,63 @@
 //!     fn claim(&self, _: ZoneId, _: Pfn, _: u32) -> bool { true }
 //! }
 //! ```
+//!
+//! # A program reaches fronts without a sequence
+//! ```compile_fail,E0451
+//! #![forbid(unsafe_code)]
+//! use pagedepot::cpus::implement::BlockArray;
+//!
+//! let base = std::ptr::without_provenance_mut(0x1000);
+//! let blocks =
+//!     BlockArray { base, gates_from: 0, blocks_at: 0, stride: 8, cpus: 1, context_stride: 0 };
+//! ```
+//! ```compile_fail,E0624
+//! #![forbid(unsafe_code)]
+//! use pagedepot::CpuId;
+//! use pagedepot::cpus::implement::BlockArray;
+//!
+//! fn open(blocks: &BlockArray) {
+//!     blocks.gate(CpuId::new(0));
+//! }
+//! ```
+//! ```compile_fail,E0624
+//! #![forbid(unsafe_code)]
+//! use pagedepot::cpus::implement::{BlockArray, MagazineIndex};
+//!
+//! fn read(blocks: &BlockArray) {
+//!     blocks.magazine(MagazineIndex::new(12345).unwrap());
+//! }
+//! ```
+//! ```compile_fail,E0133
+//! use pagedepot::CpuId;
+//! use pagedepot::cpus::implement::{self, BlockArray};
+//!
+//! fn open(blocks: &BlockArray) {
+//!     implement::gate(blocks, CpuId::new(0));
+//! }
+//! ```
+//! ```compile_fail,E0624
+//! #![forbid(unsafe_code)]
+//! use pagedepot::cpus::implement::{Class, WordOffset};
+//! use pagedepot::{Mobility, ZoneId};
+//!
+//! let beyond = WordOffset::new(ZoneId::new(1 << 20), Class::Order0, Mobility::Movable);
+//! ```
+//! ```compile_fail,E0133
+//! use pagedepot::cpus::implement::{self, Class};
+//! use pagedepot::{Mobility, ZoneId};
+//!
+//! let beyond = implement::word_offset(ZoneId::new(1 << 20), Class::Order0, Mobility::Movable);
+//! ```
+//!
+//! # Sequences follow gates that are not zeroed
+//! `gates_of_numbers_without_a_cpu_are_zeroed` in `tests/followed.rs` gives memory full of ones to the
+//! safe constructor; the other one is unsafe:
+//! ```compile_fail,E0133
+//! use pagedepot::{Allocator, Config, cpus::{Locked, WhichCpu}};
+//!
+//! fn make<W: WhichCpu>(config: &Config, cpus: Locked<W>) {
+//!     let mut memory = [std::mem::MaybeUninit::new(0xff); 4096];
+//!     Allocator::new_zeroed(None, config, &mut memory, cpus);
+//! }
+//! ```

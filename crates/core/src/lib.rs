@@ -61,7 +61,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod alloc;
-pub mod cache;
+mod cache;
 #[cfg(doctest)]
 mod closed;
 mod config;

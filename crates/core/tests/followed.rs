@@ -7,8 +7,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{open_zone, order, range};
-use pagedepot::cache::word::Word;
-use pagedepot::cache::{BlockArray, REFUSALS_AT, WordOffset};
+use pagedepot::cpus::implement::{self, BlockArray, REFUSALS_AT, Word, WordOffset};
 use pagedepot::cpus::{Cpus, FenceError, Here, Unusable};
 use pagedepot::{Allocator, Config, ConfigError, CpuId, Fault, Flags, Mode, Scope};
 
@@ -26,7 +25,7 @@ impl Thread {
     }
 }
 
-// SAFETY: one thread without handlers: nothing comes between. The tests give zeroed memory.
+// SAFETY: one thread without handlers: nothing comes between.
 unsafe impl Cpus for &Thread {
     const FOLLOWS_GATES: bool = true;
 
@@ -35,25 +34,33 @@ unsafe impl Cpus for &Thread {
     }
 
     fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        let cell = blocks.followed(self.number(), word);
+        // SAFETY: the array and the offset are this call's; a word that is 0 gives nothing.
+        let cell = unsafe { implement::followed(blocks, self.number(), word) };
         let (magazine, slot, next) = Word(cell.load(Ordering::Relaxed)).popped()?;
         cell.store(next.0, Ordering::Relaxed);
-        Some(blocks.magazine(magazine).slots[slot as usize].load(Ordering::Relaxed))
+        // SAFETY: the word's magazine.
+        let magazine = unsafe { implement::magazine(blocks, magazine) };
+        Some(magazine.slots[slot as usize].load(Ordering::Relaxed))
     }
 
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-        let cell = blocks.followed(self.number(), word);
+        // SAFETY: as in `pop`; a word that is 0 takes nothing.
+        let cell = unsafe { implement::followed(blocks, self.number(), word) };
         let Some((magazine, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max) else {
             return false;
         };
-        blocks.magazine(magazine).slots[slot as usize].store(frame, Ordering::Relaxed);
+        // SAFETY: as in `pop`.
+        let magazine = unsafe { implement::magazine(blocks, magazine) };
+        magazine.slots[slot as usize].store(frame, Ordering::Relaxed);
         cell.store(next.0, Ordering::Relaxed);
         true
     }
 
     fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
-        let is_open = pagedepot::cache::is_open(blocks.gate(here.cpu).load(Ordering::Relaxed));
-        let cell = blocks.word(here, word);
+        // SAFETY: as in `pop`; `new` is stored to the word of an open gate alone.
+        let (gate, cell) =
+            unsafe { (implement::gate(blocks, here.cpu), implement::word(blocks, here, word)) };
+        let is_open = implement::is_open(gate.load(Ordering::Relaxed));
         let is_same = is_open && here.cpu.get() == self.number() && cell.load(Ordering::Relaxed) == old;
         if is_same {
             cell.store(new, Ordering::Relaxed);
@@ -76,7 +83,8 @@ fn with_depot(cpus: u32, test: impl FnOnce(&mut Depot<'_>, &Thread)) {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("z", &ranges), open_zone("empty", &[])];
     let config = Config::new(cpus, &zones);
-    let mut books = vec![MaybeUninit::zeroed(); Depot::metadata_bytes(&config).unwrap()];
+    // A gate of ones would be taken for one that leads to the end of the address space.
+    let mut books = vec![MaybeUninit::new(0xff_u8); Depot::metadata_bytes(&config).unwrap()];
     let thread = Thread::default();
     test(&mut Depot::new(&config, &mut books, &thread).unwrap(), &thread);
 }
@@ -105,6 +113,30 @@ fn every_number_may_ask() {
             assert_eq!(depot.validate().unwrap().held_pages(), 0);
         }
     });
+}
+
+#[test]
+fn gates_of_numbers_without_a_cpu_are_zeroed() {
+    with_depot(1, |depot, thread| {
+        for number in [1, 2, 1 << 15, (1 << 16) - 1] {
+            thread.number.store(number, Ordering::Relaxed);
+            exercise(depot);
+        }
+        assert_eq!(depot.validate().unwrap().cached_pages, 0);
+    });
+}
+
+#[test]
+fn zeroed_memory_is_left_alone() {
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config::new(1, &zones);
+    let mut books = vec![MaybeUninit::zeroed(); Depot::metadata_bytes(&config).unwrap()];
+    let thread = Thread::default();
+    // SAFETY: zeroed.
+    let mut depot = unsafe { Depot::new_zeroed(None, &config, &mut books, &thread) }.unwrap();
+    exercise(&depot);
+    assert!(depot.validate().unwrap().cached_pages > 0);
 }
 
 #[test]

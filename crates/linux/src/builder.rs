@@ -288,10 +288,8 @@ impl Builder {
         let Parts { fork_mark, locks, metadata } = unsafe { books.divide() };
         let spared = self.spared.unwrap_or_else(|| machine.quiet_cpus());
         let seam = LinuxCpus::new(locks, fork_mark, spared, self.locks);
-        let allocator = match under {
-            Some(under) => Frames::over(under, &config, metadata, seam)?,
-            None => Frames::new(&config, metadata, seam)?,
-        };
+        // SAFETY: the books are new anonymous memory, of which the metadata has not been touched.
+        let allocator = unsafe { Frames::new_zeroed(under, &config, metadata, seam)? };
         let growth = Growth::new(self.numa, self.populate, fork_mark);
         Ok(Depot::assemble(allocator, backing, books, (memory, growth), fork_mark))
     }

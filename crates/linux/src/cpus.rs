@@ -4,7 +4,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use pagedepot::CpuId;
-use pagedepot::cache::{BlockArray, WordOffset};
+use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, Locked, Unusable, WhichCpu};
 use rustix::process::{Pid, getpid};
 use rustix::thread::{Cpuid, MembarrierCommand, membarrier, membarrier_cpu};
@@ -167,9 +167,9 @@ pub(crate) fn fence(cpu: CpuId) -> Result<(), FenceError> {
 // restarts one when anything else may have run on its CPU, signal handlers included. 4.
 // `membarrier` with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any,
 // which aborts its sequence; a thread that is not running was aborted when it was switched out; and
-// it orders memory between that CPU and the caller. Books are new anonymous memory, so zeroed.
-// Without an area all of it is `Locked`'s, with the same locks for everybody, since `area` never
-// changes.
+// it orders memory between that CPU and the caller. Without an area all of it is `Locked`'s, with the
+// same locks for everybody, since `area` never changes. 6. Arrays and offsets are passed on to the
+// sequences, which keep neither.
 unsafe impl Cpus for LinuxCpus<'_> {
     /// As the sequences do; locks look.
     const FOLLOWS_GATES: bool = true;

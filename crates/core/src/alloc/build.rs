@@ -44,12 +44,30 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// Makes an allocator of the frames in `config`, all free, with its books in `memory`.
     ///
-    /// O(frames / 8) bytes are written.
+    /// O(frames / 8) bytes are written, and 512 KiB more if the CPUs
+    /// [follow gates](Cpus::FOLLOWS_GATES).
     ///
     /// # Errors
     /// [`ConfigError`]; too little memory is one.
     pub fn new(config: &Config<'_>, memory: &'m mut [MaybeUninit<u8>], cpus: C) -> Result<Self, ConfigError> {
-        Self::make(config, memory, cpus, None)
+        Self::make(config, memory, cpus, None, false)
+    }
+
+    /// As [`new`](Self::new), or with a backing [`over`](Self::over), but leaves alone what has to be
+    /// zero and is: gates that are never used then need no memory.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    ///
+    /// # Safety
+    /// All bytes of `memory` are zero.
+    pub unsafe fn new_zeroed(
+        backing: Option<&'m dyn Backing>,
+        config: &Config<'_>,
+        memory: &'m mut [MaybeUninit<u8>],
+        cpus: C,
+    ) -> Result<Self, ConfigError> {
+        Self::make(config, memory, cpus, backing, true)
     }
 
     /// Makes an allocator whose free frames are in `backing`, with its other books in `memory`. The
@@ -64,7 +82,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         memory: &'m mut [MaybeUninit<u8>],
         cpus: C,
     ) -> Result<Self, ConfigError> {
-        Self::make(config, memory, cpus, Some(backing))
+        Self::make(config, memory, cpus, Some(backing), false)
     }
 
     fn make(
@@ -72,6 +90,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         memory: &'m mut [MaybeUninit<u8>],
         cpus: C,
         backing: Option<&'m dyn Backing>,
+        is_zeroed: bool,
     ) -> Result<Self, ConfigError> {
         let layout = Layout::new::<C>(config, backing.is_some())?;
         let base = layout::aligned(memory, layout.end)?;
@@ -88,6 +107,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let zonelists = unsafe { build.zonelists(homes) };
         // SAFETY: as above.
         let blocks = unsafe {
+            if !is_zeroed {
+                build.gates();
+            }
             build.magazines();
             build.blocks::<C>(zones, |node| first_zones(zones, zonelist(homes, zonelists, node)))
         };
@@ -109,7 +131,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 [zone] if !takes_notes => zone.level,
                 _ => u8::MAX,
             },
-            on_misuse: config.on_misuse.unwrap_or(panic_on_misuse),
             globals,
             base,
             memory: core::marker::PhantomData,
@@ -261,6 +282,17 @@ impl Build<'_, '_> {
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
             Store::new(tags, Bitmap::new(table, tags, failed_claims), backing, on_misuse)
         }
+    }
+
+    /// Zeroes the gates of numbers that no CPU has; those of CPUs are written with their blocks.
+    ///
+    /// # Safety
+    /// As for `zones`.
+    unsafe fn gates(&self) {
+        let cpus = self.config.cpus as usize;
+        let first = self.at::<AtomicU64>(self.layout.cpus + GATES_AT + cpus * size_of::<AtomicU64>());
+        // SAFETY: the layout has room for so many gates; they are integers, for which zeroes will do.
+        unsafe { first.write_bytes(0, self.layout.gates - cpus) };
     }
 
     /// # Safety

@@ -90,7 +90,6 @@ pub struct Allocator<'m, C> {
     /// The level of the only zone; more than any request takes where there are several, or options
     /// that make an allocation more than a pop.
     simple_level: u8,
-    on_misuse: fn(Misuse),
     globals: &'m Globals<'m>,
     base: NonNull<u8>,
     memory: PhantomData<&'m mut [u8]>,
@@ -333,7 +332,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     fn report_doubled(&self, frames: u32) {
         if frames > 0 {
-            (self.on_misuse)(Misuse::DoubleFree { frames });
+            self.store.report(Misuse::DoubleFree { frames });
         }
     }
 }

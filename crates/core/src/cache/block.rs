@@ -71,9 +71,9 @@ impl WordOffset {
     /// Words per zone and context: one mobility more than there are, for frames without memory.
     pub const PER_ZONE: usize = Class::COUNT * 4;
 
-    /// The front of `zone`, `class` and `mobility`.
+    /// The front of `zone`, `class` and `mobility`, where the allocator has that zone.
     #[inline]
-    pub const fn new(zone: ZoneId, class: Class, mobility: Mobility) -> Self {
+    pub(crate) const fn new(zone: ZoneId, class: Class, mobility: Mobility) -> Self {
         Self::of_tag(Tag::new(zone, mobility), class)
     }
 
@@ -126,20 +126,24 @@ fn opaque(mut number: usize) -> usize {
 }
 
 /// The per-CPU blocks and the magazines their words name: what a sequence needs.
+///
+/// Its methods are safe because this crate alone can call them, with zones, CPUs and magazines of the
+/// allocator whose array it is; [`implement`](crate::cpus::implement) has them for others, as unsafe
+/// functions.
 pub struct BlockArray {
     /// What offsets count from, aligned as a magazine; gates are at [`GATES_AT`]. Magazine 0, which does
     /// not exist, would lie here.
-    pub base: *mut u8,
+    pub(crate) base: *mut u8,
     /// What open gates count from: 0, or [`REFUSALS_AT`] where they are followed.
-    pub gates_from: usize,
+    pub(crate) gates_from: usize,
     /// Bytes from the base to the first block.
-    pub blocks_at: usize,
+    pub(crate) blocks_at: usize,
     /// Bytes from one block to the next.
-    pub stride: usize,
+    pub(crate) stride: usize,
     /// CPUs that have a block.
-    pub cpus: u32,
+    pub(crate) cpus: u32,
     /// Bytes from a task-context word to its interrupt-context twin.
-    pub context_stride: usize,
+    pub(crate) context_stride: usize,
 }
 
 // SAFETY: the pointers are to memory that the allocator holds for its lifetime and that is only
@@ -149,19 +153,31 @@ unsafe impl Send for BlockArray {}
 unsafe impl Sync for BlockArray {}
 
 impl BlockArray {
+    /// What all offsets count from; a multiple of a magazine's size.
+    #[inline]
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// CPUs that have a block: numbers from this one on have none.
+    #[inline]
+    pub fn cpus(&self) -> u32 {
+        self.cpus
+    }
+
     /// The gate of `cpu`.
     ///
     /// # Panics
     /// When `cpu` has no block.
     #[inline]
-    pub fn gate(&self, cpu: CpuId) -> &AtomicU64 {
+    pub(crate) fn gate(&self, cpu: CpuId) -> &AtomicU64 {
         assert!(cpu.get() < self.cpus);
         // SAFETY: there is a gate for each CPU.
         unsafe { &*self.base.add(GATES_AT).cast::<AtomicU64>().add(cpu.index()) }
     }
 
     /// What the gate of `cpu` shows when it is open.
-    pub fn open_gate(&self, cpu: CpuId) -> u64 {
+    pub(crate) fn open_gate(&self, cpu: CpuId) -> u64 {
         (self.block_at(cpu) - self.gates_from) as u64
     }
 
@@ -176,7 +192,7 @@ impl BlockArray {
     /// # Panics
     /// When gates are not followed.
     #[inline]
-    pub fn followed(&self, number: u32, word: WordOffset) -> &AtomicU64 {
+    pub(crate) fn followed(&self, number: u32, word: WordOffset) -> &AtomicU64 {
         assert!(self.gates_from == REFUSALS_AT);
         // SAFETY: there is a gate for each number of 16 bits; its lower half is 0, which leads to
         // other gates, or leads to a block. A WordOffset is made only from zones the allocator has.
@@ -201,7 +217,7 @@ impl BlockArray {
     /// # Panics
     /// When the CPU has no block.
     #[inline]
-    pub fn word(&self, here: Here, word: WordOffset) -> &AtomicU64 {
+    pub(crate) fn word(&self, here: Here, word: WordOffset) -> &AtomicU64 {
         assert!(here.cpu.get() < self.cpus);
         let context = match here.context {
             Context::Task => 0,
@@ -215,7 +231,7 @@ impl BlockArray {
 
     /// The magazine with this number.
     #[inline]
-    pub fn magazine(&self, index: MagazineIndex) -> &Magazine {
+    pub(crate) fn magazine(&self, index: MagazineIndex) -> &Magazine {
         let address = self.base.addr() + index.get() as usize * size_of::<Magazine>();
         // SAFETY: indices come only from stacks, lists and words, which hold only indices of magazines
         // that exist; their memory is never anything else (see the module `magazine`).

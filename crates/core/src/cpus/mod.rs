@@ -17,6 +17,7 @@
 //! | [`Pinned`] | an embedding kernel's guard: no preemption, one context | the kernel's own |
 //! | [`Locked`] | a lock per CPU | taking that lock |
 
+pub mod implement;
 mod locked;
 mod pinned;
 
@@ -72,29 +73,33 @@ pub enum Unusable {
 /// How code reaches the fronts of the CPU it runs on.
 ///
 /// # Safety
-/// An implementation promises, for one [`BlockArray`]:
+/// An implementation promises, for one [`BlockArray`](implement::BlockArray):
 /// 1. [`pop`](Cpus::pop), [`push`](Cpus::push) and [`compare_store`](Cpus::compare_store) act on
 ///    the fronts of the CPU and context they run on (or fail), and each is one sequence as
 ///    described above: between its first load and its store no other sequence of the same CPU and
 ///    context runs, whether from a thread, a signal handler or an interrupt.
 /// 2. Each reads the CPU's gate inside the sequence, before the word, with acquire ordering, and
-///    fails unless it [is open](crate::cache::is_open). With [`FOLLOWS_GATES`](Cpus::FOLLOWS_GATES)
+///    fails unless it [is open](implement::is_open). With [`FOLLOWS_GATES`](Cpus::FOLLOWS_GATES)
 ///    `pop` and `push` may take the word at the offset in the gate's lower half instead.
-/// 3. Each checks `cpu < blocks.cpus` before it forms an address, and fails otherwise. With
+/// 3. Each checks `cpu < blocks.cpus()` before it forms an address, and fails otherwise. With
 ///    `FOLLOWS_GATES` the lowest 16 bits of the number will do.
 /// 4. [`fence`](Cpus::fence) returning `Ok` means what the vocabulary says.
 /// 5. The store that commits is a single 64-bit store that releases the slot written before it.
 ///
-/// # The memory of an allocator
-/// whose CPUs have `FOLLOWS_GATES` is zeroed when [`Allocator::new`](crate::Allocator::new) gets it,
-/// for most of its gates are never written.
+/// 6. The array and the offsets that its methods are called with are used for these calls alone.
+///
+/// [`Pinned`] and [`Locked`] are written in terms of [`Guard`] and [`WhichCpu`], which suffice for most
+/// embedders. What a sequence of one's own needs is in [`implement`], exempt from semantic
+/// versioning.
 pub unsafe trait Cpus: Sync {
     /// Sets of fronts per CPU: 1 (tasks only) or 2 (interrupt handlers have their own).
     const CONTEXTS: usize = 1;
 
     /// Whether `pop` and `push` go where a gate leads, with no look at its state or at the bound of
     /// their CPU's number: closed gates lead to words that refuse. It saves a sequence two branches,
-    /// and takes 512 KiB of address space that is never touched.
+    /// and takes 512 KiB for the gates of numbers that no CPU has.
+    /// [`Allocator::new`](crate::Allocator::new) writes zeroes there; an allocator that
+    /// [is made](crate::Allocator::new_zeroed) in memory which is zeroed already never touches them.
     const FOLLOWS_GATES: bool = false;
 
     /// Where this code runs: a hint, stale as soon as it is read. `None`: nowhere that has fronts

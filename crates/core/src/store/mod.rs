@@ -74,7 +74,7 @@ pub struct Store<'m> {
     /// With a backing it has no sections, or such as hold the bytes of options and no bits.
     bitmap: Bitmap<'m>,
     backing: Option<&'m dyn Backing>,
-    /// Told of blocks that a backing may not hand out.
+    /// Here, because what a backing may not hand out is found here.
     on_misuse: fn(Misuse),
 }
 
@@ -86,6 +86,11 @@ impl<'m> Store<'m> {
         on_misuse: fn(Misuse),
     ) -> Self {
         Store { tags, bitmap, backing, on_misuse }
+    }
+
+    /// Tells the embedder what a caller or the backing did wrong; by default, panics.
+    pub fn report(&self, misuse: Misuse) {
+        (self.on_misuse)(misuse);
     }
 
     /// The tags of huges.
@@ -235,7 +240,7 @@ impl<'m> Store<'m> {
     fn accept(&self, start: Pfn, frames: u32, align: u32, tag: Tag) -> bool {
         let is_aligned = start.get().is_multiple_of(align);
         if !is_aligned || self.tags.zone_of_range(start, frames) != Some(tag.zone()) {
-            (self.on_misuse)(Misuse::Backing { first: start, frames });
+            self.report(Misuse::Backing { first: start, frames });
             return false;
         }
         self.retag(start, frames, tag);

@@ -1,8 +1,7 @@
 //! CPUs on which a source of interrupts acts between any two steps.
 
 use pagedepot::CpuId;
-use pagedepot::cache::word::Word;
-use pagedepot::cache::{BlockArray, MagazineIndex, WordOffset, is_open};
+use pagedepot::cpus::implement::{self, BlockArray, MagazineIndex, Word, WordOffset, is_open};
 use pagedepot::cpus::{self, Cpus, FenceError, Guard, Here, WhichCpu};
 
 use std::sync::Arc;
@@ -30,7 +29,8 @@ impl Steps<'_> {
             return self.enter_open();
         }
         (self.step)()?;
-        let cell = self.blocks.followed(self.here.cpu.get(), self.word);
+        // SAFETY: the array and the offset of the call whose sequence this is.
+        let cell = unsafe { implement::followed(self.blocks, self.here.cpu.get(), self.word) };
         (self.step)()?;
         Ok(Some((cell, cell.load(Ordering::Relaxed))))
     }
@@ -38,12 +38,17 @@ impl Steps<'_> {
     /// The word and what it says, if the gate is open.
     fn enter_open(&self) -> Result<Option<(&AtomicU64, u64)>, Aborted> {
         (self.step)()?;
-        let is_here = self.here.cpu.get() < self.blocks.cpus;
-        if !is_here || !is_open(self.blocks.gate(self.here.cpu).load(Ordering::Acquire)) {
+        if self.here.cpu.get() >= self.blocks.cpus() {
+            return Ok(None);
+        }
+        // SAFETY: as in `enter`.
+        let gate = unsafe { implement::gate(self.blocks, self.here.cpu) };
+        if !is_open(gate.load(Ordering::Acquire)) {
             return Ok(None);
         }
         (self.step)()?;
-        let cell = self.blocks.word(self.here, self.word);
+        // SAFETY: as in `enter`.
+        let cell = unsafe { implement::word(self.blocks, self.here, self.word) };
         Ok(Some((cell, cell.load(Ordering::Relaxed))))
     }
 
@@ -54,7 +59,8 @@ impl Steps<'_> {
     }
 
     fn slot(&self, (magazine, slot): (MagazineIndex, u32)) -> &AtomicU32 {
-        &self.blocks.magazine(magazine).slots[slot as usize]
+        // SAFETY: the word that the sequence loaded names it.
+        &unsafe { implement::magazine(self.blocks, magazine) }.slots[slot as usize]
     }
 
     fn pop(&self) -> Result<Option<u32>, Aborted> {
@@ -176,7 +182,7 @@ impl Restartable {
 }
 
 // SAFETY: 1. a sequence commits only if nothing has happened since it began. 2., 3. followed, or
-// checked first; the tests give zeroed memory.
+// checked first.
 // 4. a sequence that has been interrupted never commits. 5. one store.
 unsafe impl Cpus for Restartable {
     const FOLLOWS_GATES: bool = true;

@@ -1,7 +1,7 @@
 //! An architecture without sequences: nothing here is ever called, because `Area::find` finds none.
 
-use pagedepot::cache::{BlockArray, WordOffset};
 use pagedepot::cpus::Here;
+use pagedepot::cpus::implement::{BlockArray, WordOffset};
 
 use super::{Area, NO_FRAME};
 

@@ -9,14 +9,16 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use pagedepot::cache::word::Word;
-use pagedepot::cache::{BlockArray, Class, GATES_ALL, GATES_AT, MagazineIndex, REFUSALS_AT, WordOffset};
 use pagedepot::cpus::Here;
+use pagedepot::cpus::implement::{
+    self, BlockArray, Class, GATES_ALL, GATES_AT, MagazineIndex, Parts, Word, WordOffset,
+};
 use pagedepot::{CpuId, Mobility, ZoneId};
 
 use super::*;
 
-const WORD: WordOffset = WordOffset::new(ZoneId::new(0), Class::Order0, Mobility::Movable);
+// SAFETY: blocks here have room for the words of one zone.
+const WORD: WordOffset = unsafe { implement::word_offset(ZoneId::new(0), Class::Order0, Mobility::Movable) };
 const ROUNDS: u32 = 40;
 const STRIDE: usize = 512;
 
@@ -24,6 +26,7 @@ const STRIDE: usize = 512;
 struct Fronts {
     array: BlockArray,
     memory: Vec<Line>,
+    blocks_at: usize,
 }
 
 /// As much memory as a magazine, aligned as one.
@@ -40,36 +43,50 @@ impl Fronts {
         let memory: Vec<_> = (0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
         memory.as_ptr().expose_provenance();
         let base = memory.as_ptr().cast_mut().cast::<u8>();
-        let array = BlockArray {
-            base,
-            gates_from: REFUSALS_AT,
-            blocks_at: gate_lines * size_of::<Line>(),
-            stride: STRIDE,
-            cpus,
-            context_stride: 0,
-        };
+        let blocks_at = gate_lines * size_of::<Line>();
+        let parts = Parts { base, follows_gates: true, blocks_at, stride: STRIDE, cpus };
+        // SAFETY: the memory is initialised, lives with the array, and holds all of that.
+        let array = unsafe { implement::block_array(parts) };
+        let fronts = Fronts { array, memory, blocks_at };
         for cpu in 0..cpus {
             let index = MagazineIndex::new(first_magazine as u32 + cpu).unwrap();
             for slot in 0..ROUNDS {
-                array.magazine(index).slots[slot as usize].store(cpu * ROUNDS + slot, Ordering::Relaxed);
+                fronts.magazine(index).slots[slot as usize].store(cpu * ROUNDS + slot, Ordering::Relaxed);
             }
-            let cpu = CpuId::new(cpu);
-            array.gate(cpu).store(array.open_gate(cpu), Ordering::Relaxed);
-            let word = Word::new(index, ROUNDS, None);
-            array.word(Here::task(cpu), WORD).store(word.0, Ordering::Relaxed);
+            fronts.gate(cpu).store(fronts.open_gate(cpu), Ordering::Relaxed);
+            fronts.cell(cpu).store(Word::new(index, ROUNDS, None).0, Ordering::Relaxed);
         }
-        Fronts { array, memory }
+        fronts
+    }
+
+    fn gate(&self, cpu: u32) -> &AtomicU64 {
+        // SAFETY: this test is the array's only user.
+        unsafe { implement::gate(&self.array, CpuId::new(cpu)) }
+    }
+
+    fn open_gate(&self, cpu: u32) -> u64 {
+        implement::open_gate(&self.array, CpuId::new(cpu))
+    }
+
+    fn cell(&self, cpu: u32) -> &AtomicU64 {
+        // SAFETY: as above.
+        unsafe { implement::word(&self.array, Here::task(CpuId::new(cpu)), WORD) }
+    }
+
+    fn magazine(&self, index: MagazineIndex) -> &implement::Magazine {
+        // SAFETY: words here name magazines of this memory.
+        unsafe { implement::magazine(&self.array, index) }
     }
 
     /// All that follows gates may read and nobody may write: the gates but those of `cpus`.
     fn is_refusing(&self) -> bool {
-        let words = self.memory[..self.array.blocks_at / size_of::<Line>()].iter().flat_map(|line| &line.0);
-        let is_gate = |at: usize| (GATES_AT / 8..GATES_AT / 8 + self.array.cpus as usize).contains(&at);
+        let words = self.memory[..self.blocks_at / size_of::<Line>()].iter().flat_map(|line| &line.0);
+        let is_gate = |at: usize| (GATES_AT / 8..GATES_AT / 8 + self.array.cpus() as usize).contains(&at);
         words.enumerate().all(|(at, word)| is_gate(at) || word.load(Ordering::Relaxed) == 0)
     }
 
     fn word(&self, cpu: u32) -> Word {
-        Word(self.array.word(Here::task(CpuId::new(cpu)), WORD).load(Ordering::Relaxed))
+        Word(self.cell(cpu).load(Ordering::Relaxed))
     }
 
     /// What a slow path does when the operations have run up.
@@ -85,9 +102,9 @@ impl Fronts {
     /// All frames in the fronts.
     fn frames(&self) -> Vec<u32> {
         let mut frames = Vec::new();
-        for cpu in 0..self.array.cpus {
+        for cpu in 0..self.array.cpus() {
             let word = self.word(cpu);
-            let magazine = self.array.magazine(word.loaded().unwrap());
+            let magazine = self.magazine(word.loaded().unwrap());
             frames.extend(
                 magazine.slots[..word.rounds() as usize].iter().map(|slot| slot.load(Ordering::Relaxed)),
             );
@@ -252,8 +269,8 @@ fn a_closed_gate_stops_every_sequence() {
     let fronts = Fronts::new(cpus());
     // Wiped, as a CPU's beyond those configured and a negative number's; disabled; a drainer's.
     for closed in [0, 1 << 63 | 2 << 32, 1 << 63 | 1 << 62 | 5 << 34 | 1 << 32] {
-        for cpu in 0..fronts.array.cpus {
-            fronts.array.gate(CpuId::new(cpu)).store(closed, Ordering::Relaxed);
+        for cpu in 0..fronts.array.cpus() {
+            fronts.gate(cpu).store(closed, Ordering::Relaxed);
         }
         assert_nothing_happens(&fronts, area);
     }
@@ -274,16 +291,16 @@ fn a_wiped_depot_stops_every_sequence() {
 fn every_number_has_a_gate() {
     // Of a CPU that has an open one, of others, and of threads without registration.
     let fronts = Fronts::new(cpus());
-    for number in [0, fronts.array.cpus, 8191, -1i32 as u32, -2i32 as u32] {
+    for number in [0, fronts.array.cpus(), 8191, -1i32 as u32, -2i32 as u32] {
         let gate = GATES_AT + 8 * (number as u16 as usize);
-        assert!(gate + 8 <= fronts.array.blocks_at, "{number}");
+        assert!(gate + 8 <= fronts.blocks_at, "{number}");
         let is_open = fronts.memory[gate / 256].0[gate % 256 / 8].load(Ordering::Relaxed) != 0;
-        assert_eq!(is_open, number < fronts.array.cpus, "{number}");
+        assert_eq!(is_open, number < fronts.array.cpus(), "{number}");
     }
 }
 
 fn assert_nothing_happens(fronts: &Fronts, area: Area) {
-    let before: Vec<_> = (0..fronts.array.cpus).map(|cpu| fronts.word(cpu).0).collect();
+    let before: Vec<_> = (0..fronts.array.cpus()).map(|cpu| fronts.word(cpu).0).collect();
     assert_eq!(pop(area, &fronts.array, WORD), NO_FRAME);
     assert!(!push(area, &fronts.array, WORD, 63, 7));
     let here = Here::task(CpuId::new(cpu_id(area)));
@@ -292,7 +309,7 @@ fn assert_nothing_happens(fronts: &Fronts, area: Area) {
         assert!(!compare_store(area, &fronts.array, here, WORD, old, 1));
     }
     assert!(fronts.is_refusing());
-    assert_eq!((0..fronts.array.cpus).map(|cpu| fronts.word(cpu).0).collect::<Vec<_>>(), before);
+    assert_eq!((0..fronts.array.cpus()).map(|cpu| fronts.word(cpu).0).collect::<Vec<_>>(), before);
 }
 
 #[test]
@@ -364,8 +381,8 @@ fn nothing_commits_after_a_fence() {
             }
         });
         pin(drainer);
-        let gate = fronts.array.gate(CpuId::new(owner));
-        let open = fronts.array.open_gate(CpuId::new(owner));
+        let gate = fronts.gate(owner);
+        let open = fronts.open_gate(owner);
         let (mut changes, mut late) = (0, None);
         let deadline = Instant::now() + Duration::from_secs(3);
         // The deadline counts once the owner has run enough: a busy machine may take its time.

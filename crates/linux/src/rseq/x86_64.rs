@@ -24,9 +24,10 @@
 
 use core::arch::asm;
 
-use pagedepot::cache::word::{ONE_ROUND, POP_STEP, PUSH_STEP};
-use pagedepot::cache::{BlockArray, GATES_AT, REFUSALS_AT, WordOffset};
 use pagedepot::cpus::Here;
+use pagedepot::cpus::implement::{
+    BlockArray, GATES_AT, ONE_ROUND, POP_STEP, PUSH_STEP, REFUSALS_AT, WordOffset,
+};
 
 use super::Area;
 
@@ -92,7 +93,7 @@ pub fn cpu_id(area: Area) -> u32 {
 /// What the offset in a gate is added to, besides [`REFUSALS_AT`], to find the word.
 #[inline(always)]
 fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
-    blocks.base.wrapping_add(word.bytes())
+    blocks.base().wrapping_add(word.bytes())
 }
 
 /// See [`Cpus::pop`](pagedepot::cpus::Cpus::pop); [`NO_FRAME`](super::NO_FRAME) for `None`.
@@ -115,7 +116,7 @@ pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
             aside: "mov {frame}, -1", "jmp 3b";
             ONE_ROUND = const ONE_ROUND,
             area = in(reg) area.offset(),
-            base = in(reg) blocks.base,
+            base = in(reg) blocks.base(),
             front = in(reg) front(blocks, word),
             step = in(reg) POP_STEP,
             next = out(reg) _,
@@ -145,7 +146,7 @@ pub fn push(area: Area, blocks: &BlockArray, word: WordOffset, rounds_max: u32, 
             "mov qword ptr [{front} + {at} + {REFUSALS_AT}], {next}";
             aside: "jmp {slow}";
             area = in(reg) area.offset(),
-            base = in(reg) blocks.base,
+            base = in(reg) blocks.base(),
             front = in(reg) front(blocks, word),
             step = in(reg) PUSH_STEP,
             full = in(reg) rounds_max * ONE_ROUND as u32,
@@ -183,7 +184,7 @@ pub fn compare_store(
             "mov qword ptr [{front} + {at} + {REFUSALS_AT}], {new}";
             aside: "jmp {slow}";
             area = in(reg) area.offset(),
-            base = in(reg) blocks.base,
+            base = in(reg) blocks.base(),
             cpu = in(reg) here.cpu.get(),
             front = in(reg) front(blocks, word),
             old = in(reg) old,

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::time::Instant;
 
-use pagedepot::cache::{BlockArray, WordOffset};
+use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{Cpus, FenceError, Here};
 use pagedepot::{
     Allocator, Backing, Config, ConfigError, CpuId, FrameRange, Mobility, NodeId, Order, Pfn, ZoneConfig,

@@ -1,0 +1,108 @@
+//! What an implementation of [`Cpus`](super::Cpus) needs to write its sequences by hand.
+//!
+//! **Exempt from semantic versioning**: names, layouts and values here change with any version, as
+//! the sequences change with them. Embedders that need no sequences of their own implement
+//! [`Processor`](super::Processor) or [`WhichCpu`](super::WhichCpu) instead.
+//!
+//! A [`BlockArray`] reaches an implementation as an argument of the methods of `Cpus`, with
+//! [`WordOffset`]s of the zones that the allocator has. To reach gates, words and magazines with them is
+//! unsafe: a word decides which memory the next sequence writes to.
+
+pub use crate::cache::word::{ONE_ROUND, POP_STEP, PUSH_STEP, Word};
+pub use crate::cache::{
+    BlockArray, Class, GATES_ALL, GATES_AT, Magazine, MagazineIndex, REFUSALS_AT, WORD_BYTES, WordOffset,
+    is_open,
+};
+
+use super::Here;
+use crate::frame::{CpuId, Mobility, ZoneId};
+use crate::prim::AtomicU64;
+
+/// The gate of `cpu`.
+///
+/// # Panics
+/// When `cpu` has no block.
+///
+/// # Safety
+/// The caller is in a method of `Cpus` that got this array, and only loads the gate.
+#[inline]
+pub unsafe fn gate(blocks: &BlockArray, cpu: CpuId) -> &AtomicU64 {
+    blocks.gate(cpu)
+}
+
+/// The word at `word` of `here`.
+///
+/// # Panics
+/// When the CPU has no block.
+///
+/// # Safety
+/// The caller is in a method of `Cpus` that got this array and this offset. It loads the word, and
+/// stores to it only as the commit of a sequence: what [`Word::popped`] or [`Word::pushed`] made of the
+/// word it loaded, or `new` of a `compare_store`.
+#[inline]
+pub unsafe fn word(blocks: &BlockArray, here: Here, word: WordOffset) -> &AtomicU64 {
+    blocks.word(here, word)
+}
+
+/// The word that the gate of the CPU with this number leads to, if it is one that
+/// [follows gates](super::Cpus::FOLLOWS_GATES), whether that is open or not.
+///
+/// # Panics
+/// When the array's gates are not followed.
+///
+/// # Safety
+/// As for [`word`], and a word that is 0 is not stored to.
+#[inline]
+pub unsafe fn followed(blocks: &BlockArray, number: u32, word: WordOffset) -> &AtomicU64 {
+    blocks.followed(number, word)
+}
+
+/// The magazine with this number.
+///
+/// # Safety
+/// The number was loaded from a word of this array, as its loaded or previous magazine. In a `push`
+/// the caller stores a frame to the slot that [`Word::pushed`] names, and otherwise only loads.
+#[inline]
+pub unsafe fn magazine(blocks: &BlockArray, index: MagazineIndex) -> &Magazine {
+    blocks.magazine(index)
+}
+
+/// The offset of the front of `zone`, `class` and `mobility`, for tests of sequences.
+///
+/// # Safety
+/// It is used with arrays alone whose blocks have words of that zone.
+pub const unsafe fn word_offset(zone: ZoneId, class: Class, mobility: Mobility) -> WordOffset {
+    WordOffset::new(zone, class, mobility)
+}
+
+/// What a [`BlockArray`] is made of, for tests of sequences.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    /// What offsets count from: a multiple of a magazine's size. Gates are at [`GATES_AT`].
+    pub base: *mut u8,
+    /// Whether gates are followed.
+    pub follows_gates: bool,
+    /// Bytes from the base to the first block.
+    pub blocks_at: usize,
+    /// Bytes from one block to the next.
+    pub stride: usize,
+    /// CPUs that have a block.
+    pub cpus: u32,
+}
+
+/// Makes an array with one context, for tests of sequences.
+///
+/// # Safety
+/// While the array is used: the gates of its CPUs (of all numbers of 16 bits if they are followed), its
+/// blocks, and the magazines that its words name, are mapped at these offsets, initialised, accessed
+/// atomically, and of exposed provenance. Gates are 0, or what [`open_gate`] returns.
+pub unsafe fn block_array(parts: Parts) -> BlockArray {
+    let Parts { base, follows_gates, blocks_at, stride, cpus } = parts;
+    let gates_from = if follows_gates { REFUSALS_AT } else { 0 };
+    BlockArray { base, gates_from, blocks_at, stride, cpus, context_stride: 0 }
+}
+
+/// What the gate of `cpu` shows when it is open, for tests of sequences.
+pub fn open_gate(blocks: &BlockArray, cpu: CpuId) -> u64 {
+    blocks.open_gate(cpu)
+}
