@@ -196,6 +196,15 @@ impl Depot {
         self.allocator.alloc_at(start, count, flags)
     }
 
+    /// As [`alloc_at`](Self::alloc_at), by one look alone: it calls no callbacks, drains nothing, and
+    /// a refusal counts as no failure. See [`Allocator::try_alloc_at`].
+    ///
+    /// # Errors
+    /// As [`alloc_at`](Self::alloc_at).
+    pub fn try_alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
+        self.allocator.try_alloc_at(start, count, flags)
+    }
+
     /// Frees contiguous pages. See [`Allocator::free_contiguous`].
     ///
     /// # Errors

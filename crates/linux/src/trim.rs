@@ -247,14 +247,14 @@ impl<'d> Taken<'d> {
 
     fn take(&mut self, run: Range<usize>) {
         let (start, count) = frames(self.depot, &run);
-        // Raised first, so that whoever then finds nothing knows why. Relaxed: `alloc_at` announces
+        // Raised first, so that whoever then finds nothing knows why. Relaxed: `try_alloc_at` announces
         // its move (SeqCst) before it takes anything, and a request that has not seen the move
         // before it looked for pages sees it afterwards and does not fail yet.
         self.state.taken_pages.fetch_add(count, Ordering::Relaxed);
-        if self.depot.alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok() {
+        if self.depot.try_alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok() {
             self.ranges.push(run);
         } else {
-            // Somebody was faster.
+            // Another caller was faster, and needs the pages: leave them.
             self.state.taken_pages.fetch_sub(count, Ordering::Relaxed);
         }
     }

@@ -141,6 +141,29 @@ impl<C: Cpus> Allocator<'_, C> {
     /// [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without ranges;
     /// [`AllocError::BadSize`].
     pub fn alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
+        let request = self.request_at(start, frames, flags)?;
+        if self.attempt(request, request.reserve()).is_none() {
+            self.last_resort(request).map_err(|_| AllocError::NotAvailable)?;
+        }
+        self.on_alloc_range(start, frames, flags);
+        Ok(())
+    }
+
+    /// As [`alloc_at`](Self::alloc_at), by one claim alone: frames that are cached or in use are left
+    /// where they are, no callback is called, and a refusal counts as no failure. For callers that
+    /// want what happens to be free, such as a scan that gives memory back. O(frames / 64).
+    ///
+    /// # Errors
+    /// As [`alloc_at`](Self::alloc_at).
+    pub fn try_alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
+        let request = self.request_at(start, frames, flags)?;
+        self.attempt(request, request.reserve()).ok_or(AllocError::NotAvailable)?;
+        self.on_alloc_range(start, frames, flags);
+        Ok(())
+    }
+
+    /// A request for these frames, if there may be one.
+    fn request_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<Request, AllocError> {
         if frames == 0 || frames > SECTION_FRAMES {
             return Err(AllocError::BadSize);
         }
@@ -149,12 +172,7 @@ impl<C: Cpus> Allocator<'_, C> {
             return Err(AllocError::Unsupported);
         }
         let zone = self.store.tags().zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
-        let request = Request { want: Want::At { zone, start, frames }, flags, node: self.node_here() };
-        if self.attempt(request, request.reserve()).is_none() {
-            self.last_resort(request).map_err(|_| AllocError::NotAvailable)?;
-        }
-        self.on_alloc_range(start, frames, flags);
-        Ok(())
+        Ok(Request { want: Want::At { zone, start, frames }, flags, node: self.node_here() })
     }
 
     /// Frees `frames` frames from `start` that came from
