@@ -1,14 +1,15 @@
 //! The seam to the CPUs on Linux: restartable sequences, or locks for the whole depot.
 
 use core::fmt;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use pagedepot::CpuId;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, Locked, Unusable, WhichCpu};
 use rustix::process::{Pid, getpid};
-use rustix::thread::{Cpuid, MembarrierCommand, membarrier, membarrier_cpu};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::thread::{Cpuid, MembarrierCommand, futex, membarrier, membarrier_cpu};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::cpuset::CpuSet;
 use crate::rseq::{self, Area, NO_FRAME};
@@ -105,6 +106,24 @@ impl WhichCpu for Environment<'_> {
 
     fn check_usable(&self) -> Result<(), Unusable> {
         self.fork_mark.check()
+    }
+
+    /// The thread pointer: a signal handler has that of the thread it interrupted, and reading it
+    /// is no system call.
+    fn caller(&self) -> Option<NonZeroUsize> {
+        // SAFETY: reads a register; allowed in a handler.
+        NonZeroUsize::new(unsafe { libc::pthread_self() } as usize)
+    }
+
+    /// Woken, out of time, interrupted, or the word has changed: the caller looks again.
+    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        let limit =
+            Timespec { tv_sec: i64::from(limit_ms / 1000), tv_nsec: i64::from(limit_ms % 1000) * 1_000_000 };
+        let _ = futex::wait(word, futex::Flags::PRIVATE, seen, Some(&limit));
+    }
+
+    fn wake_all(&self, word: &AtomicU32) {
+        let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 }
 
@@ -230,6 +249,18 @@ unsafe impl Cpus for LinuxCpus<'_> {
 
     fn check_usable(&self) -> Result<(), Unusable> {
         self.locked.check_usable()
+    }
+
+    fn caller(&self) -> Option<NonZeroUsize> {
+        self.locked.caller()
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        self.locked.wait(word, seen, limit_ms);
+    }
+
+    fn wake_all(&self, word: &AtomicU32) {
+        self.locked.wake_all(word);
     }
 }
 

@@ -28,9 +28,14 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 /// A page allocator over memory of its own.
 ///
 /// Share it by reference or [`Arc`]; all methods take `&self`, may be called from
-/// any number of threads, and none waits for another caller, but for a request that is about to fail
-/// beside a [`trim`](Self::trim): it waits for the pages that the trim has just taken, a second at
-/// most. Allocating and freeing may also be done from a signal handler, at any moment.
+/// any number of threads, and none waits for another caller, but for a request that may reclaim and is
+/// about to fail. It sleeps while a [`trim`](Self::trim) has the pages, while another request runs a
+/// callback of [`on_pressure`](Self::on_pressure), a second at most for each, and some milliseconds
+/// while other threads have pages in their hands.
+///
+/// Allocating and freeing may also be done from a signal handler, at any moment: a request on top of
+/// a callback, a trim or a purge of its own thread does not wait for it. A handler that must not sleep
+/// for other threads either asks with [`Flags::atomic`] or [`Flags::no_reclaim`].
 ///
 /// ```
 /// use pagedepot_linux::{Depot, Order};

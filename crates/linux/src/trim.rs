@@ -126,6 +126,11 @@ fn now_ms() -> u64 {
 }
 
 impl Reclaim for TrimState {
+    /// It only waits: as many requests as run short wait for the same chunk at once.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Waits until the pages taken for a trim are back.
     fn reclaim(&self, pressure: Pressure) -> u64 {
         if !pressure.is_last_resort {

@@ -15,7 +15,8 @@
 //! | `range` | contiguous ranges, given addresses, splitting |
 //! | `drain` | taking back what CPUs cache |
 //! | `request` | what a request wants, in the eyes of the next |
-//! | `pressure` | watermarks, callbacks, failing only when it must |
+//! | `pressure` | watermarks, failing only when it must |
+//! | `callbacks` | reclaim callbacks, which caller runs them, waiting for it |
 //! | `checked` | exact checks of what is freed |
 //! | `stats` | counters and reports |
 //! | `validate` | is every frame in exactly one place |
@@ -23,6 +24,7 @@
 mod add;
 mod build;
 mod bulk;
+mod callbacks;
 mod checked;
 mod drain;
 mod front;
@@ -41,8 +43,8 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 pub use bulk::FreeManyError;
+pub use callbacks::{Pressure, Reclaim, TooManyCallbacks};
 pub use drain::{Drained, Mode, Scope};
-pub use pressure::{Pressure, Reclaim, TooManyCallbacks};
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};
 
@@ -68,8 +70,11 @@ use layout::Layout;
 /// called from any number of threads, and from interrupt or signal handlers at any moment, also in
 /// the middle of another call on the same CPU.
 ///
-/// No method waits for another caller: what is shared is changed by single atomic operations. Over a
-/// [`Backing`](crate::Backing) that has a lock, what reaches it waits there.
+/// No method waits for another caller, but for a request that may reclaim and is about to fail: what is
+/// shared is changed by single atomic operations. That request sleeps ([`Cpus::wait`]) while another
+/// caller runs a [`Reclaim`] callback, a second at most for each, and some milliseconds while others
+/// have pages in their hands; how long is bounded. Over a [`Backing`](crate::Backing) that has a lock,
+/// what reaches it waits there.
 pub struct Allocator<'m, C> {
     cpus: C,
     blocks: BlockArray,
@@ -102,7 +107,7 @@ pub(crate) struct Globals<'m> {
     tickets: Tickets,
     /// Magazines of the caller's memory that have never been used: the next, counted from 1.
     fresh_magazines: AtomicU32,
-    callbacks: pressure::Callbacks<'m>,
+    callbacks: callbacks::Callbacks<'m>,
     /// Claims of the store that were rolled back.
     failed_claims: AtomicU64,
 }
@@ -112,7 +117,7 @@ impl Globals<'_> {
         Globals {
             tickets: Tickets::new(),
             fresh_magazines: AtomicU32::new(0),
-            callbacks: pressure::Callbacks::new(),
+            callbacks: callbacks::Callbacks::new(),
             failed_claims: AtomicU64::new(0),
         }
     }

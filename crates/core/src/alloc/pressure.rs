@@ -9,11 +9,23 @@
 //! A request fails only after a round that was *undisturbed*: from before its first drain until
 //! after its last scan, on every CPU the flux word (see [`Flux`]) had nothing in flight and did not
 //! change but by the scans' own moves; no gate was in another drainer's hands; and no callback was
-//! running for somebody else. Then every front was empty when it was drained and stayed empty
+//! run by another caller. Then every front was empty when it was drained and stayed empty
 //! (what comes into an empty front is a move), and so was the store: all pages were in callers'
 //! hands. A drain that took pages is a disturbance like any other. Otherwise pages may have moved
-//! behind the round's back, and it is repeated, a few times at most: a machine on which others
-//! keep moving pages without end is out of memory for this request all the same.
+//! behind the round's back, and it is repeated. What follows depends on the disturbance:
+//!
+//! | disturbance | a request that may reclaim | a request that may not |
+//! |---|---|---|
+//! | another caller runs a callback | sleeps until it ends, 1 s at most; 64 times | calls none |
+//! | pages in flight, or behind a drainer's gate | naps, 126 ms in all | the round counts |
+//! | pages were moved | the round counts | the round counts |
+//!
+//! After four rounds that count the request fails: a machine on which others keep moving pages
+//! without end is out of memory for this request all the same. The other rounds do not count, for
+//! the caller that disturbs them may not be running: preempted in a callback, or with pages in its
+//! hands. How a request sleeps is the environment's affair ([`Cpus::wait`]); what it waits for is in
+//! [`callbacks`](super::callbacks). A request that may not reclaim spins a few thousand times at
+//! most and never sleeps.
 //!
 //! That holds for blocks, contiguous ranges and frames at a given address alike (see
 //! [`Request`]): what they differ in is how a zone's store is searched. All searches read the bits,
@@ -30,10 +42,8 @@
 //! What takes more than it gives (a huge to change its mobility), or in parts, is announced, and so is
 //! a CPU's share of the free count on its way to the zone's: others' frees are in it.
 
-use core::cell::UnsafeCell;
-use core::ops::ControlFlow;
-
 use super::Allocator;
+use super::callbacks::{Called, Pressure};
 use super::drain::{Mode, Scope};
 use super::request::Request;
 use crate::cache::cpu_zone::{Counters, Flux};
@@ -44,17 +54,21 @@ use crate::flags::Flags;
 #[cfg(all(loom, test))]
 use crate::frame::Order;
 use crate::frame::{Pfn, ZoneId};
-use crate::prim::{AtomicBool, AtomicU32, Ordering, spin_hint};
+use crate::prim::{Ordering, spin_hint};
 
-/// Undisturbed scans are tried for this often before a request fails.
+/// Rounds that count, before a request fails.
 const ROUNDS_MAX: u32 = 4;
-/// Spins after the first round, for pages in flight to arrive.
+/// Spins after a round that counts, for pages in flight to arrive.
 const ROUND_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
-/// After each further round so much longer, for requests that may wait: what is in flight may be in
-/// the hands of a thread that is not running.
-const ROUND_SPINS_GROWTH: u32 = if cfg!(loom) { 1 } else { 8 };
-/// Callbacks an allocator can have.
-const CALLBACKS_MAX: usize = 8;
+/// Turns of other callers that a request waits for.
+const TURNS_MAX: u32 = if cfg!(loom) { 4 } else { 64 };
+/// Milliseconds that a request waits for one turn to end: a caller that was stopped in a callback
+/// must not stop others for good.
+const TURN_MS_MAX: u32 = 1000;
+/// Naps of a request beside pages in other callers' hands: 1, 1, 2, 2, 4, ... 32, 32 ms, 126 ms in
+/// all. A thread that was preempted with pages in its hands runs again within that on all but the
+/// busiest machines. Those of a thread that was stopped for good cost a request so much.
+const NAPS_MAX: u32 = if cfg!(loom) { 0 } else { 12 };
 
 /// How far down a request may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,84 +79,37 @@ pub(super) enum Reserve {
     All,
 }
 
-/// What a reclaim callback is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pressure {
-    /// The zone that runs short.
-    pub zone: ZoneId,
-    /// Pages that would end the shortage. Those of a contiguous range must lie side by side, which is
-    /// why more may be asked for when as many have been freed.
-    pub wanted_pages: u64,
-    /// Whether a request is about to fail, rather than a watermark being passed.
-    pub is_last_resort: bool,
+/// What came of a round.
+enum Round {
+    Found(Pfn),
+    /// Nothing, and no page can have been missed.
+    Undisturbed,
+    Disturbed(Disturbance),
 }
 
-/// Something that holds pages it can give up: a cache, a pool.
-pub trait Reclaim: Sync {
-    /// Frees pages back to the allocator; returns how many.
-    ///
-    /// Called from the slow path of whoever allocates, never in atomic requests, by one caller at
-    /// a time. It may allocate, but its own requests call no callbacks. If it panics, the
-    /// panic goes through to the one who allocates; the allocator stays sound and goes on.
-    fn reclaim(&self, pressure: Pressure) -> u64;
+/// Why a round says nothing about the pages there are.
+#[derive(Clone, Copy)]
+enum Disturbance {
+    /// Other callers moved pages meanwhile.
+    Moved,
+    /// Pages are in another caller's hands, between caches and store or behind a closed gate.
+    InHands,
+    /// Another caller runs a callback: `seen` turns had ended when the round began.
+    Turn { seen: u32 },
 }
 
-/// All places for callbacks are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooManyCallbacks;
-
-impl core::fmt::Display for TooManyCallbacks {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{CALLBACKS_MAX} reclaim callbacks are registered already: combine some into one")
-    }
+/// Waits that a request still has: each replaces a round that would count.
+struct Patience {
+    turns: u32,
+    naps: u32,
 }
 
-impl core::error::Error for TooManyCallbacks {}
-
-const SLOT_EMPTY: u32 = 0;
-const SLOT_WRITING: u32 = 1;
-const SLOT_READY: u32 = 2;
-
-/// A place for a callback: goes from empty over writing to ready, once.
-type Place<'m> = (AtomicU32, UnsafeCell<Option<&'m dyn Reclaim>>);
-
-/// Registered callbacks.
-pub(super) struct Callbacks<'m> {
-    places: [Place<'m>; CALLBACKS_MAX],
-    /// Set while somebody calls them. One for all zones: with one each, a callback that allocates
-    /// would call callbacks for every other zone, and those for all that are left.
-    are_running: AtomicBool,
-}
-
-impl<'m> Callbacks<'m> {
-    pub fn new() -> Self {
-        Callbacks {
-            places: core::array::from_fn(|_| (AtomicU32::new(SLOT_EMPTY), UnsafeCell::new(None))),
-            are_running: AtomicBool::new(false),
+impl Patience {
+    fn new(request: Request) -> Self {
+        match request.flags.may_reclaim() {
+            true => Patience { turns: TURNS_MAX, naps: NAPS_MAX },
+            false => Patience { turns: 0, naps: 0 },
         }
-    }
-
-    fn register(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
-        for (state, place) in &self.places {
-            let free = state.compare_exchange(SLOT_EMPTY, SLOT_WRITING, Ordering::Relaxed, Ordering::Relaxed);
-            if free.is_ok() {
-                // SAFETY: the exchange made this caller the only writer, and nobody reads before
-                // the state is ready.
-                unsafe { *place.get() = Some(callback) };
-                // Release: pairs with the Acquire in `ready`.
-                state.store(SLOT_READY, Ordering::Release);
-                return Ok(());
-            }
-        }
-        Err(TooManyCallbacks)
-    }
-
-    fn ready(&self) -> impl Iterator<Item = &'m dyn Reclaim> {
-        self.places
-            .iter()
-            .filter(|(state, _)| state.load(Ordering::Acquire) == SLOT_READY)
-            // SAFETY: ready places are never written again.
-            .filter_map(|(_, place)| unsafe { *place.get() })
     }
 }
 
@@ -153,33 +120,7 @@ struct FluxSum {
     moves: u64,
 }
 
-/// The right to call callbacks; given up also when one of them unwinds.
-struct Reclaiming<'c>(&'c AtomicBool);
-
-impl<'c> Reclaiming<'c> {
-    fn begin(are_running: &'c AtomicBool) -> Option<Self> {
-        // Acquire and Release order one caller's reclaim after another's.
-        let is_mine = !are_running.swap(true, Ordering::Acquire);
-        // Not `then_some`: dropping the right of a caller that never had it would end another's.
-        is_mine.then(|| Reclaiming(are_running))
-    }
-}
-
-impl Drop for Reclaiming<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-impl<'m, C: Cpus> Allocator<'m, C> {
-    /// Registers a callback for memory pressure, for the allocator's life.
-    ///
-    /// # Errors
-    /// At most 8 can be registered.
-    pub fn register_reclaim(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
-        self.globals.callbacks.register(callback)
-    }
-
+impl<C: Cpus> Allocator<'_, C> {
     /// Whether the zone may give `pages` without going below what `reserve` protects.
     pub(super) fn zone_may_give(&self, zone: ZoneId, pages: u64, reserve: Reserve) -> bool {
         let books = self.zone(zone);
@@ -245,6 +186,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.drain(Scope::zone(zone), Mode::Quiet);
         let free = self.free_pages(zone);
         if free < marks.high {
+            // What another caller runs already is not waited for: there are pages.
             self.call_callbacks(
                 Pressure { zone, wanted_pages: marks.high - free, is_last_resort: false },
                 false,
@@ -252,51 +194,62 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         }
     }
 
-    /// Calls callbacks until they have freed what is wanted, or all of them. `false`: another caller
-    /// is at it.
-    fn call_callbacks(&self, pressure: Pressure, all: bool) -> bool {
-        let Some(_reclaiming) = Reclaiming::begin(&self.globals.callbacks.are_running) else { return false };
-        let mut wanted_pages = pressure.wanted_pages;
-        for callback in self.globals.callbacks.ready() {
-            let freed = callback.reclaim(Pressure { wanted_pages, ..pressure });
-            if !all {
-                wanted_pages = wanted_pages.saturating_sub(freed);
-                if wanted_pages == 0 {
-                    break;
-                }
-            }
-        }
-        true
+    fn call_callbacks(&self, pressure: Pressure, all: bool) -> Called {
+        self.globals.callbacks.call(&self.cpus, pressure, all)
     }
 
     /// What can still be done, a few rounds of it, before the request fails and is counted.
     #[cold]
     pub(super) fn last_resort(&self, request: Request) -> Result<Pfn, AllocError> {
         let Some(first) = self.zones_of(request).next() else { return Err(AllocError::NoZone) };
-        // For more than a zone has, nobody needs to give up anything.
+        // For more than a zone has, no cache needs to give up anything.
         let has_enough = |zone| self.zone(zone).managed() >= request.pages();
-        let rounds = if self.zones_of(request).any(has_enough) { ROUNDS_MAX } else { 0 };
-        for round in 0..rounds {
+        let mut patience = Patience::new(request);
+        let mut round = if self.zones_of(request).any(has_enough) { 0 } else { ROUNDS_MAX };
+        while round < ROUNDS_MAX {
             match self.round(request, round) {
-                ControlFlow::Break(Some(pfn)) => return Ok(pfn),
-                ControlFlow::Break(None) => break,
-                ControlFlow::Continue(()) if round + 1 < ROUNDS_MAX => {
-                    let growth = if request.flags.may_reclaim() { ROUND_SPINS_GROWTH.pow(round) } else { 1 };
-                    (0..ROUND_SPINS * growth).for_each(|_| spin_hint());
+                Round::Found(pfn) => return Ok(pfn),
+                Round::Undisturbed => break,
+                Round::Disturbed(by) if self.wait_out(by, &mut patience) => {}
+                Round::Disturbed(_) => {
+                    round += 1;
+                    if round < ROUNDS_MAX {
+                        (0..ROUND_SPINS).for_each(|_| spin_hint());
+                    }
                 }
-                ControlFlow::Continue(()) => {}
             }
         }
         self.count_failure(first);
         Err(AllocError::Exhausted)
     }
 
-    /// One round, the gentlest first; the request is served as soon as it can be. Breaks with what
-    /// was found, or with nothing if the round was undisturbed.
-    fn round(&self, request: Request, round: u32) -> ControlFlow<Option<Pfn>> {
+    /// Sleeps until what disturbed a round may be over; `false`: the request has no patience for
+    /// that, and the round counts.
+    fn wait_out(&self, by: Disturbance, patience: &mut Patience) -> bool {
+        let callbacks = &self.globals.callbacks;
+        match by {
+            Disturbance::Turn { seen } if patience.turns > 0 => {
+                let has_ended = callbacks.wait_for_turn(&self.cpus, seen, TURN_MS_MAX);
+                // A caller that stays so long in a callback may be stopped: wait for no other.
+                patience.turns = if has_ended { patience.turns - 1 } else { 0 };
+                true
+            }
+            Disturbance::InHands if patience.naps > 0 => {
+                let nap_ms = 1 << ((NAPS_MAX - patience.naps) / 2);
+                patience.naps -= 1;
+                callbacks.wait_for_turn(&self.cpus, callbacks.turns(), nap_ms);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// One round, the gentlest first; the request is served as soon as it can be.
+    fn round(&self, request: Request, round: u32) -> Round {
+        let seen = self.globals.callbacks.turns();
         let before = self.flux_sum(request);
         let mut own_moves = 0;
-        let mut is_busy = false;
+        let (mut is_turn_awaited, mut is_busy, mut is_gate_held) = (false, false, false);
         let mut scan = || self.scan(request, request.reserve(), &mut own_moves);
         for zone in self.zones_of(request) {
             self.drain(Scope::zone(zone), Mode::Quiet);
@@ -305,25 +258,36 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if found.is_none() && request.flags.may_reclaim() {
             for zone in self.zones_of(request) {
                 let pressure = Pressure { zone, wanted_pages: request.pages(), is_last_resort: true };
-                // What the first ones freed was of no use, or went to others: ask everybody.
-                is_busy |= !self.call_callbacks(pressure, round > 0);
+                // What the first ones freed was of no use, or went to others: ask all.
+                let called = self.call_callbacks(pressure, round > 0);
+                is_turn_awaited |= called == Called::OneIsRunning && self.cpus.caller().is_some();
+                is_busy |= matches!(called, Called::OneIsRunning | Called::Unknown);
             }
             found = self.regain(request).or_else(&mut scan);
         }
         if found.is_none() && request.flags.may_reclaim() {
             for zone in self.zones_of(request) {
-                is_busy |= self.drain(Scope::zone(zone), Mode::Full).busy_cpus > 0;
+                self.drain_each(Scope::zone(zone), Mode::Full, |_, drained| {
+                    is_busy |= drained.busy_cpus > 0;
+                    // A fence that failed will not do better for waiting; a drainer ends.
+                    is_gate_held |= drained.busy_cpus > 0 && drained.fences == 0;
+                });
             }
             found = scan();
         }
-        if found.is_some() {
-            return ControlFlow::Break(found);
+        if let Some(pfn) = found {
+            return Round::Found(pfn);
         }
         let after = self.flux_sum(request);
         let is_still = after.moves == before.moves.wrapping_add(own_moves)
             && before.in_flight_pages == 0
             && after.in_flight_pages == 0;
-        if is_still && !is_busy { ControlFlow::Break(None) } else { ControlFlow::Continue(()) }
+        match () {
+            () if is_turn_awaited => Round::Disturbed(Disturbance::Turn { seen }),
+            () if is_gate_held || after.in_flight_pages > 0 => Round::Disturbed(Disturbance::InHands),
+            () if is_still && !is_busy => Round::Undisturbed,
+            () => Round::Disturbed(Disturbance::Moved),
+        }
     }
 
     /// What is on its way, over all CPUs and the zones of a request.

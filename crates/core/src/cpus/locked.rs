@@ -1,5 +1,7 @@
 //! For everything else: a lock per CPU, tried and never waited for by owners.
 
+use core::num::NonZeroUsize;
+
 use super::pinned::sequence;
 use super::{Cpus, FenceError, Here};
 use crate::cache::{BlockArray, WordOffset};
@@ -30,6 +32,22 @@ pub trait WhichCpu: Sync {
     /// Why the allocator may not be used from here.
     fn check_usable(&self) -> Result<(), super::Unusable> {
         Ok(())
+    }
+
+    /// See [`Cpus::caller`].
+    fn caller(&self) -> Option<NonZeroUsize> {
+        None
+    }
+
+    /// See [`Cpus::wait`].
+    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        let _ = limit_ms;
+        super::spin_while(word, seen);
+    }
+
+    /// See [`Cpus::wake_all`].
+    fn wake_all(&self, word: &AtomicU32) {
+        let _ = word;
     }
 }
 
@@ -144,5 +162,17 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
 
     fn check_usable(&self) -> Result<(), super::Unusable> {
         self.which.check_usable()
+    }
+
+    fn caller(&self) -> Option<NonZeroUsize> {
+        self.which.caller()
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        self.which.wait(word, seen, limit_ms);
+    }
+
+    fn wake_all(&self, word: &AtomicU32) {
+        self.which.wake_all(word);
     }
 }

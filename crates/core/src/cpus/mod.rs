@@ -24,8 +24,11 @@ mod pinned;
 pub use locked::{CpuLock, Locked, WhichCpu};
 pub use pinned::{Guard, Pinned, Processor};
 
+use core::num::NonZeroUsize;
+
 use crate::cache::{BlockArray, WordOffset};
 use crate::frame::CpuId;
+use crate::prim::{AtomicU32, Ordering, spin_hint};
 
 /// What kind of code runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,5 +152,44 @@ pub unsafe trait Cpus: Sync {
     /// Why it may not.
     fn check_usable(&self) -> Result<(), Unusable> {
         Ok(())
+    }
+
+    /// A name for the thread that calls, any number that no other thread has meanwhile. Code that
+    /// interrupts a thread and may reclaim, such as a signal handler, has that thread's name.
+    ///
+    /// With a name, a request that runs short waits while another caller runs a reclaim callback, and
+    /// tells that caller from itself. `None`: unknown; such a request does not wait.
+    fn caller(&self) -> Option<NonZeroUsize> {
+        None
+    }
+
+    /// Waits while `word` is `seen`: until [`wake_all`](Cpus::wake_all), or about `limit_ms`
+    /// milliseconds, or less, or not at all: the caller looks again. Called by requests that may reclaim
+    /// alone, outside of sequences.
+    ///
+    /// The caller bounds its waiting by [`now_ms`](Cpus::now_ms); without a clock, each call counts as a
+    /// millisecond. By default it spins, some 10 us.
+    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        let _ = limit_ms;
+        spin_while(word, seen);
+    }
+
+    /// Ends the waiting of all that [`wait`](Cpus::wait) for `word`.
+    fn wake_all(&self, word: &AtomicU32) {
+        let _ = word;
+    }
+}
+
+/// How long a waiter spins that cannot sleep.
+const WAIT_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+
+/// Spins while `word` is `seen`, for a while.
+fn spin_while(word: &AtomicU32, seen: u32) {
+    for _ in 0..WAIT_SPINS {
+        // Relaxed: the caller looks again, and orders what follows.
+        if word.load(Ordering::Relaxed) != seen {
+            return;
+        }
+        spin_hint();
     }
 }

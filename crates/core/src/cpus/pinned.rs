@@ -1,9 +1,11 @@
 //! For an embedding kernel: a guard proves that preemption is off and names the context.
 
+use core::num::NonZeroUsize;
+
 use super::{Cpus, FenceError, Here};
 use crate::cache::{BlockArray, WordOffset, is_open};
 use crate::frame::CpuId;
-use crate::prim::Ordering;
+use crate::prim::{AtomicU32, Ordering};
 
 /// Proof that its holder cannot be preempted nor moved, and that no other code of the same CPU
 /// and context runs while it lives.
@@ -115,6 +117,24 @@ pub unsafe trait Processor: Sync {
     fn now_ms(&self) -> u64 {
         0
     }
+
+    /// The task that runs, by any number that no other task has meanwhile; `None` if that is
+    /// unknown. See [`Cpus::caller`].
+    fn caller(&self) -> Option<NonZeroUsize> {
+        None
+    }
+
+    /// Waits while `word` is `seen`: sleeps, yields, halts until the next tick, or spins as this does.
+    /// Called without a guard, by requests that may reclaim alone. See [`Cpus::wait`].
+    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        let _ = limit_ms;
+        super::spin_while(word, seen);
+    }
+
+    /// Ends the waiting of all that [`wait`](Processor::wait) for `word`.
+    fn wake_all(&self, word: &AtomicU32) {
+        let _ = word;
+    }
 }
 
 /// Fronts reached under a [`Guard`]: plain loads and stores, with preemption off.
@@ -162,6 +182,18 @@ unsafe impl<P: Processor> Cpus for Pinned<P> {
 
     fn now_ms(&self) -> u64 {
         self.0.now_ms()
+    }
+
+    fn caller(&self) -> Option<NonZeroUsize> {
+        self.0.caller()
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        self.0.wait(word, seen, limit_ms);
+    }
+
+    fn wake_all(&self, word: &AtomicU32) {
+        self.0.wake_all(word);
     }
 }
 

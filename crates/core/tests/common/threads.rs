@@ -1,9 +1,10 @@
 //! CPUs for tests with several threads: each thread says where it runs.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use pagedepot::CpuId;
 use pagedepot::cpus::{FenceError, Guard, Here, Processor, WhichCpu};
@@ -107,5 +108,103 @@ unsafe impl Processor for Kernel {
 
     fn is_spared(&self, cpu: CpuId) -> bool {
         self.spared.load(Ordering::Relaxed) >> cpu.get() & 1 == 1
+    }
+}
+
+/// A [`Kernel`] whose threads have names, and sleep when they wait.
+pub struct Parked {
+    pub kernel: Kernel,
+    parking: Mutex<()>,
+    woken: Condvar,
+    began: Instant,
+    waits: AtomicU64,
+    turn_waits: AtomicU64,
+    /// What waiters would have slept, in milliseconds, if they do not.
+    dreamt_ms: AtomicU64,
+    dreams: AtomicBool,
+    is_nameless: AtomicBool,
+}
+
+impl Parked {
+    pub fn new(cpus: u32) -> Self {
+        Parked {
+            kernel: Kernel::new(cpus),
+            parking: Mutex::new(()),
+            woken: Condvar::new(),
+            began: Instant::now(),
+            waits: AtomicU64::new(0),
+            turn_waits: AtomicU64::new(0),
+            dreamt_ms: AtomicU64::new(0),
+            dreams: AtomicBool::new(false),
+            is_nameless: AtomicBool::new(false),
+        }
+    }
+
+    /// How often a thread has slept.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Acquire)
+    }
+
+    /// How often one has slept for another's turn: longer than a nap.
+    pub fn turn_waits(&self) -> u64 {
+        self.turn_waits.load(Ordering::Acquire)
+    }
+
+    /// From now on only the clock goes on when a thread sleeps.
+    pub fn dream(&self, dreams: bool) {
+        self.dreams.store(dreams, Ordering::Release);
+    }
+
+    pub fn dreamt_ms(&self) -> u64 {
+        self.dreamt_ms.load(Ordering::Acquire)
+    }
+
+    /// From now on threads have no names.
+    pub fn forget_names(&self, is_nameless: bool) {
+        self.is_nameless.store(is_nameless, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: as the kernel.
+unsafe impl Processor for Parked {
+    type Guard = Pin;
+
+    fn pin(&self) -> Option<Pin> {
+        self.kernel.pin()
+    }
+
+    fn fence(&self, cpu: CpuId) -> Result<(), FenceError> {
+        self.kernel.fence(cpu)
+    }
+
+    fn is_spared(&self, cpu: CpuId) -> bool {
+        self.kernel.is_spared(cpu)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64 + self.dreamt_ms() + 1
+    }
+
+    fn caller(&self) -> Option<NonZeroUsize> {
+        let name = CPU.with(|cpu| NonZeroUsize::new(std::ptr::from_ref(cpu).addr()));
+        name.filter(|_| !self.is_nameless.load(Ordering::Relaxed))
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        let guard = self.parking.lock().unwrap_or_else(PoisonError::into_inner);
+        // What waits for a turn waits for a second; a nap is 32 ms at most.
+        self.turn_waits.fetch_add(u64::from(limit_ms > 500), Ordering::AcqRel);
+        self.waits.fetch_add(1, Ordering::AcqRel);
+        if self.dreams.load(Ordering::Acquire) {
+            self.dreamt_ms.fetch_add(u64::from(limit_ms), Ordering::AcqRel);
+        } else if word.load(Ordering::Acquire) == seen {
+            let limit = Duration::from_millis(limit_ms.into());
+            drop(self.woken.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn wake_all(&self, _word: &AtomicU32) {
+        drop(self.parking.lock().unwrap_or_else(PoisonError::into_inner));
+        self.woken.notify_all();
     }
 }
