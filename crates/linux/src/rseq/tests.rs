@@ -5,6 +5,8 @@
 //! 3. A handler may pop and push in the middle of a sequence of the thread it interrupted.
 //! 4. A closed gate, and a CPU without a block or registration, stop every sequence.
 //! 5. After a fence no sequence commits that began before the gate was closed.
+//!
+//! `breakpoints` stops sequences at each of their instructions.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +18,9 @@ use pagedepot::cpus::implement::{
 use pagedepot::{CpuId, Mobility, ZoneId};
 
 use super::*;
+
+#[cfg(target_arch = "x86_64")]
+mod breakpoints;
 
 // SAFETY: blocks here have room for the words of one zone.
 const WORD: WordOffset = unsafe { implement::word_offset(ZoneId::new(0), Class::Order0, Mobility::Movable) };
