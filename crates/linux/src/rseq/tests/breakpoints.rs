@@ -220,7 +220,7 @@ fn stores(area: Area, fronts: &Fronts) -> bool {
 /// Stops at each byte of a sequence; returns the offsets at which it did stop.
 fn stop_everywhere(area: Area, cpu: u32, operation: Attempt) -> (Vec<u64>, Descriptor) {
     let fronts = Fronts::new(cpus());
-    let cell = fronts.array.word(Here::task(CpuId::new(cpu)), WORD);
+    let cell = fronts.cell(cpu);
     let fresh = fronts.word(cpu).0;
     let attempt = || {
         cell.store(fresh, Ordering::Relaxed);
