@@ -1,7 +1,7 @@
 //! The promise, on this machine: a thread that allocates and frees without pause, and another that
 //! takes back what its CPU caches, a thousand times a second, without stopping it once.
 //!
-//! `cargo run --release -p pagedepot-linux --example quiet_drain`
+//! `cargo run --release -p pagedepot-linux --example quiet_drain [DRAINS]`
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pagedepot_linux::{Depot, Drained, Flags, Mode, Order, Pfn, Scope};
 
-const DRAINS: u32 = 2000;
+const DRAINS_DEFAULT: u32 = 2000;
 const BURST: usize = 512;
 
 /// What a thread of bursts took per page, in nanoseconds.
@@ -24,28 +24,29 @@ impl Paces {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let drains = std::env::args().nth(1).map_or(Ok(DRAINS_DEFAULT), |drains| drains.parse())?;
     let depot = Depot::new(256 << 20)?;
     println!("fronts: {:?}", depot.fronts());
-    let (mut alone, _) = run(&depot, None);
+    let (mut alone, _) = run(&depot, drains, None);
     alone.show("left alone");
     for mode in [Mode::Quiet, Mode::Full] {
-        let (mut drained, sum) = run(&depot, Some(mode));
+        let (mut drained, sum) = run(&depot, drains, Some(mode));
         drained.show(if mode == Mode::Quiet { "drained quietly" } else { "drained fully" });
         println!(
-            "  {DRAINS} drains took {} pages; CPUs stopped by a fence: {}; out of reach at the end: {} pages",
+            "  {drains} drains took {} pages; CPUs stopped by a fence: {}; out of reach at the end: {} pages",
             sum.taken_pages, sum.fences, sum.unreachable_pages
         );
     }
     Ok(())
 }
 
-/// Works until `DRAINS` drains are done, or as long without any.
-fn run(depot: &Depot, mode: Option<Mode>) -> (Paces, Drained) {
+/// Works until `drains` drains are done, or as long without any.
+fn run(depot: &Depot, drains: u32, mode: Option<Mode>) -> (Paces, Drained) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let owner = scope.spawn(|| work(depot, &done));
         let mut sum = Drained::default();
-        for _ in 0..DRAINS {
+        for _ in 0..drains {
             thread::sleep(Duration::from_millis(1));
             if let Some(mode) = mode {
                 let drained = depot.drain(Scope::ALL, mode);
