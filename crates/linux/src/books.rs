@@ -13,10 +13,11 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;
 
 use pagedepot::cpus::CpuLock;
+use rustix::io::Errno;
 use rustix::mm::Advice;
 
 use crate::cpus::ForkMark;
-use crate::error::BuildError;
+use crate::error::{BuildError, no_memory};
 use crate::memory::Mapping;
 
 const LOCKS_AT: usize = 128;
@@ -42,14 +43,18 @@ impl Books {
         (LOCKS_AT + cpus as usize * size_of::<CpuLock>())
             .checked_add(metadata_bytes)
             .and_then(|bytes| bytes.checked_next_multiple_of(rustix::param::page_size()))
-            .ok_or(BuildError::Memory { bytes: usize::MAX, errno: rustix::io::Errno::NOMEM })
+            .ok_or(BuildError::Memory { bytes: usize::MAX, errno: Errno::NOMEM })
     }
 
     /// Books for `cpus` CPUs, in anonymous memory of [`bytes`](Self::bytes).
-    pub fn new(mapping: Mapping, cpus: u32) -> Self {
-        let cpus = cpus as usize;
-        let wipes = mapping.advise(Advice::LinuxWipeOnFork).is_ok();
-        Books { mapping, cpus, wipes }
+    pub fn new(mapping: Mapping, cpus: u32) -> Result<Self, BuildError> {
+        let wipes = match mapping.advise(Advice::LinuxWipeOnFork) {
+            Ok(()) => true,
+            // Not that the kernel cannot: it has no mapping left for this.
+            Err(errno @ (Errno::AGAIN | Errno::NOMEM)) => return Err(no_memory(mapping.bytes())(errno)),
+            Err(_) => false,
+        };
+        Ok(Books { mapping, cpus: cpus as usize, wipes })
     }
 
     /// Divides the mapping.

@@ -260,7 +260,7 @@ impl Builder {
             free_high: self.free_high,
             checked: self.checked,
             track_owner: self.track_owner,
-            on_misuse: self.on_misuse,
+            on_misuse: Some(self.on_misuse.unwrap_or(panic_on_misuse)),
             pfn_limit: Some(Pfn::new(frames_max)),
             ..Config::new(cpus, &zones)
         };
@@ -283,7 +283,7 @@ impl Builder {
         })?;
         self.place(&memory, &shares)?;
         config.linear_map = Some(linear_map(memory.start()));
-        let books = Books::new(books, cpus);
+        let books = Books::new(books, cpus)?;
         // SAFETY: the depot drops the allocator, which has the parts, before the books.
         let Parts { fork_mark, locks, metadata } = unsafe { books.divide() };
         let spared = self.spared.unwrap_or_else(|| machine.quiet_cpus());
@@ -355,6 +355,14 @@ impl Builder {
         }
         if self.populate { memory.populate(0..memory.bytes()) } else { Ok(()) }
     }
+}
+
+/// As the core's own panic, with the names of this crate's options.
+fn panic_on_misuse(misuse: Misuse) {
+    panic!(
+        "pagedepot: {misuse:?}: a caller freed what it did not hold (a double free, or a wrong order); \
+         Builder::checked(true) finds that caller, Builder::on_misuse is told instead of this panic"
+    );
 }
 
 /// Zones begin at multiples of this many frames.

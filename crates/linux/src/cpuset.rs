@@ -31,13 +31,15 @@ impl CpuSet {
         CpuSet { words: Vec::new() }
     }
 
-    /// Adds a CPU.
-    pub fn insert(&mut self, cpu: CpuId) {
+    /// Adds a CPU; whether it was not there before.
+    pub fn insert(&mut self, cpu: CpuId) -> bool {
         let word = cpu.index() / 64;
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
         }
+        let is_new = !self.contains(cpu);
         self.words[word] |= 1 << (cpu.get() % 64);
+        is_new
     }
 
     /// Whether a CPU is in it.
@@ -77,7 +79,7 @@ impl FromIterator<CpuId> for CpuSet {
 
 impl Extend<CpuId> for CpuSet {
     fn extend<I: IntoIterator<Item = CpuId>>(&mut self, cpus: I) {
-        cpus.into_iter().for_each(|cpu| self.insert(cpu));
+        cpus.into_iter().for_each(|cpu| _ = self.insert(cpu));
     }
 }
 
@@ -173,7 +175,9 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_model(numbers in proptest::collection::btree_set(0u32..300, 0..64)) {
-            let cpus = set(&numbers);
+            let mut cpus = set(&numbers);
+            prop_assert!((0..400).all(|n| cpus.clone().insert(CpuId::new(n)) != numbers.contains(&n)));
+            prop_assert!(numbers.iter().all(|&n| !cpus.insert(CpuId::new(n))));
             prop_assert_eq!(cpus.iter().map(CpuId::get).collect::<BTreeSet<_>>(), numbers.clone());
             prop_assert_eq!(cpus.len(), numbers.len());
             prop_assert_eq!(cpus.is_empty(), numbers.is_empty());

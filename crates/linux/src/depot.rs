@@ -77,6 +77,12 @@ impl Depot {
     }
 
     /// A depot of `bytes`, rounded up to whole pages, with options.
+    ///
+    /// The system backs pages when they are first touched, so a depot can be larger than what is free
+    /// now. It can never have more bytes in all than the system would map for one program at once,
+    /// whether it is built so large or [grows](Self::grow) there, and whatever the kind of memory: RAM
+    /// and swap with `vm.overcommit_memory=0`, anything with `1`, what is left below the commit limit
+    /// with `2` (a memory file is counted there page by page).
     pub fn builder(bytes: usize) -> Builder {
         Builder::new(bytes)
     }

@@ -6,6 +6,8 @@ use pagedepot::cpus::Unusable;
 use pagedepot::{ConfigError, NodeId, PageSize, TooManyCallbacks};
 use rustix::io::Errno;
 
+use crate::vmalloc::reached_limit;
+
 /// Why [`Builder::build`](crate::Builder::build) or [`Depot::grow`](crate::Depot::grow) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -32,6 +34,11 @@ pub enum BuildError {
         bytes: usize,
         /// What it said.
         errno: Errno,
+    },
+    /// The process has as many mappings as the system allows.
+    TooManyMappings {
+        /// `vm.max_map_count`.
+        limit: u32,
     },
     /// The system did not make a memory file.
     File {
@@ -73,6 +80,8 @@ pub enum BuildError {
         /// Nodes to divide them among.
         nodes: usize,
     },
+    /// Growing by no bytes.
+    ZeroGrowth,
     /// There are no addresses to grow into.
     CannotGrow {
         /// Bytes to grow by, whole units.
@@ -104,6 +113,11 @@ impl fmt::Display for BuildError {
                 f,
                 "cannot map {bytes} bytes ({errno}): ask for less, set vm.overcommit_memory=1 or raise vm.overcommit_ratio, or raise `ulimit -v`"
             ),
+            BuildError::TooManyMappings { limit } => write!(
+                f,
+                "this process has all {limit} mappings that the system allows: raise vm.max_map_count, or make \
+                 fewer, larger depots"
+            ),
             BuildError::File { bytes, errno } => write!(
                 f,
                 "cannot make a memory file of {bytes} bytes ({errno}): allow memfd_create (seccomp), close files or raise `ulimit -n` or `ulimit -f`, or take MemoryKind::Anonymous"
@@ -130,6 +144,7 @@ impl fmt::Display for BuildError {
                 "{bytes} bytes for {nodes} NUMA nodes: ask for at least {} bytes, or leave numa(true) out",
                 nodes * (2 << 20)
             ),
+            BuildError::ZeroGrowth => f.write_str("growing by 0 bytes: ask for at least one"),
             BuildError::CannotGrow { bytes, room } => write!(
                 f,
                 "room to grow by {room} bytes, and not by {bytes}: give Builder::grow_to a larger size"
@@ -137,6 +152,19 @@ impl fmt::Display for BuildError {
             BuildError::Forked => f.write_str("the depot is the parent process's: make one in the child"),
             BuildError::Config(error) => error.fmt(f),
         }
+    }
+}
+
+/// The error when the system gave no memory, or no addresses, for `bytes` bytes.
+pub(crate) fn no_memory(bytes: usize) -> impl Fn(Errno) -> BuildError {
+    /// A depot is a reservation that is cut into three.
+    const MAPPINGS: u32 = 4;
+    move |errno| match errno {
+        Errno::NOMEM | Errno::AGAIN => match reached_limit(MAPPINGS) {
+            Some(limit) => BuildError::TooManyMappings { limit },
+            None => BuildError::Memory { bytes, errno },
+        },
+        _ => BuildError::Memory { bytes, errno },
     }
 }
 

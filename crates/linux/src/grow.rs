@@ -11,7 +11,7 @@ use pagedepot::{ConfigError, FrameRange, NodeId, PageSize, Pfn, ZoneId};
 
 use crate::cpus::ForkMark;
 use crate::depot::Depot;
-use crate::error::BuildError;
+use crate::error::{BuildError, no_memory};
 use crate::memory::Mapping;
 use crate::numa;
 use crate::sync::ForkLock;
@@ -58,11 +58,14 @@ impl Depot {
     /// ```
     ///
     /// # Errors
-    /// [`BuildError::CannotGrow`] beyond [`Builder::grow_to`](crate::Builder::grow_to),
+    /// [`BuildError::ZeroGrowth`] for 0 bytes, [`BuildError::CannotGrow`] beyond [`Builder::grow_to`](crate::Builder::grow_to),
     /// [`BuildError::Forked`] in a child, [`ConfigError::NoSuchZone`], and what the system says as in
     /// [`Builder::build`](crate::Builder::build). Nothing is added then.
     pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
         self.check_parent().map_err(|_| BuildError::Forked)?;
+        if bytes == 0 {
+            return Err(BuildError::ZeroGrowth);
+        }
         let Some(stats) = self.zone_stats(zone) else {
             return Err(ConfigError::NoSuchZone { zone: zone.get() }.into());
         };
@@ -70,7 +73,7 @@ impl Depot {
         let (memory, shift) = (self.memory(), self.page_size().shift());
         let (start, room) = (memory.bytes(), memory.bytes_max() - memory.bytes());
         let unit = unit(self.page_size());
-        let bytes = bytes.max(1).checked_next_multiple_of(unit).unwrap_or(usize::MAX);
+        let bytes = bytes.checked_next_multiple_of(unit).unwrap_or(usize::MAX);
         if bytes > room {
             return Err(BuildError::CannotGrow { bytes, room });
         }
@@ -78,8 +81,7 @@ impl Depot {
         let first = Pfn::new((start >> shift) as u32);
         let range = FrameRange::new(first, (bytes >> shift) as u32);
         let books_bytes = self.frames().section_bytes(range);
-        let books = Mapping::anonymous(books_bytes)
-            .map_err(|errno| BuildError::Memory { bytes: books_bytes, errno })?;
+        let books = Mapping::anonymous(books_bytes).map_err(no_memory(books_bytes))?;
         memory.put(part.clone())?;
         if let Err(error) = self.prepare(&part, stats.node) {
             memory.take_away(part);

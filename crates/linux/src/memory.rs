@@ -10,7 +10,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::error::BuildError;
+use crate::error::{BuildError, no_memory};
 
 /// Size and alignment of a huge page of the second level, and of a block of order 9.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
@@ -158,10 +158,9 @@ impl Memory {
     pub fn map(wanted: Wanted) -> Result<(Mapping, Self), BuildError> {
         let Wanted { kind, bytes, bytes_max, books_bytes, hugetlb, thp } = wanted;
         let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
-        let (books, mapping) = Mapping::reserve_aligned(books_bytes, bytes_max, align)
-            .map_err(|errno| BuildError::Memory { bytes: bytes_max, errno })?;
-        replace(&books, 0..books_bytes, None, false)
-            .map_err(|errno| BuildError::Memory { bytes: books_bytes, errno })?;
+        let (books, mapping) =
+            Mapping::reserve_aligned(books_bytes, bytes_max, align).map_err(no_memory(bytes_max))?;
+        replace(&books, 0..books_bytes, None, false).map_err(no_memory(books_bytes))?;
         let file = match kind {
             MemoryKind::Anonymous => None,
             MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
@@ -180,16 +179,19 @@ impl Memory {
     /// Puts memory behind reserved addresses, or, when it fails, nothing. Nothing is populated yet.
     pub fn put(&self, part: Range<usize>) -> Result<(), BuildError> {
         let bytes = part.len();
+        if !self.hugetlb {
+            check_size(part.end)?;
+        }
         if let Some(file) = &self.file {
             ftruncate(file, part.end as u64).map_err(no_file(bytes, self.hugetlb))?;
         }
         if let Err(errno) = replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb) {
+            let error = no_memory(bytes)(errno);
             // Older kernels have unmapped the addresses by now. Where they have not, or somebody else is
             // there already, this does nothing. (Huge pages are put once, by `map`, which lets go of all.)
             if !self.hugetlb {
                 self.reserve(&part, MapFlags::FIXED_NOREPLACE);
             }
-            let error = BuildError::Memory { bytes, errno };
             return Err(if self.hugetlb { BuildError::HugePages { bytes, errno } } else { error });
         }
         if self.thp
@@ -265,6 +267,24 @@ impl Memory {
     pub fn is_hugetlb(&self) -> bool {
         self.hugetlb
     }
+}
+
+/// Refuses a depot of `bytes` bytes in all that the system could never back: see
+/// [`Depot::builder`](crate::Depot::builder).
+///
+/// This is what the kernel says to one private mapping of that size (`__vm_enough_memory` in
+/// `mm/util.c`). It asks about each mapping by itself, and not at all about memory files.
+fn check_size(bytes: usize) -> Result<(), BuildError> {
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    if !matches!(mode.trim(), "0" | "") {
+        return Ok(());
+    }
+    let system = rustix::system::sysinfo();
+    let there = (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
+    if bytes as u128 > there {
+        return Err(BuildError::Memory { bytes, errno: Errno::NOMEM });
+    }
+    Ok(())
 }
 
 fn memory_file(hugetlb: bool) -> Result<OwnedFd, Errno> {

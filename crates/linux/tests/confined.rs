@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::in_child;
@@ -68,6 +69,45 @@ fn too_few_addresses() {
         space.buf(MIB).unwrap().fill(1);
         drop(space);
         common::all_back(&mut Arc::into_inner(depot).unwrap());
+    });
+}
+
+/// Where no mapping is left the error names that limit; where a few are, a depot is whole or refused.
+#[test]
+fn too_many_mappings() {
+    in_child(|| {
+        let whole = Depot::new(MIB).unwrap().fronts();
+        let page = rustix::param::page_size();
+        let pages = 1 << 18;
+        // SAFETY: a mapping of this child's own, and its pages, which nothing uses.
+        let protect = |at: usize, how: libc::c_int| unsafe {
+            static START: AtomicUsize = AtomicUsize::new(0);
+            if START.load(Ordering::Relaxed) == 0 {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+                let start = libc::mmap(std::ptr::null_mut(), pages * page, libc::PROT_NONE, flags, -1, 0);
+                START.store(start.expose_provenance(), Ordering::Relaxed);
+            }
+            let start = START.load(Ordering::Relaxed) + at * page;
+            libc::mprotect(std::ptr::with_exposed_provenance_mut(start), page, how) == 0
+        };
+        let last = (1..pages).step_by(2).take_while(|&at| protect(at, libc::PROT_READ)).last().unwrap();
+        let mut refused = 0;
+        // One page fewer is two mappings more.
+        let built = (0..20).any(|less| match Depot::new(MIB) {
+            Ok(mut depot) => {
+                assert_eq!(depot.fronts(), whole);
+                common::all_back(&mut depot);
+                true
+            }
+            Err(error) => {
+                assert!(matches!(error, BuildError::TooManyMappings { .. }), "{error:?}");
+                assert!(error.to_string().contains("vm.max_map_count"), "{error}");
+                refused += 1;
+                assert!(protect(last - 2 * less, libc::PROT_NONE));
+                false
+            }
+        });
+        assert!(built && refused > 0);
     });
 }
 

@@ -311,7 +311,7 @@ fn a_double_free_panics_and_blocks_nobody() {
     assert_eq!(free(), Ok(()));
     let panic = catch_unwind(AssertUnwindSafe(free)).unwrap_err();
     let message = panic.downcast::<String>().unwrap();
-    assert!(message.contains("double free") && message.contains("checked"), "{message}");
+    assert!(message.contains("double free") && message.contains("Builder::checked"), "{message}");
     drop(depot.page(order(4)).unwrap());
     all_back(&mut depot);
 }

@@ -84,12 +84,35 @@ fn growing_is_refused_with_advice() {
         assert!(matches!(error, BuildError::CannotGrow { room: GIB, .. }), "{error:?}");
         assert!(error.to_string().contains("Builder::grow_to"), "{error}");
     }
+    assert_eq!(depot.grow(ZONE, 0), Err(BuildError::ZeroGrowth));
+    assert_eq!(depot.bytes(), GIB);
     in_child(|| assert_eq!(depot.grow(ZONE, GIB), Err(BuildError::Forked)));
     depot.grow(ZONE, GIB).unwrap();
     assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
     let fixed = Depot::new(1 << 20).unwrap();
     assert_eq!(fixed.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
     assert!(matches!(Depot::builder(1).grow_to(usize::MAX).build(), Err(BuildError::TooLarge { .. })));
+}
+
+/// One rule for the size, whether a depot is built so large or grows there.
+#[test]
+fn a_depot_never_has_more_than_the_system_could_back() {
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    if mode.trim() != "0" {
+        eprintln!("skipped: vm.overcommit_memory={mode}");
+        return;
+    }
+    let system = rustix::system::sysinfo();
+    let there = ((system.totalram + system.totalswap) as usize * system.mem_unit as usize) & !(GIB - 1);
+    for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        let at_once = Depot::builder(there + GIB).memory(kind).build().map(|depot| depot.bytes());
+        assert!(matches!(at_once, Err(BuildError::Memory { .. })), "{at_once:?}");
+        let depot = Depot::builder(GIB).grow_to(there + 2 * GIB).memory(kind).build().unwrap();
+        let refused = std::iter::repeat_with(|| depot.grow(ZONE, GIB)).find_map(Result::err).unwrap();
+        assert_eq!(refused, BuildError::Memory { bytes: there + GIB, errno: rustix::io::Errno::NOMEM });
+        assert!(refused.to_string().contains("vm.overcommit_memory"), "{refused}");
+        assert_eq!(depot.bytes(), there);
+    }
 }
 
 /// What the system refuses leaves the depot as it was, and can be asked for again.

@@ -86,12 +86,14 @@ impl Budget {
 
 /// What "no memory" meant: too many mappings in all the process, or no memory.
 pub(super) fn why_no_memory() -> MapError {
+    // A mapping may need two more.
+    reached_limit(2).map_or(MapError::NoTables, |limit| MapError::TooManyMappings { limit })
+}
+
+/// `vm.max_map_count`, if this process may not have so many more mappings.
+pub(crate) fn reached_limit(more: u32) -> Option<u32> {
     let limit = system_limit();
-    match mappings_of_process() {
-        // A mapping may need two more.
-        Some(count) if count + 2 >= limit => MapError::TooManyMappings { limit },
-        _ => MapError::NoTables,
-    }
+    mappings_of_process().filter(|count| count + more >= limit).map(|_| limit)
 }
 
 /// `vm.max_map_count`.

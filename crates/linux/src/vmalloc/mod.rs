@@ -46,6 +46,7 @@ mod pieces;
 mod shrink;
 mod space;
 
+pub(crate) use budget::reached_limit;
 pub use buf::VmallocBuf;
 pub use builder::VmallocBuilder;
 pub use error::VmallocBuildError;
