@@ -28,7 +28,7 @@ use crate::topology::Topology;
 ///     .page_size(PageSize::Kib16)
 ///     .checked(true)
 ///     .build()?;
-/// assert!(depot.fd().is_some());
+/// assert_eq!((depot.bytes(), depot.page_size()), (64 << 20, PageSize::Kib16));
 /// # Ok::<(), pagedepot_linux::BuildError>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -410,9 +410,30 @@ impl Depot {
     }
 
     /// The memory file, if it is one ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)); page `n`
-    /// begins at [`offset`](Self::offset) of it. Whoever writes through it writes into pages that
-    /// somebody else may hold as `&[u8]`: write only to pages you hold.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+    /// begins at [`offset`](Self::offset) of it. For pages that stay registered after they are freed
+    /// see [`pin_range`](Self::pin_range).
+    ///
+    /// The file cannot be made smaller, nor larger unless the depot can still [grow](Self::grow)
+    /// (`F_SEAL_SHRINK`, `F_SEAL_GROW`): no access to the depot's memory ends in `SIGBUS` because of
+    /// its length.
+    ///
+    /// ```compile_fail,E0133
+    /// # use pagedepot_linux::{Depot, MemoryKind};
+    /// let depot = Depot::builder(1 << 20).memory(MemoryKind::Memfd).build()?;
+    /// let file = depot.fd(); // needs `unsafe`
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
+    ///
+    /// # Safety
+    /// For as long as the depot lives, and through this descriptor, its duplicates, mappings made with
+    /// them and whatever they are registered with:
+    /// * only bytes of pages that the caller holds are written, and only while no reference to them
+    ///   (such as a [`Page`]'s `&[u8]`) is in use; likewise, bytes that another thread may be writing
+    ///   are not read where that would be a data race. Free pages belong to the depot: it keeps books
+    ///   in some of them (magazines that are cut from pages), so one stray byte corrupts the allocator;
+    /// * no holes are punched, nothing is allocated, and no seals are added (`fallocate`,
+    ///   `F_ADD_SEALS`), and the length is not changed.
+    pub unsafe fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.memory.fd()
     }
 

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -166,6 +168,7 @@ impl Memory {
             MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
         };
         let memory = Memory { mapping, bytes: Box::new(AtomicUsize::new(bytes)), file, thp, hugetlb };
+        memory.seal(SealFlags::SHRINK);
         if let Err(error) = memory.put(0..bytes) {
             if hugetlb {
                 // The kernel unmaps first and looks for huge pages then: others may be there by now.
@@ -200,10 +203,20 @@ impl Memory {
             self.take_away(part);
             return Err(BuildError::TransparentHugePages { errno });
         }
+        if part.end == self.bytes_max() {
+            self.seal(SealFlags::GROW | SealFlags::SEAL);
+        }
         Ok(())
     }
 
-    /// Puts nothing behind addresses, and takes what the file has for them away.
+    /// Seals the file, where the kernel can: what may not be done to it is in the contract of
+    /// [`Depot::fd`](crate::Depot::fd) anyway.
+    fn seal(&self, seals: SealFlags) {
+        let _ = self.file.as_ref().map(|file| fcntl_add_seals(file, seals));
+    }
+
+    /// Puts nothing behind addresses, and takes away what the file has for them. Its length stays: it
+    /// is sealed.
     fn reserve(&self, part: &Range<usize>, fixed: MapFlags) {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
         // SAFETY: our own range, in which nothing lies, or, with FIXED_NOREPLACE, nobody's. Failing
@@ -211,7 +224,9 @@ impl Memory {
         let _ = unsafe {
             mmap_anonymous(self.mapping.at(part.start).cast(), part.len(), ProtFlags::empty(), flags)
         };
-        let _ = self.file.as_ref().map(|file| ftruncate(file, part.start as u64));
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let hole = |file| fallocate(file, punch, part.start as u64, part.len() as u64);
+        let _ = self.file.as_ref().map(hole);
     }
 
     /// Takes memory away again that nobody has used: behind its addresses is nothing then.
@@ -288,7 +303,7 @@ fn check_size(bytes: usize) -> Result<(), BuildError> {
 }
 
 fn memory_file(hugetlb: bool) -> Result<OwnedFd, Errno> {
-    let mut flags = MemfdFlags::CLOEXEC;
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if hugetlb {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }

@@ -77,11 +77,40 @@ fn a_memory_file_has_the_same_bytes() {
     page[..6].copy_from_slice(b"shared");
     let mut read = [0u8; 6];
     let offset = depot.offset(page.pfn()) as libc::off_t;
-    let fd = depot.fd().unwrap().as_raw_fd();
+    // SAFETY: only read from, below.
+    let fd = unsafe { depot.fd() }.unwrap().as_raw_fd();
     // SAFETY: reads into a buffer of that size.
     let got = unsafe { libc::pread(fd, read.as_mut_ptr().cast(), read.len(), offset) };
     assert_eq!((got, &read), (6, b"shared"));
-    assert!(Depot::new(8 * MIB).unwrap().fd().is_none());
+    let anonymous = Depot::new(8 * MIB).unwrap();
+    // SAFETY: there is none.
+    assert!(unsafe { anonymous.fd() }.is_none());
+}
+
+/// What would end in SIGBUS, or change pages behind the depot's back, the kernel refuses.
+#[test]
+fn a_memory_file_keeps_its_size() {
+    use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate};
+    const GIB: usize = 1 << 30;
+    let file = |depot: &Depot| {
+        // SAFETY: nothing is changed through it: all that is tried is refused, as is checked.
+        unsafe { depot.fd() }.unwrap().try_clone_to_owned().unwrap()
+    };
+    let fixed = Depot::builder(8 * MIB).memory(MemoryKind::Memfd).build().unwrap();
+    let grows = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
+    let (fixed_file, growing) = (file(&fixed), file(&grows));
+    for bytes in [0, GIB as u64 - 4096] {
+        assert_eq!(ftruncate(&growing, bytes), Err(rustix::io::Errno::PERM));
+    }
+    assert_eq!(fcntl_get_seals(&growing).unwrap(), SealFlags::SHRINK);
+    grows.grow(ZoneId::new(0), GIB).unwrap();
+    for (file, bytes) in [(&fixed_file, 8 * MIB as u64), (&growing, 2 * GIB as u64)] {
+        for bytes in [0, bytes - 4096, bytes + 4096] {
+            assert_eq!(ftruncate(file, bytes), Err(rustix::io::Errno::PERM), "{bytes}");
+        }
+        assert_eq!(fcntl_add_seals(file, SealFlags::FUTURE_WRITE), Err(rustix::io::Errno::PERM));
+    }
+    fixed.page(Order::BASE).unwrap().fill(1);
 }
 
 #[test]

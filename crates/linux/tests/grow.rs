@@ -38,7 +38,8 @@ fn what_is_added_can_be_had_and_used() {
         assert!(last[end..].iter().all(|&byte| byte == 0));
         last[end..].copy_from_slice(b"shared");
         assert_eq!(depot.pfn_of(&raw const last[end]), Some(Pfn::new(2 * GIB_PAGES - 1)));
-        if let Some(fd) = depot.fd() {
+        // SAFETY: only read from, below.
+        if let Some(fd) = unsafe { depot.fd() } {
             let mut read = [0u8; 6];
             // SAFETY: reads into a buffer of that size.
             let got = unsafe {
