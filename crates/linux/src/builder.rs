@@ -52,6 +52,7 @@ pub struct Builder {
     high: HighPolicy,
     free_high: FreeHigh,
     on_misuse: Option<fn(Misuse)>,
+    pinned: bool,
 }
 
 impl Builder {
@@ -75,6 +76,7 @@ impl Builder {
             high: HighPolicy::Auto,
             free_high: FreeHigh::default(),
             on_misuse: None,
+            pinned: false,
         }
     }
 
@@ -160,6 +162,15 @@ impl Builder {
     /// [late](Self::on_misuse).
     pub fn checked(mut self, yes: bool) -> Self {
         self.checked = yes;
+        self
+    }
+
+    /// Whether all memory is registered with devices for the depot's life (io_uring, VFIO, RDMA), and
+    /// must never be given back: [`Depot::trim`] is refused with
+    /// [`TrimError::Pinned`](crate::TrimError::Pinned). For parts see [`Depot::pin_range`], where the
+    /// reason stands. Default: no.
+    pub fn pinned(mut self, yes: bool) -> Self {
+        self.pinned = yes;
         self
     }
 
@@ -291,7 +302,7 @@ impl Builder {
         // SAFETY: the books are new anonymous memory, of which the metadata has not been touched.
         let allocator = unsafe { Frames::new_zeroed(under, &config, metadata, seam)? };
         let growth = Growth::new(self.numa, self.populate, fork_mark);
-        Ok(Depot::assemble(allocator, backing, books, (memory, growth), fork_mark))
+        Ok(Depot::assemble(allocator, backing, books, (memory, growth), fork_mark, self.pinned))
     }
 
     /// How many frames there are in so many bytes.

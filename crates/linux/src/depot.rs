@@ -18,6 +18,7 @@ use crate::error::{BuildError, CallbackError};
 use crate::grow::Growth;
 use crate::memory::Memory;
 use crate::page::{Page, Pages};
+use crate::pins::Pins;
 use crate::sync::ForkLock;
 use crate::trim::{self, TrimState, Trimmed};
 use crate::vmalloc::Shrinkers;
@@ -61,6 +62,8 @@ pub struct Depot {
     // fields in registers (see `Globals` in the core).
     /// Behind pointers, because the allocator knows their addresses.
     callbacks: Box<ForkLock<Callbacks>>,
+    pins: Box<ForkLock<Pins>>,
+    is_pinned: bool,
     _backing: Option<Arc<dyn Backing + Send>>,
     _books: Books,
     growth: Growth,
@@ -93,11 +96,14 @@ impl Depot {
         books: Books,
         (memory, growth): (Memory, Growth),
         fork_mark: ForkMark<'static>,
+        is_pinned: bool,
     ) -> Self {
         let trimming = Arc::<TrimState>::default();
         let callbacks = Box::new(ForkLock::new(fork_mark, Callbacks::new(fork_mark)));
+        let pins = Box::new(ForkLock::new(fork_mark, Pins::default()));
         let (_backing, _books) = (backing, books);
-        let depot = Depot { allocator, trimming, callbacks, _backing, _books, growth, memory };
+        let depot =
+            Depot { allocator, trimming, callbacks, pins, is_pinned, _backing, _books, growth, memory };
         // SAFETY: shared, so it stays where it is, and dropped after the allocator.
         let state: &'static TrimState = unsafe { &*Arc::as_ptr(&depot.trimming) };
         depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
@@ -265,8 +271,12 @@ impl Depot {
     /// that comes just after a request ran out of pages: what is free then is needed
     /// ([`Trimmed::cut_short`]).
     ///
+    /// Pages that a device or the kernel keeps for longer than they are held (buffers registered with
+    /// io_uring, VFIO, RDMA) must be marked by [`pin_range`](Self::pin_range): trims leave them alone.
+    ///
     /// # Errors
-    /// [`TrimError::Refused`](crate::TrimError::Refused) when the system refuses: it counts what was
+    /// [`TrimError::Pinned`](crate::TrimError::Pinned) when the depot was built with
+    /// [`Builder::pinned`]. [`TrimError::Refused`](crate::TrimError::Refused) when the system refuses: it counts what was
     /// taken before; call again. [`TrimError::Forked`](crate::TrimError::Forked) in a child.
     pub fn trim(&self) -> Result<Trimmed, crate::TrimError> {
         trim::trim(self, &self.trimming)
@@ -470,6 +480,15 @@ impl Depot {
     /// Fails in a forked child.
     pub(crate) fn check_parent(&self) -> Result<(), Unusable> {
         self.allocator.cpus().check_usable()
+    }
+
+    pub(crate) fn pins(&self) -> &ForkLock<Pins> {
+        &self.pins
+    }
+
+    /// Whether it was built never to be trimmed.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.is_pinned
     }
 
     pub(crate) fn growth(&self) -> &Growth {

@@ -25,7 +25,15 @@ pub enum MemoryKind {
     #[default]
     Anonymous,
     /// A memory file, mapped shared, whose descriptor [`Depot::fd`](crate::Depot::fd) gives: for
-    /// io_uring buffers, for O_DIRECT, to map elsewhere. A forked child has the same pages: what it
+    /// io_uring buffers, for O_DIRECT, to map elsewhere.
+    ///
+    /// [`Depot::trim`](crate::Depot::trim) punches holes into it where pages are free; the next touch
+    /// puts a new page there, for every mapping of the file. A registration that pinned the old page
+    /// (io_uring, VFIO, RDMA) keeps that, and no longer shares bytes with the depot. Mark such ranges
+    /// by [`Depot::pin_range`](crate::Depot::pin_range), or build with
+    /// [`pinned`](crate::Builder::pinned). The same is true of anonymous memory.
+    ///
+    /// A forked child has the same pages: what it
     /// writes to one that it inherited, its parent sees. (The kernel can wipe or copy private memory
     /// for a child, not a shared mapping.)
     Memfd,

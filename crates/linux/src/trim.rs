@@ -33,6 +33,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use crate::depot::Depot;
 use crate::memory::{HUGE_BYTES, Memory};
 use crate::numa::last_errno;
+use crate::pins::Pins;
 
 /// Address space looked at, and at most taken from the store, at a time.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -68,6 +69,8 @@ pub enum TrimError {
         /// What it said.
         errno: Errno,
     },
+    /// The depot was built never to be trimmed.
+    Pinned,
     /// This is a child of the process that made the depot.
     Forked,
 }
@@ -81,6 +84,7 @@ impl fmt::Display for TrimError {
                  allow madvise and fallocate",
                 trimmed.bytes
             ),
+            TrimError::Pinned => f.write_str("the depot was built with Builder::pinned(true)"),
             TrimError::Forked => f.write_str("the depot is the parent process's: trim it there"),
         }
     }
@@ -92,7 +96,7 @@ impl From<TrimError> for io::Error {
     fn from(error: TrimError) -> Self {
         let kind = match error {
             TrimError::Refused { errno, .. } => io::Error::from(errno).kind(),
-            TrimError::Forked => io::ErrorKind::Unsupported,
+            TrimError::Pinned | TrimError::Forked => io::ErrorKind::Unsupported,
         };
         io::Error::new(kind, error)
     }
@@ -173,6 +177,9 @@ impl Drop for Running<'_> {
 
 pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimError> {
     depot.check_parent().map_err(|_| TrimError::Forked)?;
+    if depot.is_pinned() {
+        return Err(TrimError::Pinned);
+    }
     let mut trimmed = Trimmed::default();
     if state.is_running.swap(true, Ordering::Acquire) {
         trimmed.cut_short = true;
@@ -192,14 +199,16 @@ pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimErro
             break;
         }
         let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());
-        trim_chunk(depot, state, &mut system, chunk, &mut trimmed)
+        // Until the chunk's memory is given back: see `pins.rs`.
+        let pins = depot.pins().lock().map_err(|_| TrimError::Forked)?;
+        trim_chunk((depot, &pins), state, &mut system, chunk, &mut trimmed)
             .map_err(|errno| TrimError::Refused { trimmed, errno })?;
     }
     Ok(trimmed)
 }
 
 fn trim_chunk(
-    depot: &Depot,
+    (depot, pins): (&Depot, &Pins),
     state: &TrimState,
     system: &mut System<'_>,
     chunk: Range<usize>,
@@ -208,7 +217,7 @@ fn trim_chunk(
     // SAFETY: the chunk is inside the depot's memory.
     let start = unsafe { depot.base().add(chunk.start) };
     let present = resident(start, chunk.len())?;
-    let taken = Taken::new(depot, state, chunk, &present);
+    let taken = Taken::new((depot, pins), state, chunk, &present);
     let result = system.give_back(&taken.merged(), trimmed);
     drop(taken);
     result
@@ -233,13 +242,18 @@ struct Taken<'d> {
 }
 
 impl<'d> Taken<'d> {
-    /// Takes what is free and at least partly present in a chunk.
-    fn new(depot: &'d Depot, state: &'d TrimState, chunk: Range<usize>, present: &[bool]) -> Self {
+    /// Takes what is free, not pinned and at least partly present in a chunk.
+    fn new(
+        (depot, pins): (&'d Depot, &Pins),
+        state: &'d TrimState,
+        chunk: Range<usize>,
+        present: &[bool],
+    ) -> Self {
         let mut taken = Taken { depot, state, ranges: Vec::new() };
         let system_page = rustix::param::page_size();
         for huge in chunk.clone().step_by(HUGE_BYTES) {
             let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
-            for run in free_runs(depot, huge) {
+            for run in free_runs(depot, pins, huge) {
                 let pages =
                     (run.start - chunk.start) / system_page..(run.end - chunk.start).div_ceil(system_page);
                 if present[pages].iter().any(|&present| present) {
@@ -297,12 +311,14 @@ fn frames(depot: &Depot, range: &Range<usize>) -> (Pfn, u32) {
     (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
 }
 
-/// Runs of bytes in an aligned 2 MiB that are free in the store now. Of huge pages all or nothing.
-fn free_runs(depot: &Depot, huge: Range<usize>) -> Vec<Range<usize>> {
+/// Runs of bytes in an aligned 2 MiB that are free in the store now and not pinned. Of huge pages all
+/// or nothing.
+fn free_runs(depot: &Depot, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let page = depot.page_size().bytes();
     for at in huge.clone().step_by(page) {
-        if !depot.is_free(Pfn::new((at >> depot.page_size().shift()) as u32)) {
+        let pfn = Pfn::new((at >> depot.page_size().shift()) as u32);
+        if !depot.is_free(pfn) || pins.contains(pfn) {
             continue;
         }
         match runs.last_mut() {

@@ -15,7 +15,8 @@ use common::StopAtEnd;
 use pagedepot_linux::trace::{Stamp, TraceWriter};
 use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Manner, Options, PurgeDepth};
 use pagedepot_linux::{
-    CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Order, Page, Pages, Scope, Vmalloc, VmallocBuf, ZoneId,
+    CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Order, Page, Pages, PinnedRange, Scope, Vmalloc,
+    VmallocBuf, ZoneId,
 };
 
 const MIB: usize = 1 << 20;
@@ -29,6 +30,7 @@ const ALARM_S: u32 = 60;
 struct Held<'d> {
     page: Page<'d>,
     pages: Pages<'d>,
+    pinned: PinnedRange<'d>,
     buf: VmallocBuf<'d>,
     mapped: NonNull<u8>,
 }
@@ -68,6 +70,7 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
                 // Takes the lock, and finds no place.
                 _ = depot.on_pressure(|_| 0);
                 _ = depot.grow(ZONE, usize::MAX);
+                drop(depot.pin_range(pagedepot_linux::Pfn::new(7), 9));
             }
             4 => drop(Vmalloc::builder(depot).bytes(2 * MIB).nodes(1).areas_max(64).build()),
             5 => {
@@ -97,7 +100,7 @@ fn call_depot(depot: &Depot, held: &Held<'_>) {
     unsafe {
         assert!(depot.free(pfn, order).is_err() && depot.free_many(&[(pfn, order)]).is_err());
         assert!(depot.free_contiguous(pfn, 1).is_err());
-        black_box(depot.allocator().cpus().fronts());
+        black_box((depot.allocator().cpus().fronts(), depot.fd().is_some()));
     }
     _ = depot.split(pfn, order, Order::BASE);
     for mode in [Mode::Quiet, Mode::Full] {
@@ -120,6 +123,7 @@ fn call_depot(depot: &Depot, held: &Held<'_>) {
     black_box((depot.metadata_use(), depot.is_free(pfn), depot.fronts(), depot.page_size()));
     black_box((depot.base(), depot.bytes(), depot.offset(pfn), depot.address(pfn)));
     black_box(depot.pfn_of(depot.base().as_ptr()));
+    assert!(depot.pin_range(pfn, 1).is_err() && depot.unpin_range(pfn, 1).is_err());
     let mut text = String::new();
     write!(text, "{depot:?} {}", depot.shortage()).unwrap();
     // SAFETY: a forked child, with one thread.
@@ -189,7 +193,7 @@ fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held<'_>) {
     unsafe {
         let mut buf = copy(&held.buf);
         assert!(buf.grow(MIB).is_err() && buf.resize(1).is_err());
-        drop((buf, copy(&held.page), copy(&held.pages)));
+        drop((buf, copy(&held.page), copy(&held.pages), copy(&held.pinned)));
         drop(copy(space));
         // The child still has the parent's counts of references to it: the last thing it does.
         drop(copy(depot));
@@ -204,6 +208,7 @@ fn a_child_of_a_busy_parent_is_never_kept_waiting() {
     let page = depot.page(Order::BASE).unwrap();
     let mapped = space.vmap(&[page.pfn()], Options::DEFAULT).unwrap();
     let held = Held {
+        pinned: depot.pin_range(page.pfn(), 1).unwrap(),
         page,
         pages: depot.pages(3, Flags::default()).unwrap(),
         buf: space.buf(3 * 4096).unwrap(),

@@ -1,0 +1,159 @@
+//! Trims leave pinned pages alone, whether they are free or held, and whoever else trims or pins.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Random, StopAtEnd, all_back, in_child, order, seed};
+use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Pfn, PinError, Scope, TrimError};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// Which pages of the depot are present.
+fn present(depot: &Depot) -> Vec<bool> {
+    let mut states = vec![0u8; depot.bytes() / PAGE];
+    // SAFETY: one byte per page of the depot's mapping is written.
+    let result = unsafe { libc::mincore(depot.base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr()) };
+    assert_eq!(result, 0);
+    states.iter().map(|&state| state & 1 != 0).collect()
+}
+
+fn present_pages(depot: &Depot) -> usize {
+    present(depot).into_iter().filter(|&present| present).count()
+}
+
+fn depots(bytes: usize) -> [Depot; 2] {
+    [MemoryKind::Anonymous, MemoryKind::Memfd]
+        .map(|kind| Depot::builder(bytes).memory(kind).caches(false).populate(true).build().unwrap())
+}
+
+#[test]
+fn a_trim_takes_all_but_pinned_pages() {
+    for mut depot in depots(32 * MIB) {
+        let held = depot.pages(50, Flags::default()).unwrap();
+        // Across two of a trim's chunks, at the last page, over held ones, and one in another.
+        let ranges = [(4000, 200), (8191, 1), (held.start().get(), 60), (4100, 7)];
+        let pinned = ranges.map(|(start, count)| depot.pin_range(Pfn::new(start), count).unwrap());
+        assert_eq!((pinned[0].start(), pinned[0].count()), (Pfn::new(4000), 200));
+        let kept = |page: u32| {
+            ranges.iter().any(|&(start, count)| (start..start + count).contains(&page))
+                || (held.start().get()..held.start().get() + held.count()).contains(&page)
+        };
+        let wanted: Vec<bool> = (0..8192).map(kept).collect();
+        let trimmed = depot.trim().unwrap();
+        assert_eq!(present(&depot), wanted);
+        assert_eq!(trimmed.bytes as usize, wanted.iter().filter(|&&kept| !kept).count() * PAGE);
+        // Free again, and pinned still.
+        drop(held);
+        assert_eq!(depot.trim().unwrap().bytes, 0);
+        drop(pinned);
+        depot.trim().unwrap();
+        assert_eq!(present_pages(&depot), 0);
+        all_back(&mut depot);
+    }
+}
+
+#[test]
+fn pins_are_counted() {
+    let [depot, _] = depots(4 * MIB);
+    let all = depot.pin_range(Pfn::new(0), 1024).unwrap();
+    depot.pin_range(Pfn::new(100), 10).unwrap().keep();
+    let kept = depot.pin_range(Pfn::new(105), 10).unwrap();
+    assert_eq!(depot.trim().unwrap().bytes, 0);
+    drop(all);
+    kept.keep();
+    depot.trim().unwrap();
+    assert_eq!(present_pages(&depot), 15);
+    // 100..105 once, 105..110 twice, 110..115 once.
+    assert_eq!(depot.unpin_range(Pfn::new(99), 2), Err(PinError::NotPinned));
+    assert_eq!(depot.unpin_range(Pfn::new(114), 2), Err(PinError::NotPinned));
+    depot.unpin_range(Pfn::new(100), 15).unwrap();
+    depot.trim().unwrap();
+    assert_eq!(present_pages(&depot), 5);
+    assert_eq!(depot.unpin_range(Pfn::new(104), 6), Err(PinError::NotPinned));
+    depot.unpin_range(Pfn::new(105), 5).unwrap();
+    depot.trim().unwrap();
+    assert_eq!(present_pages(&depot), 0);
+    let text = PinError::NotPinned.to_string();
+    assert!(text.contains("unpin what was pinned"), "{text}");
+}
+
+#[test]
+fn bad_ranges_are_refused() {
+    let [depot, _] = depots(4 * MIB);
+    for (start, count) in [(0, 0), (0, 1025), (1024, 1), (1023, 2), (u32::MAX, u32::MAX)] {
+        let (start, error) = (Pfn::new(start), PinError::BadRange { start: Pfn::new(start), count });
+        assert_eq!(depot.pin_range(start, count).map(|_| ()), Err(error));
+        assert_eq!(depot.unpin_range(start, count), Err(error));
+        assert!(error.to_string().contains("only pages of the depot"), "{error}");
+    }
+    in_child(|| {
+        assert_eq!(depot.pin_range(Pfn::new(0), 1).map(|_| ()), Err(PinError::Forked));
+        assert_eq!(depot.unpin_range(Pfn::new(0), 1), Err(PinError::Forked));
+    });
+    assert_eq!(depot.trim().unwrap().bytes as usize, 4 * MIB, "nothing was pinned");
+}
+
+#[test]
+fn a_depot_can_be_pinned_as_a_whole() {
+    for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        let depot = Depot::builder(4 * MIB).memory(kind).populate(true).pinned(true).build().unwrap();
+        assert_eq!(depot.trim(), Err(TrimError::Pinned));
+        assert!(TrimError::Pinned.to_string().contains("Builder::pinned"));
+        assert!(present(&depot).iter().all(|&present| present));
+    }
+}
+
+/// A huge page is given back whole or not at all.
+#[test]
+fn a_huge_page_around_a_pinned_page_stays() {
+    let Ok(depot) = Depot::builder(8 * MIB).thp(true).populate(true).caches(false).build() else { return };
+    let pinned = depot.pin_range(Pfn::new(700), 1).unwrap();
+    assert_eq!(depot.trim().unwrap().bytes as usize, 6 * MIB);
+    drop(pinned);
+    assert_eq!(depot.trim().unwrap().bytes as usize, 2 * MIB);
+}
+
+/// Beside trims without end: what is in pages that are free, and were pinned before, stays.
+#[test]
+fn a_range_is_safe_from_the_moment_it_is_pinned() {
+    let mut random = Random::new(seed());
+    for mut depot in depots(32 * MIB) {
+        let (stop, trims) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (shared, end) = (&depot, Instant::now() + Duration::from_millis(500));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    shared.trim().unwrap();
+                    trims.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let _stop = StopAtEnd(&stop);
+            let mut rounds = 0;
+            while rounds < 5 || Instant::now() < end {
+                rounds += 1;
+                let mut page = shared.page(order(random.below(5) as u32)).unwrap();
+                let (pfn, pages) = (page.pfn(), page.order().frames());
+                page.fill(rounds as u8 | 1);
+                let pinned = shared.pin_range(pfn, pages).unwrap();
+                let start = shared.address(pfn);
+                drop(page);
+                // One that began before may have looked at the range by now; the next has not.
+                let seen = trims.load(Ordering::Relaxed);
+                while trims.load(Ordering::Relaxed) < seen + 2 {
+                    std::thread::yield_now();
+                }
+                for at in (0..pages as usize * PAGE).step_by(PAGE) {
+                    // SAFETY: inside the depot; the only thread that allocates is this one.
+                    assert_eq!(unsafe { start.add(at).read_volatile() }, rounds as u8 | 1);
+                }
+                drop(pinned);
+            }
+        });
+        shared.drain(Scope::ALL, Mode::Full);
+        assert_eq!(shared.page(Order::BASE).unwrap().len(), PAGE);
+        all_back(&mut depot);
+    }
+}
