@@ -93,3 +93,11 @@
 //!     Allocator::new_zeroed(None, config, &mut memory, cpus);
 //! }
 //! ```
+//!
+//! # A program frees what holds the allocator's magazines
+//! A number is all that `free` takes, so no type can tell: `carved_pages_are_never_handed_out_nor_taken_back`
+//! and its neighbours in `tests/carving.rs` free, split and allocate at such frames. Who makes a
+//! linear map vouches for all other frees:
+//! ```compile_fail,E0133
+//! let map = pagedepot::LinearMap::new(0x1000);
+//! ```

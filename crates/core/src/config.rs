@@ -104,9 +104,19 @@ impl LinearMap {
     /// Frame 0 is, or would be, at `base`.
     ///
     /// # Safety
-    /// While the allocator lives, the frames given to it are mapped readable and writable at
-    /// `base + n * page size`, and used by nobody but those who got them from it. The pointers
-    /// through which they are mapped have exposed provenance.
+    /// While the allocator lives:
+    /// 1. The frames given to it are mapped readable and writable at `base + n * page size`, through
+    ///    pointers of exposed provenance.
+    /// 2. A frame's memory is used by its holder alone: the caller that an allocation returned it to,
+    ///    or whom that caller passed it on to. Memory that no caller holds is the allocator's.
+    /// 3. Only its holder frees a frame, once, and stops using its memory before. The methods that
+    ///    free are safe, because numbers are all they take; so whoever makes a map vouches for all
+    ///    code that can reach the allocator. (`pagedepot-linux` makes its own `free` unsafe.) With
+    ///    [`Config::checked`] a second free of a frame that is not held is refused, and never breaks
+    ///    this promise.
+    ///
+    /// Magazines that the allocator made of its frames do not rest on 3: frees of these frames are
+    /// refused whatever the options.
     pub const unsafe fn new(base: usize) -> Self {
         LinearMap { base }
     }

@@ -4,10 +4,15 @@
 mod arena;
 mod common;
 
+use std::collections::HashSet;
+
 use arena::Arena;
+use common::backing::Sets;
 use common::{Anywhere, Single, open_zone, range};
 use pagedepot::cpus::Pinned;
-use pagedepot::{CacheLimits, Config, CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, ZoneId};
+use pagedepot::{
+    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId,
+};
 
 const FRAMES: u32 = 8192;
 const ZONE: ZoneId = ZoneId::new(0);
@@ -75,21 +80,83 @@ fn carved_magazines_stay_in_their_pages() {
     }
 }
 
+/// The pages that nobody holds when everything is held.
+fn carved_pages(held: &[Pfn]) -> Vec<Pfn> {
+    let held: HashSet<_> = held.iter().collect();
+    (0..FRAMES).map(Pfn::new).filter(|pfn| !held.contains(pfn)).collect()
+}
+
+/// Neither alone nor in a larger block, by any method that frees.
+fn check_refused(depot: &Single<'_>, pages: &[Pfn]) {
+    let refused = Err(FreeError::NotAllocated);
+    for &pfn in pages {
+        for order in Order::all() {
+            let block = Pfn::new(pfn.get() & !(order.frames() - 1));
+            assert_eq!(depot.free(block, order), refused, "{pfn} {order:?}");
+            assert_eq!(depot.split(block, order, Order::BASE), refused);
+            let many = depot.free_many(&[(block, order)]).unwrap_err();
+            assert_eq!((many.failed, many.error), (1, FreeError::NotAllocated));
+        }
+        assert_eq!(depot.free_contiguous(pfn, 1), refused);
+        assert_eq!(depot.free_contiguous(Pfn::new(pfn.get() & !511), 1024), refused);
+        assert!(depot.alloc_at(pfn, 1, Flags::default()).is_err());
+    }
+}
+
 #[test]
 fn carved_pages_are_never_handed_out_nor_taken_back() {
-    with_machine(128, true, |mut depot, arena| {
+    for checked in [false, true] {
+        with_machine(128, checked, |mut depot, arena| {
+            let held = cache_all(&depot, arena);
+            let pages = carved_pages(&held);
+            assert!(!pages.is_empty() && pages.len() as u64 == carved(&depot));
+            check_refused(&depot, &pages);
+            held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+            check_refused(&depot, &pages[..2]);
+            // Whoever gets zeroed pages gets others, each once.
+            let mut seen: HashSet<Pfn> = pages.into_iter().collect();
+            while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default().zeroed()) {
+                assert!(seen.insert(pfn), "{pfn} was handed out twice, or is the allocator's own");
+            }
+            assert_eq!(seen.len() as u32, FRAMES);
+            depot.validate().unwrap();
+        });
+    }
+}
+
+#[test]
+fn nothing_is_carved_below_the_low_watermark() {
+    with_machine(0, false, |mut depot, arena| {
+        let low = u64::from(FRAMES) + 1;
+        assert!(depot.set_watermarks(ZONE, Watermarks { min: 0, low, high: low }));
         let held = cache_all(&depot, arena);
-        let is_carved = |frame: &u32| !held.contains(&Pfn::new(*frame));
-        let pages: Vec<Pfn> = (0..FRAMES).filter(is_carved).map(Pfn::new).collect();
-        assert_eq!(pages.len() as u64, carved(&depot));
-        for &pfn in &pages {
-            assert!(depot.free(pfn, Order::BASE).is_err());
-            assert!(depot.free_contiguous(pfn, 1).is_err());
-            assert!(depot.alloc_at(pfn, 1, Flags::default()).is_err());
-        }
+        assert_eq!((held.len() as u32, carved(&depot)), (FRAMES, 0));
         held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
         assert_eq!(depot.validate().unwrap().held_pages(), 0);
     });
+}
+
+#[test]
+fn a_backing_keeps_the_mark_of_carved_pages() {
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("z", &ranges)];
+    let config = Config::new(4, &zones);
+    let arena = Arena::new(Single::metadata_bytes_over(&config).unwrap(), 0, FRAMES as usize);
+    let config = Config { linear_map: Some(arena.linear_map()), ..config };
+    let sets = Sets::new(&zones, true);
+    let mut depot = Single::over(&sets, &config, arena.books(), Pinned(Anywhere::new())).unwrap();
+    assert!(depot.set_cache_limits(ZONE, CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }));
+    let held = cache_all(&depot, &arena);
+    let pages = carved_pages(&held);
+    assert!(!pages.is_empty());
+    // Each refill names the mobility of its huges anew.
+    for mobility in Mobility::ALL {
+        held.iter().for_each(|&pfn| depot.free(pfn, Order::BASE).unwrap());
+        depot.drain(Scope::ALL, Mode::Full);
+        while depot.alloc(Order::BASE, Flags::new(mobility)).is_ok() {}
+    }
+    check_refused(&depot, &pages);
+    depot.validate().unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::add::write_section;
+use super::carved::Carved;
 use super::layout::{self, Layout};
 use super::{Allocator, Globals};
 use crate::cache::cpu_zone::{CpuShared, CpuZone, LEVELS, NO_ZONE};
@@ -24,8 +25,9 @@ use crate::zone::{CacheLimits, Zone};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes of memory that [`new`](Self::new) needs for `config`, whatever its alignment: about 34.1
-    /// KiB per 2^18 frames begun, of which 2 KiB also where there are none below the highest; about 1
-    /// KiB per CPU and zone, and the magazines for every CPU's caches at `high_min`.
+    /// KiB per 2^18 frames begun, of which 2 KiB also where there are none below the highest; a bit per
+    /// frame, at most 16 KiB of them; about 1 KiB per CPU and zone, and the magazines for every CPU's
+    /// caches at `high_min`.
     ///
     /// # Errors
     /// [`ConfigError`] for configurations that no memory would serve.
@@ -201,9 +203,22 @@ impl Build<'_, '_> {
         let place = self.at::<Globals<'m>>(self.layout.globals);
         // SAFETY: the layout has room for it.
         unsafe {
-            place.write(Globals::new());
+            place.write(Globals::new(self.carved()));
             &*place
         }
+    }
+
+    /// # Safety
+    /// As for `globals`.
+    unsafe fn carved<'m>(&self) -> Carved<'m> {
+        let place = self.at::<AtomicU64>(self.layout.carved);
+        let words = self.layout.carved_words;
+        // SAFETY: the layout has room for so many; all are written before a reference is made.
+        let bits = unsafe {
+            (0..words).for_each(|i| place.add(i).write(AtomicU64::new(0)));
+            core::slice::from_raw_parts(place, words)
+        };
+        Carved::new(self.config, self.at::<u8>(self.layout.cpus).addr(), bits)
     }
 
     /// # Safety

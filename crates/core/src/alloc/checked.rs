@@ -4,7 +4,6 @@
 //! |---|---|
 //! | 0 | no allocated block begins here |
 //! | 0x80 + order | a block of this order begins here |
-//! | 0x7f | carved for magazines |
 //!
 //! The byte of a block's first frame is exchanged atomically by `free`, before the block goes
 //! anywhere: of two frees of one block exactly one succeeds.
@@ -19,7 +18,6 @@ use crate::prim::{AtomicU8, Ordering};
 use crate::store::section::{SECTION_FRAMES, Section};
 
 const ALLOCATED: u8 = 0x80;
-const CARVED: u8 = 0x7f;
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Where the section of `pfn` has its byte arrays, and the frame's place in them.
@@ -86,12 +84,6 @@ impl<C: Cpus> Allocator<'_, C> {
         }
     }
 
-    pub(super) fn note_carved(&self, pfn: Pfn) {
-        if let Some(state) = self.state(pfn) {
-            state.store(CARVED, Ordering::Relaxed);
-        }
-    }
-
     /// Splits an allocated block into blocks of order `to`, each of which is then freed by itself.
     ///
     /// O(parts) with `checked` or `track_owner`, else O(1).
@@ -104,6 +96,9 @@ impl<C: Cpus> Allocator<'_, C> {
             return Err(FreeError::Misaligned);
         }
         self.store.tags().of_block(pfn, from).ok_or(FreeError::OutOfRange)?;
+        if self.are_carved(pfn, from.frames()) {
+            return Err(FreeError::NotAllocated);
+        }
         if let Some(state) = self.state(pfn) {
             let (old, new) = (ALLOCATED | from.get() as u8, ALLOCATED | to.get() as u8);
             state

@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use super::Globals;
+use super::{Globals, carved};
 use crate::cache::cpu_zone::{CpuShared, CpuZone};
 use crate::cache::magazine::{Class, Magazine};
 use crate::cache::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, MagazineIndex, WORD_BYTES, WordOffset};
@@ -34,6 +34,9 @@ pub struct Layout {
     pub zonelists: usize,
     pub tables: usize,
     pub tags: usize,
+    /// See [`carved`](super::carved).
+    pub carved: usize,
+    pub carved_words: usize,
     pub sections: usize,
     /// Bytes of one section with what the options add; 0: nothing needs sections.
     pub section_bytes: usize,
@@ -68,6 +71,7 @@ impl Layout {
         let section_bytes = section_bytes(config, is_backed);
         let magazines_count = magazines_wanted(config)?;
         let homes_count = config.homes().count();
+        let carved_words = carved::words(config);
 
         let mut end = 0usize;
         let mut part = |bytes: usize| -> Option<usize> {
@@ -83,6 +87,8 @@ impl Layout {
             zonelists: part(homes_count * zones)?,
             tables: part(config.sections_max().checked_mul(size_of::<AtomicUsize>())?)?,
             tags: part(config.sections_max().checked_mul(SECTION_HUGES * size_of::<AtomicU32>())?)?,
+            carved: part(carved_words * size_of::<AtomicU64>())?,
+            carved_words,
             sections: part(config.sections().count().checked_mul(section_bytes)?)?,
             section_bytes,
             cpus: part(gates.checked_mul(size_of::<AtomicU64>())?.checked_add(GATES_AT)?)?,
@@ -135,6 +141,14 @@ fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
     let per_frame =
         usize::from(config.checked) * size_of::<AtomicU8>() + usize::from(config.track_owner) * OWNER_BYTES;
     (size_of::<Section>() + SECTION_FRAMES as usize * per_frame).next_multiple_of(ALIGN)
+}
+
+/// One past the highest frame there may ever be.
+pub fn frames_end(config: &Config<'_>) -> u64 {
+    let ranges = config.zones.iter().flat_map(|zone| zone.ranges).map(|range| range.end());
+    let section = u64::from(SECTION_FRAMES);
+    let limit = config.pfn_limit.map_or(0, |pfn| u64::from(pfn.get()).next_multiple_of(section));
+    ranges.chain([limit]).max().unwrap_or(0)
 }
 
 /// Watermarks of a zone of the configuration.

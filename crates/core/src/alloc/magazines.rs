@@ -1,14 +1,15 @@
 //! Where empty magazines come from, and where they go.
 //!
-//! In this order: the CPU's own stack of empties, those that drains brought back, magazines of the caller's memory that were never
-//! used, a frame carved from a zone (16 magazines with 4 KiB pages; it stays the allocator's), the
-//! empties of other CPUs, and a shelved magazine of the CPU's own, spilled: without it the orders
+//! In this order: the CPU's own stack of empties, those that drains brought back, magazines of the
+//! caller's memory that were never used, a frame carved from a zone that is above its `low` watermark
+//! (16 magazines with 4 KiB pages; it stays the allocator's), the empties of other CPUs, and a shelved magazine of the CPU's own, spilled: without it the orders
 //! that came first would keep all magazines. When all fail, the caller does without.
 //!
 //! A magazine outside every stack of empties is charged to the CPU that took it, in full, until it
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
 
 use super::Allocator;
+use super::pressure::Reserve;
 use crate::cache::cpu_zone::count;
 use crate::cache::magazine::{Class, Magazine, MagazineIndex};
 use crate::cache::shelf::Chain;
@@ -101,38 +102,39 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Takes one frame within reach of a magazine index, cuts it into magazines, keeps the first
     /// and puts the others among the CPU's empties.
+    ///
+    /// Not below the zone's `low` watermark: the frame stays the allocator's, and a cache is no reason
+    /// to come nearer to what is kept back from requests.
     #[cold]
     fn carve(&self, cpu: CpuId, zone: ZoneId) -> Option<MagazineIndex> {
         if cfg!(loom) {
             return None;
         }
         let map = self.linear_map?;
-        let page = self.page_size.bytes();
-        // First and last frame whose magazines have indices of 21 bits.
-        let reach = (1usize << MagazineIndex::BITS) * size_of::<Magazine>();
-        let frame_zero = map.address(crate::frame::Pfn::new(0), self.page_size);
-        let first =
-            (self.blocks.base.addr() + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
-        let last = (self.blocks.base.addr() + reach).checked_sub(frame_zero)? / page;
-        // Sections reach further than indices: look at frames until one fits, a few times at most.
+        let carved = &self.globals.carved;
+        let frames = carved.frames();
+        // Sections reach further than indices: a frame beyond goes back.
         let span = self.zone(zone).span();
-        let first_section = (first / SECTION_FRAMES as usize) as u32;
-        let end_section = (last / SECTION_FRAMES as usize) as u32 + 1;
-        let span = (span.0.max(first_section), span.1.min(end_section));
-        if span.0 >= span.1 {
+        let span =
+            (span.0.max(frames.start / SECTION_FRAMES), span.1.min(frames.end.div_ceil(SECTION_FRAMES)));
+        if span.0 >= span.1 || !self.zone_may_give(zone, 1, Reserve::AboveLow) {
             return None;
         }
-        let hint = AtomicU32::new((first / crate::store::section::HUGE_FRAMES as usize) as u32);
+        // Near others: their huges are the ones whose frames are freed slower.
+        let hint = AtomicU32::new(carved.hint());
         let _moving = self.cpu_zone(cpu, zone).flux.begin(1);
         let wanted = Wanted { zone, mobility: Mobility::Unmovable, span, hint: &hint };
         let pfn = self.store.take_block(wanted, Order::BASE)?;
-        if !(first..last).contains(&pfn.index()) {
+        if !frames.contains(&pfn.get()) {
             self.store.put(pfn, 1);
+            carved.reset_hint();
             return None;
         }
         self.zone(zone).add_free(Some(self.cpu_zone(cpu, zone)), -1);
         count(&self.zone(zone).carved, 1);
-        self.note_carved(pfn);
+        // Before there is a magazine to protect.
+        carved.note(pfn);
+        self.store.tags().note_carved(pfn, zone);
         Some(self.cut(cpu, map.address(pfn, self.page_size)))
     }
 
@@ -142,7 +144,8 @@ impl<C: Cpus> Allocator<'_, C> {
         let first = ((address - self.blocks.base.addr()) / size_of::<Magazine>()) as u32;
         let place = core::ptr::with_exposed_provenance_mut::<Magazine>(address);
         for i in 0..magazines {
-            // SAFETY: the page is ours, mapped at `address` (`LinearMap::new`), and page-aligned.
+            // SAFETY: the page is the allocator's for good, mapped at `address` and used by nobody else
+            // (`LinearMap::new`), and page-aligned.
             unsafe { place.add(i).write(Magazine::new()) };
         }
         // All but the first; what `spread` names last goes to the bottom of the stack.

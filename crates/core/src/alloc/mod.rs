@@ -10,6 +10,7 @@
 //! | `refill` | the slow path of `alloc` |
 //! | `spill` | the slow path of `free` |
 //! | `magazines` | where empty magazines come from |
+//! | `carved` | which frames were cut into such |
 //! | `policy` | how much a CPU may cache |
 //! | `bulk` | many blocks at once |
 //! | `range` | contiguous ranges, given addresses, splitting |
@@ -25,6 +26,7 @@ mod add;
 mod build;
 mod bulk;
 mod callbacks;
+mod carved;
 mod checked;
 mod drain;
 mod front;
@@ -110,15 +112,17 @@ pub(crate) struct Globals<'m> {
     callbacks: callbacks::Callbacks<'m>,
     /// Claims of the store that were rolled back.
     failed_claims: AtomicU64,
+    carved: carved::Carved<'m>,
 }
 
-impl Globals<'_> {
-    fn new() -> Self {
+impl<'m> Globals<'m> {
+    fn new(carved: carved::Carved<'m>) -> Self {
         Globals {
             tickets: Tickets::new(),
             fresh_magazines: AtomicU32::new(0),
             callbacks: callbacks::Callbacks::new(),
             failed_claims: AtomicU64::new(0),
+            carved,
         }
     }
 }
@@ -203,8 +207,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     ///
     /// # Errors
     /// [`FreeError`] when the block cannot be one of ours; nothing is changed then. Freeing what
-    /// one does not hold is caught always by range, alignment and when the frames reach the store,
-    /// and at once with [`Config::checked`](crate::Config::checked). Ranges are told by aligned runs
+    /// one does not hold is caught always by range, alignment and when the frames reach the store;
+    /// at once if the frame holds the allocator's own magazines; and at once with [`Config::checked`](crate::Config::checked). Ranges are told by aligned runs
     /// of 512 frames: only `checked` tells frames of a smaller hole from allocated ones.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
@@ -237,11 +241,19 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if !pfn.is_aligned(order) {
             return Err(FreeError::Misaligned);
         }
+        if self.are_carved(pfn, order.frames()) {
+            return Err(FreeError::NotAllocated);
+        }
         if self.takes_notes {
             self.cpus.check_usable()?;
             self.note_free(pfn, order)?;
         }
         Ok(tag)
+    }
+
+    /// Whether any of these frames, which are memory, is the allocator's own.
+    fn are_carved(&self, start: Pfn, frames: u32) -> bool {
+        self.store.tags().are_carved_near(start, frames) && self.globals.carved.any(start, frames)
     }
 
     /// Frees a block of a cached order if this CPU's front has room.
@@ -327,10 +339,15 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// Zeroes a block, if the allocator can reach it.
     fn zero(&self, pfn: Pfn, order: Order) {
         if let Some(map) = self.linear_map {
+            // A frame that was freed twice may be in a cache while it holds magazines.
+            assert!(
+                !self.are_carved(pfn, order.frames()),
+                "{pfn} is the allocator's own: it was freed twice"
+            );
             let bytes = self.page_size.bytes() << order.get();
             let start = core::ptr::with_exposed_provenance_mut::<u8>(map.address(pfn, self.page_size));
-            // SAFETY: the frames are the caller's alone, and mapped there by the promise of
-            // `LinearMap::new`.
+            // SAFETY: mapped there, and the caller's alone, by the promise of `LinearMap::new`: each
+            // frame is freed by its holder, once. Magazines are not among them.
             unsafe { start.write_bytes(0, bytes) };
         }
     }

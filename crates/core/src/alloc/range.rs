@@ -184,6 +184,9 @@ impl<C: Cpus> Allocator<'_, C> {
     pub fn free_contiguous(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
         self.cpus.check_usable()?;
         let zone = self.store.tags().zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
+        if self.are_carved(start, frames) {
+            return Err(FreeError::NotAllocated);
+        }
         self.note_range_free(start, frames)?;
         let here = self.here();
         let moving = self.flux(here, zone).begin(u64::from(frames));

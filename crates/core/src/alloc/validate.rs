@@ -96,6 +96,13 @@ pub enum Fault {
         /// By the bitmap.
         free_pages: u64,
     },
+    /// Frames that hold magazines are free in the store, or not as many as were counted.
+    Carved {
+        /// By the bits that `free` looks at, without those that are free.
+        found_pages: u64,
+        /// By the zones' counters.
+        counted_pages: u64,
+    },
     /// More pages were found than the zone has.
     Surplus {
         /// The zone.
@@ -160,6 +167,11 @@ impl<C: Cpus> Allocator<'_, C> {
             census.managed_pages += managed_pages;
         }
         self.check_magazines(magazines, census.carved_pages)?;
+        let counted_pages = census.carved_pages;
+        let found_pages = self.globals.carved.all().filter(|&pfn| !self.store.is_free(pfn)).count() as u64;
+        if found_pages != counted_pages {
+            return Err(Fault::Carved { found_pages, counted_pages });
+        }
         Ok(census)
     }
 

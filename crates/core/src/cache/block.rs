@@ -27,7 +27,7 @@
 //!
 //! | bytes of a block | what |
 //! |---|---|
-//! | 0.. | front words, `[context][zone][mobility][class]` |
+//! | 0.. | front words, `[context][zone][mobility][class]`, and for each zone words that refuse |
 //! | then, on lines of their own | one [`CpuZone`](super::cpu_zone::CpuZone) per zone: what drainers touch |
 
 use super::magazine::{Class, Magazine, MagazineIndex};
@@ -49,6 +49,8 @@ pub const fn is_open(gate: u64) -> bool {
 pub const WORD_BYTES: usize = size_of::<AtomicU64>();
 /// The fronts of one zone and mobility.
 pub(crate) const ROW_BYTES: usize = WORD_BYTES * Class::COUNT;
+/// Everything of one zone and context.
+pub(crate) const ZONE_BYTES: usize = WORD_BYTES * WordOffset::PER_ZONE;
 
 /// Bytes from the base to the first gate.
 pub const GATES_AT: usize = 128;
@@ -68,8 +70,10 @@ const _: () =
 pub struct WordOffset(usize);
 
 impl WordOffset {
-    /// Words per zone and context: one mobility more than there are, for frames without memory.
-    pub const PER_ZONE: usize = Class::COUNT * 4;
+    /// Words per zone and context: one mobility more than there are, whose words never have a
+    /// magazine, for frames without memory; and one word more, so that a second offset leads to
+    /// nothing but such words whatever the class, for carved frames.
+    pub const PER_ZONE: usize = Class::COUNT * 4 + 1;
 
     /// The front of `zone`, `class` and `mobility`, where the allocator has that zone.
     #[inline]

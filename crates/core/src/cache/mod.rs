@@ -19,7 +19,7 @@ pub(crate) mod shelf;
 pub mod word;
 
 pub(crate) use block::CPUS_FOLLOWED_MAX;
-pub(crate) use block::ROW_BYTES;
 pub use block::{BlockArray, GATES_ALL, GATES_AT, REFUSALS_AT, WORD_BYTES, WordOffset, is_open};
+pub(crate) use block::{ROW_BYTES, ZONE_BYTES};
 pub use cpu_zone::Counts;
 pub use magazine::{Class, Magazine, MagazineIndex};

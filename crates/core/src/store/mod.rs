@@ -252,7 +252,7 @@ impl<'m> Store<'m> {
     fn retag(&self, start: Pfn, frames: u32, tag: Tag) {
         for huge in (start.get() / HUGE_FRAMES..(start.get() + frames).div_ceil(HUGE_FRAMES)).map(HugeIndex) {
             if self.tags.of(huge) != tag {
-                self.tags.set(huge, tag);
+                self.tags.set_for_some(huge, tag);
             }
         }
     }

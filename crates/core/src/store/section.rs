@@ -17,11 +17,12 @@
 //! knows what their taker did before, such as to free others where the search had been.
 //!
 //! A tag changes only while its changer owns all 512 frames, so nobody can hold a frame of that
-//! huge, and nobody reads the tag on behalf of one. (LLFree, USENIX ATC 2023, keeps counters where
+//! huge, and nobody reads the tag on behalf of one. One change is an exception: who carves a frame
+//! owns that one, and marks its huge for good; holders of others free them to either front. (LLFree, USENIX ATC 2023, keeps counters where
 //! this keeps hints; a counter and the bits cannot be changed together.)
 
 use super::bits::{self, WORD_FRAMES};
-use crate::cache::ROW_BYTES;
+use crate::cache::{ROW_BYTES, WORD_BYTES, ZONE_BYTES};
 use crate::frame::{Mobility, Order, ZoneId};
 use crate::prefetch::prefetch_write;
 use crate::prim::{AtomicU64, Ordering, dekker_fence};
@@ -41,30 +42,32 @@ pub const HINT_WORDS: usize = SECTION_HUGES.div_ceil(64);
 
 const _: () = assert!(Order::HUGE.frames() == HUGE_FRAMES);
 
-/// Zone and mobility of a huge: zone times four plus mobility, times the bytes of a row of fronts,
-/// which is where in a CPU's block the fronts of its frames lie.
+/// Zone and mobility of a huge, as the bytes from the start of a CPU's block to the row of fronts that
+/// its frames are cached in.
 ///
-/// "No memory here" has the row of a mobility that does not exist. Its words never have a magazine:
-/// what is freed there takes the slow path, which looks at the tag again.
+/// Two more values lead to words that never have a magazine, so that what is freed there takes the
+/// slow path, which looks at the tag again:
+///
+/// | value | meaning |
+/// |---|---|
+/// | row 3 of zone 0 | no memory here |
+/// | row 3 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any huge; they count as unmovable |
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tag(pub u32);
 
 impl Tag {
     /// A huge without memory.
-    pub const ABSENT: Tag = Tag::of_row(3);
+    pub const ABSENT: Tag = Tag(REFUSING_ROW);
     /// Most zones: a zone has a place in arrays and reports.
     pub const ZONES_MAX: usize = 31;
 
     pub const fn new(zone: ZoneId, mobility: Mobility) -> Self {
-        Self::of_row(zone.get() << 2 | mobility as u32)
+        Tag(zone.get() * ZONE_BYTES as u32 + mobility as u32 * ROW_BYTES as u32)
     }
 
-    const fn of_row(row: u32) -> Self {
-        Tag(row * ROW_BYTES as u32)
-    }
-
-    const fn row(self) -> u32 {
-        self.0 / ROW_BYTES as u32
+    /// A huge of this zone with carved frames.
+    pub const fn carved(zone: ZoneId) -> Self {
+        Tag(zone.get() * ZONE_BYTES as u32 + CARVED_ROW)
     }
 
     /// Bytes from the start of a CPU's block to the row of fronts.
@@ -78,20 +81,40 @@ impl Tag {
         self.0 != Self::ABSENT.0
     }
 
+    /// Whether some frames of the huge are carved.
     #[inline]
-    pub const fn zone(self) -> ZoneId {
-        ZoneId::new(self.row() >> 2)
+    pub const fn is_carved(self) -> bool {
+        self.0 % ZONE_BYTES as u32 == CARVED_ROW
+    }
+
+    /// The tag of the huge's frames that are not carved.
+    #[inline]
+    pub const fn of_the_rest(self) -> Self {
+        if self.is_carved() { Self::new(self.zone(), Mobility::Unmovable) } else { self }
     }
 
     #[inline]
+    pub const fn zone(self) -> ZoneId {
+        ZoneId::new(self.0 / ZONE_BYTES as u32)
+    }
+
+    /// Of a huge without carved frames.
+    #[inline]
     pub const fn mobility(self) -> Mobility {
-        match self.row() & 3 {
+        match self.0 % ZONE_BYTES as u32 / ROW_BYTES as u32 {
             0 => Mobility::Unmovable,
             1 => Mobility::Movable,
             _ => Mobility::Reclaimable,
         }
     }
 }
+
+/// From a zone's first word to a row that no front has.
+const REFUSING_ROW: u32 = 3 * ROW_BYTES as u32;
+/// The same, one word further.
+const CARVED_ROW: u32 = REFUSING_ROW + WORD_BYTES as u32;
+const _: () = assert!(CARVED_ROW as usize + ROW_BYTES == ZONE_BYTES);
+const _: () = assert!(Mobility::COUNT == 3);
 
 /// The books of one section. Words first: a huge's words then begin on a cache line.
 #[repr(C, align(64))]

@@ -32,11 +32,22 @@ impl<'m> Tags<'m> {
         // Relaxed: a holder of a frame got it by an acquiring operation that the tag's writer
         // released; searchers recheck nothing, a wrong mobility is only a worse choice.
         let tag = Tag(self.tags.get(HugeIndex::of(pfn).0 as usize)?.load(Ordering::Relaxed));
-        tag.is_present().then_some(tag)
+        tag.is_present().then_some(tag.of_the_rest())
+    }
+
+    /// Whether any huge of `start..start + frames` has carved frames.
+    #[inline]
+    pub fn are_carved_near(&self, start: Pfn, frames: u32) -> bool {
+        let end = u64::from(start.get()) + u64::from(frames);
+        // Relaxed: who frees a carved frame without having heard of it may still find the old tag.
+        // Its free then counts as one before the frame was carved.
+        (start.get() / HUGE_FRAMES..end.div_ceil(u64::from(HUGE_FRAMES)) as u32)
+            .filter_map(|huge| self.tags.get(huge as usize))
+            .any(|tag| Tag(tag.load(Ordering::Relaxed)).is_carved())
     }
 
     /// As [`tag`](Self::tag), but also tags of huges without memory, for callers that need not tell
-    /// them from others yet; and `None` for every frame when the store was made for an allocator
+    /// them from others yet, and of huges with carved frames; and `None` for every frame when the store was made for an allocator
     /// whose options need more than the tag: one comparison decides about both.
     #[inline]
     pub fn simple(&self, pfn: Pfn) -> Option<Tag> {
@@ -65,11 +76,11 @@ impl<'m> Tags<'m> {
             .then_some(zone)
     }
 
-    /// The tag of a huge below the limit.
+    /// The tag of a huge below the limit, or of its frames that are not carved.
     pub fn of(&self, huge: HugeIndex) -> Tag {
         // Acquire: pairs with the Release in `set`; a search that passes a huge by for its new tag
         // knows what the tag's writer had done before.
-        Tag(self.tags[huge.0 as usize].load(Ordering::Acquire))
+        Tag(self.tags[huge.0 as usize].load(Ordering::Acquire)).of_the_rest()
     }
 
     /// Changes the tag of a huge: to one of another zone, or of memory at all, before anybody can
@@ -78,6 +89,20 @@ impl<'m> Tags<'m> {
         // Release: pairs with the Acquire in `of`. To holders of frames it is published by whatever
         // hands those on.
         self.tags[huge.0 as usize].store(tag.0, Ordering::Release);
+    }
+
+    /// As [`set`](Self::set), for a caller that owns only some frames of the huge: unless others of it
+    /// are carved, which stays noted.
+    pub fn set_for_some(&self, huge: HugeIndex, tag: Tag) {
+        let new = |old| (!Tag(old).is_carved()).then_some(tag.0);
+        // Release: as in `set`. An error is a huge with carved frames.
+        let _ = self.tags[huge.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
+    }
+
+    /// Notes that a frame of the huge is carved, for good. Its carver owns that frame, so nobody else
+    /// owns all of them, and changes the tag by [`set`](Self::set).
+    pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) {
+        self.set(HugeIndex::of(pfn), Tag::carved(zone));
     }
 
     /// Tags a huge that has no memory yet. `false`: it has.
