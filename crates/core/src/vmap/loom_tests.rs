@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::area::{Area, AreaIndex, Areas};
+use super::pool::Pools;
 use super::spares::Spares;
 use super::{
     Broken, FlushSpans, Host, Manner, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
@@ -251,6 +252,30 @@ fn a_pooled_area_has_one_owner() {
 fn a_pooled_area_has_one_owner_broken() {
     BROKEN.set(Some(Broken::PoolTag));
     explore("pool without tags", 3, pool_model);
+}
+
+/// A pool with room for two more is filled while another caller pushes a list of two: where it is
+/// refused, the list still ends where it did.
+#[test]
+fn a_list_that_no_pool_takes_ends_as_before() {
+    explore("refused list", 3, || {
+        let areas: Arc<Vec<Area>> = Arc::new((0..5).map(|_| Area::new()).collect());
+        let pools = Arc::new(Pools::new());
+        (0..3).for_each(|_| assert!(pools.raise_limit(1, 100)));
+        let [first, last, single, pooled] = [1, 2, 3, 4].map(|number| AreaIndex::new(number).unwrap());
+        assert!(pools.of(1).unwrap().push(Areas(&areas), pooled));
+        let other = (areas.clone(), pools.clone());
+        let handle = loom::thread::spawn(move || {
+            other.1.of(1).unwrap().push(Areas(&other.0), single);
+        });
+        let areas = Areas(&areas);
+        areas[first].set_next(Some(last));
+        if !pools.of(1).unwrap().push_list(areas, first, last, 2) {
+            let list: Vec<_> = areas.list(Some(first)).map(AreaIndex::get).collect();
+            assert_eq!(list, [1, 2], "the list leads to areas of others");
+        }
+        handle.join().unwrap();
+    });
 }
 
 /// Three spare descriptors; one thread takes two while another takes two, and puts one back: the top

@@ -109,7 +109,8 @@ impl Pool {
         self.push_list(areas, area, area, 1)
     }
 
-    /// Puts `count` linked areas the caller owns on top; `false`: the pool has no room for all.
+    /// Puts `count` linked areas the caller owns on top; `false`: the pool has no room for all, and
+    /// the list ends with `last` as before.
     #[inline]
     pub fn push_list(&self, areas: Areas<'_>, first: AreaIndex, last: AreaIndex, count: u32) -> bool {
         // Relaxed: the limit is a policy, the head is verified below.
@@ -118,6 +119,9 @@ impl Pool {
         loop {
             let old = Head(head);
             if old.count() + count > limit {
+                // An exchange that failed before has linked the list to areas of others, and the
+                // caller still walks it.
+                areas[last].set_next(None);
                 return false;
             }
             areas[last].set_next(old.top());
