@@ -29,6 +29,8 @@ pub enum Fronts {
     LocksWithoutRseq,
     /// By a lock per CPU, because the kernel cannot wipe gates in forked children.
     LocksWithoutWipe,
+    /// By a lock per CPU, because the shared object with this code could be unloaded.
+    LocksInUnloadable,
 }
 
 impl Fronts {
@@ -47,9 +49,12 @@ impl fmt::Display for Fronts {
             }
             Fronts::Locks => "locks, as asked for",
             Fronts::LocksWithoutRseq => {
-                "locks: no rseq registration here; use glibc 2.35 or later on x86-64 without GLIBC_TUNABLES=glibc.pthread.rseq=0"
+                "locks: no rseq registration here; use glibc 2.35 or later on x86-64, without GLIBC_TUNABLES=glibc.pthread.rseq=0, and allow the system call rseq (seccomp)"
             }
             Fronts::LocksWithoutWipe => "locks: the kernel has no MADV_WIPEONFORK (Linux 4.14)",
+            Fronts::LocksInUnloadable => {
+                "locks: the shared object with this code cannot be kept loaded; link it with -z nodelete"
+            }
         })
     }
 }
@@ -154,6 +159,7 @@ impl<'m> LinuxCpus<'m> {
             (true, ..) => Fronts::Locks,
             (_, _, None) => Fronts::LocksWithoutRseq,
             (_, ForkMark::Pid(_), _) => Fronts::LocksWithoutWipe,
+            _ if !rseq::stay_loaded() => Fronts::LocksInUnloadable,
             (_, ForkMark::Wiped(_), Some(_)) if register_fence() => Fronts::Sequences,
             (_, ForkMark::Wiped(_), Some(_)) => Fronts::SequencesWithoutFence,
         };
@@ -186,9 +192,11 @@ pub(crate) fn fence(cpu: CpuId) -> Result<(), FenceError> {
 // restarts one when anything else may have run on its CPU, signal handlers included. 4.
 // `membarrier` with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any,
 // which aborts its sequence; a thread that is not running was aborted when it was switched out; and
-// it orders memory between that CPU and the caller. Without an area all of it is `Locked`'s, with the
-// same locks for everybody, since `area` never changes. 6. Arrays and offsets are passed on to the
-// sequences, which keep neither.
+// it orders memory between that CPU and the caller. Every thread that gets here has an area of its
+// own, registered or with a negative `cpu_id`: a child of `vfork`, which has its parent's without a
+// registration, may call nothing (see `rseq/mod.rs`). Without an area all of it is `Locked`'s, with
+// the same locks for everybody, since `area` never changes. 6. Arrays and offsets are passed on to
+// the sequences, which keep neither.
 unsafe impl Cpus for LinuxCpus<'_> {
     /// As the sequences do; locks look.
     const FOLLOWS_GATES: bool = true;

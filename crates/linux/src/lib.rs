@@ -41,8 +41,22 @@
 //! * Where pages must not outlive a CPU's interest at all: build with
 //!   [`caches(false)`](Builder::caches).
 //!
-//! A shared library that contains this crate must stay loaded: link it with `-z nodelete`, because
-//! a thread goes on pointing to the descriptor of its last sequence.
+//! # Shared objects
+//! A thread goes on pointing to the descriptor of its last sequence, so the code must stay loaded. A
+//! shared object that contains this crate pins itself when it builds a depot: `dlclose` then leaves it
+//! mapped. A Rust dynamic library that uses a depot which another object built has sequences inlined
+//! and pins nothing: link it with `-z nodelete`.
+//!
+//! # vfork
+//! A child of `vfork`, or of a `clone` that shares memory and the thread pointer, must use nothing of
+//! this crate before it executes a program: it would run its parent thread's sequences, which the
+//! kernel does not restart for it. (Children of `fork` get errors: see [`Depot`].)
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!(
+    "pagedepot-linux supports 64-bit Linux: restartable sequences on x86-64, a lock per CPU on other \
+     processors. On other systems use the crate `pagedepot` with `cpus::Locked` and memory of your own"
+);
 
 mod books;
 mod builder;

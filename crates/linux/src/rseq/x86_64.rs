@@ -100,7 +100,8 @@ fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
 #[inline(always)]
 pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
     let frame: u64;
-    // SAFETY: the area is registered (or `cpu_id` is negative); there is a gate for each number of 16
+    // SAFETY: the area is this thread's own and registered, or `cpu_id` is negative (a child of `vfork`
+    // calls nothing, see the module `rseq`); there is a gate for each number of 16
     // bits, and where its lower half leads, words; a word with credit names a magazine.
     unsafe {
         sequence!(
