@@ -233,11 +233,15 @@ impl Depot {
         self.allocator.free_contiguous(start, count)
     }
 
-    /// Splits a block that the caller holds; the parts are freed one by one.
+    /// Splits a block that the caller holds by its number; the parts are freed one by one.
+    /// [`Page::split`] splits one that frees itself.
     ///
     /// # Errors
     /// See [`Allocator::split`].
-    pub fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
+    ///
+    /// # Safety
+    /// The caller holds the block with this order, and no [`Page`] does.
+    pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
         self.allocator.split(pfn, from, to)
     }
 

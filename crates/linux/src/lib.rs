@@ -60,6 +60,8 @@ compile_error!(
 
 mod books;
 mod builder;
+#[cfg(doctest)]
+mod closed;
 mod cpus;
 mod cpuset;
 mod depot;
@@ -83,7 +85,7 @@ pub use cpuset::{CpuListError, CpuSet};
 pub use depot::Depot;
 pub use error::{BuildError, CallbackError};
 pub use memory::MemoryKind;
-pub use page::{Page, Pages};
+pub use page::{Page, Pages, Parts};
 pub use pins::{PinError, PinnedRange};
 pub use topology::Topology;
 pub use trim::{TrimError, Trimmed};

@@ -58,6 +58,34 @@ impl<'d> Page<'d> {
         self.order
     }
 
+    /// Splits the block into pages of order `to`, in ascending order, which keep their contents. Each
+    /// frees itself, and so do those that the iterator still has when it is dropped.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Order};
+    ///
+    /// let depot = Depot::new(1 << 20)?;
+    /// let four = depot.page(Order::new(2).unwrap())?;
+    /// let mut pages = four.split(Order::BASE).map_err(|(_, error)| error)?;
+    /// let first = pages.next().unwrap();
+    /// drop(pages); // the other three
+    /// assert_eq!(first.len(), 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The page as it was, with [`FreeError::Misaligned`] if `to` is larger than its order, or
+    /// [`FreeError::Forked`].
+    pub fn split(self, to: Order) -> Result<Parts<'d>, (Self, FreeError)> {
+        // SAFETY: this value holds the block, and gives it up below.
+        if let Err(error) = unsafe { self.depot.split(self.pfn, self.order, to) } {
+            return Err((self, error));
+        }
+        let depot = self.depot;
+        let (pfn, from) = self.into_raw();
+        Ok(Parts { depot, next: pfn, left: 1 << (from.get() - to.get()), order: to })
+    }
+
     fn bytes(&self) -> (NonNull<u8>, usize) {
         (self.depot.address(self.pfn), self.depot.page_size().bytes() << self.order.get())
     }
@@ -68,6 +96,40 @@ impl Drop for Page<'_> {
     fn drop(&mut self) {
         // SAFETY: this value holds the block, and goes away.
         check_freed(unsafe { self.depot.free(self.pfn, self.order) });
+    }
+}
+
+/// The parts of a block that [`Page::split`] split. Those not taken are freed when it is dropped.
+pub struct Parts<'d> {
+    depot: &'d Depot,
+    next: Pfn,
+    left: u32,
+    order: Order,
+}
+
+impl<'d> Iterator for Parts<'d> {
+    type Item = Page<'d>;
+
+    fn next(&mut self) -> Option<Page<'d>> {
+        self.left = self.left.checked_sub(1)?;
+        let pfn = self.next;
+        if self.left > 0 {
+            self.next = pfn.add(self.order.frames());
+        }
+        // SAFETY: this value holds the parts from `next` on, and gives this one up.
+        Some(unsafe { Page::from_raw(self.depot, pfn, self.order) })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left as usize, Some(self.left as usize))
+    }
+}
+
+impl ExactSizeIterator for Parts<'_> {}
+
+impl Drop for Parts<'_> {
+    fn drop(&mut self) {
+        self.for_each(drop);
     }
 }
 
@@ -182,6 +244,12 @@ bytes!(Page, Pages);
 impl fmt::Debug for Page<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Page({:?}, {:?})", self.pfn, self.order)
+    }
+}
+
+impl fmt::Debug for Parts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Parts({:?}, {} of {:?})", self.next, self.left, self.order)
     }
 }
 

@@ -60,7 +60,8 @@ fn contiguous_pages() {
 fn split_blocks_are_freed_in_parts() {
     let mut depot = Depot::builder(16 * MIB).checked(true).build().unwrap();
     let pfn = depot.alloc(order(4), Flags::default()).unwrap();
-    depot.split(pfn, order(4), order(1)).unwrap();
+    // SAFETY: allocated above.
+    unsafe { depot.split(pfn, order(4), order(1)) }.unwrap();
     // SAFETY: allocated above, used by nobody; refused, as is checked.
     assert_eq!(unsafe { depot.free(pfn, order(4)) }, Err(FreeError::NotAllocated));
     for part in (0..16).step_by(2) {
@@ -68,6 +69,30 @@ fn split_blocks_are_freed_in_parts() {
         unsafe { depot.free(pfn.add(part), order(1)) }.unwrap();
     }
     all_back(&mut depot);
+}
+
+#[test]
+fn a_split_page_becomes_pages_that_free_themselves() {
+    for checked in [false, true] {
+        let mut depot = Depot::builder(16 * MIB).checked(checked).build().unwrap();
+        let mut page = depot.page(order(4)).unwrap();
+        (0u8..16).for_each(|i| page[usize::from(i) * 4096] = i);
+        let (page, error) = page.split(order(5)).unwrap_err();
+        assert_eq!(error, FreeError::Misaligned);
+        let mut parts = page.split(order(1)).unwrap();
+        assert_eq!(parts.len(), 8);
+        for (i, part) in (0..).zip(parts.by_ref().take(3)) {
+            assert_eq!((part[0], part[4096], part.order()), (2 * i, 2 * i + 1, order(1)));
+            // And in two again.
+            let pages: Vec<_> = part.split(Order::BASE).unwrap().collect();
+            assert_eq!((pages.len(), pages[1][0]), (2, 2 * i + 1));
+        }
+        assert_eq!(parts.len(), 5);
+        drop(parts);
+        // Into one part.
+        assert_eq!(depot.page(order(10)).unwrap().split(order(10)).unwrap().len(), 1);
+        all_back(&mut depot);
+    }
 }
 
 #[test]

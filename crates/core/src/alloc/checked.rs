@@ -90,11 +90,12 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// # Errors
     /// When `to` is larger than `from`, the block cannot be one of ours, or (with `checked`) is
-    /// not allocated with this order.
+    /// not allocated with this order. [`FreeError::Forked`].
     pub fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
         if to > from || !pfn.is_aligned(from) {
             return Err(FreeError::Misaligned);
         }
+        self.cpus.check_usable()?;
         self.store.tags().of_block(pfn, from).ok_or(FreeError::OutOfRange)?;
         if self.are_carved(pfn, from.frames()) {
             return Err(FreeError::NotAllocated);

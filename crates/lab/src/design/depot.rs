@@ -110,7 +110,8 @@ impl Allocator for DepotSubject {
 
     fn halve(&self, block: Pfn, order: Order) {
         let half = Order::new(order.get() - 1).expect("blocks of more than a page are halved");
-        if let Err(error) = self.depot.split(block, order, half) {
+        // SAFETY: the caller holds the block, by its number.
+        if let Err(error) = unsafe { self.depot.split(block, order, half) } {
             panic!("{}: {block}, order {order}: {error}", Design::Depot);
         }
     }
