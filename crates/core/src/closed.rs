@@ -8,7 +8,7 @@
 //! an implementation that did promise does wrong.
 //! ```compile_fail,E0200
 //! #![forbid(unsafe_code)]
-//! use pagedepot::{Backing, Mobility, Order, Pfn, ZoneId};
+//! use pagedepot::{Backing, Doubled, Mobility, Order, Pfn, ZoneId};
 //!
 //! struct Same;
 //! impl Backing for Same {
@@ -16,7 +16,7 @@
 //!         out.fill((Pfn::new(0), m));
 //!         out.len()
 //!     }
-//!     fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> u32 { 0 }
+//!     fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> Doubled { Doubled::NONE }
 //!     fn free_pages(&self, _: ZoneId) -> u64 { 4096 }
 //!     fn is_free(&self, _: Pfn) -> bool { false }
 //! }

@@ -88,6 +88,7 @@ pub use error::{AllocError, FreeError};
 pub use flags::Flags;
 pub use frame::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
 pub use free_high::{FreeHigh, FreeHighLimit, FreeHighRule};
+pub use store::Doubled;
 pub use store::backing::{Backing, BackingRanges};
 pub use zone::{CacheLimits, Watermarks, ZoneName};
 

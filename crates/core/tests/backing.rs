@@ -8,8 +8,8 @@ use common::backing::Sets;
 use common::{Anywhere, Single, books, open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Backing, BackingRanges, Config, ConfigError, Fault, Flags, FrameRange, FreeError, Misuse,
-    Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
+    AllocError, Backing, BackingRanges, Config, ConfigError, Doubled, Fault, Flags, FrameRange, FreeError,
+    Misuse, Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
 };
 
 const RANGES: [FrameRange; 1] = [range(512, 4096)];
@@ -87,7 +87,7 @@ fn what_others_hold_is_nobodys_cache() {
             assert_eq!((ours.len(), sets.free_pages(ZONE)), (256, 0));
             depot.free_many(&ours).unwrap();
             let theirs: Vec<_> = theirs.iter().map(|&(pfn, _)| (pfn, order(6))).collect();
-            assert_eq!(sets.put(ZONE, &theirs), 0);
+            assert_eq!(sets.put(ZONE, &theirs), Doubled::NONE);
             depot.drain(Scope::ALL, Mode::Full);
             assert_eq!(depot.validate().unwrap().free_pages, 4096);
         },
@@ -170,8 +170,8 @@ unsafe impl Backing for Broken {
         self.count.load(Ordering::Relaxed)
     }
 
-    fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> u32 {
-        0
+    fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> Doubled {
+        Doubled::NONE
     }
 
     fn free_pages(&self, _: ZoneId) -> u64 {

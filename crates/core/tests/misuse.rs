@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Single, books, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, Census, Config, CpuId, Drained, Flags, FreeError, FreeManyError, HighPolicy, Misuse, Mode,
-    NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
+    AllocError, CacheLimits, Census, Config, CpuId, Drained, Flags, FreeError, FreeManyError, HighPolicy,
+    Misuse, Mode, NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
 };
 
 /// Two neighbouring zones, nothing behind the second, and one with holes.
@@ -169,7 +169,7 @@ static REPORTED: AtomicU32 = AtomicU32::new(0);
 
 fn report(misuse: Misuse) {
     match misuse {
-        Misuse::DoubleFree { frames } => REPORTED.fetch_add(frames, Ordering::Relaxed),
+        Misuse::DoubleFree { frames, .. } => REPORTED.fetch_add(frames, Ordering::Relaxed),
         other => panic!("an unknown misuse: {other:?}"),
     };
 }
@@ -233,11 +233,115 @@ fn unless_told_otherwise_misuse_found_late_panics_and_blocks_nobody() {
         depot.free(block, Order::BASE).unwrap();
         let drained = catch_unwind(AssertUnwindSafe(|| depot.drain(Scope::ALL, Mode::Full)));
         let message = *drained.unwrap_err().downcast::<String>().unwrap();
-        assert!(message.contains("Config::checked finds the caller"), "{message}");
+        assert!(message.contains(&format!("{block} came back that was free already")), "{message}");
+        assert!(message.contains("`Config::checked`"), "{message}");
         let block = depot.alloc(order(2), Flags::default()).unwrap();
         depot.free(block, order(2)).unwrap();
         let drained = depot.drain(Scope::ALL, Mode::Full);
         assert_eq!((drained.busy_cpus, drained.unreachable_pages), (0, 0));
+    });
+}
+
+/// Fills caches of CPU 0 with pages of which one is there twice; which.
+fn free_one_twice(depot: &Single<'_>) -> Pfn {
+    let mut pages = [pfn(0); 400];
+    assert_eq!(depot.alloc_many(Order::BASE, Flags::default(), &mut pages), Ok(400));
+    for (at, &page) in pages.iter().enumerate() {
+        depot.free(page, Order::BASE).unwrap();
+        if at == 240 {
+            depot.free(pages[130], Order::BASE).unwrap();
+        }
+    }
+    pages[130]
+}
+
+/// What brings cached pages to the store; it keeps what it allocates, whether it panics or not.
+type Way = fn(&Single<'_>, &mut Vec<(Pfn, Order)>);
+
+const WAYS: [(&str, Way); 9] = [
+    ("quiet drain", |depot, _| _ = depot.drain(Scope::ALL, Mode::Quiet)),
+    ("full drain", |depot, _| _ = depot.drain(Scope::ALL, Mode::Full)),
+    ("retired CPU", |depot, _| _ = depot.retire_cpu(CpuId::new(0))),
+    ("no caches", |depot, _| _ = depot.disable_caches()),
+    ("decay", |depot, _| {
+        shrink_caches(depot);
+        depot.decay_caches();
+    }),
+    ("free", |depot, _| {
+        shrink_caches(depot);
+        let mut pages = [pfn(0); 400];
+        depot.alloc_many(Order::BASE, Flags::UNMOVABLE, &mut pages).unwrap();
+        let mut left: &[Pfn] = &pages;
+        // The block whose free panics has been freed.
+        while let [first, rest @ ..] = left {
+            left = rest;
+            let freed = catch_unwind(AssertUnwindSafe(|| depot.free(*first, Order::BASE).unwrap()));
+            if let Err(panic) = freed {
+                left.iter().for_each(|&page| depot.free(page, Order::BASE).unwrap());
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }),
+    ("free of many", |depot, _| {
+        shrink_caches(depot);
+        let mut pages = [pfn(0); 400];
+        depot.alloc_many(Order::BASE, Flags::UNMOVABLE, &mut pages).unwrap();
+        depot.free_many(&pages.map(|page| (page, Order::BASE))).unwrap();
+    }),
+    ("alloc", |depot, held| {
+        shrink_caches(depot);
+        while let Ok(block) = depot.alloc(order(1), Flags::default().at_most_level(2)) {
+            held.push((block, order(1)));
+        }
+    }),
+    ("alloc of many", |depot, held| {
+        shrink_caches(depot);
+        // Fewer than go past the caches.
+        let mut pages = [pfn(0); 60];
+        while let Ok(got) = depot.alloc_many(order(1), Flags::default().at_most_level(2), &mut pages) {
+            held.extend(pages[..got].iter().map(|&page| (page, order(1))));
+        }
+    }),
+];
+
+fn shrink_caches(depot: &Single<'_>) {
+    let limits = CacheLimits { batch: 1, high_min: 0, high_max: 64 };
+    assert!(depot.zone_ids().all(|zone| depot.set_cache_limits(zone, limits)));
+}
+
+#[test]
+fn what_is_on_its_way_with_a_page_freed_twice_is_not_lost() {
+    for (name, way) in WAYS {
+        with_machine(false, None, |mut depot| {
+            let twice = free_one_twice(&depot);
+            let mut held = Vec::new();
+            let panic = catch_unwind(AssertUnwindSafe(|| way(&depot, &mut held)));
+            // Of a way that does not bring both at once, the second comes here.
+            let rest = catch_unwind(AssertUnwindSafe(|| {
+                depot.drain(Scope::ALL, Mode::Full);
+                depot.free_many(&held).unwrap();
+            }));
+            assert!(panic.is_err() != rest.is_err(), "{name}: told once");
+            let panic = panic.and(rest);
+            let message = *panic.expect_err(name).downcast::<String>().unwrap();
+            assert!(message.contains(&twice.to_string()), "{name}: {message}");
+            depot.drain(Scope::ALL, Mode::Full);
+            let census = depot.validate().unwrap_or_else(|fault| panic!("{name}: {fault}"));
+            assert_eq!((census.held_pages(), census.cached_pages), (0, 0), "{name}");
+        });
+    }
+}
+
+#[test]
+fn a_range_with_a_page_freed_before_is_freed_before_it_panics() {
+    with_machine(false, None, |mut depot| {
+        let start = depot.alloc_contiguous(600, 1, Flags::default()).unwrap();
+        depot.free_contiguous(start.add(100), 10).unwrap();
+        let freed = catch_unwind(AssertUnwindSafe(|| depot.free_contiguous(start, 600)));
+        let message = *freed.unwrap_err().downcast::<String>().unwrap();
+        let expected = format!("10 frames came back that were free already, {} first", start.add(100));
+        assert!(message.contains(&expected), "{message}");
+        check_all_free(&mut depot);
     });
 }
 

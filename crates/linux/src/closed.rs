@@ -5,7 +5,7 @@
 //! Two pages would have the same bytes, or bytes beyond the depot's memory.
 //! ```compile_fail,E0200
 //! #![forbid(unsafe_code)]
-//! use pagedepot_linux::{Backing, Depot, Mobility, Order, Pfn, ZoneId};
+//! use pagedepot_linux::{Backing, Depot, Doubled, Mobility, Order, Pfn, ZoneId};
 //!
 //! struct Same;
 //! impl Backing for Same {
@@ -13,7 +13,7 @@
 //!         out.fill((Pfn::new(0), m));
 //!         out.len()
 //!     }
-//!     fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> u32 { 0 }
+//!     fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> Doubled { Doubled::NONE }
 //!     fn free_pages(&self, _: ZoneId) -> u64 { 4096 }
 //!     fn is_free(&self, _: Pfn) -> bool { false }
 //! }

@@ -161,10 +161,11 @@ impl Depot {
     /// [`FreeError`] when it can be none of this depot's; nothing is changed then.
     ///
     /// # Panics
-    /// Here, or in whoever drains, spills or trims later, when pages reach the store that are free
-    /// there: somebody freed them twice, or with a wrong order. Other callers go on; pages that were
-    /// on their way with those may be lost to the depot. [`Builder::checked`] finds that somebody,
-    /// and panics nowhere; [`Builder::on_misuse`] is told instead of a panic.
+    /// When a page reaches the store that is free there: it was freed twice, or with a wrong order.
+    /// That may be found here, or later in another call that frees, drains, trims or allocates, which
+    /// panics as the last thing it does: no other page is lost. The message names the page.
+    /// [`Builder::checked`] refuses the second free itself, and panics nowhere;
+    /// [`Builder::on_misuse`] is told instead of a panic.
     ///
     /// # Safety
     /// The block was allocated by this depot with this order (or made by [`split`](Self::split)),

@@ -93,9 +93,9 @@ pub use vmalloc::{Vmalloc, VmallocBuf};
 
 pub use pagedepot::{
     AllocError, Allocator, Backing, BackingRanges, CacheLimits, Census, ConfigError, Counts, CpuId, CpuStats,
-    Drained, Fault, Flags, FreeError, FreeHigh, FreeHighLimit, FreeHighRule, FreeManyError, HighPolicy,
-    MetadataUse, Misuse, Mobility, Mode, NodeId, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage,
-    TooManyCallbacks, Watermarks, ZoneId, ZoneName, ZoneShortage, ZoneStats,
+    Doubled, Drained, Fault, Flags, FreeError, FreeHigh, FreeHighLimit, FreeHighRule, FreeManyError,
+    HighPolicy, MetadataUse, Misuse, Mobility, Mode, NodeId, Order, PageSize, Pfn, Pressure, Reclaim, Scope,
+    Shortage, TooManyCallbacks, Watermarks, ZoneId, ZoneName, ZoneShortage, ZoneStats,
 };
 
 /// The README's program, as a test.

@@ -34,7 +34,7 @@ fn cached(depot: &Depot) -> u64 {
 fn misuse_found_late_is_told() {
     static FRAMES: AtomicU64 = AtomicU64::new(0);
     let tell = |misuse| match misuse {
-        Misuse::DoubleFree { frames } => {
+        Misuse::DoubleFree { frames, .. } => {
             FRAMES.fetch_add(u64::from(frames), Ordering::Relaxed);
         }
         _ => unreachable!("{misuse:?}"),

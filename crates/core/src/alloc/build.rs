@@ -162,9 +162,13 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 }
 
 fn panic_on_misuse(misuse: Misuse) {
-    panic!(
-        "pagedepot: {misuse:?}: frames came back that were free already (a double free, or a wrong order); Config::checked finds the caller"
-    );
+    let advice = match misuse {
+        Misuse::DoubleFree { .. } => {
+            "; the option `checked` (`Config::checked`, or `checked(true)` of a builder) refuses the second free itself"
+        }
+        Misuse::Backing { .. } => "",
+    };
+    panic!("pagedepot: {misuse}{advice}");
 }
 
 /// The zones in order of preference seen from `node`.

@@ -43,31 +43,41 @@ impl<C: Cpus> Allocator<'_, C> {
     /// As [`alloc`](Self::alloc), when not even one block was to be had.
     pub fn alloc_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
         self.cpus.check_usable()?;
-        let mut got = 0;
-        while got < out.len() {
+        // A callback, and what is told of misuse, may panic.
+        self.keep_while(order, out, |out, got| self.fill_many(order, flags, out, got))
+    }
+
+    fn fill_many(
+        &self,
+        order: Order,
+        flags: Flags,
+        out: &mut [Pfn],
+        got: &mut usize,
+    ) -> Result<usize, AllocError> {
+        while *got < out.len() {
             let Some(frame) = self.alloc_fast(order, flags) else { break };
-            out[got] = Pfn::new(frame);
-            got += 1;
+            out[*got] = Pfn::new(frame);
+            *got += 1;
         }
-        if out.len() - got >= CHUNK_BLOCKS {
-            while got < out.len() {
-                let chunk = (out.len() - got).min(CHUNK_BLOCKS);
-                match self.take_chunk(order, flags, &mut out[got..got + chunk]) {
+        if out.len() - *got >= CHUNK_BLOCKS {
+            while *got < out.len() {
+                let chunk = (out.len() - *got).min(CHUNK_BLOCKS);
+                match self.take_chunk(order, flags, &mut out[*got..*got + chunk]) {
                     0 => break,
-                    more => got += more,
+                    more => *got += more,
                 }
             }
         }
-        out[..got].iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
-        while got < out.len() {
+        out[..*got].iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
+        while *got < out.len() {
             match self.alloc(order, flags) {
-                Ok(pfn) => out[got] = pfn,
-                Err(_) if got > 0 => break,
+                Ok(pfn) => out[*got] = pfn,
+                Err(_) if *got > 0 => break,
                 Err(error) => return Err(error),
             }
-            got += 1;
+            *got += 1;
         }
-        Ok(got)
+        Ok(*got)
     }
 
     /// Takes blocks from the store of the first zone that may give as many, above its `low`.
@@ -117,6 +127,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 sum.failed += 1;
             });
         }
+        self.end_call();
         bad.map_or(Ok(()), Err)
     }
 
@@ -149,7 +160,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Frees a block of a cached order by the slow path while the CPU caches less than `high`.
     fn free_below_high(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
         let (Some(class), Some(here)) = (Class::of(order), self.here()) else { return false };
-        !self.above_high(here.cpu, tag.zone()) && self.free_slow(pfn, class, tag).is_ok()
+        !self.above_high(here.cpu, tag.zone()) && self.free_slowly(pfn, class, tag).is_ok()
     }
 
     fn put_run(&self, kind: Option<(Order, ZoneId)>, run: &[Pfn]) {
@@ -159,9 +170,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let moving = self.flux(here, zone).begin(pages as u64);
         let doubled = self.store.put_blocks(order, run.iter().copied());
         let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books, pages - i64::from(doubled));
+        self.zone(zone).add_free(books, pages - i64::from(doubled.frames));
         drop(moving);
         self.count_direct_free(books, zone, run.len() as u64, pages as u64);
-        self.report_doubled(doubled);
+        self.note_doubled(doubled);
     }
 }

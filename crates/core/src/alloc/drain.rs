@@ -128,6 +128,7 @@ impl<C: Cpus> Allocator<'_, C> {
             tell(cpu, done);
             sum += done;
         }
+        self.end_call();
         sum
     }
 
@@ -380,6 +381,7 @@ impl<C: Cpus> Allocator<'_, C> {
             done += self.drain_cpu(cpu, zones.clone(), Mode::Quiet);
             sum += done;
         }
+        self.end_call();
         sum
     }
 

@@ -126,7 +126,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let wanted = Wanted { zone, mobility: Mobility::Unmovable, span, hint: &hint };
         let pfn = self.store.take_block(wanted, Order::BASE)?;
         if !frames.contains(&pfn.get()) {
-            self.store.put(pfn, 1);
+            self.note_doubled(self.store.put(pfn, 1));
             carved.reset_hint();
             return None;
         }

@@ -19,6 +19,7 @@
 //! | `pressure` | watermarks, failing only when it must |
 //! | `callbacks` | reclaim callbacks, which caller runs them, waiting for it |
 //! | `checked` | exact checks of what is freed |
+//! | `late` | misuse found when frames reach the store, told last |
 //! | `stats` | counters and reports |
 //! | `validate` | is every frame in exactly one place |
 
@@ -30,6 +31,7 @@ mod carved;
 mod checked;
 mod drain;
 mod front;
+mod late;
 pub(crate) mod layout;
 mod magazines;
 mod policy;
@@ -54,7 +56,7 @@ use crate::cache::cpu_zone::{CpuShared, CpuZone, NO_ZONE};
 use crate::cache::gate::Tickets;
 use crate::cache::magazine::Class;
 use crate::cache::{BlockArray, WordOffset};
-use crate::config::{LinearMap, Misuse, PageSize};
+use crate::config::{LinearMap, PageSize};
 use crate::cpus::{Cpus, Here};
 use crate::error::{AllocError, FreeError};
 use crate::flags::Flags;
@@ -113,6 +115,7 @@ pub(crate) struct Globals<'m> {
     /// Claims of the store that were rolled back.
     failed_claims: AtomicU64,
     carved: carved::Carved<'m>,
+    noted: late::Noted,
 }
 
 impl<'m> Globals<'m> {
@@ -123,6 +126,7 @@ impl<'m> Globals<'m> {
             callbacks: callbacks::Callbacks::new(),
             failed_claims: AtomicU64::new(0),
             carved,
+            noted: late::Noted::new(),
         }
     }
 }
@@ -349,12 +353,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             // SAFETY: mapped there, and the caller's alone, by the promise of `LinearMap::new`: each
             // frame is freed by its holder, once. Magazines are not among them.
             unsafe { start.write_bytes(0, bytes) };
-        }
-    }
-
-    fn report_doubled(&self, frames: u32) {
-        if frames > 0 {
-            self.store.report(Misuse::DoubleFree { frames });
         }
     }
 }

@@ -241,6 +241,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 }
             }
         }
+        self.end_call();
         pages
     }
 

@@ -88,7 +88,7 @@ impl<C: Cpus> Allocator<'_, C> {
             };
             match found {
                 Some(start) => {
-                    self.store.put(start.add(frames), rounded - frames);
+                    self.note_doubled(self.store.put(start.add(frames), rounded - frames));
                     Some(start)
                 }
                 None if is_rounded && has_ranges => self.store.take_run(wanted, frames, align),
@@ -192,10 +192,11 @@ impl<C: Cpus> Allocator<'_, C> {
         let moving = self.flux(here, zone).begin(u64::from(frames));
         let doubled = self.store.put(start, frames);
         let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books, i64::from(frames) - i64::from(doubled));
+        self.zone(zone).add_free(books, i64::from(frames) - i64::from(doubled.frames));
         drop(moving);
-        self.count_direct_free(books, zone, 0, u64::from(frames - doubled));
-        self.report_doubled(doubled);
-        if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
+        self.count_direct_free(books, zone, 0, u64::from(frames - doubled.frames));
+        self.note_doubled(doubled);
+        self.end_call();
+        if doubled.frames > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
     }
 }

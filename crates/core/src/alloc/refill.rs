@@ -19,13 +19,14 @@ impl<C: Cpus> Allocator<'_, C> {
     #[inline(never)]
     pub(super) fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         self.cpus.check_usable()?;
-        let pfn = match self.alloc_within(order, flags, Reserve::AboveLow) {
-            Some(pfn) => pfn,
+        let found = match self.alloc_within(order, flags, Reserve::AboveLow) {
+            Some(pfn) => Ok(pfn),
             None => {
                 let node = self.node_here();
-                self.alloc_under_pressure(Request { want: Want::Block(order), flags, node })?
+                self.alloc_under_pressure(Request { want: Want::Block(order), flags, node })
             }
         };
+        let pfn = self.end_call_of(found, order)?;
         self.on_alloc(pfn, order, flags);
         Ok(pfn)
     }

@@ -19,6 +19,15 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Frees a block to the store, past the caches.
     pub(super) fn free_direct(&self, pfn: Pfn, order: Order, zone: ZoneId) -> Result<(), FreeError> {
         self.cpus.check_usable()?;
+        if self.put_direct(pfn, order, zone) == 0 {
+            return Ok(());
+        }
+        self.end_call();
+        Err(FreeError::NotAllocated)
+    }
+
+    /// Puts a block into the store; how many of its frames were free there, which is noted.
+    pub(super) fn put_direct(&self, pfn: Pfn, order: Order, zone: ZoneId) -> u32 {
         let here = self.here();
         // Where there are reserves, a block that is in the bits and not in the count yet may be taken and
         // subtracted: the count is then too low for those who may not use the last pages.
@@ -27,18 +36,25 @@ impl<C: Cpus> Allocator<'_, C> {
         let moving = is_announced.then(|| self.flux(here, zone).begin(u64::from(order.frames())));
         let doubled = self.store.put_block(pfn, order);
         let books = self.cpu_zone_here(here, zone);
-        let freed = i64::from(order.frames()) - i64::from(doubled);
+        let freed = i64::from(order.frames()) - i64::from(doubled.frames);
         self.zone(zone).add_free(books, freed);
         // Not before they are counted as free: until then a watermark may hide them.
         self.counters(books, zone).blocks_back.count_back(order);
         drop(moving);
-        self.report_doubled(doubled);
-        if doubled > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
+        self.note_doubled(doubled);
+        doubled.frames
     }
 
     #[cold]
     #[inline(never)]
     pub(super) fn free_slow(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
+        let freed = self.free_slowly(pfn, class, tag);
+        self.end_call();
+        freed
+    }
+
+    /// As [`free_slow`](Self::free_slow), in the middle of a call.
+    pub(super) fn free_slowly(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
         self.cpus.check_usable()?;
         if let Some(here) = self.here() {
             let front = Front { here, zone: tag.zone(), class, mobility: tag.mobility() };
@@ -50,7 +66,10 @@ impl<C: Cpus> Allocator<'_, C> {
                 }
             }
         }
-        self.free_direct(pfn, class.order(), tag.zone())
+        match self.put_direct(pfn, class.order(), tag.zone()) {
+            0 => Ok(()),
+            _ => Err(FreeError::NotAllocated),
+        }
     }
 
     /// One step towards getting rid of a block through this front; `Got`: it is gone.
@@ -165,8 +184,8 @@ impl<C: Cpus> Allocator<'_, C> {
         let slots = &self.blocks.magazine(magazine).slots[..rounds as usize];
         let frames = slots.iter().rev().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)));
         let doubled = self.store.put_blocks(class.order(), frames);
-        self.report_doubled(doubled);
-        i64::from(rounds * class.block_frames()) - i64::from(doubled)
+        self.note_doubled(doubled);
+        i64::from(rounds * class.block_frames()) - i64::from(doubled.frames)
     }
 
     /// Empties up to `magazines_max` magazines of a shelf into the store; returns pages moved.

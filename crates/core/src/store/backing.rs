@@ -1,5 +1,6 @@
 //! The seam to a store that the embedder has already.
 
+use super::Doubled;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
 /// All free frames of the zones, shared by all CPUs: a buddy allocator, say, that a kernel has and
@@ -48,10 +49,10 @@ pub unsafe trait Backing: Sync {
     fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize;
 
     /// Takes back at most 64 blocks of `zone`, in whatever order of address; they need not be of
-    /// the order they were taken with. Returns how many of their frames were free already, as far as
-    /// it can tell: these stay free once, and are reported as
-    /// [`Misuse`](crate::Misuse::DoubleFree).
-    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> u32;
+    /// the order they were taken with. Returns which of their frames were free already, as far as it
+    /// can tell: these stay free once, and are reported as [`Misuse`](crate::Misuse::DoubleFree), last,
+    /// so that this may not panic for their sake.
+    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled;
 
     /// Free pages of a zone, for watermarks and reports: read often, so O(1); exact when nobody
     /// else is in a call.

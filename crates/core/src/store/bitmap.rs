@@ -18,7 +18,7 @@ use core::ops::ControlFlow;
 
 use super::section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
 use super::tags::Tags;
-use super::{HugeIndex, Wanted, bits};
+use super::{Doubled, HugeIndex, Wanted, bits};
 use crate::frame::{Order, Pfn, ZoneId};
 use crate::prim::{AtomicU64, AtomicUsize, Ordering};
 
@@ -175,14 +175,14 @@ impl<'m> Bitmap<'m> {
         Some(Pfn::new(huge.section() as u32 * SECTION_FRAMES + at))
     }
 
-    /// Gives a block of at most a word back; returns how many of its frames were free already.
+    /// Gives a block of at most a word back; returns which of its frames were free already.
     #[inline]
-    pub fn put_at_once(&self, pfn: Pfn, order: Order) -> u32 {
-        let Some(section) = self.section((pfn.get() / SECTION_FRAMES) as usize) else { return 0 };
+    pub fn put_at_once(&self, pfn: Pfn, order: Order) -> Doubled {
+        let Some(section) = self.section((pfn.get() / SECTION_FRAMES) as usize) else { return Doubled::NONE };
         let word = (pfn.get() % SECTION_FRAMES / bits::WORD_FRAMES) as usize;
         let doubled = section.put_mask(word, bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES));
         section.refresh_hints(word / HUGE_WORDS);
-        doubled
+        Doubled::in_word(pfn.get() / bits::WORD_FRAMES, doubled)
     }
 
     fn take_in(
@@ -314,12 +314,21 @@ impl<'m> Bitmap<'m> {
         true
     }
 
-    /// Gives `start..start + frames` back; returns how many of them were free already.
+    /// Gives `start..start + frames` back; returns which of them were free already.
     #[inline]
-    pub fn put(&self, start: Pfn, frames: u32) -> u32 {
-        self.by_section(start, frames)
-            .map(|(section, at, count)| section.map_or(0, |section| section.put(at, count)))
-            .sum()
+    pub fn put(&self, start: Pfn, frames: u32) -> Doubled {
+        let (mut doubled, mut done) = (Doubled::NONE, 0);
+        for (section, at, count) in self.by_section(start, frames) {
+            // Counted from frame 0, the section's first word is `first`.
+            let first = (start.get() + done - at) / bits::WORD_FRAMES;
+            done += count;
+            if let Some(section) = section {
+                section.put_each(at, count, |word, mask| {
+                    doubled.add(Doubled::in_word(first + word as u32, mask));
+                });
+            }
+        }
+        doubled
     }
 
     /// Claims that found a frame missing and rolled back.
@@ -346,12 +355,15 @@ impl<'m> Bitmap<'m> {
 
     /// Gives many blocks of `order` back. Neighbours in the list that lie in one word go back by
     /// one atomic operation; the list is not sorted, which would cost more than it saves.
-    /// Returns how many frames were free already.
-    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> u32 {
+    /// Returns which frames were free already.
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
         if order.get() > bits::WORD_ORDER_MAX {
-            return blocks.map(|pfn| self.put(pfn, order.frames())).sum();
+            return blocks.fold(Doubled::NONE, |mut doubled, pfn| {
+                doubled.add(self.put(pfn, order.frames()));
+                doubled
+            });
         }
-        let mut run = Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: 0 };
+        let mut run = Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: Doubled::NONE };
         for pfn in blocks {
             run.add(pfn, order);
         }
@@ -444,7 +456,7 @@ struct Run<'s, 'm> {
     /// Across sections; `u32::MAX`: none yet.
     word: u32,
     mask: u64,
-    doubled: u32,
+    doubled: Doubled,
 }
 
 impl Run<'_, '_> {
@@ -459,7 +471,7 @@ impl Run<'_, '_> {
             self.section = self.bitmap.section((pfn.get() / SECTION_FRAMES) as usize);
         }
         if self.mask & mask != 0 {
-            self.doubled += (self.mask & mask).count_ones();
+            self.doubled.add(Doubled::in_word(word, self.mask & mask));
         }
         self.mask |= mask;
     }
@@ -467,7 +479,7 @@ impl Run<'_, '_> {
     fn flush(&mut self) {
         let Some(section) = self.section else { return };
         let at = self.word as usize % (SECTION_HUGES * HUGE_WORDS);
-        self.doubled += section.put_mask(at, self.mask);
+        self.doubled.add(Doubled::in_word(self.word, section.put_mask(at, self.mask)));
         section.refresh_hints(at / HUGE_WORDS);
     }
 }

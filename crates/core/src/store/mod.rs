@@ -47,6 +47,39 @@ impl HugeIndex {
     }
 }
 
+/// Frames that were given back though they were free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubled {
+    /// The first that was met.
+    pub first: Option<Pfn>,
+    /// How many.
+    pub frames: u32,
+}
+
+impl Doubled {
+    /// No frame.
+    pub const NONE: Self = Doubled { first: None, frames: 0 };
+
+    /// Those of `mask` in a word of 64 frames, counted from frame 0.
+    #[inline]
+    fn in_word(word: u32, mask: u64) -> Self {
+        if mask == 0 {
+            return Doubled::NONE;
+        }
+        let first = Pfn::new(word * bits::WORD_FRAMES + mask.trailing_zeros());
+        Doubled { first: Some(first), frames: mask.count_ones() }
+    }
+
+    /// Adds others, met later.
+    #[inline]
+    pub fn add(&mut self, other: Doubled) {
+        if other.frames > 0 {
+            self.first = self.first.or(other.first);
+            self.frames = self.frames.saturating_add(other.frames);
+        }
+    }
+}
+
 /// What a search looks for.
 #[derive(Clone, Copy)]
 pub struct Wanted<'h> {
@@ -187,9 +220,9 @@ impl<'m> Store<'m> {
         self.backing.is_none() && order.get() <= bits::WORD_ORDER_MAX
     }
 
-    /// Gives one block back; returns how many of its frames were free already, as far as can be told.
+    /// Gives one block back; returns which of its frames were free already, as far as can be told.
     #[inline]
-    pub fn put_block(&self, pfn: Pfn, order: Order) -> u32 {
+    pub fn put_block(&self, pfn: Pfn, order: Order) -> Doubled {
         if self.puts_at_once(order) {
             self.bitmap.put_at_once(pfn, order)
         } else {
@@ -257,30 +290,32 @@ impl<'m> Store<'m> {
         }
     }
 
-    /// Gives many blocks of `order`, all of one zone, back. Returns how many frames were free
-    /// already, as far as can be told.
-    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> u32 {
+    /// Gives many blocks of `order`, all of one zone, back. Returns which frames were free already, as
+    /// far as can be told.
+    pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
         match self.backing {
             Some(backing) => self.put_backed(backing, blocks.map(|pfn| (pfn, order))),
             None => self.bitmap.put_blocks(order, blocks),
         }
     }
 
-    /// Gives `start..start + frames`, all of one zone, back; returns how many of them were free
-    /// already, as far as can be told.
+    /// Gives `start..start + frames`, all of one zone, back; returns which of them were free already,
+    /// as far as can be told.
     #[inline]
-    pub fn put(&self, start: Pfn, frames: u32) -> u32 {
+    pub fn put(&self, start: Pfn, frames: u32) -> Doubled {
         let Some(backing) = self.backing else { return self.bitmap.put(start, frames) };
         let mut blocks = aligned_blocks(start, frames);
         match (blocks.next(), self.tags.tag(start)) {
             // Most are one block, which needs no list.
-            (Some(block), Some(tag)) if block.1.frames() == frames => backing.put(tag.zone(), &[block]),
+            (Some(block), Some(tag)) if block.1.frames() == frames => {
+                put_chunk(backing, tag.zone(), &[block])
+            }
             _ => self.put_backed(backing, aligned_blocks(start, frames)),
         }
     }
 
-    fn put_backed(&self, backing: &dyn Backing, mut blocks: impl Iterator<Item = (Pfn, Order)>) -> u32 {
-        let mut doubled = 0;
+    fn put_backed(&self, backing: &dyn Backing, mut blocks: impl Iterator<Item = (Pfn, Order)>) -> Doubled {
+        let mut doubled = Doubled::NONE;
         loop {
             let mut chunk = [(Pfn::new(0), Order::BASE); CHUNK_BLOCKS];
             let mut length = 0;
@@ -291,7 +326,7 @@ impl<'m> Store<'m> {
             // Blocks that are given back were checked to be memory on their way in.
             let zone = self.tags.tag(chunk[0].0).filter(|_| length > 0).map(Tag::zone);
             let Some(zone) = zone else { return doubled };
-            doubled += backing.put(zone, &chunk[..length]);
+            doubled.add(put_chunk(backing, zone, &chunk[..length]));
         }
     }
 
@@ -337,6 +372,14 @@ impl<'m> Store<'m> {
         (huges.start..taken).for_each(|huge| self.tags.set(HugeIndex(huge), Tag::ABSENT));
         false
     }
+}
+
+/// Gives a backing at least one block; where it says that frames were free but not which, the first
+/// block is named.
+fn put_chunk(backing: &dyn Backing, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled {
+    let Doubled { first, frames } = backing.put(zone, blocks);
+    let first = first.or(blocks.first().map(|&(pfn, _)| pfn)).filter(|_| frames > 0);
+    Doubled { first, frames }
 }
 
 /// A range as naturally aligned blocks, each as large as can be.

@@ -117,7 +117,7 @@ fn the_lowest_run_of_any_length_and_alignment() {
         }
         if taken.len() > 20 {
             let (start, frames) = taken.swap_remove(random(&mut state) as usize % taken.len());
-            assert_eq!(world.bitmap().put(Pfn::new(start), frames), 0);
+            assert_eq!(world.bitmap().put(Pfn::new(start), frames).frames, 0);
             free += frames;
         }
     }

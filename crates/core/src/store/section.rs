@@ -311,25 +311,35 @@ impl Section {
     /// Gives the frames `start..start + frames` back. Returns how many of them were free already:
     /// anything but 0 is a double free, and those frames stay free once.
     pub fn put(&self, start: u32, frames: u32) -> u32 {
-        if frames == 0 {
-            return 0;
-        }
-        let doubled = pieces(start, frames).map(|p| self.put_mask(p.word, p.mask)).sum();
-        for huge in huges(start, frames) {
-            self.refresh_hints(huge);
-        }
+        let mut doubled = 0;
+        self.put_each(start, frames, |_, mask| doubled += mask.count_ones());
         doubled
     }
 
-    /// Gives the frames of `mask` in `word` back, hints not included; returns how many were free.
+    /// As [`put`](Self::put), and tells by word which of the frames were free already, if any.
+    pub fn put_each(&self, start: u32, frames: u32, mut tell_doubled: impl FnMut(usize, u64)) {
+        if frames == 0 {
+            return;
+        }
+        for piece in pieces(start, frames) {
+            match self.put_mask(piece.word, piece.mask) {
+                0 => {}
+                doubled => tell_doubled(piece.word, doubled),
+            }
+        }
+        for huge in huges(start, frames) {
+            self.refresh_hints(huge);
+        }
+    }
+
+    /// Gives the frames of `mask` in `word` back, hints not included; returns those that were free.
     #[inline]
-    pub fn put_mask(&self, word: usize, mask: u64) -> u32 {
+    pub fn put_mask(&self, word: usize, mask: u64) -> u64 {
         // SeqCst: Release for the frames' next owner; and ordered before the load of the hint in
         // `refresh_hints`, against the clear-then-recheck of the hint.
         let old = self.words[word].fetch_or(mask, Ordering::SeqCst);
         dekker_fence();
-        // A branch, because counting bits is not one instruction on the oldest x86-64.
-        if old & mask == 0 { 0 } else { (old & mask).count_ones() }
+        old & mask
     }
 
     /// Sets the hints of a huge into which frames have been put. Call after the bits.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pagedepot::{Backing, BackingRanges, FrameRange, Mobility, Order, Pfn, ZoneConfig, ZoneId};
+use pagedepot::{Backing, BackingRanges, Doubled, FrameRange, Mobility, Order, Pfn, ZoneConfig, ZoneId};
 
 /// Frames of a huge.
 const HUGE: u32 = 512;
@@ -81,14 +81,16 @@ unsafe impl Backing for Sets {
         out.len()
     }
 
-    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> u32 {
+    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled {
         assert!(!blocks.is_empty() && blocks.len() <= 64);
         let set = &mut self.lock()[zone.index()];
-        let mut doubled = 0;
+        let mut doubled = Doubled::NONE;
         for &(pfn, order) in blocks {
             assert!(pfn.is_aligned(order));
             for frame in pfn.get()..pfn.get() + order.frames() {
-                doubled += u32::from(!set.free.insert(frame));
+                if !set.free.insert(frame) {
+                    doubled.add(Doubled { first: Some(Pfn::new(frame)), frames: 1 });
+                }
             }
             if order >= Order::HUGE {
                 set.mobilities.remove(&(pfn.get() / HUGE));

@@ -1,7 +1,7 @@
 //! A store of this crate as what an allocator of pagedepot keeps its free frames in.
 
 use pagedepot::cpus::Here;
-use pagedepot::{Backing, CpuId, Mobility, Order, Pfn, ZoneId};
+use pagedepot::{Backing, CpuId, Doubled, Mobility, Order, Pfn, ZoneId};
 
 use super::Store;
 use crate::census::Fault;
@@ -57,10 +57,10 @@ unsafe impl<S: Store> Backing for AsBacking<S> {
         taken as usize
     }
 
-    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> u32 {
+    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled {
         self.0.give(ANYWHERE, zone, blocks.iter().copied());
         // What is free already makes the store panic, as far as it can tell.
-        0
+        Doubled::NONE
     }
 
     fn free_pages(&self, zone: ZoneId) -> u64 {

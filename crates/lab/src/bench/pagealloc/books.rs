@@ -7,8 +7,8 @@ use std::time::Instant;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{Cpus, FenceError, Here};
 use pagedepot::{
-    Allocator, Backing, Config, ConfigError, CpuId, FrameRange, Mobility, NodeId, Order, Pfn, ZoneConfig,
-    ZoneId,
+    Allocator, Backing, Config, ConfigError, CpuId, Doubled, FrameRange, Mobility, NodeId, Order, Pfn,
+    ZoneConfig, ZoneId,
 };
 
 use super::NAME;
@@ -69,8 +69,8 @@ unsafe impl Backing for Elsewhere {
         0
     }
 
-    fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> u32 {
-        0
+    fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> Doubled {
+        Doubled::NONE
     }
 
     fn free_pages(&self, _: ZoneId) -> u64 {
