@@ -67,8 +67,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             // SAFETY: in bounds of what the caller gave.
             let section = unsafe {
                 let place = base.as_ptr().add((number - first) * self.layout.section_bytes);
-                write_section(place, self.layout.section_bytes, |section| Section::init(section));
-                &*place.cast::<Section>()
+                write_section(place, self.layout.section_bytes, |section| {
+                    Section::init(section, self.store.marks(number));
+                });
+                &*place.cast::<Section<'m>>()
             };
             !self.store.install(number, section)
         });
@@ -117,10 +119,10 @@ fn new_tag(zone: ZoneId) -> Tag {
 ///
 /// # Safety
 /// `bytes` bytes at `place` are the caller's alone, aligned for a section.
-pub(super) unsafe fn write_section(place: *mut u8, bytes: usize, init: impl FnOnce(*mut Section)) {
+pub(super) unsafe fn write_section<'m>(place: *mut u8, bytes: usize, init: impl FnOnce(*mut Section<'m>)) {
     init(place.cast());
     // SAFETY: what follows the section belongs to it.
-    unsafe { place.add(size_of::<Section>()).write_bytes(0, bytes - size_of::<Section>()) };
+    unsafe { place.add(size_of::<Section<'_>>()).write_bytes(0, bytes - size_of::<Section<'_>>()) };
 }
 
 #[cfg(all(test, not(loom)))]

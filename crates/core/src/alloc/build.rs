@@ -20,6 +20,7 @@ use crate::store::Store;
 use crate::store::backing::Backing;
 use crate::store::bitmap::Bitmap;
 use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
+use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
 use crate::zone::{CacheLimits, Zone};
 
@@ -291,15 +292,19 @@ impl Build<'_, '_> {
         let huges = sections * SECTION_HUGES;
         let table = self.at::<AtomicUsize>(self.layout.tables);
         let tags = self.at::<AtomicU32>(self.layout.tags);
-        // SAFETY: the layout has room for every section's entry and every huge's tag; all are
-        // written before references are made.
+        let groups = self.at::<Group>(self.layout.summary);
+        let groups_count = Summary::groups(sections);
+        // SAFETY: the layout has room for every section's entry, every huge's tag and every group of
+        // sections; all are written before references are made.
         unsafe {
             (0..sections).for_each(|i| table.add(i).write(AtomicUsize::new(0)));
             (0..huges).for_each(|i| tags.add(i).write(AtomicU32::new(Tag::ABSENT.0)));
+            (0..groups_count).for_each(|i| groups.add(i).write(Group::new()));
             let table = core::slice::from_raw_parts(table, sections);
+            let summary = Summary::new(core::slice::from_raw_parts(groups, groups_count));
             let tags = Tags::new(core::slice::from_raw_parts(tags, huges), !self.config.takes_notes());
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
-            Store::new(tags, Bitmap::new(table, tags, failed_claims), backing, on_misuse)
+            Store::new(tags, Bitmap::new(table, tags, summary, failed_claims), backing, on_misuse)
         }
     }
 
@@ -380,7 +385,7 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn sections(&self, store: &Store<'_>) {
+    unsafe fn sections<'m>(&self, store: &Store<'m>) {
         if self.layout.section_bytes == 0 {
             return;
         }
@@ -391,9 +396,10 @@ impl Build<'_, '_> {
             unsafe {
                 write_section(place, self.layout.section_bytes, |section| {
                     let is_free = !self.is_backed && self.is_filled(number);
-                    if is_free { Section::init_free(section) } else { Section::init(section) }
+                    let marks = store.marks(number);
+                    if is_free { Section::init_free(section, marks) } else { Section::init(section, marks) }
                 });
-                store.install(number, &*place.cast::<Section>());
+                store.install(number, &*place.cast::<Section<'m>>());
             }
         }
     }

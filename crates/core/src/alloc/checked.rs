@@ -23,7 +23,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Where the section of `pfn` has its byte arrays, and the frame's place in them.
     fn extra(&self, pfn: Pfn) -> Option<(usize, usize)> {
         let section = self.store.section((pfn.get() / SECTION_FRAMES) as usize)?;
-        let address = (&raw const *section).addr() + size_of::<Section>();
+        let address = (&raw const *section).addr() + size_of::<Section<'_>>();
         Some((address, (pfn.get() % SECTION_FRAMES) as usize))
     }
 

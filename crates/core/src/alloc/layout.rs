@@ -12,6 +12,7 @@ use crate::cpus::Cpus;
 use crate::frame::{Mobility, NodeId};
 use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use crate::store::section::{SECTION_FRAMES, SECTION_HUGES, Section};
+use crate::store::summary::{Group, Summary};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
 /// Alignment of the whole and of its parts: two cache lines, which prefetchers treat as one, and a
@@ -37,6 +38,7 @@ pub struct Layout {
     /// See [`carved`](super::carved).
     pub carved: usize,
     pub carved_words: usize,
+    pub summary: usize,
     pub sections: usize,
     /// Bytes of one section with what the options add; 0: nothing needs sections.
     pub section_bytes: usize,
@@ -89,6 +91,7 @@ impl Layout {
             tags: part(config.sections_max().checked_mul(SECTION_HUGES * size_of::<AtomicU32>())?)?,
             carved: part(carved_words * size_of::<AtomicU64>())?,
             carved_words,
+            summary: part(Summary::groups(config.sections_max()) * size_of::<Group>())?,
             sections: part(config.sections().count().checked_mul(section_bytes)?)?,
             section_bytes,
             cpus: part(gates.checked_mul(size_of::<AtomicU64>())?.checked_add(GATES_AT)?)?,
@@ -140,7 +143,7 @@ fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
     }
     let per_frame =
         usize::from(config.checked) * size_of::<AtomicU8>() + usize::from(config.track_owner) * OWNER_BYTES;
-    (size_of::<Section>() + SECTION_FRAMES as usize * per_frame).next_multiple_of(ALIGN)
+    (size_of::<Section<'_>>() + SECTION_FRAMES as usize * per_frame).next_multiple_of(ALIGN)
 }
 
 /// One past the highest frame there may ever be.

@@ -10,6 +10,7 @@ use crate::cpus::Cpus;
 use crate::frame::{CpuId, NodeId, Pfn, ZoneId};
 use crate::prim::{AtomicUsize, Ordering};
 use crate::store::section::Section;
+use crate::store::summary::{Group, Summary};
 use crate::zone::{CacheLimits, Watermarks, Zone, ZoneName};
 
 /// A CPU's caches in a zone, in pages.
@@ -272,11 +273,12 @@ impl<C: Cpus> Allocator<'_, C> {
         let sections = (0..self.store.sections_max()).filter(|&n| self.store.section(n).is_some()).count();
         let carved: u64 = self.zones.iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
         MetadataUse {
-            sections: sections * self.layout.section_bytes.max(size_of::<Section>()),
+            sections: sections * self.layout.section_bytes.max(size_of::<Section<'_>>()),
             tables: self.zones.len() * (size_of::<Zone>() + self.homes.len())
                 + size_of_val(self.homes)
                 + self.store.sections_max()
-                    * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES * size_of::<u32>()),
+                    * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES * size_of::<u32>())
+                + Summary::groups(self.store.sections_max()) * size_of::<Group>(),
             cpus: self.layout.cpu_bytes_used(self.blocks.cpus),
             magazines: self.layout.magazines_count * size_of::<Magazine>(),
             carved: carved as usize * self.page_size.bytes(),

@@ -16,7 +16,8 @@ use crate::cpus::{Cpus, Here};
 use crate::frame::{CpuId, Pfn, ZoneId};
 use crate::prim::Ordering;
 use crate::store::bits;
-use crate::store::section::{HUGE_FRAMES, SECTION_HUGES};
+use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, SECTION_HUGES};
+use crate::store::summary::Sort;
 
 /// Where all frames are, in pages. Held by callers: what remains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,9 +83,9 @@ pub enum Fault {
         /// How many.
         pages: u64,
     },
-    /// A huge with free frames is hidden from searches.
+    /// A pageblock with free frames is hidden from searches.
     HiddenHuge {
-        /// Its first frame.
+        /// Its first frame; that of its section, where the section's mark is what is missing.
         pfn: Pfn,
     },
     /// The counters and the bitmap disagree about a zone's free pages.
@@ -175,12 +176,16 @@ impl<C: Cpus> Allocator<'_, C> {
         Ok(census)
     }
 
-    /// Every huge with free frames has its `some` hint, every entirely free one its `whole` hint.
+    /// Every huge with free frames has its `some` hint, every entirely free one its `whole` hint, and
+    /// every section the marks that lead to them.
     fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.store.bitmap() else { return Ok(()) };
         let span = self.zone(zone).span();
         for number in span.0 as usize..span.1 as usize {
             let Some(section) = bitmap.section(number) else { continue };
+            if Sort::ALL.into_iter().any(|sort| section.hides(sort)) {
+                return Err(Fault::HiddenHuge { pfn: Pfn::new(number as u32 * SECTION_FRAMES) });
+            }
             for huge in 0..SECTION_HUGES {
                 let free = section.count_free(huge);
                 let (some, whole) = section.hints(huge / 64);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_mutant, spawn};
-use crate::prim::{AtomicBool, Ordering};
+use crate::prim::{AtomicBool, AtomicU32, Ordering};
 use crate::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
 
 fn depot(frames: u32) -> Arc<Depot<Rseq>> {
@@ -158,23 +158,36 @@ const fn order(n: u32) -> Order {
     }
 }
 
-/// One huge is whole, of the other a block is missing. Its owner frees it and takes one of the first:
-/// at every moment one huge is whole, but not the one that a search has just seen.
+/// One huge is whole, of the other a block is missing. Its owner frees it and takes one of the first;
+/// another does the same in the other direction: at every moment one huge is whole, but not the one that
+/// a search has just seen. A search looks twice, which is why there are two of them.
 fn whole_huge_moves() {
     let setup = Setup { frames: 2 * Order::HUGE.frames(), ..Setup::default() };
     let depot = Depot::new(&setup, Rseq::new(2));
     run_on(0);
     let missing = depot.alloc_block(PAIR, Flags::default()).unwrap();
     assert!(missing.get() < Order::HUGE.frames());
+    // What the owner took, for the other; 0: nothing yet.
+    let taken = Arc::new(AtomicU32::new(0));
+    let handed = taken.clone();
     let owner = spawn(1, &depot, move |depot| {
         depot.free_block(missing, PAIR);
-        depot.alloc_block(PAIR, Flags::default()).expect("a huge is whole");
+        let taken = depot.alloc_block(PAIR, Flags::default()).expect("a huge is whole");
+        handed.store(taken.get(), Ordering::Release);
+    });
+    let other = spawn(0, &depot, move |depot| {
+        let missing = Pfn::new(taken.load(Ordering::Acquire));
+        if missing.get() >= Order::HUGE.frames() {
+            depot.free_block(missing, PAIR);
+            depot.alloc_block(PAIR, Flags::default()).expect("a huge is whole");
+        }
     });
     // One search per round, and no others before: each would have to miss.
     let flags = Flags::default().atomic();
     let got = depot.allocator.last_resort_for_block(Order::HUGE, flags);
     depot.note_got(got.expect("a huge is whole"), Order::HUGE);
     owner.join().unwrap();
+    other.join().unwrap();
     depot.finish();
 }
 

@@ -6,7 +6,7 @@
 //! | `depot` | a whole allocator of a few frames, with a ledger of who holds which |
 //! | `fronts` | fronts, gates, drains, re-entry |
 //! | `shelf` | stacks of magazines |
-//! | `store` | claims of all widths, and hints |
+//! | `store` | claims of all widths, hints, and marks of sections |
 //! | `failing` | failing only when it must, watermarks |
 //!
 //! Constants are shrunk: a magazine has two rounds, a huge two words, a zone four frames. A *mutant*
@@ -38,6 +38,10 @@ pub enum Mutant {
     Unannounced,
     /// Blocks that come back by one atomic operation count as no move.
     Uncounted,
+    /// A search that has cleared a mark of the summary does not look at the hints again.
+    ClearsUnseen,
+    /// The taker that clears the `whole` hint leaves it to others to mark the huge as partial.
+    MarksByOneHint,
 }
 
 std::thread_local! {

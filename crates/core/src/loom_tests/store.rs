@@ -2,21 +2,27 @@
 //!    another has, and what a failing claim gives back is all there.
 //! 2. A hint never says "nothing here" for good where something is, or a search would not find it.
 //!    Without the fences of Dekker's pattern it does.
+//! 3. Nor does a mark of the summary, whichever sort of huge it leads to, and however many threads it
+//!    takes to make one of that sort. It does when the search that clears a mark does not look again, or
+//!    when the taker that clears `whole` does not look at `some`.
 
 use std::sync::Arc;
 
 use super::{Mutant, explore, explore_mutant};
 use crate::frame::Order;
 use crate::store::bits::WORD_FRAMES;
-use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, Section};
+use crate::store::section::{HUGE_FRAMES, Section};
+use crate::store::summary::{Group, Sort, Summary};
 
 /// A section of which only the first huge is free.
-fn section() -> Arc<Section> {
-    let mut place = Arc::<Section>::new_uninit();
+fn section() -> Arc<Section<'static>> {
+    // Small, and leaked once per execution: a section keeps a reference to its marks.
+    let marks = Summary::new(Box::leak(Box::new([Group::new()]))).marks(0);
+    let mut place = Arc::<Section<'_>>::new_uninit();
     let section = Arc::get_mut(&mut place).unwrap();
     // SAFETY: `init` writes all of it.
     let section = unsafe {
-        Section::init(section.as_mut_ptr());
+        Section::init(section.as_mut_ptr(), marks);
         place.assume_init()
     };
     assert_eq!(section.put(0, HUGE_FRAMES), 0);
@@ -24,29 +30,39 @@ fn section() -> Arc<Section> {
 }
 
 /// Everybody has stopped: `held` frames are not free, and the hints lead to all that are.
-fn check(section: &Section, held: u32) {
-    let free: u32 = (0..SECTION_FRAMES / HUGE_FRAMES).map(|huge| section.count_free(huge as usize)).sum();
-    assert_eq!(free + held, HUGE_FRAMES, "frames were lost, or given twice");
-    let (some, whole) = section.hints(0);
-    assert!(some & 1 == 1 || free == 0, "frames that no search would find");
-    assert!(whole & 1 == 1 || free < HUGE_FRAMES, "a whole huge that no search would find");
+fn check(section: &Section<'_>, held: u32) {
+    let free = [0, 1].map(|huge| section.count_free(huge));
+    assert_eq!(free[0] + free[1] + held, HUGE_FRAMES, "frames were lost, or given twice");
+    check_hints(section);
+}
+
+fn check_hints(section: &Section<'_>) {
+    for huge in [0, 1] {
+        let free = section.count_free(huge);
+        let (some, whole) = section.hints(0);
+        assert!(some >> huge & 1 == 1 || free == 0, "frames that no search would find");
+        assert!(whole >> huge & 1 == 1 || free < HUGE_FRAMES, "a whole huge that no search would find");
+    }
+    for sort in Sort::ALL {
+        assert!(!section.hides(sort), "no mark leads to what is {sort:?}");
+    }
 }
 
 fn spawn(
-    section: &Arc<Section>,
-    body: impl FnOnce(&Section) -> u32 + 'static,
+    section: &Arc<Section<'static>>,
+    body: impl FnOnce(&Section<'_>) -> u32 + 'static,
 ) -> loom::thread::JoinHandle<u32> {
     let section = section.clone();
     loom::thread::spawn(move || body(&section))
 }
 
 /// Takes one frame, if there is one.
-fn take(section: &Section) -> u32 {
+fn take(section: &Section<'_>) -> u32 {
     section.take(0, Order::BASE, 1, |_| {})
 }
 
 /// Claims so many frames from the first on.
-fn claim(section: &Section, frames: u32) -> u32 {
+fn claim(section: &Section<'_>, frames: u32) -> u32 {
     if section.claim(0, frames) { frames } else { 0 }
 }
 
@@ -118,4 +134,98 @@ fn last_block_taken_while_a_frame_comes_back() {
         assert_eq!((taken, other.join().unwrap()), (1, 0));
         check(&section, HUGE_FRAMES - 1);
     });
+}
+
+/// Huges become ones of a sort, each by a thread of its own, while a search clears the mark: it found
+/// none. All of the section is held before, and its marks are set.
+fn marked(sort: Sort, changes: &[fn(&Section<'_>)]) {
+    let section = section();
+    assert_eq!(section.put(HUGE_FRAMES, HUGE_FRAMES), 0);
+    assert!(section.claim(HUGE_FRAMES, 1) && section.put(HUGE_FRAMES, 1) == 0);
+    assert!(section.claim(0, HUGE_FRAMES) && section.claim(HUGE_FRAMES, HUGE_FRAMES));
+    let change = |change: fn(&Section<'_>)| {
+        spawn(&section, move |section| {
+            change(section);
+            0
+        })
+    };
+    let changes: Vec<_> = changes.iter().copied().map(change).collect();
+    section.clear_mark(sort);
+    changes.into_iter().for_each(|change| _ = change.join().unwrap());
+    check_hints(&section);
+}
+
+fn put_frame(section: &Section<'_>) {
+    assert_eq!(section.put(1, 1), 0);
+}
+
+fn put_huge(section: &Section<'_>) {
+    assert_eq!(section.put(0, HUGE_FRAMES), 0);
+}
+
+fn put_neighbour(section: &Section<'_>) {
+    assert_eq!(section.put(HUGE_FRAMES, HUGE_FRAMES), 0);
+}
+
+#[test]
+fn mark_of_a_partial_huge() {
+    explore(|| marked(Sort::Partial, &[put_frame]));
+}
+
+#[test]
+#[should_panic = "no mark leads"]
+fn mark_of_a_partial_huge_cleared_unseen() {
+    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Partial, &[put_frame]));
+}
+
+#[test]
+fn mark_of_a_whole_huge() {
+    explore(|| marked(Sort::Whole, &[put_huge]));
+}
+
+#[test]
+#[should_panic = "no mark leads"]
+fn mark_of_a_whole_huge_cleared_unseen() {
+    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Whole, &[put_huge]));
+}
+
+/// Neither of the two that come back makes the pair alone.
+#[test]
+fn mark_of_a_pair() {
+    explore(|| marked(Sort::Pair, &[put_huge, put_neighbour]));
+}
+
+#[test]
+#[should_panic = "no mark leads"]
+fn mark_of_a_pair_cleared_unseen() {
+    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Pair, &[put_huge, put_neighbour]));
+}
+
+/// A huge becomes partial by two hints: one thread takes its last frames, which clears `whole`, another
+/// puts a frame back, which sets `some`.
+fn partial_by_two_hints() {
+    let section = section();
+    let first = section.take_at_once(0, Order::BASE).unwrap();
+    // As if the huge had been whole until now: its hint says so, and nothing is marked as partial.
+    assert_eq!(section.put(first, 1), 0);
+    section.clear_mark(Sort::Partial);
+    let other = spawn(&section, |section| {
+        let at = section.take_at_once(0, Order::BASE).expect("nobody takes all but one");
+        section.put(at, 1);
+        0
+    });
+    let taken = section.take(0, Order::BASE, HUGE_FRAMES - 1, |_| {});
+    other.join().unwrap();
+    check(&section, taken);
+}
+
+#[test]
+fn mark_of_a_huge_that_is_partial_by_two_hints() {
+    explore(partial_by_two_hints);
+}
+
+#[test]
+#[should_panic = "no mark leads"]
+fn mark_of_a_huge_that_is_partial_by_one_hint() {
+    explore_mutant(Mutant::MarksByOneHint, partial_by_two_hints);
 }

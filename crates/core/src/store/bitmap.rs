@@ -11,12 +11,18 @@
 //! another mobility (which needs a claim of all 512 frames, so that nobody can hold one of them);
 //! and last anything of the zone. Partly used huges are looked at a bounded number of times before
 //! a whole one is taken, so that fragmentation costs memory before it costs time; the bound falls
-//! only when there is no other way. A search for huges goes through whole ones alone, and one for more
-//! through runs of them. What begins or ends elsewhere is found by [`runs`](super::runs).
+//! only when there is no other way. A search for huges goes through whole ones alone, one for pairs of
+//! them (the highest order) through pairs, and one for more through runs of them. What begins or ends
+//! elsewhere is found by [`runs`](super::runs).
+//!
+//! Where to look is read off the hints, and which sections' hints to read off the
+//! [`summary`](super::summary): what is held is not walked over. Only the last pass of each search,
+//! before it says that there is nothing, reads the hints of all sections.
 
 use core::ops::ControlFlow;
 
 use super::section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
+use super::summary::{Marks, Sort, Summary, note_step};
 use super::tags::Tags;
 use super::{Doubled, HugeIndex, Wanted, bits};
 use crate::frame::{Order, Pfn, ZoneId};
@@ -28,32 +34,59 @@ const PARTIAL_LOOKS_MAX: u32 = 32;
 /// The passes of a search for blocks smaller than a huge.
 const PASSES: [Pass; 4] = [
     Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
-    Pass::Whole,
+    Pass::Whole(Walk::Marked),
     Pass::Partial { looks_max: u32::MAX },
     Pass::Any,
 ];
 
-/// And for whole ones.
-const PASSES_FOR_HUGES: [Pass; 1] = [Pass::Whole];
+/// For whole ones.
+const PASSES_FOR_HUGES: [Pass; 2] = [Pass::Whole(Walk::Marked), Pass::Whole(Walk::All)];
+
+/// And for pairs of them.
+const PASSES_FOR_PAIRS: [Pass; 2] = [Pass::Pair(Walk::Marked), Pass::Pair(Walk::All)];
 
 /// Which huges a pass of a search visits.
 #[derive(Clone, Copy)]
 enum Pass {
-    /// Partly free, of the wanted mobility.
+    /// Partly free, of the wanted mobility, where the summary leads.
     Partial { looks_max: u32 },
     /// Entirely free, of any mobility.
-    Whole,
+    Whole(Walk),
+    /// The first of two neighbours that are.
+    Pair(Walk),
     /// Of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
     Any,
 }
 
+/// Which sections a pass goes through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walk {
+    /// Those that the summary marks.
+    Marked,
+    /// All of the zone's: what is there throughout is found.
+    All,
+}
+
 impl Pass {
     /// Of the huges with these hints (some, whole), those that may be of use.
-    fn candidates(self, (some, whole): (u64, u64)) -> u64 {
+    #[inline]
+    fn candidates(self, hints: (u64, u64)) -> u64 {
         match self {
-            Pass::Partial { .. } => some & !whole,
-            Pass::Whole => whole,
-            Pass::Any => some,
+            Pass::Partial { .. } => Sort::Partial.of_hints(hints),
+            Pass::Whole(_) => Sort::Whole.of_hints(hints),
+            Pass::Pair(_) => Sort::Pair.of_hints(hints),
+            Pass::Any => hints.0,
+        }
+    }
+
+    /// The sort whose marks the pass follows, if it does.
+    #[inline]
+    fn marked(self) -> Option<Sort> {
+        match self {
+            Pass::Partial { .. } => Some(Sort::Partial),
+            Pass::Whole(Walk::Marked) => Some(Sort::Whole),
+            Pass::Pair(Walk::Marked) => Some(Sort::Pair),
+            Pass::Whole(Walk::All) | Pass::Pair(Walk::All) | Pass::Any => None,
         }
     }
 
@@ -64,7 +97,7 @@ impl Pass {
             Pass::Partial { .. } => tag == wanted.tag(),
             // The last of all takes those of the wanted mobility, too: one that was whole when the
             // pass for partly used ones came by is not when the one for whole ones does.
-            Pass::Whole | Pass::Any => is_ours,
+            Pass::Whole(_) | Pass::Pair(_) | Pass::Any => is_ours,
         }
     }
 }
@@ -74,15 +107,26 @@ pub struct Bitmap<'m> {
     /// Addresses of sections, by `pfn / SECTION_FRAMES`; 0 while there is none.
     table: &'m [AtomicUsize],
     pub(super) tags: Tags<'m>,
+    summary: Summary<'m>,
     /// Claims that were rolled back. A statistic, and rare.
     failed_claims: &'m AtomicU64,
 }
 
 impl<'m> Bitmap<'m> {
     /// A bitmap over an empty table.
-    pub fn new(table: &'m [AtomicUsize], tags: Tags<'m>, failed_claims: &'m AtomicU64) -> Self {
+    pub fn new(
+        table: &'m [AtomicUsize],
+        tags: Tags<'m>,
+        summary: Summary<'m>,
+        failed_claims: &'m AtomicU64,
+    ) -> Self {
         debug_assert_eq!(tags.len(), table.len() * SECTION_HUGES);
-        Bitmap { table, tags, failed_claims }
+        Bitmap { table, tags, summary, failed_claims }
+    }
+
+    /// The marks of the section with this number, which is in range.
+    pub fn marks(&self, number: usize) -> Marks<'m> {
+        self.summary.marks(number)
     }
 
     /// How many sections there can be.
@@ -92,17 +136,17 @@ impl<'m> Bitmap<'m> {
 
     /// The section with this number.
     #[inline]
-    pub fn section(&self, number: usize) -> Option<&'m Section> {
+    pub fn section(&self, number: usize) -> Option<&'m Section<'m>> {
         // Acquire: pairs with the Release in `install`, publishes the section's first contents.
         match self.table.get(number)?.load(Ordering::Acquire) {
             0 => None,
             // SAFETY: only `install` stores addresses, of sections that live for 'm.
-            address => Some(unsafe { &*core::ptr::with_exposed_provenance::<Section>(address) }),
+            address => Some(unsafe { &*core::ptr::with_exposed_provenance::<Section<'m>>(address) }),
         }
     }
 
     /// Makes a section known. `false`: there is one already, or the number is out of range.
-    pub fn install(&self, number: usize, section: &'m Section) -> bool {
+    pub fn install(&self, number: usize, section: &'m Section<'m>) -> bool {
         let address = (&raw const *section).expose_provenance();
         // Release: pairs with the Acquire in `section`.
         self.table.get(number).is_some_and(|cell| {
@@ -127,7 +171,8 @@ impl<'m> Bitmap<'m> {
     /// those of one word in descending order of address. Returns how many; fewer only when a whole
     /// pass over the zone found no more.
     ///
-    /// O(want) plus the search: one load per 128 MiB of the zone and pass, one per huge looked at.
+    /// O(want) plus the search: one load per 64 sections of the zone and pass, up to 16 per section it is
+    /// led to, one per huge looked at. The last pass alone is O(zone): one load per 128 MiB.
     fn take(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
         let is_huge = order == Order::HUGE;
         let mut taken = if is_huge { 0 } else { self.take_at_hint(wanted, order, want, &mut give) };
@@ -137,7 +182,7 @@ impl<'m> Bitmap<'m> {
             }
             self.visit(wanted, *pass, |section, huge| {
                 let got = match pass {
-                    Pass::Whole if self.tags.of(huge) != wanted.tag() => {
+                    Pass::Whole(_) if self.tags.of(huge) != wanted.tag() => {
                         self.take_retagged(section, huge, wanted, order, want - taken, &mut give)
                     }
                     _ => self.take_in(section, huge, order, want - taken, &mut give),
@@ -187,7 +232,7 @@ impl<'m> Bitmap<'m> {
 
     fn take_in(
         &self,
-        section: &Section,
+        section: &Section<'_>,
         huge: HugeIndex,
         order: Order,
         want: u32,
@@ -200,7 +245,7 @@ impl<'m> Bitmap<'m> {
     /// Claims a whole huge, makes it one of the wanted mobility, and takes blocks from it.
     fn take_retagged(
         &self,
-        section: &Section,
+        section: &Section<'_>,
         huge: HugeIndex,
         wanted: Wanted<'_>,
         order: Order,
@@ -249,10 +294,16 @@ impl<'m> Bitmap<'m> {
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
     /// two); `frames` is at least a huge. The huges become ones of the wanted mobility.
     ///
-    /// O(zone): one load per 128 MiB in use, one per free huge that has a neighbour in use.
+    /// A huge and an aligned pair are searched for as blocks of that order are. Others O(zone): one load
+    /// per 128 MiB in use, one per free huge that has a neighbour in use.
     pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let step = align.max(HUGE_FRAMES) / HUGE_FRAMES;
         let huges = frames.div_ceil(HUGE_FRAMES);
+        match (huges, step) {
+            (1, 1) => return self.take_block(wanted, Order::HUGE),
+            (2, 2) => return self.take_pair(wanted),
+            _ => {}
+        }
         let sections = wanted.sections();
         let end = (sections.end * SECTION_HUGES) as u32;
         let mut first = (sections.start * SECTION_HUGES) as u32;
@@ -271,6 +322,27 @@ impl<'m> Bitmap<'m> {
                 Some(huge) => huge + 1,
             };
         }
+    }
+
+    /// Takes an aligned pair of huges: a block of the highest order.
+    fn take_pair(&self, wanted: Wanted<'_>) -> Option<Pfn> {
+        let mut found = None;
+        for pass in PASSES_FOR_PAIRS {
+            self.visit(wanted, pass, |section, huge| {
+                let second = HugeIndex(huge.0 + 1);
+                let start = huge.in_section() as u32 * HUGE_FRAMES;
+                if pass.selects(self.tags.of(second), wanted) && section.claim(start, Order::MAX.frames()) {
+                    self.retag(huge, Order::MAX.frames(), wanted);
+                    found = Some(huge.first());
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            });
+            if found.is_some() {
+                break;
+            }
+        }
+        found
     }
 
     /// The first huge from `first` on and before `end` that is hinted to be whole.
@@ -337,7 +409,11 @@ impl<'m> Bitmap<'m> {
     }
 
     /// The parts of a range by section: the section, the first frame in it, how many.
-    fn by_section(&self, start: Pfn, frames: u32) -> impl Iterator<Item = (Option<&'m Section>, u32, u32)> {
+    fn by_section(
+        &self,
+        start: Pfn,
+        frames: u32,
+    ) -> impl Iterator<Item = (Option<&'m Section<'m>>, u32, u32)> {
         let end = u64::from(start.get()) + u64::from(frames);
         let mut at = u64::from(start.get());
         core::iter::from_fn(move || {
@@ -376,7 +452,7 @@ impl<'m> Bitmap<'m> {
         &self,
         wanted: Wanted<'_>,
         pass: Pass,
-        mut visit: impl FnMut(&'m Section, HugeIndex) -> ControlFlow<()>,
+        mut visit: impl FnMut(&'m Section<'m>, HugeIndex) -> ControlFlow<()>,
     ) {
         let sections = wanted.sections();
         let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;
@@ -396,16 +472,40 @@ impl<'m> Bitmap<'m> {
         ];
         let mut looks = 0;
         for (words, mask) in around {
-            for at in words {
-                let Some(section) = self.section(at / HINT_WORDS) else { continue };
-                let candidates = pass.candidates(section.hints(at % HINT_WORDS)) & mask;
-                let visit = |huge| visit(section, huge);
-                if candidates != 0
-                    && self.visit_word(wanted, pass, at, candidates, &mut looks, visit).is_break()
-                {
-                    return;
+            let mut from = words.start;
+            while let Some(number) = self.next_section(pass, from, words.end) {
+                let part = from.max(number * HINT_WORDS)..words.end.min((number + 1) * HINT_WORDS);
+                from = part.end;
+                let Some(section) = self.section(number) else { continue };
+                let mut has_some = false;
+                for at in part {
+                    note_step();
+                    let candidates = pass.candidates(section.hints(at % HINT_WORDS));
+                    has_some |= candidates != 0;
+                    let candidates = candidates & mask;
+                    let visit = |huge| visit(section, huge);
+                    if candidates != 0
+                        && self.visit_word(wanted, pass, at, candidates, &mut looks, visit).is_break()
+                    {
+                        return;
+                    }
+                }
+                if let Some(sort) = pass.marked().filter(|_| !has_some) {
+                    section.clear_mark(sort);
                 }
             }
+        }
+    }
+
+    /// The next section with words of hints from `from` on and before `end` that a pass goes through.
+    #[inline]
+    fn next_section(&self, pass: Pass, from: usize, end: usize) -> Option<usize> {
+        if from >= end {
+            return None;
+        }
+        match pass.marked() {
+            Some(sort) => self.summary.next(sort, from / HINT_WORDS..end.div_ceil(HINT_WORDS)),
+            None => Some(from / HINT_WORDS),
         }
     }
 
@@ -424,6 +524,7 @@ impl<'m> Bitmap<'m> {
             let bit = candidates.trailing_zeros();
             candidates &= candidates - 1;
             let huge = HugeIndex((at / HINT_WORDS * SECTION_HUGES + at % HINT_WORDS * 64) as u32 + bit);
+            note_step();
             if !pass.selects(self.tags.of(huge), wanted) {
                 continue;
             }
@@ -452,7 +553,7 @@ impl<'m> Bitmap<'m> {
 /// Frames of one word that are about to go back together.
 struct Run<'s, 'm> {
     bitmap: &'s Bitmap<'m>,
-    section: Option<&'m Section>,
+    section: Option<&'m Section<'m>>,
     /// Across sections; `u32::MAX`: none yet.
     word: u32,
     mask: u64,
@@ -483,3 +584,7 @@ impl Run<'_, '_> {
         section.refresh_hints(at / HUGE_WORDS);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "bitmap_tests.rs"]
+mod tests;

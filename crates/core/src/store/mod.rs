@@ -9,6 +9,7 @@ pub mod bitmap;
 pub mod bits;
 mod runs;
 pub mod section;
+pub mod summary;
 pub mod tags;
 
 use core::ops::Range;
@@ -19,6 +20,7 @@ use crate::prim::AtomicU32;
 use backing::Backing;
 use bitmap::Bitmap;
 use section::{HUGE_FRAMES, SECTION_HUGES, Section, Tag};
+use summary::Marks;
 use tags::Tags;
 
 /// Blocks that pass between the store and a backing by one call: a magazine and the block for the
@@ -145,8 +147,13 @@ impl<'m> Store<'m> {
 
     /// The section with this number.
     #[inline]
-    pub fn section(&self, number: usize) -> Option<&'m Section> {
+    pub fn section(&self, number: usize) -> Option<&'m Section<'m>> {
         self.bitmap.section(number)
+    }
+
+    /// The marks of the section with this number, to make its books with.
+    pub fn marks(&self, number: usize) -> Marks<'m> {
+        self.bitmap.marks(number)
     }
 
     /// How many sections there can be.
@@ -155,7 +162,7 @@ impl<'m> Store<'m> {
     }
 
     /// Makes a section known. `false`: there is one already, or the number is out of range.
-    pub fn install(&self, number: usize, section: &'m Section) -> bool {
+    pub fn install(&self, number: usize, section: &'m Section<'m>) -> bool {
         self.bitmap.install(number, section)
     }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::frame::Mobility;
 use crate::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::store::section::{SECTION_FRAMES, Section, Tag};
+use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
 
 const ZONE: ZoneId = ZoneId::new(1);
@@ -16,6 +17,7 @@ const FRAMES: u32 = SECTIONS as u32 * SECTION_FRAMES;
 struct World {
     tags: Vec<AtomicU32>,
     table: Vec<AtomicUsize>,
+    groups: &'static [Group],
     failed: AtomicU64,
     hint: AtomicU32,
 }
@@ -30,14 +32,16 @@ impl World {
         let world = World {
             tags: (0..SECTIONS * SECTION_HUGES).map(|huge| AtomicU32::new(tag(huge).0)).collect(),
             table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
+            groups: Box::leak(Box::new([Group::new()])),
             failed: AtomicU64::new(0),
             hint: AtomicU32::new(0),
         };
         for number in (0..SECTIONS).filter(|&number| number != HOLE) {
-            let section = Box::leak(Box::<Section>::new_uninit());
+            let section = Box::leak(Box::<Section<'_>>::new_uninit());
+            let marks = Summary::new(world.groups).marks(number);
             // SAFETY: this test's alone; `init_free` writes every field.
             let section = unsafe {
-                Section::init_free(section.as_mut_ptr());
+                Section::init_free(section.as_mut_ptr(), marks);
                 section.assume_init_ref()
             };
             assert!(world.bitmap().install(number, section));
@@ -46,7 +50,7 @@ impl World {
     }
 
     fn bitmap(&self) -> Bitmap<'_> {
-        Bitmap::new(&self.table, Tags::new(&self.tags, false), &self.failed)
+        Bitmap::new(&self.table, Tags::new(&self.tags, false), Summary::new(self.groups), &self.failed)
     }
 
     fn wanted(&self, mobility: Mobility) -> Wanted<'_> {

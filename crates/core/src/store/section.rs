@@ -16,14 +16,21 @@
 //! Whoever clears bits releases and whoever looks for them acquires: a search that misses frames
 //! knows what their taker did before, such as to free others where the search had been.
 //!
+//! Which sections have pageblocks that a search may want is marked in the [summary](super::summary),
+//! by whoever changes a hint. A claim clears `some` before `whole`: else a huge that is taken entirely
+//! would be marked as partly free in between.
+//!
 //! A tag changes only while its changer owns all 512 frames, so nobody can hold a frame of that
 //! huge, and nobody reads the tag on behalf of one. One change is an exception: who carves a frame
 //! owns that one, and marks its huge for good; holders of others free them to either front. (LLFree, USENIX ATC 2023, keeps counters where
 //! this keeps hints; a counter and the bits cannot be changed together.)
 
 use super::bits::{self, WORD_FRAMES};
+use super::summary::{Marks, Sort, note_step};
 use crate::cache::{ROW_BYTES, WORD_BYTES, ZONE_BYTES};
 use crate::frame::{Mobility, Order, ZoneId};
+#[cfg(all(loom, test))]
+use crate::loom_tests::{Mutant, is_mutant};
 use crate::prefetch::prefetch_write;
 use crate::prim::{AtomicU64, Ordering, dekker_fence};
 
@@ -41,6 +48,8 @@ const SECTION_WORDS: usize = SECTION_HUGES * HUGE_WORDS;
 pub const HINT_WORDS: usize = SECTION_HUGES.div_ceil(64);
 
 const _: () = assert!(Order::HUGE.frames() == HUGE_FRAMES);
+// A block of the highest order is a pair of huges whose hints lie in one word.
+const _: () = assert!(Order::MAX.frames() == 2 * HUGE_FRAMES && SECTION_HUGES.is_multiple_of(2));
 
 /// Zone and mobility of a huge, as the bytes from the start of a CPU's block to the row of fronts that
 /// its frames are cached in.
@@ -118,14 +127,15 @@ const _: () = assert!(Mobility::COUNT == 3);
 
 /// The books of one section. Words first: a huge's words then begin on a cache line.
 #[repr(C, align(64))]
-pub struct Section {
+pub struct Section<'m> {
     words: [AtomicU64; SECTION_WORDS],
     some: [AtomicU64; HINT_WORDS],
     whole: [AtomicU64; HINT_WORDS],
+    marks: Marks<'m>,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Section>() == 32768 + 128);
+const _: () = assert!(size_of::<Section<'_>>() == 32768 + 192);
 
 /// A run of frames inside one word.
 #[derive(Clone, Copy)]
@@ -144,12 +154,12 @@ fn pieces(start: u32, frames: u32) -> impl Iterator<Item = Piece> + Clone {
     })
 }
 
-impl Section {
+impl<'m> Section<'m> {
     /// Writes the books of a section without memory to `place`.
     ///
     /// # Safety
     /// `place` is valid for writes, aligned, and nobody else's.
-    pub unsafe fn init(place: *mut Section) {
+    pub unsafe fn init(place: *mut Self, marks: Marks<'m>) {
         // Field by field, and each field in one run: the section is too large for a stack, and a
         // 64 GiB depot writes 2 MiB here.
         // SAFETY: in bounds of the section the caller gave.
@@ -157,6 +167,7 @@ impl Section {
             fill(&raw mut (*place).words, || AtomicU64::new(0));
             fill(&raw mut (*place).some, || AtomicU64::new(0));
             fill(&raw mut (*place).whole, || AtomicU64::new(0));
+            (&raw mut (*place).marks).write(marks);
         }
     }
 
@@ -164,14 +175,17 @@ impl Section {
     ///
     /// # Safety
     /// As for `init`.
-    pub unsafe fn init_free(place: *mut Section) {
+    pub unsafe fn init_free(place: *mut Self, marks: Marks<'m>) {
         let hints = if SECTION_HUGES >= 64 { !0 } else { (1 << (SECTION_HUGES % 64)) - 1 };
         // SAFETY: as in `init`.
         unsafe {
             fill(&raw mut (*place).words, || AtomicU64::new(!0));
             fill(&raw mut (*place).some, || AtomicU64::new(hints));
             fill(&raw mut (*place).whole, || AtomicU64::new(hints));
+            (&raw mut (*place).marks).write(marks);
         }
+        marks.set(Sort::Whole);
+        marks.set(Sort::Pair);
     }
 
     /// Hint words for a search: (some, whole) of huges `64 * i ..`.
@@ -221,11 +235,12 @@ impl Section {
         }
         let was_whole = self.whole_hint(huge);
         let (taken, empty) = self.take_in_words(huge, order, want, give);
-        if was_whole && taken > 0 {
-            self.clear_whole(huge);
-        }
+        // In this order: see the theory.
         if empty {
             self.clear_some(huge);
+        }
+        if was_whole && taken > 0 {
+            self.clear_whole(huge);
         }
         taken
     }
@@ -297,12 +312,12 @@ impl Section {
             done += piece.mask.count_ones();
         }
         for huge in huges(start, frames) {
-            if self.whole_hint(huge) {
-                self.clear_whole(huge);
-            }
-            // A claim of all of it leaves nothing for `some` to point at.
+            // A claim of all of it leaves nothing for `some` to point at; first, see the theory.
             if frames >= HUGE_FRAMES {
                 self.clear_some(huge);
+            }
+            if self.whole_hint(huge) {
+                self.clear_whole(huge);
             }
         }
         true
@@ -347,12 +362,60 @@ impl Section {
     pub fn refresh_hints(&self, huge: usize) {
         let (at, bit) = (huge / 64, 1 << (huge % 64));
         // SeqCst loads: pair with the SeqCst clear in `clear_some`/`clear_whole` (see the theory).
-        if self.some[at].load(Ordering::SeqCst) & bit == 0 {
-            self.some[at].fetch_or(bit, Ordering::SeqCst);
-        }
+        // `whole` first: a huge that comes back entirely is not marked as partly free.
         if self.whole[at].load(Ordering::SeqCst) & bit == 0 && self.is_whole(huge) {
-            self.whole[at].fetch_or(bit, Ordering::SeqCst);
+            self.set_whole(huge);
         }
+        if self.some[at].load(Ordering::SeqCst) & bit == 0 {
+            self.set_some(huge);
+        }
+    }
+
+    /// Sets the `some` hint of a huge, and the mark that leads there if it is partly free.
+    #[cold]
+    fn set_some(&self, huge: usize) {
+        let (at, bit) = (huge / 64, 1 << (huge % 64));
+        // SeqCst: pairs with the loads in `clear_whole` and `has`, which come after their changes.
+        self.some[at].fetch_or(bit, Ordering::SeqCst);
+        dekker_fence();
+        if self.whole[at].load(Ordering::SeqCst) & bit == 0 {
+            self.marks.set(Sort::Partial);
+        }
+    }
+
+    /// Sets the `whole` hint of a huge, and the marks that lead there.
+    #[cold]
+    fn set_whole(&self, huge: usize) {
+        let (at, bit, neighbour) = (huge / 64, 1 << (huge % 64), 1 << ((huge % 64) ^ 1));
+        // SeqCst: pairs with the loads in `has`; of two neighbours the later sees the other one.
+        let others = self.whole[at].fetch_or(bit, Ordering::SeqCst);
+        dekker_fence();
+        self.marks.set(Sort::Whole);
+        if others & neighbour != 0 {
+            self.marks.set(Sort::Pair);
+        }
+    }
+
+    /// Clears the mark of a sort of huges, unless the section has one.
+    pub fn clear_mark(&self, sort: Sort) {
+        if !self.has(sort) {
+            self.marks.clear(sort, || self.has(sort));
+        }
+    }
+
+    /// Whether the section's hints show a huge of this sort.
+    fn has(&self, sort: Sort) -> bool {
+        // SeqCst: pairs with `set_some`, `set_whole` and `clear_whole`, which look at the mark after.
+        self.some.iter().zip(&self.whole).any(|(some, whole)| {
+            note_step();
+            sort.of_hints((some.load(Ordering::SeqCst), whole.load(Ordering::SeqCst))) != 0
+        })
+    }
+
+    /// Whether the section has huges of this sort and no mark that leads there. Never, when all others
+    /// have stopped.
+    pub fn hides(&self, sort: Sort) -> bool {
+        self.has(sort) && !self.marks.is_set(sort)
     }
 
     fn whole_hint(&self, huge: usize) -> bool {
@@ -373,7 +436,16 @@ impl Section {
         self.whole[at].fetch_and(!bit, Ordering::SeqCst);
         dekker_fence();
         if self.is_whole(huge) {
-            self.whole[at].fetch_or(bit, Ordering::SeqCst);
+            self.set_whole(huge);
+            return;
+        }
+        #[cfg(all(loom, test))]
+        if is_mutant(Mutant::MarksByOneHint) {
+            return;
+        }
+        // SeqCst load: pairs with the change in `set_some`, which looks at `whole` after.
+        if self.some[at].load(Ordering::SeqCst) & bit != 0 {
+            self.marks.set(Sort::Partial);
         }
     }
 
@@ -386,7 +458,7 @@ impl Section {
         self.some[at].fetch_and(!bit, Ordering::SeqCst);
         dekker_fence();
         if self.has_some(huge) {
-            self.some[at].fetch_or(bit, Ordering::SeqCst);
+            self.set_some(huge);
         }
     }
 }

@@ -1,23 +1,28 @@
 //! Sections, range by range.
 
 use super::*;
+use crate::store::summary::{Group, Summary};
 use std::mem::MaybeUninit;
 
 fn order(n: u32) -> Order {
     Order::new(n).unwrap()
 }
 
-fn boxed(init: unsafe fn(*mut Section)) -> Box<Section> {
-    let mut place: Box<MaybeUninit<Section>> = Box::new_uninit();
+/// Writes the books of a section.
+type Init = unsafe fn(*mut Section<'static>, Marks<'static>);
+
+fn boxed(init: Init) -> Box<Section<'static>> {
+    let group = Box::leak(Box::new([Group::new()]));
+    let mut place: Box<MaybeUninit<Section<'static>>> = Box::new_uninit();
     // SAFETY: the box is aligned and this test's; `init` writes every field.
     unsafe {
-        init(place.as_mut_ptr());
+        init(place.as_mut_ptr(), Summary::new(group).marks(3));
         place.assume_init()
     }
 }
 
 /// Frames that are free among the first words, as one bit each.
-fn free_frames(section: &Section, words: usize) -> Vec<u64> {
+fn free_frames(section: &Section<'_>, words: usize) -> Vec<u64> {
     section.words[..words].iter().map(|word| word.load(Ordering::Relaxed)).collect()
 }
 
@@ -28,11 +33,12 @@ fn mask_of(start: u32, frames: u32, words: usize) -> Vec<u64> {
     mask
 }
 
-fn check_hints(section: &Section, huge: usize) {
+fn check_hints(section: &Section<'_>, huge: usize) {
     let free = section.count_free(huge);
     let (some, whole) = section.hints(huge / 64);
     assert!(free == 0 || some >> (huge % 64) & 1 == 1);
     assert_eq!(whole >> (huge % 64) & 1 == 1, free == HUGE_FRAMES);
+    assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
 }
 
 #[test]
@@ -190,4 +196,51 @@ fn large_blocks_come_from_words_that_are_whole() {
             }
         }
     }
+}
+
+#[test]
+fn sorts_are_read_off_the_hints() {
+    for some in 0..256u64 {
+        // A hint may say that a huge is whole while the other says that it is empty.
+        for whole in 0..256u64 {
+            let bit = |word: u64, huge: u32| word >> huge & 1 == 1;
+            for huge in 0..64 {
+                let is = |sort: Sort| bit(sort.of_hints((some, whole)), huge);
+                assert_eq!(is(Sort::Partial), bit(some, huge) && !bit(whole, huge));
+                assert_eq!(is(Sort::Whole), bit(whole, huge));
+                let is_pair = huge % 2 == 0 && bit(whole, huge) && bit(whole, huge + 1);
+                assert_eq!(is(Sort::Pair), is_pair, "{some:#b} {whole:#b} {huge}");
+            }
+        }
+    }
+}
+
+/// Which marks a section has, by what is free in it.
+#[test]
+fn marks_follow_what_is_free() {
+    let section = boxed(Section::init);
+    let marks = |section: &Section<'_>| Sort::ALL.map(|sort| section.marks.is_set(sort));
+    let cleared = |section: &Section<'_>| {
+        Sort::ALL.into_iter().for_each(|sort| section.clear_mark(sort));
+        marks(section)
+    };
+    assert_eq!(marks(&section), [false; 3], "nothing is free");
+    assert_eq!(section.put(5 * HUGE_FRAMES + 7, 1), 0);
+    assert_eq!(cleared(&section), [true, false, false], "one frame is");
+    // The second huge of one pair and the first of the next are none.
+    assert_eq!(section.put(5 * HUGE_FRAMES, 7) + section.put(5 * HUGE_FRAMES + 8, 2 * HUGE_FRAMES - 8), 0);
+    assert_eq!(marks(&section), [true, true, false]);
+    assert_eq!(cleared(&section), [false, true, false], "two huges are, entirely");
+    assert_eq!(section.put(4 * HUGE_FRAMES, HUGE_FRAMES), 0);
+    assert_eq!(marks(&section), [false, true, true], "what comes back entirely was never partial");
+    assert!(section.claim(4 * HUGE_FRAMES + 100, 1));
+    assert_eq!(cleared(&section), [true, true, false]);
+    assert!(section.claim(5 * HUGE_FRAMES, 2 * HUGE_FRAMES));
+    assert_eq!(cleared(&section), [true, false, false]);
+    assert_eq!(section.take(4, order(0), HUGE_FRAMES, |_| ()), HUGE_FRAMES - 1);
+    assert_eq!(cleared(&section), [false; 3]);
+    let free = boxed(Section::init_free);
+    assert_eq!(marks(&free), [false, true, true]);
+    assert!(free.claim(0, HUGE_FRAMES), "a whole one");
+    assert_eq!(marks(&free), [false, true, true], "and nothing is partly free");
 }

@@ -1,0 +1,216 @@
+//! Searches over many sections: what they find, and in how many steps.
+
+use super::*;
+use crate::frame::Mobility;
+use crate::prim::AtomicU32;
+use crate::store::Doubled;
+use crate::store::summary::{Group, STEPS};
+
+const ZONE: ZoneId = ZoneId::new(0);
+/// 70 GiB of 4 KiB pages: the summary has two words of each sort.
+const SECTIONS: usize = 70;
+const HUGES: u32 = (SECTIONS * SECTION_HUGES) as u32;
+/// What one pass may read when it finds what it wants: each word of the summary, those around the hint
+/// twice; the hints of three sections, where it begins, where a mark leads without cause, and where the
+/// block is, each up to three times, because before and after a mark is cleared they are read again; and
+/// the huge. A walk over the hints of all sections would be 560 words.
+const STEPS_MAX: u64 = 2 * 2 + 3 * 3 * HINT_WORDS as u64 + 1;
+/// Passes of a search for small blocks until it has found one, of a search for others.
+const fn passes(size: Order) -> u64 {
+    if size.get() < Order::HUGE.get() { 2 } else { 1 }
+}
+
+/// Everything free, and movable.
+struct World {
+    tags: Vec<AtomicU32>,
+    table: Vec<AtomicUsize>,
+    groups: &'static [Group],
+    failed: AtomicU64,
+    hint: AtomicU32,
+}
+
+impl World {
+    fn new() -> Self {
+        let movable = Tag::new(ZONE, Mobility::Movable);
+        let groups: Vec<_> = (0..Summary::groups(SECTIONS)).map(|_| Group::new()).collect();
+        let world = World {
+            tags: (0..HUGES).map(|_| AtomicU32::new(movable.0)).collect(),
+            table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
+            groups: groups.leak(),
+            failed: AtomicU64::new(0),
+            hint: AtomicU32::new(0),
+        };
+        for number in 0..SECTIONS {
+            let section = Box::leak(Box::<Section<'_>>::new_uninit());
+            // SAFETY: this test's alone; `init_free` writes every field.
+            let section = unsafe {
+                Section::init_free(section.as_mut_ptr(), Summary::new(world.groups).marks(number));
+                section.assume_init_ref()
+            };
+            assert!(world.bitmap().install(number, section));
+        }
+        world
+    }
+
+    fn bitmap(&self) -> Bitmap<'_> {
+        Bitmap::new(&self.table, Tags::new(&self.tags, false), Summary::new(self.groups), &self.failed)
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        Wanted { zone: ZONE, mobility: Mobility::Movable, span: (0, SECTIONS as u32), hint: &self.hint }
+    }
+
+    /// Takes a block, and says in how many steps.
+    fn take(&self, order: Order) -> (Option<Pfn>, u64) {
+        STEPS.set(0);
+        let found = self.bitmap().take_block(self.wanted(), order);
+        (found, STEPS.get())
+    }
+
+    fn put(&self, pfn: Pfn, order: Order) {
+        assert_eq!(self.bitmap().put(pfn, order.frames()), Doubled::NONE);
+    }
+
+    fn hold(&self, huge: u32) {
+        assert!(self.bitmap().claim(HugeIndex(huge).first(), HUGE_FRAMES));
+    }
+}
+
+fn order(n: u32) -> Order {
+    Order::new(n).unwrap()
+}
+
+fn random(state: &mut u64) -> u32 {
+    // Xorshift (Marsaglia 2003).
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 32) as u32
+}
+
+/// However many blocks are held, the next one costs the same.
+#[test]
+fn held_blocks_are_not_walked_over() {
+    for size in (4..=Order::MAX.get()).map(order) {
+        let world = World::new();
+        // Where this CPU begins: in the middle of a section's hints.
+        world.hint.store(3 * SECTION_HUGES as u32 + 200, Ordering::Relaxed);
+        let blocks = HUGES * HUGE_FRAMES / size.frames();
+        let mut steps_max = 0;
+        for held in 0..blocks {
+            let (found, steps) = world.take(size);
+            found.unwrap_or_else(|| panic!("{size}: {held} of {blocks} are held"));
+            steps_max = steps_max.max(steps);
+        }
+        assert!(steps_max <= passes(size) * STEPS_MAX, "{size}: {steps_max} steps");
+        assert_eq!(world.take(size).0, None, "{size}");
+    }
+}
+
+/// One block comes back, far from where the search begins, and is taken again.
+#[test]
+fn one_free_block_is_found_quickly_wherever_it_is() {
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    for size in (4..=Order::MAX.get()).map(order) {
+        let world = World::new();
+        let frames = HUGES * HUGE_FRAMES;
+        assert!(world.bitmap().claim(Pfn::new(0), frames));
+        // The first search finds marks without cause, and clears them. So does each search on its way
+        // from the hint: some read more, but not on average.
+        assert_eq!(world.take(size).0, None);
+        let (rounds, mut steps_sum) = (200, 0);
+        for _ in 0..rounds {
+            world.hint.store(random(&mut state) % HUGES, Ordering::Relaxed);
+            let block = Pfn::new(random(&mut state) % (frames / size.frames()) * size.frames());
+            world.put(block, size);
+            let (found, steps) = world.take(size);
+            assert_eq!(found, Some(block), "{size}");
+            steps_sum += steps;
+        }
+        assert!(steps_sum <= rounds * passes(size) * STEPS_MAX, "{size}: {steps_sum} steps");
+    }
+}
+
+/// Of each pair of huges one is held: there is no block of the highest order, until one comes back.
+#[test]
+fn huges_without_their_neighbours_are_not_looked_at_for_pairs() {
+    let world = World::new();
+    (0..HUGES).step_by(2).for_each(|pair| world.hold(pair + pair / 2 % 2));
+    assert_eq!(world.take(Order::MAX).0, None);
+    for held in (0..HUGES).step_by(2).map(|pair| pair + pair / 2 % 2) {
+        world.put(HugeIndex(held).first(), Order::HUGE);
+        let (found, steps) = world.take(Order::MAX);
+        assert_eq!(found, Some(HugeIndex(held & !1).first()));
+        assert!(steps <= STEPS_MAX, "{steps} steps");
+    }
+}
+
+/// A pair needs both its huges in the zone.
+#[test]
+fn a_pair_does_not_cross_the_border_of_a_zone() {
+    let world = World::new();
+    let other = Tag::new(ZoneId::new(1), Mobility::Movable);
+    for huge in 0..HUGES {
+        if huge % 2 == 1 && huge != 4001 {
+            world.bitmap().tags.set(HugeIndex(huge), other);
+        }
+    }
+    assert_eq!(world.take(Order::MAX).0, Some(HugeIndex(4000).first()));
+    assert_eq!(world.take(Order::MAX).0, None);
+}
+
+/// What no mark leads to is found all the same, by the last pass of each search.
+#[test]
+fn no_search_fails_because_of_a_mark() {
+    for size in Order::all() {
+        let world = World::new();
+        assert!(world.bitmap().claim(Pfn::new(0), HUGES * HUGE_FRAMES));
+        assert_eq!(world.take(size).0, None);
+        // As another search might have left it, just before it looks at the hints again.
+        let block = Pfn::new(HUGES / 2 * HUGE_FRAMES);
+        world.put(block, size);
+        let marks = world.bitmap().marks(SECTIONS / 2);
+        Sort::ALL.into_iter().for_each(|sort| marks.clear(sort, || false));
+        assert_eq!(world.take(size).0, Some(block), "{size}");
+    }
+}
+
+/// Blocks of all orders come and go; a request fails only if there is no free block of that order, and
+/// no section with huges of a sort is ever left without its mark.
+#[test]
+fn searches_agree_with_a_look_at_every_block() {
+    let (world, mut state) = (World::new(), 0x2545_f491_4f6c_dd1d);
+    // All but a few huges of some sections, so that requests fail.
+    let left = [0, 1, 65].map(|section| section * SECTION_FRAMES + 70 * HUGE_FRAMES);
+    let left_frames = 12 * HUGE_FRAMES;
+    assert!(world.bitmap().claim(Pfn::new(0), HUGES * HUGE_FRAMES));
+    left.into_iter()
+        .for_each(|start| assert_eq!(world.bitmap().put(Pfn::new(start), left_frames), Doubled::NONE));
+    let mut held: Vec<(Pfn, Order)> = Vec::new();
+    let is_free = |start: u32, size: Order| {
+        let section = world.bitmap().section((start / SECTION_FRAMES) as usize).unwrap();
+        (start..start + size.frames()).all(|frame| section.is_free(frame % SECTION_FRAMES))
+    };
+    let mut refused = 0;
+    for round in 0..30_000 {
+        let is_filling = round / 500 % 2 == 0;
+        if random(&mut state) % 4 < if is_filling { 3 } else { 1 } || held.is_empty() {
+            let size = order(random(&mut state) % (Order::MAX.get() - 5) + 6);
+            match world.take(size).0 {
+                Some(start) => held.push((start, size)),
+                None => {
+                    refused += 1;
+                    let blocks = |start| (start..start + left_frames).step_by(size.frames() as usize);
+                    let free = left.into_iter().flat_map(blocks).find(|&start| is_free(start, size));
+                    assert_eq!(free, None, "{size}");
+                }
+            }
+        } else {
+            let (start, size) = held.swap_remove(random(&mut state) as usize % held.len());
+            world.put(start, size);
+        }
+        let section = world.bitmap().section(round % SECTIONS).unwrap();
+        assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
+    }
+    assert!(refused > 20, "{refused} refused");
+}

@@ -1,0 +1,159 @@
+//! The summary: which sections a search need not look into.
+//!
+//! # Vocabulary
+//! * *sort*: a kind of pageblock that searches look for, read off its hints: *partial* (`some` and not
+//!   `whole`), *whole*, or the first of an aligned *pair* of whole ones, which is a block of order 10.
+//! * *mark*: one bit per section and sort. A set mark says that the section may have pageblocks of that
+//!   sort, a clear one that it has none.
+//!
+//! # Theory
+//! A mark is to the hints of a section what a hint is to the words of a pageblock, and by the same
+//! rule (Dekker's pattern, see [`section`](super::section)) it never stays clear against a search.
+//! Whoever changes a hint so that a pageblock becomes one of a sort looks at the mark *after*, and
+//! sets it. The search that clears a mark, because it saw no such pageblock, looks at the hints
+//! *after*, and sets it again. A pageblock becomes partial by two hints: the caller that sets `some`
+//! looks at `whole` after, the caller that clears `whole` looks at `some` after, so that one of the
+//! two sees both. A pair becomes one by two bits of one word: the later of the two changes sees both.
+//!
+//! A mark can be clear for the moment between its clearing and that second look, while a pageblock
+//! of the sort is there. Marks therefore only lead to what is found quickly. The last pass of each
+//! search follows no marks and reads the hints of all sections, so no search fails because of a mark.
+//! A mark that is set without cause costs one look at the section's hints, which clears it.
+//!
+//! A search thus reads one word per 64 sections and the hints, a cache line of each kind, of the
+//! section it is led to, however many blocks are held.
+
+use core::ops::Range;
+
+#[cfg(all(loom, test))]
+use crate::loom_tests::{Mutant, is_mutant};
+use crate::prim::{AtomicU64, Ordering, dekker_fence};
+
+/// What searches look for; see the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sort {
+    Partial,
+    Whole,
+    Pair,
+}
+
+impl Sort {
+    pub const ALL: [Sort; 3] = [Sort::Partial, Sort::Whole, Sort::Pair];
+
+    /// Of 64 pageblocks with these hints (some, whole), those of this sort.
+    #[inline]
+    pub const fn of_hints(self, (some, whole): (u64, u64)) -> u64 {
+        match self {
+            Sort::Partial => some & !whole,
+            Sort::Whole => whole,
+            Sort::Pair => whole & whole >> 1 & 0x5555_5555_5555_5555,
+        }
+    }
+}
+
+/// Sections per [`Group`].
+const GROUP_SECTIONS: usize = u64::BITS as usize;
+
+/// The marks of 64 sections: a word per sort.
+pub struct Group([AtomicU64; Sort::ALL.len()]);
+
+impl Group {
+    pub fn new() -> Self {
+        Group(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// The marks of all sections.
+#[derive(Clone, Copy)]
+pub struct Summary<'m> {
+    groups: &'m [Group],
+}
+
+impl<'m> Summary<'m> {
+    /// How many groups a summary of so many sections has.
+    pub const fn groups(sections: usize) -> usize {
+        sections.div_ceil(GROUP_SECTIONS)
+    }
+
+    pub fn new(groups: &'m [Group]) -> Self {
+        Summary { groups }
+    }
+
+    /// The marks of the section with this number, which has a group.
+    pub fn marks(&self, number: usize) -> Marks<'m> {
+        Marks { group: &self.groups[number / GROUP_SECTIONS], bit: 1 << (number % GROUP_SECTIONS) }
+    }
+
+    /// The first of these sections that is marked to have pageblocks of `sort`.
+    #[inline]
+    pub fn next(&self, sort: Sort, sections: Range<usize>) -> Option<usize> {
+        let mut from = sections.start;
+        while from < sections.end {
+            note_step();
+            // Acquire: pairs with the SeqCst (Release) of `Marks::set` and `Marks::clear`.
+            let word = self.groups.get(from / GROUP_SECTIONS)?.0[sort as usize].load(Ordering::Acquire);
+            let rest = word >> (from % GROUP_SECTIONS);
+            if rest != 0 {
+                let number = from + rest.trailing_zeros() as usize;
+                return (number < sections.end).then_some(number);
+            }
+            from += GROUP_SECTIONS - from % GROUP_SECTIONS;
+        }
+        None
+    }
+}
+
+/// The marks of one section.
+#[derive(Clone, Copy)]
+pub struct Marks<'m> {
+    group: &'m Group,
+    bit: u64,
+}
+
+impl Marks<'_> {
+    /// Sets the mark of a sort, of which the section has a pageblock now. Call after its hints changed
+    /// by a SeqCst operation and [`dekker_fence`].
+    #[inline]
+    pub fn set(&self, sort: Sort) {
+        let cell = &self.group.0[sort as usize];
+        // SeqCst load: pairs with the SeqCst clear in `clear` (see the theory).
+        if cell.load(Ordering::SeqCst) & self.bit == 0 {
+            cell.fetch_or(self.bit, Ordering::SeqCst);
+        }
+    }
+
+    /// Clears the mark of a sort, unless `has` finds a pageblock of that sort afterwards.
+    pub fn clear(&self, sort: Sort, has: impl Fn() -> bool) {
+        if !self.is_set(sort) {
+            return;
+        }
+        self.group.0[sort as usize].fetch_and(!self.bit, Ordering::SeqCst);
+        dekker_fence();
+        #[cfg(all(loom, test))]
+        if is_mutant(Mutant::ClearsUnseen) {
+            return;
+        }
+        if has() {
+            self.set(sort);
+        }
+    }
+
+    /// Whether the mark of a sort is set now.
+    pub fn is_set(&self, sort: Sort) -> bool {
+        // Relaxed: of no consequence, `clear` looks again.
+        self.group.0[sort as usize].load(Ordering::Relaxed) & self.bit != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+std::thread_local! {
+    /// Words of hints and of the summary that searches have read, and pageblocks they have looked into.
+    pub static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
+
+/// Counts a step of a search, in unit tests only.
+#[inline]
+pub fn note_step() {
+    #[cfg(all(test, not(loom)))]
+    STEPS.set(STEPS.get() + 1);
+}
