@@ -10,6 +10,8 @@
 //! | 22..=31 | count | magazines in the stack |
 //! | 32..=63 | tag | operations so far, modulo 2^32 |
 //!
+//! A stack of empties counts nothing: its tag begins at bit 22 and counts modulo 2^42.
+//!
 //! Transitions, each a compare-and-swap that adds 1 to the tag: push `(top, n) -> (m, n + 1)`,
 //! pop `(m, n) -> (next of m, n - 1)`, take-all `(m, n) -> (none, 0)`.
 //!
@@ -20,8 +22,16 @@
 //! that has been taken meanwhile: the memory is still a magazine, the value is stale, and the tag
 //! has moved, so its compare-and-swap fails. Take-all is a compare-and-swap too: an exchange would
 //! have to write a tag it has not read, and a popper that slept across it could find its old head
-//! again (six steps suffice). Tags repeat after 2^32 operations on one stack while one popper
-//! sleeps between two of its instructions, with the same top and count: not excluded, not met.
+//! again (six steps suffice).
+//!
+//! # When a tag repeats
+//! A popper is deceived only if it stalls between its load of the head and its compare-and-swap, and
+//! goes on when the tag, the top and the count are the old ones again. Each operation has a slow path
+//! around it, so one stack sees less than 20 million of them per second. The tag of a shelf then wraps
+//! after 2^32 / 2*10^7 per second = 215 seconds of nothing else, that of a stack of empties after
+//! 2^42 / 2*10^7 per second = 61 hours. Only a thread that is stopped from outside (a signal, a
+//! debugger, a frozen group, a virtual CPU) stalls that long, and it must go on within the one
+//! operation in 2^32 (2^42) that has its tag. This is accepted, not excluded.
 
 use super::block::BlockArray;
 use super::magazine::MagazineIndex;
@@ -39,23 +49,30 @@ pub type Empties = Stack<false>;
 pub struct Stack<const COUNTED: bool>(AtomicU64);
 
 #[derive(Clone, Copy)]
-struct Head(u64);
+struct Head<const COUNTED: bool>(u64);
 
-impl Head {
+/// Bits of the index of a head.
+const INDEX_BITS: u32 = 22;
+const _: () = assert!(MagazineIndex::BITS <= INDEX_BITS);
+
+impl<const COUNTED: bool> Head<COUNTED> {
+    /// Where the tag begins.
+    const TAG_SHIFT: u32 = if COUNTED { INDEX_BITS + COUNT_MAX.count_ones() } else { INDEX_BITS };
+
     fn top(self) -> Option<MagazineIndex> {
-        MagazineIndex::new((self.0 & ((1 << 22) - 1)) as u32)
+        MagazineIndex::new((self.0 & ((1 << INDEX_BITS) - 1)) as u32)
     }
 
     fn count(self) -> u32 {
-        (self.0 >> 22 & u64::from(COUNT_MAX)) as u32
+        if COUNTED { (self.0 >> INDEX_BITS & u64::from(COUNT_MAX)) as u32 } else { 0 }
     }
 
     /// The head after one more operation.
     fn next(self, top: Option<MagazineIndex>, count: u32) -> u64 {
-        let tag = (self.0 >> 32) as u32;
-        u64::from(tag.wrapping_add(1)) << 32
-            | u64::from(count) << 22
-            | u64::from(top.map_or(0, MagazineIndex::get))
+        debug_assert!(count <= if COUNTED { COUNT_MAX } else { 0 });
+        // The tag is what the shift leaves of it: it wraps without reaching the other fields.
+        let tag = (self.0 >> Self::TAG_SHIFT).wrapping_add(1);
+        tag << Self::TAG_SHIFT | u64::from(count) << INDEX_BITS | u64::from(top.map_or(0, MagazineIndex::get))
     }
 }
 
@@ -79,16 +96,20 @@ impl<const COUNTED: bool> Stack<COUNTED> {
         Stack(AtomicU64::new(0))
     }
 
-    /// Magazines in it now.
+    fn head(&self, ordering: Ordering) -> Head<COUNTED> {
+        Head(self.0.load(ordering))
+    }
+
+    /// Magazines in it now; 0 for a stack of empties.
     #[inline]
     pub fn count(&self) -> u32 {
         // SeqCst: a disabler writes the gate and then looks here, see `push_chain`.
-        Head(self.0.load(Ordering::SeqCst)).count()
+        self.head(Ordering::SeqCst).count()
     }
 
     /// The top magazine, for a walk while nobody else is there.
     pub fn peek(&self) -> Option<MagazineIndex> {
-        Head(self.0.load(Ordering::Acquire)).top()
+        self.head(Ordering::Acquire).top()
     }
 
     /// Puts a magazine the caller owns on top; `Err` gives it back when the stack is full.
@@ -107,7 +128,7 @@ impl<const COUNTED: bool> Stack<COUNTED> {
     ) -> Result<(), ()> {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
-            let old = Head(head);
+            let old = Head::<COUNTED>(head);
             let count = if COUNTED { old.count() + count } else { 0 };
             if count > COUNT_MAX {
                 return Err(());
@@ -131,7 +152,7 @@ impl<const COUNTED: bool> Stack<COUNTED> {
         // least as new as this head.
         let mut head = self.0.load(Ordering::Acquire);
         loop {
-            let old = Head(head);
+            let old = Head::<COUNTED>(head);
             let top = old.top()?;
             let below = MagazineIndex::new(blocks.magazine(top).next.load(Ordering::Relaxed));
             let new = old.next(below, old.count().saturating_sub(1));
@@ -146,7 +167,7 @@ impl<const COUNTED: bool> Stack<COUNTED> {
     pub fn take_all(&self) -> Option<Chain> {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
-            let old = Head(head);
+            let old = Head::<COUNTED>(head);
             let first = old.top()?;
             // SeqCst: Acquire pairs with the Release of `push_chain`; see there for the rest.
             match self.0.compare_exchange_weak(head, old.next(None, 0), Ordering::SeqCst, Ordering::Relaxed) {
@@ -180,13 +201,32 @@ mod tests {
         for tag in [0, 1, u32::MAX - 1, u32::MAX] {
             for count in [0, 1, COUNT_MAX - 1, COUNT_MAX] {
                 for top in [None, Some(1), Some((1 << MagazineIndex::BITS) - 1)] {
-                    let head = Head(u64::from(tag) << 32).next(top.map(magazine), count);
-                    assert_eq!(Head(head).top(), top.map(magazine));
-                    assert_eq!(Head(head).count(), count);
+                    let head = Head::<true>(u64::from(tag) << 32).next(top.map(magazine), count);
+                    assert_eq!(Head::<true>(head).top(), top.map(magazine));
+                    assert_eq!(Head::<true>(head).count(), count);
                     assert_eq!((head >> 32) as u32, tag.wrapping_add(1));
                 }
             }
         }
+    }
+
+    /// Without a count there are ten bits more for the tag.
+    #[test]
+    fn the_tag_of_a_stack_of_empties_has_42_bits() {
+        const TAG_MAX: u64 = (1 << 42) - 1;
+        for tag in [0, 1, u64::from(u32::MAX), 1 << 32, TAG_MAX - 1, TAG_MAX] {
+            for top in [None, Some(1), Some((1 << MagazineIndex::BITS) - 1)] {
+                let head = Head::<false>(tag << 22).next(top.map(magazine), 0);
+                assert_eq!((Head::<false>(head).top(), Head::<false>(head).count()), (top.map(magazine), 0));
+                assert_eq!(head >> 22, (tag + 1) & TAG_MAX);
+            }
+        }
+        with_magazines(1, |blocks| {
+            // 2^32 operations ago the head looked otherwise.
+            let empties = Stack::<false>(AtomicU64::new(u64::from(u32::MAX) << 22));
+            empties.push(blocks, magazine(1)).unwrap();
+            assert_eq!(empties.0.load(Ordering::Relaxed) >> 22, 1 << 32);
+        });
     }
 
     #[test]

@@ -13,6 +13,13 @@
 //! shelf (`cache/shelf.rs`): descriptors are type-stable, a stale link is read but never believed,
 //! because the tag has moved.
 //!
+//! A popper is deceived only if it stalls while the tag wraps, and goes on when the tag, the top and the
+//! count are the old ones again. All CPUs of a node together get at most 50 million operations per second
+//! out of one pool, whose tag then wraps after 2^28 / 5*10^7 per second = 5.4 seconds. Only a thread
+//! that is stopped from outside stalls that long; it must go on within the one operation in 2^28 that
+//! has its tag, in a pool that was under this load, and nothing else, for all of that time. This is the
+//! narrowest tag there is; it is accepted, because index and count leave no more bits.
+//!
 //! # Limits
 //! A pool takes at most `limit` areas. Limits start at 0 and grow where areas are freed, as long as
 //! the limits of all the node's pools, in pages, stay within the node's budget, and no pool has

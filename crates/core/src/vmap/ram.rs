@@ -19,7 +19,10 @@
 //! life. Its user returns it by setting its bit, and finds out if it was set. The purger alone sets
 //! `purged`, for pages it has seen returned. So a page that is not returned keeps its block: a
 //! block is free only when all its pages are purged, and a node's word that still names it then
-//! stands at the block's end, where nothing is handed out. A stale word fails by its tag.
+//! stands at the block's end, where nothing is handed out. A stale word fails by its tag. The tag wraps
+//! after 2^24 changes, a second or so of nothing else, which is harmless: unlike the head of a stack
+//! the word holds everything that a change of it is computed from, so a word that comes back means
+//! what it says.
 
 use core::panic::Location;
 
