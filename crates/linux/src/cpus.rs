@@ -12,7 +12,7 @@ use rustix::thread::{Cpuid, MembarrierCommand, futex, membarrier, membarrier_cpu
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::cpuset::CpuSet;
-use crate::rseq::{self, Area, NO_FRAME};
+use crate::rseq::{self, Area, NO_FRAME, RseqMissing};
 
 /// How a depot's threads reach the fronts of their CPU, and why it is not the faster way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub enum Fronts {
     SequencesWithoutFence,
     /// By a lock per CPU, because the builder asked for it.
     Locks,
-    /// By a lock per CPU, because this program has no rseq registration.
+    /// By a lock per CPU, because this program has no rseq registration; [`RseqMissing`] says why.
     LocksWithoutRseq,
     /// By a lock per CPU, because the kernel cannot wipe gates in forked children.
     LocksWithoutWipe,
@@ -49,7 +49,11 @@ impl fmt::Display for Fronts {
             }
             Fronts::Locks => "locks, as asked for",
             Fronts::LocksWithoutRseq => {
-                "locks: no rseq registration here; use glibc 2.35 or later on x86-64, without GLIBC_TUNABLES=glibc.pthread.rseq=0, and allow the system call rseq (seccomp)"
+                return match RseqMissing::find() {
+                    Some(why) => write!(f, "locks: no restartable sequences: {why}"),
+                    // Of a depot in another process.
+                    None => f.write_str("locks: no restartable sequences"),
+                };
             }
             Fronts::LocksWithoutWipe => "locks: the kernel has no MADV_WIPEONFORK (Linux 4.14)",
             Fronts::LocksInUnloadable => {

@@ -87,6 +87,7 @@ pub use error::{BuildError, CallbackError};
 pub use memory::MemoryKind;
 pub use page::{Page, Pages, Parts};
 pub use pins::{PinError, PinnedRange};
+pub use rseq::RseqMissing;
 pub use topology::Topology;
 pub use trim::{TrimError, Trimmed};
 pub use vmalloc::{Vmalloc, VmallocBuf};

@@ -101,8 +101,8 @@ fn call_depot(depot: &Depot, held: &Held<'_>) {
         assert!(depot.free(pfn, order).is_err() && depot.free_many(&[(pfn, order)]).is_err());
         assert!(depot.free_contiguous(pfn, 1).is_err());
         black_box((depot.allocator().cpus().fronts(), depot.fd().is_some()));
+        _ = depot.split(pfn, order, Order::BASE);
     }
-    _ = depot.split(pfn, order, Order::BASE);
     for mode in [Mode::Quiet, Mode::Full] {
         assert_eq!(depot.drain(Scope::ALL, mode).taken_pages, 0);
         assert_eq!(depot.drain_each(Scope::ALL, mode, |_, _| ()).taken_pages, 0);

@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use pagedepot_linux::{Depot, Fronts};
+use pagedepot_linux::{Depot, Fronts, RseqMissing};
 
 const CHILD: &str = "PAGEDEPOT_TEST_WITHOUT_RSEQ";
 
@@ -29,9 +30,37 @@ fn disabled_by_tunable() {
 fn without_rseq() {
     let mut depot = Depot::builder(64 << 20).build().unwrap();
     assert_eq!(depot.fronts(), Fronts::LocksWithoutRseq);
-    assert!(depot.fronts().to_string().contains("glibc.pthread.rseq"), "{}", depot.fronts());
+    assert!(depot.fronts().to_string().contains("glibc.pthread.rseq=0"), "{}", depot.fronts());
     common::hammer(&mut depot, Duration::from_millis(700));
     println!("hammered behind locks");
+}
+
+/// A sandbox that refuses or hides the system call is named as the reason, where the tunables are not.
+#[test]
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+fn disabled_by_a_filter() {
+    if let Some(errno) = std::env::var_os(CHILD) {
+        let errno = errno.to_str().unwrap().parse().unwrap();
+        let depot = Depot::builder(64 << 20).build().unwrap();
+        assert_eq!(depot.fronts(), Fronts::LocksWithoutRseq);
+        let (why, says) = match errno {
+            libc::ENOSYS => (RseqMissing::Kernel, "CONFIG_RSEQ"),
+            errno => (RseqMissing::Refused(errno), "seccomp"),
+        };
+        assert_eq!(RseqMissing::find(), Some(why));
+        let text = depot.fronts().to_string();
+        assert!(text.contains(says) && !text.contains("GLIBC_TUNABLES"), "{text}");
+        return;
+    }
+    for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "disabled_by_a_filter"]).env_remove("GLIBC_TUNABLES");
+        command.env(CHILD, errno.to_string());
+        // SAFETY: between fork and exec; two system calls over the child's own stack.
+        unsafe { command.pre_exec(move || common::refuse_with(libc::SYS_rseq, errno)) };
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
 }
 
 /// On the platforms that have them, sequences are what one gets.

@@ -43,8 +43,10 @@ use core::ffi::{CStr, c_void};
 use core::num::NonZeroIsize;
 
 pub(crate) use arch::{compare_store, cpu_id, pop, push};
+pub use missing::RseqMissing;
 pub(crate) use pin::stay_loaded;
 
+mod missing;
 #[cfg(test)]
 mod tests;
 
@@ -80,6 +82,12 @@ macro_rules! symbol {
         (!address.is_null()).then_some(address)
     }};
 }
+
+/// Whether the C library is one that registers areas, if it is told to.
+fn knows_rseq() -> bool {
+    symbol!("__rseq_size").is_some()
+}
+
 /// Where glibc keeps each thread's rseq area, relative to the thread pointer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Area {
