@@ -130,6 +130,9 @@ fn tour() -> Result<(), Failure> {
         .map_err(|e| Failure::Run(e.to_string()))?;
     let zoneinfos = Zoneinfos { before: Some(zoneinfo), after: None };
     show(replay_plan(&plan, &zoneinfos, (&Options::default(), &Variant::default()))?.text())?;
+    if let Err(why) = cpus::check_seats(&settings.cpus) {
+        return show(&format!("\nbenches are left out: {why}\n"));
+    }
     for workload in [Workload::Hot, Workload::Pagealloc, Workload::Drain] {
         if workload == Workload::Drain && settings.cpus.len() < 2 {
             show("\ndrain: left out, because it needs two CPUs\n")?;

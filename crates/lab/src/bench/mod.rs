@@ -20,7 +20,7 @@ use crate::design::variant::Variant;
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
-use crate::harness::{Contender, Drains, Pace, Schedule, Series, interleave, rseq};
+use crate::harness::{Contender, Drains, Pace, Schedule, Series, cpus, interleave, rseq};
 use crate::output::{Progress, Report, counted};
 
 /// A workload of `bench`.
@@ -108,6 +108,7 @@ impl Workload {
                 self.name()
             )));
         }
+        cpus::check_seats(&settings.cpus)?;
         let mut report = match self {
             Workload::Hot => hot::run(settings),
             Workload::Pagealloc => pagealloc::run(settings),
@@ -127,6 +128,12 @@ impl Workload {
             report.note(format!(
                 "no restartable sequences: {why}; without, the depot takes a lock per CPU, and {} cannot run",
                 design::list(&Design::WITH_RSEQ)
+            ));
+        }
+        if let Some(why) = rseq::unfenced() {
+            report.note(format!(
+                "sequences cannot be fenced: {why}; without, full drains of the depot leave the front of each CPU and are not measured, and {} cannot run",
+                design::list(&Design::WITH_FENCES)
             ));
         }
         Ok(report)

@@ -40,7 +40,7 @@ impl FloorRseq {
     /// # Errors
     /// Without restartable sequences, without address space, or for more blocks than fit an array.
     pub fn new(demand: &Demand) -> Result<Self, Failure> {
-        let offset = rseq::offset().map_err(|why| Failure::Usage(why.to_owned()))?;
+        let offset = rseq::offset().map_err(|why| Failure::Usage(why.to_string()))?;
         let capacity = super::floor_spin::capacity(demand);
         if capacity > SLOTS_MAX {
             return Err(Failure::Run(format!(

@@ -128,6 +128,10 @@ impl Design {
     pub const WITH_RSEQ: [Design; 4] =
         [Design::FloorRseq, Design::Local, Design::NohzConditional, Design::Rcu];
 
+    /// Of these, designs whose drains fence other CPUs' sequences. Elsewhere their owners would take
+    /// locks, and cost something else.
+    pub const WITH_FENCES: [Design; 3] = [Design::Local, Design::NohzConditional, Design::Rcu];
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -189,8 +193,15 @@ impl Design {
             ));
         }
         if Self::WITH_RSEQ.contains(&self) {
-            return rseq::missing()
-                .map(|why| format!("design {self} needs restartable sequences, and {why}: leave it out"));
+            if let Some(why) = rseq::missing() {
+                return Some(format!(
+                    "design {self} needs restartable sequences, but {why}; or leave it out"
+                ));
+            }
+        }
+        if Self::WITH_FENCES.contains(&self) {
+            return rseq::unfenced()
+                .map(|why| format!("design {self} needs to fence sequences, but {why}; or leave it out"));
         }
         None
     }

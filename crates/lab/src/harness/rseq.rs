@@ -3,8 +3,13 @@
 //! Since glibc 2.35 every thread has one, at a fixed offset from its thread pointer; nobody else
 //! may register another (`rseq(2)`; glibc manual, "Restartable Sequences").
 
+use std::sync::OnceLock;
 #[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicIsize, Ordering};
+
+use pagedepot_linux::RseqMissing;
+use rustix::io::Errno;
+use rustix::thread::{MembarrierCommand, membarrier};
 
 /// Offsets of the fields used, from `struct rseq` in `linux/rseq.h`.
 #[cfg(target_arch = "x86_64")]
@@ -19,7 +24,7 @@ pub mod field {
 ///
 /// # Errors
 /// Why there is none, and what to do.
-pub fn offset() -> Result<isize, &'static str> {
+pub fn offset() -> Result<isize, RseqMissing> {
     match missing() {
         Some(why) => Err(why),
         None => Ok(symbol::<isize>(c"__rseq_offset").unwrap_or_default()),
@@ -27,15 +32,24 @@ pub fn offset() -> Result<isize, &'static str> {
 }
 
 /// Why no sequences can run here, and what to do about it.
-pub fn missing() -> Option<&'static str> {
-    if !cfg!(target_arch = "x86_64") {
-        return Some("there are none for this architecture yet");
+pub fn missing() -> Option<RseqMissing> {
+    static MISSING: OnceLock<Option<RseqMissing>> = OnceLock::new();
+    *MISSING.get_or_init(RseqMissing::find)
+}
+
+/// Why sequences cannot be fenced here, and what to do about it; `None` also where there are none.
+pub fn unfenced() -> Option<String> {
+    if missing().is_some() {
+        return None;
     }
-    match symbol::<u32>(c"__rseq_size") {
-        None => Some("they need glibc 2.35 or newer"),
-        Some(0) => Some("glibc registered no rseq (unset GLIBC_TUNABLES=glibc.pthread.rseq=0)"),
-        Some(_) => None,
-    }
+    let error = membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).err()?;
+    Some(match error {
+        Errno::INVAL => "this kernel's membarrier has no fence for them: use Linux 5.10 or later".to_owned(),
+        Errno::NOSYS => {
+            "the kernel does not know membarrier, or a filter (seccomp) hides it: allow it there".to_owned()
+        }
+        error => format!("a filter refuses membarrier ({error}): allow it in the sandbox's seccomp profile"),
+    })
 }
 
 /// The CPU this thread runs on: a hint, stale as soon as it is read.

@@ -64,6 +64,7 @@ impl Soak {
     /// # Errors
     /// A design lost a page or has one twice, or cannot run here.
     pub fn run(&self) -> Result<Report, Failure> {
+        cpus::check_seats(&self.demand.cpus)?;
         let turn = TURN.min(self.time / self.designs.len() as u32);
         let turns = self.time.as_secs_f64() / turn.as_secs_f64();
         let step = Progress::on_stderr().step(NAME, turns.ceil() as u64);
