@@ -63,8 +63,16 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             finish(("vmalloc", more), &options, || crate::vmalloc::run(&vmalloc, &settings), with_machine)
         }
         Some(Command::Soak { options }) => soak(options),
-        Some(Command::Record(options)) => show(&record::record(&options)?),
-        Some(Command::RecordInside(inside)) => inside.run(),
+        Some(Command::Record(options)) => {
+            let recorded = record::record(&options)?;
+            match (show(&recorded.text), recorded.exit_code) {
+                // A reader that has gone changes nothing of how the command ended.
+                (Err(failure), _) if !failure.is_silent() => Err(failure),
+                (shown, 0) => shown,
+                (_, code) => Err(Failure::Command(code)),
+            }
+        }
+        Some(Command::RecordInside(inside)) => inside.run_alone(),
         Some(Command::Compare(options)) if options.is_to_measure() => compare_designs(&options),
         Some(Command::Compare(options)) => {
             let compared = compare::files(&options)?;

@@ -16,6 +16,12 @@ pub enum Failure {
     /// The machine or a design is at fault.
     #[error("{0}")]
     Run(String),
+    /// The recorded command ended like this; its recording is whole.
+    #[error("the command exited with {0}")]
+    Command(u8),
+    /// A signal asked this process to end before it had anything to show.
+    #[error("ended by signal {0}; nothing was written")]
+    Signal(i32),
     /// Writing results failed.
     #[error("cannot write results: {0}; is the disk full?")]
     Output(#[from] io::Error),
@@ -27,13 +33,20 @@ impl Failure {
         match self {
             Failure::Usage(_) => EXIT_USAGE,
             Failure::Run(_) => EXIT_FAILURE,
+            Failure::Command(code) => *code,
+            // As shells tell of signals.
+            Failure::Signal(signal) => 128_u8.saturating_add(u8::try_from(*signal).unwrap_or(u8::MAX)),
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Failure::Output(_) => EXIT_FAILURE,
         }
     }
 
-    /// Whether there is anybody to tell.
+    /// Whether there is nothing to say: the reader has gone, or saw what the command itself said.
     pub fn is_silent(&self) -> bool {
-        matches!(self, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        match self {
+            Failure::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Failure::Command(_) => true,
+            _ => false,
+        }
     }
 }

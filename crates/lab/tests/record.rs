@@ -1,12 +1,13 @@
 //! Recording. What needs permissions is skipped where they are missing, and says so.
 
 use std::io::Write;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 fn pagedepot() -> Command {
@@ -29,20 +30,53 @@ fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED, because this process may not record: {}", why.trim_end());
 }
 
+/// Whether it was refused for lack of permissions, and for nothing else.
+fn may_not_record(output: &Output) -> bool {
+    output.status.code() == Some(2) && text(&output.stderr).contains("cannot record; ")
+}
+
+/// Runs a command in a mount namespace of its own, after `prepare`, which may mount there; `None` where
+/// that is not allowed.
+fn in_own_mounts(prepare: &str, arguments: &[&str]) -> Option<std::process::Command> {
+    let test = std::process::Command::new("unshare").args(["-m", "true"]).output();
+    if !test.is_ok_and(|output| output.status.success()) {
+        skipped("no mount namespace can be had");
+        return None;
+    }
+    let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "sh", "-c", &format!("{prepare} && exec \"$@\"")]).arg("sh");
+    command.arg(assert_cmd::cargo::cargo_bin("pagedepot")).args(arguments);
+    Some(command)
+}
+
+/// `record` as it is run where tracefs may not be mounted, with tracefs.
+const WITH_TRACEFS: &str =
+    "{ test -d /sys/kernel/tracing/events || mount -t tracefs none /sys/kernel/tracing; }";
+
+/// Trace instances of the process of that number.
+fn instances_of(id: u32) -> usize {
+    let list = format!("{WITH_TRACEFS} && ls /sys/kernel/tracing/instances");
+    let output = std::process::Command::new("unshare").args(["-m", "sh", "-c", &list]).output().unwrap();
+    // Older versions knew no more than the number.
+    let (name, prefix) = (format!("pagedepot-{id}"), format!("pagedepot-{id}-"));
+    text(&output.stdout).lines().filter(|line| *line == name || line.starts_with(&prefix)).count()
+}
+
 /// Records a command that allocates a few thousand pages, and replays it; `None` where this process
 /// may not record.
 fn record(with: &str, directory: &Path) -> Option<()> {
     let name = directory.join("sort run");
-    let command = ["sh", "-c", "head -c 16000000 /dev/zero | sort | wc -c; exit 3"];
-    let mut record = pagedepot();
-    record.args(["record", "--with", with, "-o"]).arg(&name).arg("--").args(command);
-    let output = record.output().unwrap();
-    if output.status.code() == Some(2) {
+    let command = ["sh", "-c", "head -c 16000000 /dev/zero | sort | wc -c; echo to stderr >&2; exit 3"];
+    let arguments = ["record", "--with", with, "-o", name.to_str()?, "--"];
+    let arguments: Vec<_> = arguments.into_iter().chain(command).collect();
+    let output = in_own_mounts(WITH_TRACEFS, &arguments)?.output().unwrap();
+    if may_not_record(&output) {
         skipped(refused(&output));
         return None;
     }
     let said = text(&output.stdout);
-    assert!(output.status.success(), "{said}{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(3), "{said}{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "to stderr\n", "what the command says there is its user's");
     assert!(said.starts_with("16000001\n") || said.starts_with("16000000\n"), "{said}");
     assert!(said.contains("the command exited with 3") && said.contains(with), "{said}");
     let file = |ending: &str| directory.join(format!("sort run.{ending}"));
@@ -105,31 +139,30 @@ fn places_that_cannot_be_written_are_refused_before_anything_runs() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
 }
 
-/// Ctrl-C ends the command; what was recorded until then is kept, and no trace instance stays behind.
+/// Ctrl-C ends the command; what was recorded until then is kept.
 #[test]
 fn interrupted_commands_are_recorded() {
     for with in ["tracefs", "perf"] {
         let directory = tempfile::tempdir().unwrap();
         let (name, ready) = (directory.path().join("x"), directory.path().join("ready"));
         let script = format!("head -c 16000000 /dev/zero | sort | wc -c; > '{}'; sleep 60", ready.display());
-        let mut record = std::process::Command::new(assert_cmd::cargo::cargo_bin("pagedepot"));
-        record.args(["record", "--with", with, "-o"]).arg(&name).args(["--", "sh", "-c", &script]);
+        let arguments = ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "sh", "-c", &script];
+        let Some(mut record) = in_own_mounts(WITH_TRACEFS, &arguments) else { return };
         record.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = record.spawn().unwrap();
         while !ready.exists() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(10));
         }
         if child.try_wait().unwrap().is_none() {
-            let group = rustix::process::Pid::from_child(&child);
-            rustix::process::kill_process_group(group, rustix::process::Signal::INT).unwrap();
+            kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();
         }
         let output = child.wait_with_output().unwrap();
-        if output.status.code() == Some(2) {
+        if may_not_record(&output) {
             skipped(refused(&output));
             continue;
         }
         let said = text(&output.stdout);
-        assert!(output.status.success(), "{with}: {said}{}", text(&output.stderr));
+        assert_eq!(output.status.code(), Some(130), "{with}: {said}{}", text(&output.stderr));
         assert!(said.contains("the command was ended by signal 2"), "{with}: {said}");
         std::fs::remove_file(&ready).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4, "{with}: nothing else is left");
@@ -142,7 +175,7 @@ fn commands_that_do_not_exist_are_refused() {
     let earlier = directory.path().join("x.perf.txt.zst");
     std::fs::write(&earlier, "an earlier recording").unwrap();
     let mut record = pagedepot();
-    record.args(["record", "-o"]).arg(directory.path().join("x")).args(["--", "/no/such/command"]);
+    record.args(["record", "--force", "-o"]).arg(directory.path().join("x")).args(["--", "/no/such/command"]);
     let output = record.output().unwrap();
     let line = refused(&output);
     if line.contains("cannot record") {
@@ -152,4 +185,180 @@ fn commands_that_do_not_exist_are_refused() {
     assert!(line.contains("cannot run /no/such/command"), "{line}");
     assert_eq!(std::fs::read(earlier).unwrap(), b"an earlier recording");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left behind");
+}
+
+/// A signal to this process alone, as a service manager sends it, or `kill`: the command gets it.
+#[test]
+fn signals_end_the_command_and_keep_the_recording() {
+    for with in ["tracefs", "perf"] {
+        for (signal, number) in [(Signal::HUP, 1), (Signal::QUIT, 3), (Signal::TERM, 15)] {
+            let directory = tempfile::tempdir().unwrap();
+            let (name, ready) = (directory.path().join("x"), directory.path().join("ready"));
+            // Not by the signal itself: a shell that waits for a child would wait on.
+            let script =
+                format!("head -c 16000000 /dev/zero | sort | wc -c; > '{}'; exec sleep 60", ready.display());
+            let arguments =
+                ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "sh", "-c", &script];
+            let Some(mut record) = in_own_mounts(WITH_TRACEFS, &arguments) else { return };
+            record.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = record.spawn().unwrap();
+            let id = child.id();
+            while !ready.exists() && child.try_wait().unwrap().is_none() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            if child.try_wait().unwrap().is_none() {
+                kill_process(Pid::from_child(&child), signal).unwrap();
+            }
+            let output = child.wait_with_output().unwrap();
+            if may_not_record(&output) {
+                skipped(refused(&output));
+                break;
+            }
+            let said = text(&output.stdout);
+            assert_eq!(output.status.code(), Some(128 + number), "{with}: {said}{}", text(&output.stderr));
+            assert!(said.contains(&format!("the command was ended by signal {number}")), "{with}: {said}");
+            std::fs::remove_file(&ready).unwrap();
+            let files = std::fs::read_dir(directory.path()).unwrap().count();
+            assert_eq!(files, 4, "{with}: nothing else is left");
+            assert_eq!(instances_of(id), 0, "{with}: nothing traces on");
+        }
+    }
+}
+
+/// Whenever it comes: either nothing is run, or the command is ended.
+#[test]
+fn an_early_signal_is_not_lost() {
+    for with in ["tracefs", "perf"] {
+        for delay_ms in [0, 2, 5, 10, 20, 30, 40, 50, 75, 100, 150, 250] {
+            let directory = tempfile::tempdir().unwrap();
+            let name = directory.path().join("x");
+            let arguments = ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "sleep", "20"];
+            let Some(mut record) = in_own_mounts(WITH_TRACEFS, &arguments) else { return };
+            record.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let start = Instant::now();
+            let mut child = record.spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(delay_ms));
+            if child.try_wait().unwrap().is_none() {
+                let group = Pid::from_child(&child);
+                kill_process_group(group, Signal::INT).unwrap();
+            }
+            let output = child.wait_with_output().unwrap();
+            if may_not_record(&output) {
+                skipped(refused(&output));
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(15), "{with}, {delay_ms} ms: the signal was lost");
+            // By the signal itself before this command took it up; later as shells tell of it.
+            let by = output.status.signal().or(output.status.code().map(|code| code - 128));
+            assert_eq!(by, Some(2), "{with}, {delay_ms} ms: {}", text(&output.stderr));
+            let files = std::fs::read_dir(directory.path()).unwrap().count();
+            assert!([0, 4].contains(&files), "{with}, {delay_ms} ms: {files} files");
+        }
+    }
+}
+
+#[test]
+fn instances_of_killed_recorders_are_swept() {
+    let directory = tempfile::tempdir().unwrap();
+    let (name, ready) = (directory.path().join("x"), directory.path().join("ready"));
+    let script = format!("> '{}'; exec sleep 60", ready.display());
+    let arguments = ["record", "--with", "tracefs", "-o", name.to_str().unwrap(), "--", "sh", "-c", &script];
+    let Some(mut record) = in_own_mounts(WITH_TRACEFS, &arguments) else { return };
+    let mut child = record.process_group(0).stderr(Stdio::null()).spawn().unwrap();
+    while !ready.exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    if child.try_wait().unwrap().is_some() {
+        skipped("tracefs cannot be used");
+        return;
+    }
+    let id = child.id();
+    let left = || instances_of(id);
+    // One that records is left alone, also by others that begin.
+    let other = directory.path().join("y");
+    let arguments = ["record", "--with", "tracefs", "-o", other.to_str().unwrap(), "--", "true"];
+    assert!(in_own_mounts(WITH_TRACEFS, &arguments).unwrap().output().unwrap().status.success());
+    assert_eq!(left(), 1);
+    kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
+    child.wait().unwrap();
+    assert_eq!(left(), 1, "nothing could remove it");
+    let arguments = ["record", "--force", "--with", "tracefs", "-o", other.to_str().unwrap(), "--", "true"];
+    assert!(in_own_mounts(WITH_TRACEFS, &arguments).unwrap().output().unwrap().status.success());
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn earlier_recordings_are_replaced_only_by_force() {
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().join("x");
+    for ending in ["perf.txt.zst", "zoneinfo.before.txt", "zoneinfo.after.txt", "machine.json"] {
+        let earlier = directory.path().join(format!("x.{ending}"));
+        std::fs::write(&earlier, "earlier").unwrap();
+        let output = pagedepot().args(["record", "-o"]).arg(&name).args(["--", "true"]).output().unwrap();
+        let line = refused(&output);
+        assert!(line.contains(ending) && line.contains("--force"), "{line}");
+        assert_eq!(std::fs::read(&earlier).unwrap(), b"earlier");
+        std::fs::remove_file(earlier).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
+    let output = pagedepot().args(["record", "-o", "", "--", "true"]).output().unwrap();
+    assert!(refused(&output).contains("a value is required for '--output <NAME>'"));
+}
+
+#[test]
+fn a_full_disk_is_named() {
+    let arguments = |with| ["record", "--with", with, "-o", "/mnt/x", "--", "true"];
+    // Even the first look at the machine takes more.
+    let prepare = format!("{WITH_TRACEFS} && mount -t tmpfs -o size=8k none /mnt");
+    for with in ["perf", "tracefs"] {
+        let Some(mut command) = in_own_mounts(&prepare, &arguments(with)) else { return };
+        let output = command.output().unwrap();
+        if text(&output.stderr).contains("cannot record") {
+            skipped(refused(&output));
+            continue;
+        }
+        let line = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{with}: {line}");
+        assert!(line.to_lowercase().contains("no space left"), "{with}: {line}");
+        assert!(line.contains("/mnt/x"), "{with}: {line}");
+    }
+}
+
+#[test]
+fn an_unmounted_tracefs_is_said_to_be_unmounted() {
+    let prepare = "{ ! mountpoint -q /sys/kernel/tracing || umount /sys/kernel/tracing; } && \
+                   { ! mountpoint -q /sys/kernel/debug || umount -R /sys/kernel/debug; }";
+    for with in ["perf", "tracefs"] {
+        let directory = tempfile::tempdir().unwrap();
+        let name = directory.path().join("x");
+        let arguments = ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "true"];
+        let Some(mut command) = in_own_mounts(prepare, &arguments) else { return };
+        let output = command.output().unwrap();
+        let line = refused(&output);
+        if line.contains("perf: not installed") {
+            skipped(line);
+            continue;
+        }
+        assert!(line.contains("tracefs is not mounted: mount -t tracefs"), "{line}");
+    }
+}
+
+/// Arguments are bytes, and so are names.
+#[test]
+fn commands_and_names_need_not_be_text() {
+    use std::os::unix::ffi::OsStrExt;
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().join(std::ffi::OsStr::from_bytes(b"x\xff"));
+    let Some(mut record) = in_own_mounts(WITH_TRACEFS, &["record", "--with", "tracefs", "-o"]) else {
+        return;
+    };
+    record.arg(&name).args(["--", "printf", "%s"]).arg(std::ffi::OsStr::from_bytes(b"\xff"));
+    let output = record.output().unwrap();
+    if may_not_record(&output) {
+        skipped(refused(&output));
+        return;
+    }
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(output.stdout[0], 0xff, "what the command says is its own");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4);
 }

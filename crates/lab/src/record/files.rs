@@ -1,8 +1,11 @@
 //! Where things go.
 
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 use crate::failure::Failure;
 
@@ -26,8 +29,8 @@ impl Files {
     /// Those of a recording called `name`.
     ///
     /// # Errors
-    /// When they cannot be written there.
-    pub fn new(name: &Path) -> Result<Self, Failure> {
+    /// When they cannot be written there; when there is a recording, and `replaces` is not given.
+    pub fn new(name: &Path, replaces: bool) -> Result<Self, Failure> {
         if name.as_os_str().as_bytes().ends_with(b"/") {
             let name = name.display();
             return Err(Failure::Usage(format!(
@@ -45,14 +48,48 @@ impl Files {
             data: with(".perf.data"),
             window: with(".window"),
         };
-        // Better now than after the command has run.
-        write(&files.trace, b"")?;
-        if let Some(directory) = ENDINGS.map(|ending| joined(name, ending)).iter().find(|file| file.is_dir())
-        {
+        let finals = ENDINGS.map(|ending| joined(name, ending));
+        if let Some(directory) = finals.iter().find(|file| file.is_dir()) {
             let directory = directory.display();
             return Err(Failure::Usage(format!("{directory} is a directory; give -o another name")));
         }
+        // A link that leads nowhere is a file all the same.
+        let earlier = finals.iter().find(|file| fs::symlink_metadata(file).is_ok());
+        if let Some(earlier) = earlier.filter(|_| !replaces) {
+            let earlier = earlier.display();
+            return Err(Failure::Usage(format!(
+                "{earlier} is of an earlier recording; give -o another name, or --force to replace it"
+            )));
+        }
+        // Better now than after the command has run.
+        write(&files.trace, b"")?;
         Ok(files)
+    }
+
+    /// The file of the events, to be written.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub fn create_trace(&self) -> Result<fs::File, Failure> {
+        fs::File::create(&self.trace).map_err(|error| cannot_write(&self.trace, &error))
+    }
+
+    /// Names the file of the events where writing it failed.
+    pub fn named(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Output(error) => cannot_write(&self.trace, &error),
+            other => other,
+        }
+    }
+
+    /// What keeps the files from growing, if anything does: their disk is full.
+    pub fn full_disk(&self) -> Option<Failure> {
+        // A kilobyte for the note of the window, and some for metadata.
+        const NEEDED_BYTES: u64 = 1 << 16;
+        let directory = self.trace.parent().filter(|directory| !directory.as_os_str().is_empty());
+        let disk = rustix::fs::statvfs(directory.unwrap_or(Path::new("."))).ok()?;
+        (disk.f_bavail.saturating_mul(disk.f_frsize) < NEEDED_BYTES)
+            .then(|| cannot_write(&self.data, &Errno::NOSPC.into()))
     }
 
     /// Gives them their names; the names.
@@ -71,7 +108,8 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        for file in [&self.trace, &self.before, &self.after, &self.machine, &self.data, &self.window] {
+        let own = [&self.data, &self.window];
+        for file in [&self.trace, &self.before, &self.after, &self.machine].into_iter().chain(own) {
             // They are not there when nothing was recorded, or all of it kept.
             let _ = fs::remove_file(file);
         }
@@ -84,8 +122,16 @@ fn joined(name: &Path, ending: &str) -> PathBuf {
     PathBuf::from(file)
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     let path = path.display();
+    if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+        return Failure::Run(format!(
+            "cannot write {path}: {error}; free some space, or give -o a name on another disk"
+        ));
+    }
+    if error.kind() == io::ErrorKind::FileTooLarge {
+        return Failure::Run(format!("cannot write {path}: {error}; raise `ulimit -f`"));
+    }
     Failure::Usage(format!("cannot write {path}: {error}; give -o a name in a directory of yours"))
 }
 

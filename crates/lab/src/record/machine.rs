@@ -1,5 +1,6 @@
 //! The machine of a recording, and how it was made.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
@@ -18,7 +19,8 @@ use crate::output::machine::Machine;
 pub struct Recording<'a> {
     schema: u32,
     machine: Machine,
-    command: &'a [String],
+    /// Its arguments; what is not UTF-8 is replaced.
+    command: Vec<Cow<'a, str>>,
     /// Exit code, or the signal as a negative number.
     status: Option<i32>,
     recorder: &'static str,
@@ -40,7 +42,7 @@ impl<'a> Recording<'a> {
         Recording {
             schema: 1,
             machine: Machine::here(cpus::usable().map_or(0, |cpus| cpus.len())),
-            command: &options.command,
+            command: options.command.iter().map(|argument| argument.to_string_lossy()).collect(),
             status: window.status.as_ref().ok().copied(),
             recorder: recorder.name(),
             seconds: window.seconds(),

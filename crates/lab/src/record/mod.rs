@@ -24,7 +24,8 @@ mod text;
 mod tracefs;
 mod window;
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
@@ -32,6 +33,7 @@ use crate::cli;
 use crate::failure::Failure;
 use files::Files;
 use machine::Recording;
+use signals::Signals;
 use text::Kept;
 pub use window::Inside;
 
@@ -47,9 +49,12 @@ pub struct Options {
     /// MiB of buffer per CPU: more loses fewer samples (perf rounds up to a power of two)
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = cli::whole::<4096>, allow_negative_numbers = true)]
     pub buffer: u32,
-    /// The command to record, with its arguments
+    /// Replace an earlier recording of that name
+    #[arg(long)]
+    pub force: bool,
+    /// The command to record, with its arguments. Its exit status becomes that of `record`
     #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub command: Vec<String>,
+    pub command: Vec<OsString>,
 }
 
 /// See the module.
@@ -85,18 +90,27 @@ const EVENTS: [(&str, bool); 9] = [
     ("workqueue:workqueue_execute_start", false),
 ];
 
+/// What came of it.
+pub struct Recorded {
+    /// To be shown.
+    pub text: String,
+    /// What the command exited with, or 128 and the signal that ended it.
+    pub exit_code: u8,
+}
+
 /// Records a command; says what was recorded.
 ///
 /// # Errors
 /// When permissions are missing, the command cannot be started, or files cannot be written.
-pub fn record(options: &Options) -> Result<String, Failure> {
-    signals::leave_to_the_command();
-    let files = Files::new(&options.output)?;
+pub fn record(options: &Options) -> Result<Recorded, Failure> {
+    let signals = Signals::block()?;
+    let files = Files::new(&options.output, options.force)?;
     let recorder = permission::choose(options.with)?;
     let events = events_here();
+    let place = (&files, &signals);
     let (window, kept) = match recorder {
-        Recorder::Perf => perf::record(options, &events, &files)?,
-        Recorder::Tracefs => tracefs::record(options, &events, &files)?,
+        Recorder::Perf => perf::record(options, &events, place)?,
+        Recorder::Tracefs => tracefs::record(options, &events, place)?,
     };
     if kept.page_events == 0 {
         return Err(Failure::Run(format!(
@@ -108,10 +122,11 @@ pub fn record(options: &Options) -> Result<String, Failure> {
     Recording::new(options, recorder, &window, &kept).write(&files.machine)?;
     let [trace, before, after, machine] = files.keep()?;
     let files = format!("wrote {trace}, {before}, {after} and {machine}");
-    Ok(format!(
+    let text = format!(
         "{}\n{files}\nreplay with: pagedepot replay {trace} --design spin\n",
         summary(recorder, &window, &kept)
-    ))
+    );
+    Ok(Recorded { text, exit_code: window.exit_code() })
 }
 
 fn summary(recorder: Recorder, window: &window::Window, kept: &Kept) -> String {
@@ -126,9 +141,10 @@ fn summary(recorder: Recorder, window: &window::Window, kept: &Kept) -> String {
 
 /// The events that this kernel has.
 fn events_here() -> Vec<&'static str> {
+    let tracefs = permission::tracefs();
     let exists = |event: &str| {
         let path = event.replace(':', "/");
-        permission::tracefs().is_some_and(|tracefs| Path::new(&tracefs).join("events").join(path).exists())
+        tracefs.as_ref().is_some_and(|tracefs| tracefs.join("events").join(path).exists())
     };
     // What a replay needs is asked for in any case: the recorder then says that it is missing.
     EVENTS.into_iter().filter(|&(event, needed)| needed || exists(event)).map(|(event, _)| event).collect()

@@ -1,8 +1,14 @@
 //! Recording with perf.
 
 use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+
+use super::signals::{self, Signals};
 use super::text::{self, Kept};
 use super::window::{Inside, Window};
 use super::{Files, Options};
@@ -12,35 +18,98 @@ use crate::failure::Failure;
 ///
 /// # Errors
 /// What perf says.
-pub fn record(options: &Options, events: &[&str], files: &Files) -> Result<(Window, Kept), Failure> {
+pub fn record(
+    options: &Options,
+    events: &[&str],
+    (files, signals): (&Files, &Signals),
+) -> Result<(Window, Kept), Failure> {
     let own = std::env::current_exe().map_err(|e| Failure::Run(format!("cannot find this command: {e}")))?;
+    // What the command says on stderr is its user's, what perf says is ours.
+    let stderr = rustix::io::dup(io::stderr())
+        .map_err(|e| Failure::Run(format!("cannot hand stderr on: {e}; free some file descriptors")))?;
     let mut perf = Command::new("perf");
-    perf.args(["record", "-q", "-a", "-N", "-B", "-k", "CLOCK_MONOTONIC", "-m"]);
+    perf.args(["record", "-a", "-N", "-B", "-k", "CLOCK_MONOTONIC", "-m"]);
     perf.arg(format!("{}M", options.buffer)).args(["-e", &events.join(",")]);
-    perf.arg("-o").arg(&files.data).arg("--").arg(own).args(Inside::new(files, &options.command).arguments());
-    let output = perf.stdout(Stdio::inherit()).stdin(Stdio::inherit()).stderr(Stdio::piped()).output();
-    let output = output.map_err(|error| Failure::Run(format!("perf: {error}")))?;
+    perf.arg("-o").arg(&files.data).arg("--").arg(own);
+    perf.args(Inside::new(files, &options.command).arguments(stderr.as_raw_fd()));
+    // In memory: the disk may be what it complains about.
+    let failed = |e: Errno| Failure::Run(format!("cannot listen to perf: {e}; free some file descriptors"));
+    let mut said = File::from(memfd_create("perf", MemfdFlags::CLOEXEC).map_err(failed)?);
+    perf.stderr(Stdio::from(fcntl_dupfd_cloexec(&said, 0).map_err(failed)?));
+    signals::keep_blocked(&mut perf);
+    signals.check()?;
+    let status = signals.run(&mut perf, |_| Window::process(files));
+    let status = status.map_err(|error| Failure::Run(format!("perf: {error}")))?;
     let Some(window) = Window::read(files) else {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let first = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing");
-        return Err(Failure::Run(format!("perf record failed and said: {first}")));
+        signals.check_caught()?;
+        let mut text = Vec::new();
+        // A memory file can be read; if not, perf said nothing.
+        let _ = said.rewind().and_then(|()| said.read_to_end(&mut text));
+        let said = complaint(&String::from_utf8_lossy(&text));
+        return Err(files.full_disk().unwrap_or_else(|| match said {
+            Some(said) => Failure::Run(format!("perf record failed and said: {said}")),
+            None => {
+                Failure::Run(format!("perf record failed ({status}) and said nothing: try --with tracefs"))
+            }
+        }));
     };
     let window = window.started(&options.command)?;
-    let kept = script(files, &window)?;
+    let kept = script(files, (&window, signals))?;
     Ok((window, kept))
 }
 
+/// The line of what perf said that says why it failed, if one does.
+fn complaint(said: &str) -> Option<String> {
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("[ perf"));
+    let is_error = |line: &&str| {
+        let line = line.to_ascii_lowercase();
+        ["pagedepot:", "error", "fail", "cannot", "can't", "denied"].iter().any(|word| line.contains(word))
+    };
+    let line = lines().find(is_error).or_else(|| lines().next())?;
+    Some(line.strip_prefix("pagedepot: ").unwrap_or(line).to_owned())
+}
+
 /// Turns perf's data into text.
-fn script(files: &Files, window: &Window) -> Result<Kept, Failure> {
+fn script(files: &Files, (window, signals): (&Window, &Signals)) -> Result<Kept, Failure> {
     let mut perf = Command::new("perf");
     perf.args(["script", "--ns", "--show-lost-events", "-F", "comm,tid,cpu,time,event,trace", "-i"]);
     perf.arg(&files.data).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    signals::keep_blocked(&mut perf);
+    let out = files.create_trace()?;
     let mut child = perf.spawn().map_err(|error| Failure::Run(format!("perf: {error}")))?;
-    let out = File::create(&files.trace)?;
-    let kept = child.stdout.take().map(|text| text::keep(text, out, window)).transpose()?.unwrap_or_default();
+    let text = child.stdout.take();
+    let kept = text.map(|text| text::keep(text, out, (window, signals))).transpose();
+    if kept.is_err() {
+        // There is nothing to be done about one that cannot be killed.
+        let _ = child.kill();
+    }
     let status = child.wait()?;
+    let kept = kept.map_err(|failure| files.named(failure))?.unwrap_or_default();
     if !status.success() {
-        return Err(Failure::Run(format!("perf script failed ({status}): try --with tracefs")));
+        return Err(files
+            .full_disk()
+            .unwrap_or_else(|| Failure::Run(format!("perf script failed ({status}): try --with tracefs"))));
     }
     Ok(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_that_complains_is_found() {
+        for (said, line) in [
+            ("", None),
+            ("[ perf record: Woken up 1 times to write data ]\n", None),
+            (
+                "Warning: short\nfailed to write perf data, error: No space left\n",
+                Some("failed to write perf data, error: No space left"),
+            ),
+            ("\n  event syntax is odd\n", Some("event syntax is odd")),
+            ("pagedepot: cannot write x\n", Some("cannot write x")),
+        ] {
+            assert_eq!(complaint(said).as_deref(), line, "{said}");
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! Who may record, and what is missing.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
 
 use super::Recorder;
 use crate::failure::Failure;
@@ -31,10 +33,41 @@ pub fn choose(wanted: Option<Recorder>) -> Result<Recorder, Failure> {
 }
 
 /// Where tracefs is mounted, if this process may look into it.
-pub fn tracefs() -> Option<&'static str> {
-    ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
-        .into_iter()
-        .find(|path| Path::new(path).join("events/kmem/mm_page_alloc").is_dir())
+pub fn tracefs() -> Option<PathBuf> {
+    places().find(|path| path.join("events/kmem/mm_page_alloc").is_dir())
+}
+
+/// Where tracefs may be: where it usually is, then wherever it is mounted.
+fn places() -> impl Iterator<Item = PathBuf> {
+    let usual = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(PathBuf::from);
+    usual.into_iter().chain(mounted())
+}
+
+/// The mounts of tracefs.
+fn mounted() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let tracefs = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let path = fields.next()?;
+        (fields.next()? == "tracefs").then(|| PathBuf::from(path))
+    });
+    tracefs.collect()
+}
+
+/// Why [`tracefs`] finds none.
+fn without_tracefs() -> String {
+    let is_known = fs::read_to_string("/proc/filesystems").is_ok_and(|all| all.contains("\ttracefs\n"));
+    if !is_known {
+        return "this kernel has no tracefs: use one with CONFIG_FTRACE".to_owned();
+    }
+    let readable = |path: &PathBuf| fs::read_dir(path.join("events")).is_ok();
+    match mounted().first() {
+        None => "tracefs is not mounted: mount -t tracefs none /sys/kernel/tracing, as root".to_owned(),
+        Some(_) if places().any(|path| readable(&path)) => {
+            "tracefs has no kmem events: use a kernel with CONFIG_EVENT_TRACING".to_owned()
+        }
+        Some(path) => format!("{} cannot be read: run as root", path.display()),
+    }
 }
 
 fn missing_for_perf() -> Option<String> {
@@ -42,10 +75,7 @@ fn missing_for_perf() -> Option<String> {
         return Some("not installed (Debian: linux-perf; Fedora: perf)".to_owned());
     }
     if tracefs().is_none() {
-        return Some(
-            "/sys/kernel/tracing cannot be read: run as root (or mount it: mount -t tracefs none /sys/kernel/tracing)"
-                .to_owned(),
-        );
+        return Some(without_tracefs());
     }
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let paranoid: i32 = paranoid.trim().parse().unwrap_or(2);
@@ -58,12 +88,12 @@ fn missing_for_perf() -> Option<String> {
 }
 
 fn missing_for_tracefs() -> Option<String> {
-    let Some(tracefs) = tracefs() else {
-        return Some("/sys/kernel/tracing cannot be read: run as root".to_owned());
-    };
-    let instances = Path::new(tracefs).join("instances");
-    let writable = rustix::fs::access(&instances, rustix::fs::Access::WRITE_OK).is_ok();
-    (!writable).then(|| format!("{} cannot be written: run as root", instances.display()))
+    let Some(tracefs) = tracefs() else { return Some(without_tracefs()) };
+    let instances = tracefs.join("instances");
+    let writable = rustix::fs::access(&instances, rustix::fs::Access::WRITE_OK);
+    let error = writable.err()?;
+    let hint = if error == Errno::ROFS { "mount it for writing" } else { "run as root" };
+    Some(format!("{} cannot be written: {hint}", instances.display()))
 }
 
 fn capabilities() -> u64 {

@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 
 use ruzstd::encoding::{CompressionLevel, compress};
 
+use super::signals::Signals;
 use super::window::Window;
 use crate::failure::Failure;
 use crate::trace::{Event, Line, parse_line};
@@ -21,14 +22,18 @@ pub struct Kept {
 /// Writes the events of the window to `out`, compressed.
 ///
 /// # Errors
-/// When reading or writing fails.
-pub fn keep(text: impl Read, out: impl Write, window: &Window) -> Result<Kept, Failure> {
+/// When reading or writing fails, or a signal ends it.
+pub fn keep(
+    text: impl Read,
+    out: impl Write,
+    (window, signals): (&Window, &Signals),
+) -> Result<Kept, Failure> {
     let (line, kept) = (Vec::new(), Kept::default());
-    let mut lines = Lines { text: BufReader::new(text), window, line, at: 0, kept, error: None };
+    let mut lines = Lines { text: BufReader::new(text), window, signals, line, at: 0, kept, error: None };
     let mut out = Out { out, error: None };
     compress(&mut lines, &mut out, CompressionLevel::Fastest);
     match (lines.error, out.error) {
-        (Some(error), _) => Err(Failure::Run(format!("cannot read what was recorded: {error}"))),
+        (Some(failure), _) => Err(failure),
         (_, Some(error)) => Err(Failure::Output(error)),
         (None, None) => Ok(lines.kept),
     }
@@ -58,20 +63,25 @@ impl<W: Write> Write for Out<W> {
 struct Lines<'w, R> {
     text: BufReader<R>,
     window: &'w Window,
+    signals: &'w Signals,
     line: Vec<u8>,
     /// How much of the line was given away.
     at: usize,
     kept: Kept,
-    error: Option<io::Error>,
+    error: Option<Failure>,
 }
 
 impl<R: Read> Lines<'_, R> {
     /// Goes to the next line that is kept; `false` at the end.
-    fn advance(&mut self) -> io::Result<bool> {
+    fn advance(&mut self) -> Result<bool, Failure> {
+        let failed = |error| Failure::Run(format!("cannot read what was recorded: {error}"));
         loop {
             self.line.clear();
             self.at = 0;
-            if self.text.read_until(b'\n', &mut self.line)? == 0 {
+            if self.text.buffer().is_empty() {
+                self.signals.check()?;
+            }
+            if self.text.read_until(b'\n', &mut self.line).map_err(failed)? == 0 {
                 return Ok(false);
             }
             let text = String::from_utf8_lossy(&self.line);
@@ -110,8 +120,8 @@ impl<R: Read> Read for Lines<'_, R> {
                 match self.advance() {
                     Ok(true) => {}
                     Ok(false) => break,
-                    Err(error) => {
-                        self.error = Some(error);
+                    Err(failure) => {
+                        self.error = Some(failure);
                         break;
                     }
                 }
@@ -138,7 +148,7 @@ mod tests {
                     a 1 [000] 4.0: kmem:mm_page_free: page=0x1 pfn=0x3 order=0\n";
         let window = Window { start_ns: 1_500_000_000, end_ns: 3_000_000_000, status: Ok(0) };
         let mut out = Vec::new();
-        let kept = keep(text.as_bytes(), &mut out, &window).unwrap();
+        let kept = keep(text.as_bytes(), &mut out, (&window, &Signals::block().unwrap())).unwrap();
         assert_eq!((kept.events, kept.page_events, kept.lost), (2, 1, 17));
         let mut back = String::new();
         ruzstd::decoding::StreamingDecoder::new(&out[..]).unwrap().read_to_string(&mut back).unwrap();

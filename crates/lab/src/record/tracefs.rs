@@ -2,22 +2,30 @@
 //! disturbed.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::signals::Signals;
 use super::text::{self, Kept};
 use super::window::{Inside, Window};
 use super::{Files, Options, permission};
 use crate::failure::Failure;
 
+/// What the names of our instances begin with; the process's number and the time it began follow.
+const PREFIX: &str = "pagedepot-";
+
 /// Records a command and writes the events of its window.
 ///
 /// # Errors
 /// When tracefs refuses something.
-pub fn record(options: &Options, events: &[&str], files: &Files) -> Result<(Window, Kept), Failure> {
+pub fn record(
+    options: &Options,
+    events: &[&str],
+    (files, signals): (&Files, &Signals),
+) -> Result<(Window, Kept), Failure> {
     let instance = Instance::new(options.buffer, events)?;
     instance.set("tracing_on", "1")?;
-    let ran = Inside::new(files, &options.command).run();
+    let ran = Inside::new(files, &options.command).run(signals);
     instance.set("tracing_on", "0")?;
     ran?;
     let window = Window::read(files).ok_or_else(|| Failure::Run("the recording left no note".to_owned()))?;
@@ -27,22 +35,32 @@ pub fn record(options: &Options, events: &[&str], files: &Files) -> Result<(Wind
         0 => String::new(),
         lost => format!("CPU:0 [LOST {lost} EVENTS]\n"),
     };
-    let text = head.as_bytes().chain(File::open(instance.0.join("trace"))?);
-    let kept = text::keep(text, File::create(&files.trace)?, &window)?;
+    let text = head.as_bytes().chain(File::open(instance.path.join("trace"))?);
+    let kept = text::keep(text, files.create_trace()?, (&window, signals));
+    let kept = kept.map_err(|failure| files.named(failure))?;
     Ok((window, kept))
 }
 
 /// A trace instance; removed when dropped.
-struct Instance(PathBuf);
+struct Instance {
+    path: PathBuf,
+    /// The kernel removes no instance with an open file: this one stays while its process does, even
+    /// where others cannot see that process.
+    open: Option<File>,
+}
 
 impl Instance {
     /// With buffers of `buffer_mib` MiB per CPU. When they are full, new events are lost, not old
     /// ones: what remains is whole.
     fn new(buffer_mib: u32, events: &[&str]) -> Result<Self, Failure> {
-        let tracefs = permission::tracefs().unwrap_or("/sys/kernel/tracing");
-        let path = Path::new(tracefs).join("instances").join(format!("pagedepot-{}", std::process::id()));
+        let tracefs = permission::tracefs().unwrap_or_else(|| "/sys/kernel/tracing".into());
+        let instances = tracefs.join("instances");
+        sweep(&instances);
+        let id = std::process::id();
+        let path = instances.join(format!("{PREFIX}{id}-{}", start_time(id).unwrap_or(0)));
         fs::create_dir(&path).map_err(|error| refused(&path, &error))?;
-        let instance = Instance(path);
+        let mut instance = Instance { path, open: None };
+        instance.open = File::open(instance.path.join("tracing_on")).ok();
         instance.set("tracing_on", "0")?;
         instance.set("trace_clock", "mono")?;
         instance.set("options/overwrite", "0")?;
@@ -54,13 +72,13 @@ impl Instance {
     }
 
     fn set(&self, file: &str, value: &str) -> Result<(), Failure> {
-        let path = self.0.join(file);
+        let path = self.path.join(file);
         fs::write(&path, value).map_err(|error| refused(&path, &error))
     }
 
     /// Events that found no room.
     fn lost(&self) -> u64 {
-        let cpus = fs::read_dir(self.0.join("per_cpu")).into_iter().flatten().flatten();
+        let cpus = fs::read_dir(self.path.join("per_cpu")).into_iter().flatten().flatten();
         let stats = cpus.filter_map(|cpu| fs::read_to_string(cpu.path().join("stats")).ok());
         stats.map(|stats| lost_in(&stats)).sum()
     }
@@ -68,9 +86,10 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Cannot be removed while it traces.
+        // Cannot be removed while a file of it is open.
         let _ = self.set("tracing_on", "0");
-        let _ = fs::remove_dir(&self.0);
+        self.open = None;
+        let _ = fs::remove_dir(&self.path);
     }
 }
 
@@ -80,16 +99,67 @@ fn lost_in(stats: &str) -> u64 {
     lost.filter_map(number).sum()
 }
 
-fn refused(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::Run(format!(
-        "tracefs: cannot write {}: {error}; is this kernel's tracing locked down?",
-        path.display()
-    ))
+/// Removes the instances of processes that were killed: they go on tracing, and keep their buffers.
+fn sweep(instances: &Path) {
+    for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().and_then(Owner::of).is_some_and(|owner| !owner.is_alive()) {
+            // Fails while a process has it open: then the owner runs after all, in another namespace.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// The process that made an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    id: u32,
+    /// In ticks after boot: numbers are used again.
+    start_time: u64,
+}
+
+impl Owner {
+    /// From an instance's name; `None` for those of others.
+    fn of(name: &str) -> Option<Self> {
+        let (id, start_time) = name.strip_prefix(PREFIX)?.split_once('-')?;
+        Some(Owner { id: id.parse().ok()?, start_time: start_time.parse().ok()? })
+    }
+
+    fn is_alive(self) -> bool {
+        start_time(self.id) == Some(self.start_time)
+    }
+}
+
+/// When a process began, in ticks after boot; `None`: there is none.
+fn start_time(id: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // The second field, the name, may hold anything, also parentheses; the time is the 22nd.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn refused(path: &Path, error: &io::Error) -> Failure {
+    let hint = match error.kind() {
+        io::ErrorKind::OutOfMemory => "give a smaller --buffer",
+        io::ErrorKind::NotFound => "does this kernel have the event?",
+        _ if error.raw_os_error() == Some(libc::EMFILE) => "raise `ulimit -n`",
+        _ => "is this kernel's tracing locked down?",
+    };
+    Failure::Run(format!("tracefs: cannot write {}: {error}; {hint}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn owners_are_told_by_number_and_time() {
+        let id = std::process::id();
+        let own = Owner { id, start_time: start_time(id).unwrap() };
+        assert_eq!(Owner::of(&format!("pagedepot-{id}-{}", own.start_time)), Some(own));
+        assert!(own.is_alive() && !Owner { start_time: own.start_time - 1, ..own }.is_alive());
+        for name in ["pagedepot", "pagedepot-", "pagedepot-12", "pagedepot-x-1", "mine-1-2"] {
+            assert_eq!(Owner::of(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn lost_events_are_counted() {

@@ -1,17 +1,21 @@
 //! The part of a recording that counts: zoneinfo, the command, zoneinfo.
 
+use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, Stdio};
 
 use clap::Args;
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::{files, signals};
-use crate::failure::Failure;
+use super::files;
+use super::signals::{self, Signals};
+use crate::failure::{EXIT_USAGE, Failure};
 
 /// Arguments of the hidden command that perf runs.
 #[derive(Clone, Debug, Args)]
@@ -19,8 +23,11 @@ pub struct Inside {
     before: PathBuf,
     after: PathBuf,
     window: PathBuf,
+    /// The descriptor of the command's stderr, where it is not this process's: that is perf's.
+    #[arg(long)]
+    stderr: Option<RawFd>,
     #[arg(last = true, required = true)]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 /// When the window was, on `CLOCK_MONOTONIC`, and how the command ended.
@@ -34,35 +41,45 @@ pub struct Window {
 
 impl Inside {
     /// For the files of a recording.
-    pub fn new(files: &super::Files, command: &[String]) -> Self {
+    pub fn new(files: &super::Files, command: &[OsString]) -> Self {
         Inside {
             before: files.before.clone(),
             after: files.after.clone(),
             window: files.window.clone(),
+            stderr: None,
             command: command.to_vec(),
         }
     }
 
-    /// The arguments that make this command run it.
-    pub fn arguments(&self) -> Vec<std::ffi::OsString> {
+    /// The arguments that make this command run it, with that descriptor as the command's stderr.
+    pub fn arguments(&self, stderr: RawFd) -> Vec<OsString> {
         let paths = [&self.before, &self.after, &self.window].map(|path| path.clone().into_os_string());
-        let command = self.command.iter().map(Into::into);
-        [super::super::cli::INSIDE.into()]
+        [super::super::cli::INSIDE.into(), format!("--stderr={stderr}").into()]
             .into_iter()
             .chain(paths)
             .chain(["--".into()])
-            .chain(command)
+            .chain(self.command.iter().cloned())
             .collect()
+    }
+
+    /// As [`run`](Self::run), as a process of its own, which leaves its number first.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_alone(&self) -> Result<(), Failure> {
+        let signals = Signals::block()?;
+        files::write(&self.window, std::process::id().to_string().as_bytes())?;
+        self.run(&signals)
     }
 
     /// Looks at the machine, runs the command, looks again, and leaves a note of when that was.
     ///
     /// # Errors
-    /// When files cannot be read or written.
-    pub fn run(&self) -> Result<(), Failure> {
-        signals::leave_to_the_command();
+    /// When files cannot be read or written, or a signal comes before the command starts.
+    pub fn run(&self, signals: &Signals) -> Result<(), Failure> {
+        signals.check()?;
         let (start_ns, before) = look()?;
-        let status = run(&self.command);
+        let status = self.run_command(signals);
         let (end_ns, after) = look()?;
         if status.is_ok() {
             files::write(&self.before, before.as_bytes())?;
@@ -72,12 +89,34 @@ impl Inside {
         let note = serde_json::to_vec(&window).map_err(|error| Failure::Run(error.to_string()))?;
         files::write(&self.window, &note)
     }
+
+    fn run_command(&self, signals: &Signals) -> Result<i32, String> {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]);
+        if let Some(stderr) = self.stderr {
+            // SAFETY: the descriptor that `arguments` names was opened for this process, which uses it
+            // here and nowhere else.
+            let stderr = unsafe { OwnedFd::from_raw_fd(stderr) };
+            // As the command's descriptor 2, and as no other.
+            fcntl_setfd(&stderr, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
+            command.stderr(Stdio::from(stderr));
+        }
+        signals::unblock(&mut command);
+        let status = signals.run(&mut command, |child| Some(Pid::from_child(child)));
+        let status = status.map_err(|error| error.to_string())?;
+        Ok(status.code().unwrap_or_else(|| -status.signal().unwrap_or(0)))
+    }
 }
 
 impl Window {
     /// The note that [`Inside::run`] left; `None` when it did not come to that.
     pub fn read(files: &super::Files) -> Option<Window> {
         serde_json::from_slice(&fs::read(&files.window).ok()?).ok()
+    }
+
+    /// The process that will leave the note, once it has begun.
+    pub fn process(files: &super::Files) -> Option<Pid> {
+        Pid::from_raw(fs::read_to_string(&files.window).ok()?.parse().ok()?)
     }
 
     /// How long it was.
@@ -95,13 +134,26 @@ impl Window {
         }
     }
 
+    /// What to exit with, to end as the command did.
+    pub fn exit_code(&self) -> u8 {
+        match self.status {
+            // As shells tell of signals.
+            Ok(signal @ ..0) => 128_u8.saturating_add(u8::try_from(-signal).unwrap_or(u8::MAX)),
+            Ok(code) => code as u8,
+            Err(_) => EXIT_USAGE,
+        }
+    }
+
     /// The window, if the command ran.
     ///
     /// # Errors
     /// When it could not be started.
-    pub fn started(self, command: &[String]) -> Result<Self, Failure> {
+    pub fn started(self, command: &[OsString]) -> Result<Self, Failure> {
         match self.status {
-            Err(why) => Err(Failure::Usage(format!("cannot run {}: {why}; is its name right?", command[0]))),
+            Err(why) => {
+                let name = command[0].display();
+                Err(Failure::Usage(format!("cannot run {name}: {why}; is its name right?")))
+            }
             Ok(_) => Ok(self),
         }
     }
@@ -114,10 +166,4 @@ fn look() -> Result<(u64, String), Failure> {
     let now_ns = now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs();
     text.map(|text| (now_ns, text))
         .map_err(|error| Failure::Run(format!("cannot read /proc/zoneinfo: {error}")))
-}
-
-fn run(command: &[String]) -> Result<i32, String> {
-    let status: io::Result<ExitStatus> = Command::new(&command[0]).args(&command[1..]).status();
-    let status = status.map_err(|error| error.to_string())?;
-    Ok(status.code().unwrap_or_else(|| -status.signal().unwrap_or(0)))
 }
