@@ -13,6 +13,7 @@ use crate::design::Design;
 use crate::design::variant::Variant;
 use crate::failure::Failure;
 use crate::record;
+use crate::trace::ExpandLimit;
 use crate::vmalloc::VmallocOptions;
 
 /// Benchmarks and trace replay for page allocators. Without a command: replays the shipped trace,
@@ -49,6 +50,8 @@ pub enum Command {
         #[command(flatten)]
         zoneinfo: ZoneinfoPaths,
         #[command(flatten)]
+        expand: Expand,
+        #[command(flatten)]
         options: Options,
         #[command(flatten)]
         variant: Variant,
@@ -83,6 +86,21 @@ pub struct ZoneinfoPaths {
     /// /proc/zoneinfo from after it: what the kernel's CPUs then cached
     #[arg(long = "zoneinfo-after", value_name = "AFTER", requires = "before")]
     pub after: Option<PathBuf>,
+}
+
+/// What a compressed trace may expand to
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct Expand {
+    /// Read so many MiB of a compressed trace at most (default: 256, or 100 times its size)
+    #[arg(long = "expand-limit", value_name = "MIB", value_parser = positive, allow_negative_numbers = true)]
+    pub mib: Option<NonZeroU32>,
+}
+
+impl Expand {
+    /// In bytes.
+    pub fn limit(self) -> ExpandLimit {
+        ExpandLimit { bytes: self.mib.map(|mib| u64::from(mib.get()) << 20) }
+    }
 }
 
 /// Options of every measurement.

@@ -13,14 +13,14 @@ use crate::design::variant::{Isolated, Store, Variant};
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::{cpus, samples};
-use crate::output::Progress;
 use crate::output::json::{self, JsonOutput, More};
 use crate::output::machine::Machine;
 use crate::output::report::{Params, Report};
+use crate::output::{self, Progress, printable};
 use crate::record;
 use crate::replay::{self, Contender, Plan, StoreKind, Variants, Zoneinfos, shipped};
 use crate::soak::Soak;
-use crate::trace::Zoneinfo;
+use crate::trace::{ExpandLimit, Zoneinfo};
 
 /// Windows per contender: enough to judge a ratio by.
 const ROUNDS: u32 = samples::ROUNDS_TO_JUDGE as u32;
@@ -47,12 +47,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             let command = format!("bench {}", workload.name());
             finish((&command, More::new()), &options, || workload.run(&settings), with_machine)
         }
-        Some(Command::Replay { trace, zoneinfo, options, variant }) => {
+        Some(Command::Replay { trace, zoneinfo, expand, options, variant }) => {
             let command = format!("replay {}", trace.display());
             finish(
                 (&command, More::new()),
                 &options,
-                || replay_file(&trace, &zoneinfo, (&options, &variant)),
+                || replay_file((&trace, expand.limit()), &zoneinfo, (&options, &variant)),
                 with_machine,
             )
         }
@@ -78,9 +78,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             let compared = compare::files(&options)?;
             for warning in &compared.warnings {
                 // Nobody may be reading stderr.
-                let _ = writeln!(io::stderr(), "warning: {warning}");
+                let _ = writeln!(io::stderr(), "warning: {}", printable(warning));
             }
-            show(&compared.text)
+            if options.format.is_for_people() { show(&compared.text) } else { write_out(&compared.text) }
         }
     }
 }
@@ -151,7 +151,13 @@ fn tour() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Text for people.
 fn show(text: &str) -> Result<(), Failure> {
+    write_out(&output::lines(text))
+}
+
+/// Text for programs, as it is.
+fn write_out(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     Ok(stdout.flush()?)
@@ -180,7 +186,7 @@ fn finish(
     let shown = text(&machine, &report).and_then(|text| {
         if is_stdout_for_scripts {
             // Nobody need be reading this.
-            let _ = io::stderr().lock().write_all(text.as_bytes());
+            let _ = io::stderr().lock().write_all(output::lines(&text).as_bytes());
             return Ok(());
         }
         show(&text)
@@ -222,14 +228,14 @@ fn wanted_cpus(options: &Options) -> Result<Vec<pagedepot::CpuId>, Failure> {
 }
 
 fn replay_file(
-    trace: &Path,
+    (trace, limit): (&Path, ExpandLimit),
     zoneinfo: &ZoneinfoPaths,
     options: (&Options, &Variant),
 ) -> Result<Report, Failure> {
     let usage = |e: crate::trace::TraceError| Failure::Usage(e.to_string());
     let (before, after) = (zoneinfo.before.as_deref(), zoneinfo.after.as_deref());
     let zoneinfos = Zoneinfos::find(trace, before, after).map_err(usage)?;
-    let mut plan = Plan::load(trace, zoneinfos.before.as_ref()).map_err(usage)?;
+    let mut plan = Plan::load(trace, zoneinfos.before.as_ref(), limit).map_err(usage)?;
     let unknown_frees = if zoneinfos.before.is_some() { plan.work.unknown_frees } else { 0 };
     if plan.work.allocs.blocks() + plan.work.frees.blocks() + unknown_frees == 0 {
         return Err(Failure::Usage(format!(

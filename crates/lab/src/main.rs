@@ -17,6 +17,8 @@ mod vmalloc;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use output::printable;
+
 fn main() -> ExitCode {
     // A limit on the size of files (`ulimit -f`) is an error of writing, as a full disk is: it must not
     // end this process with something left to take down.
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             if !failure.is_silent() {
                 // Nobody may be reading stderr either.
-                let _ = writeln!(io::stderr(), "pagedepot: {failure}");
+                let _ = writeln!(io::stderr(), "pagedepot: {}", printable(&failure.to_string()));
             }
             ExitCode::from(failure.exit_code())
         }

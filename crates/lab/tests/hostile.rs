@@ -302,3 +302,130 @@ fn machines_too_large_to_set_up_are_refused() {
         assert!(line.contains("ulimit -v") && line.contains("vm.overcommit_memory"), "{line}");
     }
 }
+
+/// Anybody may have named a process, and written a trace.
+#[test]
+fn nothing_in_a_file_moves_the_cursor() {
+    // A control sequence, by its one-byte name too; a bell; a mark that turns the text around.
+    let evil = "\u{1b}[2J\u{9b}31m\u{7}\u{202e}x";
+    let obeyed = |text: &str| text.contains(['\u{1b}', '\u{9b}', '\u{7}', '\u{202e}']);
+    let directory = tempfile::tempdir().unwrap();
+    // Also the file's own name.
+    let trace = directory.path().join(format!("{evil}.txt"));
+    let event = |comm: &str, n: u32| {
+        format!(
+            "{comm} 1 [000] 1.{n:06}: kmem:mm_page_alloc: page=0x1 pfn={n} order=0 migratetype=1 gfp_flags=X\n"
+        )
+    };
+    fs::write(&trace, format!("{}{}{evil}\n", event(evil, 1), event(evil, 2))).unwrap();
+    let output = pagedepot(&["replay", "--quick"]).arg(&trace).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(said.contains("most events from: ?[2J?31m??x 2"), "{said}");
+    assert!(!obeyed(&said) && !obeyed(stderr(&output)), "{said:?}");
+
+    let gone = directory.path().join(format!("{evil}-gone"));
+    for arguments in [&["replay"][..], &["compare"], &["vmalloc", "--trace"], &["bench", "hot", "--json"]] {
+        let mut command = pagedepot(arguments);
+        command.arg(gone.join("x"));
+        let line = refused(command);
+        assert!(!obeyed(&line) && line.contains("?[2J"), "{line:?}");
+    }
+
+    let document = |design: &str, unit: &str, source: &str| {
+        serde_json::json!({
+            "schema": 1, "source": source, "machine": {"cpu": source},
+            "results": [
+                {"workload": "w", "design": design, "metric": "m_ns", "unit": unit, "cpus": 1, "samples": [1, 2]},
+                {"workload": "w", "design": "b", "metric": "m_ns", "unit": unit, "cpus": 1, "samples": [1, 2]},
+            ],
+        })
+    };
+    let file = directory.path().join("results.json");
+    for (design, unit) in [(evil, "ns"), ("a", evil)] {
+        fs::write(&file, document(design, unit, "").to_string()).unwrap();
+        let mut command = pagedepot(&["compare"]);
+        command.arg(&file);
+        let line = refused(command);
+        assert!(line.contains("is no name") && !obeyed(&line), "{line:?}");
+    }
+    let other = directory.path().join("other.json");
+    fs::write(&file, document("a", "ns", evil).to_string()).unwrap();
+    fs::write(&other, document("a", "ns", "elsewhere").to_string()).unwrap();
+    let output = pagedepot(&["compare", "--force"]).arg(&file).arg(&other).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(said.contains("?[2J") && !obeyed(&said) && !obeyed(stderr(&output)), "{said:?}");
+}
+
+/// A line of a trace, `lines` times, compressed; hundreds of times smaller.
+fn bomb(lines: usize) -> Vec<u8> {
+    let line = " a 1 [000] 1.0: kmem:mm_page_free: page=0x1 pfn=0x1 order=0\n";
+    let text = line.repeat(lines);
+    ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest)
+}
+
+/// A small file that expands to a large one does so up to a limit, which can be raised.
+#[test]
+fn traces_that_expand_too_far_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let (large, small) = (directory.path().join("large.zst"), directory.path().join("small.zst"));
+    let mib = bomb((1 << 20) / 60);
+    fs::write(&large, mib.repeat(300)).unwrap();
+    fs::write(&small, mib.repeat(4)).unwrap();
+    assert!(mib.len() * 300 < 2 << 20, "{} bytes are no bomb", mib.len());
+    for (arguments, file, says) in [
+        (&["replay"][..], &large, "expand to more than 256 MiB"),
+        (&["replay", "--expand-limit", "1"], &large, "expand to more than 1 MiB"),
+        (&["vmalloc", "--expand-limit", "1", "--trace"], &large, "expand to more than 1 MiB"),
+        (&["vmalloc", "--expand-limit", "3", "--trace"], &small, "expand to more than 3 MiB"),
+        // To its end, where there is nothing for this replay.
+        (&["vmalloc", "--expand-limit", "5", "--trace"], &small, "no alloc_vmap_area"),
+        (&["vmalloc", "--trace"], &small, "no alloc_vmap_area"),
+    ] {
+        let mut command = pagedepot(arguments);
+        command.arg(file);
+        let line = refused(command);
+        let is_refused = says.starts_with("expand");
+        assert!(line.contains(says) && line.contains("--expand-limit MIB") == is_refused, "{line}");
+    }
+    // Below a limit nothing changes.
+    let output = pagedepot(&["replay", "--quick", "--expand-limit", "64"]).arg(shipped()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+/// Devices and pipes without an end, where a file is expected.
+#[test]
+fn files_without_an_end_are_refused() {
+    let shipped = shipped();
+    for (arguments, says) in [
+        (&["replay", "/dev/zero"][..], "no line of a trace in its first 64 MiB"),
+        (&["vmalloc", "--trace", "/dev/zero"], "no line of a trace in its first 64 MiB"),
+        (&["compare", "/dev/zero"], "more than 256 MiB"),
+        (&["replay", shipped.to_str().unwrap(), "--zoneinfo", "/dev/zero"], "more than 64 MiB"),
+    ] {
+        let line = refused(pagedepot(arguments));
+        assert!(line.contains(says), "{arguments:?}: {line}");
+    }
+}
+
+/// A limit on the size of files is an error like a full disk, not the end of the process.
+#[test]
+fn files_that_may_not_grow_are_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = pagedepot(&HOT);
+    command.arg("--json").arg(directory.path().join("x.json"));
+    // SAFETY: between fork and exec; sets a limit of the child.
+    let limited = || unsafe {
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+        Ok(())
+    };
+    // SAFETY: as above.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, limited) };
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{:?}: {}", output.status, stderr(&output));
+    assert!(stderr(&output).contains("File too large"), "{}", stderr(&output));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("floor-tls"), "the table is shown");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "nothing is left behind");
+}

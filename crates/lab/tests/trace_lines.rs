@@ -6,7 +6,7 @@ mod trace;
 
 use std::io::Read;
 
-use trace::{Event, EventKind, KernelPfn, Summary, TraceError, read};
+use trace::{Event, EventKind, ExpandLimit, KernelPfn, Summary, TraceError, read};
 
 /// A record that owns its name.
 #[derive(Debug, PartialEq)]
@@ -352,9 +352,10 @@ fn wrong_files_get_an_error_that_says_what_to_do() {
     );
     assert!(message(b"a 1 [000] 1.1: sched:sched_switch: x\n").contains("(other events: 1)"));
     assert!(message(b"\x28\xb5\x2f\xfd").contains("ends early"));
-    let missing = trace::read_file("/nowhere/at all".as_ref(), |_| ()).unwrap_err().to_string();
+    let missing =
+        trace::read_file("/nowhere/at all".as_ref(), ExpandLimit::default(), |_| ()).unwrap_err().to_string();
     assert!(missing.contains("cannot open /nowhere/at all"), "{missing}");
-    let directory = trace::read_file("/".as_ref(), |_| ()).unwrap_err().to_string();
+    let directory = trace::read_file("/".as_ref(), ExpandLimit::default(), |_| ()).unwrap_err().to_string();
     assert!(directory.contains("cannot open /: is a directory; give the path"), "{directory}");
 }
 

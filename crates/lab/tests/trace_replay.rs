@@ -25,7 +25,7 @@ use replay::report::Report;
 use replay::target::Volume;
 use replay::verify::Verify;
 use replay::{Contender, Plan, StoreKind, Variants, Zoneinfos};
-use trace::{EventKind, TraceError, Zoneinfo};
+use trace::{EventKind, ExpandLimit, TraceError, Zoneinfo};
 use trace_support::naive::Naive;
 
 /// What to replay into.
@@ -97,7 +97,7 @@ fn row(report: &Report, design: &str, metric: &str, cpu: Option<i64>) -> f64 {
 fn the_shipped_trace() {
     let path = shipped("build.perf.txt.zst");
     let zoneinfos = Zoneinfos::find(&path, None, None).unwrap();
-    let plan = Plan::load(&path, zoneinfos.before.as_ref()).unwrap();
+    let plan = Plan::load(&path, zoneinfos.before.as_ref(), ExpandLimit::default()).unwrap();
     let counts = |kind| plan.trace.counts.get(kind);
     assert_eq!(plan.trace.lines, 125_000);
     assert_eq!(counts(EventKind::PageAlloc), 46_810);
@@ -161,7 +161,7 @@ fn check_fidelity(report: &Report, path: &Path) {
 fn every_design_replays_the_shipped_trace() {
     let path = shipped("build.perf.txt.zst");
     for zoneinfos in [Zoneinfos::find(&path, None, None).unwrap(), Zoneinfos::default()] {
-        let plan = Plan::load(&path, zoneinfos.before.as_ref()).unwrap();
+        let plan = Plan::load(&path, zoneinfos.before.as_ref(), ExpandLimit::default()).unwrap();
         let held = plan.before.held_volume().blocks;
         assert_eq!(held, if zoneinfos.before.is_some() { plan.work.unknown_frees } else { 0 });
         let report = replay::replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
@@ -351,7 +351,7 @@ fn larger_traces_balance() {
     for path in files.filter(|path| path.to_string_lossy().ends_with(".perf.txt.zst")) {
         let zoneinfos = Zoneinfos::find(&path, None, None).unwrap();
         assert!(zoneinfos.before.is_some() && zoneinfos.after.is_some(), "{path:?}");
-        let plan = Plan::load(&path, zoneinfos.before.as_ref()).unwrap();
+        let plan = Plan::load(&path, zoneinfos.before.as_ref(), ExpandLimit::default()).unwrap();
         for (name, count) in count_lines(&path) {
             assert_eq!(
                 plan.trace.counts.get(EventKind::from_name(name).unwrap()),
@@ -458,7 +458,7 @@ fn cpus_are_folded_onto_fewer() {
 fn the_shipped_trace_on_one_cpu() {
     let path = shipped("build.perf.txt.zst");
     let zoneinfos = Zoneinfos::find(&path, None, None).unwrap();
-    let mut plan = Plan::load(&path, zoneinfos.before.as_ref()).unwrap();
+    let mut plan = Plan::load(&path, zoneinfos.before.as_ref(), ExpandLimit::default()).unwrap();
     let two: u64 = plan.before.cached.iter().map(|cached| u64::from(cached.blocks)).sum();
     plan.fold(NonZeroU32::MIN).unwrap();
     assert_eq!(plan.work.remote_frees, 0);

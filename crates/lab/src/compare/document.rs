@@ -1,7 +1,7 @@
 //! Result files: the documents that `--json` writes, and those made from printed tables.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -9,8 +9,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::output::report;
+use crate::output::{printable, report};
 
+/// More than the longest measurement writes.
+const BYTES_MAX: u64 = 256 << 20;
 /// The only schema there is.
 const SCHEMA: u64 = 1;
 
@@ -87,14 +89,19 @@ impl Document {
     pub fn load(path: &Path) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let mut text = String::new();
-        let read = if name == "-" {
-            io::stdin().read_to_string(&mut text).map(drop)
+        let file: io::Result<Box<dyn Read>> = if name == "-" {
+            Ok(Box::new(io::stdin()))
         } else {
-            fs::read_to_string(path).map(|contents| text = contents)
+            File::open(path).map(|file| Box::new(file) as _)
         };
-        read.map_err(|e| {
-            Failure::Usage(format!("cannot read {name}: {e}; give a file that --json FILE wrote"))
-        })?;
+        // Devices may have no end.
+        let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
+        let failed = |what: &dyn std::fmt::Display| {
+            Failure::Usage(format!("cannot read {name}: {what}; give a file that --json FILE wrote"))
+        };
+        if read.map_err(|error| failed(&error))? as u64 > BYTES_MAX {
+            return Err(failed(&format!("it holds more than {} MiB", BYTES_MAX >> 20)));
+        }
         Self::parse(&text, &name)
     }
 
@@ -117,8 +124,10 @@ impl Document {
             return Err(bad("it has no results".to_owned()));
         }
         let names = document.results.iter().flat_map(|row| [&row.workload, &row.design, &row.metric]);
-        for name in names {
-            if name.is_empty() || name.contains(char::is_control) {
+        let params = document.results.iter().flat_map(|row| row.params.keys());
+        let units = document.results.iter().map(|row| &row.unit).filter(|unit| !unit.is_empty());
+        for name in names.chain(params).chain(units) {
+            if name.is_empty() || *name != printable(name) {
                 return Err(bad(format!("{name:?} is no name")));
             }
         }

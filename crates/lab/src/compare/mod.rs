@@ -43,6 +43,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::failure::Failure;
+use crate::output::printable;
 use columns::Named;
 use document::Document;
 use render::Medium;
@@ -196,5 +197,5 @@ fn refusal(differences: &[String]) -> String {
 /// Where printed figures are from.
 fn sources(files: &[Named]) -> String {
     let named = files.iter().filter_map(|file| Some((file.path.display(), file.document.source.as_ref()?)));
-    named.map(|(path, source)| format!("{path}: {source}\n")).collect()
+    named.map(|(path, source)| format!("{path}: {}\n", printable(source))).collect()
 }

@@ -9,6 +9,13 @@ pub mod table;
 pub use progress::Progress;
 pub use report::Report;
 
+pub use crate::trace::printable;
+
+/// Text for people, in lines: each as [`printable`] has it, because names in it may come from files.
+pub fn lines(text: &str) -> String {
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
+
 /// `1 CPU`, `2 CPUs`.
 pub fn counted(many: usize, what: &str) -> String {
     format!("{many} {what}{}", if many == 1 { "" } else { "s" })

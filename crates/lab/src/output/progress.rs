@@ -4,6 +4,8 @@ use std::io::{IsTerminal, Write, stderr};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::printable;
+
 /// Whether and how to tell.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
@@ -18,15 +20,14 @@ impl Progress {
 
     /// Begins a step of `ticks` parts.
     pub fn step(self, what: &str, ticks: u64) -> Step {
+        let what = printable(what);
         if !self.terminal {
             // Nobody may be reading: no reason to stop measuring.
             let _ = writeln!(stderr(), "{what}");
             return Step(ProgressBar::hidden());
         }
         let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}");
-        let bar = ProgressBar::new(ticks)
-            .with_style(style.expect("a valid template"))
-            .with_message(what.to_owned());
+        let bar = ProgressBar::new(ticks).with_style(style.expect("a valid template")).with_message(what);
         Step(bar)
     }
 }

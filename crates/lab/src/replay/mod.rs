@@ -28,7 +28,7 @@
 //! # API
 //! ```text
 //! let zoneinfos = Zoneinfos::find(path, None, None)?;
-//! let plan = Plan::load(path, zoneinfos.before.as_ref())?;
+//! let plan = Plan::load(path, zoneinfos.before.as_ref(), ExpandLimit::default())?;
 //! let report = replay(&plan, &zoneinfos, (&[Contender::Depot], Variants::DEFAULT), runs, || ...)?;
 //! println!("{report}");            // tables
 //! report.rows()                    // figures, for JSON

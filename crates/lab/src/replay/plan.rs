@@ -9,7 +9,7 @@ use super::highs::HighSeen;
 use super::planner::Planner;
 use super::target::Volume;
 use super::ticks::Tick;
-use crate::trace::{self, EventKind, Summary, TraceError, Zoneinfo};
+use crate::trace::{self, EventKind, ExpandLimit, Summary, TraceError, Zoneinfo};
 
 /// One operation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +110,9 @@ impl Plan {
     ///
     /// # Errors
     /// When it is no trace, or has no page event to replay.
-    pub fn load(path: &Path, before: Option<&Zoneinfo>) -> Result<Self, TraceError> {
+    pub fn load(path: &Path, before: Option<&Zoneinfo>, limit: ExpandLimit) -> Result<Self, TraceError> {
         let mut planner = Planner::new(before);
-        let summary = trace::read_file(path, |record| planner.record(record))?;
+        let summary = trace::read_file(path, limit, |record| planner.record(record))?;
         Self::finish(planner, summary, path.display().to_string())
     }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::contender::{Contender, StoreKind};
 use super::engine::Outcome;
 use super::plan::{ByOrder, KernelCounts, Plan, Work};
-use crate::trace::{EventKind, Skipped, Tally, Zoneinfo};
+use crate::trace::{EventKind, Skipped, Tally, Zoneinfo, printable};
 
 /// How many command names a report lists.
 const COMMANDS_SHOWN: usize = 4;
@@ -131,10 +131,11 @@ impl Trace {
         let mut commands: Vec<_> = summary.commands.clone().into_iter().collect();
         commands.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         commands.truncate(COMMANDS_SHOWN);
+        let commands = commands.into_iter().map(|(comm, count)| (printable(&comm), count)).collect();
         let ticks = plan.ticks_fitted.iter().map(|tick| (plan.cpus[usize::from(tick.cpu)], tick.ms));
         let events = EventKind::ALL.into_iter().map(|kind| (kind.name(), summary.counts.get(kind)));
         Trace {
-            name: plan.name.clone(),
+            name: printable(&plan.name),
             lines: summary.lines,
             duration_s: summary.duration_ns() as f64 / 1e9,
             cpus: plan.cpus.clone(),

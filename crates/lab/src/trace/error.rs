@@ -13,6 +13,10 @@ pub enum TraceError {
     Open { name: String, source: io::Error },
     #[error("cannot read {name} after line {line}: {source}; copy or record it again")]
     Read { name: String, line: u64, source: io::Error },
+    #[error("{name} is not read to its end: {source}; give --expand-limit MIB to read more of it")]
+    Expands { name: String, source: io::Error },
+    #[error("{name} holds no line of a trace in its first {mib} MiB; {HOW_TO_RECORD}")]
+    NoTrace { name: String, mib: u64 },
     #[error("{name} is empty; {HOW_TO_RECORD}")]
     Empty { name: String },
     #[error(

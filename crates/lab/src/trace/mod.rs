@@ -7,6 +7,8 @@
 //! * *record*: who (task), where (CPU) and when, and what: the *event*.
 //! * *skipped line*: unknown event, unfinished, or unreadable. Skipped lines are counted and the
 //!   first few are kept to be shown; they never end the reading.
+//! * *printable*: of the characters in a trace's names and lines, those that a terminal shows and does
+//!   not obey. What is printed of a trace is, because anybody may have written it.
 //! * *cut short*: compressed, and ends within the data. What can be read of it is a trace.
 //!
 //! # Theory
@@ -24,5 +26,6 @@ mod zstd;
 pub use error::TraceError;
 pub use event::{Event, EventKind, KernelPfn, Record};
 pub use line::{Line, parse as parse_line};
-pub use reader::{Skipped, Summary, Tally, cut_short, read, read_file};
+pub use reader::{Skipped, Summary, Tally, cut_short, printable, read, read_file};
 pub use zoneinfo::{Zone, Zoneinfo};
+pub use zstd::ExpandLimit;

@@ -8,11 +8,13 @@ use std::path::Path;
 use super::error::TraceError;
 use super::event::{EventCounts, Record};
 use super::line::{self, Line};
-use super::zstd;
+use super::zstd::{self, ExpandLimit};
 
 /// Longer lines are unreadable: no event prints that much, and a file without line ends must not
 /// fill the memory.
 const LINE_BYTES_MAX: usize = 1 << 16;
+/// How much is read of what has no line of a trace at its beginning.
+const NONSENSE_BYTES_MAX: u64 = 64 << 20;
 /// How many skipped lines of a sort are kept to be shown.
 const EXAMPLES_MAX: usize = 3;
 /// How much of each is kept.
@@ -105,29 +107,43 @@ impl Tally {
     fn add(&mut self, line: u64, text: &str) {
         self.count += 1;
         if self.examples.len() < EXAMPLES_MAX {
-            let printable = |c: char| if c.is_control() || c == '\u{fffd}' { '?' } else { c };
-            let excerpt = text.trim().chars().take(EXCERPT_CHARS_MAX).map(printable).collect();
-            self.examples.push(Example { line, excerpt });
+            let excerpt: String = text.trim().chars().take(EXCERPT_CHARS_MAX).collect();
+            self.examples.push(Example { line, excerpt: printable(&excerpt) });
         }
     }
+}
+
+/// A name from a file for a terminal: what would move its cursor, colour it or turn its text around is a
+/// question mark, as `ls` shows it.
+pub fn printable(text: &str) -> String {
+    let is_obeyed = |c: char| {
+        // What cannot be shown; marks of direction; separators of lines and paragraphs.
+        c.is_control()
+            || matches!(c, '\u{fffd}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if is_obeyed(c) { '?' } else { c }).collect()
 }
 
 /// Reads the trace in the file at `path`, `-` being standard input, and hands each record to
 /// `on_record`.
 ///
 /// # Errors
-/// When it cannot be opened or read, or is no trace; see [`TraceError`].
-pub fn read_file(path: &Path, on_record: impl FnMut(&Record<'_>)) -> Result<Summary, TraceError> {
+/// When it cannot be opened or read, expands beyond the limit, or is no trace; see [`TraceError`].
+pub fn read_file(
+    path: &Path,
+    limit: ExpandLimit,
+    on_record: impl FnMut(&Record<'_>),
+) -> Result<Summary, TraceError> {
     let name = path.display().to_string();
     if name == "-" {
-        return read(io::stdin().lock(), "standard input", on_record);
+        return read_within(io::stdin().lock(), "standard input", limit, on_record);
     }
     if path.is_dir() {
         // It can be opened, but not read.
         return Err(TraceError::Open { name, source: io::ErrorKind::IsADirectory.into() });
     }
     match File::open(path) {
-        Ok(file) => read(file, &name, on_record),
+        Ok(file) => read_within(file, &name, limit, on_record),
         Err(source) => Err(TraceError::Open { name, source }),
     }
 }
@@ -138,11 +154,21 @@ pub fn read_file(path: &Path, on_record: impl FnMut(&Record<'_>)) -> Result<Summ
 /// # Errors
 /// When it cannot be read, or is no trace; see [`TraceError`].
 pub fn read(input: impl Read, name: &str, on_record: impl FnMut(&Record<'_>)) -> Result<Summary, TraceError> {
+    read_within(input, name, ExpandLimit::default(), on_record)
+}
+
+fn read_within(
+    input: impl Read,
+    name: &str,
+    limit: ExpandLimit,
+    on_record: impl FnMut(&Record<'_>),
+) -> Result<Summary, TraceError> {
     let (start, input) = peek(input).map_err(|source| read_error(name, 0, source))?;
     if !zstd::is_zstd(&start) {
         return read_text(&start, input, name, on_record);
     }
-    let (start, input) = peek(zstd::Reader::new(input)).map_err(|source| read_error(name, 0, source))?;
+    let (start, input) =
+        peek(zstd::Reader::new(input, limit)).map_err(|source| read_error(name, 0, source))?;
     read_text(&start, input, name, on_record)
 }
 
@@ -155,7 +181,11 @@ fn peek(mut input: impl Read) -> io::Result<(Vec<u8>, impl BufRead)> {
 }
 
 fn read_error(name: &str, line: u64, source: io::Error) -> TraceError {
-    TraceError::Read { name: name.to_owned(), line, source }
+    let name = name.to_owned();
+    match source.kind() {
+        io::ErrorKind::FileTooLarge => TraceError::Expands { name, source },
+        _ => TraceError::Read { name, line, source },
+    }
 }
 
 fn read_text(
@@ -167,8 +197,12 @@ fn read_text(
     refuse_binary(start, name)?;
     let mut summary = Summary::default();
     let mut bytes = Vec::with_capacity(256);
+    // Until a line is one of a trace: files of something else may have no end.
+    let mut nonsense_left = NONSENSE_BYTES_MAX;
     loop {
-        let length = match read_line(&mut input, &mut bytes) {
+        let is_trace = summary.counts.total() + summary.skipped.unknown.count > 0;
+        let bytes_max = if is_trace { u64::MAX } else { nonsense_left };
+        let (length, read) = match read_line(&mut input, &mut bytes, bytes_max) {
             // What there is can be used, if it is anything; of the last line only a part is there.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && summary.counts.total() > 0 => {
                 summary.is_cut_short = true;
@@ -181,8 +215,12 @@ fn read_text(
             result => result.map_err(|source| read_error(name, summary.lines, source))?,
         };
         if length == Length::None {
+            if !is_trace && nonsense_left == 0 {
+                return Err(TraceError::NoTrace { name: name.to_owned(), mib: NONSENSE_BYTES_MAX >> 20 });
+            }
             break;
         }
+        nonsense_left = nonsense_left.saturating_sub(read);
         summary.lines += 1;
         let text = String::from_utf8_lossy(&bytes);
         match length {
@@ -221,22 +259,26 @@ enum Length {
     None,
 }
 
-/// Reads a line without its end into `line`; of a line too long only the beginning.
-fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Length> {
+/// Reads a line without its end into `line`; of a line too long only the beginning. Also how many bytes
+/// it took, at most `bytes_max`.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>, bytes_max: u64) -> io::Result<(Length, u64)> {
     line.clear();
+    let mut input = input.by_ref().take(bytes_max);
     let read = input.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', line)?;
     let whole = read < LINE_BYTES_MAX || line.ends_with(b"\n");
     if !whole {
         input.skip_until(b'\n')?;
     }
+    let taken = bytes_max - input.limit();
     while matches!(line.last(), Some(b'\n' | b'\r')) {
         line.pop();
     }
-    Ok(match read {
+    let length = match read {
         0 => Length::None,
         _ if whole => Length::Whole,
         _ => Length::TooLong,
-    })
+    };
+    Ok((length, taken))
 }
 
 /// The files people pass by mistake, known by their first bytes.

@@ -1,10 +1,14 @@
 //! `/proc/zoneinfo`: a kernel's zones, their watermarks and per-CPU caches. All sizes are in pages.
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 
 use super::error::TraceError;
+
+/// More than the largest machine prints.
+const BYTES_MAX: u64 = 64 << 20;
 
 /// The zones of a machine, those without pages included.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +57,15 @@ impl Zoneinfo {
     /// When it cannot be opened or is no zoneinfo.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
         let name = path.display().to_string();
-        match fs::read(path) {
-            Ok(bytes) => Self::parse(&String::from_utf8_lossy(&bytes), &name),
+        let mut bytes = Vec::new();
+        // Devices may have no end.
+        let read = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
+        match read {
+            Ok(read) if read as u64 > BYTES_MAX => {
+                let what = format!("it holds more than {} MiB", BYTES_MAX >> 20);
+                Err(TraceError::NotZoneinfo { name, what })
+            }
+            Ok(_) => Self::parse(&String::from_utf8_lossy(&bytes), &name),
             Err(source) => Err(TraceError::Open { name, source }),
         }
     }

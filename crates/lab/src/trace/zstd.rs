@@ -12,6 +12,24 @@ const STEP_BYTES: usize = 1 << 18;
 /// An empty raw block, the last of its frame (RFC 8878, 3.1.1.2), and room for a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
+/// What any file may expand to, and how many times its size: text of events shrinks to a tenth or so.
+const EXPANDED_BYTES_MAX: u64 = 256 << 20;
+const EXPANDED_TIMES_MAX: u64 = 100;
+
+/// How much a compressed trace may expand to, so that a small file cannot take up the memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpandLimit {
+    /// Without: 256 MiB, or 100 times the compressed size, whichever is more.
+    pub bytes: Option<u64>,
+}
+
+impl ExpandLimit {
+    /// What so many compressed bytes may expand to.
+    fn bytes_max(self, compressed: u64) -> u64 {
+        self.bytes.unwrap_or(EXPANDED_BYTES_MAX.max(compressed.saturating_mul(EXPANDED_TIMES_MAX)))
+    }
+}
+
 /// Whether a file that begins like this is compressed with zstd: a frame or a skippable one
 /// (RFC 8878, 3.1).
 pub fn is_zstd(start: &[u8]) -> bool {
@@ -26,16 +44,23 @@ pub fn is_zstd(start: &[u8]) -> bool {
 
 /// Decompresses what it reads. Of a file that ends within a frame it gives all whole blocks, then an
 /// error of the kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+///
+/// When it has given as much as the limit allows, and there is more, it gives an error of the kind
+/// [`FileTooLarge`](io::ErrorKind::FileTooLarge).
 pub struct Reader<R> {
-    source: R,
+    source: Counted<R>,
     decoder: FrameDecoder,
     in_frame: bool,
     ended_early: bool,
+    limit: ExpandLimit,
+    expanded: u64,
 }
 
 impl<R: BufRead> Reader<R> {
-    pub fn new(source: R) -> Self {
-        Reader { source, decoder: FrameDecoder::new(), in_frame: false, ended_early: false }
+    pub fn new(source: R, limit: ExpandLimit) -> Self {
+        let source = Counted { source, bytes: 0 };
+        let decoder = FrameDecoder::new();
+        Reader { source, decoder, in_frame: false, ended_early: false, limit, expanded: 0 }
     }
 
     /// Begins the next frame; `false` at the end of the file.
@@ -91,8 +116,14 @@ impl<R: BufRead> Read for Reader<R> {
                 }
                 self.in_frame = true;
             }
-            let read = self.decoder.read(buf)?;
+            let left = self.limit.bytes_max(self.source.bytes).saturating_sub(self.expanded);
+            if self.decoder.can_collect() > 0 && left == 0 {
+                return Err(expands_too_far(&self.source, self.expanded));
+            }
+            let room = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let read = self.decoder.read(&mut buf[..room])?;
             if read > 0 || buf.is_empty() {
+                self.expanded += read as u64;
                 return Ok(read);
             }
             if self.decoder.is_finished() {
@@ -102,6 +133,37 @@ impl<R: BufRead> Read for Reader<R> {
             }
         }
     }
+}
+
+/// A file, and how much of it was read.
+struct Counted<R> {
+    source: R,
+    bytes: u64,
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buf)?;
+        self.bytes += read as u64;
+        Ok(read)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.source.fill_buf()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.source.consume(bytes);
+        self.bytes += bytes as u64;
+    }
+}
+
+fn expands_too_far<R>(source: &Counted<R>, expanded: u64) -> io::Error {
+    let (compressed, expanded) = (source.bytes.div_ceil(1 << 10), expanded >> 20);
+    let what = format!("{compressed} KiB of it expand to more than {expanded} MiB");
+    io::Error::new(io::ErrorKind::FileTooLarge, what)
 }
 
 /// Which of the decoder's many reasons it was helps nobody who has to copy the file again, but for

@@ -76,7 +76,7 @@ pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Fail
         )));
     }
     if let Some(trace) = &options.trace {
-        return replay::run(trace, &designs, settings);
+        return replay::run((trace, options.expand.limit()), &designs, settings);
     }
     let parameters = options.parameters(settings.cpus.len(), settings.effort == Effort::Quick);
     let mut report = Report::default();

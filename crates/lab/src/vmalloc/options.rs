@@ -49,6 +49,8 @@ pub struct VmallocOptions {
         "passes", "suite_only",
     ])]
     pub trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub expand: cli::Expand,
 }
 
 /// `--preset`.

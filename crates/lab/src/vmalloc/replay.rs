@@ -22,7 +22,7 @@ use crate::design::{Design, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::output::report::Params;
 use crate::output::{Report, table};
-use crate::trace::{self, Event, Record};
+use crate::trace::{self, Event, ExpandLimit, Record};
 
 /// Pages of the range of addresses, at most: a terabyte.
 const RANGE_PAGES_MAX: u64 = 1 << 28;
@@ -90,9 +90,9 @@ struct Plan {
 }
 
 impl Plan {
-    fn load(path: &Path) -> Result<Self, Failure> {
+    fn load(path: &Path, limit: ExpandLimit) -> Result<Self, Failure> {
         let mut plan = Plan::default();
-        let read = trace::read_file(path, |record| plan.record(record));
+        let read = trace::read_file(path, limit, |record| plan.record(record));
         let summary = read.map_err(|error| Failure::Usage(error.to_string()))?;
         plan.cut_after_line = summary.is_cut_short.then_some(summary.lines);
         if plan.steps.is_empty() {
@@ -207,8 +207,12 @@ struct Replayed {
 ///
 /// # Errors
 /// When it is no trace, or has nothing to replay.
-pub fn run(path: &Path, designs: &[Design], settings: &Settings) -> Result<Report, Failure> {
-    let plan = Plan::load(path)?;
+pub fn run(
+    (path, limit): (&Path, ExpandLimit),
+    designs: &[Design],
+    settings: &Settings,
+) -> Result<Report, Failure> {
+    let plan = Plan::load(path, limit)?;
     let mut replayed = Vec::new();
     for &design in designs.iter().filter(|design| subject::DESIGNS.contains(design)) {
         let step = settings.progress.step(&format!("{NAME}, replay, {design}"), settings.rounds.into());
