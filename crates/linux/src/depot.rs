@@ -35,8 +35,9 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 /// while other threads have pages in their hands.
 ///
 /// Allocating and freeing may also be done from a signal handler, at any moment: a request on top of
-/// a callback, a trim or a purge of its own thread does not wait for it. A handler that must not sleep
-/// for other threads either asks with [`Flags::atomic`] or [`Flags::no_reclaim`].
+/// a callback, a trim or a purge of its own thread does not wait for it. On top of code that has pages
+/// in its hands it naps for them in vain, some 130 ms at most. A handler that must not sleep asks with
+/// [`Flags::atomic`] or [`Flags::no_reclaim`].
 ///
 /// ```
 /// use pagedepot_linux::{Depot, Order};

@@ -85,6 +85,8 @@ mod map;
 mod node;
 mod pool;
 mod purge;
+#[cfg(all(test, not(loom)))]
+mod purge_tests;
 mod ram;
 mod ram_block;
 mod read;
@@ -260,6 +262,11 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// As [`lock_space`](Self::lock_space), after one who waits for it: [`Lock::lock_behind`](lock::Lock::lock_behind).
     fn lock_space_behind(&self) -> space::Locked<'_, 'm, H> {
         self.space_under(self.books.space.lock.lock_behind(&self.host))
+    }
+
+    /// As [`lock_space`](Self::lock_space), in bounds: [`Lock::lock_within`](lock::Lock::lock_within).
+    fn lock_space_within(&self) -> Option<space::Locked<'_, 'm, H>> {
+        Some(self.space_under(self.books.space.lock.lock_within(&self.host)?))
     }
 
     fn try_lock_space(&self) -> Option<space::Locked<'_, 'm, H>> {

@@ -7,6 +7,15 @@
 //!
 //! A purge may interrupt every CPU that uses the mappings: it belongs to full drains, never to
 //! quiet ones.
+//!
+//! # Under memory pressure
+//! A request for frames may come at any moment, in a signal handler above a purge for example, or
+//! above code that has the space's lock. So a purge for it waits in bounds ([`Lock::lock_within`]): if
+//! it cannot have the purge lock it frees nothing. If it cannot have the space's lock it has freed the
+//! frames, and the addresses go back to the lazy lists, with nothing mapped: the next purge hands
+//! them on.
+//!
+//! [`Lock::lock_within`]: super::lock::Lock::lock_within
 
 use super::area::{AreaIndex, Areas, State};
 use super::books::Books;
@@ -21,6 +30,7 @@ use super::space::Returned;
 use super::units::{Range, Run, Span};
 use super::{Broken, Vmap, broken, count};
 use crate::alloc::{Pressure, Reclaim};
+use crate::prim::Ordering;
 
 /// Areas returned to the free address space in one turn of its lock.
 const GIVE_BACK_BATCH: usize = 8;
@@ -161,6 +171,15 @@ impl Iterator for FlushSpans<'_> {
     }
 }
 
+/// How a purge waits for locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// Until it has them.
+    Long,
+    /// In bounds, and not for its own thread.
+    InBounds,
+}
+
 impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Takes back what was freed; waits for a purge that is under way.
     ///
@@ -170,7 +189,14 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             return Purged::default();
         }
         let purging = self.books.purge_lock.lock(&self.host);
-        self.purge_locked(&purging, depth)
+        self.purge_locked(&purging, depth, Waits::Long)
+    }
+
+    /// As [`purge`](Self::purge), in bounds; `None`: others purge, or this thread does.
+    fn purge_within(&self, depth: PurgeDepth) -> Option<Purged> {
+        self.host.check_usable().ok()?;
+        let purging = self.books.purge_lock.lock_within(&self.host)?;
+        Some(self.purge_locked(&purging, depth, Waits::InBounds))
     }
 
     /// Lazy areas have grown by `pages` to `lazy_pages` on a node: purges, or has it done, when
@@ -204,10 +230,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if behind {
             let purging = self.books.purge_lock.lock(&self.host);
             if self.lazy_pages() >= self.lazy_pages_max {
-                self.purge_locked(&purging, PurgeDepth::Decay);
+                self.purge_locked(&purging, PurgeDepth::Decay, Waits::Long);
             }
         } else if let Some(purging) = self.books.purge_lock.try_lock(&self.host) {
-            self.purge_locked(&purging, PurgeDepth::Decay);
+            self.purge_locked(&purging, PurgeDepth::Decay, Waits::Long);
         }
     }
 
@@ -217,7 +243,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         self.books.nodes.iter().map(|node| (node.lazy.pages() as i64).max(0) as u64).sum()
     }
 
-    fn purge_locked(&self, purging: &Guard<'_, H>, depth: PurgeDepth) -> Purged {
+    fn purge_locked(&self, purging: &Guard<'_, H>, depth: PurgeDepth, waits: Waits) -> Purged {
         let mut batch = Batch::EMPTY;
         for node in self.books.nodes {
             // Pools first: see the argument on aliases in `retire.rs`.
@@ -240,7 +266,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if stray {
             purged.tables += self.release_stray_tables(purging);
         }
-        self.settle(batch, None, &mut purged);
+        self.settle(batch, None, &mut purged, waits);
         purged
     }
 
@@ -254,7 +280,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         batch.sort(self.books.areas);
         let mut purged = self.retire(&purging, batch);
         let is_done = !self.is_stuck(index);
-        self.settle(batch, Some(index), &mut purged);
+        self.settle(batch, Some(index), &mut purged, Waits::Long);
         is_done
     }
 
@@ -308,7 +334,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     /// Hands out what a batch is made of, but for `except`.
-    fn settle(&self, batch: Batch, except: Option<AreaIndex>, purged: &mut Purged) {
+    fn settle(&self, batch: Batch, except: Option<AreaIndex>, purged: &mut Purged, waits: Waits) {
         let mut rest = batch.first;
         // What returns to the free address space, linked in the batch's order.
         let (mut first, mut last): (Option<AreaIndex>, Option<AreaIndex>) = (None, None);
@@ -335,7 +361,36 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             }
             area.set_next(None);
         }
-        self.give_back_all(first);
+        match waits {
+            Waits::Long => self.give_back_all(first),
+            Waits::InBounds => self.give_back_within(first),
+        }
+    }
+
+    /// As [`give_back_all`](Self::give_back_all), in bounds: what cannot be given back stays lazy.
+    fn give_back_within(&self, first: Option<AreaIndex>) {
+        let Books { areas, index, .. } = &self.books;
+        let mut rest = first;
+        while rest.is_some() {
+            let Some(space) = self.lock_space_within() else { break };
+            let mut returned = Returned::default();
+            for _ in 0..GIVE_BACK_BATCH {
+                let Some(area) = rest else { break };
+                rest = areas[area].next();
+                returned.add(*areas, *index, area);
+            }
+            space.take_back(&mut returned);
+            drop(space);
+            self.books.space.spares.put(*areas, returned.into_spare());
+        }
+        while let Some(index) = rest {
+            let area = &areas[index];
+            rest = area.next();
+            // Nothing is mapped there; to the next purge it is an area like others.
+            area.set_word(area.word().plain(State::Held).retiring());
+            area.block.store(0, Ordering::Relaxed);
+            self.push_lazy(index);
+        }
     }
 
     /// Puts a fresh area into its node's pool, if that has room.
@@ -384,18 +439,21 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 }
 
 /// Under memory pressure pools empty: first what is lazy and a quarter of the pools, then, if that
-/// is not enough or a request is about to fail, everything.
+/// is not enough or a request is about to fail, everything. May be called at any moment, see the
+/// module's head.
 impl<M: Mapper, H: Host> Reclaim for Vmap<'_, M, H>
 where
     M: Sync,
 {
     fn reclaim(&self, pressure: Pressure) -> u64 {
+        let purge = |depth| self.purge_within(depth).map(|purged| purged.frames);
         let mut frames = 0;
         if !pressure.is_last_resort {
-            frames += self.purge(PurgeDepth::Decay).frames;
+            let Some(decayed) = purge(PurgeDepth::Decay) else { return 0 };
+            frames += decayed;
         }
         if frames < pressure.wanted_pages {
-            frames += self.purge(PurgeDepth::Everything).frames;
+            frames += purge(PurgeDepth::Everything).unwrap_or(0);
         }
         frames
     }

@@ -1,12 +1,14 @@
 //! What a [`Vmap`](super::Vmap) stands on: a [`Mapper`] for page tables, a [`Host`] for frames,
 //! the CPU and waiting.
 
+use core::num::NonZeroUsize;
+
 use super::error::MapError;
 use super::purge::FlushSpans;
 use super::units::{Protection, Span, VirtAddr};
 use crate::alloc::{Allocator, FreeManyError};
 use crate::config::{FrameRange, PageSize};
-use crate::cpus::{Cpus, Unusable, WhichCpu};
+use crate::cpus::{Cpus, Unusable, WhichCpu, spin_while};
 use crate::error::AllocError;
 use crate::flags::Flags;
 use crate::frame::{CpuId, NodeId, Order, Pfn};
@@ -170,6 +172,20 @@ pub unsafe trait Host: Sync {
         spin_hint();
     }
 
+    /// As [`wait`](Host::wait), for about `limit_ms` milliseconds at most: reclaim waits so for a
+    /// lock. By default it spins, some 10 us.
+    fn wait_at_most(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        let _ = limit_ms;
+        spin_while(word, seen);
+    }
+
+    /// A name for the thread that calls, as [`Cpus::caller`]. Without one, reclaim in a signal handler
+    /// waits a while for a lock that its own thread holds, before it gives up.
+    #[inline]
+    fn caller(&self) -> Option<NonZeroUsize> {
+        None
+    }
+
     /// Ends the waiting of one who waits for `word`.
     fn wake_one(&self, word: &AtomicU32) {
         let _ = word;
@@ -228,6 +244,15 @@ unsafe impl<C: Cpus> Host for Allocator<'_, C> {
     fn note_quarantined(&self, frame: Pfn, pages: i64) {
         Allocator::note_quarantined(self, frame, pages);
     }
+
+    fn wait_at_most(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        self.cpus().wait(word, seen, limit_ms);
+    }
+
+    #[inline]
+    fn caller(&self) -> Option<NonZeroUsize> {
+        self.cpus().caller()
+    }
 }
 
 // SAFETY: each method is that of the host behind the reference.
@@ -269,6 +294,15 @@ unsafe impl<H: Host + ?Sized> Host for &H {
 
     fn wait(&self, word: &AtomicU32, seen: u32) {
         (**self).wait(word, seen);
+    }
+
+    fn wait_at_most(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        (**self).wait_at_most(word, seen, limit_ms);
+    }
+
+    #[inline]
+    fn caller(&self) -> Option<NonZeroUsize> {
+        (**self).caller()
     }
 
     fn wake_one(&self, word: &AtomicU32) {

@@ -133,8 +133,8 @@ impl VmallocBuilder {
     }
 
     /// Whether pools give up their pages when the depot runs short. Default: yes. A signal handler
-    /// then allocates by [`Flags::no_reclaim`] or [`Flags::atomic`]: it may have interrupted a
-    /// purge, which it must not wait for.
+    /// may allocate pages all the same: if its thread was purging, it does without these pages.
+    /// For purges of other threads it waits a second at most.
     pub fn shrinker(mut self, yes: bool) -> Self {
         self.shrinker = yes;
         self

@@ -1,6 +1,7 @@
 //! What an address space asks of a depot and of Linux.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -78,6 +79,15 @@ unsafe impl Host for DepotHost {
     /// An error means that the word has changed or a signal came: the caller looks again.
     fn wait(&self, word: &AtomicU32, seen: u32) {
         let _ = futex::wait(word, futex::Flags::PRIVATE, seen, None);
+    }
+
+    fn wait_at_most(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        self.depot.frames().wait_at_most(word, seen, limit_ms);
+    }
+
+    #[inline]
+    fn caller(&self) -> Option<NonZeroUsize> {
+        Host::caller(self.depot.frames())
     }
 
     fn wake_one(&self, word: &AtomicU32) {
