@@ -251,6 +251,23 @@ fn traces_that_hold_too_much_are_refused() {
         command.arg(file.path());
         assert!(refused(command).contains("give a shorter part of it"));
     }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(
+        file.path(),
+        format!("{head}free_vmap_area_noflush: va_start=0x1000 nr_lazy=1048576 nr_lazy_max=8\n"),
+    )
+    .unwrap();
+    let mut command = pagedepot(&["vmalloc", "--quick", "--runs", "1", "--trace"]);
+    command.arg(file.path());
+    assert!(refused(command).contains("begins with 1048576 pages of lazy areas"));
+    // A damaged time: centuries of a tick per second and CPU.
+    let free = |seconds: u64| {
+        format!(" a 1 [000] {seconds}.0: kmem:mm_page_alloc: pfn=0x9 order=0 migratetype=1 gfp_flags=X\n")
+    };
+    fs::write(file.path(), free(1) + &free(1 << 33)).unwrap();
+    let mut command = pagedepot(&["replay", "--quick"]);
+    command.arg(file.path());
+    assert!(refused(command).contains("is a time damaged? give a shorter part of it"));
 }
 
 /// Zoneinfo files that were cut, edited, or are of other machines.
@@ -358,10 +375,10 @@ fn nothing_in_a_file_moves_the_cursor() {
     assert!(said.contains("?[2J") && !obeyed(&said) && !obeyed(stderr(&output)), "{said:?}");
 }
 
-/// A line of a trace, `lines` times, compressed; hundreds of times smaller.
-fn bomb(lines: usize) -> Vec<u8> {
-    let line = " a 1 [000] 1.0: kmem:mm_page_free: page=0x1 pfn=0x1 order=0\n";
-    let text = line.repeat(lines);
+/// A MiB of a trace, an event and long comments, compressed; hundreds of times smaller.
+fn bomb() -> Vec<u8> {
+    let event = " a 1 [000] 1.0: kmem:mm_page_free: page=0x1 pfn=0x1 order=0\n";
+    let text = event.to_owned() + &format!("#{}\n", "x".repeat(60_000)).repeat(17);
     ruzstd::encoding::compress_to_vec(text.as_bytes(), ruzstd::encoding::CompressionLevel::Fastest)
 }
 
@@ -370,7 +387,7 @@ fn bomb(lines: usize) -> Vec<u8> {
 fn traces_that_expand_too_far_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let (large, small) = (directory.path().join("large.zst"), directory.path().join("small.zst"));
-    let mib = bomb((1 << 20) / 60);
+    let mib = bomb();
     fs::write(&large, mib.repeat(300)).unwrap();
     fs::write(&small, mib.repeat(4)).unwrap();
     assert!(mib.len() * 300 < 2 << 20, "{} bytes are no bomb", mib.len());

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use assert_cmd::Command;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -235,7 +235,6 @@ fn an_early_signal_is_not_lost() {
             let arguments = ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "sleep", "20"];
             let Some(mut record) = in_own_mounts(WITH_TRACEFS, &arguments) else { return };
             record.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
-            let start = Instant::now();
             let mut child = record.spawn().unwrap();
             std::thread::sleep(Duration::from_millis(delay_ms));
             if child.try_wait().unwrap().is_none() {
@@ -247,8 +246,8 @@ fn an_early_signal_is_not_lost() {
                 skipped(refused(&output));
                 break;
             }
-            assert!(start.elapsed() < Duration::from_secs(15), "{with}, {delay_ms} ms: the signal was lost");
-            // By the signal itself before this command took it up; later as shells tell of it.
+            // By the signal itself before this command took it up; later as shells tell of it. Were it
+            // lost, the command would end well, after 20 s.
             let by = output.status.signal().or(output.status.code().map(|code| code - 128));
             assert_eq!(by, Some(2), "{with}, {delay_ms} ms: {}", text(&output.stderr));
             let files = std::fs::read_dir(directory.path()).unwrap().count();

@@ -192,12 +192,10 @@ impl Design {
                 "design {self} is not compiled in: build with `cargo run --release --features peers -- ...`"
             ));
         }
-        if Self::WITH_RSEQ.contains(&self) {
-            if let Some(why) = rseq::missing() {
-                return Some(format!(
-                    "design {self} needs restartable sequences, but {why}; or leave it out"
-                ));
-            }
+        if Self::WITH_RSEQ.contains(&self)
+            && let Some(why) = rseq::missing()
+        {
+            return Some(format!("design {self} needs restartable sequences, but {why}; or leave it out"));
         }
         if Self::WITH_FENCES.contains(&self) {
             return rseq::unfenced()

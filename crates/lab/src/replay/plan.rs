@@ -11,6 +11,10 @@ use super::target::Volume;
 use super::ticks::Tick;
 use crate::trace::{self, EventKind, ExpandLimit, Summary, TraceError, Zoneinfo};
 
+/// Periodic work, one tick per second and CPU, that is made up for a trace: 24 days of two CPUs, four
+/// hours of 256. One damaged time may make a trace centuries long.
+const TICKS_MAX: u64 = 1 << 22;
+
 /// One operation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -134,6 +138,10 @@ impl Plan {
     fn finish(planner: Planner, trace: Summary, name: String) -> Result<Self, TraceError> {
         if trace.counts.get(EventKind::PageAlloc) + trace.counts.get(EventKind::PageFree) == 0 {
             return Err(TraceError::NoPageEvent { name });
+        }
+        if planner.ticks_made_up() > TICKS_MAX {
+            let hours = trace.duration_ns() / 1_000_000_000 / 3600;
+            return Err(TraceError::TooLong { name, hours });
         }
         Ok(planner.finish(trace, name))
     }

@@ -17,7 +17,7 @@ use super::initial::{Initial, ListKey};
 use super::live::{Held, Live};
 use super::plan::{Before, KernelCounts, Plan, Work};
 use super::schedule;
-use super::ticks::Ticks;
+use super::ticks::{INTERVAL_MS, Ticks};
 use super::zone_map::ZoneMap;
 use crate::trace::{Event, KernelPfn, Record, Summary, Zoneinfo};
 
@@ -106,6 +106,12 @@ impl Planner {
     pub fn new(before: Option<&Zoneinfo>) -> Self {
         let zones = before.map(ZoneMap::new);
         Planner { highs: zones.as_ref().map(Highs::new).unwrap_or_default(), zones, ..Planner::default() }
+    }
+
+    /// Ticks that no record tells of, and that a plan has all the same: one per second and CPU.
+    pub fn ticks_made_up(&self) -> u64 {
+        let seconds = u64::from(self.now_ms / INTERVAL_MS);
+        if self.ticks.are_recorded() { 0 } else { seconds * self.cpus().len() as u64 }
     }
 
     /// Takes one record.

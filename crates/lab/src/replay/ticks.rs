@@ -36,6 +36,11 @@ impl Ticks {
         self.first_ns.get_or_insert(record.time_ns);
     }
 
+    /// Whether each tick has a record.
+    pub fn are_recorded(&self) -> bool {
+        self.complete
+    }
+
     /// A CPU did its work.
     pub fn updated(&mut self, record: &Record<'_>) {
         if !self.complete {

@@ -35,6 +35,11 @@ pub enum TraceError {
         "{name} holds no mm_page_alloc and no mm_page_free event, so there is nothing to replay; {HOW_TO_RECORD}"
     )]
     NoPageEvent { name: String },
+    #[error(
+        "{name} goes on for {hours} hours, which is too long for a replay on all of its CPUs: is a time damaged? give a shorter part of it"
+    )]
+    #[allow(dead_code, reason = "replays are too long, not traces")]
+    TooLong { name: String, hours: u64 },
     #[error("{name} is not the text of /proc/zoneinfo: {what}; copy it with `cat /proc/zoneinfo > FILE`")]
     NotZoneinfo { name: String, what: String },
 }

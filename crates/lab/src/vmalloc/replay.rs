@@ -27,6 +27,10 @@ use crate::trace::{self, Event, ExpandLimit, Record};
 /// Pages of the range of addresses, at most: a terabyte.
 const RANGE_PAGES_MAX: u64 = 1 << 28;
 
+/// Pages that may be lazy when a trace begins. A kernel purges at half of it on 8192 CPUs
+/// (`lazy_max_pages` in `mm/vmalloc.c`); designs take longer than in proportion to have more.
+const LAZY_PAGES_MAX: u64 = 1 << 18;
+
 thread_local! {
     static ACTING_AS: Cell<u32> = const { Cell::new(0) };
 }
@@ -110,6 +114,12 @@ impl Plan {
                 RANGE_PAGES_MAX / 2
             )));
         }
+        if let Some(pages) = plan.lazy_pages_before.filter(|&pages| pages > LAZY_PAGES_MAX) {
+            return Err(Failure::Usage(format!(
+                "{} begins with {pages} pages of lazy areas, and a replay can have {LAZY_PAGES_MAX}: give another trace",
+                path.display()
+            )));
+        }
         Ok(plan)
     }
 
@@ -148,7 +158,8 @@ impl Plan {
             Event::PurgeVmapAreas { start, end, num_purged } => {
                 self.kernel_purges += 1;
                 self.kernel_purged = self.kernel_purged.saturating_add(num_purged);
-                self.kernel_flushed_pages += end.saturating_sub(start) / PAGE_BYTES as u64;
+                let pages = end.saturating_sub(start) / PAGE_BYTES as u64;
+                self.kernel_flushed_pages = self.kernel_flushed_pages.saturating_add(pages);
             }
             _ => {}
         }
