@@ -351,6 +351,13 @@ impl Build<'_, '_> {
             cpus: self.config.cpus,
             context_stride: layout.context_stride,
         };
+        if cfg!(loom) {
+            // To loom zeroes are no atomics.
+            for gate in 0..layout.gates {
+                // SAFETY: the layout has room for every gate.
+                unsafe { self.at::<AtomicU64>(layout.cpus + GATES_AT).add(gate).write(AtomicU64::new(0)) };
+            }
+        }
         for cpu in 0..self.config.cpus {
             let open = blocks.open_gate(CpuId::new(cpu));
             let gate = if self.config.caches { open } else { GATE_DISABLED };

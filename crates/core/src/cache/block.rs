@@ -56,9 +56,10 @@ pub(crate) const ZONE_BYTES: usize = WORD_BYTES * WordOffset::PER_ZONE;
 pub const GATES_AT: usize = 128;
 /// Gates where sequences follow them whatever their CPU's number: all numbers of 16 bits. A negative
 /// one (a thread without registration) becomes one of the highest, which no CPU has.
-pub const GATES_ALL: u32 = 1 << 16;
+/// Loom has 64, because each execution of a model makes them anew.
+pub const GATES_ALL: u32 = if cfg!(loom) { 1 << 6 } else { 1 << 16 };
 /// CPUs that can have open gates among those; Linux has at most 8192.
-pub(crate) const CPUS_FOLLOWED_MAX: u32 = 1 << 15;
+pub(crate) const CPUS_FOLLOWED_MAX: u32 = if cfg!(loom) { 1 << 2 } else { 1 << 15 };
 /// Where gates that are followed lead when they are closed; see the module.
 pub const REFUSALS_AT: usize = GATES_AT + CPUS_FOLLOWED_MAX as usize * size_of::<AtomicU64>();
 // The words of all zones and contexts are gates of numbers that no CPU has, negative ones included.
@@ -201,7 +202,7 @@ impl BlockArray {
         // SAFETY: there is a gate for each number of 16 bits; its lower half is 0, which leads to
         // other gates, or leads to a block. A WordOffset is made only from zones the allocator has.
         unsafe {
-            let gate = &*self.base.add(GATES_AT).cast::<AtomicU64>().add(usize::from(number as u16));
+            let gate = &*self.base.add(GATES_AT).cast::<AtomicU64>().add((number % GATES_ALL) as usize);
             // Acquire: pairs with the Release of `Closed::drop`.
             let offset = gate.load(Ordering::Acquire) as u32;
             &*self.base.add(REFUSALS_AT + offset as usize + word.0).cast::<AtomicU64>()

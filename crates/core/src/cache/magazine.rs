@@ -83,22 +83,32 @@ pub enum Class {
 }
 
 impl Class {
-    /// How many there are. Models have one: more would repeat its steps, not add to them.
-    pub const COUNT: usize = if cfg!(loom) { 1 } else { 5 };
+    /// How many there are. Most models have one, since each class repeats the steps of the others;
+    /// the models of `loom_tests::classes` are compiled with two.
+    pub const COUNT: usize = match (cfg!(loom), option_env!("PAGEDEPOT_MODEL_CLASSES")) {
+        (false, _) => 5,
+        (true, None) => 1,
+        (true, Some(_)) => 2,
+    };
     /// All of them, smallest first.
-    #[cfg(not(loom))]
-    pub const ALL: [Class; 5] = [Class::Order0, Class::Order1, Class::Order2, Class::Order3, Class::Huge];
-    /// All of them, smallest first.
-    #[cfg(loom)]
-    pub const ALL: [Class; 1] = [Class::Order0];
+    pub const ALL: [Class; Self::COUNT] = {
+        let mut all = [Class::Order0; Self::COUNT];
+        let mut at = 0;
+        while at < Self::COUNT {
+            all[at] = Self::EACH[at];
+            at += 1;
+        }
+        all
+    };
+    const EACH: [Class; 5] = [Class::Order0, Class::Order1, Class::Order2, Class::Order3, Class::Huge];
 
     /// The class of an order, if that order is cached.
     #[inline]
     pub const fn of(order: Order) -> Option<Class> {
         match order.get() {
             0 => Some(Class::Order0),
+            1 if Self::COUNT > 1 => Some(Class::Order1),
             _ if cfg!(loom) => None,
-            1 => Some(Class::Order1),
             2 => Some(Class::Order2),
             3 => Some(Class::Order3),
             9 => Some(Class::Huge),

@@ -52,7 +52,7 @@ pub trait WhichCpu: Sync {
 }
 
 /// Spins before a fence gives up on a lock holder that may be stopped.
-const FENCE_SPINS: u32 = 1 << 20;
+const FENCE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 20 };
 
 /// One lock, on a cache line of its own. A kernel has them in a static:
 /// ```

@@ -1,76 +1,177 @@
-//! CPUs as a model has them: restartable sequences, step by step.
+//! CPUs as a model has them: restartable sequences step by step, guards of a kernel, and locks.
+//!
+//! # Restartable sequences
+//! The kernel lets one thread run on a CPU at a time. It aborts a sequence whose thread loses the
+//! CPU: to another thread, to a signal handler, by a migration, by a fence.
+//!
+//! A CPU of a model has an epoch. Each event that takes the CPU away from a thread adds one to it,
+//! and a store of a sequence happens only while the epoch is the one that the sequence began with.
+//! A thread that begins a sequence runs on that CPU, so the beginning is such an event for all
+//! other threads on it.
+//!
+//! A thread outside of its sequences takes the CPU from no other thread here. A real thread could
+//! have been moved to another CPU and back meanwhile, so all that a model explores can happen.
+//!
+//! # Guards and locks
+//! [`Kernel`] is a processor for [`Pinned`](crate::cpus::Pinned) with interrupt handlers, and
+//! [`locked`] is the real [`Locked`] over locks of the model.
 
-use std::cell::Cell;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering as Plain};
 
-use loom::sync::Mutex;
+use loom::sync::{Mutex, MutexGuard};
 
 use super::{Mutant, is_mutant};
 use crate::cache::word::Word;
 use crate::cache::{self, BlockArray, WordOffset};
-use crate::cpus::{Cpus, FenceError, Here};
+use crate::cpus::{Context, CpuLock, Cpus, FenceError, Guard, Here, Locked, Processor, WhichCpu};
 use crate::frame::CpuId;
 use crate::prim::{AtomicU64, Ordering};
 
+/// Where a thread of the model runs. The thread says so itself by [`run_on`]; a model's scheduler
+/// changes it by [`Place::move_to`].
+///
+/// Not part of the model: it is read and written beside a step that is.
+#[derive(Clone)]
+pub struct Place(Arc<AtomicU32>);
+
+/// Added to a CPU's number in a [`Place`]: an interrupt handler.
+const HANDLER: u32 = 1 << 16;
+/// In a [`Place`]: code that has no fronts, such as a nested handler.
+const NOWHERE: u32 = u32::MAX;
+
 loom::thread_local! {
-    static HERE: Cell<u32> = Cell::new(0);
+    static PLACE: Place = Place(Arc::new(AtomicU32::new(0)));
 }
 
 /// From here on the calling thread runs on `cpu`.
 pub fn run_on(cpu: u32) {
-    HERE.with(|here| here.set(cpu));
+    PLACE.with(|place| place.move_to(cpu));
+}
+
+/// From here on the calling thread is an interrupt handler of `cpu`.
+pub fn run_as_handler_of(cpu: u32) {
+    PLACE.with(|place| place.move_to(cpu | HANDLER));
+}
+
+/// From here on the calling thread is code that has no fronts, such as a nested handler.
+pub fn run_nowhere() {
+    PLACE.with(|place| place.move_to(NOWHERE));
+}
+
+/// The place of the calling thread.
+pub fn place() -> Place {
+    PLACE.with(Place::clone)
+}
+
+impl Place {
+    /// From here on the thread at this place runs on `cpu`.
+    pub fn move_to(&self, cpu: u32) {
+        self.0.store(cpu, Plain::Relaxed);
+    }
+
+    fn here(&self) -> Option<Here> {
+        let number = self.0.load(Plain::Relaxed);
+        let context = if number & HANDLER == 0 { Context::Task } else { Context::Interrupt };
+        (number != NOWHERE).then(|| Here { cpu: CpuId::new(number & !HANDLER), context })
+    }
+}
+
+fn here() -> Option<Here> {
+    PLACE.with(Place::here)
 }
 
 fn cpu_here() -> CpuId {
-    CpuId::new(HERE.with(Cell::get))
+    here().expect("a thread on a CPU").cpu
 }
 
-/// How often an aborted sequence starts again before it gives up.
-const RESTARTS: usize = 1;
+/// Restartable sequences that look at their gate.
+pub type Rseq = Sequences<false>;
+/// Restartable sequences that go where their gate leads, as those in assembly do.
+pub type RseqFollowing = Sequences<true>;
 
-/// Restartable sequences.
-pub struct Rseq {
+/// Restartable sequences; with `FOLLOWS` they [follow gates](Cpus::FOLLOWS_GATES).
+pub struct Sequences<const FOLLOWS: bool> {
     epochs: Vec<Mutex<u64>>,
+}
+
+/// A sequence that has begun.
+#[derive(Clone, Copy)]
+struct Begun {
+    cpu: CpuId,
+    epoch: u64,
 }
 
 struct Aborted;
 
-impl Rseq {
+impl<const FOLLOWS: bool> Sequences<FOLLOWS> {
+    /// For CPUs 0 to `cpus - 1`; the allocator may have fewer.
     pub fn new(cpus: u32) -> Self {
-        Rseq { epochs: (0..cpus).map(|_| Mutex::new(0)).collect() }
+        Sequences { epochs: (0..cpus).map(|_| Mutex::new(0)).collect() }
     }
 
-    fn begin(&self, cpu: CpuId) -> u64 {
-        *self.epochs[cpu.index()].lock().unwrap()
+    /// What a preemption, a signal or a fence does to the sequence that runs on `cpu`.
+    pub fn interrupt(&self, cpu: CpuId) {
+        *self.epochs[cpu.index()].lock().unwrap() += 1;
+    }
+
+    /// Moves the thread at `place` to CPU `to`, as a scheduler does.
+    pub fn migrate(&self, place: &Place, to: CpuId) {
+        let from = place.here().expect("a thread on a CPU").cpu;
+        let mut epoch = self.epochs[from.index()].lock().unwrap();
+        *epoch += 1;
+        place.move_to(to.get());
+    }
+
+    fn begin(&self) -> Begun {
+        loop {
+            let cpu = cpu_here();
+            let mut epoch = self.epochs[cpu.index()].lock().unwrap();
+            // The scheduler may have moved this thread before it had the lock.
+            if cpu == cpu_here() {
+                if !is_mutant(Mutant::NoPreemption) {
+                    *epoch += 1;
+                }
+                return Begun { cpu, epoch: *epoch };
+            }
+        }
     }
 
     /// One instruction of a sequence that writes, unless the sequence has been aborted.
-    fn step(&self, cpu: CpuId, begun: u64, store: impl FnOnce()) -> Result<(), Aborted> {
-        let epoch = self.epochs[cpu.index()].lock().unwrap();
-        if *epoch != begun {
+    fn step(&self, begun: Begun, store: impl FnOnce()) -> Result<(), Aborted> {
+        let epoch = self.epochs[begun.cpu.index()].lock().unwrap();
+        if *epoch != begun.epoch {
             return Err(Aborted);
         }
         store();
         Ok(())
     }
 
-    fn commit(&self, cpu: CpuId, begun: u64, cell: &AtomicU64, word: u64) -> Result<(), Aborted> {
-        let mut epoch = self.epochs[cpu.index()].lock().unwrap();
-        if *epoch != begun {
-            return Err(Aborted);
-        }
-        cell.store(word, Ordering::Release);
-        *epoch += 1;
-        Ok(())
+    fn commit(&self, begun: Begun, cell: &AtomicU64, word: u64) -> Result<(), Aborted> {
+        self.step(begun, || cell.store(word, Ordering::Release))
     }
 
-    fn restart<R>(&self, sequence: impl Fn(CpuId, u64) -> Result<Option<R>, Aborted>) -> Option<R> {
-        for _ in 0..=RESTARTS {
-            let cpu = cpu_here();
-            if let Ok(result) = sequence(cpu, self.begin(cpu)) {
-                return result;
-            }
+    /// Runs a sequence on the word at `offset`. An abort is reported as "look closer", as the
+    /// sequences in assembly report it.
+    fn run<'b, R>(
+        &self,
+        blocks: &'b BlockArray,
+        offset: WordOffset,
+        sequence: impl FnOnce(Begun, &'b AtomicU64) -> Result<Option<R>, Aborted>,
+    ) -> Option<R> {
+        let early = is_mutant(Mutant::GateReadEarly).then(|| Self::enter(blocks, cpu_here(), offset));
+        let begun = self.begin();
+        let cell = early.unwrap_or_else(|| Self::enter(blocks, begun.cpu, offset))?;
+        sequence(begun, cell).unwrap_or(None)
+    }
+
+    /// The word that a sequence finds through the gate of `cpu`.
+    fn enter(blocks: &BlockArray, cpu: CpuId, offset: WordOffset) -> Option<&AtomicU64> {
+        if FOLLOWS {
+            return Some(blocks.followed(cpu.get(), offset));
         }
-        None
+        is_open(blocks, cpu).then(|| blocks.word(Here::task(cpu), offset))
     }
 }
 
@@ -78,64 +179,160 @@ fn is_open(blocks: &BlockArray, cpu: CpuId) -> bool {
     cpu.get() < blocks.cpus && cache::is_open(blocks.gate(cpu).load(Ordering::Acquire))
 }
 
-// SAFETY: a commit fails when another sequence of the same CPU or a fence came in between.
-unsafe impl Cpus for Rseq {
+// SAFETY: a store of a sequence fails when another sequence of the same CPU, a migration or a fence
+// came in between. Sequences that follow gates find words that refuse behind closed ones.
+unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
+    const FOLLOWS_GATES: bool = FOLLOWS;
+
     fn here(&self) -> Option<Here> {
-        Some(Here::task(cpu_here()))
+        here()
     }
 
     fn pop(&self, blocks: &BlockArray, offset: WordOffset) -> Option<u32> {
-        self.restart(|cpu, begun| {
-            if !is_open(blocks, cpu) {
-                return Ok(None);
-            }
-            let cell = blocks.word(Here::task(cpu), offset);
+        self.run(blocks, offset, |begun, cell| {
             let Some((loaded, slot, next)) = Word(cell.load(Ordering::Relaxed)).popped() else {
                 return Ok(None);
             };
             let frame = blocks.magazine(loaded).slots[slot as usize].load(Ordering::Relaxed);
-            self.commit(cpu, begun, cell, next.0)?;
+            self.commit(begun, cell, next.0)?;
             Ok(Some(frame))
         })
     }
 
     fn push(&self, blocks: &BlockArray, offset: WordOffset, rounds_max: u32, frame: u32) -> bool {
-        let pushed = self.restart(|cpu, begun| {
-            if !is_open(blocks, cpu) {
-                return Ok(None);
-            }
-            let cell = blocks.word(Here::task(cpu), offset);
+        let pushed = self.run(blocks, offset, |begun, cell| {
             let word = Word(cell.load(Ordering::Relaxed));
             let Some((loaded, slot, next)) = word.pushed(rounds_max) else {
                 return Ok(None);
             };
             let slot = &blocks.magazine(loaded).slots[slot as usize];
-            self.step(cpu, begun, || slot.store(frame, Ordering::Relaxed))?;
-            self.commit(cpu, begun, cell, next.0)?;
+            self.step(begun, || slot.store(frame, Ordering::Relaxed))?;
+            self.commit(begun, cell, next.0)?;
             Ok(Some(()))
         });
         pushed.is_some()
     }
 
     fn compare_store(&self, blocks: &BlockArray, here: Here, offset: WordOffset, old: u64, new: u64) -> bool {
-        let stored = self.restart(|cpu, begun| {
-            if cpu != here.cpu || !is_open(blocks, cpu) {
-                return Ok(None);
-            }
-            let cell = blocks.word(here, offset);
-            if cell.load(Ordering::Relaxed) != old {
-                return Ok(None);
-            }
-            self.commit(cpu, begun, cell, new)?;
-            Ok(Some(()))
-        });
-        stored.is_some()
+        let begun = self.begin();
+        if begun.cpu != here.cpu || !is_open(blocks, begun.cpu) {
+            return false;
+        }
+        let cell = blocks.word(here, offset);
+        cell.load(Ordering::Relaxed) == old && self.commit(begun, cell, new).is_ok()
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
         if !is_mutant(Mutant::NoFence) {
-            *self.epochs[cpu.index()].lock().unwrap() += 1;
+            self.interrupt(cpu);
         }
         Ok(())
+    }
+}
+
+/// A kernel: a thread with a guard has its CPU and context to itself. Interrupt handlers run beside
+/// the task they interrupted. That interleaves in more ways than a real handler, which ends first.
+pub struct Kernel {
+    /// By CPU and context.
+    held: Vec<[Mutex<()>; 2]>,
+}
+
+impl Kernel {
+    pub fn new(cpus: u32) -> Self {
+        Kernel { held: (0..cpus).map(|_| [Mutex::new(()), Mutex::new(())]).collect() }
+    }
+}
+
+/// A guard of a [`Kernel`], which outlives the guard.
+pub struct Pin {
+    here: Here,
+    _held: Option<MutexGuard<'static, ()>>,
+}
+
+// SAFETY: the mutex of the CPU and context is held, unless a mutant leaves that out.
+unsafe impl Guard for Pin {
+    fn here(&self) -> Here {
+        self.here
+    }
+}
+
+// SAFETY: a fence waits for both mutexes of the CPU.
+unsafe impl Processor for Kernel {
+    type Guard = Pin;
+
+    fn pin(&self) -> Option<Pin> {
+        let here = here()?;
+        // The mutant: a handler that says it is the task it interrupted, and does not wait for it.
+        if is_mutant(Mutant::OneContext) && here.context == Context::Interrupt {
+            return Some(Pin { here: Here::task(here.cpu), _held: None });
+        }
+        let held = self.held[here.cpu.index()][here.context as usize].lock().unwrap();
+        // SAFETY: guards are local to calls of the allocator, which owns the kernel.
+        let held = unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
+        Some(Pin { here, _held: Some(held) })
+    }
+
+    fn fence(&self, cpu: CpuId) -> Result<(), FenceError> {
+        if !is_mutant(Mutant::NoFence) {
+            self.held[cpu.index()].iter().for_each(|held| drop(held.lock().unwrap()));
+        }
+        Ok(())
+    }
+}
+
+/// Where a thread of a lock front says it runs.
+pub struct Believed;
+
+impl WhichCpu for Believed {
+    fn cpu(&self) -> Option<CpuId> {
+        here().map(|here| here.cpu)
+    }
+}
+
+/// [`Locked`], and what mutants leave out of it.
+pub struct Locks<const FOLLOWS: bool> {
+    front: Locked<'static, Believed>,
+    /// Another set of locks, which excludes no user of the first.
+    other: Locked<'static, Believed>,
+}
+
+/// A lock front for `cpus` CPUs, and its locks, which must outlive it.
+pub fn locked<const FOLLOWS: bool>(cpus: u32) -> (Locks<FOLLOWS>, Box<dyn Any>) {
+    let locks: Arc<[CpuLock]> = (0..2 * cpus).map(|_| CpuLock::new()).collect();
+    // SAFETY: the caller keeps the locks longer than the front, and they do not move.
+    let all = unsafe { &*Arc::as_ptr(&locks) };
+    let [front, other] = <[_; 2]>::from(all.split_at(cpus as usize)).map(|set| Locked::new(set, Believed));
+    (Locks { front, other }, Box::new(locks))
+}
+
+impl<const FOLLOWS: bool> Locks<FOLLOWS> {
+    fn front(&self) -> &Locked<'static, Believed> {
+        let is_handler = here().is_some_and(|here| here.context == Context::Interrupt);
+        if is_handler && is_mutant(Mutant::TwoLocks) { &self.other } else { &self.front }
+    }
+}
+
+// SAFETY: as for `Locked`; its sequences look at their gates whether they are followed or not.
+unsafe impl<const FOLLOWS: bool> Cpus for Locks<FOLLOWS> {
+    const FOLLOWS_GATES: bool = FOLLOWS;
+
+    fn here(&self) -> Option<Here> {
+        self.front().here()
+    }
+
+    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        self.front().pop(blocks, word)
+    }
+
+    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        self.front().push(blocks, word, rounds_max, frame)
+    }
+
+    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+        self.front().compare_store(blocks, here, word, old, new)
+    }
+
+    fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
+        if is_mutant(Mutant::NoFence) { Ok(()) } else { self.front().fence(blocks, cpu) }
     }
 }

@@ -1,5 +1,6 @@
 //! A whole allocator inside a model, with a ledger of who holds which frame.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
@@ -35,17 +36,24 @@ impl Default for Setup {
 pub struct Depot<C: 'static> {
     pub allocator: Allocator<'static, C>,
     memory: *mut [MaybeUninit<u8>],
+    /// What `allocator` refers to.
+    _kept: Box<dyn Any>,
     /// By frame: whether a thread holds it.
     held: Mutex<Vec<bool>>,
 }
 
-// SAFETY: `memory` is only touched by `drop`.
+// SAFETY: `memory` and `_kept` are only touched by `drop`.
 unsafe impl<C: Send> Send for Depot<C> {}
 // SAFETY: as above.
 unsafe impl<C: Sync> Sync for Depot<C> {}
 
 impl<C: Cpus> Depot<C> {
     pub fn new(setup: &Setup, cpus: C) -> Arc<Self> {
+        Self::keeping(setup, cpus, Box::new(()))
+    }
+
+    /// As [`new`](Self::new), over CPUs that refer to what is in `kept`.
+    pub fn keeping(setup: &Setup, cpus: C, kept: Box<dyn Any>) -> Arc<Self> {
         MISUSES.set(0);
         let ranges = [FrameRange::new(Pfn::new(0), setup.frames)];
         let zone = ZoneConfig {
@@ -65,7 +73,12 @@ impl<C: Cpus> Depot<C> {
         let memory = Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
         // SAFETY: freed by `drop`, after the allocator's last use.
         let allocator = Allocator::new(&config, unsafe { &mut *memory }, cpus).unwrap();
-        Arc::new(Depot { allocator, memory, held: Mutex::new(vec![false; setup.frames as usize]) })
+        Arc::new(Depot {
+            allocator,
+            memory,
+            _kept: kept,
+            held: Mutex::new(vec![false; setup.frames as usize]),
+        })
     }
 
     /// Allocates a frame; nobody else holds it.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
-use super::{Mutant, explore, explore_mutant, spawn};
+use super::{Mutant, explore, explore_large, explore_mutant, spawn};
 use crate::prim::{AtomicBool, AtomicU32, Ordering};
 use crate::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
 
@@ -43,7 +43,7 @@ fn freed_before_is_found() {
 
 /// A request beside a drainer that takes what a CPU keeps of two frames, which nobody holds.
 fn beside_a_drainer(request: impl Fn(&Arc<Depot<Rseq>>) + Send + Sync + 'static) {
-    explore(move || {
+    explore_large(move || {
         let depot = depot(2);
         let held = depot.alloc().unwrap();
         depot.free(held);
@@ -66,7 +66,7 @@ fn in_a_drainers_hands() {
 
 #[test]
 fn between_shelf_and_front() {
-    explore(|| {
+    explore_large(|| {
         let depot = depot(5);
         let all: Vec<_> = (0..5).map(|_| depot.alloc().unwrap()).collect();
         all.into_iter().for_each(|pfn| depot.free(pfn));
@@ -85,7 +85,7 @@ fn between_shelf_and_front() {
 
 #[test]
 fn between_store_and_front() {
-    explore(|| {
+    explore_large(|| {
         let depot = depot(2);
         let held = depot.alloc().unwrap();
         let owner = spawn(0, &depot, move |depot| {
@@ -217,7 +217,7 @@ fn change_of_mobility() {
 
 #[test]
 fn while_another_changes_the_mobility() {
-    explore(change_of_mobility);
+    explore_large(change_of_mobility);
 }
 
 #[test]

@@ -4,12 +4,20 @@
 //! 3. A handler that allocates and frees between any two steps of the owner does no harm. It is
 //!    modelled by a thread on the same CPU: that interleaves in more ways than a handler, which
 //!    always ends first.
-//! 4. Once caches are disabled, the CPU holds nothing, whatever was on its way.
+//! 4. Once caches are disabled, the CPU holds nothing, whatever was on its way, and also when two
+//!    disable it at once.
+//! 5. Two threads on one CPU neither lose nor double a frame, though each aborts the sequences of
+//!    the other. If the kernel did not abort them, they would.
+//! 6. An owner that is aborted at any of its steps, or moved to another CPU, gets and frees its
+//!    frames all the same.
+//! 7. A gate that is read before the sequence begins is no gate.
 
-use super::cpus::{Rseq, run_on};
+use super::cpus::{Rseq, place, run_on};
 use super::depot::{Depot, Setup};
-use super::{Mutant, explore, explore_mutant, spawn};
-use crate::{CpuId, Mode, Scope, ZoneId};
+use super::{Mutant, explore, explore_large, explore_mutant, spawn};
+use crate::{CacheLimits, CpuId, Mode, Scope, ZoneId};
+
+const OWNERS: CpuId = CpuId::new(0);
 
 /// An owner that allocates and frees `cycles` times, and others that drain everything.
 fn owner_and_drainers(drains: &'static [Mode], cycles: usize) -> impl Fn() + Send + Sync + 'static {
@@ -48,7 +56,7 @@ fn owner_and_quiet_drain() {
 
 #[test]
 fn owner_and_two_full_drains() {
-    explore(owner_and_drainers(&[Mode::Full, Mode::Full], 1));
+    explore_large(owner_and_drainers(&[Mode::Full, Mode::Full], 1));
 }
 
 #[test]
@@ -58,13 +66,19 @@ fn owner_and_drains_of_both_kinds() {
 
 #[test]
 fn long_owner_and_two_full_drains() {
-    explore(owner_and_drainers(&[Mode::Full, Mode::Full], 2));
+    explore_large(owner_and_drainers(&[Mode::Full, Mode::Full], 2));
 }
 
 #[test]
 #[should_panic]
 fn full_drain_without_a_fence() {
     explore_mutant(Mutant::NoFence, owner_and_drainers(&[Mode::Full], 1));
+}
+
+#[test]
+#[should_panic]
+fn full_drain_of_sequences_that_read_their_gate_early() {
+    explore_mutant(Mutant::GateReadEarly, owner_and_drainers(&[Mode::Full], 1));
 }
 
 #[test]
@@ -117,5 +131,142 @@ fn disabled_in_the_middle() {
         assert!(!depot.allocator.has_caches(CpuId::new(0)));
         let cached = depot.allocator.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap();
         assert_eq!((cached.shelved_pages, depot.finish().cached_pages), (0, 0));
+    });
+}
+
+/// Both push into the slot that is next, unless one aborts the other.
+fn two_frees_on_one_cpu() {
+    let depot = Depot::new(&Setup { cpus: 1, ..Setup::default() }, Rseq::new(1));
+    run_on(0);
+    let (a, b) = (depot.alloc().unwrap(), depot.alloc().unwrap());
+    let other = spawn(0, &depot, move |depot| depot.free(b));
+    depot.free(a);
+    other.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn two_threads_free_on_one_cpu() {
+    explore(two_frees_on_one_cpu);
+}
+
+#[test]
+#[should_panic]
+fn two_threads_free_on_one_cpu_that_aborts_neither() {
+    explore_mutant(Mutant::NoPreemption, two_frees_on_one_cpu);
+}
+
+#[test]
+fn two_threads_allocate_on_one_cpu() {
+    explore(|| {
+        let depot = Depot::new(&Setup { cpus: 1, ..Setup::default() }, Rseq::new(1));
+        run_on(0);
+        let held = depot.alloc().unwrap();
+        depot.free(held);
+        let other = spawn(0, &depot, |depot| {
+            depot.alloc().expect("four are free");
+        });
+        depot.alloc().expect("four are free");
+        other.join().unwrap();
+        depot.finish();
+    });
+}
+
+/// Preemptions and signals abort an owner at any step, though its front does not change.
+#[test]
+fn owner_that_is_interrupted() {
+    explore(|| {
+        let depot = Depot::new(&Setup { cpus: 1, ..Setup::default() }, Rseq::new(1));
+        run_on(0);
+        let held = depot.alloc().unwrap();
+        let other = spawn(1, &depot, |depot| {
+            (0..3).for_each(|_| depot.allocator.cpus().interrupt(OWNERS));
+        });
+        let (b, c) = (depot.alloc().unwrap(), depot.alloc().unwrap());
+        [held, b, c].into_iter().for_each(|pfn| depot.free(pfn));
+        other.join().unwrap();
+        depot.finish();
+    });
+}
+
+/// As above, by a scheduler that moves it to a CPU where another thread runs.
+#[test]
+fn owner_that_is_moved_in_the_middle() {
+    explore_large(|| {
+        let depot = Depot::new(&Setup::default(), Rseq::new(2));
+        run_on(0);
+        let held = depot.alloc().unwrap();
+        let owner = place();
+        let scheduler = spawn(1, &depot, move |depot| {
+            depot.allocator.cpus().migrate(&owner, CpuId::new(1));
+            let own = depot.alloc().unwrap();
+            depot.free(own);
+        });
+        let next = depot.alloc().unwrap();
+        depot.free(held);
+        depot.free(next);
+        scheduler.join().unwrap();
+        depot.finish();
+    });
+}
+
+#[test]
+fn disabled_by_two_at_once() {
+    explore_large(|| {
+        let depot = Depot::new(&Setup::default(), Rseq::new(2));
+        run_on(0);
+        let (a, b) = (depot.alloc().unwrap(), depot.alloc().unwrap());
+        let disablers = [(); 2].map(|()| {
+            spawn(1, &depot, |depot| {
+                depot.allocator.retire_cpu(OWNERS);
+            })
+        });
+        depot.free(a);
+        depot.free(b);
+        disablers.into_iter().for_each(|disabler| disabler.join().unwrap());
+        assert!(!depot.allocator.has_caches(OWNERS));
+        let cached = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
+        assert_eq!((cached.shelved_pages, depot.finish().cached_pages), (0, 0));
+    });
+}
+
+#[test]
+fn retired_restored_and_drained() {
+    explore_large(|| {
+        let depot = Depot::new(&Setup::default(), Rseq::new(2));
+        run_on(0);
+        let (a, b) = (depot.alloc().unwrap(), depot.alloc().unwrap());
+        let retirer = spawn(1, &depot, |depot| {
+            depot.allocator.retire_cpu(OWNERS);
+            depot.allocator.restore_cpu(OWNERS);
+        });
+        let drainer = spawn(1, &depot, |depot| {
+            depot.allocator.drain(Scope::ALL, Mode::Full);
+        });
+        depot.free(a);
+        depot.free(b);
+        retirer.join().unwrap();
+        drainer.join().unwrap();
+        depot.finish();
+    });
+}
+
+/// Another CPU, which decays caches, spills the shelf that its owner takes magazines from.
+#[test]
+fn decayed_beside_its_owner() {
+    explore(|| {
+        let depot = Depot::new(&Setup { frames: 6, ..Setup::default() }, Rseq::new(2));
+        run_on(0);
+        let all: Vec<_> = (0..6).map(|_| depot.alloc().unwrap()).collect();
+        all.into_iter().for_each(|pfn| depot.free(pfn));
+        let other = spawn(1, &depot, |depot| {
+            let nothing = CacheLimits { batch: 1, high_min: 0, high_max: 0 };
+            depot.allocator.set_cache_limits(ZoneId::new(0), nothing);
+            depot.allocator.decay_caches();
+        });
+        let own = [(); 3].map(|()| depot.alloc().unwrap());
+        own.into_iter().for_each(|pfn| depot.free(pfn));
+        other.join().unwrap();
+        depot.finish();
     });
 }

@@ -2,36 +2,60 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `cpus` | restartable sequences, step by step |
+//! | `explore` | how far a model is explored, and the line it prints |
+//! | `cpus` | restartable sequences step by step, a kernel's guards, locks |
 //! | `depot` | a whole allocator of a few frames, with a ledger of who holds which |
 //! | `fronts` | fronts, gates, drains, re-entry |
+//! | `followed` | sequences that follow gates |
+//! | `locked` | the lock front |
+//! | `contexts` | interrupt handlers with fronts of their own |
+//! | `classes` | magazines of two classes; compiled with `PAGEDEPOT_MODEL_CLASSES=2` |
 //! | `shelf` | stacks of magazines |
 //! | `store` | claims of all widths, hints, and marks of sections |
 //! | `failing` | failing only when it must, watermarks |
 //!
-//! Constants are shrunk: a magazine has two rounds, a huge two words, a zone four frames. A *mutant*
-//! leaves out what an argument rests on; its model must fail, or the model would see nothing.
-//! `LOOM_MAX_PREEMPTIONS` goes deeper than the models' own bound, `LOOM_MAX_DURATION` (seconds) ends each early.
+//! Constants are shrunk: a magazine has two rounds, a huge two words, a zone four frames; there is one
+//! class of magazines, one context per CPU, and gates are not followed. `classes`, `contexts` and
+//! `followed` are the other configurations. A *mutant* leaves out what an argument rests on; its
+//! model must fail, or the model would see nothing.
+//!
+//! `LOOM_MAX_PREEMPTIONS` overrides the models' own bounds, `LOOM_MAX_DURATION` (seconds) ends each
+//! early, and `--show-output` shows which it ended.
+mod classes;
+mod contexts;
 mod cpus;
 mod depot;
+pub mod explore;
 mod failing;
+mod followed;
 mod fronts;
+mod locked;
 mod shelf;
 mod store;
 
 use std::cell::Cell;
 use std::sync::Arc;
 
-use cpus::{Rseq, run_on};
+use cpus::run_on;
 use depot::Depot;
 
-/// Preemptions explored by default: with two, every protocol mistake made here so far was found.
-const PREEMPTIONS: usize = 2;
+use crate::cpus::Cpus;
+
+/// Preemptions explored by default. Large models have one less.
+const PREEMPTIONS: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mutant {
     /// `Cpus::fence` of a model does nothing.
     NoFence,
+    /// Beginning a sequence aborts no other one on its CPU.
+    NoPreemption,
+    /// Sequences read their gate before they begin.
+    GateReadEarly,
+    /// A handler has a lock front of its own beside its CPU's.
+    TwoLocks,
+    /// An interrupt handler uses the fronts of the task it interrupted.
+    OneContext,
     /// `dekker_fence` does nothing: stores may pass later loads.
     NoDekker,
     /// The flux shows no pages in flight.
@@ -52,23 +76,30 @@ pub fn is_mutant(mutant: Mutant) -> bool {
     MUTANT.get() == Some(mutant)
 }
 
+/// Explores a model that is too large for the default bound.
+#[track_caller]
+fn explore_large(model: impl Fn() + Send + Sync + 'static) {
+    explore::explore(PREEMPTIONS - 1, model);
+}
+
+#[track_caller]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.max_branches = 10_000;
-    builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS));
+    explore::explore(PREEMPTIONS, model);
+}
+
+/// Explores a model that must fail, however long that takes.
+fn explore_mutant(mutant: Mutant, model: impl Fn() + Send + Sync + 'static) {
+    MUTANT.set(Some(mutant));
+    let mut builder = explore::builder(PREEMPTIONS);
+    builder.max_duration = None;
     builder.check(model);
 }
 
-fn explore_mutant(mutant: Mutant, model: impl Fn() + Send + Sync + 'static) {
-    MUTANT.set(Some(mutant));
-    explore(model);
-}
-
 /// A thread of the model that begins on `cpu`.
-fn spawn(
+fn spawn<C: Cpus + Send + 'static>(
     cpu: u32,
-    depot: &Arc<Depot<Rseq>>,
-    body: impl FnOnce(&Depot<Rseq>) + 'static,
+    depot: &Arc<Depot<C>>,
+    body: impl FnOnce(&Depot<C>) + 'static,
 ) -> loom::thread::JoinHandle<()> {
     let depot = depot.clone();
     loom::thread::spawn(move || {

@@ -1,0 +1,149 @@
+//! Interrupt handlers, which have fronts of their own on the CPU they interrupt and share its
+//! shelves, its empty magazines and its accounts with the task.
+//!
+//! 1. A handler that allocates and frees between any two steps of the task it interrupted neither
+//!    loses nor doubles a frame. With the task's own fronts it would.
+//! 2. Magazines that both put on the CPU's shelf and take from it have one owner at a time.
+//! 3. A full drain takes the fronts of both contexts, once; without its fence it does not.
+//! 4. Once caches are disabled, neither context holds anything.
+//! 5. Code that has no fronts, such as a nested handler, is served by the store.
+
+use std::sync::Arc;
+
+use super::cpus::{Kernel, run_as_handler_of, run_nowhere, run_on};
+use super::depot::{Depot, Setup};
+use super::{Mutant, explore, explore_large, explore_mutant, spawn};
+use crate::cpus::Pinned;
+use crate::{CpuId, Mode, Scope, ZoneId};
+
+type Machine = Depot<Pinned<Kernel>>;
+
+const OWNERS: CpuId = CpuId::new(0);
+
+fn machine(frames: u32) -> Arc<Machine> {
+    let depot = Depot::new(&Setup { cpus: 2, frames, ..Setup::default() }, Pinned(Kernel::new(2)));
+    run_on(0);
+    depot
+}
+
+/// A frame allocated and freed.
+fn turn(depot: &Machine) {
+    let own = depot.alloc().unwrap();
+    depot.free(own);
+}
+
+/// A task that frees what it holds, and its handler.
+fn task_and_handler() {
+    let depot = machine(4);
+    let held = depot.alloc().unwrap();
+    let handler = spawn(0, &depot, |depot| {
+        run_as_handler_of(0);
+        turn(depot);
+    });
+    let next = depot.alloc().unwrap();
+    depot.free(held);
+    depot.free(next);
+    handler.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn a_task_and_its_handler() {
+    explore(task_and_handler);
+}
+
+#[test]
+#[should_panic]
+fn a_task_and_a_handler_in_its_fronts() {
+    explore_mutant(Mutant::OneContext, task_and_handler);
+}
+
+/// The task takes a magazine from the shelf while the handler puts one there, and again.
+#[test]
+fn a_task_and_its_handler_share_a_shelf() {
+    explore_large(|| {
+        let depot = machine(9);
+        run_as_handler_of(0);
+        let handlers: Vec<_> = (0..4).map(|_| depot.alloc().unwrap()).collect();
+        run_on(0);
+        let all: Vec<_> = (0..5).map(|_| depot.alloc().unwrap()).collect();
+        all.into_iter().for_each(|pfn| depot.free(pfn));
+        let handler = spawn(0, &depot, |depot| {
+            run_as_handler_of(0);
+            handlers.into_iter().for_each(|pfn| depot.free(pfn));
+        });
+        let own = [(); 4].map(|()| depot.alloc().unwrap());
+        own.into_iter().for_each(|pfn| depot.free(pfn));
+        handler.join().unwrap();
+        depot.finish();
+    });
+}
+
+/// Both contexts have something, and both use it while a drainer takes it.
+fn contexts_and_a_drainer() {
+    let depot = machine(8);
+    run_as_handler_of(0);
+    turn(&depot);
+    run_on(0);
+    turn(&depot);
+    let drainer = spawn(1, &depot, |depot| {
+        depot.allocator.drain(Scope::cpu(OWNERS), Mode::Full);
+    });
+    let handler = spawn(0, &depot, |depot| {
+        run_as_handler_of(0);
+        depot.alloc().unwrap();
+    });
+    depot.alloc().unwrap();
+    handler.join().unwrap();
+    drainer.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn a_full_drain_of_both_contexts() {
+    explore_large(contexts_and_a_drainer);
+}
+
+#[test]
+#[should_panic]
+fn a_full_drain_of_both_contexts_without_a_fence() {
+    explore_mutant(Mutant::NoFence, contexts_and_a_drainer);
+}
+
+#[test]
+fn both_contexts_disabled_in_the_middle() {
+    explore_large(|| {
+        let depot = machine(8);
+        let held = depot.alloc().unwrap();
+        let handler = spawn(0, &depot, |depot| {
+            run_as_handler_of(0);
+            turn(depot);
+        });
+        let disabler = spawn(1, &depot, |depot| {
+            let done = depot.allocator.retire_cpu(OWNERS);
+            assert_eq!(done.busy_cpus, 0);
+        });
+        depot.free(held);
+        handler.join().unwrap();
+        disabler.join().unwrap();
+        assert!(!depot.allocator.has_caches(OWNERS));
+        let cached = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
+        assert_eq!((cached.shelved_pages, depot.finish().cached_pages), (0, 0));
+    });
+}
+
+#[test]
+fn a_nested_handler_is_served_by_the_store() {
+    explore(|| {
+        let depot = machine(4);
+        let held = depot.alloc().unwrap();
+        let nested = spawn(0, &depot, |depot| {
+            run_nowhere();
+            turn(depot);
+        });
+        depot.free(held);
+        turn(&depot);
+        nested.join().unwrap();
+        depot.finish();
+    });
+}
