@@ -6,6 +6,9 @@
 //! their lock (`Entry::Lock`), and fences are symmetric. What is checked is everything behind the
 //! entry: the pointer, the grace periods, the chunks, the lists.
 
+#[path = "../../core/src/loom_tests/explore.rs"]
+mod run;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -76,9 +79,7 @@ fn explore<D: PageCache + Send + 'static>(
     make: impl Fn(Buddy) -> D + Send + Sync + 'static,
     [other, own]: [fn(&Ground<D>); 2],
 ) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(move || {
+    run::explore(3, move || {
         let ground = Ground::new(make(Buddy::new(&setup(cpus)).unwrap()));
         // Something is cached from the start, so that a drain finds it.
         if let Some(pfn) = ground.take(0) {

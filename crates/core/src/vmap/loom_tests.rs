@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::area::{Area, AreaIndex, Areas};
@@ -33,17 +33,7 @@ pub fn is_broken(part: Broken) -> bool {
 }
 
 fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.max_branches = 10_000;
-    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = count.clone();
-    let start = std::time::Instant::now();
-    builder.check(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-        model();
-    });
-    println!("{name}: {} executions, {:.1?}", count.load(Ordering::Relaxed), start.elapsed());
+    crate::loom_tests::explore::explore_named(&format!("vmap: {name}"), preemptions, model);
 }
 
 #[derive(Default)]
