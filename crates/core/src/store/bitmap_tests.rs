@@ -214,3 +214,34 @@ fn searches_agree_with_a_look_at_every_block() {
     }
     assert!(refused > 20, "{refused} refused");
 }
+
+/// A huge with a free block throughout that is whole when the passes for partly free ones come by, and
+/// partly free when the one for whole ones does. Others take and free between the passes what makes it
+/// so; here the receiver of the blocks does. Only the last pass can take it.
+#[test]
+fn a_huge_that_no_pass_but_the_last_selects_is_not_skipped() {
+    let world = World::new();
+    let half = order(Order::HUGE.get() - 1);
+    assert!(world.bitmap().claim(Pfn::new(0), HUGES * HUGE_FRAMES));
+    let [partial, whole, later] = [1, 2, 3].map(|huge| HugeIndex(huge).first());
+    let evasive = HugeIndex(SECTION_HUGES as u32).first();
+    world.put(partial, half);
+    world.put(whole, Order::HUGE);
+    world.put(evasive, Order::HUGE);
+    let mut found = Vec::new();
+    let got = world.bitmap().take_blocks(world.wanted(), half, 5, |block| {
+        found.push(block);
+        match found.len() {
+            // The pass for whole huges has taken both halves of one.
+            3 => {
+                assert!(world.bitmap().claim(evasive, 1));
+                world.put(later, half);
+            }
+            // The next pass for partly free ones has found the other.
+            4 => world.put(evasive, order(0)),
+            _ => {}
+        }
+    });
+    assert_eq!(found[..4], [partial, whole, whole.add(half.frames()), later]);
+    assert_eq!((got, found.last().map(|&block| HugeIndex::of(block))), (5, Some(HugeIndex::of(evasive))));
+}
