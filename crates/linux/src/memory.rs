@@ -177,14 +177,19 @@ impl Memory {
         };
         let memory = Memory { mapping, bytes: Box::new(AtomicUsize::new(bytes)), file, thp, hugetlb };
         memory.seal(SealFlags::SHRINK);
-        if let Err(error) = memory.put(0..bytes) {
-            if hugetlb {
+        Ok((books, memory.filled(bytes)?))
+    }
+
+    /// Puts memory behind the first addresses, or gives all of them up.
+    fn filled(self, bytes: usize) -> Result<Self, BuildError> {
+        if let Err(error) = self.put(0..bytes) {
+            if self.hugetlb {
                 // The kernel unmaps first and looks for huge pages then: others may be there by now.
-                std::mem::forget(memory.mapping);
+                std::mem::forget(self.mapping);
             }
             return Err(error);
         }
-        Ok((books, memory))
+        Ok(self)
     }
 
     /// Puts memory behind reserved addresses, or, when it fails, nothing. Nothing is populated yet.
@@ -354,6 +359,8 @@ fn replace(
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     const SMALL: Wanted = Wanted {
@@ -393,6 +400,50 @@ mod tests {
         let too_much = Wanted { bytes: 1 << 40, bytes_max: 1 << 40, hugetlb: true, ..SMALL };
         let error = Memory::map(too_much).err().unwrap().to_string();
         assert!(error.contains("vm.nr_hugepages"), "{error}");
+    }
+
+    /// Whether something is mapped at a page that can be read.
+    fn is_readable(page: *const u8) -> bool {
+        let (mut pipe, mut byte) = ([0; 2], [0u8; 1]);
+        // SAFETY: two descriptors are written. The kernel reads the page, and says when there is none.
+        unsafe {
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            let written = libc::write(pipe[1], page.cast(), 1);
+            assert!(written < 1 || libc::read(pipe[0], byte.as_mut_ptr().cast(), 1) == 1);
+            pipe.into_iter().for_each(|fd| assert_eq!(libc::close(fd), 0));
+            written == 1
+        }
+    }
+
+    /// What another thread mapped where a refused mapping left a hole stays: addresses to grow into are
+    /// reserved again only where nothing is, and those of refused huge pages are not unmapped.
+    #[test]
+    fn a_refused_mapping_takes_nothing_from_others() {
+        for hugetlb in [false, true] {
+            let wanted =
+                Wanted { kind: MemoryKind::Memfd, bytes: HUGE_BYTES, bytes_max: 2 * HUGE_BYTES, ..SMALL };
+            let (_books, mut memory) = Memory::map(wanted).unwrap();
+            // A file that cannot be read can grow, but not be mapped; every kernel says so before it
+            // unmaps. It stands for a mapping of huge pages that most kernels refuse afterwards.
+            let name = format!("/proc/self/fd/{}", memory.fd().unwrap().as_raw_fd());
+            let unreadable = rustix::fs::open(name, rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
+            memory.file = Some(unreadable.unwrap());
+            memory.hugetlb = hugetlb;
+            let part = if hugetlb { 0..HUGE_BYTES } else { HUGE_BYTES..2 * HUGE_BYTES };
+            let theirs = memory.mapping.at(part.start);
+            let (access, flags) = (ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED);
+            // SAFETY: replaces a part of our own mapping, which nobody uses.
+            unsafe { mmap_anonymous(theirs.cast(), rustix::param::page_size(), access, flags) }.unwrap();
+            if hugetlb {
+                let refused = BuildError::HugePages { bytes: HUGE_BYTES, errno: Errno::ACCESS };
+                assert_eq!(memory.filled(part.end).err(), Some(refused));
+                assert!(is_readable(theirs), "another's mapping is gone");
+            } else {
+                let refused = BuildError::Memory { bytes: HUGE_BYTES, errno: Errno::ACCESS };
+                assert_eq!(memory.put(part), Err(refused));
+                assert!(is_readable(theirs), "another's mapping is gone");
+            }
+        }
     }
 
     #[test]

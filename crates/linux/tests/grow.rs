@@ -116,6 +116,21 @@ fn a_depot_never_has_more_than_the_system_could_back() {
     }
 }
 
+/// A depot of huge pages keeps no addresses to grow into: the kernel gives those away before it says
+/// that it has too few huge pages. As many as no system has are not even asked for.
+#[test]
+fn a_depot_of_huge_pages_does_not_grow() {
+    match Depot::builder(2 << 20).hugetlb(true).grow_to(1 << 46).build() {
+        Ok(depot) => {
+            let unit = GIB;
+            assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: unit, room: 0 }));
+            assert_eq!(depot.bytes() % (2 << 20), 0);
+        }
+        // Without huge pages that the administrator set aside.
+        Err(error) => assert!(matches!(error, BuildError::HugePages { .. }), "{error:?}"),
+    }
+}
+
 /// What the system refuses leaves the depot as it was, and can be asked for again.
 #[test]
 fn a_system_that_refuses_changes_nothing() {
