@@ -8,6 +8,8 @@ use super::{Allocator, layout};
 use crate::config::{ConfigError, FrameRange};
 use crate::cpus::Cpus;
 use crate::frame::{Mobility, ZoneId};
+#[cfg(all(loom, test))]
+use crate::loom_tests::{Mutant, is_mutant};
 use crate::store::HugeIndex;
 use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, Section, Tag};
 
@@ -75,6 +77,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             !self.store.install(number, section)
         });
         let Some(taken) = taken else { return true };
+        #[cfg(all(loom, test))]
+        if is_mutant(Mutant::LeavesSections) {
+            return false;
+        }
         // Ascending on both sides: of callers whose ranges overlap, the one that got furthest goes on.
         (first..taken).for_each(|number| self.store.uninstall(number));
         false
@@ -89,7 +95,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let sections = range.sections();
         let books = self.zone(zone);
         // Whoever searches now may have an older span, or find what is not counted yet.
+        #[cfg(not(all(loom, test)))]
         let _moving = books.flux.begin(1);
+        #[cfg(all(loom, test))]
+        let _moving = (!is_mutant(Mutant::AddsUnannounced)).then(|| books.flux.begin(1));
         huges(range).for_each(|huge| self.store.tags().set(HugeIndex(huge), new_tag(zone)));
         for number in sections.clone() {
             let Some(section) = self.store.bitmap().and_then(|bitmap| bitmap.section(number)) else { break };

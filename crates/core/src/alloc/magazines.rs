@@ -15,6 +15,8 @@ use crate::cache::magazine::{Class, Magazine, MagazineIndex};
 use crate::cache::shelf::Chain;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Mobility, Order, ZoneId};
+#[cfg(all(loom, test))]
+use crate::loom_tests::{Mutant, is_mutant};
 use crate::prefetch::prefetch_write;
 use crate::prim::{AtomicU32, Ordering};
 use crate::store::Wanted;
@@ -51,6 +53,11 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     fn steal_magazine(&self, cpu: CpuId) -> Option<MagazineIndex> {
+        #[cfg(all(loom, test))]
+        if is_mutant(Mutant::LeavesStolen) {
+            let returned = || self.all_zones().find_map(|zone| self.cpu_zone(cpu, zone).returned.peek());
+            return self.shared(cpu).empties.peek().or_else(returned);
+        }
         let returned =
             || self.all_zones().find_map(|zone| self.cpu_zone(cpu, zone).returned.pop(&self.blocks));
         self.shared(cpu).empties.pop(&self.blocks).or_else(returned)

@@ -35,6 +35,8 @@
 
 use super::block::BlockArray;
 use super::magazine::MagazineIndex;
+#[cfg(all(loom, test))]
+use crate::loom_tests::{Mutant, is_mutant};
 use crate::prim::{AtomicU64, Ordering};
 
 /// Most magazines in one stack.
@@ -71,9 +73,19 @@ impl<const COUNTED: bool> Head<COUNTED> {
     fn next(self, top: Option<MagazineIndex>, count: u32) -> u64 {
         debug_assert!(count <= if COUNTED { COUNT_MAX } else { 0 });
         // The tag is what the shift leaves of it: it wraps without reaching the other fields.
-        let tag = (self.0 >> Self::TAG_SHIFT).wrapping_add(1);
+        let tag = (self.0 >> Self::TAG_SHIFT).wrapping_add(one_operation());
         tag << Self::TAG_SHIFT | u64::from(count) << INDEX_BITS | u64::from(top.map_or(0, MagazineIndex::get))
     }
+}
+
+/// What an operation adds to the tag.
+#[inline]
+fn one_operation() -> u64 {
+    #[cfg(all(loom, test))]
+    if is_mutant(Mutant::Untagged) {
+        return 0;
+    }
+    1
 }
 
 /// Magazines linked by their `next`, owned by the holder.

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::cpus::Cpus;
 use crate::{
-    AllocError, Allocator, Census, Config, Flags, FrameRange, HighPolicy, Misuse, NodeId, Order, Pfn,
-    Watermarks, ZoneConfig,
+    AllocError, Allocator, Census, Config, ConfigError, Flags, FrameRange, HighPolicy, Misuse, NodeId, Order,
+    Pfn, Watermarks, ZoneConfig, ZoneId,
 };
 
 std::thread_local! {
@@ -24,11 +24,13 @@ pub struct Setup {
     pub frames: u32,
     pub watermarks: Watermarks,
     pub high: u64,
+    /// One past the last frame that can be added; 0: none.
+    pub limit: u32,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { cpus: 2, frames: 4, watermarks: Watermarks::default(), high: 8 }
+        Setup { cpus: 2, frames: 4, watermarks: Watermarks::default(), high: 8, limit: 0 }
     }
 }
 
@@ -38,11 +40,13 @@ pub struct Depot<C: 'static> {
     memory: *mut [MaybeUninit<u8>],
     /// What `allocator` refers to.
     _kept: Box<dyn Any>,
+    /// Of memory that was added, or refused.
+    more: Mutex<Vec<*mut [MaybeUninit<u8>]>>,
     /// By frame: whether a thread holds it.
     held: Mutex<Vec<bool>>,
 }
 
-// SAFETY: `memory` and `_kept` are only touched by `drop`.
+// SAFETY: `memory`, `more` and `_kept` are only touched by `drop`.
 unsafe impl<C: Send> Send for Depot<C> {}
 // SAFETY: as above.
 unsafe impl<C: Sync> Sync for Depot<C> {}
@@ -67,18 +71,24 @@ impl<C: Cpus> Depot<C> {
         let config = Config {
             high: HighPolicy::Fixed(setup.high),
             on_misuse: Some(note_misuse),
+            pfn_limit: (setup.limit > 0).then(|| Pfn::new(setup.limit)),
             ..Config::new(setup.cpus, &zones)
         };
         let bytes = Allocator::<C>::metadata_bytes(&config).unwrap();
         let memory = Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
         // SAFETY: freed by `drop`, after the allocator's last use.
         let allocator = Allocator::new(&config, unsafe { &mut *memory }, cpus).unwrap();
-        Arc::new(Depot {
-            allocator,
-            memory,
-            _kept: kept,
-            held: Mutex::new(vec![false; setup.frames as usize]),
-        })
+        let held = Mutex::new(vec![false; setup.frames.max(setup.limit) as usize]);
+        Arc::new(Depot { allocator, memory, _kept: kept, more: Mutex::default(), held })
+    }
+
+    /// Adds frames to the zone.
+    pub fn add(&self, range: FrameRange) -> Result<(), ConfigError> {
+        let bytes = self.allocator.section_bytes(range);
+        let memory = Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
+        self.more.lock().unwrap().push(memory);
+        // SAFETY: freed by `drop`, after the allocator's last use.
+        self.allocator.add_memory(ZoneId::new(0), range, unsafe { &mut *memory })
     }
 
     /// Allocates a frame; nobody else holds it.
@@ -129,5 +139,9 @@ impl<C> Drop for Depot<C> {
     fn drop(&mut self) {
         // SAFETY: from `Box::into_raw` in `new`; the allocator does nothing when dropped.
         drop(unsafe { Box::from_raw(self.memory) });
+        for memory in self.more.get_mut().unwrap().drain(..) {
+            // SAFETY: from `Box::into_raw` in `add`; as above.
+            drop(unsafe { Box::from_raw(memory) });
+        }
     }
 }

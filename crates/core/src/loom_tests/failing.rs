@@ -14,6 +14,7 @@ use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_large, explore_mutant, spawn};
 use crate::prim::{AtomicBool, AtomicU32, Ordering};
+use crate::store::section::SECTION_FRAMES;
 use crate::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
 
 fn depot(frames: u32) -> Arc<Depot<Rseq>> {
@@ -127,6 +128,74 @@ fn a_claim_that_is_rolled_back() {
         }
         other.join().unwrap();
     });
+}
+
+/// As above, where the frames lie in two sections: the claim is made of two.
+fn rolled_back_across_sections() {
+    let flags = Flags::default().no_reclaim();
+    let (depot, border) = (depot(2 * SECTION_FRAMES), Pfn::new(SECTION_FRAMES));
+    let alloc_at = |start, frames| depot.allocator.alloc_at(start, frames, flags);
+    alloc_at(Pfn::new(0), SECTION_FRAMES - 2).expect("nobody else is there");
+    alloc_at(border.add(2), SECTION_FRAMES - 2).expect("nobody else is there");
+    let other = spawn(0, &depot, move |depot| {
+        let start = Pfn::new(SECTION_FRAMES - 2);
+        if depot.allocator.alloc_at(start, 3, flags).is_ok() {
+            depot.allocator.free_contiguous(start, 3).expect("they were ours");
+        }
+    });
+    run_on(1);
+    if alloc_at(border, 1).is_ok() {
+        let found = depot.allocator.alloc_contiguous(2, 1, flags);
+        assert_eq!(found, Ok(Pfn::new(SECTION_FRAMES - 2)), "put back");
+    }
+    other.join().unwrap();
+}
+
+#[test]
+fn a_claim_across_sections_that_is_rolled_back() {
+    explore(rolled_back_across_sections);
+}
+
+#[test]
+#[should_panic = "put back"]
+fn a_claim_across_sections_that_is_rolled_back_unannounced() {
+    explore_mutant(Mutant::Unannounced, rolled_back_across_sections);
+}
+
+/// Ten free frames across a border, and two that want five in a row, wherever they begin: the lowest
+/// five lie in both sections. One at least has them, and no frame is given twice or lost.
+fn runs_across_sections() {
+    const RUN: u32 = 5;
+    let flags = Flags::default().no_reclaim();
+    let (depot, start) = (depot(2 * SECTION_FRAMES), SECTION_FRAMES - 3);
+    for (start, frames) in [(0, start), (start + 2 * RUN, SECTION_FRAMES + 3 - 2 * RUN)] {
+        depot.allocator.alloc_at(Pfn::new(start), frames, flags).expect("nobody else is there");
+        (start..start + frames).for_each(|frame| depot.note_got(Pfn::new(frame), Order::BASE));
+    }
+    let take = move |depot: &Depot<Rseq>| {
+        let found = depot.allocator.alloc_contiguous(RUN, 1, flags).ok()?;
+        (0..RUN).for_each(|i| depot.note_got(found.add(i), Order::BASE));
+        Some(found)
+    };
+    let theirs = Arc::new(AtomicBool::new(false));
+    let set = theirs.clone();
+    let other = spawn(0, &depot, move |depot| set.store(take(depot).is_some(), Ordering::Relaxed));
+    run_on(1);
+    let mine = take(&depot).is_some();
+    other.join().unwrap();
+    assert!(mine || theirs.load(Ordering::Relaxed), "neither has a run");
+    depot.finish();
+}
+
+#[test]
+fn two_runs_across_sections() {
+    explore(runs_across_sections);
+}
+
+#[test]
+#[should_panic = "FreeCount"]
+fn two_runs_across_sections_of_which_one_keeps_a_part() {
+    explore_mutant(Mutant::KeepsPart, runs_across_sections);
 }
 
 #[test]

@@ -2,9 +2,11 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `adding` | adding memory, and taking away what lost a race |
 //! | `explore` | how far a model is explored, and the line it prints |
 //! | `cpus` | restartable sequences step by step, a kernel's guards, locks |
 //! | `depot` | a whole allocator of a few frames, with a ledger of who holds which |
+//! | `empties` | magazines of which there are too few, or other CPUs' |
 //! | `fronts` | fronts, gates, drains, re-entry |
 //! | `followed` | sequences that follow gates |
 //! | `locked` | the lock front |
@@ -21,10 +23,12 @@
 //!
 //! `LOOM_MAX_PREEMPTIONS` overrides the models' own bounds, `LOOM_MAX_DURATION` (seconds) ends each
 //! early, and `--show-output` shows which it ended.
+mod adding;
 mod classes;
 mod contexts;
 mod cpus;
 mod depot;
+mod empties;
 pub mod explore;
 mod failing;
 mod followed;
@@ -66,6 +70,16 @@ pub enum Mutant {
     ClearsUnseen,
     /// The taker that clears the `whole` hint leaves it to others to mark the huge as partial.
     MarksByOneHint,
+    /// Memory is added without being announced in the flux.
+    AddsUnannounced,
+    /// The loser of a race to add memory leaves the sections that it has installed.
+    LeavesSections,
+    /// A claim across sections that finds a frame missing keeps what it has of the sections before.
+    KeepsPart,
+    /// A magazine is stolen by looking at the top of another CPU's empties, and left there.
+    LeavesStolen,
+    /// Operations on a stack leave its tag as it is.
+    Untagged,
 }
 
 std::thread_local! {
@@ -74,6 +88,15 @@ std::thread_local! {
 
 pub fn is_mutant(mutant: Mutant) -> bool {
     MUTANT.get() == Some(mutant)
+}
+
+std::thread_local! {
+    static MAGAZINES: Cell<usize> = const { Cell::new(6) };
+}
+
+/// Magazines of an allocator.
+pub fn magazines() -> usize {
+    MAGAZINES.get()
 }
 
 /// Explores a model that is too large for the default bound.

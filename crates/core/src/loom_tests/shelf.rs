@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering as Plain};
 
-use super::explore;
+use super::{Mutant, explore, explore_mutant};
 use crate::cache::shelf::{Chain, Shelf};
 use crate::cache::{BlockArray, Magazine, MagazineIndex};
 use crate::prim::Ordering;
@@ -111,19 +111,27 @@ fn two_drainers_and_an_owner() {
     });
 }
 
+fn slept_while_the_top_came_back() {
+    let ground = Ground::new(2);
+    let other = spawn(&ground, |ground| {
+        // The top goes, the one below it goes for good, and the top comes back over another, so
+        // that only the tag tells the head from what it was.
+        let (top, _gone) = (ground.pop(), ground.pop());
+        ground.push(MagazineIndex::new(3).unwrap());
+        top.into_iter().for_each(|magazine| ground.push(magazine));
+    });
+    ground.pop();
+    other.join().unwrap();
+    ground.finish();
+}
+
 #[test]
 fn popper_that_slept_while_the_top_came_back() {
-    explore(|| {
-        let ground = Ground::new(2);
-        let other = spawn(&ground, |ground| {
-            // The top goes, the one below it goes for good, and the top comes back over another, so
-            // that only the tag tells the head from what it was.
-            let (top, _gone) = (ground.pop(), ground.pop());
-            ground.push(MagazineIndex::new(3).unwrap());
-            top.into_iter().for_each(|magazine| ground.push(magazine));
-        });
-        ground.pop();
-        other.join().unwrap();
-        ground.finish();
-    });
+    explore(slept_while_the_top_came_back);
+}
+
+#[test]
+#[should_panic]
+fn popper_that_slept_without_a_tag() {
+    explore_mutant(Mutant::Untagged, slept_while_the_top_came_back);
 }

@@ -26,6 +26,8 @@ use super::summary::{Marks, Sort, Summary, note_step};
 use super::tags::Tags;
 use super::{Doubled, HugeIndex, Wanted, bits};
 use crate::frame::{Order, Pfn, ZoneId};
+#[cfg(all(loom, test))]
+use crate::loom_tests::{Mutant, is_mutant};
 use crate::prim::{AtomicU64, AtomicUsize, Ordering};
 
 /// Fruitless looks at partly used huges before a whole one is taken.
@@ -377,6 +379,8 @@ impl<'m> Bitmap<'m> {
         let mut done = 0;
         for (section, at, count) in self.by_section(start, frames) {
             if !section.is_some_and(|section| section.claim(at, count)) {
+                #[cfg(all(loom, test))]
+                let done = if is_mutant(Mutant::KeepsPart) { 0 } else { done };
                 self.put(start, done);
                 self.failed_claims.fetch_add(1, Ordering::Relaxed);
                 return false;
