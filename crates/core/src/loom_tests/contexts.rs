@@ -136,12 +136,10 @@ fn both_contexts_disabled_in_the_middle() {
 fn a_nested_handler_is_served_by_the_store() {
     explore(|| {
         let depot = machine(4);
-        let held = depot.alloc().unwrap();
         let nested = spawn(0, &depot, |depot| {
             run_nowhere();
             turn(depot);
         });
-        depot.free(held);
         turn(&depot);
         nested.join().unwrap();
         depot.finish();

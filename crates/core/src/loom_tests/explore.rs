@@ -9,14 +9,24 @@ const EXECUTIONS_PER_LOOK: usize = 1000;
 
 /// Explores `model` in all interleavings with at most `preemptions` preemptions, and prints a line
 /// about it: whether it was explored to the end, or `LOOM_MAX_DURATION` or `LOOM_MAX_PERMUTATIONS`
-/// ended it early. `LOOM_MAX_PREEMPTIONS` overrides the bound.
+/// ended it early. `LOOM_MAX_PREEMPTIONS` overrides the bound. `true`: to the end.
+///
+/// # Panics
+/// When the model fails, or has one interleaving alone: then its threads share nothing.
 #[track_caller]
-pub fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    explore_named(&name(), preemptions, model);
+pub fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) -> bool {
+    let (executions, is_explored) = explore_named(&name(), preemptions, model);
+    assert!(executions > 1, "one interleaving: the threads of this model share nothing");
+    is_explored
 }
 
-/// As [`explore`], of a model with a name of its own.
-pub fn explore_named(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+/// As [`explore`], of a model with a name of its own, which may have one interleaving. Returns its
+/// executions, too.
+pub fn explore_named(
+    name: &str,
+    preemptions: usize,
+    model: impl Fn() + Send + Sync + 'static,
+) -> (usize, bool) {
     let builder = builder(preemptions);
     let (begun, counted) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     let count = counted.clone();
@@ -29,12 +39,14 @@ pub fn explore_named(name: &str, preemptions: usize, model: impl Fn() + Send + S
     let is_at_look = (executions + 1).is_multiple_of(builder.checkpoint_interval);
     let is_at_limit = builder.max_duration.is_some_and(|max| took >= max)
         || builder.max_permutations.is_some_and(|max| executions + 1 >= max);
-    let ending = if is_at_look && is_at_limit { "ended early" } else { "explored to the end" };
+    let is_explored = !(is_at_look && is_at_limit);
+    let ending = if is_explored { "explored to the end" } else { "ended early" };
     println!(
         "model {name}: {ending}: {executions} executions, at most {} preemptions, {:.1} s",
         builder.preemption_bound.unwrap_or(preemptions),
         took.as_secs_f64(),
     );
+    (executions, is_explored)
 }
 
 /// What explores a model with at most `preemptions` preemptions, or the environment's.

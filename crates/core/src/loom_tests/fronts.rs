@@ -44,6 +44,24 @@ fn owner_and_drainers(drains: &'static [Mode], cycles: usize) -> impl Fn() + Sen
     }
 }
 
+/// An owner that takes a magazine from its shelf and puts one there, and another thread.
+fn owner_of_a_shelf(other: fn(&Depot<Rseq>)) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        let depot = Depot::new(&Setup { frames: 5, ..Setup::default() }, Rseq::new(2));
+        run_on(0);
+        let all: Vec<_> = (0..5).map(|_| depot.alloc().unwrap()).collect();
+        all.into_iter().for_each(|pfn| depot.free(pfn));
+        let held: Vec<_> = (0..3).map(|_| depot.alloc().unwrap()).collect();
+        let stats = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
+        assert_eq!(stats.shelved_pages, 2, "the front is empty, the rest is on the shelf");
+        let other = spawn(1, &depot, other);
+        let next = depot.alloc().unwrap();
+        held.into_iter().chain([next]).for_each(|pfn| depot.free(pfn));
+        other.join().unwrap();
+        depot.finish();
+    }
+}
+
 #[test]
 fn owner_and_full_drain() {
     explore(owner_and_drainers(&[Mode::Full], 1));
@@ -51,7 +69,9 @@ fn owner_and_full_drain() {
 
 #[test]
 fn owner_and_quiet_drain() {
-    explore(owner_and_drainers(&[Mode::Quiet], 2));
+    explore(owner_of_a_shelf(|depot| {
+        depot.allocator.drain(Scope::ALL, Mode::Quiet);
+    }));
 }
 
 #[test]
@@ -254,19 +274,9 @@ fn retired_restored_and_drained() {
 /// Another CPU, which decays caches, spills the shelf that its owner takes magazines from.
 #[test]
 fn decayed_beside_its_owner() {
-    explore(|| {
-        let depot = Depot::new(&Setup { frames: 6, ..Setup::default() }, Rseq::new(2));
-        run_on(0);
-        let all: Vec<_> = (0..6).map(|_| depot.alloc().unwrap()).collect();
-        all.into_iter().for_each(|pfn| depot.free(pfn));
-        let other = spawn(1, &depot, |depot| {
-            let nothing = CacheLimits { batch: 1, high_min: 0, high_max: 0 };
-            depot.allocator.set_cache_limits(ZoneId::new(0), nothing);
-            depot.allocator.decay_caches();
-        });
-        let own = [(); 3].map(|()| depot.alloc().unwrap());
-        own.into_iter().for_each(|pfn| depot.free(pfn));
-        other.join().unwrap();
-        depot.finish();
-    });
+    explore_large(owner_of_a_shelf(|depot| {
+        let nothing = CacheLimits { batch: 1, high_min: 0, high_max: 0 };
+        depot.allocator.set_cache_limits(ZoneId::new(0), nothing);
+        depot.allocator.decay_caches();
+    }));
 }

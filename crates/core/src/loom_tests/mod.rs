@@ -101,13 +101,14 @@ pub fn magazines() -> usize {
 
 /// Explores a model that is too large for the default bound.
 #[track_caller]
-fn explore_large(model: impl Fn() + Send + Sync + 'static) {
-    explore::explore(PREEMPTIONS - 1, model);
+fn explore_large(model: impl Fn() + Send + Sync + 'static) -> bool {
+    explore::explore(PREEMPTIONS - 1, model)
 }
 
+/// Explores a model; `true`: to the end.
 #[track_caller]
-fn explore(model: impl Fn() + Send + Sync + 'static) {
-    explore::explore(PREEMPTIONS, model);
+fn explore(model: impl Fn() + Send + Sync + 'static) -> bool {
+    explore::explore(PREEMPTIONS, model)
 }
 
 /// Explores a model that must fail, however long that takes.
