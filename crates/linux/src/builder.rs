@@ -370,10 +370,13 @@ impl Builder {
 
 /// As the core's own panic, with the names of this crate's options.
 fn panic_on_misuse(misuse: Misuse) {
-    panic!(
-        "pagedepot: {misuse:?}: a caller freed what it did not hold (a double free, or a wrong order); \
-         Builder::checked(true) finds that caller, Builder::on_misuse is told instead of this panic"
-    );
+    let advice = match misuse {
+        Misuse::DoubleFree { .. } => {
+            " (a double free, or one with a wrong order); Builder::checked(true) refuses it, in the caller's call"
+        }
+        _ => "",
+    };
+    panic!("pagedepot: {misuse:?}{advice}; Builder::on_misuse is told instead of this panic");
 }
 
 /// Zones begin at multiples of this many frames.
