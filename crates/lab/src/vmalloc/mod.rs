@@ -34,6 +34,7 @@ pub use options::VmallocOptions;
 use crate::bench::{Effort, Settings};
 use crate::design::{self, Design};
 use crate::failure::Failure;
+use crate::harness::cpus;
 use crate::output::Report;
 use host::Counting;
 use options::{MapperKind, Parameters};
@@ -77,6 +78,9 @@ pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Fail
     }
     if let Some(trace) = &options.trace {
         return replay::run((trace, options.expand.limit()), &designs, settings);
+    }
+    if !options.suite_only {
+        cpus::check_seats(&settings.cpus)?;
     }
     let parameters = options.parameters(settings.cpus.len(), settings.effort == Effort::Quick);
     let mut report = Report::default();

@@ -24,7 +24,7 @@ use super::{BOOKS_START, NAME};
 use crate::bench::{Effort, Settings};
 use crate::design::Design;
 use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule, Seat, Series, cpus, interleave};
+use crate::harness::{Contender, Pace, Schedule, Seat, Series, interleave};
 use crate::output::report::{Metric, Params, params};
 use crate::output::{Report, table};
 
@@ -127,7 +127,6 @@ pub fn run(mapper: MapperKind, designs: &[Design], settings: &Settings) -> Resul
     if all.is_empty() {
         return Ok(report);
     }
-    cpus::check_seats(&settings.cpus)?;
     let counts = [1, settings.cpus.len()].into_iter().take(settings.cpus.len().min(2));
     let mut by_cpus = Vec::new();
     for cpus in counts {
