@@ -62,6 +62,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let run = Run::new(first, pages);
         let area = self.with_purges(false, || self.lock_space().carve_at(run))?;
         self.note_carved(self.node_here(), Carved::one(area));
+        if self.withdraw_lost(area, false)? {
+            return Err(VmapError::Occupied);
+        }
         Ok(self.publish(area, Kind::Address, &options, false, Location::caller()))
     }
 
@@ -75,9 +78,20 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         self.release(start, Kind::Address, true)
     }
 
-    /// An area of `pages` pages and a guard, held by the caller, with nothing mapped in it.
+    /// An area of `pages` pages and a guard, held by the caller, with nothing mapped in it and
+    /// nothing of it lost.
     #[inline]
     pub(super) fn obtain(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
+        loop {
+            let index = self.obtain_any(pages, options)?;
+            if self.mapper.lost_pages() == 0 || !self.withdraw_lost(index, options.no_wait)? {
+                return Ok(index);
+            }
+        }
+    }
+
+    #[inline]
+    fn obtain_any(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
         if options.window.is_none() && pages != 0 && options.align.is_power_of_two() {
             let fits = |top| self.is_aligned(self.books.areas[top].start(), options.align);
             let total = pages.checked_add(u32::from(options.guard));
@@ -87,6 +101,46 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             }
         }
         self.obtain_slow(pages, options)
+    }
+
+    /// Withdraws what the mapper has lost of a held area, and returns the rest of it to the free
+    /// address space; `false`: it has lost nothing there, and the area is the caller's still.
+    ///
+    /// Pages are lost wherever a mapper's call failed: in areas that were being mapped or unmapped,
+    /// and in what lay around those in tables that were unmapped whole, free or pooled. All of that
+    /// comes by here before it is used again.
+    #[cold]
+    fn withdraw_lost(&self, index: AreaIndex, no_wait: bool) -> Result<bool, VmapError> {
+        let (area, areas) = (&self.books.areas[index], self.books.areas);
+        let mut rest = area.run();
+        if self.lost_in(rest).is_none() {
+            return Ok(false);
+        }
+        let space = if no_wait { self.try_lock_space() } else { Some(self.lock_space()) };
+        let Some(space) = space else {
+            // The next purge returns it to the free address space, where it will be found again.
+            area.set_word(area.word().retiring());
+            self.push_lazy(index);
+            return Err(VmapError::WouldWait);
+        };
+        space.give_back(index);
+        while let Some(lost) = self.lost_in(rest) {
+            let withdrawn = space.carve_at(lost)?;
+            areas[withdrawn].set_traits(Traits::new(0, 0, Default::default()));
+            self.books.index.set(lost, withdrawn);
+            areas[withdrawn].set_word(areas[withdrawn].word().held(Kind::Lost).in_state(State::Busy));
+            rest.start = lost.end;
+        }
+        Ok(true)
+    }
+
+    /// The first run of pages in `run` that the mapper has lost.
+    pub(super) fn lost_in(&self, run: Run) -> Option<Run> {
+        if self.mapper.lost_pages() == 0 || run.pages() == 0 {
+            return None;
+        }
+        let lost = self.mapper.lost_in(self.range.span(run))?;
+        Some(Run::new(self.range.page_of(lost.start)?, lost.pages))
     }
 
     /// Whether a page has an alignment; never one that is no power of two and more than a page.
@@ -220,14 +274,15 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         self.with_purges_if(|error| !no_wait && is_short(error), attempt)
     }
 
-    /// As [`with_purges`](Self::with_purges), if the mapper has no mappings left: what is freed but
-    /// still mapped counts among them.
+    /// As [`with_purges`](Self::with_purges), if the mapper has no mappings left (what is freed but
+    /// still mapped counts among them), or lost the addresses while they were being given out.
     pub(super) fn with_mappings<T>(
         &self,
         no_wait: bool,
         attempt: impl Fn() -> Result<T, VmapError>,
     ) -> Result<T, VmapError> {
-        let is_short = |error: &_| matches!(error, VmapError::Map(MapError::TooManyMappings { .. }));
+        let is_short =
+            |error: &_| matches!(error, VmapError::Map(MapError::TooManyMappings { .. } | MapError::Lost));
         self.with_purges_if(|error| !no_wait && is_short(error), attempt)
     }
 

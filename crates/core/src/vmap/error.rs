@@ -129,6 +129,8 @@ pub enum MapError {
     },
     /// The system refused with this code.
     Refused(i32),
+    /// The addresses are another's by now: see [`Mapper::lost_pages`](super::Mapper::lost_pages).
+    Lost,
 }
 
 impl fmt::Display for MapError {
@@ -140,6 +142,9 @@ impl fmt::Display for MapError {
                 "the limit of {limit} mappings is reached: free or purge, allocate memory in longer runs, or raise the limit (on Linux vm.max_map_count)"
             ),
             MapError::Refused(code) => write!(f, "the system refused the mapping (error {code})"),
+            MapError::Lost => f.write_str(
+                "the addresses were lost to another mapping when a system call failed: free the area, and allocate another",
+            ),
         }
     }
 }
@@ -160,6 +165,8 @@ pub enum Kind {
     Ram = 3,
     /// Many short-lived mappings: a block that one CPU hands out piece by piece.
     RamBlock = 4,
+    /// Nothing: addresses that the mapper has lost, kept from being used again.
+    Lost = 5,
 }
 
 impl Kind {
@@ -169,7 +176,8 @@ impl Kind {
             1 => Kind::Vmap,
             2 => Kind::Vmalloc,
             3 => Kind::Ram,
-            _ => Kind::RamBlock,
+            4 => Kind::RamBlock,
+            _ => Kind::Lost,
         }
     }
 
@@ -180,6 +188,7 @@ impl Kind {
             Kind::Vmap => "vunmap",
             Kind::Vmalloc => "vfree",
             Kind::Ram | Kind::RamBlock => "vm_unmap_ram",
+            Kind::Lost => "nothing: its addresses are lost",
         }
     }
 
@@ -190,6 +199,7 @@ impl Kind {
             Kind::Vmap => "vmap",
             Kind::Vmalloc => "vmalloc",
             Kind::Ram | Kind::RamBlock => "vm_map_ram",
+            Kind::Lost => "lost",
         }
     }
 }

@@ -30,7 +30,7 @@ use super::Vmap;
 use super::area::{Area, AreaIndex, State};
 use super::books::Books;
 use super::config::Options;
-use super::error::{Kind, VfreeError, VmapError};
+use super::error::{Kind, MapError, VfreeError, VmapError};
 use super::node::Node;
 use super::purge::{Batch, PurgeDepth, Purged};
 use super::ram_block::RamBlock;
@@ -108,7 +108,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             && frames.len() <= RAM_PAGES_MAX as usize
             && let Some((block, run)) = self.take_pages(frames.len() as u32, &options, caller)
         {
-            return self.map_in_block(block, run, frames, &options);
+            match self.map_in_block(block, run, frames, &options) {
+                // Pages that were lost since the block was made are not handed out again.
+                Err(VmapError::Map(MapError::Lost)) => {}
+                result => return result,
+            }
         }
         let area = self.obtain_mapped(frames, Kind::Ram, &options)?;
         Ok(self.publish(area, Kind::Ram, &options, false, caller))

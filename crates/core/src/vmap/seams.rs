@@ -92,6 +92,20 @@ pub unsafe trait Mapper: Sync {
     /// copy by the operating system. If the frame was freed meanwhile, its bytes are thrown away.
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool;
 
+    /// Pages of the range that this mapper has lost: after a call that failed they turned out to be
+    /// another's, and they are never touched again. `map` fails there, `unmap` and
+    /// [`release_tables`](Mapper::release_tables) leave them out. Never fewer than before.
+    #[inline]
+    fn lost_pages(&self) -> u32 {
+        0
+    }
+
+    /// The first run of lost pages in `span`. What a call has lost is known here when it returns.
+    fn lost_in(&self, span: Span) -> Option<Span> {
+        let _ = span;
+        None
+    }
+
     /// Whether each run of frames costs something that runs out: then long runs are worth more
     /// effort.
     fn prefers_long_runs(&self) -> bool {

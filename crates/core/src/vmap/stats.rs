@@ -28,6 +28,8 @@ pub struct VmapStats {
     pub warm_areas: u64,
     /// Pages of them.
     pub warm_pages: u64,
+    /// Pages that the mapper has lost: [`Mapper::lost_pages`].
+    pub lost_pages: u64,
     /// Descriptors in use, for areas and free ranges.
     pub descriptors: u32,
     /// Page tables populated in the range.
@@ -72,6 +74,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             cold_pages: cold.1,
             warm_areas: warm.0,
             warm_pages: warm.1,
+            lost_pages: self.mapper.lost_pages().into(),
             descriptors: self.books.space.spares.used(),
             tables: tables.populated.load(Ordering::Relaxed),
             tables_max: tables.populated_max.load(Ordering::Relaxed),

@@ -23,12 +23,16 @@ pub struct VmapCensus {
     pub lazy_pages: u64,
     /// In pooled areas.
     pub pooled_pages: u64,
+    /// Kept from being used again, because the mapper has lost them.
+    pub lost_pages: u64,
     /// Busy areas.
     pub busy_areas: u64,
     /// Lazy areas.
     pub lazy_areas: u64,
     /// Pooled areas.
     pub pooled_areas: u64,
+    /// Runs of lost pages.
+    pub lost_areas: u64,
     /// Pages that something is mapped at.
     pub mapped_pages: u64,
     /// Frames that areas own.
@@ -201,6 +205,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         }
         let pages = u64::from(run.pages());
         let (sum, number) = match area.word().state() {
+            State::Busy if area.word().kind() == Kind::Lost => {
+                (&mut census.lost_pages, &mut census.lost_areas)
+            }
             State::Busy => (&mut census.busy_pages, &mut census.busy_areas),
             State::Lazy => (&mut census.lazy_pages, &mut census.lazy_areas),
             State::Pooled => (&mut census.pooled_pages, &mut census.pooled_areas),

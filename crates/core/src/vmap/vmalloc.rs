@@ -4,7 +4,7 @@ use core::panic::Location;
 
 use super::area::{AreaIndex, State};
 use super::config::Options;
-use super::error::{Kind, VfreeError, VmapError};
+use super::error::{Kind, MapError, VfreeError, VmapError};
 use super::seams::{Host, Mapper};
 use super::units::{Run, VirtAddr, Vpn};
 use super::{Vmap, count};
@@ -251,7 +251,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     fn grow(&self, index: AreaIndex, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
         match self.grow_in_place(index, pages, options) {
-            Err(VmapError::Occupied | VmapError::NoAreas) => self.grow_elsewhere(index, pages, options),
+            Err(VmapError::Occupied | VmapError::NoAreas | VmapError::Map(MapError::Lost)) => {
+                self.grow_elsewhere(index, pages, options)
+            }
             result => result.map(|()| index),
         }
     }
@@ -271,7 +273,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         };
         let more = Run { start: old.end, end: area.body().end };
         let mapped = self
-            .enter_frames(more, options)
+            .lost_in(Run { start: old.end, end: area.end() })
+            .map_or(Ok(()), |_| Err(VmapError::Map(MapError::Lost)))
+            .and_then(|()| self.enter_frames(more, options))
             .and_then(|()| self.map_run(area, more, options.protection, !options.no_wait))
             .and_then(|()| self.prepare_new(more, options));
         match mapped {

@@ -3,6 +3,7 @@
 mod basics;
 mod exhaustion;
 mod failing;
+mod lost;
 mod lowest_fit;
 mod model;
 mod paper;

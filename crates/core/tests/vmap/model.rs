@@ -236,6 +236,7 @@ impl World {
             Kind::Vmap => self.vmap.vunmap(live.start),
             Kind::Vmalloc => self.vmap.vfree(live.start),
             Kind::Ram | Kind::RamBlock => self.vmap.vm_unmap_ram(live.start, live.pages()),
+            Kind::Lost => unreachable!("this mapper loses nothing"),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! back that maps something.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -58,6 +58,8 @@ struct State {
     contents: HashMap<u32, u64>,
     flushed_pages: u64,
     flushes: u64,
+    /// Pages that are another's since a call failed.
+    lost: BTreeSet<usize>,
 }
 
 /// The mapper.
@@ -67,6 +69,7 @@ pub struct Paper {
     /// Calls of `map` and `unmap` so far, and the one that fails.
     calls: AtomicU64,
     fails_at: AtomicU64,
+    loses: AtomicBool,
 }
 
 impl Paper {
@@ -76,12 +79,40 @@ impl Paper {
             tables: vec![false; span.pages as usize / TABLE as usize + 2],
             ..State::default()
         };
-        Paper { span, state: Mutex::new(state), calls: AtomicU64::new(0), fails_at: AtomicU64::new(u64::MAX) }
+        Paper {
+            span,
+            state: Mutex::new(state),
+            calls: AtomicU64::new(0),
+            fails_at: AtomicU64::new(u64::MAX),
+            loses: AtomicBool::new(false),
+        }
     }
 
     /// The nth call of `map` or `unmap` from now on fails (0: the next), after doing half.
     pub fn fail_at(&self, n: u64) {
         self.fails_at.store(self.calls.load(Ordering::Relaxed).saturating_add(n), Ordering::Relaxed);
+    }
+
+    /// As [`fail_at`](Self::fail_at), but what the call names is unmapped then, and every third page
+    /// of it is lost.
+    pub fn lose_at(&self, n: u64) {
+        self.loses.store(true, Ordering::Relaxed);
+        self.fail_at(n);
+    }
+
+    pub fn is_lost(&self, addr: VirtAddr) -> bool {
+        self.state.lock().unwrap().lost.contains(&self.page(addr))
+    }
+
+    fn lose(&self, state: &mut State, pages: std::ops::Range<usize>) {
+        for page in pages {
+            if let Some(frame) = state.entries[page].frame.take() {
+                state.entries[page].stale = Some(frame);
+            }
+            if page % 3 == 1 {
+                state.lost.insert(page);
+            }
+        }
     }
 
     pub fn never_fail(&self) {
@@ -181,6 +212,13 @@ unsafe impl Mapper for &'static Paper {
         let fails = self.fails();
         let done = if fails { pages.len() / 2 } else { pages.len() };
         let mut state = self.state.lock().unwrap();
+        if state.lost.range(pages.clone()).next().is_some() {
+            return Err(MapError::Lost);
+        }
+        if fails && self.loses.load(Ordering::Relaxed) {
+            self.lose(&mut state, pages);
+            return Err(MapError::NoTables);
+        }
         for (i, page) in (0..).zip(pages).take(done) {
             let entry = &mut state.entries[page];
             assert!(entry.frame.is_none(), "page {page} is mapped twice");
@@ -199,6 +237,10 @@ unsafe impl Mapper for &'static Paper {
         let fails = self.fails();
         let done = if fails { pages.len() / 2 } else { pages.len() };
         let mut state = self.state.lock().unwrap();
+        if fails && self.loses.load(Ordering::Relaxed) {
+            self.lose(&mut state, pages);
+            return Err(MapError::TooManyMappings { limit: 7 });
+        }
         for page in pages.take(done) {
             let entry = &mut state.entries[page];
             if let Some(frame) = entry.frame.take() {
@@ -255,6 +297,17 @@ unsafe impl Mapper for &'static Paper {
         let stamp = u64::from_le_bytes([byte; 8]);
         (0..frames.frames).for_each(|i| self.set_contents(frames.start.add(i), stamp));
         Ok(())
+    }
+
+    fn lost_pages(&self) -> u32 {
+        self.state.lock().unwrap().lost.len() as u32
+    }
+
+    fn lost_in(&self, span: Span) -> Option<Span> {
+        let (pages, state) = (self.pages(span), self.state.lock().unwrap());
+        let first = *state.lost.range(pages.clone()).next()?;
+        let count = (first..pages.end).take_while(|page| state.lost.contains(page)).count();
+        Some(Span::new(self.span.start.add(first * PAGE), count as u32))
     }
 
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {

@@ -1,13 +1,13 @@
 //! How many mappings there may be. The kernel allows a process `vm.max_map_count`, refuses every
 //! `mmap` beyond, and then also those that would take a mapping away: so some are kept in reserve.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use pagedepot::vmap::MapError;
 
+use super::maps;
 use crate::sync::Shared;
 
 /// `DEFAULT_MAX_MAP_COUNT`, where `/proc` is not there to ask.
@@ -41,7 +41,7 @@ impl Budget {
         static SHARED: Shared<Arc<Budget>> = Shared::new();
         let make = || {
             let limit = system_limit();
-            let others = mappings_of_process().unwrap_or(0);
+            let others = maps::count().unwrap_or(0);
             Budget::new(limit.saturating_sub(others).saturating_sub(limit / RESERVE_FRACTION), None)
         };
         SHARED.get_or_make(make).clone()
@@ -93,24 +93,11 @@ pub(super) fn why_no_memory() -> MapError {
 /// `vm.max_map_count`, if this process may not have so many more mappings.
 pub(crate) fn reached_limit(more: u32) -> Option<u32> {
     let limit = system_limit();
-    mappings_of_process().filter(|count| count + more >= limit).map(|_| limit)
+    maps::count().filter(|count| count + more >= limit).map(|_| limit)
 }
 
 /// `vm.max_map_count`.
 fn system_limit() -> u32 {
     let text = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
     text.trim().parse().unwrap_or(DEFAULT_LIMIT)
-}
-
-/// Lines of `/proc/self/maps`, read without memory from the heap, of which there may be none.
-fn mappings_of_process() -> Option<u32> {
-    let mut file = File::open("/proc/self/maps").ok()?;
-    let mut buf = [0; 4096];
-    let mut lines = 0;
-    loop {
-        match file.read(&mut buf).ok()? {
-            0 => return Some(lines),
-            bytes => lines += buf[..bytes].iter().filter(|&&byte| byte == b'\n').count() as u32,
-        }
-    }
 }

@@ -1,29 +1,29 @@
 //! Mapping a depot's frames into a reserved range of addresses.
 //!
-//! The range is reserved by one mapping without access. A run of frames is a piece of the memory
-//! file, mapped over it by one `MAP_FIXED` call that also populates it. Unmapping maps the
+//! The range is reserved by one mapping without access (`reserved.rs`). A run of frames is a piece of
+//! the memory file, mapped over it by one `MAP_FIXED` call that also populates it. Unmapping maps the
 //! reservation over a span again: the kernel joins it with its neighbours, and gives the page
-//! tables back of every aligned 2 MiB that lies inside. So addresses never fall out of the range.
+//! tables back of every aligned 2 MiB that lies inside. So addresses fall out of the range only where
+//! such a call fails, and what is lost then is never touched again.
 //!
 //! The call returns when no CPU of the process reaches the old pages any more: the kernel
 //! interrupts those that might. That is why the core merges spans, and calls when much is due.
 
-use std::ffi::c_void;
 use std::ops::Range;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pagedepot::vmap::{FlushSpans, MapError, Mapper, Protection, Span, VirtAddr};
 use pagedepot::{FrameRange, PageSize, Pfn};
 use rustix::io::{Errno, pread};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::ProtFlags;
 
 use super::budget::{self, Budget};
 use super::error::VmallocBuildError;
 use super::pieces::{Bits, Pieces};
+use super::reserved::Reserved;
 use crate::depot::Depot;
-use crate::memory::Mapping;
 
 /// A reserved range of addresses, and the frames of a [`Depot`] mapped into it.
 ///
@@ -31,20 +31,15 @@ use crate::memory::Mapping;
 /// or address-space design of your own.
 pub struct LinuxMapper {
     depot: Arc<Depot>,
-    start: NonNull<u8>,
-    pages: u32,
+    reserved: Reserved,
     pieces: Pieces,
     /// Tables through which something was mapped since they were last unmapped whole.
     populated: Bits,
     budget: Arc<Budget>,
+    /// Mappings more that the kernel needs around lost pages.
+    lost_mappings: AtomicU32,
     is_released: AtomicBool,
 }
-
-// SAFETY: the pointer is a number here, the range's start; what happens in the range is ruled by
-// the contract of `Mapper`.
-unsafe impl Send for LinuxMapper {}
-// SAFETY: as above.
-unsafe impl Sync for LinuxMapper {}
 
 impl LinuxMapper {
     /// Reserves `bytes` of addresses, rounded up to whole page tables, for frames of `depot`,
@@ -59,9 +54,8 @@ impl LinuxMapper {
         mappings_max: Option<u32>,
     ) -> Result<Self, VmallocBuildError> {
         let page_size = depot.page_size();
-        if depot.memory().fd().is_none() || depot.memory().is_hugetlb() {
-            return Err(VmallocBuildError::NoFile);
-        }
+        let file = depot.memory().fd().filter(|_| !depot.memory().is_hugetlb());
+        let file = file.ok_or(VmallocBuildError::NoFile)?;
         let table_bytes = (Self::TABLE_PAGES as usize) << page_size.shift();
         let rounded = bytes.checked_next_multiple_of(table_bytes);
         let pages = rounded.and_then(|bytes| u32::try_from(bytes >> page_size.shift()).ok());
@@ -76,12 +70,11 @@ impl LinuxMapper {
         };
         let pieces = Pieces::new(pages as usize).map_err(failed)?;
         let populated = Bits::new(bytes / table_bytes).map_err(failed)?;
-        let start = Mapping::reserve_aligned(0, bytes, table_bytes).map_err(failed)?.1.into_start();
-        start.as_ptr().expose_provenance();
-        let (depot, is_released) = (depot.clone(), AtomicBool::new(false));
+        let reserved = Reserved::new(bytes, table_bytes, page_size, file).map_err(failed)?;
+        let (depot, lost_mappings, is_released) = (depot.clone(), AtomicU32::new(0), AtomicBool::new(false));
         // The reservation itself, whatever the limit.
         budget.give(-1);
-        Ok(LinuxMapper { depot, start, pages, pieces, populated, budget, is_released })
+        Ok(LinuxMapper { depot, reserved, pieces, populated, budget, lost_mappings, is_released })
     }
 
     /// The depot whose frames it maps.
@@ -101,8 +94,8 @@ impl LinuxMapper {
 
     /// Whether something is mapped at an address, by this mapper's own books.
     pub fn is_mapped(&self, at: VirtAddr) -> bool {
-        let page = at.get().wrapping_sub(self.start.as_ptr().addr()) >> self.page_size().shift();
-        page < self.pages as usize && self.pieces.is_mapped(page)
+        let page = at.get().wrapping_sub(self.start()) >> self.page_size().shift();
+        page < self.reserved.pages() && self.pieces.is_mapped(page)
     }
 
     /// Bytes of page tables for [`TABLE_PAGES`](Mapper::TABLE_PAGES) pages. The kernel's tables map
@@ -117,11 +110,10 @@ impl LinuxMapper {
     /// # Safety
     /// Nobody uses the range any more, or asks this mapper to map.
     pub(super) unsafe fn release(&self) {
-        // SAFETY: our reservation, which nobody uses.
-        let result = unsafe { munmap(self.start.as_ptr().cast(), self.bytes()) };
-        if result.is_ok() {
-            let pages = self.pages as usize;
-            self.budget.give(self.pieces.unmap(0..pages) + 1);
+        // SAFETY: the caller's promise.
+        if unsafe { self.reserved.give_back() }.is_ok() {
+            let lost = i64::from(self.lost_mappings.load(Ordering::Relaxed));
+            self.budget.give(self.pieces.unmap(0..self.reserved.pages()) + lost + 1);
             self.is_released.store(true, Ordering::Relaxed);
         }
     }
@@ -131,13 +123,14 @@ impl LinuxMapper {
         self.is_released.load(Ordering::Relaxed)
     }
 
-    fn bytes(&self) -> usize {
-        (self.pages as usize) << self.page_size().shift()
+    /// The range's first address.
+    fn start(&self) -> usize {
+        self.reserved.start().as_ptr().addr()
     }
 
     /// The pages of a span, counted from the range's start.
     fn run(&self, span: Span) -> Range<usize> {
-        let first = (span.start.get() - self.start.as_ptr().addr()) >> self.page_size().shift();
+        let first = (span.start.get() - self.start()) >> self.page_size().shift();
         first..first + span.pages as usize
     }
 
@@ -150,36 +143,29 @@ impl LinuxMapper {
         Ok((offset, bytes))
     }
 
-    fn pointer(&self, at: VirtAddr) -> *mut c_void {
-        let offset = at.get() - self.start.as_ptr().addr();
-        assert!(offset < self.bytes());
-        // SAFETY: inside the reservation.
-        unsafe { self.start.as_ptr().add(offset).cast() }
+    /// A call that named these pages has failed: finds out what it left.
+    fn restore(&self, run: Range<usize>) {
+        self.reserved.restore(
+            run,
+            |page| self.pieces.is_mapped(page),
+            |lost| {
+                self.budget.give(self.pieces.unmap(lost));
+                // What is there now, and the reservation behind it.
+                self.lost_mappings.fetch_add(2, Ordering::Relaxed);
+                self.budget.give(-2);
+            },
+        );
     }
 
-    /// Maps the reservation over a span.
-    unsafe fn cover(&self, span: Span) -> Result<(), Errno> {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        let bytes = span.bytes(self.page_size());
-        // SAFETY: the span is ours, and nobody uses what is mapped there: the caller says so.
-        unsafe { mmap_anonymous(self.pointer(span.start), bytes, ProtFlags::empty(), flags) }.map(|_| ())
-    }
-
-    /// Where a call failed the kernel may have taken the reservation away before (it does so in
-    /// versions before 6.12): puts it back, if nobody else is there by now.
-    fn restore(&self, span: Span) {
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-        let bytes = span.bytes(self.page_size());
-        let start = self.pointer(span.start);
-        // SAFETY: replaces nothing.
-        let mapped = unsafe { mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
-        // Before Linux 4.17 the address is a wish.
-        if let Ok(elsewhere) = mapped.as_ref().copied()
-            && elsewhere != start
-        {
-            // SAFETY: just mapped, and nobody uses it.
-            let _ = unsafe { munmap(elsewhere, bytes) };
+    /// Whether lost pages may still reach frames: nothing could be found out about them.
+    fn is_in_doubt(&self, mut run: Range<usize>) -> bool {
+        while let Some(lost) = self.reserved.lost_in(run.clone()) {
+            if lost.clone().any(|page| self.pieces.is_mapped(page)) {
+                return true;
+            }
+            run.start = lost.end;
         }
+        false
     }
 
     /// Forgets what was mapped in a span.
@@ -210,12 +196,12 @@ fn access(protection: Protection) -> ProtFlags {
     access
 }
 
-// SAFETY: the range is a reservation of this value's own, which nobody else maps into; a piece
-// reaches the file's pages at the offsets of its frames; `unmap` returns after the kernel has
-// flushed every CPU's TLB.
+// SAFETY: the range is a reservation of this value's own, which nobody else maps into but where it is
+// lost; a piece reaches the file's pages at the offsets of its frames; `unmap` returns after the
+// kernel has flushed every CPU's TLB.
 unsafe impl Mapper for LinuxMapper {
     fn span(&self) -> Span {
-        Span::new(VirtAddr::new(self.start.as_ptr().addr()), self.pages)
+        Span::new(VirtAddr::new(self.start()), self.reserved.pages() as u32)
     }
 
     fn page_size(&self) -> PageSize {
@@ -223,19 +209,19 @@ unsafe impl Mapper for LinuxMapper {
     }
 
     unsafe fn map(&self, at: VirtAddr, frames: FrameRange, how: Protection) -> Result<(), MapError> {
-        let span = Span::new(at, frames.frames);
-        let (offset, bytes) = self.in_file(frames)?;
+        let run = self.run(Span::new(at, frames.frames));
+        let (offset, _) = self.in_file(frames)?;
         let file = self.depot.memory().fd().ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
+        if self.reserved.lost_in(run.clone()).is_some() {
+            return Err(MapError::Lost);
+        }
         self.budget.take(2)?;
-        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-        // SAFETY: the pages are the caller's alone and not mapped, and lie in the reservation.
-        let mapped = unsafe { mmap(self.pointer(at), bytes, access(how), flags, file, offset as u64) };
-        if let Err(errno) = mapped {
+        // SAFETY: the pages are the caller's alone, not mapped and not lost.
+        if let Err(errno) = unsafe { self.reserved.map(run.clone(), access(how), file, offset as u64) } {
             self.budget.give(2);
-            self.restore(span);
+            self.restore(run);
             return Err(why(errno));
         }
-        let run = self.run(span);
         let tables = Self::TABLE_PAGES as usize;
         self.populated.set(run.start / tables..run.end.div_ceil(tables));
         self.budget.give(2 - i64::from(self.pieces.map(run)));
@@ -246,12 +232,16 @@ unsafe impl Mapper for LinuxMapper {
         if self.is_released() {
             return Ok(());
         }
+        let run = self.run(span);
         // SAFETY: the caller's promise.
-        if let Err(errno) = unsafe { self.cover(span) } {
-            self.restore(span);
+        if let Err(errno) = unsafe { self.reserved.cover(run.clone()) } {
+            self.restore(run);
             return Err(why(errno));
         }
-        self.note_unmapped(self.run(span));
+        if self.is_in_doubt(run.clone()) {
+            return Err(MapError::Lost);
+        }
+        self.note_unmapped(run);
         Ok(())
     }
 
@@ -263,8 +253,11 @@ unsafe impl Mapper for LinuxMapper {
         let (run, tables) = (self.run(span), Self::TABLE_PAGES as usize);
         let left = self.populated.clear(run.start / tables..run.end / tables);
         if left > 0 && !self.is_released() {
-            // SAFETY: the caller's promise. Failing leaves empty tables.
-            let _ = unsafe { self.cover(span) };
+            // SAFETY: the caller's promise.
+            if unsafe { self.reserved.cover(run.clone()) }.is_err() {
+                // The tables stay, empty.
+                self.restore(run);
+            }
         }
     }
 
@@ -304,6 +297,17 @@ unsafe impl Mapper for LinuxMapper {
             }
         }
         true
+    }
+
+    #[inline]
+    fn lost_pages(&self) -> u32 {
+        self.reserved.lost_pages()
+    }
+
+    fn lost_in(&self, span: Span) -> Option<Span> {
+        let lost = self.reserved.lost_in(self.run(span))?;
+        let start = VirtAddr::new(self.start() + (lost.start << self.page_size().shift()));
+        Some(Span::new(start, lost.len() as u32))
     }
 
     fn prefers_long_runs(&self) -> bool {

@@ -30,6 +30,11 @@
 //! are, freed memory is unmapped first; then requests fail with
 //! [`TooManyMappings`](pagedepot::vmap::MapError::TooManyMappings).
 //!
+//! # Lost addresses
+//! Kernels before 6.12 may fail a system call halfway, and leave a hole in the range. What another
+//! thread has mapped there by then is left alone for good: the addresses are lost, never handed out
+//! again, and counted in [`VmapStats::lost_pages`]. The request that met the failure gets its error.
+//!
 //! # When not to use it
 //! For memory that is allocated once and stays: `mmap` it. For sizes that differ at every request,
 //! or above 255 pages: nothing is found warm then, and a request costs a system call for each run.
@@ -42,7 +47,11 @@ pub mod closed;
 mod error;
 mod host;
 mod mapper;
+mod maps;
 mod pieces;
+mod reserved;
+#[cfg(test)]
+mod reserved_tests;
 mod shrink;
 mod space;
 

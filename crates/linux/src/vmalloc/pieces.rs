@@ -35,7 +35,7 @@ impl Bits {
         unsafe { &*self.0.start().as_ptr().cast::<AtomicU64>().add(index) }
     }
 
-    fn get(&self, bit: usize) -> bool {
+    pub fn get(&self, bit: usize) -> bool {
         self.word(bit / 64).load(Ordering::SeqCst) >> (bit % 64) & 1 != 0
     }
 
