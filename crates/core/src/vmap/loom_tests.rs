@@ -41,6 +41,8 @@ struct State {
     mapped: [Option<u32>; PAGES as usize],
     /// Frames that the host has handed out, of eight.
     taken: [bool; 8],
+    /// The next call of `unmap` fails, after half of it.
+    unmap_fails: bool,
 }
 
 #[derive(Clone, Default)]
@@ -79,9 +81,11 @@ unsafe impl Mapper for Ledger {
     }
 
     unsafe fn unmap(&self, span: Span) -> Result<(), MapError> {
-        let mut state = self.0.lock().unwrap();
-        Self::pages(span).for_each(|page| state.mapped[page] = None);
-        Ok(())
+        let (mut state, pages) = (self.0.lock().unwrap(), Self::pages(span));
+        let fails = std::mem::take(&mut state.unmap_fails);
+        let done = if fails { pages.len() / 2 } else { pages.len() };
+        pages.take(done).for_each(|page| state.mapped[page] = None);
+        if fails { Err(MapError::NoTables) } else { Ok(()) }
     }
 
     fn flush(&self, _spans: FlushSpans<'_>) {}
@@ -565,6 +569,67 @@ fn frames_that_moved_are_freed_after_their_aliases() {
 fn frames_that_moved_are_freed_after_their_aliases_broken() {
     BROKEN.set(Some(Broken::PoolsFirst));
     explore("alias, pools last", 3, alias_model);
+}
+
+/// A purge that cannot unmap, while another maps through the table that it has locked: the table
+/// stays, what is stuck goes with the next purge, and its frame is not freed before.
+fn stuck_model() {
+    let model = Arc::new(Model::new(VmapConfig { warm_pages_max: Some(0), ..config() }));
+    let vmap = model.vmap();
+    let memory = vmap.vmalloc(1, BARE).unwrap();
+    let other = model.clone();
+    vmap.vfree(memory).unwrap();
+    model.ledger.0.lock().unwrap().unmap_fails = true;
+    let handle = loom::thread::spawn(move || {
+        let vmap = other.vmap();
+        let next = vmap.vmap(&[Pfn::new(20)], BARE).unwrap();
+        let page = Ledger::pages(Span::new(next, 1)).start;
+        assert_eq!(other.ledger.0.lock().unwrap().mapped[page], Some(20), "a mapping was lost");
+        vmap.vunmap(next).unwrap();
+    });
+    let purged = vmap.purge(PurgeDepth::Lazy);
+    assert!(purged.stuck_areas > 0 && purged.error == Some(MapError::NoTables));
+    handle.join().unwrap();
+    model.finish(0);
+}
+
+#[test]
+fn what_is_stuck_keeps_its_table_and_its_frames() {
+    explore("stuck", 3, stuck_model);
+}
+
+#[test]
+#[should_panic(expected = "Table {")]
+fn what_is_stuck_keeps_its_table_and_its_frames_broken() {
+    BROKEN.set(Some(Broken::Reenter));
+    explore("stuck, not entered again", 3, stuck_model);
+}
+
+/// A purge that cannot unmap, while another purges and allocates, too: each area is in one place.
+#[test]
+fn what_is_stuck_is_purged_by_the_next() {
+    explore("stuck, two purges", 2, || {
+        let model = Arc::new(Model::new(VmapConfig { warm_pages_max: Some(0), ..config() }));
+        let vmap = model.vmap();
+        let memory = vmap.vmalloc(2, BARE).unwrap();
+        vmap.vfree(memory).unwrap();
+        model.ledger.0.lock().unwrap().unmap_fails = true;
+        threads(
+            &model,
+            [
+                |model| {
+                    model.vmap().purge(PurgeDepth::Lazy);
+                },
+                |model| {
+                    let vmap = model.vmap();
+                    vmap.purge(PurgeDepth::Everything);
+                    let next = vmap.vmalloc(1, BARE).unwrap();
+                    vmap.vfree(next).unwrap();
+                },
+            ],
+        );
+        model.finish(0);
+    });
 }
 
 /// The lock excludes, also those who only try.

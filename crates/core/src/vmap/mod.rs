@@ -288,6 +288,8 @@ enum Broken {
     SecondLook,
     /// A purge collects a node's lazy list before its pools.
     PoolsFirst,
+    /// What could not be unmapped does not enter its tables again.
+    Reenter,
 }
 
 /// Whether a model has left it out.

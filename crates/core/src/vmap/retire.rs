@@ -32,7 +32,7 @@ use super::purge::{Batch, FlushSpans, Purged};
 use super::seams::{Host, Mapper};
 use super::tables::TableIndex;
 use super::units::{Run, Vpn};
-use super::{Vmap, count};
+use super::{Broken, Vmap, broken, count};
 use crate::prim::Ordering;
 
 /// What is to be unmapped in a batch: its areas' mapped runs, in ascending order.
@@ -107,7 +107,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             self.keep_frames_of_stuck_aliases(batch);
             self.flush(batch, needed);
             runs()
-                .filter(|&(index, _)| self.is_stuck(index))
+                .filter(|&(index, _)| self.is_stuck(index) && !broken(Broken::Reenter))
                 .for_each(|(_, run)| self.books.tables.reenter(&self.host, run));
             purged.tables = self.release_tables(batch);
         }
