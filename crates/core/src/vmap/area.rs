@@ -30,7 +30,9 @@
 //! *Readers.* Whoever finds an area without owning it (`find`, `read_at`, listings) reads the word,
 //! then the fields, then the word again. Fields change only while the area is held or vacant,
 //! by Release stores after the store that left the old state; readers load them with Acquire; so a
-//! reader that saw a new field sees a new word, and the two words differ. Descriptors are never
+//! reader that saw a new field sees a new word, and the two words differ. The same holds of the frames
+//! in the table (`FrameTable`), of `caller` and of `mapped`. Acquire also keeps the second load of the
+//! word behind them: a load may be relaxed if nothing before it is. Descriptors are never
 //! anything else: a stale index reads a descriptor, if not the one that was meant.
 
 use core::panic::Location;
@@ -290,7 +292,8 @@ impl Area {
     /// For readers that do not own it: whether the word is still `seen`, after all they loaded.
     #[inline]
     pub fn still(&self, seen: Word) -> bool {
-        // Relaxed: ordered after the Acquire loads of the fields; see the module's argument.
+        // Relaxed: ordered after the loads of the fields, frames included, because these are all
+        // Acquire, and pair with Release stores after the word's; see the module's argument.
         self.word.load(Ordering::Relaxed) == seen.0 || broken(Broken::SecondLook)
     }
 
@@ -348,13 +351,15 @@ impl Area {
 
     #[inline]
     pub fn set_caller(&self, caller: &'static Location<'static>) {
-        // Relaxed: published with the word; what it points to is constant.
-        self.caller.store((caller as *const Location<'static>).expose_provenance(), Ordering::Relaxed);
+        // Release: pairs with the Acquire in `caller`, see the module's argument on readers; what it
+        // points to is constant.
+        self.caller.store((caller as *const Location<'static>).expose_provenance(), Ordering::Release);
     }
 
     /// Who allocated it last.
     pub fn caller(&self) -> Option<&'static Location<'static>> {
-        let address = self.caller.load(Ordering::Relaxed);
+        // Acquire: pairs with the Release in `set_caller`.
+        let address = self.caller.load(Ordering::Acquire);
         let location = core::ptr::with_exposed_provenance::<Location<'static>>(address);
         // SAFETY: 0, or what `set_caller` stored: a reference that lives for ever.
         unsafe { location.as_ref() }
@@ -362,13 +367,14 @@ impl Area {
 
     #[inline]
     pub fn mapped(&self) -> u32 {
-        self.mapped.load(Ordering::Relaxed)
+        // Acquire: pairs with the Release in `set_mapped`.
+        self.mapped.load(Ordering::Acquire)
     }
 
     /// For the owner.
     pub fn set_mapped(&self, pages: u32) {
-        // Relaxed: published with the word.
-        self.mapped.store(pages, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `mapped`, see the module's argument on readers.
+        self.mapped.store(pages, Ordering::Release);
     }
 
     /// The next in its list. For the list's owner, or a popper that will verify.

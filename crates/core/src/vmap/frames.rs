@@ -8,9 +8,11 @@
 //! | order [`PART`] | a further frame of such a block |
 //! | order [`BORROWED`] | somebody else's frame: not freed with the area |
 //!
-//! Entries belong to the owner of their area, or to its user while it is busy.
+//! Entries belong to the owner of their area, or to its user while it is busy. Frames are also read by
+//! those who own nothing; see the argument on readers in [`area`](super::area).
 
 use super::units::{Run, Vpn};
+use super::{Broken, broken};
 use crate::frame::{Order, Pfn};
 use crate::prim::{AtomicU8, AtomicU32, Ordering};
 
@@ -34,8 +36,11 @@ pub struct FrameRun {
 impl FrameTable<'_> {
     /// The frame at a page.
     pub fn get(&self, page: Vpn) -> Option<Pfn> {
-        // Relaxed: published with the area's word; readers without ownership verify that.
-        self.frames[page.index()].load(Ordering::Relaxed).checked_sub(1).map(Pfn::new)
+        // Acquire: pairs with the Release in `set` and `clear`. Readers without ownership look at the
+        // area's word again: who got an entry of its next life finds that the last one is over, and the
+        // second look cannot come before this load.
+        let order = if broken(Broken::EarlyLook) { Ordering::Relaxed } else { Ordering::Acquire };
+        self.frames[page.index()].load(order).checked_sub(1).map(Pfn::new)
     }
 
     pub fn is_mapped(&self, page: Vpn) -> bool {
@@ -43,7 +48,9 @@ impl FrameTable<'_> {
     }
 
     fn set(&self, page: Vpn, frame: Pfn, order: u8) {
-        self.frames[page.index()].store(frame.get() + 1, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `get`; the store to the area's word that left its last
+        // state comes before.
+        self.frames[page.index()].store(frame.get() + 1, Ordering::Release);
         self.orders[page.index()].store(order, Ordering::Relaxed);
     }
 
@@ -68,7 +75,8 @@ impl FrameTable<'_> {
 
     /// Nothing is mapped there.
     pub fn clear(&self, run: Run) {
-        run.iter().for_each(|page| self.frames[page.index()].store(0, Ordering::Relaxed));
+        // Release: as in `set`.
+        run.iter().for_each(|page| self.frames[page.index()].store(0, Ordering::Release));
     }
 
     /// The block that the area owns from this page on.

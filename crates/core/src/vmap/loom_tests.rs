@@ -518,6 +518,55 @@ fn reading_sees_what_was_there_or_nothing() {
     });
 }
 
+/// A reader looks for the frame at an area's page, as `frame_at` does, while the area is freed and
+/// allocated again for another frame.
+fn frame_model() {
+    use super::area::State;
+    use super::error::Kind;
+    use super::frames::FrameTable;
+    use super::units::Vpn;
+    use crate::prim::{AtomicU8, AtomicU32};
+
+    struct Books {
+        area: Area,
+        frames: [AtomicU32; 1],
+        orders: [AtomicU8; 1],
+    }
+    impl Books {
+        fn table(&self) -> FrameTable<'_> {
+            FrameTable { frames: &self.frames, orders: &self.orders }
+        }
+    }
+    let books = Books { area: Area::new(), frames: [AtomicU32::new(0)], orders: [AtomicU8::new(0)] };
+    let books = Arc::new(books);
+    books.table().lend(Vpn(0), Pfn::new(20));
+    let first = books.area.word().allocated(Kind::Vmap, false);
+    books.area.set_word(first);
+    let other = books.clone();
+    let reader = loom::thread::spawn(move || {
+        let word = other.area.word();
+        let frame = other.table().get(Vpn(0));
+        (word, frame.filter(|_| other.area.still(word)))
+    });
+    assert!(books.area.leave_busy(first, first.in_state(State::Held)));
+    books.table().lend(Vpn(0), Pfn::new(30));
+    books.area.set_word(books.area.word().allocated(Kind::Vmap, false));
+    let (word, frame) = reader.join().unwrap();
+    assert!(word != first || frame != Some(Pfn::new(30)), "the frame of another area");
+}
+
+#[test]
+fn a_frame_is_of_the_area_that_was_looked_at() {
+    explore("frame", 3, frame_model);
+}
+
+#[test]
+#[should_panic(expected = "the frame of another area")]
+fn a_frame_is_of_the_area_that_was_looked_at_broken() {
+    BROKEN.set(Some(Broken::EarlyLook));
+    explore("frame, looked at early", 3, frame_model);
+}
+
 /// Short-lived mappings from one block, while a purge takes what was returned.
 #[test]
 fn a_block_is_handed_out_once_and_purged_once() {

@@ -286,6 +286,8 @@ enum Broken {
     TableLock,
     /// Readers do not look at the word a second time.
     SecondLook,
+    /// Their second look may come before they have read the frame.
+    EarlyLook,
     /// A purge collects a node's lazy list before its pools.
     PoolsFirst,
     /// What could not be unmapped does not enter its tables again.
