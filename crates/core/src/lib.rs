@@ -74,6 +74,8 @@ mod free_high;
 mod loom_tests;
 mod prefetch;
 mod prim;
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
 mod store;
 pub mod vmap;
 mod zone;

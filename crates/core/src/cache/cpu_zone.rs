@@ -9,6 +9,8 @@ use crate::frame::{Mobility, NodeId, Order};
 #[cfg(all(loom, test))]
 use crate::loom_tests::{Mutant, is_mutant};
 use crate::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+#[cfg(all(shuttle, test))]
+use crate::shuttle_tests::{Mutant, is_mutant};
 
 /// Front words per zone and context, and shelves per zone.
 pub const FRONTS: usize = Class::COUNT * Mobility::COUNT;
@@ -182,7 +184,7 @@ const ONE_MOVE: u64 = 1 << 32;
 impl Flux {
     /// Announces that up to `pages` pages will be in nobody's books until the value is dropped.
     pub fn begin(&self, pages: u64) -> Moving<'_> {
-        #[cfg(all(loom, test))]
+        #[cfg(all(any(loom, shuttle), test))]
         let pages = if is_mutant(Mutant::Unannounced) { 0 } else { pages };
         // SeqCst: before the frames leave their place, in the eyes of a scanner that reads this
         // word SeqCst before and after its scan.
@@ -238,7 +240,7 @@ impl Blocks {
     /// is there and the zone's free pages say so.
     #[inline]
     pub fn count_back(&self, order: Order) {
-        #[cfg(all(loom, test))]
+        #[cfg(all(any(loom, shuttle), test))]
         if is_mutant(Mutant::Uncounted) {
             return;
         }

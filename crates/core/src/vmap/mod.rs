@@ -276,8 +276,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
 
 /// Parts of the protocols that a model may leave out, to show that it would notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(not(all(test, loom)), allow(dead_code, reason = "named by models only"))]
-enum Broken {
+#[cfg_attr(not(all(test, any(loom, shuttle))), allow(dead_code, reason = "named by models only"))]
+pub(crate) enum Broken {
     /// Pools' heads have no tags.
     PoolTag,
     /// The head of the spare descriptors has no tag.
@@ -299,7 +299,9 @@ enum Broken {
 fn broken(part: Broken) -> bool {
     #[cfg(all(test, loom))]
     return loom_tests::is_broken(part);
-    #[cfg(not(all(test, loom)))]
+    #[cfg(all(test, shuttle))]
+    return crate::shuttle_tests::is_broken(part);
+    #[cfg(not(all(test, any(loom, shuttle))))]
     {
         let _ = part;
         false

@@ -1,0 +1,145 @@
+//! Restartable sequences, step by step. The kernel aborts a sequence whose thread loses its CPU: to
+//! a fence, or to another thread that begins one there.
+
+use std::cell::Cell;
+
+use shuttle::sync::Mutex;
+
+use super::{Mutant, is_mutant};
+use crate::cache::word::Word;
+use crate::cache::{self, BlockArray, WordOffset};
+use crate::cpus::{Cpus, FenceError, Here};
+use crate::frame::CpuId;
+use crate::prim::{AtomicU64, Ordering};
+
+shuttle::thread_local! {
+    static HERE: Cell<u32> = Cell::new(0);
+}
+
+/// From here on the calling thread runs on `cpu`.
+pub fn run_on(cpu: u32) {
+    HERE.with(|here| here.set(cpu));
+}
+
+fn cpu_here() -> CpuId {
+    CpuId::new(HERE.with(Cell::get))
+}
+
+/// How often an aborted sequence starts again before it gives up.
+const RESTARTS: usize = 1;
+
+/// Restartable sequences.
+pub struct Rseq {
+    epochs: Vec<Mutex<u64>>,
+}
+
+struct Aborted;
+
+impl Rseq {
+    pub fn new(cpus: u32) -> Self {
+        Rseq { epochs: (0..cpus).map(|_| Mutex::new(0)).collect() }
+    }
+
+    fn begin(&self, cpu: CpuId) -> u64 {
+        // A sequence that another thread of this CPU was in has been preempted for this one.
+        let mut epoch = self.epochs[cpu.index()].lock().unwrap();
+        *epoch += 1;
+        *epoch
+    }
+
+    /// One instruction of a sequence that writes, unless the sequence has been aborted.
+    fn step(&self, cpu: CpuId, begun: u64, store: impl FnOnce()) -> Result<(), Aborted> {
+        let epoch = self.epochs[cpu.index()].lock().unwrap();
+        if *epoch != begun {
+            return Err(Aborted);
+        }
+        store();
+        Ok(())
+    }
+
+    fn commit(&self, cpu: CpuId, begun: u64, cell: &AtomicU64, word: u64) -> Result<(), Aborted> {
+        let mut epoch = self.epochs[cpu.index()].lock().unwrap();
+        if *epoch != begun {
+            return Err(Aborted);
+        }
+        cell.store(word, Ordering::Release);
+        *epoch += 1;
+        Ok(())
+    }
+
+    fn restart<R>(&self, sequence: impl Fn(CpuId, u64) -> Result<Option<R>, Aborted>) -> Option<R> {
+        for _ in 0..=RESTARTS {
+            let cpu = cpu_here();
+            if let Ok(result) = sequence(cpu, self.begin(cpu)) {
+                return result;
+            }
+        }
+        None
+    }
+}
+
+fn is_open(blocks: &BlockArray, cpu: CpuId) -> bool {
+    cpu.get() < blocks.cpus && cache::is_open(blocks.gate(cpu).load(Ordering::Acquire))
+}
+
+// SAFETY: a commit fails when another sequence of the same CPU or a fence came in between.
+unsafe impl Cpus for Rseq {
+    fn here(&self) -> Option<Here> {
+        Some(Here::task(cpu_here()))
+    }
+
+    fn pop(&self, blocks: &BlockArray, offset: WordOffset) -> Option<u32> {
+        self.restart(|cpu, begun| {
+            if !is_open(blocks, cpu) {
+                return Ok(None);
+            }
+            let cell = blocks.word(Here::task(cpu), offset);
+            let Some((loaded, slot, next)) = Word(cell.load(Ordering::Relaxed)).popped() else {
+                return Ok(None);
+            };
+            let frame = blocks.magazine(loaded).slots[slot as usize].load(Ordering::Relaxed);
+            self.commit(cpu, begun, cell, next.0)?;
+            Ok(Some(frame))
+        })
+    }
+
+    fn push(&self, blocks: &BlockArray, offset: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        let pushed = self.restart(|cpu, begun| {
+            if !is_open(blocks, cpu) {
+                return Ok(None);
+            }
+            let cell = blocks.word(Here::task(cpu), offset);
+            let word = Word(cell.load(Ordering::Relaxed));
+            let Some((loaded, slot, next)) = word.pushed(rounds_max) else {
+                return Ok(None);
+            };
+            let slot = &blocks.magazine(loaded).slots[slot as usize];
+            self.step(cpu, begun, || slot.store(frame, Ordering::Relaxed))?;
+            self.commit(cpu, begun, cell, next.0)?;
+            Ok(Some(()))
+        });
+        pushed.is_some()
+    }
+
+    fn compare_store(&self, blocks: &BlockArray, here: Here, offset: WordOffset, old: u64, new: u64) -> bool {
+        let stored = self.restart(|cpu, begun| {
+            if cpu != here.cpu || !is_open(blocks, cpu) {
+                return Ok(None);
+            }
+            let cell = blocks.word(here, offset);
+            if cell.load(Ordering::Relaxed) != old {
+                return Ok(None);
+            }
+            self.commit(cpu, begun, cell, new)?;
+            Ok(Some(()))
+        });
+        stored.is_some()
+    }
+
+    fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
+        if !is_mutant(Mutant::NoFence) {
+            *self.epochs[cpu.index()].lock().unwrap() += 1;
+        }
+        Ok(())
+    }
+}
