@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -29,12 +30,24 @@ const HELD_MAX: usize = 300;
 /// What is added in the middle.
 const ADDED: FrameRange = range(2 * SECTION + 100, 3000);
 
-/// Who holds each frame, 0: nobody.
-struct Marks(Vec<AtomicU32>);
+/// A frame's holder, 0: none, twice.
+struct Mark {
+    /// By relaxed operations, which order nothing: two holders of one frame meet here.
+    owner: AtomicU32,
+    /// What a holder writes into its frame. Without an ordering between one holder and the next
+    /// this is a data race, which ThreadSanitizer and Miri see.
+    contents: UnsafeCell<u32>,
+}
+
+// SAFETY: `contents` is accessed by the frame's holder alone, see `change`.
+unsafe impl Sync for Mark {}
+
+struct Marks(Vec<Mark>);
 
 impl Marks {
     fn new() -> Self {
-        Marks((0..FRAMES).map(|_| AtomicU32::new(0)).collect())
+        let mark = |_| Mark { owner: AtomicU32::new(0), contents: UnsafeCell::new(0) };
+        Marks((0..FRAMES).map(mark).collect())
     }
 
     fn take(&self, start: Pfn, frames: u32, owner: u32) {
@@ -48,9 +61,16 @@ impl Marks {
     fn change(&self, start: Pfn, frames: u32, from: u32, to: u32) {
         for mark in &self.0[start.index()..][..frames as usize] {
             // Relaxed: it is the allocator that orders one holder after another.
-            let changed = mark.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+            let changed = mark.owner.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
             assert!(changed.is_ok(), "{start} + {frames}: {from} -> {to} found {changed:?}");
+            // SAFETY: the caller holds the frame, and the exchange says that no other thread does.
+            let written = unsafe { mark.contents.get().replace(to) };
+            assert_eq!(written, from, "{start} + {frames}: its holder did not see what the last one wrote");
         }
+    }
+
+    fn are_free(&mut self) -> bool {
+        self.0.iter_mut().all(|mark| (*mark.owner.get_mut(), *mark.contents.get_mut()) == (0, 0))
     }
 }
 
@@ -299,7 +319,7 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
         None => Allocator::new(&config, &mut books, cpus),
     };
     let mut depot = depot.unwrap();
-    let marks = Marks::new();
+    let mut marks = Marks::new();
     let stop = AtomicBool::new(false);
     let failed = AtomicU64::new(0);
     let hammer = Hammer { depot: &depot, marks: &marks, stop: &stop, failed: &failed };
@@ -326,7 +346,7 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         stop.store(true, Ordering::Relaxed);
     });
-    assert!(marks.0.iter().all(|mark| mark.load(Ordering::Relaxed) == 0));
+    assert!(marks.are_free());
     let census = depot.validate().unwrap();
     assert_eq!((census.held_pages(), census.managed_pages), (0, 2048 + 28_000 + 9000 + 3000));
     depot.enable_caches();
