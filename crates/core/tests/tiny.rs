@@ -1,0 +1,126 @@
+//! Threads on so little memory, for so few steps, that an interpreter can run them: Miri, which
+//! sees undefined behaviour, data races and the reorderings of weak memory, with one schedule per
+//! seed. `.ci/steps/miri` runs it with several.
+
+mod common;
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+
+use common::threads::{Claimed, Kernel, run_on};
+use common::{open_zone, range};
+use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned, WhichCpu};
+use pagedepot::vmap::{BooksOnly, NoFrames, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig};
+use pagedepot::{Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, PageSize, Pfn, Scope};
+
+const FRAMES: u32 = 256;
+const CPUS: u32 = 2;
+
+/// What holders write into their frames.
+struct Contents(Vec<UnsafeCell<u32>>);
+
+// SAFETY: each cell is accessed by the holder of its frame alone.
+unsafe impl Sync for Contents {}
+
+impl Contents {
+    fn change(&self, pfn: Pfn, from: u32, to: u32) {
+        // SAFETY: the caller holds the frame.
+        let written = unsafe { self.0[pfn.index()].get().replace(to) };
+        assert_eq!(written, from, "{pfn}");
+    }
+}
+
+/// Takes more frames than a magazine has, frees half, takes them again, and frees all.
+fn own<C: Cpus>(depot: &Allocator<'_, C>, contents: &Contents, owner: u32) {
+    run_on(Some(owner % CPUS));
+    let mut held = Vec::new();
+    for keep in [10, 35, 0] {
+        while held.len() < 70 {
+            let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) else { break };
+            contents.change(pfn, 0, owner);
+            held.push(pfn);
+        }
+        for pfn in held.drain(keep..) {
+            contents.change(pfn, owner, 0);
+            depot.free(pfn, Order::BASE).unwrap();
+        }
+    }
+}
+
+fn owners_and_drains<C: Cpus + Send>(cpus: C) {
+    let ranges = [range(0, FRAMES)];
+    let zones = [open_zone("tiny", &ranges)];
+    let config = Config { high: HighPolicy::Fixed(128), ..Config::new(CPUS, &zones) };
+    let mut books = vec![MaybeUninit::uninit(); Allocator::<C>::metadata_bytes(&config).unwrap()];
+    let mut depot = Allocator::new(&config, &mut books, cpus).unwrap();
+    let contents = Contents((0..FRAMES).map(|_| UnsafeCell::new(0)).collect());
+    let (shared, contents) = (&depot, &contents);
+    std::thread::scope(|scope| {
+        // Two of one CPU, one of the other.
+        for owner in [1, 2, 3] {
+            scope.spawn(move || own(shared, contents, owner));
+        }
+        scope.spawn(move || {
+            for mode in [Mode::Quiet, Mode::Full, Mode::Full, Mode::Quiet] {
+                shared.drain(Scope::ALL, mode);
+                std::thread::yield_now();
+            }
+        });
+    });
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.validate().unwrap().free_pages, u64::from(FRAMES));
+}
+
+#[test]
+fn owners_and_drains_with_locks() {
+    let locks = [const { CpuLock::new() }; CPUS as usize];
+    owners_and_drains(Locked::new(&locks, Claimed::new()));
+}
+
+#[test]
+fn owners_and_drains_with_guards() {
+    owners_and_drains(Pinned(Kernel::new(CPUS)));
+}
+
+struct Here;
+
+impl WhichCpu for Here {
+    fn cpu(&self) -> Option<CpuId> {
+        Claimed::new().cpu()
+    }
+}
+
+#[test]
+fn areas_and_purges() {
+    let mapper = BooksOnly::new(Span::new(VirtAddr::new(1 << 20), 512), PageSize::Kib4);
+    let config = VmapConfig::new(CPUS, 60);
+    let host = NoFrames(Here);
+    let bytes = Vmap::<BooksOnly, NoFrames<Here>>::metadata_bytes(&config, &mapper).unwrap();
+    let mut books = vec![MaybeUninit::uninit(); bytes];
+    // SAFETY: nothing is ever reached through its addresses, and there are no frames.
+    let mut vmap = unsafe { Vmap::new(&config, &mut books, mapper, host) }.unwrap();
+    let shared = &vmap;
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            scope.spawn(move || {
+                run_on(Some(thread % CPUS));
+                for round in 0..8 {
+                    let area = shared.alloc(1 + round % 2, Options::DEFAULT).unwrap();
+                    let mapped = shared.vmap(&[Pfn::new(thread)], Options::DEFAULT).unwrap();
+                    assert_eq!(shared.frame_at(mapped), Some(Pfn::new(thread)));
+                    shared.free(area).unwrap();
+                    shared.vunmap(mapped).unwrap();
+                }
+            });
+        }
+        scope.spawn(move || {
+            for depth in [PurgeDepth::Lazy, PurgeDepth::Decay, PurgeDepth::Everything] {
+                shared.purge(depth);
+                assert!(shared.areas().is_sorted_by(|a, b| a.span.start < b.span.start));
+            }
+        });
+    });
+    vmap.purge(PurgeDepth::Everything);
+    let census = vmap.validate().unwrap();
+    assert_eq!((census.busy_areas, census.free_pages), (0, 512));
+}
