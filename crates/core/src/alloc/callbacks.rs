@@ -141,7 +141,7 @@ impl<'m> Place<'m> {
 
 /// What came of calling all callbacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Called {
+pub(crate) enum Called {
     /// Each was called, or as many as it took.
     Done,
     /// Another caller runs one of them, which was left out.
@@ -154,7 +154,7 @@ pub(super) enum Called {
 }
 
 /// Registered callbacks.
-pub(super) struct Callbacks<'m> {
+pub(crate) struct Callbacks<'m> {
     places: [Place<'m>; CALLBACKS_MAX],
     /// Turns that have ended; wraps around. Waiters sleep on it.
     turns: AtomicU32,
@@ -182,7 +182,7 @@ impl<'m> Callbacks<'m> {
         Callbacks { places: core::array::from_fn(|_| Place::new()), turns: AtomicU32::new(0) }
     }
 
-    fn register(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
+    pub fn register(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
         for place in &self.places {
             // Relaxed: what is claimed here is published by the store below.
             let free = place.state.compare_exchange(

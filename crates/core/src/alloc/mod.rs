@@ -26,7 +26,7 @@
 mod add;
 mod build;
 mod bulk;
-mod callbacks;
+pub(crate) mod callbacks;
 mod carved;
 mod checked;
 mod drain;

@@ -15,6 +15,7 @@
 //! | `shelf` | stacks of magazines |
 //! | `store` | claims of all widths, hints, and marks of sections |
 //! | `failing` | failing only when it must, watermarks |
+//! | `reclaim` | reclaim callbacks: which caller runs them, waiting for it |
 //!
 //! Constants are shrunk: a magazine has two rounds, a huge two words, a zone four frames; there is one
 //! class of magazines, one context per CPU, and gates are not followed. `classes`, `contexts` and
@@ -34,6 +35,7 @@ mod failing;
 mod followed;
 mod fronts;
 mod locked;
+mod reclaim;
 mod shelf;
 mod store;
 
