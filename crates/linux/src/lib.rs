@@ -51,6 +51,8 @@
 //! A child of `vfork`, or of a `clone` that shares memory and the thread pointer, must use nothing of
 //! this crate before it executes a program: it would run its parent thread's sequences, which the
 //! kernel does not restart for it. (Children of `fork` get errors: see [`Depot`].)
+// A model checker takes in the modules it explores: see `prim`.
+#![cfg(not(loom))]
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!(
@@ -71,6 +73,7 @@ mod memory;
 mod numa;
 mod page;
 mod pins;
+mod prim;
 mod rseq;
 mod sync;
 mod topology;

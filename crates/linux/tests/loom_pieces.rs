@@ -1,0 +1,82 @@
+//! The count of mappings under threads that map while one unmaps: explored by loom, on the real
+//! module.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagedepot-linux --test loom_pieces`
+
+#![cfg(loom)]
+
+#[path = "../src/vmalloc/pieces.rs"]
+#[allow(dead_code, reason = "each model uses its part")]
+mod pieces;
+#[path = "../src/prim.rs"]
+mod prim;
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pieces::Pieces;
+
+const PAGES: usize = 8;
+
+std::thread_local!(static LOOKS_FIRST: Cell<bool> = const { Cell::new(false) });
+
+/// Maps each of `maps` by a thread of its own while `unmap` is unmapped, which was one of `before`;
+/// then the count must be that of a kernel.
+fn explore(before: &'static [Range<usize>], maps: &'static [Range<usize>], unmap: Range<usize>) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let pieces = Arc::new(Pieces::new(PAGES).unwrap());
+        let mut mappings: i64 = 1 + before.iter().map(|run| i64::from(pieces.map(run.clone()))).sum::<i64>();
+        let threads: Vec<_> = maps
+            .iter()
+            .map(|run| {
+                let pieces = pieces.clone();
+                loom::thread::spawn(move || i64::from(pieces.map(run.clone())))
+            })
+            .collect();
+        mappings -= pieces.unmap(unmap.clone());
+        mappings += threads.into_iter().map(|thread| thread.join().unwrap()).sum::<i64>();
+        // What lies at each page: a piece by its number, or the reservation.
+        let mut pages = [0; PAGES];
+        for (number, run) in (1..).zip(before.iter().chain(maps).filter(|&run| *run != unmap)) {
+            pages[run.clone()].fill(number);
+        }
+        let expected = 1 + pages.windows(2).filter(|two| two[0] != two[1]).count() as i64;
+        assert_eq!(mappings, expected, "mappings are miscounted");
+        assert!((0..PAGES).all(|page| pieces.is_mapped(page) == (pages[page] != 0)));
+    });
+    println!("{} executions", count.load(Ordering::Relaxed));
+}
+
+#[test]
+fn one_maps_in_front_of_what_is_unmapped() {
+    explore(&[0..2, 4..6], &[2..4], 4..6);
+}
+
+#[test]
+fn one_maps_behind_what_is_unmapped() {
+    explore(&[0..2, 6..8], &[2..5], 0..2);
+}
+
+#[test]
+fn two_map_around_what_is_unmapped() {
+    explore(&[3..5], &[1..3, 5..7], 3..5);
+}
+
+#[test]
+fn two_map_side_by_side() {
+    explore(&[6..7], &[0..2, 2..4], 6..7);
+}
+
+#[test]
+#[should_panic(expected = "mappings are miscounted")]
+fn one_who_looks_before_clearing_is_noticed() {
+    LOOKS_FIRST.set(true);
+    explore(&[3..5], &[5..7], 3..5);
+}
