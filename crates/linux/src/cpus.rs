@@ -8,10 +8,10 @@ use pagedepot::CpuId;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, Locked, Unusable, WhichCpu};
 use rustix::process::{Pid, getpid};
-use rustix::thread::{Cpuid, MembarrierCommand, futex, membarrier, membarrier_cpu};
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::thread::{Cpuid, MembarrierCommand, membarrier, membarrier_cpu};
 
 use crate::cpuset::CpuSet;
+use crate::prim;
 use crate::rseq::{self, Area, NO_FRAME, RseqMissing};
 
 /// How a depot's threads reach the fronts of their CPU, and why it is not the faster way.
@@ -105,8 +105,7 @@ impl WhichCpu for Environment<'_> {
     }
 
     fn now_ms(&self) -> u64 {
-        let now = clock_gettime(ClockId::MonotonicCoarse);
-        now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+        prim::now_ms()
     }
 
     fn is_spared(&self, cpu: CpuId) -> bool {
@@ -124,15 +123,12 @@ impl WhichCpu for Environment<'_> {
         NonZeroUsize::new(unsafe { libc::pthread_self() } as usize)
     }
 
-    /// Woken, out of time, interrupted, or the word has changed: the caller looks again.
     fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
-        let limit =
-            Timespec { tv_sec: i64::from(limit_ms / 1000), tv_nsec: i64::from(limit_ms % 1000) * 1_000_000 };
-        let _ = futex::wait(word, futex::Flags::PRIVATE, seen, Some(&limit));
+        prim::wait(word, seen, limit_ms);
     }
 
     fn wake_all(&self, word: &AtomicU32) {
-        let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+        prim::wake_all(word);
     }
 }
 

@@ -20,7 +20,8 @@ use crate::memory::Memory;
 use crate::page::{Page, Pages};
 use crate::pins::Pins;
 use crate::sync::ForkLock;
-use crate::trim::{self, TrimState, Trimmed};
+use crate::trim::{self, Trimmed};
+use crate::trim_state::TrimState;
 use crate::vmalloc::Shrinkers;
 
 /// The allocator of a depot.

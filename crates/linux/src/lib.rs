@@ -79,6 +79,7 @@ mod sync;
 mod topology;
 pub mod trace;
 mod trim;
+mod trim_state;
 mod tune;
 pub mod vmalloc;
 

@@ -1,13 +1,78 @@
-//! The seam for the atomics of what a model checker explores: `std` in production, `loom` under
-//! `--cfg loom`. Then this crate is empty, and `tests/loom_pieces.rs` takes in the real modules.
+//! The seam for the atomics, clocks and waiting of what a model checker explores: `std` and the
+//! kernel in production, `loom` under `--cfg loom`. Then this crate is empty, and `tests/loom` takes
+//! in the real modules.
 
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicU64, Ordering};
+pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU64, Ordering};
+pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
+
+/// Milliseconds of a clock that costs little. Loom's stands still.
+pub fn now_ms() -> u64 {
+    if cfg!(loom) {
+        return 0;
+    }
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// Sleeps while `word` is `seen`, `limit_ms` milliseconds at most. Woken, out of time, interrupted,
+/// or the word has changed: the caller looks again.
+#[cfg(not(loom))]
+pub fn wait(word: &AtomicU32, seen: u32, limit_ms: u32) {
+    use rustix::thread::futex;
+    let limit = rustix::time::Timespec {
+        tv_sec: i64::from(limit_ms / 1000),
+        tv_nsec: i64::from(limit_ms % 1000) * 1_000_000,
+    };
+    let _ = futex::wait(word, futex::Flags::PRIVATE, seen, Some(&limit));
+}
+
+/// Wakes all that [`wait`] on `word`.
+#[cfg(not(loom))]
+pub fn wake_all(word: &AtomicU32) {
+    use rustix::thread::futex;
+    let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+}
+
+#[cfg(loom)]
+loom::lazy_static! {
+    /// Loom's futex: all sleepers, of whatever word.
+    static ref SLEEPERS: (loom::sync::Mutex<()>, loom::sync::Condvar) =
+        (loom::sync::Mutex::new(()), loom::sync::Condvar::new());
+}
+
+/// Sleeps without a limit, so that loom reports a waiter that is not woken.
+#[cfg(loom)]
+pub fn wait(word: &AtomicU32, seen: u32, _limit_ms: u32) {
+    let guard = SLEEPERS.0.lock().unwrap();
+    if word.load(Ordering::SeqCst) == seen {
+        drop(SLEEPERS.1.wait(guard).unwrap());
+    }
+}
+
+#[cfg(loom)]
+pub fn wake_all(_word: &AtomicU32) {
+    if !crate::WAKES_NONE.get() {
+        let _guard = SLEEPERS.0.lock().unwrap();
+        SLEEPERS.1.notify_all();
+    }
+}
+
+/// The kernel's number for this thread.
+#[cfg(not(loom))]
+pub fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+#[cfg(loom)]
+pub fn thread_id() -> u32 {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(loom::thread::current().id()) as u32 | 1
+}
 
 /// Words, zero at first; in production untouched parts take no memory.
 #[cfg(not(loom))]

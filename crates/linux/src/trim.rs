@@ -18,8 +18,6 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use pagedepot::{Flags, Mode, Pfn, Pressure, Reclaim, Scope};
@@ -27,24 +25,17 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
-use rustix::thread::{futex, gettid};
-use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::depot::Depot;
 use crate::memory::{HUGE_BYTES, Memory};
 use crate::numa::last_errno;
 use crate::pins::Pins;
+use crate::trim_state::{TrimState, Trimming};
 
 /// Address space looked at, and at most taken from the store, at a time.
 const CHUNK_BYTES: usize = 16 << 20;
 /// Most ranges in one vector (`UIO_MAXIOV`).
 const RANGES_MAX: usize = 1024;
-/// How long a request that runs short waits for the chunk at most: a trimmer that was stopped must
-/// not stop others for good.
-const WAIT_MAX: Duration = Duration::from_secs(1);
-/// How long after a request ran short nothing is trimmed.
-const CALM_MS: u64 = 20;
-
 /// What a trim gave back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -102,33 +93,6 @@ impl From<TrimError> for io::Error {
     }
 }
 
-/// Who trims, and what it has taken.
-#[derive(Default)]
-pub(crate) struct TrimState {
-    is_running: AtomicBool,
-    /// The thread that trims; 0: none, or one that has not said so yet.
-    trimmer: AtomicI32,
-    /// Pages taken from the store just now; a futex.
-    taken_pages: AtomicU32,
-    /// When a request last ran short, in milliseconds of [`now_ms`].
-    short_ms: AtomicU64,
-}
-
-impl TrimState {
-    /// Whether a request ran short lately: what is free now, it should find.
-    fn is_short(&self) -> bool {
-        // Relaxed: a trimmer that sees it late takes one more chunk, which is waited for.
-        let short_ms = self.short_ms.load(Ordering::Relaxed);
-        short_ms != 0 && now_ms().saturating_sub(short_ms) < CALM_MS
-    }
-}
-
-/// Milliseconds of a clock that costs little; never 0.
-fn now_ms() -> u64 {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
-}
-
 impl Reclaim for TrimState {
     /// It only waits: as many requests as run short wait for the same chunk at once.
     fn is_shared(&self) -> bool {
@@ -137,41 +101,7 @@ impl Reclaim for TrimState {
 
     /// Waits until the pages taken for a trim are back.
     fn reclaim(&self, pressure: Pressure) -> u64 {
-        if !pressure.is_last_resort {
-            return 0;
-        }
-        // Relaxed: see `is_short`.
-        self.short_ms.store(now_ms(), Ordering::Relaxed);
-        // Acquire: pairs with the Release after the pages were returned.
-        let taken = self.taken_pages.load(Ordering::Acquire);
-        // A signal handler on top of the trimmer would wait for itself. Relaxed: what matters is
-        // what this thread stored itself, and it sees that, or what came later.
-        if taken == 0 || self.trimmer.load(Ordering::Relaxed) == gettid().as_raw_nonzero().get() {
-            return 0;
-        }
-        let end = Instant::now() + WAIT_MAX;
-        loop {
-            let seen = self.taken_pages.load(Ordering::Acquire);
-            let left = end.saturating_duration_since(Instant::now());
-            if seen == 0 || left.is_zero() {
-                self.short_ms.store(now_ms(), Ordering::Relaxed);
-                return u64::from(if seen == 0 { taken } else { 0 });
-            }
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-            // Woken, out of time, or the number changed before: look again.
-            let _ = futex::wait(&self.taken_pages, futex::Flags::PRIVATE, seen, Some(&left));
-        }
-    }
-}
-
-/// Ends a trim, also when it unwinds.
-struct Running<'s>(&'s TrimState);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.trimmer.store(0, Ordering::Relaxed);
-        // Release: pairs with the Acquire of the next trim.
-        self.0.is_running.store(false, Ordering::Release);
+        if pressure.is_last_resort { self.wait_for_pages().into() } else { 0 }
     }
 }
 
@@ -181,27 +111,21 @@ pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimErro
         return Err(TrimError::Pinned);
     }
     let mut trimmed = Trimmed::default();
-    if state.is_running.swap(true, Ordering::Acquire) {
+    let Some(trimming) = state.begin().filter(|trimming| !trimming.is_unwelcome()) else {
         trimmed.cut_short = true;
         return Ok(trimmed);
-    }
-    let _running = Running(state);
-    state.trimmer.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
-    if state.is_short() {
-        trimmed.cut_short = true;
-        return Ok(trimmed);
-    }
+    };
     depot.drain(Scope::ALL, Mode::Quiet);
     let mut system = System::new(depot.memory());
     for chunk in (0..depot.bytes()).step_by(CHUNK_BYTES) {
-        if state.is_short() {
+        if trimming.is_unwelcome() {
             trimmed.cut_short = true;
             break;
         }
         let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());
         // Until the chunk's memory is given back: see `pins.rs`.
         let pins = depot.pins().lock().map_err(|_| TrimError::Forked)?;
-        trim_chunk((depot, &pins), state, &mut system, chunk, &mut trimmed)
+        trim_chunk((depot, &pins), &trimming, &mut system, chunk, &mut trimmed)
             .map_err(|errno| TrimError::Refused { trimmed, errno })?;
     }
     Ok(trimmed)
@@ -209,7 +133,7 @@ pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimErro
 
 fn trim_chunk(
     (depot, pins): (&Depot, &Pins),
-    state: &TrimState,
+    trimming: &Trimming<'_>,
     system: &mut System<'_>,
     chunk: Range<usize>,
     trimmed: &mut Trimmed,
@@ -217,7 +141,7 @@ fn trim_chunk(
     // SAFETY: the chunk is inside the depot's memory.
     let start = unsafe { depot.base().add(chunk.start) };
     let present = resident(start, chunk.len())?;
-    let taken = Taken::new((depot, pins), state, chunk, &present);
+    let taken = Taken::new((depot, pins), trimming, chunk, &present);
     let result = system.give_back(&taken.merged(), trimmed);
     drop(taken);
     result
@@ -236,7 +160,7 @@ pub(crate) fn resident(start: NonNull<u8>, bytes: usize) -> Result<Vec<bool>, Er
 /// Ranges of bytes taken from the store; returned when dropped.
 struct Taken<'d> {
     depot: &'d Depot,
-    state: &'d TrimState,
+    trimming: &'d Trimming<'d>,
     /// Ascending, apart, none across an aligned 2 MiB.
     ranges: Vec<Range<usize>>,
 }
@@ -245,11 +169,11 @@ impl<'d> Taken<'d> {
     /// Takes what is free, not pinned and at least partly present in a chunk.
     fn new(
         (depot, pins): (&'d Depot, &Pins),
-        state: &'d TrimState,
+        trimming: &'d Trimming<'d>,
         chunk: Range<usize>,
         present: &[bool],
     ) -> Self {
-        let mut taken = Taken { depot, state, ranges: Vec::new() };
+        let mut taken = Taken { depot, trimming, ranges: Vec::new() };
         let system_page = rustix::param::page_size();
         for huge in chunk.clone().step_by(HUGE_BYTES) {
             let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
@@ -266,15 +190,12 @@ impl<'d> Taken<'d> {
 
     fn take(&mut self, run: Range<usize>) {
         let (start, count) = frames(self.depot, &run);
-        // Raised first, so that whoever then finds nothing knows why. Relaxed: `try_alloc_at` announces
-        // its move (SeqCst) before it takes anything, and a request that has not seen the move
-        // before it looked for pages sees it afterwards and does not fail yet.
-        self.state.taken_pages.fetch_add(count, Ordering::Relaxed);
-        if self.depot.try_alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok() {
+        // `try_alloc_at` announces its move (SeqCst) before it takes anything: a request that has not
+        // seen the move before it looked for pages sees it afterwards and does not fail yet.
+        let claim = || self.depot.try_alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok();
+        // Where another caller was faster, it needs the pages: leave them.
+        if self.trimming.take(count, claim) {
             self.ranges.push(run);
-        } else {
-            // Another caller was faster, and needs the pages: leave them.
-            self.state.taken_pages.fetch_sub(count, Ordering::Relaxed);
         }
     }
 
@@ -299,10 +220,7 @@ impl Drop for Taken<'_> {
             let freed = unsafe { self.depot.free_contiguous(start, count) };
             debug_assert_eq!(freed, Ok(()));
         }
-        // Release: pairs with the Acquire in `reclaim`. One caller trims, so this is all there is.
-        self.state.taken_pages.store(0, Ordering::Release);
-        // Nobody there, or woken: both are fine.
-        let _ = futex::wake(&self.state.taken_pages, futex::Flags::PRIVATE, u32::MAX >> 1);
+        self.trimming.returned();
     }
 }
 

@@ -11,7 +11,7 @@
 //! last page, then the beginning behind it. One who unmaps clears the beginning, then looks at
 //! `mapped` of the page before it, and sets the beginning again if that is mapped. All four are
 //! SeqCst: either the look finds the page mapped, or the setting comes after the clearing. Each
-//! change of a bit is counted by the one who made it. Explored by `tests/loom_pieces.rs`.
+//! change of a bit is counted by the one who made it. Explored by `tests/loom/mappings.rs`.
 
 use std::ops::Range;
 

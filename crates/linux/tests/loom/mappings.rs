@@ -1,26 +1,14 @@
 //! The count of mappings under threads that map while one unmaps: explored by loom, on the real
 //! module.
-//!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagedepot-linux --test loom_pieces`
 
-#![cfg(loom)]
-
-#[path = "../src/vmalloc/pieces.rs"]
-#[allow(dead_code, reason = "each model uses its part")]
-mod pieces;
-#[path = "../src/prim.rs"]
-mod prim;
-
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pieces::Pieces;
+use crate::LOOKS_FIRST;
+use crate::pieces::Pieces;
 
 const PAGES: usize = 8;
-
-std::thread_local!(static LOOKS_FIRST: Cell<bool> = const { Cell::new(false) });
 
 /// Maps each of `maps` by a thread of its own while `unmap` is unmapped, which was one of `before`;
 /// then the count must be that of a kernel.

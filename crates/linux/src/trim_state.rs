@@ -1,0 +1,115 @@
+//! One caller trims; requests that run short wait for the pages it has taken.
+//!
+//! # Invariants
+//! 1. At most one caller trims: `is_running`.
+//! 2. A request that finds no page because a trim took it finds `taken_pages` raised: the trimmer
+//!    raises it before the claim. The claim is the store's, a read-modify-write that releases, and a
+//!    request that found nothing has acquired it.
+//! 3. A request that has waited finds all the pages that were taken when it began: the trimmer
+//!    returns them before it clears `taken_pages`.
+//! 4. No waiter sleeps for good: it sleeps only while `taken_pages` is what it read, and the trimmer
+//!    wakes all after clearing it. A stopped trimmer holds a waiter up for [`WAIT_MS_MAX`].
+//! 5. A thread never waits for a trim of its own: `trimmer` names the thread.
+//!
+//! Explored by `tests/loom/trimming.rs`.
+
+use crate::prim::{AtomicBool, AtomicU32, AtomicU64, Ordering, now_ms, thread_id, wait, wake_all};
+
+/// How long a request waits for a chunk at most: a trimmer that was stopped must not stop others for
+/// good.
+const WAIT_MS_MAX: u64 = 1000;
+/// How long after a request ran short nothing is trimmed.
+const CALM_MS: u64 = 20;
+
+/// What trims and requests know of each other.
+#[derive(Default)]
+pub(crate) struct TrimState {
+    is_running: AtomicBool,
+    /// The thread that trims; 0: none, or one that has not said so yet.
+    trimmer: AtomicU32,
+    /// Pages taken from the store just now. Waiters sleep on it.
+    taken_pages: AtomicU32,
+    /// When a request last ran short, in milliseconds of [`now_ms`] plus 1; 0: never.
+    short_ms: AtomicU64,
+}
+
+/// The right to trim; given up also when the trim unwinds.
+pub(crate) struct Trimming<'s>(&'s TrimState);
+
+impl TrimState {
+    /// The right to trim; `None`: another caller has it.
+    pub fn begin(&self) -> Option<Trimming<'_>> {
+        // Acquire: pairs with the Release in `Trimming::drop`.
+        if self.is_running.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        // Relaxed: only a signal handler of this thread compares it.
+        self.trimmer.store(thread_id(), Ordering::Relaxed);
+        Some(Trimming(self))
+    }
+
+    /// Waits until the pages that a trim has taken are back; returns how many they were, 0 if there
+    /// were none, or not in time.
+    pub fn wait_for_pages(&self) -> u32 {
+        self.note_short();
+        // Acquire: pairs with the Release in `Trimming::returned`.
+        let taken_pages = self.taken_pages.load(Ordering::Acquire);
+        // Relaxed: a thread reads what it stored itself, or what came later.
+        if taken_pages == 0 || self.trimmer.load(Ordering::Relaxed) == thread_id() {
+            return 0;
+        }
+        let end_ms = now_ms() + WAIT_MS_MAX;
+        loop {
+            // Acquire: as above.
+            let seen = self.taken_pages.load(Ordering::Acquire);
+            let left_ms = end_ms.saturating_sub(now_ms());
+            if seen == 0 || left_ms == 0 {
+                self.note_short();
+                return if seen == 0 { taken_pages } else { 0 };
+            }
+            wait(&self.taken_pages, seen, left_ms as u32);
+        }
+    }
+
+    fn note_short(&self) {
+        // Relaxed: see `Trimming::is_unwelcome`.
+        self.short_ms.store(now_ms() + 1, Ordering::Relaxed);
+    }
+}
+
+impl Trimming<'_> {
+    /// Whether a request ran short lately: what is free now, it should find.
+    pub fn is_unwelcome(&self) -> bool {
+        // Relaxed: a trimmer that sees it late takes one more chunk, which is waited for.
+        let short_ms = self.0.short_ms.load(Ordering::Relaxed);
+        short_ms != 0 && (now_ms() + 1).saturating_sub(short_ms) < CALM_MS
+    }
+
+    /// Takes `pages` pages by `claim`; whether that succeeded.
+    pub fn take(&self, pages: u32, claim: impl FnOnce() -> bool) -> bool {
+        // Raised first, so that a request that then finds nothing knows why. Relaxed: the claim
+        // publishes it (invariant 2).
+        self.0.taken_pages.fetch_add(pages, Ordering::Relaxed);
+        let is_taken = claim();
+        if !is_taken {
+            self.0.taken_pages.fetch_sub(pages, Ordering::Relaxed);
+        }
+        is_taken
+    }
+
+    /// All that was taken is in the store again.
+    pub fn returned(&self) {
+        // Release: pairs with the Acquire in `wait_for_pages`.
+        self.0.taken_pages.store(0, Ordering::Release);
+        wake_all(&self.0.taken_pages);
+    }
+}
+
+impl Drop for Trimming<'_> {
+    fn drop(&mut self) {
+        // Relaxed: as in `begin`.
+        self.0.trimmer.store(0, Ordering::Relaxed);
+        // Release: pairs with the Acquire in `begin`.
+        self.0.is_running.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,25 @@
+//! Models of what this crate's threads share, explored by loom on the real modules.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p pagedepot-linux --test loom`
+
+#![cfg(loom)]
+
+#[path = "../../src/vmalloc/pieces.rs"]
+#[allow(dead_code, reason = "each model uses its part")]
+mod pieces;
+#[path = "../../src/prim.rs"]
+mod prim;
+#[path = "../../src/trim_state.rs"]
+mod trim_state;
+
+mod mappings;
+mod trimming;
+
+use std::cell::Cell;
+
+std::thread_local! {
+    /// See `prim::looks_first`.
+    static LOOKS_FIRST: Cell<bool> = const { Cell::new(false) };
+    /// Whether waking a waiter is left out.
+    static WAKES_NONE: Cell<bool> = const { Cell::new(false) };
+}

@@ -1,0 +1,137 @@
+//! A trim that takes the last pages, beside requests that then find none.
+
+use loom::sync::Arc;
+
+use crate::WAKES_NONE;
+use crate::prim::{AtomicU32, Ordering};
+use crate::trim_state::{TrimState, Trimming};
+
+/// A store of pages, a bit each, and the state beside it.
+struct World {
+    free: AtomicU32,
+    state: TrimState,
+}
+
+impl World {
+    fn new(pages: u32) -> Arc<Self> {
+        Arc::new(World { free: AtomicU32::new((1 << pages) - 1), state: TrimState::default() })
+    }
+
+    /// Takes one page as a request does, by a search that acquires; `None`: none is free.
+    fn pop(&self) -> Option<u32> {
+        let mut free = self.free.load(Ordering::Acquire);
+        loop {
+            let page = free & free.wrapping_neg();
+            if page == 0 {
+                return None;
+            }
+            match self.free.compare_exchange(free, free & !page, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(page),
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    /// One that must be served: no request takes more pages than there are.
+    fn request(&self) -> u32 {
+        self.pop().unwrap_or_else(|| {
+            self.state.wait_for_pages();
+            self.pop().expect("a request failed beside a trim")
+        })
+    }
+
+    /// A trim of all pages that are free, one chunk; whether another trim ran.
+    fn trim(&self) -> bool {
+        let Some(trimming) = self.state.begin() else { return false };
+        if !trimming.is_unwelcome() {
+            self.trim_chunk(&trimming, |trimming, claim| trimming.take(1, claim));
+        }
+        true
+    }
+
+    fn trim_chunk(&self, trimming: &Trimming<'_>, take: impl Fn(&Trimming<'_>, &dyn Fn() -> bool) -> bool) {
+        let mut taken = 0;
+        for page in [1, 2] {
+            let claim = || self.free.fetch_and(!page, Ordering::AcqRel) & page != 0;
+            if take(trimming, &claim) {
+                taken |= page;
+            }
+        }
+        self.free.fetch_or(taken, Ordering::AcqRel);
+        trimming.returned();
+    }
+}
+
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(model);
+}
+
+fn spawn(world: &Arc<World>, act: impl Fn(&World) + 'static) -> loom::thread::JoinHandle<()> {
+    let world = world.clone();
+    loom::thread::spawn(move || act(&world))
+}
+
+fn one_request_beside_a_trim() {
+    explore(|| {
+        let world = World::new(1);
+        let trim = spawn(&world, |world| assert!(world.trim()));
+        assert_eq!(world.request(), 1);
+        trim.join().unwrap();
+        assert_eq!(world.free.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn a_request_waits_for_what_a_trim_took() {
+    one_request_beside_a_trim();
+}
+
+#[test]
+fn two_requests_wait_for_one_chunk() {
+    explore(|| {
+        let world = World::new(2);
+        let trim = spawn(&world, |world| assert!(world.trim()));
+        let other = spawn(&world, |world| assert!(world.request() > 0));
+        world.request();
+        trim.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(world.free.load(Ordering::Relaxed), 0);
+    });
+}
+
+#[test]
+fn one_of_two_trims_at_once_returns() {
+    explore(|| {
+        let world = World::new(1);
+        let holder = world.state.begin().unwrap();
+        let other = spawn(&world, |world| assert!(!world.trim()));
+        other.join().unwrap();
+        drop(holder);
+        assert!(world.trim(), "the right comes back");
+    });
+}
+
+/// The mutant: a waiter that is never woken sleeps for good, which loom reports.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn waiters_must_be_woken() {
+    WAKES_NONE.set(true);
+    one_request_beside_a_trim();
+}
+
+/// The mutant: a trimmer that says after its claim what it took.
+#[test]
+#[should_panic(expected = "a request failed beside a trim")]
+fn what_is_taken_must_be_said_first() {
+    explore(|| {
+        let world = World::new(1);
+        let trim = spawn(&world, |world| {
+            let trimming = world.state.begin().unwrap();
+            world.trim_chunk(&trimming, |trimming, claim| claim() && trimming.take(1, || true));
+        });
+        world.request();
+        trim.join().unwrap();
+    });
+}
