@@ -8,7 +8,7 @@ use crate::cache::magazine::Magazine;
 use crate::cache::word::Word;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, NodeId, Pfn, ZoneId};
-use crate::prim::{AtomicUsize, Ordering};
+use crate::prim::{AtomicU64, AtomicUsize, Ordering};
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::zone::{CacheLimits, Watermarks, Zone, ZoneName};
@@ -278,7 +278,8 @@ impl<C: Cpus> Allocator<'_, C> {
                 + size_of_val(self.homes)
                 + self.store.sections_max()
                     * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES * size_of::<u32>())
-                + Summary::groups(self.store.sections_max()) * size_of::<Group>(),
+                + Summary::groups(self.store.sections_max()) * size_of::<Group>()
+                + self.layout.carved_words * size_of::<AtomicU64>(),
             cpus: self.layout.cpu_bytes_used(self.blocks.cpus),
             magazines: self.layout.magazines_count * size_of::<Magazine>(),
             carved: carved as usize * self.page_size.bytes(),
