@@ -178,7 +178,8 @@ impl Zone {
 
     pub fn limits(&self) -> CacheLimits {
         let [batch, high_min, high_max] = [0, 1, 2].map(|i| self.limits[i].load(Ordering::Relaxed));
-        CacheLimits { batch, high_min, high_max }
+        // Beside `set_limits` these may be of two settings: they ascend all the same.
+        CacheLimits { batch, high_min, high_max: high_max.max(high_min) }
     }
 
     pub fn set_limits(&self, limits: CacheLimits) {
@@ -299,6 +300,16 @@ mod tests {
             assert_eq!(open, Watermarks { min: 0, ..marks });
         }
         assert!(Watermarks::kernel(u64::MAX, PageSize::Kib64).ascend());
+    }
+
+    /// A reader between the stores of a setting sees the old maximum with the new minimum.
+    #[test]
+    fn limits_that_are_being_set_ascend() {
+        let config = ZoneConfig { name: "z", node: NodeId::new(0), level: 0, ranges: &[], watermarks: None };
+        let zone = Zone::new(&config, false);
+        zone.set_limits(CacheLimits { batch: 63, high_min: 125, high_max: 250 });
+        zone.limits[1].store(285, Ordering::Relaxed);
+        assert_eq!(zone.limits(), CacheLimits { batch: 63, high_min: 285, high_max: 285 });
     }
 
     /// Computed by hand from `zone_batchsize` and `zone_highsize`.
