@@ -85,7 +85,7 @@ mod map;
 mod node;
 mod pool;
 mod purge;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod purge_tests;
 mod ram;
 mod ram_block;
