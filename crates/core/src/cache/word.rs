@@ -96,7 +96,7 @@ impl Word {
         self.operations() == CREDIT_MAX
     }
 
-    /// The same with another count of operations, at most [`CREDIT_MAX`]; a front without magazines
+    /// The same with another count of operations, at most 1023; a front without magazines
     /// counts none.
     #[must_use]
     pub fn with_operations(self, operations: u64) -> Self {

@@ -76,7 +76,7 @@ pub enum Unusable {
 /// How code reaches the fronts of the CPU it runs on.
 ///
 /// # Safety
-/// An implementation promises, for one [`BlockArray`](implement::BlockArray):
+/// An implementation promises, for one [`BlockArray`]:
 /// 1. [`pop`](Cpus::pop), [`push`](Cpus::push) and [`compare_store`](Cpus::compare_store) act on
 ///    the fronts of the CPU and context they run on (or fail), and each is one sequence as
 ///    described above: between its first load and its store no other sequence of the same CPU and
