@@ -21,8 +21,8 @@
 //! would be marked as partly free in between.
 //!
 //! A tag changes only while its changer owns all 512 frames, so nobody can hold a frame of that
-//! huge, and nobody reads the tag on behalf of one. One change is an exception: who carves a frame
-//! owns that one, and marks its huge for good; holders of others free them to either front. (LLFree, USENIX ATC 2023, keeps counters where
+//! huge, and nobody reads the tag on behalf of one. One change is an exception: the carver of a frame
+//! owns that frame alone, and marks its huge for good; holders of others free them to either front. (LLFree, USENIX ATC 2023, keeps counters where
 //! this keeps hints; a counter and the bits cannot be changed together.)
 
 use super::bits::{self, WORD_FRAMES};

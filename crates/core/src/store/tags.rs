@@ -39,8 +39,8 @@ impl<'m> Tags<'m> {
     #[inline]
     pub fn are_carved_near(&self, start: Pfn, frames: u32) -> bool {
         let end = u64::from(start.get()) + u64::from(frames);
-        // Relaxed: who frees a carved frame without having heard of it may still find the old tag.
-        // Its free then counts as one before the frame was carved.
+        // Relaxed: a caller that frees a carved frame before it has heard of the carving may still
+        // find the old tag. Its free then counts as one from before the carving.
         (start.get() / HUGE_FRAMES..end.div_ceil(u64::from(HUGE_FRAMES)) as u32)
             .filter_map(|huge| self.tags.get(huge as usize))
             .any(|tag| Tag(tag.load(Ordering::Relaxed)).is_carved())
@@ -99,8 +99,8 @@ impl<'m> Tags<'m> {
         let _ = self.tags[huge.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
     }
 
-    /// Notes that a frame of the huge is carved, for good. Its carver owns that frame, so nobody else
-    /// owns all of them, and changes the tag by [`set`](Self::set).
+    /// Notes that a frame of the huge is carved, for good. The carver owns that frame, so no other
+    /// caller owns all of the huge and changes the tag by [`set`](Self::set).
     pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) {
         self.set(HugeIndex::of(pfn), Tag::carved(zone));
     }
