@@ -576,17 +576,29 @@ impl Run<'_, '_> {
             self.section = self.bitmap.section((pfn.get() / SECTION_FRAMES) as usize);
         }
         if self.mask & mask != 0 {
-            self.doubled.add(Doubled::in_word(word, self.mask & mask));
+            note_doubled(&mut self.doubled, word, self.mask & mask);
         }
         self.mask |= mask;
     }
 
+    // Inlined by force: random frees call it once per frame.
+    #[inline(always)]
     fn flush(&mut self) {
         let Some(section) = self.section else { return };
         let at = self.word as usize % (SECTION_HUGES * HUGE_WORDS);
-        self.doubled.add(Doubled::in_word(self.word, section.put_mask(at, self.mask)));
+        let doubled = section.put_mask(at, self.mask);
+        if doubled != 0 {
+            note_doubled(&mut self.doubled, self.word, doubled);
+        }
         section.refresh_hints(at / HUGE_WORDS);
     }
+}
+
+// Of the run it gets only this field: the others then stay in registers.
+#[cold]
+#[inline(never)]
+fn note_doubled(doubled: &mut Doubled, word: u32, mask: u64) {
+    doubled.add(Doubled::in_word(word, mask));
 }
 
 #[cfg(all(test, not(loom)))]
