@@ -443,12 +443,13 @@ impl<'m> Bitmap<'m> {
                 doubled
             });
         }
-        let mut run = Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: Doubled::NONE };
+        let mut doubled = Doubled::NONE;
+        let mut run = Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: &mut doubled };
         for pfn in blocks {
             run.add(pfn, order);
         }
         run.flush();
-        run.doubled
+        doubled
     }
 
     /// Calls `visit` for each huge that `pass` selects, beginning at the hint, once around.
@@ -561,11 +562,13 @@ struct Run<'s, 'm> {
     /// Across sections; `u32::MAX`: none yet.
     word: u32,
     mask: u64,
-    doubled: Doubled,
+    /// By reference: the other fields then stay in registers.
+    doubled: &'s mut Doubled,
 }
 
 impl Run<'_, '_> {
-    #[inline]
+    // Inlined by force, as `flush` is: spills and drains call it once per block.
+    #[inline(always)]
     fn add(&mut self, pfn: Pfn, order: Order) {
         let word = pfn.get() / bits::WORD_FRAMES;
         let mask = bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES);
@@ -576,25 +579,23 @@ impl Run<'_, '_> {
             self.section = self.bitmap.section((pfn.get() / SECTION_FRAMES) as usize);
         }
         if self.mask & mask != 0 {
-            note_doubled(&mut self.doubled, word, self.mask & mask);
+            note_doubled(self.doubled, word, self.mask & mask);
         }
         self.mask |= mask;
     }
 
-    // Inlined by force: random frees call it once per frame.
     #[inline(always)]
     fn flush(&mut self) {
         let Some(section) = self.section else { return };
         let at = self.word as usize % (SECTION_HUGES * HUGE_WORDS);
         let doubled = section.put_mask(at, self.mask);
         if doubled != 0 {
-            note_doubled(&mut self.doubled, self.word, doubled);
+            note_doubled(self.doubled, self.word, doubled);
         }
         section.refresh_hints(at / HUGE_WORDS);
     }
 }
 
-// Of the run it gets only this field: the others then stay in registers.
 #[cold]
 #[inline(never)]
 fn note_doubled(doubled: &mut Doubled, word: u32, mask: u64) {

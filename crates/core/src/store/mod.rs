@@ -245,6 +245,7 @@ impl<'m> Store<'m> {
         found
     }
 
+    #[inline(never)]
     fn take_backed(
         &self,
         backing: &dyn Backing,
@@ -321,6 +322,8 @@ impl<'m> Store<'m> {
         }
     }
 
+    // Out of line: beside it the loop over bits would not fit the registers.
+    #[inline(never)]
     fn put_backed(&self, backing: &dyn Backing, mut blocks: impl Iterator<Item = (Pfn, Order)>) -> Doubled {
         let mut doubled = Doubled::NONE;
         loop {
