@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::Barrier;
 
 use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
-use pagedepot::vmap::{BooksOnly, Manner, Options, Span, Stale, VirtAddr, Vmap, VmapConfig};
+use pagedepot::vmap::{Manner, NullMapper, Options, Span, Stale, VirtAddr, Vmap, VmapConfig};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, PageSize, Pfn, ZoneConfig};
 
 thread_local!(static CPU: Cell<u32> = const { Cell::new(0) });
@@ -23,7 +23,7 @@ impl WhichCpu for ByThread {
 }
 
 type Depot<'m> = Allocator<'m, Locked<'m, ByThread>>;
-type Tested<'m> = Vmap<'m, BooksOnly, &'m Depot<'m>>;
+type Tested<'m> = Vmap<'m, NullMapper, &'m Depot<'m>>;
 
 /// Nanoseconds that this thread has run so far, apart from what it waited for a CPU.
 fn on_cpu_ns() -> u64 {
@@ -58,16 +58,16 @@ fn main() {
     let zones =
         [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
     let config = Config::new(cpus, &zones);
-    let mut books = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
+    let mut metadata = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
     let locks: Vec<_> = (0..cpus).map(|_| CpuLock::new()).collect();
-    let depot = Depot::new(&config, &mut books, Locked::new(&locks, ByThread)).unwrap();
+    let depot = Depot::new(&config, &mut metadata, Locked::new(&locks, ByThread)).unwrap();
 
     let span = Span::new(VirtAddr::new(0x4000_0000), 1 << 18);
-    let mapper = BooksOnly::new(span, PageSize::Kib4);
+    let mapper = NullMapper::new(span, PageSize::Kib4);
     let config = VmapConfig { stale: Stale::Keep, ram_blocks_max: 64, ..VmapConfig::new(cpus, 10_000) };
-    let mut books = vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
+    let mut metadata = vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
     // SAFETY: nothing is mapped, and the depot is used by this vmap alone.
-    let vmap = unsafe { Tested::new(&config, &mut books, mapper, &depot) }.unwrap();
+    let vmap = unsafe { Tested::new(&config, &mut metadata, mapper, &depot) }.unwrap();
 
     let area = || vmap.free(black_box(vmap.alloc(black_box(5), Options::DEFAULT).unwrap())).unwrap();
     let memory = || vmap.vfree(black_box(vmap.vmalloc(black_box(16), Options::DEFAULT).unwrap())).unwrap();

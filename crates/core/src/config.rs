@@ -249,7 +249,7 @@ impl<'c> Config<'c> {
     }
 
     /// Whether frames have bytes of their own that every allocation and free touches.
-    pub(crate) fn takes_notes(&self) -> bool {
+    pub(crate) fn tracks_frames(&self) -> bool {
         self.checked || self.track_owner
     }
 
@@ -323,8 +323,8 @@ impl<'c> Config<'c> {
         };
         for (i, (zone, a)) in ranges() {
             for (_, (other, b)) in ranges().take(i) {
-                // Ranges of two zones must not even share a huge: its tag names one zone.
-                let grain = if zone == other { 1 } else { crate::store::section::HUGE_FRAMES as u64 };
+                // Ranges of two zones must not even share a pageblock: its tag names one zone.
+                let grain = if zone == other { 1 } else { crate::store::section::PAGEBLOCK_FRAMES as u64 };
                 let apart = a.end().div_ceil(grain) <= u64::from(b.start.get()) / grain
                     || b.end().div_ceil(grain) <= u64::from(a.start.get()) / grain;
                 if !apart {
@@ -375,14 +375,14 @@ pub enum ConfigError {
         /// The zone, by its place.
         zone: usize,
     },
-    /// The memory for the books is too small.
+    /// The memory for the metadata is too small.
     TooLittleMetadata {
         /// Bytes needed, as `metadata_bytes` says.
         needed: usize,
         /// Bytes given.
         given: usize,
     },
-    /// The books would not fit the address space, or more than 2^21 magazines would be needed.
+    /// The metadata would not fit the address space, or more than 2^21 magazines would be needed.
     TooLarge,
     /// No zone has this number.
     NoSuchZone {
@@ -423,7 +423,7 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::TooLarge => write!(
                 f,
-                "the books would not fit (at most 2^32 frames and {} magazines): lower `cpus` or `high`",
+                "the metadata would not fit (at most 2^32 frames and {} magazines): lower `cpus` or `high`",
                 1u32 << MagazineIndex::BITS
             ),
             ConfigError::NoSuchZone { zone } => {

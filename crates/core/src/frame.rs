@@ -59,9 +59,9 @@ impl Order {
     /// One frame.
     pub const BASE: Order = Order(0);
     /// 512 frames: a PMD-size page with 4 KiB frames, and what the store keeps hints for.
-    pub const HUGE: Order = Order(if cfg!(loom) { 7 } else { 9 });
+    pub const PAGEBLOCK: Order = Order(if cfg!(loom) { 7 } else { 9 });
     /// The largest order: 1024 frames.
-    pub const MAX: Order = Order(Self::HUGE.0 + 1);
+    pub const MAX: Order = Order(Self::PAGEBLOCK.0 + 1);
     /// How many orders there are.
     pub const COUNT: usize = Self::MAX.0 as usize + 1;
 

@@ -47,8 +47,8 @@
 //! let config = Config::new(1, &zones);
 //! let locks = [CpuLock::new()];
 //! type Depot<'m> = Allocator<'m, Locked<'m, First>>;
-//! let mut books = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
-//! let depot = Depot::new(&config, &mut books, Locked::new(&locks, First))?;
+//! let mut metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
+//! let depot = Depot::new(&config, &mut metadata, Locked::new(&locks, First))?;
 //!
 //! let pfn = depot.alloc(Order::BASE, Flags::default())?;
 //! depot.free(pfn, Order::BASE)?;

@@ -51,7 +51,7 @@ pub fn dekker_fence() {
 /// thread.
 ///
 /// Shuttle's own atomics would order accesses alike (all sequentially consistent), but they are
-/// larger than integers and not made of zero bytes: the books would have another layout.
+/// larger than integers and not made of zero bytes: the metadata would have another layout.
 #[cfg(shuttle)]
 mod scheduled {
     use core::sync::atomic;

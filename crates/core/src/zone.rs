@@ -1,7 +1,7 @@
 //! Zones: frames that serve the same requests on one NUMA node, with watermarks and a policy for
 //! how many of them a CPU may cache.
 
-use crate::cache::cpu_zone::{Apart, Counters, CpuZone, Flux};
+use crate::cache::pcp::{Apart, Counters, InFlight, Pcp};
 use crate::config::{HighPolicy, PageSize, ZoneConfig};
 use crate::frame::NodeId;
 use crate::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -82,7 +82,7 @@ impl CacheLimits {
     }
 }
 
-/// A zone's books.
+/// A zone's metadata.
 pub struct Zone {
     pub name: ZoneName,
     pub node: NodeId,
@@ -107,7 +107,7 @@ pub struct Zone {
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU of ours.
-    pub flux: Flux,
+    pub in_flight: InFlight,
     /// What callers on no CPU of ours did.
     pub counters: Counters,
 }
@@ -134,7 +134,7 @@ impl Zone {
             limits: core::array::from_fn(|_| AtomicU64::new(1)),
             is_backed,
             below_low: AtomicBool::new(false),
-            flux: Flux::new(),
+            in_flight: InFlight::new(),
             counters: Counters::new(),
         }
     }
@@ -197,29 +197,29 @@ impl Zone {
 
     /// Records `pages` more (or fewer) free pages.
     #[inline]
-    pub fn add_free(&self, books: Option<&CpuZone>, pages: i64) {
+    pub fn add_free(&self, metadata: Option<&Pcp>, pages: i64) {
         if self.is_backed {
             return;
         }
-        let Some(books) = books else {
+        let Some(metadata) = metadata else {
             self.free.fetch_add(pages, Ordering::Relaxed);
             return;
         };
-        let delta = books.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
+        let delta = metadata.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
         if delta.abs() > self.delta_max.load(Ordering::Relaxed) {
-            self.report(books, delta);
+            self.report(metadata, delta);
         }
     }
 
     /// Adds a CPU's changes, about `delta`, to the zone's own count.
     #[cold]
-    fn report(&self, books: &CpuZone, delta: i64) {
+    fn report(&self, metadata: &Pcp, delta: i64) {
         // Announced: until the zone's own count has them, a watermark may hide pages that others
         // of this CPU have freed.
-        let _moving = books.flux.begin(delta.unsigned_abs());
+        let _moving = metadata.in_flight.begin(delta.unsigned_abs());
         // Release: pairs with the Acquire in `Allocator::free_pages`; who misses the pages there
         // finds them announced.
-        self.free.fetch_add(books.free_delta.swap(0, Ordering::Release), Ordering::Release);
+        self.free.fetch_add(metadata.free_delta.swap(0, Ordering::Release), Ordering::Release);
     }
 
     /// How wrong [`free_estimate`](Self::free_estimate) can be.

@@ -37,18 +37,18 @@ fn add_at_once(wanted: [FrameRange; 3]) -> usize {
     let config = Config { pfn_limit: Some(Pfn::new(6 * SECTION - 1)), ..Config::new(1, &zones) };
     let locks = [CpuLock::new()];
     let bytes = Allocator::<Locked<'_, Claimed>>::metadata_bytes(&config).unwrap();
-    let mut books = vec![MaybeUninit::uninit(); bytes];
+    let mut metadata = vec![MaybeUninit::uninit(); bytes];
     let mut more = [(); 9].map(|()| vec![MaybeUninit::uninit(); 1 << 18]);
     let (at_once, afterwards) = more.split_at_mut(wanted.len());
-    let mut depot = Allocator::new(&config, &mut books, Locked::new(&locks, Claimed::new())).unwrap();
+    let mut depot = Allocator::new(&config, &mut metadata, Locked::new(&locks, Claimed::new())).unwrap();
     let (together, shared) = (Barrier::new(wanted.len()), &depot);
     let mut added: Vec<FrameRange> = std::thread::scope(|scope| {
         let adders: Vec<_> = std::iter::zip(wanted, at_once)
-            .map(|(range, books)| {
+            .map(|(range, metadata)| {
                 let together = &together;
                 scope.spawn(move || {
                     together.wait();
-                    (shared.add_memory(ZONE, range, books), range)
+                    (shared.add_memory(ZONE, range, metadata), range)
                 })
             })
             .collect();
@@ -68,8 +68,8 @@ fn add_at_once(wanted: [FrameRange; 3]) -> usize {
         (range.start.get() / SECTION..=last / SECTION).contains(&number)
     };
     let left: Vec<u32> = (0..6).filter(|&number| !added.iter().any(|range| covers(range, number))).collect();
-    for (&number, books) in left.iter().zip(afterwards) {
-        depot.add_memory(ZONE, sections(number, number), books).unwrap();
+    for (&number, metadata) in left.iter().zip(afterwards) {
+        depot.add_memory(ZONE, sections(number, number), metadata).unwrap();
         added.push(sections(number, number));
     }
     assert!((0..6).all(|number| added.iter().filter(|range| covers(range, number)).count() == 1));

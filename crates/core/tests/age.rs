@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{books, open_zone, range, single};
+use common::{metadata, open_zone, range, single};
 use pagedepot::{Config, CpuId, Flags, Mode, Order, Pfn, Scope, ZoneId};
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -12,7 +12,7 @@ fn what_is_stranded_has_the_age_of_the_last_slow_path() {
     let ranges = [range(0, 1 << 15)];
     let zones = [open_zone("z", &ranges)];
     let config = Config::new(2, &zones);
-    let mut memory = books(&config);
+    let mut memory = metadata(&config);
     let depot = single(&config, &mut memory);
     let anywhere = &depot.cpus().0;
     let idle_ms = |cpu| depot.cpu_stats(CpuId::new(cpu), ZONE).unwrap().idle_ms;
@@ -41,12 +41,12 @@ fn what_is_stranded_has_the_age_of_the_last_slow_path() {
 }
 
 #[test]
-fn books_are_accounted_for_by_purpose() {
+fn metadata_are_accounted_for_by_purpose() {
     let ranges = [range(0, 1 << 18)];
     let zones = [open_zone("z", &ranges)];
     let plain = Config::new(2, &zones);
     let use_of = |config: &Config<'_>| {
-        let mut memory = books(config);
+        let mut memory = metadata(config);
         let depot = single(config, &mut memory);
         let (used, (_, bytes)) = (depot.metadata_use(), depot.metadata());
         assert!(used.total() <= bytes && bytes <= used.total() + used.total() / 8, "{used:?} of {bytes}");

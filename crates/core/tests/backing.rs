@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use common::backing::Sets;
-use common::{Anywhere, Single, books, open_zone, order, range};
+use common::{Anywhere, Single, metadata, open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, Backing, BackingRanges, Config, ConfigError, Doubled, Fault, Flags, FrameRange, FreeError,
@@ -28,7 +28,7 @@ fn with_depot(has_ranges: bool, config: impl FnOnce(&mut Config<'_>), test: impl
 fn no_bitmap_is_kept() {
     let zones = [open_zone("Normal", &RANGES)];
     let config = Config::new(2, &zones);
-    let saved = books(&config).len() - Single::metadata_bytes_over(&config).unwrap();
+    let saved = metadata(&config).len() - Single::metadata_bytes_over(&config).unwrap();
     // A bit per frame of a section, and its hints.
     assert!((32768 + 128..34_000).contains(&saved), "{saved}");
     with_depot(false, |_| {}, |depot, _| assert_eq!(depot.metadata_use().sections, 0));
@@ -61,7 +61,7 @@ fn blocks_are_cached_for_the_mobility_that_the_backing_says() {
         |_| {},
         |depot, sets| {
             let movable = depot.alloc(Order::BASE, Flags::new(Mobility::Movable)).unwrap();
-            // The lowest huge serves movable pages now, whoever asks: what comes back is for those.
+            // The lowest pageblock serves movable pages now, whoever asks: what comes back is for those.
             let unmovable = depot.alloc(Order::BASE, Flags::new(Mobility::Unmovable)).unwrap();
             assert_eq!((movable.get() / 512, unmovable.get() / 512), (1, 1));
             depot.free(unmovable, Order::BASE).unwrap();
@@ -242,13 +242,13 @@ fn memory_is_added_once() {
         false,
         |config| config.pfn_limit = Some(Pfn::new(1 << 19)),
         |mut depot, sets| {
-            let books = || Box::leak(Box::new([std::mem::MaybeUninit::uninit(); 255]));
+            let metadata = || Box::leak(Box::new([std::mem::MaybeUninit::uninit(); 255]));
             let added = range((1 << 18) + 1030, 1000);
             assert_eq!(depot.section_bytes(added), 255);
-            depot.add_memory(ZONE, added, books()).unwrap();
+            depot.add_memory(ZONE, added, metadata()).unwrap();
             sets.add(ZONE, added);
             let overlapping = range(1 << 18, 1100);
-            let again = depot.add_memory(ZONE, overlapping, books());
+            let again = depot.add_memory(ZONE, overlapping, metadata());
             assert_eq!(again, Err(ConfigError::NotAddable { range: overlapping }));
             let census = depot.validate().unwrap();
             assert_eq!((census.managed_pages, census.free_pages), (5096, 5096));

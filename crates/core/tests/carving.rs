@@ -1,4 +1,4 @@
-//! Magazines beyond those in the books are cut from the zones' own frames, where these are mapped.
+//! Magazines beyond those in the metadata is cut from the zones' own frames, where these are mapped.
 
 #[path = "model/arena.rs"]
 mod arena;
@@ -17,7 +17,7 @@ use pagedepot::{
 const FRAMES: u32 = 8192;
 const ZONE: ZoneId = ZoneId::new(0);
 
-/// A machine of 4 CPUs whose books lie `skew` bytes off any alignment and have few magazines.
+/// A machine of 4 CPUs whose metadata lies `skew` bytes off any alignment and have few magazines.
 fn with_machine(skew: usize, checked: bool, test: impl FnOnce(Single<'_>, &Arena)) {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("z", &ranges)];
@@ -25,7 +25,7 @@ fn with_machine(skew: usize, checked: bool, test: impl FnOnce(Single<'_>, &Arena
     let bytes = Single::metadata_bytes(&config).unwrap();
     let arena = Arena::new(bytes, skew, FRAMES as usize);
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
-    let depot = Single::new(&config, arena.books(), Pinned(Anywhere::new())).unwrap();
+    let depot = Single::new(&config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
     // As many full magazines as it likes.
     assert!(depot.set_cache_limits(ZONE, CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }));
     test(depot, &arena);
@@ -144,12 +144,12 @@ fn a_backing_keeps_the_mark_of_carved_pages() {
     let arena = Arena::new(Single::metadata_bytes_over(&config).unwrap(), 0, FRAMES as usize);
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
     let sets = Sets::new(&zones, true);
-    let mut depot = Single::over(&sets, &config, arena.books(), Pinned(Anywhere::new())).unwrap();
+    let mut depot = Single::over(&sets, &config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
     assert!(depot.set_cache_limits(ZONE, CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }));
     let held = cache_all(&depot, &arena);
     let pages = carved_pages(&held);
     assert!(!pages.is_empty());
-    // Each refill names the mobility of its huges anew.
+    // Each refill names the mobility of its pageblocks anew.
     for mobility in Mobility::ALL {
         held.iter().for_each(|&pfn| depot.free(pfn, Order::BASE).unwrap());
         depot.drain(Scope::ALL, Mode::Full);
@@ -164,7 +164,7 @@ fn without_a_mapping_the_cpus_share_what_magazines_there_are() {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("z", &ranges)];
     let config = Config::new(4, &zones);
-    let mut memory = common::books(&config);
+    let mut memory = common::metadata(&config);
     let mut depot = common::single(&config, &mut memory);
     depot.set_cache_limits(ZONE, CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 });
     for round in 0..3 {

@@ -84,9 +84,9 @@ fn with_depot(cpus: u32, test: impl FnOnce(&mut Depot<'_>, &Thread)) {
     let zones = [open_zone("z", &ranges), open_zone("empty", &[])];
     let config = Config::new(cpus, &zones);
     // A gate of ones would be taken for one that leads to the end of the address space.
-    let mut books = vec![MaybeUninit::new(0xff_u8); Depot::metadata_bytes(&config).unwrap()];
+    let mut metadata = vec![MaybeUninit::new(0xff_u8); Depot::metadata_bytes(&config).unwrap()];
     let thread = Thread::default();
-    test(&mut Depot::new(&config, &mut books, &thread).unwrap(), &thread);
+    test(&mut Depot::new(&config, &mut metadata, &thread).unwrap(), &thread);
 }
 
 /// Allocates and frees, more than a magazine's worth.
@@ -131,10 +131,10 @@ fn zeroed_memory_is_left_alone() {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("z", &ranges)];
     let config = Config::new(1, &zones);
-    let mut books = vec![MaybeUninit::zeroed(); Depot::metadata_bytes(&config).unwrap()];
+    let mut metadata = vec![MaybeUninit::zeroed(); Depot::metadata_bytes(&config).unwrap()];
     let thread = Thread::default();
     // SAFETY: zeroed.
-    let mut depot = unsafe { Depot::new_zeroed(None, &config, &mut books, &thread) }.unwrap();
+    let mut depot = unsafe { Depot::new_zeroed(None, &config, &mut metadata, &thread) }.unwrap();
     exercise(&depot);
     assert!(depot.validate().unwrap().cached_pages > 0);
 }
@@ -161,7 +161,7 @@ fn words_that_refuse_are_nobodys_to_write() {
         exercise(depot);
         let (base, bytes) = depot.cpu_blocks();
         assert!(REFUSALS_AT < bytes);
-        // SAFETY: in the books, which nobody else uses now.
+        // SAFETY: in the metadata, which nobody else uses now.
         unsafe { base.add(REFUSALS_AT + 40).write(1) };
         assert_eq!(depot.validate(), Err(Fault::Refusals));
     });

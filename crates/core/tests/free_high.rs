@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Single, books, open_zone, order, range, single};
+use common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     CacheLimits, Config, CpuId, Flags, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, Mode, Order, Pfn,
     Scope, ZoneId,
@@ -28,7 +28,7 @@ fn machine(free_high: FreeHigh, limits: CacheLimits) -> Single<'static> {
     let zones = [open_zone("z", &ranges)];
     let high = HighPolicy::Fixed(4000);
     let config = Config { free_high, high, ..Config::new(2, &zones) };
-    let depot = single(&config, Box::leak(books(&config).into_boxed_slice()));
+    let depot = single(&config, Box::leak(metadata(&config).into_boxed_slice()));
     // `high` begins at `high_min`.
     assert!(depot.set_cache_limits(ZONE, CacheLimits { high_max: limits.high_min, ..limits }));
     assert!(depot.set_cache_limits(ZONE, limits));
@@ -102,7 +102,7 @@ fn switched_off_it_keeps_high_which_frees_alone_raise_to_33_batches() {
 
 #[test]
 fn high_grows_with_what_a_cpu_allocates() {
-    for of in [Order::BASE, order(3), Order::HUGE] {
+    for of in [Order::BASE, order(3), Order::PAGEBLOCK] {
         let depot = machine(FreeHigh::default(), LIMITS);
         let blocks = 3500 / of.frames();
         let held = alloc(&depot, SENDER, blocks, of);
@@ -179,7 +179,7 @@ fn a_cpu_that_only_freed_keeps_the_cache_of_its_bursts() {
 
 #[test]
 fn orders_0_and_9_are_not_regarded() {
-    for of in [Order::BASE, Order::HUGE] {
+    for of in [Order::BASE, Order::PAGEBLOCK] {
         let counts = [FreeHigh::default(), FreeHigh::OFF].map(|free_high| {
             let depot = machine(free_high, LIMITS);
             most_cached_by_receiver(&depot, of, 0, 200);

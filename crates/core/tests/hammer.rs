@@ -311,12 +311,12 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
     };
     let memory = |bytes| vec![MaybeUninit::uninit(); bytes];
     // What is enough for a bitmap is enough without.
-    let mut books = memory(Allocator::<C>::metadata_bytes(&config).unwrap());
-    let mut added_books = memory(1 << 20);
+    let mut metadata = memory(Allocator::<C>::metadata_bytes(&config).unwrap());
+    let mut added_metadata = memory(1 << 20);
     let sets = backed.map(|has_ranges| Sets::new(&zones, has_ranges));
     let depot = match &sets {
-        Some(sets) => Allocator::over(sets, &config, &mut books, cpus),
-        None => Allocator::new(&config, &mut books, cpus),
+        Some(sets) => Allocator::over(sets, &config, &mut metadata, cpus),
+        None => Allocator::new(&config, &mut metadata, cpus),
     };
     let mut depot = depot.unwrap();
     let mut marks = Marks::new();
@@ -339,7 +339,7 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
         scope.spawn(move || hammer.switch(rng(14)));
         let end = Instant::now() + time;
         std::thread::sleep(time / 2);
-        depot.add_memory(ZoneId::new(3), ADDED, &mut added_books).unwrap();
+        depot.add_memory(ZoneId::new(3), ADDED, &mut added_metadata).unwrap();
         if let Some(sets) = &sets {
             sets.add(ZoneId::new(3), ADDED);
         }

@@ -5,7 +5,7 @@ mod common;
 
 use std::mem::MaybeUninit;
 
-use common::{Anywhere, Single, books, open_zone, range, single};
+use common::{Anywhere, Single, metadata, open_zone, range, single};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, CacheLimits, Config, ConfigError, CpuId, Flags, FrameRange, FreeError, FreeManyError,
@@ -23,7 +23,7 @@ fn refusal(config: &Config<'_>) -> ConfigError {
 
 /// Makes the allocator, has it hand out all it has, and takes it back.
 fn exercise(config: &Config<'_>) {
-    let mut memory = books(config);
+    let mut memory = metadata(config);
     let mut depot = single(config, &mut memory);
     let mut held = Vec::new();
     while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default().atomic()) {
@@ -71,7 +71,7 @@ fn ranges_beyond_what_a_frame_number_can_say() {
         let error = refusal(&Config::new(1, &zones));
         assert_eq!(error, ConfigError::RangeTooHigh { zone: 1, range: ranges[1] });
     }
-    // The last frames that have numbers, in the last huge but one.
+    // The last frames that have numbers, in the last pageblock but one.
     let ranges = [range(u32::MAX - 1200, 1200)];
     exercise(&Config::new(1, &[open_zone("top", &ranges)]));
 }
@@ -150,8 +150,8 @@ fn limits_and_watermarks_beyond_all_memory() {
     }
     let zones = [open_zone("z", &ranges)];
     let config = Config::new(2, &zones);
-    let depot_books = &mut books(&config);
-    let mut depot = single(&config, depot_books);
+    let depot_metadata = &mut metadata(&config);
+    let mut depot = single(&config, depot_metadata);
     let zone = ZoneId::new(0);
     let largest = CacheLimits { batch: u64::MAX, high_min: u64::MAX, high_max: u64::MAX };
     for limits in [
@@ -203,8 +203,8 @@ fn names_are_kept_as_far_as_they_fit() {
     ] {
         let zones = [open_zone(name, &[])];
         let config = Config::new(1, &zones);
-        let depot_books = &mut books(&config);
-        let depot = single(&config, depot_books);
+        let depot_metadata = &mut metadata(&config);
+        let depot = single(&config, depot_metadata);
         assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().name.as_str(), kept);
     }
 }
@@ -215,10 +215,10 @@ fn memory_that_cannot_be_added() {
     let ranges = [range(100, 1000)];
     let zones = [open_zone("a", &ranges), open_zone("b", &[])];
     let config = Config { pfn_limit: Some(Pfn::new(4 * SECTION)), ..Config::new(1, &zones) };
-    let depot_books = &mut books(&config);
+    let depot_metadata = &mut metadata(&config);
     let mut more = vec![MaybeUninit::uninit(); 1 << 18];
     let mut last = vec![MaybeUninit::uninit(); 1 << 18];
-    let mut depot = single(&config, depot_books);
+    let mut depot = single(&config, depot_metadata);
     let b = ZoneId::new(1);
     for bad in [
         range(SECTION, 0),
@@ -244,12 +244,12 @@ fn memory_that_cannot_be_added() {
     ));
     assert_eq!(depot.validate().unwrap().managed_pages, 1000);
 
-    let (good_books, end_books) = more.split_at_mut(needed);
-    depot.add_memory(b, good, good_books).unwrap();
+    let (good_metadata, end_metadata) = more.split_at_mut(needed);
+    depot.add_memory(b, good, good_metadata).unwrap();
     assert_eq!(depot.add_memory(b, good, &mut []), Err(ConfigError::NotAddable { range: good }));
     // Up to the limit itself.
     let end = range(4 * SECTION - 10, 10);
-    depot.add_memory(b, end, end_books).unwrap();
+    depot.add_memory(b, end, end_metadata).unwrap();
     assert_eq!(depot.validate().unwrap().free_pages, 1030);
     let mut all = Vec::new();
     while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {

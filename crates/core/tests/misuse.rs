@@ -5,7 +5,7 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{Single, books, open_zone, order, range, single};
+use common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, CacheLimits, Census, Config, CpuId, Drained, Flags, FreeError, FreeManyError, HighPolicy,
     Misuse, Mode, NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
@@ -23,14 +23,14 @@ fn with_machine(checked: bool, on_misuse: Option<fn(Misuse)>, test: impl FnOnce(
     ];
     // High enough that small zones are cached at all.
     let config = Config { checked, on_misuse, high: HighPolicy::Fixed(4096), ..Config::new(2, &zones) };
-    test(single(&config, &mut books(&config)));
+    test(single(&config, &mut metadata(&config)));
 }
 
 fn pfn(n: u32) -> Pfn {
     Pfn::new(n)
 }
 
-/// Everything free, and the books in order.
+/// Everything free, and the metadata in order.
 fn check_all_free(depot: &mut Single<'_>) -> Census {
     depot.drain(Scope::ALL, Mode::Full);
     let census = depot.validate().unwrap();
@@ -364,8 +364,8 @@ fn flags_that_leave_no_zone() {
     let ranges = [range(0, 1024)];
     let zones = [ZoneConfig { node: NodeId::new(1), ..open_zone("far", &ranges) }];
     let config = Config::new(1, &zones);
-    let depot_books = &mut books(&config);
-    let depot = single(&config, depot_books);
+    let depot_metadata = &mut metadata(&config);
+    let depot = single(&config, depot_metadata);
     let low = Flags::default().at_most_level(1);
     let mut out = [pfn(0); 100];
     // The second time, the front has something.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{books, open_zone, order, range, single};
+use common::{metadata, open_zone, order, range, single};
 use pagedepot::{AllocError, Config, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId};
 
 /// Zones by place: three nodes with memory, of which node 1 has three zones.
@@ -35,7 +35,7 @@ fn order_seen_from(node: u32, flags: Flags, size: Order) -> Vec<usize> {
         .collect();
     let cpu_nodes = [0, 1, 2, 3].map(NodeId::new);
     let config = Config { cpu_nodes: &cpu_nodes, distance: Some(distance), ..Config::new(4, &zones) };
-    let mut memory = books(&config);
+    let mut memory = metadata(&config);
     let depot = single(&config, &mut memory);
     depot.cpus().0.run_on(node);
     let mut seen = Vec::new();
@@ -94,7 +94,7 @@ fn a_zone_near_its_watermark_is_passed_over() {
     let zone = |level, ranges| ZoneConfig { level, watermarks: Some(marks), ..open_zone("z", ranges) };
     let zones = [zone(1, &ranges[..1]), zone(2, &ranges[1..])];
     let config = Config { caches: false, ..Config::new(1, &zones) };
-    let mut memory = books(&config);
+    let mut memory = metadata(&config);
     let depot = single(&config, &mut memory);
     let free = || [0, 1].map(|zone| depot.free_pages(ZoneId::new(zone)));
     let take = |pages: u32| (0..pages).for_each(|_| _ = depot.alloc(Order::BASE, Flags::default()).unwrap());

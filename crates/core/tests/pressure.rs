@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use common::{Single, books, open_zone, order, range, single};
+use common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
     AllocError, Config, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope, TooManyCallbacks,
     Watermarks, ZoneConfig, ZoneId,
@@ -22,8 +22,8 @@ fn machine<'m>(watermarks: Watermarks, callbacks: &[&'m dyn Reclaim]) -> Single<
     let ranges = [range(0, FRAMES)];
     let zones = [ZoneConfig { watermarks: Some(watermarks), ..open_zone("z", &ranges) }];
     let config = Config { high: HighPolicy::Fixed(2048), ..Config::new(3, &zones) };
-    // Callbacks must live as long as the books, and some know the allocator: leaked, both do.
-    let depot = single(&config, Box::leak(books(&config).into_boxed_slice()));
+    // Callbacks must live as long as the metadata, and some know the allocator: leaked, both do.
+    let depot = single(&config, Box::leak(metadata(&config).into_boxed_slice()));
     callbacks.iter().for_each(|&callback| depot.register_reclaim(callback).unwrap());
     depot
 }
@@ -243,7 +243,7 @@ fn spared_cpus_keep_their_fronts() {
     assert_eq!((shortage.free_pages, shortage.cached_pages, shortage.in_flight_pages), (0, 0, 0));
     assert_eq!(held.len() as u64 + shortage.unreachable_pages, u64::from(FRAMES));
     let drained = depot.drain(Scope::ALL, Mode::Full);
-    assert_eq!((drained.spared_cpus, drained.fences), (1, 2));
+    assert_eq!((drained.isolated_cpus, drained.fences), (1, 2));
     assert_eq!(drained.unreachable_pages, shortage.unreachable_pages);
     assert!(cpus.fences() > fences);
     cpus.spare(0);
@@ -335,7 +335,7 @@ fn a_callback_may_allocate() {
     let b = [range(4096, 4096)];
     let zones = [open_zone("a", &a), ZoneConfig { level: 1, ..open_zone("b", &b) }];
     let config = Config::new(2, &zones);
-    let depot = single(&config, Box::leak(books(&config).into_boxed_slice()));
+    let depot = single(&config, Box::leak(metadata(&config).into_boxed_slice()));
     depot.register_reclaim(&allocates).unwrap();
     allocates.know(&depot);
     let held = fill(&depot, Flags::default(), || true);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::threads::{Claimed, run_on};
-use common::{Single, books, open_zone, order, range, single, soak};
+use common::{Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::{CpuLock, Locked};
 use pagedepot::{
     AllocError, Allocator, Config, Flags, Mode, Order, Pfn, Pressure, Reclaim, Scope, Watermarks, ZoneConfig,
@@ -31,7 +31,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// One that lives as long as the books: callbacks must.
+    /// One that lives as long as the metadata: callbacks must.
     fn new(pages_max: u64) -> &'static Cache {
         Box::leak(Box::new(Cache { pages_max, ..Cache::default() }))
     }
@@ -65,23 +65,23 @@ impl Reclaim for Cache {
     }
 }
 
-/// A machine with one zone of eight huges, and two CPUs.
+/// A machine with one zone of eight pageblocks, and two CPUs.
 fn machine(marks: Watermarks, callbacks: &[&'static dyn Reclaim]) -> Box<Single<'static>> {
     let ranges = [range(0, FRAMES)];
     let zones = [ZoneConfig { watermarks: Some(marks), ..open_zone("z", &ranges) }];
     let config = Config::new(2, &zones);
-    let depot = Box::new(single(&config, Box::leak(books(&config).into_boxed_slice())));
+    let depot = Box::new(single(&config, Box::leak(metadata(&config).into_boxed_slice())));
     callbacks.iter().for_each(|&callback| depot.register_reclaim(callback).unwrap());
     depot
 }
 
-/// All of the memory, by huges.
-fn all_huges(depot: &Single<'_>) -> Vec<(Pfn, Order)> {
-    let huges = (0..HUGES).map(|i| Pfn::new(i * HUGE));
-    huges
+/// All of the memory, by pageblocks.
+fn all_pageblocks(depot: &Single<'_>) -> Vec<(Pfn, Order)> {
+    let pageblocks = (0..HUGES).map(|i| Pfn::new(i * HUGE));
+    pageblocks
         .map(|start| {
             depot.alloc_at(start, HUGE, Flags::default()).unwrap();
-            (start, Order::HUGE)
+            (start, Order::PAGEBLOCK)
         })
         .collect()
 }
@@ -96,7 +96,7 @@ fn what_a_cache_gives_up_serves_ranges_too() {
         for here in [0, 1] {
             let cache = Cache::new(0);
             let mut depot = machine(Watermarks::default(), &[cache]);
-            cache.hold(&depot, all_huges(&depot));
+            cache.hold(&depot, all_pageblocks(&depot));
             depot.cpus().0.run_on(here);
             cache.calls();
             let start = depot.alloc_contiguous(frames, align, Flags::default()).unwrap();
@@ -112,7 +112,7 @@ fn what_a_cache_gives_up_serves_ranges_too() {
 fn and_frames_at_an_address() {
     let cache = Cache::new(0);
     let depot = machine(Watermarks::default(), &[cache]);
-    cache.hold(&depot, all_huges(&depot));
+    cache.hold(&depot, all_pageblocks(&depot));
     let last = Pfn::new(FRAMES - 5);
     for refused in [Flags::default().no_reclaim(), Flags::default().atomic()] {
         assert_eq!(depot.alloc_at(last, 5, refused), Err(AllocError::NotAvailable));
@@ -128,7 +128,7 @@ fn and_frames_at_an_address() {
 fn nobody_is_asked_for_more_than_there_is() {
     let cache = Cache::new(0);
     let depot = machine(Watermarks::default(), &[cache]);
-    cache.hold(&depot, all_huges(&depot));
+    cache.hold(&depot, all_pageblocks(&depot));
     assert_eq!(depot.alloc_contiguous(FRAMES + 1, 1, Flags::default()), Err(AllocError::Exhausted));
     assert_eq!((cache.calls(), failures(&depot)), (0, 1));
     depot.alloc_contiguous(FRAMES, 1, Flags::default()).unwrap();
@@ -138,11 +138,11 @@ fn nobody_is_asked_for_more_than_there_is() {
 /// what lies side by side.
 #[test]
 fn others_are_asked_when_what_came_back_is_of_no_use() {
-    let (huges, singles) = (Cache::new(512), Cache::new(512));
-    let depot = machine(Watermarks::default(), &[singles, huges]);
-    let mut blocks = all_huges(&depot);
+    let (pageblocks, singles) = (Cache::new(512), Cache::new(512));
+    let depot = machine(Watermarks::default(), &[singles, pageblocks]);
+    let mut blocks = all_pageblocks(&depot);
     let scattered = blocks.split_off(4);
-    huges.hold(&depot, blocks);
+    pageblocks.hold(&depot, blocks);
     let mut even = Vec::new();
     for (start, order) in scattered {
         depot.split(start, order, Order::BASE).unwrap();
@@ -151,13 +151,13 @@ fn others_are_asked_when_what_came_back_is_of_no_use() {
     singles.hold(&depot, even);
     let start = depot.alloc_contiguous(512, 512, Flags::default()).unwrap();
     assert!(start.get() < 4 * HUGE);
-    assert_eq!((singles.calls(), huges.calls()), (2, 1));
+    assert_eq!((singles.calls(), pageblocks.calls()), (2, 1));
 }
 
 #[test]
 fn failures_are_counted() {
     let depot = machine(Watermarks::default(), &[]);
-    let all = all_huges(&depot);
+    let all = all_pageblocks(&depot);
     for (i, flags) in
         [Flags::default(), Flags::default().no_reclaim(), Flags::default().atomic()].into_iter().enumerate()
     {
@@ -178,7 +178,7 @@ fn failures_are_counted() {
 #[test]
 fn runs_need_no_alignment_of_their_own() {
     let mut depot = machine(Watermarks::default(), &[]);
-    // The first frame of each huge is held.
+    // The first frame of each pageblock is held.
     (0..HUGES).for_each(|i| depot.alloc_at(Pfn::new(i * HUGE), 1, Flags::default()).unwrap());
     assert_eq!(depot.alloc_contiguous(512, 1, Flags::default()), Err(AllocError::Exhausted));
     for (frames, align, expected) in [
@@ -196,9 +196,9 @@ fn runs_need_no_alignment_of_their_own() {
 }
 
 #[test]
-fn runs_across_huges() {
+fn runs_across_pageblocks() {
     let mut depot = machine(Watermarks::default(), &[]);
-    // All but the first frame and the last: six whole huges, and 1022 frames around them.
+    // All but the first frame and the last: six whole pageblocks, and 1022 frames around them.
     for at in [0, FRAMES - 1] {
         depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
     }
@@ -219,7 +219,7 @@ fn a_run_ends_where_its_zone_does() {
     let ranges = [[range(0, 1024)], [range(1024, 1024)]];
     let zones = [open_zone("a", &ranges[0]), open_zone("b", &ranges[1])];
     let config = Config::new(1, &zones);
-    let mut memory = books(&config);
+    let mut memory = metadata(&config);
     let depot = single(&config, &mut memory);
     for at in [0, 2047] {
         depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
@@ -239,7 +239,7 @@ fn only_zones_that_may_serve_are_drained() {
         .map(|(zone, level)| ZoneConfig { level, ..zone })
         .collect::<Vec<_>>();
     let config = Config::new(2, &zones);
-    let mut memory = books(&config);
+    let mut memory = metadata(&config);
     let depot = single(&config, &mut memory);
     let cached = |zone| depot.cpu_stats(pagedepot::CpuId::new(0), ZoneId::new(zone)).unwrap().cached_pages();
     for flags in [Flags::default(), Flags::default().at_most_level(0)] {

@@ -42,7 +42,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// Lives as long as the books: leaked, both do.
+    /// Lives as long as the metadata: leaked, both do.
     fn new(share: usize, first: impl Fn(&Depot, u32) + Send + Sync + 'static) -> &'static Self {
         Box::leak(Box::new(Cache {
             depot: AtomicPtr::default(),
@@ -86,9 +86,9 @@ fn with_exhausted(caches: &[&'static Cache], test: impl FnOnce(&Depot, &mut Vec<
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("z", &ranges)];
     let config = Config { high: HighPolicy::Fixed(512), ..Config::new(CPUS, &zones) };
-    let books = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
+    let metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
     let cpus = Pinned(Parked::new(CPUS));
-    let mut depot = Depot::new(&config, Box::leak(books.into_boxed_slice()), cpus).unwrap();
+    let mut depot = Depot::new(&config, Box::leak(metadata.into_boxed_slice()), cpus).unwrap();
     for &cache in caches {
         cache.depot.store((&raw const depot).cast_mut(), Ordering::Relaxed);
         depot.register_reclaim(cache).unwrap();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{books, single};
+use common::{metadata, single};
 use pagedepot::{Config, Flags, FrameRange, Mode, NodeId, Order, Pfn, Scope, ZoneConfig};
 
 const FRAMES: u32 = 1 << 16;
@@ -22,7 +22,7 @@ fn everything_comes_back() {
     let ranges = [FrameRange::new(Pfn::new(0), FRAMES)];
     let zones = [zone(&ranges)];
     let config = Config { checked: true, ..Config::new(2, &zones) };
-    let mut memory = books(&config);
+    let mut memory = metadata(&config);
     let mut depot = single(&config, &mut memory);
     let mut held = Vec::new();
     for round in 0..3u32 {
@@ -53,7 +53,7 @@ fn exhaustion_is_an_error_and_all_pages_can_be_had() {
     let ranges = [FrameRange::new(Pfn::new(512), 2048)];
     let zones = [zone(&ranges)];
     let config = Config::new(2, &zones);
-    let mut memory = books(&config);
+    let mut memory = metadata(&config);
     let mut depot = single(&config, &mut memory);
     let mut held = Vec::new();
     while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use common::threads::{Claimed, Kernel, run_on};
 use common::{open_zone, range};
 use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned, WhichCpu};
-use pagedepot::vmap::{BooksOnly, NoFrames, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig};
+use pagedepot::vmap::{NoFrames, NullMapper, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig};
 use pagedepot::{Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, PageSize, Pfn, Scope};
 
 const FRAMES: u32 = 256;
@@ -51,8 +51,8 @@ fn owners_and_drains<C: Cpus + Send>(cpus: C) {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("tiny", &ranges)];
     let config = Config { high: HighPolicy::Fixed(128), ..Config::new(CPUS, &zones) };
-    let mut books = vec![MaybeUninit::uninit(); Allocator::<C>::metadata_bytes(&config).unwrap()];
-    let mut depot = Allocator::new(&config, &mut books, cpus).unwrap();
+    let mut metadata = vec![MaybeUninit::uninit(); Allocator::<C>::metadata_bytes(&config).unwrap()];
+    let mut depot = Allocator::new(&config, &mut metadata, cpus).unwrap();
     let contents = Contents((0..FRAMES).map(|_| UnsafeCell::new(0)).collect());
     let (shared, contents) = (&depot, &contents);
     std::thread::scope(|scope| {
@@ -92,13 +92,13 @@ impl WhichCpu for Here {
 
 #[test]
 fn areas_and_purges() {
-    let mapper = BooksOnly::new(Span::new(VirtAddr::new(1 << 20), 512), PageSize::Kib4);
+    let mapper = NullMapper::new(Span::new(VirtAddr::new(1 << 20), 512), PageSize::Kib4);
     let config = VmapConfig::new(CPUS, 60);
     let host = NoFrames(Here);
-    let bytes = Vmap::<BooksOnly, NoFrames<Here>>::metadata_bytes(&config, &mapper).unwrap();
-    let mut books = vec![MaybeUninit::uninit(); bytes];
+    let bytes = Vmap::<NullMapper, NoFrames<Here>>::metadata_bytes(&config, &mapper).unwrap();
+    let mut metadata = vec![MaybeUninit::uninit(); bytes];
     // SAFETY: nothing is ever reached through its addresses, and there are no frames.
-    let mut vmap = unsafe { Vmap::new(&config, &mut books, mapper, host) }.unwrap();
+    let mut vmap = unsafe { Vmap::new(&config, &mut metadata, mapper, host) }.unwrap();
     let shared = &vmap;
     std::thread::scope(|scope| {
         for thread in 0..3 {

@@ -20,7 +20,7 @@ pub struct Census {
     pub cached_pages: u64,
     /// Switched away, waiting for a grace period.
     pub pending_pages: u64,
-    /// Taken by the design for its own books.
+    /// Taken by the design for its own metadata.
     pub overhead_pages: u64,
 }
 
@@ -31,7 +31,7 @@ impl Census {
     }
 }
 
-/// What is wrong with a design's books.
+/// What is wrong with a design's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -67,7 +67,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Allocator(fault) => fault.fmt(f),
-            fault => write!(f, "the design's books are inconsistent: {fault:?}"),
+            fault => write!(f, "the design's metadata is inconsistent: {fault:?}"),
         }
     }
 }

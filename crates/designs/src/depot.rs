@@ -57,27 +57,27 @@ impl WhichCpu for ByThread {
     }
 }
 
-/// Memory for an allocator's books, given back when dropped.
-pub(crate) struct Books(NonNull<[MaybeUninit<u8>]>);
+/// Memory for an allocator's metadata, given back when dropped.
+pub(crate) struct Metadata(NonNull<[MaybeUninit<u8>]>);
 
 // SAFETY: the memory is nobody's but its allocator's, which may be used from any thread.
-unsafe impl Send for Books {}
-// SAFETY: as above; `Books` itself never touches it.
-unsafe impl Sync for Books {}
+unsafe impl Send for Metadata {}
+// SAFETY: as above; `Metadata` itself never touches it.
+unsafe impl Sync for Metadata {}
 
-impl Books {
-    /// The memory, and the right to use it until the `Books` are dropped.
+impl Metadata {
+    /// The memory, and the right to use it until the `Metadata` are dropped.
     ///
     /// # Safety
-    /// Whatever uses the memory is dropped before the `Books` are.
+    /// Whatever uses the memory is dropped before the `Metadata` are.
     pub unsafe fn new(bytes: usize) -> (Self, &'static mut [MaybeUninit<u8>]) {
         let memory = Box::leak(Box::<[u8]>::new_uninit_slice(bytes));
         let place = NonNull::from(&mut *memory);
-        (Books(place), memory)
+        (Metadata(place), memory)
     }
 }
 
-impl Drop for Books {
+impl Drop for Metadata {
     fn drop(&mut self) {
         // SAFETY: leaked by `new`, whose caller promised that its user was dropped before.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
@@ -93,9 +93,9 @@ pub struct Depot<'m, C, A> {
     past: Counters,
     /// The store under the allocator, if it is not the allocator's own.
     backing: Option<Arc<dyn Underlying + Send>>,
-    /// The memory of the allocator's books, if it is not the caller's. Fields are dropped in this
+    /// The memory of the allocator's metadata, if it is not the caller's. Fields are dropped in this
     /// order: the allocator is gone before this and the backing.
-    _books: Option<Books>,
+    _books: Option<Metadata>,
 }
 
 impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
@@ -125,7 +125,7 @@ impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
 }
 
 impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
-    /// An allocator of all frames of a setup, with memory of its own for its books.
+    /// An allocator of all frames of a setup, with memory of its own for its metadata.
     ///
     /// # Errors
     /// What is wrong with the setup.
@@ -191,9 +191,9 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
             None => Allocator::<C>::metadata_bytes(&config)?,
         };
         // SAFETY: the allocator is dropped first, as a field before `_books` or, on an error here,
-        // as a local made after `books`; none of its methods hands out its books for longer than
+        // as a local made after `metadata`; none of its methods hands that out for longer than
         // it is borrowed.
-        let (books, memory) = unsafe { Books::new(needed) };
+        let (metadata, memory) = unsafe { Metadata::new(needed) };
         let allocator = match under {
             Some(under) => Allocator::over(under, &config, memory, cpus)?,
             None => Allocator::new(&config, memory, cpus)?,
@@ -203,7 +203,7 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
                 allocator.set_cache_limits(zone, limits);
             }
         }
-        Ok(Depot { backing, _books: Some(books), ..Depot::new(allocator, act) })
+        Ok(Depot { backing, _books: Some(metadata), ..Depot::new(allocator, act) })
     }
 }
 
@@ -263,7 +263,7 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
             unreachable_pages: done.unreachable_pages,
             interruptions: done.fences,
             fences: done.fences,
-            busy_cpus: done.busy_cpus + done.spared_cpus,
+            busy_cpus: done.busy_cpus + done.isolated_cpus,
             ..Drained::default()
         }
     }

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | store | all free frames of a zone, shared by all CPUs: [`Buddy`] or [`Bitmap`] |
 //! | zone lock | the lock of a buddy store's free lists |
-//! | pcp | a CPU's lists of free blocks of a zone: `3 * order + mobility` for orders 0..=3, two lists for [`Order::HUGE`] |
+//! | pcp | a CPU's lists of free blocks of a zone: `3 * order + mobility` for orders 0..=3, two lists for [`Order::PAGEBLOCK`] |
 //! | refill, spill | blocks moving from the store to a pcp, and back |
 //! | batch, high | pages per refill; most pages a pcp may hold |
 //! | drain | taking cached pages back |

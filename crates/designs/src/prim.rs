@@ -63,7 +63,7 @@ impl Default for Access {
     }
 }
 
-// SAFETY: there is nothing in it; the checker's books behind it are made for many threads.
+// SAFETY: there is nothing in it; the checker's metadata behind it are made for many threads.
 #[cfg(loom)]
 unsafe impl Sync for Access {}
 

@@ -75,7 +75,7 @@ impl ZoneSetup {
     }
 
     fn runs(&self) -> impl Iterator<Item = (u64, u64)> {
-        let block = u64::from(Order::HUGE.frames());
+        let block = u64::from(Order::PAGEBLOCK.frames());
         self.ranges
             .iter()
             .filter(|range| range.frames > 0)
@@ -228,7 +228,7 @@ impl fmt::Display for SetupError {
             SetupError::Overlap { zone, other } => write!(
                 f,
                 "zones {zone} and {other} overlap (two zones may not share an aligned run of {} frames): separate their ranges",
-                Order::HUGE.frames()
+                Order::PAGEBLOCK.frames()
             ),
             SetupError::Memory { frames } => write!(
                 f,

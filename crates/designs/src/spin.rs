@@ -137,10 +137,10 @@ impl<S: Store> Spin<S> {
     /// freed, and nothing is cached when this returns (`zone_pcp_disable`). Returns the limits to
     /// give to [`enable_caches`](Self::enable_caches).
     pub fn disable_caches(&self, zone: ZoneId) -> CacheLimits {
-        let books = self.store.zones().zone(zone);
-        let before = books.limits();
+        let metadata = self.store.zones().zone(zone);
+        let before = metadata.limits();
         // Cannot fail: batch is 1, and 0 is not above 0.
-        let _ = books.set_limits(CacheLimits { batch: 1, high_min: 0, high_max: 0 });
+        let _ = metadata.set_limits(CacheLimits { batch: 1, high_min: 0, high_max: 0 });
         self.drain_by(Here::task(CpuId::new(u32::MAX)), Scope::zone(zone));
         before
     }

@@ -13,7 +13,7 @@ pub(crate) enum Mark {
     Min,
 }
 
-/// A zone's books, but for its free pages, which its store knows.
+/// A zone's metadata, but for its free pages, which its store knows.
 pub struct Zone {
     /// For reports.
     pub name: String,
@@ -113,14 +113,14 @@ pub struct Zones {
 }
 
 impl Zones {
-    /// The books for a setup.
+    /// The metadata for a setup.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn new(setup: &Setup) -> Result<Self, SetupError> {
         setup.check()?;
         let (start, end) = setup.span();
-        let block = Order::HUGE.frames();
+        let block = Order::PAGEBLOCK.frames();
         let tags =
             std::iter::repeat_with(|| HintU8::new(0)).take((end - start).div_ceil(block) as usize).collect();
         let ids = || (0..setup.zones.len() as u32).map(ZoneId::new);
@@ -213,7 +213,7 @@ impl Zones {
 
     #[inline]
     fn tag(&self, pfn: Pfn) -> Option<&HintU8> {
-        self.tags.get((pfn.get() / Order::HUGE.frames()).wrapping_sub(self.first_block) as usize)
+        self.tags.get((pfn.get() / Order::PAGEBLOCK.frames()).wrapping_sub(self.first_block) as usize)
     }
 
     /// The zone of a frame and the mobility of its pageblock; `None`: no memory there.
@@ -236,7 +236,7 @@ impl Zones {
 
     /// Gives a pageblock another mobility.
     pub(crate) fn retag(&self, pfn: Pfn, zone: ZoneId, mobility: Mobility) {
-        self.tag_block(pfn.get() / Order::HUGE.frames(), zone, mobility);
+        self.tag_block(pfn.get() / Order::PAGEBLOCK.frames(), zone, mobility);
     }
 
     fn tag_block(&self, number: u32, zone: ZoneId, mobility: Mobility) {

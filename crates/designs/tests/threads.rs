@@ -63,7 +63,7 @@ impl<D: PageCache> Ground<D> {
 
     fn take(&self, here: Here, me: u32, rng: &mut Rng) -> Option<(Pfn, Order)> {
         let order = match rng.below(32) {
-            0 => Order::HUGE,
+            0 => Order::PAGEBLOCK,
             n @ 1..8 => Order::new(n as u32 % 4).unwrap(),
             _ => Order::BASE,
         };

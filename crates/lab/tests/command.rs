@@ -242,7 +242,7 @@ fn workloads_lose_nothing_under_drains() {
 }
 
 #[test]
-fn pagealloc_has_batches_fill_and_books() {
+fn pagealloc_has_batches_fill_and_metadata() {
     let document = results(&["bench", "pagealloc"]);
     let metrics = check(&document, "bench pagealloc");
     let expected =

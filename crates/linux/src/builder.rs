@@ -8,13 +8,13 @@ use pagedepot::{
     ZoneConfig,
 };
 
-use crate::books::{Books, Parts};
 use crate::cpus::LinuxCpus;
 use crate::cpuset::CpuSet;
 use crate::depot::{Depot, Frames};
 use crate::error::BuildError;
 use crate::grow::{self, Growth};
 use crate::memory::{HUGE_BYTES, Memory, MemoryKind, Wanted};
+use crate::metadata::{Metadata, Parts};
 use crate::numa;
 use crate::topology::Topology;
 
@@ -43,7 +43,7 @@ pub struct Builder {
     numa: bool,
     populate: bool,
     cpus: Option<u32>,
-    spared: Option<CpuSet>,
+    isolated: Option<CpuSet>,
     locks: bool,
     caches: bool,
     checked: bool,
@@ -67,7 +67,7 @@ impl Builder {
             numa: false,
             populate: false,
             cpus: None,
-            spared: None,
+            isolated: None,
             locks: false,
             caches: true,
             checked: false,
@@ -137,14 +137,14 @@ impl Builder {
 
     /// CPUs that full drains do not interrupt. Default: those that the kernel isolates
     /// (`isolcpus=`) or runs without a tick (`nohz_full=`).
-    pub fn spared(mut self, cpus: CpuSet) -> Self {
-        self.spared = Some(cpus);
+    pub fn isolated_cpus(mut self, cpus: CpuSet) -> Self {
+        self.isolated = Some(cpus);
         self
     }
 
     /// A lock per CPU instead of restartable sequences: every page can be taken back without
     /// interrupting anybody, and each operation costs an atomic exchange. Default: no.
-    pub fn locks(mut self, yes: bool) -> Self {
+    pub fn per_cpu_locks(mut self, yes: bool) -> Self {
         self.locks = yes;
         self
     }
@@ -284,25 +284,25 @@ impl Builder {
             Some(_) => Frames::metadata_bytes_over(&config)?,
             None => Frames::metadata_bytes(&config)?,
         };
-        let (books, memory) = Memory::map(Wanted {
+        let (mapping, memory) = Memory::map(Wanted {
             kind: self.kind,
             bytes: (frames as usize) << self.page_size.shift(),
             bytes_max: (frames_max as usize) << self.page_size.shift(),
-            books_bytes: Books::bytes(metadata_bytes, cpus)?,
+            metadata_bytes: Metadata::bytes(metadata_bytes, cpus)?,
             hugetlb: self.hugetlb,
             thp: self.thp,
         })?;
         self.place(&memory, &shares)?;
         config.linear_map = Some(linear_map(memory.start()));
-        let books = Books::new(books, cpus)?;
-        // SAFETY: the depot drops the allocator, which has the parts, before the books.
-        let Parts { fork_mark, locks, metadata } = unsafe { books.divide() };
-        let spared = self.spared.unwrap_or_else(|| machine.quiet_cpus());
-        let seam = LinuxCpus::new(locks, fork_mark, spared, self.locks);
-        // SAFETY: the books are new anonymous memory, of which the metadata has not been touched.
+        let kept = Metadata::new(mapping, cpus)?;
+        // SAFETY: the depot drops the allocator, which has the parts, before it drops `kept`.
+        let Parts { fork_mark, locks, metadata } = unsafe { kept.divide() };
+        let isolated = self.isolated.unwrap_or_else(|| machine.quiet_cpus());
+        let seam = LinuxCpus::new(locks, fork_mark, isolated, self.locks);
+        // SAFETY: new anonymous memory, of which this part has not been touched: it is zero.
         let allocator = unsafe { Frames::new_zeroed(under, &config, metadata, seam)? };
         let growth = Growth::new(self.numa, self.populate, fork_mark);
-        Ok(Depot::assemble(allocator, backing, books, (memory, growth), fork_mark, self.pinned))
+        Ok(Depot::assemble(allocator, backing, kept, (memory, growth), fork_mark, self.pinned))
     }
 
     /// How many frames there are in so many bytes.

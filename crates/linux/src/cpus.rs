@@ -92,7 +92,7 @@ impl ForkMark<'_> {
 /// What both kinds of fronts need to know.
 struct Environment<'m> {
     fork_mark: ForkMark<'m>,
-    spared: CpuSet,
+    isolated: CpuSet,
 }
 
 impl WhichCpu for Environment<'_> {
@@ -108,8 +108,8 @@ impl WhichCpu for Environment<'_> {
         prim::now_ms()
     }
 
-    fn is_spared(&self, cpu: CpuId) -> bool {
-        self.spared.contains(cpu)
+    fn is_isolated(&self, cpu: CpuId) -> bool {
+        self.isolated.contains(cpu)
     }
 
     fn check_usable(&self) -> Result<(), Unusable> {
@@ -151,7 +151,7 @@ impl<'m> LinuxCpus<'m> {
     pub(crate) fn new(
         locks: &'m [CpuLock],
         fork_mark: ForkMark<'m>,
-        spared: CpuSet,
+        isolated: CpuSet,
         by_choice: bool,
     ) -> Self {
         let area = Area::find();
@@ -166,7 +166,7 @@ impl<'m> LinuxCpus<'m> {
         LinuxCpus {
             area: area.filter(|_| fronts.are_sequences()),
             fronts,
-            locked: Locked::new(locks, Environment { fork_mark, spared }),
+            locked: Locked::new(locks, Environment { fork_mark, isolated }),
         }
     }
 
@@ -247,8 +247,8 @@ unsafe impl Cpus for LinuxCpus<'_> {
         }
     }
 
-    fn is_spared(&self, cpu: CpuId) -> bool {
-        self.locked.is_spared(cpu)
+    fn is_isolated(&self, cpu: CpuId) -> bool {
+        self.locked.is_isolated(cpu)
     }
 
     fn now_ms(&self) -> u64 {

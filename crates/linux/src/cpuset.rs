@@ -14,9 +14,9 @@ const CPUS_MAX: u32 = 1 << 20;
 /// ```
 /// use pagedepot_linux::{CpuId, CpuSet};
 ///
-/// let spared: CpuSet = "2-3,7".parse()?;
-/// assert!(spared.contains(CpuId::new(3)));
-/// assert_eq!(spared.highest(), Some(CpuId::new(7)));
+/// let isolated: CpuSet = "2-3,7".parse()?;
+/// assert!(isolated.contains(CpuId::new(3)));
+/// assert_eq!(isolated.highest(), Some(CpuId::new(7)));
 /// # Ok::<(), pagedepot_linux::CpuListError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The depot: an allocator, its books and its memory in one value.
+//! The depot: an allocator, its metadata and its memory in one value.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -11,12 +11,12 @@ use pagedepot::{
     MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage, ZoneId, ZoneStats,
 };
 
-use crate::books::Books;
 use crate::builder::Builder;
 use crate::cpus::{ForkMark, Fronts, LinuxCpus};
 use crate::error::{BuildError, CallbackError};
 use crate::grow::Growth;
 use crate::memory::Memory;
+use crate::metadata::Metadata;
 use crate::page::{Page, Pages};
 use crate::pins::Pins;
 use crate::sync::ForkLock;
@@ -67,7 +67,7 @@ pub struct Depot {
     pins: Box<ForkLock<Pins>>,
     is_pinned: bool,
     _backing: Option<Arc<dyn Backing + Send>>,
-    _books: Books,
+    _books: Metadata,
     growth: Growth,
     memory: Memory,
 }
@@ -95,7 +95,7 @@ impl Depot {
     pub(crate) fn assemble(
         allocator: Frames,
         backing: Option<Arc<dyn Backing + Send>>,
-        books: Books,
+        metadata: Metadata,
         (memory, growth): (Memory, Growth),
         fork_mark: ForkMark<'static>,
         is_pinned: bool,
@@ -103,7 +103,7 @@ impl Depot {
         let trimming = Arc::<TrimState>::default();
         let callbacks = Box::new(ForkLock::new(fork_mark, Callbacks::new(fork_mark)));
         let pins = Box::new(ForkLock::new(fork_mark, Pins::default()));
-        let (_backing, _books) = (backing, books);
+        let (_backing, _books) = (backing, metadata);
         let depot =
             Depot { allocator, trimming, callbacks, pins, is_pinned, _backing, _books, growth, memory };
         // SAFETY: shared, so it stays where it is, and dropped after the allocator.
@@ -249,12 +249,12 @@ impl Depot {
     }
 
     /// Takes pages back from CPUs' caches. *Quiet*: interrupts nobody. *Full*: fences each CPU that
-    /// runs this process and is not spared, once, and takes its fronts too.
+    /// runs this process and is not isolated, once, and takes its fronts too.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Mode, Order, Scope};
     ///
-    /// let depot = Depot::builder(64 << 20).locks(true).build()?;
+    /// let depot = Depot::builder(64 << 20).per_cpu_locks(true).build()?;
     /// drop(depot.page(Order::BASE)?);
     /// let drained = depot.drain(Scope::ALL, Mode::Full);
     /// assert!(drained.taken_pages > 0 && drained.unreachable_pages == 0);
@@ -446,7 +446,7 @@ impl Depot {
     /// them and whatever they are registered with:
     /// * only bytes of pages that the caller holds are written, and only while no reference to them
     ///   (such as a [`Page`]'s `&[u8]`) is in use; likewise, bytes that another thread may be writing
-    ///   are not read where that would be a data race. Free pages belong to the depot: it keeps books
+    ///   are not read where that would be a data race. Free pages belong to the depot: it keeps metadata
     ///   in some of them (magazines that are cut from pages), so one stray byte corrupts the allocator;
     /// * no holes are punched, nothing is allocated, and no seals are added (`fallocate`,
     ///   `F_ADD_SEALS`), and the length is not changed.

@@ -2,7 +2,7 @@
 //!
 //! Pages are found by their distance from the first, so there have to be addresses behind the last:
 //! [`Builder::grow_to`](crate::Builder::grow_to) reserves them, and [`Depot::grow`] puts memory there.
-//! It comes in the allocator's unit, for which it keeps books, and each unit is used once.
+//! It comes in the allocator's unit, for which it keeps metadata, and each unit is used once.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -28,14 +28,14 @@ pub(crate) fn unit(page_size: PageSize) -> usize {
 pub(crate) struct Growth {
     is_bound: bool,
     is_populated: bool,
-    /// The books of what was added, which the allocator refers to; locked by who adds. Behind a
+    /// The metadata of what was added, which the allocator refers to; locked by who adds. Behind a
     /// pointer, because it changes (see `Depot`).
-    books: Box<ForkLock<Vec<Mapping>>>,
+    metadata: Box<ForkLock<Vec<Mapping>>>,
 }
 
 impl Growth {
     pub fn new(is_bound: bool, is_populated: bool, fork_mark: ForkMark<'static>) -> Self {
-        Growth { is_bound, is_populated, books: Box::new(ForkLock::new(fork_mark, Vec::new())) }
+        Growth { is_bound, is_populated, metadata: Box::new(ForkLock::new(fork_mark, Vec::new())) }
     }
 }
 
@@ -69,7 +69,7 @@ impl Depot {
         let Some(stats) = self.zone_stats(zone) else {
             return Err(ConfigError::NoSuchZone { zone: zone.get() }.into());
         };
-        let mut kept = self.growth().books.lock().map_err(|_| BuildError::Forked)?;
+        let mut kept = self.growth().metadata.lock().map_err(|_| BuildError::Forked)?;
         let (memory, shift) = (self.memory(), self.page_size().shift());
         let (start, room) = (memory.bytes(), memory.bytes_max() - memory.bytes());
         let unit = unit(self.page_size());
@@ -80,8 +80,8 @@ impl Depot {
         let part = start..start + bytes;
         let first = Pfn::new((start >> shift) as u32);
         let range = FrameRange::new(first, (bytes >> shift) as u32);
-        let books_bytes = self.frames().section_bytes(range);
-        let books = Mapping::anonymous(books_bytes).map_err(no_memory(books_bytes))?;
+        let metadata_bytes = self.frames().section_bytes(range);
+        let mapping = Mapping::anonymous(metadata_bytes).map_err(no_memory(metadata_bytes))?;
         memory.put(part.clone())?;
         if let Err(error) = self.prepare(&part, stats.node) {
             memory.take_away(part);
@@ -89,8 +89,8 @@ impl Depot {
         }
         // SAFETY: the mapping's only reference, and kept below: it is dropped after the allocator.
         let metadata: &'static mut [MaybeUninit<u8>] =
-            unsafe { std::slice::from_raw_parts_mut(books.start().as_ptr().cast(), books.bytes()) };
-        kept.push(books);
+            unsafe { std::slice::from_raw_parts_mut(mapping.start().as_ptr().cast(), mapping.bytes()) };
+        kept.push(mapping);
         // Before anybody can have a page of it.
         memory.set_bytes(part.end);
         self.frames().add_memory(zone, range, metadata).expect("one adds at a time, what was never there");

@@ -60,7 +60,6 @@ compile_error!(
      processors. On other systems use the crate `pagedepot` with `cpus::Locked` and memory of your own"
 );
 
-mod books;
 mod builder;
 #[cfg(doctest)]
 mod closed;
@@ -70,6 +69,7 @@ mod depot;
 mod error;
 mod grow;
 mod memory;
+mod metadata;
 mod numa;
 mod page;
 mod pins;

@@ -141,8 +141,8 @@ pub(crate) struct Wanted {
     pub bytes: usize,
     /// Of addresses: as many, or more to grow into.
     pub bytes_max: usize,
-    /// For the books: a multiple of the system's page size.
-    pub books_bytes: usize,
+    /// For the metadata: a multiple of the system's page size.
+    pub metadata_bytes: usize,
     /// From the pool of huge pages that the administrator set aside.
     pub hugetlb: bool,
     /// Transparent huge pages, where the kernel has them.
@@ -163,21 +163,21 @@ pub(crate) struct Memory {
 impl Memory {
     /// Maps memory. Nothing is populated yet.
     ///
-    /// Returns it with the memory for the books, which lies right in front: magazines are named by
+    /// Returns it with the memory for the metadata, which lies right in front: magazines are named by
     /// their distance from the first, and further ones are carved from the frames.
     pub fn map(wanted: Wanted) -> Result<(Mapping, Self), BuildError> {
-        let Wanted { kind, bytes, bytes_max, books_bytes, hugetlb, thp } = wanted;
+        let Wanted { kind, bytes, bytes_max, metadata_bytes, hugetlb, thp } = wanted;
         let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
-        let (books, mapping) =
-            Mapping::reserve_aligned(books_bytes, bytes_max, align).map_err(no_memory(bytes_max))?;
-        replace(&books, 0..books_bytes, None, false).map_err(no_memory(books_bytes))?;
+        let (metadata, mapping) =
+            Mapping::reserve_aligned(metadata_bytes, bytes_max, align).map_err(no_memory(bytes_max))?;
+        replace(&metadata, 0..metadata_bytes, None, false).map_err(no_memory(metadata_bytes))?;
         let file = match kind {
             MemoryKind::Anonymous => None,
             MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
         };
         let memory = Memory { mapping, bytes: Box::new(AtomicUsize::new(bytes)), file, thp, hugetlb };
         memory.seal(SealFlags::SHRINK);
-        Ok((books, memory.filled(bytes)?))
+        Ok((metadata, memory.filled(bytes)?))
     }
 
     /// Puts memory behind the first addresses, or gives all of them up.
@@ -367,7 +367,7 @@ mod tests {
         kind: MemoryKind::Anonymous,
         bytes: 3 << 20,
         bytes_max: 3 << 20,
-        books_bytes: 1 << 16,
+        metadata_bytes: 1 << 16,
         hugetlb: false,
         thp: false,
     };
@@ -376,8 +376,9 @@ mod tests {
     fn memory_is_aligned_zeroed_and_writable() {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
-                let (books, memory) = Memory::map(Wanted { kind, bytes, bytes_max: bytes, ..SMALL }).unwrap();
-                assert_eq!(books.start().as_ptr().wrapping_add(books.bytes()), memory.start().as_ptr());
+                let (metadata, memory) =
+                    Memory::map(Wanted { kind, bytes, bytes_max: bytes, ..SMALL }).unwrap();
+                assert_eq!(metadata.start().as_ptr().wrapping_add(metadata.bytes()), memory.start().as_ptr());
                 let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
                 assert_eq!(memory.start().as_ptr().addr() % align, 0);
                 assert_eq!(memory.fd().is_some(), kind == MemoryKind::Memfd);

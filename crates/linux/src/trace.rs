@@ -23,7 +23,7 @@
 //! let path = directory.join("server.perf.txt");
 //! let mut trace = TraceWriter::new(BufWriter::new(File::create(&path)?));
 //! let depot = Depot::new(16 << 20)?;
-//! for order in [Order::BASE, Order::HUGE] {
+//! for order in [Order::BASE, Order::PAGEBLOCK] {
 //!     let block = depot.alloc(order, Flags::new(Mobility::Movable))?;
 //!     trace.alloc(&Stamp::here("server"), (block, order).into(), Mobility::Movable)?;
 //!     // ... use it ...

@@ -6,7 +6,7 @@ use crate::depot::Depot;
 
 impl Depot {
     /// Takes all caches away until [`enable_caches`](Self::enable_caches): every request goes to the
-    /// store, and no page is out of reach. Fences CPUs, spared ones too.
+    /// store, and no page is out of reach. Fences CPUs, isolated ones too.
     pub fn disable_caches(&self) -> Drained {
         self.frames().disable_caches()
     }
@@ -18,7 +18,7 @@ impl Depot {
 
     /// Takes the caches of one CPU away until [`restore_cpu`](Self::restore_cpu): it went offline, or
     /// left the program's cpuset. Threads that do run there go to the store meanwhile. Fences that CPU
-    /// if it runs this process, though it be spared. Nothing happens for a CPU beyond
+    /// if it runs this process, though it be isolated. Nothing happens for a CPU beyond
     /// [`Builder::cpus`](crate::Builder::cpus).
     ///
     /// ```

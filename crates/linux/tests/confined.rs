@@ -145,7 +145,7 @@ fn no_fences() {
             assert!(drained.busy_cpus > 0 && drained.unreachable_pages > 0, "{drained:?}");
             assert_eq!(depot.validate().unwrap().held_pages(), 0);
         }
-        let mut depot = Depot::builder(64 * MIB).locks(true).build().unwrap();
+        let mut depot = Depot::builder(64 * MIB).per_cpu_locks(true).build().unwrap();
         common::hammer(&mut depot, Duration::from_millis(200));
     });
 }

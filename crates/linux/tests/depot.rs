@@ -200,7 +200,7 @@ fn callbacks_serve_contiguous_pages_too() {
                     && let Some(pfn) = cache.lock().unwrap().pop()
                 {
                     // SAFETY: allocated below, used by nobody.
-                    unsafe { depot.free(pfn, Order::HUGE) }.unwrap();
+                    unsafe { depot.free(pfn, Order::PAGEBLOCK) }.unwrap();
                     freed += 512;
                 }
                 freed
@@ -208,7 +208,8 @@ fn callbacks_serve_contiguous_pages_too() {
         };
         depot.on_pressure(callback).unwrap();
         let huges: Vec<Pfn> =
-            std::iter::from_fn(|| depot.alloc(Order::HUGE, Flags::default().no_reclaim()).ok()).collect();
+            std::iter::from_fn(|| depot.alloc(Order::PAGEBLOCK, Flags::default().no_reclaim()).ok())
+                .collect();
         assert_eq!(huges.len(), 8);
         *cache.lock().unwrap() = huges;
         let pages = depot.pages(count, Flags::default()).unwrap();
@@ -338,7 +339,7 @@ fn a_depot_can_be_shared() {
     shared::<Pages<'_>>();
 }
 
-/// Caches grow past the magazines of the books: further ones are carved from the pages.
+/// Caches grow past the magazines of the metadata: further ones are carved from the pages.
 #[test]
 fn caches_grow_by_carved_magazines() {
     let mut depot = Depot::new(1 << 30).unwrap();

@@ -59,7 +59,7 @@ fn a_child_of_a_memory_file() {
 
 #[test]
 fn a_child_of_locks() {
-    fork_with(&mut Depot::builder(64 << 20).locks(true).build().unwrap());
+    fork_with(&mut Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
 }
 
 #[test]

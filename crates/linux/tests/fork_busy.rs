@@ -171,7 +171,7 @@ fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held<'_>) {
     drop((LinuxMapper::new(depot, 2 * MIB, None), DepotHost::new(depot)));
 }
 
-/// What a child may do as its parent could: books and memory of its own.
+/// What a child may do as its parent could: metadata and memory of its own.
 fn make_own() {
     let mut own = Depot::builder(16 * MIB).memory(MemoryKind::Memfd).numa(true).build().unwrap();
     own.on_pressure(|_| 0).unwrap();

@@ -18,7 +18,7 @@ fn sequences() {
 
 #[test]
 fn locks() {
-    let mut depot = Depot::builder(64 * MIB).locks(true).track_owner(true).build().unwrap();
+    let mut depot = Depot::builder(64 * MIB).per_cpu_locks(true).track_owner(true).build().unwrap();
     assert_eq!(depot.fronts(), Fronts::Locks);
     hammer(&mut depot, WHILE);
 }
@@ -98,16 +98,16 @@ fn changing_affinity() {
     all_back(&mut depot);
 }
 
-/// Full drains do not touch the fronts of spared CPUs, and say so.
+/// Full drains do not touch the fronts of isolated CPUs, and say so.
 #[test]
-fn spared_cpus() {
-    let spared: CpuSet = usable_cpus().into_iter().map(CpuId::new).collect();
-    let mut depot = Depot::builder(64 * MIB).spared(spared.clone()).build().unwrap();
+fn isolated_cpus() {
+    let isolated: CpuSet = usable_cpus().into_iter().map(CpuId::new).collect();
+    let mut depot = Depot::builder(64 * MIB).isolated_cpus(isolated.clone()).build().unwrap();
     drop(depot.page(Order::BASE).unwrap());
     let drained = depot.drain(Scope::ALL, Mode::Full);
     // Every CPU that may ever come online is fenced, whatever this process may use now.
-    assert_eq!(drained.fences, u64::from(Topology::read().cpu_count()) - spared.len() as u64);
-    assert_eq!(drained.spared_cpus, spared.len() as u64);
+    assert_eq!(drained.fences, u64::from(Topology::read().cpu_count()) - isolated.len() as u64);
+    assert_eq!(drained.isolated_cpus, isolated.len() as u64);
     assert!(drained.unreachable_pages > 0, "{drained:?}");
     // Disabling is a promise without exceptions.
     let disabled = depot.disable_caches();

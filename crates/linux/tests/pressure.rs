@@ -151,7 +151,7 @@ fn trims_count_no_failures() {
 
 /// Threads that together never hold all pages, nor does anything else.
 fn slack(threads: usize, pages: usize, spare: usize, locks: bool) {
-    let mut depot = Depot::builder(pages * PAGE).locks(locks).build().unwrap();
+    let mut depot = Depot::builder(pages * PAGE).per_cpu_locks(locks).build().unwrap();
     let (failed, served) = (AtomicU64::new(0), AtomicU64::new(0));
     let share = (pages - spare) / threads;
     let shared = &depot;

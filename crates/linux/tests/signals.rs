@@ -112,7 +112,7 @@ fn handlers_allocate(depot: &mut Depot) {
 #[test]
 fn handlers_that_allocate() {
     handlers_allocate(&mut Depot::builder(64 << 20).checked(true).build().unwrap());
-    handlers_allocate(&mut Depot::builder(64 << 20).locks(true).build().unwrap());
+    handlers_allocate(&mut Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
     // So little that requests fail on all sides.
     handlers_allocate(&mut Depot::builder(4 << 20).build().unwrap());
 }
@@ -239,5 +239,5 @@ fn while_stopped(depot: &Depot, random: &mut common::Random) {
 #[test]
 fn owners_stopped_in_mid_operation() {
     owners_stopped(&mut Depot::builder(16 << 20).build().unwrap());
-    owners_stopped(&mut Depot::builder(16 << 20).locks(true).build().unwrap());
+    owners_stopped(&mut Depot::builder(16 << 20).per_cpu_locks(true).build().unwrap());
 }

@@ -51,7 +51,8 @@ fn misuse_found_late_is_told() {
 #[test]
 fn a_retired_cpu_caches_nothing_until_it_is_restored() {
     for locks in [false, true] {
-        let mut depot = Depot::builder(256 * MIB).high(HighPolicy::Fixed(1000)).locks(locks).build().unwrap();
+        let mut depot =
+            Depot::builder(256 * MIB).high(HighPolicy::Fixed(1000)).per_cpu_locks(locks).build().unwrap();
         let cpu = fill_caches(&depot);
         let before = cached(&depot);
         assert!(before > 0 && depot.has_caches(cpu) && !depot.restore_cpu(cpu));

@@ -17,7 +17,7 @@ fn page_table_bytes() -> u64 {
 fn a_purge_gives_page_tables_back() {
     let depot = Arc::new(Depot::builder(64 * MIB).memory(MemoryKind::Memfd).populate(true).build().unwrap());
     let space = Vmalloc::builder(&depot).bytes(4 << 30).build().unwrap();
-    // A first round, so that books are touched.
+    // A first round, so that metadata is touched.
     let round = || {
         // One frame in every 2 MiB: a table each.
         let bufs: Vec<_> = (0..1000)
@@ -30,7 +30,7 @@ fn a_purge_gives_page_tables_back() {
     };
     let (_, (start, own_start)) = round();
     let ((peak, own_peak), (end, own_end)) = round();
-    println!("kernel: {start} {peak} {end}, own books: {own_start} {own_peak} {own_end}");
+    println!("kernel: {start} {peak} {end}, own metadata: {own_start} {own_peak} {own_end}");
     assert_eq!((own_start, own_peak, own_end), (0, 1000 * 4096, 0));
     assert!(peak >= start + 900 * 4096, "the kernel made tables");
     assert!(end <= start + (peak - start) / 20, "{start} {peak} {end}");

@@ -7,7 +7,7 @@
 //! | module | what |
 //! |---|---|
 //! | `boot.s`, `bootinfo`, `acpi` | from the loader to Rust; memory map, CPU list |
-//! | `memory` | the allocator over all RAM: zones, books, linear map |
+//! | `memory` | the allocator over all RAM: zones, metadata, linear map |
 //! | `processor` | the allocator's seam: guards, fences, quiescent CPUs |
 //! | `cpu`, `descriptor`, `smp` | CPU-local data, segments, starting and stopping CPUs |
 //! | `interrupt`, `interrupt.s`, `apic`, `timer`, `clock`, `call` | interrupts, and asking other CPUs |

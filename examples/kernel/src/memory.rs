@@ -142,22 +142,22 @@ impl<T> Place<T> {
 
 static DEPOT: Place<Depot> = Place::new();
 
-/// Makes the allocator of all RAM, its books in the first memory that has room for them. With
+/// Makes the allocator of all RAM, its metadata in the first memory that has room for them. With
 /// `caches` off every request goes to its store, for a design that has its own.
 pub fn init(boot: &BootInfo, cpus: u32, caches: bool) {
     let mut free = free_ram(boot);
     let bytes = Depot::metadata_bytes(&config(cpus, &zones(&free), caches)).expect("a usable memory map");
-    let books = free[0].take(bytes).expect("room for the allocator's books: give QEMU more memory (-m)");
+    let metadata = free[0].take(bytes).expect("room for the allocator's metadata: give QEMU more memory (-m)");
     // SAFETY: RAM that nobody uses, mapped, and not among the ranges any more.
-    let books = unsafe {
+    let metadata = unsafe {
         core::slice::from_raw_parts_mut(
-            core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(books),
+            core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(metadata),
             bytes,
         )
     };
     let zones = zones(&free);
-    let depot = Depot::new(&config(cpus, &zones, caches), books, Pinned(Machine))
-        .expect("books of the size asked for");
+    let depot = Depot::new(&config(cpus, &zones, caches), metadata, Pinned(Machine))
+        .expect("metadata of the size asked for");
     DEPOT.set(depot);
     if let Some(end) = free[1].as_slice().iter().map(|range| range.end()).max() {
         crate::paging::extend_linear_map(Pfn::new(end as u32));
@@ -180,7 +180,7 @@ pub fn depot() -> &'static Depot {
     DEPOT.get()
 }
 
-/// Checks the allocator's books and counts all frames.
+/// Checks the allocator's metadata and counts all frames.
 ///
 /// # Safety
 /// Nobody else uses the allocator meanwhile: the other CPUs are idle, and no timer runs.

@@ -56,7 +56,7 @@ impl Leaf {
     pub fn order(self) -> Order {
         match self {
             Leaf::Page => Order::BASE,
-            Leaf::Huge => Order::HUGE,
+            Leaf::Huge => Order::PAGEBLOCK,
         }
     }
 

@@ -92,7 +92,7 @@ unsafe impl Processor for Machine {
         Cpu::get(cpu).state() != State::Running
     }
 
-    fn is_spared(&self, cpu: CpuId) -> bool {
+    fn is_isolated(&self, cpu: CpuId) -> bool {
         Cpu::get(cpu).isolated.load(Ordering::Relaxed) && !self.is_quiescent(cpu)
     }
 

@@ -24,7 +24,7 @@ const SPANS_MAX: usize = 32;
 
 static VMALLOC: Place<Vmalloc> = Place::new();
 
-/// Makes it, its books in memory of the allocator, and lets it give back what it keeps when memory
+/// Makes it, its metadata in memory of the allocator, and lets it give back what it keeps when memory
 /// runs short.
 pub fn init(cpus: u32) {
     let memory_pages: u64 = memory::managed_pages().iter().sum();
@@ -32,15 +32,15 @@ pub fn init(cpus: u32) {
     let config = VmapConfig::new(cpus, (memory_pages / 2) as u32);
     let bytes = Vmalloc::metadata_bytes(&config, &window).expect("a configuration that fits");
     let frames = bytes.div_ceil(PAGE_BYTES) as u32;
-    let books =
-        memory::depot().alloc_contiguous(frames, 1, Flags::UNMOVABLE).expect("memory for vmalloc's books");
-    let books = core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(memory::address(books));
+    let metadata =
+        memory::depot().alloc_contiguous(frames, 1, Flags::UNMOVABLE).expect("memory for vmalloc's metadata");
+    let metadata = core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(memory::address(metadata));
     // SAFETY: the frames are this function's, mapped, and never freed.
-    let books = unsafe { core::slice::from_raw_parts_mut(books, bytes) };
+    let metadata = unsafe { core::slice::from_raw_parts_mut(metadata, bytes) };
     // SAFETY: the window maps RAM by the allocator's numbers, for this vmalloc alone; this kernel frees
     // and writes frames that it was given.
-    let made = unsafe { Vmalloc::new(&config, books, window, Frames) };
-    VMALLOC.set(made.expect("books of the size asked for"));
+    let made = unsafe { Vmalloc::new(&config, metadata, window, Frames) };
+    VMALLOC.set(made.expect("metadata of the size asked for"));
     memory::depot().register_reclaim(vmalloc()).expect("the first callback");
 }
 
@@ -184,7 +184,7 @@ unsafe impl Mapper for Window {
     }
 }
 
-/// Checks the books.
+/// Checks the metadata.
 ///
 /// # Safety
 /// Nobody else uses vmalloc meanwhile, nor allocates.

@@ -10,8 +10,8 @@ use crate::cpus::Cpus;
 use crate::frame::{Mobility, ZoneId};
 #[cfg(all(loom, test))]
 use crate::loom_tests::{Mutant, is_mutant};
-use crate::store::HugeIndex;
-use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, Section, Tag};
+use crate::store::PageblockIndex;
+use crate::store::section::{PAGEBLOCK_FRAMES, SECTION_FRAMES, Section, Tag};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes that [`add_memory`](Self::add_memory) needs for this range.
@@ -19,7 +19,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         (range.sections().len() * self.layout.section_bytes).saturating_add(layout::ALIGN - 1)
     }
 
-    /// Adds free frames to a zone while everybody goes on, with their books in `memory`. Over a
+    /// Adds free frames to a zone while everybody goes on, with their metadata in `memory`. Over a
     /// [`Backing`](crate::Backing), which has them, they may be put there once this has returned, not
     /// before.
     ///
@@ -51,14 +51,14 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             }
         }
         // Without a bitmap the tags tell whether there was memory.
-        if self.store.bitmap().is_none() && !self.store.claim_tags(huges(range), new_tag(zone)) {
+        if self.store.bitmap().is_none() && !self.store.claim_tags(pageblocks(range), new_tag(zone)) {
             return Err(ConfigError::NotAddable { range });
         }
         self.open_range(zone, range);
         Ok(())
     }
 
-    /// Makes books for new sections and installs them: all, or none. `false`: somebody added one of
+    /// Makes metadata for new sections and installs them: all, or none. `false`: somebody added one of
     /// them at the same moment, and theirs stays.
     ///
     /// # Safety
@@ -86,20 +86,21 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         false
     }
 
-    /// Tags the huges of a range, sets its bits and counts it. Whole sections that were made free
+    /// Tags the pageblocks of a range, sets its bits and counts it. Whole sections that were made free
     /// are only counted.
     pub(super) fn open_range(&self, zone: ZoneId, range: FrameRange) {
         if range.frames == 0 {
             return;
         }
         let sections = range.sections();
-        let books = self.zone(zone);
+        let zone_state = self.zone(zone);
         // Whoever searches now may have an older span, or find what is not counted yet.
         #[cfg(not(all(loom, test)))]
-        let _moving = books.flux.begin(1);
+        let _moving = zone_state.in_flight.begin(1);
         #[cfg(all(loom, test))]
-        let _moving = (!is_mutant(Mutant::AddsUnannounced)).then(|| books.flux.begin(1));
-        huges(range).for_each(|huge| self.store.tags().set(HugeIndex(huge), new_tag(zone)));
+        let _moving = (!is_mutant(Mutant::AddsUnannounced)).then(|| zone_state.in_flight.begin(1));
+        pageblocks(range)
+            .for_each(|pageblock| self.store.tags().set(PageblockIndex(pageblock), new_tag(zone)));
         for number in sections.clone() {
             let Some(section) = self.store.bitmap().and_then(|bitmap| bitmap.section(number)) else { break };
             let first = (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
@@ -109,14 +110,14 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 section.put(at, frames);
             }
         }
-        books.add_managed(u64::from(range.frames), self.blocks.cpus);
-        books.cover(sections.start as u32, sections.end as u32);
+        zone_state.add_managed(u64::from(range.frames), self.blocks.cpus);
+        zone_state.cover(sections.start as u32, sections.end as u32);
     }
 }
 
-/// The huges that a range touches.
-fn huges(range: FrameRange) -> Range<u32> {
-    range.start.get() / HUGE_FRAMES..range.end().div_ceil(u64::from(HUGE_FRAMES)) as u32
+/// The pageblocks that a range touches.
+fn pageblocks(range: FrameRange) -> Range<u32> {
+    range.start.get() / PAGEBLOCK_FRAMES..range.end().div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32
 }
 
 /// What memory serves at first.
@@ -160,11 +161,11 @@ mod tests {
         let zones = [ZoneConfig { name: "a", node: NodeId::new(0), level: 0, ranges: &[], watermarks: None }];
         let config = Config { pfn_limit: Some(Pfn::new(5 * SECTION_FRAMES - 1)), ..Config::new(1, &zones) };
         let locks = [CpuLock::new()];
-        let mut books =
+        let mut metadata =
             vec![MaybeUninit::uninit(); Allocator::<Locked<'_, First>>::metadata_bytes(&config).unwrap()];
         let mut more = [(); 3].map(|()| vec![MaybeUninit::uninit(); 1 << 18]);
         let [theirs, lost, ours] = &mut more;
-        let mut allocator = Allocator::new(&config, &mut books, Locked::new(&locks, First)).unwrap();
+        let mut allocator = Allocator::new(&config, &mut metadata, Locked::new(&locks, First)).unwrap();
         allocator.add_memory(ZoneId::new(0), sections(3..4), theirs).unwrap();
 
         let base = layout::aligned(lost, 4 * allocator.layout.section_bytes).unwrap();

@@ -7,9 +7,9 @@ use super::add::write_section;
 use super::carved::Carved;
 use super::layout::{self, Layout};
 use super::{Allocator, Globals};
-use crate::cache::cpu_zone::{CpuShared, CpuZone, LEVELS, NO_ZONE};
 use crate::cache::gate::GATE_DISABLED;
 use crate::cache::magazine::Magazine;
+use crate::cache::pcp::{CpuShared, LEVELS, NO_ZONE, Pcp};
 use crate::cache::word::Word;
 use crate::cache::{BlockArray, GATES_AT, REFUSALS_AT, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError, Misuse};
@@ -19,7 +19,7 @@ use crate::prim::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::store::Store;
 use crate::store::backing::Backing;
 use crate::store::bitmap::Bitmap;
-use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
+use crate::store::section::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS, Section, Tag};
 use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
 use crate::zone::{CacheLimits, Zone};
@@ -45,7 +45,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Layout::new::<C>(config, true).map(|layout| layout.bytes())
     }
 
-    /// Makes an allocator of the frames in `config`, all free, with its books in `memory`.
+    /// Makes an allocator of the frames in `config`, all free, with its metadata in `memory`.
     ///
     /// O(frames / 8) bytes are written, and 512 KiB more if the CPUs
     /// [follow gates](Cpus::FOLLOWS_GATES).
@@ -73,7 +73,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Self::make(config, memory, cpus, backing, true)
     }
 
-    /// Makes an allocator whose free frames are in `backing`, with its other books in `memory`. The
+    /// Makes an allocator whose free frames are in `backing`, with its other metadata in `memory`. The
     /// ranges in `config` say which frames belong to which zone; which of them are free is the
     /// backing's affair.
     ///
@@ -99,7 +99,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let base = layout::aligned(memory, layout.end)?;
         // Magazines and sections are found again by address.
         base.as_ptr().expose_provenance();
-        let takes_notes = config.takes_notes();
+        let tracks_frames = config.tracks_frames();
         let build = Build { config, layout, base, is_backed: backing.is_some() };
         // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
         // the layout's parts do not overlap.
@@ -129,9 +129,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             checked: config.checked,
             track_owner: config.track_owner,
             free_high: config.free_high,
-            takes_notes,
+            tracks_frames,
             simple_level: match config.zones {
-                [zone] if !takes_notes => zone.level,
+                [zone] if !tracks_frames => zone.level,
                 _ => u8::MAX,
             },
             globals,
@@ -148,7 +148,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Ok(allocator)
     }
 
-    /// Where the books begin; for embedders that protect or wipe parts of them.
+    /// Where the metadata begins; for embedders that protect or wipe parts of them.
     pub fn metadata(&self) -> (NonNull<u8>, usize) {
         (self.base, self.layout.end)
     }
@@ -156,7 +156,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// The per-CPU gates and blocks: where they begin, and their bytes in all. A process that forks wipes
     /// these in the child (`MADV_WIPEONFORK`): a gate of 0 is closed.
     pub fn cpu_blocks(&self) -> (NonNull<u8>, usize) {
-        // SAFETY: an offset inside the books.
+        // SAFETY: an offset inside the metadata.
         let start = unsafe { self.base.add(self.layout.cpus) };
         (start, self.layout.cpu_bytes())
     }
@@ -187,7 +187,7 @@ fn first_zones(zones: &[Zone], zonelist: &[u8]) -> [u8; LEVELS] {
     })
 }
 
-/// Writes the parts of the books, each once.
+/// Writes the parts of the metadata, each once.
 struct Build<'b, 'c> {
     config: &'b Config<'c>,
     layout: Layout,
@@ -289,20 +289,20 @@ impl Build<'_, '_> {
     /// As for `zones`.
     unsafe fn store<'m>(&self, failed_claims: &'m AtomicU64, backing: Option<&'m dyn Backing>) -> Store<'m> {
         let sections = self.config.sections_max();
-        let huges = sections * SECTION_HUGES;
+        let pageblocks = sections * SECTION_PAGEBLOCKS;
         let table = self.at::<AtomicUsize>(self.layout.tables);
         let tags = self.at::<AtomicU32>(self.layout.tags);
         let groups = self.at::<Group>(self.layout.summary);
         let groups_count = Summary::groups(sections);
-        // SAFETY: the layout has room for every section's entry, every huge's tag and every group of
+        // SAFETY: the layout has room for every section's entry, every pageblock's tag and every group of
         // sections; all are written before references are made.
         unsafe {
             (0..sections).for_each(|i| table.add(i).write(AtomicUsize::new(0)));
-            (0..huges).for_each(|i| tags.add(i).write(AtomicU32::new(Tag::ABSENT.0)));
+            (0..pageblocks).for_each(|i| tags.add(i).write(AtomicU32::new(Tag::ABSENT.0)));
             (0..groups_count).for_each(|i| groups.add(i).write(Group::new()));
             let table = core::slice::from_raw_parts(table, sections);
             let summary = Summary::new(core::slice::from_raw_parts(groups, groups_count));
-            let tags = Tags::new(core::slice::from_raw_parts(tags, huges), !self.config.takes_notes());
+            let tags = Tags::new(core::slice::from_raw_parts(tags, pageblocks), !self.config.tracks_frames());
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
             Store::new(tags, Bitmap::new(table, tags, summary, failed_claims), backing, on_misuse)
         }
@@ -373,21 +373,21 @@ impl Build<'_, '_> {
                 let shared = CpuShared::new(node, first_zones(node));
                 self.at::<CpuShared>(offset + layout.shared_at).write(shared);
                 for (i, zone) in zones.iter().enumerate() {
-                    let at = offset + layout.cpu_zones_at + i * size_of::<CpuZone>();
-                    self.at::<CpuZone>(at).write(self.cpu_zone(cpu, i, zone.limits()));
+                    let at = offset + layout.pcps_at + i * size_of::<Pcp>();
+                    self.at::<Pcp>(at).write(self.pcp(cpu, i, zone.limits()));
                 }
             }
         }
         blocks
     }
 
-    fn cpu_zone(&self, cpu: u32, zone: usize, limits: CacheLimits) -> CpuZone {
-        // CPUs start their searches at different places, so that they share no huges.
+    fn pcp(&self, cpu: u32, zone: usize, limits: CacheLimits) -> Pcp {
+        // CPUs start their searches at different places, so that they share no pageblocks.
         let ranges = self.config.zones[zone].ranges;
         let start = ranges.iter().map(|r| u64::from(r.start.get())).min().unwrap_or(0);
         let end = ranges.iter().map(|r| r.end()).max().unwrap_or(0);
         let hint = start + (end - start) / u64::from(self.config.cpus) * u64::from(cpu);
-        CpuZone::new(limits.high_min as i64, (hint / u64::from(HUGE_FRAMES)) as u32)
+        Pcp::new(limits.high_min as i64, (hint / u64::from(PAGEBLOCK_FRAMES)) as u32)
     }
 
     /// # Safety

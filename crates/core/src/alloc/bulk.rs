@@ -90,7 +90,7 @@ impl<C: Cpus> Allocator<'_, C> {
         else {
             return 0;
         };
-        let _moving = self.flux(here, zone).begin(pages);
+        let _moving = self.in_flight(here, zone).begin(pages);
         let mut got = 0;
         self.wanted_from(here, zone, flags.mobility(), |wanted| {
             self.store.take_blocks(wanted, order, out.len() as u32, |pfn| {
@@ -100,10 +100,10 @@ impl<C: Cpus> Allocator<'_, C> {
         });
         // A word's blocks come in descending order; programs like them ascending.
         out[..got].reverse();
-        let books = self.cpu_zone_here(here, zone);
+        let pcp = self.pcp_here(here, zone);
         let taken = got as i64 * i64::from(order.frames());
-        self.zone(zone).add_free(books, -taken);
-        self.count_direct_alloc(books, zone, got as u64, taken as u64);
+        self.zone(zone).add_free(pcp, -taken);
+        self.count_direct_alloc(pcp, zone, got as u64, taken as u64);
         got
     }
 
@@ -167,12 +167,12 @@ impl<C: Cpus> Allocator<'_, C> {
         let Some((order, zone)) = kind else { return };
         let here = self.here();
         let pages = i64::from(order.frames()) * run.len() as i64;
-        let moving = self.flux(here, zone).begin(pages as u64);
+        let moving = self.in_flight(here, zone).begin(pages as u64);
         let doubled = self.store.put_blocks(order, run.iter().copied());
-        let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books, pages - i64::from(doubled.frames));
+        let pcp = self.pcp_here(here, zone);
+        self.zone(zone).add_free(pcp, pages - i64::from(doubled.frames));
         drop(moving);
-        self.count_direct_free(books, zone, run.len() as u64, pages as u64);
+        self.count_direct_free(pcp, zone, run.len() as u64, pages as u64);
         self.note_doubled(doubled);
     }
 }

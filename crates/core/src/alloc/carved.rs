@@ -1,7 +1,7 @@
 //! Frames that the allocator cut into magazines, a bit each.
 //!
 //! `free` must refuse them, or a magazine in use would be handed out, and zeroed. It finds the tag of
-//! their huge there, which leads the fast path to words that never take anything (see
+//! their pageblock there, which leads the fast path to words that never take anything (see
 //! [`Tag`](crate::store::section::Tag)); the slow path then looks here, one frame at a time. So the
 //! frames beside them are freed a little slower, and all others as if there were no such thing.
 //!
@@ -12,7 +12,7 @@ use crate::cache::magazine::{Magazine, MagazineIndex};
 use crate::config::{Config, LinearMap};
 use crate::frame::Pfn;
 use crate::prim::{AtomicU32, AtomicU64, Ordering};
-use crate::store::section::HUGE_FRAMES;
+use crate::store::section::PAGEBLOCK_FRAMES;
 
 /// The bits; see the module.
 pub struct Carved<'m> {
@@ -21,7 +21,7 @@ pub struct Carved<'m> {
     end: u32,
     /// From `first` on.
     bits: &'m [AtomicU64],
-    /// A huge with frames that are carved and perhaps some that are free, or the first within reach.
+    /// A pageblock with frames that are carved and perhaps some that are free, or the first within reach.
     hint: AtomicU32,
 }
 
@@ -31,7 +31,7 @@ impl<'m> Carved<'m> {
         let (first, end) =
             config.linear_map.and_then(|map| within_reach(config, map, base)).unwrap_or((0, 0));
         let end = end.min(first.saturating_add(bits.len() as u32 * u64::BITS));
-        Carved { first, end, bits, hint: AtomicU32::new(first / HUGE_FRAMES) }
+        Carved { first, end, bits, hint: AtomicU32::new(first / PAGEBLOCK_FRAMES) }
     }
 
     /// Frames that may be carved.
@@ -39,14 +39,14 @@ impl<'m> Carved<'m> {
         self.first..self.end
     }
 
-    /// Where to look first, a huge's number.
+    /// Where to look first, a pageblock's number.
     pub fn hint(&self) -> u32 {
         self.hint.load(Ordering::Relaxed)
     }
 
     /// Looks from the first frame on the next time.
     pub fn reset_hint(&self) {
-        self.hint.store(self.first / HUGE_FRAMES, Ordering::Relaxed);
+        self.hint.store(self.first / PAGEBLOCK_FRAMES, Ordering::Relaxed);
     }
 
     fn bit(&self, frame: u32) -> (&AtomicU64, u64) {
@@ -59,7 +59,7 @@ impl<'m> Carved<'m> {
         let (cell, bit) = self.bit(pfn.get());
         // Relaxed: see `Tags::are_carved_near`.
         cell.fetch_or(bit, Ordering::Relaxed);
-        self.hint.store(pfn.get() / HUGE_FRAMES, Ordering::Relaxed);
+        self.hint.store(pfn.get() / PAGEBLOCK_FRAMES, Ordering::Relaxed);
     }
 
     /// Whether any of these frames is carved.

@@ -10,7 +10,7 @@
 
 use super::Allocator;
 use super::layout::OWNER_BYTES;
-use crate::cache::cpu_zone::count;
+use crate::cache::pcp::count;
 use crate::cpus::Cpus;
 use crate::error::FreeError;
 use crate::frame::{Order, Pfn};
@@ -79,7 +79,7 @@ impl<C: Cpus> Allocator<'_, C> {
             if got != here.cpu.get() as u16
                 && let Some(tag) = self.store.tags().tag(pfn)
             {
-                count(&self.cpu_zone(here.cpu, tag.zone()).counters.remote_freed_pages, frames.into());
+                count(&self.pcp(here.cpu, tag.zone()).counters.remote_freed_pages, frames.into());
             }
         }
     }

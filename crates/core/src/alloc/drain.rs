@@ -2,7 +2,7 @@
 //!
 //! *Quiet*: takes every shelf, by one atomic operation each, and interrupts nobody; what is in
 //! fronts stays and is counted as unreachable. *Full*: closes the gate of each CPU that is not
-//! spared, fences it once, takes its fronts too; the argument is in `cache/gate.rs`.
+//! isolated, fences it once, takes its fronts too; the argument is in `cache/gate.rs`.
 //!
 //! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use two
 //! magazines of 63, 31, 15, 7 and 1 blocks (orders 0, 1, 2, 3, 9), in pages 126, 124, 120, 112 and
@@ -12,9 +12,9 @@
 use super::Allocator;
 use super::front::Front;
 use crate::cache::WordOffset;
-use crate::cache::cpu_zone::{Flux, count};
 use crate::cache::gate::{self, Closed};
 use crate::cache::magazine::{Class, MagazineIndex};
+use crate::cache::pcp::{InFlight, count};
 use crate::cache::shelf::Chain;
 use crate::cache::word::Word;
 use crate::cpus::{Context, Cpus, Here};
@@ -28,7 +28,7 @@ use crate::store::section::Tag;
 pub enum Mode {
     /// Shelves only; interrupts nobody.
     Quiet,
-    /// Fronts too: one fence per CPU that is not spared and not quiescent.
+    /// Fronts too: one fence per CPU that is not isolated and not quiescent.
     Full,
 }
 
@@ -79,8 +79,8 @@ pub struct Drained {
     pub fences: u64,
     /// CPUs whose gate another drain held, or that could not be fenced.
     pub busy_cpus: u64,
-    /// CPUs left alone because they are spared.
-    pub spared_cpus: u64,
+    /// CPUs left alone because they are isolated.
+    pub isolated_cpus: u64,
 }
 
 impl core::ops::AddAssign for Drained {
@@ -91,7 +91,7 @@ impl core::ops::AddAssign for Drained {
         self.unreachable_pages += other.unreachable_pages;
         self.fences += other.fences;
         self.busy_cpus += other.busy_cpus;
-        self.spared_cpus += other.spared_cpus;
+        self.isolated_cpus += other.isolated_cpus;
     }
 }
 
@@ -147,8 +147,8 @@ impl<C: Cpus> Allocator<'_, C> {
         }
         // Nothing to take is no reason to interrupt anybody.
         if mode == Mode::Full && !zones.is_empty() {
-            if self.cpus.is_spared(cpu) {
-                done.spared_cpus = 1;
+            if self.cpus.is_isolated(cpu) {
+                done.isolated_cpus = 1;
             } else if let Some(closed) = Closed::close(&self.blocks, cpu, &self.globals.tickets) {
                 self.drain_fronts(closed, cpu, zones.clone(), &mut done);
             } else {
@@ -160,13 +160,13 @@ impl<C: Cpus> Allocator<'_, C> {
             return done;
         }
         for zone in zones.map(ZoneId::new) {
-            let books = self.cpu_zone(cpu, zone);
-            done.left_pages += books.shelved_pages();
-            let in_flight_pages = Flux::in_flight_pages(books.flux.read());
+            let pcp = self.pcp(cpu, zone);
+            done.left_pages += pcp.shelved_pages();
+            let in_flight_pages = InFlight::in_flight_pages(pcp.in_flight.read());
             done.in_flight_pages += in_flight_pages;
             // A quiet drain does not even read the owner's words: it would take their line away.
             done.unreachable_pages += match mode {
-                Mode::Quiet => books.unshelved_pages().saturating_sub(in_flight_pages),
+                Mode::Quiet => pcp.unshelved_pages().saturating_sub(in_flight_pages),
                 Mode::Full => self.front_pages(cpu, zone),
             };
         }
@@ -175,28 +175,28 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Takes all shelves of a CPU in a zone back to the store; returns pages.
     pub(super) fn drain_shelves(&self, cpu: CpuId, zone: ZoneId) -> u64 {
-        let books = self.cpu_zone(cpu, zone);
-        prefetch_write(&books.flux);
+        let pcp = self.pcp(cpu, zone);
+        prefetch_write(&pcp.in_flight);
         Mobility::ALL
             .iter()
-            .filter_map(|&mobility| books.listed(Class::Order0, mobility))
+            .filter_map(|&mobility| pcp.listed(Class::Order0, mobility))
             .for_each(prefetch_write);
         let mut pages = 0;
-        for (class, mobility, shelf) in books.shelves() {
+        for (class, mobility, shelf) in pcp.shelves() {
             let shelved = shelf.count();
             if shelved == 0 {
                 continue;
             }
-            if let Some(listed) = books.listed(class, mobility) {
+            if let Some(listed) = pcp.listed(class, mobility) {
                 listed.top_down(shelved).for_each(|magazine| prefetch_write(self.blocks.magazine(magazine)));
             }
             // Announced before they are taken; more may have come meanwhile, then fewer pages are
             // announced than moved, for as long as it takes to announce the others.
-            let moving = books.flux.begin(u64::from(shelved) * u64::from(class.magazine_frames()));
+            let moving = pcp.in_flight.begin(u64::from(shelved) * u64::from(class.magazine_frames()));
             if let Some(chain) = shelf.take_all() {
                 let more = chain.count.saturating_sub(shelved);
                 let rest = (more > 0)
-                    .then(|| books.flux.begin(u64::from(more) * u64::from(class.magazine_frames())));
+                    .then(|| pcp.in_flight.begin(u64::from(more) * u64::from(class.magazine_frames())));
                 self.return_chain(Front { here: Here::task(cpu), zone, class, mobility }, chain);
                 pages += u64::from(chain.count) * u64::from(class.magazine_frames());
                 drop(rest);
@@ -210,7 +210,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// magazines back to the CPU they came from by one operation.
     fn return_chain(&self, front: Front, chain: Chain) {
         let Front { here, zone, class, .. } = front;
-        let books = self.cpu_zone(here.cpu, zone);
+        let pcp = self.pcp(here.cpu, zone);
         let mut pages = 0;
         let mut last = chain.first;
         let mut at = Some(chain.first);
@@ -222,8 +222,8 @@ impl<C: Cpus> Allocator<'_, C> {
             pages += self.empty_magazine(class, magazine, class.rounds());
             last = magazine;
         }
-        self.zone(zone).add_free(Some(books), pages);
-        books.count_drained(u64::from(chain.count * class.rounds()), class.block_frames());
+        self.zone(zone).add_free(Some(pcp), pages);
+        pcp.count_drained(u64::from(chain.count * class.rounds()), class.block_frames());
         self.release_chain(here.cpu, zone, class, chain, last);
     }
 
@@ -237,7 +237,7 @@ impl<C: Cpus> Allocator<'_, C> {
             let id = ZoneId::new(zone);
             // A drain that finds nothing moves nothing: requests that are about to fail drain too.
             let pages = self.front_pages(cpu, id);
-            let moving = (pages > 0).then(|| self.cpu_zone(cpu, id).flux.begin(pages));
+            let moving = (pages > 0).then(|| self.pcp(cpu, id).in_flight.begin(pages));
             taken[zone as usize] = Some((moving, self.take_fronts(cpu, id)));
         }
         drop(closed);
@@ -295,7 +295,7 @@ impl<C: Cpus> Allocator<'_, C> {
             // Acquire: pairs with the Release of the sequence that stored it, where the fence did
             // not already order it (a quiescent CPU).
             let word = Word(cell.load(Ordering::Acquire));
-            count(&self.cpu_zone(cpu, zone).counters.hits, word.operations());
+            count(&self.pcp(cpu, zone).counters.hits, word.operations());
             // Relaxed: published by the Release that reopens the gate.
             cell.store(Word::EMPTY.0, Ordering::Relaxed);
             if let Some(loaded) = word.loaded() {
@@ -317,15 +317,15 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Returns what `take_fronts` took; the number of pages.
     fn return_parts(&self, cpu: CpuId, zone: ZoneId, mut parts: Option<Part>) -> u64 {
-        let books = self.cpu_zone(cpu, zone);
+        let pcp = self.pcp(cpu, zone);
         let mut pages = 0;
         while let Some(part) = parts {
             let (magazine, class, rounds) = part.unpack();
             parts = Part::from_link(self.blocks.magazine(magazine).next.load(Ordering::Relaxed));
             let grown = self.empty_magazine(class, magazine, rounds);
-            self.zone(zone).add_free(Some(books), grown);
+            self.zone(zone).add_free(Some(pcp), grown);
             self.release_magazine(cpu, zone, class, magazine);
-            books.count_drained(u64::from(rounds), class.block_frames());
+            pcp.count_drained(u64::from(rounds), class.block_frames());
             pages += u64::from(rounds * class.block_frames());
         }
         pages
@@ -333,7 +333,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Takes the caches of all CPUs away until [`enable_caches`](Self::enable_caches): every
     /// request goes to the store, and nothing is cached once this returns with no busy CPU and
-    /// nothing in flight (Linux: `zone_pcp_disable`). CPUs are fenced, spared ones too: a promise
+    /// nothing in flight (Linux: `zone_pcp_disable`). CPUs are fenced, isolated ones too: a promise
     /// that nothing hides has no exceptions.
     pub fn disable_caches(&self) -> Drained {
         self.disable(0..self.blocks.cpus)

@@ -15,8 +15,8 @@
 //! `high`, and `batch << 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
 
 use super::Allocator;
-use crate::cache::cpu_zone::count;
 use crate::cache::magazine::{Class, MagazineIndex};
+use crate::cache::pcp::count;
 use crate::cache::word::Word;
 use crate::cache::{WordOffset, is_open};
 use crate::cpus::{Cpus, Here};
@@ -68,7 +68,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let new = new.with_operations(old.operations());
         let done = self.cpus.compare_store(&self.blocks, front.here, front.offset(), old.0, new.0);
         if !done {
-            count(&self.cpu_zone(front.here.cpu, front.zone).counters.lost_races, 1);
+            count(&self.pcp(front.here.cpu, front.zone).counters.lost_races, 1);
         }
         done
     }
@@ -77,7 +77,7 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn fold(&self, front: Front, word: Word) -> Step {
         let folded = word.with_operations(0);
         if self.cpus.compare_store(&self.blocks, front.here, front.offset(), word.0, folded.0) {
-            count(&self.cpu_zone(front.here.cpu, front.zone).counters.hits, word.operations());
+            count(&self.pcp(front.here.cpu, front.zone).counters.hits, word.operations());
         }
         Step::Again
     }
@@ -91,7 +91,7 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     pub(super) fn wanted(&self, here: Here, zone: ZoneId, mobility: Mobility) -> Wanted<'_> {
-        let hint = &self.cpu_zone(here.cpu, zone).accounts.hints[mobility.index()];
+        let hint = &self.pcp(here.cpu, zone).accounts.hints[mobility.index()];
         Wanted { zone, mobility, span: self.zone(zone).span(), hint }
     }
 

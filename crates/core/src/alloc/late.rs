@@ -102,7 +102,7 @@ impl<C: Cpus> Allocator<'_, C> {
     #[cold]
     fn take_back(&self, pfn: Pfn, order: Order) {
         let Some(tag) = self.store.tags().tag(pfn) else { return };
-        if self.takes_notes {
+        if self.tracks_frames {
             // Not noted yet, where the panic came first.
             let _ = self.note_free(pfn, order);
         }

@@ -1,17 +1,17 @@
-//! Where in the caller's memory each part of the books lies.
+//! Where in the caller's memory each part of the metadata liess.
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::{Globals, carved};
-use crate::cache::cpu_zone::{CpuShared, CpuZone};
 use crate::cache::magazine::{Class, Magazine};
+use crate::cache::pcp::{CpuShared, Pcp};
 use crate::cache::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, MagazineIndex, WORD_BYTES, WordOffset};
 use crate::config::{Config, ConfigError};
 use crate::cpus::Cpus;
 use crate::frame::{Mobility, NodeId};
 use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
-use crate::store::section::{SECTION_FRAMES, SECTION_HUGES, Section};
+use crate::store::section::{SECTION_FRAMES, SECTION_PAGEBLOCKS, Section};
 use crate::store::summary::{Group, Summary};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
@@ -24,7 +24,7 @@ const _: () = assert!(ALIGN.is_multiple_of(size_of::<Magazine>()));
 pub const OWNER_BYTES: usize = 2;
 
 /// Byte offsets of the parts, from an aligned start. Gates, blocks and magazines come last, the
-/// magazines behind the others, so that frames mapped right behind the books are within reach of a
+/// magazines behind the others, so that frames mapped right behind the metadata is within reach of a
 /// magazine index, which counts from the gates' base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -50,7 +50,7 @@ pub struct Layout {
     pub blocks_stride: usize,
     pub context_stride: usize,
     pub shared_at: usize,
-    pub cpu_zones_at: usize,
+    pub pcps_at: usize,
     pub magazines: usize,
     pub magazines_count: usize,
     pub end: usize,
@@ -68,8 +68,8 @@ impl Layout {
         let words_per_context = zones * WordOffset::PER_ZONE;
         let words = (contexts * words_per_context).checked_mul(WORD_BYTES)?;
         let shared_at = words.next_multiple_of(ALIGN);
-        let cpu_zones_at = shared_at + size_of::<CpuShared>();
-        let blocks_stride = cpu_zones_at + zones * size_of::<CpuZone>();
+        let pcps_at = shared_at + size_of::<CpuShared>();
+        let blocks_stride = pcps_at + zones * size_of::<Pcp>();
         let section_bytes = section_bytes(config, is_backed);
         let magazines_count = magazines_wanted(config)?;
         let homes_count = config.homes().count();
@@ -88,7 +88,7 @@ impl Layout {
             homes_count,
             zonelists: part(homes_count * zones)?,
             tables: part(config.sections_max().checked_mul(size_of::<AtomicUsize>())?)?,
-            tags: part(config.sections_max().checked_mul(SECTION_HUGES * size_of::<AtomicU32>())?)?,
+            tags: part(config.sections_max().checked_mul(SECTION_PAGEBLOCKS * size_of::<AtomicU32>())?)?,
             carved: part(carved_words * size_of::<AtomicU64>())?,
             carved_words,
             summary: part(Summary::groups(config.sections_max()) * size_of::<Group>())?,
@@ -100,7 +100,7 @@ impl Layout {
             blocks_stride,
             context_stride: if contexts > 1 { words_per_context * WORD_BYTES } else { 0 },
             shared_at,
-            cpu_zones_at,
+            pcps_at,
             // Under loom magazines are not as large as the alignment: one more makes up for it.
             magazines: part((magazines_count + usize::from(cfg!(loom))).checked_mul(size_of::<Magazine>())?)?,
             magazines_count,
@@ -138,7 +138,7 @@ impl Layout {
 /// See [`Layout::section_bytes`]. With a backing nobody uses a section's bits, but the bytes of the
 /// options are found from where it lies.
 fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
-    if is_backed && !config.takes_notes() {
+    if is_backed && !config.tracks_frames() {
         return 0;
     }
     let per_frame =

@@ -10,8 +10,8 @@
 
 use super::Allocator;
 use super::pressure::Reserve;
-use crate::cache::cpu_zone::count;
 use crate::cache::magazine::{Class, Magazine, MagazineIndex};
+use crate::cache::pcp::count;
 use crate::cache::shelf::Chain;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, Mobility, Order, ZoneId};
@@ -26,7 +26,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// An empty magazine for `cpu`, charged to it.
     pub(super) fn acquire_magazine(&self, cpu: CpuId, zone: ZoneId, class: Class) -> Option<MagazineIndex> {
         let own = &self.shared(cpu).empties;
-        let returned = &self.cpu_zone(cpu, zone).returned;
+        let returned = &self.pcp(cpu, zone).returned;
         let found = own
             .pop(&self.blocks)
             .or_else(|| returned.pop(&self.blocks))
@@ -55,11 +55,10 @@ impl<C: Cpus> Allocator<'_, C> {
     fn steal_magazine(&self, cpu: CpuId) -> Option<MagazineIndex> {
         #[cfg(all(loom, test))]
         if is_mutant(Mutant::LeavesStolen) {
-            let returned = || self.all_zones().find_map(|zone| self.cpu_zone(cpu, zone).returned.peek());
+            let returned = || self.all_zones().find_map(|zone| self.pcp(cpu, zone).returned.peek());
             return self.shared(cpu).empties.peek().or_else(returned);
         }
-        let returned =
-            || self.all_zones().find_map(|zone| self.cpu_zone(cpu, zone).returned.pop(&self.blocks));
+        let returned = || self.all_zones().find_map(|zone| self.pcp(cpu, zone).returned.pop(&self.blocks));
         self.shared(cpu).empties.pop(&self.blocks).or_else(returned)
     }
 
@@ -74,14 +73,13 @@ impl<C: Cpus> Allocator<'_, C> {
         last: MagazineIndex,
     ) {
         self.charge(cpu, zone, -i64::from(chain.count * class.magazine_frames()));
-        let pushed =
-            self.cpu_zone(cpu, zone).returned.push_chain(&self.blocks, chain.first, last, chain.count);
+        let pushed = self.pcp(cpu, zone).returned.push_chain(&self.blocks, chain.first, last, chain.count);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
     }
 
     fn charge(&self, cpu: CpuId, zone: ZoneId, pages: i64) {
         // Relaxed: a limit that policies read, not a protocol.
-        self.cpu_zone(cpu, zone).charged_pages.fetch_add(pages, Ordering::Relaxed);
+        self.pcp(cpu, zone).charged_pages.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// The next magazine of the caller's memory.
@@ -127,9 +125,9 @@ impl<C: Cpus> Allocator<'_, C> {
         if span.0 >= span.1 || !self.zone_may_give(zone, 1, Reserve::AboveLow) {
             return None;
         }
-        // Near others: their huges are the ones whose frames are freed slower.
+        // Near others: their pageblocks are the ones whose frames are freed slower.
         let hint = AtomicU32::new(carved.hint());
-        let _moving = self.cpu_zone(cpu, zone).flux.begin(1);
+        let _moving = self.pcp(cpu, zone).in_flight.begin(1);
         let wanted = Wanted { zone, mobility: Mobility::Unmovable, span, hint: &hint };
         let pfn = self.store.take_block(wanted, Order::BASE)?;
         if !frames.contains(&pfn.get()) {
@@ -137,7 +135,7 @@ impl<C: Cpus> Allocator<'_, C> {
             carved.reset_hint();
             return None;
         }
-        self.zone(zone).add_free(Some(self.cpu_zone(cpu, zone)), -1);
+        self.zone(zone).add_free(Some(self.pcp(cpu, zone)), -1);
         count(&self.zone(zone).carved, 1);
         // Before there is a magazine to protect.
         carved.note(pfn);
@@ -162,7 +160,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
             }
         }
-        MagazineIndex::new(first).expect("a frame behind the books has a positive index")
+        MagazineIndex::new(first).expect("a frame behind the pcp has a positive index")
     }
 }
 

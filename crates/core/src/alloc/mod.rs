@@ -2,7 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `layout` | where the books lie in the caller's memory |
+//! | `layout` | where the metadata lies in the caller's memory |
 //! | `build` | construction |
 //! | `add` | memory, at first and later |
 //! | this one | the fast paths |
@@ -52,9 +52,9 @@ pub use drain::{Drained, Mode, Scope};
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};
 
-use crate::cache::cpu_zone::{CpuShared, CpuZone, NO_ZONE};
 use crate::cache::gate::Tickets;
 use crate::cache::magazine::Class;
+use crate::cache::pcp::{CpuShared, NO_ZONE, Pcp};
 use crate::cache::{BlockArray, WordOffset};
 use crate::config::{LinearMap, PageSize};
 use crate::cpus::{Cpus, Here};
@@ -95,7 +95,7 @@ pub struct Allocator<'m, C> {
     track_owner: bool,
     free_high: FreeHigh,
     /// Either of the two.
-    takes_notes: bool,
+    tracks_frames: bool,
     /// The level of the only zone; more than any request takes where there are several, or options
     /// that make an allocation more than a pop.
     simple_level: u8,
@@ -104,7 +104,7 @@ pub struct Allocator<'m, C> {
     memory: PhantomData<&'m mut [u8]>,
 }
 
-/// What changes, rarely, and belongs to no zone and no CPU. In the books rather than in
+/// What changes, rarely, and belongs to no zone and no CPU. In the metadata rather than in
 /// [`Allocator`], which so never changes: a loop that borrows one may keep its fields in registers
 /// over all its calls.
 pub(crate) struct Globals<'m> {
@@ -198,7 +198,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// What is done to a block on its way out, by option.
     fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
-        if self.takes_notes {
+        if self.tracks_frames {
             self.note_alloc(pfn, order);
         }
         if flags.is_zeroed() {
@@ -248,7 +248,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if self.are_carved(pfn, order.frames()) {
             return Err(FreeError::NotAllocated);
         }
-        if self.takes_notes {
+        if self.tracks_frames {
             self.cpus.check_usable()?;
             self.note_free(pfn, order)?;
         }
@@ -288,7 +288,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.here().map_or(NodeId::new(0), |here| self.shared(here.cpu).node)
     }
 
-    /// Where this runs, if that CPU has caches' books.
+    /// Where this runs, if that CPU has caches' metadata.
     #[inline]
     fn here(&self) -> Option<Here> {
         self.cpus.here().filter(|here| here.cpu.get() < self.blocks.cpus)
@@ -321,23 +321,23 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         &self.zones[zone.index()]
     }
 
-    fn cpu_zone(&self, cpu: CpuId, zone: ZoneId) -> &CpuZone {
+    fn pcp(&self, cpu: CpuId, zone: ZoneId) -> &Pcp {
         assert!(cpu.get() < self.blocks.cpus && zone.index() < self.zones.len());
-        let at = self.blocks.block_at(cpu) + self.layout.cpu_zones_at + zone.index() * size_of::<CpuZone>();
+        let at = self.blocks.block_at(cpu) + self.layout.pcps_at + zone.index() * size_of::<Pcp>();
         // SAFETY: in bounds by the assertion; written by `build` before the allocator existed.
-        unsafe { &*self.blocks.base.add(at).cast::<CpuZone>() }
+        unsafe { &*self.blocks.base.add(at).cast::<Pcp>() }
     }
 
     fn shared(&self, cpu: CpuId) -> &CpuShared {
         assert!(cpu.get() < self.blocks.cpus);
         let at = self.blocks.block_at(cpu) + self.layout.shared_at;
-        // SAFETY: as in `cpu_zone`.
+        // SAFETY: as in `pcp`.
         unsafe { &*self.blocks.base.add(at).cast::<CpuShared>() }
     }
 
-    /// The books of a zone for a caller that may run on no CPU of ours.
-    fn cpu_zone_here(&self, here: Option<Here>, zone: ZoneId) -> Option<&CpuZone> {
-        here.map(|here| self.cpu_zone(here.cpu, zone))
+    /// The metadata of a zone for a caller that may run on no CPU of ours.
+    fn pcp_here(&self, here: Option<Here>, zone: ZoneId) -> Option<&Pcp> {
+        here.map(|here| self.pcp(here.cpu, zone))
     }
 
     /// Zeroes a block, if the allocator can reach it.

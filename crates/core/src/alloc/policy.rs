@@ -22,8 +22,8 @@ const BATCH_SCALE: u32 = 5;
 impl<C: Cpus> Allocator<'_, C> {
     /// Whether the CPU's magazines are charged with more than `high`.
     pub(super) fn above_high(&self, cpu: CpuId, zone: ZoneId) -> bool {
-        let books = self.cpu_zone(cpu, zone);
-        books.charged_pages.load(Ordering::Relaxed) > books.accounts.high_pages.load(Ordering::Relaxed)
+        let pcp = self.pcp(cpu, zone);
+        pcp.charged_pages.load(Ordering::Relaxed) > pcp.accounts.high_pages.load(Ordering::Relaxed)
     }
 
     /// Whether `high` may grow: it adapts, and the zone is above its high watermark.
@@ -35,9 +35,9 @@ impl<C: Cpus> Allocator<'_, C> {
     /// `most` allows as many.
     fn raise_high(&self, cpu: CpuId, zone: ZoneId, pages: u64, most: u64) -> bool {
         let limits = self.zone(zone).limits();
-        let books = self.cpu_zone(cpu, zone);
-        let high = &books.accounts.high_pages;
-        let needed = books.charged_pages.load(Ordering::Relaxed) + pages as i64;
+        let pcp = self.pcp(cpu, zone);
+        let high = &pcp.accounts.high_pages;
+        let needed = pcp.charged_pages.load(Ordering::Relaxed) + pages as i64;
         let most = most.min(limits.high_max) as i64;
         if needed > most || !self.may_raise_high(zone, limits) {
             return false;
@@ -54,7 +54,7 @@ impl<C: Cpus> Allocator<'_, C> {
             return;
         }
         let limits = self.zone(zone).limits();
-        let high = &self.cpu_zone(cpu, zone).accounts.high_pages;
+        let high = &self.pcp(cpu, zone).accounts.high_pages;
         let now = high.load(Ordering::Relaxed);
         if now < limits.high_max as i64 && self.may_raise_high(zone, limits) {
             let raised = now + limits.batch.max(pages) as i64;
@@ -74,7 +74,7 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn note_moved(&self, front: Front, moved: Moved) {
         if self.free_high.regards(front.class) {
             let zone = self.zone(front.zone);
-            let cell = &self.cpu_zone(front.here.cpu, front.zone).accounts.free_counts[front.class as usize];
+            let cell = &self.pcp(front.here.cpu, front.zone).accounts.free_counts[front.class as usize];
             // Relaxed, and a store: what an interrupt counts in between is lost, from a number that
             // only policies read.
             let count = cell.load(Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Whether the CPU counts as one that only frees blocks of this class.
     fn only_frees(&self, front: Front) -> bool {
         let count = || {
-            let accounts = &self.cpu_zone(front.here.cpu, front.zone).accounts;
+            let accounts = &self.pcp(front.here.cpu, front.zone).accounts;
             accounts.free_counts[front.class as usize].load(Ordering::Relaxed)
         };
         self.free_high.regards(front.class)
@@ -99,9 +99,9 @@ impl<C: Cpus> Allocator<'_, C> {
             return;
         }
         let Front { here, zone, class, mobility } = front;
-        let (books, limits) = (self.cpu_zone(here.cpu, zone), self.zone(zone).limits());
-        let high = books.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
-        let shelved = u64::from(books.shelf(class, mobility).count()) * u64::from(class.magazine_frames());
+        let (pcp, limits) = (self.pcp(here.cpu, zone), self.zone(zone).limits());
+        let high = pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
+        let shelved = u64::from(pcp.shelf(class, mobility).count()) * u64::from(class.magazine_frames());
         if shelved > self.free_high.limit.pages(limits.batch, high) {
             self.spill_at_once(front);
         }
@@ -132,10 +132,10 @@ impl<C: Cpus> Allocator<'_, C> {
     /// fronts, a few steps at most. `false`: there is none.
     pub(super) fn make_room(&self, front: Front, pages: u64) -> bool {
         let (cpu, zone) = (front.here.cpu, front.zone);
-        let books = self.cpu_zone(cpu, zone);
+        let pcp = self.pcp(cpu, zone);
         let fits = || {
-            books.charged_pages.load(Ordering::Relaxed) + pages as i64
-                <= books.accounts.high_pages.load(Ordering::Relaxed)
+            pcp.charged_pages.load(Ordering::Relaxed) + pages as i64
+                <= pcp.accounts.high_pages.load(Ordering::Relaxed)
         };
         if pages as i64 > self.zone(zone).limits().high_max as i64 {
             return false;
@@ -174,7 +174,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if now == 0 {
             return;
         }
-        let accounts = &self.cpu_zone(cpu, zone).accounts;
+        let accounts = &self.pcp(cpu, zone).accounts;
         if accounts.active_ms.load(Ordering::Relaxed) != now {
             accounts.active_ms.store(now, Ordering::Relaxed);
         }
@@ -192,8 +192,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// pages moved to the store.
     fn decay(&self, cpu: CpuId, zone: ZoneId) -> u64 {
         let limits = self.zone(zone).limits();
-        let accounts = &self.cpu_zone(cpu, zone).accounts;
-        let charged = self.cpu_zone(cpu, zone).charged_pages.load(Ordering::Relaxed);
+        let accounts = &self.pcp(cpu, zone).accounts;
+        let charged = self.pcp(cpu, zone).charged_pages.load(Ordering::Relaxed);
         if limits.adapts() {
             let high = accounts.high_pages.load(Ordering::Relaxed);
             let slack = (limits.batch << BATCH_SCALE) as i64;
@@ -235,7 +235,7 @@ impl<C: Cpus> Allocator<'_, C> {
             for zone in self.all_zones() {
                 pages += self.decay(cpu, zone);
                 // Three ticks idle: a batch more, as the kernel does for remote zones.
-                let active = self.cpu_zone(cpu, zone).accounts.active_ms.load(Ordering::Relaxed);
+                let active = self.pcp(cpu, zone).accounts.active_ms.load(Ordering::Relaxed);
                 if idle_before > 0 && active < idle_before {
                     pages += self.spill_any_shelf(cpu, zone, DECAY_MAGAZINES_MAX);
                 }
@@ -257,7 +257,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.zone(zone).set_limits(CacheLimits { batch: limits.batch.max(1), high_max, ..limits });
         let limits = self.zone(zone).limits();
         for cpu in self.all_cpus() {
-            let high = &self.cpu_zone(cpu, zone).accounts.high_pages;
+            let high = &self.pcp(cpu, zone).accounts.high_pages;
             let now = high.load(Ordering::Relaxed);
             high.store(now.clamp(limits.high_min as i64, limits.high_max as i64), Ordering::Relaxed);
         }
@@ -269,7 +269,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if zone.index() >= self.zones.len() || cpu.get() >= self.blocks.cpus {
             return None;
         }
-        let high = self.cpu_zone(cpu, zone).accounts.high_pages.load(Ordering::Relaxed);
+        let high = self.pcp(cpu, zone).accounts.high_pages.load(Ordering::Relaxed);
         Some((self.zone(zone).limits(), high.max(0) as u64))
     }
 }

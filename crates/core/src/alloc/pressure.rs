@@ -7,7 +7,7 @@
 //! last resort, which takes back what others cache, gently first.
 //!
 //! A request fails only after a round that was *undisturbed*: from before its first drain until
-//! after its last scan, on every CPU the flux word (see [`Flux`]) had nothing in flight and did not
+//! after its last scan, on every CPU the in_flight word (see [`InFlight`]) had nothing in flight and did not
 //! change but by the scans' own moves; no gate was in another drainer's hands; and no callback was
 //! run by another caller. Then every front was empty when it was drained and stayed empty
 //! (what comes into an empty front is a move), and so was the store: all pages were in callers'
@@ -36,17 +36,17 @@
 //!
 //! A block of one word goes between a caller and the store by one atomic operation, and so without
 //! being announced. Allocated: it leads nobody past other blocks, for it clears no `some` hint, and a
-//! `whole` hint only while the huge is not whole. Freed: the move is counted when the bits, the hints
+//! `whole` hint only while the pageblock is not whole. Freed: the move is counted when the bits, the hints
 //! and the zone's count have it. A round that misses it and does not see it counted ended before the
 //! free did, and may be said to have come first; every other block that the round missed was out.
-//! What takes more than it gives (a huge to change its mobility), or in parts, is announced, and so is
+//! What takes more than it gives (a pageblock to change its mobility), or in parts, is announced, and so is
 //! a CPU's share of the free count on its way to the zone's: others' frees are in it.
 
 use super::Allocator;
 use super::callbacks::{Called, Pressure};
 use super::drain::{Mode, Scope};
 use super::request::Request;
-use crate::cache::cpu_zone::{Counters, Flux};
+use crate::cache::pcp::{Counters, InFlight};
 use crate::cpus::{Cpus, Here};
 use crate::error::AllocError;
 #[cfg(all(loom, test))]
@@ -113,7 +113,7 @@ impl Patience {
     }
 }
 
-/// The flux of several CPUs and zones.
+/// The in_flight of several CPUs and zones.
 #[derive(Clone, Copy, Default)]
 struct FluxSum {
     in_flight_pages: u64,
@@ -123,18 +123,18 @@ struct FluxSum {
 impl<C: Cpus> Allocator<'_, C> {
     /// Whether the zone may give `pages` without going below what `reserve` protects.
     pub(super) fn zone_may_give(&self, zone: ZoneId, pages: u64, reserve: Reserve) -> bool {
-        let books = self.zone(zone);
-        let marks = books.watermarks();
+        let zone_state = self.zone(zone);
+        let marks = zone_state.watermarks();
         let floor = match reserve {
             Reserve::AboveLow => marks.low,
             Reserve::AboveMin => marks.min,
             Reserve::All => 0,
         } as i64;
         let estimate = self.free_estimate(zone);
-        if estimate > marks.high as i64 && books.below_low.load(Ordering::Relaxed) {
-            books.below_low.store(false, Ordering::Relaxed);
+        if estimate > marks.high as i64 && zone_state.below_low.load(Ordering::Relaxed) {
+            zone_state.below_low.store(false, Ordering::Relaxed);
         }
-        let error = books.estimate_error(self.blocks.cpus);
+        let error = zone_state.estimate_error(self.blocks.cpus);
         // With no floor the bits decide; the counter is only a statistic.
         if floor == 0 || estimate - error >= floor + pages as i64 {
             return true;
@@ -156,12 +156,12 @@ impl<C: Cpus> Allocator<'_, C> {
             return pages;
         }
         let deltas: i64 =
-            self.all_cpus().map(|cpu| self.cpu_zone(cpu, zone).free_delta.load(Ordering::Acquire)).sum();
+            self.all_cpus().map(|cpu| self.pcp(cpu, zone).free_delta.load(Ordering::Acquire)).sum();
         (self.zone(zone).free_estimate() + deltas).max(0) as u64
     }
 
-    pub(super) fn flux(&self, here: Option<Here>, zone: ZoneId) -> &Flux {
-        here.map_or(&self.zone(zone).flux, |here| &self.cpu_zone(here.cpu, zone).flux)
+    pub(super) fn in_flight(&self, here: Option<Here>, zone: ZoneId) -> &InFlight {
+        here.map_or(&self.zone(zone).in_flight, |here| &self.pcp(here.cpu, zone).in_flight)
     }
 
     /// Below `low` in every zone: tell the callbacks, then go on down.
@@ -293,27 +293,27 @@ impl<C: Cpus> Allocator<'_, C> {
     /// What is on its way, over all CPUs and the zones of a request.
     fn flux_sum(&self, request: Request) -> FluxSum {
         let zones = self.zones_of(request).flat_map(|zone| self.all_flux(zone));
-        zones.fold(FluxSum::default(), |sum, (flux, counters)| {
-            let word = flux.read();
+        zones.fold(FluxSum::default(), |sum, (in_flight, counters)| {
+            let word = in_flight.read();
             FluxSum {
-                in_flight_pages: sum.in_flight_pages + Flux::in_flight_pages(word),
+                in_flight_pages: sum.in_flight_pages + InFlight::in_flight_pages(word),
                 moves: sum.moves.wrapping_add(word >> 32).wrapping_add(counters.blocks_back.moves()),
             }
         })
     }
 
     /// What is on its way on every CPU, and for callers on none, with the counters beside it.
-    fn all_flux(&self, zone: ZoneId) -> impl Iterator<Item = (&Flux, &Counters)> {
+    fn all_flux(&self, zone: ZoneId) -> impl Iterator<Item = (&InFlight, &Counters)> {
         let cpus = self.all_cpus().map(move |cpu| {
-            let books = self.cpu_zone(cpu, zone);
-            (&books.flux, &*books.counters)
+            let pcp = self.pcp(cpu, zone);
+            (&pcp.in_flight, &*pcp.counters)
         });
-        cpus.chain([(&self.zone(zone).flux, &self.zone(zone).counters)])
+        cpus.chain([(&self.zone(zone).in_flight, &self.zone(zone).counters)])
     }
 
     /// Pages in flight of a zone.
     pub(super) fn in_flight_pages(&self, zone: ZoneId) -> u64 {
-        self.all_flux(zone).map(|(flux, _)| Flux::in_flight_pages(flux.read())).sum()
+        self.all_flux(zone).map(|(in_flight, _)| InFlight::in_flight_pages(in_flight.read())).sum()
     }
 
     /// Changes a zone's watermarks. `false` for a zone that does not exist, or marks that do not

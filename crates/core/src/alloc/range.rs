@@ -10,7 +10,7 @@ use crate::cpus::{Cpus, Here};
 use crate::error::{AllocError, FreeError};
 use crate::flags::Flags;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES};
+use crate::store::section::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Allocates `frames` contiguous frames (1 to 2^18, 1 GiB of 4 KiB pages), the first a
@@ -62,7 +62,7 @@ impl<C: Cpus> Allocator<'_, C> {
         Ok(start)
     }
 
-    /// Takes a run of frames from the store of a zone. Ends one move in the flux of this CPU.
+    /// Takes a run of frames from the store of a zone. Ends one move in the in_flight of this CPU.
     pub(super) fn take_run(
         &self,
         here: Option<Here>,
@@ -72,14 +72,14 @@ impl<C: Cpus> Allocator<'_, C> {
         mobility: Mobility,
     ) -> Option<Pfn> {
         let has_ranges = self.store.has_ranges();
-        // First rounded up, to a block that contains the range and its alignment or to whole huges:
+        // First rounded up, to a block that contains the range and its alignment or to whole pageblocks:
         // the hints lead there. What is too much goes back at once.
         let block = frames.max(align).next_power_of_two();
-        let is_block = block < HUGE_FRAMES || !has_ranges;
-        let grain = if is_block { block } else { HUGE_FRAMES };
+        let is_block = block < PAGEBLOCK_FRAMES || !has_ranges;
+        let grain = if is_block { block } else { PAGEBLOCK_FRAMES };
         let rounded = frames.next_multiple_of(grain);
         let is_rounded = rounded > frames || !align.is_multiple_of(grain);
-        let moving = self.flux(here, zone).begin(u64::from(rounded));
+        let moving = self.in_flight(here, zone).begin(u64::from(rounded));
         let start = self.wanted_from(here, zone, mobility, |wanted| {
             let found = if is_block {
                 self.store.take_block(wanted, Order::new(block.trailing_zeros())?)
@@ -100,9 +100,9 @@ impl<C: Cpus> Allocator<'_, C> {
         Some(start)
     }
 
-    /// Takes these frames from the store. Ends one move in the flux of this CPU.
+    /// Takes these frames from the store. Ends one move in the in_flight of this CPU.
     pub(super) fn take_at(&self, here: Option<Here>, zone: ZoneId, start: Pfn, frames: u32) -> Option<Pfn> {
-        let moving = self.flux(here, zone).begin(u64::from(frames));
+        let moving = self.in_flight(here, zone).begin(u64::from(frames));
         let is_ours = self.store.claim(zone, start, frames);
         drop(moving);
         if !is_ours {
@@ -113,9 +113,9 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     fn count_range(&self, here: Option<Here>, zone: ZoneId, frames: u32) {
-        let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books, -i64::from(frames));
-        self.count_direct_alloc(books, zone, 0, u64::from(frames));
+        let pcp = self.pcp_here(here, zone);
+        self.zone(zone).add_free(pcp, -i64::from(frames));
+        self.count_direct_alloc(pcp, zone, 0, u64::from(frames));
     }
 
     /// What is done to a range on its way out, by option.
@@ -189,12 +189,12 @@ impl<C: Cpus> Allocator<'_, C> {
         }
         self.note_range_free(start, frames)?;
         let here = self.here();
-        let moving = self.flux(here, zone).begin(u64::from(frames));
+        let moving = self.in_flight(here, zone).begin(u64::from(frames));
         let doubled = self.store.put(start, frames);
-        let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books, i64::from(frames) - i64::from(doubled.frames));
+        let pcp = self.pcp_here(here, zone);
+        self.zone(zone).add_free(pcp, i64::from(frames) - i64::from(doubled.frames));
         drop(moving);
-        self.count_direct_free(books, zone, 0, u64::from(frames - doubled.frames));
+        self.count_direct_free(pcp, zone, 0, u64::from(frames - doubled.frames));
         self.note_doubled(doubled);
         self.end_call();
         if doubled.frames > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }

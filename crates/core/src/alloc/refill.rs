@@ -4,8 +4,8 @@ use super::Allocator;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::pressure::Reserve;
 use super::request::{Request, Want};
-use crate::cache::cpu_zone::count;
 use crate::cache::magazine::{Class, MagazineIndex, SLOTS};
+use crate::cache::pcp::count;
 use crate::cache::word::Word;
 use crate::cpus::{Cpus, Here};
 use crate::error::AllocError;
@@ -80,9 +80,9 @@ impl<C: Cpus> Allocator<'_, C> {
             }
             _ => {
                 // After a drain another CPU has these lines; they come side by side.
-                let books = self.cpu_zone(front.here.cpu, front.zone);
-                prefetch_write(&books.flux);
-                books.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
+                let pcp = self.pcp(front.here.cpu, front.zone);
+                prefetch_write(&pcp.in_flight);
+                pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
                 self.store.prefetch(self.wanted(front.here, front.zone, front.mobility));
                 self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, reserve))
             }
@@ -91,17 +91,17 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Installs a full magazine from the shelf; `None`: there is none.
     fn load_from_shelf(&self, front: Front, word: Word) -> Option<Step> {
-        let books = self.cpu_zone(front.here.cpu, front.zone);
-        let shelf = books.shelf(front.class, front.mobility);
+        let pcp = self.pcp(front.here.cpu, front.zone);
+        let shelf = pcp.shelf(front.class, front.mobility);
         if shelf.count() == 0 {
             return None;
         }
-        // Announced before it leaves the shelf: in between it would be in nobody's books.
-        let moving = books.flux.begin(u64::from(front.class.magazine_frames()));
+        // Announced before it leaves the shelf: in between it would be in nobody's metadata.
+        let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
         let full = shelf.pop(&self.blocks)?;
         let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));
         if self.replace(front, word, new) {
-            count(&books.counters.shelf_hits, 1);
+            count(&pcp.counters.shelf_hits, 1);
             self.note_moved(front, Moved::In(front.class.magazine_frames().into()));
             if let Some((empty, _)) = word.previous() {
                 self.release_magazine(front.here.cpu, front.zone, front.class, empty);
@@ -116,7 +116,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Fills a magazine from the store, serves the request first, and installs the rest.
     fn refill(&self, front: Front, word: Word, reserve: Reserve) -> Step {
         let Front { here, zone, class, mobility } = front;
-        let books = self.cpu_zone(here.cpu, zone);
+        let pcp = self.pcp(here.cpu, zone);
         self.note_activity(here.cpu, zone);
         let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
         if !self.make_room(front, more) {
@@ -126,7 +126,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let Some(empty) = self.acquire_magazine(here.cpu, zone, class) else { return Step::Store };
 
         let pages = u64::from(blocks_wanted * class.block_frames());
-        let moving = books.flux.begin(pages);
+        let moving = pcp.in_flight.begin(pages);
         let mut frames = [0u32; SLOTS + 1];
         let mut got = 0;
         self.store.take_blocks(self.wanted(here, zone, mobility), class.order(), blocks_wanted, |pfn| {
@@ -139,12 +139,12 @@ impl<C: Cpus> Allocator<'_, C> {
         };
         self.fill(empty, &frames[..rest]);
         let taken_pages = got as u64 * u64::from(class.block_frames());
-        self.zone(zone).add_free(Some(books), -(taken_pages as i64));
-        count(&books.counters.refilled_blocks, got as u64);
-        count(&books.counters.refilled_pages, taken_pages);
+        self.zone(zone).add_free(Some(pcp), -(taken_pages as i64));
+        count(&pcp.counters.refilled_blocks, got as u64);
+        count(&pcp.counters.refilled_pages, taken_pages);
         self.raise_high_for_refill(here.cpu, zone, taken_pages);
         if rest > 0 {
-            count(&books.counters.refills, 1);
+            count(&pcp.counters.refills, 1);
             self.note_moved(front, Moved::In(taken_pages));
             self.install_refilled(front, word, empty, rest as u32);
         } else {
@@ -212,7 +212,7 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// As [`alloc_direct`](Self::alloc_direct), whatever the watermarks say. If it finds nothing, it
-    /// ends one move in the flux of this CPU.
+    /// ends one move in the in_flight of this CPU.
     pub(super) fn take_direct(
         &self,
         here: Option<Here>,
@@ -224,8 +224,8 @@ impl<C: Cpus> Allocator<'_, C> {
         let pfn = self.wanted_from(here, zone, mobility, |wanted| {
             self.store.take_at_once(wanted, order).or_else(|| {
                 // A claim of several words holds some of them before it has all, a change of mobility
-                // a whole huge; and a hint is cleared a moment before it is known to be right.
-                let _moving = self.flux(here, zone).begin(pages);
+                // a whole pageblock; and a hint is cleared a moment before it is known to be right.
+                let _moving = self.in_flight(here, zone).begin(pages);
                 self.store.take_block(wanted, order)
             })
         })?;
@@ -236,8 +236,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Counts a block that went from the store to a caller.
     #[inline]
     fn note_taken(&self, here: Option<Here>, zone: ZoneId, order: Order) {
-        let books = self.cpu_zone_here(here, zone);
-        self.zone(zone).add_free(books, -i64::from(order.frames()));
-        self.counters(books, zone).blocks_out.count_out(order);
+        let pcp = self.pcp_here(here, zone);
+        self.zone(zone).add_free(pcp, -i64::from(order.frames()));
+        self.counters(pcp, zone).blocks_out.count_out(order);
     }
 }

@@ -70,7 +70,7 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Searches the store alone: a refill would take a magazine's worth for a request that is glad
-    /// of one block. Counts in `own_moves` what this itself adds to the flux.
+    /// of one block. Counts in `own_moves` what this itself adds to the in_flight.
     pub(super) fn scan(&self, request: Request, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
         let (here, mobility) = (self.here(), request.flags.mobility());
         self.zones_of(request).find_map(|zone| {

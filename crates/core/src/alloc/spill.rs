@@ -4,9 +4,9 @@ use core::array;
 
 use super::Allocator;
 use super::front::{ATTEMPTS_MAX, Front, Step};
-use crate::cache::cpu_zone::{FRONTS, count};
 use crate::cache::gate::is_disabled;
 use crate::cache::magazine::{Class, MagazineIndex};
+use crate::cache::pcp::{FRONTS, count};
 use crate::cache::word::Word;
 use crate::cpus::{Cpus, Here};
 use crate::error::FreeError;
@@ -33,13 +33,13 @@ impl<C: Cpus> Allocator<'_, C> {
         // subtracted: the count is then too low for those who may not use the last pages.
         let is_seen_late = self.zone(zone).watermarks().min > 0;
         let is_announced = is_seen_late || !self.store.puts_at_once(order);
-        let moving = is_announced.then(|| self.flux(here, zone).begin(u64::from(order.frames())));
+        let moving = is_announced.then(|| self.in_flight(here, zone).begin(u64::from(order.frames())));
         let doubled = self.store.put_block(pfn, order);
-        let books = self.cpu_zone_here(here, zone);
+        let pcp = self.pcp_here(here, zone);
         let freed = i64::from(order.frames()) - i64::from(doubled.frames);
-        self.zone(zone).add_free(books, freed);
+        self.zone(zone).add_free(pcp, freed);
         // Not before they are counted as free: until then a watermark may hide them.
-        self.counters(books, zone).blocks_back.count_back(order);
+        self.counters(pcp, zone).blocks_back.count_back(order);
         drop(moving);
         self.note_doubled(doubled);
         doubled.frames
@@ -96,7 +96,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// the shelf or to the store.
     fn load_empty(&self, front: Front, word: Word, pfn: Pfn) -> Step {
         let Front { here, zone, class, .. } = front;
-        let books = self.cpu_zone(here.cpu, zone);
+        let pcp = self.pcp(here.cpu, zone);
         self.note_activity(here.cpu, zone);
         let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
         if more > 0 && !self.make_room(front, more) {
@@ -105,7 +105,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let Some(empty) = self.acquire_magazine(here.cpu, zone, class) else {
             return self.unload(front, word);
         };
-        let moving = books.flux.begin(u64::from(class.magazine_frames()));
+        let moving = pcp.in_flight.begin(u64::from(class.magazine_frames()));
         self.fill(empty, &[pfn.get()]);
         let new = Word::new(empty, 1, word.loaded().map(|full| (full, true)));
         let installed = self.replace(front, word, new);
@@ -123,11 +123,11 @@ impl<C: Cpus> Allocator<'_, C> {
     /// No empty magazine is to be had: spill the loaded one and go on with it.
     fn unload(&self, front: Front, word: Word) -> Step {
         let Some(loaded) = word.loaded() else { return Step::Store };
-        let books = self.cpu_zone(front.here.cpu, front.zone);
-        let moving = books.flux.begin(u64::from(front.class.magazine_frames()));
+        let pcp = self.pcp(front.here.cpu, front.zone);
+        let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
         // Both leave: a front has a loaded magazine or none at all.
         if self.replace(front, word, Word::EMPTY) {
-            count(&books.counters.hits, word.operations());
+            count(&pcp.counters.hits, word.operations());
             if let Some((previous, full)) = word.previous() {
                 self.spill(front, previous, if full { front.class.rounds() } else { 0 });
             }
@@ -141,15 +141,15 @@ impl<C: Cpus> Allocator<'_, C> {
     /// CPU caches more than `high`.
     pub(super) fn shelve(&self, front: Front, full: MagazineIndex) {
         let Front { here, zone, class, mobility } = front;
-        let books = self.cpu_zone(here.cpu, zone);
+        let pcp = self.pcp(here.cpu, zone);
         // The magazine is charged already: no more is needed than what there is.
         if self.above_high(here.cpu, zone) && !self.raise_high_for_free(here.cpu, zone) {
             self.spill(front, full, class.rounds());
             self.spill_more(front);
             return;
         }
-        let shelf = books.shelf(class, mobility);
-        if let Some(listed) = books.listed(class, mobility) {
+        let shelf = pcp.shelf(class, mobility);
+        if let Some(listed) = pcp.listed(class, mobility) {
             listed.note(shelf.count(), full);
         }
         if let Err(full) = shelf.push(&self.blocks, full) {
@@ -166,19 +166,19 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Empties a magazine that the caller owns into the store.
     pub(super) fn spill(&self, front: Front, magazine: MagazineIndex, rounds: u32) {
-        let books = self.cpu_zone(front.here.cpu, front.zone);
+        let pcp = self.pcp(front.here.cpu, front.zone);
         if rounds > 0 {
-            count(&books.counters.spills, 1);
-            count(&books.counters.spilled_blocks, u64::from(rounds));
-            count(&books.counters.spilled_pages, u64::from(rounds * front.class.block_frames()));
+            count(&pcp.counters.spills, 1);
+            count(&pcp.counters.spilled_blocks, u64::from(rounds));
+            count(&pcp.counters.spilled_pages, u64::from(rounds * front.class.block_frames()));
         }
         let pages = self.empty_magazine(front.class, magazine, rounds);
-        self.zone(front.zone).add_free(Some(books), pages);
+        self.zone(front.zone).add_free(Some(pcp), pages);
         self.release_magazine(front.here.cpu, front.zone, front.class, magazine);
     }
 
     /// Returns the first `rounds` blocks of a magazine to the store; the magazine stays the
-    /// caller's, who has announced them in the flux. Returns by how many pages the store grew.
+    /// caller's, who has announced them in the in_flight. Returns by how many pages the store grew.
     pub(super) fn empty_magazine(&self, class: Class, magazine: MagazineIndex, rounds: u32) -> i64 {
         // From the top, as pop would have: runs come out in the order they went in.
         let slots = &self.blocks.magazine(magazine).slots[..rounds as usize];
@@ -197,12 +197,12 @@ impl<C: Cpus> Allocator<'_, C> {
         mobility: Mobility,
         magazines_max: u32,
     ) -> u64 {
-        let books = self.cpu_zone(cpu, zone);
+        let pcp = self.pcp(cpu, zone);
         let front = Front { here: Here::task(cpu), zone, class, mobility };
         let mut pages = 0;
         for _ in 0..magazines_max {
-            let moving = books.flux.begin(u64::from(class.magazine_frames()));
-            let Some(full) = books.shelf(class, mobility).pop(&self.blocks) else { break };
+            let moving = pcp.in_flight.begin(u64::from(class.magazine_frames()));
+            let Some(full) = pcp.shelf(class, mobility).pop(&self.blocks) else { break };
             self.spill(front, full, class.rounds());
             drop(moving);
             pages += u64::from(class.magazine_frames());
@@ -214,11 +214,11 @@ impl<C: Cpus> Allocator<'_, C> {
     /// clock hand's turn (second chance).
     pub(super) fn empty_coldest_front(&self, except: Front) -> bool {
         let Front { here, zone, .. } = except;
-        let books = self.cpu_zone(here.cpu, zone);
+        let pcp = self.pcp(here.cpu, zone);
         let fronts: [(Class, Mobility); FRONTS] =
             array::from_fn(|i| (Class::ALL[i / Mobility::COUNT], Mobility::ALL[i % Mobility::COUNT]));
         // A load and a store: of two that look at once, both may look at the same fronts.
-        let hand = books.accounts.clock_hand.load(Ordering::Relaxed) as usize;
+        let hand = pcp.accounts.clock_hand.load(Ordering::Relaxed) as usize;
         for at in (hand..hand + fronts.len()).map(|at| at % fronts.len()) {
             let front = Front { here, zone, class: fronts[at].0, mobility: fronts[at].1 };
             if front.class == except.class && front.mobility == except.mobility {
@@ -228,10 +228,10 @@ impl<C: Cpus> Allocator<'_, C> {
             if word.magazines() == 0 {
                 continue;
             }
-            if books.seen[at].swap(word.0, Ordering::Relaxed) != word.0 {
+            if pcp.seen[at].swap(word.0, Ordering::Relaxed) != word.0 {
                 continue;
             }
-            books.accounts.clock_hand.store((at + 1) as u32, Ordering::Relaxed);
+            pcp.accounts.clock_hand.store((at + 1) as u32, Ordering::Relaxed);
             self.unload(front, word);
             return true;
         }

@@ -3,8 +3,8 @@
 use core::fmt;
 
 use super::Allocator;
-use crate::cache::cpu_zone::{Counters, Counts, CpuZone, count};
 use crate::cache::magazine::Magazine;
+use crate::cache::pcp::{Counters, Counts, Pcp, count};
 use crate::cache::word::Word;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, NodeId, Pfn, ZoneId};
@@ -166,18 +166,18 @@ impl<C: Cpus> ShortageSource for Allocator<'_, C> {
     }
 
     fn zone(&self, zone: ZoneId) -> ZoneShortage {
-        let books = Allocator::zone(self, zone);
-        let cpus = || self.all_cpus().map(move |cpu| (cpu, self.cpu_zone(cpu, zone)));
+        let zone_state = Allocator::zone(self, zone);
+        let cpus = || self.all_cpus().map(move |cpu| (cpu, self.pcp(cpu, zone)));
         ZoneShortage {
             zone,
-            name: books.name,
-            managed_pages: books.managed(),
+            name: zone_state.name,
+            managed_pages: zone_state.managed(),
             free_pages: self.free_pages(zone),
-            min_pages: books.watermarks().min,
+            min_pages: zone_state.watermarks().min,
             cached_pages: cpus().map(|(_, cpu)| cpu.shelved_pages()).sum(),
             unreachable_pages: cpus().map(|(cpu, _)| self.front_pages(cpu, zone)).sum(),
             in_flight_pages: self.in_flight_pages(zone),
-            quarantined_pages: books.quarantined.load(Ordering::Relaxed),
+            quarantined_pages: zone_state.quarantined.load(Ordering::Relaxed),
         }
     }
 }
@@ -193,38 +193,38 @@ impl<C: Cpus> Allocator<'_, C> {
         if cpu.get() >= self.blocks.cpus || zone.index() >= self.zones.len() {
             return None;
         }
-        let books = self.cpu_zone(cpu, zone);
-        let mut counts = books.counts();
+        let pcp = self.pcp(cpu, zone);
+        let mut counts = pcp.counts();
         counts.hits += self.unfolded_hits(cpu, zone);
-        let active = books.accounts.active_ms.load(Ordering::Relaxed);
+        let active = pcp.accounts.active_ms.load(Ordering::Relaxed);
         Some(CpuStats {
             counts,
             unreachable_pages: self.front_pages(cpu, zone),
-            shelved_pages: books.shelved_pages(),
-            in_flight_pages: crate::cache::cpu_zone::Flux::in_flight_pages(books.flux.read()),
-            charged_pages: books.charged_pages.load(Ordering::Relaxed).max(0) as u64,
-            high_pages: books.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64,
+            shelved_pages: pcp.shelved_pages(),
+            in_flight_pages: crate::cache::pcp::InFlight::in_flight_pages(pcp.in_flight.read()),
+            charged_pages: pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64,
+            high_pages: pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64,
             idle_ms: if active == 0 { 0 } else { self.cpus.now_ms().saturating_sub(active) },
         })
     }
 
     /// The counters of a CPU, or of a zone for callers on none of ours.
-    pub(super) fn counters<'c>(&'c self, books: Option<&'c CpuZone>, zone: ZoneId) -> &'c Counters {
-        books.map_or(&self.zone(zone).counters, |books| &books.counters)
+    pub(super) fn counters<'c>(&'c self, pcp: Option<&'c Pcp>, zone: ZoneId) -> &'c Counters {
+        pcp.map_or(&self.zone(zone).counters, |pcp| &pcp.counters)
     }
 
-    pub(super) fn count_direct_alloc(&self, books: Option<&CpuZone>, zone: ZoneId, blocks: u64, pages: u64) {
-        count(&self.counters(books, zone).direct_allocs, blocks);
-        count(&self.counters(books, zone).direct_alloc_pages, pages);
+    pub(super) fn count_direct_alloc(&self, pcp: Option<&Pcp>, zone: ZoneId, blocks: u64, pages: u64) {
+        count(&self.counters(pcp, zone).direct_allocs, blocks);
+        count(&self.counters(pcp, zone).direct_alloc_pages, pages);
     }
 
-    pub(super) fn count_direct_free(&self, books: Option<&CpuZone>, zone: ZoneId, blocks: u64, pages: u64) {
-        count(&self.counters(books, zone).direct_frees, blocks);
-        count(&self.counters(books, zone).direct_free_pages, pages);
+    pub(super) fn count_direct_free(&self, pcp: Option<&Pcp>, zone: ZoneId, blocks: u64, pages: u64) {
+        count(&self.counters(pcp, zone).direct_frees, blocks);
+        count(&self.counters(pcp, zone).direct_free_pages, pages);
     }
 
     pub(super) fn count_failure(&self, zone: ZoneId) {
-        count(&self.counters(self.cpu_zone_here(self.here(), zone), zone).failures, 1);
+        count(&self.counters(self.pcp_here(self.here(), zone), zone).failures, 1);
     }
 
     /// Operations still counted in the front words.
@@ -238,22 +238,22 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// A zone; `None` when there is no such zone. O(CPUs).
     pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
-        let books = self.zones.get(zone.index())?;
-        let mut counts = books.counters.read();
+        let zone_state = self.zones.get(zone.index())?;
+        let mut counts = zone_state.counters.read();
         let mut cached_pages = 0;
         for stats in self.all_cpus().filter_map(|cpu| self.cpu_stats(cpu, zone)) {
             counts += stats.counts;
             cached_pages += stats.cached_pages();
         }
         Some(ZoneStats {
-            name: books.name,
-            node: books.node,
-            managed_pages: books.managed(),
+            name: zone_state.name,
+            node: zone_state.node,
+            managed_pages: zone_state.managed(),
             free_pages: self.free_pages(zone),
             cached_pages,
-            carved_pages: books.carved.load(Ordering::Relaxed),
-            watermarks: books.watermarks(),
-            limits: books.limits(),
+            carved_pages: zone_state.carved.load(Ordering::Relaxed),
+            watermarks: zone_state.watermarks(),
+            limits: zone_state.limits(),
             counts,
         })
     }
@@ -277,7 +277,8 @@ impl<C: Cpus> Allocator<'_, C> {
             tables: self.zones.len() * (size_of::<Zone>() + self.homes.len())
                 + size_of_val(self.homes)
                 + self.store.sections_max()
-                    * (size_of::<AtomicUsize>() + crate::store::section::SECTION_HUGES * size_of::<u32>())
+                    * (size_of::<AtomicUsize>()
+                        + crate::store::section::SECTION_PAGEBLOCKS * size_of::<u32>())
                 + Summary::groups(self.store.sections_max()) * size_of::<Group>()
                 + self.layout.carved_words * size_of::<AtomicU64>(),
             cpus: self.layout.cpu_bytes_used(self.blocks.cpus),

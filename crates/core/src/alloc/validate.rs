@@ -16,7 +16,7 @@ use crate::cpus::{Cpus, Here};
 use crate::frame::{CpuId, Pfn, ZoneId};
 use crate::prim::Ordering;
 use crate::store::bits;
-use crate::store::section::{HUGE_FRAMES, SECTION_FRAMES, SECTION_HUGES};
+use crate::store::section::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS};
 use crate::store::summary::Sort;
 
 /// Where all frames are, in pages. Held by callers: what remains.
@@ -40,7 +40,7 @@ impl Census {
     }
 }
 
-/// What is wrong with the books.
+/// What is wrong with the metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -84,7 +84,7 @@ pub enum Fault {
         pages: u64,
     },
     /// A pageblock with free frames is hidden from searches.
-    HiddenHuge {
+    HiddenPageblock {
         /// Its first frame; that of its section, where the section's mark is what is missing.
         pfn: Pfn,
     },
@@ -111,15 +111,15 @@ pub enum Fault {
     },
     /// Somebody wrote where closed gates lead, to words that everybody takes for empty.
     Refusals,
-    /// This process is a fork of the one whose books they are: there is nothing to check.
+    /// This process is a fork of the one whose metadata they are: there is nothing to check.
     Forked,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Forked => f.write_str("the allocator's books are the parent process's"),
-            fault => write!(f, "the allocator's books are inconsistent: {fault:?}"),
+            Fault::Forked => f.write_str("the allocator's pcp are the parent process's"),
+            fault => write!(f, "the allocator's pcp are inconsistent: {fault:?}"),
         }
     }
 }
@@ -176,7 +176,7 @@ impl<C: Cpus> Allocator<'_, C> {
         Ok(census)
     }
 
-    /// Every huge with free frames has its `some` hint, every entirely free one its `whole` hint, and
+    /// Every pageblock with free frames has its `some` hint, every entirely free one its `whole` hint, and
     /// every section the marks that lead to them.
     fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.store.bitmap() else { return Ok(()) };
@@ -184,15 +184,15 @@ impl<C: Cpus> Allocator<'_, C> {
         for number in span.0 as usize..span.1 as usize {
             let Some(section) = bitmap.section(number) else { continue };
             if Sort::ALL.into_iter().any(|sort| section.hides(sort)) {
-                return Err(Fault::HiddenHuge { pfn: Pfn::new(number as u32 * SECTION_FRAMES) });
+                return Err(Fault::HiddenPageblock { pfn: Pfn::new(number as u32 * SECTION_FRAMES) });
             }
-            for huge in 0..SECTION_HUGES {
-                let free = section.count_free(huge);
-                let (some, whole) = section.hints(huge / 64);
-                let (some, whole) = (some >> (huge % 64) & 1 == 1, whole >> (huge % 64) & 1 == 1);
-                if free > 0 && !some || free == HUGE_FRAMES && !whole {
-                    let pfn = Pfn::new((number * SECTION_HUGES + huge) as u32 * HUGE_FRAMES);
-                    return Err(Fault::HiddenHuge { pfn });
+            for pageblock in 0..SECTION_PAGEBLOCKS {
+                let free = section.count_free(pageblock);
+                let (some, whole) = section.hints(pageblock / 64);
+                let (some, whole) = (some >> (pageblock % 64) & 1 == 1, whole >> (pageblock % 64) & 1 == 1);
+                if free > 0 && !some || free == PAGEBLOCK_FRAMES && !whole {
+                    let pfn = Pfn::new((number * SECTION_PAGEBLOCKS + pageblock) as u32 * PAGEBLOCK_FRAMES);
+                    return Err(Fault::HiddenPageblock { pfn });
                 }
             }
         }
@@ -215,7 +215,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 visit(front, previous, if full { front.class.rounds() } else { 0 })?;
             }
         }
-        for (class, mobility, shelf) in self.cpu_zone(cpu, zone).shelves() {
+        for (class, mobility, shelf) in self.pcp(cpu, zone).shelves() {
             let front = Front { here: Here::task(cpu), zone, class, mobility };
             let mut at = shelf.peek();
             for _ in 0..shelf.count() {
@@ -255,7 +255,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if let ControlFlow::Break(fault) = walk {
             return Err(fault);
         }
-        let charged_pages = self.cpu_zone(cpu, zone).charged_pages.load(Ordering::Relaxed);
+        let charged_pages = self.pcp(cpu, zone).charged_pages.load(Ordering::Relaxed);
         if charged_pages != installed_pages {
             return Err(Fault::Charge { cpu, zone, charged_pages, installed_pages });
         }
@@ -292,7 +292,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let exist = used + carved_pages * per_page;
         let mut found = installed;
         let stacks = self.all_cpus().flat_map(|cpu| {
-            let returned = self.all_zones().map(move |zone| &self.cpu_zone(cpu, zone).returned);
+            let returned = self.all_zones().map(move |zone| &self.pcp(cpu, zone).returned);
             returned.chain([&self.shared(cpu).empties])
         });
         for stack in stacks {

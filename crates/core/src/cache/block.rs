@@ -3,7 +3,7 @@
 //! ```text
 //!         gates: a word per CPU      blocks: one per CPU        magazines
 //! +-------+------+------+-----+------+-------------------+-------+-----------+
-//! |       | 0    | 1    | ... |      | words | CpuZones  | ...   | n, n+1 .. |
+//! |       | 0    | 1    | ... |      | words | Pcps      | ...   | n, n+1 .. |
 //! +-------+------+------+-----+------+-------------------+-------+-----------+
 //! ^ base: gates, blocks and magazines are all named relative to this one address
 //! ```
@@ -28,7 +28,7 @@
 //! | bytes of a block | what |
 //! |---|---|
 //! | 0.. | front words, `[context][zone][mobility][class]`, and for each zone words that refuse |
-//! | then, on lines of their own | one [`CpuZone`](super::cpu_zone::CpuZone) per zone: what drainers touch |
+//! | then, on lines of their own | one [`Pcp`](super::pcp::Pcp) per zone: what drainers touch |
 
 use super::magazine::{Class, Magazine, MagazineIndex};
 use crate::cpus::{Context, Here};

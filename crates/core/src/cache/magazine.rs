@@ -78,8 +78,8 @@ pub enum Class {
     Order2,
     /// Eight frames.
     Order3,
-    /// [`Order::HUGE`].
-    Huge,
+    /// [`Order::PAGEBLOCK`].
+    Pageblock,
 }
 
 impl Class {
@@ -100,7 +100,7 @@ impl Class {
         }
         all
     };
-    const EACH: [Class; 5] = [Class::Order0, Class::Order1, Class::Order2, Class::Order3, Class::Huge];
+    const EACH: [Class; 5] = [Class::Order0, Class::Order1, Class::Order2, Class::Order3, Class::Pageblock];
 
     /// The class of an order, if that order is cached.
     #[inline]
@@ -111,7 +111,7 @@ impl Class {
             _ if cfg!(loom) => None,
             2 => Some(Class::Order2),
             3 => Some(Class::Order3),
-            9 => Some(Class::Huge),
+            9 => Some(Class::Pageblock),
             _ => None,
         }
     }

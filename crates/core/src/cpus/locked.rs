@@ -21,7 +21,7 @@ pub trait WhichCpu: Sync {
     }
 
     /// Whether full drains leave `cpu` alone.
-    fn is_spared(&self, cpu: CpuId) -> bool {
+    fn is_isolated(&self, cpu: CpuId) -> bool {
         let _ = cpu;
         false
     }
@@ -152,8 +152,8 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
         Err(FenceError::Busy)
     }
 
-    fn is_spared(&self, cpu: CpuId) -> bool {
-        self.which.is_spared(cpu)
+    fn is_isolated(&self, cpu: CpuId) -> bool {
+        self.which.is_isolated(cpu)
     }
 
     fn now_ms(&self) -> u64 {

@@ -136,7 +136,7 @@ pub unsafe trait Cpus: Sync {
     }
 
     /// Whether a full drain should leave `cpu` alone: isolated, running a real-time task.
-    fn is_spared(&self, cpu: CpuId) -> bool {
+    fn is_isolated(&self, cpu: CpuId) -> bool {
         let _ = cpu;
         false
     }

@@ -108,7 +108,7 @@ pub unsafe trait Processor: Sync {
     }
 
     /// Whether full drains leave `cpu` alone.
-    fn is_spared(&self, cpu: CpuId) -> bool {
+    fn is_isolated(&self, cpu: CpuId) -> bool {
         let _ = cpu;
         false
     }
@@ -176,8 +176,8 @@ unsafe impl<P: Processor> Cpus for Pinned<P> {
         self.0.is_quiescent(cpu)
     }
 
-    fn is_spared(&self, cpu: CpuId) -> bool {
-        self.0.is_spared(cpu)
+    fn is_isolated(&self, cpu: CpuId) -> bool {
+        self.0.is_isolated(cpu)
     }
 
     fn now_ms(&self) -> u64 {

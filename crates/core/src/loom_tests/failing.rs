@@ -215,7 +215,7 @@ fn reserve_is_there_for_who_may_not_wait() {
     });
 }
 
-/// Blocks that are not cached: a pair of frames, which a CPU of a zone of two huges need not report at
+/// Blocks that are not cached: a pair of frames, which a CPU of a zone of two pageblocks need not report at
 /// once, and a quarter of a word.
 const PAIR: Order = order(1);
 const SMALL: Order = order(4);
@@ -227,34 +227,34 @@ const fn order(n: u32) -> Order {
     }
 }
 
-/// One huge is whole, of the other a block is missing. Its owner frees it and takes one of the first;
-/// another does the same in the other direction: at every moment one huge is whole, but not the one that
+/// One pageblock is whole, of the other a block is missing. Its owner frees it and takes one of the first;
+/// another does the same in the other direction: at every moment one pageblock is whole, but not the one that
 /// a search has just seen. A search looks twice, which is why there are two of them.
 fn whole_huge_moves() {
-    let setup = Setup { frames: 2 * Order::HUGE.frames(), ..Setup::default() };
+    let setup = Setup { frames: 2 * Order::PAGEBLOCK.frames(), ..Setup::default() };
     let depot = Depot::new(&setup, Rseq::new(2));
     run_on(0);
     let missing = depot.alloc_block(PAIR, Flags::default()).unwrap();
-    assert!(missing.get() < Order::HUGE.frames());
+    assert!(missing.get() < Order::PAGEBLOCK.frames());
     // What the owner took, for the other; 0: nothing yet.
     let taken = Arc::new(AtomicU32::new(0));
     let handed = taken.clone();
     let owner = spawn(1, &depot, move |depot| {
         depot.free_block(missing, PAIR);
-        let taken = depot.alloc_block(PAIR, Flags::default()).expect("a huge is whole");
+        let taken = depot.alloc_block(PAIR, Flags::default()).expect("a pageblock is whole");
         handed.store(taken.get(), Ordering::Release);
     });
     let other = spawn(0, &depot, move |depot| {
         let missing = Pfn::new(taken.load(Ordering::Acquire));
-        if missing.get() >= Order::HUGE.frames() {
+        if missing.get() >= Order::PAGEBLOCK.frames() {
             depot.free_block(missing, PAIR);
-            depot.alloc_block(PAIR, Flags::default()).expect("a huge is whole");
+            depot.alloc_block(PAIR, Flags::default()).expect("a pageblock is whole");
         }
     });
     // One search per round, and no others before: each would have to miss.
     let flags = Flags::default().atomic();
-    let got = depot.allocator.last_resort_for_block(Order::HUGE, flags);
-    depot.note_got(got.expect("a huge is whole"), Order::HUGE);
+    let got = depot.allocator.last_resort_for_block(Order::PAGEBLOCK, flags);
+    depot.note_got(got.expect("a pageblock is whole"), Order::PAGEBLOCK);
     owner.join().unwrap();
     other.join().unwrap();
     depot.finish();
@@ -266,14 +266,14 @@ fn whole_huge_moves_behind_a_search() {
 }
 
 #[test]
-#[should_panic = "a huge is whole"]
+#[should_panic = "a pageblock is whole"]
 fn whole_huge_moves_uncounted() {
     explore_mutant(Mutant::Uncounted, whole_huge_moves);
 }
 
-/// A search claims a whole huge, to change its mobility, and gives back what it does not need.
+/// A search claims a whole pageblock, to change its mobility, and gives back what it does not need.
 fn change_of_mobility() {
-    let depot = Depot::new(&Setup { frames: Order::HUGE.frames(), ..Setup::default() }, Rseq::new(2));
+    let depot = Depot::new(&Setup { frames: Order::PAGEBLOCK.frames(), ..Setup::default() }, Rseq::new(2));
     let other = spawn(0, &depot, |depot| {
         let flags = Flags::new(Mobility::Reclaimable);
         depot.alloc_block(SMALL, flags).expect("eight are free");

@@ -17,7 +17,7 @@
 //! | `failing` | failing only when it must, watermarks |
 //! | `reclaim` | reclaim callbacks: which caller runs them, waiting for it |
 //!
-//! Constants are shrunk: a magazine has two rounds, a huge two words, a zone four frames; there is one
+//! Constants are shrunk: a magazine has two rounds, a pageblock two words, a zone four frames; there is one
 //! class of magazines, one context per CPU, and gates are not followed. `classes`, `contexts` and
 //! `followed` are the other configurations. A *mutant* leaves out what an argument rests on; its
 //! model must fail, or the model would see nothing.
@@ -64,15 +64,15 @@ pub enum Mutant {
     OneContext,
     /// `dekker_fence` does nothing: stores may pass later loads.
     NoDekker,
-    /// The flux shows no pages in flight.
+    /// The in_flight shows no pages in flight.
     Unannounced,
     /// Blocks that come back by one atomic operation count as no move.
     Uncounted,
     /// A search that has cleared a mark of the summary does not look at the hints again.
     ClearsUnseen,
-    /// The taker that clears the `whole` hint leaves it to others to mark the huge as partial.
+    /// The taker that clears the `whole` hint leaves it to others to mark the pageblock as partial.
     MarksByOneHint,
-    /// Memory is added without being announced in the flux.
+    /// Memory is added without being announced in the in_flight.
     AddsUnannounced,
     /// The loser of a race to add memory leaves the sections that it has installed.
     LeavesSections,

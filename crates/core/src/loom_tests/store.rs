@@ -1,8 +1,8 @@
-//! 1. Claims of all widths (a frame, a word, a huge of two words) beside each other: nobody gets what
+//! 1. Claims of all widths (a frame, a word, a pageblock of two words) beside each other: nobody gets what
 //!    another has, and what a failing claim gives back is all there.
 //! 2. A hint never says "nothing here" for good where something is, or a search would not find it.
 //!    Without the fences of Dekker's pattern it does.
-//! 3. Nor does a mark of the summary, whichever sort of huge it leads to, and however many threads it
+//! 3. Nor does a mark of the summary, whichever sort of pageblock it leads to, and however many threads it
 //!    takes to make one of that sort. It does when the search that clears a mark does not look again, or
 //!    when the taker that clears `whole` does not look at `some`.
 
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use super::{Mutant, explore, explore_mutant};
 use crate::frame::Order;
 use crate::store::bits::WORD_FRAMES;
-use crate::store::section::{HUGE_FRAMES, Section};
+use crate::store::section::{PAGEBLOCK_FRAMES, Section};
 use crate::store::summary::{Group, Sort, Summary};
 
-/// A section of which only the first huge is free.
+/// A section of which only the first pageblock is free.
 fn section() -> Arc<Section<'static>> {
     // Small, and leaked once per execution: a section keeps a reference to its marks.
     let marks = Summary::new(Box::leak(Box::new([Group::new()]))).marks(0);
@@ -25,23 +25,26 @@ fn section() -> Arc<Section<'static>> {
         Section::init(section.as_mut_ptr(), marks);
         place.assume_init()
     };
-    assert_eq!(section.put(0, HUGE_FRAMES), 0);
+    assert_eq!(section.put(0, PAGEBLOCK_FRAMES), 0);
     section
 }
 
 /// Everybody has stopped: `held` frames are not free, and the hints lead to all that are.
 fn check(section: &Section<'_>, held: u32) {
-    let free = [0, 1].map(|huge| section.count_free(huge));
-    assert_eq!(free[0] + free[1] + held, HUGE_FRAMES, "frames were lost, or given twice");
+    let free = [0, 1].map(|pageblock| section.count_free(pageblock));
+    assert_eq!(free[0] + free[1] + held, PAGEBLOCK_FRAMES, "frames were lost, or given twice");
     check_hints(section);
 }
 
 fn check_hints(section: &Section<'_>) {
-    for huge in [0, 1] {
-        let free = section.count_free(huge);
+    for pageblock in [0, 1] {
+        let free = section.count_free(pageblock);
         let (some, whole) = section.hints(0);
-        assert!(some >> huge & 1 == 1 || free == 0, "frames that no search would find");
-        assert!(whole >> huge & 1 == 1 || free < HUGE_FRAMES, "a whole huge that no search would find");
+        assert!(some >> pageblock & 1 == 1 || free == 0, "frames that no search would find");
+        assert!(
+            whole >> pageblock & 1 == 1 || free < PAGEBLOCK_FRAMES,
+            "a whole pageblock that no search would find"
+        );
     }
     for sort in Sort::ALL {
         assert!(!section.hides(sort), "no mark leads to what is {sort:?}");
@@ -67,13 +70,13 @@ fn claim(section: &Section<'_>, frames: u32) -> u32 {
 }
 
 #[test]
-fn frame_word_and_huge() {
+fn frame_word_and_pageblock() {
     explore(|| {
         let section = section();
-        let huge = spawn(&section, |section| claim(section, HUGE_FRAMES));
+        let pageblock = spawn(&section, |section| claim(section, PAGEBLOCK_FRAMES));
         let word = spawn(&section, |section| claim(section, WORD_FRAMES));
         let one = take(&section);
-        check(&section, one + huge.join().unwrap() + word.join().unwrap());
+        check(&section, one + pageblock.join().unwrap() + word.join().unwrap());
     });
 }
 
@@ -81,22 +84,22 @@ fn frame_word_and_huge() {
 fn one_of_two_claims_of_all_succeeds() {
     explore(|| {
         let section = section();
-        let other = spawn(&section, |section| claim(section, HUGE_FRAMES));
-        let mine = claim(&section, HUGE_FRAMES);
+        let other = spawn(&section, |section| claim(section, PAGEBLOCK_FRAMES));
+        let mine = claim(&section, PAGEBLOCK_FRAMES);
         let theirs = other.join().unwrap();
-        assert_eq!(mine + theirs, HUGE_FRAMES);
-        check(&section, HUGE_FRAMES);
+        assert_eq!(mine + theirs, PAGEBLOCK_FRAMES);
+        check(&section, PAGEBLOCK_FRAMES);
     });
 }
 
 /// One takes the last frame and finds no more, another puts one back.
 fn last_frame() {
     let section = section();
-    assert!(section.claim(0, HUGE_FRAMES) && section.put(0, 1) == 0);
+    assert!(section.claim(0, PAGEBLOCK_FRAMES) && section.put(0, 1) == 0);
     let other = spawn(&section, |section| section.put(1, 1));
     let taken = section.take(0, Order::BASE, 2, |_| {});
     assert_eq!(other.join().unwrap(), 0);
-    check(&section, HUGE_FRAMES - 2 + taken);
+    check(&section, PAGEBLOCK_FRAMES - 2 + taken);
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn first_frame_taken_while_the_last_comes_back() {
     });
 }
 
-/// One takes the last block of a huge, which clears the hint; another puts a frame of a word back
+/// One takes the last block of a pageblock, which clears the hint; another puts a frame of a word back
 /// that was seen empty.
 #[test]
 fn last_block_taken_while_a_frame_comes_back() {
@@ -132,7 +135,7 @@ fn last_block_taken_while_a_frame_comes_back() {
         let other = spawn(&section, |section| section.put(0, 1));
         let taken = section.take(0, Order::new(6).unwrap(), 1, |_| {});
         assert_eq!((taken, other.join().unwrap()), (1, 0));
-        check(&section, HUGE_FRAMES - 1);
+        check(&section, PAGEBLOCK_FRAMES - 1);
     });
 }
 
@@ -140,9 +143,9 @@ fn last_block_taken_while_a_frame_comes_back() {
 /// none. All of the section is held before, and its marks are set.
 fn marked(sort: Sort, changes: &[fn(&Section<'_>)]) {
     let section = section();
-    assert_eq!(section.put(HUGE_FRAMES, HUGE_FRAMES), 0);
-    assert!(section.claim(HUGE_FRAMES, 1) && section.put(HUGE_FRAMES, 1) == 0);
-    assert!(section.claim(0, HUGE_FRAMES) && section.claim(HUGE_FRAMES, HUGE_FRAMES));
+    assert_eq!(section.put(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES), 0);
+    assert!(section.claim(PAGEBLOCK_FRAMES, 1) && section.put(PAGEBLOCK_FRAMES, 1) == 0);
+    assert!(section.claim(0, PAGEBLOCK_FRAMES) && section.claim(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES));
     let change = |change: fn(&Section<'_>)| {
         spawn(&section, move |section| {
             change(section);
@@ -159,16 +162,16 @@ fn put_frame(section: &Section<'_>) {
     assert_eq!(section.put(1, 1), 0);
 }
 
-fn put_huge(section: &Section<'_>) {
-    assert_eq!(section.put(0, HUGE_FRAMES), 0);
+fn put_pageblock(section: &Section<'_>) {
+    assert_eq!(section.put(0, PAGEBLOCK_FRAMES), 0);
 }
 
 fn put_neighbour(section: &Section<'_>) {
-    assert_eq!(section.put(HUGE_FRAMES, HUGE_FRAMES), 0);
+    assert_eq!(section.put(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES), 0);
 }
 
 #[test]
-fn mark_of_a_partial_huge() {
+fn mark_of_a_partial_pageblock() {
     explore(|| marked(Sort::Partial, &[put_frame]));
 }
 
@@ -179,34 +182,34 @@ fn mark_of_a_partial_huge_cleared_unseen() {
 }
 
 #[test]
-fn mark_of_a_whole_huge() {
-    explore(|| marked(Sort::Whole, &[put_huge]));
+fn mark_of_a_whole_pageblock() {
+    explore(|| marked(Sort::Whole, &[put_pageblock]));
 }
 
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_a_whole_huge_cleared_unseen() {
-    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Whole, &[put_huge]));
+    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Whole, &[put_pageblock]));
 }
 
 /// Neither of the two that come back makes the pair alone.
 #[test]
 fn mark_of_a_pair() {
-    explore(|| marked(Sort::Pair, &[put_huge, put_neighbour]));
+    explore(|| marked(Sort::Pair, &[put_pageblock, put_neighbour]));
 }
 
 #[test]
 #[should_panic = "no mark leads"]
 fn mark_of_a_pair_cleared_unseen() {
-    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Pair, &[put_huge, put_neighbour]));
+    explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Pair, &[put_pageblock, put_neighbour]));
 }
 
-/// A huge becomes partial by two hints: one thread takes its last frames, which clears `whole`, another
+/// A pageblock becomes partial by two hints: one thread takes its last frames, which clears `whole`, another
 /// puts a frame back, which sets `some`.
 fn partial_by_two_hints() {
     let section = section();
     let first = section.take_at_once(0, Order::BASE).unwrap();
-    // As if the huge had been whole until now: its hint says so, and nothing is marked as partial.
+    // As if the pageblock had been whole until now: its hint says so, and nothing is marked as partial.
     assert_eq!(section.put(first, 1), 0);
     section.clear_mark(Sort::Partial);
     let other = spawn(&section, |section| {
@@ -214,7 +217,7 @@ fn partial_by_two_hints() {
         section.put(at, 1);
         0
     });
-    let taken = section.take(0, Order::BASE, HUGE_FRAMES - 1, |_| {});
+    let taken = section.take(0, Order::BASE, PAGEBLOCK_FRAMES - 1, |_| {});
     other.join().unwrap();
     check(&section, taken);
 }

@@ -231,7 +231,7 @@ fn requests_fail_for_what_is_on_its_way_unannounced() {
     });
 }
 
-/// Two share huges: blocks of a word come and go while the other wants one.
+/// Two share pageblocks: blocks of a word come and go while the other wants one.
 fn blocks() {
     const BLOCKS: u32 = 16;
     let frames = 2 * BLOCKS * order(5).frames();

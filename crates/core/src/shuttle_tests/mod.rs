@@ -36,7 +36,7 @@ use crate::vmap::Broken;
 pub enum Mutant {
     /// `Cpus::fence` of a model does nothing.
     NoFence,
-    /// The flux shows no pages in flight.
+    /// The in_flight shows no pages in flight.
     Unannounced,
     /// Blocks that come back by one atomic operation count as no move.
     Uncounted,

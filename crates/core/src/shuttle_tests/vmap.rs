@@ -176,9 +176,9 @@ impl Space {
         let memory: *mut [_] = Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
         let host = Frames { depot: depot.clone(), ledger: ledger.clone() };
         // SAFETY: freed in `drop`, after the vmap.
-        let books = unsafe { &mut *memory };
+        let pcp = unsafe { &mut *memory };
         // SAFETY: one ledger and one allocator, which map and hand out for this vmap alone.
-        let vmap = unsafe { Vmap::new(config, books, ledger.clone(), host) }.unwrap();
+        let vmap = unsafe { Vmap::new(config, pcp, ledger.clone(), host) }.unwrap();
         Arc::new(Space { vmap: Some(vmap), depot, ledger, memory })
     }
 

@@ -43,7 +43,7 @@ use crate::frame::{Mobility, Order, Pfn, ZoneId};
 /// check 2 and 3.
 pub unsafe trait Backing: Sync {
     /// Takes up to `out.len()` (at most 64) blocks of `order` from `zone`; returns how many. Each
-    /// comes with the mobility that the huge around it serves from now on: frames of it that are
+    /// comes with the mobility that the pageblock around it serves from now on: frames of it that are
     /// freed are cached for requests of that mobility. One that keeps no mobilities apart returns
     /// the one asked for.
     fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize;
@@ -83,7 +83,7 @@ pub unsafe trait Backing: Sync {
 /// frame of it is handed out again, by any method of either trait, before it has been put back.
 pub unsafe trait BackingRanges {
     /// Takes `frames` (at most 2^18) contiguous frames, the first a multiple of `align` (a power of
-    /// two), all of `zone`. The huges they lie in serve `mobility` from now on. `None`: at some moment
+    /// two), all of `zone`. The pageblocks they lie in serve `mobility` from now on. `None`: at some moment
     /// of the call there was no such run of free frames, wherever it might begin.
     fn take_contiguous(&self, zone: ZoneId, frames: u32, align: u32, mobility: Mobility) -> Option<Pfn>;
 

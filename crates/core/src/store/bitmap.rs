@@ -1,17 +1,17 @@
 //! All free frames of all zones as bits, shared by all CPUs, without a lock.
 //!
 //! # Vocabulary
-//! [`Section`] and its words, hints and tags are in [`section`](super::section); a *huge* is 512
-//! frames, named by its [`HugeIndex`] across sections; a *span* is the range of sections a zone may
+//! [`Section`] and its words, hints and tags are in [`section`](super::section); a *pageblock* is 512
+//! frames, named by its [`PageblockIndex`] across sections; a *span* is the range of sections a zone may
 //! have frames in.
 //!
 //! # Searching
-//! A search for blocks smaller than a huge goes, in this order, through: the huge where this CPU last
-//! found some; partly used huges of the wanted mobility; whole ones, retagged if they were of
+//! A search for blocks smaller than a pageblock goes, in this order, through: the pageblock where this CPU last
+//! found some; partly used pageblocks of the wanted mobility; whole ones, retagged if they were of
 //! another mobility (which needs a claim of all 512 frames, so that nobody can hold one of them);
-//! and last anything of the zone. Partly used huges are looked at a bounded number of times before
+//! and last anything of the zone. Partly used pageblocks are looked at a bounded number of times before
 //! a whole one is taken, so that fragmentation costs memory before it costs time; the bound falls
-//! only when there is no other way. A search for huges goes through whole ones alone, one for pairs of
+//! only when there is no other way. A search for pageblocks goes through whole ones alone, one for pairs of
 //! them (the highest order) through pairs, and one for more through runs of them. What begins or ends
 //! elsewhere is found by [`runs`](super::runs).
 //!
@@ -21,19 +21,21 @@
 
 use core::ops::ControlFlow;
 
-use super::section::{HINT_WORDS, HUGE_FRAMES, HUGE_WORDS, SECTION_FRAMES, SECTION_HUGES, Section, Tag};
+use super::section::{
+    HINT_WORDS, PAGEBLOCK_FRAMES, PAGEBLOCK_WORDS, SECTION_FRAMES, SECTION_PAGEBLOCKS, Section, Tag,
+};
 use super::summary::{Marks, Sort, Summary, note_step};
 use super::tags::Tags;
-use super::{Doubled, HugeIndex, Wanted, bits};
+use super::{Doubled, PageblockIndex, Wanted, bits};
 use crate::frame::{Order, Pfn, ZoneId};
 #[cfg(all(loom, test))]
 use crate::loom_tests::{Mutant, is_mutant};
 use crate::prim::{AtomicU64, AtomicUsize, Ordering};
 
-/// Fruitless looks at partly used huges before a whole one is taken.
+/// Fruitless looks at partly used pageblocks before a whole one is taken.
 const PARTIAL_LOOKS_MAX: u32 = 32;
 
-/// The passes of a search for blocks smaller than a huge.
+/// The passes of a search for blocks smaller than a pageblock.
 const PASSES: [Pass; 4] = [
     Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
     Pass::Whole(Walk::Marked),
@@ -42,12 +44,12 @@ const PASSES: [Pass; 4] = [
 ];
 
 /// For whole ones.
-const PASSES_FOR_HUGES: [Pass; 2] = [Pass::Whole(Walk::Marked), Pass::Whole(Walk::All)];
+const PASSES_FOR_PAGEBLOCKS: [Pass; 2] = [Pass::Whole(Walk::Marked), Pass::Whole(Walk::All)];
 
 /// And for pairs of them.
 const PASSES_FOR_PAIRS: [Pass; 2] = [Pass::Pair(Walk::Marked), Pass::Pair(Walk::All)];
 
-/// Which huges a pass of a search visits.
+/// Which pageblocks a pass of a search visits.
 #[derive(Clone, Copy)]
 enum Pass {
     /// Partly free, of the wanted mobility, where the summary leads.
@@ -70,7 +72,7 @@ enum Walk {
 }
 
 impl Pass {
-    /// Of the huges with these hints (some, whole), those that may be of use.
+    /// Of the pageblocks with these hints (some, whole), those that may be of use.
     #[inline]
     fn candidates(self, hints: (u64, u64)) -> u64 {
         match self {
@@ -92,7 +94,7 @@ impl Pass {
         }
     }
 
-    /// Whether huges with this tag are.
+    /// Whether pageblocks with this tag are.
     fn selects(self, tag: Tag, wanted: Wanted<'_>) -> bool {
         let is_ours = tag.is_present() && tag.zone() == wanted.zone;
         match self {
@@ -122,7 +124,7 @@ impl<'m> Bitmap<'m> {
         summary: Summary<'m>,
         failed_claims: &'m AtomicU64,
     ) -> Self {
-        debug_assert_eq!(tags.len(), table.len() * SECTION_HUGES);
+        debug_assert_eq!(tags.len(), table.len() * SECTION_PAGEBLOCKS);
         Bitmap { table, tags, summary, failed_claims }
     }
 
@@ -169,29 +171,29 @@ impl<'m> Bitmap<'m> {
             .is_some_and(|section| section.is_free(pfn.get() % SECTION_FRAMES))
     }
 
-    /// Takes up to `want` blocks of `order` (at most [`Order::HUGE`]) and passes each to `give`,
+    /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) and passes each to `give`,
     /// those of one word in descending order of address. Returns how many; fewer only when a whole
     /// pass over the zone found no more.
     ///
     /// O(want) plus the search: one load per 64 sections of the zone and pass, up to 16 per section it is
-    /// led to, one per huge looked at. The last pass alone is O(zone): one load per 128 MiB.
+    /// led to, one per pageblock looked at. The last pass alone is O(zone): one load per 128 MiB.
     fn take(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
-        let is_huge = order == Order::HUGE;
-        let mut taken = if is_huge { 0 } else { self.take_at_hint(wanted, order, want, &mut give) };
-        for pass in if is_huge { &PASSES_FOR_HUGES[..] } else { &PASSES } {
+        let is_pageblock = order == Order::PAGEBLOCK;
+        let mut taken = if is_pageblock { 0 } else { self.take_at_hint(wanted, order, want, &mut give) };
+        for pass in if is_pageblock { &PASSES_FOR_PAGEBLOCKS[..] } else { &PASSES } {
             if taken == want {
                 break;
             }
-            self.visit(wanted, *pass, |section, huge| {
+            self.visit(wanted, *pass, |section, pageblock| {
                 let got = match pass {
-                    Pass::Whole(_) if self.tags.of(huge) != wanted.tag() => {
-                        self.take_retagged(section, huge, wanted, order, want - taken, &mut give)
+                    Pass::Whole(_) if self.tags.of(pageblock) != wanted.tag() => {
+                        self.take_retagged(section, pageblock, wanted, order, want - taken, &mut give)
                     }
-                    _ => self.take_in(section, huge, order, want - taken, &mut give),
+                    _ => self.take_in(section, pageblock, order, want - taken, &mut give),
                 };
-                // Where a huge was taken there is nothing left for smaller blocks.
-                if got > 0 && !is_huge && !matches!(pass, Pass::Any) {
-                    wanted.hint.store(huge.0, Ordering::Relaxed);
+                // Where a pageblock was taken there is nothing left for smaller blocks.
+                if got > 0 && !is_pageblock && !matches!(pass, Pass::Any) {
+                    wanted.hint.store(pageblock.0, Ordering::Relaxed);
                 }
                 taken += got;
                 if taken == want { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -201,25 +203,25 @@ impl<'m> Bitmap<'m> {
     }
 
     fn take_at_hint(&self, wanted: Wanted<'_>, order: Order, want: u32, give: &mut impl FnMut(Pfn)) -> u32 {
-        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
-        match self.section(huge.section()) {
-            Some(section) if self.tags.of(huge) == wanted.tag() => {
-                self.take_in(section, huge, order, want, give)
+        let pageblock = PageblockIndex(wanted.hint.load(Ordering::Relaxed));
+        match self.section(pageblock.section()) {
+            Some(section) if self.tags.of(pageblock) == wanted.tag() => {
+                self.take_in(section, pageblock, order, want, give)
             }
             _ => 0,
         }
     }
 
-    /// Takes a block of at most a word from the huge of the hint.
+    /// Takes a block of at most a word from the pageblock of the hint.
     #[inline]
     pub fn take_at_once(&self, wanted: Wanted<'_>, order: Order) -> Option<Pfn> {
-        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
-        let section = self.section(huge.section())?;
-        if self.tags.of(huge) != wanted.tag() {
+        let pageblock = PageblockIndex(wanted.hint.load(Ordering::Relaxed));
+        let section = self.section(pageblock.section())?;
+        if self.tags.of(pageblock) != wanted.tag() {
             return None;
         }
-        let at = section.take_at_once(huge.in_section(), order)?;
-        Some(Pfn::new(huge.section() as u32 * SECTION_FRAMES + at))
+        let at = section.take_at_once(pageblock.in_section(), order)?;
+        Some(Pfn::new(pageblock.section() as u32 * SECTION_FRAMES + at))
     }
 
     /// Gives a block of at most a word back; returns which of its frames were free already.
@@ -228,49 +230,49 @@ impl<'m> Bitmap<'m> {
         let Some(section) = self.section((pfn.get() / SECTION_FRAMES) as usize) else { return Doubled::NONE };
         let word = (pfn.get() % SECTION_FRAMES / bits::WORD_FRAMES) as usize;
         let doubled = section.put_mask(word, bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES));
-        section.refresh_hints(word / HUGE_WORDS);
+        section.refresh_hints(word / PAGEBLOCK_WORDS);
         Doubled::in_word(pfn.get() / bits::WORD_FRAMES, doubled)
     }
 
     fn take_in(
         &self,
         section: &Section<'_>,
-        huge: HugeIndex,
+        pageblock: PageblockIndex,
         order: Order,
         want: u32,
         give: &mut impl FnMut(Pfn),
     ) -> u32 {
-        let base = huge.section() as u32 * SECTION_FRAMES;
-        section.take(huge.in_section(), order, want, |at| give(Pfn::new(base + at)))
+        let base = pageblock.section() as u32 * SECTION_FRAMES;
+        section.take(pageblock.in_section(), order, want, |at| give(Pfn::new(base + at)))
     }
 
-    /// Claims a whole huge, makes it one of the wanted mobility, and takes blocks from it.
+    /// Claims a whole pageblock, makes it one of the wanted mobility, and takes blocks from it.
     fn take_retagged(
         &self,
         section: &Section<'_>,
-        huge: HugeIndex,
+        pageblock: PageblockIndex,
         wanted: Wanted<'_>,
         order: Order,
         want: u32,
         give: &mut impl FnMut(Pfn),
     ) -> u32 {
-        let start = huge.in_section() as u32 * HUGE_FRAMES;
-        if !section.claim(start, HUGE_FRAMES) {
+        let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
+        if !section.claim(start, PAGEBLOCK_FRAMES) {
             return 0;
         }
-        self.tags.set(huge, wanted.tag());
-        let got = want.min(HUGE_FRAMES / order.frames());
+        self.tags.set(pageblock, wanted.tag());
+        let got = want.min(PAGEBLOCK_FRAMES / order.frames());
         let used = got * order.frames();
         for block in (0..got).rev() {
-            give(huge.first().add(block * order.frames()));
+            give(pageblock.first().add(block * order.frames()));
         }
-        section.put(start + used, HUGE_FRAMES - used);
+        section.put(start + used, PAGEBLOCK_FRAMES - used);
         got
     }
 
     /// As [`take`](Self::take), for blocks of any order.
     pub fn take_blocks(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
-        if order <= Order::HUGE {
+        if order <= Order::PAGEBLOCK {
             return self.take(wanted, order, want, give);
         }
         let block = |_| self.take_contiguous(wanted, order.frames(), order.frames());
@@ -280,9 +282,9 @@ impl<'m> Bitmap<'m> {
     /// Asks for the line of the bitmap where a search would begin.
     #[inline]
     pub fn prefetch(&self, wanted: Wanted<'_>) {
-        let huge = HugeIndex(wanted.hint.load(Ordering::Relaxed));
-        if let Some(section) = self.section(huge.section()) {
-            section.prefetch(huge.in_section());
+        let pageblock = PageblockIndex(wanted.hint.load(Ordering::Relaxed));
+        if let Some(section) = self.section(pageblock.section()) {
+            section.prefetch(pageblock.in_section());
         }
     }
 
@@ -294,48 +296,48 @@ impl<'m> Bitmap<'m> {
     }
 
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
-    /// two); `frames` is at least a huge. The huges become ones of the wanted mobility.
+    /// two); `frames` is at least a pageblock. The pageblocks become ones of the wanted mobility.
     ///
-    /// A huge and an aligned pair are searched for as blocks of that order are. Others O(zone): one load
-    /// per 128 MiB in use, one per free huge that has a neighbour in use.
+    /// A pageblock and an aligned pair are searched for as blocks of that order are. Others O(zone): one load
+    /// per 128 MiB in use, one per free pageblock that has a neighbour in use.
     pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
-        let step = align.max(HUGE_FRAMES) / HUGE_FRAMES;
-        let huges = frames.div_ceil(HUGE_FRAMES);
-        match (huges, step) {
-            (1, 1) => return self.take_block(wanted, Order::HUGE),
+        let step = align.max(PAGEBLOCK_FRAMES) / PAGEBLOCK_FRAMES;
+        let pageblocks = frames.div_ceil(PAGEBLOCK_FRAMES);
+        match (pageblocks, step) {
+            (1, 1) => return self.take_block(wanted, Order::PAGEBLOCK),
             (2, 2) => return self.take_pair(wanted),
             _ => {}
         }
         let sections = wanted.sections();
-        let end = (sections.end * SECTION_HUGES) as u32;
-        let mut first = (sections.start * SECTION_HUGES) as u32;
+        let end = (sections.end * SECTION_PAGEBLOCKS) as u32;
+        let mut first = (sections.start * SECTION_PAGEBLOCKS) as u32;
         loop {
             let start = self.next_whole(first, end)?.0.checked_next_multiple_of(step)?;
-            if u64::from(start) + u64::from(huges) > u64::from(end) {
+            if u64::from(start) + u64::from(pageblocks) > u64::from(end) {
                 return None;
             }
-            let in_use = |&huge: &u32| !self.is_whole_of(HugeIndex(huge), wanted.zone);
-            first = match (start..start + huges).rev().find(in_use) {
-                None if self.claim(HugeIndex(start).first(), frames) => {
-                    self.retag(HugeIndex(start), frames, wanted);
-                    return Some(HugeIndex(start).first());
+            let in_use = |&pageblock: &u32| !self.is_whole_of(PageblockIndex(pageblock), wanted.zone);
+            first = match (start..start + pageblocks).rev().find(in_use) {
+                None if self.claim(PageblockIndex(start).first(), frames) => {
+                    self.retag(PageblockIndex(start), frames, wanted);
+                    return Some(PageblockIndex(start).first());
                 }
                 None => start + step,
-                Some(huge) => huge + 1,
+                Some(pageblock) => pageblock + 1,
             };
         }
     }
 
-    /// Takes an aligned pair of huges: a block of the highest order.
+    /// Takes an aligned pair of pageblocks: a block of the highest order.
     fn take_pair(&self, wanted: Wanted<'_>) -> Option<Pfn> {
         let mut found = None;
         for pass in PASSES_FOR_PAIRS {
-            self.visit(wanted, pass, |section, huge| {
-                let second = HugeIndex(huge.0 + 1);
-                let start = huge.in_section() as u32 * HUGE_FRAMES;
+            self.visit(wanted, pass, |section, pageblock| {
+                let second = PageblockIndex(pageblock.0 + 1);
+                let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
                 if pass.selects(self.tags.of(second), wanted) && section.claim(start, Order::MAX.frames()) {
-                    self.retag(huge, Order::MAX.frames(), wanted);
-                    found = Some(huge.first());
+                    self.retag(pageblock, Order::MAX.frames(), wanted);
+                    found = Some(pageblock.first());
                     return ControlFlow::Break(());
                 }
                 ControlFlow::Continue(())
@@ -347,31 +349,31 @@ impl<'m> Bitmap<'m> {
         found
     }
 
-    /// The first huge from `first` on and before `end` that is hinted to be whole.
-    fn next_whole(&self, mut first: u32, end: u32) -> Option<HugeIndex> {
+    /// The first pageblock from `first` on and before `end` that is hinted to be whole.
+    fn next_whole(&self, mut first: u32, end: u32) -> Option<PageblockIndex> {
         while first < end {
-            let huge = HugeIndex(first);
-            let (section, at) = (self.section(huge.section()), huge.in_section());
+            let pageblock = PageblockIndex(first);
+            let (section, at) = (self.section(pageblock.section()), pageblock.in_section());
             let whole = section.map_or(0, |section| section.hints(at / 64).1) >> (at % 64);
             if whole != 0 {
-                return Some(HugeIndex(first + whole.trailing_zeros()));
+                return Some(PageblockIndex(first + whole.trailing_zeros()));
             }
-            first += (64 - at % 64).min(SECTION_HUGES - at) as u32;
+            first += (64 - at % 64).min(SECTION_PAGEBLOCKS - at) as u32;
         }
         None
     }
 
-    fn is_whole_of(&self, huge: HugeIndex, zone: ZoneId) -> bool {
-        self.section(huge.section()).is_some_and(|section| {
-            let at = huge.in_section();
-            let tag = self.tags.of(huge);
+    fn is_whole_of(&self, pageblock: PageblockIndex, zone: ZoneId) -> bool {
+        self.section(pageblock.section()).is_some_and(|section| {
+            let at = pageblock.in_section();
+            let tag = self.tags.of(pageblock);
             section.hints(at / 64).1 >> (at % 64) & 1 == 1 && tag.is_present() && tag.zone() == zone
         })
     }
 
-    fn retag(&self, start: HugeIndex, frames: u32, wanted: Wanted<'_>) {
-        (start.0..start.0 + frames / HUGE_FRAMES)
-            .for_each(|huge| self.tags.set(HugeIndex(huge), wanted.tag()));
+    fn retag(&self, start: PageblockIndex, frames: u32, wanted: Wanted<'_>) {
+        (start.0..start.0 + frames / PAGEBLOCK_FRAMES)
+            .for_each(|pageblock| self.tags.set(PageblockIndex(pageblock), wanted.tag()));
     }
 
     /// Takes exactly `start..start + frames`, or nothing.
@@ -452,12 +454,12 @@ impl<'m> Bitmap<'m> {
         doubled
     }
 
-    /// Calls `visit` for each huge that `pass` selects, beginning at the hint, once around.
+    /// Calls `visit` for each pageblock that `pass` selects, beginning at the hint, once around.
     fn visit(
         &self,
         wanted: Wanted<'_>,
         pass: Pass,
-        mut visit: impl FnMut(&'m Section<'m>, HugeIndex) -> ControlFlow<()>,
+        mut visit: impl FnMut(&'m Section<'m>, PageblockIndex) -> ControlFlow<()>,
     ) {
         let sections = wanted.sections();
         let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;
@@ -466,7 +468,7 @@ impl<'m> Bitmap<'m> {
         }
         let hint = wanted.hint.load(Ordering::Relaxed) as usize;
         // The word of the hint comes first from the hint on, and last up to it: on a small zone
-        // CPUs would otherwise all begin at its first huge.
+        // CPUs would otherwise all begin at its first pageblock.
         let first = (hint / 64).clamp(all.start, all.end - 1);
         let from_hint = if first == hint / 64 { !0 << (hint % 64) } else { !0 };
         let around = [
@@ -488,7 +490,7 @@ impl<'m> Bitmap<'m> {
                     let candidates = pass.candidates(section.hints(at % HINT_WORDS));
                     has_some |= candidates != 0;
                     let candidates = candidates & mask;
-                    let visit = |huge| visit(section, huge);
+                    let visit = |pageblock| visit(section, pageblock);
                     if candidates != 0
                         && self.visit_word(wanted, pass, at, candidates, &mut looks, visit).is_break()
                     {
@@ -514,7 +516,7 @@ impl<'m> Bitmap<'m> {
         }
     }
 
-    /// [`visit`](Self::visit) for the huges of one word of hints.
+    /// [`visit`](Self::visit) for the pageblocks of one word of hints.
     #[inline]
     fn visit_word(
         &self,
@@ -523,21 +525,22 @@ impl<'m> Bitmap<'m> {
         at: usize,
         mut candidates: u64,
         looks: &mut u32,
-        mut visit: impl FnMut(HugeIndex) -> ControlFlow<()>,
+        mut visit: impl FnMut(PageblockIndex) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         while candidates != 0 {
             let bit = candidates.trailing_zeros();
             candidates &= candidates - 1;
-            let huge = HugeIndex((at / HINT_WORDS * SECTION_HUGES + at % HINT_WORDS * 64) as u32 + bit);
+            let pageblock =
+                PageblockIndex((at / HINT_WORDS * SECTION_PAGEBLOCKS + at % HINT_WORDS * 64) as u32 + bit);
             note_step();
-            if !pass.selects(self.tags.of(huge), wanted) {
+            if !pass.selects(self.tags.of(pageblock), wanted) {
                 continue;
             }
-            visit(huge)?;
+            visit(pageblock)?;
             *looks += 1;
             if matches!(pass, Pass::Partial { looks_max } if *looks >= looks_max) {
-                // The next search goes on from here rather than over the same huges again.
-                wanted.hint.store(huge.0, Ordering::Relaxed);
+                // The next search goes on from here rather than over the same pageblocks again.
+                wanted.hint.store(pageblock.0, Ordering::Relaxed);
                 return ControlFlow::Break(());
             }
         }
@@ -546,11 +549,15 @@ impl<'m> Bitmap<'m> {
 
     /// Frames of `zone` that are free now: reads every word of its span.
     pub fn count_free(&self, zone: ZoneId, span: (u32, u32)) -> u64 {
-        let huges = SECTION_HUGES as u32;
-        (span.0 * huges..span.1 * huges)
-            .map(HugeIndex)
-            .filter(|&huge| self.tags.of(huge).is_present() && self.tags.of(huge).zone() == zone)
-            .filter_map(|huge| Some(u64::from(self.section(huge.section())?.count_free(huge.in_section()))))
+        let pageblocks = SECTION_PAGEBLOCKS as u32;
+        (span.0 * pageblocks..span.1 * pageblocks)
+            .map(PageblockIndex)
+            .filter(|&pageblock| {
+                self.tags.of(pageblock).is_present() && self.tags.of(pageblock).zone() == zone
+            })
+            .filter_map(|pageblock| {
+                Some(u64::from(self.section(pageblock.section())?.count_free(pageblock.in_section())))
+            })
             .sum()
     }
 }
@@ -587,12 +594,12 @@ impl Run<'_, '_> {
     #[inline(always)]
     fn flush(&mut self) {
         let Some(section) = self.section else { return };
-        let at = self.word as usize % (SECTION_HUGES * HUGE_WORDS);
+        let at = self.word as usize % (SECTION_PAGEBLOCKS * PAGEBLOCK_WORDS);
         let doubled = section.put_mask(at, self.mask);
         if doubled != 0 {
             note_doubled(self.doubled, self.word, doubled);
         }
-        section.refresh_hints(at / HUGE_WORDS);
+        section.refresh_hints(at / PAGEBLOCK_WORDS);
     }
 }
 

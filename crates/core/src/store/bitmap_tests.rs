@@ -9,15 +9,15 @@ use crate::store::summary::{Group, STEPS};
 const ZONE: ZoneId = ZoneId::new(0);
 /// 70 GiB of 4 KiB pages: the summary has two words of each sort.
 const SECTIONS: usize = 70;
-const HUGES: u32 = (SECTIONS * SECTION_HUGES) as u32;
+const HUGES: u32 = (SECTIONS * SECTION_PAGEBLOCKS) as u32;
 /// What one pass may read when it finds what it wants: each word of the summary, those around the hint
 /// twice; the hints of three sections, where it begins, where a mark leads without cause, and where the
 /// block is, each up to three times, because before and after a mark is cleared they are read again; and
-/// the huge. A walk over the hints of all sections would be 560 words.
+/// the pageblock. A walk over the hints of all sections would be 560 words.
 const STEPS_MAX: u64 = 2 * 2 + 3 * 3 * HINT_WORDS as u64 + 1;
 /// Passes of a search for small blocks until it has found one, of a search for others.
 const fn passes(size: Order) -> u64 {
-    if size.get() < Order::HUGE.get() { 2 } else { 1 }
+    if size.get() < Order::PAGEBLOCK.get() { 2 } else { 1 }
 }
 
 /// Everything free, and movable.
@@ -71,8 +71,8 @@ impl World {
         assert_eq!(self.bitmap().put(pfn, order.frames()), Doubled::NONE);
     }
 
-    fn hold(&self, huge: u32) {
-        assert!(self.bitmap().claim(HugeIndex(huge).first(), HUGE_FRAMES));
+    fn hold(&self, pageblock: u32) {
+        assert!(self.bitmap().claim(PageblockIndex(pageblock).first(), PAGEBLOCK_FRAMES));
     }
 }
 
@@ -94,8 +94,8 @@ fn held_blocks_are_not_walked_over() {
     for size in (4..=Order::MAX.get()).map(order) {
         let world = World::new();
         // Where this CPU begins: in the middle of a section's hints.
-        world.hint.store(3 * SECTION_HUGES as u32 + 200, Ordering::Relaxed);
-        let blocks = HUGES * HUGE_FRAMES / size.frames();
+        world.hint.store(3 * SECTION_PAGEBLOCKS as u32 + 200, Ordering::Relaxed);
+        let blocks = HUGES * PAGEBLOCK_FRAMES / size.frames();
         let mut steps_max = 0;
         for held in 0..blocks {
             let (found, steps) = world.take(size);
@@ -113,7 +113,7 @@ fn one_free_block_is_found_quickly_wherever_it_is() {
     let mut state = 0x9e37_79b9_7f4a_7c15;
     for size in (4..=Order::MAX.get()).map(order) {
         let world = World::new();
-        let frames = HUGES * HUGE_FRAMES;
+        let frames = HUGES * PAGEBLOCK_FRAMES;
         assert!(world.bitmap().claim(Pfn::new(0), frames));
         // The first search finds marks without cause, and clears them. So does each search on its way
         // from the hint: some read more, but not on average.
@@ -131,31 +131,31 @@ fn one_free_block_is_found_quickly_wherever_it_is() {
     }
 }
 
-/// Of each pair of huges one is held: there is no block of the highest order, until one comes back.
+/// Of each pair of pageblocks one is held: there is no block of the highest order, until one comes back.
 #[test]
-fn huges_without_their_neighbours_are_not_looked_at_for_pairs() {
+fn pageblocks_without_their_neighbours_are_not_looked_at_for_pairs() {
     let world = World::new();
     (0..HUGES).step_by(2).for_each(|pair| world.hold(pair + pair / 2 % 2));
     assert_eq!(world.take(Order::MAX).0, None);
     for held in (0..HUGES).step_by(2).map(|pair| pair + pair / 2 % 2) {
-        world.put(HugeIndex(held).first(), Order::HUGE);
+        world.put(PageblockIndex(held).first(), Order::PAGEBLOCK);
         let (found, steps) = world.take(Order::MAX);
-        assert_eq!(found, Some(HugeIndex(held & !1).first()));
+        assert_eq!(found, Some(PageblockIndex(held & !1).first()));
         assert!(steps <= STEPS_MAX, "{steps} steps");
     }
 }
 
-/// A pair needs both its huges in the zone.
+/// A pair needs both its pageblocks in the zone.
 #[test]
 fn a_pair_does_not_cross_the_border_of_a_zone() {
     let world = World::new();
     let other = Tag::new(ZoneId::new(1), Mobility::Movable);
-    for huge in 0..HUGES {
-        if huge % 2 == 1 && huge != 4001 {
-            world.bitmap().tags.set(HugeIndex(huge), other);
+    for pageblock in 0..HUGES {
+        if pageblock % 2 == 1 && pageblock != 4001 {
+            world.bitmap().tags.set(PageblockIndex(pageblock), other);
         }
     }
-    assert_eq!(world.take(Order::MAX).0, Some(HugeIndex(4000).first()));
+    assert_eq!(world.take(Order::MAX).0, Some(PageblockIndex(4000).first()));
     assert_eq!(world.take(Order::MAX).0, None);
 }
 
@@ -164,10 +164,10 @@ fn a_pair_does_not_cross_the_border_of_a_zone() {
 fn no_search_fails_because_of_a_mark() {
     for size in Order::all() {
         let world = World::new();
-        assert!(world.bitmap().claim(Pfn::new(0), HUGES * HUGE_FRAMES));
+        assert!(world.bitmap().claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
         assert_eq!(world.take(size).0, None);
         // As another search might have left it, just before it looks at the hints again.
-        let block = Pfn::new(HUGES / 2 * HUGE_FRAMES);
+        let block = Pfn::new(HUGES / 2 * PAGEBLOCK_FRAMES);
         world.put(block, size);
         let marks = world.bitmap().marks(SECTIONS / 2);
         Sort::ALL.into_iter().for_each(|sort| marks.clear(sort, || false));
@@ -176,14 +176,14 @@ fn no_search_fails_because_of_a_mark() {
 }
 
 /// Blocks of all orders come and go; a request fails only if there is no free block of that order, and
-/// no section with huges of a sort is ever left without its mark.
+/// no section with pageblocks of a sort is ever left without its mark.
 #[test]
 fn searches_agree_with_a_look_at_every_block() {
     let (world, mut state) = (World::new(), 0x2545_f491_4f6c_dd1d);
-    // All but a few huges of some sections, so that requests fail.
-    let left = [0, 1, 65].map(|section| section * SECTION_FRAMES + 70 * HUGE_FRAMES);
-    let left_frames = 12 * HUGE_FRAMES;
-    assert!(world.bitmap().claim(Pfn::new(0), HUGES * HUGE_FRAMES));
+    // All but a few pageblocks of some sections, so that requests fail.
+    let left = [0, 1, 65].map(|section| section * SECTION_FRAMES + 70 * PAGEBLOCK_FRAMES);
+    let left_frames = 12 * PAGEBLOCK_FRAMES;
+    assert!(world.bitmap().claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
     left.into_iter()
         .for_each(|start| assert_eq!(world.bitmap().put(Pfn::new(start), left_frames), Doubled::NONE));
     let mut held: Vec<(Pfn, Order)> = Vec::new();
@@ -215,24 +215,24 @@ fn searches_agree_with_a_look_at_every_block() {
     assert!(refused > 20, "{refused} refused");
 }
 
-/// A huge with a free block throughout that is whole when the passes for partly free ones come by, and
+/// A pageblock with a free block throughout that is whole when the passes for partly free ones come by, and
 /// partly free when the one for whole ones does. Others take and free between the passes what makes it
 /// so; here the receiver of the blocks does. Only the last pass can take it.
 #[test]
 fn a_huge_that_no_pass_but_the_last_selects_is_not_skipped() {
     let world = World::new();
-    let half = order(Order::HUGE.get() - 1);
-    assert!(world.bitmap().claim(Pfn::new(0), HUGES * HUGE_FRAMES));
-    let [partial, whole, later] = [1, 2, 3].map(|huge| HugeIndex(huge).first());
-    let evasive = HugeIndex(SECTION_HUGES as u32).first();
+    let half = order(Order::PAGEBLOCK.get() - 1);
+    assert!(world.bitmap().claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
+    let [partial, whole, later] = [1, 2, 3].map(|pageblock| PageblockIndex(pageblock).first());
+    let evasive = PageblockIndex(SECTION_PAGEBLOCKS as u32).first();
     world.put(partial, half);
-    world.put(whole, Order::HUGE);
-    world.put(evasive, Order::HUGE);
+    world.put(whole, Order::PAGEBLOCK);
+    world.put(evasive, Order::PAGEBLOCK);
     let mut found = Vec::new();
     let got = world.bitmap().take_blocks(world.wanted(), half, 5, |block| {
         found.push(block);
         match found.len() {
-            // The pass for whole huges has taken both halves of one.
+            // The pass for whole pageblocks has taken both halves of one.
             3 => {
                 assert!(world.bitmap().claim(evasive, 1));
                 world.put(later, half);
@@ -243,5 +243,8 @@ fn a_huge_that_no_pass_but_the_last_selects_is_not_skipped() {
         }
     });
     assert_eq!(found[..4], [partial, whole, whole.add(half.frames()), later]);
-    assert_eq!((got, found.last().map(|&block| HugeIndex::of(block))), (5, Some(HugeIndex::of(evasive))));
+    assert_eq!(
+        (got, found.last().map(|&block| PageblockIndex::of(block))),
+        (5, Some(PageblockIndex::of(evasive)))
+    );
 }

@@ -1,7 +1,7 @@
 //! The store: all free frames of all zones, shared by all CPUs.
 //!
 //! They are bits in sections of the allocator's own ([`bitmap`]), or lists, trees or whatever else
-//! the embedder has behind its [`Backing`]. This is the one place that knows which. The tags of huges
+//! the embedder has behind its [`Backing`]. This is the one place that knows which. The tags of pageblocks
 //! are kept here in either case.
 
 pub mod backing;
@@ -19,7 +19,7 @@ use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::prim::AtomicU32;
 use backing::Backing;
 use bitmap::Bitmap;
-use section::{HUGE_FRAMES, SECTION_HUGES, Section, Tag};
+use section::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, Section, Tag};
 use summary::Marks;
 use tags::Tags;
 
@@ -27,25 +27,25 @@ use tags::Tags;
 /// request that caused it.
 const CHUNK_BLOCKS: usize = 64;
 
-/// The number of a huge across all sections: its first frame divided by 512.
+/// The number of a pageblock across all sections: its first frame divided by 512.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct HugeIndex(pub u32);
+pub struct PageblockIndex(pub u32);
 
-impl HugeIndex {
+impl PageblockIndex {
     pub fn of(pfn: Pfn) -> Self {
-        HugeIndex(pfn.get() / HUGE_FRAMES)
+        PageblockIndex(pfn.get() / PAGEBLOCK_FRAMES)
     }
 
     fn first(self) -> Pfn {
-        Pfn::new(self.0 * HUGE_FRAMES)
+        Pfn::new(self.0 * PAGEBLOCK_FRAMES)
     }
 
     fn in_section(self) -> usize {
-        self.0 as usize % SECTION_HUGES
+        self.0 as usize % SECTION_PAGEBLOCKS
     }
 
     fn section(self) -> usize {
-        self.0 as usize / SECTION_HUGES
+        self.0 as usize / SECTION_PAGEBLOCKS
     }
 }
 
@@ -128,7 +128,7 @@ impl<'m> Store<'m> {
         (self.on_misuse)(misuse);
     }
 
-    /// The tags of huges.
+    /// The tags of pageblocks.
     #[inline]
     pub fn tags(&self) -> &Tags<'m> {
         &self.tags
@@ -151,7 +151,7 @@ impl<'m> Store<'m> {
         self.bitmap.section(number)
     }
 
-    /// The marks of the section with this number, to make its books with.
+    /// The marks of the section with this number, to make its metadata with.
     pub fn marks(&self, number: usize) -> Marks<'m> {
         self.bitmap.marks(number)
     }
@@ -288,12 +288,14 @@ impl<'m> Store<'m> {
         true
     }
 
-    /// Notes what the huges around a block serve from now on. Others may hold frames of them and
+    /// Notes what the pageblocks around a block serve from now on. Others may hold frames of them and
     /// free them at the same time: they find the one mobility or the other, and the zone stays.
     fn retag(&self, start: Pfn, frames: u32, tag: Tag) {
-        for huge in (start.get() / HUGE_FRAMES..(start.get() + frames).div_ceil(HUGE_FRAMES)).map(HugeIndex) {
-            if self.tags.of(huge) != tag {
-                self.tags.set_for_some(huge, tag);
+        for pageblock in (start.get() / PAGEBLOCK_FRAMES..(start.get() + frames).div_ceil(PAGEBLOCK_FRAMES))
+            .map(PageblockIndex)
+        {
+            if self.tags.of(pageblock) != tag {
+                self.tags.set_for_some(pageblock, tag);
             }
         }
     }
@@ -347,7 +349,7 @@ impl<'m> Store<'m> {
     }
 
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
-    /// two). The bitmap looks for whole huges, of which `frames` is a multiple; a backing for any run.
+    /// two). The bitmap looks for whole pageblocks, of which `frames` is a multiple; a backing for any run.
     pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let Some(backing) = self.backing else {
             return self.bitmap.take_contiguous(wanted, frames, align);
@@ -374,12 +376,12 @@ impl<'m> Store<'m> {
         }
     }
 
-    /// Tags huges of memory that is new. `false`: one of them has memory already, and nothing was
+    /// Tags pageblocks of memory that is new. `false`: one of them has memory already, and nothing was
     /// changed.
-    pub fn claim_tags(&self, huges: Range<u32>, tag: Tag) -> bool {
-        let taken = huges.clone().find(|&huge| !self.tags.claim(HugeIndex(huge), tag));
+    pub fn claim_tags(&self, pageblocks: Range<u32>, tag: Tag) -> bool {
+        let taken = pageblocks.clone().find(|&pageblock| !self.tags.claim(PageblockIndex(pageblock), tag));
         let Some(taken) = taken else { return true };
-        (huges.start..taken).for_each(|huge| self.tags.set(HugeIndex(huge), Tag::ABSENT));
+        (pageblocks.start..taken).for_each(|pageblock| self.tags.set(PageblockIndex(pageblock), Tag::ABSENT));
         false
     }
 }

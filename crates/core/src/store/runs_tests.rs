@@ -8,12 +8,12 @@ use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
 
 const ZONE: ZoneId = ZoneId::new(1);
-/// The third has no books, and so no memory.
+/// The third has no metadata, and so no memory.
 const SECTIONS: usize = 5;
 const HOLE: usize = 2;
 const FRAMES: u32 = SECTIONS as u32 * SECTION_FRAMES;
 
-/// Everything free: a few huges of another zone, the rest of ours.
+/// Everything free: a few pageblocks of another zone, the rest of ours.
 struct World {
     tags: Vec<AtomicU32>,
     table: Vec<AtomicUsize>,
@@ -24,13 +24,15 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let tag = |huge: usize| match huge {
-            _ if huge / SECTION_HUGES == HOLE => Tag::ABSENT,
+        let tag = |pageblock: usize| match pageblock {
+            _ if pageblock / SECTION_PAGEBLOCKS == HOLE => Tag::ABSENT,
             40..45 => Tag::new(ZoneId::new(0), Mobility::Movable),
             _ => Tag::new(ZONE, Mobility::Movable),
         };
         let world = World {
-            tags: (0..SECTIONS * SECTION_HUGES).map(|huge| AtomicU32::new(tag(huge).0)).collect(),
+            tags: (0..SECTIONS * SECTION_PAGEBLOCKS)
+                .map(|pageblock| AtomicU32::new(tag(pageblock).0))
+                .collect(),
             table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
             groups: Box::leak(Box::new([Group::new()])),
             failed: AtomicU64::new(0),
@@ -62,7 +64,7 @@ impl World {
     }
 
     fn is_ours(&self, frame: u32) -> bool {
-        let tag = Tag(self.tags[(frame / HUGE_FRAMES) as usize].load(Ordering::Relaxed));
+        let tag = Tag(self.tags[(frame / PAGEBLOCK_FRAMES) as usize].load(Ordering::Relaxed));
         tag.is_present() && tag.zone() == ZONE && self.bitmap().is_free(Pfn::new(frame))
     }
 
@@ -139,16 +141,20 @@ fn across_sections_and_to_the_last_frame() {
     assert_eq!(world.take(2 * SECTION_FRAMES, 1), None);
     assert_eq!(world.take(2 * SECTION_FRAMES - 1, 2), None);
     assert_eq!(world.take(2 * SECTION_FRAMES - 1, 1), Some(behind + 1));
-    assert_eq!(world.take(SECTION_FRAMES - 40 * HUGE_FRAMES, 1), None, "huges of another zone lie between");
+    assert_eq!(
+        world.take(SECTION_FRAMES - 40 * PAGEBLOCK_FRAMES, 1),
+        None,
+        "pageblocks of another zone lie between"
+    );
 }
 
 #[test]
 fn only_whole_huges_change_their_mobility() {
     let world = World::new();
     assert!(world.bitmap().claim(Pfn::new(0), 1));
-    let frames = 2 * HUGE_FRAMES;
+    let frames = 2 * PAGEBLOCK_FRAMES;
     let found = world.bitmap().take_run(world.wanted(Mobility::Unmovable), frames, 1);
     assert_eq!(found, Some(Pfn::new(1)));
-    let mobilities = [0, 1, 2].map(|huge| world.bitmap().tags.of(HugeIndex(huge)).mobility());
+    let mobilities = [0, 1, 2].map(|pageblock| world.bitmap().tags.of(PageblockIndex(pageblock)).mobility());
     assert_eq!(mobilities, [Mobility::Movable, Mobility::Unmovable, Mobility::Movable]);
 }

@@ -1,10 +1,10 @@
-//! A section: the books of 2^18 frames (1 GiB of 4 KiB pages).
+//! A section: the metadata of 2^18 frames (1 GiB of 4 KiB pages).
 //!
 //! # Vocabulary
 //! * *word*: 64 frames, one bit each, set while the frame is free in the store.
-//! * *huge*: 512 frames, 8 words, exactly one cache line.
-//! * *some*, *whole*: per huge, hints that at least one frame, or every frame, is free.
-//! * *tag*: per huge, which zone and mobility its frames belong to; kept by the store.
+//! * *pageblock*: 512 frames, 8 words, exactly one cache line.
+//! * *some*, *whole*: per pageblock, hints that at least one frame, or every frame, is free.
+//! * *tag*: per pageblock, which zone and mobility its frames belong to; kept by the store.
 //!
 //! # Theory
 //! The bits are the only truth. The atomic that clears a bit confers the frame; only its owner
@@ -17,12 +17,12 @@
 //! knows what their taker did before, such as to free others where the search had been.
 //!
 //! Which sections have pageblocks that a search may want is marked in the [summary](super::summary),
-//! by whoever changes a hint. A claim clears `some` before `whole`: else a huge that is taken entirely
+//! by whoever changes a hint. A claim clears `some` before `whole`: else a pageblock that is taken entirely
 //! would be marked as partly free in between.
 //!
 //! A tag changes only while its changer owns all 512 frames, so nobody can hold a frame of that
-//! huge, and nobody reads the tag on behalf of one. One change is an exception: the carver of a frame
-//! owns that frame alone, and marks its huge for good; holders of others free them to either front. (LLFree, USENIX ATC 2023, keeps counters where
+//! pageblock, and nobody reads the tag on behalf of one. One change is an exception: the carver of a frame
+//! owns that frame alone, and marks its pageblock for good; holders of others free them to either front. (LLFree, USENIX ATC 2023, keeps counters where
 //! this keeps hints; a counter and the bits cannot be changed together.)
 
 use super::bits::{self, WORD_FRAMES};
@@ -34,24 +34,24 @@ use crate::loom_tests::{Mutant, is_mutant};
 use crate::prefetch::prefetch_write;
 use crate::prim::{AtomicU64, Ordering, dekker_fence};
 
-/// Words per huge.
-pub const HUGE_WORDS: usize = if cfg!(loom) { 2 } else { 8 };
-/// Frames per huge.
-pub const HUGE_FRAMES: u32 = HUGE_WORDS as u32 * WORD_FRAMES;
+/// Words per pageblock.
+pub const PAGEBLOCK_WORDS: usize = if cfg!(loom) { 2 } else { 8 };
+/// Frames per pageblock.
+pub const PAGEBLOCK_FRAMES: u32 = PAGEBLOCK_WORDS as u32 * WORD_FRAMES;
 /// Huges per section.
-pub const SECTION_HUGES: usize = if cfg!(loom) { 2 } else { 512 };
+pub const SECTION_PAGEBLOCKS: usize = if cfg!(loom) { 2 } else { 512 };
 /// Frames per section.
-pub const SECTION_FRAMES: u32 = SECTION_HUGES as u32 * HUGE_FRAMES;
+pub const SECTION_FRAMES: u32 = SECTION_PAGEBLOCKS as u32 * PAGEBLOCK_FRAMES;
 /// Words per section.
-const SECTION_WORDS: usize = SECTION_HUGES * HUGE_WORDS;
+const SECTION_WORDS: usize = SECTION_PAGEBLOCKS * PAGEBLOCK_WORDS;
 /// Hint words per section.
-pub const HINT_WORDS: usize = SECTION_HUGES.div_ceil(64);
+pub const HINT_WORDS: usize = SECTION_PAGEBLOCKS.div_ceil(64);
 
-const _: () = assert!(Order::HUGE.frames() == HUGE_FRAMES);
-// A block of the highest order is a pair of huges whose hints lie in one word.
-const _: () = assert!(Order::MAX.frames() == 2 * HUGE_FRAMES && SECTION_HUGES.is_multiple_of(2));
+const _: () = assert!(Order::PAGEBLOCK.frames() == PAGEBLOCK_FRAMES);
+// A block of the highest order is a pair of pageblocks whose hints lie in one word.
+const _: () = assert!(Order::MAX.frames() == 2 * PAGEBLOCK_FRAMES && SECTION_PAGEBLOCKS.is_multiple_of(2));
 
-/// Zone and mobility of a huge, as the bytes from the start of a CPU's block to the row of fronts that
+/// Zone and mobility of a pageblock, as the bytes from the start of a CPU's block to the row of fronts that
 /// its frames are cached in.
 ///
 /// Two more values lead to words that never have a magazine, so that what is freed there takes the
@@ -60,12 +60,12 @@ const _: () = assert!(Order::MAX.frames() == 2 * HUGE_FRAMES && SECTION_HUGES.is
 /// | value | meaning |
 /// |---|---|
 /// | row 3 of zone 0 | no memory here |
-/// | row 3 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any huge; they count as unmovable |
+/// | row 3 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tag(pub u32);
 
 impl Tag {
-    /// A huge without memory.
+    /// A pageblock without memory.
     pub const ABSENT: Tag = Tag(REFUSING_ROW);
     /// Most zones: a zone has a place in arrays and reports.
     pub const ZONES_MAX: usize = if cfg!(loom) { 2 } else { 31 };
@@ -74,7 +74,7 @@ impl Tag {
         Tag(zone.get() * ZONE_BYTES as u32 + mobility as u32 * ROW_BYTES as u32)
     }
 
-    /// A huge of this zone with carved frames.
+    /// A pageblock of this zone with carved frames.
     pub const fn carved(zone: ZoneId) -> Self {
         Tag(zone.get() * ZONE_BYTES as u32 + CARVED_ROW)
     }
@@ -90,13 +90,13 @@ impl Tag {
         self.0 != Self::ABSENT.0
     }
 
-    /// Whether some frames of the huge are carved.
+    /// Whether some frames of the pageblock are carved.
     #[inline]
     pub const fn is_carved(self) -> bool {
         self.0 % ZONE_BYTES as u32 == CARVED_ROW
     }
 
-    /// The tag of the huge's frames that are not carved.
+    /// The tag of the pageblock's frames that are not carved.
     #[inline]
     pub const fn of_the_rest(self) -> Self {
         if self.is_carved() { Self::new(self.zone(), Mobility::Unmovable) } else { self }
@@ -107,7 +107,7 @@ impl Tag {
         ZoneId::new(self.0 / ZONE_BYTES as u32)
     }
 
-    /// Of a huge without carved frames.
+    /// Of a pageblock without carved frames.
     #[inline]
     pub const fn mobility(self) -> Mobility {
         match self.0 % ZONE_BYTES as u32 / ROW_BYTES as u32 {
@@ -125,7 +125,7 @@ const CARVED_ROW: u32 = REFUSING_ROW + WORD_BYTES as u32;
 const _: () = assert!(CARVED_ROW as usize + ROW_BYTES == ZONE_BYTES);
 const _: () = assert!(Mobility::COUNT == 3);
 
-/// The books of one section. Words first: a huge's words then begin on a cache line.
+/// The metadata of one section. Words first: a pageblock's words then begin on a cache line.
 #[repr(C, align(64))]
 pub struct Section<'m> {
     words: [AtomicU64; SECTION_WORDS],
@@ -155,7 +155,7 @@ fn pieces(start: u32, frames: u32) -> impl Iterator<Item = Piece> + Clone {
 }
 
 impl<'m> Section<'m> {
-    /// Writes the books of a section without memory to `place`.
+    /// Writes the metadata of a section without memory to `place`.
     ///
     /// # Safety
     /// `place` is valid for writes, aligned, and nobody else's.
@@ -176,7 +176,7 @@ impl<'m> Section<'m> {
     /// # Safety
     /// As for `init`.
     pub unsafe fn init_free(place: *mut Self, marks: Marks<'m>) {
-        let hints = if SECTION_HUGES >= 64 { !0 } else { (1 << (SECTION_HUGES % 64)) - 1 };
+        let hints = if SECTION_PAGEBLOCKS >= 64 { !0 } else { (1 << (SECTION_PAGEBLOCKS % 64)) - 1 };
         // SAFETY: as in `init`.
         unsafe {
             fill(&raw mut (*place).words, || AtomicU64::new(!0));
@@ -188,33 +188,33 @@ impl<'m> Section<'m> {
         marks.set(Sort::Pair);
     }
 
-    /// Hint words for a search: (some, whole) of huges `64 * i ..`.
+    /// Hint words for a search: (some, whole) of pageblocks `64 * i ..`.
     #[inline]
     pub fn hints(&self, i: usize) -> (u64, u64) {
         // Acquire: pairs with the SeqCst (Release) of `clear_some` and `clear_whole`.
         (self.some[i].load(Ordering::Acquire), self.whole[i].load(Ordering::Acquire))
     }
 
-    /// Free frames of a huge, counted now.
-    pub fn count_free(&self, huge: usize) -> u32 {
-        self.huge_words(huge).iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
+    /// Free frames of a pageblock, counted now.
+    pub fn count_free(&self, pageblock: usize) -> u32 {
+        self.pageblock_words(pageblock).iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
     }
 
-    /// Asks for the line of a huge's words, to change them.
+    /// Asks for the line of a pageblock's words, to change them.
     #[inline]
-    pub fn prefetch(&self, huge: usize) {
-        prefetch_write(&self.words[huge * HUGE_WORDS]);
+    pub fn prefetch(&self, pageblock: usize) {
+        prefetch_write(&self.words[pageblock * PAGEBLOCK_WORDS]);
     }
 
     #[inline]
-    fn huge_words(&self, huge: usize) -> &[AtomicU64] {
-        &self.words[huge * HUGE_WORDS..(huge + 1) * HUGE_WORDS]
+    fn pageblock_words(&self, pageblock: usize) -> &[AtomicU64] {
+        &self.words[pageblock * PAGEBLOCK_WORDS..(pageblock + 1) * PAGEBLOCK_WORDS]
     }
 
-    /// The words of a huge, each as it is now.
+    /// The words of a pageblock, each as it is now.
     #[inline]
-    pub fn words_of(&self, huge: usize) -> [u64; HUGE_WORDS] {
-        let words = self.huge_words(huge);
+    pub fn words_of(&self, pageblock: usize) -> [u64; PAGEBLOCK_WORDS] {
+        let words = self.pageblock_words(pageblock);
         // Only a look; whoever wants the frames claims them. Acquire: as in `claim`.
         core::array::from_fn(|i| words[i].load(Ordering::Acquire))
     }
@@ -224,23 +224,23 @@ impl<'m> Section<'m> {
         self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed) >> (at % WORD_FRAMES) & 1 == 1
     }
 
-    /// Takes up to `want` blocks of `order` (at most [`Order::HUGE`]) from a huge and passes the first
+    /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) from a pageblock and passes the first
     /// frame of each to `give`, within a word from the highest to the lowest. Returns how many.
     ///
     /// At most one compare-and-swap per word succeeds; the loop ends when the word has no block
     /// left, so others' progress is the only thing that can repeat it.
-    pub fn take(&self, huge: usize, order: Order, want: u32, give: impl FnMut(u32)) -> u32 {
+    pub fn take(&self, pageblock: usize, order: Order, want: u32, give: impl FnMut(u32)) -> u32 {
         if order.get() > bits::WORD_ORDER_MAX {
-            return self.take_words(huge, order, want, give);
+            return self.take_words(pageblock, order, want, give);
         }
-        let was_whole = self.whole_hint(huge);
-        let (taken, empty) = self.take_in_words(huge, order, want, give);
+        let was_whole = self.whole_hint(pageblock);
+        let (taken, empty) = self.take_in_words(pageblock, order, want, give);
         // In this order: see the theory.
         if empty {
-            self.clear_some(huge);
+            self.clear_some(pageblock);
         }
         if was_whole && taken > 0 {
-            self.clear_whole(huge);
+            self.clear_whole(pageblock);
         }
         taken
     }
@@ -248,27 +248,33 @@ impl<'m> Section<'m> {
     /// Takes one block that fits a word, by one atomic operation, the lowest of its word.
     ///
     /// Clears no `some` hint: for a moment that might hide what others have put back. The `whole`
-    /// hint it may clear, because the huge is not whole before this block is back.
+    /// hint it may clear, because the pageblock is not whole before this block is back.
     #[inline]
-    pub fn take_at_once(&self, huge: usize, order: Order) -> Option<u32> {
-        let mut words = (0..).zip(self.huge_words(huge));
+    pub fn take_at_once(&self, pageblock: usize, order: Order) -> Option<u32> {
+        let mut words = (0..).zip(self.pageblock_words(pageblock));
         let (word, bit) = words.find_map(|(i, cell)| Some((i, take_lowest(cell, order)?)))?;
-        if self.whole_hint(huge) {
-            self.clear_whole(huge);
+        if self.whole_hint(pageblock) {
+            self.clear_whole(pageblock);
         }
-        Some((huge as u32 * HUGE_WORDS as u32 + word) * WORD_FRAMES + bit)
+        Some((pageblock as u32 * PAGEBLOCK_WORDS as u32 + word) * WORD_FRAMES + bit)
     }
 
     /// Takes blocks that fit a word; returns how many, and whether it has seen that nothing is left.
-    fn take_in_words(&self, huge: usize, order: Order, want: u32, mut give: impl FnMut(u32)) -> (u32, bool) {
+    fn take_in_words(
+        &self,
+        pageblock: usize,
+        order: Order,
+        want: u32,
+        mut give: impl FnMut(u32),
+    ) -> (u32, bool) {
         let (mut taken, mut left) = (0, 0);
-        for (i, cell) in self.huge_words(huge).iter().enumerate() {
+        for (i, cell) in self.pageblock_words(pageblock).iter().enumerate() {
             if taken == want {
                 return (taken, false);
             }
             let (mut starts, rest) = take_from_word(cell, order, want - taken);
             left |= rest;
-            let base = (huge as u32 * HUGE_WORDS as u32 + i as u32) * WORD_FRAMES;
+            let base = (pageblock as u32 * PAGEBLOCK_WORDS as u32 + i as u32) * WORD_FRAMES;
             while starts != 0 {
                 let bit = 63 - starts.leading_zeros();
                 starts &= !(1 << bit);
@@ -280,13 +286,13 @@ impl<'m> Section<'m> {
     }
 
     /// Takes blocks of several words.
-    fn take_words(&self, huge: usize, order: Order, want: u32, mut give: impl FnMut(u32)) -> u32 {
-        let base = huge as u32 * HUGE_FRAMES;
-        let starts = (base..base + HUGE_FRAMES).step_by(order.frames() as usize);
+    fn take_words(&self, pageblock: usize, order: Order, want: u32, mut give: impl FnMut(u32)) -> u32 {
+        let base = pageblock as u32 * PAGEBLOCK_FRAMES;
+        let starts = (base..base + PAGEBLOCK_FRAMES).step_by(order.frames() as usize);
         let claimed = starts.filter(|&start| self.claim(start, order.frames()));
         let taken = claimed.take(want as usize).map(&mut give).count() as u32;
-        if order < Order::HUGE && !self.has_some(huge) {
-            self.clear_some(huge);
+        if order < Order::PAGEBLOCK && !self.has_some(pageblock) {
+            self.clear_some(pageblock);
         }
         taken
     }
@@ -311,13 +317,13 @@ impl<'m> Section<'m> {
             }
             done += piece.mask.count_ones();
         }
-        for huge in huges(start, frames) {
+        for pageblock in pageblocks(start, frames) {
             // A claim of all of it leaves nothing for `some` to point at; first, see the theory.
-            if frames >= HUGE_FRAMES {
-                self.clear_some(huge);
+            if frames >= PAGEBLOCK_FRAMES {
+                self.clear_some(pageblock);
             }
-            if self.whole_hint(huge) {
-                self.clear_whole(huge);
+            if self.whole_hint(pageblock) {
+                self.clear_whole(pageblock);
             }
         }
         true
@@ -342,8 +348,8 @@ impl<'m> Section<'m> {
                 doubled => tell_doubled(piece.word, doubled),
             }
         }
-        for huge in huges(start, frames) {
-            self.refresh_hints(huge);
+        for pageblock in pageblocks(start, frames) {
+            self.refresh_hints(pageblock);
         }
     }
 
@@ -357,24 +363,24 @@ impl<'m> Section<'m> {
         old & mask
     }
 
-    /// Sets the hints of a huge into which frames have been put. Call after the bits.
+    /// Sets the hints of a pageblock into which frames have been put. Call after the bits.
     #[inline]
-    pub fn refresh_hints(&self, huge: usize) {
-        let (at, bit) = (huge / 64, 1 << (huge % 64));
+    pub fn refresh_hints(&self, pageblock: usize) {
+        let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst loads: pair with the SeqCst clear in `clear_some`/`clear_whole` (see the theory).
-        // `whole` first: a huge that comes back entirely is not marked as partly free.
-        if self.whole[at].load(Ordering::SeqCst) & bit == 0 && self.is_whole(huge) {
-            self.set_whole(huge);
+        // `whole` first: a pageblock that comes back entirely is not marked as partly free.
+        if self.whole[at].load(Ordering::SeqCst) & bit == 0 && self.is_whole(pageblock) {
+            self.set_whole(pageblock);
         }
         if self.some[at].load(Ordering::SeqCst) & bit == 0 {
-            self.set_some(huge);
+            self.set_some(pageblock);
         }
     }
 
-    /// Sets the `some` hint of a huge, and the mark that leads there if it is partly free.
+    /// Sets the `some` hint of a pageblock, and the mark that leads there if it is partly free.
     #[cold]
-    fn set_some(&self, huge: usize) {
-        let (at, bit) = (huge / 64, 1 << (huge % 64));
+    fn set_some(&self, pageblock: usize) {
+        let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst: pairs with the loads in `clear_whole` and `has`, which come after their changes.
         self.some[at].fetch_or(bit, Ordering::SeqCst);
         dekker_fence();
@@ -383,10 +389,10 @@ impl<'m> Section<'m> {
         }
     }
 
-    /// Sets the `whole` hint of a huge, and the marks that lead there.
+    /// Sets the `whole` hint of a pageblock, and the marks that lead there.
     #[cold]
-    fn set_whole(&self, huge: usize) {
-        let (at, bit, neighbour) = (huge / 64, 1 << (huge % 64), 1 << ((huge % 64) ^ 1));
+    fn set_whole(&self, pageblock: usize) {
+        let (at, bit, neighbour) = (pageblock / 64, 1 << (pageblock % 64), 1 << ((pageblock % 64) ^ 1));
         // SeqCst: pairs with the loads in `has`; of two neighbours the later sees the other one.
         let others = self.whole[at].fetch_or(bit, Ordering::SeqCst);
         dekker_fence();
@@ -396,14 +402,14 @@ impl<'m> Section<'m> {
         }
     }
 
-    /// Clears the mark of a sort of huges, unless the section has one.
+    /// Clears the mark of a sort of pageblocks, unless the section has one.
     pub fn clear_mark(&self, sort: Sort) {
         if !self.has(sort) {
             self.marks.clear(sort, || self.has(sort));
         }
     }
 
-    /// Whether the section's hints show a huge of this sort.
+    /// Whether the section's hints show a pageblock of this sort.
     fn has(&self, sort: Sort) -> bool {
         // SeqCst: pairs with `set_some`, `set_whole` and `clear_whole`, which look at the mark after.
         self.some.iter().zip(&self.whole).any(|(some, whole)| {
@@ -412,31 +418,31 @@ impl<'m> Section<'m> {
         })
     }
 
-    /// Whether the section has huges of this sort and no mark that leads there. Never, when all others
+    /// Whether the section has pageblocks of this sort and no mark that leads there. Never, when all others
     /// have stopped.
     pub fn hides(&self, sort: Sort) -> bool {
         self.has(sort) && !self.marks.is_set(sort)
     }
 
-    fn whole_hint(&self, huge: usize) -> bool {
-        self.whole[huge / 64].load(Ordering::Relaxed) >> (huge % 64) & 1 == 1
+    fn whole_hint(&self, pageblock: usize) -> bool {
+        self.whole[pageblock / 64].load(Ordering::Relaxed) >> (pageblock % 64) & 1 == 1
     }
 
-    fn is_whole(&self, huge: usize) -> bool {
+    fn is_whole(&self, pageblock: usize) -> bool {
         // SeqCst: a setter of the last bit and a clearer of the hint must not both miss.
-        self.huge_words(huge).iter().all(|w| w.load(Ordering::SeqCst) == !0)
+        self.pageblock_words(pageblock).iter().all(|w| w.load(Ordering::SeqCst) == !0)
     }
 
-    fn has_some(&self, huge: usize) -> bool {
-        self.huge_words(huge).iter().any(|w| w.load(Ordering::SeqCst) != 0)
+    fn has_some(&self, pageblock: usize) -> bool {
+        self.pageblock_words(pageblock).iter().any(|w| w.load(Ordering::SeqCst) != 0)
     }
 
-    fn clear_whole(&self, huge: usize) {
-        let (at, bit) = (huge / 64, 1 << (huge % 64));
+    fn clear_whole(&self, pageblock: usize) {
+        let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         self.whole[at].fetch_and(!bit, Ordering::SeqCst);
         dekker_fence();
-        if self.is_whole(huge) {
-            self.set_whole(huge);
+        if self.is_whole(pageblock) {
+            self.set_whole(pageblock);
             return;
         }
         #[cfg(all(loom, test))]
@@ -449,16 +455,16 @@ impl<'m> Section<'m> {
         }
     }
 
-    /// Clears the `some` hint of a huge in which a search found nothing, unless frames came back.
-    pub fn clear_some(&self, huge: usize) {
-        let (at, bit) = (huge / 64, 1 << (huge % 64));
+    /// Clears the `some` hint of a pageblock in which a search found nothing, unless frames came back.
+    pub fn clear_some(&self, pageblock: usize) {
+        let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         if self.some[at].load(Ordering::Relaxed) & bit == 0 {
             return;
         }
         self.some[at].fetch_and(!bit, Ordering::SeqCst);
         dekker_fence();
-        if self.has_some(huge) {
-            self.set_some(huge);
+        if self.has_some(pageblock) {
+            self.set_some(pageblock);
         }
     }
 }
@@ -516,9 +522,10 @@ fn clear_exactly(cell: &AtomicU64, mask: u64) -> bool {
     false
 }
 
-/// The huges that `start..start + frames` touches.
-fn huges(start: u32, frames: u32) -> impl Iterator<Item = usize> {
-    (start / HUGE_FRAMES..(start + frames).div_ceil(HUGE_FRAMES)).map(|huge| huge as usize)
+/// The pageblocks that `start..start + frames` touches.
+fn pageblocks(start: u32, frames: u32) -> impl Iterator<Item = usize> {
+    (start / PAGEBLOCK_FRAMES..(start + frames).div_ceil(PAGEBLOCK_FRAMES))
+        .map(|pageblock| pageblock as usize)
 }
 
 /// Writes every element of an array in place.

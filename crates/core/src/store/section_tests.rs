@@ -8,7 +8,7 @@ fn order(n: u32) -> Order {
     Order::new(n).unwrap()
 }
 
-/// Writes the books of a section.
+/// Writes the metadata of a section.
 type Init = unsafe fn(*mut Section<'static>, Marks<'static>);
 
 fn boxed(init: Init) -> Box<Section<'static>> {
@@ -33,11 +33,11 @@ fn mask_of(start: u32, frames: u32, words: usize) -> Vec<u64> {
     mask
 }
 
-fn check_hints(section: &Section<'_>, huge: usize) {
-    let free = section.count_free(huge);
-    let (some, whole) = section.hints(huge / 64);
-    assert!(free == 0 || some >> (huge % 64) & 1 == 1);
-    assert_eq!(whole >> (huge % 64) & 1 == 1, free == HUGE_FRAMES);
+fn check_hints(section: &Section<'_>, pageblock: usize) {
+    let free = section.count_free(pageblock);
+    let (some, whole) = section.hints(pageblock / 64);
+    assert!(free == 0 || some >> (pageblock % 64) & 1 == 1);
+    assert_eq!(whole >> (pageblock % 64) & 1 == 1, free == PAGEBLOCK_FRAMES);
     assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
 }
 
@@ -60,19 +60,19 @@ fn tags_come_back_and_none_is_the_absent_one() {
     assert!(!Tag::ABSENT.is_present() && !Tag::ABSENT.is_carved());
 }
 
-/// Every range of the first four words, and those around the border of two huges.
+/// Every range of the first four words, and those around the border of two pageblocks.
 fn ranges() -> impl Iterator<Item = (u32, u32)> {
     let few_words = (0..256).flat_map(|start| (1..=256 - start).map(move |frames| (start, frames)));
     let edges = [0, 1, 63, 64, 65, 448, 511, 512, 513, 575, 576, 1023, 1024];
-    let huges = edges.into_iter().flat_map(move |start| {
+    let pageblocks = edges.into_iter().flat_map(move |start| {
         edges.into_iter().filter(move |end| *end > start).map(move |end| (start, end - start))
     });
-    few_words.chain(huges)
+    few_words.chain(pageblocks)
 }
 
 #[test]
 fn a_claim_takes_its_range_or_nothing() {
-    const WORDS: usize = 2 * HUGE_WORDS;
+    const WORDS: usize = 2 * PAGEBLOCK_WORDS;
     let section = boxed(Section::init_free);
     let all = vec![!0; WORDS];
     for (start, frames) in ranges() {
@@ -81,7 +81,7 @@ fn a_claim_takes_its_range_or_nothing() {
         assert!(section.claim(start, frames));
         assert_eq!(free_frames(&section, WORDS), rest, "{start} + {frames}");
         assert!(!section.claim(start, frames));
-        (0..2).for_each(|huge| check_hints(&section, huge));
+        (0..2).for_each(|pageblock| check_hints(&section, pageblock));
         // One frame back: the claim must put all others back, too.
         for missing in [start, start + frames / 2, start + frames - 1] {
             assert_eq!(section.put(missing, 1), 0);
@@ -96,13 +96,13 @@ fn a_claim_takes_its_range_or_nothing() {
         assert_eq!(section.put(start, frames), 0);
         assert_eq!(free_frames(&section, WORDS), all);
         assert_eq!(section.put(start, frames), frames, "all were free");
-        (0..2).for_each(|huge| check_hints(&section, huge));
+        (0..2).for_each(|pageblock| check_hints(&section, pageblock));
     }
 }
 
 #[test]
 fn a_claim_that_fails_in_its_last_word_leaves_all_as_it_was() {
-    const WORDS: usize = 2 * HUGE_WORDS;
+    const WORDS: usize = 2 * PAGEBLOCK_WORDS;
     let section = boxed(Section::init_free);
     for missing in 0..1024 {
         assert!(section.claim(missing, 1));
@@ -132,7 +132,7 @@ fn take_gives_blocks_that_were_free() {
     let mut pattern = 0x9e37_79b9_7f4a_7c15u64;
     let section = boxed(Section::init);
     for round in 0..2000 {
-        let words: [u64; HUGE_WORDS] = std::array::from_fn(|_| {
+        let words: [u64; PAGEBLOCK_WORDS] = std::array::from_fn(|_| {
             pattern = pattern.rotate_left(7).wrapping_mul(0x2545_f491_4f6c_dd1d);
             // Denser and denser, so that large blocks come up too.
             [pattern, pattern | pattern >> 32, pattern | 0xffff_ffff, !0][round % 4]
@@ -149,24 +149,24 @@ fn take_gives_blocks_that_were_free() {
             left[at as usize / 64] &= !mask;
         });
         assert_eq!(taken, want.min(there), "{words:x?} {size} {want}");
-        assert_eq!(free_frames(&section, HUGE_WORDS), left);
+        assert_eq!(free_frames(&section, PAGEBLOCK_WORDS), left);
         check_hints(&section, 0);
-        (0..HUGE_WORDS).for_each(|word| section.words[word].store(0, Ordering::Relaxed));
+        (0..PAGEBLOCK_WORDS).for_each(|word| section.words[word].store(0, Ordering::Relaxed));
         section.clear_whole(0);
     }
 }
 
-/// Searches for larger blocks than a page must not look at empty huges again and again.
+/// Searches for larger blocks than a page must not look at empty pageblocks again and again.
 #[test]
 fn whoever_takes_the_last_block_clears_the_hint() {
     let section = boxed(Section::init_free);
-    for size in (0..=Order::HUGE.get()).map(order) {
-        let blocks = HUGE_FRAMES / size.frames();
+    for size in (0..=Order::PAGEBLOCK.get()).map(order) {
+        let blocks = PAGEBLOCK_FRAMES / size.frames();
         assert_eq!(section.take(1, size, blocks - 1, |_| ()), blocks - 1);
         assert_eq!(section.hints(0).0 >> 1 & 1, 1, "{size}: one is left");
         assert_eq!(section.take(1, size, 1, |_| ()), 1);
         assert_eq!(section.hints(0).0 >> 1 & 1, 0, "{size}");
-        assert_eq!(section.put(HUGE_FRAMES, HUGE_FRAMES), 0);
+        assert_eq!(section.put(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES), 0);
         check_hints(&section, 1);
     }
 }
@@ -175,17 +175,17 @@ fn whoever_takes_the_last_block_clears_the_hint() {
 #[test]
 fn large_blocks_come_from_words_that_are_whole() {
     let section = boxed(Section::init);
-    for pattern in 0..1u32 << HUGE_WORDS {
+    for pattern in 0..1u32 << PAGEBLOCK_WORDS {
         let whole = |word: &usize| pattern >> word & 1 == 1;
-        for size in (7..=Order::HUGE.get()).map(order) {
+        for size in (7..=Order::PAGEBLOCK.get()).map(order) {
             for want in [1, 2, 8] {
-                (0..HUGE_WORDS).for_each(|word| {
+                (0..PAGEBLOCK_WORDS).for_each(|word| {
                     section.words[word].store(if whole(&word) { !0 } else { !1 }, Ordering::Relaxed);
                 });
                 section.clear_whole(0);
                 section.refresh_hints(0);
                 let words = size.frames() as usize / 64;
-                let there: Vec<_> = (0..HUGE_WORDS)
+                let there: Vec<_> = (0..PAGEBLOCK_WORDS)
                     .step_by(words)
                     .filter(|&at| (at..at + words).all(|word| whole(&word)))
                     .collect();
@@ -201,15 +201,15 @@ fn large_blocks_come_from_words_that_are_whole() {
 #[test]
 fn sorts_are_read_off_the_hints() {
     for some in 0..256u64 {
-        // A hint may say that a huge is whole while the other says that it is empty.
+        // A hint may say that a pageblock is whole while the other says that it is empty.
         for whole in 0..256u64 {
-            let bit = |word: u64, huge: u32| word >> huge & 1 == 1;
-            for huge in 0..64 {
-                let is = |sort: Sort| bit(sort.of_hints((some, whole)), huge);
-                assert_eq!(is(Sort::Partial), bit(some, huge) && !bit(whole, huge));
-                assert_eq!(is(Sort::Whole), bit(whole, huge));
-                let is_pair = huge % 2 == 0 && bit(whole, huge) && bit(whole, huge + 1);
-                assert_eq!(is(Sort::Pair), is_pair, "{some:#b} {whole:#b} {huge}");
+            let bit = |word: u64, pageblock: u32| word >> pageblock & 1 == 1;
+            for pageblock in 0..64 {
+                let is = |sort: Sort| bit(sort.of_hints((some, whole)), pageblock);
+                assert_eq!(is(Sort::Partial), bit(some, pageblock) && !bit(whole, pageblock));
+                assert_eq!(is(Sort::Whole), bit(whole, pageblock));
+                let is_pair = pageblock % 2 == 0 && bit(whole, pageblock) && bit(whole, pageblock + 1);
+                assert_eq!(is(Sort::Pair), is_pair, "{some:#b} {whole:#b} {pageblock}");
             }
         }
     }
@@ -225,22 +225,26 @@ fn marks_follow_what_is_free() {
         marks(section)
     };
     assert_eq!(marks(&section), [false; 3], "nothing is free");
-    assert_eq!(section.put(5 * HUGE_FRAMES + 7, 1), 0);
+    assert_eq!(section.put(5 * PAGEBLOCK_FRAMES + 7, 1), 0);
     assert_eq!(cleared(&section), [true, false, false], "one frame is");
-    // The second huge of one pair and the first of the next are none.
-    assert_eq!(section.put(5 * HUGE_FRAMES, 7) + section.put(5 * HUGE_FRAMES + 8, 2 * HUGE_FRAMES - 8), 0);
+    // The second pageblock of one pair and the first of the next are none.
+    assert_eq!(
+        section.put(5 * PAGEBLOCK_FRAMES, 7)
+            + section.put(5 * PAGEBLOCK_FRAMES + 8, 2 * PAGEBLOCK_FRAMES - 8),
+        0
+    );
     assert_eq!(marks(&section), [true, true, false]);
-    assert_eq!(cleared(&section), [false, true, false], "two huges are, entirely");
-    assert_eq!(section.put(4 * HUGE_FRAMES, HUGE_FRAMES), 0);
+    assert_eq!(cleared(&section), [false, true, false], "two pageblocks are, entirely");
+    assert_eq!(section.put(4 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES), 0);
     assert_eq!(marks(&section), [false, true, true], "what comes back entirely was never partial");
-    assert!(section.claim(4 * HUGE_FRAMES + 100, 1));
+    assert!(section.claim(4 * PAGEBLOCK_FRAMES + 100, 1));
     assert_eq!(cleared(&section), [true, true, false]);
-    assert!(section.claim(5 * HUGE_FRAMES, 2 * HUGE_FRAMES));
+    assert!(section.claim(5 * PAGEBLOCK_FRAMES, 2 * PAGEBLOCK_FRAMES));
     assert_eq!(cleared(&section), [true, false, false]);
-    assert_eq!(section.take(4, order(0), HUGE_FRAMES, |_| ()), HUGE_FRAMES - 1);
+    assert_eq!(section.take(4, order(0), PAGEBLOCK_FRAMES, |_| ()), PAGEBLOCK_FRAMES - 1);
     assert_eq!(cleared(&section), [false; 3]);
     let free = boxed(Section::init_free);
     assert_eq!(marks(&free), [false, true, true]);
-    assert!(free.claim(0, HUGE_FRAMES), "a whole one");
+    assert!(free.claim(0, PAGEBLOCK_FRAMES), "a whole one");
     assert_eq!(marks(&free), [false, true, true], "and nothing is partly free");
 }

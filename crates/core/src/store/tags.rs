@@ -1,24 +1,24 @@
-//! Zone and mobility of every huge: what `free` looks at to find its front, whoever keeps the free
+//! Zone and mobility of every pageblock: what `free` looks at to find its front, whoever keeps the free
 //! frames.
 
-use super::HugeIndex;
-use super::section::{HUGE_FRAMES, Tag};
+use super::PageblockIndex;
+use super::section::{PAGEBLOCK_FRAMES, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
 use crate::prim::{AtomicU32, Ordering};
 
 /// The table; see the module.
 #[derive(Clone, Copy)]
 pub struct Tags<'m> {
-    /// Of every huge below the limit, holes included. Written once per retag.
+    /// Of every pageblock below the limit, holes included. Written once per retag.
     tags: &'m [AtomicU32],
     /// Huges for which `simple` answers: all or none.
-    simple_huges: usize,
+    simple_pageblocks: usize,
 }
 
 impl<'m> Tags<'m> {
     /// `simple`: see [`simple`](Self::simple).
     pub fn new(tags: &'m [AtomicU32], simple: bool) -> Self {
-        Tags { tags, simple_huges: if simple { tags.len() } else { 0 } }
+        Tags { tags, simple_pageblocks: if simple { tags.len() } else { 0 } }
     }
 
     /// How many there are.
@@ -26,88 +26,90 @@ impl<'m> Tags<'m> {
         self.tags.len()
     }
 
-    /// The tag of the huge that `pfn` lies in, if there is memory.
+    /// The tag of the pageblock that `pfn` lies in, if there is memory.
     #[inline]
     pub fn tag(&self, pfn: Pfn) -> Option<Tag> {
         // Relaxed: a holder of a frame got it by an acquiring operation that the tag's writer
         // released; searchers recheck nothing, a wrong mobility is only a worse choice.
-        let tag = Tag(self.tags.get(HugeIndex::of(pfn).0 as usize)?.load(Ordering::Relaxed));
+        let tag = Tag(self.tags.get(PageblockIndex::of(pfn).0 as usize)?.load(Ordering::Relaxed));
         tag.is_present().then_some(tag.of_the_rest())
     }
 
-    /// Whether any huge of `start..start + frames` has carved frames.
+    /// Whether any pageblock of `start..start + frames` has carved frames.
     #[inline]
     pub fn are_carved_near(&self, start: Pfn, frames: u32) -> bool {
         let end = u64::from(start.get()) + u64::from(frames);
         // Relaxed: a caller that frees a carved frame before it has heard of the carving may still
         // find the old tag. Its free then counts as one from before the carving.
-        (start.get() / HUGE_FRAMES..end.div_ceil(u64::from(HUGE_FRAMES)) as u32)
-            .filter_map(|huge| self.tags.get(huge as usize))
+        (start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32)
+            .filter_map(|pageblock| self.tags.get(pageblock as usize))
             .any(|tag| Tag(tag.load(Ordering::Relaxed)).is_carved())
     }
 
-    /// As [`tag`](Self::tag), but also tags of huges without memory, for callers that need not tell
-    /// them from others yet, and of huges with carved frames; and `None` for every frame when the store was made for an allocator
+    /// As [`tag`](Self::tag), but also tags of pageblocks without memory, for callers that need not tell
+    /// them from others yet, and of pageblocks with carved frames; and `None` for every frame when the store was made for an allocator
     /// whose options need more than the tag: one comparison decides about both.
     #[inline]
     pub fn simple(&self, pfn: Pfn) -> Option<Tag> {
-        let huge = HugeIndex::of(pfn).0 as usize;
-        if huge >= self.simple_huges {
+        let pageblock = PageblockIndex::of(pfn).0 as usize;
+        if pageblock >= self.simple_pageblocks {
             return None;
         }
-        // SAFETY: `simple_huges` is 0 or the length of the slice.
-        Some(Tag(unsafe { self.tags.get_unchecked(huge) }.load(Ordering::Relaxed)))
+        // SAFETY: `simple_pageblocks` is 0 or the length of the slice.
+        Some(Tag(unsafe { self.tags.get_unchecked(pageblock) }.load(Ordering::Relaxed)))
     }
 
-    /// The tag of a block, if all of it lies in huges of one zone.
+    /// The tag of a block, if all of it lies in pageblocks of one zone.
     pub fn of_block(&self, pfn: Pfn, order: Order) -> Option<Tag> {
-        if order > Order::HUGE {
+        if order > Order::PAGEBLOCK {
             self.zone_of_range(pfn, order.frames())?;
         }
         self.tag(pfn)
     }
 
-    /// Whether all huges of `start..start + frames` have memory of one zone; which.
+    /// Whether all pageblocks of `start..start + frames` have memory of one zone; which.
     pub fn zone_of_range(&self, start: Pfn, frames: u32) -> Option<ZoneId> {
         let last = start.get().checked_add(frames.checked_sub(1)?)?;
         let zone = self.tag(start)?.zone();
-        (start.get() / HUGE_FRAMES + 1..=last / HUGE_FRAMES)
-            .all(|huge| self.tag(HugeIndex(huge).first()).is_some_and(|tag| tag.zone() == zone))
+        (start.get() / PAGEBLOCK_FRAMES + 1..=last / PAGEBLOCK_FRAMES)
+            .all(|pageblock| {
+                self.tag(PageblockIndex(pageblock).first()).is_some_and(|tag| tag.zone() == zone)
+            })
             .then_some(zone)
     }
 
-    /// The tag of a huge below the limit, or of its frames that are not carved.
-    pub fn of(&self, huge: HugeIndex) -> Tag {
-        // Acquire: pairs with the Release in `set`; a search that passes a huge by for its new tag
+    /// The tag of a pageblock below the limit, or of its frames that are not carved.
+    pub fn of(&self, pageblock: PageblockIndex) -> Tag {
+        // Acquire: pairs with the Release in `set`; a search that passes a pageblock by for its new tag
         // knows what the tag's writer had done before.
-        Tag(self.tags[huge.0 as usize].load(Ordering::Acquire)).of_the_rest()
+        Tag(self.tags[pageblock.0 as usize].load(Ordering::Acquire)).of_the_rest()
     }
 
-    /// Changes the tag of a huge: to one of another zone, or of memory at all, before anybody can
+    /// Changes the tag of a pageblock: to one of another zone, or of memory at all, before anybody can
     /// have a frame of it.
-    pub fn set(&self, huge: HugeIndex, tag: Tag) {
+    pub fn set(&self, pageblock: PageblockIndex, tag: Tag) {
         // Release: pairs with the Acquire in `of`. To holders of frames it is published by whatever
         // hands those on.
-        self.tags[huge.0 as usize].store(tag.0, Ordering::Release);
+        self.tags[pageblock.0 as usize].store(tag.0, Ordering::Release);
     }
 
-    /// As [`set`](Self::set), for a caller that owns only some frames of the huge: unless others of it
+    /// As [`set`](Self::set), for a caller that owns only some frames of the pageblock: unless others of it
     /// are carved, which stays noted.
-    pub fn set_for_some(&self, huge: HugeIndex, tag: Tag) {
+    pub fn set_for_some(&self, pageblock: PageblockIndex, tag: Tag) {
         let new = |old| (!Tag(old).is_carved()).then_some(tag.0);
-        // Release: as in `set`. An error is a huge with carved frames.
-        let _ = self.tags[huge.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
+        // Release: as in `set`. An error is a pageblock with carved frames.
+        let _ = self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
     }
 
-    /// Notes that a frame of the huge is carved, for good. The carver owns that frame, so no other
-    /// caller owns all of the huge and changes the tag by [`set`](Self::set).
+    /// Notes that a frame of the pageblock is carved, for good. The carver owns that frame, so no other
+    /// caller owns all of the pageblock and changes the tag by [`set`](Self::set).
     pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) {
-        self.set(HugeIndex::of(pfn), Tag::carved(zone));
+        self.set(PageblockIndex::of(pfn), Tag::carved(zone));
     }
 
-    /// Tags a huge that has no memory yet. `false`: it has.
-    pub fn claim(&self, huge: HugeIndex, tag: Tag) -> bool {
-        let cell = &self.tags[huge.0 as usize];
+    /// Tags a pageblock that has no memory yet. `false`: it has.
+    pub fn claim(&self, pageblock: PageblockIndex, tag: Tag) -> bool {
+        let cell = &self.tags[pageblock.0 as usize];
         // Relaxed: nobody has a frame of it before what hands them on.
         cell.compare_exchange(Tag::ABSENT.0, tag.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }

@@ -93,10 +93,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     #[inline]
     fn obtain_any(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
         if options.window.is_none() && pages != 0 && options.align.is_power_of_two() {
-            let fits = |top| self.is_aligned(self.books.areas[top].start(), options.align);
+            let fits = |top| self.is_aligned(self.metadata.areas[top].start(), options.align);
             let total = pages.checked_add(u32::from(options.guard));
             let pool = total.and_then(|total| self.node_here().1.cold.of(total));
-            if let Some(area) = pool.and_then(|pool| pool.pop(self.books.areas, fits)) {
+            if let Some(area) = pool.and_then(|pool| pool.pop(self.metadata.areas, fits)) {
                 return Ok(area);
             }
         }
@@ -111,7 +111,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// comes by here before it is used again.
     #[cold]
     fn withdraw_lost(&self, index: AreaIndex, no_wait: bool) -> Result<bool, VmapError> {
-        let (area, areas) = (&self.books.areas[index], self.books.areas);
+        let (area, areas) = (&self.metadata.areas[index], self.metadata.areas);
         let mut rest = area.run();
         if self.lost_in(rest).is_none() {
             return Ok(false);
@@ -127,7 +127,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         while let Some(lost) = self.lost_in(rest) {
             let withdrawn = space.carve_at(lost)?;
             areas[withdrawn].set_traits(Traits::new(0, 0, Default::default()));
-            self.books.index.set(lost, withdrawn);
+            self.metadata.index.set(lost, withdrawn);
             areas[withdrawn].set_word(areas[withdrawn].word().held(Kind::Lost).in_state(State::Busy));
             rest.start = lost.end;
         }
@@ -183,7 +183,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         stock: u32,
         no_wait: bool,
     ) -> Result<AreaIndex, VmapError> {
-        let (areas, spares) = (self.books.areas, &self.books.space.spares);
+        let (areas, spares) = (self.metadata.areas, &self.metadata.space.spares);
         let mut supply = spares.take_ahead(areas, stock);
         let carved = match self.try_lock_space() {
             Some(space) => space.carve(wanted, supply.count()),
@@ -227,9 +227,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if !self.is_pooled(wanted) {
             return None;
         }
-        let nodes = self.books.nodes.iter().cycle().skip(number as usize + 1);
-        nodes.take(NEAR_NODES.min(self.books.nodes.len() - 1)).find_map(|node| {
-            let area = node.cold.of(wanted.pages)?.pop(self.books.areas, |_| true)?;
+        let nodes = self.metadata.nodes.iter().cycle().skip(number as usize + 1);
+        nodes.take(NEAR_NODES.min(self.metadata.nodes.len() - 1)).find_map(|node| {
+            let area = node.cold.of(wanted.pages)?.pop(self.metadata.areas, |_| true)?;
             count(&node.counters.borrowed_areas, 1);
             Some(area)
         })
@@ -303,10 +303,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// The first area is the caller's, the others go to the node's pool.
     fn note_carved(&self, (number, node): (u32, &Node), carved: Carved) {
-        let areas = self.books.areas;
+        let areas = self.metadata.areas;
         for index in areas.list(Some(carved.first)).take(carved.areas as usize) {
             areas[index].set_traits(Traits::new(number, 0, Default::default()));
-            self.books.index.set(areas[index].run(), index);
+            self.metadata.index.set(areas[index].run(), index);
         }
         count(&node.counters.carved_areas, 1);
         let stock = areas[carved.first].next().filter(|_| carved.areas > 1);
@@ -333,7 +333,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         warm: bool,
         caller: &'static Location<'static>,
     ) -> VirtAddr {
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         let node = area.traits().node() as u32;
         area.set_traits(Traits::new(node, options.guard, options.protection));
         area.set_caller(caller);
@@ -345,8 +345,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     #[inline]
     pub(super) fn busy_at(&self, start: VirtAddr, kind: Kind) -> Option<(AreaIndex, super::area::Word)> {
         let page = self.range.page_at(start)?;
-        let index = self.books.index.at(page)?;
-        let area = &self.books.areas[index];
+        let index = self.metadata.index.at(page)?;
+        let area = &self.metadata.areas[index];
         let word = area.word();
         (word.is_busy(kind) && area.start() == page).then_some((index, word))
     }
@@ -355,11 +355,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     #[inline]
     pub(super) fn release(&self, start: VirtAddr, kind: Kind, may_wait: bool) -> Result<(), VfreeError> {
         let Some((index, word)) = self.busy_at(start, kind) else { return Err(self.why_not_freed(start)) };
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         if !area.leave_busy(word, word.in_state(State::Pooled)) {
             return Err(self.why_not_freed(start));
         }
-        let node = &self.books.nodes[area.traits().node()];
+        let node = &self.metadata.nodes[area.traits().node()];
         let pools = if word.is_warm() {
             self.poison(area);
             &node.warm
@@ -367,7 +367,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             &node.cold
         };
         if (word.is_warm() || kind == Kind::Address)
-            && pools.of(area.pages()).is_some_and(|pool| pool.push(self.books.areas, index))
+            && pools.of(area.pages()).is_some_and(|pool| pool.push(self.metadata.areas, index))
         {
             return Ok(());
         }
@@ -378,7 +378,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// No pool took it at once: raises a limit, or makes it lazy.
     #[cold]
     pub(super) fn release_slow(&self, index: AreaIndex, node: &Node, may_wait: bool) {
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         let pages = area.pages();
         let (pools, budget) = match (area.word().is_warm(), area.mapped()) {
             (true, _) => (&node.warm, self.warm_pages_max),
@@ -387,7 +387,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         };
         if pools.raise_limit(pages, budget) {
             area.set_word(area.word().in_state(State::Pooled));
-            if pools.of(pages).is_some_and(|pool| pool.push(self.books.areas, index)) {
+            if pools.of(pages).is_some_and(|pool| pool.push(self.metadata.areas, index)) {
                 return;
             }
         }
@@ -396,8 +396,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Leaves a held area to the next purge, or, if it `may_wait`, to one that begins now.
     pub(super) fn make_lazy(&self, index: AreaIndex, may_wait: bool) {
-        let area = &self.books.areas[index];
-        let (pages, node) = (area.pages(), &self.books.nodes[area.traits().node()]);
+        let area = &self.metadata.areas[index];
+        let (pages, node) = (area.pages(), &self.metadata.nodes[area.traits().node()]);
         self.quarantine(area);
         count(&node.counters.lazy_areas, 1);
         let lazy_pages = self.push_lazy(index);
@@ -407,10 +407,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Puts a held area among its node's lazy ones; returns their pages. From here on it belongs
     /// to whoever purges.
     pub(super) fn push_lazy(&self, index: AreaIndex) -> u64 {
-        let area = &self.books.areas[index];
-        let (pages, node) = (area.pages(), &self.books.nodes[area.traits().node()]);
+        let area = &self.metadata.areas[index];
+        let (pages, node) = (area.pages(), &self.metadata.nodes[area.traits().node()]);
         area.set_word(area.word().in_state(State::Lazy));
-        node.lazy.push(self.books.areas, index, pages)
+        node.lazy.push(self.metadata.areas, index, pages)
     }
 
     /// Tells the host of an area's own frames that they are freed but still mapped.
@@ -426,7 +426,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn note_quarantined(&self, area: &Area, pages: i64) {
         if area.word().kind() == Kind::Vmalloc
             && pages != 0
-            && let Some(frame) = self.books.frames.get(area.start())
+            && let Some(frame) = self.metadata.frames.get(area.start())
         {
             self.host.note_quarantined(frame, pages);
         }
@@ -438,7 +438,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             return VfreeError::Forked;
         }
         let Some(page) = self.range.page_of(start) else { return VfreeError::OutOfRange };
-        let found = self.books.index.at(page).map(|index| &self.books.areas[index]);
+        let found = self.metadata.index.at(page).map(|index| &self.metadata.areas[index]);
         match found {
             Some(area) if area.start() == page && self.range.page_at(start).is_some() => {
                 let word = area.word();

@@ -137,9 +137,9 @@ pub enum VmapConfigError {
         /// Pages per table.
         pages: u32,
     },
-    /// The books would not fit the address space.
+    /// The metadata would not fit the address space.
     TooLarge,
-    /// The memory for the books is too small.
+    /// The memory for the metadata is too small.
     TooLittleMetadata {
         /// Bytes needed, as `metadata_bytes` says.
         needed: usize,
@@ -164,7 +164,7 @@ impl fmt::Display for VmapConfigError {
             VmapConfigError::BadTables { pages } => {
                 write!(f, "{pages} pages per table: a power of two up to 2^15 is needed")
             }
-            VmapConfigError::TooLarge => f.write_str("the books would not fit the address space"),
+            VmapConfigError::TooLarge => f.write_str("the metadata would not fit the address space"),
             VmapConfigError::TooLittleMetadata { needed, given } => {
                 write!(f, "{given} bytes of metadata given, {needed} needed: ask Vmap::metadata_bytes")
             }

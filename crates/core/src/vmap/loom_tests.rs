@@ -160,9 +160,9 @@ impl Model {
         let bytes = Vmap::<Ledger, Frames>::metadata_bytes(&config, &ledger).unwrap();
         let memory: *mut [_] = Box::into_raw(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
         // SAFETY: freed in `drop`, after the vmap.
-        let books = unsafe { &mut *memory };
+        let metadata = unsafe { &mut *memory };
         // SAFETY: one ledger, which maps and hands out for this vmap alone.
-        let vmap = unsafe { Vmap::new(&config, books, ledger.clone(), Frames(ledger.clone())) }.unwrap();
+        let vmap = unsafe { Vmap::new(&config, metadata, ledger.clone(), Frames(ledger.clone())) }.unwrap();
         Model { vmap: Some(vmap), ledger, memory }
     }
 
@@ -527,30 +527,30 @@ fn frame_model() {
     use super::units::Vpn;
     use crate::prim::{AtomicU8, AtomicU32};
 
-    struct Books {
+    struct Metadata {
         area: Area,
         frames: [AtomicU32; 1],
         orders: [AtomicU8; 1],
     }
-    impl Books {
+    impl Metadata {
         fn table(&self) -> FrameTable<'_> {
             FrameTable { frames: &self.frames, orders: &self.orders }
         }
     }
-    let books = Books { area: Area::new(), frames: [AtomicU32::new(0)], orders: [AtomicU8::new(0)] };
-    let books = Arc::new(books);
-    books.table().lend(Vpn(0), Pfn::new(20));
-    let first = books.area.word().allocated(Kind::Vmap, false);
-    books.area.set_word(first);
-    let other = books.clone();
+    let metadata = Metadata { area: Area::new(), frames: [AtomicU32::new(0)], orders: [AtomicU8::new(0)] };
+    let metadata = Arc::new(metadata);
+    metadata.table().lend(Vpn(0), Pfn::new(20));
+    let first = metadata.area.word().allocated(Kind::Vmap, false);
+    metadata.area.set_word(first);
+    let other = metadata.clone();
     let reader = loom::thread::spawn(move || {
         let word = other.area.word();
         let frame = other.table().get(Vpn(0));
         (word, frame.filter(|_| other.area.still(word)))
     });
-    assert!(books.area.leave_busy(first, first.in_state(State::Held)));
-    books.table().lend(Vpn(0), Pfn::new(30));
-    books.area.set_word(books.area.word().allocated(Kind::Vmap, false));
+    assert!(metadata.area.leave_busy(first, first.in_state(State::Held)));
+    metadata.table().lend(Vpn(0), Pfn::new(30));
+    metadata.area.set_word(metadata.area.word().allocated(Kind::Vmap, false));
     let (word, frame) = reader.join().unwrap();
     assert!(word != first || frame != Some(Pfn::new(30)), "the frame of another area");
 }

@@ -55,7 +55,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             .busy_at(start, Kind::Address)
             .or_else(|| self.busy_at(start, Kind::Vmap))
             .ok_or(VmapError::NotAllocated)?;
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         let pages = u32::try_from(frames.len()).map_err(|_| VmapError::BadSize)?;
         let end = offset.checked_add(pages).ok_or(VmapError::BadOffset)?;
         if !area.leave_busy(word, word.in_state(State::Held)) {
@@ -64,7 +64,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         // Only an offset inside the area may be added to its start: the sum could overflow.
         let run = (end <= area.body().pages()).then(|| Run::new(area.start().add(offset), pages));
         let result = match run {
-            Some(run) if !run.iter().any(|page| self.books.frames.is_mapped(page)) => self
+            Some(run) if !run.iter().any(|page| self.metadata.frames.is_mapped(page)) => self
                 .lend(run.start, frames)
                 .and_then(|()| self.map_run(area, run, area.traits().protection(), true)),
             _ => Err(VmapError::BadOffset),
@@ -94,7 +94,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     ) -> Result<AreaIndex, VmapError> {
         let pages = u32::try_from(frames.len()).map_err(|_| VmapError::BadSize)?;
         let index = self.obtain(pages, options)?;
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         area.set_word(area.word().held(kind));
         let run = Run::new(area.start(), pages);
         let mapped = self
@@ -113,7 +113,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             return Err(VmapError::BadFrame);
         }
         for (i, &frame) in (0..).zip(frames) {
-            self.books.frames.lend(page.add(i), frame);
+            self.metadata.frames.lend(page.add(i), frame);
         }
         Ok(())
     }
@@ -131,8 +131,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     ) -> Result<(), VmapError> {
         let mut result = Ok(());
         let mut end = run.start;
-        for piece in self.books.frames.frame_runs(run) {
-            if !self.books.tables.enter(&self.host, piece.pages, may_wait) {
+        for piece in self.metadata.frames.frame_runs(run) {
+            if !self.metadata.tables.enter(&self.host, piece.pages, may_wait) {
                 result = Err(VmapError::WouldWait);
                 break;
             }
@@ -149,7 +149,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if result.is_err() {
             let rest = Run { start: end, end: run.end };
             self.free_own_frames(rest);
-            self.books.frames.clear(rest);
+            self.metadata.frames.clear(rest);
         }
         result
     }
@@ -157,7 +157,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn map_piece(&self, piece: FrameRun, protection: Protection) -> Result<(), VmapError> {
         let frames = FrameRange::new(piece.first, piece.pages.pages());
         // SAFETY: the pages are in the mapper's range, in an area that the caller holds, and
-        // entered in the page tables' books, so no purge touches them; they were not mapped, since
+        // entered in the page tables' metadata, so no purge touches them; they were not mapped, since
         // areas leave purges with nothing mapped and `map_frames` looks.
         unsafe { self.mapper.map(self.range.addr(piece.pages.start), frames, protection)? };
         Ok(())
@@ -166,8 +166,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Gives up a held area after an error: what is mapped in it goes with the next purge.
     #[cold]
     pub(super) fn abandon(&self, index: AreaIndex, may_wait: bool) {
-        let area = &self.books.areas[index];
-        let node = &self.books.nodes[area.traits().node()];
+        let area = &self.metadata.areas[index];
+        let node = &self.metadata.nodes[area.traits().node()];
         count(&node.counters.failures, 1);
         if area.mapped() == 0 {
             // As it came: for the pool.
@@ -188,7 +188,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 count(&counters.misfreed_frames, error.failed as u64);
             }
         };
-        for block in self.books.frames.own_blocks(run) {
+        for block in self.metadata.frames.own_blocks(run) {
             frames += u64::from(block.1.frames());
             batch[filled] = block;
             filled += 1;
@@ -228,7 +228,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             self.fill(run, 0);
             return Ok(());
         }
-        for piece in self.books.frames.frame_runs(run) {
+        for piece in self.metadata.frames.frame_runs(run) {
             let frames = FrameRange::new(piece.first, piece.pages.pages());
             // SAFETY: the frames are the area's own, and the caller holds the area.
             unsafe { self.mapper.fill_frames(frames, 0) }?;

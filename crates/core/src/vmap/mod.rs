@@ -40,13 +40,13 @@
 //! | `alloc`, `map`, `vmalloc`, `ram`, `ram_block` | the requests |
 //! | `purge`, `retire` | taking back |
 //! | `read`, `stats`, `validate` | looking |
-//! | `books` | where the books lie in the caller's memory |
+//! | `metadata` | its parts, and where they lie in the caller's memory |
 //! | `seams` | [`Mapper`], [`Host`] |
 //!
 //! # Use
 //! ```
 //! use pagedepot::cpus::WhichCpu;
-//! use pagedepot::vmap::{BooksOnly, NoFrames, Options, Span, VirtAddr, Vmap, VmapConfig};
+//! use pagedepot::vmap::{NullMapper, NoFrames, Options, Span, VirtAddr, Vmap, VmapConfig};
 //! use pagedepot::{CpuId, PageSize};
 //!
 //! struct First;
@@ -54,14 +54,14 @@
 //!     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
 //! }
 //!
-//! // 1 GiB of addresses, and books only: nothing is mapped.
+//! // 1 GiB of addresses, and metadata only: nothing is mapped.
 //! let span = Span::new(VirtAddr::new(0x4000_0000), 1 << 18);
-//! let mapper = BooksOnly::new(span, PageSize::Kib4);
+//! let mapper = NullMapper::new(span, PageSize::Kib4);
 //! let config = VmapConfig::new(1, 1000);
-//! let bytes = Vmap::<BooksOnly, NoFrames<First>>::metadata_bytes(&config, &mapper)?;
-//! let mut books = vec![std::mem::MaybeUninit::uninit(); bytes];
+//! let bytes = Vmap::<NullMapper, NoFrames<First>>::metadata_bytes(&config, &mapper)?;
+//! let mut metadata = vec![std::mem::MaybeUninit::uninit(); bytes];
 //! // SAFETY: the mapper reaches no frames, the host has none, and no other vmap uses the mapper.
-//! let vmap = unsafe { Vmap::new(&config, &mut books, mapper, NoFrames(First)) }?;
+//! let vmap = unsafe { Vmap::new(&config, &mut metadata, mapper, NoFrames(First)) }?;
 //!
 //! let addr = vmap.alloc(5, Options::default())?;
 //! assert_eq!(vmap.find(addr.add(4 * 4096)).unwrap().span.start, addr);
@@ -71,7 +71,6 @@
 
 mod alloc;
 mod area;
-mod books;
 #[cfg(doctest)]
 pub mod closed;
 mod config;
@@ -82,6 +81,7 @@ mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod map;
+mod metadata;
 mod node;
 mod pool;
 mod purge;
@@ -111,19 +111,19 @@ pub use pool::POOL_SIZES;
 pub use purge::{FlushSpans, PurgeDepth, Purged};
 pub use ram::{BLOCK_PAGES, Manner, RAM_PAGES_MAX};
 pub use read::{AreaInfo, AreaState};
-pub use seams::{BooksOnly, Host, Mapper, MapperCalls, NoFrames};
+pub use seams::{Host, Mapper, MapperCalls, NoFrames, NullMapper};
 pub use stats::VmapStats;
 pub use units::{Protection, Span, VirtAddr};
 pub use validate::{VmapCensus, VmapFault};
 
-use crate::cache::cpu_zone::count;
+use crate::cache::pcp::count;
 use crate::config::PageSize;
 use crate::flags::Flags;
-use books::{Books, Memory};
+use metadata::{Memory, Metadata};
 use node::Node;
 use units::Range;
 
-/// Address space and mappings over a range that its [`Mapper`] has, with books in memory that its
+/// Address space and mappings over a range that its [`Mapper`] has, with metadata in memory that its
 /// caller supplies.
 ///
 /// All methods take `&self` and may be called from any number of threads. Warm allocations and
@@ -139,7 +139,7 @@ pub struct Vmap<'m, M, H> {
     mapper: M,
     host: H,
     range: Range,
-    books: Books<'m>,
+    metadata: Metadata<'m>,
     lazy_pages_max: u64,
     pool_pages_max: u64,
     warm_pages_max: u64,
@@ -155,10 +155,10 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// # Errors
     /// [`VmapConfigError`] for configurations that no memory would serve.
     pub fn metadata_bytes(config: &VmapConfig, mapper: &M) -> Result<usize, VmapConfigError> {
-        Books::bytes(config, &range_of(mapper)?, M::TABLE_PAGES)
+        Metadata::bytes(config, &range_of(mapper)?, M::TABLE_PAGES)
     }
 
-    /// Makes a vmap over the mapper's range, all free, with its books in `memory`. Writes all of
+    /// Makes a vmap over the mapper's range, all free, with its metadata in `memory`. Writes all of
     /// the memory it needs.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     }
 
     /// As [`new`](Self::new), in memory that is known to be zero, fresh from the system for
-    /// example: books for parts of the range that are not used are not touched.
+    /// example: metadata for parts of the range that are not used are not touched.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -204,12 +204,12 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         host: H,
     ) -> Result<Self, VmapConfigError> {
         let range = range_of(&mapper)?;
-        let books = Books::new(config, &range, M::TABLE_PAGES, memory, known)?;
+        let metadata = Metadata::new(config, &range, M::TABLE_PAGES, memory, known)?;
         let vmap = Vmap {
             mapper,
             host,
             range,
-            books,
+            metadata,
             lazy_pages_max: config.lazy_pages_max(range.page_size),
             pool_pages_max: config.pool_pages_max(range.pages),
             warm_pages_max: config.warm_pages_max(range.page_size),
@@ -244,7 +244,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// This CPU's node, and its number.
     #[inline]
     fn node_here(&self) -> (u32, &'m Node) {
-        let nodes = self.books.nodes;
+        let nodes = self.metadata.nodes;
         let cpu = self.host.cpu().map_or(0, |cpu| cpu.get());
         // A division costs as much as the rest of a warm allocation.
         let number = if (cpu as usize) < nodes.len() { cpu } else { cpu % nodes.len() as u32 };
@@ -252,25 +252,25 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     }
 
     fn space_under<'l>(&'l self, guard: Guard<'l, H>) -> space::Locked<'l, 'm, H> {
-        self.books.space.under(self.books.areas, self.books.index, guard)
+        self.metadata.space.under(self.metadata.areas, self.metadata.index, guard)
     }
 
     fn lock_space(&self) -> space::Locked<'_, 'm, H> {
-        self.space_under(self.books.space.lock.lock(&self.host))
+        self.space_under(self.metadata.space.lock.lock(&self.host))
     }
 
     /// As [`lock_space`](Self::lock_space), after one who waits for it: [`Lock::lock_behind`](lock::Lock::lock_behind).
     fn lock_space_behind(&self) -> space::Locked<'_, 'm, H> {
-        self.space_under(self.books.space.lock.lock_behind(&self.host))
+        self.space_under(self.metadata.space.lock.lock_behind(&self.host))
     }
 
     /// As [`lock_space`](Self::lock_space), in bounds: [`Lock::lock_within`](lock::Lock::lock_within).
     fn lock_space_within(&self) -> Option<space::Locked<'_, 'm, H>> {
-        Some(self.space_under(self.books.space.lock.lock_within(&self.host)?))
+        Some(self.space_under(self.metadata.space.lock.lock_within(&self.host)?))
     }
 
     fn try_lock_space(&self) -> Option<space::Locked<'_, 'm, H>> {
-        Some(self.space_under(self.books.space.lock.try_lock(&self.host)?))
+        Some(self.space_under(self.metadata.space.lock.try_lock(&self.host)?))
     }
 }
 

@@ -18,10 +18,10 @@
 //! [`Lock::lock_within`]: super::lock::Lock::lock_within
 
 use super::area::{AreaIndex, Areas, State};
-use super::books::Books;
 use super::config::PurgeBy;
 use super::error::{Kind, MapError};
 use super::lock::Guard;
+use super::metadata::Metadata;
 use super::node::Node;
 use super::pool::{Pool, Pools};
 use super::retire::Runs;
@@ -136,8 +136,8 @@ enum Spans<'a> {
 }
 
 impl<'a> FlushSpans<'a> {
-    pub(super) fn new(books: &'a Books<'a>, range: &'a Range, first: Option<AreaIndex>) -> Self {
-        let mut runs = Runs::new(books, first);
+    pub(super) fn new(metadata: &'a Metadata<'a>, range: &'a Range, first: Option<AreaIndex>) -> Self {
+        let mut runs = Runs::new(metadata, first);
         let next = runs.next().map(|(_, run)| run);
         FlushSpans(Spans::Batch { runs, range, next })
     }
@@ -188,14 +188,14 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if self.host.check_usable().is_err() {
             return Purged::default();
         }
-        let purging = self.books.purge_lock.lock(&self.host);
+        let purging = self.metadata.purge_lock.lock(&self.host);
         self.purge_locked(&purging, depth, Waits::Long)
     }
 
     /// As [`purge`](Self::purge), in bounds; `None`: others purge, or this thread does.
     fn purge_within(&self, depth: PurgeDepth) -> Option<Purged> {
         self.host.check_usable().ok()?;
-        let purging = self.books.purge_lock.lock_within(&self.host)?;
+        let purging = self.metadata.purge_lock.lock_within(&self.host)?;
         Some(self.purge_locked(&purging, depth, Waits::InBounds))
     }
 
@@ -203,7 +203,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// all nodes together have enough.
     pub(super) fn after_lazy(&self, lazy_pages: u64, pages: u32, may_wait: bool) {
         // A look at all nodes is worth it once per quarter of this node's share.
-        let nodes = self.books.nodes.len() as u64;
+        let nodes = self.metadata.nodes.len() as u64;
         let step = (self.lazy_pages_max / nodes / 4).max(1);
         let grown = lazy_pages / step != lazy_pages.wrapping_sub(u64::from(pages)) / step;
         if grown && lazy_pages >= self.lazy_pages_max / nodes {
@@ -228,11 +228,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         // Whoever purges now purges for this one too; but where purges do not keep up, those who
         // free wait, or what is lazy would have no bound.
         if behind {
-            let purging = self.books.purge_lock.lock(&self.host);
+            let purging = self.metadata.purge_lock.lock(&self.host);
             if self.lazy_pages() >= self.lazy_pages_max {
                 self.purge_locked(&purging, PurgeDepth::Decay, Waits::Long);
             }
-        } else if let Some(purging) = self.books.purge_lock.try_lock(&self.host) {
+        } else if let Some(purging) = self.metadata.purge_lock.try_lock(&self.host) {
             self.purge_locked(&purging, PurgeDepth::Decay, Waits::Long);
         }
     }
@@ -240,12 +240,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Pages that wait for a purge.
     pub fn lazy_pages(&self) -> u64 {
         // A node may be below zero for a moment; see `LazyList::add_pages`.
-        self.books.nodes.iter().map(|node| (node.lazy.pages() as i64).max(0) as u64).sum()
+        self.metadata.nodes.iter().map(|node| (node.lazy.pages() as i64).max(0) as u64).sum()
     }
 
     fn purge_locked(&self, purging: &Guard<'_, H>, depth: PurgeDepth, waits: Waits) -> Purged {
         let mut batch = Batch::EMPTY;
-        for node in self.books.nodes {
+        for node in self.metadata.nodes {
             // Pools first: see the argument on aliases in `retire.rs`.
             if depth != PurgeDepth::Lazy && !broken(Broken::PoolsFirst) {
                 self.collect_pools(node, depth, &mut batch);
@@ -261,7 +261,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             return Purged::default();
         }
         count(&self.node_here().1.counters.purges, 1);
-        batch.sort(self.books.areas);
+        batch.sort(self.metadata.areas);
         let mut purged = self.retire(purging, batch);
         if stray {
             purged.tables += self.release_stray_tables(purging);
@@ -273,11 +273,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Takes the mappings of one held area away, together with all that is lazy; `false`: it could
     /// not be unmapped.
     pub(super) fn retire_now(&self, index: AreaIndex) -> bool {
-        let purging = self.books.purge_lock.lock(&self.host);
+        let purging = self.metadata.purge_lock.lock(&self.host);
         let mut batch = Batch::EMPTY;
-        self.books.nodes.iter().for_each(|node| self.collect_lazy(node, PurgeDepth::Lazy, &mut batch));
-        batch.push(self.books.areas, index);
-        batch.sort(self.books.areas);
+        self.metadata.nodes.iter().for_each(|node| self.collect_lazy(node, PurgeDepth::Lazy, &mut batch));
+        batch.push(self.metadata.areas, index);
+        batch.sort(self.metadata.areas);
         let mut purged = self.retire(&purging, batch);
         let is_done = !self.is_stuck(index);
         self.settle(batch, Some(index), &mut purged, Waits::Long);
@@ -288,13 +288,13 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let mut taken = 0;
         let mut rest = node.lazy.take_all();
         while let Some(index) = rest {
-            let area = &self.books.areas[index];
+            let area = &self.metadata.areas[index];
             rest = area.next();
             taken += i64::from(area.pages());
             let word = area.word();
             let keep = depth != PurgeDepth::Everything && !word.is_retiring();
             area.set_word(if keep { word.in_state(State::Held) } else { word.retiring() });
-            batch.push(self.books.areas, index);
+            batch.push(self.metadata.areas, index);
         }
         node.lazy.add_pages(-taken);
     }
@@ -323,11 +323,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let mut taken = 0;
         // A pool that is filled as fast as it is emptied ends this too.
         while taken < wanted.min(1 << 16) {
-            let Some(index) = pool.pop(self.books.areas, |_| true) else { break };
-            let area = &self.books.areas[index];
+            let Some(index) = pool.pop(self.metadata.areas, |_| true) else { break };
+            let area = &self.metadata.areas[index];
             self.quarantine(area);
             area.set_word(area.word().retiring());
-            batch.push(self.books.areas, index);
+            batch.push(self.metadata.areas, index);
             taken += 1;
         }
         taken
@@ -339,7 +339,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         // What returns to the free address space, linked in the batch's order.
         let (mut first, mut last): (Option<AreaIndex>, Option<AreaIndex>) = (None, None);
         while let Some(index) = rest {
-            let area = &self.books.areas[index];
+            let area = &self.metadata.areas[index];
             rest = area.next();
             if Some(index) == except {
                 continue;
@@ -356,7 +356,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 continue;
             }
             match last.replace(index) {
-                Some(last) => self.books.areas[last].set_next(Some(index)),
+                Some(last) => self.metadata.areas[last].set_next(Some(index)),
                 None => first = Some(index),
             }
             area.set_next(None);
@@ -369,7 +369,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// As [`give_back_all`](Self::give_back_all), in bounds: what cannot be given back stays lazy.
     fn give_back_within(&self, first: Option<AreaIndex>) {
-        let Books { areas, index, .. } = &self.books;
+        let Metadata { areas, index, .. } = &self.metadata;
         let mut rest = first;
         while rest.is_some() {
             let Some(space) = self.lock_space_within() else { break };
@@ -381,7 +381,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             }
             space.take_back(&mut returned);
             drop(space);
-            self.books.space.spares.put(*areas, returned.into_spare());
+            self.metadata.space.spares.put(*areas, returned.into_spare());
         }
         while let Some(index) = rest {
             let area = &areas[index];
@@ -395,18 +395,18 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Puts a fresh area into its node's pool, if that has room.
     fn refill(&self, index: AreaIndex) -> bool {
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         if area.word().is_retiring() || area.word().kind() == Kind::RamBlock {
             return false;
         }
-        let node = &self.books.nodes[area.traits().node()];
+        let node = &self.metadata.nodes[area.traits().node()];
         let pages = area.pages();
         let Some(pool) = node.cold.of(pages) else { return false };
         // Now: once it is pushed it is somebody else's.
         area.set_word(area.word().plain(State::Pooled));
         let push = |pools: &Pools| {
-            pool.push(self.books.areas, index)
-                || pools.raise_limit(pages, self.pool_pages_max) && pool.push(self.books.areas, index)
+            pool.push(self.metadata.areas, index)
+                || pools.raise_limit(pages, self.pool_pages_max) && pool.push(self.metadata.areas, index)
         };
         let pushed = push(&node.cold);
         if pushed {
@@ -418,7 +418,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Returns areas, in ascending order, to the free address space; but first once more to their
     /// pools: who has emptied them meanwhile needs not come to the space, too.
     pub(super) fn give_back_all(&self, first: Option<AreaIndex>) {
-        let Books { areas, index, .. } = &self.books;
+        let Metadata { areas, index, .. } = &self.metadata;
         let mut rest = first;
         while rest.is_some() {
             let mut returned = Returned::default();
@@ -432,7 +432,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             // The pools may have had room for all.
             if !returned.is_empty() {
                 self.lock_space_behind().take_back(&mut returned);
-                self.books.space.spares.put(*areas, returned.into_spare());
+                self.metadata.space.spares.put(*areas, returned.into_spare());
             }
         }
     }

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::lock::NAPS;
-use super::{BooksOnly, Host, Manner, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig};
+use super::{Host, Manner, NullMapper, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig};
 use crate::alloc::{Pressure, Reclaim};
 use crate::{AllocError, CpuId, Flags, FreeManyError, Order, PageSize, Pfn, ZoneId};
 
@@ -76,15 +76,15 @@ unsafe impl Host for &Numbers {
     }
 }
 
-type Books<'m> = Vmap<'m, BooksOnly, &'m Numbers>;
+type Metadata<'m> = Vmap<'m, NullMapper, &'m Numbers>;
 
 /// Calls `test` with something lazy, something pooled and a block of short-lived mappings, of 60
 /// frames in all; afterwards everything must be free.
-fn with_freed(test: impl FnOnce(&mut Books<'_>, &Numbers)) {
+fn with_freed(test: impl FnOnce(&mut Metadata<'_>, &Numbers)) {
     let host = Numbers::named(1);
     let config = VmapConfig::new(1, 200);
-    let mapper = BooksOnly::new(Span::new(VirtAddr::new(1 << 30), PAGES), PageSize::Kib4);
-    let bytes = Books::metadata_bytes(&config, &mapper).unwrap();
+    let mapper = NullMapper::new(Span::new(VirtAddr::new(1 << 30), PAGES), PageSize::Kib4);
+    let bytes = Metadata::metadata_bytes(&config, &mapper).unwrap();
     let mut memory = vec![MaybeUninit::uninit(); bytes];
     // SAFETY: nothing is reached through the numbers.
     let mut vmap = unsafe { Vmap::new(&config, &mut memory, mapper, &host) }.unwrap();
@@ -120,7 +120,7 @@ fn with_all_locks_free_everything_comes_back() {
 #[test]
 fn nothing_is_purged_on_top_of_a_purge() {
     with_freed(|vmap, host| {
-        let purging = vmap.books.purge_lock.lock(&vmap.host);
+        let purging = vmap.metadata.purge_lock.lock(&vmap.host);
         assert_eq!((vmap.reclaim(ALL), naps(host)), (0, 0));
         assert_eq!(vmap.reclaim(Pressure { is_last_resort: false, ..ALL }), 0);
         drop(purging);
@@ -146,7 +146,7 @@ fn frames_come_back_on_top_of_the_space_lock() {
 fn locks_of_other_threads_are_waited_for_in_bounds() {
     for nameless in [false, true] {
         with_freed(|vmap, host| {
-            let purging = vmap.books.purge_lock.lock(&vmap.host);
+            let purging = vmap.metadata.purge_lock.lock(&vmap.host);
             host.name.store(if nameless { 0 } else { 2 }, Ordering::Relaxed);
             assert_eq!((vmap.reclaim(ALL), naps(host)), (0, NAPS));
             drop(purging);
@@ -163,7 +163,7 @@ fn locks_of_other_threads_are_waited_for_in_bounds() {
 fn a_lock_that_comes_free_is_taken() {
     static IS_HELD: AtomicBool = AtomicBool::new(false);
     with_freed(|vmap, host| {
-        let lock = vmap.books.purge_lock;
+        let lock = vmap.metadata.purge_lock;
         std::thread::scope(|scope| {
             let holder = Numbers::named(2);
             scope.spawn(move || {

@@ -28,9 +28,9 @@ use core::panic::Location;
 
 use super::Vmap;
 use super::area::{Area, AreaIndex, State};
-use super::books::Books;
 use super::config::Options;
 use super::error::{Kind, MapError, VfreeError, VmapError};
+use super::metadata::Metadata;
 use super::node::Node;
 use super::purge::{Batch, PurgeDepth, Purged};
 use super::ram_block::RamBlock;
@@ -53,7 +53,7 @@ pub enum Manner {
     Blocks,
 }
 
-impl Books<'_> {
+impl Metadata<'_> {
     /// The block that an area is.
     pub fn block_of(&self, area: &Area) -> Option<&RamBlock> {
         self.blocks.get((area.block.load(Ordering::Relaxed) as usize).wrapping_sub(1))
@@ -125,7 +125,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         frames: &[Pfn],
         options: &Options,
     ) -> Result<VirtAddr, VmapError> {
-        let Some(area) = block.area().map(|index| &self.books.areas[index]) else {
+        let Some(area) = block.area().map(|index| &self.metadata.areas[index]) else {
             return Err(VmapError::NotAllocated);
         };
         let mapped = self
@@ -145,8 +145,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// [`VfreeError`]; nothing is changed then.
     pub fn vm_unmap_ram(&self, start: VirtAddr, pages: u32) -> Result<(), VfreeError> {
         let page = self.range.page_at(start).ok_or(VfreeError::OutOfRange)?;
-        let index = self.books.index.candidate(page).ok_or_else(|| self.why_not_freed(start))?;
-        let area = &self.books.areas[index];
+        let index = self.metadata.index.candidate(page).ok_or_else(|| self.why_not_freed(start))?;
+        let area = &self.metadata.areas[index];
         if area.word().is_busy(Kind::RamBlock) && page < area.end() {
             return self.unmap_in_block(area, page, pages);
         }
@@ -157,13 +157,13 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     fn unmap_in_block(&self, area: &Area, page: Vpn, pages: u32) -> Result<(), VfreeError> {
-        let block = self.books.block_of(area).ok_or(VfreeError::NotAllocated)?;
+        let block = self.metadata.block_of(area).ok_or(VfreeError::NotAllocated)?;
         let offset = page.since(area.start());
         if pages == 0 || pages > BLOCK_PAGES - offset {
             return Err(VfreeError::NotAllocated);
         }
         let run = Run::new(page, pages);
-        let mapped = run.iter().all(|page| self.books.frames.is_mapped(page));
+        let mapped = run.iter().all(|page| self.metadata.frames.is_mapped(page));
         if !mapped || block.is_returned(offset, pages) || !self.return_pages(block, area, run) {
             return Err(VfreeError::NotAllocated);
         }
@@ -172,7 +172,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Leaves pages of a block to the next purge.
     fn return_pages(&self, block: &RamBlock, area: &Area, run: Run) -> bool {
-        let node = &self.books.nodes[area.traits().node()];
+        let node = &self.metadata.nodes[area.traits().node()];
         let (start, pages) = (area.start(), run.pages());
         node.lazy.add_pages(i64::from(pages));
         // From here on a purge may take the block away.
@@ -204,8 +204,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                     if let (None, Some(old)) = (current, now.block()) {
                         self.close_block(old, now.offset());
                     }
-                    let block = &self.books.blocks[block];
-                    let start = self.books.areas[block.area()?].start();
+                    let block = &self.metadata.blocks[block];
+                    let start = self.metadata.areas[block.area()?].start();
                     return Some((block, Run::new(start.add(offset), pages)));
                 }
                 Err(other) => {
@@ -222,8 +222,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// A block of one's own, nothing handed out.
     #[cold]
     fn new_block(&self, options: &Options, caller: &'static Location<'static>) -> Option<usize> {
-        let number = self.books.blocks.iter().position(RamBlock::claim)?;
-        let block = &self.books.blocks[number];
+        let number = self.metadata.blocks.iter().position(RamBlock::claim)?;
+        let block = &self.metadata.blocks[number];
         let whole =
             Options::DEFAULT.align((BLOCK_PAGES as usize) << self.range.page_size.shift()).guard_pages(0);
         let whole = Options { no_wait: options.no_wait, ..whole };
@@ -231,7 +231,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             block.unclaim();
             return None;
         };
-        self.books.areas[index].block.store(number as u32 + 1, Ordering::Relaxed);
+        self.metadata.areas[index].block.store(number as u32 + 1, Ordering::Relaxed);
         self.publish(index, Kind::RamBlock, &whole, false, caller);
         block.open(index);
         Some(number)
@@ -239,11 +239,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// No more is handed out of a block: from `offset` on it is as returned.
     fn close_block(&self, number: usize, offset: u32) {
-        let block = &self.books.blocks[number];
+        let block = &self.metadata.blocks[number];
         let rest = BLOCK_PAGES - offset;
         // At its end a word may name a block that is somebody else's by now.
         if let Some(index) = block.area().filter(|_| rest > 0) {
-            let node = &self.books.nodes[self.books.areas[index].traits().node()];
+            let node = &self.metadata.nodes[self.metadata.areas[index].traits().node()];
             node.lazy.add_pages(i64::from(rest));
             block.give_back(offset, rest);
         }
@@ -253,12 +253,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     pub(super) fn collect_blocks(&self, depth: PurgeDepth, batch: &mut Batch) {
         let regular = depth == PurgeDepth::Decay;
         if !regular {
-            self.books.nodes.iter().for_each(|node| self.close_current(node));
+            self.metadata.nodes.iter().for_each(|node| self.close_current(node));
         }
-        for block in self.books.blocks {
+        for block in self.metadata.blocks {
             let Some(index) = block.area() else { continue };
             if block.collect(regular) > 0 {
-                batch.push(self.books.areas, index);
+                batch.push(self.metadata.areas, index);
             }
         }
     }
@@ -282,12 +282,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// What a purge took of a block is purged; `true`: that was the last of it, and its area is
     /// the purger's.
     pub(super) fn settle_block(&self, index: AreaIndex, purged: &mut Purged) -> bool {
-        let area = &self.books.areas[index];
-        let Some(block) = self.books.block_of(area) else { return false };
+        let area = &self.metadata.areas[index];
+        let Some(block) = self.metadata.block_of(area) else { return false };
         let stuck = area.stuck.load(Ordering::Relaxed) != 0;
         purged.stuck_areas += u64::from(stuck);
         let (pages, all) = block.settle(stuck);
-        self.books.nodes[area.traits().node()].lazy.add_pages(-i64::from(pages));
+        self.metadata.nodes[area.traits().node()].lazy.add_pages(-i64::from(pages));
         if !all {
             return false;
         }

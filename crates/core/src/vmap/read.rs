@@ -53,7 +53,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// The busy area that contains `addr`, guard included.
     pub fn find(&self, addr: VirtAddr) -> Option<AreaInfo> {
         let page = self.range.page_of(addr)?;
-        let index = self.books.index.candidate(page)?;
+        let index = self.metadata.index.candidate(page)?;
         let info = self.look(index)?;
         let contains = info.span.start <= addr && addr < info.span.end(self.range.page_size);
         (contains && info.state == AreaState::Busy).then_some(info)
@@ -62,7 +62,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// The frame mapped at `addr` in a busy area (Linux: `vmalloc_to_page`).
     pub fn frame_at(&self, addr: VirtAddr) -> Option<Pfn> {
         let page = self.range.page_of(addr)?;
-        let area = &self.books.areas[self.books.index.candidate(page)?];
+        let area = &self.metadata.areas[self.metadata.index.candidate(page)?];
         self.busy_page(area, page).filter(|&(word, _)| area.still(word)).map(|(_, frame)| frame)
     }
 
@@ -72,7 +72,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let word = area.word();
         let body = area.body();
         let inside = word.state() == State::Busy && (body.start..body.end).contains(&page);
-        Some((word, self.books.frame_at(area, page).filter(|_| inside)?))
+        Some((word, self.metadata.frame_at(area, page).filter(|_| inside)?))
     }
 
     /// Copies the bytes at `addr` to `buf`, whatever areas or holes lie there (Linux: `vread`).
@@ -103,12 +103,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Reads from one page; `false`: there is nothing, or not any more.
     fn read_in_page(&self, addr: VirtAddr, offset: usize, buf: &mut [u8]) -> bool {
         let Some(page) = self.range.page_of(addr) else { return false };
-        let Some(index) = self.books.index.candidate(page) else { return false };
-        let area = &self.books.areas[index];
+        let Some(index) = self.metadata.index.candidate(page) else { return false };
+        let area = &self.metadata.areas[index];
         let Some((word, frame)) = self.busy_page(area, page) else { return false };
         self.mapper.read(frame, offset, buf)
             && area.still_after_reads(word)
-            && self.books.frame_at(area, page) == Some(frame)
+            && self.metadata.frame_at(area, page) == Some(frame)
     }
 
     /// All areas, busy or not, by address. Each is as it was when the iterator came by: areas that
@@ -131,10 +131,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let mut at = from;
         while at.0 < self.range.pages {
             if let Some(free) = space.tree().containing(at) {
-                at = self.books.areas[free].end();
+                at = self.metadata.areas[free].end();
                 continue;
             }
-            let index = self.books.index.candidate(at);
+            let index = self.metadata.index.candidate(at);
             if let Some(info) = index.and_then(|index| self.look(index))
                 && let Some(start) = self.range.page_of(info.span.start)
                 && (from <= start && start <= at && at < start.add(info.span.pages))
@@ -149,7 +149,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// An area of which nothing is owned, if it holds still.
     fn look(&self, index: AreaIndex) -> Option<AreaInfo> {
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         let word = area.word();
         let info = self.describe(area);
         (word.state() != State::Vacant && area.still(word)).then_some(info)
@@ -182,7 +182,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             // The fields of `info` are the caller's to change.
             let pages = info.span.pages.min(self.range.pages - start.0);
             for page in Run::new(start, pages).iter() {
-                let Some(frame) = self.books.frames.get(page) else { continue };
+                let Some(frame) = self.metadata.frames.get(page) else { continue };
                 let node = self.host.node_of(frame);
                 let place = nodes.iter_mut().find(|(listed, pages)| *listed == node || *pages == 0);
                 if let Some(place) = place {

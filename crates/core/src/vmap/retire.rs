@@ -25,9 +25,9 @@
 //! One purger at a time: the caller shows the purge lock's guard.
 
 use super::area::{Area, AreaIndex};
-use super::books::Books;
 use super::error::Kind;
 use super::lock::Guard;
+use super::metadata::Metadata;
 use super::purge::{Batch, FlushSpans, Purged};
 use super::seams::{Host, Mapper};
 use super::tables::TableIndex;
@@ -38,32 +38,33 @@ use crate::prim::Ordering;
 /// What is to be unmapped in a batch: its areas' mapped runs, in ascending order.
 #[derive(Clone)]
 pub struct Runs<'a> {
-    books: &'a Books<'a>,
+    metadata: &'a Metadata<'a>,
     area: Option<AreaIndex>,
     /// Where to go on in that area; `None`: at its start.
     at: Option<Vpn>,
 }
 
 impl<'a> Runs<'a> {
-    pub fn new(books: &'a Books<'a>, first: Option<AreaIndex>) -> Self {
-        Runs { books, area: first, at: None }
+    pub fn new(metadata: &'a Metadata<'a>, first: Option<AreaIndex>) -> Self {
+        Runs { metadata, area: first, at: None }
     }
 
     /// The next run of the area from `at` on.
     fn in_area(&self, index: AreaIndex, at: Vpn) -> Option<Run> {
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         let body = area.body();
         if area.word().kind() == Kind::RamBlock {
-            return self.books.block_of(area).and_then(|block| {
-                let due =
-                    |page: Vpn| block.is_purging(page.since(body.start)) && self.books.frames.is_mapped(page);
+            return self.metadata.block_of(area).and_then(|block| {
+                let due = |page: Vpn| {
+                    block.is_purging(page.since(body.start)) && self.metadata.frames.is_mapped(page)
+                };
                 first_run(Run { start: at, end: body.end }, due)
             });
         }
         match area.mapped() {
             0 => None,
             all if all == body.pages() => (at == body.start).then_some(body),
-            _ => first_run(Run { start: at, end: body.end }, |page| self.books.frames.is_mapped(page)),
+            _ => first_run(Run { start: at, end: body.end }, |page| self.metadata.frames.is_mapped(page)),
         }
     }
 }
@@ -81,7 +82,7 @@ impl Iterator for Runs<'_> {
     fn next(&mut self) -> Option<(AreaIndex, Run)> {
         loop {
             let index = self.area?;
-            let area = &self.books.areas[index];
+            let area = &self.metadata.areas[index];
             if let Some(run) = self.in_area(index, self.at.unwrap_or(area.start())) {
                 self.at = Some(run.end);
                 return Some((index, run));
@@ -96,34 +97,34 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Takes the mappings of a sorted batch away. Marks the areas it fails for as stuck.
     pub(super) fn retire(&self, _purging: &Guard<'_, H>, batch: Batch) -> Purged {
         let mut purged = Purged { areas: batch.areas, ..Purged::default() };
-        let runs = || Runs::new(&self.books, batch.first);
+        let runs = || Runs::new(&self.metadata, batch.first);
         let needed: u64 = runs().map(|(_, run)| u64::from(run.pages())).sum();
-        self.books.areas.list(batch.first).for_each(|index| {
-            self.books.areas[index].stuck.store(0, Ordering::Relaxed);
+        self.metadata.areas.list(batch.first).for_each(|index| {
+            self.metadata.areas[index].stuck.store(0, Ordering::Relaxed);
         });
         if needed > 0 {
-            runs().for_each(|(_, run)| self.books.tables.leave(run));
+            runs().for_each(|(_, run)| self.metadata.tables.leave(run));
             self.unmap_all(batch, &mut purged);
             self.keep_frames_of_stuck_aliases(batch);
             self.flush(batch, needed);
             runs()
                 .filter(|&(index, _)| self.is_stuck(index) && !broken(Broken::Reenter))
-                .for_each(|(_, run)| self.books.tables.reenter(&self.host, run));
+                .for_each(|(_, run)| self.metadata.tables.reenter(&self.host, run));
             purged.tables = self.release_tables(batch);
         }
-        for index in self.books.areas.list(batch.first).filter(|&index| !self.is_stuck(index)) {
+        for index in self.metadata.areas.list(batch.first).filter(|&index| !self.is_stuck(index)) {
             purged.frames += self.forget_frames(index);
         }
         purged
     }
 
     pub(super) fn is_stuck(&self, index: AreaIndex) -> bool {
-        self.books.areas[index].stuck.load(Ordering::Relaxed) != 0
+        self.metadata.areas[index].stuck.load(Ordering::Relaxed) != 0
     }
 
     /// If an alias is stuck, whatever has frames is.
     fn keep_frames_of_stuck_aliases(&self, batch: Batch) {
-        let list = || self.books.areas.list(batch.first).map(|index| &self.books.areas[index]);
+        let list = || self.metadata.areas.list(batch.first).map(|index| &self.metadata.areas[index]);
         let is_stuck = |area: &Area| area.stuck.load(Ordering::Relaxed) != 0;
         if list().any(|area| is_stuck(area) && area.word().is_alias()) {
             list().for_each(|area| area.stuck.store(1, Ordering::Relaxed));
@@ -134,7 +135,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn unmap_all(&self, batch: Batch, purged: &mut Purged) {
         // The span so far, and the first area in it.
         let mut span: Option<(Run, AreaIndex)> = None;
-        for (index, run) in Runs::new(&self.books, batch.first) {
+        for (index, run) in Runs::new(&self.metadata, batch.first) {
             let run = self.widen(index, run);
             span = match span {
                 Some((joined, first)) if run.start <= joined.end => {
@@ -155,12 +156,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// What may be unmapped with a run: its area's guard, and the rest of locked tables.
     fn widen(&self, index: AreaIndex, run: Run) -> Run {
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         let mut wide = run;
         if area.word().kind() != Kind::RamBlock {
             wide = area.run();
         }
-        let tables = &self.books.tables;
+        let tables = &self.metadata.tables;
         for page in [wide.start, Vpn(wide.end.0 - 1)] {
             let table = tables.of(page);
             if tables.is_locked(table) {
@@ -180,8 +181,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let Err(error) = result else { return };
         count(&counters.failed_unmaps, 1);
         purged.error.get_or_insert(error);
-        for index in self.books.areas.list(Some(first)) {
-            let area = &self.books.areas[index];
+        for index in self.metadata.areas.list(Some(first)) {
+            let area = &self.metadata.areas[index];
             if area.start() >= span.end {
                 break;
             }
@@ -190,7 +191,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     fn flush(&self, batch: Batch, needed_pages: u64) {
-        let spans = FlushSpans::new(&self.books, &self.range, batch.first);
+        let spans = FlushSpans::new(&self.metadata, &self.range, batch.first);
         let flushed_pages: u64 = spans.clone().map(|span| u64::from(span.pages)).sum();
         self.mapper.flush(spans);
         let counters = &self.node_here().1.counters;
@@ -201,11 +202,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Gives back the tables that the batch has left locked; returns how many.
     fn release_tables(&self, batch: Batch) -> u64 {
-        let tables = &self.books.tables;
+        let tables = &self.metadata.tables;
         let mut released = 0;
         // Locked tables with consecutive numbers: first, and one past the last.
         let mut row: Option<(u32, u32)> = None;
-        for (_, run) in Runs::new(&self.books, batch.first) {
+        for (_, run) in Runs::new(&self.metadata, batch.first) {
             for (table, _) in tables.parts(run).filter(|&(table, _)| tables.is_locked(table)) {
                 row = match row {
                     Some((first, end)) if table.0 <= end => Some((first, end.max(table.0 + 1))),
@@ -221,7 +222,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     fn release_row(&self, row: Option<(u32, u32)>) -> u64 {
         let Some((first, end)) = row else { return 0 };
-        let tables = &self.books.tables;
+        let tables = &self.metadata.tables;
         let start = tables.run(TableIndex(first)).start;
         let end_page = tables.run(TableIndex(end - 1)).end;
         // SAFETY: the tables are locked: nothing is mapped through them, and what was has been
@@ -234,7 +235,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Gives back tables that were entered but left without a purge, by requests that would not
     /// wait; returns how many.
     pub(super) fn release_stray_tables(&self, _purging: &Guard<'_, H>) -> u64 {
-        let tables = &self.books.tables;
+        let tables = &self.metadata.tables;
         let mut released = 0;
         for table in (0..tables.words.len() as u32).map(TableIndex) {
             if tables.read(table) == (0, true) && tables.try_lock_empty(table) {
@@ -246,11 +247,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Nothing is mapped in a retired area any more: clears its entries, frees its own frames.
     fn forget_frames(&self, index: AreaIndex) -> u64 {
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         if area.word().kind() == Kind::RamBlock {
-            Runs { books: &self.books, area: Some(index), at: None }
+            Runs { metadata: &self.metadata, area: Some(index), at: None }
                 .take_while(|&(at, _)| at == index)
-                .for_each(|(_, run)| self.books.frames.clear(run));
+                .for_each(|(_, run)| self.metadata.frames.clear(run));
             return 0;
         }
         if area.mapped() == 0 {
@@ -258,7 +259,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         }
         self.unquarantine(area);
         let frames = self.free_own_frames(area.body());
-        self.books.frames.clear(area.body());
+        self.metadata.frames.clear(area.body());
         area.set_mapped(0);
         count(&self.node_here().1.counters.returned_frames, frames);
         frames

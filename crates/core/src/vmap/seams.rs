@@ -159,7 +159,7 @@ pub unsafe trait Host: Sync {
         false
     }
 
-    /// Whether requests may be served here at all. Asked on slow paths: where it says no, the books
+    /// Whether requests may be served here at all. Asked on slow paths: where it says no, the metadata
     /// must be such that warm paths find nothing, as wiped ones are.
     ///
     /// # Errors
@@ -367,14 +367,14 @@ unsafe impl<W: WhichCpu> Host for NoFrames<W> {
 /// A mapper that maps nothing and counts what it was asked: for measuring everything but the
 /// mapping, and for tests. Nothing may be reached through its addresses.
 #[derive(Default)]
-pub struct BooksOnly {
+pub struct NullMapper {
     base: usize,
     pages: u32,
     page_size: PageSize,
     calls: [AtomicU64; 4],
 }
 
-/// What a [`BooksOnly`] mapper was asked, in calls.
+/// What a [`NullMapper`] mapper was asked, in calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MapperCalls {
@@ -388,10 +388,10 @@ pub struct MapperCalls {
     pub releases: u64,
 }
 
-impl BooksOnly {
+impl NullMapper {
     /// For `span`, which is never touched.
     pub fn new(span: Span, page_size: PageSize) -> Self {
-        BooksOnly {
+        NullMapper {
             base: span.start.get(),
             pages: span.pages,
             page_size,
@@ -406,12 +406,12 @@ impl BooksOnly {
     }
 
     fn count(&self, what: usize) {
-        crate::cache::cpu_zone::count(&self.calls[what], 1);
+        crate::cache::pcp::count(&self.calls[what], 1);
     }
 }
 
 // SAFETY: no access through its addresses reaches a frame, ever.
-unsafe impl Mapper for BooksOnly {
+unsafe impl Mapper for NullMapper {
     fn span(&self) -> Span {
         Span::new(VirtAddr::new(self.base), self.pages)
     }

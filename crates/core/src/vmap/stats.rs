@@ -6,7 +6,7 @@ use super::pool::Pools;
 use super::seams::{Host, Mapper};
 use crate::prim::Ordering;
 
-/// A look at the books. Each number is exact, but they are not read at one moment.
+/// A look at the metadata. Each number is exact, but they are not read at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VmapStats {
@@ -54,20 +54,20 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     pub fn stats(&self) -> VmapStats {
         let mut counts = VmapCounts::default();
         let (mut cold, mut warm) = ((0, 0), (0, 0));
-        for node in self.books.nodes {
+        for node in self.metadata.nodes {
             counts += node.counters.read();
             pooled(&node.cold, &mut cold);
             pooled(&node.warm, &mut warm);
         }
         // Each allocation, and each change of a busy area, began a generation.
-        let touched = &self.books.areas.0[..self.books.space.spares.touched()];
+        let touched = &self.metadata.areas.0[..self.metadata.space.spares.touched()];
         let generations: u64 = touched.iter().map(|area| area.word().generation()).sum();
         let allocated_areas = generations.saturating_sub(counts.changed_areas);
-        let tables = &self.books.tables;
+        let tables = &self.metadata.tables;
         VmapStats {
             allocated_areas,
             pool_hits: allocated_areas.saturating_sub(counts.carved_areas),
-            free_pages: self.books.space.free_pages(),
+            free_pages: self.metadata.space.free_pages(),
             largest_free_pages: self.lock_space().tree().largest(),
             lazy_pages: self.lazy_pages(),
             cold_areas: cold.0,
@@ -75,7 +75,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             warm_areas: warm.0,
             warm_pages: warm.1,
             lost_pages: self.mapper.lost_pages().into(),
-            descriptors: self.books.space.spares.used(),
+            descriptors: self.metadata.space.spares.used(),
             tables: tables.populated.load(Ordering::Relaxed),
             tables_max: tables.populated_max.load(Ordering::Relaxed),
             released_tables: tables.released.load(Ordering::Relaxed),
@@ -85,12 +85,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Counters of one node; nodes are numbered from 0.
     pub fn node_counts(&self, node: u32) -> Option<VmapCounts> {
-        self.books.nodes.get(node as usize).map(|node| node.counters.read())
+        self.metadata.nodes.get(node as usize).map(|node| node.counters.read())
     }
 
     /// The next peak of page tables counts from here.
     pub fn reset_tables_max(&self) {
-        let tables = &self.books.tables;
+        let tables = &self.metadata.tables;
         tables.populated_max.store(tables.populated.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }

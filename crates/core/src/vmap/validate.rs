@@ -39,7 +39,7 @@ pub struct VmapCensus {
     pub own_frames: u64,
 }
 
-/// What is wrong with the books.
+/// What is wrong with the metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VmapFault {
@@ -126,15 +126,15 @@ pub enum VmapFault {
         /// Counted as used.
         counted: u64,
     },
-    /// This process is a fork of the one whose books they are: there is nothing to check.
+    /// This process is a fork of the one whose metadata they are: there is nothing to check.
     Forked,
 }
 
 impl fmt::Display for VmapFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            VmapFault::Forked => f.write_str("the books of the address space are the parent process's"),
-            fault => write!(f, "the books of the address space are wrong: {fault:?}"),
+            VmapFault::Forked => f.write_str("the metadata of the address space are the parent process's"),
+            fault => write!(f, "the metadata of the address space are wrong: {fault:?}"),
         }
     }
 }
@@ -154,7 +154,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         self.check_lists(&census)?;
         self.check_charges()?;
         self.check_tables()?;
-        let counted = u64::from(self.books.space.spares.used());
+        let counted = u64::from(self.metadata.space.spares.used());
         if counted != areas + free_ranges {
             return Err(VmapFault::Descriptors { found: areas + free_ranges, counted });
         }
@@ -163,7 +163,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     fn check_free(&self, census: &mut VmapCensus) -> Result<u64, VmapFault> {
         let (ranges, pages) = self.lock_space().tree().check().ok_or(VmapFault::Tree)?;
-        let counted_pages = self.books.space.free_pages();
+        let counted_pages = self.metadata.space.free_pages();
         census.free_pages = pages;
         if pages != counted_pages {
             return Err(VmapFault::FreeCount { found_pages: pages, counted_pages });
@@ -177,16 +177,16 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         while at.0 < self.range.pages {
             let free = self.lock_space().tree().containing(at);
             if let Some(free) = free {
-                let run = Run { start: at, end: self.books.areas[free].end() };
-                if let Some(page) = run.iter().find(|&page| self.books.frames.is_mapped(page)) {
+                let run = Run { start: at, end: self.metadata.areas[free].end() };
+                if let Some(page) = run.iter().find(|&page| self.metadata.frames.is_mapped(page)) {
                     return Err(VmapFault::Stray { at: self.range.addr(page) });
                 }
                 at = run.end;
                 continue;
             }
             let lost = VmapFault::Lost { at: self.range.addr(at) };
-            let index = self.books.index.at(at).ok_or(lost)?;
-            let area = &self.books.areas[index];
+            let index = self.metadata.index.at(at).ok_or(lost)?;
+            let area = &self.metadata.areas[index];
             if area.start() != at || area.pages() == 0 {
                 return Err(lost);
             }
@@ -199,7 +199,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     fn check_area(&self, index: AreaIndex, area: &Area, census: &mut VmapCensus) -> Result<(), VmapFault> {
         let (run, at) = (area.run(), self.range.addr(area.start()));
-        let elsewhere = run.iter().find(|&page| self.books.index.candidate(page) != Some(index));
+        let elsewhere = run.iter().find(|&page| self.metadata.index.candidate(page) != Some(index));
         if let Some(page) = elsewhere {
             return Err(VmapFault::Index { at: self.range.addr(page) });
         }
@@ -215,7 +215,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         };
         *sum += pages;
         *number += 1;
-        let mapped = |run: Run| run.iter().filter(|&page| self.books.frames.is_mapped(page)).count() as u32;
+        let mapped =
+            |run: Run| run.iter().filter(|&page| self.metadata.frames.is_mapped(page)).count() as u32;
         let body = mapped(area.body());
         let counts_right = area.word().kind() == Kind::RamBlock || body == area.mapped();
         if !counts_right || mapped(run) != body {
@@ -223,7 +224,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         }
         census.mapped_pages += u64::from(body);
         census.own_frames +=
-            self.books.frames.own_blocks(run).map(|(_, order)| u64::from(order.frames())).sum::<u64>();
+            self.metadata.frames.own_blocks(run).map(|(_, order)| u64::from(order.frames())).sum::<u64>();
         Ok(())
     }
 
@@ -231,8 +232,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn check_lists(&self, census: &VmapCensus) -> Result<(), VmapFault> {
         let (mut listed, mut lazy_pages) = (0, 0);
         let mut follow = |first: Option<AreaIndex>, belongs: &dyn Fn(&Area) -> bool| {
-            for index in self.books.areas.list(first) {
-                let area = &self.books.areas[index];
+            for index in self.metadata.areas.list(first) {
+                let area = &self.metadata.areas[index];
                 listed += 1;
                 if area.word().state() == State::Lazy {
                     lazy_pages += u64::from(area.pages());
@@ -243,7 +244,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             }
             Ok(())
         };
-        for (number, node) in self.books.nodes.iter().enumerate() {
+        for (number, node) in self.metadata.nodes.iter().enumerate() {
             for (pools, warm) in [(&node.cold, false), (&node.warm, true)] {
                 for (pages, pool) in pools.iter() {
                     follow(pool.peek(), &|area| {
@@ -264,7 +265,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             return Err(VmapFault::Lists { by_state, listed });
         }
         let in_blocks: u64 = self
-            .books
+            .metadata
             .blocks
             .iter()
             .filter(|block| block.area().is_some())
@@ -278,7 +279,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     fn check_charges(&self) -> Result<(), VmapFault> {
-        for node in self.books.nodes {
+        for node in self.metadata.nodes {
             for (pools, budget) in [(&node.cold, self.pool_pages_max), (&node.warm, self.warm_pages_max)] {
                 let limits_pages =
                     pools.iter().map(|(pages, pool)| u64::from(pool.limit()) * u64::from(pages)).sum();
@@ -292,11 +293,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     fn check_tables(&self) -> Result<(), VmapFault> {
-        let tables = &self.books.tables;
+        let tables = &self.metadata.tables;
         let mut found = 0;
         for table in (0..tables.words.len() as u32).map(TableIndex) {
             let run = tables.run(table);
-            let mapped_pages = run.iter().filter(|&page| self.books.frames.is_mapped(page)).count() as u32;
+            let mapped_pages = run.iter().filter(|&page| self.metadata.frames.is_mapped(page)).count() as u32;
             let (counted_pages, populated) = tables.read(table);
             let at = self.range.addr(run.start);
             if mapped_pages != counted_pages || tables.is_locked(table) || counted_pages > 0 && !populated {

@@ -31,10 +31,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     pub fn vmalloc(&self, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
         let caller = Location::caller();
         if options.takes_warm() && options.window.is_none() {
-            let fits = |top| self.is_aligned(self.books.areas[top].start(), options.align);
+            let fits = |top| self.is_aligned(self.metadata.areas[top].start(), options.align);
             let pool = self.node_here().1.warm.of(pages.wrapping_add(1));
-            if let Some(index) = pool.and_then(|pool| pool.pop(self.books.areas, fits)) {
-                self.prepare_warm(&self.books.areas[index], &options);
+            if let Some(index) = pool.and_then(|pool| pool.pop(self.metadata.areas, fits)) {
+                self.prepare_warm(&self.metadata.areas[index], &options);
                 return Ok(self.publish(index, Kind::Vmalloc, &options, true, caller));
             }
         }
@@ -80,7 +80,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         caller: &'static Location<'static>,
     ) -> Result<VirtAddr, VmapError> {
         let index = self.obtain(pages, options)?;
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         area.set_word(area.word().held(Kind::Vmalloc));
         let run = Run::new(area.start(), pages);
         let mapped = self
@@ -121,7 +121,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 Err(error) => {
                     let entered = Run { start: run.start, end: at };
                     self.free_own_frames(entered);
-                    self.books.frames.clear(entered);
+                    self.metadata.frames.clear(entered);
                     return Err(error);
                 }
             }
@@ -156,7 +156,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             let _ = unsafe { self.host.free_blocks(&[(frame, order)]) };
             return None;
         }
-        self.books.frames.put_block(at, frame, order);
+        self.metadata.frames.put_block(at, frame, order);
         Some(order.frames())
     }
 
@@ -175,7 +175,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let caller = Location::caller();
         self.host.check_usable()?;
         let (index, word) = self.busy_at(start, Kind::Vmalloc).ok_or(VmapError::NotAllocated)?;
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         if !area.leave_busy(word, word.in_state(State::Held)) {
             return Err(VmapError::NotAllocated);
         }
@@ -203,9 +203,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Returns the pages of a held area from `pages` on.
     fn shrink(&self, index: AreaIndex, pages: u32) -> Result<(), VmapError> {
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         let at = area.start().add(pages);
-        let (block_at, table) = (self.books.frames.block_start(at), &self.books.frames);
+        let (block_at, table) = (self.metadata.frames.block_start(at), &self.metadata.frames);
         if block_at < at {
             let (frame, order) = table.block_at(block_at).ok_or(VmapError::BadFrame)?;
             // SAFETY: a block of the area, which the caller holds.
@@ -228,7 +228,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// As [`cut`](Self::cut), with a descriptor at hand: this cannot fail.
     fn cut_into(&self, index: AreaIndex, at: Vpn, rest: AreaIndex) {
-        let (area, behind) = (&self.books.areas[index], &self.books.areas[rest]);
+        let (area, behind) = (&self.metadata.areas[index], &self.metadata.areas[rest]);
         let kept = at.since(area.start()).min(area.mapped());
         let guard = area.traits().guard();
         self.lock_space().split(index, at, rest);
@@ -259,7 +259,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     fn grow_in_place(&self, index: AreaIndex, pages: u32, options: &Options) -> Result<(), VmapError> {
-        let area = &self.books.areas[index];
+        let area = &self.metadata.areas[index];
         let old = area.body();
         let rest = {
             let space = self.lock_space();
@@ -292,13 +292,13 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         pages: u32,
         options: &Options,
     ) -> Result<AreaIndex, VmapError> {
-        let old = self.books.areas[index].body();
+        let old = self.metadata.areas[index].body();
         let new_index = self.obtain(pages, options)?;
-        let (left, new) = (&self.books.areas[index], &self.books.areas[new_index]);
+        let (left, new) = (&self.metadata.areas[index], &self.metadata.areas[new_index]);
         new.set_word(new.word().held(Kind::Vmalloc));
         // See the argument on aliases in `retire.rs`.
         new.set_traits(left.traits());
-        let (start, table) = (new.start(), &self.books.frames);
+        let (start, table) = (new.start(), &self.metadata.frames);
         let more = Run { start: start.add(old.pages()), end: start.add(pages) };
         let mapped = self.enter_frames(more, options).and_then(|()| {
             for (i, page) in (0..).zip(old.iter()) {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagedepot::{Backing, BackingRanges, Doubled, FrameRange, Mobility, Order, Pfn, ZoneConfig, ZoneId};
 
-/// Frames of a huge.
+/// Frames of a pageblock.
 const HUGE: u32 = 512;
 
 /// See the module.
@@ -17,7 +17,7 @@ pub struct Sets {
 #[derive(Default)]
 struct ZoneSet {
     free: BTreeSet<u32>,
-    /// Of each huge, whoever got the first of its frames.
+    /// Of each pageblock, whoever got the first of its frames.
     mobilities: BTreeMap<u32, Mobility>,
 }
 
@@ -92,7 +92,7 @@ unsafe impl Backing for Sets {
                     doubled.add(Doubled { first: Some(Pfn::new(frame)), frames: 1 });
                 }
             }
-            if order >= Order::HUGE {
+            if order >= Order::PAGEBLOCK {
                 set.mobilities.remove(&(pfn.get() / HUGE));
             }
         }

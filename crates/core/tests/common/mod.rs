@@ -1,4 +1,4 @@
-//! What several test files need: books of the right size, and CPUs that are wherever a test says.
+//! What several test files need: metadata of the right size, and CPUs that are wherever a test says.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ pub struct Anywhere {
     nowhere: AtomicBool,
     now_ms: AtomicU64,
     /// CPUs to spare, a bit each.
-    spared: AtomicU64,
+    isolated: AtomicU64,
     /// CPUs known to be quiescent, a bit each.
     quiescent: AtomicU64,
     /// Fences asked for.
@@ -59,7 +59,7 @@ impl Anywhere {
     }
 
     pub fn spare(&self, cpus: u64) {
-        self.spared.store(cpus, Ordering::Relaxed);
+        self.isolated.store(cpus, Ordering::Relaxed);
     }
 
     pub fn set_quiescent(&self, cpus: u64) {
@@ -107,8 +107,8 @@ unsafe impl Processor for Anywhere {
         has_bit(self.quiescent.load(Ordering::Relaxed), cpu)
     }
 
-    fn is_spared(&self, cpu: CpuId) -> bool {
-        has_bit(self.spared.load(Ordering::Relaxed), cpu)
+    fn is_isolated(&self, cpu: CpuId) -> bool {
+        has_bit(self.isolated.load(Ordering::Relaxed), cpu)
     }
 
     fn now_ms(&self) -> u64 {
@@ -118,8 +118,8 @@ unsafe impl Processor for Anywhere {
 
 pub type Single<'m> = Allocator<'m, Pinned<Anywhere>>;
 
-/// Memory for the books of `config`.
-pub fn books(config: &Config<'_>) -> Vec<MaybeUninit<u8>> {
+/// Memory for the metadata of `config`.
+pub fn metadata(config: &Config<'_>) -> Vec<MaybeUninit<u8>> {
     vec![MaybeUninit::uninit(); Single::metadata_bytes(config).unwrap()]
 }
 

@@ -43,7 +43,7 @@ type OnFence = Box<dyn Fn(CpuId) + Send + Sync>;
 /// A kernel whose preemption is a mutex per CPU.
 pub struct Kernel {
     cpus: Vec<Mutex<()>>,
-    spared: AtomicU64,
+    isolated: AtomicU64,
     on_fence: RwLock<Option<OnFence>>,
 }
 
@@ -51,14 +51,14 @@ impl Kernel {
     pub fn new(cpus: u32) -> Self {
         Kernel {
             cpus: (0..cpus).map(|_| Mutex::new(())).collect(),
-            spared: AtomicU64::new(0),
+            isolated: AtomicU64::new(0),
             on_fence: RwLock::new(None),
         }
     }
 
     /// CPUs that full drains leave alone, a bit each.
     pub fn spare(&self, cpus: u64) {
-        self.spared.store(cpus, Ordering::Relaxed);
+        self.isolated.store(cpus, Ordering::Relaxed);
     }
 
     pub fn on_fence(&self, call: Option<OnFence>) {
@@ -106,8 +106,8 @@ unsafe impl Processor for Kernel {
         Ok(())
     }
 
-    fn is_spared(&self, cpu: CpuId) -> bool {
-        self.spared.load(Ordering::Relaxed) >> cpu.get() & 1 == 1
+    fn is_isolated(&self, cpu: CpuId) -> bool {
+        self.isolated.load(Ordering::Relaxed) >> cpu.get() & 1 == 1
     }
 }
 
@@ -177,8 +177,8 @@ unsafe impl Processor for Parked {
         self.kernel.fence(cpu)
     }
 
-    fn is_spared(&self, cpu: CpuId) -> bool {
-        self.kernel.is_spared(cpu)
+    fn is_isolated(&self, cpu: CpuId) -> bool {
+        self.kernel.is_isolated(cpu)
     }
 
     fn now_ms(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! Memory for the books, and for the frames where a world has them.
+//! Memory for the metadata, and for the frames where a world has them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::mem::MaybeUninit;
@@ -7,45 +7,47 @@ use std::ptr::NonNull;
 use pagedepot::{LinearMap, PageSize, Pfn};
 
 const PAGE: usize = PageSize::Kib4.bytes();
-/// What the books are skewed against: as much as any alignment they need.
+/// What the metadata is skewed against: as much as any alignment they need.
 const ALIGN: usize = 1 << 16;
 
-/// One stretch of memory: the books, then the frames from number 0 on.
+/// One stretch of memory: the metadata, then the frames from number 0 on.
 pub struct Arena {
     memory: NonNull<u8>,
     layout: Layout,
-    /// Offset of the books.
-    books_at: usize,
-    books: usize,
+    /// Offset of the metadata.
+    metadata_at: usize,
+    metadata: usize,
 }
 
 impl Arena {
-    /// Room for `books` bytes, `skew` bytes off alignment, and `frames` frames behind them.
-    pub fn new(books: usize, skew: usize, frames: usize) -> Self {
-        let bytes = ALIGN + (skew + books).next_multiple_of(PAGE) + frames * PAGE;
+    /// Room for `metadata` bytes, `skew` bytes off alignment, and `frames` frames behind them.
+    pub fn new(metadata: usize, skew: usize, frames: usize) -> Self {
+        let bytes = ALIGN + (skew + metadata).next_multiple_of(PAGE) + frames * PAGE;
         // Without an alignment: memory is then zeroed by the kernel, when it is touched.
         let layout = Layout::from_size_align(bytes, 1).unwrap();
         // SAFETY: the layout has a size.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) });
         let memory = memory.unwrap_or_else(|| handle_alloc_error(layout));
-        let books_at = memory.as_ptr().expose_provenance().next_multiple_of(ALIGN) + skew;
-        Arena { memory, layout, books_at: books_at - memory.as_ptr().addr(), books }
+        let metadata_at = memory.as_ptr().expose_provenance().next_multiple_of(ALIGN) + skew;
+        Arena { memory, layout, metadata_at: metadata_at - memory.as_ptr().addr(), metadata }
     }
 
-    /// The memory for the books; to be asked for once.
-    #[expect(clippy::mut_from_ref, reason = "the books are a part that nobody else touches")]
-    pub fn books(&self) -> &mut [MaybeUninit<u8>] {
+    /// The memory for the metadata; to be asked for once.
+    #[expect(clippy::mut_from_ref, reason = "the metadata is a part that nobody else touches")]
+    pub fn metadata(&self) -> &mut [MaybeUninit<u8>] {
         // SAFETY: in bounds; asked for once.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr().add(self.books_at).cast(), self.books) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.memory.as_ptr().add(self.metadata_at).cast(), self.metadata)
+        }
     }
 
     fn frame_zero(&self) -> usize {
-        (self.memory.as_ptr().addr() + self.books_at + self.books).next_multiple_of(PAGE)
+        (self.memory.as_ptr().addr() + self.metadata_at + self.metadata).next_multiple_of(PAGE)
     }
 
     /// The mapping of the frames.
     pub fn linear_map(&self) -> LinearMap {
-        // SAFETY: the frames lie behind the books, and the run keeps the arena until the allocator
+        // SAFETY: the frames lie behind the metadata, and the run keeps the arena until the allocator
         // is gone; provenance was exposed.
         unsafe { LinearMap::new(self.frame_zero()) }
     }

@@ -12,7 +12,7 @@ use crate::naive::{At, Held, Naive};
 use crate::op::Op;
 use crate::world::{FIRST_SPARE_SECTION, Keeper, SECTION, SECTIONS, World};
 
-/// Operations between two looks at all the books.
+/// Operations between two looks at all the metadata.
 const VALIDATE_EVERY: usize = 8;
 
 pub struct Lockstep<'m> {
@@ -22,8 +22,8 @@ pub struct Lockstep<'m> {
     pub arena: &'m Arena,
     /// What is under the allocator, unless it is the bitmap.
     pub backing: Option<&'m Sets>,
-    /// Books for memory that is added, enough for two sections each.
-    pub spare_books: Vec<&'m mut [MaybeUninit<u8>]>,
+    /// Metadata for memory that is added, enough for two sections each.
+    pub spare_metadata: Vec<&'m mut [MaybeUninit<u8>]>,
     pub next_section: u32,
     /// CPUs whose gates stay closed.
     pub is_disabled: Vec<bool>,
@@ -53,15 +53,15 @@ pub fn run(world: &World, ops: &[Op]) {
         let backing = backing.as_ref();
         let anywhere = Pinned(Anywhere::new());
         let depot = match backing {
-            Some(backing) => Single::over(backing, &config, arena.books(), anywhere),
-            None => Single::new(&config, arena.books(), anywhere),
+            Some(backing) => Single::over(backing, &config, arena.metadata(), anywhere),
+            None => Single::new(&config, arena.metadata(), anywhere),
         };
         let depot = depot.unwrap();
         spare.resize_with((SECTIONS - FIRST_SPARE_SECTION) as usize, || {
             vec![MaybeUninit::uninit(); depot.section_bytes(range(SECTION - 1, 2))]
         });
-        let spare_books = spare.iter_mut().map(Vec::as_mut_slice).collect();
-        Lockstep::new(depot, world, &arena, backing, spare_books).run(ops);
+        let spare_metadata = spare.iter_mut().map(Vec::as_mut_slice).collect();
+        Lockstep::new(depot, world, &arena, backing, spare_metadata).run(ops);
     });
 }
 
@@ -71,7 +71,7 @@ impl<'m> Lockstep<'m> {
         world: &'m World,
         arena: &'m Arena,
         backing: Option<&'m Sets>,
-        spare_books: Vec<&'m mut [MaybeUninit<u8>]>,
+        spare_metadata: Vec<&'m mut [MaybeUninit<u8>]>,
     ) -> Self {
         let cpus = world.cpus() as usize;
         Lockstep {
@@ -80,7 +80,7 @@ impl<'m> Lockstep<'m> {
             world,
             arena,
             backing,
-            spare_books,
+            spare_metadata,
             next_section: FIRST_SPARE_SECTION,
             is_disabled: vec![!world.caches; cpus],
             now_ms: 0,

@@ -13,7 +13,7 @@
 //! 6. No CPU is charged with more than its limit has been.
 //! 7. With `checked`, wrong use is refused and changes nothing.
 //! 8. Held frames keep their contents (where they are mapped), zeroed ones are zero.
-//! 9. The books are consistent: `validate`.
+//! 9. The metadata is consistent: `validate`.
 //!
 //! `PAGEDEPOT_SEED=n` repeats a run, `PAGEDEPOT_SOAK_SECONDS=n` goes on for n seconds.
 

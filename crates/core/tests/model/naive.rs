@@ -8,7 +8,7 @@ use pagedepot::{FrameRange, NodeId, Order, Pfn};
 use crate::op::Wish;
 use crate::world::World;
 
-/// Frames of a huge.
+/// Frames of a pageblock.
 const HUGE: u32 = 512;
 
 /// Why a held stretch of frames was allocated, which says how it may be freed.
@@ -101,12 +101,12 @@ impl Naive {
         }
     }
 
-    fn has_books(&self, at: At) -> bool {
+    fn has_metadata(&self, at: At) -> bool {
         !at.is_nowhere && (at.cpu as usize) < self.cpu_nodes.len()
     }
 
     pub fn node(&self, at: At) -> NodeId {
-        if self.has_books(at) { self.cpu_nodes[at.cpu as usize] } else { NodeId::new(0) }
+        if self.has_metadata(at) { self.cpu_nodes[at.cpu as usize] } else { NodeId::new(0) }
     }
 
     /// The zones that a request may use, by place.
@@ -164,7 +164,7 @@ impl Naive {
         let held = self.held.remove(&start).expect("the run frees what it holds");
         let zone = self.zone_of(start, held.frames).expect("held frames are of a zone");
         self.zones[zone].freed_pages += u64::from(held.frames);
-        if self.has_books(at) {
+        if self.has_metadata(at) {
             let is_remote = |frame: &u32| self.owners.get(frame).copied().unwrap_or(0) != at.cpu as u16;
             let remote = match held.shape {
                 Shape::Range => (start..start + held.frames).filter(is_remote).count() as u64,

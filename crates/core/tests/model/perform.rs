@@ -309,8 +309,8 @@ impl Lockstep<'_> {
             assert_eq!(refused, Err(ConfigError::NotAddable { range: added }));
             return;
         }
-        let books = self.spare_books.pop().expect("one for each spare section");
-        self.depot.add_memory(ZoneId::new(zone as u32), added, books).unwrap();
+        let metadata = self.spare_metadata.pop().expect("one for each spare section");
+        self.depot.add_memory(ZoneId::new(zone as u32), added, metadata).unwrap();
         if let Some(backing) = self.backing {
             backing.add(ZoneId::new(zone as u32), added);
         }

@@ -58,7 +58,7 @@ pub struct World {
     pub keeper: Keeper,
     /// Frames exist and can be zeroed; magazines can be carved from them.
     pub is_mapped: bool,
-    /// Bytes between a boundary of 256 and the memory for the books.
+    /// Bytes between a boundary of 256 and the memory for the metadata.
     pub skew: usize,
 }
 
@@ -108,7 +108,7 @@ fn plain(node: u32) -> Vec<ZonePlan> {
     vec![zone("Normal", node, 2, &[range(512, 8192)])]
 }
 
-/// A zone with holes, none of whose edges is where a huge, or even a word, begins.
+/// A zone with holes, none of whose edges is where a pageblock, or even a word, begins.
 fn holes() -> Vec<ZonePlan> {
     let ranges =
         [range(3, 700), range(7001, 1), range(1000, 3), range(1124, 412), range(2048, 4096), range(6990, 7)];

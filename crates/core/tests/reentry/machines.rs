@@ -144,7 +144,7 @@ unsafe impl Cpus for Kernel {
         if self.0.has_interrupted(cpu) { Err(FenceError::Busy) } else { Ok(()) }
     }
 
-    fn is_spared(&self, _cpu: CpuId) -> bool {
+    fn is_isolated(&self, _cpu: CpuId) -> bool {
         self.0.preemption_point();
         false
     }
@@ -211,7 +211,7 @@ unsafe impl Cpus for Restartable {
         Ok(())
     }
 
-    fn is_spared(&self, _cpu: CpuId) -> bool {
+    fn is_isolated(&self, _cpu: CpuId) -> bool {
         self.0.preemption_point();
         false
     }

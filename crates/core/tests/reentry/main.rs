@@ -1,6 +1,6 @@
 //! Re-entry: code that allocates and frees lands between any two steps of the allocator on the same
 //! CPU, as interrupt and signal handlers do, and other code of other CPUs runs while a slow path is
-//! preempted. No frame is ever seen twice, and the books are in order when everybody has returned.
+//! preempted. No frame is ever seen twice, and the metadata is in order when everybody has returned.
 //!
 //! One thread, deterministic by seed: `PAGEDEPOT_SEED=n` repeats a run,
 //! `PAGEDEPOT_SOAK_SECONDS=n` goes on for n seconds.

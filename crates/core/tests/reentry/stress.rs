@@ -41,10 +41,10 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> u64 {
     let checked = seed.is_multiple_of(2);
     let config = Config { checked, track_owner: seed.is_multiple_of(3), ..Config::new(CPUS, &zones) };
     // Zeroed, as machines that follow gates want it.
-    let mut books = vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
+    let mut metadata = vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
     let source = Arc::new(Source::new(seed));
     let mut stress = Stress {
-        depot: Allocator::new(&config, &mut books, make(source.clone())).unwrap(),
+        depot: Allocator::new(&config, &mut metadata, make(source.clone())).unwrap(),
         source: source.clone(),
         rng: RefCell::new(Rng::new(!seed)),
         held: RefCell::default(),

@@ -1,4 +1,4 @@
-//! A mapper, and a page allocator, that fail at the nth call: a typed error, nothing leaked, books
+//! A mapper, and a page allocator, that fail at the nth call: a typed error, nothing leaked, metadata
 //! balanced, and what was there before is as it was.
 
 use pagedepot::vmap::{Manner, MapError, Options, PurgeDepth, VirtAddr, VmapConfig, VmapError};

@@ -413,8 +413,8 @@ pub fn depot(frames: u32, cpus: u32) -> &'static Depot {
     }]);
     let config = Config { checked: true, ..Config::new(cpus, zones) };
     let locks = (0..cpus).map(|_| CpuLock::new()).collect::<Vec<_>>().leak();
-    let books = memory(Depot::metadata_bytes(&config).unwrap());
-    leak(Depot::new(&config, books, Locked::new(locks, ByThread)).unwrap())
+    let metadata = memory(Depot::metadata_bytes(&config).unwrap());
+    leak(Depot::new(&config, metadata, Locked::new(locks, ByThread)).unwrap())
 }
 
 /// Frame numbers that are the caller's, not the depot's.
@@ -433,9 +433,9 @@ pub fn paged_at(base: usize, pages: u32, frames: u32, config: &VmapConfig) -> Pa
         purges_wanted: AtomicU64::new(0),
         refuses_splits: AtomicBool::new(false),
     };
-    let books = memory(Paged::metadata_bytes(config, &paper).unwrap());
+    let metadata = memory(Paged::metadata_bytes(config, &paper).unwrap());
     // SAFETY: this paper and this depot are this vmap's alone.
-    unsafe { Paged::new(config, books, paper, host) }.unwrap()
+    unsafe { Paged::new(config, metadata, paper, host) }.unwrap()
 }
 
 /// As [`paged_at`], from an address that is aligned to nothing but a page.

@@ -145,10 +145,10 @@ impl<S: Store> Magazine<S> {
         self.round(cpu, zone).find_map(Mag::try_lock).unwrap_or_else(|| self.preferred(cpu, zone).lock())
     }
 
-    /// Takes a batch from the store, for `mag`'s books.
+    /// Takes a batch from the store, for `mag`'s metadata.
     fn fetch(&self, here: Here, zone: ZoneId, mobility: Mobility, mark: Mark, mag: &Mag) -> Option<Batch> {
-        let books = self.store.zones().zone(zone);
-        if !books.may_take(self.store.free_pages(zone), Order::BASE, mark) {
+        let metadata = self.store.zones().zone(zone);
+        if !metadata.may_take(self.store.free_pages(zone), Order::BASE, mark) {
             return None;
         }
         let frames = self.frames();

@@ -19,7 +19,7 @@ use crate::store::Store;
 use crate::zones::{Mark, Zones};
 use policy::{Policy, Tuning};
 
-/// Orders 0..=3 by mobility, then [`Order::HUGE`] for others and for movable.
+/// Orders 0..=3 by mobility, then [`Order::PAGEBLOCK`] for others and for movable.
 const LISTS: usize = 14;
 const LOW_ORDERS: u32 = 4;
 
@@ -33,7 +33,7 @@ impl ListIndex {
     pub fn of(order: Order, mobility: Mobility) -> Option<Self> {
         if order.get() < LOW_ORDERS {
             Some(ListIndex((order.get() * 3) as u8 + mobility as u8))
-        } else if order == Order::HUGE {
+        } else if order == Order::PAGEBLOCK {
             Some(ListIndex(12 + u8::from(mobility == Mobility::Movable)))
         } else {
             None
@@ -42,7 +42,7 @@ impl ListIndex {
 
     fn order(self) -> Order {
         let order = if self.0 < 12 { Order::new(u32::from(self.0) / 3) } else { None };
-        order.unwrap_or(Order::HUGE)
+        order.unwrap_or(Order::PAGEBLOCK)
     }
 
     fn next(self) -> Self {

@@ -31,7 +31,7 @@ impl<S: Store> AsBacking<S> {
 
 /// What can be known of the store under an allocator, whichever type it has.
 pub(crate) trait Underlying: Backing {
-    /// Checks the store's own books.
+    /// Checks the store's own metadata.
     fn check(&self) -> Result<(), Fault>;
 
     fn lock_waits(&self) -> LockWaits;
@@ -77,7 +77,7 @@ unsafe impl<S: Store> Backing for AsBacking<S> {
             pages += if its == zone { u64::from(order.frames()) } else { 0 };
             Ok(())
         });
-        // No number is right for a store whose books are wrong.
+        // No number is right for a store whose metadata is wrong.
         counted.map_or(u64::MAX, |_| pages)
     }
 }

@@ -7,7 +7,7 @@ use pagedepot::{Watermarks, ZoneConfig, ZoneId};
 
 use super::Store;
 use crate::census::{Fault, agree};
-use crate::depot::{ActAs, Books, ByThread};
+use crate::depot::{ActAs, ByThread, Metadata};
 use crate::lock::LockWaits;
 use crate::report::Volume;
 use crate::setup::{Setup, SetupError};
@@ -16,11 +16,11 @@ use crate::zones::Zones;
 /// Blocks moved by one call of the allocator.
 const CHUNK: usize = 64;
 
-/// The allocator of one zone, and the memory of its books, which must outlive it: fields are
+/// The allocator of one zone, and the memory of its metadata, which must outlive it: fields are
 /// dropped in this order.
 struct ZoneStore {
     allocator: Allocator<'static, Locked<'static, ByThread>>,
-    _books: Books,
+    _books: Metadata,
 }
 
 /// A bitmap store over all zones.
@@ -77,9 +77,9 @@ impl ZoneStore {
         };
         let needed = Allocator::<Locked<'static, ByThread>>::metadata_bytes(&config)?;
         // SAFETY: the allocator is the field before `_books`, and on an error is made after it.
-        let (books, memory) = unsafe { Books::new(needed) };
+        let (metadata, memory) = unsafe { Metadata::new(needed) };
         let allocator = Allocator::new(&config, memory, Locked::new(&[], ByThread))?;
-        Ok(Some(ZoneStore { allocator, _books: books }))
+        Ok(Some(ZoneStore { allocator, _books: metadata }))
     }
 }
 

@@ -58,7 +58,7 @@ pub trait Store: Sync {
     /// Waits for zone locks.
     fn lock_waits(&self) -> LockWaits;
 
-    /// Checks the store's own books, and tells every free block to `mark`; returns pages that the
+    /// Checks the store's own metadata, and tells every free block to `mark`; returns pages that the
     /// store took for itself. For when everybody else has stopped.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ pub struct Wanted {
     pub align_pages: u64,
 }
 
-/// The mapper and the host, the managed range, and the books about page tables and flushes.
+/// The mapper and the host, the managed range, and the metadata about page tables and flushes.
 pub struct Ground<M, H> {
     pub mapper: M,
     pub host: H,

@@ -44,9 +44,9 @@ fn for_each_design(pages: u32, frames: u32, lazy_pages_max: u64, work: impl Fn(&
         ..VmapConfig::new(CPUS, 2 * pages + 2)
     };
     let bytes = Vmap::<&Paper, &Paper>::metadata_bytes(&config, &&paper).unwrap();
-    let mut books = vec![MaybeUninit::uninit(); bytes];
+    let mut metadata = vec![MaybeUninit::uninit(); bytes];
     // SAFETY: as above.
-    let vmap = unsafe { Vmap::new(&config, &mut books, &paper, &paper) }.unwrap();
+    let vmap = unsafe { Vmap::new(&config, &mut metadata, &paper, &paper) }.unwrap();
     work(&mut Depot::new(vmap, Manner::Pools), &paper);
 }
 

@@ -297,7 +297,7 @@ impl Settings {
     }
 }
 
-/// What a design's books said when everything was freed.
+/// What a design's metadata said when everything was freed.
 fn checked(design: Design, found: Result<(), String>) -> Result<(), Failure> {
     found.map_err(|fault| Failure::Run(format!("{design}: {fault}: please report it")))
 }

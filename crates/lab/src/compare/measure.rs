@@ -151,7 +151,7 @@ impl Plan {
         }
         let mut comparison = Comparison::new(&columns, options.base.as_deref(), options.rule)?;
         if columns.len() > 1 {
-            // What only one design has, such as its books, compares nothing.
+            // What only one design has, such as its metadata, compares nothing.
             comparison.lines.retain(|line| line.cells.iter().flatten().count() > 1);
         }
         Ok(options.format.noted(measured.notes(), written(&comparison, "", options)?))

@@ -1,5 +1,5 @@
 //! What workloads ask of a design that is all of an allocator: memory behind its pages, blocks of
-//! any order, drains, and books that can be checked.
+//! any order, drains, and metadata that can be checked.
 
 use std::ptr::NonNull;
 

@@ -134,7 +134,7 @@ impl Allocator for DepotSubject {
         drained.left_pages = done.left_pages + done.in_flight_pages;
         drained.unreachable_pages = done.unreachable_pages;
         (drained.fences, drained.interruptions) = (done.fences, done.fences);
-        drained.busy_cpus = done.busy_cpus + done.spared_cpus;
+        drained.busy_cpus = done.busy_cpus + done.isolated_cpus;
         drained
     }
 

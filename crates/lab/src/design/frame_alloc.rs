@@ -47,12 +47,12 @@ type Allocator = DepotAllocator<SummaryBuddyAllocator<ORDERS, Mapped>, CurrentCp
 /// See the module.
 pub struct FrameAlloc {
     allocator: Box<Allocator>,
-    /// Outlives the allocator, which has its books in it.
+    /// Outlives the allocator, which has its metadata in it.
     _pool: Pool,
 }
 
 impl FrameAlloc {
-    /// With memory for `demand`, and as much again for fragments and books.
+    /// With memory for `demand`, and as much again for fragments and metadata.
     ///
     /// # Errors
     /// When the memory cannot be had.
@@ -61,7 +61,7 @@ impl FrameAlloc {
         Self::with_frames(frames)
     }
 
-    /// With exactly `frames` frames, of which it takes some for its books.
+    /// With exactly `frames` frames, of which it takes some for its metadata.
     ///
     /// # Errors
     /// As [`new`](Self::new).

@@ -310,7 +310,7 @@ pub trait Subject: Send + Sync {
     /// Takes back what all CPUs cache, interrupting nobody if the design has a choice.
     fn drain_all(&self) {}
 
-    /// Checks the subject's books, if it has any, after everything was freed: is each frame in
+    /// Checks the subject's metadata, if it has any, after everything was freed: is each frame in
     /// exactly one place?
     ///
     /// # Errors

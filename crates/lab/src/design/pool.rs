@@ -60,7 +60,7 @@ impl Pool {
     }
 }
 
-/// Memory that contenders which are measured in turn all use, whose books lie elsewhere: where the
+/// Memory that contenders which are measured in turn all use, whose metadata lies elsewhere: where the
 /// kernel found the pages makes more of a difference to whoever touches them than most designs do.
 #[derive(Clone, Debug, Default)]
 pub struct SharedPool(Arc<Mutex<Option<Arc<Pool>>>>);

@@ -1,7 +1,7 @@
 //! Our allocator as a target: one thread that acts as every CPU of the trace.
 //!
 //! Frames have addresses, but no memory: nobody uses them except the allocator, for magazines beyond
-//! those that its books include. So a trace of a large machine runs on a small one.
+//! those that its metadata include. So a trace of a large machine runs on a small one.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -131,19 +131,19 @@ pub fn with_depot<R>(machine: Machine, f: impl FnOnce(&mut Depot<'_>) -> R) -> R
             Some(unsafe { AsBacking::new(buddy) })
         }
     };
-    let books_bytes = match buddy {
+    let metadata_bytes = match buddy {
         Some(_) => Allocator::<Pinned<Acting>>::metadata_bytes_over(&config),
         None => Allocator::<Pinned<Acting>>::metadata_bytes(&config),
     };
-    let books_bytes = books_bytes.map_err(refused)?;
+    let metadata_bytes = metadata_bytes.map_err(refused)?;
     let mut memory =
-        Memory::reserve(books_bytes, frames).map_err(|source| DepotError::Addresses { pages, source })?;
-    let (books, linear_map) = memory.split();
+        Memory::reserve(metadata_bytes, frames).map_err(|source| DepotError::Addresses { pages, source })?;
+    let (metadata, linear_map) = memory.split();
     config.linear_map = Some(linear_map);
     let cpus = Pinned(Acting::default());
     let allocator = match &buddy {
-        Some(buddy) => Allocator::over(buddy, &config, books, cpus),
-        None => Allocator::new(&config, books, cpus),
+        Some(buddy) => Allocator::over(buddy, &config, metadata, cpus),
+        None => Allocator::new(&config, metadata, cpus),
     };
     let mut depot = Depot { allocator: allocator.map_err(refused)?, decayed_ms: 0 };
     Ok(f(&mut depot))

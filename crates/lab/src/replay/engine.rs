@@ -34,7 +34,7 @@ pub enum ReplayError {
     #[error("{missing} of {managed} frames did not come back after everything was freed and drained")]
     NotAllReturned { missing: i64, managed: u64 },
     #[error("{0}")]
-    Books(String),
+    Metadata(String),
     #[error("no room for {0} blocks held before the recording: is the zoneinfo that of the trace's machine?")]
     NoRoom(usize),
     #[error("the allocator failed {0} allocations: has the zoneinfo all zones of the trace's machine?")]
@@ -272,7 +272,7 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
         }
     }
 
-    /// The books when the trace has ended.
+    /// The metadata when the trace has ended.
     fn outcome(
         &mut self,
         before: &ReplayCounts,
@@ -281,7 +281,7 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
     ) -> Result<Outcome, ReplayError> {
         let (allocated, freed) = planned(self.plan);
         let counts = since(self.target.counts(), before);
-        let census = self.target.census().map_err(ReplayError::Books)?;
+        let census = self.target.census().map_err(ReplayError::Metadata)?;
         let balance = Balance {
             before: before.cached_pages.iter().sum(),
             refilled: counts.refilled.pages,
@@ -318,7 +318,7 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
             }
         }
         self.target.drain_all();
-        let census = self.target.census().map_err(ReplayError::Books)?;
+        let census = self.target.census().map_err(ReplayError::Metadata)?;
         let missing = census.managed as i64 - (census.free + census.overhead) as i64;
         match missing {
             0 => Ok(()),

@@ -119,5 +119,5 @@ impl Initial {
 
 /// Whether CPUs have lists of that order (`pcp_allowed_order` in `mm/page_alloc.c`).
 pub fn is_cached(order: Order) -> bool {
-    order.get() <= 3 || order == Order::HUGE
+    order.get() <= 3 || order == Order::PAGEBLOCK
 }

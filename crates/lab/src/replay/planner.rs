@@ -372,7 +372,7 @@ impl Planner {
 
 /// The kernel's number of a frame's pageblock.
 fn pageblock(pfn: u64) -> u64 {
-    pfn / u64::from(Order::HUGE.frames())
+    pfn / u64::from(Order::PAGEBLOCK.frames())
 }
 
 /// The mobility of a per-CPU list; there are none for other migratetypes.

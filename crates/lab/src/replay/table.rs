@@ -24,7 +24,7 @@ impl fmt::Display for Report {
             f,
             "time per event: median of {runs} runs on one thread that acts as each event's CPU; wall clock around groups of {GROUP_OPS} events, parsing not included"
         )?;
-        self.replays.iter().try_for_each(|replay| self.write_books(f, replay))
+        self.replays.iter().try_for_each(|replay| self.write_metadata(f, replay))
     }
 }
 
@@ -156,7 +156,7 @@ impl Report {
         align(table)
     }
 
-    fn write_books(&self, f: &mut fmt::Formatter<'_>, replay: &Replay) -> fmt::Result {
+    fn write_metadata(&self, f: &mut fmt::Formatter<'_>, replay: &Replay) -> fmt::Result {
         let (design, outcome) = (replay.design, &replay.outcome);
         writeln!(f, "{design}, balance in pages: {}", outcome.balance)?;
         let census = &outcome.census;

@@ -58,7 +58,7 @@ pub trait ReplayTarget {
     /// Where all frames are, counted one by one.
     ///
     /// # Errors
-    /// When the books contradict each other, or a frame is in two places.
+    /// When the metadata contradict each other, or a frame is in two places.
     fn census(&mut self) -> Result<Census, String>;
 
     /// Takes back everything that the CPUs cache.
@@ -139,6 +139,6 @@ pub struct Census {
     pub free: u64,
     /// In per-CPU caches.
     pub cached: u64,
-    /// Taken by the allocator for its own books.
+    /// Taken by the allocator for its own metadata.
     pub overhead: u64,
 }

@@ -4,7 +4,7 @@
 //! Clients on all CPUs take memory until it is used up, write a number of their own into each page,
 //! and look whether it is still there before they free it: on their CPU or another, one by one or in
 //! batches. A drainer takes back what CPUs cache, by turns all of it or one CPU's, quietly or fully.
-//! Designs take turns of some seconds; after each turn their books must balance.
+//! Designs take turns of some seconds; after each turn their metadata must balance.
 
 mod client;
 
@@ -103,7 +103,7 @@ impl Soak {
             table.add_row([design.name().to_owned()].into_iter().chain(cells));
         }
         report.say(format!(
-            "{NAME}: memory used up by clients on {}, {} drains per second; every page had its owner's number when it was freed, and the books balanced after each turn",
+            "{NAME}: memory used up by clients on {}, {} drains per second; every page had its owner's number when it was freed, and the metadata balanced after each turn",
             counted(self.demand.cpus.len(), "CPU"),
             self.drains_per_s
         ));

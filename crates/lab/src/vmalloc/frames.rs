@@ -24,7 +24,7 @@ pub type Numbers<'m> = Allocator<'m, Locked<'m, Here>>;
 /// Calls `with` an allocator of `frames` frame numbers.
 ///
 /// # Errors
-/// When there are too many for its books.
+/// When there are too many for its metadata.
 pub fn with_numbers<T>(
     cpus: u32,
     frames: u32,
@@ -34,10 +34,11 @@ pub fn with_numbers<T>(
     let zones =
         [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
     let config = Config::new(cpus, &zones);
-    let failed = |error: pagedepot::ConfigError| Failure::Run(format!("the page allocator's books: {error}"));
+    let failed =
+        |error: pagedepot::ConfigError| Failure::Run(format!("the page allocator's metadata: {error}"));
     let bytes = Numbers::metadata_bytes(&config).map_err(failed)?;
-    let mut books = vec![MaybeUninit::uninit(); bytes];
+    let mut metadata = vec![MaybeUninit::uninit(); bytes];
     let locks: Vec<CpuLock> = (0..cpus).map(|_| CpuLock::new()).collect();
-    let numbers = Numbers::new(&config, &mut books, Locked::new(&locks, Here)).map_err(failed)?;
+    let numbers = Numbers::new(&config, &mut metadata, Locked::new(&locks, Here)).map_err(failed)?;
     with(&numbers)
 }

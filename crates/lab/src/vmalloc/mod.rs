@@ -26,7 +26,7 @@ mod workers;
 use std::fs;
 
 use pagedepot::PageSize;
-use pagedepot::vmap::{BooksOnly, Host, Mapper, Span, VirtAddr};
+use pagedepot::vmap::{Host, Mapper, NullMapper, Span, VirtAddr};
 use pagedepot_designs::vmap::VmapDesign;
 
 pub use options::VmallocOptions;
@@ -55,11 +55,11 @@ const OFFERED: [Design; 6] = [
     Design::OffsetAllocator,
 ];
 
-/// Where the books' range of addresses begins, no more aligned than `mmap` would have it. Nothing is
+/// Where the metadata' range of addresses begins, no more aligned than `mmap` would have it. Nothing is
 /// there.
 const BOOKS_START: VirtAddr = VirtAddr::new(0x2000_4000_0000);
 /// Areas that all workers hold at a time, at most, where nothing is mapped: half a gigabyte of
-/// books.
+/// metadata.
 const AREAS_MAX: u64 = 1 << 22;
 
 /// Runs the suite over each design, then the pairs.
@@ -174,7 +174,7 @@ impl Plan {
             MapperKind::None => frames::with_numbers(self.cpus, pages.next_multiple_of(1 << 15), |numbers| {
                 let span = Span::new(BOOKS_START, (8 * u64::from(pages)).min(1 << 28) as u32);
                 // SAFETY: nothing is mapped, and the numbers are the suite's alone.
-                unsafe { suite.over(BooksOnly::new(span, PageSize::Kib4), &Counting(numbers)) }
+                unsafe { suite.over(NullMapper::new(span, PageSize::Kib4), &Counting(numbers)) }
             }),
             MapperKind::Linux => {
                 let (mapper, host) = memory::ends(pages, 8 * pages, false)?;

@@ -13,7 +13,7 @@ pub struct VmallocOptions {
     /// Parameters as test_vmalloc.sh has them (default: one worker, 10000 loops)
     #[arg(long, value_name = "NAME")]
     pub preset: Option<Preset>,
-    /// Map memory by the operating system, or keep the books only
+    /// Map memory by the operating system, or keep the metadata only
     #[arg(long, value_name = "WHICH", default_value = "none")]
     pub mapper: MapperKind,
     /// Tests to run, a sum of 1, 2, 4 ... 64, 1024 and 4096; the others are skipped
@@ -67,7 +67,7 @@ pub enum Preset {
 /// `--mapper`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MapperKind {
-    /// Books only
+    /// Metadata only
     #[default]
     None,
     /// A memory file

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use pagedepot::vmap::{BooksOnly, Host, Manner, NoFrames, Span, Stale};
+use pagedepot::vmap::{Host, Manner, NoFrames, NullMapper, Span, Stale};
 use pagedepot::{Flags, Order, PageSize, Pfn};
 use pagedepot_designs::vmap::VmapDesign;
 
@@ -169,7 +169,7 @@ fn contender(
     let demand = kind.demand(settings.cpus.len() as u32);
     match mapper {
         MapperKind::None => {
-            let mapper = BooksOnly::new(Span::new(BOOKS_START, RANGE_PAGES), PageSize::Kib4);
+            let mapper = NullMapper::new(Span::new(BOOKS_START, RANGE_PAGES), PageSize::Kib4);
             // Numbers will do.
             let frames = (0..seats as u32).map(|seat| block_of(Pfn::new(seat << 10), kind)).collect();
             let ends = (mapper, Counting(NoFrames(Here)));

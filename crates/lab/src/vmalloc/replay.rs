@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use pagedepot::vmap::{BooksOnly, Host, Span, VirtAddr};
+use pagedepot::vmap::{Host, NullMapper, Span, VirtAddr};
 use pagedepot::{AllocError, CpuId, Flags, FreeManyError, Order, PageSize, Pfn};
 use pagedepot_designs::vmap::{VmapCounts, VmapDesign};
 
@@ -250,7 +250,7 @@ fn once(plan: &Plan, design: Design, so_far: Replayed) -> Result<Replayed, Failu
     let areas_max = (4 * plan.allocs() + pages as u64 / 2).clamp(1 << 12, (1 << 24) - 1) as u32;
     let demand = Demand { lazy_pages_max: plan.lazy_pages_max, ..Demand::new(plan.cpus, areas_max) };
     frames::with_numbers(plan.cpus, pages, |numbers| {
-        let mapper = BooksOnly::new(Span::new(BOOKS_START, pages), PageSize::Kib4);
+        let mapper = NullMapper::new(Span::new(BOOKS_START, pages), PageSize::Kib4);
         // SAFETY: nothing is mapped, and the numbers are this design's alone.
         unsafe { subject::make(design, &demand, (mapper, ActingAs(numbers)), Steps { plan, so_far }) }
     })

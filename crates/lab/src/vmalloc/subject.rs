@@ -63,9 +63,9 @@ pub unsafe fn depot<M: Mapper, H: Host>(
     let failed = |error| Failure::Run(format!("{}: {error}", Design::Depot));
     let bytes = Vmap::<M, H>::metadata_bytes(&config, &mapper).map_err(failed)?;
     // Never given back: a command makes a handful of them, and ends.
-    let books: &'static mut [MaybeUninit<u8>] = Box::leak(Box::<[u8]>::new_zeroed_slice(bytes));
+    let metadata: &'static mut [MaybeUninit<u8>] = Box::leak(Box::<[u8]>::new_zeroed_slice(bytes));
     // SAFETY: zeroed, and never given back; of mapper and host, the caller's promise.
-    let vmap = unsafe { Vmap::new_zeroed(&config, books, mapper, host) }.map_err(failed)?;
+    let vmap = unsafe { Vmap::new_zeroed(&config, metadata, mapper, host) }.map_err(failed)?;
     Ok(Depot::new(vmap, demand.manner))
 }
 

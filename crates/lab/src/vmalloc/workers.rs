@@ -95,7 +95,7 @@ pub struct Orders<'o> {
 /// Runs the workers to their end.
 ///
 /// # Errors
-/// When threads cannot be had, or the design's books are wrong afterwards.
+/// When threads cannot be had, or the design's metadata is wrong afterwards.
 pub fn pass<D: VmapDesign, H: Host>(design: &mut D, host: &H, orders: &Orders<'_>) -> Result<Pass, Failure> {
     design.reset_tables_max();
     let before = design.counts();

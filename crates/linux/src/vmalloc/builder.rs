@@ -61,7 +61,7 @@ impl VmallocBuilder {
         }
     }
 
-    /// Bytes of addresses, rounded up to 512 pages. They cost 9 bytes of books per page where they
+    /// Bytes of addresses, rounded up to 512 pages. They cost 9 bytes of metadata per page where they
     /// are used. Default: eight times the depot, at least 1 GiB.
     pub fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = Some(bytes);
@@ -159,14 +159,17 @@ impl VmallocBuilder {
             self.bytes.unwrap_or_else(|| self.depot.bytes().saturating_mul(RANGE_PER_DEPOT).max(RANGE_MIN));
         let mapper = LinuxMapper::new(&self.depot, bytes, self.mappings_max)?;
         let config = self.config(&mapper);
-        let books_bytes = LinuxVmap::metadata_bytes(&config, &mapper)?;
-        let failed = |errno| VmallocBuildError::Memory { bytes: books_bytes, errno };
-        let books = Mapping::anonymous(books_bytes).map_err(failed)?;
+        let metadata_bytes = LinuxVmap::metadata_bytes(&config, &mapper)?;
+        let failed = |errno| VmallocBuildError::Memory { bytes: metadata_bytes, errno };
+        let metadata = Mapping::anonymous(metadata_bytes).map_err(failed)?;
         // A child finds empty pools and no areas, and then asks the depot why.
-        books.advise(Advice::LinuxWipeOnFork).map_err(|errno| VmallocBuildError::NoWipeOnFork { errno })?;
+        metadata
+            .advise(Advice::LinuxWipeOnFork)
+            .map_err(|errno| VmallocBuildError::NoWipeOnFork { errno })?;
         // SAFETY: the mapping's only reference; it says `'static`, but the address space drops
         // what has it before the mapping.
-        let memory = unsafe { std::slice::from_raw_parts_mut(books.start().as_ptr().cast(), books_bytes) };
+        let memory =
+            unsafe { std::slice::from_raw_parts_mut(metadata.start().as_ptr().cast(), metadata_bytes) };
         let host = DepotHost::with(&self.depot, self.purge_wanted);
         // SAFETY: zeroes fresh from the system. The mapper and the host are over one depot and this
         // address space's alone; to free or access pages of a depot that one does not hold is unsafe.
@@ -174,7 +177,7 @@ impl VmallocBuilder {
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
         let shrinkers = if self.shrinker { Some(self.depot.shrinkers()) } else { None };
         // From here on dropping it cleans up.
-        let mut vmalloc = Vmalloc::from_parts(vmap, books);
+        let mut vmalloc = Vmalloc::from_parts(vmap, metadata);
         if let Some(shrinkers) = shrinkers {
             vmalloc.shrink_with(shrinkers?).map_err(|_| VmallocBuildError::Forked)?;
         }

@@ -12,9 +12,9 @@
 /// use pagedepot_linux::{Depot, MemoryKind};
 /// let depot = || Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap());
 /// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None).unwrap(), DepotHost::new(&depot()));
-/// let mut books = vec![MaybeUninit::uninit(); 1 << 20];
+/// let mut metadata = vec![MaybeUninit::uninit(); 1 << 20];
 /// // SAFETY: none; this is what must not be done.
-/// let vmap = unsafe { Vmap::new(&VmapConfig::new(1, 100), &mut books, mapper, host) }.unwrap();
+/// let vmap = unsafe { Vmap::new(&VmapConfig::new(1, 100), &mut metadata, mapper, host) }.unwrap();
 /// vmap.vmalloc(1, Options::DEFAULT).unwrap();
 /// ```
 /// ```compile_fail,E0133
@@ -25,8 +25,8 @@
 /// use pagedepot_linux::{Depot, MemoryKind};
 /// let depot = || Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap());
 /// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None).unwrap(), DepotHost::new(&depot()));
-/// let mut books = vec![MaybeUninit::uninit(); 1 << 20];
-/// let vmap = Vmap::new(&VmapConfig::new(1, 100), &mut books, mapper, host).unwrap();
+/// let mut metadata = vec![MaybeUninit::uninit(); 1 << 20];
+/// let vmap = Vmap::new(&VmapConfig::new(1, 100), &mut metadata, mapper, host).unwrap();
 /// vmap.vmalloc(1, Options::DEFAULT).unwrap();
 /// ```
 pub struct AddressSpaceIsUnsafeToMakeByHand;

@@ -21,7 +21,7 @@ pub enum VmallocBuildError {
         /// The depot's base page size.
         page_size: PageSize,
     },
-    /// The system did not give the addresses, or the memory for the books.
+    /// The system did not give the addresses, or the memory for the metadata.
     Memory {
         /// Bytes asked for.
         bytes: usize,

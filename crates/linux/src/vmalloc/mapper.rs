@@ -92,7 +92,7 @@ impl LinuxMapper {
         self.budget.max()
     }
 
-    /// Whether something is mapped at an address, by this mapper's own books.
+    /// Whether something is mapped at an address, by this mapper's own metadata.
     pub fn is_mapped(&self, at: VirtAddr) -> bool {
         let page = at.get().wrapping_sub(self.start()) >> self.page_size().shift();
         page < self.reserved.pages() && self.pieces.is_mapped(page)

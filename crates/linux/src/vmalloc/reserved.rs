@@ -10,7 +10,7 @@
 //! 1. The reservation is put where nothing is, by `MAP_FIXED_NOREPLACE`. Newer kernels leave things
 //!    as they were, and older ones too if they fail early; then there is something everywhere.
 //! 2. Then the kernel is asked what there is. A page is this range's if the reservation's file or the
-//!    depot's is there (the latter only where the books say that something is mapped). All else is
+//!    depot's is there (the latter only where the metadata says that something is mapped). All else is
 //!    *lost*, and so is a hole that cannot be filled.
 //!
 //! A lost page is never touched again: `MAP_FIXED` and `munmap` name runs of pages between those.
@@ -18,7 +18,7 @@
 //! # Argument
 //! While a call is made the pages it names are its caller's alone, by the contract of `Mapper`; so
 //! the marks of a page are set, and then read, by one owner after the other, who hand it on through
-//! the books above.
+//! the metadata above.
 
 use std::ffi::c_void;
 use std::iter;

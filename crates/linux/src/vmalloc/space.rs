@@ -1,4 +1,4 @@
-//! An address space: a reserved range, its books, and the depot that the frames come from.
+//! An address space: a reserved range, its metadata, and the depot that the frames come from.
 
 use std::fmt;
 use std::ptr::{self, NonNull};
@@ -34,7 +34,7 @@ pub struct Vmalloc {
     /// From a box; used by shared reference alone, but by [`validate`](Self::validate) and `drop`.
     vmap: NonNull<LinuxVmap>,
     shrinkers: Option<Arc<Shrinkers>>,
-    /// Where the books of `vmap` lie.
+    /// Where the metadata of `vmap` lie.
     _books: Mapping,
 }
 
@@ -58,8 +58,8 @@ impl Vmalloc {
         VmallocBuilder::new(depot)
     }
 
-    pub(super) fn from_parts(vmap: NonNull<LinuxVmap>, books: Mapping) -> Self {
-        Vmalloc { vmap, shrinkers: None, _books: books }
+    pub(super) fn from_parts(vmap: NonNull<LinuxVmap>, metadata: Mapping) -> Self {
+        Vmalloc { vmap, shrinkers: None, _books: metadata }
     }
 
     pub(super) fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) -> Result<(), Unusable> {

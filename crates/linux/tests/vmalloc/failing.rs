@@ -1,4 +1,4 @@
-//! `mmap` that fails at the nth call: typed errors, nothing leaked, books balanced.
+//! `mmap` that fails at the nth call: typed errors, nothing leaked, metadata balanced.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -115,9 +115,9 @@ fn with_call_failing(depot: &Arc<Depot>, n: u64) -> (bool, Result<(), VmapError>
     let mapper = LinuxMapper::new(depot, 8 * MIB, Some(1000)).unwrap();
     let mapper = Failing { mapper, calls_left: AtomicU64::new(n) };
     let config = VmapConfig::new(1, 300);
-    let mut books = vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
+    let mut metadata = vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
     // SAFETY: both over one depot, and this vmap's alone.
-    let mut vmap = unsafe { Tested::new(&config, &mut books, mapper, DepotHost::new(depot)) }.unwrap();
+    let mut vmap = unsafe { Tested::new(&config, &mut metadata, mapper, DepotHost::new(depot)) }.unwrap();
     let result = session(&vmap);
     let has_failed = vmap.mapper().has_failed();
     vmap.validate().unwrap();

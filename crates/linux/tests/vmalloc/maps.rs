@@ -60,7 +60,7 @@ fn check(space: &Vmalloc) -> usize {
 }
 
 #[test]
-fn maps_agree_with_the_books() {
+fn maps_agree_with_the_metadata() {
     let mut random = Random::new(seed());
     let depot = depot(16 * MIB);
     let held = scatter(&depot);

@@ -6,7 +6,7 @@
 //! do. Lists run through the side array, so no path needs a heap.
 //!
 //! # Mobility
-//! A pageblock ([`Order::HUGE`]) has a mobility, and its free blocks are on the lists of that
+//! A pageblock ([`Order::PAGEBLOCK`]) has a mobility, and its free blocks are on the lists of that
 //! mobility. A request that finds its own lists empty goes, as mainline's does, through
 //! *claiming* (from the largest blocks down: take over the whole pageblock if enough of it is
 //! free) and *stealing* (from the smallest up: take one block and leave the pageblock as it is).
@@ -159,7 +159,7 @@ impl Buddy {
         let buddy = Pfn::new(pfn.get() ^ order.frames());
         let slot = self.zones.frames().at(buddy.get())?;
         let free = self.zones.frames().head(slot) == Some(order)
-            && (order < Order::HUGE || self.zones.lookup(buddy).is_some_and(|(its, _)| its == zone));
+            && (order < Order::PAGEBLOCK || self.zones.lookup(buddy).is_some_and(|(its, _)| its == zone));
         free.then_some((buddy, slot))
     }
 
@@ -223,12 +223,12 @@ impl Buddy {
         let area = self.area(zone);
         for size in orders_from(order).rev() {
             // Movable blocks pollute nothing, so for small ones no pageblock is taken over.
-            if size.get() < Order::HUGE.get() / 2 && mobility == Mobility::Movable {
+            if size.get() < Order::PAGEBLOCK.get() / 2 && mobility == Mobility::Movable {
                 return None;
             }
             let Some(other) = Self::fallback(area, size, mobility) else { continue };
             let slot = area.list(size, other).first()?;
-            if size >= Order::HUGE {
+            if size >= Order::PAGEBLOCK {
                 self.remove(area, slot, size, other);
                 self.retag_blocks(zone, slot, size, mobility);
                 self.split(area, slot, size, order, mobility);
@@ -243,7 +243,7 @@ impl Buddy {
 
     fn retag_blocks(&self, zone: ZoneId, slot: Slot, size: Order, mobility: Mobility) {
         let first = self.zones.frames().pfn(slot);
-        for at in (0..size.frames()).step_by(Order::HUGE.frames() as usize) {
+        for at in (0..size.frames()).step_by(Order::PAGEBLOCK.frames() as usize) {
             self.zones.retag(first.add(at), zone, mobility);
         }
     }
@@ -253,11 +253,11 @@ impl Buddy {
     /// known here, so allocated ones count as unlike.)
     fn claim_pageblock(&self, zone: ZoneId, inside: Slot, from: Mobility, to: Mobility) -> bool {
         let frames = self.zones.frames();
-        let first = Pfn::new(frames.pfn(inside).get() & !(Order::HUGE.frames() - 1));
+        let first = Pfn::new(frames.pfn(inside).get() & !(Order::PAGEBLOCK.frames() - 1));
         let blocks = || {
             let mut at = 0;
             std::iter::from_fn(move || {
-                while at < Order::HUGE.frames() {
+                while at < Order::PAGEBLOCK.frames() {
                     // The last pageblock of all may have fewer frames.
                     let slot = frames.at(first.get() + at)?;
                     let head = frames.head(slot);
@@ -270,7 +270,7 @@ impl Buddy {
             })
         };
         let free: u32 = blocks().map(|(_, order)| order.frames()).sum();
-        if free < Order::HUGE.frames() / 2 {
+        if free < Order::PAGEBLOCK.frames() / 2 {
             return false;
         }
         for (slot, order) in blocks() {

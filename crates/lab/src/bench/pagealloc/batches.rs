@@ -27,7 +27,7 @@ const BATCHES_SHOWN: [u32; 4] = [1, 64, 512, BATCH_MAX];
 trait Batcher {
     fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>>;
 
-    /// Checks the books of the subject, which no contender uses any more.
+    /// Checks the metadata of the subject, which no contender uses any more.
     fn check(&mut self) -> (Design, Result<(), String>);
 }
 

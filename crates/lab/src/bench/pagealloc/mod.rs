@@ -1,9 +1,9 @@
 //! `pagealloc`: batches of all sizes and orders (as mmtests' benchmark of that name), memory filled
-//! page by page and freed in random order, and what the allocator's books cost.
+//! page by page and freed in random order, and what the allocator's metadata cost.
 
 mod batches;
-mod books;
 mod fill;
+mod metadata;
 
 use super::Settings;
 use crate::failure::Failure;
@@ -15,6 +15,6 @@ const NAME: &str = "pagealloc";
 pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut report = batches::run(settings)?;
     report.append(fill::run(settings)?);
-    report.append(books::run(settings)?);
+    report.append(metadata::run(settings)?);
     Ok(report)
 }

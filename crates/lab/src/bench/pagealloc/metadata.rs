@@ -1,4 +1,4 @@
-//! What the depot's own books cost: bytes of memory per GiB managed, and time to set them up.
+//! What the depot's own metadata cost: bytes of memory per GiB managed, and time to set them up.
 
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -27,7 +27,7 @@ const GIB: u32 = 64;
 /// 4 KiB frames in a GiB.
 const FRAMES_PER_GIB: u32 = 1 << 18;
 
-/// CPUs on which no code runs: the books are set up, and nobody uses them.
+/// CPUs on which no code runs: the metadata is set up, and nobody uses them.
 struct Nowhere;
 
 // SAFETY: no function touches a front.
@@ -60,7 +60,7 @@ unsafe impl Cpus for Nowhere {
     }
 }
 
-/// A store whose own books nobody measures here.
+/// A store whose own metadata nobody measures here.
 struct Elsewhere;
 
 // SAFETY: it hands out nothing.
@@ -118,7 +118,7 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     report.add(NAME, Design::Depot, INIT, (1, &params), &samples);
     let us: Vec<f64> = samples.iter().map(|ns| ns / 1e3).collect();
     report.say(format!(
-        "{NAME}: the depot's books for {GIB} GiB: {:.1} KB per GiB, set up in {} us (quartiles {}), on pre-faulted memory",
+        "{NAME}: the depot's metadata for {GIB} GiB: {:.1} KB per GiB, set up in {} us (quartiles {}), on pre-faulted memory",
         per_gib[0] / 1e3,
         table::median(&us),
         table::quartiles(&us)

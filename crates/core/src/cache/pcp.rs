@@ -20,9 +20,9 @@ pub const FRONTS: usize = Class::COUNT * Mobility::COUNT;
 /// The first line is what a drain of order 0 changes: after one, the owner's next slow path misses
 /// it once, and of its own nothing else but the list beside it.
 #[repr(C, align(128))]
-pub struct CpuZone {
+pub struct Pcp {
     /// Frames on their way between owners.
-    pub flux: Flux,
+    pub in_flight: InFlight,
     /// Pages of all magazines that are in this CPU's fronts and shelves, each charged in full.
     pub charged_pages: AtomicI64,
     /// Change of the zone's free count that has not been added to it yet.
@@ -70,14 +70,14 @@ pub struct Accounts {
     pub free_counts: [AtomicI64; Class::COUNT],
     /// Where the coldest front is looked for next.
     pub clock_hand: AtomicU32,
-    /// Where the store is searched next, by mobility: a huge's index.
+    /// Where the store is searched next, by mobility: a pageblock's index.
     pub hints: [AtomicU32; Mobility::COUNT],
 }
 
-impl CpuZone {
+impl Pcp {
     pub fn new(high_pages: i64, hint: u32) -> Self {
-        CpuZone {
-            flux: Flux(AtomicU64::new(0)),
+        Pcp {
+            in_flight: InFlight(AtomicU64::new(0)),
             charged_pages: AtomicI64::new(0),
             free_delta: AtomicI64::new(0),
             returned: Empties::new(),
@@ -162,9 +162,9 @@ impl CpuShared {
     }
 }
 
-const _: () = assert!(align_of::<Magazine>() <= align_of::<CpuZone>());
+const _: () = assert!(align_of::<Magazine>() <= align_of::<Pcp>());
 #[cfg(not(loom))]
-const _: () = assert!(core::mem::offset_of!(CpuZone, shelves) + Mobility::COUNT * size_of::<Shelf>() <= 64);
+const _: () = assert!(core::mem::offset_of!(Pcp, shelves) + Mobility::COUNT * size_of::<Shelf>() <= 64);
 
 /// How many pages are on their way, and how often some have been returned to the store.
 ///
@@ -177,19 +177,19 @@ const _: () = assert!(core::mem::offset_of!(CpuZone, shelves) + Mobility::COUNT 
 /// had nothing in flight before and the same value after: a page that moved behind the scan's back
 /// was in flight when the move began and is counted when it ended. What one atomic operation moves
 /// between a caller and the store is never in flight; see [`pressure`](crate::alloc).
-pub struct Flux(AtomicU64);
+pub struct InFlight(AtomicU64);
 
 const ONE_MOVE: u64 = 1 << 32;
 
-impl Flux {
-    /// Announces that up to `pages` pages will be in nobody's books until the value is dropped.
+impl InFlight {
+    /// Announces that up to `pages` pages will be in nobody's metadata until the value is dropped.
     pub fn begin(&self, pages: u64) -> Moving<'_> {
         #[cfg(all(any(loom, shuttle), test))]
         let pages = if is_mutant(Mutant::Unannounced) { 0 } else { pages };
         // SeqCst: before the frames leave their place, in the eyes of a scanner that reads this
         // word SeqCst before and after its scan.
         self.0.fetch_add(pages, Ordering::SeqCst);
-        Moving { flux: self, pages }
+        Moving { in_flight: self, pages }
     }
 
     /// The word now.
@@ -203,19 +203,19 @@ impl Flux {
     }
 
     pub fn new() -> Self {
-        Flux(AtomicU64::new(0))
+        InFlight(AtomicU64::new(0))
     }
 }
 
 /// Pages in flight; ended by dropping, also when a panic unwinds.
 pub struct Moving<'f> {
-    flux: &'f Flux,
+    in_flight: &'f InFlight,
     pages: u64,
 }
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        self.flux.0.fetch_add(ONE_MOVE.wrapping_sub(self.pages), Ordering::SeqCst);
+        self.in_flight.0.fetch_add(ONE_MOVE.wrapping_sub(self.pages), Ordering::SeqCst);
     }
 }
 
@@ -236,7 +236,7 @@ impl Blocks {
         count(&self.0[order.index() % BLOCK_CELLS], 1);
     }
 
-    /// Counts one block that came back to the store, which is also a move (see [`Flux`]). Call when it
+    /// Counts one block that came back to the store, which is also a move (see [`InFlight`]). Call when it
     /// is there and the zone's free pages say so.
     #[inline]
     pub fn count_back(&self, order: Order) {
@@ -244,7 +244,7 @@ impl Blocks {
         if is_mutant(Mutant::Uncounted) {
             return;
         }
-        // SeqCst: as the end of a move in the flux.
+        // SeqCst: as the end of a move in the in_flight.
         self.0[order.index() % BLOCK_CELLS].fetch_add(1, Ordering::SeqCst);
     }
 

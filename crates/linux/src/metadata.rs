@@ -1,4 +1,4 @@
-//! Memory for the allocator's books, which the kernel wipes in a forked child: gates become closed,
+//! Memory for the allocator's metadata, which the kernel wipes in a forked child: gates become closed,
 //! the mark becomes 0, and the child gets an error instead of a frame of its parent.
 //!
 //! | bytes | what |
@@ -24,7 +24,7 @@ const LOCKS_AT: usize = 128;
 const _: () = assert!(align_of::<CpuLock>() <= LOCKS_AT);
 
 /// The mapping; see the module.
-pub(crate) struct Books {
+pub(crate) struct Metadata {
     mapping: Mapping,
     cpus: usize,
     wipes: bool,
@@ -37,8 +37,8 @@ pub(crate) struct Parts {
     pub metadata: &'static mut [MaybeUninit<u8>],
 }
 
-impl Books {
-    /// Bytes of books with `metadata_bytes` of metadata, for `cpus` CPUs: whole pages.
+impl Metadata {
+    /// Bytes needed for an allocator with `metadata_bytes` and `cpus` CPUs: whole pages.
     pub fn bytes(metadata_bytes: usize, cpus: u32) -> Result<usize, BuildError> {
         (LOCKS_AT + cpus as usize * size_of::<CpuLock>())
             .checked_add(metadata_bytes)
@@ -46,7 +46,7 @@ impl Books {
             .ok_or(BuildError::Memory { bytes: usize::MAX, errno: Errno::NOMEM })
     }
 
-    /// Books for `cpus` CPUs, in anonymous memory of [`bytes`](Self::bytes).
+    /// Metadata for `cpus` CPUs, in anonymous memory of [`bytes`](Self::bytes).
     pub fn new(mapping: Mapping, cpus: u32) -> Result<Self, BuildError> {
         let wipes = match mapping.advise(Advice::LinuxWipeOnFork) {
             Ok(()) => true,
@@ -54,7 +54,7 @@ impl Books {
             Err(errno @ (Errno::AGAIN | Errno::NOMEM)) => return Err(no_memory(mapping.bytes())(errno)),
             Err(_) => false,
         };
-        Ok(Books { mapping, cpus: cpus as usize, wipes })
+        Ok(Metadata { mapping, cpus: cpus as usize, wipes })
     }
 
     /// Divides the mapping.

@@ -1,4 +1,4 @@
-//! The books of a [`Vmap`](super::Vmap): arrays in the caller's memory, and nothing that depends on
+//! The metadata of a [`Vmap`](super::Vmap): arrays in the caller's memory, and nothing that depends on
 //! mapper or host. The one place that makes references out of that memory.
 //!
 //! The locks lie there too. An environment that wipes the memory in a forked child wipes them with
@@ -24,7 +24,7 @@ use crate::prim::{AtomicU8, AtomicU32, AtomicU64};
 /// Alignment of each array: two cache lines, which prefetchers treat as one.
 const ALIGN: usize = 128;
 
-/// What is known about the memory for the books.
+/// What is known about the memory for the metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
     /// Nothing: all of it is written.
@@ -71,7 +71,7 @@ impl Counts {
 }
 
 /// The arrays.
-pub struct Books<'m> {
+pub struct Metadata<'m> {
     pub areas: Areas<'m>,
     pub index: SegmentIndex<'m>,
     pub frames: FrameTable<'m>,
@@ -83,7 +83,7 @@ pub struct Books<'m> {
     pub purge_lock: &'m Lock,
 }
 
-impl<'m> Books<'m> {
+impl<'m> Metadata<'m> {
     pub fn bytes(config: &VmapConfig, range: &Range, table_pages: u32) -> Result<usize, VmapConfigError> {
         config.check()?;
         Counts::new(config, range, table_pages).bytes().ok_or(VmapConfigError::TooLarge)
@@ -99,8 +99,8 @@ impl<'m> Books<'m> {
         let (needed, given) = (Self::bytes(config, range, table_pages)?, memory.len());
         let counts = Counts::new(config, range, table_pages);
         let mut arena = Arena::new(memory, known);
-        let mut carve = || -> Option<Books<'m>> {
-            Some(Books {
+        let mut carve = || -> Option<Metadata<'m>> {
+            Some(Metadata {
                 areas: Areas(arena.slice_zero(counts.areas, Area::new)?),
                 index: SegmentIndex(arena.slice_zero(counts.pages, || AtomicU32::new(0))?),
                 frames: FrameTable {
@@ -167,7 +167,7 @@ impl<'m> Arena<'m> {
     fn slice<T>(&mut self, count: usize, make: impl Fn() -> T) -> Option<&'m [T]> {
         let room = self.room::<T>(count)?;
         for i in 0..count {
-            // SAFETY: `room` has space for `count` values, aligned, in memory that is the books'
+            // SAFETY: `room` has space for `count` values, aligned, in memory that is the metadata'
             // for 'm.
             unsafe { room.add(i).write(make()) };
         }
