@@ -105,15 +105,15 @@ impl LinearMap {
     ///
     /// # Safety
     /// While the allocator lives:
-    /// 1. The frames given to it are mapped readable and writable at `base + n * page size`, through
-    ///    pointers of exposed provenance.
-    /// 2. A frame's memory is used by its holder alone: the caller that an allocation returned it to,
-    ///    or whom that caller passed it on to. Memory that no caller holds is the allocator's.
+    /// 1. The frames given to it are mapped readable and writable at `base + n * page size`,
+    ///    through pointers of exposed provenance.
+    /// 2. A frame's memory is used by its holder alone: the caller that an allocation returned it
+    ///    to, or whom that caller passed it on to. Memory that no caller holds is the allocator's.
     /// 3. Only its holder frees a frame, once, and stops using its memory before. The methods that
     ///    free are safe, because numbers are all they take; so whoever makes a map vouches for all
     ///    code that can reach the allocator. (`pagedepot-linux` makes its own `free` unsafe.) With
-    ///    [`Config::checked`] a second free of a frame that is not held is refused, and never breaks
-    ///    this promise.
+    ///    [`Config::checked`] a second free of a frame that is not held is refused, and never
+    ///    breaks this promise.
     ///
     /// Magazines that the allocator made of its frames do not rest on 3: frees of these frames are
     /// refused whatever the options.
@@ -199,8 +199,8 @@ pub struct Config<'c> {
     /// exchange per allocation and free (about 6 ns each on our test machine).
     pub checked: bool,
     /// Count frames freed on another CPU than the one that got them
-    /// ([`Counts::remote_freed_pages`](crate::Counts::remote_freed_pages)): two bytes per frame and a
-    /// store or load per operation.
+    /// ([`Counts::remote_freed_pages`](crate::Counts::remote_freed_pages)): two bytes per frame
+    /// and a store or load per operation.
     pub track_owner: bool,
     /// Where frames are mapped, if they are.
     pub linear_map: Option<LinearMap>,
@@ -230,7 +230,8 @@ impl<'c> Config<'c> {
 
     /// One past the last section.
     pub(crate) fn sections_max(&self) -> usize {
-        let ranges = self.zones.iter().flat_map(|zone| zone.ranges).map(|range| range.sections().end);
+        let ranges =
+            self.zones.iter().flat_map(|zone| zone.ranges).map(|range| range.sections().end);
         let limit = self.pfn_limit.map_or(0, |pfn| pfn.get().div_ceil(SECTION_FRAMES) as usize);
         ranges.chain([limit]).max().unwrap_or(0)
     }
@@ -257,7 +258,8 @@ impl<'c> Config<'c> {
         self.cpu_nodes.get(cpu as usize).copied().unwrap_or(NodeId::new(0))
     }
 
-    /// The nodes from which zones are looked for: that of each zone, then those that have CPUs only.
+    /// The nodes from which zones are looked for: that of each zone, then those that have CPUs
+    /// only.
     pub(crate) fn homes(&self) -> impl Iterator<Item = NodeId> {
         self.zones.iter().map(|zone| zone.node).chain(self.memoryless())
     }
@@ -268,7 +270,8 @@ impl<'c> Config<'c> {
         let others = (told.len() < self.cpus as usize).then_some(NodeId::new(0));
         let all = told.iter().copied().chain(others).enumerate();
         all.filter(move |(i, node)| {
-            !told[..(*i).min(told.len())].contains(node) && self.zones.iter().all(|zone| zone.node != *node)
+            !told[..(*i).min(told.len())].contains(node)
+                && self.zones.iter().all(|zone| zone.node != *node)
         })
         .map(|(_, node)| node)
         .take(MEMORYLESS_MAX)
@@ -281,7 +284,8 @@ impl<'c> Config<'c> {
     /// How many CPUs are on `node`.
     pub(crate) fn cpus_on(&self, node: NodeId) -> u64 {
         let told = self.told_nodes();
-        let others = if node == NodeId::new(0) { u64::from(self.cpus) - told.len() as u64 } else { 0 };
+        let others =
+            if node == NodeId::new(0) { u64::from(self.cpus) - told.len() as u64 } else { 0 };
         told.iter().filter(|&&of| of == node).count() as u64 + others
     }
 
@@ -324,7 +328,8 @@ impl<'c> Config<'c> {
         for (i, (zone, a)) in ranges() {
             for (_, (other, b)) in ranges().take(i) {
                 // Ranges of two zones must not even share a pageblock: its tag names one zone.
-                let grain = if zone == other { 1 } else { crate::store::section::PAGEBLOCK_FRAMES as u64 };
+                let grain =
+                    if zone == other { 1 } else { crate::store::section::PAGEBLOCK_FRAMES as u64 };
                 let apart = a.end().div_ceil(grain) <= u64::from(b.start.get()) / grain
                     || b.end().div_ceil(grain) <= u64::from(a.start.get()) / grain;
                 if !apart {
@@ -419,7 +424,10 @@ impl fmt::Display for ConfigError {
                 write!(f, "zone {zone}: watermarks must ascend, min <= low <= high")
             }
             ConfigError::TooLittleMetadata { needed, given } => {
-                write!(f, "{given} bytes of metadata given, {needed} needed: ask Allocator::metadata_bytes")
+                write!(
+                    f,
+                    "{given} bytes of metadata given, {needed} needed: ask Allocator::metadata_bytes"
+                )
             }
             ConfigError::TooLarge => write!(
                 f,

@@ -16,8 +16,8 @@ pub enum AllocError {
     NoZone,
     /// The range asked for is not entirely free, or not entirely of one zone's memory.
     NotAvailable,
-    /// The [`Backing`](crate::Backing) under this allocator cannot find frames at given addresses, or
-    /// more contiguous ones than its largest block has.
+    /// The [`Backing`](crate::Backing) under this allocator cannot find frames at given addresses,
+    /// or more contiguous ones than its largest block has.
     Unsupported,
     /// A size of zero, above 1 GiB of frames (2^18), or an alignment that is no power of two.
     BadSize,

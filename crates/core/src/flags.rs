@@ -114,9 +114,12 @@ impl Default for Flags {
 impl core::fmt::Debug for Flags {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:?}", self.mobility())?;
-        for (bit, name) in
-            [(ZEROED, "zeroed"), (ATOMIC, "atomic"), (NO_RECLAIM, "no_reclaim"), (THIS_NODE, "this_node")]
-        {
+        for (bit, name) in [
+            (ZEROED, "zeroed"),
+            (ATOMIC, "atomic"),
+            (NO_RECLAIM, "no_reclaim"),
+            (THIS_NODE, "this_node"),
+        ] {
             if self.0 & bit != 0 {
                 write!(f, "|{name}")?;
             }
@@ -138,7 +141,8 @@ mod tests {
             for mobility in Mobility::ALL {
                 for level in (0..=14).map(Some).chain([None]) {
                     let mut flags = Flags::new(mobility);
-                    let [zeroed, atomic, no_reclaim, this_node] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+                    let [zeroed, atomic, no_reclaim, this_node] =
+                        [1, 2, 4, 8].map(|bit| bits & bit != 0);
                     flags = if zeroed { flags.zeroed() } else { flags };
                     flags = if atomic { flags.atomic() } else { flags };
                     flags = level.map_or(flags, |level| flags.at_most_level(level));
@@ -147,9 +151,15 @@ mod tests {
                     assert_eq!(flags.mobility(), mobility);
                     assert_eq!((flags.is_zeroed(), flags.is_atomic()), (zeroed, atomic));
                     assert_eq!(flags.may_reclaim(), !atomic && !no_reclaim);
-                    assert_eq!((flags.is_this_node(), flags.is_plain()), (this_node, !zeroed && !this_node));
+                    assert_eq!(
+                        (flags.is_this_node(), flags.is_plain()),
+                        (this_node, !zeroed && !this_node)
+                    );
                     for of_zone in 0..=14 {
-                        assert_eq!(flags.takes_level(of_zone), level.is_none_or(|level| of_zone <= level));
+                        assert_eq!(
+                            flags.takes_level(of_zone),
+                            level.is_none_or(|level| of_zone <= level)
+                        );
                     }
                     // More than any zone has: where several zones need a closer look.
                     assert!(!flags.takes_level(u8::MAX));

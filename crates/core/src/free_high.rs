@@ -26,7 +26,8 @@ impl FreeHigh {
     /// No rule: every CPU caches up to `high`, whatever it frees.
     pub const OFF: Self = FreeHigh { rule: FreeHighRule::FreeCount, limit: FreeHighLimit::High };
     /// As [`default`](Self::default), for constants.
-    pub const MAINLINE: Self = FreeHigh { rule: FreeHighRule::FreeCount, limit: FreeHighLimit::Zero };
+    pub const MAINLINE: Self =
+        FreeHigh { rule: FreeHighRule::FreeCount, limit: FreeHighLimit::Zero };
 }
 
 /// When a CPU counts as one that only frees.
@@ -34,8 +35,8 @@ impl FreeHigh {
 pub enum FreeHighRule {
     /// Today's: `free_count` has reached `batch + high_min / 2` pages. Mainline halves that number
     /// at every allocation, of any order. An allocator that moves magazines forgets it, by order,
-    /// when one comes back, and takes what that brings off later frees, so that a CPU which frees in
-    /// bursts what it allocated in bursts never gets there.
+    /// when one comes back, and takes what that brings off later frees, so that a CPU which frees
+    /// in bursts what it allocated in bursts never gets there.
     #[default]
     FreeCount,
     /// That of 2022: `free_factor` is above 0, which grows when the CPU spills because it caches
@@ -92,15 +93,18 @@ impl FreeHigh {
 
     /// What is counted after `moved`, when it was `count` before.
     ///
-    /// `free_count` ends at the threshold. A magazine that comes back leaves nothing of it: mainline
-    /// halves it at each of the allocations that empty one. Below it ends at `-managed`,
-    /// since no CPU can still have more to free of what it allocated than the zone has pages.
+    /// `free_count` ends at the threshold. A magazine that comes back leaves nothing of it:
+    /// mainline halves it at each of the allocations that empty one. Below it ends at
+    /// `-managed`, since no CPU can still have more to free of what it allocated than the zone
+    /// has pages.
     pub(crate) fn count(self, count: i64, moved: Moved, limits: CacheLimits, managed: u64) -> i64 {
         match (self.rule, moved) {
             (FreeHighRule::FreeCount, Moved::In(pages)) => {
                 (count.min(0) - pages as i64).max(-(managed as i64))
             }
-            (FreeHighRule::FreeCount, Moved::Out(pages)) => (count + pages as i64).min(threshold(limits)),
+            (FreeHighRule::FreeCount, Moved::Out(pages)) => {
+                (count + pages as i64).min(threshold(limits))
+            }
             (FreeHighRule::FreeFactor, Moved::In(_)) => count >> 1,
             (FreeHighRule::FreeFactor, Moved::Spilled) => (count + 1).min(FREE_FACTOR_MAX),
             _ => count,

@@ -56,8 +56,8 @@
 //! assert_eq!(drained.unreachable_pages, 0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! One that has a store of free frames already, such as a buddy allocator, implements [`Backing`] for
-//! it and calls [`Allocator::over`].
+//! One that has a store of free frames already, such as a buddy allocator, implements [`Backing`]
+//! for it and calls [`Allocator::over`].
 #![cfg_attr(not(test), no_std)]
 
 mod alloc;
@@ -81,11 +81,13 @@ pub mod vmap;
 mod zone;
 
 pub use alloc::{
-    Allocator, Census, CpuStats, Drained, Fault, FreeManyError, MetadataUse, Mode, Pressure, Reclaim, Scope,
-    Shortage, TooManyCallbacks, ZoneShortage, ZoneStats,
+    Allocator, Census, CpuStats, Drained, Fault, FreeManyError, MetadataUse, Mode, Pressure,
+    Reclaim, Scope, Shortage, TooManyCallbacks, ZoneShortage, ZoneStats,
 };
 pub use cache::Counts;
-pub use config::{Config, ConfigError, FrameRange, HighPolicy, LinearMap, Misuse, PageSize, ZoneConfig};
+pub use config::{
+    Config, ConfigError, FrameRange, HighPolicy, LinearMap, Misuse, PageSize, ZoneConfig,
+};
 pub use error::{AllocError, FreeError};
 pub use flags::Flags;
 pub use frame::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};

@@ -12,7 +12,9 @@
 //! | shuttle | random and PCT schedules | sequentially consistent | production's |
 
 #[cfg(not(any(loom, shuttle)))]
-pub use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub use core::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 
 #[cfg(shuttle)]
 pub use scheduled::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};

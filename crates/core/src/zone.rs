@@ -27,7 +27,8 @@ impl Watermarks {
     /// `calculate_min_free_kbytes`, `__setup_per_zone_wmarks`).
     pub fn kernel(managed_pages: u64, page_size: PageSize) -> Self {
         let kib_per_page = page_size.bytes() as u64 / 1024;
-        let min_kib = managed_pages.saturating_mul(kib_per_page * 16).isqrt().clamp(128, 256 * 1024);
+        let min_kib =
+            managed_pages.saturating_mul(kib_per_page * 16).isqrt().clamp(128, 256 * 1024);
         let min = (min_kib / kib_per_page).min(managed_pages / 4);
         Watermarks { min, low: min + min / 4, high: min + min / 2 }
     }
@@ -142,7 +143,8 @@ impl Zone {
     /// Sections to search; empty for a zone without memory.
     #[inline]
     pub fn span(&self) -> (u32, u32) {
-        let (start, end) = (self.span[0].load(Ordering::Relaxed), self.span[1].load(Ordering::Relaxed));
+        let (start, end) =
+            (self.span[0].load(Ordering::Relaxed), self.span[1].load(Ordering::Relaxed));
         if start < end { (start, end) } else { (0, 0) }
     }
 
@@ -183,7 +185,9 @@ impl Zone {
     }
 
     pub fn set_limits(&self, limits: CacheLimits) {
-        for (cell, value) in self.limits.iter().zip([limits.batch, limits.high_min, limits.high_max]) {
+        for (cell, value) in
+            self.limits.iter().zip([limits.batch, limits.high_min, limits.high_max])
+        {
             cell.store(value.min(PAGES_MAX), Ordering::Relaxed);
         }
     }
@@ -294,7 +298,11 @@ mod tests {
             (0, PageSize::Kib4, 0),
         ] {
             let marks = Watermarks::kernel(pages(bytes, page_size), page_size);
-            assert_eq!(marks, Watermarks { min, low: min + min / 4, high: min + min / 2 }, "{bytes}");
+            assert_eq!(
+                marks,
+                Watermarks { min, low: min + min / 4, high: min + min / 2 },
+                "{bytes}"
+            );
             assert!(marks.ascend());
             let open = Watermarks::without_reserve(pages(bytes, page_size), page_size);
             assert_eq!(open, Watermarks { min: 0, ..marks });
@@ -305,7 +313,8 @@ mod tests {
     /// A reader between the stores of a setting sees the old maximum with the new minimum.
     #[test]
     fn limits_that_are_being_set_ascend() {
-        let config = ZoneConfig { name: "z", node: NodeId::new(0), level: 0, ranges: &[], watermarks: None };
+        let config =
+            ZoneConfig { name: "z", node: NodeId::new(0), level: 0, ranges: &[], watermarks: None };
         let zone = Zone::new(&config, false);
         zone.set_limits(CacheLimits { batch: 63, high_min: 125, high_max: 250 });
         zone.limits[1].store(285, Ordering::Relaxed);
@@ -322,8 +331,8 @@ mod tests {
                 CacheLimits::new(managed, low, cpus, page_size, HighPolicy::Auto);
             (batch, high_min, high_max)
         };
-        // Batch: 256 KiB are 64 pages; 96 rounded down to a power of two, less one. high_min: low is
-        // 2560. high_max: an eighth of 2^20.
+        // Batch: 256 KiB are 64 pages; 96 rounded down to a power of two, less one. high_min: low
+        // is 2560. high_max: an eighth of 2^20.
         assert_eq!(auto(4 * GIB, PageSize::Kib4, 4), (63, 640, 32768));
         assert_eq!(auto(4 * GIB, PageSize::Kib4, 1), (63, 2560, 131_072));
         // Many CPUs: four batches.

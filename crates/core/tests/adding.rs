@@ -19,7 +19,8 @@ fn sections(first: u32, last: u32) -> FrameRange {
     range((first + 1) * SECTION - 512, (last - first) * SECTION + 512)
 }
 
-/// However it goes, each section is added once or not at all, and what was not can be added afterwards.
+/// However it goes, each section is added once or not at all, and what was not can be added
+/// afterwards.
 #[test]
 fn each_section_is_added_once_or_not_at_all() {
     let end = Instant::now() + soak(Duration::from_millis(500));
@@ -31,7 +32,8 @@ fn each_section_is_added_once_or_not_at_all() {
     println!("{rounds} rounds, {lost} sections left over by all");
 }
 
-/// Adds all of them at the same moment, then section by section what nobody added; how many those were.
+/// Adds all of them at the same moment, then section by section what nobody added; how many those
+/// were.
 fn add_at_once(wanted: [FrameRange; 3]) -> usize {
     let zones = [open_zone("a", &[])];
     let config = Config { pfn_limit: Some(Pfn::new(6 * SECTION - 1)), ..Config::new(1, &zones) };
@@ -40,7 +42,8 @@ fn add_at_once(wanted: [FrameRange; 3]) -> usize {
     let mut metadata = vec![MaybeUninit::uninit(); bytes];
     let mut more = [(); 9].map(|()| vec![MaybeUninit::uninit(); 1 << 18]);
     let (at_once, afterwards) = more.split_at_mut(wanted.len());
-    let mut depot = Allocator::new(&config, &mut metadata, Locked::new(&locks, Claimed::new())).unwrap();
+    let mut depot =
+        Allocator::new(&config, &mut metadata, Locked::new(&locks, Claimed::new())).unwrap();
     let (together, shared) = (Barrier::new(wanted.len()), &depot);
     let mut added: Vec<FrameRange> = std::thread::scope(|scope| {
         let adders: Vec<_> = std::iter::zip(wanted, at_once)
@@ -67,7 +70,8 @@ fn add_at_once(wanted: [FrameRange; 3]) -> usize {
         let last = range.start.get() + range.frames - 1;
         (range.start.get() / SECTION..=last / SECTION).contains(&number)
     };
-    let left: Vec<u32> = (0..6).filter(|&number| !added.iter().any(|range| covers(range, number))).collect();
+    let left: Vec<u32> =
+        (0..6).filter(|&number| !added.iter().any(|range| covers(range, number))).collect();
     for (&number, metadata) in left.iter().zip(afterwards) {
         depot.add_memory(ZONE, sections(number, number), metadata).unwrap();
         added.push(sections(number, number));

@@ -1,4 +1,5 @@
-//! What the reports say of caches that lie still, and of the memory that the allocator takes itself.
+//! What the reports say of caches that lie still, and of the memory that the allocator takes
+//! itself.
 
 mod common;
 
@@ -20,7 +21,8 @@ fn what_is_stranded_has_the_age_of_the_last_slow_path() {
         anywhere.run_on(cpu);
         (0..count).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect()
     };
-    let free = |blocks: Vec<Pfn>| blocks.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+    let free =
+        |blocks: Vec<Pfn>| blocks.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
     // Without a clock nothing has an age.
     free(alloc(0, 300));
     assert_eq!((idle_ms(0), idle_ms(1)), (0, 0));
@@ -49,11 +51,20 @@ fn metadata_are_accounted_for_by_purpose() {
         let mut memory = metadata(config);
         let depot = single(config, &mut memory);
         let (used, (_, bytes)) = (depot.metadata_use(), depot.metadata());
-        assert!(used.total() <= bytes && bytes <= used.total() + used.total() / 8, "{used:?} of {bytes}");
+        assert!(
+            used.total() <= bytes && bytes <= used.total() + used.total() / 8,
+            "{used:?} of {bytes}"
+        );
         used
     };
     let base = use_of(&plain);
-    assert!(base.sections > 0 && base.tables > 0 && base.cpus > 0 && base.magazines > 0 && base.carved == 0);
+    assert!(
+        base.sections > 0
+            && base.tables > 0
+            && base.cpus > 0
+            && base.magazines > 0
+            && base.carved == 0
+    );
     // A byte per frame, and two.
     assert_eq!(use_of(&Config { checked: true, ..plain }).sections - base.sections, 1 << 18);
     assert_eq!(use_of(&Config { track_owner: true, ..plain }).sections - base.sections, 2 << 18);

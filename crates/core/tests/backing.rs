@@ -1,4 +1,5 @@
-//! Over a store of the embedder's: what the allocator then keeps, what it refuses, and what it finds.
+//! Over a store of the embedder's: what the allocator then keeps, what it refuses, and what it
+//! finds.
 
 mod common;
 
@@ -8,19 +9,24 @@ use common::backing::Sets;
 use common::{Anywhere, Single, metadata, open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Backing, BackingRanges, Config, ConfigError, Doubled, Fault, Flags, FrameRange, FreeError,
-    Misuse, Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
+    AllocError, Backing, BackingRanges, Config, ConfigError, Doubled, Fault, Flags, FrameRange,
+    FreeError, Misuse, Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
 };
 
 const RANGES: [FrameRange; 1] = [range(512, 4096)];
 const ZONE: ZoneId = ZoneId::new(0);
 
-fn with_depot(has_ranges: bool, config: impl FnOnce(&mut Config<'_>), test: impl FnOnce(Single<'_>, &Sets)) {
+fn with_depot(
+    has_ranges: bool,
+    config: impl FnOnce(&mut Config<'_>),
+    test: impl FnOnce(Single<'_>, &Sets),
+) {
     let zones = [open_zone("Normal", &RANGES)];
     let mut plain = Config::new(2, &zones);
     config(&mut plain);
     let sets = Sets::new(&zones, has_ranges);
-    let mut memory = vec![std::mem::MaybeUninit::uninit(); Single::metadata_bytes_over(&plain).unwrap()];
+    let mut memory =
+        vec![std::mem::MaybeUninit::uninit(); Single::metadata_bytes_over(&plain).unwrap()];
     test(Single::over(&sets, &plain, &mut memory, Pinned(Anywhere::new())).unwrap(), &sets);
 }
 
@@ -61,7 +67,8 @@ fn blocks_are_cached_for_the_mobility_that_the_backing_says() {
         |_| {},
         |depot, sets| {
             let movable = depot.alloc(Order::BASE, Flags::new(Mobility::Movable)).unwrap();
-            // The lowest pageblock serves movable pages now, whoever asks: what comes back is for those.
+            // The lowest pageblock serves movable pages now, whoever asks: what comes back is for
+            // those.
             let unmovable = depot.alloc(Order::BASE, Flags::new(Mobility::Unmovable)).unwrap();
             assert_eq!((movable.get() / 512, unmovable.get() / 512), (1, 1));
             depot.free(unmovable, Order::BASE).unwrap();
@@ -120,7 +127,10 @@ fn ranges_are_had_where_the_backing_has_them() {
         |config| config.checked = true,
         |mut depot, sets| {
             depot.alloc_at(Pfn::new(600), 3, Flags::default()).unwrap();
-            assert_eq!(depot.alloc_at(Pfn::new(602), 3, Flags::default()), Err(AllocError::NotAvailable));
+            assert_eq!(
+                depot.alloc_at(Pfn::new(602), 3, Flags::default()),
+                Err(AllocError::NotAvailable)
+            );
             let start = depot.alloc_contiguous(1500, 512, Flags::default()).unwrap();
             assert_eq!((start, sets.free_pages(ZONE)), (Pfn::new(1024), 4096 - 1503));
             depot.free_contiguous(start, 1500).unwrap();
@@ -210,9 +220,11 @@ fn what_a_backing_may_not_hand_out_is_reported_and_not_handed_on() {
         }
     }
     let others = [range(8192, 512)];
-    let zones = [open_zone("Normal", &RANGES), ZoneConfig { level: 3, ..open_zone("Other", &others) }];
+    let zones =
+        [open_zone("Normal", &RANGES), ZoneConfig { level: 3, ..open_zone("Other", &others) }];
     let config = Config { on_misuse: Some(note), ..Config::new(1, &zones) };
-    let mut memory = vec![std::mem::MaybeUninit::uninit(); Single::metadata_bytes_over(&config).unwrap()];
+    let mut memory =
+        vec![std::mem::MaybeUninit::uninit(); Single::metadata_bytes_over(&config).unwrap()];
     let broken = Broken { frame: AtomicU32::new(0), count: AtomicUsize::new(1) };
     let depot = Single::over(&broken, &config, &mut memory, Pinned(Anywhere::new())).unwrap();
     let flags = Flags::default().at_most_level(2).atomic();

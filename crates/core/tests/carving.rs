@@ -1,4 +1,5 @@
-//! Magazines beyond those in the metadata is cut from the zones' own frames, where these are mapped.
+//! Magazines beyond those in the metadata is cut from the zones' own frames, where these are
+//! mapped.
 
 #[path = "model/arena.rs"]
 mod arena;
@@ -11,7 +12,8 @@ use common::backing::Sets;
 use common::{Anywhere, Single, open_zone, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId,
+    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope, Watermarks,
+    ZoneId,
 };
 
 const FRAMES: u32 = 8192;
@@ -27,7 +29,12 @@ fn with_machine(skew: usize, checked: bool, test: impl FnOnce(Single<'_>, &Arena
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
     let depot = Single::new(&config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
     // As many full magazines as it likes.
-    assert!(depot.set_cache_limits(ZONE, CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }));
+    assert!(
+        depot.set_cache_limits(
+            ZONE,
+            CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }
+        )
+    );
     test(depot, &arena);
 }
 
@@ -35,8 +42,8 @@ fn carved(depot: &Single<'_>) -> u64 {
     depot.zone_stats(ZONE).unwrap().carved_pages
 }
 
-/// Puts everything there is into fronts and shelves, on every CPU in turn, so that all magazines are
-/// used; then holds everything again.
+/// Puts everything there is into fronts and shelves, on every CPU in turn, so that all magazines
+/// are used; then holds everything again.
 fn cache_all(depot: &Single<'_>, arena: &Arena) -> Vec<Pfn> {
     let mut held: Vec<Pfn> = Vec::new();
     for cpu in 0..4 {
@@ -144,8 +151,14 @@ fn a_backing_keeps_the_mark_of_carved_pages() {
     let arena = Arena::new(Single::metadata_bytes_over(&config).unwrap(), 0, FRAMES as usize);
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
     let sets = Sets::new(&zones, true);
-    let mut depot = Single::over(&sets, &config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
-    assert!(depot.set_cache_limits(ZONE, CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }));
+    let mut depot =
+        Single::over(&sets, &config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
+    assert!(
+        depot.set_cache_limits(
+            ZONE,
+            CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }
+        )
+    );
     let held = cache_all(&depot, &arena);
     let pages = carved_pages(&held);
     assert!(!pages.is_empty());

@@ -1,5 +1,5 @@
-//! Sequences that follow gates without looking: whatever the number, whatever the gate, they find the
-//! CPU's words or words that refuse.
+//! Sequences that follow gates without looking: whatever the number, whatever the gate, they find
+//! the CPU's words or words that refuse.
 
 mod common;
 
@@ -46,7 +46,8 @@ unsafe impl Cpus for &Thread {
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
         // SAFETY: as in `pop`; a word that is 0 takes nothing.
         let cell = unsafe { implement::followed(blocks, self.number(), word) };
-        let Some((magazine, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max) else {
+        let Some((magazine, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max)
+        else {
             return false;
         };
         // SAFETY: as in `pop`.
@@ -56,12 +57,20 @@ unsafe impl Cpus for &Thread {
         true
     }
 
-    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
         // SAFETY: as in `pop`; `new` is stored to the word of an open gate alone.
         let (gate, cell) =
             unsafe { (implement::gate(blocks, here.cpu), implement::word(blocks, here, word)) };
         let is_open = implement::is_open(gate.load(Ordering::Relaxed));
-        let is_same = is_open && here.cpu.get() == self.number() && cell.load(Ordering::Relaxed) == old;
+        let is_same =
+            is_open && here.cpu.get() == self.number() && cell.load(Ordering::Relaxed) == old;
         if is_same {
             cell.store(new, Ordering::Relaxed);
         }
@@ -92,7 +101,8 @@ fn with_depot(cpus: u32, test: impl FnOnce(&mut Depot<'_>, &Thread)) {
 /// Allocates and frees, more than a magazine's worth.
 fn exercise(depot: &Depot<'_>) {
     for size in [0, 0, 3, 9].map(order) {
-        let held: Vec<_> = (0..80).map_while(|_| depot.alloc(size, Flags::default()).ok()).collect();
+        let held: Vec<_> =
+            (0..80).map_while(|_| depot.alloc(size, Flags::default()).ok()).collect();
         assert!(!held.is_empty());
         held.into_iter().for_each(|pfn| depot.free(pfn, size).unwrap());
     }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{open_zone, order, range};
 use pagedepot::cpus::{CpuLock, Locked, Unusable, WhichCpu};
 use pagedepot::{
-    AllocError, Allocator, Config, CpuId, Drained, Flags, FreeError, FreeManyError, Mode, Order, Pfn, Scope,
+    AllocError, Allocator, Config, CpuId, Drained, Flags, FreeError, FreeManyError, Mode, Order,
+    Pfn, Scope,
 };
 
 const FRAMES: u32 = 4096;

@@ -4,8 +4,8 @@ mod common;
 
 use common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    CacheLimits, Config, CpuId, Flags, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, Mode, Order, Pfn,
-    Scope, ZoneId,
+    CacheLimits, Config, CpuId, Flags, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, Mode,
+    Order, Pfn, Scope, ZoneId,
 };
 
 const FRAMES: u32 = 1 << 16;
@@ -75,13 +75,19 @@ fn magazine_pages(of: Order) -> u64 {
 fn a_cpu_that_only_frees_keeps_its_front_and_what_the_limit_says() {
     for of in [1, 2, 3].map(order) {
         let front = 2 * magazine_pages(of);
-        for (limit, pages) in
-            [(FreeHighLimit::Zero, 0), (FreeHighLimit::Batch, 63), (FreeHighLimit::FourBatches, 252)]
-        {
+        for (limit, pages) in [
+            (FreeHighLimit::Zero, 0),
+            (FreeHighLimit::Batch, 63),
+            (FreeHighLimit::FourBatches, 252),
+        ] {
             let depot = machine(limited(limit), LIMITS);
-            // Before the rule applies it frees as much as the threshold, and at most a magazine more.
+            // Before the rule applies it frees as much as the threshold, and at most a magazine
+            // more.
             let first = most_cached_by_receiver(&depot, of, 0, 40);
-            assert!(first <= front + THRESHOLD.max(pages) + magazine_pages(of), "{of:?} {limit:?}: {first}");
+            assert!(
+                first <= front + THRESHOLD.max(pages) + magazine_pages(of),
+                "{of:?} {limit:?}: {first}"
+            );
             let later = most_cached_by_receiver(&depot, of, 0, 200);
             assert!(later <= front + pages, "{of:?} {limit:?}: {later}");
             assert!(later > pages / 2, "{of:?} {limit:?}: {later}");
@@ -107,7 +113,10 @@ fn high_grows_with_what_a_cpu_allocates() {
         let blocks = 3500 / of.frames();
         let held = alloc(&depot, SENDER, blocks, of);
         let (_, high) = depot.cache_limits(ZONE, CpuId::new(SENDER)).unwrap();
-        assert!((u64::from(blocks * of.frames())..=LIMITS.high_max).contains(&high), "{of:?}: {high}");
+        assert!(
+            (u64::from(blocks * of.frames())..=LIMITS.high_max).contains(&high),
+            "{of:?}: {high}"
+        );
         free(&depot, SENDER, held, of);
         assert!(cached(&depot, SENDER) >= u64::from((blocks - 1) * of.frames()) - 256, "{of:?}");
         check_all_free(depot);
@@ -153,7 +162,8 @@ fn a_cpu_that_frees_what_it_allocated_keeps_its_cache() {
         let sizes: [fn(u32) -> u32; 4] = [|_| 1, |_| 3000, |_| 48000, |round| round * 7919 % 6000];
         for pages in sizes {
             let blocks = |round| (pages(round) / of.frames()).max(1);
-            let counts = [FreeHigh::default(), FreeHigh::OFF].map(|free_high| bursts(free_high, of, blocks));
+            let counts =
+                [FreeHigh::default(), FreeHigh::OFF].map(|free_high| bursts(free_high, of, blocks));
             assert_eq!(counts[0], counts[1], "{of:?}");
         }
     }

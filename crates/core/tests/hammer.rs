@@ -15,15 +15,16 @@ use common::threads::{Claimed, Kernel, run_on};
 use common::{order, range, soak};
 use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
 use pagedepot::{
-    Allocator, CacheLimits, Config, CpuId, Flags, FrameRange, Mobility, Mode, NodeId, Order, Pfn, Scope,
-    Watermarks, ZoneConfig, ZoneId,
+    Allocator, CacheLimits, Config, CpuId, Flags, FrameRange, Mobility, Mode, NodeId, Order, Pfn,
+    Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 const SECTION: u32 = 1 << 18;
 /// Frames below this one have marks: two sections to begin with, and one that is added.
 const FRAMES: u32 = 3 * SECTION;
 const CPUS: u32 = 3;
-/// Threads that allocate and free: more than CPUs here and there, so that some are stopped anywhere.
+/// Threads that allocate and free: more than CPUs here and there, so that some are stopped
+/// anywhere.
 const WORKERS: u64 = 5;
 /// Most stretches of frames a worker holds.
 const HELD_MAX: usize = 300;
@@ -61,11 +62,15 @@ impl Marks {
     fn change(&self, start: Pfn, frames: u32, from: u32, to: u32) {
         for mark in &self.0[start.index()..][..frames as usize] {
             // Relaxed: it is the allocator that orders one holder after another.
-            let changed = mark.owner.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+            let changed =
+                mark.owner.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
             assert!(changed.is_ok(), "{start} + {frames}: {from} -> {to} found {changed:?}");
             // SAFETY: the caller holds the frame, and the exchange says that no other thread does.
             let written = unsafe { mark.contents.get().replace(to) };
-            assert_eq!(written, from, "{start} + {frames}: its holder did not see what the last one wrote");
+            assert_eq!(
+                written, from,
+                "{start} + {frames}: its holder did not see what the last one wrote"
+            );
         }
     }
 
@@ -204,7 +209,9 @@ impl<C: Cpus> Worker<'_, '_, C> {
     fn free(&mut self) {
         match self.pick() {
             Some((pfn, Shape::Block(order))) => self.hammer.depot.free(pfn, order).unwrap(),
-            Some((pfn, Shape::Range(frames))) => self.hammer.depot.free_contiguous(pfn, frames).unwrap(),
+            Some((pfn, Shape::Range(frames))) => {
+                self.hammer.depot.free_contiguous(pfn, frames).unwrap()
+            }
             None => {}
         }
     }
@@ -272,7 +279,8 @@ impl<C: Cpus> Hammer<'_, '_, C> {
                 6 => _ = self.depot.decay_caches(),
                 _ => {
                     let high_min = rng.below(500);
-                    let limits = CacheLimits { batch: 63, high_min, high_max: high_min + rng.below(4000) };
+                    let limits =
+                        CacheLimits { batch: 63, high_min, high_max: high_min + rng.below(4000) };
                     self.depot.set_cache_limits(ZoneId::new(rng.below(4) as u32), limits);
                 }
             }
@@ -387,5 +395,10 @@ fn over_a_backing() {
 
 #[test]
 fn over_a_backing_with_ranges_and_checked() {
-    hammer("over_a_backing_with_ranges_and_checked", true, Some(true), Locked::new(&locks(), Claimed::new()));
+    hammer(
+        "over_a_backing_with_ranges_and_checked",
+        true,
+        Some(true),
+        Locked::new(&locks(), Claimed::new()),
+    );
 }

@@ -8,8 +8,9 @@ use std::mem::MaybeUninit;
 use common::{Anywhere, Single, metadata, open_zone, range, single};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, CacheLimits, Config, ConfigError, CpuId, Flags, FrameRange, FreeError, FreeManyError,
-    HighPolicy, Mode, NodeId, Order, PageSize, Pfn, Scope, TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,
+    AllocError, CacheLimits, Config, ConfigError, CpuId, Flags, FrameRange, FreeError,
+    FreeManyError, HighPolicy, Mode, NodeId, Order, PageSize, Pfn, Scope, TooManyCallbacks,
+    Watermarks, ZoneConfig, ZoneId,
 };
 
 /// What both ways to ask about a configuration say.
@@ -29,7 +30,8 @@ fn exercise(config: &Config<'_>) {
     while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default().atomic()) {
         held.push((pfn, Order::BASE));
     }
-    let managed: u64 = depot.zone_ids().map(|zone| depot.zone_stats(zone).unwrap().managed_pages).sum();
+    let managed: u64 =
+        depot.zone_ids().map(|zone| depot.zone_stats(zone).unwrap().managed_pages).sum();
     assert_eq!(held.len() as u64, managed);
     depot.free_many(&held).unwrap();
     depot.drain(Scope::ALL, Mode::Full);
@@ -93,7 +95,9 @@ fn ranges_that_overlap() {
     for (a, b, at) in OVERLAPS {
         let zones = [open_zone("a", a), open_zone("b", b)];
         match refusal(&Config::new(1, &zones)) {
-            ConfigError::Overlap { at: found, .. } => assert_eq!(found, Pfn::new(at), "{a:?} {b:?}"),
+            ConfigError::Overlap { at: found, .. } => {
+                assert_eq!(found, Pfn::new(at), "{a:?} {b:?}")
+            }
             other => panic!("{a:?} {b:?}: {other}"),
         }
     }
@@ -122,11 +126,14 @@ fn the_metadata_bound_is_exact() {
                 assert_eq!(error, ConfigError::TooLittleMetadata { needed, given: needed - 1 });
                 refused += 1;
             }
-            let depot = Single::new(&config, &mut place[..needed], Pinned(Anywhere::new())).unwrap();
+            let depot =
+                Single::new(&config, &mut place[..needed], Pinned(Anywhere::new())).unwrap();
             depot.alloc(Order::BASE, Flags::default()).unwrap();
             let (start, bytes) = depot.metadata();
             let (blocks, blocks_bytes) = depot.cpu_blocks();
-            assert!(start <= blocks && blocks.addr().get() + blocks_bytes <= start.addr().get() + bytes);
+            assert!(
+                start <= blocks && blocks.addr().get() + blocks_bytes <= start.addr().get() + bytes
+            );
         }
         // One byte less is too little at the worst place, and only there.
         assert_eq!(refused, 1);
@@ -161,11 +168,15 @@ fn limits_and_watermarks_beyond_all_memory() {
         CacheLimits { batch: 0, high_min: 5, high_max: 0 },
     ] {
         assert!(depot.set_cache_limits(zone, limits));
-        let held: Vec<_> =
-            (0..4000).map(|_| (depot.alloc(Order::BASE, Flags::default()).unwrap(), Order::BASE)).collect();
+        let held: Vec<_> = (0..4000)
+            .map(|_| (depot.alloc(Order::BASE, Flags::default()).unwrap(), Order::BASE))
+            .collect();
         held.iter().for_each(|&(pfn, order)| depot.free(pfn, order).unwrap());
         let (set, high) = depot.cache_limits(zone, CpuId::new(0)).unwrap();
-        assert!(set.batch >= 1 && set.high_min <= set.high_max && high >= set.high_min, "{set:?} {high}");
+        assert!(
+            set.batch >= 1 && set.high_min <= set.high_max && high >= set.high_min,
+            "{set:?} {high}"
+        );
         depot.decay_caches();
         depot.validate().unwrap();
     }
@@ -263,7 +274,8 @@ fn memory_that_cannot_be_added() {
 #[test]
 fn every_error_is_one_sentence_that_helps() {
     let range = range(1, 2);
-    let free = [FreeError::OutOfRange, FreeError::Misaligned, FreeError::NotAllocated, FreeError::Forked];
+    let free =
+        [FreeError::OutOfRange, FreeError::Misaligned, FreeError::NotAllocated, FreeError::Forked];
     let alloc = [
         AllocError::Exhausted,
         AllocError::NoZone,
@@ -311,10 +323,13 @@ fn every_error_is_one_sentence_that_helps() {
 
 #[test]
 fn page_sizes() {
-    for (page_size, bytes) in [(PageSize::Kib4, 4096), (PageSize::Kib16, 16384), (PageSize::Kib64, 65536)] {
+    for (page_size, bytes) in
+        [(PageSize::Kib4, 4096), (PageSize::Kib16, 16384), (PageSize::Kib64, 65536)]
+    {
         assert_eq!((page_size.bytes(), 1 << page_size.shift()), (bytes, bytes));
         let ranges = [range(3, 5000)];
-        let zones = [ZoneConfig { watermarks: None, node: NodeId::new(0), ..open_zone("z", &ranges) }];
+        let zones =
+            [ZoneConfig { watermarks: None, node: NodeId::new(0), ..open_zone("z", &ranges) }];
         exercise(&Config { page_size, ..Config::new(2, &zones) });
     }
 }

@@ -18,8 +18,8 @@ fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Calls `with` for each source file below `directory` that is no test: its path there, and its code
-/// without comments.
+/// Calls `with` for each source file below `directory` that is no test: its path there, and its
+/// code without comments.
 fn for_each_source(directory: &Path, with: &mut impl FnMut(&str, &str)) {
     fn walk(directory: &Path, root: &Path, with: &mut impl FnMut(&str, &str)) {
         for entry in fs::read_dir(directory).unwrap() {
@@ -32,8 +32,10 @@ fn for_each_source(directory: &Path, with: &mut impl FnMut(&str, &str)) {
                 walk(&path, root, with);
             } else if name.ends_with(".rs") {
                 let text = fs::read_to_string(&path).unwrap();
-                let code: Vec<&str> =
-                    text.lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code)).collect();
+                let code: Vec<&str> = text
+                    .lines()
+                    .map(|line| line.split_once("//").map_or(line, |(code, _)| code))
+                    .collect();
                 with(&name, &code.join("\n"));
             }
         }
@@ -53,13 +55,15 @@ fn modules_use_what_is_below_them() {
         if module == "lib" {
             return;
         }
-        let own = layer_of(module).unwrap_or_else(|| panic!("{file} is in no layer: add it to LAYERS"));
+        let own =
+            layer_of(module).unwrap_or_else(|| panic!("{file} is in no layer: add it to LAYERS"));
         for after in code.split("crate::").skip(1) {
             let used = after.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
             if ["loom_tests", "shuttle_tests"].contains(&used) {
                 continue;
             }
-            let below = layer_of(used).unwrap_or_else(|| panic!("{file} uses {used}: name its module"));
+            let below =
+                layer_of(used).unwrap_or_else(|| panic!("{file} uses {used}: name its module"));
             assert!(below <= own, "{file} uses {used}, which is above it");
             uses += 1;
         }
@@ -100,7 +104,10 @@ fn crates_depend_downwards() {
         let dependencies = dependencies.split("\n[").next().unwrap();
         let named = dependencies.lines().filter_map(|line| line.split([' ', '.', '=']).next());
         for dependency in named.filter(|dependency| own.contains(dependency)) {
-            assert!(allowed.contains(&dependency), "{name} depends on {dependency}, which is not below it");
+            assert!(
+                allowed.contains(&dependency),
+                "{name} depends on {dependency}, which is not below it"
+            );
         }
         if name == "core" {
             assert!(dependencies.trim().is_empty(), "core depends on nothing");

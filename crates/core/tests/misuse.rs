@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, CacheLimits, Census, Config, CpuId, Drained, Flags, FreeError, FreeManyError, HighPolicy,
-    Misuse, Mode, NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
+    AllocError, CacheLimits, Census, Config, CpuId, Drained, Flags, FreeError, FreeManyError,
+    HighPolicy, Misuse, Mode, NodeId, Order, Pfn, Scope, ZoneConfig, ZoneId,
 };
 
 /// Two neighbouring zones, nothing behind the second, and one with holes.
@@ -22,7 +22,8 @@ fn with_machine(checked: bool, on_misuse: Option<fn(Misuse)>, test: impl FnOnce(
         ZoneConfig { level: 1, ..open_zone("holes", &third) },
     ];
     // High enough that small zones are cached at all.
-    let config = Config { checked, on_misuse, high: HighPolicy::Fixed(4096), ..Config::new(2, &zones) };
+    let config =
+        Config { checked, on_misuse, high: HighPolicy::Fixed(4096), ..Config::new(2, &zones) };
     test(single(&config, &mut metadata(&config)));
 }
 
@@ -43,11 +44,21 @@ fn frames_of_nobody_are_out_of_range() {
     for checked in [false, true] {
         with_machine(checked, None, |mut depot| {
             for nowhere in [0, 1, 1023, 3072, 3583, 4608, 1 << 18, 1 << 31, u32::MAX] {
-                assert_eq!(depot.free(pfn(nowhere), Order::BASE), Err(FreeError::OutOfRange), "{nowhere}");
+                assert_eq!(
+                    depot.free(pfn(nowhere), Order::BASE),
+                    Err(FreeError::OutOfRange),
+                    "{nowhere}"
+                );
                 let many = depot.free_many(&[(pfn(nowhere), Order::BASE)]);
-                assert_eq!(many, Err(FreeManyError { first: 0, error: FreeError::OutOfRange, failed: 1 }));
+                assert_eq!(
+                    many,
+                    Err(FreeManyError { first: 0, error: FreeError::OutOfRange, failed: 1 })
+                );
                 assert_eq!(depot.free_contiguous(pfn(nowhere), 1), Err(FreeError::OutOfRange));
-                assert_eq!(depot.split(pfn(nowhere), Order::BASE, Order::BASE), Err(FreeError::OutOfRange));
+                assert_eq!(
+                    depot.split(pfn(nowhere), Order::BASE, Order::BASE),
+                    Err(FreeError::OutOfRange)
+                );
                 assert!(!depot.is_free(pfn(nowhere)) && !depot.note_quarantined(pfn(nowhere), 1));
             }
             check_all_free(&mut depot);
@@ -298,7 +309,9 @@ const WAYS: [(&str, Way); 9] = [
         shrink_caches(depot);
         // Fewer than go past the caches.
         let mut pages = [pfn(0); 60];
-        while let Ok(got) = depot.alloc_many(order(1), Flags::default().at_most_level(2), &mut pages) {
+        while let Ok(got) =
+            depot.alloc_many(order(1), Flags::default().at_most_level(2), &mut pages)
+        {
             held.extend(pages[..got].iter().map(|&page| (page, order(1))));
         }
     }),
@@ -339,7 +352,8 @@ fn a_range_with_a_page_freed_before_is_freed_before_it_panics() {
         depot.free_contiguous(start.add(100), 10).unwrap();
         let freed = catch_unwind(AssertUnwindSafe(|| depot.free_contiguous(start, 600)));
         let message = *freed.unwrap_err().downcast::<String>().unwrap();
-        let expected = format!("10 frames came back that were free already, {} first", start.add(100));
+        let expected =
+            format!("10 frames came back that were free already, {} first", start.add(100));
         assert!(message.contains(&expected), "{message}");
         check_all_free(&mut depot);
     });
@@ -348,8 +362,9 @@ fn a_range_with_a_page_freed_before_is_freed_before_it_panics() {
 #[test]
 fn bad_blocks_of_a_batch_are_counted_and_the_others_freed() {
     with_machine(true, None, |mut depot| {
-        let mut batch: Vec<(Pfn, Order)> =
-            (0..300).map(|i| (depot.alloc(order(i % 3), Flags::default()).unwrap(), order(i % 3))).collect();
+        let mut batch: Vec<(Pfn, Order)> = (0..300)
+            .map(|i| (depot.alloc(order(i % 3), Flags::default()).unwrap(), order(i % 3)))
+            .collect();
         batch.insert(200, (pfn(0), Order::BASE));
         batch.insert(130, (pfn(1024 + 1), order(1)));
         batch.push(batch[10]);
@@ -370,10 +385,15 @@ fn flags_that_leave_no_zone() {
     let mut out = [pfn(0); 100];
     // The second time, the front has something.
     for _ in 0..2 {
-        for flags in [low, Flags::default().this_node(), low.atomic(), low.no_reclaim().this_node()] {
+        for flags in [low, Flags::default().this_node(), low.atomic(), low.no_reclaim().this_node()]
+        {
             for size in Order::all() {
                 assert_eq!(depot.alloc(size, flags), Err(AllocError::NoZone), "{flags:?}");
-                assert_eq!(depot.alloc_many(size, flags, &mut out), Err(AllocError::NoZone), "{flags:?}");
+                assert_eq!(
+                    depot.alloc_many(size, flags, &mut out),
+                    Err(AllocError::NoZone),
+                    "{flags:?}"
+                );
             }
             assert_eq!(depot.alloc_contiguous(10, 1, flags), Err(AllocError::NoZone));
         }
@@ -385,9 +405,16 @@ fn flags_that_leave_no_zone() {
 fn sizes_that_no_range_can_have() {
     with_machine(false, None, |mut depot| {
         let flags = Flags::default();
-        for (frames, align) in
-            [(0, 1), ((1 << 18) + 1, 1), (u32::MAX, 1), (1, 0), (1, 3), (1, 1 << 19), (1, u32::MAX), (7, 6)]
-        {
+        for (frames, align) in [
+            (0, 1),
+            ((1 << 18) + 1, 1),
+            (u32::MAX, 1),
+            (1, 0),
+            (1, 3),
+            (1, 1 << 19),
+            (1, u32::MAX),
+            (7, 6),
+        ] {
             assert_eq!(depot.alloc_contiguous(frames, align, flags), Err(AllocError::BadSize));
         }
         assert_eq!(depot.alloc_contiguous(1 << 18, 1 << 18, flags), Err(AllocError::Exhausted));

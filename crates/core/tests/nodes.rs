@@ -3,7 +3,9 @@
 mod common;
 
 use common::{metadata, open_zone, order, range, single};
-use pagedepot::{AllocError, Config, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId};
+use pagedepot::{
+    AllocError, Config, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId,
+};
 
 /// Zones by place: three nodes with memory, of which node 1 has three zones.
 const RANGES: [FrameRange; 5] =
@@ -34,7 +36,8 @@ fn order_seen_from(node: u32, flags: Flags, size: Order) -> Vec<usize> {
         })
         .collect();
     let cpu_nodes = [0, 1, 2, 3].map(NodeId::new);
-    let config = Config { cpu_nodes: &cpu_nodes, distance: Some(distance), ..Config::new(4, &zones) };
+    let config =
+        Config { cpu_nodes: &cpu_nodes, distance: Some(distance), ..Config::new(4, &zones) };
     let mut memory = metadata(&config);
     let depot = single(&config, &mut memory);
     depot.cpus().0.run_on(node);
@@ -42,8 +45,9 @@ fn order_seen_from(node: u32, flags: Flags, size: Order) -> Vec<usize> {
     loop {
         match depot.alloc(size, flags) {
             Ok(pfn) => {
-                let zone =
-                    RANGES.iter().position(|range| range.start <= pfn && u64::from(pfn.get()) < range.end());
+                let zone = RANGES
+                    .iter()
+                    .position(|range| range.start <= pfn && u64::from(pfn.get()) < range.end());
                 let zone = zone.unwrap();
                 if seen.last() != Some(&zone) {
                     assert!(!seen.contains(&zone), "back to zone {zone} after {seen:?}");
@@ -91,13 +95,16 @@ fn levels_and_nodes_leave_zones_out() {
 fn a_zone_near_its_watermark_is_passed_over() {
     let ranges = [range(0, 2048), range(2048, 2048)];
     let marks = Watermarks { min: 200, low: 400, high: 600 };
-    let zone = |level, ranges| ZoneConfig { level, watermarks: Some(marks), ..open_zone("z", ranges) };
+    let zone =
+        |level, ranges| ZoneConfig { level, watermarks: Some(marks), ..open_zone("z", ranges) };
     let zones = [zone(1, &ranges[..1]), zone(2, &ranges[1..])];
     let config = Config { caches: false, ..Config::new(1, &zones) };
     let mut memory = metadata(&config);
     let depot = single(&config, &mut memory);
     let free = || [0, 1].map(|zone| depot.free_pages(ZoneId::new(zone)));
-    let take = |pages: u32| (0..pages).for_each(|_| _ = depot.alloc(Order::BASE, Flags::default()).unwrap());
+    let take = |pages: u32| {
+        (0..pages).for_each(|_| _ = depot.alloc(Order::BASE, Flags::default()).unwrap())
+    };
     // The second zone to its low, then the first to its low, then both to their min.
     take(2048 - 400);
     assert_eq!(free(), [2048, 400]);

@@ -15,7 +15,8 @@ use common::threads::{Claimed, run_on};
 use common::{open_zone, range, soak};
 use pagedepot::cpus::{CpuLock, Locked};
 use pagedepot::{
-    AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, NodeId, Order, Pfn, Scope, ZoneConfig,
+    AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, NodeId, Order, Pfn, Scope,
+    ZoneConfig,
 };
 
 type Depot<'m> = Allocator<'m, Locked<'m, Claimed>>;
@@ -118,7 +119,10 @@ fn the_error_says_where_the_pages_are() {
         let sum = |of: fn(&pagedepot::ZoneShortage) -> u64| -> u64 {
             depot.shortage().zones().map(|zone| of(&zone)).sum()
         };
-        assert_eq!(sum(|z| z.free_pages) + sum(|z| z.cached_pages) + sum(|z| z.unreachable_pages), 200);
+        assert_eq!(
+            sum(|z| z.free_pages) + sum(|z| z.cached_pages) + sum(|z| z.unreachable_pages),
+            200
+        );
         assert!(sum(|z| z.unreachable_pages) > 0);
         assert_eq!((sum(|z| z.in_flight_pages), sum(|z| z.quarantined_pages)), (0, 7));
         assert!(depot.shortage().to_string().contains("quarantined 7"));
@@ -157,7 +161,8 @@ fn run_out_and_drain(is_backed: bool) {
                             assert!(depot.shortage().to_string().lines().count() == 6);
                             if round < 3 {
                                 let kept = held.len() / 2;
-                                held.drain(kept..).for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+                                held.drain(kept..)
+                                    .for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
                             }
                         }
                         all.lock().unwrap().append(&mut held);
@@ -188,8 +193,8 @@ fn run_out_and_drain(is_backed: bool) {
 }
 
 /// As many pages as all threads may hold together: whoever asks for one more can have it, if it is
-/// looked for where the others left it. Requests fail after a few rounds in which others kept moving
-/// pages, so some do: about one in 100_000.
+/// looked for where the others left it. Requests fail after a few rounds in which others kept
+/// moving pages, so some do: about one in 100_000.
 fn share_all_pages(name: &str, is_backed: bool) {
     const THREADS: u64 = 4;
     let seed = seed(name);

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, Config, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope, TooManyCallbacks,
-    Watermarks, ZoneConfig, ZoneId,
+    AllocError, Config, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope,
+    TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,
 };
 
 const FRAMES: u32 = 16384;
@@ -139,7 +139,10 @@ fn reserves_are_for_those_who_may_not_wait() {
         assert_eq!(depot.alloc(Order::BASE, flags), Err(AllocError::Exhausted));
         assert_eq!(depot.alloc(order(4), flags), Err(AllocError::Exhausted));
         assert_eq!(depot.alloc_contiguous(3, 1, flags), Err(AllocError::Exhausted));
-        assert_eq!(depot.alloc_many(order(0), flags, &mut [Pfn::new(0); 100]), Err(AllocError::Exhausted));
+        assert_eq!(
+            depot.alloc_many(order(0), flags, &mut [Pfn::new(0); 100]),
+            Err(AllocError::Exhausted)
+        );
     }
     witness.take();
     // What is taken from the reserve is for the one who may, not for the next to come by.

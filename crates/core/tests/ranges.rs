@@ -11,8 +11,8 @@ use common::threads::{Claimed, run_on};
 use common::{Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::{CpuLock, Locked};
 use pagedepot::{
-    AllocError, Allocator, Config, Flags, Mode, Order, Pfn, Pressure, Reclaim, Scope, Watermarks, ZoneConfig,
-    ZoneId,
+    AllocError, Allocator, Config, Flags, Mode, Order, Pfn, Pressure, Reclaim, Scope, Watermarks,
+    ZoneConfig, ZoneId,
 };
 
 const HUGES: u32 = 8;
@@ -158,8 +158,9 @@ fn others_are_asked_when_what_came_back_is_of_no_use() {
 fn failures_are_counted() {
     let depot = machine(Watermarks::default(), &[]);
     let all = all_pageblocks(&depot);
-    for (i, flags) in
-        [Flags::default(), Flags::default().no_reclaim(), Flags::default().atomic()].into_iter().enumerate()
+    for (i, flags) in [Flags::default(), Flags::default().no_reclaim(), Flags::default().atomic()]
+        .into_iter()
+        .enumerate()
     {
         let before = 3 * i as u64;
         assert_eq!(depot.alloc_contiguous(1, 1, flags), Err(AllocError::Exhausted));
@@ -169,7 +170,10 @@ fn failures_are_counted() {
         assert_eq!(failures(&depot), before + 3);
     }
     // Requests that no memory could serve are not for want of it.
-    assert_eq!(depot.alloc_at(Pfn::new(FRAMES), 1, Flags::default()), Err(AllocError::NotAvailable));
+    assert_eq!(
+        depot.alloc_at(Pfn::new(FRAMES), 1, Flags::default()),
+        Err(AllocError::NotAvailable)
+    );
     assert_eq!(depot.alloc_contiguous(0, 1, Flags::default()), Err(AllocError::BadSize));
     assert_eq!(failures(&depot), 9);
     all.into_iter().for_each(|(pfn, order)| depot.free(pfn, order).unwrap());
@@ -202,9 +206,13 @@ fn runs_across_pageblocks() {
     for at in [0, FRAMES - 1] {
         depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
     }
-    for (frames, align, expected) in
-        [(4095, 1, None), (4094, 2, None), (4094, 1, Some(1)), (3584, 1, Some(1)), (3584, 256, Some(256))]
-    {
+    for (frames, align, expected) in [
+        (4095, 1, None),
+        (4094, 2, None),
+        (4094, 1, Some(1)),
+        (3584, 1, Some(1)),
+        (3584, 256, Some(256)),
+    ] {
         let found = depot.alloc_contiguous(frames, align, Flags::default());
         assert_eq!(found.ok().map(Pfn::get), expected, "{frames} frames at a multiple of {align}");
         if let Ok(start) = found {
@@ -225,7 +233,8 @@ fn a_run_ends_where_its_zone_does() {
         depot.alloc_at(Pfn::new(at), 1, Flags::default()).unwrap();
     }
     assert_eq!(depot.alloc_contiguous(1024, 1, Flags::default()), Err(AllocError::Exhausted));
-    let found = [1023, 1023].map(|frames| depot.alloc_contiguous(frames, 1, Flags::default()).unwrap().get());
+    let found = [1023, 1023]
+        .map(|frames| depot.alloc_contiguous(frames, 1, Flags::default()).unwrap().get());
     assert!(found == [1, 1024] || found == [1024, 1], "{found:?}");
 }
 
@@ -241,7 +250,8 @@ fn only_zones_that_may_serve_are_drained() {
     let config = Config::new(2, &zones);
     let mut memory = metadata(&config);
     let depot = single(&config, &mut memory);
-    let cached = |zone| depot.cpu_stats(pagedepot::CpuId::new(0), ZoneId::new(zone)).unwrap().cached_pages();
+    let cached =
+        |zone| depot.cpu_stats(pagedepot::CpuId::new(0), ZoneId::new(zone)).unwrap().cached_pages();
     for flags in [Flags::default(), Flags::default().at_most_level(0)] {
         let pfn = depot.alloc(Order::BASE, flags).unwrap();
         depot.free(pfn, Order::BASE).unwrap();
@@ -278,9 +288,9 @@ fn watermarks() {
     assert!(depot.alloc(order(3), Flags::default()).is_ok());
 }
 
-/// Eight frames in use leave a run of 453 among 4096, wherever they are: it can be had, though others
-/// allocate, free, cache and drain meanwhile. Requests fail after a few rounds in which others kept
-/// moving pages, so a few do.
+/// Eight frames in use leave a run of 453 among 4096, wherever they are: it can be had, though
+/// others allocate, free, cache and drain meanwhile. Requests fail after a few rounds in which
+/// others kept moving pages, so a few do.
 #[test]
 fn a_run_that_must_be_there_is_found() {
     const THREADS: usize = 2;
@@ -290,9 +300,12 @@ fn a_run_that_must_be_there_is_found() {
     let zones = [open_zone("z", &ranges)];
     let config = Config::new(THREADS as u32 + 1, &zones);
     let locks: Vec<CpuLock> = (0..config.cpus).map(|_| CpuLock::new()).collect();
-    let mut memory =
-        vec![MaybeUninit::uninit(); Allocator::<Locked<'_, Claimed>>::metadata_bytes(&config).unwrap()];
-    let mut depot = Allocator::new(&config, &mut memory, Locked::new(&locks, Claimed::new())).unwrap();
+    let mut memory = vec![
+        MaybeUninit::uninit();
+        Allocator::<Locked<'_, Claimed>>::metadata_bytes(&config).unwrap()
+    ];
+    let mut depot =
+        Allocator::new(&config, &mut memory, Locked::new(&locks, Claimed::new())).unwrap();
     let (served, failed) = {
         let (stop, depot) = (AtomicBool::new(false), &depot);
         std::thread::scope(|scope| {
@@ -306,13 +319,18 @@ fn a_run_that_must_be_there_is_found() {
                         // Single frames at places that scatter, and such as caches give.
                         at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                         let scattered = Pfn::new(at >> 20);
-                        let pfn = match depot.alloc_at(scattered, 1, Flags::default().no_reclaim()) {
+                        let pfn = match depot.alloc_at(scattered, 1, Flags::default().no_reclaim())
+                        {
                             Ok(()) => scattered,
-                            Err(_) => depot.alloc(Order::BASE, Flags::default()).expect("4096 frames"),
+                            Err(_) => {
+                                depot.alloc(Order::BASE, Flags::default()).expect("4096 frames")
+                            }
                         };
                         held.push_back(pfn);
                         if held.len() == HELD {
-                            depot.free(held.pop_front().expect("four are held"), Order::BASE).unwrap();
+                            depot
+                                .free(held.pop_front().expect("four are held"), Order::BASE)
+                                .unwrap();
                         }
                     }
                     held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());

@@ -18,8 +18,8 @@ use common::threads::{Parked, run_on};
 use common::{open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim, Scope,
-    ZoneId,
+    AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, Pfn, Pressure, Reclaim,
+    Scope, ZoneId,
 };
 
 type Depot = Allocator<'static, Pinned<Parked>>;
@@ -191,7 +191,8 @@ fn preempted_until_another_sleeps(then: fn()) -> [Option<Result<Pfn, AllocError>
                     if cpu == 2 {
                         until(|| entered.load(Ordering::Acquire) == 1);
                     }
-                    catch_unwind(AssertUnwindSafe(|| depot.alloc(Order::BASE, Flags::default()))).ok()
+                    catch_unwind(AssertUnwindSafe(|| depot.alloc(Order::BASE, Flags::default())))
+                        .ok()
                 })
             });
             got = [first.join().unwrap(), second.join().unwrap()];
@@ -214,8 +215,12 @@ fn a_callback_that_unwinds_lets_the_next_one_in() {
 }
 
 /// Calls `meanwhile` while a request is stopped in a callback, of the first of several.
-fn beside_a_stopped_callback(others: &[&'static Cache], meanwhile: impl FnOnce(&Depot, &mut Vec<Pfn>)) {
-    let (entered, leave) = (&*Box::leak(Box::new(Barrier::new(2))), &*Box::leak(Box::new(Barrier::new(2))));
+fn beside_a_stopped_callback(
+    others: &[&'static Cache],
+    meanwhile: impl FnOnce(&Depot, &mut Vec<Pfn>),
+) {
+    let (entered, leave) =
+        (&*Box::leak(Box::new(Barrier::new(2))), &*Box::leak(Box::new(Barrier::new(2))));
     let stops = Cache::new(1, move |_, calls| {
         if calls == 0 {
             entered.wait();
@@ -369,7 +374,9 @@ fn all_requests_run_a_shared_callback_at_once() {
 fn a_preempted_drainer_is_waited_for() {
     with_exhausted(&[], |depot, held| {
         run_on(Some(3));
-        held.split_off(held.len() - 20).into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+        held.split_off(held.len() - 20)
+            .into_iter()
+            .for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
         run_on(Some(0));
         let (entered, leave) =
             (&*Box::leak(Box::new(Barrier::new(2))), &*Box::leak(Box::new(Barrier::new(2))));

@@ -32,7 +32,8 @@ fn with_machine(test: impl FnOnce(Depot<'_>)) {
 fn warm_up(depot: &Depot<'_>) {
     for cpu in 0..CPUS {
         run_on(Some(cpu));
-        let held: Vec<Pfn> = (0..200).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect();
+        let held: Vec<Pfn> =
+            (0..200).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect();
         held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
     }
 }
@@ -54,7 +55,10 @@ fn a_drainer_that_dies_at_the_fence_leaves_the_gate_as_it_was() {
             ("retire", |depot| _ = depot.retire_cpu(CPU)),
         ];
         for (name, call) in calls {
-            depot.cpus().0.on_fence(Some(Box::new(|cpu| assert!(cpu != CPU, "this CPU is cursed"))));
+            depot
+                .cpus()
+                .0
+                .on_fence(Some(Box::new(|cpu| assert!(cpu != CPU, "this CPU is cursed"))));
             assert!(catch_unwind(AssertUnwindSafe(|| call(&depot))).is_err(), "{name} was to die");
             depot.cpus().0.on_fence(None);
             depot.enable_caches();
@@ -93,7 +97,8 @@ fn a_request_whose_drain_dies_leaves_all_in_order() {
 
 /// One thread hangs in the fence of `CPU` while `meanwhile` runs on another.
 fn with_stalled_drainer(depot: &Depot<'_>, drain: Call, meanwhile: impl FnOnce()) {
-    let (arrived, leave) = (&*Box::leak(Box::new(Barrier::new(2))), &*Box::leak(Box::new(Barrier::new(2))));
+    let (arrived, leave) =
+        (&*Box::leak(Box::new(Barrier::new(2))), &*Box::leak(Box::new(Barrier::new(2))));
     let stalls = AtomicU32::new(1);
     depot.cpus().0.on_fence(Some(Box::new(move |cpu| {
         if cpu == CPU && stalls.swap(0, Ordering::Relaxed) > 0 {
@@ -136,8 +141,14 @@ fn a_drainer_that_hangs_keeps_only_what_is_behind_its_gate() {
                 let shortage = depot.shortage().zones().next().unwrap();
                 assert_eq!((shortage.free_pages, shortage.cached_pages), (0, 0));
                 assert_eq!(held.len() as u64 + shortage.unreachable_pages, u64::from(FRAMES));
-                assert_eq!(depot.alloc_contiguous(5, 1, Flags::default()), Err(AllocError::Exhausted));
-                assert_eq!(depot.alloc_at(Pfn::new(7), 1, Flags::default()), Err(AllocError::NotAvailable));
+                assert_eq!(
+                    depot.alloc_contiguous(5, 1, Flags::default()),
+                    Err(AllocError::Exhausted)
+                );
+                assert_eq!(
+                    depot.alloc_at(Pfn::new(7), 1, Flags::default()),
+                    Err(AllocError::NotAvailable)
+                );
                 depot.decay_caches();
                 held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
                 let pfn = depot.alloc(order(5), Flags::default()).unwrap();

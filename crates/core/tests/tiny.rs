@@ -10,7 +10,9 @@ use std::mem::MaybeUninit;
 use common::threads::{Claimed, Kernel, run_on};
 use common::{open_zone, range};
 use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned, WhichCpu};
-use pagedepot::vmap::{NoFrames, NullMapper, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig};
+use pagedepot::vmap::{
+    NoFrames, NullMapper, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig,
+};
 use pagedepot::{Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, PageSize, Pfn, Scope};
 
 const FRAMES: u32 = 256;
@@ -51,7 +53,8 @@ fn owners_and_drains<C: Cpus + Send>(cpus: C) {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("tiny", &ranges)];
     let config = Config { high: HighPolicy::Fixed(128), ..Config::new(CPUS, &zones) };
-    let mut metadata = vec![MaybeUninit::uninit(); Allocator::<C>::metadata_bytes(&config).unwrap()];
+    let mut metadata =
+        vec![MaybeUninit::uninit(); Allocator::<C>::metadata_bytes(&config).unwrap()];
     let mut depot = Allocator::new(&config, &mut metadata, cpus).unwrap();
     let contents = Contents((0..FRAMES).map(|_| UnsafeCell::new(0)).collect());
     let (shared, contents) = (&depot, &contents);

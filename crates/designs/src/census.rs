@@ -27,7 +27,11 @@ pub struct Census {
 impl Census {
     /// What callers must be holding.
     pub fn held_pages(&self) -> u64 {
-        self.managed_pages - self.free_pages - self.cached_pages - self.pending_pages - self.overhead_pages
+        self.managed_pages
+            - self.free_pages
+            - self.cached_pages
+            - self.pending_pages
+            - self.overhead_pages
     }
 }
 
@@ -120,8 +124,12 @@ pub(crate) struct Seen {
 
 impl Seen {
     pub fn new(zones: &Zones) -> Self {
-        let ranges =
-            || zones.ids().flat_map(|id| zones.zone(id).ranges.clone()).filter(|range| range.frames > 0);
+        let ranges = || {
+            zones
+                .ids()
+                .flat_map(|id| zones.zone(id).ranges.clone())
+                .filter(|range| range.frames > 0)
+        };
         let base = ranges().map(|range| range.start.get()).min().unwrap_or(0);
         let end = ranges().map(|range| range.end()).max().unwrap_or(0);
         Seen { words: vec![0; end.saturating_sub(u64::from(base)).div_ceil(64) as usize], base }
@@ -154,7 +162,13 @@ impl Seen {
     ///
     /// # Errors
     /// When one of its frames was seen before, or is not the zone's, or the block is not aligned.
-    pub fn mark(&mut self, zones: &Zones, zone: ZoneId, pfn: Pfn, order: Order) -> Result<(), Fault> {
+    pub fn mark(
+        &mut self,
+        zones: &Zones,
+        zone: ZoneId,
+        pfn: Pfn,
+        order: Order,
+    ) -> Result<(), Fault> {
         let end = u64::from(pfn.get()) + u64::from(order.frames());
         let inside = |range: &pagedepot::FrameRange| range.start <= pfn && end <= range.end();
         if !pfn.is_aligned(order) || !covered(&zones.zone(zone).ranges, pfn, end, inside) {
@@ -179,6 +193,7 @@ fn covered(
     inside: impl Fn(&pagedepot::FrameRange) -> bool,
 ) -> bool {
     ranges.iter().any(inside)
-        || (u64::from(pfn.get())..end)
-            .all(|frame| ranges.iter().any(|r| u64::from(r.start.get()) <= frame && frame < r.end()))
+        || (u64::from(pfn.get())..end).all(|frame| {
+            ranges.iter().any(|r| u64::from(r.start.get()) <= frame && frame < r.end())
+        })
 }

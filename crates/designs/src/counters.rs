@@ -41,7 +41,10 @@ impl VolumeCounter {
     }
 
     fn read(&self) -> Volume {
-        Volume { blocks: self.blocks.load(Ordering::Relaxed), pages: self.pages.load(Ordering::Relaxed) }
+        Volume {
+            blocks: self.blocks.load(Ordering::Relaxed),
+            pages: self.pages.load(Ordering::Relaxed),
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use pagedepot::cpus::{Cpus, Here, WhichCpu};
 use pagedepot::{
-    Allocator, Backing, Config, CpuId, Flags, FreeHigh, Mobility, Mode, Order, Pfn, Watermarks, ZoneConfig,
-    ZoneId,
+    Allocator, Backing, Config, CpuId, Flags, FreeHigh, Mobility, Mode, Order, Pfn, Watermarks,
+    ZoneConfig, ZoneId,
 };
 
 use crate::PageCache;
@@ -84,8 +84,8 @@ impl Drop for Metadata {
     }
 }
 
-/// Our own allocator: fronts and shelves, over the bitmap that is part of it or over a store of this
-/// crate ([`AsBacking`]).
+/// Our own allocator: fronts and shelves, over the bitmap that is part of it or over a store of
+/// this crate ([`AsBacking`]).
 pub struct Depot<'m, C, A> {
     allocator: Allocator<'m, C>,
     act: A,
@@ -93,8 +93,8 @@ pub struct Depot<'m, C, A> {
     past: Counters,
     /// The store under the allocator, if it is not the allocator's own.
     backing: Option<Arc<dyn Underlying + Send>>,
-    /// The memory of the allocator's metadata, if it is not the caller's. Fields are dropped in this
-    /// order: the allocator is gone before this and the backing.
+    /// The memory of the allocator's metadata, if it is not the caller's. Fields are dropped in
+    /// this order: the allocator is gone before this and the backing.
     _books: Option<Metadata>,
 }
 
@@ -182,8 +182,8 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
             page_size: setup.page_size,
             ..Config::new(setup.cpus, &zones)
         };
-        // SAFETY: shared, so it stays where it is, and dropped after the allocator, which alone gets
-        // this: as a later field or, on an error here, as an argument.
+        // SAFETY: shared, so it stays where it is, and dropped after the allocator, which alone
+        // gets this: as a later field or, on an error here, as an argument.
         let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
         let under: Option<&'static dyn Backing> = under.map(|under| under as _);
         let needed = match under {
@@ -198,7 +198,8 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
             Some(under) => Allocator::over(under, &config, memory, cpus)?,
             None => Allocator::new(&config, memory, cpus)?,
         };
-        for (zone, limits) in (0..).map(ZoneId::new).zip(setup.zones.iter().map(|zone| zone.limits)) {
+        for (zone, limits) in (0..).map(ZoneId::new).zip(setup.zones.iter().map(|zone| zone.limits))
+        {
             if let Some(limits) = limits {
                 allocator.set_cache_limits(zone, limits);
             }
@@ -219,7 +220,13 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
     }
 
     /// Zones above `zone` in the machine's list are not tried first; the others are.
-    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
         self.act.act_as(here);
         let flags = Flags::new(mobility);
         let level = u8::try_from(zone.get()).unwrap_or(14).min(14);
@@ -288,7 +295,8 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
             sum.refilled += Volume { blocks: counts.refilled_blocks, pages: counts.refilled_pages };
             sum.spilled += Volume { blocks: counts.spilled_blocks, pages: counts.spilled_pages };
             sum.drained += Volume { blocks: counts.drained_blocks, pages: counts.drained_pages };
-            sum.direct_allocated += Volume { blocks: counts.direct_allocs, pages: counts.direct_allocs };
+            sum.direct_allocated +=
+                Volume { blocks: counts.direct_allocs, pages: counts.direct_allocs };
             sum.direct_freed += Volume { blocks: counts.direct_frees, pages: counts.direct_frees };
             sum.lock_misses += counts.lost_races;
             sum.failures += counts.failures;
@@ -298,7 +306,10 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
 
     fn cached_pages(&self, cpu: CpuId) -> u64 {
         let zones = self.allocator.zone_ids();
-        zones.filter_map(|zone| self.allocator.cpu_stats(cpu, zone)).map(|stats| stats.cached_pages()).sum()
+        zones
+            .filter_map(|zone| self.allocator.cpu_stats(cpu, zone))
+            .map(|stats| stats.cached_pages())
+            .sum()
     }
 
     fn cached_pages_total(&self) -> u64 {

@@ -40,8 +40,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Records for the frames from `base` up to (not including) `end`; `None` when there is no memory
-    /// for so many, as when a large machine is set up on a small one.
+    /// Records for the frames from `base` up to (not including) `end`; `None` when there is no
+    /// memory for so many, as when a large machine is set up on a small one.
     pub fn new(base: u32, end: u32) -> Option<Self> {
         let count = (end - base) as usize;
         #[cfg(not(loom))]
@@ -90,8 +90,8 @@ impl Frames {
     }
 }
 
-/// Zeroed memory comes from the system untouched: a machine's holes cost nothing, its frames on first
-/// use.
+/// Zeroed memory comes from the system untouched: a machine's holes cost nothing, its frames on
+/// first use.
 #[cfg(not(loom))]
 fn zeroed(count: usize) -> Option<Box<[Record]>> {
     if count == 0 {

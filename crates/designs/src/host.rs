@@ -54,10 +54,13 @@ pub fn has_nohz_full() -> bool {
 /// share it. `None` when the machine does not tell.
 pub fn cache_slice_pages(cpu: CpuId) -> Option<u64> {
     let base = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
-    let read = |index: u32, name: &str| fs::read_to_string(format!("{base}/index{index}/{name}")).ok();
+    let read =
+        |index: u32, name: &str| fs::read_to_string(format!("{base}/index{index}/{name}")).ok();
     let last = (0..10)
         .filter(|&index| read(index, "type").is_some_and(|kind| kind.trim() != "Instruction"))
-        .max_by_key(|&index| read(index, "level").and_then(|level| level.trim().parse::<u32>().ok()))?;
+        .max_by_key(|&index| {
+            read(index, "level").and_then(|level| level.trim().parse::<u32>().ok())
+        })?;
     let kib: u64 = read(last, "size")?.trim().strip_suffix('K')?.parse().ok()?;
     let sharers = count_list(&read(last, "shared_cpu_list")?)?;
     Some(kib / 4 / sharers.max(1))

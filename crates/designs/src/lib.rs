@@ -106,7 +106,8 @@ pub trait PageCache: Sync {
     fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn>;
 
     /// Allocates a block, trying `zone` before the others: for traces that tell the zone.
-    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn>;
+    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility)
+    -> Option<Pfn>;
 
     /// Frees a block.
     ///

@@ -3,8 +3,8 @@
 //!
 //! The kernel queues work on each CPU and waits: the work preempts what runs there. In user space
 //! that is either left to the owner ([`LocalDrain::Owner`]), or done by the drainer, who moves to
-//! that CPU and so preempts its owner ([`LocalDrain::Helper`]). Both stop a CPU in what it does, and
-//! both are counted as interruptions.
+//! that CPU and so preempts its owner ([`LocalDrain::Helper`]). Both stop a CPU in what it does,
+//! and both are counted as interruptions.
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
@@ -104,7 +104,9 @@ impl<S: Store> Local<S> {
         if let Some(cell) = self.cells.get(here.cpu, ZoneId::new(work.trailing_zeros())) {
             count(&cell.counters.interruptions, 1);
         }
-        for (zone, cell) in self.cells.of_cpu(here.cpu).filter(|(zone, _)| work >> zone.get() & 1 == 1) {
+        for (zone, cell) in
+            self.cells.of_cpu(here.cpu).filter(|(zone, _)| work >> zone.get() & 1 == 1)
+        {
             cell.pcp().drain(&self.at(here, zone, cell));
         }
     }
@@ -137,7 +139,10 @@ impl<S: Store> Local<S> {
     }
 
     fn held_in(&self, scope: Scope) -> u64 {
-        self.cells.within(self.store.zones(), scope).map(|(_, _, cell)| u64::from(cell.lists.pages())).sum()
+        self.cells
+            .within(self.store.zones(), scope)
+            .map(|(_, _, cell)| u64::from(cell.lists.pages()))
+            .sum()
     }
 
     fn drain_cpu(&self, cpu: CpuId, scope: Scope) -> Drained {
@@ -208,10 +213,13 @@ impl<S: Store> Layer for Local<S> {
         mobility: Mobility,
         mark: Mark,
     ) -> Option<Pfn> {
-        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+        if let (Some(index), Some(cell)) =
+            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
+        {
             match self.enter(here) {
                 Some(_owned) => {
-                    let found = cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark);
+                    let found =
+                        cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark);
                     if found.is_some() {
                         return found;
                     }
@@ -244,14 +252,22 @@ impl<S: Store> PageCache for Local<S> {
         walk::alloc(self, here, order, mobility)
     }
 
-    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
         walk::alloc_from(self, here, zone, order, mobility)
     }
 
     #[inline]
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
         let (zone, mobility) = self.store.zones().place(pfn, order);
-        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+        if let (Some(index), Some(cell)) =
+            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
+        {
             if let Some(_owned) = self.enter(here) {
                 let at = self.at(here, zone, cell);
                 let excess = cell.pcp().put(&at, pfn, order, index);

@@ -95,7 +95,10 @@ impl SpinLock {
 
     /// Waits so far.
     pub fn waits(&self) -> LockWaits {
-        LockWaits { waits: self.waits.load(Ordering::Relaxed), wait_ns: self.wait_ns.load(Ordering::Relaxed) }
+        LockWaits {
+            waits: self.waits.load(Ordering::Relaxed),
+            wait_ns: self.wait_ns.load(Ordering::Relaxed),
+        }
     }
 }
 

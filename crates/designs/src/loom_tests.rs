@@ -17,8 +17,8 @@ use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn};
 
 use crate::{
-    Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, PageCache, Policy, Rcu,
-    Scope, Setup, Spin,
+    Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, PageCache, Policy,
+    Rcu, Scope, Setup, Spin,
 };
 
 const FRAMES: u32 = 4;

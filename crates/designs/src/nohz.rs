@@ -107,7 +107,13 @@ impl<S: Store + Send> PageCache for NohzConditional<S> {
         either!(self, lists => lists.alloc(here, order, mobility))
     }
 
-    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
         either!(self, lists => lists.alloc_from(here, zone, order, mobility))
     }
 

@@ -79,7 +79,10 @@ impl Owner {
 impl Owners {
     /// For a design whose drainers call [`fence_cpu`](Self::fence_cpu), or not.
     pub fn new(cpus: u32, entry: Entry, fenced: bool) -> Self {
-        Owners { cells: (0..cpus).map(|_| Padded(Owner::new())).collect(), means: Means::of(entry, fenced) }
+        Owners {
+            cells: (0..cpus).map(|_| Padded(Owner::new())).collect(),
+            means: Means::of(entry, fenced),
+        }
     }
 
     /// What the entry became.
@@ -124,7 +127,12 @@ impl Owners {
         let entered = state.is_multiple_of(2)
             && owner
                 .state
-                .compare_exchange(state, state.wrapping_add(1), Ordering::Acquire, Ordering::Relaxed)
+                .compare_exchange(
+                    state,
+                    state.wrapping_add(1),
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                )
                 .is_ok();
         if entered && fenced {
             // Pairs with the fence in `fence_cpu` (Dekker): either the drainer sees this

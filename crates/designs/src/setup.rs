@@ -92,7 +92,13 @@ impl Setup {
 
     /// CPUs on one node, and these zones.
     pub fn new(cpus: u32, zones: Vec<ZoneSetup>) -> Self {
-        Setup { cpus, cpu_nodes: Vec::new(), page_size: PageSize::default(), zones, high: HighPolicy::Auto }
+        Setup {
+            cpus,
+            cpu_nodes: Vec::new(),
+            page_size: PageSize::default(),
+            zones,
+            high: HighPolicy::Auto,
+        }
     }
 
     pub(crate) fn watermarks(&self, zone: &ZoneSetup) -> Watermarks {
@@ -113,9 +119,11 @@ impl Setup {
     /// First and one past the last frame of all zones; the first is the start of a block of the
     /// largest order.
     pub(crate) fn span(&self) -> (u32, u32) {
-        let ranges = || self.zones.iter().flat_map(|zone| &zone.ranges).filter(|range| range.frames > 0);
+        let ranges =
+            || self.zones.iter().flat_map(|zone| &zone.ranges).filter(|range| range.frames > 0);
         let grain = u64::from(Order::MAX.frames());
-        let start = ranges().map(|range| u64::from(range.start.get())).min().unwrap_or(0) / grain * grain;
+        let start =
+            ranges().map(|range| u64::from(range.start.get())).min().unwrap_or(0) / grain * grain;
         let end = ranges().map(|range| range.end()).max().unwrap_or(0);
         (start as u32, end as u32)
     }
@@ -149,7 +157,8 @@ impl Setup {
         for (zone, setup) in self.zones.iter().enumerate() {
             for (at, range) in setup.ranges.iter().enumerate() {
                 let apart = |other: &FrameRange| {
-                    range.end() <= u64::from(other.start.get()) || other.end() <= u64::from(range.start.get())
+                    range.end() <= u64::from(other.start.get())
+                        || other.end() <= u64::from(range.start.get())
                 };
                 if !setup.ranges[..at]
                     .iter()
@@ -159,7 +168,8 @@ impl Setup {
                 }
             }
             for (other, before) in self.zones[..zone].iter().enumerate() {
-                let meets = |(start, end): (u64, u64)| before.runs().any(|(s, e)| start < e && s < end);
+                let meets =
+                    |(start, end): (u64, u64)| before.runs().any(|(s, e)| start < e && s < end);
                 if setup.runs().any(meets) {
                     return Err(SetupError::Overlap { zone, other });
                 }
@@ -262,9 +272,14 @@ mod tests {
         assert_eq!(Setup::new(1, vec![]).check(), Err(SetupError::ZoneCount { zones: 0 }));
         let shared = Setup::new(1, vec![zone(0, 500), zone(500, 100)]);
         assert_eq!(shared.check(), Err(SetupError::Overlap { zone: 1, other: 0 }));
-        let doubled =
-            ZoneSetup::new("z", vec![FrameRange::new(Pfn::new(0), 64), FrameRange::new(Pfn::new(32), 64)]);
-        assert_eq!(Setup::new(1, vec![doubled]).check(), Err(SetupError::Overlap { zone: 0, other: 0 }));
+        let doubled = ZoneSetup::new(
+            "z",
+            vec![FrameRange::new(Pfn::new(0), 64), FrameRange::new(Pfn::new(32), 64)],
+        );
+        assert_eq!(
+            Setup::new(1, vec![doubled]).check(),
+            Err(SetupError::Overlap { zone: 0, other: 0 })
+        );
         let limits = CacheLimits { batch: 0, high_min: 0, high_max: 0 };
         let refused = Setup::new(1, vec![zone(0, 512).with_limits(limits)]).check();
         assert_eq!(refused, Err(SetupError::Limits { zone: 0, limits }));

@@ -97,7 +97,14 @@ impl<S: Store> Spin<S> {
 
     /// Spills in chunks, dropping the lock in between; ends early when it cannot be had again.
     #[cold]
-    fn spill<'a>(&self, at: &At<'_, S>, cell: &'a Cell, guard: SpinGuard<'a>, pages: u32, first: ListIndex) {
+    fn spill<'a>(
+        &self,
+        at: &At<'_, S>,
+        cell: &'a Cell,
+        guard: SpinGuard<'a>,
+        pages: u32,
+        first: ListIndex,
+    ) {
         let mut held = Some(guard);
         let mut left = pages;
         while let Some(guard) = held {
@@ -169,8 +176,16 @@ impl<S: Store> Spin<S> {
 
     /// Fills a CPU's list of a zone with up to `blocks` more blocks, to continue where a recorded
     /// machine was; returns how many came. 0 for orders that are not cached.
-    pub fn preload(&self, cpu: CpuId, zone: ZoneId, order: Order, mobility: Mobility, blocks: u32) -> u32 {
-        let (Some(cell), Some(index)) = (self.cells.get(cpu, zone), ListIndex::of(order, mobility)) else {
+    pub fn preload(
+        &self,
+        cpu: CpuId,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        blocks: u32,
+    ) -> u32 {
+        let (Some(cell), Some(index)) = (self.cells.get(cpu, zone), ListIndex::of(order, mobility))
+        else {
             return 0;
         };
         let _held = cell.lock.lock();
@@ -209,9 +224,11 @@ impl<S: Store> Layer for Spin<S> {
         mobility: Mobility,
         mark: Mark,
     ) -> Option<Pfn> {
-        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
+        if let (Some(index), Some(cell)) =
+            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
             && let Some(_held) = self.enter(cell)
-            && let Some(pfn) = cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark)
+            && let Some(pfn) =
+                cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark)
         {
             return Some(pfn);
         }
@@ -237,14 +254,21 @@ impl<S: Store> PageCache for Spin<S> {
         walk::alloc(self, here, order, mobility)
     }
 
-    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
         walk::alloc_from(self, here, zone, order, mobility)
     }
 
     #[inline]
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
         let (zone, mobility) = self.store.zones().place(pfn, order);
-        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
+        if let (Some(index), Some(cell)) =
+            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
             && let Some(held) = self.enter(cell)
         {
             let at = self.at(here, zone, cell);

@@ -42,8 +42,9 @@ impl<T> Grid<T> {
 
     /// The cells that a drain covers.
     pub fn within(&self, zones: &Zones, scope: Scope) -> impl Iterator<Item = (CpuId, ZoneId, &T)> {
-        let cells =
-            scope.cpus(zones).flat_map(move |cpu| self.of_cpu(cpu).map(move |(id, cell)| (cpu, id, cell)));
+        let cells = scope
+            .cpus(zones)
+            .flat_map(move |cpu| self.of_cpu(cpu).map(move |(id, cell)| (cpu, id, cell)));
         cells.filter(move |&(_, id, _)| scope.zone.is_none_or(|zone| zone == id))
     }
 }
@@ -75,7 +76,12 @@ pub(crate) trait Layer: Sync {
 
 /// Allocates a block from the first zone that has one.
 #[inline]
-pub(crate) fn alloc<L: Layer>(layer: &L, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
+pub(crate) fn alloc<L: Layer>(
+    layer: &L,
+    here: Here,
+    order: Order,
+    mobility: Mobility,
+) -> Option<Pfn> {
     let zone = layer.store().zones().preferred()?;
     alloc_from(layer, here, zone, order, mobility)
 }
@@ -149,7 +155,10 @@ pub(crate) fn give_direct<L: Layer>(layer: &L, here: Here, zone: ZoneId, pfn: Pf
 }
 
 /// Sums counters, and the zone locks' waits.
-pub(crate) fn sum_counts<'c>(store: &impl Store, counters: impl Iterator<Item = &'c Counters>) -> Counts {
+pub(crate) fn sum_counts<'c>(
+    store: &impl Store,
+    counters: impl Iterator<Item = &'c Counters>,
+) -> Counts {
     let mut sum = Counts::default();
     counters.for_each(|counters| counters.add_to(&mut sum));
     sum.zone_lock = store.lock_waits();

@@ -65,7 +65,13 @@ impl<S: Store> PageCache for ZoneLock<S> {
         walk::alloc(self, here, order, mobility)
     }
 
-    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
         walk::alloc_from(self, here, zone, order, mobility)
     }
 

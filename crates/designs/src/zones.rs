@@ -56,7 +56,9 @@ impl Zone {
                 "batch must be at least 1, and high_min at most high_max, at most 2^30 pages",
             ));
         }
-        for (cell, value) in self.limits.iter().zip([limits.batch, limits.high_min, limits.high_max]) {
+        for (cell, value) in
+            self.limits.iter().zip([limits.batch, limits.high_min, limits.high_max])
+        {
             cell.store(value, Ordering::Relaxed);
         }
         Ok(())
@@ -121,8 +123,9 @@ impl Zones {
         setup.check()?;
         let (start, end) = setup.span();
         let block = Order::PAGEBLOCK.frames();
-        let tags =
-            std::iter::repeat_with(|| HintU8::new(0)).take((end - start).div_ceil(block) as usize).collect();
+        let tags = std::iter::repeat_with(|| HintU8::new(0))
+            .take((end - start).div_ceil(block) as usize)
+            .collect();
         let ids = || (0..setup.zones.len() as u32).map(ZoneId::new);
         let zones = Zones {
             zones: setup.zones.iter().map(|zone| Padded(Self::zone_of(setup, zone))).collect(),
@@ -135,8 +138,8 @@ impl Zones {
         };
         for id in ids() {
             for range in setup.zones[id.index()].ranges.iter().filter(|range| range.frames > 0) {
-                for number in
-                    u64::from(range.start.get()) / u64::from(block)..range.end().div_ceil(u64::from(block))
+                for number in u64::from(range.start.get()) / u64::from(block)
+                    ..range.end().div_ceil(u64::from(block))
                 {
                     zones.tag_block(number as u32, id, Mobility::Movable);
                 }
@@ -213,7 +216,8 @@ impl Zones {
 
     #[inline]
     fn tag(&self, pfn: Pfn) -> Option<&HintU8> {
-        self.tags.get((pfn.get() / Order::PAGEBLOCK.frames()).wrapping_sub(self.first_block) as usize)
+        self.tags
+            .get((pfn.get() / Order::PAGEBLOCK.frames()).wrapping_sub(self.first_block) as usize)
     }
 
     /// The zone of a frame and the mobility of its pageblock; `None`: no memory there.

@@ -131,7 +131,10 @@ fn spin_decays_what_lies_idle() {
     let expected = [(350, 300), (307, 300), (286, 286), (272, 272), (258, 258)];
     for (high, held) in expected {
         spin.tick(task(0));
-        assert_eq!((u64::from(spin.high(cpu, NORMAL).unwrap()), spin.cached_pages(cpu)), (high, held));
+        assert_eq!(
+            (u64::from(spin.high(cpu, NORMAL).unwrap()), spin.cached_pages(cpu)),
+            (high, held)
+        );
     }
     assert_eq!(spin.counts().spilled.pages, 42);
 }
@@ -142,7 +145,10 @@ fn rcu_by_fence_collects_at_once() {
     warm(&rcu, 0);
     warm(&rcu, 1);
     let done = rcu.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
-    assert_eq!((done.taken_pages, done.pending_pages, done.fences, done.interruptions), (7, 0, 1, 1));
+    assert_eq!(
+        (done.taken_pages, done.pending_pages, done.fences, done.interruptions),
+        (7, 0, 1, 1)
+    );
     assert_eq!(rcu.counts().collected, 1);
     // Nothing to take: no fence.
     let done = rcu.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
@@ -184,7 +190,10 @@ fn magazines_are_searched_round_robin_and_preferred_by_number() {
     let pfn = magazine.alloc(task(0), Order::BASE, Mobility::Movable).unwrap();
     magazine.drain(Scope::ALL, Mode::Full);
     magazine.free(task(1), pfn, Order::BASE);
-    assert_eq!((magazine.cached_pages(CpuId::new(0)), magazine.cached_pages(CpuId::new(1))), (0, 1));
+    assert_eq!(
+        (magazine.cached_pages(CpuId::new(0)), magazine.cached_pages(CpuId::new(1))),
+        (0, 1)
+    );
     let refills = magazine.counts().refills;
     assert_eq!(magazine.alloc(task(0), Order::BASE, Mobility::Movable), Some(pfn));
     assert_eq!(magazine.counts().refills, refills);
@@ -266,7 +275,9 @@ fn a_quiet_drain_of_a_depot_stops_nobody() {
     let quiet = depot.drain(Scope::ALL, Mode::Quiet);
     assert_eq!((quiet.interruptions, quiet.left_pages), (0, 0));
     // What is left is in fronts, and told by their bound.
-    assert!(quiet.unreachable_pages >= depot.cached_pages_total() && depot.cached_pages_total() > 0);
+    assert!(
+        quiet.unreachable_pages >= depot.cached_pages_total() && depot.cached_pages_total() > 0
+    );
     let full = depot.drain(Scope::ALL, Mode::Full);
     assert_eq!((full.unreachable_pages, full.interruptions), (0, 2));
     assert_eq!(depot.counts().interruptions, 2);

@@ -80,7 +80,8 @@ fn exhausted_while_others_drain<D: PageCache + Send>(name: &str, make: fn(&Setup
                 thread::yield_now();
             }
         });
-        let owners: Vec<_> = cpus.iter().map(|&cpu| scope.spawn(move || exhaust(shared, cpu))).collect();
+        let owners: Vec<_> =
+            cpus.iter().map(|&cpu| scope.spawn(move || exhaust(shared, cpu))).collect();
         let owners: Vec<_> = owners.into_iter().map(|owner| owner.join()).collect();
         done.store(true, Ordering::Relaxed);
         drainer.join().unwrap();

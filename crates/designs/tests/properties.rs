@@ -34,7 +34,8 @@ enum Op {
 
 fn here() -> impl Strategy<Value = Here> {
     // One CPU beyond those that have caches, and sometimes an interrupt.
-    (0..=CPUS, 0..8u8).prop_map(|(cpu, context)| if context == 0 { interrupt(cpu) } else { task(cpu) })
+    (0..=CPUS, 0..8u8)
+        .prop_map(|(cpu, context)| if context == 0 { interrupt(cpu) } else { task(cpu) })
 }
 
 fn order() -> impl Strategy<Value = Order> {
@@ -48,8 +49,11 @@ fn mobility() -> impl Strategy<Value = Mobility> {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let scope = (prop::option::of(0..CPUS + 1), prop::option::of(0u32..3))
-        .prop_map(|(cpu, zone)| Scope { cpu: cpu.map(pagedepot::CpuId::new), zone: zone.map(ZoneId::new) });
+    let scope =
+        (prop::option::of(0..CPUS + 1), prop::option::of(0u32..3)).prop_map(|(cpu, zone)| Scope {
+            cpu: cpu.map(pagedepot::CpuId::new),
+            zone: zone.map(ZoneId::new),
+        });
     let mode = prop_oneof![Just(Mode::Quiet), Just(Mode::Full)];
     let index = any::<prop::sample::Index>;
     prop_oneof![
@@ -114,7 +118,8 @@ impl Model {
         (0..self.taken.len() / frames).map(|at| at * frames).any(|start| {
             let zone = self.zone_of[start];
             zone.is_some()
-                && (start..start + frames).all(|frame| !self.taken[frame] && self.zone_of[frame] == zone)
+                && (start..start + frames)
+                    .all(|frame| !self.taken[frame] && self.zone_of[frame] == zone)
         })
     }
 }
@@ -132,7 +137,8 @@ struct Lockstep<D> {
 
 impl<D: PageCache> Lockstep<D> {
     fn balance(&self) {
-        let sum = self.design.free_pages() + self.design.cached_pages_total() + self.model.held_pages;
+        let sum =
+            self.design.free_pages() + self.design.cached_pages_total() + self.model.held_pages;
         assert_eq!(sum, self.model.managed_pages, "free + cached + held");
     }
 
@@ -148,7 +154,9 @@ impl<D: PageCache> Lockstep<D> {
         match got {
             Some(pfn) => self.model.take(pfn, order),
             None if may_leave(self.name) && self.design.cached_pages_total() > 0 => {}
-            None => assert!(!self.model.could_have(order), "order {order} failed although there is one"),
+            None => {
+                assert!(!self.model.could_have(order), "order {order} failed although there is one")
+            }
         }
         got.is_some()
     }
@@ -225,7 +233,8 @@ fn follows_the_model<D: PageCache>(name: &'static str, make: fn(&Setup, Entry) -
     let ops = prop::collection::vec(op(), 1..300);
     TestRunner::new(config)
         .run(&ops, |ops| {
-            let mut run = Lockstep { name, design: make(&setup, Entry::Pretend), model: Model::new(&setup) };
+            let mut run =
+                Lockstep { name, design: make(&setup, Entry::Pretend), model: Model::new(&setup) };
             for (at, op) in ops.iter().enumerate() {
                 run.step(op);
                 if at % 40 == 39 {
@@ -250,7 +259,12 @@ fn designs_with_lists_do_the_same_on_one_thread() {
     let trace = |name, design: Box<dyn PageCache>, ops: &[Op]| {
         let mut run = Boxed { name, design, held: Vec::new(), blocks: Vec::new() };
         ops.iter().for_each(|op| run.step(op));
-        (run.blocks, run.design.free_pages(), run.design.counts().refilled, run.design.counts().spilled)
+        (
+            run.blocks,
+            run.design.free_pages(),
+            run.design.counts().refilled,
+            run.design.counts().spilled,
+        )
     };
     TestRunner::new(config)
         .run(&ops, |ops| {
@@ -262,7 +276,8 @@ fn designs_with_lists_do_the_same_on_one_thread() {
                 ("rcu_membarrier", Box::new(common::rcu_membarrier(&setup, Entry::Lock))),
                 ("rcu_qsbr", Box::new(common::rcu_qsbr(&setup, Entry::Pretend))),
             ];
-            let mut traces = designs.into_iter().map(|(name, design)| (name, trace(name, design, &ops)));
+            let mut traces =
+                designs.into_iter().map(|(name, design)| (name, trace(name, design, &ops)));
             let (_, first) = traces.next().unwrap();
             for (name, other) in traces {
                 prop_assert_eq!(&other, &first, "{} differs", name);

@@ -140,11 +140,16 @@ fn setup(cpus: &[u32]) -> Setup {
 }
 
 /// Runs `owners` threads on each CPU, and a drainer.
-fn run<D: PageCache + Send + 'static>(make: fn(&Setup, Entry) -> D, entry: Entry, owners: u32) -> Counts {
+fn run<D: PageCache + Send + 'static>(
+    make: fn(&Setup, Entry) -> D,
+    entry: Entry,
+    owners: u32,
+) -> Counts {
     let cpus = allowed_cpus();
     let ground = Ground::new(make(&setup(&cpus), entry));
     thread::scope(|scope| {
-        let drainers = [scope.spawn(|| ground.drainer(&cpus)), scope.spawn(|| ground.drainer(&cpus))];
+        let drainers =
+            [scope.spawn(|| ground.drainer(&cpus)), scope.spawn(|| ground.drainer(&cpus))];
         let owners: Vec<_> = (0..owners)
             .flat_map(|set| cpus.iter().map(move |&cpu| (set, cpu)))
             .map(|(set, cpu)| {
@@ -168,7 +173,10 @@ fn may_interrupt(name: &str) -> bool {
         || name.starts_with("depot")
 }
 
-fn holds_while_others_drain<D: PageCache + Send + 'static>(name: &str, make: fn(&Setup, Entry) -> D) {
+fn holds_while_others_drain<D: PageCache + Send + 'static>(
+    name: &str,
+    make: fn(&Setup, Entry) -> D,
+) {
     let counts = run(make, Entry::OnCpu, 1);
     let has_caches = !name.starts_with("zone_lock");
     assert_eq!(counts.drained.pages > 0, has_caches, "{counts:?}");
@@ -181,7 +189,10 @@ fn holds_while_others_drain<D: PageCache + Send + 'static>(name: &str, make: fn(
 over_all_designs!(holds_while_others_drain);
 
 /// More threads than CPUs: the next one may preempt the owner in the middle of an operation.
-fn holds_with_several_threads_per_cpu<D: PageCache + Send + 'static>(_: &str, make: fn(&Setup, Entry) -> D) {
+fn holds_with_several_threads_per_cpu<D: PageCache + Send + 'static>(
+    _: &str,
+    make: fn(&Setup, Entry) -> D,
+) {
     run(make, Entry::OnCpu, 3);
 }
 

@@ -77,7 +77,8 @@ pub enum Command {
     Compare(compare::Options),
 }
 
-/// The recorded machine. Default: NAME.zoneinfo.before.txt and NAME.zoneinfo.after.txt beside the trace
+/// The recorded machine. Default: NAME.zoneinfo.before.txt and NAME.zoneinfo.after.txt beside the
+/// trace
 #[derive(Clone, Debug, Default, Args)]
 pub struct ZoneinfoPaths {
     /// /proc/zoneinfo from before the recording: zones, watermarks, batch, high and cached pages
@@ -109,8 +110,8 @@ pub struct Options {
     /// Measure only this design; may be repeated. An unknown NAME is answered with those there are
     #[arg(long = "design", value_name = "NAME", value_parser = Design::parse)]
     pub designs: Vec<Design>,
-    /// Use so many CPUs (default: all). A replay acts as so many of its trace's, which do what the others
-    /// did, too
+    /// Use so many CPUs (default: all). A replay acts as so many of its trace's, which do what the
+    /// others did, too
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub cpus: Option<NonZeroU32>,
     /// Take so many samples (default: 31, with --quick 11; replay 5)
@@ -169,7 +170,8 @@ const MINUTES_MAX: u32 = 365 * 24 * 60;
 fn time(minutes: &str) -> Result<Duration, String> {
     let minutes: f64 = minutes.parse().unwrap_or(f64::NAN);
     let time = Duration::try_from_secs_f64(minutes * 60.0).ok();
-    let time = time.filter(|time| !time.is_zero() && *time <= MINUTES_MAX * Duration::from_secs(60));
+    let time =
+        time.filter(|time| !time.is_zero() && *time <= MINUTES_MAX * Duration::from_secs(60));
     time.ok_or_else(|| format!("give a number of minutes above 0, and at most {MINUTES_MAX}"))
 }
 
@@ -213,7 +215,10 @@ pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 Ok(Parsed::Text(error.render().to_string()))
             }
-            _ => Err(Failure::Usage(one_line(&error, arguments.get(1).and_then(|name| name.to_str())))),
+            _ => Err(Failure::Usage(one_line(
+                &error,
+                arguments.get(1).and_then(|name| name.to_str()),
+            ))),
         },
     }
 }
@@ -224,7 +229,8 @@ fn one_line(error: &clap::Error, command: Option<&str>) -> String {
     let mut commands =
         cli.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
     if error.kind() == ErrorKind::InvalidSubcommand {
-        let given = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string).unwrap_or_default();
+        let given =
+            error.get(ContextKind::InvalidSubcommand).map(ToString::to_string).unwrap_or_default();
         return format!(
             "no command is called {given}; there are {}",
             commands.collect::<Vec<_>>().join(", ")
@@ -255,7 +261,8 @@ mod tests {
     use super::*;
 
     fn refused(arguments: &str) -> String {
-        let arguments = ["pagedepot"].into_iter().chain(arguments.split_whitespace()).map(Into::into);
+        let arguments =
+            ["pagedepot"].into_iter().chain(arguments.split_whitespace()).map(Into::into);
         match parse(arguments) {
             Err(Failure::Usage(line)) => line,
             _ => panic!("accepted"),

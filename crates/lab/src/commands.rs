@@ -42,8 +42,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         None => tour(),
         Some(Command::Bench { workload, options, more, variant }) => {
             let effort = if options.quick { Effort::Quick } else { Effort::Full };
-            let settings =
-                Settings { variant, drains: more.drains, tune: more.tune, ..settings(&options, effort)? };
+            let settings = Settings {
+                variant,
+                drains: more.drains,
+                tune: more.tune,
+                ..settings(&options, effort)?
+            };
             let command = format!("bench {}", workload.name());
             finish((&command, More::new()), &options, || workload.run(&settings), with_machine)
         }
@@ -60,7 +64,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             let effort = if options.quick { Effort::Quick } else { Effort::Full };
             let settings = settings(&options, effort)?;
             let more = vmalloc.settings(settings.cpus.len(), options.quick);
-            finish(("vmalloc", more), &options, || crate::vmalloc::run(&vmalloc, &settings), with_machine)
+            finish(
+                ("vmalloc", more),
+                &options,
+                || crate::vmalloc::run(&vmalloc, &settings),
+                with_machine,
+            )
         }
         Some(Command::Soak { options }) => soak(options),
         Some(Command::Record(options)) => {
@@ -80,7 +89,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
                 // Nobody may be reading stderr.
                 let _ = writeln!(io::stderr(), "warning: {}", printable(warning));
             }
-            if options.format.is_for_people() { show(&compared.text) } else { write_out(&compared.text) }
+            if options.format.is_for_people() {
+                show(&compared.text)
+            } else {
+                write_out(&compared.text)
+            }
         }
     }
 }
@@ -106,7 +119,8 @@ fn compare_designs(options: &compare::Options) -> Result<(), Failure> {
 }
 
 fn soak(given: SoakOptions) -> Result<(), Failure> {
-    let SoakOptions { minutes: time, drains: drains_per_s, designs, cpus, json, seed, variant } = given;
+    let SoakOptions { minutes: time, drains: drains_per_s, designs, cpus, json, seed, variant } =
+        given;
     let options = Options { cpus, json, seed, ..Options::default() };
     let refuses = |design: &Design| design.unavailable().or_else(|| variant.refuses(*design));
     let designs = if designs.is_empty() {
@@ -168,8 +182,8 @@ fn with_machine(machine: &Machine, report: &Report) -> Result<String, Failure> {
     Ok(format!("{machine}\n\n{}", report.text()))
 }
 
-/// Measures, and puts the results where the options say: the samples first, so that neither a reader
-/// who has gone nor a table that cannot be made loses them.
+/// Measures, and puts the results where the options say: the samples first, so that neither a
+/// reader who has gone nor a table that cannot be made loses them.
 fn finish(
     (command, more): (&str, More),
     options: &Options,
@@ -181,8 +195,8 @@ fn finish(
     let report = measure()?;
     let is_stdout_for_scripts = matches!(json, Some(JsonOutput::Stdout));
     let settings = json::Settings { quick: options.quick, more };
-    let written =
-        json.map_or(Ok(()), |json| json.write(&machine, command, (options.seed, settings), &report));
+    let written = json
+        .map_or(Ok(()), |json| json.write(&machine, command, (options.seed, settings), &report));
     let shown = text(&machine, &report).and_then(|text| {
         if is_stdout_for_scripts {
             // Nobody need be reading this.
@@ -263,7 +277,8 @@ fn contenders(designs: &[Design]) -> Result<Vec<Contender>, Failure> {
         match Contender::named(design.name()) {
             Some(contender) => contenders.push(contender),
             None => {
-                let there: Vec<_> = Contender::ALL.iter().map(|contender| contender.name()).collect();
+                let there: Vec<_> =
+                    Contender::ALL.iter().map(|contender| contender.name()).collect();
                 let there = there.join(", ");
                 return Err(Failure::Usage(format!(
                     "design {design} cannot replay; there are {there}, kernel"
@@ -279,7 +294,10 @@ fn replay_variants(variant: &Variant, contenders: &[Contender]) -> Result<Varian
     let refused = if variant.drained_by.is_some() {
         Some("--drained-by is for bench: replays drain nobody".into())
     } else {
-        designs.iter().find_map(|&design| variant.refuses(design)).or_else(|| variant.unused(&designs))
+        designs
+            .iter()
+            .find_map(|&design| variant.refuses(design))
+            .or_else(|| variant.unused(&designs))
     };
     if let Some(why) = refused {
         return Err(Failure::Usage(why));
@@ -307,7 +325,8 @@ fn replay_plan(
     let steps = u64::from(runs + 1) * contenders.len() as u64;
     let step = Progress::on_stderr().step(&format!("replaying {}", plan.name), steps);
     let variants = replay_variants(variant, &contenders)?;
-    let result = replay::replay(plan, zoneinfos, (&contenders, variants), runs as usize, || step.tick());
+    let result =
+        replay::replay(plan, zoneinfos, (&contenders, variants), runs as usize, || step.tick());
     drop(step);
     let replayed = result.map_err(|e| {
         if e.is_bad_input() { Failure::Usage(e.to_string()) } else { Failure::Run(e.to_string()) }

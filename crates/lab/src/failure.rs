@@ -35,7 +35,9 @@ impl Failure {
             Failure::Run(_) => EXIT_FAILURE,
             Failure::Command(code) => *code,
             // As shells tell of signals.
-            Failure::Signal(signal) => 128_u8.saturating_add(u8::try_from(*signal).unwrap_or(u8::MAX)),
+            Failure::Signal(signal) => {
+                128_u8.saturating_add(u8::try_from(*signal).unwrap_or(u8::MAX))
+            }
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Failure::Output(_) => EXIT_FAILURE,
         }

@@ -20,8 +20,8 @@ use std::process::ExitCode;
 use output::printable;
 
 fn main() -> ExitCode {
-    // A limit on the size of files (`ulimit -f`) is an error of writing, as a full disk is: it must not
-    // end this process with something left to take down.
+    // A limit on the size of files (`ulimit -f`) is an error of writing, as a full disk is: it must
+    // not end this process with something left to take down.
     // SAFETY: before there are threads; ignoring a signal needs no handler.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     match commands::run(std::env::args_os()) {

@@ -56,11 +56,15 @@ fn check(document: &Value, command: &str) -> Vec<String> {
     let mut metrics = Vec::new();
     for row in document["results"].as_array().unwrap() {
         let keys: Vec<_> = row.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut expected = ["workload", "design", "metric", "unit", "cpus", "params", "median", "samples"];
+        let mut expected =
+            ["workload", "design", "metric", "unit", "cpus", "params", "median", "samples"];
         expected.sort_unstable();
         assert_eq!(sorted(keys), expected);
         assert!(row["params"].as_object().unwrap().values().all(Value::is_number), "{row}");
-        assert!(row["median"].is_number() && !row["samples"].as_array().unwrap().is_empty(), "{row}");
+        assert!(
+            row["median"].is_number() && !row["samples"].as_array().unwrap().is_empty(),
+            "{row}"
+        );
         let metric = row["metric"].as_str().unwrap().to_owned();
         if !metrics.contains(&metric) {
             metrics.push(metric);
@@ -78,13 +82,18 @@ fn sorted(mut names: Vec<&str>) -> Vec<&str> {
 fn check_single_cpu_first(document: &Value) {
     let rows = document["results"].as_array().unwrap();
     for (at, row) in rows.iter().enumerate().filter(|(_, row)| row["cpus"] == 1) {
-        let larger =
-            rows[..at].iter().find(|before| before["metric"] == row["metric"] && before["cpus"] != 1);
+        let larger = rows[..at]
+            .iter()
+            .find(|before| before["metric"] == row["metric"] && before["cpus"] != 1);
         assert!(larger.is_none(), "{row} comes after {larger:?}");
     }
 }
 
-fn rows<'d>(document: &'d Value, design: &'d str, metric: &'d str) -> impl Iterator<Item = &'d Value> {
+fn rows<'d>(
+    document: &'d Value,
+    design: &'d str,
+    metric: &'d str,
+) -> impl Iterator<Item = &'d Value> {
     let rows = document["results"].as_array().unwrap().iter();
     rows.filter(move |row| row["design"] == design && row["metric"] == metric)
 }
@@ -184,14 +193,25 @@ fn hot_has_pairs_on_one_cpu_and_on_all() {
     for design in ["depot", "floor-tls", "floor-spin"] {
         let rows: Vec<_> = rows(&document, design, "pair_ns").collect();
         assert_eq!(rows.len(), if has_two_cpus() { 2 } else { 1 }, "{design}");
-        assert!(rows.iter().all(|row| row["unit"] == "ns" && row["samples"].as_array().unwrap().len() == 2));
+        assert!(
+            rows.iter()
+                .all(|row| row["unit"] == "ns" && row["samples"].as_array().unwrap().len() == 2)
+        );
     }
 }
 
 #[test]
 fn designs_can_be_chosen() {
-    let document =
-        results(&["bench", "hot", "--design", "floor-spin", "--design", "floor-tls", "--cpus", "1"]);
+    let document = results(&[
+        "bench",
+        "hot",
+        "--design",
+        "floor-spin",
+        "--design",
+        "floor-tls",
+        "--cpus",
+        "1",
+    ]);
     let designs: Vec<_> =
         document["results"].as_array().unwrap().iter().map(|row| row["design"].clone()).collect();
     assert_eq!(designs, ["floor-tls", "floor-spin"]);
@@ -222,7 +242,8 @@ fn variants_are_params_of_their_rows() {
         ("--store buddy", "depot", "store", 0),
     ] {
         let arguments = ["bench", "hot", "--cpus", "1", "--design", design];
-        let document = results(&arguments.into_iter().chain(options.split(' ')).collect::<Vec<_>>());
+        let document =
+            results(&arguments.into_iter().chain(options.split(' ')).collect::<Vec<_>>());
         let row = rows(&document, design, "pair_ns").next().unwrap();
         assert_eq!(row["params"][param], value, "{options}");
     }
@@ -245,14 +266,23 @@ fn workloads_lose_nothing_under_drains() {
 fn pagealloc_has_batches_fill_and_metadata() {
     let document = results(&["bench", "pagealloc"]);
     let metrics = check(&document, "bench pagealloc");
-    let expected =
-        ["alloc_ns", "free_ns", "total_ns", "fill_ns", "random_free_ns", "metadata_bytes_per_gib", "init_ns"];
+    let expected = [
+        "alloc_ns",
+        "free_ns",
+        "total_ns",
+        "fill_ns",
+        "random_free_ns",
+        "metadata_bytes_per_gib",
+        "init_ns",
+    ];
     assert_eq!(metrics, expected);
     check_threads(&document, "total_ns");
     check_threads(&document, "random_free_ns");
     let batch = rows(&document, "depot", "alloc_ns").find(|row| row["params"]["batch"] == 512);
     assert_eq!(batch.unwrap()["params"]["order"], 0);
-    for (alloc, total) in rows(&document, "depot", "alloc_ns").zip(rows(&document, "depot", "total_ns")) {
+    for (alloc, total) in
+        rows(&document, "depot", "alloc_ns").zip(rows(&document, "depot", "total_ns"))
+    {
         // Of two windows the median is the mean, so parts stay parts.
         assert!(alloc["median"].as_f64().unwrap() <= total["median"].as_f64().unwrap() + 1e-9);
     }
@@ -304,19 +334,25 @@ fn drain_has_all_rates_quiet_and_full() {
     check_threads(&document, "interruptions");
     // Nobody but `local` (and `nohz-conditional`, where no CPU is isolated) stops anybody.
     for design in ["depot", "zone-lock", "spin", "rcu", "magazine"] {
-        for row in rows(&document, design, "interruptions").filter(|row| row["params"]["full"] == 0) {
+        for row in rows(&document, design, "interruptions").filter(|row| row["params"]["full"] == 0)
+        {
             assert_eq!(row["median"], 0.0, "{row}");
         }
     }
     let params = |metric| -> Vec<_> {
         rows(&document, "depot", metric)
             .map(|row| {
-                (row["params"]["drains_per_s"].as_i64().unwrap(), row["params"]["full"].as_i64().unwrap())
+                (
+                    row["params"]["drains_per_s"].as_i64().unwrap(),
+                    row["params"]["full"].as_i64().unwrap(),
+                )
             })
             .collect()
     };
     let mut expected = vec![(0, 0), (0, 1)];
-    expected.extend([0, 1].into_iter().flat_map(|full| [100, 1000, 10_000, -1].map(|rate| (rate, full))));
+    expected.extend(
+        [0, 1].into_iter().flat_map(|full| [100, 1000, 10_000, -1].map(|rate| (rate, full))),
+    );
     assert_eq!(params("owner_ns"), expected);
     assert_eq!(params("drain_ns"), expected[2..]);
     // What each drain finds is filled in before it, whatever the speed of the machine.
@@ -330,15 +366,24 @@ fn streams_tell_how_pages_come_back() {
     if !has_two_cpus() {
         return;
     }
-    let expected =
-        ["buffers_per_s", "mib_per_s", "reuse_distance_bytes", "reuse_distance_p90_bytes", "crossed_percent"];
+    let expected = [
+        "buffers_per_s",
+        "mib_per_s",
+        "reuse_distance_bytes",
+        "reuse_distance_p90_bytes",
+        "crossed_percent",
+    ];
     for workload in ["udp-stream", "sctp-many"] {
         let document = results(&["bench", workload]);
         assert_eq!(check(&document, &format!("bench {workload}")), expected);
         check_threads(&document, "mib_per_s");
         // One CPU only allocates, the other only frees.
         for row in rows(&document, "spin", "crossed_percent") {
-            assert_eq!((&row["median"], &row["params"]["streams"]), (&100.0.into(), &1.into()), "{row}");
+            assert_eq!(
+                (&row["median"], &row["params"]["streams"]),
+                (&100.0.into(), &1.into()),
+                "{row}"
+            );
         }
     }
 }
@@ -348,13 +393,27 @@ fn streams_can_be_tuned() {
     if !has_two_cpus() {
         return;
     }
-    let document =
-        results(&["bench", "udp-stream", "--tune", "--design", "depot", "--design", "spin", "--cpus", "2"]);
+    let document = results(&[
+        "bench",
+        "udp-stream",
+        "--tune",
+        "--design",
+        "depot",
+        "--design",
+        "spin",
+        "--cpus",
+        "2",
+    ]);
     for design in ["depot", "spin"] {
-        let mut cases: Vec<_> = rows(&document, design, "mib_per_s").map(|row| &row["params"]).collect();
+        let mut cases: Vec<_> =
+            rows(&document, design, "mib_per_s").map(|row| &row["params"]).collect();
         let many = cases.len();
         cases.dedup();
-        assert_eq!((many, cases.len()), (4 * 3 * 2, 4 * 3 * 2), "policies, buffers in flight, streams");
+        assert_eq!(
+            (many, cases.len()),
+            (4 * 3 * 2, 4 * 3 * 2),
+            "policies, buffers in flight, streams"
+        );
     }
 }
 
@@ -365,7 +424,10 @@ fn the_build_is_replayed_at_speed() {
     assert_eq!(check(&document, "bench kernbench"), expected);
     check_threads(&document, "elapsed_s");
     // What was allocated had to come from somewhere.
-    assert!(rows(&document, "spin", "refilled_blocks").all(|row| row["median"].as_f64().unwrap() > 1000.0));
+    assert!(
+        rows(&document, "spin", "refilled_blocks")
+            .all(|row| row["median"].as_f64().unwrap() > 1000.0)
+    );
 }
 
 /// The short form of what runs for hours: see CONTRIBUTING.md.
@@ -374,10 +436,23 @@ fn soaked_designs_lose_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("soak.json");
     let json = file.to_str().unwrap();
-    let output = pagedepot(&["soak", "--minutes", "0.05", "--drains", "1000", "--seed", "7", "--json", json]);
+    let output = pagedepot(&[
+        "soak",
+        "--minutes",
+        "0.05",
+        "--drains",
+        "1000",
+        "--seed",
+        "7",
+        "--json",
+        json,
+    ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let document = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    assert_eq!(check(&document, "soak"), ["pages", "used_up", "drains", "drained_pages", "lost_pages"]);
+    assert_eq!(
+        check(&document, "soak"),
+        ["pages", "used_up", "drains", "drained_pages", "lost_pages"]
+    );
     for design in ["depot"].iter().chain(&OF_THREADS) {
         for metric in ["pages", "used_up", "drains"] {
             let row = rows(&document, design, metric).next().expect(design);
@@ -393,9 +468,15 @@ fn replays_have_counts_of_both_sides() {
     let trace = shipped.to_str().unwrap();
     let document = results(&["replay", trace]);
     check(&document, &format!("replay {trace}"));
-    for metric in
-        ["event_ns", "allocs", "frees", "unknown_frees", "refilled_blocks", "spilled_blocks", "lost_frames"]
-    {
+    for metric in [
+        "event_ns",
+        "allocs",
+        "frees",
+        "unknown_frees",
+        "refilled_blocks",
+        "spilled_blocks",
+        "lost_frames",
+    ] {
         assert_eq!(rows(&document, "depot", metric).count(), 1, "{metric}");
     }
     assert_eq!(rows(&document, "depot", "lost_frames").next().unwrap()["median"], 0.0);
@@ -405,7 +486,8 @@ fn replays_have_counts_of_both_sides() {
 
 #[test]
 fn json_on_stdout_is_nothing_but_json() {
-    let output = pagedepot(&["bench", "hot", "--quick", "--runs", "1", "--cpus", "1", "--json", "-"]);
+    let output =
+        pagedepot(&["bench", "hot", "--quick", "--runs", "1", "--cpus", "1", "--json", "-"]);
     assert!(output.status.success());
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["command"], "bench hot");

@@ -71,7 +71,10 @@ fn what_is_no_result_file_gets_one_line_each() {
         ("rows.json", "design"),
     ] {
         let line = refused(&[&files.path("good.json"), &files.path(file)]);
-        assert!(line.contains(says) && line.contains(file) && line.contains("--json FILE"), "{line}");
+        assert!(
+            line.contains(says) && line.contains(file) && line.contains("--json FILE"),
+            "{line}"
+        );
     }
 }
 
@@ -87,7 +90,9 @@ fn unlike_files_are_refused_and_forced() {
         assert!(line.contains(says) && line.contains("--force"), "{line}");
         let forced = compare(&[&files.path("a.json"), &files.path(other), "--force"]);
         assert!(forced.status.success());
-        assert!(text(&forced.stderr).starts_with("warning: ") && text(&forced.stderr).contains(says));
+        assert!(
+            text(&forced.stderr).starts_with("warning: ") && text(&forced.stderr).contains(says)
+        );
     }
     stdout(&[&files.path("a.json"), &files.path("a.json")]);
 }
@@ -137,7 +142,10 @@ fn the_same_figures_in_every_format() {
     assert!(csv.starts_with("workload,metric,unit,label,"), "{csv}");
     assert!(csv.lines().nth(2).unwrap().contains(",depot,spin,5,Amean,5.0,7.0,"), "{csv}");
     let markdown = of("markdown");
-    assert!(markdown.starts_with("## hot\n") && markdown.contains("7.00 \\*  68.18%\\*"), "{markdown}");
+    assert!(
+        markdown.starts_with("## hot\n") && markdown.contains("7.00 \\*  68.18%\\*"),
+        "{markdown}"
+    );
 }
 
 #[test]
@@ -149,9 +157,13 @@ fn the_threads_tables_are_there_without_files() {
     assert!(stdout(&["--threads", "2024-vmap-page-tables"]).contains("1405072.00"));
     let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/threads/2013-magazine-i7.json");
     let by_path = stdout(&[table.to_str().unwrap(), "--workload", "pft"]);
-    assert!(by_path.contains("faults/cpu-4   819914.93 (   0.00%)   735264.48 ( -10.32%)"), "{by_path}");
     assert!(
-        refused(&["--threads", "2022-rcu-epyc-7742", "--threads", "2022-rcu-power9"]).contains("--force")
+        by_path.contains("faults/cpu-4   819914.93 (   0.00%)   735264.48 ( -10.32%)"),
+        "{by_path}"
+    );
+    assert!(
+        refused(&["--threads", "2022-rcu-epyc-7742", "--threads", "2022-rcu-power9"])
+            .contains("--force")
     );
 }
 
@@ -169,7 +181,10 @@ fn what_bench_writes_compare_reads() {
     let path: PathBuf = directory.path().join("hot.json");
     let file = path.to_str().unwrap();
     let mut bench = assert_cmd::Command::cargo_bin("pagedepot").unwrap();
-    bench.args(["bench", "hot", "--quick", "--runs", "2", "--cpus", "1", "--json", file]).assert().success();
+    bench
+        .args(["bench", "hot", "--quick", "--runs", "2", "--cpus", "1", "--json", file])
+        .assert()
+        .success();
     let document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(document["settings"]["quick"].as_bool(), Some(true));
     let text = stdout(&[file, "--base", "floor-spin"]);
@@ -184,7 +199,10 @@ fn designs_are_measured_in_the_order_asked_for() {
         stdout(&[&MEASURE[..], &["floor-spin", "--design", "depot"], arguments].concat())
     };
     let text = of(&["--clients", "1"]);
-    assert!(text.contains("clients: 1\n") && text.contains("3 samples of each, which is few"), "{text}");
+    assert!(
+        text.contains("clients: 1\n") && text.contains("3 samples of each, which is few"),
+        "{text}"
+    );
     let heading = text.lines().skip_while(|line| *line != "hot").nth(1).unwrap();
     assert_eq!(heading.split_whitespace().collect::<Vec<_>>(), ["floor-spin", "depot"]);
     assert!(text.contains("Differences to floor-spin") && text.contains("3/3"), "{text}");
@@ -192,7 +210,9 @@ fn designs_are_measured_in_the_order_asked_for() {
     let json: Value = serde_json::from_str(&of(&["--format", "json", "--base", "depot"])).unwrap();
     let rows = json["comparisons"].as_array().unwrap();
     assert!(rows.iter().all(|row| row["base"] == "depot" && row["n"] == 3), "{rows:?}");
-    assert!(["floor-spin", "depot"].iter().all(|name| rows.iter().any(|row| row["column"] == **name)));
+    assert!(
+        ["floor-spin", "depot"].iter().all(|name| rows.iter().any(|row| row["column"] == **name))
+    );
 }
 
 #[test]
@@ -208,7 +228,8 @@ fn what_was_measured_can_be_compared_again() {
         lines
     };
     let measure =
-        [&MEASURE[..], &["floor-spin", "--design", "depot", "--clients", "1", "--json", file]].concat();
+        [&MEASURE[..], &["floor-spin", "--design", "depot", "--clients", "1", "--json", file]]
+            .concat();
     assert_eq!(of(&measure), of(&[file, "--base", "floor-spin"]));
 }
 
@@ -231,7 +252,16 @@ fn what_cannot_be_measured_is_refused_at_once() {
         let line = refused(arguments);
         assert!(line.contains(says), "{arguments:?}: {line}");
     }
-    let output =
-        compare(&["--workload", "hot", "--design", "depot", "--base", "spin", "--quick", "--runs", "1"]);
+    let output = compare(&[
+        "--workload",
+        "hot",
+        "--design",
+        "depot",
+        "--base",
+        "spin",
+        "--quick",
+        "--runs",
+        "1",
+    ]);
     assert_eq!(output.status.code(), Some(2));
 }

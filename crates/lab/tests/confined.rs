@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const HOT: [&str; 9] = ["bench", "hot", "--design", "floor-tls", "--quick", "--runs", "1", "--cpus", "1"];
+const HOT: [&str; 9] =
+    ["bench", "hot", "--design", "floor-tls", "--quick", "--runs", "1", "--cpus", "1"];
 
 fn pagedepot(arguments: &[&str]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin("pagedepot"));
@@ -24,7 +25,8 @@ fn text(bytes: &[u8]) -> &str {
 /// Makes a system call fail, as a sandbox does. Allocates nothing.
 fn refuse(call: libc::c_long, errno: i32) -> io::Result<()> {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-    let op = |code: u32, k: u32, skip: u8| libc::sock_filter { code: code as u16, jt: 0, jf: skip, k };
+    let op =
+        |code: u32, k: u32, skip: u8| libc::sock_filter { code: code as u16, jt: 0, jf: skip, k };
     let mut filter = [
         // The first field of `struct seccomp_data`: the number.
         op(BPF_LD | BPF_W | BPF_ABS, 0, 0),
@@ -96,7 +98,8 @@ fn a_process_of_one_cpu_needs_no_pinning() {
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::sched_getaffinity(0, size_of_val(&set), &mut set);
-            let first = (0..libc::CPU_SETSIZE as usize).find(|&cpu| libc::CPU_ISSET(cpu, &set)).unwrap();
+            let first =
+                (0..libc::CPU_SETSIZE as usize).find(|&cpu| libc::CPU_ISSET(cpu, &set)).unwrap();
             libc::CPU_ZERO(&mut set);
             libc::CPU_SET(first, &mut set);
             libc::sched_setaffinity(0, size_of_val(&set), &set);
@@ -118,7 +121,10 @@ fn the_tour_goes_on_without_benches() {
     let output = without(libc::SYS_sched_setaffinity, libc::EPERM, &[]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let text = text(&output.stdout);
-    assert!(text.contains("time per event") && text.contains("benches are left out: cannot keep"), "{text}");
+    assert!(
+        text.contains("time per event") && text.contains("benches are left out: cannot keep"),
+        "{text}"
+    );
 }
 
 /// Full drains that cannot reach fronts would pass for cheap ones.
@@ -130,7 +136,8 @@ fn full_drains_without_fences_are_not_measured() {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("drain.json");
     let drain = ["bench", "drain", "--quick", "--runs", "1", "--design", "depot", "--json"];
-    for (errno, says) in [(libc::EPERM, "a filter refuses membarrier"), (libc::ENOSYS, "hides it")] {
+    for (errno, says) in [(libc::EPERM, "a filter refuses membarrier"), (libc::ENOSYS, "hides it")]
+    {
         let arguments: Vec<_> = drain.into_iter().chain([json.to_str().unwrap()]).collect();
         let output = without(libc::SYS_membarrier, errno, &arguments);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -140,7 +147,9 @@ fn full_drains_without_fences_are_not_measured() {
         let document: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
         let rows = document["results"].as_array().unwrap();
         let drained = rows.iter().filter(|row| row["metric"] == "drain_ns");
-        assert!(drained.clone().count() > 0 && drained.clone().all(|row| row["params"]["full"] == 0));
+        assert!(
+            drained.clone().count() > 0 && drained.clone().all(|row| row["params"]["full"] == 0)
+        );
     }
     // Its owners would take locks, and be measured as what they are not.
     let output = without(libc::SYS_membarrier, libc::EPERM, &["bench", "hot", "--design", "local"]);
@@ -154,7 +163,8 @@ fn who_keeps_sequences_away_is_named() {
         return;
     }
     let depot = ["bench", "hot", "--design", "depot", "--quick", "--runs", "1", "--cpus", "1"];
-    for (errno, says) in [(libc::EPERM, "a filter refuses the system call rseq"), (libc::ENOSYS, "hides it")]
+    for (errno, says) in
+        [(libc::EPERM, "a filter refuses the system call rseq"), (libc::ENOSYS, "hides it")]
     {
         let output = without(libc::SYS_rseq, errno, &depot);
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -163,7 +173,11 @@ fn who_keeps_sequences_away_is_named() {
         assert!(!said.contains("GLIBC_TUNABLES"), "{said}");
     }
     let output = pagedepot(&depot).env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").output().unwrap();
-    assert!(text(&output.stdout).contains("GLIBC_TUNABLES turns them off"), "{}", text(&output.stdout));
+    assert!(
+        text(&output.stdout).contains("GLIBC_TUNABLES turns them off"),
+        "{}",
+        text(&output.stdout)
+    );
 }
 
 #[test]

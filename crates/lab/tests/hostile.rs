@@ -1,5 +1,5 @@
-//! What surrounds the command misbehaves: full disks, readers that go away, damaged files, names that
-//! are not text. Each is answered with one line, and nothing that was measured is lost.
+//! What surrounds the command misbehaves: full disks, readers that go away, damaged files, names
+//! that are not text. Each is answered with one line, and nothing that was measured is lost.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,7 +10,8 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 /// The shortest measurement.
-const HOT: [&str; 9] = ["bench", "hot", "--design", "floor-tls", "--quick", "--runs", "1", "--cpus", "1"];
+const HOT: [&str; 9] =
+    ["bench", "hot", "--design", "floor-tls", "--quick", "--runs", "1", "--cpus", "1"];
 
 fn pagedepot(arguments: &[&str]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin("pagedepot"));
@@ -67,8 +68,11 @@ fn samples_survive_readers_that_go_away_and_full_disks() {
 #[test]
 fn samples_survive_a_comparison_that_cannot_be_made() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let mut command = pagedepot(&["compare", "--workload", "hot", "--design", "floor-tls", "--quick"]);
-    command.args(["--runs", "1", "--clients", "1", "--metric", "nonsense", "--json"]).arg(file.path());
+    let mut command =
+        pagedepot(&["compare", "--workload", "hot", "--design", "floor-tls", "--quick"]);
+    command
+        .args(["--runs", "1", "--clients", "1", "--metric", "nonsense", "--json"])
+        .arg(file.path());
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("there are pair_ns"), "{}", stderr(&output));
@@ -78,7 +82,8 @@ fn samples_survive_a_comparison_that_cannot_be_made() {
 #[test]
 fn a_file_keeps_what_it_has_until_there_are_results() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    fs::write(file.path(), "of an earlier run, and longer than what replaces it".repeat(1000)).unwrap();
+    fs::write(file.path(), "of an earlier run, and longer than what replaces it".repeat(1000))
+        .unwrap();
     let mut command = pagedepot(&["bench", "hot", "--design", "kernel", "--json"]);
     command.arg(file.path());
     assert!(refused(command).contains("cannot do `bench hot`"));
@@ -107,7 +112,9 @@ fn results_that_cannot_be_written_are_shown_all_the_same() {
 
 #[test]
 fn help_and_tables_end_quietly_with_their_reader() {
-    for arguments in [&["--help"][..], &["help", "bench"], &["compare", "--threads", "2013-magazine-i7"]] {
+    for arguments in
+        [&["--help"][..], &["help", "bench"], &["compare", "--threads", "2013-magazine-i7"]]
+    {
         let output = unread(pagedepot(arguments));
         assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""), "{arguments:?}");
     }
@@ -158,7 +165,8 @@ fn what_can_be_read_of_a_file_cut_short_is_replayed() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let report = String::from_utf8(output.stdout).unwrap();
     assert!(
-        report.contains("the file is cut short after line ") && report.contains("lines unfinished, first")
+        report.contains("the file is cut short after line ")
+            && report.contains("lines unfinished, first")
     );
     assert!(report.contains(" 0 lost"), "{report}");
 }
@@ -185,9 +193,12 @@ fn names_that_are_not_text_get_one_line() {
 
 #[test]
 fn columns_that_will_not_be_there_are_refused_before_measuring() {
-    let line = refused(pagedepot(&["compare", "--design", "depot", "--design", "spin", "--base", "rcu"]));
+    let line =
+        refused(pagedepot(&["compare", "--design", "depot", "--design", "spin", "--base", "rcu"]));
     assert!(line.contains("no column is called rcu; there are depot, spin"), "{line}");
-    assert!(refused(pagedepot(&["compare", "--base", "slab"])).contains("there are spin, zone-lock"));
+    assert!(
+        refused(pagedepot(&["compare", "--base", "slab"])).contains("there are spin, zone-lock")
+    );
 }
 
 #[test]
@@ -216,16 +227,20 @@ fn programs_without_restartable_sequences_are_told() {
     let output = without(&depot).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("no restartable sequences: ") && text.contains("a lock per CPU"), "{text}");
+    assert!(
+        text.contains("no restartable sequences: ") && text.contains("a lock per CPU"),
+        "{text}"
+    );
     assert!(refused(without(&["bench", "hot", "--design", "rcu"])).contains("leave it out"));
 }
 
 #[test]
 fn traces_with_nothing_to_replay_are_refused() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    for event in
-        ["mm_page_alloc: page=0x0 pfn=0 order=0 migratetype=1 gfp_flags=X", "mm_page_free: pfn=0x9 order=0"]
-    {
+    for event in [
+        "mm_page_alloc: page=0x0 pfn=0 order=0 migratetype=1 gfp_flags=X",
+        "mm_page_free: pfn=0x9 order=0",
+    ] {
         fs::write(file.path(), format!(" a 1 [000] 1.0: kmem:{event}\n")).unwrap();
         let mut command = pagedepot(&["replay", "--quick"]);
         command.arg(file.path());
@@ -237,7 +252,10 @@ fn traces_with_nothing_to_replay_are_refused() {
 #[test]
 fn traces_that_hold_too_much_are_refused() {
     let head = " a 1 [000] 1.0: vmalloc:";
-    let lazy = format!("{head}free_vmap_area_noflush: va_start=0x1000 nr_lazy={} nr_lazy_max=8\n", u64::MAX);
+    let lazy = format!(
+        "{head}free_vmap_area_noflush: va_start=0x1000 nr_lazy={} nr_lazy_max=8\n",
+        u64::MAX
+    );
     let area = |n: u64| {
         format!(
             "{head}alloc_vmap_area: va_start: {} size=4294967296 align=4096 vstart=0x0 vend=0x0 failed=0\n",
@@ -262,7 +280,9 @@ fn traces_that_hold_too_much_are_refused() {
     assert!(refused(command).contains("begins with 1048576 pages of lazy areas"));
     // A damaged time: centuries of a tick per second and CPU.
     let free = |seconds: u64| {
-        format!(" a 1 [000] {seconds}.0: kmem:mm_page_alloc: pfn=0x9 order=0 migratetype=1 gfp_flags=X\n")
+        format!(
+            " a 1 [000] {seconds}.0: kmem:mm_page_alloc: pfn=0x9 order=0 migratetype=1 gfp_flags=X\n"
+        )
     };
     fs::write(file.path(), free(1) + &free(1 << 33)).unwrap();
     let mut command = pagedepot(&["replay", "--quick"]);
@@ -342,7 +362,9 @@ fn nothing_in_a_file_moves_the_cursor() {
     assert!(!obeyed(&said) && !obeyed(stderr(&output)), "{said:?}");
 
     let gone = directory.path().join(format!("{evil}-gone"));
-    for arguments in [&["replay"][..], &["compare"], &["vmalloc", "--trace"], &["bench", "hot", "--json"]] {
+    for arguments in
+        [&["replay"][..], &["compare"], &["vmalloc", "--trace"], &["bench", "hot", "--json"]]
+    {
         let mut command = pagedepot(arguments);
         command.arg(gone.join("x"));
         let line = refused(command);
@@ -407,7 +429,8 @@ fn traces_that_expand_too_far_are_refused() {
         assert!(line.contains(says) && line.contains("--expand-limit MIB") == is_refused, "{line}");
     }
     // Below a limit nothing changes.
-    let output = pagedepot(&["replay", "--quick", "--expand-limit", "64"]).arg(shipped()).output().unwrap();
+    let output =
+        pagedepot(&["replay", "--quick", "--expand-limit", "64"]).arg(shipped()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
 }
 

@@ -27,7 +27,11 @@ fn refused(output: &Output) -> &str {
 
 /// Says so where it is seen although the test passes: only the print macros are captured.
 fn skipped(why: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED, because this process may not record: {}", why.trim_end());
+    let _ = writeln!(
+        std::io::stderr(),
+        "SKIPPED, because this process may not record: {}",
+        why.trim_end()
+    );
 }
 
 /// Whether it was refused for lack of permissions, and for nothing else.
@@ -35,8 +39,8 @@ fn may_not_record(output: &Output) -> bool {
     output.status.code() == Some(2) && text(&output.stderr).contains("cannot record; ")
 }
 
-/// Runs a command in a mount namespace of its own, after `prepare`, which may mount there; `None` where
-/// that is not allowed.
+/// Runs a command in a mount namespace of its own, after `prepare`, which may mount there; `None`
+/// where that is not allowed.
 fn in_own_mounts(prepare: &str, arguments: &[&str]) -> Option<std::process::Command> {
     let test = std::process::Command::new("unshare").args(["-m", "true"]).output();
     if !test.is_ok_and(|output| output.status.success()) {
@@ -56,7 +60,8 @@ const WITH_TRACEFS: &str =
 /// Trace instances of the process of that number.
 fn instances_of(id: u32) -> usize {
     let list = format!("{WITH_TRACEFS} && ls /sys/kernel/tracing/instances");
-    let output = std::process::Command::new("unshare").args(["-m", "sh", "-c", &list]).output().unwrap();
+    let output =
+        std::process::Command::new("unshare").args(["-m", "sh", "-c", &list]).output().unwrap();
     // Older versions knew no more than the number.
     let (name, prefix) = (format!("pagedepot-{id}"), format!("pagedepot-{id}-"));
     text(&output.stdout).lines().filter(|line| *line == name || line.starts_with(&prefix)).count()
@@ -66,7 +71,8 @@ fn instances_of(id: u32) -> usize {
 /// may not record.
 fn record(with: &str, directory: &Path) -> Option<()> {
     let name = directory.join("sort run");
-    let command = ["sh", "-c", "head -c 16000000 /dev/zero | sort | wc -c; echo to stderr >&2; exit 3"];
+    let command =
+        ["sh", "-c", "head -c 16000000 /dev/zero | sort | wc -c; echo to stderr >&2; exit 3"];
     let arguments = ["record", "--with", with, "-o", name.to_str()?, "--"];
     let arguments: Vec<_> = arguments.into_iter().chain(command).collect();
     let output = in_own_mounts(WITH_TRACEFS, &arguments)?.output().unwrap();
@@ -80,7 +86,8 @@ fn record(with: &str, directory: &Path) -> Option<()> {
     assert!(said.starts_with("16000001\n") || said.starts_with("16000000\n"), "{said}");
     assert!(said.contains("the command exited with 3") && said.contains(with), "{said}");
     let file = |ending: &str| directory.join(format!("sort run.{ending}"));
-    let machine: Value = serde_json::from_slice(&std::fs::read(file("machine.json")).unwrap()).unwrap();
+    let machine: Value =
+        serde_json::from_slice(&std::fs::read(file("machine.json")).unwrap()).unwrap();
     assert_eq!((&machine["status"], &machine["command"][0]), (&3.into(), &"sh".into()));
     assert!(machine["machine"]["kernel"].is_string() && machine["lost_samples"].is_u64());
     // Nothing else is left behind.
@@ -89,7 +96,9 @@ fn record(with: &str, directory: &Path) -> Option<()> {
     let json = directory.join("replay.json");
     let trace = file("perf.txt.zst");
     let mut replay = pagedepot();
-    replay.args(["replay", "--quick", "--design", "spin", "--design", "kernel", "--json"]).arg(&json);
+    replay
+        .args(["replay", "--quick", "--design", "spin", "--design", "kernel", "--json"])
+        .arg(&json);
     let output = replay.arg(trace).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let document: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
@@ -127,14 +136,16 @@ fn what_is_missing_is_said() {
 
 #[test]
 fn places_that_cannot_be_written_are_refused_before_anything_runs() {
-    let output = pagedepot().args(["record", "-o", "/no/such/place/x", "--", "true"]).output().unwrap();
+    let output =
+        pagedepot().args(["record", "-o", "/no/such/place/x", "--", "true"]).output().unwrap();
     assert!(refused(&output).contains("cannot write /no/such/place/x."));
     let directory = tempfile::tempdir().unwrap();
     let name = format!("{}/", directory.path().display());
     let output = pagedepot().args(["record", "-o", &name, "--", "true"]).output().unwrap();
     assert!(refused(&output).contains("give -o a name in it"));
     std::fs::create_dir(directory.path().join("x.machine.json")).unwrap();
-    let output = pagedepot().args(["record", "-o", &format!("{name}x"), "--", "true"]).output().unwrap();
+    let output =
+        pagedepot().args(["record", "-o", &format!("{name}x"), "--", "true"]).output().unwrap();
     assert!(refused(&output).contains("x.machine.json is a directory"));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
 }
@@ -145,8 +156,10 @@ fn interrupted_commands_are_recorded() {
     for with in ["tracefs", "perf"] {
         let directory = tempfile::tempdir().unwrap();
         let (name, ready) = (directory.path().join("x"), directory.path().join("ready"));
-        let script = format!("head -c 16000000 /dev/zero | sort | wc -c; > '{}'; sleep 60", ready.display());
-        let arguments = ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "sh", "-c", &script];
+        let script =
+            format!("head -c 16000000 /dev/zero | sort | wc -c; > '{}'; sleep 60", ready.display());
+        let arguments =
+            ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "sh", "-c", &script];
         let Some(mut record) = in_own_mounts(WITH_TRACEFS, &arguments) else { return };
         record.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = record.spawn().unwrap();
@@ -165,7 +178,11 @@ fn interrupted_commands_are_recorded() {
         assert_eq!(output.status.code(), Some(130), "{with}: {said}{}", text(&output.stderr));
         assert!(said.contains("the command was ended by signal 2"), "{with}: {said}");
         std::fs::remove_file(&ready).unwrap();
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4, "{with}: nothing else is left");
+        assert_eq!(
+            std::fs::read_dir(directory.path()).unwrap().count(),
+            4,
+            "{with}: nothing else is left"
+        );
     }
 }
 
@@ -175,7 +192,10 @@ fn commands_that_do_not_exist_are_refused() {
     let earlier = directory.path().join("x.perf.txt.zst");
     std::fs::write(&earlier, "an earlier recording").unwrap();
     let mut record = pagedepot();
-    record.args(["record", "--force", "-o"]).arg(directory.path().join("x")).args(["--", "/no/such/command"]);
+    record
+        .args(["record", "--force", "-o"])
+        .arg(directory.path().join("x"))
+        .args(["--", "/no/such/command"]);
     let output = record.output().unwrap();
     let line = refused(&output);
     if line.contains("cannot record") {
@@ -184,7 +204,11 @@ fn commands_that_do_not_exist_are_refused() {
     }
     assert!(line.contains("cannot run /no/such/command"), "{line}");
     assert_eq!(std::fs::read(earlier).unwrap(), b"an earlier recording");
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left behind");
+    assert_eq!(
+        std::fs::read_dir(directory.path()).unwrap().count(),
+        1,
+        "nothing else is left behind"
+    );
 }
 
 /// A signal to this process alone, as a service manager sends it, or `kill`: the command gets it.
@@ -195,8 +219,10 @@ fn signals_end_the_command_and_keep_the_recording() {
             let directory = tempfile::tempdir().unwrap();
             let (name, ready) = (directory.path().join("x"), directory.path().join("ready"));
             // Not by the signal itself: a shell that waits for a child would wait on.
-            let script =
-                format!("head -c 16000000 /dev/zero | sort | wc -c; > '{}'; exec sleep 60", ready.display());
+            let script = format!(
+                "head -c 16000000 /dev/zero | sort | wc -c; > '{}'; exec sleep 60",
+                ready.display()
+            );
             let arguments =
                 ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "sh", "-c", &script];
             let Some(mut record) = in_own_mounts(WITH_TRACEFS, &arguments) else { return };
@@ -215,8 +241,16 @@ fn signals_end_the_command_and_keep_the_recording() {
                 break;
             }
             let said = text(&output.stdout);
-            assert_eq!(output.status.code(), Some(128 + number), "{with}: {said}{}", text(&output.stderr));
-            assert!(said.contains(&format!("the command was ended by signal {number}")), "{with}: {said}");
+            assert_eq!(
+                output.status.code(),
+                Some(128 + number),
+                "{with}: {said}{}",
+                text(&output.stderr)
+            );
+            assert!(
+                said.contains(&format!("the command was ended by signal {number}")),
+                "{with}: {said}"
+            );
             std::fs::remove_file(&ready).unwrap();
             let files = std::fs::read_dir(directory.path()).unwrap().count();
             assert_eq!(files, 4, "{with}: nothing else is left");
@@ -232,7 +266,8 @@ fn an_early_signal_is_not_lost() {
         for delay_ms in [0, 2, 5, 10, 20, 30, 40, 50, 75, 100, 150, 250] {
             let directory = tempfile::tempdir().unwrap();
             let name = directory.path().join("x");
-            let arguments = ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "sleep", "20"];
+            let arguments =
+                ["record", "--with", with, "-o", name.to_str().unwrap(), "--", "sleep", "20"];
             let Some(mut record) = in_own_mounts(WITH_TRACEFS, &arguments) else { return };
             record.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = record.spawn().unwrap();
@@ -246,8 +281,8 @@ fn an_early_signal_is_not_lost() {
                 skipped(refused(&output));
                 break;
             }
-            // By the signal itself before this command took it up; later as shells tell of it. Were it
-            // lost, the command would end well, after 20 s.
+            // By the signal itself before this command took it up; later as shells tell of it. Were
+            // it lost, the command would end well, after 20 s.
             let by = output.status.signal().or(output.status.code().map(|code| code - 128));
             assert_eq!(by, Some(2), "{with}, {delay_ms} ms: {}", text(&output.stderr));
             let files = std::fs::read_dir(directory.path()).unwrap().count();
@@ -261,7 +296,8 @@ fn instances_of_killed_recorders_are_swept() {
     let directory = tempfile::tempdir().unwrap();
     let (name, ready) = (directory.path().join("x"), directory.path().join("ready"));
     let script = format!("> '{}'; exec sleep 60", ready.display());
-    let arguments = ["record", "--with", "tracefs", "-o", name.to_str().unwrap(), "--", "sh", "-c", &script];
+    let arguments =
+        ["record", "--with", "tracefs", "-o", name.to_str().unwrap(), "--", "sh", "-c", &script];
     let Some(mut record) = in_own_mounts(WITH_TRACEFS, &arguments) else { return };
     let mut child = record.process_group(0).stderr(Stdio::null()).spawn().unwrap();
     while !ready.exists() && child.try_wait().unwrap().is_none() {
@@ -281,7 +317,8 @@ fn instances_of_killed_recorders_are_swept() {
     kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
     child.wait().unwrap();
     assert_eq!(left(), 1, "nothing could remove it");
-    let arguments = ["record", "--force", "--with", "tracefs", "-o", other.to_str().unwrap(), "--", "true"];
+    let arguments =
+        ["record", "--force", "--with", "tracefs", "-o", other.to_str().unwrap(), "--", "true"];
     assert!(in_own_mounts(WITH_TRACEFS, &arguments).unwrap().output().unwrap().status.success());
     assert_eq!(left(), 0);
 }
@@ -293,7 +330,8 @@ fn earlier_recordings_are_replaced_only_by_force() {
     for ending in ["perf.txt.zst", "zoneinfo.before.txt", "zoneinfo.after.txt", "machine.json"] {
         let earlier = directory.path().join(format!("x.{ending}"));
         std::fs::write(&earlier, "earlier").unwrap();
-        let output = pagedepot().args(["record", "-o"]).arg(&name).args(["--", "true"]).output().unwrap();
+        let output =
+            pagedepot().args(["record", "-o"]).arg(&name).args(["--", "true"]).output().unwrap();
         let line = refused(&output);
         assert!(line.contains(ending) && line.contains("--force"), "{line}");
         assert_eq!(std::fs::read(&earlier).unwrap(), b"earlier");
@@ -348,7 +386,8 @@ fn commands_and_names_need_not_be_text() {
     use std::os::unix::ffi::OsStrExt;
     let directory = tempfile::tempdir().unwrap();
     let name = directory.path().join(std::ffi::OsStr::from_bytes(b"x\xff"));
-    let Some(mut record) = in_own_mounts(WITH_TRACEFS, &["record", "--with", "tracefs", "-o"]) else {
+    let Some(mut record) = in_own_mounts(WITH_TRACEFS, &["record", "--with", "tracefs", "-o"])
+    else {
         return;
     };
     record.arg(&name).args(["--", "printf", "%s"]).arg(std::ffi::OsStr::from_bytes(b"\xff"));

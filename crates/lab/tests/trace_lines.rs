@@ -1,6 +1,10 @@
 //! Lines of all formats, whole and broken, and files that are no traces.
 
-#[allow(dead_code, unused_imports, reason = "a module of the command, of which this test uses a part")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "a module of the command, of which this test uses a part"
+)]
 #[path = "../src/trace/mod.rs"]
 mod trace;
 
@@ -180,7 +184,11 @@ const HEADERS: &[(&str, &str, i32, u16, u64)] = &[
 #[test]
 fn headers_of_all_formats() {
     for &(line, comm, pid, cpu, time_ns) in HEADERS {
-        assert_eq!(one(line), Owned { comm: comm.to_owned(), pid, cpu, time_ns, event: FREE }, "{line}");
+        assert_eq!(
+            one(line),
+            Owned { comm: comm.to_owned(), pid, cpu, time_ns, event: FREE },
+            "{line}"
+        );
     }
 }
 
@@ -215,9 +223,14 @@ fn all_page_events() {
         event("mm_page_free_batched: page=1 pfn=0x138 order=0"),
         Event::PageFreeBatched { pfn, order: 0 }
     );
-    let locked =
-        |percpu_refill| Event::ZoneLocked { pfn: Some(pfn), order: 1, migratetype: 0, percpu_refill };
-    let line = "kmem:mm_page_alloc_zone_locked: page=0x138 pfn=0x138 order=1 migratetype=0 percpu_refill=";
+    let locked = |percpu_refill| Event::ZoneLocked {
+        pfn: Some(pfn),
+        order: 1,
+        migratetype: 0,
+        percpu_refill,
+    };
+    let line =
+        "kmem:mm_page_alloc_zone_locked: page=0x138 pfn=0x138 order=1 migratetype=0 percpu_refill=";
     assert_eq!(event(&format!("{line}1")), locked(true));
     assert_eq!(event(&format!("{line}0")), locked(false));
     assert_eq!(
@@ -279,12 +292,20 @@ fn all_vmap_events() {
         }
     );
     assert_eq!(
-        event("vmalloc:free_vmap_area_noflush: va_start=0xffffc90008d04000 nr_lazy=3585 nr_lazy_max=16384"),
+        event(
+            "vmalloc:free_vmap_area_noflush: va_start=0xffffc90008d04000 nr_lazy=3585 nr_lazy_max=16384"
+        ),
         Event::FreeVmapArea { va_start: 0xffffc90008d04000, nr_lazy: 3585, nr_lazy_max: 16384 }
     );
     assert_eq!(
-        event("purge_vmap_area_lazy: start=0xffffc90000d5c000 end=0xffffc9000be11000 num_purged=3279"),
-        Event::PurgeVmapAreas { start: 0xffffc90000d5c000, end: 0xffffc9000be11000, num_purged: 3279 }
+        event(
+            "purge_vmap_area_lazy: start=0xffffc90000d5c000 end=0xffffc9000be11000 num_purged=3279"
+        ),
+        Event::PurgeVmapAreas {
+            start: 0xffffc90000d5c000,
+            end: 0xffffc9000be11000,
+            num_purged: 3279
+        }
     );
 }
 
@@ -345,17 +366,22 @@ fn wrong_files_get_an_error_that_says_what_to_do() {
     assert!(message(b"").contains("is empty; record with `perf record"));
     assert!(message(b"PERFILE2\0\0\0\0\0\0").contains("run `perf script -i test > test.txt`"));
     assert!(message(b"2ELIFREP\0\0\0\0\0\0").contains("run `perf script -i test > test.txt`"));
-    assert!(message(b"\x17\x08\x44tracing6\0").contains("run `trace-cmd report -i test > test.txt`"));
+    assert!(
+        message(b"\x17\x08\x44tracing6\0").contains("run `trace-cmd report -i test > test.txt`")
+    );
     assert!(message(b"\x1f\x8b\x08\0\0\0").contains("compressed with gzip"));
     assert!(
-        message(b"hello\nworld\n").contains("no page allocator or vmalloc event in 2 lines (unreadable: 2)")
+        message(b"hello\nworld\n")
+            .contains("no page allocator or vmalloc event in 2 lines (unreadable: 2)")
     );
     assert!(message(b"a 1 [000] 1.1: sched:sched_switch: x\n").contains("(other events: 1)"));
     assert!(message(b"\x28\xb5\x2f\xfd").contains("ends early"));
-    let missing =
-        trace::read_file("/nowhere/at all".as_ref(), ExpandLimit::default(), |_| ()).unwrap_err().to_string();
+    let missing = trace::read_file("/nowhere/at all".as_ref(), ExpandLimit::default(), |_| ())
+        .unwrap_err()
+        .to_string();
     assert!(missing.contains("cannot open /nowhere/at all"), "{missing}");
-    let directory = trace::read_file("/".as_ref(), ExpandLimit::default(), |_| ()).unwrap_err().to_string();
+    let directory =
+        trace::read_file("/".as_ref(), ExpandLimit::default(), |_| ()).unwrap_err().to_string();
     assert!(directory.contains("cannot open /: is a directory; give the path"), "{directory}");
 }
 
@@ -363,7 +389,9 @@ fn wrong_files_get_an_error_that_says_what_to_do() {
 #[test]
 fn zstd_of_several_frames() {
     let line = b"a 1 [000] 1.0: kmem:mm_page_free: page=0x1 pfn=0x1 order=0\n";
-    let frame = || ruzstd::encoding::compress_to_vec(&line[..], ruzstd::encoding::CompressionLevel::Fastest);
+    let frame = || {
+        ruzstd::encoding::compress_to_vec(&line[..], ruzstd::encoding::CompressionLevel::Fastest)
+    };
     let skippable = [0x5a, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, b'a', b'b', b'c'];
     let file = [&frame()[..], &skippable, &frame()].concat();
     let (summary, records) = read_all(&file).unwrap();
@@ -416,7 +444,8 @@ impl Read for Dribble<'_> {
 #[test]
 fn short_reads_do_not_matter() {
     let line = b"a 1 [000] 1.0: kmem:mm_page_free: page=0x1 pfn=0x1 order=0\n";
-    let frame = ruzstd::encoding::compress_to_vec(&line[..], ruzstd::encoding::CompressionLevel::Fastest);
+    let frame =
+        ruzstd::encoding::compress_to_vec(&line[..], ruzstd::encoding::CompressionLevel::Fastest);
     for file in [&line[..], &frame] {
         assert_eq!(read(Dribble(file), "pipe", |_| ()).unwrap().counts.total(), 1);
     }

@@ -3,7 +3,11 @@
 //! 2. what the writer writes, the reader reads back, whatever the name of the task;
 //! 3. a broken line costs only itself.
 
-#[allow(dead_code, unused_imports, reason = "a module of the command, of which this test uses a part")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "a module of the command, of which this test uses a part"
+)]
 #[path = "../src/trace/mod.rs"]
 mod trace;
 
@@ -51,22 +55,31 @@ fn stamped() -> impl Strategy<Value = Event4> {
         any::<String>()
     ];
     (comm, 0..1_u32 << 31, 0..8192_u32, (0..1_u64 << 33, 0..1_000_000_000_u32), written()).prop_map(
-        |(comm, pid, cpu, (secs, nanos), written)| (comm, pid, cpu, Duration::new(secs, nanos), written),
+        |(comm, pid, cpu, (secs, nanos), written)| {
+            (comm, pid, cpu, Duration::new(secs, nanos), written)
+        },
     )
 }
 
 /// The events that reading must yield.
 fn expected(written: &Written) -> Vec<Event> {
-    let free = |block: &TracedBlock| Event::PageFree { pfn: KernelPfn(block.pfn), order: block.order };
-    let batched =
-        |block: &TracedBlock| Event::PageFreeBatched { pfn: KernelPfn(block.pfn), order: block.order };
+    let free =
+        |block: &TracedBlock| Event::PageFree { pfn: KernelPfn(block.pfn), order: block.order };
+    let batched = |block: &TracedBlock| Event::PageFreeBatched {
+        pfn: KernelPfn(block.pfn),
+        order: block.order,
+    };
     match written {
         &Written::Alloc(TracedBlock { pfn, order }, migratetype) => {
             vec![Event::PageAlloc { pfn: Some(KernelPfn(pfn)), order, migratetype }]
         }
-        &Written::Failed(order, migratetype) => vec![Event::PageAlloc { pfn: None, order, migratetype }],
+        &Written::Failed(order, migratetype) => {
+            vec![Event::PageAlloc { pfn: None, order, migratetype }]
+        }
         Written::Free(block) => vec![free(block)],
-        Written::FreeMany(blocks) => blocks.iter().map(free).chain(blocks.iter().map(batched)).collect(),
+        Written::FreeMany(blocks) => {
+            blocks.iter().map(free).chain(blocks.iter().map(batched)).collect()
+        }
     }
 }
 

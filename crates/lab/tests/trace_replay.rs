@@ -1,10 +1,18 @@
 //! Replays: of the shipped trace, of a collection of larger ones where there is one, and of small
 //! ones that have each oddity of real traces once.
 
-#[allow(dead_code, unused_imports, reason = "modules of the command, of which this test uses a part")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "modules of the command, of which this test uses a part"
+)]
 #[path = "../src/replay/mod.rs"]
 mod replay;
-#[allow(dead_code, unused_imports, reason = "modules of the command, of which this test uses a part")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "modules of the command, of which this test uses a part"
+)]
 #[path = "../src/trace/mod.rs"]
 mod trace;
 mod trace_support;
@@ -62,7 +70,8 @@ fn plan(text: &str) -> Plan {
 /// Runs a plan on the naive allocator and on ours, both watched.
 fn run_both(plan: &Plan) -> [Outcome; 2] {
     let mut naive = Naive::new(plan.cpus.len().max(1), plan.zone_pages());
-    let naive = run(plan, &mut Verify::new(&mut naive)).unwrap_or_else(|error| panic!("naive: {error}"));
+    let naive =
+        run(plan, &mut Verify::new(&mut naive)).unwrap_or_else(|error| panic!("naive: {error}"));
     let machine = Machine::for_plan(plan, None);
     let depot = with_depot(machine, |depot| run(plan, &mut Verify::new(depot))).unwrap();
     let depot = depot.unwrap_or_else(|error| panic!("depot: {error}"));
@@ -113,14 +122,18 @@ fn the_shipped_trace() {
     let report = replay::replay(&plan, &zoneinfos, DEPOT, 2, || progress += 1).unwrap();
     assert_eq!(progress, 3);
     assert_eq!(row(&report, "depot", "allocs", None), 46_810.0);
-    assert_eq!(row(&report, "depot", "frees", None) + row(&report, "depot", "unknown_frees", None), 19_092.0);
+    assert_eq!(
+        row(&report, "depot", "frees", None) + row(&report, "depot", "unknown_frees", None),
+        19_092.0
+    );
     assert_eq!(row(&report, "depot", "lost_frames", None), 0.0);
     assert_eq!(row(&report, "kernel", "allocs", None), 46_810.0);
     assert_eq!(row(&report, "kernel", "refilled_blocks", None), 38_910.0);
     assert_eq!(row(&report, "kernel", "spilled_blocks", None), 2_688.0);
     let [replay] = &report.replays[..] else { panic!("one design") };
     assert_eq!(replay.event_ns.len(), 2);
-    let cached: f64 = [0, 1].map(|cpu| row(&report, "depot", "cached_pages", Some(cpu))).iter().sum();
+    let cached: f64 =
+        [0, 1].map(|cpu| row(&report, "depot", "cached_pages", Some(cpu))).iter().sum();
     assert_eq!(cached, replay.outcome.balance.after as f64);
     assert_eq!(replay.outcome.census.managed, 1_114_112, "as zoneinfo says");
 }
@@ -152,7 +165,10 @@ fn check_fidelity(report: &Report, path: &Path) {
     ] {
         let [spin, kernel] = ["spin", "kernel"].map(|design| row(report, design, metric, cpu));
         let off = (spin - kernel).abs();
-        assert!(off <= slack || off <= kernel / 10.0, "{path:?} {metric} {cpu:?}: {spin} for {kernel}");
+        assert!(
+            off <= slack || off <= kernel / 10.0,
+            "{path:?} {metric} {cpu:?}: {spin} for {kernel}"
+        );
     }
 }
 
@@ -174,14 +190,16 @@ fn every_design_replays_the_shipped_trace() {
             assert_eq!(outcome.balance.after > 0, caches, "{}", replay.design);
         }
         let near = |metric| {
-            let [spin, kernel] = ["spin", "kernel"].map(|design| row(&report, design, metric, None));
+            let [spin, kernel] =
+                ["spin", "kernel"].map(|design| row(&report, design, metric, None));
             assert!((spin - kernel).abs() <= kernel / 10.0, "{metric}: {spin} for {kernel}");
         };
         if zoneinfos.before.is_some() {
             near("refilled_blocks");
         }
         // Two designs with the same lists and the same policy, whoever may touch them.
-        let counts = |design| ["refilled_blocks", "spilled_blocks"].map(|m| row(&report, design, m, None));
+        let counts =
+            |design| ["refilled_blocks", "spilled_blocks"].map(|m| row(&report, design, m, None));
         assert_eq!(counts("local"), counts("rcu"));
     }
 }
@@ -191,7 +209,9 @@ fn small_machine() -> Zoneinfo {
     let zone = |name, start, managed, cached: [u32; 2]| {
         let cpu = |cpu: usize| {
             let count = cached[cpu];
-            format!("cpu: {cpu}\n count: {count}\n high: 300\n batch: 7\n high_min: 28\n high_max: 600\n")
+            format!(
+                "cpu: {cpu}\n count: {count}\n high: 300\n batch: 7\n high_min: 28\n high_max: 600\n"
+            )
         };
         format!(
             "Node 0, zone {name}\n pages free {managed}\n min 0\n low 10\n high 20\n spanned {managed}\n \
@@ -207,10 +227,15 @@ fn small_machine() -> Zoneinfo {
 fn refill(cpu: u32, pfn: u32, migratetype: u32) -> String {
     let fields = "page=0x1 order=0";
     let name = "mm_page_alloc_zone_locked";
-    line(cpu, 0, &format!("{name}: {fields} pfn={pfn:#x} migratetype={migratetype} percpu_refill=1"))
+    line(
+        cpu,
+        0,
+        &format!("{name}: {fields} pfn={pfn:#x} migratetype={migratetype} percpu_refill=1"),
+    )
 }
 
-/// A refill of CPU 0, in which an interrupt frees a page; then the page is freed that was asked for.
+/// A refill of CPU 0, in which an interrupt frees a page; then the page is freed that was asked
+/// for.
 #[test]
 fn a_free_that_interrupts_a_refill_goes_past_the_caches() {
     let text = [refill(0, 5003, 1), free(0, 5000, 0), alloc(0, 5003, 0), free(0, 5003, 0)].concat();
@@ -246,7 +271,8 @@ fn a_spill_tells_what_high_was() {
         drain("kworker/0:1", 90, 5016),
     ];
     let plan = Plan::read(text.concat().as_bytes(), "test", Some(&small_machine())).unwrap();
-    let seen: Vec<_> = plan.highs_seen.iter().map(|seen| (seen.ms, seen.cpu, seen.zone, seen.high)).collect();
+    let seen: Vec<_> =
+        plan.highs_seen.iter().map(|seen| (seen.ms, seen.cpu, seen.zone, seen.high)).collect();
     assert_eq!(seen, [(30, 0, 1, 40 - 1 + 2 + 8)]);
 }
 
@@ -280,8 +306,13 @@ fn what_cpus_cached_is_told_by_what_left_them() {
     ];
     let machine = small_machine();
     let plan = Plan::read(text.concat().as_bytes(), "test", Some(&machine)).unwrap();
-    let cached =
-        |cpu, order_is, mobility, blocks| Cached { cpu, zone: 1, order: order(order_is), mobility, blocks };
+    let cached = |cpu, order_is, mobility, blocks| Cached {
+        cpu,
+        zone: 1,
+        order: order(order_is),
+        mobility,
+        blocks,
+    };
     let mut found = plan.before.cached.clone();
     found.sort_by_key(|cached| (cached.cpu, cached.order));
     assert_eq!(
@@ -330,10 +361,14 @@ fn what_a_program_writes_replays() {
     replay::replay(&plan, &Zoneinfos::default(), ALL, 1, || ()).unwrap();
     for store in [StoreKind::Buddy, StoreKind::Bitmap] {
         let over = Variants { store: Some(store), ..Variants::DEFAULT };
-        let report = replay::replay(&plan, &Zoneinfos::default(), (BOTH.0, over), 1, || ()).unwrap();
+        let report =
+            replay::replay(&plan, &Zoneinfos::default(), (BOTH.0, over), 1, || ()).unwrap();
         let rows = report.rows();
         let ours: Vec<_> = rows.iter().filter(|row| row.design != "kernel").collect();
-        assert!(!ours.is_empty() && ours.iter().all(|row| row.params["store"] == store as i64), "{ours:?}");
+        assert!(
+            !ours.is_empty() && ours.iter().all(|row| row.params["store"] == store as i64),
+            "{ours:?}"
+        );
     }
 }
 
@@ -359,10 +394,15 @@ fn larger_traces_balance() {
                 "{name} in {path:?}"
             );
         }
-        assert_eq!(plan.trace.counts.total(), plan.trace.lines, "every line is an event in {path:?}");
+        assert_eq!(
+            plan.trace.counts.total(),
+            plan.trace.lines,
+            "every line is an event in {path:?}"
+        );
         let report = replay::replay(&plan, &zoneinfos, BOTH, 1, || ())
             .unwrap_or_else(|error| panic!("{path:?}: {error}"));
-        let frees = row(&report, "depot", "frees", None) + row(&report, "depot", "unknown_frees", None);
+        let frees =
+            row(&report, "depot", "frees", None) + row(&report, "depot", "unknown_frees", None);
         assert_eq!(frees, row(&report, "kernel", "frees", None), "{path:?}");
         if FAITHFUL.iter().any(|name| path.ends_with(format!("{name}.perf.txt.zst"))) {
             check_fidelity(&report, &path);
@@ -377,7 +417,11 @@ fn line(cpu: u32, ms: u32, fields: &str) -> String {
 }
 
 fn alloc(cpu: u32, pfn: u32, order: u32) -> String {
-    line(cpu, 0, &format!("mm_page_alloc: page=0x1 pfn={pfn:#x} order={order} migratetype=1 gfp_flags=X"))
+    line(
+        cpu,
+        0,
+        &format!("mm_page_alloc: page=0x1 pfn={pfn:#x} order={order} migratetype=1 gfp_flags=X"),
+    )
 }
 
 fn free(cpu: u32, pfn: u32, order: u32) -> String {
@@ -390,8 +434,13 @@ fn batched(cpu: u32, pfn: u32) -> String {
 
 #[test]
 fn unknown_frees_and_failed_allocations_are_counted_only() {
-    let plan = plan(&[free(0, 5, 0), alloc(0, 0, 3), alloc(0, 5, 0), free(0, 5, 0), free(0, 5, 0)].concat());
-    assert_eq!((plan.work.unknown_frees, plan.work.failed_allocs, plan.work.missed_frees), (2, 1, 0));
+    let plan = plan(
+        &[free(0, 5, 0), alloc(0, 0, 3), alloc(0, 5, 0), free(0, 5, 0), free(0, 5, 0)].concat(),
+    );
+    assert_eq!(
+        (plan.work.unknown_frees, plan.work.failed_allocs, plan.work.missed_frees),
+        (2, 1, 0)
+    );
     assert_eq!((plan.work.allocs.blocks(), plan.work.frees.blocks(), plan.ops.len()), (1, 1, 2));
     run_both(&plan);
 }
@@ -406,7 +455,9 @@ fn migratetypes_become_mobilities() {
         Mobility::Movable,
     ];
     for (migratetype, mobility) in kinds.into_iter().enumerate() {
-        let fields = format!("mm_page_alloc: page=0x1 pfn=0x8 order=2 migratetype={migratetype} gfp_flags=X");
+        let fields = format!(
+            "mm_page_alloc: page=0x1 pfn=0x8 order=2 migratetype={migratetype} gfp_flags=X"
+        );
         let plan = plan(&line(0, 0, &fields));
         assert_eq!(plan.ops, [Op::Alloc { cpu: 0, zone: 0, order: order(2), mobility, slot: 0 }]);
         assert_eq!(plan.work.allocs.0[2][mobility.index()], 1);
@@ -465,7 +516,11 @@ fn the_shipped_trace_on_one_cpu() {
     assert!(two > 0 && plan.before.cached.iter().all(|cached| cached.cpu == 0));
     let report = replay::replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
     for replay in &report.replays {
-        assert!(replay.outcome.balance.holds() && replay.outcome.lost_frames == 0, "{}", replay.design);
+        assert!(
+            replay.outcome.balance.holds() && replay.outcome.lost_frames == 0,
+            "{}",
+            replay.design
+        );
         assert_eq!(replay.cached_pages.len(), 1, "{}", replay.design);
     }
     assert_eq!(row(&report, "depot", "allocs", None), 46_810.0);
@@ -512,7 +567,10 @@ fn a_block_freed_in_parts_is_split() {
     // As `split_page` leaves it: single frames; then as the kernel frees tails: 1, 2 and 4 frames.
     let singles = (8..16).map(|pfn| free(0, pfn, 0)).collect::<String>();
     let plan_a = plan(&(alloc(0, 8, 3) + &singles));
-    assert_eq!((plan_a.work.split_frees, plan_a.work.frees.blocks(), plan_a.work.held.pages), (4, 8, 0));
+    assert_eq!(
+        (plan_a.work.split_frees, plan_a.work.frees.blocks(), plan_a.work.held.pages),
+        (4, 8, 0)
+    );
     run_both(&plan_a);
     let tails = [free(0, 12, 2), free(0, 10, 1), free(0, 9, 0)].concat();
     let plan_b = plan(&(alloc(0, 8, 3) + &tails));
@@ -522,8 +580,9 @@ fn a_block_freed_in_parts_is_split() {
 
 #[test]
 fn a_block_freed_larger_than_held_frees_what_is_held() {
-    let plan =
-        plan(&[alloc(0, 8, 0), alloc(0, 10, 1), free(0, 8, 2), free(0, 8, 0), free(0, 10, 1)].concat());
+    let plan = plan(
+        &[alloc(0, 8, 0), alloc(0, 10, 1), free(0, 8, 2), free(0, 8, 0), free(0, 10, 1)].concat(),
+    );
     assert_eq!((plan.work.larger_frees, plan.work.unknown_frees, plan.work.held.pages), (1, 2, 0));
     let [_, depot] = run_both(&plan);
     assert_eq!(depot.freed, Volume { blocks: 2, pages: 3 });
@@ -531,8 +590,9 @@ fn a_block_freed_larger_than_held_frees_what_is_held() {
 
 #[test]
 fn a_block_allocated_over_held_ones_shows_missed_frees() {
-    let plan =
-        plan(&[alloc(0, 8, 0), alloc(0, 9, 0), alloc(1, 8, 3), alloc(1, 12, 1), free(0, 12, 1)].concat());
+    let plan = plan(
+        &[alloc(0, 8, 0), alloc(0, 9, 0), alloc(1, 8, 3), alloc(1, 12, 1), free(0, 12, 1)].concat(),
+    );
     assert_eq!((plan.work.missed_frees, plan.work.frees.blocks(), plan.work.held.pages), (3, 1, 0));
     run_both(&plan);
 }
@@ -540,8 +600,9 @@ fn a_block_allocated_over_held_ones_shows_missed_frees() {
 #[test]
 fn what_cannot_be_is_counted_and_left_out() {
     let far = "mm_page_alloc: page=0x1 pfn=0xfffffffffffffff0 order=0 migratetype=1 gfp_flags=X";
-    let plan =
-        plan(&[alloc(0, 8, 11), alloc(0, 9, 1), free(0, 1, 3), line(0, 0, far), alloc(0, 1, 0)].concat());
+    let plan = plan(
+        &[alloc(0, 8, 11), alloc(0, 9, 1), free(0, 1, 3), line(0, 0, far), alloc(0, 1, 0)].concat(),
+    );
     assert_eq!((plan.work.implausible, plan.ops.len()), (4, 1));
 }
 

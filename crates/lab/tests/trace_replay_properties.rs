@@ -4,10 +4,18 @@
 //! 2. a program that frees only what it holds is replayed as it was: no free is unknown or missed;
 //! 3. what is planned agrees with a plain model of who holds what.
 
-#[allow(dead_code, unused_imports, reason = "modules of the command, of which this test uses a part")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "modules of the command, of which this test uses a part"
+)]
 #[path = "../src/replay/mod.rs"]
 mod replay;
-#[allow(dead_code, unused_imports, reason = "modules of the command, of which this test uses a part")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "modules of the command, of which this test uses a part"
+)]
 #[path = "../src/trace/mod.rs"]
 mod trace;
 mod trace_support;
@@ -42,8 +50,10 @@ enum Action {
 
 fn block() -> impl Strategy<Value = TracedBlock> {
     let order = prop_oneof![8 => 0..=3_u32, 2 => 4..=9_u32];
-    (1..FRAMES, order)
-        .prop_map(|(pfn, order)| TracedBlock { pfn: (pfn >> order << order).max(1 << order), order })
+    (1..FRAMES, order).prop_map(|(pfn, order)| TracedBlock {
+        pfn: (pfn >> order << order).max(1 << order),
+        order,
+    })
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -52,7 +62,11 @@ fn step() -> impl Strategy<Value = Step> {
         block().prop_map(Action::Free),
         prop::collection::vec(block(), 1..40).prop_map(Action::FreeMany),
     ];
-    (0..4_u32, 0..800_u64, action).prop_map(|(cpu, after_ms, action)| Step { cpu, after_ms, action })
+    (0..4_u32, 0..800_u64, action).prop_map(|(cpu, after_ms, action)| Step {
+        cpu,
+        after_ms,
+        action,
+    })
 }
 
 fn write(steps: &[Step]) -> Vec<u8> {
@@ -74,17 +88,21 @@ fn write(steps: &[Step]) -> Vec<u8> {
 /// A model that knows frames only: which are held.
 fn held_frames(steps: &[Step]) -> u64 {
     let mut owner = vec![0_usize; 2 * FRAMES as usize];
-    let frames = |block: &TracedBlock| block.pfn as usize..(block.pfn as usize + (1 << block.order));
+    let frames =
+        |block: &TracedBlock| block.pfn as usize..(block.pfn as usize + (1 << block.order));
     for (id, step) in (1..).zip(steps) {
         match &step.action {
             Action::Alloc(block, _) => {
                 // Whatever overlaps must have been freed whole.
-                let gone: Vec<usize> = frames(block).map(|frame| owner[frame]).filter(|&id| id > 0).collect();
+                let gone: Vec<usize> =
+                    frames(block).map(|frame| owner[frame]).filter(|&id| id > 0).collect();
                 owner.iter_mut().filter(|id| gone.contains(id)).for_each(|id| *id = 0);
                 owner[frames(block)].fill(id);
             }
             Action::Free(block) => owner[frames(block)].fill(0),
-            Action::FreeMany(blocks) => blocks.iter().for_each(|block| owner[frames(block)].fill(0)),
+            Action::FreeMany(blocks) => {
+                blocks.iter().for_each(|block| owner[frames(block)].fill(0))
+            }
         }
     }
     owner.iter().filter(|&&id| id > 0).count() as u64

@@ -37,7 +37,8 @@ fn rows(document: &Value) -> Vec<&Value> {
 
 /// Samples of a design's figure: one per pass of the suite.
 fn samples(document: &Value, design: &str, metric: &str) -> Vec<f64> {
-    let row = rows(document).into_iter().find(|row| row["design"] == design && row["metric"] == metric);
+    let row =
+        rows(document).into_iter().find(|row| row["design"] == design && row["metric"] == metric);
     let row = row.unwrap_or_else(|| panic!("{design} has no {metric}"));
     row["samples"].as_array().unwrap().iter().map(|sample| sample.as_f64().unwrap()).collect()
 }
@@ -47,15 +48,22 @@ const DESIGNS: [&str; 3] = ["depot", "vmap-global-lock", "vmap-nodes"];
 #[test]
 fn every_test_passes_or_fails_as_expected_or_is_skipped() {
     for mapper in ["none", "linux"] {
-        let (text, _) = run(&format!("--mapper {mapper} --nr-threads 2 --test-loop-count 20 --suite-only"));
+        let (text, _) =
+            run(&format!("--mapper {mapper} --nr-threads 2 --test-loop-count 20 --suite-only"));
         assert_eq!(text.matches("Summary: ").count(), 3 * 2 * 13, "{text}");
         for (test, came_to) in [
             ("fix_size_alloc_test", "passed: 1 failed: 0 xfailed: 0 repeat: 1 loops: 20 avg: "),
             ("full_fit_alloc_test", "passed: 1 failed: 0 xfailed: 0 repeat: 1 loops: 20 avg: "),
-            ("long_busy_list_alloc_test", "passed: 1 failed: 0 xfailed: 0 repeat: 1 loops: 20 avg: "),
+            (
+                "long_busy_list_alloc_test",
+                "passed: 1 failed: 0 xfailed: 0 repeat: 1 loops: 20 avg: ",
+            ),
             ("random_size_alloc_test", "passed: 1 failed: 0 xfailed: 0 repeat: 1 loops: 20 avg: "),
             ("fix_align_alloc_test", "passed: 1 failed: 0 xfailed: 0 repeat: 1 loops: 20 avg: "),
-            ("random_size_align_alloc_test", "passed: 1 failed: 0 xfailed: 0 repeat: 1 loops: 20 avg: "),
+            (
+                "random_size_align_alloc_test",
+                "passed: 1 failed: 0 xfailed: 0 repeat: 1 loops: 20 avg: ",
+            ),
             ("align_shift_alloc_test", "passed: 0 failed: 0 xfailed: 1 repeat: 1 loops: 64 avg: "),
             ("pcpu_alloc_test", "skipped"),
             ("kvfree_rcu_1_arg_vmalloc_test", "skipped"),
@@ -74,7 +82,8 @@ fn every_test_passes_or_fails_as_expected_or_is_skipped() {
 }
 
 /// The thread's last question: page tables grow with the workers and are never given back. Each
-/// number of workers twice, as there; few loops, and no areas held (`docs/vmalloc.md` has the whole).
+/// number of workers twice, as there; few loops, and no areas held (`docs/vmalloc.md` has the
+/// whole).
 #[test]
 fn page_tables_of_vmap_nodes_stay_and_ours_come_back() {
     for workers in [64, 128, 256] {
@@ -84,7 +93,10 @@ fn page_tables_of_vmap_nodes_stay_and_ours_come_back() {
         ));
         let of = |design, metric| samples(&document, design, &format!("page_table_bytes_{metric}"));
         let [start, peak, end] = ["start", "peak", "end"].map(|metric| of("vmap-nodes", metric));
-        assert!(start[0] == 0.0 && end[0] > 0.0 && end == peak, "{workers}: {start:?} {peak:?} {end:?}");
+        assert!(
+            start[0] == 0.0 && end[0] > 0.0 && end == peak,
+            "{workers}: {start:?} {peak:?} {end:?}"
+        );
         assert_eq!(start[1], end[0]);
         let [start, peak, end] = ["start", "peak", "end"].map(|metric| of("depot", metric));
         for pass in 0..2 {
@@ -107,7 +119,8 @@ fn flushes_name_what_needs_it_and_rows_have_their_params() {
         assert!((0.0..=1.0).contains(&share), "{design}: {share}");
     }
     for row in rows(&document) {
-        let params: Vec<_> = row["params"].as_object().unwrap().keys().map(String::as_str).collect();
+        let params: Vec<_> =
+            row["params"].as_object().unwrap().keys().map(String::as_str).collect();
         let expected: &[&str] = match row["metric"].as_str().unwrap() {
             "pair_ns" => &["mapper", "pages", "threads", "warm"],
             "ram_pair_ns" => &["blocks", "mapper", "pages", "threads"],
@@ -116,8 +129,10 @@ fn flushes_name_what_needs_it_and_rows_have_their_params() {
         };
         assert_eq!(params, expected, "{row}");
     }
-    let pairs: Vec<_> = rows(&document).into_iter().filter(|row| row["metric"] == "pair_ns").collect();
-    let threads: Vec<_> = pairs.iter().map(|row| row["params"]["threads"].as_u64().unwrap()).collect();
+    let pairs: Vec<_> =
+        rows(&document).into_iter().filter(|row| row["metric"] == "pair_ns").collect();
+    let threads: Vec<_> =
+        pairs.iter().map(|row| row["params"]["threads"].as_u64().unwrap()).collect();
     assert!(threads.is_sorted() && threads[0] == 1, "{threads:?}");
     assert!(DESIGNS.iter().all(|design| pairs.iter().any(|row| row["design"] == *design)));
 }
@@ -129,7 +144,11 @@ fn memory_has_its_pairs() {
         let its = |row: &&Value| {
             row["design"] == design && row["metric"] == metric && row["params"]["threads"] == 1
         };
-        rows(&document).into_iter().filter(its).map(|row| row["params"][param].as_u64().unwrap()).collect()
+        rows(&document)
+            .into_iter()
+            .filter(its)
+            .map(|row| row["params"][param].as_u64().unwrap())
+            .collect()
     };
     assert_eq!(pairs("depot", "pair_ns", "warm"), [1, 0]);
     assert_eq!(pairs("mmap", "pair_ns", "warm"), [0]);
@@ -148,8 +167,9 @@ fn traces_are_replayed_by_every_design() {
             "alloc_vmap_area: va_start: {start} size=20480 align=16384 vstart=0x1 vend=0xffffffff failed=0"
         )
     };
-    let free =
-        |start: u64| format!("free_vmap_area_noflush: va_start=0x{start:x} nr_lazy=5 nr_lazy_max=16384");
+    let free = |start: u64| {
+        format!("free_vmap_area_noflush: va_start=0x{start:x} nr_lazy=5 nr_lazy_max=16384")
+    };
     let text: String = (1..40)
         .flat_map(|i| [line(0, &alloc(i << 20)), line(1, &free(i << 20))])
         .chain([line(0, &free(1 << 40))])
@@ -160,7 +180,8 @@ fn traces_are_replayed_by_every_design() {
     for design in DESIGNS {
         assert_eq!(samples(&document, design, "event_ns").len(), 2);
     }
-    std::fs::write(&file, "x 1 [000] 1.000000: kmem:mm_page_free: page=0x1 pfn=0x10 order=0\n").unwrap();
+    std::fs::write(&file, "x 1 [000] 1.000000: kmem:mm_page_free: page=0x1 pfn=0x10 order=0\n")
+        .unwrap();
     let output = pagedepot(&["--trace", file.to_str().unwrap()]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
@@ -173,7 +194,9 @@ fn results_say_how_they_were_made() {
     let (_, document) =
         run("--suite-only --run-test-mask 1 --design depot --test-loop-count 3 --nr-pages 64");
     let settings = &document["settings"];
-    for (name, value) in [("test_loop_count", 3), ("nr_pages", 64), ("mapper", 0), ("run_test_mask", 1)] {
+    for (name, value) in
+        [("test_loop_count", 3), ("nr_pages", 64), ("mapper", 0), ("run_test_mask", 1)]
+    {
         assert_eq!(settings[name], value, "{settings}");
     }
     assert_eq!(settings["quick"], true);

@@ -54,7 +54,8 @@ impl Pool {
         let old: Vec<u64> = cached.order.drain(..blocks).collect();
         let old: Vec<_> =
             old.iter().filter_map(|number| Some((cached.places.remove(number)?, BLOCK))).collect();
-        // SAFETY: allocated with this order by `read`; in nobody's hands, now that they are not listed.
+        // SAFETY: allocated with this order by `read`; in nobody's hands, now that they are not
+        // listed.
         unsafe { self.depot.free_many(&old) }.expect("blocks of this depot");
         old.len() as u64 * u64::from(BLOCK.frames())
     }
@@ -96,7 +97,8 @@ fn run(file: &File) -> Result<(), Box<dyn std::error::Error>> {
     // Eight out of ten reads go to a tenth of the file.
     let mut random = 1_u64;
     for _ in 0..20_000 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let among = if random >> 60 < 13 { FILE_BLOCKS / 10 } else { FILE_BLOCKS };
         let block = (random >> 32) % among;
         let (number, hit) = pool.read(file, block)?;
@@ -136,5 +138,9 @@ fn file_of_numbers(path: &std::path::Path) -> io::Result<File> {
         file.write_all(&block)?;
     }
     file.sync_all()?;
-    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).or_else(|_| File::open(path))
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .or_else(|_| File::open(path))
 }

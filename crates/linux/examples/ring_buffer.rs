@@ -51,7 +51,10 @@ impl<'v> Ring<'v> {
     fn as_slice(&self) -> &[u8] {
         // SAFETY: as above; nobody writes while this is lent out.
         unsafe {
-            slice::from_raw_parts(self.start.as_ptr().add(self.head % self.bytes), self.tail - self.head)
+            slice::from_raw_parts(
+                self.start.as_ptr().add(self.head % self.bytes),
+                self.tail - self.head,
+            )
         }
     }
 

@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use pagedepot::{
-    Backing, Config, FrameRange, FreeHigh, HighPolicy, LinearMap, Misuse, NodeId, PageSize, Pfn, Watermarks,
-    ZoneConfig,
+    Backing, Config, FrameRange, FreeHigh, HighPolicy, LinearMap, Misuse, NodeId, PageSize, Pfn,
+    Watermarks, ZoneConfig,
 };
 
 use crate::cpus::LinuxCpus;
@@ -86,10 +86,11 @@ impl Builder {
         self
     }
 
-    /// Keeps addresses free, so that the depot can [grow](Depot::grow) to so many bytes in all. That, and
-    /// the size it begins with, are rounded up to multiples of 2^18 pages: 1 GiB of 4 KiB pages. Costs 2
-    /// KiB per GiB. Default: it cannot grow. With [`hugetlb`](Self::hugetlb) it cannot either: when the
-    /// system has too few huge pages it gives the addresses to others.
+    /// Keeps addresses free, so that the depot can [grow](Depot::grow) to so many bytes in all.
+    /// That, and the size it begins with, are rounded up to multiples of 2^18 pages: 1 GiB of 4
+    /// KiB pages. Costs 2 KiB per GiB. Default: it cannot grow. With [`hugetlb`](Self::hugetlb)
+    /// it cannot either: when the system has too few huge pages it gives the addresses to
+    /// others.
     pub fn grow_to(mut self, bytes: usize) -> Self {
         self.bytes_max = bytes;
         self
@@ -165,19 +166,19 @@ impl Builder {
         self
     }
 
-    /// Whether all memory is registered with devices for the depot's life (io_uring, VFIO, RDMA), and
-    /// must never be given back: [`Depot::trim`] is refused with
-    /// [`TrimError::Pinned`](crate::TrimError::Pinned). For parts see [`Depot::pin_range`], where the
-    /// reason stands. Default: no.
+    /// Whether all memory is registered with devices for the depot's life (io_uring, VFIO, RDMA),
+    /// and must never be given back: [`Depot::trim`] is refused with
+    /// [`TrimError::Pinned`](crate::TrimError::Pinned). For parts see [`Depot::pin_range`], where
+    /// the reason stands. Default: no.
     pub fn pinned(mut self, yes: bool) -> Self {
         self.pinned = yes;
         self
     }
 
-    /// Whom to tell when pages reach the store that are free there: somebody freed them twice, or with
-    /// a wrong order. It is called at the end of a call that frees, drains, trims or allocates, in a
-    /// signal handler too if that frees, and may panic; the pages stay free once, and all others are in
-    /// order. Default: a panic that names the first of them.
+    /// Whom to tell when pages reach the store that are free there: somebody freed them twice, or
+    /// with a wrong order. It is called at the end of a call that frees, drains, trims or
+    /// allocates, in a signal handler too if that frees, and may panic; the pages stay free
+    /// once, and all others are in order. Default: a panic that names the first of them.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Misuse};
@@ -217,8 +218,8 @@ impl Builder {
         self.high(HighPolicy::Fraction(fraction))
     }
 
-    /// What a CPU may cache that frees blocks of orders 1 to 3 and allocates few. Default: nothing but
-    /// its fronts, as in the kernel; [`FreeHigh::OFF`]: as much as any other CPU.
+    /// What a CPU may cache that frees blocks of orders 1 to 3 and allocates few. Default: nothing
+    /// but its fronts, as in the kernel; [`FreeHigh::OFF`]: as much as any other CPU.
     pub fn free_high(mut self, policy: FreeHigh) -> Self {
         self.free_high = policy;
         self
@@ -233,11 +234,12 @@ impl Builder {
         self.build_with(|_| None)
     }
 
-    /// Makes the depot over a store of the program's own: `make` is told which frames each zone has,
-    /// and returns what holds them, all free. See [`Backing`] for what such a store must do.
+    /// Makes the depot over a store of the program's own: `make` is told which frames each zone
+    /// has, and returns what holds them, all free. See [`Backing`] for what such a store must
+    /// do.
     ///
-    /// Unless it finds ranges, [`Depot::trim`] gives nothing back. If it takes locks, a signal handler
-    /// may neither allocate nor free.
+    /// Unless it finds ranges, [`Depot::trim`] gives nothing back. If it takes locks, a signal
+    /// handler may neither allocate nor free.
     ///
     /// # Errors
     /// As [`build`](Self::build).

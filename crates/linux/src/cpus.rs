@@ -232,7 +232,14 @@ unsafe impl Cpus for LinuxCpus<'_> {
         }
     }
 
-    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
         match self.area {
             Some(area) => rseq::compare_store(area, blocks, here, word, old, new),
             None => self.locked.compare_store(blocks, here, word, old, new),
@@ -282,7 +289,13 @@ impl LinuxCpus<'_> {
 
     #[cold]
     #[inline(never)]
-    fn push_locked(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+    fn push_locked(
+        &self,
+        blocks: &BlockArray,
+        word: WordOffset,
+        rounds_max: u32,
+        frame: u32,
+    ) -> bool {
         self.locked.push(blocks, word, rounds_max, frame)
     }
 }

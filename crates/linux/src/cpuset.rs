@@ -104,7 +104,8 @@ impl core::error::Error for CpuListError {}
 /// `a`, `a-b`, or `a-b:used/group`: of each `group` CPUs the first `used` (`bitmap_parselist` in
 /// the kernel's `lib/bitmap-str.c`).
 fn parse_part(part: &str) -> Option<(u32, u32, u32, u32)> {
-    let (range, stride) = part.split_once(':').map_or((part, None), |(range, stride)| (range, Some(stride)));
+    let (range, stride) =
+        part.split_once(':').map_or((part, None), |(range, stride)| (range, Some(stride)));
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     let (used, group) = match stride {
@@ -114,7 +115,8 @@ fn parse_part(part: &str) -> Option<(u32, u32, u32, u32)> {
             (used.parse().ok()?, group.parse().ok()?)
         }
     };
-    (first <= last && last < CPUS_MAX && used > 0 && used <= group).then_some((first, last, used, group))
+    (first <= last && last < CPUS_MAX && used > 0 && used <= group)
+        .then_some((first, last, used, group))
 }
 
 impl FromStr for CpuSet {
@@ -205,7 +207,9 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_list() {
-        for bad in ["x", "3-1", "1-", "-1", "0-4294967295", "4294967296", "0-3:0/2", "0-3:3/2", "1 2"] {
+        for bad in
+            ["x", "3-1", "1-", "-1", "0-4294967295", "4294967296", "0-3:0/2", "0-3:3/2", "1 2"]
+        {
             let error = bad.parse::<CpuSet>().unwrap_err();
             assert!(error.to_string().contains("write lists as"), "{bad}: {error}");
         }

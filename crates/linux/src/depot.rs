@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use pagedepot::cpus::{Cpus, Unusable};
 use pagedepot::{
-    AllocError, Allocator, Backing, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError, FreeManyError,
-    MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage, ZoneId, ZoneStats,
+    AllocError, Allocator, Backing, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError,
+    FreeManyError, MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage,
+    ZoneId, ZoneStats,
 };
 
 use crate::builder::Builder;
@@ -30,15 +31,15 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 /// A page allocator over memory of its own.
 ///
 /// Share it by reference or [`Arc`]; all methods take `&self`, may be called from
-/// any number of threads, and none waits for another caller, but for a request that may reclaim and is
-/// about to fail. It sleeps while a [`trim`](Self::trim) has the pages, while another request runs a
-/// callback of [`on_pressure`](Self::on_pressure), a second at most for each, and some milliseconds
-/// while other threads have pages in their hands.
+/// any number of threads, and none waits for another caller, but for a request that may reclaim and
+/// is about to fail. It sleeps while a [`trim`](Self::trim) has the pages, while another request
+/// runs a callback of [`on_pressure`](Self::on_pressure), a second at most for each, and some
+/// milliseconds while other threads have pages in their hands.
 ///
-/// Allocating and freeing may also be done from a signal handler, at any moment: a request on top of
-/// a callback, a trim or a purge of its own thread does not wait for it. On top of code that has pages
-/// in its hands it naps for them in vain, some 130 ms at most. A handler that must not sleep asks with
-/// [`Flags::atomic`] or [`Flags::no_reclaim`].
+/// Allocating and freeing may also be done from a signal handler, at any moment: a request on top
+/// of a callback, a trim or a purge of its own thread does not wait for it. On top of code that has
+/// pages in its hands it naps for them in vain, some 130 ms at most. A handler that must not sleep
+/// asks with [`Flags::atomic`] or [`Flags::no_reclaim`].
 ///
 /// ```
 /// use pagedepot_linux::{Depot, Order};
@@ -53,15 +54,15 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 /// # After fork
 /// A child gets [`AllocError::Forked`], [`FreeError::Forked`] and the like from every method that
 /// would change something, whatever its parent's threads were doing at the fork; no call waits for
-/// them. Pages it inherited can be read and are dropped without effect. Of anonymous memory they are
-/// copies. Of a memory file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) they are the parent's
-/// own: what a child writes to one, its parent sees. A child makes a depot of its own.
+/// them. Pages it inherited can be read and are dropped without effect. Of anonymous memory they
+/// are copies. Of a memory file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) they are the
+/// parent's own: what a child writes to one, its parent sees. A child makes a depot of its own.
 pub struct Depot {
     // Dropped in this order: the allocator refers to all that follows.
     allocator: Frames,
     trimming: Arc<TrimState>,
-    // Boxed, so that nothing in a depot's own value changes: a loop that borrows one then keeps its
-    // fields in registers (see `Globals` in the core).
+    // Boxed, so that nothing in a depot's own value changes: a loop that borrows one then keeps
+    // its fields in registers (see `Globals` in the core).
     /// Behind pointers, because the allocator knows their addresses.
     callbacks: Box<ForkLock<Callbacks>>,
     pins: Box<ForkLock<Pins>>,
@@ -83,11 +84,11 @@ impl Depot {
 
     /// A depot of `bytes`, rounded up to whole pages, with options.
     ///
-    /// The system backs pages when they are first touched, so a depot can be larger than what is free
-    /// now. It can never have more bytes in all than the system would map for one program at once,
-    /// whether it is built so large or [grows](Self::grow) there, and whatever the kind of memory: RAM
-    /// and swap with `vm.overcommit_memory=0`, anything with `1`, what is left below the commit limit
-    /// with `2` (a memory file is counted there page by page).
+    /// The system backs pages when they are first touched, so a depot can be larger than what is
+    /// free now. It can never have more bytes in all than the system would map for one program
+    /// at once, whether it is built so large or [grows](Self::grow) there, and whatever the
+    /// kind of memory: RAM and swap with `vm.overcommit_memory=0`, anything with `1`, what is
+    /// left below the commit limit with `2` (a memory file is counted there page by page).
     pub fn builder(bytes: usize) -> Builder {
         Builder::new(bytes)
     }
@@ -104,8 +105,17 @@ impl Depot {
         let callbacks = Box::new(ForkLock::new(fork_mark, Callbacks::new(fork_mark)));
         let pins = Box::new(ForkLock::new(fork_mark, Pins::default()));
         let (_backing, _books) = (backing, metadata);
-        let depot =
-            Depot { allocator, trimming, callbacks, pins, is_pinned, _backing, _books, growth, memory };
+        let depot = Depot {
+            allocator,
+            trimming,
+            callbacks,
+            pins,
+            is_pinned,
+            _backing,
+            _books,
+            growth,
+            memory,
+        };
         // SAFETY: shared, so it stays where it is, and dropped after the allocator.
         let state: &'static TrimState = unsafe { &*Arc::as_ptr(&depot.trimming) };
         depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
@@ -135,13 +145,13 @@ impl Depot {
     }
 
     /// Allocates `count` contiguous pages, up to 1 GiB of 4 KiB pages, that free themselves. They
-    /// are looked for past the caches, as [`Allocator::alloc_contiguous`] says: quickly at first, then
-    /// among all runs of free pages; before the request fails, what CPUs cache is taken back, callbacks
-    /// are called and a trim's pages waited for, as for single ones.
+    /// are looked for past the caches, as [`Allocator::alloc_contiguous`] says: quickly at first,
+    /// then among all runs of free pages; before the request fails, what CPUs cache is taken
+    /// back, callbacks are called and a trim's pages waited for, as for single ones.
     ///
     /// # Errors
-    /// [`AllocError::BadSize`] for none or too many; [`AllocError::Exhausted`] when no run of so many
-    /// pages is free, which scattered pages can cause while many are free.
+    /// [`AllocError::BadSize`] for none or too many; [`AllocError::Exhausted`] when no run of so
+    /// many pages is free, which scattered pages can cause while many are free.
     pub fn pages(&self, count: u32, flags: Flags) -> Result<Pages<'_>, AllocError> {
         let start = self.alloc_contiguous(count, 1, flags)?;
         // SAFETY: just allocated, and nobody else knows them.
@@ -164,9 +174,9 @@ impl Depot {
     ///
     /// # Panics
     /// When a page reaches the store that is free there: it was freed twice, or with a wrong order.
-    /// That may be found here, or later in another call that frees, drains, trims or allocates, which
-    /// panics as the last thing it does: no other page is lost. The message names the page.
-    /// [`Builder::checked`] refuses the second free itself, and panics nowhere;
+    /// That may be found here, or later in another call that frees, drains, trims or allocates,
+    /// which panics as the last thing it does: no other page is lost. The message names the
+    /// page. [`Builder::checked`] refuses the second free itself, and panics nowhere;
     /// [`Builder::on_misuse`] is told instead of a panic.
     ///
     /// # Safety
@@ -181,7 +191,12 @@ impl Depot {
     ///
     /// # Errors
     /// As [`page`](Self::page), when there was not even one.
-    pub fn alloc_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
+    pub fn alloc_many(
+        &self,
+        order: Order,
+        flags: Flags,
+        out: &mut [Pfn],
+    ) -> Result<usize, AllocError> {
         self.allocator.alloc_many(order, flags, out)
     }
 
@@ -196,13 +211,19 @@ impl Depot {
         self.allocator.free_many(batch)
     }
 
-    /// Allocates contiguous pages, the first a multiple of `align`. See [`Allocator::alloc_contiguous`]
-    /// for where they are looked for, in which order, and what that costs.
+    /// Allocates contiguous pages, the first a multiple of `align`. See
+    /// [`Allocator::alloc_contiguous`] for where they are looked for, in which order, and what
+    /// that costs.
     ///
     /// # Errors
     /// [`AllocError::BadSize`], [`AllocError::Exhausted`] as [`pages`](Self::pages), or
     /// [`AllocError::Unsupported`] for more than a block over a [`Backing`] without ranges.
-    pub fn alloc_contiguous(&self, count: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
+    pub fn alloc_contiguous(
+        &self,
+        count: u32,
+        align: u32,
+        flags: Flags,
+    ) -> Result<Pfn, AllocError> {
         self.allocator.alloc_contiguous(count, align, flags)
     }
 
@@ -210,14 +231,14 @@ impl Depot {
     /// [`Allocator::alloc_at`].
     ///
     /// # Errors
-    /// [`AllocError::NotAvailable`] when not all of them can be had, [`AllocError::Unsupported`] over a
-    /// [`Backing`] without ranges.
+    /// [`AllocError::NotAvailable`] when not all of them can be had, [`AllocError::Unsupported`]
+    /// over a [`Backing`] without ranges.
     pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
         self.allocator.alloc_at(start, count, flags)
     }
 
-    /// As [`alloc_at`](Self::alloc_at), by one look alone: it calls no callbacks, drains nothing, and
-    /// a refusal counts as no failure. See [`Allocator::try_alloc_at`].
+    /// As [`alloc_at`](Self::alloc_at), by one look alone: it calls no callbacks, drains nothing,
+    /// and a refusal counts as no failure. See [`Allocator::try_alloc_at`].
     ///
     /// # Errors
     /// As [`alloc_at`](Self::alloc_at).
@@ -265,7 +286,12 @@ impl Depot {
     }
 
     /// As [`drain`](Self::drain), and tells what it did CPU by CPU.
-    pub fn drain_each(&self, scope: Scope, mode: Mode, tell: impl FnMut(CpuId, Drained)) -> Drained {
+    pub fn drain_each(
+        &self,
+        scope: Scope,
+        mode: Mode,
+        tell: impl FnMut(CpuId, Drained),
+    ) -> Drained {
         self.allocator.drain_each(scope, mode, tell)
     }
 
@@ -278,13 +304,15 @@ impl Depot {
     /// that comes just after a request ran out of pages: what is free then is needed
     /// ([`Trimmed::cut_short`]).
     ///
-    /// Pages that a device or the kernel keeps for longer than they are held (buffers registered with
-    /// io_uring, VFIO, RDMA) must be marked by [`pin_range`](Self::pin_range): trims leave them alone.
+    /// Pages that a device or the kernel keeps for longer than they are held (buffers registered
+    /// with io_uring, VFIO, RDMA) must be marked by [`pin_range`](Self::pin_range): trims leave
+    /// them alone.
     ///
     /// # Errors
     /// [`TrimError::Pinned`](crate::TrimError::Pinned) when the depot was built with
-    /// [`Builder::pinned`]. [`TrimError::Refused`](crate::TrimError::Refused) when the system refuses: it counts what was
-    /// taken before; call again. [`TrimError::Forked`](crate::TrimError::Forked) in a child.
+    /// [`Builder::pinned`]. [`TrimError::Refused`](crate::TrimError::Refused) when the system
+    /// refuses: it counts what was taken before; call again.
+    /// [`TrimError::Forked`](crate::TrimError::Forked) in a child.
     pub fn trim(&self) -> Result<Trimmed, crate::TrimError> {
         trim::trim(self, &self.trimming)
     }
@@ -427,12 +455,12 @@ impl Depot {
     }
 
     /// The memory file, if it is one ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)); page `n`
-    /// begins at [`offset`](Self::offset) of it. For pages that stay registered after they are freed
-    /// see [`pin_range`](Self::pin_range).
+    /// begins at [`offset`](Self::offset) of it. For pages that stay registered after they are
+    /// freed see [`pin_range`](Self::pin_range).
     ///
     /// The file cannot be made smaller, nor larger unless the depot can still [grow](Self::grow)
-    /// (`F_SEAL_SHRINK`, `F_SEAL_GROW`): no access to the depot's memory ends in `SIGBUS` because of
-    /// its length.
+    /// (`F_SEAL_SHRINK`, `F_SEAL_GROW`): no access to the depot's memory ends in `SIGBUS` because
+    /// of its length.
     ///
     /// ```compile_fail,E0133
     /// # use pagedepot_linux::{Depot, MemoryKind};
@@ -442,12 +470,13 @@ impl Depot {
     /// ```
     ///
     /// # Safety
-    /// For as long as the depot lives, and through this descriptor, its duplicates, mappings made with
-    /// them and whatever they are registered with:
+    /// For as long as the depot lives, and through this descriptor, its duplicates, mappings made
+    /// with them and whatever they are registered with:
     /// * only bytes of pages that the caller holds are written, and only while no reference to them
-    ///   (such as a [`Page`]'s `&[u8]`) is in use; likewise, bytes that another thread may be writing
-    ///   are not read where that would be a data race. Free pages belong to the depot: it keeps metadata
-    ///   in some of them (magazines that are cut from pages), so one stray byte corrupts the allocator;
+    ///   (such as a [`Page`]'s `&[u8]`) is in use; likewise, bytes that another thread may be
+    ///   writing are not read where that would be a data race. Free pages belong to the depot: it
+    ///   keeps metadata in some of them (magazines that are cut from pages), so one stray byte
+    ///   corrupts the allocator;
     /// * no holes are punched, nothing is allocated, and no seals are added (`fallocate`,
     ///   `F_ADD_SEALS`), and the length is not changed.
     pub unsafe fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -149,7 +149,9 @@ impl fmt::Display for BuildError {
                 f,
                 "room to grow by {room} bytes, and not by {bytes}: give Builder::grow_to a larger size"
             ),
-            BuildError::Forked => f.write_str("the depot is the parent process's: make one in the child"),
+            BuildError::Forked => {
+                f.write_str("the depot is the parent process's: make one in the child")
+            }
             BuildError::Config(error) => error.fmt(f),
         }
     }

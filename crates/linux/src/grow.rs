@@ -1,8 +1,9 @@
 //! Memory added while a depot is in use.
 //!
 //! Pages are found by their distance from the first, so there have to be addresses behind the last:
-//! [`Builder::grow_to`](crate::Builder::grow_to) reserves them, and [`Depot::grow`] puts memory there.
-//! It comes in the allocator's unit, for which it keeps metadata, and each unit is used once.
+//! [`Builder::grow_to`](crate::Builder::grow_to) reserves them, and [`Depot::grow`] puts memory
+//! there. It comes in the allocator's unit, for which it keeps metadata, and each unit is used
+//! once.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -40,13 +41,14 @@ impl Growth {
 }
 
 impl Depot {
-    /// Adds memory to a zone, `bytes` rounded up to a multiple of 2^18 pages (1 GiB of 4 KiB pages), while
-    /// everybody goes on; returns the first page of it. It is of the same kind as what the depot was built
-    /// with, bound and populated if that is. Watermarks and cache limits stay what they are; see
-    /// [`set_watermarks`](Self::set_watermarks) and [`set_cache_limits`](Self::set_cache_limits).
+    /// Adds memory to a zone, `bytes` rounded up to a multiple of 2^18 pages (1 GiB of 4 KiB
+    /// pages), while everybody goes on; returns the first page of it. It is of the same kind as
+    /// what the depot was built with, bound and populated if that is. Watermarks and cache
+    /// limits stay what they are; see [`set_watermarks`](Self::set_watermarks) and
+    /// [`set_cache_limits`](Self::set_cache_limits).
     ///
-    /// Over a store of the program's own ([`Builder::build_over`](crate::Builder::build_over)) the pages
-    /// may be put there once this has returned.
+    /// Over a store of the program's own ([`Builder::build_over`](crate::Builder::build_over)) the
+    /// pages may be put there once this has returned.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, ZoneId};
@@ -58,8 +60,9 @@ impl Depot {
     /// ```
     ///
     /// # Errors
-    /// [`BuildError::ZeroGrowth`] for 0 bytes, [`BuildError::CannotGrow`] beyond [`Builder::grow_to`](crate::Builder::grow_to),
-    /// [`BuildError::Forked`] in a child, [`ConfigError::NoSuchZone`], and what the system says as in
+    /// [`BuildError::ZeroGrowth`] for 0 bytes, [`BuildError::CannotGrow`] beyond
+    /// [`Builder::grow_to`](crate::Builder::grow_to), [`BuildError::Forked`] in a child,
+    /// [`ConfigError::NoSuchZone`], and what the system says as in
     /// [`Builder::build`](crate::Builder::build). Nothing is added then.
     pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
         self.check_parent().map_err(|_| BuildError::Forked)?;
@@ -88,12 +91,15 @@ impl Depot {
             return Err(error);
         }
         // SAFETY: the mapping's only reference, and kept below: it is dropped after the allocator.
-        let metadata: &'static mut [MaybeUninit<u8>] =
-            unsafe { std::slice::from_raw_parts_mut(mapping.start().as_ptr().cast(), mapping.bytes()) };
+        let metadata: &'static mut [MaybeUninit<u8>] = unsafe {
+            std::slice::from_raw_parts_mut(mapping.start().as_ptr().cast(), mapping.bytes())
+        };
         kept.push(mapping);
         // Before anybody can have a page of it.
         memory.set_bytes(part.end);
-        self.frames().add_memory(zone, range, metadata).expect("one adds at a time, what was never there");
+        self.frames()
+            .add_memory(zone, range, metadata)
+            .expect("one adds at a time, what was never there");
         Ok(first)
     }
 
@@ -102,7 +108,8 @@ impl Depot {
         if self.growth().is_bound {
             // SAFETY: inside the memory.
             let start = unsafe { self.base().add(part.start) };
-            numa::bind(start, part.len(), node).map_err(|errno| BuildError::Numa { node, errno })?;
+            numa::bind(start, part.len(), node)
+                .map_err(|errno| BuildError::Numa { node, errno })?;
         }
         if self.growth().is_populated { self.memory().populate(part.clone()) } else { Ok(()) }
     }

@@ -20,10 +20,10 @@
 //!
 //! # What can be tuned
 //! When it is made ([`Builder`]): where the memory comes from, which CPUs cache and which are never
-//! interrupted, how misuse is found and who is told. While it is in use: how many pages each CPU may
-//! cache ([`Depot::set_cache_limits`]), when pressure begins ([`Depot::set_watermarks`],
-//! [`Depot::on_pressure`]), how much memory there is ([`Depot::grow`]), and whether a CPU caches at all ([`Depot::retire_cpu`],
-//! [`Depot::disable_caches`]).
+//! interrupted, how misuse is found and who is told. While it is in use: how many pages each CPU
+//! may cache ([`Depot::set_cache_limits`]), when pressure begins ([`Depot::set_watermarks`],
+//! [`Depot::on_pressure`]), how much memory there is ([`Depot::grow`]), and whether a CPU caches at
+//! all ([`Depot::retire_cpu`], [`Depot::disable_caches`]).
 //!
 //! [`Vmalloc`] maps scattered pages to contiguous addresses: large tables, growable columns, ring
 //! buffers.
@@ -42,15 +42,15 @@
 //!   [`caches(false)`](Builder::caches).
 //!
 //! # Shared objects
-//! A thread goes on pointing to the descriptor of its last sequence, so the code must stay loaded. A
-//! shared object that contains this crate pins itself when it builds a depot: `dlclose` then leaves it
-//! mapped. A Rust dynamic library that uses a depot which another object built has sequences inlined
-//! and pins nothing: link it with `-z nodelete`.
+//! A thread goes on pointing to the descriptor of its last sequence, so the code must stay loaded.
+//! A shared object that contains this crate pins itself when it builds a depot: `dlclose` then
+//! leaves it mapped. A Rust dynamic library that uses a depot which another object built has
+//! sequences inlined and pins nothing: link it with `-z nodelete`.
 //!
 //! # vfork
-//! A child of `vfork`, or of a `clone` that shares memory and the thread pointer, must use nothing of
-//! this crate before it executes a program: it would run its parent thread's sequences, which the
-//! kernel does not restart for it. (Children of `fork` get errors: see [`Depot`].)
+//! A child of `vfork`, or of a `clone` that shares memory and the thread pointer, must use nothing
+//! of this crate before it executes a program: it would run its parent thread's sequences, which
+//! the kernel does not restart for it. (Children of `fork` get errors: see [`Depot`].)
 // A model checker takes in the modules it explores: see `prim`.
 #![cfg(not(loom))]
 
@@ -97,10 +97,11 @@ pub use trim::{TrimError, Trimmed};
 pub use vmalloc::{Vmalloc, VmallocBuf};
 
 pub use pagedepot::{
-    AllocError, Allocator, Backing, BackingRanges, CacheLimits, Census, ConfigError, Counts, CpuId, CpuStats,
-    Doubled, Drained, Fault, Flags, FreeError, FreeHigh, FreeHighLimit, FreeHighRule, FreeManyError,
-    HighPolicy, MetadataUse, Misuse, Mobility, Mode, NodeId, Order, PageSize, Pfn, Pressure, Reclaim, Scope,
-    Shortage, TooManyCallbacks, Watermarks, ZoneId, ZoneName, ZoneShortage, ZoneStats,
+    AllocError, Allocator, Backing, BackingRanges, CacheLimits, Census, ConfigError, Counts, CpuId,
+    CpuStats, Doubled, Drained, Fault, Flags, FreeError, FreeHigh, FreeHighLimit, FreeHighRule,
+    FreeManyError, HighPolicy, MetadataUse, Misuse, Mobility, Mode, NodeId, Order, PageSize, Pfn,
+    Pressure, Reclaim, Scope, Shortage, TooManyCallbacks, Watermarks, ZoneId, ZoneName,
+    ZoneShortage, ZoneStats,
 };
 
 /// The README's program, as a test.

@@ -27,15 +27,15 @@ pub enum MemoryKind {
     /// A memory file, mapped shared, whose descriptor [`Depot::fd`](crate::Depot::fd) gives: for
     /// io_uring buffers, for O_DIRECT, to map elsewhere.
     ///
-    /// [`Depot::trim`](crate::Depot::trim) punches holes into it where pages are free; the next touch
-    /// puts a new page there, for every mapping of the file. A registration that pinned the old page
-    /// (io_uring, VFIO, RDMA) keeps that, and no longer shares bytes with the depot. Mark such ranges
-    /// by [`Depot::pin_range`](crate::Depot::pin_range), or build with
+    /// [`Depot::trim`](crate::Depot::trim) punches holes into it where pages are free; the next
+    /// touch puts a new page there, for every mapping of the file. A registration that pinned
+    /// the old page (io_uring, VFIO, RDMA) keeps that, and no longer shares bytes with the
+    /// depot. Mark such ranges by [`Depot::pin_range`](crate::Depot::pin_range), or build with
     /// [`pinned`](crate::Builder::pinned). The same is true of anonymous memory.
     ///
     /// A forked child has the same pages: what it
-    /// writes to one that it inherited, its parent sees. (The kernel can wipe or copy private memory
-    /// for a child, not a shared mapping.)
+    /// writes to one that it inherited, its parent sees. (The kernel can wipe or copy private
+    /// memory for a child, not a shared mapping.)
     Memfd,
 }
 
@@ -61,21 +61,35 @@ impl Mapping {
 
     /// Memory of zeroes, whole pages; none is used before it is touched.
     pub fn anonymous(bytes: usize) -> Result<Self, Errno> {
-        let bytes = bytes.max(1).checked_next_multiple_of(rustix::param::page_size()).ok_or(Errno::NOMEM)?;
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let bytes = bytes
+            .max(1)
+            .checked_next_multiple_of(rustix::param::page_size())
+            .ok_or(Errno::NOMEM)?;
+        let (access, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, flags) }?;
         Ok(Self::new(start, bytes))
     }
 
     fn new(start: *mut c_void, bytes: usize) -> Self {
-        Mapping { start: NonNull::new(start.cast()).expect("mmap maps nothing at address 0"), bytes }
+        Mapping {
+            start: NonNull::new(start.cast()).expect("mmap maps nothing at address 0"),
+            bytes,
+        }
     }
 
     /// `bytes` of address space from a multiple of `align`, and `before` bytes (whole pages) right
     /// in front of it.
-    pub fn reserve_aligned(before: usize, bytes: usize, align: usize) -> Result<(Self, Self), Errno> {
-        let all = bytes.checked_add(align).and_then(|room| room.checked_add(before)).ok_or(Errno::NOMEM)?;
+    pub fn reserve_aligned(
+        before: usize,
+        bytes: usize,
+        align: usize,
+    ) -> Result<(Self, Self), Errno> {
+        let all = bytes
+            .checked_add(align)
+            .and_then(|room| room.checked_add(before))
+            .ok_or(Errno::NOMEM)?;
         let room = Self::reserve(all)?;
         let start = room.start.as_ptr();
         let skipped = start.wrapping_add(before).align_offset(align);
@@ -163,19 +177,20 @@ pub(crate) struct Memory {
 impl Memory {
     /// Maps memory. Nothing is populated yet.
     ///
-    /// Returns it with the memory for the metadata, which lies right in front: magazines are named by
-    /// their distance from the first, and further ones are carved from the frames.
+    /// Returns it with the memory for the metadata, which lies right in front: magazines are named
+    /// by their distance from the first, and further ones are carved from the frames.
     pub fn map(wanted: Wanted) -> Result<(Mapping, Self), BuildError> {
         let Wanted { kind, bytes, bytes_max, metadata_bytes, hugetlb, thp } = wanted;
         let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
-        let (metadata, mapping) =
-            Mapping::reserve_aligned(metadata_bytes, bytes_max, align).map_err(no_memory(bytes_max))?;
+        let (metadata, mapping) = Mapping::reserve_aligned(metadata_bytes, bytes_max, align)
+            .map_err(no_memory(bytes_max))?;
         replace(&metadata, 0..metadata_bytes, None, false).map_err(no_memory(metadata_bytes))?;
         let file = match kind {
             MemoryKind::Anonymous => None,
             MemoryKind::Memfd => Some(memory_file(hugetlb).map_err(no_file(bytes, hugetlb))?),
         };
-        let memory = Memory { mapping, bytes: Box::new(AtomicUsize::new(bytes)), file, thp, hugetlb };
+        let memory =
+            Memory { mapping, bytes: Box::new(AtomicUsize::new(bytes)), file, thp, hugetlb };
         memory.seal(SealFlags::SHRINK);
         Ok((metadata, memory.filled(bytes)?))
     }
@@ -184,7 +199,8 @@ impl Memory {
     fn filled(self, bytes: usize) -> Result<Self, BuildError> {
         if let Err(error) = self.put(0..bytes) {
             if self.hugetlb {
-                // The kernel unmaps first and looks for huge pages then: others may be there by now.
+                // The kernel unmaps first and looks for huge pages then: others may be there by
+                // now.
                 std::mem::forget(self.mapping);
             }
             return Err(error);
@@ -203,8 +219,9 @@ impl Memory {
         }
         if let Err(errno) = replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb) {
             let error = no_memory(bytes)(errno);
-            // Older kernels have unmapped the addresses by now. Where they have not, or somebody else is
-            // there already, this does nothing. (Huge pages are put once, by `map`, which lets go of all.)
+            // Older kernels have unmapped the addresses by now. Where they have not, or somebody
+            // else is there already, this does nothing. (Huge pages are put once, by
+            // `map`, which lets go of all.)
             if !self.hugetlb {
                 self.reserve(&part, MapFlags::FIXED_NOREPLACE);
             }
@@ -228,14 +245,19 @@ impl Memory {
         let _ = self.file.as_ref().map(|file| fcntl_add_seals(file, seals));
     }
 
-    /// Puts nothing behind addresses, and takes away what the file has for them. Its length stays: it
-    /// is sealed.
+    /// Puts nothing behind addresses, and takes away what the file has for them. Its length stays:
+    /// it is sealed.
     fn reserve(&self, part: &Range<usize>, fixed: MapFlags) {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
         // SAFETY: our own range, in which nothing lies, or, with FIXED_NOREPLACE, nobody's. Failing
         // leaves memory there, to be replaced when it is put there again.
         let _ = unsafe {
-            mmap_anonymous(self.mapping.at(part.start).cast(), part.len(), ProtFlags::empty(), flags)
+            mmap_anonymous(
+                self.mapping.at(part.start).cast(),
+                part.len(),
+                ProtFlags::empty(),
+                flags,
+            )
         };
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let hole = |file| fallocate(file, punch, part.start as u64, part.len() as u64);
@@ -254,7 +276,8 @@ impl Memory {
             // Before Linux 5.14: by touching. Nothing is in the pages yet.
             Err(Errno::INVAL) => {
                 for at in part.step_by(rustix::param::page_size()) {
-                    // SAFETY: inside the mapping, which is readable, writable and nobody else's yet.
+                    // SAFETY: inside the mapping, which is readable, writable and nobody else's
+                    // yet.
                     unsafe { self.mapping.at(at).write_volatile(0) };
                 }
                 Ok(())
@@ -308,7 +331,8 @@ fn check_size(bytes: usize) -> Result<(), BuildError> {
         return Ok(());
     }
     let system = rustix::system::sysinfo();
-    let there = (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
+    let there =
+        (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
     if bytes as u128 > there {
         return Err(BuildError::Memory { bytes, errno: Errno::NOMEM });
     }
@@ -343,7 +367,14 @@ fn replace(
     let mapped = match file {
         // SAFETY: replaces our own reservation, in which nothing lies.
         Some(file) => unsafe {
-            mmap(start, part.len(), prot, MapFlags::SHARED | MapFlags::FIXED, file, part.start as u64)
+            mmap(
+                start,
+                part.len(),
+                prot,
+                MapFlags::SHARED | MapFlags::FIXED,
+                file,
+                part.start as u64,
+            )
         },
         None => {
             let mut flags = MapFlags::PRIVATE | MapFlags::FIXED;
@@ -378,7 +409,10 @@ mod tests {
             for bytes in [4096, 3 << 20, GIB, GIB + HUGE_BYTES] {
                 let (metadata, memory) =
                     Memory::map(Wanted { kind, bytes, bytes_max: bytes, ..SMALL }).unwrap();
-                assert_eq!(metadata.start().as_ptr().wrapping_add(metadata.bytes()), memory.start().as_ptr());
+                assert_eq!(
+                    metadata.start().as_ptr().wrapping_add(metadata.bytes()),
+                    memory.start().as_ptr()
+                );
                 let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
                 assert_eq!(memory.start().as_ptr().addr() % align, 0);
                 assert_eq!(memory.fd().is_some(), kind == MemoryKind::Memfd);
@@ -397,7 +431,10 @@ mod tests {
     fn errors_say_what_to_do() {
         let too_much = Wanted { bytes: 1 << 46, bytes_max: 1 << 46, ..SMALL };
         let error = Memory::map(too_much).err().unwrap().to_string();
-        assert!(error.contains("ask for less") && error.contains("vm.overcommit_memory"), "{error}");
+        assert!(
+            error.contains("ask for less") && error.contains("vm.overcommit_memory"),
+            "{error}"
+        );
         let too_much = Wanted { bytes: 1 << 40, bytes_max: 1 << 40, hugetlb: true, ..SMALL };
         let error = Memory::map(too_much).err().unwrap().to_string();
         assert!(error.contains("vm.nr_hugepages"), "{error}");
@@ -406,7 +443,8 @@ mod tests {
     /// Whether something is mapped at a page that can be read.
     fn is_readable(page: *const u8) -> bool {
         let (mut pipe, mut byte) = ([0; 2], [0u8; 1]);
-        // SAFETY: two descriptors are written. The kernel reads the page, and says when there is none.
+        // SAFETY: two descriptors are written. The kernel reads the page, and says when there is
+        // none.
         unsafe {
             assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
             let written = libc::write(pipe[1], page.cast(), 1);
@@ -416,25 +454,33 @@ mod tests {
         }
     }
 
-    /// What another thread mapped where a refused mapping left a hole stays: addresses to grow into are
-    /// reserved again only where nothing is, and those of refused huge pages are not unmapped.
+    /// What another thread mapped where a refused mapping left a hole stays: addresses to grow into
+    /// are reserved again only where nothing is, and those of refused huge pages are not
+    /// unmapped.
     #[test]
     fn a_refused_mapping_takes_nothing_from_others() {
         for hugetlb in [false, true] {
-            let wanted =
-                Wanted { kind: MemoryKind::Memfd, bytes: HUGE_BYTES, bytes_max: 2 * HUGE_BYTES, ..SMALL };
+            let wanted = Wanted {
+                kind: MemoryKind::Memfd,
+                bytes: HUGE_BYTES,
+                bytes_max: 2 * HUGE_BYTES,
+                ..SMALL
+            };
             let (_books, mut memory) = Memory::map(wanted).unwrap();
-            // A file that cannot be read can grow, but not be mapped; every kernel says so before it
-            // unmaps. It stands for a mapping of huge pages that most kernels refuse afterwards.
+            // A file that cannot be read can grow, but not be mapped; every kernel says so before
+            // it unmaps. It stands for a mapping of huge pages that most kernels refuse
+            // afterwards.
             let name = format!("/proc/self/fd/{}", memory.fd().unwrap().as_raw_fd());
-            let unreadable = rustix::fs::open(name, rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
+            let unreadable =
+                rustix::fs::open(name, rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
             memory.file = Some(unreadable.unwrap());
             memory.hugetlb = hugetlb;
             let part = if hugetlb { 0..HUGE_BYTES } else { HUGE_BYTES..2 * HUGE_BYTES };
             let theirs = memory.mapping.at(part.start);
             let (access, flags) = (ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED);
             // SAFETY: replaces a part of our own mapping, which nobody uses.
-            unsafe { mmap_anonymous(theirs.cast(), rustix::param::page_size(), access, flags) }.unwrap();
+            unsafe { mmap_anonymous(theirs.cast(), rustix::param::page_size(), access, flags) }
+                .unwrap();
             if hugetlb {
                 let refused = BuildError::HugePages { bytes: HUGE_BYTES, errno: Errno::ACCESS };
                 assert_eq!(memory.filled(part.end).err(), Some(refused));
@@ -452,7 +498,11 @@ mod tests {
         for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             let (_, memory) = Memory::map(Wanted { kind, ..SMALL }).unwrap();
             let resident = || {
-                crate::trim::resident(memory.start(), memory.bytes()).unwrap().iter().filter(|&&r| r).count()
+                crate::trim::resident(memory.start(), memory.bytes())
+                    .unwrap()
+                    .iter()
+                    .filter(|&&r| r)
+                    .count()
             };
             assert_eq!(resident(), 0);
             memory.populate(0..memory.bytes()).unwrap();

@@ -1,5 +1,5 @@
-//! Memory for the allocator's metadata, which the kernel wipes in a forked child: gates become closed,
-//! the mark becomes 0, and the child gets an error instead of a frame of its parent.
+//! Memory for the allocator's metadata, which the kernel wipes in a forked child: gates become
+//! closed, the mark becomes 0, and the child gets an error instead of a frame of its parent.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -51,7 +51,9 @@ impl Metadata {
         let wipes = match mapping.advise(Advice::LinuxWipeOnFork) {
             Ok(()) => true,
             // Not that the kernel cannot: it has no mapping left for this.
-            Err(errno @ (Errno::AGAIN | Errno::NOMEM)) => return Err(no_memory(mapping.bytes())(errno)),
+            Err(errno @ (Errno::AGAIN | Errno::NOMEM)) => {
+                return Err(no_memory(mapping.bytes())(errno));
+            }
             Err(_) => false,
         };
         Ok(Metadata { mapping, cpus: cpus as usize, wipes })

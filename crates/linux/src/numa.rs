@@ -18,7 +18,15 @@ pub(crate) fn bind(start: NonNull<u8>, bytes: usize, node: NodeId) -> Result<(),
     // SAFETY: sets a policy for our own range; the mask has as many bits as said. libc and rustix
     // have no wrapper.
     let result = unsafe {
-        libc::syscall(libc::SYS_mbind, start.as_ptr(), bytes, libc::MPOL_BIND, mask.as_ptr(), bits, 0)
+        libc::syscall(
+            libc::SYS_mbind,
+            start.as_ptr(),
+            bytes,
+            libc::MPOL_BIND,
+            mask.as_ptr(),
+            bits,
+            0,
+        )
     };
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }

@@ -58,8 +58,8 @@ impl<'d> Page<'d> {
         self.order
     }
 
-    /// Splits the block into pages of order `to`, in ascending order, which keep their contents. Each
-    /// frees itself, and so do those that the iterator still has when it is dropped.
+    /// Splits the block into pages of order `to`, in ascending order, which keep their contents.
+    /// Each frees itself, and so do those that the iterator still has when it is dropped.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Order};

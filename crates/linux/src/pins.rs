@@ -1,15 +1,15 @@
 //! Pages that trims leave alone.
 //!
-//! A trim takes the memory of free pages away; the next touch of a page finds another one there. That
-//! goes unnoticed by everything that reaches the page through its address or its place in the memory
-//! file, and is wrong for what holds on to the page itself: a buffer registered with io_uring, a DMA
-//! mapping of VFIO, a memory region of RDMA. Such a long-term pin keeps the old page, which the depot
-//! maps no more, and device and program then see different bytes.
+//! A trim takes the memory of free pages away; the next touch of a page finds another one there.
+//! That goes unnoticed by everything that reaches the page through its address or its place in the
+//! memory file, and is wrong for what holds on to the page itself: a buffer registered with
+//! io_uring, a DMA mapping of VFIO, a memory region of RDMA. Such a long-term pin keeps the old
+//! page, which the depot maps no more, and device and program then see different bytes.
 //!
 //! # Theory
-//! A trim has the lock from before it looks for free pages of a chunk until it has given the chunk's
-//! memory back. So after a range was marked, no trim takes memory from it; before, nothing is
-//! registered yet.
+//! A trim has the lock from before it looks for free pages of a chunk until it has given the
+//! chunk's memory back. So after a range was marked, no trim takes memory from it; before, nothing
+//! is registered yet.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -95,12 +95,17 @@ impl fmt::Display for PinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PinError::BadRange { start, count } => {
-                write!(f, "{count} pages from {start:?} on: name at least one, and only pages of the depot")
+                write!(
+                    f,
+                    "{count} pages from {start:?} on: name at least one, and only pages of the depot"
+                )
             }
             PinError::NotPinned => {
                 f.write_str("not all of these pages are pinned: unpin what was pinned, once")
             }
-            PinError::TooMany => f.write_str("pinned 2^32 - 1 times: unpin what is no longer registered"),
+            PinError::TooMany => {
+                f.write_str("pinned 2^32 - 1 times: unpin what is no longer registered")
+            }
             PinError::Forked => BuildError::Forked.fmt(f),
         }
     }
@@ -149,13 +154,13 @@ impl fmt::Debug for PinnedRange<'_> {
 
 impl Depot {
     /// Marks pages, allocated or free, as pinned: [`trim`](Self::trim) takes the memory of none of
-    /// them until the returned value is dropped. Ranges may overlap: a page is pinned while any range
-    /// with it is.
+    /// them until the returned value is dropped. Ranges may overlap: a page is pinned while any
+    /// range with it is.
     ///
     /// Call it before a buffer is registered for longer than its pages are held: with io_uring
-    /// (`IORING_REGISTER_BUFFERS`), VFIO or RDMA. Such a registration keeps the pages that it found;
-    /// after a trim the depot has others there, of which the device knows nothing. With transparent
-    /// huge pages or `hugetlb` the huge page around a pinned page stays whole.
+    /// (`IORING_REGISTER_BUFFERS`), VFIO or RDMA. Such a registration keeps the pages that it
+    /// found; after a trim the depot has others there, of which the device knows nothing. With
+    /// transparent huge pages or `hugetlb` the huge page around a pinned page stays whole.
     ///
     /// Waits for a running trim to give back the 16 MiB that it has at this moment. Not for signal
     /// handlers.
@@ -183,8 +188,8 @@ impl Depot {
         Ok(PinnedRange { depot: self, start, count })
     }
 
-    /// Takes away one pin of each of these pages, which [`PinnedRange::keep`] left pinned. They need
-    /// not be a range that was pinned as one.
+    /// Takes away one pin of each of these pages, which [`PinnedRange::keep`] left pinned. They
+    /// need not be a range that was pinned as one.
     ///
     /// # Errors
     /// [`PinError::NotPinned`] when one of them is not pinned, [`PinError::BadRange`],

@@ -1,8 +1,9 @@
 //! Locks and shared values that a forked child never waits for.
 //!
-//! A child has one thread, and memory as it was at the fork: a lock that another thread of its parent
-//! held then is never unlocked, and a [`OnceLock`](std::sync::OnceLock) that one was filling is never
-//! filled. So nothing in this crate waits by the standard library's means. What waits is one of:
+//! A child has one thread, and memory as it was at the fork: a lock that another thread of its
+//! parent held then is never unlocked, and a [`OnceLock`](std::sync::OnceLock) that one was filling
+//! is never filled. So nothing in this crate waits by the standard library's means. What waits is
+//! one of:
 //!
 //! | what | why a child does not wait |
 //! |---|---|
@@ -116,7 +117,8 @@ impl<T: Send + Sync> Shared<T> {
         if shared.is_null() {
             let made = Box::into_raw(Box::new(make()));
             // Release: publishes the value. Acquire: that of the thread that was first.
-            let stored = self.0.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+            let stored =
+                self.0.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
             shared = stored.map_or_else(
                 |first| {
                     // SAFETY: made above, and not published.

@@ -55,7 +55,8 @@ impl Topology {
     /// now. Threads on CPUs beyond are served by the store.
     pub fn cpu_count(&self) -> u32 {
         let highest = self.possible.highest().map(|cpu| cpu.get() + 1);
-        highest.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+        highest
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
     }
 
     /// CPUs that a full drain should leave alone: isolated or without a tick.
@@ -66,12 +67,14 @@ impl Topology {
     /// The node of each CPU below `cpus`; the first node for CPUs on none.
     pub fn cpu_nodes(&self, cpus: u32) -> Vec<NodeId> {
         let first = self.nodes.first().map_or(NodeId::new(0), |&(node, _)| node);
-        let of =
-            |cpu| self.nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map_or(first, |&(node, _)| node);
+        let of = |cpu| {
+            self.nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map_or(first, |&(node, _)| node)
+        };
         (0..cpus).map(|cpu| of(CpuId::new(cpu))).collect()
     }
 
-    /// How far two nodes are apart: 10 on the same one, more elsewhere, most where sysfs says nothing.
+    /// How far two nodes are apart: 10 on the same one, more elsewhere, most where sysfs says
+    /// nothing.
     pub fn distance(&self, from: NodeId, to: NodeId) -> u32 {
         let place = |node| self.nodes.iter().position(|&(n, _)| n == node);
         if from == to {
@@ -127,7 +130,10 @@ mod tests {
         let nodes = topology.cpu_nodes(66);
         assert_eq!([nodes[0], nodes[1], nodes[40], nodes[64]].map(NodeId::get), [0, 0, 0, 2]);
         let distance = |from, to| topology.distance(NodeId::new(from), NodeId::new(to));
-        assert_eq!([distance(0, 0), distance(0, 2), distance(0, 3), distance(3, 2)], [10, 30, 20, 20]);
+        assert_eq!(
+            [distance(0, 0), distance(0, 2), distance(0, 3), distance(3, 2)],
+            [10, 30, 20, 20]
+        );
         assert_eq!(distance(0, 7), 255);
     }
 

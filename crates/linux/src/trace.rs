@@ -85,11 +85,14 @@ pub struct TracedBlock {
     pub order: u32,
 }
 
-/// A depot's block. Its frames are numbered from 0, which stands for a failed allocation in a trace;
-/// there they are higher by one block of the largest order.
+/// A depot's block. Its frames are numbered from 0, which stands for a failed allocation in a
+/// trace; there they are higher by one block of the largest order.
 impl From<(Pfn, Order)> for TracedBlock {
     fn from((pfn, order): (Pfn, Order)) -> Self {
-        TracedBlock { pfn: u64::from(pfn.get()) + u64::from(Order::MAX.frames()), order: order.get() }
+        TracedBlock {
+            pfn: u64::from(pfn.get()) + u64::from(Order::MAX.frames()),
+            order: order.get(),
+        }
     }
 }
 
@@ -109,7 +112,12 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     /// Those of the underlying writer.
-    pub fn alloc(&mut self, at: &Stamp<'_>, block: TracedBlock, mobility: Mobility) -> io::Result<()> {
+    pub fn alloc(
+        &mut self,
+        at: &Stamp<'_>,
+        block: TracedBlock,
+        mobility: Mobility,
+    ) -> io::Result<()> {
         self.event(at, "mm_page_alloc", block)?;
         let (migratetype, gfp_flags) = request(mobility);
         writeln!(self.out, " migratetype={migratetype} gfp_flags={gfp_flags}")
@@ -119,7 +127,12 @@ impl<W: Write> TraceWriter<W> {
     ///
     /// # Errors
     /// Those of the underlying writer.
-    pub fn alloc_failed(&mut self, at: &Stamp<'_>, order: Order, mobility: Mobility) -> io::Result<()> {
+    pub fn alloc_failed(
+        &mut self,
+        at: &Stamp<'_>,
+        order: Order,
+        mobility: Mobility,
+    ) -> io::Result<()> {
         self.alloc(at, TracedBlock { pfn: 0, order: order.get() }, mobility)
     }
 

@@ -44,8 +44,8 @@ pub struct Trimmed {
     pub bytes: u64,
     /// System calls that gave them back.
     pub calls: u64,
-    /// Whether there may be more: somebody else trims, or a request ran out of pages less than 20 ms
-    /// ago and needs what is free.
+    /// Whether there may be more: somebody else trims, or a request ran out of pages less than 20
+    /// ms ago and needs what is free.
     pub cut_short: bool,
 }
 
@@ -178,8 +178,8 @@ impl<'d> Taken<'d> {
         for huge in chunk.clone().step_by(HUGE_BYTES) {
             let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
             for run in free_runs(depot, pins, huge) {
-                let pages =
-                    (run.start - chunk.start) / system_page..(run.end - chunk.start).div_ceil(system_page);
+                let pages = (run.start - chunk.start) / system_page
+                    ..(run.end - chunk.start).div_ceil(system_page);
                 if present[pages].iter().any(|&present| present) {
                     taken.take(run);
                 }
@@ -190,8 +190,9 @@ impl<'d> Taken<'d> {
 
     fn take(&mut self, run: Range<usize>) {
         let (start, count) = frames(self.depot, &run);
-        // `try_alloc_at` announces its move (SeqCst) before it takes anything: a request that has not
-        // seen the move before it looked for pages sees it afterwards and does not fail yet.
+        // `try_alloc_at` announces its move (SeqCst) before it takes anything: a request that has
+        // not seen the move before it looked for pages sees it afterwards and does not fail
+        // yet.
         let claim = || self.depot.try_alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok();
         // Where another caller was faster, it needs the pages: leave them.
         if self.trimming.take(count, claim) {
@@ -229,8 +230,8 @@ fn frames(depot: &Depot, range: &Range<usize>) -> (Pfn, u32) {
     (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
 }
 
-/// Runs of bytes in an aligned 2 MiB that are free in the store now and not pinned. Of huge pages all
-/// or nothing.
+/// Runs of bytes in an aligned 2 MiB that are free in the store now and not pinned. Of huge pages
+/// all or nothing.
 fn free_runs(depot: &Depot, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let page = depot.page_size().bytes();
@@ -298,7 +299,14 @@ impl<'d> System<'d> {
         // SAFETY: the ranges are free pages taken from the store, whose contents nobody needs.
         // libc and rustix have no wrapper.
         let done = unsafe {
-            libc::syscall(libc::SYS_process_madvise, fd, vector.as_ptr(), count, libc::MADV_DONTNEED, 0)
+            libc::syscall(
+                libc::SYS_process_madvise,
+                fd,
+                vector.as_ptr(),
+                count,
+                libc::MADV_DONTNEED,
+                0,
+            )
         };
         if done < 0 {
             // EINVAL, EPERM before Linux 6.13, ENOSYS before 5.10: do not try again.

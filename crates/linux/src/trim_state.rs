@@ -3,20 +3,20 @@
 //! # Invariants
 //! 1. At most one caller trims: `is_running`.
 //! 2. A request that finds no page because a trim took it finds `taken_pages` raised: the trimmer
-//!    raises it before the claim. The claim is the store's, a read-modify-write that releases, and a
-//!    request that found nothing has acquired it.
+//!    raises it before the claim. The claim is the store's, a read-modify-write that releases, and
+//!    a request that found nothing has acquired it.
 //! 3. A request that has waited finds all the pages that were taken when it began: the trimmer
 //!    returns them before it clears `taken_pages`.
-//! 4. No waiter sleeps for good: it sleeps only while `taken_pages` is what it read, and the trimmer
-//!    wakes all after clearing it. A stopped trimmer holds a waiter up for [`WAIT_MS_MAX`].
+//! 4. No waiter sleeps for good: it sleeps only while `taken_pages` is what it read, and the
+//!    trimmer wakes all after clearing it. A stopped trimmer holds a waiter up for [`WAIT_MS_MAX`].
 //! 5. A thread never waits for a trim of its own: `trimmer` names the thread.
 //!
 //! Explored by `tests/loom/trimming.rs`.
 
 use crate::prim::{AtomicBool, AtomicU32, AtomicU64, Ordering, now_ms, thread_id, wait, wake_all};
 
-/// How long a request waits for a chunk at most: a trimmer that was stopped must not stop others for
-/// good.
+/// How long a request waits for a chunk at most: a trimmer that was stopped must not stop others
+/// for good.
 const WAIT_MS_MAX: u64 = 1000;
 /// How long after a request ran short nothing is trimmed.
 const CALM_MS: u64 = 20;

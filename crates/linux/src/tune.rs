@@ -1,12 +1,13 @@
-//! What can be changed while the depot is in use: which CPUs cache, how much, and when pressure begins.
+//! What can be changed while the depot is in use: which CPUs cache, how much, and when pressure
+//! begins.
 
 use pagedepot::{CacheLimits, CpuId, Drained, Watermarks, ZoneId};
 
 use crate::depot::Depot;
 
 impl Depot {
-    /// Takes all caches away until [`enable_caches`](Self::enable_caches): every request goes to the
-    /// store, and no page is out of reach. Fences CPUs, isolated ones too.
+    /// Takes all caches away until [`enable_caches`](Self::enable_caches): every request goes to
+    /// the store, and no page is out of reach. Fences CPUs, isolated ones too.
     pub fn disable_caches(&self) -> Drained {
         self.frames().disable_caches()
     }
@@ -16,10 +17,10 @@ impl Depot {
         self.frames().enable_caches();
     }
 
-    /// Takes the caches of one CPU away until [`restore_cpu`](Self::restore_cpu): it went offline, or
-    /// left the program's cpuset. Threads that do run there go to the store meanwhile. Fences that CPU
-    /// if it runs this process, though it be isolated. Nothing happens for a CPU beyond
-    /// [`Builder::cpus`](crate::Builder::cpus).
+    /// Takes the caches of one CPU away until [`restore_cpu`](Self::restore_cpu): it went offline,
+    /// or left the program's cpuset. Threads that do run there go to the store meanwhile.
+    /// Fences that CPU if it runs this process, though it be isolated. Nothing happens for a
+    /// CPU beyond [`Builder::cpus`](crate::Builder::cpus).
     ///
     /// ```
     /// use pagedepot_linux::{CpuId, Depot, Order};
@@ -47,10 +48,11 @@ impl Depot {
         self.frames().has_caches(cpu)
     }
 
-    /// Decays the caches of all CPUs once: those of a CPU whose threads have gone to sleep shrink by
-    /// nothing else but drains. Call it once a second, as the kernel does; three seconds after a CPU
-    /// last needed its slow path its shelf empties, its fronts stay. Interrupts nobody; returns the
-    /// pages that went back. See [`Allocator::decay_caches`](crate::Allocator::decay_caches).
+    /// Decays the caches of all CPUs once: those of a CPU whose threads have gone to sleep shrink
+    /// by nothing else but drains. Call it once a second, as the kernel does; three seconds
+    /// after a CPU last needed its slow path its shelf empties, its fronts stay. Interrupts
+    /// nobody; returns the pages that went back. See
+    /// [`Allocator::decay_caches`](crate::Allocator::decay_caches).
     pub fn decay_caches(&self) -> u64 {
         self.frames().decay_caches()
     }
@@ -60,19 +62,21 @@ impl Depot {
         self.frames().cache_limits(zone, cpu)
     }
 
-    /// Changes how many pages each CPU may cache of a zone, and how many move at once. With `high_min`
-    /// and `high_max` the same, `high` is fixed; else it adapts to demand between them. Takes effect at
-    /// each CPU's next slow path. What is cached above a lower `high` goes back little by little
-    /// ([`decay_caches`](Self::decay_caches)): [drain](Self::drain) to have it now.
+    /// Changes how many pages each CPU may cache of a zone, and how many move at once. With
+    /// `high_min` and `high_max` the same, `high` is fixed; else it adapts to demand between
+    /// them. Takes effect at each CPU's next slow path. What is cached above a lower `high`
+    /// goes back little by little ([`decay_caches`](Self::decay_caches)): [drain](Self::drain)
+    /// to have it now.
     ///
-    /// A `batch` of 0 means 1, a `high_max` below `high_min` means the same. `false`: there is no such
-    /// zone.
+    /// A `batch` of 0 means 1, a `high_max` below `high_min` means the same. `false`: there is no
+    /// such zone.
     pub fn set_cache_limits(&self, zone: ZoneId, limits: CacheLimits) -> bool {
         self.frames().set_cache_limits(zone, limits)
     }
 
-    /// Changes a zone's watermarks, in pages; [`ZoneStats::watermarks`](crate::ZoneStats::watermarks)
-    /// are those in force. Checked from the next refill on.
+    /// Changes a zone's watermarks, in pages;
+    /// [`ZoneStats::watermarks`](crate::ZoneStats::watermarks) are those in force. Checked from
+    /// the next refill on.
     ///
     /// `false`: there is no such zone, or not `min <= low <= high`; nothing is changed then.
     pub fn set_watermarks(&self, zone: ZoneId, watermarks: Watermarks) -> bool {

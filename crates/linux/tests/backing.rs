@@ -16,14 +16,15 @@ const MIB: usize = 1 << 20;
 /// The depot and what is under it.
 fn over(builder: Builder, has_ranges: bool) -> (Depot, Arc<Sets>) {
     let mut sets = None;
-    let depot = builder.build_over(|zones| sets.insert(Arc::new(Sets::new(zones, has_ranges))).clone());
+    let depot =
+        builder.build_over(|zones| sets.insert(Arc::new(Sets::new(zones, has_ranges))).clone());
     (depot.unwrap(), sets.unwrap())
 }
 
 #[test]
 fn threads_share_a_store_of_their_own() {
     for locks in [false, true] {
-        let (mut depot, _) = over(Depot::builder(64 * MIB).locks(locks), false);
+        let (mut depot, _) = over(Depot::builder(64 * MIB).per_cpu_locks(locks), false);
         hammer(&mut depot, Duration::from_millis(300));
         all_back(&mut depot);
     }

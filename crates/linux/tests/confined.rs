@@ -28,7 +28,8 @@ fn address_bytes() -> u64 {
 /// argument is this.
 fn refuse(call: libc::c_long, argument: Option<u32>) {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-    let op = |code: u32, k: u32, skip: u8| libc::sock_filter { code: code as u16, jt: 0, jf: skip, k };
+    let op =
+        |code: u32, k: u32, skip: u8| libc::sock_filter { code: code as u16, jt: 0, jf: skip, k };
     // Of `struct seccomp_data`: the number, and the lower half of the third argument.
     let (number, third) = (0, 16 + 2 * 8);
     let load = |from| op(BPF_LD | BPF_W | BPF_ABS, from, 0);
@@ -72,7 +73,8 @@ fn too_few_addresses() {
     });
 }
 
-/// Where no mapping is left the error names that limit; where a few are, a depot is whole or refused.
+/// Where no mapping is left the error names that limit; where a few are, a depot is whole or
+/// refused.
 #[test]
 fn too_many_mappings() {
     in_child(|| {
@@ -84,13 +86,15 @@ fn too_many_mappings() {
             static START: AtomicUsize = AtomicUsize::new(0);
             if START.load(Ordering::Relaxed) == 0 {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-                let start = libc::mmap(std::ptr::null_mut(), pages * page, libc::PROT_NONE, flags, -1, 0);
+                let start =
+                    libc::mmap(std::ptr::null_mut(), pages * page, libc::PROT_NONE, flags, -1, 0);
                 START.store(start.expose_provenance(), Ordering::Relaxed);
             }
             let start = START.load(Ordering::Relaxed) + at * page;
             libc::mprotect(std::ptr::with_exposed_provenance_mut(start), page, how) == 0
         };
-        let last = (1..pages).step_by(2).take_while(|&at| protect(at, libc::PROT_READ)).last().unwrap();
+        let last =
+            (1..pages).step_by(2).take_while(|&at| protect(at, libc::PROT_READ)).last().unwrap();
         let mut refused = 0;
         // One page fewer is two mappings more.
         let built = (0..20).any(|less| match Depot::new(MIB) {
@@ -114,7 +118,8 @@ fn too_many_mappings() {
 #[test]
 fn no_memory_files() {
     let says_what_to_do = || {
-        let error = Depot::builder(MIB).memory(MemoryKind::Memfd).build().map(|depot| depot.bytes());
+        let error =
+            Depot::builder(MIB).memory(MemoryKind::Memfd).build().map(|depot| depot.bytes());
         let error = error.unwrap_err();
         assert!(matches!(error, BuildError::File { bytes: MIB, .. }), "{error:?}");
         let text = error.to_string();
@@ -150,7 +155,8 @@ fn no_fences() {
     });
 }
 
-/// Without wiped gates a forked child could use its parent's sequences: locks know it by its number.
+/// Without wiped gates a forked child could use its parent's sequences: locks know it by its
+/// number.
 #[test]
 fn no_wiping_at_forks() {
     in_child(|| {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::{all_back, hammer, order};
 use pagedepot_linux::{
-    AllocError, BuildError, CpuId, Depot, Flags, FreeError, HighPolicy, MemoryKind, Mode, Order, Page,
-    PageSize, Pages, Pfn, Scope, Watermarks, ZoneId,
+    AllocError, BuildError, CpuId, Depot, Flags, FreeError, HighPolicy, MemoryKind, Mode, Order,
+    Page, PageSize, Pages, Pfn, Scope, Watermarks, ZoneId,
 };
 
 const MIB: usize = 1 << 20;
@@ -189,7 +189,8 @@ fn reserves_are_for_requests_that_may_not_wait() {
 fn callbacks_serve_contiguous_pages_too() {
     for count in [1, 2, 257, 512, 600] {
         let depot = Arc::new(Depot::new(16 * MIB).unwrap());
-        let (cache, calls) = (Arc::new(std::sync::Mutex::new(Vec::new())), Arc::new(AtomicU64::new(0)));
+        let (cache, calls) =
+            (Arc::new(std::sync::Mutex::new(Vec::new())), Arc::new(AtomicU64::new(0)));
         let callback = {
             let (depot, cache, calls) = (Arc::downgrade(&depot), cache.clone(), calls.clone());
             move |pressure: pagedepot_linux::Pressure| {
@@ -207,9 +208,10 @@ fn callbacks_serve_contiguous_pages_too() {
             }
         };
         depot.on_pressure(callback).unwrap();
-        let huges: Vec<Pfn> =
-            std::iter::from_fn(|| depot.alloc(Order::PAGEBLOCK, Flags::default().no_reclaim()).ok())
-                .collect();
+        let huges: Vec<Pfn> = std::iter::from_fn(|| {
+            depot.alloc(Order::PAGEBLOCK, Flags::default().no_reclaim()).ok()
+        })
+        .collect();
         assert_eq!(huges.len(), 8);
         *cache.lock().unwrap() = huges;
         let pages = depot.pages(count, Flags::default()).unwrap();
@@ -297,14 +299,23 @@ fn pages_freed_on_another_cpu_are_counted() {
 
 #[test]
 fn bad_options_are_refused_with_advice() {
-    let refuse = |builder: pagedepot_linux::Builder, kind: fn(&BuildError) -> bool, advice: &str| {
-        let error = builder.build().map(|depot| depot.bytes()).unwrap_err();
-        assert!(kind(&error), "{error:?}");
-        assert!(error.to_string().contains(advice), "{error}");
-    };
+    let refuse =
+        |builder: pagedepot_linux::Builder, kind: fn(&BuildError) -> bool, advice: &str| {
+            let error = builder.build().map(|depot| depot.bytes()).unwrap_err();
+            assert!(kind(&error), "{error:?}");
+            assert!(error.to_string().contains(advice), "{error}");
+        };
     refuse(Depot::builder(0), |e| matches!(e, BuildError::ZeroSize), "at least one page");
-    refuse(Depot::builder(usize::MAX), |e| matches!(e, BuildError::TooLarge { .. }), "ask for less");
-    refuse(Depot::builder(1 << 45), |e| matches!(e, BuildError::TooLarge { .. }), "larger page size");
+    refuse(
+        Depot::builder(usize::MAX),
+        |e| matches!(e, BuildError::TooLarge { .. }),
+        "ask for less",
+    );
+    refuse(
+        Depot::builder(1 << 45),
+        |e| matches!(e, BuildError::TooLarge { .. }),
+        "larger page size",
+    );
     refuse(Depot::builder(1 << 43), |e| matches!(e, BuildError::Memory { .. }), "vm.overcommit");
     refuse(Depot::builder(4096).cpus(0), |e| matches!(e, BuildError::Config(_)), "CPUs");
     refuse(
@@ -377,7 +388,8 @@ fn idle_caches_age_and_decay() {
     let mut depot = Depot::new(64 * MIB).unwrap();
     let cached = |depot: &Depot| depot.zone_stats(ZoneId::new(0)).unwrap().cached_pages;
     let idle_ms = |depot: &Depot| {
-        let stats = (0..depot_cpus()).filter_map(|cpu| depot.cpu_stats(CpuId::new(cpu), ZoneId::new(0)));
+        let stats =
+            (0..depot_cpus()).filter_map(|cpu| depot.cpu_stats(CpuId::new(cpu), ZoneId::new(0)));
         stats.filter(|stats| stats.cached_pages() > 0).map(|stats| stats.idle_ms).max().unwrap()
     };
     drop((0..4000).map(|_| depot.page(Order::BASE).unwrap()).collect::<Vec<_>>());

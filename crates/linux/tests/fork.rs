@@ -3,7 +3,9 @@
 mod common;
 
 use common::{all_back, in_child};
-use pagedepot_linux::{AllocError, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page, Scope, TrimError};
+use pagedepot_linux::{
+    AllocError, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page, Scope, TrimError,
+};
 
 fn child_gets_errors(depot: &Depot, held: Page<'_>, order: Order) {
     for _ in 0..1000 {

@@ -1,5 +1,6 @@
 //! A child may call every method and every drop of everything public, at whatever moment its parent
-//! forked: it gets an error or nothing, and is never kept waiting for a thread that it does not have.
+//! forked: it gets an error or nothing, and is never kept waiting for a thread that it does not
+//! have.
 
 mod common;
 
@@ -15,8 +16,8 @@ use common::StopAtEnd;
 use pagedepot_linux::trace::{Stamp, TraceWriter};
 use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Manner, Options, PurgeDepth};
 use pagedepot_linux::{
-    CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Order, Page, Pages, PinnedRange, Scope, Vmalloc,
-    VmallocBuf, ZoneId,
+    CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Order, Page, Pages, PinnedRange, Scope,
+    Vmalloc, VmallocBuf, ZoneId,
 };
 
 const MIB: usize = 1 << 20;
@@ -112,7 +113,12 @@ fn call_depot(depot: &Depot, held: &Held<'_>) {
     assert!(depot.trim().is_err());
     assert!(depot.on_pressure(|_| 0).is_err());
     assert!(depot.grow(ZONE, GIB).is_err());
-    _ = (depot.disable_caches(), depot.retire_cpu(CPU), depot.restore_cpu(CPU), depot.has_caches(CPU));
+    _ = (
+        depot.disable_caches(),
+        depot.retire_cpu(CPU),
+        depot.restore_cpu(CPU),
+        depot.has_caches(CPU),
+    );
     depot.enable_caches();
     assert_eq!(depot.decay_caches(), 0);
     if let Some((limits, _)) = depot.cache_limits(ZONE, CPU) {
@@ -136,7 +142,10 @@ fn call_depot(depot: &Depot, held: &Held<'_>) {
 fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held<'_>) {
     let (options, frames) = (Options::DEFAULT, [held.page.pfn()]);
     for pages in [1, 5, 300] {
-        assert!(space.vmalloc(pages, options).is_err() && space.vmalloc(pages, options.no_wait()).is_err());
+        assert!(
+            space.vmalloc(pages, options).is_err()
+                && space.vmalloc(pages, options.no_wait()).is_err()
+        );
         assert!(space.buf(pages as usize * 4096).is_err());
         assert!(space.buf_with(pages as usize * 4096, options).is_err());
     }
@@ -191,7 +200,8 @@ fn make_own() {
 
 /// Every drop: of what the parent held, of the space, of the depot.
 fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held<'_>) {
-    // SAFETY: a forked child, in which nothing else uses these values, dropped before what they borrow.
+    // SAFETY: a forked child, in which nothing else uses these values, dropped before what they
+    // borrow.
     unsafe {
         let mut buf = copy(&held.buf);
         assert!(buf.grow(MIB).is_err() && buf.resize(1).is_err());

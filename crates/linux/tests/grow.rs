@@ -23,7 +23,8 @@ fn all_blocks(depot: &Depot) -> Vec<Page<'_>> {
 #[test]
 fn what_is_added_can_be_had_and_used() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let mut depot = Depot::builder(GIB).grow_to(3 * GIB).memory(kind).caches(false).build().unwrap();
+        let mut depot =
+            Depot::builder(GIB).grow_to(3 * GIB).memory(kind).caches(false).build().unwrap();
         assert_eq!(depot.bytes(), GIB);
         let before = all_blocks(&depot);
         assert_eq!(before.len(), 256);
@@ -43,11 +44,20 @@ fn what_is_added_can_be_had_and_used() {
             let mut read = [0u8; 6];
             // SAFETY: reads into a buffer of that size.
             let got = unsafe {
-                libc::pread(fd.as_raw_fd(), read.as_mut_ptr().cast(), read.len(), 2 * GIB as libc::off_t - 6)
+                libc::pread(
+                    fd.as_raw_fd(),
+                    read.as_mut_ptr().cast(),
+                    read.len(),
+                    2 * GIB as libc::off_t - 6,
+                )
             };
             assert_eq!((got, &read), (6, b"shared"));
         }
-        assert_eq!(depot.pfn_of(depot.base().as_ptr().wrapping_add(2 * GIB)), None, "not there yet");
+        assert_eq!(
+            depot.pfn_of(depot.base().as_ptr().wrapping_add(2 * GIB)),
+            None,
+            "not there yet"
+        );
         drop((before, added));
         depot.grow(ZONE, GIB).unwrap();
         let whole = depot.pages(GIB_PAGES, Flags::default()).unwrap();
@@ -60,7 +70,8 @@ fn what_is_added_can_be_had_and_used() {
 #[test]
 fn what_was_added_is_trimmed_too() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let mut depot = Depot::builder(1).grow_to(2 * GIB).memory(kind).caches(false).build().unwrap();
+        let mut depot =
+            Depot::builder(1).grow_to(2 * GIB).memory(kind).caches(false).build().unwrap();
         let first = depot.grow(ZONE, GIB).unwrap();
         depot.alloc_at(first.add(5), 3, Flags::default()).unwrap();
         // SAFETY: allocated just now, freed once, and not used any more.
@@ -92,7 +103,10 @@ fn growing_is_refused_with_advice() {
     assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
     let fixed = Depot::new(1 << 20).unwrap();
     assert_eq!(fixed.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: GIB, room: 0 }));
-    assert!(matches!(Depot::builder(1).grow_to(usize::MAX).build(), Err(BuildError::TooLarge { .. })));
+    assert!(matches!(
+        Depot::builder(1).grow_to(usize::MAX).build(),
+        Err(BuildError::TooLarge { .. })
+    ));
 }
 
 /// One rule for the size, whether a depot is built so large or grows there.
@@ -104,20 +118,25 @@ fn a_depot_never_has_more_than_the_system_could_back() {
         return;
     }
     let system = rustix::system::sysinfo();
-    let there = ((system.totalram + system.totalswap) as usize * system.mem_unit as usize) & !(GIB - 1);
+    let there =
+        ((system.totalram + system.totalswap) as usize * system.mem_unit as usize) & !(GIB - 1);
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
         let at_once = Depot::builder(there + GIB).memory(kind).build().map(|depot| depot.bytes());
         assert!(matches!(at_once, Err(BuildError::Memory { .. })), "{at_once:?}");
         let depot = Depot::builder(GIB).grow_to(there + 2 * GIB).memory(kind).build().unwrap();
-        let refused = std::iter::repeat_with(|| depot.grow(ZONE, GIB)).find_map(Result::err).unwrap();
-        assert_eq!(refused, BuildError::Memory { bytes: there + GIB, errno: rustix::io::Errno::NOMEM });
+        let refused =
+            std::iter::repeat_with(|| depot.grow(ZONE, GIB)).find_map(Result::err).unwrap();
+        assert_eq!(
+            refused,
+            BuildError::Memory { bytes: there + GIB, errno: rustix::io::Errno::NOMEM }
+        );
         assert!(refused.to_string().contains("vm.overcommit_memory"), "{refused}");
         assert_eq!(depot.bytes(), there);
     }
 }
 
-/// A depot of huge pages keeps no addresses to grow into: the kernel gives those away before it says
-/// that it has too few huge pages. As many as no system has are not even asked for.
+/// A depot of huge pages keeps no addresses to grow into: the kernel gives those away before it
+/// says that it has too few huge pages. As many as no system has are not even asked for.
 #[test]
 fn a_depot_of_huge_pages_does_not_grow() {
     match Depot::builder(2 << 20).hugetlb(true).grow_to(1 << 46).build() {
@@ -135,9 +154,10 @@ fn a_depot_of_huge_pages_does_not_grow() {
 #[test]
 fn a_system_that_refuses_changes_nothing() {
     in_child(|| {
-        let mut depot = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
-        // SAFETY: limits and signals of this child, which ends after it; beyond its limit a file does
-        // not grow, and nothing but the signal would end the process.
+        let mut depot =
+            Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
+        // SAFETY: limits and signals of this child, which ends after it; beyond its limit a file
+        // does not grow, and nothing but the signal would end the process.
         let limit = |bytes| unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
@@ -166,9 +186,14 @@ fn a_depot_grows_while_it_is_used() {
         scope.spawn(|| common::drain(shared, seed, &stop));
         let _stop = StopAtEnd(&stop);
         let growers: Vec<_> = (0..3)
-            .map(|_| scope.spawn(|| std::iter::from_fn(|| shared.grow(ZONE, GIB).ok()).collect::<Vec<_>>()))
+            .map(|_| {
+                scope.spawn(|| {
+                    std::iter::from_fn(|| shared.grow(ZONE, GIB).ok()).collect::<Vec<_>>()
+                })
+            })
             .collect();
-        let mut added: Vec<_> = growers.into_iter().flat_map(|grower| grower.join().unwrap()).collect();
+        let mut added: Vec<_> =
+            growers.into_iter().flat_map(|grower| grower.join().unwrap()).collect();
         added.sort();
         assert_eq!(added, [1, 2, 3, 4, 5].map(|unit| Pfn::new(unit * GIB_PAGES)));
         workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));

@@ -6,7 +6,9 @@ mod common;
 use std::time::Duration;
 
 use common::{all_back, hammer, order, pin, usable_cpus};
-use pagedepot_linux::{CpuId, CpuSet, Depot, Flags, Fronts, MemoryKind, Mode, Order, Scope, Topology};
+use pagedepot_linux::{
+    CpuId, CpuSet, Depot, Flags, Fronts, MemoryKind, Mode, Order, Scope, Topology,
+};
 
 const MIB: usize = 1 << 20;
 const WHILE: Duration = Duration::from_millis(700);

@@ -35,7 +35,8 @@ fn without_rseq() {
     println!("hammered behind locks");
 }
 
-/// A sandbox that refuses or hides the system call is named as the reason, where the tunables are not.
+/// A sandbox that refuses or hides the system call is named as the reason, where the tunables are
+/// not.
 #[test]
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 fn disabled_by_a_filter() {

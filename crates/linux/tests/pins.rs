@@ -15,7 +15,8 @@ const PAGE: usize = 4096;
 fn present(depot: &Depot) -> Vec<bool> {
     let mut states = vec![0u8; depot.bytes() / PAGE];
     // SAFETY: one byte per page of the depot's mapping is written.
-    let result = unsafe { libc::mincore(depot.base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr()) };
+    let result =
+        unsafe { libc::mincore(depot.base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr()) };
     assert_eq!(result, 0);
     states.iter().map(|&state| state & 1 != 0).collect()
 }
@@ -25,8 +26,9 @@ fn present_pages(depot: &Depot) -> usize {
 }
 
 fn depots(bytes: usize) -> [Depot; 2] {
-    [MemoryKind::Anonymous, MemoryKind::Memfd]
-        .map(|kind| Depot::builder(bytes).memory(kind).caches(false).populate(true).build().unwrap())
+    [MemoryKind::Anonymous, MemoryKind::Memfd].map(|kind| {
+        Depot::builder(bytes).memory(kind).caches(false).populate(true).build().unwrap()
+    })
 }
 
 #[test]
@@ -84,7 +86,8 @@ fn pins_are_counted() {
 fn bad_ranges_are_refused() {
     let [depot, _] = depots(4 * MIB);
     for (start, count) in [(0, 0), (0, 1025), (1024, 1), (1023, 2), (u32::MAX, u32::MAX)] {
-        let (start, error) = (Pfn::new(start), PinError::BadRange { start: Pfn::new(start), count });
+        let (start, error) =
+            (Pfn::new(start), PinError::BadRange { start: Pfn::new(start), count });
         assert_eq!(depot.pin_range(start, count).map(|_| ()), Err(error));
         assert_eq!(depot.unpin_range(start, count), Err(error));
         assert!(error.to_string().contains("only pages of the depot"), "{error}");
@@ -99,7 +102,8 @@ fn bad_ranges_are_refused() {
 #[test]
 fn a_depot_can_be_pinned_as_a_whole() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let depot = Depot::builder(4 * MIB).memory(kind).populate(true).pinned(true).build().unwrap();
+        let depot =
+            Depot::builder(4 * MIB).memory(kind).populate(true).pinned(true).build().unwrap();
         assert_eq!(depot.trim(), Err(TrimError::Pinned));
         assert!(TrimError::Pinned.to_string().contains("Builder::pinned"));
         assert!(present(&depot).iter().all(|&present| present));
@@ -109,15 +113,17 @@ fn a_depot_can_be_pinned_as_a_whole() {
 /// A huge page is given back whole or not at all.
 #[test]
 fn a_huge_page_around_a_pinned_page_stays() {
-    let Ok(depot) = Depot::builder(8 * MIB).thp(true).populate(true).caches(false).build() else { return };
+    let Ok(depot) = Depot::builder(8 * MIB).thp(true).populate(true).caches(false).build() else {
+        return;
+    };
     let pinned = depot.pin_range(Pfn::new(700), 1).unwrap();
     assert_eq!(depot.trim().unwrap().bytes as usize, 6 * MIB);
     drop(pinned);
     assert_eq!(depot.trim().unwrap().bytes as usize, 2 * MIB);
 }
 
-/// Beside trims without end: what is in pages that are free, and were pinned before, stays. The depot is
-/// small, so that most trims are about to take pages when a range is pinned.
+/// Beside trims without end: what is in pages that are free, and were pinned before, stays. The
+/// depot is small, so that most trims are about to take pages when a range is pinned.
 #[test]
 fn a_range_is_safe_from_the_moment_it_is_pinned() {
     let mut random = Random::new(seed());

@@ -89,7 +89,8 @@ fn beside_trims(kind: MemoryKind, threads: usize) {
                         let mut held = Vec::new();
                         for _ in 0..4096 / (threads + 1) {
                             let page = shared.page(Order::BASE);
-                            let mut page = page.unwrap_or_else(|error| panic!("round {round}: {error}"));
+                            let mut page =
+                                page.unwrap_or_else(|error| panic!("round {round}: {error}"));
                             page[0] = 1;
                             held.push(page);
                         }
@@ -134,17 +135,21 @@ fn trims_count_no_failures() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    let pages: Vec<_> = (0..300).map(|_| shared.page(Order::BASE).unwrap()).collect();
+                    let pages: Vec<_> =
+                        (0..300).map(|_| shared.page(Order::BASE).unwrap()).collect();
                     pages.into_iter().for_each(|mut page| page[0] = 1);
                 }
             });
         }
         let _stop = StopAtEnd(&stop);
         let end = Instant::now() + Duration::from_millis(700);
-        std::iter::repeat_with(|| shared.trim().unwrap()).take_while(|_| Instant::now() < end).count()
+        std::iter::repeat_with(|| shared.trim().unwrap())
+            .take_while(|_| Instant::now() < end)
+            .count()
     });
     assert!(trims > 0);
-    let failures: u64 = depot.zone_ids().map(|zone| depot.zone_stats(zone).unwrap().counts.failures).sum();
+    let failures: u64 =
+        depot.zone_ids().map(|zone| depot.zone_stats(zone).unwrap().counts.failures).sum();
     assert_eq!(failures, 0);
     all_back(&mut depot);
 }
@@ -160,7 +165,8 @@ fn slack(threads: usize, pages: usize, spare: usize, locks: bool) {
         for _ in 0..threads {
             scope.spawn(|| {
                 while Instant::now() < end {
-                    let held: Vec<_> = (0..share).filter_map(|_| shared.page(Order::BASE).ok()).collect();
+                    let held: Vec<_> =
+                        (0..share).filter_map(|_| shared.page(Order::BASE).ok()).collect();
                     served.fetch_add(held.len() as u64, Ordering::Relaxed);
                     failed.fetch_add((share - held.len()) as u64, Ordering::Relaxed);
                 }
@@ -208,7 +214,8 @@ fn requesters_beside_purges() {
                 scope.spawn(|| {
                     barrier.wait();
                     // Not all: each CPU's magazines may be refilled meanwhile.
-                    let pages: Vec<_> = (0..4096 / THREADS - 16).map(|_| depot.page(Order::BASE)).collect();
+                    let pages: Vec<_> =
+                        (0..4096 / THREADS - 16).map(|_| depot.page(Order::BASE)).collect();
                     let failed = pages.iter().filter(|page| page.is_err()).count();
                     assert_eq!(failed, 0, "round {round}");
                     barrier.wait();

@@ -127,7 +127,13 @@ extern "C" fn stop_here(_: c_int) {
     while GO_ON.load(Ordering::Acquire) == round {
         // SAFETY: sleeps until the word changes; allowed in a handler.
         unsafe {
-            libc::syscall(libc::SYS_futex, GO_ON.as_ptr(), libc::FUTEX_WAIT, round, std::ptr::null::<u8>());
+            libc::syscall(
+                libc::SYS_futex,
+                GO_ON.as_ptr(),
+                libc::FUTEX_WAIT,
+                round,
+                std::ptr::null::<u8>(),
+            );
         }
     }
     STOPPED.fetch_sub(1, Ordering::AcqRel);

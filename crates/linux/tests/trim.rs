@@ -14,7 +14,8 @@ const MIB: usize = 1 << 20;
 fn present_bytes(depot: &Depot) -> usize {
     let mut states = vec![0u8; depot.bytes() / 4096];
     // SAFETY: one byte per page of the depot's mapping is written.
-    let result = unsafe { libc::mincore(depot.base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr()) };
+    let result =
+        unsafe { libc::mincore(depot.base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr()) };
     assert_eq!(result, 0);
     states.iter().filter(|&&state| state & 1 != 0).count() * 4096
 }
@@ -98,8 +99,9 @@ fn under_load() {
         let stop = AtomicBool::new(false);
         let shared = &depot;
         std::thread::scope(|scope| {
-            let workers: Vec<_> =
-                (1..=3).map(|owner| scope.spawn(move || work(shared, owner, seed, 300, end))).collect();
+            let workers: Vec<_> = (1..=3)
+                .map(|owner| scope.spawn(move || work(shared, owner, seed, 300, end)))
+                .collect();
             let trimmer = scope.spawn(|| {
                 let mut bytes = 0;
                 while !stop.load(Ordering::Relaxed) {
@@ -117,8 +119,9 @@ fn under_load() {
     }
 }
 
-/// Calls `round` with a depot that another thread trims, and with its number, until there were `enough`
-/// and a trim has given something back: on a busy machine the trimmer may take its time to begin.
+/// Calls `round` with a depot that another thread trims, and with its number, until there were
+/// `enough` and a trim has given something back: on a busy machine the trimmer may take its time to
+/// begin.
 fn beside_trims(enough: impl Fn(u32) -> bool, round: impl Fn(&Depot, u32)) {
     let mut depot = Depot::builder(16 * MIB).build().unwrap();
     let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -150,7 +153,10 @@ fn no_request_fails_because_of_a_trim() {
             let mut blocks = Vec::new();
             for _ in 0..all {
                 let pfn = depot.alloc(Order::BASE, Flags::default());
-                blocks.push((pfn.unwrap_or_else(|e| panic!("{} of {all}: {e}", blocks.len())), Order::BASE));
+                blocks.push((
+                    pfn.unwrap_or_else(|e| panic!("{} of {all}: {e}", blocks.len())),
+                    Order::BASE,
+                ));
             }
             for (pfn, _) in &blocks {
                 // Present, so that there is something to give back.

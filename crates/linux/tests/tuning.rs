@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{all_back, order, pin, usable_cpus};
 use pagedepot_linux::{
-    AllocError, CacheLimits, CpuId, Depot, Flags, FreeError, HighPolicy, Misuse, Mode, Order, Pfn, Scope,
-    Watermarks, ZoneId,
+    AllocError, CacheLimits, CpuId, Depot, Flags, FreeError, HighPolicy, Misuse, Mode, Order, Pfn,
+    Scope, Watermarks, ZoneId,
 };
 
 const MIB: usize = 1 << 20;
@@ -51,13 +51,19 @@ fn misuse_found_late_is_told() {
 #[test]
 fn a_retired_cpu_caches_nothing_until_it_is_restored() {
     for locks in [false, true] {
-        let mut depot =
-            Depot::builder(256 * MIB).high(HighPolicy::Fixed(1000)).per_cpu_locks(locks).build().unwrap();
+        let mut depot = Depot::builder(256 * MIB)
+            .high(HighPolicy::Fixed(1000))
+            .per_cpu_locks(locks)
+            .build()
+            .unwrap();
         let cpu = fill_caches(&depot);
         let before = cached(&depot);
         assert!(before > 0 && depot.has_caches(cpu) && !depot.restore_cpu(cpu));
         let drained = depot.retire_cpu(cpu);
-        assert_eq!((drained.taken_pages, drained.unreachable_pages, drained.busy_cpus), (before, 0, 0));
+        assert_eq!(
+            (drained.taken_pages, drained.unreachable_pages, drained.busy_cpus),
+            (before, 0, 0)
+        );
         assert!(!depot.has_caches(cpu));
         fill_caches(&depot);
         assert_eq!(cached(&depot), 0, "all went to the store");

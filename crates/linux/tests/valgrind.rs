@@ -23,7 +23,11 @@ fn examples_run_under_valgrind() {
         eprintln!("SKIPPED: valgrind is not installed, so no example ran under it");
         return;
     }
-    let examples: [(&str, &[&str]); 4] =
-        [("vmalloc_buf", &[]), ("ring_buffer", &[]), ("buffer_pool", &[]), ("quiet_drain", &["20"])];
+    let examples: [(&str, &[&str]); 4] = [
+        ("vmalloc_buf", &[]),
+        ("ring_buffer", &[]),
+        ("buffer_pool", &[]),
+        ("quiet_drain", &["20"]),
+    ];
     examples.into_iter().for_each(run);
 }

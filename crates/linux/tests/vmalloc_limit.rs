@@ -11,7 +11,8 @@ use pagedepot_linux::{Depot, MemoryKind, Order};
 fn a_space_stays_below_the_systems_limit() {
     let depot = Arc::new(Depot::builder(512 << 20).memory(MemoryKind::Memfd).build().unwrap());
     let mut space = Vmalloc::builder(&depot).bytes(1 << 30).areas_max(200_000).build().unwrap();
-    let limit: u32 = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    let limit: u32 =
+        std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
     if limit > 100_000 {
         return;
     }
@@ -61,12 +62,14 @@ struct Hog(*mut libc::c_void, usize);
 
 impl Hog {
     fn new() -> Self {
-        let (bytes, flags) = (200_000 * 4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        let (bytes, flags) =
+            (200_000 * 4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
         // SAFETY: a new mapping, of which every second page is made unlike its neighbours.
         unsafe {
             let start = libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);
-            let protect = |page: usize| libc::mprotect(start.add(page * 4096), 4096, libc::PROT_READ) == 0;
+            let protect =
+                |page: usize| libc::mprotect(start.add(page * 4096), 4096, libc::PROT_READ) == 0;
             assert!((0..100_000).any(|n| !protect(2 * n + 1)), "there is no limit");
             Hog(start, bytes)
         }

@@ -15,13 +15,19 @@ fn page_table_bytes() -> u64 {
 
 #[test]
 fn a_purge_gives_page_tables_back() {
-    let depot = Arc::new(Depot::builder(64 * MIB).memory(MemoryKind::Memfd).populate(true).build().unwrap());
+    let depot = Arc::new(
+        Depot::builder(64 * MIB).memory(MemoryKind::Memfd).populate(true).build().unwrap(),
+    );
     let space = Vmalloc::builder(&depot).bytes(4 << 30).build().unwrap();
     // A first round, so that metadata is touched.
     let round = || {
         // One frame in every 2 MiB: a table each.
         let bufs: Vec<_> = (0..1000)
-            .map(|_| space.buf_with(4096, pagedepot_linux::vmalloc::Options::DEFAULT.align(2 * MIB)).unwrap())
+            .map(|_| {
+                space
+                    .buf_with(4096, pagedepot_linux::vmalloc::Options::DEFAULT.align(2 * MIB))
+                    .unwrap()
+            })
             .collect();
         let peak = (page_table_bytes(), space.page_table_bytes());
         drop(bufs);

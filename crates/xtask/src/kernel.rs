@@ -34,7 +34,8 @@ pub struct Options {
     /// Seconds of a test by time (default: its own, 10 per rate of isolate)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Option<u64>,
-    /// MiB of memory, five eighths of them below 4 GiB, 2048 at most (default: what the test needs)
+    /// MiB of memory, five eighths of them below 4 GiB, 2048 at most (default: what the test
+    /// needs)
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(MEMORY_MIB))]
     memory: Option<u32>,
     /// Give up on a test after so many seconds (default: 600, and 20 for each CPU)
@@ -82,7 +83,8 @@ fn name(value: impl ValueEnum) -> String {
 pub fn run(options: &Options) -> Result<()> {
     machine::check_installed()?;
     // That of `cargo run`, if this is one: clones may share a build directory, and this binary.
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
     let root = Path::new(&package).ancestors().nth(2).context("the repository has a root")?;
     let progress = Progress::new();
     progress.show("building examples/kernel");
@@ -101,7 +103,8 @@ pub fn run(options: &Options) -> Result<()> {
 /// replace; returns the kernel's path.
 fn build(root: &Path) -> Result<PathBuf> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
-    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    let target_dir =
+        std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     // Absolute: cargo runs in the kernel's directory.
     let target_dir = std::path::absolute(target_dir)?.join("kernel");
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
@@ -186,7 +189,8 @@ impl Progress {
     fn new() -> Self {
         let bar = ProgressBar::new_spinner();
         bar.set_style(
-            ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}").expect("a valid template"),
+            ProgressStyle::with_template("{spinner} {elapsed_precise} {msg}")
+                .expect("a valid template"),
         );
         bar.enable_steady_tick(Duration::from_millis(200));
         Progress(bar)

@@ -40,8 +40,9 @@ pub enum Line<'l> {
 
 impl<'l> Line<'l> {
     fn parse(line: &'l str) -> Self {
-        let is_name =
-            |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        let is_name = |name: &str| {
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        };
         if let Some(text) = line.strip_prefix("progress: ") {
             Line::Progress(text)
         } else if line.split_once('=').is_some_and(|(name, _)| is_name(name)) {
@@ -96,7 +97,10 @@ impl Machine<'_> {
                 Ok(line) => heard(Line::parse(line.trim_end()), started.elapsed()),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("no end after {} s: give it more time with --timeout", self.timeout.as_secs())
+                    bail!(
+                        "no end after {} s: give it more time with --timeout",
+                        self.timeout.as_secs()
+                    )
                 }
             }
         }

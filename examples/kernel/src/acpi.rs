@@ -42,7 +42,8 @@ fn find_table(boot: &BootInfo, signature: &[u8; 4]) -> Option<u64> {
             .map(|i| root + HEADER_BYTES + i * entry_bytes)
             .map(|at| if entry_bytes == 4 { u64::from(read::<u32>(at)) } else { read::<u64>(at) })
             .find(|&table| {
-                signature_at(table, signature) && sums_to_zero(table, u64::from(read::<u32>(table + 4)))
+                signature_at(table, signature)
+                    && sums_to_zero(table, u64::from(read::<u32>(table + 4)))
             })
     }
 }
@@ -58,7 +59,11 @@ pub fn cpus(boot: &BootInfo) -> impl Iterator<Item = u32> {
     let entries = core::iter::from_fn(move || {
         let at = next;
         // SAFETY: as above.
-        next += u64::from(if at + 2 <= end { unsafe { read::<u8>(at + 1) }.max(2) } else { return None });
+        next += u64::from(if at + 2 <= end {
+            unsafe { read::<u8>(at + 1) }.max(2)
+        } else {
+            return None;
+        });
         Some(at)
     });
     // SAFETY: the fields of an entry of this type.

@@ -50,7 +50,9 @@ fn read(register: Register) -> u32 {
 
 fn write(register: Register, value: u32) {
     // SAFETY: as above; callers in this module write what the manual allows.
-    unsafe { ptr::with_exposed_provenance_mut::<u32>(BASE + register as usize).write_volatile(value) }
+    unsafe {
+        ptr::with_exposed_provenance_mut::<u32>(BASE + register as usize).write_volatile(value)
+    }
 }
 
 /// Silences the interrupt controllers of the original PC: everything comes by the APIC.

@@ -62,7 +62,9 @@ impl BootInfo {
         let map = self.start.memory_map;
         (0..u64::from(self.start.memory_map_entries))
             // SAFETY: the table has so many entries.
-            .map(move |i| unsafe { read::<MemoryMapEntry>(map + i * size_of::<MemoryMapEntry>() as u64) })
+            .map(move |i| unsafe {
+                read::<MemoryMapEntry>(map + i * size_of::<MemoryMapEntry>() as u64)
+            })
             .filter(|entry| entry.kind == TYPE_RAM)
             .map(|entry| (entry.address, entry.bytes))
     }

@@ -41,7 +41,10 @@ pub struct Calls([Numbers; CALLS.len()]);
 impl Calls {
     /// None so far.
     pub const fn new() -> Self {
-        Calls([const { Numbers { asked: AtomicU64::new(0), answered: AtomicU64::new(0) } }; CALLS.len()])
+        Calls(
+            [const { Numbers { asked: AtomicU64::new(0), answered: AtomicU64::new(0) } };
+                CALLS.len()],
+        )
     }
 }
 
@@ -87,7 +90,8 @@ pub fn wait_until(done: impl Fn() -> bool) {
     while !done() {
         serve(cpu);
         spins += 1;
-        if spins < SPINS_MAX || !timer::is_on(cpu) || cpu.in_handler() || !interrupts::are_enabled() {
+        if spins < SPINS_MAX || !timer::is_on(cpu) || cpu.in_handler() || !interrupts::are_enabled()
+        {
             core::hint::spin_loop();
             continue;
         }

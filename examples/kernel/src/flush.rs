@@ -14,7 +14,8 @@ use crate::call::{self, Call};
 use crate::cpu::State;
 use crate::paging::{PAGE_BYTES, Span};
 
-/// Above so many pages all translations are dropped at once (Linux: `tlb_single_page_flush_ceiling`).
+/// Above so many pages all translations are dropped at once (Linux:
+/// `tlb_single_page_flush_ceiling`).
 const PAGES_MAX: usize = 33;
 
 /// Held by the CPU that flushes.

@@ -105,8 +105,10 @@ fn gate(vector: usize) -> Gate {
 /// Makes the table this CPU's.
 pub fn load_table() {
     let table = TABLE.call_once(|| core::array::from_fn(gate));
-    let pointer =
-        DescriptorTablePointer { limit: (size_of_val(table) - 1) as u16, base: VirtAddr::from_ptr(table) };
+    let pointer = DescriptorTablePointer {
+        limit: (size_of_val(table) - 1) as u16,
+        base: VirtAddr::from_ptr(table),
+    };
     // SAFETY: the table is static and its entries lead to `interrupt.s`.
     unsafe { lidt(&pointer) };
 }

@@ -146,8 +146,10 @@ static DEPOT: Place<Depot> = Place::new();
 /// `caches` off every request goes to its store, for a design that has its own.
 pub fn init(boot: &BootInfo, cpus: u32, caches: bool) {
     let mut free = free_ram(boot);
-    let bytes = Depot::metadata_bytes(&config(cpus, &zones(&free), caches)).expect("a usable memory map");
-    let metadata = free[0].take(bytes).expect("room for the allocator's metadata: give QEMU more memory (-m)");
+    let bytes =
+        Depot::metadata_bytes(&config(cpus, &zones(&free), caches)).expect("a usable memory map");
+    let metadata =
+        free[0].take(bytes).expect("room for the allocator's metadata: give QEMU more memory (-m)");
     // SAFETY: RAM that nobody uses, mapped, and not among the ranges any more.
     let metadata = unsafe {
         core::slice::from_raw_parts_mut(
@@ -199,7 +201,9 @@ pub fn free_pages() -> u64 {
 
 /// Pages of each zone, free or not: DMA32, Normal.
 pub fn managed_pages() -> [u64; 2] {
-    [0, 1].map(|zone| depot().zone_stats(ZoneId::new(zone)).expect("there are two zones").managed_pages)
+    [0, 1].map(|zone| {
+        depot().zone_stats(ZoneId::new(zone)).expect("there are two zones").managed_pages
+    })
 }
 
 /// Pages that a CPU caches: in its fronts, and on its shelves.

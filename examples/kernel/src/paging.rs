@@ -1,7 +1,7 @@
 //! Page tables of the window: 512 GiB of virtual addresses that the kernel maps and unmaps.
 //!
-//! AMD APM vol. 2, 5.3 (long-mode translation); Intel SDM vol. 3A, "4-level paging". Leaves are 4 KiB
-//! or 2 MiB. Tables come from the page allocator and go back to it when they are empty, after a
+//! AMD APM vol. 2, 5.3 (long-mode translation); Intel SDM vol. 3A, "4-level paging". Leaves are 4
+//! KiB or 2 MiB. Tables come from the page allocator and go back to it when they are empty, after a
 //! flush: until then a CPU may still walk through them.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,7 +30,8 @@ const TABLE_FLAGS: u64 = PRESENT | PageTableFlags::WRITABLE.bits();
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Flags of a mapping for data.
 pub const READ_WRITE: PageTableFlags = PageTableFlags::WRITABLE.union(PageTableFlags::NO_EXECUTE);
-/// For page tables: a lock is held, so nothing is waited for; the reserve serves what others wait for.
+/// For page tables: a lock is held, so nothing is waited for; the reserve serves what others wait
+/// for.
 const TABLE: Flags = Flags::UNMOVABLE.zeroed().atomic();
 
 /// A range of virtual addresses, in whole pages.
@@ -81,8 +82,8 @@ struct Table([AtomicU64; 512]);
 
 impl Table {
     fn at(pfn: Pfn) -> &'static Table {
-        // SAFETY: `pfn` holds a table: its page is the tables' until `flush_and_free_tables`, zeroed
-        // when it was allocated, and only accessed as atomics.
+        // SAFETY: `pfn` holds a table: its page is the tables' until `flush_and_free_tables`,
+        // zeroed when it was allocated, and only accessed as atomics.
         unsafe { &*core::ptr::with_exposed_provenance::<Table>(memory::address(pfn)) }
     }
 
@@ -175,7 +176,8 @@ pub fn extend_linear_map(end: Pfn) {
     let reachable = TABLE.at_most_level(memory::DMA32_LEVEL);
     let make = |table: &Table, index: usize| {
         if table.next(index).is_none() {
-            let below = memory::depot().alloc(Order::BASE, reachable).expect("memory for the linear map");
+            let below =
+                memory::depot().alloc(Order::BASE, reachable).expect("memory for the linear map");
             table.0[index].store(entry_of(below) | TABLE_FLAGS, Ordering::Release);
         }
         Table::at(table.next(index).expect("made just now"))
@@ -183,7 +185,8 @@ pub fn extend_linear_map(end: Pfn) {
     for address in (BOOT_MAPPED..memory::address(end)).step_by(HUGE_BYTES) {
         assert!(address < 512 * REGION_BYTES, "more than 512 GiB of memory");
         let directory = make(Table::at(root().next(0).expect("made at boot")), address >> 30);
-        directory.0[address >> 21 & 511].store(address as u64 | TABLE_FLAGS | LARGE, Ordering::Release);
+        directory.0[address >> 21 & 511]
+            .store(address as u64 | TABLE_FLAGS | LARGE, Ordering::Release);
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the compiler expects to find, and what a program with an operating system would get from libc.
+//! What the compiler expects to find, and what a program with an operating system would get from
+//! libc.
 
 use core::arch::global_asm;
 

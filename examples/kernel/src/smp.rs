@@ -41,7 +41,8 @@ pub fn init() {
 /// Starts a CPU, for the first time or again; returns when it is idle.
 pub fn start(cpu: &'static Cpu) {
     if cpu.stack_top.load(Ordering::Relaxed) == 0 {
-        let stack = memory::depot().alloc(STACK_ORDER, Flags::UNMOVABLE).expect("memory for a stack");
+        let stack =
+            memory::depot().alloc(STACK_ORDER, Flags::UNMOVABLE).expect("memory for a stack");
         let top = memory::address(stack.add(STACK_ORDER.frames()));
         cpu.stack_top.store(top as u64, Ordering::Relaxed);
     }

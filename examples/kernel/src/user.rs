@@ -76,8 +76,11 @@ pub struct Program {
 impl Program {
     /// Builds the page tables in the root's second entry.
     pub fn new() -> Self {
-        let page =
-            || memory::depot().alloc(Order::BASE, Flags::UNMOVABLE.zeroed()).expect("memory for user mode");
+        let page = || {
+            memory::depot()
+                .alloc(Order::BASE, Flags::UNMOVABLE.zeroed())
+                .expect("memory for user mode")
+        };
         let pages: [Pfn; 5] = core::array::from_fn(|_| page());
         let [code, _, directories, directory, table] = pages;
         let (start, end) = (&raw const user_code, &raw const user_code_end);

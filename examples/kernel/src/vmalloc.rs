@@ -3,7 +3,9 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pagedepot::vmap::{FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig};
+use pagedepot::vmap::{
+    FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig,
+};
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
 use x86_64::structures::paging::PageTableFlags;
 
@@ -24,21 +26,23 @@ const SPANS_MAX: usize = 32;
 
 static VMALLOC: Place<Vmalloc> = Place::new();
 
-/// Makes it, its metadata in memory of the allocator, and lets it give back what it keeps when memory
-/// runs short.
+/// Makes it, its metadata in memory of the allocator, and lets it give back what it keeps when
+/// memory runs short.
 pub fn init(cpus: u32) {
     let memory_pages: u64 = memory::managed_pages().iter().sum();
     let window = Window { pages: (memory_pages * PAGES_PER_PAGE) as u32 };
     let config = VmapConfig::new(cpus, (memory_pages / 2) as u32);
     let bytes = Vmalloc::metadata_bytes(&config, &window).expect("a configuration that fits");
     let frames = bytes.div_ceil(PAGE_BYTES) as u32;
+    let metadata = memory::depot()
+        .alloc_contiguous(frames, 1, Flags::UNMOVABLE)
+        .expect("memory for vmalloc's metadata");
     let metadata =
-        memory::depot().alloc_contiguous(frames, 1, Flags::UNMOVABLE).expect("memory for vmalloc's metadata");
-    let metadata = core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(memory::address(metadata));
+        core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(memory::address(metadata));
     // SAFETY: the frames are this function's, mapped, and never freed.
     let metadata = unsafe { core::slice::from_raw_parts_mut(metadata, bytes) };
-    // SAFETY: the window maps RAM by the allocator's numbers, for this vmalloc alone; this kernel frees
-    // and writes frames that it was given.
+    // SAFETY: the window maps RAM by the allocator's numbers, for this vmalloc alone; this kernel
+    // frees and writes frames that it was given.
     let made = unsafe { Vmalloc::new(&config, metadata, window, Frames) };
     VMALLOC.set(made.expect("metadata of the size asked for"));
     memory::depot().register_reclaim(vmalloc()).expect("the first callback");
@@ -111,13 +115,19 @@ unsafe impl Mapper for Window {
         PageSize::Kib4
     }
 
-    unsafe fn map(&self, at: VirtAddr, frames: FrameRange, protection: Protection) -> Result<(), MapError> {
+    unsafe fn map(
+        &self,
+        at: VirtAddr,
+        frames: FrameRange,
+        protection: Protection,
+    ) -> Result<(), MapError> {
         let mut done = 0;
         while done < frames.frames {
             let (address, pfn) = (at.get() + done as usize * PAGE_BYTES, frames.start.add(done));
             let huge = Leaf::Huge.order();
             let fits = address.is_multiple_of(Leaf::Huge.bytes()) && pfn.is_aligned(huge);
-            let leaf = if fits && frames.frames - done >= huge.frames() { Leaf::Huge } else { Leaf::Page };
+            let leaf =
+                if fits && frames.frames - done >= huge.frames() { Leaf::Huge } else { Leaf::Page };
             match paging::map(address, pfn, leaf, flags_of(protection)) {
                 Ok(()) => done += leaf.order().frames(),
                 Err(paging::MapError::NoTable) => return Err(MapError::NoTables),
@@ -168,9 +178,10 @@ unsafe impl Mapper for Window {
             return false;
         }
         let from = memory::address(frame) + offset;
-        // By an instruction that the compiler does not look into: the frame's holder may write to it
-        // meanwhile by plain stores, and a load beside those, an atomic one too, is a data race.
-        // SAFETY: reads inside a page of RAM, all of which is mapped, and writes to `buf` alone.
+        // By an instruction that the compiler does not look into: the frame's holder may write to
+        // it meanwhile by plain stores, and a load beside those, an atomic one too, is a
+        // data race. SAFETY: reads inside a page of RAM, all of which is mapped, and writes
+        // to `buf` alone.
         unsafe {
             core::arch::asm!(
                 "rep movsb",

@@ -20,14 +20,15 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 
     /// Adds free frames to a zone while everybody goes on, with their metadata in `memory`. Over a
-    /// [`Backing`](crate::Backing), which has them, they may be put there once this has returned, not
-    /// before.
+    /// [`Backing`](crate::Backing), which has them, they may be put there once this has returned,
+    /// not before.
     ///
     /// # Errors
-    /// The range must end in or below the section of `Config::pfn_limit` and lie in sections (2^18 frames, 1 GiB
-    /// of 4 KiB pages) that have no memory yet; [`ConfigError::TooLittleMetadata`]. Nothing is added
-    /// then, and what was asked for can be asked for again. Of several callers that add the same
-    /// section at the same moment one at most succeeds.
+    /// The range must end in or below the section of `Config::pfn_limit` and lie in sections (2^18
+    /// frames, 1 GiB of 4 KiB pages) that have no memory yet;
+    /// [`ConfigError::TooLittleMetadata`]. Nothing is added then, and what was asked for can be
+    /// asked for again. Of several callers that add the same section at the same moment one at
+    /// most succeeds.
     pub fn add_memory(
         &self,
         zone: ZoneId,
@@ -39,7 +40,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         }
         let sections = range.sections();
         let taken = sections.clone().any(|number| self.store.section(number).is_some());
-        if range.frames == 0 || range.end() >= 1 << 32 || sections.end > self.store.sections_max() || taken {
+        if range.frames == 0
+            || range.end() >= 1 << 32
+            || sections.end > self.store.sections_max()
+            || taken
+        {
             return Err(ConfigError::NotAddable { range });
         }
         let base = layout::aligned(memory, sections.len() * self.layout.section_bytes)?;
@@ -51,15 +56,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             }
         }
         // Without a bitmap the tags tell whether there was memory.
-        if self.store.bitmap().is_none() && !self.store.claim_tags(pageblocks(range), new_tag(zone)) {
+        if self.store.bitmap().is_none() && !self.store.claim_tags(pageblocks(range), new_tag(zone))
+        {
             return Err(ConfigError::NotAddable { range });
         }
         self.open_range(zone, range);
         Ok(())
     }
 
-    /// Makes metadata for new sections and installs them: all, or none. `false`: somebody added one of
-    /// them at the same moment, and theirs stays.
+    /// Makes metadata for new sections and installs them: all, or none. `false`: somebody added one
+    /// of them at the same moment, and theirs stays.
     ///
     /// # Safety
     /// At `base` are `section_bytes` bytes for each, the allocator's alone, for 'm.
@@ -81,13 +87,14 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if is_mutant(Mutant::LeavesSections) {
             return false;
         }
-        // Ascending on both sides: of callers whose ranges overlap, the one that got furthest goes on.
+        // Ascending on both sides: of callers whose ranges overlap, the one that got furthest goes
+        // on.
         (first..taken).for_each(|number| self.store.uninstall(number));
         false
     }
 
-    /// Tags the pageblocks of a range, sets its bits and counts it. Whole sections that were made free
-    /// are only counted.
+    /// Tags the pageblocks of a range, sets its bits and counts it. Whole sections that were made
+    /// free are only counted.
     pub(super) fn open_range(&self, zone: ZoneId, range: FrameRange) {
         if range.frames == 0 {
             return;
@@ -102,8 +109,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         pageblocks(range)
             .for_each(|pageblock| self.store.tags().set(PageblockIndex(pageblock), new_tag(zone)));
         for number in sections.clone() {
-            let Some(section) = self.store.bitmap().and_then(|bitmap| bitmap.section(number)) else { break };
-            let first = (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
+            let Some(section) = self.store.bitmap().and_then(|bitmap| bitmap.section(number))
+            else {
+                break;
+            };
+            let first =
+                (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
             let end = ((number as u64 + 1) * u64::from(SECTION_FRAMES)).min(range.end());
             let (at, frames) = ((first % u64::from(SECTION_FRAMES)) as u32, (end - first) as u32);
             if !section.is_free(at) {
@@ -129,7 +140,11 @@ fn new_tag(zone: ZoneId) -> Tag {
 ///
 /// # Safety
 /// `bytes` bytes at `place` are the caller's alone, aligned for a section.
-pub(super) unsafe fn write_section<'m>(place: *mut u8, bytes: usize, init: impl FnOnce(*mut Section<'m>)) {
+pub(super) unsafe fn write_section<'m>(
+    place: *mut u8,
+    bytes: usize,
+    init: impl FnOnce(*mut Section<'m>),
+) {
     init(place.cast());
     // SAFETY: what follows the section belongs to it.
     unsafe { place.add(size_of::<Section<'_>>()).write_bytes(0, bytes - size_of::<Section<'_>>()) };
@@ -151,21 +166,34 @@ mod tests {
     }
 
     fn sections(numbers: Range<u32>) -> FrameRange {
-        FrameRange::new(Pfn::new(numbers.start * SECTION_FRAMES), numbers.len() as u32 * SECTION_FRAMES)
+        FrameRange::new(
+            Pfn::new(numbers.start * SECTION_FRAMES),
+            numbers.len() as u32 * SECTION_FRAMES,
+        )
     }
 
-    /// The race of two that add the same section, in slow motion: the other one came between the look
-    /// at what is there and the installation.
+    /// The race of two that add the same section, in slow motion: the other one came between the
+    /// look at what is there and the installation.
     #[test]
     fn of_several_sections_none_stays_when_one_is_taken() {
-        let zones = [ZoneConfig { name: "a", node: NodeId::new(0), level: 0, ranges: &[], watermarks: None }];
-        let config = Config { pfn_limit: Some(Pfn::new(5 * SECTION_FRAMES - 1)), ..Config::new(1, &zones) };
+        let zones = [ZoneConfig {
+            name: "a",
+            node: NodeId::new(0),
+            level: 0,
+            ranges: &[],
+            watermarks: None,
+        }];
+        let config =
+            Config { pfn_limit: Some(Pfn::new(5 * SECTION_FRAMES - 1)), ..Config::new(1, &zones) };
         let locks = [CpuLock::new()];
-        let mut metadata =
-            vec![MaybeUninit::uninit(); Allocator::<Locked<'_, First>>::metadata_bytes(&config).unwrap()];
+        let mut metadata = vec![
+            MaybeUninit::uninit();
+            Allocator::<Locked<'_, First>>::metadata_bytes(&config).unwrap()
+        ];
         let mut more = [(); 3].map(|()| vec![MaybeUninit::uninit(); 1 << 18]);
         let [theirs, lost, ours] = &mut more;
-        let mut allocator = Allocator::new(&config, &mut metadata, Locked::new(&locks, First)).unwrap();
+        let mut allocator =
+            Allocator::new(&config, &mut metadata, Locked::new(&locks, First)).unwrap();
         allocator.add_memory(ZoneId::new(0), sections(3..4), theirs).unwrap();
 
         let base = layout::aligned(lost, 4 * allocator.layout.section_bytes).unwrap();

@@ -25,10 +25,10 @@ use crate::store::tags::Tags;
 use crate::zone::{CacheLimits, Zone};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
-    /// Bytes of memory that [`new`](Self::new) needs for `config`, whatever its alignment: about 34.1
-    /// KiB per 2^18 frames begun, of which 2 KiB also where there are none below the highest; a bit per
-    /// frame, at most 16 KiB of them; about 1 KiB per CPU and zone, and the magazines for every CPU's
-    /// caches at `high_min`.
+    /// Bytes of memory that [`new`](Self::new) needs for `config`, whatever its alignment: about
+    /// 34.1 KiB per 2^18 frames begun, of which 2 KiB also where there are none below the
+    /// highest; a bit per frame, at most 16 KiB of them; about 1 KiB per CPU and zone, and the
+    /// magazines for every CPU's caches at `high_min`.
     ///
     /// # Errors
     /// [`ConfigError`] for configurations that no memory would serve.
@@ -52,12 +52,16 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     ///
     /// # Errors
     /// [`ConfigError`]; too little memory is one.
-    pub fn new(config: &Config<'_>, memory: &'m mut [MaybeUninit<u8>], cpus: C) -> Result<Self, ConfigError> {
+    pub fn new(
+        config: &Config<'_>,
+        memory: &'m mut [MaybeUninit<u8>],
+        cpus: C,
+    ) -> Result<Self, ConfigError> {
         Self::make(config, memory, cpus, None, false)
     }
 
-    /// As [`new`](Self::new), or with a backing [`over`](Self::over), but leaves alone what has to be
-    /// zero and is: gates that are never used then need no memory.
+    /// As [`new`](Self::new), or with a backing [`over`](Self::over), but leaves alone what has to
+    /// be zero and is: gates that are never used then need no memory.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -73,9 +77,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Self::make(config, memory, cpus, backing, true)
     }
 
-    /// Makes an allocator whose free frames are in `backing`, with its other metadata in `memory`. The
-    /// ranges in `config` say which frames belong to which zone; which of them are free is the
-    /// backing's affair.
+    /// Makes an allocator whose free frames are in `backing`, with its other metadata in `memory`.
+    /// The ranges in `config` say which frames belong to which zone; which of them are free is
+    /// the backing's affair.
     ///
     /// # Errors
     /// As for [`new`](Self::new); see [`metadata_bytes_over`](Self::metadata_bytes_over).
@@ -153,8 +157,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         (self.base, self.layout.end)
     }
 
-    /// The per-CPU gates and blocks: where they begin, and their bytes in all. A process that forks wipes
-    /// these in the child (`MADV_WIPEONFORK`): a gate of 0 is closed.
+    /// The per-CPU gates and blocks: where they begin, and their bytes in all. A process that forks
+    /// wipes these in the child (`MADV_WIPEONFORK`): a gate of 0 is closed.
     pub fn cpu_blocks(&self) -> (NonNull<u8>, usize) {
         // SAFETY: an offset inside the metadata.
         let start = unsafe { self.base.add(self.layout.cpus) };
@@ -287,22 +291,29 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn store<'m>(&self, failed_claims: &'m AtomicU64, backing: Option<&'m dyn Backing>) -> Store<'m> {
+    unsafe fn store<'m>(
+        &self,
+        failed_claims: &'m AtomicU64,
+        backing: Option<&'m dyn Backing>,
+    ) -> Store<'m> {
         let sections = self.config.sections_max();
         let pageblocks = sections * SECTION_PAGEBLOCKS;
         let table = self.at::<AtomicUsize>(self.layout.tables);
         let tags = self.at::<AtomicU32>(self.layout.tags);
         let groups = self.at::<Group>(self.layout.summary);
         let groups_count = Summary::groups(sections);
-        // SAFETY: the layout has room for every section's entry, every pageblock's tag and every group of
-        // sections; all are written before references are made.
+        // SAFETY: the layout has room for every section's entry, every pageblock's tag and every
+        // group of sections; all are written before references are made.
         unsafe {
             (0..sections).for_each(|i| table.add(i).write(AtomicUsize::new(0)));
             (0..pageblocks).for_each(|i| tags.add(i).write(AtomicU32::new(Tag::ABSENT.0)));
             (0..groups_count).for_each(|i| groups.add(i).write(Group::new()));
             let table = core::slice::from_raw_parts(table, sections);
             let summary = Summary::new(core::slice::from_raw_parts(groups, groups_count));
-            let tags = Tags::new(core::slice::from_raw_parts(tags, pageblocks), !self.config.tracks_frames());
+            let tags = Tags::new(
+                core::slice::from_raw_parts(tags, pageblocks),
+                !self.config.tracks_frames(),
+            );
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
             Store::new(tags, Bitmap::new(table, tags, summary, failed_claims), backing, on_misuse)
         }
@@ -314,8 +325,10 @@ impl Build<'_, '_> {
     /// As for `zones`.
     unsafe fn gates(&self) {
         let cpus = self.config.cpus as usize;
-        let first = self.at::<AtomicU64>(self.layout.cpus + GATES_AT + cpus * size_of::<AtomicU64>());
-        // SAFETY: the layout has room for so many gates; they are integers, for which zeroes will do.
+        let first =
+            self.at::<AtomicU64>(self.layout.cpus + GATES_AT + cpus * size_of::<AtomicU64>());
+        // SAFETY: the layout has room for so many gates; they are integers, for which zeroes will
+        // do.
         unsafe { first.write_bytes(0, self.layout.gates - cpus) };
     }
 
@@ -355,7 +368,9 @@ impl Build<'_, '_> {
             // To loom zeroes are no atomics.
             for gate in 0..layout.gates {
                 // SAFETY: the layout has room for every gate.
-                unsafe { self.at::<AtomicU64>(layout.cpus + GATES_AT).add(gate).write(AtomicU64::new(0)) };
+                unsafe {
+                    self.at::<AtomicU64>(layout.cpus + GATES_AT).add(gate).write(AtomicU64::new(0))
+                };
             }
         }
         for cpu in 0..self.config.cpus {
@@ -364,7 +379,9 @@ impl Build<'_, '_> {
             let offset = layout.blocks + cpu as usize * layout.blocks_stride;
             // SAFETY: the layout has room for every CPU's gate, words, shared part and zones.
             unsafe {
-                self.at::<AtomicU64>(layout.cpus + GATES_AT).add(cpu as usize).write(AtomicU64::new(gate));
+                self.at::<AtomicU64>(layout.cpus + GATES_AT)
+                    .add(cpu as usize)
+                    .write(AtomicU64::new(gate));
                 for word in 0..C::CONTEXTS * self.config.zones.len() * WordOffset::PER_ZONE {
                     let at = offset + WORD_BYTES * word;
                     self.at::<AtomicU64>(at).write(AtomicU64::new(Word::EMPTY.0));
@@ -404,7 +421,11 @@ impl Build<'_, '_> {
                 write_section(place, self.layout.section_bytes, |section| {
                     let is_free = !self.is_backed && self.is_filled(number);
                     let marks = store.marks(number);
-                    if is_free { Section::init_free(section, marks) } else { Section::init(section, marks) }
+                    if is_free {
+                        Section::init_free(section, marks)
+                    } else {
+                        Section::init(section, marks)
+                    }
                 });
                 store.install(number, &*place.cast::<Section<'m>>());
             }

@@ -26,7 +26,11 @@ pub struct FreeManyError {
 
 impl core::fmt::Display for FreeManyError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{} blocks were not freed, the first at place {}: {}", self.failed, self.first, self.error)
+        write!(
+            f,
+            "{} blocks were not freed, the first at place {}: {}",
+            self.failed, self.first, self.error
+        )
     }
 }
 
@@ -41,7 +45,12 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc), when not even one block was to be had.
-    pub fn alloc_many(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
+    pub fn alloc_many(
+        &self,
+        order: Order,
+        flags: Flags,
+        out: &mut [Pfn],
+    ) -> Result<usize, AllocError> {
         self.cpus.check_usable()?;
         // A callback, and what is told of misuse, may panic.
         self.keep_while(order, out, |out, got| self.fill_many(order, flags, out, got))

@@ -1,8 +1,7 @@
 //! Reclaim callbacks: registration, the right to call one, and waiting for another caller's turn.
 //!
 //! # Vocabulary
-//! * *place*: holds one callback, and the name of the caller that runs it (see
-//!   [`Cpus::caller`]).
+//! * *place*: holds one callback, and the name of the caller that runs it (see [`Cpus::caller`]).
 //! * *turn*: one caller's run of one callback. [`Callbacks::turns`] counts those that have ended.
 //!
 //! # Theory
@@ -247,7 +246,8 @@ impl<'m> Callbacks<'m> {
         caller: usize,
     ) -> Option<Turn<'t, 'm, C>> {
         // Acquire: pairs with the Release of the last runner.
-        let taken = place.runner.compare_exchange(FREE, caller, Ordering::Acquire, Ordering::Relaxed);
+        let taken =
+            place.runner.compare_exchange(FREE, caller, Ordering::Acquire, Ordering::Relaxed);
         // Not `then_some`: dropping the right of a caller that never had it would end another's.
         taken.is_ok().then(|| Turn { place, turns: &self.turns, cpus })
     }

@@ -1,11 +1,12 @@
 //! Frames that the allocator cut into magazines, a bit each.
 //!
-//! `free` must refuse them, or a magazine in use would be handed out, and zeroed. It finds the tag of
-//! their pageblock there, which leads the fast path to words that never take anything (see
+//! `free` must refuse them, or a magazine in use would be handed out, and zeroed. It finds the tag
+//! of their pageblock there, which leads the fast path to words that never take anything (see
 //! [`Tag`](crate::store::section::Tag)); the slow path then looks here, one frame at a time. So the
 //! frames beside them are freed a little slower, and all others as if there were no such thing.
 //!
-//! A magazine's number reaches 512 MiB: there are bits for the frames that lie there, at most 16 KiB.
+//! A magazine's number reaches 512 MiB: there are bits for the frames that lie there, at most 16
+//! KiB.
 
 use super::layout;
 use crate::cache::magazine::{Magazine, MagazineIndex};
@@ -21,7 +22,8 @@ pub struct Carved<'m> {
     end: u32,
     /// From `first` on.
     bits: &'m [AtomicU64],
-    /// A pageblock with frames that are carved and perhaps some that are free, or the first within reach.
+    /// A pageblock with frames that are carved and perhaps some that are free, or the first within
+    /// reach.
     hint: AtomicU32,
 }
 
@@ -82,7 +84,8 @@ fn within_reach(config: &Config<'_>, map: LinearMap, base: usize) -> Option<(u32
     let page = config.page_size.bytes();
     let frame_zero = map.address(Pfn::new(0), config.page_size);
     let first = (base + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
-    let end = (base + (size_of::<Magazine>() << MagazineIndex::BITS)).checked_sub(frame_zero)? / page;
+    let end =
+        (base + (size_of::<Magazine>() << MagazineIndex::BITS)).checked_sub(frame_zero)? / page;
     Some((u32::try_from(first).ok()?, u32::try_from(end).unwrap_or(u32::MAX)))
 }
 

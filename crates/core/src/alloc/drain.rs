@@ -4,10 +4,10 @@
 //! fronts stays and is counted as unreachable. *Full*: closes the gate of each CPU that is not
 //! isolated, fences it once, takes its fronts too; the argument is in `cache/gate.rs`.
 //!
-//! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use two
-//! magazines of 63, 31, 15, 7 and 1 blocks (orders 0, 1, 2, 3, 9), in pages 126, 124, 120, 112 and
-//! 1024; and over all of them by `high`, beyond which a CPU's slow path empties its coldest front,
-//! or by the one front in use where that alone is more.
+//! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
+//! two magazines of 63, 31, 15, 7 and 1 blocks (orders 0, 1, 2, 3, 9), in pages 126, 124, 120, 112
+//! and 1024; and over all of them by `high`, beyond which a CPU's slow path empties its coldest
+//! front, or by the one front in use where that alone is more.
 
 use super::Allocator;
 use super::front::Front;
@@ -113,7 +113,12 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// As [`drain`](Self::drain), and tells what it did CPU by CPU.
-    pub fn drain_each(&self, scope: Scope, mode: Mode, mut tell: impl FnMut(CpuId, Drained)) -> Drained {
+    pub fn drain_each(
+        &self,
+        scope: Scope,
+        mode: Mode,
+        mut tell: impl FnMut(CpuId, Drained),
+    ) -> Drained {
         let mut sum = Drained::default();
         if self.cpus.check_usable().is_err() {
             return sum;
@@ -188,15 +193,19 @@ impl<C: Cpus> Allocator<'_, C> {
                 continue;
             }
             if let Some(listed) = pcp.listed(class, mobility) {
-                listed.top_down(shelved).for_each(|magazine| prefetch_write(self.blocks.magazine(magazine)));
+                listed
+                    .top_down(shelved)
+                    .for_each(|magazine| prefetch_write(self.blocks.magazine(magazine)));
             }
             // Announced before they are taken; more may have come meanwhile, then fewer pages are
             // announced than moved, for as long as it takes to announce the others.
-            let moving = pcp.in_flight.begin(u64::from(shelved) * u64::from(class.magazine_frames()));
+            let moving =
+                pcp.in_flight.begin(u64::from(shelved) * u64::from(class.magazine_frames()));
             if let Some(chain) = shelf.take_all() {
                 let more = chain.count.saturating_sub(shelved);
-                let rest = (more > 0)
-                    .then(|| pcp.in_flight.begin(u64::from(more) * u64::from(class.magazine_frames())));
+                let rest = (more > 0).then(|| {
+                    pcp.in_flight.begin(u64::from(more) * u64::from(class.magazine_frames()))
+                });
                 self.return_chain(Front { here: Here::task(cpu), zone, class, mobility }, chain);
                 pages += u64::from(chain.count) * u64::from(class.magazine_frames());
                 drop(rest);
@@ -265,7 +274,11 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// All fronts of a CPU in a zone.
-    pub(super) fn fronts(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = (Front, WordOffset)> {
+    pub(super) fn fronts(
+        &self,
+        cpu: CpuId,
+        zone: ZoneId,
+    ) -> impl Iterator<Item = (Front, WordOffset)> {
         self.contexts().flat_map(move |context| {
             Class::ALL.into_iter().flat_map(move |class| {
                 Mobility::ALL.into_iter().map(move |mobility| {
@@ -309,7 +322,13 @@ impl<C: Cpus> Allocator<'_, C> {
         parts
     }
 
-    fn link_part(&self, magazine: MagazineIndex, class: Class, rounds: u32, rest: Option<Part>) -> Part {
+    fn link_part(
+        &self,
+        magazine: MagazineIndex,
+        class: Class,
+        rounds: u32,
+        rest: Option<Part>,
+    ) -> Part {
         // Relaxed: the magazine is this drainer's alone.
         self.blocks.magazine(magazine).next.store(rest.map_or(0, |part| part.0), Ordering::Relaxed);
         Part::new(magazine, class, rounds)
@@ -347,7 +366,8 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Takes the caches of a CPU that went away; it has none until
-    /// [`restore_cpu`](Self::restore_cpu). The environment says that it is quiescent, or it is fenced.
+    /// [`restore_cpu`](Self::restore_cpu). The environment says that it is quiescent, or it is
+    /// fenced.
     pub fn retire_cpu(&self, cpu: CpuId) -> Drained {
         if cpu.get() >= self.blocks.cpus {
             return Drained::default();
@@ -362,7 +382,8 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Whether a CPU has caches now.
     pub fn has_caches(&self, cpu: CpuId) -> bool {
-        cpu.get() < self.blocks.cpus && gate::is_enabled(self.blocks.gate(cpu).load(Ordering::Relaxed))
+        cpu.get() < self.blocks.cpus
+            && gate::is_enabled(self.blocks.gate(cpu).load(Ordering::Relaxed))
     }
 
     fn disable(&self, cpus: core::ops::Range<u32>) -> Drained {
@@ -429,12 +450,17 @@ mod tests {
     #[test]
     fn every_field_of_a_part_comes_back() {
         let last = (1 << MagazineIndex::BITS) - 1;
-        for index in [1, 2, last / 2, last - 1, last].map(|index| MagazineIndex::new(index).unwrap()) {
+        for index in
+            [1, 2, last / 2, last - 1, last].map(|index| MagazineIndex::new(index).unwrap())
+        {
             for class in Class::ALL {
                 for rounds in 0..=63 {
                     let part = Part::new(index, class, rounds);
                     assert_eq!(part.unpack(), (index, class, rounds));
-                    assert_eq!(Part::from_link(part.0).map(Part::unpack), Some((index, class, rounds)));
+                    assert_eq!(
+                        Part::from_link(part.0).map(Part::unpack),
+                        Some((index, class, rounds))
+                    );
                 }
             }
         }

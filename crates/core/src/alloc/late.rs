@@ -1,9 +1,9 @@
 //! Misuse found late: frames that came back to the store and were free there.
 //!
 //! Whoever brings them may be in the middle of something: a drain with more magazines to empty, an
-//! allocation that holds a block. What is told of them may panic, and a panic there would lose what is
-//! on its way. So it is noted where it is found, and told by the calls of callers, as the last thing
-//! they do. What such a call was about to return goes back to the store if telling panics.
+//! allocation that holds a block. What is told of them may panic, and a panic there would lose what
+//! is on its way. So it is noted where it is found, and told by the calls of callers, as the last
+//! thing they do. What such a call was about to return goes back to the store if telling panics.
 //!
 //! The note is one for all callers: of two that end at the same moment, one tells for both.
 
@@ -68,8 +68,8 @@ impl<C: Cpus> Allocator<'_, C> {
         // Relaxed: the numbers are all there is to it.
         let _ = self.globals.noted.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         if cfg!(loom) {
-            // In a model every double free is a fault, and the look at the end of each call would be
-            // two executions.
+            // In a model every double free is a fault, and the look at the end of each call would
+            // be two executions.
             self.tell_noted(|| ());
         }
     }

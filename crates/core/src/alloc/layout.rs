@@ -16,7 +16,8 @@ use crate::store::summary::{Group, Summary};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
 /// Alignment of the whole and of its parts: two cache lines, which prefetchers treat as one, and a
-/// magazine's size, so that those in a carved page lie a whole number of magazines behind the first.
+/// magazine's size, so that those in a carved page lie a whole number of magazines behind the
+/// first.
 pub const ALIGN: usize = 256;
 #[cfg(not(loom))]
 const _: () = assert!(ALIGN.is_multiple_of(size_of::<Magazine>()));
@@ -24,8 +25,8 @@ const _: () = assert!(ALIGN.is_multiple_of(size_of::<Magazine>()));
 pub const OWNER_BYTES: usize = 2;
 
 /// Byte offsets of the parts, from an aligned start. Gates, blocks and magazines come last, the
-/// magazines behind the others, so that frames mapped right behind the metadata is within reach of a
-/// magazine index, which counts from the gates' base.
+/// magazines behind the others, so that frames mapped right behind the metadata is within reach of
+/// a magazine index, which counts from the gates' base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub globals: usize,
@@ -88,7 +89,9 @@ impl Layout {
             homes_count,
             zonelists: part(homes_count * zones)?,
             tables: part(config.sections_max().checked_mul(size_of::<AtomicUsize>())?)?,
-            tags: part(config.sections_max().checked_mul(SECTION_PAGEBLOCKS * size_of::<AtomicU32>())?)?,
+            tags: part(
+                config.sections_max().checked_mul(SECTION_PAGEBLOCKS * size_of::<AtomicU32>())?,
+            )?,
             carved: part(carved_words * size_of::<AtomicU64>())?,
             carved_words,
             summary: part(Summary::groups(config.sections_max()) * size_of::<Group>())?,
@@ -102,7 +105,9 @@ impl Layout {
             shared_at,
             pcps_at,
             // Under loom magazines are not as large as the alignment: one more makes up for it.
-            magazines: part((magazines_count + usize::from(cfg!(loom))).checked_mul(size_of::<Magazine>())?)?,
+            magazines: part(
+                (magazines_count + usize::from(cfg!(loom))).checked_mul(size_of::<Magazine>())?,
+            )?,
             magazines_count,
             end,
         };
@@ -141,8 +146,8 @@ fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
     if is_backed && !config.tracks_frames() {
         return 0;
     }
-    let per_frame =
-        usize::from(config.checked) * size_of::<AtomicU8>() + usize::from(config.track_owner) * OWNER_BYTES;
+    let per_frame = usize::from(config.checked) * size_of::<AtomicU8>()
+        + usize::from(config.track_owner) * OWNER_BYTES;
     (size_of::<Section<'_>>() + SECTION_FRAMES as usize * per_frame).next_multiple_of(ALIGN)
 }
 
@@ -164,7 +169,13 @@ pub fn watermarks(config: &Config<'_>, zone: usize) -> Watermarks {
 pub fn limits(config: &Config<'_>, zone: usize) -> CacheLimits {
     let near = config.cpus_on(config.zones[zone].node);
     let cpus = if near == 0 { u64::from(config.cpus) } else { near };
-    CacheLimits::new(config.managed(zone), watermarks(config, zone).low, cpus, config.page_size, config.high)
+    CacheLimits::new(
+        config.managed(zone),
+        watermarks(config, zone).low,
+        cpus,
+        config.page_size,
+        config.high,
+    )
 }
 
 /// Magazines for every CPU's caches at `high_min`, and two for each front it may use at once.
@@ -183,7 +194,9 @@ fn magazines_wanted(config: &Config<'_>) -> Option<usize> {
     let fronts = 2 * Class::COUNT + Mobility::COUNT;
     let per_cpu: u64 = (0..config.zones.len())
         .filter(|&zone| config.managed(zone) > 0 || config.pfn_limit.is_some())
-        .map(|zone| (limits(config, zone).high_min.min(config.managed(zone)) / round) + fronts as u64)
+        .map(|zone| {
+            (limits(config, zone).high_min.min(config.managed(zone)) / round) + fronts as u64
+        })
         .sum();
     let all = usize::try_from(per_cpu).ok()?.checked_mul(config.cpus as usize)?;
     (all < 1 << MagazineIndex::BITS).then_some(all)

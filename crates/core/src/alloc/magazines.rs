@@ -1,9 +1,10 @@
 //! Where empty magazines come from, and where they go.
 //!
 //! In this order: the CPU's own stack of empties, those that drains brought back, magazines of the
-//! caller's memory that were never used, a frame carved from a zone that is above its `low` watermark
-//! (16 magazines with 4 KiB pages; it stays the allocator's), the empties of other CPUs, and a shelved magazine of the CPU's own, spilled: without it the orders
-//! that came first would keep all magazines. When all fail, the caller does without.
+//! caller's memory that were never used, a frame carved from a zone that is above its `low`
+//! watermark (16 magazines with 4 KiB pages; it stays the allocator's), the empties of other CPUs,
+//! and a shelved magazine of the CPU's own, spilled: without it the orders that came first would
+//! keep all magazines. When all fail, the caller does without.
 //!
 //! A magazine outside every stack of empties is charged to the CPU that took it, in full, until it
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
@@ -24,7 +25,12 @@ use crate::store::section::SECTION_FRAMES;
 
 impl<C: Cpus> Allocator<'_, C> {
     /// An empty magazine for `cpu`, charged to it.
-    pub(super) fn acquire_magazine(&self, cpu: CpuId, zone: ZoneId, class: Class) -> Option<MagazineIndex> {
+    pub(super) fn acquire_magazine(
+        &self,
+        cpu: CpuId,
+        zone: ZoneId,
+        class: Class,
+    ) -> Option<MagazineIndex> {
         let own = &self.shared(cpu).empties;
         let returned = &self.pcp(cpu, zone).returned;
         let found = own
@@ -46,7 +52,13 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Takes back a magazine that is empty now.
-    pub(super) fn release_magazine(&self, cpu: CpuId, zone: ZoneId, class: Class, magazine: MagazineIndex) {
+    pub(super) fn release_magazine(
+        &self,
+        cpu: CpuId,
+        zone: ZoneId,
+        class: Class,
+        magazine: MagazineIndex,
+    ) {
         self.charge(cpu, zone, -i64::from(class.magazine_frames()));
         let pushed = self.shared(cpu).empties.push(&self.blocks, magazine);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
@@ -58,7 +70,8 @@ impl<C: Cpus> Allocator<'_, C> {
             let returned = || self.all_zones().find_map(|zone| self.pcp(cpu, zone).returned.peek());
             return self.shared(cpu).empties.peek().or_else(returned);
         }
-        let returned = || self.all_zones().find_map(|zone| self.pcp(cpu, zone).returned.pop(&self.blocks));
+        let returned =
+            || self.all_zones().find_map(|zone| self.pcp(cpu, zone).returned.pop(&self.blocks));
         self.shared(cpu).empties.pop(&self.blocks).or_else(returned)
     }
 
@@ -73,7 +86,8 @@ impl<C: Cpus> Allocator<'_, C> {
         last: MagazineIndex,
     ) {
         self.charge(cpu, zone, -i64::from(chain.count * class.magazine_frames()));
-        let pushed = self.pcp(cpu, zone).returned.push_chain(&self.blocks, chain.first, last, chain.count);
+        let pushed =
+            self.pcp(cpu, zone).returned.push_chain(&self.blocks, chain.first, last, chain.count);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
     }
 
@@ -108,8 +122,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Takes one frame within reach of a magazine index, cuts it into magazines, keeps the first
     /// and puts the others among the CPU's empties.
     ///
-    /// Not below the zone's `low` watermark: the frame stays the allocator's, and a cache is no reason
-    /// to come nearer to what is kept back from requests.
+    /// Not below the zone's `low` watermark: the frame stays the allocator's, and a cache is no
+    /// reason to come nearer to what is kept back from requests.
     #[cold]
     fn carve(&self, cpu: CpuId, zone: ZoneId) -> Option<MagazineIndex> {
         if cfg!(loom) {
@@ -120,8 +134,10 @@ impl<C: Cpus> Allocator<'_, C> {
         let frames = carved.frames();
         // Sections reach further than indices: a frame beyond goes back.
         let span = self.zone(zone).span();
-        let span =
-            (span.0.max(frames.start / SECTION_FRAMES), span.1.min(frames.end.div_ceil(SECTION_FRAMES)));
+        let span = (
+            span.0.max(frames.start / SECTION_FRAMES),
+            span.1.min(frames.end.div_ceil(SECTION_FRAMES)),
+        );
         if span.0 >= span.1 || !self.zone_may_give(zone, 1, Reserve::AboveLow) {
             return None;
         }
@@ -149,8 +165,8 @@ impl<C: Cpus> Allocator<'_, C> {
         let first = ((address - self.blocks.base.addr()) / size_of::<Magazine>()) as u32;
         let place = core::ptr::with_exposed_provenance_mut::<Magazine>(address);
         for i in 0..magazines {
-            // SAFETY: the page is the allocator's for good, mapped at `address` and used by nobody else
-            // (`LinearMap::new`), and page-aligned.
+            // SAFETY: the page is the allocator's for good, mapped at `address` and used by nobody
+            // else (`LinearMap::new`), and page-aligned.
             unsafe { place.add(i).write(Magazine::new()) };
         }
         // All but the first; what `spread` names last goes to the bottom of the stack.
@@ -171,7 +187,8 @@ impl<C: Cpus> Allocator<'_, C> {
 fn spread(nth: u32, count: u32) -> u32 {
     let golden = (u64::from(count) * 618 / 1000) as u32;
     // A step without a common factor meets each place once; 1 is one.
-    let step = (1..=golden).rev().find(|&step| greatest_common_divisor(step, count) == 1).unwrap_or(1);
+    let step =
+        (1..=golden).rev().find(|&step| greatest_common_divisor(step, count) == 1).unwrap_or(1);
     (u64::from(nth) * u64::from(step) % u64::from(count)) as u32
 }
 
@@ -190,7 +207,10 @@ mod tests {
     fn magazines_are_spread_over_all_places_once() {
         for count in (1..200).chain([4096, 5040]) {
             let mut places: Vec<u32> = (0..count).map(|nth| spread(nth, count)).collect();
-            assert!(count < 16 || places.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1), "{places:?}");
+            assert!(
+                count < 16 || places.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1),
+                "{places:?}"
+            );
             places.sort_unstable();
             assert_eq!(places, Vec::from_iter(0..count));
         }

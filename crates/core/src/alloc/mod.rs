@@ -74,11 +74,11 @@ use layout::Layout;
 /// called from any number of threads, and from interrupt or signal handlers at any moment, also in
 /// the middle of another call on the same CPU.
 ///
-/// No method waits for another caller, but for a request that may reclaim and is about to fail: what is
-/// shared is changed by single atomic operations. That request sleeps ([`Cpus::wait`]) while another
-/// caller runs a [`Reclaim`] callback, a second at most for each, and some milliseconds while others
-/// have pages in their hands; how long is bounded. Over a [`Backing`](crate::Backing) that has a lock,
-/// what reaches it waits there.
+/// No method waits for another caller, but for a request that may reclaim and is about to fail:
+/// what is shared is changed by single atomic operations. That request sleeps ([`Cpus::wait`])
+/// while another caller runs a [`Reclaim`] callback, a second at most for each, and some
+/// milliseconds while others have pages in their hands; how long is bounded. Over a
+/// [`Backing`](crate::Backing) that has a lock, what reaches it waits there.
 pub struct Allocator<'m, C> {
     cpus: C,
     blocks: BlockArray,
@@ -159,8 +159,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.alloc_general(order, flags)
     }
 
-    /// [`alloc`](Self::alloc) with several zones, options, or uncached orders, or when the front has
-    /// no rounds: all that is left, behind one call, so that the fast path carries nothing of it.
+    /// [`alloc`](Self::alloc) with several zones, options, or uncached orders, or when the front
+    /// has no rounds: all that is left, behind one call, so that the fast path carries nothing
+    /// of it.
     #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
@@ -212,22 +213,28 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// [`FreeError`] when the block cannot be one of ours; nothing is changed then. Freeing what
     /// one does not hold is caught always by range, alignment and when the frames reach the store;
-    /// at once if the frame holds the allocator's own magazines; and at once with [`Config::checked`](crate::Config::checked). Ranges are told by aligned runs
+    /// at once if the frame holds the allocator's own magazines; and at once with
+    /// [`Config::checked`](crate::Config::checked). Ranges are told by aligned runs
     /// of 512 frames: only `checked` tells frames of a smaller hole from allocated ones.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         if let Some(class) = Class::of(order)
             && let Some(tag) = self.store.simple_tag(pfn)
             && pfn.is_aligned(order)
-            && self.cpus.push(&self.blocks, WordOffset::expected(tag, class), class.rounds(), pfn.get())
+            && self.cpus.push(
+                &self.blocks,
+                WordOffset::expected(tag, class),
+                class.rounds(),
+                pfn.get(),
+            )
         {
             return Ok(());
         }
         self.free_general(pfn, order)
     }
 
-    /// [`free`](Self::free) with options, of uncached orders, when the front has no room, or of what
-    /// is not ours.
+    /// [`free`](Self::free) with options, of uncached orders, when the front has no room, or of
+    /// what is not ours.
     #[cold]
     #[inline(never)]
     fn free_general(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
@@ -349,9 +356,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 "{pfn} is the allocator's own: it was freed twice"
             );
             let bytes = self.page_size.bytes() << order.get();
-            let start = core::ptr::with_exposed_provenance_mut::<u8>(map.address(pfn, self.page_size));
-            // SAFETY: mapped there, and the caller's alone, by the promise of `LinearMap::new`: each
-            // frame is freed by its holder, once. Magazines are not among them.
+            let start =
+                core::ptr::with_exposed_provenance_mut::<u8>(map.address(pfn, self.page_size));
+            // SAFETY: mapped there, and the caller's alone, by the promise of `LinearMap::new`:
+            // each frame is freed by its holder, once. Magazines are not among them.
             unsafe { start.write_bytes(0, bytes) };
         }
     }

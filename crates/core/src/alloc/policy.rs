@@ -74,11 +74,15 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn note_moved(&self, front: Front, moved: Moved) {
         if self.free_high.regards(front.class) {
             let zone = self.zone(front.zone);
-            let cell = &self.pcp(front.here.cpu, front.zone).accounts.free_counts[front.class as usize];
+            let cell =
+                &self.pcp(front.here.cpu, front.zone).accounts.free_counts[front.class as usize];
             // Relaxed, and a store: what an interrupt counts in between is lost, from a number that
             // only policies read.
             let count = cell.load(Ordering::Relaxed);
-            cell.store(self.free_high.count(count, moved, zone.limits(), zone.managed()), Ordering::Relaxed);
+            cell.store(
+                self.free_high.count(count, moved, zone.limits(), zone.managed()),
+                Ordering::Relaxed,
+            );
         }
     }
 
@@ -101,7 +105,8 @@ impl<C: Cpus> Allocator<'_, C> {
         let Front { here, zone, class, mobility } = front;
         let (pcp, limits) = (self.pcp(here.cpu, zone), self.zone(zone).limits());
         let high = pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
-        let shelved = u64::from(pcp.shelf(class, mobility).count()) * u64::from(class.magazine_frames());
+        let shelved =
+            u64::from(pcp.shelf(class, mobility).count()) * u64::from(class.magazine_frames());
         if shelved > self.free_high.limit.pages(limits.batch, high) {
             self.spill_at_once(front);
         }
@@ -259,7 +264,10 @@ impl<C: Cpus> Allocator<'_, C> {
         for cpu in self.all_cpus() {
             let high = &self.pcp(cpu, zone).accounts.high_pages;
             let now = high.load(Ordering::Relaxed);
-            high.store(now.clamp(limits.high_min as i64, limits.high_max as i64), Ordering::Relaxed);
+            high.store(
+                now.clamp(limits.high_min as i64, limits.high_max as i64),
+                Ordering::Relaxed,
+            );
         }
         true
     }

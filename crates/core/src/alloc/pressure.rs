@@ -7,12 +7,12 @@
 //! last resort, which takes back what others cache, gently first.
 //!
 //! A request fails only after a round that was *undisturbed*: from before its first drain until
-//! after its last scan, on every CPU the in_flight word (see [`InFlight`]) had nothing in flight and did not
-//! change but by the scans' own moves; no gate was in another drainer's hands; and no callback was
-//! run by another caller. Then every front was empty when it was drained and stayed empty
-//! (what comes into an empty front is a move), and so was the store: all pages were in callers'
-//! hands. A drain that took pages is a disturbance like any other. Otherwise pages may have moved
-//! behind the round's back, and it is repeated. What follows depends on the disturbance:
+//! after its last scan, on every CPU the in_flight word (see [`InFlight`]) had nothing in flight
+//! and did not change but by the scans' own moves; no gate was in another drainer's hands; and no
+//! callback was run by another caller. Then every front was empty when it was drained and stayed
+//! empty (what comes into an empty front is a move), and so was the store: all pages were in
+//! callers' hands. A drain that took pages is a disturbance like any other. Otherwise pages may
+//! have moved behind the round's back, and it is repeated. What follows depends on the disturbance:
 //!
 //! | disturbance | a request that may reclaim | a request that may not |
 //! |---|---|---|
@@ -23,8 +23,8 @@
 //! After four rounds that count the request fails: a machine on which others keep moving pages
 //! without end is out of memory for this request all the same. The other rounds do not count, for
 //! the caller that disturbs them may not be running: preempted in a callback, or with pages in its
-//! hands. How a request sleeps is the environment's affair ([`Cpus::wait`]); what it waits for is in
-//! [`callbacks`](super::callbacks). A request that may not reclaim spins a few thousand times at
+//! hands. How a request sleeps is the environment's affair ([`Cpus::wait`]); what it waits for is
+//! in [`callbacks`](super::callbacks). A request that may not reclaim spins a few thousand times at
 //! most and never sleeps.
 //!
 //! That holds for blocks, contiguous ranges and frames at a given address alike (see
@@ -35,12 +35,13 @@
 //! such block or range.
 //!
 //! A block of one word goes between a caller and the store by one atomic operation, and so without
-//! being announced. Allocated: it leads nobody past other blocks, for it clears no `some` hint, and a
-//! `whole` hint only while the pageblock is not whole. Freed: the move is counted when the bits, the hints
-//! and the zone's count have it. A round that misses it and does not see it counted ended before the
-//! free did, and may be said to have come first; every other block that the round missed was out.
-//! What takes more than it gives (a pageblock to change its mobility), or in parts, is announced, and so is
-//! a CPU's share of the free count on its way to the zone's: others' frees are in it.
+//! being announced. Allocated: it leads nobody past other blocks, for it clears no `some` hint, and
+//! a `whole` hint only while the pageblock is not whole. Freed: the move is counted when the bits,
+//! the hints and the zone's count have it. A round that misses it and does not see it counted ended
+//! before the free did, and may be said to have come first; every other block that the round missed
+//! was out. What takes more than it gives (a pageblock to change its mobility), or in parts, is
+//! announced, and so is a CPU's share of the free count on its way to the zone's: others' frees are
+//! in it.
 
 use super::Allocator;
 use super::callbacks::{Called, Pressure};
@@ -180,7 +181,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Once per episode below `low`: a quiet drain, and the callbacks.
     fn note_below_low(&self, zone: ZoneId) {
         let marks = self.zone(zone).watermarks();
-        if self.zone(zone).managed() == 0 || self.zone(zone).below_low.swap(true, Ordering::Relaxed) {
+        if self.zone(zone).managed() == 0 || self.zone(zone).below_low.swap(true, Ordering::Relaxed)
+        {
             return;
         }
         self.drain(Scope::zone(zone), Mode::Quiet);
@@ -257,7 +259,8 @@ impl<C: Cpus> Allocator<'_, C> {
         let mut found = scan();
         if found.is_none() && request.flags.may_reclaim() {
             for zone in self.zones_of(request) {
-                let pressure = Pressure { zone, wanted_pages: request.pages(), is_last_resort: true };
+                let pressure =
+                    Pressure { zone, wanted_pages: request.pages(), is_last_resort: true };
                 // What the first ones freed was of no use, or went to others: ask all.
                 let called = self.call_callbacks(pressure, round > 0);
                 is_turn_awaited |= called == Called::OneIsRunning && self.cpus.caller().is_some();
@@ -284,7 +287,9 @@ impl<C: Cpus> Allocator<'_, C> {
             && after.in_flight_pages == 0;
         match () {
             () if is_turn_awaited => Round::Disturbed(Disturbance::Turn { seen }),
-            () if is_gate_held || after.in_flight_pages > 0 => Round::Disturbed(Disturbance::InHands),
+            () if is_gate_held || after.in_flight_pages > 0 => {
+                Round::Disturbed(Disturbance::InHands)
+            }
             () if is_still && !is_busy => Round::Undisturbed,
             () => Round::Disturbed(Disturbance::Moved),
         }
@@ -297,7 +302,10 @@ impl<C: Cpus> Allocator<'_, C> {
             let word = in_flight.read();
             FluxSum {
                 in_flight_pages: sum.in_flight_pages + InFlight::in_flight_pages(word),
-                moves: sum.moves.wrapping_add(word >> 32).wrapping_add(counters.blocks_back.moves()),
+                moves: sum
+                    .moves
+                    .wrapping_add(word >> 32)
+                    .wrapping_add(counters.blocks_back.moves()),
             }
         })
     }
@@ -330,7 +338,15 @@ impl<C: Cpus> Allocator<'_, C> {
 #[cfg(all(loom, test))]
 impl<C: Cpus> Allocator<'_, C> {
     /// The last resort alone: with an atomic request one search per round, and none before.
-    pub(crate) fn last_resort_for_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        self.last_resort(Request { want: super::request::Want::Block(order), flags, node: self.node_here() })
+    pub(crate) fn last_resort_for_block(
+        &self,
+        order: Order,
+        flags: Flags,
+    ) -> Result<Pfn, AllocError> {
+        self.last_resort(Request {
+            want: super::request::Want::Block(order),
+            flags,
+            node: self.node_here(),
+        })
     }
 }

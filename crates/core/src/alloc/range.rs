@@ -32,9 +32,9 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Watermarks, reserves and flags are heeded as by [`alloc`](Self::alloc). A request that finds
     /// no run goes the same way down: a quiet drain of its zones, reclaim callbacks, a full drain
     /// (the latter two unless it is atomic or may not reclaim), with a search after each, in up to
-    /// four rounds until one was undisturbed. What a failing request costs is thus up to 14 searches
-    /// of its zones; one for more frames than a zone has fails at once. Callbacks are told how many
-    /// frames are wanted, but not where.
+    /// four rounds until one was undisturbed. What a failing request costs is thus up to 14
+    /// searches of its zones; one for more frames than a zone has fails at once. Callbacks are
+    /// told how many frames are wanted, but not where.
     ///
     /// Over a [`Backing`](crate::Backing) the second search is the backing's
     /// [`take_contiguous`](crate::BackingRanges::take_contiguous); without ranges there is none, so
@@ -43,10 +43,20 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// [`AllocError::BadSize`]; [`AllocError::Unsupported`] for more than 1024 frames, or such an
     /// alignment, over a [`Backing`](crate::Backing) without ranges; [`AllocError::NoZone`];
-    /// [`AllocError::Exhausted`], counted as a failure, if no zone that the request may use has such
-    /// a run above its watermark, frames taken back included, or others moved frames in every round.
-    pub fn alloc_contiguous(&self, frames: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
-        if frames == 0 || frames > SECTION_FRAMES || !align.is_power_of_two() || align > SECTION_FRAMES {
+    /// [`AllocError::Exhausted`], counted as a failure, if no zone that the request may use has
+    /// such a run above its watermark, frames taken back included, or others moved frames in
+    /// every round.
+    pub fn alloc_contiguous(
+        &self,
+        frames: u32,
+        align: u32,
+        flags: Flags,
+    ) -> Result<Pfn, AllocError> {
+        if frames == 0
+            || frames > SECTION_FRAMES
+            || !align.is_power_of_two()
+            || align > SECTION_FRAMES
+        {
             return Err(AllocError::BadSize);
         }
         self.cpus.check_usable()?;
@@ -72,8 +82,8 @@ impl<C: Cpus> Allocator<'_, C> {
         mobility: Mobility,
     ) -> Option<Pfn> {
         let has_ranges = self.store.has_ranges();
-        // First rounded up, to a block that contains the range and its alignment or to whole pageblocks:
-        // the hints lead there. What is too much goes back at once.
+        // First rounded up, to a block that contains the range and its alignment or to whole
+        // pageblocks: the hints lead there. What is too much goes back at once.
         let block = frames.max(align).next_power_of_two();
         let is_block = block < PAGEBLOCK_FRAMES || !has_ranges;
         let grain = if is_block { block } else { PAGEBLOCK_FRAMES };
@@ -101,7 +111,13 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Takes these frames from the store. Ends one move in the in_flight of this CPU.
-    pub(super) fn take_at(&self, here: Option<Here>, zone: ZoneId, start: Pfn, frames: u32) -> Option<Pfn> {
+    pub(super) fn take_at(
+        &self,
+        here: Option<Here>,
+        zone: ZoneId,
+        start: Pfn,
+        frames: u32,
+    ) -> Option<Pfn> {
         let moving = self.in_flight(here, zone).begin(u64::from(frames));
         let is_ours = self.store.claim(zone, start, frames);
         drop(moving);
@@ -129,8 +145,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Allocates exactly the `frames` frames from `start` (1 to 2^18, all of one zone): memory at
     /// a given address. Freed like a range of [`alloc_contiguous`](Self::alloc_contiguous).
     ///
-    /// One claim, O(frames / 64); if frames are missing, the caches of that zone are drained quietly,
-    /// callbacks called and the caches drained fully, in rounds and by flags as for
+    /// One claim, O(frames / 64); if frames are missing, the caches of that zone are drained
+    /// quietly, callbacks called and the caches drained fully, in rounds and by flags as for
     /// [`alloc_contiguous`](Self::alloc_contiguous), with a claim after each. Watermarks and the
     /// flags' choice of zones do not apply: nothing else will do for this caller.
     ///
@@ -149,9 +165,10 @@ impl<C: Cpus> Allocator<'_, C> {
         Ok(())
     }
 
-    /// As [`alloc_at`](Self::alloc_at), by one claim alone: frames that are cached or in use are left
-    /// where they are, no callback is called, and a refusal counts as no failure. For callers that
-    /// want what happens to be free, such as a scan that gives memory back. O(frames / 64).
+    /// As [`alloc_at`](Self::alloc_at), by one claim alone: frames that are cached or in use are
+    /// left where they are, no callback is called, and a refusal counts as no failure. For
+    /// callers that want what happens to be free, such as a scan that gives memory back.
+    /// O(frames / 64).
     ///
     /// # Errors
     /// As [`alloc_at`](Self::alloc_at).
@@ -171,12 +188,14 @@ impl<C: Cpus> Allocator<'_, C> {
         if !self.store.has_ranges() {
             return Err(AllocError::Unsupported);
         }
-        let zone = self.store.tags().zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
+        let zone =
+            self.store.tags().zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
         Ok(Request { want: Want::At { zone, start, frames }, flags, node: self.node_here() })
     }
 
     /// Frees `frames` frames from `start` that came from
-    /// [`alloc_contiguous`](Self::alloc_contiguous) or [`alloc_at`](Self::alloc_at), or a part of such a range.
+    /// [`alloc_contiguous`](Self::alloc_contiguous) or [`alloc_at`](Self::alloc_at), or a part of
+    /// such a range.
     ///
     /// # Errors
     /// [`FreeError`]; nothing is freed then, except when a double free is found on the way

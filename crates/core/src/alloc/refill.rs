@@ -1,4 +1,5 @@
-//! Refill: magazines and single blocks from the store to a CPU. The theory is in [`front`](super::front).
+//! Refill: magazines and single blocks from the store to a CPU. The theory is in
+//! [`front`](super::front).
 
 use super::Allocator;
 use super::front::{ATTEMPTS_MAX, Front, Step};
@@ -35,7 +36,8 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn alloc_within(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
         let here = self.here();
         let node = here.map_or(crate::frame::NodeId::new(0), |here| self.shared(here.cpu).node);
-        self.zones_for(node, flags).find_map(|zone| self.alloc_in_zone(here, zone, order, flags, reserve))
+        self.zones_for(node, flags)
+            .find_map(|zone| self.alloc_in_zone(here, zone, order, flags, reserve))
     }
 
     fn alloc_in_zone(
@@ -84,7 +86,8 @@ impl<C: Cpus> Allocator<'_, C> {
                 prefetch_write(&pcp.in_flight);
                 pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
                 self.store.prefetch(self.wanted(front.here, front.zone, front.mobility));
-                self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, reserve))
+                self.load_from_shelf(front, word)
+                    .unwrap_or_else(|| self.refill(front, word, reserve))
             }
         }
     }
@@ -122,17 +125,24 @@ impl<C: Cpus> Allocator<'_, C> {
         if !self.make_room(front, more) {
             return Step::Store;
         }
-        let Some(blocks_wanted) = self.refill_size(zone, class, reserve) else { return Step::Nothing };
+        let Some(blocks_wanted) = self.refill_size(zone, class, reserve) else {
+            return Step::Nothing;
+        };
         let Some(empty) = self.acquire_magazine(here.cpu, zone, class) else { return Step::Store };
 
         let pages = u64::from(blocks_wanted * class.block_frames());
         let moving = pcp.in_flight.begin(pages);
         let mut frames = [0u32; SLOTS + 1];
         let mut got = 0;
-        self.store.take_blocks(self.wanted(here, zone, mobility), class.order(), blocks_wanted, |pfn| {
-            frames[got] = pfn.get();
-            got += 1;
-        });
+        self.store.take_blocks(
+            self.wanted(here, zone, mobility),
+            class.order(),
+            blocks_wanted,
+            |pfn| {
+                frames[got] = pfn.get();
+                got += 1;
+            },
+        );
         let Some(rest) = got.checked_sub(1) else {
             self.release_magazine(here.cpu, zone, class, empty);
             return Step::Nothing;
@@ -185,11 +195,16 @@ impl<C: Cpus> Allocator<'_, C> {
     /// One look where this CPU last found blocks, for orders that are not cached; `None`: the slow
     /// path must search.
     #[inline]
-    pub(super) fn alloc_at_once(&self, order: Order, flags: Flags) -> Result<Option<Pfn>, AllocError> {
+    pub(super) fn alloc_at_once(
+        &self,
+        order: Order,
+        flags: Flags,
+    ) -> Result<Option<Pfn>, AllocError> {
         self.cpus.check_usable()?;
         let Some(here) = self.here() else { return Ok(None) };
         let zone = self.first_zone(here, flags);
-        let zone = zone.filter(|&zone| self.zone_may_give(zone, order.frames().into(), Reserve::AboveLow));
+        let zone =
+            zone.filter(|&zone| self.zone_may_give(zone, order.frames().into(), Reserve::AboveLow));
         let Some(zone) = zone else { return Ok(None) };
         let found = self.store.take_at_once(self.wanted(here, zone, flags.mobility()), order);
         if found.is_some() {
@@ -211,8 +226,8 @@ impl<C: Cpus> Allocator<'_, C> {
         allowed.then(|| self.take_direct(here, zone, order, mobility)).flatten()
     }
 
-    /// As [`alloc_direct`](Self::alloc_direct), whatever the watermarks say. If it finds nothing, it
-    /// ends one move in the in_flight of this CPU.
+    /// As [`alloc_direct`](Self::alloc_direct), whatever the watermarks say. If it finds nothing,
+    /// it ends one move in the in_flight of this CPU.
     pub(super) fn take_direct(
         &self,
         here: Option<Here>,
@@ -223,8 +238,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let pages = u64::from(order.frames());
         let pfn = self.wanted_from(here, zone, mobility, |wanted| {
             self.store.take_at_once(wanted, order).or_else(|| {
-                // A claim of several words holds some of them before it has all, a change of mobility
-                // a whole pageblock; and a hint is cleared a moment before it is known to be right.
+                // A claim of several words holds some of them before it has all, a change of
+                // mobility a whole pageblock; and a hint is cleared a moment before
+                // it is known to be right.
                 let _moving = self.in_flight(here, zone).begin(pages);
                 self.store.take_block(wanted, order)
             })

@@ -71,7 +71,12 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Searches the store alone: a refill would take a magazine's worth for a request that is glad
     /// of one block. Counts in `own_moves` what this itself adds to the in_flight.
-    pub(super) fn scan(&self, request: Request, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
+    pub(super) fn scan(
+        &self,
+        request: Request,
+        reserve: Reserve,
+        own_moves: &mut u64,
+    ) -> Option<Pfn> {
         let (here, mobility) = (self.here(), request.flags.mobility());
         self.zones_of(request).find_map(|zone| {
             if !self.zone_may_give(zone, request.pages(), reserve) {
@@ -86,8 +91,8 @@ impl<C: Cpus> Allocator<'_, C> {
         })
     }
 
-    /// Takes back what callbacks freed into this CPU's own caches: a block comes from there, what is
-    /// to be part of a range goes to the store first. Nobody else is interrupted for it.
+    /// Takes back what callbacks freed into this CPU's own caches: a block comes from there, what
+    /// is to be part of a range goes to the store first. Nobody else is interrupted for it.
     pub(super) fn regain(&self, request: Request) -> Option<Pfn> {
         let Want::Block(order) = request.want else {
             let here = self.here()?;

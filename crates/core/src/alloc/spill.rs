@@ -1,4 +1,5 @@
-//! Spill: magazines and single blocks from a CPU to the store. The theory is in [`front`](super::front).
+//! Spill: magazines and single blocks from a CPU to the store. The theory is in
+//! [`front`](super::front).
 
 use core::array;
 
@@ -17,7 +18,12 @@ use crate::store::section::Tag;
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Frees a block to the store, past the caches.
-    pub(super) fn free_direct(&self, pfn: Pfn, order: Order, zone: ZoneId) -> Result<(), FreeError> {
+    pub(super) fn free_direct(
+        &self,
+        pfn: Pfn,
+        order: Order,
+        zone: ZoneId,
+    ) -> Result<(), FreeError> {
         self.cpus.check_usable()?;
         if self.put_direct(pfn, order, zone) == 0 {
             return Ok(());
@@ -29,11 +35,13 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Puts a block into the store; how many of its frames were free there, which is noted.
     pub(super) fn put_direct(&self, pfn: Pfn, order: Order, zone: ZoneId) -> u32 {
         let here = self.here();
-        // Where there are reserves, a block that is in the bits and not in the count yet may be taken and
-        // subtracted: the count is then too low for those who may not use the last pages.
+        // Where there are reserves, a block that is in the bits and not in the count yet may be
+        // taken and subtracted: the count is then too low for those who may not use the
+        // last pages.
         let is_seen_late = self.zone(zone).watermarks().min > 0;
         let is_announced = is_seen_late || !self.store.puts_at_once(order);
-        let moving = is_announced.then(|| self.in_flight(here, zone).begin(u64::from(order.frames())));
+        let moving =
+            is_announced.then(|| self.in_flight(here, zone).begin(u64::from(order.frames())));
         let doubled = self.store.put_block(pfn, order);
         let pcp = self.pcp_here(here, zone);
         let freed = i64::from(order.frames()) - i64::from(doubled.frames);
@@ -215,8 +223,9 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn empty_coldest_front(&self, except: Front) -> bool {
         let Front { here, zone, .. } = except;
         let pcp = self.pcp(here.cpu, zone);
-        let fronts: [(Class, Mobility); FRONTS] =
-            array::from_fn(|i| (Class::ALL[i / Mobility::COUNT], Mobility::ALL[i % Mobility::COUNT]));
+        let fronts: [(Class, Mobility); FRONTS] = array::from_fn(|i| {
+            (Class::ALL[i / Mobility::COUNT], Mobility::ALL[i % Mobility::COUNT])
+        });
         // A load and a store: of two that look at once, both may look at the same fronts.
         let hand = pcp.accounts.clock_hand.load(Ordering::Relaxed) as usize;
         for at in (hand..hand + fronts.len()).map(|at| at % fronts.len()) {

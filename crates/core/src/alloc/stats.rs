@@ -213,12 +213,24 @@ impl<C: Cpus> Allocator<'_, C> {
         pcp.map_or(&self.zone(zone).counters, |pcp| &pcp.counters)
     }
 
-    pub(super) fn count_direct_alloc(&self, pcp: Option<&Pcp>, zone: ZoneId, blocks: u64, pages: u64) {
+    pub(super) fn count_direct_alloc(
+        &self,
+        pcp: Option<&Pcp>,
+        zone: ZoneId,
+        blocks: u64,
+        pages: u64,
+    ) {
         count(&self.counters(pcp, zone).direct_allocs, blocks);
         count(&self.counters(pcp, zone).direct_alloc_pages, pages);
     }
 
-    pub(super) fn count_direct_free(&self, pcp: Option<&Pcp>, zone: ZoneId, blocks: u64, pages: u64) {
+    pub(super) fn count_direct_free(
+        &self,
+        pcp: Option<&Pcp>,
+        zone: ZoneId,
+        blocks: u64,
+        pages: u64,
+    ) {
         count(&self.counters(pcp, zone).direct_frees, blocks);
         count(&self.counters(pcp, zone).direct_free_pages, pages);
     }
@@ -270,7 +282,8 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// What the allocator itself uses.
     pub fn metadata_use(&self) -> MetadataUse {
-        let sections = (0..self.store.sections_max()).filter(|&n| self.store.section(n).is_some()).count();
+        let sections =
+            (0..self.store.sections_max()).filter(|&n| self.store.section(n).is_some()).count();
         let carved: u64 = self.zones.iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
         MetadataUse {
             sections: sections * self.layout.section_bytes.max(size_of::<Section<'_>>()),

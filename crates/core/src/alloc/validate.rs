@@ -1,8 +1,8 @@
 //! Is every frame in exactly one place?
 //!
-//! Needs the allocator for itself, and no memory beyond a few KiB of stack: cached frames are marked
-//! in a window of bits, which moves over the zone; a bit that is set already is a frame in two
-//! places.
+//! Needs the allocator for itself, and no memory beyond a few KiB of stack: cached frames are
+//! marked in a window of bits, which moves over the zone; a bit that is set already is a frame in
+//! two places.
 
 use core::fmt;
 use core::ops::ControlFlow;
@@ -169,29 +169,35 @@ impl<C: Cpus> Allocator<'_, C> {
         }
         self.check_magazines(magazines, census.carved_pages)?;
         let counted_pages = census.carved_pages;
-        let found_pages = self.globals.carved.all().filter(|&pfn| !self.store.is_free(pfn)).count() as u64;
+        let found_pages =
+            self.globals.carved.all().filter(|&pfn| !self.store.is_free(pfn)).count() as u64;
         if found_pages != counted_pages {
             return Err(Fault::Carved { found_pages, counted_pages });
         }
         Ok(census)
     }
 
-    /// Every pageblock with free frames has its `some` hint, every entirely free one its `whole` hint, and
-    /// every section the marks that lead to them.
+    /// Every pageblock with free frames has its `some` hint, every entirely free one its `whole`
+    /// hint, and every section the marks that lead to them.
     fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.store.bitmap() else { return Ok(()) };
         let span = self.zone(zone).span();
         for number in span.0 as usize..span.1 as usize {
             let Some(section) = bitmap.section(number) else { continue };
             if Sort::ALL.into_iter().any(|sort| section.hides(sort)) {
-                return Err(Fault::HiddenPageblock { pfn: Pfn::new(number as u32 * SECTION_FRAMES) });
+                return Err(Fault::HiddenPageblock {
+                    pfn: Pfn::new(number as u32 * SECTION_FRAMES),
+                });
             }
             for pageblock in 0..SECTION_PAGEBLOCKS {
                 let free = section.count_free(pageblock);
                 let (some, whole) = section.hints(pageblock / 64);
-                let (some, whole) = (some >> (pageblock % 64) & 1 == 1, whole >> (pageblock % 64) & 1 == 1);
+                let (some, whole) =
+                    (some >> (pageblock % 64) & 1 == 1, whole >> (pageblock % 64) & 1 == 1);
                 if free > 0 && !some || free == PAGEBLOCK_FRAMES && !whole {
-                    let pfn = Pfn::new((number * SECTION_PAGEBLOCKS + pageblock) as u32 * PAGEBLOCK_FRAMES);
+                    let pfn = Pfn::new(
+                        (number * SECTION_PAGEBLOCKS + pageblock) as u32 * PAGEBLOCK_FRAMES,
+                    );
                     return Err(Fault::HiddenPageblock { pfn });
                 }
             }
@@ -232,8 +238,8 @@ impl<C: Cpus> Allocator<'_, C> {
         slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
     }
 
-    /// All cached blocks of a CPU are memory of the zone and not free in the store; returns pages and
-    /// magazines.
+    /// All cached blocks of a CPU are memory of the zone and not free in the store; returns pages
+    /// and magazines.
     fn check_cached(&self, cpu: CpuId, zone: ZoneId) -> Result<(u64, u64), Fault> {
         let (mut pages, mut magazines, mut installed_pages) = (0, 0, 0);
         let walk = self.visit_magazines(cpu, zone, |front, magazine, rounds| {

@@ -16,14 +16,14 @@
 //!
 //! # Sequences that ask nothing
 //! With [`Cpus::FOLLOWS_GATES`](crate::cpus::Cpus::FOLLOWS_GATES) sequences look neither at the
-//! bound of their CPU's number nor at the state of its gate: they go where it leads, and find out from
-//! the word. For them there are [`GATES_ALL`] gates, one for each number of 16 bits, and open ones
-//! count from [`REFUSALS_AT`] instead of the base. The lower half of any other gate is 0, which leads
-//! to [`REFUSALS_AT`] itself, where the gates of numbers are that no CPU has: zeroes, and a front word
-//! of zero refuses. So does all of a forked child's wiped memory.
+//! bound of their CPU's number nor at the state of its gate: they go where it leads, and find out
+//! from the word. For them there are [`GATES_ALL`] gates, one for each number of 16 bits, and open
+//! ones count from [`REFUSALS_AT`] instead of the base. The lower half of any other gate is 0,
+//! which leads to [`REFUSALS_AT`] itself, where the gates of numbers are that no CPU has: zeroes,
+//! and a front word of zero refuses. So does all of a forked child's wiped memory.
 //!
-//! Nobody ever writes there. A sequence that could (it compares a word with one that may be 0) looks
-//! at the gate first.
+//! Nobody ever writes there. A sequence that could (it compares a word with one that may be 0)
+//! looks at the gate first.
 //!
 //! | bytes of a block | what |
 //! |---|---|
@@ -54,8 +54,8 @@ pub(crate) const ZONE_BYTES: usize = WORD_BYTES * WordOffset::PER_ZONE;
 
 /// Bytes from the base to the first gate.
 pub const GATES_AT: usize = 128;
-/// Gates where sequences follow them whatever their CPU's number: all numbers of 16 bits. A negative
-/// one (a thread without registration) becomes one of the highest, which no CPU has.
+/// Gates where sequences follow them whatever their CPU's number: all numbers of 16 bits. A
+/// negative one (a thread without registration) becomes one of the highest, which no CPU has.
 /// Loom has 64, because each execution of a model makes them anew.
 pub const GATES_ALL: u32 = if cfg!(loom) { 1 << 6 } else { 1 << 16 };
 /// CPUs that can have open gates among those; Linux has at most 8192.
@@ -63,8 +63,9 @@ pub(crate) const CPUS_FOLLOWED_MAX: u32 = if cfg!(loom) { 1 << 2 } else { 1 << 1
 /// Where gates that are followed lead when they are closed; see the module.
 pub const REFUSALS_AT: usize = GATES_AT + CPUS_FOLLOWED_MAX as usize * size_of::<AtomicU64>();
 // The words of all zones and contexts are gates of numbers that no CPU has, negative ones included.
-const _: () =
-    assert!(CPUS_FOLLOWED_MAX as usize + 2 * Tag::ZONES_MAX * WordOffset::PER_ZONE < GATES_ALL as usize - 2);
+const _: () = assert!(
+    CPUS_FOLLOWED_MAX as usize + 2 * Tag::ZONES_MAX * WordOffset::PER_ZONE < GATES_ALL as usize - 2
+);
 
 /// Byte offset of a front word of the task context from the start of its CPU's block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,12 +133,12 @@ fn opaque(mut number: usize) -> usize {
 
 /// The per-CPU blocks and the magazines their words name: what a sequence needs.
 ///
-/// Its methods are safe because this crate alone can call them, with zones, CPUs and magazines of the
-/// allocator whose array it is; [`implement`](crate::cpus::implement) has them for others, as unsafe
-/// functions.
+/// Its methods are safe because this crate alone can call them, with zones, CPUs and magazines of
+/// the allocator whose array it is; [`implement`](crate::cpus::implement) has them for others, as
+/// unsafe functions.
 pub struct BlockArray {
-    /// What offsets count from, aligned as a magazine; gates are at [`GATES_AT`]. Magazine 0, which does
-    /// not exist, would lie here.
+    /// What offsets count from, aligned as a magazine; gates are at [`GATES_AT`]. Magazine 0,
+    /// which does not exist, would lie here.
     pub(crate) base: *mut u8,
     /// What open gates count from: 0, or [`REFUSALS_AT`] where they are followed.
     pub(crate) gates_from: usize,
@@ -202,7 +203,8 @@ impl BlockArray {
         // SAFETY: there is a gate for each number of 16 bits; its lower half is 0, which leads to
         // other gates, or leads to a block. A WordOffset is made only from zones the allocator has.
         unsafe {
-            let gate = &*self.base.add(GATES_AT).cast::<AtomicU64>().add((number % GATES_ALL) as usize);
+            let gate =
+                &*self.base.add(GATES_AT).cast::<AtomicU64>().add((number % GATES_ALL) as usize);
             // Acquire: pairs with the Release of `Closed::drop`.
             let offset = gate.load(Ordering::Acquire) as u32;
             &*self.base.add(REFUSALS_AT + offset as usize + word.0).cast::<AtomicU64>()
@@ -238,8 +240,9 @@ impl BlockArray {
     #[inline]
     pub(crate) fn magazine(&self, index: MagazineIndex) -> &Magazine {
         let address = self.base.addr() + index.get() as usize * size_of::<Magazine>();
-        // SAFETY: indices come only from stacks, lists and words, which hold only indices of magazines
-        // that exist; their memory is never anything else (see the module `magazine`).
+        // SAFETY: indices come only from stacks, lists and words, which hold only indices of
+        // magazines that exist; their memory is never anything else (see the module
+        // `magazine`).
         unsafe { &*core::ptr::with_exposed_provenance::<Magazine>(address) }
     }
 }

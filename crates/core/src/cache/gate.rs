@@ -18,8 +18,8 @@
 //!
 //! # Argument: a full drain neither loses a frame nor hands one out twice
 //! 1. One drainer at a time: the compare-and-swap from open elects it, and only the holder of the
-//!    ticket ends it. (Exchange-and-retry on the front word itself was tried
-//!    and is unsound with two drainers, or with an owner that reopens.)
+//!    ticket ends it. (Exchange-and-retry on the front word itself was tried and is unsound with
+//!    two drainers, or with an owner that reopens.)
 //! 2. After the fence no sequence that read the gate open can commit; later ones read it closed
 //!    (each reads the gate inside the sequence) and go to the store. So between the fence and the
 //!    reopening the drainer is the only writer of the CPU's words, and what it reads is final.

@@ -46,7 +46,8 @@ mod tests {
     fn what_lies_on_a_shelf_is_listed_as_far_as_there_are_places() {
         let magazine = |index| MagazineIndex::new(index).unwrap();
         let listed = Listed::new();
-        let on_shelf_of = |count| listed.top_down(count).map(MagazineIndex::get).collect::<Vec<_>>();
+        let on_shelf_of =
+            |count| listed.top_down(count).map(MagazineIndex::get).collect::<Vec<_>>();
         assert!(on_shelf_of(3).is_empty());
         (0..20).for_each(|below| listed.note(below, magazine(100 + below)));
         assert_eq!(on_shelf_of(3), [102, 101, 100]);

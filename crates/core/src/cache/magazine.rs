@@ -100,7 +100,8 @@ impl Class {
         }
         all
     };
-    const EACH: [Class; 5] = [Class::Order0, Class::Order1, Class::Order2, Class::Order3, Class::Pageblock];
+    const EACH: [Class; 5] =
+        [Class::Order0, Class::Order1, Class::Order2, Class::Order3, Class::Pageblock];
 
     /// The class of an order, if that order is cached.
     #[inline]

@@ -1,5 +1,5 @@
-//! The per-CPU layers: fronts and shelves. What implementations of [`Cpus`](crate::cpus::Cpus) need of
-//! it is in [`cpus::implement`](crate::cpus::implement).
+//! The per-CPU layers: fronts and shelves. What implementations of [`Cpus`](crate::cpus::Cpus) need
+//! of it is in [`cpus::implement`](crate::cpus::implement).
 //!
 //! | module | what |
 //! |---|---|

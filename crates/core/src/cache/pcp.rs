@@ -99,7 +99,8 @@ impl Pcp {
 
     /// The counters, with what drainers count.
     pub fn counts(&self) -> Counts {
-        let [drained_blocks, drained_pages] = [0, 1].map(|i| self.drained[i].load(Ordering::Relaxed));
+        let [drained_blocks, drained_pages] =
+            [0, 1].map(|i| self.drained[i].load(Ordering::Relaxed));
         Counts { drained_blocks, drained_pages, ..self.counters.read() }
     }
 
@@ -111,7 +112,8 @@ impl Pcp {
 
     /// Pages out of a quiet drain's reach, at most: magazines in fronts and in hands, in full.
     pub fn unshelved_pages(&self) -> u64 {
-        (self.charged_pages.load(Ordering::Relaxed).max(0) as u64).saturating_sub(self.shelved_pages())
+        (self.charged_pages.load(Ordering::Relaxed).max(0) as u64)
+            .saturating_sub(self.shelved_pages())
     }
 
     #[inline]
@@ -164,7 +166,8 @@ impl CpuShared {
 
 const _: () = assert!(align_of::<Magazine>() <= align_of::<Pcp>());
 #[cfg(not(loom))]
-const _: () = assert!(core::mem::offset_of!(Pcp, shelves) + Mobility::COUNT * size_of::<Shelf>() <= 64);
+const _: () =
+    assert!(core::mem::offset_of!(Pcp, shelves) + Mobility::COUNT * size_of::<Shelf>() <= 64);
 
 /// How many pages are on their way, and how often some have been returned to the store.
 ///
@@ -236,8 +239,8 @@ impl Blocks {
         count(&self.0[order.index() % BLOCK_CELLS], 1);
     }
 
-    /// Counts one block that came back to the store, which is also a move (see [`InFlight`]). Call when it
-    /// is there and the zone's free pages say so.
+    /// Counts one block that came back to the store, which is also a move (see [`InFlight`]). Call
+    /// when it is there and the zone's free pages say so.
     #[inline]
     pub fn count_back(&self, order: Order) {
         #[cfg(all(any(loom, shuttle), test))]

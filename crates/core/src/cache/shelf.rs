@@ -25,13 +25,13 @@
 //! again (six steps suffice).
 //!
 //! # When a tag repeats
-//! A popper is deceived only if it stalls between its load of the head and its compare-and-swap, and
-//! goes on when the tag, the top and the count are the old ones again. Each operation has a slow path
-//! around it, so one stack sees less than 20 million of them per second. The tag of a shelf then wraps
-//! after 2^32 / 2*10^7 per second = 215 seconds of nothing else, that of a stack of empties after
-//! 2^42 / 2*10^7 per second = 61 hours. Only a thread that is stopped from outside (a signal, a
-//! debugger, a frozen group, a virtual CPU) stalls that long, and it must go on within the one
-//! operation in 2^32 (2^42) that has its tag. This is accepted, not excluded.
+//! A popper is deceived only if it stalls between its load of the head and its compare-and-swap,
+//! and goes on when the tag, the top and the count are the old ones again. Each operation has a
+//! slow path around it, so one stack sees less than 20 million of them per second. The tag of a
+//! shelf then wraps after 2^32 / 2*10^7 per second = 215 seconds of nothing else, that of a stack
+//! of empties after 2^42 / 2*10^7 per second = 61 hours. Only a thread that is stopped from outside
+//! (a signal, a debugger, a frozen group, a virtual CPU) stalls that long, and it must go on within
+//! the one operation in 2^32 (2^42) that has its tag. This is accepted, not excluded.
 
 use super::block::BlockArray;
 use super::magazine::MagazineIndex;
@@ -74,7 +74,9 @@ impl<const COUNTED: bool> Head<COUNTED> {
         debug_assert!(count <= if COUNTED { COUNT_MAX } else { 0 });
         // The tag is what the shift leaves of it: it wraps without reaching the other fields.
         let tag = (self.0 >> Self::TAG_SHIFT).wrapping_add(one_operation());
-        tag << Self::TAG_SHIFT | u64::from(count) << INDEX_BITS | u64::from(top.map_or(0, MagazineIndex::get))
+        tag << Self::TAG_SHIFT
+            | u64::from(count) << INDEX_BITS
+            | u64::from(top.map_or(0, MagazineIndex::get))
     }
 }
 
@@ -146,7 +148,10 @@ impl<const COUNTED: bool> Stack<COUNTED> {
                 return Err(());
             }
             // Relaxed: published by the Release below.
-            blocks.magazine(last).next.store(old.top().map_or(0, MagazineIndex::get), Ordering::Relaxed);
+            blocks
+                .magazine(last)
+                .next
+                .store(old.top().map_or(0, MagazineIndex::get), Ordering::Relaxed);
             let new = old.next(Some(first), count);
             // SeqCst: Release pairs with the Acquire of pop and take_all and publishes slots and
             // links; SeqCst because whoever disables a CPU's caches closes the gate and then takes
@@ -182,7 +187,12 @@ impl<const COUNTED: bool> Stack<COUNTED> {
             let old = Head::<COUNTED>(head);
             let first = old.top()?;
             // SeqCst: Acquire pairs with the Release of `push_chain`; see there for the rest.
-            match self.0.compare_exchange_weak(head, old.next(None, 0), Ordering::SeqCst, Ordering::Relaxed) {
+            match self.0.compare_exchange_weak(
+                head,
+                old.next(None, 0),
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Some(Chain { first, count: old.count() }),
                 Err(now) => head = now,
             }
@@ -201,7 +211,14 @@ mod tests {
         let first = magazines.as_ptr().expose_provenance();
         // Magazine 1 is the first.
         let base = std::ptr::with_exposed_provenance_mut(first - size_of::<Magazine>());
-        test(&BlockArray { base, gates_from: 0, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 });
+        test(&BlockArray {
+            base,
+            gates_from: 0,
+            blocks_at: 0,
+            stride: 0,
+            cpus: 0,
+            context_stride: 0,
+        });
     }
 
     fn magazine(index: u32) -> MagazineIndex {
@@ -229,7 +246,10 @@ mod tests {
         for tag in [0, 1, u64::from(u32::MAX), 1 << 32, TAG_MAX - 1, TAG_MAX] {
             for top in [None, Some(1), Some((1 << MagazineIndex::BITS) - 1)] {
                 let head = Head::<false>(tag << 22).next(top.map(magazine), 0);
-                assert_eq!((Head::<false>(head).top(), Head::<false>(head).count()), (top.map(magazine), 0));
+                assert_eq!(
+                    (Head::<false>(head).top(), Head::<false>(head).count()),
+                    (top.map(magazine), 0)
+                );
                 assert_eq!(head >> 22, (tag + 1) & TAG_MAX);
             }
         }

@@ -56,7 +56,11 @@ impl Word {
     pub const EMPTY: Word = Word(EMPTY);
 
     /// A word just folded: `loaded` with `rounds` frames, and `previous`.
-    pub fn new(loaded: MagazineIndex, rounds: u32, previous: Option<(MagazineIndex, bool)>) -> Self {
+    pub fn new(
+        loaded: MagazineIndex,
+        rounds: u32,
+        previous: Option<(MagazineIndex, bool)>,
+    ) -> Self {
         debug_assert!(u64::from(rounds) <= ROUNDS_MAX);
         let (previous, full) = previous.map_or((0, 0), |(m, full)| {
             (u64::from(m.get()) << PREVIOUS_SHIFT, if full { PREVIOUS_FULL } else { 0 })
@@ -158,7 +162,8 @@ mod tests {
     /// All words with fields at and around their limits, and all rounds.
     fn words() -> impl Iterator<Item = (Fields, Word)> {
         let indices = [1, 2, 3, INDEX_MAX / 2, INDEX_MAX - 1, INDEX_MAX];
-        let previous = indices.into_iter().flat_map(|index| [Some((index, false)), Some((index, true))]);
+        let previous =
+            indices.into_iter().flat_map(|index| [Some((index, false)), Some((index, true))]);
         let previous: Vec<_> = previous.chain([None]).collect();
         indices.into_iter().flat_map(move |loaded| {
             let previous = previous.clone();
@@ -166,7 +171,8 @@ mod tests {
                 previous.clone().into_iter().flat_map(move |previous| {
                     [0, 1, 511, CREDIT_MAX - 1, CREDIT_MAX].map(|operations| {
                         let pair = previous.map(|(index, full)| (magazine(index), full));
-                        let word = Word::new(magazine(loaded), rounds, pair).with_operations(operations);
+                        let word =
+                            Word::new(magazine(loaded), rounds, pair).with_operations(operations);
                         ((loaded, rounds, previous, operations), word)
                     })
                 })

@@ -5,13 +5,13 @@
 //! [`Processor`](super::Processor) or [`WhichCpu`](super::WhichCpu) instead.
 //!
 //! A [`BlockArray`] reaches an implementation as an argument of the methods of `Cpus`, with
-//! [`WordOffset`]s of the zones that the allocator has. To reach gates, words and magazines with them is
-//! unsafe: a word decides which memory the next sequence writes to.
+//! [`WordOffset`]s of the zones that the allocator has. To reach gates, words and magazines with
+//! them is unsafe: a word decides which memory the next sequence writes to.
 
 pub use crate::cache::word::{ONE_ROUND, POP_STEP, PUSH_STEP, Word};
 pub use crate::cache::{
-    BlockArray, Class, GATES_ALL, GATES_AT, Magazine, MagazineIndex, REFUSALS_AT, WORD_BYTES, WordOffset,
-    is_open,
+    BlockArray, Class, GATES_ALL, GATES_AT, Magazine, MagazineIndex, REFUSALS_AT, WORD_BYTES,
+    WordOffset, is_open,
 };
 
 use super::Here;
@@ -37,8 +37,8 @@ pub unsafe fn gate(blocks: &BlockArray, cpu: CpuId) -> &AtomicU64 {
 ///
 /// # Safety
 /// The caller is in a method of `Cpus` that got this array and this offset. It loads the word, and
-/// stores to it only as the commit of a sequence: what [`Word::popped`] or [`Word::pushed`] made of the
-/// word it loaded, or `new` of a `compare_store`.
+/// stores to it only as the commit of a sequence: what [`Word::popped`] or [`Word::pushed`] made of
+/// the word it loaded, or `new` of a `compare_store`.
 #[inline]
 pub unsafe fn word(blocks: &BlockArray, here: Here, word: WordOffset) -> &AtomicU64 {
     blocks.word(here, word)
@@ -93,9 +93,9 @@ pub struct Parts {
 /// Makes an array with one context, for tests of sequences.
 ///
 /// # Safety
-/// While the array is used: the gates of its CPUs (of all numbers of 16 bits if they are followed), its
-/// blocks, and the magazines that its words name, are mapped at these offsets, initialised, accessed
-/// atomically, and of exposed provenance. Gates are 0, or what [`open_gate`] returns.
+/// While the array is used: the gates of its CPUs (of all numbers of 16 bits if they are followed),
+/// its blocks, and the magazines that its words name, are mapped at these offsets, initialised,
+/// accessed atomically, and of exposed provenance. Gates are 0, or what [`open_gate`] returns.
 pub unsafe fn block_array(parts: Parts) -> BlockArray {
     let Parts { base, follows_gates, blocks_at, stride, cpus } = parts;
     let gates_from = if follows_gates { REFUSALS_AT } else { 0 };

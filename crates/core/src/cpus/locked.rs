@@ -136,8 +136,17 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
         sequence::push(blocks, here, word, rounds_max, frame)
     }
 
-    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
-        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else { return false };
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
+        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else {
+            return false;
+        };
         sequence::compare_store(blocks, here, word, old, new)
     }
 

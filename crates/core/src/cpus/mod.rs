@@ -91,18 +91,19 @@ pub enum Unusable {
 ///
 /// 6. The array and the offsets that its methods are called with are used for these calls alone.
 ///
-/// [`Pinned`] and [`Locked`] are written in terms of [`Guard`] and [`WhichCpu`], which suffice for most
-/// embedders. What a sequence of one's own needs is in [`implement`], exempt from semantic
+/// [`Pinned`] and [`Locked`] are written in terms of [`Guard`] and [`WhichCpu`], which suffice for
+/// most embedders. What a sequence of one's own needs is in [`implement`], exempt from semantic
 /// versioning.
 pub unsafe trait Cpus: Sync {
     /// Sets of fronts per CPU: 1 (tasks only) or 2 (interrupt handlers have their own).
     const CONTEXTS: usize = 1;
 
     /// Whether `pop` and `push` go where a gate leads, with no look at its state or at the bound of
-    /// their CPU's number: closed gates lead to words that refuse. It saves a sequence two branches,
-    /// and takes 512 KiB for the gates of numbers that no CPU has.
+    /// their CPU's number: closed gates lead to words that refuse. It saves a sequence two
+    /// branches, and takes 512 KiB for the gates of numbers that no CPU has.
     /// [`Allocator::new`](crate::Allocator::new) writes zeroes there; an allocator that
-    /// [is made](crate::Allocator::new_zeroed) in memory which is zeroed already never touches them.
+    /// [is made](crate::Allocator::new_zeroed) in memory which is zeroed already never touches
+    /// them.
     const FOLLOWS_GATES: bool = false;
 
     /// Where this code runs: a hint, stale as soon as it is read. `None`: nowhere that has fronts
@@ -119,7 +120,14 @@ pub unsafe trait Cpus: Sync {
 
     /// Stores `new` into the word if this code still runs at `here`, the gate is open and the
     /// word is `old`.
-    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool;
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool;
 
     /// Waits until no sequence that began on `cpu` before this call can still commit. Called with
     /// the CPU's gate closed.
@@ -157,18 +165,18 @@ pub unsafe trait Cpus: Sync {
     /// A name for the thread that calls, any number that no other thread has meanwhile. Code that
     /// interrupts a thread and may reclaim, such as a signal handler, has that thread's name.
     ///
-    /// With a name, a request that runs short waits while another caller runs a reclaim callback, and
-    /// tells that caller from itself. `None`: unknown; such a request does not wait.
+    /// With a name, a request that runs short waits while another caller runs a reclaim callback,
+    /// and tells that caller from itself. `None`: unknown; such a request does not wait.
     fn caller(&self) -> Option<NonZeroUsize> {
         None
     }
 
     /// Waits while `word` is `seen`: until [`wake_all`](Cpus::wake_all), or about `limit_ms`
-    /// milliseconds, or less, or not at all: the caller looks again. Called by requests that may reclaim
-    /// alone, outside of sequences.
+    /// milliseconds, or less, or not at all: the caller looks again. Called by requests that may
+    /// reclaim alone, outside of sequences.
     ///
-    /// The caller bounds its waiting by [`now_ms`](Cpus::now_ms); without a clock, each call counts as a
-    /// millisecond. By default it spins, some 10 us.
+    /// The caller bounds its waiting by [`now_ms`](Cpus::now_ms); without a clock, each call counts
+    /// as a millisecond. By default it spins, some 10 us.
     fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
         let _ = limit_ms;
         spin_while(word, seen);

@@ -13,8 +13,8 @@ use crate::prim::{AtomicU32, Ordering};
 /// # Safety
 /// While a value lives, the code stays on [`here`](Guard::here), and nothing else that would get a
 /// guard for the same CPU and context runs there. Interrupt handlers may run above a task guard,
-/// one deep, if their own guards say [`Context::Interrupt`](super::Context::Interrupt); deeper nesting and non-maskable
-/// interrupts get no guard.
+/// one deep, if their own guards say [`Context::Interrupt`](super::Context::Interrupt); deeper
+/// nesting and non-maskable interrupts get no guard.
 pub unsafe trait Guard {
     /// The CPU and context it proves.
     fn here(&self) -> Here;
@@ -84,8 +84,8 @@ pub unsafe trait Guard {
 /// # Safety
 /// [`fence`](Processor::fence) returns `Ok` only when every guard for `cpu` that existed at the
 /// call has been dropped, its stores being visible to the caller;
-/// [`is_quiescent`](Processor::is_quiescent) returns `true` only when none exists and none will before that CPU
-/// has seen every store the caller made before asking.
+/// [`is_quiescent`](Processor::is_quiescent) returns `true` only when none exists and none will
+/// before that CPU has seen every store the caller made before asking.
 pub unsafe trait Processor: Sync {
     /// The guard.
     type Guard: Guard;
@@ -124,8 +124,8 @@ pub unsafe trait Processor: Sync {
         None
     }
 
-    /// Waits while `word` is `seen`: sleeps, yields, halts until the next tick, or spins as this does.
-    /// Called without a guard, by requests that may reclaim alone. See [`Cpus::wait`].
+    /// Waits while `word` is `seen`: sleeps, yields, halts until the next tick, or spins as this
+    /// does. Called without a guard, by requests that may reclaim alone. See [`Cpus::wait`].
     fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
         let _ = limit_ms;
         super::spin_while(word, seen);
@@ -163,7 +163,14 @@ unsafe impl<P: Processor> Cpus for Pinned<P> {
         sequence::push(blocks, guard.here(), word, rounds_max, frame)
     }
 
-    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
         let Some(guard) = self.0.pin() else { return false };
         guard.here() == here && sequence::compare_store(blocks, here, word, old, new)
     }
@@ -205,8 +212,8 @@ pub(super) mod sequence {
     /// Whether `here` has a block and its gate is open.
     #[inline]
     fn may_enter(blocks: &BlockArray, here: Here) -> bool {
-        // Acquire: pairs with the Release of `Closed::drop`; a sequence that sees the gate open also
-        // sees the empty words its last drainer left.
+        // Acquire: pairs with the Release of `Closed::drop`; a sequence that sees the gate open
+        // also sees the empty words its last drainer left.
         here.cpu.get() < blocks.cpus && is_open(blocks.gate(here.cpu).load(Ordering::Acquire))
     }
 
@@ -223,12 +230,19 @@ pub(super) mod sequence {
     }
 
     #[inline]
-    pub fn push(blocks: &BlockArray, here: Here, offset: WordOffset, rounds_max: u32, frame: u32) -> bool {
+    pub fn push(
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        rounds_max: u32,
+        frame: u32,
+    ) -> bool {
         if !may_enter(blocks, here) {
             return false;
         }
         let cell = blocks.word(here, offset);
-        let Some((loaded, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max) else {
+        let Some((loaded, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max)
+        else {
             return false;
         };
         blocks.magazine(loaded).slots[slot as usize].store(frame, Ordering::Relaxed);
@@ -237,7 +251,13 @@ pub(super) mod sequence {
         true
     }
 
-    pub fn compare_store(blocks: &BlockArray, here: Here, offset: WordOffset, old: u64, new: u64) -> bool {
+    pub fn compare_store(
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
         if !may_enter(blocks, here) {
             return false;
         }

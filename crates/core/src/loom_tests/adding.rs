@@ -1,7 +1,7 @@
-//! 1. A request fails only when every frame is in callers' hands, also while memory is added: not because
-//!    it searched where that was not yet, and missed what was taken instead.
-//! 2. Of several callers that add the same section one succeeds at least, and none of the others has
-//!    added anything: what they asked for can be asked for again.
+//! 1. A request fails only when every frame is in callers' hands, also while memory is added: not
+//!    because it searched where that was not yet, and missed what was taken instead.
+//! 2. Of several callers that add the same section one succeeds at least, and none of the others
+//!    has added anything: what they asked for can be asked for again.
 //! 3. No search finds a frame in a section that is taken away, or finds one twice.
 
 use super::cpus::{Rseq, run_on};
@@ -16,14 +16,19 @@ const PAIR: Order = match Order::new(1) {
     None => unreachable!(),
 };
 
-/// The caller adds a pair of frames and then takes the one that was there before: at every moment one
-/// is free.
+/// The caller adds a pair of frames and then takes the one that was there before: at every moment
+/// one is free.
 fn added_beside_a_search() {
-    let depot = Depot::new(&Setup { frames: 2, limit: 2 * SECTION_FRAMES, ..Setup::default() }, Rseq::new(2));
+    let depot = Depot::new(
+        &Setup { frames: 2, limit: 2 * SECTION_FRAMES, ..Setup::default() },
+        Rseq::new(2),
+    );
     run_on(0);
     let adder = spawn(1, &depot, |depot| {
         depot.add(FrameRange::new(Pfn::new(SECTION_FRAMES), 2)).expect("nobody else adds");
-        depot.alloc_block(PAIR, Flags::default()).expect("two pairs were free, and one was taken at most");
+        depot
+            .alloc_block(PAIR, Flags::default())
+            .expect("two pairs were free, and one was taken at most");
     });
     // One search per round, and no others before: each would have to miss.
     let got = depot.allocator.last_resort_for_block(PAIR, Flags::default().atomic());

@@ -3,8 +3,8 @@
 //!
 //! 1. A full drain takes the magazines of both classes beside an owner that uses both, each as what
 //!    it is; without its fence it loses or doubles some.
-//! 2. A CPU at its limit empties the coldest front of another class, while another thread of the CPU
-//!    uses that front.
+//! 2. A CPU at its limit empties the coldest front of another class, while another thread of the
+//!    CPU uses that front.
 //! 3. An empty magazine serves one class after the other.
 
 use std::sync::Arc;

@@ -160,7 +160,8 @@ impl<const FOLLOWS: bool> Sequences<FOLLOWS> {
         offset: WordOffset,
         sequence: impl FnOnce(Begun, &'b AtomicU64) -> Result<Option<R>, Aborted>,
     ) -> Option<R> {
-        let early = is_mutant(Mutant::GateReadEarly).then(|| Self::enter(blocks, cpu_here(), offset));
+        let early =
+            is_mutant(Mutant::GateReadEarly).then(|| Self::enter(blocks, cpu_here(), offset));
         let begun = self.begin();
         let cell = early.unwrap_or_else(|| Self::enter(blocks, begun.cpu, offset))?;
         sequence(begun, cell).unwrap_or(None)
@@ -213,7 +214,14 @@ unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
         pushed.is_some()
     }
 
-    fn compare_store(&self, blocks: &BlockArray, here: Here, offset: WordOffset, old: u64, new: u64) -> bool {
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
         let begun = self.begin();
         if begun.cpu != here.cpu || !is_open(blocks, begun.cpu) {
             return false;
@@ -268,7 +276,8 @@ unsafe impl Processor for Kernel {
         }
         let held = self.held[here.cpu.index()][here.context as usize].lock().unwrap();
         // SAFETY: guards are local to calls of the allocator, which owns the kernel.
-        let held = unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
+        let held =
+            unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
         Some(Pin { here, _held: Some(held) })
     }
 
@@ -301,7 +310,8 @@ pub fn locked<const FOLLOWS: bool>(cpus: u32) -> (Locks<FOLLOWS>, Box<dyn Any>) 
     let locks: Arc<[CpuLock]> = (0..2 * cpus).map(|_| CpuLock::new()).collect();
     // SAFETY: the caller keeps the locks longer than the front, and they do not move.
     let all = unsafe { &*Arc::as_ptr(&locks) };
-    let [front, other] = <[_; 2]>::from(all.split_at(cpus as usize)).map(|set| Locked::new(set, Believed));
+    let [front, other] =
+        <[_; 2]>::from(all.split_at(cpus as usize)).map(|set| Locked::new(set, Believed));
     (Locks { front, other }, Box::new(locks))
 }
 
@@ -328,7 +338,14 @@ unsafe impl<const FOLLOWS: bool> Cpus for Locks<FOLLOWS> {
         self.front().push(blocks, word, rounds_max, frame)
     }
 
-    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
         self.front().compare_store(blocks, here, word, old, new)
     }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::cpus::Cpus;
 use crate::{
-    AllocError, Allocator, Census, Config, ConfigError, Flags, FrameRange, HighPolicy, Misuse, NodeId, Order,
-    Pfn, Watermarks, ZoneConfig, ZoneId,
+    AllocError, Allocator, Census, Config, ConfigError, Flags, FrameRange, HighPolicy, Misuse,
+    NodeId, Order, Pfn, Watermarks, ZoneConfig, ZoneId,
 };
 
 std::thread_local! {

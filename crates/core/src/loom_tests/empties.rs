@@ -1,8 +1,8 @@
 //! 1. A magazine is in one place: one CPU's, also while others steal empties.
 //! 2. No request fails for want of a magazine: without one, blocks go past the caches.
 //!
-//! The models have one magazine, or two, for two CPUs: with as many as other models have, no CPU would
-//! ever come to steal one.
+//! The models have one magazine, or two, for two CPUs: with as many as other models have, no CPU
+//! would ever come to steal one.
 
 use std::sync::Arc;
 
@@ -54,8 +54,8 @@ fn the_only_magazine_is_stolen_and_left() {
     explore_mutant(Mutant::LeavesStolen, stolen);
 }
 
-/// The only magazine is one CPU's, with frames in it, and goes on a drain's way back; another CPU does
-/// without, or has it from the drain.
+/// The only magazine is one CPU's, with frames in it, and goes on a drain's way back; another CPU
+/// does without, or has it from the drain.
 fn exhausted() {
     let depot = depot();
     pair(&depot);

@@ -4,9 +4,10 @@
 //!    rolled back.
 //! 3. What a watermark keeps is there for a request that may not wait.
 //!
-//! Blocks of one word go between a caller and the store by one atomic operation. That they are never
-//! in flight is modelled beside what has to be: a search that takes more than it gives, a count on its
-//! way from a CPU to the zone. A mutant of each shows that the model would find it missing.
+//! Blocks of one word go between a caller and the store by one atomic operation. That they are
+//! never in flight is modelled beside what has to be: a search that takes more than it gives, a
+//! count on its way from a CPU to the zone. A mutant of each shows that the model would find it
+//! missing.
 
 use std::sync::Arc;
 
@@ -104,7 +105,8 @@ fn between_store_and_front() {
 #[test]
 fn a_range_in_a_drainers_hands() {
     beside_a_drainer(|depot| {
-        let start = depot.allocator.alloc_contiguous(2, 1, Flags::default()).expect("nobody holds a frame");
+        let start =
+            depot.allocator.alloc_contiguous(2, 1, Flags::default()).expect("nobody holds a frame");
         [start, start.add(1)].into_iter().for_each(|pfn| depot.note_got(pfn, Order::BASE));
     });
 }
@@ -162,8 +164,8 @@ fn a_claim_across_sections_that_is_rolled_back_unannounced() {
     explore_mutant(Mutant::Unannounced, rolled_back_across_sections);
 }
 
-/// Ten free frames across a border, and two that want five in a row, wherever they begin: the lowest
-/// five lie in both sections. One at least has them, and no frame is given twice or lost.
+/// Ten free frames across a border, and two that want five in a row, wherever they begin: the
+/// lowest five lie in both sections. One at least has them, and no frame is given twice or lost.
 fn runs_across_sections() {
     const RUN: u32 = 5;
     let flags = Flags::default().no_reclaim();
@@ -215,8 +217,8 @@ fn reserve_is_there_for_who_may_not_wait() {
     });
 }
 
-/// Blocks that are not cached: a pair of frames, which a CPU of a zone of two pageblocks need not report at
-/// once, and a quarter of a word.
+/// Blocks that are not cached: a pair of frames, which a CPU of a zone of two pageblocks need not
+/// report at once, and a quarter of a word.
 const PAIR: Order = order(1);
 const SMALL: Order = order(4);
 
@@ -227,9 +229,10 @@ const fn order(n: u32) -> Order {
     }
 }
 
-/// One pageblock is whole, of the other a block is missing. Its owner frees it and takes one of the first;
-/// another does the same in the other direction: at every moment one pageblock is whole, but not the one that
-/// a search has just seen. A search looks twice, which is why there are two of them.
+/// One pageblock is whole, of the other a block is missing. Its owner frees it and takes one of the
+/// first; another does the same in the other direction: at every moment one pageblock is whole, but
+/// not the one that a search has just seen. A search looks twice, which is why there are two of
+/// them.
 fn whole_huge_moves() {
     let setup = Setup { frames: 2 * Order::PAGEBLOCK.frames(), ..Setup::default() };
     let depot = Depot::new(&setup, Rseq::new(2));
@@ -273,7 +276,8 @@ fn whole_huge_moves_uncounted() {
 
 /// A search claims a whole pageblock, to change its mobility, and gives back what it does not need.
 fn change_of_mobility() {
-    let depot = Depot::new(&Setup { frames: Order::PAGEBLOCK.frames(), ..Setup::default() }, Rseq::new(2));
+    let depot =
+        Depot::new(&Setup { frames: Order::PAGEBLOCK.frames(), ..Setup::default() }, Rseq::new(2));
     let other = spawn(0, &depot, |depot| {
         let flags = Flags::new(Mobility::Reclaimable);
         depot.alloc_block(SMALL, flags).expect("eight are free");
@@ -295,8 +299,9 @@ fn while_another_changes_the_mobility_unannounced() {
     explore_mutant(Mutant::Unannounced, change_of_mobility);
 }
 
-/// A block that is free and not counted yet is taken by another, which subtracts it: meanwhile the count
-/// hides one more from those who may not go below a watermark, and they must not fail for that.
+/// A block that is free and not counted yet is taken by another, which subtracts it: meanwhile the
+/// count hides one more from those who may not go below a watermark, and they must not fail for
+/// that.
 fn taken_early() {
     let watermarks = Watermarks { min: 16, low: 16, high: 16 };
     let setup = Setup { frames: 3 * SMALL.frames(), watermarks, ..Setup::default() };
@@ -317,8 +322,8 @@ fn taken_before_it_is_counted() {
     explore(taken_early);
 }
 
-/// Two free on one CPU; what both freed is in the hands of one of them, on its way to the zone's count,
-/// when the other is done.
+/// Two free on one CPU; what both freed is in the hands of one of them, on its way to the zone's
+/// count, when the other is done.
 fn count_on_its_way() {
     let watermarks = Watermarks { min: 16, low: 16, high: 16 };
     let setup = Setup { frames: 4 * SMALL.frames(), watermarks, ..Setup::default() };

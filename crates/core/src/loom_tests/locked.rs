@@ -130,5 +130,8 @@ fn disabled_beside_an_owner_with_a_lock() {
     let busy = Arc::new(AtomicU32::new(0));
     let seen = busy.clone();
     let is_explored = explore(move || disabled_beside_an_owner(&seen));
-    assert!(!is_explored || busy.load(Plain::Relaxed) > 0, "no fence gave up: the model does not see 4.");
+    assert!(
+        !is_explored || busy.load(Plain::Relaxed) > 0,
+        "no fence gave up: the model does not see 4."
+    );
 }

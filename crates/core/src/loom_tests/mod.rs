@@ -17,10 +17,10 @@
 //! | `failing` | failing only when it must, watermarks |
 //! | `reclaim` | reclaim callbacks: which caller runs them, waiting for it |
 //!
-//! Constants are shrunk: a magazine has two rounds, a pageblock two words, a zone four frames; there is one
-//! class of magazines, one context per CPU, and gates are not followed. `classes`, `contexts` and
-//! `followed` are the other configurations. A *mutant* leaves out what an argument rests on; its
-//! model must fail, or the model would see nothing.
+//! Constants are shrunk: a magazine has two rounds, a pageblock two words, a zone four frames;
+//! there is one class of magazines, one context per CPU, and gates are not followed. `classes`,
+//! `contexts` and `followed` are the other configurations. A *mutant* leaves out what an argument
+//! rests on; its model must fail, or the model would see nothing.
 //!
 //! `LOOM_MAX_PREEMPTIONS` overrides the models' own bounds, `LOOM_MAX_DURATION` (seconds) ends each
 //! early, and `--show-output` shows which it ended.

@@ -135,12 +135,16 @@ fn two_callers(is_mute: bool, unwinds: bool) -> impl Fn() + Send + Sync + 'stati
         stage.callbacks.register(callback).unwrap();
         let call = move |stage: &Stage| {
             let seen = stage.callbacks.turns();
-            let called = catch_unwind(AssertUnwindSafe(|| stage.callbacks.call(&stage.cpus, ONE, true)));
+            let called =
+                catch_unwind(AssertUnwindSafe(|| stage.callbacks.call(&stage.cpus, ONE, true)));
             match called {
                 Ok(Called::Done) | Err(_) => {}
                 Ok(Called::OneIsRunning) => {
                     assert!(stage.callbacks.wait_for_turn(&stage.cpus, seen, u32::MAX));
-                    assert!(callback.has_run.load(Ordering::Relaxed), "a turn that did nothing ended");
+                    assert!(
+                        callback.has_run.load(Ordering::Relaxed),
+                        "a turn that did nothing ended"
+                    );
                 }
                 Ok(other) => panic!("{other:?}"),
             }
@@ -213,7 +217,8 @@ impl Reclaim for Cache {
 #[test]
 fn two_requests_and_a_cache() {
     explore_large(|| {
-        let depot = Depot::new(&Setup { cpus: 1, frames: 2, ..Setup::default() }, Sleepers::new(false));
+        let depot =
+            Depot::new(&Setup { cpus: 1, frames: 2, ..Setup::default() }, Sleepers::new(false));
         let frames = [0; 2].map(|_| depot.alloc().unwrap()).to_vec();
         let cache = Cache { depot: depot.clone(), frames: Mutex::new(frames) };
         let cache: *mut Cache = Box::into_raw(Box::new(cache));

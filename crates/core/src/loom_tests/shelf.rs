@@ -1,7 +1,7 @@
 //! 1. A magazine that is pushed is popped or taken once, by whoever comes, and comes with what its
 //!    owner wrote into it.
-//! 2. A popper that sleeps while the magazine it looks at is taken, reused and pushed again does not
-//!    put the old one below it back (the ABA problem).
+//! 2. A popper that sleeps while the magazine it looks at is taken, reused and pushed again does
+//!    not put the old one below it back (the ABA problem).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering as Plain};
@@ -33,7 +33,8 @@ impl Ground {
         let magazines: Box<[Magazine]> = (0..=MAGAZINES).map(|_| Magazine::new()).collect();
         // Magazine 0 stands for none, and lies at the base.
         let base = std::ptr::with_exposed_provenance_mut(magazines.as_ptr().expose_provenance());
-        let blocks = BlockArray { base, gates_from: 0, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 };
+        let blocks =
+            BlockArray { base, gates_from: 0, blocks_at: 0, stride: 0, cpus: 0, context_stride: 0 };
         let owned = std::array::from_fn(|_| AtomicU32::new(1));
         let ground = Ground { shelf: Shelf::new(), blocks, _magazines: magazines, owned };
         (1..=on_shelf).for_each(|n| ground.push(MagazineIndex::new(n).unwrap()));
@@ -78,11 +79,17 @@ impl Ground {
         let owned = self.owned[1..].iter().map(|owned| owned.load(Plain::Relaxed)).sum::<u32>();
         assert_eq!(owned + self.shelf.count(), MAGAZINES);
         self.take_all();
-        assert!(self.owned.iter().all(|owned| owned.load(Plain::Relaxed) == 1), "a magazine is lost");
+        assert!(
+            self.owned.iter().all(|owned| owned.load(Plain::Relaxed) == 1),
+            "a magazine is lost"
+        );
     }
 }
 
-fn spawn(ground: &Arc<Ground>, body: impl FnOnce(&Ground) + 'static) -> loom::thread::JoinHandle<()> {
+fn spawn(
+    ground: &Arc<Ground>,
+    body: impl FnOnce(&Ground) + 'static,
+) -> loom::thread::JoinHandle<()> {
     let ground = ground.clone();
     loom::thread::spawn(move || body(&ground))
 }

@@ -1,10 +1,10 @@
-//! 1. Claims of all widths (a frame, a word, a pageblock of two words) beside each other: nobody gets what
-//!    another has, and what a failing claim gives back is all there.
+//! 1. Claims of all widths (a frame, a word, a pageblock of two words) beside each other: nobody
+//!    gets what another has, and what a failing claim gives back is all there.
 //! 2. A hint never says "nothing here" for good where something is, or a search would not find it.
 //!    Without the fences of Dekker's pattern it does.
-//! 3. Nor does a mark of the summary, whichever sort of pageblock it leads to, and however many threads it
-//!    takes to make one of that sort. It does when the search that clears a mark does not look again, or
-//!    when the taker that clears `whole` does not look at `some`.
+//! 3. Nor does a mark of the summary, whichever sort of pageblock it leads to, and however many
+//!    threads it takes to make one of that sort. It does when the search that clears a mark does
+//!    not look again, or when the taker that clears `whole` does not look at `some`.
 
 use std::sync::Arc;
 
@@ -125,8 +125,8 @@ fn first_frame_taken_while_the_last_comes_back() {
     });
 }
 
-/// One takes the last block of a pageblock, which clears the hint; another puts a frame of a word back
-/// that was seen empty.
+/// One takes the last block of a pageblock, which clears the hint; another puts a frame of a word
+/// back that was seen empty.
 #[test]
 fn last_block_taken_while_a_frame_comes_back() {
     explore(|| {
@@ -139,13 +139,15 @@ fn last_block_taken_while_a_frame_comes_back() {
     });
 }
 
-/// Huges become ones of a sort, each by a thread of its own, while a search clears the mark: it found
-/// none. All of the section is held before, and its marks are set.
+/// Huges become ones of a sort, each by a thread of its own, while a search clears the mark: it
+/// found none. All of the section is held before, and its marks are set.
 fn marked(sort: Sort, changes: &[fn(&Section<'_>)]) {
     let section = section();
     assert_eq!(section.put(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES), 0);
     assert!(section.claim(PAGEBLOCK_FRAMES, 1) && section.put(PAGEBLOCK_FRAMES, 1) == 0);
-    assert!(section.claim(0, PAGEBLOCK_FRAMES) && section.claim(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES));
+    assert!(
+        section.claim(0, PAGEBLOCK_FRAMES) && section.claim(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES)
+    );
     let change = |change: fn(&Section<'_>)| {
         spawn(&section, move |section| {
             change(section);
@@ -204,12 +206,13 @@ fn mark_of_a_pair_cleared_unseen() {
     explore_mutant(Mutant::ClearsUnseen, || marked(Sort::Pair, &[put_pageblock, put_neighbour]));
 }
 
-/// A pageblock becomes partial by two hints: one thread takes its last frames, which clears `whole`, another
-/// puts a frame back, which sets `some`.
+/// A pageblock becomes partial by two hints: one thread takes its last frames, which clears
+/// `whole`, another puts a frame back, which sets `some`.
 fn partial_by_two_hints() {
     let section = section();
     let first = section.take_at_once(0, Order::BASE).unwrap();
-    // As if the pageblock had been whole until now: its hint says so, and nothing is marked as partial.
+    // As if the pageblock had been whole until now: its hint says so, and nothing is marked as
+    // partial.
     assert_eq!(section.put(first, 1), 0);
     section.clear_mark(Sort::Partial);
     let other = spawn(&section, |section| {

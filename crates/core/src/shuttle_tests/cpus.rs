@@ -121,7 +121,14 @@ unsafe impl Cpus for Rseq {
         pushed.is_some()
     }
 
-    fn compare_store(&self, blocks: &BlockArray, here: Here, offset: WordOffset, old: u64, new: u64) -> bool {
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        offset: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
         let stored = self.restart(|cpu, begun| {
             if cpu != here.cpu || !is_open(blocks, cpu) {
                 return Ok(None);

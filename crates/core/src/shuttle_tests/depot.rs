@@ -7,11 +7,14 @@ use std::sync::Arc;
 use shuttle::thread::{self, JoinHandle};
 
 use super::cpus::Rseq;
-use super::machine::{Anywhere, CPUS, Depot, Owner, Preemption, SECTION, Setup, rng, run_at, run_on};
+use super::machine::{
+    Anywhere, CPUS, Depot, Owner, Preemption, SECTION, Setup, rng, run_at, run_on,
+};
 use super::{Mutant, explore, explore_mutant};
 use crate::cpus::{Context, CpuLock, Cpus, Here, Locked, Pinned};
 use crate::{
-    CacheLimits, CpuId, Flags, FrameRange, HighPolicy, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId,
+    CacheLimits, CpuId, Flags, FrameRange, HighPolicy, Mobility, Mode, Order, Pfn, Scope,
+    Watermarks, ZoneId,
 };
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -66,8 +69,8 @@ fn drain<C: Cpus>(depot: &Arc<Depot<C>>, mode: Mode, times: u32) {
 fn owners_beside_drains<C: Cpus + Send + 'static>(setup: &Setup, cpus: C) {
     let depot = Depot::new(setup, cpus);
     let owners = (1..=3).map(|number| spawn(&depot, move |depot| own(&depot, number, 8)));
-    let drainers =
-        [Mode::Quiet, Mode::Full, Mode::Full].map(|mode| spawn(&depot, move |depot| drain(&depot, mode, 4)));
+    let drainers = [Mode::Quiet, Mode::Full, Mode::Full]
+        .map(|mode| spawn(&depot, move |depot| drain(&depot, mode, 4)));
     join(owners.chain(drainers).collect::<Vec<_>>());
     depot.finish();
 }
@@ -97,7 +100,8 @@ fn drains_beside_guards_and_checked() {
 #[test]
 fn drains_beside_locks() {
     explore("drains_beside_locks", || {
-        let locks: &'static [CpuLock] = Box::leak(Box::new([const { CpuLock::new() }; CPUS as usize]));
+        let locks: &'static [CpuLock] =
+            Box::leak(Box::new([const { CpuLock::new() }; CPUS as usize]));
         owners_beside_drains(&Setup::default(), Locked::new(locks, Anywhere));
     });
 }
@@ -157,7 +161,8 @@ fn switches_beside_owners() {
                         4 => _ = depot.allocator.decay_caches(),
                         _ => {
                             let high_min = rng.below(300);
-                            let limits = CacheLimits { batch: 63, high_min, high_max: 2 * high_min };
+                            let limits =
+                                CacheLimits { batch: 63, high_min, high_max: 2 * high_min };
                             depot.allocator.set_cache_limits(ZONE, limits);
                         }
                     }
@@ -179,7 +184,8 @@ fn memory_is_added_beside_owners() {
         let setup = Setup { frames: 1024, sections: 4, ..Setup::default() };
         let depot = Depot::new(&setup, Pinned(Preemption::new()));
         let owners = [1, 2].map(|number| spawn(&depot, move |depot| own(&depot, number, 6)));
-        let adders = [added(1, 1), added(1, 2)].map(|range| spawn(&depot, move |depot| _ = depot.add(range)));
+        let adders = [added(1, 1), added(1, 2)]
+            .map(|range| spawn(&depot, move |depot| _ = depot.add(range)));
         join(owners.into_iter().chain(adders));
         // The one that got furthest goes on; what the other wanted is there then, or can be added.
         depot.add(added(3, 1));
@@ -195,7 +201,8 @@ fn memory_is_added_beside_owners() {
 
 /// Each thread takes its share of all frames, again and again: none may ever fail.
 fn shares<C: Cpus + Send + 'static>(cpus: C, shares: &'static [u32], times: u32) {
-    let setup = Setup { frames: shares.iter().sum(), high: HighPolicy::Fixed(150), ..Setup::default() };
+    let setup =
+        Setup { frames: shares.iter().sum(), high: HighPolicy::Fixed(150), ..Setup::default() };
     let depot = Depot::new(&setup, cpus);
     let owners = (1..).zip(shares).map(|(number, &share)| {
         spawn(&depot, move |depot| {
@@ -222,7 +229,8 @@ fn no_request_fails_for_what_others_cache() {
     });
 }
 
-/// One thread refills with more than it needs, and stops with that in its hands; the other needs it.
+/// One thread refills with more than it needs, and stops with that in its hands; the other needs
+/// it.
 #[test]
 #[should_panic = "its share is free"]
 fn requests_fail_for_what_is_on_its_way_unannounced() {

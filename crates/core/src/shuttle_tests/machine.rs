@@ -11,8 +11,8 @@ use super::rng::Rng;
 use super::{Mutant, cpus, is_mutant};
 use crate::cpus::{Cpus, FenceError, Guard, Here, Processor, WhichCpu};
 use crate::{
-    Allocator, Census, Config, CpuId, Flags, FrameRange, HighPolicy, Misuse, NodeId, Order, Pfn, Watermarks,
-    ZoneConfig, ZoneId,
+    Allocator, Census, Config, CpuId, Flags, FrameRange, HighPolicy, Misuse, NodeId, Order, Pfn,
+    Watermarks, ZoneConfig, ZoneId,
 };
 
 pub const CPUS: u32 = 3;
@@ -81,7 +81,8 @@ unsafe impl Processor for Preemption {
         let here = here();
         let held = self.0.get(here.cpu.index())?[here.context as usize].lock().ok()?;
         // SAFETY: guards are local to calls of the allocator, which owns the mutexes.
-        let held = unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
+        let held =
+            unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
         Some(Pin { here, _held: held })
     }
 
@@ -121,7 +122,8 @@ fn panic_on_misuse(misuse: Misuse) {
 pub struct Depot<C: 'static> {
     pub allocator: Allocator<'static, C>,
     memory: StdMutex<Vec<*mut [MaybeUninit<u8>]>>,
-    /// By frame: which thread holds it, 0: none. No access to the allocator is made under the lock.
+    /// By frame: which thread holds it, 0: none. No access to the allocator is made under the
+    /// lock.
     held: StdMutex<Vec<u32>>,
 }
 
@@ -199,7 +201,9 @@ impl<C: Cpus> Depot<C> {
 
 impl<C> Drop for Depot<C> {
     fn drop(&mut self) {
-        for memory in self.memory.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).drain(..) {
+        for memory in
+            self.memory.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).drain(..)
+        {
             // SAFETY: from `new_memory`; the allocator does nothing when dropped.
             drop(unsafe { Box::from_raw(memory) });
         }
@@ -239,7 +243,8 @@ impl<C: Cpus> Owner<C> {
     /// As many single frames as there are of `wanted`.
     pub fn alloc_many(&mut self, wanted: usize) -> usize {
         let mut out = [Pfn::new(0); 256];
-        let got = self.depot.allocator.alloc_many(Order::BASE, Flags::default(), &mut out[..wanted]);
+        let got =
+            self.depot.allocator.alloc_many(Order::BASE, Flags::default(), &mut out[..wanted]);
         let got = got.unwrap_or(0);
         out[..got].iter().for_each(|&pfn| self.hold(pfn, Order::BASE));
         got
@@ -273,7 +278,9 @@ impl<C: Cpus> Owner<C> {
     pub fn free_many(&mut self, blocks: usize) {
         let from = self.held.len().saturating_sub(blocks);
         let batch: Vec<_> = self.held.drain(from..).collect();
-        batch.iter().for_each(|&(pfn, order)| self.depot.note_freed(pfn, order.frames(), self.number));
+        batch
+            .iter()
+            .for_each(|&(pfn, order)| self.depot.note_freed(pfn, order.frames(), self.number));
         self.depot.allocator.free_many(&batch).unwrap();
     }
 }

@@ -76,7 +76,9 @@ impl Drop for Repeat<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Repeat { name, scheduler, seed } = self;
-            eprintln!("{name}: failed under the {scheduler} scheduler; PAGEDEPOT_SEED={seed} repeats it");
+            eprintln!(
+                "{name}: failed under the {scheduler} scheduler; PAGEDEPOT_SEED={seed} repeats it"
+            );
         }
     }
 }

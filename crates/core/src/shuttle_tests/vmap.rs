@@ -13,8 +13,8 @@ use super::machine::{CPUS, Depot, Preemption, Setup, rng, run_on};
 use super::{explore, explore_broken};
 use crate::cpus::{Cpus, Pinned};
 use crate::vmap::{
-    Broken, FlushSpans, Host, Manner, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
-    VirtAddr, Vmap, VmapConfig,
+    Broken, FlushSpans, Host, Manner, MapError, Mapper, Options, Protection, PurgeDepth, Span,
+    Stale, VirtAddr, Vmap, VmapConfig,
 };
 use crate::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
 
@@ -51,7 +51,10 @@ impl Ledger {
 
     fn check_mapped(&self, start: VirtAddr, pages: u32) {
         let state = self.0.lock().unwrap();
-        assert!(Self::pages(Span::new(start, pages)).all(|page| state.mapped[page].is_some()), "fault");
+        assert!(
+            Self::pages(Span::new(start, pages)).all(|page| state.mapped[page].is_some()),
+            "fault"
+        );
     }
 
     fn is_mapped(&self, frame: Pfn) -> bool {
@@ -71,7 +74,12 @@ unsafe impl Mapper for Ledger {
         PageSize::Kib4
     }
 
-    unsafe fn map(&self, at: VirtAddr, frames: FrameRange, _how: Protection) -> Result<(), MapError> {
+    unsafe fn map(
+        &self,
+        at: VirtAddr,
+        frames: FrameRange,
+        _how: Protection,
+    ) -> Result<(), MapError> {
         let mut state = self.0.lock().unwrap();
         for (frame, page) in (frames.start.get()..).zip(Self::pages(Span::new(at, frames.frames))) {
             let old = state.mapped[page].replace(frame);
@@ -244,7 +252,8 @@ fn work(space: &Space, number: u32, steps: u32) {
                 6 => vmap.vmap(frames, Options::DEFAULT).map(Held::Mapped),
                 _ => {
                     let manner = if rng.one_in(2) { Manner::Pools } else { Manner::Blocks };
-                    vmap.vm_map_ram(frames, manner, Options::DEFAULT).map(|addr| Held::Ram(addr, pages))
+                    vmap.vm_map_ram(frames, manner, Options::DEFAULT)
+                        .map(|addr| Held::Ram(addr, pages))
                 }
             };
             held.push(new.unwrap());
@@ -359,7 +368,8 @@ fn two_in_a_pool() {
         run_on(0);
         other.vmap().alloc(1, Options::DEFAULT).unwrap()
     });
-    let (a, b) = (vmap.alloc(1, Options::DEFAULT).unwrap(), vmap.alloc(1, Options::DEFAULT).unwrap());
+    let (a, b) =
+        (vmap.alloc(1, Options::DEFAULT).unwrap(), vmap.alloc(1, Options::DEFAULT).unwrap());
     vmap.free(areas[2]).unwrap();
     vmap.free(a).unwrap();
     let c = handle.join().unwrap();

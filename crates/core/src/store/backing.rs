@@ -4,8 +4,8 @@ use super::Doubled;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
 /// All free frames of the zones, shared by all CPUs: a buddy allocator, say, that a kernel has and
-/// keeps. An allocator made [over](crate::Allocator::over) it puts fronts, shelves, gates and drains
-/// in front, and keeps no bitmap of its own.
+/// keeps. An allocator made [over](crate::Allocator::over) it puts fronts, shelves, gates and
+/// drains in front, and keeps no bitmap of its own.
 ///
 /// Each call moves up to 64 blocks: a magazine's 63 and the one that a request waits for.
 ///
@@ -15,8 +15,8 @@ use crate::frame::{Mobility, Order, Pfn, ZoneId};
 ///    that is how the allocator learns that a zone is empty.
 /// 2. It does not call the allocator.
 /// 3. It may be called wherever the allocator is: from interrupt handlers, if those allocate or
-///    free. A lock in it is then taken with interrupts off. Calls run on the CPU of the caller,
-///    or for a drain on the drainer's, several at a time.
+///    free. A lock in it is then taken with interrupts off. Calls run on the CPU of the caller, or
+///    for a drain on the drainer's, several at a time.
 ///
 /// # What the allocator over it does not promise
 /// Allocating from, and freeing to, caches that have what is needed waits for nobody; what reaches
@@ -38,20 +38,26 @@ use crate::frame::{Mobility, Order, Pfn, ZoneId};
 /// 4. `take` returns at most `out.len()`, and has written as many entries.
 /// 5. The mobility it returns with a block is a label only: any value keeps these promises.
 ///
-/// The allocator checks 4, and alignment and zone (by aligned runs of 512 frames) of 1, each time, and
-/// reports [`Misuse::Backing`](crate::Misuse::Backing) instead of handing such a block out. It cannot
-/// check 2 and 3.
+/// The allocator checks 4, and alignment and zone (by aligned runs of 512 frames) of 1, each time,
+/// and reports [`Misuse::Backing`](crate::Misuse::Backing) instead of handing such a block out. It
+/// cannot check 2 and 3.
 pub unsafe trait Backing: Sync {
     /// Takes up to `out.len()` (at most 64) blocks of `order` from `zone`; returns how many. Each
-    /// comes with the mobility that the pageblock around it serves from now on: frames of it that are
-    /// freed are cached for requests of that mobility. One that keeps no mobilities apart returns
-    /// the one asked for.
-    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize;
+    /// comes with the mobility that the pageblock around it serves from now on: frames of it that
+    /// are freed are cached for requests of that mobility. One that keeps no mobilities apart
+    /// returns the one asked for.
+    fn take(
+        &self,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        out: &mut [(Pfn, Mobility)],
+    ) -> usize;
 
     /// Takes back at most 64 blocks of `zone`, in whatever order of address; they need not be of
-    /// the order they were taken with. Returns which of their frames were free already, as far as it
-    /// can tell: these stay free once, and are reported as [`Misuse`](crate::Misuse::DoubleFree), last,
-    /// so that this may not panic for their sake.
+    /// the order they were taken with. Returns which of their frames were free already, as far as
+    /// it can tell: these stay free once, and are reported as
+    /// [`Misuse`](crate::Misuse::DoubleFree), last, so that this may not panic for their sake.
     fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled;
 
     /// Free pages of a zone, for watermarks and reports: read often, so O(1); exact when nobody
@@ -68,24 +74,30 @@ pub unsafe trait Backing: Sync {
     }
 
     /// Frames at given addresses, and more contiguous ones than the largest block has, if it can
-    /// find them. By default it cannot: `alloc_at`, and `alloc_contiguous` of more than 1024 frames,
-    /// fail with [`AllocError::Unsupported`](crate::AllocError::Unsupported).
+    /// find them. By default it cannot: `alloc_at`, and `alloc_contiguous` of more than 1024
+    /// frames, fail with [`AllocError::Unsupported`](crate::AllocError::Unsupported).
     fn ranges(&self) -> Option<&dyn BackingRanges> {
         None
     }
 }
 
-/// What a [`Backing`] can do beyond blocks. What was taken comes back by [`Backing::put`] in aligned
-/// blocks.
+/// What a [`Backing`] can do beyond blocks. What was taken comes back by [`Backing::put`] in
+/// aligned blocks.
 ///
 /// # Safety
 /// As for [`Backing`]: the frames of a range that was taken or claimed are all of the zone, and no
 /// frame of it is handed out again, by any method of either trait, before it has been put back.
 pub unsafe trait BackingRanges {
     /// Takes `frames` (at most 2^18) contiguous frames, the first a multiple of `align` (a power of
-    /// two), all of `zone`. The pageblocks they lie in serve `mobility` from now on. `None`: at some moment
-    /// of the call there was no such run of free frames, wherever it might begin.
-    fn take_contiguous(&self, zone: ZoneId, frames: u32, align: u32, mobility: Mobility) -> Option<Pfn>;
+    /// two), all of `zone`. The pageblocks they lie in serve `mobility` from now on. `None`: at
+    /// some moment of the call there was no such run of free frames, wherever it might begin.
+    fn take_contiguous(
+        &self,
+        zone: ZoneId,
+        frames: u32,
+        align: u32,
+        mobility: Mobility,
+    ) -> Option<Pfn>;
 
     /// Takes exactly the `frames` frames from `start`, all of `zone`. `false`: not all of them are
     /// free, and nothing was taken.

@@ -1,19 +1,19 @@
 //! All free frames of all zones as bits, shared by all CPUs, without a lock.
 //!
 //! # Vocabulary
-//! [`Section`] and its words, hints and tags are in [`section`](super::section); a *pageblock* is 512
-//! frames, named by its [`PageblockIndex`] across sections; a *span* is the range of sections a zone may
-//! have frames in.
+//! [`Section`] and its words, hints and tags are in [`section`](super::section); a *pageblock* is
+//! 512 frames, named by its [`PageblockIndex`] across sections; a *span* is the range of sections a
+//! zone may have frames in.
 //!
 //! # Searching
-//! A search for blocks smaller than a pageblock goes, in this order, through: the pageblock where this CPU last
-//! found some; partly used pageblocks of the wanted mobility; whole ones, retagged if they were of
-//! another mobility (which needs a claim of all 512 frames, so that nobody can hold one of them);
-//! and last anything of the zone. Partly used pageblocks are looked at a bounded number of times before
-//! a whole one is taken, so that fragmentation costs memory before it costs time; the bound falls
-//! only when there is no other way. A search for pageblocks goes through whole ones alone, one for pairs of
-//! them (the highest order) through pairs, and one for more through runs of them. What begins or ends
-//! elsewhere is found by [`runs`](super::runs).
+//! A search for blocks smaller than a pageblock goes, in this order, through: the pageblock where
+//! this CPU last found some; partly used pageblocks of the wanted mobility; whole ones, retagged if
+//! they were of another mobility (which needs a claim of all 512 frames, so that nobody can hold
+//! one of them); and last anything of the zone. Partly used pageblocks are looked at a bounded
+//! number of times before a whole one is taken, so that fragmentation costs memory before it costs
+//! time; the bound falls only when there is no other way. A search for pageblocks goes through
+//! whole ones alone, one for pairs of them (the highest order) through pairs, and one for more
+//! through runs of them. What begins or ends elsewhere is found by [`runs`](super::runs).
 //!
 //! Where to look is read off the hints, and which sections' hints to read off the
 //! [`summary`](super::summary): what is held is not walked over. Only the last pass of each search,
@@ -145,7 +145,9 @@ impl<'m> Bitmap<'m> {
         match self.table.get(number)?.load(Ordering::Acquire) {
             0 => None,
             // SAFETY: only `install` stores addresses, of sections that live for 'm.
-            address => Some(unsafe { &*core::ptr::with_exposed_provenance::<Section<'m>>(address) }),
+            address => {
+                Some(unsafe { &*core::ptr::with_exposed_provenance::<Section<'m>>(address) })
+            }
         }
     }
 
@@ -171,24 +173,25 @@ impl<'m> Bitmap<'m> {
             .is_some_and(|section| section.is_free(pfn.get() % SECTION_FRAMES))
     }
 
-    /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) and passes each to `give`,
-    /// those of one word in descending order of address. Returns how many; fewer only when a whole
-    /// pass over the zone found no more.
+    /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) and passes each to
+    /// `give`, those of one word in descending order of address. Returns how many; fewer only
+    /// when a whole pass over the zone found no more.
     ///
-    /// O(want) plus the search: one load per 64 sections of the zone and pass, up to 16 per section it is
-    /// led to, one per pageblock looked at. The last pass alone is O(zone): one load per 128 MiB.
+    /// O(want) plus the search: one load per 64 sections of the zone and pass, up to 16 per section
+    /// it is led to, one per pageblock looked at. The last pass alone is O(zone): one load per
+    /// 128 MiB.
     fn take(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
         let is_pageblock = order == Order::PAGEBLOCK;
-        let mut taken = if is_pageblock { 0 } else { self.take_at_hint(wanted, order, want, &mut give) };
+        let mut taken =
+            if is_pageblock { 0 } else { self.take_at_hint(wanted, order, want, &mut give) };
         for pass in if is_pageblock { &PASSES_FOR_PAGEBLOCKS[..] } else { &PASSES } {
             if taken == want {
                 break;
             }
             self.visit(wanted, *pass, |section, pageblock| {
                 let got = match pass {
-                    Pass::Whole(_) if self.tags.of(pageblock) != wanted.tag() => {
-                        self.take_retagged(section, pageblock, wanted, order, want - taken, &mut give)
-                    }
+                    Pass::Whole(_) if self.tags.of(pageblock) != wanted.tag() => self
+                        .take_retagged(section, pageblock, wanted, order, want - taken, &mut give),
                     _ => self.take_in(section, pageblock, order, want - taken, &mut give),
                 };
                 // Where a pageblock was taken there is nothing left for smaller blocks.
@@ -202,7 +205,13 @@ impl<'m> Bitmap<'m> {
         taken
     }
 
-    fn take_at_hint(&self, wanted: Wanted<'_>, order: Order, want: u32, give: &mut impl FnMut(Pfn)) -> u32 {
+    fn take_at_hint(
+        &self,
+        wanted: Wanted<'_>,
+        order: Order,
+        want: u32,
+        give: &mut impl FnMut(Pfn),
+    ) -> u32 {
         let pageblock = PageblockIndex(wanted.hint.load(Ordering::Relaxed));
         match self.section(pageblock.section()) {
             Some(section) if self.tags.of(pageblock) == wanted.tag() => {
@@ -227,9 +236,12 @@ impl<'m> Bitmap<'m> {
     /// Gives a block of at most a word back; returns which of its frames were free already.
     #[inline]
     pub fn put_at_once(&self, pfn: Pfn, order: Order) -> Doubled {
-        let Some(section) = self.section((pfn.get() / SECTION_FRAMES) as usize) else { return Doubled::NONE };
+        let Some(section) = self.section((pfn.get() / SECTION_FRAMES) as usize) else {
+            return Doubled::NONE;
+        };
         let word = (pfn.get() % SECTION_FRAMES / bits::WORD_FRAMES) as usize;
-        let doubled = section.put_mask(word, bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES));
+        let doubled =
+            section.put_mask(word, bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES));
         section.refresh_hints(word / PAGEBLOCK_WORDS);
         Doubled::in_word(pfn.get() / bits::WORD_FRAMES, doubled)
     }
@@ -271,7 +283,13 @@ impl<'m> Bitmap<'m> {
     }
 
     /// As [`take`](Self::take), for blocks of any order.
-    pub fn take_blocks(&self, wanted: Wanted<'_>, order: Order, want: u32, mut give: impl FnMut(Pfn)) -> u32 {
+    pub fn take_blocks(
+        &self,
+        wanted: Wanted<'_>,
+        order: Order,
+        want: u32,
+        mut give: impl FnMut(Pfn),
+    ) -> u32 {
         if order <= Order::PAGEBLOCK {
             return self.take(wanted, order, want, give);
         }
@@ -298,8 +316,9 @@ impl<'m> Bitmap<'m> {
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
     /// two); `frames` is at least a pageblock. The pageblocks become ones of the wanted mobility.
     ///
-    /// A pageblock and an aligned pair are searched for as blocks of that order are. Others O(zone): one load
-    /// per 128 MiB in use, one per free pageblock that has a neighbour in use.
+    /// A pageblock and an aligned pair are searched for as blocks of that order are. Others
+    /// O(zone): one load per 128 MiB in use, one per free pageblock that has a neighbour in
+    /// use.
     pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let step = align.max(PAGEBLOCK_FRAMES) / PAGEBLOCK_FRAMES;
         let pageblocks = frames.div_ceil(PAGEBLOCK_FRAMES);
@@ -316,7 +335,8 @@ impl<'m> Bitmap<'m> {
             if u64::from(start) + u64::from(pageblocks) > u64::from(end) {
                 return None;
             }
-            let in_use = |&pageblock: &u32| !self.is_whole_of(PageblockIndex(pageblock), wanted.zone);
+            let in_use =
+                |&pageblock: &u32| !self.is_whole_of(PageblockIndex(pageblock), wanted.zone);
             first = match (start..start + pageblocks).rev().find(in_use) {
                 None if self.claim(PageblockIndex(start).first(), frames) => {
                     self.retag(PageblockIndex(start), frames, wanted);
@@ -335,7 +355,9 @@ impl<'m> Bitmap<'m> {
             self.visit(wanted, pass, |section, pageblock| {
                 let second = PageblockIndex(pageblock.0 + 1);
                 let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
-                if pass.selects(self.tags.of(second), wanted) && section.claim(start, Order::MAX.frames()) {
+                if pass.selects(self.tags.of(second), wanted)
+                    && section.claim(start, Order::MAX.frames())
+                {
                     self.retag(pageblock, Order::MAX.frames(), wanted);
                     found = Some(pageblock.first());
                     return ControlFlow::Break(());
@@ -428,8 +450,11 @@ impl<'m> Bitmap<'m> {
             }
             let number = at / u64::from(SECTION_FRAMES);
             let stop = end.min((number + 1) * u64::from(SECTION_FRAMES));
-            let part =
-                (self.section(number as usize), (at % u64::from(SECTION_FRAMES)) as u32, (stop - at) as u32);
+            let part = (
+                self.section(number as usize),
+                (at % u64::from(SECTION_FRAMES)) as u32,
+                (stop - at) as u32,
+            );
             at = stop;
             Some(part)
         })
@@ -446,7 +471,8 @@ impl<'m> Bitmap<'m> {
             });
         }
         let mut doubled = Doubled::NONE;
-        let mut run = Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: &mut doubled };
+        let mut run =
+            Run { bitmap: self, word: u32::MAX, mask: 0, section: None, doubled: &mut doubled };
         for pfn in blocks {
             run.add(pfn, order);
         }
@@ -492,7 +518,9 @@ impl<'m> Bitmap<'m> {
                     let candidates = candidates & mask;
                     let visit = |pageblock| visit(section, pageblock);
                     if candidates != 0
-                        && self.visit_word(wanted, pass, at, candidates, &mut looks, visit).is_break()
+                        && self
+                            .visit_word(wanted, pass, at, candidates, &mut looks, visit)
+                            .is_break()
                     {
                         return;
                     }
@@ -504,7 +532,8 @@ impl<'m> Bitmap<'m> {
         }
     }
 
-    /// The next section with words of hints from `from` on and before `end` that a pass goes through.
+    /// The next section with words of hints from `from` on and before `end` that a pass goes
+    /// through.
     #[inline]
     fn next_section(&self, pass: Pass, from: usize, end: usize) -> Option<usize> {
         if from >= end {
@@ -530,8 +559,9 @@ impl<'m> Bitmap<'m> {
         while candidates != 0 {
             let bit = candidates.trailing_zeros();
             candidates &= candidates - 1;
-            let pageblock =
-                PageblockIndex((at / HINT_WORDS * SECTION_PAGEBLOCKS + at % HINT_WORDS * 64) as u32 + bit);
+            let pageblock = PageblockIndex(
+                (at / HINT_WORDS * SECTION_PAGEBLOCKS + at % HINT_WORDS * 64) as u32 + bit,
+            );
             note_step();
             if !pass.selects(self.tags.of(pageblock), wanted) {
                 continue;
@@ -556,7 +586,9 @@ impl<'m> Bitmap<'m> {
                 self.tags.of(pageblock).is_present() && self.tags.of(pageblock).zone() == zone
             })
             .filter_map(|pageblock| {
-                Some(u64::from(self.section(pageblock.section())?.count_free(pageblock.in_section())))
+                Some(u64::from(
+                    self.section(pageblock.section())?.count_free(pageblock.in_section()),
+                ))
             })
             .sum()
     }

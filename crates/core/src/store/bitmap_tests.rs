@@ -10,10 +10,10 @@ const ZONE: ZoneId = ZoneId::new(0);
 /// 70 GiB of 4 KiB pages: the summary has two words of each sort.
 const SECTIONS: usize = 70;
 const HUGES: u32 = (SECTIONS * SECTION_PAGEBLOCKS) as u32;
-/// What one pass may read when it finds what it wants: each word of the summary, those around the hint
-/// twice; the hints of three sections, where it begins, where a mark leads without cause, and where the
-/// block is, each up to three times, because before and after a mark is cleared they are read again; and
-/// the pageblock. A walk over the hints of all sections would be 560 words.
+/// What one pass may read when it finds what it wants: each word of the summary, those around the
+/// hint twice; the hints of three sections, where it begins, where a mark leads without cause, and
+/// where the block is, each up to three times, because before and after a mark is cleared they are
+/// read again; and the pageblock. A walk over the hints of all sections would be 560 words.
 const STEPS_MAX: u64 = 2 * 2 + 3 * 3 * HINT_WORDS as u64 + 1;
 /// Passes of a search for small blocks until it has found one, of a search for others.
 const fn passes(size: Order) -> u64 {
@@ -53,11 +53,21 @@ impl World {
     }
 
     fn bitmap(&self) -> Bitmap<'_> {
-        Bitmap::new(&self.table, Tags::new(&self.tags, false), Summary::new(self.groups), &self.failed)
+        Bitmap::new(
+            &self.table,
+            Tags::new(&self.tags, false),
+            Summary::new(self.groups),
+            &self.failed,
+        )
     }
 
     fn wanted(&self) -> Wanted<'_> {
-        Wanted { zone: ZONE, mobility: Mobility::Movable, span: (0, SECTIONS as u32), hint: &self.hint }
+        Wanted {
+            zone: ZONE,
+            mobility: Mobility::Movable,
+            span: (0, SECTIONS as u32),
+            hint: &self.hint,
+        }
     }
 
     /// Takes a block, and says in how many steps.
@@ -115,8 +125,8 @@ fn one_free_block_is_found_quickly_wherever_it_is() {
         let world = World::new();
         let frames = HUGES * PAGEBLOCK_FRAMES;
         assert!(world.bitmap().claim(Pfn::new(0), frames));
-        // The first search finds marks without cause, and clears them. So does each search on its way
-        // from the hint: some read more, but not on average.
+        // The first search finds marks without cause, and clears them. So does each search on its
+        // way from the hint: some read more, but not on average.
         assert_eq!(world.take(size).0, None);
         let (rounds, mut steps_sum) = (200, 0);
         for _ in 0..rounds {
@@ -131,7 +141,8 @@ fn one_free_block_is_found_quickly_wherever_it_is() {
     }
 }
 
-/// Of each pair of pageblocks one is held: there is no block of the highest order, until one comes back.
+/// Of each pair of pageblocks one is held: there is no block of the highest order, until one comes
+/// back.
 #[test]
 fn pageblocks_without_their_neighbours_are_not_looked_at_for_pairs() {
     let world = World::new();
@@ -175,8 +186,8 @@ fn no_search_fails_because_of_a_mark() {
     }
 }
 
-/// Blocks of all orders come and go; a request fails only if there is no free block of that order, and
-/// no section with pageblocks of a sort is ever left without its mark.
+/// Blocks of all orders come and go; a request fails only if there is no free block of that order,
+/// and no section with pageblocks of a sort is ever left without its mark.
 #[test]
 fn searches_agree_with_a_look_at_every_block() {
     let (world, mut state) = (World::new(), 0x2545_f491_4f6c_dd1d);
@@ -184,8 +195,9 @@ fn searches_agree_with_a_look_at_every_block() {
     let left = [0, 1, 65].map(|section| section * SECTION_FRAMES + 70 * PAGEBLOCK_FRAMES);
     let left_frames = 12 * PAGEBLOCK_FRAMES;
     assert!(world.bitmap().claim(Pfn::new(0), HUGES * PAGEBLOCK_FRAMES));
-    left.into_iter()
-        .for_each(|start| assert_eq!(world.bitmap().put(Pfn::new(start), left_frames), Doubled::NONE));
+    left.into_iter().for_each(|start| {
+        assert_eq!(world.bitmap().put(Pfn::new(start), left_frames), Doubled::NONE)
+    });
     let mut held: Vec<(Pfn, Order)> = Vec::new();
     let is_free = |start: u32, size: Order| {
         let section = world.bitmap().section((start / SECTION_FRAMES) as usize).unwrap();
@@ -200,8 +212,10 @@ fn searches_agree_with_a_look_at_every_block() {
                 Some(start) => held.push((start, size)),
                 None => {
                     refused += 1;
-                    let blocks = |start| (start..start + left_frames).step_by(size.frames() as usize);
-                    let free = left.into_iter().flat_map(blocks).find(|&start| is_free(start, size));
+                    let blocks =
+                        |start| (start..start + left_frames).step_by(size.frames() as usize);
+                    let free =
+                        left.into_iter().flat_map(blocks).find(|&start| is_free(start, size));
                     assert_eq!(free, None, "{size}");
                 }
             }
@@ -215,9 +229,9 @@ fn searches_agree_with_a_look_at_every_block() {
     assert!(refused > 20, "{refused} refused");
 }
 
-/// A pageblock with a free block throughout that is whole when the passes for partly free ones come by, and
-/// partly free when the one for whole ones does. Others take and free between the passes what makes it
-/// so; here the receiver of the blocks does. Only the last pass can take it.
+/// A pageblock with a free block throughout that is whole when the passes for partly free ones come
+/// by, and partly free when the one for whole ones does. Others take and free between the passes
+/// what makes it so; here the receiver of the blocks does. Only the last pass can take it.
 #[test]
 fn a_huge_that_no_pass_but_the_last_selects_is_not_skipped() {
     let world = World::new();

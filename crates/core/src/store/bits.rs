@@ -121,7 +121,11 @@ mod tests {
     fn free_blocks_agrees_with_its_definition() {
         for word in words() {
             for n in 0..=6 {
-                assert_eq!(free_blocks(word, order(n)), naive_free_blocks(word, n), "{word:#x} order {n}");
+                assert_eq!(
+                    free_blocks(word, order(n)),
+                    naive_free_blocks(word, n),
+                    "{word:#x} order {n}"
+                );
             }
         }
     }
@@ -146,7 +150,11 @@ mod tests {
                 assert_eq!(kept & !word, 0);
                 assert_eq!(kept.count_ones(), word.count_ones().min(count));
                 let dropped = word & !kept;
-                assert!(kept == 0 || dropped == 0 || kept.trailing_zeros() > 63 - dropped.leading_zeros());
+                assert!(
+                    kept == 0
+                        || dropped == 0
+                        || kept.trailing_zeros() > 63 - dropped.leading_zeros()
+                );
             }
         }
     }
@@ -167,7 +175,9 @@ mod tests {
     fn multiples_are_where_they_are() {
         for base in (0..1024).step_by(64) {
             for align in (0..=10).map(|shift| 1u64 << shift) {
-                let naive = (0..64).filter(|at| (base + at) % align == 0).fold(0, |acc, at| acc | 1u64 << at);
+                let naive = (0..64)
+                    .filter(|at| (base + at) % align == 0)
+                    .fold(0, |acc, at| acc | 1u64 << at);
                 assert_eq!(multiples(base, align), naive, "multiples of {align} from {base} on");
             }
         }

@@ -1,8 +1,8 @@
 //! The store: all free frames of all zones, shared by all CPUs.
 //!
 //! They are bits in sections of the allocator's own ([`bitmap`]), or lists, trees or whatever else
-//! the embedder has behind its [`Backing`]. This is the one place that knows which. The tags of pageblocks
-//! are kept here in either case.
+//! the embedder has behind its [`Backing`]. This is the one place that knows which. The tags of
+//! pageblocks are kept here in either case.
 
 pub mod backing;
 pub mod bitmap;
@@ -206,7 +206,13 @@ impl<'m> Store<'m> {
 
     /// Takes up to `want` blocks of any order and passes each to `give`. Returns how many; fewer
     /// only when the zone had no more.
-    pub fn take_blocks(&self, wanted: Wanted<'_>, order: Order, want: u32, give: impl FnMut(Pfn)) -> u32 {
+    pub fn take_blocks(
+        &self,
+        wanted: Wanted<'_>,
+        order: Order,
+        want: u32,
+        give: impl FnMut(Pfn),
+    ) -> u32 {
         match self.backing {
             Some(backing) => self.take_backed(backing, wanted, order, want, give),
             None => self.bitmap.take_blocks(wanted, order, want, give),
@@ -221,7 +227,8 @@ impl<'m> Store<'m> {
         if self.puts_at_once(order) { self.bitmap.take_at_once(wanted, order) } else { None }
     }
 
-    /// Whether [`put_block`](Self::put_block) gives a block of this order back by one atomic operation.
+    /// Whether [`put_block`](Self::put_block) gives a block of this order back by one atomic
+    /// operation.
     #[inline]
     pub fn puts_at_once(&self, order: Order) -> bool {
         self.backing.is_none() && order.get() <= bits::WORD_ORDER_MAX
@@ -263,7 +270,8 @@ impl<'m> Store<'m> {
             // More than were asked for were not written: only a broken backing says so.
             let got = got.min(length);
             for &(pfn, mobility) in &chunk[..got] {
-                if self.accept(pfn, order.frames(), order.frames(), Tag::new(wanted.zone, mobility)) {
+                if self.accept(pfn, order.frames(), order.frames(), Tag::new(wanted.zone, mobility))
+                {
                     give(pfn);
                     taken += 1;
                 }
@@ -288,10 +296,12 @@ impl<'m> Store<'m> {
         true
     }
 
-    /// Notes what the pageblocks around a block serve from now on. Others may hold frames of them and
-    /// free them at the same time: they find the one mobility or the other, and the zone stays.
+    /// Notes what the pageblocks around a block serve from now on. Others may hold frames of them
+    /// and free them at the same time: they find the one mobility or the other, and the zone
+    /// stays.
     fn retag(&self, start: Pfn, frames: u32, tag: Tag) {
-        for pageblock in (start.get() / PAGEBLOCK_FRAMES..(start.get() + frames).div_ceil(PAGEBLOCK_FRAMES))
+        for pageblock in (start.get() / PAGEBLOCK_FRAMES
+            ..(start.get() + frames).div_ceil(PAGEBLOCK_FRAMES))
             .map(PageblockIndex)
         {
             if self.tags.of(pageblock) != tag {
@@ -300,8 +310,8 @@ impl<'m> Store<'m> {
         }
     }
 
-    /// Gives many blocks of `order`, all of one zone, back. Returns which frames were free already, as
-    /// far as can be told.
+    /// Gives many blocks of `order`, all of one zone, back. Returns which frames were free already,
+    /// as far as can be told.
     pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
         match self.backing {
             Some(backing) => self.put_backed(backing, blocks.map(|pfn| (pfn, order))),
@@ -309,8 +319,8 @@ impl<'m> Store<'m> {
         }
     }
 
-    /// Gives `start..start + frames`, all of one zone, back; returns which of them were free already,
-    /// as far as can be told.
+    /// Gives `start..start + frames`, all of one zone, back; returns which of them were free
+    /// already, as far as can be told.
     #[inline]
     pub fn put(&self, start: Pfn, frames: u32) -> Doubled {
         let Some(backing) = self.backing else { return self.bitmap.put(start, frames) };
@@ -326,7 +336,11 @@ impl<'m> Store<'m> {
 
     // Out of line: beside it the loop over bits would not fit the registers.
     #[inline(never)]
-    fn put_backed(&self, backing: &dyn Backing, mut blocks: impl Iterator<Item = (Pfn, Order)>) -> Doubled {
+    fn put_backed(
+        &self,
+        backing: &dyn Backing,
+        mut blocks: impl Iterator<Item = (Pfn, Order)>,
+    ) -> Doubled {
         let mut doubled = Doubled::NONE;
         loop {
             let mut chunk = [(Pfn::new(0), Order::BASE); CHUNK_BLOCKS];
@@ -349,17 +363,19 @@ impl<'m> Store<'m> {
     }
 
     /// Takes `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
-    /// two). The bitmap looks for whole pageblocks, of which `frames` is a multiple; a backing for any run.
+    /// two). The bitmap looks for whole pageblocks, of which `frames` is a multiple; a backing for
+    /// any run.
     pub fn take_contiguous(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         let Some(backing) = self.backing else {
             return self.bitmap.take_contiguous(wanted, frames, align);
         };
-        let start = backing.ranges()?.take_contiguous(wanted.zone, frames, align, wanted.mobility)?;
+        let start =
+            backing.ranges()?.take_contiguous(wanted.zone, frames, align, wanted.mobility)?;
         self.accept(start, frames, align, wanted.tag()).then_some(start)
     }
 
-    /// Takes any `frames` contiguous frames of one zone, the first a multiple of `align` (a power of
-    /// two), if there are such. Only where there are [ranges](Self::has_ranges).
+    /// Takes any `frames` contiguous frames of one zone, the first a multiple of `align` (a power
+    /// of two), if there are such. Only where there are [ranges](Self::has_ranges).
     pub fn take_run(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
         match self.backing {
             // A backing's own search for ranges is exact.
@@ -371,17 +387,21 @@ impl<'m> Store<'m> {
     /// Takes exactly `start..start + frames`, or nothing.
     pub fn claim(&self, zone: ZoneId, start: Pfn, frames: u32) -> bool {
         match self.backing {
-            Some(backing) => backing.ranges().is_some_and(|ranges| ranges.claim(zone, start, frames)),
+            Some(backing) => {
+                backing.ranges().is_some_and(|ranges| ranges.claim(zone, start, frames))
+            }
             None => self.bitmap.claim(start, frames),
         }
     }
 
-    /// Tags pageblocks of memory that is new. `false`: one of them has memory already, and nothing was
-    /// changed.
+    /// Tags pageblocks of memory that is new. `false`: one of them has memory already, and nothing
+    /// was changed.
     pub fn claim_tags(&self, pageblocks: Range<u32>, tag: Tag) -> bool {
-        let taken = pageblocks.clone().find(|&pageblock| !self.tags.claim(PageblockIndex(pageblock), tag));
+        let taken =
+            pageblocks.clone().find(|&pageblock| !self.tags.claim(PageblockIndex(pageblock), tag));
         let Some(taken) = taken else { return true };
-        (pageblocks.start..taken).for_each(|pageblock| self.tags.set(PageblockIndex(pageblock), Tag::ABSENT));
+        (pageblocks.start..taken)
+            .for_each(|pageblock| self.tags.set(PageblockIndex(pageblock), Tag::ABSENT));
         false
     }
 }

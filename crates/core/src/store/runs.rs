@@ -1,9 +1,9 @@
-//! Runs of free frames wherever they begin and end: what is left to try when blocks and whole pageblocks
-//! did not serve a request for contiguous frames.
+//! Runs of free frames wherever they begin and end: what is left to try when blocks and whole
+//! pageblocks did not serve a request for contiguous frames.
 //!
 //! The search reads the words themselves, each once and in ascending order, and no hints: it finds
-//! the lowest run there is, across pageblocks and sections, in O(frames of the zone / 64). What it found
-//! is then claimed, all of it or nothing.
+//! the lowest run there is, across pageblocks and sections, in O(frames of the zone / 64). What it
+//! found is then claimed, all of it or nothing.
 
 use super::bitmap::Bitmap;
 use super::bits::{self, WORD_FRAMES};
@@ -12,12 +12,14 @@ use super::{PageblockIndex, Wanted};
 use crate::frame::{Pfn, ZoneId};
 
 impl Bitmap<'_> {
-    /// Takes the lowest `frames` contiguous free frames of the zone of which the first is a multiple
-    /// of `align` (a power of two). Huges taken whole become ones of the wanted mobility.
+    /// Takes the lowest `frames` contiguous free frames of the zone of which the first is a
+    /// multiple of `align` (a power of two). Huges taken whole become ones of the wanted
+    /// mobility.
     ///
     /// When another caller was faster, the search goes on behind the place it lost.
     pub fn take_run(&self, wanted: Wanted<'_>, frames: u32, align: u32) -> Option<Pfn> {
-        let mut from = u64::from(wanted.span.0) * SECTION_PAGEBLOCKS as u64 * u64::from(PAGEBLOCK_FRAMES);
+        let mut from =
+            u64::from(wanted.span.0) * SECTION_PAGEBLOCKS as u64 * u64::from(PAGEBLOCK_FRAMES);
         loop {
             let start = self.find_run(wanted, from, frames, align)?;
             if self.claim(start, frames) {
@@ -35,11 +37,14 @@ impl Bitmap<'_> {
         let pageblocks = (from / u64::from(PAGEBLOCK_FRAMES)) as u32..end;
         let found = pageblocks.map(PageblockIndex).find_map(|pageblock| {
             let words = self.words_of(pageblock, wanted.zone);
-            let bases =
-                (u64::from(pageblock.0) * u64::from(PAGEBLOCK_FRAMES)..).step_by(WORD_FRAMES as usize);
+            let bases = (u64::from(pageblock.0) * u64::from(PAGEBLOCK_FRAMES)..)
+                .step_by(WORD_FRAMES as usize);
             bases.zip(words).find_map(|(base, word)| {
                 // Frames below `from` are out of the question.
-                let below = bits::range_mask(0, from.saturating_sub(base).min(u64::from(WORD_FRAMES)) as u32);
+                let below = bits::range_mask(
+                    0,
+                    from.saturating_sub(base).min(u64::from(WORD_FRAMES)) as u32,
+                );
                 run.meet(base, word & !below)
             })
         });
@@ -49,14 +54,16 @@ impl Bitmap<'_> {
     /// The words of a pageblock; no frame of another zone is free for this one.
     fn words_of(&self, pageblock: PageblockIndex, zone: ZoneId) -> [u64; PAGEBLOCK_WORDS] {
         let tag = self.tags.of(pageblock);
-        let section = self.section(pageblock.section()).filter(|_| tag.is_present() && tag.zone() == zone);
+        let section =
+            self.section(pageblock.section()).filter(|_| tag.is_present() && tag.zone() == zone);
         section.map_or([0; PAGEBLOCK_WORDS], |section| section.words_of(pageblock.in_section()))
     }
 
     /// The tags of pageblocks of which not a frame is anybody else's.
     fn retag_whole(&self, wanted: Wanted<'_>, start: Pfn, frames: u32) {
         let end = u64::from(start.get()) + u64::from(frames);
-        let whole = start.get().div_ceil(PAGEBLOCK_FRAMES)..(end / u64::from(PAGEBLOCK_FRAMES)) as u32;
+        let whole =
+            start.get().div_ceil(PAGEBLOCK_FRAMES)..(end / u64::from(PAGEBLOCK_FRAMES)) as u32;
         whole.map(PageblockIndex).for_each(|pageblock| self.tags.set(pageblock, wanted.tag()));
     }
 }

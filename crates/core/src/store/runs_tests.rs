@@ -52,7 +52,12 @@ impl World {
     }
 
     fn bitmap(&self) -> Bitmap<'_> {
-        Bitmap::new(&self.table, Tags::new(&self.tags, false), Summary::new(self.groups), &self.failed)
+        Bitmap::new(
+            &self.table,
+            Tags::new(&self.tags, false),
+            Summary::new(self.groups),
+            &self.failed,
+        )
     }
 
     fn wanted(&self, mobility: Mobility) -> Wanted<'_> {
@@ -155,6 +160,7 @@ fn only_whole_huges_change_their_mobility() {
     let frames = 2 * PAGEBLOCK_FRAMES;
     let found = world.bitmap().take_run(world.wanted(Mobility::Unmovable), frames, 1);
     assert_eq!(found, Some(Pfn::new(1)));
-    let mobilities = [0, 1, 2].map(|pageblock| world.bitmap().tags.of(PageblockIndex(pageblock)).mobility());
+    let mobilities =
+        [0, 1, 2].map(|pageblock| world.bitmap().tags.of(PageblockIndex(pageblock)).mobility());
     assert_eq!(mobilities, [Mobility::Movable, Mobility::Unmovable, Mobility::Movable]);
 }

@@ -16,14 +16,15 @@
 //! Whoever clears bits releases and whoever looks for them acquires: a search that misses frames
 //! knows what their taker did before, such as to free others where the search had been.
 //!
-//! Which sections have pageblocks that a search may want is marked in the [summary](super::summary),
-//! by whoever changes a hint. A claim clears `some` before `whole`: else a pageblock that is taken entirely
-//! would be marked as partly free in between.
+//! Which sections have pageblocks that a search may want is marked in the
+//! [summary](super::summary), by whoever changes a hint. A claim clears `some` before `whole`: else
+//! a pageblock that is taken entirely would be marked as partly free in between.
 //!
 //! A tag changes only while its changer owns all 512 frames, so nobody can hold a frame of that
-//! pageblock, and nobody reads the tag on behalf of one. One change is an exception: the carver of a frame
-//! owns that frame alone, and marks its pageblock for good; holders of others free them to either front. (LLFree, USENIX ATC 2023, keeps counters where
-//! this keeps hints; a counter and the bits cannot be changed together.)
+//! pageblock, and nobody reads the tag on behalf of one. One change is an exception: the carver of
+//! a frame owns that frame alone, and marks its pageblock for good; holders of others free them to
+//! either front. (LLFree, USENIX ATC 2023, keeps counters where this keeps hints; a counter and the
+//! bits cannot be changed together.)
 
 use super::bits::{self, WORD_FRAMES};
 use super::summary::{Marks, Sort, note_step};
@@ -49,10 +50,11 @@ pub const HINT_WORDS: usize = SECTION_PAGEBLOCKS.div_ceil(64);
 
 const _: () = assert!(Order::PAGEBLOCK.frames() == PAGEBLOCK_FRAMES);
 // A block of the highest order is a pair of pageblocks whose hints lie in one word.
-const _: () = assert!(Order::MAX.frames() == 2 * PAGEBLOCK_FRAMES && SECTION_PAGEBLOCKS.is_multiple_of(2));
+const _: () =
+    assert!(Order::MAX.frames() == 2 * PAGEBLOCK_FRAMES && SECTION_PAGEBLOCKS.is_multiple_of(2));
 
-/// Zone and mobility of a pageblock, as the bytes from the start of a CPU's block to the row of fronts that
-/// its frames are cached in.
+/// Zone and mobility of a pageblock, as the bytes from the start of a CPU's block to the row of
+/// fronts that its frames are cached in.
 ///
 /// Two more values lead to words that never have a magazine, so that what is freed there takes the
 /// slow path, which looks at the tag again:
@@ -176,7 +178,8 @@ impl<'m> Section<'m> {
     /// # Safety
     /// As for `init`.
     pub unsafe fn init_free(place: *mut Self, marks: Marks<'m>) {
-        let hints = if SECTION_PAGEBLOCKS >= 64 { !0 } else { (1 << (SECTION_PAGEBLOCKS % 64)) - 1 };
+        let hints =
+            if SECTION_PAGEBLOCKS >= 64 { !0 } else { (1 << (SECTION_PAGEBLOCKS % 64)) - 1 };
         // SAFETY: as in `init`.
         unsafe {
             fill(&raw mut (*place).words, || AtomicU64::new(!0));
@@ -221,11 +224,13 @@ impl<'m> Section<'m> {
 
     /// Whether frame `at` is free now.
     pub fn is_free(&self, at: u32) -> bool {
-        self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed) >> (at % WORD_FRAMES) & 1 == 1
+        self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed) >> (at % WORD_FRAMES) & 1
+            == 1
     }
 
-    /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) from a pageblock and passes the first
-    /// frame of each to `give`, within a word from the highest to the lowest. Returns how many.
+    /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) from a pageblock and
+    /// passes the first frame of each to `give`, within a word from the highest to the lowest.
+    /// Returns how many.
     ///
     /// At most one compare-and-swap per word succeeds; the loop ends when the word has no block
     /// left, so others' progress is the only thing that can repeat it.
@@ -259,7 +264,8 @@ impl<'m> Section<'m> {
         Some((pageblock as u32 * PAGEBLOCK_WORDS as u32 + word) * WORD_FRAMES + bit)
     }
 
-    /// Takes blocks that fit a word; returns how many, and whether it has seen that nothing is left.
+    /// Takes blocks that fit a word; returns how many, and whether it has seen that nothing is
+    /// left.
     fn take_in_words(
         &self,
         pageblock: usize,
@@ -286,7 +292,13 @@ impl<'m> Section<'m> {
     }
 
     /// Takes blocks of several words.
-    fn take_words(&self, pageblock: usize, order: Order, want: u32, mut give: impl FnMut(u32)) -> u32 {
+    fn take_words(
+        &self,
+        pageblock: usize,
+        order: Order,
+        want: u32,
+        mut give: impl FnMut(u32),
+    ) -> u32 {
         let base = pageblock as u32 * PAGEBLOCK_FRAMES;
         let starts = (base..base + PAGEBLOCK_FRAMES).step_by(order.frames() as usize);
         let claimed = starts.filter(|&start| self.claim(start, order.frames()));
@@ -392,7 +404,8 @@ impl<'m> Section<'m> {
     /// Sets the `whole` hint of a pageblock, and the marks that lead there.
     #[cold]
     fn set_whole(&self, pageblock: usize) {
-        let (at, bit, neighbour) = (pageblock / 64, 1 << (pageblock % 64), 1 << ((pageblock % 64) ^ 1));
+        let (at, bit, neighbour) =
+            (pageblock / 64, 1 << (pageblock % 64), 1 << ((pageblock % 64) ^ 1));
         // SeqCst: pairs with the loads in `has`; of two neighbours the later sees the other one.
         let others = self.whole[at].fetch_or(bit, Ordering::SeqCst);
         dekker_fence();
@@ -411,15 +424,16 @@ impl<'m> Section<'m> {
 
     /// Whether the section's hints show a pageblock of this sort.
     fn has(&self, sort: Sort) -> bool {
-        // SeqCst: pairs with `set_some`, `set_whole` and `clear_whole`, which look at the mark after.
+        // SeqCst: pairs with `set_some`, `set_whole` and `clear_whole`, which look at the mark
+        // after.
         self.some.iter().zip(&self.whole).any(|(some, whole)| {
             note_step();
             sort.of_hints((some.load(Ordering::SeqCst), whole.load(Ordering::SeqCst))) != 0
         })
     }
 
-    /// Whether the section has pageblocks of this sort and no mark that leads there. Never, when all others
-    /// have stopped.
+    /// Whether the section has pageblocks of this sort and no mark that leads there. Never, when
+    /// all others have stopped.
     pub fn hides(&self, sort: Sort) -> bool {
         self.has(sort) && !self.marks.is_set(sort)
     }
@@ -455,7 +469,8 @@ impl<'m> Section<'m> {
         }
     }
 
-    /// Clears the `some` hint of a pageblock in which a search found nothing, unless frames came back.
+    /// Clears the `some` hint of a pageblock in which a search found nothing, unless frames came
+    /// back.
     pub fn clear_some(&self, pageblock: usize) {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         if self.some[at].load(Ordering::Relaxed) & bit == 0 {

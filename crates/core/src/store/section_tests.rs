@@ -88,7 +88,11 @@ fn a_claim_takes_its_range_or_nothing() {
             assert_eq!(section.claim(start, frames), frames == 1);
             let expected = mask_of(missing, u32::from(frames > 1), WORDS);
             let expected: Vec<u64> = expected.iter().zip(&rest).map(|(a, b)| a | b).collect();
-            assert_eq!(free_frames(&section, WORDS), expected, "{start} + {frames} without {missing}");
+            assert_eq!(
+                free_frames(&section, WORDS),
+                expected,
+                "{start} + {frames} without {missing}"
+            );
             if frames > 1 {
                 assert!(section.claim(missing, 1));
             }
@@ -145,7 +149,10 @@ fn take_gives_blocks_that_were_free() {
         let mut left = words;
         let taken = section.take(0, size, want, |at| {
             let mask = bits::block_mask(size) << (at % 64);
-            assert!(at % size.frames() == 0 && left[at as usize / 64] & mask == mask, "{at} {size}");
+            assert!(
+                at % size.frames() == 0 && left[at as usize / 64] & mask == mask,
+                "{at} {size}"
+            );
             left[at as usize / 64] &= !mask;
         });
         assert_eq!(taken, want.min(there), "{words:x?} {size} {want}");
@@ -180,7 +187,8 @@ fn large_blocks_come_from_words_that_are_whole() {
         for size in (7..=Order::PAGEBLOCK.get()).map(order) {
             for want in [1, 2, 8] {
                 (0..PAGEBLOCK_WORDS).for_each(|word| {
-                    section.words[word].store(if whole(&word) { !0 } else { !1 }, Ordering::Relaxed);
+                    section.words[word]
+                        .store(if whole(&word) { !0 } else { !1 }, Ordering::Relaxed);
                 });
                 section.clear_whole(0);
                 section.refresh_hints(0);
@@ -208,7 +216,8 @@ fn sorts_are_read_off_the_hints() {
                 let is = |sort: Sort| bit(sort.of_hints((some, whole)), pageblock);
                 assert_eq!(is(Sort::Partial), bit(some, pageblock) && !bit(whole, pageblock));
                 assert_eq!(is(Sort::Whole), bit(whole, pageblock));
-                let is_pair = pageblock % 2 == 0 && bit(whole, pageblock) && bit(whole, pageblock + 1);
+                let is_pair =
+                    pageblock % 2 == 0 && bit(whole, pageblock) && bit(whole, pageblock + 1);
                 assert_eq!(is(Sort::Pair), is_pair, "{some:#b} {whole:#b} {pageblock}");
             }
         }

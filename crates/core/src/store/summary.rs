@@ -1,24 +1,26 @@
 //! The summary: which sections a search need not look into.
 //!
 //! # Vocabulary
-//! * *sort*: a kind of pageblock that searches look for, read off its hints: *partial* (`some` and not
-//!   `whole`), *whole*, or the first of an aligned *pair* of whole ones, which is a block of order 10.
-//! * *mark*: one bit per section and sort. A set mark says that the section may have pageblocks of that
-//!   sort, a clear one that it has none.
+//! * *sort*: a kind of pageblock that searches look for, read off its hints: *partial* (`some` and
+//!   not `whole`), *whole*, or the first of an aligned *pair* of whole ones, which is a block of
+//!   order 10.
+//! * *mark*: one bit per section and sort. A set mark says that the section may have pageblocks of
+//!   that sort, a clear one that it has none.
 //!
 //! # Theory
 //! A mark is to the hints of a section what a hint is to the words of a pageblock, and by the same
 //! rule (Dekker's pattern, see [`section`](super::section)) it never stays clear against a search.
 //! Whoever changes a hint so that a pageblock becomes one of a sort looks at the mark *after*, and
 //! sets it. The search that clears a mark, because it saw no such pageblock, looks at the hints
-//! *after*, and sets it again. A pageblock becomes partial by two hints: the caller that sets `some`
-//! looks at `whole` after, the caller that clears `whole` looks at `some` after, so that one of the
-//! two sees both. A pair becomes one by two bits of one word: the later of the two changes sees both.
+//! *after*, and sets it again. A pageblock becomes partial by two hints: the caller that sets
+//! `some` looks at `whole` after, the caller that clears `whole` looks at `some` after, so that one
+//! of the two sees both. A pair becomes one by two bits of one word: the later of the two changes
+//! sees both.
 //!
 //! A mark can be clear for the moment between its clearing and that second look, while a pageblock
 //! of the sort is there. Marks therefore only lead to what is found quickly. The last pass of each
-//! search follows no marks and reads the hints of all sections, so no search fails because of a mark.
-//! A mark that is set without cause costs one look at the section's hints, which clears it.
+//! search follows no marks and reads the hints of all sections, so no search fails because of a
+//! mark. A mark that is set without cause costs one look at the section's hints, which clears it.
 //!
 //! A search thus reads one word per 64 sections and the hints, a cache line of each kind, of the
 //! section it is led to, however many blocks are held.
@@ -91,7 +93,8 @@ impl<'m> Summary<'m> {
         while from < sections.end {
             note_step();
             // Acquire: pairs with the SeqCst (Release) of `Marks::set` and `Marks::clear`.
-            let word = self.groups.get(from / GROUP_SECTIONS)?.0[sort as usize].load(Ordering::Acquire);
+            let word =
+                self.groups.get(from / GROUP_SECTIONS)?.0[sort as usize].load(Ordering::Acquire);
             let rest = word >> (from % GROUP_SECTIONS);
             if rest != 0 {
                 let number = from + rest.trailing_zeros() as usize;
@@ -111,8 +114,8 @@ pub struct Marks<'m> {
 }
 
 impl Marks<'_> {
-    /// Sets the mark of a sort, of which the section has a pageblock now. Call after its hints changed
-    /// by a SeqCst operation and [`dekker_fence`].
+    /// Sets the mark of a sort, of which the section has a pageblock now. Call after its hints
+    /// changed by a SeqCst operation and [`dekker_fence`].
     #[inline]
     pub fn set(&self, sort: Sort) {
         let cell = &self.group.0[sort as usize];

@@ -1,5 +1,5 @@
-//! Zone and mobility of every pageblock: what `free` looks at to find its front, whoever keeps the free
-//! frames.
+//! Zone and mobility of every pageblock: what `free` looks at to find its front, whoever keeps the
+//! free frames.
 
 use super::PageblockIndex;
 use super::section::{PAGEBLOCK_FRAMES, Tag};
@@ -46,9 +46,10 @@ impl<'m> Tags<'m> {
             .any(|tag| Tag(tag.load(Ordering::Relaxed)).is_carved())
     }
 
-    /// As [`tag`](Self::tag), but also tags of pageblocks without memory, for callers that need not tell
-    /// them from others yet, and of pageblocks with carved frames; and `None` for every frame when the store was made for an allocator
-    /// whose options need more than the tag: one comparison decides about both.
+    /// As [`tag`](Self::tag), but also tags of pageblocks without memory, for callers that need not
+    /// tell them from others yet, and of pageblocks with carved frames; and `None` for every
+    /// frame when the store was made for an allocator whose options need more than the tag: one
+    /// comparison decides about both.
     #[inline]
     pub fn simple(&self, pfn: Pfn) -> Option<Tag> {
         let pageblock = PageblockIndex::of(pfn).0 as usize;
@@ -80,29 +81,30 @@ impl<'m> Tags<'m> {
 
     /// The tag of a pageblock below the limit, or of its frames that are not carved.
     pub fn of(&self, pageblock: PageblockIndex) -> Tag {
-        // Acquire: pairs with the Release in `set`; a search that passes a pageblock by for its new tag
-        // knows what the tag's writer had done before.
+        // Acquire: pairs with the Release in `set`; a search that passes a pageblock by for its new
+        // tag knows what the tag's writer had done before.
         Tag(self.tags[pageblock.0 as usize].load(Ordering::Acquire)).of_the_rest()
     }
 
-    /// Changes the tag of a pageblock: to one of another zone, or of memory at all, before anybody can
-    /// have a frame of it.
+    /// Changes the tag of a pageblock: to one of another zone, or of memory at all, before anybody
+    /// can have a frame of it.
     pub fn set(&self, pageblock: PageblockIndex, tag: Tag) {
         // Release: pairs with the Acquire in `of`. To holders of frames it is published by whatever
         // hands those on.
         self.tags[pageblock.0 as usize].store(tag.0, Ordering::Release);
     }
 
-    /// As [`set`](Self::set), for a caller that owns only some frames of the pageblock: unless others of it
-    /// are carved, which stays noted.
+    /// As [`set`](Self::set), for a caller that owns only some frames of the pageblock: unless
+    /// others of it are carved, which stays noted.
     pub fn set_for_some(&self, pageblock: PageblockIndex, tag: Tag) {
         let new = |old| (!Tag(old).is_carved()).then_some(tag.0);
         // Release: as in `set`. An error is a pageblock with carved frames.
-        let _ = self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
+        let _ =
+            self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
     }
 
-    /// Notes that a frame of the pageblock is carved, for good. The carver owns that frame, so no other
-    /// caller owns all of the pageblock and changes the tag by [`set`](Self::set).
+    /// Notes that a frame of the pageblock is carved, for good. The carver owns that frame, so no
+    /// other caller owns all of the pageblock and changes the tag by [`set`](Self::set).
     pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) {
         self.set(PageblockIndex::of(pfn), Tag::carved(zone));
     }

@@ -128,7 +128,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             let withdrawn = space.carve_at(lost)?;
             areas[withdrawn].set_traits(Traits::new(0, 0, Default::default()));
             self.metadata.index.set(lost, withdrawn);
-            areas[withdrawn].set_word(areas[withdrawn].word().held(Kind::Lost).in_state(State::Busy));
+            areas[withdrawn]
+                .set_word(areas[withdrawn].word().held(Kind::Lost).in_state(State::Busy));
             rest.start = lost.end;
         }
         Ok(true)
@@ -167,7 +168,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 let is_hopeless = || *error == VmapError::NoSpace && self.is_occupied(wanted);
                 !options.no_wait && is_short(error) && !is_hopeless()
             };
-            self.with_purges_if(may_help, || self.carve((number, node), wanted, stock, options.no_wait))
+            self.with_purges_if(may_help, || {
+                self.carve((number, node), wanted, stock, options.no_wait)
+            })
         });
         if found.is_err() {
             count(&node.counters.failures, 1);
@@ -175,7 +178,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         found
     }
 
-    /// An area from the free address space, with `stock` more for the pool, or from another node's pool.
+    /// An area from the free address space, with `stock` more for the pool, or from another node's
+    /// pool.
     fn carve(
         &self,
         (number, node): (u32, &Node),
@@ -209,8 +213,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         Ok(carved.first)
     }
 
-    /// Whether busy areas lie in all the places that a request could have, if those are few, as with
-    /// large alignments: then taking back what is freed helps nothing.
+    /// Whether busy areas lie in all the places that a request could have, if those are few, as
+    /// with large alignments: then taking back what is freed helps nothing.
     fn is_occupied(&self, wanted: Wanted) -> bool {
         let is_busy = |page| self.find(self.range.addr(page)).is_some();
         wanted.places().nth(PLACES_MAX).is_none()
@@ -237,7 +241,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// What a request means for the search.
     fn wanted(&self, pages: u32, options: &Options) -> Result<Wanted, VmapError> {
-        let total = pages.checked_add(u32::from(options.guard)).filter(|&total| total <= self.range.pages);
+        let total =
+            pages.checked_add(u32::from(options.guard)).filter(|&total| total <= self.range.pages);
         let pages = total.filter(|_| pages > 0).ok_or(VmapError::BadSize)?;
         if !options.align.is_power_of_two() {
             return Err(VmapError::BadAlign);
@@ -281,8 +286,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         no_wait: bool,
         attempt: impl Fn() -> Result<T, VmapError>,
     ) -> Result<T, VmapError> {
-        let is_short =
-            |error: &_| matches!(error, VmapError::Map(MapError::TooManyMappings { .. } | MapError::Lost));
+        let is_short = |error: &_| {
+            matches!(error, VmapError::Map(MapError::TooManyMappings { .. } | MapError::Lost))
+        };
         self.with_purges_if(|error| !no_wait && is_short(error), attempt)
     }
 
@@ -343,7 +349,11 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// The busy area of this kind that begins at `start`, and its word.
     #[inline]
-    pub(super) fn busy_at(&self, start: VirtAddr, kind: Kind) -> Option<(AreaIndex, super::area::Word)> {
+    pub(super) fn busy_at(
+        &self,
+        start: VirtAddr,
+        kind: Kind,
+    ) -> Option<(AreaIndex, super::area::Word)> {
         let page = self.range.page_at(start)?;
         let index = self.metadata.index.at(page)?;
         let area = &self.metadata.areas[index];
@@ -353,8 +363,15 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// Frees an area of this kind. Unless it `may_wait`, a purge that is due is left to others.
     #[inline]
-    pub(super) fn release(&self, start: VirtAddr, kind: Kind, may_wait: bool) -> Result<(), VfreeError> {
-        let Some((index, word)) = self.busy_at(start, kind) else { return Err(self.why_not_freed(start)) };
+    pub(super) fn release(
+        &self,
+        start: VirtAddr,
+        kind: Kind,
+        may_wait: bool,
+    ) -> Result<(), VfreeError> {
+        let Some((index, word)) = self.busy_at(start, kind) else {
+            return Err(self.why_not_freed(start));
+        };
         let area = &self.metadata.areas[index];
         if !area.leave_busy(word, word.in_state(State::Pooled)) {
             return Err(self.why_not_freed(start));

@@ -24,16 +24,16 @@
 //! included, so of all who try to free an area at once one succeeds; that one owns the descriptor
 //! until a list has it. Lists hand each descriptor to one taker. A second free finds another state
 //! or another generation and is refused, also when the area was allocated again meanwhile: then the
-//! generation differs from the one read before the start was compared. With 20 million allocations of
-//! one area per second a generation comes back after 2^48 / 2*10^7 per second = 162 days.
+//! generation differs from the one read before the start was compared. With 20 million allocations
+//! of one area per second a generation comes back after 2^48 / 2*10^7 per second = 162 days.
 //!
 //! *Readers.* Whoever finds an area without owning it (`find`, `read_at`, listings) reads the word,
 //! then the fields, then the word again. Fields change only while the area is held or vacant,
 //! by Release stores after the store that left the old state; readers load them with Acquire; so a
-//! reader that saw a new field sees a new word, and the two words differ. The same holds of the frames
-//! in the table (`FrameTable`), of `caller` and of `mapped`. Acquire also keeps the second load of the
-//! word behind them: a load may be relaxed if nothing before it is. Descriptors are never
-//! anything else: a stale index reads a descriptor, if not the one that was meant.
+//! reader that saw a new field sees a new word, and the two words differ. The same holds of the
+//! frames in the table (`FrameTable`), of `caller` and of `mapped`. Acquire also keeps the second
+//! load of the word behind them: a load may be relaxed if nothing before it is. Descriptors are
+//! never anything else: a stale index reads a descriptor, if not the one that was meant.
 
 use core::panic::Location;
 
@@ -351,9 +351,10 @@ impl Area {
 
     #[inline]
     pub fn set_caller(&self, caller: &'static Location<'static>) {
-        // Release: pairs with the Acquire in `caller`, see the module's argument on readers; what it
-        // points to is constant.
-        self.caller.store((caller as *const Location<'static>).expose_provenance(), Ordering::Release);
+        // Release: pairs with the Acquire in `caller`, see the module's argument on readers; what
+        // it points to is constant.
+        self.caller
+            .store((caller as *const Location<'static>).expose_provenance(), Ordering::Release);
     }
 
     /// Who allocated it last.
@@ -406,7 +407,10 @@ impl<'m> core::ops::Index<AreaIndex> for Areas<'m> {
 
 impl<'m> Areas<'m> {
     /// The descriptors of a list, its links being the caller's.
-    pub fn list(self, first: Option<AreaIndex>) -> impl Iterator<Item = AreaIndex> + Clone + use<'m> {
+    pub fn list(
+        self,
+        first: Option<AreaIndex>,
+    ) -> impl Iterator<Item = AreaIndex> + Clone + use<'m> {
         core::iter::successors(first, move |&at| self[at].next())
     }
 }

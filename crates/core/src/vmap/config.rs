@@ -164,9 +164,14 @@ impl fmt::Display for VmapConfigError {
             VmapConfigError::BadTables { pages } => {
                 write!(f, "{pages} pages per table: a power of two up to 2^15 is needed")
             }
-            VmapConfigError::TooLarge => f.write_str("the metadata would not fit the address space"),
+            VmapConfigError::TooLarge => {
+                f.write_str("the metadata would not fit the address space")
+            }
             VmapConfigError::TooLittleMetadata { needed, given } => {
-                write!(f, "{given} bytes of metadata given, {needed} needed: ask Vmap::metadata_bytes")
+                write!(
+                    f,
+                    "{given} bytes of metadata given, {needed} needed: ask Vmap::metadata_bytes"
+                )
             }
         }
     }
@@ -253,7 +258,9 @@ impl Options {
     /// Whether frames that stayed mapped will do.
     #[inline]
     pub(super) fn takes_warm(&self) -> bool {
-        self.flags.is_none() && self.guard == 1 && self.protection.bits() == Protection::READ_WRITE.bits()
+        self.flags.is_none()
+            && self.guard == 1
+            && self.protection.bits() == Protection::READ_WRITE.bits()
     }
 }
 

@@ -106,10 +106,12 @@ impl fmt::Display for VfreeError {
             VfreeError::NotAllocated => f.write_str(
                 "no busy area begins there: was it freed before, or is this an address inside one?",
             ),
-            VfreeError::WrongKind(kind) => write!(f, "the area there is freed by {}", kind.freed_by()),
-            VfreeError::Forked => {
-                f.write_str("this process is a fork of the one that allocated the area: leave it to that one")
+            VfreeError::WrongKind(kind) => {
+                write!(f, "the area there is freed by {}", kind.freed_by())
             }
+            VfreeError::Forked => f.write_str(
+                "this process is a fork of the one that allocated the area: leave it to that one",
+            ),
         }
     }
 }

@@ -8,8 +8,8 @@
 //! | order [`PART`] | a further frame of such a block |
 //! | order [`BORROWED`] | somebody else's frame: not freed with the area |
 //!
-//! Entries belong to the owner of their area, or to its user while it is busy. Frames are also read by
-//! those who own nothing; see the argument on readers in [`area`](super::area).
+//! Entries belong to the owner of their area, or to its user while it is busy. Frames are also read
+//! by those who own nothing; see the argument on readers in [`area`](super::area).
 
 use super::units::{Run, Vpn};
 use super::{Broken, broken};
@@ -36,9 +36,9 @@ pub struct FrameRun {
 impl FrameTable<'_> {
     /// The frame at a page.
     pub fn get(&self, page: Vpn) -> Option<Pfn> {
-        // Acquire: pairs with the Release in `set` and `clear`. Readers without ownership look at the
-        // area's word again: who got an entry of its next life finds that the last one is over, and the
-        // second look cannot come before this load.
+        // Acquire: pairs with the Release in `set` and `clear`. Readers without ownership look at
+        // the area's word again: who got an entry of its next life finds that the last one
+        // is over, and the second look cannot come before this load.
         let order = if broken(Broken::EarlyLook) { Ordering::Relaxed } else { Ordering::Acquire };
         self.frames[page.index()].load(order).checked_sub(1).map(Pfn::new)
     }
@@ -87,7 +87,8 @@ impl FrameTable<'_> {
 
     /// Makes single frames of the block entered at `page`.
     pub fn split_block(&self, page: Vpn, order: Order) {
-        (0..order.frames()).for_each(|i| self.orders[page.add(i).index()].store(0, Ordering::Relaxed));
+        (0..order.frames())
+            .for_each(|i| self.orders[page.add(i).index()].store(0, Ordering::Relaxed));
     }
 
     /// The first page of the block that the area owns at `page` and that began before it.
@@ -109,7 +110,8 @@ impl FrameTable<'_> {
             let start = at;
             let follows = |page: Vpn| {
                 let expected = u64::from(first.get()) + u64::from(page.since(start));
-                page < run.end && self.get(page).is_some_and(|frame| u64::from(frame.get()) == expected)
+                page < run.end
+                    && self.get(page).is_some_and(|frame| u64::from(frame.get()) == expected)
             };
             while follows(at) {
                 at = at.add(1);

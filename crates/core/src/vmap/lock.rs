@@ -12,10 +12,11 @@
 //! # Waiting in bounds
 //! Reclaim under memory pressure may run in a signal handler above a holder of its own thread, and
 //! beside a holder that was stopped. It takes locks by [`Lock::lock_within`]: not at all if this
-//! thread holds the lock ([`Host::caller`]), and for a second at most otherwise. The holder's name is
-//! written after the lock was taken and wiped before it is given up, so a handler in between finds
-//! no name: it waits that second. A waiter that gives up leaves the lock at 2 and always looks once
-//! more after it slept: a wake-up that it got is either used, or passed on by the holder it saw.
+//! thread holds the lock ([`Host::caller`]), and for a second at most otherwise. The holder's name
+//! is written after the lock was taken and wiped before it is given up, so a handler in between
+//! finds no name: it waits that second. A waiter that gives up leaves the lock at 2 and always
+//! looks once more after it slept: a wake-up that it got is either used, or passed on by the holder
+//! it saw.
 
 use super::seams::Host;
 use crate::prim::{AtomicU32, AtomicUsize, Ordering, spin_hint};
@@ -53,7 +54,11 @@ impl Lock {
     /// A free lock.
     #[allow(clippy::new_without_default, reason = "a lock is made with what it protects")]
     pub fn new() -> Self {
-        Lock { word: AtomicU32::new(FREE), holder: AtomicUsize::new(0), watchers: AtomicU32::new(0) }
+        Lock {
+            word: AtomicU32::new(FREE),
+            holder: AtomicUsize::new(0),
+            watchers: AtomicU32::new(0),
+        }
     }
 
     /// Takes the lock if it is free.

@@ -13,8 +13,8 @@ use super::area::{Area, AreaIndex, Areas};
 use super::pool::Pools;
 use super::spares::Spares;
 use super::{
-    Broken, FlushSpans, Host, Manner, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
-    VirtAddr, Vmap, VmapConfig, VmapError,
+    Broken, FlushSpans, Host, Manner, MapError, Mapper, Options, Protection, PurgeDepth, Span,
+    Stale, VirtAddr, Vmap, VmapConfig, VmapError,
 };
 use crate::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
 
@@ -71,7 +71,12 @@ unsafe impl Mapper for Ledger {
         PageSize::Kib4
     }
 
-    unsafe fn map(&self, at: VirtAddr, frames: FrameRange, _how: Protection) -> Result<(), MapError> {
+    unsafe fn map(
+        &self,
+        at: VirtAddr,
+        frames: FrameRange,
+        _how: Protection,
+    ) -> Result<(), MapError> {
         let mut state = self.0.lock().unwrap();
         for (i, page) in (0..).zip(Self::pages(Span::new(at, frames.frames))) {
             let old = state.mapped[page].replace(frames.start.get() + i);
@@ -134,7 +139,10 @@ unsafe impl Host for Frames {
     unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         let mut state = self.0.0.lock().unwrap();
         for (frame, _) in blocks {
-            assert!(!state.mapped.contains(&Some(frame.get())), "{frame} is freed while it is mapped");
+            assert!(
+                !state.mapped.contains(&Some(frame.get())),
+                "{frame} is freed while it is mapped"
+            );
             assert!(state.taken[frame.index()], "{frame} is freed twice");
             state.taken[frame.index()] = false;
         }
@@ -162,7 +170,8 @@ impl Model {
         // SAFETY: freed in `drop`, after the vmap.
         let metadata = unsafe { &mut *memory };
         // SAFETY: one ledger, which maps and hands out for this vmap alone.
-        let vmap = unsafe { Vmap::new(&config, metadata, ledger.clone(), Frames(ledger.clone())) }.unwrap();
+        let vmap = unsafe { Vmap::new(&config, metadata, ledger.clone(), Frames(ledger.clone())) }
+            .unwrap();
         Model { vmap: Some(vmap), ledger, memory }
     }
 
@@ -183,7 +192,10 @@ impl Model {
             assert_eq!(census.free_pages, u64::from(PAGES));
             assert_eq!(vmap.stats().tables, 0);
             assert_eq!(model.ledger.mapped_pages(), 0);
-            assert!(model.ledger.0.lock().unwrap().taken.iter().all(|&taken| !taken), "frames are lost");
+            assert!(
+                model.ledger.0.lock().unwrap().taken.iter().all(|&taken| !taken),
+                "frames are lost"
+            );
         }
     }
 }
@@ -256,7 +268,8 @@ fn a_list_that_no_pool_takes_ends_as_before() {
         let areas: Arc<Vec<Area>> = Arc::new((0..5).map(|_| Area::new()).collect());
         let pools = Arc::new(Pools::new());
         (0..3).for_each(|_| assert!(pools.raise_limit(1, 100)));
-        let [first, last, single, pooled] = [1, 2, 3, 4].map(|number| AreaIndex::new(number).unwrap());
+        let [first, last, single, pooled] =
+            [1, 2, 3, 4].map(|number| AreaIndex::new(number).unwrap());
         assert!(pools.of(1).unwrap().push(Areas(&areas), pooled));
         let other = (areas.clone(), pools.clone());
         let handle = loom::thread::spawn(move || {
@@ -272,8 +285,8 @@ fn a_list_that_no_pool_takes_ends_as_before() {
     });
 }
 
-/// Three spare descriptors; one thread takes two while another takes two, and puts one back: the top
-/// is as before, but what it links to is not.
+/// Three spare descriptors; one thread takes two while another takes two, and puts one back: the
+/// top is as before, but what it links to is not.
 fn spares_model() {
     let areas: Arc<Vec<Area>> = Arc::new((0..4).map(|_| Area::new()).collect());
     let spares = Arc::new(Spares::new());
@@ -391,7 +404,8 @@ fn what_is_freed_during_a_purge_is_purged_once() {
     explore("lazy", 2, || {
         let model = Arc::new(Model::new(config()));
         let vmap = model.vmap();
-        let (a, b) = (vmap.vmap(&[Pfn::new(20)], BARE).unwrap(), vmap.vmap(&[Pfn::new(21)], BARE).unwrap());
+        let (a, b) =
+            (vmap.vmap(&[Pfn::new(20)], BARE).unwrap(), vmap.vmap(&[Pfn::new(21)], BARE).unwrap());
         vmap.vunmap(a).unwrap();
         let other = model.clone();
         let handle = loom::thread::spawn(move || other.vmap().vunmap(b).unwrap());
@@ -537,7 +551,8 @@ fn frame_model() {
             FrameTable { frames: &self.frames, orders: &self.orders }
         }
     }
-    let metadata = Metadata { area: Area::new(), frames: [AtomicU32::new(0)], orders: [AtomicU8::new(0)] };
+    let metadata =
+        Metadata { area: Area::new(), frames: [AtomicU32::new(0)], orders: [AtomicU8::new(0)] };
     let metadata = Arc::new(metadata);
     metadata.table().lend(Vpn(0), Pfn::new(20));
     let first = metadata.area.word().allocated(Kind::Vmap, false);

@@ -49,7 +49,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// # Errors
     /// [`VmapError`]. After [`VmapError::Map`] some of the frames may be mapped, and stay so until
     /// the area is freed.
-    pub fn map_frames(&self, start: VirtAddr, offset: u32, frames: &[Pfn]) -> Result<(), VmapError> {
+    pub fn map_frames(
+        &self,
+        start: VirtAddr,
+        offset: u32,
+        frames: &[Pfn],
+    ) -> Result<(), VmapError> {
         self.host.check_usable()?;
         let (index, word) = self
             .busy_at(start, Kind::Address)
@@ -157,8 +162,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn map_piece(&self, piece: FrameRun, protection: Protection) -> Result<(), VmapError> {
         let frames = FrameRange::new(piece.first, piece.pages.pages());
         // SAFETY: the pages are in the mapper's range, in an area that the caller holds, and
-        // entered in the page tables' metadata, so no purge touches them; they were not mapped, since
-        // areas leave purges with nothing mapped and `map_frames` looks.
+        // entered in the page tables' metadata, so no purge touches them; they were not mapped,
+        // since areas leave purges with nothing mapped and `map_frames` looks.
         unsafe { self.mapper.map(self.range.addr(piece.pages.start), frames, protection)? };
         Ok(())
     }

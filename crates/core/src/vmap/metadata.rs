@@ -1,5 +1,5 @@
-//! The metadata of a [`Vmap`](super::Vmap): arrays in the caller's memory, and nothing that depends on
-//! mapper or host. The one place that makes references out of that memory.
+//! The metadata of a [`Vmap`](super::Vmap): arrays in the caller's memory, and nothing that depends
+//! on mapper or host. The one place that makes references out of that memory.
 //!
 //! The locks lie there too. An environment that wipes the memory in a forked child wipes them with
 //! it: they are free there, whatever a thread of the parent held at the fork, and what they protect
@@ -66,7 +66,9 @@ impl Counts {
             (1, size_of::<Lock>()),
         ];
         // Each of the nine arrays may waste less than ALIGN.
-        arrays.iter().try_fold(9 * ALIGN, |sum, &(count, size)| sum.checked_add(count.checked_mul(size)?))
+        arrays
+            .iter()
+            .try_fold(9 * ALIGN, |sum, &(count, size)| sum.checked_add(count.checked_mul(size)?))
     }
 }
 
@@ -84,7 +86,11 @@ pub struct Metadata<'m> {
 }
 
 impl<'m> Metadata<'m> {
-    pub fn bytes(config: &VmapConfig, range: &Range, table_pages: u32) -> Result<usize, VmapConfigError> {
+    pub fn bytes(
+        config: &VmapConfig,
+        range: &Range,
+        table_pages: u32,
+    ) -> Result<usize, VmapConfigError> {
         config.check()?;
         Counts::new(config, range, table_pages).bytes().ok_or(VmapConfigError::TooLarge)
     }

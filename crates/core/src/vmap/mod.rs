@@ -123,8 +123,8 @@ use metadata::{Memory, Metadata};
 use node::Node;
 use units::Range;
 
-/// Address space and mappings over a range that its [`Mapper`] has, with metadata in memory that its
-/// caller supplies.
+/// Address space and mappings over a range that its [`Mapper`] has, with metadata in memory that
+/// its caller supplies.
 ///
 /// All methods take `&self` and may be called from any number of threads. Warm allocations and
 /// frees wait for nobody; the others may take locks. Interrupt and signal handlers, which may have
@@ -259,12 +259,14 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.space_under(self.metadata.space.lock.lock(&self.host))
     }
 
-    /// As [`lock_space`](Self::lock_space), after one who waits for it: [`Lock::lock_behind`](lock::Lock::lock_behind).
+    /// As [`lock_space`](Self::lock_space), after one who waits for it:
+    /// [`Lock::lock_behind`](lock::Lock::lock_behind).
     fn lock_space_behind(&self) -> space::Locked<'_, 'm, H> {
         self.space_under(self.metadata.space.lock.lock_behind(&self.host))
     }
 
-    /// As [`lock_space`](Self::lock_space), in bounds: [`Lock::lock_within`](lock::Lock::lock_within).
+    /// As [`lock_space`](Self::lock_space), in bounds:
+    /// [`Lock::lock_within`](lock::Lock::lock_within).
     fn lock_space_within(&self) -> Option<space::Locked<'_, 'm, H>> {
         Some(self.space_under(self.metadata.space.lock.lock_within(&self.host)?))
     }

@@ -13,20 +13,21 @@
 //! shelf (`cache/shelf.rs`): descriptors are type-stable, a stale link is read but never believed,
 //! because the tag has moved.
 //!
-//! A popper is deceived only if it stalls while the tag wraps, and goes on when the tag, the top and the
-//! count are the old ones again. All CPUs of a node together get at most 50 million operations per second
-//! out of one pool, whose tag then wraps after 2^28 / 5*10^7 per second = 5.4 seconds. Only a thread
-//! that is stopped from outside stalls that long; it must go on within the one operation in 2^28 that
-//! has its tag, in a pool that was under this load, and nothing else, for all of that time. This is the
-//! narrowest tag there is; it is accepted, because index and count leave no more bits.
+//! A popper is deceived only if it stalls while the tag wraps, and goes on when the tag, the top
+//! and the count are the old ones again. All CPUs of a node together get at most 50 million
+//! operations per second out of one pool, whose tag then wraps after 2^28 / 5*10^7 per second = 5.4
+//! seconds. Only a thread that is stopped from outside stalls that long; it must go on within the
+//! one operation in 2^28 that has its tag, in a pool that was under this load, and nothing else,
+//! for all of that time. This is the narrowest tag there is; it is accepted, because index and
+//! count leave no more bits.
 //!
 //! # Limits
 //! A pool takes at most `limit` areas. Limits start at 0 and grow where areas are freed, as long as
 //! the limits of all the node's pools, in pages, stay within the node's budget, and no pool has
 //! more of it than is left for others: whatever sizes came first, there is room for one more. A
-//! purge that takes a quarter of a pool's areas takes as much from its limit. So the hot path compares two numbers
-//! it has at hand, and memory kept for reuse is bounded without being counted at each operation.
-//! The thread's design has no cap.
+//! purge that takes a quarter of a pool's areas takes as much from its limit. So the hot path
+//! compares two numbers it has at hand, and memory kept for reuse is bounded without being counted
+//! at each operation. The thread's design has no cap.
 
 use super::area::{AreaIndex, Areas};
 use super::{Broken, broken};
@@ -119,7 +120,13 @@ impl Pool {
     /// Puts `count` linked areas the caller owns on top; `false`: the pool has no room for all, and
     /// the list ends with `last` as before.
     #[inline]
-    pub fn push_list(&self, areas: Areas<'_>, first: AreaIndex, last: AreaIndex, count: u32) -> bool {
+    pub fn push_list(
+        &self,
+        areas: Areas<'_>,
+        first: AreaIndex,
+        last: AreaIndex,
+        count: u32,
+    ) -> bool {
         // Relaxed: the limit is a policy, the head is verified below.
         let limit = self.limit.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
@@ -184,13 +191,18 @@ impl Pools {
         let charge = u64::from(step) * size;
         // Relaxed, all of them: sums that policies read. The charge comes first, so that two that
         // raise at once stay within the budget; one that finds another limit takes it back.
-        let charged = self.charged_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |charged| {
-            (step > 0 && charged + charge <= budget_pages).then_some(charged + charge)
-        });
+        let charged =
+            self.charged_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |charged| {
+                (step > 0 && charged + charge <= budget_pages).then_some(charged + charge)
+            });
         if charged.is_err() {
             return false;
         }
-        if pool.limit.compare_exchange(limit, limit + step, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        if pool
+            .limit
+            .compare_exchange(limit, limit + step, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+        {
             self.charged_pages.fetch_sub(charge, Ordering::Relaxed);
         }
         true
@@ -255,7 +267,12 @@ impl LazyList {
         loop {
             areas[area].set_next(AreaIndex::new(head));
             // Release: pairs with the Acquire of `take_all`.
-            match self.head.compare_exchange_weak(head, area.get(), Ordering::Release, Ordering::Relaxed) {
+            match self.head.compare_exchange_weak(
+                head,
+                area.get(),
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => break,
                 Err(now) => head = now,
             }

@@ -10,10 +10,10 @@
 //!
 //! # Under memory pressure
 //! A request for frames may come at any moment, in a signal handler above a purge for example, or
-//! above code that has the space's lock. So a purge for it waits in bounds ([`Lock::lock_within`]): if
-//! it cannot have the purge lock it frees nothing. If it cannot have the space's lock it has freed the
-//! frames, and the addresses go back to the lazy lists, with nothing mapped: the next purge hands
-//! them on.
+//! above code that has the space's lock. So a purge for it waits in bounds ([`Lock::lock_within`]):
+//! if it cannot have the purge lock it frees nothing. If it cannot have the space's lock it has
+//! freed the frames, and the addresses go back to the lazy lists, with nothing mapped: the next
+//! purge hands them on.
 //!
 //! [`Lock::lock_within`]: super::lock::Lock::lock_within
 
@@ -136,7 +136,11 @@ enum Spans<'a> {
 }
 
 impl<'a> FlushSpans<'a> {
-    pub(super) fn new(metadata: &'a Metadata<'a>, range: &'a Range, first: Option<AreaIndex>) -> Self {
+    pub(super) fn new(
+        metadata: &'a Metadata<'a>,
+        range: &'a Range,
+        first: Option<AreaIndex>,
+    ) -> Self {
         let mut runs = Runs::new(metadata, first);
         let next = runs.next().map(|(_, run)| run);
         FlushSpans(Spans::Batch { runs, range, next })
@@ -275,7 +279,10 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     pub(super) fn retire_now(&self, index: AreaIndex) -> bool {
         let purging = self.metadata.purge_lock.lock(&self.host);
         let mut batch = Batch::EMPTY;
-        self.metadata.nodes.iter().for_each(|node| self.collect_lazy(node, PurgeDepth::Lazy, &mut batch));
+        self.metadata
+            .nodes
+            .iter()
+            .for_each(|node| self.collect_lazy(node, PurgeDepth::Lazy, &mut batch));
         batch.push(self.metadata.areas, index);
         batch.sort(self.metadata.areas);
         let mut purged = self.retire(&purging, batch);
@@ -406,7 +413,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         area.set_word(area.word().plain(State::Pooled));
         let push = |pools: &Pools| {
             pool.push(self.metadata.areas, index)
-                || pools.raise_limit(pages, self.pool_pages_max) && pool.push(self.metadata.areas, index)
+                || pools.raise_limit(pages, self.pool_pages_max)
+                    && pool.push(self.metadata.areas, index)
         };
         let pushed = push(&node.cold);
         if pushed {

@@ -12,7 +12,8 @@ use crate::alloc::{Pressure, Reclaim};
 use crate::{AllocError, CpuId, Flags, FreeManyError, Order, PageSize, Pfn, ZoneId};
 
 const PAGES: u32 = 4096;
-const ALL: Pressure = Pressure { zone: ZoneId::new(0), wanted_pages: u64::MAX, is_last_resort: true };
+const ALL: Pressure =
+    Pressure { zone: ZoneId::new(0), wanted_pages: u64::MAX, is_last_resort: true };
 
 /// Frames that are numbers; the thread's name is what a test says.
 struct Numbers {

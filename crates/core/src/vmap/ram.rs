@@ -19,10 +19,10 @@
 //! life. Its user returns it by setting its bit, and finds out if it was set. The purger alone sets
 //! `purged`, for pages it has seen returned. So a page that is not returned keeps its block: a
 //! block is free only when all its pages are purged, and a node's word that still names it then
-//! stands at the block's end, where nothing is handed out. A stale word fails by its tag. The tag wraps
-//! after 2^24 changes, a second or so of nothing else, which is harmless: unlike the head of a stack
-//! the word holds everything that a change of it is computed from, so a word that comes back means
-//! what it says.
+//! stands at the block's end, where nothing is handed out. A stale word fails by its tag. The tag
+//! wraps after 2^24 changes, a second or so of nothing else, which is harmless: unlike the head of
+//! a stack the word holds everything that a change of it is computed from, so a word that comes
+//! back means what it says.
 
 use core::panic::Location;
 
@@ -62,7 +62,9 @@ impl Metadata<'_> {
     /// The frame that its user has mapped at a page of a busy area.
     pub fn frame_at(&self, area: &Area, page: Vpn) -> Option<Pfn> {
         let is_gone = area.word().kind() == Kind::RamBlock
-            && self.block_of(area).is_none_or(|block| block.is_returned(page.since(area.start()), 1));
+            && self
+                .block_of(area)
+                .is_none_or(|block| block.is_returned(page.since(area.start()), 1));
         if is_gone { None } else { self.frames.get(page) }
     }
 }
@@ -224,8 +226,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn new_block(&self, options: &Options, caller: &'static Location<'static>) -> Option<usize> {
         let number = self.metadata.blocks.iter().position(RamBlock::claim)?;
         let block = &self.metadata.blocks[number];
-        let whole =
-            Options::DEFAULT.align((BLOCK_PAGES as usize) << self.range.page_size.shift()).guard_pages(0);
+        let whole = Options::DEFAULT
+            .align((BLOCK_PAGES as usize) << self.range.page_size.shift())
+            .guard_pages(0);
         let whole = Options { no_wait: options.no_wait, ..whole };
         let Ok(index) = self.obtain(BLOCK_PAGES, &whole) else {
             block.unclaim();

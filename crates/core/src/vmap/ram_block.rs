@@ -44,7 +44,12 @@ fn full(word: usize) -> u64 {
 impl RamBlock {
     pub fn new() -> Self {
         let zeroes = || core::array::from_fn(|_| AtomicU64::new(0));
-        RamBlock { area: AtomicU32::new(0), returned: zeroes(), purged: zeroes(), purging: zeroes() }
+        RamBlock {
+            area: AtomicU32::new(0),
+            returned: zeroes(),
+            purged: zeroes(),
+            purging: zeroes(),
+        }
     }
 
     /// Its area, if it is in use.
@@ -77,7 +82,9 @@ impl RamBlock {
 
     /// Whether any of the pages has been returned.
     pub fn is_returned(&self, offset: u32, pages: u32) -> bool {
-        (0..WORDS).any(|word| self.returned[word].load(Ordering::Relaxed) & mask(word, offset, pages) != 0)
+        (0..WORDS).any(|word| {
+            self.returned[word].load(Ordering::Relaxed) & mask(word, offset, pages) != 0
+        })
     }
 
     /// Returns pages; `false`: some had been returned before.
@@ -95,7 +102,8 @@ impl RamBlock {
 
     /// For the purger: takes what was returned and not purged. How many pages.
     pub fn collect(&self, only_if_all: bool) -> u32 {
-        let returned: [u64; WORDS] = core::array::from_fn(|word| self.returned[word].load(Ordering::Acquire));
+        let returned: [u64; WORDS] =
+            core::array::from_fn(|word| self.returned[word].load(Ordering::Acquire));
         if only_if_all && (0..WORDS).any(|word| returned[word] != full(word)) {
             return 0;
         }

@@ -80,8 +80,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// from areas.
     ///
     /// Goes through the frames, not the mapping, and holds nothing: an area may be freed at any
-    /// moment. Bytes whose owner writes them meanwhile may be old or new, each by itself. That is no
-    /// data race: see [`Mapper::read`].
+    /// moment. Bytes whose owner writes them meanwhile may be old or new, each by itself. That is
+    /// no data race: see [`Mapper::read`].
     pub fn read_at(&self, addr: VirtAddr, buf: &mut [u8]) -> usize {
         let page_bytes = self.range.page_size.bytes();
         let (mut read, mut done) = (0, 0);
@@ -112,8 +112,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     /// All areas, busy or not, by address. Each is as it was when the iterator came by: areas that
-    /// appear or vanish meanwhile may be missed or seen, none is seen twice. In a forked child there
-    /// are none.
+    /// appear or vanish meanwhile may be missed or seen, none is seen twice. In a forked child
+    /// there are none.
     pub fn areas(&self) -> impl Iterator<Item = AreaInfo> {
         let mut at = Vpn(0);
         core::iter::from_fn(move || {

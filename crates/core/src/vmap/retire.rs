@@ -64,7 +64,9 @@ impl<'a> Runs<'a> {
         match area.mapped() {
             0 => None,
             all if all == body.pages() => (at == body.start).then_some(body),
-            _ => first_run(Run { start: at, end: body.end }, |page| self.metadata.frames.is_mapped(page)),
+            _ => first_run(Run { start: at, end: body.end }, |page| {
+                self.metadata.frames.is_mapped(page)
+            }),
         }
     }
 }
@@ -72,7 +74,8 @@ impl<'a> Runs<'a> {
 /// The first run of pages in `within` for which `is_due`.
 fn first_run(within: Run, is_due: impl Fn(Vpn) -> bool) -> Option<Run> {
     let start = within.iter().find(|&page| is_due(page))?;
-    let end = Run { start, end: within.end }.iter().find(|&page| !is_due(page)).unwrap_or(within.end);
+    let end =
+        Run { start, end: within.end }.iter().find(|&page| !is_due(page)).unwrap_or(within.end);
     Some(Run { start, end })
 }
 
@@ -124,7 +127,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     /// If an alias is stuck, whatever has frames is.
     fn keep_frames_of_stuck_aliases(&self, batch: Batch) {
-        let list = || self.metadata.areas.list(batch.first).map(|index| &self.metadata.areas[index]);
+        let list =
+            || self.metadata.areas.list(batch.first).map(|index| &self.metadata.areas[index]);
         let is_stuck = |area: &Area| area.stuck.load(Ordering::Relaxed) != 0;
         if list().any(|area| is_stuck(area) && area.word().is_alias()) {
             list().for_each(|area| area.stuck.store(1, Ordering::Relaxed));

@@ -39,15 +39,20 @@ pub unsafe trait Mapper: Sync {
     /// Why not. Part of the pages may be mapped then; they will be unmapped like others.
     ///
     /// # Safety
-    /// The pages lie in [`span`](Mapper::span), are the caller's alone and not mapped; the frames may be
-    /// reached through them until they are unmapped.
-    unsafe fn map(&self, at: VirtAddr, frames: FrameRange, protection: Protection) -> Result<(), MapError>;
+    /// The pages lie in [`span`](Mapper::span), are the caller's alone and not mapped; the frames
+    /// may be reached through them until they are unmapped.
+    unsafe fn map(
+        &self,
+        at: VirtAddr,
+        frames: FrameRange,
+        protection: Protection,
+    ) -> Result<(), MapError>;
 
     /// Removes what is mapped in `span`, of which any part may be unmapped already.
     ///
     /// Whole tables are named whole: a span that covers one completely will leave it empty, and
-    /// [`release_tables`](Mapper::release_tables) will follow. Called by one at a time. Does not allocate from the
-    /// page allocator it stands on.
+    /// [`release_tables`](Mapper::release_tables) will follow. Called by one at a time. Does not
+    /// allocate from the page allocator it stands on.
     ///
     /// # Errors
     /// Why not. Any part may be unmapped then; the call will be repeated later.
@@ -120,8 +125,8 @@ pub unsafe trait Mapper: Sync {
 /// 1. What [`alloc_block`](Host::alloc_block) and [`alloc_frames`](Host::alloc_frames) return was
 ///    free, and is not returned again until it is freed. `alloc_frames` returns the number of
 ///    places of `out` that it has written.
-/// 2. [`split_block`](Host::split_block) returns `true` only if the frames of the block can be freed
-///    one by one from then on.
+/// 2. [`split_block`](Host::split_block) returns `true` only if the frames of the block can be
+///    freed one by one from then on.
 /// 3. [`check_usable`](Host::check_usable) fails where frames are not this process's to write, as
 ///    in a forked child.
 pub unsafe trait Host: Sync {
@@ -159,8 +164,8 @@ pub unsafe trait Host: Sync {
         false
     }
 
-    /// Whether requests may be served here at all. Asked on slow paths: where it says no, the metadata
-    /// must be such that warm paths find nothing, as wiped ones are.
+    /// Whether requests may be served here at all. Asked on slow paths: where it says no, the
+    /// metadata must be such that warm paths find nothing, as wiped ones are.
     ///
     /// # Errors
     /// Why not.
@@ -193,8 +198,8 @@ pub unsafe trait Host: Sync {
         spin_while(word, seen);
     }
 
-    /// A name for the thread that calls, as [`Cpus::caller`]. Without one, reclaim in a signal handler
-    /// waits a while for a lock that its own thread holds, before it gives up.
+    /// A name for the thread that calls, as [`Cpus::caller`]. Without one, reclaim in a signal
+    /// handler waits a while for a lock that its own thread holds, before it gives up.
     #[inline]
     fn caller(&self) -> Option<NonZeroUsize> {
         None
@@ -223,8 +228,8 @@ pub unsafe trait Host: Sync {
 }
 
 // SAFETY: the allocator hands a free block to one caller, and splits blocks into single frames. It
-// frees what any of its callers says: the contract of `Vmap::new` covers them. `check_usable` is that
-// of its `Cpus`.
+// frees what any of its callers says: the contract of `Vmap::new` covers them. `check_usable` is
+// that of its `Cpus`.
 unsafe impl<C: Cpus> Host for Allocator<'_, C> {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
@@ -360,7 +365,11 @@ unsafe impl<W: WhichCpu> Host for NoFrames<W> {
 
     unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         let error = crate::error::FreeError::OutOfRange;
-        if blocks.is_empty() { Ok(()) } else { Err(FreeManyError { first: 0, error, failed: blocks.len() }) }
+        if blocks.is_empty() {
+            Ok(())
+        } else {
+            Err(FreeManyError { first: 0, error, failed: blocks.len() })
+        }
     }
 }
 
@@ -401,7 +410,8 @@ impl NullMapper {
 
     /// What it was asked so far.
     pub fn calls(&self) -> MapperCalls {
-        let [maps, unmaps, flushes, releases] = [0, 1, 2, 3].map(|i| self.calls[i].load(Ordering::Relaxed));
+        let [maps, unmaps, flushes, releases] =
+            [0, 1, 2, 3].map(|i| self.calls[i].load(Ordering::Relaxed));
         MapperCalls { maps, unmaps, flushes, releases }
     }
 
@@ -420,7 +430,12 @@ unsafe impl Mapper for NullMapper {
         self.page_size
     }
 
-    unsafe fn map(&self, _at: VirtAddr, _frames: FrameRange, _how: Protection) -> Result<(), MapError> {
+    unsafe fn map(
+        &self,
+        _at: VirtAddr,
+        _frames: FrameRange,
+        _how: Protection,
+    ) -> Result<(), MapError> {
         self.count(0);
         Ok(())
     }

@@ -229,7 +229,8 @@ impl<'m, H: Host + ?Sized> Locked<'_, 'm, H> {
             self.tree().remove(free);
         } else {
             // The free range's descriptor keeps one side; the other side gets a new one.
-            let rest = if before > 0 { Run::new(whole.start, before) } else { Run::new(run.end, after) };
+            let rest =
+                if before > 0 { Run::new(whole.start, before) } else { Run::new(run.end, after) };
             self.tree().replace(free, rest);
             if needed == 2 {
                 self.insert_free(supply.pop(self.areas), Run::new(run.end, after));

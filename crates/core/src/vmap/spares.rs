@@ -1,5 +1,6 @@
-//! Spare descriptors: those that are neither area nor free range. Anyone takes and puts them, without
-//! the space's lock: cutting a row of areas needs one for each, and most are cold in the cache.
+//! Spare descriptors: those that are neither area nor free range. Anyone takes and puts them,
+//! without the space's lock: cutting a row of areas needs one for each, and most are cold in the
+//! cache.
 //!
 //! # The head
 //! | bits | field | meaning |
@@ -11,9 +12,9 @@
 //! last links to top`, take `top -> what the nth from it links to`. A taker follows links that may
 //! be stale; the argument why that is harmless is that of the pools (`pool.rs`).
 //!
-//! A taker is deceived only if it stalls while the tag wraps, and goes on within the one operation in
-//! 2^40 that has its tag. With 50 million operations per second, which is more than all CPUs together
-//! get out of one cache line, it wraps after 2^40 / 5*10^7 per second = 6 hours. Accepted.
+//! A taker is deceived only if it stalls while the tag wraps, and goes on within the one operation
+//! in 2^40 that has its tag. With 50 million operations per second, which is more than all CPUs
+//! together get out of one cache line, it wraps after 2^40 / 5*10^7 per second = 6 hours. Accepted.
 //!
 //! Descriptors that were never used are handed out by their number, and not touched before.
 
@@ -106,7 +107,8 @@ impl Spares {
             supply = used_before;
         }
         if supply.count < count {
-            self.take_fresh(areas, count - supply.count).for_each(|fresh| supply.push(areas, fresh));
+            self.take_fresh(areas, count - supply.count)
+                .for_each(|fresh| supply.push(areas, fresh));
         }
         // Relaxed: a sum; what depends on it depends on nothing else.
         self.used.fetch_add(supply.count, Ordering::Relaxed);

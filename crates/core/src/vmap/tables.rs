@@ -31,8 +31,8 @@ pub struct Tables<'m> {
     pub words: &'m [AtomicU32],
     /// Pages per table, a power of two.
     pub table_pages: u32,
-    /// Page number, in units of the range, of the first table's first page: tables lie at multiples
-    /// of their size from address 0, which the range's start need not be.
+    /// Page number, in units of the range, of the first table's first page: tables lie at
+    /// multiples of their size from address 0, which the range's start need not be.
     pub skew: u32,
     pub range_pages: u32,
     pub populated: AtomicU64,
@@ -52,15 +52,18 @@ impl Tables<'_> {
     }
 
     pub fn of(&self, page: Vpn) -> TableIndex {
-        TableIndex(((u64::from(page.0) + u64::from(self.skew)) / u64::from(self.table_pages)) as u32)
+        TableIndex(
+            ((u64::from(page.0) + u64::from(self.skew)) / u64::from(self.table_pages)) as u32,
+        )
     }
 
     /// The pages of a table that lie in the range.
     pub fn run(&self, table: TableIndex) -> Run {
         let start = u64::from(table.0) * u64::from(self.table_pages);
         let end = start + u64::from(self.table_pages);
-        let from =
-            |page: u64| page.saturating_sub(u64::from(self.skew)).min(u64::from(self.range_pages)) as u32;
+        let from = |page: u64| {
+            page.saturating_sub(u64::from(self.skew)).min(u64::from(self.range_pages)) as u32
+        };
         Run { start: Vpn(from(start)), end: Vpn(from(end)) }
     }
 
@@ -87,7 +90,13 @@ impl Tables<'_> {
         true
     }
 
-    fn enter_one<H: Host + ?Sized>(&self, host: &H, table: TableIndex, pages: u32, may_wait: bool) -> bool {
+    fn enter_one<H: Host + ?Sized>(
+        &self,
+        host: &H,
+        table: TableIndex,
+        pages: u32,
+        may_wait: bool,
+    ) -> bool {
         let word = &self.words[table.0 as usize];
         let mut now = word.load(Ordering::Relaxed);
         loop {
@@ -146,7 +155,12 @@ impl Tables<'_> {
         // left are this purger's own.
         self.is_whole(table)
             && word
-                .compare_exchange(POPULATED, POPULATED | LOCKED, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(
+                    POPULATED,
+                    POPULATED | LOCKED,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
                 .is_ok()
     }
 

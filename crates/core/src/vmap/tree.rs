@@ -6,8 +6,8 @@
 //!
 //! Lowest fit with an alignment has no small bound: any number of ranges may be large enough but
 //! start at the wrong place. The search passes by what lies between two places, so that large
-//! alignments, which have few, are quick. After a number of misfits it gives up the lowest place and
-//! takes the lowest range that fits wherever it starts (what `mm/vmalloc.c` always does); only
+//! alignments, which have few, are quick. After a number of misfits it gives up the lowest place
+//! and takes the lowest range that fits wherever it starts (what `mm/vmalloc.c` always does); only
 //! when there is none it looks at all.
 
 use super::area::{Area, AreaIndex, Areas};
@@ -35,12 +35,16 @@ impl Wanted {
         let first = (self.base_page + u64::from(self.window.start.0)).next_multiple_of(self.align);
         let last = u64::from(self.window.end.0) - u64::from(self.pages);
         let place = move |nth: u64| first - self.base_page + nth * self.align;
-        (0..).map(place).take_while(move |&at| at <= last).map(move |at| Run::new(Vpn(at as u32), self.pages))
+        (0..)
+            .map(place)
+            .take_while(move |&at| at <= last)
+            .map(move |at| Run::new(Vpn(at as u32), self.pages))
     }
 
     /// Looks only at places behind `end`, which is not free.
     fn skip_to(&mut self, end: Vpn) {
-        let start = (self.base_page + u64::from(end.0)).next_multiple_of(self.align) - self.base_page;
+        let start =
+            (self.base_page + u64::from(end.0)).next_multiple_of(self.align) - self.base_page;
         self.window.start = u32::try_from(start).map_or(self.window.end, Vpn);
     }
 
@@ -124,7 +128,8 @@ impl Tree<'_, '_> {
     fn refresh(&self, node: AreaIndex) {
         let (left, right) = (self.left(node), self.right(node));
         let height = 1 + self.height(left).max(self.height(right));
-        let largest = self.area(node).pages().max(self.largest_of(left)).max(self.largest_of(right));
+        let largest =
+            self.area(node).pages().max(self.largest_of(left)).max(self.largest_of(right));
         let tree = &self.area(node).tree;
         tree.height.store(height, Ordering::Relaxed);
         tree.largest.store(largest, Ordering::Relaxed);
@@ -181,7 +186,11 @@ impl Tree<'_, '_> {
             return node;
         };
         let links = &self.area(top).tree;
-        let side = if self.area(node).start() < self.area(top).start() { &links.left } else { &links.right };
+        let side = if self.area(node).start() < self.area(top).start() {
+            &links.left
+        } else {
+            &links.right
+        };
         let old = self.sums(get(side));
         self.relink(top, side, old, Some(self.insert_under(get(side), node)))
     }
@@ -296,7 +305,9 @@ impl Tree<'_, '_> {
     }
 
     fn find_under(&self, top: Node, wanted: &mut Wanted, misfits: &mut u32) -> Search {
-        let Some(top) = top.filter(|_| self.largest_of(top) >= wanted.pages) else { return Search::None };
+        let Some(top) = top.filter(|_| self.largest_of(top) >= wanted.pages) else {
+            return Search::None;
+        };
         let run = self.area(top).run();
         if run.start > wanted.window.start {
             match self.find_under(self.left(top), wanted, misfits) {
@@ -304,7 +315,10 @@ impl Tree<'_, '_> {
                 found => return found,
             }
         }
-        if run.pages() >= wanted.pages && run.end > wanted.window.start && run.start < wanted.window.end {
+        if run.pages() >= wanted.pages
+            && run.end > wanted.window.start
+            && run.start < wanted.window.end
+        {
             if let Some(start) = wanted.place_in(run) {
                 return Search::Found(top, start);
             }

@@ -133,7 +133,9 @@ pub enum VmapFault {
 impl fmt::Display for VmapFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            VmapFault::Forked => f.write_str("the metadata of the address space are the parent process's"),
+            VmapFault::Forked => {
+                f.write_str("the metadata of the address space are the parent process's")
+            }
             fault => write!(f, "the metadata of the address space are wrong: {fault:?}"),
         }
     }
@@ -197,7 +199,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         Ok(areas)
     }
 
-    fn check_area(&self, index: AreaIndex, area: &Area, census: &mut VmapCensus) -> Result<(), VmapFault> {
+    fn check_area(
+        &self,
+        index: AreaIndex,
+        area: &Area,
+        census: &mut VmapCensus,
+    ) -> Result<(), VmapFault> {
         let (run, at) = (area.run(), self.range.addr(area.start()));
         let elsewhere = run.iter().find(|&page| self.metadata.index.candidate(page) != Some(index));
         if let Some(page) = elsewhere {
@@ -215,16 +222,21 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         };
         *sum += pages;
         *number += 1;
-        let mapped =
-            |run: Run| run.iter().filter(|&page| self.metadata.frames.is_mapped(page)).count() as u32;
+        let mapped = |run: Run| {
+            run.iter().filter(|&page| self.metadata.frames.is_mapped(page)).count() as u32
+        };
         let body = mapped(area.body());
         let counts_right = area.word().kind() == Kind::RamBlock || body == area.mapped();
         if !counts_right || mapped(run) != body {
             return Err(VmapFault::Mapped { at });
         }
         census.mapped_pages += u64::from(body);
-        census.own_frames +=
-            self.metadata.frames.own_blocks(run).map(|(_, order)| u64::from(order.frames())).sum::<u64>();
+        census.own_frames += self
+            .metadata
+            .frames
+            .own_blocks(run)
+            .map(|(_, order)| u64::from(order.frames()))
+            .sum::<u64>();
         Ok(())
     }
 
@@ -280,9 +292,13 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
 
     fn check_charges(&self) -> Result<(), VmapFault> {
         for node in self.metadata.nodes {
-            for (pools, budget) in [(&node.cold, self.pool_pages_max), (&node.warm, self.warm_pages_max)] {
-                let limits_pages =
-                    pools.iter().map(|(pages, pool)| u64::from(pool.limit()) * u64::from(pages)).sum();
+            for (pools, budget) in
+                [(&node.cold, self.pool_pages_max), (&node.warm, self.warm_pages_max)]
+            {
+                let limits_pages = pools
+                    .iter()
+                    .map(|(pages, pool)| u64::from(pool.limit()) * u64::from(pages))
+                    .sum();
                 let charged_pages = pools.charged_pages();
                 if limits_pages != charged_pages || charged_pages > budget {
                     return Err(VmapFault::Charge { limits_pages, charged_pages });
@@ -297,10 +313,14 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let mut found = 0;
         for table in (0..tables.words.len() as u32).map(TableIndex) {
             let run = tables.run(table);
-            let mapped_pages = run.iter().filter(|&page| self.metadata.frames.is_mapped(page)).count() as u32;
+            let mapped_pages =
+                run.iter().filter(|&page| self.metadata.frames.is_mapped(page)).count() as u32;
             let (counted_pages, populated) = tables.read(table);
             let at = self.range.addr(run.start);
-            if mapped_pages != counted_pages || tables.is_locked(table) || counted_pages > 0 && !populated {
+            if mapped_pages != counted_pages
+                || tables.is_locked(table)
+                || counted_pages > 0 && !populated
+            {
                 return Err(VmapFault::Table { at, counted_pages, mapped_pages });
             }
             found += u64::from(populated);

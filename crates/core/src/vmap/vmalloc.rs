@@ -18,8 +18,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Allocates `pages` pages of memory at consecutive addresses, with a guard behind.
     ///
     /// A size whose frames stayed mapped costs one atomic operation and what
-    /// [`VmapConfig::stale`](super::VmapConfig::stale) asks for. Otherwise frames come from the page allocator, in
-    /// the largest blocks to be had without effort, single frames otherwise.
+    /// [`VmapConfig::stale`](super::VmapConfig::stale) asks for. Otherwise frames come from the
+    /// page allocator, in the largest blocks to be had without effort, single frames otherwise.
     ///
     /// Memory that must not be writable is made afresh, and so is memory aligned beyond a page,
     /// unless the last that was freed of its size is so aligned.
@@ -54,8 +54,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         self.release(start, Kind::Vmalloc, true)
     }
 
-    /// As [`vfree`](Self::vfree) for callers who may not wait, interrupt handlers for example: takes no lock, and
-    /// leaves a purge that is due to others, whom [`Host::purge_wanted`] tells.
+    /// As [`vfree`](Self::vfree) for callers who may not wait, interrupt handlers for example:
+    /// takes no lock, and leaves a purge that is due to others, whom [`Host::purge_wanted`]
+    /// tells.
     ///
     /// # Errors
     /// As [`vfree`](Self::vfree).
@@ -165,13 +166,18 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// the frames are mapped at a new address, not copied, and the old one is as freed. What is no
     /// longer needed is unmapped and returned at once, by a flush.
     ///
-    /// New memory is as [`vmalloc`](Self::vmalloc)'s. `options` say how to ask for it; the area's guard and
-    /// protection stay as they are.
+    /// New memory is as [`vmalloc`](Self::vmalloc)'s. `options` say how to ask for it; the area's
+    /// guard and protection stay as they are.
     ///
     /// # Errors
     /// [`VmapError`]; the area is as it was then.
     #[track_caller]
-    pub fn vrealloc(&self, start: VirtAddr, pages: u32, options: Options) -> Result<VirtAddr, VmapError> {
+    pub fn vrealloc(
+        &self,
+        start: VirtAddr,
+        pages: u32,
+        options: Options,
+    ) -> Result<VirtAddr, VmapError> {
         let caller = Location::caller();
         self.host.check_usable()?;
         let (index, word) = self.busy_at(start, Kind::Vmalloc).ok_or(VmapError::NotAllocated)?;
@@ -212,7 +218,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             if !unsafe { self.host.split_block(frame, order) } {
                 // The block stays whole, and so does the area. What its user no longer needs is new
                 // memory when the area grows again.
-                return self.zero(Run { start: at, end: area.body().end }, area.traits().protection());
+                return self
+                    .zero(Run { start: at, end: area.body().end }, area.traits().protection());
             }
             table.split_block(block_at, order);
         }
@@ -249,7 +256,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         }
     }
 
-    fn grow(&self, index: AreaIndex, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
+    fn grow(
+        &self,
+        index: AreaIndex,
+        pages: u32,
+        options: &Options,
+    ) -> Result<AreaIndex, VmapError> {
         match self.grow_in_place(index, pages, options) {
             Err(VmapError::Occupied | VmapError::NoAreas | VmapError::Map(MapError::Lost)) => {
                 self.grow_elsewhere(index, pages, options)
@@ -258,7 +270,12 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         }
     }
 
-    fn grow_in_place(&self, index: AreaIndex, pages: u32, options: &Options) -> Result<(), VmapError> {
+    fn grow_in_place(
+        &self,
+        index: AreaIndex,
+        pages: u32,
+        options: &Options,
+    ) -> Result<(), VmapError> {
         let area = &self.metadata.areas[index];
         let old = area.body();
         let rest = {

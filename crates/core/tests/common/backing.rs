@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pagedepot::{Backing, BackingRanges, Doubled, FrameRange, Mobility, Order, Pfn, ZoneConfig, ZoneId};
+use pagedepot::{
+    Backing, BackingRanges, Doubled, FrameRange, Mobility, Order, Pfn, ZoneConfig, ZoneId,
+};
 
 /// Frames of a pageblock.
 const HUGE: u32 = 512;
@@ -24,7 +26,10 @@ struct ZoneSet {
 impl Sets {
     /// All frames of the zones, free. `has_ranges`: whether it can do more than blocks.
     pub fn new(zones: &[ZoneConfig<'_>], has_ranges: bool) -> Self {
-        let sets = Sets { zones: Mutex::new(zones.iter().map(|_| ZoneSet::default()).collect()), has_ranges };
+        let sets = Sets {
+            zones: Mutex::new(zones.iter().map(|_| ZoneSet::default()).collect()),
+            has_ranges,
+        };
         for (zone, config) in (0..).map(ZoneId::new).zip(zones) {
             config.ranges.iter().for_each(|&range| sets.add(zone, range));
         }
@@ -45,8 +50,10 @@ impl Sets {
 impl ZoneSet {
     /// How many of the frames from `start` on, up to `frames`, are free.
     fn run(&self, start: u32, frames: u32) -> u32 {
-        (start..start + frames).zip(self.free.range(start..)).take_while(|(at, free)| at == *free).count()
-            as u32
+        (start..start + frames)
+            .zip(self.free.range(start..))
+            .take_while(|(at, free)| at == *free)
+            .count() as u32
     }
 
     /// Takes the first run of so many frames that begins at a multiple of `align`.
@@ -68,10 +75,16 @@ impl ZoneSet {
     }
 }
 
-// SAFETY: the sets hold frames of the zones' ranges alone; a frame is removed from its set under the
-// mutex before it is handed out, and inserted again, under the mutex, when it is put back.
+// SAFETY: the sets hold frames of the zones' ranges alone; a frame is removed from its set under
+// the mutex before it is handed out, and inserted again, under the mutex, when it is put back.
 unsafe impl Backing for Sets {
-    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
+    fn take(
+        &self,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        out: &mut [(Pfn, Mobility)],
+    ) -> usize {
         assert!(out.len() <= 64);
         let set = &mut self.lock()[zone.index()];
         for (taken, place) in out.iter_mut().enumerate() {
@@ -114,7 +127,13 @@ unsafe impl Backing for Sets {
 
 // SAFETY: as above.
 unsafe impl BackingRanges for Sets {
-    fn take_contiguous(&self, zone: ZoneId, frames: u32, align: u32, _mobility: Mobility) -> Option<Pfn> {
+    fn take_contiguous(
+        &self,
+        zone: ZoneId,
+        frames: u32,
+        align: u32,
+        _mobility: Mobility,
+    ) -> Option<Pfn> {
         assert!(frames > 0 && align.is_power_of_two());
         self.lock()[zone.index()].take(frames, align)
     }

@@ -1,4 +1,5 @@
-//! What several test files need: metadata of the right size, and CPUs that are wherever a test says.
+//! What several test files need: metadata of the right size, and CPUs that are wherever a test
+//! says.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::mem::MaybeUninit;
@@ -94,7 +95,8 @@ unsafe impl Processor for Anywhere {
     type Guard = AnywhereGuard;
 
     fn pin(&self) -> Option<AnywhereGuard> {
-        let context = if self.interrupt.load(Ordering::Relaxed) { Context::Interrupt } else { Context::Task };
+        let context =
+            if self.interrupt.load(Ordering::Relaxed) { Context::Interrupt } else { Context::Task };
         (!self.is_nowhere()).then(|| AnywhereGuard(Here { cpu: CpuId::new(self.cpu()), context }))
     }
 
@@ -135,7 +137,13 @@ pub const fn range(start: u32, frames: u32) -> FrameRange {
 
 /// A zone of level 2 on node 0 that holds nothing back.
 pub fn open_zone<'c>(name: &'c str, ranges: &'c [FrameRange]) -> ZoneConfig<'c> {
-    ZoneConfig { name, node: NodeId::new(0), level: 2, ranges, watermarks: Some(Watermarks::default()) }
+    ZoneConfig {
+        name,
+        node: NodeId::new(0),
+        level: 2,
+        ranges,
+        watermarks: Some(Watermarks::default()),
+    }
 }
 
 pub fn order(n: u32) -> Order {
@@ -146,7 +154,9 @@ pub fn order(n: u32) -> Order {
 pub fn soak(short: Duration) -> Duration {
     match std::env::var("PAGEDEPOT_SOAK_SECONDS") {
         Ok(seconds) => Duration::from_secs(
-            seconds.parse().expect("PAGEDEPOT_SOAK_SECONDS is a whole number of seconds, as in 600"),
+            seconds
+                .parse()
+                .expect("PAGEDEPOT_SOAK_SECONDS is a whole number of seconds, as in 600"),
         ),
         Err(_) => short,
     }

@@ -37,7 +37,9 @@ impl Rng {
 /// `PAGEDEPOT_SEED`, or another one each time; printed, so that a failure can be repeated.
 pub fn seed(test: &str) -> u64 {
     let seed = match std::env::var("PAGEDEPOT_SEED") {
-        Ok(seed) => seed.parse().expect("PAGEDEPOT_SEED is a number, as printed by the test that failed"),
+        Ok(seed) => {
+            seed.parse().expect("PAGEDEPOT_SEED is a number, as printed by the test that failed")
+        }
         Err(_) => SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(1, |since| since.as_nanos() as u64 % 1_000_000_007),

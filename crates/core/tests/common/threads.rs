@@ -94,7 +94,8 @@ unsafe impl Processor for Kernel {
         let cpu = CPU.get()?;
         let held = self.hold(cpu)?;
         // SAFETY: guards are local to calls of the allocator, which owns the kernel.
-        let held = unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
+        let held =
+            unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
         Some(Pin { here: Here::task(CpuId::new(cpu)), _held: held })
     }
 

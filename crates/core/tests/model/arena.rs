@@ -37,7 +37,10 @@ impl Arena {
     pub fn metadata(&self) -> &mut [MaybeUninit<u8>] {
         // SAFETY: in bounds; asked for once.
         unsafe {
-            std::slice::from_raw_parts_mut(self.memory.as_ptr().add(self.metadata_at).cast(), self.metadata)
+            std::slice::from_raw_parts_mut(
+                self.memory.as_ptr().add(self.metadata_at).cast(),
+                self.metadata,
+            )
         }
     }
 
@@ -47,8 +50,8 @@ impl Arena {
 
     /// The mapping of the frames.
     pub fn linear_map(&self) -> LinearMap {
-        // SAFETY: the frames lie behind the metadata, and the run keeps the arena until the allocator
-        // is gone; provenance was exposed.
+        // SAFETY: the frames lie behind the metadata, and the run keeps the arena until the
+        // allocator is gone; provenance was exposed.
         unsafe { LinearMap::new(self.frame_zero()) }
     }
 
@@ -68,7 +71,11 @@ impl Arena {
         for offset in MARKS {
             // SAFETY: as above.
             let found = unsafe { self.cell(frame, offset).read() };
-            assert!(found == mark(frame, offset), "somebody wrote to {}, which is held", Pfn::new(frame));
+            assert!(
+                found == mark(frame, offset),
+                "somebody wrote to {}, which is held",
+                Pfn::new(frame)
+            );
         }
     }
 

@@ -39,7 +39,10 @@ impl Lockstep<'_> {
                 }
                 let peak = &mut self.peak_high[cpu.index()][zone.index()];
                 *peak = stats.high_pages.max(*peak);
-                assert!(stats.charged_pages <= *peak, "{cpu} {zone}: {stats:?}, never more than {peak}");
+                assert!(
+                    stats.charged_pages <= *peak,
+                    "{cpu} {zone}: {stats:?}, never more than {peak}"
+                );
             }
         }
     }
@@ -74,7 +77,10 @@ impl Lockstep<'_> {
             self.check_caches(ZoneId::new(zone as u32), wish);
         }
         let is_there = self.naive.zone_of(start, frames).is_some();
-        assert!(!is_there || !self.is_free(start, frames), "failed, though {start:x} + {frames} is free");
+        assert!(
+            !is_there || !self.is_free(start, frames),
+            "failed, though {start:x} + {frames} is free"
+        );
     }
 
     fn check_failed(&self, error: AllocError, wish: Wish, frames: u32, room: Room) {
@@ -84,7 +90,8 @@ impl Lockstep<'_> {
             return;
         }
         assert_eq!(error, AllocError::Exhausted);
-        let is_possible = eligible.iter().any(|&zone| self.naive.zones[zone].managed() >= u64::from(frames));
+        let is_possible =
+            eligible.iter().any(|&zone| self.naive.zones[zone].managed() >= u64::from(frames));
         for zone in eligible {
             let id = ZoneId::new(zone as u32);
             if is_possible {
@@ -147,6 +154,7 @@ fn check_balance(stats: &ZoneStats, model: &Zone) {
     let counts = &stats.counts;
     let freed = model.freed_pages - counts.direct_free_pages;
     let allocated = model.allocated_pages - counts.direct_alloc_pages;
-    let cached = counts.refilled_pages + freed - counts.spilled_pages - counts.drained_pages - allocated;
+    let cached =
+        counts.refilled_pages + freed - counts.spilled_pages - counts.drained_pages - allocated;
     assert_eq!(stats.cached_pages, cached, "{stats:?}");
 }

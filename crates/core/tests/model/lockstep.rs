@@ -41,10 +41,14 @@ pub struct Lockstep<'m> {
 pub fn run(world: &World, ops: &[Op]) {
     world.with_config(|config| {
         let is_backed = world.keeper != Keeper::Bitmap;
-        let bytes =
-            if is_backed { Single::metadata_bytes_over(config) } else { Single::metadata_bytes(config) };
+        let bytes = if is_backed {
+            Single::metadata_bytes_over(config)
+        } else {
+            Single::metadata_bytes(config)
+        };
         let bytes = bytes.unwrap();
-        let frames = world.zones.iter().flat_map(|zone| &zone.ranges).map(|range| range.end()).max();
+        let frames =
+            world.zones.iter().flat_map(|zone| &zone.ranges).map(|range| range.end()).max();
         let frames = if world.is_mapped { frames.unwrap_or(0) as usize } else { 0 };
         let arena = Arena::new(bytes, world.skew, frames);
         let config = Config { linear_map: world.is_mapped.then(|| arena.linear_map()), ..*config };

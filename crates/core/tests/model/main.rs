@@ -8,8 +8,8 @@
 //! 3. Of each zone: free + cached + carved + held pages are the managed ones.
 //! 4. Of each zone: refilled - spilled - drained + freed - allocated pages are the change of the
 //!    cached ones.
-//! 5. Drains say what they did, and leave nothing behind that they can reach; disabled caches
-//!    stay empty.
+//! 5. Drains say what they did, and leave nothing behind that they can reach; disabled caches stay
+//!    empty.
 //! 6. No CPU is charged with more than its limit has been.
 //! 7. With `checked`, wrong use is refused and changes nothing.
 //! 8. Held frames keep their contents (where they are mapped), zeroed ones are zero.

@@ -138,7 +138,8 @@ impl Naive {
     pub fn overlap(&self, start: u32, frames: u32) -> Option<(u32, Held)> {
         let end = u64::from(start) + u64::from(frames);
         let below = self.held.range(..=start).next_back().map(|(&at, &held)| (at, held));
-        let below = below.filter(|(at, held)| u64::from(*at) + u64::from(held.frames) > u64::from(start));
+        let below =
+            below.filter(|(at, held)| u64::from(*at) + u64::from(held.frames) > u64::from(start));
         let above = || self.held.range(start..).next().map(|(&at, &held)| (at, held));
         below.or_else(|| above().filter(|(at, _)| u64::from(*at) < end))
     }
@@ -146,7 +147,8 @@ impl Naive {
     /// A block or range that a caller was given. Panics when it cannot have been free.
     pub fn allocate(&mut self, start: u32, held: Held, at: At) -> usize {
         let zone = self.zone_of(start, held.frames);
-        let zone = zone.unwrap_or_else(|| panic!("{start:#x} + {} is not memory of one zone", held.frames));
+        let zone = zone
+            .unwrap_or_else(|| panic!("{start:#x} + {} is not memory of one zone", held.frames));
         if let Some((other, other_held)) = self.overlap(start, held.frames) {
             panic!("{start:#x} {held:?} was handed out while {other:#x} {other_held:?} is held");
         }
@@ -165,7 +167,8 @@ impl Naive {
         let zone = self.zone_of(start, held.frames).expect("held frames are of a zone");
         self.zones[zone].freed_pages += u64::from(held.frames);
         if self.has_metadata(at) {
-            let is_remote = |frame: &u32| self.owners.get(frame).copied().unwrap_or(0) != at.cpu as u16;
+            let is_remote =
+                |frame: &u32| self.owners.get(frame).copied().unwrap_or(0) != at.cpu as u16;
             let remote = match held.shape {
                 Shape::Range => (start..start + held.frames).filter(is_remote).count() as u64,
                 _ if is_remote(&start) => held.frames.into(),
@@ -203,7 +206,8 @@ impl Naive {
         if starts.is_empty() {
             return starts;
         }
-        let (from, stride) = (usize::from(from) % starts.len(), usize::from(stride) % starts.len() + 1);
+        let (from, stride) =
+            (usize::from(from) % starts.len(), usize::from(stride) % starts.len() + 1);
         (0..usize::from(count).min(starts.len().div_ceil(stride)))
             .map(|i| starts[(from + i * stride) % starts.len()])
             .collect()

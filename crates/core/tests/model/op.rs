@@ -140,7 +140,8 @@ pub enum Op {
 
 fn any_order() -> impl Strategy<Value = Order> {
     // The cached ones mostly, the rare ones too.
-    prop_oneof![6 => Just(0u32), 2 => 1u32..=3, 2 => 4u32..=8, 2 => Just(9), 1 => Just(10)].prop_map(order)
+    prop_oneof![6 => Just(0u32), 2 => 1u32..=3, 2 => 4u32..=8, 2 => Just(9), 1 => Just(10)]
+        .prop_map(order)
 }
 
 prop_compose! {

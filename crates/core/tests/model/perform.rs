@@ -1,8 +1,8 @@
 //! Each operation, on both sides.
 
 use pagedepot::{
-    AllocError, CacheLimits, ConfigError, CpuId, Drained, FreeError, Mode, Order, Pfn, Scope, Watermarks,
-    ZoneId,
+    AllocError, CacheLimits, ConfigError, CpuId, Drained, FreeError, Mode, Order, Pfn, Scope,
+    Watermarks, ZoneId,
 };
 
 use crate::common::{order, range};
@@ -35,7 +35,10 @@ impl Lockstep<'_> {
             Op::Drain { cpu, zone, mode } => self.drain(cpu, zone, mode),
             Op::DisableCaches => {
                 let drained = self.depot.disable_caches();
-                assert_eq!((drained.left_pages, drained.unreachable_pages, drained.busy_cpus), (0, 0, 0));
+                assert_eq!(
+                    (drained.left_pages, drained.unreachable_pages, drained.busy_cpus),
+                    (0, 0, 0)
+                );
                 self.is_disabled.fill(true);
             }
             Op::EnableCaches => {
@@ -45,17 +48,30 @@ impl Lockstep<'_> {
             Op::RetireCpu(cpu) => {
                 let cpu = usize::from(cpu) % (self.is_disabled.len() + 1);
                 let drained = self.depot.retire_cpu(CpuId::new(cpu as u32));
-                assert_eq!((drained.left_pages, drained.unreachable_pages, drained.busy_cpus), (0, 0, 0));
-                self.is_disabled.iter_mut().skip(cpu).take(1).for_each(|is_disabled| *is_disabled = true);
+                assert_eq!(
+                    (drained.left_pages, drained.unreachable_pages, drained.busy_cpus),
+                    (0, 0, 0)
+                );
+                self.is_disabled
+                    .iter_mut()
+                    .skip(cpu)
+                    .take(1)
+                    .for_each(|is_disabled| *is_disabled = true);
             }
             Op::RestoreCpu(cpu) => {
                 let cpu = usize::from(cpu) % (self.is_disabled.len() + 1);
                 let restored = self.depot.restore_cpu(CpuId::new(cpu as u32));
                 assert_eq!(restored, self.is_disabled.get(cpu).copied().unwrap_or(false));
-                self.is_disabled.iter_mut().skip(cpu).take(1).for_each(|is_disabled| *is_disabled = false);
+                self.is_disabled
+                    .iter_mut()
+                    .skip(cpu)
+                    .take(1)
+                    .for_each(|is_disabled| *is_disabled = false);
             }
             Op::Decay { later_ms } => self.decay(later_ms),
-            Op::SetLimits { zone, batch, high_min, more } => self.set_limits(zone, batch, high_min, more),
+            Op::SetLimits { zone, batch, high_min, more } => {
+                self.set_limits(zone, batch, high_min, more)
+            }
             Op::SetWatermarks { zone, min } => self.set_watermarks(zone, u64::from(min)),
             Op::AddMemory { zone, at, frames } => self.add_memory(zone, at, frames),
             Op::RunOn { cpu, in_interrupt, nowhere } => {
@@ -144,7 +160,9 @@ impl Lockstep<'_> {
     fn free_many(&mut self, from: u16, stride: u8, count: u16) {
         let mut batch = Vec::new();
         for start in self.naive.pick(from, stride, count) {
-            let Held { frames, shape: Shape::Block(order) } = self.naive.held[&start] else { continue };
+            let Held { frames, shape: Shape::Block(order) } = self.naive.held[&start] else {
+                continue;
+            };
             self.check_contents(start, frames);
             let held = self.naive.free(start, self.at());
             self.operations += 1;
@@ -162,7 +180,9 @@ impl Lockstep<'_> {
             }
             Err(AllocError::BadSize) => assert!(frames == 0 || frames > SECTION || align > SECTION),
             Err(AllocError::Unsupported) => {
-                assert!(self.world.keeper == Keeper::Blocks && frames.max(align) > Order::MAX.frames());
+                assert!(
+                    self.world.keeper == Keeper::Blocks && frames.max(align) > Order::MAX.frames()
+                );
             }
             Err(error) => self.check_failed_range(error, frames, align, wish),
         }
@@ -230,7 +250,8 @@ impl Lockstep<'_> {
         let scope = cpu.map_or(Scope::ALL, Scope::cpu);
         let scope = zone.map_or(scope, |zone| scope.in_zone(zone));
         let cpus: Vec<CpuId> = self.cpus().filter(|&c| cpu.is_none_or(|cpu| cpu == c)).collect();
-        let zones: Vec<ZoneId> = self.zones().filter(|&z| zone.is_none_or(|zone| zone == z)).collect();
+        let zones: Vec<ZoneId> =
+            self.zones().filter(|&z| zone.is_none_or(|zone| zone == z)).collect();
         let places = || cpus.iter().flat_map(|&cpu| zones.iter().map(move |&zone| (cpu, zone)));
         let sum = |of: fn(&pagedepot::CpuStats) -> u64| -> u64 {
             places().map(|(cpu, zone)| of(&self.depot.cpu_stats(cpu, zone).unwrap())).sum()
@@ -283,7 +304,10 @@ impl Lockstep<'_> {
         assert_eq!(self.depot.set_cache_limits(zone, limits), exists);
         if exists {
             let set = self.depot.zone_stats(zone).unwrap().limits;
-            assert_eq!((set.batch, set.high_min, set.high_max), (batch.max(1), high_min, limits.high_max));
+            assert_eq!(
+                (set.batch, set.high_min, set.high_max),
+                (batch.max(1), high_min, limits.high_max)
+            );
         }
     }
 
@@ -321,7 +345,9 @@ impl Lockstep<'_> {
     /// Wrong use that must be refused. What it would have changed shows in the checks.
     fn misuse(&mut self, wrong: Wrong, which: u16) {
         let block = self.pick_block(which);
-        let freed = self.last_freed.filter(|&(start, held)| self.naive.overlap(start, held.frames).is_none());
+        let freed = self
+            .last_freed
+            .filter(|&(start, held)| self.naive.overlap(start, held.frames).is_none());
         match wrong {
             Wrong::SplitLarger => {
                 if let Some((start, from)) = block.filter(|(_, from)| *from < Order::MAX) {
@@ -355,9 +381,15 @@ impl Lockstep<'_> {
             _ if !self.world.checked => {}
             Wrong::FreeTwice => {
                 if let Some((start, Held { shape: Shape::Block(order), .. })) = freed {
-                    assert_eq!(self.depot.free(Pfn::new(start), order), Err(FreeError::NotAllocated));
+                    assert_eq!(
+                        self.depot.free(Pfn::new(start), order),
+                        Err(FreeError::NotAllocated)
+                    );
                     let many = self.depot.free_many(&[(Pfn::new(start), order)]).unwrap_err();
-                    assert_eq!((many.first, many.failed, many.error), (0, 1, FreeError::NotAllocated));
+                    assert_eq!(
+                        (many.first, many.failed, many.error),
+                        (0, 1, FreeError::NotAllocated)
+                    );
                 }
             }
             Wrong::SplitFreed => {

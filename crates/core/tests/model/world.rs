@@ -1,8 +1,8 @@
 //! The worlds that a run may take place in: memory, CPUs, options.
 
 use pagedepot::{
-    Config, FrameRange, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, NodeId, PageSize, Pfn, Watermarks,
-    ZoneConfig,
+    Config, FrameRange, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, NodeId, PageSize, Pfn,
+    Watermarks, ZoneConfig,
 };
 use proptest::prelude::*;
 
@@ -80,7 +80,9 @@ impl World {
                 watermarks: match self.reserve {
                     Reserve::Nothing => Some(Watermarks::default()),
                     Reserve::Kernel => None,
-                    Reserve::Pages(min) => Some(Watermarks { min, low: min + min / 4, high: min * 2 }),
+                    Reserve::Pages(min) => {
+                        Some(Watermarks { min, low: min + min / 4, high: min * 2 })
+                    }
                 },
             })
             .collect();
@@ -110,8 +112,14 @@ fn plain(node: u32) -> Vec<ZonePlan> {
 
 /// A zone with holes, none of whose edges is where a pageblock, or even a word, begins.
 fn holes() -> Vec<ZonePlan> {
-    let ranges =
-        [range(3, 700), range(7001, 1), range(1000, 3), range(1124, 412), range(2048, 4096), range(6990, 7)];
+    let ranges = [
+        range(3, 700),
+        range(7001, 1),
+        range(1000, 3),
+        range(1124, 412),
+        range(2048, 4096),
+        range(6990, 7),
+    ];
     vec![zone("Holes", 0, 2, &ranges)]
 }
 
@@ -138,7 +146,9 @@ fn sections() -> Vec<ZonePlan> {
 
 /// As many zones as there can be, none with room for the largest block.
 fn crowd() -> Vec<ZonePlan> {
-    (0..31).map(|i| zone("Small", i % 4, (i % 15) as u8, &[range(1024 * i + 512 * (i % 2), 512)])).collect()
+    (0..31)
+        .map(|i| zone("Small", i % 4, (i % 15) as u8, &[range(1024 * i + 512 * (i % 2), 512)]))
+        .collect()
 }
 
 fn high() -> impl Strategy<Value = HighPolicy> {

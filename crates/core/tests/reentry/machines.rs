@@ -115,7 +115,8 @@ impl Kernel {
 
 // SAFETY: 1. the sequences of a context end before another of the same context begins: handlers of
 // depth 1 run to their end, deeper ones have no sequences, and what runs on other CPUs has other
-// words. 2., 3. checked first. 4. `fence` refuses where a sequence has been interrupted. 5. one store.
+// words. 2., 3. checked first. 4. `fence` refuses where a sequence has been interrupted. 5. one
+// store.
 unsafe impl Cpus for Kernel {
     const CONTEXTS: usize = 2;
 
@@ -134,7 +135,14 @@ unsafe impl Cpus for Kernel {
         self.run(blocks, word, |steps| steps.push(rounds_max, frame)).unwrap_or(false)
     }
 
-    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
         let store = |steps: Steps<'_>| Ok(steps.here == here && steps.compare_store(old, new)?);
         self.run(blocks, word, store).unwrap_or(false)
     }
@@ -170,7 +178,11 @@ impl Restartable {
             let (cpu, begun) = (self.0.cpu(), self.0.interrupts());
             let step = || {
                 self.0.preemption_point();
-                if self.0.cpu() == cpu && self.0.interrupts() == begun { Ok(()) } else { Err(Aborted) }
+                if self.0.cpu() == cpu && self.0.interrupts() == begun {
+                    Ok(())
+                } else {
+                    Err(Aborted)
+                }
             };
             if let Ok(result) =
                 sequence(Steps { blocks, here: Here::task(cpu), word, step: &step, follows: true })
@@ -202,7 +214,14 @@ unsafe impl Cpus for Restartable {
         self.run(blocks, word, |steps| steps.push(rounds_max, frame))
     }
 
-    fn compare_store(&self, blocks: &BlockArray, here: Here, word: WordOffset, old: u64, new: u64) -> bool {
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
         self.run(blocks, word, |steps| Ok(steps.here == here && steps.compare_store(old, new)?))
     }
 

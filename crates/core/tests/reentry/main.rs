@@ -1,6 +1,7 @@
 //! Re-entry: code that allocates and frees lands between any two steps of the allocator on the same
 //! CPU, as interrupt and signal handlers do, and other code of other CPUs runs while a slow path is
-//! preempted. No frame is ever seen twice, and the metadata is in order when everybody has returned.
+//! preempted. No frame is ever seen twice, and the metadata is in order when everybody has
+//! returned.
 //!
 //! One thread, deterministic by seed: `PAGEDEPOT_SEED=n` repeats a run,
 //! `PAGEDEPOT_SOAK_SECONDS=n` goes on for n seconds.
@@ -32,7 +33,10 @@ fn stress<C: Cpus>(name: &str, make: impl Fn(Arc<Source>) -> C) {
             interrupts += stress::run(seed, &make);
             seed += 1;
         }
-        assert!(interrupts > RUNS * 100, "{name}: {interrupts} interrupts are too few to prove anything");
+        assert!(
+            interrupts > RUNS * 100,
+            "{name}: {interrupts} interrupts are too few to prove anything"
+        );
         if Instant::now() >= end {
             return;
         }

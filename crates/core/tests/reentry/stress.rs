@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use pagedepot::cpus::Cpus;
 use pagedepot::{
-    Allocator, CacheLimits, Config, CpuId, Flags, FrameRange, Mobility, Mode, Order, Pfn, Scope, Watermarks,
-    ZoneConfig, ZoneId,
+    Allocator, CacheLimits, Config, CpuId, Flags, FrameRange, Mobility, Mode, Order, Pfn, Scope,
+    Watermarks, ZoneConfig, ZoneId,
 };
 
 use crate::common::rng::Rng;
@@ -39,9 +39,11 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> u64 {
         ZoneConfig { watermarks, ..open_zone("second", &[SECOND]) },
     ];
     let checked = seed.is_multiple_of(2);
-    let config = Config { checked, track_owner: seed.is_multiple_of(3), ..Config::new(CPUS, &zones) };
+    let config =
+        Config { checked, track_owner: seed.is_multiple_of(3), ..Config::new(CPUS, &zones) };
     // Zeroed, as machines that follow gates want it.
-    let mut metadata = vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
+    let mut metadata =
+        vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
     let source = Arc::new(Source::new(seed));
     let mut stress = Stress {
         depot: Allocator::new(&config, &mut metadata, make(source.clone())).unwrap(),
@@ -55,7 +57,8 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> u64 {
         unsafe { source.set_handler(interrupt::<C>, &raw const stress) };
         (0..100).for_each(|_| stress.act());
         source.forget_handler();
-        let held: u64 = stress.held.borrow().iter().map(|(_, order)| u64::from(order.frames())).sum();
+        let held: u64 =
+            stress.held.borrow().iter().map(|(_, order)| u64::from(order.frames())).sum();
         assert_eq!(stress.depot.validate().unwrap().held_pages(), held);
     }
     stress.finish();
@@ -113,8 +116,10 @@ impl<C: Cpus> Stress<'_, C> {
     fn pick(&self) -> Option<(Pfn, Order)> {
         let mut held = self.held.borrow_mut();
         let length = held.len();
-        let (pfn, order) = (length > 0).then(|| held.swap_remove(self.below(length as u64) as usize))?;
-        (pfn.get()..pfn.get() + order.frames()).for_each(|frame| self.is_held[frame as usize].set(false));
+        let (pfn, order) =
+            (length > 0).then(|| held.swap_remove(self.below(length as u64) as usize))?;
+        (pfn.get()..pfn.get() + order.frames())
+            .for_each(|frame| self.is_held[frame as usize].set(false));
         Some((pfn, order))
     }
 
@@ -178,7 +183,8 @@ impl<C: Cpus> Stress<'_, C> {
             2 => _ = self.depot.decay_caches(),
             3 => {
                 let high_min = self.below(300);
-                let limits = CacheLimits { batch: 31, high_min, high_max: high_min + self.below(2000) };
+                let limits =
+                    CacheLimits { batch: 31, high_min, high_max: high_min + self.below(2000) };
                 self.depot.set_cache_limits(ZoneId::new(self.below(2) as u32), limits);
             }
             _ => self.depot.enable_caches(),

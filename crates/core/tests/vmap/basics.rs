@@ -1,8 +1,8 @@
 //! What each request promises, one by one.
 
 use pagedepot::vmap::{
-    AreaState, Kind, Options, Protection, PurgeBy, PurgeDepth, Stale, VfreeError, VirtAddr, VmapConfig,
-    VmapError,
+    AreaState, Kind, Options, Protection, PurgeBy, PurgeDepth, Stale, VfreeError, VirtAddr,
+    VmapConfig, VmapError,
 };
 use pagedepot::{Flags, Pressure, Reclaim};
 
@@ -91,7 +91,10 @@ fn memory_is_mapped_up_to_its_guard() {
             assert_eq!(vmap.frame_at(at), vmap.mapper().frame_at(at));
         }
         assert!(!vmap.mapper().is_mapped(addr.add(pages as usize * PAGE)));
-        assert!((0..pages as usize).all(|page| vmap.mapper().read(addr.add(page * PAGE)) == page as u64));
+        assert!(
+            (0..pages as usize)
+                .all(|page| vmap.mapper().read(addr.add(page * PAGE)) == page as u64)
+        );
         vmap.vfree(addr).unwrap();
     }
     check_all_back(&mut vmap);
@@ -273,7 +276,8 @@ fn listings_are_sorted_and_say_who() {
 fn flushes_name_what_they_need_and_tables_come_back() {
     let config = VmapConfig { warm_pages_max: Some(0), ..VmapConfig::new(1, 5000) };
     let mut vmap = paged_at(0x4000_0000, 64 * TABLE, 4096, &config);
-    let mut memory: Vec<_> = (0..150).map(|_| vmap.vmalloc(16, Options::DEFAULT).unwrap()).collect();
+    let mut memory: Vec<_> =
+        (0..150).map(|_| vmap.vmalloc(16, Options::DEFAULT).unwrap()).collect();
     // Far from the others, so that their hull would be most of the range.
     let far = vmap.span().start.add(4000 * PAGE);
     let frames = own_frames(0, 3);
@@ -303,8 +307,11 @@ fn flushes_name_what_they_need_and_tables_come_back() {
 
 #[test]
 fn purges_decay_pools_by_a_quarter_and_refill_them() {
-    let config =
-        VmapConfig { warm_pages_max: Some(0), pool_pages_max: Some(1000), ..VmapConfig::new(1, 500) };
+    let config = VmapConfig {
+        warm_pages_max: Some(0),
+        pool_pages_max: Some(1000),
+        ..VmapConfig::new(1, 500)
+    };
     let mut vmap = paged(2000, 2048, &config);
     let memory: Vec<_> = (0..40).map(|_| vmap.vmalloc(4, Options::DEFAULT).unwrap()).collect();
     // What was stocked and not asked for.
@@ -325,7 +332,11 @@ fn purges_decay_pools_by_a_quarter_and_refill_them() {
 
 #[test]
 fn pools_stay_within_their_budgets() {
-    let config = VmapConfig { pool_pages_max: Some(60), warm_pages_max: Some(34), ..VmapConfig::new(1, 500) };
+    let config = VmapConfig {
+        pool_pages_max: Some(60),
+        warm_pages_max: Some(34),
+        ..VmapConfig::new(1, 500)
+    };
     let mut vmap = paged(2000, 2048, &config);
     let areas: Vec<_> = (0..20).map(|_| vmap.alloc(4, Options::DEFAULT).unwrap()).collect();
     let memory: Vec<_> = (0..20).map(|_| vmap.vmalloc(16, Options::DEFAULT).unwrap()).collect();
@@ -380,16 +391,21 @@ fn memory_pressure_empties_pools_before_a_request_fails() {
     assert_eq!(vmap.stats().warm_pages, 30 * 17);
     let vmap: &'static Paged = vmap;
     vmap.host().depot.register_reclaim(vmap).unwrap();
-    let frames: Vec<_> =
-        std::iter::from_fn(|| vmap.host().depot.alloc(pagedepot::Order::BASE, Flags::default()).ok())
-            .collect();
+    let frames: Vec<_> = std::iter::from_fn(|| {
+        vmap.host().depot.alloc(pagedepot::Order::BASE, Flags::default()).ok()
+    })
+    .collect();
     assert!(frames.len() >= 590, "only {} of 600 frames were to be had", frames.len());
     assert_eq!(vmap.stats().warm_pages, 0);
-    assert_eq!(vmap.vmalloc(64, Options::DEFAULT), Err(VmapError::Frames(pagedepot::AllocError::Exhausted)));
+    assert_eq!(
+        vmap.vmalloc(64, Options::DEFAULT),
+        Err(VmapError::Frames(pagedepot::AllocError::Exhausted))
+    );
     for frame in frames {
         vmap.host().depot.free(frame, pagedepot::Order::BASE).unwrap();
     }
-    let pressure = Pressure { zone: pagedepot::ZoneId::new(0), wanted_pages: 1, is_last_resort: true };
+    let pressure =
+        Pressure { zone: pagedepot::ZoneId::new(0), wanted_pages: 1, is_last_resort: true };
     assert_eq!(vmap.reclaim(pressure), 0);
 }
 
@@ -412,7 +428,8 @@ fn no_wait_requests_serve_from_pools_and_free_space() {
 
 #[test]
 fn frees_that_may_not_wait_leave_purges_to_others() {
-    let config = VmapConfig { lazy_pages_max: Some(50), warm_pages_max: Some(0), ..VmapConfig::new(1, 500) };
+    let config =
+        VmapConfig { lazy_pages_max: Some(50), warm_pages_max: Some(0), ..VmapConfig::new(1, 500) };
     let mut vmap = paged(4000, 1000, &config);
     let memory: Vec<_> = (0..40).map(|_| vmap.vmalloc(9, Options::DEFAULT).unwrap()).collect();
     memory.iter().for_each(|&addr| vmap.vfree_atomic(addr).unwrap());
@@ -461,7 +478,8 @@ fn a_size_that_is_wanted_again_and_again_is_stocked() {
 fn memory_with_an_alignment_stays_warm() {
     let mut vmap = paged(4096, 64, &config());
     let aligned = Options::DEFAULT.align(64 * PAGE);
-    let (other, memory) = (vmap.vmalloc(2, Options::DEFAULT).unwrap(), vmap.vmalloc(2, aligned).unwrap());
+    let (other, memory) =
+        (vmap.vmalloc(2, Options::DEFAULT).unwrap(), vmap.vmalloc(2, aligned).unwrap());
     let carved = vmap.stats().counts.carved_areas;
     for _ in 0..10 {
         vmap.vfree(memory).unwrap();

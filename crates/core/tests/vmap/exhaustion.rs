@@ -75,7 +75,8 @@ fn frames_of_freed_areas_serve_before_a_request_fails() {
     // Nobody has registered anything: the vmap takes back its own.
     let mut vmap = paged(5000, 1000, &VmapConfig::new(1, 2000));
     for pages in [16, 17, 40] {
-        let memory: Vec<_> = std::iter::from_fn(|| vmap.vmalloc(pages, Options::DEFAULT).ok()).collect();
+        let memory: Vec<_> =
+            std::iter::from_fn(|| vmap.vmalloc(pages, Options::DEFAULT).ok()).collect();
         assert!(memory.len() as u32 >= 950 / pages, "{} of {pages} pages", memory.len());
         memory.iter().for_each(|&addr| vmap.vfree(addr).unwrap());
     }

@@ -1,5 +1,5 @@
-//! A mapper, and a page allocator, that fail at the nth call: a typed error, nothing leaked, metadata
-//! balanced, and what was there before is as it was.
+//! A mapper, and a page allocator, that fail at the nth call: a typed error, nothing leaked,
+//! metadata balanced, and what was there before is as it was.
 
 use pagedepot::vmap::{Manner, MapError, Options, PurgeDepth, VirtAddr, VmapConfig, VmapError};
 use pagedepot::{AllocError, Flags, Order, Pfn};
@@ -11,7 +11,8 @@ fn fresh() -> Paged {
     let vmap = paged(2000, 600, &config);
     // Scattered frames, so that every area takes several calls.
     let depot = vmap.host().depot;
-    let all: Vec<Pfn> = std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
+    let all: Vec<Pfn> =
+        std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
     let (keep, give): (Vec<_>, Vec<_>) = all.into_iter().partition(|frame| frame.get() % 4 == 3);
     give.iter().for_each(|&frame| depot.free(frame, Order::BASE).unwrap());
     KEPT.with_borrow_mut(|kept| *kept = keep);
@@ -209,7 +210,9 @@ fn requests_fail_cleanly_at_every_frame() {
                 }
             }
         }
-        (0..8).for_each(|page| assert_eq!(vmap.mapper().read(now.add(page * PAGE)), 100 + page as u64));
+        (0..8).for_each(|page| {
+            assert_eq!(vmap.mapper().read(now.add(page * PAGE)), 100 + page as u64)
+        });
         vmap.vfree(now).unwrap();
         finish(vmap);
     }
@@ -239,9 +242,13 @@ fn read_only_memory_fails_cleanly_at_every_call() {
             Err(error) => return is_clean(error),
         };
         let wall = vmap.alloc(1, Options::DEFAULT).unwrap();
-        let moved = vmap.vrealloc(addr, 20, options).inspect_err(|&error| is_clean(error)).unwrap_or(addr);
+        let moved =
+            vmap.vrealloc(addr, 20, options).inspect_err(|&error| is_clean(error)).unwrap_or(addr);
         vmap.free(wall).unwrap();
-        let grown = vmap.vrealloc(moved, 30, options).inspect_err(|&error| is_clean(error)).unwrap_or(moved);
+        let grown = vmap
+            .vrealloc(moved, 30, options)
+            .inspect_err(|&error| is_clean(error))
+            .unwrap_or(moved);
         (0..8).for_each(|page| assert_eq!(vmap.mapper().read(grown.add(page * PAGE)), 0));
         vmap.vfree(grown).unwrap();
     });

@@ -2,7 +2,8 @@
 //! everything else is as ever.
 
 use pagedepot::vmap::{
-    Kind, Manner, MapError, Options, Protection, PurgeDepth, VfreeError, VirtAddr, VmapConfig, VmapError,
+    Kind, Manner, MapError, Options, Protection, PurgeDepth, VfreeError, VirtAddr, VmapConfig,
+    VmapError,
 };
 use pagedepot::{Flags, Order, Pfn};
 
@@ -15,7 +16,8 @@ fn fresh() -> (Paged, Vec<Pfn>) {
     let config = VmapConfig { ram_blocks_max: 4, ..VmapConfig::new(1, 4100) };
     let vmap = paged(PAGES, 600, &config);
     let depot = vmap.host().depot;
-    let all: Vec<Pfn> = std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
+    let all: Vec<Pfn> =
+        std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
     let (kept, given): (Vec<_>, Vec<_>) = all.into_iter().partition(|frame| frame.get() % 4 == 3);
     given.iter().for_each(|&frame| depot.free(frame, Order::BASE).unwrap());
     (vmap, kept)
@@ -24,7 +26,8 @@ fn fresh() -> (Paged, Vec<Pfn>) {
 /// Fails if an area that is handed out at `addr` contains a lost page.
 fn check_area(vmap: &Paged, addr: VirtAddr) {
     let span = vmap.find(addr).unwrap().span;
-    let lost = (0..span.pages as usize).find(|&page| vmap.mapper().is_lost(span.start.add(page * PAGE)));
+    let lost =
+        (0..span.pages as usize).find(|&page| vmap.mapper().is_lost(span.start.add(page * PAGE)));
     assert_eq!(lost, None, "of {span:?}");
 }
 
@@ -42,7 +45,11 @@ fn finish((mut vmap, kept): (Paged, Vec<Pfn>)) -> u64 {
     assert_eq!(vmap.alloc(1, bare), Err(VmapError::NoSpace));
     starts.iter().for_each(|&start| check_area(&vmap, start));
     let census = vmap.validate().unwrap();
-    assert_eq!((census.lost_pages, census.busy_pages), (lost, u64::from(PAGES) - lost), "{census:?}");
+    assert_eq!(
+        (census.lost_pages, census.busy_pages),
+        (lost, u64::from(PAGES) - lost),
+        "{census:?}"
+    );
     for info in vmap.areas().filter(|info| info.kind == Kind::Lost) {
         assert_eq!(vmap.free(info.span.start), Err(VfreeError::WrongKind(Kind::Lost)));
         assert_eq!(vmap.vunmap(info.span.start), Err(VfreeError::WrongKind(Kind::Lost)));
@@ -127,7 +134,10 @@ fn a_reservation_does_not_get_what_is_lost() {
     vmap.vfree(memory).unwrap();
     vmap.mapper().lose_at(0);
     vmap.purge(PurgeDepth::Everything);
-    let lost = (0..9).map(|page| memory.add(page * PAGE)).find(|&page| vmap.mapper().is_lost(page)).unwrap();
+    let lost = (0..9)
+        .map(|page| memory.add(page * PAGE))
+        .find(|&page| vmap.mapper().is_lost(page))
+        .unwrap();
     vmap.mapper().never_fail();
     assert_eq!(vmap.reserve(memory, 9), Err(VmapError::Occupied));
     assert_eq!(vmap.reserve(lost, 1), Err(VmapError::Occupied));

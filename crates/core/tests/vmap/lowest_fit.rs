@@ -20,7 +20,9 @@ impl Naive {
     fn lowest(&self, pages: u64, align: u64, window: (u64, u64)) -> Option<u64> {
         let base = (BASE / PAGE) as u64;
         (window.0..window.1).find(|&at| {
-            (base + at).is_multiple_of(align) && at + pages <= window.1 && self.is_free(at, at + pages)
+            (base + at).is_multiple_of(align)
+                && at + pages <= window.1
+                && self.is_free(at, at + pages)
         })
     }
 }
@@ -55,8 +57,12 @@ fn run(vmap: &mut Paged, steps: Vec<Step>) {
                     options = options.window(page(window.0.into()), page(window.1.into()));
                 }
                 let total = u64::from(pages) + u64::from(guard);
-                let expected = naive.lowest(total, 1 << align_shift, (window.0.into(), window.1.into()));
-                assert_eq!(vmap.alloc(pages, options), expected.map(page).ok_or(VmapError::NoSpace));
+                let expected =
+                    naive.lowest(total, 1 << align_shift, (window.0.into(), window.1.into()));
+                assert_eq!(
+                    vmap.alloc(pages, options),
+                    expected.map(page).ok_or(VmapError::NoSpace)
+                );
                 naive.0.extend(expected.map(|at| (at, at + total)));
             }
             Step::Reserve { at, pages } => {

@@ -2,7 +2,8 @@
 //! growth, kinds told apart, everything back in the end.
 
 use pagedepot::vmap::{
-    AreaState, Kind, Manner, Options, PurgeDepth, Stale, VfreeError, VirtAddr, VmapConfig, VmapError,
+    AreaState, Kind, Manner, Options, PurgeDepth, Stale, VfreeError, VirtAddr, VmapConfig,
+    VmapError,
 };
 use proptest::prelude::*;
 
@@ -83,7 +84,10 @@ impl World {
             assert!(live.end() <= other.start || other.end() <= live.start, "two areas overlap");
         }
         for guard in 0..live.guard as usize {
-            assert!(!self.vmap.mapper().is_mapped(live.page(live.stamps.len() + guard)), "a guard is mapped");
+            assert!(
+                !self.vmap.mapper().is_mapped(live.page(live.stamps.len() + guard)),
+                "a guard is mapped"
+            );
         }
         self.live.push(live);
         self.check(self.live.len() - 1);
@@ -108,7 +112,10 @@ impl World {
         let info = self.vmap.find(last).unwrap();
         assert_eq!(info.state, AreaState::Busy);
         if info.kind != Kind::RamBlock {
-            assert_eq!((info.span.start, info.kind, info.guard_pages), (live.start, live.kind, live.guard));
+            assert_eq!(
+                (info.span.start, info.kind, info.guard_pages),
+                (live.start, live.kind, live.guard)
+            );
             assert_eq!(info.span.pages, live.pages() + live.guard);
         }
     }
@@ -135,7 +142,12 @@ impl World {
                     Ok(start) => {
                         assert_eq!(start.get() % (PAGE << align_shift), 0);
                         let stamps = vec![0; pages as usize];
-                        self.enter(Live { start, kind: Kind::Address, guard: guard.into(), stamps });
+                        self.enter(Live {
+                            start,
+                            kind: Kind::Address,
+                            guard: guard.into(),
+                            stamps,
+                        });
                     }
                     Err(error) => assert_eq!(error, VmapError::NoSpace),
                 }
@@ -146,7 +158,12 @@ impl World {
                     Ok(start) => {
                         assert_eq!(start.get() % (PAGE << align_shift), 0);
                         let stamps = vec![0; pages as usize];
-                        self.enter(Live { start, kind: Kind::Vmalloc, guard: guard.into(), stamps });
+                        self.enter(Live {
+                            start,
+                            kind: Kind::Vmalloc,
+                            guard: guard.into(),
+                            stamps,
+                        });
                     }
                     Err(error) => self.may_be_short(error),
                 }
@@ -172,7 +189,9 @@ impl World {
             }
             Step::Resize { which, pages } => self.resize(which, pages),
             Step::Write { which, page, stamp } => {
-                if let Some(which) = self.pick(which).filter(|&at| self.live[at].kind != Kind::Address) {
+                if let Some(which) =
+                    self.pick(which).filter(|&at| self.live[at].kind != Kind::Address)
+                {
                     let live = &mut self.live[which];
                     let page = page % live.stamps.len();
                     live.stamps[page] = stamp;
@@ -194,7 +213,8 @@ impl World {
                     let other = if live.kind == Kind::Vmap { Kind::Vmalloc } else { Kind::Vmap };
                     let wrong = Live { kind: other, stamps: live.stamps.clone(), ..*live };
                     assert!(self.free(&wrong).is_err());
-                    let inside = Live { start: live.start.add(8), stamps: live.stamps.clone(), ..*live };
+                    let inside =
+                        Live { start: live.start.add(8), stamps: live.stamps.clone(), ..*live };
                     assert!(self.free(&inside).is_err());
                     self.check(which);
                 }
@@ -209,7 +229,9 @@ impl World {
     }
 
     fn resize(&mut self, which: usize, pages: u32) {
-        let Some(which) = self.pick(which).filter(|&at| self.live[at].kind == Kind::Vmalloc) else { return };
+        let Some(which) = self.pick(which).filter(|&at| self.live[at].kind == Kind::Vmalloc) else {
+            return;
+        };
         let mut live = self.live.swap_remove(which);
         match self.vmap.vrealloc(live.start, pages, Options::DEFAULT) {
             Ok(start) => {

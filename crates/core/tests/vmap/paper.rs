@@ -10,10 +10,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
-use pagedepot::vmap::{FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig};
+use pagedepot::vmap::{
+    FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig,
+};
 use pagedepot::{
-    AllocError, Allocator, Config, CpuId, Flags, FrameRange, FreeManyError, NodeId, Order, PageSize, Pfn,
-    ZoneConfig,
+    AllocError, Allocator, Config, CpuId, Flags, FrameRange, FreeManyError, NodeId, Order,
+    PageSize, Pfn, ZoneConfig,
 };
 
 pub const PAGE: usize = 4096;
@@ -90,11 +92,12 @@ impl Paper {
 
     /// The nth call of `map` or `unmap` from now on fails (0: the next), after doing half.
     pub fn fail_at(&self, n: u64) {
-        self.fails_at.store(self.calls.load(Ordering::Relaxed).saturating_add(n), Ordering::Relaxed);
+        self.fails_at
+            .store(self.calls.load(Ordering::Relaxed).saturating_add(n), Ordering::Relaxed);
     }
 
-    /// As [`fail_at`](Self::fail_at), but what the call names is unmapped then, and every third page
-    /// of it is lost.
+    /// As [`fail_at`](Self::fail_at), but what the call names is unmapped then, and every third
+    /// page of it is lost.
     pub fn lose_at(&self, n: u64) {
         self.loses.store(true, Ordering::Relaxed);
         self.fail_at(n);
@@ -129,7 +132,10 @@ impl Paper {
     }
 
     fn page(&self, addr: VirtAddr) -> usize {
-        assert!(addr >= self.span.start && addr < self.span.end(PageSize::Kib4), "{addr} is out of range");
+        assert!(
+            addr >= self.span.start && addr < self.span.end(PageSize::Kib4),
+            "{addr} is out of range"
+        );
         (addr.get() - self.span.start.get()) / PAGE
     }
 
@@ -207,7 +213,12 @@ unsafe impl Mapper for &'static Paper {
         PageSize::Kib4
     }
 
-    unsafe fn map(&self, at: VirtAddr, frames: FrameRange, how: Protection) -> Result<(), MapError> {
+    unsafe fn map(
+        &self,
+        at: VirtAddr,
+        frames: FrameRange,
+        how: Protection,
+    ) -> Result<(), MapError> {
         let pages = self.pages(Span::new(at, frames.frames));
         let fails = self.fails();
         let done = if fails { pages.len() / 2 } else { pages.len() };
@@ -274,7 +285,10 @@ unsafe impl Mapper for &'static Paper {
         let mut state = self.state.lock().unwrap();
         for page in self.pages(span) {
             let entry = state.entries[page];
-            assert!(entry.frame.is_none() && entry.stale.is_none(), "page {page}'s table is in use");
+            assert!(
+                entry.frame.is_none() && entry.stale.is_none(),
+                "page {page}'s table is in use"
+            );
             let table = self.table(page);
             state.tables[table] = false;
         }
@@ -346,7 +360,8 @@ impl PaperHost {
     }
 
     fn spend(&self) -> Result<(), AllocError> {
-        let spent = self.allowance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        let spent =
+            self.allowance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         spent.map(drop).map_err(|_| AllocError::Exhausted)
     }
 }
@@ -369,14 +384,19 @@ unsafe impl Host for PaperHost {
 
     unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         for &(start, order) in blocks {
-            let reachable = (0..order.frames()).find(|&i| self.paper.is_reachable(start.add(i).get()));
-            assert_eq!(reachable, None, "a frame of block {start} is freed while it can be reached");
+            let reachable =
+                (0..order.frames()).find(|&i| self.paper.is_reachable(start.add(i).get()));
+            assert_eq!(
+                reachable, None,
+                "a frame of block {start} is freed while it can be reached"
+            );
         }
         self.depot.free_many(blocks)
     }
 
     unsafe fn split_block(&self, frame: Pfn, order: Order) -> bool {
-        !self.refuses_splits.load(Ordering::Relaxed) && self.depot.split(frame, order, Order::BASE).is_ok()
+        !self.refuses_splits.load(Ordering::Relaxed)
+            && self.depot.split(frame, order, Order::BASE).is_ok()
     }
 
     fn note_quarantined(&self, frame: Pfn, pages: i64) {

@@ -11,7 +11,9 @@ fn config() -> VmapConfig {
 #[test]
 fn a_block_is_handed_out_once_and_comes_back_whole() {
     let mut vmap = paged(5000, 64, &config());
-    let map = |i: u32| vmap.vm_map_ram(&own_frames(i * 64, 64), Manner::Blocks, Options::DEFAULT).unwrap();
+    let map = |i: u32| {
+        vmap.vm_map_ram(&own_frames(i * 64, 64), Manner::Blocks, Options::DEFAULT).unwrap()
+    };
     let first: Vec<_> = (0..BLOCK_PAGES / 64).map(map).collect();
     assert!(first.windows(2).all(|pair| pair[1] == pair[0].add(64 * PAGE)));
     assert_eq!(vmap.find(first[3].add(7)).unwrap().kind, Kind::RamBlock);

@@ -39,8 +39,16 @@ fn sizes_that_overflow_with_their_guard_are_refused() {
             let options = Options::DEFAULT.guard_pages(guard);
             let windowed = options.window(span.start, span.end(vmap.page_size()));
             for options in [options, windowed, options.align(PAGE << 4), options.no_wait()] {
-                assert_eq!(vmap.alloc(pages, options), Err(VmapError::BadSize), "{pages} + {guard}");
-                assert_eq!(vmap.vmalloc(pages, options), Err(VmapError::BadSize), "{pages} + {guard}");
+                assert_eq!(
+                    vmap.alloc(pages, options),
+                    Err(VmapError::BadSize),
+                    "{pages} + {guard}"
+                );
+                assert_eq!(
+                    vmap.vmalloc(pages, options),
+                    Err(VmapError::BadSize),
+                    "{pages} + {guard}"
+                );
             }
         }
     }
@@ -57,7 +65,11 @@ fn growth_beyond_the_range_is_refused_at_any_size() {
     let memory = vmap.vmalloc(8, Options::DEFAULT).unwrap();
     (0..8).for_each(|page| vmap.mapper().write(memory.add(page * PAGE), 7));
     for pages in [0, 1000, 1001, 1 << 31, u32::MAX - 8, u32::MAX - 1, u32::MAX] {
-        assert_eq!(vmap.vrealloc(memory, pages, Options::DEFAULT), Err(VmapError::BadSize), "{pages}");
+        assert_eq!(
+            vmap.vrealloc(memory, pages, Options::DEFAULT),
+            Err(VmapError::BadSize),
+            "{pages}"
+        );
         vmap.validate().unwrap();
         assert_eq!(vmap.find(memory).unwrap().span.pages, 9);
     }
@@ -73,7 +85,10 @@ fn descriptions_may_be_changed_by_their_holder() {
     let mut info = vmap.find(memory).unwrap();
     info.span.pages = u32::MAX;
     assert_eq!(vmap.numa_pages(&info).map(|(_, pages)| pages).sum::<u32>(), 8);
-    assert_eq!(vmap.vm_unmap_ram(memory, u32::MAX), Err(pagedepot::vmap::VfreeError::WrongKind(info.kind)));
+    assert_eq!(
+        vmap.vm_unmap_ram(memory, u32::MAX),
+        Err(pagedepot::vmap::VfreeError::WrongKind(info.kind))
+    );
     vmap.vfree(memory).unwrap();
     check_all_back(&mut vmap);
 }

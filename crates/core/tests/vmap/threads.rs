@@ -33,7 +33,8 @@ enum Held {
 /// One thread's work; stamps are its own, so that any overlap shows.
 fn work(vmap: &Paged, number: u32, rounds: u32) {
     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ u64::from(number + 1) << 32);
-    let stamp = |addr: VirtAddr, page: usize| u64::from(number) << 56 | (addr.get() + page * PAGE) as u64;
+    let stamp =
+        |addr: VirtAddr, page: usize| u64::from(number) << 56 | (addr.get() + page * PAGE) as u64;
     let check = |addr: VirtAddr, pages: u32| {
         for page in 0..pages as usize {
             let at = addr.add(page * PAGE);
@@ -159,7 +160,10 @@ fn of_all_who_free_an_area_one_succeeds() {
         }
     });
     let census = vmap.validate().unwrap();
-    assert_eq!(census.busy_areas, allocated.load(Ordering::Relaxed) - freed.load(Ordering::Relaxed));
+    assert_eq!(
+        census.busy_areas,
+        allocated.load(Ordering::Relaxed) - freed.load(Ordering::Relaxed)
+    );
     let left: Vec<_> = vmap.areas().map(|info| info.span.start).collect();
     left.into_iter().for_each(|addr| vmap.free(addr).unwrap_or(()));
     check_all_back(&mut vmap);

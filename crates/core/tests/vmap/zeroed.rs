@@ -6,12 +6,17 @@ use pagedepot::{Flags, Order, Pfn};
 
 use crate::paper::{PAGE, Paged, TABLE, check_all_back, own_frames, paged};
 
-const PROTECTIONS: [Protection; 3] = [Protection::READ, Protection::READ_WRITE, Protection::READ_EXECUTE];
+const PROTECTIONS: [Protection; 3] =
+    [Protection::READ, Protection::READ_WRITE, Protection::READ_EXECUTE];
 const DIRT: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
 fn fresh(stale: Stale) -> Paged {
-    let config =
-        VmapConfig { stale, pool_pages_max: Some(1000), ram_blocks_max: 2, ..VmapConfig::new(1, 500) };
+    let config = VmapConfig {
+        stale,
+        pool_pages_max: Some(1000),
+        ram_blocks_max: 2,
+        ..VmapConfig::new(1, 500)
+    };
     paged(4000, 1200, &config)
 }
 
@@ -19,7 +24,8 @@ fn fresh(stale: Stale) -> Paged {
 fn dirty(vmap: &Paged) {
     vmap.purge(PurgeDepth::Everything);
     let depot = vmap.host().depot;
-    let all: Vec<Pfn> = std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
+    let all: Vec<Pfn> =
+        std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
     assert!(all.len() > 300, "there is memory");
     for &frame in &all {
         vmap.mapper().set_contents(frame, DIRT);
@@ -48,7 +54,12 @@ fn requests() -> Vec<(u32, Options)> {
     requests
 }
 
-fn assert_zero(vmap: &Paged, at: VirtAddr, pages: std::ops::Range<usize>, what: &dyn std::fmt::Debug) {
+fn assert_zero(
+    vmap: &Paged,
+    at: VirtAddr,
+    pages: std::ops::Range<usize>,
+    what: &dyn std::fmt::Debug,
+) {
     for page in pages {
         assert_eq!(vmap.mapper().read(at.add(page * PAGE)), 0, "page {page} of {what:?}");
     }

@@ -114,6 +114,7 @@ impl Held<'_> {
 
 impl Batch {
     pub fn blocks<'b>(&'b self, frames: &'b Frames) -> impl Iterator<Item = (Pfn, Order)> + 'b {
-        std::iter::from_fn(|| self.list.pop_front(frames)).map(|slot| (frames.pfn(slot), Order::BASE))
+        std::iter::from_fn(|| self.list.pop_front(frames))
+            .map(|slot| (frames.pfn(slot), Order::BASE))
     }
 }

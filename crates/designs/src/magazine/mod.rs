@@ -73,7 +73,8 @@ impl<S: Store> Magazine<S> {
     /// # Errors
     /// Options out of range.
     pub fn new(store: S, options: MagazineOptions) -> Result<Self, SetupError> {
-        let sane = options.magazines > 0 && options.refill > 0 && options.spill > 0 && options.limit > 0;
+        let sane =
+            options.magazines > 0 && options.refill > 0 && options.spill > 0 && options.limit > 0;
         if !sane || options.magazines > 1 << 16 || options.limit > 1 << 30 {
             return Err(SetupError::Option(
                 "magazines (at most 65536), limit (at most 2^30), refill and spill must be at least 1",
@@ -142,11 +143,20 @@ impl<S: Store> Magazine<S> {
 
     /// Locks the first magazine that is free, or waits for the preferred one.
     fn lock_any(&self, cpu: CpuId, zone: ZoneId) -> Held<'_> {
-        self.round(cpu, zone).find_map(Mag::try_lock).unwrap_or_else(|| self.preferred(cpu, zone).lock())
+        self.round(cpu, zone)
+            .find_map(Mag::try_lock)
+            .unwrap_or_else(|| self.preferred(cpu, zone).lock())
     }
 
     /// Takes a batch from the store, for `mag`'s metadata.
-    fn fetch(&self, here: Here, zone: ZoneId, mobility: Mobility, mark: Mark, mag: &Mag) -> Option<Batch> {
+    fn fetch(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        mobility: Mobility,
+        mark: Mark,
+        mag: &Mag,
+    ) -> Option<Batch> {
         let metadata = self.store.zones().zone(zone);
         if !metadata.may_take(self.store.free_pages(zone), Order::BASE, mark) {
             return None;
@@ -299,7 +309,13 @@ impl<S: Store> PageCache for Magazine<S> {
         walk::alloc(self, here, order, mobility)
     }
 
-    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
         walk::alloc_from(self, here, zone, order, mobility)
     }
 
@@ -323,7 +339,9 @@ impl<S: Store> PageCache for Magazine<S> {
         for &(pfn, order) in blocks {
             let (zone, mobility) = self.store.zones().place(pfn, order);
             let uses_magazines = Self::uses_magazines(here, order);
-            if let Some((its, last, guard)) = held.take_if(|(its, ..)| *its != zone || !uses_magazines) {
+            if let Some((its, last, guard)) =
+                held.take_if(|(its, ..)| *its != zone || !uses_magazines)
+            {
                 self.trim(here, its, guard, last);
             }
             if uses_magazines {
@@ -361,8 +379,11 @@ impl<S: Store> PageCache for Magazine<S> {
     }
 
     fn cached_pages(&self, cpu: CpuId) -> u64 {
-        let first =
-            self.store.zones().cpu_ids().find(|&other| self.preference(other) == self.preference(cpu));
+        let first = self
+            .store
+            .zones()
+            .cpu_ids()
+            .find(|&other| self.preference(other) == self.preference(cpu));
         if first != Some(cpu) {
             return 0;
         }

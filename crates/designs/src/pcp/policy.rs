@@ -173,7 +173,14 @@ impl Tuning {
 
     /// How much may be held (`nr_pcp_high`).
     #[inline]
-    fn high_now(&self, policy: &Policy, zone: &Zone, limits: Limits, held: u32, free_high: bool) -> u32 {
+    fn high_now(
+        &self,
+        policy: &Policy,
+        zone: &Zone,
+        limits: Limits,
+        held: u32,
+        free_high: bool,
+    ) -> u32 {
         let high = self.clamped_high(limits);
         if high == 0 {
             return 0;
@@ -208,7 +215,14 @@ impl Tuning {
     }
 
     /// How much to spill (`nr_pcp_free`).
-    fn spill_pages(&self, policy: &Policy, limits: Limits, held: u32, high: u32, free_high: bool) -> u32 {
+    fn spill_pages(
+        &self,
+        policy: &Policy,
+        limits: Limits,
+        held: u32,
+        high: u32,
+        free_high: bool,
+    ) -> u32 {
         if free_high {
             return held.min(limits.batch << policy.batch_scale);
         }

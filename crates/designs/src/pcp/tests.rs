@@ -33,7 +33,12 @@ fn zones(limits: CacheLimits) -> Zones {
 
 /// Frees blocks without allocating until the policy says to spill: how many were held then, and
 /// how many pages it said. `None`: not within 4096 pages.
-fn freed_until_spill(policy: &Policy, tuning: &Tuning, zones: &Zones, size: Order) -> Option<(u32, u32)> {
+fn freed_until_spill(
+    policy: &Policy,
+    tuning: &Tuning,
+    zones: &Zones,
+    size: Order,
+) -> Option<(u32, u32)> {
     (1..=4096 >> size.get()).map(|blocks| blocks * size.frames()).find_map(|held| {
         let pages = tuning.on_free(policy, zones.zone(ZONE), size, held);
         (pages > 0).then_some((held, pages))
@@ -93,7 +98,10 @@ fn frees_spill_all_but_a_batch_and_raise_high() {
 fn a_fixed_high_stays() {
     let zones = zones(FIXED);
     let tuning = Tuning::new(zones.zone(ZONE));
-    assert_eq!(freed_until_spill(&Policy::default(), &tuning, &zones, Order::BASE), Some((252, 189)));
+    assert_eq!(
+        freed_until_spill(&Policy::default(), &tuning, &zones, Order::BASE),
+        Some((252, 189))
+    );
     assert_eq!(tuning.high(), 252);
     assert_eq!(tuning.refill_blocks(&Policy::default(), zones.zone(ZONE), Order::BASE, 0), 63);
     assert_eq!(tuning.high(), 252);
@@ -146,7 +154,8 @@ fn below_the_high_watermark_every_free_spills() {
 fn a_cpu_that_only_frees_high_orders_keeps_what_the_policy_says() {
     let zones = zones(ADAPTIVE);
     let run = |rule, limit, cache_slice_pages| {
-        let policy = Policy { free_high: FreeHigh { rule, limit }, cache_slice_pages, ..Policy::default() };
+        let policy =
+            Policy { free_high: FreeHigh { rule, limit }, cache_slice_pages, ..Policy::default() };
         let tuning = Tuning::new(zones.zone(ZONE));
         freed_until_spill(&policy, &tuning, &zones, order(3))
     };
@@ -230,7 +239,13 @@ impl Rig {
     fn with_frames(frames: u32) -> Self {
         let buddy = Buddy::new(&setup(frames, FIXED)).unwrap();
         let tuning = Tuning::new(buddy.zones().zone(ZONE));
-        Rig { buddy, lists: Lists::new(), tuning, counters: Counters::default(), policy: Policy::default() }
+        Rig {
+            buddy,
+            lists: Lists::new(),
+            tuning,
+            counters: Counters::default(),
+            policy: Policy::default(),
+        }
     }
 
     fn at(&self) -> At<'_, Buddy> {
@@ -261,7 +276,11 @@ fn lists_are_numbered_as_the_kernels() {
     assert_eq!(index(10, Mobility::Movable), None);
     for at in 0..14 {
         let size = ListIndex(at).order();
-        assert!(Mobility::ALL.iter().any(|&mobility| ListIndex::of(size, mobility) == Some(ListIndex(at))));
+        assert!(
+            Mobility::ALL
+                .iter()
+                .any(|&mobility| ListIndex::of(size, mobility) == Some(ListIndex(at)))
+        );
     }
 }
 
@@ -271,7 +290,8 @@ fn spills_take_the_own_list_first_from_its_cold_end() {
     let base = ListIndex::of(Order::BASE, Mobility::Movable).unwrap();
     let pair = ListIndex::of(order(1), Mobility::Movable).unwrap();
     assert_eq!(rig.pcp().fill(&rig.at(), order(1), Mobility::Movable, pair, 2), 2);
-    let frames: Vec<_> = (0..4).map(|_| rig.take(Order::BASE, Mobility::Movable).unwrap()).collect();
+    let frames: Vec<_> =
+        (0..4).map(|_| rig.take(Order::BASE, Mobility::Movable).unwrap()).collect();
     rig.pcp().drain(&rig.at());
     assert_eq!(rig.pcp().fill(&rig.at(), order(1), Mobility::Movable, pair, 2), 2);
     for &pfn in &frames {
@@ -280,7 +300,10 @@ fn spills_take_the_own_list_first_from_its_cold_end() {
     // Five pages: the four single frames from the first freed on, then one block of order 1.
     let zones = rig.buddy.zones();
     let order_of_exit: Vec<_> = rig.lists.coldest(zones.frames(), 5, base).collect();
-    assert_eq!(order_of_exit[..4], frames.iter().map(|&pfn| (pfn, Order::BASE)).collect::<Vec<_>>());
+    assert_eq!(
+        order_of_exit[..4],
+        frames.iter().map(|&pfn| (pfn, Order::BASE)).collect::<Vec<_>>()
+    );
     assert_eq!((order_of_exit.len(), order_of_exit[4].1, rig.lists.pages()), (5, order(1), 2));
 }
 

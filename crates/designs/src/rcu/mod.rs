@@ -17,8 +17,8 @@
 //! # Sequences
 //! An operation here is not one restartable sequence over pointer and list head: mainline's policy
 //! and two-ended lists are more than one word, and with lists of their own kind these designs would
-//! compare lists, not drains. The sequence takes the CPU's local lock instead (see `rseq`), and what
-//! it protects is the same code as in the other designs.
+//! compare lists, not drains. The sequence takes the CPU's local lock instead (see `rseq`), and
+//! what it protects is the same code as in the other designs.
 
 mod drain;
 
@@ -248,10 +248,13 @@ impl<S: Store> Layer for Rcu<S> {
         mobility: Mobility,
         mark: Mark,
     ) -> Option<Pfn> {
-        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+        if let (Some(index), Some(cell)) =
+            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
+        {
             match self.enter(here) {
                 Some(_visit) => {
-                    let found = cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark);
+                    let found =
+                        cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark);
                     if found.is_some() {
                         return found;
                     }
@@ -285,14 +288,22 @@ impl<S: Store> PageCache for Rcu<S> {
         walk::alloc(self, here, order, mobility)
     }
 
-    fn alloc_from(&self, here: Here, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc_from(
+        &self,
+        here: Here,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
         walk::alloc_from(self, here, zone, order, mobility)
     }
 
     #[inline]
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
         let (zone, mobility) = self.store.zones().place(pfn, order);
-        if let (Some(index), Some(cell)) = (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
+        if let (Some(index), Some(cell)) =
+            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
+        {
             if let Some(_visit) = self.enter(here) {
                 let at = self.at(here, zone, cell);
                 let pcp = cell.pcp();

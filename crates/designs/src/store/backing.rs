@@ -40,10 +40,16 @@ pub(crate) trait Underlying: Backing {
 /// Stores care little where a caller is, and a backing is not told.
 const ANYWHERE: Here = Here::task(CpuId::new(0));
 
-// SAFETY: range, exclusivity and visibility are the promise of `new`; `take` writes an entry for each
-// block that the store hands to it, which is at most one per entry.
+// SAFETY: range, exclusivity and visibility are the promise of `new`; `take` writes an entry for
+// each block that the store hands to it, which is at most one per entry.
 unsafe impl<S: Store> Backing for AsBacking<S> {
-    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
+    fn take(
+        &self,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        out: &mut [(Pfn, Mobility)],
+    ) -> usize {
         let blocks = out.len() as u32;
         let mut places = out.iter_mut();
         let zones = self.0.zones();

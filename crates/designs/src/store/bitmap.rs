@@ -37,12 +37,18 @@ impl Bitmap {
     /// What is wrong with the setup.
     pub fn new(setup: &Setup) -> Result<Self, SetupError> {
         let zones = Zones::new(setup)?;
-        let stores =
-            zones.ids().map(|id| ZoneStore::new(setup, &zones.zone(id).ranges)).collect::<Result<_, _>>()?;
+        let stores = zones
+            .ids()
+            .map(|id| ZoneStore::new(setup, &zones.zone(id).ranges))
+            .collect::<Result<_, _>>()?;
         Ok(Bitmap { zones, stores })
     }
 
-    fn store(&self, here: Here, zone: ZoneId) -> Option<&Allocator<'static, Locked<'static, ByThread>>> {
+    fn store(
+        &self,
+        here: Here,
+        zone: ZoneId,
+    ) -> Option<&Allocator<'static, Locked<'static, ByThread>>> {
         let store = self.stores[zone.index()].as_ref()?;
         ByThread.act_as(here);
         Some(&store.allocator)
@@ -105,8 +111,9 @@ impl Store for Bitmap {
         let mut chunk = [Pfn::new(0); CHUNK];
         while taken < blocks {
             let wanted = CHUNK.min((blocks - taken) as usize);
-            let got =
-                store.alloc_many(order, Flags::new(mobility).no_reclaim(), &mut chunk[..wanted]).unwrap_or(0);
+            let got = store
+                .alloc_many(order, Flags::new(mobility).no_reclaim(), &mut chunk[..wanted])
+                .unwrap_or(0);
             for (at, &pfn) in chunk[..got].iter().enumerate() {
                 self.note(pfn, zone, mobility);
                 taken += 1;
@@ -144,7 +151,9 @@ impl Store for Bitmap {
     }
 
     fn free_pages(&self, zone: ZoneId) -> u64 {
-        self.stores[zone.index()].as_ref().map_or(0, |store| store.allocator.free_pages(ZoneId::new(0)))
+        self.stores[zone.index()]
+            .as_ref()
+            .map_or(0, |store| store.allocator.free_pages(ZoneId::new(0)))
     }
 
     fn is_free(&self, pfn: Pfn) -> bool {
@@ -161,7 +170,10 @@ impl Store for Bitmap {
         LockWaits::default()
     }
 
-    fn check(&self, mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>) -> Result<u64, Fault> {
+    fn check(
+        &self,
+        mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>,
+    ) -> Result<u64, Fault> {
         for zone in self.zones.ids() {
             let Some(store) = &self.stores[zone.index()] else { continue };
             let mut found = 0;

@@ -58,12 +58,15 @@ pub trait Store: Sync {
     /// Waits for zone locks.
     fn lock_waits(&self) -> LockWaits;
 
-    /// Checks the store's own metadata, and tells every free block to `mark`; returns pages that the
-    /// store took for itself. For when everybody else has stopped.
+    /// Checks the store's own metadata, and tells every free block to `mark`; returns pages that
+    /// the store took for itself. For when everybody else has stopped.
     ///
     /// # Errors
     /// The first fault found, `mark`'s own included.
-    fn check(&self, mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>) -> Result<u64, Fault>;
+    fn check(
+        &self,
+        mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>,
+    ) -> Result<u64, Fault>;
 }
 
 impl<S: Store + Send> Store for Arc<S> {
@@ -109,7 +112,10 @@ impl<S: Store + Send> Store for Arc<S> {
         (**self).lock_waits()
     }
 
-    fn check(&self, mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>) -> Result<u64, Fault> {
+    fn check(
+        &self,
+        mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>,
+    ) -> Result<u64, Fault> {
         (**self).check(mark)
     }
 }

@@ -1,6 +1,8 @@
 //! Areas, and what both designs of the kernel do with them alike: frames, mapping, unmapping.
 
-use pagedepot::vmap::{FlushSpans, Host, Mapper, Protection, Span, VfreeError, VirtAddr, VmapError};
+use pagedepot::vmap::{
+    FlushSpans, Host, Mapper, Protection, Span, VfreeError, VirtAddr, VmapError,
+};
 use pagedepot::{AllocError, Flags, FrameRange, Order, Pfn};
 
 use super::{VmapCounts, tables::Tables};
@@ -129,7 +131,10 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         if !align.is_power_of_two() {
             return Err(VmapError::BadAlign);
         }
-        Ok(Wanted { pages: total, align_pages: (align as u64 >> self.mapper.page_size().shift()).max(1) })
+        Ok(Wanted {
+            pages: total,
+            align_pages: (align as u64 >> self.mapper.page_size().shift()).max(1),
+        })
     }
 
     /// Gives an area frames of its own, mapped; its guard stays unmapped.
@@ -215,13 +220,20 @@ impl<M: Mapper, H: Host> Ground<M, H> {
 
     fn alloc_block(&self, order: u32, blocks: &mut Vec<(Pfn, Order)>) -> Result<u32, AllocError> {
         let order = Order::new(order).expect("at most the largest");
-        let flags =
-            if self.mapper.prefers_long_runs() { Flags::MOVABLE } else { Flags::MOVABLE.no_reclaim() };
+        let flags = if self.mapper.prefers_long_runs() {
+            Flags::MOVABLE
+        } else {
+            Flags::MOVABLE.no_reclaim()
+        };
         blocks.push((self.host.alloc_block(order, flags)?, order));
         Ok(order.frames())
     }
 
-    fn alloc_singles(&self, wanted: u32, blocks: &mut Vec<(Pfn, Order)>) -> Result<u32, AllocError> {
+    fn alloc_singles(
+        &self,
+        wanted: u32,
+        blocks: &mut Vec<(Pfn, Order)>,
+    ) -> Result<u32, AllocError> {
         let mut frames = [Pfn::new(0); FRAME_BATCH];
         let wanted = frames.len().min(wanted as usize);
         let got = self.host.alloc_frames(Flags::MOVABLE, &mut frames[..wanted])?;
@@ -247,11 +259,14 @@ impl<M: Mapper, H: Host> Ground<M, H> {
     pub fn retire(&self, areas: Vec<Area>) -> (Vec<Area>, Vec<Area>) {
         let starts = areas.iter().map(|area| area.run.start);
         let ends = areas.iter().map(|area| area.run.end);
-        let (Some(start), Some(end)) = (starts.min(), ends.max()) else { return (areas, Vec::new()) };
+        let (Some(start), Some(end)) = (starts.min(), ends.max()) else {
+            return (areas, Vec::new());
+        };
         let hull = Run { start, end };
         count(&self.purges, 1);
         let needed: u64 = areas.iter().map(|area| u64::from(area.mapped)).sum();
-        let (mut done, stuck): (Vec<Area>, Vec<Area>) = areas.into_iter().partition(|area| self.unmap(area));
+        let (mut done, stuck): (Vec<Area>, Vec<Area>) =
+            areas.into_iter().partition(|area| self.unmap(area));
         self.mapper.flush(FlushSpans::one(self.span_of(hull)));
         count(&self.flushed_pages, u64::from(hull.pages()));
         count(&self.needed_pages, needed);

@@ -1,7 +1,9 @@
 //! `depot`: pagedepot's own, as one design among the others.
 
 use pagedepot::Pfn;
-use pagedepot::vmap::{Host, Manner, Mapper, Options, PurgeDepth, VfreeError, VirtAddr, Vmap, VmapError};
+use pagedepot::vmap::{
+    Host, Manner, Mapper, Options, PurgeDepth, VfreeError, VirtAddr, Vmap, VmapError,
+};
 
 use super::{VmapCounts, VmapDesign};
 

@@ -62,7 +62,13 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
         let lazy_pages_max = setup.lazy_pages_max(&mapper);
         let ground = Ground::new(mapper, host);
         let addresses = A::new(setup.cpus, ground.all());
-        Kernel { ground, addresses, purging: Mutex::new(()), lazy_pages: AtomicU64::new(0), lazy_pages_max }
+        Kernel {
+            ground,
+            addresses,
+            purging: Mutex::new(()),
+            lazy_pages: AtomicU64::new(0),
+            lazy_pages_max,
+        }
     }
 
     /// The mapper.
@@ -129,7 +135,8 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
     /// For the holder of `purging`.
     fn purge_locked(&self, everything: bool) {
         let areas = self.addresses.collect(&self.ground, everything);
-        let pages = |areas: &[Area]| areas.iter().map(|area| u64::from(area.run.pages())).sum::<u64>();
+        let pages =
+            |areas: &[Area]| areas.iter().map(|area| u64::from(area.run.pages())).sum::<u64>();
         let (done, stuck) = self.ground.retire(areas);
         self.lazy_pages.fetch_sub(pages(&done), Ordering::Relaxed);
         self.addresses.settle(&self.ground, done, everything);

@@ -1,10 +1,10 @@
 //! `vmap-nodes`: the thread's design, as it was merged (6.9).
 //!
-//! A node per CPU, up to 128. An allocation takes from the pool of its size on this CPU's node, else
-//! the lowest free range, under the one lock that is left. Busy areas are kept by the node that
-//! their address says: segments of 16 pages, dealt out in turn. A freed area goes to the lazy tree
-//! of the node that allocated it, and from there, at the next purge, into that node's pool. Pools
-//! have no cap; a purge first takes a quarter of what they hold, rounded down.
+//! A node per CPU, up to 128. An allocation takes from the pool of its size on this CPU's node,
+//! else the lowest free range, under the one lock that is left. Busy areas are kept by the node
+//! that their address says: segments of 16 pages, dealt out in turn. A freed area goes to the lazy
+//! tree of the node that allocated it, and from there, at the next purge, into that node's pool.
+//! Pools have no cap; a purge first takes a quarter of what they hold, rounded down.
 //!
 //! With one node there are no pools, as in the kernel (`node_alloc`).
 
@@ -89,7 +89,11 @@ impl NodeTrees {
         self.nodes.len() > 1
     }
 
-    fn give_back<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, runs: impl IntoIterator<Item = Run>) {
+    fn give_back<M: Mapper, H: Host>(
+        &self,
+        ground: &Ground<M, H>,
+        runs: impl IntoIterator<Item = Run>,
+    ) {
         let mut free = ground.lock(&self.free);
         runs.into_iter().for_each(|run| free.give_back(run));
     }
@@ -115,7 +119,11 @@ impl Addresses for NodeTrees {
             .then(|| ground.lock(&self.nodes[here].pools).take(wanted, ground.base_page()))
             .flatten();
         let run = pooled.or_else(|| {
-            ground.lock(&self.free).take_lowest(wanted.pages, wanted.align_pages, ground.base_page())
+            ground.lock(&self.free).take_lowest(
+                wanted.pages,
+                wanted.align_pages,
+                ground.base_page(),
+            )
         })?;
         Some(Area::new(run, here as u32))
     }
@@ -149,7 +157,12 @@ impl Addresses for NodeTrees {
         areas
     }
 
-    fn settle<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, areas: Vec<Area>, everything: bool) {
+    fn settle<M: Mapper, H: Host>(
+        &self,
+        ground: &Ground<M, H>,
+        areas: Vec<Area>,
+        everything: bool,
+    ) {
         let mut rest = Vec::new();
         for area in areas {
             let pools = &self.nodes[area.node as usize].pools;

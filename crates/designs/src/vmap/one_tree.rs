@@ -1,6 +1,6 @@
-//! `vmap-global-lock`: the kernel before the thread (6.7). Free, busy and lazy areas are in one tree
-//! each, behind one lock each; every request takes the first two, and the first is the one that the
-//! thread's profile shows 93% of the time waiting.
+//! `vmap-global-lock`: the kernel before the thread (6.7). Free, busy and lazy areas are in one
+//! tree each, behind one lock each; every request takes the first two, and the first is the one
+//! that the thread's profile shows 93% of the time waiting.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,12 @@ impl Addresses for OneTree {
         lazy.into_values().collect()
     }
 
-    fn settle<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, areas: Vec<Area>, _everything: bool) {
+    fn settle<M: Mapper, H: Host>(
+        &self,
+        ground: &Ground<M, H>,
+        areas: Vec<Area>,
+        _everything: bool,
+    ) {
         let mut free = ground.lock(&self.free);
         areas.iter().for_each(|area| free.0.give_back(area.run));
     }

@@ -31,7 +31,9 @@ impl Tables {
         for table in of(run.start)..=of(run.end - 1) {
             let (word, bit) = (&self.words[(table / 64) as usize], 1 << (table % 64));
             // Relaxed: nothing but a count depends on it.
-            if word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            if word.load(Ordering::Relaxed) & bit == 0
+                && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
+            {
                 count(&self.populated, 1);
             }
         }

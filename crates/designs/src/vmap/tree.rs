@@ -32,8 +32,13 @@ pub struct FreeTree {
 impl FreeTree {
     /// With this range free.
     pub fn new(run: Run) -> Self {
-        let mut tree =
-            FreeTree { nodes: Vec::new(), spare: Vec::new(), root: None, pages: 0, seed: 0x9e37_79b9 };
+        let mut tree = FreeTree {
+            nodes: Vec::new(),
+            spare: Vec::new(),
+            root: None,
+            pages: 0,
+            seed: 0x9e37_79b9,
+        };
         tree.give_back(run);
         tree
     }
@@ -317,13 +322,17 @@ mod tests {
         let mut at = 0;
         std::iter::from_fn(move || {
             let start = at + naive[at..].iter().position(|&free| free)?;
-            at = naive[start..].iter().position(|&free| !free).map_or(naive.len(), |len| start + len);
+            at = naive[start..]
+                .iter()
+                .position(|&free| !free)
+                .map_or(naive.len(), |len| start + len);
             Some(Run { start: start as u32, end: at as u32 })
         })
     }
 
     fn scan(naive: &[bool], pages: u32, align: u64) -> Option<Run> {
-        let free = ranges(naive).find(|free| u64::from(free.pages()) >= u64::from(pages) + align - 1)?;
+        let free =
+            ranges(naive).find(|free| u64::from(free.pages()) >= u64::from(pages) + align - 1)?;
         let aligned = |start: &u32| (BASE + u64::from(*start)).is_multiple_of(align);
         let start = (free.start..).find(aligned)?;
         Some(Run::new(start, pages))

@@ -84,7 +84,8 @@ pub fn rcu_qsbr(setup: &Setup, entry: Entry) -> Rcu<Buddy> {
 }
 
 pub fn magazine(setup: &Setup, _: Entry) -> Magazine<Buddy> {
-    let options = MagazineOptions { limit: 100, refill: 40, spill: 16, min_batch: 4, ..Default::default() };
+    let options =
+        MagazineOptions { limit: 100, refill: 40, spill: 16, min_batch: 4, ..Default::default() };
     Magazine::new(buddy(setup), options).unwrap()
 }
 
@@ -145,7 +146,10 @@ pub(crate) use over_all_designs;
 /// CPUs this process may run on, at most four.
 pub fn allowed_cpus() -> Vec<u32> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..rustix::thread::CpuSet::MAX_CPU as u32).filter(|&cpu| allowed.is_set(cpu as usize)).take(4).collect()
+    (0..rustix::thread::CpuSet::MAX_CPU as u32)
+        .filter(|&cpu| allowed.is_set(cpu as usize))
+        .take(4)
+        .collect()
 }
 
 /// Pins the calling thread.

@@ -26,7 +26,12 @@ const FRAMES: u32 = 900;
 const CPUS: u32 = 3;
 
 /// Does something with each design over paper of its own.
-fn for_each_design(pages: u32, frames: u32, lazy_pages_max: u64, work: impl Fn(&mut dyn VmapDesign, &Paper)) {
+fn for_each_design(
+    pages: u32,
+    frames: u32,
+    lazy_pages_max: u64,
+    work: impl Fn(&mut dyn VmapDesign, &Paper),
+) {
     run_on(0);
     let setup = VmapSetup { lazy_pages_max: Some(lazy_pages_max), ..VmapSetup::new(CPUS) };
     let paper = Paper::new(pages, frames);
@@ -113,10 +118,14 @@ struct World<'w> {
 impl World<'_> {
     fn step(&mut self, step: Step) {
         match step {
-            Step::Alloc { kind, pages, align_shift } => self.alloc(kind, pages, PAGE << align_shift),
+            Step::Alloc { kind, pages, align_shift } => {
+                self.alloc(kind, pages, PAGE << align_shift)
+            }
             Step::Resize { which, pages } => self.resize(which, pages),
             Step::Write { which, page, stamp } => {
-                if let Some(which) = self.pick(which).filter(|&at| self.live[at].kind != Kind::Address) {
+                if let Some(which) =
+                    self.pick(which).filter(|&at| self.live[at].kind != Kind::Address)
+                {
                     let live = &mut self.live[which];
                     let page = page % live.stamps.len();
                     live.stamps[page] = stamp;
@@ -134,7 +143,9 @@ impl World<'_> {
             Step::FreeWrongly(which) => {
                 if let Some(which) = self.pick(which) {
                     let inside = self.live[which].start.add(8);
-                    assert!(self.design.vfree(inside).is_err() && self.design.free(inside).is_err());
+                    assert!(
+                        self.design.vfree(inside).is_err() && self.design.free(inside).is_err()
+                    );
                     let outside = VirtAddr::new(PAGE);
                     assert!(self.design.vfree(outside).is_err());
                 }
@@ -158,7 +169,9 @@ impl World<'_> {
                 let stamps = match kind {
                     Kind::Address => vec![0; pages as usize],
                     // Whatever is in it.
-                    _ => (0..pages as usize).map(|i| self.paper.read_at(start.add(i * PAGE))).collect(),
+                    _ => (0..pages as usize)
+                        .map(|i| self.paper.read_at(start.add(i * PAGE)))
+                        .collect(),
                 };
                 if kind == Kind::Ram {
                     self.callers_frames += pages;
@@ -173,7 +186,10 @@ impl World<'_> {
 
     fn enter(&mut self, new: Live) {
         for other in &self.live {
-            assert!(new.end() <= other.start || other.end() <= new.start, "{new:?} overlaps {other:?}");
+            assert!(
+                new.end() <= other.start || other.end() <= new.start,
+                "{new:?} overlaps {other:?}"
+            );
         }
         let guard = new.start.add(new.stamps.len() * PAGE);
         assert_eq!(self.paper.frame_at(guard), None, "a guard is mapped");
@@ -209,7 +225,8 @@ impl World<'_> {
 
     /// Bytes of the longest range that no live area covers.
     fn longest_gap(&self) -> usize {
-        let mut live: Vec<_> = self.live.iter().map(|live| (live.start.get(), live.end().get())).collect();
+        let mut live: Vec<_> =
+            self.live.iter().map(|live| (live.start.get(), live.end().get())).collect();
         live.sort_unstable();
         let end = paper::START + PAGES as usize * PAGE;
         live.push((end, end));
@@ -219,7 +236,9 @@ impl World<'_> {
     }
 
     fn resize(&mut self, which: usize, pages: u32) {
-        let Some(which) = self.pick(which).filter(|&at| self.live[at].kind == Kind::Memory) else { return };
+        let Some(which) = self.pick(which).filter(|&at| self.live[at].kind == Kind::Memory) else {
+            return;
+        };
         let mut live = self.live.swap_remove(which);
         let copy = |from, to, pages| self.paper.copy(from, to, pages);
         match self.design.vrealloc(live.start, live.pages(), pages, &copy) {
@@ -227,7 +246,9 @@ impl World<'_> {
                 let read = |i: u32| self.paper.read_at(start.add(i as usize * PAGE));
                 let added: Vec<u64> = (live.pages()..pages).map(read).collect();
                 // What shrinks may stay as large as it is: the kernel's does.
-                if pages >= live.pages() || self.paper.frame_at(start.add(pages as usize * PAGE)).is_none() {
+                if pages >= live.pages()
+                    || self.paper.frame_at(start.add(pages as usize * PAGE)).is_none()
+                {
                     live.stamps.resize(pages as usize, 0);
                 }
                 let kept = live.stamps.len() - added.len();
@@ -324,7 +345,8 @@ fn vmalloc_at_last(design: &dyn VmapDesign, pages: u32) -> VirtAddr {
 fn work(design: &dyn VmapDesign, paper: &Paper, number: u64) {
     let mut random = number + 1;
     let mut below = |n: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % n
     };
     let stamp = |addr: VirtAddr| number << 56 | addr.get() as u64;
@@ -334,7 +356,9 @@ fn work(design: &dyn VmapDesign, paper: &Paper, number: u64) {
         if held.len() < 8 && below(2) == 0 {
             let pages = 1 + below(12) as u32;
             let start = vmalloc_at_last(design, pages);
-            (0..pages as usize).map(|i| start.add(i * PAGE)).for_each(|page| paper.write(page, stamp(page)));
+            (0..pages as usize)
+                .map(|i| start.add(i * PAGE))
+                .for_each(|page| paper.write(page, stamp(page)));
             held.push((start, pages));
         } else if !held.is_empty() {
             let (start, pages) = held.swap_remove(below(held.len() as u64) as usize);
@@ -357,7 +381,8 @@ fn a_mapper_that_fails_loses_nothing() {
             design.purge();
             paper.fail_map_in.store(nth, Relaxed);
             let made: Vec<_> = (0..4).map(|_| design.vmalloc(13, 1)).collect();
-            let failed = made.iter().filter(|made| matches!(made, Err(VmapError::Map(MapError::NoTables))));
+            let failed =
+                made.iter().filter(|made| matches!(made, Err(VmapError::Map(MapError::NoTables))));
             assert!(failed.count() <= 1);
             made.into_iter().flatten().for_each(|start| design.vfree(start).unwrap());
             paper.fail_map_in.store(0, Relaxed);

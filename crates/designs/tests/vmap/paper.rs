@@ -74,7 +74,8 @@ impl Paper {
     }
 
     pub fn copy(&self, from: VirtAddr, to: VirtAddr, pages: u32) {
-        (0..pages as usize).for_each(|i| self.write(to.add(i * PAGE), self.read_at(from.add(i * PAGE))));
+        (0..pages as usize)
+            .for_each(|i| self.write(to.add(i * PAGE), self.read_at(from.add(i * PAGE))));
     }
 
     pub fn frames_out(&self) -> u32 {
@@ -111,7 +112,12 @@ unsafe impl Mapper for &Paper {
         PageSize::Kib4
     }
 
-    unsafe fn map(&self, at: VirtAddr, frames: FrameRange, _how: Protection) -> Result<(), MapError> {
+    unsafe fn map(
+        &self,
+        at: VirtAddr,
+        frames: FrameRange,
+        _how: Protection,
+    ) -> Result<(), MapError> {
         let fails = fails(&self.fail_map_in);
         let mut state = self.state();
         for i in 0..frames.frames {
@@ -120,7 +126,10 @@ unsafe impl Mapper for &Paper {
                 return Err(MapError::NoTables);
             }
             let (page, frame) = (at.get() / PAGE + i as usize, frames.start.add(i));
-            assert!(!state.stale.contains_key(&page), "page {page:#x} is mapped before it was flushed");
+            assert!(
+                !state.stale.contains_key(&page),
+                "page {page:#x} is mapped before it was flushed"
+            );
             assert!(state.mapped.insert(page, frame).is_none(), "page {page:#x} is mapped twice");
             assert!(!state.free.contains(&frame.get()), "{frame:?} is free");
         }
@@ -191,7 +200,9 @@ unsafe impl Host for &Paper {
 
     fn alloc_frames(&self, _flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
         let mut state = self.state();
-        let got = out.iter_mut().map_while(|out| state.free.pop_last().map(|frame| *out = Pfn::new(frame)));
+        let got = out
+            .iter_mut()
+            .map_while(|out| state.free.pop_last().map(|frame| *out = Pfn::new(frame)));
         match got.count() {
             0 => Err(AllocError::Exhausted),
             got => Ok(got),
@@ -202,7 +213,8 @@ unsafe impl Host for &Paper {
         let mut state = self.state();
         for (first, order) in blocks {
             for frame in (0..order.frames()).map(|i| first.add(i)) {
-                let is_reachable = state.mapped.values().chain(state.stale.values()).any(|&at| at == frame);
+                let is_reachable =
+                    state.mapped.values().chain(state.stale.values()).any(|&at| at == frame);
                 assert!(!is_reachable, "{frame:?} is freed while it is mapped");
                 assert!(state.free.insert(frame.get()), "{frame:?} is freed twice");
             }

@@ -33,8 +33,8 @@ impl Clients {
 /// rcu thread's tables end at 128 on a machine with 256 CPUs.
 pub const CLIENTS_MAX: usize = 128;
 
-/// The numbers of clients that mmtests measured with when the threads' tables were made: 1 up to the
-/// number of CPUs or [`CLIENTS_MAX`], in steps that grow (`threads_large_stride_begin` in its
+/// The numbers of clients that mmtests measured with when the threads' tables were made: 1 up to
+/// the number of CPUs or [`CLIENTS_MAX`], in steps that grow (`threads_large_stride_begin` in its
 /// `rewrite-shellpack`, as of 2022).
 pub fn auto(cpus: usize) -> Vec<usize> {
     let last = cpus.min(CLIENTS_MAX);

@@ -230,7 +230,13 @@ impl Settings {
     /// What a workload on the first `cpus` CPUs asks of designs.
     fn demand(&self, cpus: usize, blocks_per_cpu: u32, frames_per_block: u32) -> Demand {
         let (variant, memory) = (self.variant, self.memory.clone());
-        Demand { blocks_per_cpu, frames_per_block, cpus: self.cpus[..cpus].to_vec(), variant, memory }
+        Demand {
+            blocks_per_cpu,
+            frames_per_block,
+            cpus: self.cpus[..cpus].to_vec(),
+            variant,
+            memory,
+        }
     }
 
     /// How long a window lasts.
@@ -246,7 +252,9 @@ impl Settings {
     /// The CPU counts to measure with: those asked for, or one, and all in use.
     fn cpu_counts(&self) -> Vec<usize> {
         match &self.clients {
-            Clients::Auto => [1, self.cpus.len()].into_iter().take(self.cpus.len().min(2)).collect(),
+            Clients::Auto => {
+                [1, self.cpus.len()].into_iter().take(self.cpus.len().min(2)).collect()
+            }
             Clients::These(these) => these.clone(),
         }
     }
@@ -274,7 +282,8 @@ impl Settings {
         let ticks = contenders.len() as u64 * (u64::from(schedule.rounds) + 1);
         let step = self.progress.step(what, ticks);
         // A CPU without a seat, if there is one.
-        let drainer = self.cpus.iter().find(|cpu| !seats.contains(cpu)).or(self.cpus.last()).copied();
+        let drainer =
+            self.cpus.iter().find(|cpu| !seats.contains(cpu)).or(self.cpus.last()).copied();
         let drains = self.drains.zip(drainer).map(|(per_s, cpu)| Drains { per_s, cpu });
         let schedule = Schedule { drains, ..schedule };
         let series = interleave(&refs, seats, schedule, &|| step.tick());
@@ -303,6 +312,13 @@ fn checked(design: Design, found: Result<(), String>) -> Result<(), Failure> {
 }
 
 /// One metric's samples of a design, if it took part.
-fn samples_of<const M: usize>(series: &[Series<M>], design: Design, metric: usize) -> Option<&[f64]> {
-    series.iter().find(|series| series.design == design).map(|series| series.samples[metric].as_slice())
+fn samples_of<const M: usize>(
+    series: &[Series<M>],
+    design: Design,
+    metric: usize,
+) -> Option<&[f64]> {
+    series
+        .iter()
+        .find(|series| series.design == design)
+        .map(|series| series.samples[metric].as_slice())
 }

@@ -90,7 +90,8 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         let samples = &one.samples[0];
         report.add(NAME, one.design, FRAME, (2, &Params::new()), samples);
         let floor = samples_of(&series, Design::FloorTls, 0);
-        let cells = [table::median(samples), table::quartiles(samples), table::ratio(samples, floor)];
+        let cells =
+            [table::median(samples), table::quartiles(samples), table::ratio(samples, floor)];
         table.add_row([one.design.name().to_owned()].into_iter().chain(cells));
     }
     report.say(format!(

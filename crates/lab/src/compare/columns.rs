@@ -66,8 +66,8 @@ pub fn by_design(rows: impl IntoIterator<Item = ResultRow>) -> Vec<Column> {
     columns
 }
 
-/// The columns of files: of one file its designs; of several that have one design each, and the same,
-/// the files; else `FILE:DESIGN`.
+/// The columns of files: of one file its designs; of several that have one design each, and the
+/// same, the files; else `FILE:DESIGN`.
 pub fn of_files(files: Vec<Named>) -> Vec<Column> {
     let alone = files.len() == 1;
     let stems: Vec<String> = files.iter().map(Named::stem).collect();
@@ -79,11 +79,12 @@ pub fn of_files(files: Vec<Named>) -> Vec<Column> {
             if unique { stem.clone() } else { file.path.display().to_string() }
         })
         .collect();
-    let per_file: Vec<Vec<Column>> = files.into_iter().map(|file| by_design(file.document.results)).collect();
+    let per_file: Vec<Vec<Column>> =
+        files.into_iter().map(|file| by_design(file.document.results)).collect();
     let mut designs = per_file.iter().flatten().map(|column| &column.name);
     let first = designs.next();
-    let same_design =
-        designs.all(|design| Some(design) == first) && per_file.iter().all(|columns| columns.len() == 1);
+    let same_design = designs.all(|design| Some(design) == first)
+        && per_file.iter().all(|columns| columns.len() == 1);
     let mut columns = Vec::new();
     for (nth, (file, of_file)) in names.into_iter().zip(per_file).enumerate() {
         for column in of_file {
@@ -99,14 +100,16 @@ pub fn of_files(files: Vec<Named>) -> Vec<Column> {
     columns
 }
 
-/// Makes a column of each value of a param, where rows have it: the rows then differ in nothing else.
+/// Makes a column of each value of a param, where rows have it: the rows then differ in nothing
+/// else.
 ///
 /// # Errors
 /// When no row has it.
 pub fn split(columns: Vec<Column>, param: &str) -> Result<Vec<Column>, Failure> {
     let rows = || columns.iter().flat_map(|column| &column.rows);
     if !rows().any(|row| row.params.contains_key(param)) {
-        let there: BTreeSet<&str> = rows().flat_map(|row| row.params.keys()).map(String::as_str).collect();
+        let there: BTreeSet<&str> =
+            rows().flat_map(|row| row.params.keys()).map(String::as_str).collect();
         let there = there.into_iter().collect::<Vec<_>>().join(", ");
         return Err(Failure::Usage(format!("no result has the param {param}; there are {there}")));
     }
@@ -151,7 +154,9 @@ pub fn keep(
     }
     if let Some(missing) = wanted.iter().find(|name| !there.contains(name)) {
         let there = there.join(", ");
-        return Err(Failure::Usage(format!("no result has the {what} {missing}; there are {there}")));
+        return Err(Failure::Usage(format!(
+            "no result has the {what} {missing}; there are {there}"
+        )));
     }
     for column in columns.iter_mut() {
         column.rows.retain(|row| wanted.iter().any(|name| name == of(row)));
@@ -186,7 +191,10 @@ mod tests {
     fn columns_are_called_by_what_tells_them_apart() {
         assert_eq!(names(vec![file("a.json", &["depot", "spin", "depot"])]), ["depot", "spin"]);
         assert_eq!(names(vec![file("x/a.json", &["spin"]), file("b.json", &["spin"])]), ["a", "b"]);
-        assert_eq!(names(vec![file("a.json", &["rcu"]), file("b.json", &["spin"])]), ["a:rcu", "b:spin"]);
+        assert_eq!(
+            names(vec![file("a.json", &["rcu"]), file("b.json", &["spin"])]),
+            ["a:rcu", "b:spin"]
+        );
         assert_eq!(
             names(vec![file("x/a.json", &["rcu"]), file("y/a.json", &["rcu"])]),
             ["x/a.json", "y/a.json"]
@@ -196,7 +204,8 @@ mod tests {
     #[test]
     fn filters_name_what_there_is() {
         let mut columns = of_files(vec![file("a.json", &["depot", "spin"])]);
-        let line = keep(&mut columns, "design", &["rcu".to_owned()], |row| &row.design).unwrap_err();
+        let line =
+            keep(&mut columns, "design", &["rcu".to_owned()], |row| &row.design).unwrap_err();
         assert!(line.to_string().contains("design rcu; there are depot, spin"), "{line}");
         keep(&mut columns, "design", &["spin".to_owned()], |row| &row.design).unwrap();
         assert_eq!(columns.len(), 1);
@@ -209,12 +218,19 @@ mod tests {
             params: params.iter().map(|&(name, value)| (name.to_owned(), value)).collect(),
             ..ResultRow::default()
         };
-        let rows = [row(&[("policy", 0), ("streams", 1)]), row(&[("policy", 3), ("streams", 1)]), row(&[])];
-        let names = |columns: &[Column]| columns.iter().map(|column| column.name.clone()).collect::<Vec<_>>();
+        let rows = [
+            row(&[("policy", 0), ("streams", 1)]),
+            row(&[("policy", 3), ("streams", 1)]),
+            row(&[]),
+        ];
+        let names = |columns: &[Column]| {
+            columns.iter().map(|column| column.name.clone()).collect::<Vec<_>>()
+        };
         let columns = split(by_design(rows.clone()), "policy").unwrap();
         assert_eq!(names(&columns), ["policy-0", "policy-high", "spin"]);
         assert_eq!(columns[0].rows[0].params, columns[1].rows[0].params);
-        let two = by_design(rows.into_iter().chain([ResultRow { design: "rcu".into(), ..row(&[]) }]));
+        let two =
+            by_design(rows.into_iter().chain([ResultRow { design: "rcu".into(), ..row(&[]) }]));
         assert_eq!(
             names(&split(two.clone(), "policy").unwrap()),
             ["spin policy-0", "spin policy-high", "spin", "rcu"]

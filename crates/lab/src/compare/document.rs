@@ -97,7 +97,9 @@ impl Document {
         // Devices may have no end.
         let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
         let failed = |what: &dyn std::fmt::Display| {
-            Failure::Usage(format!("cannot read {name}: {what}; give a file that --json FILE wrote"))
+            Failure::Usage(format!(
+                "cannot read {name}: {what}; give a file that --json FILE wrote"
+            ))
         };
         if read.map_err(|error| failed(&error))? as u64 > BYTES_MAX {
             return Err(failed(&format!("it holds more than {} MiB", BYTES_MAX >> 20)));
@@ -111,19 +113,24 @@ impl Document {
     /// When it is no result file, or one without results.
     pub fn parse(text: &str, name: &str) -> Result<Self, Failure> {
         let bad = |what: String| {
-            Failure::Usage(format!("{name} is not a result file: {what}; give one that --json FILE wrote"))
+            Failure::Usage(format!(
+                "{name} is not a result file: {what}; give one that --json FILE wrote"
+            ))
         };
         let value: Value = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
         match value.get("schema").and_then(Value::as_u64) {
             Some(SCHEMA) => {}
-            Some(other) => return Err(bad(format!("its schema is {other}, and {SCHEMA} is known"))),
+            Some(other) => {
+                return Err(bad(format!("its schema is {other}, and {SCHEMA} is known")));
+            }
             None => return Err(bad("it has no schema".to_owned())),
         }
         let document: Document = serde_json::from_value(value).map_err(|e| bad(e.to_string()))?;
         if document.results.is_empty() {
             return Err(bad("it has no results".to_owned()));
         }
-        let names = document.results.iter().flat_map(|row| [&row.workload, &row.design, &row.metric]);
+        let names =
+            document.results.iter().flat_map(|row| [&row.workload, &row.design, &row.metric]);
         let params = document.results.iter().flat_map(|row| row.params.keys());
         let units = document.results.iter().map(|row| &row.unit).filter(|unit| !unit.is_empty());
         for name in names.chain(params).chain(units) {
@@ -153,8 +160,12 @@ mod tests {
                 r#""a\u{1b}[2J" is no name"#,
             ),
         ] {
-            let line = Document::parse(text, "file").err().map(|e| e.to_string()).unwrap_or_default();
-            assert!(line.starts_with("file is not a result file: ") && line.contains(says), "{text}: {line}");
+            let line =
+                Document::parse(text, "file").err().map(|e| e.to_string()).unwrap_or_default();
+            assert!(
+                line.starts_with("file is not a result file: ") && line.contains(says),
+                "{text}: {line}"
+            );
         }
     }
 

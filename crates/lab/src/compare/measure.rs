@@ -39,8 +39,9 @@ pub struct Measuring {
     /// Shorter windows, smaller workloads: figures to look at, not to judge by
     #[arg(long, conflicts_with_all = ["files", "threads"])]
     pub quick: bool,
-    /// So many clients, one per CPU: numbers separated by commas, or auto, as mmtests would: of pft
-    /// from 1 to all CPUs in growing steps, at most 128; of others 1 and, where that says more, all
+    /// So many clients, one per CPU: numbers separated by commas, or auto, as mmtests would: of
+    /// pft from 1 to all CPUs in growing steps, at most 128; of others 1 and, where that says
+    /// more, all
     #[arg(long, value_name = "auto|LIST", default_value = "auto", value_parser = Clients::parse)]
     #[arg(conflicts_with_all = ["files", "threads"], allow_hyphen_values = true)]
     pub clients: Clients,
@@ -78,7 +79,9 @@ impl Measuring {
         } else {
             return Ok(());
         };
-        Err(Failure::Usage(format!("{chosen} is for measuring: give it without FILE and --threads")))
+        Err(Failure::Usage(format!(
+            "{chosen} is for measuring: give it without FILE and --threads"
+        )))
     }
 }
 
@@ -204,7 +207,8 @@ fn parsed<T>(names: &[String], parse: fn(&str) -> Result<T, String>) -> Result<V
 /// How many clients there will be, and why not more.
 fn about_clients(workloads: &[Workload], settings: &Settings) -> Result<Option<String>, Failure> {
     let cpus = settings.cpus.len();
-    let list = |clients: &[usize]| clients.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let list =
+        |clients: &[usize]| clients.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     match &settings.clients {
         Clients::Auto if !workloads.contains(&Workload::Pft) => Ok(None),
         Clients::Auto => Ok(Some(format!(
@@ -213,9 +217,11 @@ fn about_clients(workloads: &[Workload], settings: &Settings) -> Result<Option<S
             counted(cpus, "CPU"),
             clients::CLIENTS_MAX
         ))),
-        Clients::These(these) if these.iter().any(|&clients| clients > cpus) => Err(Failure::Usage(format!(
-            "more clients asked for than the {cpus} CPUs this process may use: give --clients up to {cpus}"
-        ))),
+        Clients::These(these) if these.iter().any(|&clients| clients > cpus) => {
+            Err(Failure::Usage(format!(
+                "more clients asked for than the {cpus} CPUs this process may use: give --clients up to {cpus}"
+            )))
+        }
         Clients::These(these) => Ok(Some(format!("clients: {}", list(these)))),
     }
 }

@@ -59,9 +59,9 @@ pub fn better(row: &ResultRow) -> Better {
 /// Params that a workload is scaled by: the N in mmtests' `workload-N`. The first there is counts.
 const SCALES: [&str; 6] = ["clients", "batch", "threads", "streams", "drains_per_s", "cpu"];
 
-/// A row's name in the table, as mmtests has it: `system-4`, `order-0 alloc-16`. Where nothing scales
-/// the workload, N is the number of CPUs; drains back to back are `max`. Which variant of its design
-/// a row is of belongs to the column.
+/// A row's name in the table, as mmtests has it: `system-4`, `order-0 alloc-16`. Where nothing
+/// scales the workload, N is the number of CPUs; drains back to back are `max`. Which variant of
+/// its design a row is of belongs to the column.
 pub fn label(row: &ResultRow) -> String {
     let scale = SCALES.into_iter().find(|&scale| row.params.contains_key(scale));
     let is_other = |name: &str| Some(name) != scale && !variant::PARAMS.contains(&name);
@@ -132,7 +132,10 @@ mod tests {
     fn labels_are_those_of_mmtests() {
         assert_eq!(label(&row("faults_per_cpu_s", "1/s", 4, &[("clients", 4)])), "faults/cpu-4");
         assert_eq!(label(&row("system_s", "s", 4, &[("clients", 4)])), "system-4");
-        assert_eq!(label(&row("alloc_ns", "ns", 1, &[("order", 0), ("batch", 16)])), "order-0 alloc-16");
+        assert_eq!(
+            label(&row("alloc_ns", "ns", 1, &[("order", 0), ("batch", 16)])),
+            "order-0 alloc-16"
+        );
         assert_eq!(label(&row("pair_ns", "ns", 2, &[])), "pair-2");
         let stream = row("mib_per_s", "MiB/s", 2, &[("streams", 1), ("in_flight", 64)]);
         assert_eq!(label(&stream), "in_flight-64 mib/sec-1");

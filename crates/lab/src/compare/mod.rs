@@ -8,12 +8,12 @@
 //! * *star*: marks a difference that a rule finds significant.
 //!
 //! # Theory
-//! Percentages have mmtests' sign: positive is always better, `new * 100 / base - 100` where higher is
-//! better and `100 - new * 100 / base` where lower is. A star by p < 0.10 marks, of ten rows without
-//! any difference, one: hence our own rule, which corrects p for the number of comparisons (Holm 1979)
-//! and prints how many samples there were, how large the difference may be, and how large it is beside
-//! the spread. Tests and intervals are about arithmetic means (Welch 1947), as mmtests' are, also where
-//! the harmonic mean is shown.
+//! Percentages have mmtests' sign: positive is always better, `new * 100 / base - 100` where higher
+//! is better and `100 - new * 100 / base` where lower is. A star by p < 0.10 marks, of ten rows
+//! without any difference, one: hence our own rule, which corrects p for the number of comparisons
+//! (Holm 1979) and prints how many samples there were, how large the difference may be, and how
+//! large it is beside the spread. Tests and intervals are about arithmetic means (Welch 1947), as
+//! mmtests' are, also where the harmonic mean is shown.
 //!
 //! # API
 //! ```text
@@ -57,8 +57,8 @@ pub use measure::Plan;
 /// Options of `compare`.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Result files, as --json writes them; - for standard input. Designs of one file, or files, or
-    /// both become columns. Without files, designs are measured now
+    /// Result files, as --json writes them; - for standard input. Designs of one file, or files,
+    /// or both become columns. Without files, designs are measured now
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// A linux-mm thread's own table, as if it were a FILE; may be repeated. An unknown NAME is
@@ -118,7 +118,8 @@ impl Format {
         matches!(self, Format::Text | Format::Markdown)
     }
 
-    /// A comparison behind what its readers should know; programs get it alone, and notes on stderr.
+    /// A comparison behind what its readers should know; programs get it alone, and notes on
+    /// stderr.
     fn noted(self, notes: &[String], comparison: String) -> String {
         if !self.is_for_people() {
             for note in notes {
@@ -149,7 +150,8 @@ pub struct Compared {
 /// When a file is no result file, or they have nothing in common that could be compared.
 pub fn files(options: &Options) -> Result<Compared, Failure> {
     options.measuring.refuse_for_files()?;
-    let mut files = options.threads.iter().map(|name| threads::load(name)).collect::<Result<Vec<_>, _>>()?;
+    let mut files =
+        options.threads.iter().map(|name| threads::load(name)).collect::<Result<Vec<_>, _>>()?;
     for path in &options.files {
         files.push(Named { document: Document::load(path)?, path: path.clone() });
     }
@@ -176,7 +178,8 @@ pub fn files(options: &Options) -> Result<Compared, Failure> {
 
 fn written(comparison: &Comparison, sources: &str, options: &Options) -> Result<String, Failure> {
     let stats = if options.stats.is_empty() { &Stat::ALL[..] } else { &options.stats };
-    let failed = |e: &dyn std::error::Error| Failure::Run(format!("cannot write the comparison: {e}"));
+    let failed =
+        |e: &dyn std::error::Error| Failure::Run(format!("cannot write the comparison: {e}"));
     Ok(match options.format {
         Format::Text => render::render(comparison, stats, Medium::Text) + sources,
         Format::Markdown => render::render(comparison, stats, Medium::Markdown) + sources,
@@ -196,6 +199,7 @@ fn refusal(differences: &[String]) -> String {
 
 /// Where printed figures are from.
 fn sources(files: &[Named]) -> String {
-    let named = files.iter().filter_map(|file| Some((file.path.display(), file.document.source.as_ref()?)));
+    let named =
+        files.iter().filter_map(|file| Some((file.path.display(), file.document.source.as_ref()?)));
     named.map(|(path, source)| format!("{path}: {}\n", printable(source))).collect()
 }

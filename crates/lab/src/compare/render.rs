@@ -41,11 +41,13 @@ fn blank(medium: Medium) -> &'static str {
 /// mmtests' table: statistics one after another, each of all rows.
 fn figures(comparison: &Comparison, workload: &str, stats: &[Stat], medium: Medium) -> String {
     let mut table = new(medium, 2);
-    let headings = [String::new(), String::new()].into_iter().chain(comparison.columns.iter().cloned());
+    let headings =
+        [String::new(), String::new()].into_iter().chain(comparison.columns.iter().cloned());
     table.set_header(headings.map(|heading| escaped(heading, medium)));
     let lines = || comparison.lines.iter().filter(|line| line.key.workload == workload);
     for &stat in stats {
-        for line in lines().filter(|line| line.cells.iter().flatten().any(|c| c.figures.get(stat).is_some()))
+        for line in lines()
+            .filter(|line| line.cells.iter().flatten().any(|c| c.figures.get(stat).is_some()))
         {
             let cells = (0..line.cells.len()).map(|column| cell(comparison, line, column, stat));
             let title = [stat.title(line.better).to_owned(), line.label.clone()];
@@ -88,7 +90,9 @@ fn differences(comparison: &Comparison, workload: &str, medium: Medium) -> Optio
     let mut any = false;
     for line in comparison.lines.iter().filter(|line| line.key.workload == workload) {
         for (column, cell) in line.cells.iter().enumerate() {
-            let Some((cell, verdict)) = cell.as_ref().and_then(|c| c.verdict.as_ref().map(|v| (c, v))) else {
+            let Some((cell, verdict)) =
+                cell.as_ref().and_then(|c| c.verdict.as_ref().map(|v| (c, v)))
+            else {
                 continue;
             };
             let Some(p) = verdict.p_holm else { continue };
@@ -111,8 +115,8 @@ fn differences(comparison: &Comparison, workload: &str, medium: Medium) -> Optio
     any.then(|| finished(table, 2))
 }
 
-/// The difference of arithmetic means in percent: where the interval is about a rate, not that of the
-/// harmonic means above.
+/// The difference of arithmetic means in percent: where the interval is about a rate, not that of
+/// the harmonic means above.
 fn change(verdict: &Verdict) -> Option<f64> {
     verdict.interval_percent.map(|(low, high)| f64::midpoint(low, high))
 }
@@ -137,7 +141,8 @@ fn legend(comparison: &Comparison) -> String {
         Rule::Threads => "Welch's test, p < 0.10, each comparison for itself.\n",
         Rule::Mmtests => "means further apart than 1.96 standard deviations of both.\n",
     };
-    let verdicts = || comparison.lines.iter().flat_map(|l| &l.cells).flatten().flat_map(|c| &c.verdict);
+    let verdicts =
+        || comparison.lines.iter().flat_map(|l| &l.cells).flatten().flat_map(|c| &c.verdict);
     if verdicts().any(|verdict| verdict.printed) {
         text += "Rows without samples show what their source printed, stars included where they are about \
                  the same base; percentages are worked out from the figures, which are rounded.\n";
@@ -150,7 +155,11 @@ fn legend(comparison: &Comparison) -> String {
 
 fn new(medium: Medium, words: usize) -> Table {
     let mut table = crate::output::table::new([""; 0]);
-    table.load_preset(if medium == Medium::Text { presets::NOTHING } else { presets::ASCII_MARKDOWN });
+    table.load_preset(if medium == Medium::Text {
+        presets::NOTHING
+    } else {
+        presets::ASCII_MARKDOWN
+    });
     debug_assert!(words > 0);
     table
 }

@@ -23,7 +23,8 @@ pub enum Rule {
     Ours,
     /// As in the threads' tables: Welch's test, p < 0.10, each comparison for itself
     Threads,
-    /// As mmtests does since 2024: the means are further apart than 1.96 standard deviations of both
+    /// As mmtests does since 2024: the means are further apart than 1.96 standard deviations of
+    /// both
     Mmtests,
 }
 
@@ -60,7 +61,9 @@ impl Verdict {
             p_holm: None,
             interval_percent: None,
             effect: None,
-            star: stars_apply && printed && row.printed.as_ref().is_some_and(|printed| printed.star),
+            star: stars_apply
+                && printed
+                && row.printed.as_ref().is_some_and(|printed| printed.star),
             printed,
             apart: apart(&row.samples, &base.samples),
         };

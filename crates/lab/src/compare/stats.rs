@@ -23,7 +23,8 @@ pub enum Stat {
 
 impl Stat {
     /// In the order of mmtests.
-    pub const ALL: [Stat; 6] = [Stat::Min, Stat::Mean, Stat::Stddev, Stat::Coeffvar, Stat::Max, Stat::Bamean];
+    pub const ALL: [Stat; 6] =
+        [Stat::Min, Stat::Mean, Stat::Stddev, Stat::Coeffvar, Stat::Max, Stat::Bamean];
 
     /// mmtests' name of it.
     pub fn title(self, better: Better) -> &'static str {
@@ -124,7 +125,10 @@ mod tests {
     use super::*;
 
     fn close(actual: Option<f64>, expected: f64) {
-        assert!(actual.is_some_and(|a| (a - expected).abs() < 1e-9), "{actual:?} is not {expected}");
+        assert!(
+            actual.is_some_and(|a| (a - expected).abs() < 1e-9),
+            "{actual:?} is not {expected}"
+        );
     }
 
     #[test]

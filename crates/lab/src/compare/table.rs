@@ -72,7 +72,8 @@ impl Comparison {
         }
         if names.len() > 1 && !lines.iter().any(|line| line.cells.iter().flatten().count() > 1) {
             return Err(Failure::Usage(
-                "no two columns measured the same thing; give files of the same workload".to_owned(),
+                "no two columns measured the same thing; give files of the same workload"
+                    .to_owned(),
             ));
         }
         rule::judge(&mut lines, rule);
@@ -87,7 +88,8 @@ impl Comparison {
 
     /// The workloads, in order.
     pub fn workloads(&self) -> Vec<&str> {
-        let mut workloads: Vec<&str> = self.lines.iter().map(|line| line.key.workload.as_str()).collect();
+        let mut workloads: Vec<&str> =
+            self.lines.iter().map(|line| line.key.workload.as_str()).collect();
         let mut seen = Vec::new();
         workloads.retain(|workload| {
             let new = !seen.contains(workload);
@@ -99,7 +101,8 @@ impl Comparison {
 }
 
 impl Key {
-    /// Params that tell variants of designs apart tell no lines apart: variants are what is compared.
+    /// Params that tell variants of designs apart tell no lines apart: variants are what is
+    /// compared.
     fn of(row: &ResultRow) -> Self {
         let mut params = row.params.clone();
         params.retain(|name, _| !variant::PARAMS.contains(&name.as_str()));
@@ -123,7 +126,9 @@ impl Line {
         }
         let cells = rows.iter().enumerate().map(|(at, row)| {
             let against = if at == base { None } else { rows[base] };
-            row.map(|row| Cell::new(row, against, better, columns[at].stars_are_against(&columns[base])))
+            row.map(|row| {
+                Cell::new(row, against, better, columns[at].stars_are_against(&columns[base]))
+            })
         });
         Ok(Line { cells: cells.collect(), key, label, unit: row.unit.clone(), better })
     }

@@ -1,5 +1,6 @@
-//! The threads' own tables: every percentage that the mails print is worked out again from their columns,
-//! and must be within what rounding the columns, and the percentage, to the digits printed allows.
+//! The threads' own tables: every percentage that the mails print is worked out again from their
+//! columns, and must be within what rounding the columns, and the percentage, to the digits printed
+//! allows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,8 @@ const FLOATING: f64 = 1e-9;
 fn files() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/threads");
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = entries.filter(|path| path.extension().is_some_and(|e| e == "json")).collect();
+    let mut files: Vec<_> =
+        entries.filter(|path| path.extension().is_some_and(|e| e == "json")).collect();
     files.sort();
     files
 }
@@ -49,7 +51,8 @@ fn check(path: &Path) -> usize {
         let [(base, raw_base), (new, raw_new)] = pair else { continue };
         let Some(percents) = raw_new["printed"]["percent"].as_object() else { continue };
         assert_eq!((&base.metric, &base.params), (&new.metric, &new.params));
-        let half_digit = 0.5 * 0.1_f64.powi(raw_base["printed"]["decimals"].as_i64().unwrap() as i32);
+        let half_digit =
+            0.5 * 0.1_f64.powi(raw_base["printed"]["decimals"].as_i64().unwrap() as i32);
         for (figure, percent) in percents {
             let of = |raw: &Value| raw["printed"][figure].as_f64().unwrap();
             let spread = matches!(figure.as_str(), "stddev" | "range");
@@ -70,8 +73,8 @@ fn check(path: &Path) -> usize {
 #[test]
 fn percentages_of_the_threads_follow_from_their_columns() {
     let checked: usize = files().iter().map(|path| check(path)).sum();
-    // 122 of the rcu thread's seven machines; of the magazine prototype 20 of kernbench, 45 of pagealloc,
-    // 16 of pft.
+    // 122 of the rcu thread's seven machines; of the magazine prototype 20 of kernbench, 45 of
+    // pagealloc, 16 of pft.
     assert_eq!(checked, 122 + 20 + 45 + 16);
 }
 
@@ -104,8 +107,14 @@ fn stars_of_a_source_are_about_its_own_base() {
         cells.filter(|cell| cell.verdict.as_ref().is_some_and(|verdict| verdict.star)).count()
     };
     // All 20 rows of either machine have a star; those of one say nothing about the other's base.
-    assert_eq!((starred("2022-rcu-epyc-7742:vanilla", 1), starred("2022-rcu-epyc-7742:vanilla", 3)), (20, 0));
-    assert_eq!((starred("2022-rcu-epyc-7601:vanilla", 1), starred("2022-rcu-epyc-7601:vanilla", 3)), (0, 20));
+    assert_eq!(
+        (starred("2022-rcu-epyc-7742:vanilla", 1), starred("2022-rcu-epyc-7742:vanilla", 3)),
+        (20, 0)
+    );
+    assert_eq!(
+        (starred("2022-rcu-epyc-7601:vanilla", 1), starred("2022-rcu-epyc-7601:vanilla", 3)),
+        (0, 20)
+    );
     assert_eq!(starred("2022-rcu-epyc-7742:rcu", 0), 0);
 }
 
@@ -139,10 +148,14 @@ fn rules_disagree_where_they_should() {
     assert_eq!(stars("pair_ns", &[("a", base), ("b", new)], Rule::Threads), [true]);
     assert_eq!(stars("pair_ns", &[("a", base), ("b", new)], Rule::Ours), [false]);
     assert_eq!(stars("pair_ns", &[("a", base), ("b", new)], Rule::Mmtests), [false]);
-    // t = 2.5: p = 0.037. Alone that is a star of ours; as one of two comparisons, 0.074, it is not.
+    // t = 2.5: p = 0.037. Alone that is a star of ours; as one of two comparisons, 0.074, it is
+    // not.
     let further: &[f64] = &[3.5, 4.5, 5.5, 6.5, 7.5];
     assert_eq!(stars("pair_ns", &[("a", base), ("b", further)], Rule::Ours), [true]);
-    assert_eq!(stars("pair_ns", &[("a", base), ("b", further), ("c", base)], Rule::Ours), [false, false]);
+    assert_eq!(
+        stars("pair_ns", &[("a", base), ("b", further), ("c", base)], Rule::Ours),
+        [false, false]
+    );
     // Means 10 apart; both standard deviations sqrt 2.5, times 1.96 twice is 6.2.
     let far: &[f64] = &[11.0, 12.0, 13.0, 14.0, 15.0];
     assert_eq!(stars("pair_ns", &[("a", base), ("b", far)], Rule::Mmtests), [true]);
@@ -154,7 +167,8 @@ fn effects_and_intervals_turn_so_that_positive_is_better() {
     let less: &[f64] = &[5.0, 6.0, 7.0];
     for (metric, sign) in [("pair_ns", 1.0), ("faults_per_s", -1.0)] {
         let comparison =
-            Comparison::new(&columns_of(metric, &[("a", base), ("b", less)]), None, Rule::Ours).unwrap();
+            Comparison::new(&columns_of(metric, &[("a", base), ("b", less)]), None, Rule::Ours)
+                .unwrap();
         let verdict = comparison.lines[0].cells[1].as_ref().unwrap().verdict.clone().unwrap();
         let (low, high) = verdict.interval_percent.unwrap();
         assert!(low < high && sign * low > 0.0 && sign * high > 0.0, "{metric}: {low} {high}");

@@ -38,10 +38,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// Lists the names there are.
 pub fn load(name: &str) -> Result<Named, Failure> {
-    let text = TABLES.iter().find(|table| table.0 == name).map(|table| table.1).ok_or_else(|| {
-        let there = names().collect::<Vec<_>>().join(", ");
-        Failure::Usage(format!("no thread has a table {name}; there are {there}"))
-    })?;
+    let text =
+        TABLES.iter().find(|table| table.0 == name).map(|table| table.1).ok_or_else(|| {
+            let there = names().collect::<Vec<_>>().join(", ");
+            Failure::Usage(format!("no thread has a table {name}; there are {there}"))
+        })?;
     Ok(Named { path: PathBuf::from(name), document: Document::parse(text, name)? })
 }
 

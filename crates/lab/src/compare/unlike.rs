@@ -59,7 +59,10 @@ mod tests {
     fn file(path: &str, from: &str, to: &str) -> Named {
         let text = r#"{"schema":1,"machine":{"cpu":"A","cpus":2},"command":"bench hot","seed":1,"results":
             [{"workload":"hot","design":"depot","metric":"pair_ns","unit":"ns","cpus":1,"samples":[1]}]}"#;
-        Named { path: path.into(), document: Document::parse(&text.replacen(from, to, 1), path).unwrap() }
+        Named {
+            path: path.into(),
+            document: Document::parse(&text.replacen(from, to, 1), path).unwrap(),
+        }
     }
 
     #[test]
@@ -67,7 +70,9 @@ mod tests {
         let base = || file("a", "", "");
         assert!(differences(&[base()]).is_empty());
         assert!(differences(&[base(), file("b", "", "")]).is_empty());
-        assert!(differences(&[base(), file("b", "\"samples\":[1]", "\"samples\":[2,3]")]).is_empty());
+        assert!(
+            differences(&[base(), file("b", "\"samples\":[1]", "\"samples\":[2,3]")]).is_empty()
+        );
         for (from, to, says) in [
             (r#""cpu":"A""#, r#""cpu":"B""#, r#"machine cpu is "A" in a, and "B" in b"#),
             (r#","cpus":2}"#, "}", "machine cpus is 2 in a, and not given in b"),

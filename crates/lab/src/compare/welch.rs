@@ -1,5 +1,5 @@
-//! Whether two sets of samples differ, and by how much: Welch's unequal-variances t-test, the interval
-//! that goes with it, and an effect size.
+//! Whether two sets of samples differ, and by how much: Welch's unequal-variances t-test, the
+//! interval that goes with it, and an effect size.
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::statistics::Statistics;
@@ -15,14 +15,14 @@ pub struct Difference {
     /// 95% confidence interval, in the metric's unit.
     pub low: f64,
     pub high: f64,
-    /// Hedges' g: the difference in pooled standard deviations, corrected for few samples. `None` when
-    /// there is no spread to measure it by.
+    /// Hedges' g: the difference in pooled standard deviations, corrected for few samples. `None`
+    /// when there is no spread to measure it by.
     pub effect: Option<f64>,
 }
 
 impl Difference {
-    /// Welch's test with the Welch-Satterthwaite degrees of freedom. `None` with fewer than two samples
-    /// on either side.
+    /// Welch's test with the Welch-Satterthwaite degrees of freedom. `None` with fewer than two
+    /// samples on either side.
     pub fn of(new: &[f64], base: &[f64]) -> Option<Self> {
         let (mean_new, error_new) = mean_and_squared_error(new)?;
         let (mean_base, error_base) = mean_and_squared_error(base)?;
@@ -35,7 +35,8 @@ impl Difference {
             return Some(Difference { p, low: difference, high: difference, effect });
         }
         let freedom = (error_new + error_base).powi(2)
-            / (error_new.powi(2) / (new.len() - 1) as f64 + error_base.powi(2) / (base.len() - 1) as f64);
+            / (error_new.powi(2) / (new.len() - 1) as f64
+                + error_base.powi(2) / (base.len() - 1) as f64);
         let t = StudentsT::new(0.0, 1.0, freedom).ok()?;
         // `sf`, not 1 - `cdf`: exact where p is tiny.
         let p = 2.0 * t.sf((difference / error).abs());
@@ -82,7 +83,8 @@ mod tests {
     fn equal_spreads_by_hand() {
         // Means 3 and 5, both variances 2.5, n 5: error sqrt(0.5 + 0.5) = 1, t = 2, 8 degrees of
         // freedom. Tables: t(8) at 97.5% is 2.306004; two-sided p of 2 with 8 is 0.0805.
-        let difference = Difference::of(&[3.0, 4.0, 5.0, 6.0, 7.0], &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        let difference =
+            Difference::of(&[3.0, 4.0, 5.0, 6.0, 7.0], &[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         close(difference.p, 0.0805, 5e-5);
         close(difference.low, 2.0 - 2.306_004, 1e-5);
         close(difference.high, 2.0 + 2.306_004, 1e-5);
@@ -92,8 +94,8 @@ mod tests {
 
     #[test]
     fn unequal_spreads_by_hand() {
-        // {0, 2}: mean 1, variance 2, squared error 1. {4, 4, 7}: mean 5, variance 3, squared error 1.
-        // Degrees of freedom (1 + 1)^2 / (1/1 + 1/2) = 8/3; t = 4 / sqrt 2.
+        // {0, 2}: mean 1, variance 2, squared error 1. {4, 4, 7}: mean 5, variance 3, squared error
+        // 1. Degrees of freedom (1 + 1)^2 / (1/1 + 1/2) = 8/3; t = 4 / sqrt 2.
         let difference = Difference::of(&[4.0, 4.0, 7.0], &[0.0, 2.0]).unwrap();
         let t = StudentsT::new(0.0, 1.0, 8.0 / 3.0).unwrap();
         close(difference.p, 2.0 * (1.0 - t.cdf(8.0_f64.sqrt())), 1e-12);

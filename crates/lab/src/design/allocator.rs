@@ -55,7 +55,9 @@ pub trait WithAllocator {
 pub fn nothing_held(managed: u64, elsewhere: u64) -> Result<(), String> {
     match managed.cmp(&elsewhere) {
         std::cmp::Ordering::Equal => Ok(()),
-        std::cmp::Ordering::Greater => Err(format!("{} of {managed} pages are lost", managed - elsewhere)),
+        std::cmp::Ordering::Greater => {
+            Err(format!("{} of {managed} pages are lost", managed - elsewhere))
+        }
         std::cmp::Ordering::Less => Err(format!("{} pages are there twice", elsewhere - managed)),
     }
 }

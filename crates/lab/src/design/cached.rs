@@ -9,8 +9,8 @@ use std::sync::Arc;
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
 use pagedepot_designs::{
-    Bitmap, Buddy, Counts, Drained, Entry, Local, Magazine, NohzConditional, PageCache, Rcu, Scope, Setup,
-    SetupError, Spin, ZoneLock,
+    Bitmap, Buddy, Counts, Drained, Entry, Local, Magazine, NohzConditional, PageCache, Rcu, Scope,
+    Setup, SetupError, Spin, ZoneLock,
 };
 
 use super::allocator::{Allocator, WithAllocator, nothing_held};
@@ -74,18 +74,24 @@ pub fn make<W: WithAllocator>(
     let drain = variant.local_drain();
     if variant.store_of(design) == Store::Bitmap {
         let store = Bitmap::new(&setup).map_err(failed)?;
-        return Ok(with.with(Cached { cache: Spin::new(store, variant.lock_mode(), policy), memory }));
+        return Ok(
+            with.with(Cached { cache: Spin::new(store, variant.lock_mode(), policy), memory })
+        );
     }
     let store = Buddy::new(&setup).map_err(failed)?;
     Ok(match design {
         Design::ZoneLock => with.with(Cached { cache: ZoneLock::new(store), memory }),
-        Design::Local => with.with(Cached { cache: Local::new(store, Entry::OnCpu, drain, policy), memory }),
+        Design::Local => {
+            with.with(Cached { cache: Local::new(store, Entry::OnCpu, drain, policy), memory })
+        }
         Design::NohzConditional => {
             let isolated = variant.is_isolated();
             let cache = NohzConditional::new(store, isolated, Entry::OnCpu, drain, policy);
             with.with(Cached { cache, memory })
         }
-        Design::Spin => with.with(Cached { cache: Spin::new(store, variant.lock_mode(), policy), memory }),
+        Design::Spin => {
+            with.with(Cached { cache: Spin::new(store, variant.lock_mode(), policy), memory })
+        }
         Design::Rcu => {
             let cache = Rcu::new(store, Entry::OnCpu, variant.grace(), policy);
             with.with(Cached { cache, memory })

@@ -39,8 +39,8 @@ pub fn make<W: WithAllocator>(demand: &Demand, pages: u64, with: W) -> Result<W:
     let builder = Depot::builder(pages as usize * PAGE_BYTES).free_high(demand.variant.free_high());
     let buddy = match demand.variant.store_of(Design::Depot) {
         Store::Bitmap => None,
-        // SAFETY: a buddy allocator hands out each block of its zone once, under a lock, and the depot
-        // alone takes and gives blocks of this one.
+        // SAFETY: a buddy allocator hands out each block of its zone once, under a lock, and the
+        // depot alone takes and gives blocks of this one.
         Store::Buddy => Some(Arc::new(unsafe { AsBacking::new(buddy(demand, pages)?) })),
     };
     let depot = match buddy.clone() {
@@ -81,7 +81,10 @@ impl Subject for DepotSubject {
 
     fn check(&mut self) -> Result<(), String> {
         let census = self.depot.validate().map_err(|fault| fault.to_string())?;
-        nothing_held(census.managed_pages, census.free_pages + census.cached_pages + census.carved_pages)
+        nothing_held(
+            census.managed_pages,
+            census.free_pages + census.cached_pages + census.carved_pages,
+        )
     }
 }
 

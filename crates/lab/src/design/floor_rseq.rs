@@ -65,11 +65,12 @@ impl FloorRseq {
 /// Address space that becomes zeroed memory when it is touched.
 fn map(bytes: usize) -> Result<NonNull<u8>, Failure> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    let (prot, flags) =
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping, at an address of the kernel's choice.
     let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) };
-    let mapped =
-        mapped.map_err(|e| Failure::Run(format!("cannot map {bytes} bytes: {e}; raise `ulimit -v`")))?;
+    let mapped = mapped
+        .map_err(|e| Failure::Run(format!("cannot map {bytes} bytes: {e}; raise `ulimit -v`")))?;
     Ok(NonNull::new(mapped.cast()).expect("the kernel never maps address 0"))
 }
 
@@ -233,8 +234,12 @@ mod tests {
         std::thread::spawn(|| {
             let cpu: CpuId = cpus::usable().unwrap()[0];
             cpus::pin(cpu);
-            let demand =
-                Demand { blocks_per_cpu: 1, frames_per_block: 1, cpus: vec![cpu], ..Default::default() };
+            let demand = Demand {
+                blocks_per_cpu: 1,
+                frames_per_block: 1,
+                cpus: vec![cpu],
+                ..Default::default()
+            };
             let Ok(floor) = FloorRseq::new(&demand) else { return };
             floor.set_count(0);
             assert_eq!(floor.pop(), None);

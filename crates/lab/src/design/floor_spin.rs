@@ -31,7 +31,11 @@ impl Stack {
     fn with<T>(&self, f: impl FnOnce(&mut Vec<u32>) -> T) -> T {
         let mut waiter = Waiter::default();
         // Acquire: pairs with the Release below; the vector is as the last holder left it.
-        while self.locked.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        while self
+            .locked
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
             waiter.pause();
         }
         // SAFETY: this thread holds the lock until the store below.

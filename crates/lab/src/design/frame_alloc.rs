@@ -5,7 +5,8 @@ use std::num::NonZeroUsize;
 use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use frame_alloc::{
-    CpuId, DepotAllocator, PageSize, PhysicalAllocator, Provenance, RegionInit, SummaryBuddyAllocator,
+    CpuId, DepotAllocator, PageSize, PhysicalAllocator, Provenance, RegionInit,
+    SummaryBuddyAllocator,
 };
 
 use super::pool::Pool;

@@ -74,7 +74,9 @@ impl Subject for Mimalloc {
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<Memory> {
         // SAFETY: size and alignment are the same power of two.
-        Memory::new(unsafe { libmimalloc_sys::mi_malloc_aligned(bytes::<ORDER>(), bytes::<ORDER>()) })
+        Memory::new(unsafe {
+            libmimalloc_sys::mi_malloc_aligned(bytes::<ORDER>(), bytes::<ORDER>())
+        })
     }
 
     #[inline]
@@ -140,7 +142,9 @@ impl Subject for Jemalloc {
     #[inline]
     fn free<const ORDER: u32>(&self, block: Memory) {
         // SAFETY: got by `alloc` with the same size and alignment, freed once.
-        unsafe { tikv_jemalloc_sys::sdallocx(block.as_ptr(), bytes::<ORDER>(), lg_align::<ORDER>()) };
+        unsafe {
+            tikv_jemalloc_sys::sdallocx(block.as_ptr(), bytes::<ORDER>(), lg_align::<ORDER>())
+        };
     }
 }
 
@@ -173,6 +177,8 @@ impl Subject for Snmalloc {
     #[inline]
     fn free<const ORDER: u32>(&self, block: Memory) {
         // SAFETY: got by `alloc` with the same size and alignment, freed once.
-        unsafe { snmalloc_sys::sn_rust_dealloc(block.as_ptr(), bytes::<ORDER>(), bytes::<ORDER>()) };
+        unsafe {
+            snmalloc_sys::sn_rust_dealloc(block.as_ptr(), bytes::<ORDER>(), bytes::<ORDER>())
+        };
     }
 }

@@ -124,12 +124,13 @@ impl Design {
         Design::Magazine,
     ];
 
-    /// Those whose owners, or the floor, exclude each other by restartable sequences and nothing else.
+    /// Those whose owners, or the floor, exclude each other by restartable sequences and nothing
+    /// else.
     pub const WITH_RSEQ: [Design; 4] =
         [Design::FloorRseq, Design::Local, Design::NohzConditional, Design::Rcu];
 
-    /// Of these, designs whose drains fence other CPUs' sequences. Elsewhere their owners would take
-    /// locks, and cost something else.
+    /// Of these, designs whose drains fence other CPUs' sequences. Elsewhere their owners would
+    /// take locks, and cost something else.
     pub const WITH_FENCES: [Design; 3] = [Design::Local, Design::NohzConditional, Design::Rcu];
 
     /// Its name.
@@ -169,7 +170,8 @@ impl Design {
             .ok_or_else(|| format!("no such design; there are {}", list(&Self::ALL)))
     }
 
-    /// Whether it writes into freed pages, so that it comes to own real memory for all it hands out.
+    /// Whether it writes into freed pages, so that it comes to own real memory for all it hands
+    /// out.
     pub const fn touches_pages(self) -> bool {
         matches!(self, Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
     }
@@ -195,11 +197,14 @@ impl Design {
         if Self::WITH_RSEQ.contains(&self)
             && let Some(why) = rseq::missing()
         {
-            return Some(format!("design {self} needs restartable sequences, but {why}; or leave it out"));
+            return Some(format!(
+                "design {self} needs restartable sequences, but {why}; or leave it out"
+            ));
         }
         if Self::WITH_FENCES.contains(&self) {
-            return rseq::unfenced()
-                .map(|why| format!("design {self} needs to fence sequences, but {why}; or leave it out"));
+            return rseq::unfenced().map(|why| {
+                format!("design {self} needs to fence sequences, but {why}; or leave it out")
+            });
         }
         None
     }
@@ -355,7 +360,11 @@ pub trait WithSubject {
 ///
 /// # Errors
 /// When the design cannot run here, or its memory cannot be had.
-pub fn make<W: WithSubject>(design: Design, demand: &Demand, with: W) -> Result<W::Output, Failure> {
+pub fn make<W: WithSubject>(
+    design: Design,
+    demand: &Demand,
+    with: W,
+) -> Result<W::Output, Failure> {
     if let Some(why) = design.unavailable() {
         return Err(Failure::Usage(why));
     }

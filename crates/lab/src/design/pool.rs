@@ -28,11 +28,13 @@ impl Pool {
     /// Without address space.
     pub fn new(bytes: usize, align: usize) -> Result<Self, Failure> {
         let mapped_bytes = bytes + align;
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping, at an address of the kernel's choice.
         let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, prot, flags) };
-        let mapped =
-            mapped.map_err(|e| Failure::Run(format!("cannot map {bytes} bytes: {e}; raise `ulimit -v`")))?;
+        let mapped = mapped.map_err(|e| {
+            Failure::Run(format!("cannot map {bytes} bytes: {e}; raise `ulimit -v`"))
+        })?;
         let mapped = NonNull::new(mapped.cast::<u8>()).expect("the kernel never maps address 0");
         // SAFETY: less than `align` further on, inside the mapping.
         let start = unsafe { mapped.add(mapped.align_offset(align)) };
@@ -60,14 +62,15 @@ impl Pool {
     }
 }
 
-/// Memory that contenders which are measured in turn all use, whose metadata lies elsewhere: where the
-/// kernel found the pages makes more of a difference to whoever touches them than most designs do.
+/// Memory that contenders which are measured in turn all use, whose metadata lies elsewhere: where
+/// the kernel found the pages makes more of a difference to whoever touches them than most designs
+/// do.
 #[derive(Clone, Debug, Default)]
 pub struct SharedPool(Arc<Mutex<Option<Arc<Pool>>>>);
 
 impl SharedPool {
-    /// A mapping of at least `bytes` bytes at a multiple of `align`: the same each time, unless more
-    /// is asked for.
+    /// A mapping of at least `bytes` bytes at a multiple of `align`: the same each time, unless
+    /// more is asked for.
     ///
     /// # Errors
     /// As [`Pool::new`].

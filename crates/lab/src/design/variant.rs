@@ -16,7 +16,8 @@ use crate::output::report::Params;
 #[derive(Clone, Copy, Debug, Default, Args)]
 #[command(next_help_heading = "Variants of designs")]
 pub struct Variant {
-    /// Store behind spin and depot (default: buddy for all designs but depot, which has its bitmap)
+    /// Store behind spin and depot (default: buddy for all designs but depot, which has its
+    /// bitmap)
     #[arg(long, value_name = "STORE")]
     pub store: Option<Store>,
     /// How spin's owners take their lock (default: trylock, as mainline)
@@ -111,8 +112,16 @@ pub enum FreeHighWhen {
 
 /// Names of the params that say which variant a row is of: rows of designs that differ in nothing
 /// else are of the same measurement.
-pub const PARAMS: [&str; 8] =
-    ["store", "lock", "grace", "drained_by", "isolated", "magazines", "free_high", "free_high_rule"];
+pub const PARAMS: [&str; 8] = [
+    "store",
+    "lock",
+    "grace",
+    "drained_by",
+    "isolated",
+    "magazines",
+    "free_high",
+    "free_high_rule",
+];
 
 /// Designs with mainline's lists, and so with its policies.
 pub const WITH_POLICY: [Design; 5] =
@@ -139,13 +148,18 @@ impl Variant {
     pub fn unused(&self, designs: &[Design]) -> Option<String> {
         let (option, its) =
             self.given().find(|(_, its)| !designs.iter().any(|design| its.contains(design)))?;
-        Some(format!("{option} changes none of the designs measured; it is for {}", super::list(its)))
+        Some(format!(
+            "{option} changes none of the designs measured; it is for {}",
+            super::list(its)
+        ))
     }
 
     /// Why a design cannot be had in this variant, and what to do.
     pub fn refuses(&self, design: Design) -> Option<String> {
         match (self.store?, design) {
-            (Store::Bitmap, other) if Design::PAGED.contains(&other) && !OVER_BITMAP.contains(&other) => {
+            (Store::Bitmap, other)
+                if Design::PAGED.contains(&other) && !OVER_BITMAP.contains(&other) =>
+            {
                 Some(format!(
                     "design {other} runs over the buddy store only; over the bitmap store there are {}",
                     super::list(&OVER_BITMAP)
@@ -169,7 +183,11 @@ impl Variant {
     }
 
     pub fn local_drain(&self) -> LocalDrain {
-        if self.drained_by == Some(DrainedBy::Owner) { LocalDrain::Owner } else { LocalDrain::Helper }
+        if self.drained_by == Some(DrainedBy::Owner) {
+            LocalDrain::Owner
+        } else {
+            LocalDrain::Helper
+        }
     }
 
     pub fn is_isolated(&self) -> bool {
@@ -213,7 +231,9 @@ impl Variant {
             params.insert("store", self.store_of(design) as i64);
         }
         match design {
-            Design::Spin => _ = params.insert("lock", i64::from(self.lock_mode() == LockMode::TryLock)),
+            Design::Spin => {
+                _ = params.insert("lock", i64::from(self.lock_mode() == LockMode::TryLock))
+            }
             Design::Rcu => _ = params.insert("grace", i64::from(self.grace() == Grace::Qsbr)),
             Design::Magazine => {
                 params.insert("magazines", self.magazine_options().magazines.into());

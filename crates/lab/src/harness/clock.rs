@@ -26,8 +26,8 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Nanoseconds that this thread has run on a CPU. What `getrusage` tells moves in whole ticks on many
-/// kernels: a tenth of a short window.
+/// Nanoseconds that this thread has run on a CPU. What `getrusage` tells moves in whole ticks on
+/// many kernels: a tenth of a short window.
 pub fn on_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

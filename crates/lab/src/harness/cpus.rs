@@ -22,16 +22,20 @@ pub fn usable() -> Result<Vec<CpuId>, Failure> {
         };
         Failure::Run(format!("cannot ask for the usable CPUs: {e}; {hint}"))
     })?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).map(|cpu| CpuId::new(cpu as u32)).collect())
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .map(|cpu| CpuId::new(cpu as u32))
+        .collect())
 }
 
-/// Checks that this process may have a thread pinned to each of `cpus`, all at a time. A bench without
-/// would tell nothing: which CPU caches what is what it is about.
+/// Checks that this process may have a thread pinned to each of `cpus`, all at a time. A bench
+/// without would tell nothing: which CPU caches what is what it is about.
 ///
 /// # Errors
 /// Says what is refused, and what to do.
 pub fn check_seats(cpus: &[CpuId]) -> Result<(), Failure> {
-    // Held by the caller until all threads are there, so that each of them exists beside the others.
+    // Held by the caller until all threads are there, so that each of them exists beside the
+    // others.
     let gate = Mutex::new(());
     thread::scope(|scope| {
         let shut = gate.lock();

@@ -52,7 +52,9 @@ pub trait Contender<const M: usize>: Sync {
 
     /// One figure per metric from those of all seats.
     fn combine(&self, seats: &[[f64; M]]) -> [f64; M] {
-        std::array::from_fn(|metric| seats.iter().map(|seat| seat[metric]).sum::<f64>() / seats.len() as f64)
+        std::array::from_fn(|metric| {
+            seats.iter().map(|seat| seat[metric]).sum::<f64>() / seats.len() as f64
+        })
     }
 }
 
@@ -236,7 +238,8 @@ impl<const M: usize> Run<'_, M> {
         let windows = self.windows.into_inner().expect("no seat panics with it");
         let count = self.contenders.len();
         let of = |nth: usize, contender: &dyn Contender<M>| {
-            let mut samples = std::array::from_fn(|_| Vec::with_capacity(self.schedule.rounds as usize));
+            let mut samples =
+                std::array::from_fn(|_| Vec::with_capacity(self.schedule.rounds as usize));
             for round in 0..self.schedule.rounds as usize {
                 let seats: Vec<_> = windows.iter().map(|seat| seat[round * count + nth]).collect();
                 let combined = contender.combine(&seats);

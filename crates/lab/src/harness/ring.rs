@@ -53,8 +53,8 @@ impl<T: Copy> Ring<T> {
         #[cfg(target_arch = "x86_64")]
         if count.is_multiple_of((LINE_BYTES / size_of::<T>().max(1)).max(1) as u64) {
             let slot = self.slot(count);
-            // SAFETY: hints without architectural effect, on an address inside the ring. The compiler's
-            // intrinsic has no hint to write on x86-64 in general.
+            // SAFETY: hints without architectural effect, on an address inside the ring. The
+            // compiler's intrinsic has no hint to write on x86-64 in general.
             unsafe {
                 if TO_WRITE {
                     std::arch::asm!("prefetchw [{}]", in(reg) slot, options(nostack, preserves_flags, readonly));
@@ -84,7 +84,8 @@ impl<T: Copy> Ring<T> {
             // SAFETY: the slot is empty, so the producer's.
             unsafe { (*self.slot(filled)).write(next()) };
             if (filled + 1).is_multiple_of(self.published_at_once) {
-                // Release, here and below: pairs with the consumer's Acquire; the slots are written.
+                // Release, here and below: pairs with the consumer's Acquire; the slots are
+                // written.
                 self.filled.0.store(filled + 1, Ordering::Release);
             }
         }
@@ -124,7 +125,9 @@ mod tests {
 
     #[test]
     fn everything_arrives_in_order_over_several_windows() {
-        for (slots, items) in [(4096, 1), (4096, 31), (4096, 32), (4096, 12_293), (1, 100), (8, 1000)] {
+        for (slots, items) in
+            [(4096, 1), (4096, 31), (4096, 32), (4096, 12_293), (1, 100), (8, 1000)]
+        {
             let ring = Ring::new(slots, 32);
             let sum = std::thread::scope(|scope| {
                 scope.spawn(|| {

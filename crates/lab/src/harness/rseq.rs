@@ -44,11 +44,16 @@ pub fn unfenced() -> Option<String> {
     }
     let error = membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).err()?;
     Some(match error {
-        Errno::INVAL => "this kernel's membarrier has no fence for them: use Linux 5.10 or later".to_owned(),
-        Errno::NOSYS => {
-            "the kernel does not know membarrier, or a filter (seccomp) hides it: allow it there".to_owned()
+        Errno::INVAL => {
+            "this kernel's membarrier has no fence for them: use Linux 5.10 or later".to_owned()
         }
-        error => format!("a filter refuses membarrier ({error}): allow it in the sandbox's seccomp profile"),
+        Errno::NOSYS => {
+            "the kernel does not know membarrier, or a filter (seccomp) hides it: allow it there"
+                .to_owned()
+        }
+        error => format!(
+            "a filter refuses membarrier ({error}): allow it in the sandbox's seccomp profile"
+        ),
     })
 }
 

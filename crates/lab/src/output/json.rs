@@ -81,11 +81,14 @@ impl JsonOutput {
         (seed, settings): (u64, Settings),
         report: &Report,
     ) -> Result<(), Failure> {
-        let document = Document { schema: SCHEMA, machine, command, seed, settings, results: report.rows() };
+        let document =
+            Document { schema: SCHEMA, machine, command, seed, settings, results: report.rows() };
         let mut text = serde_json::to_string(&document).map_err(io::Error::other)?;
         text.push('\n');
         match self {
-            JsonOutput::Stdout => io::stdout().lock().write_all(text.as_bytes()).map_err(Failure::Output),
+            JsonOutput::Stdout => {
+                io::stdout().lock().write_all(text.as_bytes()).map_err(Failure::Output)
+            }
             JsonOutput::File(path) => replace(&path, text.as_bytes()).map_err(|e| {
                 Failure::Run(format!("cannot write {}: {e}; is the disk full?", path.display()))
             }),
@@ -93,8 +96,8 @@ impl JsonOutput {
     }
 }
 
-/// Replaces a file by its successor, whole or not at all. Links, pipes and devices are written to as
-/// they are.
+/// Replaces a file by its successor, whole or not at all. Links, pipes and devices are written to
+/// as they are.
 fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|it| !it.is_file()) {
         return fs::write(path, contents);

@@ -48,7 +48,9 @@ impl fmt::Display for Machine {
 }
 
 fn model(cpuinfo: &str) -> Option<&str> {
-    cpuinfo.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()))
+    cpuinfo
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()))
 }
 
 /// Bytes of memory that could be had without swapping.

@@ -11,7 +11,8 @@ pub use report::Report;
 
 pub use crate::trace::printable;
 
-/// Text for people, in lines: each as [`printable`] has it, because names in it may come from files.
+/// Text for people, in lines: each as [`printable`] has it, because names in it may come from
+/// files.
 pub fn lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }

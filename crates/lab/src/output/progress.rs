@@ -27,7 +27,8 @@ impl Progress {
             return Step(ProgressBar::hidden());
         }
         let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}");
-        let bar = ProgressBar::new(ticks).with_style(style.expect("a valid template")).with_message(what);
+        let bar =
+            ProgressBar::new(ticks).with_style(style.expect("a valid template")).with_message(what);
         Step(bar)
     }
 }

@@ -52,7 +52,8 @@ impl Report {
         (cpus, params): (usize, &Params),
         samples: &[f64],
     ) {
-        let samples: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+        let samples: Vec<f64> =
+            samples.iter().copied().filter(|sample| sample.is_finite()).collect();
         if let Some(median) = samples::median(&samples) {
             let (design, cpus, params) = (design.name(), cpus as u32, params.clone());
             self.rows.push(Row { workload, design, metric, unit, cpus, params, median, samples });
@@ -138,10 +139,15 @@ mod tests {
         report.add("hot", Design::Depot, ("other", "ns"), (2, &none), &[f64::NAN]);
         report.add("hot", Design::Depot, ("other", "ns"), (1, &none), &[f64::NAN, 5.0, 7.0]);
         report.add("hot", Design::FloorTls, ("pair_ns", "ns"), (1, &none), &[1.0, 4.0, 2.0]);
-        let rows: Vec<_> = report.rows().iter().map(|r| (r.design, r.metric, r.cpus, r.median)).collect();
+        let rows: Vec<_> =
+            report.rows().iter().map(|r| (r.design, r.metric, r.cpus, r.median)).collect();
         assert_eq!(
             rows,
-            [("floor-tls", "pair_ns", 1, 2.0), ("depot", "pair_ns", 2, 3.0), ("depot", "other", 1, 6.0)]
+            [
+                ("floor-tls", "pair_ns", 1, 2.0),
+                ("depot", "pair_ns", 2, 3.0),
+                ("depot", "other", 1, 6.0)
+            ]
         );
     }
 }

@@ -10,7 +10,9 @@ pub const NONE: &str = "-";
 /// A table with these headings.
 pub fn new<H: Into<String>>(headings: impl IntoIterator<Item = H>) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
+    table
+        .load_preset(presets::UTF8_BORDERS_ONLY)
+        .set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(headings.into_iter().map(Into::into));
     table
 }
@@ -39,19 +41,27 @@ pub fn median(samples: &[f64]) -> String {
 
 /// The quartiles of samples.
 pub fn quartiles(samples: &[f64]) -> String {
-    let quartiles = samples::quartiles(samples).filter(|(low, high)| low.is_finite() && high.is_finite());
-    quartiles.map_or_else(|| NONE.to_owned(), |(low, high)| format!("{} .. {}", figure(low), figure(high)))
+    let quartiles =
+        samples::quartiles(samples).filter(|(low, high)| low.is_finite() && high.is_finite());
+    quartiles.map_or_else(
+        || NONE.to_owned(),
+        |(low, high)| format!("{} .. {}", figure(low), figure(high)),
+    )
 }
 
 /// A ratio to another's samples.
 pub fn ratio(samples: &[f64], base: Option<&[f64]>) -> String {
-    let ratio = base.and_then(|base| samples::median_ratio(samples, base)).filter(|ratio| ratio.is_finite());
+    let ratio = base
+        .and_then(|base| samples::median_ratio(samples, base))
+        .filter(|ratio| ratio.is_finite());
     ratio.map_or_else(|| NONE.to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
 /// How much larger samples are than another's, in percent.
 pub fn change(samples: &[f64], base: Option<&[f64]>) -> String {
-    let ratio = base.and_then(|base| samples::median_ratio(samples, base)).filter(|ratio| ratio.is_finite());
+    let ratio = base
+        .and_then(|base| samples::median_ratio(samples, base))
+        .filter(|ratio| ratio.is_finite());
     ratio.map_or_else(|| NONE.to_owned(), |ratio| format!("{:+.1} %", (ratio - 1.0) * 100.0))
 }
 
@@ -61,7 +71,8 @@ mod tests {
 
     #[test]
     fn figures_have_three_digits() {
-        let shown: Vec<_> = [0.0, 1.234, 9.994, 9.996, 12.34, 99.96, 123.4, -2.0].map(figure).into();
+        let shown: Vec<_> =
+            [0.0, 1.234, 9.994, 9.996, 12.34, 99.96, 123.4, -2.0].map(figure).into();
         assert_eq!(shown, ["0.00", "1.23", "9.99", "10.0", "12.3", "100", "123", "-2.00"]);
     }
 

@@ -10,10 +10,11 @@ use rustix::io::Errno;
 use crate::failure::Failure;
 
 /// What a recording consists of.
-const ENDINGS: [&str; 4] = [".perf.txt.zst", ".zoneinfo.before.txt", ".zoneinfo.after.txt", ".machine.json"];
+const ENDINGS: [&str; 4] =
+    [".perf.txt.zst", ".zoneinfo.before.txt", ".zoneinfo.after.txt", ".machine.json"];
 
-/// The files of a recording while it is made. They get their names when all are whole: until then those
-/// of an earlier recording stay.
+/// The files of a recording while it is made. They get their names when all are whole: until then
+/// those of an earlier recording stay.
 pub struct Files {
     name: PathBuf,
     pub trace: PathBuf,
@@ -51,7 +52,9 @@ impl Files {
         let finals = ENDINGS.map(|ending| joined(name, ending));
         if let Some(directory) = finals.iter().find(|file| file.is_dir()) {
             let directory = directory.display();
-            return Err(Failure::Usage(format!("{directory} is a directory; give -o another name")));
+            return Err(Failure::Usage(format!(
+                "{directory} is a directory; give -o another name"
+            )));
         }
         // A link that leads nowhere is a file all the same.
         let earlier = finals.iter().find(|file| fs::symlink_metadata(file).is_ok());

@@ -59,7 +59,8 @@ impl<'a> Recording<'a> {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
-        let json = serde_json::to_string_pretty(self).map_err(|error| Failure::Run(error.to_string()))?;
+        let json =
+            serde_json::to_string_pretty(self).map_err(|error| Failure::Run(error.to_string()))?;
         files::write(path, (json + "\n").as_bytes())
     }
 }

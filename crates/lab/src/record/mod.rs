@@ -134,7 +134,8 @@ fn summary(recorder: Recorder, window: &window::Window, kept: &Kept) -> String {
         0 => "no samples lost".to_owned(),
         lost => format!("{lost} SAMPLES LOST: record again with a larger --buffer"),
     };
-    let status = window.status_text().map(|status| format!("the command {status}\n")).unwrap_or_default();
+    let status =
+        window.status_text().map(|status| format!("the command {status}\n")).unwrap_or_default();
     let (events, seconds, recorder) = (kept.events, window.seconds(), recorder.name());
     format!("{status}{events} events in {seconds:.3} s with {recorder}, {lost}")
 }
@@ -147,5 +148,9 @@ fn events_here() -> Vec<&'static str> {
         tracefs.as_ref().is_some_and(|tracefs| tracefs.join("events").join(path).exists())
     };
     // What a replay needs is asked for in any case: the recorder then says that it is missing.
-    EVENTS.into_iter().filter(|&(event, needed)| needed || exists(event)).map(|(event, _)| event).collect()
+    EVENTS
+        .into_iter()
+        .filter(|&(event, needed)| needed || exists(event))
+        .map(|(event, _)| event)
+        .collect()
 }

@@ -23,17 +23,20 @@ pub fn record(
     events: &[&str],
     (files, signals): (&Files, &Signals),
 ) -> Result<(Window, Kept), Failure> {
-    let own = std::env::current_exe().map_err(|e| Failure::Run(format!("cannot find this command: {e}")))?;
+    let own = std::env::current_exe()
+        .map_err(|e| Failure::Run(format!("cannot find this command: {e}")))?;
     // What the command says on stderr is its user's, what perf says is ours.
-    let stderr = rustix::io::dup(io::stderr())
-        .map_err(|e| Failure::Run(format!("cannot hand stderr on: {e}; free some file descriptors")))?;
+    let stderr = rustix::io::dup(io::stderr()).map_err(|e| {
+        Failure::Run(format!("cannot hand stderr on: {e}; free some file descriptors"))
+    })?;
     let mut perf = Command::new("perf");
     perf.args(["record", "-a", "-N", "-B", "-k", "CLOCK_MONOTONIC", "-m"]);
     perf.arg(format!("{}M", options.buffer)).args(["-e", &events.join(",")]);
     perf.arg("-o").arg(&files.data).arg("--").arg(own);
     perf.args(Inside::new(files, &options.command).arguments(stderr.as_raw_fd()));
     // In memory: the disk may be what it complains about.
-    let failed = |e: Errno| Failure::Run(format!("cannot listen to perf: {e}; free some file descriptors"));
+    let failed =
+        |e: Errno| Failure::Run(format!("cannot listen to perf: {e}; free some file descriptors"));
     let mut said = File::from(memfd_create("perf", MemfdFlags::CLOEXEC).map_err(failed)?);
     perf.stderr(Stdio::from(fcntl_dupfd_cloexec(&said, 0).map_err(failed)?));
     signals::keep_blocked(&mut perf);
@@ -48,9 +51,9 @@ pub fn record(
         let said = complaint(&String::from_utf8_lossy(&text));
         return Err(files.full_disk().unwrap_or_else(|| match said {
             Some(said) => Failure::Run(format!("perf record failed and said: {said}")),
-            None => {
-                Failure::Run(format!("perf record failed ({status}) and said nothing: try --with tracefs"))
-            }
+            None => Failure::Run(format!(
+                "perf record failed ({status}) and said nothing: try --with tracefs"
+            )),
         }));
     };
     let window = window.started(&options.command)?;
@@ -60,10 +63,14 @@ pub fn record(
 
 /// The line of what perf said that says why it failed, if one does.
 fn complaint(said: &str) -> Option<String> {
-    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("[ perf"));
+    let lines = || {
+        said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("[ perf"))
+    };
     let is_error = |line: &&str| {
         let line = line.to_ascii_lowercase();
-        ["pagedepot:", "error", "fail", "cannot", "can't", "denied"].iter().any(|word| line.contains(word))
+        ["pagedepot:", "error", "fail", "cannot", "can't", "denied"]
+            .iter()
+            .any(|word| line.contains(word))
     };
     let line = lines().find(is_error).or_else(|| lines().next())?;
     Some(line.strip_prefix("pagedepot: ").unwrap_or(line).to_owned())
@@ -72,7 +79,14 @@ fn complaint(said: &str) -> Option<String> {
 /// Turns perf's data into text.
 fn script(files: &Files, (window, signals): (&Window, &Signals)) -> Result<Kept, Failure> {
     let mut perf = Command::new("perf");
-    perf.args(["script", "--ns", "--show-lost-events", "-F", "comm,tid,cpu,time,event,trace", "-i"]);
+    perf.args([
+        "script",
+        "--ns",
+        "--show-lost-events",
+        "-F",
+        "comm,tid,cpu,time,event,trace",
+        "-i",
+    ]);
     perf.arg(&files.data).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     signals::keep_blocked(&mut perf);
     let out = files.create_trace()?;
@@ -86,9 +100,9 @@ fn script(files: &Files, (window, signals): (&Window, &Signals)) -> Result<Kept,
     let status = child.wait()?;
     let kept = kept.map_err(|failure| files.named(failure))?.unwrap_or_default();
     if !status.success() {
-        return Err(files
-            .full_disk()
-            .unwrap_or_else(|| Failure::Run(format!("perf script failed ({status}): try --with tracefs"))));
+        return Err(files.full_disk().unwrap_or_else(|| {
+            Failure::Run(format!("perf script failed ({status}): try --with tracefs"))
+        }));
     }
     Ok(kept)
 }

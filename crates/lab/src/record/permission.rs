@@ -21,7 +21,8 @@ pub fn choose(wanted: Option<Recorder>) -> Result<Recorder, Failure> {
         Recorder::Perf => missing_for_perf(),
         Recorder::Tracefs => missing_for_tracefs(),
     };
-    let candidates = wanted.map_or_else(|| vec![Recorder::Perf, Recorder::Tracefs], |one| vec![one]);
+    let candidates =
+        wanted.map_or_else(|| vec![Recorder::Perf, Recorder::Tracefs], |one| vec![one]);
     let mut why = Vec::new();
     for recorder in candidates {
         match missing(recorder) {
@@ -56,13 +57,16 @@ fn mounted() -> Vec<PathBuf> {
 
 /// Why [`tracefs`] finds none.
 fn without_tracefs() -> String {
-    let is_known = fs::read_to_string("/proc/filesystems").is_ok_and(|all| all.contains("\ttracefs\n"));
+    let is_known =
+        fs::read_to_string("/proc/filesystems").is_ok_and(|all| all.contains("\ttracefs\n"));
     if !is_known {
         return "this kernel has no tracefs: use one with CONFIG_FTRACE".to_owned();
     }
     let readable = |path: &PathBuf| fs::read_dir(path.join("events")).is_ok();
     match mounted().first() {
-        None => "tracefs is not mounted: mount -t tracefs none /sys/kernel/tracing, as root".to_owned(),
+        None => {
+            "tracefs is not mounted: mount -t tracefs none /sys/kernel/tracing, as root".to_owned()
+        }
         Some(_) if places().any(|path| readable(&path)) => {
             "tracefs has no kmem events: use a kernel with CONFIG_EVENT_TRACING".to_owned()
         }

@@ -1,8 +1,8 @@
 //! Signals that ask a program to end: they end the command that is recorded, not its recording.
 //!
-//! They stay blocked from the first moment on, so that none is lost before the command starts, and are
-//! read from a descriptor (`signalfd(2)`). perf inherits the block for all but `SIGTERM`, which it needs;
-//! the command starts without it.
+//! They stay blocked from the first moment on, so that none is lost before the command starts, and
+//! are read from a descriptor (`signalfd(2)`). perf inherits the block for all but `SIGTERM`, which
+//! it needs; the command starts without it.
 //!
 //! | a signal that came | does |
 //! |---|---|
@@ -41,16 +41,17 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks them in this thread, which must be the only one, and in those it starts. What was ignored
-    /// when this process began, as `nohup` does, stays so.
+    /// Blocks them in this thread, which must be the only one, and in those it starts. What was
+    /// ignored when this process began, as `nohup` does, stays so.
     ///
     /// # Errors
     /// Without a free descriptor.
     pub fn block() -> Result<Self, Failure> {
-        let failed =
-            |error| Failure::Run(format!("cannot wait for signals: {error}; free some file descriptors"));
-        // SAFETY: plain structures, and valid signal numbers. The default for SIGCHLD is to do nothing;
-        // were it ignored, the kernel would take away how children ended.
+        let failed = |error| {
+            Failure::Run(format!("cannot wait for signals: {error}; free some file descriptors"))
+        };
+        // SAFETY: plain structures, and valid signal numbers. The default for SIGCHLD is to do
+        // nothing; were it ignored, the kernel would take away how children ended.
         let queue = unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let taken: Vec<_> = ENDING.into_iter().filter(|&signal| !is_ignored(signal)).collect();
@@ -71,7 +72,8 @@ impl Signals {
     /// # Errors
     /// [`Failure::Signal`].
     pub fn check(&self) -> Result<(), Failure> {
-        let signal = self.ending().map_err(|error| Failure::Run(format!("cannot read signals: {error}")))?;
+        let signal =
+            self.ending().map_err(|error| Failure::Run(format!("cannot read signals: {error}")))?;
         match signal {
             Some(signal) => Err(Failure::Signal(signal.number)),
             None => Ok(()),
@@ -87,8 +89,8 @@ impl Signals {
         self.caught.get().map_or(Ok(()), |signal| Err(Failure::Signal(signal)))
     }
 
-    /// Starts `command` and waits for its end. Signals go to the process that `receiver` names: until
-    /// it names one, all that come; then those that a process sent to this one alone.
+    /// Starts `command` and waits for its end. Signals go to the process that `receiver` names:
+    /// until it names one, all that come; then those that a process sent to this one alone.
     ///
     /// # Errors
     /// When it cannot be started, and when signals cannot be read.
@@ -138,7 +140,10 @@ impl Signals {
             let number = info.ssi_signo as i32;
             if number != libc::SIGCHLD {
                 self.caught.set(Some(number));
-                return Ok(Some(Ending { number, is_from_process: info.ssi_code <= libc::SI_USER }));
+                return Ok(Some(Ending {
+                    number,
+                    is_from_process: info.ssi_code <= libc::SI_USER,
+                }));
             }
         }
     }
@@ -150,7 +155,8 @@ struct Ending {
     is_from_process: bool,
 }
 
-/// Has `command` start with none of the signals blocked, and with what `main` ignores as it is by default.
+/// Has `command` start with none of the signals blocked, and with what `main` ignores as it is by
+/// default.
 pub fn unblock(command: &mut Command) {
     let all = set_of(ENDING.into_iter().chain([libc::SIGCHLD]));
     let unblock = move || {
@@ -162,8 +168,9 @@ pub fn unblock(command: &mut Command) {
     unsafe { command.pre_exec(unblock) };
 }
 
-/// Has perf start with the signals that end programs blocked: it stays until what it runs has ended. But
-/// for `SIGTERM`: when perf fails, it sends that to a child of its own, and waits for it.
+/// Has perf start with the signals that end programs blocked: it stays until what it runs has
+/// ended. But for `SIGTERM`: when perf fails, it sends that to a child of its own, and waits for
+/// it.
 pub fn keep_blocked(perf: &mut Command) {
     let needed = set_of([libc::SIGCHLD, libc::SIGTERM]);
     // SAFETY: as above.

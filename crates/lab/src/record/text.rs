@@ -29,7 +29,8 @@ pub fn keep(
     (window, signals): (&Window, &Signals),
 ) -> Result<Kept, Failure> {
     let (line, kept) = (Vec::new(), Kept::default());
-    let mut lines = Lines { text: BufReader::new(text), window, signals, line, at: 0, kept, error: None };
+    let mut lines =
+        Lines { text: BufReader::new(text), window, signals, line, at: 0, kept, error: None };
     let mut out = Out { out, error: None };
     compress(&mut lines, &mut out, CompressionLevel::Fastest);
     match (lines.error, out.error) {
@@ -98,7 +99,8 @@ impl Kept {
         match line {
             Line::Record(record) if (window.start_ns..=window.end_ns).contains(&record.time_ns) => {
                 self.events += 1;
-                let is_page = matches!(record.event, Event::PageAlloc { .. } | Event::PageFree { .. });
+                let is_page =
+                    matches!(record.event, Event::PageAlloc { .. } | Event::PageFree { .. });
                 self.page_events += u64::from(is_page);
                 true
             }
@@ -151,7 +153,10 @@ mod tests {
         let kept = keep(text.as_bytes(), &mut out, (&window, &Signals::block().unwrap())).unwrap();
         assert_eq!((kept.events, kept.page_events, kept.lost), (2, 1, 17));
         let mut back = String::new();
-        ruzstd::decoding::StreamingDecoder::new(&out[..]).unwrap().read_to_string(&mut back).unwrap();
+        ruzstd::decoding::StreamingDecoder::new(&out[..])
+            .unwrap()
+            .read_to_string(&mut back)
+            .unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(back.lines().collect::<Vec<_>>(), [lines[1], lines[3], lines[4]]);
     }

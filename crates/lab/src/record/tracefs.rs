@@ -28,7 +28,8 @@ pub fn record(
     let ran = Inside::new(files, &options.command).run(signals);
     instance.set("tracing_on", "0")?;
     ran?;
-    let window = Window::read(files).ok_or_else(|| Failure::Run("the recording left no note".to_owned()))?;
+    let window =
+        Window::read(files).ok_or_else(|| Failure::Run("the recording left no note".to_owned()))?;
     let window = window.started(&options.command)?;
     // As tracefs itself says it of events that were overwritten, so that replays know.
     let head = match instance.lost() {
@@ -44,8 +45,8 @@ pub fn record(
 /// A trace instance; removed when dropped.
 struct Instance {
     path: PathBuf,
-    /// The kernel removes no instance with an open file: this one stays while its process does, even
-    /// where others cannot see that process.
+    /// The kernel removes no instance with an open file: this one stays while its process does,
+    /// even where others cannot see that process.
     open: Option<File>,
 }
 
@@ -95,7 +96,9 @@ impl Drop for Instance {
 
 fn lost_in(stats: &str) -> u64 {
     let number = |line: &str| line.split_once(':')?.1.trim().parse::<u64>().ok();
-    let lost = stats.lines().filter(|line| line.starts_with("overrun") || line.starts_with("dropped events"));
+    let lost = stats
+        .lines()
+        .filter(|line| line.starts_with("overrun") || line.starts_with("dropped events"));
     lost.filter_map(number).sum()
 }
 
@@ -103,7 +106,8 @@ fn lost_in(stats: &str) -> u64 {
 fn sweep(instances: &Path) {
     for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
         if entry.file_name().to_str().and_then(Owner::of).is_some_and(|owner| !owner.is_alive()) {
-            // Fails while a process has it open: then the owner runs after all, in another namespace.
+            // Fails while a process has it open: then the owner runs after all, in another
+            // namespace.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -163,8 +167,7 @@ mod tests {
 
     #[test]
     fn lost_events_are_counted() {
-        let stats =
-            "entries: 12\noverrun: 3\ncommit overrun: 9\nbytes: 500\ndropped events: 4\nread events: 1\n";
+        let stats = "entries: 12\noverrun: 3\ncommit overrun: 9\nbytes: 500\ndropped events: 4\nread events: 1\n";
         assert_eq!(lost_in(stats), 7);
         assert_eq!(lost_in(""), 0);
     }

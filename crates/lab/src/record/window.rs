@@ -53,7 +53,8 @@ impl Inside {
 
     /// The arguments that make this command run it, with that descriptor as the command's stderr.
     pub fn arguments(&self, stderr: RawFd) -> Vec<OsString> {
-        let paths = [&self.before, &self.after, &self.window].map(|path| path.clone().into_os_string());
+        let paths =
+            [&self.before, &self.after, &self.window].map(|path| path.clone().into_os_string());
         [super::super::cli::INSIDE.into(), format!("--stderr={stderr}").into()]
             .into_iter()
             .chain(paths)
@@ -94,8 +95,8 @@ impl Inside {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]);
         if let Some(stderr) = self.stderr {
-            // SAFETY: the descriptor that `arguments` names was opened for this process, which uses it
-            // here and nowhere else.
+            // SAFETY: the descriptor that `arguments` names was opened for this process, which uses
+            // it here and nowhere else.
             let stderr = unsafe { OwnedFd::from_raw_fd(stderr) };
             // As the command's descriptor 2, and as no other.
             fcntl_setfd(&stderr, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;

@@ -28,7 +28,8 @@ pub fn calibrated(plan: &Plan, zoneinfos: &Zoneinfos) -> Result<Plan, Error> {
     let after = zoneinfos.after.as_ref();
     let is_told = |cpu| plan.highs_seen.iter().any(|seen| seen.cpu == cpu);
     let unseen: Vec<Tick> = plan.ticks_unseen.clone();
-    let unseen: Vec<Tick> = unseen.into_iter().filter(|tick| after.is_some() || is_told(tick.cpu)).collect();
+    let unseen: Vec<Tick> =
+        unseen.into_iter().filter(|tick| after.is_some() || is_told(tick.cpu)).collect();
     if unseen.is_empty() {
         return Ok(plan);
     }

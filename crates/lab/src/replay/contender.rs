@@ -93,14 +93,21 @@ impl Variants {
         free_high: FreeHigh::MAINLINE,
         grace: Grace::Qsbr,
         isolated: false,
-        magazine: MagazineOptions { magazines: 2, limit: 1024, refill: 384, spill: 64, min_batch: 16 },
+        magazine: MagazineOptions {
+            magazines: 2,
+            limit: 1024,
+            refill: 384,
+            spill: 64,
+            min_batch: 16,
+        },
     };
 }
 
 impl Variants {
     /// What keeps the free frames of a design.
     pub fn store_of(&self, contender: Contender) -> StoreKind {
-        let default = if contender == Contender::Depot { StoreKind::Bitmap } else { StoreKind::Buddy };
+        let default =
+            if contender == Contender::Depot { StoreKind::Bitmap } else { StoreKind::Buddy };
         self.store.unwrap_or(default)
     }
 }
@@ -157,8 +164,9 @@ fn policy(variants: Variants) -> Policy {
     Policy { free_high: variants.free_high, ..Policy::default() }
 }
 
-/// Makes a target of the plan's machine and does `with` it what there is to do. All designs but `spin`
-/// and our own run over a buddy store; owners execute drains, because one thread acts as every CPU.
+/// Makes a target of the plan's machine and does `with` it what there is to do. All designs but
+/// `spin` and our own run over a buddy store; owners execute drains, because one thread acts as
+/// every CPU.
 ///
 /// # Errors
 /// When the machine is larger than the allocator can manage, or this one can address.
@@ -193,7 +201,8 @@ pub fn make<W: WithTarget>(
         }
         Contender::NohzConditional => {
             let (store, drain) = (new_store()?, LocalDrain::Owner);
-            let design = NohzConditional::new(Arc::clone(&store), variants.isolated, entry, drain, policy);
+            let design =
+                NohzConditional::new(Arc::clone(&store), variants.isolated, entry, drain, policy);
             with.with(&mut CacheTarget::new(design, store))
         }
         Contender::Rcu => {

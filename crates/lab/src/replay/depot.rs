@@ -1,15 +1,15 @@
 //! Our allocator as a target: one thread that acts as every CPU of the trace.
 //!
-//! Frames have addresses, but no memory: nobody uses them except the allocator, for magazines beyond
-//! those that its metadata include. So a trace of a large machine runs on a small one.
+//! Frames have addresses, but no memory: nobody uses them except the allocator, for magazines
+//! beyond those that its metadata include. So a trace of a large machine runs on a small one.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::cpus::{FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{
-    Allocator, Config, ConfigError, CpuId, Flags, FrameRange, Mobility, Mode, NodeId, Order, Pfn, Scope,
-    Watermarks, ZoneConfig, ZoneId, ZoneStats,
+    Allocator, Config, ConfigError, CpuId, Flags, FrameRange, Mobility, Mode, NodeId, Order, Pfn,
+    Scope, Watermarks, ZoneConfig, ZoneId, ZoneStats,
 };
 use pagedepot_designs::{AsBacking, Buddy, Setup, SetupError};
 
@@ -115,19 +115,28 @@ pub enum DepotError {
 ///
 /// # Errors
 /// When the machine is larger than the allocator can manage, or this one can address.
-pub fn with_depot<R>(machine: Machine, f: impl FnOnce(&mut Depot<'_>) -> R) -> Result<R, DepotError> {
+pub fn with_depot<R>(
+    machine: Machine,
+    f: impl FnOnce(&mut Depot<'_>) -> R,
+) -> Result<R, DepotError> {
     let Machine { cpus, pages, watermarks, store } = machine;
     let refused = |source| DepotError::Config { pages, source };
     let frames = u32::try_from(pages).map_err(|_| refused(ConfigError::TooLarge))?;
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
-    let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks }];
+    let zones = [ZoneConfig {
+        name: "Normal",
+        node: NodeId::new(0),
+        level: 2,
+        ranges: &ranges,
+        watermarks,
+    }];
     let mut config = Config::new(cpus, &zones);
     let buddy = match store {
         StoreKind::Bitmap => None,
         StoreKind::Buddy => {
             let buddy = Buddy::new(&Setup::single(cpus, frames))?;
-            // SAFETY: it hands out each block of its zone once, under a lock, and the allocator alone
-            // takes and gives blocks of it.
+            // SAFETY: it hands out each block of its zone once, under a lock, and the allocator
+            // alone takes and gives blocks of it.
             Some(unsafe { AsBacking::new(buddy) })
         }
     };
@@ -136,8 +145,8 @@ pub fn with_depot<R>(machine: Machine, f: impl FnOnce(&mut Depot<'_>) -> R) -> R
         None => Allocator::<Pinned<Acting>>::metadata_bytes(&config),
     };
     let metadata_bytes = metadata_bytes.map_err(refused)?;
-    let mut memory =
-        Memory::reserve(metadata_bytes, frames).map_err(|source| DepotError::Addresses { pages, source })?;
+    let mut memory = Memory::reserve(metadata_bytes, frames)
+        .map_err(|source| DepotError::Addresses { pages, source })?;
     let (metadata, linear_map) = memory.split();
     config.linear_map = Some(linear_map);
     let cpus = Pinned(Acting::default());
@@ -177,14 +186,21 @@ impl ReplayTarget for Depot<'_> {
 
     fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
         self.act_as(CpuId::new(0));
-        let alloc = |known: &Known| self.allocator.alloc(known.order, Flags::new(known.mobility)).ok();
+        let alloc =
+            |known: &Known| self.allocator.alloc(known.order, Flags::new(known.mobility)).ok();
         let held = blocks.iter().map(alloc).collect();
         self.drain_all();
         held
     }
 
     #[inline]
-    fn alloc(&mut self, cpu: CpuId, _zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc(
+        &mut self,
+        cpu: CpuId,
+        _zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
         self.act_as(cpu);
         self.allocator.alloc(order, Flags::new(mobility)).ok()
     }
@@ -192,7 +208,9 @@ impl ReplayTarget for Depot<'_> {
     #[inline]
     fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order) {
         self.act_as(cpu);
-        self.allocator.free(pfn, order).unwrap_or_else(|why| panic!("{pfn:?} of {order:?} is ours: {why}"));
+        self.allocator
+            .free(pfn, order)
+            .unwrap_or_else(|why| panic!("{pfn:?} of {order:?} is ours: {why}"));
     }
 
     fn free_many(&mut self, cpu: CpuId, blocks: &[(Pfn, Order)]) {
@@ -210,8 +228,10 @@ impl ReplayTarget for Depot<'_> {
     fn counts(&self) -> ReplayCounts {
         let counts = self.zone().counts;
         let cpus = (0..self.allocator.cpu_count()).map(CpuId::new);
-        let cached = |cpu| self.allocator.cpu_stats(cpu, ZONE).expect("the CPU exists").cached_pages();
-        let direct_allocated = Volume { blocks: counts.direct_allocs, pages: counts.direct_alloc_pages };
+        let cached =
+            |cpu| self.allocator.cpu_stats(cpu, ZONE).expect("the CPU exists").cached_pages();
+        let direct_allocated =
+            Volume { blocks: counts.direct_allocs, pages: counts.direct_alloc_pages };
         let direct_freed = Volume { blocks: counts.direct_frees, pages: counts.direct_free_pages };
         let to_caches = Volume { blocks: counts.refilled_blocks, pages: counts.refilled_pages };
         let spilled = Volume { blocks: counts.spilled_blocks, pages: counts.spilled_pages };

@@ -27,17 +27,25 @@ const EMPTY: u32 = u32::MAX;
 pub enum ReplayError {
     #[error("the replay does not balance: {0}; the allocator's counters or its caches are wrong")]
     Unbalanced(Balance),
-    #[error("two runs of one plan ended differently: {0:?} and {1:?}; the allocator is not deterministic")]
+    #[error(
+        "two runs of one plan ended differently: {0:?} and {1:?}; the allocator is not deterministic"
+    )]
     Different(Box<ReplayCounts>, Box<ReplayCounts>),
     #[error("{lost} frames lost at the end of the replay: {census:?}, {held} pages held")]
     LostFrames { lost: i64, census: Census, held: u64 },
-    #[error("{missing} of {managed} frames did not come back after everything was freed and drained")]
+    #[error(
+        "{missing} of {managed} frames did not come back after everything was freed and drained"
+    )]
     NotAllReturned { missing: i64, managed: u64 },
     #[error("{0}")]
     Metadata(String),
-    #[error("no room for {0} blocks held before the recording: is the zoneinfo that of the trace's machine?")]
+    #[error(
+        "no room for {0} blocks held before the recording: is the zoneinfo that of the trace's machine?"
+    )]
     NoRoom(usize),
-    #[error("the allocator failed {0} allocations: has the zoneinfo all zones of the trace's machine?")]
+    #[error(
+        "the allocator failed {0} allocations: has the zoneinfo all zones of the trace's machine?"
+    )]
     Failed(u64),
 }
 
@@ -118,7 +126,8 @@ impl Balance {
     /// Whether what is cached is what came in less what went out.
     pub fn holds(&self) -> bool {
         let incoming = u128::from(self.before) + u128::from(self.refilled) + u128::from(self.freed);
-        let outgoing = u128::from(self.spilled) + u128::from(self.allocated) + u128::from(self.after);
+        let outgoing =
+            u128::from(self.spilled) + u128::from(self.allocated) + u128::from(self.after);
         incoming == outgoing
     }
 }
@@ -227,7 +236,12 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
             }
             Op::FreeNested { cpu, zone, order, slot } => {
                 if let Some(pfn) = self.empty(slot) {
-                    self.target.free_nested(CpuId::new(cpu.into()), ZoneId::new(zone.into()), pfn, order);
+                    self.target.free_nested(
+                        CpuId::new(cpu.into()),
+                        ZoneId::new(zone.into()),
+                        pfn,
+                        order,
+                    );
                 }
             }
             Op::FreeMany { cpu, first, len } => self.free_many(CpuId::new(cpu.into()), first, len),

@@ -1,8 +1,9 @@
 //! A trace's CPUs folded onto fewer: what its workload asks of a smaller machine.
 //!
 //! Of `n` CPUs, the one at place `i % n` does what the trace's one at place `i` did, in the trace's
-//! order, beginning with what either had cached. Nothing is left out, so that a folded replay balances
-//! like any other. What only a look at each recorded CPU could tell is forgotten: when `high` was what.
+//! order, beginning with what either had cached. Nothing is left out, so that a folded replay
+//! balances like any other. What only a look at each recorded CPU could tell is forgotten: when
+//! `high` was what.
 
 use std::num::NonZeroU32;
 
@@ -15,7 +16,10 @@ impl Plan {
     /// How many there are, when it is fewer.
     pub fn fold(&mut self, onto: NonZeroU32) -> Result<(), usize> {
         let there = self.cpus.len();
-        let onto = u16::try_from(onto.get()).ok().filter(|&onto| usize::from(onto) <= there).ok_or(there)?;
+        let onto = u16::try_from(onto.get())
+            .ok()
+            .filter(|&onto| usize::from(onto) <= there)
+            .ok_or(there)?;
         if usize::from(onto) == there {
             return Ok(());
         }
@@ -45,7 +49,9 @@ impl Plan {
                     free(&mut homes[slot as usize], cpu);
                 }
                 Op::FreeMany { cpu, first, len } => {
-                    self.batch(first, len).iter().for_each(|&(slot, _)| free(&mut homes[slot as usize], cpu));
+                    self.batch(first, len)
+                        .iter()
+                        .for_each(|&(slot, _)| free(&mut homes[slot as usize], cpu));
                 }
             }
         }

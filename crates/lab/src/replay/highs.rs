@@ -1,7 +1,7 @@
 //! What the recorded CPUs' `high` was, at times.
 //!
-//! A CPU spills when what it caches reaches `high`. What it caches follows from the zoneinfo and the
-//! kernel's own events; so the first block that a spill returns tells `high` within a batch of
+//! A CPU spills when what it caches reaches `high`. What it caches follows from the zoneinfo and
+//! the kernel's own events; so the first block that a spill returns tells `high` within a batch of
 //! frees. Decay returns blocks at other times, and is left out.
 
 use std::collections::{HashMap, HashSet};
@@ -50,7 +50,8 @@ impl Highs {
     fn change(&mut self, list: ListKey, sign: i64) {
         self.returning.remove(&list.cpu);
         if is_cached(list.order) {
-            *self.cached.entry((list.cpu, list.zone)).or_default() += sign * i64::from(list.order.frames());
+            *self.cached.entry((list.cpu, list.zone)).or_default() +=
+                sign * i64::from(list.order.frames());
         }
     }
 

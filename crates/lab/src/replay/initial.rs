@@ -78,7 +78,13 @@ impl Initial {
         for (zone, cpu, pages) in zones.cached() {
             let Ok(index) = cpus.binary_search(&cpu) else { continue };
             for (order, mobility, blocks) in self.lists_of(cpu, zone, pages) {
-                all.push(Cached { cpu: index as u16, zone, order, mobility, blocks: blocks as u32 });
+                all.push(Cached {
+                    cpu: index as u16,
+                    zone,
+                    order,
+                    mobility,
+                    blocks: blocks as u32,
+                });
             }
         }
         all
@@ -102,12 +108,19 @@ impl Initial {
 
     /// Pages that nothing was seen of go to a list that was never refilled: the busiest one, else
     /// one that nothing was asked of.
-    fn place_rest(&self, (cpu, zone): (u16, u8), pages: u64, lists: &mut Vec<(Order, Mobility, u64)>) {
+    fn place_rest(
+        &self,
+        (cpu, zone): (u16, u8),
+        pages: u64,
+        lists: &mut Vec<(Order, Mobility, u64)>,
+    ) {
         let known = |order, mobility| self.lists.get(&ListKey { cpu, zone, order, mobility });
         let is_full = |order, mobility| known(order, mobility).is_none_or(|known| !known.refilled);
         let mut rest = pages;
         let full = lists.iter_mut().filter(|(order, mobility, _)| is_full(*order, *mobility));
-        if let Some((order, _, blocks)) = full.max_by_key(|(order, _, blocks)| *blocks << order.get()) {
+        if let Some((order, _, blocks)) =
+            full.max_by_key(|(order, _, blocks)| *blocks << order.get())
+        {
             *blocks += rest >> order.get();
             rest &= u64::from(order.frames() - 1);
         }

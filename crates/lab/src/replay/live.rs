@@ -40,16 +40,19 @@ impl Live {
     /// The block that frame `pfn` belongs to: its first frame, and itself.
     pub fn covering(&self, pfn: u64) -> Option<(u64, Held)> {
         let orders = Order::all().filter(|order| self.by_order[order.index()] > 0);
-        orders.map(|order| (pfn & !u64::from(order.frames() - 1), order)).find_map(|(base, order)| {
-            Some((base, *self.blocks.get(&base).filter(|held| held.order == order)?))
-        })
+        orders.map(|order| (pfn & !u64::from(order.frames() - 1), order)).find_map(
+            |(base, order)| {
+                Some((base, *self.blocks.get(&base).filter(|held| held.order == order)?))
+            },
+        )
     }
 
     /// The first frames of all blocks that have frames of the block at `pfn`, ascending.
     pub fn overlapping(&self, pfn: u64, order: Order) -> Vec<u64> {
         let first = self.covering(pfn).map(|(base, _)| base);
-        let inside =
-            (1..u64::from(order.frames())).map(|i| pfn + i).filter(|pfn| self.blocks.contains_key(pfn));
+        let inside = (1..u64::from(order.frames()))
+            .map(|i| pfn + i)
+            .filter(|pfn| self.blocks.contains_key(pfn));
         first.into_iter().chain(inside).collect()
     }
 

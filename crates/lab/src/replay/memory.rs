@@ -1,8 +1,8 @@
 //! Memory for a replay: the allocator's metadata, and behind them addresses for all frames.
 //!
 //! Frames get memory only when they are written to, and nobody does that except the allocator, for
-//! magazines beyond those that its metadata include. It finds these by their distance from the others,
-//! so the frames lie right behind the metadata.
+//! magazines beyond those that its metadata include. It finds these by their distance from the
+//! others, so the frames lie right behind the metadata.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -29,7 +29,8 @@ impl Memory {
         let frames_bytes = (frames as usize).checked_mul(FRAME_BYTES);
         let bytes = frames_bytes.and_then(|frames| frames.checked_add(metadata_bytes));
         let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping, where the kernel likes, replaces nothing.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) }?;
         Ok(Memory { base: base.cast(), metadata_bytes, bytes })
@@ -38,10 +39,11 @@ impl Memory {
     /// The memory for the metadata, and the frames, of which number 0 is the first.
     pub fn split(&mut self) -> (&mut [MaybeUninit<u8>], LinearMap) {
         let frames = self.base.wrapping_add(self.metadata_bytes).expose_provenance();
-        // SAFETY: mapped until `self` is dropped, and borrowed from it until the metadata is given up.
+        // SAFETY: mapped until `self` is dropped, and borrowed from it until the metadata is given
+        // up.
         let metadata = unsafe { std::slice::from_raw_parts_mut(self.base, self.metadata_bytes) };
-        // SAFETY: the frames are mapped as long, behind the metadata, and those who get them from the
-        // allocator do not use them.
+        // SAFETY: the frames are mapped as long, behind the metadata, and those who get them from
+        // the allocator do not use them.
         (metadata, unsafe { LinearMap::new(frames) })
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, FrameRange, Mobility, Mode, Order, Pfn, Watermarks, ZoneId};
 use pagedepot_designs::{
-    Buddy, Local, Magazine, NohzConditional, PageCache, Rcu, Scope, Setup, Spin, Store, ZoneLock, ZoneSetup,
+    Buddy, Local, Magazine, NohzConditional, PageCache, Rcu, Scope, Setup, Spin, Store, ZoneLock,
+    ZoneSetup,
 };
 
 use super::plan::{Known, Plan};
@@ -159,7 +160,8 @@ impl<D: Nested, S: Store> ReplayTarget for CacheTarget<D, S> {
 
     fn counts(&self) -> ReplayCounts {
         let counts = self.design.counts();
-        let [to_caches, spilled, drained] = [counts.refilled, counts.spilled, counts.drained].map(volume);
+        let [to_caches, spilled, drained] =
+            [counts.refilled, counts.spilled, counts.drained].map(volume);
         let [allocated, freed] = [counts.direct_allocated, counts.direct_freed].map(volume);
         ReplayCounts {
             refilled: to_caches + allocated,
@@ -167,7 +169,9 @@ impl<D: Nested, S: Store> ReplayTarget for CacheTarget<D, S> {
             drained,
             direct_allocated: allocated,
             direct_freed: freed,
-            cached_pages: (0..self.cpus).map(|cpu| self.design.cached_pages(CpuId::new(cpu))).collect(),
+            cached_pages: (0..self.cpus)
+                .map(|cpu| self.design.cached_pages(CpuId::new(cpu)))
+                .collect(),
             ..ReplayCounts::default()
         }
     }

@@ -11,8 +11,8 @@ use super::target::Volume;
 use super::ticks::Tick;
 use crate::trace::{self, EventKind, ExpandLimit, Summary, TraceError, Zoneinfo};
 
-/// Periodic work, one tick per second and CPU, that is made up for a trace: 24 days of two CPUs, four
-/// hours of 256. One damaged time may make a trace centuries long.
+/// Periodic work, one tick per second and CPU, that is made up for a trace: 24 days of two CPUs,
+/// four hours of 256. One damaged time may make a trace centuries long.
 const TICKS_MAX: u64 = 1 << 22;
 
 /// One operation of a run.
@@ -20,7 +20,8 @@ const TICKS_MAX: u64 = 1 << 22;
 pub enum Op {
     /// The trace's clock, in milliseconds since its first event.
     Clock { ms: u32 },
-    /// Allocate into an empty slot, from the recorded block's zone. `cpu` counts the CPUs of the plan.
+    /// Allocate into an empty slot, from the recorded block's zone. `cpu` counts the CPUs of the
+    /// plan.
     Alloc { cpu: u16, zone: u8, order: Order, mobility: Mobility, slot: u32 },
     /// Free and empty a slot.
     Free { cpu: u16, order: Order, slot: u32 },
@@ -109,12 +110,16 @@ impl Before {
 }
 
 impl Plan {
-    /// Reads the trace in the file at `path` (`-`: standard input). With the machine's zoneinfo from
-    /// before, frees of blocks allocated before the recording are replayed, too.
+    /// Reads the trace in the file at `path` (`-`: standard input). With the machine's zoneinfo
+    /// from before, frees of blocks allocated before the recording are replayed, too.
     ///
     /// # Errors
     /// When it is no trace, or has no page event to replay.
-    pub fn load(path: &Path, before: Option<&Zoneinfo>, limit: ExpandLimit) -> Result<Self, TraceError> {
+    pub fn load(
+        path: &Path,
+        before: Option<&Zoneinfo>,
+        limit: ExpandLimit,
+    ) -> Result<Self, TraceError> {
         let mut planner = Planner::new(before);
         let summary = trace::read_file(path, limit, |record| planner.record(record))?;
         Self::finish(planner, summary, path.display().to_string())

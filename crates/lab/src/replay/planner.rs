@@ -105,7 +105,11 @@ impl Planner {
     /// For a machine with these zones, if they are known.
     pub fn new(before: Option<&Zoneinfo>) -> Self {
         let zones = before.map(ZoneMap::new);
-        Planner { highs: zones.as_ref().map(Highs::new).unwrap_or_default(), zones, ..Planner::default() }
+        Planner {
+            highs: zones.as_ref().map(Highs::new).unwrap_or_default(),
+            zones,
+            ..Planner::default()
+        }
     }
 
     /// Ticks that no record tells of, and that a plan has all the same: one per second and CPU.
@@ -124,16 +128,19 @@ impl Planner {
         self.ticks.note(record);
         match record.event {
             Event::PageAlloc { pfn: None, .. } => self.work.failed_allocs += 1,
-            Event::PageAlloc { pfn: Some(pfn), order, migratetype } => match self.plausible(pfn, order) {
-                Some(order) => self.alloc(pfn.0, order, mobility(migratetype)),
-                None => self.work.implausible += 1,
-            },
+            Event::PageAlloc { pfn: Some(pfn), order, migratetype } => {
+                match self.plausible(pfn, order) {
+                    Some(order) => self.alloc(pfn.0, order, mobility(migratetype)),
+                    None => self.work.implausible += 1,
+                }
+            }
             Event::PageFree { pfn, order } => match self.plausible(pfn, order) {
                 Some(order) => self.free(pfn.0, order),
                 None => self.work.implausible += 1,
             },
             Event::PageFreeBatched { pfn, .. } => self.name_batched(pfn.0),
-            Event::ZoneLocked { pfn, order, migratetype, percpu_refill } => match Order::new(order) {
+            Event::ZoneLocked { pfn, order, migratetype, percpu_refill } => match Order::new(order)
+            {
                 Some(order) if percpu_refill => {
                     self.kernel.refilled.add(order);
                     if let (Some(pfn), Some(mobility)) = (pfn, listed(migratetype)) {
@@ -196,8 +203,8 @@ impl Planner {
         self.work.held_pages_peak = self.work.held_pages_peak.max(self.live.pages());
     }
 
-    /// The zone that this CPU is refilling its lists from. Interrupts that came meanwhile are let in
-    /// as soon as the zone lock is dropped, when the lists' lock is still held.
+    /// The zone that this CPU is refilling its lists from. Interrupts that came meanwhile are let
+    /// in as soon as the zone lock is dropped, when the lists' lock is still held.
     fn refilling(&self) -> Option<u8> {
         self.refilling.get(&self.cpu).copied()
     }
@@ -248,7 +255,8 @@ impl Planner {
             self.free_unknown(pfn, order);
             return;
         };
-        let mobility = self.live.covering(first).map_or(Mobility::Movable, |(_, held)| held.mobility);
+        let mobility =
+            self.live.covering(first).map_or(Mobility::Movable, |(_, held)| held.mobility);
         for part in parts {
             self.give_up(part);
         }
@@ -274,7 +282,8 @@ impl Planner {
         let mut held = self.live.remove(base).expect("the caller found it");
         while held.order > order {
             let half = Order::new(held.order.get() - 1).expect("greater than another order");
-            let upper = Held { id: self.new_block(self.home[held.id as usize]), order: half, ..held };
+            let upper =
+                Held { id: self.new_block(self.home[held.id as usize]), order: half, ..held };
             let lower = Held { order: half, ..held };
             self.push(Step::Halve { id: held.id, order: held.order, upper: upper.id });
             let middle = base + u64::from(half.frames());
@@ -295,7 +304,12 @@ impl Planner {
         if self.home[held.id as usize] != self.cpu {
             self.work.remote_frees += 1;
         }
-        self.push(Step::Free { id: held.id, order: held.order, batch: 0, nested: self.refilling() });
+        self.push(Step::Free {
+            id: held.id,
+            order: held.order,
+            batch: 0,
+            nested: self.refilling(),
+        });
         held
     }
 
@@ -324,7 +338,8 @@ impl Planner {
 
     /// The plan.
     pub fn finish(mut self, trace: Summary, name: String) -> Plan {
-        self.work.held = super::target::Volume { blocks: self.live.blocks(), pages: self.live.pages() };
+        self.work.held =
+            super::target::Volume { blocks: self.live.blocks(), pages: self.live.pages() };
         let (start, end) = self.pfn_span.unwrap_or((0, 0));
         for &size in self.batch_sizes.iter().filter(|&&size| size > 1) {
             self.work.batches += 1;

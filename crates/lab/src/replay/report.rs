@@ -93,7 +93,12 @@ impl Report {
     /// Puts together what designs did. `after` is the kernel's zoneinfo taken when the recording
     /// ended.
     pub fn new(plan: &Plan, replays: Vec<Replay>, after: Option<&Zoneinfo>) -> Self {
-        Report { trace: Trace::new(plan), work: plan.work.clone(), replays, kernel: Kernel::new(plan, after) }
+        Report {
+            trace: Trace::new(plan),
+            work: plan.work.clone(),
+            replays,
+            kernel: Kernel::new(plan, after),
+        }
     }
 }
 
@@ -110,7 +115,9 @@ impl Replay {
             design: contender.name(),
             store: store as i64,
             event_ns,
-            cached_pages: cached.map(|(&cpu, &pages)| CpuPages { cpu: cpu.into(), pages }).collect(),
+            cached_pages: cached
+                .map(|(&cpu, &pages)| CpuPages { cpu: cpu.into(), pages })
+                .collect(),
             outcome,
         }
     }
@@ -120,7 +127,11 @@ impl Replay {
         let mut sorted = self.event_ns.clone();
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.len() / 2;
-        if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+        if sorted.len() % 2 == 1 {
+            sorted[middle]
+        } else {
+            (sorted[middle - 1] + sorted[middle]) / 2.0
+        }
     }
 }
 
@@ -131,8 +142,10 @@ impl Trace {
         let mut commands: Vec<_> = summary.commands.clone().into_iter().collect();
         commands.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         commands.truncate(COMMANDS_SHOWN);
-        let commands = commands.into_iter().map(|(comm, count)| (printable(&comm), count)).collect();
-        let ticks = plan.ticks_fitted.iter().map(|tick| (plan.cpus[usize::from(tick.cpu)], tick.ms));
+        let commands =
+            commands.into_iter().map(|(comm, count)| (printable(&comm), count)).collect();
+        let ticks =
+            plan.ticks_fitted.iter().map(|tick| (plan.cpus[usize::from(tick.cpu)], tick.ms));
         let events = EventKind::ALL.into_iter().map(|kind| (kind.name(), summary.counts.get(kind)));
         Trace {
             name: printable(&plan.name),
@@ -164,7 +177,11 @@ impl Lines {
 impl Kernel {
     fn new(plan: &Plan, after: Option<&Zoneinfo>) -> Self {
         let cached = after.map(|zoneinfo| {
-            zoneinfo.cached_pages().into_iter().map(|(cpu, pages)| CpuPages { cpu, pages }).collect()
+            zoneinfo
+                .cached_pages()
+                .into_iter()
+                .map(|(cpu, pages)| CpuPages { cpu, pages })
+                .collect()
         });
         Kernel {
             allocs: plan.trace.counts.get(EventKind::PageAlloc) - plan.work.failed_allocs,

@@ -29,7 +29,8 @@ pub struct Row {
 impl Report {
     /// All figures.
     pub fn rows(&self) -> Vec<Row> {
-        let mut rows: Vec<_> = self.replays.iter().flat_map(|replay| self.rows_of(replay)).collect();
+        let mut rows: Vec<_> =
+            self.replays.iter().flat_map(|replay| self.rows_of(replay)).collect();
         for (metric, value) in [
             ("allocs", self.kernel.allocs),
             ("frees", self.kernel.frees),
@@ -38,7 +39,9 @@ impl Report {
         ] {
             rows.push(self.row(KERNEL, metric, "blocks", value));
         }
-        rows.extend(self.cached_rows(KERNEL, self.kernel.cached_pages.as_deref().unwrap_or_default()));
+        rows.extend(
+            self.cached_rows(KERNEL, self.kernel.cached_pages.as_deref().unwrap_or_default()),
+        );
         rows
     }
 
@@ -63,9 +66,16 @@ impl Report {
         rows
     }
 
-    fn row(&self, design: &'static str, metric: &'static str, unit: &'static str, value: u64) -> Row {
+    fn row(
+        &self,
+        design: &'static str,
+        metric: &'static str,
+        unit: &'static str,
+        value: u64,
+    ) -> Row {
         let is_recorded = design == KERNEL;
-        let cpus = if is_recorded { self.trace.cpus_recorded } else { self.trace.cpus.len() } as u32;
+        let cpus =
+            if is_recorded { self.trace.cpus_recorded } else { self.trace.cpus.len() } as u32;
         Row {
             workload: WORKLOAD,
             design,

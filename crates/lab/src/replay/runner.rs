@@ -41,7 +41,11 @@ impl Zoneinfos {
     ///
     /// # Errors
     /// When one cannot be read, or is no zoneinfo.
-    pub fn find(trace: &Path, before: Option<&Path>, after: Option<&Path>) -> Result<Self, TraceError> {
+    pub fn find(
+        trace: &Path,
+        before: Option<&Path>,
+        after: Option<&Path>,
+    ) -> Result<Self, TraceError> {
         if before.is_none() && after.is_none() {
             return Self::beside(trace);
         }
@@ -49,8 +53,8 @@ impl Zoneinfos {
         Ok(Zoneinfos { before: read(before)?, after: read(after)? })
     }
 
-    /// Reads those that lie beside a trace: for `NAME.perf.txt.zst` (or `NAME.txt`, `NAME.zst`, ...)
-    /// they are called `NAME.zoneinfo.before.txt` and `NAME.zoneinfo.after.txt`.
+    /// Reads those that lie beside a trace: for `NAME.perf.txt.zst` (or `NAME.txt`, `NAME.zst`,
+    /// ...) they are called `NAME.zoneinfo.before.txt` and `NAME.zoneinfo.after.txt`.
     ///
     /// # Errors
     /// When one is there but is no zoneinfo.
@@ -92,12 +96,13 @@ pub fn replay(
     let plan = fitted.as_ref().unwrap_or(plan);
     let mut replays = Vec::with_capacity(contenders.len());
     for &contender in contenders {
-        let checked = contender::make(contender, plan, before, variants, Checked(plan))??.balanced()?;
+        let checked =
+            contender::make(contender, plan, before, variants, Checked(plan))??.balanced()?;
         progress();
         let mut event_ns = Vec::with_capacity(runs);
         for _ in 0..runs.max(1) {
-            let timed =
-                contender::make(contender, plan, before, variants, Timed(plan))??.same_as(&checked)?;
+            let timed = contender::make(contender, plan, before, variants, Timed(plan))??
+                .same_as(&checked)?;
             event_ns.push(timed.event_ns());
             progress();
         }

@@ -25,7 +25,9 @@ pub fn schedule(steps: &[Timed], batch_sizes: &[u32], cpus: &[u16]) -> Schedule 
         scheduler.clock(timed.ms);
         let cpu = cpus.binary_search(&timed.cpu).expect("all CPUs are listed") as u16;
         match timed.step {
-            Step::Free { id, order, batch: batch @ 1.., .. } if batch_sizes[batch as usize - 1] > 1 => {
+            Step::Free { id, order, batch: batch @ 1.., .. }
+                if batch_sizes[batch as usize - 1] > 1 =>
+            {
                 let members = &mut open[batch as usize - 1];
                 members.push((id, order));
                 if members.len() == batch_sizes[batch as usize - 1] as usize {

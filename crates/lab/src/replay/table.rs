@@ -44,7 +44,8 @@ impl Report {
             let there = trace.cpus.len();
             writeln!(f, "replayed on {there} of them, which did what the others had done, too")?;
         }
-        let commands: Vec<_> = trace.commands.iter().map(|(comm, n)| format!("{comm} {n}")).collect();
+        let commands: Vec<_> =
+            trace.commands.iter().map(|(comm, n)| format!("{comm} {n}")).collect();
         writeln!(f, "most events from: {}", commands.join(", "))?;
         let events: Vec<_> = trace.events.iter().map(|(name, n)| format!("{name} {n}")).collect();
         writeln!(f, "events: {}", events.join(", "))?;
@@ -60,7 +61,11 @@ impl Report {
             writeln!(f, "{}", cut_short(trace.lines))?;
         }
         if trace.lost_events > 0 {
-            writeln!(f, "the recorder dropped {} events: record with larger buffers", trace.lost_events)?;
+            writeln!(
+                f,
+                "the recorder dropped {} events: record with larger buffers",
+                trace.lost_events
+            )?;
         }
         if trace.out_of_order > 0 {
             writeln!(
@@ -117,7 +122,10 @@ impl Report {
             (work.unknown_frees, self.unknown_frees_text()),
             (work.failed_allocs, "allocations that failed in the kernel: not replayed"),
             (work.implausible, "events with an impossible order or frame: not replayed"),
-            (work.missed_frees, "frees missing in the recording: replayed when the frame is allocated again"),
+            (
+                work.missed_frees,
+                "frees missing in the recording: replayed when the frame is allocated again",
+            ),
             (work.split_frees, "frees of a part of a block: the block is split"),
             (work.larger_frees, "frees of a larger block than is held: what is held is freed"),
         ] {
@@ -147,11 +155,19 @@ impl Report {
         for (what, ours, kernel) in counted(kernel) {
             add(what.into(), &|replay| ours(&replay.outcome.counts).to_string(), kernel);
         }
-        add("cached at peak, pages".into(), &|replay| replay.outcome.cached_pages_peak.to_string(), None);
+        add(
+            "cached at peak, pages".into(),
+            &|replay| replay.outcome.cached_pages_peak.to_string(),
+            None,
+        );
         for cpu in &self.trace.cpus {
             let row = format!("cached at the end on CPU {cpu}, pages");
             let there = self.kernel.cached_pages.as_deref().unwrap_or_default();
-            add(row, &|replay| or_none(pages_of(&replay.cached_pages, *cpu)), pages_of(there, *cpu));
+            add(
+                row,
+                &|replay| or_none(pages_of(&replay.cached_pages, *cpu)),
+                pages_of(there, *cpu),
+            );
         }
         align(table)
     }
@@ -179,7 +195,11 @@ type Counted = (&'static str, fn(&ReplayCounts) -> u64, Option<u64>);
 fn counted(kernel: &KernelCounts) -> [Counted; 6] {
     let direct = Some(kernel.direct_allocated.blocks);
     [
-        ("refilled from the store, blocks", |ours| ours.refilled.blocks, Some(kernel.refilled.blocks)),
+        (
+            "refilled from the store, blocks",
+            |ours| ours.refilled.blocks,
+            Some(kernel.refilled.blocks),
+        ),
         ("refilled from the store, pages", |ours| ours.refilled.pages, Some(kernel.refilled.pages)),
         ("spilled to the store, blocks", |ours| ours.spilled.blocks, Some(kernel.spilled.blocks)),
         ("spilled to the store, pages", |ours| ours.spilled.pages, Some(kernel.spilled.pages)),
@@ -191,7 +211,11 @@ fn counted(kernel: &KernelCounts) -> [Counted; 6] {
 /// Only our own design counts its hits.
 fn hit_rate(replay: &Replay) -> String {
     let (hits, events) = (replay.outcome.counts.hits, replay.outcome.events.max(1));
-    if hits == 0 { NONE.to_owned() } else { format!("{:.2} %", 100.0 * hits as f64 / events as f64) }
+    if hits == 0 {
+        NONE.to_owned()
+    } else {
+        format!("{:.2} %", 100.0 * hits as f64 / events as f64)
+    }
 }
 
 fn pages_of(cached: &[CpuPages], cpu: u16) -> Option<u64> {
@@ -212,7 +236,9 @@ fn or_none(count: Option<u64>) -> String {
 
 fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Disabled);
+    table
+        .load_preset(presets::UTF8_BORDERS_ONLY)
+        .set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header);
     table
 }

@@ -22,7 +22,8 @@ pub trait ReplayTarget {
     /// is no room for them.
     fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>>;
 
-    /// Allocates a block on `cpu`, from `zone` if the target knows zones; `None` when there is none.
+    /// Allocates a block on `cpu`, from `zone` if the target knows zones; `None` when there is
+    /// none.
     fn alloc(&mut self, cpu: CpuId, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn>;
 
     /// Frees a block on `cpu`.
@@ -124,7 +125,8 @@ pub struct ReplayCounts {
 impl ReplayCounts {
     /// All counters, those of pages left out.
     pub fn blocks(&self) -> [u64; 7] {
-        let volumes = [self.refilled, self.spilled, self.drained, self.direct_allocated, self.direct_freed];
+        let volumes =
+            [self.refilled, self.spilled, self.drained, self.direct_allocated, self.direct_freed];
         let [refilled, spilled, drained, allocated, freed] = volumes.map(|volume| volume.blocks);
         [self.hits, self.shelf_hits, refilled, spilled, drained, allocated, freed]
     }

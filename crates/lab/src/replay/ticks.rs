@@ -87,7 +87,8 @@ impl Ticks {
         if self.complete {
             return Vec::new();
         }
-        let first = |cpu| self.seen.get(cpu).and_then(|seen| seen.first().copied()).unwrap_or(u32::MAX);
+        let first =
+            |cpu| self.seen.get(cpu).and_then(|seen| seen.first().copied()).unwrap_or(u32::MAX);
         (0..).zip(cpus).map(|(index, cpu)| Tick { ms: first(cpu), cpu: index }).collect()
     }
 }

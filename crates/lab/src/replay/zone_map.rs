@@ -23,7 +23,8 @@ impl ZoneMap {
             if info.managed > 0 {
                 map.preferred = zone;
             }
-            let cached = info.pagesets.iter().map(|pageset| (zone, pageset.cpu as u16, pageset.count));
+            let cached =
+                info.pagesets.iter().map(|pageset| (zone, pageset.cpu as u16, pageset.count));
             map.cached.extend(cached);
         }
         map

@@ -85,7 +85,8 @@ impl<A: Allocator> Client<'_, A> {
         let first = held.len();
         while let Some((pfn, order)) = self.alloc() {
             // Relaxed: a number, different from all others.
-            let block = Block { pfn, order, number: self.common.numbers.fetch_add(1, Ordering::Relaxed) };
+            let block =
+                Block { pfn, order, number: self.common.numbers.fetch_add(1, Ordering::Relaxed) };
             for word in words(self.allocator, block) {
                 // SAFETY: the page is this client's.
                 unsafe { word.write_volatile(block.number) };

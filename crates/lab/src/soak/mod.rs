@@ -2,9 +2,9 @@
 //! likes: does a design ever lose a page, or hand one out twice?
 //!
 //! Clients on all CPUs take memory until it is used up, write a number of their own into each page,
-//! and look whether it is still there before they free it: on their CPU or another, one by one or in
-//! batches. A drainer takes back what CPUs cache, by turns all of it or one CPU's, quietly or fully.
-//! Designs take turns of some seconds; after each turn their metadata must balance.
+//! and look whether it is still there before they free it: on their CPU or another, one by one or
+//! in batches. A drainer takes back what CPUs cache, by turns all of it or one CPU's, quietly or
+//! fully. Designs take turns of some seconds; after each turn their metadata must balance.
 
 mod client;
 
@@ -75,9 +75,13 @@ impl Soak {
             let at = nth % self.designs.len();
             let design = self.designs[at];
             let seed = self.seed.wrapping_add(nth as u64);
-            let with = Turn { soak: self, tally: &mut tallies[at], seed, end: Instant::now() + turn };
+            let with =
+                Turn { soak: self, tally: &mut tallies[at], seed, end: Instant::now() + turn };
             design::make_allocator(design, &self.demand, PAGES, with)?.map_err(|fault| {
-                Failure::Run(format!("{design}, turn {nth}, seed {}: {fault}: please report it", self.seed))
+                Failure::Run(format!(
+                    "{design}, turn {nth}, seed {}: {fault}: please report it",
+                    self.seed
+                ))
             })?;
             nth += 1;
             step.tick();
@@ -88,8 +92,15 @@ impl Soak {
 
     fn report(&self, tallies: &[Tally]) -> Report {
         let mut report = Report::default();
-        let headings =
-            ["design", "turns", "pages touched", "memory used up", "drains", "pages drained", "lost"];
+        let headings = [
+            "design",
+            "turns",
+            "pages touched",
+            "memory used up",
+            "drains",
+            "pages drained",
+            "lost",
+        ];
         let mut table = table::new(headings);
         for (&design, tally) in self.designs.iter().zip(tallies) {
             // Lost pages end the run.
@@ -97,7 +108,13 @@ impl Soak {
             let mut params = params([("drains_per_s", self.drains_per_s.get().into())]);
             params.extend(self.demand.variant.params(design));
             for (metric, count) in METRICS.into_iter().zip(counts) {
-                report.add(NAME, design, metric, (self.demand.cpus.len(), &params), &[count as f64]);
+                report.add(
+                    NAME,
+                    design,
+                    metric,
+                    (self.demand.cpus.len(), &params),
+                    &[count as f64],
+                );
             }
             let cells = [tally.turns].into_iter().chain(counts).map(|count| count.to_string());
             table.add_row([design.name().to_owned()].into_iter().chain(cells));
@@ -151,7 +168,8 @@ impl Turn<'_> {
             let clients: Vec<_> = (0..)
                 .zip(cpus)
                 .map(|(index, &cpu)| {
-                    let random = fastrand::Rng::with_seed(self.seed.wrapping_mul(31) + index as u64);
+                    let random =
+                        fastrand::Rng::with_seed(self.seed.wrapping_mul(31) + index as u64);
                     let client = Client { allocator, common, index, random };
                     scope.spawn(move || client.run(cpu, self.end))
                 })

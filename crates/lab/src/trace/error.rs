@@ -27,9 +27,13 @@ pub enum TraceError {
         "{name} is a binary trace-cmd file: run `trace-cmd report -i {name} > {name}.txt` and replay {name}.txt"
     )]
     TraceDat { name: String },
-    #[error("{name} is compressed with {format}: decompress it first, or compress with zstd instead")]
+    #[error(
+        "{name} is compressed with {format}: decompress it first, or compress with zstd instead"
+    )]
     Compressed { name: String, format: &'static str },
-    #[error("{name} holds no page allocator or vmalloc event in {lines} lines{hint}; {HOW_TO_RECORD}")]
+    #[error(
+        "{name} holds no page allocator or vmalloc event in {lines} lines{hint}; {HOW_TO_RECORD}"
+    )]
     NoEvent { name: String, lines: u64, hint: String },
     #[error(
         "{name} holds no mm_page_alloc and no mm_page_free event, so there is nothing to replay; {HOW_TO_RECORD}"
@@ -40,6 +44,8 @@ pub enum TraceError {
     )]
     #[allow(dead_code, reason = "replays are too long, not traces")]
     TooLong { name: String, hours: u64 },
-    #[error("{name} is not the text of /proc/zoneinfo: {what}; copy it with `cat /proc/zoneinfo > FILE`")]
+    #[error(
+        "{name} is not the text of /proc/zoneinfo: {what}; copy it with `cat /proc/zoneinfo > FILE`"
+    )]
     NotZoneinfo { name: String, what: String },
 }

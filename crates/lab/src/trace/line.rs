@@ -82,7 +82,9 @@ fn header_at(line: &str, open: usize) -> Option<Header<'_>> {
     let (comm, pid) = task(&line[..open])?;
     // The function tracer's lines have no colon; they are events we do not know.
     let kind = name.strip_suffix(':').and_then(EventKind::from_name);
-    let lost = (name == "PERF_RECORD_LOST").then(|| digits(fields.trim().strip_prefix("lost ")?)).flatten();
+    let lost = (name == "PERF_RECORD_LOST")
+        .then(|| digits(fields.trim().strip_prefix("lost ")?))
+        .flatten();
     Some(Header { comm, pid, cpu, time_ns, kind, lost, fields })
 }
 
@@ -97,7 +99,9 @@ fn task(before: &str) -> Option<(&str, i32)> {
     let last = before.rsplit(char::is_whitespace).next()?;
     // `perf script -F pid,tid` prints both with a slash; the thread is what runs.
     let tid = last.rsplit('/').next()?;
-    if last == "-1" || digits(tid).is_some() && last.bytes().all(|b| b.is_ascii_digit() || b == b'/') {
+    if last == "-1"
+        || digits(tid).is_some() && last.bytes().all(|b| b.is_ascii_digit() || b == b'/')
+    {
         return Some((before[..before.len() - last.len()].trim_end(), tid.parse().ok()?));
     }
     let (comm, pid) = before.rsplit_once('-')?;
@@ -153,16 +157,20 @@ fn event(kind: EventKind, f: Fields<'_>) -> Result<Event, Bad> {
             }
         }
         EventKind::PageFree => Event::PageFree { pfn: f.pfn()?, order: f.small("order")? },
-        EventKind::PageFreeBatched => Event::PageFreeBatched { pfn: f.pfn()?, order: f.small("order")? },
+        EventKind::PageFreeBatched => {
+            Event::PageFreeBatched { pfn: f.pfn()?, order: f.small("order")? }
+        }
         EventKind::ZoneLocked => Event::ZoneLocked {
             pfn: f.pfn_or_failed()?,
             order: f.small("order")?,
             migratetype: f.small("migratetype")?,
             percpu_refill: f.flag("percpu_refill")?,
         },
-        EventKind::PcpuDrain => {
-            Event::PcpuDrain { pfn: f.pfn()?, order: f.small("order")?, migratetype: f.small("migratetype")? }
-        }
+        EventKind::PcpuDrain => Event::PcpuDrain {
+            pfn: f.pfn()?,
+            order: f.small("order")?,
+            migratetype: f.small("migratetype")?,
+        },
         EventKind::VmstatUpdate => Event::VmstatUpdate,
         EventKind::ExtFrag => Event::ExtFrag {
             pfn: f.pfn()?,
@@ -249,7 +257,9 @@ impl<'a> Fields<'a> {
     fn pfn_or_failed(self) -> Result<Option<KernelPfn>, Bad> {
         match self.text("pfn")? {
             "-1" => Ok(None),
-            _ => Ok(Some(self.number("pfn")?).filter(|&pfn| pfn != 0 && pfn != u64::MAX).map(KernelPfn)),
+            _ => Ok(Some(self.number("pfn")?)
+                .filter(|&pfn| pfn != 0 && pfn != u64::MAX)
+                .map(KernelPfn)),
         }
     }
 }
@@ -258,7 +268,10 @@ impl<'a> Fields<'a> {
 fn without_event(line: &str) -> Line<'_> {
     // tracefs: `CPU:2 [LOST 12 EVENTS]`; trace-cmd: `CPU 2: [12 EVENTS DROPPED]` and the like.
     if let Some((_, rest)) = line.split_once("[LOST ") {
-        return rest.split_once(' ').and_then(|(n, _)| digits(n)).map_or(Line::Unreadable, Line::Lost);
+        return rest
+            .split_once(' ')
+            .and_then(|(n, _)| digits(n))
+            .map_or(Line::Unreadable, Line::Lost);
     }
     if let Some((before, _)) = line.split_once(" EVENTS DROPPED]") {
         return before.rsplit('[').next().and_then(digits).map_or(Line::Unreadable, Line::Lost);

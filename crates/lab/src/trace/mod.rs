@@ -7,8 +7,8 @@
 //! * *record*: who (task), where (CPU) and when, and what: the *event*.
 //! * *skipped line*: unknown event, unfinished, or unreadable. Skipped lines are counted and the
 //!   first few are kept to be shown; they never end the reading.
-//! * *printable*: of the characters in a trace's names and lines, those that a terminal shows and does
-//!   not obey. What is printed of a trace is, because anybody may have written it.
+//! * *printable*: of the characters in a trace's names and lines, those that a terminal shows and
+//!   does not obey. What is printed of a trace is, because anybody may have written it.
 //! * *cut short*: compressed, and ends within the data. What can be read of it is a trace.
 //!
 //! # Theory

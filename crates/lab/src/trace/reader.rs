@@ -56,7 +56,8 @@ impl Summary {
         if self.last_ns.is_some_and(|last| record.time_ns < last) {
             self.out_of_order += 1;
         }
-        self.first_ns = Some(self.first_ns.map_or(record.time_ns, |first| first.min(record.time_ns)));
+        self.first_ns =
+            Some(self.first_ns.map_or(record.time_ns, |first| first.min(record.time_ns)));
         self.last_ns = Some(self.last_ns.map_or(record.time_ns, |last| last.max(record.time_ns)));
         if let Some(events) = self.commands.get_mut(record.comm) {
             *events += 1;
@@ -113,8 +114,8 @@ impl Tally {
     }
 }
 
-/// A name from a file for a terminal: what would move its cursor, colour it or turn its text around is a
-/// question mark, as `ls` shows it.
+/// A name from a file for a terminal: what would move its cursor, colour it or turn its text around
+/// is a question mark, as `ls` shows it.
 pub fn printable(text: &str) -> String {
     let is_obeyed = |c: char| {
         // What cannot be shown; marks of direction; separators of lines and paragraphs.
@@ -153,7 +154,11 @@ pub fn read_file(
 ///
 /// # Errors
 /// When it cannot be read, or is no trace; see [`TraceError`].
-pub fn read(input: impl Read, name: &str, on_record: impl FnMut(&Record<'_>)) -> Result<Summary, TraceError> {
+pub fn read(
+    input: impl Read,
+    name: &str,
+    on_record: impl FnMut(&Record<'_>),
+) -> Result<Summary, TraceError> {
     read_within(input, name, ExpandLimit::default(), on_record)
 }
 
@@ -204,7 +209,9 @@ fn read_text(
         let bytes_max = if is_trace { u64::MAX } else { nonsense_left };
         let (length, read) = match read_line(&mut input, &mut bytes, bytes_max) {
             // What there is can be used, if it is anything; of the last line only a part is there.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && summary.counts.total() > 0 => {
+            Err(error)
+                if error.kind() == io::ErrorKind::UnexpectedEof && summary.counts.total() > 0 =>
+            {
                 summary.is_cut_short = true;
                 if !bytes.is_empty() {
                     summary.lines += 1;
@@ -216,7 +223,10 @@ fn read_text(
         };
         if length == Length::None {
             if !is_trace && nonsense_left == 0 {
-                return Err(TraceError::NoTrace { name: name.to_owned(), mib: NONSENSE_BYTES_MAX >> 20 });
+                return Err(TraceError::NoTrace {
+                    name: name.to_owned(),
+                    mib: NONSENSE_BYTES_MAX >> 20,
+                });
             }
             break;
         }
@@ -259,9 +269,13 @@ enum Length {
     None,
 }
 
-/// Reads a line without its end into `line`; of a line too long only the beginning. Also how many bytes
-/// it took, at most `bytes_max`.
-fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>, bytes_max: u64) -> io::Result<(Length, u64)> {
+/// Reads a line without its end into `line`; of a line too long only the beginning. Also how many
+/// bytes it took, at most `bytes_max`.
+fn read_line(
+    input: &mut impl BufRead,
+    line: &mut Vec<u8>,
+    bytes_max: u64,
+) -> io::Result<(Length, u64)> {
     line.clear();
     let mut input = input.by_ref().take(bytes_max);
     let read = input.by_ref().take(LINE_BYTES_MAX as u64).read_until(b'\n', line)?;
@@ -289,7 +303,9 @@ fn refuse_binary(start: &[u8], name: &str) -> Result<(), TraceError> {
         [] => Err(TraceError::Empty { name: name() }),
         // perf writes its magic as a number: byte order shows.
         [b'P', b'E', b'R', b'F', b'I', b'L', b'E', ..]
-        | [_, b'E', b'L', b'I', b'F', b'R', b'E', b'P', ..] => Err(TraceError::PerfData { name: name() }),
+        | [_, b'E', b'L', b'I', b'F', b'R', b'E', b'P', ..] => {
+            Err(TraceError::PerfData { name: name() })
+        }
         [0x17, 0x08, 0x44, b't', b'r', b'a', b'c', b'i', b'n', b'g', ..] => {
             Err(TraceError::TraceDat { name: name() })
         }
@@ -307,7 +323,10 @@ fn hint(skipped: &Skipped) -> String {
         (&skipped.unfinished, "unfinished"),
         (&skipped.unreadable, "unreadable"),
     ];
-    let counts: Vec<_> =
-        sorts.iter().filter(|(t, _)| t.count > 0).map(|(t, what)| format!("{what}: {}", t.count)).collect();
+    let counts: Vec<_> = sorts
+        .iter()
+        .filter(|(t, _)| t.count > 0)
+        .map(|(t, what)| format!("{what}: {}", t.count))
+        .collect();
     if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
 }

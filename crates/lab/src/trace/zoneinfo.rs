@@ -59,7 +59,8 @@ impl Zoneinfo {
         let name = path.display().to_string();
         let mut bytes = Vec::new();
         // Devices may have no end.
-        let read = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
+        let read =
+            File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
         match read {
             Ok(read) if read as u64 > BYTES_MAX => {
                 let what = format!("it holds more than {} MiB", BYTES_MAX >> 20);
@@ -79,8 +80,9 @@ impl Zoneinfo {
         let mut zones = Vec::new();
         for (at, line) in text.lines().enumerate() {
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
-            take_line(&mut zones, &words)
-                .map_err(|word| bad(format!("line {}: {word:?} is not a number of pages", at + 1)))?;
+            take_line(&mut zones, &words).map_err(|word| {
+                bad(format!("line {}: {word:?} is not a number of pages", at + 1))
+            })?;
         }
         if zones.is_empty() {
             return Err(bad("it lists no zone".to_owned()));

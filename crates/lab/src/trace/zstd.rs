@@ -12,7 +12,8 @@ const STEP_BYTES: usize = 1 << 18;
 /// An empty raw block, the last of its frame (RFC 8878, 3.1.1.2), and room for a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
-/// What any file may expand to, and how many times its size: text of events shrinks to a tenth or so.
+/// What any file may expand to, and how many times its size: text of events shrinks to a tenth or
+/// so.
 const EXPANDED_BYTES_MAX: u64 = 256 << 20;
 const EXPANDED_TIMES_MAX: u64 = 100;
 
@@ -42,8 +43,8 @@ pub fn is_zstd(start: &[u8]) -> bool {
     }
 }
 
-/// Decompresses what it reads. Of a file that ends within a frame it gives all whole blocks, then an
-/// error of the kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
+/// Decompresses what it reads. Of a file that ends within a frame it gives all whole blocks, then
+/// an error of the kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
 ///
 /// When it has given as much as the limit allows, and there is more, it gives an error of the kind
 /// [`FileTooLarge`](io::ErrorKind::FileTooLarge).
@@ -102,7 +103,9 @@ impl<R: BufRead> Reader<R> {
         }
         // The decoder keeps what later blocks may repeat until it has seen the last one.
         self.ended_early = true;
-        self.decoder.decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::All).map_err(|_| damaged())?;
+        self.decoder
+            .decode_blocks(&LAST_BLOCK[..], BlockDecodingStrategy::All)
+            .map_err(|_| damaged())?;
         Ok(())
     }
 }
@@ -169,9 +172,11 @@ fn expands_too_far<R>(source: &Counted<R>, expanded: u64) -> io::Error {
 /// Which of the decoder's many reasons it was helps nobody who has to copy the file again, but for
 /// one: there was no more to read.
 fn unreadable(why: &FrameDecoderError) -> io::Error {
-    let mut causes = std::iter::successors(Some(why as &(dyn Error + 'static)), |&why| why.source());
+    let mut causes =
+        std::iter::successors(Some(why as &(dyn Error + 'static)), |&why| why.source());
     let is_end = causes.any(|why| {
-        why.downcast_ref::<io::Error>().is_some_and(|why| why.kind() == io::ErrorKind::UnexpectedEof)
+        why.downcast_ref::<io::Error>()
+            .is_some_and(|why| why.kind() == io::ErrorKind::UnexpectedEof)
     });
     if is_end { ends_early() } else { damaged() }
 }

@@ -31,14 +31,21 @@ pub fn with_numbers<T>(
     with: impl FnOnce(&Numbers<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
-    let zones =
-        [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+    let zones = [ZoneConfig {
+        name: "Normal",
+        node: NodeId::new(0),
+        level: 2,
+        ranges: &ranges,
+        watermarks: None,
+    }];
     let config = Config::new(cpus, &zones);
-    let failed =
-        |error: pagedepot::ConfigError| Failure::Run(format!("the page allocator's metadata: {error}"));
+    let failed = |error: pagedepot::ConfigError| {
+        Failure::Run(format!("the page allocator's metadata: {error}"))
+    };
     let bytes = Numbers::metadata_bytes(&config).map_err(failed)?;
     let mut metadata = vec![MaybeUninit::uninit(); bytes];
     let locks: Vec<CpuLock> = (0..cpus).map(|_| CpuLock::new()).collect();
-    let numbers = Numbers::new(&config, &mut metadata, Locked::new(&locks, Here)).map_err(failed)?;
+    let numbers =
+        Numbers::new(&config, &mut metadata, Locked::new(&locks, Here)).map_err(failed)?;
     with(&numbers)
 }

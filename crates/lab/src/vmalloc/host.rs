@@ -96,7 +96,8 @@ mod tests {
     use super::*;
 
     fn is_asleep(thread: i32) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        let status =
+            std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
         status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
     }
 

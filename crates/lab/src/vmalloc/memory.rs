@@ -59,7 +59,8 @@ impl Contender<1> for Mmap {
         let start = Instant::now();
         for _ in 0..units {
             // SAFETY: a new mapping, wherever there is room.
-            let memory = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
+            let memory =
+                unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
             let memory: *mut c_void = memory.expect("there is memory");
             // SAFETY: the mapping just made.
             unsafe { touch(memory.cast(), self.pages) };

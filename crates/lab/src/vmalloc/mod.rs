@@ -55,8 +55,8 @@ const OFFERED: [Design; 6] = [
     Design::OffsetAllocator,
 ];
 
-/// Where the metadata' range of addresses begins, no more aligned than `mmap` would have it. Nothing is
-/// there.
+/// Where the metadata' range of addresses begins, no more aligned than `mmap` would have it.
+/// Nothing is there.
 const BOOKS_START: VirtAddr = VirtAddr::new(0x2000_4000_0000);
 /// Areas that all workers hold at a time, at most, where nothing is mapped: half a gigabyte of
 /// metadata.
@@ -69,7 +69,8 @@ const AREAS_MAX: u64 = 1 << 22;
 pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Failure> {
     let designs = wanted(settings)?;
     if let Some(&idle) = settings.designs.iter().find(|design| !has_rows(**design, options)) {
-        let there = OFFERED.into_iter().filter(|&design| has_rows(design, options)).collect::<Vec<_>>();
+        let there =
+            OFFERED.into_iter().filter(|&design| has_rows(design, options)).collect::<Vec<_>>();
         let there = design::list(&there);
         return Err(Failure::Usage(format!(
             "design {idle} measures nothing with these options{}; there are {there}",
@@ -87,7 +88,8 @@ pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Fail
     let mut passes = Vec::new();
     let plan = Plan::new(options, &parameters, settings)?;
     for &design in designs.iter().filter(|design| subject::DESIGNS.contains(design)) {
-        let step = settings.progress.step(&format!("{NAME}, suite, {design}"), options.passes.into());
+        let step =
+            settings.progress.step(&format!("{NAME}, suite, {design}"), options.passes.into());
         passes.push((design, plan.run(design, options.passes, || step.tick())?));
     }
     show::suite(&mut report, &plan, &passes);
@@ -105,7 +107,9 @@ fn wanted(settings: &Settings) -> Result<Vec<Design>, Failure> {
     for design in &settings.designs {
         if !OFFERED.contains(design) {
             let offered = design::list(&OFFERED);
-            return Err(Failure::Usage(format!("design {design} cannot do `{NAME}`; there are {offered}")));
+            return Err(Failure::Usage(format!(
+                "design {design} cannot do `{NAME}`; there are {offered}"
+            )));
         }
         if let Some(why) = design.unavailable() {
             return Err(Failure::Usage(why));
@@ -141,7 +145,11 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(options: &VmallocOptions, parameters: &Parameters, settings: &Settings) -> Result<Self, Failure> {
+    fn new(
+        options: &VmallocOptions,
+        parameters: &Parameters,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
         let (cpus, parameters) = (settings.cpus.len() as u32, *parameters);
         let areas_max = match options.mapper {
             MapperKind::None => AREAS_MAX,
@@ -156,7 +164,14 @@ impl Plan {
                 areas_max / 2
             )));
         }
-        Ok(Plan { parameters, mapper: options.mapper, cpus, kernel_held, held, seed: settings.seed })
+        Ok(Plan {
+            parameters,
+            mapper: options.mapper,
+            cpus,
+            kernel_held,
+            held,
+            seed: settings.seed,
+        })
     }
 
     /// Areas that all workers hold at a time.
@@ -171,11 +186,13 @@ impl Plan {
         let demand = Demand::new(self.cpus, (4 * self.areas() + (1 << 17)).min((1 << 24) - 1));
         let suite = Run { plan: self, design, demand, passes, tick: &tick };
         match self.mapper {
-            MapperKind::None => frames::with_numbers(self.cpus, pages.next_multiple_of(1 << 15), |numbers| {
-                let span = Span::new(BOOKS_START, (8 * u64::from(pages)).min(1 << 28) as u32);
-                // SAFETY: nothing is mapped, and the numbers are the suite's alone.
-                unsafe { suite.over(NullMapper::new(span, PageSize::Kib4), &Counting(numbers)) }
-            }),
+            MapperKind::None => {
+                frames::with_numbers(self.cpus, pages.next_multiple_of(1 << 15), |numbers| {
+                    let span = Span::new(BOOKS_START, (8 * u64::from(pages)).min(1 << 28) as u32);
+                    // SAFETY: nothing is mapped, and the numbers are the suite's alone.
+                    unsafe { suite.over(NullMapper::new(span, PageSize::Kib4), &Counting(numbers)) }
+                })
+            }
             MapperKind::Linux => {
                 let (mapper, host) = memory::ends(pages, 8 * pages, false)?;
                 // SAFETY: both are over one depot, which is the suite's alone.
@@ -189,7 +206,8 @@ impl Plan {
 /// those that wait for a purge.
 fn mapped_areas_max() -> Result<u64, Failure> {
     let path = "/proc/sys/vm/max_map_count";
-    let text = fs::read_to_string(path).map_err(|e| Failure::Run(format!("cannot read {path}: {e}")))?;
+    let text =
+        fs::read_to_string(path).map_err(|e| Failure::Run(format!("cannot read {path}: {e}")))?;
     let mappings: u64 = text.trim().parse().map_err(|e| Failure::Run(format!("{path}: {e}")))?;
     Ok(mappings / 8)
 }
@@ -208,7 +226,9 @@ impl Run<'_> {
     /// As for [`subject::make`].
     unsafe fn over<M: Mapper, H: Host>(&self, mapper: M, host: &H) -> Result<Vec<Pass>, Failure> {
         // SAFETY: the caller's promise.
-        unsafe { subject::make(self.design, &self.demand, (mapper, host), Passes { run: self, host }) }?
+        unsafe {
+            subject::make(self.design, &self.demand, (mapper, host), Passes { run: self, host })
+        }?
     }
 }
 

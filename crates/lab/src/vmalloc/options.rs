@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn presets_are_those_of_the_script_and_what_is_given_wins() {
-        let of = |preset| VmallocOptions { preset, nr_pages: 1, run_test_mask: 7, ..Default::default() };
+        let of =
+            |preset| VmallocOptions { preset, nr_pages: 1, run_test_mask: 7, ..Default::default() };
         let show = |options: VmallocOptions, quick| {
             let p = options.parameters(8, quick);
             (p.nr_threads, p.test_loop_count, p.test_repeat_count, p.sequential)
@@ -151,8 +152,11 @@ mod tests {
         assert_eq!(show(of(Some(Preset::Performance)), false), (1, 1_000_000, 3, true));
         assert_eq!(show(of(Some(Preset::Stress)), false), (8, 1_000_000, 20, false));
         assert_eq!(show(of(None), true), (1, 100, 1, false));
-        let given =
-            VmallocOptions { nr_threads: Some(64), test_repeat_count: Some(2), ..of(Some(Preset::Smoke)) };
+        let given = VmallocOptions {
+            nr_threads: Some(64),
+            test_repeat_count: Some(2),
+            ..of(Some(Preset::Smoke))
+        };
         assert_eq!(show(given, false), (64, 10_000, 2, false));
     }
 }

@@ -47,7 +47,9 @@ impl Kind {
     fn of(design: Design, mapper: MapperKind) -> &'static [Kind] {
         use Manner::{Blocks, Pools};
         match (design, mapper) {
-            (Design::Depot, MapperKind::None) => &[Kind::Address, Kind::Ram(Pools), Kind::Ram(Blocks)],
+            (Design::Depot, MapperKind::None) => {
+                &[Kind::Address, Kind::Ram(Pools), Kind::Ram(Blocks)]
+            }
             (Design::Depot, MapperKind::Linux) => {
                 &[Kind::Warm, Kind::Zeroed, Kind::Cold, Kind::Ram(Pools), Kind::Ram(Blocks)]
             }
@@ -130,7 +132,8 @@ pub fn run(mapper: MapperKind, designs: &[Design], settings: &Settings) -> Resul
     let counts = [1, settings.cpus.len()].into_iter().take(settings.cpus.len().min(2));
     let mut by_cpus = Vec::new();
     for cpus in counts {
-        let made = all.iter().map(|&(design, kind)| contender(design, kind, mapper, (cpus, settings)));
+        let made =
+            all.iter().map(|&(design, kind)| contender(design, kind, mapper, (cpus, settings)));
         by_cpus.push((cpus, measure(&made.collect::<Result<Vec<_>, _>>()?, cpus, settings)));
     }
     for (cpus, series) in &by_cpus {
@@ -144,12 +147,17 @@ pub fn run(mapper: MapperKind, designs: &[Design], settings: &Settings) -> Resul
     Ok(report)
 }
 
-fn measure(contenders: &[Box<dyn Contender<1>>], cpus: usize, settings: &Settings) -> Vec<Series<1>> {
+fn measure(
+    contenders: &[Box<dyn Contender<1>>],
+    cpus: usize,
+    settings: &Settings,
+) -> Vec<Series<1>> {
     let window = Duration::from_millis(if settings.effort == Effort::Quick { 2 } else { 10 });
     let schedule = Schedule { rounds: settings.rounds, pace: Pace::Lasting(window), drains: None };
     let contenders: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
     let what = format!("{NAME}, pairs, {cpus} thread{}", if cpus == 1 { "" } else { "s" });
-    let step = settings.progress.step(&what, contenders.len() as u64 * (u64::from(settings.rounds) + 1));
+    let step =
+        settings.progress.step(&what, contenders.len() as u64 * (u64::from(settings.rounds) + 1));
     interleave(&contenders, &settings.cpus[..cpus], schedule, &|| step.tick())
 }
 
@@ -171,7 +179,8 @@ fn contender(
         MapperKind::None => {
             let mapper = NullMapper::new(Span::new(BOOKS_START, RANGE_PAGES), PageSize::Kib4);
             // Numbers will do.
-            let frames = (0..seats as u32).map(|seat| block_of(Pfn::new(seat << 10), kind)).collect();
+            let frames =
+                (0..seats as u32).map(|seat| block_of(Pfn::new(seat << 10), kind)).collect();
             let ends = (mapper, Counting(NoFrames(Here)));
             // SAFETY: nothing is mapped, and there are no frames.
             unsafe { subject::make(design, &demand, ends, ToPair { design, kind, frames }) }
@@ -179,9 +188,11 @@ fn contender(
         MapperKind::Linux => {
             let (mapper, host) = memory::ends(kind.memory_pages(), RANGE_PAGES, true)?;
             let frames = frames_for(kind, seats, &host)?;
-            // SAFETY: both are over one depot, which this design and its user, the holder of `frames`,
-            // have alone.
-            unsafe { subject::make(design, &demand, (mapper, host), ToPair { design, kind, frames }) }
+            // SAFETY: both are over one depot, which this design and its user, the holder of
+            // `frames`, have alone.
+            unsafe {
+                subject::make(design, &demand, (mapper, host), ToPair { design, kind, frames })
+            }
         }
     }
 }

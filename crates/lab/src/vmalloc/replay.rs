@@ -226,7 +226,8 @@ pub fn run(
     let plan = Plan::load(path, limit)?;
     let mut replayed = Vec::new();
     for &design in designs.iter().filter(|design| subject::DESIGNS.contains(design)) {
-        let step = settings.progress.step(&format!("{NAME}, replay, {design}"), settings.rounds.into());
+        let step =
+            settings.progress.step(&format!("{NAME}, replay, {design}"), settings.rounds.into());
         let mut all = Replayed::default();
         for _ in 0..settings.rounds {
             all = once(&plan, design, all)?;
@@ -246,13 +247,17 @@ pub fn run(
 /// One more run, over a new instance of the design.
 fn once(plan: &Plan, design: Design, so_far: Replayed) -> Result<Replayed, Failure> {
     // Twice, because what was freed comes back only with a purge.
-    let pages = (2 * plan.pages() + (1 << 16)).next_multiple_of(1 << 15).min(RANGE_PAGES_MAX) as u32;
+    let pages =
+        (2 * plan.pages() + (1 << 16)).next_multiple_of(1 << 15).min(RANGE_PAGES_MAX) as u32;
     let areas_max = (4 * plan.allocs() + pages as u64 / 2).clamp(1 << 12, (1 << 24) - 1) as u32;
-    let demand = Demand { lazy_pages_max: plan.lazy_pages_max, ..Demand::new(plan.cpus, areas_max) };
+    let demand =
+        Demand { lazy_pages_max: plan.lazy_pages_max, ..Demand::new(plan.cpus, areas_max) };
     frames::with_numbers(plan.cpus, pages, |numbers| {
         let mapper = NullMapper::new(Span::new(BOOKS_START, pages), PageSize::Kib4);
         // SAFETY: nothing is mapped, and the numbers are this design's alone.
-        unsafe { subject::make(design, &demand, (mapper, ActingAs(numbers)), Steps { plan, so_far }) }
+        unsafe {
+            subject::make(design, &demand, (mapper, ActingAs(numbers)), Steps { plan, so_far })
+        }
     })
 }
 
@@ -278,7 +283,8 @@ impl<'d> WithVmap<'d> for Steps<'_> {
                 }
                 Step::Free { cpu, area } => {
                     ACTING_AS.set(cpu.into());
-                    let area = areas.get_mut(area as usize).map_or_else(|| unknown.next(), Option::take);
+                    let area =
+                        areas.get_mut(area as usize).map_or_else(|| unknown.next(), Option::take);
                     if let Some(area) = area {
                         design.vfree(area).expect("it was allocated");
                     }
@@ -287,7 +293,8 @@ impl<'d> WithVmap<'d> for Steps<'_> {
         }
         so_far.event_ns.push(start.elapsed().as_nanos() as f64 / plan.steps.len() as f64);
         so_far.after = design.counts();
-        so_far.failures = areas.len() as u64 - (so_far.after.allocated_areas - so_far.before.allocated_areas);
+        so_far.failures =
+            areas.len() as u64 - (so_far.after.allocated_areas - so_far.before.allocated_areas);
         so_far
     }
 }
@@ -419,7 +426,11 @@ mod tests {
         for design in subject::DESIGNS {
             let replayed = once(&plan, design, Replayed::default()).unwrap();
             assert_eq!(replayed.failures, 0, "{design}");
-            assert_eq!(replayed.after.allocated_areas - replayed.before.allocated_areas, 3, "{design}");
+            assert_eq!(
+                replayed.after.allocated_areas - replayed.before.allocated_areas,
+                3,
+                "{design}"
+            );
             assert_eq!(replayed.event_ns.len(), 1);
         }
     }

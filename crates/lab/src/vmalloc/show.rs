@@ -16,7 +16,10 @@ pub fn suite(report: &mut Report, plan: &Plan, passes: &[(Design, Vec<Pass>)]) {
     for (design, passes) in passes {
         for (nth, pass) in passes.iter().enumerate() {
             report.say(format!("{design}, pass {}", nth + 1));
-            pass.workers.iter().enumerate().for_each(|(nth, worked)| lines(report, plan, nth, worked));
+            pass.workers
+                .iter()
+                .enumerate()
+                .for_each(|(nth, worked)| lines(report, plan, nth, worked));
         }
     }
     report.say(format!(
@@ -39,7 +42,8 @@ pub fn suite(report: &mut Report, plan: &Plan, passes: &[(Design, Vec<Pass>)]) {
 /// The lines of a worker.
 fn lines(report: &mut Report, plan: &Plan, worker: usize, worked: &Worked) {
     let repeat = plan.parameters.test_repeat_count;
-    let asked = TESTS.iter().enumerate().filter(|(nth, _)| plan.parameters.run_test_mask >> nth & 1 == 1);
+    let asked =
+        TESTS.iter().enumerate().filter(|(nth, _)| plan.parameters.run_test_mask >> nth & 1 == 1);
     for (nth, (name, test)) in asked {
         let Some(runs) = worked.tests[nth] else {
             report.say(format!("Summary: {name} skipped"));
@@ -75,7 +79,8 @@ fn notes(plan: &Plan, passes: &[(Design, Vec<Pass>)]) -> Vec<String> {
         ));
     }
     for (design, passes) in passes {
-        if let Some((failed, Some(error))) = passes.iter().map(Pass::failures).find(|failures| failures.0 > 0)
+        if let Some((failed, Some(error))) =
+            passes.iter().map(Pass::failures).find(|failures| failures.0 > 0)
         {
             notes.push(format!("{design}: {failed} runs failed; one of them because {error}"));
         }
@@ -153,7 +158,8 @@ fn rows(report: &mut Report, plan: &Plan, design: Design, passes: &[Pass]) {
     let cpus = plan.cpus.min(plan.parameters.nr_threads) as usize;
     for (nth, _) in TESTS.iter().enumerate() {
         // One sample per pass: the worker in the middle.
-        let medians = passes.iter().map(|pass| samples::median(&pass.loop_ns(nth, &plan.parameters)));
+        let medians =
+            passes.iter().map(|pass| samples::median(&pass.loop_ns(nth, &plan.parameters)));
         let medians: Vec<f64> = medians.flatten().collect();
         let params = params([("test", 1 << nth), ("threads", threads)]);
         report.add(NAME, design, ("loop_ns", "ns"), (cpus, &params), &medians);

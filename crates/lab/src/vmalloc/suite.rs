@@ -122,9 +122,13 @@ impl<D: VmapDesign, H: Host> Worker<'_, D, H> {
                 let random = worker.random.u8(..);
                 (u32::from(random % 10) + 1, 1 << (random % 23))
             }),
-            Test::AlignShiftAlloc => (0..usize::BITS).try_for_each(|shift| self.pair(1, 1 << shift)),
+            Test::AlignShiftAlloc => {
+                (0..usize::BITS).try_for_each(|shift| self.pair(1, 1 << shift))
+            }
             Test::VmMapRam => self.vm_map_ram(),
-            Test::Vrealloc => (0..self.parameters.test_loop_count).try_for_each(|_| self.vrealloc()),
+            Test::Vrealloc => {
+                (0..self.parameters.test_loop_count).try_for_each(|_| self.vrealloc())
+            }
             Test::NotHere => Ok(()),
         }
     }
@@ -148,7 +152,8 @@ impl<D: VmapDesign, H: Host> Worker<'_, D, H> {
 
     fn read(&self, at: VirtAddr) -> Option<u8> {
         // SAFETY: mapped readable, and this worker's until it frees it.
-        self.is_mapped.then(|| unsafe { std::ptr::with_exposed_provenance::<u8>(at.get()).read_volatile() })
+        self.is_mapped
+            .then(|| unsafe { std::ptr::with_exposed_provenance::<u8>(at.get()).read_volatile() })
     }
 
     fn copy(&self, from: VirtAddr, to: VirtAddr, pages: u32) {

@@ -55,7 +55,8 @@ impl Pass {
 
     /// Time in contended lock acquisitions, of the time on a CPU.
     pub fn lock_wait_share(&self) -> f64 {
-        self.sum(|worked| worked.contended_ns) as f64 / self.sum(|worked| worked.on_cpu_ns).max(1) as f64
+        self.sum(|worked| worked.contended_ns) as f64
+            / self.sum(|worked| worked.on_cpu_ns).max(1) as f64
     }
 
     /// Allocations that a pool served.
@@ -96,14 +97,20 @@ pub struct Orders<'o> {
 ///
 /// # Errors
 /// When threads cannot be had, or the design's metadata is wrong afterwards.
-pub fn pass<D: VmapDesign, H: Host>(design: &mut D, host: &H, orders: &Orders<'_>) -> Result<Pass, Failure> {
+pub fn pass<D: VmapDesign, H: Host>(
+    design: &mut D,
+    host: &H,
+    orders: &Orders<'_>,
+) -> Result<Pass, Failure> {
     design.reset_tables_max();
     let before = design.counts();
     let (workers, wall) = run_workers(&*design, host, orders)?;
     let after = design.counts();
     design.purge();
     let purged = design.counts();
-    design.validate().map_err(|fault| Failure::Run(format!("{} has lost track: {fault}", design.name())))?;
+    design
+        .validate()
+        .map_err(|fault| Failure::Run(format!("{} has lost track: {fault}", design.name())))?;
     Ok(Pass { workers, wall, before, after, purged })
 }
 
@@ -121,7 +128,8 @@ fn run_workers<D: VmapDesign, H: Host>(
         for number in 0..count {
             let (worker, begin) = (orders.worker(design, host, number.into()), &prepare_for_test);
             let work = move || begin.read().is_ok_and(|begin| *begin).then(|| work(worker));
-            let spawned = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
+            let spawned =
+                std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
             workers.push(spawned.map_err(|error| {
                 Failure::Run(format!(
                     "cannot start {count} workers: {error}; give a smaller --nr-threads, or raise `ulimit -u`"
@@ -131,14 +139,16 @@ fn run_workers<D: VmapDesign, H: Host>(
         *begin = true;
         let start = Instant::now();
         drop(begin);
-        let worked = workers.into_iter().filter_map(|worker| worker.join().expect("a worker panicked"));
+        let worked =
+            workers.into_iter().filter_map(|worker| worker.join().expect("a worker panicked"));
         Ok((worked.collect(), start.elapsed()))
     })
 }
 
 impl Orders<'_> {
     fn worker<'w, D, H>(&'w self, design: &'w D, host: &'w H, number: u64) -> Worker<'w, D, H> {
-        let random = fastrand::Rng::with_seed(self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(number));
+        let random =
+            fastrand::Rng::with_seed(self.seed.wrapping_mul(0x9e37_79b9).wrapping_add(number));
         let Orders { parameters, held, is_mapped, .. } = *self;
         Worker { design, host, parameters, held, is_mapped, random }
     }

@@ -85,7 +85,13 @@ impl ReplayTarget for Naive {
         blocks.iter().map(|known| self.take(known.order)).collect()
     }
 
-    fn alloc(&mut self, cpu: CpuId, _zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
+    fn alloc(
+        &mut self,
+        cpu: CpuId,
+        _zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
         let Some(stack) = Self::stack(order, mobility) else {
             let pfn = self.take(order)?;
             self.counts.direct_allocated.add(order);
@@ -145,7 +151,12 @@ impl ReplayTarget for Naive {
 
     fn census(&mut self) -> Result<Census, String> {
         let free = self.free.iter().filter(|&&free| free).count() as u64;
-        Ok(Census { managed: self.free.len() as u64, free, cached: self.cached_pages_total(), overhead: 0 })
+        Ok(Census {
+            managed: self.free.len() as u64,
+            free,
+            cached: self.cached_pages_total(),
+            overhead: 0,
+        })
     }
 
     fn drain_all(&mut self) {

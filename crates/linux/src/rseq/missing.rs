@@ -61,14 +61,15 @@ fn tunables() -> Option<String> {
 
 /// Whether this list of tunables, which are separated by colons, disables the registration.
 fn disable_rseq(tunables: &str) -> bool {
-    let value = |tunable: &str| tunable.strip_prefix("glibc.pthread.rseq=").map(|value| value == "0");
+    let value =
+        |tunable: &str| tunable.strip_prefix("glibc.pthread.rseq=").map(|value| value == "0");
     tunables.split(':').filter_map(value).next_back().unwrap_or(false)
 }
 
 /// What the kernel says to an area of no bytes, which it never registers.
 fn probe() -> i32 {
-    // SAFETY: declined for its length before anything is read or written, also where this thread has
-    // a registration.
+    // SAFETY: declined for its length before anything is read or written, also where this thread
+    // has a registration.
     let result = unsafe { libc::syscall(libc::SYS_rseq, null::<u8>(), 0_u32, 0, 0_u32) };
     if result == 0 { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(0) }
 }

@@ -14,21 +14,21 @@
 //! A thread of a bare `clone` that has thread-local storage of its own has an area that the kernel
 //! never wrote: its `cpu_id` is negative, each sequence looks, and the thread uses the store.
 //!
-//! A child of `vfork`, and of a `clone` that shares memory *and* the thread pointer, is different. It
-//! runs with its parent thread's area, whose `cpu_id` is that of the moment of the `vfork`, while the
-//! kernel has no registration for the child (`rseq_fork` in `include/linux/rseq.h`). It restarts
-//! none of the child's sequences, so one could commit beside another thread's on the same CPU. Nothing
-//! here can tell such a child from its parent's thread. It must use nothing of this crate, which is
-//! what POSIX says of `vfork` anyway; safe code cannot make one.
+//! A child of `vfork`, and of a `clone` that shares memory *and* the thread pointer, is different.
+//! It runs with its parent thread's area, whose `cpu_id` is that of the moment of the `vfork`,
+//! while the kernel has no registration for the child (`rseq_fork` in `include/linux/rseq.h`). It
+//! restarts none of the child's sequences, so one could commit beside another thread's on the same
+//! CPU. Nothing here can tell such a child from its parent's thread. It must use nothing of this
+//! crate, which is what POSIX says of `vfork` anyway; safe code cannot make one.
 //!
 //! # Another architecture
 //! is one more file beside `x86_64.rs` with the same functions, and one more line in the selection
 //! of `arch` below. Until then it takes the lock front.
 //!
 //! # Unloading
-//! A thread's `rseq_cs` goes on pointing to the descriptor of its last sequence, and the kernel kills
-//! a thread whose descriptor it cannot read. So a shared object that contains sequences must stay
-//! mapped: [`stay_loaded`](pin::stay_loaded) sees to it before the first is run.
+//! A thread's `rseq_cs` goes on pointing to the descriptor of its last sequence, and the kernel
+//! kills a thread whose descriptor it cannot read. So a shared object that contains sequences must
+//! stay mapped: [`stay_loaded`](pin::stay_loaded) sees to it before the first is run.
 
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
 #[path = "x86_64.rs"]
@@ -61,7 +61,9 @@ const BYTES_USED: u32 = 16;
 #[cfg(not(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu")))]
 macro_rules! symbol {
     ($name:literal) => {
-        symbol(CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()).expect("one 0, at the end"))
+        symbol(
+            CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()).expect("one 0, at the end"),
+        )
     };
 }
 

@@ -15,7 +15,13 @@ pub fn pop(_area: Area, _blocks: &BlockArray, _word: WordOffset) -> u64 {
     NO_FRAME
 }
 
-pub fn push(_area: Area, _blocks: &BlockArray, _word: WordOffset, _rounds_max: u32, _frame: u32) -> bool {
+pub fn push(
+    _area: Area,
+    _blocks: &BlockArray,
+    _word: WordOffset,
+    _rounds_max: u32,
+    _frame: u32,
+) -> bool {
     false
 }
 

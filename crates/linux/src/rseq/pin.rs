@@ -1,11 +1,12 @@
 //! Keeping the shared object that contains the sequences loaded.
 //!
-//! `dlclose` would unmap descriptors that threads still point to. The object is opened once more with
-//! `RTLD_NODELETE`, which holds for the life of the process. The main program is never unloaded, and a
-//! static program has no objects.
+//! `dlclose` would unmap descriptors that threads still point to. The object is opened once more
+//! with `RTLD_NODELETE`, which holds for the life of the process. The main program is never
+//! unloaded, and a static program has no objects.
 //!
 //! Functions of a depot are inlined into its users. A Rust dynamic library that uses a depot which
-//! another object built is not seen from here: the documentation of the crate says that it must stay.
+//! another object built is not seen from here: the documentation of the crate says that it must
+//! stay.
 
 #[cfg(not(target_feature = "crt-static"))]
 use core::sync::atomic::{AtomicBool, Ordering};

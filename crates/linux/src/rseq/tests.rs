@@ -23,7 +23,8 @@ use super::*;
 mod breakpoints;
 
 // SAFETY: blocks here have room for the words of one zone.
-const WORD: WordOffset = unsafe { implement::word_offset(ZoneId::new(0), Class::Order0, Mobility::Movable) };
+const WORD: WordOffset =
+    unsafe { implement::word_offset(ZoneId::new(0), Class::Order0, Mobility::Movable) };
 const ROUNDS: u32 = 40;
 const STRIDE: usize = 512;
 
@@ -45,7 +46,8 @@ impl Fronts {
         let block_lines = cpus as usize * STRIDE / size_of::<Line>();
         let first_magazine = gate_lines + block_lines;
         let lines = first_magazine + cpus as usize;
-        let memory: Vec<_> = (0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
+        let memory: Vec<_> =
+            (0..lines).map(|_| Line(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
         memory.as_ptr().expose_provenance();
         let base = memory.as_ptr().cast_mut().cast::<u8>();
         let blocks_at = gate_lines * size_of::<Line>();
@@ -56,7 +58,8 @@ impl Fronts {
         for cpu in 0..cpus {
             let index = MagazineIndex::new(first_magazine as u32 + cpu).unwrap();
             for slot in 0..ROUNDS {
-                fronts.magazine(index).slots[slot as usize].store(cpu * ROUNDS + slot, Ordering::Relaxed);
+                fronts.magazine(index).slots[slot as usize]
+                    .store(cpu * ROUNDS + slot, Ordering::Relaxed);
             }
             fronts.gate(cpu).store(fronts.open_gate(cpu), Ordering::Relaxed);
             fronts.cell(cpu).store(Word::new(index, ROUNDS, None).0, Ordering::Relaxed);
@@ -85,8 +88,10 @@ impl Fronts {
 
     /// All that follows gates may read and nobody may write: the gates but those of `cpus`.
     fn is_refusing(&self) -> bool {
-        let words = self.memory[..self.blocks_at / size_of::<Line>()].iter().flat_map(|line| &line.0);
-        let is_gate = |at: usize| (GATES_AT / 8..GATES_AT / 8 + self.array.cpus() as usize).contains(&at);
+        let words =
+            self.memory[..self.blocks_at / size_of::<Line>()].iter().flat_map(|line| &line.0);
+        let is_gate =
+            |at: usize| (GATES_AT / 8..GATES_AT / 8 + self.array.cpus() as usize).contains(&at);
         words.enumerate().all(|(at, word)| is_gate(at) || word.load(Ordering::Relaxed) == 0)
     }
 
@@ -111,7 +116,9 @@ impl Fronts {
             let word = self.word(cpu);
             let magazine = self.magazine(word.loaded().unwrap());
             frames.extend(
-                magazine.slots[..word.rounds() as usize].iter().map(|slot| slot.load(Ordering::Relaxed)),
+                magazine.slots[..word.rounds() as usize]
+                    .iter()
+                    .map(|slot| slot.load(Ordering::Relaxed)),
             );
         }
         frames
@@ -148,7 +155,9 @@ extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c
     SIGNALS.fetch_add(1, Ordering::Relaxed);
     ABORTED.fetch_add(u64::from(before == 0x5305_3053), Ordering::Relaxed);
     // SAFETY: points to what the test owns while its threads, and so their signals, run.
-    let Some((area, fronts)) = (unsafe { HANDLERS.load(Ordering::Acquire).as_ref() }) else { return };
+    let Some((area, fronts)) = (unsafe { HANDLERS.load(Ordering::Acquire).as_ref() }) else {
+        return;
+    };
     let frame = pop(*area, &fronts.array, WORD);
     while frame != NO_FRAME && !push(*area, &fronts.array, WORD, 63, frame as u32) {
         fronts.fold(*area);
@@ -219,7 +228,10 @@ fn hammer(fronts: &Fronts, area: Area, held: &[AtomicBool], end: Instant, yields
                 match pop(area, &fronts.array, WORD) {
                     NO_FRAME => fronts.fold(area),
                     frame => {
-                        assert!(!held[frame as usize].swap(true, Ordering::Relaxed), "frame {frame} doubled");
+                        assert!(
+                            !held[frame as usize].swap(true, Ordering::Relaxed),
+                            "frame {frame} doubled"
+                        );
                         kept.push(frame);
                     }
                 }
@@ -289,7 +301,9 @@ fn a_wiped_depot_stops_every_sequence() {
         word.store(0, Ordering::Relaxed);
     }
     assert_nothing_happens(&fronts, area);
-    assert!(fronts.memory.iter().flat_map(|line| &line.0).all(|word| word.load(Ordering::Relaxed) == 0));
+    assert!(
+        fronts.memory.iter().flat_map(|line| &line.0).all(|word| word.load(Ordering::Relaxed) == 0)
+    );
 }
 
 #[test]
@@ -334,17 +348,40 @@ fn limits_of_a_front() {
                 })));
                 assert_eq!(popped.into_inner(), u64::from(frame));
             }
-            assert!(!tries(Box::new(|| pop(area, &fronts.array, WORD) != NO_FRAME)), "an empty magazine");
+            assert!(
+                !tries(Box::new(|| pop(area, &fronts.array, WORD) != NO_FRAME)),
+                "an empty magazine"
+            );
             for frame in 0..63 {
                 assert!(tries(Box::new(|| push(area, &fronts.array, WORD, 63, frame as u32))));
             }
-            assert!(!tries(Box::new(|| push(area, &fronts.array, WORD, 63, 63))), "a full magazine");
-            assert!(!tries(Box::new(|| push(area, &fronts.array, WORD, 7, 63))), "more than the bound");
+            assert!(
+                !tries(Box::new(|| push(area, &fronts.array, WORD, 63, 63))),
+                "a full magazine"
+            );
+            assert!(
+                !tries(Box::new(|| push(area, &fronts.array, WORD, 7, 63))),
+                "more than the bound"
+            );
             let here = Here::task(CpuId::new(0));
             let word = fronts.word(0);
             let elsewhere = Here::task(CpuId::new(1));
-            assert!(!tries(Box::new(|| compare_store(area, &fronts.array, elsewhere, WORD, word.0, 0))));
-            assert!(!tries(Box::new(|| compare_store(area, &fronts.array, here, WORD, word.0 + 1, 0))));
+            assert!(!tries(Box::new(|| compare_store(
+                area,
+                &fronts.array,
+                elsewhere,
+                WORD,
+                word.0,
+                0
+            ))));
+            assert!(!tries(Box::new(|| compare_store(
+                area,
+                &fronts.array,
+                here,
+                WORD,
+                word.0 + 1,
+                0
+            ))));
             assert!(tries(Box::new(|| compare_store(
                 area,
                 &fronts.array,

@@ -14,13 +14,13 @@
 //!   and the front's address survive a loop in registers, because nothing in a depot's own value
 //!   changes. A step added from memory costs an eighth of a nanosecond.
 //! * Pop and push ask neither whether the CPU's number has a gate nor whether it is open
-//!   ([`Cpus::FOLLOWS_GATES`](pagedepot::cpus::Cpus::FOLLOWS_GATES)): 16 bits of a number always have
-//!   one, and a closed gate leads to a word that refuses. Either question costs a tenth of a
+//!   ([`Cpus::FOLLOWS_GATES`](pagedepot::cpus::Cpus::FOLLOWS_GATES)): 16 bits of a number always
+//!   have one, and a closed gate leads to a word that refuses. Either question costs a tenth of a
 //!   nanosecond or more.
 //! * An abort is reported as "look closer", not retried here: it happens once per preemption, and
 //!   the slow path, which bounds its attempts, tries again.
-//! * All ways out but the commit lie in a section of their own. Those of a sequence without a result
-//!   lead to a label of the caller's, so that it need not look how the sequence ended.
+//! * All ways out but the commit lie in a section of their own. Those of a sequence without a
+//!   result lead to a label of the caller's, so that it need not look how the sequence ended.
 
 use core::arch::asm;
 
@@ -100,8 +100,8 @@ fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
 #[inline(always)]
 pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
     let frame: u64;
-    // SAFETY: the area is this thread's own and registered, or `cpu_id` is negative (a child of `vfork`
-    // calls nothing, see the module `rseq`); there is a gate for each number of 16
+    // SAFETY: the area is this thread's own and registered, or `cpu_id` is negative (a child of
+    // `vfork` calls nothing, see the module `rseq`); there is a gate for each number of 16
     // bits, and where its lower half leads, words; a word with credit names a magazine.
     unsafe {
         sequence!(
@@ -131,7 +131,13 @@ pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
 
 /// See [`Cpus::push`](pagedepot::cpus::Cpus::push).
 #[inline(always)]
-pub fn push(area: Area, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+pub fn push(
+    area: Area,
+    blocks: &BlockArray,
+    word: WordOffset,
+    rounds_max: u32,
+    frame: u32,
+) -> bool {
     // SAFETY: as in `pop`; with fewer than `rounds_max` rounds its next slot is this sequence's to
     // write.
     unsafe {
@@ -171,8 +177,8 @@ pub fn compare_store(
     old: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: as in `pop`; the gate is open. It must be asked: the words behind a closed one are what
-    // `old` may be, and nobody's to write.
+    // SAFETY: as in `pop`; the gate is open. It must be asked: the words behind a closed one are
+    // what `old` may be, and nobody's to write.
     unsafe {
         sequence!(
             "cmp dword ptr fs:[{area} + {CPU_ID}], {cpu:e}",

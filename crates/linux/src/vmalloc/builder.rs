@@ -61,8 +61,8 @@ impl VmallocBuilder {
         }
     }
 
-    /// Bytes of addresses, rounded up to 512 pages. They cost 9 bytes of metadata per page where they
-    /// are used. Default: eight times the depot, at least 1 GiB.
+    /// Bytes of addresses, rounded up to 512 pages. They cost 9 bytes of metadata per page where
+    /// they are used. Default: eight times the depot, at least 1 GiB.
     pub fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = Some(bytes);
         self
@@ -155,8 +155,9 @@ impl VmallocBuilder {
     /// [`VmallocBuildError`]; its `Display` says what to do.
     pub fn build(self) -> Result<Vmalloc, VmallocBuildError> {
         self.depot.check_parent().map_err(|_| VmallocBuildError::Forked)?;
-        let bytes =
-            self.bytes.unwrap_or_else(|| self.depot.bytes().saturating_mul(RANGE_PER_DEPOT).max(RANGE_MIN));
+        let bytes = self
+            .bytes
+            .unwrap_or_else(|| self.depot.bytes().saturating_mul(RANGE_PER_DEPOT).max(RANGE_MIN));
         let mapper = LinuxMapper::new(&self.depot, bytes, self.mappings_max)?;
         let config = self.config(&mapper);
         let metadata_bytes = LinuxVmap::metadata_bytes(&config, &mapper)?;
@@ -168,11 +169,13 @@ impl VmallocBuilder {
             .map_err(|errno| VmallocBuildError::NoWipeOnFork { errno })?;
         // SAFETY: the mapping's only reference; it says `'static`, but the address space drops
         // what has it before the mapping.
-        let memory =
-            unsafe { std::slice::from_raw_parts_mut(metadata.start().as_ptr().cast(), metadata_bytes) };
+        let memory = unsafe {
+            std::slice::from_raw_parts_mut(metadata.start().as_ptr().cast(), metadata_bytes)
+        };
         let host = DepotHost::with(&self.depot, self.purge_wanted);
         // SAFETY: zeroes fresh from the system. The mapper and the host are over one depot and this
-        // address space's alone; to free or access pages of a depot that one does not hold is unsafe.
+        // address space's alone; to free or access pages of a depot that one does not hold is
+        // unsafe.
         let vmap = unsafe { Vmap::new_zeroed(&config, memory, mapper, host) }?;
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
         let shrinkers = if self.shrinker { Some(self.depot.shrinkers()) } else { None };
@@ -186,7 +189,8 @@ impl VmallocBuilder {
 
     fn config(&self, mapper: &LinuxMapper) -> VmapConfig {
         use pagedepot::vmap::Mapper;
-        let pages = |bytes: Option<usize>| bytes.map(|bytes| (bytes >> mapper.page_size().shift()) as u64);
+        let pages =
+            |bytes: Option<usize>| bytes.map(|bytes| (bytes >> mapper.page_size().shift()) as u64);
         let nodes = self.nodes.unwrap_or_else(|| Topology::read().cpu_count());
         let areas_max = self.areas_max.unwrap_or_else(|| (mapper.span().pages / 2).min(AREAS_MAX));
         let plain = VmapConfig::new(nodes, areas_max);

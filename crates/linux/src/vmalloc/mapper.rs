@@ -1,10 +1,10 @@
 //! Mapping a depot's frames into a reserved range of addresses.
 //!
-//! The range is reserved by one mapping without access (`reserved.rs`). A run of frames is a piece of
-//! the memory file, mapped over it by one `MAP_FIXED` call that also populates it. Unmapping maps the
-//! reservation over a span again: the kernel joins it with its neighbours, and gives the page
-//! tables back of every aligned 2 MiB that lies inside. So addresses fall out of the range only where
-//! such a call fails, and what is lost then is never touched again.
+//! The range is reserved by one mapping without access (`reserved.rs`). A run of frames is a piece
+//! of the memory file, mapped over it by one `MAP_FIXED` call that also populates it. Unmapping
+//! maps the reservation over a span again: the kernel joins it with its neighbours, and gives the
+//! page tables back of every aligned 2 MiB that lies inside. So addresses fall out of the range
+//! only where such a call fails, and what is lost then is never touched again.
 //!
 //! The call returns when no CPU of the process reaches the old pages any more: the kernel
 //! interrupts those that might. That is why the core merges spans, and calls when much is due.
@@ -64,14 +64,17 @@ impl LinuxMapper {
         };
         let failed = |errno| VmallocBuildError::Memory { bytes, errno };
         let budget = match mappings_max {
-            Some(max) if max < MAPPINGS_MIN => return Err(VmallocBuildError::TooFewMappings { max }),
+            Some(max) if max < MAPPINGS_MIN => {
+                return Err(VmallocBuildError::TooFewMappings { max });
+            }
             Some(max) => Budget::part(max - budget::RESERVE_MIN),
             None => Budget::of_process(),
         };
         let pieces = Pieces::new(pages as usize).map_err(failed)?;
         let populated = Bits::new(bytes / table_bytes).map_err(failed)?;
         let reserved = Reserved::new(bytes, table_bytes, page_size, file).map_err(failed)?;
-        let (depot, lost_mappings, is_released) = (depot.clone(), AtomicU32::new(0), AtomicBool::new(false));
+        let (depot, lost_mappings, is_released) =
+            (depot.clone(), AtomicU32::new(0), AtomicBool::new(false));
         // The reservation itself, whatever the limit.
         budget.give(-1);
         Ok(LinuxMapper { depot, reserved, pieces, populated, budget, lost_mappings, is_released })
@@ -139,7 +142,8 @@ impl LinuxMapper {
         let offset = self.depot.offset(frames.start);
         let bytes = (frames.frames as usize) << self.page_size().shift();
         let end = offset.checked_add(bytes);
-        end.filter(|&end| end <= self.depot.bytes()).ok_or(MapError::Refused(Errno::INVAL.raw_os_error()))?;
+        end.filter(|&end| end <= self.depot.bytes())
+            .ok_or(MapError::Refused(Errno::INVAL.raw_os_error()))?;
         Ok((offset, bytes))
     }
 
@@ -196,8 +200,8 @@ fn access(protection: Protection) -> ProtFlags {
     access
 }
 
-// SAFETY: the range is a reservation of this value's own, which nobody else maps into but where it is
-// lost; a piece reaches the file's pages at the offsets of its frames; `unmap` returns after the
+// SAFETY: the range is a reservation of this value's own, which nobody else maps into but where it
+// is lost; a piece reaches the file's pages at the offsets of its frames; `unmap` returns after the
 // kernel has flushed every CPU's TLB.
 unsafe impl Mapper for LinuxMapper {
     fn span(&self) -> Span {
@@ -208,7 +212,12 @@ unsafe impl Mapper for LinuxMapper {
         self.depot.page_size()
     }
 
-    unsafe fn map(&self, at: VirtAddr, frames: FrameRange, how: Protection) -> Result<(), MapError> {
+    unsafe fn map(
+        &self,
+        at: VirtAddr,
+        frames: FrameRange,
+        how: Protection,
+    ) -> Result<(), MapError> {
         let run = self.run(Span::new(at, frames.frames));
         let (offset, _) = self.in_file(frames)?;
         let file = self.depot.memory().fd().ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
@@ -217,7 +226,9 @@ unsafe impl Mapper for LinuxMapper {
         }
         self.budget.take(2)?;
         // SAFETY: the pages are the caller's alone, not mapped and not lost.
-        if let Err(errno) = unsafe { self.reserved.map(run.clone(), access(how), file, offset as u64) } {
+        if let Err(errno) =
+            unsafe { self.reserved.map(run.clone(), access(how), file, offset as u64) }
+        {
             self.budget.give(2);
             self.restore(run);
             return Err(why(errno));

@@ -1,5 +1,5 @@
-//! What is mapped in this process, by `/proc/self/maps`, read without memory from the heap, of which
-//! there may be none.
+//! What is mapped in this process, by `/proc/self/maps`, read without memory from the heap, of
+//! which there may be none.
 
 use std::fs::File;
 use std::io::Read;
@@ -85,7 +85,8 @@ fn for_each_line(mut each: impl FnMut(&[u8])) -> Option<()> {
         for &byte in &buf[..read] {
             if byte == b'\n' {
                 // A path may be cut inside a character.
-                let cut = line[..length].utf8_chunks().next().map_or(0, |chunk| chunk.valid().len());
+                let cut =
+                    line[..length].utf8_chunks().next().map_or(0, |chunk| chunk.valid().len());
                 each(&line[..cut]);
                 length = 0;
             } else if length < LINE_MAX {

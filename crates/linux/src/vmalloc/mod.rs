@@ -33,7 +33,8 @@
 //! # Lost addresses
 //! Kernels before 6.12 may fail a system call halfway, and leave a hole in the range. What another
 //! thread has mapped there by then is left alone for good: the addresses are lost, never handed out
-//! again, and counted in [`VmapStats::lost_pages`]. The request that met the failure gets its error.
+//! again, and counted in [`VmapStats::lost_pages`]. The request that met the failure gets its
+//! error.
 //!
 //! # When not to use it
 //! For memory that is allocated once and stays: `mmap` it. For sizes that differ at every request,
@@ -65,8 +66,8 @@ pub(crate) use shrink::Shrinkers;
 pub use space::Vmalloc;
 
 pub use pagedepot::vmap::{
-    AreaInfo, AreaState, Kind, Manner, MapError, Options, Protection, PurgeDepth, Purged, Span, Stale,
-    VfreeError, VirtAddr, VmapError, VmapStats,
+    AreaInfo, AreaState, Kind, Manner, MapError, Options, Protection, PurgeDepth, Purged, Span,
+    Stale, VfreeError, VirtAddr, VmapError, VmapStats,
 };
 
 /// The address space under a [`Vmalloc`]: the core's, over Linux mappings and a depot's frames.

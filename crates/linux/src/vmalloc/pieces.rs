@@ -38,14 +38,18 @@ impl Bits {
     /// Sets bits; returns how many were not.
     pub fn set(&self, bits: Range<usize>) -> u32 {
         words(bits)
-            .map(|(word, mask)| (mask & !self.word(word).fetch_or(mask, Ordering::SeqCst)).count_ones())
+            .map(|(word, mask)| {
+                (mask & !self.word(word).fetch_or(mask, Ordering::SeqCst)).count_ones()
+            })
             .sum()
     }
 
     /// Clears bits; returns how many were set.
     pub fn clear(&self, bits: Range<usize>) -> u32 {
         words(bits)
-            .map(|(word, mask)| (mask & self.word(word).fetch_and(!mask, Ordering::SeqCst)).count_ones())
+            .map(|(word, mask)| {
+                (mask & self.word(word).fetch_and(!mask, Ordering::SeqCst)).count_ones()
+            })
             .sum()
     }
 }
@@ -94,7 +98,9 @@ impl Pieces {
             let ended = self.begins.clear(run.end..run.end + 1);
             let is_mapped = looked.unwrap_or_else(|| self.mapped.get(run.end));
             let begun_behind = if is_mapped { self.begin(run.end) } else { 0 };
-            return i64::from(cleared) + i64::from(ended) - i64::from(begun) - i64::from(begun_behind);
+            return i64::from(cleared) + i64::from(ended)
+                - i64::from(begun)
+                - i64::from(begun_behind);
         }
         i64::from(cleared) - i64::from(begun)
     }

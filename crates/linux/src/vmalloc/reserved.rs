@@ -5,13 +5,13 @@
 //! else that a program may map, other reservations without access among them.
 //!
 //! # Lost pages
-//! Kernels before 6.12 may fail to map over something after they have taken it away. Other threads of
-//! the program map meanwhile, and the hole is as good a place as any. After a call that failed:
+//! Kernels before 6.12 may fail to map over something after they have taken it away. Other threads
+//! of the program map meanwhile, and the hole is as good a place as any. After a call that failed:
 //! 1. The reservation is put where nothing is, by `MAP_FIXED_NOREPLACE`. Newer kernels leave things
 //!    as they were, and older ones too if they fail early; then there is something everywhere.
-//! 2. Then the kernel is asked what there is. A page is this range's if the reservation's file or the
-//!    depot's is there (the latter only where the metadata says that something is mapped). All else is
-//!    *lost*, and so is a hole that cannot be filled.
+//! 2. Then the kernel is asked what there is. A page is this range's if the reservation's file or
+//!    the depot's is there (the latter only where the metadata says that something is mapped). All
+//!    else is *lost*, and so is a hole that cannot be filled.
 //!
 //! A lost page is never touched again: `MAP_FIXED` and `munmap` name runs of pages between those.
 //!
@@ -71,7 +71,8 @@ impl Reserved {
         let start = Mapping::reserve_aligned(0, bytes, align)?.1.into_start();
         start.as_ptr().expose_provenance();
         let lost_pages = AtomicU32::new(0);
-        let reserved = Reserved { start, pages, page_size, file, file_id, frames_id, lost, lost_pages };
+        let reserved =
+            Reserved { start, pages, page_size, file, file_id, frames_id, lost, lost_pages };
         // SAFETY: addresses just reserved.
         unsafe { reserved.put(0..pages, MapFlags::FIXED) }?;
         Ok(reserved)
@@ -155,7 +156,9 @@ impl Reserved {
             if !self.put_back(at..there.start) {
                 self.lose(at..there.start, &mut on_loss);
             }
-            for (others, part) in runs_of(there.clone(), |page| !self.is_ours(&mapped, is_mapped(page))) {
+            for (others, part) in
+                runs_of(there.clone(), |page| !self.is_ours(&mapped, is_mapped(page)))
+            {
                 if others {
                     self.lose(part, &mut on_loss);
                 }
@@ -176,7 +179,9 @@ impl Reserved {
             return true;
         }
         // SAFETY: replaces nothing.
-        let Ok(there) = (unsafe { self.put(run.clone(), MapFlags::FIXED_NOREPLACE) }) else { return false };
+        let Ok(there) = (unsafe { self.put(run.clone(), MapFlags::FIXED_NOREPLACE) }) else {
+            return false;
+        };
         // Before Linux 4.17 the address is a wish.
         let is_there = there == self.pointer(run.start);
         if !is_there {
@@ -198,7 +203,8 @@ impl Reserved {
     /// Whether what lies at a page is this range's.
     fn is_ours(&self, mapped: &Mapped, is_mapped: bool) -> bool {
         let distance = mapped.range.start.checked_sub(self.start.as_ptr().addr());
-        let is_reservation = mapped.file == self.file_id && distance == Some(mapped.offset as usize);
+        let is_reservation =
+            mapped.file == self.file_id && distance == Some(mapped.offset as usize);
         is_reservation || is_mapped && mapped.is_shared && mapped.file == self.frames_id
     }
 
@@ -237,7 +243,8 @@ impl Reserved {
     /// # Safety
     /// As for `map_at`.
     unsafe fn put(&self, run: Range<usize>, fixed: MapFlags) -> Result<*mut c_void, Errno> {
-        let (offset, flags) = (self.bytes(run.start), MapFlags::PRIVATE | MapFlags::NORESERVE | fixed);
+        let (offset, flags) =
+            (self.bytes(run.start), MapFlags::PRIVATE | MapFlags::NORESERVE | fixed);
         // SAFETY: the caller's promise.
         unsafe { self.map_at(run, ProtFlags::empty(), flags, self.file.as_fd(), offset as u64) }
     }
@@ -263,7 +270,10 @@ impl Reserved {
 }
 
 /// Cuts `run` where `test` changes: its parts in order, with what `test` said of their pages.
-fn runs_of(run: Range<usize>, test: impl Fn(usize) -> bool) -> impl Iterator<Item = (bool, Range<usize>)> {
+fn runs_of(
+    run: Range<usize>,
+    test: impl Fn(usize) -> bool,
+) -> impl Iterator<Item = (bool, Range<usize>)> {
     let mut at = run.start;
     iter::from_fn(move || {
         let start = at;

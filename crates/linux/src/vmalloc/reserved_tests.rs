@@ -67,7 +67,9 @@ impl Plan {
             for page in (0..pages).filter(|page| pages == 1 || page % 3 == remainder) {
                 let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
                 // SAFETY: replaces nothing.
-                let at = unsafe { mmap_anonymous(start.byte_add(page * PAGE), PAGE, access, flags) }.unwrap();
+                let at =
+                    unsafe { mmap_anonymous(start.byte_add(page * PAGE), PAGE, access, flags) }
+                        .unwrap();
                 if access == READ_WRITE {
                     // SAFETY: just mapped.
                     unsafe { at.cast::<usize>().write_volatile(at.addr()) };
@@ -87,7 +89,8 @@ impl Plan {
         for &addr in &self.foreign {
             let mut is_anonymous = false;
             maps::for_each_mapping(|mapped| {
-                is_anonymous |= mapped.range.contains(&addr) && mapped.offset == 0 && !mapped.is_shared;
+                is_anonymous |=
+                    mapped.range.contains(&addr) && mapped.offset == 0 && !mapped.is_shared;
             })
             .unwrap();
             assert!(is_anonymous, "{addr:#x} is not as it was mapped: {:?}", self.failure);
@@ -105,7 +108,8 @@ impl Plan {
             let at = ptr::with_exposed_provenance_mut(addr);
             // SAFETY: mapped by `before`, and used by nobody else.
             unsafe {
-                mprotect(at, PAGE, MprotectFlags::READ | MprotectFlags::WRITE).expect("it is mapped");
+                mprotect(at, PAGE, MprotectFlags::READ | MprotectFlags::WRITE)
+                    .expect("it is mapped");
                 munmap(at, PAGE).unwrap();
             }
         }
@@ -141,7 +145,10 @@ fn session(space: &Vmalloc, page: &Page<'_>) -> Result<(), VmapError> {
     for (buf, byte) in &mut bufs {
         let before = buf.len();
         buf.resize(before + 7 * PAGE).unwrap_or_else(&mut note);
-        assert!(buf[..before].iter().all(|held| held == byte) && buf[before..].iter().all(|&new| new == 0));
+        assert!(
+            buf[..before].iter().all(|held| held == byte)
+                && buf[before..].iter().all(|&new| new == 0)
+        );
     }
     bufs.truncate(3);
     if let Some(error) = space.purge(PurgeDepth::Lazy).error {
@@ -161,7 +168,8 @@ fn pages(depot: &Depot) -> usize {
     all.len()
 }
 
-/// Runs sessions with the nth call failing so; returns whether one did, and how many pages were lost.
+/// Runs sessions with the nth call failing so; returns whether one did, and how many pages were
+/// lost.
 fn with_call_failing(failure: Failure, n: u64) -> (bool, usize) {
     let depot = Arc::new(Depot::builder(8 * MIB).memory(MemoryKind::Memfd).build().unwrap());
     let all_pages = pages(&depot);
@@ -183,7 +191,11 @@ fn with_call_failing(failure: Failure, n: u64) -> (bool, usize) {
     drop(all);
     space.shrink();
     let census = space.validate().unwrap();
-    assert_eq!((census.mapped_pages, census.own_frames, census.lazy_areas), (0, 0, 0), "{census:?}");
+    assert_eq!(
+        (census.mapped_pages, census.own_frames, census.lazy_areas),
+        (0, 0, 0),
+        "{census:?}"
+    );
     let lost = with_plan(|plan| plan.foreign.len());
     assert_eq!(space.stats().lost_pages, lost as u64, "{failure:?} at call {n}");
     assert!(space.mappings() >= mappings && space.mappings() <= mappings + 2 * lost as u32);

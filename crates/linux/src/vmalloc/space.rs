@@ -7,8 +7,8 @@ use std::sync::Arc;
 use pagedepot::Pfn;
 use pagedepot::cpus::Unusable;
 use pagedepot::vmap::{
-    AreaInfo, AreaState, Kind, Manner, Mapper, Options, PurgeDepth, Purged, VfreeError, VirtAddr, VmapCensus,
-    VmapError, VmapFault, VmapStats,
+    AreaInfo, AreaState, Kind, Manner, Mapper, Options, PurgeDepth, Purged, VfreeError, VirtAddr,
+    VmapCensus, VmapError, VmapFault, VmapStats,
 };
 
 use super::LinuxVmap;
@@ -26,10 +26,10 @@ use crate::memory::Mapping;
 /// zeroing. See the [module](super).
 ///
 /// # After fork
-/// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`], and
-/// sees no areas, whatever its parent's threads were doing at the fork; no call waits for them.
-/// Buffers it inherited can be read and are dropped without effect. They are shared with the parent:
-/// what a child writes to one, its parent sees.
+/// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`],
+/// and sees no areas, whatever its parent's threads were doing at the fork; no call waits for them.
+/// Buffers it inherited can be read and are dropped without effect. They are shared with the
+/// parent: what a child writes to one, its parent sees.
 pub struct Vmalloc {
     /// From a box; used by shared reference alone, but by [`validate`](Self::validate) and `drop`.
     vmap: NonNull<LinuxVmap>,
@@ -103,7 +103,8 @@ impl Vmalloc {
     #[inline]
     pub(super) fn pages_for(&self, bytes: usize) -> Result<u32, VmapError> {
         let page_size = self.vmap_ref().page_size();
-        let pages = (bytes >> page_size.shift()) + usize::from(bytes & (page_size.bytes() - 1) != 0);
+        let pages =
+            (bytes >> page_size.shift()) + usize::from(bytes & (page_size.bytes() - 1) != 0);
         u32::try_from(pages).map_err(|_| VmapError::BadSize)
     }
 
@@ -196,7 +197,8 @@ impl Vmalloc {
         self.vmap_ref().vm_map_ram(frames, manner, options).map(|at| self.pointer(at))
     }
 
-    /// Unmaps what [`vm_map_ram`](Self::vm_map_ram) mapped, `pages` pages; gone with the next purge.
+    /// Unmaps what [`vm_map_ram`](Self::vm_map_ram) mapped, `pages` pages; gone with the next
+    /// purge.
     ///
     /// # Errors
     /// [`VfreeError`]; nothing is changed then.

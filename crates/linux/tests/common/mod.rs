@@ -29,7 +29,10 @@ impl Random {
 /// A seed from the clock, printed (the harness shows it when the test fails).
 pub fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now.as_nanos() as u64);
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(now.as_nanos() as u64);
     println!("SEED={seed}");
     seed
 }
@@ -48,14 +51,15 @@ pub fn pin(cpu: u32) -> bool {
     }
 }
 
-/// Makes a system call fail, as a sandbox does; from here on, and in programs that replace this one.
-/// Allocates nothing.
+/// Makes a system call fail, as a sandbox does; from here on, and in programs that replace this
+/// one. Allocates nothing.
 ///
 /// # Errors
 /// Where filters cannot be installed.
 pub fn refuse_with(call: libc::c_long, errno: i32) -> std::io::Result<()> {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
-    let op = |code: u32, k: u32, skip: u8| libc::sock_filter { code: code as u16, jt: 0, jf: skip, k };
+    let op =
+        |code: u32, k: u32, skip: u8| libc::sock_filter { code: code as u16, jt: 0, jf: skip, k };
     let mut filter = [
         // The first field of `struct seccomp_data`: the number.
         op(BPF_LD | BPF_W | BPF_ABS, 0, 0),
@@ -195,7 +199,9 @@ pub fn hammer(depot: &mut Depot, duration: Duration) {
             .collect();
         for drainer in 0..2 {
             let (stop, drained) = (&stop, &drained);
-            scope.spawn(move || drained.fetch_add(drain(depot_ref, seed + drainer, stop), Ordering::Relaxed));
+            scope.spawn(move || {
+                drained.fetch_add(drain(depot_ref, seed + drainer, stop), Ordering::Relaxed)
+            });
         }
         let _stop = StopAtEnd(&stop);
         let got: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
@@ -233,5 +239,8 @@ pub fn in_child(child: impl FnOnce()) {
     let mut status = 0;
     // SAFETY: waits for our child.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child failed: {status:#x}");
+    assert!(
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+        "the child failed: {status:#x}"
+    );
 }

@@ -20,7 +20,8 @@ fn explore(before: &'static [Range<usize>], maps: &'static [Range<usize>], unmap
     builder.check(move || {
         counted.fetch_add(1, Ordering::Relaxed);
         let pieces = Arc::new(Pieces::new(PAGES).unwrap());
-        let mut mappings: i64 = 1 + before.iter().map(|run| i64::from(pieces.map(run.clone()))).sum::<i64>();
+        let mut mappings: i64 =
+            1 + before.iter().map(|run| i64::from(pieces.map(run.clone()))).sum::<i64>();
         let threads: Vec<_> = maps
             .iter()
             .map(|run| {

@@ -25,7 +25,12 @@ impl World {
             if page == 0 {
                 return None;
             }
-            match self.free.compare_exchange(free, free & !page, Ordering::AcqRel, Ordering::Acquire) {
+            match self.free.compare_exchange(
+                free,
+                free & !page,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return Some(page),
                 Err(now) => free = now,
             }
@@ -49,7 +54,11 @@ impl World {
         true
     }
 
-    fn trim_chunk(&self, trimming: &Trimming<'_>, take: impl Fn(&Trimming<'_>, &dyn Fn() -> bool) -> bool) {
+    fn trim_chunk(
+        &self,
+        trimming: &Trimming<'_>,
+        take: impl Fn(&Trimming<'_>, &dyn Fn() -> bool) -> bool,
+    ) {
         let mut taken = 0;
         for page in [1, 2] {
             let claim = || self.free.fetch_and(!page, Ordering::AcqRel) & page != 0;

@@ -1,7 +1,8 @@
 //! Buffers, raw calls, options.
 
 use pagedepot_linux::vmalloc::{
-    AreaState, Kind, Manner, Options, PurgeDepth, Stale, VfreeError, Vmalloc, VmallocBuildError, VmapError,
+    AreaState, Kind, Manner, Options, PurgeDepth, Stale, VfreeError, Vmalloc, VmallocBuildError,
+    VmapError,
 };
 use pagedepot_linux::{Depot, Flags, MemoryKind, Order, PageSize, Pfn};
 
@@ -122,7 +123,8 @@ fn raw_calls_find_second_frees_and_wrong_ones() {
 fn frames_can_be_mapped_twice() {
     let depot = depot(64 * MIB);
     let space = Vmalloc::builder(&depot).ram_blocks(4).build().unwrap();
-    let mut frames: Vec<Pfn> = (0..4).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect();
+    let mut frames: Vec<Pfn> =
+        (0..4).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect();
     frames.extend_from_within(..);
     let ring = space.vmap(&frames, Options::DEFAULT).unwrap();
     // SAFETY: the frames are held, and mapped twice in a row.
@@ -161,7 +163,10 @@ fn reading_and_listing() {
     // From the last byte of the first page, over the guard, into nothing.
     let at = buf.as_ptr().wrapping_add(PAGE - 1);
     assert_eq!(space.read_at(at, &mut seen), PAGE + 1);
-    assert!(seen[..PAGE + 1].iter().all(|&byte| byte == 7) && seen[PAGE + 1..].iter().all(|&byte| byte == 0));
+    assert!(
+        seen[..PAGE + 1].iter().all(|&byte| byte == 7)
+            && seen[PAGE + 1..].iter().all(|&byte| byte == 0)
+    );
     for (from, length) in [(3, 5), (1, 31), (4, 0), (8, 24)] {
         let mut small = [0; 40];
         let at = buf.as_ptr().wrapping_add(from);
@@ -171,7 +176,10 @@ fn reading_and_listing() {
     let listing = space.vmallocinfo().to_string();
     let line = format!("{:#018x}-{:#018x}    12288 ", buf.addr(), buf.addr() + 3 * PAGE);
     assert!(listing.contains(&line), "{listing}");
-    assert!(listing.contains("basics.rs:") && listing.contains("pages=2 vmalloc N0=2"), "{listing}");
+    assert!(
+        listing.contains("basics.rs:") && listing.contains("pages=2 vmalloc N0=2"),
+        "{listing}"
+    );
     let info = space.find(buf.as_ptr().wrapping_add(2 * PAGE)).unwrap();
     assert_eq!((info.span.pages, info.guard_pages, info.state), (3, 1, AreaState::Busy));
     drop(buf);
@@ -198,7 +206,8 @@ fn a_helper_purges() {
     let wake = move || {
         let _ = wake.try_send(());
     };
-    let space = Vmalloc::builder(&depot(64 * MIB)).warm_bytes(0).lazy_bytes(MIB).on_purge_wanted(wake);
+    let space =
+        Vmalloc::builder(&depot(64 * MIB)).warm_bytes(0).lazy_bytes(MIB).on_purge_wanted(wake);
     let space = space.build().unwrap();
     std::thread::scope(|scope| {
         let space = &space;
@@ -216,8 +225,11 @@ fn a_helper_purges() {
 
 #[test]
 fn larger_base_pages() {
-    let depot =
-        Depot::builder(64 * MIB).memory(MemoryKind::Memfd).page_size(PageSize::Kib16).build().unwrap();
+    let depot = Depot::builder(64 * MIB)
+        .memory(MemoryKind::Memfd)
+        .page_size(PageSize::Kib16)
+        .build()
+        .unwrap();
     let space = Vmalloc::new(&depot.into()).unwrap();
     let mut buf = space.buf(5 * PAGE).unwrap();
     assert_eq!((buf.len(), buf.pages()), (8 * PAGE, 2));
@@ -279,7 +291,8 @@ fn reading_makes_no_loads() {
     assert_eq!(space.read_at(at.as_ptr().wrapping_add(50), &mut seen), PAGE - 50);
     protect(page.as_ptr(), libc::PROT_READ | libc::PROT_WRITE);
     assert!(
-        seen[..PAGE - 50].iter().all(|&byte| byte == 7) && seen[PAGE - 50..].iter().all(|&byte| byte == 0)
+        seen[..PAGE - 50].iter().all(|&byte| byte == 7)
+            && seen[PAGE - 50..].iter().all(|&byte| byte == 0)
     );
     // SAFETY: used no more.
     unsafe { space.vunmap(at) }.unwrap();

@@ -39,7 +39,12 @@ unsafe impl Mapper for Failing {
         self.mapper.page_size()
     }
 
-    unsafe fn map(&self, at: VirtAddr, frames: FrameRange, how: Protection) -> Result<(), MapError> {
+    unsafe fn map(
+        &self,
+        at: VirtAddr,
+        frames: FrameRange,
+        how: Protection,
+    ) -> Result<(), MapError> {
         if self.fails() {
             return Err(MapError::NoTables);
         }
@@ -115,9 +120,11 @@ fn with_call_failing(depot: &Arc<Depot>, n: u64) -> (bool, Result<(), VmapError>
     let mapper = LinuxMapper::new(depot, 8 * MIB, Some(1000)).unwrap();
     let mapper = Failing { mapper, calls_left: AtomicU64::new(n) };
     let config = VmapConfig::new(1, 300);
-    let mut metadata = vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
+    let mut metadata =
+        vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
     // SAFETY: both over one depot, and this vmap's alone.
-    let mut vmap = unsafe { Tested::new(&config, &mut metadata, mapper, DepotHost::new(depot)) }.unwrap();
+    let mut vmap =
+        unsafe { Tested::new(&config, &mut metadata, mapper, DepotHost::new(depot)) }.unwrap();
     let result = session(&vmap);
     let has_failed = vmap.mapper().has_failed();
     vmap.validate().unwrap();

@@ -22,7 +22,10 @@ fn a_child_gets_errors() {
     let mut status = 0;
     // SAFETY: waits for our child.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "the child failed: {status:#x}");
+    assert!(
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+        "the child failed: {status:#x}"
+    );
     assert_eq!(&buf[..6], b"parent");
     assert!(buf[6..].iter().all(|&byte| byte == 0));
     drop(buf);

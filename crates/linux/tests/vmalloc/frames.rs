@@ -17,11 +17,16 @@ fn quarantined(depot: &Depot) -> u64 {
 #[test]
 fn frames_are_quarantined_until_their_mapping_is_gone() {
     let depot = Arc::new(
-        Depot::builder(16 * MIB).memory(pagedepot_linux::MemoryKind::Memfd).caches(false).build().unwrap(),
+        Depot::builder(16 * MIB)
+            .memory(pagedepot_linux::MemoryKind::Memfd)
+            .caches(false)
+            .build()
+            .unwrap(),
     );
     let space = Vmalloc::builder(&depot).warm_bytes(0).build().unwrap();
     let buf = space.buf(20 * PAGE).unwrap();
-    let frames: Vec<_> = buf.chunks(PAGE).map(|page| space.pfn_of(page.as_ptr()).unwrap()).collect();
+    let frames: Vec<_> =
+        buf.chunks(PAGE).map(|page| space.pfn_of(page.as_ptr()).unwrap()).collect();
     assert_eq!(quarantined(&depot), 0);
     drop(buf);
     assert_eq!(quarantined(&depot), 20);
@@ -47,7 +52,10 @@ fn faults() -> i64 {
 fn what_is_mapped_is_present() {
     let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
     // Not zeroed here: that would be the first touch.
-    let keep = Vmalloc::builder(space.depot()).stale(pagedepot_linux::vmalloc::Stale::Keep).build().unwrap();
+    let keep = Vmalloc::builder(space.depot())
+        .stale(pagedepot_linux::vmalloc::Stale::Keep)
+        .build()
+        .unwrap();
     let mut buf = keep.buf(1000 * PAGE).unwrap();
     let before = faults();
     buf.chunks_mut(PAGE).for_each(|page| page[0] = 1);
@@ -87,7 +95,9 @@ fn spaces_come_and_go_under_pressure() {
                     let space = Vmalloc::builder(&depot).bytes(32 * MIB).build().unwrap();
                     for pages in [1, 7, 40, 100] {
                         // There may be no pages at this moment.
-                        drop((0..10).map_while(|_| space.buf(pages * PAGE).ok()).collect::<Vec<_>>());
+                        drop(
+                            (0..10).map_while(|_| space.buf(pages * PAGE).ok()).collect::<Vec<_>>(),
+                        );
                     }
                 }
             });

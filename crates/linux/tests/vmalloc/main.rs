@@ -37,7 +37,11 @@ fn scatter(depot: &Depot) -> Vec<Page<'_>> {
 fn all_back(mut space: Vmalloc) {
     space.shrink();
     let census = space.validate().unwrap();
-    assert_eq!((census.busy_areas, census.lazy_areas, census.pooled_areas), (0, 0, 0), "{census:?}");
+    assert_eq!(
+        (census.busy_areas, census.lazy_areas, census.pooled_areas),
+        (0, 0, 0),
+        "{census:?}"
+    );
     assert_eq!((census.mapped_pages, census.own_frames, space.page_table_bytes()), (0, 0, 0));
     let depot = space.depot().clone();
     drop(space);

@@ -51,7 +51,11 @@ fn check(space: &Vmalloc) -> usize {
             let frame = space.pfn_of(std::ptr::without_provenance(at));
             if let Some(frame) = frame {
                 assert!(mapping.is_file, "{at:#x} has {frame} and is not mapped");
-                assert_eq!(space.depot().offset(frame), mapping.offset + at - mapping.start, "{at:#x}");
+                assert_eq!(
+                    space.depot().offset(frame),
+                    mapping.offset + at - mapping.start,
+                    "{at:#x}"
+                );
             }
         }
     }
@@ -92,7 +96,9 @@ fn maps_agree_with_the_metadata() {
         if step % 100 == 0 {
             let count = check(&space);
             // Neighbours without a guard may be neighbours in the file, too: then there are fewer.
-            assert!(count <= space.mappings() as usize && count * 20 > space.mappings() as usize * 19);
+            assert!(
+                count <= space.mappings() as usize && count * 20 > space.mappings() as usize * 19
+            );
         }
     }
     drop(bufs);
@@ -109,8 +115,9 @@ fn nothing_stays_mapped_when_a_space_is_dropped() {
     let _ = space.vmalloc(77, Options::DEFAULT).unwrap();
     let (start, bytes) = space.range();
     let start = start.addr().get();
-    let is_ours =
-        |mapping: &&Mapping| mapping.is_file && start <= mapping.start && mapping.end <= start + bytes;
+    let is_ours = |mapping: &&Mapping| {
+        mapping.is_file && start <= mapping.start && mapping.end <= start + bytes
+    };
     assert!(mappings().iter().filter(is_ours).count() > 0);
     drop(space);
     assert_eq!(mappings().iter().filter(is_ours).count(), 0);

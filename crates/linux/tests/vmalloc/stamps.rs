@@ -39,7 +39,13 @@ fn check(space: &Vmalloc, buf: &VmallocBuf<'_>, owner: u64, pages: usize) {
 /// A stamped buffer and its owner.
 type Held<'v> = (VmallocBuf<'v>, u64);
 
-fn work<'v>(space: &'v Vmalloc, exchange: &Mutex<Vec<Held<'v>>>, thread: u64, seed: u64, end: Instant) {
+fn work<'v>(
+    space: &'v Vmalloc,
+    exchange: &Mutex<Vec<Held<'v>>>,
+    thread: u64,
+    seed: u64,
+    end: Instant,
+) {
     let mut random = Random::new(seed ^ thread.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut held: Vec<Held<'v>> = Vec::new();
     let mut owner = thread << 20;
@@ -135,7 +141,10 @@ fn requests_that_may_not_wait() {
                             space.vfree_atomic(start).unwrap();
                         },
                         Err(error) => {
-                            assert!(matches!(error, VmapError::WouldWait | VmapError::NoSpace), "{error}");
+                            assert!(
+                                matches!(error, VmapError::WouldWait | VmapError::NoSpace),
+                                "{error}"
+                            );
                         }
                     }
                 }

@@ -1,16 +1,19 @@
-//! What promises zeroes gives zeroes, whatever the protection, over memory that others have written.
+//! What promises zeroes gives zeroes, whatever the protection, over memory that others have
+//! written.
 
 use pagedepot_linux::vmalloc::{Options, Protection, Stale, Vmalloc};
 use pagedepot_linux::{Depot, Flags, Order};
 
 use crate::{MIB, PAGE, all_back, depot};
 
-const PROTECTIONS: [Protection; 3] = [Protection::READ, Protection::READ_WRITE, Protection::READ_EXECUTE];
+const PROTECTIONS: [Protection; 3] =
+    [Protection::READ, Protection::READ_WRITE, Protection::READ_EXECUTE];
 
 /// Every free page of a depot holds somebody's data.
 fn dirty(depot: &Depot) {
     let flags = Flags::default().no_reclaim();
-    let mut pages: Vec<_> = std::iter::from_fn(|| depot.page_with(Order::BASE, flags).ok()).collect();
+    let mut pages: Vec<_> =
+        std::iter::from_fn(|| depot.page_with(Order::BASE, flags).ok()).collect();
     assert!(pages.len() > 300, "there is memory");
     pages.iter_mut().for_each(|page| page.fill(7));
 }

@@ -18,7 +18,8 @@ pub fn run(options: &Options) {
         let victim = 1 + (round % u64::from(cpus - 1)) as u32;
         let done = AtomicBool::new(false);
         let work = |cpu: pagedepot::CpuId| {
-            let (mut held, mut random) = (Held::<600>::new(), Random::new(round << 8 | u64::from(cpu.get())));
+            let (mut held, mut random) =
+                (Held::<600>::new(), Random::new(round << 8 | u64::from(cpu.get())));
             while !done.load(Ordering::Acquire) {
                 held.churn(&mut random);
             }

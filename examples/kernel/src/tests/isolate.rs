@@ -103,7 +103,11 @@ pub fn run(options: &Options) {
         for rate in RATES {
             let drains_before = found.drains.load(Ordering::Relaxed);
             let drain = |cpu: CpuId| {
-                let mine = isolated.iter().map(|cpu| cpu.id()).skip(cpu.index()).step_by(ordinary as usize);
+                let mine = isolated
+                    .iter()
+                    .map(|cpu| cpu.id())
+                    .skip(cpu.index())
+                    .step_by(ordinary as usize);
                 drain_at(rate, seconds, mine, &found);
             };
             smp::run_on(0..ordinary, &drain, || drain(CpuId::new(0)));
@@ -141,8 +145,12 @@ fn report_running(isolated: &[&'static Cpu], found: &Found, interrupts: u64, ord
     }
     assert!(found.drained_pages.load(Ordering::Relaxed) > 0, "the drains found nothing to take");
     match Design::chosen() {
-        Design::Depot => assert!(interrupts == 0, "isolated CPUs were interrupted {interrupts} times"),
-        Design::Local => assert!(interrupts > 0, "the design asks owners to drain, but nobody was asked"),
+        Design::Depot => {
+            assert!(interrupts == 0, "isolated CPUs were interrupted {interrupts} times")
+        }
+        Design::Local => {
+            assert!(interrupts > 0, "the design asks owners to drain, but nobody was asked")
+        }
     }
 }
 
@@ -159,7 +167,10 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
     let (mut quiet, mut drained, mut left) = (Drained::default(), Drained::default(), 0);
     for cpu in isolated {
         let done = design::drain(cpu.id(), Mode::Quiet);
-        assert!(done.unreachable_pages <= UNREACHABLE_MAX, "more pages hid from a drain than documented");
+        assert!(
+            done.unreachable_pages <= UNREACHABLE_MAX,
+            "more pages hid from a drain than documented"
+        );
         assert!(done.left_pages + done.in_flight_pages == 0, "a quiet drain left {done:?}");
         quiet += done;
         drained += design::drain(cpu.id(), Mode::Full);
@@ -177,7 +188,10 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
     assert!(left == 0, "{left} pages are still cached by halted CPUs");
     if Design::chosen() == Design::Depot && !isolated.is_empty() {
         assert!(drained.taken_pages > 0, "the isolated CPUs' fronts were empty");
-        assert!(drained.taken_pages <= quiet.unreachable_pages, "more in the fronts than was counted");
+        assert!(
+            drained.taken_pages <= quiet.unreachable_pages,
+            "more in the fronts than was counted"
+        );
         assert!(
             woken == 0 && drained.fences == 0,
             "{woken} CPUs woken, {} fences for CPUs that rest",

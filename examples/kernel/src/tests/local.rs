@@ -1,6 +1,6 @@
-//! The design that `isolate` compares with: lists that only their owner touches, so that a drain has
-//! to ask the owner. Linux did so until 5.19 (`drain_all_pages`); the threads on remote draining
-//! begin with what that does to isolated CPUs.
+//! The design that `isolate` compares with: lists that only their owner touches, so that a drain
+//! has to ask the owner. Linux did so until 5.19 (`drain_all_pages`); the threads on remote
+//! draining begin with what that does to isolated CPUs.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -66,8 +66,9 @@ fn spill(frames: &mut Frames, count: usize) {
 
 fn pop(frames: &mut Frames, flags: Flags) -> Option<Pfn> {
     if frames.count == 0 {
-        frames.count =
-            depot().alloc_many(Order::BASE, flags.no_reclaim(), &mut frames.list[..BATCH]).unwrap_or(0);
+        frames.count = depot()
+            .alloc_many(Order::BASE, flags.no_reclaim(), &mut frames.list[..BATCH])
+            .unwrap_or(0);
     }
     frames.count = frames.count.checked_sub(1)?;
     Some(frames.list[frames.count])
@@ -119,7 +120,10 @@ pub fn drain(cpu: CpuId) -> Drained {
     if owner.id() == Cpu::here().id() {
         drain_here(owner);
     } else if list.cached.load(Ordering::Relaxed) > 0 {
-        assert!(call::ask(owner, Call::DrainLocal).wait(DRAIN_US), "{cpu:?} does not drain its list");
+        assert!(
+            call::ask(owner, Call::DrainLocal).wait(DRAIN_US),
+            "{cpu:?} does not drain its list"
+        );
     }
     let mut done = Drained::default();
     done.taken_pages = list.drained.load(Ordering::Relaxed) - before;

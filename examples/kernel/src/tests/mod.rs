@@ -141,7 +141,10 @@ fn take(order: Order, flags: Flags) -> Result<Pfn, AllocError> {
 fn give(pfn: Pfn, order: Order) {
     for frame in frames_of(pfn, order) {
         let before = mark_word(frame).swap(0, Ordering::Relaxed);
-        assert!(before == mark_of(frame), "{frame:?} was overwritten with {before:#x} while in use");
+        assert!(
+            before == mark_of(frame),
+            "{frame:?} was overwritten with {before:#x} while in use"
+        );
     }
     design::free(pfn, order);
 }

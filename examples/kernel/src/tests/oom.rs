@@ -78,7 +78,11 @@ pub fn run(options: &Options) {
             early.fetch_add(take_all(cpu), Ordering::Relaxed);
         });
         let left = left_pages();
-        assert!(left == 0, "requests failed with {left} pages left:\n{}", memory::depot().shortage());
+        assert!(
+            left == 0,
+            "requests failed with {left} pages left:\n{}",
+            memory::depot().shortage()
+        );
         early_pages += early.into_inner();
         smp::run_everywhere(&give_all);
         if round % 10 == 0 || round == rounds {

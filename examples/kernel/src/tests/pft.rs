@@ -49,8 +49,8 @@ fn shared() -> (Span, &'static AtomicU64) {
     (page, word_at(page.start))
 }
 
-/// Unmaps the shared page, lets `look` look for what is left of it, and cleans up. The frame is kept
-/// meanwhile, so that it cannot come back by chance.
+/// Unmaps the shared page, lets `look` look for what is left of it, and cleans up. The frame is
+/// kept meanwhile, so that it cannot come back by chance.
 fn unmap_and(look: impl FnOnce()) {
     let (page, _) = shared();
     let mut frame = None;

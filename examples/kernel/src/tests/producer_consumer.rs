@@ -17,13 +17,16 @@ const PAGES: u64 = 20_000;
 /// A ring from one CPU to another: a slot is empty (0) or names a frame.
 struct Ring([AtomicU32; SLOTS]);
 
-static RINGS: [Ring; CPUS_MAX / 2] = [const { Ring([const { AtomicU32::new(0) }; SLOTS]) }; CPUS_MAX / 2];
+static RINGS: [Ring; CPUS_MAX / 2] =
+    [const { Ring([const { AtomicU32::new(0) }; SLOTS]) }; CPUS_MAX / 2];
 
 impl Ring {
     fn put(&self, place: u64, pfn: Pfn) {
         let slot = &self.0[place as usize % SLOTS];
         // Release: pairs with the Acquire in `get`: the frame's mark goes with it.
-        wait_until(|| slot.compare_exchange(0, pfn.get(), Ordering::Release, Ordering::Relaxed).is_ok());
+        wait_until(|| {
+            slot.compare_exchange(0, pfn.get(), Ordering::Release, Ordering::Relaxed).is_ok()
+        });
     }
 
     fn get(&self, place: u64) -> Pfn {
@@ -58,7 +61,8 @@ pub fn run(options: &Options) {
         });
         progress!("round {round} of {rounds}");
     }
-    let (consumed, expected) = (consumed.into_inner(), rounds * PAGES * u64::from(cpu::count().div_ceil(2)));
+    let (consumed, expected) =
+        (consumed.into_inner(), rounds * PAGES * u64::from(cpu::count().div_ceil(2)));
     assert!(consumed == expected, "{consumed} pages were passed on, not {expected}");
     figure!("passed_pages", consumed);
 }

@@ -114,9 +114,9 @@ impl Worker {
             0 => {}
             start => Area { start: VirtAddr::new(start), pages: 1 }.free(),
         };
-        let filled = held
-            .iter_mut()
-            .try_for_each(|place| Area::new(1, Place::DEFAULT).map(|area| *place = area.start.get()));
+        let filled = held.iter_mut().try_for_each(|place| {
+            Area::new(1, Place::DEFAULT).map(|area| *place = area.start.get())
+        });
         if with_holes {
             held.iter_mut().step_by(2).for_each(free);
         }
@@ -167,7 +167,9 @@ impl Worker {
             assert!(mark == !start.get() as u64, "{start:?} does not lead to {:?}", frames[0]);
             vmalloc().vm_unmap_ram(start, area.pages).expect("it was mapped");
         }
-        frames.iter().for_each(|&pfn| memory::depot().free(pfn, Order::BASE).expect("it was allocated"));
+        frames
+            .iter()
+            .for_each(|&pfn| memory::depot().free(pfn, Order::BASE).expect("it was allocated"));
         Ok(())
     }
 
@@ -251,7 +253,12 @@ pub fn run(options: &Options) {
     let mut failed = 0;
     for test in &TESTS {
         let counts = [&test.passed, &test.failed].map(|count| count.load(Ordering::Relaxed));
-        progress!("Summary: {} passed: {} failed: {} loops: {loops}", test.name, counts[0], counts[1]);
+        progress!(
+            "Summary: {} passed: {} failed: {} loops: {loops}",
+            test.name,
+            counts[0],
+            counts[1]
+        );
         failed += counts[1];
     }
     let (table_bytes_end, table_bytes_peak) = paging::table_bytes();

@@ -61,8 +61,13 @@ enum Search {
 
 impl Area {
     fn new() -> Self {
-        let lists = || OrderLists { lists: std::array::from_fn(|_| List::new()), blocks: PlainU32::new(0) };
-        Area { lock: SpinLock::new(), free_pages: PlainU64::new(0), orders: std::array::from_fn(|_| lists()) }
+        let lists =
+            || OrderLists { lists: std::array::from_fn(|_| List::new()), blocks: PlainU32::new(0) };
+        Area {
+            lock: SpinLock::new(),
+            free_pages: PlainU64::new(0),
+            orders: std::array::from_fn(|_| lists()),
+        }
     }
 
     fn list(&self, order: Order, mobility: Mobility) -> &List {
@@ -137,7 +142,10 @@ impl Buddy {
     fn put(&self, zone: ZoneId, area: &Area, pfn: Pfn, order: Order) {
         let frames = self.zones.frames();
         let (_, mobility) = self.zones.place(pfn, order);
-        assert!(frames.head(frames.slot(pfn)).is_none(), "{pfn} is free already: it was freed twice");
+        assert!(
+            frames.head(frames.slot(pfn)).is_none(),
+            "{pfn} is free already: it was freed twice"
+        );
         area.free_pages.add(u64::from(order.frames()));
         let (mut at, mut size) = (pfn, order);
         while let Some(larger) = Order::new(size.get() + 1) {
@@ -159,7 +167,8 @@ impl Buddy {
         let buddy = Pfn::new(pfn.get() ^ order.frames());
         let slot = self.zones.frames().at(buddy.get())?;
         let free = self.zones.frames().head(slot) == Some(order)
-            && (order < Order::PAGEBLOCK || self.zones.lookup(buddy).is_some_and(|(its, _)| its == zone));
+            && (order < Order::PAGEBLOCK
+                || self.zones.lookup(buddy).is_some_and(|(its, _)| its == zone));
         free.then_some((buddy, slot))
     }
 
@@ -191,7 +200,13 @@ impl Buddy {
         }
     }
 
-    fn take_one(&self, zone: ZoneId, order: Order, mobility: Mobility, search: &mut Search) -> Option<Slot> {
+    fn take_one(
+        &self,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        search: &mut Search,
+    ) -> Option<Slot> {
         let area = self.area(zone);
         if *search == Search::Own {
             if let Some(slot) = self.take_smallest(area, order, mobility) {
@@ -314,7 +329,9 @@ impl Store for Buddy {
         let mut search = Search::Own;
         let _held = area.lock.lock();
         for taken in 0..blocks {
-            let Some(slot) = self.take_one(zone, order, mobility, &mut search) else { return taken };
+            let Some(slot) = self.take_one(zone, order, mobility, &mut search) else {
+                return taken;
+            };
             area.free_pages.sub(u64::from(order.frames()));
             if !sink(self.zones.frames().pfn(slot)) {
                 return taken + 1;
@@ -323,7 +340,12 @@ impl Store for Buddy {
         blocks
     }
 
-    fn give(&self, _here: Here, zone: ZoneId, blocks: impl Iterator<Item = (Pfn, Order)>) -> Volume {
+    fn give(
+        &self,
+        _here: Here,
+        zone: ZoneId,
+        blocks: impl Iterator<Item = (Pfn, Order)>,
+    ) -> Volume {
         let area = self.area(zone);
         let mut given = Volume::default();
         let _held = area.lock.lock();
@@ -358,7 +380,10 @@ impl Store for Buddy {
         sum
     }
 
-    fn check(&self, mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>) -> Result<u64, Fault> {
+    fn check(
+        &self,
+        mark: &mut dyn FnMut(ZoneId, Pfn, Order) -> Result<(), Fault>,
+    ) -> Result<u64, Fault> {
         for zone in self.zones.ids() {
             let _held = self.area(zone).lock.lock();
             self.check_zone(zone, mark)?;
@@ -381,7 +406,9 @@ impl Buddy {
                 let max = self.zones.zone(zone).managed_pages as usize + 1;
                 for slot in area.list(order, mobility).iter(frames, max) {
                     let pfn = frames.pfn(slot);
-                    if frames.head(slot) != Some(order) || self.zones.lookup(pfn) != Some((zone, mobility)) {
+                    if frames.head(slot) != Some(order)
+                        || self.zones.lookup(pfn) != Some((zone, mobility))
+                    {
                         return Err(Fault::Misplaced { pfn });
                     }
                     if order < Order::MAX && self.free_buddy(zone, pfn, order).is_some() {
@@ -391,7 +418,11 @@ impl Buddy {
                     blocks += 1;
                 }
             }
-            agree("free blocks of an order", u64::from(area.orders[order.index()].blocks.get()), blocks)?;
+            agree(
+                "free blocks of an order",
+                u64::from(area.orders[order.index()].blocks.get()),
+                blocks,
+            )?;
             pages += blocks * u64::from(order.frames());
         }
         agree("free pages of the store", area.free_pages.get(), pages)

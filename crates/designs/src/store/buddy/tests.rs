@@ -60,7 +60,10 @@ fn a_request_claims_the_largest_block_of_another_mobility() {
     let mobility = |pfn| buddy.zones.lookup(pfn).unwrap().1;
     let first = take(&buddy, Order::BASE, Mobility::Unmovable).unwrap();
     // All 1024 frames were one block: both pageblocks are taken over.
-    assert_eq!((mobility(first), mobility(Pfn::new(512))), (Mobility::Unmovable, Mobility::Unmovable));
+    assert_eq!(
+        (mobility(first), mobility(Pfn::new(512))),
+        (Mobility::Unmovable, Mobility::Unmovable)
+    );
     // The largest left is the second pageblock.
     let second = take(&buddy, Order::BASE, Mobility::Movable).unwrap();
     assert_eq!((second, mobility(second)), (Pfn::new(512), Mobility::Movable));
@@ -74,7 +77,8 @@ fn a_request_claims_the_largest_block_of_another_mobility() {
 #[test]
 fn a_pageblock_less_than_half_free_is_not_claimed() {
     let buddy = Buddy::new(&Setup::single(1, 512)).unwrap();
-    let held: Vec<_> = (0..257).map(|_| take(&buddy, Order::BASE, Mobility::Movable).unwrap()).collect();
+    let held: Vec<_> =
+        (0..257).map(|_| take(&buddy, Order::BASE, Mobility::Movable).unwrap()).collect();
     let stolen = take(&buddy, Order::BASE, Mobility::Unmovable).unwrap();
     assert_eq!(buddy.zones.lookup(stolen).unwrap().1, Mobility::Movable);
     buddy.give(HERE, ZONE, held[..2].iter().map(|&pfn| (pfn, Order::BASE)));

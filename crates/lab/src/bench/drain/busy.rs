@@ -149,7 +149,8 @@ impl<S: Drainable> Busy<S> {
             Rate::PerSecond(rate) => Duration::from_secs(1) / rate,
             Rate::BackToBack => Duration::ZERO,
         };
-        // In the middle of the first period, so that the shortest window has a drain of the longest.
+        // In the middle of the first period, so that the shortest window has a drain of the
+        // longest.
         let mut due = start + (period / 2).min(self.length / 2);
         while due < until && Instant::now() < until {
             if self.work == Work::Pairs {

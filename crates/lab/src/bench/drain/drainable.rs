@@ -73,7 +73,11 @@ pub const DESIGNS: [Design; 9] = [
 ///
 /// # Errors
 /// When the design cannot run here, or its memory cannot be had.
-pub fn make<W: WithDrainable>(design: Design, demand: &Demand, with: W) -> Result<W::Output, Failure> {
+pub fn make<W: WithDrainable>(
+    design: Design,
+    demand: &Demand,
+    with: W,
+) -> Result<W::Output, Failure> {
     match design {
         Design::FloorSpin => Ok(with.with(FloorSpin::new(demand))),
         #[cfg(feature = "peers")]

@@ -72,7 +72,8 @@ impl Drains {
 pub struct Counted {
     /// Times that a drain stopped a CPU, by the design's own count.
     pub interruptions: f64,
-    /// From switching lists to collecting them, on average; not-a-number where nothing is switched.
+    /// From switching lists to collecting them, on average; not-a-number where nothing is
+    /// switched.
     pub collect_ns: f64,
 }
 
@@ -82,7 +83,8 @@ impl Counted {
         let Some((before, after)) = before.zip(after) else {
             return Counted { interruptions: f64::NAN, collect_ns: f64::NAN };
         };
-        let (ns, times) = (after.collect_ns - before.collect_ns, after.collected - before.collected);
+        let (ns, times) =
+            (after.collect_ns - before.collect_ns, after.collected - before.collected);
         let interruptions = (after.interruptions - before.interruptions) as f64;
         Counted { interruptions, collect_ns: ns as f64 / times as f64 }
     }

@@ -125,7 +125,8 @@ impl<S: Drainable> Halted<S> {
                 } else {
                     let before = interrupts::sent_to(self.owner);
                     self.subject.drain(self.owner, self.reach);
-                    let during = before.and_then(|before| Some(interrupts::sent_to(self.owner)? - before));
+                    let during =
+                        before.and_then(|before| Some(interrupts::sent_to(self.owner)? - before));
                     interrupts = interrupts.zip(during).map(|(sum, during)| sum + during);
                 }
             };

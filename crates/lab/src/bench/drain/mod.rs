@@ -160,7 +160,13 @@ impl WithDrainable for Add<'_> {
 }
 
 impl Add<'_> {
-    fn busy<S: Drainable + 'static>(&mut self, subject: &Arc<S>, work: Work, reach: Reach, rate: Rate) {
+    fn busy<S: Drainable + 'static>(
+        &mut self,
+        subject: &Arc<S>,
+        work: Work,
+        reach: Reach,
+        rate: Rate,
+    ) {
         let (subject, owner, length) = (Arc::clone(subject), self.owner, self.length);
         let (link, held) = (busy::Link::default(), Mutex::default());
         let contender = Busy { subject, work, rate, reach, length, owner, link, held };
@@ -244,7 +250,8 @@ fn add_busy(report: &mut Report, what: Busyness, series: &Series<{ busy::METRICS
     let both = [Reach::Quiet, Reach::Full];
     let reaches = if what.rate == Rate::PerSecond(0) { &both[..] } else { &[what.reach] };
     for reach in reaches {
-        let params: Params = params([("drains_per_s", what.rate.as_param()), ("full", reach.as_param())]);
+        let params: Params =
+            params([("drains_per_s", what.rate.as_param()), ("full", reach.as_param())]);
         for (metric, samples) in metrics.into_iter().zip(&series.samples) {
             report.add(NAME, what.design, metric, (2, &params), samples);
         }
@@ -270,8 +277,9 @@ fn show_busy(rows: &[(&Busyness, &Series<{ busy::METRICS }>)]) -> comfy_table::T
         "collected us",
     ]);
     for (what, series) in rows {
-        let undrained =
-            rows.iter().find(|(base, _)| base.design == what.design && base.rate == Rate::PerSecond(0));
+        let undrained = rows
+            .iter()
+            .find(|(base, _)| base.design == what.design && base.rate == Rate::PerSecond(0));
         let undrained = undrained.filter(|(base, _)| base != what).map(|(_, base)| base);
         let change = |metric: usize| {
             table::change(&series.samples[metric], undrained.map(|b| b.samples[metric].as_slice()))
@@ -331,7 +339,13 @@ fn run_halted(
     for (what, one) in what.iter().zip(&series) {
         let metrics = if what.state == State::Idle { IDLE } else { STOPPED };
         for (metric, samples) in metrics.into_iter().zip(&one.samples) {
-            report.add(NAME, what.design, metric, (2, &params([("full", what.reach.as_param())])), samples);
+            report.add(
+                NAME,
+                what.design,
+                metric,
+                (2, &params([("full", what.reach.as_param())])),
+                samples,
+            );
         }
         let [ns, longest_ns, pages, interrupts, pending] = &one.samples;
         let quartiles = table::quartiles(&ns.iter().map(|ns| ns / 1e3).collect::<Vec<_>>());

@@ -90,9 +90,15 @@ impl GroupTimes {
             return [f64::NAN; 4];
         }
         let ns_per_tick = scale.ns_per_tick();
-        let per_op = |ticks: f64| (ticks - self.clock_ticks).max(0.0) * ns_per_tick / GROUP_OPS as f64;
+        let per_op =
+            |ticks: f64| (ticks - self.clock_ticks).max(0.0) * ns_per_tick / GROUP_OPS as f64;
         let quantile = |q| per_op(self.ticks.value_at_quantile(q) as f64);
-        [per_op(self.sum_ticks as f64 / groups as f64), quantile(0.5), quantile(0.99), quantile(0.999)]
+        [
+            per_op(self.sum_ticks as f64 / groups as f64),
+            quantile(0.5),
+            quantile(0.99),
+            quantile(0.999),
+        ]
     }
 }
 

@@ -55,7 +55,9 @@ impl Stopper {
         static STOPPER: OnceLock<Result<Stopper, String>> = OnceLock::new();
         let stopper = STOPPER.get_or_init(|| Self::install().map_err(|e| e.to_string()));
         stopper.as_ref().map_err(|e| {
-            Failure::Run(format!("cannot install a signal handler: {e}; free some file descriptors"))
+            Failure::Run(format!(
+                "cannot install a signal handler: {e}; free some file descriptors"
+            ))
         })
     }
 
@@ -93,7 +95,8 @@ impl Stopper {
     }
 }
 
-// Each count's Release pairs with this Acquire: the one who counts and the one who waits take turns.
+// Each count's Release pairs with this Acquire: the one who counts and the one who waits take
+// turns.
 fn wait_for(count: &AtomicU64, value: u64) {
     let mut waiter = Waiter::default();
     while count.load(Ordering::Acquire) < value {
@@ -106,7 +109,8 @@ extern "C" fn stop_here(_signal: libc::c_int) {
     // SAFETY: the address of this thread's errno; whoever was interrupted may be about to read it.
     let errno = unsafe { *libc::__errno_location() };
     STOPPED.fetch_add(1, Ordering::Release);
-    let mut pipe = libc::pollfd { fd: PIPE.load(Ordering::Relaxed), events: libc::POLLIN, revents: 0 };
+    let mut pipe =
+        libc::pollfd { fd: PIPE.load(Ordering::Relaxed), events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure, which is this function's; poll is async-signal-safe.
     unsafe { libc::poll(&raw mut pipe, 1, STOP_MAX.as_millis() as libc::c_int) };
     RESUMED.fetch_add(1, Ordering::Release);

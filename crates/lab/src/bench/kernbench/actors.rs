@@ -52,7 +52,11 @@ impl<A: Allocator> Actors<A> {
         // Relaxed, here and below: hints; the cells order what matters.
         self.places[thread].0.store(at, Ordering::Relaxed);
         let mut waiter = Waiter::default();
-        while self.places.iter().any(|place| place.0.load(Ordering::Relaxed) + u64::from(AHEAD_MAX) < at) {
+        while self
+            .places
+            .iter()
+            .any(|place| place.0.load(Ordering::Relaxed) + u64::from(AHEAD_MAX) < at)
+        {
             waiter.pause();
         }
     }
@@ -94,7 +98,9 @@ impl<A: Allocator> Actors<A> {
 
     #[inline]
     fn alloc(&self, order: Order, mobility: Mobility) -> Pfn {
-        self.allocator.alloc_block(order, mobility).unwrap_or_else(|| self.alloc_slow(order, mobility))
+        self.allocator
+            .alloc_block(order, mobility)
+            .unwrap_or_else(|| self.alloc_slow(order, mobility))
     }
 
     #[cold]

@@ -28,7 +28,8 @@ const METRIC_NAMES: [Metric; METRICS] = [
 
 /// The script of the trace that comes with the command.
 fn shipped() -> Result<Script, Failure> {
-    let plan = Plan::read(shipped::TRACE, shipped::NAME, None).map_err(|e| Failure::Run(e.to_string()))?;
+    let plan =
+        Plan::read(shipped::TRACE, shipped::NAME, None).map_err(|e| Failure::Run(e.to_string()))?;
     Ok(Script::new(&plan))
 }
 
@@ -52,7 +53,13 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     for one in &series {
         for (metric, samples) in METRIC_NAMES.into_iter().zip(&one.samples) {
             let params = params([("threads", threads as i64)]);
-            report.add(NAME, one.design, metric, (settings.cpus.len().min(threads), &params), samples);
+            report.add(
+                NAME,
+                one.design,
+                metric,
+                (settings.cpus.len().min(threads), &params),
+                samples,
+            );
         }
     }
     report.say(format!(
@@ -66,8 +73,15 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
 }
 
 fn show(series: &[Series<METRICS>]) -> comfy_table::Table {
-    let headings =
-        ["design", "elapsed ms", "quartiles", "million events per s", "x depot", "refilled", "spilled"];
+    let headings = [
+        "design",
+        "elapsed ms",
+        "quartiles",
+        "million events per s",
+        "x depot",
+        "refilled",
+        "spilled",
+    ];
     let mut table = table::new(headings);
     for one in series {
         let [elapsed, events, refilled, spilled] = &one.samples;

@@ -1,9 +1,9 @@
 //! A plan, which is one thread's work, as the work of a thread per CPU that it acts as.
 //!
 //! Each allocation gets a *cell* of its own, through which its block goes to whoever frees it: an
-//! allocation fills it, a free waits until it is filled and empties it. Every thread does its part in
-//! the order of the trace, and waits only for what comes before in the trace, so the earliest step
-//! that is not done can always be done.
+//! allocation fills it, a free waits until it is filled and empties it. Every thread does its part
+//! in the order of the trace, and waits only for what comes before in the trace, so the earliest
+//! step that is not done can always be done.
 
 use pagedepot::{Mobility, Order};
 
@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn a_block_goes_through_its_cell_to_the_thread_that_frees_it() {
-        let lines = alloc(0, 1, 8, 0) + &alloc(0, 2, 16, 3) + &free(1, 3, 8, 0) + &alloc(1, 4, 8, 0);
+        let lines =
+            alloc(0, 1, 8, 0) + &alloc(0, 2, 16, 3) + &free(1, 3, 8, 0) + &alloc(1, 4, 8, 0);
         let script = script(&lines);
         let [zero, one] = &script.threads[..] else { panic!("two threads") };
         let order = |order| Order::new(order).unwrap();
@@ -194,7 +195,10 @@ mod tests {
         // The same frame again is another cell.
         assert_eq!(
             steps(one),
-            [Step::Free { order: order(0), cell: 0 }, Step::Alloc { order: order(0), mobility, cell: 2 }]
+            [
+                Step::Free { order: order(0), cell: 0 },
+                Step::Alloc { order: order(0), mobility, cell: 2 }
+            ]
         );
         assert_eq!((&zero.held[..], &one.held[..]), (&[(1, order(3))][..], &[(2, order(0))][..]));
         assert_eq!((script.cells, script.events), (3, 4));
@@ -217,7 +221,8 @@ mod tests {
     #[test]
     fn cells_are_filled_once_and_emptied_once() {
         let script = super::super::shipped().unwrap();
-        let (mut filled, mut emptied) = (vec![0; script.cells as usize], vec![0; script.cells as usize]);
+        let (mut filled, mut emptied) =
+            (vec![0; script.cells as usize], vec![0; script.cells as usize]);
         for thread in &script.threads {
             thread.held.iter().for_each(|&(cell, _)| emptied[cell as usize] += 1);
             for &(_, step) in &thread.steps {
@@ -225,7 +230,10 @@ mod tests {
                     Step::Alloc { cell, .. } => filled[cell as usize] += 1,
                     Step::Free { cell, .. } => emptied[cell as usize] += 1,
                     Step::FreeMany { first, len } => {
-                        script.batch(first, len).iter().for_each(|&(cell, _)| emptied[cell as usize] += 1);
+                        script
+                            .batch(first, len)
+                            .iter()
+                            .for_each(|&(cell, _)| emptied[cell as usize] += 1);
                     }
                     Step::Halve { cell, lower, upper, .. } => {
                         emptied[cell as usize] += 1;

@@ -72,7 +72,11 @@ struct Batch<S: Subject, const ORDER: u32> {
 impl<S: Subject + 'static, const ORDER: u32> Batch<S, ORDER> {
     fn boxed(subject: Arc<S>, batch: u32, seats: usize) -> Box<dyn Contender<3>> {
         let batch = batch as usize;
-        Box::new(Batch::<S, ORDER> { subject, batch, held: (0..seats).map(|_| Mutex::default()).collect() })
+        Box::new(Batch::<S, ORDER> {
+            subject,
+            batch,
+            held: (0..seats).map(|_| Mutex::default()).collect(),
+        })
     }
 
     #[inline(always)]
@@ -155,7 +159,8 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let (orders, batches) = grid(settings.effort);
     let mut report = Report::default();
     let mut cpu_counts = settings.cpu_counts();
-    cpu_counts.retain(|&cpus| cpus == 1 || settings.cpus_given || settings.clients != Clients::Auto);
+    cpu_counts
+        .retain(|&cpus| cpus == 1 || settings.cpus_given || settings.clients != Clients::Auto);
     let seats_max = *cpu_counts.last().expect("one CPU at least");
     let batch_max = largest_batch(&mut report, batches.iter().copied(), seats_max);
     let demand = settings.demand(seats_max, batch_max, 1 << orders[orders.len() - 1]);
@@ -174,7 +179,8 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
             for &batch in batches.iter().filter(|&&batch| batch <= batch_max) {
                 let mut contenders: Vec<_> =
                     batchers.iter().map(|b| b.contender(order, batch, cpus)).collect();
-                let what = format!("{NAME}, order {order}, batches of {batch}, {}", counted(cpus, "CPU"));
+                let what =
+                    format!("{NAME}, order {order}, batches of {batch}, {}", counted(cpus, "CPU"));
                 let series = settings.interleave(&what, &mut contenders, cpus, schedule)?;
                 add_rows(&mut report, &series, cpus, order, batch);
                 if BATCHES_SHOWN.contains(&batch) {
@@ -233,13 +239,15 @@ fn add_rows(report: &mut Report, series: &[Series<3>], cpus: usize, order: u32, 
 fn show(shown: &[(u32, u32, Vec<Series<3>>)]) -> comfy_table::Table {
     let designs: Vec<Design> = shown[0].2.iter().map(|series| series.design).collect();
     let headings = ["order".to_owned(), "batch".to_owned()].into_iter();
-    let mut table = table::new(headings.chain(designs.iter().map(|design| design.name().to_owned())));
+    let mut table =
+        table::new(headings.chain(designs.iter().map(|design| design.name().to_owned())));
     for (order, batch, series) in shown {
         let cell = |&design: &Design| {
             let of = |metric| table::median(samples_of(series, design, metric).unwrap_or_default());
             format!("{} / {}", of(0), of(1))
         };
-        let row = [order.to_string(), batch.to_string()].into_iter().chain(designs.iter().map(cell));
+        let row =
+            [order.to_string(), batch.to_string()].into_iter().chain(designs.iter().map(cell));
         table.add_row(row);
     }
     table::align(table, 0)
@@ -260,7 +268,8 @@ mod tests {
     #[test]
     fn parts_add_up_to_the_total() {
         let cpus = vec![pagedepot::CpuId::new(0)];
-        let demand = design::Demand { blocks_per_cpu: 64, frames_per_block: 1, cpus, ..Default::default() };
+        let demand =
+            design::Demand { blocks_per_cpu: 64, frames_per_block: 1, cpus, ..Default::default() };
         let batch = Batch::<_, 0> {
             subject: Arc::new(design::floor_tls::FloorTls::new(&demand)),
             batch: 64,

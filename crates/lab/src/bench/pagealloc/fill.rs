@@ -87,7 +87,8 @@ impl WithSubject for ToContender {
     type Output = Box<dyn Contender<2>>;
 
     fn with<S: Subject + 'static>(self, subject: S) -> Self::Output {
-        let held = Mutex::new(Held { blocks: Vec::new(), random: fastrand::Rng::with_seed(self.seed) });
+        let held =
+            Mutex::new(Held { blocks: Vec::new(), random: fastrand::Rng::with_seed(self.seed) });
         Box::new(Fill { subject, pages: self.pages, seed: self.seed, held })
     }
 }
@@ -108,14 +109,17 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     }
     let mib = (u64::from(pages) * PAGE_BYTES as u64) >> 20;
     let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };
-    let series = settings.interleave(&format!("{NAME}, filling {mib} MiB"), &mut contenders, 1, schedule)?;
+    let series =
+        settings.interleave(&format!("{NAME}, filling {mib} MiB"), &mut contenders, 1, schedule)?;
     let mut table = table::new(["design", "fill", "quartiles", "random free", "quartiles"]);
     for one in &series {
         for (metric, samples) in [FILL, RANDOM_FREE].into_iter().zip(&one.samples) {
             report.add(NAME, one.design, metric, (1, &params([("mib", mib as i64)])), samples);
         }
-        let cells =
-            one.samples.iter().flat_map(|samples| [table::median(samples), table::quartiles(samples)]);
+        let cells = one
+            .samples
+            .iter()
+            .flat_map(|samples| [table::median(samples), table::quartiles(samples)]);
         table.add_row([one.design.name().to_owned()].into_iter().chain(cells));
     }
     report.say(format!(
@@ -135,6 +139,8 @@ fn fitting_pages(report: &mut Report, wanted: u32, designs: &[Design]) -> u32 {
         return wanted;
     }
     let fitting = (room as u32).max(1024) & !1023;
-    report.note(format!("{NAME}: memory is short, so {fitting} pages are filled instead of {wanted}"));
+    report.note(format!(
+        "{NAME}: memory is short, so {fitting} pages are filled instead of {wanted}"
+    ));
     fitting
 }

@@ -7,8 +7,8 @@ use std::time::Instant;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{Cpus, FenceError, Here};
 use pagedepot::{
-    Allocator, Backing, Config, ConfigError, CpuId, Doubled, FrameRange, Mobility, NodeId, Order, Pfn,
-    ZoneConfig, ZoneId,
+    Allocator, Backing, Config, ConfigError, CpuId, Doubled, FrameRange, Mobility, NodeId, Order,
+    Pfn, ZoneConfig, ZoneId,
 };
 
 use super::NAME;
@@ -88,10 +88,16 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     if !settings.designs(Workload::Pagealloc)?.contains(&Design::Depot) {
         return Ok(report);
     }
-    let step = settings.progress.step(&format!("{NAME}, setting up {GIB} GiB"), settings.rounds.into());
+    let step =
+        settings.progress.step(&format!("{NAME}, setting up {GIB} GiB"), settings.rounds.into());
     let ranges = [FrameRange::new(Pfn::new(0), GIB * FRAMES_PER_GIB)];
-    let zones =
-        [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+    let zones = [ZoneConfig {
+        name: "Normal",
+        node: NodeId::new(0),
+        level: 2,
+        ranges: &ranges,
+        watermarks: None,
+    }];
     let config = Config::new(settings.cpus.len() as u32, &zones);
     let store = settings.variant.store_of(Design::Depot);
     let bytes = match store {

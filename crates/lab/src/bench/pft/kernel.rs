@@ -15,7 +15,8 @@ impl Client for KernelFaults {
 
     fn run(&self, _client: usize, share: u32) -> u64 {
         let bytes = share as usize * PAGE_BYTES;
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping, at an address of the kernel's choice.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags) };
         let start = start.unwrap_or_else(|e| panic!("cannot map {bytes} bytes: {e}")).cast::<u8>();

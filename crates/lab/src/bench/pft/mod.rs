@@ -131,7 +131,8 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         let what = format!("{NAME}, {} on {}", counted(clients, "client"), counted(clients, "CPU"));
         let series = settings.interleave(&what, &mut contenders, clients, schedule)?;
         for one in &series {
-            for (metric, samples) in [PER_CPU, PER_S, ELAPSED, SYSTEM].into_iter().zip(&one.samples) {
+            for (metric, samples) in [PER_CPU, PER_S, ELAPSED, SYSTEM].into_iter().zip(&one.samples)
+            {
                 report.add(
                     NAME,
                     one.design,
@@ -193,7 +194,9 @@ fn fitting_pages(report: &mut Report, wanted: u32, memories: usize) -> u32 {
         return wanted;
     }
     let fitting = (room as u32).max(1024) & !1023;
-    report.note(format!("{NAME}: memory is short, so {fitting} pages are touched instead of {wanted}"));
+    report.note(format!(
+        "{NAME}: memory is short, so {fitting} pages are touched instead of {wanted}"
+    ));
     fitting
 }
 
@@ -211,7 +214,9 @@ fn show(by_clients: &[(usize, Vec<Series<4>>)]) -> comfy_table::Table {
     for (clients, series) in by_clients {
         for one in series {
             let [per_cpu, per_s, elapsed, system] = &one.samples;
-            let ms = |seconds: &[f64]| table::median(&seconds.iter().map(|s| s * 1e3).collect::<Vec<_>>());
+            let ms = |seconds: &[f64]| {
+                table::median(&seconds.iter().map(|s| s * 1e3).collect::<Vec<_>>())
+            };
             table.add_row([
                 clients.to_string(),
                 one.design.name().to_owned(),
@@ -232,7 +237,8 @@ mod tests {
 
     #[test]
     fn clients_are_summed_and_the_last_one_counts() {
-        let clients = Clients { client: Box::new(KernelFaults), share: 0, sweep: Arc::new(Sweep::new()) };
+        let clients =
+            Clients { client: Box::new(KernelFaults), share: 0, sweep: Arc::new(Sweep::new()) };
         // Pages, elapsed, CPU, system.
         let metrics = clients.combine(&[[100.0, 2.0, 2.0, 1.5], [300.0, 4.0, 3.0, 2.0]]);
         assert_eq!(metrics, [400.0 / 5.0, 400.0 / 4.0, 4.0, 3.5]);

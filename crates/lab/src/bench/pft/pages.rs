@@ -76,7 +76,9 @@ pub struct ToPages {
 
 impl ToPages {
     fn of<S: Pages + 'static>(self, subject: S) -> Box<dyn Client> {
-        let held = (0..self.clients).map(|_| Mutex::new(Vec::with_capacity(self.share as usize))).collect();
+        let held = (0..self.clients)
+            .map(|_| Mutex::new(Vec::with_capacity(self.share as usize)))
+            .collect();
         Box::new(ClientPages { subject, held })
     }
 }
@@ -165,7 +167,8 @@ mod peers {
         }
 
         fn address(&self, block: usize) -> NonNull<u8> {
-            NonNull::new(std::ptr::with_exposed_provenance_mut(block)).expect("a frame's address is not 0")
+            NonNull::new(std::ptr::with_exposed_provenance_mut(block))
+                .expect("a frame's address is not 0")
         }
     }
 

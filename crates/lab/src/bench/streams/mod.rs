@@ -52,7 +52,10 @@ pub fn run(settings: &Settings, workload: Workload) -> Result<Report, Failure> {
     let designs = settings.designs(workload)?;
     let shape = shape(workload, settings.cpus.len());
     let cases: Vec<Case> = if settings.tune {
-        shapes_to_tune(shape).into_iter().flat_map(|shape| cases_to_tune(settings, &designs, shape)).collect()
+        shapes_to_tune(shape)
+            .into_iter()
+            .flat_map(|shape| cases_to_tune(settings, &designs, shape))
+            .collect()
     } else {
         designs.iter().map(|&design| Case { design, policy: None, shape }).collect()
     };
@@ -99,18 +102,26 @@ fn cases_to_tune(settings: &Settings, designs: &[Design], shape: Shape) -> Vec<C
             vec![None]
         }
     };
-    let cases = |design| policies(design).into_iter().map(move |policy| Case { design, policy, shape });
+    let cases =
+        |design| policies(design).into_iter().map(move |policy| Case { design, policy, shape });
     designs.iter().copied().flat_map(cases).collect()
 }
 
 type Measured = (Case, Series<METRICS>, Reuse);
 
 /// Measures cases of one shape, in turn.
-fn measure(settings: &Settings, workload: Workload, cases: &[Case]) -> Result<Vec<Measured>, Failure> {
+fn measure(
+    settings: &Settings,
+    workload: Workload,
+    cases: &[Case],
+) -> Result<Vec<Measured>, Failure> {
     let shape = cases[0].shape;
     let seats = shape.seats(&settings.cpus);
-    let mut demand =
-        settings.demand(settings.cpus.len(), 2 * shape.in_flight * shape.streams, stream::ORDER.frames());
+    let mut demand = settings.demand(
+        settings.cpus.len(),
+        2 * shape.in_flight * shape.streams,
+        stream::ORDER.frames(),
+    );
     let mut made: Vec<Made> = Vec::new();
     for case in cases {
         demand.variant.free_high = case.policy.or(settings.variant.free_high);
@@ -118,8 +129,12 @@ fn measure(settings: &Settings, workload: Workload, cases: &[Case]) -> Result<Ve
         made.push(design::make_allocator(design, &demand, pages, ToStreams { shape, pages })?);
     }
     let (mut contenders, counted): (Vec<_>, Vec<_>) = made.into_iter().unzip();
-    let what =
-        format!("{}, {} streams, {} buffers in flight", workload.name(), shape.streams, shape.in_flight);
+    let what = format!(
+        "{}, {} streams, {} buffers in flight",
+        workload.name(),
+        shape.streams,
+        shape.in_flight
+    );
     let series = settings.interleave_on(&what, &mut contenders, &seats, settings.schedule())?;
     drop(contenders);
     let mut rows = Vec::new();
@@ -130,7 +145,13 @@ fn measure(settings: &Settings, workload: Workload, cases: &[Case]) -> Result<Ve
     Ok(rows)
 }
 
-fn add_rows(report: &mut Report, workload: Workload, case: &Case, series: &Series<METRICS>, reuse: Reuse) {
+fn add_rows(
+    report: &mut Report,
+    workload: Workload,
+    case: &Case,
+    series: &Series<METRICS>,
+    reuse: Reuse,
+) {
     let Shape { streams, in_flight, .. } = case.shape;
     let mut params: Params = params([("streams", streams.into()), ("in_flight", in_flight.into())]);
     // Not `free_high`, which names a variant: here policies are what is measured, line by line.
@@ -138,7 +159,10 @@ fn add_rows(report: &mut Report, workload: Workload, case: &Case, series: &Serie
     let mut add = |metric: Metric, samples: &[f64]| {
         report.add(workload.name(), case.design, metric, (2 * streams as usize, &params), samples);
     };
-    METRIC_NAMES.into_iter().zip(&series.samples).for_each(|(metric, samples)| add(metric, samples));
+    METRIC_NAMES
+        .into_iter()
+        .zip(&series.samples)
+        .for_each(|(metric, samples)| add(metric, samples));
     add(REUSE_MEDIAN, &[reuse.median_bytes]);
     add(REUSE_P90, &[reuse.p90_bytes]);
     add(CROSSED, &[reuse.crossed_percent]);

@@ -1,5 +1,5 @@
-//! Streams over one allocator: senders that fill buffers, receivers on other CPUs that read and free
-//! them.
+//! Streams over one allocator: senders that fill buffers, receivers on other CPUs that read and
+//! free them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,13 +28,17 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Where the threads sit: a sender and a receiver for each stream, on neighbouring CPUs. Streams
-    /// that find all CPUs taken share them, the other way round.
+    /// Where the threads sit: a sender and a receiver for each stream, on neighbouring CPUs.
+    /// Streams that find all CPUs taken share them, the other way round.
     pub fn seats(self, cpus: &[CpuId]) -> Vec<CpuId> {
         let at = |seat: usize| cpus[seat % cpus.len()];
         let pair = |stream: usize| {
             let (sender, receiver) = (at(2 * stream), at(2 * stream + 1));
-            if (2 * stream / cpus.len()).is_multiple_of(2) { [sender, receiver] } else { [receiver, sender] }
+            if (2 * stream / cpus.len()).is_multiple_of(2) {
+                [sender, receiver]
+            } else {
+                [receiver, sender]
+            }
         };
         (0..self.streams as usize).flat_map(pair).collect()
     }
@@ -124,7 +128,11 @@ impl<A: Allocator> Streams<A> {
         let words = unsafe { &*self.words(buffer) };
         let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word));
         let expected = number.wrapping_mul(words.len() as u64);
-        assert!(sum == expected, "{}: somebody else wrote into {buffer}: it was doubled", A::DESIGN);
+        assert!(
+            sum == expected,
+            "{}: somebody else wrote into {buffer}: it was doubled",
+            A::DESIGN
+        );
     }
 }
 
@@ -224,7 +232,9 @@ impl<A: Allocator> Contender<METRICS> for Shared<A> {
     /// A stream is as fast as its slower side; streams add up.
     fn combine(&self, seats: &[[f64; METRICS]]) -> [f64; METRICS] {
         let streams = || seats.chunks(2);
-        std::array::from_fn(|metric| streams().map(|pair| pair[0][metric].min(pair[1][metric])).sum())
+        std::array::from_fn(|metric| {
+            streams().map(|pair| pair[0][metric].min(pair[1][metric])).sum()
+        })
     }
 }
 
@@ -242,8 +252,9 @@ impl WithAllocator for ToStreams {
 
     fn with<A: Allocator + 'static>(self, allocator: A) -> Self::Output {
         let ring = || Ring::new(self.shape.in_flight, PUBLISHED_AT_ONCE);
-        let streams =
-            (0..self.shape.streams).map(|_| Stream { ring: ring(), sent: Mutex::default() }).collect();
+        let streams = (0..self.shape.streams)
+            .map(|_| Stream { ring: ring(), sent: Mutex::default() })
+            .collect();
         let places = (self.pages >> ORDER.get()) as usize + 1;
         let freed_by = (0..places).map(|_| AtomicU32::new(0)).collect();
         let streams = Arc::new(Streams { allocator, shape: self.shape, streams, freed_by });

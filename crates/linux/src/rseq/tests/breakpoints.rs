@@ -45,7 +45,8 @@ extern "C" fn stopped(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_v
     // open, or the call fails. What AT_STOP points to lives while the breakpoint is armed.
     let act = unsafe {
         let context = &*context.cast::<libc::ucontext_t>();
-        WENT_ON_AT.store(context.uc_mcontext.gregs[libc::REG_RIP as usize] as u64, Ordering::Relaxed);
+        WENT_ON_AT
+            .store(context.uc_mcontext.gregs[libc::REG_RIP as usize] as u64, Ordering::Relaxed);
         libc::ioctl(EVENT.load(Ordering::Relaxed), PERF_EVENT_IOC_DISABLE, 0);
         AT_STOP.load(Ordering::Relaxed).as_ref()
     };
@@ -90,8 +91,13 @@ impl Breakpoint {
         attr[7] = address;
         attr[8] = size_of::<libc::c_long>() as u64;
         // SAFETY: the attributes are as long as they say; the thread is this one, on any CPU.
-        let event = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), 0, -1, -1, 0) };
-        if event < 0 { Err(std::io::Error::last_os_error()) } else { Ok(Breakpoint(event as libc::c_int)) }
+        let event =
+            unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), 0, -1, -1, 0) };
+        if event < 0 {
+            Err(std::io::Error::last_os_error())
+        } else {
+            Ok(Breakpoint(event as libc::c_int))
+        }
     }
 
     /// Calls `operation`, and `act` at its first stop. Returns how often it stopped, and where it
@@ -124,7 +130,10 @@ impl Drop for Breakpoint {
 
 /// Says that nothing is tested, past the harness, which keeps what passing tests print.
 fn skip(why: impl Display) {
-    let _ = writeln!(std::io::stderr(), "\nSKIPPED: sequences are not stopped at each instruction: {why}");
+    let _ = writeln!(
+        std::io::stderr(),
+        "\nSKIPPED: sequences are not stopped at each instruction: {why}"
+    );
 }
 
 /// What a test needs: sequences, a CPU to itself, breakpoints.
@@ -194,7 +203,10 @@ fn check_stops(name: &str, stops: &[u64], expected: usize, descriptor: Descripto
     assert_eq!(stops.len(), expected, "{name}: stops at {stops:?} of {} bytes", descriptor.bytes);
     assert_eq!(stops[0], 0, "{name}: the first instruction was not stopped");
     let ends = stops[1..].iter().chain([&descriptor.bytes]);
-    assert!(stops.iter().zip(ends).all(|(at, end)| (1..=15).contains(&(end - at))), "{name}: {stops:?}");
+    assert!(
+        stops.iter().zip(ends).all(|(at, end)| (1..=15).contains(&(end - at))),
+        "{name}: {stops:?}"
+    );
 }
 
 /// Tries one sequence on a front; whether it says that it has committed.
@@ -238,10 +250,17 @@ fn stop_everywhere(area: Area, cpu: u32, operation: Attempt) -> (Vec<u64>, Descr
             let mut done = false;
             let (hits, went_on_at) = breakpoint.arm(&|| {}, || done = attempt());
             let at = address - descriptor.start;
-            assert_eq!(done, fronts.word(cpu).0 != fresh, "at {at}: what it says is not what it did");
+            assert_eq!(
+                done,
+                fronts.word(cpu).0 != fresh,
+                "at {at}: what it says is not what it did"
+            );
             if hits > 0 && !is_behind {
                 assert!(!done, "at {at}: it was stopped before its commit and has committed");
-                assert_eq!(went_on_at, descriptor.abort, "at {at}: it did not go on at its abort address");
+                assert_eq!(
+                    went_on_at, descriptor.abort,
+                    "at {at}: it did not go on at its abort address"
+                );
                 stops.push(at);
             } else if hits > 0 {
                 assert_eq!(went_on_at, address, "behind its commit a sequence was aborted");
@@ -278,7 +297,9 @@ struct Stopped {
 
 #[inline(never)]
 fn take(depot: &Depot) -> Pfn {
-    depot.alloc(Order::BASE, Flags::default()).expect("the depot has more pages than the test takes")
+    depot
+        .alloc(Order::BASE, Flags::default())
+        .expect("the depot has more pages than the test takes")
 }
 
 #[inline(never)]
@@ -326,7 +347,10 @@ impl Stopped {
     fn check(&mut self, at: &str) {
         let mut held: Vec<_> = self.held.iter().map(|pfn| pfn.get()).collect();
         held.sort_unstable();
-        assert!(held.windows(2).all(|pair| pair[0] != pair[1]), "{at}: a page was handed out twice");
+        assert!(
+            held.windows(2).all(|pair| pair[0] != pair[1]),
+            "{at}: a page was handed out twice"
+        );
         let census = self.depot.validate().unwrap_or_else(|fault| panic!("{at}: {fault:?}"));
         assert_eq!(census.held_pages(), held.len() as u64, "{at}: pages were lost");
     }
@@ -367,7 +391,12 @@ fn happen(event: Event, depot: &Depot, cpus: &[u32]) -> Vec<Pfn> {
 }
 
 /// Performs `operation` until it stops at `address` and `event` happens there.
-fn stop_once(stopped: &mut Stopped, (operation, event): (Operation, Event), address: u64, cpus: &[u32]) {
+fn stop_once(
+    stopped: &mut Stopped,
+    (operation, event): (Operation, Event),
+    address: u64,
+    cpus: &[u32],
+) {
     let breakpoint = Breakpoint::new(address).unwrap();
     let at = format!("{event:?} at {address:#x} of {operation:?}");
     for _ in 0..ATTEMPTS_MAX {
