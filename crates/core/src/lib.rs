@@ -77,7 +77,8 @@ mod prim;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod store;
-pub mod vmap;
+#[doc(hidden)]
+pub mod sync;
 mod zone;
 
 pub use alloc::{

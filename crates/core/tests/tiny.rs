@@ -9,11 +9,8 @@ use std::mem::MaybeUninit;
 
 use common::threads::{Claimed, Kernel, run_on};
 use common::{open_zone, range};
-use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned, WhichCpu};
-use pagedepot::vmap::{
-    NoFrames, NullMapper, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig,
-};
-use pagedepot::{Allocator, Config, CpuId, Flags, HighPolicy, Mode, Order, PageSize, Pfn, Scope};
+use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
+use pagedepot::{Allocator, Config, Flags, HighPolicy, Mode, Order, Pfn, Scope};
 
 const FRAMES: u32 = 256;
 const CPUS: u32 = 2;
@@ -83,47 +80,4 @@ fn owners_and_drains_with_locks() {
 #[test]
 fn owners_and_drains_with_guards() {
     owners_and_drains(Pinned(Kernel::new(CPUS)));
-}
-
-struct Here;
-
-impl WhichCpu for Here {
-    fn cpu(&self) -> Option<CpuId> {
-        Claimed::new().cpu()
-    }
-}
-
-#[test]
-fn areas_and_purges() {
-    let mapper = NullMapper::new(Span::new(VirtAddr::new(1 << 20), 512), PageSize::Kib4);
-    let config = VmapConfig::new(CPUS, 60);
-    let host = NoFrames(Here);
-    let bytes = Vmap::<NullMapper, NoFrames<Here>>::metadata_bytes(&config, &mapper).unwrap();
-    let mut metadata = vec![MaybeUninit::uninit(); bytes];
-    // SAFETY: nothing is ever reached through its addresses, and there are no frames.
-    let mut vmap = unsafe { Vmap::new(&config, &mut metadata, mapper, host) }.unwrap();
-    let shared = &vmap;
-    std::thread::scope(|scope| {
-        for thread in 0..3 {
-            scope.spawn(move || {
-                run_on(Some(thread % CPUS));
-                for round in 0..8 {
-                    let area = shared.alloc(1 + round % 2, Options::DEFAULT).unwrap();
-                    let mapped = shared.vmap(&[Pfn::new(thread)], Options::DEFAULT).unwrap();
-                    assert_eq!(shared.frame_at(mapped), Some(Pfn::new(thread)));
-                    shared.free(area).unwrap();
-                    shared.vunmap(mapped).unwrap();
-                }
-            });
-        }
-        scope.spawn(move || {
-            for depth in [PurgeDepth::Lazy, PurgeDepth::Decay, PurgeDepth::Everything] {
-                shared.purge(depth);
-                assert!(shared.areas().is_sorted_by(|a, b| a.span.start < b.span.start));
-            }
-        });
-    });
-    vmap.purge(PurgeDepth::Everything);
-    let census = vmap.validate().unwrap();
-    assert_eq!((census.busy_areas, census.free_pages), (0, 512));
 }

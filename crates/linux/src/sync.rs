@@ -33,7 +33,7 @@ const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// A mutex that refuses instead of waiting in a forked child.
 ///
-/// After Drepper, "Futexes Are Tricky" (2011), mutex 2, as `vmap/lock.rs` of the core.
+/// After Drepper, "Futexes Are Tricky" (2011), mutex 2, as `Lock` of `pagedepot-vmap`.
 pub(crate) struct ForkLock<T> {
     word: AtomicU32,
     fork_mark: ForkMark<'static>,

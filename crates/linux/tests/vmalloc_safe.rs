@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagedepot::vmap::Mapper;
 use pagedepot_linux::vmalloc::{LinuxMapper, Options};
 use pagedepot_linux::{Depot, MemoryKind, Order, Pfn, Vmalloc};
+use pagedepot_vmap::Mapper;
 
 fn depot() -> Arc<Depot> {
     Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap())

@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pagedepot::vmap::{
+use pagedepot_vmap::{
     FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig,
 };
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};

@@ -192,7 +192,7 @@ pub unsafe trait Cpus: Sync {
 const WAIT_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
 
 /// Spins while `word` is `seen`, for a while.
-pub(crate) fn spin_while(word: &AtomicU32, seen: u32) {
+pub fn spin_while(word: &AtomicU32, seen: u32) {
     for _ in 0..WAIT_SPINS {
         // Relaxed: the caller looks again, and orders what follows.
         if word.load(Ordering::Relaxed) != seen {

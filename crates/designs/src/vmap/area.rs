@@ -1,9 +1,7 @@
 //! Areas, and what both designs of the kernel do with them alike: frames, mapping, unmapping.
 
-use pagedepot::vmap::{
-    FlushSpans, Host, Mapper, Protection, Span, VfreeError, VirtAddr, VmapError,
-};
 use pagedepot::{AllocError, Flags, FrameRange, Order, Pfn};
+use pagedepot_vmap::{FlushSpans, Host, Mapper, Protection, Span, VfreeError, VirtAddr, VmapError};
 
 use super::{VmapCounts, tables::Tables};
 use crate::prim::{HintU64, Mutex, MutexGuard, Ordering, count, lock_mutex, try_lock_mutex};

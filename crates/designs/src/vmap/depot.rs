@@ -1,7 +1,7 @@
 //! `depot`: pagedepot's own, as one design among the others.
 
 use pagedepot::Pfn;
-use pagedepot::vmap::{
+use pagedepot_vmap::{
     Host, Manner, Mapper, Options, PurgeDepth, VfreeError, VirtAddr, Vmap, VmapError,
 };
 

@@ -1,7 +1,7 @@
 //! What the kernel's two designs have in common: requests, lazy frees, when to purge.
 
-use pagedepot::vmap::{Host, Mapper, VfreeError, VirtAddr, VmapError};
 use pagedepot::{AllocError, Pfn};
+use pagedepot_vmap::{Host, Mapper, VfreeError, VirtAddr, VmapError};
 
 use super::area::{Area, Ground, Run, Wanted};
 use super::{VmapCounts, VmapDesign, VmapSetup};
@@ -57,7 +57,7 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
     /// All of the mapper's range, free.
     ///
     /// # Safety
-    /// As for [`Vmap::new`](pagedepot::vmap::Vmap::new), with this design in the vmap's place.
+    /// As for [`Vmap::new`](pagedepot_vmap::Vmap::new), with this design in the vmap's place.
     pub unsafe fn new(setup: VmapSetup, mapper: M, host: H) -> Self {
         let lazy_pages_max = setup.lazy_pages_max(&mapper);
         let ground = Ground::new(mapper, host);

@@ -1,6 +1,6 @@
 //! The designs for kernel address space that "Mitigate a vmap lock contention" (Rezki, linux-mm
 //! 2024) compares, each as a real implementation behind one trait, [`VmapDesign`], over core's
-//! [`Mapper`] and [`Host`](pagedepot::vmap::Host), and pagedepot's own.
+//! [`Mapper`] and [`Host`](pagedepot_vmap::Host), and pagedepot's own.
 //!
 //! # Vocabulary
 //! | word | meaning |
@@ -15,7 +15,7 @@
 //! |---|---|---|---|---|
 //! | [`GlobalLock`] | one tree, one lock | one tree, one lock | one lazy tree, one lock | the hull |
 //! | [`Nodes`] | one tree, one lock, behind pools by size of each node | a tree and a lock per node, by address | a lazy tree per node, purged into pools without a cap, which each purge decays by 25% | the hull |
-//! | [`Depot`] | pagedepot's: see [`pagedepot::vmap`] | | | what needs it |
+//! | [`Depot`] | pagedepot's: see [`pagedepot_vmap`] | | | what needs it |
 //!
 //! The first two keep page tables for ever, as the kernel does. Each grants the lowest free range
 //! that fits. Both get frames and map them alike (`area.rs`), so that they differ in who may touch
@@ -34,7 +34,7 @@ mod tables;
 mod tree;
 
 use pagedepot::Pfn;
-use pagedepot::vmap::{Mapper, VfreeError, VirtAddr, VmapError};
+use pagedepot_vmap::{Mapper, VfreeError, VirtAddr, VmapError};
 
 pub use depot::Depot;
 pub use kernel::Kernel;

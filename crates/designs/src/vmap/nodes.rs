@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pagedepot::vmap::{Host, Mapper, NODES_MAX};
+use pagedepot_vmap::{Host, Mapper, NODES_MAX};
 
 use super::VmapCounts;
 use super::area::{Area, Ground, Run, Wanted};

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use pagedepot::vmap::{Host, Mapper};
+use pagedepot_vmap::{Host, Mapper};
 
 use super::VmapCounts;
 use super::area::{Area, Ground, Run, Wanted};

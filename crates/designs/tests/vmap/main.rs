@@ -15,8 +15,8 @@ use std::mem::MaybeUninit;
 
 use pagedepot::AllocError;
 use pagedepot::Pfn;
-use pagedepot::vmap::{Manner, MapError, Stale, VirtAddr, Vmap, VmapConfig, VmapError};
 use pagedepot_designs::vmap::{Depot, GlobalLock, Nodes, VmapDesign, VmapSetup};
+use pagedepot_vmap::{Manner, MapError, Stale, VirtAddr, Vmap, VmapConfig, VmapError};
 use proptest::prelude::*;
 
 use paper::{CALLERS, PAGE, Paper, run_on};

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pagedepot::vmap::{FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr};
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
+use pagedepot_vmap::{FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr};
 
 pub const PAGE: usize = 4096;
 /// The range begins in the middle of a table.

@@ -3,8 +3,8 @@
 
 use std::cell::Cell;
 
-use pagedepot::vmap::Host;
 use pagedepot::{AllocError, CpuId, Flags, FreeManyError, NodeId, Order, Pfn};
+use pagedepot_vmap::Host;
 use rustix::thread::futex;
 
 use crate::harness::clock::on_cpu_ns;
@@ -89,7 +89,7 @@ unsafe impl<H: Host> Host for Counting<H> {
 mod tests {
     use std::sync::atomic::{AtomicI32, Ordering};
 
-    use pagedepot::vmap::{Lock, NoFrames};
+    use pagedepot_vmap::{Lock, NoFrames};
     use rustix::thread::gettid;
 
     use super::super::frames::Here;

@@ -26,8 +26,8 @@ mod workers;
 use std::fs;
 
 use pagedepot::PageSize;
-use pagedepot::vmap::{Host, Mapper, NullMapper, Span, VirtAddr};
 use pagedepot_designs::vmap::VmapDesign;
+use pagedepot_vmap::{Host, Mapper, NullMapper, Span, VirtAddr};
 
 pub use options::VmallocOptions;
 

@@ -11,9 +11,9 @@ use std::hint::black_box;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use pagedepot::vmap::{Host, Manner, NoFrames, NullMapper, Span, Stale};
 use pagedepot::{Flags, Order, PageSize, Pfn};
 use pagedepot_designs::vmap::VmapDesign;
+use pagedepot_vmap::{Host, Manner, NoFrames, NullMapper, Span, Stale};
 
 use super::frames::Here;
 use super::host::Counting;

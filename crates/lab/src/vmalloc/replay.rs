@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use pagedepot::vmap::{Host, NullMapper, Span, VirtAddr};
 use pagedepot::{AllocError, CpuId, Flags, FreeManyError, Order, PageSize, Pfn};
 use pagedepot_designs::vmap::{VmapCounts, VmapDesign};
+use pagedepot_vmap::{Host, NullMapper, Span, VirtAddr};
 
 use super::frames;
 use super::subject::{self, Demand, WithVmap};

@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-use pagedepot::vmap::{Host, Manner, Mapper, Stale, Vmap, VmapConfig};
 use pagedepot_designs::vmap::{Depot, GlobalLock, Nodes, VmapDesign, VmapSetup};
+use pagedepot_vmap::{Host, Manner, Mapper, Stale, Vmap, VmapConfig};
 
 use crate::design::Design;
 use crate::failure::Failure;

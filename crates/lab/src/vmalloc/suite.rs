@@ -1,8 +1,8 @@
 //! The tests of `lib/test_vmalloc.c`: names, order and bodies.
 
-use pagedepot::vmap::{Host, VirtAddr, VmapError};
 use pagedepot::{Flags, Order, Pfn};
 use pagedepot_designs::vmap::VmapDesign;
+use pagedepot_vmap::{Host, VirtAddr, VmapError};
 
 use super::options::Parameters;
 use crate::design::PAGE_BYTES;

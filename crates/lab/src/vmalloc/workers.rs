@@ -3,8 +3,8 @@
 use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
-use pagedepot::vmap::{Host, VmapError};
 use pagedepot_designs::vmap::{VmapCounts, VmapDesign};
+use pagedepot_vmap::{Host, VmapError};
 
 use super::host::contended_ns;
 use super::options::Parameters;

@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use pagedepot::vmap::MapError;
+use pagedepot_vmap::MapError;
 
 use super::maps;
 use crate::sync::Shared;

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 
-use pagedepot::vmap::{Options, VfreeError, VmapError};
+use pagedepot_vmap::{Options, VfreeError, VmapError};
 
 use super::space::Vmalloc;
 

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use pagedepot::Flags;
-use pagedepot::vmap::{PurgeBy, Stale, Vmap, VmapConfig};
+use pagedepot_vmap::{PurgeBy, Stale, Vmap, VmapConfig};
 use rustix::mm::Advice;
 
 use super::LinuxVmap;
@@ -188,7 +188,7 @@ impl VmallocBuilder {
     }
 
     fn config(&self, mapper: &LinuxMapper) -> VmapConfig {
-        use pagedepot::vmap::Mapper;
+        use pagedepot_vmap::Mapper;
         let pages =
             |bytes: Option<usize>| bytes.map(|bytes| (bytes >> mapper.page_size().shift()) as u64);
         let nodes = self.nodes.unwrap_or_else(|| Topology::read().cpu_count());

@@ -7,7 +7,7 @@
 /// ```no_run
 /// use std::mem::MaybeUninit;
 /// use std::sync::Arc;
-/// use pagedepot::vmap::{Vmap, VmapConfig};
+/// use pagedepot_vmap::{Vmap, VmapConfig};
 /// use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options};
 /// use pagedepot_linux::{Depot, MemoryKind};
 /// let depot = || Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap());
@@ -20,7 +20,7 @@
 /// ```compile_fail,E0133
 /// use std::mem::MaybeUninit;
 /// use std::sync::Arc;
-/// use pagedepot::vmap::{Vmap, VmapConfig};
+/// use pagedepot_vmap::{Vmap, VmapConfig};
 /// use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options};
 /// use pagedepot_linux::{Depot, MemoryKind};
 /// let depot = || Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap());
@@ -33,7 +33,7 @@ pub struct AddressSpaceIsUnsafeToMakeByHand;
 
 /// A page that somebody holds would be handed out again.
 /// ```no_run
-/// use pagedepot::vmap::Host;
+/// use pagedepot_vmap::Host;
 /// use pagedepot_linux::{Order, Page, vmalloc::DepotHost};
 /// fn free(host: &DepotHost, held: &Page<'_>) {
 ///     // SAFETY: none; this is what must not be done.
@@ -41,7 +41,7 @@ pub struct AddressSpaceIsUnsafeToMakeByHand;
 /// }
 /// ```
 /// ```compile_fail,E0133
-/// use pagedepot::vmap::Host;
+/// use pagedepot_vmap::Host;
 /// use pagedepot_linux::{Order, Page, vmalloc::DepotHost};
 /// fn free(host: &DepotHost, held: &Page<'_>) {
 ///     let _ = host.free_blocks(&[(held.pfn(), Order::BASE)]);

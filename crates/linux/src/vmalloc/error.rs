@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pagedepot::PageSize;
-use pagedepot::vmap::VmapConfigError;
+use pagedepot_vmap::VmapConfigError;
 use rustix::io::Errno;
 
 use crate::error::{BuildError, CallbackError};

@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use pagedepot::vmap::Host;
 use pagedepot::{AllocError, CpuId, Flags, FreeManyError, NodeId, Order, Pfn, cpus::Unusable};
+use pagedepot_vmap::Host;
 use rustix::thread::futex;
 
 use crate::depot::Depot;

@@ -14,8 +14,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use pagedepot::vmap::{FlushSpans, MapError, Mapper, Protection, Span, VirtAddr};
 use pagedepot::{FrameRange, PageSize, Pfn};
+use pagedepot_vmap::{FlushSpans, MapError, Mapper, Protection, Span, VirtAddr};
 use rustix::io::{Errno, pread};
 use rustix::mm::ProtFlags;
 
@@ -27,7 +27,7 @@ use crate::depot::Depot;
 
 /// A reserved range of addresses, and the frames of a [`Depot`] mapped into it.
 ///
-/// [`Vmalloc`](super::Vmalloc) is made of one; use it alone under a [`Vmap`](pagedepot::vmap::Vmap)
+/// [`Vmalloc`](super::Vmalloc) is made of one; use it alone under a [`Vmap`](pagedepot_vmap::Vmap)
 /// or address-space design of your own.
 pub struct LinuxMapper {
     depot: Arc<Depot>,

@@ -28,7 +28,7 @@
 //! Each run of consecutive pages is a mapping, and a process may have `vm.max_map_count` of them
 //! (65530 as a rule). When three quarters are in use, requests look harder for long runs; when all
 //! are, freed memory is unmapped first; then requests fail with
-//! [`TooManyMappings`](pagedepot::vmap::MapError::TooManyMappings).
+//! [`TooManyMappings`](pagedepot_vmap::MapError::TooManyMappings).
 //!
 //! # Lost addresses
 //! Kernels before 6.12 may fail a system call halfway, and leave a hole in the range. What another
@@ -65,10 +65,10 @@ pub use mapper::LinuxMapper;
 pub(crate) use shrink::Shrinkers;
 pub use space::Vmalloc;
 
-pub use pagedepot::vmap::{
+pub use pagedepot_vmap::{
     AreaInfo, AreaState, Kind, Manner, MapError, Options, Protection, PurgeDepth, Purged, Span,
     Stale, VfreeError, VirtAddr, VmapError, VmapStats,
 };
 
-/// The address space under a [`Vmalloc`]: the core's, over Linux mappings and a depot's frames.
-pub type LinuxVmap = pagedepot::vmap::Vmap<'static, LinuxMapper, DepotHost>;
+/// The address space under a [`Vmalloc`]: a [`Vmap`](pagedepot_vmap::Vmap) over Linux mappings and a depot's frames.
+pub type LinuxVmap = pagedepot_vmap::Vmap<'static, LinuxMapper, DepotHost>;

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use pagedepot::Order;
-use pagedepot::vmap::{MapError, Options, PurgeDepth, VmapError};
+use pagedepot_vmap::{MapError, Options, PurgeDepth, VmapError};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 

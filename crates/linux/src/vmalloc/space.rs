@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pagedepot::Pfn;
 use pagedepot::cpus::Unusable;
-use pagedepot::vmap::{
+use pagedepot_vmap::{
     AreaInfo, AreaState, Kind, Manner, Mapper, Options, PurgeDepth, Purged, VfreeError, VirtAddr,
     VmapCensus, VmapError, VmapFault, VmapStats,
 };

@@ -4,12 +4,12 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagedepot::vmap::{FlushSpans, Mapper, Vmap, VmapConfig};
 use pagedepot::{FrameRange, PageSize};
 use pagedepot_linux::vmalloc::{
     DepotHost, LinuxMapper, MapError, Options, Protection, PurgeDepth, Span, VirtAddr, VmapError,
 };
 use pagedepot_linux::{Depot, Pfn};
+use pagedepot_vmap::{FlushSpans, Mapper, Vmap, VmapConfig};
 
 use crate::{MIB, PAGE, common, depot, scatter};
 

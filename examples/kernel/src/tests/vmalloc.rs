@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pagedepot::vmap::{Manner, Options as Place, PurgeDepth, VirtAddr, VmapError};
+use pagedepot_vmap::{Manner, Options as Place, PurgeDepth, VirtAddr, VmapError};
 use pagedepot::{Flags, Order, Pfn};
 
 use super::{Options, Random};

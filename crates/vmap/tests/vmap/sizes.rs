@@ -1,0 +1,94 @@
+//! Sizes and offsets as large as their types allow: an error, nothing held, nothing damaged.
+
+use pagedepot_vmap::{Options, VmapConfig, VmapError};
+
+use crate::paper::{PAGE, Paged, check_all_back, own_frames, paged};
+
+fn fresh() -> Paged {
+    paged(1000, 512, &VmapConfig { pool_pages_max: Some(1000), ..VmapConfig::new(1, 500) })
+}
+
+#[test]
+fn map_frames_beyond_the_end_is_refused_at_any_offset() {
+    let mut vmap = fresh();
+    let wall = vmap.alloc(3, Options::DEFAULT).unwrap();
+    let area = vmap.alloc(10, Options::DEFAULT).unwrap();
+    let frames = own_frames(0, 2);
+    for offset in [9, 10, 11, u32::MAX - 1000, u32::MAX - 3, u32::MAX - 2, u32::MAX - 1, u32::MAX] {
+        assert_eq!(vmap.map_frames(area, offset, &frames), Err(VmapError::BadOffset), "{offset}");
+        vmap.validate().unwrap();
+    }
+    assert_eq!(vmap.map_frames(area, 8, &frames), Ok(()));
+    vmap.vunmap(area).unwrap();
+    vmap.free(wall).unwrap();
+    check_all_back(&mut vmap);
+}
+
+#[test]
+fn sizes_that_overflow_with_their_guard_are_refused() {
+    let mut vmap = fresh();
+    // Pooled: a size that wraps around to theirs must not find them.
+    let pooled: Vec<_> =
+        (1..5).map(|pages| vmap.alloc(pages, Options::DEFAULT.guard_pages(0)).unwrap()).collect();
+    let warm = vmap.vmalloc(2, Options::DEFAULT).unwrap();
+    pooled.iter().for_each(|&area| vmap.free(area).unwrap());
+    vmap.vfree(warm).unwrap();
+    let span = vmap.span();
+    for guard in [0, 1, 2, 4, 255] {
+        for pages in [0, 1001, 1 << 31, u32::MAX - 254, u32::MAX - 2, u32::MAX - 1, u32::MAX] {
+            let options = Options::DEFAULT.guard_pages(guard);
+            let windowed = options.window(span.start, span.end(vmap.page_size()));
+            for options in [options, windowed, options.align(PAGE << 4), options.no_wait()] {
+                assert_eq!(
+                    vmap.alloc(pages, options),
+                    Err(VmapError::BadSize),
+                    "{pages} + {guard}"
+                );
+                assert_eq!(
+                    vmap.vmalloc(pages, options),
+                    Err(VmapError::BadSize),
+                    "{pages} + {guard}"
+                );
+            }
+        }
+    }
+    for pages in [0, 1001, u32::MAX - 1, u32::MAX] {
+        assert_eq!(vmap.reserve(span.start, pages), Err(VmapError::BadSize));
+        assert_eq!(vmap.reserve(span.start.add(999 * PAGE), pages), Err(VmapError::BadSize));
+    }
+    check_all_back(&mut vmap);
+}
+
+#[test]
+fn growth_beyond_the_range_is_refused_at_any_size() {
+    let mut vmap = fresh();
+    let memory = vmap.vmalloc(8, Options::DEFAULT).unwrap();
+    (0..8).for_each(|page| vmap.mapper().write(memory.add(page * PAGE), 7));
+    for pages in [0, 1000, 1001, 1 << 31, u32::MAX - 8, u32::MAX - 1, u32::MAX] {
+        assert_eq!(
+            vmap.vrealloc(memory, pages, Options::DEFAULT),
+            Err(VmapError::BadSize),
+            "{pages}"
+        );
+        vmap.validate().unwrap();
+        assert_eq!(vmap.find(memory).unwrap().span.pages, 9);
+    }
+    (0..8).for_each(|page| assert_eq!(vmap.mapper().read(memory.add(page * PAGE)), 7));
+    vmap.vfree(memory).unwrap();
+    check_all_back(&mut vmap);
+}
+
+#[test]
+fn descriptions_may_be_changed_by_their_holder() {
+    let mut vmap = fresh();
+    let memory = vmap.vmalloc(8, Options::DEFAULT).unwrap();
+    let mut info = vmap.find(memory).unwrap();
+    info.span.pages = u32::MAX;
+    assert_eq!(vmap.numa_pages(&info).map(|(_, pages)| pages).sum::<u32>(), 8);
+    assert_eq!(
+        vmap.vm_unmap_ram(memory, u32::MAX),
+        Err(pagedepot_vmap::VfreeError::WrongKind(info.kind))
+    );
+    vmap.vfree(memory).unwrap();
+    check_all_back(&mut vmap);
+}
