@@ -7,14 +7,14 @@ use std::time::Duration;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::bench::Workload;
 use crate::compare;
 use crate::design::Design;
 use crate::design::variant::Variant;
 use crate::failure::Failure;
 use crate::record;
 use crate::trace::ExpandLimit;
-use crate::vmalloc::VmallocOptions;
+use crate::workloads::Workload;
+use crate::workloads::vmalloc::VmallocOptions;
 
 /// Benchmarks and trace replay for page allocators. Without a command: replays the shipped trace,
 /// then measures the most important workloads, in about a minute.

@@ -4,8 +4,6 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::bench::clients::Clients;
-use crate::bench::{Effort, Settings, Workload};
 use crate::cli::{self, Command, Options, Parsed, SoakOptions, ZoneinfoPaths};
 use crate::compare;
 use crate::design::pool::SharedPool;
@@ -13,14 +11,16 @@ use crate::design::variant::{Isolated, Store, Variant};
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::{cpus, samples};
-use crate::output::json::{self, JsonOutput, More};
-use crate::output::machine::Machine;
-use crate::output::report::{Params, Report};
-use crate::output::{self, Progress, printable};
 use crate::record;
 use crate::replay::{self, Contender, Plan, StoreKind, Variants, Zoneinfos, shipped};
-use crate::soak::Soak;
+use crate::report::json::{self, JsonOutput, More};
+use crate::report::machine::Machine;
+use crate::report::rows::{Params, Report};
+use crate::report::{Progress, lines, printable};
 use crate::trace::{ExpandLimit, Zoneinfo};
+use crate::workloads::clients::Clients;
+use crate::workloads::soak::Soak;
+use crate::workloads::{Effort, Settings, Workload};
 
 /// Windows per contender: enough to judge a ratio by.
 const ROUNDS: u32 = samples::ROUNDS_TO_JUDGE as u32;
@@ -67,7 +67,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             finish(
                 ("vmalloc", more),
                 &options,
-                || crate::vmalloc::run(&vmalloc, &settings),
+                || crate::workloads::vmalloc::run(&vmalloc, &settings),
                 with_machine,
             )
         }
@@ -167,7 +167,7 @@ fn tour() -> Result<(), Failure> {
 
 /// Text for people.
 fn show(text: &str) -> Result<(), Failure> {
-    write_out(&output::lines(text))
+    write_out(&lines(text))
 }
 
 /// Text for programs, as it is.
@@ -200,7 +200,7 @@ fn finish(
     let shown = text(&machine, &report).and_then(|text| {
         if is_stdout_for_scripts {
             // Nobody need be reading this.
-            let _ = io::stderr().lock().write_all(output::lines(&text).as_bytes());
+            let _ = io::stderr().lock().write_all(lines(&text).as_bytes());
             return Ok(());
         }
         show(&text)

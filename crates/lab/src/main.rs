@@ -1,23 +1,21 @@
 //! The `pagedepot` command: measures page allocators and replays what a kernel asked of its own.
 
-mod bench;
 mod cli;
 mod commands;
 mod compare;
 mod design;
 mod failure;
 mod harness;
-mod output;
 mod record;
 mod replay;
-mod soak;
+mod report;
 mod trace;
-mod vmalloc;
+mod workloads;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use output::printable;
+use report::printable;
 
 fn main() -> ExitCode {
     // A limit on the size of files (`ulimit -f`) is an error of writing, as a full disk is: it must

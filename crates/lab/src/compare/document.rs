@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::output::{printable, report};
+use crate::report::{printable, rows};
 
 /// More than the longest measurement writes.
 const BYTES_MAX: u64 = 256 << 20;
@@ -65,9 +65,9 @@ pub struct Printed {
     pub star: bool,
 }
 
-impl From<report::Row> for ResultRow {
-    fn from(row: report::Row) -> Self {
-        let report::Row { workload, design, metric, unit, cpus, params, samples, .. } = row;
+impl From<rows::Row> for ResultRow {
+    fn from(row: rows::Row) -> Self {
+        let rows::Row { workload, design, metric, unit, cpus, params, samples, .. } = row;
         ResultRow {
             workload: workload.to_owned(),
             design: design.to_owned(),
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn rows_of_a_report_become_rows_of_a_document() {
         use crate::design::Design;
-        let mut report = report::Report::default();
-        let params = report::params([("order", 3)]);
+        let mut report = rows::Report::default();
+        let params = rows::params([("order", 3)]);
         report.add("hot", Design::Depot, ("pair_ns", "ns"), (1, &params), &[1.0, 2.0]);
         let ours: Vec<ResultRow> = report.rows().into_iter().map(Into::into).collect();
         let text = serde_json::to_string(&report.rows()).unwrap();

@@ -7,14 +7,14 @@ use clap::Args;
 use super::document::ResultRow;
 use super::table::Comparison;
 use super::{Options, columns, written};
-use crate::bench::clients::{self, Clients};
-use crate::bench::{Settings, Workload};
 use crate::cli;
 use crate::design::variant::Variant;
 use crate::design::{self, Design};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
-use crate::output::{Report, counted};
+use crate::report::{Report, counted};
+use crate::workloads::clients::{self, Clients};
+use crate::workloads::{Settings, Workload};
 
 /// What is measured unless workloads are named: those of the threads' tables that ask an allocator
 /// for pages and little else.

@@ -43,7 +43,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::failure::Failure;
-use crate::output::printable;
+use crate::report::printable;
 use columns::Named;
 use document::Document;
 use render::Medium;

@@ -154,7 +154,7 @@ fn legend(comparison: &Comparison) -> String {
 }
 
 fn new(medium: Medium, words: usize) -> Table {
-    let mut table = crate::output::table::new([""; 0]);
+    let mut table = crate::report::table::new([""; 0]);
     table.load_preset(if medium == Medium::Text {
         presets::NOTHING
     } else {

@@ -9,7 +9,7 @@ use pagedepot_designs::{
 
 use super::Design;
 use crate::cli;
-use crate::output::report::Params;
+use crate::report::rows::Params;
 
 /// Variants of designs. Each option is for the designs it names; what is not given is what the
 /// thread, or mainline, ended up with.

@@ -12,7 +12,7 @@ use super::window::Window;
 use super::{Options, Recorder, files};
 use crate::failure::Failure;
 use crate::harness::cpus;
-use crate::output::machine::Machine;
+use crate::report::machine::Machine;
 
 /// What goes into `NAME.machine.json`.
 #[derive(Serialize)]

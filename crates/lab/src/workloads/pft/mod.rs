@@ -17,9 +17,9 @@ use crate::design::{Design, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::clock::on_cpu_ns;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
-use crate::output::machine::available_bytes;
-use crate::output::report::{Metric, params};
-use crate::output::{Report, counted, table};
+use crate::report::machine::available_bytes;
+use crate::report::rows::{Metric, params};
+use crate::report::{Report, counted, table};
 
 const NAME: &str = "pft";
 const PER_CPU: Metric = ("faults_per_cpu_s", "1/s");

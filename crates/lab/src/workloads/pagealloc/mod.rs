@@ -7,7 +7,7 @@ mod metadata;
 
 use super::Settings;
 use crate::failure::Failure;
-use crate::output::Report;
+use crate::report::Report;
 
 const NAME: &str = "pagealloc";
 

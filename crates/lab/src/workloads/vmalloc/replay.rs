@@ -17,12 +17,12 @@ use pagedepot_vmap::{Host, NullMapper, Span, VirtAddr};
 use super::frames;
 use super::subject::{self, Demand, WithVmap};
 use super::{BOOKS_START, NAME};
-use crate::bench::Settings;
 use crate::design::{Design, PAGE_BYTES};
 use crate::failure::Failure;
-use crate::output::report::Params;
-use crate::output::{Report, table};
+use crate::report::rows::Params;
+use crate::report::{Report, table};
 use crate::trace::{self, Event, ExpandLimit, Record};
+use crate::workloads::Settings;
 
 /// Pages of the range of addresses, at most: a terabyte.
 const RANGE_PAGES_MAX: u64 = 1 << 28;

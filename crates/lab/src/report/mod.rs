@@ -3,11 +3,11 @@
 pub mod json;
 pub mod machine;
 pub mod progress;
-pub mod report;
+pub mod rows;
 pub mod table;
 
 pub use progress::Progress;
-pub use report::Report;
+pub use rows::Report;
 
 pub use crate::trace::printable;
 

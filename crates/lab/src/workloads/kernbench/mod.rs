@@ -14,9 +14,9 @@ use super::{Settings, Workload, samples_of};
 use crate::design::{self, Design};
 use crate::failure::Failure;
 use crate::harness::{Pace, Schedule, Series};
-use crate::output::report::{Metric, params};
-use crate::output::{Report, table};
 use crate::replay::{Plan, shipped};
+use crate::report::rows::{Metric, params};
+use crate::report::{Report, table};
 
 const NAME: &str = "kernbench";
 const METRIC_NAMES: [Metric; METRICS] = [

@@ -12,12 +12,12 @@ use pagedepot::{
 };
 
 use super::NAME;
-use crate::bench::{Settings, Workload};
 use crate::design::Design;
 use crate::design::variant::Store;
 use crate::failure::Failure;
-use crate::output::report::{Metric, params};
-use crate::output::{Report, table};
+use crate::report::rows::{Metric, params};
+use crate::report::{Report, table};
+use crate::workloads::{Settings, Workload};
 
 const METADATA: Metric = ("metadata_bytes_per_gib", "bytes");
 const INIT: Metric = ("init_ns", "ns");

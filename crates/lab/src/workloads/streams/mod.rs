@@ -15,8 +15,8 @@ use crate::design::variant::FreeHighPages;
 use crate::design::{self, Design};
 use crate::failure::Failure;
 use crate::harness::Series;
-use crate::output::report::{Metric, Params, params};
-use crate::output::{Report, table};
+use crate::report::rows::{Metric, Params, params};
+use crate::report::{Report, table};
 
 const METRIC_NAMES: [Metric; METRICS] = [("buffers_per_s", "1/s"), ("mib_per_s", "MiB/s")];
 const REUSE_MEDIAN: Metric = ("reuse_distance_bytes", "bytes");

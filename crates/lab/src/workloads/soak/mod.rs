@@ -21,8 +21,8 @@ use crate::design::allocator::{Allocator, WithAllocator};
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::cpus;
-use crate::output::report::{Metric, params};
-use crate::output::{Progress, Report, counted, table};
+use crate::report::rows::{Metric, params};
+use crate::report::{Progress, Report, counted, table};
 
 const NAME: &str = "soak";
 const METRICS: [Metric; 5] = [

@@ -6,8 +6,8 @@ use super::{Settings, Workload, samples_of};
 use crate::design::{self, Design, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat, Series};
-use crate::output::report::{Metric, Params};
-use crate::output::{Report, counted, table};
+use crate::report::rows::{Metric, Params};
+use crate::report::{Report, counted, table};
 
 const NAME: &str = "hot";
 const PAIR: Metric = ("pair_ns", "ns");

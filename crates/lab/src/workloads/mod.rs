@@ -7,7 +7,9 @@ mod kernbench;
 mod pagealloc;
 mod pft;
 mod producer_consumer;
+pub mod soak;
 mod streams;
+pub mod vmalloc;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -21,7 +23,7 @@ use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
 use crate::harness::{Contender, Drains, Pace, Schedule, Series, cpus, interleave, rseq};
-use crate::output::{Progress, Report, counted};
+use crate::report::{Progress, Report, counted};
 
 /// A workload of `bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

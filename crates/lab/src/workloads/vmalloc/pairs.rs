@@ -21,12 +21,12 @@ use super::memory::{self, Mmap};
 use super::options::MapperKind;
 use super::subject::{self, Demand, WithVmap};
 use super::{BOOKS_START, NAME};
-use crate::bench::{Effort, Settings};
 use crate::design::Design;
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series, interleave};
-use crate::output::report::{Metric, Params, params};
-use crate::output::{Report, table};
+use crate::report::rows::{Metric, Params, params};
+use crate::report::{Report, table};
+use crate::workloads::{Effort, Settings};
 
 /// Pages of the range: several times what may be lazy.
 const RANGE_PAGES: u32 = 1 << 18;

@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::NAME;
-use crate::bench::clients::Clients;
-use crate::bench::{Effort, Settings, Workload, checked, samples_of};
 use crate::design::{self, Design, PAGE_BYTES, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
-use crate::output::machine::available_bytes;
-use crate::output::report::{Metric, params};
-use crate::output::{Report, counted, table};
+use crate::report::machine::available_bytes;
+use crate::report::rows::{Metric, params};
+use crate::report::{Report, counted, table};
+use crate::workloads::clients::Clients;
+use crate::workloads::{Effort, Settings, Workload, checked, samples_of};
 
 const ALLOC: Metric = ("alloc_ns", "ns");
 const FREE: Metric = ("free_ns", "ns");

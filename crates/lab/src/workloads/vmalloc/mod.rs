@@ -31,11 +31,11 @@ use pagedepot_vmap::{Host, Mapper, NullMapper, Span, VirtAddr};
 
 pub use options::VmallocOptions;
 
-use crate::bench::{Effort, Settings};
 use crate::design::{self, Design};
 use crate::failure::Failure;
 use crate::harness::cpus;
-use crate::output::Report;
+use crate::report::Report;
+use crate::workloads::{Effort, Settings};
 use host::Counting;
 use options::{MapperKind, Parameters};
 use subject::{Demand, WithVmap};

@@ -34,8 +34,8 @@ use crate::design::Design;
 use crate::failure::Failure;
 use crate::harness::samples::median;
 use crate::harness::{Contender, Pace, Schedule, Series, rseq};
-use crate::output::report::{Metric, Params, params};
-use crate::output::{Report, table};
+use crate::report::rows::{Metric, Params, params};
+use crate::report::{Report, table};
 
 const NAME: &str = "drain";
 

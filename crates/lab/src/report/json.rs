@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::machine::Machine;
-use super::report::{Report, Row};
+use super::rows::{Report, Row};
 use crate::failure::Failure;
 
 /// Changes when a script would have to.

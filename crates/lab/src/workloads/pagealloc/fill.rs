@@ -5,13 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::NAME;
-use crate::bench::{Effort, Settings, Workload};
 use crate::design::{self, Design, PAGE_BYTES, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat};
-use crate::output::machine::available_bytes;
-use crate::output::report::{Metric, params};
-use crate::output::{Report, table};
+use crate::report::machine::available_bytes;
+use crate::report::rows::{Metric, params};
+use crate::report::{Report, table};
+use crate::workloads::{Effort, Settings, Workload};
 
 const FILL: Metric = ("fill_ns", "ns");
 const RANDOM_FREE: Metric = ("random_free_ns", "ns");

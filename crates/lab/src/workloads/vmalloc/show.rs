@@ -5,8 +5,8 @@ use super::workers::{Pass, Worked};
 use super::{NAME, Plan};
 use crate::design::{Design, PAGE_BYTES};
 use crate::harness::samples;
-use crate::output::report::{Metric, params};
-use crate::output::{Report, table};
+use crate::report::rows::{Metric, params};
+use crate::report::{Report, table};
 
 /// Writes everything about the suite.
 pub fn suite(report: &mut Report, plan: &Plan, passes: &[(Design, Vec<Pass>)]) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::cli;
-use crate::output::json::More;
+use crate::report::json::More;
 
 /// Options of `vmalloc` besides those of every measurement.
 #[derive(Clone, Debug, Default, Args)]

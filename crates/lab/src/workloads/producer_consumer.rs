@@ -7,8 +7,8 @@ use crate::design::{self, Design, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::ring::Ring;
 use crate::harness::{Contender, Seat};
-use crate::output::report::{Metric, Params};
-use crate::output::{Report, table};
+use crate::report::rows::{Metric, Params};
+use crate::report::{Report, table};
 
 const NAME: &str = "producer-consumer";
 const FRAME: Metric = ("frame_ns", "ns");
