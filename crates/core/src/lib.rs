@@ -61,19 +61,15 @@
 #![cfg_attr(not(test), no_std)]
 
 mod alloc;
-mod cache;
 #[cfg(doctest)]
 mod closed;
-mod config;
 pub mod cpus;
-mod error;
-mod flags;
 mod frame;
-mod free_high;
+mod front;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod prefetch;
-mod prim;
+mod pcp;
+mod reclaim;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;
 mod store;
@@ -81,21 +77,20 @@ mod store;
 pub mod sync;
 mod zone;
 
+pub use alloc::config::{Config, ConfigError, ZoneConfig};
+pub use alloc::error::{AllocError, FreeError};
+pub use alloc::flags::Flags;
 pub use alloc::{
-    Allocator, Census, CpuStats, Drained, Fault, FreeManyError, MetadataUse, Mode, Pressure,
-    Reclaim, Scope, Shortage, TooManyCallbacks, ZoneShortage, ZoneStats,
+    Allocator, Census, CpuStats, Drained, Fault, FreeManyError, MetadataUse, Mode, Scope, Shortage,
+    ZoneShortage, ZoneStats,
 };
-pub use cache::Counts;
-pub use config::{
-    Config, ConfigError, FrameRange, HighPolicy, LinearMap, Misuse, PageSize, ZoneConfig,
-};
-pub use error::{AllocError, FreeError};
-pub use flags::Flags;
-pub use frame::{CpuId, Mobility, NodeId, Order, Pfn, ZoneId};
-pub use free_high::{FreeHigh, FreeHighLimit, FreeHighRule};
-pub use store::Doubled;
+pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
+pub use pcp::free_high::{FreeHigh, FreeHighLimit, FreeHighRule};
+pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
 pub use store::backing::{Backing, BackingRanges};
-pub use zone::{CacheLimits, Watermarks, ZoneName};
+pub use store::{Doubled, Misuse};
+pub use zone::counts::Counts;
+pub use zone::{CacheLimits, HighPolicy, Watermarks, ZoneName};
 
 /// The README's program, as a test.
 #[cfg(doctest)]

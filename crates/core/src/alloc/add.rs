@@ -5,13 +5,14 @@ use core::ops::Range;
 use core::ptr::NonNull;
 
 use super::{Allocator, layout};
-use crate::config::{ConfigError, FrameRange};
+use crate::alloc::config::ConfigError;
 use crate::cpus::Cpus;
+use crate::frame::FrameRange;
+use crate::frame::pageblock::PageblockIndex;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, Tag};
 use crate::frame::{Mobility, ZoneId};
-#[cfg(all(loom, test))]
-use crate::loom_tests::{Mutant, is_mutant};
-use crate::store::PageblockIndex;
-use crate::store::section::{PAGEBLOCK_FRAMES, SECTION_FRAMES, Section, Tag};
+use crate::store::section::Section;
+use crate::sync::model::{Mutant, is_mutant};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes that [`add_memory`](Self::add_memory) needs for this range.
@@ -83,7 +84,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             !self.store.install(number, section)
         });
         let Some(taken) = taken else { return true };
-        #[cfg(all(loom, test))]
         if is_mutant(Mutant::LeavesSections) {
             return false;
         }
@@ -102,9 +102,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let sections = range.sections();
         let zone_state = self.zone(zone);
         // Whoever searches now may have an older span, or find what is not counted yet.
-        #[cfg(not(all(loom, test)))]
-        let _moving = zone_state.in_flight.begin(1);
-        #[cfg(all(loom, test))]
         let _moving = (!is_mutant(Mutant::AddsUnannounced)).then(|| zone_state.in_flight.begin(1));
         pageblocks(range)
             .for_each(|pageblock| self.store.tags().set(PageblockIndex(pageblock), new_tag(zone)));
@@ -153,7 +150,7 @@ pub(super) unsafe fn write_section<'m>(
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::config::{Config, ZoneConfig};
+    use crate::alloc::config::{Config, ZoneConfig};
     use crate::cpus::{CpuLock, Locked, WhichCpu};
     use crate::frame::{CpuId, NodeId, Pfn};
 

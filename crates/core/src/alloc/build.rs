@@ -1,5 +1,6 @@
 //! Construction.
 
+use crate::frame::pageblock::WORDS_PER_ZONE;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
@@ -7,21 +8,24 @@ use super::add::write_section;
 use super::carved::Carved;
 use super::layout::{self, Layout};
 use super::{Allocator, Globals};
-use crate::cache::gate::GATE_DISABLED;
-use crate::cache::magazine::Magazine;
-use crate::cache::pcp::{CpuShared, LEVELS, NO_ZONE, Pcp};
-use crate::cache::word::Word;
-use crate::cache::{BlockArray, GATES_AT, REFUSALS_AT, WORD_BYTES, WordOffset};
-use crate::config::{Config, ConfigError, Misuse};
+use crate::alloc::config::{Config, ConfigError};
 use crate::cpus::Cpus;
+use crate::frame::pageblock::WORD_BYTES;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{CpuId, NodeId, ZoneId};
-use crate::prim::{AtomicU32, AtomicU64, AtomicUsize};
+use crate::front::Magazine;
+use crate::front::gate::GATE_DISABLED;
+use crate::front::word::Word;
+use crate::front::{BlockArray, GATES_AT, REFUSALS_AT};
+use crate::pcp::{CpuShared, LEVELS, NO_ZONE, Pcp};
+use crate::store::Misuse;
 use crate::store::Store;
 use crate::store::backing::Backing;
 use crate::store::bitmap::Bitmap;
-use crate::store::section::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS, Section, Tag};
+use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
+use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize};
 use crate::zone::{CacheLimits, Zone};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
@@ -235,7 +239,7 @@ impl Build<'_, '_> {
     unsafe fn zones<'m>(&self) -> &'m [Zone] {
         let place = self.at::<Zone>(self.layout.zones);
         for (i, config) in self.config.zones.iter().enumerate() {
-            let zone = Zone::new(config, self.is_backed);
+            let zone = Zone::new(config.name, config.node, config.level, self.is_backed);
             zone.set_watermarks(layout::watermarks(self.config, i));
             zone.set_limits(layout::limits(self.config, i));
             // SAFETY: the layout has room for every zone.
@@ -382,7 +386,7 @@ impl Build<'_, '_> {
                 self.at::<AtomicU64>(layout.cpus + GATES_AT)
                     .add(cpu as usize)
                     .write(AtomicU64::new(gate));
-                for word in 0..C::CONTEXTS * self.config.zones.len() * WordOffset::PER_ZONE {
+                for word in 0..C::CONTEXTS * self.config.zones.len() * WORDS_PER_ZONE {
                     let at = offset + WORD_BYTES * word;
                     self.at::<AtomicU64>(at).write(AtomicU64::new(Word::EMPTY.0));
                 }

@@ -1,12 +1,12 @@
 //! Many blocks at once.
 
 use super::Allocator;
-use crate::cache::magazine::Class;
+use crate::alloc::error::{AllocError, FreeError};
+use crate::alloc::flags::Flags;
 use crate::cpus::Cpus;
-use crate::error::{AllocError, FreeError};
-use crate::flags::Flags;
+use crate::frame::Class;
+use crate::frame::pageblock::Tag;
 use crate::frame::{Order, Pfn, ZoneId};
-use crate::store::section::Tag;
 
 use super::pressure::Reserve;
 

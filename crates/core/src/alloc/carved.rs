@@ -2,18 +2,19 @@
 //!
 //! `free` must refuse them, or a magazine in use would be handed out, and zeroed. It finds the tag
 //! of their pageblock there, which leads the fast path to words that never take anything (see
-//! [`Tag`](crate::store::section::Tag)); the slow path then looks here, one frame at a time. So the
+//! [`Tag`](crate::frame::pageblock::Tag)); the slow path then looks here, one frame at a time. So the
 //! frames beside them are freed a little slower, and all others as if there were no such thing.
 //!
 //! A magazine's number reaches 512 MiB: there are bits for the frames that lie there, at most 16
 //! KiB.
 
 use super::layout;
-use crate::cache::magazine::{Magazine, MagazineIndex};
-use crate::config::{Config, LinearMap};
+use crate::alloc::config::Config;
+use crate::frame::LinearMap;
 use crate::frame::Pfn;
-use crate::prim::{AtomicU32, AtomicU64, Ordering};
-use crate::store::section::PAGEBLOCK_FRAMES;
+use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+use crate::front::{Magazine, MagazineIndex};
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 
 /// The bits; see the module.
 pub struct Carved<'m> {

@@ -10,12 +10,13 @@
 
 use super::Allocator;
 use super::layout::OWNER_BYTES;
-use crate::cache::pcp::count;
+use crate::alloc::error::FreeError;
 use crate::cpus::Cpus;
-use crate::error::FreeError;
+use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{Order, Pfn};
-use crate::prim::{AtomicU8, Ordering};
-use crate::store::section::{SECTION_FRAMES, Section};
+use crate::store::section::Section;
+use crate::sync::count;
+use crate::sync::prim::{AtomicU8, Ordering};
 
 const ALLOCATED: u8 = 0x80;
 

@@ -2,7 +2,7 @@
 //!
 //! *Quiet*: takes every shelf, by one atomic operation each, and interrupts nobody; what is in
 //! fronts stays and is counted as unreachable. *Full*: closes the gate of each CPU that is not
-//! isolated, fences it once, takes its fronts too; the argument is in `cache/gate.rs`.
+//! isolated, fences it once, takes its fronts too; the argument is in `front/gate.rs`.
 //!
 //! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
 //! two magazines of 63, 31, 15, 7 and 1 blocks (orders 0, 1, 2, 3, 9), in pages 126, 124, 120, 112
@@ -11,17 +11,18 @@
 
 use super::Allocator;
 use super::front::Front;
-use crate::cache::WordOffset;
-use crate::cache::gate::{self, Closed};
-use crate::cache::magazine::{Class, MagazineIndex};
-use crate::cache::pcp::{InFlight, count};
-use crate::cache::shelf::Chain;
-use crate::cache::word::Word;
 use crate::cpus::{Context, Cpus, Here};
+use crate::frame::Class;
+use crate::frame::pageblock::Tag;
 use crate::frame::{CpuId, Mobility, ZoneId};
-use crate::prefetch::prefetch_write;
-use crate::prim::{Ordering, spin_hint};
-use crate::store::section::Tag;
+use crate::front::MagazineIndex;
+use crate::front::WordOffset;
+use crate::front::gate::{self, Closed};
+use crate::front::word::Word;
+use crate::pcp::shelf::Chain;
+use crate::sync::prefetch_write;
+use crate::sync::prim::{Ordering, spin_hint};
+use crate::sync::{InFlight, count};
 
 /// How far a drain goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,14 +15,15 @@
 //! `high`, and `batch << 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
 
 use super::Allocator;
-use crate::cache::magazine::{Class, MagazineIndex};
-use crate::cache::pcp::count;
-use crate::cache::word::Word;
-use crate::cache::{WordOffset, is_open};
 use crate::cpus::{Cpus, Here};
+use crate::frame::Class;
 use crate::frame::{Mobility, Pfn, ZoneId};
-use crate::prim::Ordering;
+use crate::front::MagazineIndex;
+use crate::front::word::Word;
+use crate::front::{WordOffset, is_open};
 use crate::store::Wanted;
+use crate::sync::count;
+use crate::sync::prim::Ordering;
 
 /// Attempts at the front before a request goes to the store: enough for every step of a refill and
 /// some lost races; a CPU whose sequences never commit must not hang.
@@ -106,7 +107,7 @@ impl<C: Cpus> Allocator<'_, C> {
         match here {
             Some(here) => search(self.wanted(here, zone, mobility)),
             None => {
-                let hint = crate::prim::AtomicU32::new(0);
+                let hint = crate::sync::prim::AtomicU32::new(0);
                 search(Wanted { zone, mobility, span: self.zone(zone).span(), hint: &hint })
             }
         }

@@ -10,11 +10,11 @@
 use core::mem::{forget, take};
 
 use super::Allocator;
-use crate::config::Misuse;
 use crate::cpus::Cpus;
 use crate::frame::{Order, Pfn};
-use crate::prim::{AtomicU64, Ordering};
 use crate::store::Doubled;
+use crate::store::Misuse;
+use crate::sync::prim::{AtomicU64, Ordering};
 
 /// The note.
 ///

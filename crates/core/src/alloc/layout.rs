@@ -1,18 +1,22 @@
 //! Where in the caller's memory each part of the metadata liess.
 
+use crate::frame::pageblock::WORDS_PER_ZONE;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::{Globals, carved};
-use crate::cache::magazine::{Class, Magazine};
-use crate::cache::pcp::{CpuShared, Pcp};
-use crate::cache::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, MagazineIndex, WORD_BYTES, WordOffset};
-use crate::config::{Config, ConfigError};
+use crate::alloc::config::{Config, ConfigError};
 use crate::cpus::Cpus;
+use crate::frame::Class;
+use crate::frame::pageblock::WORD_BYTES;
+use crate::frame::pageblock::{SECTION_FRAMES, SECTION_PAGEBLOCKS};
 use crate::frame::{Mobility, NodeId};
-use crate::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
-use crate::store::section::{SECTION_FRAMES, SECTION_PAGEBLOCKS, Section};
+use crate::front::Magazine;
+use crate::front::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, MagazineIndex};
+use crate::pcp::{CpuShared, Pcp};
+use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
+use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
 /// Alignment of the whole and of its parts: two cache lines, which prefetchers treat as one, and a
@@ -43,7 +47,7 @@ pub struct Layout {
     pub sections: usize,
     /// Bytes of one section with what the options add; 0: nothing needs sections.
     pub section_bytes: usize,
-    /// The base of a [`BlockArray`](crate::cache::BlockArray), with gates.
+    /// The base of a [`BlockArray`](crate::front::BlockArray), with gates.
     pub cpus: usize,
     /// How many gates.
     pub gates: usize,
@@ -66,7 +70,7 @@ impl Layout {
     fn compute<C: Cpus>(config: &Config<'_>, is_backed: bool) -> Option<Self> {
         let (cpus, zones, contexts) = (config.cpus as usize, config.zones.len(), C::CONTEXTS);
         let gates = if C::FOLLOWS_GATES { GATES_ALL as usize } else { cpus };
-        let words_per_context = zones * WordOffset::PER_ZONE;
+        let words_per_context = zones * WORDS_PER_ZONE;
         let words = (contexts * words_per_context).checked_mul(WORD_BYTES)?;
         let shared_at = words.next_multiple_of(ALIGN);
         let pcps_at = shared_at + size_of::<CpuShared>();

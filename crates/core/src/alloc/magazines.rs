@@ -11,17 +11,17 @@
 
 use super::Allocator;
 use super::pressure::Reserve;
-use crate::cache::magazine::{Class, Magazine, MagazineIndex};
-use crate::cache::pcp::count;
-use crate::cache::shelf::Chain;
 use crate::cpus::Cpus;
+use crate::frame::Class;
+use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{CpuId, Mobility, Order, ZoneId};
-#[cfg(all(loom, test))]
-use crate::loom_tests::{Mutant, is_mutant};
-use crate::prefetch::prefetch_write;
-use crate::prim::{AtomicU32, Ordering};
+use crate::front::{Magazine, MagazineIndex};
+use crate::pcp::shelf::Chain;
 use crate::store::Wanted;
-use crate::store::section::SECTION_FRAMES;
+use crate::sync::count;
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prefetch_write;
+use crate::sync::prim::{AtomicU32, Ordering};
 
 impl<C: Cpus> Allocator<'_, C> {
     /// An empty magazine for `cpu`, charged to it.
@@ -65,7 +65,6 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     fn steal_magazine(&self, cpu: CpuId) -> Option<MagazineIndex> {
-        #[cfg(all(loom, test))]
         if is_mutant(Mutant::LeavesStolen) {
             let returned = || self.all_zones().find_map(|zone| self.pcp(cpu, zone).returned.peek());
             return self.shared(cpu).empties.peek().or_else(returned);

@@ -26,10 +26,12 @@
 mod add;
 mod build;
 mod bulk;
-pub(crate) mod callbacks;
 mod carved;
 mod checked;
+pub mod config;
 mod drain;
+pub mod error;
+pub mod flags;
 mod front;
 mod late;
 pub(crate) mod layout;
@@ -47,24 +49,23 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 pub use bulk::FreeManyError;
-pub use callbacks::{Pressure, Reclaim, TooManyCallbacks};
 pub use drain::{Drained, Mode, Scope};
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};
 
-use crate::cache::gate::Tickets;
-use crate::cache::magazine::Class;
-use crate::cache::pcp::{CpuShared, NO_ZONE, Pcp};
-use crate::cache::{BlockArray, WordOffset};
-use crate::config::{LinearMap, PageSize};
+use crate::alloc::error::{AllocError, FreeError};
+use crate::alloc::flags::Flags;
 use crate::cpus::{Cpus, Here};
-use crate::error::{AllocError, FreeError};
-use crate::flags::Flags;
+use crate::frame::Class;
+use crate::frame::pageblock::Tag;
 use crate::frame::{CpuId, NodeId, Order, Pfn, ZoneId};
-use crate::free_high::FreeHigh;
-use crate::prim::{AtomicU32, AtomicU64};
+use crate::frame::{LinearMap, PageSize};
+use crate::front::gate::Tickets;
+use crate::front::{BlockArray, WordOffset};
+use crate::pcp::free_high::FreeHigh;
+use crate::pcp::{CpuShared, NO_ZONE, Pcp};
 use crate::store::Store;
-use crate::store::section::Tag;
+use crate::sync::prim::{AtomicU32, AtomicU64};
 use crate::zone::Zone;
 use layout::Layout;
 
@@ -111,7 +112,7 @@ pub(crate) struct Globals<'m> {
     tickets: Tickets,
     /// Magazines of the caller's memory that have never been used: the next, counted from 1.
     fresh_magazines: AtomicU32,
-    callbacks: callbacks::Callbacks<'m>,
+    callbacks: crate::reclaim::callbacks::Callbacks<'m>,
     /// Claims of the store that were rolled back.
     failed_claims: AtomicU64,
     carved: carved::Carved<'m>,
@@ -123,7 +124,7 @@ impl<'m> Globals<'m> {
         Globals {
             tickets: Tickets::new(),
             fresh_magazines: AtomicU32::new(0),
-            callbacks: callbacks::Callbacks::new(),
+            callbacks: crate::reclaim::callbacks::Callbacks::new(),
             failed_claims: AtomicU64::new(0),
             carved,
             noted: late::Noted::new(),

@@ -2,11 +2,11 @@
 
 use super::Allocator;
 use super::front::Front;
-use crate::cache::magazine::Class;
 use crate::cpus::Cpus;
+use crate::frame::Class;
 use crate::frame::{CpuId, Mobility, ZoneId};
-use crate::free_high::Moved;
-use crate::prim::Ordering;
+use crate::pcp::free_high::Moved;
+use crate::sync::prim::Ordering;
 use crate::zone::CacheLimits;
 
 /// Magazines moved out per slow path to come back under `high`.

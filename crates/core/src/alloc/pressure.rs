@@ -24,7 +24,7 @@
 //! without end is out of memory for this request all the same. The other rounds do not count, for
 //! the caller that disturbs them may not be running: preempted in a callback, or with pages in its
 //! hands. How a request sleeps is the environment's affair ([`Cpus::wait`]); what it waits for is
-//! in [`callbacks`](super::callbacks). A request that may not reclaim spins a few thousand times at
+//! in [`callbacks`](crate::reclaim). A request that may not reclaim spins a few thousand times at
 //! most and never sleeps.
 //!
 //! That holds for blocks, contiguous ranges and frames at a given address alike (see
@@ -44,18 +44,20 @@
 //! in it.
 
 use super::Allocator;
-use super::callbacks::{Called, Pressure};
 use super::drain::{Mode, Scope};
 use super::request::Request;
-use crate::cache::pcp::{Counters, InFlight};
-use crate::cpus::{Cpus, Here};
-use crate::error::AllocError;
+use crate::alloc::error::AllocError;
 #[cfg(all(loom, test))]
-use crate::flags::Flags;
+use crate::alloc::flags::Flags;
+use crate::cpus::{Cpus, Here};
 #[cfg(all(loom, test))]
 use crate::frame::Order;
 use crate::frame::{Pfn, ZoneId};
-use crate::prim::{Ordering, spin_hint};
+use crate::reclaim::callbacks::Called;
+use crate::reclaim::{Pressure, Reclaim, TooManyCallbacks};
+use crate::sync::InFlight;
+use crate::sync::prim::{Ordering, spin_hint};
+use crate::zone::counts::Counters;
 
 /// Rounds that count, before a request fails.
 const ROUNDS_MAX: u32 = 4;
@@ -332,6 +334,16 @@ impl<C: Cpus> Allocator<'_, C> {
         }
         self.zone(zone).set_watermarks(marks);
         true
+    }
+}
+
+impl<'m, C: Cpus> Allocator<'m, C> {
+    /// Registers a callback for memory pressure, for the allocator's life.
+    ///
+    /// # Errors
+    /// At most 8 can be registered.
+    pub fn register_reclaim(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
+        self.globals.callbacks.register(callback)
     }
 }
 

@@ -6,11 +6,11 @@
 use super::Allocator;
 use super::pressure::Reserve;
 use super::request::{Request, Want};
+use crate::alloc::error::{AllocError, FreeError};
+use crate::alloc::flags::Flags;
 use crate::cpus::{Cpus, Here};
-use crate::error::{AllocError, FreeError};
-use crate::flags::Flags;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::store::section::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Allocates `frames` contiguous frames (1 to 2^18, 1 GiB of 4 KiB pages), the first a

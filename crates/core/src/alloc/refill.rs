@@ -5,15 +5,16 @@ use super::Allocator;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::pressure::Reserve;
 use super::request::{Request, Want};
-use crate::cache::magazine::{Class, MagazineIndex, SLOTS};
-use crate::cache::pcp::count;
-use crate::cache::word::Word;
+use crate::alloc::error::AllocError;
+use crate::alloc::flags::Flags;
 use crate::cpus::{Cpus, Here};
-use crate::error::AllocError;
-use crate::flags::Flags;
+use crate::frame::Class;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::free_high::Moved;
-use crate::prefetch::prefetch_write;
+use crate::front::word::Word;
+use crate::front::{MagazineIndex, SLOTS};
+use crate::pcp::free_high::Moved;
+use crate::sync::count;
+use crate::sync::prefetch_write;
 
 impl<C: Cpus> Allocator<'_, C> {
     #[cold]

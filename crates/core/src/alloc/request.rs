@@ -3,10 +3,11 @@
 use super::Allocator;
 use super::drain::{Mode, Scope};
 use super::pressure::Reserve;
-use crate::cache::{Class, WordOffset};
+use crate::alloc::flags::Flags;
 use crate::cpus::Cpus;
-use crate::flags::Flags;
+use crate::frame::Class;
 use crate::frame::{NodeId, Order, Pfn, ZoneId};
+use crate::front::WordOffset;
 
 /// A request.
 #[derive(Clone, Copy)]

@@ -5,16 +5,18 @@ use core::array;
 
 use super::Allocator;
 use super::front::{ATTEMPTS_MAX, Front, Step};
-use crate::cache::gate::is_disabled;
-use crate::cache::magazine::{Class, MagazineIndex};
-use crate::cache::pcp::{FRONTS, count};
-use crate::cache::word::Word;
+use crate::alloc::error::FreeError;
 use crate::cpus::{Cpus, Here};
-use crate::error::FreeError;
+use crate::frame::Class;
+use crate::frame::pageblock::Tag;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::free_high::Moved;
-use crate::prim::Ordering;
-use crate::store::section::Tag;
+use crate::front::MagazineIndex;
+use crate::front::gate::is_disabled;
+use crate::front::word::Word;
+use crate::pcp::FRONTS;
+use crate::pcp::free_high::Moved;
+use crate::sync::count;
+use crate::sync::prim::Ordering;
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Frees a block to the store, past the caches.
@@ -164,7 +166,7 @@ impl<C: Cpus> Allocator<'_, C> {
             self.spill(front, full, class.rounds());
             return;
         }
-        crate::prim::dekker_fence();
+        crate::sync::prim::dekker_fence();
         // SeqCst: pairs with the closing of the gate in `disable_caches`, which takes the shelf
         // afterwards: either that sees this magazine or this sees the gate.
         if is_disabled(self.blocks.gate(here.cpu).load(Ordering::SeqCst)) {

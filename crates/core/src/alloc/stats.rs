@@ -3,14 +3,16 @@
 use core::fmt;
 
 use super::Allocator;
-use crate::cache::magazine::Magazine;
-use crate::cache::pcp::{Counters, Counts, Pcp, count};
-use crate::cache::word::Word;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, NodeId, Pfn, ZoneId};
-use crate::prim::{AtomicU64, AtomicUsize, Ordering};
+use crate::front::Magazine;
+use crate::front::word::Word;
+use crate::pcp::Pcp;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
+use crate::sync::count;
+use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
+use crate::zone::counts::{Counters, Counts};
 use crate::zone::{CacheLimits, Watermarks, Zone, ZoneName};
 
 /// A CPU's caches in a zone, in pages.
@@ -201,7 +203,7 @@ impl<C: Cpus> Allocator<'_, C> {
             counts,
             unreachable_pages: self.front_pages(cpu, zone),
             shelved_pages: pcp.shelved_pages(),
-            in_flight_pages: crate::cache::pcp::InFlight::in_flight_pages(pcp.in_flight.read()),
+            in_flight_pages: crate::sync::InFlight::in_flight_pages(pcp.in_flight.read()),
             charged_pages: pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64,
             high_pages: pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64,
             idle_ms: if active == 0 { 0 } else { self.cpus.now_ms().saturating_sub(active) },
@@ -291,7 +293,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 + size_of_val(self.homes)
                 + self.store.sections_max()
                     * (size_of::<AtomicUsize>()
-                        + crate::store::section::SECTION_PAGEBLOCKS * size_of::<u32>())
+                        + crate::frame::pageblock::SECTION_PAGEBLOCKS * size_of::<u32>())
                 + Summary::groups(self.store.sections_max()) * size_of::<Group>()
                 + self.layout.carved_words * size_of::<AtomicU64>(),
             cpus: self.layout.cpu_bytes_used(self.blocks.cpus),

@@ -9,15 +9,15 @@ use core::ops::ControlFlow;
 
 use super::Allocator;
 use super::front::Front;
-use crate::cache::magazine::MagazineIndex;
-use crate::cache::shelf::Chain;
-use crate::cache::word::Word;
 use crate::cpus::{Cpus, Here};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS};
 use crate::frame::{CpuId, Pfn, ZoneId};
-use crate::prim::Ordering;
+use crate::front::MagazineIndex;
+use crate::front::word::Word;
+use crate::pcp::shelf::Chain;
 use crate::store::bits;
-use crate::store::section::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS};
 use crate::store::summary::Sort;
+use crate::sync::prim::Ordering;
 
 /// Where all frames are, in pages. Held by callers: what remains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -294,7 +294,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Every magazine is in a word, on a shelf, among the empties, or was never used.
     fn check_magazines(&self, installed: u64, carved_pages: u64) -> Result<(), Fault> {
         let used = u64::from(self.globals.fresh_magazines.load(Ordering::Relaxed));
-        let per_page = (self.page_size.bytes() / size_of::<crate::cache::Magazine>()) as u64;
+        let per_page = (self.page_size.bytes() / size_of::<crate::front::Magazine>()) as u64;
         let exist = used + carved_pages * per_page;
         let mut found = installed;
         let stacks = self.all_cpus().flat_map(|cpu| {

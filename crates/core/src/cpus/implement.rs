@@ -8,15 +8,16 @@
 //! [`WordOffset`]s of the zones that the allocator has. To reach gates, words and magazines with
 //! them is unsafe: a word decides which memory the next sequence writes to.
 
-pub use crate::cache::word::{ONE_ROUND, POP_STEP, PUSH_STEP, Word};
-pub use crate::cache::{
-    BlockArray, Class, GATES_ALL, GATES_AT, Magazine, MagazineIndex, REFUSALS_AT, WORD_BYTES,
-    WordOffset, is_open,
+pub use crate::frame::Class;
+pub use crate::frame::pageblock::WORD_BYTES;
+pub use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, Word};
+pub use crate::front::{
+    BlockArray, GATES_ALL, GATES_AT, Magazine, MagazineIndex, REFUSALS_AT, WordOffset, is_open,
 };
 
 use super::Here;
 use crate::frame::{CpuId, Mobility, ZoneId};
-use crate::prim::AtomicU64;
+use crate::sync::prim::AtomicU64;
 
 /// The gate of `cpu`.
 ///

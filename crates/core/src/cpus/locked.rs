@@ -4,9 +4,9 @@ use core::num::NonZeroUsize;
 
 use super::pinned::sequence;
 use super::{Cpus, FenceError, Here};
-use crate::cache::{BlockArray, WordOffset};
 use crate::frame::CpuId;
-use crate::prim::{AtomicU32, Ordering, spin_hint};
+use crate::front::{BlockArray, WordOffset};
+use crate::sync::prim::{AtomicU32, Ordering, spin_hint};
 
 /// Where a caller of a [`Locked`] depot runs.
 ///
@@ -42,7 +42,7 @@ pub trait WhichCpu: Sync {
     /// See [`Cpus::wait`].
     fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
         let _ = limit_ms;
-        super::spin_while(word, seen);
+        crate::sync::spin_while(word, seen);
     }
 
     /// See [`Cpus::wake_all`].

@@ -26,9 +26,10 @@ pub use pinned::{Guard, Pinned, Processor};
 
 use core::num::NonZeroUsize;
 
-use crate::cache::{BlockArray, WordOffset};
 use crate::frame::CpuId;
-use crate::prim::{AtomicU32, Ordering, spin_hint};
+use crate::front::{BlockArray, WordOffset};
+use crate::sync::prim::AtomicU32;
+use crate::sync::spin_while;
 
 /// What kind of code runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -185,19 +186,5 @@ pub unsafe trait Cpus: Sync {
     /// Ends the waiting of all that [`wait`](Cpus::wait) for `word`.
     fn wake_all(&self, word: &AtomicU32) {
         let _ = word;
-    }
-}
-
-/// How long a waiter spins that cannot sleep.
-const WAIT_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
-
-/// Spins while `word` is `seen`, for a while.
-pub fn spin_while(word: &AtomicU32, seen: u32) {
-    for _ in 0..WAIT_SPINS {
-        // Relaxed: the caller looks again, and orders what follows.
-        if word.load(Ordering::Relaxed) != seen {
-            return;
-        }
-        spin_hint();
     }
 }

@@ -3,9 +3,9 @@
 use core::num::NonZeroUsize;
 
 use super::{Cpus, FenceError, Here};
-use crate::cache::{BlockArray, WordOffset, is_open};
 use crate::frame::CpuId;
-use crate::prim::{AtomicU32, Ordering};
+use crate::front::{BlockArray, WordOffset, is_open};
+use crate::sync::prim::{AtomicU32, Ordering};
 
 /// Proof that its holder cannot be preempted nor moved, and that no other code of the same CPU
 /// and context runs while it lives.
@@ -128,7 +128,7 @@ pub unsafe trait Processor: Sync {
     /// does. Called without a guard, by requests that may reclaim alone. See [`Cpus::wait`].
     fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
         let _ = limit_ms;
-        super::spin_while(word, seen);
+        crate::sync::spin_while(word, seen);
     }
 
     /// Ends the waiting of all that [`wait`](Processor::wait) for `word`.
@@ -207,7 +207,7 @@ unsafe impl<P: Processor> Cpus for Pinned<P> {
 /// The sequences in Rust, for implementations whose exclusion holds for a whole function.
 pub(super) mod sequence {
     use super::*;
-    use crate::cache::word::Word;
+    use crate::front::word::Word;
 
     /// Whether `here` has a block and its gate is open.
     #[inline]

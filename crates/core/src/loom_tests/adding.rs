@@ -7,7 +7,7 @@
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_mutant, spawn};
-use crate::store::section::SECTION_FRAMES;
+use crate::frame::pageblock::SECTION_FRAMES;
 use crate::{Flags, FrameRange, Order, Pfn};
 
 /// A pair of frames: an order that is not cached.

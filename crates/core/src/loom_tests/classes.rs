@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore_large, explore_mutant, spawn};
-use crate::cache::Class;
+use crate::frame::Class;
 use crate::{Flags, Mode, Order, Scope};
 
 const PAIR: Order = match Order::new(1) {

@@ -23,11 +23,12 @@ use std::sync::atomic::{AtomicU32, Ordering as Plain};
 use loom::sync::{Mutex, MutexGuard};
 
 use super::{Mutant, is_mutant};
-use crate::cache::word::Word;
-use crate::cache::{self, BlockArray, WordOffset};
 use crate::cpus::{Context, CpuLock, Cpus, FenceError, Guard, Here, Locked, Processor, WhichCpu};
 use crate::frame::CpuId;
-use crate::prim::{AtomicU64, Ordering};
+use crate::front;
+use crate::front::word::Word;
+use crate::front::{BlockArray, WordOffset};
+use crate::sync::prim::{AtomicU64, Ordering};
 
 /// Where a thread of the model runs. The thread says so itself by [`run_on`]; a model's scheduler
 /// changes it by [`Place::move_to`].
@@ -177,7 +178,7 @@ impl<const FOLLOWS: bool> Sequences<FOLLOWS> {
 }
 
 fn is_open(blocks: &BlockArray, cpu: CpuId) -> bool {
-    cpu.get() < blocks.cpus && cache::is_open(blocks.gate(cpu).load(Ordering::Acquire))
+    cpu.get() < blocks.cpus && front::is_open(blocks.gate(cpu).load(Ordering::Acquire))
 }
 
 // SAFETY: a store of a sequence fails when another sequence of the same CPU, a migration or a fence

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use super::cpus::{Rseq, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_large, explore_mutant, spawn};
-use crate::prim::{AtomicBool, AtomicU32, Ordering};
-use crate::store::section::SECTION_FRAMES;
+use crate::frame::pageblock::SECTION_FRAMES;
+use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
 use crate::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope, Watermarks, ZoneId};
 
 fn depot(frames: u32) -> Arc<Depot<Rseq>> {

@@ -46,51 +46,10 @@ use cpus::run_on;
 use depot::Depot;
 
 use crate::cpus::Cpus;
+pub(crate) use crate::sync::model::{Mutant, is_mutant, set_mutant};
 
 /// Preemptions explored by default. Large models have one less.
 const PREEMPTIONS: usize = 3;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mutant {
-    /// `Cpus::fence` of a model does nothing.
-    NoFence,
-    /// Beginning a sequence aborts no other one on its CPU.
-    NoPreemption,
-    /// Sequences read their gate before they begin.
-    GateReadEarly,
-    /// A handler has a lock front of its own beside its CPU's.
-    TwoLocks,
-    /// An interrupt handler uses the fronts of the task it interrupted.
-    OneContext,
-    /// `dekker_fence` does nothing: stores may pass later loads.
-    NoDekker,
-    /// The in_flight shows no pages in flight.
-    Unannounced,
-    /// Blocks that come back by one atomic operation count as no move.
-    Uncounted,
-    /// A search that has cleared a mark of the summary does not look at the hints again.
-    ClearsUnseen,
-    /// The taker that clears the `whole` hint leaves it to others to mark the pageblock as partial.
-    MarksByOneHint,
-    /// Memory is added without being announced in the in_flight.
-    AddsUnannounced,
-    /// The loser of a race to add memory leaves the sections that it has installed.
-    LeavesSections,
-    /// A claim across sections that finds a frame missing keeps what it has of the sections before.
-    KeepsPart,
-    /// A magazine is stolen by looking at the top of another CPU's empties, and left there.
-    LeavesStolen,
-    /// Operations on a stack leave its tag as it is.
-    Untagged,
-}
-
-std::thread_local! {
-    static MUTANT: Cell<Option<Mutant>> = const { Cell::new(None) };
-}
-
-pub fn is_mutant(mutant: Mutant) -> bool {
-    MUTANT.get() == Some(mutant)
-}
 
 std::thread_local! {
     static MAGAZINES: Cell<usize> = const { Cell::new(6) };
@@ -115,7 +74,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) -> bool {
 
 /// Explores a model that must fail, however long that takes.
 fn explore_mutant(mutant: Mutant, model: impl Fn() + Send + Sync + 'static) {
-    MUTANT.set(Some(mutant));
+    set_mutant(mutant);
     let mut builder = explore::builder(PREEMPTIONS);
     builder.max_duration = None;
     builder.check(model);

@@ -16,10 +16,10 @@ use loom::sync::{Condvar, Mutex};
 
 use super::depot::{Depot, Setup};
 use super::{explore, explore_large};
-use crate::alloc::callbacks::{Callbacks, Called};
-use crate::cache::{BlockArray, WordOffset};
 use crate::cpus::{Cpus, FenceError, Here};
-use crate::prim::{AtomicBool, AtomicU32, Ordering};
+use crate::front::{BlockArray, WordOffset};
+use crate::reclaim::callbacks::{Callbacks, Called};
+use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
 use crate::{CpuId, Pfn, Pressure, Reclaim, ZoneId};
 
 const ONE: Pressure = Pressure { zone: ZoneId::new(0), wanted_pages: 1, is_last_resort: true };

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering as Plain};
 
 use super::{Mutant, explore, explore_mutant};
-use crate::cache::shelf::{Chain, Shelf};
-use crate::cache::{BlockArray, Magazine, MagazineIndex};
-use crate::prim::Ordering;
+use crate::front::{BlockArray, Magazine, MagazineIndex};
+use crate::pcp::shelf::{Chain, Shelf};
+use crate::sync::prim::Ordering;
 
 const MAGAZINES: u32 = 3;
 

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use super::{Mutant, explore, explore_mutant};
 use crate::frame::Order;
+use crate::frame::pageblock::PAGEBLOCK_FRAMES;
 use crate::store::bits::WORD_FRAMES;
-use crate::store::section::{PAGEBLOCK_FRAMES, Section};
+use crate::store::section::Section;
 use crate::store::summary::{Group, Sort, Summary};
 
 /// A section of which only the first pageblock is free.

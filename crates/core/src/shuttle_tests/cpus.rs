@@ -6,11 +6,12 @@ use std::cell::Cell;
 use shuttle::sync::Mutex;
 
 use super::{Mutant, is_mutant};
-use crate::cache::word::Word;
-use crate::cache::{self, BlockArray, WordOffset};
 use crate::cpus::{Cpus, FenceError, Here};
 use crate::frame::CpuId;
-use crate::prim::{AtomicU64, Ordering};
+use crate::front;
+use crate::front::word::Word;
+use crate::front::{BlockArray, WordOffset};
+use crate::sync::prim::{AtomicU64, Ordering};
 
 shuttle::thread_local! {
     static HERE: Cell<u32> = Cell::new(0);
@@ -79,7 +80,7 @@ impl Rseq {
 }
 
 fn is_open(blocks: &BlockArray, cpu: CpuId) -> bool {
-    cpu.get() < blocks.cpus && cache::is_open(blocks.gate(cpu).load(Ordering::Acquire))
+    cpu.get() < blocks.cpus && front::is_open(blocks.gate(cpu).load(Ordering::Acquire))
 }
 
 // SAFETY: a commit fails when another sequence of the same CPU or a fence came in between.

@@ -25,31 +25,11 @@ mod machine;
 #[path = "../../tests/common/rng.rs"]
 mod rng;
 
-use std::cell::Cell;
-
+use crate::sync::model::{Mutant, set_mutant};
 use explore::explore;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mutant {
-    /// `Cpus::fence` of a model does nothing.
-    NoFence,
-    /// The in_flight shows no pages in flight.
-    Unannounced,
-    /// Blocks that come back by one atomic operation count as no move.
-    Uncounted,
-}
-
-// All threads of a model are run by the test's own.
-std::thread_local! {
-    static MUTANT: Cell<Option<Mutant>> = const { Cell::new(None) };
-}
-
-pub fn is_mutant(mutant: Mutant) -> bool {
-    MUTANT.get() == Some(mutant)
-}
 
 /// Runs a model that must fail; the panic of its failure goes on.
 fn explore_mutant(name: &str, mutant: Mutant, model: fn()) {
-    MUTANT.set(Some(mutant));
+    set_mutant(mutant);
     explore::explore_failing(name, model);
 }

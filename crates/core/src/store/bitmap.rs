@@ -21,16 +21,16 @@
 
 use core::ops::ControlFlow;
 
-use super::section::{
-    HINT_WORDS, PAGEBLOCK_FRAMES, PAGEBLOCK_WORDS, SECTION_FRAMES, SECTION_PAGEBLOCKS, Section, Tag,
-};
+use super::section::{HINT_WORDS, PAGEBLOCK_WORDS, Section};
 use super::summary::{Marks, Sort, Summary, note_step};
 use super::tags::Tags;
-use super::{Doubled, PageblockIndex, Wanted, bits};
+use super::{Doubled, Wanted, bits};
+use crate::frame::pageblock::{
+    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
+};
 use crate::frame::{Order, Pfn, ZoneId};
-#[cfg(all(loom, test))]
-use crate::loom_tests::{Mutant, is_mutant};
-use crate::prim::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
 
 /// Fruitless looks at partly used pageblocks before a whole one is taken.
 const PARTIAL_LOOKS_MAX: u32 = 32;
@@ -403,7 +403,6 @@ impl<'m> Bitmap<'m> {
         let mut done = 0;
         for (section, at, count) in self.by_section(start, frames) {
             if !section.is_some_and(|section| section.claim(at, count)) {
-                #[cfg(all(loom, test))]
                 let done = if is_mutant(Mutant::KeepsPart) { 0 } else { done };
                 self.put(start, done);
                 self.failed_claims.fetch_add(1, Ordering::Relaxed);

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::frame::Mobility;
-use crate::prim::AtomicU32;
 use crate::store::Doubled;
 use crate::store::summary::{Group, STEPS};
+use crate::sync::prim::AtomicU32;
 
 const ZONE: ZoneId = ZoneId::new(0);
 /// 70 GiB of 4 KiB pages: the summary has two words of each sort.

@@ -7,47 +7,27 @@
 pub mod backing;
 pub mod bitmap;
 pub mod bits;
+mod misuse;
 mod runs;
 pub mod section;
 pub mod summary;
 pub mod tags;
 
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use core::ops::Range;
 
-use crate::config::Misuse;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
-use crate::prim::AtomicU32;
+use crate::sync::prim::AtomicU32;
 use backing::Backing;
 use bitmap::Bitmap;
-use section::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS, Section, Tag};
+pub use misuse::Misuse;
+use section::Section;
 use summary::Marks;
 use tags::Tags;
 
 /// Blocks that pass between the store and a backing by one call: a magazine and the block for the
 /// request that caused it.
 const CHUNK_BLOCKS: usize = 64;
-
-/// The number of a pageblock across all sections: its first frame divided by 512.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct PageblockIndex(pub u32);
-
-impl PageblockIndex {
-    pub fn of(pfn: Pfn) -> Self {
-        PageblockIndex(pfn.get() / PAGEBLOCK_FRAMES)
-    }
-
-    fn first(self) -> Pfn {
-        Pfn::new(self.0 * PAGEBLOCK_FRAMES)
-    }
-
-    fn in_section(self) -> usize {
-        self.0 as usize % SECTION_PAGEBLOCKS
-    }
-
-    fn section(self) -> usize {
-        self.0 as usize / SECTION_PAGEBLOCKS
-    }
-}
 
 /// Frames that were given back though they were free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

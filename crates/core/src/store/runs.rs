@@ -5,10 +5,11 @@
 //! the lowest run there is, across pageblocks and sections, in O(frames of the zone / 64). What it
 //! found is then claimed, all of it or nothing.
 
+use super::Wanted;
 use super::bitmap::Bitmap;
 use super::bits::{self, WORD_FRAMES};
-use super::section::{PAGEBLOCK_FRAMES, PAGEBLOCK_WORDS, SECTION_PAGEBLOCKS};
-use super::{PageblockIndex, Wanted};
+use super::section::PAGEBLOCK_WORDS;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{Pfn, ZoneId};
 
 impl Bitmap<'_> {

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::frame::Mobility;
-use crate::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::store::section::{SECTION_FRAMES, Section, Tag};
+use crate::frame::pageblock::{SECTION_FRAMES, Tag};
+use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
+use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const ZONE: ZoneId = ZoneId::new(1);
 /// The third has no metadata, and so no memory.

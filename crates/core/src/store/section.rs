@@ -28,104 +28,23 @@
 
 use super::bits::{self, WORD_FRAMES};
 use super::summary::{Marks, Sort, note_step};
-use crate::cache::{ROW_BYTES, WORD_BYTES, ZONE_BYTES};
-use crate::frame::{Mobility, Order, ZoneId};
-#[cfg(all(loom, test))]
-use crate::loom_tests::{Mutant, is_mutant};
-use crate::prefetch::prefetch_write;
-use crate::prim::{AtomicU64, Ordering, dekker_fence};
+use crate::frame::Order;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS};
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prefetch_write;
+use crate::sync::prim::{AtomicU64, Ordering, dekker_fence};
 
 /// Words per pageblock.
 pub const PAGEBLOCK_WORDS: usize = if cfg!(loom) { 2 } else { 8 };
-/// Frames per pageblock.
-pub const PAGEBLOCK_FRAMES: u32 = PAGEBLOCK_WORDS as u32 * WORD_FRAMES;
-/// Huges per section.
-pub const SECTION_PAGEBLOCKS: usize = if cfg!(loom) { 2 } else { 512 };
-/// Frames per section.
-pub const SECTION_FRAMES: u32 = SECTION_PAGEBLOCKS as u32 * PAGEBLOCK_FRAMES;
 /// Words per section.
 const SECTION_WORDS: usize = SECTION_PAGEBLOCKS * PAGEBLOCK_WORDS;
 /// Hint words per section.
 pub const HINT_WORDS: usize = SECTION_PAGEBLOCKS.div_ceil(64);
 
-const _: () = assert!(Order::PAGEBLOCK.frames() == PAGEBLOCK_FRAMES);
+const _: () = assert!(PAGEBLOCK_WORDS as u32 * WORD_FRAMES == PAGEBLOCK_FRAMES);
 // A block of the highest order is a pair of pageblocks whose hints lie in one word.
 const _: () =
     assert!(Order::MAX.frames() == 2 * PAGEBLOCK_FRAMES && SECTION_PAGEBLOCKS.is_multiple_of(2));
-
-/// Zone and mobility of a pageblock, as the bytes from the start of a CPU's block to the row of
-/// fronts that its frames are cached in.
-///
-/// Two more values lead to words that never have a magazine, so that what is freed there takes the
-/// slow path, which looks at the tag again:
-///
-/// | value | meaning |
-/// |---|---|
-/// | row 3 of zone 0 | no memory here |
-/// | row 3 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Tag(pub u32);
-
-impl Tag {
-    /// A pageblock without memory.
-    pub const ABSENT: Tag = Tag(REFUSING_ROW);
-    /// Most zones: a zone has a place in arrays and reports.
-    pub const ZONES_MAX: usize = if cfg!(loom) { 2 } else { 31 };
-
-    pub const fn new(zone: ZoneId, mobility: Mobility) -> Self {
-        Tag(zone.get() * ZONE_BYTES as u32 + mobility as u32 * ROW_BYTES as u32)
-    }
-
-    /// A pageblock of this zone with carved frames.
-    pub const fn carved(zone: ZoneId) -> Self {
-        Tag(zone.get() * ZONE_BYTES as u32 + CARVED_ROW)
-    }
-
-    /// Bytes from the start of a CPU's block to the row of fronts.
-    #[inline]
-    pub const fn row_at(self) -> usize {
-        self.0 as usize
-    }
-
-    #[inline]
-    pub const fn is_present(self) -> bool {
-        self.0 != Self::ABSENT.0
-    }
-
-    /// Whether some frames of the pageblock are carved.
-    #[inline]
-    pub const fn is_carved(self) -> bool {
-        self.0 % ZONE_BYTES as u32 == CARVED_ROW
-    }
-
-    /// The tag of the pageblock's frames that are not carved.
-    #[inline]
-    pub const fn of_the_rest(self) -> Self {
-        if self.is_carved() { Self::new(self.zone(), Mobility::Unmovable) } else { self }
-    }
-
-    #[inline]
-    pub const fn zone(self) -> ZoneId {
-        ZoneId::new(self.0 / ZONE_BYTES as u32)
-    }
-
-    /// Of a pageblock without carved frames.
-    #[inline]
-    pub const fn mobility(self) -> Mobility {
-        match self.0 % ZONE_BYTES as u32 / ROW_BYTES as u32 {
-            0 => Mobility::Unmovable,
-            1 => Mobility::Movable,
-            _ => Mobility::Reclaimable,
-        }
-    }
-}
-
-/// From a zone's first word to a row that no front has.
-const REFUSING_ROW: u32 = 3 * ROW_BYTES as u32;
-/// The same, one word further.
-const CARVED_ROW: u32 = REFUSING_ROW + WORD_BYTES as u32;
-const _: () = assert!(CARVED_ROW as usize + ROW_BYTES == ZONE_BYTES);
-const _: () = assert!(Mobility::COUNT == 3);
 
 /// The metadata of one section. Words first: a pageblock's words then begin on a cache line.
 #[repr(C, align(64))]
@@ -459,7 +378,6 @@ impl<'m> Section<'m> {
             self.set_whole(pageblock);
             return;
         }
-        #[cfg(all(loom, test))]
         if is_mutant(Mutant::MarksByOneHint) {
             return;
         }

@@ -27,9 +27,8 @@
 
 use core::ops::Range;
 
-#[cfg(all(loom, test))]
-use crate::loom_tests::{Mutant, is_mutant};
-use crate::prim::{AtomicU64, Ordering, dekker_fence};
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prim::{AtomicU64, Ordering, dekker_fence};
 
 /// What searches look for; see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,7 +131,6 @@ impl Marks<'_> {
         }
         self.group.0[sort as usize].fetch_and(!self.bit, Ordering::SeqCst);
         dekker_fence();
-        #[cfg(all(loom, test))]
         if is_mutant(Mutant::ClearsUnseen) {
             return;
         }

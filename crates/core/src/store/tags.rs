@@ -1,10 +1,9 @@
 //! Zone and mobility of every pageblock: what `free` looks at to find its front, whoever keeps the
 //! free frames.
 
-use super::PageblockIndex;
-use super::section::{PAGEBLOCK_FRAMES, Tag};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Order, Pfn, ZoneId};
-use crate::prim::{AtomicU32, Ordering};
+use crate::sync::prim::{AtomicU32, Ordering};
 
 /// The table; see the module.
 #[derive(Clone, Copy)]

@@ -4,8 +4,8 @@
 //! drainer that follows them waits for one line after the other. With the list it asks for all
 //! of them at once (decision 0005). The list is a hint: it may name a magazine that has left.
 
-use super::magazine::MagazineIndex;
-use crate::prim::{AtomicU32, Ordering};
+use crate::front::MagazineIndex;
+use crate::sync::prim::{AtomicU32, Ordering};
 
 /// Magazines that are listed; any that lie above them on the shelf are not.
 const LENGTH: usize = 16;

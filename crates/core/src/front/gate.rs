@@ -33,7 +33,7 @@
 
 use super::block::{BlockArray, is_open};
 use crate::frame::CpuId;
-use crate::prim::{AtomicU64, Ordering, dekker_fence};
+use crate::sync::prim::{AtomicU64, Ordering, dekker_fence};
 
 /// The bit that makes a gate negative.
 const CLOSED: u64 = 1 << 63;
@@ -136,7 +136,7 @@ pub fn enable(blocks: &BlockArray, cpu: CpuId) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::cache::GATES_AT;
+    use crate::front::GATES_AT;
 
     const CPU: CpuId = CpuId::new(0);
     const OPEN: u64 = 256;

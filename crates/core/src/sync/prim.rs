@@ -41,12 +41,10 @@ pub fn spin_hint() {
 /// enough; loom treats SeqCst accesses as AcqRel and models only SeqCst *fences*.
 #[inline]
 pub fn dekker_fence() {
-    #[cfg(all(loom, test))]
-    if crate::loom_tests::is_mutant(crate::loom_tests::Mutant::NoDekker) {
-        return;
-    }
     #[cfg(loom)]
-    fence(Ordering::SeqCst);
+    if !super::model::is_mutant(super::model::Mutant::NoDekker) {
+        fence(Ordering::SeqCst);
+    }
 }
 
 /// Atomics of the standard library, with a point before each access where shuttle may run another

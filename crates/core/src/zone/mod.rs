@@ -1,87 +1,23 @@
 //! Zones: frames that serve the same requests on one NUMA node, with watermarks and a policy for
 //! how many of them a CPU may cache.
 
-use crate::cache::pcp::{Apart, Counters, InFlight, Pcp};
-use crate::config::{HighPolicy, PageSize, ZoneConfig};
+pub mod counts;
+mod limits;
+mod watermarks;
+
+pub use limits::{CacheLimits, HighPolicy};
+pub use watermarks::Watermarks;
+
+use counts::Counters;
+
 use crate::frame::NodeId;
-use crate::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::pcp::Pcp;
+use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Apart, InFlight};
 
 /// Watermarks and limits above this many pages mean this many: more than there are frame numbers,
 /// and sums of a few of them still fit.
 const PAGES_MAX: u64 = 1 << 40;
-
-/// Free pages below which a zone becomes careful, in pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Watermarks {
-    /// Below this only requests that may use reserves are served.
-    pub min: u64,
-    /// Below this reclaim callbacks are called.
-    pub low: u64,
-    /// Pressure is over, and caches may grow, above this.
-    pub high: u64,
-}
-
-impl Watermarks {
-    /// What Linux computes: `min` is 4 * sqrt(KiB managed) KiB, between 128 KiB and 256 MiB;
-    /// `low` and `high` are a quarter and a half above it (`mm/page_alloc.c`,
-    /// `calculate_min_free_kbytes`, `__setup_per_zone_wmarks`).
-    pub fn kernel(managed_pages: u64, page_size: PageSize) -> Self {
-        let kib_per_page = page_size.bytes() as u64 / 1024;
-        let min_kib =
-            managed_pages.saturating_mul(kib_per_page * 16).isqrt().clamp(128, 256 * 1024);
-        let min = (min_kib / kib_per_page).min(managed_pages / 4);
-        Watermarks { min, low: min + min / 4, high: min + min / 2 }
-    }
-
-    pub(crate) fn ascend(self) -> bool {
-        self.min <= self.low && self.low <= self.high
-    }
-
-    /// As [`kernel`](Self::kernel), but with nothing held back: every page can be allocated.
-    pub fn without_reserve(managed_pages: u64, page_size: PageSize) -> Self {
-        Watermarks { min: 0, ..Self::kernel(managed_pages, page_size) }
-    }
-}
-
-/// The most pages a CPU caches of a zone, and how many move at once (`zone_highsize`,
-/// `zone_batchsize` in `mm/page_alloc.c`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheLimits {
-    /// Pages per refill of order 0.
-    pub batch: u64,
-    /// Least value of `high`, in pages.
-    pub high_min: u64,
-    /// Greatest value of `high`, in pages.
-    pub high_max: u64,
-}
-
-impl CacheLimits {
-    /// The kernel's formula for a zone of `managed` pages and `cpus` CPUs near it.
-    pub fn new(managed: u64, low: u64, cpus: u64, page_size: PageSize, policy: HighPolicy) -> Self {
-        let cpus = cpus.max(1);
-        let batch = match (managed >> 12).min(256 * 1024 / page_size.bytes() as u64) {
-            0 | 1 => 1,
-            b => {
-                let b = b + b / 2;
-                (1 << b.ilog2()) - 1
-            }
-        };
-        let (high_min, high_max) = match policy {
-            HighPolicy::Auto => ((low / cpus).max(4 * batch), (managed / 8 / cpus).max(4 * batch)),
-            HighPolicy::Fraction(fraction) => {
-                let high = (managed / u64::from(fraction.max(8)) / cpus).max(4 * batch);
-                (high, high)
-            }
-            HighPolicy::Fixed(pages) => (pages.min(PAGES_MAX), pages.min(PAGES_MAX)),
-        };
-        CacheLimits { batch, high_min, high_max: high_max.max(high_min) }
-    }
-
-    /// Whether `high` adapts to demand.
-    pub fn adapts(self) -> bool {
-        self.high_min < self.high_max
-    }
-}
 
 /// A zone's metadata.
 pub struct Zone {
@@ -120,11 +56,11 @@ const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
 const DELTA_MAX: i64 = if cfg!(loom) { 2 } else { 1024 };
 
 impl Zone {
-    pub fn new(config: &ZoneConfig<'_>, is_backed: bool) -> Self {
+    pub fn new(name: &str, node: NodeId, level: u8, is_backed: bool) -> Self {
         Zone {
-            name: ZoneName::new(config.name),
-            node: config.node,
-            level: config.level,
+            name: ZoneName::new(name),
+            node,
+            level,
             span: [AtomicU32::new(u32::MAX), AtomicU32::new(0)],
             managed: AtomicU64::new(0),
             delta_max: AtomicI64::new(DELTA_MIN),
@@ -268,6 +204,7 @@ impl core::fmt::Debug for ZoneName {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::frame::PageSize;
 
     const GIB: u64 = 1 << 30;
 
@@ -313,9 +250,7 @@ mod tests {
     /// A reader between the stores of a setting sees the old maximum with the new minimum.
     #[test]
     fn limits_that_are_being_set_ascend() {
-        let config =
-            ZoneConfig { name: "z", node: NodeId::new(0), level: 0, ranges: &[], watermarks: None };
-        let zone = Zone::new(&config, false);
+        let zone = Zone::new("z", NodeId::new(0), 0, false);
         zone.set_limits(CacheLimits { batch: 63, high_min: 125, high_max: 250 });
         zone.limits[1].store(285, Ordering::Relaxed);
         assert_eq!(zone.limits(), CacheLimits { batch: 63, high_min: 285, high_max: 285 });

@@ -33,11 +33,9 @@
 //! (a signal, a debugger, a frozen group, a virtual CPU) stalls that long, and it must go on within
 //! the one operation in 2^32 (2^42) that has its tag. This is accepted, not excluded.
 
-use super::block::BlockArray;
-use super::magazine::MagazineIndex;
-#[cfg(all(loom, test))]
-use crate::loom_tests::{Mutant, is_mutant};
-use crate::prim::{AtomicU64, Ordering};
+use crate::front::{BlockArray, MagazineIndex};
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prim::{AtomicU64, Ordering};
 
 /// Most magazines in one stack.
 pub const COUNT_MAX: u32 = (1 << 10) - 1;
@@ -83,7 +81,6 @@ impl<const COUNTED: bool> Head<COUNTED> {
 /// What an operation adds to the tag.
 #[inline]
 fn one_operation() -> u64 {
-    #[cfg(all(loom, test))]
     if is_mutant(Mutant::Untagged) {
         return 0;
     }
@@ -203,7 +200,7 @@ impl<const COUNTED: bool> Stack<COUNTED> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::cache::Magazine;
+    use crate::front::Magazine;
 
     /// Calls `test` with `count` magazines.
     fn with_magazines(count: u32, test: impl FnOnce(&BlockArray)) {

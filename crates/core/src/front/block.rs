@@ -28,13 +28,16 @@
 //! | bytes of a block | what |
 //! |---|---|
 //! | 0.. | front words, `[context][zone][mobility][class]`, and for each zone words that refuse |
-//! | then, on lines of their own | one [`Pcp`](super::pcp::Pcp) per zone: what drainers touch |
+//! | then, on lines of their own | one `Pcp` per zone: what drainers touch |
 
-use super::magazine::{Class, Magazine, MagazineIndex};
+use super::magazine::{Magazine, MagazineIndex};
 use crate::cpus::{Context, Here};
+use crate::frame::Class;
+use crate::frame::pageblock::Tag;
+use crate::frame::pageblock::WORD_BYTES;
+use crate::frame::pageblock::WORDS_PER_ZONE;
 use crate::frame::{CpuId, Mobility, ZoneId};
-use crate::prim::{AtomicU64, Ordering};
-use crate::store::section::Tag;
+use crate::sync::prim::{AtomicU64, Ordering};
 
 /// Whether a gate with this value lets its CPU in: a positive number, the offset of its block.
 ///
@@ -44,13 +47,6 @@ use crate::store::section::Tag;
 pub const fn is_open(gate: u64) -> bool {
     gate as i64 > 0
 }
-
-/// Word size in the block.
-pub const WORD_BYTES: usize = size_of::<AtomicU64>();
-/// The fronts of one zone and mobility.
-pub(crate) const ROW_BYTES: usize = WORD_BYTES * Class::COUNT;
-/// Everything of one zone and context.
-pub(crate) const ZONE_BYTES: usize = WORD_BYTES * WordOffset::PER_ZONE;
 
 /// Bytes from the base to the first gate.
 pub const GATES_AT: usize = 128;
@@ -64,7 +60,7 @@ pub(crate) const CPUS_FOLLOWED_MAX: u32 = if cfg!(loom) { 1 << 2 } else { 1 << 1
 pub const REFUSALS_AT: usize = GATES_AT + CPUS_FOLLOWED_MAX as usize * size_of::<AtomicU64>();
 // The words of all zones and contexts are gates of numbers that no CPU has, negative ones included.
 const _: () = assert!(
-    CPUS_FOLLOWED_MAX as usize + 2 * Tag::ZONES_MAX * WordOffset::PER_ZONE < GATES_ALL as usize - 2
+    CPUS_FOLLOWED_MAX as usize + 2 * Tag::ZONES_MAX * WORDS_PER_ZONE < GATES_ALL as usize - 2
 );
 
 /// Byte offset of a front word of the task context from the start of its CPU's block.
@@ -72,11 +68,6 @@ const _: () = assert!(
 pub struct WordOffset(usize);
 
 impl WordOffset {
-    /// Words per zone and context: one mobility more than there are, whose words never have a
-    /// magazine, for frames without memory; and one word more, so that a second offset leads to
-    /// nothing but such words whatever the class, for carved frames.
-    pub const PER_ZONE: usize = Class::COUNT * 4 + 1;
-
     /// The front of `zone`, `class` and `mobility`, where the allocator has that zone.
     #[inline]
     pub(crate) const fn new(zone: ZoneId, class: Class, mobility: Mobility) -> Self {
@@ -86,7 +77,7 @@ impl WordOffset {
     /// The front of the frames with this tag.
     #[inline]
     pub(crate) const fn of_tag(tag: Tag, class: Class) -> Self {
-        WordOffset(tag.row_at() + WORD_BYTES * class as usize)
+        WordOffset(tag.fronts_at() + WORD_BYTES * class as usize)
     }
 
     /// As [`of_tag`](Self::of_tag), by a branch that expects a movable frame of the first zone, as
@@ -213,7 +204,7 @@ impl BlockArray {
 
     /// Whether the words that closed gates lead to are as they must be; nobody writes them.
     pub(crate) fn refuses(&self) -> bool {
-        let words = 0..2 * Tag::ZONES_MAX * WordOffset::PER_ZONE;
+        let words = 0..2 * Tag::ZONES_MAX * WORDS_PER_ZONE;
         // SAFETY: gates, as in `followed`.
         let gate = |at| unsafe { &*self.base.add(REFUSALS_AT).cast::<AtomicU64>().add(at) };
         self.gates_from == 0 || words.into_iter().all(|at| gate(at).load(Ordering::Relaxed) == 0)

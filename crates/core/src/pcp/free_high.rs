@@ -9,7 +9,7 @@
 //! Only orders 1 to 3 are regarded, as in mainline. Order 0 is what exiting processes free in large
 //! batches, to be allocated again soon; and of order 9 a magazine is one block.
 
-use crate::cache::magazine::Class;
+use crate::frame::Class;
 use crate::zone::CacheLimits;
 
 /// When a CPU counts as one that only frees blocks of an order from 1 to 3, and how much of them it

@@ -1,6 +1,13 @@
 //! Units: a newtype for each, so that none is passed where another is due.
 
+mod class;
+mod memory;
+pub mod pageblock;
+
 use core::fmt;
+
+pub use class::Class;
+pub use memory::{FrameRange, LinearMap, PageSize};
 
 /// The number of a page frame: its address divided by the base page size.
 ///

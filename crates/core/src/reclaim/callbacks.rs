@@ -37,10 +37,9 @@
 use core::cell::UnsafeCell;
 use core::num::NonZeroUsize;
 
-use super::Allocator;
 use crate::cpus::Cpus;
 use crate::frame::ZoneId;
-use crate::prim::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::prim::{AtomicU32, AtomicUsize, Ordering};
 
 /// Callbacks an allocator can have.
 const CALLBACKS_MAX: usize = if cfg!(loom) { 2 } else { 8 };
@@ -270,15 +269,5 @@ impl<'m> Callbacks<'m> {
             cpus.wait(&self.turns, seen, limit_ms - waited_ms);
         }
         false
-    }
-}
-
-impl<'m, C: Cpus> Allocator<'m, C> {
-    /// Registers a callback for memory pressure, for the allocator's life.
-    ///
-    /// # Errors
-    /// At most 8 can be registered.
-    pub fn register_reclaim(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
-        self.globals.callbacks.register(callback)
     }
 }

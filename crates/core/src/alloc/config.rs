@@ -1,66 +1,15 @@
 //! What an allocator is made from, and every way that can be wrong.
 
+use crate::frame::{FrameRange, LinearMap, PageSize};
+use crate::store::Misuse;
+use crate::zone::HighPolicy;
 use core::fmt;
 
-use crate::cache::MagazineIndex;
+use crate::frame::pageblock::{SECTION_FRAMES, Tag};
 use crate::frame::{NodeId, Pfn};
-use crate::free_high::FreeHigh;
-use crate::store::section::{SECTION_FRAMES, Tag};
+use crate::front::MagazineIndex;
+use crate::pcp::free_high::FreeHigh;
 use crate::zone::Watermarks;
-
-/// The size of a base page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PageSize {
-    /// 4 KiB.
-    #[default]
-    Kib4,
-    /// 16 KiB.
-    Kib16,
-    /// 64 KiB.
-    Kib64,
-}
-
-impl PageSize {
-    /// log2 of the size in bytes.
-    pub const fn shift(self) -> u32 {
-        match self {
-            PageSize::Kib4 => 12,
-            PageSize::Kib16 => 14,
-            PageSize::Kib64 => 16,
-        }
-    }
-
-    /// The size in bytes.
-    pub const fn bytes(self) -> usize {
-        1 << self.shift()
-    }
-}
-
-/// `frames` page frames from `start`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameRange {
-    /// First frame.
-    pub start: Pfn,
-    /// How many.
-    pub frames: u32,
-}
-
-impl FrameRange {
-    /// `frames` frames from `start`.
-    pub const fn new(start: Pfn, frames: u32) -> Self {
-        FrameRange { start, frames }
-    }
-
-    /// One past the last frame number.
-    pub const fn end(self) -> u64 {
-        self.start.get() as u64 + self.frames as u64
-    }
-
-    pub(crate) fn sections(self) -> core::ops::Range<usize> {
-        let size = u64::from(SECTION_FRAMES);
-        (self.start.get() / SECTION_FRAMES) as usize..self.end().div_ceil(size) as usize
-    }
-}
 
 /// A zone to manage.
 #[derive(Clone, Copy, Debug)]
@@ -77,97 +26,6 @@ pub struct ZoneConfig<'c> {
     pub ranges: &'c [FrameRange],
     /// `None`: [`Watermarks::kernel`] of its size.
     pub watermarks: Option<Watermarks>,
-}
-
-/// How many pages a CPU may cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HighPolicy {
-    /// Adapted to demand between the kernel's `high_min` and `high_max`.
-    #[default]
-    Auto,
-    /// Fixed at `managed / n / cpus` pages (`percpu_pagelist_high_fraction`; at least 8).
-    Fraction(u32),
-    /// Fixed, in pages.
-    Fixed(u64),
-}
-
-/// A mapping under which every frame is reachable: frame `n` at `base + n * page size`.
-///
-/// With it the allocator can zero pages and carve further magazines from its own frames.
-#[derive(Clone, Copy, Debug)]
-pub struct LinearMap {
-    /// The address of frame 0, which need not exist.
-    base: usize,
-}
-
-impl LinearMap {
-    /// Frame 0 is, or would be, at `base`.
-    ///
-    /// # Safety
-    /// While the allocator lives:
-    /// 1. The frames given to it are mapped readable and writable at `base + n * page size`,
-    ///    through pointers of exposed provenance.
-    /// 2. A frame's memory is used by its holder alone: the caller that an allocation returned it
-    ///    to, or whom that caller passed it on to. Memory that no caller holds is the allocator's.
-    /// 3. Only its holder frees a frame, once, and stops using its memory before. The methods that
-    ///    free are safe, because numbers are all they take; so whoever makes a map vouches for all
-    ///    code that can reach the allocator. (`pagedepot-linux` makes its own `free` unsafe.) With
-    ///    [`Config::checked`] a second free of a frame that is not held is refused, and never
-    ///    breaks this promise.
-    ///
-    /// Magazines that the allocator made of its frames do not rest on 3: frees of these frames are
-    /// refused whatever the options.
-    pub const unsafe fn new(base: usize) -> Self {
-        LinearMap { base }
-    }
-
-    pub(crate) fn address(self, pfn: Pfn, page_size: PageSize) -> usize {
-        self.base + (pfn.index() << page_size.shift())
-    }
-}
-
-/// What to do about a caller that frees what it does not hold, found after the fact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Misuse {
-    /// Frames that came back to the store were free there already: a block was freed twice, or
-    /// with a wrong order. They stay free once. Told by the call that brought them there, or by
-    /// another that ends at the same moment, as the last thing it does.
-    DoubleFree {
-        /// The first of them that was met.
-        first: Pfn,
-        /// How many frames.
-        frames: u32,
-    },
-    /// A [`Backing`](crate::Backing) handed out frames that are misaligned or not of the zone asked
-    /// for, against its contract. They are not handed on; what else came with them is.
-    Backing {
-        /// The first of them, as the backing named it.
-        first: Pfn,
-        /// How many frames.
-        frames: u32,
-    },
-}
-
-impl fmt::Display for Misuse {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Misuse::DoubleFree { first, frames: 1 } => {
-                write!(
-                    f,
-                    "{first} came back that was free already: it was freed twice, or with a wrong order"
-                )
-            }
-            Misuse::DoubleFree { first, frames } => write!(
-                f,
-                "{frames} frames came back that were free already, {first} first: they were freed twice, or with a wrong order"
-            ),
-            Misuse::Backing { first, frames } => write!(
-                f,
-                "the backing handed out {frames} frames from {first} on, which are misaligned or not of the zone asked for"
-            ),
-        }
-    }
 }
 
 /// Most nodes without memory that have zone lists of their own; others use the first zone's.
@@ -328,8 +186,11 @@ impl<'c> Config<'c> {
         for (i, (zone, a)) in ranges() {
             for (_, (other, b)) in ranges().take(i) {
                 // Ranges of two zones must not even share a pageblock: its tag names one zone.
-                let grain =
-                    if zone == other { 1 } else { crate::store::section::PAGEBLOCK_FRAMES as u64 };
+                let grain = if zone == other {
+                    1
+                } else {
+                    crate::frame::pageblock::PAGEBLOCK_FRAMES as u64
+                };
                 let apart = a.end().div_ceil(grain) <= u64::from(b.start.get()) / grain
                     || b.end().div_ceil(grain) <= u64::from(a.start.get()) / grain;
                 if !apart {

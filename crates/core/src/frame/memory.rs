@@ -1,0 +1,93 @@
+//! Ranges of frames, and where they are mapped.
+
+use super::Pfn;
+use super::pageblock::SECTION_FRAMES;
+
+/// The size of a base page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PageSize {
+    /// 4 KiB.
+    #[default]
+    Kib4,
+    /// 16 KiB.
+    Kib16,
+    /// 64 KiB.
+    Kib64,
+}
+
+impl PageSize {
+    /// log2 of the size in bytes.
+    pub const fn shift(self) -> u32 {
+        match self {
+            PageSize::Kib4 => 12,
+            PageSize::Kib16 => 14,
+            PageSize::Kib64 => 16,
+        }
+    }
+
+    /// The size in bytes.
+    pub const fn bytes(self) -> usize {
+        1 << self.shift()
+    }
+}
+
+/// `frames` page frames from `start`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameRange {
+    /// First frame.
+    pub start: Pfn,
+    /// How many.
+    pub frames: u32,
+}
+
+impl FrameRange {
+    /// `frames` frames from `start`.
+    pub const fn new(start: Pfn, frames: u32) -> Self {
+        FrameRange { start, frames }
+    }
+
+    /// One past the last frame number.
+    pub const fn end(self) -> u64 {
+        self.start.get() as u64 + self.frames as u64
+    }
+
+    pub(crate) fn sections(self) -> core::ops::Range<usize> {
+        let size = u64::from(SECTION_FRAMES);
+        (self.start.get() / SECTION_FRAMES) as usize..self.end().div_ceil(size) as usize
+    }
+}
+
+/// A mapping under which every frame is reachable: frame `n` at `base + n * page size`.
+///
+/// With it the allocator can zero pages and carve further magazines from its own frames.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearMap {
+    /// The address of frame 0, which need not exist.
+    base: usize,
+}
+
+impl LinearMap {
+    /// Frame 0 is, or would be, at `base`.
+    ///
+    /// # Safety
+    /// While the allocator lives:
+    /// 1. The frames given to it are mapped readable and writable at `base + n * page size`,
+    ///    through pointers of exposed provenance.
+    /// 2. A frame's memory is used by its holder alone: the caller that an allocation returned it
+    ///    to, or whom that caller passed it on to. Memory that no caller holds is the allocator's.
+    /// 3. Only its holder frees a frame, once, and stops using its memory before. The methods that
+    ///    free are safe, because numbers are all they take; so whoever makes a map vouches for all
+    ///    code that can reach the allocator. (`pagedepot-linux` makes its own `free` unsafe.) With
+    ///    [`Config::checked`] a second free of a frame that is not held is refused, and never
+    ///    breaks this promise.
+    ///
+    /// Magazines that the allocator made of its frames do not rest on 3: frees of these frames are
+    /// refused whatever the options.
+    pub const unsafe fn new(base: usize) -> Self {
+        LinearMap { base }
+    }
+
+    pub(crate) fn address(self, pfn: Pfn, page_size: PageSize) -> usize {
+        self.base + (pfn.index() << page_size.shift())
+    }
+}

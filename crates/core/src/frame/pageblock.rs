@@ -1,0 +1,117 @@
+//! Pageblocks: their numbers, and the tag that says which zone and mobility each serves.
+
+use super::{Class, Mobility, Order, Pfn, ZoneId};
+
+/// Frames per pageblock.
+pub const PAGEBLOCK_FRAMES: u32 = Order::PAGEBLOCK.frames();
+/// Pageblocks per section, the unit in which memory gets its metadata.
+pub const SECTION_PAGEBLOCKS: usize = if cfg!(loom) { 2 } else { 512 };
+/// Frames per section: 1 GiB with 4 KiB frames.
+pub const SECTION_FRAMES: u32 = SECTION_PAGEBLOCKS as u32 * PAGEBLOCK_FRAMES;
+
+/// Bytes of a front word.
+pub const WORD_BYTES: usize = size_of::<u64>();
+/// Bytes of the front words of one zone and mobility.
+const FRONTS_BYTES: usize = WORD_BYTES * Class::COUNT;
+/// Front words per zone and context: one mobility more than there are, whose words never have a
+/// magazine, for frames without memory; and one word more, so that a second offset leads to
+/// nothing but such words whatever the class, for carved frames.
+pub const WORDS_PER_ZONE: usize = Class::COUNT * 4 + 1;
+/// Bytes of all front words of one zone and context.
+const ZONE_BYTES: usize = WORD_BYTES * WORDS_PER_ZONE;
+
+/// The number of a pageblock across all sections: its first frame divided by 512.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PageblockIndex(pub u32);
+
+impl PageblockIndex {
+    pub fn of(pfn: Pfn) -> Self {
+        PageblockIndex(pfn.get() / PAGEBLOCK_FRAMES)
+    }
+
+    pub fn first(self) -> Pfn {
+        Pfn::new(self.0 * PAGEBLOCK_FRAMES)
+    }
+
+    pub fn in_section(self) -> usize {
+        self.0 as usize % SECTION_PAGEBLOCKS
+    }
+
+    pub fn section(self) -> usize {
+        self.0 as usize / SECTION_PAGEBLOCKS
+    }
+}
+
+/// Zone and mobility of a pageblock, as the bytes from the start of a CPU's block to the row of
+/// fronts that its frames are cached in.
+///
+/// Two more values lead to words that never have a magazine, so that what is freed there takes the
+/// slow path, which looks at the tag again:
+///
+/// | value | meaning |
+/// |---|---|
+/// | row 3 of zone 0 | no memory here |
+/// | row 3 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Tag(pub u32);
+
+impl Tag {
+    /// A pageblock without memory.
+    pub const ABSENT: Tag = Tag(REFUSING);
+    /// Most zones: a zone has a place in arrays and reports.
+    pub const ZONES_MAX: usize = if cfg!(loom) { 2 } else { 31 };
+
+    pub const fn new(zone: ZoneId, mobility: Mobility) -> Self {
+        Tag(zone.get() * ZONE_BYTES as u32 + mobility as u32 * FRONTS_BYTES as u32)
+    }
+
+    /// A pageblock of this zone with carved frames.
+    pub const fn carved(zone: ZoneId) -> Self {
+        Tag(zone.get() * ZONE_BYTES as u32 + CARVED)
+    }
+
+    /// Bytes from the start of a CPU's block to the row of fronts.
+    #[inline]
+    pub const fn fronts_at(self) -> usize {
+        self.0 as usize
+    }
+
+    #[inline]
+    pub const fn is_present(self) -> bool {
+        self.0 != Self::ABSENT.0
+    }
+
+    /// Whether some frames of the pageblock are carved.
+    #[inline]
+    pub const fn is_carved(self) -> bool {
+        self.0 % ZONE_BYTES as u32 == CARVED
+    }
+
+    /// The tag of the pageblock's frames that are not carved.
+    #[inline]
+    pub const fn of_the_rest(self) -> Self {
+        if self.is_carved() { Self::new(self.zone(), Mobility::Unmovable) } else { self }
+    }
+
+    #[inline]
+    pub const fn zone(self) -> ZoneId {
+        ZoneId::new(self.0 / ZONE_BYTES as u32)
+    }
+
+    /// Of a pageblock without carved frames.
+    #[inline]
+    pub const fn mobility(self) -> Mobility {
+        match self.0 % ZONE_BYTES as u32 / FRONTS_BYTES as u32 {
+            0 => Mobility::Unmovable,
+            1 => Mobility::Movable,
+            _ => Mobility::Reclaimable,
+        }
+    }
+}
+
+/// From a zone's first word to a row that no front has.
+const REFUSING: u32 = 3 * FRONTS_BYTES as u32;
+/// The same, one word further.
+const CARVED: u32 = REFUSING + WORD_BYTES as u32;
+const _: () = assert!(CARVED as usize + FRONTS_BYTES == ZONE_BYTES);
+const _: () = assert!(Mobility::COUNT == 3);

@@ -1,0 +1,19 @@
+//! Fronts: the magazines that a CPU works with, and where their words and gates lie. What
+//! implementations of [`Cpus`](crate::cpus::Cpus) need of this room is in
+//! [`cpus::implement`](crate::cpus::implement).
+//!
+//! | module | what |
+//! |---|---|
+//! | [`word`] | the front word |
+//! | `magazine` | arrays of frames |
+//! | `block` | where words, gates and magazines lie |
+//! | `gate` | the way to a CPU's fronts |
+
+mod block;
+pub mod gate;
+mod magazine;
+pub mod word;
+
+pub(crate) use block::CPUS_FOLLOWED_MAX;
+pub use block::{BlockArray, GATES_ALL, GATES_AT, REFUSALS_AT, WordOffset, is_open};
+pub use magazine::{Magazine, MagazineIndex, SLOTS};

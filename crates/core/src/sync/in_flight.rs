@@ -1,0 +1,56 @@
+//! Pages on their way between owners.
+
+use super::model::{Mutant, is_mutant};
+use super::prim::{AtomicU64, Ordering};
+
+/// How many pages are on their way, and how often some have been returned to the store.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..=31 | pages in flight: taken from one place and not yet in the next |
+/// | 32..=63 | moves ended, modulo 2^32 |
+///
+/// A request fails for lack of memory only if it scanned the store while, on every CPU, this word
+/// had nothing in flight before and the same value after: a page that moved behind the scan's back
+/// was in flight when the move began and is counted when it ended. What one atomic operation moves
+/// between a caller and the store is never in flight; see [`pressure`](crate::alloc).
+pub struct InFlight(AtomicU64);
+
+const ONE_MOVE: u64 = 1 << 32;
+
+impl InFlight {
+    /// Announces that up to `pages` pages will be in nobody's metadata until the value is dropped.
+    pub fn begin(&self, pages: u64) -> Moving<'_> {
+        let pages = if is_mutant(Mutant::Unannounced) { 0 } else { pages };
+        // SeqCst: before the frames leave their place, in the eyes of a scanner that reads this
+        // word SeqCst before and after its scan.
+        self.0.fetch_add(pages, Ordering::SeqCst);
+        Moving { in_flight: self, pages }
+    }
+
+    /// The word now.
+    pub fn read(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Pages in flight according to a word.
+    pub fn in_flight_pages(word: u64) -> u64 {
+        word & (ONE_MOVE - 1)
+    }
+
+    pub fn new() -> Self {
+        InFlight(AtomicU64::new(0))
+    }
+}
+
+/// Pages in flight; ended by dropping, also when a panic unwinds.
+pub struct Moving<'f> {
+    in_flight: &'f InFlight,
+    pages: u64,
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.in_flight.0.fetch_add(ONE_MOVE.wrapping_sub(self.pages), Ordering::SeqCst);
+    }
+}

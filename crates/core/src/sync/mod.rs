@@ -1,0 +1,28 @@
+//! What code of several CPUs shares memory by: atomics, counters, pages on their way.
+//!
+//! **Exempt from semantic versioning**: names and signatures here change with any version. Crates
+//! of this repository depend on exactly this version; embedders take atomics from `core`.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`prim`] | the primitives: production's, or a model checker's |
+//! | [`model`] | what models change: sizes, and steps that they leave out |
+//! | `in_flight` | pages on their way between owners |
+//! | `count` | counters for statistics |
+//! | `apart` | values on cache lines of their own |
+//! | `prefetch` | hints to fetch cache lines |
+//! | `spin` | waiting for a word to change, for callers that cannot sleep |
+
+mod apart;
+mod count;
+mod in_flight;
+pub mod model;
+mod prefetch;
+pub mod prim;
+mod spin;
+
+pub use apart::Apart;
+pub use count::count;
+pub use in_flight::{InFlight, Moving};
+pub use prefetch::prefetch_write;
+pub use spin::spin_while;

@@ -1,0 +1,64 @@
+//! What model checking changes: steps that a mutant leaves out.
+//!
+//! A *mutant* is a protocol without one of the steps that its argument rests on. A model of that
+//! protocol must fail for the mutant, or the model would see nothing. Code asks [`is_mutant`] where
+//! such a step is; outside of models the answer is a constant.
+
+/// A step that is left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutant {
+    /// `Cpus::fence` of a model does nothing.
+    NoFence,
+    /// Beginning a sequence aborts no other sequence on its CPU.
+    NoPreemption,
+    /// Sequences read their gate before they begin.
+    GateReadEarly,
+    /// An interrupt handler has a lock front of its own beside its CPU's.
+    TwoLocks,
+    /// An interrupt handler uses the fronts of the task it interrupted.
+    OneContext,
+    /// `dekker_fence` does nothing: stores may pass later loads.
+    NoDekker,
+    /// In-flight words show no pages in flight.
+    Unannounced,
+    /// Blocks that come back by one atomic operation count as no move.
+    Uncounted,
+    /// A search that has cleared a mark of the summary does not look at the hints again.
+    ClearsUnseen,
+    /// The taker that clears the `whole` hint leaves it to others to mark the pageblock as partial.
+    MarksByOneHint,
+    /// Memory is added without being announced as in flight.
+    AddsUnannounced,
+    /// The loser of a race to add memory leaves the sections that it has installed.
+    LeavesSections,
+    /// A claim across sections that finds a frame missing keeps what it has of the sections before.
+    KeepsPart,
+    /// A magazine is stolen by looking at the top of another CPU's empties, and left there.
+    LeavesStolen,
+    /// Operations on a stack leave its tag as it is.
+    Untagged,
+}
+
+// Loom and shuttle run all threads of a model on the test's own thread.
+#[cfg(all(any(loom, shuttle), test))]
+std::thread_local! {
+    static MUTANT: core::cell::Cell<Option<Mutant>> = const { core::cell::Cell::new(None) };
+}
+
+/// Makes the models of this test thread leave out a step.
+#[cfg(all(any(loom, shuttle), test))]
+pub fn set_mutant(mutant: Mutant) {
+    MUTANT.set(Some(mutant));
+}
+
+/// Whether the code that asks is to leave out this step: `false` outside of models.
+#[inline(always)]
+pub fn is_mutant(mutant: Mutant) -> bool {
+    #[cfg(all(any(loom, shuttle), test))]
+    return MUTANT.get() == Some(mutant);
+    #[cfg(not(all(any(loom, shuttle), test)))]
+    {
+        let _ = mutant;
+        false
+    }
+}

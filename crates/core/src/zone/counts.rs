@@ -1,0 +1,130 @@
+//! Counters of a zone and of a CPU in it.
+
+use crate::frame::Order;
+use crate::sync::count;
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prim::{AtomicU64, Ordering};
+
+/// Cells of [`Blocks`]; a model has fewer of them to read.
+const BLOCK_CELLS: usize = if cfg!(loom) { 1 } else { Order::COUNT };
+
+/// Blocks by order: one operation counts a block and its pages.
+pub struct Blocks([AtomicU64; BLOCK_CELLS]);
+
+impl Blocks {
+    fn new() -> Self {
+        Blocks(core::array::from_fn(|_| AtomicU64::new(0)))
+    }
+
+    /// Counts one block that left the store.
+    #[inline]
+    pub fn count_out(&self, order: Order) {
+        count(&self.0[order.index() % BLOCK_CELLS], 1);
+    }
+
+    /// Counts one block that came back to the store, which is also a move (see [`InFlight`]). Call
+    /// when it is there and the zone's free pages say so.
+    #[inline]
+    pub fn count_back(&self, order: Order) {
+        if is_mutant(Mutant::Uncounted) {
+            return;
+        }
+        // SeqCst: as the end of a move in the in_flight.
+        self.0[order.index() % BLOCK_CELLS].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often some came back.
+    pub fn moves(&self) -> u64 {
+        self.0.iter().fold(0, |sum, cell| sum.wrapping_add(cell.load(Ordering::SeqCst)))
+    }
+
+    fn blocks_and_pages(&self) -> (u64, u64) {
+        let counts = || self.0.iter().map(|cell| cell.load(Ordering::Relaxed));
+        (counts().sum(), (0..).zip(counts()).map(|(order, blocks)| blocks << order).sum())
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters of a CPU and zone, or a sum of them. Statistics: each is exact, but they are
+        /// not read at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl core::ops::AddAssign for Counts {
+            fn add_assign(&mut self, other: Counts) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
+        /// The cells behind [`Counts`]. In this order: refills and spills count on one line.
+        #[repr(C)]
+        pub struct Counters {
+            $(pub $name: AtomicU64,)*
+            /// Single blocks allocated past the caches, besides `direct_allocs` and their pages.
+            pub blocks_out: Blocks,
+            /// Single blocks freed past the caches, besides `direct_frees` and their pages.
+            pub blocks_back: Blocks,
+        }
+
+        impl Counters {
+            pub fn new() -> Self {
+                Counters {
+                    blocks_out: Blocks::new(),
+                    blocks_back: Blocks::new(),
+                    $($name: AtomicU64::new(0),)*
+                }
+            }
+
+            pub fn read(&self) -> Counts {
+                let mut counts = Counts { $($name: self.$name.load(Ordering::Relaxed),)* };
+                let [out, back] = [&self.blocks_out, &self.blocks_back].map(Blocks::blocks_and_pages);
+                counts.direct_allocs += out.0;
+                counts.direct_alloc_pages += out.1;
+                counts.direct_frees += back.0;
+                counts.direct_free_pages += back.1;
+                counts
+            }
+        }
+    };
+}
+
+counters! {
+    /// Allocations and frees served by the fronts alone.
+    hits,
+    /// Allocations served by a full magazine from the CPU's shelf.
+    shelf_hits,
+    /// Magazines filled from the store.
+    refills,
+    /// Blocks moved from the store to the CPU: into magazines, or to the request that caused it.
+    refilled_blocks,
+    /// Pages in them.
+    refilled_pages,
+    /// Magazines emptied into the store because the CPU was above `high`, or decayed.
+    spills,
+    /// Blocks moved from the CPU to the store, drains not included.
+    spilled_blocks,
+    /// Pages in them.
+    spilled_pages,
+    /// Blocks taken back by drains.
+    drained_blocks,
+    /// Pages in them.
+    drained_pages,
+    /// Blocks allocated from the store directly: uncached orders, closed gates, nested interrupts.
+    direct_allocs,
+    /// Pages in them, and in contiguous ranges.
+    direct_alloc_pages,
+    /// Blocks freed to the store directly.
+    direct_frees,
+    /// Pages in them, and in contiguous ranges.
+    direct_free_pages,
+    /// Sequences that found another word than they had read (a preemption, a drain) and retried.
+    lost_races,
+    /// Pages freed on another CPU than the one that got them; counted with `track_owner` only.
+    remote_freed_pages,
+    /// Requests that failed, those for ranges and for frames at given addresses included.
+    failures,
+}
