@@ -111,7 +111,7 @@ impl<C: Cpus> Allocator<'_, C> {
         out[..got].reverse();
         let pcp = self.pcp_here(here, zone);
         let taken = got as i64 * i64::from(order.frames());
-        self.zone(zone).add_free(pcp, -taken);
+        self.add_free(pcp, zone, -taken);
         self.count_direct_alloc(pcp, zone, got as u64, taken as u64);
         got
     }
@@ -179,7 +179,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let moving = self.in_flight(here, zone).begin(pages as u64);
         let doubled = self.store.put_blocks(order, run.iter().copied());
         let pcp = self.pcp_here(here, zone);
-        self.zone(zone).add_free(pcp, pages - i64::from(doubled.frames));
+        self.add_free(pcp, zone, pages - i64::from(doubled.frames));
         drop(moving);
         self.count_direct_free(pcp, zone, run.len() as u64, pages as u64);
         self.note_doubled(doubled);

@@ -232,7 +232,7 @@ impl<C: Cpus> Allocator<'_, C> {
             pages += self.empty_magazine(class, magazine, class.rounds());
             last = magazine;
         }
-        self.zone(zone).add_free(Some(pcp), pages);
+        pcp.add_free(self.zone(zone), pages);
         pcp.count_drained(u64::from(chain.count * class.rounds()), class.block_frames());
         self.release_chain(here.cpu, zone, class, chain, last);
     }
@@ -343,7 +343,7 @@ impl<C: Cpus> Allocator<'_, C> {
             let (magazine, class, rounds) = part.unpack();
             parts = Part::from_link(self.blocks.magazine(magazine).next.load(Ordering::Relaxed));
             let grown = self.empty_magazine(class, magazine, rounds);
-            self.zone(zone).add_free(Some(pcp), grown);
+            pcp.add_free(self.zone(zone), grown);
             self.release_magazine(cpu, zone, class, magazine);
             pcp.count_drained(u64::from(rounds), class.block_frames());
             pages += u64::from(rounds * class.block_frames());

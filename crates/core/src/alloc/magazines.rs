@@ -150,7 +150,7 @@ impl<C: Cpus> Allocator<'_, C> {
             carved.reset_hint();
             return None;
         }
-        self.zone(zone).add_free(Some(self.pcp(cpu, zone)), -1);
+        self.pcp(cpu, zone).add_free(self.zone(zone), -1);
         count(&self.zone(zone).carved, 1);
         // Before there is a magazine to protect.
         carved.note(pfn);

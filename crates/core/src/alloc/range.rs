@@ -130,7 +130,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     fn count_range(&self, here: Option<Here>, zone: ZoneId, frames: u32) {
         let pcp = self.pcp_here(here, zone);
-        self.zone(zone).add_free(pcp, -i64::from(frames));
+        self.add_free(pcp, zone, -i64::from(frames));
         self.count_direct_alloc(pcp, zone, 0, u64::from(frames));
     }
 
@@ -211,7 +211,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let moving = self.in_flight(here, zone).begin(u64::from(frames));
         let doubled = self.store.put(start, frames);
         let pcp = self.pcp_here(here, zone);
-        self.zone(zone).add_free(pcp, i64::from(frames) - i64::from(doubled.frames));
+        self.add_free(pcp, zone, i64::from(frames) - i64::from(doubled.frames));
         drop(moving);
         self.count_direct_free(pcp, zone, 0, u64::from(frames - doubled.frames));
         self.note_doubled(doubled);

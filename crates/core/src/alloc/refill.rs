@@ -150,7 +150,7 @@ impl<C: Cpus> Allocator<'_, C> {
         };
         self.fill(empty, &frames[..rest]);
         let taken_pages = got as u64 * u64::from(class.block_frames());
-        self.zone(zone).add_free(Some(pcp), -(taken_pages as i64));
+        pcp.add_free(self.zone(zone), -(taken_pages as i64));
         count(&pcp.counters.refilled_blocks, got as u64);
         count(&pcp.counters.refilled_pages, taken_pages);
         self.raise_high_for_refill(here.cpu, zone, taken_pages);
@@ -254,7 +254,7 @@ impl<C: Cpus> Allocator<'_, C> {
     #[inline]
     fn note_taken(&self, here: Option<Here>, zone: ZoneId, order: Order) {
         let pcp = self.pcp_here(here, zone);
-        self.zone(zone).add_free(pcp, -i64::from(order.frames()));
+        self.add_free(pcp, zone, -i64::from(order.frames()));
         self.counters(pcp, zone).blocks_out.count_out(order);
     }
 }

@@ -47,7 +47,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let doubled = self.store.put_block(pfn, order);
         let pcp = self.pcp_here(here, zone);
         let freed = i64::from(order.frames()) - i64::from(doubled.frames);
-        self.zone(zone).add_free(pcp, freed);
+        self.add_free(pcp, zone, freed);
         // Not before they are counted as free: until then a watermark may hide them.
         self.counters(pcp, zone).blocks_back.count_back(order);
         drop(moving);
@@ -183,7 +183,7 @@ impl<C: Cpus> Allocator<'_, C> {
             count(&pcp.counters.spilled_pages, u64::from(rounds * front.class.block_frames()));
         }
         let pages = self.empty_magazine(front.class, magazine, rounds);
-        self.zone(front.zone).add_free(Some(pcp), pages);
+        pcp.add_free(self.zone(front.zone), pages);
         self.release_magazine(front.here.cpu, front.zone, front.class, magazine);
     }
 

@@ -215,6 +215,14 @@ impl<C: Cpus> Allocator<'_, C> {
         pcp.map_or(&self.zone(zone).counters, |pcp| &pcp.counters)
     }
 
+    /// Records free pages of a zone for a CPU, or for callers on none of ours.
+    pub(super) fn add_free(&self, pcp: Option<&Pcp>, zone: ZoneId, pages: i64) {
+        match pcp {
+            Some(pcp) => pcp.add_free(self.zone(zone), pages),
+            None => self.zone(zone).add_free(pages),
+        }
+    }
+
     pub(super) fn count_direct_alloc(
         &self,
         pcp: Option<&Pcp>,

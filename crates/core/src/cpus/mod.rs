@@ -21,6 +21,7 @@ pub mod implement;
 mod locked;
 mod pinned;
 
+pub use crate::front::{Context, Here};
 pub use locked::{CpuLock, Locked, WhichCpu};
 pub use pinned::{Guard, Pinned, Processor};
 
@@ -30,31 +31,6 @@ use crate::frame::CpuId;
 use crate::front::{BlockArray, WordOffset};
 use crate::sync::prim::AtomicU32;
 use crate::sync::spin_while;
-
-/// What kind of code runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Context {
-    /// A thread, a process, a system call.
-    Task,
-    /// The one interrupt handler that may run above it.
-    Interrupt,
-}
-
-/// A CPU and a context on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Here {
-    /// The CPU.
-    pub cpu: CpuId,
-    /// What runs on it.
-    pub context: Context,
-}
-
-impl Here {
-    /// A thread on `cpu`.
-    pub const fn task(cpu: CpuId) -> Self {
-        Here { cpu, context: Context::Task }
-    }
-}
 
 /// Why a CPU could not be fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,8 +30,8 @@
 //! | 0.. | front words, `[context][zone][mobility][class]`, and for each zone words that refuse |
 //! | then, on lines of their own | one `Pcp` per zone: what drainers touch |
 
+use super::here::{Context, Here};
 use super::magazine::{Magazine, MagazineIndex};
-use crate::cpus::{Context, Here};
 use crate::frame::Class;
 use crate::frame::pageblock::Tag;
 use crate::frame::pageblock::WORD_BYTES;

@@ -6,14 +6,17 @@
 //! |---|---|
 //! | [`word`] | the front word |
 //! | `magazine` | arrays of frames |
+//! | `here` | the CPU and context that code runs on |
 //! | `block` | where words, gates and magazines lie |
 //! | `gate` | the way to a CPU's fronts |
 
 mod block;
 pub mod gate;
+mod here;
 mod magazine;
 pub mod word;
 
 pub(crate) use block::CPUS_FOLLOWED_MAX;
 pub use block::{BlockArray, GATES_ALL, GATES_AT, REFUSALS_AT, WordOffset, is_open};
+pub use here::{Context, Here};
 pub use magazine::{Magazine, MagazineIndex, SLOTS};

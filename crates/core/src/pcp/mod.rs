@@ -10,6 +10,7 @@ use crate::frame::{Class, Mobility, NodeId};
 use crate::front::Magazine;
 use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Apart, InFlight, count};
+use crate::zone::Zone;
 use crate::zone::counts::{Counters, Counts};
 use listed::Listed;
 use shelf::{Empties, Shelf};
@@ -79,6 +80,29 @@ impl Pcp {
             seen: core::array::from_fn(|_| AtomicU64::new(0)),
             listed: core::array::from_fn(|_| Listed::new()),
         }
+    }
+
+    /// Records `pages` more (or fewer) free pages of this zone.
+    #[inline]
+    pub fn add_free(&self, zone: &Zone, pages: i64) {
+        if zone.is_backed() {
+            return;
+        }
+        let delta = self.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
+        if delta.abs() > zone.delta_max() {
+            self.report_free(zone, delta);
+        }
+    }
+
+    /// Adds the CPU's changes, about `delta`, to the zone's own count.
+    #[cold]
+    fn report_free(&self, zone: &Zone, delta: i64) {
+        // Announced: until the zone's own count has them, a watermark may hide pages that other
+        // callers on this CPU have freed.
+        let _moving = self.in_flight.begin(delta.unsigned_abs());
+        // Release: pairs with the Acquire of the load that sums the CPUs' deltas; a reader that
+        // misses the pages here finds them announced.
+        zone.add_reported(self.free_delta.swap(0, Ordering::Release));
     }
 
     /// The counters, with what drainers count.

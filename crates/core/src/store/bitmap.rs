@@ -144,9 +144,10 @@ impl<'m> Bitmap<'m> {
         // Acquire: pairs with the Release in `install`, publishes the section's first contents.
         match self.table.get(number)?.load(Ordering::Acquire) {
             0 => None,
-            // SAFETY: only `install` stores addresses, of sections that live for 'm.
             address => {
-                Some(unsafe { &*core::ptr::with_exposed_provenance::<Section<'m>>(address) })
+                let section = core::ptr::with_exposed_provenance::<Section<'m>>(address);
+                // SAFETY: only `install` stores addresses, of sections that live for 'm.
+                Some(unsafe { &*section })
             }
         }
     }

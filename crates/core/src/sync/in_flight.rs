@@ -14,6 +14,7 @@ use super::prim::{AtomicU64, Ordering};
 /// had nothing in flight before and the same value after: a page that moved behind the scan's back
 /// was in flight when the move began and is counted when it ended. What one atomic operation moves
 /// between a caller and the store is never in flight; see [`pressure`](crate::alloc).
+#[derive(Default)]
 pub struct InFlight(AtomicU64);
 
 const ONE_MOVE: u64 = 1 << 32;

@@ -11,7 +11,6 @@ pub use watermarks::Watermarks;
 use counts::Counters;
 
 use crate::frame::NodeId;
-use crate::pcp::Pcp;
 use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Apart, InFlight};
 
@@ -100,7 +99,7 @@ impl Zone {
         let managed = self.managed.fetch_add(pages, Ordering::Relaxed) + pages;
         let share = (managed / 64 / u64::from(cpus)).min(DELTA_MAX as u64) as i64;
         self.delta_max.store(share.max(DELTA_MIN), Ordering::Relaxed);
-        self.add_free(None, pages as i64);
+        self.add_free(pages as i64);
     }
 
     pub fn watermarks(&self) -> Watermarks {
@@ -131,40 +130,40 @@ impl Zone {
     /// Free pages, but for what the CPUs have not yet reported.
     #[inline]
     pub fn free_estimate(&self) -> i64 {
-        // Acquire: pairs with the Release in `report`: who sees a change there sees it announced.
+        // Acquire: pairs with the Release in `add_reported`: a reader that sees a change there sees it announced.
         self.free.load(Ordering::Acquire)
     }
 
-    /// Records `pages` more (or fewer) free pages.
+    /// Whether a backing counts the free pages; then nothing else does.
     #[inline]
-    pub fn add_free(&self, metadata: Option<&Pcp>, pages: i64) {
-        if self.is_backed {
-            return;
-        }
-        let Some(metadata) = metadata else {
+    pub fn is_backed(&self) -> bool {
+        self.is_backed
+    }
+
+    /// Changes of the free count that a CPU keeps to itself, at most, in pages.
+    #[inline]
+    pub fn delta_max(&self) -> i64 {
+        self.delta_max.load(Ordering::Relaxed)
+    }
+
+    /// Records `pages` more (or fewer) free pages. A CPU with caches records its own by
+    /// `Pcp::add_free`.
+    pub fn add_free(&self, pages: i64) {
+        if !self.is_backed {
             self.free.fetch_add(pages, Ordering::Relaxed);
-            return;
-        };
-        let delta = metadata.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
-        if delta.abs() > self.delta_max.load(Ordering::Relaxed) {
-            self.report(metadata, delta);
         }
     }
 
-    /// Adds a CPU's changes, about `delta`, to the zone's own count.
-    #[cold]
-    fn report(&self, metadata: &Pcp, delta: i64) {
-        // Announced: until the zone's own count has them, a watermark may hide pages that others
-        // of this CPU have freed.
-        let _moving = metadata.in_flight.begin(delta.unsigned_abs());
-        // Release: pairs with the Acquire in `Allocator::free_pages`; who misses the pages there
-        // finds them announced.
-        self.free.fetch_add(metadata.free_delta.swap(0, Ordering::Release), Ordering::Release);
+    /// Adds what a CPU has kept to itself.
+    pub fn add_reported(&self, pages: i64) {
+        // Release: pairs with the Acquire in `free_estimate`; a reader that sees the change finds
+        // it announced as in flight.
+        self.free.fetch_add(pages, Ordering::Release);
     }
 
     /// How wrong [`free_estimate`](Self::free_estimate) can be.
     pub fn estimate_error(&self, cpus: u32) -> i64 {
-        if self.is_backed { 0 } else { i64::from(cpus) * self.delta_max.load(Ordering::Relaxed) }
+        if self.is_backed { 0 } else { i64::from(cpus) * self.delta_max() }
     }
 }
 
