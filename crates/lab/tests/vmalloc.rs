@@ -122,8 +122,7 @@ fn flushes_name_what_needs_it_and_rows_have_their_params() {
         let params: Vec<_> =
             row["params"].as_object().unwrap().keys().map(String::as_str).collect();
         let expected: &[&str] = match row["metric"].as_str().unwrap() {
-            "pair_ns" => &["mapper", "pages", "threads", "warm"],
-            "ram_pair_ns" => &["blocks", "mapper", "pages", "threads"],
+            "pair_ns" | "ram_pair_ns" => &["mapper", "pages", "threads", "warm"],
             "loop_ns" => &["test", "threads"],
             _ => &["threads"],
         };
@@ -153,7 +152,7 @@ fn memory_has_its_pairs() {
     assert_eq!(pairs("depot", "pair_ns", "warm"), [1, 0]);
     assert_eq!(pairs("mmap", "pair_ns", "warm"), [0]);
     assert_eq!(pairs("vmap-nodes", "pair_ns", "mapper"), [1]);
-    assert_eq!(pairs("depot", "ram_pair_ns", "blocks"), [0, 1]);
+    assert_eq!(pairs("depot", "ram_pair_ns", "warm"), [0]);
 }
 
 /// The two events of the trace in the tree are a beginning; this one has a purge, too.

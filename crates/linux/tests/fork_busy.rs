@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::StopAtEnd;
 use pagedepot_linux::trace::{Stamp, TraceWriter};
-use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Manner, Options, PurgeDepth};
+use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options, PurgeDepth};
 use pagedepot_linux::{
     CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Order, Page, Pages, PinnedRange, Scope,
     Vmalloc, VmallocBuf, ZoneId,
@@ -150,9 +150,7 @@ fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held<'_>) {
         assert!(space.buf_with(pages as usize * 4096, options).is_err());
     }
     assert!(space.vmap(&frames, options).is_err());
-    for manner in [Manner::Blocks, Manner::Pools] {
-        assert!(space.vm_map_ram(&frames, manner, options).is_err());
-    }
+    assert!(space.vm_map_ram(&frames, options).is_err());
     let start = NonNull::new(held.buf.as_ptr().cast_mut()).unwrap();
     // SAFETY: refused, as is checked.
     unsafe {
@@ -216,7 +214,7 @@ fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held<'_>) {
 fn a_child_of_a_busy_parent_is_never_kept_waiting() {
     let builder = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd);
     let depot = Arc::new(builder.build().unwrap());
-    let space = Vmalloc::builder(&depot).bytes(256 * MIB).ram_blocks(4).build().unwrap();
+    let space = Vmalloc::builder(&depot).bytes(256 * MIB).build().unwrap();
     let page = depot.page(Order::BASE).unwrap();
     let mapped = space.vmap(&[page.pfn()], Options::DEFAULT).unwrap();
     let held = Held {

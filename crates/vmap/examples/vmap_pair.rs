@@ -1,7 +1,7 @@
 //! What a warm pair costs: address space alone (5 pages), memory (16 pages, nothing mapped, stale
 //! data kept), by one thread and by one per CPU. Prints nanoseconds of CPU per pair and thread.
 //!
-//! `cargo run --release -p pagedepot --example vmap_pair [millions of pairs]`
+//! `cargo run --release -p pagedepot-vmap --example vmap_pair [millions of pairs]`
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use std::sync::Barrier;
 
 use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, PageSize, Pfn, ZoneConfig};
-use pagedepot_vmap::{Manner, NullMapper, Options, Span, Stale, VirtAddr, Vmap, VmapConfig};
+use pagedepot_vmap::{NullMapper, Options, Span, Stale, VirtAddr, Vmap, VmapConfig};
 
 thread_local!(static CPU: Cell<u32> = const { Cell::new(0) });
 
@@ -71,8 +71,7 @@ fn main() {
 
     let span = Span::new(VirtAddr::new(0x4000_0000), 1 << 18);
     let mapper = NullMapper::new(span, PageSize::Kib4);
-    let config =
-        VmapConfig { stale: Stale::Keep, ram_blocks_max: 64, ..VmapConfig::new(cpus, 10_000) };
+    let config = VmapConfig { stale: Stale::Keep, ..VmapConfig::new(cpus, 10_000) };
     let mut metadata =
         vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
     // SAFETY: nothing is mapped, and the depot is used by this vmap alone.
@@ -83,8 +82,8 @@ fn main() {
     let memory =
         || vmap.vfree(black_box(vmap.vmalloc(black_box(16), Options::DEFAULT).unwrap())).unwrap();
     let frames: Vec<_> = (0..16).map(Pfn::new).collect();
-    let ram = |manner| {
-        let addr = vmap.vm_map_ram(&frames, manner, Options::DEFAULT).unwrap();
+    let ram = || {
+        let addr = vmap.vm_map_ram(&frames, Options::DEFAULT).unwrap();
         vmap.vm_unmap_ram(black_box(addr), 16).unwrap();
     };
     for threads in [1, cpus] {
@@ -96,10 +95,10 @@ fn main() {
             "vmalloc + vfree, 16 pages, {threads} threads: {:.1} ns",
             measure(threads, pairs, memory)
         );
-        for manner in [Manner::Pools, Manner::Blocks] {
-            let ns = measure(threads, pairs / 20, || ram(manner));
-            println!("vm_map_ram + unmap, 16 pages, {manner:?}, {threads} threads: {ns:.1} ns");
-        }
+        println!(
+            "vm_map_ram + unmap, 16 pages, {threads} threads: {:.1} ns",
+            measure(threads, pairs / 20, ram)
+        );
     }
     println!("{:#?}", vmap.stats());
 }

@@ -228,8 +228,6 @@ pub struct Area {
     traits: AtomicU32,
     /// Pages mapped, from the start unless the area was mapped in pieces.
     pub mapped: AtomicU32,
-    /// Which block of short-lived mappings it is, plus 1.
-    pub block: AtomicU32,
     /// Set by a purger that could not unmap it; under the purge lock.
     pub stuck: AtomicU32,
     /// Links and sums of the tree of free ranges; under the space's lock.
@@ -260,7 +258,6 @@ impl Area {
             link: zero(),
             traits: zero(),
             mapped: zero(),
-            block: zero(),
             stuck: zero(),
             tree: TreeLinks { left: zero(), right: zero(), height: zero(), largest: zero() },
         }

@@ -45,8 +45,6 @@ pub struct VmapConfig {
     pub cpus: u32,
     /// Most areas and free ranges at a time, below 2^24. 64 bytes each.
     pub areas_max: u32,
-    /// Most blocks of short-lived mappings at a time; 0: those come from the pools.
-    pub ram_blocks_max: u32,
     /// Freed pages that wait for a purge before one begins. `None`: 32 MiB for each bit of the
     /// number of CPUs, as in the kernel.
     pub lazy_pages_max: Option<u64>,
@@ -69,7 +67,6 @@ impl VmapConfig {
         VmapConfig {
             cpus,
             areas_max,
-            ram_blocks_max: 0,
             lazy_pages_max: None,
             pool_pages_max: None,
             warm_pages_max: None,

@@ -165,10 +165,8 @@ pub enum Kind {
     Vmalloc = 2,
     /// A short-lived mapping of the caller's frames.
     Ram = 3,
-    /// Many short-lived mappings: a block that one CPU hands out piece by piece.
-    RamBlock = 4,
     /// Nothing: addresses that the mapper has lost, kept from being used again.
-    Lost = 5,
+    Lost = 4,
 }
 
 impl Kind {
@@ -178,7 +176,6 @@ impl Kind {
             1 => Kind::Vmap,
             2 => Kind::Vmalloc,
             3 => Kind::Ram,
-            4 => Kind::RamBlock,
             _ => Kind::Lost,
         }
     }
@@ -189,7 +186,7 @@ impl Kind {
             Kind::Address => "free",
             Kind::Vmap => "vunmap",
             Kind::Vmalloc => "vfree",
-            Kind::Ram | Kind::RamBlock => "vm_unmap_ram",
+            Kind::Ram => "vm_unmap_ram",
             Kind::Lost => "nothing: its addresses are lost",
         }
     }
@@ -200,7 +197,7 @@ impl Kind {
             Kind::Address => "area",
             Kind::Vmap => "vmap",
             Kind::Vmalloc => "vmalloc",
-            Kind::Ram | Kind::RamBlock => "vm_map_ram",
+            Kind::Ram => "vm_map_ram",
             Kind::Lost => "lost",
         }
     }

@@ -37,7 +37,7 @@
 //! | `pool`, `node` | pools, lazy lists |
 //! | `space`, `spares`, `tree`, `lock` | the free address space |
 //! | `tables`, `frames` | page tables accounted; which frame is where, and whose |
-//! | `alloc`, `map`, `vmalloc`, `ram`, `ram_block` | the requests |
+//! | `alloc`, `map`, `vmalloc` | the requests |
 //! | `purge`, `retire` | taking back |
 //! | `read`, `stats`, `validate` | looking |
 //! | `metadata` | its parts, and where they lie in the caller's memory |
@@ -88,8 +88,6 @@ mod pool;
 mod purge;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod purge_tests;
-mod ram;
-mod ram_block;
 mod read;
 mod retire;
 mod seams;
@@ -112,7 +110,6 @@ pub use lock::{Guard, Lock};
 pub use node::VmapCounts;
 pub use pool::POOL_SIZES;
 pub use purge::{FlushSpans, PurgeDepth, Purged};
-pub use ram::{BLOCK_PAGES, Manner, RAM_PAGES_MAX};
 pub use read::{AreaInfo, AreaState};
 pub use seams::{Host, Mapper, MapperCalls, NoFrames, NullMapper};
 pub use stats::VmapStats;

@@ -16,8 +16,8 @@ use super::area::{Area, AreaIndex, Areas};
 use super::pool::Pools;
 use super::spares::Spares;
 use super::{
-    Broken, FlushSpans, Host, Manner, MapError, Mapper, Options, Protection, PurgeDepth, Span,
-    Stale, VirtAddr, Vmap, VmapConfig, VmapError,
+    Broken, FlushSpans, Host, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
+    VirtAddr, Vmap, VmapConfig, VmapError,
 };
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
 
@@ -583,28 +583,6 @@ fn a_frame_is_of_the_area_that_was_looked_at() {
 fn a_frame_is_of_the_area_that_was_looked_at_broken() {
     BROKEN.set(Some(Broken::EarlyLook));
     explore("frame, looked at early", 3, frame_model);
-}
-
-/// Short-lived mappings from one block, while a purge takes what was returned.
-#[test]
-fn a_block_is_handed_out_once_and_purged_once() {
-    explore("block", 2, || {
-        let model = Arc::new(Model::new(VmapConfig { ram_blocks_max: 2, ..config() }));
-        let vmap = model.vmap();
-        let first = vmap.vm_map_ram(&[Pfn::new(20)], Manner::Blocks, BARE).unwrap();
-        let other = model.clone();
-        let handle = loom::thread::spawn(move || {
-            let vmap = other.vmap();
-            let second = vmap.vm_map_ram(&[Pfn::new(21)], Manner::Blocks, BARE).unwrap();
-            let page = Ledger::pages(Span::new(second, 1)).start;
-            assert_eq!(other.ledger.0.lock().unwrap().mapped[page], Some(21));
-            vmap.vm_unmap_ram(second, 1).unwrap();
-        });
-        vmap.vm_unmap_ram(first, 1).unwrap();
-        vmap.purge(PurgeDepth::Lazy);
-        handle.join().unwrap();
-        model.finish(0);
-    });
 }
 
 /// Memory that moves, and is freed, while a purge takes what is there: its frames outlive all

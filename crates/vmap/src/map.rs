@@ -42,6 +42,31 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         self.release(start, Kind::Vmap, true)
     }
 
+    /// Maps the caller's frames for a short while. As [`vmap`](Self::vmap), but
+    /// [`vm_unmap_ram`](Self::vm_unmap_ram) frees it, and checks the number of pages.
+    ///
+    /// # Errors
+    /// As for [`vmap`](Self::vmap).
+    #[track_caller]
+    pub fn vm_map_ram(&self, frames: &[Pfn], options: Options) -> Result<VirtAddr, VmapError> {
+        let caller = Location::caller();
+        let area = self.obtain_mapped(frames, Kind::Ram, &options)?;
+        Ok(self.publish(area, Kind::Ram, &options, false, caller))
+    }
+
+    /// Unmaps what [`vm_map_ram`](Self::vm_map_ram) mapped; `pages` is how many frames that were.
+    /// As with [`vunmap`](Self::vunmap), the mapping goes with the next purge.
+    ///
+    /// # Errors
+    /// [`VfreeError`], also for another number of pages; nothing is changed then.
+    pub fn vm_unmap_ram(&self, start: VirtAddr, pages: u32) -> Result<(), VfreeError> {
+        let mapped = |(index, _)| self.metadata.areas[index].body().pages();
+        if self.busy_at(start, Kind::Ram).map(mapped).is_some_and(|mapped| mapped != pages) {
+            return Err(VfreeError::NotAllocated);
+        }
+        self.release(start, Kind::Ram, true)
+    }
+
     /// Maps the caller's frames into a part of an area of address space, from page `offset` of it:
     /// for ranges that are reserved whole and filled piece by piece. From then on the area is
     /// freed by [`vunmap`](Self::vunmap).
@@ -147,10 +172,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 break;
             }
         }
-        // Blocks of short-lived mappings have many mappers at once, and bits of their own.
-        if area.word().kind() != Kind::RamBlock {
-            area.set_mapped(area.mapped() + end.since(run.start));
-        }
+        area.set_mapped(area.mapped() + end.since(run.start));
         if result.is_err() {
             let rest = Run { start: end, end: run.end };
             self.free_own_frames(rest);

@@ -15,7 +15,6 @@ use super::frames::FrameTable;
 use super::index::SegmentIndex;
 use super::lock::Lock;
 use super::node::Node;
-use super::ram_block::RamBlock;
 use super::space::Space;
 use super::tables::Tables;
 use super::units::Range;
@@ -40,7 +39,6 @@ struct Counts {
     pages: usize,
     tables: usize,
     nodes: usize,
-    blocks: usize,
 }
 
 impl Counts {
@@ -50,7 +48,6 @@ impl Counts {
             pages: range.pages as usize,
             tables: Tables::count(range.base_page(), range.pages, table_pages),
             nodes: config.nodes() as usize,
-            blocks: config.ram_blocks_max as usize,
         }
     }
 
@@ -61,14 +58,13 @@ impl Counts {
             (self.pages, 2 * size_of::<AtomicU32>() + size_of::<AtomicU8>()),
             (self.tables, size_of::<AtomicU32>()),
             (self.nodes, size_of::<Node>()),
-            (self.blocks, size_of::<RamBlock>()),
             (1, size_of::<Space>()),
             (1, size_of::<Lock>()),
         ];
-        // Each of the nine arrays may waste less than ALIGN.
+        // Each of the eight arrays may waste less than ALIGN.
         arrays
             .iter()
-            .try_fold(9 * ALIGN, |sum, &(count, size)| sum.checked_add(count.checked_mul(size)?))
+            .try_fold(8 * ALIGN, |sum, &(count, size)| sum.checked_add(count.checked_mul(size)?))
     }
 }
 
@@ -79,7 +75,6 @@ pub struct Metadata<'m> {
     pub frames: FrameTable<'m>,
     pub tables: Tables<'m>,
     pub nodes: &'m [Node],
-    pub blocks: &'m [RamBlock],
     pub space: &'m Space,
     /// Held by the purger.
     pub purge_lock: &'m Lock,
@@ -123,7 +118,6 @@ impl<'m> Metadata<'m> {
                     released: AtomicU64::new(0),
                 },
                 nodes: arena.slice(counts.nodes, Node::new)?,
-                blocks: arena.slice(counts.blocks, RamBlock::new)?,
                 space: arena.one(Space::new())?,
                 purge_lock: arena.one(Lock::new())?,
             })

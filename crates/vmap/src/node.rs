@@ -79,8 +79,6 @@ pub struct Node {
     pub warm: Pools,
     pub lazy: LazyList,
     pub counters: Counters,
-    /// The block that short-lived mappings are cut from; see `ram.rs`.
-    pub ram_block: AtomicU64,
 }
 
 impl Node {
@@ -90,7 +88,6 @@ impl Node {
             warm: Pools::new(),
             lazy: LazyList::new(),
             counters: Counters::new(),
-            ram_block: AtomicU64::new(0),
         }
     }
 }

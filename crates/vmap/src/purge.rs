@@ -19,7 +19,7 @@
 
 use super::area::{AreaIndex, Areas, State};
 use super::config::PurgeBy;
-use super::error::{Kind, MapError};
+use super::error::MapError;
 use super::lock::Guard;
 use super::metadata::Metadata;
 use super::node::Node;
@@ -29,7 +29,6 @@ use super::seams::{Host, Mapper};
 use super::space::Returned;
 use super::units::{Range, Run, Span};
 use super::{Broken, Vmap, broken, count};
-use pagedepot::sync::prim::Ordering;
 use pagedepot::{Pressure, Reclaim};
 
 /// Areas returned to the free address space in one turn of its lock.
@@ -259,7 +258,6 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
                 self.collect_pools(node, depth, &mut batch);
             }
         }
-        self.collect_blocks(depth, &mut batch);
         let stray = depth == PurgeDepth::Everything;
         if batch.areas == 0 && !stray {
             return Purged::default();
@@ -351,11 +349,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             if Some(index) == except {
                 continue;
             }
-            if area.word().kind() == Kind::RamBlock {
-                if !self.settle_block(index, purged) {
-                    continue;
-                }
-            } else if self.is_stuck(index) {
+            if self.is_stuck(index) {
                 purged.stuck_areas += 1;
                 self.push_lazy(index);
                 continue;
@@ -395,7 +389,6 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             rest = area.next();
             // Nothing is mapped there; to the next purge it is an area like others.
             area.set_word(area.word().plain(State::Held).retiring());
-            area.block.store(0, Ordering::Relaxed);
             self.push_lazy(index);
         }
     }
@@ -403,7 +396,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Puts a fresh area into its node's pool, if that has room.
     fn refill(&self, index: AreaIndex) -> bool {
         let area = &self.metadata.areas[index];
-        if area.word().is_retiring() || area.word().kind() == Kind::RamBlock {
+        if area.word().is_retiring() {
             return false;
         }
         let node = &self.metadata.nodes[area.traits().node()];

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::lock::NAPS;
-use super::{Host, Manner, NullMapper, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig};
+use super::{Host, NullMapper, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig};
 use pagedepot::{AllocError, CpuId, Flags, FreeManyError, Order, PageSize, Pfn, ZoneId};
 use pagedepot::{Pressure, Reclaim};
 
@@ -79,7 +79,7 @@ unsafe impl Host for &Numbers {
 
 type Metadata<'m> = Vmap<'m, NullMapper, &'m Numbers>;
 
-/// Calls `test` with something lazy, something pooled and a block of short-lived mappings, of 60
+/// Calls `test` with something lazy, something pooled and a short-lived mapping, of 60
 /// frames in all; afterwards everything must be free.
 fn with_freed(test: impl FnOnce(&mut Metadata<'_>, &Numbers)) {
     let host = Numbers::named(1);
@@ -93,7 +93,7 @@ fn with_freed(test: impl FnOnce(&mut Metadata<'_>, &Numbers)) {
         let areas = [0; 2].map(|_| vmap.vmalloc(pages, Options::DEFAULT).unwrap());
         areas.into_iter().for_each(|area| vmap.vfree(area).unwrap());
     }
-    let ram = vmap.vm_map_ram(&[Pfn::new(7)], Manner::Blocks, Options::DEFAULT).unwrap();
+    let ram = vmap.vm_map_ram(&[Pfn::new(7)], Options::DEFAULT).unwrap();
     vmap.vm_unmap_ram(ram, 1).unwrap();
     assert_eq!(host.held.load(Ordering::Relaxed), 60);
     test(&mut vmap, &host);

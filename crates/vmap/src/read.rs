@@ -72,7 +72,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let word = area.word();
         let body = area.body();
         let inside = word.state() == State::Busy && (body.start..body.end).contains(&page);
-        Some((word, self.metadata.frame_at(area, page).filter(|_| inside)?))
+        Some((word, self.metadata.frames.get(page).filter(|_| inside)?))
     }
 
     /// Copies the bytes at `addr` to `buf`, whatever areas or holes lie there (Linux: `vread`).
@@ -108,7 +108,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         let Some((word, frame)) = self.busy_page(area, page) else { return false };
         self.mapper.read(frame, offset, buf)
             && area.still_after_reads(word)
-            && self.metadata.frame_at(area, page) == Some(frame)
+            && self.metadata.frames.get(page) == Some(frame)
     }
 
     /// All areas, busy or not, by address. Each is as it was when the iterator came by: areas that
@@ -208,9 +208,6 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             AreaState::Lazy => return writeln!(f, " unpurged vm_area"),
             AreaState::Pooled => return writeln!(f, " pooled vm_area pages={}", info.mapped_pages),
             AreaState::InTransit => return writeln!(f, " vm_area in transit"),
-        }
-        if info.kind == Kind::RamBlock {
-            return writeln!(f, " vm_map_ram");
         }
         if let Some(caller) = info.caller {
             write!(f, " {}:{}", caller.file(), caller.line())?;

@@ -2,8 +2,7 @@
 //! frames, in this order.
 //!
 //! # Argument
-//! *Nobody uses them.* Every area of the batch is the purger's (`area.rs`), and so are the pages of
-//! a block of short-lived mappings whose `purging` bits are set (`ram.rs`).
+//! *No other user.* Every area of the batch is the purger's (`area.rs`).
 //!
 //! *Tables.* First every run leaves its tables; a table left by the last is locked (`tables.rs`).
 //! Only then is anything unmapped: spans are widened to whole tables where these are locked, holes
@@ -25,7 +24,6 @@
 //! One purger at a time: the caller shows the purge lock's guard.
 
 use super::area::{Area, AreaIndex};
-use super::error::Kind;
 use super::lock::Guard;
 use super::metadata::Metadata;
 use super::purge::{Batch, FlushSpans, Purged};
@@ -53,14 +51,6 @@ impl<'a> Runs<'a> {
     fn in_area(&self, index: AreaIndex, at: Vpn) -> Option<Run> {
         let area = &self.metadata.areas[index];
         let body = area.body();
-        if area.word().kind() == Kind::RamBlock {
-            return self.metadata.block_of(area).and_then(|block| {
-                let due = |page: Vpn| {
-                    block.is_purging(page.since(body.start)) && self.metadata.frames.is_mapped(page)
-                };
-                first_run(Run { start: at, end: body.end }, due)
-            });
-        }
         match area.mapped() {
             0 => None,
             all if all == body.pages() => (at == body.start).then_some(body),
@@ -139,8 +129,8 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     fn unmap_all(&self, batch: Batch, purged: &mut Purged) {
         // The span so far, and the first area in it.
         let mut span: Option<(Run, AreaIndex)> = None;
-        for (index, run) in Runs::new(&self.metadata, batch.first) {
-            let run = self.widen(index, run);
+        for (index, _) in Runs::new(&self.metadata, batch.first) {
+            let run = self.widen(index);
             span = match span {
                 Some((joined, first)) if run.start <= joined.end => {
                     Some((Run { start: joined.start, end: joined.end.max(run.end) }, first))
@@ -159,12 +149,9 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     }
 
     /// What may be unmapped with a run: its area's guard, and the rest of locked tables.
-    fn widen(&self, index: AreaIndex, run: Run) -> Run {
+    fn widen(&self, index: AreaIndex) -> Run {
         let area = &self.metadata.areas[index];
-        let mut wide = run;
-        if area.word().kind() != Kind::RamBlock {
-            wide = area.run();
-        }
+        let mut wide = area.run();
         let tables = &self.metadata.tables;
         for page in [wide.start, Vpn(wide.end.0 - 1)] {
             let table = tables.of(page);
@@ -252,12 +239,6 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
     /// Nothing is mapped in a retired area any more: clears its entries, frees its own frames.
     fn forget_frames(&self, index: AreaIndex) -> u64 {
         let area = &self.metadata.areas[index];
-        if area.word().kind() == Kind::RamBlock {
-            Runs { metadata: &self.metadata, area: Some(index), at: None }
-                .take_while(|&(at, _)| at == index)
-                .for_each(|(_, run)| self.metadata.frames.clear(run));
-            return 0;
-        }
         if area.mapped() == 0 {
             return 0;
         }

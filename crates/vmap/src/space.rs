@@ -115,7 +115,6 @@ fn make_area(area: &Area, run: Run) {
     area.set_word(area.word().plain(State::Held));
     area.place(run);
     area.set_mapped(0);
-    area.block.store(0, Ordering::Relaxed);
 }
 
 /// The space, locked.

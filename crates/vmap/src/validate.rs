@@ -107,7 +107,7 @@ pub enum VmapFault {
     },
     /// Lazy pages are miscounted.
     LazyCount {
-        /// In lists and blocks.
+        /// In lists.
         found_pages: u64,
         /// Counted.
         counted_pages: u64,
@@ -226,8 +226,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             run.iter().filter(|&page| self.metadata.frames.is_mapped(page)).count() as u32
         };
         let body = mapped(area.body());
-        let counts_right = area.word().kind() == Kind::RamBlock || body == area.mapped();
-        if !counts_right || mapped(run) != body {
+        if body != area.mapped() || mapped(run) != body {
             return Err(VmapFault::Mapped { at });
         }
         census.mapped_pages += u64::from(body);
@@ -276,14 +275,7 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if listed != by_state {
             return Err(VmapFault::Lists { by_state, listed });
         }
-        let in_blocks: u64 = self
-            .metadata
-            .blocks
-            .iter()
-            .filter(|block| block.area().is_some())
-            .map(|block| u64::from(block.waiting_pages()))
-            .sum();
-        let (found_pages, counted_pages) = (lazy_pages + in_blocks, self.lazy_pages());
+        let (found_pages, counted_pages) = (lazy_pages, self.lazy_pages());
         if found_pages != counted_pages {
             return Err(VmapFault::LazyCount { found_pages, counted_pages });
         }

@@ -1,22 +1,19 @@
 //! `depot`: pagedepot's own, as one design among the others.
 
 use pagedepot::Pfn;
-use pagedepot_vmap::{
-    Host, Manner, Mapper, Options, PurgeDepth, VfreeError, VirtAddr, Vmap, VmapError,
-};
+use pagedepot_vmap::{Host, Mapper, Options, PurgeDepth, VfreeError, VirtAddr, Vmap, VmapError};
 
 use super::{VmapCounts, VmapDesign};
 
 /// [`Vmap`], behind the trait.
 pub struct Depot<'m, M, H> {
     vmap: Vmap<'m, M, H>,
-    manner: Manner,
 }
 
 impl<'m, M: Mapper, H: Host> Depot<'m, M, H> {
-    /// A vmap as it is; short-lived mappings in this manner.
-    pub fn new(vmap: Vmap<'m, M, H>, manner: Manner) -> Self {
-        Depot { vmap, manner }
+    /// A vmap as it is.
+    pub fn new(vmap: Vmap<'m, M, H>) -> Self {
+        Depot { vmap }
     }
 
     /// The vmap.
@@ -61,7 +58,7 @@ impl<M: Mapper, H: Host> VmapDesign for Depot<'_, M, H> {
     }
 
     fn map_ram(&self, frames: &[Pfn]) -> Result<VirtAddr, VmapError> {
-        self.vmap.vm_map_ram(frames, self.manner, Options::DEFAULT)
+        self.vmap.vm_map_ram(frames, Options::DEFAULT)
     }
 
     fn unmap_ram(&self, start: VirtAddr, pages: u32) -> Result<(), VfreeError> {

@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use pagedepot::AllocError;
 use pagedepot::Pfn;
 use pagedepot_designs::vmap::{Depot, GlobalLock, Nodes, VmapDesign, VmapSetup};
-use pagedepot_vmap::{Manner, MapError, Stale, VirtAddr, Vmap, VmapConfig, VmapError};
+use pagedepot_vmap::{MapError, Stale, VirtAddr, Vmap, VmapConfig, VmapError};
 use proptest::prelude::*;
 
 use paper::{CALLERS, PAGE, Paper, run_on};
@@ -43,7 +43,6 @@ fn for_each_design(
     let paper = Paper::new(pages, frames);
     let config = VmapConfig {
         stale: Stale::Keep,
-        ram_blocks_max: 4,
         lazy_pages_max: Some(lazy_pages_max),
         warm_pages_max: Some(100),
         ..VmapConfig::new(CPUS, 2 * pages + 2)
@@ -52,7 +51,7 @@ fn for_each_design(
     let mut metadata = vec![MaybeUninit::uninit(); bytes];
     // SAFETY: as above.
     let vmap = unsafe { Vmap::new(&config, &mut metadata, &paper, &paper) }.unwrap();
-    work(&mut Depot::new(vmap, Manner::Pools), &paper);
+    work(&mut Depot::new(vmap), &paper);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,7 +36,6 @@ pub struct VmallocBuilder {
     warm_bytes: Option<usize>,
     pool_bytes: Option<usize>,
     lazy_bytes: Option<usize>,
-    ram_blocks: u32,
     mappings_max: Option<u32>,
     shrinker: bool,
     purge_wanted: Option<PurgeWanted>,
@@ -54,7 +53,6 @@ impl VmallocBuilder {
             warm_bytes: None,
             pool_bytes: None,
             lazy_bytes: None,
-            ram_blocks: 0,
             mappings_max: None,
             shrinker: true,
             purge_wanted: None,
@@ -113,13 +111,6 @@ impl VmallocBuilder {
     /// number of CPUs, as in the kernel.
     pub fn lazy_bytes(mut self, bytes: usize) -> Self {
         self.lazy_bytes = Some(bytes);
-        self
-    }
-
-    /// Most blocks of 512 pages for short-lived mappings (`Manner::Blocks`). Default: none; they
-    /// come from the pools.
-    pub fn ram_blocks(mut self, blocks: u32) -> Self {
-        self.ram_blocks = blocks;
         self
     }
 
@@ -195,7 +186,6 @@ impl VmallocBuilder {
         let areas_max = self.areas_max.unwrap_or_else(|| (mapper.span().pages / 2).min(AREAS_MAX));
         let plain = VmapConfig::new(nodes, areas_max);
         VmapConfig {
-            ram_blocks_max: self.ram_blocks,
             lazy_pages_max: pages(self.lazy_bytes),
             pool_pages_max: pages(self.pool_bytes),
             warm_pages_max: pages(self.warm_bytes),

@@ -66,8 +66,8 @@ pub(crate) use shrink::Shrinkers;
 pub use space::Vmalloc;
 
 pub use pagedepot_vmap::{
-    AreaInfo, AreaState, Kind, Manner, MapError, Options, Protection, PurgeDepth, Purged, Span,
-    Stale, VfreeError, VirtAddr, VmapError, VmapStats,
+    AreaInfo, AreaState, Kind, MapError, Options, Protection, PurgeDepth, Purged, Span, Stale,
+    VfreeError, VirtAddr, VmapError, VmapStats,
 };
 
 /// The address space under a [`Vmalloc`]: a [`Vmap`](pagedepot_vmap::Vmap) over Linux mappings and a depot's frames.

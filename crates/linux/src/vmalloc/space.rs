@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pagedepot::Pfn;
 use pagedepot::cpus::Unusable;
 use pagedepot_vmap::{
-    AreaInfo, AreaState, Kind, Manner, Mapper, Options, PurgeDepth, Purged, VfreeError, VirtAddr,
+    AreaInfo, AreaState, Kind, Mapper, Options, PurgeDepth, Purged, VfreeError, VirtAddr,
     VmapCensus, VmapError, VmapFault, VmapStats,
 };
 
@@ -188,13 +188,8 @@ impl Vmalloc {
     /// # Errors
     /// [`VmapError`].
     #[track_caller]
-    pub fn vm_map_ram(
-        &self,
-        frames: &[Pfn],
-        manner: Manner,
-        options: Options,
-    ) -> Result<NonNull<u8>, VmapError> {
-        self.vmap_ref().vm_map_ram(frames, manner, options).map(|at| self.pointer(at))
+    pub fn vm_map_ram(&self, frames: &[Pfn], options: Options) -> Result<NonNull<u8>, VmapError> {
+        self.vmap_ref().vm_map_ram(frames, options).map(|at| self.pointer(at))
     }
 
     /// Unmaps what [`vm_map_ram`](Self::vm_map_ram) mapped, `pages` pages; gone with the next

@@ -1,8 +1,7 @@
 //! Buffers, raw calls, options.
 
 use pagedepot_linux::vmalloc::{
-    AreaState, Kind, Manner, Options, PurgeDepth, Stale, VfreeError, Vmalloc, VmallocBuildError,
-    VmapError,
+    AreaState, Kind, Options, PurgeDepth, Stale, VfreeError, Vmalloc, VmallocBuildError, VmapError,
 };
 use pagedepot_linux::{Depot, Flags, MemoryKind, Order, PageSize, Pfn};
 
@@ -122,7 +121,7 @@ fn raw_calls_find_second_frees_and_wrong_ones() {
 #[test]
 fn frames_can_be_mapped_twice() {
     let depot = depot(64 * MIB);
-    let space = Vmalloc::builder(&depot).ram_blocks(4).build().unwrap();
+    let space = Vmalloc::builder(&depot).build().unwrap();
     let mut frames: Vec<Pfn> =
         (0..4).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect();
     frames.extend_from_within(..);
@@ -134,14 +133,12 @@ fn frames_can_be_mapped_twice() {
         assert_eq!(&depot.address(frames[0]).cast::<[u8; 2]>().read(), b"ng");
     }
     assert_eq!(space.pfn_of(ring.as_ptr()), Some(frames[0]));
-    for manner in [Manner::Pools, Manner::Blocks] {
-        let short = space.vm_map_ram(&frames[..4], manner, Options::DEFAULT).unwrap();
-        // SAFETY: as above; unmapped once.
-        unsafe {
-            assert_eq!(&short.cast::<[u8; 2]>().read(), b"ng");
-            space.vm_unmap_ram(short, 4).unwrap();
-            assert!(space.vm_unmap_ram(short, 4).is_err());
-        }
+    let short = space.vm_map_ram(&frames[..4], Options::DEFAULT).unwrap();
+    // SAFETY: as above; unmapped once.
+    unsafe {
+        assert_eq!(&short.cast::<[u8; 2]>().read(), b"ng");
+        space.vm_unmap_ram(short, 4).unwrap();
+        assert!(space.vm_unmap_ram(short, 4).is_err());
     }
     assert!(space.vmap(&[Pfn::new(1 << 20)], Options::DEFAULT).is_err(), "no such frame");
     // SAFETY: not used any more; freed after nothing is mapped.

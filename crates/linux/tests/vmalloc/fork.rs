@@ -1,13 +1,13 @@
 //! A forked child gets errors, and its parent notices nothing.
 
-use pagedepot_linux::vmalloc::{Manner, Options, PurgeDepth, VfreeError, VmapError};
+use pagedepot_linux::vmalloc::{Options, PurgeDepth, VfreeError, VmapError};
 use pagedepot_linux::{AllocError, Vmalloc};
 
 use crate::{MIB, PAGE, all_back, depot};
 
 #[test]
 fn a_child_gets_errors() {
-    let space = Vmalloc::builder(&depot(64 * MIB)).ram_blocks(4).build().unwrap();
+    let space = Vmalloc::builder(&depot(64 * MIB)).build().unwrap();
     let mut buf = space.buf(3 * PAGE).unwrap();
     buf[..6].copy_from_slice(b"parent");
     drop(space.buf(16 * PAGE).unwrap());
@@ -42,7 +42,7 @@ fn in_child(space: &Vmalloc, buf: &mut pagedepot_linux::VmallocBuf<'_>) {
     assert!(forked.to_string().contains("after fork"));
     let frames = [pagedepot_linux::Pfn::new(0)];
     assert_eq!(space.vmap(&frames, Options::DEFAULT), Err(forked));
-    assert_eq!(space.vm_map_ram(&frames, Manner::Blocks, Options::DEFAULT), Err(forked));
+    assert_eq!(space.vm_map_ram(&frames, Options::DEFAULT), Err(forked));
     assert_eq!(buf.grow(MIB), Err(forked));
     assert_eq!(space.purge(PurgeDepth::Everything), Default::default());
     let start = std::ptr::NonNull::new(buf.as_mut_ptr()).unwrap();

@@ -12,8 +12,8 @@ use shuttle::thread;
 use super::machine::{CPUS, Depot, FRAMES, rng, run_on};
 use super::{explore, explore_broken};
 use crate::{
-    Broken, FlushSpans, Host, Manner, MapError, Mapper, Options, Protection, PurgeDepth, Span,
-    Stale, VirtAddr, Vmap, VmapConfig,
+    Broken, FlushSpans, Host, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
+    VirtAddr, Vmap, VmapConfig,
 };
 use pagedepot::cpus::Cpus;
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
@@ -247,11 +247,7 @@ fn work(space: &Space, number: u32, steps: u32) {
                 0..4 => vmap.vmalloc(pages, Options::DEFAULT).map(|addr| Held::Memory(addr, pages)),
                 4..6 => vmap.alloc(pages, Options::DEFAULT).map(Held::Area),
                 6 => vmap.vmap(frames, Options::DEFAULT).map(Held::Mapped),
-                _ => {
-                    let manner = if rng.one_in(2) { Manner::Pools } else { Manner::Blocks };
-                    vmap.vm_map_ram(frames, manner, Options::DEFAULT)
-                        .map(|addr| Held::Ram(addr, pages))
-                }
+                _ => vmap.vm_map_ram(frames, Options::DEFAULT).map(|addr| Held::Ram(addr, pages)),
             };
             held.push(new.unwrap());
         } else if !held.is_empty() {
@@ -297,7 +293,7 @@ fn everything(config: &VmapConfig) {
 }
 
 fn config() -> VmapConfig {
-    VmapConfig { ram_blocks_max: 2, ..VmapConfig::new(CPUS, 400) }
+    VmapConfig::new(CPUS, 400)
 }
 
 #[test]

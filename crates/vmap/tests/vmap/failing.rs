@@ -2,12 +2,12 @@
 //! metadata balanced, and what was there before is as it was.
 
 use pagedepot::{AllocError, Flags, Order, Pfn};
-use pagedepot_vmap::{Manner, MapError, Options, PurgeDepth, VirtAddr, VmapConfig, VmapError};
+use pagedepot_vmap::{MapError, Options, PurgeDepth, VirtAddr, VmapConfig, VmapError};
 
 use crate::paper::{PAGE, Paged, check_all_back, own_frames, paged};
 
 fn fresh() -> Paged {
-    let config = VmapConfig { ram_blocks_max: 4, ..VmapConfig::new(1, 300) };
+    let config = VmapConfig::new(1, 300);
     let vmap = paged(2000, 600, &config);
     // Scattered frames, so that every area takes several calls.
     let depot = vmap.host().depot;
@@ -82,12 +82,10 @@ fn vmap_fails_cleanly_at_every_call() {
 #[test]
 fn short_lived_mappings_fail_cleanly_at_every_call() {
     let frames: Vec<_> = own_frames(0, 20).into_iter().step_by(2).collect();
-    for manner in [Manner::Pools, Manner::Blocks] {
-        with_each_call_failing(|vmap| match vmap.vm_map_ram(&frames, manner, Options::DEFAULT) {
-            Ok(addr) => vmap.vm_unmap_ram(addr, 10).unwrap(),
-            Err(error) => assert_eq!(error, VmapError::Map(MapError::NoTables)),
-        });
-    }
+    with_each_call_failing(|vmap| match vmap.vm_map_ram(&frames, Options::DEFAULT) {
+        Ok(addr) => vmap.vm_unmap_ram(addr, 10).unwrap(),
+        Err(error) => assert_eq!(error, VmapError::Map(MapError::NoTables)),
+    });
 }
 
 #[test]
@@ -152,7 +150,7 @@ fn areas_that_cannot_be_unmapped_stay_lazy_until_they_can() {
         let addrs: Vec<_> =
             (0..6).map_while(|_| vmap.vmalloc(10, Options::DEFAULT.guard_pages(0)).ok()).collect();
         let frames = own_frames(0, 10);
-        let ram = vmap.vm_map_ram(&frames, Manner::Blocks, Options::DEFAULT);
+        let ram = vmap.vm_map_ram(&frames, Options::DEFAULT);
         // Every second one, so that there are several spans.
         addrs.iter().step_by(2).for_each(|&addr| vmap.vfree(addr).unwrap());
         if let Ok(ram) = ram {
@@ -223,7 +221,7 @@ fn a_frame_number_that_cannot_be_kept_is_refused() {
     let vmap = fresh();
     let last = [Pfn::new(u32::MAX)];
     assert_eq!(vmap.vmap(&last, Options::DEFAULT), Err(VmapError::BadFrame));
-    assert_eq!(vmap.vm_map_ram(&last, Manner::Blocks, Options::DEFAULT), Err(VmapError::BadFrame));
+    assert_eq!(vmap.vm_map_ram(&last, Options::DEFAULT), Err(VmapError::BadFrame));
     let area = vmap.alloc(3, Options::DEFAULT).unwrap();
     assert_eq!(vmap.map_frames(area, 0, &last), Err(VmapError::BadFrame));
     vmap.free(area).unwrap();

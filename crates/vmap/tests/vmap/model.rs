@@ -2,8 +2,7 @@
 //! growth, kinds told apart, everything back in the end.
 
 use pagedepot_vmap::{
-    AreaState, Kind, Manner, Options, PurgeDepth, Stale, VfreeError, VirtAddr, VmapConfig,
-    VmapError,
+    AreaState, Kind, Options, PurgeDepth, Stale, VfreeError, VirtAddr, VmapConfig, VmapError,
 };
 use proptest::prelude::*;
 
@@ -39,7 +38,7 @@ enum Step {
     Alloc { pages: u32, align_shift: u32, guard: u8 },
     Vmalloc { pages: u32, align_shift: u32, guard: u8 },
     Vmap { pages: u32 },
-    Ram { pages: u32, blocks: bool },
+    Ram { pages: u32 },
     Resize { which: usize, pages: u32 },
     Write { which: usize, page: usize, stamp: u64 },
     Free(usize),
@@ -58,7 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (pages(), align(), guard())
             .prop_map(|(pages, align_shift, guard)| Step::Vmalloc { pages, align_shift, guard }),
         3 => pages().prop_map(|pages| Step::Vmap { pages }),
-        3 => (1..40u32, any::<bool>()).prop_map(|(pages, blocks)| Step::Ram { pages, blocks }),
+        3 => (1..40u32).prop_map(|pages| Step::Ram { pages }),
         4 => (any::<usize>(), pages()).prop_map(|(which, pages)| Step::Resize { which, pages }),
         8 => (any::<usize>(), any::<usize>(), any::<u64>())
             .prop_map(|(which, page, stamp)| Step::Write { which, page, stamp }),
@@ -111,13 +110,11 @@ impl World {
         let last = VirtAddr::new(live.end().get() - 1);
         let info = self.vmap.find(last).unwrap();
         assert_eq!(info.state, AreaState::Busy);
-        if info.kind != Kind::RamBlock {
-            assert_eq!(
-                (info.span.start, info.kind, info.guard_pages),
-                (live.start, live.kind, live.guard)
-            );
-            assert_eq!(info.span.pages, live.pages() + live.guard);
-        }
+        assert_eq!(
+            (info.span.start, info.kind, info.guard_pages),
+            (live.start, live.kind, live.guard)
+        );
+        assert_eq!(info.span.pages, live.pages() + live.guard);
     }
 
     fn take_frames(&mut self, pages: u32) -> Vec<pagedepot::Pfn> {
@@ -175,15 +172,10 @@ impl World {
                     Err(error) => assert_eq!(error, VmapError::NoSpace),
                 }
             }
-            Step::Ram { pages, blocks } => {
+            Step::Ram { pages } => {
                 let frames = self.take_frames(pages);
-                let manner = if blocks { Manner::Blocks } else { Manner::Pools };
-                match self.vmap.vm_map_ram(&frames, manner, Options::DEFAULT) {
-                    Ok(start) => {
-                        let in_block = self.vmap.find(start).unwrap().kind == Kind::RamBlock;
-                        let guard = if in_block { 0 } else { 1 };
-                        self.enter_mapped(start, Kind::Ram, guard, &frames);
-                    }
+                match self.vmap.vm_map_ram(&frames, Options::DEFAULT) {
+                    Ok(start) => self.enter_mapped(start, Kind::Ram, 1, &frames),
                     Err(error) => assert_eq!(error, VmapError::NoSpace),
                 }
             }
@@ -257,7 +249,7 @@ impl World {
             Kind::Address => self.vmap.free(live.start),
             Kind::Vmap => self.vmap.vunmap(live.start),
             Kind::Vmalloc => self.vmap.vfree(live.start),
-            Kind::Ram | Kind::RamBlock => self.vmap.vm_unmap_ram(live.start, live.pages()),
+            Kind::Ram => self.vmap.vm_unmap_ram(live.start, live.pages()),
             Kind::Lost => unreachable!("this mapper loses nothing"),
         }
     }
@@ -271,7 +263,7 @@ proptest! {
         let stale = Stale::Zero;
         let lazy_pages_max = Some(if poisons { 300 } else { 2000 });
         let config = VmapConfig {
-            stale, lazy_pages_max, ram_blocks_max: 3, warm_pages_max: Some(200), ..VmapConfig::new(2, 1000)
+            stale, lazy_pages_max, warm_pages_max: Some(200), ..VmapConfig::new(2, 1000)
         };
         ByThread::run_on(0);
         let mut world = World { vmap: paged(PAGES, FRAMES, &config), live: Vec::new(), frames: 0 };
@@ -283,10 +275,8 @@ proptest! {
         }
         (0..world.live.len()).for_each(|which| world.check(which));
         let census = world.vmap.validate().unwrap();
-        let busy: u64 = world.live.iter().filter(|live| live.kind != Kind::Ram).map(|live| {
-            u64::from(live.pages() + live.guard)
-        }).sum();
-        prop_assert!(census.busy_pages >= busy);
+        let busy: u64 = world.live.iter().map(|live| u64::from(live.pages() + live.guard)).sum();
+        prop_assert_eq!(census.busy_pages, busy);
         for live in std::mem::take(&mut world.live) {
             world.free(&live).unwrap();
         }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot_vmap::{Manner, Options, PurgeDepth, Stale, VirtAddr, VmapConfig, VmapError};
+use pagedepot_vmap::{Options, PurgeDepth, Stale, VirtAddr, VmapConfig, VmapError};
 
 use crate::paper::{ByThread, PAGE, Paged, check_all_back, own_frames, paged};
 
@@ -45,7 +45,7 @@ fn work(vmap: &Paged, number: u32, rounds: u32) {
     };
     let frames = own_frames(number * 1000, 40);
     let mut held: Vec<Held> = Vec::new();
-    for round in 0..rounds {
+    for _ in 0..rounds {
         ByThread::run_on(random.below(3));
         if held.len() < 12 && random.below(2) == 0 {
             let pages = 1 + random.below(20);
@@ -58,11 +58,9 @@ fn work(vmap: &Paged, number: u32, rounds: u32) {
                 }),
                 4..6 => vmap.alloc(pages, Options::DEFAULT).map(Held::Area),
                 6 => vmap.vmap(&frames[..pages as usize], Options::DEFAULT).map(Held::Mapped),
-                _ => {
-                    let manner = if round % 2 == 0 { Manner::Pools } else { Manner::Blocks };
-                    vmap.vm_map_ram(&frames[..pages as usize], manner, Options::DEFAULT)
-                        .map(|addr| Held::Ram(addr, pages))
-                }
+                _ => vmap
+                    .vm_map_ram(&frames[..pages as usize], Options::DEFAULT)
+                    .map(|addr| Held::Ram(addr, pages)),
             };
             held.extend(new.ok());
         } else if !held.is_empty() {
@@ -119,13 +117,12 @@ fn stress(config: &VmapConfig, threads: u32) {
 
 #[test]
 fn threads_with_warm_areas() {
-    stress(&VmapConfig { ram_blocks_max: 4, ..VmapConfig::new(2, 4000) }, 4);
+    stress(&VmapConfig::new(2, 4000), 4);
 }
 
 #[test]
 fn threads_with_early_purges_and_no_warm_areas() {
     let config = VmapConfig {
-        ram_blocks_max: 2,
         lazy_pages_max: Some(200),
         warm_pages_max: Some(0),
         stale: Stale::Keep,

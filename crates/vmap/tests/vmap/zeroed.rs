@@ -2,7 +2,7 @@
 //! written.
 
 use pagedepot::{Flags, Order, Pfn};
-use pagedepot_vmap::{Manner, Options, Protection, PurgeDepth, Stale, VirtAddr, VmapConfig};
+use pagedepot_vmap::{Options, Protection, PurgeDepth, Stale, VirtAddr, VmapConfig};
 
 use crate::paper::{PAGE, Paged, TABLE, check_all_back, own_frames, paged};
 
@@ -11,12 +11,7 @@ const PROTECTIONS: [Protection; 3] =
 const DIRT: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 
 fn fresh(stale: Stale) -> Paged {
-    let config = VmapConfig {
-        stale,
-        pool_pages_max: Some(1000),
-        ram_blocks_max: 2,
-        ..VmapConfig::new(1, 500)
-    };
+    let config = VmapConfig { stale, pool_pages_max: Some(1000), ..VmapConfig::new(1, 500) };
     paged(4000, 1200, &config)
 }
 
@@ -134,10 +129,8 @@ fn frames_of_the_caller_are_never_written() {
         let options = Options::DEFAULT.protection(protection).zeroed();
         let at = vmap.vmap(&frames, options).unwrap();
         vmap.vunmap(at).unwrap();
-        for manner in [Manner::Pools, Manner::Blocks] {
-            let at = vmap.vm_map_ram(&frames, manner, options).unwrap();
-            vmap.vm_unmap_ram(at, 10).unwrap();
-        }
+        let at = vmap.vm_map_ram(&frames, options).unwrap();
+        vmap.vm_unmap_ram(at, 10).unwrap();
         let at = vmap.alloc(10, options).unwrap();
         vmap.map_frames(at, 0, &frames).unwrap();
         vmap.vunmap(at).unwrap();

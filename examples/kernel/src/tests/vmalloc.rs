@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pagedepot_vmap::{Manner, Options as Place, PurgeDepth, VirtAddr, VmapError};
+use pagedepot_vmap::{Options as Place, PurgeDepth, VirtAddr, VmapError};
 use pagedepot::{Flags, Order, Pfn};
 
 use super::{Options, Random};
@@ -158,9 +158,8 @@ impl Worker {
         let mut frames = [Pfn::new(0); RAM_PAGES];
         let got = memory::depot().alloc_many(Order::BASE, Flags::MOVABLE, &mut frames)?;
         let frames = &frames[..got];
-        for i in 0..self.loops {
-            let manner = if i % 2 == 0 { Manner::Blocks } else { Manner::Pools };
-            let start = vmalloc().vm_map_ram(frames, manner, Place::DEFAULT)?;
+        for _ in 0..self.loops {
+            let start = vmalloc().vm_map_ram(frames, Place::DEFAULT)?;
             let area = Area { start, pages: frames.len() as u32 };
             area.stamp();
             let mark = super::mark_word(frames[0]).load(Ordering::Relaxed);

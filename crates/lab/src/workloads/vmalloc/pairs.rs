@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use pagedepot::{Flags, Order, PageSize, Pfn};
 use pagedepot_designs::vmap::VmapDesign;
-use pagedepot_vmap::{Host, Manner, NoFrames, NullMapper, Span, Stale};
+use pagedepot_vmap::{Host, NoFrames, NullMapper, Span, Stale};
 
 use super::frames::Here;
 use super::host::Counting;
@@ -39,25 +39,21 @@ enum Kind {
     /// Warm, and zeroed.
     Zeroed,
     Cold,
-    Ram(Manner),
+    Ram,
 }
 
 impl Kind {
     /// What can be measured of a design.
     fn of(design: Design, mapper: MapperKind) -> &'static [Kind] {
-        use Manner::{Blocks, Pools};
         match (design, mapper) {
-            (Design::Depot, MapperKind::None) => {
-                &[Kind::Address, Kind::Ram(Pools), Kind::Ram(Blocks)]
-            }
             (Design::Depot, MapperKind::Linux) => {
-                &[Kind::Warm, Kind::Zeroed, Kind::Cold, Kind::Ram(Pools), Kind::Ram(Blocks)]
+                &[Kind::Warm, Kind::Zeroed, Kind::Cold, Kind::Ram]
             }
-            (Design::VmapGlobalLock | Design::VmapNodes, MapperKind::None) => {
-                &[Kind::Address, Kind::Ram(Pools)]
+            (Design::Depot | Design::VmapGlobalLock | Design::VmapNodes, MapperKind::None) => {
+                &[Kind::Address, Kind::Ram]
             }
             (Design::VmapGlobalLock | Design::VmapNodes, MapperKind::Linux) => {
-                &[Kind::Cold, Kind::Ram(Pools)]
+                &[Kind::Cold, Kind::Ram]
             }
             (Design::RangeAlloc | Design::OffsetAllocator, MapperKind::None) => &[Kind::Address],
             (Design::Mmap, MapperKind::Linux) => &[Kind::Cold],
@@ -75,8 +71,7 @@ impl Kind {
             Kind::Warm => "warm, data kept",
             Kind::Zeroed => "warm, zeroed",
             Kind::Cold => "cold, touched",
-            Kind::Ram(Manner::Pools) => "vm_map_ram, pools",
-            Kind::Ram(Manner::Blocks) => "vm_map_ram, blocks",
+            Kind::Ram => "vm_map_ram",
         }
     }
 
@@ -84,17 +79,14 @@ impl Kind {
         match self {
             Kind::Address | Kind::Warm | Kind::Cold => ("pair_ns", "ns"),
             Kind::Zeroed => ("zeroed_pair_ns", "ns"),
-            Kind::Ram(_) => ("ram_pair_ns", "ns"),
+            Kind::Ram => ("ram_pair_ns", "ns"),
         }
     }
 
     fn params(self, mapper: MapperKind, threads: usize) -> Params {
-        let which = match self {
-            Kind::Ram(manner) => ("blocks", (manner == Manner::Blocks).into()),
-            _ => ("warm", (self != Kind::Cold).into()),
-        };
-        let (pages, threads) = (self.pages().into(), threads as i64);
-        params([("pages", pages), ("mapper", mapper.param()), which, ("threads", threads)])
+        let (pages, warm) = (self.pages().into(), (self != Kind::Cold && self != Kind::Ram).into());
+        let threads = threads as i64;
+        params([("pages", pages), ("mapper", mapper.param()), ("warm", warm), ("threads", threads)])
     }
 
     /// Pages of memory behind the mappings: more than may wait for a purge, where frames do.
@@ -107,8 +99,7 @@ impl Kind {
         match self {
             Kind::Zeroed => Demand { stale: Stale::Zero, ..demand },
             Kind::Cold => Demand { warm_pages_max: Some(0), ..demand },
-            Kind::Ram(manner) => Demand { manner, ..demand },
-            Kind::Address | Kind::Warm => demand,
+            Kind::Address | Kind::Warm | Kind::Ram => demand,
         }
     }
 }
@@ -199,7 +190,7 @@ fn contender(
 
 /// Frames to map for a short time, for each seat its own; never given back, like their depot.
 fn frames_for(kind: Kind, seats: usize, host: &impl Host) -> Result<Vec<Vec<Pfn>>, Failure> {
-    let Kind::Ram(_) = kind else { return Ok(Vec::new()) };
+    let Kind::Ram = kind else { return Ok(Vec::new()) };
     let block = |_| {
         let order = Order::new(kind.pages().ilog2()).expect("a small block");
         let first = host.alloc_block(order, Flags::MOVABLE);
@@ -258,7 +249,7 @@ impl<D: VmapDesign> Contender<1> for Pair<D> {
                 unsafe { memory::touch(ptr::with_exposed_provenance_mut(addr.get()), pages) };
                 subject.vfree(addr).expect("it was allocated");
             }),
-            Kind::Ram(_) => (0..units).for_each(|_| {
+            Kind::Ram => (0..units).for_each(|_| {
                 let addr = subject.map_ram(&self.frames[seat.index]).expect("there is room");
                 subject.unmap_ram(black_box(addr), pages).expect("it was mapped");
             }),

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use pagedepot_designs::vmap::{Depot, GlobalLock, Nodes, VmapDesign, VmapSetup};
-use pagedepot_vmap::{Host, Manner, Mapper, Stale, Vmap, VmapConfig};
+use pagedepot_vmap::{Host, Mapper, Stale, Vmap, VmapConfig};
 
 use crate::design::Design;
 use crate::failure::Failure;
@@ -21,8 +21,6 @@ pub struct Demand {
     pub stale: Stale,
     /// Pages that a node may keep mapped; `None`: as many as it likes to.
     pub warm_pages_max: Option<u64>,
-    /// How short-lived mappings are made.
-    pub manner: Manner,
     /// Freed pages at which a purge begins; `None`: as in the kernel.
     pub lazy_pages_max: Option<u64>,
 }
@@ -30,14 +28,7 @@ pub struct Demand {
 impl Demand {
     /// For so many areas, with stale data kept, as `vmalloc` does in the kernel.
     pub fn new(cpus: u32, areas_max: u32) -> Self {
-        Demand {
-            cpus,
-            areas_max,
-            stale: Stale::Keep,
-            warm_pages_max: None,
-            manner: Manner::Pools,
-            lazy_pages_max: None,
-        }
+        Demand { cpus, areas_max, stale: Stale::Keep, warm_pages_max: None, lazy_pages_max: None }
     }
 }
 
@@ -57,7 +48,6 @@ pub unsafe fn depot<M: Mapper, H: Host>(
         stale: demand.stale,
         warm_pages_max: demand.warm_pages_max,
         lazy_pages_max: demand.lazy_pages_max,
-        ram_blocks_max: if demand.manner == Manner::Blocks { 4 * demand.cpus } else { 0 },
         ..VmapConfig::new(demand.cpus, demand.areas_max)
     };
     let failed = |error| Failure::Run(format!("{}: {error}", Design::Depot));
@@ -66,7 +56,7 @@ pub unsafe fn depot<M: Mapper, H: Host>(
     let metadata: &'static mut [MaybeUninit<u8>] = Box::leak(Box::<[u8]>::new_zeroed_slice(bytes));
     // SAFETY: zeroed, and never given back; of mapper and host, the caller's promise.
     let vmap = unsafe { Vmap::new_zeroed(&config, metadata, mapper, host) }.map_err(failed)?;
-    Ok(Depot::new(vmap, demand.manner))
+    Ok(Depot::new(vmap))
 }
 
 /// What to do with a design, whichever type it has.
