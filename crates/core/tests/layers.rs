@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the ground up: a room uses those before it.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 10] = [
     "sync", "frame", "zone", "store", "front", "cpus", "pcp", "reclaim", "alloc", "closed",
 ];
 

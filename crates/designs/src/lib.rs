@@ -166,3 +166,8 @@ pub trait PageCache: Sync {
     /// The first fault found.
     fn validate(&mut self) -> Result<Census, Fault>;
 }
+
+/// The README's program, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
