@@ -1,4 +1,4 @@
-//! Where all frames are, and what is wrong.
+//! Validation: where all frames are, and the faults it finds.
 
 use std::fmt;
 
@@ -12,20 +12,20 @@ use crate::zones::Zones;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Census {
-    /// Given to the design.
+    /// Pages given to the design.
     pub managed_pages: u64,
-    /// Free in the store.
+    /// Pages free in the store.
     pub free_pages: u64,
-    /// In caches.
+    /// Pages in caches.
     pub cached_pages: u64,
-    /// Switched away, waiting for a grace period.
+    /// Pages in lists that were switched away and wait for a grace period.
     pub pending_pages: u64,
-    /// Taken by the design for its own metadata.
+    /// Pages that the design took for its own metadata.
     pub overhead_pages: u64,
 }
 
 impl Census {
-    /// What callers must be holding.
+    /// Pages that callers must be holding.
     pub fn held_pages(&self) -> u64 {
         self.managed_pages
             - self.free_pages
@@ -51,19 +51,19 @@ pub enum Fault {
     },
     /// Two free buddies were not merged.
     Unmerged {
-        /// The lower one.
+        /// The first frame of the lower buddy.
         pfn: Pfn,
     },
     /// A counter disagrees with what it counts.
     Count {
         /// What is counted.
         what: &'static str,
-        /// By the counter.
+        /// The counter's value.
         counted: u64,
-        /// By a walk.
+        /// What a walk found.
         found: u64,
     },
-    /// The bitmap store's, or our own allocator's.
+    /// A fault of the bitmap store, or of pagedepot's allocator.
     Allocator(pagedepot::Fault),
 }
 
@@ -84,7 +84,7 @@ impl From<pagedepot::Fault> for Fault {
     }
 }
 
-/// Compares a counter with what was found.
+/// Compares a counter with what a walk found.
 pub(crate) fn agree(what: &'static str, counted: u64, found: u64) -> Result<(), Fault> {
     if counted == found { Ok(()) } else { Err(Fault::Count { what, counted, found }) }
 }
@@ -135,8 +135,8 @@ impl Seen {
         Seen { words: vec![0; end.saturating_sub(u64::from(base)).div_ceil(64) as usize], base }
     }
 
-    /// Checks a store and, by `caches`, what lies before it; counts all frames. `caches` marks what
-    /// it finds and adds it to the census.
+    /// Checks a store, and by `caches` the layer above it; counts all frames. `caches` marks the
+    /// frames that it finds and adds them to the census.
     ///
     /// # Errors
     /// The first fault found.

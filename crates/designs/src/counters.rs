@@ -5,7 +5,7 @@ use pagedepot::Order;
 use crate::prim::{HintU64, Ordering, count};
 use crate::report::{Counts, Volume};
 
-/// One set per CPU and zone. What only slow paths count.
+/// One set per CPU and zone. Only slow paths count here.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub refills: HintU64,
@@ -55,7 +55,7 @@ impl Counters {
         self.collect_ns_max.fetch_max(ns, Ordering::Relaxed);
     }
 
-    /// Adds what another set counted, which nobody counts on any more.
+    /// Adds another set's counts. No thread may use that set any more.
     pub fn absorb(&self, other: &Counters) {
         let mut sum = Counts::default();
         other.add_to(&mut sum);
@@ -68,13 +68,13 @@ impl Counters {
         count(&self.lock_misses, sum.lock_misses);
     }
 
-    /// Changes with every move between caches and store.
+    /// A number that changes with every move between caches and store.
     pub fn activity(&self) -> u32 {
         let read = |cell: &HintU64| cell.load(Ordering::Relaxed);
         (read(&self.refills) + read(&self.spilled.blocks)) as u32
     }
 
-    /// Adds these to a sum.
+    /// Adds this set to a sum.
     pub fn add_to(&self, sum: &mut Counts) {
         let read = |cell: &HintU64| cell.load(Ordering::Relaxed);
         sum.refills += read(&self.refills);

@@ -20,13 +20,13 @@ use crate::setup::{Setup, SetupError};
 use crate::store::Store;
 use crate::store::backing::{AsBacking, Underlying};
 
-/// How an allocator that finds its CPU by itself learns which one the caller acts as.
+/// How an allocator that finds its CPU by itself learns which CPU the caller acts as.
 pub trait ActAs: Sync {
-    /// The caller acts as `here` until it says otherwise.
+    /// The caller acts as `here` until the next call.
     fn act_as(&self, here: Here);
 }
 
-/// Callers are where they say they are; the allocator looks for itself.
+/// Callers run on the CPU that they name; the allocator asks the system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Real;
 
@@ -35,8 +35,8 @@ impl ActAs for Real {
     fn act_as(&self, _here: Here) {}
 }
 
-/// Callers may be anywhere: what each thread said last is kept with the thread. For
-/// [`Locked`](pagedepot::cpus::Locked) allocators, whose locks exclude, not their CPUs.
+/// Callers may run on any CPU: each thread keeps the CPU that it named last. For
+/// [`Locked`](pagedepot::cpus::Locked) allocators, whose locks exclude other callers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ByThread;
 
@@ -60,16 +60,17 @@ impl WhichCpu for ByThread {
 /// Memory for an allocator's metadata, given back when dropped.
 pub(crate) struct Metadata(NonNull<[MaybeUninit<u8>]>);
 
-// SAFETY: the memory is nobody's but its allocator's, which may be used from any thread.
+// SAFETY: only the allocator uses the memory, and any thread may use the allocator.
 unsafe impl Send for Metadata {}
 // SAFETY: as above; `Metadata` itself never touches it.
 unsafe impl Sync for Metadata {}
 
 impl Metadata {
-    /// The memory, and the right to use it until the `Metadata` are dropped.
+    /// Allocates `bytes` bytes, and returns them with the right to use them until the `Metadata` is
+    /// dropped.
     ///
     /// # Safety
-    /// Whatever uses the memory is dropped before the `Metadata` are.
+    /// The value that uses the memory is dropped before the `Metadata`.
     pub unsafe fn new(bytes: usize) -> (Self, &'static mut [MaybeUninit<u8>]) {
         let memory = Box::leak(Box::<[u8]>::new_uninit_slice(bytes));
         let place = NonNull::from(&mut *memory);
@@ -84,8 +85,8 @@ impl Drop for Metadata {
     }
 }
 
-/// Our own allocator: fronts and shelves, over the bitmap that is part of it or over a store of
-/// this crate ([`AsBacking`]).
+/// pagedepot's allocator: fronts and shelves, over its own bitmap or over a store of this crate
+/// ([`AsBacking`]).
 pub struct Depot<'m, C, A> {
     allocator: Allocator<'m, C>,
     act: A,
@@ -99,7 +100,7 @@ pub struct Depot<'m, C, A> {
 }
 
 impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
-    /// An allocator as it is.
+    /// An allocator that the caller made.
     pub fn new(allocator: Allocator<'m, C>, act: A) -> Self {
         Depot { allocator, act, past: Counters::default(), backing: None, _books: None }
     }
@@ -125,7 +126,7 @@ impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
 }
 
 impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
-    /// An allocator of all frames of a setup, with memory of its own for its metadata.
+    /// An allocator of all frames of a setup. It owns the memory of its metadata.
     ///
     /// # Errors
     /// What is wrong with the setup.
@@ -133,7 +134,7 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
         Self::make(setup, None, cpus, act, free_high)
     }
 
-    /// The same over a store of this setup.
+    /// As [`owned`](Self::owned), over a store of this setup.
     ///
     /// # Errors
     /// What is wrong with the setup.
@@ -182,8 +183,8 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
             page_size: setup.page_size,
             ..Config::new(setup.cpus, &zones)
         };
-        // SAFETY: shared, so it stays where it is, and dropped after the allocator, which alone
-        // gets this: as a later field or, on an error here, as an argument.
+        // SAFETY: the `Arc` keeps the backing in its place. It is dropped after the allocator,
+        // which alone gets this reference: as a later field or, on an error here, as an argument.
         let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
         let under: Option<&'static dyn Backing> = under.map(|under| under as _);
         let needed = match under {
@@ -219,7 +220,7 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
         self.allocator.alloc(order, Flags::new(mobility)).ok()
     }
 
-    /// Zones above `zone` in the machine's list are not tried first; the others are.
+    /// Tries `zone` and the zones below it in the machine's list first.
     fn alloc_from(
         &self,
         here: Here,
@@ -276,13 +277,13 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
     }
 
     fn tick(&self, here: Here) {
-        // One call decays all CPUs: the first of them makes it.
+        // One call decays the caches of all CPUs, so only CPU 0 makes it.
         if here.cpu == CpuId::new(0) {
             self.allocator.decay_caches();
         }
     }
 
-    /// Pages of blocks that went past the caches count as one each: the allocator counts blocks.
+    /// A block that went past the caches counts as one page: the allocator counts blocks.
     fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         self.past.add_to(&mut sum);

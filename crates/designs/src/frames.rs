@@ -1,8 +1,8 @@
 //! The side array: a record per frame, through which free lists run without a heap.
 //!
 //! A frame is in at most one list at any time (a buddy list or a per-CPU list), so both use the
-//! same links, as `struct page` does. Whoever may change a list excludes others from it: the zone
-//! lock, a per-CPU lock, or being its owner.
+//! same links, as `struct page` does. The holder of the zone lock or of a per-CPU lock, or the
+//! owner of a CPU, has a list for itself while it changes it.
 
 #[cfg(not(loom))]
 use std::alloc::{Layout, alloc_zeroed};
@@ -26,7 +26,7 @@ const NIL: u32 = u32::MAX;
 struct Record {
     next: PlainU32,
     prev: PlainU32,
-    /// 0, or 1 + the order of the free block in the buddy lists that begins here.
+    /// 1 + the order of the free block in the buddy lists that begins here; 0: none does.
     head: PlainU32,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Records for the frames from `base` up to (not including) `end`; `None` when there is no
-    /// memory for so many, as when a large machine is set up on a small one.
+    /// Records for the frames from `base` up to (not including) `end`. `None` when the system has
+    /// no memory for so many, as when a large machine is set up on a small one.
     pub fn new(base: u32, end: u32) -> Option<Self> {
         let count = (end - base) as usize;
         #[cfg(not(loom))]
@@ -67,7 +67,7 @@ impl Frames {
         Pfn::new(self.base + slot.0)
     }
 
-    /// The frame that far away, if it has a record.
+    /// The slot of a frame, if it has a record.
     pub fn at(&self, pfn: u32) -> Option<Slot> {
         let slot = pfn.checked_sub(self.base)?;
         ((slot as usize) < self.records.len()).then_some(Slot(slot))
@@ -78,7 +78,8 @@ impl Frames {
         &self.records[slot.0 as usize]
     }
 
-    /// The order of the free block that begins at `slot`, if one does. For the zone lock's holder.
+    /// The order of the free block that begins at `slot`, if one does. The caller holds the zone
+    /// lock.
     #[inline]
     pub fn head(&self, slot: Slot) -> Option<Order> {
         Order::new(self.record(slot).head.get().wrapping_sub(1))
@@ -90,8 +91,7 @@ impl Frames {
     }
 }
 
-/// Zeroed memory comes from the system untouched: a machine's holes cost nothing, its frames on
-/// first use.
+/// Zeroed memory. The system backs it at first use, so a machine's holes cost nothing.
 #[cfg(not(loom))]
 fn zeroed(count: usize) -> Option<Box<[Record]>> {
     if count == 0 {
@@ -105,8 +105,8 @@ fn zeroed(count: usize) -> Option<Box<[Record]>> {
     Some(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(start, count).as_ptr()) })
 }
 
-/// A doubly linked list of frames. Its ends are told by `first` and `last`, so the outer links of
-/// the end frames are never read and need not be kept: taking the first frame touches no other.
+/// A doubly linked list of frames. `first` and `last` name its ends, so the outer links of the end
+/// frames are never read and need not be valid: taking the first frame writes to no other.
 pub(crate) struct List {
     first: PlainU32,
     last: PlainU32,
@@ -213,8 +213,8 @@ impl List {
         self.last.set(NIL);
     }
 
-    /// From first to last, for somebody who excludes changes. Ends after `max` frames at the
-    /// latest, so that a broken list is found rather than followed for ever.
+    /// From first to last. The caller excludes changes. Ends after `max` frames at the latest, so
+    /// that a walk over a broken list ends.
     pub fn iter<'l>(&'l self, frames: &'l Frames, max: usize) -> impl Iterator<Item = Slot> + 'l {
         let last = self.last.get();
         std::iter::successors(self.first(), move |&slot| {
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a deque: every end, and removal from anywhere.
+        /// Compares a list with a deque: both ends, and removal from anywhere.
         #[test]
         fn lists_are_deques(steps in proptest::collection::vec((0u8..6, 0u32..16), 0..200)) {
             let frames = Frames::new(100, 116).unwrap();

@@ -1,4 +1,4 @@
-//! What the designs ask of the machine they run on.
+//! What the designs ask of the machine that they run on.
 
 use std::fs;
 
@@ -13,15 +13,16 @@ pub(crate) fn register_fences() -> bool {
     membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).is_ok()
 }
 
-/// A full barrier on a CPU, if it runs a thread of this process; its sequences restart.
+/// Runs a full barrier on a CPU, if the CPU runs a thread of this process, and restarts its
+/// sequence.
 pub(crate) fn fence_cpu(cpu: CpuId) -> Result<(), ()> {
-    // SAFETY: any number will do: the kernel answers for CPUs that do not exist.
+    // SAFETY: every number is sound: the kernel returns an error for CPUs that do not exist.
     let cpu = unsafe { Cpuid::from_raw(cpu.get()) };
     membarrier_cpu(MembarrierCommand::PrivateExpeditedRseq, cpu).map_err(|_| ())
 }
 
-/// Runs `work` on a CPU by moving this thread there, which makes that CPU's own thread wait, and
-/// back. `None`: the thread may not go there, or the CPU does not exist or is beyond 1023.
+/// Moves this thread to a CPU, which makes that CPU's own thread wait, runs `work`, and moves back.
+/// `None`: the thread may not go there, or the CPU does not exist or is beyond 1023.
 pub(crate) fn on_cpu<R>(cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
     /// Moves back, also when `work` panics.
     struct Home(CpuSet);
@@ -44,14 +45,14 @@ pub(crate) fn on_cpu<R>(cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
     (sched_getcpu() == cpu.index()).then(work)
 }
 
-/// Whether this machine has CPUs that it promised not to disturb (`nohz_full=`).
+/// Whether this machine has isolated CPUs (`nohz_full=`).
 pub fn has_nohz_full() -> bool {
     fs::read_to_string("/sys/devices/system/cpu/nohz_full")
         .is_ok_and(|list| !matches!(list.trim(), "" | "(null)"))
 }
 
 /// Pages of the last-level cache that each CPU has for itself: its size divided by the CPUs that
-/// share it. `None` when the machine does not tell.
+/// share it. `None` when sysfs does not say.
 pub fn cache_slice_pages(cpu: CpuId) -> Option<u64> {
     let base = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
     let read =
@@ -66,7 +67,7 @@ pub fn cache_slice_pages(cpu: CpuId) -> Option<u64> {
     Some(kib / 4 / sharers.max(1))
 }
 
-/// How many CPUs a list like `0-3,8` names.
+/// The number of CPUs in a list like `0-3,8`.
 fn count_list(list: &str) -> Option<u64> {
     list.trim().split(',').try_fold(0, |sum, part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

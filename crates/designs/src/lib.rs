@@ -11,7 +11,7 @@
 //! | refill, spill | blocks moving from the store to a pcp, and back |
 //! | batch, high | pages per refill; most pages a pcp may hold |
 //! | drain | taking cached pages back |
-//! | owner | whoever acts as a CPU right now |
+//! | owner | the code that acts as a CPU now |
 //!
 //! # Designs
 //! | type | caches | a drain |
@@ -22,15 +22,15 @@
 //! | [`Spin`] | a pcp behind a spinlock; the owner waits for it (plain) or goes past it (trylock) | takes the locks |
 //! | [`Rcu`] | a pcp behind a pointer | switches the pointer, and collects after a grace period |
 //! | [`Magazine`] | magazines that CPUs share, each behind a spinlock | takes the locks |
-//! | [`Depot`] | pagedepot's own: fronts and shelves, over its own bitmap or over a store | takes shelves, or fences and takes fronts too |
+//! | [`Depot`] | pagedepot's fronts and shelves, over its own bitmap or over a store | takes shelves, or fences and takes fronts too |
 //!
 //! `Local`, `NohzConditional`, `Spin` and `Rcu` use the same lists and the same policy (mainline's,
-//! [`Policy`]), so that a comparison shows who may touch the lists and how they are drained, and
-//! nothing else. `Magazine` has the 2013 prototype's own.
+//! [`Policy`]), so that a comparison shows nothing but which code may touch the lists, and how they
+//! are drained. `Magazine` has the lists and the policy of the 2013 prototype.
 //!
 //! # Acting as a CPU
-//! Callers say which CPU they act as. Locked designs believe anybody. Those whose owners are not
-//! locked ([`Local`], [`Rcu`]) must know how exclusion comes about: see [`Entry`].
+//! Callers say which CPU they act as. Locked designs need no proof of it. Designs whose owners take
+//! no lock ([`Local`], [`Rcu`]) must know what excludes other owners: see [`Entry`].
 
 mod census;
 mod counters;
@@ -93,16 +93,17 @@ pub use zones::{Zone, Zones};
 
 /// The per-CPU layer of a page allocator, over its store.
 ///
-/// Every method takes the CPU and context the caller acts as; see the crate's page. In
+/// Every method takes the CPU and context that the caller acts as; see the crate's page. In
 /// [`Context::Interrupt`](pagedepot::cpus::Context) the caller is an interrupt handler, or has
-/// interrupts off. Only [`Magazine`] treats such callers differently; none of these designs but
-/// [`Depot`] over its own bitmap may be called from a handler that interrupted another call on its
-/// thread, because what they model ran with interrupts off there.
+/// interrupts off. Only [`Magazine`] treats such callers differently. A handler that interrupted
+/// another call on its thread may call only [`Depot`] over its own bitmap: what the other designs
+/// model ran with interrupts off there.
 pub trait PageCache: Sync {
     /// The design's name in reports.
     fn name(&self) -> &'static str;
 
-    /// Allocates a block of 2^order frames; zones in the machine's order of preference.
+    /// Allocates a block of 2^order frames, trying zones in the machine's order of preference.
+    /// `None`: no zone has one, after a drain.
     fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn>;
 
     /// Allocates a block, trying `zone` before the others: for traces that tell the zone.
@@ -126,17 +127,17 @@ pub trait PageCache: Sync {
         }
     }
 
-    /// Makes two blocks of `order - 1` of an allocated one, to be freed on their own.
+    /// Splits an allocated block into two of `order - 1`, which are then freed separately.
     fn split(&self, pfn: Pfn, order: Order) {
         let _ = (pfn, order);
     }
 
     /// Drains caches, from a thread that acts as no CPU. `mode` matters only to designs with more
-    /// than one kind of drain; the others do what they have.
+    /// than one kind of drain; the others ignore it.
     fn drain(&self, scope: Scope, mode: Mode) -> Drained;
 
-    /// What the kernel does on each CPU about once a second (vmstat): `high` decays, zones far
-    /// from this CPU are given back when idle.
+    /// What the kernel does on each CPU about once a second (vmstat): lowers `high`, and spills the
+    /// cached pages of idle zones that are remote to this CPU.
     fn tick(&self, here: Here) {
         let _ = here;
     }
@@ -146,21 +147,21 @@ pub trait PageCache: Sync {
         let _ = here;
     }
 
-    /// What was done so far.
+    /// Counters since construction.
     fn counts(&self) -> Counts;
 
     /// Pages that a CPU caches, over all zones. Caches that no CPU owns count for the CPU that
     /// prefers them.
     fn cached_pages(&self, cpu: CpuId) -> u64;
 
-    /// Pages cached by anybody, and waiting for grace periods.
+    /// Pages in all caches, and pages that wait for grace periods.
     fn cached_pages_total(&self) -> u64;
 
     /// Free pages of the store.
     fn free_pages(&self) -> u64;
 
-    /// Checks every structure against every other: is each frame in exactly one place? O(memory).
-    /// Exclusive: call it when everybody else has stopped.
+    /// Checks every structure against every other: each frame must be in exactly one place.
+    /// O(memory). Call it when all other threads have stopped.
     ///
     /// # Errors
     /// The first fault found.

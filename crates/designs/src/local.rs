@@ -2,9 +2,9 @@
 //! remote-drain threads (mainline until 2022).
 //!
 //! The kernel queues work on each CPU and waits: the work preempts what runs there. In user space
-//! that is either left to the owner ([`LocalDrain::Owner`]), or done by the drainer, who moves to
-//! that CPU and so preempts its owner ([`LocalDrain::Helper`]). Both stop a CPU in what it does,
-//! and both are counted as interruptions.
+//! either the owner does the work at its next operation ([`LocalDrain::Owner`]), or the drainer
+//! moves to that CPU, which preempts the owner, and does it there ([`LocalDrain::Helper`]). Both
+//! interrupt a CPU's work, and both are counted as interruptions.
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
@@ -21,18 +21,18 @@ use crate::store::Store;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
-/// Who executes a drain.
+/// Which thread executes a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LocalDrain {
     /// The owner, at its next operation; until then the pages are left. An idle owner may never
-    /// come by.
+    /// operate again.
     Owner,
     /// The drainer, on the owner's CPU.
     #[default]
     Helper,
 }
 
-/// Per-CPU lists of their owners alone.
+/// Per-CPU lists that only their owners touch.
 pub struct Local<S> {
     store: S,
     policy: Policy,
@@ -55,11 +55,11 @@ impl Cell {
     }
 }
 
-/// How often a helper that finds an operation under way gives its time to the owner it preempted.
+/// How often a helper yields to the owner that it preempted in the middle of an operation.
 const HELPER_YIELDS: u32 = 10_000;
 
 impl<S: Store> Local<S> {
-    /// Over this store.
+    /// Lists over this store.
     pub fn new(store: S, entry: Entry, drain: LocalDrain, policy: Policy) -> Self {
         let zones = store.zones();
         let cells = Grid::new(zones, |zone| Cell {
@@ -76,7 +76,7 @@ impl<S: Store> Local<S> {
         &self.store
     }
 
-    /// How callers exclude each other: what was asked for, or what this machine has.
+    /// How callers exclude each other: as asked for, or what this machine has in its place.
     pub fn entry(&self) -> Entry {
         self.owners.entry()
     }
@@ -86,7 +86,7 @@ impl<S: Store> Local<S> {
         At { store: &self.store, policy: &self.policy, counters: &cell.counters, here, zone }
     }
 
-    /// Begins an operation as a CPU, doing first what was asked of its owner.
+    /// Begins an operation as a CPU, and first does the work that drainers asked its owner for.
     #[inline]
     fn enter(&self, here: Here) -> Option<Owned<'_>> {
         let owned = self.owners.try_enter(here.cpu)?;
@@ -115,7 +115,7 @@ impl<S: Store> Local<S> {
         count(&self.counters(here, zone).lock_misses, 1);
     }
 
-    /// Drains a CPU of which the caller is the owner.
+    /// Drains a CPU that the caller owns.
     fn drain_own(&self, here: Here, scope: Scope) -> u64 {
         let zones = self.store.zones();
         self.cells
@@ -124,12 +124,12 @@ impl<S: Store> Local<S> {
             .sum()
     }
 
-    /// Drains a CPU while nobody acts as any.
+    /// Drains a CPU while no thread acts as any CPU.
     pub(crate) fn drain_exclusive(&self, cpu: CpuId) -> u64 {
         self.drain_own(Here::task(cpu), Scope::ALL)
     }
 
-    /// Drains everybody in scope but `own`.
+    /// Drains all CPUs in scope but `own`.
     fn drain_others(&self, own: Option<CpuId>, scope: Scope) -> Drained {
         let mut done = Drained::default();
         for cpu in scope.cpus(self.store.zones()).filter(|&cpu| own != Some(cpu)) {
@@ -147,7 +147,7 @@ impl<S: Store> Local<S> {
 
     fn drain_cpu(&self, cpu: CpuId, scope: Scope) -> Drained {
         let mut done = Drained::default();
-        // A racy look, as mainline's: CPUs without pages are left in peace.
+        // A racy look, as in mainline: CPUs without pages are not interrupted.
         if self.held_in(scope) > 0 {
             match self.drain {
                 LocalDrain::Owner => self.ask(cpu, scope),
@@ -171,8 +171,8 @@ impl<S: Store> Local<S> {
         owner.work.fetch_or(work, Ordering::Relaxed);
     }
 
-    /// Goes to a CPU and drains it there. `None`: the thread may not go there, or the operation it
-    /// found under way did not end.
+    /// Moves to a CPU and drains it there. `None`: the thread may not run there, or the operation
+    /// that it found under way did not end.
     fn help(&self, there: Here, scope: Scope) -> Option<u64> {
         self.on_cpu(there.cpu, || {
             for _ in 0..HELPER_YIELDS {
@@ -185,7 +185,7 @@ impl<S: Store> Local<S> {
         })?
     }
 
-    /// Who pretends to be every CPU is there already.
+    /// With [`Entry::Pretend`] this thread is every CPU, so it need not move.
     fn on_cpu<R>(&self, cpu: CpuId, work: impl FnOnce() -> R) -> Option<R> {
         #[cfg(not(loom))]
         if self.entry() != Entry::Pretend {

@@ -1,8 +1,8 @@
-//! A spinlock that knows how long it was waited for.
+//! A spinlock that counts waits and their time.
 //!
-//! The kernel's is a queue; this one is test-and-test-and-set, because in user space the next in a
-//! queue may be preempted, and then everybody behind it waits for nobody. A waiter spins, then
-//! yields. Waiting is accounted on the waiters' path only: an uncontended lock and unlock is one
+//! The kernel's spinlock is a queue. This one is test-and-test-and-set: in user space the first
+//! waiter of a queue may be preempted, and all others would then wait although the lock is free. A
+//! waiter spins, then yields. Only waiters account: an uncontended lock and unlock is one
 //! compare-and-swap and one store.
 
 use std::ops::AddAssign;
@@ -20,12 +20,12 @@ pub struct SpinLock {
     wait_ns: HintU64,
 }
 
-/// How a lock was waited for.
+/// Waits for a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockWaits {
-    /// Times somebody had to wait.
+    /// Acquisitions that had to wait.
     pub waits: u64,
-    /// For how long, in nanoseconds, over all who waited.
+    /// Time waited, in nanoseconds, summed over all waiters.
     pub wait_ns: u64,
 }
 
@@ -53,8 +53,8 @@ impl SpinLock {
     /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<SpinGuard<'_>> {
-        // Acquire: pairs with the Release in `SpinGuard::drop`; the holder sees what the last one
-        // left. The load first keeps a contended line shared.
+        // Acquire: pairs with the Release in `SpinGuard::drop`; the holder sees what the last
+        // holder wrote. The load before it keeps a contended line shared.
         let free = self.held.load(Ordering::Relaxed) == 0
             && self.held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         free.then(|| SpinGuard(self))
@@ -72,7 +72,7 @@ impl SpinLock {
     #[cold]
     fn wait(&self) -> SpinGuard<'_> {
         let start = Clock::now();
-        // Relaxed: a hint to the holder that somebody waits.
+        // Relaxed: a hint to the holder that a thread waits.
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0;
         let guard = loop {
@@ -88,7 +88,7 @@ impl SpinLock {
         guard
     }
 
-    /// Whether somebody waits for the lock.
+    /// Whether a thread waits for the lock.
     pub fn is_contended(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) > 0
     }
@@ -109,7 +109,7 @@ impl Drop for SpinGuard<'_> {
     }
 }
 
-/// A moment; always the same one under the model checker.
+/// A point in time; always the same one under the model checker.
 pub(crate) struct Clock {
     #[cfg(not(loom))]
     start: std::time::Instant,
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(lock.waits(), LockWaits::default());
         let held = lock.lock();
         assert!(lock.try_lock().is_none());
-        // A failed try releases nothing.
+        // A failed try must not release the lock.
         assert!(lock.try_lock().is_none());
         std::thread::scope(|scope| {
             scope.spawn(|| drop(lock.lock()));

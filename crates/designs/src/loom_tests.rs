@@ -1,10 +1,10 @@
 //! Models: owners and a drainer over a few frames, in all their interleavings (up to a bound of
-//! preemptions). Frames carry marks, so one handed out twice is found at once; at the end every
-//! frame must be in exactly one place.
+//! preemptions). Frames carry marks, so that a model finds a frame handed out twice at once. At the
+//! end every frame must be in exactly one place.
 //!
-//! Restartable sequences are assembler, which no model checker sees: here owners enter through
-//! their lock (`Entry::Lock`), and fences are symmetric. What is checked is everything behind the
-//! entry: the pointer, the grace periods, the chunks, the lists.
+//! Restartable sequences are assembly, which the model checker does not see. Here owners enter
+//! through their lock (`Entry::Lock`), and fences are symmetric. The models check everything behind
+//! the entry: the pointer, the grace periods, the chunks, the lists.
 
 #[path = "../../core/src/loom_tests/explore.rs"]
 mod run;
@@ -30,7 +30,8 @@ fn setup(cpus: u32) -> Setup {
     setup
 }
 
-/// A design and who holds its frames. Marks are not part of the model: they only observe.
+/// A design, and the marks of frames that are held. Marks are not part of the model: they only
+/// observe.
 struct Ground<D> {
     design: D,
     marks: [AtomicU32; FRAMES as usize],
@@ -56,13 +57,13 @@ impl<D: PageCache> Ground<D> {
         self.design.free(here(cpu), pfn, Order::BASE);
     }
 
-    /// Takes two, returns two.
+    /// Allocates two frames and frees them.
     fn turn(&self, cpu: u32) {
         let taken = [self.take(cpu), self.take(cpu)];
         taken.into_iter().flatten().for_each(|pfn| self.give(cpu, pfn));
     }
 
-    /// Every frame is somewhere, once; and after owners were idle, all can be drained.
+    /// Checks that every frame is in one place, and that all can be drained after owners were idle.
     fn settle(self, cpus: u32) {
         let mut design = self.design;
         assert_eq!(design.validate().unwrap().held_pages(), 0);
@@ -81,7 +82,7 @@ fn explore<D: PageCache + Send + 'static>(
 ) {
     run::explore(3, move || {
         let ground = Ground::new(make(Buddy::new(&setup(cpus)).unwrap()));
-        // Something is cached from the start, so that a drain finds it.
+        // A page is cached from the start, so that a drain finds it.
         if let Some(pfn) = ground.take(0) {
             ground.give(0, pfn);
         }

@@ -1,6 +1,6 @@
-//! One switch for the whole machine: lists of their owners alone, or, once the machine says that
-//! it has isolated CPUs, lists behind locks on *every* CPU ("first attempt", 2021; rejected because
-//! the locked path would rarely be tested, and because all CPUs pay for a few).
+//! One switch for the whole machine. Lists belong to their owners alone or, once the machine says
+//! that it has isolated CPUs, lie behind locks on *every* CPU ("first attempt", 2021; rejected
+//! because the locked path would rarely be tested, and because all CPUs pay for a few).
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::store::Store;
 
 /// [`Local`] or a plain [`Spin`], for all CPUs at once.
 pub struct NohzConditional<S> {
-    /// What was counted before the last flip of the switch.
+    /// Counters from before the last flip of the switch.
     before: Counts,
     lists: Lists<S>,
     entry: Entry,
@@ -32,7 +32,7 @@ enum Lists<S> {
 }
 
 impl<S: Store + Send> NohzConditional<S> {
-    /// Over this store. `isolated`: the machine has isolated CPUs, see
+    /// Lists over this store. `isolated`: the machine has isolated CPUs, see
     /// [`has_nohz_full`](crate::has_nohz_full()).
     pub fn new(store: S, isolated: bool, entry: Entry, drain: LocalDrain, policy: Policy) -> Self {
         let lists = Lists::new(Arc::new(store), isolated, entry, drain, policy);
@@ -52,8 +52,8 @@ impl<S: Store + Send> NohzConditional<S> {
         matches!(self.lists, Lists::Locked(_))
     }
 
-    /// Flips the switch. Exclusive, as the kernel's static branch patches code with all CPUs
-    /// stopped. Caches are drained first; their `high` starts anew.
+    /// Flips the switch. Takes `&mut self`, as the kernel's static branch patches code with all
+    /// CPUs stopped. Caches are drained first, and `high` starts anew.
     pub fn set_isolated(&mut self, isolated: bool) {
         if self.is_isolated() == isolated {
             return;
@@ -61,8 +61,8 @@ impl<S: Store + Send> NohzConditional<S> {
         let store = match &self.lists {
             Lists::Local(local) => {
                 for cpu in local.store().zones().cpu_ids() {
-                    // With nobody else running, the drainer may act as each CPU's owner, wherever
-                    // it runs.
+                    // No other thread runs, so the drainer may act as each CPU's owner, wherever it
+                    // runs.
                     local.drain_exclusive(cpu);
                 }
                 Arc::clone(local.store())
@@ -87,7 +87,7 @@ impl<S: Store + Send> Lists<S> {
     }
 }
 
-/// Calls a method of whichever lists are in use.
+/// Calls a method of the lists in use.
 macro_rules! either {
     ($self:ident, $lists:ident => $call:expr) => {
         match &$self.lists {

@@ -1,24 +1,25 @@
-//! Exclusion among those who act as one CPU, where remote CPUs stay out: the kernel's local lock.
+//! Exclusion among threads that act as one CPU, where remote CPUs stay out: the kernel's local
+//! lock.
 //!
-//! A state word per CPU: even is free, odd is held, and it grows with every operation, so that a
+//! Each CPU has a state word: even is free, odd is held. It grows with every operation, so that a
 //! drainer can wait for the operation that is under way, and only for that one.
 
 use pagedepot::CpuId;
 
 use crate::prim::{AtomicU32, AtomicU64, Ordering, Padded, fence};
 
-/// How callers of designs with owners come to act as a CPU.
+/// How callers of designs with owners exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// One thread at a time acts as all CPUs: replays, model tests. Plain loads and stores. If
     /// several threads did so at once, blocks would be handed out twice.
     Pretend,
-    /// Every caller runs on the CPU it names (a thread pinned there, or code that asks right
-    /// before): a restartable sequence. A caller that is elsewhere goes past the caches. Without
-    /// rseq this becomes [`Lock`](Entry::Lock); `entry()` of the design tells.
+    /// Every caller runs on the CPU that it names (a thread pinned there, or code that asks right
+    /// before) and enters by a restartable sequence. A caller that is elsewhere goes past the
+    /// caches. Without rseq this becomes [`Lock`](Entry::Lock); `entry()` of the design tells.
     OnCpu,
-    /// Any threads: a lock per CPU, and full barriers instead of asymmetric fences. Dearer than
-    /// the design: not for comparisons.
+    /// Any thread may act as any CPU: a lock per CPU, and full barriers instead of asymmetric
+    /// fences. This costs more than the design itself: not for comparisons.
     Lock,
 }
 
@@ -29,7 +30,7 @@ enum Means {
     #[cfg(not(loom))]
     Rseq(crate::rseq::Area),
     Lock {
-        /// Whether operations pay for drainers that fence them.
+        /// Whether operations run a full barrier, for drainers that fence them.
         fenced: bool,
     },
 }
@@ -37,7 +38,7 @@ enum Means {
 /// The words of one CPU, on its own line.
 pub(crate) struct Owner {
     state: AtomicU32,
-    /// Zones that the owner should drain when it next comes by, a bit each.
+    /// Zones that the owner should drain at its next operation, a bit each.
     pub work: AtomicU32,
     /// The grace period that the owner saw last; 0: offline.
     pub period: AtomicU64,
@@ -59,7 +60,7 @@ impl Drop for Owned<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release: pairs with the Acquire in `Owner::state`, where a drainer learns that this
-        // operation is over, and with the next owner's.
+        // operation is over, and with the Acquire of the next owner.
         self.owner.state.store(self.state.wrapping_add(1), Ordering::Release);
     }
 }
@@ -69,7 +70,7 @@ impl Owner {
         Owner { state: AtomicU32::new(0), work: AtomicU32::new(0), period: AtomicU64::new(0) }
     }
 
-    /// The state now; odd while an operation is under way.
+    /// The state word; odd while an operation is under way.
     pub fn state(&self) -> u32 {
         // Acquire: pairs with the Release in `Owned::drop`.
         self.state.load(Ordering::Acquire)
@@ -77,7 +78,7 @@ impl Owner {
 }
 
 impl Owners {
-    /// For a design whose drainers call [`fence_cpu`](Self::fence_cpu), or not.
+    /// `fenced`: the design's drainers call [`fence_cpu`](Self::fence_cpu).
     pub fn new(cpus: u32, entry: Entry, fenced: bool) -> Self {
         Owners {
             cells: (0..cpus).map(|_| Padded(Owner::new())).collect(),
@@ -117,7 +118,7 @@ impl Owners {
             Means::Rseq(area) => crate::rseq::try_lock(area, &owner.state, cpu.get()),
             Means::Lock { fenced } => Self::try_lock(owner, fenced),
         };
-        // Relaxed: this operation's own store, or nobody's.
+        // Relaxed: this thread stored the value itself, or no thread did.
         entered.then(|| Owned { owner, state: owner.state.load(Ordering::Relaxed) })
     }
 
@@ -142,9 +143,9 @@ impl Owners {
         entered
     }
 
-    /// Makes sure that an operation as `cpu` either is seen by the caller's next look at its
-    /// state, or sees what the caller wrote before. Returns whether that CPU is interrupted for it
-    /// if it runs this process (with one pretender: whether it would be).
+    /// Makes sure that the caller's next look at the state of `cpu` sees an operation under way, or
+    /// that the operation sees what the caller wrote before. Returns whether this interrupts a CPU
+    /// that runs this process (with [`Entry::Pretend`]: whether it would).
     ///
     /// # Errors
     /// When the kernel refused.
@@ -193,7 +194,7 @@ mod tests {
 
     const ENTRIES: [Entry; 2] = [Entry::OnCpu, Entry::Lock];
 
-    /// The CPUs this process may use; tests that need a second one do nothing without.
+    /// The CPUs that this process may use. Tests that need a second one do nothing without it.
     fn cpus() -> Vec<u32> {
         let allowed = sched_getaffinity(None).unwrap();
         (0..CpuSet::MAX_CPU as u32).filter(|&cpu| allowed.is_set(cpu as usize)).collect()
@@ -240,8 +241,8 @@ mod tests {
         });
     }
 
-    /// Threads that preempt each other on one CPU add up what they count under its lock by plain
-    /// loads and stores.
+    /// Threads that preempt each other on one CPU count under its lock by plain loads and stores,
+    /// and no count is lost.
     #[test]
     fn preempted_owners_keep_others_out() {
         for entry in ENTRIES {

@@ -1,9 +1,9 @@
 //! The one seam for atomics, locks and spinning: `std` in production, `loom` under `--cfg loom`.
 //!
-//! Everything shared is an atomic, also what only the holder of a lock changes ([`PlainU32`]):
-//! relaxed loads and stores compile to plain ones, a racy look at a counter is defined, and no
-//! module of this crate needs `unsafe` for its lists. Under the model checker these tell it about
-//! each access, so that a missing lock or ordering is found as a race.
+//! Everything shared is an atomic, even what only the holder of a lock changes ([`PlainU32`]).
+//! Relaxed loads and stores compile to plain ones, a racy look at a counter is defined, and no
+//! module of this crate needs `unsafe` for its lists. Under the model checker these types report
+//! each access, so that it finds a missing lock or ordering as a race.
 
 #[cfg(not(loom))]
 pub use std::sync::{
@@ -31,7 +31,7 @@ pub fn spin_hint() {
     loom::thread::yield_now();
 }
 
-/// Gives the rest of the time slice away: whoever is waited for may have been preempted.
+/// Gives the rest of the time slice away: the thread waited for may have been preempted.
 pub fn yield_now() {
     #[cfg(not(loom))]
     std::thread::yield_now();
@@ -39,7 +39,7 @@ pub fn yield_now() {
     loom::thread::yield_now();
 }
 
-/// Locks a mutex whose holders never leave what it protects half done, also when they panic.
+/// Locks a mutex whose holders never leave its data half changed, even when they panic.
 pub fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,
@@ -47,12 +47,12 @@ pub fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     }
 }
 
-/// Locks a mutex if nobody holds it.
+/// Locks a mutex if it is free.
 pub fn try_lock_mutex<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     mutex.try_lock().ok()
 }
 
-/// Tells the model checker who accesses something, and it tells whether they exclude each other.
+/// Reports accesses to the model checker, which reports those that do not exclude each other.
 #[cfg(loom)]
 struct Access(loom::cell::Cell<()>);
 
@@ -63,7 +63,7 @@ impl Default for Access {
     }
 }
 
-// SAFETY: there is nothing in it; the checker's metadata behind it are made for many threads.
+// SAFETY: the type holds no data; the checker's metadata behind it is made for many threads.
 #[cfg(loom)]
 unsafe impl Sync for Access {}
 
@@ -85,7 +85,7 @@ macro_rules! plain {
                 }
             }
 
-            /// The number, for whoever excludes those who change it.
+            /// The number. The caller excludes changes.
             #[inline]
             pub fn get(&self) -> $int {
                 #[cfg(loom)]
@@ -93,7 +93,7 @@ macro_rules! plain {
                 self.look()
             }
 
-            /// The number at some moment, for anybody.
+            /// The number at some moment; any thread may look.
             #[inline]
             pub fn look(&self) -> $int {
                 self.now.load(Ordering::Relaxed)
@@ -122,8 +122,8 @@ macro_rules! plain {
 }
 
 plain!(
-    /// A number that one holder of a lock (or one owner) at a time changes, by plain stores, and
-    /// that anybody may [look](Self::look) at.
+    /// A number that one holder of a lock (or one owner) at a time changes, by plain stores. Any
+    /// thread may [look](Self::look) at it.
     PlainU32, AtomicU32, u32
 );
 plain!(
@@ -134,7 +134,7 @@ plain!(
 /// Adds to a statistic that several CPUs share.
 #[inline]
 pub fn count(cell: &HintU64, n: u64) {
-    // Relaxed: nobody acts on it.
+    // Relaxed: no protocol depends on it.
     cell.fetch_add(n, Ordering::Relaxed);
 }
 

@@ -1,4 +1,4 @@
-//! What designs tell about drains and about what they did.
+//! Reports of drains, and counters.
 
 use std::ops::AddAssign;
 
@@ -7,7 +7,7 @@ use pagedepot::{CpuId, Order, ZoneId};
 use crate::lock::LockWaits;
 use crate::zones::Zones;
 
-/// A number of blocks and of the pages in them.
+/// A number of blocks, and the number of pages in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
     /// Blocks.
@@ -42,22 +42,22 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Everybody's.
+    /// All CPUs and all zones.
     pub const ALL: Scope = Scope { cpu: None, zone: None };
 
-    /// Those of one CPU.
+    /// All zones of one CPU.
     pub const fn cpu(cpu: CpuId) -> Self {
         Scope { cpu: Some(cpu), zone: None }
     }
 
-    /// Those of one zone.
+    /// All CPUs' caches of one zone.
     pub const fn zone(zone: ZoneId) -> Self {
         Scope { cpu: None, zone: Some(zone) }
     }
 
-    /// The zones meant. The loop variable of every drain: the design that dereferenced "the zone"
-    /// of a global drain instead crashed on the first machine that ran out of memory
-    /// ("Remote per-cpu lists drain support", 2022).
+    /// The zones in scope. Every drain loops over these. A design that dereferenced "the zone" of a
+    /// global drain instead crashed on the first machine that ran out of memory ("Remote per-cpu
+    /// lists drain support", 2022).
     pub(crate) fn zones(self, zones: &Zones) -> impl Iterator<Item = ZoneId> + use<> {
         zones.ids().filter(move |&id| self.zone.is_none_or(|zone| zone == id))
     }
@@ -73,21 +73,21 @@ impl Scope {
 pub struct Drained {
     /// Pages returned to the store by the time the call ended.
     pub taken_pages: u64,
-    /// Pages in scope that CPUs cache when the call ends: what owners cached meanwhile, and what
-    /// the design leaves to its owner.
+    /// Pages in scope that CPUs cache when the call ends: those that owners cached during the
+    /// drain, and those that the design leaves to their owner.
     pub left_pages: u64,
     /// Pages in lists that were switched away, still waiting for a grace period to end.
     pub pending_pages: u64,
     /// Pages that this kind of drain does not reach.
     pub unreachable_pages: u64,
-    /// CPUs that had to stop what they did for this drain: work run on them, or a fence asked of
-    /// the kernel, which interrupts a CPU that runs this process.
+    /// CPUs that this drain interrupted: it ran work on them, or asked the kernel to fence them,
+    /// which interrupts a CPU that runs this process.
     pub interruptions: u64,
     /// Fences among them.
     pub fences: u64,
     /// CPUs that could not be drained now.
     pub busy_cpus: u64,
-    /// Drains not done because another was running (mainline: a global drain does not queue up).
+    /// Drains skipped because another was running (mainline: a global drain does not queue up).
     pub skipped: u64,
 }
 
@@ -104,37 +104,38 @@ impl AddAssign for Drained {
     }
 }
 
-/// What a design did since it was made. Each number is exact, but they are not read at one moment.
+/// What a design did since it was made. Each number is exact, but the numbers are not read at one
+/// moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
-    /// Times caches were filled from the store.
+    /// Refills of caches from the store.
     pub refills: u64,
-    /// Moved from the store to caches, what the causing request got included.
+    /// Moved from the store to caches, including the block that the causing request got.
     pub refilled: Volume,
-    /// Moved from caches to the store because there were too many, or they had idled.
+    /// Moved from caches to the store because a cache was above its limit or idle.
     pub spilled: Volume,
     /// Moved from caches to the store by drains.
     pub drained: Volume,
-    /// From the store to the caller, past the caches.
+    /// Moved from the store to the caller, past the caches.
     pub direct_allocated: Volume,
-    /// From the caller to the store, past the caches.
+    /// Moved from the caller to the store, past the caches.
     pub direct_freed: Volume,
-    /// Operations that found their caches' lock held, and went past it.
+    /// Operations that found their caches' lock held, and went past the caches.
     pub lock_misses: u64,
     /// Waits for locks of caches.
     pub cache_lock: LockWaits,
     /// Waits for the zone locks.
     pub zone_lock: LockWaits,
-    /// Drains asked for.
+    /// Calls of `drain`.
     pub drains: u64,
-    /// Times a drain stopped a CPU.
+    /// Interruptions of CPUs by drains.
     pub interruptions: u64,
     /// Grace periods that ended with their pages collected.
     pub collected: u64,
-    /// From switching lists to collecting them, in nanoseconds, over all of these.
+    /// Time from switching lists to collecting them, in nanoseconds, summed over `collected`.
     pub collect_ns: u64,
-    /// The longest of them.
+    /// The longest such time, in nanoseconds.
     pub collect_ns_max: u64,
     /// Requests that failed.
     pub failures: u64,

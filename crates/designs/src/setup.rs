@@ -1,4 +1,4 @@
-//! What a design is made from, and every way that can be wrong.
+//! What a design is made from, and the errors in it.
 
 use std::fmt;
 
@@ -20,30 +20,30 @@ pub struct Setup {
     pub page_size: PageSize,
     /// The zones.
     pub zones: Vec<ZoneSetup>,
-    /// How `high_min` and `high_max` come about where a zone does not state its limits.
+    /// How `high_min` and `high_max` are computed for zones without limits of their own.
     pub high: HighPolicy,
 }
 
 /// A zone.
 #[derive(Clone, Debug)]
 pub struct ZoneSetup {
-    /// For reports.
+    /// The zone's name in reports.
     pub name: String,
-    /// Its node.
+    /// The zone's NUMA node.
     pub node: NodeId,
-    /// Its free frames; may be empty. Zones may not share an aligned run of 512 frames.
+    /// The zone's free frames; may be empty. Zones may not share an aligned run of 512 frames.
     pub ranges: Vec<FrameRange>,
     /// `None`: the kernel's formula.
     pub watermarks: Option<Watermarks>,
     /// `batch`, `high_min` and `high_max`. `None`: the kernel's formulas.
     pub limits: Option<CacheLimits>,
-    /// Pages that ordinary requests leave to those that can use no other zone (the kernel's
+    /// Pages that requests leave to those that can use no other zone (the kernel's
     /// `lowmem_reserve`, "protection" in zoneinfo); added to each watermark.
     pub protection: u64,
 }
 
 impl ZoneSetup {
-    /// A zone of these frames, everything else by the kernel's formulas.
+    /// A zone of these frames. The kernel's formulas give everything else.
     pub fn new(name: &str, ranges: Vec<FrameRange>) -> Self {
         ZoneSetup {
             name: name.to_owned(),
@@ -55,21 +55,21 @@ impl ZoneSetup {
         }
     }
 
-    /// The same, and every page can be allocated: `min` is 0.
+    /// The same zone with `min` at 0, so that every page can be allocated.
     #[must_use]
     pub fn without_reserve(mut self) -> Self {
         self.watermarks = Some(Watermarks::without_reserve(self.managed(), PageSize::default()));
         self
     }
 
-    /// The same with these cache limits.
+    /// The same zone with these cache limits.
     #[must_use]
     pub fn with_limits(mut self, limits: CacheLimits) -> Self {
         self.limits = Some(limits);
         self
     }
 
-    /// Its frames.
+    /// The number of the zone's frames.
     pub fn managed(&self) -> u64 {
         self.ranges.iter().map(|range| u64::from(range.frames)).sum()
     }
@@ -84,13 +84,13 @@ impl ZoneSetup {
 }
 
 impl Setup {
-    /// One zone of `frames` frames from frame 0, all of which can be allocated.
+    /// A machine of one zone: `frames` frames from frame 0, all of which can be allocated.
     pub fn single(cpus: u32, frames: u32) -> Self {
         let zone = ZoneSetup::new("Normal", vec![FrameRange::new(Pfn::new(0), frames)]);
         Setup::new(cpus, vec![zone.without_reserve()])
     }
 
-    /// CPUs on one node, and these zones.
+    /// A machine of these zones, with its CPUs on node 0.
     pub fn new(cpus: u32, zones: Vec<ZoneSetup>) -> Self {
         Setup {
             cpus,
@@ -128,10 +128,10 @@ impl Setup {
         (start as u32, end as u32)
     }
 
-    /// Whether a design can be made from this.
+    /// Checks whether a design can be made from this setup.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), SetupError> {
         if self.cpus == 0 {
             return Err(SetupError::NoCpus);
@@ -192,29 +192,29 @@ pub enum SetupError {
     },
     /// A zone's range ends beyond what frame numbers reach.
     RangeTooHigh {
-        /// The zone, by its place.
+        /// The zone's place in the list.
         zone: usize,
     },
     /// A batch of 0, `high_min` above `high_max`, or `high_max` above 2^30 pages.
     Limits {
-        /// The zone, by its place.
+        /// The zone's place in the list.
         zone: usize,
         /// Its limits.
         limits: CacheLimits,
     },
     /// Ranges overlap, or two zones share an aligned run of 512 frames.
     Overlap {
-        /// One zone, by its place.
+        /// One zone's place in the list.
         zone: usize,
-        /// The other.
+        /// The other zone's place.
         other: usize,
     },
-    /// There is no memory for the records of all frames.
+    /// The system has no memory for the records of all frames.
     Memory {
-        /// From the first one of the lowest zone to the last one of the highest.
+        /// Frames from the first of the lowest zone to the last of the highest.
         frames: u32,
     },
-    /// The bitmap store refused.
+    /// The bitmap store refused the setup.
     Bitmap(pagedepot::ConfigError),
     /// An option of the design is out of range.
     Option(&'static str),

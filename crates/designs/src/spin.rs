@@ -4,8 +4,8 @@
 //! * [`LockMode::TryLock`]: the owner tries, and goes to the zone lock when a drain holds it; long
 //!   frees go in chunks with the lock dropped in between (mainline since 2022).
 //!
-//! Drains interrupt nobody. One runs at a time: a global one leaves when another is running, one
-//! for a zone waits (`__drain_all_pages`).
+//! Drains interrupt no CPU. One runs at a time: a global drain returns when another is running, a
+//! drain of one zone waits (`__drain_all_pages`).
 
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
@@ -25,9 +25,9 @@ use crate::zones::Mark;
 /// How an owner takes the lock of its lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockMode {
-    /// Waits for it.
+    /// The owner waits for the lock.
     Plain,
-    /// Tries, and goes past the caches if it is held.
+    /// The owner tries the lock, and goes past the caches if it is held.
     #[default]
     TryLock,
 }
@@ -42,7 +42,7 @@ pub struct Spin<S> {
     draining: Mutex<()>,
 }
 
-/// The lock, the lists and their numbers fill neighbouring cache lines.
+/// The lock, the lists and their limits fill neighbouring cache lines.
 #[repr(C)]
 struct Cell {
     lock: SpinLock,
@@ -59,7 +59,7 @@ impl Cell {
 }
 
 impl<S: Store> Spin<S> {
-    /// Over this store.
+    /// Lists over this store.
     pub fn new(store: S, mode: LockMode, policy: Policy) -> Self {
         let zones = store.zones();
         let cells = Grid::new(zones, |zone| Cell {
@@ -95,7 +95,8 @@ impl<S: Store> Spin<S> {
         }
     }
 
-    /// Spills in chunks, dropping the lock in between; ends early when it cannot be had again.
+    /// Spills in chunks, and drops the lock in between; ends early when another thread has taken
+    /// it.
     #[cold]
     fn spill<'a>(
         &self,
@@ -117,7 +118,7 @@ impl<S: Store> Spin<S> {
     fn drain_cell(&self, here: Here, zone: ZoneId, cell: &Cell) -> u64 {
         let at = self.at(here, zone, cell);
         let mut sum = 0;
-        // A racy look: an owner that fills its lists meanwhile was not meant.
+        // A racy look: a drain need not take what an owner caches during it.
         while cell.lists.pages() > 0 {
             let _held = cell.lock.lock();
             sum += cell.pcp().drain_chunk(&at);
@@ -140,8 +141,8 @@ impl<S: Store> Spin<S> {
         done
     }
 
-    /// Takes the caches of all CPUs in a zone away: every block goes back to the store when it is
-    /// freed, and nothing is cached when this returns (`zone_pcp_disable`). Returns the limits to
+    /// Disables the caches of all CPUs in a zone (`zone_pcp_disable`): nothing is cached when this
+    /// returns, and every block that is freed later goes back to the store. Returns the limits to
     /// give to [`enable_caches`](Self::enable_caches).
     pub fn disable_caches(&self, zone: ZoneId) -> CacheLimits {
         let metadata = self.store.zones().zone(zone);
@@ -152,7 +153,7 @@ impl<S: Store> Spin<S> {
         before
     }
 
-    /// Gives the caches back.
+    /// Enables the caches of a zone again, with these limits.
     pub fn enable_caches(&self, zone: ZoneId, limits: CacheLimits) {
         // The limits were in force before.
         let _ = self.store.zones().zone(zone).set_limits(limits);
@@ -163,8 +164,8 @@ impl<S: Store> Spin<S> {
         self.cells.get(cpu, zone).map(|cell| cell.tuning.high())
     }
 
-    /// Sets `high` of a CPU in a zone, to continue where a recorded machine was. `false`: there is
-    /// no such CPU.
+    /// Sets `high` of a CPU in a zone, to start a replay in the recorded machine's state. `false`:
+    /// there is no such CPU.
     pub fn set_high(&self, cpu: CpuId, zone: ZoneId, pages: u32) -> bool {
         let cell = self.cells.get(cpu, zone);
         if let Some(cell) = cell {
@@ -174,8 +175,9 @@ impl<S: Store> Spin<S> {
         cell.is_some()
     }
 
-    /// Fills a CPU's list of a zone with up to `blocks` more blocks, to continue where a recorded
-    /// machine was; returns how many came. 0 for orders that are not cached.
+    /// Fills a CPU's list of a zone with up to `blocks` more blocks, to start a replay in the
+    /// recorded machine's state. Returns the number of blocks added; 0 for orders that are not
+    /// cached.
     pub fn preload(
         &self,
         cpu: CpuId,
@@ -192,9 +194,9 @@ impl<S: Store> Spin<S> {
         cell.pcp().fill(&self.at(Here::task(cpu), zone, cell), order, mobility, index, blocks)
     }
 
-    /// Runs `work` as an interrupt handler does that comes while its CPU has the lock of a zone's
-    /// lists: what `work` frees or allocates of that zone as this CPU goes past them. With
-    /// [`LockMode::Plain`] interrupts are off meanwhile, and it comes right after.
+    /// Runs `work` as an interrupt handler that arrives while its CPU holds the lock of a zone's
+    /// lists: what `work` frees or allocates of that zone as this CPU goes past the lists. With
+    /// [`LockMode::Plain`] interrupts are off under the lock, so `work` runs after it is dropped.
     pub fn while_locked<R>(&self, cpu: CpuId, zone: ZoneId, work: impl FnOnce() -> R) -> R {
         let cell = self.cells.get(cpu, zone).filter(|_| self.mode == LockMode::TryLock);
         let _held = cell.map(|cell| cell.lock.lock());
@@ -281,7 +283,7 @@ impl<S: Store> PageCache for Spin<S> {
         walk::give_direct(self, here, zone, pfn, order);
     }
 
-    /// Keeps the lock over blocks of one zone, as long as nothing has to be spilled.
+    /// Keeps the lock over consecutive blocks of one zone, as long as nothing has to be spilled.
     fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
         let mut held: Option<(ZoneId, SpinGuard<'_>)> = None;
         for &(pfn, order) in blocks {

@@ -1,4 +1,4 @@
-//! What designs have in common: the walk over zones and watermarks, and the ways past the caches.
+//! Shared by the designs: the walk over zones and watermarks, and the ways past the caches.
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
@@ -49,7 +49,7 @@ impl<T> Grid<T> {
     }
 }
 
-/// What a design gives to the walk.
+/// What a design implements for the walk.
 pub(crate) trait Layer: Sync {
     type Store: Store;
 
@@ -66,11 +66,11 @@ pub(crate) trait Layer: Sync {
         mark: Mark,
     ) -> Option<Pfn>;
 
-    /// Drains everybody's caches of all zones, for a request that found nothing (mainline's
-    /// direct reclaim).
+    /// Drains all CPUs' caches of all zones, for a request that found nothing (mainline's direct
+    /// reclaim).
     fn drain_for(&self, here: Here);
 
-    /// Counters of a CPU in a zone, or of those without caches.
+    /// Counters of a CPU in a zone, or those shared by CPUs without caches.
     fn counters(&self, here: Here, zone: ZoneId) -> &Counters;
 }
 
@@ -101,8 +101,8 @@ pub(crate) fn alloc_from<L: Layer>(
     }
 }
 
-/// Other zones above `low`; then all above `min`; then a global drain, and all above `min` again
-/// (`get_page_from_freelist`, `__alloc_pages_direct_reclaim`).
+/// Tries the other zones above `low`; then all above `min`; then drains globally, and tries all
+/// above `min` again (`get_page_from_freelist`, `__alloc_pages_direct_reclaim`).
 #[cold]
 fn alloc_slow<L: Layer>(
     layer: &L,

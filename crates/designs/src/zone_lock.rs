@@ -1,4 +1,4 @@
-//! No caches at all: every request takes the zone lock. What all the threads escape from.
+//! No caches: every request takes the zone lock. This is the lock that the threads' designs avoid.
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
@@ -11,7 +11,7 @@ use crate::store::Store;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
-/// A store and nothing before it.
+/// A store without a per-CPU layer.
 pub struct ZoneLock<S> {
     store: S,
     counters: Grid<Counters>,
@@ -19,7 +19,7 @@ pub struct ZoneLock<S> {
 }
 
 impl<S: Store> ZoneLock<S> {
-    /// Over this store.
+    /// Requests go to this store.
     pub fn new(store: S) -> Self {
         let counters = Grid::new(store.zones(), |_| Counters::default());
         ZoneLock { store, counters, outside: Counters::default() }

@@ -1,4 +1,4 @@
-//! Zones: their frames, watermarks, limits and flags; and which zone and mobility a frame has.
+//! Zones: their frames, watermarks, limits and flags. Zone and mobility of each frame.
 
 use pagedepot::{CacheLimits, CpuId, Mobility, NodeId, Order, Pfn, Watermarks, ZoneId};
 
@@ -6,22 +6,22 @@ use crate::frames::Frames;
 use crate::prim::{HintBool, HintU8, HintU64, Ordering, Padded};
 use crate::setup::{Setup, SetupError};
 
-/// Down to which watermark a request may go.
+/// The watermark that a request leaves untouched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mark {
     Low,
     Min,
 }
 
-/// A zone's metadata, but for its free pages, which its store knows.
+/// A zone's metadata, except its free pages, which the store knows.
 pub struct Zone {
-    /// For reports.
+    /// The zone's name in reports.
     pub name: String,
-    /// Its node.
+    /// The zone's NUMA node.
     pub node: NodeId,
-    /// Frames given to it.
+    /// Frames given to the zone.
     pub managed_pages: u64,
-    /// Its frames.
+    /// The zone's ranges of frames.
     pub(crate) ranges: Vec<pagedepot::FrameRange>,
     marks: Watermarks,
     protection: u64,
@@ -29,7 +29,7 @@ pub struct Zone {
     /// The kernel's `ZONE_BELOW_HIGH`: set when a request finds the zone below its high
     /// watermark, cleared when a free finds it above.
     below_high: HintBool,
-    /// The kernel's `ZONE_RECLAIM_ACTIVE`: set while somebody reclaims.
+    /// The kernel's `ZONE_RECLAIM_ACTIVE`: set while a caller reclaims.
     reclaim_active: HintBool,
 }
 
@@ -64,7 +64,7 @@ impl Zone {
         Ok(())
     }
 
-    /// Says that reclaim began or ended: while it runs, CPUs cache at most four batches.
+    /// Sets whether reclaim is under way. While it is, CPUs cache at most four batches.
     pub fn set_reclaim_active(&self, active: bool) {
         self.reclaim_active.store(active, Ordering::Relaxed);
     }
@@ -88,12 +88,12 @@ impl Zone {
         }
         match mark {
             Mark::Low => above(self.marks.low),
-            // No watermark at all lets the last page go.
+            // Without any watermark the last page may go.
             Mark::Min => above(self.marks.min) || self.marks.min + self.protection == 0,
         }
     }
 
-    /// After a spill: whether the shortage is over.
+    /// Clears the flag for a shortage if a spill ended it.
     pub(crate) fn note_freed(&self, free: u64) {
         if self.is_below_high() && free > self.marks.high {
             self.below_high.store(false, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl Zones {
     /// The metadata for a setup.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// What is wrong with the setup.
     pub fn new(setup: &Setup) -> Result<Self, SetupError> {
         setup.check()?;
         let (start, end) = setup.span();
@@ -230,7 +230,8 @@ impl Zones {
     /// The zone and pageblock of a block that is being freed.
     ///
     /// # Panics
-    /// When there is no memory, or the block is not aligned: the caller freed something else.
+    /// When no zone has the frame, or the block is not aligned: the caller freed what was never
+    /// allocated.
     #[inline]
     pub(crate) fn place(&self, pfn: Pfn, order: Order) -> (ZoneId, Mobility) {
         let Some(place) = self.lookup(pfn) else { not_ours(pfn) };

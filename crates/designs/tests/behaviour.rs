@@ -1,4 +1,4 @@
-//! What each design does that the others do not.
+//! Behaviour that only one design has.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn a_local_drain_left_to_the_owner_is_done_when_it_comes_by() {
     assert_eq!(cached, 7);
     let done = local.drain(Scope::ALL, Mode::Full);
     assert_eq!((done.taken_pages, done.left_pages, done.interruptions), (0, 14, 0));
-    // CPU 0 comes by: its pages go first, then it is refilled. CPU 1 sleeps.
+    // CPU 0's next operation first drains its pages, then refills. CPU 1 sleeps.
     let pfn = local.alloc(task(0), Order::BASE, Mobility::Movable).unwrap();
     let counts = local.counts();
     assert_eq!((counts.drained.pages, counts.interruptions), (7, 1));
@@ -66,7 +66,7 @@ fn the_switch_flips_for_all_cpus_and_loses_nothing() {
     assert!(nohz.is_isolated());
     assert_eq!((nohz.cached_pages_total(), nohz.counts().drained.pages), (0, 13));
     nohz.free(task(1), held, Order::BASE);
-    // Locked lists: the drain stops nobody.
+    // Locked lists: the drain interrupts no CPU.
     let done = nohz.drain(Scope::ALL, Mode::Full);
     assert_eq!((done.taken_pages, done.interruptions), (1, 0));
     nohz.set_isolated(false);
@@ -127,7 +127,8 @@ fn spin_decays_what_lies_idle() {
     let cpu = CpuId::new(0);
     spin.set_high(cpu, NORMAL, 400);
     assert_eq!(spin.preload(cpu, NORMAL, Order::BASE, Mobility::Movable, 300), 300);
-    // An eighth of `high` at a time, but not below what is held less 14; then the excess goes.
+    // `high` falls by an eighth at a time, but not below the pages held less 14; then the excess is
+    // spilled.
     let expected = [(350, 300), (307, 300), (286, 286), (272, 272), (258, 258)];
     for (high, held) in expected {
         spin.tick(task(0));
@@ -167,12 +168,12 @@ fn rcu_by_quiescent_states_waits_for_nobody_and_comes_back() {
     assert_eq!((done.taken_pages, done.pending_pages, done.interruptions), (7, 7, 0));
     assert_eq!((rcu.pending_pages(), rcu.collect().taken_pages), (7, 0));
     assert_eq!(rcu.validate().unwrap().pending_pages, 7);
-    // It goes on with other lists; a drain now leaves those, because both sets are in use.
+    // CPU 1 goes on with the other set; a drain now leaves that set, because both are in use.
     let held = rcu.alloc(task(1), Order::BASE, Mobility::Movable).unwrap();
     let again = rcu.drain(Scope::ALL, Mode::Full);
     assert_eq!((again.taken_pages, again.pending_pages), (0, 13));
     warm(&rcu, 0);
-    // One operation after the switch tells enough.
+    // One operation after the switch ends the grace period.
     let done = rcu.collect();
     assert_eq!((done.taken_pages, done.pending_pages), (7, 6));
     rcu.free(task(1), held, Order::BASE);
@@ -249,7 +250,7 @@ fn a_process_has_its_own_magazine_and_drains_find_it() {
         other.free(task(0), theirs, Order::BASE);
         assert_eq!(other.cached_pages(), 1);
     }
-    // Both are gone, their pages and what they counted are not.
+    // Both magazines are gone; their pages and counters are not.
     assert_eq!(magazine.cached_pages_total(), 0);
     assert_eq!(magazine.validate().unwrap().held_pages(), 0);
     let counts = magazine.counts();
@@ -274,7 +275,7 @@ fn a_quiet_drain_of_a_depot_stops_nobody() {
     held.iter().for_each(|&(pfn, order)| depot.free(task(0), pfn, order));
     let quiet = depot.drain(Scope::ALL, Mode::Quiet);
     assert_eq!((quiet.interruptions, quiet.left_pages), (0, 0));
-    // What is left is in fronts, and told by their bound.
+    // The pages left are in fronts, and reported by their bound.
     assert!(
         quiet.unreachable_pages >= depot.cached_pages_total() && depot.cached_pages_total() > 0
     );
@@ -283,7 +284,7 @@ fn a_quiet_drain_of_a_depot_stops_nobody() {
     assert_eq!(depot.counts().interruptions, 2);
 }
 
-/// A receiver: frees blocks of order 3 that somebody else allocates.
+/// A receiver: frees blocks of order 3 that another CPU allocates.
 fn cached_by_receiver(design: &impl PageCache) -> u64 {
     let mut most = 0;
     for _ in 0..40 {

@@ -1,7 +1,7 @@
 //! The scenario of the bug report to "Remote per-cpu lists drain support" (2022): memory runs out,
 //! and requests drain all CPUs of all zones, on a machine with a zone without memory and CPUs that
-//! never ran. There, a drain without a zone dereferenced the zone. Here, an error must come back,
-//! nothing may crash, and memory freed afterwards must all be there.
+//! never ran. There, a drain without a zone dereferenced the zone. Here, a request must return an
+//! error, no design may crash, and all memory freed afterwards must be available.
 
 mod common;
 
@@ -16,14 +16,14 @@ const PAGES: u64 = 700 + 1500 + 1024;
 /// CPUs 2 and 3 never run.
 const CPUS: u32 = 4;
 
-/// All scopes there are, zones and CPUs that do not exist included.
+/// All scopes, zones and CPUs that do not exist included.
 fn scopes() -> impl Iterator<Item = Scope> {
     let cpus = || std::iter::once(None).chain((0..CPUS + 1).map(|cpu| Some(CpuId::new(cpu))));
     let zones = || std::iter::once(None).chain((0..4).map(|zone| Some(ZoneId::new(zone))));
     cpus().flat_map(move |cpu| zones().map(move |zone| Scope { cpu, zone }))
 }
 
-/// Drains all that can be drained, and lets owners come by in between.
+/// Drains all that can be drained, with operations of owners in between.
 fn drain_all(design: &impl PageCache) {
     for _ in 0..3 {
         for scope in scopes() {
@@ -35,7 +35,7 @@ fn drain_all(design: &impl PageCache) {
 
 fn exhausted_on_one_thread<D: PageCache>(name: &str, make: fn(&Setup, Entry) -> D) {
     let mut design = make(&three_zones(CPUS), Entry::Pretend);
-    // Drains before anybody ran find nothing to do.
+    // Drains before any CPU ran find nothing to do.
     scopes().for_each(|scope| assert_eq!(design.drain(scope, Mode::Full).taken_pages, 0));
     let mut held = Vec::new();
     for cpu in [0, 1] {
@@ -49,7 +49,7 @@ fn exhausted_on_one_thread<D: PageCache>(name: &str, make: fn(&Setup, Entry) -> 
         design.idle(task(cpu));
     }
     assert_eq!(design.free_pages() + design.cached_pages_total() + held.len() as u64, PAGES);
-    // Owners that went by, or idle, left nothing: every page was had.
+    // Owners that operated or went idle left nothing: every page was allocated.
     assert_eq!(held.len() as u64, PAGES, "{name}");
     assert!(design.counts().failures >= 4);
     for (at, pfn) in held.drain(..).enumerate() {
@@ -58,7 +58,7 @@ fn exhausted_on_one_thread<D: PageCache>(name: &str, make: fn(&Setup, Entry) -> 
     drain_all(&design);
     let census = design.validate().unwrap();
     assert_eq!((census.free_pages, census.held_pages()), (PAGES, 0));
-    // And it is whole again: a block of the largest order.
+    // Memory is merged again: a block of the largest order can be allocated.
     assert!(design.alloc(task(3), Order::MAX, Mobility::Unmovable).is_some());
 }
 

@@ -1,9 +1,9 @@
-//! Every design in lockstep with a naive model, on one thread that pretends to be any CPU.
+//! Every design in lockstep with a naive model, on one thread that acts as any CPU.
 //!
 //! Properties, after each operation:
 //! 1. a block that is handed out is aligned, lies in one zone, and none of its frames is held;
-//! 2. free + cached + held pages are all there are;
-//! 3. a request fails only if no such block is among the frames that nobody holds, or a design
+//! 2. free, cached and held pages add up to all pages;
+//! 3. a request fails only if the frames that are not held contain no such block, or if a design
 //!    whose drains leave pages (to owners, to grace periods) has left some;
 //! 4. after freeing everything and draining until nothing is left, all pages are in the store.
 //!
@@ -70,7 +70,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What callers hold, and nothing else.
+/// The model: which frames callers hold.
 struct Model {
     held: Vec<(Pfn, Order)>,
     taken: Vec<bool>,
@@ -112,7 +112,7 @@ impl Model {
         (pfn, order)
     }
 
-    /// Whether a block of this order could be made of what nobody holds.
+    /// Whether a block of this order could be made of frames that are not held.
     fn could_have(&self, order: Order) -> bool {
         let frames = order.frames() as usize;
         (0..self.taken.len() / frames).map(|at| at * frames).any(|start| {
@@ -124,7 +124,7 @@ impl Model {
     }
 }
 
-/// Designs whose drains may leave pages where a request cannot get at them.
+/// Designs whose drains may leave pages where a request cannot take them.
 fn may_leave(name: &str) -> bool {
     matches!(name, "local_owner" | "rcu_qsbr")
 }
@@ -216,7 +216,8 @@ impl<D: PageCache> Lockstep<D> {
             let (pfn, order) = self.model.give(0);
             self.design.free(task(pfn.get() % CPUS), pfn, order);
         }
-        // Twice: what owners do when they come by, and what waits for periods, comes second.
+        // Twice: the second round takes what owners gave back in the first, and what waited for
+        // grace periods.
         for _ in 0..2 {
             self.design.drain(Scope::ALL, Mode::Full);
             (0..CPUS).for_each(|cpu| self.design.idle(task(cpu)));
@@ -249,8 +250,8 @@ fn follows_the_model<D: PageCache>(name: &'static str, make: fn(&Setup, Entry) -
 
 over_all_designs!(follows_the_model);
 
-/// The designs with per-CPU lists and mainline's policy are the same but for who may touch the
-/// lists: as long as nobody drains, they hand out the same blocks.
+/// The designs with per-CPU lists and mainline's policy differ only in which code may touch the
+/// lists: without drains they hand out the same blocks.
 #[test]
 fn designs_with_lists_do_the_same_on_one_thread() {
     let setup = three_zones(CPUS);
@@ -300,7 +301,7 @@ impl Boxed {
         match *op {
             Op::Alloc { here, order, mobility, blocks } => {
                 for _ in 0..blocks >> order.get().min(5) {
-                    // A request that fails drains everybody: stay well away from that.
+                    // A request that fails drains all CPUs: the test avoids such requests.
                     if order.get() > 4 || self.design.free_pages() < 1000 {
                         return;
                     }

@@ -1,6 +1,6 @@
-//! Every design with real owners: threads pinned to their CPUs allocate and free, also each
-//! other's blocks, while others drain. Each frame that is held carries its owner's mark, so a
-//! frame handed out twice is found at once, and one that is lost at the end.
+//! Every design with real owners. Threads pinned to their CPUs allocate and free, also each other's
+//! blocks, while other threads drain. Each frame that is held carries its owner's mark, so the test
+//! finds a frame handed out twice at once, and a lost frame at the end.
 
 mod common;
 
@@ -20,9 +20,9 @@ const STEPS: u32 = 40_000;
 /// What all threads share.
 struct Ground<D> {
     design: D,
-    /// Who holds each frame; 0: nobody.
+    /// The holder of each frame; 0: none.
     marks: Vec<AtomicU32>,
-    /// Blocks that others are to free.
+    /// Blocks that other threads are to free.
     passed: Mutex<Vec<(Pfn, Order)>>,
     done: AtomicBool,
 }
@@ -84,7 +84,7 @@ impl<D: PageCache> Ground<D> {
         self.design.free_many(here, &batch);
     }
 
-    /// Leaves half of what is held to others, and frees what others left.
+    /// Passes half of the held blocks to other threads, and frees what other threads passed.
     fn pass(&self, here: Here, me: u32, held: &mut Vec<(Pfn, Order)>) {
         let mine = held.split_off(held.len() / 2);
         mine.iter().for_each(|&(pfn, order)| self.mark(pfn, order, me, u32::MAX));
@@ -157,17 +157,17 @@ fn run<D: PageCache + Send + 'static>(
                 scope.spawn(move || ground.owner(1 + cpu * 16 + set, cpu))
             })
             .collect();
-        // All are joined before any panic goes on, so that drainers end too.
+        // All threads are joined before a panic is resumed, so that drainers end too.
         let owners: Vec<_> = owners.into_iter().map(|owner| owner.join()).collect();
         ground.done.store(true, Ordering::Relaxed);
         drainers.into_iter().for_each(|drainer| drainer.join().unwrap());
         owners.into_iter().for_each(|owner| owner.unwrap());
     });
-    // This thread visits CPUs in the end; it belongs to the test runner, so not for good.
+    // `settle` pins its thread to one CPU after the other, so it gets a thread of its own.
     thread::spawn(move || ground.settle(&cpus)).join().unwrap()
 }
 
-/// Whether drains of this design may stop a CPU; our own do when they are full ones.
+/// Whether drains of this design may interrupt a CPU; full drains of `depot` do.
 fn may_interrupt(name: &str) -> bool {
     matches!(name, "local_owner" | "local_helper" | "nohz_local" | "rcu_membarrier")
         || name.starts_with("depot")

@@ -23,7 +23,7 @@ pub struct Held<'m> {
     _guard: SpinGuard<'m>,
 }
 
-/// Frames on their way, in nobody's lists.
+/// Frames in flight, in no list.
 pub struct Batch {
     pub list: List,
     pub pages: u32,
@@ -79,9 +79,10 @@ impl Held<'_> {
         self.mag.lists[mobility.index()].splice_front(frames, &batch.list);
     }
 
-    /// Takes the coldest, round-robin over mobilities after `last`: one from a list, and one more
-    /// for each empty list passed, so that fuller lists give more; a longer run from the only list
-    /// with pages. Ends early once `min` are taken and somebody waits for the lock.
+    /// Takes the coldest frames, round-robin over mobilities after `last`. A list gives one frame,
+    /// and one more for each empty list passed, so that fuller lists give more; the only list with
+    /// pages gives a longer run. Ends early once `min` are taken and another thread waits for the
+    /// lock.
     pub fn take_coldest(&self, frames: &Frames, last: Mobility, pages: u32, min: u32) -> Batch {
         let batch = Batch { list: List::new(), pages: 0 };
         let (mut at, mut run) = (last.index(), 0);

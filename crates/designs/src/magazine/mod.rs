@@ -1,10 +1,10 @@
 //! Magazines that CPUs share, each behind a spinlock: the prototype of 2013.
 //!
-//! A zone has a few magazines of single frames. A CPU prefers one by its number. Allocation takes
-//! the first, from the preferred one round, that has pages and whose lock is free; then the first
-//! with pages, waiting for it; then refills. A free waits for the preferred one's lock. Callers in
-//! interrupt context use the zone lock: magazine locks are not safe for them, and that is what
-//! makes them cheap. Blocks of higher orders go to the store.
+//! A zone has a few magazines of single frames. A CPU prefers one by its number. An allocation goes
+//! round from the preferred one and takes the first that has pages and whose lock is free. If there
+//! is none it waits for the first with pages, and if all are empty it refills. A free waits for the
+//! preferred one's lock. Callers in interrupt context use the zone lock. Magazine locks are not
+//! safe for them, which is why these locks are cheap. Blocks of higher orders go to the store.
 //!
 //! Batches as in the prototype: refill 384, spill 64 beyond 1024, both cut short after 16 when the
 //! lock is contended.
@@ -45,7 +45,7 @@ pub struct MagazineOptions {
     pub refill: u32,
     /// Pages of a spill.
     pub spill: u32,
-    /// Pages after which either looks whether somebody waits, and ends if so.
+    /// Pages after which a refill or a spill ends if another thread waits for its lock.
     pub min_batch: u32,
 }
 
@@ -59,7 +59,7 @@ impl Default for MagazineOptions {
 pub struct Magazine<S> {
     store: S,
     options: MagazineOptions,
-    /// How much of a CPU's number its preference ignores.
+    /// Low bits of a CPU's number that its preference ignores.
     preference_shift: u32,
     /// `[zone][magazine]`.
     magazines: Box<[Padded<Mag>]>,
@@ -68,10 +68,10 @@ pub struct Magazine<S> {
 }
 
 impl<S: Store> Magazine<S> {
-    /// Over this store.
+    /// Magazines over this store.
     ///
     /// # Errors
-    /// Options out of range.
+    /// An option is out of range.
     pub fn new(store: S, options: MagazineOptions) -> Result<Self, SetupError> {
         let sane =
             options.magazines > 0 && options.refill > 0 && options.spill > 0 && options.limit > 0;
@@ -81,8 +81,8 @@ impl<S: Store> Magazine<S> {
             ));
         }
         let zones = store.zones().count();
-        // The prototype ignores the lowest bit, so that siblings share. With fewer CPUs than that
-        // needs, all would prefer the first.
+        // The prototype ignores the lowest bit, so that siblings share a magazine. With too few
+        // CPUs for that, all would prefer the first one.
         let preference_shift = u32::from(store.zones().cpus() >= 2 * options.magazines);
         Ok(Magazine {
             magazines: Mag::all(zones, options.magazines),
@@ -99,7 +99,7 @@ impl<S: Store> Magazine<S> {
         &self.store
     }
 
-    /// A magazine of its own for a process that allocates much.
+    /// Makes a magazine for a process that allocates much.
     pub fn process(&self) -> ProcessMagazine<'_, S> {
         let mags = Arc::new(ProcessMags(Mag::all(self.store.zones().count(), 1)));
         lock_mutex(&self.chain).push(Arc::clone(&mags));
@@ -126,7 +126,7 @@ impl<S: Store> Magazine<S> {
         &self.of_zone(zone)[self.preference(cpu)]
     }
 
-    /// A zone's magazines from the preferred one round.
+    /// A zone's magazines, beginning with the preferred one.
     #[inline]
     fn round(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = &Mag> {
         let (before, from) = self.of_zone(zone).split_at(self.preference(cpu));
@@ -136,7 +136,7 @@ impl<S: Store> Magazine<S> {
     /// Locks a magazine that has pages.
     #[inline]
     fn lock_filled(&self, cpu: CpuId, zone: ZoneId) -> Option<Held<'_>> {
-        // Racy looks: the lock decides.
+        // Racy looks; they are repeated under the lock.
         let filled = || self.round(cpu, zone).filter(|mag| mag.pages.look() > 0);
         filled().find_map(Mag::try_lock).or_else(|| filled().next().map(Mag::lock))
     }
@@ -148,7 +148,7 @@ impl<S: Store> Magazine<S> {
             .unwrap_or_else(|| self.preferred(cpu, zone).lock())
     }
 
-    /// Takes a batch from the store, for `mag`'s metadata.
+    /// Takes a batch from the store, and counts it in `mag`'s counters.
     fn fetch(
         &self,
         here: Here,
@@ -174,8 +174,9 @@ impl<S: Store> Magazine<S> {
         (batch.pages > 0).then_some(batch)
     }
 
-    /// Spills from a magazine above its limit: cold pages are taken under its lock, and given to
-    /// the store after it is dropped. A batch freed at once may have gone far beyond.
+    /// Spills from a magazine above its limit. Cold pages are taken under its lock, and given to
+    /// the store after the lock is dropped. One call that frees many pages may exceed the limit by
+    /// far.
     fn trim(&self, here: Here, zone: ZoneId, held: Held<'_>, last: Mobility) {
         let mag = held.mag;
         let Some(over) = mag.pages.get().checked_sub(self.options.limit) else { return };
@@ -221,7 +222,7 @@ impl<S: Store> Magazine<S> {
         done
     }
 
-    /// Whether this request may use magazines at all.
+    /// Whether this request may use magazines: single frames, outside interrupt context.
     #[inline]
     fn uses_magazines(here: Here, order: Order) -> bool {
         order == Order::BASE && here.context == Context::Task
@@ -332,8 +333,8 @@ impl<S: Store> PageCache for Magazine<S> {
         }
     }
 
-    /// The single frames of one zone in a row go in under one hold of the preferred lock, and
-    /// what is above the limit then goes to the zone under one hold of its lock.
+    /// Consecutive single frames of one zone go in under one hold of the preferred lock. What is
+    /// then above the limit goes to the zone under one hold of the zone lock.
     fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
         let mut held: Option<(ZoneId, Mobility, Held<'_>)> = None;
         for &(pfn, order) in blocks {

@@ -12,8 +12,8 @@ use crate::prim::lock_mutex;
 use crate::store::Store;
 use crate::zones::Mark;
 
-/// A magazine that belongs to one process: its lock is contended only by drains. Refills and
-/// spills go to the zone in the prototype's batches. Given back when dropped.
+/// A magazine that belongs to one process: only drains contend for its lock. Refills and spills go
+/// to the zone in the prototype's batches. Dropping it returns its pages.
 pub struct ProcessMagazine<'m, S: Store> {
     pub(super) shared: &'m Magazine<S>,
     pub(super) mags: Arc<ProcessMags>,
@@ -24,8 +24,9 @@ impl<S: Store> ProcessMagazine<'_, S> {
         &self.mags.0[zone.index()]
     }
 
-    /// Allocates a block: single frames from this magazine, refilled when empty; everything else,
-    /// and what no zone above its watermark has, from what all processes share.
+    /// Allocates a block. Single frames come from this magazine, which is refilled when it is
+    /// empty. All other blocks come from what all processes share, and so do single frames when no
+    /// zone is above its watermark.
     #[inline]
     pub fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
         if Magazine::<S>::uses_magazines(here, order)
@@ -67,7 +68,7 @@ impl<S: Store> ProcessMagazine<'_, S> {
         }
     }
 
-    /// Pages in it.
+    /// Pages in this magazine.
     pub fn cached_pages(&self) -> u64 {
         self.mags.0.iter().map(|mag| u64::from(mag.pages.look())).sum()
     }
@@ -81,7 +82,7 @@ impl<S: Store> Drop for ProcessMagazine<'_, S> {
         for zone in self.shared.store.zones().ids() {
             let mag = self.mag(zone);
             self.shared.empty(Here::task(CpuId::new(0)), zone, mag);
-            // Its counters must not vanish with it.
+            // The counters outlive the magazine.
             self.shared.outside.absorb(&mag.counters);
         }
     }

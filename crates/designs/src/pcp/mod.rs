@@ -1,7 +1,7 @@
 //! Per-CPU lists, and what moves between them and a store.
 //!
-//! Nothing here excludes anybody: each design decides who may touch a pcp, and that is the
-//! difference between them.
+//! Nothing here excludes other threads. Each design decides which code may touch a pcp, and the
+//! designs differ in nothing else.
 
 pub mod policy;
 #[cfg(all(test, not(loom)))]
@@ -23,7 +23,7 @@ use policy::{Policy, Tuning};
 const LISTS: usize = 14;
 const LOW_ORDERS: u32 = 4;
 
-/// Which list.
+/// The number of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ListIndex(u8);
 
@@ -64,7 +64,7 @@ impl Lists {
         Lists { pages: PlainU32::new(0), lists: std::array::from_fn(|_| List::new()) }
     }
 
-    /// Pages in all lists at some moment, for anybody.
+    /// Pages in all lists at some moment; any thread may look.
     #[inline]
     pub fn pages(&self) -> u32 {
         self.pages.look()
@@ -89,8 +89,8 @@ impl Lists {
         Ok(pages)
     }
 
-    /// Blocks from the coldest on, `pages` pages of them: from `first` all of a list, then the
-    /// next list, and so on round (`free_pcppages_bulk`).
+    /// The coldest blocks, `pages` pages of them: all of the list `first`, then the next list, and
+    /// so on round (`free_pcppages_bulk`).
     fn coldest<'l>(&'l self, frames: &'l Frames, pages: u32, first: ListIndex) -> Coldest<'l> {
         Coldest { lists: self, frames, left: pages.min(self.pages.get()), at: first }
     }
@@ -124,7 +124,7 @@ impl Iterator for Coldest<'_> {
     }
 }
 
-/// What an operation on a pcp needs besides the pcp.
+/// The context of an operation on a pcp.
 pub(crate) struct At<'a, S> {
     pub store: &'a S,
     pub policy: &'a Policy,
@@ -133,7 +133,7 @@ pub(crate) struct At<'a, S> {
     pub zone: ZoneId,
 }
 
-/// Lists and the numbers that govern them, for whoever may touch both.
+/// Lists and their limits, for a caller that may touch both.
 #[derive(Clone, Copy)]
 pub(crate) struct Pcp<'a> {
     pub lists: &'a Lists,
@@ -249,7 +249,7 @@ impl Pcp<'_> {
         at.store.give(at.here, at.zone, self.lists.coldest(frames, pages, first))
     }
 
-    /// What a CPU does once a second: returns pages to spill.
+    /// A CPU's work once a second. Returns pages to spill.
     pub fn tick<S: Store>(self, at: &At<'_, S>) -> u32 {
         let zones = at.store.zones();
         let (zone, held) = (zones.zone(at.zone), self.lists.pages.get());

@@ -1,13 +1,13 @@
 //! Mainline's policy for per-CPU lists: how much to refill, how much to hold, when to spill.
 //!
 //! Formulas of Linux 7.2, `mm/page_alloc.c`; the function that each one follows is named. All
-//! quantities are pages. Nothing here is shared: one owner, or one lock holder, at a time.
+//! quantities are pages. Nothing here is shared: one owner, or one lock holder, uses it at a time.
 //!
 //! # When high orders are not cached
 //! A CPU that frees blocks of orders 1..=3 and allocates none (the receiver of a network stream)
-//! caches what its peer could reuse while it is cache-hot, and fragments memory. The rule for
-//! *when* that is so, and what `nr_pcp_high` then returns, are both open questions of "netperf
-//! -18.0% regression" (2022), so both are options.
+//! caches what its peer could reuse while it is cache-hot, and fragments memory. When that applies,
+//! and what `nr_pcp_high` then returns, are both open questions of "netperf -18.0% regression"
+//! (2022), so both are options.
 
 use crate::prim::PlainU32;
 use crate::zones::Zone;
@@ -34,7 +34,7 @@ impl Default for Policy {
     }
 }
 
-/// A pcp's own numbers (the kernel's `struct per_cpu_pages` without its lists).
+/// A pcp's limits and counts (the kernel's `struct per_cpu_pages` without its lists).
 pub(crate) struct Tuning {
     high: PlainU32,
     alloc_factor: PlainU32,
@@ -43,7 +43,7 @@ pub(crate) struct Tuning {
     previous_free_was_high_order: PlainU32,
     /// Ticks until an idle remote zone is given back.
     expire: PlainU32,
-    /// What the last tick saw, to tell whether the zone was used since.
+    /// The activity that the last tick saw; a change means that the zone was used since.
     seen: PlainU32,
 }
 
@@ -84,12 +84,12 @@ impl Tuning {
         }
     }
 
-    /// `high` at some moment, for anybody.
+    /// `high` at some moment; any thread may look.
     pub fn high(&self) -> u32 {
         self.high.look()
     }
 
-    /// Continues where a recorded machine was.
+    /// Sets `high`, to start a replay in the recorded machine's state.
     pub fn set_high(&self, high: u32) {
         self.high.set(high);
     }
@@ -100,7 +100,7 @@ impl Tuning {
         high
     }
 
-    /// An allocation is about to be served.
+    /// Counts an allocation that is about to be served.
     #[inline]
     pub fn on_alloc(&self) {
         self.free_count.set(self.free_count.get() >> 1);
@@ -132,8 +132,8 @@ impl Tuning {
         if pages > 1 { (pages >> order.get()).max(2) } else { pages }
     }
 
-    /// A block was freed, and the lists hold `held` pages with it: how many pages should go
-    /// (`free_frozen_page_commit`)?
+    /// Counts a free after which the lists hold `held` pages. Returns the pages to spill
+    /// (`free_frozen_page_commit`).
     #[inline]
     pub fn on_free(&self, policy: &Policy, zone: &Zone, order: Order, held: u32) -> u32 {
         let limits = Limits::of(zone);
@@ -146,7 +146,7 @@ impl Tuning {
         if held < high { 0 } else { self.spill_pages(policy, limits, held, high, free_high) }
     }
 
-    /// Whether the CPU only frees, and high orders.
+    /// Whether the CPU only frees, and frees high orders (`free_high`).
     #[inline]
     fn is_free_high(&self, policy: &Policy, limits: Limits, order: Order, held: u32) -> bool {
         if !(1..=COSTLY_ORDER).contains(&order.get()) {
@@ -171,7 +171,7 @@ impl Tuning {
         }
     }
 
-    /// How much may be held (`nr_pcp_high`).
+    /// Pages that the lists may hold (`nr_pcp_high`).
     #[inline]
     fn high_now(
         &self,
@@ -214,7 +214,7 @@ impl Tuning {
         high
     }
 
-    /// How much to spill (`nr_pcp_free`).
+    /// Pages to spill (`nr_pcp_free`).
     fn spill_pages(
         &self,
         policy: &Policy,
@@ -249,7 +249,7 @@ impl Tuning {
     }
 
     /// Counts down an idle zone that is remote to the CPU; returns pages to spill
-    /// (`refresh_cpu_vm_stats`). `activity` is anything that changes when the zone is used.
+    /// (`refresh_cpu_vm_stats`). `activity` is a number that changes when the zone is used.
     pub fn expire(&self, zone: &Zone, remote: bool, held: u32, activity: u32) -> u32 {
         const TICKS: u32 = 3;
         if self.seen.get() != activity {

@@ -31,8 +31,8 @@ fn zones(limits: CacheLimits) -> Zones {
     Zones::new(&setup(1 << 14, limits)).unwrap()
 }
 
-/// Frees blocks without allocating until the policy says to spill: how many were held then, and
-/// how many pages it said. `None`: not within 4096 pages.
+/// Frees blocks without allocating until the policy says to spill. Returns the pages held then, and
+/// the pages to spill. `None`: not within 4096 pages.
 fn freed_until_spill(
     policy: &Policy,
     tuning: &Tuning,
@@ -68,7 +68,7 @@ fn high_grows_with_refills_only_above_the_high_watermark() {
     assert!(zone.may_take(1000, Order::BASE, Mark::Low));
     // 1000 free is not above the mark of 1000.
     assert!(zone.is_below_high());
-    // 126, and as much fits: 315 - 0 - 63 = 252.
+    // 126; there is room for 315 - 0 - 63 = 252.
     assert_eq!(tuning.refill_blocks(&policy, zone, Order::BASE, 0), 126);
     assert_eq!(tuning.high(), 315);
     zone.note_freed(1000);
@@ -144,7 +144,7 @@ fn below_the_high_watermark_every_free_spills() {
     let tuning = Tuning::new(zone);
     tuning.set_high(1000);
     assert!(zone.may_take(500, Order::BASE, Mark::Low));
-    // high_min is held all the same.
+    // high_min pages are held all the same.
     assert_eq!(tuning.on_free(&Policy::default(), zone, Order::BASE, 251), 0);
     assert_eq!(tuning.on_free(&Policy::default(), zone, Order::BASE, 300), 63);
     assert_eq!(tuning.high(), 1000 - 63 - 63);
@@ -177,7 +177,7 @@ fn the_rule_of_2022_follows_spills_and_is_ended_by_allocations() {
     let policy = Policy { free_high, ..Policy::default() };
     let tuning = Tuning::new(zones.zone(ZONE));
     assert!(freed_until_spill(&policy, &tuning, &zones, Order::BASE).is_some());
-    // free_factor is 1 now: a block of order 3 takes everything along.
+    // free_factor is 1 now: a free of order 3 spills everything.
     assert_eq!(tuning.on_free(&policy, zones.zone(ZONE), order(3), 71), 71);
     tuning.on_alloc();
     assert_eq!(tuning.on_free(&policy, zones.zone(ZONE), order(3), 8), 0);
@@ -320,7 +320,7 @@ fn a_refill_stops_at_the_watermark() {
     let mut counts = crate::Counts::default();
     rig.counters.add_to(&mut counts);
     assert_eq!(counts.refilled, Volume { blocks: held, pages: held });
-    // Down to `min`, 0 here, the rest is to be had too.
+    // The rest can be allocated too, down to `min`, 0 here.
     let index = ListIndex::of(Order::BASE, Mobility::Movable).unwrap();
     assert!(rig.pcp().take(&rig.at(), Order::BASE, Mobility::Movable, index, Mark::Min).is_some());
 }

@@ -61,8 +61,9 @@ impl<S: Store> Rcu<S> {
         }
     }
 
-    /// Switches a CPU's lists that hold pages and whose other set is free, and begins their grace
-    /// period; begins it again for lists whose fence was refused. `false`: there were none.
+    /// Switches those of a CPU's lists that hold pages and whose other set is free, and begins
+    /// their grace period. Begins it again for lists whose fence was refused. `false`: there were
+    /// none.
     fn switch_cpu(
         &self,
         pending: &mut [Option<Pending>],
@@ -98,8 +99,8 @@ impl<S: Store> Rcu<S> {
         if self.grace == Grace::Qsbr {
             // Pairs with the fence in `go_online`.
             fence(Ordering::SeqCst);
-            // Release: pairs with the Acquire loads of the period: who has seen it also sees the
-            // switch.
+            // Release: pairs with the Acquire loads of the period: a thread that has seen it also
+            // sees the switch.
             return Until::Period(self.period.fetch_add(1, Ordering::Release) + 1);
         }
         let Ok(interrupted) = self.owners.fence_cpu(cpu) else {

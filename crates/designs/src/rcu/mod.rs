@@ -1,5 +1,6 @@
-//! Per-CPU lists behind a pointer: a drainer switches it atomically, waits until nobody can still
-//! use the old lists, and takes them ("Remote per-cpu lists drain support", 2022).
+//! Per-CPU lists behind a pointer. A drainer switches the pointer atomically, waits until no
+//! operation can use the old lists any more, and takes them ("Remote per-cpu lists drain support",
+//! 2022).
 //!
 //! # Theory
 //! A CPU and zone have two sets of lists, as in the series; the pointer is the number of the one
@@ -9,16 +10,17 @@
 //! * [`Grace::Membarrier`]: a fence on that CPU, once for all its zones. After it, an operation
 //!   either has shown itself in the CPU's state word or sees the new pointer, so the drainer waits
 //!   for at most the one operation it finds. The fence interrupts a CPU that runs this process.
-//! * [`Grace::Qsbr`]: the owner says after each operation which period it has seen; a period is
-//!   over for a CPU when its owner has said so, or is offline. Nobody is interrupted and the drain
-//!   does not wait: lists whose period goes on are *pending*, counted, and collected by a later
-//!   drain. An owner that neither operates nor goes [idle](PageCache::idle) keeps them pending.
+//! * [`Grace::Qsbr`]: the owner publishes after each operation which period it has seen. A period
+//!   is over for a CPU when its owner has published it, or is offline. No CPU is interrupted and
+//!   the drain does not wait: lists whose period goes on are *pending*, counted, and collected by a
+//!   later drain. An owner that neither operates nor goes [idle](PageCache::idle) keeps them
+//!   pending.
 //!
 //! # Sequences
-//! An operation here is not one restartable sequence over pointer and list head: mainline's policy
-//! and two-ended lists are more than one word, and with lists of their own kind these designs would
-//! compare lists, not drains. The sequence takes the CPU's local lock instead (see `rseq`), and
-//! what it protects is the same code as in the other designs.
+//! An operation here is not one restartable sequence over pointer and list head. Mainline's policy
+//! and two-ended lists are more than one word, and a design with lists of another kind would make a
+//! comparison of lists, not of drains. The sequence takes the CPU's local lock instead (see
+//! `rseq`), which protects the same code as in the other designs.
 
 mod drain;
 
@@ -38,12 +40,12 @@ use crate::store::Store;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
-/// How a drainer learns that nobody uses the old lists.
+/// How a drainer learns that no operation uses the old lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grace {
-    /// It fences the CPU.
+    /// The drainer fences the CPU.
     Membarrier,
-    /// Owners tell, and it comes back later.
+    /// Owners publish the period that they have seen, and a later drain looks at it.
     Qsbr,
 }
 
@@ -55,14 +57,14 @@ pub struct Rcu<S> {
     owners: Owners,
     cells: Grid<Cell>,
     outside: Counters,
-    /// The latest grace period. Starts at 1: an owner's 0 is offline.
+    /// The latest grace period. Starts at 1, because 0 in an owner's word means offline.
     period: AtomicU64,
-    /// Switched lists by CPU and zone; its holder is the one drainer.
+    /// Switched lists by CPU and zone. The holder of the lock is the one drainer.
     pending: Mutex<Vec<Option<Pending>>>,
 }
 
 struct Cell {
-    /// The pointer: which set the owner uses.
+    /// The pointer: the number of the set that the owner uses.
     current: AtomicU32,
     tuning: Tuning,
     sets: [Lists; 2],
@@ -78,22 +80,22 @@ struct Pending {
 /// When a grace period is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// Already.
+    /// It is over.
     Over,
-    /// Not before a fence succeeds: the kernel refused one.
+    /// Not before a fence succeeds: the kernel refused the last one.
     Fenced,
-    /// When the CPU's state is another.
+    /// When the CPU's state word has another value.
     StateNot(u32),
     /// When the owner has seen this period, or is offline.
     Period(u64),
 }
 
 impl Cell {
-    /// The lists an owner uses, and their number.
+    /// The lists that the owner uses, and their number.
     #[inline]
     fn pcp(&self) -> Pcp<'_> {
-        // Acquire: pairs with the Release of the switch; the set is empty as its last drainer left
-        // it.
+        // Acquire: pairs with the Release of the switch; this thread sees the set empty, as its
+        // last drainer left it.
         let current = self.current.load(Ordering::Acquire);
         Pcp { lists: &self.sets[current as usize & 1], tuning: &self.tuning }
     }
@@ -107,7 +109,8 @@ impl Cell {
 
     fn switch(&self) {
         let current = self.current.load(Ordering::Relaxed);
-        // Release: pairs with the Acquire in `pcp`. A fence follows, which makes it Dekker's.
+        // Release: pairs with the Acquire in `pcp`. A fence follows, which makes this Dekker's
+        // pattern.
         self.current.store(current ^ 1, Ordering::Release);
     }
 
@@ -132,10 +135,10 @@ impl Until {
     }
 }
 
-/// An operation under way; tells the period when it ends.
+/// An operation under way. Its drop publishes the period that it has seen.
 struct Visit<'v> {
     owned: Owned<'v>,
-    /// The global period, if the owner has to tell.
+    /// The global period, with [`Grace::Qsbr`].
     period: Option<&'v AtomicU64>,
 }
 
@@ -151,7 +154,7 @@ impl Drop for Visit<'_> {
 }
 
 impl<S: Store> Rcu<S> {
-    /// Over this store.
+    /// Lists over this store.
     pub fn new(store: S, entry: Entry, grace: Grace, policy: Policy) -> Self {
         let zones = store.zones();
         let cells = Grid::new(zones, |zone| Cell {
@@ -172,7 +175,7 @@ impl<S: Store> Rcu<S> {
         &self.store
     }
 
-    /// How callers exclude each other: what was asked for, or what this machine has.
+    /// How callers exclude each other: as asked for, or what this machine has in its place.
     pub fn entry(&self) -> Entry {
         self.owners.entry()
     }

@@ -1,4 +1,4 @@
-//! A store of this crate as what an allocator of pagedepot keeps its free frames in.
+//! A store of this crate as the backing of an allocator of pagedepot.
 
 use pagedepot::cpus::Here;
 use pagedepot::{Backing, CpuId, Doubled, Mobility, Order, Pfn, ZoneId};
@@ -7,18 +7,18 @@ use super::Store;
 use crate::census::Fault;
 use crate::lock::LockWaits;
 
-/// A [`Store`] as a [`Backing`]: `Allocator::over` it puts pagedepot's fronts and shelves where the
-/// threads' designs have their lists. Blocks only; no ranges.
+/// A [`Store`] as a [`Backing`]. `Allocator::over` puts pagedepot's fronts and shelves over it,
+/// where the threads' designs have their lists. It serves blocks only, no ranges.
 pub struct AsBacking<S>(S);
 
 impl<S: Store> AsBacking<S> {
     /// Puts `store` under an allocator.
     ///
     /// # Safety
-    /// Each block that the store hands out lies in the machine's zone asked for and is handed out
-    /// once until it is given back, and only its holder gives it back: where the store is shared
-    /// (an `Arc`), no other user of it gives blocks that this value took. An allocator that has no
-    /// linear map, and whose callers use no memory of its frames, needs no such promise.
+    /// Each block that the store hands out lies in the zone asked for, and is handed out once until
+    /// it is given back. Only its holder gives it back: where the store is shared (an `Arc`), no
+    /// other user of it gives back blocks that this value took. An allocator that has no linear
+    /// map, and whose callers use no memory of its frames, needs no such promise.
     pub const unsafe fn new(store: S) -> Self {
         AsBacking(store)
     }
@@ -29,7 +29,7 @@ impl<S: Store> AsBacking<S> {
     }
 }
 
-/// What can be known of the store under an allocator, whichever type it has.
+/// The store under an allocator, without its type.
 pub(crate) trait Underlying: Backing {
     /// Checks the store's own metadata.
     fn check(&self) -> Result<(), Fault>;
@@ -37,7 +37,7 @@ pub(crate) trait Underlying: Backing {
     fn lock_waits(&self) -> LockWaits;
 }
 
-/// Stores care little where a caller is, and a backing is not told.
+/// A backing is not told the caller's CPU, so all its calls come from this one.
 const ANYWHERE: Here = Here::task(CpuId::new(0));
 
 // SAFETY: range, exclusivity and visibility are the promise of `new`; `take` writes an entry for
@@ -65,7 +65,7 @@ unsafe impl<S: Store> Backing for AsBacking<S> {
 
     fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled {
         self.0.give(ANYWHERE, zone, blocks.iter().copied());
-        // What is free already makes the store panic, as far as it can tell.
+        // The store panics on a block that is free already, as far as it can detect one.
         Doubled::NONE
     }
 
@@ -83,7 +83,7 @@ unsafe impl<S: Store> Backing for AsBacking<S> {
             pages += if its == zone { u64::from(order.frames()) } else { 0 };
             Ok(())
         });
-        // No number is right for a store whose metadata is wrong.
+        // The metadata is wrong, so no count is right.
         counted.map_or(u64::MAX, |_| pages)
     }
 }

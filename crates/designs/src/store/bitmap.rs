@@ -1,5 +1,5 @@
-//! pagedepot's own store, a lock-free bitmap, as a store for the other designs: one allocator
-//! without caches per zone.
+//! pagedepot's own store, a lock-free bitmap, as a store for the other designs. Each zone has an
+//! allocator without caches.
 
 use pagedepot::cpus::{Here, Locked};
 use pagedepot::{Allocator, Config, Flags, FrameRange, HighPolicy, Mobility, NodeId, Order, Pfn};
@@ -54,7 +54,7 @@ impl Bitmap {
         Some(&store.allocator)
     }
 
-    /// Notes which mobility a pageblock serves: the store tags whole ones when it claims them.
+    /// Records the mobility of a pageblock, which the allocator changes when it claims a whole one.
     fn note(&self, pfn: Pfn, zone: ZoneId, mobility: Mobility) {
         if self.zones.lookup(pfn).is_none_or(|(_, its)| its != mobility) {
             self.zones.retag(pfn, zone, mobility);
@@ -72,7 +72,7 @@ impl ZoneStore {
             node: NodeId::new(0),
             level: 0,
             ranges,
-            // The walk over zones looks at watermarks; here every page is to be had.
+            // The walk over zones checks watermarks; the allocator itself has none.
             watermarks: Some(Watermarks::default()),
         }];
         let config = Config {

@@ -16,17 +16,18 @@ use crate::lock::LockWaits;
 use crate::report::Volume;
 use crate::zones::Zones;
 
-/// All free frames of a machine, by zone. What is free of a zone is changed by its store only;
-/// blocks handed out are the taker's, and their records in the side array with them.
+/// All free frames of a machine, by zone. Only its store changes a zone's free frames. A block that
+/// is handed out belongs to its taker, and so do its records in the side array.
 pub trait Store: Sync {
-    /// Its name in reports.
+    /// The store's name in reports.
     const NAME: &'static str;
 
     /// The machine's zones, and the side array.
     fn zones(&self) -> &Zones;
 
     /// Takes up to `blocks` blocks of one zone by one visit, and hands each to `sink` until that
-    /// says `false` or no more are to be had. Returns how many. Ascending where possible.
+    /// returns `false` or the zone has no more. Returns the number of blocks. Ascending where
+    /// possible.
     ///
     /// `sink` runs under the zone lock, where there is one, and must not call the store.
     fn take(
@@ -39,27 +40,27 @@ pub trait Store: Sync {
         sink: impl FnMut(Pfn) -> bool,
     ) -> u32;
 
-    /// Returns blocks of one zone by one visit; `blocks` is drawn from under the zone lock, where
-    /// there is one, and must not call the store.
+    /// Returns blocks of one zone by one visit. `blocks` runs under the zone lock, where there is
+    /// one, and must not call the store.
     ///
     /// # Panics
-    /// When a block is free here already, as far as this store can tell.
+    /// When a block is free here already, as far as this store can detect it.
     fn give(&self, here: Here, zone: ZoneId, blocks: impl Iterator<Item = (Pfn, Order)>) -> Volume;
 
     /// Free pages of a zone.
     fn free_pages(&self, zone: ZoneId) -> u64;
 
-    /// Whether a frame is free here. For when everybody else has stopped.
+    /// Whether a frame is free here. Call it when all other threads have stopped.
     fn is_free(&self, pfn: Pfn) -> bool;
 
-    /// Whether somebody waits for the zone's lock.
+    /// Whether a thread waits for the zone's lock.
     fn is_contended(&self, zone: ZoneId) -> bool;
 
     /// Waits for zone locks.
     fn lock_waits(&self) -> LockWaits;
 
-    /// Checks the store's own metadata, and tells every free block to `mark`; returns pages that
-    /// the store took for itself. For when everybody else has stopped.
+    /// Checks the store's own metadata, and passes every free block to `mark`. Returns the pages
+    /// that the store took for itself. Call it when all other threads have stopped.
     ///
     /// # Errors
     /// The first fault found, `mark`'s own included.

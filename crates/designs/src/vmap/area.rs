@@ -1,4 +1,4 @@
-//! Areas, and what both designs of the kernel do with them alike: frames, mapping, unmapping.
+//! Areas, and what both designs of the kernel share: frames, mapping, unmapping.
 
 use pagedepot::{AllocError, Flags, FrameRange, Order, Pfn};
 use pagedepot_vmap::{FlushSpans, Host, Mapper, Protection, Span, VfreeError, VirtAddr, VmapError};
@@ -6,7 +6,7 @@ use pagedepot_vmap::{FlushSpans, Host, Mapper, Protection, Span, VfreeError, Vir
 use super::{VmapCounts, tables::Tables};
 use crate::prim::{HintU64, Mutex, MutexGuard, Ordering, count, lock_mutex, try_lock_mutex};
 
-/// Single frames asked for at a time.
+/// Single frames requested at a time.
 const FRAME_BATCH: usize = 64;
 
 /// Pages `start..end`, counted from the first of the managed range.
@@ -33,13 +33,13 @@ impl Run {
 /// A busy or lazy area: the kernel's `vmap_area` and `vm_struct` in one.
 #[derive(Debug)]
 pub struct Area {
-    /// Its addresses, guard included.
+    /// The area's addresses, guard included.
     pub run: Run,
     /// The node that allocated it.
     pub node: u32,
     /// Pages mapped, or about to be, from its start.
     mapped: u32,
-    /// Blocks that are its own, to be freed once nothing is mapped.
+    /// Blocks that the area owns. They are freed once nothing is mapped.
     blocks: Vec<(Pfn, Order)>,
 }
 
@@ -53,7 +53,7 @@ impl Area {
     }
 }
 
-/// What a request asks for.
+/// A request's size and alignment.
 #[derive(Clone, Copy)]
 pub struct Wanted {
     /// Guard included.
@@ -61,7 +61,7 @@ pub struct Wanted {
     pub align_pages: u64,
 }
 
-/// The mapper and the host, the managed range, and the metadata about page tables and flushes.
+/// The mapper and the host, the managed range, and the metadata of page tables and flushes.
 pub struct Ground<M, H> {
     pub mapper: M,
     pub host: H,
@@ -81,7 +81,7 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         Ground { mapper, host, span, tables, purges, flushed_pages, needed_pages }
     }
 
-    /// Takes a lock, and tells the host if that means waiting: waiters park.
+    /// Takes a lock. Tells the host about a wait, because waiters park.
     pub fn lock<'l, T>(&self, mutex: &'l Mutex<T>) -> MutexGuard<'l, T> {
         try_lock_mutex(mutex).unwrap_or_else(|| {
             self.host.contention_begins();
@@ -122,7 +122,7 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         Ok(page as u32)
     }
 
-    /// A request in pages, with one more as a guard.
+    /// A request of this many pages and a guard.
     pub fn wanted(&self, pages: u32, align: usize) -> Result<Wanted, VmapError> {
         let total = pages.checked_add(1).filter(|&total| total <= self.span.pages);
         let total = total.filter(|_| pages > 0).ok_or(VmapError::BadSize)?;
@@ -135,7 +135,7 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         })
     }
 
-    /// Gives an area frames of its own, mapped; its guard stays unmapped.
+    /// Allocates frames for an area and maps them. Its guard stays unmapped.
     pub fn fill(&self, area: &mut Area) -> Result<(), VmapError> {
         let pages = area.run.pages() - 1;
         area.blocks = self.alloc_blocks(pages)?;
@@ -162,7 +162,7 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         blocks: impl Iterator<Item = (Pfn, Order)>,
         pages: u32,
     ) -> Result<(), VmapError> {
-        // From here on a purge unmaps all of it, whether or not everything came to be mapped.
+        // From here on a purge unmaps the whole area, even if only a part of it was mapped.
         area.mapped = pages;
         self.tables.enter(area.body());
         let mut at = area.run.start;
@@ -192,8 +192,9 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         Ok(())
     }
 
-    /// Frames for so many pages: the largest blocks to be had without effort first, as all designs
-    /// here do, so that they differ in nothing but the addresses.
+    /// Allocates frames for `pages` pages. As in all designs here, it takes the largest blocks that
+    /// are available without reclaim first, so that the designs differ in nothing but the
+    /// addresses.
     fn alloc_blocks(&self, pages: u32) -> Result<Vec<(Pfn, Order)>, AllocError> {
         let mut blocks = Vec::new();
         let (mut left, mut order_max) = (pages, Order::MAX.get());
@@ -240,7 +241,7 @@ impl<M: Mapper, H: Host> Ground<M, H> {
     }
 
     /// # Safety
-    /// The blocks came from the host, are the caller's, and are used no more.
+    /// The blocks came from the host and are the caller's, which uses them no more.
     unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) {
         // SAFETY: the caller's promise.
         if let Err(error) = unsafe { self.host.free_blocks(blocks) } {
@@ -248,12 +249,12 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         }
     }
 
-    /// Takes the mappings of areas away: unmaps one after the other, flushes
-    /// the hull of them all, frees their frames. Returns those that could not be unmapped, which
-    /// keep their frames. One caller at a time.
+    /// Retires areas: unmaps one after the other, flushes their hull, frees their frames. Returns
+    /// the areas with nothing mapped, and those that could not be unmapped, which keep their
+    /// frames. One caller at a time.
     ///
-    /// The kernel clears entries when it frees and only flushes here; a mapper need not be able to
-    /// do one without the other, and frames that are still mapped are not for others to write to.
+    /// The kernel clears entries when it frees, and only flushes here. A mapper need not be able to
+    /// do one without the other, and no other holder may write to frames that are still mapped.
     pub fn retire(&self, areas: Vec<Area>) -> (Vec<Area>, Vec<Area>) {
         let starts = areas.iter().map(|area| area.run.start);
         let ends = areas.iter().map(|area| area.run.end);
@@ -284,7 +285,7 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         let mut start = body.start;
         while start < body.end {
             let end = body.end.min(start + half);
-            // SAFETY: the area is lazy, so that nobody uses it, and whoever purges has it alone.
+            // SAFETY: the area is lazy, so it has no user, and the purger has it for itself.
             if unsafe { self.mapper.unmap(self.span_of(Run { start, end })) }.is_err() {
                 return false;
             }
@@ -293,7 +294,7 @@ impl<M: Mapper, H: Host> Ground<M, H> {
         true
     }
 
-    /// Adds what is counted here.
+    /// Adds these counters to `counts`.
     pub fn add_counts(&self, counts: &mut VmapCounts) {
         // Relaxed: statistics.
         let read = |cell: &HintU64| cell.load(Ordering::Relaxed);

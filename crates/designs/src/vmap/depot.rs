@@ -1,11 +1,11 @@
-//! `depot`: pagedepot's own, as one design among the others.
+//! `depot`: pagedepot's vmap, as one design among the others.
 
 use pagedepot::Pfn;
 use pagedepot_vmap::{Host, Mapper, Options, PurgeDepth, VfreeError, VirtAddr, Vmap, VmapError};
 
 use super::{VmapCounts, VmapDesign};
 
-/// [`Vmap`], behind the trait.
+/// A [`Vmap`] behind the trait.
 pub struct Depot<'m, M, H> {
     vmap: Vmap<'m, M, H>,
 }

@@ -1,4 +1,4 @@
-//! What the kernel's two designs have in common: requests, lazy frees, when to purge.
+//! Shared by the kernel's two designs: requests, lazy frees, when to purge.
 
 use pagedepot::{AllocError, Pfn};
 use pagedepot_vmap::{Host, Mapper, VfreeError, VirtAddr, VmapError};
@@ -9,13 +9,13 @@ use crate::prim::{AtomicU64, Mutex, Ordering, try_lock_mutex};
 
 /// Where areas are kept.
 pub trait Addresses: Sync {
-    /// The design's name.
+    /// The design's name in reports.
     const NAME: &'static str;
 
-    /// With all of the range free.
+    /// Address space with all of the range free.
     fn new(cpus: u32, all: Run) -> Self;
 
-    /// Takes a range that is free or pooled; the area belongs to the caller until it is inserted.
+    /// Takes a range that is free or pooled. The area belongs to the caller until it is inserted.
     fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: Wanted) -> Option<Area>;
 
     /// Makes an area busy.
@@ -24,25 +24,25 @@ pub trait Addresses: Sync {
     /// Takes the busy area that begins at a page.
     fn remove<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, page: u32) -> Option<Area>;
 
-    /// Leaves an area to the next purge.
+    /// Makes an area lazy: the next purge takes it.
     fn make_lazy<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area);
 
-    /// All lazy areas, for the one who purges. Pools decay: all of them when `everything` is to be
+    /// Takes all lazy areas, for the purger. Pools decay, and are emptied if `everything` is to be
     /// taken.
     fn collect<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, everything: bool) -> Vec<Area>;
 
-    /// Hands areas with nothing mapped on: to pools, unless `everything` is to be taken, or to the
+    /// Returns areas with nothing mapped to pools, unless `everything` is to be taken, or to the
     /// free space.
     fn settle<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, areas: Vec<Area>, everything: bool);
 
-    /// Adds what is counted here.
+    /// Adds these counters to `counts`.
     fn add_counts<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, counts: &mut VmapCounts);
 
-    /// Every range there is, in any order.
+    /// All ranges: free, busy, lazy and pooled, in any order.
     fn runs(&mut self) -> Vec<Run>;
 }
 
-/// A design of the kernel's.
+/// A design of the kernel, over some way to keep areas.
 pub struct Kernel<A, M, H> {
     ground: Ground<M, H>,
     addresses: A,
@@ -54,10 +54,10 @@ pub struct Kernel<A, M, H> {
 }
 
 impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
-    /// All of the mapper's range, free.
+    /// Makes address space of all of the mapper's range.
     ///
     /// # Safety
-    /// As for [`Vmap::new`](pagedepot_vmap::Vmap::new), with this design in the vmap's place.
+    /// As for [`Vmap::new`](pagedepot_vmap::Vmap::new), with this design in the place of the vmap.
     pub unsafe fn new(setup: VmapSetup, mapper: M, host: H) -> Self {
         let lazy_pages_max = setup.lazy_pages_max(&mapper);
         let ground = Ground::new(mapper, host);
@@ -81,8 +81,8 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
         &self.ground.host
     }
 
-    /// An area with what `prepare` puts into it. If there is no room, or no frames, lazy areas are
-    /// taken back first, and what is pooled: the kernel's `overflow`.
+    /// Allocates an area, which `prepare` fills. If there is no room, or there are no frames, it
+    /// first purges everything lazy and pooled, and tries again: the kernel's `overflow`.
     fn obtain(
         &self,
         (pages, align): (u32, usize),
@@ -123,16 +123,16 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
         Ok(())
     }
 
-    /// Makes an area lazy; returns how many pages are.
+    /// Makes an area lazy. Returns the number of lazy pages.
     fn leave(&self, area: Area) -> u64 {
         let pages = u64::from(area.run.pages());
-        // Relaxed: says when to purge, and nothing else.
+        // Relaxed: the number decides nothing but when to purge.
         let lazy_pages = self.lazy_pages.fetch_add(pages, Ordering::Relaxed) + pages;
         self.addresses.make_lazy(&self.ground, area);
         lazy_pages
     }
 
-    /// For the holder of `purging`.
+    /// The caller holds `purging`.
     fn purge_locked(&self, everything: bool) {
         let areas = self.addresses.collect(&self.ground, everything);
         let pages =
@@ -165,7 +165,7 @@ impl<A: Addresses, M: Mapper, H: Host> VmapDesign for Kernel<A, M, H> {
         self.release(start)
     }
 
-    /// The kernel's: what is smaller stays as it is, what is larger moves.
+    /// As in the kernel: a smaller size leaves the area as it is, a larger one moves it.
     fn vrealloc(
         &self,
         start: VirtAddr,

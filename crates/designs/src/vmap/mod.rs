@@ -5,7 +5,7 @@
 //! # Vocabulary
 //! | word | meaning |
 //! |---|---|
-//! | area | a range of pages with one purpose, and one page behind it as a guard: *busy*, *lazy* (freed, not yet flushed) or *pooled* |
+//! | area | a range of pages with one purpose, and one guard page behind it: *busy*, *lazy* (freed, not yet flushed) or *pooled* |
 //! | free space | what no area covers |
 //! | purge | unmapping all lazy areas, with one flush |
 //! | hull | the smallest span that contains all that is to be flushed |
@@ -17,13 +17,14 @@
 //! | [`Nodes`] | one tree, one lock, behind pools by size of each node | a tree and a lock per node, by address | a lazy tree per node, purged into pools without a cap, which each purge decays by 25% | the hull |
 //! | [`Depot`] | pagedepot's: see [`pagedepot_vmap`] | | | what needs it |
 //!
-//! The first two keep page tables for ever, as the kernel does. Each grants the lowest free range
-//! that fits. Both get frames and map them alike (`area.rs`), so that they differ in who may touch
-//! which list, and nothing else.
+//! The first two keep page tables for ever, as the kernel does. Each takes the lowest free range
+//! that fits. Both get and map frames by the same code (`area.rs`), so that they differ in nothing
+//! but which code may touch which list.
 //!
-//! What the kernel has beside: its blocks for short-lived mappings, which the thread hopes to
-//! remove, so that [`map_ram`](VmapDesign::map_ram) here is what it would be without them; and a
-//! kernel thread for purges, in whose place whoever frees purges if nobody else does.
+//! Two parts of the kernel are missing here. It has blocks for short-lived mappings, which the
+//! thread hopes to remove; [`map_ram`](VmapDesign::map_ram) is what it would be without them. It
+//! has a kernel thread for purges; here a caller that frees runs the purge, unless another caller
+//! is running one.
 
 mod area;
 mod depot;
@@ -54,7 +55,7 @@ pub trait VmapDesign: Sync {
     /// Allocates `pages` pages of addresses, aligned to `align` bytes, a power of two, and a guard.
     ///
     /// # Errors
-    /// [`VmapError`], after everything freed was taken back.
+    /// [`VmapError`], after a purge of everything freed.
     fn alloc(&self, pages: u32, align: usize) -> Result<VirtAddr, VmapError>;
 
     /// Frees what [`alloc`](Self::alloc) returned.
@@ -63,8 +64,7 @@ pub trait VmapDesign: Sync {
     /// [`VfreeError`]; nothing is changed then.
     fn free(&self, start: VirtAddr) -> Result<(), VfreeError>;
 
-    /// As [`alloc`](Self::alloc), with memory. Its contents are whatever they are, as in the
-    /// kernel.
+    /// As [`alloc`](Self::alloc), with memory. Its contents are undefined, as in the kernel.
     ///
     /// # Errors
     /// [`VmapError`].
@@ -76,12 +76,12 @@ pub trait VmapDesign: Sync {
     /// [`VfreeError`]; nothing is changed then.
     fn vfree(&self, start: VirtAddr) -> Result<(), VfreeError>;
 
-    /// Changes the size of what [`vmalloc`](Self::vmalloc) returned from `old` to `new` pages;
-    /// contents are kept. Who cannot grow it where it is asks `copy` to copy as many pages as given
-    /// from the first address to the second.
+    /// Changes the size of what [`vmalloc`](Self::vmalloc) returned from `old` to `new` pages, and
+    /// keeps its contents. A design that cannot grow it in place calls `copy` to copy a number of
+    /// pages from the first address to the second.
     ///
     /// # Errors
-    /// [`VmapError`]; the memory is as it was then.
+    /// [`VmapError`]; the memory is unchanged then.
     fn vrealloc(
         &self,
         start: VirtAddr,
@@ -103,39 +103,40 @@ pub trait VmapDesign: Sync {
     /// [`VfreeError`]; nothing is changed then.
     fn unmap_ram(&self, start: VirtAddr, pages: u32) -> Result<(), VfreeError>;
 
-    /// Takes back all that is lazy or pooled, as memory pressure does.
+    /// Purges all that is lazy or pooled, as memory pressure does.
     fn purge(&self);
 
-    /// What was done so far, and what there is.
+    /// Counters since construction, and the present state.
     fn counts(&self) -> VmapCounts;
 
-    /// The next peak of page tables counts from here.
+    /// Resets the peak of page tables to the number that exist now.
     fn reset_tables_max(&self) {}
 
-    /// Checks that every page is in exactly one place. O(pages). Call it when everybody else has
-    /// stopped.
+    /// Checks that every page is in exactly one place. O(pages). Call it when all other threads
+    /// have stopped.
     ///
     /// # Errors
     /// The first fault found.
     fn validate(&mut self) -> Result<(), String>;
 }
 
-/// What a design did, and what there is.
+/// What a design did, and its present state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VmapCounts {
     /// Areas allocated.
     pub allocated_areas: u64,
-    /// Those that came from a pool.
+    /// Allocated areas that came from a pool.
     pub pool_hits: u64,
-    /// Purges that had something to take.
+    /// Purges that found areas to take.
     pub purges: u64,
     /// Pages in the spans that flushes named.
     pub flushed_pages: u64,
-    /// Pages in them that had been mapped.
+    /// Pages in those spans that had been mapped.
     pub needed_pages: u64,
     /// Page tables of the lowest level that exist.
     pub tables: u64,
-    /// Most that existed since the last [`reset_tables_max`](VmapDesign::reset_tables_max).
+    /// Most tables that existed at once since the last
+    /// [`reset_tables_max`](VmapDesign::reset_tables_max).
     pub tables_max: u64,
     /// Free pages.
     pub free_pages: u64,
@@ -145,17 +146,17 @@ pub struct VmapCounts {
     pub pooled_pages: u64,
 }
 
-/// What a design is made from, beside a mapper and a host.
+/// What a design is made from, besides a mapper and a host.
 #[derive(Clone, Copy, Debug)]
 pub struct VmapSetup {
-    /// Possible CPUs: as many nodes, at most 128.
+    /// Possible CPUs. There are as many nodes, but at most 128.
     pub cpus: u32,
     /// Freed pages at which a purge begins. `None`: 32 MiB for each bit of the number of CPUs.
     pub lazy_pages_max: Option<u64>,
 }
 
 impl VmapSetup {
-    /// For so many CPUs, and as the kernel has it otherwise.
+    /// For `cpus` CPUs, and otherwise as the kernel has it.
     pub const fn new(cpus: u32) -> Self {
         VmapSetup { cpus, lazy_pages_max: None }
     }

@@ -1,10 +1,11 @@
 //! `vmap-nodes`: the thread's design, as it was merged (6.9).
 //!
-//! A node per CPU, up to 128. An allocation takes from the pool of its size on this CPU's node,
-//! else the lowest free range, under the one lock that is left. Busy areas are kept by the node
-//! that their address says: segments of 16 pages, dealt out in turn. A freed area goes to the lazy
-//! tree of the node that allocated it, and from there, at the next purge, into that node's pool.
-//! Pools have no cap; a purge first takes a quarter of what they hold, rounded down.
+//! A node per CPU, up to 128. An allocation takes from the pool of its size on this CPU's node. If
+//! the pool is empty it takes the lowest free range, under the one lock that is left. An area's
+//! address decides which node keeps it while it is busy: segments of 16 pages go to the nodes in
+//! turn. A freed area goes to the lazy tree of the node that allocated it, and from there, at the
+//! next purge, into that node's pool. Pools have no cap; a purge first takes a quarter of what they
+//! hold, rounded down.
 //!
 //! With one node there are no pools, as in the kernel (`node_alloc`).
 
@@ -23,7 +24,7 @@ const POOLS: usize = 256;
 /// Pages of a segment (`vmap_zone_size`).
 const SEGMENT_PAGES: u32 = 16;
 
-/// See the module.
+/// Areas in nodes; see the module.
 pub struct NodeTrees {
     nodes: Box<[Node]>,
     /// `free_vmap_area_root`.
@@ -31,7 +32,7 @@ pub struct NodeTrees {
 }
 
 struct Node {
-    /// By size, all behind one lock (`pool_lock`).
+    /// Pools by size, all behind one lock (`pool_lock`).
     pools: Padded<Mutex<Pools>>,
     busy: Padded<Mutex<Busy>>,
     lazy: Padded<Mutex<BTreeMap<u32, Area>>>,
@@ -49,7 +50,8 @@ struct Busy {
 }
 
 impl Pools {
-    /// The first of its size, if that is aligned; else it goes to the end (`node_pool_del_va`).
+    /// Takes the first area of its size, if it is aligned; otherwise that area goes to the end
+    /// (`node_pool_del_va`).
     fn take(&mut self, wanted: Wanted, base: u64) -> Option<Run> {
         let pool = self.by_size.get_mut(wanted.pages as usize - 1)?;
         let first = pool.pop_front()?;

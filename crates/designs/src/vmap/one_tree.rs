@@ -1,6 +1,6 @@
 //! `vmap-global-lock`: the kernel before the thread (6.7). Free, busy and lazy areas are in one
-//! tree each, behind one lock each; every request takes the first two, and the first is the one
-//! that the thread's profile shows 93% of the time waiting.
+//! tree each, behind one lock each; every request takes the first two. In the thread's profile
+//! waiters for the first lock take 93% of the time.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use super::kernel::Addresses;
 use super::tree::FreeTree;
 use crate::prim::{Mutex, Padded};
 
-/// See the module.
+/// Areas in three trees; see the module.
 pub struct OneTree {
-    /// `free_vmap_area_root`, and the allocations from it.
+    /// `free_vmap_area_root`, and the number of allocations from it.
     free: Padded<Mutex<(FreeTree, u64)>>,
     /// `vmap_area_root`.
     busy: Padded<Mutex<BTreeMap<u32, Area>>>,

@@ -1,4 +1,4 @@
-//! Page tables of the lowest level, as the kernel has them: made when first needed, never freed.
+//! Page tables of the lowest level, as the kernel keeps them: made when first needed, never freed.
 
 use super::area::Run;
 use crate::prim::{AtomicU64, HintU64, Ordering, count};
@@ -14,7 +14,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// For `pages` pages from `first_page`, counted from address 0.
+    /// Tables for `pages` pages from `first_page`, counted from address 0.
     pub fn new(first_page: u64, pages: u32, table_pages: u32) -> Self {
         let skew = (first_page % u64::from(table_pages)) as u32;
         let tables = (u64::from(skew) + u64::from(pages)).div_ceil(u64::from(table_pages));
@@ -22,7 +22,7 @@ impl Tables {
         Tables { words, table_pages, skew, populated: HintU64::new(0) }
     }
 
-    /// Something is about to be mapped there.
+    /// Marks the tables of pages that are about to be mapped.
     pub fn enter(&self, run: Run) {
         if run.is_empty() {
             return;
@@ -30,7 +30,7 @@ impl Tables {
         let of = |page: u32| (u64::from(page) + u64::from(self.skew)) / u64::from(self.table_pages);
         for table in of(run.start)..=of(run.end - 1) {
             let (word, bit) = (&self.words[(table / 64) as usize], 1 << (table % 64));
-            // Relaxed: nothing but a count depends on it.
+            // Relaxed: only a count depends on it.
             if word.load(Ordering::Relaxed) & bit == 0
                 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0
             {
@@ -39,7 +39,7 @@ impl Tables {
         }
     }
 
-    /// How many exist.
+    /// The number of tables that exist.
     pub fn populated(&self) -> u64 {
         self.populated.load(Ordering::Relaxed)
     }

@@ -1,9 +1,9 @@
 //! Free address space: ranges by address, each subtree knowing its longest range, so that the
 //! lowest range that fits is found in O(log n), as in the kernel's augmented tree.
 //!
-//! A treap (Seidel & Aragon, 1996): its shape comes from random priorities, which keeps it balanced
-//! without rotations to get wrong. The kernel's is a red-black tree; what a search, an insertion
-//! and a merge cost is the same.
+//! A treap (Seidel & Aragon, 1996): random priorities give its shape, which keeps it balanced
+//! without rotations. The kernel has a red-black tree; a search, an insertion and a merge cost the
+//! same.
 
 use super::area::Run;
 
@@ -30,7 +30,7 @@ pub struct FreeTree {
 }
 
 impl FreeTree {
-    /// With this range free.
+    /// A tree with this range free.
     pub fn new(run: Run) -> Self {
         let mut tree = FreeTree {
             nodes: Vec::new(),
@@ -48,11 +48,10 @@ impl FreeTree {
         self.pages
     }
 
-    /// Takes `pages` pages from the lowest range that surely has them at that alignment, counted
-    /// in pages from the page `base` before the first.
+    /// Takes `pages` pages from the lowest range that is long enough for that alignment wherever it
+    /// begins. Alignment is counted in pages from the page `base` before the first.
     ///
-    /// As the kernel does (`find_vmap_lowest_match`), an aligned request looks for a range that
-    /// would do wherever it began.
+    /// The kernel searches for aligned requests in the same way (`find_vmap_lowest_match`).
     pub fn take_lowest(&mut self, pages: u32, align: u64, base: u64) -> Option<Run> {
         let wanted = u64::from(pages) + align - 1;
         let found = self.lowest(u32::try_from(wanted).ok()?)?;

@@ -1,4 +1,4 @@
-//! What the tests that run over every design share: how each is made, and machines to make it for.
+//! Shared by the tests that run over every design: how each is made, and for which machines.
 #![allow(dead_code, unused_macros, unused_imports, reason = "each test file uses its part")]
 
 use pagedepot::cpus::{Context, CpuLock, Here, Locked};
@@ -15,8 +15,8 @@ pub fn interrupt(cpu: u32) -> Here {
     Here { cpu: CpuId::new(cpu), context: Context::Interrupt }
 }
 
-/// Three zones: a small ragged one, one without memory, a large one in two pieces; every page can
-/// be had, and caches are small, so that things move.
+/// Three zones: a small one of odd size, one without memory, a large one in two pieces. Every page
+/// can be allocated. Caches are small, so that blocks move.
 pub fn three_zones(cpus: u32) -> Setup {
     let range = |start, frames| FrameRange::new(Pfn::new(start), frames);
     let limits = CacheLimits { batch: 7, high_min: 28, high_max: 200 };
@@ -91,12 +91,13 @@ pub fn magazine(setup: &Setup, _: Entry) -> Magazine<Buddy> {
 
 pub type LockedDepot = Depot<'static, Locked<'static, ByThread>, ByThread>;
 
-/// Our own allocator, with fronts behind locks, so that any thread may act as any CPU.
+/// pagedepot's allocator, with fronts behind locks, so that any thread may act as any CPU.
 pub fn depot(setup: &Setup, _: Entry) -> LockedDepot {
     depot_with(setup, FreeHigh::OFF)
 }
 
-/// The same over the store that the others have, and over ours as if it were somebody else's.
+/// `depot` over the buddy store that the other designs have, and over pagedepot's bitmap as a
+/// backing.
 pub fn depot_buddy(setup: &Setup, _: Entry) -> LockedDepot {
     depot_over(buddy(setup), setup)
 }
@@ -110,7 +111,7 @@ fn depot_over(store: impl Store + Send + 'static, setup: &Setup) -> LockedDepot 
     Depot::over(store, setup, Locked::new(locks.leak(), ByThread), ByThread, FreeHigh::OFF).unwrap()
 }
 
-/// The same with a limit for CPUs that only free high orders.
+/// `depot` with a limit for CPUs that only free high orders.
 pub fn depot_free_high(setup: &Setup, _: Entry) -> LockedDepot {
     depot_with(setup, FreeHigh::default())
 }

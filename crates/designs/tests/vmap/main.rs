@@ -3,7 +3,7 @@
 //! 2. areas are aligned as asked;
 //! 3. memory is mapped, each page to a frame of its own, and keeps what was written to it, also
 //!    when it is resized;
-//! 4. what is not there is not freed, and nothing twice;
+//! 4. only live areas can be freed, and each once;
 //! 5. a request fails only if there is no room for it, or no frames;
 //! 6. frames are freed, and addresses mapped again, only after a flush (`paper.rs`);
 //! 7. after everything is freed and purged, all addresses and frames are back;
@@ -25,7 +25,7 @@ const PAGES: u32 = 2000;
 const FRAMES: u32 = 900;
 const CPUS: u32 = 3;
 
-/// Does something with each design over paper of its own.
+/// Runs `work` with each design, over a `Paper` of its own.
 fn for_each_design(
     pages: u32,
     frames: u32,
@@ -106,7 +106,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The design, and the naive list of what is live.
+/// The design, and the naive list of live areas.
 struct World<'w> {
     design: &'w mut dyn VmapDesign,
     paper: &'w Paper,
@@ -167,7 +167,7 @@ impl World<'_> {
                 assert_eq!(start.get() % align, 0);
                 let stamps = match kind {
                     Kind::Address => vec![0; pages as usize],
-                    // Whatever is in it.
+                    // Its contents are undefined.
                     _ => (0..pages as usize)
                         .map(|i| self.paper.read_at(start.add(i * PAGE)))
                         .collect(),
@@ -206,7 +206,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether there was no room, or no frames, though everything freed was taken back.
+    /// Whether there was no room, or there were no frames, although everything freed was purged.
     fn may_fail(&self, error: VmapError, pages: u32, align: usize) {
         match error {
             VmapError::NoSpace => {
@@ -244,7 +244,7 @@ impl World<'_> {
             Ok(start) => {
                 let read = |i: u32| self.paper.read_at(start.add(i as usize * PAGE));
                 let added: Vec<u64> = (live.pages()..pages).map(read).collect();
-                // What shrinks may stay as large as it is: the kernel's does.
+                // A shrunken area may stay as large as it was: the kernel's does.
                 if pages >= live.pages()
                     || self.paper.frame_at(start.add(pages as usize * PAGE)).is_none()
                 {
@@ -254,7 +254,8 @@ impl World<'_> {
                 live.stamps[kept..].copy_from_slice(&added);
                 live.start = start;
             }
-            // The old and the new place exist at the same time, so that the live list says nothing.
+            // The old and the new place exist at the same time, so the live list cannot tell
+            // whether there was room.
             Err(error) => {
                 assert!(matches!(error, VmapError::NoSpace | VmapError::Frames(_)), "{error}");
             }
@@ -284,7 +285,7 @@ impl World<'_> {
     }
 }
 
-/// After everything was freed.
+/// Checks that all addresses and frames are back after everything was freed.
 fn all_back(design: &mut dyn VmapDesign, paper: &Paper) {
     design.purge();
     design.validate().unwrap();
@@ -312,7 +313,7 @@ proptest! {
     }
 }
 
-/// Each thread stamps its memory and finds its stamps again.
+/// Each thread writes stamps to its memory and checks them later.
 #[test]
 fn threads_keep_apart() {
     for_each_design(4000, 3000, 500, |design, paper| {
@@ -326,9 +327,9 @@ fn threads_keep_apart() {
     });
 }
 
-/// There is room for all. But in the kernel's designs nobody waits for a purge that is under way:
-/// while the one who purges is kept from running, others go on until every frame is in a lazy area,
-/// and a request that has purged once and then finds that again fails.
+/// There is room for all. But in the kernel's designs no request waits for a purge that is under
+/// way. While the purger does not run, other threads go on until every frame is in a lazy area. A
+/// request that has purged once and then finds the same again fails.
 fn vmalloc_at_last(design: &dyn VmapDesign, pages: u32) -> VirtAddr {
     loop {
         match design.vmalloc(pages, 1) {
@@ -395,7 +396,7 @@ fn a_mapper_that_fails_loses_nothing() {
     }
 }
 
-/// The thread's open question: page tables grow and are never given back. Ours come back.
+/// The thread's open question: page tables grow and are never given back. `depot` gives them back.
 #[test]
 fn page_tables_stay_but_for_ours() {
     for_each_design(4000, 3000, 100_000, |design, _| {
@@ -413,7 +414,7 @@ fn page_tables_stay_but_for_ours() {
     });
 }
 
-/// Two areas at either end: a hull covers what lies between.
+/// Two areas, one at either end: their hull covers what lies between.
 #[test]
 fn the_kernels_flushes_name_the_hull_and_ours_what_needs_it() {
     for_each_design(1000, 900, 100_000, |design, _| {
@@ -448,7 +449,8 @@ fn nodes_pool_what_a_purge_left_them() {
     run_on(1);
     assert!(areas.contains(&nodes.alloc(5, 1).unwrap()));
     assert_eq!(nodes.counts().pool_hits, 1);
-    // The next purge takes a quarter of nine, and puts ten pages' worth of fresh ones beside.
+    // The ninth of these frees purges: a quarter of the nine areas of 6 pages leaves its pool, and
+    // the nine freed areas of 7 pages enter theirs.
     let more: Vec<_> = (0..10).map(|_| nodes.alloc(6, 1).unwrap()).collect();
     more.iter().for_each(|&start| nodes.free(start).unwrap());
     assert_eq!(nodes.counts().pooled_pages, 7 * 6 + 9 * 7);

@@ -1,5 +1,6 @@
-//! A mapper and a host on paper: what is mapped where, what is unmapped but not flushed, which
-//! frames are out, what is in them. Every breach of their contracts is an assertion.
+//! A mapper and a host on paper. They record what is mapped where, what is unmapped but not
+//! flushed, which frames are out, and their contents. An assertion checks every clause of their
+//! contracts.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,13 +58,13 @@ impl Paper {
         self.state().mapped.get(&(addr.get() / PAGE)).copied()
     }
 
-    /// Writes through the mapping.
+    /// Writes a stamp through the mapping.
     pub fn write(&self, addr: VirtAddr, stamp: u64) {
         let frame = self.frame_at(addr).expect("it is mapped");
         self.state().contents.insert(frame, stamp);
     }
 
-    /// Reads through the mapping.
+    /// Reads a stamp through the mapping.
     pub fn read_at(&self, addr: VirtAddr) -> u64 {
         let frame = self.frame_at(addr).expect("it is mapped");
         self.contents(frame)

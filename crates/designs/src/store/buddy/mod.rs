@@ -1,9 +1,9 @@
 //! The classic store: free lists per order and mobility behind the zone lock (Knowlton, CACM
 //! 1965; Linux, `mm/page_alloc.c`).
 //!
-//! A block of 2^n frames has one *buddy*, the block its address differs from in bit n. A free
-//! block whose buddy is free too is merged with it; a request splits the smallest block that will
-//! do. Lists run through the side array, so no path needs a heap.
+//! A block of 2^n frames has one *buddy*, the block its address differs from in bit n. A free block
+//! whose buddy is free too is merged with it; a request splits the smallest block that is large
+//! enough. Lists run through the side array, so no path needs a heap.
 //!
 //! # Mobility
 //! A pageblock ([`Order::PAGEBLOCK`]) has a mobility, and its free blocks are on the lists of that
@@ -50,8 +50,8 @@ struct OrderLists {
     blocks: PlainU32,
 }
 
-/// How far a request has come; kept over a batch, because what was not there a moment ago under
-/// the same lock is not there now.
+/// How far a request has searched. It is kept over a batch: what the search did not find is still
+/// not there, because the lock has not been dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Search {
     Own,
@@ -153,7 +153,7 @@ impl Buddy {
             let (_, its) = self.zones.place(buddy, size);
             self.remove(area, slot, size, its);
             if its != mobility {
-                // Only whole pageblocks can differ; their parts must find the right list later.
+                // Only whole pageblocks can differ. Their parts must find the right list later.
                 self.zones.retag(buddy, zone, mobility);
             }
             (at, size) = (at.min(buddy), larger);
@@ -172,15 +172,15 @@ impl Buddy {
         free.then_some((buddy, slot))
     }
 
-    /// Whether the next larger block lacks only this one's buddy: then this one waits at the tail
-    /// for a while, and larger blocks come about.
+    /// Whether the next larger block lacks only this one's buddy. Then this block goes to the tail
+    /// of its list, so that larger blocks can form.
     fn is_merge_likely(&self, zone: ZoneId, pfn: Pfn, order: Order) -> bool {
         let Some(larger) = Order::new(order.get() + 1) else { return false };
         let parent = Pfn::new(pfn.get() & !order.frames());
         larger < Order::MAX && self.free_buddy(zone, parent, larger).is_some()
     }
 
-    /// Takes the smallest block of a mobility that will do, and splits it.
+    /// Takes the smallest block of a mobility that is large enough, and splits it.
     fn take_smallest(&self, area: &Area, order: Order, mobility: Mobility) -> Option<Slot> {
         let size = orders_from(order).find(|&size| !area.list(size, mobility).is_empty())?;
         let slot = area.list(size, mobility).first()?;
@@ -216,7 +216,7 @@ impl Buddy {
         }
         if *search == Search::Claim {
             if let Some(slot) = self.claim(zone, order, mobility) {
-                // What else the claim brought is on this mobility's own lists.
+                // The rest of what the claim brought is on this mobility's own lists.
                 *search = Search::Own;
                 return Some(slot);
             }
@@ -237,7 +237,7 @@ impl Buddy {
     fn claim(&self, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Slot> {
         let area = self.area(zone);
         for size in orders_from(order).rev() {
-            // Movable blocks pollute nothing, so for small ones no pageblock is taken over.
+            // Movable blocks do not fragment a pageblock for good, so small ones take none over.
             if size.get() < Order::PAGEBLOCK.get() / 2 && mobility == Mobility::Movable {
                 return None;
             }
@@ -264,8 +264,8 @@ impl Buddy {
     }
 
     /// Moves all free blocks of a pageblock to another mobility's lists if at least half of it is
-    /// free. (Mainline also counts allocated pages of a like mobility; who holds a page is not
-    /// known here, so allocated ones count as unlike.)
+    /// free. (Mainline also counts allocated pages of a compatible mobility. The mobility of an
+    /// allocated page is not known here, so allocated pages count as incompatible.)
     fn claim_pageblock(&self, zone: ZoneId, inside: Slot, from: Mobility, to: Mobility) -> bool {
         let frames = self.zones.frames();
         let first = Pfn::new(frames.pfn(inside).get() & !(Order::PAGEBLOCK.frames() - 1));
@@ -296,7 +296,8 @@ impl Buddy {
         true
     }
 
-    /// Takes one block of another mobility, the smallest that will do; the rest of it stays there.
+    /// Takes one block of another mobility, the smallest that is large enough. The rest of it stays
+    /// on that mobility's lists.
     fn steal(&self, area: &Area, order: Order, mobility: Mobility) -> Option<Slot> {
         orders_from(order).find_map(|size| {
             let other = Self::fallback(area, size, mobility)?;
@@ -361,7 +362,7 @@ impl Store for Buddy {
         self.area(zone).free_pages.look()
     }
 
-    /// Looks for a free block of each order that would have the frame in it.
+    /// Looks, for each order, at the block that would contain the frame.
     fn is_free(&self, pfn: Pfn) -> bool {
         let frames = self.zones.frames();
         orders_from(Order::BASE).any(|order| {
