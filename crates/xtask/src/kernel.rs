@@ -14,13 +14,13 @@ use crate::machine::{self, Line, Machine};
 
 /// The most CPUs the kernel starts.
 const CPUS_MAX: i64 = 64;
-/// MiB of the smallest machine that boots, and of one whose page tables still fit below 4 GiB.
+/// MiB of the smallest machine that boots, and of the largest whose page tables fit below 4 GiB.
 const MEMORY_MIB: RangeInclusive<i64> = 64..=65536;
 
-/// What to run.
+/// Options of `cargo xtask kernel`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The test; without, all of them, one after the other
+    /// The test; without it, all tests run, one after the other
     test: Option<Test>,
     /// CPUs of the machine
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=CPUS_MAX))]
@@ -38,11 +38,11 @@ pub struct Options {
     /// needs)
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(MEMORY_MIB))]
     memory: Option<u32>,
-    /// Give up on a test after so many seconds (default: 600, and 20 for each CPU)
+    /// Give up on a test after this many seconds (default: 600, and 20 for each CPU)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
-    /// Emulate all CPUs by one host thread, in turns (default: where there are many more of them
-    /// than host CPUs, because those that spin would keep those they wait for from running)
+    /// Emulate all CPUs by one host thread, in turns (default: when there are many more CPUs than
+    /// host CPUs, because a CPU that spins would keep the CPU it waits for from running)
     #[arg(long)]
     one_thread: bool,
 }
@@ -50,17 +50,17 @@ pub struct Options {
 /// The kernel's tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Test {
-    /// Pages by page faults; then a shared page is unmapped under everybody
+    /// Pages by page faults; then a shared page is unmapped while all CPUs read it
     Pft,
     /// The suite of Linux's test_vmalloc by 64 workers, then a purge
     Vmalloc,
     /// One half of the CPUs allocates, the other frees
     ProducerConsumer,
-    /// Everything is allocated while caches are drained
+    /// All memory is allocated while caches are drained
     Oom,
-    /// CPUs stop, their caches are taken, they come back
+    /// CPUs stop, their caches are taken, and the CPUs start again
     CpuUnplug,
-    /// Timer and NMI handlers allocate above tasks that do
+    /// Timer and NMI handlers allocate, above tasks that allocate
     Reentry,
     /// Isolated CPUs are drained, and count their interrupts
     Isolate,
@@ -82,7 +82,7 @@ fn name(value: impl ValueEnum) -> String {
 /// Builds the kernel and runs the tests.
 pub fn run(options: &Options) -> Result<()> {
     machine::check_installed()?;
-    // That of `cargo run`, if this is one: clones may share a build directory, and this binary.
+    // The directory that `cargo run` sets: clones may share a build directory, and this binary.
     let package =
         std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
     let root = Path::new(&package).ancestors().nth(2).context("the repository has a root")?;
@@ -99,8 +99,8 @@ pub fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds with the flags of the kernel's own `.cargo/config.toml`, which the environment's would
-/// replace; returns the kernel's path.
+/// Builds with the flags of the kernel's own `.cargo/config.toml`, without the flags of the
+/// environment, which would replace them. Returns the kernel's path.
 fn build(root: &Path) -> Result<PathBuf> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
     let target_dir =
@@ -143,7 +143,7 @@ fn run_test(kernel: &Path, options: &Options, test: Test, progress: &Progress) -
         Line::Figure(text) => progress.above(|| figure(text)),
         Line::Other(text) => progress.above(|| eprintln!("{text}")),
     })?;
-    // From the start of QEMU to the kernel's first words about the test.
+    // From the start of QEMU to the kernel's first line about the test.
     if let Some(boot_time) = boot_time {
         figure(&format!("boot_ms={}", boot_time.as_millis()));
     }
@@ -154,7 +154,7 @@ fn run_test(kernel: &Path, options: &Options, test: Test, progress: &Progress) -
     Ok(())
 }
 
-/// Prints `name=value`. Nobody may be reading any more; the exit code still tells the outcome.
+/// Prints `name=value`. A closed stdout is no error: the exit code still tells the outcome.
 fn figure(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
@@ -163,7 +163,7 @@ fn figure(text: &str) {
 /// hold pages.
 fn memory_mib(test: Test, cpus: u32) -> u32 {
     match test {
-        // With less, the limit of so many CPUs' caches leaves nothing in them to drain.
+        // With less, the limits of the CPUs' caches are so low that they hold nothing to drain.
         Test::Oom => (10 * cpus).max(64),
         Test::Vmalloc => 512 + 16 * cpus,
         // As for `oom`.
@@ -182,7 +182,7 @@ fn command_line(options: &Options, test: Test) -> String {
     words
 }
 
-/// How far it has come: a line that changes on a terminal, lines elsewhere.
+/// A test's progress: one changing line on a terminal, further lines elsewhere.
 struct Progress(ProgressBar);
 
 impl Progress {
@@ -204,7 +204,7 @@ impl Progress {
         }
     }
 
-    /// Prints something else meanwhile.
+    /// Prints above the progress line.
     fn above(&self, print: impl FnOnce()) {
         self.0.suspend(print);
     }

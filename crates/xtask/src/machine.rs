@@ -1,4 +1,4 @@
-//! A machine under QEMU that boots a kernel and ends.
+//! A machine under QEMU that boots a kernel, and ends.
 
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::path::Path;
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result, anyhow, bail};
 
 const QEMU: &str = "qemu-system-x86_64";
-/// Statuses of `isa-debug-exit` for what the kernel writes: 2 * value + 1.
+/// Exit statuses of `isa-debug-exit` for the values that the kernel writes: 2 * value + 1.
 const STATUS_PASSED: i32 = 2 * 0x10 + 1;
 const STATUS_FAILED: i32 = 2 * 0x11 + 1;
-/// Most memory below 4 GiB: where `q35` puts its devices without being asked is above that.
+/// Most memory below 4 GiB: `q35` puts its devices above that by default.
 const BELOW_4G_MIB_MAX: u32 = 2048;
-/// Emulated CPUs per host CPU above which they take turns on one thread.
+/// Emulated CPUs per host CPU, above which all emulated CPUs take turns on one thread.
 const OVERCOMMIT_MAX: usize = 4;
 
-/// What to boot on what.
+/// A kernel, and the machine to boot it on.
 pub struct Machine<'m> {
     pub kernel: &'m Path,
     pub cpus: u32,
@@ -30,11 +30,11 @@ pub struct Machine<'m> {
 
 /// A line of the serial console.
 pub enum Line<'l> {
-    /// For people.
+    /// Progress, for people.
     Progress(&'l str),
-    /// `name=value`.
+    /// A figure: `name=value`.
     Figure(&'l str),
-    /// Anything else: a panic, most likely.
+    /// Any other line: most likely of a panic.
     Other(&'l str),
 }
 
@@ -64,7 +64,7 @@ impl Drop for Running {
     }
 }
 
-/// Finds out whether there is a QEMU, before time is spent on building for it.
+/// Checks that QEMU is installed, before the kernel is built for it.
 pub fn check_installed() -> Result<()> {
     let version = Command::new(QEMU).arg("--version").stdout(Stdio::null()).status();
     match version.map_err(cannot_start)? {
@@ -85,8 +85,8 @@ fn cannot_start(error: io::Error) -> Error {
 }
 
 impl Machine<'_> {
-    /// Boots, tells `heard` each line with the time since the start; returns whether the test
-    /// passed.
+    /// Boots, and passes each line to `heard` with the time since the start. Returns whether the
+    /// test passed.
     pub fn run(&self, mut heard: impl FnMut(Line<'_>, Duration)) -> Result<bool> {
         let started = Instant::now();
         let mut qemu = Running(self.start()?);

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
             eprintln!("error: {}", one_line(&error));
             return ExitCode::from(EXIT_USAGE);
         }
-        // Help or version.
+        // Prints help or the version, and exits.
         Err(error) => error.exit(),
     };
     match kernel::run(&options) {

@@ -1,13 +1,13 @@
 //! The list of CPUs, from ACPI's Multiple APIC Description Table.
 //!
 //! Sections are those of the ACPI specification 6.5. The crates that read these tables need a heap
-//! or a nightly compiler; what a list of CPUs takes is this page.
+//! or a nightly compiler; the list of CPUs alone needs no more than this file.
 
 use crate::bootinfo::{BootInfo, read};
 
 /// Bytes of the header that every table has (5.2.6).
 const HEADER_BYTES: u64 = 36;
-/// Where firmware without a better way leaves its pointer (5.2.5.1).
+/// Where BIOS firmware leaves the pointer (5.2.5.1).
 const BIOS_AREA: core::ops::Range<u64> = 0xe_0000..0x10_0000;
 
 fn signature_at(address: u64, signature: &[u8]) -> bool {

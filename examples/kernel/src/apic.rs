@@ -55,7 +55,7 @@ fn write(register: Register, value: u32) {
     }
 }
 
-/// Silences the interrupt controllers of the original PC: everything comes by the APIC.
+/// Masks the interrupt controllers of the original PC: all interrupts come through the APIC.
 pub fn disable_pic() {
     for port in [0x21, 0xa1] {
         // SAFETY: the mask registers of the two 8259s.
@@ -74,7 +74,7 @@ pub fn init() -> u32 {
     read(Register::Id) >> 24
 }
 
-/// Measures timer and clock; on one CPU, once.
+/// Measures timer and clock. Call it once, on one CPU.
 pub fn calibrate() {
     write(Register::TimerInitial, u32::MAX);
     let per_ms = crate::clock::measure(|| u64::from(u32::MAX - read(Register::TimerCurrent)));
@@ -121,8 +121,8 @@ pub fn send_nmi(apic_id: u32) {
     command(apic_id, NMI);
 }
 
-/// Resets a CPU and lets it begin at `page` (Intel SDM vol. 3A, "INIT-SIPI-SIPI sequence").
-/// `has_started` says when the second start-up message is not needed any more.
+/// Resets a CPU and starts it at `page` (Intel SDM vol. 3A, "INIT-SIPI-SIPI sequence"). The second
+/// start-up message is left out once `has_started` is true.
 pub fn start_cpu(apic_id: u32, page: usize, has_started: impl Fn() -> bool) {
     command(apic_id, INIT);
     crate::clock::wait_us(10_000);

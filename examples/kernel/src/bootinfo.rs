@@ -1,4 +1,4 @@
-//! What the loader tells: memory and command line (Xen, `arch-x86/hvm/start_info.h`).
+//! What the loader passes: memory map and command line (Xen, `arch-x86/hvm/start_info.h`).
 
 use core::ptr;
 
@@ -41,14 +41,15 @@ pub unsafe fn read<T: Copy>(address: u64) -> T {
     unsafe { ptr::with_exposed_provenance::<T>(address as usize).read_unaligned() }
 }
 
-/// What the loader left.
+/// The loader's information.
 pub struct BootInfo {
     start: StartInfo,
 }
 
 impl BootInfo {
     /// # Safety
-    /// `address` is what the loader left in EBX, and the memory it points to is untouched.
+    /// `address` is the value that the loader left in EBX, and the memory that it points to is
+    /// unchanged.
     pub unsafe fn new(address: u64) -> Self {
         // SAFETY: the caller's promise.
         let start = unsafe { read::<StartInfo>(address) };
@@ -61,7 +62,7 @@ impl BootInfo {
     pub fn ram(&self) -> impl Iterator<Item = (u64, u64)> {
         let map = self.start.memory_map;
         (0..u64::from(self.start.memory_map_entries))
-            // SAFETY: the table has so many entries.
+            // SAFETY: the table has this many entries.
             .map(move |i| unsafe {
                 read::<MemoryMapEntry>(map + i * size_of::<MemoryMapEntry>() as u64)
             })
@@ -69,7 +70,7 @@ impl BootInfo {
             .map(|entry| (entry.address, entry.bytes))
     }
 
-    /// Where ACPI's tables begin; 0 where the loader does not know.
+    /// The address of ACPI's root pointer; 0 when the loader does not know it.
     pub fn rsdp(&self) -> u64 {
         self.start.rsdp
     }
@@ -80,7 +81,7 @@ impl BootInfo {
             return "";
         }
         let start = ptr::with_exposed_provenance(self.start.command_line as usize);
-        // SAFETY: a C string below 1 MiB, in memory that is given to nobody.
+        // SAFETY: a C string below 1 MiB, in memory that the allocator does not have.
         let text = unsafe { core::ffi::CStr::from_ptr(start) };
         text.to_str().expect("the command line is ASCII")
     }

@@ -1,7 +1,7 @@
-//! Asking other CPUs to do something, by interrupt, and waiting until they have.
+//! Requests to other CPUs, by interrupt, and waits for their answers.
 //!
-//! Each request is a number that only grows. A CPU that waits serves what others ask of it, so two
-//! that ask each other do not wait for ever, even with interrupts off.
+//! Each request is a number that only grows. A CPU that waits serves the requests of other CPUs, so
+//! two CPUs that ask each other do not wait for ever, even with interrupts off.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,14 +13,14 @@ use crate::interrupt::Vector;
 use crate::tests::local;
 use crate::{apic, flush, timer};
 
-/// How often a wait looks before it halts, and for how long it does then.
+/// How often a wait looks before it halts, and for how many microseconds it halts.
 const SPINS_MAX: u32 = 1000;
 const HALT_US: u64 = 50;
 
-/// What can be asked.
+/// The kinds of request.
 #[derive(Clone, Copy)]
 pub enum Call {
-    /// Nothing but an answer, from outside of any guard that began before it.
+    /// Answer, outside of any guard that began before the request.
     Fence,
     /// Drop translations; see `flush`.
     Flush,
@@ -39,7 +39,7 @@ struct Numbers {
 pub struct Calls([Numbers; CALLS.len()]);
 
 impl Calls {
-    /// None so far.
+    /// No requests.
     pub const fn new() -> Self {
         Calls(
             [const { Numbers { asked: AtomicU64::new(0), answered: AtomicU64::new(0) } };
@@ -48,7 +48,7 @@ impl Calls {
     }
 }
 
-/// A request that may not have been answered yet.
+/// A request that was sent.
 #[derive(Clone, Copy)]
 pub struct Asked {
     cpu: &'static Cpu,
@@ -56,16 +56,17 @@ pub struct Asked {
     number: u64,
 }
 
-/// Interrupts `cpu`.
+/// Sends a request to `cpu`, by interrupt.
 pub fn ask(cpu: &'static Cpu, call: Call) -> Asked {
-    // SeqCst: whoever serves this number sees all that the caller wrote before.
+    // SeqCst: the CPU that serves this number sees all that the caller wrote before.
     let number = cpu.calls.0[call as usize].asked.fetch_add(1, Ordering::SeqCst) + 1;
     apic::send(cpu.apic_id(), Vector::Call);
     Asked { cpu, call, number }
 }
 
 impl Asked {
-    /// Whether it has been served, or need not be: a CPU that went offline meanwhile.
+    /// Whether the CPU has served the request, or need not serve it because it went offline
+    /// meanwhile.
     pub fn is_answered(self) -> bool {
         // Acquire: pairs with the Release in `serve`.
         self.cpu.calls.0[self.call as usize].answered.load(Ordering::Acquire) >= self.number
@@ -80,10 +81,10 @@ impl Asked {
     }
 }
 
-/// Waits until `done`, serving what others ask meanwhile.
+/// Waits until `done`, and serves the requests of other CPUs meanwhile.
 ///
-/// Spins at first, then halts in between where a timer can end that: under emulation the CPU that
-/// is waited for may not run because this one does.
+/// Spins at first, then halts in between if a timer can end the halt: under emulation the CPU
+/// waited for may not run because this one does.
 pub fn wait_until(done: impl Fn() -> bool) {
     let cpu = Cpu::here();
     let mut spins = 0;
@@ -101,7 +102,7 @@ pub fn wait_until(done: impl Fn() -> bool) {
     }
 }
 
-/// Asks all other CPUs that `is_asked` says, and waits for them; returns how many.
+/// Asks all other CPUs for which `is_asked` is true, and waits for them. Returns their number.
 pub fn ask_others(call: Call, is_asked: impl Fn(&Cpu) -> bool) -> u32 {
     let mut asked = [None; CPUS_MAX];
     for (place, cpu) in asked.iter_mut().zip(crate::cpu::others().filter(|cpu| is_asked(cpu))) {
@@ -111,8 +112,8 @@ pub fn ask_others(call: Call, is_asked: impl Fn(&Cpu) -> bool) -> u32 {
     waited.count() as u32
 }
 
-/// Answers what this CPU is asked: in the interrupt's handler, and wherever it waits for others.
-/// Holds no guard, so what runs here afterwards begins after the question.
+/// Answers requests to this CPU: in the interrupt's handler, and wherever it waits for other CPUs.
+/// Holds no guard, so a guard that is taken here afterwards begins after the request.
 pub fn serve(cpu: &'static Cpu) {
     without_interrupts(|| {
         for call in CALLS {

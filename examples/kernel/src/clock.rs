@@ -20,7 +20,7 @@ fn pit_wait() {
     let count = (PIT_HZ * MEASURE_MS / 1000) as u16;
     let (mut gate, mut command, mut data) =
         (Port::<u8>::new(0x61), Port::<u8>::new(0x43), Port::<u8>::new(0x42));
-    // SAFETY: these ports are the timer's; nobody else uses it.
+    // SAFETY: these ports are the timer's; no other code uses it.
     unsafe {
         let speaker_off = gate.read() & !0b11;
         gate.write(speaker_off);
@@ -35,7 +35,7 @@ fn pit_wait() {
     }
 }
 
-/// Measures the counter; returns what `sample` advanced by in a millisecond meanwhile.
+/// Measures the counter. Returns by how much `sample` advanced per millisecond meanwhile.
 pub fn measure(sample: impl Fn() -> u64) -> u64 {
     let (tsc_before, sample_before) = (tsc(), sample());
     pit_wait();

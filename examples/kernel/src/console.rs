@@ -1,4 +1,4 @@
-//! The serial console, and the way out.
+//! The serial console, and the end of the machine.
 
 use core::fmt::{self, Write};
 
@@ -25,9 +25,9 @@ impl Write for Console {
     }
 }
 
-/// Finds the port; what is printed before is lost.
+/// Sets up the port. Lines printed before are lost.
 pub fn init() {
-    // SAFETY: COM1 is nobody else's, and this runs once.
+    // SAFETY: no other code uses COM1, and this runs once.
     let port = unsafe { Uart16550::new_port(COM1) };
     if let Ok(mut uart) = port
         && uart.init(Config::default()).is_ok()
@@ -36,12 +36,12 @@ pub fn init() {
     }
 }
 
-/// Prints a line. For tasks only: a handler would wait for the task it interrupts.
+/// Prints a line. For tasks only: a handler would wait for the task that it interrupts.
 pub fn print(line: fmt::Arguments<'_>) {
     let _ = writeln!(CONSOLE.lock(), "{line}");
 }
 
-/// Prints a last line, whoever holds the console.
+/// Prints a last line, even if another CPU holds the console.
 fn print_last(line: fmt::Arguments<'_>) {
     for _ in 0..1_000_000 {
         if let Some(mut console) = CONSOLE.try_lock() {
@@ -55,7 +55,7 @@ fn print_last(line: fmt::Arguments<'_>) {
     let _ = writeln!(CONSOLE.lock(), "{line}");
 }
 
-/// Tells the reader how far a test has come: `progress: ...`, for people.
+/// Prints how far a test has come: `progress: ...`, for people.
 #[macro_export]
 macro_rules! progress {
     ($($argument:tt)*) => { $crate::console::print(format_args!("progress: {}", format_args!($($argument)*))) };
@@ -74,13 +74,13 @@ macro_rules! figure {
 pub enum Exit {
     /// The test passed: status 33.
     Passed = 0x10,
-    /// It did not, or the kernel panicked: status 35.
+    /// The test failed, or the kernel panicked: status 35.
     Failed = 0x11,
 }
 
 /// Ends the machine.
 pub fn exit(how: Exit) -> ! {
-    // SAFETY: the port belongs to the debug-exit device, or to nobody.
+    // SAFETY: the port belongs to the debug-exit device, or to no device.
     unsafe { PortWriteOnly::new(DEBUG_EXIT).write(how as u32) };
     loop {
         x86_64::instructions::interrupts::disable();

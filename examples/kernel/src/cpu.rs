@@ -16,7 +16,7 @@ use crate::smp::Job;
 /// The most CPUs this kernel starts.
 pub const CPUS_MAX: usize = 64;
 
-/// What a CPU does, as far as others must know.
+/// What a CPU does, as far as other CPUs must know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum State {
@@ -29,14 +29,14 @@ pub enum State {
     Quiescent = 2,
 }
 
-/// A CPU's own data.
+/// The data of one CPU.
 ///
-/// The first fields are known to assembly.
+/// Assembly uses the first fields by their offsets.
 #[repr(C, align(128))]
 pub struct Cpu {
     /// GS:0: this structure's address.
     this: AtomicUsize,
-    /// GS:8: where an interrupt of user mode finds its stack.
+    /// GS:8: the stack for interrupts of user mode.
     pub kernel_stack: AtomicU64,
     number: u32,
     apic_id: AtomicU32,
@@ -45,21 +45,21 @@ pub struct Cpu {
     depth: AtomicU32,
     /// Guards taken and dropped, by context: odd while one is held.
     pub guards: [AtomicU64; 2],
-    /// Left alone: no timer, no full drains while it runs.
+    /// This CPU is isolated: no timer, no full drains while it runs.
     pub isolated: AtomicBool,
     /// Interrupts received, of every kind.
     pub interrupts: AtomicU64,
-    /// Those that ended a halt, or came in user mode.
+    /// Interrupts that ended a halt, or came in user mode.
     pub wakeups: AtomicU64,
     /// The last flush of all address spaces that this CPU has taken part in.
     seen_flush: AtomicU64,
-    /// What other CPUs ask of this one.
+    /// Requests of other CPUs to this one.
     pub calls: Calls,
-    /// What this CPU is to run next.
+    /// The job that this CPU runs next.
     pub job: AtomicPtr<Job<'static>>,
-    /// Its stack, while it has one of the allocator's.
+    /// This CPU's stack, while it has one from the allocator.
     pub stack_top: AtomicU64,
-    /// Its segments and interrupt stacks.
+    /// This CPU's segments and interrupt stacks.
     pub tables: Tables,
 }
 
@@ -72,7 +72,7 @@ static CPUS: [Cpu; CPUS_MAX] = {
     }
     cpus
 };
-/// How many there are in this machine.
+/// The number of CPUs in this machine.
 static COUNT: AtomicU32 = AtomicU32::new(1);
 
 impl Cpu {
@@ -96,7 +96,7 @@ impl Cpu {
         }
     }
 
-    /// The CPU this runs on. Tasks do not move between CPUs in this kernel.
+    /// The CPU that runs this code. Tasks do not move between CPUs in this kernel.
     #[inline]
     pub fn here() -> &'static Cpu {
         let this: *const Cpu;
@@ -127,18 +127,18 @@ impl Cpu {
         crate::flush::catch_up(&self.seen_flush);
     }
 
-    /// Its number.
+    /// This CPU's number.
     pub fn id(&self) -> CpuId {
         CpuId::new(self.number)
     }
 
-    /// Its local APIC's id.
+    /// The id of this CPU's local APIC.
     pub fn apic_id(&self) -> u32 {
         self.apic_id.load(Ordering::Relaxed)
     }
 
-    /// What it does. A caller that changed something the CPU reads in the kernel may rely on
-    /// "not running" if the change was a SeqCst read-modify-write.
+    /// What this CPU does. A caller that changed something that the CPU reads in the kernel may
+    /// rely on "not running" if the change was a SeqCst read-modify-write.
     pub fn state(&self) -> State {
         // SeqCst: the other half of `leave_quiescence`; Acquire is in it: pairs with the Release in
         // `set_state`, what a quiescent CPU did before is visible.
@@ -149,18 +149,17 @@ impl Cpu {
         }
     }
 
-    /// Says that this CPU is about to halt, to enter user mode, or to stop.
+    /// Announces that this CPU is about to halt, to enter user mode, or to stop.
     pub fn set_state(&self, state: State) {
         debug_assert!(self.guards.iter().all(|count| count.load(Ordering::Relaxed) % 2 == 0));
         self.state.store(state as u32, Ordering::Release);
     }
 
-    /// The first thing an interrupted CPU does: if it was quiescent, it is not any more. Returns
-    /// whether it was.
+    /// Ends quiescence. An interrupted CPU calls this first. Returns whether the CPU was quiescent.
     ///
     /// Dekker's pattern: this CPU writes its state and then reads (gates, the number of flushes);
-    /// others write these and then read its state, all SeqCst. So either they see it running and
-    /// wait for it, or it sees what they wrote.
+    /// others write these and then read its state, all SeqCst. So either the other CPU sees this
+    /// one running and waits for it, or this CPU sees what the other wrote.
     #[inline]
     pub fn leave_quiescence(&self) -> bool {
         if self.state.load(Ordering::Relaxed) != State::Quiescent as u32 {
@@ -191,8 +190,8 @@ impl Cpu {
         self.depth.load(Ordering::Relaxed)
     }
 
-    /// Counts a handler in until the value is dropped. An NMI counts as two: whatever it
-    /// interrupted, it is nobody's context.
+    /// Counts a handler until the value is dropped. An NMI counts as two levels, so that it has no
+    /// context, whatever it interrupted.
     pub fn enter_handler(&self, levels: u32) -> Handler<'_> {
         // Load and store: a handler in between leaves the depth as it found it.
         self.depth.store(self.depth() + levels, Ordering::Relaxed);
@@ -222,7 +221,7 @@ pub fn all() -> impl Iterator<Item = &'static Cpu> {
     CPUS[..count() as usize].iter()
 }
 
-/// All but the one this runs on.
+/// All CPUs of this machine but the one that runs this code.
 pub fn others() -> impl Iterator<Item = &'static Cpu> {
     let here = Cpu::here().id();
     all().filter(move |cpu| cpu.id() != here)
@@ -243,7 +242,7 @@ pub fn boot() -> &'static Cpu {
     &CPUS[0]
 }
 
-/// Who runs here, for a last message; also before there is CPU-local data.
+/// The name of this CPU, for a last message; works before there is CPU-local data, too.
 pub fn name_here() -> impl fmt::Display {
     struct Name(Option<u32>);
     impl fmt::Display for Name {

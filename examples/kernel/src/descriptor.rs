@@ -34,10 +34,10 @@ pub enum InterruptStack {
 
 const STACK_BYTES: usize = 16 * 1024;
 
-/// Of a type that is aligned as stacks are.
+/// The element type gives a stack its alignment.
 type Stack = [u128; STACK_BYTES / 16];
 
-/// One CPU's tables. Written by that CPU when it starts, read by the processor ever after.
+/// One CPU's tables. The CPU writes them when it starts; the processor reads them afterwards.
 pub struct Tables {
     segments: UnsafeCell<GlobalDescriptorTable>,
     task: UnsafeCell<TaskStateSegment>,

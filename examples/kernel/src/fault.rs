@@ -15,7 +15,7 @@ const NONE: u8 = 0;
 const PAGES: u8 = 1;
 const HUGE: u8 = 2;
 
-/// What may be touched in each region.
+/// The size of leaf that each region is filled by.
 static AREAS: [AtomicU8; REGIONS] = [const { AtomicU8::new(NONE) }; REGIONS];
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
@@ -34,9 +34,9 @@ pub fn count() -> u64 {
     FAULTS.load(Ordering::Relaxed)
 }
 
-/// Gives the page that was touched a zeroed frame. `false`: nothing may be touched there.
+/// Maps a zeroed frame at the page that was touched. `false`: no area covers that page.
 ///
-/// Runs in the context of the code that touched it, interrupts as there.
+/// Runs in the context of the code that touched it, with interrupts as they were there.
 pub fn resolve(address: usize, error: u64) -> bool {
     if address < WINDOW || error & (PROTECTION | FETCH) != 0 {
         return false;

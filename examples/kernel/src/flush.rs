@@ -14,15 +14,15 @@ use crate::call::{self, Call};
 use crate::cpu::State;
 use crate::paging::{PAGE_BYTES, Span};
 
-/// Above so many pages all translations are dropped at once (Linux:
+/// Above this many pages all translations are dropped at once (Linux:
 /// `tlb_single_page_flush_ceiling`).
 const PAGES_MAX: usize = 33;
 
 /// Held by the CPU that flushes.
 static FLUSHING: Mutex<()> = Mutex::new(());
-/// What it flushes: a pointer to its slice.
+/// The spans of the flush that is going on: a pointer to its slice.
 static SPANS: AtomicPtr<&[Span]> = AtomicPtr::new(core::ptr::null_mut());
-/// Flushes so far; each CPU remembers the last it has seen.
+/// Number of flushes; each CPU remembers the last one that it has seen.
 static FLUSHES: AtomicU64 = AtomicU64::new(0);
 /// CPUs interrupted by flushes.
 static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
@@ -51,7 +51,7 @@ pub fn flush(spans: &[Span]) {
     flush_here();
     let interrupted = call::ask_others(Call::Flush, |cpu| cpu.state() == State::Running);
     INTERRUPTED.fetch_add(u64::from(interrupted), Ordering::Relaxed);
-    // Everybody has answered: nobody reads `published` any more.
+    // All CPUs have answered: none reads `published` any more.
     SPANS.store(core::ptr::null_mut(), Ordering::Relaxed);
 }
 
@@ -73,7 +73,7 @@ pub fn flush_here() {
     }
 }
 
-/// Drops everything if there were flushes that a CPU slept through.
+/// Drops all translations if there were flushes while this CPU was quiescent.
 pub fn catch_up(seen: &AtomicU64) {
     // SeqCst: the other half of Dekker's pattern with `flush`.
     let now = FLUSHES.load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Interrupts and exceptions: the table, and what is done about each.
+//! Interrupts and exceptions: the table, and the handler of each.
 //!
 //! AMD APM vol. 2, 4.8.4 (gates) and 8.9 (long-mode interrupts).
 
@@ -17,19 +17,19 @@ use crate::{apic, call, fault, timer, user};
 
 global_asm!(include_str!("interrupt.s"));
 
-/// Interrupts this kernel uses; below 32 are the processor's own.
+/// Interrupts that this kernel uses; vectors below 32 are the processor's exceptions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Vector {
     /// The local APIC's timer.
     Timer = 0x20,
-    /// Another CPU asks for something; see `call`.
+    /// Another CPU sent a request; see `call`.
     Call = 0x21,
     /// Another CPU has a job for this one.
     Wake = 0x22,
-    /// User mode is done (`int`).
+    /// User mode asked to return to the kernel (`int`).
     UserExit = 0x23,
-    /// The APIC withdrew what it announced.
+    /// The APIC withdrew an interrupt that it had announced.
     Spurious = 0x2f,
 }
 
@@ -102,7 +102,7 @@ fn gate(vector: usize) -> Gate {
     }
 }
 
-/// Makes the table this CPU's.
+/// Loads the table on this CPU.
 pub fn load_table() {
     let table = TABLE.call_once(|| core::array::from_fn(gate));
     let pointer = DescriptorTablePointer {
@@ -113,21 +113,21 @@ pub fn load_table() {
     unsafe { lidt(&pointer) };
 }
 
-/// What a test wants to happen in a handler.
+/// A function that a test has a handler call.
 pub struct Hook(AtomicPtr<()>);
 
 impl Hook {
-    /// Nothing.
+    /// No function.
     pub const fn new() -> Self {
         Hook(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// Has `hook` called from now on.
+    /// Sets the function, or removes it.
     pub fn set(&self, hook: Option<fn(&'static Cpu)>) {
         self.0.store(hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ()), Ordering::Release);
     }
 
-    /// Calls it. `false`: there is none.
+    /// Calls the function. `false`: there is none.
     pub fn call(&self, cpu: &'static Cpu) -> bool {
         let hook = self.0.load(Ordering::Acquire);
         if hook.is_null() {
@@ -139,10 +139,10 @@ impl Hook {
     }
 }
 
-/// At every NMI.
+/// Called at every NMI.
 pub static ON_NMI: Hook = Hook::new();
-/// After every instruction of code that runs with the trap flag set (APM vol. 2, 13.1.4), where an
-/// interrupt could have come.
+/// Called after every instruction of code that runs with the trap flag set (APM vol. 2, 13.1.4):
+/// every place where an interrupt could have come.
 pub static ON_STEP: Hook = Hook::new();
 
 /// Called by `interrupt.s` for every vector, with interrupts off.
@@ -185,7 +185,8 @@ fn interrupt(cpu: &'static Cpu, frame: &Frame) {
     }
 }
 
-/// A fault belongs to the code it interrupts: same context, same readiness for interrupts.
+/// A fault belongs to the code that it interrupts: it keeps that code's context, and its interrupt
+/// flag.
 fn page_fault(frame: &Frame) {
     let address = Cr2::read_raw() as usize;
     let may_interrupt = frame.flags & INTERRUPT_FLAG != 0;

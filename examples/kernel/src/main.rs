@@ -1,8 +1,7 @@
 //! A kernel on `pagedepot`: boots, starts all CPUs, runs one test and ends the machine.
 //!
-//! It is an example first: how a kernel embeds the allocator is in `memory`, `processor` and `cpu`;
-//! the rest is what a kernel needs to come so far, as short as could be. `docs/embedding.md` is the
-//! guide.
+//! It is an example first. `memory`, `processor` and `cpu` show how a kernel embeds the allocator.
+//! The rest is the least that a kernel needs to get there. `docs/embedding.md` is the guide.
 //!
 //! | module | what |
 //! |---|---|
@@ -54,7 +53,7 @@ global_asm!(include_str!("boot.s"));
 extern "C" fn kernel_main(start_info: u64) -> ! {
     console::init();
     cpu::boot().enter();
-    // SAFETY: the loader's, as `boot.s` found it.
+    // SAFETY: the address is the loader's, as `boot.s` received it.
     let boot = unsafe { BootInfo::new(start_info) };
     let options = match Options::parse(boot.command_line()) {
         Ok(options) => options,

@@ -1,4 +1,4 @@
-//! Physical memory: what the loader says there is, and the allocator that has all of it.
+//! Physical memory: what the loader reports, and the allocator of all of it.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -24,7 +24,7 @@ const LOW_END: u64 = 1 << 20;
 const DMA32_END: u64 = 4 << 30;
 const RANGES_MAX: usize = 32;
 
-/// Memory that nobody uses yet, as frames.
+/// Memory that is not used yet, as frames.
 struct Ranges {
     list: [FrameRange; RANGES_MAX],
     count: usize,
@@ -50,7 +50,7 @@ impl Ranges {
         self.count += 1;
     }
 
-    /// Adds what of `start..end` is neither below `hole.start` nor inside of `hole`.
+    /// Adds the part of `start..end` that is neither below `hole.start` nor inside `hole`.
     fn add_around(&mut self, start: u64, end: u64, hole: core::ops::Range<u64>) {
         self.add(start, end.min(hole.start));
         self.add(start.max(hole.end), end);
@@ -65,13 +65,14 @@ impl Ranges {
     }
 }
 
-/// Where the boot page tables and `paging::extend_linear_map` map a frame: at its own address.
+/// The address at which the boot page tables and `paging::extend_linear_map` map a frame: its
+/// physical address.
 pub fn address(pfn: Pfn) -> usize {
     pfn.index() * PAGE_BYTES
 }
 
 unsafe extern "C" {
-    /// The linker script's: only its address means something.
+    /// A symbol of the linker script; only its address has a meaning.
     static kernel_end: u8;
 }
 
@@ -95,43 +96,44 @@ fn watermarks(ranges: &Ranges) -> Option<Watermarks> {
 
 fn config<'c>(cpus: u32, zones: &'c [ZoneConfig<'c>], caches: bool) -> Config<'c> {
     // SAFETY: physical memory is mapped at its own address: below 4 GiB by `boot.s`, above by
-    // `extend_linear_map`, before anything is allocated from there. Nobody else uses it.
+    // `extend_linear_map`, before anything is allocated from there. No other code uses it.
     let linear_map = Some(unsafe { LinearMap::new(0) });
     Config { linear_map, caches, ..Config::new(cpus, zones) }
 }
 
-/// Room for a thing that the whole kernel uses, made while it starts.
+/// Room for a value that the whole kernel uses. One CPU makes it while the kernel starts.
 pub struct Place<T>(UnsafeCell<MaybeUninit<T>>, AtomicBool);
 
 // SAFETY: written once, before the flag is set; then shared as the type itself allows.
 unsafe impl<T: Send + Sync> Sync for Place<T> {}
 
 impl<T> Place<T> {
-    /// Nothing yet.
+    /// A place without a value.
     pub const fn new() -> Self {
         Place(UnsafeCell::new(MaybeUninit::uninit()), AtomicBool::new(false))
     }
 
-    /// Puts it there. Once, while one CPU runs.
+    /// Sets the value. Call it once, while one CPU runs.
     pub fn set(&'static self, thing: T) {
         assert!(!self.1.load(Ordering::Relaxed), "made twice");
-        // SAFETY: nobody reads it before the flag is set, and nobody else writes: one CPU runs.
+        // SAFETY: no reader comes before the flag is set, and there is no other writer: one CPU
+        // runs.
         unsafe { (*self.0.get()).write(thing) };
         // Release: pairs with the Acquire in `get`.
         self.1.store(true, Ordering::Release);
     }
 
-    /// The thing.
+    /// The value.
     pub fn get(&'static self) -> &'static T {
         assert!(self.1.load(Ordering::Acquire), "used before it was made");
         // SAFETY: written before the flag was set; exclusive use is confined to `exclusive`.
         unsafe { (*self.0.get()).assume_init_ref() }
     }
 
-    /// The thing, for one caller alone.
+    /// The value, for one caller alone.
     ///
     /// # Safety
-    /// Nobody uses it while the reference lives.
+    /// No other code uses the value while the reference lives.
     #[expect(clippy::mut_from_ref, reason = "that nobody else has one is the caller's promise")]
     pub unsafe fn exclusive(&'static self) -> &'static mut T {
         assert!(self.1.load(Ordering::Acquire), "used before it was made");
@@ -142,15 +144,15 @@ impl<T> Place<T> {
 
 static DEPOT: Place<Depot> = Place::new();
 
-/// Makes the allocator of all RAM, its metadata in the first memory that has room for them. With
-/// `caches` off every request goes to its store, for a design that has its own.
+/// Makes the allocator of all RAM, with its metadata in the first memory that has room for it. With
+/// `caches` off every request goes to its store, for a design that has caches of its own.
 pub fn init(boot: &BootInfo, cpus: u32, caches: bool) {
     let mut free = free_ram(boot);
     let bytes =
         Depot::metadata_bytes(&config(cpus, &zones(&free), caches)).expect("a usable memory map");
     let metadata =
         free[0].take(bytes).expect("room for the allocator's metadata: give QEMU more memory (-m)");
-    // SAFETY: RAM that nobody uses, mapped, and not among the ranges any more.
+    // SAFETY: RAM that no other code uses, mapped, and not among the ranges any more.
     let metadata = unsafe {
         core::slice::from_raw_parts_mut(
             core::ptr::with_exposed_provenance_mut::<MaybeUninit<u8>>(metadata),
@@ -185,7 +187,7 @@ pub fn depot() -> &'static Depot {
 /// Checks the allocator's metadata and counts all frames.
 ///
 /// # Safety
-/// Nobody else uses the allocator meanwhile: the other CPUs are idle, and no timer runs.
+/// No other code uses the allocator meanwhile: the other CPUs are idle, and no timer runs.
 pub unsafe fn census() -> Census {
     // SAFETY: the caller's promise.
     match unsafe { DEPOT.exclusive() }.validate() {

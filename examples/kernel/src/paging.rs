@@ -13,15 +13,15 @@ use x86_64::structures::paging::PageTableFlags;
 use crate::flush::{flush, lock};
 use crate::memory;
 
-/// A page.
+/// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
-/// A large page: one entry of a page directory.
+/// Bytes of a large page: one entry of a page directory.
 pub const HUGE_BYTES: usize = 512 * PAGE_BYTES;
-/// What one page directory maps.
+/// Bytes that one page directory maps.
 pub const REGION_BYTES: usize = 512 * HUGE_BYTES;
 /// Where the window begins: the first address of the upper half.
 pub const WINDOW: usize = 0xffff_8000_0000_0000;
-/// Regions in it.
+/// Regions in the window.
 pub const REGIONS: usize = 512;
 
 const PRESENT: u64 = PageTableFlags::PRESENT.bits();
@@ -30,16 +30,16 @@ const TABLE_FLAGS: u64 = PRESENT | PageTableFlags::WRITABLE.bits();
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Flags of a mapping for data.
 pub const READ_WRITE: PageTableFlags = PageTableFlags::WRITABLE.union(PageTableFlags::NO_EXECUTE);
-/// For page tables: a lock is held, so nothing is waited for; the reserve serves what others wait
-/// for.
+/// For page tables: a lock is held, so the request must not wait. It may use the reserve, because
+/// other CPUs wait for the lock.
 const TABLE: Flags = Flags::UNMOVABLE.zeroed().atomic();
 
 /// A range of virtual addresses, in whole pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
-    /// Its first address.
+    /// The span's first address.
     pub start: usize,
-    /// Its length.
+    /// The length in bytes, whole pages.
     pub bytes: usize,
 }
 
@@ -53,7 +53,7 @@ pub enum Leaf {
 }
 
 impl Leaf {
-    /// The block that backs it.
+    /// The order of the block that backs it.
     pub fn order(self) -> Order {
         match self {
             Leaf::Page => Order::BASE,
@@ -61,7 +61,7 @@ impl Leaf {
         }
     }
 
-    /// Its length.
+    /// The length in bytes.
     pub fn bytes(self) -> usize {
         PAGE_BYTES << self.order().get()
     }
@@ -70,7 +70,7 @@ impl Leaf {
 /// Why page tables were not changed, or not all that should have been.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
-    /// Something is mapped there.
+    /// A page is mapped there already.
     Occupied,
     /// No page for a table.
     NoTable,
@@ -93,7 +93,7 @@ impl Table {
         (entry & PRESENT != 0).then(|| frame_of(entry))
     }
 
-    /// The table below, made if need be.
+    /// The table below, made if there is none.
     fn next_or_new(&self, index: usize) -> Result<&'static Table, MapError> {
         if self.0[index].load(Ordering::Relaxed) & LARGE != 0 {
             return Err(MapError::Occupied);
@@ -120,7 +120,7 @@ fn entry_of(pfn: Pfn) -> u64 {
     u64::from(pfn.get()) << 12
 }
 
-/// The table of regions; always there.
+/// The table of regions; it always exists.
 static REGION_TABLE: AtomicU64 = AtomicU64::new(0);
 /// One for each region: held while its directory and page tables are changed.
 static LOCKS: [Mutex<()>; REGIONS] = [const { Mutex::new(()) }; REGIONS];
@@ -195,7 +195,8 @@ pub fn root_pfn() -> Pfn {
     Pfn::new(((&raw const *root()).addr() / PAGE_BYTES) as u32)
 }
 
-/// Writes an entry of a table that the caller owns, or a part of the root that nobody else uses.
+/// Writes an entry of a table that the caller owns, or of a part of the root that no other code
+/// uses.
 pub fn set_entry(table: Pfn, index: usize, to: Pfn, flags: PageTableFlags) {
     Table::at(table).0[index].store(entry_of(to) | flags.bits(), Ordering::Release);
 }
@@ -258,12 +259,12 @@ fn split(cell: &AtomicU64) -> Result<(), MapError> {
     Ok(())
 }
 
-/// Unmaps what is mapped in `span`, tells `unmapped` each block, and takes out tables that are
+/// Unmaps what is mapped in `span`, passes each block to `unmapped`, and takes out tables that are
 /// empty then. The blocks may be reused only after a [`flush`] of the span. A large page that lies
 /// only partly in the span is split.
 ///
 /// # Errors
-/// When there is no spare table for that; part of the span is unmapped then.
+/// When there is no spare table for a split; part of the span is unmapped then.
 pub fn unmap(span: Span, mut unmapped: impl FnMut(Pfn, Leaf)) -> Result<(), MapError> {
     let end = span.start + span.bytes;
     let mut at = span.start;
@@ -296,7 +297,7 @@ fn unmap_in_region(
     Ok(())
 }
 
-/// What one entry of a directory maps, or the part of it from `start` to `end`.
+/// Unmaps what one entry of a directory maps, or the part of it from `start` to `end`.
 fn unmap_in_directory(
     cell: &AtomicU64,
     start: usize,
@@ -350,11 +351,11 @@ pub fn flush_and_free_tables(spans: &[Span]) {
         count_tables(-1);
         memory::depot().free(table, Order::BASE).expect("a table was allocated");
     }
-    // If there is no memory for them now, mapping a large page will see to it.
+    // If there is no memory for them now, the next mapping of a large page tries again.
     let _ = fill_spares();
 }
 
-/// Unmaps `span`, flushes it, and frees tables and blocks; returns leaves.
+/// Unmaps `span`, flushes it, and frees tables and blocks. Returns the number of leaves.
 pub fn release(span: Span) -> usize {
     /// A page table's worth at a time.
     const BATCH: usize = 512;

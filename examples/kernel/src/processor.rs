@@ -1,4 +1,4 @@
-//! The allocator's seam to this kernel: which CPU and context is this, and how to wait for one.
+//! The allocator's seam to this kernel: the CPU and context of the running code, and fences.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
@@ -23,7 +23,7 @@ pub struct Machine;
 pub struct Pin {
     held: &'static AtomicU64,
     here: Here,
-    /// Of this CPU: not to be sent elsewhere.
+    /// A guard is its CPU's: it cannot be sent to another.
     local: PhantomData<*mut ()>,
 }
 
@@ -63,15 +63,15 @@ unsafe impl Processor for Machine {
         let count = held.load(Ordering::Relaxed);
         debug_assert!(count.is_multiple_of(2), "guards of one context do not nest");
         held.store(count + 1, Ordering::Relaxed);
-        // In the eyes of this CPU's handlers, which is where fences are answered: odd before
-        // anything is read under the guard.
+        // This CPU's handlers answer fences. They must see the count odd before anything is read
+        // under the guard.
         compiler_fence(Ordering::SeqCst);
         Some(Pin { held, here: Here { cpu: cpu.id(), context }, local: PhantomData })
     }
 
     fn fence(&self, cpu: CpuId) -> Result<(), FenceError> {
         let here = Cpu::here();
-        // A handler may have interrupted a guard of this very CPU, or of one that waits for it.
+        // A handler may have interrupted a guard of this CPU, or of a CPU that waits for this one.
         if here.in_handler() {
             return Err(FenceError::Refused);
         }

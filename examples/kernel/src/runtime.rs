@@ -1,5 +1,4 @@
-//! What the compiler expects to find, and what a program with an operating system would get from
-//! libc.
+//! Symbols that the compiler expects, and that libc has for programs with an operating system.
 
 use core::arch::global_asm;
 
@@ -66,7 +65,7 @@ global_asm!(
     "5:  ret",
 );
 
-/// Precompiled `core` names this in its unwinding tables; with `panic = "abort"` nobody calls it.
+/// Precompiled `core` names this in its unwinding tables; with `panic = "abort"` no code calls it.
 // SAFETY: no other definition of the symbol is linked.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

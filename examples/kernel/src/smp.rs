@@ -17,7 +17,7 @@ pub type Job<'j> = &'j (dyn Fn(CpuId) + Sync);
 const STACK_ORDER: Order = Order::new(4).unwrap();
 /// Where `boot.s` expects to run in real mode.
 const AP_PAGE: usize = 0x8000;
-/// How long a CPU may take to start, software emulation of 64 on two included.
+/// How long a CPU may take to start, when two host CPUs emulate 64, too.
 const START_US: u64 = 20_000_000;
 
 unsafe extern "C" {
@@ -29,12 +29,12 @@ unsafe extern "C" {
     static start_argument: AtomicU64;
 }
 
-/// Puts the code where a CPU begins below 1 MiB.
+/// Copies the code of a starting CPU to its place below 1 MiB.
 pub fn init() {
     let (start, end) = (&raw const ap_trampoline, &raw const ap_trampoline_end);
     let to = core::ptr::with_exposed_provenance_mut::<u8>(AP_PAGE);
-    // SAFETY: the code lies between the labels and is shorter than a page; the page below 1 MiB is
-    // given to nobody.
+    // SAFETY: the code lies between the labels and is shorter than a page; the allocator does not
+    // have the page below 1 MiB.
     unsafe { start.copy_to_nonoverlapping(to, end.addr() - start.addr()) };
 }
 
@@ -59,7 +59,7 @@ pub fn start(cpu: &'static Cpu) {
     assert!(is_there(), "{:?} does not start", cpu.id());
 }
 
-/// Where a started CPU comes to Rust.
+/// Where a started CPU enters Rust.
 extern "C" fn ap_main(cpu: &'static Cpu) -> ! {
     cpu.enter();
     let id = apic::init();
@@ -68,7 +68,7 @@ extern "C" fn ap_main(cpu: &'static Cpu) -> ! {
     idle(cpu)
 }
 
-/// Runs what jobs come, and halts in between.
+/// Runs jobs as they come, and halts in between.
 fn idle(cpu: &'static Cpu) -> ! {
     loop {
         interrupts::disable();
@@ -124,7 +124,7 @@ pub fn stop(cpu: &'static Cpu) {
         apic::timer_stop();
         let cpu = Cpu::here();
         cpu.job.store(core::ptr::null_mut(), Ordering::Relaxed);
-        // The last thing that others see of it.
+        // The last store of this CPU that other CPUs see.
         cpu.set_state(State::Offline);
         loop {
             x86_64::instructions::hlt();

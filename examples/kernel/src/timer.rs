@@ -6,17 +6,17 @@ use crate::cpu::{self, Cpu};
 use crate::interrupt::Hook;
 use crate::{apic, clock, memory, smp};
 
-/// Between ticks.
+/// Microseconds between ticks.
 const TICK_US: u64 = 10_000;
-/// Between decays of the allocator's caches.
+/// Milliseconds between decays of the allocator's caches.
 const DECAY_MS: u64 = 1000;
 
-/// Called instead of the next tick being armed.
+/// Called in place of arming the next tick.
 pub static ON_TICK: Hook = Hook::new();
 /// Ticks of all CPUs.
 static TICKS: AtomicU64 = AtomicU64::new(0);
 static NEXT_DECAY_MS: AtomicU64 = AtomicU64::new(0);
-/// Whether ordinary CPUs have a tick at all.
+/// Whether ordinary CPUs have a tick.
 static ON: AtomicBool = AtomicBool::new(false);
 
 /// Whether a CPU has a tick.
@@ -39,10 +39,10 @@ pub fn start() {
 
 /// Isolates this CPU: its tick stops, and full drains leave it alone while it runs.
 pub fn isolate() {
-    // In this order: a tick that comes in between does not arm another.
+    // The mark comes first: a tick that comes in between does not arm another.
     Cpu::here().isolated.store(true, Ordering::SeqCst);
     apic::timer_stop();
-    // One that was pending has come by then.
+    // A pending tick has come by then.
     clock::wait_us(100);
 }
 
@@ -57,9 +57,9 @@ pub fn tick(cpu: &'static Cpu) {
     }
 }
 
-/// Once a second: what CPUs cache and do not use goes back to the store, without interrupting them.
+/// Once a second, returns what CPUs cache and do not use to the store, and interrupts no CPU.
 fn decay(now_ms: u64) {
-    // Relaxed: the boot CPU's own.
+    // Relaxed: only the boot CPU uses it.
     if now_ms >= NEXT_DECAY_MS.load(Ordering::Relaxed) {
         NEXT_DECAY_MS.store(now_ms + DECAY_MS, Ordering::Relaxed);
         memory::depot().decay_caches();

@@ -1,5 +1,5 @@
-//! User mode, as far as it takes to show that a CPU there is quiescent: one page of code that
-//! counts until it is told to stop.
+//! User mode, just enough to show that a CPU there is quiescent: one page of code that counts until
+//! a word tells it to stop.
 //!
 //! GS stays the kernel's: this code does not change it and cannot read through it. A kernel that
 //! runs other people's code swaps it on the way (AMD APM vol. 2, 6.1.2, SWAPGS).
@@ -97,7 +97,7 @@ impl Program {
     }
 
     fn data(&self) -> &Data {
-        // SAFETY: a page of this program's own, accessed as atomics by everybody.
+        // SAFETY: a page of this program's own, which all code accesses as atomics.
         unsafe { &*core::ptr::with_exposed_provenance::<Data>(memory::address(self.pages[1])) }
     }
 

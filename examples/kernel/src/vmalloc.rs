@@ -17,17 +17,17 @@ use crate::paging::{self, Leaf, PAGE_BYTES, REGION_BYTES, REGIONS, WINDOW};
 /// The kernel's vmalloc.
 pub type Vmalloc = Vmap<'static, Window, Frames>;
 
-/// Its addresses are the upper half of the window.
+/// The first address: vmalloc has the upper half of the window.
 const BASE: usize = WINDOW + REGIONS / 2 * REGION_BYTES;
 /// Addresses for each page of memory, in pages; a descriptor for every second page of memory.
 const PAGES_PER_PAGE: u64 = 16;
-/// Spans flushed one by one; more are flushed as everything.
+/// Spans that are flushed one by one; for more, all translations are flushed.
 const SPANS_MAX: usize = 32;
 
 static VMALLOC: Place<Vmalloc> = Place::new();
 
-/// Makes it, its metadata in memory of the allocator, and lets it give back what it keeps when
-/// memory runs short.
+/// Makes the kernel's vmalloc, with its metadata in memory of the allocator. When memory runs
+/// short, it gives back what it keeps.
 pub fn init(cpus: u32) {
     let memory_pages: u64 = memory::managed_pages().iter().sum();
     let window = Window { pages: (memory_pages * PAGES_PER_PAGE) as u32 };
@@ -53,7 +53,7 @@ pub fn vmalloc() -> &'static Vmalloc {
     VMALLOC.get()
 }
 
-/// Where its frames come from: the allocator; and how a CPU waits here.
+/// The host: frames come from the allocator, and CPUs wait as this kernel does.
 pub struct Frames;
 
 // SAFETY: the allocator hands a free block to one caller; the kernel does not fork.
@@ -87,7 +87,7 @@ unsafe impl Host for Frames {
     }
 }
 
-/// Its part of the window.
+/// The mapper: vmalloc's part of the window.
 pub struct Window {
     pages: u32,
 }
@@ -145,7 +145,7 @@ unsafe impl Mapper for Window {
         let mut list = [paging::Span { start: BASE, bytes: 0 }; SPANS_MAX];
         let mut count = 0;
         for span in spans {
-            // Too many: one that is large enough to drop everything.
+            // Too many spans: name one that is large enough to drop everything.
             match list.get_mut(count) {
                 Some(place) => *place = span_of(span),
                 None => list[0] = span_of(self.span()),
@@ -156,8 +156,8 @@ unsafe impl Mapper for Window {
     }
 
     unsafe fn release_tables(&self, _span: Span) {
-        // `unmap` took them out when they became empty and `flush` has freed them: a table that is
-        // freed after the flush might have been walked into again before it.
+        // `unmap` took the tables out when they became empty, and `flush` has freed them. If they
+        // were taken out only here, a CPU might have walked into them again after the flush.
     }
 
     unsafe fn fill(&self, span: Span, byte: u8) {
@@ -178,10 +178,9 @@ unsafe impl Mapper for Window {
             return false;
         }
         let from = memory::address(frame) + offset;
-        // By an instruction that the compiler does not look into: the frame's holder may write to
-        // it meanwhile by plain stores, and a load beside those, an atomic one too, is a
-        // data race. SAFETY: reads inside a page of RAM, all of which is mapped, and writes
-        // to `buf` alone.
+        // By assembly, which the compiler does not look into. The frame's holder may write to it
+        // meanwhile by plain stores, and a load beside those, even an atomic one, is a data race.
+        // SAFETY: reads inside a page of RAM, all of which is mapped, and writes to `buf` alone.
         unsafe {
             core::arch::asm!(
                 "rep movsb",
@@ -198,7 +197,7 @@ unsafe impl Mapper for Window {
 /// Checks the metadata.
 ///
 /// # Safety
-/// Nobody else uses vmalloc meanwhile, nor allocates.
+/// No other code uses vmalloc meanwhile, or allocates.
 pub unsafe fn validate() {
     // SAFETY: the caller's promise.
     if let Err(fault) = unsafe { VMALLOC.exclusive() }.validate() {

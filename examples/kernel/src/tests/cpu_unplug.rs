@@ -1,5 +1,5 @@
-//! `cpu-unplug`: CPUs stop in turn, with their caches full; these are taken while the others go on,
-//! and the CPU comes back.
+//! `cpu-unplug`: CPUs stop in turn with full caches. CPU 0 takes these caches while other CPUs go
+//! on, and the stopped CPU starts again.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use super::{Held, Options, Random, design};
 use crate::cpu::{self, Cpu};
 use crate::{clock, figure, progress, smp};
 
-/// How long the others work before and after a CPU stops.
+/// How long the other CPUs work before and after a CPU stops, in microseconds.
 const WORK_US: u64 = 5_000;
 
 pub fn run(options: &Options) {

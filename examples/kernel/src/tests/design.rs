@@ -25,7 +25,7 @@ impl Design {
         [Design::Depot, Design::Local].into_iter().find(|design| design.name() == name)
     }
 
-    /// Its name.
+    /// The design's name.
     pub fn name(self) -> &'static str {
         match self {
             Design::Depot => "depot",
@@ -33,12 +33,12 @@ impl Design {
         }
     }
 
-    /// Makes it the one that the tests use; before anything is allocated.
+    /// Makes this the design that the tests use. Call it before anything is allocated.
     pub fn choose(self) {
         IS_LOCAL.store(self == Design::Local, Ordering::Relaxed);
     }
 
-    /// The one in use.
+    /// The design in use.
     pub fn chosen() -> Self {
         if IS_LOCAL.load(Ordering::Relaxed) { Design::Local } else { Design::Depot }
     }
@@ -58,7 +58,7 @@ pub fn alloc(order: Order, flags: Flags) -> Result<Pfn, AllocError> {
 /// Frees a block.
 ///
 /// # Panics
-/// When it is not one that [`alloc`] returned.
+/// When [`alloc`] did not return the block.
 pub fn free(pfn: Pfn, order: Order) {
     let freed = match Design::chosen() {
         Design::Depot => depot().free(pfn, order),
@@ -77,7 +77,7 @@ pub fn drain(cpu: CpuId, mode: Mode) -> Drained {
     }
 }
 
-/// Takes the caches of a CPU that has stopped; it has none until [`restore`].
+/// Takes the caches of a CPU that has stopped. The CPU has no caches until [`restore`].
 pub fn retire(cpu: CpuId) -> Drained {
     match Design::chosen() {
         Design::Depot => depot().retire_cpu(cpu),

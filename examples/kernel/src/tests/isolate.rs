@@ -17,7 +17,7 @@ use crate::{clock, figure, progress, smp, timer};
 const RATES: [u64; 2] = [100, 10_000];
 /// Most pages that an isolated CPU holds.
 const HELD: usize = 600;
-/// Pages that may hide from quiet drains on a CPU: two magazines of 63 pages in each front in use;
+/// Pages of a CPU that quiet drains may not reach: two magazines of 63 pages in each front in use;
 /// the loop uses order 0 of one mobility, in two zones at most.
 const UNREACHABLE_MAX: u64 = 2 * 126;
 
@@ -42,7 +42,7 @@ fn interrupts(cpus: &[&'static Cpu]) -> u64 {
     cpus.iter().map(|cpu| cpu.interrupts.load(Ordering::SeqCst)).sum()
 }
 
-/// What an isolated CPU does until it is told to stop; returns how often.
+/// An isolated CPU's work until `stop` is set. Returns the number of rounds.
 fn work(cpu: CpuId, stop: &AtomicBool) -> u64 {
     let (mut held, mut random) = (Held::<HELD>::new(), Random::new(u64::from(cpu.get())));
     let mut loops = 0;
@@ -78,7 +78,7 @@ fn drain_at(rate: u64, seconds: u64, targets: impl Iterator<Item = CpuId> + Clon
 
 pub fn run(options: &Options) {
     let (cpus, seconds) = (cpu::count(), options.seconds.unwrap_or(10));
-    // The upper half; alone, the boot CPU isolates nobody.
+    // The upper half is isolated; a machine of one CPU has no isolated CPU.
     let ordinary = cpus.div_ceil(2);
     let mut list = [Cpu::here(); cpu::CPUS_MAX];
     for (place, id) in list.iter_mut().zip(ordinary..cpus) {
@@ -163,7 +163,8 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
     let wakeups = || isolated.iter().map(|cpu| cpu.wakeups.load(Ordering::SeqCst));
     let mut before = [0; cpu::CPUS_MAX];
     before.iter_mut().zip(wakeups()).for_each(|(place, count)| *place = count);
-    // Quietly first: everything but the fronts. Exactly so: nobody caches more meanwhile.
+    // A quiet drain first: it takes everything but the fronts, exactly, because no CPU caches more
+    // meanwhile.
     let (mut quiet, mut drained, mut left) = (Drained::default(), Drained::default(), 0);
     for cpu in isolated {
         let done = design::drain(cpu.id(), Mode::Quiet);
@@ -176,7 +177,7 @@ fn take_quiescent(isolated: &[&'static Cpu], program: &Program) {
         drained += design::drain(cpu.id(), Mode::Full);
         left += design::cached_pages(cpu.id());
     }
-    // An interrupt on its way would arrive by then.
+    // An interrupt that was sent would arrive by then.
     clock::wait_us(10_000);
     let woken = wakeups().zip(before).filter(|(now, before)| now != before).count();
     figure!("quiescent_quiet_pages", quiet.taken_pages);

@@ -1,6 +1,6 @@
 //! The design that `isolate` compares with: lists that only their owner touches, so that a drain
-//! has to ask the owner. Linux did so until 5.19 (`drain_all_pages`); the threads on remote
-//! draining begin with what that does to isolated CPUs.
+//! has to ask the owner. Linux did so until 5.19 (`drain_all_pages`). The threads on remote
+//! draining begin with the harm that this does to isolated CPUs.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -25,9 +25,9 @@ struct Frames {
 
 struct List {
     frames: UnsafeCell<Frames>,
-    /// How many there are, for others to read.
+    /// The number of frames, for other CPUs to read.
     cached: AtomicU64,
-    /// Taken by drains, ever.
+    /// Pages that drains took so far.
     drained: AtomicU64,
 }
 
@@ -42,7 +42,8 @@ static LISTS: [List; CPUS_MAX] = [const {
     }
 }; CPUS_MAX];
 
-/// Works on this CPU's list; `None` where interrupts being off is not enough: in an NMI.
+/// Works on this CPU's list, with interrupts off. `None` in an NMI, which interrupts that code,
+/// too.
 fn with_list<R>(work: impl FnOnce(&mut Frames) -> R) -> Option<R> {
     without_interrupts(|| {
         let cpu = Cpu::here();
@@ -131,7 +132,7 @@ pub fn drain(cpu: CpuId) -> Drained {
     done
 }
 
-/// The owner's part.
+/// The owner's part of a drain.
 pub fn drain_here(cpu: &Cpu) {
     let taken = with_list(|frames| {
         let count = frames.count;

@@ -1,7 +1,7 @@
 //! The tests: each a program that runs on all CPUs, chosen by the command line.
 //!
-//! Every test runs between two counts of all frames, which must agree; and every block it gets is
-//! marked, so that one that is handed out twice is found at once.
+//! Every test runs between two counts of all frames, which must agree. It marks every block that it
+//! gets, so that it finds a block handed out twice at once.
 
 mod cpu_unplug;
 pub mod design;
@@ -22,7 +22,7 @@ use crate::call::wait_until;
 use crate::console::{Exit, exit};
 use crate::{clock, cpu, figure, flush, memory, progress, smp, timer};
 
-/// What the command line asks for, as `name=value` words.
+/// The options of the command line, as `name=value` words.
 #[derive(Clone, Copy)]
 pub struct Options {
     test: &'static str,
@@ -38,7 +38,7 @@ impl Options {
     /// Reads the command line.
     ///
     /// # Errors
-    /// The first word that is none of ours.
+    /// The first unknown word.
     pub fn parse(line: &'static str) -> Result<Self, &'static str> {
         let mut options = Options { test: "", design: Design::Depot, rounds: None, seconds: None };
         for word in line.split_ascii_whitespace() {
@@ -103,7 +103,7 @@ fn held_pages() -> u64 {
     unsafe { memory::census() }.held_pages()
 }
 
-/// What a block in use carries in the first word of each of its frames.
+/// The mark of a block in use, in the first word of each of its frames.
 fn mark_of(pfn: Pfn) -> u64 {
     0x9a9e_de90_0000_0000 | u64::from(pfn.get())
 }
@@ -137,7 +137,7 @@ fn take(order: Order, flags: Flags) -> Result<Pfn, AllocError> {
 /// Unmarks a block and frees it.
 ///
 /// # Panics
-/// When somebody has written to it.
+/// When other code has written to it.
 fn give(pfn: Pfn, order: Order) {
     for frame in frames_of(pfn, order) {
         let before = mark_word(frame).swap(0, Ordering::Relaxed);
@@ -149,7 +149,7 @@ fn give(pfn: Pfn, order: Order) {
     design::free(pfn, order);
 }
 
-/// A place where a number of CPUs wait for one another.
+/// CPUs wait here for one another.
 struct Barrier {
     size: u32,
     arrived: AtomicU32,
@@ -163,7 +163,7 @@ impl Barrier {
 
     fn wait(&self) {
         let generation = self.passed.load(Ordering::Acquire);
-        // AcqRel: what each CPU did before is visible to all after.
+        // AcqRel: what each CPU did before is visible to all CPUs afterwards.
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.size {
             self.arrived.store(0, Ordering::Relaxed);
             self.passed.store(generation + 1, Ordering::Release);
@@ -188,7 +188,7 @@ impl Random {
     }
 }
 
-/// Pages that a program holds for a while: up to `N` of them, of order 0.
+/// Up to `N` pages of order 0 that a test holds for a while.
 struct Held<const N: usize> {
     pages: [Pfn; N],
     count: usize,
@@ -199,7 +199,7 @@ impl<const N: usize> Held<N> {
         Held { pages: [Pfn::new(0); N], count: 0 }
     }
 
-    /// Takes pages until it holds `count`.
+    /// Allocates pages until it holds `count`.
     fn fill(&mut self, count: usize) {
         while self.count < count {
             let pfn = take(Order::BASE, Flags::MOVABLE);
@@ -209,7 +209,7 @@ impl<const N: usize> Held<N> {
         }
     }
 
-    /// Gives pages until it holds `count`.
+    /// Frees pages until it holds `count`.
     fn empty(&mut self, count: usize) {
         while self.count > count {
             self.count -= 1;
@@ -217,7 +217,7 @@ impl<const N: usize> Held<N> {
         }
     }
 
-    /// Takes or gives pages until it holds a random number of them.
+    /// Allocates or frees pages until it holds a random number of them.
     fn churn(&mut self, random: &mut Random) {
         let count = random.below(N as u64 + 1) as usize;
         self.fill(count);

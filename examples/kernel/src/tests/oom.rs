@@ -1,6 +1,6 @@
 //! `oom`: all CPUs allocate until nothing is left, while one drains the others' caches without
-//! pause. Then, with the drains over, they try once more: now the last request may fail only when
-//! no page is free nor cached anywhere.
+//! pause. Then, with the drains over, they try once more. Now the last request may fail only when
+//! no page is free or cached anywhere.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use super::{Options, design, give, mark_word, take};
 use crate::cpu::{self, CPUS_MAX};
 use crate::{figure, memory, progress, smp};
 
-/// The pages a CPU got: a list through their second words.
+/// The newest page of each CPU: its pages are a list through their second words.
 static NEWEST: [AtomicU64; CPUS_MAX] = [const { AtomicU64::new(0) }; CPUS_MAX];
 
 fn link_word(pfn: Pfn) -> &'static AtomicU64 {
@@ -18,7 +18,7 @@ fn link_word(pfn: Pfn) -> &'static AtomicU64 {
     unsafe { &*(&raw const *mark_word(pfn)).add(1) }
 }
 
-/// Allocates until a request fails; returns pages.
+/// Allocates until a request fails. Returns the number of pages.
 fn take_all(cpu: CpuId) -> u64 {
     let newest = &NEWEST[cpu.index()];
     let mut pages = 0;
@@ -39,7 +39,7 @@ fn give_all(cpu: CpuId) {
     }
 }
 
-/// Free in the store, or cached by some CPU.
+/// Pages that are free in the store or cached by a CPU.
 fn left_pages() -> u64 {
     memory::free_pages() + cpu::all().map(|cpu| design::cached_pages(cpu.id())).sum::<u64>()
 }
@@ -57,7 +57,7 @@ pub fn run(options: &Options) {
     let rounds = options.rounds.unwrap_or(100);
     let (mut early_pages, mut drained) = (0, Drained::default());
     for round in 1..=rounds {
-        // CPU 0 drains; alone, it does without.
+        // CPU 0 drains. A machine of one CPU has no drains.
         let takers = if cpu::count() == 1 { 0..1 } else { 1..cpu::count() };
         let (failed, done) = (AtomicU32::new(0), AtomicBool::new(false));
         let taken = AtomicU64::new(0);
@@ -93,7 +93,7 @@ pub fn run(options: &Options) {
     figure!("drained_pages", drained.taken_pages);
     figure!("fences", drained.fences);
     figure!("busy_cpus", drained.busy_cpus);
-    // Given up too early because a drain was moving pages meanwhile: see "undisturbed" in the
+    // Pages left when a request gave up because a drain was moving pages: see "undisturbed" in the
     // allocator's documentation of failing.
     figure!("early_pages", early_pages);
 }

@@ -1,5 +1,5 @@
-//! `pft`: pages got and given by page faults and unmapping, on all CPUs at once; small pages and
-//! large ones. Then one page shared by all CPUs is unmapped over and over: nobody may still see it.
+//! `pft`: page faults allocate pages, small and large, and unmapping frees them, on all CPUs at
+//! once. Then one page shared by all CPUs is unmapped again and again: no CPU may still see it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,9 +11,9 @@ use crate::{cpu, fault, figure, flush, memory, progress, smp};
 
 /// Most pages a CPU touches in a round.
 const PAGES_MAX: u64 = 2048;
-/// Times that the shared page is unmapped, times CPUs.
+/// How often the shared page is unmapped, multiplied by the number of CPUs.
 const SHOOTDOWNS: u64 = 400;
-/// Times that it is unmapped while the other CPUs are halted.
+/// How often it is unmapped while the other CPUs are halted.
 const RESTS: u64 = 10;
 /// The region of the shared page; those below are the CPUs', two each.
 const SHARED: usize = 2 * cpu::CPUS_MAX;
@@ -23,7 +23,7 @@ fn start_of(region: usize) -> usize {
 }
 
 fn word_at(address: usize) -> &'static AtomicU64 {
-    // SAFETY: the address is in an area: touching it gives it a page. Nobody forms another kind of
+    // SAFETY: the address is in an area: touching it gives it a page. No code forms another kind of
     // reference to it.
     unsafe { &*core::ptr::with_exposed_provenance::<AtomicU64>(address) }
 }
@@ -49,8 +49,8 @@ fn shared() -> (Span, &'static AtomicU64) {
     (page, word_at(page.start))
 }
 
-/// Unmaps the shared page, lets `look` look for what is left of it, and cleans up. The frame is
-/// kept meanwhile, so that it cannot come back by chance.
+/// Unmaps the shared page, has `look` look for what is left of it, and cleans up. The frame is kept
+/// meanwhile, so that it cannot be mapped there again by chance.
 fn unmap_and(look: impl FnOnce()) {
     let (page, _) = shared();
     let mut frame = None;
@@ -66,7 +66,7 @@ fn expect(cpu: CpuId, expected: u64) {
     assert!(found == expected, "{cpu:?} reads {found} of a page that has {expected}");
 }
 
-/// CPU 0 unmaps the page that all have just read and will read again, while they run.
+/// CPU 0 unmaps the page that all CPUs have just read and will read again, while they run.
 fn shoot_down(cpu: CpuId, barrier: &Barrier) {
     for value in 1..=SHOOTDOWNS / u64::from(cpu::count()) {
         if cpu.get() == 0 {
@@ -84,7 +84,7 @@ fn shoot_down(cpu: CpuId, barrier: &Barrier) {
     }
 }
 
-/// The same while they are halted: they are not interrupted, and catch up when they come back.
+/// The same while the other CPUs are halted: they are not interrupted, and catch up when they wake.
 fn unmap_while_halted() {
     for value in 1..=RESTS {
         shared().1.store(value, Ordering::Relaxed);

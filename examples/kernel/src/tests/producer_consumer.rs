@@ -1,5 +1,5 @@
-//! `producer-consumer`: one half of the CPUs allocates, the other frees: the traffic for which
-//! per-CPU caches serve least.
+//! `producer-consumer`: one half of the CPUs allocates, the other half frees. This is the worst
+//! traffic for per-CPU caches.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -46,7 +46,7 @@ pub fn run(options: &Options) {
     let consumed = AtomicU64::new(0);
     let rounds = options.rounds.unwrap_or(10);
     for round in 1..=rounds {
-        // Roles change every round. A CPU without a partner is both.
+        // Roles change every round. A CPU without a partner has both roles.
         smp::run_everywhere(&|cpu| {
             let pair = cpu.index() / 2;
             let pages = 0..PAGES;

@@ -1,7 +1,7 @@
-//! `reentry`: the timer at the highest rate, its handler allocating and freeing, interrupted by
-//! itself and by NMIs that do the same, above tasks that do nothing else. Some
-//! allocations are trapped after every instruction: none of these is safe from a handler. Each CPU
-//! drains its neighbour fully all the while: fences meet guards that handlers keep waiting.
+//! `reentry`: tasks do nothing but allocate and free. The timer runs at the highest rate, and its
+//! handler does the same, interrupted by itself and by NMIs that do the same. Some allocations are
+//! trapped after every instruction, so that a handler runs at each of them. Each CPU drains its
+//! neighbour fully all the while, so that fences meet guards that handlers have interrupted.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,16 +14,16 @@ use super::{Held, Options, Random, design, give, take};
 use crate::cpu::{self, Cpu};
 use crate::{apic, clock, figure, interrupt, progress, smp, timer};
 
-/// Between the end of a handler and the next timer interrupt. Shorter ones come before the task
-/// has run at all, under emulation.
+/// Between the end of a handler and the next timer interrupt, in microseconds. Under emulation,
+/// shorter periods end before the task has run at all.
 const PERIOD_US: u64 = 20;
-/// Handlers above one another.
+/// Most handlers that are nested.
 const DEPTH_MAX: u32 = 4;
-/// Between two NMIs from one CPU to its neighbour.
+/// Microseconds between two NMIs from one CPU to its neighbour.
 const NMI_PERIOD_US: u64 = 500;
-/// Handlers for one that is trapped itself.
+/// One handler in this many is trapped itself.
 const HANDLERS_PER_STEPS: u64 = 32;
-/// Traps between two that allocate themselves.
+/// One trap in this many allocates itself.
 const STEPS_PER_USE: u64 = 16;
 /// For handlers: they may not wait, and may use reserves.
 const HANDLER: Flags = Flags::UNMOVABLE.atomic();
@@ -54,7 +54,7 @@ fn on_timer(cpu: &'static Cpu) {
     NESTED.fetch_add(u64::from(depth > 1), Ordering::Relaxed);
     use_pages(count, || {
         if depth < DEPTH_MAX && RUNNING.load(Ordering::Relaxed) {
-            // Another of its kind, somewhere in what follows.
+            // Arms another timer interrupt, which comes during the code that follows.
             apic::timer_once(count % 8);
             interrupts::enable();
             let inner = || use_pages(count / 4, || {});
@@ -76,11 +76,11 @@ fn on_nmi(_: &'static Cpu) {
     use_pages(count, || {});
 }
 
-/// In the middle of an allocation, after each of its instructions.
+/// Runs in the middle of an allocation, after each of its instructions.
 fn on_step(_: &'static Cpu) {
     let count = STEPS.fetch_add(1, Ordering::Relaxed);
     interrupts::enable();
-    // Who asks for a fence is answered here, though the code below may hold a guard.
+    // Fences are answered here, although the code below may hold a guard.
     core::hint::spin_loop();
     if count.is_multiple_of(STEPS_PER_USE) {
         use_pages(count / STEPS_PER_USE, || {});
@@ -101,8 +101,8 @@ fn step_through(work: impl FnOnce()) {
     trap(false);
 }
 
-/// Spins with a number in an SSE register, in a general one and in the red zone, as code compiled
-/// elsewhere keeps them there; returns what is left of it.
+/// Spins with a number in an SSE register, in a general one and in the red zone, where code that
+/// was compiled elsewhere keeps values. Returns what these three hold afterwards.
 fn keep(number: u64) -> [u64; 3] {
     let (sse, general, red_zone);
     // SAFETY: this kernel's code keeps nothing below RSP, so the red zone is free here; the
@@ -134,7 +134,7 @@ fn work(cpu: pagedepot::CpuId, seconds: u64) {
     let end = clock::now_us() + seconds * 1_000_000;
     let mut next_nmi = 0;
     while clock::now_us() < end {
-        // Above a step it is not the first handler, and does not arm the next.
+        // Above a step this is not the first handler, and does not arm the next one.
         apic::timer_once(PERIOD_US);
         held.churn(&mut random);
         step_through(|| {

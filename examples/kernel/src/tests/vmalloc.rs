@@ -1,6 +1,6 @@
 //! `vmalloc`: the suite of Linux's `lib/test_vmalloc.c`, its names and bodies, by 64 workers that
 //! each run all of it in an order of their own. A CPU runs its share of the workers one after the
-//! other. Afterwards a purge gives back what is pooled: the page tables must go with it.
+//! other. Afterwards a purge gives back what is pooled, and the page tables must go with it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,9 +18,9 @@ const BUSY_MAX: u64 = 15_000;
 /// Pages of a mapping in `vm_map_ram_test`.
 const RAM_PAGES: usize = 8;
 
-/// What an area's first and last page carry while it is in use.
+/// The stamps that an area's first and last page carry while it is in use.
 fn stamp_words(start: VirtAddr, pages: u32) -> [&'static AtomicU64; 2] {
-    // SAFETY: the area is mapped writable and this worker's; nobody forms other references to it.
+    // SAFETY: the area is mapped writable and this worker's; no code forms other references to it.
     [0, pages - 1].map(|page| unsafe {
         &*core::ptr::with_exposed_provenance::<AtomicU64>(start.get() + page as usize * PAGE_BYTES)
     })
@@ -62,7 +62,7 @@ impl Area {
 struct Worker {
     random: Random,
     loops: u64,
-    /// Areas it may hold without using up memory or descriptors.
+    /// Areas that it may hold without using up memory or descriptors.
     areas_max: u64,
 }
 
@@ -96,7 +96,7 @@ impl Worker {
         self.repeat(|worker| (1 + worker.below(10), Place::DEFAULT.align(1 << worker.below(23))))
     }
 
-    /// Holds areas of one page meanwhile; frees every second first, if asked to.
+    /// Runs a test while it holds areas of one page; frees every second one first, if asked to.
     fn among_others(
         &mut self,
         with_holes: bool,
@@ -141,7 +141,7 @@ impl Worker {
         })
     }
 
-    /// Alignments beyond the range cannot be had: expected to fail.
+    /// Alignments beyond the range are expected to fail.
     fn align_shift_alloc(&mut self) -> Result<(), VmapError> {
         for shift in 0..usize::BITS {
             match Area::new(1, Place::DEFAULT.align(1 << shift)) {
@@ -153,7 +153,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What is written through the mapping is in the frames.
+    /// What is written through the mapping must be in the frames.
     fn vm_map_ram(&mut self) -> Result<(), VmapError> {
         let mut frames = [Pfn::new(0); RAM_PAGES];
         let got = memory::depot().alloc_many(Order::BASE, Flags::MOVABLE, &mut frames)?;
