@@ -8,7 +8,7 @@ use crate::frame::Class;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Order, Pfn, ZoneId};
 
-use super::pressure::Reserve;
+use crate::zone::Reserve;
 
 /// Blocks taken from the store, or returned to it, between two looks at anything else.
 const CHUNK_BLOCKS: usize = 64;

@@ -10,7 +10,6 @@
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
 
 use super::Allocator;
-use super::pressure::Reserve;
 use crate::cpus::Cpus;
 use crate::frame::Class;
 use crate::frame::pageblock::SECTION_FRAMES;
@@ -22,6 +21,7 @@ use crate::sync::count;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prefetch_write;
 use crate::sync::prim::{AtomicU32, Ordering};
+use crate::zone::Reserve;
 
 impl<C: Cpus> Allocator<'_, C> {
     /// An empty magazine for `cpu`, charged to it.

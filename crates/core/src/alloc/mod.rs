@@ -16,8 +16,7 @@
 //! | `range` | contiguous ranges, given addresses, splitting |
 //! | `drain` | taking back what CPUs cache |
 //! | `request` | what a request wants, in the eyes of the next |
-//! | `pressure` | watermarks, failing only when it must |
-//! | `callbacks` | reclaim callbacks, which caller runs them, waiting for it |
+//! | `watermarks` | whether a zone may give pages, and what is done when it may not |
 //! | `checked` | exact checks of what is freed |
 //! | `late` | misuse found when frames reach the store, told last |
 //! | `stats` | counters and reports |
@@ -37,13 +36,13 @@ mod late;
 pub(crate) mod layout;
 mod magazines;
 mod policy;
-mod pressure;
 mod range;
 mod refill;
 mod request;
 mod spill;
 mod stats;
 mod validate;
+mod watermarks;
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -64,6 +63,7 @@ use crate::front::gate::Tickets;
 use crate::front::{BlockArray, WordOffset};
 use crate::pcp::free_high::FreeHigh;
 use crate::pcp::{CpuShared, NO_ZONE, Pcp};
+use crate::reclaim::LastResort;
 use crate::store::Store;
 use crate::sync::prim::{AtomicU32, AtomicU64};
 use crate::zone::Zone;
@@ -112,7 +112,7 @@ pub(crate) struct Globals<'m> {
     tickets: Tickets,
     /// Magazines of the caller's memory that have never been used: the next, counted from 1.
     fresh_magazines: AtomicU32,
-    callbacks: crate::reclaim::callbacks::Callbacks<'m>,
+    last_resort: LastResort<'m>,
     /// Claims of the store that were rolled back.
     failed_claims: AtomicU64,
     carved: carved::Carved<'m>,
@@ -124,7 +124,7 @@ impl<'m> Globals<'m> {
         Globals {
             tickets: Tickets::new(),
             fresh_magazines: AtomicU32::new(0),
-            callbacks: crate::reclaim::callbacks::Callbacks::new(),
+            last_resort: LastResort::new(),
             failed_claims: AtomicU64::new(0),
             carved,
             noted: late::Noted::new(),

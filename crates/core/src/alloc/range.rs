@@ -1,16 +1,16 @@
 //! Contiguous ranges, and memory at a given address.
 //!
 //! Ranges bypass the caches. Cached frames are in their way, so a request that finds no room takes
-//! the caches back before it fails, as the last resort of [`pressure`](super::pressure) has it.
+//! the caches back before it fails, as the last resort of [`reclaim`](crate::reclaim) has it.
 
 use super::Allocator;
-use super::pressure::Reserve;
 use super::request::{Request, Want};
 use crate::alloc::error::{AllocError, FreeError};
 use crate::alloc::flags::Flags;
 use crate::cpus::{Cpus, Here};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::zone::Reserve;
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Allocates `frames` contiguous frames (1 to 2^18, 1 GiB of 4 KiB pages), the first a

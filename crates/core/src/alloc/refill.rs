@@ -3,7 +3,6 @@
 
 use super::Allocator;
 use super::front::{ATTEMPTS_MAX, Front, Step};
-use super::pressure::Reserve;
 use super::request::{Request, Want};
 use crate::alloc::error::AllocError;
 use crate::alloc::flags::Flags;
@@ -15,6 +14,7 @@ use crate::front::{MagazineIndex, SLOTS};
 use crate::pcp::free_high::Moved;
 use crate::sync::count;
 use crate::sync::prefetch_write;
+use crate::zone::Reserve;
 
 impl<C: Cpus> Allocator<'_, C> {
     #[cold]

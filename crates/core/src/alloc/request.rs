@@ -2,12 +2,12 @@
 
 use super::Allocator;
 use super::drain::{Mode, Scope};
-use super::pressure::Reserve;
 use crate::alloc::flags::Flags;
 use crate::cpus::Cpus;
 use crate::frame::Class;
 use crate::frame::{NodeId, Order, Pfn, ZoneId};
 use crate::front::WordOffset;
+use crate::zone::Reserve;
 
 /// A request.
 #[derive(Clone, Copy)]

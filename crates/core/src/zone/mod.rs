@@ -6,6 +6,7 @@ mod limits;
 mod watermarks;
 
 pub use limits::{CacheLimits, HighPolicy};
+pub(crate) use watermarks::Reserve;
 pub use watermarks::Watermarks;
 
 use counts::Counters;

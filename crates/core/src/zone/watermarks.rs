@@ -34,3 +34,23 @@ impl Watermarks {
         Watermarks { min: 0, ..Self::kernel(managed_pages, page_size) }
     }
 }
+
+/// How far down a zone's free pages a request may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reserve {
+    AboveLow,
+    AboveMin,
+    /// All free pages: for requests that may not wait.
+    All,
+}
+
+impl Reserve {
+    /// Free pages that the request must leave.
+    pub(crate) fn floor_pages(self, marks: Watermarks) -> u64 {
+        match self {
+            Reserve::AboveLow => marks.low,
+            Reserve::AboveMin => marks.min,
+            Reserve::All => 0,
+        }
+    }
+}

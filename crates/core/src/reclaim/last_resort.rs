@@ -1,0 +1,393 @@
+//! The last resort: what a request tries before it fails, and when it may fail.
+//!
+//! # Theory
+//! A request goes down in steps: above the watermark `low`; then, after telling the callbacks once
+//! per episode, above `min` (or into the reserve, for atomic requests); then the last resort, which
+//! takes back what others cache, gently first. It works in rounds: a quiet drain and a search,
+//! callbacks and a search, a full drain and a search.
+//!
+//! A request fails only after a round that was *undisturbed*: from before its first drain until
+//! after its last search, on every CPU the in-flight word (see [`InFlight`](crate::sync::InFlight))
+//! had nothing in flight and did not change but by the searches' own moves; no gate was in another
+//! drainer's hands; and no callback was run by another caller. Then every front was empty when it
+//! was drained and stayed empty (what comes into an empty front is a move), and so was the store:
+//! all pages were in callers' hands. A drain that took pages is a disturbance like any other. After
+//! a disturbed round the request cannot tell, because pages may have moved to a place that the
+//! round had left already. What follows depends on the disturbance:
+//!
+//! | disturbance | a request that may reclaim | a request that may not |
+//! |---|---|---|
+//! | another caller runs a callback | sleeps until it ends, 1 s at most; 64 times | calls none |
+//! | pages in flight, or behind a drainer's gate | naps, 126 ms in all | the round counts |
+//! | pages were moved | the round counts | the round counts |
+//!
+//! After four rounds that count the request fails: a machine on which others keep moving pages
+//! without end is out of memory for this request all the same. The other rounds do not count: the
+//! caller that disturbs them may not be running, because it was preempted in a callback or with
+//! pages in its hands. The environment decides how a request sleeps ([`Cpus::wait`]); what it waits
+//! for is in [`callbacks`](super::callbacks). A request that may not reclaim spins a few thousand
+//! times at most and never sleeps.
+//!
+//! All this holds for blocks, contiguous ranges and frames at a given address alike: they differ
+//! only in how a zone's store is searched ([`Search`]). All searches read the bits, each is one move
+//! per zone, and frames that a claim takes and puts back, because another frame was missing, are in
+//! flight meanwhile. So an undisturbed round says the same of each: no frame of these zones was
+//! anywhere but in the store or in callers' hands, and the store had no such block or range.
+//!
+//! A block of one word goes between a caller and the store by one atomic operation, and so without
+//! being announced. An allocation of one leads no search past other blocks: it clears no `some`
+//! hint, and a `whole` hint only while the pageblock is not whole. A free of one is counted as a
+//! move when the bits, the hints and the zone's count have it. A round that misses it and does not
+//! see it counted ended before the free did, and may be said to have come first; every other block
+//! that the round missed was held. An operation that takes more than it gives (a pageblock to change
+//! its mobility), or that works in parts, is announced. So is a CPU's share of the free count on its
+//! way to the zone's count: other callers' frees are in it.
+
+use super::callbacks::{Callbacks, Called, Pressure, Reclaim, TooManyCallbacks};
+use crate::cpus::Cpus;
+use crate::frame::{Pfn, ZoneId};
+use crate::sync::prim::{Ordering, spin_hint};
+use crate::zone::Zone;
+
+/// Rounds that count, before a request fails.
+const ROUNDS_MAX: u32 = 4;
+/// Spins after a round that counts, for pages in flight to arrive.
+const ROUND_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+/// Turns of other callers that a request waits for.
+const TURNS_MAX: u32 = if cfg!(loom) { 4 } else { 64 };
+/// Milliseconds that a request waits for one turn to end: a caller that was stopped in a callback
+/// must not stop others for good.
+const TURN_MS_MAX: u32 = 1000;
+/// Naps of a request beside pages in other callers' hands: 1, 1, 2, 2, 4, ... 32, 32 ms, 126 ms in
+/// all. A thread that was preempted with pages in its hands runs again within that on all but the
+/// busiest machines. Those of a thread that was stopped for good cost a request so much.
+const NAPS_MAX: u32 = if cfg!(loom) { 0 } else { 12 };
+
+/// What the last resort does for one request: it drains caches and searches the store.
+pub trait Search {
+    /// Pages that the request wants.
+    fn pages(&self) -> u64;
+
+    /// Whether the request may call callbacks, fence CPUs and sleep.
+    fn may_reclaim(&self) -> bool;
+
+    /// The zones that may serve the request, the best first.
+    fn zones(&self) -> impl Iterator<Item = ZoneId>;
+
+    /// Pages that the zone has in all, free or not.
+    fn managed_pages(&self, zone: ZoneId) -> u64;
+
+    /// Takes back the shelves of all CPUs.
+    fn drain_shelves(&self, zone: ZoneId);
+
+    /// Takes back the shelves and fronts of all CPUs.
+    fn drain_fronts(&self, zone: ZoneId) -> Left;
+
+    /// Searches the store of the zones, without a refill: that would take a magazine's worth for a
+    /// request that needs one block. Adds to `own_moves` the moves that this search itself ends.
+    fn scan(&self, own_moves: &mut u64) -> Option<Pfn>;
+
+    /// Takes back what callbacks freed into this CPU's own caches. No other CPU is interrupted.
+    fn regain(&self) -> Option<Pfn>;
+
+    /// What is in flight, over all CPUs and the zones of the request.
+    fn movement(&self) -> Movement;
+}
+
+/// What a full drain could not take.
+#[derive(Clone, Copy, Default)]
+pub struct Left {
+    /// Some CPU's fronts were left: its gate was closed, or it could not be fenced.
+    pub is_busy: bool,
+    /// Some gate was held by another drainer, which will open it soon. A fence that failed will not
+    /// succeed for waiting.
+    pub is_gate_held: bool,
+}
+
+/// Sums of in-flight words.
+#[derive(Clone, Copy, Default)]
+pub struct Movement {
+    pub in_flight_pages: u64,
+    /// Moves that have ended; wraps around.
+    pub moves: u64,
+}
+
+/// What came of a round.
+enum Round {
+    Found(Pfn),
+    /// Nothing, and no page can have been missed.
+    Undisturbed,
+    Disturbed(Disturbance),
+}
+
+/// Why a round says nothing about the pages there are.
+#[derive(Clone, Copy)]
+enum Disturbance {
+    /// Other callers moved pages meanwhile.
+    Moved,
+    /// Pages are in another caller's hands, between caches and store or behind a closed gate.
+    InHands,
+    /// Another caller runs a callback: `seen` turns had ended when the round began.
+    Turn { seen: u32 },
+}
+
+/// Waits that a request still has: each replaces a round that would count.
+struct Patience {
+    turns: u32,
+    naps: u32,
+}
+
+impl Patience {
+    fn new(may_reclaim: bool) -> Self {
+        match may_reclaim {
+            true => Patience { turns: TURNS_MAX, naps: NAPS_MAX },
+            false => Patience { turns: 0, naps: 0 },
+        }
+    }
+}
+
+/// The callbacks for memory pressure, and the rounds that a request goes through before it fails.
+pub struct LastResort<'m> {
+    callbacks: Callbacks<'m>,
+}
+
+impl<'m> LastResort<'m> {
+    /// Without callbacks.
+    pub fn new() -> Self {
+        LastResort { callbacks: Callbacks::new() }
+    }
+
+    /// Registers a callback, for good.
+    pub fn register(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
+        self.callbacks.register(callback)
+    }
+
+    /// Called for a zone below `low`. Once per episode, drains the zone's shelves and calls the
+    /// callbacks; `drain` does the former and returns the zone's free pages.
+    pub fn pass_low<C: Cpus>(
+        &self,
+        cpus: &C,
+        id: ZoneId,
+        zone: &Zone,
+        drain: impl FnOnce() -> u64,
+    ) {
+        let marks = zone.watermarks();
+        if zone.managed() == 0 || zone.below_low.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let free = drain();
+        if free < marks.high {
+            let wanted_pages = marks.high - free;
+            let pressure = Pressure { zone: id, wanted_pages, is_last_resort: false };
+            // A callback that another caller runs already is not waited for: there are pages.
+            self.callbacks.call(cpus, pressure, false);
+        }
+    }
+
+    /// Tries for a few rounds to serve a request that found no pages. `None`: there are none, or
+    /// others kept moving them.
+    #[cold]
+    pub fn find<C: Cpus>(&self, cpus: &C, search: &impl Search) -> Option<Pfn> {
+        // For more than a zone has, no cache needs to give up anything.
+        let has_enough = |zone| search.managed_pages(zone) >= search.pages();
+        let mut patience = Patience::new(search.may_reclaim());
+        let mut round = if search.zones().any(has_enough) { 0 } else { ROUNDS_MAX };
+        while round < ROUNDS_MAX {
+            match self.round(cpus, search, round) {
+                Round::Found(pfn) => return Some(pfn),
+                Round::Undisturbed => break,
+                Round::Disturbed(by) if self.wait_out(cpus, by, &mut patience) => {}
+                Round::Disturbed(_) => {
+                    round += 1;
+                    if round < ROUNDS_MAX {
+                        (0..ROUND_SPINS).for_each(|_| spin_hint());
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Sleeps until what disturbed a round may be over; `false`: the request has no patience for
+    /// that, and the round counts.
+    fn wait_out<C: Cpus>(&self, cpus: &C, by: Disturbance, patience: &mut Patience) -> bool {
+        match by {
+            Disturbance::Turn { seen } if patience.turns > 0 => {
+                let has_ended = self.callbacks.wait_for_turn(cpus, seen, TURN_MS_MAX);
+                // A caller that stays so long in a callback may be stopped: wait for no other.
+                patience.turns = if has_ended { patience.turns - 1 } else { 0 };
+                true
+            }
+            Disturbance::InHands if patience.naps > 0 => {
+                let nap_ms = 1 << ((NAPS_MAX - patience.naps) / 2);
+                patience.naps -= 1;
+                self.callbacks.wait_for_turn(cpus, self.callbacks.turns(), nap_ms);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// One round, the gentlest first; the request is served as soon as it can be.
+    fn round<C: Cpus>(&self, cpus: &C, search: &impl Search, round: u32) -> Round {
+        let seen = self.callbacks.turns();
+        let before = search.movement();
+        let mut own_moves = 0;
+        let (mut is_turn_awaited, mut is_busy, mut is_gate_held) = (false, false, false);
+        search.zones().for_each(|zone| search.drain_shelves(zone));
+        let mut found = search.scan(&mut own_moves);
+        if found.is_none() && search.may_reclaim() {
+            for zone in search.zones() {
+                let pressure =
+                    Pressure { zone, wanted_pages: search.pages(), is_last_resort: true };
+                // What the first callbacks freed was of no use, or went to others: call all.
+                let called = self.callbacks.call(cpus, pressure, round > 0);
+                is_turn_awaited |= called == Called::OneIsRunning && cpus.caller().is_some();
+                is_busy |= matches!(called, Called::OneIsRunning | Called::Unknown);
+            }
+            found = search.regain().or_else(|| search.scan(&mut own_moves));
+        }
+        if found.is_none() && search.may_reclaim() {
+            for zone in search.zones() {
+                let left = search.drain_fronts(zone);
+                is_busy |= left.is_busy;
+                is_gate_held |= left.is_gate_held;
+            }
+            found = search.scan(&mut own_moves);
+        }
+        if let Some(pfn) = found {
+            return Round::Found(pfn);
+        }
+        let after = search.movement();
+        let is_still = after.moves == before.moves.wrapping_add(own_moves)
+            && before.in_flight_pages == 0
+            && after.in_flight_pages == 0;
+        match () {
+            () if is_turn_awaited => Round::Disturbed(Disturbance::Turn { seen }),
+            () if is_gate_held || after.in_flight_pages > 0 => {
+                Round::Disturbed(Disturbance::InHands)
+            }
+            () if is_still && !is_busy => Round::Undisturbed,
+            () => Round::Disturbed(Disturbance::Moved),
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::cpus::{CpuLock, Locked, WhichCpu};
+    use crate::frame::CpuId;
+
+    const FOUND: Pfn = Pfn::new(7);
+
+    struct NoCpu;
+
+    impl WhichCpu for NoCpu {
+        fn cpu(&self) -> Option<CpuId> {
+            None
+        }
+    }
+
+    /// A zone of 8 pages, one of which the scan with this number finds.
+    #[derive(Default)]
+    struct Script {
+        found_at: Option<u32>,
+        /// Moves that other callers end during each scan.
+        others_moves: u64,
+        in_flight_pages: u64,
+        pages: u64,
+        may_reclaim: bool,
+        scans: Cell<u32>,
+        moves: Cell<u64>,
+        full_drains: Cell<u32>,
+    }
+
+    impl Search for Script {
+        fn pages(&self) -> u64 {
+            self.pages
+        }
+
+        fn may_reclaim(&self) -> bool {
+            self.may_reclaim
+        }
+
+        fn zones(&self) -> impl Iterator<Item = ZoneId> {
+            [ZoneId::new(0)].into_iter()
+        }
+
+        fn managed_pages(&self, _: ZoneId) -> u64 {
+            8
+        }
+
+        fn drain_shelves(&self, _: ZoneId) {}
+
+        fn drain_fronts(&self, _: ZoneId) -> Left {
+            self.full_drains.set(self.full_drains.get() + 1);
+            Left::default()
+        }
+
+        fn scan(&self, own_moves: &mut u64) -> Option<Pfn> {
+            *own_moves += 1;
+            self.moves.set(self.moves.get() + 1 + self.others_moves);
+            self.scans.set(self.scans.get() + 1);
+            (self.found_at == Some(self.scans.get())).then_some(FOUND)
+        }
+
+        fn regain(&self) -> Option<Pfn> {
+            None
+        }
+
+        fn movement(&self) -> Movement {
+            Movement { in_flight_pages: self.in_flight_pages, moves: self.moves.get() }
+        }
+    }
+
+    /// What the last resort finds, and after how many scans.
+    fn find(script: &Script) -> (Option<Pfn>, u32) {
+        let locks: [CpuLock; 0] = [];
+        let found = LastResort::new().find(&Locked::new(&locks, NoCpu), script);
+        (found, script.scans.get())
+    }
+
+    #[test]
+    fn an_undisturbed_round_is_the_last() {
+        assert_eq!(find(&Script::default()), (None, 1));
+        let script = Script { may_reclaim: true, ..Script::default() };
+        // After the quiet drain, after the callbacks, after the full drain.
+        assert_eq!((find(&script), script.full_drains.get()), ((None, 3), 1));
+    }
+
+    #[test]
+    fn a_round_beside_others_moves_is_repeated() {
+        assert_eq!(find(&Script { others_moves: 1, ..Script::default() }), (None, ROUNDS_MAX));
+        assert_eq!(find(&Script { in_flight_pages: 1, ..Script::default() }), (None, ROUNDS_MAX));
+    }
+
+    #[test]
+    fn pages_in_others_hands_are_waited_for() {
+        let script = Script { in_flight_pages: 1, may_reclaim: true, ..Script::default() };
+        assert_eq!(find(&script), (None, 3 * (ROUNDS_MAX + NAPS_MAX)));
+    }
+
+    #[test]
+    fn what_a_scan_finds_ends_the_search() {
+        for found_at in [1, 2, 3, 5] {
+            let others_moves = u64::from(found_at > 3);
+            let script = Script {
+                found_at: Some(found_at),
+                others_moves,
+                may_reclaim: true,
+                ..Script::default()
+            };
+            assert_eq!(find(&script), (Some(FOUND), found_at));
+        }
+    }
+
+    #[test]
+    fn nothing_is_drained_for_more_than_a_zone_has() {
+        assert_eq!(find(&Script { pages: 9, may_reclaim: true, ..Script::default() }), (None, 0));
+    }
+}
