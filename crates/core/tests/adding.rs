@@ -19,8 +19,8 @@ fn sections(first: u32, last: u32) -> FrameRange {
     range((first + 1) * SECTION - 512, (last - first) * SECTION + 512)
 }
 
-/// However it goes, each section is added once or not at all, and what was not can be added
-/// afterwards.
+/// In every interleaving each section is added once or not at all, and a section that was not can
+/// be added afterwards.
 #[test]
 fn each_section_is_added_once_or_not_at_all() {
     let end = Instant::now() + soak(Duration::from_millis(500));
@@ -32,8 +32,8 @@ fn each_section_is_added_once_or_not_at_all() {
     println!("{rounds} rounds, {lost} sections left over by all");
 }
 
-/// Adds all of them at the same moment, then section by section what nobody added; how many those
-/// were.
+/// Adds all of them at the same moment, then section by section what no thread added. Returns the
+/// number of the latter.
 fn add_at_once(wanted: [FrameRange; 3]) -> usize {
     let zones = [open_zone("a", &[])];
     let config = Config { pfn_limit: Some(Pfn::new(6 * SECTION - 1)), ..Config::new(1, &zones) };

@@ -1,5 +1,4 @@
-//! What the reports say of caches that lie still, and of the memory that the allocator takes
-//! itself.
+//! Reports of idle caches, and of the memory that the allocator uses itself.
 
 mod common;
 
@@ -32,12 +31,12 @@ fn what_is_stranded_has_the_age_of_the_last_slow_path() {
     anywhere.set_now_ms(5250);
     free(alloc(1, 300));
     anywhere.set_now_ms(7000);
-    // What the front serves alone is no slow path.
+    // An allocation that the front serves takes no slow path.
     free(alloc(1, 1));
     assert_eq!((idle_ms(0), idle_ms(1)), (2000, 1750));
     free(alloc(0, 300));
     assert_eq!((idle_ms(0), idle_ms(1)), (0, 1750));
-    // Who drains does not make it younger.
+    // A drain does not reset the age.
     depot.drain(Scope::ALL, Mode::Quiet);
     assert_eq!((idle_ms(0), idle_ms(1)), (0, 1750));
 }
@@ -65,7 +64,7 @@ fn metadata_are_accounted_for_by_purpose() {
             && base.magazines > 0
             && base.carved == 0
     );
-    // A byte per frame, and two.
+    // One byte per frame (`checked`), and two (`track_owner`).
     assert_eq!(use_of(&Config { checked: true, ..plain }).sections - base.sections, 1 << 18);
     assert_eq!(use_of(&Config { track_owner: true, ..plain }).sections - base.sections, 2 << 18);
     // More CPUs: more words and shelves.

@@ -1,4 +1,4 @@
-//! Magazines beyond those in the metadata is cut from the zones' own frames, where these are
+//! Magazines beyond those in the metadata are carved from the zones' own frames, where these are
 //! mapped.
 
 #[path = "model/arena.rs"]
@@ -19,7 +19,7 @@ use pagedepot::{
 const FRAMES: u32 = 8192;
 const ZONE: ZoneId = ZoneId::new(0);
 
-/// A machine of 4 CPUs whose metadata lies `skew` bytes off any alignment and have few magazines.
+/// A machine of 4 CPUs whose metadata lies `skew` bytes off any alignment, and has few magazines.
 fn with_machine(skew: usize, checked: bool, test: impl FnOnce(Single<'_>, &Arena)) {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("z", &ranges)];
@@ -28,7 +28,7 @@ fn with_machine(skew: usize, checked: bool, test: impl FnOnce(Single<'_>, &Arena
     let arena = Arena::new(bytes, skew, FRAMES as usize);
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
     let depot = Single::new(&config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
-    // As many full magazines as it likes.
+    // The CPU may cache any number of full magazines.
     assert!(
         depot.set_cache_limits(
             ZONE,
@@ -42,8 +42,8 @@ fn carved(depot: &Single<'_>) -> u64 {
     depot.zone_stats(ZONE).unwrap().carved_pages
 }
 
-/// Puts everything there is into fronts and shelves, on every CPU in turn, so that all magazines
-/// are used; then holds everything again.
+/// Frees everything into fronts and shelves, on every CPU in turn, so that all magazines are used;
+/// then allocates everything again.
 fn cache_all(depot: &Single<'_>, arena: &Arena) -> Vec<Pfn> {
     let mut held: Vec<Pfn> = Vec::new();
     for cpu in 0..4 {
@@ -87,13 +87,13 @@ fn carved_magazines_stay_in_their_pages() {
     }
 }
 
-/// The pages that nobody holds when everything is held.
+/// The pages that are not held when everything is held.
 fn carved_pages(held: &[Pfn]) -> Vec<Pfn> {
     let held: HashSet<_> = held.iter().collect();
     (0..FRAMES).map(Pfn::new).filter(|pfn| !held.contains(pfn)).collect()
 }
 
-/// Neither alone nor in a larger block, by any method that frees.
+/// Checks that no method frees the pages, alone or in a larger block.
 fn check_refused(depot: &Single<'_>, pages: &[Pfn]) {
     let refused = Err(FreeError::NotAllocated);
     for &pfn in pages {
@@ -120,7 +120,7 @@ fn carved_pages_are_never_handed_out_nor_taken_back() {
             check_refused(&depot, &pages);
             held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
             check_refused(&depot, &pages[..2]);
-            // Whoever gets zeroed pages gets others, each once.
+            // Requests for zeroed pages get other pages, each once.
             let mut seen: HashSet<Pfn> = pages.into_iter().collect();
             while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default().zeroed()) {
                 assert!(seen.insert(pfn), "{pfn} was handed out twice, or is the allocator's own");
@@ -162,7 +162,7 @@ fn a_backing_keeps_the_mark_of_carved_pages() {
     let held = cache_all(&depot, &arena);
     let pages = carved_pages(&held);
     assert!(!pages.is_empty());
-    // Each refill names the mobility of its pageblocks anew.
+    // Each refill sets the mobility of its pageblocks anew.
     for mobility in Mobility::ALL {
         held.iter().for_each(|&pfn| depot.free(pfn, Order::BASE).unwrap());
         depot.drain(Scope::ALL, Mode::Full);

@@ -1,5 +1,5 @@
-//! Sequences that follow gates without looking: whatever the number, whatever the gate, they find
-//! the CPU's words or words that refuse.
+//! Sequences that follow gates without looking at them. For every CPU number and every state of the
+//! gate they find the CPU's words, or words that refuse.
 
 mod common;
 
@@ -13,7 +13,7 @@ use pagedepot::{Allocator, Config, ConfigError, CpuId, Fault, Flags, Mode, Scope
 
 const FRAMES: u32 = 4096;
 
-/// One thread, which says on which CPU it is.
+/// One thread, which names the CPU that it runs on.
 #[derive(Default)]
 struct Thread {
     number: AtomicU32,
@@ -25,7 +25,7 @@ impl Thread {
     }
 }
 
-// SAFETY: one thread without handlers: nothing comes between.
+// SAFETY: there is one thread and no handler, so no code comes between two steps of a sequence.
 unsafe impl Cpus for &Thread {
     const FOLLOWS_GATES: bool = true;
 
@@ -38,7 +38,7 @@ unsafe impl Cpus for &Thread {
         let cell = unsafe { implement::followed(blocks, self.number(), word) };
         let (magazine, slot, next) = Word(cell.load(Ordering::Relaxed)).popped()?;
         cell.store(next.0, Ordering::Relaxed);
-        // SAFETY: the word's magazine.
+        // SAFETY: the magazine is the one that the word names.
         let magazine = unsafe { implement::magazine(blocks, magazine) };
         Some(magazine.slots[slot as usize].load(Ordering::Relaxed))
     }
@@ -143,7 +143,7 @@ fn zeroed_memory_is_left_alone() {
     let config = Config::new(1, &zones);
     let mut metadata = vec![MaybeUninit::zeroed(); Depot::metadata_bytes(&config).unwrap()];
     let thread = Thread::default();
-    // SAFETY: zeroed.
+    // SAFETY: the memory is zeroed.
     let mut depot = unsafe { Depot::new_zeroed(None, &config, &mut metadata, &thread) }.unwrap();
     exercise(&depot);
     assert!(depot.validate().unwrap().cached_pages > 0);
@@ -171,7 +171,7 @@ fn words_that_refuse_are_nobodys_to_write() {
         exercise(depot);
         let (base, bytes) = depot.cpu_blocks();
         assert!(REFUSALS_AT < bytes);
-        // SAFETY: in the metadata, which nobody else uses now.
+        // SAFETY: in the metadata, which no other code uses now.
         unsafe { base.add(REFUSALS_AT + 40).write(1) };
         assert_eq!(depot.validate(), Err(Fault::Refusals));
     });

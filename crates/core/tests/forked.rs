@@ -1,4 +1,4 @@
-//! In a fork of the process that made it, an allocator gives nothing, takes nothing, and says why.
+//! In a fork of the process that made it, an allocator refuses every call, and says why.
 
 mod common;
 
@@ -50,10 +50,10 @@ fn a_fork_gets_errors_and_changes_nothing() {
         let before = depot.validate().unwrap();
 
         process.is_fork.store(true, Ordering::Relaxed);
-        // What `MADV_WIPEONFORK` does to the child's gates.
+        // Wipes the gates, as `MADV_WIPEONFORK` does in the child.
         let (blocks, bytes) = depot.cpu_blocks();
         let mut kept = vec![0u8; bytes];
-        // SAFETY: one thread, which is in no call of the allocator.
+        // SAFETY: there is one thread, which is in no call of the allocator.
         unsafe {
             kept.as_mut_ptr().copy_from_nonoverlapping(blocks.as_ptr(), bytes);
             blocks.as_ptr().write_bytes(0, bytes);

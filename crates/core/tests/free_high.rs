@@ -1,4 +1,4 @@
-//! What a CPU keeps that frees high orders and allocates few: the rule, told by counters.
+//! What a CPU caches that frees high orders and allocates few. Counters show the rule.
 
 mod common;
 
@@ -13,7 +13,7 @@ const ZONE: ZoneId = ZoneId::new(0);
 const LIMITS: CacheLimits = CacheLimits { batch: 63, high_min: 252, high_max: 4000 };
 /// `batch + high_min / 2`.
 const THRESHOLD: u64 = 189;
-/// As far as `high` grows for a CPU that only frees: 33 batches.
+/// The largest `high` of a CPU that only frees: 33 batches.
 const FREED_HIGH: u64 = 33 * 63;
 const SENDER: u32 = 0;
 const RECEIVER: u32 = 1;
@@ -49,8 +49,8 @@ fn cached(depot: &Single<'_>, cpu: u32) -> u64 {
     depot.cpu_stats(CpuId::new(cpu), ZONE).unwrap().cached_pages()
 }
 
-/// Streams `rounds` times 20 blocks from CPU to CPU; the most pages that the receiver cached after
-/// the first `warm_up` of them.
+/// Streams `rounds` times 20 blocks from CPU to CPU. Returns the most pages that the receiver
+/// cached after the first `warm_up` rounds.
 fn most_cached_by_receiver(depot: &Single<'_>, of: Order, warm_up: u32, rounds: u32) -> u64 {
     let stream = || {
         let sent = alloc(depot, SENDER, 20, of);
@@ -81,8 +81,8 @@ fn a_cpu_that_only_frees_keeps_its_front_and_what_the_limit_says() {
             (FreeHighLimit::FourBatches, 252),
         ] {
             let depot = machine(limited(limit), LIMITS);
-            // Before the rule applies it frees as much as the threshold, and at most a magazine
-            // more.
+            // Before the rule applies the receiver caches as much as the threshold, and at most a
+            // magazine more.
             let first = most_cached_by_receiver(&depot, of, 0, 40);
             assert!(
                 first <= front + THRESHOLD.max(pages) + magazine_pages(of),
@@ -125,7 +125,7 @@ fn high_grows_with_what_a_cpu_allocates() {
 
 #[test]
 fn what_a_receiver_frees_the_sender_gets_next() {
-    // 20 blocks of 8 frames under way, and two fronts of 14 blocks: how much memory is touched?
+    // Memory touched with 20 blocks of 8 frames under way, and two fronts of 14 blocks.
     let touched = |free_high| {
         let depot = machine(free_high, LIMITS);
         let mut touched = vec![false; FRAMES as usize];
@@ -142,8 +142,8 @@ fn what_a_receiver_frees_the_sender_gets_next() {
     assert!(touched(FreeHigh::OFF) >= FREED_HIGH);
 }
 
-/// Rounds on one CPU, of as many blocks as `blocks` says, allocated and freed in a burst each.
-/// What was counted.
+/// Runs rounds on one CPU, each of `blocks(round)` blocks allocated and freed in a burst. Returns
+/// the counters.
 fn bursts(free_high: FreeHigh, of: Order, blocks: impl Fn(u32) -> u32) -> pagedepot::Counts {
     let depot = machine(free_high, LIMITS);
     for round in 0..60 {
@@ -226,7 +226,7 @@ fn a_sender_that_becomes_a_receiver_is_seen_as_one_after_seconds() {
         let sent = alloc(&depot, RECEIVER, 20, of);
         free(&depot, SENDER, sent, of);
     }
-    // It has allocated 32000 pages more than it freed, and frees 160 per second from now on.
+    // The CPU has allocated 32000 pages more than it freed, and frees 160 per second from now on.
     for second in 1..=40 {
         depot.cpus().0.set_now_ms(second * 1000);
         most_cached_by_receiver(&depot, of, 0, 1);
@@ -250,7 +250,7 @@ fn the_rule_of_2022_waits_for_a_spill_and_ends_with_allocations() {
     let front = 2 * magazine_pages(of);
     (0..20).for_each(|_| _ = receive(20));
     assert!(cached(&depot, RECEIVER) <= front);
-    // Five spills at most are remembered: three magazines allocated halve them away.
+    // The count ends at five spills; allocating three magazines halves it to 0.
     let held = alloc(&depot, RECEIVER, 100, of);
     let kept = cached(&depot, RECEIVER);
     free(&depot, RECEIVER, held, of);

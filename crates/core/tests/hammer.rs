@@ -1,6 +1,5 @@
-//! Threads that do everything at once, for as long as `PAGEDEPOT_SOAK_SECONDS` says (a second
-//! each otherwise). Every frame has a mark that says whether somebody holds it: two holders of one
-//! frame meet there.
+//! Threads that do everything at once, for `PAGEDEPOT_SOAK_SECONDS` seconds each (otherwise one).
+//! Every frame has a mark with its holder: two holders of one frame meet there.
 
 mod common;
 
@@ -23,17 +22,17 @@ const SECTION: u32 = 1 << 18;
 /// Frames below this one have marks: two sections to begin with, and one that is added.
 const FRAMES: u32 = 3 * SECTION;
 const CPUS: u32 = 3;
-/// Threads that allocate and free: more than CPUs here and there, so that some are stopped
-/// anywhere.
+/// Threads that allocate and free. They are more than the CPUs, emulated and real, so that some
+/// threads are preempted anywhere.
 const WORKERS: u64 = 5;
-/// Most stretches of frames a worker holds.
+/// Most stretches of frames that a worker holds.
 const HELD_MAX: usize = 300;
-/// What is added in the middle.
+/// The memory that is added during the run.
 const ADDED: FrameRange = range(2 * SECTION + 100, 3000);
 
-/// A frame's holder, 0: none, twice.
+/// A frame's holder (0: none), recorded twice.
 struct Mark {
-    /// By relaxed operations, which order nothing: two holders of one frame meet here.
+    /// Changed by relaxed operations, which order nothing: two holders of one frame meet here.
     owner: AtomicU32,
     /// What a holder writes into its frame. Without an ordering between one holder and the next
     /// this is a data race, which ThreadSanitizer and Miri see.
@@ -61,11 +60,11 @@ impl Marks {
 
     fn change(&self, start: Pfn, frames: u32, from: u32, to: u32) {
         for mark in &self.0[start.index()..][..frames as usize] {
-            // Relaxed: it is the allocator that orders one holder after another.
+            // Relaxed: the allocator must order one holder after another.
             let changed =
                 mark.owner.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
             assert!(changed.is_ok(), "{start} + {frames}: {from} -> {to} found {changed:?}");
-            // SAFETY: the caller holds the frame, and the exchange says that no other thread does.
+            // SAFETY: the caller holds the frame, and the exchange shows that no other thread does.
             let written = unsafe { mark.contents.get().replace(to) };
             assert_eq!(
                 written, from,
@@ -109,7 +108,7 @@ impl<C> Clone for Hammer<'_, '_, C> {
 
 impl<C> Copy for Hammer<'_, '_, C> {}
 
-/// What one worker holds.
+/// A worker, and what it holds.
 struct Worker<'h, 'm, C> {
     hammer: Hammer<'h, 'm, C>,
     rng: Rng,
@@ -162,7 +161,7 @@ impl<C: Cpus> Worker<'_, '_, C> {
         self.held.push((pfn, shape));
     }
 
-    /// Takes something out of what it holds; the frames are about to be freed.
+    /// Removes a stretch from what the worker holds, to free it.
     fn pick(&mut self) -> Option<(Pfn, Shape)> {
         if self.held.is_empty() {
             return None;
@@ -290,7 +289,7 @@ impl<C: Cpus> Hammer<'_, '_, C> {
     }
 }
 
-/// Hammers a depot on `cpus` until its time is over, and looks at what is left. `backed`: over a
+/// Hammers a depot on `cpus` until its time is over, and checks what is left. `backed`: over a
 /// backing, with ranges or without.
 fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus: C) {
     let seed = seed(name);
@@ -318,7 +317,7 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
         ..Config::new(CPUS, &zones)
     };
     let memory = |bytes| vec![MaybeUninit::uninit(); bytes];
-    // What is enough for a bitmap is enough without.
+    // Metadata that is large enough for a bitmap is large enough without.
     let mut metadata = memory(Allocator::<C>::metadata_bytes(&config).unwrap());
     let mut added_metadata = memory(1 << 20);
     let sets = backed.map(|has_ranges| Sets::new(&zones, has_ranges));

@@ -1,5 +1,5 @@
-//! Configurations that cannot work are refused with an error that says what to do; those that are
-//! merely strange work.
+//! Configurations that cannot work are refused with an error that says what to do. Unusual ones
+//! work.
 
 mod common;
 
@@ -13,7 +13,7 @@ use pagedepot::{
     Watermarks, ZoneConfig, ZoneId,
 };
 
-/// What both ways to ask about a configuration say.
+/// The error that both ways to ask about a configuration return.
 fn refusal(config: &Config<'_>) -> ConfigError {
     let error = Single::metadata_bytes(config).unwrap_err();
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
@@ -22,7 +22,7 @@ fn refusal(config: &Config<'_>) -> ConfigError {
     error
 }
 
-/// Makes the allocator, has it hand out all it has, and takes it back.
+/// Makes the allocator, allocates all its memory, and frees it.
 fn exercise(config: &Config<'_>) {
     let mut memory = metadata(config);
     let mut depot = single(config, &mut memory);
@@ -56,7 +56,7 @@ fn counts_that_cannot_be() {
 fn more_cpus_than_any_machine_has() {
     let ranges = [range(0, 1 << 16)];
     let zones = [open_zone("z", &ranges)];
-    // The magazines alone would be more than an index can tell apart.
+    // The magazines alone would be more than an index can number.
     assert_eq!(refusal(&Config::new(u32::MAX, &zones)), ConfigError::TooLarge);
     assert_eq!(refusal(&Config::new(1 << 20, &zones)), ConfigError::TooLarge);
     // Without caches only memory is needed.
@@ -87,7 +87,7 @@ fn ranges_that_overlap() {
         (&[range(0, 1000), range(10, 10)], &[], 10),
         (&[range(5, 5), range(5, 5)], &[], 5),
         (&[range(0, 1024)], &[range(1000, 1000)], 1000),
-        // Not a frame in common, but a run of 512.
+        // The zones share no frame, but an aligned run of 512.
         (&[range(0, 100)], &[range(200, 10)], 200),
         (&[range(1000, 100)], &[range(1100, 500)], 1100),
         (&[range(5000, 1)], &[range(0, 1), range(4608, 1)], 5000),
@@ -101,7 +101,7 @@ fn ranges_that_overlap() {
             other => panic!("{a:?} {b:?}: {other}"),
         }
     }
-    // Neighbours are none; nor are empty ranges, wherever they lie.
+    // Neighbours do not overlap; nor do empty ranges, wherever they lie.
     let a = [range(512, 10), range(522, 502), range(600, 0), range(u32::MAX, 0)];
     let b = [range(1024, 512), range(0, 512), range(700, 0)];
     exercise(&Config::new(1, &[open_zone("a", &a), open_zone("b", &b)]));
@@ -135,7 +135,7 @@ fn the_metadata_bound_is_exact() {
                 start <= blocks && blocks.addr().get() + blocks_bytes <= start.addr().get() + bytes
             );
         }
-        // One byte less is too little at the worst place, and only there.
+        // One byte less is too little at the worst alignment, and only there.
         assert_eq!(refused, 1);
         for given in [0, 1, 255, needed / 2] {
             let made = Single::new(&config, &mut memory[..given], Pinned(Anywhere::new()));
@@ -180,7 +180,7 @@ fn limits_and_watermarks_beyond_all_memory() {
         depot.decay_caches();
         depot.validate().unwrap();
     }
-    // A zone that holds back more than it has gives nothing, but to those who may use reserves.
+    // A zone that holds back more than it has serves only requests that may use reserves.
     let all = Watermarks { min: u64::MAX, low: u64::MAX, high: u64::MAX };
     assert!(depot.set_watermarks(zone, all));
     depot.drain(Scope::ALL, Mode::Full);
@@ -309,7 +309,7 @@ fn every_error_is_one_sentence_that_helps() {
         assert!(!sentence.starts_with(char::is_uppercase), "{sentence}");
         assert_eq!(sentences.iter().filter(|other| *other == sentence).count(), 1, "{sentence}");
     }
-    // Numbers that were given come back.
+    // Errors contain the numbers that were given.
     for (error, numbers) in [
         (ConfigError::ZoneCount { zones: 99 }, &["99", "31"][..]),
         (ConfigError::Level { zone: 3, level: 77 }, &["3", "77", "14"]),

@@ -31,7 +31,7 @@ fn pfn(n: u32) -> Pfn {
     Pfn::new(n)
 }
 
-/// Everything free, and the metadata in order.
+/// Checks that every page is free, and the metadata in order.
 fn check_all_free(depot: &mut Single<'_>) -> Census {
     depot.drain(Scope::ALL, Mode::Full);
     let census = depot.validate().unwrap();
@@ -132,7 +132,7 @@ fn checked_refuses_every_wrong_free_at_once() {
             assert_eq!(depot.free(block, size), Err(FreeError::NotAllocated));
             assert_eq!(depot.split(block, size, Order::BASE), Err(FreeError::NotAllocated));
         }
-        // Holes: in a run of 512 frames that has memory, but of nobody.
+        // Holes: in a run of 512 frames that has memory, but in no zone's range.
         for hole in [4096, 4099, 4120, 4159, 4460, 4607] {
             assert_eq!(depot.free(pfn(hole), Order::BASE), Err(FreeError::NotAllocated));
         }
@@ -175,7 +175,7 @@ fn a_range_is_freed_as_one_or_in_parts_but_once() {
     });
 }
 
-/// What was reported, in frames.
+/// Frames reported so far.
 static REPORTED: AtomicU32 = AtomicU32::new(0);
 
 fn report(misuse: Misuse) {
@@ -189,7 +189,7 @@ fn reported() -> u32 {
     REPORTED.swap(0, Ordering::Relaxed)
 }
 
-/// One test, because the count of what is reported is shared.
+/// One test, because the count of reported frames is shared.
 #[test]
 fn without_checked_a_double_free_is_found_when_it_reaches_the_store() {
     with_machine(false, Some(report), |mut depot| {
@@ -253,7 +253,7 @@ fn unless_told_otherwise_misuse_found_late_panics_and_blocks_nobody() {
     });
 }
 
-/// Fills caches of CPU 0 with pages of which one is there twice; which.
+/// Fills caches of CPU 0 with pages, one of them twice. Returns that page.
 fn free_one_twice(depot: &Single<'_>) -> Pfn {
     let mut pages = [pfn(0); 400];
     assert_eq!(depot.alloc_many(Order::BASE, Flags::default(), &mut pages), Ok(400));
@@ -266,7 +266,7 @@ fn free_one_twice(depot: &Single<'_>) -> Pfn {
     pages[130]
 }
 
-/// What brings cached pages to the store; it keeps what it allocates, whether it panics or not.
+/// A way in which cached pages come to the store. It keeps what it allocates, even if it panics.
 type Way = fn(&Single<'_>, &mut Vec<(Pfn, Order)>);
 
 const WAYS: [(&str, Way); 9] = [
@@ -307,7 +307,7 @@ const WAYS: [(&str, Way); 9] = [
     }),
     ("alloc of many", |depot, held| {
         shrink_caches(depot);
-        // Fewer than go past the caches.
+        // Fewer pages than go past the caches.
         let mut pages = [pfn(0); 60];
         while let Ok(got) =
             depot.alloc_many(order(1), Flags::default().at_most_level(2), &mut pages)
@@ -329,7 +329,7 @@ fn what_is_on_its_way_with_a_page_freed_twice_is_not_lost() {
             let twice = free_one_twice(&depot);
             let mut held = Vec::new();
             let panic = catch_unwind(AssertUnwindSafe(|| way(&depot, &mut held)));
-            // Of a way that does not bring both at once, the second comes here.
+            // A way that does not bring both pages at once brings the second one here.
             let rest = catch_unwind(AssertUnwindSafe(|| {
                 depot.drain(Scope::ALL, Mode::Full);
                 depot.free_many(&held).unwrap();

@@ -1,4 +1,5 @@
-//! Which zone serves a request: nearest node first, and there the zone that fewest requests need.
+//! Which zone serves a request: that of the nearest node and, there, the one that fewest requests
+//! need.
 
 mod common;
 
@@ -12,7 +13,7 @@ const RANGES: [FrameRange; 5] =
     [range(0, 512), range(512, 512), range(1024, 512), range(1536, 512), range(2048, 512)];
 const NODES: [(u32, u8); 5] = [(0, 2), (1, 1), (1, 3), (1, 2), (3, 2)];
 
-/// Node 2 has no memory; it is near node 3. Node 0 is far from everybody.
+/// Node 2 has no memory; it is near node 3. Node 0 is far from all others.
 fn distance(a: NodeId, b: NodeId) -> u32 {
     match (a.get().min(b.get()), a.get().max(b.get())) {
         (a, b) if a == b => 10,
@@ -105,7 +106,7 @@ fn a_zone_near_its_watermark_is_passed_over() {
     let take = |pages: u32| {
         (0..pages).for_each(|_| _ = depot.alloc(Order::BASE, Flags::default()).unwrap())
     };
-    // The second zone to its low, then the first to its low, then both to their min.
+    // The second zone is used to its low, then the first to its low, then both to their min.
     take(2048 - 400);
     assert_eq!(free(), [2048, 400]);
     take(2048 - 400);

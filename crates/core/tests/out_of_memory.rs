@@ -26,7 +26,7 @@ const CPUS: u32 = 6;
 const RUNNING: u32 = 3;
 const PAGES: u64 = 6000 + 3000 + 512;
 
-/// `is_backed`: the free frames are somebody else's, which must not make requests fail earlier.
+/// `is_backed`: a backing keeps the free frames, which must not make requests fail earlier.
 fn with_machine(is_backed: bool, test: impl FnOnce(Depot<'_>)) {
     let normal = [range(0, 6000)];
     let remote = [range(8192, 3000)];
@@ -56,7 +56,7 @@ fn with_machine(is_backed: bool, test: impl FnOnce(Depot<'_>)) {
     test(depot.unwrap());
 }
 
-/// Takes all there is.
+/// Allocates until a request fails.
 fn exhaust(depot: &Depot<'_>, held: &mut Vec<Pfn>) {
     loop {
         match depot.alloc(Order::BASE, Flags::default()) {
@@ -111,7 +111,7 @@ fn the_error_says_where_the_pages_are() {
         ]) {
             assert!(line.starts_with(&format!("{name}: managed {managed} free 0")), "{line}");
         }
-        // Pages that were freed are listed where they are.
+        // The report lists freed pages where they are.
         run_on(Some(1));
         let blocks: Vec<_> = held.drain(..).map(|pfn| (pfn, Order::BASE)).collect();
         depot.free_many(&blocks[..200]).unwrap();
@@ -173,7 +173,7 @@ fn run_out_and_drain(is_backed: bool) {
                     drain_all_ways(&depot);
                 }
             });
-            // What the last ones drained while others failed is still there to be had.
+            // Pages that were drained while requests failed can still be allocated.
             let mut all = all.into_inner().unwrap();
             run_on(Some(0));
             exhaust(&depot, &mut all);
@@ -192,9 +192,9 @@ fn run_out_and_drain(is_backed: bool) {
     });
 }
 
-/// As many pages as all threads may hold together: whoever asks for one more can have it, if it is
-/// looked for where the others left it. Requests fail after a few rounds in which others kept
-/// moving pages, so some do: about one in 100_000.
+/// There are as many pages as all threads may hold together. So a thread that requests one more can
+/// have it, if the request looks where the other threads left it. Requests fail after a few rounds
+/// in which other threads kept moving pages, so some requests do: about one in 100_000.
 fn share_all_pages(name: &str, is_backed: bool) {
     const THREADS: u64 = 4;
     let seed = seed(name);

@@ -22,13 +22,13 @@ fn machine<'m>(watermarks: Watermarks, callbacks: &[&'m dyn Reclaim]) -> Single<
     let ranges = [range(0, FRAMES)];
     let zones = [ZoneConfig { watermarks: Some(watermarks), ..open_zone("z", &ranges) }];
     let config = Config { high: HighPolicy::Fixed(2048), ..Config::new(3, &zones) };
-    // Callbacks must live as long as the metadata, and some know the allocator: leaked, both do.
+    // Callbacks must live as long as the metadata, and some use the allocator, so both are leaked.
     let depot = single(&config, Box::leak(metadata(&config).into_boxed_slice()));
     callbacks.iter().for_each(|&callback| depot.register_reclaim(callback).unwrap());
     depot
 }
 
-/// Allocates single frames while `go_on` says so and there are any.
+/// Allocates single frames while `go_on` returns true and a request succeeds.
 fn fill(depot: &Single<'_>, flags: Flags, go_on: impl Fn() -> bool) -> Vec<Pfn> {
     let mut held = Vec::new();
     while go_on() {
@@ -50,7 +50,7 @@ fn check_all_free(depot: &mut Single<'_>) {
     assert_eq!(depot.validate().unwrap().free_pages, u64::from(FRAMES));
 }
 
-/// Remembers how it was called; has nothing to give.
+/// A callback that records its calls and frees nothing.
 #[derive(Default)]
 struct Witness(Mutex<Vec<Pressure>>);
 
@@ -67,7 +67,7 @@ impl Reclaim for Witness {
     }
 }
 
-/// Does something with the allocator when called.
+/// A callback that does something with the allocator.
 struct Caller<F> {
     depot: AtomicPtr<Single<'static>>,
     calls: AtomicU32,
@@ -79,7 +79,7 @@ impl<F: Fn(&Single<'_>, Pressure) -> u64 + Sync> Caller<F> {
         Caller { depot: AtomicPtr::default(), calls: AtomicU32::new(0), act }
     }
 
-    /// From now on it knows the allocator, which stays where it is.
+    /// Gives the callback the allocator, which must not move.
     fn know(&self, depot: &Single<'_>) {
         self.depot.store((&raw const *depot).cast_mut().cast(), Ordering::Relaxed);
     }
@@ -92,7 +92,7 @@ impl<F: Fn(&Single<'_>, Pressure) -> u64 + Sync> Caller<F> {
 impl<F: Fn(&Single<'_>, Pressure) -> u64 + Sync> Reclaim for Caller<F> {
     fn reclaim(&self, pressure: Pressure) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: callbacks are called by the allocator that `know` was told, while it lives.
+        // SAFETY: the allocator that `know` was given calls the callbacks, while it lives.
         let depot = unsafe { &*self.depot.load(Ordering::Relaxed) };
         (self.act)(depot, pressure)
     }
@@ -145,7 +145,8 @@ fn reserves_are_for_those_who_may_not_wait() {
         );
     }
     witness.take();
-    // What is taken from the reserve is for the one who may, not for the next to come by.
+    // Pages from the reserve serve the request that may use it, and do not stay cached for the next
+    // one.
     held.push(depot.alloc(Order::BASE, Flags::default().atomic()).unwrap());
     assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
     assert_eq!(depot.free_pages(ZONE), MARKS.min - 1);
@@ -286,7 +287,7 @@ fn refused_fences_leave_the_fronts_alone() {
         depot.free(pfn, Order::BASE).unwrap();
     }
     cpus.refuse_fences(false);
-    // What could not be had then is still there.
+    // The pages that the request could not take are still cached.
     assert_eq!(depot.drain(Scope::ALL, Mode::Full).taken_pages, 62);
     depot.enable_caches();
     check_all_free(&mut depot);
@@ -308,14 +309,14 @@ fn a_callback_that_panics_blocks_nobody() {
         }));
         panicked += u32::from(filled.is_err());
     }
-    // At `low`, and each time that nothing else was left.
+    // Once at `low`, and each time that no page was left elsewhere.
     assert_eq!((panicked, panics.calls()), (4, 4));
     assert_eq!(witness.take(), []);
     let held = held.into_inner().unwrap();
     assert_eq!(held.len() as u64, u64::from(FRAMES) - MARKS.min);
     let shortage = depot.shortage().zones().next().unwrap();
     assert_eq!(shortage.in_flight_pages, 0);
-    // Those who do not call it are served.
+    // Requests that do not call it are served.
     let pfn = depot.alloc(Order::BASE, Flags::default().atomic()).unwrap();
     depot.free(pfn, Order::BASE).unwrap();
     free_all(&depot, held);

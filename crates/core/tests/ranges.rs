@@ -20,7 +20,7 @@ const HUGE: u32 = 512;
 const FRAMES: u32 = HUGES * HUGE;
 const ZONE: ZoneId = ZoneId::new(0);
 
-/// A cache of blocks that gives some up when it is asked, those it got last first.
+/// A cache of blocks that gives some up when it is asked, the newest first.
 #[derive(Default)]
 struct Cache {
     depot: AtomicPtr<Single<'static>>,
@@ -31,12 +31,12 @@ struct Cache {
 }
 
 impl Cache {
-    /// One that lives as long as the metadata: callbacks must.
+    /// Makes a cache that lives as long as the metadata, as callbacks must.
     fn new(pages_max: u64) -> &'static Cache {
         Box::leak(Box::new(Cache { pages_max, ..Cache::default() }))
     }
 
-    /// From now on it knows the allocator, which stays where it is, and holds these blocks of it.
+    /// Gives the cache the allocator, which must not move, and blocks of it.
     fn hold(&self, depot: &Single<'_>, blocks: impl IntoIterator<Item = (Pfn, Order)>) {
         self.depot.store((&raw const *depot).cast_mut().cast(), Ordering::Relaxed);
         self.blocks.lock().unwrap().extend(blocks);
@@ -50,7 +50,7 @@ impl Cache {
 impl Reclaim for Cache {
     fn reclaim(&self, pressure: Pressure) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: callbacks are called by the allocator that `hold` was told, while it lives.
+        // SAFETY: the allocator that `hold` was given calls the callbacks, while it lives.
         let depot = unsafe { self.depot.load(Ordering::Relaxed).as_ref() };
         let (Some(depot), mut blocks) = (depot, self.blocks.lock().unwrap()) else { return 0 };
         let wanted = if self.pages_max > 0 { self.pages_max } else { pressure.wanted_pages };
@@ -134,8 +134,8 @@ fn nobody_is_asked_for_more_than_there_is() {
     depot.alloc_contiguous(FRAMES, 1, Flags::default()).unwrap();
 }
 
-/// Callbacks are told how much is wanted, but the first to give as much need not be the one who has
-/// what lies side by side.
+/// Callbacks learn how many pages are wanted. The first one that gives as many need not have
+/// contiguous ones.
 #[test]
 fn others_are_asked_when_what_came_back_is_of_no_use() {
     let (pageblocks, singles) = (Cache::new(512), Cache::new(512));
@@ -169,7 +169,7 @@ fn failures_are_counted() {
         assert_eq!(depot.alloc_at(Pfn::new(100), 1, flags), Err(AllocError::NotAvailable));
         assert_eq!(failures(&depot), before + 3);
     }
-    // Requests that no memory could serve are not for want of it.
+    // Requests that no amount of memory could serve do not count as a lack of it.
     assert_eq!(
         depot.alloc_at(Pfn::new(FRAMES), 1, Flags::default()),
         Err(AllocError::NotAvailable)
@@ -238,7 +238,7 @@ fn a_run_ends_where_its_zone_does() {
     assert!(found == [1, 1024] || found == [1024, 1], "{found:?}");
 }
 
-/// Those of other zones and of CPUs that may not serve them are left in peace.
+/// Caches of zones and CPUs that may not serve the request are left alone.
 #[test]
 fn only_zones_that_may_serve_are_drained() {
     let ranges = [[range(0, 1024)], [range(1024, 1024)]];
@@ -267,7 +267,8 @@ fn only_zones_that_may_serve_are_drained() {
     assert_eq!(cached(1), before);
 }
 
-/// The watermarks hold for ranges as they do for blocks; frames at an address have no substitute.
+/// Watermarks hold for ranges as they do for blocks, but not for frames at an address, which have
+/// no substitute.
 #[test]
 fn watermarks() {
     let marks = Watermarks { min: 500, low: 1000, high: 2000 };
@@ -275,7 +276,7 @@ fn watermarks() {
     let depot = machine(marks, &[witness]);
     let first = depot.alloc_contiguous(FRAMES - 1000, 1, Flags::default()).unwrap();
     assert_eq!(witness.calls(), 0);
-    // Below `low` the callbacks are told once.
+    // Below `low` the callbacks are called once.
     depot.alloc_contiguous(100, 1, Flags::default()).unwrap();
     depot.alloc_contiguous(400, 1, Flags::default()).unwrap();
     assert_eq!((witness.calls(), failures(&depot)), (1, 0));
@@ -288,9 +289,9 @@ fn watermarks() {
     assert!(depot.alloc(order(3), Flags::default()).is_ok());
 }
 
-/// Eight frames in use leave a run of 453 among 4096, wherever they are: it can be had, though
-/// others allocate, free, cache and drain meanwhile. Requests fail after a few rounds in which
-/// others kept moving pages, so a few do.
+/// Eight frames in use leave a run of 453 among 4096, wherever they are. A request can have it,
+/// although other threads allocate, free, cache and drain meanwhile. Requests fail after a few
+/// rounds in which other threads kept moving pages, so a few requests do.
 #[test]
 fn a_run_that_must_be_there_is_found() {
     const THREADS: usize = 2;
@@ -316,7 +317,7 @@ fn a_run_that_must_be_there_is_found() {
                     let mut held = std::collections::VecDeque::new();
                     let mut at = cpu as u32;
                     while !stop.load(Ordering::Relaxed) {
-                        // Single frames at places that scatter, and such as caches give.
+                        // Single frames at scattered addresses, and frames from caches.
                         at = at.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                         let scattered = Pfn::new(at >> 20);
                         let pfn = match depot.alloc_at(scattered, 1, Flags::default().no_reclaim())

@@ -1,11 +1,11 @@
 //! Several requesters at the last resort: a request fails only when it must.
-//! 1. While one request runs a callback, slow, preempted or unwinding, others wait for it, asleep,
-//!    and are served.
-//! 2. A request that is stopped in a callback keeps no other request from the other callbacks, nor
-//!    from failing in bounded time.
-//! 3. A request that may not wait does not, nor does one that would wait for its own thread.
-//! 4. A drainer that was preempted with pages behind its gate is waited for.
-//! 5. A claim that only tries asks for nothing and counts no failure.
+//! 1. While one request runs a callback that is slow, preempted or unwinding, other requests sleep
+//!    until it ends, and are served.
+//! 2. A request that is stopped in a callback does not keep other requests from the other
+//!    callbacks, or from failing in bounded time.
+//! 3. A request that may not wait does not wait, and no request waits for its own thread.
+//! 4. Requests wait for a drainer that was preempted with pages behind a closed gate.
+//! 5. `try_alloc_at` calls no callbacks and counts no failure.
 
 mod common;
 
@@ -28,10 +28,10 @@ const FRAMES: u32 = 4096;
 const CPUS: u32 = 4;
 const ZONE: ZoneId = ZoneId::new(0);
 
-/// What a cache does before it gives up pages.
+/// What a cache does before it gives up pages; it gets the number of earlier calls.
 type First = Box<dyn Fn(&Depot, u32) + Send + Sync>;
 
-/// A cache that gives up pages, but first does something else, told how often it was called before.
+/// A cache that does something else first, and then gives up pages.
 struct Cache {
     depot: AtomicPtr<Depot>,
     pages: Mutex<Vec<Pfn>>,
@@ -42,7 +42,7 @@ struct Cache {
 }
 
 impl Cache {
-    /// Lives as long as the metadata: leaked, both do.
+    /// Makes a cache that lives as long as the metadata: both are leaked.
     fn new(share: usize, first: impl Fn(&Depot, u32) + Send + Sync + 'static) -> &'static Self {
         Box::leak(Box::new(Cache {
             depot: AtomicPtr::default(),
@@ -53,7 +53,7 @@ impl Cache {
         }))
     }
 
-    /// Takes pages over from the end of what a test holds.
+    /// Moves pages to the cache, from the end of what a test holds.
     fn fill(&self, held: &mut Vec<Pfn>, pages: u32) {
         self.pages.lock().unwrap().extend(held.split_off(held.len() - pages as usize));
     }
@@ -66,7 +66,7 @@ impl Cache {
 impl Reclaim for Cache {
     fn reclaim(&self, pressure: Pressure) -> u64 {
         assert!(pressure.is_last_resort, "nothing is held back");
-        // SAFETY: the allocator that calls this, where `with_exhausted` keeps it.
+        // SAFETY: the allocator that calls this; `with_exhausted` keeps it in its place.
         let depot = unsafe { &*self.depot.load(Ordering::Relaxed) };
         (self.first)(depot, self.calls.fetch_add(1, Ordering::Relaxed));
         let mut pages = self.pages.lock().unwrap();
@@ -80,8 +80,8 @@ impl Reclaim for Cache {
     }
 }
 
-/// Calls `test` with an allocator whose pages it holds; what it and the caches hold in the end is
-/// freed, and every page must be back.
+/// Calls `test` with an allocator, and all its pages held. Frees what the test and the caches hold
+/// at the end; then every page must be back.
 fn with_exhausted(caches: &[&'static Cache], test: impl FnOnce(&Depot, &mut Vec<Pfn>)) {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("z", &ranges)];
@@ -104,7 +104,7 @@ fn with_exhausted(caches: &[&'static Cache], test: impl FnOnce(&Depot, &mut Vec<
     assert_eq!(depot.validate().unwrap().free_pages, u64::from(FRAMES));
 }
 
-/// `each` requests on each of some threads, begun together; what they got.
+/// Makes `each` requests on each of `threads` threads, which start together. Returns the results.
 fn request_together(depot: &Depot, threads: u32, each: u32) -> Vec<Result<Pfn, AllocError>> {
     let barrier = &Barrier::new(threads as usize);
     std::thread::scope(|scope| {
@@ -122,8 +122,8 @@ fn request_together(depot: &Depot, threads: u32, each: u32) -> Vec<Result<Pfn, A
     })
 }
 
-/// Waits until `is_so`. On a request that does not wait at all the caller goes on all the same, and
-/// the test fails by what the request got.
+/// Waits until `is_so`, for a bounded time: if a request does not wait at all, the test must fail
+/// by that request's result.
 fn until(is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(2);
     while !is_so() && Instant::now() < end {
@@ -136,7 +136,7 @@ fn a_slow_callback_serves_all_requesters() {
     for threads in [2, 4, 8] {
         let cache = Cache::new(20, |_, _| std::thread::sleep(Duration::from_millis(20)));
         with_exhausted(&[cache], |depot, held| {
-            // As many as are asked for.
+            // As many pages as are requested.
             cache.fill(held, 10 * threads);
             for got in request_together(depot, threads, 10) {
                 held.push(got.unwrap_or_else(|error| panic!("{threads} threads: {error}")));
@@ -171,7 +171,8 @@ fn a_slow_callback_serves_blocks_and_ranges() {
     });
 }
 
-/// One request is preempted in a callback until another sleeps, and does `then`; what both got.
+/// One request is preempted in a callback until another sleeps, and then runs `then`. Returns the
+/// results of both.
 fn preempted_until_another_sleeps(then: fn()) -> [Option<Result<Pfn, AllocError>>; 2] {
     let entered: &AtomicU32 = Box::leak(Box::default());
     let cache = Cache::new(10, move |depot, calls| {
@@ -260,7 +261,7 @@ fn other_callbacks_run_beside_a_stopped_one() {
 fn a_request_beside_a_stopped_callback_fails_in_bounded_time() {
     beside_a_stopped_callback(&[], |depot, _| {
         let cpus = &depot.cpus().0;
-        // From here on sleeping takes no time, but the clock goes on.
+        // From here on sleeping takes no time, but the clock advances.
         cpus.dream(true);
         for _ in 0..2 {
             let (began_ms, waits) = (cpus.dreamt_ms(), cpus.turn_waits());
@@ -286,7 +287,7 @@ fn requests_that_may_not_wait_do_not() {
     });
 }
 
-/// Code that cannot be told from the one in the callback would wait for itself.
+/// Code that cannot be told from the caller in the callback would wait for itself.
 #[test]
 fn requests_without_a_name_do_not_wait() {
     beside_a_stopped_callback(&[], |depot, _| {
@@ -297,8 +298,8 @@ fn requests_without_a_name_do_not_wait() {
     });
 }
 
-/// As a callback's own requests, and those of a signal handler on top of it: neither waits for its
-/// own thread, nor, from within a callback, for another.
+/// The requests of a callback, and those of a signal handler above it, wait neither for their own
+/// thread nor, from within a callback, for another.
 #[test]
 fn no_request_waits_for_its_own_thread() {
     let nested = Cache::new(5, |depot, calls| {
@@ -326,7 +327,7 @@ fn nested_once(depot: &Depot, calls: u32) {
     assert_eq!(depot.alloc(order(3), Flags::default()), Err(AllocError::Exhausted));
 }
 
-/// Without names a callback's own requests still call none.
+/// Without names, a callback's own requests still call no callbacks.
 #[test]
 fn callbacks_of_callers_without_a_name_do_not_recurse() {
     let nested = Cache::new(1, nested_once);
@@ -338,7 +339,8 @@ fn callbacks_of_callers_without_a_name_do_not_recurse() {
     });
 }
 
-/// Waits for pages of another thread, beside any number of others.
+/// A shared callback that waits for pages of another thread. Any number of callers may run it at
+/// once.
 struct Shared {
     inside: AtomicU32,
     together: u32,
@@ -402,8 +404,8 @@ fn a_preempted_drainer_is_waited_for() {
     });
 }
 
-/// Threads that together never hold all pages: of a great many requests few may fail, for they take
-/// no longer than four rounds in which others moved pages.
+/// Threads that together never hold all pages. Few of very many requests may fail: a request fails
+/// after four rounds in which other threads moved pages.
 #[test]
 fn those_who_never_hold_all_pages_are_served() {
     const THREADS: u32 = 4;
@@ -440,7 +442,7 @@ fn a_claim_that_tries_asks_for_nothing() {
     let cache = Cache::new(10, |_, _| {});
     with_exhausted(&[cache], |depot, held| {
         cache.fill(held, 10);
-        // Some in a front, which a drain would take.
+        // Some pages lie in a front, where a drain would take them.
         let cached = held.pop().unwrap();
         depot.free(cached, Order::BASE).unwrap();
         let failures = || depot.zone_stats(ZONE).unwrap().counts.failures;

@@ -1,4 +1,4 @@
-//! The shortest path through everything, on one thread.
+//! One short path through allocation, free and drain, on one thread.
 
 mod common;
 

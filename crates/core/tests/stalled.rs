@@ -1,4 +1,4 @@
-//! A drainer that dies, or never comes back, blocks nobody.
+//! A drainer that dies, or never returns, blocks no other caller.
 
 mod common;
 
@@ -13,7 +13,7 @@ use pagedepot::{AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, O
 
 type Depot<'m> = Allocator<'m, Pinned<Kernel>>;
 
-/// Something that drains.
+/// A call that drains.
 type Call = fn(&Depot<'_>);
 
 const FRAMES: u32 = 8192;
@@ -28,7 +28,7 @@ fn with_machine(test: impl FnOnce(Depot<'_>)) {
     test(Depot::new(&config, &mut memory, Pinned(Kernel::new(CPUS))).unwrap());
 }
 
-/// Some blocks in the front of each CPU.
+/// Fills the front of each CPU with some blocks.
 fn warm_up(depot: &Depot<'_>) {
     for cpu in 0..CPUS {
         run_on(Some(cpu));
@@ -62,7 +62,7 @@ fn a_drainer_that_dies_at_the_fence_leaves_the_gate_as_it_was() {
             assert!(catch_unwind(AssertUnwindSafe(|| call(&depot))).is_err(), "{name} was to die");
             depot.cpus().0.on_fence(None);
             depot.enable_caches();
-            // Nothing was lost on the way, and everybody goes on.
+            // No page was lost, and all CPUs go on.
             assert_eq!(depot.validate().unwrap().held_pages(), 0, "{name}");
             assert!((0..CPUS).all(|cpu| depot.has_caches(CpuId::new(cpu))), "{name}");
             warm_up(&depot);
@@ -127,12 +127,12 @@ fn a_drainer_that_hangs_keeps_only_what_is_behind_its_gate() {
                 run_on(Some(CPU.get()));
                 let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
                 depot.free(pfn, Order::BASE).unwrap();
-                // Others are refused at once, and say so.
+                // Other drains return at once, and report the CPU as busy.
                 let drained = depot.drain(Scope::ALL, Mode::Full);
                 assert_eq!(drained.busy_cpus, 1);
                 assert!(drained.unreachable_pages > 0);
                 assert_eq!(depot.drain(Scope::cpu(CPU), Mode::Quiet).busy_cpus, 0);
-                // Memory runs out, and that is an error, with nobody waiting for the drainer.
+                // Memory runs out. The request returns an error, and does not wait for the drainer.
                 run_on(Some(0));
                 let mut held = Vec::new();
                 while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {
@@ -194,7 +194,7 @@ fn caches_that_are_disabled_while_a_drainer_is_at_it() {
             &depot,
             |depot| _ = depot.drain(Scope::ALL, Mode::Full),
             || {
-                // It does not wait for ever, and says that one CPU is not done.
+                // The call does not wait for ever, and reports one busy CPU.
                 assert_eq!(depot.disable_caches().busy_cpus, 1);
                 assert!(!depot.has_caches(CpuId::new(0)) && !depot.has_caches(CpuId::new(2)));
             },

@@ -1,6 +1,6 @@
-//! Threads on so little memory, for so few steps, that an interpreter can run them: Miri, which
-//! sees undefined behaviour, data races and the reorderings of weak memory, with one schedule per
-//! seed. `.ci/steps/miri` runs it with several.
+//! Threads with so little memory and so few steps that an interpreter can run them. Miri sees
+//! undefined behaviour, data races and the reorderings of weak memory, with one schedule per seed.
+//! `.ci/steps/miri` runs it with several.
 
 mod common;
 
@@ -15,7 +15,7 @@ use pagedepot::{Allocator, Config, Flags, HighPolicy, Mode, Order, Pfn, Scope};
 const FRAMES: u32 = 256;
 const CPUS: u32 = 2;
 
-/// What holders write into their frames.
+/// The contents that holders write into their frames.
 struct Contents(Vec<UnsafeCell<u32>>);
 
 // SAFETY: each cell is accessed by the holder of its frame alone.
@@ -29,7 +29,7 @@ impl Contents {
     }
 }
 
-/// Takes more frames than a magazine has, frees half, takes them again, and frees all.
+/// Allocates more frames than a magazine has, frees half, allocates them again, and frees all.
 fn own<C: Cpus>(depot: &Allocator<'_, C>, contents: &Contents, owner: u32) {
     run_on(Some(owner % CPUS));
     let mut held = Vec::new();
@@ -56,7 +56,7 @@ fn owners_and_drains<C: Cpus + Send>(cpus: C) {
     let contents = Contents((0..FRAMES).map(|_| UnsafeCell::new(0)).collect());
     let (shared, contents) = (&depot, &contents);
     std::thread::scope(|scope| {
-        // Two of one CPU, one of the other.
+        // Two owners act as one CPU, one as the other.
         for owner in [1, 2, 3] {
             scope.spawn(move || own(shared, contents, owner));
         }

@@ -1,4 +1,4 @@
-//! A store as an embedder might have one, only simpler: sets of free frames behind a mutex.
+//! A simple store in place of an embedder's: sets of free frames behind a mutex.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use pagedepot::{
 /// Frames of a pageblock.
 const HUGE: u32 = 512;
 
-/// See the module.
+/// Sets of free frames; see the module.
 pub struct Sets {
     zones: Mutex<Vec<ZoneSet>>,
     has_ranges: bool,
@@ -19,12 +19,12 @@ pub struct Sets {
 #[derive(Default)]
 struct ZoneSet {
     free: BTreeSet<u32>,
-    /// Of each pageblock, whoever got the first of its frames.
+    /// The mobility of each pageblock: that of the request that got its first frame.
     mobilities: BTreeMap<u32, Mobility>,
 }
 
 impl Sets {
-    /// All frames of the zones, free. `has_ranges`: whether it can do more than blocks.
+    /// A store with all frames of the zones free. `has_ranges`: it serves ranges, too.
     pub fn new(zones: &[ZoneConfig<'_>], has_ranges: bool) -> Self {
         let sets = Sets {
             zones: Mutex::new(zones.iter().map(|_| ZoneSet::default()).collect()),
@@ -36,7 +36,7 @@ impl Sets {
         sets
     }
 
-    /// More free frames.
+    /// Adds free frames.
     pub fn add(&self, zone: ZoneId, range: FrameRange) {
         self.lock()[zone.index()].free.extend(range.start.get()..range.end() as u32);
     }
@@ -56,7 +56,7 @@ impl ZoneSet {
             .count() as u32
     }
 
-    /// Takes the first run of so many frames that begins at a multiple of `align`.
+    /// Takes the first run of `frames` frames that begins at a multiple of `align`.
     fn take(&mut self, frames: u32, align: u32) -> Option<Pfn> {
         let mut at = 0;
         loop {

@@ -1,5 +1,4 @@
-//! What several test files need: metadata of the right size, and CPUs that are wherever a test
-//! says.
+//! Shared by several test files: metadata of the right size, and a thread that acts as any CPU.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::mem::MaybeUninit;
@@ -13,16 +12,16 @@ pub mod backing;
 pub mod rng;
 pub mod threads;
 
-/// One thread that pretends to be any CPU, in any context, at any time.
+/// One thread that acts as any CPU, in any context, at any time.
 #[derive(Default)]
 pub struct Anywhere {
     cpu: AtomicU32,
     interrupt: AtomicBool,
     nowhere: AtomicBool,
     now_ms: AtomicU64,
-    /// CPUs to spare, a bit each.
+    /// Isolated CPUs, a bit each.
     isolated: AtomicU64,
-    /// CPUs known to be quiescent, a bit each.
+    /// Quiescent CPUs, a bit each.
     quiescent: AtomicU64,
     /// Fences asked for.
     fences: AtomicU64,
@@ -46,7 +45,7 @@ impl Anywhere {
         self.interrupt.store(interrupt, Ordering::Relaxed);
     }
 
-    /// From now on the code runs where no guard is to be had: a nested interrupt.
+    /// From now on the code runs in a nested interrupt, where there is no guard.
     pub fn set_nowhere(&self, nowhere: bool) {
         self.nowhere.store(nowhere, Ordering::Relaxed);
     }
@@ -125,7 +124,7 @@ pub fn metadata(config: &Config<'_>) -> Vec<MaybeUninit<u8>> {
     vec![MaybeUninit::uninit(); Single::metadata_bytes(config).unwrap()]
 }
 
-/// An allocator for one thread that pretends.
+/// An allocator for one thread that acts as any CPU.
 pub fn single<'m>(config: &Config<'_>, memory: &'m mut [MaybeUninit<u8>]) -> Single<'m> {
     Allocator::new(config, memory, Pinned(Anywhere::new())).unwrap()
 }
@@ -150,7 +149,7 @@ pub fn order(n: u32) -> Order {
     Order::new(n).unwrap()
 }
 
-/// How long a soak lasts: `PAGEDEPOT_SOAK_SECONDS`, or what a run of all tests can afford.
+/// How long a soak lasts: `PAGEDEPOT_SOAK_SECONDS`, otherwise `short`.
 pub fn soak(short: Duration) -> Duration {
     match std::env::var("PAGEDEPOT_SOAK_SECONDS") {
         Ok(seconds) => Duration::from_secs(

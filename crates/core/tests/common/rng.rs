@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// xorshift64* (Vigna, 2016): no library, so that a seed means the same in ten years.
+/// xorshift64* (Vigna, 2016): no library, so that a seed gives the same run in ten years.
 #[derive(Clone)]
 pub struct Rng(u64);
 

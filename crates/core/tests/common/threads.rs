@@ -1,4 +1,4 @@
-//! CPUs for tests with several threads: each thread says where it runs.
+//! CPUs for tests with several threads: each thread names the CPU that it runs on.
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
@@ -18,7 +18,7 @@ pub fn run_on(cpu: Option<u32>) {
     CPU.set(cpu);
 }
 
-/// For [`Locked`](pagedepot::cpus::Locked): several threads may believe to be on one CPU.
+/// For [`Locked`](pagedepot::cpus::Locked): several threads may claim the same CPU.
 pub struct Claimed(Instant);
 
 impl Claimed {
@@ -56,7 +56,7 @@ impl Kernel {
         }
     }
 
-    /// CPUs that full drains leave alone, a bit each.
+    /// Sets the isolated CPUs, a bit each.
     pub fn spare(&self, cpus: u64) {
         self.isolated.store(cpus, Ordering::Relaxed);
     }
@@ -66,7 +66,7 @@ impl Kernel {
     }
 
     fn hold(&self, cpu: u32) -> Option<MutexGuard<'_, ()>> {
-        // A test's panic leaves nothing half done under this mutex.
+        // A panic in a test leaves nothing half changed under this mutex.
         Some(self.cpus.get(cpu as usize)?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -74,7 +74,7 @@ impl Kernel {
 /// Preemption is off while this lives.
 pub struct Pin {
     here: Here,
-    /// Of a `Kernel` that outlives it, see `pin`.
+    /// The mutex of a `Kernel` that outlives this guard, see `pin`.
     _held: MutexGuard<'static, ()>,
 }
 
@@ -120,7 +120,7 @@ pub struct Parked {
     began: Instant,
     waits: AtomicU64,
     turn_waits: AtomicU64,
-    /// What waiters would have slept, in milliseconds, if they do not.
+    /// Milliseconds that waiters would have slept, where they do not sleep.
     dreamt_ms: AtomicU64,
     dreams: AtomicBool,
     is_nameless: AtomicBool,
@@ -146,12 +146,12 @@ impl Parked {
         self.waits.load(Ordering::Acquire)
     }
 
-    /// How often one has slept for another's turn: longer than a nap.
+    /// How often a thread has slept for another's turn: longer than a nap.
     pub fn turn_waits(&self) -> u64 {
         self.turn_waits.load(Ordering::Acquire)
     }
 
-    /// From now on only the clock goes on when a thread sleeps.
+    /// From now on a sleep takes no time and only advances the clock.
     pub fn dream(&self, dreams: bool) {
         self.dreams.store(dreams, Ordering::Release);
     }
@@ -166,7 +166,7 @@ impl Parked {
     }
 }
 
-// SAFETY: as the kernel.
+// SAFETY: as for `Kernel`.
 unsafe impl Processor for Parked {
     type Guard = Pin;
 
@@ -193,7 +193,7 @@ unsafe impl Processor for Parked {
 
     fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
         let guard = self.parking.lock().unwrap_or_else(PoisonError::into_inner);
-        // What waits for a turn waits for a second; a nap is 32 ms at most.
+        // A wait for a turn has a limit of a second; a nap is 32 ms at most.
         self.turn_waits.fetch_add(u64::from(limit_ms > 500), Ordering::AcqRel);
         self.waits.fetch_add(1, Ordering::AcqRel);
         if self.dreams.load(Ordering::Acquire) {

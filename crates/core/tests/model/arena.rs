@@ -1,4 +1,4 @@
-//! Memory for the metadata, and for the frames where a world has them.
+//! Memory for the metadata, and for the frames of worlds that map them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use pagedepot::{LinearMap, PageSize, Pfn};
 
 const PAGE: usize = PageSize::Kib4.bytes();
-/// What the metadata is skewed against: as much as any alignment they need.
+/// The alignment that the metadata is skewed against: at least any that it needs.
 const ALIGN: usize = 1 << 16;
 
 /// One stretch of memory: the metadata, then the frames from number 0 on.
@@ -20,7 +20,8 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Room for `metadata` bytes, `skew` bytes off alignment, and `frames` frames behind them.
+    /// Allocates room for `metadata` bytes, `skew` bytes off alignment, and `frames` frames behind
+    /// them.
     pub fn new(metadata: usize, skew: usize, frames: usize) -> Self {
         let bytes = ALIGN + (skew + metadata).next_multiple_of(PAGE) + frames * PAGE;
         // Without an alignment: memory is then zeroed by the kernel, when it is touched.
@@ -32,10 +33,10 @@ impl Arena {
         Arena { memory, layout, metadata_at: metadata_at - memory.as_ptr().addr(), metadata }
     }
 
-    /// The memory for the metadata; to be asked for once.
+    /// The memory for the metadata. Call it once.
     #[expect(clippy::mut_from_ref, reason = "the metadata is a part that nobody else touches")]
     pub fn metadata(&self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: in bounds; asked for once.
+        // SAFETY: in bounds; called once.
         unsafe {
             std::slice::from_raw_parts_mut(
                 self.memory.as_ptr().add(self.metadata_at).cast(),
@@ -50,8 +51,8 @@ impl Arena {
 
     /// The mapping of the frames.
     pub fn linear_map(&self) -> LinearMap {
-        // SAFETY: the frames lie behind the metadata, and the run keeps the arena until the
-        // allocator is gone; provenance was exposed.
+        // SAFETY: the frames lie behind the metadata, the run keeps the arena until the allocator
+        // is gone, and provenance was exposed.
         unsafe { LinearMap::new(self.frame_zero()) }
     }
 

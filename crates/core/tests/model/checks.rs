@@ -25,7 +25,8 @@ impl Lockstep<'_> {
         self.check_cpus();
     }
 
-    /// Nobody is in the middle of anything; closed gates have nothing behind them; limits are kept.
+    /// Checks each CPU: nothing is in flight, closed gates have nothing behind them, limits are
+    /// kept.
     fn check_cpus(&mut self) {
         for cpu in self.cpus() {
             let is_disabled = self.is_disabled[cpu.index()];
@@ -47,7 +48,7 @@ impl Lockstep<'_> {
         }
     }
 
-    /// Whether a failed request for a block had to fail.
+    /// Checks that a request for a block that failed had to fail.
     pub fn check_failed_block(&mut self, error: AllocError, order: Order, wish: Wish) {
         let frames = order.frames();
         self.check_failed(error, wish, frames, Room { frames, align: frames });
@@ -105,7 +106,7 @@ impl Lockstep<'_> {
         }
     }
 
-    /// What a request that failed has taken back before.
+    /// Checks that a request took back all that it may before it failed.
     fn check_caches(&self, zone: ZoneId, wish: Wish) {
         for cpu in self.cpus() {
             let stats = self.depot.cpu_stats(cpu, zone).unwrap();
@@ -116,7 +117,7 @@ impl Lockstep<'_> {
         }
     }
 
-    /// The lowest place in a zone that would have done: frame by frame, from wherever it may begin.
+    /// The lowest place in a zone that has the room, searched frame by frame.
     fn find_room(&self, zone: &Zone, room: Room) -> Option<u32> {
         // Frames `start..next` are free.
         let (mut start, mut next) = (0, 0);
@@ -137,7 +138,7 @@ impl Lockstep<'_> {
     }
 }
 
-/// What a request needs: so many free frames, at a multiple of so many.
+/// What a request needs: a number of free frames, and their alignment.
 #[derive(Clone, Copy)]
 struct Room {
     frames: u32,

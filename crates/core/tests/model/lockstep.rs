@@ -12,7 +12,7 @@ use crate::naive::{At, Held, Naive};
 use crate::op::Op;
 use crate::world::{FIRST_SPARE_SECTION, Keeper, SECTION, SECTIONS, World};
 
-/// Operations between two looks at all the metadata.
+/// Operations between two validations of all metadata.
 const VALIDATE_EVERY: usize = 8;
 
 pub struct Lockstep<'m> {
@@ -20,7 +20,7 @@ pub struct Lockstep<'m> {
     pub naive: Naive,
     pub world: &'m World,
     pub arena: &'m Arena,
-    /// What is under the allocator, unless it is the bitmap.
+    /// The backing under the allocator, if it has one.
     pub backing: Option<&'m Sets>,
     /// Metadata for memory that is added, enough for two sections each.
     pub spare_metadata: Vec<&'m mut [MaybeUninit<u8>]>,
@@ -28,7 +28,7 @@ pub struct Lockstep<'m> {
     /// CPUs whose gates stay closed.
     pub is_disabled: Vec<bool>,
     pub now_ms: u64,
-    /// The greatest `high` that each CPU has had in each zone, `[cpu][zone]`.
+    /// The greatest `high` so far of each CPU in each zone, `[cpu][zone]`.
     pub peak_high: Vec<Vec<u64>>,
     /// Allocations and frees of blocks.
     pub operations: u64,
@@ -106,7 +106,7 @@ impl<'m> Lockstep<'m> {
         self.finish();
     }
 
-    /// Everything goes back, from wherever the run ended.
+    /// Frees everything, whatever the state at the end of the run.
     fn finish(mut self) {
         let starts: Vec<u32> = self.naive.held.keys().copied().collect();
         starts.into_iter().for_each(|start| self.free_one(start));

@@ -3,14 +3,14 @@
 //! # Properties, checked after each operation
 //! 1. A block handed out is managed memory of one zone that the request may use, aligned, and
 //!    disjoint from all that is held.
-//! 2. A request fails only if the store holds nothing that would do, and, where it may reclaim, if
+//! 2. A request fails only if the store has nothing that satisfies it and, where it may reclaim, if
 //!    nothing is cached any more.
 //! 3. Of each zone: free + cached + carved + held pages are the managed ones.
 //! 4. Of each zone: refilled - spilled - drained + freed - allocated pages are the change of the
 //!    cached ones.
-//! 5. Drains say what they did, and leave nothing behind that they can reach; disabled caches stay
+//! 5. Drains report what they did, and leave nothing that they can reach; disabled caches stay
 //!    empty.
-//! 6. No CPU is charged with more than its limit has been.
+//! 6. No CPU is charged with more than the largest limit it has had.
 //! 7. With `checked`, wrong use is refused and changes nothing.
 //! 8. Held frames keep their contents (where they are mapped), zeroed ones are zero.
 //! 9. The metadata is consistent: `validate`.

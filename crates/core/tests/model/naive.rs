@@ -1,5 +1,5 @@
-//! The model: maps of what is managed, held and owned, searched linearly. It knows the rules and
-//! none of the machinery.
+//! The model: maps of what is managed, held and owned, searched linearly. It has the rules and none
+//! of the machinery.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use crate::world::World;
 /// Frames of a pageblock.
 const HUGE: u32 = 512;
 
-/// Why a held stretch of frames was allocated, which says how it may be freed.
+/// How a held stretch of frames was allocated, which decides how it may be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Block(Order),
@@ -29,11 +29,11 @@ pub struct Zone {
     pub node: NodeId,
     pub level: u8,
     pub ranges: Vec<FrameRange>,
-    /// Pages handed out, ever.
+    /// Pages handed out so far.
     pub allocated_pages: u64,
-    /// Pages that came back.
+    /// Pages freed so far.
     pub freed_pages: u64,
-    /// Frees on another CPU than the one that got the block, if anybody keeps count.
+    /// Pages freed on another CPU than the one that allocated them, with `track_owner`.
     pub remote_freed_pages: u64,
 }
 
@@ -60,7 +60,7 @@ impl Zone {
         true
     }
 
-    /// Its frames, ascending.
+    /// The frames of a stretch, ascending.
     pub fn frames(&self) -> impl Iterator<Item = u32> + use<> {
         let mut ranges = self.ranges.clone();
         ranges.sort_by_key(|range| range.start.get());
@@ -71,7 +71,7 @@ impl Zone {
 pub struct Naive {
     pub zones: Vec<Zone>,
     pub held: BTreeMap<u32, Held>,
-    /// The CPU that last got each frame, kept across frees as the real one keeps it.
+    /// The CPU that allocated each frame last, kept across frees as the allocator keeps it.
     owners: HashMap<u32, u16>,
     cpu_nodes: Vec<NodeId>,
 }
@@ -124,8 +124,8 @@ impl Naive {
         self.zones.iter().position(|zone| zone.has(start, frames))
     }
 
-    /// The zone that has frames in each of the aligned runs of 512 that these lie in: as closely as
-    /// the allocator knows where there is memory.
+    /// The zone that has frames in each of the aligned runs of 512 that these lie in. The allocator
+    /// knows no more closely where there is memory.
     pub fn zone_around(&self, start: u32, frames: u32) -> Option<usize> {
         let runs = start / HUGE..(start + frames).div_ceil(HUGE);
         self.zones.iter().position(|zone| {
@@ -144,7 +144,7 @@ impl Naive {
         below.or_else(|| above().filter(|(at, _)| u64::from(*at) < end))
     }
 
-    /// A block or range that a caller was given. Panics when it cannot have been free.
+    /// Records a block or range that the allocator returned. Panics when it cannot have been free.
     pub fn allocate(&mut self, start: u32, held: Held, at: At) -> usize {
         let zone = self.zone_of(start, held.frames);
         let zone = zone
@@ -161,7 +161,7 @@ impl Naive {
         zone
     }
 
-    /// The opposite. Returns what was held.
+    /// Records a free. Returns what was held.
     pub fn free(&mut self, start: u32, at: At) -> Held {
         let held = self.held.remove(&start).expect("the run frees what it holds");
         let zone = self.zone_of(start, held.frames).expect("held frames are of a zone");
@@ -200,7 +200,7 @@ impl Naive {
         self.held.insert(start + frames, Held { frames: whole.frames - frames, ..whole });
     }
 
-    /// Up to `count` starts of held stretches, from somewhere and some apart.
+    /// Up to `count` starts of held stretches, from `from` on and `stride` apart.
     pub fn pick(&self, from: u16, stride: u8, count: u16) -> Vec<u32> {
         let starts: Vec<u32> = self.held.keys().copied().collect();
         if starts.is_empty() {

@@ -1,12 +1,12 @@
-//! What a run consists of. Numbers are reduced to what exists when an operation is applied, so
-//! that any operation can be dropped from a failing run without making the others mean nothing.
+//! The operations of a run. Numbers are reduced to what exists when an operation is applied, so
+//! that any operation can be dropped from a failing run and the others keep their meaning.
 
 use pagedepot::{Flags, Mobility, Mode, Order};
 use proptest::prelude::*;
 
 use crate::common::order;
 
-/// Flags, in a form that the model can read too.
+/// Flags, in a form that the model can read, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
     pub mobility: Mobility,
@@ -43,7 +43,7 @@ impl Wish {
     }
 }
 
-/// What a caller may do wrong and `checked` catches at once.
+/// Mistakes of a caller that `checked` finds at once.
 #[derive(Clone, Copy, Debug)]
 pub enum Wrong {
     FreeTwice,
@@ -57,13 +57,13 @@ pub enum Wrong {
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Up to so many blocks, one by one.
+    /// Allocates up to `count` blocks, one by one.
     Alloc {
         order: Order,
         count: u16,
         wish: Wish,
     },
-    /// So many held blocks, one by one, a stride apart.
+    /// Frees `count` held blocks, one by one, a stride apart.
     Free {
         from: u16,
         stride: u8,
@@ -89,13 +89,13 @@ pub enum Op {
         frames: u32,
         wish: Wish,
     },
-    /// A part of a range, in 256ths from either end.
+    /// Frees a part of a range, in 256ths from either end.
     FreeContiguous {
         which: u16,
         skip: u8,
         keep: u8,
     },
-    /// From now on the frames of a range are blocks of order 0.
+    /// Makes the frames of a range blocks of order 0.
     Scatter {
         which: u16,
     },
@@ -139,7 +139,7 @@ pub enum Op {
 }
 
 fn any_order() -> impl Strategy<Value = Order> {
-    // The cached ones mostly, the rare ones too.
+    // Mostly cached orders, sometimes the others.
     prop_oneof![6 => Just(0u32), 2 => 1u32..=3, 2 => 4u32..=8, 2 => Just(9), 1 => Just(10)]
         .prop_map(order)
 }
@@ -171,7 +171,7 @@ fn wrong() -> impl Strategy<Value = Wrong> {
     ]
 }
 
-/// Mostly a few, sometimes enough to fill and empty magazines, shelves, zones.
+/// Mostly a few blocks, sometimes enough to fill and empty magazines, shelves, zones.
 fn count() -> impl Strategy<Value = u16> {
     prop_oneof![4 => 1u16..4, 4 => 1u16..200, 1 => 1u16..9000]
 }

@@ -1,4 +1,4 @@
-//! Each operation, on both sides.
+//! Performs each operation on the allocator and on the model.
 
 use pagedepot::{
     AllocError, CacheLimits, ConfigError, CpuId, Drained, FreeError, Mode, Order, Pfn, Scope,
@@ -84,7 +84,7 @@ impl Lockstep<'_> {
         }
     }
 
-    /// What both sides do about something that was handed out.
+    /// Records and checks a block or range that was handed out.
     fn take(&mut self, pfn: Pfn, held: Held, wish: Option<Wish>) {
         let start = pfn.get();
         let eligible = wish.map(|wish| self.naive.eligible(self.at(), wish));
@@ -191,7 +191,7 @@ impl Lockstep<'_> {
     fn alloc_at(&mut self, at: u32, frames: u32, wish: Wish) {
         let ranges: Vec<_> = self.naive.zones.iter().flat_map(|zone| zone.ranges.clone()).collect();
         let near = ranges[at as usize % ranges.len()];
-        // Into the hole behind the range, too.
+        // The address may lie in the hole behind the range, too.
         let start = near.start.add(at / 64 % (near.frames + 10));
         match self.depot.alloc_at(start, frames, wish.flags()) {
             Ok(()) => self.take(start, Held { frames, shape: Shape::Range }, None),
@@ -278,7 +278,7 @@ impl Lockstep<'_> {
                 assert!(drained.unreachable_pages >= in_fronts);
             }
             Mode::Full => {
-                // Nothing to take is no reason to fence.
+                // A drain with nothing to take must not fence.
                 let fenced = if zones.is_empty() { 0 } else { cpus.len() as u64 };
                 assert_eq!((drained.taken_pages, drained.fences), (shelved + in_fronts, fenced));
                 assert_eq!((sum(|s| s.unreachable_pages), drained.unreachable_pages), (0, 0));
@@ -342,7 +342,7 @@ impl Lockstep<'_> {
         self.next_section = last_section + 1;
     }
 
-    /// Wrong use that must be refused. What it would have changed shows in the checks.
+    /// Wrong use that must be refused. The checks after it find any change.
     fn misuse(&mut self, wrong: Wrong, which: u16) {
         let block = self.pick_block(which);
         let freed = self

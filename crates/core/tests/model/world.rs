@@ -1,4 +1,4 @@
-//! The worlds that a run may take place in: memory, CPUs, options.
+//! The worlds of runs: memory, CPUs, options.
 
 use pagedepot::{
     Config, FrameRange, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, NodeId, PageSize, Pfn,
@@ -24,23 +24,23 @@ pub struct ZonePlan {
     pub ranges: Vec<FrameRange>,
 }
 
-/// How much a zone holds back.
+/// How much of its memory a zone holds back.
 #[derive(Clone, Copy, Debug)]
 pub enum Reserve {
     Nothing,
-    /// What the kernel would.
+    /// The kernel's watermarks.
     Kernel,
     Pages(u64),
 }
 
-/// Who keeps the free frames.
+/// Where free frames are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeper {
-    /// The allocator, in its bitmap.
+    /// In the allocator's bitmap.
     Bitmap,
-    /// A backing that knows blocks only.
+    /// In a backing without ranges.
     Blocks,
-    /// A backing that finds ranges, too.
+    /// In a backing with ranges.
     Ranges,
 }
 
@@ -67,7 +67,7 @@ impl World {
         self.cpu_nodes.len() as u32
     }
 
-    /// Calls `with` with the configuration that this describes.
+    /// Calls `with` with the configuration of this world.
     pub fn with_config<R>(&self, with: impl FnOnce(&Config<'_>) -> R) -> R {
         let zones: Vec<ZoneConfig<'_>> = self
             .zones
@@ -110,7 +110,7 @@ fn plain(node: u32) -> Vec<ZonePlan> {
     vec![zone("Normal", node, 2, &[range(512, 8192)])]
 }
 
-/// A zone with holes, none of whose edges is where a pageblock, or even a word, begins.
+/// A zone with holes. None of its edges lies where a pageblock, or even a word, begins.
 fn holes() -> Vec<ZonePlan> {
     let ranges = [
         range(3, 700),

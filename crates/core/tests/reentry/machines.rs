@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::source::Source;
 
-/// The sequence was interrupted where that ends it.
+/// The sequence was interrupted at a point where that aborts it.
 struct Aborted;
 
 /// The sequences, with a step between any two accesses.
@@ -18,12 +18,12 @@ struct Steps<'s> {
     here: Here,
     word: WordOffset,
     step: &'s dyn Fn() -> Result<(), Aborted>,
-    /// Whether `pop` and `push` go where the gate leads, open or not.
+    /// Whether `pop` and `push` follow the gate, open or closed.
     follows: bool,
 }
 
 impl Steps<'_> {
-    /// The word for a pop or push, and what it says.
+    /// The word for a pop or push, and its value.
     fn enter(&self) -> Result<Option<(&AtomicU64, u64)>, Aborted> {
         if !self.follows {
             return self.enter_open();
@@ -35,7 +35,7 @@ impl Steps<'_> {
         Ok(Some((cell, cell.load(Ordering::Relaxed))))
     }
 
-    /// The word and what it says, if the gate is open.
+    /// The word and its value, if the gate is open.
     fn enter_open(&self) -> Result<Option<(&AtomicU64, u64)>, Aborted> {
         (self.step)()?;
         if self.here.cpu.get() >= self.blocks.cpus() {
@@ -163,7 +163,7 @@ unsafe impl Cpus for Kernel {
     }
 }
 
-/// A process with restartable sequences: whatever interrupts one ends it.
+/// A process with restartable sequences: every interrupt aborts the sequence.
 pub struct Restartable(pub Arc<Source>);
 
 impl Restartable {
@@ -250,7 +250,7 @@ pub struct Pin {
     here: Here,
 }
 
-// SAFETY: as for `Kernel`; the code stays where it is between `pin` and the drop.
+// SAFETY: as for `Kernel`; the code stays on its CPU between `pin` and the drop.
 unsafe impl Guard for Pin {
     fn here(&self) -> Here {
         self.source.point();

@@ -1,7 +1,6 @@
-//! Re-entry: code that allocates and frees lands between any two steps of the allocator on the same
-//! CPU, as interrupt and signal handlers do, and other code of other CPUs runs while a slow path is
-//! preempted. No frame is ever seen twice, and the metadata is in order when everybody has
-//! returned.
+//! Re-entry. Code that allocates and frees runs between any two steps of the allocator on the same
+//! CPU, as interrupt and signal handlers do. Other CPUs run while a slow path is preempted. No
+//! frame is ever handed out twice, and the metadata is in order when all code has returned.
 //!
 //! One thread, deterministic by seed: `PAGEDEPOT_SEED=n` repeats a run,
 //! `PAGEDEPOT_SOAK_SECONDS=n` goes on for n seconds.
@@ -49,7 +48,7 @@ fn interrupts_in_a_kernel() {
     stress("interrupts_in_a_kernel", Kernel);
 }
 
-/// Signal handlers with the same fronts; the sequence they interrupt starts again.
+/// Signal handlers with the same fronts; the sequence that they interrupt starts again.
 #[test]
 fn signals_in_restartable_sequences() {
     stress("signals_in_restartable_sequences", Restartable);
@@ -61,7 +60,7 @@ fn interrupts_around_guards() {
     stress("interrupts_around_guards", |source| Pinned(Processor(source)));
 }
 
-/// Signal handlers around locks that are never waited for.
+/// Signal handlers around locks whose owners never wait.
 #[test]
 fn signals_around_locks() {
     let locks: Vec<CpuLock> = (0..CPUS).map(|_| CpuLock::new()).collect();

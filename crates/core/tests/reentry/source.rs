@@ -1,4 +1,4 @@
-//! Where interrupts come from.
+//! The source of interrupts.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,12 +8,12 @@ use pagedepot::cpus::{Context, Here};
 use crate::common::rng::Rng;
 
 pub const CPUS: u32 = 3;
-/// Handlers that may run above each other: an interrupt, and two that get no guard above it.
+/// The deepest nesting of handlers: an interrupt, and two above it that get no guard.
 const DEPTH_MAX: usize = 3;
-/// At one point in so many something happens, by depth.
+/// An interrupt comes at one point in this many, by depth.
 const ODDS: [u64; DEPTH_MAX] = [12, 60, 400];
 
-/// A function and what it is about.
+/// A handler and its argument.
 type Handler = (unsafe fn(*const ()), *const ());
 
 /// Calls a handler at random points.
@@ -22,7 +22,7 @@ pub struct Source {
     cpu: Cell<u32>,
     depth: Cell<usize>,
     interrupts: Cell<u64>,
-    /// The CPU of the sequence that is going on, by the depth of its code.
+    /// The CPU of the sequence under way, by the depth of its code.
     sequences: [Cell<Option<u32>>; DEPTH_MAX + 1],
     handler: Cell<Option<Handler>>,
     now_ms: Cell<u64>,
@@ -46,7 +46,7 @@ impl Source {
         }
     }
 
-    /// From now on calls `handler` about `about`.
+    /// From now on calls `handler` with `about`.
     ///
     /// # Safety
     /// `handler` may be called with it until [`forget_handler`](Self::forget_handler).
@@ -71,7 +71,7 @@ impl Source {
         self.rng.borrow_mut().one_in(n)
     }
 
-    /// Something may happen here.
+    /// An interrupt may come here.
     pub fn point(&self) {
         let depth = self.depth.get();
         let Some((handler, about)) = self.handler.get() else { return };
@@ -85,7 +85,7 @@ impl Source {
         self.depth.set(depth);
     }
 
-    /// Something may happen here, and this code may go on elsewhere.
+    /// An interrupt may come here, and this code may go on on another CPU.
     pub fn preemption_point(&self) {
         self.point();
         if self.depth.get() == 0 && self.one_in(20) {
@@ -97,7 +97,7 @@ impl Source {
         CpuId::new(self.cpu.get())
     }
 
-    /// Where this code is for a kernel with two contexts; nested interrupts are nowhere.
+    /// CPU and context of this code in a kernel with two contexts; `None` in nested interrupts.
     pub fn kernel_here(&self) -> Option<Here> {
         let context = match self.depth.get() {
             0 => Context::Task,
@@ -107,7 +107,7 @@ impl Source {
         Some(Here { cpu: self.cpu(), context })
     }
 
-    /// Says that the code of this depth is in a sequence, or no longer.
+    /// Records that the code of this depth is in a sequence on `cpu`, or in none.
     pub fn set_sequence(&self, cpu: Option<u32>) {
         self.sequences[self.depth.get()].set(cpu);
     }
@@ -117,7 +117,7 @@ impl Source {
         self.sequences[..self.depth.get()].iter().any(|sequence| sequence.get() == Some(cpu.get()))
     }
 
-    /// A clock that goes on now and then.
+    /// A clock that advances now and then.
     pub fn now_ms(&self) -> u64 {
         if self.one_in(10) {
             self.now_ms.set(self.now_ms.get() + 300);

@@ -1,4 +1,4 @@
-//! What runs on a machine, in all its contexts: the same actions on the same blocks.
+//! The code that runs on a machine. In all contexts it does the same actions on the same blocks.
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use crate::source::{CPUS, Source};
 
 /// Actions of the interrupted code per run.
 const ACTIONS: u64 = 1500;
-/// Blocks held by all together.
+/// Most blocks held by all contexts together.
 const HELD_MAX: usize = 400;
 const FIRST: FrameRange = range(0, 3000);
 const SECOND: FrameRange = range(4096, 6000);
@@ -27,11 +27,11 @@ struct Stress<'m, C> {
     source: Arc<Source>,
     rng: RefCell<Rng>,
     held: RefCell<Vec<(Pfn, Order)>>,
-    /// Whether somebody has each frame.
+    /// Whether each frame is held.
     is_held: Vec<Cell<bool>>,
 }
 
-/// One run; returns how many handlers ran.
+/// Makes one run. Returns the number of handlers that ran.
 pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> u64 {
     let watermarks = Some(Watermarks { min: 20, low: 40, high: 80 });
     let zones = [
@@ -41,7 +41,7 @@ pub fn run<C: Cpus>(seed: u64, make: impl Fn(Arc<Source>) -> C) -> u64 {
     let checked = seed.is_multiple_of(2);
     let config =
         Config { checked, track_owner: seed.is_multiple_of(3), ..Config::new(CPUS, &zones) };
-    // Zeroed, as machines that follow gates want it.
+    // Zeroed, as machines that follow gates need it.
     let mut metadata =
         vec![MaybeUninit::zeroed(); Allocator::<C>::metadata_bytes(&config).unwrap()];
     let source = Arc::new(Source::new(seed));
@@ -77,7 +77,7 @@ impl<C: Cpus> Stress<'_, C> {
         self.rng.borrow_mut().below(n)
     }
 
-    /// Any of the things that code does, whatever has been interrupted.
+    /// Does one random action, whatever code has been interrupted.
     fn act(&self) {
         let has_room = self.held.borrow().len() < HELD_MAX;
         match self.below(100) {
@@ -93,7 +93,7 @@ impl<C: Cpus> Stress<'_, C> {
 
     fn flags(&self) -> Flags {
         let flags = Flags::new(Mobility::ALL[self.below(3) as usize]);
-        // Handlers may not wait; some forget to say so, and are refused their fences.
+        // Handlers may not wait. Some do not pass the flag, and their fences are refused.
         match self.source.depth() > 0 && self.below(4) > 0 {
             true => flags.atomic(),
             false => flags,
@@ -112,7 +112,7 @@ impl<C: Cpus> Stress<'_, C> {
         self.held.borrow_mut().push((pfn, order));
     }
 
-    /// Takes a block out of those held; handlers no longer see it.
+    /// Removes a block from those held, so that handlers no longer see it.
     fn pick(&self) -> Option<(Pfn, Order)> {
         let mut held = self.held.borrow_mut();
         let length = held.len();
@@ -175,7 +175,8 @@ impl<C: Cpus> Stress<'_, C> {
 
     fn switch(&self) {
         let cpu = CpuId::new(self.below(u64::from(CPUS)) as u32);
-        // A handler that disables what it has interrupted a drain of waits in vain, and long.
+        // A handler that disables caches while it has interrupted their drain waits long, and in
+        // vain.
         let may_wait = self.source.depth() == 0 || self.below(20) == 0;
         match self.below(6) {
             0 if may_wait => _ = self.depot.retire_cpu(cpu),
