@@ -13,7 +13,7 @@ use pagedepot_linux::{AllocError, Builder, Depot, Flags, Mode, Pfn, Scope, ZoneI
 
 const MIB: usize = 1 << 20;
 
-/// The depot and what is under it.
+/// A depot, and the store under it.
 fn over(builder: Builder, has_ranges: bool) -> (Depot, Arc<Sets>) {
     let mut sets = None;
     let depot =

@@ -1,5 +1,5 @@
-//! Processes that may do little: not enough addresses, no files, system calls that a sandbox
-//! refuses, one CPU. A depot either works as well as it can or says what to do.
+//! Confined processes: not enough addresses, no files, system calls that a sandbox refuses, one
+//! CPU. A depot either works as well as it can, or its error says what to do.
 
 mod common;
 
@@ -24,8 +24,8 @@ fn address_bytes() -> u64 {
     statm.split(' ').next().unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Makes a system call fail with `EPERM`, as a sandbox does; with `argument`, only where its third
-/// argument is this.
+/// Makes a system call fail with `EPERM`, as a sandbox does. With `argument`, only calls whose
+/// third argument is this one fail.
 fn refuse(call: libc::c_long, argument: Option<u32>) {
     use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
     let op =
@@ -54,7 +54,7 @@ fn refuse(call: libc::c_long, argument: Option<u32>) {
 fn too_few_addresses() {
     in_child(|| {
         limit(Resource::As, address_bytes() + 256 * MIB as u64);
-        // What failed leaves nothing behind, or the addresses would run out.
+        // A build that failed leaves nothing behind, or the addresses would run out.
         for _ in 0..1000 {
             let error = Depot::new(300 * MIB).map(|depot| depot.bytes()).unwrap_err();
             assert!(matches!(error, BuildError::Memory { .. }), "{error:?}");
@@ -73,8 +73,8 @@ fn too_few_addresses() {
     });
 }
 
-/// Where no mapping is left the error names that limit; where a few are, a depot is whole or
-/// refused.
+/// Where no mapping is left, the error names that limit. Where a few are left, a depot is complete
+/// or refused.
 #[test]
 fn too_many_mappings() {
     in_child(|| {
@@ -136,7 +136,7 @@ fn no_memory_files() {
     });
 }
 
-/// Fronts stay out of reach of full drains, which say so; locks need no fences.
+/// Fronts stay out of reach of full drains, which report them; locks need no fences.
 #[test]
 fn no_fences() {
     in_child(|| {
@@ -155,8 +155,8 @@ fn no_fences() {
     });
 }
 
-/// Without wiped gates a forked child could use its parent's sequences: locks know it by its
-/// number.
+/// Without wiped gates a forked child could use its parent's sequences. Locks recognise the child
+/// by its process id.
 #[test]
 fn no_wiping_at_forks() {
     in_child(|| {
@@ -184,7 +184,7 @@ fn no_numa_policy() {
     });
 }
 
-/// CPUs that the process may not use have caches all the same: it may come to them later.
+/// CPUs that the process may not use have caches, too: it may be allowed to use them later.
 #[test]
 fn one_cpu() {
     in_child(|| {

@@ -1,4 +1,4 @@
-//! What the options do, and what the errors say.
+//! Options of a depot, and errors.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn pages_are_bytes() {
     assert_eq!(depot.pfn_of(&raw const page[5000]), Some(page.pfn().add(1)));
     assert_eq!(depot.address(page.pfn()).as_ptr().cast_const(), page.as_ptr());
     let (pfn, order) = page.into_raw();
-    // SAFETY: out of charge just now.
+    // SAFETY: the page was just taken out of its owner, and is not freed.
     let again = unsafe { Page::from_raw(&depot, pfn, order) };
     assert!(again.iter().all(|&byte| byte == 0xaa));
     drop(again);
@@ -46,7 +46,7 @@ fn contiguous_pages() {
     assert_eq!((pages.len(), pages.count()), (5000 * 4096, 5000));
     pages.fill(1);
     let (start, count) = pages.into_raw();
-    // SAFETY: out of charge just now.
+    // SAFETY: the page was just taken out of its owner, and is not freed.
     drop(unsafe { Pages::from_raw(&depot, start, count) });
     assert_eq!(depot.pages(0, Flags::default()).unwrap_err(), AllocError::BadSize);
     depot.alloc_at(Pfn::new(100), 7, Flags::default()).unwrap();
@@ -62,7 +62,7 @@ fn split_blocks_are_freed_in_parts() {
     let pfn = depot.alloc(order(4), Flags::default()).unwrap();
     // SAFETY: allocated above.
     unsafe { depot.split(pfn, order(4), order(1)) }.unwrap();
-    // SAFETY: allocated above, used by nobody; refused, as is checked.
+    // SAFETY: allocated above, and no code uses it; the call is refused, as is checked.
     assert_eq!(unsafe { depot.free(pfn, order(4)) }, Err(FreeError::NotAllocated));
     for part in (0..16).step_by(2) {
         // SAFETY: parts of the block above.
@@ -83,13 +83,13 @@ fn a_split_page_becomes_pages_that_free_themselves() {
         assert_eq!(parts.len(), 8);
         for (i, part) in (0..).zip(parts.by_ref().take(3)) {
             assert_eq!((part[0], part[4096], part.order()), (2 * i, 2 * i + 1, order(1)));
-            // And in two again.
+            // Each part splits in two again.
             let pages: Vec<_> = part.split(Order::BASE).unwrap().collect();
             assert_eq!((pages.len(), pages[1][0]), (2, 2 * i + 1));
         }
         assert_eq!(parts.len(), 5);
         drop(parts);
-        // Into one part.
+        // A split into one part.
         assert_eq!(depot.page(order(10)).unwrap().split(order(10)).unwrap().len(), 1);
         all_back(&mut depot);
     }
@@ -108,17 +108,17 @@ fn a_memory_file_has_the_same_bytes() {
     let got = unsafe { libc::pread(fd, read.as_mut_ptr().cast(), read.len(), offset) };
     assert_eq!((got, &read), (6, b"shared"));
     let anonymous = Depot::new(8 * MIB).unwrap();
-    // SAFETY: there is none.
+    // SAFETY: there is no file.
     assert!(unsafe { anonymous.fd() }.is_none());
 }
 
-/// What would end in SIGBUS, or change pages behind the depot's back, the kernel refuses.
+/// The kernel refuses what would end in SIGBUS, or change pages without the depot.
 #[test]
 fn a_memory_file_keeps_its_size() {
     use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate};
     const GIB: usize = 1 << 30;
     let file = |depot: &Depot| {
-        // SAFETY: nothing is changed through it: all that is tried is refused, as is checked.
+        // SAFETY: nothing is changed through it: every attempt is refused, as is checked.
         unsafe { depot.fd() }.unwrap().try_clone_to_owned().unwrap()
     };
     let fixed = Depot::builder(8 * MIB).memory(MemoryKind::Memfd).build().unwrap();
@@ -152,7 +152,7 @@ fn page_sizes() {
 
 #[test]
 fn populated_and_bound_to_nodes() {
-    // Where mbind is forbidden (containers without CAP_SYS_NICE) the error says so.
+    // Where mbind is forbidden (containers without CAP_SYS_NICE), the error says so.
     match Depot::builder(64 * MIB).numa(true).populate(true).build() {
         Ok(mut depot) => hammer(&mut depot, Duration::from_millis(100)),
         Err(error) => {
@@ -184,7 +184,7 @@ fn reserves_are_for_requests_that_may_not_wait() {
     all_back(&mut depot);
 }
 
-/// All of the memory is in a cache, as huge blocks: whatever is asked for, the cache is asked.
+/// All of the memory is in a cache, as blocks of 2 MiB, so every request calls the cache.
 #[test]
 fn callbacks_serve_contiguous_pages_too() {
     for count in [1, 2, 257, 512, 600] {
@@ -200,7 +200,7 @@ fn callbacks_serve_contiguous_pages_too() {
                 while freed < pressure.wanted_pages
                     && let Some(pfn) = cache.lock().unwrap().pop()
                 {
-                    // SAFETY: allocated below, used by nobody.
+                    // SAFETY: allocated below; no code uses it.
                     unsafe { depot.free(pfn, Order::PAGEBLOCK) }.unwrap();
                     freed += 512;
                 }
@@ -216,12 +216,13 @@ fn callbacks_serve_contiguous_pages_too() {
         *cache.lock().unwrap() = huges;
         let pages = depot.pages(count, Flags::default()).unwrap();
         assert_eq!(pages.count(), count);
-        // Below `low` it is asked for what the zone lacks, which need not be all.
+        // Below `low` the cache is asked for the pages that the zone lacks, which need not be all
+        // that the request needs.
         assert!((1..=2).contains(&calls.load(Ordering::Relaxed)), "{count} pages: {calls:?}");
         drop(pages);
         depot.alloc_at(Pfn::new(0), 4096, Flags::default()).unwrap();
         assert!(cache.lock().unwrap().is_empty());
-        // But for the one request that ended the filling.
+        // Only the request that ended the filling failed.
         assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().counts.failures, 1);
         // SAFETY: allocated above, used by nobody.
         unsafe { depot.free_contiguous(Pfn::new(0), 4096) }.unwrap();
@@ -242,7 +243,7 @@ fn callbacks_give_up_what_they_can_do_without() {
             let mut hoard = hoard.lock().unwrap();
             let wanted = (pressure.wanted_pages.max(1) as usize).min(hoard.len());
             for pfn in hoard.drain(..wanted) {
-                // SAFETY: the hoard holds it, and uses it no more.
+                // SAFETY: the hoard holds the page, and uses it no more.
                 unsafe { depot.free(pfn, Order::BASE) }.unwrap();
             }
             wanted as u64
@@ -350,7 +351,7 @@ fn a_depot_can_be_shared() {
     shared::<Pages<'_>>();
 }
 
-/// Caches grow past the magazines of the metadata: further ones are carved from the pages.
+/// Caches grow beyond the magazines in the metadata: further ones are carved from pages.
 #[test]
 fn caches_grow_by_carved_magazines() {
     let mut depot = Depot::new(1 << 30).unwrap();
@@ -371,7 +372,7 @@ fn a_double_free_panics_and_blocks_nobody() {
     let mut depot = Depot::new(16 * MIB).unwrap();
     let block = depot.alloc(order(4), Flags::default()).unwrap();
     let free = || {
-        // SAFETY: wrong the second time, which is what is tested; nobody uses the pages.
+        // SAFETY: the second free is wrong, which is what is tested; no code uses the pages.
         unsafe { depot.free(block, order(4)) }
     };
     assert_eq!(free(), Ok(()));
@@ -382,7 +383,7 @@ fn a_double_free_panics_and_blocks_nobody() {
     all_back(&mut depot);
 }
 
-/// A CPU whose threads have gone: what it caches ages, and goes back bit by bit when told to.
+/// The cached pages of a CPU without threads age, and `decay_caches` returns them bit by bit.
 #[test]
 fn idle_caches_age_and_decay() {
     let mut depot = Depot::new(64 * MIB).unwrap();
@@ -396,7 +397,7 @@ fn idle_caches_age_and_decay() {
     let full = cached(&depot);
     let start = Instant::now();
     std::thread::sleep(Duration::from_millis(3100));
-    // The clock is a coarse one.
+    // The clock is coarse.
     assert!((3000..=start.elapsed().as_millis() as u64 + 1000).contains(&idle_ms(&depot)));
     assert_eq!(cached(&depot), full, "nothing decays by itself");
     let back = depot.decay_caches();

@@ -1,4 +1,4 @@
-//! A forked child gets an error, never a page of its parent; its parent notices nothing.
+//! A forked child gets an error, never a page of its parent. Its parent is not affected.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn child_gets_errors(depot: &Depot, held: Page<'_>, order: Order) {
     assert_eq!(depot.alloc_many(order, Flags::default(), &mut many), Err(AllocError::Forked));
     assert_eq!(depot.alloc_contiguous(3, 1, Flags::default()), Err(AllocError::Forked));
     assert_eq!(depot.alloc_at(held.pfn(), 1, Flags::default()), Err(AllocError::Forked));
-    // SAFETY: refused, as is checked.
+    // SAFETY: the call is refused, as is checked.
     assert_eq!(unsafe { depot.free(held.pfn(), order) }, Err(FreeError::Forked));
     let drained = depot.drain(Scope::ALL, Mode::Full);
     assert_eq!((drained.taken_pages, drained.fences), (0, 0));
@@ -33,12 +33,12 @@ fn child_gets_errors(depot: &Depot, held: Page<'_>, order: Order) {
 fn fork_with(depot: &mut Depot) {
     for n in [0, 3, 4, 9, 10] {
         let order = common::order(n);
-        // Some pages in the caches at the fork.
+        // The caches hold some pages at the fork.
         drop((0..20).map(|_| depot.page(Order::BASE).unwrap()).collect::<Vec<_>>());
         let mut held = depot.page(order).unwrap();
         held[..6].copy_from_slice(b"parent");
         let (pfn, _) = held.into_raw();
-        // SAFETY: out of charge above; the child's `Page` frees nothing.
+        // SAFETY: the page was taken out of its owner above; the child's `Page` frees nothing.
         let held = |depot| unsafe { Page::from_raw(depot, pfn, order) };
         in_child(|| child_gets_errors(depot, held(depot), order));
         let held = held(depot);

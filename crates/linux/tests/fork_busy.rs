@@ -1,6 +1,5 @@
 //! A child may call every method and every drop of everything public, at whatever moment its parent
-//! forked: it gets an error or nothing, and is never kept waiting for a thread that it does not
-//! have.
+//! forked. It gets an error or nothing, and never waits for a thread that it does not have.
 
 mod common;
 
@@ -24,10 +23,10 @@ const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 const ZONE: ZoneId = ZoneId::new(0);
 const CPU: CpuId = CpuId::new(0);
-/// Far more than a child needs, on a busy machine too.
+/// Seconds: far more than a child needs, even on a busy machine.
 const ALARM_S: u32 = 60;
 
-/// What a parent holds when it forks.
+/// What the parent holds when it forks.
 struct Held<'d> {
     page: Page<'d>,
     pages: Pages<'d>,
@@ -46,12 +45,12 @@ fn in_child(what: &str, child: impl FnOnce()) {
     });
 }
 
-/// What the child's copy of a value does when it is dropped, or borrowed alone.
+/// The child's copy of a value, to drop it or to borrow it mutably.
 ///
 /// # Safety
 /// This is a forked child, in which nothing else uses the value any more.
 unsafe fn copy<T>(value: &T) -> T {
-    // SAFETY: the caller's promise: the original is as good as forgotten.
+    // SAFETY: the caller's promise: the original is not used any more.
     unsafe { ptr::read(value) }
 }
 
@@ -68,7 +67,7 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
                 _ = space.purge(PurgeDepth::Lazy);
             }
             3 => {
-                // Takes the lock, and finds no place.
+                // Takes the lock, and finds no free place.
                 _ = depot.on_pressure(|_| 0);
                 _ = depot.grow(ZONE, usize::MAX);
                 drop(depot.pin_range(pagedepot_linux::Pfn::new(7), 9));
@@ -81,14 +80,14 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
                 _ = depot.disable_caches();
                 depot.enable_caches();
             }
-            // The dynamic linker's locks are the C library's to free in a child.
+            // The C library frees the dynamic linker's locks in a child.
             6 => drop(Depot::builder(MIB).numa(true).build()),
             _ => _ = black_box(space.shrink()),
         }
     }
 }
 
-/// Every method that needs no value of its own.
+/// Calls every method of a depot that needs no value of its own.
 fn call_depot(depot: &Depot, held: &Held<'_>) {
     let flags = Flags::default();
     for order in (0..=10).map(common::order) {
@@ -178,7 +177,7 @@ fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held<'_>) {
     drop((LinuxMapper::new(depot, 2 * MIB, None), DepotHost::new(depot)));
 }
 
-/// What a child may do as its parent could: metadata and memory of its own.
+/// Makes what a child may make as its parent could: a depot and a space of its own.
 fn make_own() {
     let mut own = Depot::builder(16 * MIB).memory(MemoryKind::Memfd).numa(true).build().unwrap();
     own.on_pressure(|_| 0).unwrap();
@@ -196,7 +195,7 @@ fn make_own() {
     assert!(!trace.finish().unwrap().is_empty());
 }
 
-/// Every drop: of what the parent held, of the space, of the depot.
+/// Drops everything: what the parent held, the space, the depot.
 fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held<'_>) {
     // SAFETY: a forked child, in which nothing else uses these values, dropped before what they
     // borrow.
@@ -205,7 +204,7 @@ fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held<'_>) {
         assert!(buf.grow(MIB).is_err() && buf.resize(1).is_err());
         drop((buf, copy(&held.page), copy(&held.pages), copy(&held.pinned)));
         drop(copy(space));
-        // The child still has the parent's counts of references to it: the last thing it does.
+        // The last drop: the child still has the parent's counts of references to the depot.
         drop(copy(depot));
     }
 }
@@ -234,7 +233,8 @@ fn a_child_of_a_busy_parent_is_never_kept_waiting() {
         }
         let mut rounds = 0;
         while rounds < 10 || Instant::now() < end {
-            // The order matters little; what comes first is tried at more moments than the rest.
+            // The first call is tried at more moments than the others; otherwise the order matters
+            // little.
             in_child("the space", || call_space(&depot, &space, &held));
             in_child("the depot", || call_depot(&depot, &held));
             in_child("drops", || drop_all(&depot, &space, &held));

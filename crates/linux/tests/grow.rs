@@ -15,7 +15,7 @@ const GIB: usize = 1 << 30;
 const GIB_PAGES: u32 = 1 << 18;
 const ZONE: ZoneId = ZoneId::new(0);
 
-/// All there is to get, in the largest blocks.
+/// Allocates all pages, in the largest blocks.
 fn all_blocks(depot: &Depot) -> Vec<Page<'_>> {
     std::iter::from_fn(|| depot.page(Order::MAX).ok()).collect()
 }
@@ -79,7 +79,7 @@ fn what_was_added_is_trimmed_too() {
             depot.address(first.add(5)).write_bytes(1, 3 * 4096);
             depot.free_contiguous(first.add(5), 3).unwrap();
         }
-        // Or a whole huge page, where the system gives such.
+        // Or a whole huge page, where the system has them.
         assert!((3 * 4096..=2 << 20).contains(&depot.trim().unwrap().bytes));
         all_back(&mut depot);
     }
@@ -109,7 +109,7 @@ fn growing_is_refused_with_advice() {
     ));
 }
 
-/// One rule for the size, whether a depot is built so large or grows there.
+/// One rule for the size, whether a depot is built that large or grows to it.
 #[test]
 fn a_depot_never_has_more_than_the_system_could_back() {
     let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
@@ -135,8 +135,9 @@ fn a_depot_never_has_more_than_the_system_could_back() {
     }
 }
 
-/// A depot of huge pages keeps no addresses to grow into: the kernel gives those away before it
-/// says that it has too few huge pages. As many as no system has are not even asked for.
+/// A depot of huge pages reserves no addresses to grow into: the kernel would grant them before it
+/// finds that it has too few huge pages. A number of huge pages that no system has is refused at
+/// once.
 #[test]
 fn a_depot_of_huge_pages_does_not_grow() {
     match Depot::builder(2 << 20).hugetlb(true).grow_to(1 << 46).build() {
@@ -145,12 +146,12 @@ fn a_depot_of_huge_pages_does_not_grow() {
             assert_eq!(depot.grow(ZONE, 1), Err(BuildError::CannotGrow { bytes: unit, room: 0 }));
             assert_eq!(depot.bytes() % (2 << 20), 0);
         }
-        // Without huge pages that the administrator set aside.
+        // The administrator has set no huge pages aside.
         Err(error) => assert!(matches!(error, BuildError::HugePages { .. }), "{error:?}"),
     }
 }
 
-/// What the system refuses leaves the depot as it was, and can be asked for again.
+/// A growth that the system refuses leaves the depot as it was, and can be tried again.
 #[test]
 fn a_system_that_refuses_changes_nothing() {
     in_child(|| {

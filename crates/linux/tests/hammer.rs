@@ -1,5 +1,5 @@
-//! Threads hammer a depot with owner's marks in every page, while others drain it quietly and fully
-//! and disable its caches. In the end every page is back.
+//! Threads hammer a depot, with an owner's mark in every page, while other threads drain it quietly
+//! and fully and disable its caches. At the end every page is back.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn without_caches() {
     hammer_without_drains(&mut depot);
 }
 
-/// There is nothing to drain, but draining must do no harm.
+/// Drains find nothing, and must do no harm.
 fn hammer_without_drains(depot: &mut Depot) {
     let end = std::time::Instant::now() + WHILE;
     let seed = common::seed();
@@ -50,7 +50,7 @@ fn memory_file() {
     hammer(&mut Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap(), WHILE);
 }
 
-/// Requests fail all the time, and take back what the others cache.
+/// Requests fail all the time, and take back what other CPUs cache.
 #[test]
 fn too_little_memory() {
     hammer(&mut Depot::builder(4 * MIB).checked(true).build().unwrap(), WHILE);
@@ -77,7 +77,7 @@ fn more_cpus_than_configured() {
     all_back(&mut depot);
 }
 
-/// A thread that changes CPUs leaves pages behind in each one's caches; a drain finds them all.
+/// A thread that changes CPUs leaves pages in the caches of each; a drain finds them all.
 #[test]
 fn changing_affinity() {
     let mut depot = Depot::new(64 * MIB).unwrap();
@@ -100,7 +100,7 @@ fn changing_affinity() {
     all_back(&mut depot);
 }
 
-/// Full drains do not touch the fronts of isolated CPUs, and say so.
+/// Full drains do not touch the fronts of isolated CPUs, and report them.
 #[test]
 fn isolated_cpus() {
     let isolated: CpuSet = usable_cpus().into_iter().map(CpuId::new).collect();
@@ -111,7 +111,7 @@ fn isolated_cpus() {
     assert_eq!(drained.fences, u64::from(Topology::read().cpu_count()) - isolated.len() as u64);
     assert_eq!(drained.isolated_cpus, isolated.len() as u64);
     assert!(drained.unreachable_pages > 0, "{drained:?}");
-    // Disabling is a promise without exceptions.
+    // Disabling caches takes those of isolated CPUs, too.
     let disabled = depot.disable_caches();
     assert_eq!((disabled.unreachable_pages, disabled.busy_cpus), (0, 0), "{disabled:?}");
     let page = depot.page(Order::BASE).unwrap();
@@ -131,9 +131,9 @@ fn batches() {
     let mut batch: Vec<_> = blocks.into_iter().map(|pfn| (pfn, Order::BASE)).collect();
     let large = depot.alloc(order(9), Flags::default()).unwrap();
     batch.insert(77, (large, order(9)));
-    // SAFETY: allocated above, used by nobody.
+    // SAFETY: allocated above; no code uses it.
     unsafe { depot.free_many(&batch) }.unwrap();
-    // SAFETY: a double free of memory that nobody uses: `checked` refuses it.
+    // SAFETY: a double free of memory that no code uses: `checked` refuses it.
     let error = unsafe { depot.free_many(&batch[70..80]) }.unwrap_err();
     assert_eq!((error.first, error.failed), (0, 10));
     all_back(&mut depot);

@@ -1,4 +1,4 @@
-//! Without glibc's registration the whole depot takes locks, and works.
+//! Without glibc's registration all fronts take locks, and the depot works.
 
 mod common;
 
@@ -35,8 +35,7 @@ fn without_rseq() {
     println!("hammered behind locks");
 }
 
-/// A sandbox that refuses or hides the system call is named as the reason, where the tunables are
-/// not.
+/// The reason given is a sandbox that refuses or hides the system call, and not the tunables.
 #[test]
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 fn disabled_by_a_filter() {
@@ -64,7 +63,7 @@ fn disabled_by_a_filter() {
     }
 }
 
-/// On the platforms that have them, sequences are what one gets.
+/// Platforms that have sequences use them.
 #[test]
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 fn enabled_by_default() {

@@ -1,4 +1,4 @@
-//! Trims leave pinned pages alone, whether they are free or held, and whoever else trims or pins.
+//! Trims leave pinned pages alone, free or held, while other threads trim and pin.
 
 mod common;
 
@@ -35,7 +35,8 @@ fn depots(bytes: usize) -> [Depot; 2] {
 fn a_trim_takes_all_but_pinned_pages() {
     for mut depot in depots(32 * MIB) {
         let held = depot.pages(50, Flags::default()).unwrap();
-        // Across two of a trim's chunks, at the last page, over held ones, and one in another.
+        // A range across two of a trim's chunks, one at the last page, one over held pages, and one
+        // inside another.
         let ranges = [(4000, 200), (8191, 1), (held.start().get(), 60), (4100, 7)];
         let pinned = ranges.map(|(start, count)| depot.pin_range(Pfn::new(start), count).unwrap());
         assert_eq!((pinned[0].start(), pinned[0].count()), (Pfn::new(4000), 200));
@@ -47,7 +48,7 @@ fn a_trim_takes_all_but_pinned_pages() {
         let trimmed = depot.trim().unwrap();
         assert_eq!(present(&depot), wanted);
         assert_eq!(trimmed.bytes as usize, wanted.iter().filter(|&&kept| !kept).count() * PAGE);
-        // Free again, and pinned still.
+        // The pages are free again, and still pinned.
         drop(held);
         assert_eq!(depot.trim().unwrap().bytes, 0);
         drop(pinned);
@@ -122,7 +123,7 @@ fn a_huge_page_around_a_pinned_page_stays() {
     assert_eq!(depot.trim().unwrap().bytes as usize, 2 * MIB);
 }
 
-/// Beside trims without end: what is in pages that are free, and were pinned before, stays. The
+/// Beside trims without end, pages that are free and were pinned before keep their contents. The
 /// depot is small, so that most trims are about to take pages when a range is pinned.
 #[test]
 fn a_range_is_safe_from_the_moment_it_is_pinned() {
@@ -147,7 +148,7 @@ fn a_range_is_safe_from_the_moment_it_is_pinned() {
                 let pinned = shared.pin_range(pfn, pages).unwrap();
                 let start = shared.address(pfn);
                 drop(page);
-                // One that began before may have looked at the range by now; the next has not.
+                // A trim that began before may have looked at the range already; the next has not.
                 let seen = trims.load(Ordering::Relaxed);
                 while trims.load(Ordering::Relaxed) < seen + 2 {
                     std::thread::yield_now();

@@ -1,8 +1,8 @@
 //! Several threads run out of pages at once: a request fails only when it must.
-//! 1. Beside a slow callback, trims of both kinds of memory, purges and each other's drains, none
-//!    fails that could be served.
-//! 2. A signal handler may request pages at any moment, on top of a callback, a trim or a purge of
-//!    its own thread: it neither waits for that thread nor changes what the thread gets.
+//! 1. Beside a slow callback, trims of both kinds of memory, purges and each other's drains, no
+//!    request fails that could be served.
+//! 2. A signal handler may request pages at any moment, above a callback, a trim or a purge of its
+//!    own thread. It neither waits for that thread nor changes that thread's results.
 
 mod common;
 
@@ -17,7 +17,7 @@ use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Page, Pressure, Sco
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Pages that a program could do without, of a depot that calls for them.
+/// Pages that a program can give up when its depot runs short.
 type Cache = Arc<Mutex<Vec<(pagedepot_linux::Pfn, Order)>>>;
 
 /// A depot whose pages are all in a cache that gives up `share` of them per call, slowly.
@@ -30,12 +30,12 @@ fn cached(bytes: usize, share: usize, pause: Duration) -> (Arc<Depot>, Cache) {
         if !pressure.is_last_resort {
             return 0;
         }
-        // Writes it back.
+        // Stands for writing the page back.
         std::thread::sleep(pause);
         let mut cache = given.lock().unwrap();
         let pages = cache.len().min(share);
         for (pfn, order) in cache.drain(..pages) {
-            // SAFETY: the cache had charge of it.
+            // SAFETY: the cache owned the page.
             drop(unsafe { Page::from_raw(&depot, pfn, order) });
         }
         pages as u64
@@ -62,14 +62,15 @@ fn requesters_and_a_slow_callback() {
             }
         });
         for (pfn, order) in cache.lock().unwrap().drain(..) {
-            // SAFETY: the cache had charge of it.
+            // SAFETY: the cache owned the page.
             drop(unsafe { Page::from_raw(&depot, pfn, order) });
         }
         all_back(&mut Arc::into_inner(depot).unwrap());
     }
 }
 
-/// Threads that together hold at most three quarters, beside one that trims all the time.
+/// Threads that together hold at most three quarters of the pages, beside one that trims all the
+/// time.
 fn beside_trims(kind: MemoryKind, threads: usize) {
     let mut depot = Depot::builder(16 * MIB).memory(kind).build().unwrap();
     let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -95,7 +96,7 @@ fn beside_trims(kind: MemoryKind, threads: usize) {
                             held.push(page);
                         }
                         drop(held);
-                        // Now and then a pause, in which trims have their way again.
+                        // Now and then a pause, in which trims can run again.
                         if round % 8 == 0 {
                             std::thread::sleep(Duration::from_millis(25));
                         }
@@ -126,7 +127,7 @@ fn three_requesters_beside_trims_of_a_file() {
     beside_trims(MemoryKind::Memfd, 3);
 }
 
-/// A trim that loses a page to a request is no request that failed.
+/// A trim that loses a page to a request does not count as a failed request.
 #[test]
 fn trims_count_no_failures() {
     let mut depot = Depot::builder(16 * MIB).build().unwrap();
@@ -154,7 +155,7 @@ fn trims_count_no_failures() {
     all_back(&mut depot);
 }
 
-/// Threads that together never hold all pages, nor does anything else.
+/// Threads that together never hold all pages; no other code holds pages, either.
 fn slack(threads: usize, pages: usize, spare: usize, locks: bool) {
     let mut depot = Depot::builder(pages * PAGE).per_cpu_locks(locks).build().unwrap();
     let (failed, served) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -198,7 +199,7 @@ fn many_who_never_hold_all_pages() {
     slack(16, 4096, 256, false);
 }
 
-/// All pages are in areas that were freed lazily, or lie in pools; some threads want them.
+/// All pages are in areas that are lazy or pooled; some threads request them.
 #[test]
 fn requesters_beside_purges() {
     const THREADS: usize = 4;
@@ -213,7 +214,7 @@ fn requesters_beside_purges() {
             for _ in 0..THREADS {
                 scope.spawn(|| {
                     barrier.wait();
-                    // Not all: each CPU's magazines may be refilled meanwhile.
+                    // Not all pages: each CPU's magazines may be refilled meanwhile.
                     let pages: Vec<_> =
                         (0..4096 / THREADS - 16).map(|_| depot.page(Order::BASE)).collect();
                     let failed = pages.iter().filter(|page| page.is_err()).count();
@@ -227,7 +228,7 @@ fn requesters_beside_purges() {
     all_back(&mut Arc::into_inner(depot).unwrap());
 }
 
-/// The depot of the handlers, while a test runs, and the pages they got.
+/// The depot of the handlers, while a test runs, and the pages that they allocated.
 static DEPOT: AtomicPtr<Depot> = AtomicPtr::new(std::ptr::null_mut());
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 static SERVED: AtomicU64 = AtomicU64::new(0);
@@ -235,7 +236,7 @@ static SERVED: AtomicU64 = AtomicU64::new(0);
 static HANDLERS: Mutex<()> = Mutex::new(());
 
 extern "C" fn request(_: libc::c_int) {
-    // SAFETY: the test takes the pointer away only after the last signal.
+    // SAFETY: the test removes the pointer only after the last signal.
     let Some(depot) = (unsafe { DEPOT.load(Ordering::Acquire).as_ref() }) else { return };
     if depot.page(Order::BASE).is_ok() {
         SERVED.fetch_add(1, Ordering::Relaxed);
@@ -243,8 +244,8 @@ extern "C" fn request(_: libc::c_int) {
     HANDLED.fetch_add(1, Ordering::Release);
 }
 
-/// Has handlers request pages of `depot` on top of `work`, called again and again until they have
-/// run often enough. Ends the process if one does not return for a minute.
+/// Has handlers request pages of `depot` above `work`, which is called again and again until the
+/// handlers have run often enough. Ends the process if a call does not return for a minute.
 fn interrupted(depot: &Depot, mut work: impl FnMut()) {
     // SAFETY: a handler that is safe at any moment, which is what this tests.
     unsafe { libc::signal(libc::SIGUSR1, request as *const () as libc::sighandler_t) };
@@ -268,7 +269,7 @@ fn interrupted(depot: &Depot, mut work: impl FnMut()) {
                         std::process::abort();
                     }
                 }
-                // The thread must come forward between signals.
+                // The thread must make progress between signals.
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
@@ -288,7 +289,7 @@ fn handlers_request_on_top_of_a_purge() {
     let mut held: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
     held.truncate(1024 - 100);
     interrupted(&depot, || {
-        // What is left is in the space, in pools or lazy, or in the handler's hands.
+        // The other pages are in the space, pooled or lazy, or the handler has them.
         let bufs: Vec<_> = (1..12).filter_map(|pages| space.buf(pages * PAGE).ok()).collect();
         drop(bufs);
         space.purge(PurgeDepth::Decay);
@@ -316,7 +317,8 @@ fn handlers_request_on_top_of_a_trim() {
     }
 }
 
-/// A handler that comes while its thread is in a callback, and wants what that callback would free.
+/// A handler that interrupts its thread in a callback, and requests pages that this callback would
+/// free.
 #[test]
 fn a_handler_on_top_of_a_callback_does_not_wait_for_it() {
     let _handlers = HANDLERS.lock().unwrap();
@@ -330,7 +332,7 @@ fn a_handler_on_top_of_a_callback_does_not_wait_for_it() {
             let Some(depot) = weak.upgrade() else { return 0 };
             DEPOT.store(Arc::as_ptr(&depot).cast_mut(), Ordering::Release);
             let (began, served) = (Instant::now(), SERVED.load(Ordering::Relaxed));
-            // SAFETY: runs the handler on top of this.
+            // SAFETY: runs the handler above this code.
             unsafe { libc::raise(libc::SIGUSR1) };
             assert_eq!(SERVED.load(Ordering::Relaxed), served);
             seen.store(began.elapsed().as_millis() as u64, Ordering::Relaxed);
@@ -339,10 +341,10 @@ fn a_handler_on_top_of_a_callback_does_not_wait_for_it() {
         })
         .unwrap();
     assert!(depot.page(Order::BASE).is_err());
-    // A wait for another's turn would have taken a second.
+    // A wait for another caller's turn would have taken a second.
     assert!(handled.load(Ordering::Relaxed) < 900, "{handled:?} ms");
     for (pfn, order) in cache.lock().unwrap().drain(..) {
-        // SAFETY: the cache had charge of it.
+        // SAFETY: the cache owned the page.
         drop(unsafe { Page::from_raw(&depot, pfn, order) });
     }
     all_back(&mut Arc::into_inner(depot).unwrap());

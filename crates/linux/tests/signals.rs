@@ -1,5 +1,5 @@
-//! Signal handlers that allocate and free while the thread they interrupted is in the middle of the
-//! same, and threads stopped in the middle while others drain.
+//! Signal handlers that allocate and free while the thread that they interrupted does the same, and
+//! threads that are stopped in the middle of it while other threads drain.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{StopAtEnd, all_back, check, mark, order, pin, seed, usable_cpus, wo
 use pagedepot_linux::{AllocError, Depot, Flags, Mode, Order, Page, Pfn, Scope};
 
 fn install(signal: c_int, handler: extern "C" fn(c_int)) {
-    // SAFETY: installs a handler that does only what may be done in one.
+    // SAFETY: installs a handler that calls only what is allowed in one.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -57,13 +57,13 @@ static HANDLED: AtomicU64 = AtomicU64::new(0);
 static KEPT: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 const HANDLER: u64 = 99;
 
-/// Swaps a page of its own for one that an earlier signal left, on whatever thread.
+/// Swaps a new page for one that an earlier signal left, on any thread.
 extern "C" fn allocate_and_free(_: c_int) {
-    // SAFETY: the test takes the pointer away only after its threads, and their signals, ended.
+    // SAFETY: the test removes the pointer only after its threads, and their signals, have ended.
     let Some(depot) = (unsafe { DEPOT.load(Ordering::Acquire).as_ref() }) else { return };
     let turn = HANDLED.fetch_add(1, Ordering::Relaxed);
     let order = order([0, 0, 0, 3, 1, 4, 9, 2][turn as usize % 8]);
-    // The interrupted thread may be in the middle of anything, so this may not wait.
+    // The interrupted thread may be anywhere in the allocator, so this may not wait.
     let new = depot.page_with(order, Flags::default().atomic()).ok().map_or(0, |mut page| {
         mark(&mut page, HANDLER);
         let (pfn, order) = page.into_raw();
@@ -76,7 +76,7 @@ extern "C" fn allocate_and_free(_: c_int) {
 fn free_kept(depot: &Depot, kept: u64) {
     if kept != 0 {
         let (pfn, order) = (Pfn::new(kept as u32 - 1), order((kept >> 32) as u32));
-        // SAFETY: swapped out of KEPT, so nobody else has it.
+        // SAFETY: swapped out of KEPT, so no other thread has it.
         let page = unsafe { Page::from_raw(depot, pfn, order) };
         check(&page, HANDLER);
     }
@@ -108,16 +108,16 @@ fn handlers_allocate(depot: &mut Depot) {
     all_back(depot);
 }
 
-/// One test: the handler's depot is one for the process.
+/// One test, because the handler's depot is one for the process.
 #[test]
 fn handlers_that_allocate() {
     handlers_allocate(&mut Depot::builder(64 << 20).checked(true).build().unwrap());
     handlers_allocate(&mut Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
-    // So little that requests fail on all sides.
+    // So little memory that requests fail everywhere.
     handlers_allocate(&mut Depot::builder(4 << 20).build().unwrap());
 }
 
-/// Threads that the handler stops: how many are, and whether they may go on.
+/// The number of threads that the handler has stopped, and whether they may go on.
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 static GO_ON: AtomicU32 = AtomicU32::new(0);
 
@@ -157,7 +157,7 @@ impl Drop for LetGoOnAtEnd {
     }
 }
 
-/// Allocates and frees with as little else around as possible, so that it is stopped inside.
+/// Allocates and frees with as little other code as possible, so that a signal stops it inside.
 fn busy(depot: &Depot, stop: &AtomicBool, batch: usize) {
     let mut blocks = vec![Pfn::new(0); batch];
     while !stop.load(Ordering::Relaxed) {
@@ -175,8 +175,7 @@ fn busy(depot: &Depot, stop: &AtomicBool, batch: usize) {
 
 /// Blocks that each of the threads holds at a time.
 const BATCHES: [usize; 2] = [1, 400];
-/// Pages the stopped threads may have in their hands: their batches, and four magazines each in a
-/// slow path.
+/// Pages that the stopped threads may hold: their batches, and four magazines each in a slow path.
 const HELD_MAX: u64 = 401 + 2 * 4 * 63;
 
 fn owners_stopped(depot: &mut Depot) {
@@ -214,7 +213,7 @@ fn owners_stopped(depot: &mut Depot) {
     all_back(depot);
 }
 
-/// Everything is possible but for what the stopped threads hold.
+/// All calls work while threads are stopped; only the pages that these hold are missing.
 fn while_stopped(depot: &Depot, random: &mut common::Random) {
     let drained = depot.drain(Scope::ALL, Mode::Full);
     if depot.fronts().are_sequences() {
@@ -241,7 +240,7 @@ fn while_stopped(depot: &Depot, random: &mut common::Random) {
     }
 }
 
-/// One test after the other: who is stopped is counted for the process.
+/// One test after the other: the stopped threads are counted for the process.
 #[test]
 fn owners_stopped_in_mid_operation() {
     owners_stopped(&mut Depot::builder(16 << 20).build().unwrap());

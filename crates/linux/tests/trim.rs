@@ -1,4 +1,4 @@
-//! Trim gives memory back to the system, and only memory that nobody holds.
+//! Trim gives memory back to the system, and only memory that is not held.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn gives_back_what_is_free() {
         held.iter().for_each(|page| check(page, 7));
         assert_eq!(depot.trim().unwrap().bytes, 0, "nothing is given back twice");
         drop(held);
-        // What comes back is zeroed and can be used.
+        // A page that is allocated again is zeroed and can be used.
         let page = depot.page(order(10)).unwrap();
         assert!(page.iter().all(|&byte| byte == 0) || kind == MemoryKind::Memfd);
         drop(page);
@@ -48,7 +48,7 @@ fn gives_back_what_is_free() {
     }
 }
 
-/// Right after a request ran out of pages nothing is given back, and the answer says so.
+/// Right after a request ran out of pages trim gives nothing back, and reports that.
 #[test]
 fn what_is_left_out_is_said() {
     let depot = Depot::builder(4 * MIB).populate(true).build().unwrap();
@@ -70,7 +70,7 @@ fn what_is_left_out_is_said() {
     assert_eq!(given_back, depot.bytes());
 }
 
-/// Held pages between free ones: as many ranges as can be, handed over in few calls.
+/// Held pages between free ones: the most ranges possible, given back in few calls.
 #[test]
 fn scattered_pages() {
     let mut depot = Depot::builder(16 * MIB).caches(false).populate(true).build().unwrap();
@@ -90,7 +90,7 @@ fn scattered_pages() {
     all_back(&mut depot);
 }
 
-/// Threads allocate, mark and check while one trims all the time.
+/// Threads allocate, mark and check pages while one thread trims all the time.
 #[test]
 fn under_load() {
     for (_, builder) in builders() {
@@ -119,9 +119,9 @@ fn under_load() {
     }
 }
 
-/// Calls `round` with a depot that another thread trims, and with its number, until there were
-/// `enough` and a trim has given something back: on a busy machine the trimmer may take its time to
-/// begin.
+/// Calls `round` with a depot that another thread trims, and with the round's number, until
+/// `enough` returns true and a trim has given memory back: on a busy machine the trimmer may begin
+/// late.
 fn beside_trims(enough: impl Fn(u32) -> bool, round: impl Fn(&Depot, u32)) {
     let mut depot = Depot::builder(16 * MIB).build().unwrap();
     let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -142,8 +142,8 @@ fn beside_trims(enough: impl Fn(u32) -> bool, round: impl Fn(&Depot, u32)) {
     all_back(&mut depot);
 }
 
-/// A request that finds too little because a trim has it waits rather than fail: one thread takes
-/// and frees all pages, again and again, while another trims.
+/// A request that finds too little memory because a trim has it waits, and does not fail. One
+/// thread allocates and frees all pages, again and again, while another trims.
 #[test]
 fn no_request_fails_because_of_a_trim() {
     beside_trims(
@@ -159,8 +159,8 @@ fn no_request_fails_because_of_a_trim() {
                 ));
             }
             for (pfn, _) in &blocks {
-                // Present, so that there is something to give back.
-                // SAFETY: held by this thread.
+                // The page becomes present, so that a trim can give it back. SAFETY: held by this
+                // thread.
                 unsafe { depot.address(*pfn).as_ptr().write_volatile(1) };
             }
             // SAFETY: allocated above.
@@ -169,7 +169,7 @@ fn no_request_fails_because_of_a_trim() {
     );
 }
 
-/// The same for contiguous pages, of which a trim may have any one.
+/// The same for contiguous pages, any of which a trim may have.
 #[test]
 fn no_range_fails_because_of_a_trim() {
     let start = Instant::now();
@@ -180,7 +180,7 @@ fn no_range_fails_because_of_a_trim() {
             let mut pages = pages.unwrap_or_else(|error| panic!("round {round}: {error}"));
             pages.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
             drop(pages);
-            // Now and then a pause, in which trims have their way again.
+            // Now and then a pause, in which trims can run again.
             if round % 16 == 0 {
                 std::thread::sleep(Duration::from_millis(25));
             }
@@ -188,7 +188,7 @@ fn no_range_fails_because_of_a_trim() {
     );
 }
 
-/// With huge pages asked for, only whole ones are given back.
+/// With huge pages, only whole ones are given back.
 #[test]
 fn huge_pages_are_given_back_whole() {
     let Ok(mut depot) = Depot::builder(16 * MIB).thp(true).populate(true).build() else { return };

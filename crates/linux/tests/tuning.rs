@@ -1,4 +1,4 @@
-//! What can be changed while a depot is in use does what it says.
+//! Settings that can be changed while a depot is in use.
 
 mod common;
 
@@ -13,14 +13,14 @@ use pagedepot_linux::{
 const MIB: usize = 1 << 20;
 const ZONE: ZoneId = ZoneId::new(0);
 
-/// Allocates many pages and frees them, on the CPU that it returns.
+/// Allocates many pages and frees them on one CPU. Returns that CPU.
 fn fill_caches(depot: &Depot) -> CpuId {
     let cpu = usable_cpus()[0];
     assert!(pin(cpu));
     let mut blocks = vec![Pfn::new(0); 10_000];
     assert_eq!(depot.alloc_many(Order::BASE, Flags::default(), &mut blocks), Ok(blocks.len()));
     for &pfn in &blocks {
-        // SAFETY: allocated above, used by nobody.
+        // SAFETY: allocated above; no code uses it.
         unsafe { depot.free(pfn, Order::BASE) }.unwrap();
     }
     CpuId::new(cpu)
@@ -41,7 +41,7 @@ fn misuse_found_late_is_told() {
     };
     let mut depot = Depot::builder(16 * MIB).on_misuse(tell).build().unwrap();
     let block = depot.alloc(order(4), Flags::default()).unwrap();
-    // SAFETY: wrong the second time, which is what is tested; nobody uses the pages.
+    // SAFETY: the second free is wrong, which is what is tested; no code uses the pages.
     let results = [(), ()].map(|()| unsafe { depot.free(block, order(4)) });
     assert_eq!(results, [Ok(()), Err(FreeError::NotAllocated)]);
     assert_eq!(FRAMES.load(Ordering::Relaxed), 16);
@@ -91,7 +91,7 @@ fn cache_limits_change_while_in_use() {
     fill_caches(&depot);
     let after = cached(&depot);
     assert!((1..=200).contains(&after), "{after}");
-    // What makes no sense is made sense of.
+    // Limits that contradict each other are corrected.
     assert!(depot.set_cache_limits(ZONE, CacheLimits { batch: 0, high_min: 300, high_max: 0 }));
     let fixed = CacheLimits { batch: 1, high_min: 300, high_max: 300 };
     assert_eq!(depot.cache_limits(ZONE, cpu), Some((fixed, 300)));

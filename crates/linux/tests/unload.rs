@@ -1,4 +1,4 @@
-//! A shared object with a depot in it can be closed: threads that ran its sequences go on.
+//! A shared object that contains a depot can be closed: threads that ran its sequences go on.
 
 #[path = "common/examples.rs"]
 mod examples;
@@ -35,7 +35,7 @@ fn a_closed_object_stays_where_threads_point_to_it() {
             let run = libc::dlsym(object, c"pagedepot_example_run".as_ptr());
             assert!(!run.is_null());
             let run: extern "C" fn() -> i32 = std::mem::transmute(run);
-            // Another thread, too: it goes on pointing to a descriptor until it ends.
+            // Another thread, too: its `rseq_cs` points to a descriptor until the thread ends.
             let other = std::thread::spawn(move || {
                 let by_sequences = run();
                 move || be_interrupted(by_sequences as u32)

@@ -1,4 +1,5 @@
-//! The system's own limit on mappings. In a process of its own: others would find none left.
+//! The system's own limit on mappings. The test has a process of its own: other tests would find no
+//! mappings left.
 
 use std::ptr;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use pagedepot_linux::vmalloc::{MapError, Options, Vmalloc, VmapError};
 use pagedepot_linux::{Depot, MemoryKind, Order};
 
-/// Requests fail before it is reached, so that purges still work.
+/// Requests fail before the limit is reached, so that purges still work.
 #[test]
 fn a_space_stays_below_the_systems_limit() {
     let depot = Arc::new(Depot::builder(512 << 20).memory(MemoryKind::Memfd).build().unwrap());
@@ -33,16 +34,17 @@ fn a_space_stays_below_the_systems_limit() {
     }
     let purged = space.shrink();
     assert_eq!((purged.stuck_areas, purged.error), (0, None));
-    // SAFETY: mapped nowhere any more.
+    // SAFETY: the frame is not mapped any more.
     unsafe { depot.free(frame, Order::BASE) }.unwrap();
     assert_eq!((space.mappings(), space.validate().unwrap().mapped_pages), (1, 0));
 
-    // Others have no such manners: what they leave is an error, and lazy areas wait.
+    // Other code does not stop before the limit: requests then return an error, and areas stay
+    // lazy.
     let mut kept = space.buf(4096).unwrap();
     kept[0] = 1;
     drop(space.buf(8192).unwrap());
     let hog = Hog::new();
-    // What was freed makes room for this one; not for many.
+    // The freed area makes room for this request, but not for many.
     let more: Vec<_> = (0..10).map(|_| space.buf(10 * 4096)).collect();
     assert!(more[0].is_ok());
     let error = more.into_iter().find_map(Result::err).unwrap();
@@ -57,14 +59,14 @@ fn a_space_stays_below_the_systems_limit() {
     assert_eq!((space.mappings(), space.validate().unwrap().mapped_pages), (1, 0));
 }
 
-/// All mappings that the system allows.
+/// Takes all mappings that the system allows.
 struct Hog(*mut libc::c_void, usize);
 
 impl Hog {
     fn new() -> Self {
         let (bytes, flags) =
             (200_000 * 4096, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-        // SAFETY: a new mapping, of which every second page is made unlike its neighbours.
+        // SAFETY: a new mapping; every second page gets another protection than its neighbours.
         unsafe {
             let start = libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);
@@ -78,7 +80,7 @@ impl Hog {
 
 impl Drop for Hog {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, used by nobody.
+        // SAFETY: mapped by `new`; no code uses it.
         assert_eq!(unsafe { libc::munmap(self.0, self.1) }, 0);
     }
 }

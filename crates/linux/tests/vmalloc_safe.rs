@@ -1,4 +1,4 @@
-//! What code without `unsafe` can do with an address space, and must be able to do without harm.
+//! Code without `unsafe` can do no harm with an address space.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ fn a_page_is_read_while_its_holder_writes() {
     });
 }
 
-/// Frames and offsets of any size are copied from inside the depot, or not at all.
+/// Reads at frames and offsets of any size copy from inside the depot, or are refused.
 #[test]
 fn reading_frames_stays_inside_the_depot() {
     let depot = depot();

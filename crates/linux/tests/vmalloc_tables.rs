@@ -1,4 +1,4 @@
-//! Page tables go back to the system: as the kernel counts them. In a process of its own.
+//! Page tables go back to the system, by the kernel's count. The test has a process of its own.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn a_purge_gives_page_tables_back() {
         Depot::builder(64 * MIB).memory(MemoryKind::Memfd).populate(true).build().unwrap(),
     );
     let space = Vmalloc::builder(&depot).bytes(4 << 30).build().unwrap();
-    // A first round, so that metadata is touched.
+    // The first round touches the metadata.
     let round = || {
         // One frame in every 2 MiB: a table each.
         let bufs: Vec<_> = (0..1000)

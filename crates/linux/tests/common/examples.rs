@@ -1,4 +1,4 @@
-//! Where this package's examples are.
+//! The paths of this package's examples.
 
 use std::path::PathBuf;
 

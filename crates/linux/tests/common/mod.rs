@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-/// A seed from the clock, printed (the harness shows it when the test fails).
+/// A seed from the clock. It is printed, and the harness shows it when the test fails.
 pub fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = std::env::var("SEED")
@@ -76,7 +76,7 @@ pub fn refuse_with(call: libc::c_long, errno: i32) -> std::io::Result<()> {
     if installed { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// CPUs this process may use.
+/// CPUs that this process may use.
 pub fn usable_cpus() -> Vec<u32> {
     // SAFETY: as in `pin`.
     unsafe {
@@ -86,7 +86,7 @@ pub fn usable_cpus() -> Vec<u32> {
     }
 }
 
-/// Marks every frame of a block as `owner`'s.
+/// Writes `owner`'s mark to every frame of a block.
 pub fn mark(page: &mut Page<'_>, owner: u64) {
     let mark = (owner << 32 | u64::from(page.pfn().get())).to_ne_bytes();
     for frame in page.chunks_exact_mut(4096) {
@@ -106,7 +106,7 @@ pub fn check(page: &Page<'_>, owner: u64) {
     }
 }
 
-/// Orders as a program might use them: mostly single pages.
+/// A random order as a program might use it: mostly single pages.
 fn random_order(random: &mut Random) -> Order {
     order(match random.below(64) {
         0 => 9,
@@ -118,12 +118,13 @@ fn random_order(random: &mut Random) -> Order {
     })
 }
 
-/// Allocates and frees until `end`, holding up to `held_max` blocks. Returns how many it got.
+/// Allocates and frees until `end`, holding up to `held_max` blocks. Returns the number of
+/// allocations.
 pub fn work(depot: &Depot, owner: u64, seed: u64, held_max: usize, end: Instant) -> u64 {
     let mut random = Random::new(seed ^ owner.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut held: Vec<Page<'_>> = Vec::new();
     let mut got = 0;
-    // Once at least: a busy machine may start a thread late.
+    // At least one round: a busy machine may start a thread late.
     while got == 0 || Instant::now() < end {
         for _ in 0..100 {
             if held.len() < held_max && random.below(2) == 0 {
@@ -146,7 +147,7 @@ pub fn work(depot: &Depot, owner: u64, seed: u64, held_max: usize, end: Instant)
     got
 }
 
-/// Stops the threads that watch it, also when the test fails.
+/// Stops the threads that watch the flag, also when the test fails.
 pub struct StopAtEnd<'s>(pub &'s AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -155,7 +156,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Drains and now and then disables caches until `stop`. Returns pages taken.
+/// Drains, and now and then disables caches, until `stop`. Returns the pages taken.
 pub fn drain(depot: &Depot, seed: u64, stop: &AtomicBool) -> u64 {
     let mut random = Random::new(seed);
     let mut taken = 0;
@@ -177,7 +178,7 @@ pub fn drain(depot: &Depot, seed: u64, stop: &AtomicBool) -> u64 {
     taken
 }
 
-/// Workers and drainers for `duration`, then every page must be back.
+/// Runs workers and drainers for `duration`; then every page must be back.
 pub fn hammer(depot: &mut Depot, duration: Duration) {
     let seed = seed();
     let cpus = usable_cpus();
@@ -189,7 +190,7 @@ pub fn hammer(depot: &mut Depot, duration: Duration) {
             .map(|owner| {
                 let cpu = cpus[owner as usize % cpus.len()];
                 scope.spawn(move || {
-                    // Half of them stay where they are, half go where the scheduler sends them.
+                    // Half of the threads are pinned to a CPU; the scheduler moves the others.
                     if owner % 2 == 0 {
                         pin(cpu);
                     }
@@ -207,8 +208,8 @@ pub fn hammer(depot: &mut Depot, duration: Duration) {
         let got: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
         assert!(got > 0);
     });
-    // On a busy machine the drainers may not have run while something was cached, or one may have
-    // been stopped all the time between disabling and enabling.
+    // On a busy machine the drainers may not have run while pages were cached, or one may have been
+    // preempted all the time between disabling and enabling.
     drop(depot.page(Order::BASE).unwrap());
     let last = depot.drain(Scope::ALL, Mode::Full).taken_pages;
     // Where this process may use none of the CPUs that have caches, there is nothing to drain.
@@ -217,7 +218,7 @@ pub fn hammer(depot: &mut Depot, duration: Duration) {
     all_back(depot);
 }
 
-/// Every page is free or cached, and none is out of a full drain's reach.
+/// Checks that every page is free or cached, and none out of a full drain's reach.
 pub fn all_back(depot: &mut Depot) {
     depot.drain(Scope::ALL, Mode::Full);
     let census = depot.validate().unwrap();

@@ -1,4 +1,4 @@
-//! Models of what this crate's threads share, explored by loom on the real modules.
+//! Models of the state that this crate's threads share, explored by loom on the real modules.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p pagedepot-linux --test loom`
 
@@ -20,6 +20,6 @@ use std::cell::Cell;
 std::thread_local! {
     /// See `prim::looks_first`.
     static LOOKS_FIRST: Cell<bool> = const { Cell::new(false) };
-    /// Whether waking a waiter is left out.
+    /// Whether waiters are not woken (a mutant).
     static WAKES_NONE: Cell<bool> = const { Cell::new(false) };
 }

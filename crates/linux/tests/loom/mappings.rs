@@ -1,5 +1,4 @@
-//! The count of mappings under threads that map while one unmaps: explored by loom, on the real
-//! module.
+//! The count of mappings while threads map and one unmaps, explored by loom on the real module.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,8 +9,8 @@ use crate::pieces::Pieces;
 
 const PAGES: usize = 8;
 
-/// Maps each of `maps` by a thread of its own while `unmap` is unmapped, which was one of `before`;
-/// then the count must be that of a kernel.
+/// Maps each of `maps` by a thread of its own, while the range `unmap`, one of `before`, is
+/// unmapped. Then the count must be that of a kernel.
 fn explore(before: &'static [Range<usize>], maps: &'static [Range<usize>], unmap: Range<usize>) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
@@ -31,7 +30,7 @@ fn explore(before: &'static [Range<usize>], maps: &'static [Range<usize>], unmap
             .collect();
         mappings -= pieces.unmap(unmap.clone());
         mappings += threads.into_iter().map(|thread| thread.join().unwrap()).sum::<i64>();
-        // What lies at each page: a piece by its number, or the reservation.
+        // The content of each page: the number of a piece, or the reservation.
         let mut pages = [0; PAGES];
         for (number, run) in (1..).zip(before.iter().chain(maps).filter(|&run| *run != unmap)) {
             pages[run.clone()].fill(number);

@@ -1,4 +1,4 @@
-//! A trim that takes the last pages, beside requests that then find none.
+//! A trim that takes the last pages, beside requests that then find no page.
 
 use loom::sync::Arc;
 
@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    /// One that must be served: no request takes more pages than there are.
+    /// A request that must be served: the requests need no more pages than there are.
     fn request(&self) -> u32 {
         self.pop().unwrap_or_else(|| {
             self.state.wait_for_pages();
@@ -45,7 +45,7 @@ impl World {
         })
     }
 
-    /// A trim of all pages that are free, one chunk; whether another trim ran.
+    /// A trim of all free pages, in one chunk. Returns false if another trim was running.
     fn trim(&self) -> bool {
         let Some(trimming) = self.state.begin() else { return false };
         if !trimming.is_unwelcome() {
@@ -130,7 +130,7 @@ fn waiters_must_be_woken() {
     one_request_beside_a_trim();
 }
 
-/// The mutant: a trimmer that says after its claim what it took.
+/// The mutant: a trimmer that raises `taken_pages` after its claim.
 #[test]
 #[should_panic(expected = "a request failed beside a trim")]
 fn what_is_taken_must_be_said_first() {

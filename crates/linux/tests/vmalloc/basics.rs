@@ -22,9 +22,9 @@ fn buffers_are_zeroed_and_as_large_as_asked() {
     all_back(space);
 }
 
-/// What the second user of a size finds.
+/// The first byte that the second user of a size finds.
 fn second_user_finds(stale: Stale, options: Options) -> u8 {
-    // Areas stay with the CPU that freed them: on another the second user would get a cold one.
+    // Areas stay with the CPU that freed them: on another CPU the second user would get a cold one.
     common::pin(common::usable_cpus()[0]);
     let space = Vmalloc::builder(&depot(64 * MIB)).stale(stale).build().unwrap();
     let mut first = space.buf(3 * PAGE).unwrap();
@@ -71,12 +71,12 @@ fn buffers_grow_in_place_or_move_and_keep_their_contents() {
     all_back(space);
 }
 
-/// Whether the kernel would write to an address on our behalf.
+/// Whether the kernel would write to an address for this process.
 fn may_write(addr: usize) -> bool {
     let zero = std::fs::File::open("/dev/zero").unwrap();
     let iov = libc::iovec { iov_base: std::ptr::without_provenance_mut(addr), iov_len: 1 };
     use std::os::fd::AsRawFd;
-    // SAFETY: writes a zero to an address of an area that this test holds, or nothing.
+    // SAFETY: writes a zero to an address of an area that this test holds, or fails.
     unsafe { libc::readv(zero.as_raw_fd(), &iov, 1) == 1 }
 }
 
@@ -157,7 +157,7 @@ fn reading_and_listing() {
     let mut buf = space.buf(2 * PAGE).unwrap();
     buf.fill(7);
     let mut seen = [1; 4 * PAGE];
-    // From the last byte of the first page, over the guard, into nothing.
+    // From the last byte of the first page, over the guard, to where nothing is mapped.
     let at = buf.as_ptr().wrapping_add(PAGE - 1);
     assert_eq!(space.read_at(at, &mut seen), PAGE + 1);
     assert!(
@@ -188,7 +188,7 @@ fn reading_and_listing() {
 fn dropping_a_space_returns_what_nobody_freed() {
     let depot = depot(64 * MIB);
     for _ in 0..20 {
-        // More spaces, one after the other, than a depot takes callbacks.
+        // More spaces, one after the other, than the depot has places for callbacks.
         let space = Vmalloc::new(&depot).unwrap();
         let _ = space.vmalloc(100, Options::DEFAULT).unwrap();
         let _ = space.buf(7 * PAGE).unwrap().into_raw();
@@ -268,14 +268,14 @@ fn a_space_can_be_shared() {
     shared::<pagedepot_linux::VmallocBuf<'_>>();
 }
 
-/// Changes the access to a page, as the program's own loads and stores have it.
+/// Changes the access of the program's own loads and stores to a page.
 fn protect(page: *const u8, access: libc::c_int) {
-    // SAFETY: the caller accesses the page only with the access it has given it.
+    // SAFETY: the caller accesses the page only as it has allowed here.
     assert_eq!(unsafe { libc::mprotect(page.cast_mut().cast(), PAGE, access) }, 0);
 }
 
-/// A load of the program's would be a data race beside the holder's plain stores, so there is none:
-/// reading works where a load would fault.
+/// A load by the program would be a data race beside the holder's plain stores, so `read_at` uses
+/// none: it works where a load would fault.
 #[test]
 fn reading_makes_no_loads() {
     let depot = depot(16 * MIB);

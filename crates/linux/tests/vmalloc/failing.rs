@@ -13,7 +13,7 @@ use pagedepot_vmap::{FlushSpans, Mapper, Vmap, VmapConfig};
 
 use crate::{MIB, PAGE, common, depot, scatter};
 
-/// The Linux mapper, but for one call.
+/// The Linux mapper, except that one call fails.
 struct Failing {
     mapper: LinuxMapper,
     calls_left: AtomicU64,
@@ -29,7 +29,7 @@ impl Failing {
     }
 }
 
-// SAFETY: the Linux mapper's promises; a call that fails does nothing.
+// SAFETY: as for the Linux mapper; a call that fails does nothing.
 unsafe impl Mapper for Failing {
     fn span(&self) -> Span {
         self.mapper.span()
@@ -90,7 +90,7 @@ fn word(at: VirtAddr, page: usize) -> *mut u64 {
     std::ptr::with_exposed_provenance_mut(at.get() + page * PAGE)
 }
 
-/// Allocates, writes, resizes, frees and purges. Whatever fails, contents stay.
+/// Allocates, writes, resizes, frees and purges. Contents stay, whatever call fails.
 fn session(vmap: &Tested<'_>) -> Result<(), VmapError> {
     let mut at = vmap.vmalloc(8, Options::DEFAULT)?;
     // SAFETY: just allocated.
@@ -115,14 +115,14 @@ fn session(vmap: &Tested<'_>) -> Result<(), VmapError> {
     vmap.purge(PurgeDepth::Everything).error.map_or(result, |error| Err(error.into()))
 }
 
-/// Runs a session with the nth call failing; returns what it said.
+/// Runs a session in which the nth call fails. Returns whether it failed, and the session's result.
 fn with_call_failing(depot: &Arc<Depot>, n: u64) -> (bool, Result<(), VmapError>) {
     let mapper = LinuxMapper::new(depot, 8 * MIB, Some(1000)).unwrap();
     let mapper = Failing { mapper, calls_left: AtomicU64::new(n) };
     let config = VmapConfig::new(1, 300);
     let mut metadata =
         vec![MaybeUninit::uninit(); Tested::metadata_bytes(&config, &mapper).unwrap()];
-    // SAFETY: both over one depot, and this vmap's alone.
+    // SAFETY: mapper and host are over one depot, and this vmap alone uses them.
     let mut vmap =
         unsafe { Tested::new(&config, &mut metadata, mapper, DepotHost::new(depot)) }.unwrap();
     let result = session(&vmap);

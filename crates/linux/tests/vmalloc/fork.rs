@@ -1,4 +1,4 @@
-//! A forked child gets errors, and its parent notices nothing.
+//! A forked child gets errors, and its parent is not affected.
 
 use pagedepot_linux::vmalloc::{Options, PurgeDepth, VfreeError, VmapError};
 use pagedepot_linux::{AllocError, Vmalloc};
@@ -11,7 +11,7 @@ fn a_child_gets_errors() {
     let mut buf = space.buf(3 * PAGE).unwrap();
     buf[..6].copy_from_slice(b"parent");
     drop(space.buf(16 * PAGE).unwrap());
-    // SAFETY: the child runs what follows and ends; nothing in it waits for the parent's threads.
+    // SAFETY: the child runs the code below and ends; no part of it waits for the parent's threads.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let child = std::panic::AssertUnwindSafe(|| in_child(&space, &mut buf));
@@ -46,7 +46,7 @@ fn in_child(space: &Vmalloc, buf: &mut pagedepot_linux::VmallocBuf<'_>) {
     assert_eq!(buf.grow(MIB), Err(forked));
     assert_eq!(space.purge(PurgeDepth::Everything), Default::default());
     let start = std::ptr::NonNull::new(buf.as_mut_ptr()).unwrap();
-    // SAFETY: refused, as is checked.
+    // SAFETY: the call is refused, as is checked.
     unsafe {
         assert_eq!(space.vfree(start), Err(VfreeError::Forked));
         assert_eq!(space.vunmap(start), Err(VfreeError::Forked));

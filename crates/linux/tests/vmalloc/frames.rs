@@ -1,4 +1,4 @@
-//! What becomes of frames: quarantined while they are mapped, present once they are, back when the
+//! The states of frames: quarantined while lazy areas map them, present once mapped, back when the
 //! depot needs them, untouched by a trim.
 
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn faults() -> i64 {
 #[test]
 fn what_is_mapped_is_present() {
     let space = Vmalloc::new(&depot(64 * MIB)).unwrap();
-    // Not zeroed here: that would be the first touch.
+    // The memory is not zeroed here: that would be the first touch.
     let keep = Vmalloc::builder(space.depot())
         .stale(pagedepot_linux::vmalloc::Stale::Keep)
         .build()
@@ -94,7 +94,7 @@ fn spaces_come_and_go_under_pressure() {
                 while !stop.load(Ordering::Relaxed) {
                     let space = Vmalloc::builder(&depot).bytes(32 * MIB).build().unwrap();
                     for pages in [1, 7, 40, 100] {
-                        // There may be no pages at this moment.
+                        // The depot may have no pages at this moment.
                         drop(
                             (0..10).map_while(|_| space.buf(pages * PAGE).ok()).collect::<Vec<_>>(),
                         );

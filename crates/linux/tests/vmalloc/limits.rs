@@ -1,12 +1,12 @@
-//! Running out of addresses, frames and mappings: typed errors, nothing leaked, and what was freed
-//! is taken back first.
+//! Running out of addresses, frames and mappings: typed errors, no leaks, and a purge of what was
+//! freed first.
 
 use pagedepot_linux::vmalloc::{MapError, Vmalloc, VmapError};
 use pagedepot_linux::{AllocError, Order};
 
 use crate::{MIB, PAGE, all_back, depot, scatter};
 
-/// Buffers of `pages` pages until there are no more.
+/// Allocates buffers of `pages` pages until a request fails.
 fn exhaust(space: &Vmalloc, pages: usize) -> (Vec<pagedepot_linux::VmallocBuf<'_>>, VmapError) {
     let mut bufs = Vec::new();
     loop {
@@ -24,7 +24,7 @@ fn addresses_run_out() {
     assert_eq!((bufs.len(), error), (2048 / 16, VmapError::NoSpace));
     assert!(error.to_string().contains("larger range"));
     drop(bufs);
-    // All of it is in pools, and comes back from there.
+    // All of the space is in pools, and a request gets it back from there.
     let whole = space.buf(8 * MIB - PAGE).unwrap();
     drop(whole);
     all_back(space);
@@ -77,7 +77,8 @@ fn mappings_run_out() {
     assert_eq!((bufs.len(), error), (9, VmapError::Map(MapError::TooManyMappings { limit: 100 })));
     let text = error.to_string();
     assert!(text.contains("purge") && text.contains("vm.max_map_count"), "{text}");
-    // What is freed but still mapped counts, until a request needs it: of another size here.
+    // Freed buffers that are still mapped count, until a request needs their mappings: one of
+    // another size here.
     drop(bufs);
     let used = space.mappings();
     let (bufs, error) = exhaust(&space, 4);

@@ -33,7 +33,7 @@ fn scatter(depot: &Depot) -> Vec<Page<'_>> {
     keep
 }
 
-/// Fails unless everything is back, in the space and then in the depot.
+/// Checks that all addresses are back in the space, and then all pages in the depot.
 fn all_back(mut space: Vmalloc) {
     space.shrink();
     let census = space.validate().unwrap();

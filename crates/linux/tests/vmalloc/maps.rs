@@ -31,11 +31,11 @@ fn mappings() -> Vec<Mapping> {
     text.lines().map(|line| parse(line).unwrap()).collect()
 }
 
-/// Fails unless every page of the range is mapped as `space` says; returns how many mappings.
+/// Checks that every page of the range is mapped as `space` says. Returns the number of mappings.
 fn check(space: &Vmalloc) -> usize {
     let (start, bytes) = space.range();
     let (start, end) = (start.addr().get(), start.addr().get() + bytes);
-    // SAFETY: looks only.
+    // SAFETY: used for looking only.
     let vmap: &LinuxVmap = unsafe { space.inner() };
     let mut covered = start;
     let mut count = 0;
@@ -81,7 +81,7 @@ fn maps_agree_with_the_metadata() {
             0..5 => {
                 let pages = 1 + random.below(40) as usize;
                 let guard = random.below(3) as u8;
-                // Exhausted now and then: that is for other tests.
+                // The space is exhausted now and then, which other tests check.
                 bufs.extend(space.buf_with(pages * PAGE, Options::DEFAULT.guard_pages(guard)));
             }
             5 if !bufs.is_empty() => {
@@ -95,7 +95,8 @@ fn maps_agree_with_the_metadata() {
         }
         if step % 100 == 0 {
             let count = check(&space);
-            // Neighbours without a guard may be neighbours in the file, too: then there are fewer.
+            // Neighbours without a guard may be neighbours in the file, too: then there are fewer
+            // mappings.
             assert!(
                 count <= space.mappings() as usize && count * 20 > space.mappings() as usize * 19
             );

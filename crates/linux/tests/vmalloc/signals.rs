@@ -1,4 +1,4 @@
-//! Requests from a signal handler that may not wait, on top of a thread that is anywhere in the
+//! Requests that may not wait, from a signal handler above a thread that is anywhere in the
 //! library.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -62,7 +62,7 @@ fn handlers_allocate_and_free() {
         }
         sender.join().unwrap();
     });
-    // What was sent has arrived: signals to this thread come before its next call returns.
+    // All signals have arrived: signals to this thread come before its next call returns.
     SPACE.store(std::ptr::null_mut(), Ordering::Relaxed);
     assert!(SERVED.load(Ordering::Relaxed) > 100);
     all_back(space);

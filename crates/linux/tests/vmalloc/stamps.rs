@@ -1,5 +1,5 @@
-//! Threads write a stamp through the mapping and read it back through the frames, and the other
-//! way round, while areas move from thread to thread.
+//! Threads write a stamp through the mapping and read it through the frames, and the reverse, while
+//! areas move from thread to thread.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -16,18 +16,18 @@ fn stamp(space: &Vmalloc, buf: &mut VmallocBuf<'_>, owner: u64) {
         let mark = (owner << 32 | page as u64).to_ne_bytes();
         buf[page * PAGE..][..8].copy_from_slice(&mark);
         let frame = space.pfn_of(&raw const buf[page * PAGE]).unwrap();
-        // SAFETY: the buffer's own frame, of which the buffer is borrowed for writing.
+        // SAFETY: the frame is the buffer's own, and the buffer is borrowed for writing.
         unsafe { space.depot().address(frame).add(PAGE - 8).cast::<[u8; 8]>().write(mark) };
     }
 }
 
-/// Reads both, each through the other.
+/// Checks both stamps: each is read by the other way.
 fn check(space: &Vmalloc, buf: &VmallocBuf<'_>, owner: u64, pages: usize) {
     for page in 0..pages {
         let mark = (owner << 32 | page as u64).to_ne_bytes();
         assert_eq!(buf[(page + 1) * PAGE - 8..][..8], mark, "page {page} of {owner}, by mapping");
         let frame = space.pfn_of(&raw const buf[page * PAGE]).unwrap();
-        // SAFETY: the buffer's own frame.
+        // SAFETY: the frame is the buffer's own.
         let seen = unsafe { space.depot().address(frame).cast::<[u8; 8]>().read() };
         assert_eq!(seen, mark, "page {page} of {owner}, by frame");
         let mut read = [0; 8];

@@ -1,5 +1,5 @@
-//! What promises zeroes gives zeroes, whatever the protection, over memory that others have
-//! written.
+//! Memory that promises zeroes holds zeroes, whatever its protection, although its frames were
+//! written before.
 
 use pagedepot_linux::vmalloc::{Options, Protection, Stale, Vmalloc};
 use pagedepot_linux::{Depot, Flags, Order};
@@ -9,7 +9,7 @@ use crate::{MIB, PAGE, all_back, depot};
 const PROTECTIONS: [Protection; 3] =
     [Protection::READ, Protection::READ_WRITE, Protection::READ_EXECUTE];
 
-/// Every free page of a depot holds somebody's data.
+/// Writes data to every free page of a depot.
 fn dirty(depot: &Depot) {
     let flags = Flags::default().no_reclaim();
     let mut pages: Vec<_> =
@@ -18,7 +18,7 @@ fn dirty(depot: &Depot) {
     pages.iter_mut().for_each(|page| page.fill(7));
 }
 
-/// Fails unless `pages` pages at `start` are zeroes.
+/// Checks that `pages` pages at `start` are zeroes.
 fn check(start: std::ptr::NonNull<u8>, pages: u32, what: &dyn std::fmt::Debug) {
     // SAFETY: just allocated, readable.
     let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), pages as usize * PAGE) };
