@@ -96,13 +96,13 @@ pub struct Depot<'m, C, A> {
     backing: Option<Arc<dyn Underlying + Send>>,
     /// The memory of the allocator's metadata, if it is not the caller's. Fields are dropped in
     /// this order: the allocator is gone before this and the backing.
-    _books: Option<Metadata>,
+    _metadata: Option<Metadata>,
 }
 
 impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
     /// An allocator that the caller made.
     pub fn new(allocator: Allocator<'m, C>, act: A) -> Self {
-        Depot { allocator, act, past: Counters::default(), backing: None, _books: None }
+        Depot { allocator, act, past: Counters::default(), backing: None, _metadata: None }
     }
 
     /// The allocator.
@@ -191,7 +191,7 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
             Some(_) => Allocator::<C>::metadata_bytes_over(&config)?,
             None => Allocator::<C>::metadata_bytes(&config)?,
         };
-        // SAFETY: the allocator is dropped first, as a field before `_books` or, on an error here,
+        // SAFETY: the allocator is dropped first, as a field before `_metadata` or, on an error here,
         // as a local made after `metadata`; none of its methods hands that out for longer than
         // it is borrowed.
         let (metadata, memory) = unsafe { Metadata::new(needed) };
@@ -205,7 +205,7 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
                 allocator.set_cache_limits(zone, limits);
             }
         }
-        Ok(Depot { backing, _books: Some(metadata), ..Depot::new(allocator, act) })
+        Ok(Depot { backing, _metadata: Some(metadata), ..Depot::new(allocator, act) })
     }
 }
 

@@ -20,7 +20,7 @@ const CHUNK: usize = 64;
 /// dropped in this order.
 struct ZoneStore {
     allocator: Allocator<'static, Locked<'static, ByThread>>,
-    _books: Metadata,
+    _metadata: Metadata,
 }
 
 /// A bitmap store over all zones.
@@ -82,10 +82,10 @@ impl ZoneStore {
             ..Config::new(setup.cpus, &zones)
         };
         let needed = Allocator::<Locked<'static, ByThread>>::metadata_bytes(&config)?;
-        // SAFETY: the allocator is the field before `_books`, and on an error is made after it.
+        // SAFETY: the allocator is the field before `_metadata`, and on an error is made after it.
         let (metadata, memory) = unsafe { Metadata::new(needed) };
         let allocator = Allocator::new(&config, memory, Locked::new(&[], ByThread))?;
-        Ok(Some(ZoneStore { allocator, _books: metadata }))
+        Ok(Some(ZoneStore { allocator, _metadata: metadata }))
     }
 }
 
