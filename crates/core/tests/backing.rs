@@ -1,5 +1,4 @@
-//! Over a store of the embedder's: what the allocator then keeps, what it refuses, and what it
-//! finds.
+//! An allocator over a store of the embedder's: what it keeps, what it refuses, and what it finds.
 
 mod common;
 
@@ -38,7 +37,7 @@ fn no_bitmap_is_kept() {
     // A bit per frame of a section, and its hints.
     assert!((32768 + 128..34_000).contains(&saved), "{saved}");
     with_depot(false, |_| {}, |depot, _| assert_eq!(depot.metadata_use().sections, 0));
-    // The bytes of options are found from where a section lies.
+    // The place of the options' bytes follows from the sections.
     let checked = Config { checked: true, ..config };
     assert_eq!(Single::metadata_bytes_over(&checked), Single::metadata_bytes(&checked));
 }
@@ -67,8 +66,8 @@ fn blocks_are_cached_for_the_mobility_that_the_backing_says() {
         |_| {},
         |depot, sets| {
             let movable = depot.alloc(Order::BASE, Flags::new(Mobility::Movable)).unwrap();
-            // The lowest pageblock serves movable pages now, whoever asks: what comes back is for
-            // those.
+            // The lowest pageblock serves movable pages now, for every request: its freed frames go
+            // to movable fronts.
             let unmovable = depot.alloc(Order::BASE, Flags::new(Mobility::Unmovable)).unwrap();
             assert_eq!((movable.get() / 512, unmovable.get() / 512), (1, 1));
             depot.free(unmovable, Order::BASE).unwrap();
@@ -79,7 +78,7 @@ fn blocks_are_cached_for_the_mobility_that_the_backing_says() {
 }
 
 #[test]
-fn what_others_hold_is_nobodys_cache() {
+fn what_others_hold_is_not_cached() {
     with_depot(
         false,
         |_| {},
@@ -111,7 +110,7 @@ fn ranges_are_refused_where_the_backing_has_none() {
             assert_eq!(depot.alloc_at(Pfn::new(600), 1, Flags::default()), refused);
             assert_eq!(depot.alloc_contiguous(1025, 1, Flags::default()).map(drop), refused);
             assert_eq!(depot.alloc_contiguous(1, 2048, Flags::default()).map(drop), refused);
-            // A block will do, and what is too much of it goes back.
+            // A block serves the request, and its surplus goes back.
             let start = depot.alloc_contiguous(700, 4, Flags::default()).unwrap();
             assert_eq!(sets.free_pages(ZONE), 4096 - 700);
             depot.free_contiguous(start, 700).unwrap();
@@ -153,7 +152,7 @@ fn frames_that_come_back_twice_are_reported() {
             depot.free(pfn, order(5)).unwrap();
             assert_eq!(depot.free(pfn, order(5)), Err(FreeError::NotAllocated));
             assert_eq!(depot.validate().unwrap().free_pages, 4096);
-            // In a cache twice, and in a cache while free.
+            // The block is in a cache twice, and in a cache while it is free.
             let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
             depot.free(pfn, Order::BASE).unwrap();
             depot.free(pfn, Order::BASE).unwrap();
@@ -167,7 +166,7 @@ fn frames_that_come_back_twice_are_reported() {
     );
 }
 
-/// Hands out what a test says, against its contract.
+/// A backing that hands out the frames that a test names, against its contract.
 struct Broken {
     frame: AtomicU32,
     count: AtomicUsize,
@@ -228,7 +227,7 @@ fn what_a_backing_may_not_hand_out_is_reported_and_not_handed_on() {
     let broken = Broken { frame: AtomicU32::new(0), count: AtomicUsize::new(1) };
     let depot = Single::over(&broken, &config, &mut memory, Pinned(Anywhere::new())).unwrap();
     let flags = Flags::default().at_most_level(2).atomic();
-    // No memory, another zone's, partly another's, misaligned.
+    // Frames without memory, of another zone, partly of another zone, misaligned.
     for (frame, sizes) in
         [(1 << 30, 0..11), (u32::MAX, 0..1), (8192, 0..10), (4096 + 511, 1..11), (4608 - 1, 1..11)]
     {
@@ -242,7 +241,7 @@ fn what_a_backing_may_not_hand_out_is_reported_and_not_handed_on() {
         assert_eq!(depot.alloc_contiguous(1000, 1024, flags), Err(AllocError::Exhausted));
         assert_eq!(REFUSED.load(Ordering::Relaxed), frame);
     }
-    // More than it was asked for.
+    // More blocks than were requested.
     broken.frame.store(1024, Ordering::Relaxed);
     broken.count.store(1000, Ordering::Relaxed);
     assert_eq!(depot.alloc(order(9), flags), Ok(Pfn::new(1024)));
@@ -264,7 +263,7 @@ fn memory_is_added_once() {
             assert_eq!(again, Err(ConfigError::NotAddable { range: overlapping }));
             let census = depot.validate().unwrap();
             assert_eq!((census.managed_pages, census.free_pages), (5096, 5096));
-            // What was tagged until the overlap was found is no memory any more.
+            // The pageblocks that were tagged before the overlap was found have no memory any more.
             assert_eq!(depot.free(Pfn::new(1 << 18), order(9)), Err(FreeError::OutOfRange));
         },
     );

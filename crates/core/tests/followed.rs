@@ -166,7 +166,7 @@ fn closed_gates_refuse_until_they_are_open() {
 }
 
 #[test]
-fn words_that_refuse_are_nobodys_to_write() {
+fn words_that_refuse_are_never_written() {
     with_depot(1, |depot, _| {
         exercise(depot);
         let (base, bytes) = depot.cpu_blocks();
@@ -187,7 +187,7 @@ fn more_cpus_than_can_be_followed() {
 }
 
 #[test]
-fn gates_that_nobody_uses_are_not_counted() {
+fn unused_gates_are_not_counted() {
     let used = |cpus| {
         let mut bytes = 0;
         with_depot(cpus, |depot, _| bytes = depot.metadata_use().cpus);

@@ -40,7 +40,7 @@ fn check_all_free(depot: &mut Single<'_>) -> Census {
 }
 
 #[test]
-fn frames_of_nobody_are_out_of_range() {
+fn frames_of_no_zone_are_out_of_range() {
     for checked in [false, true] {
         with_machine(checked, None, |mut depot| {
             for nowhere in [0, 1, 1023, 3072, 3583, 4608, 1 << 18, 1 << 31, u32::MAX] {
@@ -237,7 +237,7 @@ fn without_checked_a_double_free_is_found_when_it_reaches_the_store() {
 }
 
 #[test]
-fn unless_told_otherwise_misuse_found_late_panics_and_blocks_nobody() {
+fn without_a_handler_misuse_found_late_panics_and_blocks_no_caller() {
     with_machine(false, None, |depot| {
         let block = depot.alloc(Order::BASE, Flags::default()).unwrap();
         depot.free(block, Order::BASE).unwrap();

@@ -134,12 +134,12 @@ fn the_error_says_where_the_pages_are() {
 }
 
 #[test]
-fn everybody_runs_out_while_everybody_drains() {
+fn all_cpus_run_out_while_all_drain() {
     run_out_and_drain(false);
 }
 
 #[test]
-fn everybody_runs_out_of_a_backing() {
+fn all_cpus_run_out_of_a_backing() {
     run_out_and_drain(true);
 }
 
@@ -235,11 +235,11 @@ fn share_all_pages(name: &str, is_backed: bool) {
 }
 
 #[test]
-fn nobody_fails_while_there_is_a_page() {
-    share_all_pages("nobody_fails", false);
+fn no_request_fails_while_there_is_a_page() {
+    share_all_pages("no_request_fails", false);
 }
 
 #[test]
-fn nobody_fails_while_a_backing_has_a_page() {
-    share_all_pages("nobody_fails_over_a_backing", true);
+fn no_request_fails_while_a_backing_has_a_page() {
+    share_all_pages("no_request_fails_over_a_backing", true);
 }

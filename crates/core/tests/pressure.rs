@@ -156,7 +156,7 @@ fn reserves_are_for_those_who_may_not_wait() {
     assert_eq!(held.len() as u32, FRAMES);
     assert_eq!(depot.free_pages(ZONE), 0);
     assert_eq!(depot.alloc_contiguous(1, 1, Flags::default().atomic()), Err(AllocError::Exhausted));
-    assert_eq!(witness.take(), [], "atomic requests call nobody");
+    assert_eq!(witness.take(), [], "atomic requests call no callback");
     free_all(&depot, held);
     check_all_free(&mut depot);
 }
@@ -294,7 +294,7 @@ fn refused_fences_leave_the_fronts_alone() {
 }
 
 #[test]
-fn a_callback_that_panics_blocks_nobody() {
+fn a_callback_that_panics_blocks_no_caller() {
     let panics = Caller::new(|_, _| panic!("out of luck"));
     let witness = Witness::default();
     let mut depot = machine(MARKS, &[&panics, &witness]);

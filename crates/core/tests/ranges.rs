@@ -125,7 +125,7 @@ fn and_frames_at_an_address() {
 
 /// No cache is emptied for a request that all of them together could not serve.
 #[test]
-fn nobody_is_asked_for_more_than_there_is() {
+fn no_cache_is_asked_for_more_than_there_is() {
     let cache = Cache::new(0);
     let depot = machine(Watermarks::default(), &[cache]);
     cache.hold(&depot, all_pageblocks(&depot));

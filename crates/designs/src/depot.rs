@@ -191,9 +191,9 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
             Some(_) => Allocator::<C>::metadata_bytes_over(&config)?,
             None => Allocator::<C>::metadata_bytes(&config)?,
         };
-        // SAFETY: the allocator is dropped first, as a field before `_metadata` or, on an error here,
-        // as a local made after `metadata`; none of its methods hands that out for longer than
-        // it is borrowed.
+        // SAFETY: the allocator is dropped first, as a field before `_metadata` or, on an error
+        // here, as a local made after `metadata`; none of its methods hands that memory out for
+        // longer than the allocator is borrowed.
         let (metadata, memory) = unsafe { Metadata::new(needed) };
         let allocator = match under {
             Some(under) => Allocator::over(under, &config, memory, cpus)?,

@@ -90,7 +90,7 @@ fn explore<D: PageCache + Send + 'static>(
         let thread = thread::spawn(move || other(&shared));
         own(&ground);
         thread.join().unwrap();
-        let Some(ground) = Arc::into_inner(ground) else { panic!("somebody still uses it") };
+        let Some(ground) = Arc::into_inner(ground) else { panic!("a thread still uses it") };
         ground.settle(cpus);
     });
 }

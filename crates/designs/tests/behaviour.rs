@@ -158,7 +158,7 @@ fn rcu_by_fence_collects_at_once() {
 }
 
 #[test]
-fn rcu_by_quiescent_states_waits_for_nobody_and_comes_back() {
+fn rcu_by_quiescent_states_does_not_wait_and_collects_later() {
     let mut rcu = common::rcu_qsbr(&three_zones(2), Entry::Pretend);
     warm(&rcu, 0);
     warm(&rcu, 1);
@@ -267,7 +267,7 @@ fn magazine_options_are_checked() {
 }
 
 #[test]
-fn a_quiet_drain_of_a_depot_stops_nobody() {
+fn a_quiet_drain_of_a_depot_interrupts_no_cpu() {
     let depot = common::depot(&three_zones(2), Entry::Pretend);
     let held: Vec<_> = (0..300)
         .map(|_| (depot.alloc(task(0), Order::BASE, Mobility::Movable).unwrap(), Order::BASE))

@@ -368,7 +368,7 @@ fn caches_grow_by_carved_magazines() {
 
 /// Without `checked` a double free is found when the pages reach the store, and the depot goes on.
 #[test]
-fn a_double_free_panics_and_blocks_nobody() {
+fn a_double_free_panics_and_blocks_no_caller() {
     let mut depot = Depot::new(16 * MIB).unwrap();
     let block = depot.alloc(order(4), Flags::default()).unwrap();
     let free = || {

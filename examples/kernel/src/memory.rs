@@ -134,7 +134,7 @@ impl<T> Place<T> {
     ///
     /// # Safety
     /// No other code uses the value while the reference lives.
-    #[expect(clippy::mut_from_ref, reason = "that nobody else has one is the caller's promise")]
+    #[expect(clippy::mut_from_ref, reason = "the caller promises that there is no other reference")]
     pub unsafe fn exclusive(&'static self) -> &'static mut T {
         assert!(self.1.load(Ordering::Acquire), "used before it was made");
         // SAFETY: written, and the caller's promise.

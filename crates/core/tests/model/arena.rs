@@ -34,7 +34,7 @@ impl Arena {
     }
 
     /// The memory for the metadata. Call it once.
-    #[expect(clippy::mut_from_ref, reason = "the metadata is a part that nobody else touches")]
+    #[expect(clippy::mut_from_ref, reason = "no other code touches the metadata")]
     pub fn metadata(&self) -> &mut [MaybeUninit<u8>] {
         // SAFETY: in bounds; called once.
         unsafe {
@@ -74,7 +74,7 @@ impl Arena {
             let found = unsafe { self.cell(frame, offset).read() };
             assert!(
                 found == mark(frame, offset),
-                "somebody wrote to {}, which is held",
+                "other code wrote to {}, which is held",
                 Pfn::new(frame)
             );
         }

@@ -186,7 +186,7 @@ impl Addresses for NodeTrees {
     }
 
     fn runs(&mut self) -> Vec<Run> {
-        const CLEAN: &str = "nobody panicked holding it";
+        const CLEAN: &str = "no thread panicked while it held the lock";
         let mut runs = self.free.0.get_mut().expect(CLEAN).runs();
         for node in &mut self.nodes {
             runs.extend(node.pools.0.get_mut().expect(CLEAN).by_size.iter().flatten());

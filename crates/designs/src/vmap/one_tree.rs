@@ -75,10 +75,10 @@ impl Addresses for OneTree {
 
     fn runs(&mut self) -> Vec<Run> {
         let areas = [&mut self.busy, &mut self.lazy].map(|tree| {
-            let tree = tree.0.get_mut().expect("nobody panicked holding it");
+            let tree = tree.0.get_mut().expect("no thread panicked while it held the lock");
             tree.values().map(|area| area.run).collect::<Vec<_>>()
         });
-        let free = self.free.0.get_mut().expect("nobody panicked holding it");
+        let free = self.free.0.get_mut().expect("no thread panicked while it held the lock");
         [areas.concat(), free.0.runs()].concat()
     }
 }

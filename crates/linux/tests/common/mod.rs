@@ -101,7 +101,7 @@ pub fn check(page: &Page<'_>, owner: u64) {
     for frame in page.chunks_exact(4096) {
         assert!(
             frame[..8] == mark && frame[4088..] == mark,
-            "{page:?} of {owner} was written by somebody else"
+            "other code wrote to {page:?} of {owner}"
         );
     }
 }

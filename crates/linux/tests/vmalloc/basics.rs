@@ -185,7 +185,7 @@ fn reading_and_listing() {
 }
 
 #[test]
-fn dropping_a_space_returns_what_nobody_freed() {
+fn dropping_a_space_returns_what_was_not_freed() {
     let depot = depot(64 * MIB);
     for _ in 0..20 {
         // More spaces, one after the other, than the depot has places for callbacks.

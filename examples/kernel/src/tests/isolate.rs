@@ -149,7 +149,7 @@ fn report_running(isolated: &[&'static Cpu], found: &Found, interrupts: u64, ord
             assert!(interrupts == 0, "isolated CPUs were interrupted {interrupts} times")
         }
         Design::Local => {
-            assert!(interrupts > 0, "the design asks owners to drain, but nobody was asked")
+            assert!(interrupts > 0, "the design asks owners to drain, but asked none")
         }
     }
 }
