@@ -226,9 +226,8 @@ unsafe impl Mapper for LinuxMapper {
         }
         self.budget.take(2)?;
         // SAFETY: the pages are the caller's alone, not mapped and not lost.
-        if let Err(errno) =
-            unsafe { self.reserved.map(run.clone(), access(how), file, offset as u64) }
-        {
+        let mapped = unsafe { self.reserved.map(run.clone(), access(how), file, offset as u64) };
+        if let Err(errno) = mapped {
             self.budget.give(2);
             self.restore(run);
             return Err(why(errno));
