@@ -28,7 +28,7 @@ pub enum Entry {
 enum Means {
     Pretend,
     #[cfg(not(loom))]
-    Rseq(crate::rseq::Area),
+    Rseq(pagedepot_rseq::Area),
     Lock {
         /// Whether operations run a full barrier, for drainers that fence them.
         fenced: bool,
@@ -154,7 +154,9 @@ impl Owners {
         fence(Ordering::SeqCst);
         match self.means {
             #[cfg(not(loom))]
-            Means::Rseq(_) => crate::host::fence_cpu(cpu).map(|()| true).map_err(|()| FenceRefused),
+            Means::Rseq(_) => {
+                pagedepot_rseq::membarrier::fence(cpu).map(|()| true).map_err(|_| FenceRefused)
+            }
             Means::Pretend => Ok(true),
             Means::Lock { .. } => Ok(false),
         }
@@ -170,12 +172,8 @@ impl Means {
         match entry {
             Entry::Pretend => Means::Pretend,
             #[cfg(not(loom))]
-            Entry::OnCpu => match crate::rseq::area() {
-                // Membarrier must be registered before it can be used; where it cannot be, the
-                // lock's full barriers do.
-                Some(area) if crate::host::register_fences() => Means::Rseq(area),
-                _ => Means::Lock { fenced },
-            },
+            // Where sequences cannot run or cannot be fenced, the lock's full barriers do.
+            Entry::OnCpu => crate::rseq::prepare().map_or(Means::Lock { fenced }, Means::Rseq),
             #[cfg(loom)]
             Entry::OnCpu => Means::Lock { fenced },
             Entry::Lock => Means::Lock { fenced },
@@ -187,7 +185,7 @@ impl Means {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use pagedepot_rseq::affinity;
 
     use super::*;
     use crate::prim::PlainU64;
@@ -196,14 +194,11 @@ mod tests {
 
     /// The CPUs that this process may use. Tests that need a second one do nothing without it.
     fn cpus() -> Vec<u32> {
-        let allowed = sched_getaffinity(None).unwrap();
-        (0..CpuSet::MAX_CPU as u32).filter(|&cpu| allowed.is_set(cpu as usize)).collect()
+        affinity::allowed().unwrap().iter().map(CpuId::get).collect()
     }
 
     fn pin(cpu: u32) {
-        let mut set = CpuSet::new();
-        set.set(cpu as usize);
-        sched_setaffinity(None, &set).unwrap();
+        affinity::pin(CpuId::new(cpu)).unwrap();
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod common;
 use common::{allowed_cpus, interrupt, pin, task, three_zones};
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use pagedepot_designs::*;
+use pagedepot_rseq::affinity;
 
 const NORMAL: ZoneId = ZoneId::new(2);
 
@@ -49,8 +50,7 @@ fn a_helper_goes_to_the_cpus_that_have_pages_and_comes_back() {
         pin(first);
         let done = local.drain(Scope::ALL, Mode::Full);
         assert_eq!((done.taken_pages, done.left_pages, done.interruptions), (7, 0, 1));
-        let home = rustix::thread::sched_getaffinity(None).unwrap();
-        assert!(home.is_set(first as usize) && home.count() == 1);
+        assert_eq!(affinity::allowed().unwrap(), [CpuId::new(first)].into_iter().collect());
         assert_eq!(local.drain(Scope::ALL, Mode::Full), Drained::default());
     })
     .join()

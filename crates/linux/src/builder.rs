@@ -7,9 +7,9 @@ use pagedepot::{
     Backing, Config, FrameRange, FreeHigh, HighPolicy, LinearMap, Misuse, NodeId, PageSize, Pfn,
     Watermarks, ZoneConfig,
 };
+use pagedepot_rseq::CpuSet;
 
 use crate::cpus::LinuxCpus;
-use crate::cpuset::CpuSet;
 use crate::depot::{Depot, Frames};
 use crate::error::BuildError;
 use crate::grow::{self, Growth};

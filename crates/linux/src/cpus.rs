@@ -7,12 +7,11 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use pagedepot::CpuId;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, Locked, Unusable, WhichCpu};
+use pagedepot_rseq::{Area, CpuSet, RseqMissing, membarrier};
 use rustix::process::{Pid, getpid};
-use rustix::thread::{Cpuid, MembarrierCommand, membarrier, membarrier_cpu};
 
-use crate::cpuset::CpuSet;
 use crate::prim;
-use crate::rseq::{self, Area, NO_FRAME, RseqMissing};
+use crate::sequences::{self, NO_FRAME};
 
 /// How a depot's threads reach the fronts of their CPU, and why it is not the faster way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,8 +158,8 @@ impl<'m> LinuxCpus<'m> {
             (true, ..) => Fronts::Locks,
             (_, _, None) => Fronts::LocksWithoutRseq,
             (_, ForkMark::Pid(_), _) => Fronts::LocksWithoutWipe,
-            _ if !rseq::stay_loaded() => Fronts::LocksInUnloadable,
-            (_, ForkMark::Wiped(_), Some(_)) if register_fence() => Fronts::Sequences,
+            _ if !sequences::stay_loaded() => Fronts::LocksInUnloadable,
+            (_, ForkMark::Wiped(_), Some(_)) if membarrier::register().is_ok() => Fronts::Sequences,
             (_, ForkMark::Wiped(_), Some(_)) => Fronts::SequencesWithoutFence,
         };
         LinuxCpus {
@@ -176,25 +175,13 @@ impl<'m> LinuxCpus<'m> {
     }
 }
 
-/// Lets this process fence CPUs; `false` when the kernel cannot or may not.
-pub(crate) fn register_fence() -> bool {
-    membarrier(MembarrierCommand::RegisterPrivateExpeditedRseq).is_ok()
-}
-
-/// Aborts the sequence that runs on `cpu`, if any, and waits until that has happened.
-pub(crate) fn fence(cpu: CpuId) -> Result<(), FenceError> {
-    // SAFETY: the kernel has nothing to do for a number that is no CPU of this machine.
-    let cpu = unsafe { Cpuid::from_raw(cpu.get()) };
-    membarrier_cpu(MembarrierCommand::PrivateExpeditedRseq, cpu).map_err(|_| FenceError::Refused)
-}
-
-// SAFETY: with an area, 1., 2., 3. and 5. are the sequences' own doing (rseq/x86_64.rs): the kernel
+// SAFETY: with an area, 1., 2., 3. and 5. are the sequences' own doing (sequences/x86_64.rs): the kernel
 // restarts one when anything else may have run on its CPU, signal handlers included. 4.
 // `membarrier` with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any,
 // which aborts its sequence; a thread that is not running was aborted when it was switched out; and
 // it orders memory between that CPU and the caller. Every thread that gets here has an area of its
 // own, registered or with a negative `cpu_id`: a child of `vfork`, which has its parent's without a
-// registration, may call nothing (see `rseq/mod.rs`). Without an area all of it is `Locked`'s, with
+// registration, may call nothing (see `pagedepot_rseq`). Without an area all of it is `Locked`'s, with
 // the same locks for everybody, since `area` never changes. 6. Arrays and offsets are passed on to
 // the sequences, which keep neither.
 unsafe impl Cpus for LinuxCpus<'_> {
@@ -203,7 +190,7 @@ unsafe impl Cpus for LinuxCpus<'_> {
 
     fn here(&self) -> Option<Here> {
         match self.area {
-            Some(area) => Some(Here::task(CpuId::new(rseq::cpu_id(area)))),
+            Some(area) => Some(Here::task(CpuId::new(area.cpu_id()))),
             None => self.locked.here(),
         }
     }
@@ -212,7 +199,7 @@ unsafe impl Cpus for LinuxCpus<'_> {
     fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
         // One comparison for both ways, so that the caller's fast path has no other.
         let frame = match self.area {
-            Some(area) => rseq::pop(area, blocks, word),
+            Some(area) => sequences::pop(area, blocks, word),
             None => self.pop_locked(blocks, word),
         };
         if frame == NO_FRAME {
@@ -227,7 +214,7 @@ unsafe impl Cpus for LinuxCpus<'_> {
     #[inline(always)]
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
         match self.area {
-            Some(area) => rseq::push(area, blocks, word, rounds_max, frame),
+            Some(area) => sequences::push(area, blocks, word, rounds_max, frame),
             None => self.push_locked(blocks, word, rounds_max, frame),
         }
     }
@@ -241,14 +228,14 @@ unsafe impl Cpus for LinuxCpus<'_> {
         new: u64,
     ) -> bool {
         match self.area {
-            Some(area) => rseq::compare_store(area, blocks, here, word, old, new),
+            Some(area) => sequences::compare_store(area, blocks, here, word, old, new),
             None => self.locked.compare_store(blocks, here, word, old, new),
         }
     }
 
     fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
         match self.fronts {
-            Fronts::Sequences => fence(cpu),
+            Fronts::Sequences => membarrier::fence(cpu).map_err(|_| FenceError::Refused),
             Fronts::SequencesWithoutFence => Err(FenceError::Refused),
             _ => self.locked.fence(blocks, cpu),
         }

@@ -64,7 +64,6 @@ mod builder;
 #[cfg(doctest)]
 mod closed;
 mod cpus;
-mod cpuset;
 mod depot;
 mod error;
 mod grow;
@@ -74,7 +73,7 @@ mod numa;
 mod page;
 mod pins;
 mod prim;
-mod rseq;
+mod sequences;
 mod sync;
 mod topology;
 pub mod trace;
@@ -85,16 +84,16 @@ pub mod vmalloc;
 
 pub use builder::Builder;
 pub use cpus::{Fronts, LinuxCpus};
-pub use cpuset::{CpuListError, CpuSet};
 pub use depot::Depot;
 pub use error::{BuildError, CallbackError};
 pub use memory::MemoryKind;
 pub use page::{Page, Pages, Parts};
 pub use pins::{PinError, PinnedRange};
-pub use rseq::RseqMissing;
 pub use topology::Topology;
 pub use trim::{TrimError, Trimmed};
 pub use vmalloc::{Vmalloc, VmallocBuf};
+
+pub use pagedepot_rseq::{CpuListError, CpuSet, RseqMissing};
 
 pub use pagedepot::{
     AllocError, Allocator, Backing, BackingRanges, CacheLimits, Census, ConfigError, Counts, CpuId,

@@ -8,8 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use pagedepot::{CpuId, NodeId};
-
-use crate::cpuset::CpuSet;
+use pagedepot_rseq::CpuSet;
 
 /// The machine, as far as a depot cares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 use pagedepot::cpus::{Context, CpuLock, Here, Locked};
 use pagedepot::{CacheLimits, CpuId, FrameRange, Pfn, Watermarks};
 use pagedepot_designs::*;
+use pagedepot_rseq::affinity;
 
 /// A task on a CPU.
 pub fn task(cpu: u32) -> Here {
@@ -146,18 +147,12 @@ pub(crate) use over_all_designs;
 
 /// CPUs this process may run on, at most four.
 pub fn allowed_cpus() -> Vec<u32> {
-    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..rustix::thread::CpuSet::MAX_CPU as u32)
-        .filter(|&cpu| allowed.is_set(cpu as usize))
-        .take(4)
-        .collect()
+    affinity::allowed().unwrap().iter().map(CpuId::get).take(4).collect()
 }
 
 /// Pins the calling thread.
 pub fn pin(cpu: u32) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu as usize);
-    rustix::thread::sched_setaffinity(None, &set).unwrap();
+    affinity::pin(CpuId::new(cpu)).unwrap();
 }
 
 /// A small generator, so that each thread's choices follow from its seed.

@@ -1,16 +1,15 @@
 //! A restartable sequence on a per-CPU array: as fast as frames can be had per CPU. It reads the
 //! CPU's number, the array's count and a slot, and stores the count; nothing else.
 //!
-//! The kernel restarts a thread that it interrupted between labels 22 and 23 at label 24, unless
-//! the last instruction, the one store that commits, was done (`Documentation/core-api/rseq.rst`).
-//! Entering a sequence is one store, of its descriptor's address, into the thread's `struct rseq`;
-//! the kernel clears it when it finds the thread elsewhere.
+//! An aborted sequence tries again at once: see [`pagedepot_rseq::sequence!`] for how the kernel
+//! sees it (and `Documentation/core-api/rseq.rst`).
 
 use std::ptr::NonNull;
 
+use pagedepot_rseq::{Area, RseqMissing};
+
 use super::{Demand, Design, Subject};
 use crate::failure::Failure;
-use crate::harness::rseq;
 
 /// log2 of the bytes between the arrays of two CPUs: a constant, so that the address is a shift.
 /// Address space, of which only what is used becomes memory.
@@ -25,8 +24,7 @@ pub struct FloorRseq {
     arrays: NonNull<u8>,
     bytes: usize,
     capacity: u32,
-    /// From the thread pointer to `struct rseq`.
-    offset: isize,
+    area: Area,
 }
 
 // SAFETY: slots and counts are touched in sequences of the CPU they belong to only.
@@ -40,7 +38,10 @@ impl FloorRseq {
     /// # Errors
     /// Without restartable sequences, without address space, or for more blocks than fit an array.
     pub fn new(demand: &Demand) -> Result<Self, Failure> {
-        let offset = rseq::offset().map_err(|why| Failure::Usage(why.to_string()))?;
+        let area = Area::find().ok_or_else(|| {
+            let why = RseqMissing::find().map_or_else(String::new, |why| why.to_string());
+            Failure::Usage(why)
+        })?;
         let capacity = super::floor_spin::capacity(demand);
         if capacity > SLOTS_MAX {
             return Err(Failure::Run(format!(
@@ -49,7 +50,7 @@ impl FloorRseq {
         }
         let arrays = demand.cpus.iter().map(|cpu| cpu.index()).max().unwrap_or(0) + 1;
         let bytes = arrays << STRIDE_SHIFT;
-        let floor = FloorRseq { arrays: map(bytes)?, bytes, capacity: capacity as u32, offset };
+        let floor = FloorRseq { arrays: map(bytes)?, bytes, capacity: capacity as u32, area };
         for cpu in &demand.cpus {
             // SAFETY: inside the mapping, which nobody else knows yet.
             unsafe {
@@ -82,38 +83,20 @@ impl Drop for FloorRseq {
     }
 }
 
-/// A sequence: the given instructions between entry and commit. `{t}` holds the address of this
-/// CPU's array when they begin.
+/// A sequence that begins with the address of this CPU's array in `{at}`, and tries again when it
+/// is aborted.
 #[cfg(target_arch = "x86_64")]
-macro_rules! sequence {
-    ($($instruction:literal),* ; $($operands:tt)*) => {
-        std::arch::asm!(
-            "20:",
-            ".pushsection __rseq_cs, \"aw\", @progbits",
-            ".balign 32",
-            // struct rseq_cs: version, flags, start, bytes to the commit, where to restart.
-            "21: .long 0, 0",
-            ".quad 22f, 23f - 22f, 24f",
-            ".popsection",
-            "lea {t}, [rip + 21b]",
-            "mov qword ptr fs:[{rseq} + {RSEQ_CS}], {t}",
-            "22:",
-            "mov {t:e}, dword ptr fs:[{rseq} + {CPU_ID}]",
-            "shl {t}, {STRIDE_SHIFT}",
-            "add {t}, {arrays}",
-            $($instruction,)*
-            "23:",
-            ".pushsection .text.unlikely, \"ax\", @progbits",
-            // glibc's RSEQ_SIG stands before the address to restart at, inside an undefined
-            // instruction (ud1), so that disassemblers stay in step.
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "24: jmp 20b",
-            ".popsection",
-            RSEQ_CS = const rseq::field::RSEQ_CS,
-            CPU_ID = const rseq::field::CPU_ID,
+macro_rules! array_sequence {
+    ($floor:expr; $($instruction:literal),*; $($operands:tt)*) => {
+        pagedepot_rseq::sequence!(
+            $floor.area;
+            body: "mov {at:e}, dword ptr fs:[{area} + {CPU_ID}]",
+            "shl {at}, {STRIDE_SHIFT}",
+            "add {at}, {arrays}",
+            $($instruction),*;
+            aborted: "jmp 7b";
             STRIDE_SHIFT = const STRIDE_SHIFT,
-            t = out(reg) _,
+            arrays = in(reg) $floor.arrays.as_ptr(),
             $($operands)*
             options(nostack),
         )
@@ -125,19 +108,18 @@ impl FloorRseq {
     #[inline]
     fn pop(&self) -> Option<u32> {
         let (left, frame): (u32, u32);
-        // SAFETY: the thread is pinned to a CPU of the demand, so `t` points to its array, of which
-        // the count never exceeds the capacity. If the count is 0, `frame` stays as it was: it is
-        // an undefined number, but not read.
+        // SAFETY: the thread is pinned to a CPU of the demand, so `at` points to its array, of
+        // which the count never exceeds the capacity. If the count is 0, `frame` stays as it was:
+        // it is an undefined number, but not read. A program's code stays loaded.
         unsafe {
-            sequence!(
-                "mov {left:e}, dword ptr [{t}]",
+            array_sequence!(
+                self;
+                "mov {left:e}, dword ptr [{at}]",
                 "sub {left:e}, 1",
-                "jb 23f",
-                "mov {frame:e}, dword ptr [{t} + 4*{left:r} + {SLOTS_AT}]",
-                "mov dword ptr [{t}], {left:e}";
+                "jb 3f",
+                "mov {frame:e}, dword ptr [{at} + 4*{left:r} + {SLOTS_AT}]",
+                "mov dword ptr [{at}], {left:e}";
                 SLOTS_AT = const SLOTS_AT,
-                rseq = in(reg) self.offset,
-                arrays = in(reg) self.arrays.as_ptr(),
                 left = out(reg) left,
                 frame = out(reg) frame,
             );
@@ -149,16 +131,15 @@ impl FloorRseq {
     fn push(&self, frame: u32) -> bool {
         // SAFETY: as in `pop`; the slot is below the capacity.
         unsafe {
-            sequence!(
-                "mov {count:e}, dword ptr [{t}]",
+            array_sequence!(
+                self;
+                "mov {count:e}, dword ptr [{at}]",
                 "cmp {count:e}, {capacity:e}",
                 "jae {full}",
-                "mov dword ptr [{t} + 4*{count:r} + {SLOTS_AT}], {frame:e}",
+                "mov dword ptr [{at} + 4*{count:r} + {SLOTS_AT}], {frame:e}",
                 "inc {count:e}",
-                "mov dword ptr [{t}], {count:e}";
+                "mov dword ptr [{at}], {count:e}";
                 SLOTS_AT = const SLOTS_AT,
-                rseq = in(reg) self.offset,
-                arrays = in(reg) self.arrays.as_ptr(),
                 frame = in(reg) frame,
                 capacity = in(reg) self.capacity,
                 count = out(reg) _,
@@ -174,17 +155,16 @@ impl FloorRseq {
     fn set_count(&self, count: u32) {
         // SAFETY: as in `pop`.
         unsafe {
-            sequence!(
-                "mov dword ptr [{t}], {count:e}";
-                rseq = in(reg) self.offset,
-                arrays = in(reg) self.arrays.as_ptr(),
+            array_sequence!(
+                self;
+                "mov dword ptr [{at}], {count:e}";
                 count = in(reg) count,
             );
         }
     }
 }
 
-/// Never made there: see [`rseq::missing`].
+/// Never made there: there is no [`Area`].
 #[cfg(not(target_arch = "x86_64"))]
 impl FloorRseq {
     fn pop(&self) -> Option<u32> {

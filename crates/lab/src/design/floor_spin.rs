@@ -8,7 +8,6 @@ use pagedepot::CpuId;
 
 use super::{Demand, Design, Subject};
 use crate::harness::barrier::Waiter;
-use crate::harness::rseq;
 
 /// See the module.
 pub struct FloorSpin {
@@ -72,7 +71,7 @@ impl FloorSpin {
     fn here(&self) -> &Stack {
         // Threads are pinned to CPUs of the demand. Another thread's CPU would do as well: the lock
         // excludes.
-        &self.stacks[rseq::current_cpu()]
+        &self.stacks[pagedepot_rseq::current_cpu().index()]
     }
 }
 

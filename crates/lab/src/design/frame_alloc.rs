@@ -12,7 +12,6 @@ use frame_alloc::{
 use super::pool::Pool;
 use super::{Demand, Design, PAGE_BYTES, Subject};
 use crate::failure::Failure;
-use crate::harness::rseq;
 
 const BASE: PageSize = PageSize::from_log2(PAGE_BYTES.ilog2() as u8);
 /// Orders 0..=10, as the depot has.
@@ -39,7 +38,7 @@ struct CurrentCpu;
 impl CpuId for CurrentCpu {
     #[inline]
     fn current_cpu() -> usize {
-        rseq::current_cpu()
+        pagedepot_rseq::current_cpu().index()
     }
 }
 

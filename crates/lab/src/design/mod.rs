@@ -27,12 +27,13 @@ pub mod variant;
 use std::fmt;
 
 use pagedepot::{CpuId, Order};
+use pagedepot_rseq::RseqMissing;
+use pagedepot_rseq::membarrier::Unfenced;
 
 use self::allocator::{Allocator, WithAllocator};
 use self::pool::SharedPool;
 use self::variant::Variant;
 use crate::failure::Failure;
-use crate::harness::rseq;
 
 /// Bytes of a page: the base page of the depots measured, and what others are asked for.
 pub const PAGE_BYTES: usize = 4096;
@@ -195,14 +196,14 @@ impl Design {
             ));
         }
         if Self::WITH_RSEQ.contains(&self)
-            && let Some(why) = rseq::missing()
+            && let Some(why) = RseqMissing::find()
         {
             return Some(format!(
                 "design {self} needs restartable sequences, but {why}; or leave it out"
             ));
         }
         if Self::WITH_FENCES.contains(&self) {
-            return rseq::unfenced().map(|why| {
+            return Unfenced::find().map(|why| {
                 format!("design {self} needs to fence sequences, but {why}; or leave it out")
             });
         }

@@ -1,12 +1,12 @@
 //! The CPUs that this process may use, and staying on one.
 
 use std::cell::Cell;
+use std::io;
 use std::sync::Mutex;
 use std::thread;
 
 use pagedepot::CpuId;
-use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use pagedepot_rseq::affinity;
 
 use crate::failure::Failure;
 
@@ -15,17 +15,14 @@ use crate::failure::Failure;
 /// # Errors
 /// On machines whose CPU numbers do not fit the call, and in sandboxes that refuse it.
 pub fn usable() -> Result<Vec<CpuId>, Failure> {
-    let set = sched_getaffinity(None).map_err(|e| {
-        let hint = match e {
-            Errno::INVAL => "CPU numbers above 1023 are not supported",
+    let allowed = affinity::allowed().map_err(|e| {
+        let hint = match e.raw_os_error() {
+            Some(libc::EINVAL) => "CPU numbers above 1023 are not supported",
             _ => "allow sched_getaffinity in the sandbox's seccomp profile",
         };
         Failure::Run(format!("cannot ask for the usable CPUs: {e}; {hint}"))
     })?;
-    Ok((0..CpuSet::MAX_CPU)
-        .filter(|&cpu| set.is_set(cpu))
-        .map(|cpu| CpuId::new(cpu as u32))
-        .collect())
+    Ok(allowed.iter().collect())
 }
 
 /// Checks that this process may have a thread pinned to each of `cpus`, all at a time. A bench
@@ -44,7 +41,7 @@ pub fn check_seats(cpus: &[CpuId]) -> Result<(), Failure> {
             let gate = &gate;
             let seat = move || {
                 drop(gate.lock());
-                try_pin(cpu).map_err(|error| refused(cpu, error))
+                affinity::pin(cpu).map_err(|error| refused(cpu, &error))
             };
             let spawned = thread::Builder::new().spawn_scoped(scope, seat).map_err(|error| {
                 Failure::Run(format!(
@@ -59,9 +56,9 @@ pub fn check_seats(cpus: &[CpuId]) -> Result<(), Failure> {
     })
 }
 
-fn refused(cpu: CpuId, error: Errno) -> Failure {
-    let hint = match error {
-        Errno::INVAL => "was it taken offline, or out of this process's cpuset?",
+fn refused(cpu: CpuId, error: &io::Error) -> Failure {
+    let hint = match error.raw_os_error() {
+        Some(libc::EINVAL) => "was it taken offline, or out of this process's cpuset?",
         _ => {
             "allow sched_setaffinity in the sandbox's seccomp profile, or confine the command to one CPU before it starts (taskset -c 0 pagedepot ...)"
         }
@@ -74,18 +71,9 @@ fn refused(cpu: CpuId, error: Errno) -> Failure {
 /// # Panics
 /// When the kernel refuses: the CPU went away since [`check_seats`].
 pub fn pin(cpu: CpuId) {
-    try_pin(cpu).unwrap_or_else(|e| panic!("cannot run on {cpu:?}: {e}; was it taken offline?"));
+    affinity::pin(cpu)
+        .unwrap_or_else(|e| panic!("cannot run on {cpu:?}: {e}; was it taken offline?"));
     PINNED_TO.set(cpu.get());
-}
-
-fn try_pin(cpu: CpuId) -> Result<(), Errno> {
-    let mut set = CpuSet::new();
-    set.set(cpu.index());
-    sched_setaffinity(None, &set).or_else(|error| {
-        // Where a sandbox refuses the call, a thread that may run nowhere else stays there anyway.
-        let is_there = sched_getaffinity(None).is_ok_and(|now| now == set);
-        if is_there { Ok(()) } else { Err(error) }
-    })
 }
 
 thread_local! {

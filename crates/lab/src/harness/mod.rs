@@ -15,7 +15,6 @@ pub mod cpus;
 pub mod interleave;
 pub mod interrupts;
 pub mod ring;
-pub mod rseq;
 pub mod samples;
 
 pub use interleave::{Contender, Drains, Pace, Schedule, Seat, Series, interleave};

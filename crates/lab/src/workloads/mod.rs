@@ -15,6 +15,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use pagedepot::CpuId;
+use pagedepot_rseq::RseqMissing;
+use pagedepot_rseq::membarrier::Unfenced;
 
 use self::clients::Clients;
 use crate::design::pool::SharedPool;
@@ -22,7 +24,7 @@ use crate::design::variant::Variant;
 use crate::design::{self, Demand, Design};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
-use crate::harness::{Contender, Drains, Pace, Schedule, Series, cpus, interleave, rseq};
+use crate::harness::{Contender, Drains, Pace, Schedule, Series, cpus, interleave};
 use crate::report::{Progress, Report, counted};
 
 /// A workload of `bench`.
@@ -126,13 +128,13 @@ impl Workload {
             params.extend(settings.drains.map(|per_s| ("drains_per_s", per_s.get().into())));
             params
         });
-        if let Some(why) = rseq::missing() {
+        if let Some(why) = RseqMissing::find() {
             report.note(format!(
                 "no restartable sequences: {why}; without, the depot takes a lock per CPU, and {} cannot run",
                 design::list(&Design::WITH_RSEQ)
             ));
         }
-        if let Some(why) = rseq::unfenced() {
+        if let Some(why) = Unfenced::find() {
             report.note(format!(
                 "sequences cannot be fenced: {why}; without, full drains of the depot leave the front of each CPU and are not measured, and {} cannot run",
                 design::list(&Design::WITH_FENCES)

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagedepot::CpuId;
+use pagedepot_rseq::membarrier::Unfenced;
 
 use self::busy::{Busy, INTERRUPTS, IdleWindow, Rate};
 pub use self::drainable::DESIGNS;
@@ -33,7 +34,7 @@ use super::{Effort, Settings, Workload, checked};
 use crate::design::Design;
 use crate::failure::Failure;
 use crate::harness::samples::median;
-use crate::harness::{Contender, Pace, Schedule, Series, rseq};
+use crate::harness::{Contender, Pace, Schedule, Series};
 use crate::report::rows::{Metric, Params, params};
 use crate::report::{Report, table};
 
@@ -143,7 +144,7 @@ impl WithDrainable for Add<'_> {
             self.busy(&subject, work, Reach::Quiet, Rate::PerSecond(0));
         }
         // What a full drain cannot reach, it leaves, and so would pass for a cheap one.
-        let is_unfenced = rseq::unfenced().is_some();
+        let is_unfenced = Unfenced::find().is_some();
         for &reach in S::REACHES.iter().filter(|&&reach| reach == Reach::Quiet || !is_unfenced) {
             for rate in &RATES[1..] {
                 self.busy(&subject, Work::Pairs, reach, *rate);

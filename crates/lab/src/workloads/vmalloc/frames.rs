@@ -6,7 +6,6 @@ use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Pfn, ZoneConfig};
 
 use crate::failure::Failure;
-use crate::harness::rseq;
 
 /// The CPU this runs on.
 pub struct Here;
@@ -14,7 +13,7 @@ pub struct Here;
 impl WhichCpu for Here {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
-        Some(CpuId::new(rseq::current_cpu() as u32))
+        Some(pagedepot_rseq::current_cpu())
     }
 }
 

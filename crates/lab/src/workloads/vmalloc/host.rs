@@ -8,7 +8,6 @@ use pagedepot_vmap::Host;
 use rustix::thread::futex;
 
 use crate::harness::clock::on_cpu_ns;
-use crate::harness::rseq;
 
 thread_local! {
     static WAIT: Cell<Wait> = const { Cell::new(Wait { began_ns: 0, total_ns: 0 }) };
@@ -33,7 +32,7 @@ pub struct Counting<H>(pub H);
 unsafe impl<H: Host> Host for Counting<H> {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
-        Some(CpuId::new(rseq::current_cpu() as u32))
+        Some(pagedepot_rseq::current_cpu())
     }
 
     fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {

@@ -1,17 +1,18 @@
-//! Why there is no registration: what to say to the owner of a program that got locks.
+//! Why a program has no restartable sequences, for the message that tells its user what to do.
 
 use core::ffi::c_ulong;
 use core::fmt;
 use core::ptr::null;
 use std::io;
 
-use super::{Area, arch, knows_rseq};
+use crate::area::knows_rseq;
+use crate::{Area, arch};
 
 /// Why this program has no restartable sequences. Its text says what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RseqMissing {
-    /// This architecture has no sequences here.
+    /// This crate has no sequences for this architecture.
     Architecture,
     /// The C library registers none: it is not glibc, or glibc before 2.35.
     Library,
@@ -28,9 +29,9 @@ pub enum RseqMissing {
 }
 
 impl RseqMissing {
-    /// Looks for the reason; `None` where there are sequences.
+    /// Finds the reason; `None` where there are sequences.
     ///
-    /// May make the system call, in a form that the kernel always declines.
+    /// May make the system call `rseq`, in a form that the kernel always declines.
     pub fn find() -> Option<Self> {
         if Area::find().is_some() {
             return None;
@@ -40,7 +41,7 @@ impl RseqMissing {
         } else if !knows_rseq() {
             if is_static() { RseqMissing::Static } else { RseqMissing::Library }
         } else if tunables().is_some_and(|tunables| disable_rseq(&tunables)) {
-            // glibc did not ask, so neither does the probe: a filter may end programs that do.
+            // glibc did not make the call, so neither does the probe: a filter may kill programs that do.
             RseqMissing::Tunables
         } else {
             of_errno(probe())
@@ -48,9 +49,10 @@ impl RseqMissing {
     }
 }
 
-/// Programs without an interpreter (`ld.so`) have no base address of one.
+/// Whether the program is static: then it has no interpreter (`ld.so`), whose base address the
+/// kernel would pass.
 fn is_static() -> bool {
-    // SAFETY: has no preconditions; 0 for what the kernel did not say.
+    // SAFETY: has no preconditions; returns 0 for an entry that the kernel did not pass.
     let base: c_ulong = unsafe { libc::getauxval(libc::AT_BASE) };
     base == 0
 }
@@ -66,7 +68,7 @@ fn disable_rseq(tunables: &str) -> bool {
     tunables.split(':').filter_map(value).next_back().unwrap_or(false)
 }
 
-/// What the kernel says to an area of no bytes, which it never registers.
+/// The kernel's errno for an area of no bytes, which it never registers.
 fn probe() -> i32 {
     // SAFETY: declined for its length before anything is read or written, also where this thread
     // has a registration.
@@ -77,11 +79,13 @@ fn probe() -> i32 {
 fn of_errno(errno: i32) -> RseqMissing {
     match errno {
         libc::ENOSYS => RseqMissing::Kernel,
-        // What the kernel itself says to the probe.
+        // The kernel's own answer to the probe.
         0 | libc::EINVAL => RseqMissing::Unregistered,
         errno => RseqMissing::Refused(errno),
     }
 }
+
+impl core::error::Error for RseqMissing {}
 
 impl fmt::Display for RseqMissing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

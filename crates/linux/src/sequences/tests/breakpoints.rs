@@ -40,7 +40,7 @@ static EVENT: AtomicI32 = AtomicI32::new(-1);
 /// What the handler calls.
 static AT_STOP: AtomicPtr<&(dyn Fn() + Sync)> = AtomicPtr::new(std::ptr::null_mut());
 
-extern "C" fn stopped(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn stopped(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO. The event is
     // open, or the call fails. What AT_STOP points to lives while the breakpoint is armed.
     let act = unsafe {
@@ -224,7 +224,7 @@ fn pushes(area: Area, fronts: &Fronts) -> bool {
 
 #[inline(never)]
 fn stores(area: Area, fronts: &Fronts) -> bool {
-    let cpu = cpu_id(area);
+    let cpu = area.cpu_id();
     let (here, old) = (Here::task(CpuId::new(cpu)), fronts.word(cpu));
     compare_store(area, &fronts.array, here, WORD, old.0, Word::EMPTY.0)
 }

@@ -1,13 +1,4 @@
-//! The sequences for x86-64, in inline assembly that is part of the caller.
-//!
-//! # How the kernel sees one
-//! Storing the address of a descriptor to `rseq_cs` announces the sequence between the labels 2
-//! and 3. If the thread is preempted, moved, signalled or fenced while its instruction pointer is
-//! between them, it continues at the abort label 4 instead, which must follow the signature that
-//! glibc registered. Label 3 follows directly on the one store that commits.
-//!
-//! The descriptor is emitted anew for each copy that inlining makes, in the section group of the
-//! code it describes (`?`), so that the linker drops both or none.
+//! The fronts' sequences for x86-64, in inline assembly that is part of the caller.
 //!
 //! # Choices, measured on a hot pair of pop and push
 //! * Everything of a depot is named relative to one address, its base: one register. It, the steps
@@ -19,75 +10,28 @@
 //!   nanosecond or more.
 //! * An abort is reported as "look closer", not retried here: it happens once per preemption, and
 //!   the slow path, which bounds its attempts, tries again.
-//! * All ways out but the commit lie in a section of their own. Those of a sequence without a
-//!   result lead to a label of the caller's, so that it need not look how the sequence ended.
-
-use core::arch::asm;
+//! * All ways out but the commit lie in a section of their own, at the abort label. Those of a
+//!   sequence without a result lead to a label of the caller's, so that the caller need not look
+//!   how the sequence ended.
 
 use pagedepot::cpus::Here;
 use pagedepot::cpus::implement::{
     BlockArray, GATES_AT, ONE_ROUND, POP_STEP, PUSH_STEP, REFUSALS_AT, WordOffset,
 };
+use pagedepot_rseq::{Area, sequence};
 
-use super::Area;
-
-pub const HAS_SEQUENCES: bool = true;
-
-/// `cpu_id` in the area: the CPU, or negative without registration.
-const CPU_ID: usize = 4;
-/// `rseq_cs` in the area: the address of the announced descriptor.
-const RSEQ_CS: usize = 8;
-
-/// Wraps a sequence: announcement before it; descriptor, signature and abort beside it. `$slow`
-/// is where aborts and the jumps to label 5 go on. 16 bits of the CPU's number are in `{at}` at its
-/// start.
-macro_rules! sequence {
-    ($($line:literal),+; aside: $($aside:literal),+; $($operands:tt)+) => {
-        asm!(
-            ".pushsection __rseq_cs, \"aw?\", @progbits",
-            ".balign 32",
-            "6: .long 0, 0",
-            ".quad 2f, 3f - 2f, 4f",
-            ".popsection",
-            "lea {at}, [rip + 6b]",
-            "mov qword ptr fs:[{area} + {RSEQ_CS}], {at}",
-            "2:",
-            "movzx {at:e}, word ptr fs:[{area} + {CPU_ID}]",
-            $($line,)+
-            "3:",
-            ".pushsection .text.unlikely, \"ax?\", @progbits",
-            // ud1 [rip + signature], edi: what disassemblers make of it.
-            ".byte 0x0f, 0xb9, 0x3d",
-            ".long 0x53053053",
-            "4:",
-            "5:",
-            $($aside,)+
-            ".popsection",
-            RSEQ_CS = const RSEQ_CS,
-            CPU_ID = const CPU_ID,
+/// A sequence that begins with 16 bits of the CPU's number in `{at}`.
+macro_rules! front_sequence {
+    ($area:expr; $($line:literal),+; aborted: $($aborted:literal),+; $($operands:tt)+) => {
+        sequence!(
+            $area;
+            body: "movzx {at:e}, word ptr fs:[{area} + {CPU_ID}]", $($line),+;
+            aborted: $($aborted),+;
             GATES_AT = const GATES_AT,
             REFUSALS_AT = const REFUSALS_AT,
-            at = out(reg) _,
             $($operands)+
         )
     };
-}
-
-/// The CPU this runs on, or a number above 2^31 when the thread is not registered.
-#[inline]
-pub fn cpu_id(area: Area) -> u32 {
-    let cpu: u32;
-    // SAFETY: reads a field of the thread's own area, which glibc keeps at this offset.
-    unsafe {
-        asm!(
-            "mov {cpu:e}, dword ptr fs:[{area} + {CPU_ID}]",
-            cpu = out(reg) cpu,
-            area = in(reg) area.offset(),
-            CPU_ID = const CPU_ID,
-            options(nostack, readonly, preserves_flags),
-        );
-    }
-    cpu
 }
 
 /// What the offset in a gate is added to, besides [`REFUSALS_AT`], to find the word.
@@ -101,22 +45,23 @@ fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
 pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
     let frame: u64;
     // SAFETY: the area is this thread's own and registered, or `cpu_id` is negative (a child of
-    // `vfork` calls nothing, see the module `rseq`); there is a gate for each number of 16
-    // bits, and where its lower half leads, words; a word with credit names a magazine.
+    // `vfork` calls nothing, see `pagedepot_rseq`); there is a gate for each number of 16 bits, and
+    // where its lower half leads, words; a word with credit names a magazine. Before the commit, the
+    // last instruction, nothing is stored; the code stays loaded (`stay_loaded`).
     unsafe {
-        sequence!(
+        front_sequence!(
+            area;
             "mov {at:e}, dword ptr [{base} + 8*{at} + {GATES_AT}]",
             "mov {next}, qword ptr [{front} + {at} + {REFUSALS_AT}]",
             "test {next:l}, {next:l}",
-            "jz 5f",
+            "jz 4f",
             "mov {slot:e}, {next:e}",
             "add {next}, {step}",
-            "jnc 5f",
+            "jnc 4f",
             "mov {frame:e}, dword ptr [{base} + {slot} - {ONE_ROUND}]",
             "mov qword ptr [{front} + {at} + {REFUSALS_AT}], {next}";
-            aside: "mov {frame}, -1", "jmp 3b";
+            aborted: "mov {frame}, -1", "jmp 3b";
             ONE_ROUND = const ONE_ROUND,
-            area = in(reg) area.offset(),
             base = in(reg) blocks.base(),
             front = in(reg) front(blocks, word),
             step = in(reg) POP_STEP,
@@ -138,21 +83,21 @@ pub fn push(
     rounds_max: u32,
     frame: u32,
 ) -> bool {
-    // SAFETY: as in `pop`; with fewer than `rounds_max` rounds its next slot is this sequence's to
-    // write.
+    // SAFETY: as in `pop`, but for one store before the commit: with fewer than `rounds_max` rounds
+    // the word's next slot is this sequence's to write, and nothing reads it before the commit.
     unsafe {
-        sequence!(
+        front_sequence!(
+            area;
             "mov {at:e}, dword ptr [{base} + 8*{at} + {GATES_AT}]",
             "mov {next}, qword ptr [{front} + {at} + {REFUSALS_AT}]",
             "cmp {next:l}, {full:l}",
-            "jae 5f",
+            "jae 4f",
             "mov {slot:e}, {next:e}",
             "add {next}, {step}",
-            "jnc 5f",
+            "jnc 4f",
             "mov dword ptr [{base} + {slot}], {frame:e}",
             "mov qword ptr [{front} + {at} + {REFUSALS_AT}], {next}";
-            aside: "jmp {slow}";
-            area = in(reg) area.offset(),
+            aborted: "jmp {slow}";
             base = in(reg) blocks.base(),
             front = in(reg) front(blocks, word),
             step = in(reg) PUSH_STEP,
@@ -177,20 +122,20 @@ pub fn compare_store(
     old: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: as in `pop`; the gate is open. It must be asked: the words behind a closed one are
-    // what `old` may be, and nobody's to write.
+    // SAFETY: as in `pop`; the gate is open. The sequence must ask: the words behind a closed gate
+    // are 0, which `old` may be, and must stay 0.
     unsafe {
-        sequence!(
+        front_sequence!(
+            area;
             "cmp dword ptr fs:[{area} + {CPU_ID}], {cpu:e}",
-            "jne 5f",
+            "jne 4f",
             "mov {at}, qword ptr [{base} + 8*{at} + {GATES_AT}]",
             "test {at}, {at}",
-            "jle 5f",
+            "jle 4f",
             "cmp qword ptr [{front} + {at} + {REFUSALS_AT}], {old}",
-            "jne 5f",
+            "jne 4f",
             "mov qword ptr [{front} + {at} + {REFUSALS_AT}], {new}";
-            aside: "jmp {slow}";
-            area = in(reg) area.offset(),
+            aborted: "jmp {slow}";
             base = in(reg) blocks.base(),
             cpu = in(reg) here.cpu.get(),
             front = in(reg) front(blocks, word),

@@ -16,6 +16,7 @@ use pagedepot::cpus::implement::{
     self, BlockArray, Class, GATES_ALL, GATES_AT, MagazineIndex, Parts, Word, WordOffset,
 };
 use pagedepot::{CpuId, Mobility, ZoneId};
+use pagedepot_rseq::{Area, affinity, membarrier};
 
 use super::*;
 
@@ -101,7 +102,7 @@ impl Fronts {
 
     /// What a slow path does when the operations have run up.
     fn fold(&self, area: Area) {
-        let cpu = cpu_id(area);
+        let cpu = area.cpu_id();
         let word = self.word(cpu);
         if word.operations_full() {
             let here = Here::task(CpuId::new(cpu));
@@ -144,7 +145,7 @@ static SIGNALS: AtomicU64 = AtomicU64::new(0);
 static HANDLERS: AtomicPtr<(Area, Fronts)> = AtomicPtr::new(std::ptr::null_mut());
 
 #[cfg(target_arch = "x86_64")]
-extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO, and what was
     // interrupted is code, so four bytes before it can be read.
     let before = unsafe {
@@ -201,19 +202,14 @@ impl Drop for Interrupts {
     }
 }
 
-/// CPUs this process may use.
+/// The numbers of the CPUs this process may use.
 fn usable_cpus() -> Vec<u32> {
-    let set = rustix::thread::sched_getaffinity(None).unwrap();
-    (0..rustix::thread::CpuSet::MAX_CPU as u32).filter(|&cpu| set.is_set(cpu as usize)).collect()
+    affinity::allowed().unwrap().iter().map(CpuId::get).collect()
 }
 
+/// Fails in silence for CPUs that this process may not use.
 fn pin(cpu: u32) {
-    // SAFETY: a plain array of bits.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu as usize, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set);
-    }
+    let _ = affinity::pin(CpuId::new(cpu));
 }
 
 /// Pops and pushes until `end`; each frame is held by one thread at a time.
@@ -322,7 +318,7 @@ fn assert_nothing_happens(fronts: &Fronts, area: Area) {
     let before: Vec<_> = (0..fronts.array.cpus()).map(|cpu| fronts.word(cpu).0).collect();
     assert_eq!(pop(area, &fronts.array, WORD), NO_FRAME);
     assert!(!push(area, &fronts.array, WORD, 63, 7));
-    let here = Here::task(CpuId::new(cpu_id(area)));
+    let here = Here::task(CpuId::new(area.cpu_id()));
     // 1: what would show where it must not be written.
     for old in [before[here.cpu.index()], Word::EMPTY.0] {
         assert!(!compare_store(area, &fronts.array, here, WORD, old, 1));
@@ -401,7 +397,7 @@ fn limits_of_a_front() {
 #[test]
 fn nothing_commits_after_a_fence() {
     let (Some(area), &[owner, drainer, ..]) = (area(), &*usable_cpus()) else { return };
-    if !crate::cpus::register_fence() {
+    if membarrier::register().is_err() {
         return eprintln!("no membarrier here: nothing to test");
     }
     let fronts = Fronts::new(cpus());
@@ -434,7 +430,7 @@ fn nothing_commits_after_a_fence() {
                 gate.compare_exchange(open, 1 << 63 | 1 << 62, Ordering::SeqCst, Ordering::Relaxed),
                 Ok(open)
             );
-            let fenced = crate::cpus::fence(CpuId::new(owner));
+            let fenced = membarrier::fence(CpuId::new(owner));
             let word = fronts.word(owner).0;
             (0..100).for_each(|_| std::hint::spin_loop());
             let after = fronts.word(owner).0;
@@ -444,7 +440,7 @@ fn nothing_commits_after_a_fence() {
         }
         stop.store(true, Ordering::Relaxed);
         assert!(fronts.is_refusing(), "an owner wrote where its closed gate led");
-        assert_eq!(late, None, "the word changed after the fence, or the fence failed");
+        assert!(late.is_none(), "{late:?}: the word changed after the fence, or the fence failed");
         assert!(changes >= 100, "the owner hardly ran: {changes}");
     });
 }

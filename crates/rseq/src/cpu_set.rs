@@ -1,23 +1,23 @@
-//! Sets of CPUs, and the kernel's way to write them.
+//! Sets of CPUs, and the kernel's notation for them.
 
 use core::fmt;
 use core::str::FromStr;
 
 use pagedepot::CpuId;
 
-/// One past the highest CPU number that is believed; far above what any kernel is built for
-/// (`CONFIG_NR_CPUS` ends at 8192), so that a bad file cannot ask for gigabytes.
+/// One past the highest CPU number that the parser accepts. Kernels support 8192 CPUs at most
+/// (`CONFIG_NR_CPUS`); the limit keeps a bad file from asking for gigabytes.
 const CPUS_MAX: u32 = 1 << 20;
 
-/// A set of CPUs of any numbers, written as the kernel writes lists: `0-3,8,10-11`.
+/// A set of CPUs. Its text is the kernel's list format: `0-3,8,10-11`.
 ///
 /// ```
-/// use pagedepot_linux::{CpuId, CpuSet};
+/// use pagedepot_rseq::{CpuId, CpuSet};
 ///
 /// let isolated: CpuSet = "2-3,7".parse()?;
 /// assert!(isolated.contains(CpuId::new(3)));
 /// assert_eq!(isolated.highest(), Some(CpuId::new(7)));
-/// # Ok::<(), pagedepot_linux::CpuListError>(())
+/// # Ok::<(), pagedepot_rseq::CpuListError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CpuSet {
@@ -26,12 +26,12 @@ pub struct CpuSet {
 }
 
 impl CpuSet {
-    /// No CPUs.
+    /// An empty set.
     pub const fn new() -> Self {
         CpuSet { words: Vec::new() }
     }
 
-    /// Adds a CPU; whether it was not there before.
+    /// Adds a CPU; `true` if the set did not contain it.
     pub fn insert(&mut self, cpu: CpuId) -> bool {
         let word = cpu.index() / 64;
         if self.words.len() <= word {
@@ -42,28 +42,28 @@ impl CpuSet {
         is_new
     }
 
-    /// Whether a CPU is in it.
+    /// Whether the set contains `cpu`.
     pub fn contains(&self, cpu: CpuId) -> bool {
         self.words.get(cpu.index() / 64).is_some_and(|word| word & 1 << (cpu.get() % 64) != 0)
     }
 
-    /// The CPU with the highest number.
+    /// The CPU with the highest number; `None` for an empty set.
     pub fn highest(&self) -> Option<CpuId> {
         let last = self.words.last()?;
         Some(CpuId::new(self.words.len() as u32 * 64 - 1 - last.leading_zeros()))
     }
 
-    /// Whether there are none.
+    /// Whether the set contains no CPU.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// How many there are.
+    /// The number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// All of them, ascending.
+    /// The CPUs of the set, by ascending number.
     pub fn iter(&self) -> impl Iterator<Item = CpuId> {
         (0..self.words.len() as u32 * 64).map(CpuId::new).filter(|&cpu| self.contains(cpu))
     }
@@ -83,7 +83,7 @@ impl Extend<CpuId> for CpuSet {
     }
 }
 
-/// Not a list of CPUs.
+/// Why a text is no list of CPUs. Its text names the part that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuListError {
     part: String,
@@ -101,8 +101,8 @@ impl fmt::Display for CpuListError {
 
 impl core::error::Error for CpuListError {}
 
-/// `a`, `a-b`, or `a-b:used/group`: of each `group` CPUs the first `used` (`bitmap_parselist` in
-/// the kernel's `lib/bitmap-str.c`).
+/// Parses `a`, `a-b`, or `a-b:used/group`, the first `used` of each `group` CPUs
+/// (`bitmap_parselist` in the kernel's `lib/bitmap-str.c`), to first, last, `used` and `group`.
 fn parse_part(part: &str) -> Option<(u32, u32, u32, u32)> {
     let (range, stride) =
         part.split_once(':').map_or((part, None), |(range, stride)| (range, Some(stride)));

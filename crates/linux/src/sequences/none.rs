@@ -1,15 +1,11 @@
-//! An architecture without sequences: nothing here is ever called, because `Area::find` finds none.
+//! An architecture without sequences: `Area::find` finds no area, so nothing here is ever called.
 
 use pagedepot::cpus::Here;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 
-use super::{Area, NO_FRAME};
+use pagedepot_rseq::Area;
 
-pub const HAS_SEQUENCES: bool = false;
-
-pub fn cpu_id(_area: Area) -> u32 {
-    u32::MAX
-}
+use super::NO_FRAME;
 
 pub fn pop(_area: Area, _blocks: &BlockArray, _word: WordOffset) -> u64 {
     NO_FRAME

@@ -1,0 +1,150 @@
+//! Where glibc registered the threads' areas, looked up so that programs also start where glibc
+//! registered none.
+//!
+//! A static program (`-C target-feature=+crt-static`) has no dynamic symbols to look up; the linker
+//! resolves weak ones instead.
+
+#[cfg(not(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu")))]
+use core::ffi::{CStr, c_void};
+use core::num::NonZeroIsize;
+use core::sync::atomic::{AtomicIsize, Ordering};
+
+use pagedepot::CpuId;
+
+use crate::arch;
+
+/// Bytes of the area that sequences use: `cpu_id_start`, `cpu_id`, `rseq_cs`.
+const BYTES_USED: u32 = 16;
+
+/// The address of a symbol of the program; `None` if no object defines it.
+#[cfg(not(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu")))]
+macro_rules! symbol {
+    ($name:literal) => {
+        symbol(
+            CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()).expect("one 0, at the end"),
+        )
+    };
+}
+
+/// The same in a static program: the linker writes 0 for a weak symbol that no object defines.
+#[cfg(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu"))]
+macro_rules! symbol {
+    ($name:literal) => {{
+        let address: *const core::ffi::c_void;
+        // SAFETY: reads what the linker wrote, and changes nothing.
+        unsafe {
+            core::arch::asm!(
+                concat!(".weak ", $name),
+                concat!("mov {address}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                address = out(reg) address,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
+        (!address.is_null()).then_some(address)
+    }};
+}
+
+/// Whether the C library is one that registers areas, unless it is told not to.
+pub(crate) fn knows_rseq() -> bool {
+    symbol!("__rseq_size").is_some()
+}
+
+/// Where glibc keeps each thread's area: one offset from the thread pointer for all threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// Not 0: the thread pointer itself points to glibc's own data, never to the area.
+    offset: NonZeroIsize,
+}
+
+impl Area {
+    /// The registered area. `None` when there is none: another libc or an old one,
+    /// `GLIBC_TUNABLES=glibc.pthread.rseq=0`, a kernel or sandbox without rseq, or an architecture
+    /// without sequences here. [`RseqMissing::find`](crate::RseqMissing::find) says which.
+    ///
+    /// Other threads may lack a registration of their own all the same: see the
+    /// [crate](crate#threads-without-a-registration-of-their-own).
+    pub fn find() -> Option<Self> {
+        if !arch::HAS_SEQUENCES {
+            return None;
+        }
+        let (size, offset) = (symbol!("__rseq_size")?, symbol!("__rseq_offset")?);
+        // SAFETY: glibc defines `__rseq_size` as an unsigned int and `__rseq_offset` as a
+        // ptrdiff_t (sys/rseq.h), both constant once the program runs.
+        let (size, offset) = unsafe { (size.cast::<u32>().read(), offset.cast::<isize>().read()) };
+        let area = Area { offset: NonZeroIsize::new(offset)? };
+        // Size 0: not registered. glibc before 2.40 says 32 for the original 20 bytes, later ones
+        // say how much the kernel fills in; sequences use no more than 16.
+        let usable = size >= BYTES_USED && area.cpu_id() < u32::MAX / 2;
+        usable.then_some(area)
+    }
+
+    /// Bytes from the thread pointer to the area.
+    #[inline]
+    pub fn offset(self) -> isize {
+        self.offset.get()
+    }
+
+    /// The CPU that this thread runs on, or a number above 2^31 when the thread has no registration
+    /// of its own. Stale as soon as it is read, except in a sequence.
+    #[inline]
+    pub fn cpu_id(self) -> u32 {
+        arch::cpu_id(self)
+    }
+}
+
+/// The CPU that this thread runs on: a hint, stale as soon as it is read.
+///
+/// One load from the thread's area if the program has them; asking the kernel's vDSO takes 10 ns. A
+/// number above 2^31 in a thread without a registration of its own.
+#[inline]
+pub fn current_cpu() -> CpuId {
+    /// The area's offset; 0 if there is none.
+    static AREA: AtomicIsize = AtomicIsize::new(UNKNOWN);
+    const UNKNOWN: isize = isize::MAX;
+
+    #[cold]
+    fn find() -> isize {
+        let offset = Area::find().map_or(0, Area::offset);
+        // Relaxed, here and below: every thread finds the same, and nothing else depends on it.
+        AREA.store(offset, Ordering::Relaxed);
+        offset
+    }
+
+    let offset = match AREA.load(Ordering::Relaxed) {
+        UNKNOWN => find(),
+        offset => offset,
+    };
+    match NonZeroIsize::new(offset) {
+        Some(offset) => CpuId::new(Area { offset }.cpu_id()),
+        None => CpuId::new(rustix::thread::sched_getcpu() as u32),
+    }
+}
+
+/// A symbol of the running program.
+#[cfg(not(all(target_feature = "crt-static", target_arch = "x86_64", target_env = "gnu")))]
+fn symbol(name: &CStr) -> Option<*const c_void> {
+    // SAFETY: the name is a C string; RTLD_DEFAULT asks for the first match in load order.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    (!address.is_null()).then_some(address.cast_const())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_area_is_the_same_for_all_threads_and_names_their_cpu() {
+        let Some(area) = Area::find() else {
+            return eprintln!("no rseq registration here: nothing to test");
+        };
+        std::thread::spawn(move || {
+            assert_eq!(Area::find(), Some(area));
+            for cpu in crate::affinity::allowed().unwrap().iter() {
+                crate::affinity::pin(cpu).unwrap();
+                assert_eq!((area.cpu_id(), current_cpu()), (cpu.get(), cpu));
+            }
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,219 @@
+//! `sequence!`, by a counter for each CPU that threads add to by plain loads and stores:
+//! 1. Additions are neither lost nor doubled, whatever threads share CPUs, move between them,
+//!    yield, or are interrupted by signals whose handlers add, too.
+//! 2. A sequence that leaves before its commit has changed nothing and says so.
+//! 3. After a fence no sequence commits that began before its CPU's gate was closed.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pagedepot_rseq::{Area, affinity, membarrier, sequence};
+
+/// A gate and a counter for each number of 16 bits, so that also a negative `cpu_id` has one.
+struct Counters {
+    /// 0: open.
+    gates: Box<[AtomicU64]>,
+    sums: Box<[AtomicU64]>,
+}
+
+impl Counters {
+    fn new() -> Self {
+        let zeroes = || (0..1 << 16).map(|_| AtomicU64::new(0)).collect();
+        Counters { gates: zeroes(), sums: zeroes() }
+    }
+
+    /// Adds 1 to this CPU's counter; `false` after an abort, or if its gate is closed.
+    fn try_add(&self, area: Area) -> bool {
+        // SAFETY: each number of 16 bits has a counter; the one store is the last instruction of
+        // the body; test programs are not unloaded.
+        unsafe {
+            sequence!(
+                area;
+                body: "movzx {at:e}, word ptr fs:[{area} + {CPU_ID}]",
+                "cmp qword ptr [{gates} + 8*{at}], 0",
+                "jne 4f",
+                "mov {sum}, qword ptr [{sums} + 8*{at}]",
+                "inc {sum}",
+                "mov qword ptr [{sums} + 8*{at}], {sum}";
+                aborted: "jmp {aborted}";
+                gates = in(reg) self.gates.as_ptr(),
+                sums = in(reg) self.sums.as_ptr(),
+                sum = out(reg) _,
+                aborted = label { return false },
+                options(nostack),
+            );
+        }
+        true
+    }
+
+    /// Adds 1 to this CPU's counter, whatever its gate; tries again until it commits.
+    fn add(&self, area: Area) {
+        // SAFETY: as above.
+        unsafe {
+            sequence!(
+                area;
+                body: "movzx {at:e}, word ptr fs:[{area} + {CPU_ID}]",
+                "mov {sum}, qword ptr [{sums} + 8*{at}]",
+                "inc {sum}",
+                "mov qword ptr [{sums} + 8*{at}], {sum}";
+                aborted: "jmp 7b";
+                sums = in(reg) self.sums.as_ptr(),
+                sum = out(reg) _,
+                options(nostack),
+            );
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        self.sums.iter().map(|counter| counter.load(Ordering::Relaxed)).sum()
+    }
+}
+
+fn area() -> Option<Area> {
+    let area = Area::find();
+    if area.is_none() {
+        eprintln!("no rseq registration here: nothing to test");
+    }
+    area
+}
+
+/// What handlers add to, and how often they did.
+static HANDLERS: std::sync::OnceLock<(Area, Counters)> = std::sync::OnceLock::new();
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+/// Signals that found the thread at an abort label.
+static ABORTED: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO, and what was
+    // interrupted is code, so four bytes before it can be read.
+    let before = unsafe {
+        let context = &*context.cast::<libc::ucontext_t>();
+        let at = context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
+        std::ptr::with_exposed_provenance::<u32>(at - 4).read_unaligned()
+    };
+    ABORTED.fetch_add(u64::from(before == 0x5305_3053), Ordering::Relaxed);
+    if let Some((area, counters)) = HANDLERS.get() {
+        counters.add(*area);
+        HANDLED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Sends SIGALRM to the calling thread every 50 microseconds, until it is dropped.
+struct Interrupts(libc::timer_t);
+
+impl Interrupts {
+    fn start() -> Self {
+        let mut timer = std::ptr::null_mut();
+        let interval = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+        // SAFETY: installs a handler that only reads, adds and counts, and makes a timer for the
+        // calling thread, which deletes it.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = interrupt as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = libc::SIGALRM;
+            event.sigev_notify_thread_id = libc::gettid();
+            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
+            let times = libc::itimerspec { it_interval: interval, it_value: interval };
+            assert_eq!(libc::timer_settime(timer, 0, &times, std::ptr::null_mut()), 0);
+        }
+        Interrupts(timer)
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        // SAFETY: made by `start`.
+        unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+#[test]
+fn additions_survive_threads_signals_and_yields() {
+    let Some(area) = area() else { return };
+    HANDLERS.get_or_init(|| (area, Counters::new()));
+    let counters = &HANDLERS.get().unwrap().1;
+    let cpus: Vec<_> = affinity::allowed().unwrap().iter().take(8).collect();
+    let end = Instant::now() + Duration::from_millis(1000);
+    let added: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2 * cpus.len() + 2)
+            .map(|thread| {
+                let cpu = cpus[thread / 2 % cpus.len()];
+                scope.spawn(move || {
+                    if thread % 2 == 0 {
+                        affinity::pin(cpu).unwrap();
+                    }
+                    let _interrupts = Interrupts::start();
+                    let mut added = 0;
+                    while Instant::now() < end {
+                        for _ in 0..256 {
+                            counters.add(area);
+                            added += 1 + u64::from(counters.try_add(area));
+                        }
+                        if thread % 3 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                    added
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(counters.sum(), added + HANDLED.load(Ordering::Relaxed));
+    assert!(ABORTED.load(Ordering::Relaxed) > 0, "no signal aborted a sequence");
+}
+
+#[test]
+fn a_closed_gate_keeps_the_counter() {
+    let Some(area) = area() else { return };
+    let counters = Counters::new();
+    counters.gates.iter().for_each(|gate| gate.store(1, Ordering::Relaxed));
+    assert!(!counters.try_add(area));
+    assert_eq!(counters.sum(), 0);
+}
+
+/// One thread adds all the time. Another closes its gate, fences, and looks at the counter twice.
+#[test]
+fn nothing_commits_after_a_fence() {
+    let (Some(area), Ok(allowed)) = (area(), affinity::allowed()) else { return };
+    let &[owner, other, ..] = &*allowed.iter().collect::<Vec<_>>() else {
+        return eprintln!("one CPU: nothing to test");
+    };
+    if let Err(why) = membarrier::register() {
+        return eprintln!("nothing to test: {why}");
+    }
+    let (counters, stop) = (Counters::new(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            affinity::pin(owner).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                counters.try_add(area);
+            }
+        });
+        affinity::pin(other).unwrap();
+        let (gate, sum) = (&counters.gates[owner.index()], &counters.sums[owner.index()]);
+        let (mut changes, mut late) = (0, None);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        // The deadline counts once the owner has run enough: a busy machine may take its time.
+        while changes < 10_000 && late.is_none() && (changes < 100 || Instant::now() < deadline) {
+            let before = sum.load(Ordering::Relaxed);
+            gate.store(1, Ordering::SeqCst);
+            let fenced = membarrier::fence(owner);
+            let first = sum.load(Ordering::SeqCst);
+            (0..100).for_each(|_| std::hint::spin_loop());
+            let then = sum.load(Ordering::SeqCst);
+            late = (fenced.is_err() || then != first).then_some((fenced, first, then));
+            changes += u32::from(first != before);
+            gate.store(0, Ordering::SeqCst);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(late.is_none(), "{late:?}: the counter changed after the fence, or that failed");
+        assert!(changes >= 100, "the owner hardly ran: {changes}");
+    });
+}
