@@ -81,8 +81,8 @@ pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError};
 pub use alloc::flags::Flags;
 pub use alloc::{
-    Allocator, Census, CpuStats, Drained, Fault, FreeManyError, MetadataUse, Mode, Scope, Shortage,
-    ZoneShortage, ZoneStats,
+    Allocator, Census, CpuStats, Drained, Fault, FreeManyError, Global, InitError, MetadataUse,
+    Mode, Obstacle, RemoveError, Scope, Shortage, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::{FreeHigh, FreeHighLimit, FreeHighRule};

@@ -255,12 +255,13 @@ fn memory_is_added_once() {
         |mut depot, sets| {
             let metadata = || Box::leak(Box::new([std::mem::MaybeUninit::uninit(); 255]));
             let added = range((1 << 18) + 1030, 1000);
-            assert_eq!(depot.section_bytes(added), 255);
+            assert_eq!(depot.section_bytes(added), 0);
             depot.add_memory(ZONE, added, metadata()).unwrap();
             sets.add(ZONE, added);
             let overlapping = range(1 << 18, 1100);
             let again = depot.add_memory(ZONE, overlapping, metadata());
-            assert_eq!(again, Err(ConfigError::NotAddable { range: overlapping }));
+            let first = Pfn::new((1 << 18) + 1024);
+            assert_eq!(again, Err(ConfigError::HasMemory { first }));
             let census = depot.validate().unwrap();
             assert_eq!((census.managed_pages, census.free_pages), (5096, 5096));
             // The pageblocks that were tagged before the overlap was found have no memory any more.

@@ -9,8 +9,8 @@ use common::{Anywhere, Single, metadata, open_zone, range, single};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
     AllocError, CacheLimits, Config, ConfigError, CpuId, Flags, FrameRange, FreeError,
-    FreeManyError, HighPolicy, Mode, NodeId, Order, PageSize, Pfn, Scope, TooManyCallbacks,
-    Watermarks, ZoneConfig, ZoneId,
+    FreeManyError, HighPolicy, InitError, Mode, NodeId, Obstacle, Order, PageSize, Pfn,
+    RemoveError, Scope, TooManyCallbacks, Watermarks, ZoneConfig, ZoneId,
 };
 
 /// The error that both ways to ask about a configuration return.
@@ -231,11 +231,20 @@ fn memory_that_cannot_be_added() {
     let mut last = vec![MaybeUninit::uninit(); 1 << 18];
     let mut depot = single(&config, depot_metadata);
     let b = ZoneId::new(1);
+    for (overlapping, first) in [
+        (range(1100, 10), 1024),
+        (range(0, 1), 0),
+        (range(1023, SECTION), 512),
+        (range(1024, 512), 1024),
+        (range(0, 4 * SECTION), 0),
+    ] {
+        let refused = depot.add_memory(b, overlapping, &mut []);
+        let first = Pfn::new(first);
+        assert_eq!(refused, Err(ConfigError::HasMemory { first }), "{overlapping:?}");
+        assert_eq!(depot.add_memory_held(b, overlapping, &mut []), refused);
+    }
     for bad in [
         range(SECTION, 0),
-        range(1100, 10),
-        range(SECTION - 1, 1),
-        range(SECTION - 1, 2),
         range(4 * SECTION, 1),
         range(4 * SECTION - 1, 2),
         range(2 * SECTION, 3 * SECTION),
@@ -257,7 +266,9 @@ fn memory_that_cannot_be_added() {
 
     let (good_metadata, end_metadata) = more.split_at_mut(needed);
     depot.add_memory(b, good, good_metadata).unwrap();
-    assert_eq!(depot.add_memory(b, good, &mut []), Err(ConfigError::NotAddable { range: good }));
+    let first = Pfn::new(2 * SECTION - 512);
+    assert_eq!(depot.add_memory(b, good, &mut []), Err(ConfigError::HasMemory { first }));
+    assert_eq!(depot.section_bytes(good), 0);
     // Up to the limit itself.
     let end = range(4 * SECTION - 10, 10);
     depot.add_memory(b, end, end_metadata).unwrap();
@@ -276,11 +287,30 @@ fn every_error_is_one_sentence_that_helps() {
     let range = range(1, 2);
     let free =
         [FreeError::OutOfRange, FreeError::Misaligned, FreeError::NotAllocated, FreeError::Forked];
+    let first = Pfn::new(5);
+    let zone = ZoneId::new(3);
+    let obstacle = [
+        Obstacle::NoMemory { first },
+        Obstacle::OtherZone { first, zone },
+        Obstacle::Isolated { first },
+        Obstacle::Carved { first, pages: 6 },
+        Obstacle::InUse { first, pages: 6, cached_by: None },
+        Obstacle::InUse { first, pages: 6, cached_by: Some(CpuId::new(4)) },
+    ];
+    let remove = [
+        RemoveError::NotRemovable { range },
+        RemoveError::Busy { first, pages: 6, skipped_cpus: 0 },
+        RemoveError::Busy { first, pages: 6, skipped_cpus: 7 },
+        RemoveError::Unsupported,
+    ];
+    let init = [InitError::AlreadyInitialized, InitError::InProgress];
     let alloc = [
         AllocError::Exhausted,
         AllocError::NoZone,
         AllocError::NotAvailable,
         AllocError::BadSize,
+        AllocError::BadAlignment,
+        AllocError::NotInitialized,
         AllocError::Forked,
     ];
     let config = [
@@ -294,6 +324,8 @@ fn every_error_is_one_sentence_that_helps() {
         ConfigError::TooLarge,
         ConfigError::NoSuchZone { zone: 3 },
         ConfigError::NotAddable { range },
+        ConfigError::HasMemory { first },
+        ConfigError::WasRemoved { first, zone: 3 },
     ];
     let many = FreeManyError { first: 3, error: FreeError::Misaligned, failed: 4 };
     let sentences: Vec<String> = free
@@ -301,6 +333,9 @@ fn every_error_is_one_sentence_that_helps() {
         .map(ToString::to_string)
         .chain(alloc.iter().map(ToString::to_string))
         .chain(config.iter().map(ToString::to_string))
+        .chain(obstacle.iter().map(ToString::to_string))
+        .chain(remove.iter().map(ToString::to_string))
+        .chain(init.iter().map(ToString::to_string))
         .chain([many.to_string(), TooManyCallbacks.to_string()])
         .collect();
     for sentence in &sentences {
@@ -315,6 +350,8 @@ fn every_error_is_one_sentence_that_helps() {
         (ConfigError::Level { zone: 3, level: 77 }, &["3", "77", "14"]),
         (ConfigError::TooLittleMetadata { needed: 123, given: 45 }, &["123", "45"]),
         (ConfigError::NotAddable { range }, &["2 frames", "0x1"]),
+        (ConfigError::HasMemory { first }, &["0x5"]),
+        (ConfigError::WasRemoved { first, zone: 3 }, &["0x5", "zone 3"]),
     ] {
         let sentence = error.to_string();
         assert!(numbers.iter().all(|number| sentence.contains(number)), "{sentence}");

@@ -1,4 +1,10 @@
 //! Memory: what there is at first, and what is added later.
+//!
+//! A caller that adds memory first claims the pageblocks of its range, each by one compare-and-swap
+//! of its tag: a pageblock is given once, however many callers add at the same moment. It then
+//! installs the sections that are missing, and opens the range: tags, bits, counts. Until then the
+//! pageblocks are isolated, which keeps searches and removals away. Sections are never uninstalled,
+//! so that another caller may use one as soon as it sees it.
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -15,97 +21,165 @@ use crate::store::section::Section;
 use crate::sync::model::{Mutant, is_mutant};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
-    /// Bytes that [`add_memory`](Self::add_memory) needs for this range.
+    /// Bytes of metadata that [`add_memory`](Self::add_memory) and
+    /// [`add_memory_held`](Self::add_memory_held) need for this range now: 0 where the allocator
+    /// has all of it, else 33,024 per section (2^18 frames) that has none yet, and 255 to align
+    /// them. [`Config::checked`](crate::Config::checked) adds 256 KiB per section,
+    /// [`Config::track_owner`](crate::Config::track_owner) 512 KiB. A section's metadata serves all
+    /// ranges in it, and is kept when memory is removed. Never more later than now.
     pub fn section_bytes(&self, range: FrameRange) -> usize {
-        (range.sections().len() * self.layout.section_bytes).saturating_add(layout::ALIGN - 1)
+        match self.missing_sections(range).count() * self.layout.section_bytes {
+            0 => 0,
+            bytes => bytes.saturating_add(layout::ALIGN - 1),
+        }
     }
 
-    /// Adds free frames to a zone while everybody goes on, with their metadata in `memory`. Over a
-    /// [`Backing`](crate::Backing), which has them, they may be put there once this has returned,
-    /// not before.
+    /// Sections of the range that have no metadata yet.
+    fn missing_sections(&self, range: FrameRange) -> impl Iterator<Item = usize> {
+        range.sections().filter(|&number| self.store.section(number).is_none())
+    }
+
+    /// Adds free frames to a zone, at any time and beside all other calls. They count as movable.
+    /// New metadata goes to `memory`, of [`section_bytes`](Self::section_bytes) bytes; an empty
+    /// slice where that is 0.
+    ///
+    /// A zone takes any number of ranges, wherever they begin and end, but each aligned run of 512
+    /// frames (a pageblock) can be given once: to give a pageblock in pieces, add all of it by
+    /// [`add_memory_held`](Self::add_memory_held) and free the pieces. Watermarks and cache limits
+    /// stay as they are: see [`set_watermarks`](Self::set_watermarks) and
+    /// [`set_cache_limits`](Self::set_cache_limits).
+    ///
+    /// Over a [`Backing`](crate::Backing) this makes the frames known: put them into the backing
+    /// once this has returned, not before.
+    ///
+    /// O(frames / 512), and O(frames / 64) to set the bits.
     ///
     /// # Errors
-    /// The range must end in or below the section of `Config::pfn_limit` and lie in sections (2^18
-    /// frames, 1 GiB of 4 KiB pages) that have no memory yet;
-    /// [`ConfigError::TooLittleMetadata`]. Nothing is added then, and what was asked for can be
-    /// asked for again. Of several callers that add the same section at the same moment one at
-    /// most succeeds.
+    /// Nothing is added then, and what was asked for can be asked for again.
+    /// - [`ConfigError::NoSuchZone`];
+    /// - [`ConfigError::NotAddable`]: no frames, or frames beyond the section of
+    ///   `Config::pfn_limit`;
+    /// - [`ConfigError::HasMemory`]: a pageblock of the range was given before. Of several callers
+    ///   that add the same pageblock at the same moment at most one succeeds;
+    /// - [`ConfigError::WasRemoved`]: memory there was removed from another zone;
+    /// - [`ConfigError::TooLittleMetadata`].
     pub fn add_memory(
         &self,
         zone: ZoneId,
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<(), ConfigError> {
+        self.add(zone, range, memory, false)
+    }
+
+    /// As [`add_memory`](Self::add_memory), but every frame is allocated: the caller holds them,
+    /// and frees them whole by [`free_contiguous`](Self::free_contiguous), in any parts by the same,
+    /// or as blocks by [`free`](Self::free) (with [`Config::checked`](crate::Config::checked) only
+    /// blocks of order 0). What is never freed stays out of use: a kernel that learns of memory
+    /// before it knows which parts are free adds all of it so, and frees what turns out to be.
+    /// Counted as one allocation of so many pages.
+    ///
+    /// # Errors
+    /// As [`add_memory`](Self::add_memory).
+    pub fn add_memory_held(
+        &self,
+        zone: ZoneId,
+        range: FrameRange,
+        memory: &'m mut [MaybeUninit<u8>],
+    ) -> Result<(), ConfigError> {
+        self.add(zone, range, memory, true)
+    }
+
+    fn add(
+        &self,
+        zone: ZoneId,
+        range: FrameRange,
+        memory: &'m mut [MaybeUninit<u8>],
+        is_held: bool,
+    ) -> Result<(), ConfigError> {
         if zone.index() >= self.zones.len() {
             return Err(ConfigError::NoSuchZone { zone: zone.get() });
         }
-        let sections = range.sections();
-        let taken = sections.clone().any(|number| self.store.section(number).is_some());
-        if range.frames == 0
-            || range.end() >= 1 << 32
-            || sections.end > self.store.sections_max()
-            || taken
-        {
+        let is_reachable =
+            range.end() < 1 << 32 && range.sections().end <= self.store.sections_max();
+        if range.frames == 0 || !is_reachable {
             return Err(ConfigError::NotAddable { range });
         }
-        let base = layout::aligned(memory, sections.len() * self.layout.section_bytes)?;
+        self.check_new(zone, range)?;
+        let missing = self.missing_sections(range).count();
+        let base = match missing * self.layout.section_bytes {
+            0 => NonNull::dangling(),
+            bytes => layout::aligned(memory, bytes)?,
+        };
         base.as_ptr().expose_provenance();
+        self.store
+            .claim_tags(pageblocks(range), zone)
+            .map_err(|(pageblock, tag)| not_new(pageblock, tag))?;
         if self.layout.section_bytes > 0 {
-            // SAFETY: so many bytes of `memory`, which is this allocator's from now on.
-            if !unsafe { self.install_sections(sections, base) } {
-                return Err(ConfigError::NotAddable { range });
-            }
+            // SAFETY: room in `memory` for every section that was missing, and none is missing that
+            // was not; it is this allocator's from now on.
+            unsafe { self.install_sections(range, base) };
         }
-        // Without a bitmap the tags tell whether there was memory.
-        if self.store.bitmap().is_none() && !self.store.claim_tags(pageblocks(range), new_tag(zone))
-        {
-            return Err(ConfigError::NotAddable { range });
-        }
-        self.open_range(zone, range);
+        self.open_range(zone, range, if is_held { Given::Held } else { Given::Free });
         Ok(())
     }
 
-    /// Makes metadata for new sections and installs them: all, or none. `false`: somebody added one
-    /// of them at the same moment, and theirs stays.
+    /// Whether the pageblocks of a range may be given to a zone.
+    fn check_new(&self, zone: ZoneId, range: FrameRange) -> Result<(), ConfigError> {
+        pageblocks(range).map(PageblockIndex).try_for_each(|pageblock| {
+            match self.store.tags().raw(pageblock) {
+                Tag::ABSENT => Ok(()),
+                tag if tag == Tag::removed(zone) => Ok(()),
+                tag => Err(not_new(pageblock, tag)),
+            }
+        })
+    }
+
+    /// Makes metadata for the sections of a range that have none, and installs them. A section that
+    /// another caller installs at the same moment serves both; one without memory does no harm.
     ///
     /// # Safety
-    /// At `base` are `section_bytes` bytes for each, the allocator's alone, for 'm.
-    unsafe fn install_sections(&self, sections: Range<usize>, base: NonNull<u8>) -> bool {
-        let first = sections.start;
-        let taken = sections.clone().find(|&number| {
-            // SAFETY: in bounds of what the caller gave.
+    /// At `base` are `section_bytes` bytes for each section that is missing, the allocator's alone,
+    /// for 'm.
+    unsafe fn install_sections(&self, range: FrameRange, base: NonNull<u8>) {
+        let mut used = 0;
+        for number in self.missing_sections(range) {
+            // SAFETY: in bounds of what the caller gave: `used` counts sections that were missing.
             let section = unsafe {
-                let place = base.as_ptr().add((number - first) * self.layout.section_bytes);
+                let place = base.as_ptr().add(used * self.layout.section_bytes);
                 write_section(place, self.layout.section_bytes, |section| {
                     Section::init(section, self.store.marks(number));
                 });
                 &*place.cast::<Section<'m>>()
             };
-            !self.store.install(number, section)
-        });
-        let Some(taken) = taken else { return true };
-        if is_mutant(Mutant::LeavesSections) {
-            return false;
+            // A place that lost the race is written again for the next section.
+            used += usize::from(self.store.install(number, section));
         }
-        // Ascending on both sides: of callers whose ranges overlap, the one that got furthest goes
-        // on.
-        (first..taken).for_each(|number| self.store.uninstall(number));
-        false
     }
 
     /// Tags the pageblocks of a range, sets its bits and counts it. Whole sections that were made
-    /// free are only counted.
-    pub(super) fn open_range(&self, zone: ZoneId, range: FrameRange) {
+    /// free are only counted; frames that the caller holds are tagged and counted as allocated.
+    pub(super) fn open_range(&self, zone: ZoneId, range: FrameRange, given: Given) {
         if range.frames == 0 {
             return;
         }
         let sections = range.sections();
         let zone_state = self.zone(zone);
-        // Whoever searches now may have an older span, or find what is not counted yet.
+        let pages = u64::from(range.frames);
+        // Requests that search now may have an older span, or find what is not counted yet.
         let _moving = (!is_mutant(Mutant::AddsUnannounced)).then(|| zone_state.in_flight.begin(1));
+        zone_state.add_managed(pages, self.blocks.cpus);
+        if given == Given::Held {
+            self.note_range(range.start, range.frames);
+            self.count_direct_alloc(None, zone, 0, pages);
+        }
         pageblocks(range)
             .for_each(|pageblock| self.store.tags().set(PageblockIndex(pageblock), new_tag(zone)));
-        for number in sections.clone() {
+        zone_state.cover(sections.start as u32, sections.end as u32);
+        if given == Given::Held {
+            return;
+        }
+        for number in sections {
             let Some(section) = self.store.bitmap().and_then(|bitmap| bitmap.section(number))
             else {
                 break;
@@ -114,17 +188,36 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 (number as u64 * u64::from(SECTION_FRAMES)).max(u64::from(range.start.get()));
             let end = ((number as u64 + 1) * u64::from(SECTION_FRAMES)).min(range.end());
             let (at, frames) = ((first % u64::from(SECTION_FRAMES)) as u32, (end - first) as u32);
-            if !section.is_free(at) {
+            if given == Given::Free || !section.is_free(at) {
                 section.put(at, frames);
             }
         }
-        zone_state.add_managed(u64::from(range.frames), self.blocks.cpus);
-        zone_state.cover(sections.start as u32, sections.end as u32);
+        zone_state.add_free(pages as i64);
+    }
+}
+
+/// How frames come to the allocator.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Given {
+    /// Free, with the allocator; sections that they fill were made so.
+    AtFirst,
+    /// Free, later.
+    Free,
+    /// Allocated, later: the caller holds them.
+    Held,
+}
+
+/// Why a pageblock with this tag cannot be given.
+fn not_new(pageblock: PageblockIndex, tag: Tag) -> ConfigError {
+    let first = pageblock.first();
+    match tag.is_removed() {
+        true => ConfigError::WasRemoved { first, zone: tag.zone().get() },
+        false => ConfigError::HasMemory { first },
     }
 }
 
 /// The pageblocks that a range touches.
-fn pageblocks(range: FrameRange) -> Range<u32> {
+pub(super) fn pageblocks(range: FrameRange) -> Range<u32> {
     range.start.get() / PAGEBLOCK_FRAMES..range.end().div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32
 }
 
@@ -169,10 +262,10 @@ mod tests {
         )
     }
 
-    /// The race of two that add the same section, in slow motion: the other one came between the
-    /// look at what is there and the installation.
+    /// The race of two that add to one section, in slow motion: the other caller installed the
+    /// section between the look at what is missing and the installation.
     #[test]
-    fn of_several_sections_none_stays_when_one_is_taken() {
+    fn a_section_that_another_caller_installed_serves_both() {
         let zones = [ZoneConfig {
             name: "a",
             node: NodeId::new(0),
@@ -187,20 +280,23 @@ mod tests {
             MaybeUninit::uninit();
             Allocator::<Locked<'_, First>>::metadata_bytes(&config).unwrap()
         ];
-        let mut more = [(); 3].map(|()| vec![MaybeUninit::uninit(); 1 << 18]);
-        let [theirs, lost, ours] = &mut more;
+        let mut more = [(); 2].map(|()| vec![MaybeUninit::uninit(); 1 << 18]);
+        let [theirs, ours] = &mut more;
         let mut allocator =
             Allocator::new(&config, &mut metadata, Locked::new(&locks, First)).unwrap();
-        allocator.add_memory(ZoneId::new(0), sections(3..4), theirs).unwrap();
+        let middle = sections(3..4);
+        allocator.add_memory(ZoneId::new(0), middle, theirs).unwrap();
+        let installed = allocator.store.section(3).map(std::ptr::from_ref);
 
-        let base = layout::aligned(lost, 4 * allocator.layout.section_bytes).unwrap();
+        let base = layout::aligned(ours, 4 * allocator.layout.section_bytes).unwrap();
         // SAFETY: so many bytes there, for good.
-        assert!(!unsafe { allocator.install_sections(1..5, base) });
-        for number in [0, 1, 2, 4] {
-            assert!(allocator.store.section(number).is_none(), "{number}");
-        }
+        unsafe { allocator.install_sections(sections(1..5), base) };
+        assert_eq!(allocator.store.section(3).map(std::ptr::from_ref), installed);
         assert_eq!(allocator.validate().unwrap().free_pages, u64::from(SECTION_FRAMES));
-        allocator.add_memory(ZoneId::new(0), sections(0..3), ours).unwrap();
+        for range in [sections(1..3), sections(4..5)] {
+            assert_eq!(allocator.section_bytes(range), 0);
+            allocator.add_memory(ZoneId::new(0), range, &mut []).unwrap();
+        }
         assert_eq!(allocator.validate().unwrap().free_pages, 4 * u64::from(SECTION_FRAMES));
     }
 }

@@ -4,7 +4,7 @@ use crate::frame::pageblock::WORDS_PER_ZONE;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use super::add::write_section;
+use super::add::{Given, write_section};
 use super::carved::Carved;
 use super::layout::{self, Layout};
 use super::{Allocator, Globals};
@@ -150,7 +150,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         unsafe { build.sections(&allocator.store) };
         for (at, zone) in config.zones.iter().enumerate() {
             for range in zone.ranges {
-                allocator.open_range(ZoneId::new(at as u32), *range);
+                allocator.open_range(ZoneId::new(at as u32), *range, Given::AtFirst);
             }
         }
         Ok(allocator)

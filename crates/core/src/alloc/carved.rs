@@ -65,6 +65,13 @@ impl<'m> Carved<'m> {
         self.hint.store(pfn.get() / PAGEBLOCK_FRAMES, Ordering::Relaxed);
     }
 
+    /// Takes a note back, of a frame that the caller owns and has not cut.
+    pub fn forget(&self, pfn: Pfn) {
+        let (cell, bit) = self.bit(pfn.get());
+        // Relaxed: as in `note`.
+        cell.fetch_and(!bit, Ordering::Relaxed);
+    }
+
     /// Whether any of these frames is carved.
     pub fn any(&self, start: Pfn, frames: u32) -> bool {
         let end = u64::from(start.get()) + u64::from(frames);

@@ -131,6 +131,15 @@ impl<C: Cpus> Allocator<'_, C> {
         }
     }
 
+    /// As [`note_range`](Self::note_range), for frames that were allocated as one block.
+    pub(super) fn note_block_as_range(&self, start: Pfn, frames: u32) {
+        if let Some(state) = self.state(start) {
+            // Relaxed: the caller holds the block.
+            state.store(ALLOCATED, Ordering::Relaxed);
+        }
+        self.note_range(start.add(1), frames - 1);
+    }
+
     /// The opposite; on an error nothing has changed.
     pub(super) fn note_range_free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
         if !self.checked && !self.track_owner {

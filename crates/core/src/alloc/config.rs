@@ -255,10 +255,23 @@ pub enum ConfigError {
         /// The number.
         zone: u32,
     },
-    /// The range lies above `pfn_limit`, or in a section whose frames were given before.
+    /// The range has no frames, or some above the section of `pfn_limit`.
     NotAddable {
         /// The range.
         range: FrameRange,
+    },
+    /// An aligned run of 512 frames that the range touches was given before.
+    HasMemory {
+        /// The first frame of the run.
+        first: Pfn,
+    },
+    /// Memory there was removed from another zone. A search for frames of that zone may have begun
+    /// before and find them still, so they can only come back to it.
+    WasRemoved {
+        /// The first frame of the aligned run of 512 frames.
+        first: Pfn,
+        /// The zone that it was removed from.
+        zone: u32,
     },
 }
 
@@ -303,8 +316,16 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::NotAddable { range } => write!(
                 f,
-                "cannot add {} frames from {}: the range must be at least one frame, end below Config::pfn_limit, and lie in sections of {SECTION_FRAMES} frames that have no memory yet",
+                "cannot add {} frames from {}: give at least one frame, and none above the {SECTION_FRAMES} frames around Config::pfn_limit",
                 range.frames, range.start
+            ),
+            ConfigError::HasMemory { first } => write!(
+                f,
+                "the 512 frames from {first} have memory already: leave them out, or add them once by add_memory_held and free them in parts"
+            ),
+            ConfigError::WasRemoved { first, zone } => write!(
+                f,
+                "the 512 frames from {first} were removed from zone {zone}: add them to that zone"
             ),
         }
     }

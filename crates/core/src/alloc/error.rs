@@ -19,8 +19,12 @@ pub enum AllocError {
     /// The [`Backing`](crate::Backing) under this allocator cannot find frames at given addresses,
     /// or more contiguous ones than its largest block has.
     Unsupported,
-    /// A size of zero, above 1 GiB of frames (2^18), or an alignment that is no power of two.
+    /// A size of zero, or above 1 GiB of frames (2^18).
     BadSize,
+    /// An alignment that is no power of two, or above 2^18 frames.
+    BadAlignment,
+    /// A [`Global`](crate::Global) whose allocator has not been made yet.
+    NotInitialized,
     /// This process is a fork of the one that made the allocator.
     Forked,
 }
@@ -36,9 +40,9 @@ impl fmt::Display for AllocError {
             AllocError::Unsupported => {
                 "the backing has no ranges: implement Backing::ranges, or ask for at most 1024 frames anywhere"
             }
-            AllocError::BadSize => {
-                "sizes go from 1 to 2^18 frames, alignments are powers of two of at most 2^18 frames"
-            }
+            AllocError::BadSize => "sizes go from 1 to 2^18 frames",
+            AllocError::BadAlignment => "alignments are powers of two of at most 2^18 frames",
+            AllocError::NotInitialized => NOT_INITIALIZED,
             AllocError::Forked => {
                 "this process is a fork of the one that made the allocator, whose pages it does not own: make a new one after fork"
             }
@@ -68,9 +72,14 @@ pub enum FreeError {
     /// already (found always, if the first free has reached the store; without `checked`
     /// [`Config::on_misuse`](crate::Config::on_misuse) is called first, which panics by default).
     NotAllocated,
+    /// A [`Global`](crate::Global) whose allocator has not been made yet.
+    NotInitialized,
     /// This process is a fork of the one that made the allocator.
     Forked,
 }
+
+const NOT_INITIALIZED: &str =
+    "the allocator has not been made yet: call Global::init before the first request";
 
 impl fmt::Display for FreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,6 +93,7 @@ impl fmt::Display for FreeError {
             FreeError::NotAllocated => {
                 "no block of this order is allocated there: was it freed before, or split?"
             }
+            FreeError::NotInitialized => NOT_INITIALIZED,
             FreeError::Forked => {
                 "this process is a fork of the one that made the allocator, whose pages it does not own"
             }

@@ -150,11 +150,17 @@ impl<C: Cpus> Allocator<'_, C> {
             carved.reset_hint();
             return None;
         }
+        // Both before there is a magazine to protect.
+        carved.note(pfn);
+        if !self.store.tags().note_carved(pfn, zone) {
+            // A caller is removing this memory.
+            carved.forget(pfn);
+            self.note_doubled(self.store.put(pfn, 1));
+            carved.reset_hint();
+            return None;
+        }
         self.pcp(cpu, zone).add_free(self.zone(zone), -1);
         count(&self.zone(zone).carved, 1);
-        // Before there is a magazine to protect.
-        carved.note(pfn);
-        self.store.tags().note_carved(pfn, zone);
         Some(self.cut(cpu, map.address(pfn, self.page_size)))
     }
 

@@ -19,6 +19,10 @@
 //! | `watermarks` | whether a zone may give pages, and what is done when it may not |
 //! | `checked` | exact checks of what is freed |
 //! | `late` | misuse found when frames reach the store, told last |
+//! | `obstacle` | why frames at a given address cannot be had |
+//! | `remove` | taking memory out again |
+//! | `global` | an allocator in a static, made later |
+//! | `late_init` | how that is published |
 //! | `stats` | counters and reports |
 //! | `validate` | is every frame in exactly one place |
 
@@ -32,12 +36,16 @@ mod drain;
 pub mod error;
 pub mod flags;
 mod front;
+mod global;
 mod late;
+pub(crate) mod late_init;
 pub(crate) mod layout;
 mod magazines;
+mod obstacle;
 mod policy;
 mod range;
 mod refill;
+mod remove;
 mod request;
 mod spill;
 mod stats;
@@ -49,6 +57,9 @@ use core::ptr::NonNull;
 
 pub use bulk::FreeManyError;
 pub use drain::{Drained, Mode, Scope};
+pub use global::{Global, InitError};
+pub use obstacle::Obstacle;
+pub use remove::RemoveError;
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};
 

@@ -1,26 +1,31 @@
 //! Contiguous ranges, and memory at a given address.
 //!
-//! Ranges bypass the caches. Cached frames are in their way, so a request that finds no room takes
-//! the caches back before it fails, as the last resort of [`reclaim`](crate::reclaim) has it.
+//! A range that is a block of a cached order comes from the caches and goes there. All others bypass
+//! them. Cached frames are in their way, so a request that finds no room takes the caches back
+//! before it fails, as the last resort of [`reclaim`](crate::reclaim) has it.
 
 use super::Allocator;
 use super::request::{Request, Want};
 use crate::alloc::error::{AllocError, FreeError};
 use crate::alloc::flags::Flags;
 use crate::cpus::{Cpus, Here};
+use crate::frame::Class;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::zone::Reserve;
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Allocates `frames` contiguous frames (1 to 2^18, 1 GiB of 4 KiB pages), the first a
-    /// multiple of `align` frames (a power of two, at most 2^18).
+    /// multiple of `align` frames (a power of two, at most 2^18). Neither has to be a block's: of
+    /// 5 frames exactly 5 are taken.
     ///
-    /// The range is freed whole by [`free_contiguous`](Self::free_contiguous), or in parts as
-    /// blocks of order 0.
+    /// The range is freed whole by [`free_contiguous`](Self::free_contiguous), in parts by the
+    /// same, or as blocks of order 0.
     ///
     /// # Search
-    /// The zones in turn, nearest first; in each the store alone, past the caches:
+    /// 1, 2, 4, 8 or 512 frames with an alignment of at most as many are a block of a cached order,
+    /// and cost what [`alloc`](Self::alloc) costs. For other ranges the zones in turn, nearest
+    /// first; in each the store alone, past the caches:
     /// 1. what is longer than the range but quick to find: below 512 frames (alignment included)
     ///    the smallest naturally aligned block that contains it, else whole aligned runs of 512
     ///    frames. What is too much goes back at once. O(zone's frames / 2^15) loads, and one per
@@ -41,8 +46,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// that only blocks are found.
     ///
     /// # Errors
-    /// [`AllocError::BadSize`]; [`AllocError::Unsupported`] for more than 1024 frames, or such an
-    /// alignment, over a [`Backing`](crate::Backing) without ranges; [`AllocError::NoZone`];
+    /// [`AllocError::BadSize`]; [`AllocError::BadAlignment`];
+    /// [`AllocError::Unsupported`] for more than 1024 frames, or such an alignment, over a [`Backing`](crate::Backing) without ranges; [`AllocError::NoZone`];
     /// [`AllocError::Exhausted`], counted as a failure, if no zone that the request may use has
     /// such a run above its watermark, frames taken back included, or others moved frames in
     /// every round.
@@ -52,14 +57,18 @@ impl<C: Cpus> Allocator<'_, C> {
         align: u32,
         flags: Flags,
     ) -> Result<Pfn, AllocError> {
-        if frames == 0
-            || frames > SECTION_FRAMES
-            || !align.is_power_of_two()
-            || align > SECTION_FRAMES
-        {
+        if frames == 0 || frames > SECTION_FRAMES {
             return Err(AllocError::BadSize);
         }
+        if !align.is_power_of_two() || align > SECTION_FRAMES {
+            return Err(AllocError::BadAlignment);
+        }
         self.cpus.check_usable()?;
+        if let Some(class) = cached_block(frames).filter(|_| align <= frames) {
+            let start = self.alloc(class.order(), flags)?;
+            self.note_block_as_range(start, frames);
+            return Ok(start);
+        }
         if !self.store.has_ranges() && frames.max(align) > Order::MAX.frames() {
             return Err(AllocError::Unsupported);
         }
@@ -92,7 +101,10 @@ impl<C: Cpus> Allocator<'_, C> {
         let moving = self.in_flight(here, zone).begin(u64::from(rounded));
         let start = self.wanted_from(here, zone, mobility, |wanted| {
             let found = if is_block {
-                self.store.take_block(wanted, Order::new(block.trailing_zeros())?)
+                let order = Order::new(block.trailing_zeros())?;
+                self.store
+                    .take_at_once(wanted, order)
+                    .or_else(|| self.store.take_block(wanted, order))
             } else {
                 self.store.take_contiguous(wanted, rounded, align)
             };
@@ -152,7 +164,7 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// # Errors
     /// [`AllocError::NotAvailable`] when part of it is absent, in use, or cached where the request
-    /// may not take it back. Counted as a failure if the aligned runs of 512 frames that it lies in
+    /// may not take it back; [`obstacle`](Self::obstacle) says which part, and why. Counted as a failure if the aligned runs of 512 frames that it lies in
     /// have memory, all of one zone.
     /// [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without ranges;
     /// [`AllocError::BadSize`].
@@ -190,12 +202,18 @@ impl<C: Cpus> Allocator<'_, C> {
         }
         let zone =
             self.store.tags().zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
+        // Memory that is being removed is for the caller that removes it.
+        if self.store.tags().are_isolated_near(start, frames) {
+            return Err(AllocError::NotAvailable);
+        }
         Ok(Request { want: Want::At { zone, start, frames }, flags, node: self.node_here() })
     }
 
     /// Frees `frames` frames from `start` that came from
-    /// [`alloc_contiguous`](Self::alloc_contiguous) or [`alloc_at`](Self::alloc_at), or a part of
-    /// such a range.
+    /// [`alloc_contiguous`](Self::alloc_contiguous), [`alloc_at`](Self::alloc_at) or
+    /// [`add_memory_held`](Self::add_memory_held), or any part of such a range, or neighbouring
+    /// ranges of one zone at once. 1, 2, 4, 8 or 512 frames that are aligned to their number go to
+    /// the caches, as by [`free`](Self::free); others to the store.
     ///
     /// # Errors
     /// [`FreeError`]; nothing is freed then, except when a double free is found on the way
@@ -207,6 +225,14 @@ impl<C: Cpus> Allocator<'_, C> {
             return Err(FreeError::NotAllocated);
         }
         self.note_range_free(start, frames)?;
+        if let Some(class) = cached_block(frames).filter(|class| start.is_aligned(class.order()))
+            && let Some(tag) = self.store.tags().tag(start)
+        {
+            if self.push_if_room(start, class.order(), tag) {
+                return Ok(());
+            }
+            return self.free_slow(start, class, tag);
+        }
         let here = self.here();
         let moving = self.in_flight(here, zone).begin(u64::from(frames));
         let doubled = self.store.put(start, frames);
@@ -218,4 +244,10 @@ impl<C: Cpus> Allocator<'_, C> {
         self.end_call();
         if doubled.frames > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
     }
+}
+
+/// The class of the block that so many frames are, if its order is cached.
+fn cached_block(frames: u32) -> Option<Class> {
+    let is_block = frames.is_power_of_two();
+    Class::of(Order::new(frames.trailing_zeros())?).filter(|_| is_block)
 }

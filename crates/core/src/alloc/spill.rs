@@ -66,7 +66,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// As [`free_slow`](Self::free_slow), in the middle of a call.
     pub(super) fn free_slowly(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
         self.cpus.check_usable()?;
-        if let Some(here) = self.here() {
+        // Frames that a caller is removing go to the store, where that caller takes them.
+        if let Some(here) = self.here().filter(|_| !tag.is_isolated()) {
             let front = Front { here, zone: tag.zone(), class, mobility: tag.mobility() };
             for _ in 0..ATTEMPTS_MAX {
                 match self.free_to_front(front, pfn) {

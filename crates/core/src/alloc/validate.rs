@@ -133,6 +133,15 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// The first fault found, [`Fault::Forked`] in a child. Nothing is changed.
     pub fn validate(&mut self) -> Result<Census, Fault> {
+        self.validate_shared()
+    }
+
+    /// As [`validate`](Self::validate), for an allocator that is shared for good, such as one in a
+    /// static. Beside other calls it is safe and says nothing: it may report faults that are none.
+    ///
+    /// # Errors
+    /// As [`validate`](Self::validate).
+    pub fn validate_shared(&self) -> Result<Census, Fault> {
         self.cpus.check_usable().map_err(|_| Fault::Forked)?;
         if !self.blocks.refuses() {
             return Err(Fault::Refusals);
@@ -205,13 +214,14 @@ impl<C: Cpus> Allocator<'_, C> {
         Ok(())
     }
 
-    /// Visits every magazine of a CPU in a zone with the number of its rounds.
-    fn visit_magazines(
+    /// Visits every magazine of a CPU in a zone with the number of its rounds. Beside the CPU what
+    /// it visits may be stale.
+    pub(super) fn visit_magazines<B>(
         &self,
         cpu: CpuId,
         zone: ZoneId,
-        mut visit: impl FnMut(Front, MagazineIndex, u32) -> ControlFlow<Fault>,
-    ) -> ControlFlow<Fault> {
+        mut visit: impl FnMut(Front, MagazineIndex, u32) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
         for (front, offset) in self.fronts(cpu, zone) {
             let word = Word(self.blocks.word(front.here, offset).load(Ordering::Acquire));
             if let Some(loaded) = word.loaded() {
@@ -233,7 +243,11 @@ impl<C: Cpus> Allocator<'_, C> {
         ControlFlow::Continue(())
     }
 
-    fn frames_of(&self, magazine: MagazineIndex, rounds: u32) -> impl Iterator<Item = Pfn> {
+    pub(super) fn frames_of(
+        &self,
+        magazine: MagazineIndex,
+        rounds: u32,
+    ) -> impl Iterator<Item = Pfn> {
         let slots = &self.blocks.magazine(magazine).slots[..rounds as usize];
         slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
     }

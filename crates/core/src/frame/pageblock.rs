@@ -14,9 +14,9 @@ pub const WORD_BYTES: usize = size_of::<u64>();
 /// Bytes of the front words of one zone and mobility.
 const FRONTS_BYTES: usize = WORD_BYTES * Class::COUNT;
 /// Front words per zone and context: one mobility more than there are, whose words never have a
-/// magazine, for frames without memory; and one word more, so that a second offset leads to
-/// nothing but such words whatever the class, for carved frames.
-pub const WORDS_PER_ZONE: usize = Class::COUNT * 4 + 1;
+/// magazine, for frames without memory; and five words more, so that five further offsets lead to
+/// nothing but such words whatever the class: see the table at [`Tag`].
+pub const WORDS_PER_ZONE: usize = Class::COUNT * 4 + 5;
 /// Bytes of all front words of one zone and context.
 const ZONE_BYTES: usize = WORD_BYTES * WORDS_PER_ZONE;
 
@@ -45,14 +45,24 @@ impl PageblockIndex {
 /// Zone and mobility of a pageblock, as the bytes from the start of a CPU's block to the row of
 /// fronts that its frames are cached in.
 ///
-/// Two more values lead to words that never have a magazine, so that what is freed there takes the
+/// The other values lead to words that never have a magazine, so that what is freed there takes the
 /// slow path, which looks at the tag again:
 ///
 /// | value | meaning |
 /// |---|---|
 /// | row 3 of zone 0 | no memory here |
 /// | row 3 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// | plus two words | no memory any more: it was removed from this zone |
+/// | plus three, four, five words | isolated: a caller is adding or removing the pageblock, which is unmovable, movable, reclaimable |
+///
+/// | transition | by |
+/// |---|---|
+/// | no memory, or removed from this zone -> isolated, and from there movable | the caller that adds memory |
+/// | a mobility -> another one | the owner of all 512 frames |
+/// | a mobility -> carved | the owner of a frame that is cut into magazines, for good |
+/// | a mobility -> isolated, and back | the caller that removes memory, before it owns a frame of it |
+/// | isolated -> removed | the same, as the owner of all 512 frames |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag(pub u32);
 
 impl Tag {
@@ -70,6 +80,28 @@ impl Tag {
         Tag(zone.get() * ZONE_BYTES as u32 + CARVED)
     }
 
+    /// A pageblock whose memory was removed from this zone.
+    pub const fn removed(zone: ZoneId) -> Self {
+        Tag(zone.get() * ZONE_BYTES as u32 + REMOVED)
+    }
+
+    /// The isolated form of a pageblock that has a zone and mobility.
+    pub const fn isolated(self) -> Self {
+        Tag(self.zone().get() * ZONE_BYTES as u32
+            + ISOLATED
+            + self.mobility() as u32 * WORD_BYTES as u32)
+    }
+
+    /// What an isolated pageblock was before. `None`: it is not isolated.
+    pub const fn of_isolated(self) -> Option<Self> {
+        let offset = self.0 % ZONE_BYTES as u32;
+        if offset < ISOLATED {
+            return None;
+        }
+        let mobility = (offset - ISOLATED) / WORD_BYTES as u32;
+        Some(Tag(self.0 - offset + mobility * FRONTS_BYTES as u32))
+    }
+
     /// Bytes from the start of a CPU's block to the row of fronts.
     #[inline]
     pub const fn fronts_at(self) -> usize {
@@ -78,7 +110,25 @@ impl Tag {
 
     #[inline]
     pub const fn is_present(self) -> bool {
-        self.0 != Self::ABSENT.0
+        self.0 != Self::ABSENT.0 && !self.is_removed()
+    }
+
+    /// Whether the pageblock had memory that was removed from its zone.
+    #[inline]
+    pub const fn is_removed(self) -> bool {
+        self.0 % ZONE_BYTES as u32 == REMOVED
+    }
+
+    /// Whether a caller is adding or removing the pageblock.
+    #[inline]
+    pub const fn is_isolated(self) -> bool {
+        self.0 % ZONE_BYTES as u32 >= ISOLATED
+    }
+
+    /// Whether searches for frames of this zone may take some of the pageblock.
+    #[inline]
+    pub fn serves(self, zone: ZoneId) -> bool {
+        self.is_present() && !self.is_isolated() && self.zone() == zone
     }
 
     /// Whether some frames of the pageblock are carved.
@@ -98,7 +148,7 @@ impl Tag {
         ZoneId::new(self.0 / ZONE_BYTES as u32)
     }
 
-    /// Of a pageblock without carved frames.
+    /// Of a pageblock with memory, not isolated and without carved frames.
     #[inline]
     pub const fn mobility(self) -> Mobility {
         match self.0 % ZONE_BYTES as u32 / FRONTS_BYTES as u32 {
@@ -111,7 +161,10 @@ impl Tag {
 
 /// From a zone's first word to a row that no front has.
 const REFUSING: u32 = 3 * FRONTS_BYTES as u32;
-/// The same, one word further.
+/// The same, one word further, two, and three.
 const CARVED: u32 = REFUSING + WORD_BYTES as u32;
-const _: () = assert!(CARVED as usize + FRONTS_BYTES == ZONE_BYTES);
+const REMOVED: u32 = CARVED + WORD_BYTES as u32;
+const ISOLATED: u32 = REMOVED + WORD_BYTES as u32;
+const _: () =
+    assert!(ISOLATED as usize + (Mobility::COUNT - 1) * WORD_BYTES + FRONTS_BYTES == ZONE_BYTES);
 const _: () = assert!(Mobility::COUNT == 3);

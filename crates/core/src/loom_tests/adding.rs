@@ -87,5 +87,5 @@ fn two_add_the_same_section() {
 #[test]
 #[should_panic = "nothing was added"]
 fn two_add_the_same_section_and_leave_others() {
-    explore_mutant(Mutant::LeavesSections, same_section_twice);
+    explore_mutant(Mutant::LeavesTags, same_section_twice);
 }

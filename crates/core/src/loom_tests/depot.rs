@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::cpus::Cpus;
 use crate::{
     AllocError, Allocator, Census, Config, ConfigError, Flags, FrameRange, HighPolicy, Misuse,
-    NodeId, Order, Pfn, Watermarks, ZoneConfig, ZoneId,
+    NodeId, Order, Pfn, RemoveError, Watermarks, ZoneConfig, ZoneId,
 };
 
 std::thread_local! {
@@ -42,8 +42,9 @@ pub struct Depot<C: 'static> {
     _kept: Box<dyn Any>,
     /// Of memory that was added, or refused.
     more: Mutex<Vec<*mut [MaybeUninit<u8>]>>,
-    /// By frame: whether a thread holds it.
+    /// By frame: whether a thread holds it, or it was removed.
     held: Mutex<Vec<bool>>,
+    removed: Mutex<u32>,
 }
 
 // SAFETY: `memory`, `more` and `_kept` are only touched by `drop`.
@@ -79,7 +80,14 @@ impl<C: Cpus> Depot<C> {
         // SAFETY: freed by `drop`, after the allocator's last use.
         let allocator = Allocator::new(&config, unsafe { &mut *memory }, cpus).unwrap();
         let held = Mutex::new(vec![false; setup.frames.max(setup.limit) as usize]);
-        Arc::new(Depot { allocator, memory, _kept: kept, more: Mutex::default(), held })
+        Arc::new(Depot {
+            allocator,
+            memory,
+            _kept: kept,
+            more: Mutex::default(),
+            held,
+            removed: Mutex::default(),
+        })
     }
 
     /// Adds frames to the zone.
@@ -89,6 +97,21 @@ impl<C: Cpus> Depot<C> {
         self.more.lock().unwrap().push(memory);
         // SAFETY: freed by `drop`, after the allocator's last use.
         self.allocator.add_memory(ZoneId::new(0), range, unsafe { &mut *memory })
+    }
+
+    /// Removes frames from the zone; no thread holds one.
+    pub fn remove(&self, range: FrameRange) -> Result<(), RemoveError> {
+        self.allocator.remove_memory(ZoneId::new(0), range)?;
+        self.note_frames(range, true);
+        *self.removed.lock().unwrap() += range.frames;
+        Ok(())
+    }
+
+    /// Adds frames again that were removed.
+    pub fn add_again(&self, range: FrameRange) {
+        self.note_frames(range, false);
+        *self.removed.lock().unwrap() -= range.frames;
+        self.add(range).expect("removed from this zone");
     }
 
     /// Allocates a frame; nobody else holds it.
@@ -117,9 +140,13 @@ impl<C: Cpus> Depot<C> {
     }
 
     fn note(&self, pfn: Pfn, order: Order, is_held: bool) {
+        self.note_frames(FrameRange::new(pfn, order.frames()), is_held);
+    }
+
+    fn note_frames(&self, range: FrameRange, is_held: bool) {
         let mut held = self.held.lock().unwrap();
-        for frame in &mut held[pfn.index()..][..order.frames() as usize] {
-            assert_ne!(*frame, is_held, "{pfn} was handed out twice, or freed twice");
+        for frame in &mut held[range.start.index()..][..range.frames as usize] {
+            assert_ne!(*frame, is_held, "{range:?} was handed out twice, or freed twice");
             *frame = is_held;
         }
     }
@@ -130,7 +157,8 @@ impl<C: Cpus> Depot<C> {
         assert_eq!(MISUSES.get(), 0, "frames came back that were free");
         let census = depot.allocator.validate().unwrap();
         let held = depot.held.lock().unwrap().iter().filter(|&&held| held).count();
-        assert_eq!(census.held_pages(), held as u64, "frames were lost");
+        let removed = *depot.removed.lock().unwrap();
+        assert_eq!(census.held_pages(), held as u64 - u64::from(removed), "frames were lost");
         census
     }
 }

@@ -9,7 +9,9 @@
 //! | `empties` | magazines of which there are too few, or other CPUs' |
 //! | `fronts` | fronts, gates, drains, re-entry |
 //! | `followed` | sequences that follow gates |
+//! | `late_init` | a value in a static, made later by one of several callers |
 //! | `locked` | the lock front |
+//! | `removing` | removing memory beside requests, frees and drains |
 //! | `contexts` | interrupt handlers with fronts of their own |
 //! | `classes` | magazines of two classes; compiled with `PAGEDEPOT_MODEL_CLASSES=2` |
 //! | `shelf` | stacks of magazines |
@@ -34,8 +36,10 @@ pub mod explore;
 mod failing;
 mod followed;
 mod fronts;
+mod late_init;
 mod locked;
 mod reclaim;
+mod removing;
 mod shelf;
 mod store;
 

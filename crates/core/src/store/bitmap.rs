@@ -96,7 +96,7 @@ impl Pass {
 
     /// Whether pageblocks with this tag are.
     fn selects(self, tag: Tag, wanted: Wanted<'_>) -> bool {
-        let is_ours = tag.is_present() && tag.zone() == wanted.zone;
+        let is_ours = tag.serves(wanted.zone);
         match self {
             Pass::Partial { .. } => tag == wanted.tag(),
             // The last of all takes those of the wanted mobility, too: one that was whole when the
@@ -159,13 +159,6 @@ impl<'m> Bitmap<'m> {
         self.table.get(number).is_some_and(|cell| {
             cell.compare_exchange(0, address, Ordering::Release, Ordering::Relaxed).is_ok()
         })
-    }
-
-    /// Makes a section unknown again that the caller installed and nobody has had a frame of. Who
-    /// found it meanwhile found no free frame in it, and may go on looking: it lives for 'm.
-    pub fn uninstall(&self, number: usize) {
-        // Relaxed: whoever installs another one publishes that.
-        self.table[number].store(0, Ordering::Relaxed);
     }
 
     /// Whether `pfn` is free now.
@@ -273,7 +266,7 @@ impl<'m> Bitmap<'m> {
         if !section.claim(start, PAGEBLOCK_FRAMES) {
             return 0;
         }
-        self.tags.set(pageblock, wanted.tag());
+        self.tags.retag(pageblock, wanted.tag());
         let got = want.min(PAGEBLOCK_FRAMES / order.frames());
         let used = got * order.frames();
         for block in (0..got).rev() {
@@ -390,13 +383,13 @@ impl<'m> Bitmap<'m> {
         self.section(pageblock.section()).is_some_and(|section| {
             let at = pageblock.in_section();
             let tag = self.tags.of(pageblock);
-            section.hints(at / 64).1 >> (at % 64) & 1 == 1 && tag.is_present() && tag.zone() == zone
+            section.hints(at / 64).1 >> (at % 64) & 1 == 1 && tag.serves(zone)
         })
     }
 
     fn retag(&self, start: PageblockIndex, frames: u32, wanted: Wanted<'_>) {
         (start.0..start.0 + frames / PAGEBLOCK_FRAMES)
-            .for_each(|pageblock| self.tags.set(PageblockIndex(pageblock), wanted.tag()));
+            .for_each(|pageblock| self.tags.retag(PageblockIndex(pageblock), wanted.tag()));
     }
 
     /// Takes exactly `start..start + frames`, or nothing.

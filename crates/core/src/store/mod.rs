@@ -17,6 +17,7 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use core::ops::Range;
 
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::AtomicU32;
 use backing::Backing;
 use bitmap::Bitmap;
@@ -144,11 +145,6 @@ impl<'m> Store<'m> {
     /// Makes a section known. `false`: there is one already, or the number is out of range.
     pub fn install(&self, number: usize, section: &'m Section<'m>) -> bool {
         self.bitmap.install(number, section)
-    }
-
-    /// See [`Bitmap::uninstall`].
-    pub fn uninstall(&self, number: usize) {
-        self.bitmap.uninstall(number);
     }
 
     /// Claims of the bitmap that found a frame missing and rolled back.
@@ -374,15 +370,27 @@ impl<'m> Store<'m> {
         }
     }
 
-    /// Tags pageblocks of memory that is new. `false`: one of them has memory already, and nothing
-    /// was changed.
-    pub fn claim_tags(&self, pageblocks: Range<u32>, tag: Tag) -> bool {
-        let taken =
-            pageblocks.clone().find(|&pageblock| !self.tags.claim(PageblockIndex(pageblock), tag));
-        let Some(taken) = taken else { return true };
-        (pageblocks.start..taken)
-            .for_each(|pageblock| self.tags.set(PageblockIndex(pageblock), Tag::ABSENT));
-        false
+    /// Claims pageblocks for memory of a zone to be added: all, or none. Ascending, so that of
+    /// callers whose ranges overlap the one that got furthest goes on.
+    ///
+    /// # Errors
+    /// The first pageblock that has memory, or had some of another zone, and its tag.
+    pub fn claim_tags(
+        &self,
+        pageblocks: Range<u32>,
+        zone: ZoneId,
+    ) -> Result<(), (PageblockIndex, Tag)> {
+        for pageblock in pageblocks.clone().map(PageblockIndex) {
+            if let Err(found) = self.tags.claim(pageblock, zone) {
+                if is_mutant(Mutant::LeavesTags) {
+                    return Err((pageblock, found));
+                }
+                (pageblocks.start..pageblock.0)
+                    .for_each(|claimed| self.tags.unclaim(PageblockIndex(claimed), zone));
+                return Err((pageblock, found));
+            }
+        }
+        Ok(())
     }
 }
 

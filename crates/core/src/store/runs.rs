@@ -55,8 +55,7 @@ impl Bitmap<'_> {
     /// The words of a pageblock; no frame of another zone is free for this one.
     fn words_of(&self, pageblock: PageblockIndex, zone: ZoneId) -> [u64; PAGEBLOCK_WORDS] {
         let tag = self.tags.of(pageblock);
-        let section =
-            self.section(pageblock.section()).filter(|_| tag.is_present() && tag.zone() == zone);
+        let section = self.section(pageblock.section()).filter(|_| tag.serves(zone));
         section.map_or([0; PAGEBLOCK_WORDS], |section| section.words_of(pageblock.in_section()))
     }
 
@@ -65,7 +64,7 @@ impl Bitmap<'_> {
         let end = u64::from(start.get()) + u64::from(frames);
         let whole =
             start.get().div_ceil(PAGEBLOCK_FRAMES)..(end / u64::from(PAGEBLOCK_FRAMES)) as u32;
-        whole.map(PageblockIndex).for_each(|pageblock| self.tags.set(pageblock, wanted.tag()));
+        whole.map(PageblockIndex).for_each(|pageblock| self.tags.retag(pageblock, wanted.tag()));
     }
 }
 

@@ -21,9 +21,11 @@
 //! a pageblock that is taken entirely would be marked as partly free in between.
 //!
 //! A tag changes only while its changer owns all 512 frames, so nobody can hold a frame of that
-//! pageblock, and nobody reads the tag on behalf of one. One change is an exception: the carver of
+//! pageblock, and nobody reads the tag on behalf of one. Two changes are exceptions. The carver of
 //! a frame owns that frame alone, and marks its pageblock for good; holders of others free them to
-//! either front. (LLFree, USENIX ATC 2023, keeps counters where this keeps hints; a counter and the
+//! either front. The caller that removes memory isolates pageblocks of which it owns no frame yet:
+//! searches that read the tag after that pass the pageblock by, and frees go past the caches. A
+//! search or free that read the tag before goes on as if it had come first. (LLFree, USENIX ATC 2023, keeps counters where this keeps hints; a counter and the
 //! bits cannot be changed together.)
 
 use super::bits::{self, WORD_FRAMES};

@@ -2,7 +2,7 @@
 //! free frames.
 
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
-use crate::frame::{Order, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
 /// The table; see the module.
@@ -96,22 +96,97 @@ impl<'m> Tags<'m> {
     /// As [`set`](Self::set), for a caller that owns only some frames of the pageblock: unless
     /// others of it are carved, which stays noted.
     pub fn set_for_some(&self, pageblock: PageblockIndex, tag: Tag) {
-        let new = |old| (!Tag(old).is_carved()).then_some(tag.0);
-        // Release: as in `set`. An error is a pageblock with carved frames.
+        let new = |old| (!Tag(old).is_carved() && !Tag(old).is_isolated()).then_some(tag.0);
+        // Release: as in `set`. An error is a pageblock with carved frames, or isolated.
+        let _ =
+            self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
+    }
+
+    /// As [`set`](Self::set), for the owner of all frames of a pageblock that may be isolated at
+    /// the same time: it stays so.
+    pub fn retag(&self, pageblock: PageblockIndex, tag: Tag) {
+        let new = |old| (!Tag(old).is_isolated()).then_some(tag.0);
+        // Release: as in `set`. An error is an isolated pageblock.
         let _ =
             self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
     }
 
     /// Notes that a frame of the pageblock is carved, for good. The carver owns that frame, so no
-    /// other caller owns all of the pageblock and changes the tag by [`set`](Self::set).
-    pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) {
-        self.set(PageblockIndex::of(pfn), Tag::carved(zone));
+    /// other caller owns all of the pageblock and retags it. `false`: the pageblock is isolated,
+    /// and must not be carved.
+    pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> bool {
+        let new = |old| (!Tag(old).is_isolated()).then_some(Tag::carved(zone).0);
+        // Release: as in `set`. Of a carver and a caller that isolates, the second sees the first.
+        self.tags[PageblockIndex::of(pfn).0 as usize]
+            .fetch_update(Ordering::Release, Ordering::Relaxed, new)
+            .is_ok()
     }
 
-    /// Tags a pageblock that has no memory yet. `false`: it has.
-    pub fn claim(&self, pageblock: PageblockIndex, tag: Tag) -> bool {
-        let cell = &self.tags[pageblock.0 as usize];
-        // Relaxed: nobody has a frame of it before what hands them on.
-        cell.compare_exchange(Tag::ABSENT.0, tag.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    /// Isolates a pageblock that has no memory, or none any more of `zone`, for memory to be added.
+    /// Its mobility says what it was: unmovable without memory, reclaimable where that was removed.
+    ///
+    /// # Errors
+    /// The tag that it has.
+    pub fn claim(&self, pageblock: PageblockIndex, zone: ZoneId) -> Result<(), Tag> {
+        let new = |old| match Tag(old) {
+            Tag::ABSENT => Some(Tag::new(zone, Mobility::Unmovable).isolated().0),
+            tag if tag == Tag::removed(zone) => {
+                Some(Tag::new(zone, Mobility::Reclaimable).isolated().0)
+            }
+            _ => None,
+        };
+        // Acquire: pairs with the Release in `set` by the caller that removed the memory: the frames
+        // are put where it took them away. Holders get the tag from what hands the frames on.
+        self.tags[pageblock.0 as usize]
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, new)
+            .map(drop)
+            .map_err(Tag)
+    }
+
+    /// Undoes a [`claim`](Self::claim) by the caller that made it.
+    pub fn unclaim(&self, pageblock: PageblockIndex, zone: ZoneId) {
+        let was_absent = self.raw(pageblock) == Tag::new(zone, Mobility::Unmovable).isolated();
+        self.set(pageblock, if was_absent { Tag::ABSENT } else { Tag::removed(zone) });
+    }
+
+    /// Isolates a pageblock of `zone`: searches pass it by, and frees of its frames go past the
+    /// caches.
+    ///
+    /// # Errors
+    /// The tag of a pageblock that is not of the zone, carved, or isolated already.
+    pub fn isolate(&self, pageblock: PageblockIndex, zone: ZoneId) -> Result<(), Tag> {
+        let new = |old| {
+            let tag = Tag(old);
+            (tag.serves(zone) && !tag.is_carved()).then(|| tag.isolated().0)
+        };
+        // Relaxed: holds searches off sooner or later, and is no proof that none goes on. What is
+        // removed is claimed frame by frame.
+        self.tags[pageblock.0 as usize]
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, new)
+            .map(drop)
+            .map_err(Tag)
+    }
+
+    /// Ends the isolation of a pageblock by the caller that isolated it.
+    pub fn end_isolation(&self, pageblock: PageblockIndex) {
+        let new = |old| Tag(old).of_isolated().map(|tag| tag.0);
+        // Release: as in `set`. It is isolated: nobody else changes that.
+        let _ =
+            self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
+    }
+
+    /// Whether any pageblock of `start..start + frames` is isolated.
+    pub fn are_isolated_near(&self, start: Pfn, frames: u32) -> bool {
+        let end = u64::from(start.get()) + u64::from(frames);
+        (start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32)
+            .filter_map(|pageblock| self.tags.get(pageblock as usize))
+            .any(|tag| Tag(tag.load(Ordering::Relaxed)).is_isolated())
+    }
+
+    /// The tag of a pageblock as it is: carved, removed or absent ones too. Beyond the limit all
+    /// are absent.
+    pub fn raw(&self, pageblock: PageblockIndex) -> Tag {
+        let tag = self.tags.get(pageblock.0 as usize);
+        tag.map_or(Tag::ABSENT, |tag| Tag(tag.load(Ordering::Relaxed)))
     }
 }

@@ -29,8 +29,14 @@ pub enum Mutant {
     MarksByOneHint,
     /// Memory is added without being announced as in flight.
     AddsUnannounced,
-    /// The loser of a race to add memory leaves the sections that it has installed.
-    LeavesSections,
+    /// The loser of a race to add memory leaves the pageblocks that it has claimed.
+    LeavesTags,
+    /// A value that is made later is published by a relaxed store.
+    PublishesRelaxed,
+    /// Memory is removed though a frame is missing.
+    RemovesHeld,
+    /// A removal that finds a frame missing keeps what it has of the sections before.
+    KeepsClaims,
     /// A claim across sections that finds a frame missing keeps what it has of the sections before.
     KeepsPart,
     /// A magazine is stolen by looking at the top of another CPU's empties, and left there.

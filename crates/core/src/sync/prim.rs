@@ -24,6 +24,33 @@ pub use loom::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
+#[cfg(loom)]
+pub use loom::cell::UnsafeCell;
+
+/// A cell whose accesses loom checks for races, with the same interface elsewhere.
+#[cfg(not(loom))]
+pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    /// A cell with this value.
+    pub const fn new(value: T) -> Self {
+        UnsafeCell(core::cell::UnsafeCell::new(value))
+    }
+
+    /// Calls `read` with a pointer to read through.
+    #[inline]
+    pub fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+        read(self.0.get())
+    }
+
+    /// Calls `write` with a pointer to read and write through.
+    #[inline]
+    pub fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+        write(self.0.get())
+    }
+}
+
 /// Tells the processor that this is a spin loop; under a model checker, lets another thread run.
 #[inline]
 pub fn spin_hint() {

@@ -95,12 +95,17 @@ impl Zone {
         self.managed.load(Ordering::Relaxed)
     }
 
-    /// Counts frames given to the zone, on a machine of so many CPUs.
+    /// Counts frames given to the zone, free or not, on a machine of so many CPUs.
     pub fn add_managed(&self, pages: u64, cpus: u32) {
         let managed = self.managed.fetch_add(pages, Ordering::Relaxed) + pages;
         let share = (managed / 64 / u64::from(cpus)).min(DELTA_MAX as u64) as i64;
-        self.delta_max.store(share.max(DELTA_MIN), Ordering::Relaxed);
-        self.add_free(pages as i64);
+        self.delta_max.fetch_max(share, Ordering::Relaxed);
+    }
+
+    /// Counts frames taken from the zone for good. What a CPU may keep to itself stays as it is:
+    /// the CPUs may hold as much at this moment.
+    pub fn remove_managed(&self, pages: u64) {
+        self.managed.fetch_sub(pages, Ordering::Relaxed);
     }
 
     pub fn watermarks(&self) -> Watermarks {

@@ -10,7 +10,7 @@ use crate::common::backing::Sets;
 use crate::common::{Anywhere, Single, range};
 use crate::naive::{At, Held, Naive};
 use crate::op::Op;
-use crate::world::{FIRST_SPARE_SECTION, Keeper, SECTION, SECTIONS, World};
+use crate::world::{FIRST_SPARE_SECTION, Keeper, SECTION, World};
 
 /// Operations between two validations of all metadata.
 const VALIDATE_EVERY: usize = 8;
@@ -24,7 +24,6 @@ pub struct Lockstep<'m> {
     pub backing: Option<&'m Sets>,
     /// Metadata for memory that is added, enough for two sections each.
     pub spare_metadata: Vec<&'m mut [MaybeUninit<u8>]>,
-    pub next_section: u32,
     /// CPUs whose gates stay closed.
     pub is_disabled: Vec<bool>,
     pub now_ms: u64,
@@ -61,8 +60,10 @@ pub fn run(world: &World, ops: &[Op]) {
             None => Single::new(&config, arena.metadata(), anywhere),
         };
         let depot = depot.unwrap();
-        spare.resize_with((SECTIONS - FIRST_SPARE_SECTION) as usize, || {
-            vec![MaybeUninit::uninit(); depot.section_bytes(range(SECTION - 1, 2))]
+        // A spare for each section that memory may come to.
+        spare.resize_with(2, || {
+            let both = range(FIRST_SPARE_SECTION * SECTION - 1, 2);
+            vec![MaybeUninit::uninit(); depot.section_bytes(both)]
         });
         let spare_metadata = spare.iter_mut().map(Vec::as_mut_slice).collect();
         Lockstep::new(depot, world, &arena, backing, spare_metadata).run(ops);
@@ -85,7 +86,6 @@ impl<'m> Lockstep<'m> {
             arena,
             backing,
             spare_metadata,
-            next_section: FIRST_SPARE_SECTION,
             is_disabled: vec![!world.caches; cpus],
             now_ms: 0,
             peak_high: vec![vec![0; world.zones.len()]; cpus],

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use pagedepot::{FrameRange, NodeId, Order, Pfn};
+use pagedepot::{ConfigError, FrameRange, NodeId, Order, Pfn};
 
 use crate::op::Wish;
 use crate::world::World;
@@ -71,6 +71,8 @@ impl Zone {
 pub struct Naive {
     pub zones: Vec<Zone>,
     pub held: BTreeMap<u32, Held>,
+    /// Pageblocks whose memory was removed, and the zone it was removed from.
+    removed: BTreeMap<u32, usize>,
     /// The CPU that allocated each frame last, kept across frees as the allocator keeps it.
     owners: HashMap<u32, u16>,
     cpu_nodes: Vec<NodeId>,
@@ -96,6 +98,7 @@ impl Naive {
         Naive {
             zones: world.zones.iter().map(zone).collect(),
             held: BTreeMap::new(),
+            removed: BTreeMap::new(),
             owners: HashMap::new(),
             cpu_nodes: world.cpu_nodes.clone(),
         }
@@ -117,6 +120,42 @@ impl Naive {
                 && (!wish.this_node || zone.node == node)
         };
         (0..self.zones.len()).filter(|&i| fits(&self.zones[i])).collect()
+    }
+
+    /// Why a range cannot be added to a zone.
+    pub fn not_new(&self, zone: usize, added: FrameRange) -> Option<ConfigError> {
+        let runs = added.start.get() / HUGE..(added.end() as u32).div_ceil(HUGE);
+        runs.into_iter().find_map(|run| {
+            let first = Pfn::new(run * HUGE);
+            let has_some = |zone: &Zone| zone.frames().any(|frame| frame / HUGE == run);
+            match self.removed.get(&run) {
+                _ if self.zones.iter().any(has_some) => Some(ConfigError::HasMemory { first }),
+                Some(&from) if from != zone => {
+                    Some(ConfigError::WasRemoved { first, zone: from as u32 })
+                }
+                _ => None,
+            }
+        })
+    }
+
+    pub fn add(&mut self, zone: usize, added: FrameRange) {
+        self.zones[zone].ranges.push(added);
+        let runs = added.start.get() / HUGE..(added.end() as u32).div_ceil(HUGE);
+        self.removed.retain(|run, _| !runs.contains(run));
+    }
+
+    /// Takes whole pageblocks out of a zone.
+    pub fn remove(&mut self, zone: usize, removed: FrameRange) {
+        let (start, end) = (removed.start.get(), removed.end() as u32);
+        let ranges = std::mem::take(&mut self.zones[zone].ranges);
+        let left = ranges.into_iter().flat_map(|range| {
+            let (from, to) = (range.start.get(), range.end() as u32);
+            [(from, to.min(start)), (from.max(end), to)]
+        });
+        let left = left.filter(|(from, to)| from < to);
+        self.zones[zone].ranges =
+            left.map(|(from, to)| FrameRange::new(Pfn::new(from), to - from)).collect();
+        self.removed.extend((start / HUGE..end / HUGE).map(|run| (run, zone)));
     }
 
     /// The zone all of whose frames these are.

@@ -129,6 +129,14 @@ pub enum Op {
         zone: u8,
         at: u32,
         frames: u32,
+        is_held: bool,
+    },
+    /// Whole pageblocks from the one where a range begins, or somewhere behind it.
+    RemoveMemory {
+        which: u16,
+        skip: u8,
+        pageblocks: u8,
+        other_zone: bool,
     },
     RunOn {
         cpu: u8,
@@ -206,8 +214,15 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => any::<(u8, u16, u16, u16)>()
             .prop_map(|(zone, batch, high_min, more)| Op::SetLimits { zone, batch, high_min: high_min / 16, more: more / 16 }),
         1 => (any::<u8>(), 0u16..2000).prop_map(|(zone, min)| Op::SetWatermarks { zone, min }),
-        1 => (any::<u8>(), any::<u32>(), 1u32..3000)
-            .prop_map(|(zone, at, frames)| Op::AddMemory { zone, at, frames }),
+        2 => (any::<u8>(), any::<u32>(), 1u32..3000, prop::bool::weighted(0.3), any::<bool>())
+            .prop_map(|(zone, at, frames, is_held, is_whole)| {
+                let round = |n: u32| if is_whole { n.next_multiple_of(512) } else { n };
+                Op::AddMemory { zone, at: round(at / 2), frames: round(frames), is_held }
+            }),
+        2 => (any::<u16>(), 0u8..8, 1u8..6, prop::bool::weighted(0.1))
+            .prop_map(|(which, skip, pageblocks, other_zone)| {
+                Op::RemoveMemory { which, skip, pageblocks, other_zone }
+            }),
         6 => (any::<u8>(), prop::bool::weighted(0.2), prop::bool::weighted(0.1))
             .prop_map(|(cpu, in_interrupt, nowhere)| Op::RunOn { cpu, in_interrupt, nowhere }),
         3 => (wrong(), any::<u16>()).prop_map(|(wrong, which)| Op::Misuse(wrong, which)),

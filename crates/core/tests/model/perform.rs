@@ -1,15 +1,15 @@
 //! Performs each operation on the allocator and on the model.
 
 use pagedepot::{
-    AllocError, CacheLimits, ConfigError, CpuId, Drained, FreeError, Mode, Order, Pfn, Scope,
-    Watermarks, ZoneId,
+    AllocError, CacheLimits, ConfigError, CpuId, Drained, FreeError, Mode, Obstacle, Order, Pfn,
+    RemoveError, Scope, Watermarks, ZoneId,
 };
 
 use crate::common::{order, range};
 use crate::lockstep::Lockstep;
 use crate::naive::{Held, Naive, Shape};
 use crate::op::{Op, Wish, Wrong};
-use crate::world::{Keeper, SECTION, SECTIONS};
+use crate::world::{FIRST_SPARE_SECTION, Keeper, SECTION};
 
 impl Lockstep<'_> {
     pub fn perform(&mut self, op: &Op) {
@@ -73,7 +73,12 @@ impl Lockstep<'_> {
                 self.set_limits(zone, batch, high_min, more)
             }
             Op::SetWatermarks { zone, min } => self.set_watermarks(zone, u64::from(min)),
-            Op::AddMemory { zone, at, frames } => self.add_memory(zone, at, frames),
+            Op::AddMemory { zone, at, frames, is_held } => {
+                self.add_memory(zone, at, frames, is_held);
+            }
+            Op::RemoveMemory { which, skip, pageblocks, other_zone } => {
+                self.remove_memory(which, skip, pageblocks, other_zone);
+            }
             Op::RunOn { cpu, in_interrupt, nowhere } => {
                 let anywhere = &self.depot.cpus().0;
                 anywhere.run_on(u32::from(cpu) % (self.world.cpus() + 2));
@@ -135,7 +140,10 @@ impl Lockstep<'_> {
                 self.depot.free(Pfn::new(start), order).unwrap();
                 self.operations += 1;
             }
-            Shape::Range => self.depot.free_contiguous(Pfn::new(start), held.frames).unwrap(),
+            Shape::Range => {
+                self.depot.free_contiguous(Pfn::new(start), held.frames).unwrap();
+                self.operations += 1;
+            }
         }
         self.last_freed = Some((start, held));
     }
@@ -177,8 +185,10 @@ impl Lockstep<'_> {
             Ok(pfn) => {
                 assert!(pfn.get().is_multiple_of(align));
                 self.take(pfn, Held { frames, shape: Shape::Range }, Some(wish));
+                self.operations += 1;
             }
-            Err(AllocError::BadSize) => assert!(frames == 0 || frames > SECTION || align > SECTION),
+            Err(AllocError::BadSize) => assert!(frames == 0 || frames > SECTION),
+            Err(AllocError::BadAlignment) => assert!(align > SECTION),
             Err(AllocError::Unsupported) => {
                 assert!(
                     self.world.keeper == Keeper::Blocks && frames.max(align) > Order::MAX.frames()
@@ -190,6 +200,9 @@ impl Lockstep<'_> {
 
     fn alloc_at(&mut self, at: u32, frames: u32, wish: Wish) {
         let ranges: Vec<_> = self.naive.zones.iter().flat_map(|zone| zone.ranges.clone()).collect();
+        if ranges.is_empty() {
+            return;
+        }
         let near = ranges[at as usize % ranges.len()];
         // The address may lie in the hole behind the range, too.
         let start = near.start.add(at / 64 % (near.frames + 10));
@@ -231,6 +244,7 @@ impl Lockstep<'_> {
         self.check_contents(start, frames);
         self.naive.free(start, self.at());
         self.depot.free_contiguous(Pfn::new(start), frames).unwrap();
+        self.operations += 1;
     }
 
     fn split(&mut self, which: u16, to: Order) {
@@ -323,23 +337,88 @@ impl Lockstep<'_> {
         }
     }
 
-    fn add_memory(&mut self, zone: u8, at: u32, frames: u32) {
+    /// Adds memory among sixteen pageblocks across the border of two sections.
+    fn add_memory(&mut self, zone: u8, at: u32, frames: u32, is_held: bool) {
         let zone = usize::from(zone) % self.naive.zones.len();
-        let added = range(self.next_section * SECTION + at % SECTION, frames);
-        let last_section = ((added.end() - 1) / u64::from(SECTION)) as u32;
-        let fits = !self.world.is_mapped && last_section < SECTIONS;
-        if !fits {
-            let refused = self.depot.add_memory(ZoneId::new(zone as u32), added, &mut []);
-            assert_eq!(refused, Err(ConfigError::NotAddable { range: added }));
+        let id = ZoneId::new(zone as u32);
+        let added = range(FIRST_SPARE_SECTION * SECTION - 4096 + at % 8192, frames);
+        let refusal = if self.world.is_mapped {
+            Some(ConfigError::NotAddable { range: added })
+        } else {
+            self.naive.not_new(zone, added)
+        };
+        if let Some(error) = refusal {
+            assert_eq!(self.depot.add_memory(id, added, &mut []), Err(error));
+            assert_eq!(self.depot.add_memory_held(id, added, &mut []), Err(error));
             return;
         }
-        let metadata = self.spare_metadata.pop().expect("one for each spare section");
-        self.depot.add_memory(ZoneId::new(zone as u32), added, metadata).unwrap();
-        if let Some(backing) = self.backing {
-            backing.add(ZoneId::new(zone as u32), added);
+        let metadata = match self.depot.section_bytes(added) {
+            0 => Default::default(),
+            _ => self.spare_metadata.pop().expect("one for each spare section"),
+        };
+        self.naive.add(zone, added);
+        if is_held {
+            self.depot.add_memory_held(id, added, metadata).unwrap();
+            self.take(added.start, Held { frames, shape: Shape::Range }, None);
+        } else {
+            self.depot.add_memory(id, added, metadata).unwrap();
+            if let Some(backing) = self.backing {
+                backing.add(id, added);
+            }
         }
-        self.naive.zones[zone].ranges.push(added);
-        self.next_section = last_section + 1;
+    }
+
+    fn remove_memory(&mut self, which: u16, skip: u8, pageblocks: u8, other_zone: bool) {
+        let all = (0..).zip(&self.naive.zones);
+        let all: Vec<_> =
+            all.flat_map(|(i, zone)| zone.ranges.iter().map(move |&range| (i, range))).collect();
+        if all.is_empty() {
+            return;
+        }
+        let (mut zone, near) = all[usize::from(which) % all.len()];
+        if other_zone {
+            zone = (zone + 1) % self.naive.zones.len();
+        }
+        let start = (near.start.get() / 512 + u32::from(skip)) * 512;
+        let removed = range(start, u32::from(pageblocks) * 512);
+        let result = self.depot.remove_memory(ZoneId::new(zone as u32), removed);
+        let frames = start..removed.end() as u32;
+        match result {
+            Ok(()) => {
+                assert!(self.naive.zones[zone].has(start, removed.frames));
+                assert!(self.naive.overlap(start, removed.frames).is_none());
+                assert!(!frames.clone().any(|frame| self.depot.is_free(Pfn::new(frame))));
+                self.naive.remove(zone, removed);
+                self.last_freed = None;
+                let freed = self.depot.free(removed.start, Order::BASE);
+                assert_eq!(freed, Err(FreeError::OutOfRange));
+            }
+            Err(RemoveError::Unsupported) => assert_eq!(self.world.keeper, Keeper::Blocks),
+            Err(RemoveError::Busy { first, pages, skipped_cpus }) => {
+                // Held by callers, or never given; all caches have been drained.
+                let is_there = |frame: &u32| {
+                    self.naive.zones[zone].has(*frame, 1) && !self.naive.is_held(Pfn::new(*frame))
+                };
+                let missing = frames.clone().filter(|frame| !is_there(frame));
+                assert_eq!((missing.count() as u64, skipped_cpus), (pages, 0));
+                assert_eq!(frames.clone().find(|frame| !is_there(frame)), Some(first.get()));
+                assert_eq!(
+                    frames.clone().filter(|&at| self.depot.is_free(Pfn::new(at))).count() as u64,
+                    u64::from(removed.frames) - pages
+                );
+            }
+            Err(RemoveError::Obstacle(Obstacle::Carved { first, pages })) => {
+                assert!(self.world.is_mapped && pages > 0 && frames.contains(&first.get()));
+            }
+            Err(RemoveError::Obstacle(Obstacle::NoMemory { first })) => {
+                assert!(self.naive.zone_around(first.get(), 512).is_none());
+            }
+            Err(RemoveError::Obstacle(Obstacle::OtherZone { first, zone: other })) => {
+                assert_ne!(other.index(), zone);
+                assert_eq!(self.naive.zone_around(first.get(), 512), Some(other.index()));
+            }
+            Err(error) => panic!("{error:?}"),
+        }
     }
 
     /// Wrong use that must be refused. The checks after it find any change.

@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 use crate::common::range;
 
-/// Frames of a section: memory is added in sections that have none yet.
+/// Frames of a section.
 pub const SECTION: u32 = 1 << 18;
-/// Sections from this one on are left for memory that is added later.
-pub const FIRST_SPARE_SECTION: u32 = 4;
+/// Memory is added later around the start of this section, in two that have none at first.
+pub const FIRST_SPARE_SECTION: u32 = 5;
 /// One past the last section.
 pub const SECTIONS: u32 = 7;
 

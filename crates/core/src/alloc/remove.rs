@@ -1,0 +1,289 @@
+//! Taking memory out again: isolate, claim, drain, forget.
+//!
+//! # Vocabulary
+//! A pageblock is *isolated* while its tag says that a caller is adding or removing it (see
+//! [`Tag`](crate::frame::pageblock::Tag)). The *remover* is the caller of
+//! [`remove_memory`](Allocator::remove_memory).
+//!
+//! # Argument
+//! 1. *One remover per pageblock.* The compare-and-swap of the tag to its isolated form elects the
+//!    remover; only the remover ends the isolation. A carver of a frame changes the same tag, so of
+//!    a carver and a remover the second sees the first and gives up.
+//! 2. *Nothing new.* A search that reads an isolated tag passes the pageblock by, and a free sends
+//!    the frame to the store instead of a cache. So frames of the range move towards the store
+//!    only. This is for progress alone: a search or free that read the tag before may still take or
+//!    cache a frame, as if it had come before the isolation.
+//! 3. *Ownership.* The remover takes every frame of the range from the store as a request for
+//!    frames at a given address does: all of them or none. When it has all, no caller holds one and
+//!    no cache has one, for each frame is in one place. Then it alone may change the tags, and
+//!    counts and tags forget the frames.
+//! 4. *No way back by an old search.* A search of the same zone that looked at the range before
+//!    finds cleared bits, or, if the memory was added again, frames of its zone that are free. The
+//!    tag of removed memory keeps its zone, and [`claim`](crate::store::tags::Tags::claim) gives it
+//!    to that zone alone: such a search never hands out frames of another one.
+//! 5. *Failure changes nothing.* What was claimed is put back before another attempt and before an
+//!    error; dropping the [`Isolation`] gives the pageblocks the mobility they had, also when
+//!    a panic unwinds (a drain may report misuse). The remover's frames are announced as in flight
+//!    from before the isolation until then, so that a request that would fail in between looks
+//!    again.
+//! 6. *It ends.* Attempts: at once; after a quiet drain of the zone; after up to three full ones,
+//!    fewer when a full drain was undisturbed and frames are missing all the same. It waits for no
+//!    holder of a frame.
+
+use core::fmt;
+use core::mem::forget;
+
+use super::Allocator;
+use super::add::pageblocks;
+use super::drain::{Drained, Mode, Scope};
+use super::obstacle::Obstacle;
+use crate::cpus::{Cpus, Unusable};
+use crate::frame::FrameRange;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
+use crate::frame::{Pfn, ZoneId};
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prim::spin_hint;
+
+/// What precedes each attempt to claim the range.
+const DRAINS: [Option<Mode>; 5] =
+    [None, Some(Mode::Quiet), Some(Mode::Full), Some(Mode::Full), Some(Mode::Full)];
+/// Spins before a drain is repeated, for pages in other callers' hands to arrive.
+const DRAIN_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+
+/// Why memory was not removed. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// No zone has this number.
+    NoSuchZone {
+        /// The number.
+        zone: u32,
+    },
+    /// The range is empty, does not consist of whole pageblocks (aligned runs of 512 frames), or
+    /// ends at frame 2^32 or beyond.
+    NotRemovable {
+        /// The range.
+        range: FrameRange,
+    },
+    /// The range cannot be removed as it is: it has no memory or memory of another zone, holds
+    /// magazines, or another caller is adding or removing it.
+    Obstacle(Obstacle),
+    /// Frames are not in the store. Free them and call again.
+    Busy {
+        /// The first of them.
+        first: Pfn,
+        /// How many pages, at the last look.
+        pages: u64,
+        /// CPUs whose fronts could not be drained, because they are isolated or did not answer:
+        /// they may cache some of the pages. [`Allocator::disable_caches`] drains isolated ones too.
+        skipped_cpus: u64,
+    },
+    /// The [`Backing`](crate::Backing) under this allocator cannot find frames at given addresses.
+    Unsupported,
+    /// This process is a fork of the one that made the allocator.
+    Forked,
+}
+
+impl fmt::Display for RemoveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            RemoveError::NoSuchZone { zone } => write!(
+                f,
+                "there is no zone {zone}: zones are numbered from 0, as they stand in Config::zones"
+            ),
+            RemoveError::NotRemovable { range } => write!(
+                f,
+                "cannot remove {} frames from {}: give one or more whole runs of {PAGEBLOCK_FRAMES} frames, aligned to their size",
+                range.frames, range.start
+            ),
+            RemoveError::Obstacle(obstacle) => obstacle.fmt(f),
+            RemoveError::Busy { first, pages, skipped_cpus: 0 } => write!(
+                f,
+                "{pages} pages are allocated, frame {first} first: free them and try again"
+            ),
+            RemoveError::Busy { first, pages, skipped_cpus } => write!(
+                f,
+                "{pages} pages are allocated, or cached by {skipped_cpus} CPUs that could not be drained, frame {first} first: free them, or call disable_caches, and try again"
+            ),
+            RemoveError::Unsupported => f.write_str(
+                "the backing has no ranges: implement Backing::ranges, or take the frames out of the backing yourself",
+            ),
+            RemoveError::Forked => f.write_str(
+                "this process is a fork of the one that made the allocator, whose pages it does not own",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for RemoveError {}
+
+impl From<Unusable> for RemoveError {
+    fn from(why: Unusable) -> Self {
+        match why {
+            Unusable::Forked => RemoveError::Forked,
+        }
+    }
+}
+
+/// Pageblocks that this value's owner has isolated; they are as before when it is dropped.
+struct Isolation<'a, 'm, C: Cpus> {
+    allocator: &'a Allocator<'m, C>,
+    pageblocks: core::ops::Range<u32>,
+}
+
+impl<C: Cpus> Drop for Isolation<'_, '_, C> {
+    fn drop(&mut self) {
+        let tags = self.allocator.store.tags();
+        self.pageblocks.clone().for_each(|pageblock| tags.end_isolation(PageblockIndex(pageblock)));
+    }
+}
+
+impl<'m, C: Cpus> Allocator<'m, C> {
+    /// Takes memory from a zone, of whole pageblocks (aligned runs of 512 frames), while all other
+    /// calls go on. Afterwards the frames are the caller's, unknown to this allocator; the range may
+    /// be added again, to the same zone. A range may be part of one that was added, or span
+    /// several, and may come from the configuration.
+    ///
+    /// Every frame must be free or cached. Cached ones are drained: first quietly, then fully, with
+    /// a fence per CPU as [`drain`](Self::drain); so call it from where the environment can fence.
+    /// New allocations pass the range by meanwhile. It does not wait for holders: on
+    /// [`RemoveError::Busy`] free or move what they hold and call again. Frames of a pageblock that
+    /// were never given (a range that was added ends inside of it) count as held: such a pageblock
+    /// can't be removed.
+    ///
+    /// The metadata stays in use, and the zone's watermarks and limits are as before.
+    ///
+    /// Over a [`Backing`](crate::Backing) with [`ranges`](crate::Backing::ranges) the frames are
+    /// claimed there and so leave the backing too. The backing may hand out others of the range
+    /// until the claim succeeds; a kernel isolates in its own store first.
+    ///
+    /// O(frames / 64) per attempt, at most five of them.
+    ///
+    /// # Errors
+    /// [`RemoveError`]; nothing has changed then.
+    pub fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
+        self.cpus.check_usable()?;
+        if zone.index() >= self.zones.len() {
+            return Err(RemoveError::NoSuchZone { zone: zone.get() });
+        }
+        let is_whole = range.start.get().is_multiple_of(PAGEBLOCK_FRAMES)
+            && range.frames.is_multiple_of(PAGEBLOCK_FRAMES);
+        if range.frames == 0 || !is_whole || range.end() >= 1 << 32 {
+            return Err(RemoveError::NotRemovable { range });
+        }
+        if !self.store.has_ranges() {
+            return Err(RemoveError::Unsupported);
+        }
+        // See 5.
+        let _moving = self.zone(zone).in_flight.begin(u64::from(range.frames));
+        let isolation = self.isolate(zone, range)?;
+        self.claim_patiently(zone, range)?;
+        // All frames are this caller's.
+        forget(isolation);
+        pageblocks(range).for_each(|pageblock| {
+            self.store.tags().set(PageblockIndex(pageblock), Tag::removed(zone));
+        });
+        self.zone(zone).remove_managed(u64::from(range.frames));
+        Ok(())
+    }
+
+    /// Isolates the pageblocks of a range, all or none.
+    fn isolate(
+        &self,
+        zone: ZoneId,
+        range: FrameRange,
+    ) -> Result<Isolation<'_, 'm, C>, RemoveError> {
+        let first = pageblocks(range).start;
+        let mut isolation = Isolation { allocator: self, pageblocks: first..first };
+        for pageblock in pageblocks(range).map(PageblockIndex) {
+            if pageblock.0 as usize >= self.store.tags().len() {
+                let first = pageblock.first();
+                return Err(RemoveError::Obstacle(Obstacle::NoMemory { first }));
+            }
+            self.store
+                .tags()
+                .isolate(pageblock, zone)
+                .map_err(|tag| RemoveError::Obstacle(self.tag_obstacle(range, pageblock, tag)))?;
+            isolation.pageblocks.end = pageblock.0 + 1;
+        }
+        Ok(isolation)
+    }
+
+    fn tag_obstacle(&self, range: FrameRange, pageblock: PageblockIndex, tag: Tag) -> Obstacle {
+        let first = pageblock.first();
+        if !tag.is_present() {
+            Obstacle::NoMemory { first }
+        } else if tag.is_isolated() {
+            Obstacle::Isolated { first }
+        } else if tag.is_carved() {
+            let (first, pages) = self.carved_in(range).unwrap_or((first, 1));
+            Obstacle::Carved { first, pages }
+        } else {
+            Obstacle::OtherZone { first, zone: tag.zone() }
+        }
+    }
+
+    /// Claims all frames of an isolated range, with drains in between.
+    fn claim_patiently(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
+        let mut missing = None;
+        let mut drained = Drained::default();
+        for mode in DRAINS {
+            if let Some(mode) = mode {
+                drained = self.drain(Scope::zone(zone), mode);
+            }
+            missing = self.missing_in(range);
+            if missing.is_none() && self.claim_range(zone, range) {
+                return Ok(());
+            }
+            if is_mutant(Mutant::RemovesHeld) {
+                return Ok(());
+            }
+            if mode == Some(Mode::Full) {
+                if missing.is_some() && is_undisturbed(drained) {
+                    break;
+                }
+                (0..DRAIN_SPINS).for_each(|_| spin_hint());
+            }
+        }
+        let (first, pages) = missing.unwrap_or((range.start, 1));
+        let skipped_cpus = drained.busy_cpus + drained.isolated_cpus;
+        Err(RemoveError::Busy { first, pages, skipped_cpus })
+    }
+
+    /// Takes all frames of a range from the store, or none.
+    fn claim_range(&self, zone: ZoneId, range: FrameRange) -> bool {
+        let mut done = 0;
+        while done < range.frames {
+            let start = range.start.add(done);
+            let to_next_section = SECTION_FRAMES - start.get() % SECTION_FRAMES;
+            let frames = to_next_section.min(range.frames - done);
+            if !self.store.claim(zone, start, frames) {
+                let done = if is_mutant(Mutant::KeepsClaims) { 0 } else { done };
+                self.put_claimed(zone, range.start, done);
+                return false;
+            }
+            let pcp = self.pcp_here(self.here(), zone);
+            self.add_free(pcp, zone, -i64::from(frames));
+            done += frames;
+        }
+        true
+    }
+
+    /// Gives the first `frames` frames from `start`, which were claimed, back.
+    fn put_claimed(&self, zone: ZoneId, start: Pfn, frames: u32) {
+        if frames > 0 {
+            let doubled = self.store.put(start, frames);
+            let freed = i64::from(frames) - i64::from(doubled.frames);
+            self.add_free(self.pcp_here(self.here(), zone), zone, freed);
+            self.note_doubled(doubled);
+        }
+    }
+}
+
+/// Whether a full drain left no page in any cache, and none on the way.
+fn is_undisturbed(drained: Drained) -> bool {
+    drained.taken_pages == 0
+        && drained.left_pages == 0
+        && drained.in_flight_pages == 0
+        && drained.busy_cpus == 0
+}
