@@ -50,12 +50,15 @@ fn tags_come_back_and_none_is_the_absent_one() {
             let tag = Tag::new(ZoneId::new(zone), mobility);
             assert!(tag.is_present());
             assert_eq!((tag.zone().get(), tag.mobility()), (zone, mobility));
-            assert_eq!(tag.fronts_at(), zone as usize * 168 + mobility.index() * 40);
+            assert_eq!(tag.fronts_at(), zone as usize * 200 + mobility.index() * 40);
             assert!(!tag.is_carved() && tag.of_the_rest() == tag);
+            assert!(tag.of_isolated().is_none() && tag.serves(tag.zone()));
+            assert_eq!(tag.isolated().of_isolated(), Some(tag));
+            assert!(tag.isolated().is_present() && !tag.isolated().serves(tag.zone()));
         }
         let carved = Tag::carved(ZoneId::new(zone));
         assert!(carved.is_present() && carved.is_carved());
-        assert_eq!(carved.fronts_at(), zone as usize * 168 + 128);
+        assert_eq!(carved.fronts_at(), zone as usize * 200 + 128);
         assert_eq!(carved.zone().get(), zone);
         assert!(carved.of_the_rest() == Tag::new(ZoneId::new(zone), Mobility::Unmovable));
     }
