@@ -58,7 +58,13 @@
 //! ```
 //! One that has a store of free frames already, such as a buddy allocator, implements [`Backing`]
 //! for it and calls [`Allocator::over`].
+//!
+//! # Features
+//! * `std`: `From` the errors of requests for `std::io::Error`. Off by default.
 #![cfg_attr(not(test), no_std)]
+
+#[cfg(feature = "std")]
+extern crate std;
 
 mod alloc;
 #[cfg(doctest)]
@@ -66,6 +72,8 @@ mod closed;
 pub mod cpus;
 mod frame;
 mod front;
+#[cfg(feature = "std")]
+mod io_error;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod pcp;

@@ -47,10 +47,10 @@ fn requests_fail_until_it_is_made() {
     assert!(std::ptr::eq(depot, DEPOT.get().unwrap()));
     let pfn = DEPOT.alloc(Order::BASE, Flags::default()).unwrap();
     let run = DEPOT.alloc_contiguous(5, 1, Flags::default()).unwrap();
-    assert_eq!(depot.validate_shared().unwrap().held_pages(), 6);
+    assert_eq!(depot.validate_at_rest().unwrap().held_pages(), 6);
     DEPOT.free(pfn, Order::BASE).unwrap();
     DEPOT.free_contiguous(run, 5).unwrap();
-    assert_eq!(depot.validate_shared().unwrap().held_pages(), 0);
+    assert_eq!(depot.validate_at_rest().unwrap().held_pages(), 0);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn of_many_threads_one_makes_it() {
             }
         });
         assert_eq!(made.into_inner(), 1);
-        assert_eq!(depot.get().unwrap().validate_shared().unwrap().managed_pages, 4096);
+        assert_eq!(depot.get().unwrap().validate_at_rest().unwrap().managed_pages, 4096);
     }
 }
 
@@ -145,5 +145,5 @@ fn memory_is_added_to_an_allocator_in_a_static() {
         let more = Box::leak(Box::new_uninit_slice(depot.section_bytes(added)));
         depot.add_memory(ZoneId::new(0), added, more).unwrap();
     }
-    assert_eq!(depot.validate_shared().unwrap().free_pages, 512 + 1000 + 1024);
+    assert_eq!(depot.validate_at_rest().unwrap().free_pages, 512 + 1000 + 1024);
 }

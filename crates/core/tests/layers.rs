@@ -8,8 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the ground up: a room uses those before it.
-const LAYERS: [&str; 10] =
-    ["sync", "frame", "zone", "store", "front", "cpus", "pcp", "reclaim", "alloc", "closed"];
+const LAYERS: [&str; 11] = [
+    "sync", "frame", "zone", "store", "front", "cpus", "pcp", "reclaim", "alloc", "closed",
+    "io_error",
+];
 
 fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

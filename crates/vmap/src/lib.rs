@@ -70,6 +70,9 @@
 //! ```
 #![cfg_attr(not(test), no_std)]
 
+#[cfg(feature = "std")]
+extern crate std;
+
 mod alloc;
 mod area;
 #[cfg(doctest)]
@@ -78,6 +81,8 @@ mod config;
 mod error;
 mod frames;
 mod index;
+#[cfg(feature = "std")]
+mod io_error;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -230,19 +230,29 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// of 512 frames: only `checked` tells frames of a smaller hole from allocated ones.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        if self.free_fast(pfn, order) { Ok(()) } else { self.free_general(pfn, order) }
+    }
+
+    /// The fast path of [`free`](Self::free) alone: one push to this CPU's front. `false`: nothing
+    /// has changed, and the caller still holds the block.
+    ///
+    /// After a push that succeeded this reads and writes nothing of the allocator. So an owner that
+    /// has closed all gates ([`disable_caches`](Self::disable_caches)) may take the allocator away
+    /// while callers return from here.
+    #[inline]
+    pub fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
         if let Some(class) = Class::of(order)
             && let Some(tag) = self.store.simple_tag(pfn)
             && pfn.is_aligned(order)
-            && self.cpus.push(
+        {
+            return self.cpus.push(
                 &self.blocks,
                 WordOffset::expected(tag, class),
                 class.rounds(),
                 pfn.get(),
-            )
-        {
-            return Ok(());
+            );
         }
-        self.free_general(pfn, order)
+        false
     }
 
     /// [`free`](Self::free) with options, of uncached orders, when the front has no room, or of

@@ -133,15 +133,16 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// The first fault found, [`Fault::Forked`] in a child. Nothing is changed.
     pub fn validate(&mut self) -> Result<Census, Fault> {
-        self.validate_shared()
+        self.validate_at_rest()
     }
 
-    /// As [`validate`](Self::validate), for an allocator that is shared for good, such as one in a
-    /// static. Beside other calls it is safe and says nothing: it may report faults that are none.
+    /// As [`validate`](Self::validate), of an allocator that is shared. A caller that allocates,
+    /// frees or drains meanwhile disturbs the counts, and makes this report faults that are none;
+    /// nothing worse.
     ///
     /// # Errors
     /// As [`validate`](Self::validate).
-    pub fn validate_shared(&self) -> Result<Census, Fault> {
+    pub fn validate_at_rest(&self) -> Result<Census, Fault> {
         self.cpus.check_usable().map_err(|_| Fault::Forked)?;
         if !self.blocks.refuses() {
             return Err(Fault::Refusals);

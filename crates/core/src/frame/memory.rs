@@ -1,7 +1,7 @@
 //! Ranges of frames, and where they are mapped.
 
-use super::Pfn;
 use super::pageblock::SECTION_FRAMES;
+use super::{Order, Pfn};
 
 /// The size of a base page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +28,22 @@ impl PageSize {
     /// The size in bytes.
     pub const fn bytes(self) -> usize {
         1 << self.shift()
+    }
+}
+
+impl Order {
+    /// The smallest order whose blocks have at least `bytes` bytes, in pages of `page_size`. `None`
+    /// above 1024 pages (4 MiB of 4 KiB pages).
+    ///
+    /// ```
+    /// use pagedepot::{Order, PageSize};
+    ///
+    /// assert_eq!(Order::for_bytes(1, PageSize::Kib4), Some(Order::BASE));
+    /// assert_eq!(Order::for_bytes(3 * 4096, PageSize::Kib4), Order::new(2));
+    /// assert_eq!(Order::for_bytes(5 << 20, PageSize::Kib4), None);
+    /// ```
+    pub const fn for_bytes(bytes: usize, page_size: PageSize) -> Option<Self> {
+        Self::for_frames(bytes.div_ceil(page_size.bytes()))
     }
 }
 

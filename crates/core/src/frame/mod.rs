@@ -5,6 +5,7 @@ mod memory;
 pub mod pageblock;
 
 use core::fmt;
+use core::num::TryFromIntError;
 
 pub use class::Class;
 pub use memory::{FrameRange, LinearMap, PageSize};
@@ -46,6 +47,36 @@ impl Pfn {
     }
 }
 
+impl TryFrom<u64> for Pfn {
+    type Error = TryFromIntError;
+
+    /// Frame number `n`.
+    ///
+    /// # Errors
+    /// Above 2^32 - 1.
+    fn try_from(n: u64) -> Result<Self, TryFromIntError> {
+        u32::try_from(n).map(Pfn)
+    }
+}
+
+impl TryFrom<usize> for Pfn {
+    type Error = TryFromIntError;
+
+    /// Frame number `n`.
+    ///
+    /// # Errors
+    /// Above 2^32 - 1.
+    fn try_from(n: usize) -> Result<Self, TryFromIntError> {
+        u32::try_from(n).map(Pfn)
+    }
+}
+
+impl From<Pfn> for u64 {
+    fn from(pfn: Pfn) -> Self {
+        pfn.0.into()
+    }
+}
+
 impl fmt::Debug for Pfn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pfn {:#x}", self.0)
@@ -75,6 +106,15 @@ impl Order {
     /// Order `n`, if there is one.
     pub const fn new(n: u32) -> Option<Self> {
         if n <= Self::MAX.0 as u32 { Some(Order(n as u8)) } else { None }
+    }
+
+    /// The smallest order whose blocks have at least `frames` frames; 0 frames need one. `None`
+    /// above 1024.
+    pub const fn for_frames(frames: usize) -> Option<Self> {
+        match frames.checked_next_power_of_two() {
+            Some(frames) => Self::new(frames.trailing_zeros()),
+            None => None,
+        }
     }
 
     /// The exponent.
