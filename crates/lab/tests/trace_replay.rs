@@ -338,7 +338,7 @@ fn what_a_program_writes_replays() {
         scope.spawn(move || {
             for n in 0..BLOCKS {
                 let (order, mobility) = (order(n % 4), Mobility::ALL[n as usize % 3]);
-                let block = depot.alloc(order, Flags::new(mobility)).unwrap();
+                let block = depot.raw().alloc(order, Flags::new(mobility)).unwrap();
                 let at = Stamp::here("producer");
                 trace.lock().unwrap().alloc(&at, (block, order).into(), mobility).unwrap();
                 sender.send((block, order)).unwrap();
@@ -349,7 +349,7 @@ fn what_a_program_writes_replays() {
                 let at = Stamp::here("consumer: 2");
                 trace.lock().unwrap().free(&at, (block, order).into()).unwrap();
                 // SAFETY: got from the depot by the producer, which sent it here only.
-                unsafe { depot.free(block, order) }.unwrap();
+                unsafe { depot.raw().free(block, order) }.unwrap();
             }
         });
     });

@@ -56,7 +56,7 @@ impl Pool {
             old.iter().filter_map(|number| Some((cached.places.remove(number)?, BLOCK))).collect();
         // SAFETY: allocated with this order by `read`; in nobody's hands, now that they are not
         // listed.
-        unsafe { self.depot.free_many(&old) }.expect("blocks of this depot");
+        unsafe { self.depot.raw().free_mixed(&old) }.expect("blocks of this depot");
         old.len() as u64 * u64::from(BLOCK.frames())
     }
 
@@ -66,8 +66,8 @@ impl Pool {
             return Ok((self.number_in(pfn), true));
         }
         // Not under the lock: when pages run short, this calls `evict`.
-        let pfn = self.depot.alloc(BLOCK, Flags::default())?;
-        let place = self.depot.address(pfn).as_ptr();
+        let pfn = self.depot.raw().alloc(BLOCK, Flags::default())?;
+        let place = self.depot.raw().address(pfn).as_ptr();
         // SAFETY: the block is this caller's alone until it is listed.
         let bytes = unsafe { slice::from_raw_parts_mut(place, BLOCK_BYTES) };
         file.read_exact_at(bytes, block * BLOCK_BYTES as u64)?;
@@ -79,7 +79,7 @@ impl Pool {
 
     fn number_in(&self, pfn: Pfn) -> u64 {
         // SAFETY: a listed block, and nobody evicts while the only reader is here.
-        unsafe { self.depot.address(pfn).cast::<u64>().read() }
+        unsafe { self.depot.raw().address(pfn).cast::<u64>().read() }
     }
 }
 

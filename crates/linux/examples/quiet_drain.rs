@@ -68,11 +68,11 @@ fn work(depot: &Depot, done: &AtomicBool) -> Paces {
     while !done.load(Ordering::Relaxed) {
         let start = Instant::now();
         for page in &mut held {
-            *page = depot.alloc(Order::BASE, Flags::default()).expect("256 MiB are enough");
+            *page = depot.raw().alloc(Order::BASE, Flags::default()).expect("256 MiB are enough");
         }
         for &page in &held {
             // SAFETY: allocated above, freed once, never used.
-            unsafe { depot.free(page, Order::BASE) }.expect("a page of this depot");
+            unsafe { depot.raw().free(page, Order::BASE) }.expect("a page of this depot");
         }
         paces.push(start.elapsed().as_nanos() as f64 / BURST as f64);
     }

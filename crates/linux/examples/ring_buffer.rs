@@ -24,7 +24,7 @@ impl<'v> Ring<'v> {
     fn new(space: &'v Vmalloc, pages: usize) -> Result<Self, Box<dyn std::error::Error>> {
         let depot = space.depot();
         let mut frames = vec![Pfn::new(0); pages];
-        let got = depot.alloc_many(Order::BASE, Flags::default(), &mut frames)?;
+        let got = depot.raw().alloc_many(Order::BASE, Flags::default(), &mut frames)?;
         frames.truncate(got);
         let twice = [&frames[..], &frames[..]].concat();
         let start = space.vmap(&twice, Options::DEFAULT)?;
@@ -71,7 +71,8 @@ impl Drop for Ring<'_> {
         self.space.purge(PurgeDepth::Lazy);
         for &frame in &self.frames {
             // SAFETY: allocated by `new`, freed once.
-            unsafe { self.space.depot().free(frame, Order::BASE) }.expect("allocated by `new`");
+            unsafe { self.space.depot().raw().free(frame, Order::BASE) }
+                .expect("allocated by `new`");
         }
     }
 }

@@ -1,22 +1,24 @@
-//! Making a depot.
+//! Making a depot: its options, and the types that they take.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::{
-    Backing, Config, FrameRange, FreeHigh, HighPolicy, LinearMap, Misuse, NodeId, PageSize, Pfn,
-    Watermarks, ZoneConfig,
+pub use pagedepot::{
+    Backing, BackingRanges, CacheLimits, ConfigError, Doubled, FreeHigh, FreeHighLimit,
+    FreeHighRule, HighPolicy, Misuse, Watermarks, ZoneConfig,
 };
-use pagedepot_rseq::CpuSet;
+use pagedepot::{Config, FrameRange, LinearMap, NodeId, PageSize, Pfn};
+pub use pagedepot_rseq::{CpuListError, CpuSet};
 
-use crate::cpus::LinuxCpus;
-use crate::depot::{Depot, Frames};
+pub use crate::cpus::LinuxCpus;
+use crate::depot::Depot;
 use crate::error::BuildError;
 use crate::grow::{self, Growth};
 use crate::memory::{HUGE_BYTES, Memory, MemoryKind, Wanted};
 use crate::metadata::{Metadata, Parts};
 use crate::numa;
-use crate::topology::Topology;
+use crate::raw::{Assembly, Frames, RawDepot};
+pub use crate::topology::Topology;
 
 /// Options of a depot. Made by [`Depot::builder`]; each has a default that suits most programs.
 ///
@@ -168,7 +170,7 @@ impl Builder {
 
     /// Whether all memory is registered with devices for the depot's life (io_uring, VFIO, RDMA),
     /// and must never be given back: [`Depot::trim`] is refused with
-    /// [`TrimError::Pinned`](crate::TrimError::Pinned). For parts see [`Depot::pin_range`], where
+    /// [`TrimError::Pinned`](crate::reclaim::TrimError::Pinned). For parts see [`Depot::pin_range`], where
     /// the reason stands. Default: no.
     pub fn pinned(mut self, yes: bool) -> Self {
         self.pinned = yes;
@@ -181,7 +183,8 @@ impl Builder {
     /// once, and all others are in order. Default: a panic that names the first of them.
     ///
     /// ```
-    /// use pagedepot_linux::{Depot, Misuse};
+    /// use pagedepot_linux::Depot;
+    /// use pagedepot_linux::builder::Misuse;
     ///
     /// let depot = Depot::builder(16 << 20).on_misuse(|misuse: Misuse| eprintln!("{misuse:?}")).build()?;
     /// # Ok::<(), pagedepot_linux::BuildError>(())
@@ -192,7 +195,7 @@ impl Builder {
     }
 
     /// Counts pages freed on another CPU than the one that got them
-    /// ([`Counts::remote_freed_pages`](crate::Counts::remote_freed_pages)), for two bytes per page.
+    /// ([`Counts::remote_freed_pages`](crate::stats::Counts::remote_freed_pages)), for two bytes per page.
     /// Default: no.
     pub fn track_owner(mut self, yes: bool) -> Self {
         self.track_owner = yes;
@@ -304,7 +307,15 @@ impl Builder {
         // SAFETY: new anonymous memory, of which this part has not been touched: it is zero.
         let allocator = unsafe { Frames::new_zeroed(under, &config, metadata, seam)? };
         let growth = Growth::new(self.numa, self.populate, fork_mark);
-        Ok(Depot::assemble(allocator, backing, kept, (memory, growth), fork_mark, self.pinned))
+        Ok(Depot::from_raw(RawDepot::assemble(Assembly {
+            allocator,
+            memory,
+            backing,
+            metadata: kept,
+            growth,
+            fork_mark,
+            is_pinned: self.pinned,
+        })))
     }
 
     /// How many frames there are in so many bytes.

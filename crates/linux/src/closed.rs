@@ -1,11 +1,12 @@
 //! Holes in the safe API that stay closed: each program here must not compile. The core has a list
 //! of its own (`crates/core/src/closed.rs`), which says more.
 //!
-//! # A depot over a store that nobody vouched for
+//! # A depot over a store without an unsafe implementation
 //! Two pages would have the same bytes, or bytes beyond the depot's memory.
 //! ```compile_fail,E0200
 //! #![forbid(unsafe_code)]
-//! use pagedepot_linux::{Backing, Depot, Doubled, Mobility, Order, Pfn, ZoneId};
+//! use pagedepot_linux::builder::{Backing, Doubled};
+//! use pagedepot_linux::{Depot, Mobility, Order, Pfn, ZoneId};
 //!
 //! struct Same;
 //! impl Backing for Same {
@@ -20,17 +21,17 @@
 //! let depot = Depot::builder(16 << 20).build_over(|_| std::sync::Arc::new(Same));
 //! ```
 //!
-//! # A page whose block somebody else split or freed
+//! # A page whose block is split or freed by its number
 //! ```compile_fail,E0133
 //! use pagedepot_linux::{Depot, Order};
 //!
 //! fn split(depot: &Depot, page: &pagedepot_linux::Page) {
-//!     depot.split(page.pfn(), page.order(), Order::BASE);
+//!     depot.raw().split(page.pfn(), page.order(), Order::BASE);
 //! }
 //! ```
 //! ```compile_fail,E0133
 //! fn free(depot: &pagedepot_linux::Depot, page: &pagedepot_linux::Page) {
-//!     depot.free(page.pfn(), page.order());
+//!     depot.raw().free(page.pfn(), page.order());
 //! }
 //! ```
 //! ```compile_fail,E0382
@@ -44,6 +45,21 @@
 //! # A depot's allocator, which frees by number, and zeroes what it hands out
 //! ```compile_fail,E0133
 //! fn free(depot: &pagedepot_linux::Depot, page: &pagedepot_linux::Page) {
-//!     depot.allocator().free(page.pfn(), page.order());
+//!     depot.raw().allocator().free(page.pfn(), page.order());
 //! }
+//! ```
+//!
+//! # A depot that is unmapped below its pages
+//! ```compile_fail,E0133
+//! fn unmap(depot: pagedepot_linux::Depot) {
+//!     depot.unmap();
+//! }
+//! ```
+//! ```compile_fail,E0505
+//! #![forbid(unsafe_code)]
+//! use pagedepot_linux::{Depot, Flags, Order};
+//! let depot = Depot::new(1 << 20).unwrap();
+//! let page = depot.page_ref(Order::BASE, Flags::default()).unwrap();
+//! drop(depot);
+//! drop(page);
 //! ```

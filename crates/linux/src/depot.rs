@@ -1,45 +1,28 @@
-//! The depot: an allocator, its metadata and its memory in one value.
+//! The depot: a handle to an allocator, its metadata and its memory.
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use pagedepot::cpus::{Cpus, Unusable};
 use pagedepot::{
-    AllocError, Allocator, Backing, Census, CpuId, CpuStats, Drained, Fault, Flags, FreeError,
-    FreeManyError, MetadataUse, Mode, Order, PageSize, Pfn, Pressure, Reclaim, Scope, Shortage,
-    ZoneId, ZoneStats,
+    AllocError, Census, CpuId, CpuStats, Drained, Fault, Flags, MetadataUse, Mode, Order, PageSize,
+    Pfn, Pressure, Scope, Shortage, ZoneId, ZoneStats,
 };
 
+use crate::batch::PageBatch;
 use crate::builder::Builder;
-use crate::cpus::{ForkMark, Fronts, LinuxCpus};
+use crate::cpus::Fronts;
 use crate::error::{BuildError, CallbackError};
-use crate::grow::Growth;
-use crate::memory::Memory;
-use crate::metadata::Metadata;
-use crate::page::{Page, Pages};
-use crate::pins::Pins;
-use crate::sync::ForkLock;
+use crate::page::{Page, PageRef, Pages};
+use crate::raw::RawDepot;
+use crate::teardown::{self, Mapped as _};
 use crate::trim::{self, Trimmed};
-use crate::trim_state::TrimState;
-use crate::vmalloc::Shrinkers;
-
-/// The allocator of a depot.
-pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 
 /// A page allocator over memory of its own.
 ///
-/// Share it by reference or [`Arc`]; all methods take `&self`, may be called from
-/// any number of threads, and none waits for another caller, but for a request that may reclaim and
-/// is about to fail. It sleeps while a [`trim`](Self::trim) has the pages, while another request
-/// runs a callback of [`on_pressure`](Self::on_pressure), a second at most for each, and some
-/// milliseconds while other threads have pages in their hands.
-///
-/// Allocating and freeing may also be done from a signal handler, at any moment: a request on top
-/// of a callback, a trim or a purge of its own thread does not wait for it. On top of code that has
-/// pages in its hands it naps for them in vain, some 130 ms at most. A handler that must not sleep
-/// asks with [`Flags::atomic`] or [`Flags::no_reclaim`].
+/// A depot is a handle: [`clone`](Clone::clone) makes another one to the same pages, at the cost of
+/// one atomic operation. All methods take `&self` and may be called from any number of threads.
 ///
 /// ```
 /// use pagedepot_linux::{Depot, Order};
@@ -51,27 +34,112 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Pages outlive handles
+/// A [`Page`] owns what it needs of its depot, so it can be stored in a struct, sent to a thread or
+/// returned from a function, without a lifetime. The memory stays mapped while there is a handle or
+/// a page:
+/// ```
+/// use pagedepot_linux::{Depot, Order, Page};
+///
+/// fn one_page() -> Result<Page, Box<dyn std::error::Error>> {
+///     Ok(Depot::new(1 << 20)?.page(Order::BASE)?)
+/// }
+/// let mut page = one_page()?; // the handle has gone
+/// page.fill(7);
+/// drop(page); // the last page: the memory is unmapped here
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+/// When the last handle is dropped, callbacks of [`on_pressure`](Self::on_pressure) are dropped, and
+/// every CPU's cache is closed, which interrupts each CPU that runs this process once. It waits for
+/// no page. A page that is forgotten keeps the memory mapped.
+///
+/// # A depot for the whole program
+/// ```
+/// use std::sync::LazyLock;
+/// use pagedepot_linux::{Depot, Order, Page};
+///
+/// static POOL: LazyLock<Depot> = LazyLock::new(|| Depot::new(64 << 20).expect("64 MiB"));
+///
+/// let page: Page = POOL.page(Order::BASE)?;
+/// # Ok::<(), pagedepot_linux::AllocError>(())
+/// ```
+/// (A forked child must not be the first to touch such a static while another thread of its parent
+/// was doing so; make the depot before the fork.)
+///
+/// # Waiting
+/// No method waits for another caller, except a request that may reclaim and is about to fail. Such
+/// a request sleeps while a [`trim`](Self::trim) has the pages, while another request runs a
+/// callback of [`on_pressure`](Self::on_pressure) (a second at most for each), and some
+/// milliseconds while other threads have pages in flight.
+///
+/// # Signal handlers
+/// A handler may allocate and free at any moment. A request on top of a callback, a trim or a purge
+/// of its own thread does not wait for it. On top of code that has pages in flight it naps for them
+/// in vain, some 130 ms at most. A handler that must not sleep asks with [`Flags::atomic`] or
+/// [`Flags::no_reclaim`]. A handler must drop neither the last handle nor, after that, the last
+/// page: unmapping frees memory of the heap.
+///
 /// # After fork
-/// A child gets [`AllocError::Forked`], [`FreeError::Forked`] and the like from every method that
-/// would change something, whatever its parent's threads were doing at the fork; no call waits for
-/// them. Pages it inherited can be read and are dropped without effect. Of anonymous memory they
-/// are copies. Of a memory file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) they are the
-/// parent's own: what a child writes to one, its parent sees. A child makes a depot of its own.
+/// A child gets [`AllocError::Forked`], [`FreeError::Forked`](crate::FreeError::Forked) and the
+/// like from every method that would change something, whatever its parent's threads were doing at
+/// the fork; no call waits for them. Pages it inherited can be read and are dropped without effect,
+/// as are handles. Of anonymous memory they are copies. Of a memory file
+/// ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) they are the parent's own: what a child writes
+/// to one, its parent sees. A child makes a depot of its own.
+#[derive(Clone)]
 pub struct Depot {
-    // Dropped in this order: the allocator refers to all that follows.
-    allocator: Frames,
-    trimming: Arc<TrimState>,
-    // Boxed, so that nothing in a depot's own value changes: a loop that borrows one then keeps
-    // its fields in registers (see `Globals` in the core).
-    /// Behind pointers, because the allocator knows their addresses.
-    callbacks: Box<ForkLock<Callbacks>>,
-    pins: Box<ForkLock<Pins>>,
-    is_pinned: bool,
-    _backing: Option<Arc<dyn Backing + Send>>,
-    _books: Metadata,
-    growth: Growth,
-    memory: Memory,
+    /// The same as `owner`'s, one load nearer.
+    raw: NonNull<RawDepot>,
+    owner: Arc<Owner>,
 }
+
+// SAFETY: a shared reference, in all but name, to a `RawDepot`, which threads share.
+unsafe impl Send for Depot where RawDepot: Sync + Send {}
+// SAFETY: as above.
+unsafe impl Sync for Depot where RawDepot: Sync + Send {}
+impl UnwindSafe for Depot {}
+impl RefUnwindSafe for Depot {}
+
+/// What all handles share: dropped with the last one.
+struct Owner(NonNull<RawDepot>);
+
+// SAFETY: as `Depot`.
+unsafe impl Send for Owner where RawDepot: Sync + Send {}
+// SAFETY: as above.
+unsafe impl Sync for Owner where RawDepot: Sync + Send {}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // SAFETY: mapped until `close`.
+        if unsafe { self.0.as_ref() }.check_parent().is_err() {
+            // The parent's other threads may have had handles, which are in this count for good.
+            return;
+        }
+        // SAFETY: this was the last handle, and the process is the one that made the depot.
+        unsafe { teardown::close(self.0) };
+    }
+}
+
+/// A handle that keeps nothing mapped: for callbacks of [`Depot::on_pressure`], which live as long
+/// as the depot, and must not own it.
+#[derive(Clone)]
+pub struct WeakDepot(Weak<Owner>);
+
+impl WeakDepot {
+    /// A handle, if there is still one. The cost is that of [`Weak::upgrade`].
+    pub fn upgrade(&self) -> Option<Depot> {
+        self.0.upgrade().map(|owner| Depot { raw: owner.0, owner })
+    }
+}
+
+impl fmt::Debug for WeakDepot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakDepot")
+    }
+}
+
+impl UnwindSafe for WeakDepot {}
+impl RefUnwindSafe for WeakDepot {}
 
 impl Depot {
     /// A depot of `bytes` with the defaults of [`Builder`].
@@ -82,7 +150,7 @@ impl Depot {
         Self::builder(bytes).build()
     }
 
-    /// A depot of `bytes`, rounded up to whole pages, with options.
+    /// A depot of `bytes`, rounded up to whole pages, with options; see [`Builder`] for an example.
     ///
     /// The system backs pages when they are first touched, so a depot can be larger than what is
     /// free now. It can never have more bytes in all than the system would map for one program
@@ -93,183 +161,211 @@ impl Depot {
         Builder::new(bytes)
     }
 
-    pub(crate) fn assemble(
-        allocator: Frames,
-        backing: Option<Arc<dyn Backing + Send>>,
-        metadata: Metadata,
-        (memory, growth): (Memory, Growth),
-        fork_mark: ForkMark<'static>,
-        is_pinned: bool,
-    ) -> Self {
-        let trimming = Arc::<TrimState>::default();
-        let callbacks = Box::new(ForkLock::new(fork_mark, Callbacks::new(fork_mark)));
-        let pins = Box::new(ForkLock::new(fork_mark, Pins::default()));
-        let (_backing, _books) = (backing, metadata);
-        let depot = Depot {
-            allocator,
-            trimming,
-            callbacks,
-            pins,
-            is_pinned,
-            _backing,
-            _books,
-            growth,
-            memory,
-        };
-        // SAFETY: shared, so it stays where it is, and dropped after the allocator.
-        let state: &'static TrimState = unsafe { &*Arc::as_ptr(&depot.trimming) };
-        depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
-        depot
+    pub(crate) fn from_raw(raw: Box<RawDepot>) -> Self {
+        let raw = NonNull::from(Box::leak(raw));
+        Depot { raw, owner: Arc::new(Owner(raw)) }
+    }
+
+    /// Calls by page number, for callers that keep numbers instead of [`Page`]s: the allocator of a
+    /// storage engine's table, a device's ring.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Flags, Order};
+    ///
+    /// let depot = Depot::new(1 << 20)?;
+    /// let raw = depot.raw();
+    /// let pfn = raw.alloc(Order::BASE, Flags::default())?;
+    /// // SAFETY: allocated above with this order, and no longer used.
+    /// unsafe { raw.free(pfn, Order::BASE) }?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn raw(&self) -> &RawDepot {
+        // SAFETY: mapped while there is a handle, and used by shared reference alone.
+        unsafe { self.raw.as_ref() }
+    }
+
+    /// As [`raw`](Self::raw), with a life that the caller vouches for.
+    pub(crate) fn pointer(&self) -> NonNull<RawDepot> {
+        self.raw
+    }
+
+    /// A handle that does not keep the memory mapped. [`on_pressure`](Self::on_pressure) has an
+    /// example.
+    pub fn downgrade(&self) -> WeakDepot {
+        WeakDepot(Arc::downgrade(&self.owner))
+    }
+
+    /// Unmaps the memory now, whatever pages were forgotten or never freed, if this is the only
+    /// handle. Reclaim callbacks are dropped.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Flags, Order};
+    ///
+    /// let depot = Depot::new(16 << 20)?;
+    /// depot.raw().alloc(Order::BASE, Flags::default())?; // never freed: dropping would unmap nothing
+    /// // SAFETY: nothing uses a page.
+    /// assert!(unsafe { depot.unmap() }.is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The handle, when there are others, or a [`WeakDepot`] is being upgraded, or in a forked
+    /// child.
+    ///
+    /// # Safety
+    /// There is no [`Page`], no [`Pages`], and nothing made of one; no thread accesses the memory,
+    /// or frees a page of it, any more.
+    pub unsafe fn unmap(self) -> Result<(), Self> {
+        if self.raw().check_parent().is_err() {
+            return Err(self);
+        }
+        let raw = self.raw;
+        match Arc::try_unwrap(self.owner) {
+            Ok(owner) => {
+                std::mem::forget(owner);
+                // SAFETY: the last handle, and by the caller's promise no page outside of the
+                // callbacks.
+                unsafe {
+                    drop(raw.as_ref().take_callbacks());
+                    RawDepot::unmap(raw);
+                }
+                Ok(())
+            }
+            Err(owner) => Err(Depot { raw, owner }),
+        }
     }
 
     /// Allocates a block of 2^order pages that frees itself. Its contents are whatever its last
     /// user left, zeroes at first.
     ///
+    /// A page allocated and freed, both in the CPU's cache, costs no atomic operation.
+    /// [`Order::for_bytes`] finds the order for a size.
+    ///
     /// # Errors
     /// [`AllocError`]; after [`AllocError::Exhausted`], [`shortage`](Self::shortage) tells where
     /// the pages are.
     #[inline]
-    pub fn page(&self, order: Order) -> Result<Page<'_>, AllocError> {
+    pub fn page(&self, order: Order) -> Result<Page, AllocError> {
         self.page_with(order, Flags::default())
     }
 
     /// As [`page`](Self::page), with flags: zeroed, mobility, whether it may reclaim.
     ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Flags, Order};
+    ///
+    /// let page = Depot::new(1 << 20)?.page_with(Order::BASE, Flags::default().zeroed())?;
+    /// assert!(page.iter().all(|&byte| byte == 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`page`](Self::page).
     #[inline]
-    pub fn page_with(&self, order: Order, flags: Flags) -> Result<Page<'_>, AllocError> {
-        let pfn = self.alloc(order, flags)?;
-        // SAFETY: just allocated, and nobody else knows it.
+    pub fn page_with(&self, order: Order, flags: Flags) -> Result<Page, AllocError> {
+        let pfn = self.raw().alloc(order, flags)?;
+        // SAFETY: just allocated, and no other value holds it.
         Ok(unsafe { Page::from_raw(self, pfn, order) })
     }
 
-    /// Allocates `count` contiguous pages, up to 1 GiB of 4 KiB pages, that free themselves. They
-    /// are looked for past the caches, as [`Allocator::alloc_contiguous`] says: quickly at first,
-    /// then among all runs of free pages; before the request fails, what CPUs cache is taken
-    /// back, callbacks are called and a trim's pages waited for, as for single ones.
+    /// As [`page_with`](Self::page_with), a page that borrows this handle. It costs the same while
+    /// the CPU's cache serves it. A free past the cache costs two atomic operations less, because
+    /// the handle cannot go meanwhile.
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    #[inline]
+    pub fn page_ref(&self, order: Order, flags: Flags) -> Result<PageRef<'_>, AllocError> {
+        let raw = self.raw();
+        let pfn = raw.alloc(order, flags)?;
+        // SAFETY: just allocated, and no other value holds it.
+        Ok(unsafe { PageRef::from_raw(raw, pfn, order) })
+    }
+
+    /// Allocates `count` contiguous pages, up to 1 GiB of 4 KiB pages, that free themselves;
+    /// [`Pages`] has an example. They are looked for past the caches, as
+    /// [`Allocator::alloc_contiguous`](crate::raw::Allocator::alloc_contiguous) says: quickly at
+    /// first, then among all runs of free pages. Before the request fails, it takes back what CPUs
+    /// cache, calls callbacks and waits for a trim's pages, as requests for single pages do.
     ///
     /// # Errors
     /// [`AllocError::BadSize`] for none or too many; [`AllocError::Exhausted`] when no run of so
     /// many pages is free, which scattered pages can cause while many are free.
-    pub fn pages(&self, count: u32, flags: Flags) -> Result<Pages<'_>, AllocError> {
-        let start = self.alloc_contiguous(count, 1, flags)?;
-        // SAFETY: just allocated, and nobody else knows them.
+    pub fn pages(&self, count: u32, flags: Flags) -> Result<Pages, AllocError> {
+        let start = self.raw().alloc_contiguous(count, 1, flags)?;
+        // SAFETY: just allocated, and no other value holds them.
         Ok(unsafe { Pages::from_raw(self, start, count) })
     }
 
-    /// Allocates a block of 2^order pages, to be freed by [`free`](Self::free).
+    /// Allocates up to `count` blocks of 2^order pages in one call, which costs less than as many
+    /// calls: what the CPU does not cache comes from the store 64 blocks at a time.
+    ///
+    /// There may be fewer, but at least one; [`len`](ExactSizeIterator::len) tells. Blocks that the
+    /// batch still has when it is dropped are freed in one call.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Order, Page};
+    ///
+    /// let depot = Depot::new(16 << 20)?;
+    /// let ring: Vec<Page> = depot.alloc_pages(Order::BASE, 64)?.collect();
+    /// assert_eq!(ring.len(), 64);
+    /// depot.free_pages(ring);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`page`](Self::page).
-    #[inline]
-    pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        self.allocator.alloc(order, flags)
+    /// As [`page`](Self::page), when there is not even one; [`AllocError::BadSize`] for none.
+    pub fn alloc_pages(&self, order: Order, count: usize) -> Result<PageBatch, AllocError> {
+        self.alloc_pages_with(order, count, Flags::default())
     }
 
-    /// Frees a block. Any thread may, on any CPU.
+    /// As [`alloc_pages`](Self::alloc_pages), with flags.
     ///
     /// # Errors
-    /// [`FreeError`] when it can be none of this depot's; nothing is changed then.
-    ///
-    /// # Panics
-    /// When a page reaches the store that is free there: it was freed twice, or with a wrong order.
-    /// That may be found here, or later in another call that frees, drains, trims or allocates,
-    /// which panics as the last thing it does: no other page is lost. The message names the
-    /// page. [`Builder::checked`] refuses the second free itself, and panics nowhere;
-    /// [`Builder::on_misuse`] is told instead of a panic.
-    ///
-    /// # Safety
-    /// The block was allocated by this depot with this order (or made by [`split`](Self::split)),
-    /// is freed once, and nobody uses its memory any more.
-    #[inline]
-    pub unsafe fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        self.allocator.free(pfn, order)
-    }
-
-    /// Allocates up to `out.len()` blocks; how many. See [`Allocator::alloc_many`].
-    ///
-    /// # Errors
-    /// As [`page`](Self::page), when there was not even one.
-    pub fn alloc_many(
+    /// As [`alloc_pages`](Self::alloc_pages).
+    pub fn alloc_pages_with(
         &self,
         order: Order,
+        count: usize,
         flags: Flags,
-        out: &mut [Pfn],
-    ) -> Result<usize, AllocError> {
-        self.allocator.alloc_many(order, flags, out)
+    ) -> Result<PageBatch, AllocError> {
+        PageBatch::alloc(self, order, count, flags)
     }
 
-    /// Frees a batch of blocks of any orders. See [`Allocator::free_many`].
+    /// As [`alloc_pages`](Self::alloc_pages), behind what `pages` has: a vector that is used again
+    /// needs no memory from the heap. Returns how many there were.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Order};
+    ///
+    /// let depot = Depot::new(16 << 20)?;
+    /// let mut received = Vec::with_capacity(64);
+    /// for _ in 0..100 {
+    ///     depot.alloc_pages_into(Order::BASE, 64, &mut received)?;
+    ///     depot.free_pages(received.drain(..));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// Bad blocks are skipped and counted; all others are freed.
-    ///
-    /// # Safety
-    /// As [`free`](Self::free), for each.
-    pub unsafe fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        self.allocator.free_many(batch)
-    }
-
-    /// Allocates contiguous pages, the first a multiple of `align`. See
-    /// [`Allocator::alloc_contiguous`] for where they are looked for, in which order, and what
-    /// that costs.
-    ///
-    /// # Errors
-    /// [`AllocError::BadSize`], [`AllocError::Exhausted`] as [`pages`](Self::pages), or
-    /// [`AllocError::Unsupported`] for more than a block over a [`Backing`] without ranges.
-    pub fn alloc_contiguous(
+    /// As [`alloc_pages`](Self::alloc_pages).
+    pub fn alloc_pages_into(
         &self,
-        count: u32,
-        align: u32,
-        flags: Flags,
-    ) -> Result<Pfn, AllocError> {
-        self.allocator.alloc_contiguous(count, align, flags)
+        order: Order,
+        count: usize,
+        pages: &mut Vec<Page>,
+    ) -> Result<usize, AllocError> {
+        crate::batch::alloc_into(self, order, count, pages)
     }
 
-    /// Allocates exactly these pages. Before it fails, caches are drained and callbacks called. See
-    /// [`Allocator::alloc_at`].
-    ///
-    /// # Errors
-    /// [`AllocError::NotAvailable`] when not all of them can be had, [`AllocError::Unsupported`]
-    /// over a [`Backing`] without ranges.
-    pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
-        self.allocator.alloc_at(start, count, flags)
+    /// Frees pages in batches of 64, of any orders. Neighbours in ascending order cost least. Pages
+    /// of other depots go back to those, one by one.
+    pub fn free_pages(&self, pages: impl IntoIterator<Item = Page>) {
+        crate::batch::free(self, pages);
     }
 
-    /// As [`alloc_at`](Self::alloc_at), by one look alone: it calls no callbacks, drains nothing,
-    /// and a refusal counts as no failure. See [`Allocator::try_alloc_at`].
-    ///
-    /// # Errors
-    /// As [`alloc_at`](Self::alloc_at).
-    pub fn try_alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
-        self.allocator.try_alloc_at(start, count, flags)
-    }
-
-    /// Frees contiguous pages. See [`Allocator::free_contiguous`].
-    ///
-    /// # Errors
-    /// [`FreeError`].
-    ///
-    /// # Safety
-    /// As [`free`](Self::free).
-    pub unsafe fn free_contiguous(&self, start: Pfn, count: u32) -> Result<(), FreeError> {
-        self.allocator.free_contiguous(start, count)
-    }
-
-    /// Splits a block that the caller holds by its number; the parts are freed one by one.
-    /// [`Page::split`] splits one that frees itself.
-    ///
-    /// # Errors
-    /// See [`Allocator::split`].
-    ///
-    /// # Safety
-    /// The caller holds the block with this order, and no [`Page`] does.
-    pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
-        self.allocator.split(pfn, from, to)
-    }
-
-    /// Takes pages back from CPUs' caches. *Quiet*: interrupts nobody. *Full*: fences each CPU that
+    /// Takes pages back from CPUs' caches. *Quiet*: interrupts no CPU. *Full*: fences each CPU that
     /// runs this process and is not isolated, once, and takes its fronts too.
     ///
     /// ```
@@ -282,24 +378,24 @@ impl Depot {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
-        self.allocator.drain(scope, mode)
+        self.raw().frames().drain(scope, mode)
     }
 
-    /// As [`drain`](Self::drain), and tells what it did CPU by CPU.
+    /// As [`drain`](Self::drain), and calls `tell` with each CPU's part.
     pub fn drain_each(
         &self,
         scope: Scope,
         mode: Mode,
         tell: impl FnMut(CpuId, Drained),
     ) -> Drained {
-        self.allocator.drain_each(scope, mode, tell)
+        self.raw().frames().drain_each(scope, mode, tell)
     }
 
     /// Gives the memory of free pages back to the system. Drains quietly first; drain fully before
-    /// if caches are large. See [`Trimmed`].
+    /// if caches are large. [`Trimmed`] has an example.
     ///
-    /// What is given back is allocated meanwhile, at most 16 MiB at a time, so nobody can get a
-    /// page whose contents are about to vanish. Costs system calls, and interrupts every CPU that
+    /// What is given back is allocated meanwhile, at most 16 MiB at a time, so that no caller gets
+    /// a page whose contents are about to vanish. Costs system calls, and interrupts every CPU that
     /// runs this process: call it rarely. One caller trims, another returns at once; so does one
     /// that comes just after a request ran out of pages: what is free then is needed
     /// ([`Trimmed::cut_short`]).
@@ -309,232 +405,138 @@ impl Depot {
     /// them alone.
     ///
     /// # Errors
-    /// [`TrimError::Pinned`](crate::TrimError::Pinned) when the depot was built with
-    /// [`Builder::pinned`]. [`TrimError::Refused`](crate::TrimError::Refused) when the system
-    /// refuses: it counts what was taken before; call again.
-    /// [`TrimError::Forked`](crate::TrimError::Forked) in a child.
-    pub fn trim(&self) -> Result<Trimmed, crate::TrimError> {
-        trim::trim(self, &self.trimming)
+    /// [`TrimError::Pinned`](crate::reclaim::TrimError::Pinned) when the depot was built with
+    /// [`Builder::pinned`]. [`TrimError::Refused`](crate::reclaim::TrimError::Refused) when the
+    /// system refuses: it counts what was taken before; call again.
+    /// [`TrimError::Forked`](crate::reclaim::TrimError::Forked) in a child.
+    pub fn trim(&self) -> Result<Trimmed, crate::reclaim::TrimError> {
+        trim::trim(self.raw())
     }
 
-    /// Calls `reclaim` when pages run short, for the depot's life: it frees pages that the program
-    /// can do without and returns how many. See [`Reclaim`]. What it holds must not own the depot:
-    /// use a [`Weak`](std::sync::Weak) reference.
+    /// Calls `reclaim` when pages run short: it frees pages that the program can do without and
+    /// returns how many. See [`Reclaim`](crate::reclaim::Reclaim). It is dropped with the last
+    /// handle, so it must not own one: use a [`WeakDepot`], if it needs the depot at all. It may
+    /// own pages.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
-    /// use pagedepot_linux::{Depot, Order, Page, Pressure};
+    /// use pagedepot_linux::{Depot, Order, Page};
+    /// use pagedepot_linux::reclaim::Pressure;
     ///
-    /// let depot = Arc::new(Depot::new(16 << 20)?);
+    /// let depot = Depot::new(16 << 20)?;
     /// // Pages that could be filled again, such as a cache's.
-    /// let cache = Arc::new(Mutex::new(Vec::new()));
-    /// let (weak, given) = (Arc::downgrade(&depot), cache.clone());
+    /// let cache: Arc<Mutex<Vec<Page>>> = Arc::default();
+    /// let given = cache.clone();
     /// depot.on_pressure(move |pressure: Pressure| {
-    ///     let (Some(depot), Ok(mut cache)) = (weak.upgrade(), given.try_lock()) else { return 0 };
+    ///     let Ok(mut cache) = given.try_lock() else { return 0 };
     ///     let wanted = cache.len().min(pressure.wanted_pages.max(1) as usize);
-    ///     for (pfn, order) in cache.drain(..wanted) {
-    ///         // SAFETY: the cache had charge of it.
-    ///         drop(unsafe { Page::from_raw(&depot, pfn, order) });
-    ///     }
+    ///     drop(cache.drain(..wanted));
     ///     wanted as u64
     /// })?;
     ///
     /// for _ in 0..4096 {
-    ///     cache.lock().unwrap().push(depot.page(Order::BASE)?.into_raw());
+    ///     cache.lock().unwrap().push(depot.page(Order::BASE)?);
     /// }
     /// assert!(depot.page(Order::BASE).is_ok(), "the cache gave up some");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// [`CallbackError::TooMany`]: at most 7 can be registered; [`CallbackError::Forked`] in a child.
+    /// [`CallbackError::TooMany`]: at most 7 can be registered; [`CallbackError::Forked`] in a
+    /// child.
     pub fn on_pressure(
         &self,
         reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
     ) -> Result<(), CallbackError> {
-        // Locked around the registration, so that a callback is never registered and not kept.
-        let mut kept = self.callbacks.lock()?;
-        self.keep_callback(&mut kept, Arc::new(Callback(reclaim)))
-    }
-
-    fn keep_callback(
-        &self,
-        kept: &mut Callbacks,
-        callback: Arc<dyn Reclaim + Send>,
-    ) -> Result<(), CallbackError> {
-        // SAFETY: kept below, and dropped after the allocator, which alone gets this.
-        let forever: &'static dyn Reclaim = unsafe { &*Arc::as_ptr(&callback) };
-        kept.all.reserve(1);
-        self.allocator.register_reclaim(forever)?;
-        kept.all.push(callback);
-        Ok(())
-    }
-
-    /// Address spaces that give up pages when they run short: one callback for all.
-    pub(crate) fn shrinkers(&self) -> Result<Arc<Shrinkers>, CallbackError> {
-        let mut kept = self.callbacks.lock()?;
-        let shrinkers = kept.shrinkers.clone();
-        if !std::mem::replace(&mut kept.has_shrinkers, true) {
-            let kept_now = self.keep_callback(&mut kept, shrinkers.clone());
-            kept.has_shrinkers = kept_now.is_ok();
-            kept_now?;
-        }
-        Ok(shrinkers)
+        self.raw().on_pressure(reclaim)
     }
 
     /// Where the pages are, for the log when a request failed.
+    ///
+    /// ```
+    /// let depot = pagedepot_linux::Depot::new(16 << 20)?;
+    /// eprintln!("out of pages: {}", depot.shortage());
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
     pub fn shortage(&self) -> Shortage<'_> {
-        self.allocator.shortage()
+        self.raw().frames().shortage()
     }
 
-    /// A CPU's caches in a zone.
+    /// A CPU's caches in a zone; `None` when there is no such CPU or zone.
     pub fn cpu_stats(&self, cpu: CpuId, zone: ZoneId) -> Option<CpuStats> {
-        self.allocator.cpu_stats(cpu, zone)
+        self.raw().frames().cpu_stats(cpu, zone)
     }
 
-    /// A zone's pages and counters.
+    /// A zone's pages and counters; `None` when there is no such zone. O(CPUs).
+    ///
+    /// ```
+    /// let depot = pagedepot_linux::Depot::new(16 << 20)?;
+    /// for zone in depot.zone_ids() {
+    ///     println!("{zone}: {:?}", depot.zone_stats(zone));
+    /// }
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
     pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
-        self.allocator.zone_stats(zone)
+        self.raw().frames().zone_stats(zone)
     }
 
     /// The zones: one, or one per NUMA node.
     pub fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
-        self.allocator.zone_ids()
+        self.raw().frames().zone_ids()
     }
 
-    /// Claims of the bitmap that found a page gone; what they had taken by then they put back.
-    pub fn failed_claims(&self) -> u64 {
-        self.allocator.failed_claims()
-    }
-
-    /// Memory that the depot uses for itself.
+    /// Memory that the depot uses for itself, in bytes.
     pub fn metadata_use(&self) -> MetadataUse {
-        self.allocator.metadata_use()
+        self.raw().frames().metadata_use()
     }
 
     /// Checks that every page is in one place, and counts them. For tests: O(pages).
     ///
+    /// Call it while no other thread allocates, frees or drains: such a thread makes it report
+    /// faults that are none.
+    ///
+    /// ```
+    /// let depot = pagedepot_linux::Depot::new(16 << 20)?;
+    /// assert_eq!(depot.validate()?.held_pages(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
-    /// What is wrong; [`Fault::Forked`] in a child.
-    pub fn validate(&mut self) -> Result<Census, Fault> {
-        self.allocator.validate()
-    }
-
-    /// Whether a page is free in the store (not cached, not held) at this moment.
-    pub fn is_free(&self, pfn: Pfn) -> bool {
-        self.allocator.is_free(pfn)
+    /// The first fault that it finds; [`Fault::Forked`] in a child.
+    pub fn validate(&self) -> Result<Census, Fault> {
+        self.raw().frames().validate_at_rest()
     }
 
     /// How threads reach their CPU's caches, and why not the faster way.
     pub fn fronts(&self) -> Fronts {
-        self.allocator.cpus().fronts()
-    }
-
-    /// The allocator underneath, for what has no method here.
-    ///
-    /// # Safety
-    /// Through it, only blocks whose memory nobody uses any more are freed; its methods are safe
-    /// because it never touches pages, but [`Page`]s do.
-    pub unsafe fn allocator(&self) -> &Allocator<'static, LinuxCpus<'static>> {
-        &self.allocator
+        self.raw().frames().cpus().fronts()
     }
 
     /// The base page size.
     pub fn page_size(&self) -> PageSize {
-        self.allocator.page_size()
-    }
-
-    /// The first byte of the memory, of page 0. Aligned to 2 MiB, or 1 GiB if it is that large.
-    pub fn base(&self) -> NonNull<u8> {
-        self.memory.start()
+        self.raw().page_size()
     }
 
     /// Bytes of memory, what it has [grown](Self::grow) by included.
     pub fn bytes(&self) -> usize {
-        self.memory.bytes()
-    }
-
-    /// The memory file, if it is one ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)); page `n`
-    /// begins at [`offset`](Self::offset) of it. For pages that stay registered after they are
-    /// freed see [`pin_range`](Self::pin_range).
-    ///
-    /// The file cannot be made smaller, nor larger unless the depot can still [grow](Self::grow)
-    /// (`F_SEAL_SHRINK`, `F_SEAL_GROW`): no access to the depot's memory ends in `SIGBUS` because
-    /// of its length.
-    ///
-    /// ```compile_fail,E0133
-    /// # use pagedepot_linux::{Depot, MemoryKind};
-    /// let depot = Depot::builder(1 << 20).memory(MemoryKind::Memfd).build()?;
-    /// let file = depot.fd(); // needs `unsafe`
-    /// # Ok::<(), pagedepot_linux::BuildError>(())
-    /// ```
-    ///
-    /// # Safety
-    /// For as long as the depot lives, and through this descriptor, its duplicates, mappings made
-    /// with them and whatever they are registered with:
-    /// * only bytes of pages that the caller holds are written, and only while no reference to them
-    ///   (such as a [`Page`]'s `&[u8]`) is in use; likewise, bytes that another thread may be
-    ///   writing are not read where that would be a data race. Free pages belong to the depot: it
-    ///   keeps metadata in some of them (magazines that are cut from pages), so one stray byte
-    ///   corrupts the allocator;
-    /// * no holes are punched, nothing is allocated, and no seals are added (`fallocate`,
-    ///   `F_ADD_SEALS`), and the length is not changed.
-    pub unsafe fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.memory.fd()
-    }
-
-    /// Where a page begins, in bytes from [`base`](Self::base) and in [`fd`](Self::fd).
-    #[inline]
-    pub fn offset(&self, pfn: Pfn) -> usize {
-        pfn.index() << self.page_size().shift()
-    }
-
-    /// The address of a page.
-    ///
-    /// # Panics
-    /// When the depot has no such page, nor can [grow](Self::grow) to have it.
-    #[inline]
-    pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
-        let (offset, end) = (self.offset(pfn), self.memory.bytes_max());
-        assert!(offset < end, "{pfn} is beyond the depot's {end} bytes");
-        // SAFETY: inside the memory.
-        unsafe { self.base().add(offset) }
+        self.raw().bytes()
     }
 
     /// The page that an address lies in, if it is the depot's.
     #[inline]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
-        let offset = address.addr().checked_sub(self.base().as_ptr().addr())?;
-        (offset < self.bytes()).then(|| Pfn::new((offset >> self.page_size().shift()) as u32))
-    }
-
-    /// As [`allocator`](Self::allocator), for this crate.
-    pub(crate) fn frames(&self) -> &Frames {
-        &self.allocator
-    }
-
-    /// Fails in a forked child.
-    pub(crate) fn check_parent(&self) -> Result<(), Unusable> {
-        self.allocator.cpus().check_usable()
-    }
-
-    pub(crate) fn pins(&self) -> &ForkLock<Pins> {
-        &self.pins
-    }
-
-    /// Whether it was built never to be trimmed.
-    pub(crate) fn is_pinned(&self) -> bool {
-        self.is_pinned
-    }
-
-    pub(crate) fn growth(&self) -> &Growth {
-        &self.growth
-    }
-
-    pub(crate) fn memory(&self) -> &Memory {
-        &self.memory
+        self.raw().pfn_of(address)
     }
 }
+
+/// Whether both are handles to the same pages.
+impl PartialEq for Depot {
+    fn eq(&self, other: &Self) -> bool {
+        self.raw == other.raw
+    }
+}
+
+impl Eq for Depot {}
 
 impl fmt::Debug for Depot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -544,28 +546,5 @@ impl fmt::Debug for Depot {
             .field("fronts", &self.fronts())
             .field("zones", &self.shortage())
             .finish()
-    }
-}
-
-/// The callbacks that the allocator knows by address.
-struct Callbacks {
-    all: Vec<Arc<dyn Reclaim + Send>>,
-    shrinkers: Arc<Shrinkers>,
-    /// Whether they are among all.
-    has_shrinkers: bool,
-}
-
-impl Callbacks {
-    fn new(fork_mark: ForkMark<'static>) -> Self {
-        let shrinkers = Arc::new(Shrinkers::new(fork_mark));
-        Callbacks { all: Vec::new(), shrinkers, has_shrinkers: false }
-    }
-}
-
-struct Callback<F>(F);
-
-impl<F: Fn(Pressure) -> u64 + Sync> Reclaim for Callback<F> {
-    fn reclaim(&self, pressure: Pressure) -> u64 {
-        (self.0)(pressure)
     }
 }

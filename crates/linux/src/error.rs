@@ -1,6 +1,6 @@
 //! Why a depot could not be made, and what to do about it.
 
-use core::fmt;
+use std::{fmt, io};
 
 use pagedepot::cpus::Unusable;
 use pagedepot::{ConfigError, NodeId, PageSize, TooManyCallbacks};
@@ -215,5 +215,60 @@ impl From<TooManyCallbacks> for CallbackError {
 impl From<Unusable> for CallbackError {
     fn from(_: Unusable) -> Self {
         CallbackError::Forked
+    }
+}
+
+impl From<BuildError> for io::Error {
+    fn from(error: BuildError) -> Self {
+        let kind = match error {
+            BuildError::Memory { .. }
+            | BuildError::TooManyMappings { .. }
+            | BuildError::HugePages { .. }
+            | BuildError::Populate { .. } => io::ErrorKind::OutOfMemory,
+            BuildError::File { errno, .. } | BuildError::Numa { errno, .. } => {
+                io::Error::from(errno).kind()
+            }
+            BuildError::TransparentHugePages { .. } | BuildError::Forked => {
+                io::ErrorKind::Unsupported
+            }
+            _ => io::ErrorKind::InvalidInput,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+impl From<CallbackError> for io::Error {
+    fn from(error: CallbackError) -> Self {
+        let kind = match error {
+            CallbackError::TooMany(_) => io::ErrorKind::QuotaExceeded,
+            CallbackError::Forked => io::ErrorKind::Unsupported,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagedepot::AllocError;
+
+    use super::*;
+    use crate::depot::Depot;
+
+    /// What a function that returns `io::Result` writes.
+    #[test]
+    fn errors_become_those_of_io() {
+        fn fill() -> io::Result<()> {
+            let depot = Depot::new(1 << 20)?;
+            depot.on_pressure(|_| 0)?;
+            let _pinned = depot.pin_range(pagedepot::Pfn::new(0), 1)?;
+            depot.pages(300, Default::default())?.fill(1);
+            Ok(())
+        }
+        let error = fill().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::OutOfMemory);
+        assert_eq!(error.downcast::<AllocError>().ok(), Some(AllocError::Exhausted));
+        let error = io::Error::from(Depot::new(0).unwrap_err());
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("at least one page"));
     }
 }

@@ -65,15 +65,16 @@ impl Depot {
     /// [`ConfigError::NoSuchZone`], and what the system says as in
     /// [`Builder::build`](crate::Builder::build). Nothing is added then.
     pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
-        self.check_parent().map_err(|_| BuildError::Forked)?;
+        let raw = self.raw();
+        raw.check_parent().map_err(|_| BuildError::Forked)?;
         if bytes == 0 {
             return Err(BuildError::ZeroGrowth);
         }
         let Some(stats) = self.zone_stats(zone) else {
             return Err(ConfigError::NoSuchZone { zone: zone.get() }.into());
         };
-        let mut kept = self.growth().metadata.lock().map_err(|_| BuildError::Forked)?;
-        let (memory, shift) = (self.memory(), self.page_size().shift());
+        let mut kept = raw.growth().metadata.lock().map_err(|_| BuildError::Forked)?;
+        let (memory, shift) = (raw.memory(), self.page_size().shift());
         let (start, room) = (memory.bytes(), memory.bytes_max() - memory.bytes());
         let unit = unit(self.page_size());
         let bytes = bytes.checked_next_multiple_of(unit).unwrap_or(usize::MAX);
@@ -83,7 +84,7 @@ impl Depot {
         let part = start..start + bytes;
         let first = Pfn::new((start >> shift) as u32);
         let range = FrameRange::new(first, (bytes >> shift) as u32);
-        let metadata_bytes = self.frames().section_bytes(range);
+        let metadata_bytes = raw.frames().section_bytes(range);
         let mapping = Mapping::anonymous(metadata_bytes).map_err(no_memory(metadata_bytes))?;
         memory.put(part.clone())?;
         if let Err(error) = self.prepare(&part, stats.node) {
@@ -97,7 +98,7 @@ impl Depot {
         kept.push(mapping);
         // Before anybody can have a page of it.
         memory.set_bytes(part.end);
-        self.frames()
+        raw.frames()
             .add_memory(zone, range, metadata)
             .expect("one adds at a time, what was never there");
         Ok(first)
@@ -105,12 +106,13 @@ impl Depot {
 
     /// Binds and populates a part of the memory, if the depot's is.
     fn prepare(&self, part: &Range<usize>, node: NodeId) -> Result<(), BuildError> {
-        if self.growth().is_bound {
+        let raw = self.raw();
+        if raw.growth().is_bound {
             // SAFETY: inside the memory.
-            let start = unsafe { self.base().add(part.start) };
+            let start = unsafe { raw.base().add(part.start) };
             numa::bind(start, part.len(), node)
                 .map_err(|errno| BuildError::Numa { node, errno })?;
         }
-        if self.growth().is_populated { self.memory().populate(part.clone()) } else { Ok(()) }
+        if raw.growth().is_populated { raw.memory().populate(part.clone()) } else { Ok(()) }
     }
 }

@@ -60,12 +60,17 @@ compile_error!(
      processors. On other systems use the crate `pagedepot` with `cpus::Locked` and memory of your own"
 );
 
-mod builder;
+mod batch;
+pub mod builder;
 #[cfg(doctest)]
 mod closed;
+#[cfg(feature = "allocator-api2")]
+pub mod collections;
 mod cpus;
 mod depot;
 mod error;
+#[cfg(feature = "bytes")]
+pub mod frozen;
 mod grow;
 mod memory;
 mod metadata;
@@ -73,8 +78,12 @@ mod numa;
 mod page;
 mod pins;
 mod prim;
+pub mod raw;
+pub mod reclaim;
 mod sequences;
+pub mod stats;
 mod sync;
+mod teardown;
 mod topology;
 pub mod trace;
 mod trim;
@@ -82,25 +91,19 @@ mod trim_state;
 mod tune;
 pub mod vmalloc;
 
+pub use batch::PageBatch;
 pub use builder::Builder;
-pub use cpus::{Fronts, LinuxCpus};
-pub use depot::Depot;
-pub use error::{BuildError, CallbackError};
+pub use depot::{Depot, WeakDepot};
+pub use error::BuildError;
 pub use memory::MemoryKind;
-pub use page::{Page, Pages, Parts};
-pub use pins::{PinError, PinnedRange};
-pub use topology::Topology;
-pub use trim::{TrimError, Trimmed};
+pub use page::{Page, PageRef, Pages, Parts};
+pub use raw::{FreeError, Pfn, RawDepot};
 pub use vmalloc::{Vmalloc, VmallocBuf};
 
-pub use pagedepot_rseq::{CpuListError, CpuSet, RseqMissing};
+pub use pagedepot_rseq::RseqMissing;
 
 pub use pagedepot::{
-    AllocError, Allocator, Backing, BackingRanges, CacheLimits, Census, ConfigError, Counts, CpuId,
-    CpuStats, Doubled, Drained, Fault, Flags, FreeError, FreeHigh, FreeHighLimit, FreeHighRule,
-    FreeManyError, HighPolicy, MetadataUse, Misuse, Mobility, Mode, NodeId, Order, PageSize, Pfn,
-    Pressure, Reclaim, Scope, Shortage, TooManyCallbacks, Watermarks, ZoneId, ZoneName,
-    ZoneShortage, ZoneStats,
+    AllocError, CpuId, Drained, Flags, Mobility, Mode, NodeId, Order, PageSize, Scope, ZoneId,
 };
 
 /// The README's program, as a test.

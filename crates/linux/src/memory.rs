@@ -24,7 +24,7 @@ pub enum MemoryKind {
     /// Private anonymous memory. A forked child sees copies.
     #[default]
     Anonymous,
-    /// A memory file, mapped shared, whose descriptor [`Depot::fd`](crate::Depot::fd) gives: for
+    /// A memory file, mapped shared, whose descriptor [`RawDepot::fd`](crate::raw::RawDepot::fd) gives: for
     /// io_uring buffers, for O_DIRECT, to map elsewhere.
     ///
     /// [`Depot::trim`](crate::Depot::trim) punches holes into it where pages are free; the next
@@ -240,7 +240,7 @@ impl Memory {
     }
 
     /// Seals the file, where the kernel can: what may not be done to it is in the contract of
-    /// [`Depot::fd`](crate::Depot::fd) anyway.
+    /// [`RawDepot::fd`](crate::raw::RawDepot::fd) anyway.
     fn seal(&self, seals: SealFlags) {
         let _ = self.file.as_ref().map(|file| fcntl_add_seals(file, seals));
     }

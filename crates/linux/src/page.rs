@@ -1,61 +1,84 @@
 //! Pages that free themselves.
+//!
+//! | type | holds | keeps the memory mapped | a free past the CPU's cache |
+//! |---|---|---|---|
+//! | [`Page`] | a block of 2^order pages | yes | two atomic operations more than a raw one |
+//! | [`Pages`] | contiguous pages, up to 1 GiB | yes | the same; every free is one |
+//! | [`PageRef`] | a block of 2^order pages | no: it borrows a handle | as a raw one |
+//!
+//! A block that the CPU's cache serves and takes back costs the same in all three, and as much as a
+//! number ([`RawDepot`]) except for a pointer to the depot that is read anew: `pagedepot bench hot`
+//! shows both.
 
+use std::borrow::{Borrow, BorrowMut};
 use std::fmt;
+use std::io;
 use std::mem::forget;
 use std::ops::{Deref, DerefMut};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::slice;
 
 use pagedepot::{FreeError, Order, Pfn};
 
 use crate::depot::Depot;
+use crate::raw::RawDepot;
+use crate::teardown;
 
-/// A block of 2^order pages, as bytes. Freed when dropped.
+/// A block of 2^order pages, as bytes. Freed when dropped, on any thread. It needs no handle to its
+/// depot: it can be stored, sent and returned, and keeps its memory mapped.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use pagedepot_linux::{Depot, Order, Page};
+///
+/// struct Cache {
+///     blocks: HashMap<u64, Page>,
+/// }
+/// let depot = Depot::new(1 << 20)?;
+/// let mut cache = Cache { blocks: HashMap::new() };
+/// cache.blocks.entry(7).or_insert(depot.page(Order::BASE)?).fill(7);
+/// let sent = cache.blocks.remove(&7).unwrap();
+/// std::thread::spawn(move || assert!(sent.iter().all(|&byte| byte == 7))).join().unwrap();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// A table or a queue that keeps numbers takes it apart and puts it together again:
 /// ```
 /// use pagedepot_linux::{Depot, Order, Page};
 ///
 /// let depot = Depot::new(1 << 20)?;
-/// let mut page = depot.page(Order::BASE)?;
-/// page.fill(7);
-/// let (pfn, order) = page.into_raw();
-/// // SAFETY: out of charge above, and nobody else took charge of it.
+/// let (pfn, order) = depot.page(Order::BASE)?.into_raw();
+/// // SAFETY: `into_raw` gave the block up, and nothing else holds it.
 /// let page = unsafe { Page::from_raw(&depot, pfn, order) };
-/// assert!(page.len() == 4096 && page.iter().all(|&byte| byte == 7));
+/// assert_eq!(page.len(), 4096);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Page<'d> {
-    depot: &'d Depot,
+pub struct Page {
+    depot: NonNull<RawDepot>,
     pfn: Pfn,
     order: Order,
 }
 
-impl<'d> Page<'d> {
-    /// Takes charge of a block.
+impl Page {
+    /// A page of a block that the caller holds by its number.
     ///
     /// # Safety
-    /// As for freeing it: the caller holds it, with this order, and nobody else uses its memory.
-    pub const unsafe fn from_raw(depot: &'d Depot, pfn: Pfn, order: Order) -> Self {
-        Page { depot, pfn, order }
+    /// The caller holds the block with this order, gives it up, and its memory is not used
+    /// otherwise.
+    #[inline]
+    pub unsafe fn from_raw(depot: &Depot, pfn: Pfn, order: Order) -> Self {
+        Page { depot: depot.pointer(), pfn, order }
     }
 
-    /// Gives the block out of charge: it is freed by [`Depot::free`], or a new `Page`.
-    #[must_use = "a block that nobody frees stays allocated"]
+    /// The block's number and order, without freeing it: the caller frees it by
+    /// [`RawDepot::free`], or makes a page of it again.
+    #[must_use = "a block that is not freed stays allocated"]
+    #[inline]
     pub fn into_raw(self) -> (Pfn, Order) {
         let raw = (self.pfn, self.order);
         forget(self);
         raw
-    }
-
-    /// Its number.
-    pub fn pfn(&self) -> Pfn {
-        self.pfn
-    }
-
-    /// Its order.
-    pub fn order(&self) -> Order {
-        self.order
     }
 
     /// Splits the block into pages of order `to`, in ascending order, which keep their contents.
@@ -76,9 +99,9 @@ impl<'d> Page<'d> {
     /// # Errors
     /// The page as it was, with [`FreeError::Misaligned`] if `to` is larger than its order, or
     /// [`FreeError::Forked`].
-    pub fn split(self, to: Order) -> Result<Parts<'d>, (Self, FreeError)> {
+    pub fn split(self, to: Order) -> Result<Parts, (Self, FreeError)> {
         // SAFETY: this value holds the block, and gives it up below.
-        if let Err(error) = unsafe { self.depot.split(self.pfn, self.order, to) } {
+        if let Err(error) = unsafe { self.raw().split(self.pfn, self.order, to) } {
             return Err((self, error));
         }
         let depot = self.depot;
@@ -86,38 +109,79 @@ impl<'d> Page<'d> {
         Ok(Parts { depot, next: pfn, left: 1 << (from.get() - to.get()), order: to })
     }
 
-    fn bytes(&self) -> (NonNull<u8>, usize) {
-        (self.depot.address(self.pfn), self.depot.page_size().bytes() << self.order.get())
+    /// Whether this is a page of that depot.
+    #[inline]
+    pub(crate) fn is_of(&self, depot: &Depot) -> bool {
+        self.depot == depot.pointer()
+    }
+
+    #[inline]
+    fn raw(&self) -> &RawDepot {
+        // SAFETY: mapped while this page is outstanding (`teardown`, invariant 1).
+        unsafe { self.depot.as_ref() }
     }
 }
 
-impl Drop for Page<'_> {
+impl Drop for Page {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this value holds the block, and goes away.
-        check_freed(unsafe { self.depot.free(self.pfn, self.order) });
+        if !self.raw().frames().free_fast(self.pfn, self.order) {
+            // SAFETY: this value holds the block, and goes away.
+            unsafe { free_to_store(self.depot, self.pfn, self.order) };
+        }
     }
+}
+
+/// Frees a block that its front did not take.
+///
+/// # Safety
+/// The caller holds the block, and gives it up.
+#[cold]
+#[inline(never)]
+unsafe fn free_to_store(depot: NonNull<RawDepot>, pfn: Pfn, order: Order) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        past_the_front(depot, order.frames(), |depot| depot.frames().free(pfn, order));
+    }
+}
+
+/// Frees `pages` pages by `free`, or counts them when the last handle has gone.
+///
+/// # Safety
+/// The caller holds them, and gives them up.
+unsafe fn past_the_front(
+    depot: NonNull<RawDepot>,
+    pages: u32,
+    free: impl FnOnce(&RawDepot) -> Result<(), FreeError>,
+) {
+    // SAFETY: the pages keep it mapped.
+    if unsafe { depot.as_ref() }.check_parent().is_err() {
+        // The pages are the parent's.
+        return;
+    }
+    // SAFETY: the caller's promise; this is the parent.
+    unsafe { teardown::free(depot, pages.into(), |depot| check_freed(free(depot))) };
 }
 
 /// The parts of a block that [`Page::split`] split. Those not taken are freed when it is dropped.
-pub struct Parts<'d> {
-    depot: &'d Depot,
+pub struct Parts {
+    depot: NonNull<RawDepot>,
     next: Pfn,
     left: u32,
     order: Order,
 }
 
-impl<'d> Iterator for Parts<'d> {
-    type Item = Page<'d>;
+impl Iterator for Parts {
+    type Item = Page;
 
-    fn next(&mut self) -> Option<Page<'d>> {
+    fn next(&mut self) -> Option<Page> {
         self.left = self.left.checked_sub(1)?;
         let pfn = self.next;
         if self.left > 0 {
             self.next = pfn.add(self.order.frames());
         }
-        // SAFETY: this value holds the parts from `next` on, and gives this one up.
-        Some(unsafe { Page::from_raw(self.depot, pfn, self.order) })
+        // This value holds the parts from `next` on, and gives this one up.
+        Some(Page { depot: self.depot, pfn, order: self.order })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -125,15 +189,16 @@ impl<'d> Iterator for Parts<'d> {
     }
 }
 
-impl ExactSizeIterator for Parts<'_> {}
+impl ExactSizeIterator for Parts {}
 
-impl Drop for Parts<'_> {
+impl Drop for Parts {
     fn drop(&mut self) {
         self.for_each(drop);
     }
 }
 
-/// Contiguous pages, as bytes. Freed when dropped.
+/// Contiguous pages, as bytes. Freed when dropped, on any thread. As a [`Page`], they need no
+/// handle to their depot.
 ///
 /// ```
 /// use pagedepot_linux::{Depot, Flags};
@@ -143,48 +208,109 @@ impl Drop for Parts<'_> {
 /// assert_eq!(table.len(), 1000 * 4096);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Pages<'d> {
-    depot: &'d Depot,
+pub struct Pages {
+    depot: NonNull<RawDepot>,
     start: Pfn,
     count: u32,
 }
 
-impl<'d> Pages<'d> {
-    /// Takes charge of contiguous pages.
+impl Pages {
+    /// Contiguous pages that the caller holds by the number of the first.
     ///
     /// # Safety
-    /// As for freeing them: the caller holds them, and nobody else uses their memory.
-    pub const unsafe fn from_raw(depot: &'d Depot, start: Pfn, count: u32) -> Self {
-        Pages { depot, start, count }
+    /// The caller holds them, gives them up, and their memory is not used otherwise.
+    pub unsafe fn from_raw(depot: &Depot, start: Pfn, count: u32) -> Self {
+        Pages { depot: depot.pointer(), start, count }
     }
 
-    /// Gives them out of charge: freed by [`Depot::free_contiguous`], or new `Pages`.
-    #[must_use = "pages that nobody frees stay allocated"]
+    /// The number of the first page and the count, without freeing them: the caller frees them by
+    /// [`RawDepot::free_contiguous`], or makes `Pages` of them again.
+    #[must_use = "pages that are not freed stay allocated"]
     pub fn into_raw(self) -> (Pfn, u32) {
         let raw = (self.start, self.count);
         forget(self);
         raw
     }
 
-    /// The number of the first.
+    /// Page frame number of the first page.
     pub fn start(&self) -> Pfn {
         self.start
     }
 
-    /// How many pages.
+    /// How many pages of the base size.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    fn bytes(&self) -> (NonNull<u8>, usize) {
-        (self.depot.address(self.start), (self.count as usize) << self.depot.page_size().shift())
+    #[inline]
+    fn raw(&self) -> &RawDepot {
+        // SAFETY: mapped while these pages are outstanding (`teardown`, invariant 1).
+        unsafe { self.depot.as_ref() }
+    }
+
+    #[inline]
+    fn first(&self) -> (Pfn, usize) {
+        (self.start, (self.count as usize) << self.raw().page_size().shift())
     }
 }
 
-impl Drop for Pages<'_> {
+impl Drop for Pages {
     fn drop(&mut self) {
+        let (start, count) = (self.start, self.count);
         // SAFETY: this value holds the pages, and goes away.
-        check_freed(unsafe { self.depot.free_contiguous(self.start, self.count) });
+        unsafe {
+            past_the_front(self.depot, count, |depot| depot.frames().free_contiguous(start, count));
+        }
+    }
+}
+
+/// As [`Page`], but borrows a handle to its depot, which therefore outlives it. Made by
+/// [`Depot::page_ref`].
+///
+/// ```
+/// use pagedepot_linux::{Depot, Flags, Order};
+///
+/// let depot = Depot::new(1 << 20)?;
+/// let mut page = depot.page_ref(Order::BASE, Flags::default())?;
+/// page.fill(7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct PageRef<'d> {
+    depot: &'d RawDepot,
+    pfn: Pfn,
+    order: Order,
+}
+
+impl<'d> PageRef<'d> {
+    /// A page of a block that the caller holds by its number.
+    ///
+    /// # Safety
+    /// As [`Page::from_raw`].
+    #[inline]
+    pub unsafe fn from_raw(depot: &'d RawDepot, pfn: Pfn, order: Order) -> Self {
+        PageRef { depot, pfn, order }
+    }
+
+    /// As [`Page::into_raw`].
+    #[must_use = "a block that is not freed stays allocated"]
+    #[inline]
+    pub fn into_raw(self) -> (Pfn, Order) {
+        let raw = (self.pfn, self.order);
+        forget(self);
+        raw
+    }
+
+    #[inline]
+    fn raw(&self) -> &RawDepot {
+        self.depot
+    }
+}
+
+impl Drop for PageRef<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: this value holds the block, and goes away.
+        check_freed(unsafe { self.depot.free(self.pfn, self.order) });
     }
 }
 
@@ -203,57 +329,185 @@ fn not_freed(error: FreeError) {
     assert!(std::thread::panicking(), "a page was not what it was made from: {error}");
 }
 
-macro_rules! bytes {
-    ($($type:ident),+) => {$(
-        impl Deref for $type<'_> {
-            type Target = [u8];
+macro_rules! block {
+    ($($type:ty),+) => {$(
+        impl $type {
+            /// Page frame number of the block's first page.
+            #[inline]
+            pub fn pfn(&self) -> Pfn {
+                self.pfn
+            }
+
+            /// The block has 2^order pages of the base size.
+            #[inline]
+            pub fn order(&self) -> Order {
+                self.order
+            }
 
             #[inline]
-            fn deref(&self) -> &[u8] {
-                let (start, bytes) = self.bytes();
-                // SAFETY: this value alone holds these bytes, which are mapped and initialised.
-                unsafe { slice::from_raw_parts(start.as_ptr(), bytes) }
+            fn first(&self) -> (Pfn, usize) {
+                (self.pfn, self.raw().page_size().bytes() << self.order.get())
             }
         }
 
-        impl DerefMut for $type<'_> {
-            #[inline]
-            fn deref_mut(&mut self) -> &mut [u8] {
-                let (start, bytes) = self.bytes();
-                // SAFETY: as above.
-                unsafe { slice::from_raw_parts_mut(start.as_ptr(), bytes) }
-            }
-        }
-
-        impl AsRef<[u8]> for $type<'_> {
-            fn as_ref(&self) -> &[u8] {
-                self
-            }
-        }
-
-        impl AsMut<[u8]> for $type<'_> {
-            fn as_mut(&mut self) -> &mut [u8] {
-                self
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "Page({:?}, {:?})", self.pfn, self.order)
             }
         }
     )+};
 }
 
-bytes!(Page, Pages);
+block!(Page, PageRef<'_>);
 
-impl fmt::Debug for Page<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Page({:?}, {:?})", self.pfn, self.order)
-    }
+macro_rules! bytes {
+    ($($type:ty),+) => {$(
+        // SAFETY: it owns its bytes, as a boxed slice does, and threads share the depot.
+        unsafe impl Send for $type {}
+        // SAFETY: as above; by shared reference its bytes are only read.
+        unsafe impl Sync for $type {}
+        // A panic leaves bytes half-written at worst, as in a vector.
+        impl UnwindSafe for $type {}
+        impl RefUnwindSafe for $type {}
+
+        impl $type {
+            /// A writer that begins at the first byte, and is full at the last one.
+            ///
+            /// ```
+            /// use std::io::Write;
+            /// use pagedepot_linux::{Depot, Order};
+            ///
+            /// let mut page = Depot::new(1 << 20)?.page(Order::BASE)?;
+            /// write!(page.writer(), "record {}", 7)?;
+            /// assert!(page.starts_with(b"record 7"));
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+            pub fn writer(&mut self) -> io::Cursor<&mut [u8]> {
+                io::Cursor::new(self)
+            }
+
+            /// Its bytes as values of another type, as many as fit.
+            ///
+            /// ```
+            /// use pagedepot_linux::{Depot, Flags, Order};
+            ///
+            /// let mut page = Depot::new(1 << 20)?.page_with(Order::BASE, Flags::default().zeroed())?;
+            /// page.values_mut::<u64>()[511] = 7;
+            /// assert_eq!(page.values::<u64>().iter().sum::<u64>(), 7);
+            /// # Ok::<(), Box<dyn std::error::Error>>(())
+            /// ```
+            ///
+            /// # Panics
+            /// For a type of no size, or one aligned to more than a page.
+            #[cfg(feature = "bytemuck")]
+            pub fn values<T: bytemuck::AnyBitPattern>(&self) -> &[T] {
+                let bytes: &[u8] = self;
+                bytemuck::cast_slice(&bytes[..bytes.len() / size_of::<T>() * size_of::<T>()])
+            }
+
+            /// As [`values`](Self::values), to write.
+            ///
+            /// # Panics
+            /// As [`values`](Self::values).
+            #[cfg(feature = "bytemuck")]
+            pub fn values_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
+                let bytes: &mut [u8] = self;
+                let end = bytes.len() / size_of::<T>() * size_of::<T>();
+                bytemuck::cast_slice_mut(&mut bytes[..end])
+            }
+        }
+
+        impl Deref for $type {
+            type Target = [u8];
+
+            #[inline]
+            fn deref(&self) -> &[u8] {
+                let (first, bytes) = self.first();
+                let start = self.raw().address(first);
+                // SAFETY: this value alone holds these bytes, which are mapped and initialised.
+                unsafe { slice::from_raw_parts(start.as_ptr(), bytes) }
+            }
+        }
+
+        impl DerefMut for $type {
+            #[inline]
+            fn deref_mut(&mut self) -> &mut [u8] {
+                let (first, bytes) = self.first();
+                let start = self.raw().address(first);
+                // SAFETY: as above.
+                unsafe { slice::from_raw_parts_mut(start.as_ptr(), bytes) }
+            }
+        }
+
+        impl AsRef<[u8]> for $type {
+            fn as_ref(&self) -> &[u8] {
+                self
+            }
+        }
+
+        impl AsMut<[u8]> for $type {
+            fn as_mut(&mut self) -> &mut [u8] {
+                self
+            }
+        }
+
+        impl Borrow<[u8]> for $type {
+            fn borrow(&self) -> &[u8] {
+                self
+            }
+        }
+
+        impl BorrowMut<[u8]> for $type {
+            fn borrow_mut(&mut self) -> &mut [u8] {
+                self
+            }
+        }
+
+        // As the bytes, which `Borrow` demands.
+        impl PartialEq for $type {
+            fn eq(&self, other: &Self) -> bool {
+                **self == **other
+            }
+        }
+
+        impl Eq for $type {}
+
+        impl PartialOrd for $type {
+            fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+
+        impl Ord for $type {
+            fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+                (**self).cmp(&**other)
+            }
+        }
+
+        impl std::hash::Hash for $type {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                (**self).hash(state);
+            }
+        }
+    )+};
 }
 
-impl fmt::Debug for Parts<'_> {
+bytes!(Page, Pages, PageRef<'_>);
+
+// SAFETY: as for pages: it holds some.
+unsafe impl Send for Parts {}
+// SAFETY: as above.
+unsafe impl Sync for Parts {}
+impl UnwindSafe for Parts {}
+impl RefUnwindSafe for Parts {}
+
+impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Parts({:?}, {} of {:?})", self.next, self.left, self.order)
     }
 }
 
-impl fmt::Debug for Pages<'_> {
+impl fmt::Debug for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pages({:?}, {} frames)", self.start, self.count)
     }

@@ -113,15 +113,27 @@ impl fmt::Display for PinError {
 
 impl std::error::Error for PinError {}
 
-/// Pages that trims leave alone until this is dropped. Made by [`Depot::pin_range`].
+impl From<PinError> for std::io::Error {
+    fn from(error: PinError) -> Self {
+        let kind = match error {
+            PinError::BadRange { .. } | PinError::NotPinned => std::io::ErrorKind::InvalidInput,
+            PinError::TooMany => std::io::ErrorKind::QuotaExceeded,
+            PinError::Forked => std::io::ErrorKind::Unsupported,
+        };
+        std::io::Error::new(kind, error)
+    }
+}
+
+/// Pages that trims leave alone until this is dropped. Made by [`Depot::pin_range`]; it is a handle
+/// to the depot, too.
 #[must_use = "dropping it unpins the pages"]
-pub struct PinnedRange<'d> {
-    depot: &'d Depot,
+pub struct PinnedRange {
+    depot: Depot,
     start: Pfn,
     count: u32,
 }
 
-impl PinnedRange<'_> {
+impl PinnedRange {
     /// The first page.
     pub fn start(&self) -> Pfn {
         self.start
@@ -132,13 +144,16 @@ impl PinnedRange<'_> {
         self.count
     }
 
-    /// Leaves the pages pinned until [`Depot::unpin_range`], or for the depot's life.
-    pub fn keep(self) {
-        std::mem::forget(self);
+    /// Leaves the pages pinned until [`Depot::unpin_range`], or for the depot's life. Returns the
+    /// handle that it had.
+    pub fn keep(self) -> Depot {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: read once, of a value that is not dropped.
+        unsafe { std::ptr::read(&this.depot) }
     }
 }
 
-impl Drop for PinnedRange<'_> {
+impl Drop for PinnedRange {
     fn drop(&mut self) {
         // In a forked child nothing is trimmed, so nothing is left to do. Elsewhere the pages are
         // pinned, unless the program unpinned more than it pinned.
@@ -146,7 +161,7 @@ impl Drop for PinnedRange<'_> {
     }
 }
 
-impl fmt::Debug for PinnedRange<'_> {
+impl fmt::Debug for PinnedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PinnedRange({:?}, {} pages)", self.start, self.count)
     }
@@ -182,10 +197,10 @@ impl Depot {
     ///
     /// # Errors
     /// [`PinError::BadRange`], [`PinError::TooMany`], [`PinError::Forked`].
-    pub fn pin_range(&self, start: Pfn, count: u32) -> Result<PinnedRange<'_>, PinError> {
+    pub fn pin_range(&self, start: Pfn, count: u32) -> Result<PinnedRange, PinError> {
         let pages = self.checked_range(start, count)?;
-        self.pins().lock().map_err(|_| PinError::Forked)?.add(pages)?;
-        Ok(PinnedRange { depot: self, start, count })
+        self.raw().pins().lock().map_err(|_| PinError::Forked)?.add(pages)?;
+        Ok(PinnedRange { depot: self.clone(), start, count })
     }
 
     /// Takes away one pin of each of these pages, which [`PinnedRange::keep`] left pinned. They
@@ -196,7 +211,7 @@ impl Depot {
     /// [`PinError::Forked`].
     pub fn unpin_range(&self, start: Pfn, count: u32) -> Result<(), PinError> {
         let pages = self.checked_range(start, count)?;
-        self.pins().lock().map_err(|_| PinError::Forked)?.remove(pages)
+        self.raw().pins().lock().map_err(|_| PinError::Forked)?.remove(pages)
     }
 
     fn checked_range(&self, start: Pfn, count: u32) -> Result<Range<u64>, PinError> {

@@ -26,17 +26,29 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
-use crate::depot::Depot;
 use crate::memory::{HUGE_BYTES, Memory};
 use crate::numa::last_errno;
 use crate::pins::Pins;
+use crate::raw::RawDepot;
 use crate::trim_state::{TrimState, Trimming};
 
 /// Address space looked at, and at most taken from the store, at a time.
 const CHUNK_BYTES: usize = 16 << 20;
 /// Most ranges in one vector (`UIO_MAXIOV`).
 const RANGES_MAX: usize = 1024;
-/// What a trim gave back.
+
+/// What a [`Depot::trim`](crate::Depot::trim) gave back.
+///
+/// ```
+/// use pagedepot_linux::{Depot, Mode, Order, Scope};
+///
+/// let depot = Depot::new(16 << 20)?;
+/// depot.page(Order::MAX)?.fill(1); // 4 MiB, touched and freed
+/// depot.drain(Scope::ALL, Mode::Full);
+/// let trimmed = depot.trim()?;
+/// assert!(trimmed.bytes >= 4 << 20 || trimmed.cut_short);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Trimmed {
@@ -105,7 +117,8 @@ impl Reclaim for TrimState {
     }
 }
 
-pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimError> {
+pub(crate) fn trim(depot: &RawDepot) -> Result<Trimmed, TrimError> {
+    let state = depot.trimming();
     depot.check_parent().map_err(|_| TrimError::Forked)?;
     if depot.is_pinned() {
         return Err(TrimError::Pinned);
@@ -115,7 +128,7 @@ pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimErro
         trimmed.cut_short = true;
         return Ok(trimmed);
     };
-    depot.drain(Scope::ALL, Mode::Quiet);
+    depot.frames().drain(Scope::ALL, Mode::Quiet);
     let mut system = System::new(depot.memory());
     for chunk in (0..depot.bytes()).step_by(CHUNK_BYTES) {
         if trimming.is_unwelcome() {
@@ -132,7 +145,7 @@ pub(crate) fn trim(depot: &Depot, state: &TrimState) -> Result<Trimmed, TrimErro
 }
 
 fn trim_chunk(
-    (depot, pins): (&Depot, &Pins),
+    (depot, pins): (&RawDepot, &Pins),
     trimming: &Trimming<'_>,
     system: &mut System<'_>,
     chunk: Range<usize>,
@@ -159,7 +172,7 @@ pub(crate) fn resident(start: NonNull<u8>, bytes: usize) -> Result<Vec<bool>, Er
 
 /// Ranges of bytes taken from the store; returned when dropped.
 struct Taken<'d> {
-    depot: &'d Depot,
+    depot: &'d RawDepot,
     trimming: &'d Trimming<'d>,
     /// Ascending, apart, none across an aligned 2 MiB.
     ranges: Vec<Range<usize>>,
@@ -168,7 +181,7 @@ struct Taken<'d> {
 impl<'d> Taken<'d> {
     /// Takes what is free, not pinned and at least partly present in a chunk.
     fn new(
-        (depot, pins): (&'d Depot, &Pins),
+        (depot, pins): (&'d RawDepot, &Pins),
         trimming: &'d Trimming<'d>,
         chunk: Range<usize>,
         present: &[bool],
@@ -225,14 +238,14 @@ impl Drop for Taken<'_> {
     }
 }
 
-fn frames(depot: &Depot, range: &Range<usize>) -> (Pfn, u32) {
+fn frames(depot: &RawDepot, range: &Range<usize>) -> (Pfn, u32) {
     let shift = depot.page_size().shift();
     (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
 }
 
 /// Runs of bytes in an aligned 2 MiB that are free in the store now and not pinned. Of huge pages
 /// all or nothing.
-fn free_runs(depot: &Depot, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize>> {
+fn free_runs(depot: &RawDepot, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let page = depot.page_size().bytes();
     for at in huge.clone().step_by(page) {

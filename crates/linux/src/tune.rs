@@ -9,12 +9,12 @@ impl Depot {
     /// Takes all caches away until [`enable_caches`](Self::enable_caches): every request goes to
     /// the store, and no page is out of reach. Fences CPUs, isolated ones too.
     pub fn disable_caches(&self) -> Drained {
-        self.frames().disable_caches()
+        self.raw().frames().disable_caches()
     }
 
     /// Gives the caches back, also to CPUs that were retired one by one.
     pub fn enable_caches(&self) {
-        self.frames().enable_caches();
+        self.raw().frames().enable_caches();
     }
 
     /// Takes the caches of one CPU away until [`restore_cpu`](Self::restore_cpu): it went offline,
@@ -34,32 +34,32 @@ impl Depot {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn retire_cpu(&self, cpu: CpuId) -> Drained {
-        self.frames().retire_cpu(cpu)
+        self.raw().frames().retire_cpu(cpu)
     }
 
     /// Lets a CPU cache again. `false`: it was not retired, or is beyond
     /// [`Builder::cpus`](crate::Builder::cpus).
     pub fn restore_cpu(&self, cpu: CpuId) -> bool {
-        self.frames().restore_cpu(cpu)
+        self.raw().frames().restore_cpu(cpu)
     }
 
     /// Whether a CPU has caches at this moment.
     pub fn has_caches(&self, cpu: CpuId) -> bool {
-        self.frames().has_caches(cpu)
+        self.raw().frames().has_caches(cpu)
     }
 
     /// Decays the caches of all CPUs once: those of a CPU whose threads have gone to sleep shrink
     /// by nothing else but drains. Call it once a second, as the kernel does; three seconds
     /// after a CPU last needed its slow path its shelf empties, its fronts stay. Interrupts
     /// nobody; returns the pages that went back. See
-    /// [`Allocator::decay_caches`](crate::Allocator::decay_caches).
+    /// [`Allocator::decay_caches`](crate::raw::Allocator::decay_caches).
     pub fn decay_caches(&self) -> u64 {
-        self.frames().decay_caches()
+        self.raw().frames().decay_caches()
     }
 
     /// The cache limits in force for a zone, and `high` of one CPU in it; all in pages.
     pub fn cache_limits(&self, zone: ZoneId, cpu: CpuId) -> Option<(CacheLimits, u64)> {
-        self.frames().cache_limits(zone, cpu)
+        self.raw().frames().cache_limits(zone, cpu)
     }
 
     /// Changes how many pages each CPU may cache of a zone, and how many move at once. With
@@ -71,15 +71,15 @@ impl Depot {
     /// A `batch` of 0 means 1, a `high_max` below `high_min` means the same. `false`: there is no
     /// such zone.
     pub fn set_cache_limits(&self, zone: ZoneId, limits: CacheLimits) -> bool {
-        self.frames().set_cache_limits(zone, limits)
+        self.raw().frames().set_cache_limits(zone, limits)
     }
 
     /// Changes a zone's watermarks, in pages;
-    /// [`ZoneStats::watermarks`](crate::ZoneStats::watermarks) are those in force. Checked from
+    /// [`ZoneStats::watermarks`](crate::stats::ZoneStats::watermarks) are those in force. Checked from
     /// the next refill on.
     ///
     /// `false`: there is no such zone, or not `min <= low <= high`; nothing is changed then.
     pub fn set_watermarks(&self, zone: ZoneId, watermarks: Watermarks) -> bool {
-        self.frames().set_watermarks(zone, watermarks)
+        self.raw().frames().set_watermarks(zone, watermarks)
     }
 }

@@ -24,30 +24,33 @@ fn over(builder: Builder, has_ranges: bool) -> (Depot, Arc<Sets>) {
 #[test]
 fn threads_share_a_store_of_their_own() {
     for locks in [false, true] {
-        let (mut depot, _) = over(Depot::builder(64 * MIB).per_cpu_locks(locks), false);
-        hammer(&mut depot, Duration::from_millis(300));
-        all_back(&mut depot);
+        let (depot, _) = over(Depot::builder(64 * MIB).per_cpu_locks(locks), false);
+        hammer(&depot, Duration::from_millis(300));
+        all_back(&depot);
     }
 }
 
 #[test]
 fn what_it_cannot_do_is_refused() {
-    let (mut depot, _) = over(Depot::builder(16 * MIB).populate(true), false);
+    let (depot, _) = over(Depot::builder(16 * MIB).populate(true), false);
     assert_eq!(depot.metadata_use().sections, 0);
-    assert_eq!(depot.alloc_at(Pfn::new(100), 7, Flags::default()), Err(AllocError::Unsupported));
+    assert_eq!(
+        depot.raw().alloc_at(Pfn::new(100), 7, Flags::default()),
+        Err(AllocError::Unsupported)
+    );
     assert_eq!(depot.pages(2000, Flags::default()).unwrap_err(), AllocError::Unsupported);
     assert_eq!(depot.trim().unwrap().bytes, 0);
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 #[test]
 fn what_it_can_do_is_used() {
-    let (mut depot, sets) = over(Depot::builder(16 * MIB).populate(true), true);
+    let (depot, sets) = over(Depot::builder(16 * MIB).populate(true), true);
     let held = depot.page(order(4)).unwrap();
     depot.drain(Scope::ALL, Mode::Full);
     assert_eq!(depot.trim().unwrap().bytes as usize, 16 * MIB - 16 * 4096);
     assert_eq!(pagedepot::Backing::free_pages(&*sets, ZoneId::new(0)), 4096 - 16);
     drop(held);
     drop(depot.pages(2000, Flags::default()).unwrap());
-    all_back(&mut depot);
+    all_back(&depot);
 }

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::in_child;
+use pagedepot_linux::stats::Fronts;
 use pagedepot_linux::vmalloc::{Vmalloc, VmallocBuildError};
-use pagedepot_linux::{BuildError, CpuId, Depot, Fronts, MemoryKind, Mode, Order, Scope};
+use pagedepot_linux::{BuildError, CpuId, Depot, MemoryKind, Mode, Order, Scope};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 const MIB: usize = 1 << 20;
@@ -69,7 +70,7 @@ fn too_few_addresses() {
         let space = Vmalloc::builder(&depot).bytes(16 * MIB).build().unwrap();
         space.buf(MIB).unwrap().fill(1);
         drop(space);
-        common::all_back(&mut Arc::into_inner(depot).unwrap());
+        common::all_back(&depot);
     });
 }
 
@@ -98,9 +99,9 @@ fn too_many_mappings() {
         let mut refused = 0;
         // One page fewer is two mappings more.
         let built = (0..20).any(|less| match Depot::new(MIB) {
-            Ok(mut depot) => {
+            Ok(depot) => {
                 assert_eq!(depot.fronts(), whole);
-                common::all_back(&mut depot);
+                common::all_back(&depot);
                 true
             }
             Err(error) => {
@@ -124,7 +125,7 @@ fn no_memory_files() {
         assert!(matches!(error, BuildError::File { bytes: MIB, .. }), "{error:?}");
         let text = error.to_string();
         assert!(text.contains("ulimit -n") && text.contains("MemoryKind::Anonymous"), "{text}");
-        common::all_back(&mut Depot::new(MIB).unwrap());
+        common::all_back(&Depot::new(MIB).unwrap());
     };
     in_child(|| {
         limit(Resource::Nofile, 0);
@@ -141,7 +142,7 @@ fn no_memory_files() {
 fn no_fences() {
     in_child(|| {
         refuse(libc::SYS_membarrier, None);
-        let mut depot = Depot::new(64 * MIB).unwrap();
+        let depot = Depot::new(64 * MIB).unwrap();
         if depot.fronts().are_sequences() {
             assert_eq!(depot.fronts(), Fronts::SequencesWithoutFence);
             assert!(depot.fronts().to_string().contains("allow membarrier"), "{}", depot.fronts());
@@ -150,8 +151,8 @@ fn no_fences() {
             assert!(drained.busy_cpus > 0 && drained.unreachable_pages > 0, "{drained:?}");
             assert_eq!(depot.validate().unwrap().held_pages(), 0);
         }
-        let mut depot = Depot::builder(64 * MIB).per_cpu_locks(true).build().unwrap();
-        common::hammer(&mut depot, Duration::from_millis(200));
+        let depot = Depot::builder(64 * MIB).per_cpu_locks(true).build().unwrap();
+        common::hammer(&depot, Duration::from_millis(200));
     });
 }
 
@@ -161,11 +162,11 @@ fn no_fences() {
 fn no_wiping_at_forks() {
     in_child(|| {
         refuse(libc::SYS_madvise, Some(libc::MADV_WIPEONFORK as u32));
-        let mut depot = Depot::new(64 * MIB).unwrap();
+        let depot = Depot::new(64 * MIB).unwrap();
         if depot.fronts() != Fronts::LocksWithoutRseq {
             assert_eq!(depot.fronts(), Fronts::LocksWithoutWipe);
         }
-        common::hammer(&mut depot, Duration::from_millis(200));
+        common::hammer(&depot, Duration::from_millis(200));
         in_child(|| assert!(depot.page(Order::BASE).is_err()));
         let file = Arc::new(Depot::builder(MIB).memory(MemoryKind::Memfd).build().unwrap());
         let error = Vmalloc::new(&file).err().unwrap();
@@ -190,13 +191,13 @@ fn one_cpu() {
     in_child(|| {
         let cpu = common::usable_cpus()[0];
         assert!(common::pin(cpu));
-        let mut depot = Depot::new(64 * MIB).unwrap();
+        let depot = Depot::new(64 * MIB).unwrap();
         drop((0..1000).map(|_| depot.page(Order::BASE).unwrap()).collect::<Vec<_>>());
         let drained = depot.drain(Scope::cpu(CpuId::new(cpu)), Mode::Full);
         assert!(drained.taken_pages > 0, "{drained:?}");
         let others = depot.drain(Scope::ALL, Mode::Full);
         assert_eq!((others.taken_pages, others.unreachable_pages), (0, 0), "{others:?}");
-        common::hammer(&mut depot, Duration::from_millis(200));
+        common::hammer(&depot, Duration::from_millis(200));
     });
 }
 

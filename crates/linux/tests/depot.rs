@@ -9,22 +9,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{all_back, hammer, order};
+use pagedepot_linux::builder::{HighPolicy, Watermarks};
 use pagedepot_linux::{
-    AllocError, BuildError, CpuId, Depot, Flags, FreeError, HighPolicy, MemoryKind, Mode, Order,
-    Page, PageSize, Pages, Pfn, Scope, Watermarks, ZoneId,
+    AllocError, BuildError, CpuId, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page,
+    PageSize, Pages, Pfn, Scope, ZoneId,
 };
 
 const MIB: usize = 1 << 20;
 
 #[test]
 fn pages_are_bytes() {
-    let mut depot = Depot::new(16 * MIB).unwrap();
+    let depot = Depot::new(16 * MIB).unwrap();
     let mut page = depot.page(order(3)).unwrap();
     assert_eq!((page.len(), page.order()), (8 * 4096, order(3)));
     assert_eq!(page.as_ptr().addr() % page.len(), 0, "aligned to its size in memory, too");
     page.fill(0xaa);
     assert_eq!(depot.pfn_of(&raw const page[5000]), Some(page.pfn().add(1)));
-    assert_eq!(depot.address(page.pfn()).as_ptr().cast_const(), page.as_ptr());
+    assert_eq!(depot.raw().address(page.pfn()).as_ptr().cast_const(), page.as_ptr());
     let (pfn, order) = page.into_raw();
     // SAFETY: the page was just taken out of its owner, and is not freed.
     let again = unsafe { Page::from_raw(&depot, pfn, order) };
@@ -35,13 +36,13 @@ fn pages_are_bytes() {
     assert!(zeroed.iter().all(|&byte| byte == 0));
     drop(zeroed);
     assert_eq!(depot.pfn_of(std::ptr::null()), None);
-    assert_eq!(depot.pfn_of(depot.base().as_ptr().wrapping_add(depot.bytes())), None);
-    all_back(&mut depot);
+    assert_eq!(depot.pfn_of(depot.raw().base().as_ptr().wrapping_add(depot.bytes())), None);
+    all_back(&depot);
 }
 
 #[test]
 fn contiguous_pages() {
-    let mut depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * MIB).unwrap();
     let mut pages = depot.pages(5000, Flags::default()).unwrap();
     assert_eq!((pages.len(), pages.count()), (5000 * 4096, 5000));
     pages.fill(1);
@@ -49,32 +50,35 @@ fn contiguous_pages() {
     // SAFETY: the page was just taken out of its owner, and is not freed.
     drop(unsafe { Pages::from_raw(&depot, start, count) });
     assert_eq!(depot.pages(0, Flags::default()).unwrap_err(), AllocError::BadSize);
-    depot.alloc_at(Pfn::new(100), 7, Flags::default()).unwrap();
-    assert_eq!(depot.alloc_at(Pfn::new(106), 2, Flags::default()), Err(AllocError::NotAvailable));
+    depot.raw().alloc_at(Pfn::new(100), 7, Flags::default()).unwrap();
+    assert_eq!(
+        depot.raw().alloc_at(Pfn::new(106), 2, Flags::default()),
+        Err(AllocError::NotAvailable)
+    );
     // SAFETY: allocated above.
-    unsafe { depot.free_contiguous(Pfn::new(100), 7) }.unwrap();
-    all_back(&mut depot);
+    unsafe { depot.raw().free_contiguous(Pfn::new(100), 7) }.unwrap();
+    all_back(&depot);
 }
 
 #[test]
 fn split_blocks_are_freed_in_parts() {
-    let mut depot = Depot::builder(16 * MIB).checked(true).build().unwrap();
-    let pfn = depot.alloc(order(4), Flags::default()).unwrap();
+    let depot = Depot::builder(16 * MIB).checked(true).build().unwrap();
+    let pfn = depot.raw().alloc(order(4), Flags::default()).unwrap();
     // SAFETY: allocated above.
-    unsafe { depot.split(pfn, order(4), order(1)) }.unwrap();
+    unsafe { depot.raw().split(pfn, order(4), order(1)) }.unwrap();
     // SAFETY: allocated above, and no code uses it; the call is refused, as is checked.
-    assert_eq!(unsafe { depot.free(pfn, order(4)) }, Err(FreeError::NotAllocated));
+    assert_eq!(unsafe { depot.raw().free(pfn, order(4)) }, Err(FreeError::NotAllocated));
     for part in (0..16).step_by(2) {
         // SAFETY: parts of the block above.
-        unsafe { depot.free(pfn.add(part), order(1)) }.unwrap();
+        unsafe { depot.raw().free(pfn.add(part), order(1)) }.unwrap();
     }
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 #[test]
 fn a_split_page_becomes_pages_that_free_themselves() {
     for checked in [false, true] {
-        let mut depot = Depot::builder(16 * MIB).checked(checked).build().unwrap();
+        let depot = Depot::builder(16 * MIB).checked(checked).build().unwrap();
         let mut page = depot.page(order(4)).unwrap();
         (0u8..16).for_each(|i| page[usize::from(i) * 4096] = i);
         let (page, error) = page.split(order(5)).unwrap_err();
@@ -91,7 +95,7 @@ fn a_split_page_becomes_pages_that_free_themselves() {
         drop(parts);
         // A split into one part.
         assert_eq!(depot.page(order(10)).unwrap().split(order(10)).unwrap().len(), 1);
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }
 
@@ -101,15 +105,15 @@ fn a_memory_file_has_the_same_bytes() {
     let mut page = depot.page(Order::BASE).unwrap();
     page[..6].copy_from_slice(b"shared");
     let mut read = [0u8; 6];
-    let offset = depot.offset(page.pfn()) as libc::off_t;
+    let offset = depot.raw().offset(page.pfn()) as libc::off_t;
     // SAFETY: only read from, below.
-    let fd = unsafe { depot.fd() }.unwrap().as_raw_fd();
+    let fd = unsafe { depot.raw().fd() }.unwrap().as_raw_fd();
     // SAFETY: reads into a buffer of that size.
     let got = unsafe { libc::pread(fd, read.as_mut_ptr().cast(), read.len(), offset) };
     assert_eq!((got, &read), (6, b"shared"));
     let anonymous = Depot::new(8 * MIB).unwrap();
     // SAFETY: there is no file.
-    assert!(unsafe { anonymous.fd() }.is_none());
+    assert!(unsafe { anonymous.raw().fd() }.is_none());
 }
 
 /// The kernel refuses what would end in SIGBUS, or change pages without the depot.
@@ -119,7 +123,7 @@ fn a_memory_file_keeps_its_size() {
     const GIB: usize = 1 << 30;
     let file = |depot: &Depot| {
         // SAFETY: nothing is changed through it: every attempt is refused, as is checked.
-        unsafe { depot.fd() }.unwrap().try_clone_to_owned().unwrap()
+        unsafe { depot.raw().fd() }.unwrap().try_clone_to_owned().unwrap()
     };
     let fixed = Depot::builder(8 * MIB).memory(MemoryKind::Memfd).build().unwrap();
     let grows = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
@@ -141,12 +145,12 @@ fn a_memory_file_keeps_its_size() {
 #[test]
 fn page_sizes() {
     for size in [PageSize::Kib16, PageSize::Kib64] {
-        let mut depot = Depot::builder(64 * MIB + 1).page_size(size).checked(true).build().unwrap();
+        let depot = Depot::builder(64 * MIB + 1).page_size(size).checked(true).build().unwrap();
         assert_eq!(depot.bytes(), 64 * MIB + size.bytes(), "rounded up to whole pages");
         let page = depot.page(order(2)).unwrap();
         assert_eq!(page.len(), 4 * size.bytes());
         drop(page);
-        hammer(&mut depot, Duration::from_millis(100));
+        hammer(&depot, Duration::from_millis(100));
     }
 }
 
@@ -154,7 +158,7 @@ fn page_sizes() {
 fn populated_and_bound_to_nodes() {
     // Where mbind is forbidden (containers without CAP_SYS_NICE), the error says so.
     match Depot::builder(64 * MIB).numa(true).populate(true).build() {
-        Ok(mut depot) => hammer(&mut depot, Duration::from_millis(100)),
+        Ok(depot) => hammer(&depot, Duration::from_millis(100)),
         Err(error) => {
             assert!(matches!(error, BuildError::Numa { .. }) && error.to_string().contains("mbind"))
         }
@@ -163,25 +167,25 @@ fn populated_and_bound_to_nodes() {
 
 #[test]
 fn every_page_can_be_had() {
-    let mut depot = Depot::new(16 * MIB).unwrap();
+    let depot = Depot::new(16 * MIB).unwrap();
     let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
     assert_eq!(pages.len(), 4096);
     assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
     let shortage = depot.shortage().zones().next().unwrap();
     assert_eq!((shortage.managed_pages, shortage.free_pages, shortage.cached_pages), (4096, 0, 0));
     drop(pages);
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 #[test]
 fn reserves_are_for_requests_that_may_not_wait() {
     let watermarks = Watermarks { min: 100, low: 120, high: 140 };
-    let mut depot = Depot::builder(16 * MIB).watermarks(watermarks).caches(false).build().unwrap();
+    let depot = Depot::builder(16 * MIB).watermarks(watermarks).caches(false).build().unwrap();
     let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
     assert!(pages.len() <= 4096 - 100, "{}", pages.len());
     depot.page_with(Order::BASE, Flags::default().atomic()).unwrap();
     drop(pages);
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 /// All of the memory is in a cache, as blocks of 2 MiB, so every request calls the cache.
@@ -193,7 +197,7 @@ fn callbacks_serve_contiguous_pages_too() {
             (Arc::new(std::sync::Mutex::new(Vec::new())), Arc::new(AtomicU64::new(0)));
         let callback = {
             let (depot, cache, calls) = (Arc::downgrade(&depot), cache.clone(), calls.clone());
-            move |pressure: pagedepot_linux::Pressure| {
+            move |pressure: pagedepot_linux::reclaim::Pressure| {
                 calls.fetch_add(1, Ordering::Relaxed);
                 let depot = depot.upgrade().unwrap();
                 let mut freed = 0;
@@ -201,7 +205,7 @@ fn callbacks_serve_contiguous_pages_too() {
                     && let Some(pfn) = cache.lock().unwrap().pop()
                 {
                     // SAFETY: allocated below; no code uses it.
-                    unsafe { depot.free(pfn, Order::PAGEBLOCK) }.unwrap();
+                    unsafe { depot.raw().free(pfn, Order::PAGEBLOCK) }.unwrap();
                     freed += 512;
                 }
                 freed
@@ -209,7 +213,7 @@ fn callbacks_serve_contiguous_pages_too() {
         };
         depot.on_pressure(callback).unwrap();
         let huges: Vec<Pfn> = std::iter::from_fn(|| {
-            depot.alloc(Order::PAGEBLOCK, Flags::default().no_reclaim()).ok()
+            depot.raw().alloc(Order::PAGEBLOCK, Flags::default().no_reclaim()).ok()
         })
         .collect();
         assert_eq!(huges.len(), 8);
@@ -220,13 +224,13 @@ fn callbacks_serve_contiguous_pages_too() {
         // that the request needs.
         assert!((1..=2).contains(&calls.load(Ordering::Relaxed)), "{count} pages: {calls:?}");
         drop(pages);
-        depot.alloc_at(Pfn::new(0), 4096, Flags::default()).unwrap();
+        depot.raw().alloc_at(Pfn::new(0), 4096, Flags::default()).unwrap();
         assert!(cache.lock().unwrap().is_empty());
         // Only the request that ended the filling failed.
         assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().counts.failures, 1);
         // SAFETY: allocated above, used by nobody.
-        unsafe { depot.free_contiguous(Pfn::new(0), 4096) }.unwrap();
-        all_back(&mut Arc::into_inner(depot).unwrap());
+        unsafe { depot.raw().free_contiguous(Pfn::new(0), 4096) }.unwrap();
+        all_back(&depot);
     }
 }
 
@@ -237,21 +241,21 @@ fn callbacks_give_up_what_they_can_do_without() {
     let calls = Arc::new(AtomicU64::new(0));
     let callback = {
         let (depot, hoard, calls) = (Arc::downgrade(&depot), hoard.clone(), calls.clone());
-        move |pressure: pagedepot_linux::Pressure| {
+        move |pressure: pagedepot_linux::reclaim::Pressure| {
             calls.fetch_add(1, Ordering::Relaxed);
             let Some(depot) = depot.upgrade() else { return 0 };
             let mut hoard = hoard.lock().unwrap();
             let wanted = (pressure.wanted_pages.max(1) as usize).min(hoard.len());
             for pfn in hoard.drain(..wanted) {
                 // SAFETY: the hoard holds the page, and uses it no more.
-                unsafe { depot.free(pfn, Order::BASE) }.unwrap();
+                unsafe { depot.raw().free(pfn, Order::BASE) }.unwrap();
             }
             wanted as u64
         }
     };
     depot.on_pressure(callback).unwrap();
     let mut blocks = vec![Pfn::new(0); 1000];
-    assert_eq!(depot.alloc_many(Order::BASE, Flags::default(), &mut blocks), Ok(1000));
+    assert_eq!(depot.raw().alloc_many(Order::BASE, Flags::default(), &mut blocks), Ok(1000));
     *hoard.lock().unwrap() = blocks;
     let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
     assert_eq!(pages.len(), 4096);
@@ -259,12 +263,12 @@ fn callbacks_give_up_what_they_can_do_without() {
     drop(pages);
     let refused = (0..8).find_map(|_| depot.on_pressure(|_| 0).err()).unwrap();
     assert!(refused.to_string().contains("combine"), "{refused}");
-    all_back(&mut Arc::into_inner(depot).unwrap());
+    all_back(&depot);
 }
 
 #[test]
 fn a_fixed_high_bounds_what_a_cpu_caches() {
-    let mut depot = Depot::builder(256 * MIB).percpu_pagelist_high_fraction(64).build().unwrap();
+    let depot = Depot::builder(256 * MIB).percpu_pagelist_high_fraction(64).build().unwrap();
     let zone = depot.zone_ids().next().unwrap();
     let limits = depot.zone_stats(zone).unwrap().limits;
     assert_eq!(limits.high_min, limits.high_max);
@@ -273,7 +277,7 @@ fn a_fixed_high_bounds_what_a_cpu_caches() {
         let stats = depot.cpu_stats(CpuId::new(cpu), zone).unwrap();
         assert!(stats.cached_pages() <= limits.high_max, "{stats:?} {limits:?}");
     }
-    all_back(&mut depot);
+    all_back(&depot);
     let fixed = Depot::builder(256 * MIB).high(HighPolicy::Fixed(0)).build().unwrap();
     drop((0..1000).map(|_| fixed.page(Order::BASE).unwrap()).collect::<Vec<_>>());
     let left = fixed.drain(Scope::ALL, Mode::Quiet);
@@ -284,7 +288,7 @@ fn a_fixed_high_bounds_what_a_cpu_caches() {
 fn pages_freed_on_another_cpu_are_counted() {
     let cpus = common::usable_cpus();
     for track_owner in [false, true] {
-        let mut depot = Depot::builder(16 * MIB).track_owner(track_owner).build().unwrap();
+        let depot = Depot::builder(16 * MIB).track_owner(track_owner).build().unwrap();
         assert!(common::pin(cpus[0]));
         let here = depot.page(order(2)).unwrap();
         let pages = [1, 3, 5].map(|n| depot.page(order(n)).unwrap());
@@ -294,7 +298,7 @@ fn pages_freed_on_another_cpu_are_counted() {
         drop((pages, range));
         let remote = if track_owner && cpus.len() > 1 { 2 + 8 + 32 + 7 } else { 0 };
         assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().counts.remote_freed_pages, remote);
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }
 
@@ -328,39 +332,40 @@ fn bad_options_are_refused_with_advice() {
 
 #[test]
 fn huge_pages_that_were_set_aside() {
-    let Ok(mut depot) = Depot::builder(5 * MIB).hugetlb(true).build() else { return };
+    let Ok(depot) = Depot::builder(5 * MIB).hugetlb(true).build() else { return };
     assert_eq!(depot.bytes(), 6 * MIB);
-    hammer(&mut depot, Duration::from_millis(100));
+    hammer(&depot, Duration::from_millis(100));
 }
 
 #[test]
 fn one_page_is_a_depot() {
-    let mut depot = Depot::new(1).unwrap();
+    let depot = Depot::new(1).unwrap();
     let page = depot.page(Order::BASE).unwrap();
     assert_eq!(page.len(), 4096);
     assert!(depot.page(Order::BASE).is_err());
     drop(page);
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 #[test]
 fn a_depot_can_be_shared() {
     fn shared<T: Send + Sync>() {}
     shared::<Depot>();
-    shared::<Page<'_>>();
-    shared::<Pages<'_>>();
+    shared::<Page>();
+    shared::<Pages>();
 }
 
 /// Caches grow beyond the magazines in the metadata: further ones are carved from pages.
 #[test]
 fn caches_grow_by_carved_magazines() {
-    let mut depot = Depot::new(1 << 30).unwrap();
+    let depot = Depot::new(1 << 30).unwrap();
     let zone = ZoneId::new(0);
     for _ in 0..4 {
-        let pages: Vec<_> =
-            (0..20_000).map(|_| depot.alloc(Order::BASE, Flags::default()).unwrap()).collect();
+        let pages: Vec<_> = (0..20_000)
+            .map(|_| depot.raw().alloc(Order::BASE, Flags::default()).unwrap())
+            .collect();
         // SAFETY: allocated above, freed once, never used.
-        pages.into_iter().for_each(|pfn| unsafe { depot.free(pfn, Order::BASE).unwrap() });
+        pages.into_iter().for_each(|pfn| unsafe { depot.raw().free(pfn, Order::BASE).unwrap() });
     }
     assert!(depot.zone_stats(zone).unwrap().carved_pages > 0);
     assert_eq!(depot.validate().unwrap().held_pages(), 0);
@@ -368,25 +373,25 @@ fn caches_grow_by_carved_magazines() {
 
 /// Without `checked` a double free is found when the pages reach the store, and the depot goes on.
 #[test]
-fn a_double_free_panics_and_blocks_no_caller() {
-    let mut depot = Depot::new(16 * MIB).unwrap();
-    let block = depot.alloc(order(4), Flags::default()).unwrap();
+fn a_double_free_panics_and_blocks_nobody() {
+    let depot = Depot::new(16 * MIB).unwrap();
+    let block = depot.raw().alloc(order(4), Flags::default()).unwrap();
     let free = || {
         // SAFETY: the second free is wrong, which is what is tested; no code uses the pages.
-        unsafe { depot.free(block, order(4)) }
+        unsafe { depot.raw().free(block, order(4)) }
     };
     assert_eq!(free(), Ok(()));
     let panic = catch_unwind(AssertUnwindSafe(free)).unwrap_err();
     let message = panic.downcast::<String>().unwrap();
     assert!(message.contains("double free") && message.contains("Builder::checked"), "{message}");
     drop(depot.page(order(4)).unwrap());
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 /// The cached pages of a CPU without threads age, and `decay_caches` returns them bit by bit.
 #[test]
 fn idle_caches_age_and_decay() {
-    let mut depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * MIB).unwrap();
     let cached = |depot: &Depot| depot.zone_stats(ZoneId::new(0)).unwrap().cached_pages;
     let idle_ms = |depot: &Depot| {
         let stats =
@@ -404,9 +409,9 @@ fn idle_caches_age_and_decay() {
     assert!(back > 0);
     assert_eq!(cached(&depot), full - back);
     assert_eq!(depot.drain(Scope::ALL, Mode::Quiet).taken_pages, 0, "only fronts are left");
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 fn depot_cpus() -> u32 {
-    pagedepot_linux::Topology::read().cpu_count()
+    pagedepot_linux::builder::Topology::read().cpu_count()
 }

@@ -3,34 +3,33 @@
 mod common;
 
 use common::{all_back, in_child};
-use pagedepot_linux::{
-    AllocError, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page, Scope, TrimError,
-};
+use pagedepot_linux::reclaim::TrimError;
+use pagedepot_linux::{AllocError, Depot, Flags, FreeError, MemoryKind, Mode, Order, Page, Scope};
 
-fn child_gets_errors(depot: &Depot, held: Page<'_>, order: Order) {
+fn child_gets_errors(depot: &Depot, held: Page, order: Order) {
     for _ in 0..1000 {
-        assert_eq!(depot.alloc(order, Flags::default()), Err(AllocError::Forked));
-        assert_eq!(depot.alloc(order, Flags::default().atomic()), Err(AllocError::Forked));
+        assert_eq!(depot.raw().alloc(order, Flags::default()), Err(AllocError::Forked));
+        assert_eq!(depot.raw().alloc(order, Flags::default().atomic()), Err(AllocError::Forked));
     }
     let mut many = [held.pfn(); 200];
-    assert_eq!(depot.alloc_many(order, Flags::default(), &mut many), Err(AllocError::Forked));
-    assert_eq!(depot.alloc_contiguous(3, 1, Flags::default()), Err(AllocError::Forked));
-    assert_eq!(depot.alloc_at(held.pfn(), 1, Flags::default()), Err(AllocError::Forked));
+    assert_eq!(depot.raw().alloc_many(order, Flags::default(), &mut many), Err(AllocError::Forked));
+    assert_eq!(depot.raw().alloc_contiguous(3, 1, Flags::default()), Err(AllocError::Forked));
+    assert_eq!(depot.raw().alloc_at(held.pfn(), 1, Flags::default()), Err(AllocError::Forked));
     // SAFETY: the call is refused, as is checked.
-    assert_eq!(unsafe { depot.free(held.pfn(), order) }, Err(FreeError::Forked));
+    assert_eq!(unsafe { depot.raw().free(held.pfn(), order) }, Err(FreeError::Forked));
     let drained = depot.drain(Scope::ALL, Mode::Full);
     assert_eq!((drained.taken_pages, drained.fences), (0, 0));
     assert_eq!(depot.disable_caches().taken_pages, 0);
     depot.enable_caches();
-    assert_eq!(depot.alloc(order, Flags::default()), Err(AllocError::Forked));
+    assert_eq!(depot.raw().alloc(order, Flags::default()), Err(AllocError::Forked));
     assert_eq!(depot.trim(), Err(TrimError::Forked));
     assert_eq!(&held[..6], b"parent", "what was there at the fork can be read");
     drop(held);
-    let mut own = Depot::new(16 << 20).unwrap();
-    common::hammer(&mut own, std::time::Duration::from_millis(100));
+    let own = Depot::new(16 << 20).unwrap();
+    common::hammer(&own, std::time::Duration::from_millis(100));
 }
 
-fn fork_with(depot: &mut Depot) {
+fn fork_with(depot: &Depot) {
     for n in [0, 3, 4, 9, 10] {
         let order = common::order(n);
         // The caches hold some pages at the fork.
@@ -51,20 +50,20 @@ fn fork_with(depot: &mut Depot) {
 
 #[test]
 fn a_child_of_anonymous_memory() {
-    fork_with(&mut Depot::builder(64 << 20).build().unwrap());
+    fork_with(&Depot::builder(64 << 20).build().unwrap());
 }
 
 #[test]
 fn a_child_of_a_memory_file() {
-    fork_with(&mut Depot::builder(64 << 20).memory(MemoryKind::Memfd).build().unwrap());
+    fork_with(&Depot::builder(64 << 20).memory(MemoryKind::Memfd).build().unwrap());
 }
 
 #[test]
 fn a_child_of_locks() {
-    fork_with(&mut Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
+    fork_with(&Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
 }
 
 #[test]
 fn a_child_of_checked() {
-    fork_with(&mut Depot::builder(64 << 20).checked(true).track_owner(true).build().unwrap());
+    fork_with(&Depot::builder(64 << 20).checked(true).track_owner(true).build().unwrap());
 }

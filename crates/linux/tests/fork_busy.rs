@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::StopAtEnd;
+use pagedepot_linux::reclaim::PinnedRange;
 use pagedepot_linux::trace::{Stamp, TraceWriter};
 use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options, PurgeDepth};
 use pagedepot_linux::{
-    CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Order, Page, Pages, PinnedRange, Scope,
-    Vmalloc, VmallocBuf, ZoneId,
+    CpuId, Depot, Flags, MemoryKind, Mobility, Mode, Order, Page, Pages, Scope, Vmalloc,
+    VmallocBuf, ZoneId,
 };
 
 const MIB: usize = 1 << 20;
@@ -27,11 +28,11 @@ const CPU: CpuId = CpuId::new(0);
 const ALARM_S: u32 = 60;
 
 /// What the parent holds when it forks.
-struct Held<'d> {
-    page: Page<'d>,
-    pages: Pages<'d>,
-    pinned: PinnedRange<'d>,
-    buf: VmallocBuf<'d>,
+struct Held {
+    page: Page,
+    pages: Pages,
+    pinned: PinnedRange,
+    buf: VmallocBuf,
     mapped: NonNull<u8>,
 }
 
@@ -88,22 +89,28 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
 }
 
 /// Calls every method of a depot that needs no value of its own.
-fn call_depot(depot: &Depot, held: &Held<'_>) {
+fn call_depot(depot: &Depot, held: &Held) {
     let flags = Flags::default();
     for order in (0..=10).map(common::order) {
         assert!(depot.page(order).is_err() && depot.page_with(order, flags.zeroed()).is_err());
-        assert!(depot.alloc(order, flags).is_err());
-        assert!(depot.alloc_many(order, flags, &mut [held.page.pfn(); 70]).is_err());
+        assert!(depot.raw().alloc(order, flags).is_err());
+        assert!(depot.raw().alloc_many(order, flags, &mut [held.page.pfn(); 70]).is_err());
     }
     let (pfn, order) = (held.page.pfn(), held.page.order());
     assert!(depot.pages(3, flags).is_err());
-    assert!(depot.alloc_contiguous(3, 1, flags).is_err() && depot.alloc_at(pfn, 1, flags).is_err());
+    assert!(
+        depot.raw().alloc_contiguous(3, 1, flags).is_err()
+            && depot.raw().alloc_at(pfn, 1, flags).is_err()
+    );
     // SAFETY: refused, as is checked.
     unsafe {
-        assert!(depot.free(pfn, order).is_err() && depot.free_many(&[(pfn, order)]).is_err());
-        assert!(depot.free_contiguous(pfn, 1).is_err());
-        black_box((depot.allocator().cpus().fronts(), depot.fd().is_some()));
-        _ = depot.split(pfn, order, Order::BASE);
+        assert!(
+            depot.raw().free(pfn, order).is_err()
+                && depot.raw().free_mixed(&[(pfn, order)]).is_err()
+        );
+        assert!(depot.raw().free_contiguous(pfn, 1).is_err());
+        black_box((depot.raw().allocator().cpus().fronts(), depot.raw().fd().is_some()));
+        _ = depot.raw().split(pfn, order, Order::BASE);
     }
     for mode in [Mode::Quiet, Mode::Full] {
         assert_eq!(depot.drain(Scope::ALL, mode).taken_pages, 0);
@@ -126,19 +133,24 @@ fn call_depot(depot: &Depot, held: &Held<'_>) {
     if let Some(stats) = depot.zone_stats(ZONE) {
         _ = depot.set_watermarks(ZONE, stats.watermarks);
     }
-    black_box((depot.cpu_stats(CPU, ZONE), depot.zone_ids().count(), depot.failed_claims()));
-    black_box((depot.metadata_use(), depot.is_free(pfn), depot.fronts(), depot.page_size()));
-    black_box((depot.base(), depot.bytes(), depot.offset(pfn), depot.address(pfn)));
-    black_box(depot.pfn_of(depot.base().as_ptr()));
+    black_box((depot.cpu_stats(CPU, ZONE), depot.zone_ids().count(), depot.raw().failed_claims()));
+    black_box((depot.metadata_use(), depot.raw().is_free(pfn), depot.fronts(), depot.page_size()));
+    black_box((
+        depot.raw().base(),
+        depot.bytes(),
+        depot.raw().offset(pfn),
+        depot.raw().address(pfn),
+    ));
+    black_box(depot.pfn_of(depot.raw().base().as_ptr()));
     assert!(depot.pin_range(pfn, 1).is_err() && depot.unpin_range(pfn, 1).is_err());
     let mut text = String::new();
     write!(text, "{depot:?} {}", depot.shortage()).unwrap();
     // SAFETY: a forked child, with one thread.
-    let mut own = ManuallyDrop::new(unsafe { copy(depot) });
+    let own = ManuallyDrop::new(unsafe { copy(depot) });
     assert!(own.validate().is_err());
 }
 
-fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held<'_>) {
+fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held) {
     let (options, frames) = (Options::DEFAULT, [held.page.pfn()]);
     for pages in [1, 5, 300] {
         assert!(
@@ -179,10 +191,10 @@ fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held<'_>) {
 
 /// Makes what a child may make as its parent could: a depot and a space of its own.
 fn make_own() {
-    let mut own = Depot::builder(16 * MIB).memory(MemoryKind::Memfd).numa(true).build().unwrap();
+    let own = Depot::builder(16 * MIB).memory(MemoryKind::Memfd).numa(true).build().unwrap();
     own.on_pressure(|_| 0).unwrap();
     own.page(Order::BASE).unwrap().fill(1);
-    common::all_back(&mut own);
+    common::all_back(&own);
     let own = Arc::new(own);
     let space = Vmalloc::builder(&own).bytes(2 * MIB).build().unwrap();
     space.buf(4096).unwrap().fill(1);
@@ -196,7 +208,7 @@ fn make_own() {
 }
 
 /// Drops everything: what the parent held, the space, the depot.
-fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held<'_>) {
+fn drop_all(depot: &Depot, space: &Vmalloc, held: &Held) {
     // SAFETY: a forked child, in which nothing else uses these values, dropped before what they
     // borrow.
     unsafe {

@@ -7,23 +7,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back, in_child, work};
-use pagedepot_linux::{
-    AllocError, BuildError, ConfigError, Depot, Flags, MemoryKind, Order, Page, Pfn, ZoneId,
-};
+use pagedepot_linux::builder::ConfigError;
+use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page, Pfn, ZoneId};
 
 const GIB: usize = 1 << 30;
 const GIB_PAGES: u32 = 1 << 18;
 const ZONE: ZoneId = ZoneId::new(0);
 
 /// Allocates all pages, in the largest blocks.
-fn all_blocks(depot: &Depot) -> Vec<Page<'_>> {
+fn all_blocks(depot: &Depot) -> Vec<Page> {
     std::iter::from_fn(|| depot.page(Order::MAX).ok()).collect()
 }
 
 #[test]
 fn what_is_added_can_be_had_and_used() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let mut depot =
+        let depot =
             Depot::builder(GIB).grow_to(3 * GIB).memory(kind).caches(false).build().unwrap();
         assert_eq!(depot.bytes(), GIB);
         let before = all_blocks(&depot);
@@ -40,7 +39,7 @@ fn what_is_added_can_be_had_and_used() {
         last[end..].copy_from_slice(b"shared");
         assert_eq!(depot.pfn_of(&raw const last[end]), Some(Pfn::new(2 * GIB_PAGES - 1)));
         // SAFETY: only read from, below.
-        if let Some(fd) = unsafe { depot.fd() } {
+        if let Some(fd) = unsafe { depot.raw().fd() } {
             let mut read = [0u8; 6];
             // SAFETY: reads into a buffer of that size.
             let got = unsafe {
@@ -54,7 +53,7 @@ fn what_is_added_can_be_had_and_used() {
             assert_eq!((got, &read), (6, b"shared"));
         }
         assert_eq!(
-            depot.pfn_of(depot.base().as_ptr().wrapping_add(2 * GIB)),
+            depot.pfn_of(depot.raw().base().as_ptr().wrapping_add(2 * GIB)),
             None,
             "not there yet"
         );
@@ -63,25 +62,24 @@ fn what_is_added_can_be_had_and_used() {
         let whole = depot.pages(GIB_PAGES, Flags::default()).unwrap();
         assert_eq!(whole.len(), GIB);
         drop(whole);
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }
 
 #[test]
 fn what_was_added_is_trimmed_too() {
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let mut depot =
-            Depot::builder(1).grow_to(2 * GIB).memory(kind).caches(false).build().unwrap();
+        let depot = Depot::builder(1).grow_to(2 * GIB).memory(kind).caches(false).build().unwrap();
         let first = depot.grow(ZONE, GIB).unwrap();
-        depot.alloc_at(first.add(5), 3, Flags::default()).unwrap();
+        depot.raw().alloc_at(first.add(5), 3, Flags::default()).unwrap();
         // SAFETY: allocated just now, freed once, and not used any more.
         unsafe {
-            depot.address(first.add(5)).write_bytes(1, 3 * 4096);
-            depot.free_contiguous(first.add(5), 3).unwrap();
+            depot.raw().address(first.add(5)).write_bytes(1, 3 * 4096);
+            depot.raw().free_contiguous(first.add(5), 3).unwrap();
         }
         // Or a whole huge page, where the system has them.
         assert!((3 * 4096..=2 << 20).contains(&depot.trim().unwrap().bytes));
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }
 
@@ -155,8 +153,7 @@ fn a_depot_of_huge_pages_does_not_grow() {
 #[test]
 fn a_system_that_refuses_changes_nothing() {
     in_child(|| {
-        let mut depot =
-            Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
+        let depot = Depot::builder(GIB).grow_to(2 * GIB).memory(MemoryKind::Memfd).build().unwrap();
         // SAFETY: limits and signals of this child, which ends after it; beyond its limit a file
         // does not grow, and nothing but the signal would end the process.
         let limit = |bytes| unsafe {
@@ -167,10 +164,10 @@ fn a_system_that_refuses_changes_nothing() {
         limit(GIB as u64);
         assert!(matches!(depot.grow(ZONE, GIB), Err(BuildError::File { bytes: GIB, .. })));
         assert_eq!(depot.bytes(), GIB);
-        all_back(&mut depot);
+        all_back(&depot);
         limit(libc::RLIM_INFINITY);
         depot.grow(ZONE, GIB).unwrap();
-        all_back(&mut depot);
+        all_back(&depot);
     });
 }
 
@@ -178,7 +175,7 @@ fn a_system_that_refuses_changes_nothing() {
 #[test]
 fn a_depot_grows_while_it_is_used() {
     let seed = common::seed();
-    let mut depot = Depot::builder(GIB).grow_to(6 * GIB).build().unwrap();
+    let depot = Depot::builder(GIB).grow_to(6 * GIB).build().unwrap();
     let (end, stop) = (Instant::now() + Duration::from_millis(400), AtomicBool::new(false));
     let shared = &depot;
     std::thread::scope(|scope| {
@@ -202,5 +199,5 @@ fn a_depot_grows_while_it_is_used() {
     });
     depot.enable_caches();
     assert_eq!(depot.bytes(), 6 * GIB);
-    all_back(&mut depot);
+    all_back(&depot);
 }

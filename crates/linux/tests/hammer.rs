@@ -6,33 +6,33 @@ mod common;
 use std::time::Duration;
 
 use common::{all_back, hammer, order, pin, usable_cpus};
-use pagedepot_linux::{
-    CpuId, CpuSet, Depot, Flags, Fronts, MemoryKind, Mode, Order, Scope, Topology,
-};
+use pagedepot_linux::builder::{CpuSet, Topology};
+use pagedepot_linux::stats::Fronts;
+use pagedepot_linux::{CpuId, Depot, Flags, MemoryKind, Mode, Order, Scope};
 
 const MIB: usize = 1 << 20;
 const WHILE: Duration = Duration::from_millis(700);
 
 #[test]
 fn sequences() {
-    hammer(&mut Depot::builder(64 * MIB).checked(true).build().unwrap(), WHILE);
+    hammer(&Depot::builder(64 * MIB).checked(true).build().unwrap(), WHILE);
 }
 
 #[test]
 fn locks() {
-    let mut depot = Depot::builder(64 * MIB).per_cpu_locks(true).track_owner(true).build().unwrap();
+    let depot = Depot::builder(64 * MIB).per_cpu_locks(true).track_owner(true).build().unwrap();
     assert_eq!(depot.fronts(), Fronts::Locks);
-    hammer(&mut depot, WHILE);
+    hammer(&depot, WHILE);
 }
 
 #[test]
 fn without_caches() {
-    let mut depot = Depot::builder(64 * MIB).caches(false).build().unwrap();
-    hammer_without_drains(&mut depot);
+    let depot = Depot::builder(64 * MIB).caches(false).build().unwrap();
+    hammer_without_drains(&depot);
 }
 
 /// Drains find nothing, and must do no harm.
-fn hammer_without_drains(depot: &mut Depot) {
+fn hammer_without_drains(depot: &Depot) {
     let end = std::time::Instant::now() + WHILE;
     let seed = common::seed();
     let shared = &*depot;
@@ -47,20 +47,20 @@ fn hammer_without_drains(depot: &mut Depot) {
 
 #[test]
 fn memory_file() {
-    hammer(&mut Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap(), WHILE);
+    hammer(&Depot::builder(64 * MIB).memory(MemoryKind::Memfd).build().unwrap(), WHILE);
 }
 
 /// Requests fail all the time, and take back what other CPUs cache.
 #[test]
 fn too_little_memory() {
-    hammer(&mut Depot::builder(4 * MIB).checked(true).build().unwrap(), WHILE);
+    hammer(&Depot::builder(4 * MIB).checked(true).build().unwrap(), WHILE);
 }
 
 /// Threads on CPUs that have no caches work through the store.
 #[test]
 fn more_cpus_than_configured() {
-    let mut depot = Depot::builder(64 * MIB).cpus(1).build().unwrap();
-    hammer(&mut depot, WHILE);
+    let depot = Depot::builder(64 * MIB).cpus(1).build().unwrap();
+    hammer(&depot, WHILE);
     if let Some(&last) = usable_cpus().last().filter(|&&cpu| cpu > 0) {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -74,13 +74,13 @@ fn more_cpus_than_configured() {
             });
         });
     }
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 /// A thread that changes CPUs leaves pages in the caches of each; a drain finds them all.
 #[test]
 fn changing_affinity() {
-    let mut depot = Depot::new(64 * MIB).unwrap();
+    let depot = Depot::new(64 * MIB).unwrap();
     let cpus = usable_cpus();
     let shared = &depot;
     std::thread::scope(|scope| {
@@ -97,14 +97,14 @@ fn changing_affinity() {
     assert!(drained.taken_pages > 0);
     assert_eq!((drained.left_pages, drained.busy_cpus), (0, 0), "{drained:?}");
     assert_eq!(drained.unreachable_pages, 0);
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 /// Full drains do not touch the fronts of isolated CPUs, and report them.
 #[test]
 fn isolated_cpus() {
     let isolated: CpuSet = usable_cpus().into_iter().map(CpuId::new).collect();
-    let mut depot = Depot::builder(64 * MIB).isolated_cpus(isolated.clone()).build().unwrap();
+    let depot = Depot::builder(64 * MIB).isolated_cpus(isolated.clone()).build().unwrap();
     drop(depot.page(Order::BASE).unwrap());
     let drained = depot.drain(Scope::ALL, Mode::Full);
     // Every CPU that may ever come online is fenced, whatever this process may use now.
@@ -117,24 +117,24 @@ fn isolated_cpus() {
     let page = depot.page(Order::BASE).unwrap();
     let pfn = page.pfn();
     drop(page);
-    assert!(depot.is_free(pfn));
+    assert!(depot.raw().is_free(pfn));
     depot.enable_caches();
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 #[test]
 fn batches() {
-    let mut depot = Depot::builder(64 * MIB).checked(true).build().unwrap();
+    let depot = Depot::builder(64 * MIB).checked(true).build().unwrap();
     let mut blocks = vec![pagedepot_linux::Pfn::new(0); 5000];
-    let got = depot.alloc_many(Order::BASE, Flags::default(), &mut blocks).unwrap();
+    let got = depot.raw().alloc_many(Order::BASE, Flags::default(), &mut blocks).unwrap();
     assert_eq!(got, blocks.len());
     let mut batch: Vec<_> = blocks.into_iter().map(|pfn| (pfn, Order::BASE)).collect();
-    let large = depot.alloc(order(9), Flags::default()).unwrap();
+    let large = depot.raw().alloc(order(9), Flags::default()).unwrap();
     batch.insert(77, (large, order(9)));
     // SAFETY: allocated above; no code uses it.
-    unsafe { depot.free_many(&batch) }.unwrap();
+    unsafe { depot.raw().free_mixed(&batch) }.unwrap();
     // SAFETY: a double free of memory that no code uses: `checked` refuses it.
-    let error = unsafe { depot.free_many(&batch[70..80]) }.unwrap_err();
+    let error = unsafe { depot.raw().free_mixed(&batch[70..80]) }.unwrap_err();
     assert_eq!((error.first, error.failed), (0, 10));
-    all_back(&mut depot);
+    all_back(&depot);
 }

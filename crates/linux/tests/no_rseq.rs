@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use pagedepot_linux::{Depot, Fronts, RseqMissing};
+use pagedepot_linux::stats::Fronts;
+use pagedepot_linux::{Depot, RseqMissing};
 
 const CHILD: &str = "PAGEDEPOT_TEST_WITHOUT_RSEQ";
 
@@ -28,10 +29,10 @@ fn disabled_by_tunable() {
 }
 
 fn without_rseq() {
-    let mut depot = Depot::builder(64 << 20).build().unwrap();
+    let depot = Depot::builder(64 << 20).build().unwrap();
     assert_eq!(depot.fronts(), Fronts::LocksWithoutRseq);
     assert!(depot.fronts().to_string().contains("glibc.pthread.rseq=0"), "{}", depot.fronts());
-    common::hammer(&mut depot, Duration::from_millis(700));
+    common::hammer(&depot, Duration::from_millis(700));
     println!("hammered behind locks");
 }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Random, StopAtEnd, all_back, in_child, order, seed};
-use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Pfn, PinError, Scope, TrimError};
+use pagedepot_linux::reclaim::{PinError, TrimError};
+use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Pfn, Scope};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -15,8 +16,9 @@ const PAGE: usize = 4096;
 fn present(depot: &Depot) -> Vec<bool> {
     let mut states = vec![0u8; depot.bytes() / PAGE];
     // SAFETY: one byte per page of the depot's mapping is written.
-    let result =
-        unsafe { libc::mincore(depot.base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr()) };
+    let result = unsafe {
+        libc::mincore(depot.raw().base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr())
+    };
     assert_eq!(result, 0);
     states.iter().map(|&state| state & 1 != 0).collect()
 }
@@ -33,7 +35,7 @@ fn depots(bytes: usize) -> [Depot; 2] {
 
 #[test]
 fn a_trim_takes_all_but_pinned_pages() {
-    for mut depot in depots(32 * MIB) {
+    for depot in depots(32 * MIB) {
         let held = depot.pages(50, Flags::default()).unwrap();
         // A range across two of a trim's chunks, one at the last page, one over held pages, and one
         // inside another.
@@ -54,7 +56,7 @@ fn a_trim_takes_all_but_pinned_pages() {
         drop(pinned);
         depot.trim().unwrap();
         assert_eq!(present_pages(&depot), 0);
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }
 
@@ -128,7 +130,7 @@ fn a_huge_page_around_a_pinned_page_stays() {
 #[test]
 fn a_range_is_safe_from_the_moment_it_is_pinned() {
     let mut random = Random::new(seed());
-    for mut depot in depots(2 * MIB) {
+    for depot in depots(2 * MIB) {
         let (stop, trims) = (AtomicBool::new(false), AtomicU64::new(0));
         let (shared, end) = (&depot, Instant::now() + Duration::from_secs(1));
         std::thread::scope(|scope| {
@@ -146,7 +148,7 @@ fn a_range_is_safe_from_the_moment_it_is_pinned() {
                 let (pfn, pages) = (page.pfn(), page.order().frames());
                 page.fill(rounds as u8 | 1);
                 let pinned = shared.pin_range(pfn, pages).unwrap();
-                let start = shared.address(pfn);
+                let start = shared.raw().address(pfn);
                 drop(page);
                 // A trim that began before may have looked at the range already; the next has not.
                 let seen = trims.load(Ordering::Relaxed);
@@ -162,6 +164,6 @@ fn a_range_is_safe_from_the_moment_it_is_pinned() {
         });
         shared.drain(Scope::ALL, Mode::Full);
         assert_eq!(shared.page(Order::BASE).unwrap().len(), PAGE);
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }

@@ -11,8 +11,9 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back};
+use pagedepot_linux::reclaim::Pressure;
 use pagedepot_linux::vmalloc::PurgeDepth;
-use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Page, Pressure, Scope, Vmalloc};
+use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Page, Scope, Vmalloc};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
@@ -65,14 +66,14 @@ fn requesters_and_a_slow_callback() {
             // SAFETY: the cache owned the page.
             drop(unsafe { Page::from_raw(&depot, pfn, order) });
         }
-        all_back(&mut Arc::into_inner(depot).unwrap());
+        all_back(&depot);
     }
 }
 
 /// Threads that together hold at most three quarters of the pages, beside one that trims all the
 /// time.
 fn beside_trims(kind: MemoryKind, threads: usize) {
-    let mut depot = Depot::builder(16 * MIB).memory(kind).build().unwrap();
+    let depot = Depot::builder(16 * MIB).memory(kind).build().unwrap();
     let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
     let shared = &depot;
     let end = Instant::now() + Duration::from_millis(1500);
@@ -109,7 +110,7 @@ fn beside_trims(kind: MemoryKind, threads: usize) {
             .collect();
         requesters.into_iter().for_each(|requester| requester.join().unwrap());
     });
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn three_requesters_beside_trims_of_a_file() {
 /// A trim that loses a page to a request does not count as a failed request.
 #[test]
 fn trims_count_no_failures() {
-    let mut depot = Depot::builder(16 * MIB).build().unwrap();
+    let depot = Depot::builder(16 * MIB).build().unwrap();
     let (stop, shared) = (AtomicBool::new(false), &depot);
     let trims = std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -152,12 +153,12 @@ fn trims_count_no_failures() {
     let failures: u64 =
         depot.zone_ids().map(|zone| depot.zone_stats(zone).unwrap().counts.failures).sum();
     assert_eq!(failures, 0);
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 /// Threads that together never hold all pages; no other code holds pages, either.
 fn slack(threads: usize, pages: usize, spare: usize, locks: bool) {
-    let mut depot = Depot::builder(pages * PAGE).per_cpu_locks(locks).build().unwrap();
+    let depot = Depot::builder(pages * PAGE).per_cpu_locks(locks).build().unwrap();
     let (failed, served) = (AtomicU64::new(0), AtomicU64::new(0));
     let share = (pages - spare) / threads;
     let shared = &depot;
@@ -176,7 +177,7 @@ fn slack(threads: usize, pages: usize, spare: usize, locks: bool) {
     });
     let (failed, served) = (failed.into_inner(), served.into_inner());
     assert!(failed <= served / 10_000, "{failed} of {served} failed");
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 #[test]
@@ -225,7 +226,7 @@ fn requesters_beside_purges() {
         });
     }
     drop(space);
-    all_back(&mut Arc::into_inner(depot).unwrap());
+    all_back(&depot);
 }
 
 /// The depot of the handlers, while a test runs, and the pages that they allocated.
@@ -296,14 +297,14 @@ fn handlers_request_on_top_of_a_purge() {
     });
     drop(held);
     drop(space);
-    all_back(&mut Arc::into_inner(depot).unwrap());
+    all_back(&depot);
 }
 
 #[test]
 fn handlers_request_on_top_of_a_trim() {
     let _handlers = HANDLERS.lock().unwrap();
     for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
-        let mut depot = Depot::builder(4 * MIB).memory(kind).build().unwrap();
+        let depot = Depot::builder(4 * MIB).memory(kind).build().unwrap();
         let mut held: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
         held.truncate(1024 - 100);
         interrupted(&depot, || {
@@ -313,7 +314,7 @@ fn handlers_request_on_top_of_a_trim() {
             depot.trim().unwrap();
         });
         drop(held);
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }
 
@@ -347,5 +348,5 @@ fn a_handler_on_top_of_a_callback_does_not_wait_for_it() {
         // SAFETY: the cache owned the page.
         drop(unsafe { Page::from_raw(&depot, pfn, order) });
     }
-    all_back(&mut Arc::into_inner(depot).unwrap());
+    all_back(&depot);
 }

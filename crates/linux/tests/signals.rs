@@ -82,9 +82,9 @@ fn free_kept(depot: &Depot, kept: u64) {
     }
 }
 
-fn handlers_allocate(depot: &mut Depot) {
+fn handlers_allocate(depot: &Depot) {
     install(libc::SIGUSR1, allocate_and_free);
-    DEPOT.store(depot, Ordering::Release);
+    DEPOT.store((&raw const *depot).cast_mut(), Ordering::Release);
     let before = HANDLED.load(Ordering::Relaxed);
     let (seed, end) = (seed(), Instant::now() + Duration::from_millis(700));
     let stop = AtomicBool::new(false);
@@ -111,10 +111,10 @@ fn handlers_allocate(depot: &mut Depot) {
 /// One test, because the handler's depot is one for the process.
 #[test]
 fn handlers_that_allocate() {
-    handlers_allocate(&mut Depot::builder(64 << 20).checked(true).build().unwrap());
-    handlers_allocate(&mut Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
+    handlers_allocate(&Depot::builder(64 << 20).checked(true).build().unwrap());
+    handlers_allocate(&Depot::builder(64 << 20).per_cpu_locks(true).build().unwrap());
     // So little memory that requests fail everywhere.
-    handlers_allocate(&mut Depot::builder(4 << 20).build().unwrap());
+    handlers_allocate(&Depot::builder(4 << 20).build().unwrap());
 }
 
 /// The number of threads that the handler has stopped, and whether they may go on.
@@ -162,13 +162,13 @@ fn busy(depot: &Depot, stop: &AtomicBool, batch: usize) {
     let mut blocks = vec![Pfn::new(0); batch];
     while !stop.load(Ordering::Relaxed) {
         let got = blocks.iter_mut().map_while(|block| {
-            *block = depot.alloc(Order::BASE, Flags::default()).ok()?;
+            *block = depot.raw().alloc(Order::BASE, Flags::default()).ok()?;
             Some(())
         });
         let got = got.count();
         for &block in &blocks[..got] {
             // SAFETY: allocated above.
-            unsafe { depot.free(block, Order::BASE) }.unwrap();
+            unsafe { depot.raw().free(block, Order::BASE) }.unwrap();
         }
     }
 }
@@ -178,7 +178,7 @@ const BATCHES: [usize; 2] = [1, 400];
 /// Pages that the stopped threads may hold: their batches, and four magazines each in a slow path.
 const HELD_MAX: u64 = 401 + 2 * 4 * 63;
 
-fn owners_stopped(depot: &mut Depot) {
+fn owners_stopped(depot: &Depot) {
     install(libc::SIGUSR2, stop_here);
     let stop = AtomicBool::new(false);
     let shared = &*depot;
@@ -224,7 +224,7 @@ fn while_stopped(depot: &Depot, random: &mut common::Random) {
         let pages = (depot.bytes() / 4096) as u64;
         let mut blocks = Vec::new();
         let error = loop {
-            match depot.alloc(Order::BASE, Flags::default()) {
+            match depot.raw().alloc(Order::BASE, Flags::default()) {
                 Ok(pfn) => blocks.push((pfn, Order::BASE)),
                 Err(error) => break error,
             }
@@ -236,13 +236,13 @@ fn while_stopped(depot: &Depot, random: &mut common::Random) {
         let shortage = depot.shortage();
         assert!(missing <= bound, "{missing} of {pages} pages are missing: {shortage}");
         // SAFETY: allocated above.
-        unsafe { depot.free_many(&blocks) }.unwrap();
+        unsafe { depot.raw().free_mixed(&blocks) }.unwrap();
     }
 }
 
 /// One test after the other: the stopped threads are counted for the process.
 #[test]
 fn owners_stopped_in_mid_operation() {
-    owners_stopped(&mut Depot::builder(16 << 20).build().unwrap());
-    owners_stopped(&mut Depot::builder(16 << 20).per_cpu_locks(true).build().unwrap());
+    owners_stopped(&Depot::builder(16 << 20).build().unwrap());
+    owners_stopped(&Depot::builder(16 << 20).per_cpu_locks(true).build().unwrap());
 }

@@ -14,8 +14,9 @@ const MIB: usize = 1 << 20;
 fn present_bytes(depot: &Depot) -> usize {
     let mut states = vec![0u8; depot.bytes() / 4096];
     // SAFETY: one byte per page of the depot's mapping is written.
-    let result =
-        unsafe { libc::mincore(depot.base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr()) };
+    let result = unsafe {
+        libc::mincore(depot.raw().base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr())
+    };
     assert_eq!(result, 0);
     states.iter().filter(|&&state| state & 1 != 0).count() * 4096
 }
@@ -28,7 +29,7 @@ fn builders() -> [(MemoryKind, pagedepot_linux::Builder); 2] {
 #[test]
 fn gives_back_what_is_free() {
     for (kind, builder) in builders() {
-        let mut depot = builder.populate(true).build().unwrap();
+        let depot = builder.populate(true).build().unwrap();
         assert_eq!(present_bytes(&depot), depot.bytes());
         let mut held: Vec<_> = (0..100).map(|_| depot.page(order(1)).unwrap()).collect();
         held.iter_mut().for_each(|page| mark(page, 7));
@@ -44,7 +45,7 @@ fn gives_back_what_is_free() {
         let page = depot.page(order(10)).unwrap();
         assert!(page.iter().all(|&byte| byte == 0) || kind == MemoryKind::Memfd);
         drop(page);
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }
 
@@ -73,7 +74,7 @@ fn what_is_left_out_is_said() {
 /// Held pages between free ones: the most ranges possible, given back in few calls.
 #[test]
 fn scattered_pages() {
-    let mut depot = Depot::builder(16 * MIB).caches(false).populate(true).build().unwrap();
+    let depot = Depot::builder(16 * MIB).caches(false).populate(true).build().unwrap();
     let mut pages: Vec<_> = (0..4096).map(|_| depot.page(Order::BASE).unwrap()).collect();
     pages.sort_by_key(|page| page.pfn().get());
     let mut number = 0;
@@ -87,14 +88,14 @@ fn scattered_pages() {
     assert_eq!(present_bytes(&depot), 8 * MIB);
     pages.iter().for_each(|page| check(page, 3));
     drop(pages);
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 /// Threads allocate, mark and check pages while one thread trims all the time.
 #[test]
 fn under_load() {
     for (_, builder) in builders() {
-        let mut depot = builder.build().unwrap();
+        let depot = builder.build().unwrap();
         let (seed, end) = (seed(), Instant::now() + Duration::from_millis(700));
         let stop = AtomicBool::new(false);
         let shared = &depot;
@@ -115,7 +116,7 @@ fn under_load() {
             drop(stopping);
             assert!(trimmer.join().unwrap() > 0);
         });
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }
 
@@ -123,7 +124,7 @@ fn under_load() {
 /// `enough` returns true and a trim has given memory back: on a busy machine the trimmer may begin
 /// late.
 fn beside_trims(enough: impl Fn(u32) -> bool, round: impl Fn(&Depot, u32)) {
-    let mut depot = Depot::builder(16 * MIB).build().unwrap();
+    let depot = Depot::builder(16 * MIB).build().unwrap();
     let (stop, trimmed) = (AtomicBool::new(false), AtomicU64::new(0));
     let shared = &depot;
     std::thread::scope(|scope| {
@@ -139,7 +140,7 @@ fn beside_trims(enough: impl Fn(u32) -> bool, round: impl Fn(&Depot, u32)) {
             round(shared, rounds);
         }
     });
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 /// A request that finds too little memory because a trim has it waits, and does not fail. One
@@ -152,7 +153,7 @@ fn no_request_fails_because_of_a_trim() {
             let all = depot.bytes() / 4096;
             let mut blocks = Vec::new();
             for _ in 0..all {
-                let pfn = depot.alloc(Order::BASE, Flags::default());
+                let pfn = depot.raw().alloc(Order::BASE, Flags::default());
                 blocks.push((
                     pfn.unwrap_or_else(|e| panic!("{} of {all}: {e}", blocks.len())),
                     Order::BASE,
@@ -161,10 +162,10 @@ fn no_request_fails_because_of_a_trim() {
             for (pfn, _) in &blocks {
                 // The page becomes present, so that a trim can give it back. SAFETY: held by this
                 // thread.
-                unsafe { depot.address(*pfn).as_ptr().write_volatile(1) };
+                unsafe { depot.raw().address(*pfn).as_ptr().write_volatile(1) };
             }
             // SAFETY: allocated above.
-            unsafe { depot.free_many(&blocks) }.unwrap();
+            unsafe { depot.raw().free_mixed(&blocks) }.unwrap();
         },
     );
 }
@@ -191,12 +192,12 @@ fn no_range_fails_because_of_a_trim() {
 /// With huge pages, only whole ones are given back.
 #[test]
 fn huge_pages_are_given_back_whole() {
-    let Ok(mut depot) = Depot::builder(16 * MIB).thp(true).populate(true).build() else { return };
+    let Ok(depot) = Depot::builder(16 * MIB).thp(true).populate(true).build() else { return };
     let held = depot.page(Order::BASE).unwrap();
     depot.drain(Scope::ALL, Mode::Full);
     assert_eq!(depot.trim().unwrap().bytes as usize, 14 * MIB);
     drop(held);
     depot.drain(Scope::ALL, Mode::Full);
     assert_eq!(depot.trim().unwrap().bytes as usize, 2 * MIB);
-    all_back(&mut depot);
+    all_back(&depot);
 }

@@ -5,9 +5,9 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{all_back, order, pin, usable_cpus};
+use pagedepot_linux::builder::{CacheLimits, HighPolicy, Misuse, Watermarks};
 use pagedepot_linux::{
-    AllocError, CacheLimits, CpuId, Depot, Flags, FreeError, HighPolicy, Misuse, Mode, Order, Pfn,
-    Scope, Watermarks, ZoneId,
+    AllocError, CpuId, Depot, Flags, FreeError, Mode, Order, Pfn, Scope, ZoneId,
 };
 
 const MIB: usize = 1 << 20;
@@ -18,10 +18,13 @@ fn fill_caches(depot: &Depot) -> CpuId {
     let cpu = usable_cpus()[0];
     assert!(pin(cpu));
     let mut blocks = vec![Pfn::new(0); 10_000];
-    assert_eq!(depot.alloc_many(Order::BASE, Flags::default(), &mut blocks), Ok(blocks.len()));
+    assert_eq!(
+        depot.raw().alloc_many(Order::BASE, Flags::default(), &mut blocks),
+        Ok(blocks.len())
+    );
     for &pfn in &blocks {
         // SAFETY: allocated above; no code uses it.
-        unsafe { depot.free(pfn, Order::BASE) }.unwrap();
+        unsafe { depot.raw().free(pfn, Order::BASE) }.unwrap();
     }
     CpuId::new(cpu)
 }
@@ -39,19 +42,19 @@ fn misuse_found_late_is_told() {
         }
         _ => unreachable!("{misuse:?}"),
     };
-    let mut depot = Depot::builder(16 * MIB).on_misuse(tell).build().unwrap();
-    let block = depot.alloc(order(4), Flags::default()).unwrap();
+    let depot = Depot::builder(16 * MIB).on_misuse(tell).build().unwrap();
+    let block = depot.raw().alloc(order(4), Flags::default()).unwrap();
     // SAFETY: the second free is wrong, which is what is tested; no code uses the pages.
-    let results = [(), ()].map(|()| unsafe { depot.free(block, order(4)) });
+    let results = [(), ()].map(|()| unsafe { depot.raw().free(block, order(4)) });
     assert_eq!(results, [Ok(()), Err(FreeError::NotAllocated)]);
     assert_eq!(FRAMES.load(Ordering::Relaxed), 16);
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 #[test]
 fn a_retired_cpu_caches_nothing_until_it_is_restored() {
     for locks in [false, true] {
-        let mut depot = Depot::builder(256 * MIB)
+        let depot = Depot::builder(256 * MIB)
             .high(HighPolicy::Fixed(1000))
             .per_cpu_locks(locks)
             .build()
@@ -73,13 +76,13 @@ fn a_retired_cpu_caches_nothing_until_it_is_restored() {
         let beyond = CpuId::new(u32::MAX);
         assert_eq!(depot.retire_cpu(beyond).taken_pages, 0);
         assert!(!depot.restore_cpu(beyond) && !depot.has_caches(beyond));
-        all_back(&mut depot);
+        all_back(&depot);
     }
 }
 
 #[test]
 fn cache_limits_change_while_in_use() {
-    let mut depot = Depot::builder(256 * MIB).high(HighPolicy::Fixed(5000)).build().unwrap();
+    let depot = Depot::builder(256 * MIB).high(HighPolicy::Fixed(5000)).build().unwrap();
     let cpu = fill_caches(&depot);
     let before = cached(&depot);
     assert!((1000..=5000).contains(&before), "{before}");
@@ -96,12 +99,12 @@ fn cache_limits_change_while_in_use() {
     let fixed = CacheLimits { batch: 1, high_min: 300, high_max: 300 };
     assert_eq!(depot.cache_limits(ZONE, cpu), Some((fixed, 300)));
     assert!(!depot.set_cache_limits(ZoneId::new(1), less));
-    all_back(&mut depot);
+    all_back(&depot);
 }
 
 #[test]
 fn watermarks_change_while_in_use() {
-    let mut depot = Depot::builder(16 * MIB).caches(false).build().unwrap();
+    let depot = Depot::builder(16 * MIB).caches(false).build().unwrap();
     let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
     assert_eq!(pages.len(), 4096, "nothing is held back");
     drop(pages);
@@ -116,5 +119,5 @@ fn watermarks_change_while_in_use() {
     assert_eq!(depot.zone_stats(ZONE).unwrap().watermarks, reserve);
     drop(pages);
     depot.drain(Scope::ALL, Mode::Full);
-    all_back(&mut depot);
+    all_back(&depot);
 }

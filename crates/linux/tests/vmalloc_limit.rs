@@ -18,7 +18,7 @@ fn a_space_stays_below_the_systems_limit() {
         return;
     }
     assert!(space.mappings_max() <= limit - limit / 8);
-    let frame = depot.alloc(Order::BASE, Default::default()).unwrap();
+    let frame = depot.raw().alloc(Order::BASE, Default::default()).unwrap();
     let mut starts = Vec::new();
     let error = loop {
         match space.vmap(&[frame], Options::DEFAULT) {
@@ -35,7 +35,7 @@ fn a_space_stays_below_the_systems_limit() {
     let purged = space.shrink();
     assert_eq!((purged.stuck_areas, purged.error), (0, None));
     // SAFETY: the frame is not mapped any more.
-    unsafe { depot.free(frame, Order::BASE) }.unwrap();
+    unsafe { depot.raw().free(frame, Order::BASE) }.unwrap();
     assert_eq!((space.mappings(), space.validate().unwrap().mapped_pages), (1, 0));
 
     // Other code does not stop before the limit: requests then return an error, and areas stay

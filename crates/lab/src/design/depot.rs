@@ -67,7 +67,7 @@ impl Subject for DepotSubject {
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<Pfn> {
-        self.depot.alloc(const { order::<ORDER>() }, Flags::default()).ok()
+        self.depot.raw().alloc(const { order::<ORDER>() }, Flags::default()).ok()
     }
 
     #[inline]
@@ -93,20 +93,20 @@ impl Allocator for DepotSubject {
 
     #[inline]
     fn alloc_block(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
-        self.depot.alloc(order, Flags::new(mobility)).ok()
+        self.depot.raw().alloc(order, Flags::new(mobility)).ok()
     }
 
     #[inline]
     fn free_block(&self, block: Pfn, order: Order) {
         // SAFETY: got by `alloc` with the same order, and freed once; nobody uses its memory.
-        if unsafe { self.depot.free(block, order) }.is_err() {
+        if unsafe { self.depot.raw().free(block, order) }.is_err() {
             refused(block);
         }
     }
 
     fn free_many(&self, blocks: &[(Pfn, Order)]) {
         // SAFETY: as in `free_block`, for each.
-        if let Err(error) = unsafe { self.depot.free_many(blocks) } {
+        if let Err(error) = unsafe { self.depot.raw().free_mixed(blocks) } {
             panic!("{}: {error}", Design::Depot);
         }
     }
@@ -114,18 +114,18 @@ impl Allocator for DepotSubject {
     fn halve(&self, block: Pfn, order: Order) {
         let half = Order::new(order.get() - 1).expect("blocks of more than a page are halved");
         // SAFETY: the caller holds the block, by its number.
-        if let Err(error) = unsafe { self.depot.split(block, order, half) } {
+        if let Err(error) = unsafe { self.depot.raw().split(block, order, half) } {
             panic!("{}: {block}, order {order}: {error}", Design::Depot);
         }
     }
 
     fn zeroed(&self) -> Option<Pfn> {
-        self.depot.alloc(Order::BASE, Flags::default().zeroed()).ok()
+        self.depot.raw().alloc(Order::BASE, Flags::default().zeroed()).ok()
     }
 
     #[inline]
     fn address(&self, block: Pfn) -> NonNull<u8> {
-        self.depot.address(block)
+        self.depot.raw().address(block)
     }
 
     fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Drained {

@@ -81,11 +81,13 @@ pub enum Design {
     RangeAlloc,
     /// The crate `offset-allocator`.
     OffsetAllocator,
+    /// This project's, by pages that own their depot instead of page numbers.
+    DepotOwned,
 }
 
 impl Design {
     /// All of them, in the order of tables.
-    pub const ALL: [Design; 20] = [
+    pub const ALL: [Design; 21] = [
         Design::Depot,
         Design::FloorTls,
         Design::FloorRseq,
@@ -106,11 +108,12 @@ impl Design {
         Design::Mmap,
         Design::RangeAlloc,
         Design::OffsetAllocator,
+        Design::DepotOwned,
     ];
 
     /// Those that hand out blocks.
     pub const ALLOCATORS: [Design; 14] = {
-        let [allocators @ .., _kernel, _, _, _, _, _] = Self::ALL;
+        let [allocators @ .., _kernel, _, _, _, _, _, _] = Self::ALL;
         allocators
     };
 
@@ -157,6 +160,7 @@ impl Design {
             Design::Mmap => "mmap",
             Design::RangeAlloc => "range-alloc",
             Design::OffsetAllocator => "offset-allocator",
+            Design::DepotOwned => "depot-owned",
         }
     }
 

@@ -2,8 +2,12 @@
 
 use std::time::Instant;
 
+use pagedepot::Order;
+use pagedepot_linux::Depot;
+
 use super::{Settings, Workload, samples_of};
-use crate::design::{self, Design, Subject, WithSubject};
+use crate::design::allocator::nothing_held;
+use crate::design::{self, Demand, Design, PAGE_BYTES, Subject, WithSubject};
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat, Series};
 use crate::report::rows::{Metric, Params};
@@ -11,6 +15,17 @@ use crate::report::{Report, counted, table};
 
 const NAME: &str = "hot";
 const PAIR: Metric = ("pair_ns", "ns");
+
+/// All that hand out blocks, and the depot's owned pages beside its numbers.
+pub const DESIGNS: [Design; Design::ALLOCATORS.len() + 1] = {
+    let mut designs = [Design::DepotOwned; _];
+    let mut nth = 0;
+    while nth < Design::ALLOCATORS.len() {
+        designs[nth] = Design::ALLOCATORS[nth];
+        nth += 1;
+    }
+    designs
+};
 
 struct Hot<S>(S);
 
@@ -46,6 +61,39 @@ impl<S: Subject> Contender<1> for Hot<S> {
     }
 }
 
+/// A page that frees itself and owns its depot: what it costs beside the number of one.
+struct Owned(Depot);
+
+impl Owned {
+    fn new(demand: &Demand) -> Result<Self, Failure> {
+        let depot = Depot::builder(demand.pages() as usize * PAGE_BYTES)
+            .free_high(demand.variant.free_high())
+            .build();
+        depot.map(Owned).map_err(|why| Failure::Run(format!("{}: {why}", Design::DepotOwned)))
+    }
+}
+
+impl Contender<1> for Owned {
+    fn design(&self) -> Design {
+        Design::DepotOwned
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let census = self.0.validate().map_err(|fault| fault.to_string())?;
+        nothing_held(census.managed_pages, census.managed_pages - census.held_pages())
+    }
+
+    fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
+        let start = Instant::now();
+        for _ in 0..units {
+            let page = self.0.page(Order::BASE).expect("the bench gives it enough memory");
+            design::observe(page.pfn());
+            drop(page);
+        }
+        [start.elapsed().as_nanos() as f64 / units as f64]
+    }
+}
+
 struct ToContender;
 
 impl WithSubject for ToContender {
@@ -61,7 +109,10 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let demand = settings.demand(settings.cpus.len(), 1, 1);
     let mut contenders = Vec::new();
     for design in settings.designs(Workload::Hot)? {
-        contenders.push(design::make(design, &demand, ToContender)?);
+        contenders.push(match design {
+            Design::DepotOwned => Box::new(Owned::new(&demand)?),
+            _ => design::make(design, &demand, ToContender)?,
+        });
     }
     let mut report = Report::default();
     let mut by_cpus = Vec::new();

@@ -90,7 +90,8 @@ impl Workload {
     /// The designs that can do it.
     pub const fn designs(self) -> &'static [Design] {
         match self {
-            Workload::Hot | Workload::Pagealloc | Workload::ProducerConsumer => &Design::ALLOCATORS,
+            Workload::Hot => &hot::DESIGNS,
+            Workload::Pagealloc | Workload::ProducerConsumer => &Design::ALLOCATORS,
             Workload::Pft => &pft::DESIGNS,
             Workload::Drain => &drain::DESIGNS,
             Workload::UdpStream | Workload::SctpMany | Workload::Kernbench => &Design::PAGED,

@@ -135,7 +135,7 @@ fn area() -> Option<Area> {
 }
 
 fn cpus() -> u32 {
-    crate::Topology::read().cpu_count()
+    crate::builder::Topology::read().cpu_count()
 }
 
 /// Signals that arrived at an abort address, and all.

@@ -11,7 +11,7 @@ use super::LinuxVmap;
 use super::error::VmallocBuildError;
 use super::host::{DepotHost, PurgeWanted};
 use super::mapper::LinuxMapper;
-use super::space::Vmalloc;
+use super::space::{Space, Vmalloc};
 use crate::depot::Depot;
 use crate::memory::Mapping;
 use crate::topology::Topology;
@@ -27,7 +27,7 @@ const AREAS_MAX: u32 = 1 << 20;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct VmallocBuilder {
-    depot: Arc<Depot>,
+    depot: Depot,
     bytes: Option<usize>,
     areas_max: Option<u32>,
     nodes: Option<u32>,
@@ -42,7 +42,7 @@ pub struct VmallocBuilder {
 }
 
 impl VmallocBuilder {
-    pub(super) fn new(depot: &Arc<Depot>) -> Self {
+    pub(super) fn new(depot: &Depot) -> Self {
         VmallocBuilder {
             depot: depot.clone(),
             bytes: None,
@@ -145,7 +145,7 @@ impl VmallocBuilder {
     /// # Errors
     /// [`VmallocBuildError`]; its `Display` says what to do.
     pub fn build(self) -> Result<Vmalloc, VmallocBuildError> {
-        self.depot.check_parent().map_err(|_| VmallocBuildError::Forked)?;
+        self.depot.raw().check_parent().map_err(|_| VmallocBuildError::Forked)?;
         let bytes = self
             .bytes
             .unwrap_or_else(|| self.depot.bytes().saturating_mul(RANGE_PER_DEPOT).max(RANGE_MIN));
@@ -169,13 +169,13 @@ impl VmallocBuilder {
         // unsafe.
         let vmap = unsafe { Vmap::new_zeroed(&config, memory, mapper, host) }?;
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
-        let shrinkers = if self.shrinker { Some(self.depot.shrinkers()) } else { None };
+        let shrinkers = if self.shrinker { Some(self.depot.raw().shrinkers()) } else { None };
         // From here on dropping it cleans up.
-        let mut vmalloc = Vmalloc::from_parts(vmap, metadata);
+        let mut space = Space::new(vmap, metadata);
         if let Some(shrinkers) = shrinkers {
-            vmalloc.shrink_with(shrinkers?).map_err(|_| VmallocBuildError::Forked)?;
+            space.shrink_with(shrinkers?).map_err(|_| VmallocBuildError::Forked)?;
         }
-        Ok(vmalloc)
+        Ok(Vmalloc::from_space(space))
     }
 
     fn config(&self, mapper: &LinuxMapper) -> VmapConfig {

@@ -6,11 +6,10 @@
 /// holds.
 /// ```no_run
 /// use std::mem::MaybeUninit;
-/// use std::sync::Arc;
 /// use pagedepot_vmap::{Vmap, VmapConfig};
 /// use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options};
 /// use pagedepot_linux::{Depot, MemoryKind};
-/// let depot = || Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap());
+/// let depot = || Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap();
 /// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None).unwrap(), DepotHost::new(&depot()));
 /// let mut metadata = vec![MaybeUninit::uninit(); 1 << 20];
 /// // SAFETY: none; this is what must not be done.
@@ -19,11 +18,10 @@
 /// ```
 /// ```compile_fail,E0133
 /// use std::mem::MaybeUninit;
-/// use std::sync::Arc;
 /// use pagedepot_vmap::{Vmap, VmapConfig};
 /// use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options};
 /// use pagedepot_linux::{Depot, MemoryKind};
-/// let depot = || Arc::new(Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap());
+/// let depot = || Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap();
 /// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None).unwrap(), DepotHost::new(&depot()));
 /// let mut metadata = vec![MaybeUninit::uninit(); 1 << 20];
 /// let vmap = Vmap::new(&VmapConfig::new(1, 100), &mut metadata, mapper, host).unwrap();
@@ -35,7 +33,7 @@ pub struct AddressSpaceIsUnsafeToMakeByHand;
 /// ```no_run
 /// use pagedepot_vmap::Host;
 /// use pagedepot_linux::{Order, Page, vmalloc::DepotHost};
-/// fn free(host: &DepotHost, held: &Page<'_>) {
+/// fn free(host: &DepotHost, held: &Page) {
 ///     // SAFETY: none; this is what must not be done.
 ///     let _ = unsafe { host.free_blocks(&[(held.pfn(), Order::BASE)]) };
 /// }
@@ -43,7 +41,7 @@ pub struct AddressSpaceIsUnsafeToMakeByHand;
 /// ```compile_fail,E0133
 /// use pagedepot_vmap::Host;
 /// use pagedepot_linux::{Order, Page, vmalloc::DepotHost};
-/// fn free(host: &DepotHost, held: &Page<'_>) {
+/// fn free(host: &DepotHost, held: &Page) {
 ///     let _ = host.free_blocks(&[(held.pfn(), Order::BASE)]);
 /// }
 /// ```

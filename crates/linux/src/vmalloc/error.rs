@@ -101,3 +101,17 @@ impl From<VmapConfigError> for VmallocBuildError {
         VmallocBuildError::Config(error)
     }
 }
+
+impl From<VmallocBuildError> for std::io::Error {
+    fn from(error: VmallocBuildError) -> Self {
+        let kind = match error {
+            VmallocBuildError::Memory { .. } => std::io::ErrorKind::OutOfMemory,
+            VmallocBuildError::NoShrinker => std::io::ErrorKind::QuotaExceeded,
+            VmallocBuildError::NoWipeOnFork { .. } | VmallocBuildError::Forked => {
+                std::io::ErrorKind::Unsupported
+            }
+            _ => std::io::ErrorKind::InvalidInput,
+        };
+        std::io::Error::new(kind, error)
+    }
+}

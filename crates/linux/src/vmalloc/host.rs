@@ -23,17 +23,17 @@ impl fmt::Debug for PurgeWanted {
 
 /// Frames of a [`Depot`]; waiting by futex.
 pub struct DepotHost {
-    depot: Arc<Depot>,
+    depot: Depot,
     purge_wanted: Option<PurgeWanted>,
 }
 
 impl DepotHost {
     /// Frames of this depot.
-    pub fn new(depot: &Arc<Depot>) -> Self {
+    pub fn new(depot: &Depot) -> Self {
         Self::with(depot, None)
     }
 
-    pub(super) fn with(depot: &Arc<Depot>, purge_wanted: Option<PurgeWanted>) -> Self {
+    pub(super) fn with(depot: &Depot, purge_wanted: Option<PurgeWanted>) -> Self {
         DepotHost { depot: depot.clone(), purge_wanted }
     }
 }
@@ -43,37 +43,37 @@ impl DepotHost {
 unsafe impl Host for DepotHost {
     #[inline]
     fn cpu(&self) -> Option<CpuId> {
-        Host::cpu(self.depot.frames())
+        Host::cpu(self.depot.raw().frames())
     }
 
     fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        self.depot.frames().alloc_block(order, flags)
+        self.depot.raw().frames().alloc_block(order, flags)
     }
 
     fn alloc_frames(&self, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
-        self.depot.frames().alloc_frames(flags, out)
+        self.depot.raw().frames().alloc_frames(flags, out)
     }
 
     unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         // SAFETY: the caller's promise.
-        unsafe { self.depot.frames().free_blocks(blocks) }
+        unsafe { self.depot.raw().frames().free_blocks(blocks) }
     }
 
     unsafe fn split_block(&self, frame: Pfn, order: Order) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { self.depot.frames().split_block(frame, order) }
+        unsafe { self.depot.raw().frames().split_block(frame, order) }
     }
 
     fn check_usable(&self) -> Result<(), Unusable> {
-        self.depot.frames().check_usable()
+        self.depot.raw().frames().check_usable()
     }
 
     fn note_quarantined(&self, frame: Pfn, pages: i64) {
-        Host::note_quarantined(self.depot.frames(), frame, pages);
+        Host::note_quarantined(self.depot.raw().frames(), frame, pages);
     }
 
     fn node_of(&self, frame: Pfn) -> NodeId {
-        Host::node_of(self.depot.frames(), frame)
+        Host::node_of(self.depot.raw().frames(), frame)
     }
 
     /// An error means that the word has changed or a signal came: the caller looks again.
@@ -82,12 +82,12 @@ unsafe impl Host for DepotHost {
     }
 
     fn wait_at_most(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
-        self.depot.frames().wait_at_most(word, seen, limit_ms);
+        self.depot.raw().frames().wait_at_most(word, seen, limit_ms);
     }
 
     #[inline]
     fn caller(&self) -> Option<NonZeroUsize> {
-        Host::caller(self.depot.frames())
+        Host::caller(self.depot.raw().frames())
     }
 
     fn wake_one(&self, word: &AtomicU32) {

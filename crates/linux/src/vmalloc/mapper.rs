@@ -30,7 +30,7 @@ use crate::depot::Depot;
 /// [`Vmalloc`](super::Vmalloc) is made of one; use it alone under a [`Vmap`](pagedepot_vmap::Vmap)
 /// or address-space design of your own.
 pub struct LinuxMapper {
-    depot: Arc<Depot>,
+    depot: Depot,
     reserved: Reserved,
     pieces: Pieces,
     /// Tables through which something was mapped since they were last unmapped whole.
@@ -49,12 +49,12 @@ impl LinuxMapper {
     /// # Errors
     /// [`VmallocBuildError`].
     pub fn new(
-        depot: &Arc<Depot>,
+        depot: &Depot,
         bytes: usize,
         mappings_max: Option<u32>,
     ) -> Result<Self, VmallocBuildError> {
         let page_size = depot.page_size();
-        let file = depot.memory().fd().filter(|_| !depot.memory().is_hugetlb());
+        let file = depot.raw().memory().fd().filter(|_| !depot.raw().memory().is_hugetlb());
         let file = file.ok_or(VmallocBuildError::NoFile)?;
         let table_bytes = (Self::TABLE_PAGES as usize) << page_size.shift();
         let rounded = bytes.checked_next_multiple_of(table_bytes);
@@ -81,7 +81,7 @@ impl LinuxMapper {
     }
 
     /// The depot whose frames it maps.
-    pub fn depot(&self) -> &Arc<Depot> {
+    pub fn depot(&self) -> &Depot {
         &self.depot
     }
 
@@ -139,7 +139,7 @@ impl LinuxMapper {
 
     /// Where frames lie in the depot's memory file, and how many bytes, if the depot has them.
     fn in_file(&self, frames: FrameRange) -> Result<(usize, usize), MapError> {
-        let offset = self.depot.offset(frames.start);
+        let offset = self.depot.raw().offset(frames.start);
         let bytes = (frames.frames as usize) << self.page_size().shift();
         let end = offset.checked_add(bytes);
         end.filter(|&end| end <= self.depot.bytes())
@@ -220,7 +220,8 @@ unsafe impl Mapper for LinuxMapper {
     ) -> Result<(), MapError> {
         let run = self.run(Span::new(at, frames.frames));
         let (offset, _) = self.in_file(frames)?;
-        let file = self.depot.memory().fd().ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
+        let file =
+            self.depot.raw().memory().fd().ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
         if self.reserved.lost_in(run.clone()).is_some() {
             return Err(MapError::Lost);
         }
@@ -282,7 +283,7 @@ unsafe impl Mapper for LinuxMapper {
     unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
         let (offset, bytes) = self.in_file(frames)?;
         // SAFETY: inside the depot's memory, and the frames are the caller's alone.
-        unsafe { self.depot.base().as_ptr().add(offset).write_bytes(byte, bytes) };
+        unsafe { self.depot.raw().base().as_ptr().add(offset).write_bytes(byte, bytes) };
         Ok(())
     }
 
@@ -293,7 +294,7 @@ unsafe impl Mapper for LinuxMapper {
         let page = self.page_size().bytes();
         let is_inside = offset <= page && buf.len() <= page - offset;
         let (Ok((at, _)), Some(file), true) =
-            (self.in_file(FrameRange::new(frame, 1)), self.depot.memory().fd(), is_inside)
+            (self.in_file(FrameRange::new(frame, 1)), self.depot.raw().memory().fd(), is_inside)
         else {
             return false;
         };

@@ -7,10 +7,9 @@
 //! next request of its size, and what is not wanted any more is unmapped together.
 //!
 //! ```
-//! use std::sync::Arc;
 //! use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
 //!
-//! let depot = Arc::new(Depot::builder(64 << 20).memory(MemoryKind::Memfd).build()?);
+//! let depot = Depot::builder(64 << 20).memory(MemoryKind::Memfd).build()?;
 //! let space = Vmalloc::new(&depot)?;
 //! let mut buf = space.buf(64 << 10)?; // 16 pages, zeroed, and a guard page behind
 //! buf[..5].copy_from_slice(b"hello");
@@ -57,13 +56,13 @@ mod shrink;
 mod space;
 
 pub(crate) use budget::reached_limit;
-pub use buf::VmallocBuf;
+pub use buf::{VmallocBuf, VmallocWriter};
 pub use builder::VmallocBuilder;
 pub use error::VmallocBuildError;
 pub use host::DepotHost;
 pub use mapper::LinuxMapper;
 pub(crate) use shrink::Shrinkers;
-pub use space::Vmalloc;
+pub use space::{ValidateError, Vmalloc};
 
 pub use pagedepot_vmap::{
     AreaInfo, AreaState, Kind, MapError, Options, Protection, PurgeDepth, Purged, Span, Stale,

@@ -121,7 +121,7 @@ fn with_plan<T>(with: impl FnOnce(&Plan) -> T) -> T {
 }
 
 /// Buffers and mappings, grown and freed. Returns the first error.
-fn session(space: &Vmalloc, page: &Page<'_>) -> Result<(), VmapError> {
+fn session(space: &Vmalloc, page: &Page) -> Result<(), VmapError> {
     let mut result = Ok(());
     let mut note = |error: VmapError| {
         assert_eq!(error, VmapError::Map(MapError::NoTables));

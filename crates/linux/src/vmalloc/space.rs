@@ -1,6 +1,7 @@
 //! An address space: a reserved range, its metadata, and the depot that the frames come from.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -21,27 +22,79 @@ use crate::memory::Mapping;
 
 /// Contiguous ranges of addresses over scattered pages of a [`Depot`].
 ///
-/// Share it by reference or [`Arc`]; all methods take `&self` and may be called from any number of
+/// It is a handle, as a depot is: [`clone`](Clone::clone) makes another one to the same addresses,
+/// and a [`VmallocBuf`] owns one. All methods take `&self` and may be called from any number of
 /// threads. A size that was freed before costs one atomic operation and no system call, apart from
-/// zeroing. See the [module](super).
+/// zeroing. The [module](super) has an example.
 ///
 /// # After fork
 /// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`],
 /// and sees no areas, whatever its parent's threads were doing at the fork; no call waits for them.
 /// Buffers it inherited can be read and are dropped without effect. They are shared with the
 /// parent: what a child writes to one, its parent sees.
+#[derive(Clone)]
 pub struct Vmalloc {
-    /// From a box; used by shared reference alone, but by [`validate`](Self::validate) and `drop`.
+    /// The same as the space's, one load nearer.
+    vmap: NonNull<LinuxVmap>,
+    space: Arc<Space>,
+}
+
+// SAFETY: shared references, in all but name, to something that threads share.
+unsafe impl Send for Vmalloc where LinuxVmap: Send + Sync {}
+// SAFETY: as above.
+unsafe impl Sync for Vmalloc where LinuxVmap: Send + Sync {}
+impl UnwindSafe for Vmalloc {}
+impl RefUnwindSafe for Vmalloc {}
+
+/// What all handles share.
+pub(super) struct Space {
+    /// From a box; used by shared reference alone, except by [`Vmalloc::validate`] and `drop`.
     vmap: NonNull<LinuxVmap>,
     shrinkers: Option<Arc<Shrinkers>>,
-    /// Where the metadata of `vmap` lie.
-    _books: Mapping,
+    /// Where the metadata of `vmap` lies.
+    _metadata: Mapping,
 }
 
 // SAFETY: a box in all but name, of something that threads share.
-unsafe impl Send for Vmalloc where LinuxVmap: Send + Sync {}
+unsafe impl Send for Space where LinuxVmap: Send + Sync {}
 // SAFETY: as above.
-unsafe impl Sync for Vmalloc where LinuxVmap: Sync {}
+unsafe impl Sync for Space where LinuxVmap: Sync {}
+
+impl Space {
+    pub fn new(vmap: NonNull<LinuxVmap>, metadata: Mapping) -> Self {
+        Space { vmap, shrinkers: None, _metadata: metadata }
+    }
+
+    pub fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) -> Result<(), Unusable> {
+        // SAFETY: removed in `drop` before anything else; `validate` pauses.
+        unsafe { shrinkers.add(self.vmap) }?;
+        self.shrinkers = Some(shrinkers);
+        Ok(())
+    }
+}
+
+/// Why [`Vmalloc::validate`] found something wrong, or checked nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ValidateError {
+    /// There are other handles, or buffers, which hold one each.
+    Shared,
+    /// What is wrong; [`VmapFault::Forked`] in a child.
+    Fault(VmapFault),
+}
+
+impl fmt::Display for ValidateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValidateError::Shared => {
+                f.write_str("validate needs the only handle: drop clones and buffers first")
+            }
+            ValidateError::Fault(fault) => fault.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ValidateError {}
 
 impl Vmalloc {
     /// An address space over a depot's pages with the defaults of [`VmallocBuilder`]. The depot's
@@ -49,40 +102,47 @@ impl Vmalloc {
     ///
     /// # Errors
     /// [`VmallocBuildError`]; its `Display` says what to do.
-    pub fn new(depot: &Arc<Depot>) -> Result<Self, VmallocBuildError> {
+    pub fn new(depot: &Depot) -> Result<Self, VmallocBuildError> {
         Self::builder(depot).build()
     }
 
     /// An address space with options.
-    pub fn builder(depot: &Arc<Depot>) -> VmallocBuilder {
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
+    ///
+    /// let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build()?;
+    /// let space = Vmalloc::builder(&depot).bytes(1 << 30).warm_bytes(1 << 20).build()?;
+    /// assert_eq!(space.range().1, 1 << 30);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder(depot: &Depot) -> VmallocBuilder {
         VmallocBuilder::new(depot)
     }
 
-    pub(super) fn from_parts(vmap: NonNull<LinuxVmap>, metadata: Mapping) -> Self {
-        Vmalloc { vmap, shrinkers: None, _books: metadata }
-    }
-
-    pub(super) fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) -> Result<(), Unusable> {
-        // SAFETY: removed in `drop` before anything else; `validate` pauses.
-        unsafe { shrinkers.add(self.vmap) }?;
-        self.shrinkers = Some(shrinkers);
-        Ok(())
+    pub(super) fn from_space(space: Space) -> Self {
+        Vmalloc { vmap: space.vmap, space: Arc::new(space) }
     }
 
     #[inline]
     fn vmap_ref(&self) -> &LinuxVmap {
-        // SAFETY: from a box that `drop` frees.
+        // SAFETY: from a box that the space frees when its last handle is dropped.
         unsafe { self.vmap.as_ref() }
     }
 
     /// Allocates `bytes` bytes, rounded up to whole pages, at consecutive addresses, with an
-    /// unmapped guard page behind. They are zeroes unless the builder said otherwise.
+    /// unmapped guard page behind. They are zeroes unless the builder said otherwise. 0 bytes give
+    /// an [empty](Self::empty) buffer.
+    ///
+    /// The buffer owns a handle, which costs an atomic operation when it is made and one when it is
+    /// dropped. Threads that allocate and free without pause share that count;
+    /// [`buf_ref`](Self::buf_ref) does without it.
     ///
     /// # Errors
     /// [`VmapError`]; its `Display` says what to do.
     #[inline]
     #[track_caller]
-    pub fn buf(&self, bytes: usize) -> Result<VmallocBuf<'_>, VmapError> {
+    pub fn buf(&self, bytes: usize) -> Result<VmallocBuf, VmapError> {
         self.buf_with(bytes, Options::DEFAULT)
     }
 
@@ -92,11 +152,57 @@ impl Vmalloc {
     /// As [`buf`](Self::buf).
     #[inline]
     #[track_caller]
-    pub fn buf_with(&self, bytes: usize, options: Options) -> Result<VmallocBuf<'_>, VmapError> {
+    pub fn buf_with(&self, bytes: usize, options: Options) -> Result<VmallocBuf, VmapError> {
+        if bytes == 0 {
+            return Ok(self.empty());
+        }
+        let (start, pages) = self.memory_for(bytes, options)?;
+        // SAFETY: just allocated, read-write, and no other value holds it.
+        Ok(unsafe { VmallocBuf::from_raw(self.clone(), start, pages) })
+    }
+
+    /// As [`buf_with`](Self::buf_with), a buffer that borrows this handle instead of owning one.
+    ///
+    /// ```
+    /// use pagedepot_linux::vmalloc::{Options, Vmalloc};
+    /// use pagedepot_linux::{Depot, MemoryKind};
+    ///
+    /// let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build()?;
+    /// let space = Vmalloc::new(&depot)?;
+    /// assert_eq!(space.buf_ref(100_000, Options::DEFAULT)?.len(), 25 * 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`buf`](Self::buf).
+    #[inline]
+    #[track_caller]
+    pub fn buf_ref(&self, bytes: usize, options: Options) -> Result<VmallocBuf<&Self>, VmapError> {
+        if bytes == 0 {
+            return Ok(VmallocBuf::empty(self));
+        }
+        let (start, pages) = self.memory_for(bytes, options)?;
+        // SAFETY: as above.
+        Ok(unsafe { VmallocBuf::from_raw(self, start, pages) })
+    }
+
+    /// A buffer of no bytes, which can [grow](VmallocBuf::grow). It costs no addresses.
+    pub fn empty(&self) -> VmallocBuf {
+        VmallocBuf::empty(self.clone())
+    }
+
+    #[inline]
+    #[track_caller]
+    fn memory_for(&self, bytes: usize, options: Options) -> Result<(NonNull<u8>, u32), VmapError> {
         let pages = self.pages_for(bytes)?;
         let start = self.vmalloc(pages, options.protection(Default::default()))?;
-        // SAFETY: just allocated, read-write, and nobody else knows it.
-        Ok(unsafe { VmallocBuf::from_raw(self, start, pages) })
+        Ok((start, pages))
+    }
+
+    /// log2 of the page size in bytes.
+    #[inline]
+    pub(super) fn page_shift(&self) -> u32 {
+        self.vmap_ref().page_size().shift()
     }
 
     /// Whole pages for `bytes` bytes.
@@ -264,7 +370,7 @@ impl Vmalloc {
     }
 
     /// The depot that pages come from.
-    pub fn depot(&self) -> &Arc<Depot> {
+    pub fn depot(&self) -> &Depot {
         self.vmap_ref().mapper().depot()
     }
 
@@ -274,16 +380,19 @@ impl Vmalloc {
         (self.pointer(span.start), span.bytes(self.vmap_ref().page_size()))
     }
 
-    /// Checks that every page of the range is in one place, and counts. For tests: O(pages).
+    /// Checks that every page of the range is in one place, and counts. For tests: O(pages). Needs
+    /// the only handle, and no buffers, which own one each; areas that are held by their address
+    /// are no obstacle.
     ///
     /// # Errors
-    /// What is wrong; [`VmapFault::Forked`] in a child.
-    pub fn validate(&mut self) -> Result<VmapCensus, VmapFault> {
-        let shrinkers = self.shrinkers.clone();
+    /// What is wrong, or that there are other handles.
+    pub fn validate(&mut self) -> Result<VmapCensus, ValidateError> {
+        let space = Arc::get_mut(&mut self.space).ok_or(ValidateError::Shared)?;
+        let shrinkers = space.shrinkers.clone();
         let pause = shrinkers.as_ref().map(|shrinkers| shrinkers.pause()).transpose();
-        let _pause = pause.map_err(|_| VmapFault::Forked)?;
-        // SAFETY: the only user, while callbacks are paused.
-        unsafe { self.vmap.as_mut() }.validate()
+        let _pause = pause.map_err(|_| ValidateError::Fault(VmapFault::Forked))?;
+        // SAFETY: the only handle, while callbacks are paused.
+        unsafe { space.vmap.as_mut() }.validate().map_err(ValidateError::Fault)
     }
 
     /// The address space underneath, for what has no method here.
@@ -307,19 +416,20 @@ fn address(start: NonNull<u8>) -> VirtAddr {
     VirtAddr::new(start.as_ptr().addr())
 }
 
-impl Drop for Vmalloc {
-    /// Gives back all pages, those of areas that nobody has freed among them.
+impl Drop for Space {
+    /// Gives back all pages, those of areas that are still busy among them.
     fn drop(&mut self) {
         if let Some(shrinkers) = &self.shrinkers {
             shrinkers.remove(self.vmap);
         }
-        let vmap = self.vmap_ref();
+        // SAFETY: from a box, freed below.
+        let vmap = unsafe { self.vmap.as_ref() };
         let is_ours = |area: &AreaInfo| area.state == AreaState::Busy && area.kind == Kind::Vmalloc;
         let busy: Vec<_> = vmap.areas().filter(is_ours).map(|area| area.span.start).collect();
         for start in busy {
             let _ = vmap.vfree(start);
         }
-        // SAFETY: whoever uses the range borrows this value, or was told until when it may.
+        // SAFETY: users of the range had a handle, or were told until when they may use it.
         unsafe { vmap.mapper().release() };
         vmap.purge(PurgeDepth::Everything);
         // SAFETY: from a box, and this was its last user.

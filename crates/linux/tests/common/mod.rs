@@ -87,7 +87,7 @@ pub fn usable_cpus() -> Vec<u32> {
 }
 
 /// Writes `owner`'s mark to every frame of a block.
-pub fn mark(page: &mut Page<'_>, owner: u64) {
+pub fn mark(page: &mut Page, owner: u64) {
     let mark = (owner << 32 | u64::from(page.pfn().get())).to_ne_bytes();
     for frame in page.chunks_exact_mut(4096) {
         frame[..8].copy_from_slice(&mark);
@@ -96,7 +96,7 @@ pub fn mark(page: &mut Page<'_>, owner: u64) {
 }
 
 /// Fails unless the block is still as [`mark`] left it.
-pub fn check(page: &Page<'_>, owner: u64) {
+pub fn check(page: &Page, owner: u64) {
     let mark = (owner << 32 | u64::from(page.pfn().get())).to_ne_bytes();
     for frame in page.chunks_exact(4096) {
         assert!(
@@ -122,7 +122,7 @@ fn random_order(random: &mut Random) -> Order {
 /// allocations.
 pub fn work(depot: &Depot, owner: u64, seed: u64, held_max: usize, end: Instant) -> u64 {
     let mut random = Random::new(seed ^ owner.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let mut held: Vec<Page<'_>> = Vec::new();
+    let mut held: Vec<Page> = Vec::new();
     let mut got = 0;
     // At least one round: a busy machine may start a thread late.
     while got == 0 || Instant::now() < end {
@@ -179,12 +179,12 @@ pub fn drain(depot: &Depot, seed: u64, stop: &AtomicBool) -> u64 {
 }
 
 /// Runs workers and drainers for `duration`; then every page must be back.
-pub fn hammer(depot: &mut Depot, duration: Duration) {
+pub fn hammer(depot: &Depot, duration: Duration) {
     let seed = seed();
     let cpus = usable_cpus();
     let end = Instant::now() + duration;
     let (stop, drained) = (AtomicBool::new(false), AtomicU64::new(0));
-    let depot_ref = &*depot;
+    let depot_ref = depot;
     std::thread::scope(|scope| {
         let workers: Vec<_> = (1..=4)
             .map(|owner| {
@@ -219,7 +219,7 @@ pub fn hammer(depot: &mut Depot, duration: Duration) {
 }
 
 /// Checks that every page is free or cached, and none out of a full drain's reach.
-pub fn all_back(depot: &mut Depot) {
+pub fn all_back(depot: &Depot) {
     depot.drain(Scope::ALL, Mode::Full);
     let census = depot.validate().unwrap();
     assert_eq!(census.held_pages(), 0, "{census:?}");

@@ -9,10 +9,14 @@
 mod pieces;
 #[path = "../../src/prim.rs"]
 mod prim;
+#[path = "../../src/teardown.rs"]
+mod teardown;
 #[path = "../../src/trim_state.rs"]
 mod trim_state;
 
 mod mappings;
+#[path = "teardown.rs"]
+mod teardown_models;
 mod trimming;
 
 use std::cell::Cell;

@@ -33,7 +33,7 @@ fn a_child_gets_errors() {
     all_back(space);
 }
 
-fn in_child(space: &Vmalloc, buf: &mut pagedepot_linux::VmallocBuf<'_>) {
+fn in_child(space: &Vmalloc, buf: &mut pagedepot_linux::VmallocBuf) {
     let forked = VmapError::Frames(AllocError::Forked);
     for pages in [1, 3, 16, 300] {
         assert_eq!(space.vmalloc(pages, Options::DEFAULT), Err(forked));

@@ -7,7 +7,7 @@ use pagedepot_linux::{AllocError, Order};
 use crate::{MIB, PAGE, all_back, depot, scatter};
 
 /// Allocates buffers of `pages` pages until a request fails.
-fn exhaust(space: &Vmalloc, pages: usize) -> (Vec<pagedepot_linux::VmallocBuf<'_>>, VmapError) {
+fn exhaust(space: &Vmalloc, pages: usize) -> (Vec<pagedepot_linux::VmallocBuf>, VmapError) {
     let mut bufs = Vec::new();
     loop {
         match space.buf(pages * PAGE) {

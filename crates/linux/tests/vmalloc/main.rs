@@ -25,7 +25,7 @@ fn depot(bytes: usize) -> Arc<Depot> {
 }
 
 /// Holds every second page of a depot, so that the rest comes in single frames.
-fn scatter(depot: &Depot) -> Vec<Page<'_>> {
+fn scatter(depot: &Depot) -> Vec<Page> {
     let all = std::iter::from_fn(|| depot.page(Order::BASE).ok());
     let (keep, give): (Vec<_>, Vec<_>) = all.partition(|page| page.pfn().get() % 2 == 1);
     drop(give);
@@ -45,5 +45,5 @@ fn all_back(mut space: Vmalloc) {
     assert_eq!((census.mapped_pages, census.own_frames, space.page_table_bytes()), (0, 0, 0));
     let depot = space.depot().clone();
     drop(space);
-    common::all_back(&mut Arc::into_inner(depot).unwrap());
+    common::all_back(&depot);
 }

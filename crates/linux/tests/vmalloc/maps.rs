@@ -52,7 +52,7 @@ fn check(space: &Vmalloc) -> usize {
             if let Some(frame) = frame {
                 assert!(mapping.is_file, "{at:#x} has {frame} and is not mapped");
                 assert_eq!(
-                    space.depot().offset(frame),
+                    space.depot().raw().offset(frame),
                     mapping.offset + at - mapping.start,
                     "{at:#x}"
                 );

@@ -11,24 +11,24 @@ use crate::common::{Random, seed};
 use crate::{MIB, PAGE, all_back, depot};
 
 /// Writes a page's stamp at its start through the mapping, and at its end through the frame.
-fn stamp(space: &Vmalloc, buf: &mut VmallocBuf<'_>, owner: u64) {
+fn stamp(space: &Vmalloc, buf: &mut VmallocBuf, owner: u64) {
     for page in 0..buf.pages() as usize {
         let mark = (owner << 32 | page as u64).to_ne_bytes();
         buf[page * PAGE..][..8].copy_from_slice(&mark);
         let frame = space.pfn_of(&raw const buf[page * PAGE]).unwrap();
         // SAFETY: the frame is the buffer's own, and the buffer is borrowed for writing.
-        unsafe { space.depot().address(frame).add(PAGE - 8).cast::<[u8; 8]>().write(mark) };
+        unsafe { space.depot().raw().address(frame).add(PAGE - 8).cast::<[u8; 8]>().write(mark) };
     }
 }
 
 /// Checks both stamps: each is read by the other way.
-fn check(space: &Vmalloc, buf: &VmallocBuf<'_>, owner: u64, pages: usize) {
+fn check(space: &Vmalloc, buf: &VmallocBuf, owner: u64, pages: usize) {
     for page in 0..pages {
         let mark = (owner << 32 | page as u64).to_ne_bytes();
         assert_eq!(buf[(page + 1) * PAGE - 8..][..8], mark, "page {page} of {owner}, by mapping");
         let frame = space.pfn_of(&raw const buf[page * PAGE]).unwrap();
         // SAFETY: the frame is the buffer's own.
-        let seen = unsafe { space.depot().address(frame).cast::<[u8; 8]>().read() };
+        let seen = unsafe { space.depot().raw().address(frame).cast::<[u8; 8]>().read() };
         assert_eq!(seen, mark, "page {page} of {owner}, by frame");
         let mut read = [0; 8];
         assert_eq!(space.read_at(&raw const buf[page * PAGE], &mut read), 8);
@@ -37,7 +37,7 @@ fn check(space: &Vmalloc, buf: &VmallocBuf<'_>, owner: u64, pages: usize) {
 }
 
 /// A stamped buffer and its owner.
-type Held<'v> = (VmallocBuf<'v>, u64);
+type Held<'v> = (VmallocBuf, u64);
 
 fn work<'v>(
     space: &'v Vmalloc,

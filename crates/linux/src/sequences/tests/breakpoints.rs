@@ -298,6 +298,7 @@ struct Stopped {
 #[inline(never)]
 fn take(depot: &Depot) -> Pfn {
     depot
+        .raw()
         .alloc(Order::BASE, Flags::default())
         .expect("the depot has more pages than the test takes")
 }
@@ -305,7 +306,7 @@ fn take(depot: &Depot) -> Pfn {
 #[inline(never)]
 fn give(depot: &Depot, pfn: Pfn) {
     // SAFETY: the test holds it, and frees it once.
-    unsafe { depot.free(pfn, Order::BASE) }.expect("the page was allocated");
+    unsafe { depot.raw().free(pfn, Order::BASE) }.expect("the page was allocated");
 }
 
 /// The operation that is stopped, by the sequence it ends with.

@@ -1,0 +1,471 @@
+//! Calls by page number, behind [`Depot::raw`](crate::Depot::raw).
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use pagedepot::cpus::{Cpus as _, Unusable};
+use pagedepot::{AllocError, Backing, Flags, Order, PageSize, Pressure, Reclaim};
+pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
+
+use crate::cpus::{ForkMark, LinuxCpus};
+use crate::error::CallbackError;
+use crate::grow::Growth;
+use crate::memory::Memory;
+use crate::metadata::Metadata;
+use crate::pins::Pins;
+use crate::sync::ForkLock;
+use crate::teardown::{Gates, Mapped, Teardown};
+use crate::trim_state::TrimState;
+use crate::vmalloc::Shrinkers;
+
+/// The allocator of a depot.
+pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
+
+/// Blocks named by their number, for which the caller takes the responsibility that a
+/// [`Page`](crate::Page) takes otherwise.
+///
+/// A block that is never freed keeps the memory mapped when all handles have gone, as a forgotten
+/// page does; [`Depot::unmap`](crate::Depot::unmap) helps.
+// Nothing in a depot's own value changes (what does lies behind pointers): a loop that borrows one
+// then keeps its fields in registers (see `Globals` in the core).
+pub struct RawDepot {
+    // Dropped in this order: the allocator refers to all that follows.
+    allocator: Frames,
+    memory: Memory,
+    page_size: PageSize,
+    is_pinned: bool,
+    trimming: Box<TrimState>,
+    callbacks: Box<ForkLock<Callbacks>>,
+    pins: Box<ForkLock<Pins>>,
+    growth: Growth,
+    teardown: Box<Teardown>,
+    _backing: Option<Arc<dyn Backing + Send>>,
+    _metadata: Metadata,
+}
+
+/// What a depot is made of.
+pub(crate) struct Assembly {
+    pub allocator: Frames,
+    pub memory: Memory,
+    pub backing: Option<Arc<dyn Backing + Send>>,
+    pub metadata: Metadata,
+    pub growth: Growth,
+    pub fork_mark: ForkMark<'static>,
+    pub is_pinned: bool,
+}
+
+impl RawDepot {
+    pub(crate) fn assemble(parts: Assembly) -> Box<Self> {
+        let page_size = parts.allocator.page_size();
+        let callbacks = ForkLock::new(parts.fork_mark, Callbacks::new(parts.fork_mark));
+        let depot = Box::new(RawDepot {
+            allocator: parts.allocator,
+            memory: parts.memory,
+            page_size,
+            is_pinned: parts.is_pinned,
+            trimming: Box::default(),
+            callbacks: Box::new(callbacks),
+            pins: Box::new(ForkLock::new(parts.fork_mark, Pins::default())),
+            growth: parts.growth,
+            teardown: Box::new(Teardown::new()),
+            _backing: parts.backing,
+            _metadata: parts.metadata,
+        });
+        // SAFETY: boxed, so it stays where it is, and dropped after the allocator.
+        let state: &'static TrimState = unsafe { &*(&raw const *depot.trimming) };
+        depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
+        depot
+    }
+
+    /// Allocates a block, to be freed by [`free`](Self::free).
+    ///
+    /// # Errors
+    /// As [`Depot::page`](crate::Depot::page).
+    #[inline]
+    pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        self.allocator.alloc(order, flags)
+    }
+
+    /// Frees a block. Any thread may, on any CPU.
+    ///
+    /// # Errors
+    /// [`FreeError`] when it can be none of this depot's; nothing is changed then.
+    ///
+    /// # Panics
+    /// When a page reaches the store that is free there: it was freed twice, or with a wrong order.
+    /// That may be found here, or later in another call that frees, drains, trims or allocates,
+    /// which panics as the last thing it does: no other page is lost. The message names the
+    /// page. [`Builder::checked`](crate::Builder::checked) refuses the second free itself, and
+    /// panics nowhere; [`Builder::on_misuse`](crate::Builder::on_misuse) is told instead of a
+    /// panic.
+    ///
+    /// # Safety
+    /// The block was allocated by this depot with this order (or made by [`split`](Self::split)),
+    /// is freed once, and its memory is no longer used.
+    #[inline]
+    pub unsafe fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        self.allocator.free(pfn, order)
+    }
+
+    /// Allocates up to `out.len()` blocks and returns how many. See [`Allocator::alloc_many`].
+    ///
+    /// ```
+    /// use pagedepot_linux::raw::Pfn;
+    /// use pagedepot_linux::{Depot, Flags, Order};
+    ///
+    /// let depot = Depot::new(16 << 20)?;
+    /// let mut blocks = [Pfn::new(0); 100];
+    /// let got = depot.raw().alloc_many(Order::BASE, Flags::default(), &mut blocks)?;
+    /// // SAFETY: allocated above with this order, and not used.
+    /// unsafe { depot.raw().free_many(Order::BASE, &blocks[..got]) }?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), when there was not even one.
+    pub fn alloc_many(
+        &self,
+        order: Order,
+        flags: Flags,
+        out: &mut [Pfn],
+    ) -> Result<usize, AllocError> {
+        self.allocator.alloc_many(order, flags, out)
+    }
+
+    /// Frees blocks of one order, as [`alloc_many`](Self::alloc_many) returns them.
+    ///
+    /// # Errors
+    /// Bad blocks are skipped and counted; all others are freed.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), for each.
+    pub unsafe fn free_many(&self, order: Order, blocks: &[Pfn]) -> Result<(), FreeManyError> {
+        /// As many as the allocator moves at a time.
+        const CHUNK: usize = 64;
+        let mut bad: Option<FreeManyError> = None;
+        for (chunk, blocks) in blocks.chunks(CHUNK).enumerate() {
+            let mut pairs = [(Pfn::new(0), order); CHUNK];
+            pairs.iter_mut().zip(blocks).for_each(|(pair, &pfn)| pair.0 = pfn);
+            if let Err(error) = self.allocator.free_many(&pairs[..blocks.len()]) {
+                let first = chunk * CHUNK + error.first;
+                let sum = bad.get_or_insert(FreeManyError { first, failed: 0, ..error });
+                sum.failed += error.failed;
+            }
+        }
+        bad.map_or(Ok(()), Err)
+    }
+
+    /// Frees a batch of blocks of any orders. See [`Allocator::free_many`].
+    ///
+    /// # Errors
+    /// Bad blocks are skipped and counted; all others are freed.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), for each.
+    pub unsafe fn free_mixed(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        self.allocator.free_many(batch)
+    }
+
+    /// Allocates contiguous pages, the first a multiple of `align` pages. See
+    /// [`Allocator::alloc_contiguous`] for where they are looked for, in which order, and what
+    /// that costs.
+    ///
+    /// # Errors
+    /// [`AllocError::BadSize`], [`AllocError::Exhausted`] as
+    /// [`Depot::pages`](crate::Depot::pages), or [`AllocError::Unsupported`] for more than a block
+    /// over a [`Backing`] without ranges.
+    pub fn alloc_contiguous(
+        &self,
+        count: u32,
+        align: u32,
+        flags: Flags,
+    ) -> Result<Pfn, AllocError> {
+        self.allocator.alloc_contiguous(count, align, flags)
+    }
+
+    /// Allocates exactly these pages. Before it fails, caches are drained and callbacks called. See
+    /// [`Allocator::alloc_at`].
+    ///
+    /// # Errors
+    /// [`AllocError::NotAvailable`] when not all of them can be had, [`AllocError::Unsupported`]
+    /// over a [`Backing`] without ranges.
+    pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
+        self.allocator.alloc_at(start, count, flags)
+    }
+
+    /// As [`alloc_at`](Self::alloc_at), by one look alone: it calls no callbacks, drains nothing,
+    /// and a refusal counts as no failure. See [`Allocator::try_alloc_at`].
+    ///
+    /// # Errors
+    /// As [`alloc_at`](Self::alloc_at).
+    pub fn try_alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
+        self.allocator.try_alloc_at(start, count, flags)
+    }
+
+    /// Frees contiguous pages. See [`Allocator::free_contiguous`].
+    ///
+    /// # Errors
+    /// [`FreeError`].
+    ///
+    /// # Safety
+    /// As [`free`](Self::free).
+    pub unsafe fn free_contiguous(&self, start: Pfn, count: u32) -> Result<(), FreeError> {
+        self.allocator.free_contiguous(start, count)
+    }
+
+    /// Splits a block that the caller holds by its number; the parts are freed one by one.
+    /// [`Page::split`](crate::Page::split) splits one that frees itself.
+    ///
+    /// # Errors
+    /// See [`Allocator::split`].
+    ///
+    /// # Safety
+    /// The caller holds the block with this order, and no [`Page`](crate::Page) does.
+    pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
+        self.allocator.split(pfn, from, to)
+    }
+
+    /// Whether a page is free in the store (not cached, not held) at this moment.
+    pub fn is_free(&self, pfn: Pfn) -> bool {
+        self.allocator.is_free(pfn)
+    }
+
+    /// Claims of the bitmap that found a page gone; what they had taken by then they put back.
+    pub fn failed_claims(&self) -> u64 {
+        self.allocator.failed_claims()
+    }
+
+    /// The allocator underneath, for what has no method here.
+    ///
+    /// # Safety
+    /// Its methods are safe because it never touches pages, but [`Page`](crate::Page)s do: through
+    /// it, free only blocks whose memory is no longer used.
+    pub unsafe fn allocator(&self) -> &Allocator<'static, LinuxCpus<'static>> {
+        &self.allocator
+    }
+
+    /// The base page size.
+    #[inline]
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// The first byte of the memory, of page 0. Aligned to 2 MiB, or 1 GiB if it is that large.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.memory.start()
+    }
+
+    /// Bytes of memory, what it has [grown](crate::Depot::grow) by included.
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// The memory file, if it is one ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)); page `n`
+    /// begins at [`offset`](Self::offset) of it. For pages that stay registered after they are
+    /// freed see [`Depot::pin_range`](crate::Depot::pin_range).
+    ///
+    /// The file cannot be made smaller, nor larger unless the depot can still
+    /// [grow](crate::Depot::grow) (`F_SEAL_SHRINK`, `F_SEAL_GROW`): no access to the depot's memory
+    /// ends in `SIGBUS` because of its length.
+    ///
+    /// ```compile_fail,E0133
+    /// # use pagedepot_linux::{Depot, MemoryKind};
+    /// let depot = Depot::builder(1 << 20).memory(MemoryKind::Memfd).build()?;
+    /// let file = depot.raw().fd(); // needs `unsafe`
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
+    ///
+    /// # Safety
+    /// For as long as the depot lives, and through this descriptor, its duplicates, mappings made
+    /// with them and whatever they are registered with:
+    /// * only bytes of pages that the caller holds are written, and only while no reference to them
+    ///   (such as a [`Page`](crate::Page)'s `&[u8]`) is in use; likewise, bytes that another thread
+    ///   may be writing are not read where that would be a data race. Free pages belong to the
+    ///   depot: it keeps metadata in some of them (magazines that are cut from pages), so one stray
+    ///   byte corrupts the allocator;
+    /// * no holes are punched, nothing is allocated, and no seals are added (`fallocate`,
+    ///   `F_ADD_SEALS`), and the length is not changed.
+    pub unsafe fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.fd()
+    }
+
+    /// Where a page begins, in bytes from [`base`](Self::base) and in [`fd`](Self::fd).
+    #[inline]
+    pub fn offset(&self, pfn: Pfn) -> usize {
+        pfn.index() << self.page_size.shift()
+    }
+
+    /// The address of a page.
+    ///
+    /// # Panics
+    /// When the depot has no such page, nor can [grow](crate::Depot::grow) to have it.
+    #[inline]
+    pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
+        let (offset, end) = (self.offset(pfn), self.memory.bytes_max());
+        assert!(offset < end, "{pfn} is beyond the depot's {end} bytes");
+        // SAFETY: inside the memory.
+        unsafe { self.base().add(offset) }
+    }
+
+    /// The page that an address lies in, if it is the depot's.
+    #[inline]
+    pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
+        let offset = address.addr().checked_sub(self.base().as_ptr().addr())?;
+        (offset < self.bytes()).then(|| Pfn::new((offset >> self.page_size.shift()) as u32))
+    }
+
+    /// As [`allocator`](Self::allocator), for this crate.
+    #[inline]
+    pub(crate) fn frames(&self) -> &Frames {
+        &self.allocator
+    }
+
+    /// Fails in a forked child.
+    pub(crate) fn check_parent(&self) -> Result<(), Unusable> {
+        self.allocator.cpus().check_usable()
+    }
+
+    pub(crate) fn pins(&self) -> &ForkLock<Pins> {
+        &self.pins
+    }
+
+    /// Whether it was built never to be trimmed.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.is_pinned
+    }
+
+    pub(crate) fn trimming(&self) -> &TrimState {
+        &self.trimming
+    }
+
+    pub(crate) fn growth(&self) -> &Growth {
+        &self.growth
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// See [`Depot::on_pressure`](crate::Depot::on_pressure).
+    pub(crate) fn on_pressure(
+        &self,
+        reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
+    ) -> Result<(), CallbackError> {
+        // Locked around the registration, so that a callback is never registered and not kept.
+        let mut kept = self.callbacks.lock()?;
+        self.keep_callback(&mut kept, Arc::new(Callback(reclaim)))
+    }
+
+    fn keep_callback(
+        &self,
+        kept: &mut Callbacks,
+        callback: Arc<dyn Reclaim + Send>,
+    ) -> Result<(), CallbackError> {
+        // SAFETY: kept below, until no request runs any more: the allocator alone gets this.
+        let forever: &'static dyn Reclaim = unsafe { &*Arc::as_ptr(&callback) };
+        kept.all.reserve(1);
+        self.allocator.register_reclaim(forever)?;
+        kept.all.push(callback);
+        Ok(())
+    }
+
+    /// Address spaces that give up pages when they run short: one callback for all.
+    pub(crate) fn shrinkers(&self) -> Result<Arc<Shrinkers>, CallbackError> {
+        let mut kept = self.callbacks.lock()?;
+        let shrinkers = kept.shrinkers.clone();
+        if !std::mem::replace(&mut kept.has_shrinkers, true) {
+            let kept_now = self.keep_callback(&mut kept, shrinkers.clone());
+            kept.has_shrinkers = kept_now.is_ok();
+            kept_now?;
+        }
+        Ok(shrinkers)
+    }
+
+    /// The callbacks, for the last handle to drop: no request runs any more. A callback may own
+    /// pages of this depot, so they must not live as long as its pages.
+    pub(crate) fn take_callbacks(&self) -> Vec<Arc<dyn Reclaim + Send>> {
+        self.callbacks.lock().map_or_else(|_| Vec::new(), |mut kept| std::mem::take(&mut kept.all))
+    }
+
+    /// Sums `pages` over the zones.
+    fn sum(&self, pages: impl Fn(pagedepot::ZoneStats) -> u64) -> u64 {
+        let zones = self.allocator.zone_ids().filter_map(|zone| self.allocator.zone_stats(zone));
+        // Wrapping: see `absent_pages`.
+        zones.map(pages).fold(0, u64::wrapping_add)
+    }
+}
+
+/// How often the last handle tries to fence a CPU whose lock is held.
+const FENCES_MAX: u32 = 100;
+
+impl Mapped for RawDepot {
+    fn teardown(&self) -> &Teardown {
+        &self.teardown
+    }
+
+    fn close_gates(&self) -> Gates {
+        drop(self.take_callbacks());
+        if self.allocator.disable_caches().busy_cpus == 0 {
+            return Gates::Fenced;
+        }
+        if self.allocator.cpus().fronts().are_sequences() {
+            return Gates::Unfenced;
+        }
+        // A thread holds a lock longer than a fence waits: it does not run. Let it.
+        for _ in 0..FENCES_MAX {
+            std::thread::yield_now();
+            if self.allocator.disable_caches().busy_cpus == 0 {
+                return Gates::Fenced;
+            }
+        }
+        Gates::Held
+    }
+
+    fn absent_pages(&self) -> u64 {
+        // Wrapping: a page freed twice may make this negative, and then nothing is unmapped.
+        self.sum(|zone| {
+            zone.managed_pages.wrapping_sub(zone.free_pages).wrapping_sub(zone.carved_pages)
+        })
+    }
+
+    fn front_pages(&self) -> u64 {
+        self.sum(|zone| zone.cached_pages)
+    }
+
+    unsafe fn unmap(this: NonNull<Self>) {
+        // SAFETY: from a box (`Depot::from_raw`), and this was its last user.
+        drop(unsafe { Box::from_raw(this.as_ptr()) });
+    }
+}
+
+impl fmt::Debug for RawDepot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RawDepot({:p}, {} bytes)", self.base(), self.bytes())
+    }
+}
+
+/// The callbacks that the allocator knows by address.
+struct Callbacks {
+    all: Vec<Arc<dyn Reclaim + Send>>,
+    shrinkers: Arc<Shrinkers>,
+    /// Whether they are among all.
+    has_shrinkers: bool,
+}
+
+impl Callbacks {
+    fn new(fork_mark: ForkMark<'static>) -> Self {
+        let shrinkers = Arc::new(Shrinkers::new(fork_mark));
+        Callbacks { all: Vec::new(), shrinkers, has_shrinkers: false }
+    }
+}
+
+struct Callback<F>(F);
+
+impl<F: Fn(Pressure) -> u64 + Sync> Reclaim for Callback<F> {
+    fn reclaim(&self, pressure: Pressure) -> u64 {
+        (self.0)(pressure)
+    }
+}

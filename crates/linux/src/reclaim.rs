@@ -1,0 +1,14 @@
+//! Taking pages back: from the program when they run short, and from the depot for the system.
+//!
+//! | task | call |
+//! |---|---|
+//! | Free a program's own caches before a request fails | [`Depot::on_pressure`](crate::Depot::on_pressure) |
+//! | Take pages back from CPUs' caches | [`Depot::drain`](crate::Depot::drain) |
+//! | Let the caches of idle CPUs shrink | [`Depot::decay_caches`](crate::Depot::decay_caches) |
+//! | Give memory back to the system | [`Depot::trim`](crate::Depot::trim) |
+//! | Except where a device keeps it | [`Depot::pin_range`](crate::Depot::pin_range) |
+
+pub use crate::error::CallbackError;
+pub use crate::pins::{PinError, PinnedRange};
+pub use crate::trim::{TrimError, Trimmed};
+pub use pagedepot::{Pressure, Reclaim, TooManyCallbacks};
