@@ -104,10 +104,11 @@ unsafe impl Allocator for Depot {
     /// For memory that is not this depot's, in breach of the contract.
     unsafe fn deallocate(&self, start: NonNull<u8>, layout: Layout) {
         let (raw, pfn) = (self.raw(), self.pfn_of(start.as_ptr()));
-        // SAFETY, both: the caller's promise: allocated here with a layout that gets the same.
         let freed = match (self.extent(layout), pfn) {
             (Some(Extent::Nothing), _) => return,
+            // SAFETY: the caller's promise: allocated here with a layout that gets the same.
             (Some(Extent::Block(order)), Some(pfn)) => unsafe { raw.free(pfn, order) },
+            // SAFETY: as above.
             (Some(Extent::Run(pages, _)), Some(pfn)) => unsafe { raw.free_contiguous(pfn, pages) },
             _ => Err(FreeError::OutOfRange),
         };

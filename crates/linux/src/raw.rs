@@ -74,7 +74,7 @@ impl RawDepot {
             _metadata: parts.metadata,
         });
         // SAFETY: boxed, so it stays where it is, and dropped after the allocator.
-        let state: &'static TrimState = unsafe { &*(&raw const *depot.trimming) };
+        let state: &'static TrimState = unsafe { NonNull::from(&*depot.trimming).as_ref() };
         depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
         depot
     }
