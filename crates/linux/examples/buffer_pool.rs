@@ -146,7 +146,7 @@ fn run(file: File) -> Result<(), Box<dyn Error>> {
     println!(
         "{THREADS} threads read blocks of a file of {} MiB through a pool of 16 MiB; eight of ten \
          reads go to a tenth of the file.",
-        FILE_BLOCKS * BLOCK_BYTES as u64 >> 20
+        (FILE_BLOCKS * BLOCK_BYTES as u64) >> 20
     );
     let hits = thread::scope(|scope| -> io::Result<u64> {
         let pool = &pool;

@@ -15,24 +15,65 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Depot`] is the type most programs use, [`Depot::builder`] its options. What lies underneath,
-//! and the vocabulary, is in the crate [`pagedepot`].
+//! [`Depot`] is the type that most programs use. A [`Page`] owns what it needs of its depot: store
+//! it in a struct, send it to a thread, return it from a function. What lies underneath, and the
+//! vocabulary, is in the crate [`pagedepot`].
 //!
-//! # What can be tuned
-//! When it is made ([`Builder`]): where the memory comes from, which CPUs cache and which are never
-//! interrupted, how misuse is found and who is told. While it is in use: how many pages each CPU
-//! may cache ([`Depot::set_cache_limits`]), when pressure begins ([`Depot::set_watermarks`],
-//! [`Depot::on_pressure`]), how much memory there is ([`Depot::grow`]), and whether a CPU caches at
-//! all ([`Depot::retire_cpu`], [`Depot::disable_caches`]).
+//! # I want ...
+//! | to | call | |
+//! |---|---|---|
+//! | make a depot | [`Depot::new`] | options: [`Builder`] |
+//! | make one for the whole program | `static POOL: LazyLock<Depot>` | [how](Depot#a-depot-for-the-whole-program) |
+//! | give threads, structs and callbacks a handle | [`Depot::clone`] | [`Depot::downgrade`] for callbacks |
+//! | allocate and free a page | [`Depot::page`], `drop` | bytes by `Deref` |
+//! | allocate a block for so many bytes | [`Order::for_bytes`] | up to 4 MiB of 4 KiB pages |
+//! | allocate zeroed pages, or from a signal handler | [`Depot::page_with`] | [`Flags`] |
+//! | allocate and free many pages at once | [`Depot::alloc_pages`], [`Depot::free_pages`] | `examples/packet_ring.rs` |
+//! | fill the same vector again and again | [`Depot::alloc_pages_into`] | without the heap |
+//! | allocate contiguous memory, up to 1 GiB | [`Depot::pages`] | [`Pages`] |
+//! | allocate a buffer that grows without copying | [`Vmalloc::buf`] | `examples/growable_column.rs` |
+//! | share a page's bytes without copying | `Page::freeze` | feature `bytes` |
+//! | put a `Vec` or a hash table into pages | `allocator_api2` collections | feature `allocator-api2` |
+//! | use pages as slices of numbers or records | `Page::values` | feature `bytemuck` |
+//! | write text or records into a page | [`Page::writer`] | [`VmallocBuf::writer`](vmalloc::VmallocBuf::writer) grows |
+//! | cut a block into pages | [`Page::split`] | |
+//! | keep page numbers instead of pages | [`Page::into_raw`], [`Depot::raw`] | `unsafe` to free |
+//! | use the memory with io_uring, O_DIRECT, another process | [`MemoryKind::Memfd`], [`RawDepot::fd`] | [`Depot::pin_range`] |
+//! | free my caches when pages run short | [`Depot::on_pressure`] | `examples/buffer_pool.rs` |
+//! | take pages back from CPUs' caches | [`Depot::drain`] | [`Depot::decay_caches`] once a second |
+//! | give memory back to the system | [`Depot::trim`] | |
+//! | add memory while running | [`Depot::grow`] | [`Builder::grow_to`] |
+//! | bind memory to NUMA nodes, use huge pages | [`Builder::numa`], [`Builder::thp`], [`Builder::hugetlb`] | |
+//! | find double frees | [`Builder::checked`] | [`Builder::on_misuse`] |
+//! | know where the pages are | [`Depot::shortage`], [`Depot::zone_stats`] | module [`stats`] |
+//! | change limits while running | [`Depot::set_cache_limits`], [`Depot::set_watermarks`] | |
+//! | stop a CPU from caching | [`Depot::retire_cpu`], [`Depot::disable_caches`] | [`Builder::caches`] |
+//! | return errors as `io::Result` | `?` | every error becomes a [`std::io::Error`] |
+//! | record page events and replay them | [`trace::TraceWriter`] | |
 //!
-//! [`Vmalloc`] maps scattered pages to contiguous addresses: large tables, growable columns, ring
-//! buffers.
+//! # What each kind of page costs
+//! | kind | allocated and freed in a CPU's cache | past the cache |
+//! |---|---|---|
+//! | page number ([`RawDepot::alloc`]) | two restartable sequences | a search of the bitmap, or 1/63 of one for each page |
+//! | [`PageRef`], which borrows a handle | the same | the same |
+//! | [`Page`], which needs none | the same, and the depot's fields are read anew | two atomic operations more |
+//! | [`VmallocBuf`] | three atomic operations, two of them on a count that all buffers of a space share | system calls |
+//! | a buffer of [`Vmalloc::buf_ref`] | one atomic operation | system calls |
+//!
+//! `pagedepot bench hot` measures the first and the third (`depot`, `depot-owned`).
+//!
+//! # Features
+//! All are off by default.
+//! * `allocator-api2`: [`Depot`] allocates for collections of `allocator-api2`, `hashbrown` and the
+//!   like.
+//! * `bytes`: `Page::freeze`, and the same of `Pages` and `VmallocBuf`.
+//! * `bytemuck`: `Page::values` and `values_mut`, and the same of `Pages` and `VmallocBuf`.
 //!
 //! # How a CPU reaches its caches
 //! By restartable sequences, through the registration that glibc 2.35 and later make for every
 //! thread: plain loads and stores that the kernel restarts when it takes the CPU away in between.
-//! Where there are none, by a lock per CPU, for the whole depot: [`Depot::fronts`] says which and
-//! why. Threads on CPUs beyond those configured, and threads without a registration of their own,
+//! Where there are none, by a lock per CPU, for the whole depot: [`Depot::fronts`] says which of
+//! them, and why. Threads on CPUs beyond those configured, and threads without a registration of their own,
 //! go to the store behind the caches.
 //!
 //! # When not to use it

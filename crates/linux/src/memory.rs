@@ -24,8 +24,9 @@ pub enum MemoryKind {
     /// Private anonymous memory. A forked child sees copies.
     #[default]
     Anonymous,
-    /// A memory file, mapped shared, whose descriptor [`RawDepot::fd`](crate::raw::RawDepot::fd) gives: for
-    /// io_uring buffers, for O_DIRECT, to map elsewhere.
+    /// A memory file, mapped shared, whose descriptor
+    /// [`RawDepot::fd`](crate::raw::RawDepot::fd) gives: for io_uring buffers, for O_DIRECT, to map
+    /// elsewhere.
     ///
     /// [`Depot::trim`](crate::Depot::trim) punches holes into it where pages are free; the next
     /// touch puts a new page there, for every mapping of the file. A registration that pinned

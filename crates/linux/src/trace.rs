@@ -17,19 +17,19 @@
 //! use std::fs::File;
 //! use std::io::BufWriter;
 //! use pagedepot_linux::trace::{Stamp, TraceWriter};
-//! use pagedepot_linux::{Depot, Flags, Mobility, Order};
+//! use pagedepot_linux::{Depot, Mobility, Order};
 //!
 //! # let directory = std::env::temp_dir();
 //! let path = directory.join("server.perf.txt");
 //! let mut trace = TraceWriter::new(BufWriter::new(File::create(&path)?));
 //! let depot = Depot::new(16 << 20)?;
 //! for order in [Order::BASE, Order::PAGEBLOCK] {
-//!     let block = depot.alloc(order, Flags::new(Mobility::Movable))?;
-//!     trace.alloc(&Stamp::here("server"), (block, order).into(), Mobility::Movable)?;
+//!     let page = depot.page(order)?; // movable, unless flags say otherwise
+//!     let block = (page.pfn(), page.order()).into();
+//!     trace.alloc(&Stamp::here("server"), block, Mobility::Movable)?;
 //!     // ... use it ...
-//!     trace.free(&Stamp::here("server"), (block, order).into())?;
-//!     // SAFETY: got above, freed once, and not used afterwards.
-//!     unsafe { depot.free(block, order) }?;
+//!     trace.free(&Stamp::here("server"), block)?;
+//!     drop(page);
 //! }
 //! trace.finish()?;
 //! // $ pagedepot replay server.perf.txt

@@ -35,7 +35,7 @@ fn without_caches() {
 fn hammer_without_drains(depot: &Depot) {
     let end = std::time::Instant::now() + WHILE;
     let seed = common::seed();
-    let shared = &*depot;
+    let shared = depot;
     std::thread::scope(|scope| {
         for owner in 1..=3 {
             scope.spawn(move || common::work(shared, owner, seed, 200, end));

@@ -88,7 +88,7 @@ fn handlers_allocate(depot: &Depot) {
     let before = HANDLED.load(Ordering::Relaxed);
     let (seed, end) = (seed(), Instant::now() + Duration::from_millis(700));
     let stop = AtomicBool::new(false);
-    let shared = &*depot;
+    let shared = depot;
     std::thread::scope(|scope| {
         let workers: Vec<_> = (1..=4)
             .map(|owner| {
@@ -181,7 +181,7 @@ const HELD_MAX: u64 = 401 + 2 * 4 * 63;
 fn owners_stopped(depot: &Depot) {
     install(libc::SIGUSR2, stop_here);
     let stop = AtomicBool::new(false);
-    let shared = &*depot;
+    let shared = depot;
     let mut random = common::Random::new(seed());
     let cpus = usable_cpus();
     let ids: Vec<OnceLock<libc::pthread_t>> = (0..2).map(|_| OnceLock::new()).collect();

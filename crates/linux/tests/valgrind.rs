@@ -24,8 +24,8 @@ fn examples_run_under_valgrind() {
         return;
     }
     let examples: [(&str, &[&str]); 4] = [
-        ("vmalloc_buf", &[]),
-        ("ring_buffer", &[]),
+        ("growable_column", &[]),
+        ("packet_ring", &[]),
         ("buffer_pool", &[]),
         ("quiet_drain", &["20"]),
     ];

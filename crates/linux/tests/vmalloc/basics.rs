@@ -228,7 +228,7 @@ fn larger_base_pages() {
         .page_size(PageSize::Kib16)
         .build()
         .unwrap();
-    let space = Vmalloc::new(&depot.into()).unwrap();
+    let space = Vmalloc::new(&depot).unwrap();
     let mut buf = space.buf(5 * PAGE).unwrap();
     assert_eq!((buf.len(), buf.pages()), (8 * PAGE, 2));
     buf.fill(1);
@@ -239,7 +239,7 @@ fn larger_base_pages() {
 
 #[test]
 fn bad_options_are_refused_with_advice() {
-    let anonymous = Depot::new(MIB).unwrap().into();
+    let anonymous = Depot::new(MIB).unwrap();
     let error = Vmalloc::new(&anonymous).err().unwrap();
     assert_eq!(error, VmallocBuildError::NoFile);
     assert!(error.to_string().contains("MemoryKind::Memfd"));
