@@ -142,7 +142,7 @@ impl<T> Place<T> {
     }
 }
 
-static DEPOT: Place<Depot> = Place::new();
+static DEPOT: pagedepot::Global<Pinned<Machine>> = pagedepot::Global::new();
 
 /// Makes the allocator of all RAM, with its metadata in the first memory that has room for it. With
 /// `caches` off every request goes to its store, for a design that has caches of its own.
@@ -160,9 +160,9 @@ pub fn init(boot: &BootInfo, cpus: u32, caches: bool) {
         )
     };
     let zones = zones(&free);
-    let depot = Depot::new(&config(cpus, &zones, caches), metadata, Pinned(Machine))
+    DEPOT
+        .init(|| Depot::new(&config(cpus, &zones, caches), metadata, Pinned(Machine)))
         .expect("metadata of the size asked for");
-    DEPOT.set(depot);
     if let Some(end) = free[1].as_slice().iter().map(|range| range.end()).max() {
         crate::paging::extend_linear_map(Pfn::new(end as u32));
     }
@@ -181,16 +181,13 @@ fn zones(free: &[Ranges; 2]) -> [ZoneConfig<'_>; 2] {
 
 /// The allocator.
 pub fn depot() -> &'static Depot {
-    DEPOT.get()
+    DEPOT.get().expect("the allocator is made before anything asks for it")
 }
 
-/// Checks the allocator's metadata and counts all frames.
-///
-/// # Safety
-/// No other code uses the allocator meanwhile: the other CPUs are idle, and no timer runs.
-pub unsafe fn census() -> Census {
-    // SAFETY: the caller's promise.
-    match unsafe { DEPOT.exclusive() }.validate() {
+/// Checks the allocator's metadata and counts all frames, while no other code uses the allocator:
+/// the other CPUs are idle, and no timer runs.
+pub fn census() -> Census {
+    match depot().validate_at_rest() {
         Ok(census) => census,
         Err(fault) => panic!("{fault}"),
     }

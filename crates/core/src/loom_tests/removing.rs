@@ -47,7 +47,7 @@ fn removed_beside_a_cached_block() {
 }
 
 #[test]
-#[should_panic = "was handed out twice"]
+#[should_panic = "FreeCount"]
 fn removed_though_a_frame_is_held() {
     explore_mutant(Mutant::RemovesHeld, || removed_beside_a_block(PAIR));
 }

@@ -98,9 +98,8 @@ pub fn run(options: &Options) -> ! {
 fn held_pages() -> u64 {
     smp::await_idle();
     design::drain_all();
-    // SAFETY: the other CPUs are idle and no timer runs: `run` starts them afterwards, or has
-    // stopped them.
-    unsafe { memory::census() }.held_pages()
+    // The other CPUs are idle and no timer runs: `run` starts them afterwards, or has stopped them.
+    memory::census().held_pages()
 }
 
 /// The mark of a block in use, in the first word of each of its frames.
