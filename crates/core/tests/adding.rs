@@ -1,4 +1,4 @@
-//! Several threads add the same memory at the same moment.
+//! Memory is added: in pieces, free or held, and by several threads at the same moment.
 
 mod common;
 
@@ -7,9 +7,12 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use common::threads::Claimed;
-use common::{open_zone, range, soak};
+use common::{metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::{CpuLock, Locked};
-use pagedepot::{Allocator, Config, ConfigError, FrameRange, Pfn, ZoneId};
+use pagedepot::{
+    AllocError, Allocator, Config, ConfigError, Flags, FrameRange, FreeError, Obstacle, Order, Pfn,
+    ZoneId,
+};
 
 const SECTION: u32 = 1 << 18;
 const ZONE: ZoneId = ZoneId::new(0);
@@ -81,4 +84,82 @@ fn add_at_once(wanted: [FrameRange; 3]) -> usize {
     let frames: u64 = added.iter().map(|range| u64::from(range.frames)).sum();
     assert_eq!((census.free_pages, census.managed_pages), (frames, frames));
     left.len()
+}
+
+/// Ranges in sections that have memory already, wherever they begin and end.
+#[test]
+fn any_number_of_ranges_in_one_section() {
+    let ranges = [range(10, 100)];
+    let zones = [open_zone("a", &ranges), open_zone("b", &[])];
+    let config = Config { pfn_limit: Some(Pfn::new(2 * SECTION)), ..Config::new(1, &zones) };
+    let memory = &mut metadata(&config);
+    let mut more = vec![MaybeUninit::uninit(); 33_024 + 255];
+    let mut depot = single(&config, memory);
+    let mut pages = 100;
+    // Every second pageblock, in turn for either zone.
+    for (i, first) in (512..20_000).step_by(1024).enumerate() {
+        let added = range(first + i as u32, 512 - 2 * i as u32);
+        assert_eq!(depot.section_bytes(added), 0, "the section has metadata");
+        depot.add_memory(ZoneId::new(i as u32 % 2), added, &mut []).unwrap();
+        pages += u64::from(added.frames);
+    }
+    let across = range(SECTION - 1, 2);
+    assert_eq!(depot.section_bytes(across), more.len());
+    depot.add_memory(ZONE, across, &mut more).unwrap();
+    let census = depot.validate().unwrap();
+    assert_eq!((census.managed_pages, census.free_pages), (pages + 2, pages + 2));
+    let mut all = Vec::new();
+    while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {
+        all.push((pfn, Order::BASE));
+    }
+    assert_eq!(all.len() as u64, pages + 2);
+    depot.free_many(&all).unwrap();
+    // Nothing was handed out that was not given.
+    assert_eq!(depot.validate().unwrap().held_pages(), 0);
+}
+
+/// What an early allocator gives back: blocks, ranges and frames of what was added as held.
+#[test]
+fn held_memory_is_freed_piece_by_piece() {
+    for checked in [false, true] {
+        let zones = [open_zone("a", &[])];
+        let config =
+            Config { checked, pfn_limit: Some(Pfn::new(SECTION)), ..Config::new(1, &zones) };
+        let memory = &mut metadata(&config);
+        let mut more = vec![MaybeUninit::uninit(); 1 << 19];
+        let mut depot = single(&config, memory);
+        let added = range(1000, 4000);
+        depot.add_memory_held(ZONE, added, &mut more).unwrap();
+        assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
+        assert_eq!(depot.obstacle(range(1000, 10)), Some(in_use(1000, 10)));
+        let census = depot.validate().unwrap();
+        assert_eq!((census.managed_pages, census.held_pages()), (4000, 4000));
+        let mut held = 4000;
+        for (start, frames) in [(1000, 24), (1500, 1), (1502, 700), (3000, 2000)] {
+            depot.free_contiguous(Pfn::new(start), frames).unwrap();
+            held -= u64::from(frames);
+            assert_eq!(depot.validate().unwrap().held_pages(), held);
+        }
+        depot.free(Pfn::new(1501), Order::BASE).unwrap();
+        if checked {
+            let twice = depot.free_contiguous(Pfn::new(1400), 102);
+            assert_eq!(twice, Err(FreeError::NotAllocated));
+            depot.free_contiguous(Pfn::new(1024), 256).unwrap();
+        } else {
+            depot.free(Pfn::new(1024), order(8)).unwrap();
+        }
+        held -= 1 + 256;
+        assert_eq!(depot.validate().unwrap().held_pages(), held);
+        // What is never freed stays out of use.
+        let mut got = 0;
+        while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {
+            assert!(depot.obstacle(range(pfn.get(), 1)).is_some());
+            got += 1;
+        }
+        assert_eq!(got + held, 4000);
+    }
+}
+
+fn in_use(first: u32, pages: u64) -> Obstacle {
+    Obstacle::InUse { first: Pfn::new(first), pages, cached_by: None }
 }

@@ -11,8 +11,8 @@ use common::threads::{Claimed, run_on};
 use common::{Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::{CpuLock, Locked};
 use pagedepot::{
-    AllocError, Allocator, Config, Flags, Mode, Order, Pfn, Pressure, Reclaim, Scope, Watermarks,
-    ZoneConfig, ZoneId,
+    AllocError, Allocator, Config, Flags, FreeError, Mode, Order, Pfn, Pressure, Reclaim, Scope,
+    Watermarks, ZoneConfig, ZoneId,
 };
 
 const HUGES: u32 = 8;
@@ -358,4 +358,65 @@ fn a_run_that_must_be_there_is_found() {
     run_on(Some(0));
     depot.drain(Scope::ALL, Mode::Full);
     assert_eq!(depot.validate().unwrap().free_pages, u64::from(FRAMES));
+}
+
+/// Counts and alignments that are no block's: exactly so many frames are taken, and any part of
+/// them goes back.
+#[test]
+fn sizes_that_are_no_power_of_two() {
+    for checked in [false, true] {
+        let ranges = [range(0, 8192)];
+        let zones = [open_zone("a", &ranges)];
+        let config = Config { checked, ..Config::new(1, &zones) };
+        let memory = &mut metadata(&config);
+        let mut depot = single(&config, memory);
+        let flags = Flags::default();
+        for frames in (1..=70).chain([127, 129, 500, 511, 512, 513, 700, 1000, 1023, 1025, 3000]) {
+            for align in [1, 2, 8, 64, 512, 1024] {
+                let start = depot.alloc_contiguous(frames, align, flags).unwrap();
+                assert!(start.get().is_multiple_of(align), "{frames} frames at {start}");
+                let census = depot.validate().unwrap();
+                assert_eq!(census.held_pages(), u64::from(frames), "aligned to {align}");
+                // The middle third, the last, the first.
+                let third = frames / 3;
+                let parts = [(third, third), (2 * third, frames - 2 * third), (0, third)];
+                for (at, part) in parts.into_iter().filter(|&(_, part)| part > 0) {
+                    depot.free_contiguous(start.add(at), part).unwrap();
+                    if checked {
+                        let again = depot.free_contiguous(start.add(at), part);
+                        assert_eq!(again, Err(FreeError::NotAllocated));
+                    }
+                }
+                assert_eq!(depot.validate().unwrap().held_pages(), 0);
+            }
+        }
+        for align in [0, 3, 6, 12, 513, u32::MAX] {
+            let refused = depot.alloc_contiguous(5, align, flags);
+            assert_eq!(refused, Err(AllocError::BadAlignment), "{align}");
+        }
+    }
+}
+
+/// A range that is a block of a cached order costs no search: it comes from the caches, and goes
+/// there.
+#[test]
+fn ranges_of_a_cached_order_use_the_caches() {
+    let ranges = [range(0, 8192)];
+    let zones = [open_zone("a", &ranges)];
+    let config = Config::new(1, &zones);
+    let memory = &mut metadata(&config);
+    let depot = single(&config, memory);
+    let flags = Flags::default();
+    for frames in [1, 2, 4, 8, 512] {
+        let start = depot.alloc_contiguous(frames, 1, flags).unwrap();
+        depot.free_contiguous(start, frames).unwrap();
+        let counts = depot.zone_stats(ZoneId::new(0)).unwrap().counts;
+        for _ in 0..1000 {
+            let start = depot.alloc_contiguous(frames, frames, flags).unwrap();
+            depot.free_contiguous(start, frames).unwrap();
+        }
+        let after = depot.zone_stats(ZoneId::new(0)).unwrap().counts;
+        assert_eq!(after.hits - counts.hits, 2000, "{frames} frames");
+        assert_eq!(after.direct_alloc_pages, counts.direct_alloc_pages, "{frames} frames");
+    }
 }
