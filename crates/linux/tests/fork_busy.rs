@@ -169,7 +169,7 @@ fn call_space(depot: &Arc<Depot>, space: &Vmalloc, held: &Held) {
         assert!(space.vrealloc(start, 9, options).is_err());
         assert!(space.vunmap(held.mapped).is_err() && space.vm_unmap_ram(held.mapped, 1).is_err());
         let inner = space.inner();
-        black_box((inner.lazy_pages(), inner.node_counts(0), inner.span(), inner.page_size()));
+        black_box((inner.stats(), inner.span(), inner.page_size()));
         inner.reset_tables_max();
     }
     for depth in [PurgeDepth::Lazy, PurgeDepth::Decay, PurgeDepth::Everything] {

@@ -1,8 +1,8 @@
-//! Programs that must not compile, because without `unsafe` they would reach memory that is not
-//! theirs. Beside each stands the same program with `unsafe`, which compiles: so it is that word
-//! which is missing, and nothing else.
+//! Programs that must not compile, because without `unsafe` they would reach memory that does not
+//! belong to them. Beside each stands the same program with `unsafe`, which compiles: so only that
+//! word is missing.
 
-/// Who implements a host promises that the frames it hands out are free.
+/// The implementor of a host promises that the frames it hands out are free.
 /// ```
 /// use pagedepot_vmap::Host;
 /// use pagedepot::{AllocError, CpuId, Flags, FreeManyError, Order, Pfn};
@@ -28,7 +28,7 @@
 /// ```
 pub struct HostIsUnsafeToImplement;
 
-/// Who brings a mapper and a host together promises that they mean the same frames.
+/// A caller that combines a mapper and a host promises that they mean the same frames.
 /// ```
 /// use pagedepot_vmap::{Host, Mapper, Vmap, VmapConfig};
 /// fn bring<M: Mapper, H: Host>(mapper: M, host: H) {
@@ -46,7 +46,7 @@ pub struct HostIsUnsafeToImplement;
 /// ```
 pub struct VmapIsUnsafeToMake;
 
-/// Who frees or splits a host's block promises to hold it.
+/// A caller that frees or splits a host's block promises to hold it.
 /// ```
 /// use pagedepot_vmap::Host;
 /// use pagedepot::{Order, Pfn};

@@ -1,68 +1,70 @@
-//! What a [`Vmap`](super::Vmap) is made from, and what a request may ask for.
+//! Configuration of a [`Vmap`](crate::Vmap), and options of a request.
 
 use core::fmt;
 
-use super::area::AreaIndex;
-use super::units::{Protection, VirtAddr};
+use crate::metadata::area::AreaIndex;
+use crate::units::{Protection, VirtAddr};
 use pagedepot::Flags;
 use pagedepot::PageSize;
 
-/// Most nodes; CPUs beyond share.
+/// Largest number of nodes. With more CPUs, some share a node.
 pub const NODES_MAX: u32 = 128;
 
-/// What becomes of the data in frames that stay mapped when their area is freed.
+/// What happens to the data in frames that stay mapped when their area is freed.
 ///
-/// Such frames go to the next caller who asks for that size. Whatever the option,
-/// [`Options::zeroed`] gives zeroes.
+/// The next request for that size gets these frames. [`Options::zeroed`] returns zeroes whatever
+/// this says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stale {
-    /// Every `vmalloc` returns zeroes, warm or not, writable or not.
+    /// Every `vmalloc` returns zeroes, whether the area was warm, and whatever its protection.
     #[default]
     Zero,
-    /// Overwritten with this byte when freed, so that use after free shows. Fresh frames are not
-    /// touched.
+    /// `vfree` overwrites it with this byte, so that a use after free is noticed. Frames fresh from
+    /// the page allocator are not overwritten.
     Poison(u8),
-    /// Nothing: the next caller sees what the last one left. For callers who trust each other.
+    /// It stays: the next caller sees what the last one left. For callers that trust each other.
     Keep,
 }
 
-/// Who purges when enough is lazy.
+/// Which thread purges when enough pages are lazy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PurgeBy {
-    /// The one whose free passes the threshold.
+    /// The thread whose free passes the threshold.
     #[default]
     Caller,
-    /// Somebody else, whom [`Host::purge_wanted`](super::Host::purge_wanted) tells. A caller who
-    /// finds twice the threshold lazy helps all the same.
+    /// A helper that [`Host::purge_wanted`](crate::Host::purge_wanted) wakes. A thread whose free
+    /// finds twice the threshold lazy purges nevertheless.
     Helper,
 }
 
-/// Everything a [`Vmap`](super::Vmap) is made from, but for the range, which its
-/// [`Mapper`](super::Mapper) has.
+/// Configuration of a [`Vmap`](crate::Vmap). The range of addresses comes from its
+/// [`Mapper`](crate::Mapper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmapConfig {
-    /// CPUs that allocate: as many nodes are made, at most 128.
+    /// Number of CPUs that allocate. Each gets a node, up to 128 nodes.
     pub cpus: u32,
-    /// Most areas and free ranges at a time, below 2^24. 64 bytes each.
+    /// Largest number of areas and free ranges at a time, from 2 to 2^24 - 1. 64 bytes of metadata
+    /// each.
     pub areas_max: u32,
-    /// Freed pages that wait for a purge before one begins. `None`: 32 MiB for each bit of the
-    /// number of CPUs, as in the kernel.
+    /// A purge begins when this many pages are lazy (freed, not yet unmapped). `None`: 32 MiB for
+    /// each bit of the number of CPUs, as in the kernel.
     pub lazy_pages_max: Option<u64>,
-    /// Most pages of address space that a node's pools keep. `None`: an eighth of the range
-    /// shared by all nodes, at most 2^18.
+    /// Largest number of pages of address space that a node's cold pools keep. `None`: an eighth
+    /// of the range shared by all nodes, at most 2^18.
     pub pool_pages_max: Option<u64>,
-    /// Most pages of memory that a node's pools keep mapped. `None`: 32 MiB. 0: none.
+    /// Largest number of pages of memory that a node's warm pools keep mapped. `None`: 32 MiB. 0:
+    /// none.
     pub warm_pages_max: Option<u64>,
-    /// What becomes of data in them.
+    /// What happens to the data in warm areas.
     pub stale: Stale,
-    /// How `vmalloc` asks for frames when the request does not say.
+    /// Flags with which `vmalloc` allocates frames, unless the request has its own.
     pub flags: Flags,
-    /// Who purges.
+    /// Which thread purges.
     pub purge_by: PurgeBy,
 }
 
 impl VmapConfig {
-    /// For this many CPUs and areas, with everything else at its default.
+    /// A configuration for this many CPUs and areas, all else at its default.
     pub const fn new(cpus: u32, areas_max: u32) -> Self {
         VmapConfig {
             cpus,
@@ -76,26 +78,26 @@ impl VmapConfig {
         }
     }
 
-    /// Nodes: one per CPU, at most 128.
+    /// Number of nodes: one per CPU, at most 128.
     pub fn nodes(&self) -> u32 {
         self.cpus.clamp(1, NODES_MAX)
     }
 
-    pub(super) fn lazy_pages_max(&self, page_size: PageSize) -> u64 {
+    pub(crate) fn lazy_pages_max(&self, page_size: PageSize) -> u64 {
         let bits = u64::from(u32::BITS - self.cpus.leading_zeros()).max(1);
         self.lazy_pages_max.unwrap_or(bits * pages_of(32 << 20, page_size))
     }
 
-    pub(super) fn pool_pages_max(&self, range_pages: u32) -> u64 {
+    pub(crate) fn pool_pages_max(&self, range_pages: u32) -> u64 {
         let share = u64::from(range_pages) / 8 / u64::from(self.nodes());
         self.pool_pages_max.unwrap_or(share.min(1 << 18))
     }
 
-    pub(super) fn warm_pages_max(&self, page_size: PageSize) -> u64 {
+    pub(crate) fn warm_pages_max(&self, page_size: PageSize) -> u64 {
         self.warm_pages_max.unwrap_or(pages_of(32 << 20, page_size))
     }
 
-    pub(super) fn check(&self) -> Result<(), VmapConfigError> {
+    pub(crate) fn check(&self) -> Result<(), VmapConfigError> {
         if self.cpus == 0 {
             return Err(VmapConfigError::NoCpus);
         }
@@ -110,7 +112,7 @@ fn pages_of(bytes: u64, page_size: PageSize) -> u64 {
     bytes >> page_size.shift()
 }
 
-/// Why a [`Vmap`](super::Vmap) could not be made.
+/// Why a [`Vmap`](crate::Vmap) cannot be constructed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VmapConfigError {
@@ -118,29 +120,29 @@ pub enum VmapConfigError {
     NoCpus,
     /// Fewer than 2 areas, or 2^24 and more.
     AreaCount {
-        /// How many were asked for.
+        /// The number configured.
         areas: u32,
     },
-    /// The mapper's range is empty, begins at address 0 or inside a page, or passes the last
+    /// The mapper's range is empty, begins at address 0 or inside a page, or ends behind the last
     /// address.
     BadRange {
-        /// Its start.
+        /// Start of the range.
         start: VirtAddr,
-        /// Its pages.
+        /// Size of the range in pages.
         pages: u32,
     },
-    /// The mapper's tables map a number of pages that is no power of two, or above 2^15.
+    /// [`Mapper::TABLE_PAGES`](crate::Mapper::TABLE_PAGES) is not a power of two up to 2^15.
     BadTables {
-        /// Pages per table.
+        /// Pages that a table maps.
         pages: u32,
     },
-    /// The metadata would not fit the address space.
+    /// The metadata is larger than the address space.
     TooLarge,
     /// The memory for the metadata is too small.
     TooLittleMetadata {
-        /// Bytes needed, as `metadata_bytes` says.
+        /// Bytes needed, as returned by `metadata_bytes`.
         needed: usize,
-        /// Bytes given.
+        /// Bytes supplied.
         given: usize,
     },
 }
@@ -156,13 +158,13 @@ impl fmt::Display for VmapConfigError {
             }
             VmapConfigError::BadRange { start, pages } => write!(
                 f,
-                "{pages} pages from {start} cannot be managed: the range begins at a page other than the first and has pages"
+                "a range of {pages} pages at {start} cannot be managed: it must begin at a page boundary above 0, and not be empty"
             ),
             VmapConfigError::BadTables { pages } => {
                 write!(f, "{pages} pages per table: a power of two up to 2^15 is needed")
             }
             VmapConfigError::TooLarge => {
-                f.write_str("the metadata would not fit the address space")
+                f.write_str("the metadata is larger than the address space: lower areas_max, or use a smaller range")
             }
             VmapConfigError::TooLittleMetadata { needed, given } => {
                 write!(
@@ -176,21 +178,21 @@ impl fmt::Display for VmapConfigError {
 
 impl core::error::Error for VmapConfigError {}
 
-/// How to serve a request. The default: anywhere, page-aligned, one guard page behind, read and
-/// write, may wait.
+/// How to serve a request. Default: any address, page-aligned, one guard page behind the area,
+/// mapped for reading and writing, allowed to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    pub(super) align: usize,
-    pub(super) window: Option<(VirtAddr, VirtAddr)>,
-    pub(super) guard: u8,
-    pub(super) protection: Protection,
-    pub(super) flags: Option<Flags>,
-    pub(super) no_wait: bool,
-    pub(super) zeroed: bool,
+    pub(crate) align: usize,
+    pub(crate) window: Option<(VirtAddr, VirtAddr)>,
+    pub(crate) guard: u8,
+    pub(crate) protection: Protection,
+    pub(crate) flags: Option<Flags>,
+    pub(crate) no_wait: bool,
+    pub(crate) zeroed: bool,
 }
 
 impl Options {
-    /// The default.
+    /// The default options.
     pub const DEFAULT: Options = Options {
         align: 1,
         window: None,
@@ -201,60 +203,61 @@ impl Options {
         zeroed: false,
     };
 
-    /// Aligned to `bytes`, a power of two.
+    /// Aligns the start to `bytes`, a power of two.
     #[inline]
     #[must_use]
     pub const fn align(self, bytes: usize) -> Self {
         Options { align: bytes, ..self }
     }
 
-    /// Entirely in `start..end`, guard included. Such requests bypass the pools.
+    /// Places the area with its guard entirely in `start..end`, whole pages of the range. Such
+    /// requests bypass the pools.
     #[inline]
     #[must_use]
     pub const fn window(self, start: VirtAddr, end: VirtAddr) -> Self {
         Options { window: Some((start, end)), ..self }
     }
 
-    /// This many pages behind the area are kept unmapped.
+    /// Keeps this many pages behind the area unmapped.
     #[inline]
     #[must_use]
     pub const fn guard_pages(self, pages: u8) -> Self {
         Options { guard: pages, ..self }
     }
 
-    /// What the mapping allows.
+    /// Sets which accesses the mapping allows.
     #[inline]
     #[must_use]
     pub const fn protection(self, protection: Protection) -> Self {
         Options { protection, ..self }
     }
 
-    /// How to ask for frames. Such requests get fresh ones.
+    /// Sets the flags for allocating frames. Such requests get no warm area.
     #[inline]
     #[must_use]
     pub const fn flags(self, flags: Flags) -> Self {
         Options { flags: Some(flags), ..self }
     }
 
-    /// The request fails rather than wait for a lock or a purge, or call reclaim callbacks.
+    /// Makes the request fail where it would wait for a lock or a purge, or run reclaim callbacks.
     #[inline]
     #[must_use]
     pub const fn no_wait(self) -> Self {
         Options { no_wait: true, ..self }
     }
 
-    /// New memory is zeroed, whatever [`VmapConfig::stale`] and the protection say. This concerns
-    /// [`vmalloc`](super::Vmap::vmalloc) and [`vrealloc`](super::Vmap::vrealloc); frames of the
-    /// caller's are mapped as they are, and never written.
+    /// Zeroes new memory, whatever [`VmapConfig::stale`] and the protection say. This concerns
+    /// [`vmalloc`](crate::Vmap::vmalloc) and [`vrealloc`](crate::Vmap::vrealloc): frames of the
+    /// caller are never written.
     #[inline]
     #[must_use]
     pub const fn zeroed(self) -> Self {
         Options { zeroed: true, ..self }
     }
 
-    /// Whether frames that stayed mapped will do.
+    /// Whether an area whose frames stayed mapped can serve the request.
     #[inline]
-    pub(super) fn takes_warm(&self) -> bool {
+    pub(crate) fn takes_warm(&self) -> bool {
         self.flags.is_none()
             && self.guard == 1
             && self.protection.bits() == Protection::READ_WRITE.bits()

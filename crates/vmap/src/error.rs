@@ -1,8 +1,9 @@
-//! Errors of address-space requests. Each fits a register pair, so that the fast path returns it
-//! without touching memory.
+//! Errors of requests. Each fits a pair of registers, so the fast path returns it without a store
+//! to memory.
 
 use core::fmt;
 
+use crate::kind::Kind;
 use pagedepot::AllocError;
 use pagedepot::cpus::Unusable;
 
@@ -10,44 +11,44 @@ use pagedepot::cpus::Unusable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VmapError {
-    /// Zero pages, or more than the managed range has.
+    /// The size is zero, or larger than the managed range.
     BadSize,
-    /// An alignment that is no power of two.
+    /// The alignment is not a power of two.
     BadAlign,
-    /// A window that lies outside the managed range, or an address that is not at a page boundary.
+    /// The window or address lies outside of the managed range, or not at page boundaries.
     BadWindow,
-    /// No free range is large enough, though everything freed was taken back.
+    /// No free range is large enough, also after a purge of everything freed.
     NoSpace,
     /// All area descriptors are in use.
     NoAreas,
-    /// Somebody is there already.
+    /// Part of the pages requested belongs to a busy area.
     Occupied,
-    /// The request may not wait, and would have had to.
+    /// The request would have had to wait, which its options forbid.
     WouldWait,
-    /// No busy area of the kind needed begins at that address.
+    /// No busy area of the right kind begins at that address.
     NotAllocated,
-    /// Pages at that place of the area are mapped already, or lie beyond its end.
+    /// The pages of the area are mapped already, or lie behind its end.
     BadOffset,
-    /// A frame number that cannot be kept: the very last one.
+    /// The frame number is 2^32 - 1, which the metadata cannot hold.
     BadFrame,
     /// The page allocator had no frames.
     Frames(AllocError),
-    /// The mapper refused.
+    /// The mapper failed.
     Map(MapError),
 }
 
 impl fmt::Display for VmapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            VmapError::BadSize => "sizes go from 1 page to as many as the managed range has, guard pages included",
-            VmapError::BadAlign => "the alignment is in bytes and must be a power of two",
-            VmapError::BadWindow => "the address or window is not made of whole pages of the managed range",
+            VmapError::BadSize => "the size with guard pages must be between 1 page and that of the managed range",
+            VmapError::BadAlign => "the alignment in bytes must be a power of two",
+            VmapError::BadWindow => "the address or window must consist of whole pages of the managed range",
             VmapError::NoSpace => {
                 "no free range is large enough: free areas, ask for a smaller size or alignment, or manage a larger range"
             }
             VmapError::NoAreas => "all area descriptors are in use: free areas, or raise VmapConfig::areas_max",
-            VmapError::Occupied => "part of the range is in use (Vmap::find tells by whom)",
-            VmapError::WouldWait => "somebody holds the free address space: try again, or allow the request to wait",
+            VmapError::Occupied => "part of the range is in use: Vmap::find tells by which area",
+            VmapError::WouldWait => "the free address space or a page table is locked: try again, or allow the request to wait",
             VmapError::NotAllocated => "no busy area of that kind begins there: was it freed before?",
             VmapError::BadOffset => "the pages are mapped already, or lie beyond the area's end",
             VmapError::BadFrame => "frame number 2^32 - 1 cannot be mapped",
@@ -85,7 +86,7 @@ impl From<MapError> for VmapError {
     }
 }
 
-/// Why an area was not freed. Nothing was changed.
+/// Why an area was not freed. The call has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VfreeError {
@@ -95,7 +96,7 @@ pub enum VfreeError {
     NotAllocated,
     /// An area of another kind begins there.
     WrongKind(Kind),
-    /// This process is a fork of the one that made it all.
+    /// This process is a fork of the one that allocated the area.
     Forked,
 }
 
@@ -107,7 +108,7 @@ impl fmt::Display for VfreeError {
                 "no busy area begins there: was it freed before, or is this an address inside one?",
             ),
             VfreeError::WrongKind(kind) => {
-                write!(f, "the area there is freed by {}", kind.freed_by())
+                write!(f, "another method frees the area there: {}", kind.freed_by())
             }
             VfreeError::Forked => f.write_str(
                 "this process is a fork of the one that allocated the area: leave it to that one",
@@ -118,20 +119,21 @@ impl fmt::Display for VfreeError {
 
 impl core::error::Error for VfreeError {}
 
-/// Why a [`Mapper`](super::Mapper) could not do what it was asked.
+/// Why a call of a [`Mapper`](crate::Mapper) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MapError {
     /// No memory for page tables.
     NoTables,
-    /// The limit on mappings, the system's or the mapper's own, is reached.
+    /// The limit on mappings is reached: that of the system, or the mapper's own.
     TooManyMappings {
         /// The limit.
         limit: u32,
     },
-    /// The system refused with this code.
+    /// The system refused the mapping with this error code.
     Refused(i32),
-    /// The addresses are another's by now: see [`Mapper::lost_pages`](super::Mapper::lost_pages).
+    /// Another mapping has the addresses by now: see
+    /// [`Mapper::lost_pages`](crate::Mapper::lost_pages).
     Lost,
 }
 
@@ -152,53 +154,3 @@ impl fmt::Display for MapError {
 }
 
 impl core::error::Error for MapError {}
-
-/// What an area is for, and so how it is freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    /// Address space alone.
-    Address = 0,
-    /// Frames of the caller's are mapped in it.
-    Vmap = 1,
-    /// Frames of its own are mapped in it.
-    Vmalloc = 2,
-    /// A short-lived mapping of the caller's frames.
-    Ram = 3,
-    /// Nothing: addresses that the mapper has lost, kept from being used again.
-    Lost = 4,
-}
-
-impl Kind {
-    pub(super) const fn from_bits(bits: u64) -> Self {
-        match bits {
-            0 => Kind::Address,
-            1 => Kind::Vmap,
-            2 => Kind::Vmalloc,
-            3 => Kind::Ram,
-            _ => Kind::Lost,
-        }
-    }
-
-    /// The method that frees such an area.
-    pub const fn freed_by(self) -> &'static str {
-        match self {
-            Kind::Address => "free",
-            Kind::Vmap => "vunmap",
-            Kind::Vmalloc => "vfree",
-            Kind::Ram => "vm_unmap_ram",
-            Kind::Lost => "nothing: its addresses are lost",
-        }
-    }
-
-    /// Its name in a listing, as in `/proc/vmallocinfo`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Address => "area",
-            Kind::Vmap => "vmap",
-            Kind::Vmalloc => "vmalloc",
-            Kind::Ram => "vm_map_ram",
-            Kind::Lost => "lost",
-        }
-    }
-}

@@ -1,58 +1,59 @@
-//! A lock whose waiters may sleep, for the parts that are not worth being lock-free: the free
-//! address space and the purge.
+//! A lock whose waiters may sleep. It protects the parts that are rarely used: the free address
+//! space and the purge.
 //!
 //! | word | meaning | transitions |
 //! |---|---|---|
 //! | 0 | free | -> 1 by compare-and-swap, -> 2 by a waiter's exchange |
 //! | 1 | held | -> 0 by its holder, -> 2 by a waiter's exchange |
-//! | 2 | held, and somebody may sleep | -> 0 by its holder, who then wakes one |
+//! | 2 | held, and a waiter may sleep | -> 0 by its holder, who then wakes one |
 //!
-//! After Drepper, "Futexes Are Tricky" (2011), mutex 2. How to sleep is the [`Host`]'s.
+//! After Drepper, "Futexes Are Tricky" (2011), mutex 2. The [`Host`] says how to sleep.
 //!
 //! # Waiting in bounds
-//! Reclaim under memory pressure may run in a signal handler above a holder of its own thread, and
+//! Reclaim under memory pressure may run in a signal handler above a holder of its own thread, or
 //! beside a holder that was stopped. It takes locks by [`Lock::lock_within`]: not at all if this
-//! thread holds the lock ([`Host::caller`]), and for a second at most otherwise. The holder's name
-//! is written after the lock was taken and wiped before it is given up, so a handler in between
-//! finds no name: it waits that second. A waiter that gives up leaves the lock at 2 and always
-//! looks once more after it slept: a wake-up that it got is either used, or passed on by the holder
-//! it saw.
+//! thread holds the lock ([`Host::caller`]), and otherwise after a second of waiting at most. The
+//! holder writes its name after it took the lock and wipes it before it unlocks. A handler that
+//! runs in between finds no name, and waits that second. A waiter that gives up leaves the lock at
+//! 2 and always looks once more after it slept: it either uses the wake-up that it got, or the
+//! holder it saw passes one on.
 
-use super::seams::Host;
+use crate::model;
+use crate::seams::host::Host;
 use pagedepot::sync::prim::{AtomicU32, AtomicUsize, Ordering, spin_hint};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const AWAITED: u32 = 2;
 
-/// Looks at a taken lock before its waiter sleeps: about as long as going to sleep takes (Karlin et
-/// al., "Empirical Studies of Competitive Spinning", 1991).
-const SPINS: u32 = if cfg!(loom) { 0 } else { 40 };
+/// Loads of a taken lock's word before its waiter sleeps: they take about as long as going to sleep
+/// (Karlin et al., "Empirical Studies of Competitive Spinning", 1991).
+const SPINS: u32 = model::scaled(40, 0);
 
 /// How often a waiter in bounds sleeps.
-pub(super) const NAPS: u32 = if cfg!(loom) { 1 } else { 100 };
-/// For how long at most each time, in milliseconds.
+pub const NAPS: u32 = model::scaled(100, 1);
+/// Longest sleep of a waiter in bounds.
 const NAP_MS: u32 = 10;
 
-/// A lock, on cache lines of its own.
+/// A lock, on its own cache lines.
 #[repr(align(128))]
 pub struct Lock {
     word: AtomicU32,
-    /// The holder's name, while it is known; 0 otherwise.
+    /// What [`Host::caller`] says of the holder; 0 if it says nothing, or the lock is free.
     holder: AtomicUsize,
-    /// Those who look on at this moment, ready to take it.
+    /// Number of waiters that spin at this moment.
     watchers: AtomicU32,
 }
 
-/// Proof that a [`Lock`] is held; dropping it unlocks.
-pub struct Guard<'l, H: Host + ?Sized> {
+/// Proof that a [`Lock`] is held. Dropping it unlocks.
+pub struct LockGuard<'l, H: Host + ?Sized> {
     lock: &'l Lock,
     host: &'l H,
 }
 
 impl Lock {
     /// A free lock.
-    #[allow(clippy::new_without_default, reason = "a lock is made with what it protects")]
+    #[allow(clippy::new_without_default, reason = "a lock comes with what it protects")]
     pub fn new() -> Self {
         Lock {
             word: AtomicU32::new(FREE),
@@ -61,38 +62,38 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if it is free.
+    /// Takes the lock if it is free; never waits.
     #[inline]
-    pub fn try_lock<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Option<Guard<'l, H>> {
+    pub fn try_lock<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Option<LockGuard<'l, H>> {
         self.take_free().then(|| self.taken(host))
     }
 
-    /// The guard of a lock that the caller has just taken.
+    /// The guard of a lock that this thread has just taken.
     #[inline]
-    fn taken<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Guard<'l, H> {
+    fn taken<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> LockGuard<'l, H> {
         if let Some(name) = host.caller() {
-            // Relaxed: for code on top of this thread.
+            // Relaxed: read by signal handlers of this thread.
             self.holder.store(name.get(), Ordering::Relaxed);
         }
-        Guard { lock: self, host }
+        LockGuard { lock: self, host }
     }
 
-    /// Takes the lock, waiting for it if need be.
+    /// Takes the lock. Waits until it is free.
     #[inline]
-    pub fn lock<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Guard<'l, H> {
+    pub fn lock<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> LockGuard<'l, H> {
         if !self.take_free() {
             self.wait_for(host);
         }
         self.taken(host)
     }
 
-    /// Takes the lock, waiting for it for about a second at most; `None` also if this thread holds
-    /// it: see the module's head.
-    pub fn lock_within<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Option<Guard<'l, H>> {
+    /// Takes the lock, after a second of waiting at most. `None`: it was not free in that time, or
+    /// this thread holds it; see the head of the module.
+    pub fn lock_within<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Option<LockGuard<'l, H>> {
         if self.take_free() {
             return Some(self.taken(host));
         }
-        // Relaxed: this thread's own store, or another's, which is not equal.
+        // Relaxed: this thread's own store, or that of another thread, which differs.
         let holder = self.holder.load(Ordering::Relaxed);
         if host.caller().is_some_and(|name| name.get() == holder) {
             return None;
@@ -110,17 +111,17 @@ impl Lock {
         is_taken.then(|| self.taken(host))
     }
 
-    /// Takes the lock after one of those who look on now, if any do.
+    /// Takes the lock; if another waiter spins, lets it go first.
     ///
-    /// For those with so much to do that they do it in turns: one who unlocks and locks again at
-    /// once leaves others no moment in which they could see it free, and those would sleep and wake
-    /// again and again.
-    pub fn lock_behind<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> Guard<'l, H> {
+    /// For long work that is divided into several critical sections. A thread that unlocks and
+    /// locks again at once leaves waiters no moment in which they could see the lock free: they
+    /// would sleep and wake again and again.
+    pub fn lock_behind<'l, H: Host + ?Sized>(&'l self, host: &'l H) -> LockGuard<'l, H> {
         if self.is_watched() {
             host.contention_begins();
             let passed = |_| {
                 spin_hint();
-                // Relaxed: only when to stop looking; `lock` does the ordering.
+                // Relaxed: decides only when to stop spinning; `lock` orders.
                 self.word.load(Ordering::Relaxed) != FREE || !self.is_watched()
             };
             (0..SPINS).any(passed);
@@ -136,7 +137,8 @@ impl Lock {
 
     #[inline]
     fn take_free(&self) -> bool {
-        // Acquire: pairs with the Release in `Guard::drop`; what the last holder wrote is seen.
+        // Acquire: pairs with the Release in `LockGuard::drop`, so this thread sees what the last
+        // holder wrote.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -144,8 +146,8 @@ impl Lock {
     fn wait_for<H: Host + ?Sized>(&self, host: &H) {
         host.contention_begins();
         if !(self.watch() && self.take_free()) {
-            // The exchange says that somebody sleeps, and takes the lock if it was free; whoever
-            // takes it so cannot know that nobody else sleeps, and leaves it at 2.
+            // The exchange announces a sleeper, and takes the lock if it was free. A thread that
+            // takes it this way does not know whether others sleep, and leaves the word at 2.
             while self.word.swap(AWAITED, Ordering::Acquire) != FREE {
                 host.wait(&self.word, AWAITED);
                 self.watch();
@@ -154,9 +156,9 @@ impl Lock {
         host.contention_ends();
     }
 
-    /// Looks on for a while; whether it saw the lock free.
+    /// Spins for a while; returns whether it saw the lock free.
     fn watch(&self) -> bool {
-        // Relaxed, both: a hint to holders.
+        // Relaxed, all: a hint to holders.
         self.watchers.fetch_add(1, Ordering::Relaxed);
         let is_free = (0..SPINS).any(|_| {
             spin_hint();
@@ -167,10 +169,11 @@ impl Lock {
     }
 }
 
-impl<H: Host + ?Sized> Drop for Guard<'_, H> {
+impl<H: Host + ?Sized> Drop for LockGuard<'_, H> {
     fn drop(&mut self) {
         if self.host.caller().is_some() {
-            // Relaxed: before the Release below, so the next holder's name is not wiped.
+            // Relaxed: the Release below comes after it, so this cannot wipe the next holder's
+            // name.
             self.lock.holder.store(0, Ordering::Relaxed);
         }
         // Release: pairs with the Acquire of the next holder.

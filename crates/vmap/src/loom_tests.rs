@@ -4,6 +4,9 @@
 //! mapping, or a frame is freed while it is mapped. Models named `..._broken` leave out a part of a
 //! protocol and must fail.
 
+#![allow(unsafe_code)]
+
+#[allow(dead_code, reason = "the file has more than this crate uses")]
 #[path = "../../core/src/loom_tests/explore.rs"]
 mod explore;
 
@@ -12,11 +15,12 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use super::area::{Area, AreaIndex, Areas};
-use super::pool::Pools;
-use super::spares::Spares;
-use super::{
-    Broken, FlushSpans, Host, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
+use crate::metadata::area::{Area, AreaIndex, Areas};
+use crate::model::{Mutant, leave_out};
+use crate::node::pool::Pools;
+use crate::space::spares::Spares;
+use crate::{
+    FlushSpans, Host, Lock, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
     VirtAddr, Vmap, VmapConfig, VmapError,
 };
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
@@ -27,12 +31,7 @@ const BASE: usize = 16 * PAGE;
 const TABLE: u32 = 4;
 
 std::thread_local! {
-    static BROKEN: Cell<Option<Broken>> = const { Cell::new(None) };
     static CPU: Cell<u32> = const { Cell::new(0) };
-}
-
-pub fn is_broken(part: Broken) -> bool {
-    BROKEN.get() == Some(part)
 }
 
 fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
@@ -259,7 +258,7 @@ fn a_pooled_area_has_one_owner() {
 #[test]
 #[should_panic(expected = "an area has two owners")]
 fn a_pooled_area_has_one_owner_broken() {
-    BROKEN.set(Some(Broken::PoolTag));
+    leave_out(Mutant::PoolTag);
     explore("pool without tags", 3, pool_model);
 }
 
@@ -320,11 +319,12 @@ fn a_spare_descriptor_has_one_owner() {
 #[test]
 #[should_panic(expected = "a descriptor has two owners, or none")]
 fn a_spare_descriptor_has_one_owner_broken() {
-    BROKEN.set(Some(Broken::SpareTag));
+    leave_out(Mutant::SpareTag);
     explore("spares without a tag", 3, spares_model);
 }
 
-/// One asks for the second area of a size, which brings a third, while another asks for one.
+/// A thread allocates the second area of a size, which brings a third along, while another
+/// allocates one.
 #[test]
 fn what_is_stocked_is_handed_out_once() {
     explore("stock", 2, || {
@@ -342,9 +342,9 @@ fn what_is_stocked_is_handed_out_once() {
     });
 }
 
-/// Where the space is locked another node's pool serves, and nobody waits who may not.
+/// If the space is locked, another node's pool serves; a request that may not wait fails.
 #[test]
-fn who_finds_the_space_locked_borrows() {
+fn a_request_that_finds_the_space_locked_borrows() {
     explore("borrow", 2, || {
         let model = Arc::new(Model::new(VmapConfig { cpus: 2, ..config() }));
         let vmap = model.vmap();
@@ -352,7 +352,7 @@ fn who_finds_the_space_locked_borrows() {
         let area = vmap.alloc(1, BARE).unwrap();
         vmap.free(area).unwrap();
         CPU.set(0);
-        let space = vmap.lock_space();
+        let space = vmap.parts().lock_space();
         assert_eq!(vmap.alloc(1, BARE), Ok(area));
         assert_eq!(vmap.alloc(1, BARE.no_wait()), Err(VmapError::WouldWait));
         drop(space);
@@ -363,7 +363,7 @@ fn who_finds_the_space_locked_borrows() {
     });
 }
 
-/// Whoever lists areas while some are taken and others given back sees each that stays, once.
+/// A listing, while areas are taken and others given back, has each that stays once.
 #[test]
 fn a_listing_sees_what_stays() {
     explore("listing", 2, || {
@@ -383,7 +383,7 @@ fn a_listing_sees_what_stays() {
     });
 }
 
-/// Of all who free an area one succeeds, though it is allocated again meanwhile.
+/// Of all threads that free an area one succeeds, though it is allocated again in between.
 #[test]
 fn an_area_is_freed_once() {
     explore("free", 3, || {
@@ -419,7 +419,7 @@ fn what_is_freed_during_a_purge_is_purged_once() {
     });
 }
 
-/// A table empties while somebody maps through it.
+/// A table becomes empty while a thread maps through it.
 fn table_model() {
     let model = Arc::new(Model::new(config()));
     let vmap = model.vmap();
@@ -447,7 +447,7 @@ fn a_table_is_given_back_only_when_nothing_is_mapped() {
 #[test]
 #[should_panic]
 fn a_table_is_given_back_only_when_nothing_is_mapped_broken() {
-    BROKEN.set(Some(Broken::TableLock));
+    leave_out(Mutant::TableLock);
     explore("table without lock", 3, table_model);
 }
 
@@ -508,7 +508,7 @@ fn a_look_sees_an_area_that_was() {
 #[test]
 #[should_panic(expected = "an area that never was")]
 fn a_look_sees_an_area_that_was_broken() {
-    BROKEN.set(Some(Broken::SecondLook));
+    leave_out(Mutant::SecondLook);
     explore("one look", 2, look_model);
 }
 
@@ -538,10 +538,10 @@ fn reading_sees_what_was_there_or_nothing() {
 /// A reader looks for the frame at an area's page, as `frame_at` does, while the area is freed and
 /// allocated again for another frame.
 fn frame_model() {
-    use super::area::State;
-    use super::error::Kind;
-    use super::frames::FrameTable;
-    use super::units::Vpn;
+    use crate::Kind;
+    use crate::metadata::area::State;
+    use crate::metadata::frames::FrameTable;
+    use crate::units::Vpn;
     use pagedepot::sync::prim::{AtomicU8, AtomicU32};
 
     struct Metadata {
@@ -581,7 +581,7 @@ fn a_frame_is_of_the_area_that_was_looked_at() {
 #[test]
 #[should_panic(expected = "the frame of another area")]
 fn a_frame_is_of_the_area_that_was_looked_at_broken() {
-    BROKEN.set(Some(Broken::EarlyLook));
+    leave_out(Mutant::LookOrder);
     explore("frame, looked at early", 3, frame_model);
 }
 
@@ -612,7 +612,7 @@ fn frames_that_moved_are_freed_after_their_aliases() {
 #[test]
 #[should_panic(expected = "is freed while it is mapped")]
 fn frames_that_moved_are_freed_after_their_aliases_broken() {
-    BROKEN.set(Some(Broken::PoolsFirst));
+    leave_out(Mutant::PoolsFirst);
     explore("alias, pools last", 3, alias_model);
 }
 
@@ -646,7 +646,7 @@ fn what_is_stuck_keeps_its_table_and_its_frames() {
 #[test]
 #[should_panic(expected = "Table {")]
 fn what_is_stuck_keeps_its_table_and_its_frames_broken() {
-    BROKEN.set(Some(Broken::Reenter));
+    leave_out(Mutant::Reenter);
     explore("stuck, not entered again", 3, stuck_model);
 }
 
@@ -677,11 +677,11 @@ fn what_is_stuck_is_purged_by_the_next() {
     });
 }
 
-/// The lock excludes, also those who only try.
+/// The lock has one holder, also among threads that only try.
 #[test]
 fn a_lock_has_one_holder() {
     explore("lock", 3, || {
-        let lock = Arc::new(super::Lock::new());
+        let lock = Arc::new(Lock::new());
         let inside = Arc::new(loom::sync::atomic::AtomicU32::new(0));
         let host = || Frames(Ledger::default());
         let hold = |inside: &loom::sync::atomic::AtomicU32| {

@@ -1,4 +1,4 @@
-//! Units of address space: a newtype for each, as in `frame.rs`.
+//! Units of address space, a type for each: addresses, page numbers, ranges of pages.
 
 use core::fmt;
 
@@ -9,17 +9,17 @@ use pagedepot::PageSize;
 pub struct VirtAddr(usize);
 
 impl VirtAddr {
-    /// Address `n`.
+    /// The address with this value.
     pub const fn new(n: usize) -> Self {
         VirtAddr(n)
     }
 
-    /// The number.
+    /// The value of the address.
     pub const fn get(self) -> usize {
         self.0
     }
 
-    /// The address `bytes` further on.
+    /// The address `bytes` bytes above this one.
     ///
     /// # Panics
     /// In debug builds, past the last address.
@@ -46,22 +46,22 @@ impl fmt::Display for VirtAddr {
 pub struct Span {
     /// The first byte, at a page boundary.
     pub start: VirtAddr,
-    /// How many pages.
+    /// Size in pages.
     pub pages: u32,
 }
 
 impl Span {
-    /// `pages` pages from `start`.
+    /// The `pages` pages that begin at `start`.
     pub const fn new(start: VirtAddr, pages: u32) -> Self {
         Span { start, pages }
     }
 
-    /// Its size in bytes.
+    /// Size in bytes.
     pub const fn bytes(self, page_size: PageSize) -> usize {
         (self.pages as usize) << page_size.shift()
     }
 
-    /// One past its last byte.
+    /// The address behind the last byte.
     pub const fn end(self, page_size: PageSize) -> VirtAddr {
         VirtAddr(self.start.0 + self.bytes(page_size))
     }
@@ -72,18 +72,18 @@ impl Span {
 pub struct Protection(u8);
 
 impl Protection {
-    /// Reading.
+    /// Allows reading.
     pub const READ: Protection = Protection(1);
-    /// Reading and writing: the default.
+    /// Allows reading and writing: the default.
     pub const READ_WRITE: Protection = Protection(3);
-    /// Reading and executing.
+    /// Allows reading and executing.
     pub const READ_EXECUTE: Protection = Protection(5);
 
-    pub(super) const fn bits(self) -> u8 {
+    pub(crate) const fn bits(self) -> u8 {
         self.0
     }
 
-    pub(super) const fn from_bits(bits: u8) -> Self {
+    pub(crate) const fn from_bits(bits: u8) -> Self {
         Protection(bits)
     }
 
@@ -111,7 +111,7 @@ impl fmt::Debug for Protection {
     }
 }
 
-/// A page of the managed range, by its number from the range's start.
+/// Number of a page, counted from the start of the managed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Vpn(pub u32);
 
@@ -126,7 +126,7 @@ impl Vpn {
         Vpn(self.0 + pages)
     }
 
-    /// Pages from `start` to here.
+    /// Distance from `start` in pages.
     pub const fn since(self, start: Vpn) -> u32 {
         self.0 - start.0
     }
@@ -134,19 +134,23 @@ impl Vpn {
 
 /// Pages `start..end` of the managed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct PageRange {
     pub start: Vpn,
     pub end: Vpn,
 }
 
-impl Run {
+impl PageRange {
     #[inline]
     pub const fn new(start: Vpn, pages: u32) -> Self {
-        Run { start, end: start.add(pages) }
+        PageRange { start, end: start.add(pages) }
     }
 
     pub const fn pages(self) -> u32 {
         self.end.since(self.start)
+    }
+
+    pub fn contains(self, page: Vpn) -> bool {
+        self.start <= page && page < self.end
     }
 
     pub fn iter(self) -> impl Iterator<Item = Vpn> {
@@ -154,23 +158,23 @@ impl Run {
     }
 }
 
-/// The managed range: turns addresses into page numbers and back.
+/// The range of addresses that a vmap manages. Translates addresses to page numbers and back.
 #[derive(Clone, Copy, Debug)]
-pub struct Range {
+pub struct ManagedRange {
     pub base: VirtAddr,
     pub pages: u32,
     pub page_size: PageSize,
 }
 
-impl Range {
-    /// The page that contains an address, if it is in the range.
+impl ManagedRange {
+    /// The page that contains an address; `None` outside of the range.
     #[inline]
     pub fn page_of(&self, addr: VirtAddr) -> Option<Vpn> {
         let page = addr.0.wrapping_sub(self.base.0) >> self.page_size.shift();
         (page < self.pages as usize).then_some(Vpn(page as u32))
     }
 
-    /// As [`page_of`](Self::page_of) for an address that must be a page's first.
+    /// The page that begins at an address; `None` also for an address inside a page.
     #[inline]
     pub fn page_at(&self, addr: VirtAddr) -> Option<Vpn> {
         let offset = addr.0.wrapping_sub(self.base.0);
@@ -185,11 +189,11 @@ impl Range {
     }
 
     #[inline]
-    pub fn span(&self, run: Run) -> Span {
+    pub fn span(&self, run: PageRange) -> Span {
         Span { start: self.addr(run.start), pages: run.pages() }
     }
 
-    /// Number of the first page, counted from address 0: alignment is a matter of addresses.
+    /// Number of the first page counted from address 0: alignments are those of addresses.
     pub fn base_page(&self) -> u64 {
         (self.base.0 >> self.page_size.shift()) as u64
     }

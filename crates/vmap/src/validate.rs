@@ -1,29 +1,29 @@
-//! Is every page in exactly one place?
+//! A check that every page is in exactly one place.
 //!
-//! Needs the vmap for itself: no request or purge may be under way.
+//! It needs the vmap for itself: no request or purge may be under way.
 
 use core::fmt;
 
-use super::Vmap;
-use super::area::{Area, AreaIndex, State};
-use super::error::Kind;
-use super::seams::{Host, Mapper};
-use super::tables::TableIndex;
-use super::units::{Run, VirtAddr, Vpn};
+use crate::kind::Kind;
+use crate::metadata::area::{Area, AreaIndex, State};
+use crate::parts::Parts;
+use crate::seams::host::Host;
+use crate::seams::mapper::Mapper;
+use crate::units::{PageRange, VirtAddr, Vpn};
 
-/// Where all pages of address space are.
+/// Where all pages of address space are; the result of [`Vmap::validate`](crate::Vmap::validate).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VmapCensus {
-    /// Covered by no area.
+    /// Pages that no area covers.
     pub free_pages: u64,
-    /// In busy areas, guards included.
+    /// Pages in busy areas, with guards.
     pub busy_pages: u64,
-    /// In lazy areas.
+    /// Pages in lazy areas.
     pub lazy_pages: u64,
-    /// In pooled areas.
+    /// Pages in pooled areas.
     pub pooled_pages: u64,
-    /// Kept from being used again, because the mapper has lost them.
+    /// Pages that the mapper has lost, and that no request gets again.
     pub lost_pages: u64,
     /// Busy areas.
     pub busy_areas: u64,
@@ -33,13 +33,13 @@ pub struct VmapCensus {
     pub pooled_areas: u64,
     /// Runs of lost pages.
     pub lost_areas: u64,
-    /// Pages that something is mapped at.
+    /// Pages at which a frame is mapped.
     pub mapped_pages: u64,
     /// Frames that areas own.
     pub own_frames: u64,
 }
 
-/// What is wrong with the metadata.
+/// A contradiction in the metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VmapFault {
@@ -48,48 +48,48 @@ pub enum VmapFault {
         /// The page's address.
         at: VirtAddr,
     },
-    /// The tree of free ranges is out of order, out of balance, or its sums are wrong.
+    /// The tree of free ranges has a wrong order, balance or sum.
     Tree,
-    /// The free pages in the tree are not those that were counted.
+    /// The tree has more or fewer free pages than the counter.
     FreeCount {
-        /// In the tree.
+        /// Pages in the tree.
         found_pages: u64,
-        /// Counted.
+        /// Pages counted.
         counted_pages: u64,
     },
-    /// An area is in nobody's hands, though no request is under way.
+    /// An area is neither busy, lazy nor pooled, though no request is under way.
     InTransit {
-        /// Its address.
+        /// Address of the area.
         at: VirtAddr,
     },
-    /// The index leads from a page of an area elsewhere.
+    /// The index leads from a page of an area to another area.
     Index {
         /// The page's address.
         at: VirtAddr,
     },
-    /// More or fewer areas are pooled or lazy than are in pools and lists.
+    /// More or fewer areas are pooled or lazy than the pools and lists have.
     Lists {
-        /// By their state.
+        /// Number of areas in these states.
         by_state: u64,
-        /// In pools and lists.
+        /// Number of areas in pools and lists.
         listed: u64,
     },
-    /// A pooled or lazy area is in a list where it does not belong.
+    /// A pooled or lazy area is in the wrong pool or list.
     Misplaced {
-        /// Its address.
+        /// Address of the area.
         at: VirtAddr,
     },
-    /// An area has other pages mapped than it counts, or its guard is mapped.
+    /// An area has more or fewer pages mapped than it counts, or its guard is mapped.
     Mapped {
-        /// Its address.
+        /// Address of the area.
         at: VirtAddr,
     },
-    /// Something is mapped where no area is.
+    /// A frame is mapped where no area is.
     Stray {
         /// The page's address.
         at: VirtAddr,
     },
-    /// A table counts other pages than are mapped through it.
+    /// A table counts more or fewer pages than are mapped through it.
     Table {
         /// The first address it maps.
         at: VirtAddr,
@@ -98,35 +98,35 @@ pub enum VmapFault {
         /// Mapped.
         mapped_pages: u32,
     },
-    /// More or fewer tables are populated than were counted.
+    /// More or fewer tables are populated than the counter says.
     Tables {
         /// Found.
         found: u64,
         /// Counted.
         counted: u64,
     },
-    /// Lazy pages are miscounted.
+    /// The lazy lists have more or fewer pages than their counters.
     LazyCount {
-        /// In lists.
+        /// Pages in lists.
         found_pages: u64,
         /// Counted.
         counted_pages: u64,
     },
-    /// A pool's limits and its node's charge disagree, or the charge is above the budget.
+    /// The limits of a node's pools and their charge disagree, or the charge exceeds the budget.
     Charge {
-        /// Sum of limits.
+        /// Sum of limits in pages.
         limits_pages: u64,
-        /// Charged.
+        /// Pages charged.
         charged_pages: u64,
     },
-    /// Descriptors are missing.
+    /// More or fewer descriptors are in use than the counter says.
     Descriptors {
-        /// Areas and free ranges.
+        /// Number of areas and free ranges.
         found: u64,
-        /// Counted as used.
+        /// Number counted.
         counted: u64,
     },
-    /// This process is a fork of the one whose metadata they are: there is nothing to check.
+    /// This process is a fork of the one that the metadata belongs to. Nothing was checked.
     Forked,
 }
 
@@ -134,38 +134,53 @@ impl fmt::Display for VmapFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             VmapFault::Forked => {
-                f.write_str("the metadata of the address space are the parent process's")
+                f.write_str("the metadata of the address space belongs to the parent process")
             }
-            fault => write!(f, "the metadata of the address space are wrong: {fault:?}"),
+            fault => write!(f, "the metadata of the address space is wrong: {fault:?}"),
         }
     }
 }
 
 impl core::error::Error for VmapFault {}
 
-impl<M: Mapper, H: Host> Vmap<'_, M, H> {
-    /// Checks everything against everything.
-    ///
-    /// # Errors
-    /// The first fault found; [`VmapFault::Forked`] in a child.
-    pub fn validate(&mut self) -> Result<VmapCensus, VmapFault> {
-        self.host.check_usable().map_err(|_| VmapFault::Forked)?;
-        let mut census = VmapCensus::default();
-        let free_ranges = self.check_free(&mut census)?;
-        let areas = self.check_areas(&mut census)?;
-        self.check_lists(&census)?;
-        self.check_charges()?;
-        self.check_tables()?;
-        let counted = u64::from(self.metadata.space.spares.used());
-        if counted != areas + free_ranges {
-            return Err(VmapFault::Descriptors { found: areas + free_ranges, counted });
-        }
-        Ok(census)
+/// Compares all metadata with each other. The caller has the vmap for itself.
+pub fn validate<M: Mapper, H: Host>(parts: &Parts<'_, M, H>) -> Result<VmapCensus, VmapFault> {
+    parts.host().check_usable().map_err(|_| VmapFault::Forked)?;
+    let mut census = VmapCensus::default();
+    let check = Check { parts };
+    let free_ranges = check.free_ranges(&mut census)?;
+    let areas = check.areas(&mut census)?;
+    check.lists(&census)?;
+    check.charges()?;
+    check.tables()?;
+    let counted = u64::from(parts.space().spares().used());
+    if counted != areas + free_ranges {
+        return Err(VmapFault::Descriptors { found: areas + free_ranges, counted });
+    }
+    Ok(census)
+}
+
+struct Check<'a, 'm, M, H> {
+    parts: &'a Parts<'m, M, H>,
+}
+
+impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
+    fn addr(&self, page: Vpn) -> VirtAddr {
+        self.parts.range().addr(page)
     }
 
-    fn check_free(&self, census: &mut VmapCensus) -> Result<u64, VmapFault> {
-        let (ranges, pages) = self.lock_space().tree().check().ok_or(VmapFault::Tree)?;
-        let counted_pages = self.metadata.space.free_pages();
+    fn is_mapped(&self, page: Vpn) -> bool {
+        self.parts.mappings().frames().is_mapped(page)
+    }
+
+    fn mapped_pages(&self, run: PageRange) -> u32 {
+        run.iter().filter(|&page| self.is_mapped(page)).count() as u32
+    }
+
+    /// Returns the number of free ranges.
+    fn free_ranges(&self, census: &mut VmapCensus) -> Result<u64, VmapFault> {
+        let (ranges, pages) = self.parts.lock_space().tree().check().ok_or(VmapFault::Tree)?;
+        let counted_pages = self.parts.space().free_pages();
         census.free_pages = pages;
         if pages != counted_pages {
             return Err(VmapFault::FreeCount { found_pages: pages, counted_pages });
@@ -173,45 +188,45 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         Ok(ranges)
     }
 
-    /// Walks the range from end to end: free ranges and areas must tile it.
-    fn check_areas(&self, census: &mut VmapCensus) -> Result<u64, VmapFault> {
-        let (mut at, mut areas) = (Vpn(0), 0);
-        while at.0 < self.range.pages {
-            let free = self.lock_space().tree().containing(at);
+    /// Walks the range from end to end: free ranges and areas must tile it. Returns the number of
+    /// areas.
+    fn areas(&self, census: &mut VmapCensus) -> Result<u64, VmapFault> {
+        let (parts, mut at, mut areas) = (self.parts, Vpn(0), 0);
+        while at.0 < parts.range().pages {
+            let free = parts.lock_space().tree().containing(at);
             if let Some(free) = free {
-                let run = Run { start: at, end: self.metadata.areas[free].end() };
-                if let Some(page) = run.iter().find(|&page| self.metadata.frames.is_mapped(page)) {
-                    return Err(VmapFault::Stray { at: self.range.addr(page) });
+                let run = PageRange { start: at, end: parts.area(free).end() };
+                if let Some(page) = run.iter().find(|&page| self.is_mapped(page)) {
+                    return Err(VmapFault::Stray { at: self.addr(page) });
                 }
                 at = run.end;
                 continue;
             }
-            let lost = VmapFault::Lost { at: self.range.addr(at) };
-            let index = self.metadata.index.at(at).ok_or(lost)?;
-            let area = &self.metadata.areas[index];
+            let lost = VmapFault::Lost { at: self.addr(at) };
+            let index = parts.directory().index().at(at).ok_or(lost)?;
+            let area = parts.area(index);
             if area.start() != at || area.pages() == 0 {
                 return Err(lost);
             }
-            self.check_area(index, area, census)?;
+            self.area(index, area, census)?;
             areas += 1;
             at = area.end();
         }
         Ok(areas)
     }
 
-    fn check_area(
+    fn area(
         &self,
         index: AreaIndex,
         area: &Area,
         census: &mut VmapCensus,
     ) -> Result<(), VmapFault> {
-        let (run, at) = (area.run(), self.range.addr(area.start()));
-        let elsewhere = run.iter().find(|&page| self.metadata.index.candidate(page) != Some(index));
-        if let Some(page) = elsewhere {
-            return Err(VmapFault::Index { at: self.range.addr(page) });
+        let (run, at) = (area.run(), self.addr(area.start()));
+        let segments = self.parts.directory().index();
+        if let Some(page) = run.iter().find(|&page| segments.candidate(page) != Some(index)) {
+            return Err(VmapFault::Index { at: self.addr(page) });
         }
-        let pages = u64::from(run.pages());
-        let (sum, number) = match area.word().state() {
+        let (pages, areas) = match area.word().state() {
             State::Busy if area.word().kind() == Kind::Lost => {
                 (&mut census.lost_pages, &mut census.lost_areas)
             }
@@ -220,54 +235,47 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
             State::Pooled => (&mut census.pooled_pages, &mut census.pooled_areas),
             State::Held | State::Vacant => return Err(VmapFault::InTransit { at }),
         };
-        *sum += pages;
-        *number += 1;
-        let mapped = |run: Run| {
-            run.iter().filter(|&page| self.metadata.frames.is_mapped(page)).count() as u32
-        };
-        let body = mapped(area.body());
-        if body != area.mapped() || mapped(run) != body {
+        *pages += u64::from(run.pages());
+        *areas += 1;
+        let mapped_pages = self.mapped_pages(area.body());
+        if mapped_pages != area.mapped() || self.mapped_pages(run) != mapped_pages {
             return Err(VmapFault::Mapped { at });
         }
-        census.mapped_pages += u64::from(body);
-        census.own_frames += self
-            .metadata
-            .frames
-            .own_blocks(run)
-            .map(|(_, order)| u64::from(order.frames()))
-            .sum::<u64>();
+        census.mapped_pages += u64::from(mapped_pages);
+        let own_blocks = self.parts.mappings().frames().own_blocks(run);
+        census.own_frames += own_blocks.map(|(_, order)| u64::from(order.frames())).sum::<u64>();
         Ok(())
     }
 
     /// Follows all pools and lists.
-    fn check_lists(&self, census: &VmapCensus) -> Result<(), VmapFault> {
-        let (mut listed, mut lazy_pages) = (0, 0);
+    fn lists(&self, census: &VmapCensus) -> Result<(), VmapFault> {
+        let (mut listed, mut found_pages) = (0, 0);
         let mut follow = |first: Option<AreaIndex>, belongs: &dyn Fn(&Area) -> bool| {
-            for index in self.metadata.areas.list(first) {
-                let area = &self.metadata.areas[index];
+            for index in self.parts.areas().list(first) {
+                let area = self.parts.area(index);
                 listed += 1;
                 if area.word().state() == State::Lazy {
-                    lazy_pages += u64::from(area.pages());
+                    found_pages += u64::from(area.pages());
                 }
                 if !belongs(area) {
-                    return Err(VmapFault::Misplaced { at: self.range.addr(area.start()) });
+                    return Err(VmapFault::Misplaced { at: self.addr(area.start()) });
                 }
             }
             Ok(())
         };
-        for (number, node) in self.metadata.nodes.iter().enumerate() {
-            for (pools, warm) in [(&node.cold, false), (&node.warm, true)] {
+        for (number, node) in self.parts.nodes().iter().enumerate() {
+            for (pools, is_warm) in [(node.cold(), false), (node.warm(), true)] {
                 for (pages, pool) in pools.iter() {
                     follow(pool.peek(), &|area| {
                         area.word().state() == State::Pooled
-                            && area.word().is_warm() == warm
+                            && area.word().is_warm() == is_warm
                             && area.pages() == pages
                             && area.traits().node() == number
-                            && (area.mapped() > 0) == warm
+                            && (area.mapped() > 0) == is_warm
                     })?;
                 }
             }
-            follow(node.lazy.peek(), &|area| {
+            follow(node.lazy().peek(), &|area| {
                 area.word().state() == State::Lazy && area.traits().node() == number
             })?;
         }
@@ -275,22 +283,22 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         if listed != by_state {
             return Err(VmapFault::Lists { by_state, listed });
         }
-        let (found_pages, counted_pages) = (lazy_pages, self.lazy_pages());
+        let counted_pages = self.parts.nodes().lazy_pages();
         if found_pages != counted_pages {
             return Err(VmapFault::LazyCount { found_pages, counted_pages });
         }
         Ok(())
     }
 
-    fn check_charges(&self) -> Result<(), VmapFault> {
-        for node in self.metadata.nodes {
+    fn charges(&self) -> Result<(), VmapFault> {
+        let nodes = self.parts.nodes();
+        for node in nodes.iter() {
             for (pools, budget) in
-                [(&node.cold, self.pool_pages_max), (&node.warm, self.warm_pages_max)]
+                [(node.cold(), nodes.cold_pages_max()), (node.warm(), nodes.warm_pages_max())]
             {
-                let limits_pages = pools
-                    .iter()
-                    .map(|(pages, pool)| u64::from(pool.limit()) * u64::from(pages))
-                    .sum();
+                let limits = pools.iter();
+                let limits_pages =
+                    limits.map(|(pages, pool)| u64::from(pool.limit()) * u64::from(pages)).sum();
                 let charged_pages = pools.charged_pages();
                 if limits_pages != charged_pages || charged_pages > budget {
                     return Err(VmapFault::Charge { limits_pages, charged_pages });
@@ -300,24 +308,23 @@ impl<M: Mapper, H: Host> Vmap<'_, M, H> {
         Ok(())
     }
 
-    fn check_tables(&self) -> Result<(), VmapFault> {
-        let tables = &self.metadata.tables;
+    fn tables(&self) -> Result<(), VmapFault> {
+        let tables = self.parts.mappings().tables();
         let mut found = 0;
-        for table in (0..tables.words.len() as u32).map(TableIndex) {
+        for table in tables.all() {
             let run = tables.run(table);
-            let mapped_pages =
-                run.iter().filter(|&page| self.metadata.frames.is_mapped(page)).count() as u32;
-            let (counted_pages, populated) = tables.read(table);
-            let at = self.range.addr(run.start);
+            let mapped_pages = self.mapped_pages(run);
+            let (counted_pages, is_populated) = tables.read(table);
             if mapped_pages != counted_pages
                 || tables.is_locked(table)
-                || counted_pages > 0 && !populated
+                || counted_pages > 0 && !is_populated
             {
+                let at = self.addr(run.start);
                 return Err(VmapFault::Table { at, counted_pages, mapped_pages });
             }
-            found += u64::from(populated);
+            found += u64::from(is_populated);
         }
-        let counted = tables.populated.load(pagedepot::sync::prim::Ordering::Relaxed);
+        let counted = tables.counts().populated;
         if found != counted {
             return Err(VmapFault::Tables { found, counted });
         }

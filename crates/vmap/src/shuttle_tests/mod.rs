@@ -7,6 +7,8 @@
 //! | `machine` | CPUs with preemption, and an allocator |
 //! | `vmalloc` | workers, purgers and readers of one vmap |
 
+#![allow(unsafe_code)]
+
 #[path = "../../../core/src/shuttle_tests/explore.rs"]
 mod explore;
 mod machine;
@@ -14,23 +16,12 @@ mod machine;
 mod rng;
 mod vmalloc;
 
-use std::cell::Cell;
-
 use explore::explore;
 
-use crate::Broken;
-
-// All threads of a model are run by the test's own.
-std::thread_local! {
-    static BROKEN: Cell<Option<Broken>> = const { Cell::new(None) };
-}
-
-pub fn is_broken(part: Broken) -> bool {
-    BROKEN.get() == Some(part)
-}
+use crate::model::{Mutant, leave_out};
 
 /// Runs a model that must fail; the panic of its failure goes on.
-fn explore_broken(name: &str, part: Broken, model: fn()) {
-    BROKEN.set(Some(part));
+fn explore_mutant(name: &str, part: Mutant, model: fn()) {
+    leave_out(part);
     explore::explore_failing(name, model);
 }

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex as StdMutex};
 use shuttle::thread;
 
 use super::machine::{CPUS, Depot, FRAMES, rng, run_on};
-use super::{explore, explore_broken};
+use super::{explore, explore_mutant};
+use crate::model::Mutant;
 use crate::{
-    Broken, FlushSpans, Host, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale,
-    VirtAddr, Vmap, VmapConfig,
+    FlushSpans, Host, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale, VirtAddr,
+    Vmap, VmapConfig,
 };
 use pagedepot::cpus::Cpus;
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
@@ -379,6 +380,6 @@ fn a_pool_that_looks_as_before() {
 
 #[test]
 #[should_panic = "an area has two owners"]
-fn a_pool_that_looks_as_before_broken() {
-    explore_broken("a_pool_that_looks_as_before_broken", Broken::PoolTag, two_in_a_pool);
+fn a_pool_that_looks_as_before_without_tags() {
+    explore_mutant("a_pool_that_looks_as_before_without_tags", Mutant::PoolTag, two_in_a_pool);
 }

@@ -1,4 +1,4 @@
-//! What each request promises, one by one.
+//! Each request by itself: what its documentation promises.
 
 use pagedepot::{Flags, Pressure, Reclaim};
 use pagedepot_vmap::{
@@ -41,7 +41,7 @@ fn windows_alignment_and_reserved_places_are_kept() {
     assert_eq!(vmap.alloc(1, Options::DEFAULT.window(start, end)), Err(VmapError::NoSpace));
     assert_eq!(vmap.reserve(start.add(PAGE), 1), Err(VmapError::Occupied));
     vmap.free(inside).unwrap();
-    // It is pooled now: a reservation takes it back.
+    // It is pooled now: the reservation purges it.
     assert_eq!(vmap.reserve(start.add(PAGE), 3), Ok(start.add(PAGE)));
     assert_eq!(vmap.alloc(1, Options::DEFAULT.window(start, start)), Err(VmapError::BadWindow));
     assert_eq!(vmap.reserve(start.add(1), 3), Err(VmapError::BadWindow));
@@ -116,7 +116,7 @@ fn a_warm_pair_maps_nothing_and_zeroes() {
     let after = vmap.stats();
     assert_eq!(after.pool_hits - before.pool_hits, 10);
     assert_eq!(after.counts, before.counts);
-    // What asks for other frames, no guard or no writing does not get them.
+    // Requests for other frames, without a guard or without writing do not get them.
     for options in [
         Options::DEFAULT.flags(Flags::UNMOVABLE),
         Options::DEFAULT.guard_pages(0),
@@ -165,12 +165,12 @@ fn growing_keeps_contents_in_place_or_elsewhere() {
     for page in 0..3 {
         vmap.mapper().write(first.add(page * PAGE), 100 + page as u64);
     }
-    // Nobody is behind it: in place.
+    // The pages behind it are free: it grows in place.
     assert_eq!(vmap.vrealloc(first, 40, Options::DEFAULT), Ok(first));
     let wall = vmap.alloc(1, Options::DEFAULT).unwrap();
     assert_eq!(wall, first.add(41 * PAGE));
     vmap.mapper().write(first.add(39 * PAGE), 139);
-    // Now somebody is: elsewhere.
+    // Now they are taken: it moves.
     let moved = vmap.vrealloc(first, 300, Options::DEFAULT).unwrap();
     assert_ne!(moved, first);
     assert_eq!(vmap.vfree(first), Err(VfreeError::NotAllocated));
@@ -314,10 +314,10 @@ fn purges_decay_pools_by_a_quarter_and_refill_them() {
     };
     let mut vmap = paged(2000, 2048, &config);
     let memory: Vec<_> = (0..40).map(|_| vmap.vmalloc(4, Options::DEFAULT).unwrap()).collect();
-    // What was stocked and not asked for.
+    // Areas that were stocked and not requested.
     vmap.purge(PurgeDepth::Everything);
     memory.iter().for_each(|&addr| vmap.vfree(addr).unwrap());
-    assert_eq!((vmap.stats().cold_areas, vmap.lazy_pages()), (0, 200));
+    assert_eq!((vmap.stats().cold_areas, vmap.stats().lazy_pages), (0, 200));
     vmap.purge(PurgeDepth::Decay);
     let stats = vmap.stats();
     assert_eq!((stats.cold_areas, stats.counts.refilled_areas, stats.lazy_pages), (40, 40, 0));
@@ -361,7 +361,7 @@ fn enough_lazy_pages_begin_a_purge_or_call_for_one() {
     for _ in 0..60 {
         let addr = vmap.vmap(&frames, Options::DEFAULT).unwrap();
         vmap.vunmap(addr).unwrap();
-        assert!(vmap.lazy_pages() <= 100 + 25 + 5, "{}", vmap.lazy_pages());
+        assert!(vmap.stats().lazy_pages <= 100 + 25 + 5, "{}", vmap.stats().lazy_pages);
     }
     assert!(vmap.stats().counts.purges >= 2);
     check_all_back(&mut vmap);
@@ -377,7 +377,7 @@ fn enough_lazy_pages_begin_a_purge_or_call_for_one() {
         let addr = vmap.vmap(&frames, Options::DEFAULT).unwrap();
         vmap.vunmap(addr).unwrap();
     }
-    // Nobody came: the caller helped itself.
+    // No helper came: the caller purged.
     assert!(vmap.stats().counts.purges > 0);
     check_all_back(&mut vmap);
 }
@@ -433,15 +433,15 @@ fn frees_that_may_not_wait_leave_purges_to_others() {
     let mut vmap = paged(4000, 1000, &config);
     let memory: Vec<_> = (0..40).map(|_| vmap.vmalloc(9, Options::DEFAULT).unwrap()).collect();
     memory.iter().for_each(|&addr| vmap.vfree_atomic(addr).unwrap());
-    assert_eq!((vmap.lazy_pages(), vmap.stats().counts.purges), (400, 0));
+    assert_eq!((vmap.stats().lazy_pages, vmap.stats().counts.purges), (400, 0));
     assert!(vmap.host().purges_wanted.load(std::sync::atomic::Ordering::Relaxed) > 0);
     let last = vmap.vmalloc(9, Options::DEFAULT).unwrap();
     vmap.vfree(last).unwrap();
-    assert_eq!((vmap.lazy_pages(), vmap.stats().counts.purges), (0, 1));
+    assert_eq!((vmap.stats().lazy_pages, vmap.stats().counts.purges), (0, 1));
     check_all_back(&mut vmap);
 }
 
-/// A request that no place will ever do for leaves the pools alone.
+/// A request that fits nowhere leaves the pools alone.
 #[test]
 fn impossible_alignments_take_nothing_back() {
     let vmap = paged(1000, 64, &config());
@@ -459,14 +459,14 @@ fn a_size_that_is_wanted_again_and_again_is_stocked() {
     let mut vmap = paged(100_000, 16, &VmapConfig::new(1, 5000));
     let mut starts: Vec<_> = (0..2000).map(|_| vmap.alloc(2, Options::DEFAULT).unwrap()).collect();
     let stats = vmap.stats();
-    // The more was asked for, the more comes along.
+    // The more areas were requested, the more come along.
     assert!(stats.counts.carved_areas < 2000 / 30, "{stats:?}");
     assert_eq!(stats.counts.carved_areas + stats.counts.stocked_areas, 2000 + stats.cold_areas);
     // Lowest first: nothing is left out between them.
     starts.sort();
     assert!(starts.windows(2).all(|two| two[1] == two[0].add(3 * PAGE)));
     assert_eq!(starts[0], vmap.span().start);
-    // Whoever is short of address space gets what was stocked.
+    // A request that finds no free address space gets what was stocked.
     let rest = vmap.stats().free_pages + vmap.stats().cold_pages;
     starts.push(vmap.alloc(rest as u32, Options::DEFAULT.guard_pages(0)).unwrap());
     assert_eq!(vmap.alloc(1, Options::DEFAULT), Err(VmapError::NoSpace));
@@ -486,7 +486,7 @@ fn memory_with_an_alignment_stays_warm() {
         assert_eq!(vmap.vmalloc(2, aligned), Ok(memory));
     }
     assert_eq!(vmap.stats().counts.carved_areas, carved);
-    // What is not aligned does not serve.
+    // A misaligned area does not serve the request.
     vmap.vfree(other).unwrap();
     let second = vmap.vmalloc(2, aligned).unwrap();
     assert!(second != other && second.get().is_multiple_of(64 * PAGE));

@@ -1,5 +1,5 @@
-//! Running out: of addresses, of descriptors, of frames. A typed error each time, nothing lost,
-//! and everything to be had again afterwards.
+//! Running out of addresses, of descriptors, of frames: a typed error, nothing lost, and everything
+//! available again afterwards.
 
 use pagedepot::AllocError;
 use pagedepot_vmap::{Options, VmapConfig, VmapError};
@@ -13,7 +13,7 @@ fn all_addresses_can_be_had_and_no_more() {
     assert_eq!(areas.len(), 250);
     assert_eq!(vmap.alloc(3, Options::DEFAULT), Err(VmapError::NoSpace));
     assert_eq!(vmap.stats().free_pages, 0);
-    // What is freed is to be had at once, in another size too.
+    // Freed pages are available at once, also in another size.
     areas[10..20].iter().for_each(|&addr| vmap.free(addr).unwrap());
     assert_eq!(vmap.alloc(39, Options::DEFAULT), Ok(areas[10]));
     vmap.free(areas[10]).unwrap();
@@ -72,7 +72,7 @@ fn frames_run_out_with_an_error_and_none_is_lost() {
 
 #[test]
 fn frames_of_freed_areas_serve_before_a_request_fails() {
-    // Nobody has registered anything: the vmap takes back its own.
+    // No callback is registered: the vmap purges its own areas.
     let mut vmap = paged(5000, 1000, &VmapConfig::new(1, 2000));
     for pages in [16, 17, 40] {
         let memory: Vec<_> =

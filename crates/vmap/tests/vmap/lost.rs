@@ -1,5 +1,5 @@
-//! Addresses that a mapper loses when a call of its fails: never handed out again, counted, and
-//! everything else is as ever.
+//! Addresses that a mapper loses in a failed call: they are counted and never handed out again, and
+//! all else works as before.
 
 use pagedepot::{Flags, Order, Pfn};
 use pagedepot_vmap::{

@@ -1,4 +1,4 @@
-//! Address space and mappings, over a mapper on paper that knows what is right.
+//! Address space and mappings, over a simulated mapper that checks every call.
 
 mod basics;
 mod exhaustion;

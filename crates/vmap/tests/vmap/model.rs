@@ -71,7 +71,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct World {
     vmap: Paged,
     live: Vec<Live>,
-    /// Frames of ours handed out so far: each is mapped once.
+    /// The caller's frames used so far: each is mapped once.
     frames: u32,
 }
 
@@ -92,7 +92,7 @@ impl World {
         self.check(self.live.len() - 1);
     }
 
-    /// What an area looks like from outside.
+    /// Compares a live area with what the vmap says of it.
     fn check(&self, which: usize) {
         let live = &self.live[which];
         for (page, &stamp) in live.stamps.iter().enumerate() {

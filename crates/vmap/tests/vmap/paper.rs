@@ -1,7 +1,7 @@
-//! A mapper and a host on paper, which know what is right: page-table entries, stale translations
-//! until a flush, tables, and the contents of frames. They panic at what a machine would punish
-//! later: an address reused before its flush, a frame freed while it is reachable, a table given
-//! back that maps something.
+//! A simulated mapper and host: page-table entries, translations that stay stale until a flush,
+//! tables, and the contents of frames. They panic at once where a machine would fail later: an
+//! address reused before its flush, a frame freed while it is reachable, a table given back that
+//! maps something.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -54,13 +54,13 @@ struct Entry {
 struct State {
     entries: Vec<Entry>,
     tables: Vec<bool>,
-    /// How many pages reach a frame, stale ones included.
+    /// Number of pages that reach a frame, stale ones included.
     reach: HashMap<u32, u32>,
     /// Each frame's contents: eight bytes, repeated.
     contents: HashMap<u32, u64>,
     flushed_pages: u64,
     flushes: u64,
-    /// Pages that are another's since a call failed.
+    /// Pages lost to another mapping when a call failed.
     lost: BTreeSet<usize>,
 }
 

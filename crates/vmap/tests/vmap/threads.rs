@@ -1,5 +1,5 @@
-//! Threads at once. Each writes stamps through its mappings and reads them back through the
-//! frames; meanwhile somebody reads everything, lists everything and purges.
+//! Concurrent threads. Each writes stamps through its mappings and reads them back through the
+//! frames, while others read, list and purge everything.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -132,7 +132,7 @@ fn threads_with_early_purges_and_no_warm_areas() {
 }
 
 #[test]
-fn of_all_who_free_an_area_one_succeeds() {
+fn of_all_threads_that_free_an_area_one_succeeds() {
     let mut vmap = paged(1000, 64, &VmapConfig::new(2, 300));
     let freed = AtomicU64::new(0);
     let slot = AtomicU64::new(0);
@@ -201,7 +201,8 @@ fn readers_never_see_another_areas_data() {
     check_all_back(&mut vmap);
 }
 
-/// Each wants more than there are descriptors: who gets none says so, and in the end all are there.
+/// Each thread requests more than there are descriptors. A request that gets none fails, and in the
+/// end all descriptors are back.
 #[test]
 fn threads_that_run_out_of_descriptors_lose_none() {
     let mut vmap = paged(10_000, 64, &VmapConfig::new(3, 60));

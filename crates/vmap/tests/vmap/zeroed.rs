@@ -15,7 +15,7 @@ fn fresh(stale: Stale) -> Paged {
     paged(4000, 1200, &config)
 }
 
-/// Every frame of the depot that is free holds somebody's data.
+/// Makes every free frame of the depot hold stale data.
 fn dirty(vmap: &Paged) {
     vmap.purge(PurgeDepth::Everything);
     let depot = vmap.host().depot;
@@ -119,7 +119,7 @@ fn memory_that_could_not_shrink_grows_by_zeroes() {
     }
 }
 
-/// They are not this space's to write: the option says nothing of them.
+/// The option does not concern them.
 #[test]
 fn frames_of_the_caller_are_never_written() {
     let mut vmap = fresh(Stale::Zero);

@@ -1,6 +1,7 @@
-//! Spare descriptors: those that are neither area nor free range. Anyone takes and puts them,
-//! without the space's lock: cutting a row of areas needs one for each, and most are cold in the
-//! cache.
+//! Spare descriptors: those that are neither an area nor a free range.
+//!
+//! Any thread takes and puts them without the space's lock: to cut a strip into areas takes one for
+//! each, and most of them are not in the CPU's cache.
 //!
 //! # The head
 //! | bits | field | meaning |
@@ -10,34 +11,34 @@
 //!
 //! Transitions, each a compare-and-swap that adds 1 to the tag: put `top -> first of a list whose
 //! last links to top`, take `top -> what the nth from it links to`. A taker follows links that may
-//! be stale; the argument why that is harmless is that of the pools (`pool.rs`).
+//! be stale. That is harmless for the reason that the pools give (`pool.rs`).
 //!
 //! A taker is deceived only if it stalls while the tag wraps, and goes on within the one operation
-//! in 2^40 that has its tag. With 50 million operations per second, which is more than all CPUs
-//! together get out of one cache line, it wraps after 2^40 / 5*10^7 per second = 6 hours. Accepted.
+//! in 2^40 that has its tag. At 50 million operations per second, more than all CPUs together get
+//! out of one cache line, the tag wraps after 2^40 / 5*10^7 s = 6 hours. Accepted.
 //!
-//! Descriptors that were never used are handed out by their number, and not touched before.
+//! Descriptors that were never used are handed out by number, and not touched before.
 
-use super::area::{AreaIndex, Areas};
-use super::{Broken, broken};
+use crate::metadata::area::{AreaIndex, Areas};
+use crate::model::{Mutant, leaves_out};
 use pagedepot::sync::prim::{AtomicU32, AtomicU64, Ordering};
 
-/// Of the unused descriptors, one in so many may be taken in advance.
-const SPARED: u32 = 8;
+/// One in this many unused descriptors may be taken in advance.
+const AHEAD_SHARE: u32 = 8;
 const INDEX: u64 = (1 << AreaIndex::BITS) - 1;
 
-/// All spare descriptors, on cache lines of their own.
+/// All spare descriptors, on their own cache lines.
 #[repr(align(128))]
 pub struct Spares {
-    /// Those that were used before.
+    /// The stack of those that were used before.
     head: AtomicU64,
-    /// The lowest that was never used.
+    /// The lowest number that was never used.
     fresh: AtomicU32,
-    /// Descriptors that are not here.
+    /// Number of descriptors that are not spare.
     used: AtomicU32,
 }
 
-/// Descriptors that their holder took from the spare ones, or is about to put there, linked.
+/// A list of descriptors that a thread took from the spares, or is about to put there.
 #[derive(Default)]
 pub struct Supply {
     ends: Option<(AreaIndex, AreaIndex)>,
@@ -70,13 +71,13 @@ impl Spares {
         Spares { head: AtomicU64::new(0), fresh: AtomicU32::new(1), used: AtomicU32::new(0) }
     }
 
-    /// Descriptors that were ever used: those behind were never touched.
+    /// Numbers below this were used at some time; the others were never touched.
     pub fn touched(&self) -> usize {
-        // Relaxed: statistics, which may miss the latest.
+        // Relaxed: a statistic, which may miss the latest.
         self.fresh.load(Ordering::Relaxed) as usize
     }
 
-    /// Descriptors that are areas or free ranges, or on their way.
+    /// Number of descriptors that are areas or free ranges, or in a thread's hands.
     pub fn used(&self) -> u32 {
         // Relaxed: a sum, as in `take`.
         self.used.load(Ordering::Relaxed)
@@ -87,17 +88,17 @@ impl Spares {
         self.take(areas, 1).pop(areas)
     }
 
-    /// Takes up to `count` in advance, but not what others may lack.
+    /// Takes up to `count` in advance, and leaves most of the unused ones to other threads.
     pub fn take_ahead(&self, areas: Areas<'_>, count: u32) -> Supply {
         if count == 0 {
             return Supply::default();
         }
-        // Number 0 is nobody.
+        // Descriptor 0 is never used.
         let unused = (areas.0.len() as u32 - 1).saturating_sub(self.used());
-        self.take(areas, count.min(unused / SPARED))
+        self.take(areas, count.min(unused / AHEAD_SHARE))
     }
 
-    /// Takes up to `count`: those that were used before first.
+    /// Takes up to `count`, first those that were used before.
     pub fn take(&self, areas: Areas<'_>, count: u32) -> Supply {
         let mut supply = Supply::default();
         if count == 0 {
@@ -110,14 +111,14 @@ impl Spares {
             self.take_fresh(areas, count - supply.count)
                 .for_each(|fresh| supply.push(areas, fresh));
         }
-        // Relaxed: a sum; what depends on it depends on nothing else.
+        // Relaxed: a sum that orders nothing.
         self.used.fetch_add(supply.count, Ordering::Relaxed);
         supply
     }
 
     fn take_used(&self, areas: Areas<'_>, count: u32) -> Option<Supply> {
-        // Acquire: pairs with the Release of `put`, so that links read below are at least as new as
-        // this head.
+        // Acquire: pairs with the Release of `put`, so the links loaded below are at least as new
+        // as this head.
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let first = top(head)?;
@@ -140,7 +141,7 @@ impl Spares {
 
     fn take_fresh(&self, areas: Areas<'_>, count: u32) -> impl Iterator<Item = AreaIndex> + use<> {
         let end = areas.0.len() as u32;
-        // Relaxed: who takes a number is the only one who ever took it.
+        // Relaxed: each number is taken once.
         let taken = self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |fresh| {
             (fresh < end).then(|| fresh + count.min(end - fresh))
         });
@@ -148,12 +149,13 @@ impl Spares {
         (first..(first + count.min(end - first))).filter_map(AreaIndex::new)
     }
 
-    /// Puts descriptors that are the caller's, and vacant.
+    /// Puts vacant descriptors that the caller owns.
     pub fn put(&self, areas: Areas<'_>, supply: Supply) {
         let Some((first, last)) = supply.ends else { return };
-        // Relaxed, as in `take`; before others can take them, or the sum might pass below zero.
+        // Relaxed: as in `take`. It comes before others can take them, or the sum might be
+        // negative.
         self.used.fetch_sub(supply.count, Ordering::Relaxed);
-        // Relaxed: the descriptors are the caller's, and nothing is read through this head.
+        // Relaxed: the caller owns the descriptors, and reads nothing through this head.
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             areas[last].set_next(top(head));
@@ -177,6 +179,6 @@ fn top(head: u64) -> Option<AreaIndex> {
 
 /// The head after one more operation.
 fn after(head: u64, top: Option<AreaIndex>) -> u64 {
-    let tag = (head >> AreaIndex::BITS).wrapping_add(u64::from(!broken(Broken::SpareTag)));
+    let tag = (head >> AreaIndex::BITS).wrapping_add(u64::from(!leaves_out(Mutant::SpareTag)));
     tag << AreaIndex::BITS | u64::from(AreaIndex::number(top))
 }

@@ -4,50 +4,54 @@
 //! | bits | field | meaning |
 //! |---|---|---|
 //! | 0..=2 | state | see below |
-//! | 3..=5 | kind | what it is for: [`Kind`] |
+//! | 3..=5 | kind | which request allocated it: [`Kind`] |
 //! | 6 | warm | its frames may stay mapped when it is freed |
 //! | 7 | retiring | its purger returns it to the free address space, not to a pool |
-//! | 8 | alias | its frames are mapped, and owned, elsewhere too: left behind by a move |
-//! | 16..=63 | generation | times it was allocated, modulo 2^48 |
+//! | 8 | alias | another area owns the frames mapped in it: a move left it behind |
+//! | 16..=63 | generation | how often it was allocated, modulo 2^48 |
 //!
 //! # States
-//! | state | who may touch it | left by |
+//! | state | owner of the descriptor | left by |
 //! |---|---|---|
-//! | vacant | the holder of the space's lock, if it is a free range; a spare descriptor: who took it from those, or is about to put it there | store -> held |
-//! | held | the one who made it so: being built, resized, purged | store -> busy, pooled, lazy, vacant |
-//! | busy | nobody; its user uses the addresses | compare-and-swap -> pooled, lazy, held |
-//! | lazy | linked into its node's lazy list, or about to be, by the one who freed it | taker of the list: store -> held |
-//! | pooled | linked into a pool, or about to be | its popper: store -> busy, held |
+//! | vacant | a free range: the holder of the space's lock; a spare descriptor: the thread that took it from the spares, or is about to put it there | store -> held |
+//! | held | the thread that stored this state: it builds, resizes or purges the area | store -> busy, pooled, lazy, vacant |
+//! | busy | none; a user has the addresses | compare-and-swap -> pooled, lazy, held |
+//! | lazy | its node's lazy list; before that the thread that freed it | taker of the list: store -> held |
+//! | pooled | a pool; before that the thread that freed it | popper: store -> busy, held |
 //!
 //! # Argument
-//! *One owner.* Every way out of busy is a compare-and-swap of the whole word, generation
-//! included, so of all who try to free an area at once one succeeds; that one owns the descriptor
-//! until a list has it. Lists hand each descriptor to one taker. A second free finds another state
-//! or another generation and is refused, also when the area was allocated again meanwhile: then the
-//! generation differs from the one read before the start was compared. With 20 million allocations
-//! of one area per second a generation comes back after 2^48 / 2*10^7 per second = 162 days.
+//! *One owner.* An area leaves the busy state only by a compare-and-swap of the whole word,
+//! generation included. So of all threads that free an area at once, one succeeds; it owns the
+//! descriptor until a list has it. A list hands each descriptor to one taker. A second free finds
+//! another state or another generation and fails. That holds also if the area was allocated again
+//! in between: the generation then differs from the one read before the start was compared. With 20
+//! million allocations of one area per second a generation recurs after 2^48 / 2*10^7 s = 162 days.
 //!
-//! *Readers.* Whoever finds an area without owning it (`find`, `read_at`, listings) reads the word,
-//! then the fields, then the word again. Fields change only while the area is held or vacant,
-//! by Release stores after the store that left the old state; readers load them with Acquire; so a
-//! reader that saw a new field sees a new word, and the two words differ. The same holds of the
-//! frames in the table (`FrameTable`), of `caller` and of `mapped`. Acquire also keeps the second
-//! load of the word behind them: a load may be relaxed if nothing before it is. Descriptors are
-//! never anything else: a stale index reads a descriptor, if not the one that was meant.
+//! *Readers.* A thread that looks at an area without owning it (`find`, `read_at`, listings) loads
+//! the word, then the fields, then the word again. Fields change only while the area is held or
+//! vacant, by Release stores after the store that left the old state. Readers load fields with
+//! Acquire. So a reader that saw a new field sees a new word in its second load, and the two words
+//! differ. The same holds for the frames in the table ([`FrameTable`]), for `caller` and for
+//! `mapped`. The Acquire loads also keep the second load of the word behind them: a relaxed load
+//! may move up only past loads that are relaxed. A descriptor is always a descriptor, so a stale
+//! index reads a valid one, if not the one that was meant.
+//!
+//! [`FrameTable`]: crate::metadata::frames::FrameTable
 
 use core::panic::Location;
 
-use super::error::Kind;
-use super::units::{Protection, Run, Vpn};
-use super::{Broken, broken};
-use pagedepot::sync::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::kind::Kind;
+use crate::metadata::caller::CallerCell;
+use crate::model::{self, Mutant, leaves_out};
+use crate::units::{PageRange, Protection, Vpn};
+use pagedepot::sync::prim::{AtomicU32, AtomicU64, Ordering};
 
-/// An area's number; 0 is nobody.
+/// Number of an area's descriptor. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AreaIndex(core::num::NonZeroU32);
 
 impl AreaIndex {
-    /// Bits an index has: what a pool's head holds.
+    /// Bits of an index: as many as the head of a pool has room for.
     pub const BITS: u32 = 24;
 
     #[inline]
@@ -63,14 +67,14 @@ impl AreaIndex {
         self.0.get()
     }
 
-    /// The number of `index`, 0 for none.
+    /// The number of `index`; 0 for `None`.
     #[inline]
     pub fn number(index: Option<AreaIndex>) -> u32 {
         index.map_or(0, AreaIndex::get)
     }
 }
 
-/// Where an area is in its life.
+/// State of an area; see the module's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum State {
@@ -109,7 +113,7 @@ impl Word {
         Kind::from_bits(self.0 >> KIND_SHIFT & 0b111)
     }
 
-    /// Whether it is busy and of this kind.
+    /// Whether the area is busy and of this kind.
     #[inline]
     pub fn is_busy(self, kind: Kind) -> bool {
         self.0 & (STATE | 0b111 << KIND_SHIFT) == State::Busy as u64 | (kind as u64) << KIND_SHIFT
@@ -128,25 +132,25 @@ impl Word {
         self.0 & ALIAS != 0
     }
 
-    /// The same, with frames that another area owns.
+    /// The same word, marked as an alias: another area owns the frames.
     #[must_use]
     pub fn aliased(self) -> Self {
         Word(self.0 | ALIAS)
     }
 
-    /// How often it was allocated.
+    /// How often the area was allocated, modulo 2^48.
     pub fn generation(self) -> u64 {
         self.0 / ONE_GENERATION
     }
 
-    /// The same in another state.
+    /// The same word in another state.
     #[inline]
     #[must_use]
     pub fn in_state(self, state: State) -> Self {
         Word(self.0 & !STATE | state as u64)
     }
 
-    /// Held, on the way to the free address space.
+    /// Held, and marked for return to the free address space.
     #[must_use]
     pub fn retiring(self) -> Self {
         Word(self.in_state(State::Held).0 | RETIRING)
@@ -158,13 +162,13 @@ impl Word {
         Word(self.plain(State::Held).0 | (kind as u64) << KIND_SHIFT)
     }
 
-    /// The same generation with nothing mapped.
+    /// The same generation in `state`, without kind and marks: nothing is mapped.
     #[must_use]
     pub fn plain(self, state: State) -> Self {
         Word(self.0 & !(ONE_GENERATION - 1) | state as u64)
     }
 
-    /// Busy, allocated once more.
+    /// Busy, with the next generation.
     #[inline]
     #[must_use]
     pub fn allocated(self, kind: Kind, warm: bool) -> Self {
@@ -174,7 +178,7 @@ impl Word {
     }
 }
 
-/// What does not change while an area is busy.
+/// Properties that do not change while an area is busy.
 ///
 /// | bits | field |
 /// |---|---|
@@ -218,19 +222,19 @@ impl Traits {
 #[repr(C, align(64))]
 pub struct Area {
     word: AtomicU64,
-    /// Who allocated it: the address of a `Location<'static>`, or 0.
-    caller: AtomicUsize,
+    /// The call that allocated it last.
+    caller: CallerCell,
     start: AtomicU32,
-    /// Guard pages included.
+    /// Size with guard pages.
     pages: AtomicU32,
-    /// The next in whatever list has it.
-    pub link: AtomicU32,
+    /// The next area in the list that has this one.
+    link: AtomicU32,
     traits: AtomicU32,
-    /// Pages mapped, from the start unless the area was mapped in pieces.
-    pub mapped: AtomicU32,
-    /// Set by a purger that could not unmap it; under the purge lock.
-    pub stuck: AtomicU32,
-    /// Links and sums of the tree of free ranges; under the space's lock.
+    /// Number of pages mapped, from the start unless the area was mapped in pieces.
+    mapped: AtomicU32,
+    /// Not 0: the purge under way could not unmap it. Protected by the purge lock.
+    stuck: AtomicU32,
+    /// Links and sums of the tree of free ranges. Protected by the space's lock.
     pub tree: TreeLinks,
 }
 
@@ -243,8 +247,7 @@ pub struct TreeLinks {
     pub largest: AtomicU32,
 }
 
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Area>() == 64);
+const _: () = assert!(size_of::<Area>() == 64 || !model::ATOMICS_ARE_INTEGERS);
 
 impl Area {
     /// A spare descriptor; all its bytes are zero.
@@ -252,7 +255,7 @@ impl Area {
         let zero = || AtomicU32::new(0);
         Area {
             word: AtomicU64::new(0),
-            caller: AtomicUsize::new(0),
+            caller: CallerCell::new(),
             start: zero(),
             pages: zero(),
             link: zero(),
@@ -263,41 +266,42 @@ impl Area {
         }
     }
 
-    /// The word, and what was written before it.
+    /// Loads the word, and makes the fields stored before it visible.
     #[inline]
     pub fn word(&self) -> Word {
         // Acquire: pairs with the Release in `set_word` and `leave_busy`.
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// For the owner: changes the word.
+    /// Stores the word. For the owner.
     #[inline]
     pub fn set_word(&self, word: Word) {
         // Release: pairs with the Acquire in `word`; publishes the fields.
         self.word.store(word.0, Ordering::Release);
     }
 
-    /// Makes the caller the owner of a busy area, if its word is still `from`.
+    /// Makes this thread the owner of a busy area if its word is still `from`.
     #[inline]
     pub fn leave_busy(&self, from: Word, to: Word) -> bool {
         debug_assert_eq!(from.state(), State::Busy);
-        // Acquire: what the area's user wrote to its fields' memory (frames) is seen by the owner
-        // when the user's free happened elsewhere; Release: pairs with `word`.
+        // Acquire: the new owner sees what the area's user wrote to its memory before a free on
+        // another CPU. Release: pairs with the Acquire in `word`.
         self.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// For readers that do not own it: whether the word is still `seen`, after all they loaded.
+    /// Whether the word is still `seen`, after all loads of the fields. For readers that do not own
+    /// the area.
     #[inline]
     pub fn still(&self, seen: Word) -> bool {
-        // Relaxed: ordered after the loads of the fields, frames included, because these are all
-        // Acquire, and pair with Release stores after the word's; see the module's argument.
-        self.word.load(Ordering::Relaxed) == seen.0 || broken(Broken::SecondLook)
+        // Relaxed: the loads of the fields and frames come first because they are Acquire. They
+        // pair with Release stores that follow the word's; see the module's argument.
+        self.word.load(Ordering::Relaxed) == seen.0 || leaves_out(Mutant::SecondLook)
     }
 
-    /// As [`still`](Self::still), after reads of memory that are no atomics.
+    /// As [`still`](Self::still), after reads of memory that are not atomic.
     pub fn still_after_reads(&self, seen: Word) -> bool {
-        // A read-modify-write with Release keeps the reads before it before it; a fence would do
-        // the same, but a load would not.
+        // AcqRel: the Release half keeps the reads before this operation. A fence would do the
+        // same; a load would not.
         self.word.compare_exchange(seen.0, seen.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
@@ -312,13 +316,13 @@ impl Area {
         self.pages.load(Ordering::Acquire)
     }
 
-    /// All its pages, guard included.
+    /// Its pages with the guard.
     #[inline]
-    pub fn run(&self) -> Run {
-        Run::new(self.start(), self.pages())
+    pub fn run(&self) -> PageRange {
+        PageRange::new(self.start(), self.pages())
     }
 
-    /// One past its last page.
+    /// The page behind its last page.
     #[inline]
     pub fn end(&self) -> Vpn {
         self.start().add(self.pages())
@@ -326,12 +330,12 @@ impl Area {
 
     /// Its pages without the guard.
     #[inline]
-    pub fn body(&self) -> Run {
-        Run::new(self.start(), self.pages() - self.traits().guard())
+    pub fn body(&self) -> PageRange {
+        PageRange::new(self.start(), self.pages() - self.traits().guard())
     }
 
-    /// For the owner: moves or resizes it.
-    pub fn place(&self, run: Run) {
+    /// Moves or resizes it. For the owner.
+    pub fn place(&self, run: PageRange) {
         self.start.store(run.start.0, Ordering::Release);
         self.pages.store(run.pages(), Ordering::Release);
     }
@@ -348,19 +352,24 @@ impl Area {
 
     #[inline]
     pub fn set_caller(&self, caller: &'static Location<'static>) {
-        // Release: pairs with the Acquire in `caller`, see the module's argument on readers; what
-        // it points to is constant.
-        self.caller
-            .store((caller as *const Location<'static>).expose_provenance(), Ordering::Release);
+        self.caller.set(caller);
     }
 
-    /// Who allocated it last.
+    /// The call that allocated it last.
     pub fn caller(&self) -> Option<&'static Location<'static>> {
-        // Acquire: pairs with the Release in `set_caller`.
-        let address = self.caller.load(Ordering::Acquire);
-        let location = core::ptr::with_exposed_provenance::<Location<'static>>(address);
-        // SAFETY: 0, or what `set_caller` stored: a reference that lives for ever.
-        unsafe { location.as_ref() }
+        self.caller.get()
+    }
+
+    /// Whether the purge under way could not unmap it. For the holder of the purge lock.
+    pub fn is_stuck(&self) -> bool {
+        // Relaxed: the purge lock orders.
+        self.stuck.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets whether it could be unmapped. For the holder of the purge lock.
+    pub fn set_stuck(&self, is_stuck: bool) {
+        // Relaxed: the purge lock orders.
+        self.stuck.store(u32::from(is_stuck), Ordering::Relaxed);
     }
 
     #[inline]
@@ -369,27 +378,28 @@ impl Area {
         self.mapped.load(Ordering::Acquire)
     }
 
-    /// For the owner.
+    /// Sets the number of mapped pages. For the owner.
     pub fn set_mapped(&self, pages: u32) {
         // Release: pairs with the Acquire in `mapped`, see the module's argument on readers.
         self.mapped.store(pages, Ordering::Release);
     }
 
-    /// The next in its list. For the list's owner, or a popper that will verify.
+    /// The next area in its list. For the list's owner, or a popper whose compare-and-swap verifies
+    /// it.
     #[inline]
     pub fn next(&self) -> Option<AreaIndex> {
         AreaIndex::new(self.link.load(Ordering::Relaxed))
     }
 
-    /// For the owner.
+    /// Links it to `next`. For the owner.
     #[inline]
     pub fn set_next(&self, next: Option<AreaIndex>) {
-        // Relaxed: published by the operation that publishes the list.
+        // Relaxed: the operation that publishes the list publishes the link.
         self.link.store(AreaIndex::number(next), Ordering::Relaxed);
     }
 }
 
-/// All descriptors. Number 0 is never used.
+/// All descriptors. Descriptor 0 is never used.
 #[derive(Clone, Copy)]
 pub struct Areas<'m>(pub &'m [Area]);
 
@@ -403,7 +413,12 @@ impl<'m> core::ops::Index<AreaIndex> for Areas<'m> {
 }
 
 impl<'m> Areas<'m> {
-    /// The descriptors of a list, its links being the caller's.
+    #[inline]
+    pub fn get(self, index: AreaIndex) -> &'m Area {
+        &self.0[index.get() as usize]
+    }
+
+    /// The areas of a list whose links the caller owns.
     pub fn list(
         self,
         first: Option<AreaIndex>,

@@ -1,11 +1,10 @@
-//! Nodes: what a CPU's allocations and frees touch, apart from other CPUs'.
+//! Counters of a node.
 
-use super::pool::{LazyList, Pools};
-use pagedepot::sync::prim::AtomicU64;
+use pagedepot::sync::prim::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What happened on the slow paths; sums over nodes by `+=`.
+        /// Events on slow paths since the vmap was made. Add the counts of nodes by `+=`.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct VmapCounts {
@@ -18,7 +17,7 @@ macro_rules! counters {
             }
         }
 
-        /// The cells behind [`VmapCounts`].
+        /// The counters behind [`VmapCounts`].
         pub struct Counters {
             $(pub $name: AtomicU64,)*
         }
@@ -29,22 +28,22 @@ macro_rules! counters {
             }
 
             pub fn read(&self) -> VmapCounts {
-                VmapCounts { $($name: self.$name.load(pagedepot::sync::prim::Ordering::Relaxed),)* }
+                VmapCounts { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
         }
     };
 }
 
 counters! {
-    /// Areas taken from the free address space for a request.
+    /// Requests served from the free address space.
     carved_areas,
-    /// Areas taken with them, for the pool.
+    /// Areas taken along from the free address space, for the pool.
     stocked_areas,
-    /// Areas that another node took from a pool rather than wait for a lock.
+    /// Areas that a request of another node took from this node's pool rather than wait for a lock.
     borrowed_areas,
-    /// Busy areas that were resized or mapped into.
+    /// Busy areas resized, or mapped into.
     changed_areas,
-    /// Areas freed that no pool took at once.
+    /// Freed areas that became lazy because no pool took them.
     lazy_areas,
     /// Purges run.
     purges,
@@ -52,7 +51,7 @@ counters! {
     flushes,
     /// Pages in the spans that flushes named.
     flushed_pages,
-    /// Pages in them that had been mapped.
+    /// Pages in these spans that had been mapped.
     needed_pages,
     /// Spans unmapped.
     unmapped_spans,
@@ -64,30 +63,8 @@ counters! {
     refilled_areas,
     /// Frames that purges returned.
     returned_frames,
-    /// Frames that the page allocator would not take back.
+    /// Frames that the page allocator refused to take back.
     misfreed_frames,
     /// Requests that failed.
     failures,
-}
-
-/// A node.
-#[repr(align(128))]
-pub struct Node {
-    /// Areas with nothing mapped.
-    pub cold: Pools,
-    /// Areas whose frames stayed mapped.
-    pub warm: Pools,
-    pub lazy: LazyList,
-    pub counters: Counters,
-}
-
-impl Node {
-    pub fn new() -> Self {
-        Node {
-            cold: Pools::new(),
-            warm: Pools::new(),
-            lazy: LazyList::new(),
-            counters: Counters::new(),
-        }
-    }
 }

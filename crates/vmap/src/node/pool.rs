@@ -1,5 +1,5 @@
-//! Pools: stacks of freed areas of one size, ready to be allocated again without a look at the
-//! free address space. And lazy lists: freed areas that a purge has to unmap first.
+//! Pools: stacks of freed areas of one size, ready to be allocated again without a search of the
+//! free address space.
 //!
 //! # The head of a pool
 //! | bits | field | meaning |
@@ -9,40 +9,39 @@
 //! | 36..=63 | tag | operations so far, modulo 2^28 |
 //!
 //! Transitions, each a compare-and-swap that adds 1 to the tag: push `(top, n) -> (a, n + k)`, pop
-//! `(a, n) -> (next of a, n - 1)`, take-all `(a, n) -> (none, 0)`. The argument is that of the
-//! shelf (`cache/shelf.rs`): descriptors are type-stable, a stale link is read but never believed,
-//! because the tag has moved.
+//! `(a, n) -> (next of a, n - 1)`. The argument is that of the shelf (`shelf.rs` of the core):
+//! descriptors stay descriptors, so a popper may read a stale link; it never uses one, because the
+//! tag has moved and its compare-and-swap fails.
 //!
 //! A popper is deceived only if it stalls while the tag wraps, and goes on when the tag, the top
-//! and the count are the old ones again. All CPUs of a node together get at most 50 million
-//! operations per second out of one pool, whose tag then wraps after 2^28 / 5*10^7 per second = 5.4
-//! seconds. Only a thread that is stopped from outside stalls that long; it must go on within the
-//! one operation in 2^28 that has its tag, in a pool that was under this load, and nothing else,
-//! for all of that time. This is the narrowest tag there is; it is accepted, because index and
-//! count leave no more bits.
+//! and the count have their old values again. All CPUs of a node together get at most 50 million
+//! operations per second out of one pool, whose tag then wraps after 2^28 / 5*10^7 s = 5.4 s. Only
+//! a thread that is stopped from outside stalls that long. It must go on within the one operation
+//! in 2^28 that has its tag, and the pool must have been under that load for all of the time. This
+//! is the narrowest tag of this crate; it is accepted because index and count leave no more bits.
 //!
 //! # Limits
-//! A pool takes at most `limit` areas. Limits start at 0 and grow where areas are freed, as long as
-//! the limits of all the node's pools, in pages, stay within the node's budget, and no pool has
-//! more of it than is left for others: whatever sizes came first, there is room for one more. A
-//! purge that takes a quarter of a pool's areas takes as much from its limit. So the hot path
-//! compares two numbers it has at hand, and memory kept for reuse is bounded without being counted
-//! at each operation. The thread's design has no cap.
+//! A pool takes at most `limit` areas. Limits start at 0 and grow when areas are freed, under two
+//! conditions: the limits of all of the node's pools, in pages, stay within the node's budget; and
+//! no pool has more of it than is left for the others. So there is room for one more size, whatever
+//! sizes came first. A purge that takes a quarter of a pool's areas takes as much from its limit.
+//! The hot path compares two numbers it has loaded anyway, and the memory kept for reuse is bounded
+//! without a count at each operation. The design of the linux-mm thread has no cap.
 
-use super::area::{AreaIndex, Areas};
-use super::{Broken, broken};
+use crate::metadata::area::{AreaIndex, Areas};
+use crate::model::{self, Mutant, leaves_out};
 use pagedepot::sync::prim::{AtomicU32, AtomicU64, Ordering};
 
-/// Largest area that has a pool, in pages, guard included (`MAX_VA_SIZE_PAGES` in `mm/vmalloc.c`).
-pub const POOL_SIZES: u32 = if cfg!(loom) { 3 } else { 256 };
-/// Most areas in one pool.
+/// Largest area that has a pool, in pages with guard (`MAX_VA_SIZE_PAGES` in `mm/vmalloc.c`).
+pub const POOL_SIZES: u32 = model::scaled(256, 3);
+/// Largest number of areas in one pool.
 const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
 const COUNT_BITS: u32 = 12;
-/// Most areas that a pool is stocked with at a time.
+/// Largest number of areas that a pool is stocked with at a time.
 const STOCK_AREAS: u32 = 64;
-/// Most pages of them.
+/// Largest number of pages that a pool is stocked with at a time.
 const STOCK_PAGES: u32 = 512;
-/// Where the tag begins.
+/// Position of the tag.
 const TAG_SHIFT: u32 = AreaIndex::BITS + COUNT_BITS;
 
 #[derive(Clone, Copy)]
@@ -62,7 +61,7 @@ impl Head {
     /// The head after one more operation.
     #[inline]
     fn next(self, top: Option<AreaIndex>, count: u32) -> u64 {
-        let tag = (self.0 >> TAG_SHIFT).wrapping_add(u64::from(!broken(Broken::PoolTag)));
+        let tag = (self.0 >> TAG_SHIFT).wrapping_add(u64::from(!leaves_out(Mutant::PoolTag)));
         tag << TAG_SHIFT | u64::from(count) << AreaIndex::BITS | u64::from(AreaIndex::number(top))
     }
 }
@@ -86,15 +85,15 @@ impl Pool {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// The top area, for a walk while nobody else is there.
+    /// The top area. For a walk while no other thread uses the pool.
     pub fn peek(&self) -> Option<AreaIndex> {
         Head(self.head.load(Ordering::Acquire)).top()
     }
 
-    /// Takes the top area, if `fits` says so of it.
+    /// Takes the top area, if there is one and it `fits`.
     #[inline]
     pub fn pop(&self, areas: Areas<'_>, fits: impl Fn(AreaIndex) -> bool) -> Option<AreaIndex> {
-        // Acquire: pairs with the Release of `push`, so that the link read below is at least as
+        // Acquire: pairs with the Release of `push_list`, so the link loaded below is at least as
         // new as this head, and the popper sees the area's fields.
         let mut head = self.head.load(Ordering::Acquire);
         loop {
@@ -111,14 +110,14 @@ impl Pool {
         }
     }
 
-    /// Puts an area the caller owns on top; `false`: the pool is full.
+    /// Puts an area that the caller owns on top; `false`: the pool is full.
     #[inline]
     pub fn push(&self, areas: Areas<'_>, area: AreaIndex) -> bool {
         self.push_list(areas, area, area, 1)
     }
 
-    /// Puts `count` linked areas the caller owns on top; `false`: the pool has no room for all, and
-    /// the list ends with `last` as before.
+    /// Puts `count` linked areas that the caller owns on top. `false`: the pool has no room for all
+    /// of them, and the list ends with `last` as before.
     #[inline]
     pub fn push_list(
         &self,
@@ -127,14 +126,14 @@ impl Pool {
         last: AreaIndex,
         count: u32,
     ) -> bool {
-        // Relaxed: the limit is a policy, the head is verified below.
+        // Relaxed, both: the limit is a policy, and the compare-and-swap verifies the head.
         let limit = self.limit.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             let old = Head(head);
             if old.count() + count > limit {
-                // An exchange that failed before has linked the list to areas of others, and the
-                // caller still walks it.
+                // An exchange that failed has linked the list to areas in the pool; the caller
+                // walks the list.
                 areas[last].set_next(None);
                 return false;
             }
@@ -149,10 +148,10 @@ impl Pool {
     }
 }
 
-/// A node's pools of one temperature.
+/// All pools of a node for cold areas, or for warm ones.
 pub struct Pools {
     pools: [Pool; POOL_SIZES as usize],
-    /// Sum over the pools of limit * size, at most the budget.
+    /// Sum over the pools of limit * size; at most the budget.
     charged_pages: AtomicU64,
 }
 
@@ -161,13 +160,13 @@ impl Pools {
         Pools { pools: core::array::from_fn(|_| Pool::new()), charged_pages: AtomicU64::new(0) }
     }
 
-    /// The pool for areas of `pages` pages, guard included, if there is one.
+    /// The pool for areas of `pages` pages with guard; `None`: too large for any.
     #[inline]
     pub fn of(&self, pages: u32) -> Option<&Pool> {
         self.pools.get(pages.wrapping_sub(1) as usize)
     }
 
-    /// All pools with their sizes in pages.
+    /// All pools, each with the size of its areas in pages.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Pool)> {
         (1..).zip(&self.pools)
     }
@@ -176,21 +175,23 @@ impl Pools {
         self.charged_pages.load(Ordering::Relaxed)
     }
 
-    /// Raises the limit of the pool for `pages`, by half and at least one area, if the budget
-    /// allows. `false`: it does not.
+    /// Raises the limit of the pool for `pages` pages by half, and at least by one area. `false`:
+    /// the budget does not allow it.
     #[cold]
     pub fn raise_limit(&self, pages: u32, budget_pages: u64) -> bool {
         let Some(pool) = self.of(pages) else { return false };
         let limit = pool.limit();
         let left = budget_pages.saturating_sub(self.charged_pages());
         let size = u64::from(pages);
-        // Its own charge, after the step, is at most what is left then; but one area may always be.
+        // After the step the pool's own charge is at most what is left for others. The first area
+        // is always allowed.
         let fair = left.saturating_sub(u64::from(limit) * size) / (2 * size);
         let room = fair.max(u64::from(limit == 0));
         let step = u64::from((limit / 2).max(1).min(COUNT_MAX - limit)).min(room) as u32;
         let charge = u64::from(step) * size;
-        // Relaxed, all of them: sums that policies read. The charge comes first, so that two that
-        // raise at once stay within the budget; one that finds another limit takes it back.
+        // Relaxed, all: sums that policies read. The charge comes first, so two threads that raise
+        // at once stay within the budget. A thread that then finds another limit takes its charge
+        // back.
         let charged =
             self.charged_pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |charged| {
                 (step > 0 && charged + charge <= budget_pages).then_some(charged + charge)
@@ -208,9 +209,9 @@ impl Pools {
         true
     }
 
-    /// Areas to take from the free address space along with one that was not in the pool for
-    /// `pages`: as many as were asked for so far, about, until a turn of the space's lock is worth
-    /// a table's pages.
+    /// Number of areas to take from the free address space along with one that the pool for `pages`
+    /// did not have: about as many as were requested so far, up to a page table's worth of pages
+    /// per acquisition of the space's lock.
     #[cold]
     pub fn stock(&self, pages: u32, budget_pages: u64) -> u32 {
         let Some(pool) = self.of(pages) else { return 0 };
@@ -221,7 +222,7 @@ impl Pools {
         limit.saturating_sub(pool.count()).min(most)
     }
 
-    /// Takes `count` areas off the limit of the pool for `pages`.
+    /// Lowers the limit of the pool for `pages` by `count` areas.
     pub fn lower_limit(&self, pages: u32, count: u32) {
         let Some(pool) = self.of(pages) else { return };
         let mut limit = pool.limit();
@@ -236,60 +237,5 @@ impl Pools {
                 Err(now) => limit = now,
             }
         }
-    }
-}
-
-/// Areas that wait for a purge. Anyone adds one, a purge takes all; nobody takes one, so a head
-/// that comes back to an old value links to what it means, and no tag is needed.
-pub struct LazyList {
-    head: AtomicU32,
-    /// Pages of the areas in it.
-    pages: AtomicU64,
-}
-
-impl LazyList {
-    pub fn new() -> Self {
-        LazyList { head: AtomicU32::new(0), pages: AtomicU64::new(0) }
-    }
-
-    pub fn pages(&self) -> u64 {
-        self.pages.load(Ordering::Relaxed)
-    }
-
-    /// The first area, for a walk while nobody else is there.
-    pub fn peek(&self) -> Option<AreaIndex> {
-        AreaIndex::new(self.head.load(Ordering::Acquire))
-    }
-
-    /// Adds an area the caller owns; returns the pages in the list.
-    pub fn push(&self, areas: Areas<'_>, area: AreaIndex, pages: u32) -> u64 {
-        let mut head = self.head.load(Ordering::Relaxed);
-        loop {
-            areas[area].set_next(AreaIndex::new(head));
-            // Release: pairs with the Acquire of `take_all`.
-            match self.head.compare_exchange_weak(
-                head,
-                area.get(),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break,
-                Err(now) => head = now,
-            }
-        }
-        // Relaxed: a threshold's measure.
-        self.pages.fetch_add(u64::from(pages), Ordering::Relaxed).wrapping_add(u64::from(pages))
-    }
-
-    /// Takes all areas, linked; the taker subtracts their pages.
-    pub fn take_all(&self) -> Option<AreaIndex> {
-        // Acquire: pairs with the Release of every `push` so far, which are one release sequence.
-        AreaIndex::new(self.head.swap(0, Ordering::Acquire))
-    }
-
-    /// Adds to the pages, or takes off.
-    pub fn add_pages(&self, pages: i64) {
-        // May pass below zero for a moment, when a taker is quicker than a pusher.
-        self.pages.fetch_add(pages as u64, Ordering::Relaxed);
     }
 }

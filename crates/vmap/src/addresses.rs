@@ -1,0 +1,393 @@
+//! Address space: allocating areas, reserving them, freeing them.
+//!
+//! The warm paths: an allocation pops an area from a pool (one compare-and-swap) and stores its
+//! word. A free finds it by one load of the index, takes it out of the busy state (one
+//! compare-and-swap) and pushes it (another one). They touch no tree and take no lock.
+
+use core::panic::Location;
+
+use crate::config::Options;
+use crate::error::{MapError, VfreeError, VmapError};
+use crate::kind::Kind;
+use crate::metadata::area::{AreaIndex, State, Traits};
+use crate::node::Node;
+use crate::parts::Parts;
+use crate::purge::{PurgeDepth, Purger};
+use crate::seams::host::Host;
+use crate::seams::mapper::Mapper;
+use crate::space::request::AddressRequest;
+use crate::space::transfer::Carved;
+use crate::units::{PageRange, VirtAddr, Vpn};
+use pagedepot::AllocError;
+use pagedepot::sync::count;
+
+/// Largest number of places of a request, and of pages of each, that are searched for busy areas
+/// before a purge.
+const PLACES_MAX: usize = 64;
+
+/// Whether a purge may make the error go away.
+fn is_short(error: &VmapError) -> bool {
+    use VmapError::{Frames, NoAreas, NoSpace, Occupied};
+    matches!(error, NoSpace | NoAreas | Occupied | Frames(AllocError::Exhausted))
+}
+
+/// Calls `attempt`. While it fails with an error that `is_short`, purges what is lazy, then
+/// everything, and calls it again.
+fn with_purges_if<M: Mapper, H: Host, T>(
+    purger: &Purger<'_, M, H>,
+    is_short: impl Fn(&VmapError) -> bool,
+    attempt: impl Fn() -> Result<T, VmapError>,
+) -> Result<T, VmapError> {
+    let mut result = attempt();
+    for depth in [PurgeDepth::Lazy, PurgeDepth::Everything] {
+        if result.as_ref().is_err_and(&is_short) {
+            purger.purge(depth);
+            result = attempt();
+        }
+    }
+    result
+}
+
+/// The requests for address space. Owns the purger, which takes back what they free.
+pub struct Addresses<'m, M, H> {
+    purger: Purger<'m, M, H>,
+}
+
+impl<'m, M: Mapper, H: Host> Addresses<'m, M, H> {
+    pub fn new(purger: Purger<'m, M, H>) -> Self {
+        Addresses { purger }
+    }
+
+    #[inline]
+    pub fn purger(&self) -> &Purger<'m, M, H> {
+        &self.purger
+    }
+
+    #[inline]
+    fn parts(&self) -> &Parts<'m, M, H> {
+        self.purger.parts()
+    }
+
+    /// An area of `pages` pages and a guard, held by the caller, with nothing mapped in it, and of
+    /// which the mapper has lost nothing.
+    #[inline]
+    pub fn obtain(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
+        loop {
+            let index = self.obtain_any(pages, options)?;
+            if self.parts().mappings().mapper().lost_pages() == 0
+                || !self.withdraw_lost(index, options.no_wait)?
+            {
+                return Ok(index);
+            }
+        }
+    }
+
+    #[inline]
+    fn obtain_any(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
+        let parts = self.parts();
+        if options.window.is_none() && pages != 0 && options.align.is_power_of_two() {
+            let fits = |top| parts.directory().is_aligned(parts.area(top).start(), options.align);
+            let total = pages.checked_add(u32::from(options.guard));
+            let node = |total| parts.nodes().of_cpu(parts.host().cpu()).1.cold().of(total);
+            if let Some(area) = total.and_then(node).and_then(|pool| pool.pop(parts.areas(), fits))
+            {
+                return Ok(area);
+            }
+        }
+        self.obtain_slow(pages, options)
+    }
+
+    /// An area from the free address space, and more of its size for the pool. If the space's lock
+    /// is taken, an area from another node's pool.
+    #[cold]
+    fn obtain_slow(&self, pages: u32, options: &Options) -> Result<AreaIndex, VmapError> {
+        let (parts, nodes) = (self.parts(), self.parts().nodes());
+        let (number, node) = nodes.of_cpu(parts.host().cpu());
+        let found = self.request(pages, options).and_then(|request| {
+            // To give back what a pool has no room for takes the lock once more, and so a wait.
+            let stock = if self.is_pooled(request) && !options.no_wait {
+                node.cold().stock(request.pages, nodes.cold_pages_max())
+            } else {
+                0
+            };
+            parts.host().check_usable()?;
+            let may_help = |error: &VmapError| {
+                let is_hopeless = || *error == VmapError::NoSpace && self.is_occupied(request);
+                !options.no_wait && is_short(error) && !is_hopeless()
+            };
+            with_purges_if(&self.purger, may_help, || {
+                self.carve((number, node), request, stock, options.no_wait)
+            })
+        });
+        if found.is_err() {
+            count(&node.counters().failures, 1);
+        }
+        found
+    }
+
+    /// An area from the free address space, with `stock` more for the pool, or from another node's
+    /// pool.
+    fn carve(
+        &self,
+        (number, node): (u32, &Node),
+        request: AddressRequest,
+        stock: u32,
+        no_wait: bool,
+    ) -> Result<AreaIndex, VmapError> {
+        let parts = self.parts();
+        let (areas, spares) = (parts.areas(), parts.space().spares());
+        let mut supply = spares.take_ahead(areas, stock);
+        let carved = match parts.space().try_lock(parts.directory(), parts.host()) {
+            Some(space) => space.carve(request, supply.count()),
+            None => {
+                // Return unused descriptors before waiting: another request may need one.
+                spares.put(areas, supply);
+                let borrowed = if self.is_pooled(request) {
+                    parts.nodes().borrow(areas, number, request.pages)
+                } else {
+                    None
+                };
+                if let Some(area) = borrowed {
+                    return Ok(area);
+                }
+                if no_wait {
+                    return Err(VmapError::WouldWait);
+                }
+                let space = parts.lock_space();
+                supply = spares.take_ahead(areas, stock);
+                space.carve(request, supply.count())
+            }
+        };
+        // Without the lock: most of these descriptors are not in this CPU's cache.
+        let carved = carved.map(|strips| strips.cut(areas, request.pages, &mut supply));
+        spares.put(areas, supply);
+        let carved = carved?;
+        self.register((number, node), carved);
+        Ok(carved.first)
+    }
+
+    /// Enters carved areas in the index. The first one is the caller's, the others go to the node's
+    /// pool.
+    fn register(&self, (number, node): (u32, &Node), carved: Carved) {
+        let parts = self.parts();
+        let areas = parts.areas();
+        for index in areas.list(Some(carved.first)).take(carved.areas as usize) {
+            areas[index].set_traits(Traits::new(number, 0, Default::default()));
+            parts.directory().index().set(areas[index].run(), index);
+        }
+        count(&node.counters().carved_areas, 1);
+        let stock = areas[carved.first].next().filter(|_| carved.areas > 1);
+        let Some(stock) = stock else { return };
+        for index in areas.list(Some(stock)) {
+            areas[index].set_word(areas[index].word().in_state(State::Pooled));
+        }
+        let (stocked, pool) = (carved.areas - 1, node.cold().of(areas[stock].pages()));
+        if pool.is_some_and(|pool| pool.push_list(areas, stock, carved.last, stocked)) {
+            count(&node.counters().stocked_areas, stocked.into());
+        } else {
+            // Other threads have filled the pool meanwhile.
+            self.purger.give_back_all(Some(stock));
+        }
+    }
+
+    /// Withdraws the pages of a held area that the mapper has lost, and returns the rest of it to
+    /// the free address space. `false`: none is lost, and the caller holds the area still.
+    ///
+    /// The mapper loses pages where a call failed: in areas that were being mapped or unmapped, and
+    /// around them in tables that were unmapped whole, where pages are free or pooled. All such
+    /// pages come by here before they are used again.
+    #[cold]
+    fn withdraw_lost(&self, index: AreaIndex, no_wait: bool) -> Result<bool, VmapError> {
+        let (parts, area) = (self.parts(), self.parts().area(index));
+        let mut rest = area.run();
+        if parts.mappings().lost_in(rest).is_none() {
+            return Ok(false);
+        }
+        let space = if no_wait {
+            parts.space().try_lock(parts.directory(), parts.host())
+        } else {
+            Some(parts.lock_space())
+        };
+        let Some(space) = space else {
+            // The next purge returns it to the free address space. A later request finds it there,
+            // and comes here.
+            area.set_word(area.word().retiring());
+            parts.nodes().push_lazy(parts.areas(), index);
+            return Err(VmapError::WouldWait);
+        };
+        space.give_back(index);
+        while let Some(lost) = parts.mappings().lost_in(rest) {
+            let index = space.carve_at(lost)?;
+            let withdrawn = parts.area(index);
+            withdrawn.set_traits(Traits::new(0, 0, Default::default()));
+            parts.directory().index().set(lost, index);
+            withdrawn.set_word(withdrawn.word().held(Kind::Lost).in_state(State::Busy));
+            rest.start = lost.end;
+        }
+        Ok(true)
+    }
+
+    /// Takes exactly the `pages` pages from `start`, held by the caller.
+    pub fn obtain_at(&self, start: VirtAddr, pages: u32) -> Result<AreaIndex, VmapError> {
+        let parts = self.parts();
+        let first = parts.range().page_at(start).ok_or(VmapError::BadWindow)?;
+        if pages == 0 || pages > parts.range().pages - first.0 {
+            return Err(VmapError::BadSize);
+        }
+        let run = PageRange::new(first, pages);
+        let index = self.with_purges(false, || parts.lock_space().carve_at(run))?;
+        self.register(parts.nodes().of_cpu(parts.host().cpu()), Carved::one(index));
+        if self.withdraw_lost(index, false)? { Err(VmapError::Occupied) } else { Ok(index) }
+    }
+
+    /// Whether busy areas lie in all places that a request could have, if these are few, as with
+    /// large alignments. Then a purge does not help.
+    fn is_occupied(&self, request: AddressRequest) -> bool {
+        let directory = self.parts().directory();
+        let is_busy = |page: Vpn| {
+            directory.candidate(page).is_some_and(|area| {
+                let (word, run) = (area.word(), area.run());
+                word.state() == State::Busy && run.contains(page) && area.still(word)
+            })
+        };
+        request.places().nth(PLACES_MAX).is_none()
+            && request.places().all(|run| run.iter().take(PLACES_MAX).any(is_busy))
+    }
+
+    /// Whether any area of its size can serve a request.
+    fn is_pooled(&self, request: AddressRequest) -> bool {
+        request.align == 1 && request.window.pages() == self.parts().range().pages
+    }
+
+    /// The search that a request needs.
+    fn request(&self, pages: u32, options: &Options) -> Result<AddressRequest, VmapError> {
+        let range = self.parts().range();
+        let total =
+            pages.checked_add(u32::from(options.guard)).filter(|&total| total <= range.pages);
+        let pages = total.filter(|_| pages > 0).ok_or(VmapError::BadSize)?;
+        if !options.align.is_power_of_two() {
+            return Err(VmapError::BadAlign);
+        }
+        let window = match options.window {
+            None => PageRange::new(Vpn(0), range.pages),
+            Some((start, end)) => self.window(start, end).ok_or(VmapError::BadWindow)?,
+        };
+        let align = (options.align as u64 >> range.page_size.shift()).max(1);
+        let base_page = range.base_page();
+        // If no place of the window has that alignment, a purge does not help.
+        let first = (base_page + u64::from(window.start.0)).next_multiple_of(align) - base_page;
+        if first + u64::from(pages) > u64::from(window.end.0) {
+            return Err(VmapError::NoSpace);
+        }
+        Ok(AddressRequest { pages, align, window, base_page })
+    }
+
+    /// The pages of `start..end`; `None` unless these are whole pages of the range.
+    fn window(&self, start: VirtAddr, end: VirtAddr) -> Option<PageRange> {
+        let range = self.parts().range();
+        let last = VirtAddr::new(end.get().checked_sub(range.page_size.bytes())?);
+        let (first, last) = (range.page_at(start)?, range.page_at(last)?);
+        (first <= last).then_some(PageRange { start: first, end: last.add(1) })
+    }
+
+    /// Calls `attempt`. While anything is short, purges what is lazy, then everything, and calls it
+    /// again.
+    pub fn with_purges<T>(
+        &self,
+        no_wait: bool,
+        attempt: impl Fn() -> Result<T, VmapError>,
+    ) -> Result<T, VmapError> {
+        self.parts().host().check_usable()?;
+        with_purges_if(&self.purger, |error| !no_wait && is_short(error), attempt)
+    }
+
+    /// As [`with_purges`](Self::with_purges), while the mapper has too many mappings (those that
+    /// are freed and still mapped count), or loses the addresses that `attempt` obtained.
+    pub fn with_mappings<T>(
+        &self,
+        no_wait: bool,
+        attempt: impl Fn() -> Result<T, VmapError>,
+    ) -> Result<T, VmapError> {
+        let is_short = |error: &_| {
+            matches!(error, VmapError::Map(MapError::TooManyMappings { .. } | MapError::Lost))
+        };
+        with_purges_if(&self.purger, |error| !no_wait && is_short(error), attempt)
+    }
+
+    /// Makes a held area busy; returns its address.
+    #[inline]
+    pub fn publish(
+        &self,
+        index: AreaIndex,
+        kind: Kind,
+        options: &Options,
+        warm: bool,
+        caller: &'static Location<'static>,
+    ) -> VirtAddr {
+        let area = self.parts().area(index);
+        let node = area.traits().node() as u32;
+        area.set_traits(Traits::new(node, options.guard, options.protection));
+        area.set_caller(caller);
+        area.set_word(area.word().allocated(kind, warm));
+        self.parts().range().addr(area.start())
+    }
+
+    /// Frees an area of this kind. If a purge is due and the caller `may_wait`, it runs now.
+    #[inline]
+    pub fn release(&self, start: VirtAddr, kind: Kind, may_wait: bool) -> Result<(), VfreeError> {
+        let parts = self.parts();
+        let Some((index, word)) = parts.directory().busy_at(start, kind) else {
+            return Err(self.why_not_freed(start));
+        };
+        let area = parts.area(index);
+        if !area.leave_busy(word, word.in_state(State::Pooled)) {
+            return Err(self.why_not_freed(start));
+        }
+        let node = parts.nodes().of_area(area);
+        let pools = if word.is_warm() {
+            parts.mappings().poison(area);
+            node.warm()
+        } else {
+            node.cold()
+        };
+        if (word.is_warm() || kind == Kind::Address)
+            && pools.of(area.pages()).is_some_and(|pool| pool.push(parts.areas(), index))
+        {
+            return Ok(());
+        }
+        self.purger.put_aside(index, may_wait);
+        Ok(())
+    }
+
+    /// Gives up a held area after an error. The next purge unmaps what is mapped in it.
+    #[cold]
+    pub fn abandon(&self, index: AreaIndex, may_wait: bool) {
+        let area = self.parts().area(index);
+        count(&self.parts().nodes().of_area(area).counters().failures, 1);
+        if area.mapped() == 0 {
+            // For the pool: nothing is mapped.
+            area.set_word(area.word().plain(State::Pooled));
+        }
+        self.purger.put_aside(index, may_wait);
+    }
+
+    #[cold]
+    fn why_not_freed(&self, start: VirtAddr) -> VfreeError {
+        let (parts, range) = (self.parts(), self.parts().range());
+        if parts.host().check_usable().is_err() {
+            return VfreeError::Forked;
+        }
+        let Some(page) = range.page_of(start) else { return VfreeError::OutOfRange };
+        let found = parts.directory().index().at(page).map(|index| parts.area(index));
+        match found {
+            Some(area) if area.start() == page && range.page_at(start).is_some() => {
+                let word = area.word();
+                match word.state() {
+                    State::Busy => VfreeError::WrongKind(word.kind()),
+                    _ => VfreeError::NotAllocated,
+                }
+            }
+            _ => VfreeError::NotAllocated,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Mappings: which frames are mapped where, through which tables, and what they contain.
+//!
+//! This module has unsafe code: it calls the unsafe methods of the mapper, those that map and
+//! write. `purge/retire.rs` calls those that unmap.
+#![allow(unsafe_code)]
+
+pub mod own;
+pub mod tables;
+
+use crate::config::{Options, Stale};
+use crate::error::VmapError;
+use crate::kind::Kind;
+use crate::map::own::OwnFrames;
+use crate::map::tables::Tables;
+use crate::metadata::area::Area;
+use crate::metadata::frames::{FrameRun, FrameTable};
+use crate::node::counters::Counters;
+use crate::seams::host::Host;
+use crate::seams::mapper::Mapper;
+use crate::units::{ManagedRange, PageRange, Protection, Vpn};
+use pagedepot::{FrameRange, Pfn};
+
+/// The frame at each page, the page tables, and the mapper behind them.
+pub struct Mappings<'m, M> {
+    mapper: M,
+    range: ManagedRange,
+    frames: FrameTable<'m>,
+    tables: Tables<'m>,
+    stale: Stale,
+}
+
+impl<'m, M: Mapper> Mappings<'m, M> {
+    pub fn new(
+        mapper: M,
+        range: ManagedRange,
+        frames: FrameTable<'m>,
+        tables: Tables<'m>,
+        stale: Stale,
+    ) -> Self {
+        Mappings { mapper, range, frames, tables, stale }
+    }
+
+    #[inline]
+    pub fn mapper(&self) -> &M {
+        &self.mapper
+    }
+
+    pub fn range(&self) -> &ManagedRange {
+        &self.range
+    }
+
+    pub fn frames(&self) -> &FrameTable<'m> {
+        &self.frames
+    }
+
+    pub fn tables(&self) -> &Tables<'m> {
+        &self.tables
+    }
+
+    /// The first run of pages in `run` that the mapper has lost.
+    pub fn lost_in(&self, run: PageRange) -> Option<PageRange> {
+        if self.mapper.lost_pages() == 0 || run.pages() == 0 {
+            return None;
+        }
+        let lost = self.mapper.lost_in(self.range.span(run))?;
+        Some(PageRange::new(self.range.page_of(lost.start)?, lost.pages))
+    }
+
+    /// Enters the caller's frames from `page` on, in an area that the caller holds.
+    pub fn lend(&self, page: Vpn, frames: &[Pfn]) -> Result<(), VmapError> {
+        if frames.contains(&Pfn::new(u32::MAX)) {
+            return Err(VmapError::BadFrame);
+        }
+        for (i, &frame) in (0..).zip(frames) {
+            self.frames.lend(page.add(i), frame);
+        }
+        Ok(())
+    }
+
+    /// Maps the frames entered for `run`, a part of an area that the caller holds, and counts them.
+    ///
+    /// On an error it counts what was mapped, and the piece that failed, which may be mapped in
+    /// part. It frees the frames of the rest that the area owns, and clears the rest's entries.
+    pub fn map_entered<H: Host>(
+        &self,
+        (host, counters): (&H, &Counters),
+        area: &Area,
+        run: PageRange,
+        protection: Protection,
+        may_wait: bool,
+    ) -> Result<(), VmapError> {
+        let mut result = Ok(());
+        let mut end = run.start;
+        for piece in self.frames.frame_runs(run) {
+            if !self.tables.enter(host, piece.pages, may_wait) {
+                result = Err(VmapError::WouldWait);
+                break;
+            }
+            end = piece.pages.end;
+            result = self.map_piece(piece, protection);
+            if result.is_err() {
+                break;
+            }
+        }
+        area.set_mapped(area.mapped() + end.since(run.start));
+        if result.is_err() {
+            let rest = PageRange { start: end, end: run.end };
+            OwnFrames::new(host, &self.frames, counters).free(rest);
+            self.frames.clear(rest);
+        }
+        result
+    }
+
+    fn map_piece(&self, piece: FrameRun, protection: Protection) -> Result<(), VmapError> {
+        let frames = FrameRange::new(piece.first, piece.pages.pages());
+        // SAFETY: the pages are in the mapper's range, in an area that the caller holds, and
+        // entered in their tables, so no purge touches them. They are not mapped: areas leave
+        // purges with nothing mapped, and `Memory::map_frames` looks before it enters frames.
+        unsafe { self.mapper.map(self.range.addr(piece.pages.start), frames, protection)? };
+        Ok(())
+    }
+
+    /// Overwrites a warm area that its user has freed, if the configuration says so.
+    #[inline]
+    pub fn poison(&self, area: &Area) {
+        if let Stale::Poison(byte) = self.stale {
+            self.fill(area.body(), byte);
+        }
+    }
+
+    /// Makes warm memory, which is mapped read-write, look as promised to its next user.
+    #[inline]
+    pub fn prepare_warm(&self, area: &Area, options: &Options) {
+        if self.promises_zeroes(options) {
+            self.fill(area.body(), 0);
+        }
+    }
+
+    /// Makes memory that was just mapped with the protection of `options` look as promised.
+    pub fn prepare_new(&self, run: PageRange, options: &Options) -> Result<(), VmapError> {
+        if self.promises_zeroes(options) { self.zero(run, options.protection) } else { Ok(()) }
+    }
+
+    /// Zeroes memory that an area owns in `run`, all of it mapped with this protection. The caller
+    /// holds the area.
+    pub fn zero(&self, run: PageRange, protection: Protection) -> Result<(), VmapError> {
+        if protection.may_write() {
+            self.fill(run, 0);
+            return Ok(());
+        }
+        for piece in self.frames.frame_runs(run) {
+            let frames = FrameRange::new(piece.first, piece.pages.pages());
+            // SAFETY: the area owns the frames, and the caller holds the area.
+            unsafe { self.mapper.fill_frames(frames, 0) }?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn promises_zeroes(&self, options: &Options) -> bool {
+        self.stale == Stale::Zero || options.zeroed
+    }
+
+    fn fill(&self, run: PageRange, byte: u8) {
+        // SAFETY: the caller holds the area, and its pages are mapped read-write: only such areas
+        // are warm, and `zero` looks at the protection.
+        unsafe { self.mapper.fill(self.range.span(run), byte) };
+    }
+
+    /// Tells the host that the frames of an area are freed but still mapped.
+    pub fn quarantine<H: Host>(&self, host: &H, area: &Area) {
+        self.add_quarantined(host, area, i64::from(area.mapped()));
+    }
+
+    /// Tells the host that these frames are not mapped any more.
+    pub fn unquarantine<H: Host>(&self, host: &H, area: &Area) {
+        self.add_quarantined(host, area, -i64::from(area.mapped()));
+    }
+
+    fn add_quarantined<H: Host>(&self, host: &H, area: &Area, pages: i64) {
+        if area.word().kind() == Kind::Vmalloc
+            && pages != 0
+            && let Some(frame) = self.frames.get(area.start())
+        {
+            host.note_quarantined(frame, pages);
+        }
+    }
+}

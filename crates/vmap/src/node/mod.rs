@@ -1,0 +1,162 @@
+//! Nodes: what a CPU's requests touch, apart from those of other CPUs.
+
+pub mod counters;
+pub mod lazy;
+pub mod pool;
+
+use crate::metadata::area::{Area, AreaIndex, Areas, State};
+use crate::node::counters::Counters;
+use crate::node::lazy::LazyList;
+use crate::node::pool::Pools;
+use pagedepot::CpuId;
+use pagedepot::sync::count;
+
+/// Nodes whose pools a request searches before it waits for a lock.
+const NEAR_NODES: usize = 4;
+
+/// The pools and the lazy list of one or more CPUs.
+#[repr(align(128))]
+pub struct Node {
+    cold: Pools,
+    warm: Pools,
+    lazy: LazyList,
+    counters: Counters,
+}
+
+impl Node {
+    pub fn new() -> Self {
+        Node {
+            cold: Pools::new(),
+            warm: Pools::new(),
+            lazy: LazyList::new(),
+            counters: Counters::new(),
+        }
+    }
+
+    /// Pools of areas with nothing mapped.
+    #[inline]
+    pub fn cold(&self) -> &Pools {
+        &self.cold
+    }
+
+    /// Pools of areas whose frames stayed mapped.
+    #[inline]
+    pub fn warm(&self) -> &Pools {
+        &self.warm
+    }
+
+    pub fn lazy(&self) -> &LazyList {
+        &self.lazy
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// All nodes, and the budgets of their pools.
+pub struct Nodes<'m> {
+    nodes: &'m [Node],
+    cold_pages_max: u64,
+    warm_pages_max: u64,
+}
+
+impl<'m> Nodes<'m> {
+    /// Nodes whose pools keep up to `cold_pages_max` pages of addresses and `warm_pages_max` pages
+    /// of memory each.
+    pub fn new(nodes: &'m [Node], cold_pages_max: u64, warm_pages_max: u64) -> Self {
+        Nodes { nodes, cold_pages_max, warm_pages_max }
+    }
+
+    /// The node of a CPU, and its number.
+    #[inline]
+    pub fn of_cpu(&self, cpu: Option<CpuId>) -> (u32, &'m Node) {
+        let cpu = cpu.map_or(0, |cpu| cpu.get());
+        // A division costs as much as the rest of a warm allocation.
+        let number =
+            if (cpu as usize) < self.nodes.len() { cpu } else { cpu % self.nodes.len() as u32 };
+        (number, &self.nodes[number as usize])
+    }
+
+    /// The node that allocated an area.
+    #[inline]
+    pub fn of_area(&self, area: &Area) -> &'m Node {
+        &self.nodes[area.traits().node()]
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &'m Node> + use<'m> {
+        self.nodes.iter()
+    }
+
+    /// Budget of a node's cold pools, in pages.
+    pub fn cold_pages_max(&self) -> u64 {
+        self.cold_pages_max
+    }
+
+    /// Budget of a node's warm pools, in pages.
+    pub fn warm_pages_max(&self) -> u64 {
+        self.warm_pages_max
+    }
+
+    /// Pages that wait for a purge.
+    pub fn lazy_pages(&self) -> u64 {
+        self.nodes.iter().map(|node| node.lazy.pages()).sum()
+    }
+
+    /// An area of `pages` pages from the pool of a node near `number`. It stays that node's.
+    pub fn borrow(&self, areas: Areas<'_>, number: u32, pages: u32) -> Option<AreaIndex> {
+        let near = NEAR_NODES.min(self.nodes.len() - 1);
+        let mut nodes = self.nodes.iter().cycle().skip(number as usize + 1).take(near);
+        nodes.find_map(|node| {
+            let area = node.cold.of(pages)?.pop(areas, |_| true)?;
+            count(&node.counters.borrowed_areas, 1);
+            Some(area)
+        })
+    }
+
+    /// Puts a freed area that its pool had no room for into the pool after all, if its limit can
+    /// be raised. `false`: it is held by the caller still.
+    #[cold]
+    pub fn keep(&self, areas: Areas<'_>, index: AreaIndex) -> bool {
+        let area = &areas[index];
+        let (pages, node) = (area.pages(), self.of_area(area));
+        let (pools, budget) = match (area.word().is_warm(), area.mapped()) {
+            (true, _) => (&node.warm, self.warm_pages_max),
+            (false, 0) => (&node.cold, self.cold_pages_max),
+            _ => return false,
+        };
+        if !pools.raise_limit(pages, budget) {
+            return false;
+        }
+        area.set_word(area.word().in_state(State::Pooled));
+        pools.of(pages).is_some_and(|pool| pool.push(areas, index))
+    }
+
+    /// Puts a purged area into its node's cold pool. `false`: the pool has no room, and the caller
+    /// owns the area still.
+    pub fn refill(&self, areas: Areas<'_>, index: AreaIndex) -> bool {
+        let area = &areas[index];
+        if area.word().is_retiring() {
+            return false;
+        }
+        let (pages, node) = (area.pages(), self.of_area(area));
+        let Some(pool) = node.cold.of(pages) else { return false };
+        // Before the push: afterwards the area belongs to whichever thread pops it.
+        area.set_word(area.word().plain(State::Pooled));
+        let is_pushed = pool.push(areas, index)
+            || node.cold.raise_limit(pages, self.cold_pages_max) && pool.push(areas, index);
+        if is_pushed {
+            count(&node.counters.refilled_areas, 1);
+        }
+        is_pushed
+    }
+
+    /// Puts a held area into its node's lazy list; returns the pages in the list. From here on the
+    /// area belongs to the next purge.
+    pub fn push_lazy(&self, areas: Areas<'_>, index: AreaIndex) -> u64 {
+        let area = &areas[index];
+        let (pages, node) = (area.pages(), self.of_area(area));
+        area.set_word(area.word().in_state(State::Lazy));
+        node.lazy.push(areas, index, pages)
+    }
+}

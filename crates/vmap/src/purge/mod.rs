@@ -1,0 +1,375 @@
+//! Purges: taking back what was freed.
+//!
+//! A purge takes the lazy areas of all nodes and a part of what is pooled, and sorts them by
+//! address. It unmaps them, flushes once, and gives back the page tables that are left empty and
+//! the frames (`retire.rs`). Then it hands the areas to the pools, up to their limits, and the rest
+//! to the free address space.
+//!
+//! A purge may interrupt every CPU that uses the mappings: it belongs to full drains, never to
+//! quiet ones.
+//!
+//! # Under memory pressure
+//! A request for frames may come at any moment: in a signal handler above a purge, for example, or
+//! above code that holds the space's lock. So a purge on its behalf waits in bounds
+//! ([`Lock::lock_within`]). If it cannot have the purge lock, it frees nothing. If it cannot have
+//! the space's lock, it has freed the frames, and returns the addresses to the lazy lists, with
+//! nothing mapped: the next purge hands them on.
+
+pub mod retire;
+
+use crate::config::PurgeBy;
+use crate::error::MapError;
+use crate::lock::{Lock, LockGuard};
+use crate::metadata::area::{AreaIndex, State};
+use crate::metadata::batch::Batch;
+use crate::model::{Mutant, leaves_out};
+use crate::node::Node;
+use crate::node::pool::Pool;
+use crate::parts::Parts;
+use crate::purge::retire::Retirement;
+use crate::seams::host::Host;
+use crate::seams::mapper::Mapper;
+use crate::space::transfer::Returned;
+use pagedepot::Pressure;
+use pagedepot::sync::count;
+
+/// Areas returned to the free address space in one acquisition of its lock.
+const GIVE_BACK_BATCH: usize = 8;
+/// Largest number of areas taken from a pool: bounds a purge of a pool that other threads fill.
+const COLLECTED_MAX: u32 = 1 << 16;
+
+/// How much a purge takes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PurgeDepth {
+    /// What is lazy. Afterwards nothing is mapped that [`vunmap`](crate::Vmap::vunmap) or
+    /// [`vm_unmap_ram`](crate::Vmap::vm_unmap_ram) freed before the call (Linux:
+    /// `vm_unmap_aliases`).
+    Lazy,
+    /// What is lazy, and a quarter of what each pool keeps: the regular purge.
+    Decay,
+    /// What is lazy, and all that pools keep.
+    Everything,
+}
+
+/// What a purge did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Purged {
+    /// Areas taken from lazy lists and pools.
+    pub areas: u64,
+    /// Frames returned to the page allocator.
+    pub frames: u64,
+    /// Page tables given back.
+    pub tables: u64,
+    /// Areas that could not be unmapped, and stay lazy.
+    pub stuck_areas: u64,
+    /// Why the first of them could not be unmapped.
+    pub error: Option<MapError>,
+}
+
+/// How a purge waits for locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// Until they are free.
+    Long,
+    /// For about a second, and not for its own thread.
+    InBounds,
+}
+
+/// The parts, and what decides when and by which thread they are purged.
+pub struct Purger<'m, M, H> {
+    parts: Parts<'m, M, H>,
+    lock: &'m Lock,
+    lazy_pages_max: u64,
+    purge_by: PurgeBy,
+}
+
+impl<'m, M: Mapper, H: Host> Purger<'m, M, H> {
+    /// A purge is due at `lazy_pages_max` lazy pages.
+    pub fn new(
+        parts: Parts<'m, M, H>,
+        lock: &'m Lock,
+        lazy_pages_max: u64,
+        purge_by: PurgeBy,
+    ) -> Self {
+        Purger { parts, lock, lazy_pages_max, purge_by }
+    }
+
+    #[inline]
+    pub fn parts(&self) -> &Parts<'m, M, H> {
+        &self.parts
+    }
+
+    /// The lock that a purge holds.
+    #[allow(dead_code, reason = "unit tests hold it in place of a purge")]
+    pub fn lock(&self) -> &'m Lock {
+        self.lock
+    }
+
+    /// Takes back what was freed. Waits for a purge that is under way.
+    pub fn purge(&self, depth: PurgeDepth) -> Purged {
+        if self.parts.host().check_usable().is_err() {
+            return Purged::default();
+        }
+        let purging = self.lock.lock(self.parts.host());
+        self.purge_locked(&purging, depth, Waits::Long)
+    }
+
+    /// As [`purge`](Self::purge), waiting in bounds. `None`: another thread purges, or this one
+    /// does already.
+    fn purge_within(&self, depth: PurgeDepth) -> Option<Purged> {
+        self.parts.host().check_usable().ok()?;
+        let purging = self.lock.lock_within(self.parts.host())?;
+        Some(self.purge_locked(&purging, depth, Waits::InBounds))
+    }
+
+    /// Purges for the page allocator: first what is lazy and a quarter of the pools; then, if that
+    /// is too little or the request is about to fail, everything. Returns the number of frames.
+    pub fn reclaim(&self, pressure: Pressure) -> u64 {
+        let purge = |depth| self.purge_within(depth).map(|purged| purged.frames);
+        let mut frames = 0;
+        if !pressure.is_last_resort {
+            let Some(decayed) = purge(PurgeDepth::Decay) else { return 0 };
+            frames += decayed;
+        }
+        if frames < pressure.wanted_pages {
+            frames += purge(PurgeDepth::Everything).unwrap_or(0);
+        }
+        frames
+    }
+
+    /// Takes care of a freed area that its pool had no room for: raises the pool's limit, or makes
+    /// the area lazy.
+    #[cold]
+    pub fn put_aside(&self, index: AreaIndex, may_wait: bool) {
+        if !self.parts.nodes().keep(self.parts.areas(), index) {
+            self.make_lazy(index, may_wait);
+        }
+    }
+
+    /// Leaves a held area to the next purge. If one is due and the caller `may_wait`, it runs now.
+    pub fn make_lazy(&self, index: AreaIndex, may_wait: bool) {
+        let (parts, area) = (&self.parts, self.parts.area(index));
+        let pages = area.pages();
+        parts.mappings().quarantine(parts.host(), area);
+        count(&parts.nodes().of_area(area).counters().lazy_areas, 1);
+        let lazy_pages = parts.nodes().push_lazy(parts.areas(), index);
+        // A look at all nodes is worth it once per quarter of this node's share.
+        let nodes = parts.nodes().iter().len() as u64;
+        let step = (self.lazy_pages_max / nodes / 4).max(1);
+        let is_grown = lazy_pages / step != lazy_pages.wrapping_sub(u64::from(pages)) / step;
+        if is_grown && lazy_pages >= self.lazy_pages_max / nodes {
+            self.purge_if_due(may_wait);
+        }
+    }
+
+    #[cold]
+    fn purge_if_due(&self, may_wait: bool) {
+        let (host, nodes) = (self.parts.host(), self.parts.nodes());
+        let lazy_pages = nodes.lazy_pages();
+        if lazy_pages < self.lazy_pages_max {
+            return;
+        }
+        let is_behind = lazy_pages >= 2 * self.lazy_pages_max;
+        let wants_helper = self.purge_by == PurgeBy::Helper;
+        if wants_helper || !may_wait {
+            host.purge_wanted();
+        }
+        if !may_wait || wants_helper && !is_behind {
+            return;
+        }
+        // A purge under way serves this thread, too. But where purges fall behind, threads that
+        // free wait for them: otherwise the number of lazy pages would have no bound.
+        if is_behind {
+            let purging = self.lock.lock(host);
+            if nodes.lazy_pages() >= self.lazy_pages_max {
+                self.purge_locked(&purging, PurgeDepth::Decay, Waits::Long);
+            }
+        } else if let Some(purging) = self.lock.try_lock(host) {
+            self.purge_locked(&purging, PurgeDepth::Decay, Waits::Long);
+        }
+    }
+
+    fn purge_locked(&self, purging: &LockGuard<'_, H>, depth: PurgeDepth, waits: Waits) -> Purged {
+        let mut batch = Batch::EMPTY;
+        for node in self.parts.nodes().iter() {
+            // Pools first: see the argument on aliases in `retire.rs`.
+            if depth != PurgeDepth::Lazy && !leaves_out(Mutant::PoolsFirst) {
+                self.collect_pools(node, depth, &mut batch);
+            }
+            self.collect_lazy(node, depth, &mut batch);
+            if leaves_out(Mutant::PoolsFirst) {
+                self.collect_pools(node, depth, &mut batch);
+            }
+        }
+        let takes_stray_tables = depth == PurgeDepth::Everything;
+        if batch.len() == 0 && !takes_stray_tables {
+            return Purged::default();
+        }
+        count(&self.parts.counters().purges, 1);
+        batch.sort(self.parts.areas());
+        let retirement = Retirement::new(&self.parts, purging);
+        let mut retired = retirement.retire(batch);
+        if takes_stray_tables {
+            retired.tables += retirement.release_stray_tables();
+        }
+        Purged {
+            areas: batch.len(),
+            frames: retired.frames,
+            tables: retired.tables,
+            error: retired.error,
+            stuck_areas: self.hand_on(batch, None, waits),
+        }
+    }
+
+    /// Takes the mappings of one held area away, together with all that is lazy. `false`: it could
+    /// not be unmapped.
+    pub fn retire_now(&self, index: AreaIndex) -> bool {
+        let purging = self.lock.lock(self.parts.host());
+        let mut batch = Batch::EMPTY;
+        for node in self.parts.nodes().iter() {
+            self.collect_lazy(node, PurgeDepth::Lazy, &mut batch);
+        }
+        batch.push(self.parts.areas(), index);
+        batch.sort(self.parts.areas());
+        Retirement::new(&self.parts, &purging).retire(batch);
+        let is_retired = !self.parts.area(index).is_stuck();
+        self.hand_on(batch, Some(index), Waits::Long);
+        is_retired
+    }
+
+    fn collect_lazy(&self, node: &Node, depth: PurgeDepth, batch: &mut Batch) {
+        let mut taken_pages = 0;
+        let mut rest = node.lazy().take_all();
+        while let Some(index) = rest {
+            let area = self.parts.area(index);
+            rest = area.next();
+            taken_pages += u64::from(area.pages());
+            let word = area.word();
+            let may_refill = depth != PurgeDepth::Everything && !word.is_retiring();
+            area.set_word(if may_refill { word.in_state(State::Held) } else { word.retiring() });
+            batch.push(self.parts.areas(), index);
+        }
+        node.lazy().subtract_pages(taken_pages);
+    }
+
+    fn collect_pools(&self, node: &Node, depth: PurgeDepth, batch: &mut Batch) {
+        for pools in [node.cold(), node.warm()] {
+            for (pages, pool) in pools.iter() {
+                let wanted = match depth {
+                    PurgeDepth::Everything => u32::MAX,
+                    // Rounded up, so that areas that no request takes come back in the end.
+                    _ => pool.count().div_ceil(4),
+                };
+                let taken = self.collect_pool(pool, wanted, batch);
+                if taken > 0 {
+                    pools.lower_limit(pages, taken);
+                    count(&node.counters().decayed_areas, u64::from(taken));
+                }
+                if depth == PurgeDepth::Everything {
+                    pools.lower_limit(pages, pool.limit());
+                }
+            }
+        }
+    }
+
+    fn collect_pool(&self, pool: &Pool, wanted: u32, batch: &mut Batch) -> u32 {
+        let mut taken = 0;
+        while taken < wanted.min(COLLECTED_MAX) {
+            let Some(index) = pool.pop(self.parts.areas(), |_| true) else { break };
+            let area = self.parts.area(index);
+            self.parts.mappings().quarantine(self.parts.host(), area);
+            area.set_word(area.word().retiring());
+            batch.push(self.parts.areas(), index);
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Hands on the areas of a batch, but for `except`: stuck ones to the lazy lists, others to the
+    /// pools and to the free address space. Returns the number of stuck ones.
+    fn hand_on(&self, batch: Batch, except: Option<AreaIndex>, waits: Waits) -> u64 {
+        let (areas, nodes) = (self.parts.areas(), self.parts.nodes());
+        let mut stuck_areas = 0;
+        let mut rest = batch.first();
+        // What returns to the free address space, linked in the batch's order.
+        let (mut first, mut last): (Option<AreaIndex>, Option<AreaIndex>) = (None, None);
+        while let Some(index) = rest {
+            let area = &areas[index];
+            rest = area.next();
+            if Some(index) == except {
+                continue;
+            }
+            if area.is_stuck() {
+                stuck_areas += 1;
+                nodes.push_lazy(areas, index);
+                continue;
+            }
+            if nodes.refill(areas, index) {
+                continue;
+            }
+            match last.replace(index) {
+                Some(last) => areas[last].set_next(Some(index)),
+                None => first = Some(index),
+            }
+            area.set_next(None);
+        }
+        match waits {
+            Waits::Long => self.give_back_all(first),
+            Waits::InBounds => self.give_back_within(first),
+        }
+        stuck_areas
+    }
+
+    /// Returns areas, in ascending order, to the free address space. Tries their pools once more
+    /// before: a thread that has emptied one meanwhile then need not come to the space, too.
+    pub fn give_back_all(&self, first: Option<AreaIndex>) {
+        let parts = &self.parts;
+        let mut rest = first;
+        while rest.is_some() {
+            let mut returned = Returned::default();
+            for _ in 0..GIVE_BACK_BATCH {
+                let Some(index) = rest else { break };
+                rest = parts.area(index).next();
+                if !parts.nodes().refill(parts.areas(), index) {
+                    returned.add(parts.directory(), index);
+                }
+            }
+            // The pools may have had room for all.
+            if !returned.is_empty() {
+                let space = parts.space().lock_behind(parts.directory(), parts.host());
+                let spare = space.take_back(returned);
+                drop(space);
+                parts.space().spares().put(parts.areas(), spare);
+            }
+        }
+    }
+
+    /// As [`give_back_all`](Self::give_back_all), waiting in bounds: what cannot be given back
+    /// becomes lazy.
+    fn give_back_within(&self, first: Option<AreaIndex>) {
+        let parts = &self.parts;
+        let mut rest = first;
+        while rest.is_some() {
+            let Some(space) = parts.space().lock_within(parts.directory(), parts.host()) else {
+                break;
+            };
+            let mut returned = Returned::default();
+            for _ in 0..GIVE_BACK_BATCH {
+                let Some(index) = rest else { break };
+                rest = parts.area(index).next();
+                returned.add(parts.directory(), index);
+            }
+            let spare = space.take_back(returned);
+            drop(space);
+            parts.space().spares().put(parts.areas(), spare);
+        }
+        while let Some(index) = rest {
+            let area = parts.area(index);
+            rest = area.next();
+            // Nothing is mapped there; the next purge treats it as any other area.
+            area.set_word(area.word().plain(State::Held).retiring());
+            parts.nodes().push_lazy(parts.areas(), index);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Taking mappings away from a batch of areas: unmap, flush once, give back page tables, free
+//! frames, in this order.
+//!
+//! # Argument
+//! *No other user.* The purger owns every area of the batch (`area.rs`).
+//!
+//! *Tables.* First every run leaves its tables, and a table that the last page has left is locked
+//! (`tables.rs`). Unmapping begins only then. Spans are widened to whole tables where these are
+//! locked, holes included, and adjacent spans of the batch are joined. So a mapper that pays per
+//! call pays little, and sees whole tables. After the flush the locked tables are given back.
+//!
+//! *Frames and addresses* are reused only after the flush: it comes before frames are freed and
+//! before areas are handed on.
+//!
+//! *Failures.* If the mapper fails to unmap a span, all areas in it are stuck: their runs enter
+//! their tables again, their frames stay, and they return to the lazy lists.
+//!
+//! *Aliases.* When memory moves, its frames stay mapped at the old place, too, until a purge of
+//! that place. Frames may be freed only after all their aliases are gone. An alias is lazy before
+//! its owner is published, and is on the same node as its owner. A purge collects a node's pools
+//! before its lazy list, and all of that list at once. So a batch that has an owner has its
+//! aliases, or an earlier purge has unmapped them. If one alias is stuck, nothing of the batch is
+//! freed.
+//!
+//! One thread purges at a time: a [`Retirement`] needs the guard of the purge lock.
+//!
+//! This module has unsafe code: it calls the mapper's unsafe methods that unmap.
+#![allow(unsafe_code)]
+
+use crate::error::MapError;
+use crate::lock::LockGuard;
+use crate::map::own::OwnFrames;
+use crate::map::tables::TableIndex;
+use crate::metadata::area::{Area, AreaIndex};
+use crate::metadata::batch::{Batch, MappedRuns};
+use crate::model::{Mutant, leaves_out};
+use crate::node::counters::Counters;
+use crate::parts::Parts;
+use crate::seams::flush::FlushSpans;
+use crate::seams::host::Host;
+use crate::seams::mapper::Mapper;
+use crate::units::{PageRange, Vpn};
+use pagedepot::sync::count;
+
+/// What a [`Retirement`] did.
+#[derive(Clone, Copy, Default)]
+pub struct Retired {
+    /// Frames returned to the page allocator.
+    pub frames: u64,
+    /// Page tables given back.
+    pub tables: u64,
+    /// Why the first span that could not be unmapped could not.
+    pub error: Option<MapError>,
+}
+
+/// The right to take mappings away, for the holder of the purge lock.
+pub struct Retirement<'a, 'm, M, H: Host> {
+    parts: &'a Parts<'m, M, H>,
+    counters: &'a Counters,
+    _purging: &'a LockGuard<'a, H>,
+}
+
+impl<'a, 'm, M: Mapper, H: Host> Retirement<'a, 'm, M, H> {
+    pub fn new(parts: &'a Parts<'m, M, H>, purging: &'a LockGuard<'a, H>) -> Self {
+        Retirement { parts, counters: parts.counters(), _purging: purging }
+    }
+
+    fn runs(&self, batch: Batch) -> MappedRuns<'_> {
+        MappedRuns::new(self.parts.areas(), *self.parts.mappings().frames(), batch.first())
+    }
+
+    /// Takes the mappings of a sorted batch away. Marks the areas for which that fails as stuck.
+    pub fn retire(&self, batch: Batch) -> Retired {
+        let mut retired = Retired::default();
+        let needed_pages: u64 = self.runs(batch).map(|(_, run)| u64::from(run.pages())).sum();
+        let areas = || batch.iter(self.parts.areas());
+        areas().for_each(|area| area.set_stuck(false));
+        if needed_pages > 0 {
+            let tables = self.parts.mappings().tables();
+            self.runs(batch).for_each(|(_, run)| tables.leave(run));
+            retired.error = self.unmap_all(batch);
+            self.keep_frames_of_stuck_aliases(batch);
+            self.flush(batch, needed_pages);
+            self.runs(batch)
+                .filter(|&(index, _)| self.parts.area(index).is_stuck())
+                .filter(|_| !leaves_out(Mutant::Reenter))
+                .for_each(|(_, run)| tables.reenter(self.parts.host(), run));
+            retired.tables = self.release_locked_tables(batch);
+        }
+        for area in areas().filter(|area| !area.is_stuck()) {
+            retired.frames += self.free_frames(area);
+        }
+        retired
+    }
+
+    /// If an alias is stuck, all areas are: they may own its frames.
+    fn keep_frames_of_stuck_aliases(&self, batch: Batch) {
+        let mut areas = batch.iter(self.parts.areas());
+        if areas.any(|area| area.is_stuck() && area.word().is_alias()) {
+            batch.iter(self.parts.areas()).for_each(|area| area.set_stuck(true));
+        }
+    }
+
+    /// Unmaps all runs, in spans as large as possible. Returns the first error.
+    fn unmap_all(&self, batch: Batch) -> Option<MapError> {
+        let mut error = None;
+        // The span so far, and the first area in it.
+        let mut span: Option<(PageRange, AreaIndex)> = None;
+        for (index, _) in self.runs(batch) {
+            let run = self.widen(self.parts.area(index));
+            span = match span {
+                Some((joined, first)) if run.start <= joined.end => {
+                    Some((PageRange { start: joined.start, end: joined.end.max(run.end) }, first))
+                }
+                other => {
+                    error = error.or(other.and_then(|(joined, first)| self.unmap(joined, first)));
+                    Some((run, index))
+                }
+            };
+        }
+        error.or(span.and_then(|(joined, first)| self.unmap(joined, first)))
+    }
+
+    /// The pages that may be unmapped with an area: its guard, and the rest of locked tables.
+    fn widen(&self, area: &Area) -> PageRange {
+        let tables = self.parts.mappings().tables();
+        let mut wide = area.run();
+        for page in [wide.start, Vpn(wide.end.0 - 1)] {
+            let table = tables.of(page);
+            if tables.is_locked(table) {
+                let whole = tables.run(table);
+                wide =
+                    PageRange { start: wide.start.min(whole.start), end: wide.end.max(whole.end) };
+            }
+        }
+        wide
+    }
+
+    /// Unmaps a span. On an error marks its areas, from `first` on, as stuck.
+    fn unmap(&self, span: PageRange, first: AreaIndex) -> Option<MapError> {
+        let mappings = self.parts.mappings();
+        // SAFETY: the span is in the mapper's range. Its pages are in areas of the batch, or in
+        // locked tables through which nothing is mapped; see the module's argument.
+        let result = unsafe { mappings.mapper().unmap(mappings.range().span(span)) };
+        count(&self.counters.unmapped_spans, 1);
+        let error = result.err()?;
+        count(&self.counters.failed_unmaps, 1);
+        for index in self.parts.areas().list(Some(first)) {
+            let area = self.parts.area(index);
+            if area.start() >= span.end {
+                break;
+            }
+            area.set_stuck(true);
+        }
+        Some(error)
+    }
+
+    fn flush(&self, batch: Batch, needed_pages: u64) {
+        let mappings = self.parts.mappings();
+        let spans = FlushSpans::new(self.runs(batch), mappings.range());
+        let flushed_pages: u64 = spans.clone().map(|span| u64::from(span.pages)).sum();
+        mappings.mapper().flush(spans);
+        count(&self.counters.flushes, 1);
+        count(&self.counters.flushed_pages, flushed_pages);
+        count(&self.counters.needed_pages, needed_pages);
+    }
+
+    /// Gives back the tables that the batch has left locked; returns their number.
+    fn release_locked_tables(&self, batch: Batch) -> u64 {
+        let tables = self.parts.mappings().tables();
+        let mut released = 0;
+        // Locked tables with consecutive numbers: the first, and the one behind the last.
+        let mut locked: Option<(u32, u32)> = None;
+        for (_, run) in self.runs(batch) {
+            for (table, _) in tables.parts(run).filter(|&(table, _)| tables.is_locked(table)) {
+                locked = match locked {
+                    Some((first, end)) if table.0 <= end => Some((first, end.max(table.0 + 1))),
+                    other => {
+                        released += self.release_tables(other);
+                        Some((table.0, table.0 + 1))
+                    }
+                };
+            }
+        }
+        released + self.release_tables(locked)
+    }
+
+    /// Gives back the locked tables `first..end`; returns their number.
+    fn release_tables(&self, locked: Option<(u32, u32)>) -> u64 {
+        let Some((first, end)) = locked else { return 0 };
+        let (mappings, tables) = (self.parts.mappings(), self.parts.mappings().tables());
+        let pages = PageRange {
+            start: tables.run(TableIndex(first)).start,
+            end: tables.run(TableIndex(end - 1)).end,
+        };
+        // SAFETY: the tables are locked: nothing is mapped through them, and what was has been
+        // unmapped and flushed.
+        unsafe { mappings.mapper().release_tables(mappings.range().span(pages)) };
+        (first..end).for_each(|table| tables.release(self.parts.host(), TableIndex(table)));
+        u64::from(end - first)
+    }
+
+    /// Gives back tables that a request entered and left without mapping, because it would not
+    /// wait; returns their number.
+    pub fn release_stray_tables(&self) -> u64 {
+        let tables = self.parts.mappings().tables();
+        let mut released = 0;
+        for table in tables.all() {
+            if tables.read(table) == (0, true) && tables.try_lock_empty(table) {
+                released += self.release_tables(Some((table.0, table.0 + 1)));
+            }
+        }
+        released
+    }
+
+    /// Clears the entries of an area in which nothing is mapped any more, and frees the frames that
+    /// it owns; returns their number.
+    fn free_frames(&self, area: &Area) -> u64 {
+        if area.mapped() == 0 {
+            return 0;
+        }
+        let (mappings, host) = (self.parts.mappings(), self.parts.host());
+        mappings.unquarantine(host, area);
+        let frames = OwnFrames::new(host, mappings.frames(), self.counters).free(area.body());
+        mappings.frames().clear(area.body());
+        area.set_mapped(0);
+        count(&self.counters.returned_frames, frames);
+        frames
+    }
+}
