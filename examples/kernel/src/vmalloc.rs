@@ -3,10 +3,10 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
 use pagedepot_vmap::{
     FlushSpans, Host, MapError, Mapper, Protection, Span, VirtAddr, Vmap, VmapConfig,
 };
-use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
 use x86_64::structures::paging::PageTableFlags;
 
 use crate::call;
@@ -78,7 +78,7 @@ unsafe impl Host for Frames {
         memory::depot().split(frame, order, Order::BASE).is_ok()
     }
 
-    fn note_quarantined(&self, frame: Pfn, pages: i64) {
+    fn add_quarantined(&self, frame: Pfn, pages: i64) {
         memory::depot().note_quarantined(frame, pages);
     }
 

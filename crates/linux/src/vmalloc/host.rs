@@ -68,8 +68,8 @@ unsafe impl Host for DepotHost {
         self.depot.raw().frames().check_usable()
     }
 
-    fn note_quarantined(&self, frame: Pfn, pages: i64) {
-        Host::note_quarantined(self.depot.raw().frames(), frame, pages);
+    fn add_quarantined(&self, frame: Pfn, pages: i64) {
+        Host::add_quarantined(self.depot.raw().frames(), frame, pages);
     }
 
     fn node_of(&self, frame: Pfn) -> NodeId {

@@ -182,7 +182,7 @@ impl<'m, M: Mapper> Mappings<'m, M> {
             && pages != 0
             && let Some(frame) = self.frames.get(area.start())
         {
-            host.note_quarantined(frame, pages);
+            host.add_quarantined(frame, pages);
         }
     }
 }

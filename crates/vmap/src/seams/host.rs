@@ -64,7 +64,7 @@ pub unsafe trait Host: Sync {
 
     /// Adds `pages` (may be negative) to the number of pages that are freed but still mapped.
     /// `frame` is the first of them.
-    fn note_quarantined(&self, frame: Pfn, pages: i64) {
+    fn add_quarantined(&self, frame: Pfn, pages: i64) {
         let _ = (frame, pages);
     }
 
@@ -150,7 +150,7 @@ unsafe impl<C: Cpus> Host for Allocator<'_, C> {
         self.cpus().check_usable()
     }
 
-    fn note_quarantined(&self, frame: Pfn, pages: i64) {
+    fn add_quarantined(&self, frame: Pfn, pages: i64) {
         Allocator::note_quarantined(self, frame, pages);
     }
 
@@ -193,8 +193,8 @@ unsafe impl<H: Host + ?Sized> Host for &H {
         (**self).check_usable()
     }
 
-    fn note_quarantined(&self, frame: Pfn, pages: i64) {
-        (**self).note_quarantined(frame, pages);
+    fn add_quarantined(&self, frame: Pfn, pages: i64) {
+        (**self).add_quarantined(frame, pages);
     }
 
     fn node_of(&self, frame: Pfn) -> NodeId {

@@ -399,7 +399,7 @@ unsafe impl Host for PaperHost {
             && self.depot.split(frame, order, Order::BASE).is_ok()
     }
 
-    fn note_quarantined(&self, frame: Pfn, pages: i64) {
+    fn add_quarantined(&self, frame: Pfn, pages: i64) {
         self.quarantined.fetch_add(pages, Ordering::Relaxed);
         self.depot.note_quarantined(frame, pages);
     }

@@ -4,8 +4,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pagedepot_vmap::{Options as Place, PurgeDepth, VirtAddr, VmapError};
 use pagedepot::{Flags, Order, Pfn};
+use pagedepot_vmap::{Options as Place, PurgeDepth, VirtAddr, VmapError};
 
 use super::{Options, Random};
 use crate::paging::{self, PAGE_BYTES};

@@ -53,8 +53,8 @@ unsafe impl<H: Host> Host for Counting<H> {
         unsafe { self.0.split_block(frame, order) }
     }
 
-    fn note_quarantined(&self, frame: Pfn, pages: i64) {
-        self.0.note_quarantined(frame, pages);
+    fn add_quarantined(&self, frame: Pfn, pages: i64) {
+        self.0.add_quarantined(frame, pages);
     }
 
     fn node_of(&self, frame: Pfn) -> NodeId {
