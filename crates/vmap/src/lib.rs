@@ -106,6 +106,8 @@ mod purge;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod purge_tests;
 mod resize;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod room_tests;
 mod seams;
 #[cfg(all(test, shuttle))]
 mod shuttle_tests;

@@ -1,0 +1,164 @@
+//! Each room by itself: the free address space, the nodes, a batch, the page tables, without a vmap.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::Ordering;
+
+use pagedepot::cpus::WhichCpu;
+use pagedepot::sync::prim::AtomicU32;
+use pagedepot::{CpuId, PageSize};
+
+use crate::map::tables::{TableIndex, Tables};
+use crate::metadata::area::{Area, AreaIndex, Areas, State, Traits};
+use crate::metadata::batch::Batch;
+use crate::metadata::directory::Directory;
+use crate::metadata::index::SegmentIndex;
+use crate::node::{Node, Nodes};
+use crate::space::Space;
+use crate::space::request::AddressRequest;
+use crate::space::transfer::Returned;
+use crate::units::{ManagedRange, PageRange, VirtAddr, Vpn};
+use crate::{NoFrames, VmapError};
+
+const PAGES: u32 = 64;
+const RANGE: ManagedRange =
+    ManagedRange { base: VirtAddr::new(3 << 12), pages: PAGES, page_size: PageSize::Kib4 };
+
+struct First;
+
+impl WhichCpu for First {
+    fn cpu(&self) -> Option<CpuId> {
+        Some(CpuId::new(0))
+    }
+}
+
+const HOST: NoFrames<First> = NoFrames(First);
+
+/// Descriptors and an index for `PAGES` pages.
+struct Metadata {
+    areas: Vec<Area>,
+    index: Vec<AtomicU32>,
+}
+
+impl Metadata {
+    fn new(areas: usize) -> Self {
+        Metadata {
+            areas: (0..=areas).map(|_| Area::new()).collect(),
+            index: (0..PAGES).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    fn directory(&self) -> Directory<'_> {
+        Directory::new(Areas(&self.areas), SegmentIndex(&self.index), RANGE)
+    }
+}
+
+fn request(pages: u32) -> AddressRequest {
+    let window = PageRange::new(Vpn(0), PAGES);
+    AddressRequest { pages, align: 1, window, base_page: RANGE.base_page() }
+}
+
+fn index(number: u32) -> AreaIndex {
+    AreaIndex::new(number).unwrap()
+}
+
+#[test]
+fn the_space_gives_the_lowest_fit_and_merges_what_comes_back() {
+    let metadata = Metadata::new(8);
+    let (directory, space) = (metadata.directory(), Space::new());
+    space.lock(&directory, &HOST).open(PAGES);
+    let carve = |pages| space.lock(&directory, &HOST).carve(request(pages), 0).unwrap().first;
+    let [a, b, c] = [10, 20, 30].map(carve);
+    let start = |area| directory.area(area).start().0;
+    assert_eq!([a, b, c].map(start), [0, 10, 30]);
+    assert_eq!(space.free_pages(), 4);
+    space.lock(&directory, &HOST).give_back(b);
+    assert_eq!(start(carve(15)), 10);
+    let error = space.lock(&directory, &HOST).carve(request(6), 0).err();
+    assert_eq!(error, Some(VmapError::NoSpace));
+    // They merge with their free neighbours, whose descriptors are spare again.
+    let mut returned = Returned::default();
+    [a, c].into_iter().for_each(|area| returned.add(&directory, area));
+    let spare = space.lock(&directory, &HOST).take_back(returned);
+    space.spares().put(directory.areas(), spare);
+    assert_eq!(space.lock(&directory, &HOST).tree().check(), Some((2, u64::from(PAGES) - 15)));
+    assert_eq!(space.spares().used(), 3);
+}
+
+#[test]
+fn strips_are_cut_into_areas_that_touch() {
+    let metadata = Metadata::new(12);
+    let (directory, space) = (metadata.directory(), Space::new());
+    let areas = directory.areas();
+    space.lock(&directory, &HOST).open(PAGES);
+    let carved = space.lock(&directory, &HOST).carve(request(5), 7).unwrap();
+    assert_eq!(carved.areas, 8);
+    let mut supply = space.spares().take(areas, 7);
+    let carved = carved.cut(areas, 5, &mut supply);
+    space.spares().put(areas, supply);
+    let starts: Vec<_> = areas.list(Some(carved.first)).map(|area| areas[area].start().0).collect();
+    assert_eq!(starts, (0..8).map(|i| 5 * i).collect::<Vec<_>>());
+    assert_eq!(areas[carved.last].end(), Vpn(40));
+}
+
+#[test]
+fn nodes_keep_no_more_than_their_budget() {
+    let metadata = Metadata::new(20);
+    let areas = Areas(&metadata.areas);
+    let cells = [Node::new(), Node::new()];
+    let nodes = Nodes::new(&cells, 12, 0);
+    for number in 1..=20 {
+        let area = &areas[index(number)];
+        area.place(PageRange::new(Vpn(3 * number), 3));
+        area.set_traits(Traits::new(1, 0, Default::default()));
+        area.set_word(area.word().plain(State::Held));
+    }
+    let kept = (1..=20).filter(|&number| nodes.keep(areas, index(number))).count();
+    // Half of the budget is left for other sizes; the first area is always kept.
+    assert!((1..=4).contains(&kept), "{kept}");
+    assert_eq!(nodes.of_cpu(Some(CpuId::new(3))).0, 1);
+    let pool = cells[1].cold().of(3).unwrap();
+    assert_eq!((pool.count(), cells[0].cold().of(3).unwrap().count()), (kept as u32, 0));
+    // Another node's request borrows it; it stays the node's.
+    let borrowed = nodes.borrow(areas, 0, 3).unwrap();
+    assert_eq!(areas[borrowed].traits().node(), 1);
+    assert_eq!(nodes.push_lazy(areas, borrowed), 3);
+    assert_eq!((nodes.lazy_pages(), areas[borrowed].word().state()), (3, State::Lazy));
+}
+
+#[test]
+fn a_batch_is_sorted_by_address() {
+    let metadata = Metadata::new(50);
+    let areas = Areas(&metadata.areas);
+    let mut batch = Batch::EMPTY;
+    for number in 1..=50 {
+        areas[index(number)].place(PageRange::new(Vpn(number * 17 % 53), 1));
+        batch.push(areas, index(number));
+    }
+    batch.sort(areas);
+    assert_eq!((batch.len(), batch.iter(areas).count()), (50, 50));
+    assert!(batch.iter(areas).is_sorted_by_key(|area| area.start()));
+}
+
+#[test]
+fn only_whole_tables_that_are_left_are_locked() {
+    // The range begins three pages into the first table.
+    let words: Vec<_> = (0..Tables::count(&RANGE, 16)).map(|_| AtomicU32::new(0)).collect();
+    assert_eq!(words.len(), 5);
+    let tables = Tables::new(&words, &RANGE, 16);
+    let [first, second] = [Vpn(0), Vpn(13)].map(|page| tables.of(page));
+    assert_eq!((first, second), (TableIndex(0), TableIndex(1)));
+    let run = PageRange { start: Vpn(10), end: Vpn(20) };
+    let stays = PageRange { start: Vpn(20), end: Vpn(21) };
+    assert!(tables.enter(&HOST, run, false) && tables.enter(&HOST, stays, false));
+    assert_eq!([first, second].map(|table| tables.read(table)), [(3, true), (8, true)]);
+    tables.leave(run);
+    assert!(!tables.is_locked(first), "mappings outside of the range share it");
+    assert!(!tables.is_locked(second), "a page is mapped through it");
+    tables.leave(stays);
+    assert!(tables.is_locked(second));
+    assert!(!tables.enter(&HOST, stays, false), "nothing is mapped through a locked table");
+    tables.release(&HOST, second);
+    let counts = tables.counts();
+    assert_eq!((counts.populated, counts.populated_max, counts.released), (1, 2, 1));
+    assert_eq!(words[1].load(Ordering::Relaxed), 0);
+}
