@@ -89,11 +89,12 @@ pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError};
 pub use alloc::flags::Flags;
 pub use alloc::{
-    Allocator, Census, CpuStats, Drained, Fault, FreeManyError, Global, InitError, MetadataUse,
-    Mode, Obstacle, RemoveError, Scope, Shortage, ZoneShortage, ZoneStats,
+    Allocator, Census, CpuStats, Fault, FreeManyError, Global, InitError, MetadataUse, Obstacle,
+    RemoveError, Shortage, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::{FreeHigh, FreeHighLimit, FreeHighRule};
+pub use pcp::{Drained, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
 pub use store::backing::{Backing, BackingRanges};
 pub use store::{Doubled, Misuse};

@@ -97,7 +97,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         memory: &'m mut [MaybeUninit<u8>],
         is_held: bool,
     ) -> Result<(), ConfigError> {
-        if zone.index() >= self.zones.len() {
+        if zone.index() >= self.zones.all().len() {
             return Err(ConfigError::NoSuchZone { zone: zone.get() });
         }
         let is_reachable =
@@ -164,14 +164,14 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             return;
         }
         let sections = range.sections();
-        let zone_state = self.zone(zone);
+        let zone_state = self.zones.get(zone);
         let pages = u64::from(range.frames);
         // Requests that search now may have an older span, or find what is not counted yet.
         let _moving = (!is_mutant(Mutant::AddsUnannounced)).then(|| zone_state.in_flight.begin(1));
-        zone_state.add_managed(pages, self.blocks.cpus);
+        zone_state.add_managed(pages, self.pcps.cpus());
         if given == Given::Held {
             self.note_range(range.start, range.frames);
-            self.count_direct_alloc(None, zone, 0, pages);
+            self.caches().direct(None, zone).count_allocs(0, pages);
         }
         pageblocks(range)
             .for_each(|pageblock| self.store.tags().set(PageblockIndex(pageblock), new_tag(zone)));

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::add::{Given, write_section};
-use super::carved::Carved;
+use super::checked::Checks;
 use super::layout::{self, Layout};
 use super::{Allocator, Globals};
 use crate::alloc::config::{Config, ConfigError};
@@ -17,7 +17,7 @@ use crate::front::Magazine;
 use crate::front::gate::GATE_DISABLED;
 use crate::front::word::Word;
 use crate::front::{BlockArray, GATES_AT, REFUSALS_AT};
-use crate::pcp::{CpuShared, LEVELS, NO_ZONE, Pcp};
+use crate::pcp::{Carved, CpuShared, LEVELS, Magazines, NO_ZONE, Pcp, Pcps, PcpsState};
 use crate::store::Misuse;
 use crate::store::Store;
 use crate::store::backing::Backing;
@@ -26,7 +26,7 @@ use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
 use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize};
-use crate::zone::{CacheLimits, Zone};
+use crate::zone::{CacheLimits, Zone, Zones};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes of memory that [`new`](Self::new) needs for `config`, whatever its alignment: about
@@ -113,30 +113,26 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         // the layout's parts do not overlap.
         let (globals, zones, homes) = unsafe { (build.globals(), build.zones(), build.homes()) };
         // SAFETY: as above.
-        let store = unsafe { build.store(&globals.failed_claims, backing) };
+        let store = unsafe { build.store(globals, backing) };
         // SAFETY: as above.
-        let zonelists = unsafe { build.zonelists(homes) };
+        let zones = Zones::new(zones, homes, unsafe { build.zonelists(homes) });
         // SAFETY: as above.
-        let blocks = unsafe {
+        let pcps = unsafe {
             if !is_zeroed {
                 build.gates();
             }
             build.magazines();
-            build.blocks::<C>(zones, |node| first_zones(zones, zonelist(homes, zonelists, node)))
+            build.pcps::<C>(&zones, &globals.pcps)
         };
         let allocator = Allocator {
             cpus,
-            blocks,
+            pcps,
             store,
             zones,
-            homes,
-            zonelists,
             layout,
             page_size: config.page_size,
             linear_map: config.linear_map,
-            checked: config.checked,
-            track_owner: config.track_owner,
-            free_high: config.free_high,
+            checks: Checks { checked: config.checked, track_owner: config.track_owner },
             tracks_frames,
             simple_level: match config.zones {
                 [zone] if !tracks_frames => zone.level,
@@ -180,18 +176,12 @@ fn panic_on_misuse(misuse: Misuse) {
     panic!("pagedepot: {misuse}{advice}");
 }
 
-/// The zones in order of preference seen from `node`.
-pub(super) fn zonelist<'l>(homes: &[NodeId], zonelists: &'l [u8], node: NodeId) -> &'l [u8] {
-    let zones = zonelists.len() / homes.len();
-    let home = homes.iter().position(|&home| home == node).unwrap_or(0);
-    &zonelists[home * zones..][..zones]
-}
-
-/// For each level a request may state, the zone to try first: the first that the level takes.
-fn first_zones(zones: &[Zone], zonelist: &[u8]) -> [u8; LEVELS] {
+/// For each level a request may state, the zone to try first from `node`: the first that the level
+/// takes.
+fn first_zones(zones: &Zones<'_>, node: NodeId) -> [u8; LEVELS] {
     core::array::from_fn(|level| {
-        let mut list = zonelist.iter().copied();
-        list.find(|&zone| usize::from(zones[usize::from(zone)].level) <= level).unwrap_or(NO_ZONE)
+        let takes = |zone: &ZoneId| usize::from(zones.get(*zone).level) <= level;
+        zones.from(node).find(takes).map_or(NO_ZONE, |zone| zone.get() as u8)
     })
 }
 
@@ -231,7 +221,10 @@ impl Build<'_, '_> {
             (0..words).for_each(|i| place.add(i).write(AtomicU64::new(0)));
             core::slice::from_raw_parts(place, words)
         };
-        Carved::new(self.config, self.at::<u8>(self.layout.cpus).addr(), bits)
+        let base = self.at::<u8>(self.layout.cpus).addr();
+        let page_size = self.config.page_size;
+        let reach = self.config.linear_map.and_then(|map| Carved::reach(map, page_size, base));
+        Carved::new(reach.unwrap_or(0..0), bits)
     }
 
     /// # Safety
@@ -297,7 +290,7 @@ impl Build<'_, '_> {
     /// As for `zones`.
     unsafe fn store<'m>(
         &self,
-        failed_claims: &'m AtomicU64,
+        globals: &'m Globals<'m>,
         backing: Option<&'m dyn Backing>,
     ) -> Store<'m> {
         let sections = self.config.sections_max();
@@ -319,7 +312,8 @@ impl Build<'_, '_> {
                 !self.config.tracks_frames(),
             );
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
-            Store::new(tags, Bitmap::new(table, tags, summary, failed_claims), backing, on_misuse)
+            let bitmap = Bitmap::new(table, tags, summary, &globals.failed_claims);
+            Store::new(tags, bitmap, backing, on_misuse, &globals.noted)
         }
     }
 
@@ -354,11 +348,7 @@ impl Build<'_, '_> {
 
     /// # Safety
     /// As for `zones`.
-    unsafe fn blocks<C: Cpus>(
-        &self,
-        zones: &[Zone],
-        first_zones: impl Fn(NodeId) -> [u8; LEVELS],
-    ) -> BlockArray {
+    unsafe fn pcps<'m, C: Cpus>(&self, zones: &Zones<'_>, state: &'m PcpsState<'m>) -> Pcps<'m> {
         let layout = &self.layout;
         let blocks = BlockArray {
             base: self.at::<u8>(layout.cpus),
@@ -391,15 +381,33 @@ impl Build<'_, '_> {
                     self.at::<AtomicU64>(at).write(AtomicU64::new(Word::EMPTY.0));
                 }
                 let node = self.config.node_of(cpu);
-                let shared = CpuShared::new(node, first_zones(node));
+                let shared = CpuShared::new(node, first_zones(zones, node));
                 self.at::<CpuShared>(offset + layout.shared_at).write(shared);
-                for (i, zone) in zones.iter().enumerate() {
+                for (i, zone) in zones.all().iter().enumerate() {
                     let at = offset + layout.pcps_at + i * size_of::<Pcp>();
                     self.at::<Pcp>(at).write(self.pcp(cpu, i, zone.limits()));
                 }
             }
         }
-        blocks
+        let magazines = Magazines::new(
+            layout.first_magazine() as u32,
+            layout.magazines_count as u32,
+            &state.fresh_magazines,
+            self.config.linear_map.map(|map| (map, self.config.page_size)),
+        );
+        let zones = zones.all().len() as u32;
+        // SAFETY: all written above.
+        unsafe {
+            Pcps::new(
+                blocks,
+                layout.places(),
+                zones,
+                C::CONTEXTS,
+                magazines,
+                state,
+                self.config.free_high,
+            )
+        }
     }
 
     fn pcp(&self, cpu: u32, zone: usize, limits: CacheLimits) -> Pcp {

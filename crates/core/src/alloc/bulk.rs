@@ -95,24 +95,13 @@ impl<C: Cpus> Allocator<'_, C> {
         let pages = u64::from(order.frames()) * out.len() as u64;
         let Some(zone) = self
             .zones_for(self.node_here(), flags)
-            .find(|&zone| self.zone_may_give(zone, pages, Reserve::AboveLow))
+            .find(|&zone| self.caches().may_give(zone, pages, Reserve::AboveLow))
         else {
             return 0;
         };
-        let _moving = self.in_flight(here, zone).begin(pages);
-        let mut got = 0;
-        self.wanted_from(here, zone, flags.mobility(), |wanted| {
-            self.store.take_blocks(wanted, order, out.len() as u32, |pfn| {
-                out[got] = pfn;
-                got += 1;
-            })
-        });
+        let got = self.caches().direct(here, zone).take_many(order, flags.mobility(), out);
         // A word's blocks come in descending order; programs like them ascending.
         out[..got].reverse();
-        let pcp = self.pcp_here(here, zone);
-        let taken = got as i64 * i64::from(order.frames());
-        self.add_free(pcp, zone, -taken);
-        self.count_direct_alloc(pcp, zone, got as u64, taken as u64);
         got
     }
 
@@ -169,19 +158,12 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Frees a block of a cached order by the slow path while the CPU caches less than `high`.
     fn free_below_high(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
         let (Some(class), Some(here)) = (Class::of(order), self.here()) else { return false };
-        !self.above_high(here.cpu, tag.zone()) && self.free_slowly(pfn, class, tag).is_ok()
+        !self.caches().share(here.cpu, tag.zone()).above_high()
+            && self.free_slowly(pfn, class, tag).is_ok()
     }
 
     fn put_run(&self, kind: Option<(Order, ZoneId)>, run: &[Pfn]) {
         let Some((order, zone)) = kind else { return };
-        let here = self.here();
-        let pages = i64::from(order.frames()) * run.len() as i64;
-        let moving = self.in_flight(here, zone).begin(pages as u64);
-        let doubled = self.store.put_blocks(order, run.iter().copied());
-        let pcp = self.pcp_here(here, zone);
-        self.add_free(pcp, zone, pages - i64::from(doubled.frames));
-        drop(moving);
-        self.count_direct_free(pcp, zone, run.len() as u64, pages as u64);
-        self.note_doubled(doubled);
+        self.caches().direct(self.here(), zone).put_many(order, run);
     }
 }

@@ -20,6 +20,15 @@ use crate::sync::prim::{AtomicU8, Ordering};
 
 const ALLOCATED: u8 = 0x80;
 
+/// Which bytes frames have.
+#[derive(Clone, Copy)]
+pub(super) struct Checks {
+    /// Which blocks are out.
+    pub checked: bool,
+    /// Which CPU got them.
+    pub track_owner: bool,
+}
+
 impl<C: Cpus> Allocator<'_, C> {
     /// Where the section of `pfn` has its byte arrays, and the frame's place in them.
     fn extra(&self, pfn: Pfn) -> Option<(usize, usize)> {
@@ -29,7 +38,7 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     fn state(&self, pfn: Pfn) -> Option<&AtomicU8> {
-        let (bytes, at) = self.checked.then(|| self.extra(pfn)).flatten()?;
+        let (bytes, at) = self.checks.checked.then(|| self.extra(pfn)).flatten()?;
         // SAFETY: with `checked`, `layout::section_bytes` puts SECTION_FRAMES bytes behind each
         // section, zeroed by `build`; their provenance was exposed there.
         Some(unsafe { &*core::ptr::with_exposed_provenance::<AtomicU8>(bytes + at) })
@@ -37,8 +46,9 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// The two bytes that say which CPU got the frame.
     fn owner(&self, pfn: Pfn) -> Option<[&AtomicU8; OWNER_BYTES]> {
-        let (bytes, at) = self.track_owner.then(|| self.extra(pfn)).flatten()?;
-        let first = bytes + usize::from(self.checked) * SECTION_FRAMES as usize + at * OWNER_BYTES;
+        let (bytes, at) = self.checks.track_owner.then(|| self.extra(pfn)).flatten()?;
+        let first =
+            bytes + usize::from(self.checks.checked) * SECTION_FRAMES as usize + at * OWNER_BYTES;
         // SAFETY: as in `state`: with `track_owner` 2 * SECTION_FRAMES more bytes follow.
         Some([0, 1].map(|i| unsafe { &*core::ptr::with_exposed_provenance::<AtomicU8>(first + i) }))
     }
@@ -80,7 +90,10 @@ impl<C: Cpus> Allocator<'_, C> {
             if got != here.cpu.get() as u16
                 && let Some(tag) = self.store.tags().tag(pfn)
             {
-                count(&self.pcp(here.cpu, tag.zone()).counters.remote_freed_pages, frames.into());
+                count(
+                    &self.pcps.pcp(here.cpu, tag.zone()).counters.remote_freed_pages,
+                    frames.into(),
+                );
             }
         }
     }
@@ -126,7 +139,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Marks frames as allocated one by one: ranges may be freed whole or frame by frame.
     pub(super) fn note_range(&self, start: Pfn, frames: u32) {
-        if self.checked || self.track_owner {
+        if self.checks.checked || self.checks.track_owner {
             (0..frames).for_each(|i| self.note_alloc(start.add(i), Order::BASE));
         }
     }
@@ -142,7 +155,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// The opposite; on an error nothing has changed.
     pub(super) fn note_range_free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        if !self.checked && !self.track_owner {
+        if !self.checks.checked && !self.checks.track_owner {
             return Ok(());
         }
         for i in 0..frames {

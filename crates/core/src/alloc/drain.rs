@@ -1,110 +1,16 @@
-//! Taking back what CPUs cache.
-//!
-//! *Quiet*: takes every shelf, by one atomic operation each, and interrupts nobody; what is in
-//! fronts stays and is counted as unreachable. *Full*: closes the gate of each CPU that is not
-//! isolated, fences it once, takes its fronts too; the argument is in `front/gate.rs`.
-//!
-//! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
-//! two magazines of 63, 31, 15, 7 and 1 blocks (orders 0, 1, 2, 3, 9), in pages 126, 124, 120, 112
-//! and 1024; and over all of them by `high`, beyond which a CPU's slow path empties its coldest
-//! front, or by the one front in use where that alone is more.
+//! Drains and decay on behalf of callers.
+
+use core::ops::Range;
 
 use super::Allocator;
-use super::front::Front;
-use crate::cpus::{Context, Cpus, Here};
-use crate::frame::Class;
-use crate::frame::pageblock::Tag;
-use crate::frame::{CpuId, Mobility, ZoneId};
-use crate::front::MagazineIndex;
-use crate::front::WordOffset;
-use crate::front::gate::{self, Closed};
-use crate::front::word::Word;
-use crate::pcp::shelf::Chain;
-use crate::sync::prefetch_write;
-use crate::sync::prim::{Ordering, spin_hint};
-use crate::sync::{InFlight, count};
-
-/// How far a drain goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Shelves only; interrupts nobody.
-    Quiet,
-    /// Fronts too: one fence per CPU that is not isolated and not quiescent.
-    Full,
-}
-
-/// Whose caches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scope {
-    cpu: Option<CpuId>,
-    zone: Option<ZoneId>,
-}
-
-impl Scope {
-    /// Everybody's.
-    pub const ALL: Scope = Scope { cpu: None, zone: None };
-
-    /// Those of one CPU.
-    pub const fn cpu(cpu: CpuId) -> Self {
-        Scope { cpu: Some(cpu), zone: None }
-    }
-
-    /// Those of one zone.
-    pub const fn zone(zone: ZoneId) -> Self {
-        Scope { cpu: None, zone: Some(zone) }
-    }
-
-    /// Restricted to one zone.
-    #[must_use]
-    pub const fn in_zone(self, zone: ZoneId) -> Self {
-        Scope { zone: Some(zone), ..self }
-    }
-}
-
-/// What a drain did, in pages. Sums over CPUs by `+=`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Drained {
-    /// Returned to the store.
-    pub taken_pages: u64,
-    /// Cached within reach again by the time it ended: the owner goes on meanwhile.
-    pub left_pages: u64,
-    /// In other callers' hands at the end: refills, spills, other drains.
-    pub in_flight_pages: u64,
-    /// In fronts that this drain did not take. After a quiet drain an upper bound, every magazine
-    /// in a front counted in full; after a full one exact. At most, per CPU, zone, context and
-    /// mobility in use, 126 pages by order 0, 124 by order 1, 120 by order 2, 112 by order 3 and
-    /// 1024 by order 9.
-    pub unreachable_pages: u64,
-    /// Fences waited for.
-    pub fences: u64,
-    /// CPUs whose gate another drain held, or that could not be fenced.
-    pub busy_cpus: u64,
-    /// CPUs left alone because they are isolated.
-    pub isolated_cpus: u64,
-}
-
-impl core::ops::AddAssign for Drained {
-    fn add_assign(&mut self, other: Drained) {
-        self.taken_pages += other.taken_pages;
-        self.left_pages += other.left_pages;
-        self.in_flight_pages += other.in_flight_pages;
-        self.unreachable_pages += other.unreachable_pages;
-        self.fences += other.fences;
-        self.busy_cpus += other.busy_cpus;
-        self.isolated_cpus += other.isolated_cpus;
-    }
-}
-
-/// How often a disabler looks again at a gate that a drainer holds.
-const DISABLE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 20 };
-
-/// Which zones a drain covers.
-type Zones = core::ops::Range<u32>;
+use crate::cpus::Cpus;
+use crate::frame::CpuId;
+use crate::front::gate;
+use crate::pcp::{Drained, Mode, Scope};
+use crate::sync::prim::Ordering;
 
 impl<C: Cpus> Allocator<'_, C> {
-    /// Drains the caches in `scope`. CPUs and zones that do not exist have nothing to drain; zones
-    /// without memory and CPUs that never ran are as good as any.
+    /// Drains the caches in `scope`. CPUs and zones that do not exist have nothing to drain.
     ///
     /// Quiet: O(shelves in scope + pages taken), about 1 us for a CPU with 250 cached pages. May
     /// be called from anywhere, also from interrupt handlers. Full: also a fence per CPU, so only
@@ -113,7 +19,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.drain_each(scope, mode, |_, _| {})
     }
 
-    /// As [`drain`](Self::drain), and tells what it did CPU by CPU.
+    /// As [`drain`](Self::drain), and calls `tell` with what it did for each CPU.
     pub fn drain_each(
         &self,
         scope: Scope,
@@ -124,13 +30,9 @@ impl<C: Cpus> Allocator<'_, C> {
         if self.cpus.check_usable().is_err() {
             return sum;
         }
-        let cpus = match scope.cpu {
-            Some(cpu) => cpu.get()..cpu.get().saturating_add(1).min(self.blocks.cpus),
-            None => 0..self.blocks.cpus,
-        };
-        let zones = self.zones_in(scope);
-        for cpu in cpus.map(CpuId::new) {
-            let done = self.drain_cpu(cpu, zones.clone(), mode);
+        let zones = scope.zones(self.zones.all().len() as u32);
+        for cpu in scope.cpus(self.pcps.cpus()).map(CpuId::new) {
+            let done = self.caches().drain_cpu(cpu, zones.clone(), mode);
             tell(cpu, done);
             sum += done;
         }
@@ -138,333 +40,69 @@ impl<C: Cpus> Allocator<'_, C> {
         sum
     }
 
-    fn zones_in(&self, scope: Scope) -> Zones {
-        let count = self.zones.len() as u32;
-        match scope.zone {
-            Some(zone) => zone.get().min(count)..zone.get().saturating_add(1).min(count),
-            None => 0..count,
-        }
-    }
-
-    fn drain_cpu(&self, cpu: CpuId, zones: Zones, mode: Mode) -> Drained {
-        let mut done = Drained::default();
-        for zone in zones.clone().map(ZoneId::new) {
-            done.taken_pages += self.drain_shelves(cpu, zone);
-        }
-        // Nothing to take is no reason to interrupt anybody.
-        if mode == Mode::Full && !zones.is_empty() {
-            if self.cpus.is_isolated(cpu) {
-                done.isolated_cpus = 1;
-            } else if let Some(closed) = Closed::close(&self.blocks, cpu, &self.globals.tickets) {
-                self.drain_fronts(closed, cpu, zones.clone(), &mut done);
-            } else {
-                done.busy_cpus = 1;
-            }
-        }
-        if cfg!(loom) {
-            // No protocol reads what follows; to a model each load would be two executions.
-            return done;
-        }
-        for zone in zones.map(ZoneId::new) {
-            let pcp = self.pcp(cpu, zone);
-            done.left_pages += pcp.shelved_pages();
-            let in_flight_pages = InFlight::in_flight_pages(pcp.in_flight.read());
-            done.in_flight_pages += in_flight_pages;
-            // A quiet drain does not even read the owner's words: it would take their line away.
-            done.unreachable_pages += match mode {
-                Mode::Quiet => pcp.unshelved_pages().saturating_sub(in_flight_pages),
-                Mode::Full => self.front_pages(cpu, zone),
-            };
-        }
-        done
-    }
-
-    /// Takes all shelves of a CPU in a zone back to the store; returns pages.
-    pub(super) fn drain_shelves(&self, cpu: CpuId, zone: ZoneId) -> u64 {
-        let pcp = self.pcp(cpu, zone);
-        prefetch_write(&pcp.in_flight);
-        Mobility::ALL
-            .iter()
-            .filter_map(|&mobility| pcp.listed(Class::Order0, mobility))
-            .for_each(prefetch_write);
-        let mut pages = 0;
-        for (class, mobility, shelf) in pcp.shelves() {
-            let shelved = shelf.count();
-            if shelved == 0 {
-                continue;
-            }
-            if let Some(listed) = pcp.listed(class, mobility) {
-                listed
-                    .top_down(shelved)
-                    .for_each(|magazine| prefetch_write(self.blocks.magazine(magazine)));
-            }
-            // Announced before they are taken; more may have come meanwhile, then fewer pages are
-            // announced than moved, for as long as it takes to announce the others.
-            let moving =
-                pcp.in_flight.begin(u64::from(shelved) * u64::from(class.magazine_frames()));
-            if let Some(chain) = shelf.take_all() {
-                let more = chain.count.saturating_sub(shelved);
-                let rest = (more > 0).then(|| {
-                    pcp.in_flight.begin(u64::from(more) * u64::from(class.magazine_frames()))
-                });
-                self.return_chain(Front { here: Here::task(cpu), zone, class, mobility }, chain);
-                pages += u64::from(chain.count) * u64::from(class.magazine_frames());
-                drop(rest);
-            }
-            drop(moving);
-        }
-        pages
-    }
-
-    /// Empties the full magazines of a chain that the caller owns into the store, then gives the
-    /// magazines back to the CPU they came from by one operation.
-    fn return_chain(&self, front: Front, chain: Chain) {
-        let Front { here, zone, class, .. } = front;
-        let pcp = self.pcp(here.cpu, zone);
-        let mut pages = 0;
-        let mut last = chain.first;
-        let mut at = Some(chain.first);
-        while let Some(magazine) = at {
-            at = Chain::next(&self.blocks, magazine);
-            if let Some(next) = at {
-                prefetch_write(self.blocks.magazine(next));
-            }
-            pages += self.empty_magazine(class, magazine, class.rounds());
-            last = magazine;
-        }
-        pcp.add_free(self.zone(zone), pages);
-        pcp.count_drained(u64::from(chain.count * class.rounds()), class.block_frames());
-        self.release_chain(here.cpu, zone, class, chain, last);
-    }
-
-    /// Takes the fronts of a CPU whose gate is closed, reopens it, then returns the frames.
-    fn drain_fronts(&self, closed: Closed<'_>, cpu: CpuId, zones: Zones, done: &mut Drained) {
-        if !self.fence_closed(cpu, done) {
-            return;
-        }
-        let mut taken: [_; Tag::ZONES_MAX] = core::array::from_fn(|_| None);
-        for zone in zones.clone() {
-            let id = ZoneId::new(zone);
-            // A drain that finds nothing moves nothing: requests that are about to fail drain too.
-            let pages = self.front_pages(cpu, id);
-            let moving = (pages > 0).then(|| self.pcp(cpu, id).in_flight.begin(pages));
-            taken[zone as usize] = Some((moving, self.take_fronts(cpu, id)));
-        }
-        drop(closed);
-        for zone in zones {
-            if let Some((moving, parts)) = taken[zone as usize].take() {
-                done.taken_pages += self.return_parts(cpu, ZoneId::new(zone), parts);
-                drop(moving);
-            }
-        }
-    }
-
-    /// Waits until nobody can commit on the CPU any more; `false`: that cannot be had.
-    fn fence_closed(&self, cpu: CpuId, done: &mut Drained) -> bool {
-        if self.cpus.is_quiescent(cpu) {
-            return true;
-        }
-        done.fences += 1;
-        let fenced = self.cpus.fence(&self.blocks, cpu).is_ok();
-        done.busy_cpus += u64::from(!fenced);
-        fenced
-    }
-
-    fn contexts(&self) -> impl Iterator<Item = Context> {
-        [Context::Task, Context::Interrupt].into_iter().take(C::CONTEXTS)
-    }
-
-    /// All fronts of a CPU in a zone.
-    pub(super) fn fronts(
-        &self,
-        cpu: CpuId,
-        zone: ZoneId,
-    ) -> impl Iterator<Item = (Front, WordOffset)> {
-        self.contexts().flat_map(move |context| {
-            Class::ALL.into_iter().flat_map(move |class| {
-                Mobility::ALL.into_iter().map(move |mobility| {
-                    let front = Front { here: Here { cpu, context }, zone, class, mobility };
-                    (front, WordOffset::new(zone, class, mobility))
-                })
-            })
-        })
-    }
-
-    /// Pages in the fronts of a CPU in a zone, read without excluding anybody.
-    pub(super) fn front_pages(&self, cpu: CpuId, zone: ZoneId) -> u64 {
-        self.fronts(cpu, zone)
-            .map(|(front, offset)| {
-                let word = Word(self.blocks.word(front.here, offset).load(Ordering::Relaxed));
-                u64::from(word.frames(front.class.rounds()) * front.class.block_frames())
-            })
-            .sum()
-    }
-
-    /// Empties all front words of a CPU in a zone; only for the holder of the closed gate, after
-    /// the fence. Returns the magazines, linked, each link carrying what the magazine holds.
-    fn take_fronts(&self, cpu: CpuId, zone: ZoneId) -> Option<Part> {
-        let mut parts = None;
-        for (front, offset) in self.fronts(cpu, zone) {
-            let cell = self.blocks.word(front.here, offset);
-            // Acquire: pairs with the Release of the sequence that stored it, where the fence did
-            // not already order it (a quiescent CPU).
-            let word = Word(cell.load(Ordering::Acquire));
-            count(&self.pcp(cpu, zone).counters.hits, word.operations());
-            // Relaxed: published by the Release that reopens the gate.
-            cell.store(Word::EMPTY.0, Ordering::Relaxed);
-            if let Some(loaded) = word.loaded() {
-                parts = Some(self.link_part(loaded, front.class, word.rounds(), parts));
-            }
-            if let Some((previous, full)) = word.previous() {
-                let rounds = if full { front.class.rounds() } else { 0 };
-                parts = Some(self.link_part(previous, front.class, rounds, parts));
-            }
-        }
-        parts
-    }
-
-    fn link_part(
-        &self,
-        magazine: MagazineIndex,
-        class: Class,
-        rounds: u32,
-        rest: Option<Part>,
-    ) -> Part {
-        // Relaxed: the magazine is this drainer's alone.
-        self.blocks.magazine(magazine).next.store(rest.map_or(0, |part| part.0), Ordering::Relaxed);
-        Part::new(magazine, class, rounds)
-    }
-
-    /// Returns what `take_fronts` took; the number of pages.
-    fn return_parts(&self, cpu: CpuId, zone: ZoneId, mut parts: Option<Part>) -> u64 {
-        let pcp = self.pcp(cpu, zone);
-        let mut pages = 0;
-        while let Some(part) = parts {
-            let (magazine, class, rounds) = part.unpack();
-            parts = Part::from_link(self.blocks.magazine(magazine).next.load(Ordering::Relaxed));
-            let grown = self.empty_magazine(class, magazine, rounds);
-            pcp.add_free(self.zone(zone), grown);
-            self.release_magazine(cpu, zone, class, magazine);
-            pcp.count_drained(u64::from(rounds), class.block_frames());
-            pages += u64::from(rounds * class.block_frames());
-        }
-        pages
-    }
-
     /// Takes the caches of all CPUs away until [`enable_caches`](Self::enable_caches): every
     /// request goes to the store, and nothing is cached once this returns with no busy CPU and
-    /// nothing in flight (Linux: `zone_pcp_disable`). CPUs are fenced, isolated ones too: a promise
-    /// that nothing hides has no exceptions.
+    /// nothing in flight (Linux: `zone_pcp_disable`). Isolated CPUs are fenced too: the promise
+    /// that no page is hidden has no exceptions.
     pub fn disable_caches(&self) -> Drained {
-        self.disable(0..self.blocks.cpus)
+        self.disable(0..self.pcps.cpus())
     }
 
     /// Gives the caches back to every CPU.
     pub fn enable_caches(&self) {
-        for cpu in self.all_cpus() {
-            gate::enable(&self.blocks, cpu);
+        for cpu in self.pcps.all_cpus() {
+            gate::enable(self.pcps.blocks(), cpu);
         }
     }
 
     /// Takes the caches of a CPU that went away; it has none until
-    /// [`restore_cpu`](Self::restore_cpu). The environment says that it is quiescent, or it is
-    /// fenced.
+    /// [`restore_cpu`](Self::restore_cpu). The CPU is fenced, unless the environment says that it
+    /// is quiescent.
     pub fn retire_cpu(&self, cpu: CpuId) -> Drained {
-        if cpu.get() >= self.blocks.cpus {
-            return Drained::default();
-        }
-        self.disable(cpu.get()..cpu.get() + 1)
+        self.disable(Scope::cpu(cpu).cpus(self.pcps.cpus()))
     }
 
     /// Lets a CPU cache again. `false`: it was not retired.
     pub fn restore_cpu(&self, cpu: CpuId) -> bool {
-        cpu.get() < self.blocks.cpus && gate::enable(&self.blocks, cpu)
+        cpu.get() < self.pcps.cpus() && gate::enable(self.pcps.blocks(), cpu)
     }
 
     /// Whether a CPU has caches now.
     pub fn has_caches(&self, cpu: CpuId) -> bool {
-        cpu.get() < self.blocks.cpus
-            && gate::is_enabled(self.blocks.gate(cpu).load(Ordering::Relaxed))
+        cpu.get() < self.pcps.cpus()
+            && gate::is_enabled(self.pcps.blocks().gate(cpu).load(Ordering::Relaxed))
     }
 
-    fn disable(&self, cpus: core::ops::Range<u32>) -> Drained {
+    fn disable(&self, cpus: Range<u32>) -> Drained {
         let mut sum = Drained::default();
         if self.cpus.check_usable().is_err() {
             return sum;
         }
-        let zones = 0..self.zones.len() as u32;
+        let zones = 0..self.zones.all().len() as u32;
         for cpu in cpus.map(CpuId::new) {
-            let mut done = Drained::default();
-            match self.close_patiently(cpu) {
-                Some(closed) => self.drain_fronts(closed, cpu, zones.clone(), &mut done),
-                None => done.busy_cpus = 1,
-            }
-            // After the gate: see `shelve`.
-            done += self.drain_cpu(cpu, zones.clone(), Mode::Quiet);
-            sum += done;
+            sum += self.caches().disable_cpu(cpu, zones.clone());
         }
         self.end_call();
         sum
     }
 
-    fn close_patiently(&self, cpu: CpuId) -> Option<Closed<'_>> {
-        (0..DISABLE_SPINS).find_map(|_| {
-            let closed = Closed::close_for_good(&self.blocks, cpu, &self.globals.tickets);
-            if closed.is_none() {
-                spin_hint();
-            }
-            closed
-        })
-    }
-}
-
-/// A magazine taken from a front, in a link.
-///
-/// | bits | field |
-/// |---|---|
-/// | 0..=20 | magazine |
-/// | 21..=26 | rounds |
-/// | 27..=29 | class |
-#[derive(Clone, Copy)]
-struct Part(u32);
-
-impl Part {
-    fn new(magazine: MagazineIndex, class: Class, rounds: u32) -> Self {
-        Part(magazine.get() | rounds << MagazineIndex::BITS | (class as u32) << 27)
-    }
-
-    fn from_link(link: u32) -> Option<Self> {
-        (link != 0).then_some(Part(link))
-    }
-
-    fn unpack(self) -> (MagazineIndex, Class, u32) {
-        let index = MagazineIndex::new(self.0 & ((1 << MagazineIndex::BITS) - 1));
-        let class = Class::ALL[(self.0 >> 27) as usize];
-        (index.expect("a link names a magazine"), class, self.0 >> MagazineIndex::BITS & 0x3f)
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_field_of_a_part_comes_back() {
-        let last = (1 << MagazineIndex::BITS) - 1;
-        for index in
-            [1, 2, last / 2, last - 1, last].map(|index| MagazineIndex::new(index).unwrap())
-        {
-            for class in Class::ALL {
-                for rounds in 0..=63 {
-                    let part = Part::new(index, class, rounds);
-                    assert_eq!(part.unpack(), (index, class, rounds));
-                    assert_eq!(
-                        Part::from_link(part.0).map(Part::unpack),
-                        Some((index, class, rounds))
-                    );
-                }
+    /// Decays the caches of all CPUs once: for embedders with a timer, and for what idle CPUs hold
+    /// (they run no slow paths of their own). An idle CPU's shelf empties over some calls; its
+    /// fronts stay. No CPU is interrupted. Returns pages moved to the store.
+    ///
+    /// The kernel's rhythm is once a second. O(CPUs * zones), at most 32 magazines each.
+    pub fn decay_caches(&self) -> u64 {
+        if self.cpus.check_usable().is_err() {
+            return 0;
+        }
+        let now_ms = self.cpus.now_ms();
+        let mut pages = 0;
+        for cpu in self.pcps.all_cpus() {
+            for zone in self.pcps.all_zones() {
+                pages += self.caches().share(cpu, zone).decay_at(now_ms);
             }
         }
-        assert!(Part::from_link(0).is_none());
+        self.end_call();
+        pages
     }
 }

@@ -4,7 +4,7 @@ use crate::frame::pageblock::WORDS_PER_ZONE;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use super::{Globals, carved};
+use super::Globals;
 use crate::alloc::config::{Config, ConfigError};
 use crate::cpus::Cpus;
 use crate::frame::Class;
@@ -13,7 +13,7 @@ use crate::frame::pageblock::{SECTION_FRAMES, SECTION_PAGEBLOCKS};
 use crate::frame::{Mobility, NodeId};
 use crate::front::Magazine;
 use crate::front::{CPUS_FOLLOWED_MAX, GATES_ALL, GATES_AT, MagazineIndex};
-use crate::pcp::{CpuShared, Pcp};
+use crate::pcp::{Carved, CpuShared, Pcp, Places};
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
@@ -40,7 +40,7 @@ pub struct Layout {
     pub zonelists: usize,
     pub tables: usize,
     pub tags: usize,
-    /// See [`carved`](super::carved).
+    /// See [`Carved`].
     pub carved: usize,
     pub carved_words: usize,
     pub summary: usize,
@@ -78,7 +78,7 @@ impl Layout {
         let section_bytes = section_bytes(config, is_backed);
         let magazines_count = magazines_wanted(config)?;
         let homes_count = config.homes().count();
-        let carved_words = carved::words(config);
+        let carved_words = Carved::words(config.page_size, frames_end(config));
 
         let mut end = 0usize;
         let mut part = |bytes: usize| -> Option<usize> {
@@ -121,6 +121,11 @@ impl Layout {
         let has_gates = !C::FOLLOWS_GATES
             || config.cpus <= CPUS_FOLLOWED_MAX && u32::try_from(layout.cpu_bytes()).is_ok();
         (has_numbers && has_gates).then_some(layout)
+    }
+
+    /// Where the parts of a CPU's block lie.
+    pub fn places(&self) -> Places {
+        Places { shared_at: self.shared_at, pcps_at: self.pcps_at }
     }
 
     /// The index of the first magazine.

@@ -1,83 +1,73 @@
-//! The allocator: fronts, shelves and store put together.
+//! The allocator: what callers call. Fast paths are here; the rest delegates to the rooms below.
 //!
 //! | module | what |
 //! |---|---|
+//! | this one | the fast paths |
+//! | `slow` | what a request does when a front does not serve it |
+//! | `request` | a request of any kind, on its way down the watermarks |
+//! | `pressure` | requests below a watermark |
+//! | `bulk` | many blocks at once |
+//! | `range` | contiguous ranges, given addresses |
+//! | `drain` | drains, decay, CPUs that go and come back |
+//! | `tuning` | watermarks and cache limits |
+//! | `checked` | exact checks of what is freed, splitting |
+//! | `undo` | calls that end in a panic |
+//! | `stats` | counters and reports |
+//! | `validate` | is every frame in exactly one place |
+//! | `config` | what an allocator is made from |
 //! | `layout` | where the metadata lies in the caller's memory |
 //! | `build` | construction |
 //! | `add` | memory, at first and later |
-//! | this one | the fast paths |
-//! | `front` | fronts as the slow paths see them |
-//! | `refill` | the slow path of `alloc` |
-//! | `spill` | the slow path of `free` |
-//! | `magazines` | where empty magazines come from |
-//! | `carved` | which frames were cut into such |
-//! | `policy` | how much a CPU may cache |
-//! | `bulk` | many blocks at once |
-//! | `range` | contiguous ranges, given addresses, splitting |
-//! | `drain` | taking back what CPUs cache |
-//! | `request` | what a request wants, in the eyes of the next |
-//! | `watermarks` | whether a zone may give pages, and what is done when it may not |
-//! | `checked` | exact checks of what is freed |
-//! | `late` | misuse found when frames reach the store, told last |
 //! | `obstacle` | why frames at a given address cannot be had |
 //! | `remove` | taking memory out again |
 //! | `global` | an allocator in a static, made later |
 //! | `late_init` | how that is published |
-//! | `stats` | counters and reports |
-//! | `validate` | is every frame in exactly one place |
+//! | `error`, `flags` | what callers get and say |
 
 mod add;
 mod build;
 mod bulk;
-mod carved;
 mod checked;
 pub mod config;
 mod drain;
 pub mod error;
 pub mod flags;
-mod front;
 mod global;
-mod late;
 pub(crate) mod late_init;
 pub(crate) mod layout;
-mod magazines;
 mod obstacle;
-mod policy;
+mod pressure;
 mod range;
-mod refill;
 mod remove;
 mod request;
-mod spill;
+mod slow;
 mod stats;
+mod tuning;
+mod undo;
 mod validate;
-mod watermarks;
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 pub use bulk::FreeManyError;
-pub use drain::{Drained, Mode, Scope};
 pub use global::{Global, InitError};
 pub use obstacle::Obstacle;
 pub use remove::RemoveError;
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};
 
-use crate::alloc::error::{AllocError, FreeError};
-use crate::alloc::flags::Flags;
-use crate::cpus::{Cpus, Here};
-use crate::frame::Class;
+use crate::cpus::Cpus;
 use crate::frame::pageblock::Tag;
-use crate::frame::{CpuId, NodeId, Order, Pfn, ZoneId};
-use crate::frame::{LinearMap, PageSize};
-use crate::front::gate::Tickets;
-use crate::front::{BlockArray, WordOffset};
-use crate::pcp::free_high::FreeHigh;
-use crate::pcp::{CpuShared, NO_ZONE, Pcp};
+use crate::frame::{Class, LinearMap, NodeId, Order, PageSize, Pfn, ZoneId};
+use crate::front::{Here, WordOffset};
+use crate::pcp::{Caches, Carved, NO_ZONE, Pcps, PcpsState};
 use crate::reclaim::LastResort;
-use crate::store::Store;
-use crate::sync::prim::{AtomicU32, AtomicU64};
-use crate::zone::Zone;
+use crate::store::{Noted, Store};
+use crate::sync::prim::AtomicU64;
+use crate::zone::Zones;
+use checked::Checks;
+use error::{AllocError, FreeError};
+use flags::Flags;
 use layout::Layout;
 
 /// A page allocator over memory that its caller supplies.
@@ -93,20 +83,14 @@ use layout::Layout;
 /// [`Backing`](crate::Backing) that has a lock, what reaches it waits there.
 pub struct Allocator<'m, C> {
     cpus: C,
-    blocks: BlockArray,
+    pcps: Pcps<'m>,
     store: Store<'m>,
-    zones: &'m [Zone],
-    /// Nodes of zones, then of CPUs without a zone on their node.
-    homes: &'m [NodeId],
-    /// For each home's place, the zones in order of preference seen from there.
-    zonelists: &'m [u8],
+    zones: Zones<'m>,
     layout: Layout,
     page_size: PageSize,
     linear_map: Option<LinearMap>,
-    checked: bool,
-    track_owner: bool,
-    free_high: FreeHigh,
-    /// Either of the two.
+    checks: Checks,
+    /// Whether there are any checks.
     tracks_frames: bool,
     /// The level of the only zone; more than any request takes where there are several, or options
     /// that make an allocation more than a pop.
@@ -120,25 +104,20 @@ pub struct Allocator<'m, C> {
 /// [`Allocator`], which so never changes: a loop that borrows one may keep its fields in registers
 /// over all its calls.
 pub(crate) struct Globals<'m> {
-    tickets: Tickets,
-    /// Magazines of the caller's memory that have never been used: the next, counted from 1.
-    fresh_magazines: AtomicU32,
+    pcps: PcpsState<'m>,
     last_resort: LastResort<'m>,
     /// Claims of the store that were rolled back.
     failed_claims: AtomicU64,
-    carved: carved::Carved<'m>,
-    noted: late::Noted,
+    noted: Noted,
 }
 
 impl<'m> Globals<'m> {
-    fn new(carved: carved::Carved<'m>) -> Self {
+    fn new(carved: Carved<'m>) -> Self {
         Globals {
-            tickets: Tickets::new(),
-            fresh_magazines: AtomicU32::new(0),
+            pcps: PcpsState::new(carved),
             last_resort: LastResort::new(),
             failed_claims: AtomicU64::new(0),
-            carved,
-            noted: late::Noted::new(),
+            noted: Noted::new(),
         }
     }
 }
@@ -164,7 +143,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             && let Some(class) = Class::of(order)
         {
             let word = WordOffset::new(ZoneId::new(0), class, flags.mobility());
-            if let Some(frame) = self.cpus.pop(&self.blocks, word) {
+            if let Some(frame) = self.cpus.pop(self.pcps.blocks(), word) {
                 return Ok(Pfn::new(frame));
             }
         }
@@ -195,7 +174,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     fn alloc_fast(&self, order: Order, flags: Flags) -> Option<u32> {
         let class = Class::of(order)?;
         let zone = self.first_zone(self.here()?, flags)?;
-        self.cpus.pop(&self.blocks, WordOffset::new(zone, class, flags.mobility()))
+        self.cpus.pop(self.pcps.blocks(), WordOffset::new(zone, class, flags.mobility()))
     }
 
     /// The zone to try first here, whatever its watermarks; `None` when that takes thought.
@@ -203,7 +182,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if flags.is_this_node() {
             return None;
         }
-        match self.shared(here.cpu).first_zones[flags.level()] {
+        match self.pcps.shared(here.cpu).first_zones[flags.level()] {
             NO_ZONE => None,
             zone => Some(ZoneId::new(u32::from(zone))),
         }
@@ -246,7 +225,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             && pfn.is_aligned(order)
         {
             return self.cpus.push(
-                &self.blocks,
+                self.pcps.blocks(),
                 WordOffset::expected(tag, class),
                 class.rounds(),
                 pfn.get(),
@@ -286,41 +265,45 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// Whether any of these frames, which are memory, is the allocator's own.
     fn are_carved(&self, start: Pfn, frames: u32) -> bool {
-        self.store.tags().are_carved_near(start, frames) && self.globals.carved.any(start, frames)
+        self.store.tags().are_carved_near(start, frames) && self.pcps.carved().any(start, frames)
     }
 
     /// Frees a block of a cached order if this CPU's front has room.
     fn push_if_room(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
         Class::of(order).is_some_and(|class| {
-            self.cpus.push(&self.blocks, WordOffset::of_tag(tag, class), class.rounds(), pfn.get())
+            self.cpus.push(
+                self.pcps.blocks(),
+                WordOffset::of_tag(tag, class),
+                class.rounds(),
+                pfn.get(),
+            )
         })
     }
 
     /// The zones a request from `node` may use, nearest first and in each node the highest level
     /// first.
     fn zones_for(&self, node: NodeId, flags: Flags) -> impl Iterator<Item = ZoneId> {
-        self.zones_from(node).filter(move |&zone| self.may_serve(zone, node, flags))
-    }
-
-    /// All zones, in that order.
-    fn zones_from(&self, node: NodeId) -> impl Iterator<Item = ZoneId> {
-        let list = build::zonelist(self.homes, self.zonelists, node);
-        list.iter().map(|&zone| ZoneId::new(u32::from(zone)))
+        self.zones.from(node).filter(move |&zone| self.may_serve(zone, node, flags))
     }
 
     fn may_serve(&self, zone: ZoneId, node: NodeId, flags: Flags) -> bool {
-        let zone = &self.zones[zone.index()];
+        let zone = self.zones.get(zone);
         flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == node)
     }
 
     fn node_here(&self) -> NodeId {
-        self.here().map_or(NodeId::new(0), |here| self.shared(here.cpu).node)
+        self.node_of_caller(self.here())
+    }
+
+    /// The node of a caller that runs `here`; node 0 for callers on no CPU of ours.
+    fn node_of_caller(&self, here: Option<Here>) -> NodeId {
+        here.map_or(NodeId::new(0), |here| self.pcps.shared(here.cpu).node)
     }
 
     /// Where this runs, if that CPU has caches' metadata.
     #[inline]
     fn here(&self) -> Option<Here> {
-        self.cpus.here().filter(|here| here.cpu.get() < self.blocks.cpus)
+        self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
     }
 
     /// How code reaches its CPU.
@@ -330,7 +313,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// CPUs that have caches.
     pub fn cpu_count(&self) -> u32 {
-        self.blocks.cpus
+        self.pcps.cpus()
     }
 
     /// The base page size.
@@ -338,35 +321,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.page_size
     }
 
-    fn all_cpus(&self) -> impl Iterator<Item = CpuId> {
-        (0..self.blocks.cpus).map(CpuId::new)
-    }
-
-    fn all_zones(&self) -> impl Iterator<Item = ZoneId> {
-        (0..self.zones.len() as u32).map(ZoneId::new)
-    }
-
-    fn zone(&self, zone: ZoneId) -> &'m Zone {
-        &self.zones[zone.index()]
-    }
-
-    fn pcp(&self, cpu: CpuId, zone: ZoneId) -> &Pcp {
-        assert!(cpu.get() < self.blocks.cpus && zone.index() < self.zones.len());
-        let at = self.blocks.block_at(cpu) + self.layout.pcps_at + zone.index() * size_of::<Pcp>();
-        // SAFETY: in bounds by the assertion; written by `build` before the allocator existed.
-        unsafe { &*self.blocks.base.add(at).cast::<Pcp>() }
-    }
-
-    fn shared(&self, cpu: CpuId) -> &CpuShared {
-        assert!(cpu.get() < self.blocks.cpus);
-        let at = self.blocks.block_at(cpu) + self.layout.shared_at;
-        // SAFETY: as in `pcp`.
-        unsafe { &*self.blocks.base.add(at).cast::<CpuShared>() }
-    }
-
-    /// The metadata of a zone for a caller that may run on no CPU of ours.
-    fn pcp_here(&self, here: Option<Here>, zone: ZoneId) -> Option<&Pcp> {
-        here.map(|here| self.pcp(here.cpu, zone))
+    /// The caches, and what their slow paths work against.
+    #[inline]
+    fn caches(&self) -> Caches<'_, 'm, C> {
+        Caches { cpus: &self.cpus, pcps: &self.pcps, store: &self.store, zones: &self.zones }
     }
 
     /// Zeroes a block, if the allocator can reach it.

@@ -126,7 +126,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if !self.are_carved(range.start, range.frames) {
             return None;
         }
-        let carved = &self.globals.carved;
+        let carved = self.pcps.carved();
         let mut all = frames(range).filter(|&pfn| carved.any(pfn, 1));
         let first = all.next()?;
         Some((first, 1 + all.count() as u64))
@@ -159,7 +159,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// The CPU that caches a frame, as far as can be seen from here.
     fn cached_by(&self, zone: ZoneId, pfn: Pfn) -> Option<CpuId> {
-        self.all_cpus().find(|&cpu| {
+        self.pcps.all_cpus().find(|&cpu| {
             let walk = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
                 let size = front.class.block_frames();
                 let has_it = |block: Pfn| (0..size).contains(&pfn.get().wrapping_sub(block.get()));

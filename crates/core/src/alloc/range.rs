@@ -81,7 +81,7 @@ impl<C: Cpus> Allocator<'_, C> {
         Ok(start)
     }
 
-    /// Takes a run of frames from the store of a zone. Ends one move in the in_flight of this CPU.
+    /// Takes a run of frames from the store of a zone. Ends one move on this CPU.
     pub(super) fn take_run(
         &self,
         here: Option<Here>,
@@ -98,8 +98,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let grain = if is_block { block } else { PAGEBLOCK_FRAMES };
         let rounded = frames.next_multiple_of(grain);
         let is_rounded = rounded > frames || !align.is_multiple_of(grain);
-        let moving = self.in_flight(here, zone).begin(u64::from(rounded));
-        let start = self.wanted_from(here, zone, mobility, |wanted| {
+        let direct = self.caches().direct(here, zone);
+        let moving = direct.in_flight().begin(u64::from(rounded));
+        let start = direct.search(mobility, |wanted| {
             let found = if is_block {
                 let order = Order::new(block.trailing_zeros())?;
                 self.store
@@ -110,7 +111,7 @@ impl<C: Cpus> Allocator<'_, C> {
             };
             match found {
                 Some(start) => {
-                    self.note_doubled(self.store.put(start.add(frames), rounded - frames));
+                    self.store.note_doubled(self.store.put(start.add(frames), rounded - frames));
                     Some(start)
                 }
                 None if is_rounded && has_ranges => self.store.take_run(wanted, frames, align),
@@ -122,7 +123,7 @@ impl<C: Cpus> Allocator<'_, C> {
         Some(start)
     }
 
-    /// Takes these frames from the store. Ends one move in the in_flight of this CPU.
+    /// Takes these frames from the store. Ends one move on this CPU.
     pub(super) fn take_at(
         &self,
         here: Option<Here>,
@@ -130,7 +131,7 @@ impl<C: Cpus> Allocator<'_, C> {
         start: Pfn,
         frames: u32,
     ) -> Option<Pfn> {
-        let moving = self.in_flight(here, zone).begin(u64::from(frames));
+        let moving = self.caches().direct(here, zone).in_flight().begin(u64::from(frames));
         let is_ours = self.store.claim(zone, start, frames);
         drop(moving);
         if !is_ours {
@@ -141,9 +142,9 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     fn count_range(&self, here: Option<Here>, zone: ZoneId, frames: u32) {
-        let pcp = self.pcp_here(here, zone);
-        self.add_free(pcp, zone, -i64::from(frames));
-        self.count_direct_alloc(pcp, zone, 0, u64::from(frames));
+        let direct = self.caches().direct(here, zone);
+        direct.add_free(-i64::from(frames));
+        direct.count_allocs(0, u64::from(frames));
     }
 
     /// What is done to a range on its way out, by option.
@@ -233,14 +234,13 @@ impl<C: Cpus> Allocator<'_, C> {
             }
             return self.free_slow(start, class, tag);
         }
-        let here = self.here();
-        let moving = self.in_flight(here, zone).begin(u64::from(frames));
+        let direct = self.caches().direct(self.here(), zone);
+        let moving = direct.in_flight().begin(u64::from(frames));
         let doubled = self.store.put(start, frames);
-        let pcp = self.pcp_here(here, zone);
-        self.add_free(pcp, zone, i64::from(frames) - i64::from(doubled.frames));
+        direct.add_free(i64::from(frames) - i64::from(doubled.frames));
         drop(moving);
-        self.count_direct_free(pcp, zone, 0, u64::from(frames - doubled.frames));
-        self.note_doubled(doubled);
+        direct.count_frees(0, u64::from(frames - doubled.frames));
+        self.store.note_doubled(doubled);
         self.end_call();
         if doubled.frames > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
     }

@@ -35,12 +35,12 @@ use core::mem::forget;
 
 use super::Allocator;
 use super::add::pageblocks;
-use super::drain::{Drained, Mode, Scope};
 use super::obstacle::Obstacle;
 use crate::cpus::{Cpus, Unusable};
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{Pfn, ZoneId};
+use crate::pcp::{Drained, Mode, Scope};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::spin_hint;
 
@@ -163,7 +163,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`RemoveError`]; nothing has changed then.
     pub fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
         self.cpus.check_usable()?;
-        if zone.index() >= self.zones.len() {
+        if zone.index() >= self.zones.all().len() {
             return Err(RemoveError::NoSuchZone { zone: zone.get() });
         }
         let is_whole = range.start.get().is_multiple_of(PAGEBLOCK_FRAMES)
@@ -175,7 +175,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             return Err(RemoveError::Unsupported);
         }
         // See 5.
-        let _moving = self.zone(zone).in_flight.begin(u64::from(range.frames));
+        let _moving = self.zones.get(zone).in_flight.begin(u64::from(range.frames));
         let isolation = self.isolate(zone, range)?;
         self.claim_patiently(zone, range)?;
         // All frames are this caller's.
@@ -183,7 +183,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         pageblocks(range).for_each(|pageblock| {
             self.store.tags().set(PageblockIndex(pageblock), Tag::removed(zone));
         });
-        self.zone(zone).remove_managed(u64::from(range.frames));
+        self.zones.get(zone).remove_managed(u64::from(range.frames));
         Ok(())
     }
 
@@ -262,8 +262,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
                 self.put_claimed(zone, range.start, done);
                 return false;
             }
-            let pcp = self.pcp_here(self.here(), zone);
-            self.add_free(pcp, zone, -i64::from(frames));
+            self.caches().direct(self.here(), zone).add_free(-i64::from(frames));
             done += frames;
         }
         true
@@ -274,8 +273,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if frames > 0 {
             let doubled = self.store.put(start, frames);
             let freed = i64::from(frames) - i64::from(doubled.frames);
-            self.add_free(self.pcp_here(self.here(), zone), zone, freed);
-            self.note_doubled(doubled);
+            self.caches().direct(self.here(), zone).add_free(freed);
+            self.store.note_doubled(doubled);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! What a request wants, for the steps that requests of all kinds take before they fail.
 
 use super::Allocator;
-use super::drain::{Mode, Scope};
 use crate::alloc::flags::Flags;
 use crate::cpus::Cpus;
 use crate::frame::Class;
 use crate::frame::{NodeId, Order, Pfn, ZoneId};
 use crate::front::WordOffset;
+use crate::pcp::{Mode, Scope};
 use crate::zone::Reserve;
 
 /// A request.
@@ -56,7 +56,7 @@ impl Request {
 impl<C: Cpus> Allocator<'_, C> {
     /// The zones it may use, the best first.
     pub(super) fn zones_of(&self, request: Request) -> impl Iterator<Item = ZoneId> {
-        self.zones_from(request.node).filter(move |&zone| match request.want {
+        self.zones.from(request.node).filter(move |&zone| match request.want {
             Want::At { zone: only, .. } => zone == only,
             _ => self.may_serve(zone, request.node, request.flags),
         })
@@ -71,7 +71,7 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Searches the store alone: a refill would take a magazine's worth for a request that is glad
-    /// of one block. Counts in `own_moves` what this itself adds to the in_flight.
+    /// of one block. Counts in `own_moves` what this itself adds to the in-flight words.
     pub(super) fn scan(
         &self,
         request: Request,
@@ -80,12 +80,12 @@ impl<C: Cpus> Allocator<'_, C> {
     ) -> Option<Pfn> {
         let (here, mobility) = (self.here(), request.flags.mobility());
         self.zones_of(request).find_map(|zone| {
-            if !self.zone_may_give(zone, request.pages(), reserve) {
+            if !self.caches().may_give(zone, request.pages(), reserve) {
                 return None;
             }
             *own_moves += 1;
             match request.want {
-                Want::Block(order) => self.take_direct(here, zone, order, mobility),
+                Want::Block(order) => self.caches().direct(here, zone).take(order, mobility),
                 Want::Run { frames, align } => self.take_run(here, zone, frames, align, mobility),
                 Want::At { start, frames, .. } => self.take_at(here, zone, start, frames),
             }
@@ -93,7 +93,7 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Takes back what callbacks freed into this CPU's own caches: a block comes from there, what
-    /// is to be part of a range goes to the store first. Nobody else is interrupted for it.
+    /// is to be part of a range goes to the store first. No other CPU is interrupted for it.
     pub(super) fn regain(&self, request: Request) -> Option<Pfn> {
         let Want::Block(order) = request.want else {
             let here = self.here()?;
@@ -105,7 +105,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let class = Class::of(order)?;
         self.zones_of(request).find_map(|zone| {
             let word = WordOffset::new(zone, class, request.flags.mobility());
-            self.cpus.pop(&self.blocks, word).map(Pfn::new)
+            self.cpus.pop(self.pcps.blocks(), word).map(Pfn::new)
         })
     }
 }

@@ -6,14 +6,12 @@ use super::Allocator;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, NodeId, Pfn, ZoneId};
 use crate::front::Magazine;
-use crate::front::word::Word;
-use crate::pcp::Pcp;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::sync::count;
 use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
-use crate::zone::counts::{Counters, Counts};
-use crate::zone::{CacheLimits, Watermarks, Zone, ZoneName};
+use crate::zone::counts::Counts;
+use crate::zone::{CacheLimits, Watermarks, ZoneName};
 
 /// A CPU's caches in a zone, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,22 +162,22 @@ impl fmt::Debug for Shortage<'_> {
 
 impl<C: Cpus> ShortageSource for Allocator<'_, C> {
     fn count(&self) -> u32 {
-        self.zones.len() as u32
+        self.zones.all().len() as u32
     }
 
     fn zone(&self, zone: ZoneId) -> ZoneShortage {
-        let zone_state = Allocator::zone(self, zone);
-        let cpus = || self.all_cpus().map(move |cpu| (cpu, self.pcp(cpu, zone)));
+        let state = self.zones.get(zone);
+        let cpus = || self.pcps.all_cpus().map(move |cpu| (cpu, self.pcps.pcp(cpu, zone)));
         ZoneShortage {
             zone,
-            name: zone_state.name,
-            managed_pages: zone_state.managed(),
+            name: state.name,
+            managed_pages: state.managed(),
             free_pages: self.free_pages(zone),
-            min_pages: zone_state.watermarks().min,
+            min_pages: state.watermarks().min,
             cached_pages: cpus().map(|(_, cpu)| cpu.shelved_pages()).sum(),
-            unreachable_pages: cpus().map(|(cpu, _)| self.front_pages(cpu, zone)).sum(),
-            in_flight_pages: self.in_flight_pages(zone),
-            quarantined_pages: zone_state.quarantined.load(Ordering::Relaxed),
+            unreachable_pages: cpus().map(|(cpu, _)| self.pcps.front_pages(cpu, zone)).sum(),
+            in_flight_pages: self.caches().in_flight_pages(zone),
+            quarantined_pages: state.quarantined.load(Ordering::Relaxed),
         }
     }
 }
@@ -192,16 +190,16 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// A CPU's caches in a zone; `None` when there is no such CPU or zone.
     pub fn cpu_stats(&self, cpu: CpuId, zone: ZoneId) -> Option<CpuStats> {
-        if cpu.get() >= self.blocks.cpus || zone.index() >= self.zones.len() {
+        if !self.pcps.has(cpu, zone) {
             return None;
         }
-        let pcp = self.pcp(cpu, zone);
+        let pcp = self.pcps.pcp(cpu, zone);
         let mut counts = pcp.counts();
         counts.hits += self.unfolded_hits(cpu, zone);
         let active = pcp.accounts.active_ms.load(Ordering::Relaxed);
         Some(CpuStats {
             counts,
-            unreachable_pages: self.front_pages(cpu, zone),
+            unreachable_pages: self.pcps.front_pages(cpu, zone),
             shelved_pages: pcp.shelved_pages(),
             in_flight_pages: crate::sync::InFlight::in_flight_pages(pcp.in_flight.read()),
             charged_pages: pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64,
@@ -210,79 +208,40 @@ impl<C: Cpus> Allocator<'_, C> {
         })
     }
 
-    /// The counters of a CPU, or of a zone for callers on none of ours.
-    pub(super) fn counters<'c>(&'c self, pcp: Option<&'c Pcp>, zone: ZoneId) -> &'c Counters {
-        pcp.map_or(&self.zone(zone).counters, |pcp| &pcp.counters)
-    }
-
-    /// Records free pages of a zone for a CPU, or for callers on none of ours.
-    pub(super) fn add_free(&self, pcp: Option<&Pcp>, zone: ZoneId, pages: i64) {
-        match pcp {
-            Some(pcp) => pcp.add_free(self.zone(zone), pages),
-            None => self.zone(zone).add_free(pages),
-        }
-    }
-
-    pub(super) fn count_direct_alloc(
-        &self,
-        pcp: Option<&Pcp>,
-        zone: ZoneId,
-        blocks: u64,
-        pages: u64,
-    ) {
-        count(&self.counters(pcp, zone).direct_allocs, blocks);
-        count(&self.counters(pcp, zone).direct_alloc_pages, pages);
-    }
-
-    pub(super) fn count_direct_free(
-        &self,
-        pcp: Option<&Pcp>,
-        zone: ZoneId,
-        blocks: u64,
-        pages: u64,
-    ) {
-        count(&self.counters(pcp, zone).direct_frees, blocks);
-        count(&self.counters(pcp, zone).direct_free_pages, pages);
-    }
-
     pub(super) fn count_failure(&self, zone: ZoneId) {
-        count(&self.counters(self.pcp_here(self.here(), zone), zone).failures, 1);
+        count(&self.caches().direct(self.here(), zone).counters().failures, 1);
     }
 
     /// Operations still counted in the front words.
     fn unfolded_hits(&self, cpu: CpuId, zone: ZoneId) -> u64 {
-        self.fronts(cpu, zone)
-            .map(|(front, offset)| {
-                Word(self.blocks.word(front.here, offset).load(Ordering::Relaxed)).operations()
-            })
-            .sum()
+        self.pcps.words(cpu, zone).map(|(_, word)| word.operations()).sum()
     }
 
     /// A zone; `None` when there is no such zone. O(CPUs).
     pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
-        let zone_state = self.zones.get(zone.index())?;
-        let mut counts = zone_state.counters.read();
+        let state = self.zones.all().get(zone.index())?;
+        let mut counts = state.counters.read();
         let mut cached_pages = 0;
-        for stats in self.all_cpus().filter_map(|cpu| self.cpu_stats(cpu, zone)) {
+        for stats in self.pcps.all_cpus().filter_map(|cpu| self.cpu_stats(cpu, zone)) {
             counts += stats.counts;
             cached_pages += stats.cached_pages();
         }
         Some(ZoneStats {
-            name: zone_state.name,
-            node: zone_state.node,
-            managed_pages: zone_state.managed(),
+            name: state.name,
+            node: state.node,
+            managed_pages: state.managed(),
             free_pages: self.free_pages(zone),
             cached_pages,
-            carved_pages: zone_state.carved.load(Ordering::Relaxed),
-            watermarks: zone_state.watermarks(),
-            limits: zone_state.limits(),
+            carved_pages: state.carved.load(Ordering::Relaxed),
+            watermarks: state.watermarks(),
+            limits: state.limits(),
             counts,
         })
     }
 
     /// All zones.
     pub fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
-        self.all_zones()
+        self.pcps.all_zones()
     }
 
     /// Claims of several words that found a frame gone on the way and rolled back.
@@ -294,17 +253,17 @@ impl<C: Cpus> Allocator<'_, C> {
     pub fn metadata_use(&self) -> MetadataUse {
         let sections =
             (0..self.store.sections_max()).filter(|&n| self.store.section(n).is_some()).count();
-        let carved: u64 = self.zones.iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
+        let carved: u64 =
+            self.zones.all().iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
         MetadataUse {
             sections: sections * self.layout.section_bytes.max(size_of::<Section<'_>>()),
-            tables: self.zones.len() * (size_of::<Zone>() + self.homes.len())
-                + size_of_val(self.homes)
+            tables: self.zones.bytes()
                 + self.store.sections_max()
                     * (size_of::<AtomicUsize>()
                         + crate::frame::pageblock::SECTION_PAGEBLOCKS * size_of::<u32>())
                 + Summary::groups(self.store.sections_max()) * size_of::<Group>()
                 + self.layout.carved_words * size_of::<AtomicU64>(),
-            cpus: self.layout.cpu_bytes_used(self.blocks.cpus),
+            cpus: self.layout.cpu_bytes_used(self.pcps.cpus()),
             magazines: self.layout.magazines_count * size_of::<Magazine>(),
             carved: carved as usize * self.page_size.bytes(),
         }
@@ -315,13 +274,13 @@ impl<C: Cpus> Allocator<'_, C> {
     pub fn note_quarantined(&self, pfn: Pfn, pages: i64) -> bool {
         let Some(tag) = self.store.tags().tag(pfn) else { return false };
         // Wrapping: a negative count is added in two's complement.
-        self.zone(tag.zone()).quarantined.fetch_add(pages as u64, Ordering::Relaxed);
+        self.zones.get(tag.zone()).quarantined.fetch_add(pages as u64, Ordering::Relaxed);
         true
     }
 
     /// The node of the zone that `pfn` belongs to.
     pub fn node_of(&self, pfn: Pfn) -> Option<NodeId> {
-        self.store.tags().tag(pfn).map(|tag| self.zone(tag.zone()).node)
+        self.store.tags().tag(pfn).map(|tag| self.zones.get(tag.zone()).node)
     }
 
     /// Whether `pfn` is free in the store at this moment.

@@ -8,12 +8,12 @@ use core::fmt;
 use core::ops::ControlFlow;
 
 use super::Allocator;
-use super::front::Front;
 use crate::cpus::{Cpus, Here};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS};
 use crate::frame::{CpuId, Pfn, ZoneId};
 use crate::front::MagazineIndex;
 use crate::front::word::Word;
+use crate::pcp::Front;
 use crate::pcp::shelf::Chain;
 use crate::store::bits;
 use crate::store::summary::Sort;
@@ -144,31 +144,31 @@ impl<C: Cpus> Allocator<'_, C> {
     /// As [`validate`](Self::validate).
     pub fn validate_at_rest(&self) -> Result<Census, Fault> {
         self.cpus.check_usable().map_err(|_| Fault::Forked)?;
-        if !self.blocks.refuses() {
+        if !self.pcps.blocks().refuses() {
             return Err(Fault::Refusals);
         }
         let mut census = Census::default();
         let mut magazines = 0;
-        for zone in self.all_zones() {
-            let free_pages = self.store.count_free(zone, self.zone(zone).span());
+        for zone in self.pcps.all_zones() {
+            let free_pages = self.store.count_free(zone, self.zones.get(zone).span());
             let counted_pages = self.free_pages(zone);
             if counted_pages != free_pages {
                 return Err(Fault::FreeCount { zone, counted_pages, free_pages });
             }
             self.check_hints(zone)?;
-            match self.in_flight_pages(zone) {
+            match self.caches().in_flight_pages(zone) {
                 0 => {}
                 pages => return Err(Fault::InFlight { zone, pages }),
             }
             let mut cached_pages = 0;
-            for cpu in self.all_cpus() {
+            for cpu in self.pcps.all_cpus() {
                 let (pages, installed) = self.check_cached(cpu, zone)?;
                 cached_pages += pages;
                 magazines += installed;
             }
             self.check_cached_once(zone)?;
-            let carved_pages = self.zone(zone).carved.load(Ordering::Relaxed);
-            let managed_pages = self.zone(zone).managed();
+            let carved_pages = self.zones.get(zone).carved.load(Ordering::Relaxed);
+            let managed_pages = self.zones.get(zone).managed();
             if free_pages + cached_pages + carved_pages > managed_pages {
                 return Err(Fault::Surplus { zone });
             }
@@ -180,7 +180,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.check_magazines(magazines, census.carved_pages)?;
         let counted_pages = census.carved_pages;
         let found_pages =
-            self.globals.carved.all().filter(|&pfn| !self.store.is_free(pfn)).count() as u64;
+            self.pcps.carved().all().filter(|&pfn| !self.store.is_free(pfn)).count() as u64;
         if found_pages != counted_pages {
             return Err(Fault::Carved { found_pages, counted_pages });
         }
@@ -191,7 +191,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// hint, and every section the marks that lead to them.
     fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
         let Some(bitmap) = self.store.bitmap() else { return Ok(()) };
-        let span = self.zone(zone).span();
+        let span = self.zones.get(zone).span();
         for number in span.0 as usize..span.1 as usize {
             let Some(section) = bitmap.section(number) else { continue };
             if Sort::ALL.into_iter().any(|sort| section.hides(sort)) {
@@ -223,8 +223,8 @@ impl<C: Cpus> Allocator<'_, C> {
         zone: ZoneId,
         mut visit: impl FnMut(Front, MagazineIndex, u32) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
-        for (front, offset) in self.fronts(cpu, zone) {
-            let word = Word(self.blocks.word(front.here, offset).load(Ordering::Acquire));
+        for (front, offset) in self.pcps.fronts(cpu, zone) {
+            let word = Word(self.pcps.blocks().word(front.here, offset).load(Ordering::Acquire));
             if let Some(loaded) = word.loaded() {
                 visit(front, loaded, word.rounds())?;
             }
@@ -232,13 +232,13 @@ impl<C: Cpus> Allocator<'_, C> {
                 visit(front, previous, if full { front.class.rounds() } else { 0 })?;
             }
         }
-        for (class, mobility, shelf) in self.pcp(cpu, zone).shelves() {
+        for (class, mobility, shelf) in self.pcps.pcp(cpu, zone).shelves() {
             let front = Front { here: Here::task(cpu), zone, class, mobility };
             let mut at = shelf.peek();
             for _ in 0..shelf.count() {
                 let Some(magazine) = at else { break };
                 visit(front, magazine, class.rounds())?;
-                at = Chain::next(&self.blocks, magazine);
+                at = Chain::next(self.pcps.blocks(), magazine);
             }
         }
         ControlFlow::Continue(())
@@ -249,7 +249,7 @@ impl<C: Cpus> Allocator<'_, C> {
         magazine: MagazineIndex,
         rounds: u32,
     ) -> impl Iterator<Item = Pfn> {
-        let slots = &self.blocks.magazine(magazine).slots[..rounds as usize];
+        let slots = &self.pcps.blocks().magazine(magazine).slots[..rounds as usize];
         slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
     }
 
@@ -276,7 +276,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if let ControlFlow::Break(fault) = walk {
             return Err(fault);
         }
-        let charged_pages = self.pcp(cpu, zone).charged_pages.load(Ordering::Relaxed);
+        let charged_pages = self.pcps.pcp(cpu, zone).charged_pages.load(Ordering::Relaxed);
         if charged_pages != installed_pages {
             return Err(Fault::Charge { cpu, zone, charged_pages, installed_pages });
         }
@@ -288,7 +288,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let mut first = Some(0);
         while let Some(start) = first {
             let mut window = Window::new(start);
-            for cpu in self.all_cpus() {
+            for cpu in self.pcps.all_cpus() {
                 let walk = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
                     for pfn in self.frames_of(magazine, rounds) {
                         if !window.mark(pfn, front.class.block_frames()) {
@@ -308,13 +308,14 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Every magazine is in a word, on a shelf, among the empties, or was never used.
     fn check_magazines(&self, installed: u64, carved_pages: u64) -> Result<(), Fault> {
-        let used = u64::from(self.globals.fresh_magazines.load(Ordering::Relaxed));
+        let used = u64::from(self.pcps.magazines().used());
         let per_page = (self.page_size.bytes() / size_of::<crate::front::Magazine>()) as u64;
         let exist = used + carved_pages * per_page;
         let mut found = installed;
-        let stacks = self.all_cpus().flat_map(|cpu| {
-            let returned = self.all_zones().map(move |zone| &self.pcp(cpu, zone).returned);
-            returned.chain([&self.shared(cpu).empties])
+        let stacks = self.pcps.all_cpus().flat_map(|cpu| {
+            let returned =
+                self.pcps.all_zones().map(move |zone| &self.pcps.pcp(cpu, zone).returned);
+            returned.chain([&self.pcps.shared(cpu).empties])
         });
         for stack in stacks {
             let mut at = stack.peek();
@@ -323,7 +324,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 if found > exist {
                     break;
                 }
-                at = Chain::next(&self.blocks, magazine);
+                at = Chain::next(self.pcps.blocks(), magazine);
             }
         }
         if found == exist { Ok(()) } else { Err(Fault::Magazines { found, exist }) }

@@ -1,178 +1,42 @@
-//! What a CPU keeps for a zone besides its front words: shelves, accounts, counters.
+//! Per-CPU pages: what a CPU caches of a zone, and all that moves pages between it and the store.
 //!
-//! Drainers of other CPUs touch these, so they never share a cache line with the front words.
+//! | module | what |
+//! |---|---|
+//! | `cached` | [`Pcp`]: what a CPU keeps for a zone besides its front words |
+//! | [`shelf`] | stacks of magazines |
+//! | `listed` | which magazines a shelf has, for drainers to prefetch |
+//! | `pcps` | [`Pcps`]: the memory of all CPUs' caches |
+//! | `share` | [`Share`]: one CPU's caches of one zone, at work |
+//! | `front` | fronts as the slow paths see them: the theory of refill and spill |
+//! | `refill`, `spill` | pages from the store to a CPU, and back |
+//! | `high` | how much a CPU may cache |
+//! | [`free_high`] | how much of that a CPU may cache that only frees |
+//! | `magazines` | where empty magazines come from |
+//! | `carved` | which frames were cut into magazines |
+//! | `direct` | single blocks between callers and the store, past the caches |
+//! | `caches` | [`Caches`]: all CPUs and zones, and the watermarks |
+//! | `drain` | taking back what CPUs cache |
 
+mod cached;
+mod caches;
+mod carved;
+mod direct;
+mod drain;
 pub mod free_high;
+mod front;
+mod high;
 mod listed;
+mod magazines;
+mod pcps;
+mod refill;
+mod share;
 pub mod shelf;
+mod spill;
 
-use crate::frame::{Class, Mobility, NodeId};
-use crate::front::Magazine;
-use crate::sync::prim::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Apart, InFlight, count};
-use crate::zone::Zone;
-use crate::zone::counts::{Counters, Counts};
-use listed::Listed;
-use shelf::{Empties, Shelf};
-
-/// Front words per zone and context, and shelves per zone.
-pub const FRONTS: usize = Class::COUNT * Mobility::COUNT;
-
-/// A CPU's part in a zone.
-///
-/// The first line is what a drain of order 0 changes: after one, the owner's next slow path misses
-/// it once, and of its own nothing else but the list beside it.
-#[repr(C, align(128))]
-pub struct Pcp {
-    /// Frames on their way between owners.
-    pub in_flight: InFlight,
-    /// Pages of all magazines that are in this CPU's fronts and shelves, each charged in full.
-    pub charged_pages: AtomicI64,
-    /// Change of the zone's free count that has not been added to it yet.
-    pub free_delta: AtomicI64,
-    /// Empty magazines that drains brought back.
-    pub returned: Empties,
-    /// Full magazines, `[class][mobility]`.
-    shelves: [Shelf; FRONTS],
-    /// Blocks and pages taken back by drains: on a line that only drainers touch.
-    pub drained: Apart<[AtomicU64; 2]>,
-    pub accounts: Apart<Accounts>,
-    pub counters: Apart<Counters>,
-    /// Front words as the clock hand last saw them: a front that has not changed since is cold.
-    pub seen: [AtomicU64; FRONTS],
-    /// Of the shelves of order 0.
-    listed: [Listed; Mobility::COUNT],
-}
-
-/// What the owner's slow path keeps.
-pub struct Accounts {
-    /// Most pages to charge, adapted between the zone's `high_min` and `high_max`.
-    pub high_pages: AtomicI64,
-    /// When the slow path last ran, and when `high` last decayed, on the coarse clock.
-    pub active_ms: AtomicU64,
-    pub decayed_ms: AtomicU64,
-    /// What the rule for CPUs that only free counts, by class.
-    pub free_counts: [AtomicI64; Class::COUNT],
-    /// Where the coldest front is looked for next.
-    pub clock_hand: AtomicU32,
-    /// Where the store is searched next, by mobility: a pageblock's index.
-    pub hints: [AtomicU32; Mobility::COUNT],
-}
-
-impl Pcp {
-    pub fn new(high_pages: i64, hint: u32) -> Self {
-        Pcp {
-            in_flight: InFlight::new(),
-            charged_pages: AtomicI64::new(0),
-            free_delta: AtomicI64::new(0),
-            returned: Empties::new(),
-            shelves: core::array::from_fn(|_| Shelf::new()),
-            drained: Apart::new(core::array::from_fn(|_| AtomicU64::new(0))),
-            accounts: Apart::new(Accounts {
-                high_pages: AtomicI64::new(high_pages),
-                active_ms: AtomicU64::new(0),
-                decayed_ms: AtomicU64::new(0),
-                free_counts: core::array::from_fn(|_| AtomicI64::new(0)),
-                clock_hand: AtomicU32::new(0),
-                hints: core::array::from_fn(|_| AtomicU32::new(hint)),
-            }),
-            counters: Apart::new(Counters::new()),
-            seen: core::array::from_fn(|_| AtomicU64::new(0)),
-            listed: core::array::from_fn(|_| Listed::new()),
-        }
-    }
-
-    /// Records `pages` more (or fewer) free pages of this zone.
-    #[inline]
-    pub fn add_free(&self, zone: &Zone, pages: i64) {
-        if zone.is_backed() {
-            return;
-        }
-        let delta = self.free_delta.fetch_add(pages, Ordering::Relaxed) + pages;
-        if delta.abs() > zone.delta_max() {
-            self.report_free(zone, delta);
-        }
-    }
-
-    /// Adds the CPU's changes, about `delta`, to the zone's own count.
-    #[cold]
-    fn report_free(&self, zone: &Zone, delta: i64) {
-        // Announced: until the zone's own count has them, a watermark may hide pages that other
-        // callers on this CPU have freed.
-        let _moving = self.in_flight.begin(delta.unsigned_abs());
-        // Release: pairs with the Acquire of the load that sums the CPUs' deltas; a reader that
-        // misses the pages here finds them announced.
-        zone.add_reported(self.free_delta.swap(0, Ordering::Release));
-    }
-
-    /// The counters, with what drainers count.
-    pub fn counts(&self) -> Counts {
-        let [drained_blocks, drained_pages] =
-            [0, 1].map(|i| self.drained[i].load(Ordering::Relaxed));
-        Counts { drained_blocks, drained_pages, ..self.counters.read() }
-    }
-
-    /// Counts what a drain took back.
-    pub fn count_drained(&self, blocks: u64, frames_per_block: u32) {
-        count(&self.drained[0], blocks);
-        count(&self.drained[1], blocks * u64::from(frames_per_block));
-    }
-
-    /// Pages out of a quiet drain's reach, at most: magazines in fronts and in hands, in full.
-    pub fn unshelved_pages(&self) -> u64 {
-        (self.charged_pages.load(Ordering::Relaxed).max(0) as u64)
-            .saturating_sub(self.shelved_pages())
-    }
-
-    #[inline]
-    pub fn shelf(&self, class: Class, mobility: Mobility) -> &Shelf {
-        &self.shelves[class as usize * Mobility::COUNT + mobility.index()]
-    }
-
-    /// Which magazines are on a shelf; order 0 alone has long shelves of small blocks.
-    #[inline]
-    pub fn listed(&self, class: Class, mobility: Mobility) -> Option<&Listed> {
-        // No protocol reads it; to a model each access would be two executions.
-        (class == Class::Order0 && !cfg!(loom)).then(|| &self.listed[mobility.index()])
-    }
-
-    /// All shelves with their class and mobility.
-    pub fn shelves(&self) -> impl Iterator<Item = (Class, Mobility, &Shelf)> {
-        Class::ALL
-            .into_iter()
-            .flat_map(|class| Mobility::ALL.into_iter().map(move |mobility| (class, mobility)))
-            .map(|(class, mobility)| (class, mobility, self.shelf(class, mobility)))
-    }
-
-    /// Pages on all shelves.
-    pub fn shelved_pages(&self) -> u64 {
-        self.shelves()
-            .map(|(class, _, shelf)| u64::from(shelf.count()) * u64::from(class.magazine_frames()))
-            .sum()
-    }
-}
-
-/// What a CPU keeps for all zones.
-#[repr(C, align(128))]
-pub struct CpuShared {
-    pub empties: Empties,
-    pub node: NodeId,
-    /// By the level a request states, the zone to try first; [`NO_ZONE`]: none will do.
-    pub first_zones: [u8; LEVELS],
-}
-
-/// Levels a request can state: 0 to 14, and any.
-pub const LEVELS: usize = 16;
-/// No zone.
-pub const NO_ZONE: u8 = u8::MAX;
-
-impl CpuShared {
-    pub fn new(node: NodeId, first_zones: [u8; LEVELS]) -> Self {
-        CpuShared { empties: Empties::new(), node, first_zones }
-    }
-}
-
-const _: () = assert!(align_of::<Magazine>() <= align_of::<Pcp>());
-#[cfg(not(loom))]
-const _: () =
-    assert!(core::mem::offset_of!(Pcp, shelves) + Mobility::COUNT * size_of::<Shelf>() <= 64);
+pub use cached::{CpuShared, LEVELS, NO_ZONE, Pcp};
+pub use caches::Caches;
+pub use carved::Carved;
+pub use drain::{Drained, Mode, Scope};
+pub use front::Front;
+pub use magazines::Magazines;
+pub use pcps::{Pcps, PcpsState, Places};

@@ -1,6 +1,6 @@
 //! The seam to a store that the embedder has already.
 
-use super::Doubled;
+use super::doubled::Doubled;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
 /// All free frames of the zones, shared by all CPUs: a buddy allocator, say, that a kernel has and

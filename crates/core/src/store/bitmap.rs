@@ -21,10 +21,12 @@
 
 use core::ops::ControlFlow;
 
+use super::bits;
+use super::doubled::Doubled;
 use super::section::{HINT_WORDS, PAGEBLOCK_WORDS, Section};
 use super::summary::{Marks, Sort, Summary, note_step};
 use super::tags::Tags;
-use super::{Doubled, Wanted, bits};
+use super::wanted::Wanted;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
 };

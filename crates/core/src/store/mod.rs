@@ -7,82 +7,33 @@
 pub mod backing;
 pub mod bitmap;
 pub mod bits;
+mod doubled;
+mod late;
 mod misuse;
 mod runs;
 pub mod section;
 pub mod summary;
 pub mod tags;
+mod wanted;
 
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use core::ops::Range;
 
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Order, Pfn, ZoneId};
 use crate::sync::model::{Mutant, is_mutant};
-use crate::sync::prim::AtomicU32;
 use backing::Backing;
 use bitmap::Bitmap;
+pub use doubled::Doubled;
+pub use late::Noted;
 pub use misuse::Misuse;
 use section::Section;
 use summary::Marks;
 use tags::Tags;
+pub use wanted::Wanted;
 
 /// Blocks that pass between the store and a backing by one call: a magazine and the block for the
 /// request that caused it.
 const CHUNK_BLOCKS: usize = 64;
-
-/// Frames that were given back though they were free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Doubled {
-    /// The first that was met.
-    pub first: Option<Pfn>,
-    /// How many.
-    pub frames: u32,
-}
-
-impl Doubled {
-    /// No frame.
-    pub const NONE: Self = Doubled { first: None, frames: 0 };
-
-    /// Those of `mask` in a word of 64 frames, counted from frame 0.
-    #[inline]
-    fn in_word(word: u32, mask: u64) -> Self {
-        if mask == 0 {
-            return Doubled::NONE;
-        }
-        let first = Pfn::new(word * bits::WORD_FRAMES + mask.trailing_zeros());
-        Doubled { first: Some(first), frames: mask.count_ones() }
-    }
-
-    /// Adds others, met later.
-    #[inline]
-    pub fn add(&mut self, other: Doubled) {
-        if other.frames > 0 {
-            self.first = self.first.or(other.first);
-            self.frames = self.frames.saturating_add(other.frames);
-        }
-    }
-}
-
-/// What a search looks for.
-#[derive(Clone, Copy)]
-pub struct Wanted<'h> {
-    pub zone: ZoneId,
-    pub mobility: Mobility,
-    /// Sections the zone has frames in.
-    pub span: (u32, u32),
-    /// Where to begin; updated when blocks are found elsewhere.
-    pub hint: &'h AtomicU32,
-}
-
-impl Wanted<'_> {
-    fn tag(&self) -> Tag {
-        Tag::new(self.zone, self.mobility)
-    }
-
-    fn sections(&self) -> Range<usize> {
-        self.span.0 as usize..self.span.1 as usize
-    }
-}
 
 /// See the module.
 pub struct Store<'m> {
@@ -92,6 +43,8 @@ pub struct Store<'m> {
     backing: Option<&'m dyn Backing>,
     /// Here, because what a backing may not hand out is found here.
     on_misuse: fn(Misuse),
+    /// In the metadata: a store itself never changes.
+    noted: &'m Noted,
 }
 
 impl<'m> Store<'m> {
@@ -100,13 +53,41 @@ impl<'m> Store<'m> {
         bitmap: Bitmap<'m>,
         backing: Option<&'m dyn Backing>,
         on_misuse: fn(Misuse),
+        noted: &'m Noted,
     ) -> Self {
-        Store { tags, bitmap, backing, on_misuse }
+        Store { tags, bitmap, backing, on_misuse, noted }
     }
 
     /// Tells the embedder what a caller or the backing did wrong; by default, panics.
     pub fn report(&self, misuse: Misuse) {
         (self.on_misuse)(misuse);
+    }
+
+    /// Notes frames that were free when they were put here, to be reported when a call ends.
+    #[inline]
+    pub fn note_doubled(&self, doubled: Doubled) {
+        if doubled.frames > 0 {
+            self.noted.note(doubled);
+            if cfg!(loom) {
+                // In a model every double free is a fault, and the look at the end of each call
+                // would be two executions.
+                self.report_noted(|| ());
+            }
+        }
+    }
+
+    /// Ends a call that may have put frames here: reports misuse that was noted. If that panics,
+    /// `undo` takes back what the call has for its caller.
+    #[inline]
+    pub fn end_call(&self, undo: impl FnMut()) {
+        if !cfg!(loom) && self.noted.is_any() {
+            self.report_noted(undo);
+        }
+    }
+
+    #[cold]
+    fn report_noted(&self, undo: impl FnMut()) {
+        self.noted.report(|misuse| self.report(misuse), undo);
     }
 
     /// The tags of pageblocks.

@@ -5,10 +5,10 @@
 //! the lowest run there is, across pageblocks and sections, in O(frames of the zone / 64). What it
 //! found is then claimed, all of it or nothing.
 
-use super::Wanted;
 use super::bitmap::Bitmap;
 use super::bits::{self, WORD_FRAMES};
 use super::section::PAGEBLOCK_WORDS;
+use super::wanted::Wanted;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
 use crate::frame::{Pfn, ZoneId};
 

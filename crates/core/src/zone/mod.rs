@@ -3,9 +3,11 @@
 
 pub mod counts;
 mod limits;
+mod lists;
 mod watermarks;
 
 pub use limits::{CacheLimits, HighPolicy};
+pub use lists::Zones;
 pub(crate) use watermarks::Reserve;
 pub use watermarks::Watermarks;
 

@@ -9,11 +9,12 @@
 //! A magazine outside every stack of empties is charged to the CPU that took it, in full, until it
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
 
-use super::Allocator;
+use super::pcps::Pcps;
+use super::share::Share;
 use crate::cpus::Cpus;
 use crate::frame::Class;
 use crate::frame::pageblock::SECTION_FRAMES;
-use crate::frame::{CpuId, Mobility, Order, ZoneId};
+use crate::frame::{CpuId, LinearMap, Mobility, Order, PageSize};
 use crate::front::{Magazine, MagazineIndex};
 use crate::pcp::shelf::Chain;
 use crate::store::Wanted;
@@ -23,99 +24,46 @@ use crate::sync::prefetch_write;
 use crate::sync::prim::{AtomicU32, Ordering};
 use crate::zone::Reserve;
 
-impl<C: Cpus> Allocator<'_, C> {
-    /// An empty magazine for `cpu`, charged to it.
-    pub(super) fn acquire_magazine(
-        &self,
-        cpu: CpuId,
-        zone: ZoneId,
-        class: Class,
-    ) -> Option<MagazineIndex> {
-        let own = &self.shared(cpu).empties;
-        let returned = &self.pcp(cpu, zone).returned;
+impl<C: Cpus> Share<'_, '_, C> {
+    /// An empty magazine, charged to this CPU.
+    pub fn acquire_magazine(&self, class: Class) -> Option<MagazineIndex> {
+        let own = &self.caches.pcps.shared(self.cpu).empties;
+        let returned = &self.pcp.returned;
         let found = own
-            .pop(&self.blocks)
-            .or_else(|| returned.pop(&self.blocks))
-            .or_else(|| self.fresh_magazine())
-            .or_else(|| self.carve(cpu, zone))
-            .or_else(|| self.all_cpus().find_map(|other| self.steal_magazine(other)))
+            .pop(self.blocks())
+            .or_else(|| returned.pop(self.blocks()))
+            .or_else(|| self.caches.pcps.magazines().fresh())
+            .or_else(|| self.carve())
+            .or_else(|| self.caches.pcps.all_cpus().find_map(|other| self.caches.pcps.steal(other)))
             .or_else(|| {
-                self.spill_any_shelf(cpu, zone, 1);
-                own.pop(&self.blocks)
+                self.spill_any_shelf(1);
+                own.pop(self.blocks())
             })?;
-        self.charge(cpu, zone, i64::from(class.magazine_frames()));
+        self.charge(i64::from(class.magazine_frames()));
         // A drainer had the next one last: by the time it is needed its lines will be here.
         if let Some(next) = own.peek().or_else(|| returned.peek()) {
-            prefetch_write(self.blocks.magazine(next));
+            prefetch_write(self.blocks().magazine(next));
         }
         Some(found)
     }
 
     /// Takes back a magazine that is empty now.
-    pub(super) fn release_magazine(
-        &self,
-        cpu: CpuId,
-        zone: ZoneId,
-        class: Class,
-        magazine: MagazineIndex,
-    ) {
-        self.charge(cpu, zone, -i64::from(class.magazine_frames()));
-        let pushed = self.shared(cpu).empties.push(&self.blocks, magazine);
-        debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
-    }
-
-    fn steal_magazine(&self, cpu: CpuId) -> Option<MagazineIndex> {
-        if is_mutant(Mutant::LeavesStolen) {
-            let returned = || self.all_zones().find_map(|zone| self.pcp(cpu, zone).returned.peek());
-            return self.shared(cpu).empties.peek().or_else(returned);
-        }
-        let returned =
-            || self.all_zones().find_map(|zone| self.pcp(cpu, zone).returned.pop(&self.blocks));
-        self.shared(cpu).empties.pop(&self.blocks).or_else(returned)
+    pub fn release_magazine(&self, class: Class, magazine: MagazineIndex) {
+        self.charge(-i64::from(class.magazine_frames()));
+        self.push_empty(magazine);
     }
 
     /// As [`release_magazine`](Self::release_magazine) for a chain that ends with `last`, by a
     /// drainer: beside the owner's own empties, whose lines stay where they are.
-    pub(super) fn release_chain(
-        &self,
-        cpu: CpuId,
-        zone: ZoneId,
-        class: Class,
-        chain: Chain,
-        last: MagazineIndex,
-    ) {
-        self.charge(cpu, zone, -i64::from(chain.count * class.magazine_frames()));
-        let pushed =
-            self.pcp(cpu, zone).returned.push_chain(&self.blocks, chain.first, last, chain.count);
+    pub fn release_chain(&self, class: Class, chain: Chain, last: MagazineIndex) {
+        self.charge(-i64::from(chain.count * class.magazine_frames()));
+        let pushed = self.pcp.returned.push_chain(self.blocks(), chain.first, last, chain.count);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
     }
 
-    fn charge(&self, cpu: CpuId, zone: ZoneId, pages: i64) {
+    fn charge(&self, pages: i64) {
         // Relaxed: a limit that policies read, not a protocol.
-        self.pcp(cpu, zone).charged_pages.fetch_add(pages, Ordering::Relaxed);
-    }
-
-    /// The next magazine of the caller's memory.
-    fn fresh_magazine(&self) -> Option<MagazineIndex> {
-        let count = self.layout.magazines_count as u32;
-        let mut used = self.globals.fresh_magazines.load(Ordering::Relaxed);
-        while used < count {
-            // Relaxed: only the number is handed out; the magazine was written before the
-            // allocator existed.
-            match self.globals.fresh_magazines.compare_exchange_weak(
-                used,
-                used + 1,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => {
-                    let first = self.layout.first_magazine() as u32;
-                    return MagazineIndex::new(first + spread(used, count));
-                }
-                Err(now) => used = now,
-            }
-        }
-        None
+        self.pcp.charged_pages.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Takes one frame within reach of a magazine index, cuts it into magazines, keeps the first
@@ -124,64 +72,127 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Not below the zone's `low` watermark: the frame stays the allocator's, and a cache is no
     /// reason to come nearer to what is kept back from requests.
     #[cold]
-    fn carve(&self, cpu: CpuId, zone: ZoneId) -> Option<MagazineIndex> {
+    fn carve(&self) -> Option<MagazineIndex> {
         if cfg!(loom) {
             return None;
         }
-        let map = self.linear_map?;
-        let carved = &self.globals.carved;
+        let (map, page_size) = self.caches.pcps.magazines().linear_map?;
+        let carved = self.caches.pcps.carved();
         let frames = carved.frames();
         // Sections reach further than indices: a frame beyond goes back.
-        let span = self.zone(zone).span();
+        let span = self.zone.span();
         let span = (
             span.0.max(frames.start / SECTION_FRAMES),
             span.1.min(frames.end.div_ceil(SECTION_FRAMES)),
         );
-        if span.0 >= span.1 || !self.zone_may_give(zone, 1, Reserve::AboveLow) {
+        if span.0 >= span.1 || !self.may_give(1, Reserve::AboveLow) {
             return None;
         }
         // Near others: their pageblocks are the ones whose frames are freed slower.
         let hint = AtomicU32::new(carved.hint());
-        let _moving = self.pcp(cpu, zone).in_flight.begin(1);
-        let wanted = Wanted { zone, mobility: Mobility::Unmovable, span, hint: &hint };
-        let pfn = self.store.take_block(wanted, Order::BASE)?;
+        let _moving = self.pcp.in_flight.begin(1);
+        let wanted =
+            Wanted { zone: self.zone_id, mobility: Mobility::Unmovable, span, hint: &hint };
+        let pfn = self.store().take_block(wanted, Order::BASE)?;
         if !frames.contains(&pfn.get()) {
-            self.note_doubled(self.store.put(pfn, 1));
+            self.store().note_doubled(self.store().put(pfn, 1));
             carved.reset_hint();
             return None;
         }
         // Both before there is a magazine to protect.
         carved.note(pfn);
-        if !self.store.tags().note_carved(pfn, zone) {
+        if !self.store().tags().note_carved(pfn, self.zone_id) {
             // A caller is removing this memory.
             carved.forget(pfn);
-            self.note_doubled(self.store.put(pfn, 1));
+            self.store().note_doubled(self.store().put(pfn, 1));
             carved.reset_hint();
             return None;
         }
-        self.pcp(cpu, zone).add_free(self.zone(zone), -1);
-        count(&self.zone(zone).carved, 1);
-        Some(self.cut(cpu, map.address(pfn, self.page_size)))
+        self.pcp.add_free(self.zone, -1);
+        count(&self.zone.carved, 1);
+        Some(self.cut(map.address(pfn, page_size), page_size))
     }
 
     /// Makes magazines of the page at `address` and keeps the first.
-    fn cut(&self, cpu: CpuId, address: usize) -> MagazineIndex {
-        let magazines = self.page_size.bytes() / size_of::<Magazine>();
-        let first = ((address - self.blocks.base.addr()) / size_of::<Magazine>()) as u32;
+    fn cut(&self, address: usize, page_size: PageSize) -> MagazineIndex {
+        let magazines = page_size.bytes() / size_of::<Magazine>();
+        let first = ((address - self.blocks().base().addr()) / size_of::<Magazine>()) as u32;
         let place = core::ptr::with_exposed_provenance_mut::<Magazine>(address);
         for i in 0..magazines {
-            // SAFETY: the page is the allocator's for good, mapped at `address` and used by nobody
+            // SAFETY: the page is the allocator's for good, mapped at `address` and used by nothing
             // else (`LinearMap::new`), and page-aligned.
             unsafe { place.add(i).write(Magazine::new()) };
         }
         // All but the first; what `spread` names last goes to the bottom of the stack.
         for i in (1..magazines as u32).rev().map(|nth| spread(nth, magazines as u32)) {
             if let Some(magazine) = MagazineIndex::new(first + i) {
-                let pushed = self.shared(cpu).empties.push(&self.blocks, magazine);
-                debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
+                self.push_empty(magazine);
             }
         }
-        MagazineIndex::new(first).expect("a frame behind the pcp has a positive index")
+        MagazineIndex::new(first).expect("a frame behind the gates has a positive index")
+    }
+
+    fn push_empty(&self, magazine: MagazineIndex) {
+        let pushed = self.caches.pcps.shared(self.cpu).empties.push(self.blocks(), magazine);
+        debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
+    }
+}
+
+/// Magazines of the caller's memory, and where further ones may be carved from.
+pub struct Magazines<'m> {
+    /// The number of the first.
+    first: u32,
+    count: u32,
+    /// How many were used so far.
+    used: &'m AtomicU32,
+    /// Where frames are mapped, if they are, and how large they are.
+    linear_map: Option<(LinearMap, PageSize)>,
+}
+
+impl<'m> Magazines<'m> {
+    pub fn new(
+        first: u32,
+        count: u32,
+        used: &'m AtomicU32,
+        linear_map: Option<(LinearMap, PageSize)>,
+    ) -> Self {
+        Magazines { first, count, used, linear_map }
+    }
+
+    /// Magazines of the caller's memory that were ever used.
+    pub fn used(&self) -> u32 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// A magazine that was never used.
+    fn fresh(&self) -> Option<MagazineIndex> {
+        let mut used = self.used();
+        while used < self.count {
+            // Relaxed: only the number is handed out; the magazine was written before the
+            // allocator existed.
+            match self.used.compare_exchange_weak(
+                used,
+                used + 1,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return MagazineIndex::new(self.first + spread(used, self.count)),
+                Err(now) => used = now,
+            }
+        }
+        None
+    }
+}
+
+impl Pcps<'_> {
+    /// Takes an empty magazine from another CPU.
+    fn steal(&self, cpu: CpuId) -> Option<MagazineIndex> {
+        let (blocks, own) = (self.blocks(), &self.shared(cpu).empties);
+        let mut returned = self.all_zones().map(|zone| &self.pcp(cpu, zone).returned);
+        if is_mutant(Mutant::LeavesStolen) {
+            return own.peek().or_else(|| returned.find_map(|stack| stack.peek()));
+        }
+        own.pop(blocks).or_else(|| returned.find_map(|stack| stack.pop(blocks)))
     }
 }
 

@@ -3,84 +3,31 @@
 
 use core::array;
 
-use super::Allocator;
+use super::cached::FRONTS;
 use super::front::{ATTEMPTS_MAX, Front, Step};
-use crate::alloc::error::FreeError;
+use super::share::Share;
 use crate::cpus::{Cpus, Here};
 use crate::frame::Class;
-use crate::frame::pageblock::Tag;
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Mobility, Pfn};
 use crate::front::MagazineIndex;
 use crate::front::gate::is_disabled;
 use crate::front::word::Word;
-use crate::pcp::FRONTS;
 use crate::pcp::free_high::Moved;
 use crate::sync::count;
 use crate::sync::prim::Ordering;
 
-impl<C: Cpus> Allocator<'_, C> {
-    /// Frees a block to the store, past the caches.
-    pub(super) fn free_direct(
-        &self,
-        pfn: Pfn,
-        order: Order,
-        zone: ZoneId,
-    ) -> Result<(), FreeError> {
-        self.cpus.check_usable()?;
-        if self.put_direct(pfn, order, zone) == 0 {
-            return Ok(());
-        }
-        self.end_call();
-        Err(FreeError::NotAllocated)
-    }
-
-    /// Puts a block into the store; how many of its frames were free there, which is noted.
-    pub(super) fn put_direct(&self, pfn: Pfn, order: Order, zone: ZoneId) -> u32 {
-        let here = self.here();
-        // Where there are reserves, a block that is in the bits and not in the count yet may be
-        // taken and subtracted: the count is then too low for those who may not use the
-        // last pages.
-        let is_seen_late = self.zone(zone).watermarks().min > 0;
-        let is_announced = is_seen_late || !self.store.puts_at_once(order);
-        let moving =
-            is_announced.then(|| self.in_flight(here, zone).begin(u64::from(order.frames())));
-        let doubled = self.store.put_block(pfn, order);
-        let pcp = self.pcp_here(here, zone);
-        let freed = i64::from(order.frames()) - i64::from(doubled.frames);
-        self.add_free(pcp, zone, freed);
-        // Not before they are counted as free: until then a watermark may hide them.
-        self.counters(pcp, zone).blocks_back.count_back(order);
-        drop(moving);
-        self.note_doubled(doubled);
-        doubled.frames
-    }
-
-    #[cold]
-    #[inline(never)]
-    pub(super) fn free_slow(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
-        let freed = self.free_slowly(pfn, class, tag);
-        self.end_call();
-        freed
-    }
-
-    /// As [`free_slow`](Self::free_slow), in the middle of a call.
-    pub(super) fn free_slowly(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
-        self.cpus.check_usable()?;
-        // Frames that a caller is removing go to the store, where that caller takes them.
-        if let Some(here) = self.here().filter(|_| !tag.is_isolated()) {
-            let front = Front { here, zone: tag.zone(), class, mobility: tag.mobility() };
-            for _ in 0..ATTEMPTS_MAX {
-                match self.free_to_front(front, pfn) {
-                    Step::Got(_) => return Ok(()),
-                    Step::Again => {}
-                    Step::Store | Step::Nothing => break,
-                }
+impl<C: Cpus> Share<'_, '_, C> {
+    /// Frees a block of a caller on this CPU through its front. `false`: not through this front.
+    pub fn free(&self, here: Here, pfn: Pfn, class: Class, mobility: Mobility) -> bool {
+        let front = Front { here, zone: self.zone_id, class, mobility };
+        for _ in 0..ATTEMPTS_MAX {
+            match self.free_to_front(front, pfn) {
+                Step::Got(_) => return true,
+                Step::Again => {}
+                Step::Store | Step::Nothing => break,
             }
         }
-        match self.put_direct(pfn, class.order(), tag.zone()) {
-            0 => Ok(()),
-            _ => Err(FreeError::NotAllocated),
-        }
+        false
     }
 
     /// One step towards getting rid of a block through this front; `Got`: it is gone.
@@ -91,7 +38,8 @@ impl<C: Cpus> Allocator<'_, C> {
             return self.fold(front, word);
         }
         if word.loaded().is_some() && word.rounds() < rounds_max {
-            let pushed = self.cpus.push(&self.blocks, front.offset(), rounds_max, pfn.get());
+            let pushed =
+                self.caches.cpus.push(self.blocks(), front.offset(), rounds_max, pfn.get());
             return if pushed { Step::Got(pfn) } else { Step::Again };
         }
         match (word.loaded(), word.previous()) {
@@ -106,14 +54,14 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Installs an empty magazine with the block in it; a full one that this pushes out goes to
     /// the shelf or to the store.
     fn load_empty(&self, front: Front, word: Word, pfn: Pfn) -> Step {
-        let Front { here, zone, class, .. } = front;
-        let pcp = self.pcp(here.cpu, zone);
-        self.note_activity(here.cpu, zone);
+        let class = front.class;
+        let pcp = self.pcp;
+        self.note_activity();
         let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
         if more > 0 && !self.make_room(front, more) {
             return Step::Store;
         }
-        let Some(empty) = self.acquire_magazine(here.cpu, zone, class) else {
+        let Some(empty) = self.acquire_magazine(class) else {
             return self.unload(front, word);
         };
         let moving = pcp.in_flight.begin(u64::from(class.magazine_frames()));
@@ -121,7 +69,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let new = Word::new(empty, 1, word.loaded().map(|full| (full, true)));
         let installed = self.replace(front, word, new);
         if !installed {
-            self.release_magazine(here.cpu, zone, class, empty);
+            self.release_magazine(class, empty);
         } else if let Some((full, _)) = word.previous() {
             self.note_moved(front, Moved::Out(class.magazine_frames().into()));
             self.shelve(front, full);
@@ -134,7 +82,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// No empty magazine is to be had: spill the loaded one and go on with it.
     fn unload(&self, front: Front, word: Word) -> Step {
         let Some(loaded) = word.loaded() else { return Step::Store };
-        let pcp = self.pcp(front.here.cpu, front.zone);
+        let pcp = self.pcp;
         let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
         // Both leave: a front has a loaded magazine or none at all.
         if self.replace(front, word, Word::EMPTY) {
@@ -150,11 +98,11 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Puts a full magazine that the caller owns on the CPU's shelf, or into the store when the
     /// CPU caches more than `high`.
-    pub(super) fn shelve(&self, front: Front, full: MagazineIndex) {
-        let Front { here, zone, class, mobility } = front;
-        let pcp = self.pcp(here.cpu, zone);
+    pub fn shelve(&self, front: Front, full: MagazineIndex) {
+        let Front { here, class, mobility, .. } = front;
+        let pcp = self.pcp;
         // The magazine is charged already: no more is needed than what there is.
-        if self.above_high(here.cpu, zone) && !self.raise_high_for_free(here.cpu, zone) {
+        if self.above_high() && !self.raise_high_for_free() {
             self.spill(front, full, class.rounds());
             self.spill_more(front);
             return;
@@ -163,57 +111,50 @@ impl<C: Cpus> Allocator<'_, C> {
         if let Some(listed) = pcp.listed(class, mobility) {
             listed.note(shelf.count(), full);
         }
-        if let Err(full) = shelf.push(&self.blocks, full) {
+        if let Err(full) = shelf.push(self.blocks(), full) {
             self.spill(front, full, class.rounds());
             return;
         }
         crate::sync::prim::dekker_fence();
         // SeqCst: pairs with the closing of the gate in `disable_caches`, which takes the shelf
         // afterwards: either that sees this magazine or this sees the gate.
-        if is_disabled(self.blocks.gate(here.cpu).load(Ordering::SeqCst)) {
-            self.spill_shelf(here.cpu, zone, class, mobility, u32::MAX);
+        if is_disabled(self.blocks().gate(here.cpu).load(Ordering::SeqCst)) {
+            self.spill_shelf(class, mobility, u32::MAX);
         }
     }
 
     /// Empties a magazine that the caller owns into the store.
-    pub(super) fn spill(&self, front: Front, magazine: MagazineIndex, rounds: u32) {
-        let pcp = self.pcp(front.here.cpu, front.zone);
+    pub fn spill(&self, front: Front, magazine: MagazineIndex, rounds: u32) {
+        let pcp = self.pcp;
         if rounds > 0 {
             count(&pcp.counters.spills, 1);
             count(&pcp.counters.spilled_blocks, u64::from(rounds));
             count(&pcp.counters.spilled_pages, u64::from(rounds * front.class.block_frames()));
         }
         let pages = self.empty_magazine(front.class, magazine, rounds);
-        pcp.add_free(self.zone(front.zone), pages);
-        self.release_magazine(front.here.cpu, front.zone, front.class, magazine);
+        pcp.add_free(self.zone, pages);
+        self.release_magazine(front.class, magazine);
     }
 
     /// Returns the first `rounds` blocks of a magazine to the store; the magazine stays the
     /// caller's, who has announced them in the in_flight. Returns by how many pages the store grew.
-    pub(super) fn empty_magazine(&self, class: Class, magazine: MagazineIndex, rounds: u32) -> i64 {
+    pub fn empty_magazine(&self, class: Class, magazine: MagazineIndex, rounds: u32) -> i64 {
         // From the top, as pop would have: runs come out in the order they went in.
-        let slots = &self.blocks.magazine(magazine).slots[..rounds as usize];
+        let slots = &self.blocks().magazine(magazine).slots[..rounds as usize];
         let frames = slots.iter().rev().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)));
-        let doubled = self.store.put_blocks(class.order(), frames);
-        self.note_doubled(doubled);
+        let doubled = self.store().put_blocks(class.order(), frames);
+        self.store().note_doubled(doubled);
         i64::from(rounds * class.block_frames()) - i64::from(doubled.frames)
     }
 
     /// Empties up to `magazines_max` magazines of a shelf into the store; returns pages moved.
-    pub(super) fn spill_shelf(
-        &self,
-        cpu: crate::frame::CpuId,
-        zone: ZoneId,
-        class: Class,
-        mobility: Mobility,
-        magazines_max: u32,
-    ) -> u64 {
-        let pcp = self.pcp(cpu, zone);
-        let front = Front { here: Here::task(cpu), zone, class, mobility };
+    pub fn spill_shelf(&self, class: Class, mobility: Mobility, magazines_max: u32) -> u64 {
+        let pcp = self.pcp;
+        let front = self.task_front(class, mobility);
         let mut pages = 0;
         for _ in 0..magazines_max {
             let moving = pcp.in_flight.begin(u64::from(class.magazine_frames()));
-            let Some(full) = pcp.shelf(class, mobility).pop(&self.blocks) else { break };
+            let Some(full) = pcp.shelf(class, mobility).pop(self.blocks()) else { break };
             self.spill(front, full, class.rounds());
             drop(moving);
             pages += u64::from(class.magazine_frames());
@@ -223,9 +164,9 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Takes one front that has not been used since the last look back to the store, if it is the
     /// clock hand's turn (second chance).
-    pub(super) fn empty_coldest_front(&self, except: Front) -> bool {
+    pub fn empty_coldest_front(&self, except: Front) -> bool {
         let Front { here, zone, .. } = except;
-        let pcp = self.pcp(here.cpu, zone);
+        let pcp = self.pcp;
         let fronts: [(Class, Mobility); FRONTS] = array::from_fn(|i| {
             (Class::ALL[i / Mobility::COUNT], Mobility::ALL[i % Mobility::COUNT])
         });

@@ -8,11 +8,10 @@
 //! A magazine's number reaches 512 MiB: there are bits for the frames that lie there, at most 16
 //! KiB.
 
-use super::layout;
-use crate::alloc::config::Config;
-use crate::frame::LinearMap;
-use crate::frame::Pfn;
+use core::ops::Range;
+
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+use crate::frame::{LinearMap, PageSize, Pfn};
 use crate::front::{Magazine, MagazineIndex};
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 
@@ -29,16 +28,35 @@ pub struct Carved<'m> {
 }
 
 impl<'m> Carved<'m> {
-    /// No frame is carved yet. `base`: what magazines are numbered from.
-    pub fn new(config: &Config<'_>, base: usize, bits: &'m [AtomicU64]) -> Self {
-        let (first, end) =
-            config.linear_map.and_then(|map| within_reach(config, map, base)).unwrap_or((0, 0));
-        let end = end.min(first.saturating_add(bits.len() as u32 * u64::BITS));
+    /// No frame is carved yet. `reach`: the frames whose magazines have numbers, of which the first
+    /// have `bits`.
+    pub fn new(reach: Range<u32>, bits: &'m [AtomicU64]) -> Self {
+        let first = reach.start;
+        let end = reach.end.min(first.saturating_add(bits.len() as u32 * u64::BITS));
         Carved { first, end, bits, hint: AtomicU32::new(first / PAGEBLOCK_FRAMES) }
     }
 
+    /// The frames whose magazines have numbers, when these count from `base`.
+    pub fn reach(map: LinearMap, page_size: PageSize, base: usize) -> Option<Range<u32>> {
+        let page = page_size.bytes();
+        let frame_zero = map.address(Pfn::new(0), page_size);
+        let first = (base + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
+        let end =
+            (base + (size_of::<Magazine>() << MagazineIndex::BITS)).checked_sub(frame_zero)? / page;
+        Some(u32::try_from(first).ok()?..u32::try_from(end).unwrap_or(u32::MAX))
+    }
+
+    /// How many words of bits are needed where frames end at `frames_end`.
+    pub fn words(page_size: PageSize, frames_end: u64) -> usize {
+        if cfg!(loom) {
+            return 0;
+        }
+        let reach = (size_of::<Magazine>() << MagazineIndex::BITS) >> page_size.shift();
+        (frames_end.min(reach as u64) as usize).div_ceil(u64::BITS as usize)
+    }
+
     /// Frames that may be carved.
-    pub fn frames(&self) -> core::ops::Range<u32> {
+    pub fn frames(&self) -> Range<u32> {
         self.first..self.end
     }
 
@@ -85,23 +103,4 @@ impl<'m> Carved<'m> {
     pub fn all(&self) -> impl Iterator<Item = Pfn> {
         self.frames().map(Pfn::new).filter(|&pfn| self.any(pfn, 1))
     }
-}
-
-/// The first frame whose magazines have numbers, and the one behind the last.
-fn within_reach(config: &Config<'_>, map: LinearMap, base: usize) -> Option<(u32, u32)> {
-    let page = config.page_size.bytes();
-    let frame_zero = map.address(Pfn::new(0), config.page_size);
-    let first = (base + size_of::<Magazine>()).saturating_sub(frame_zero).div_ceil(page);
-    let end =
-        (base + (size_of::<Magazine>() << MagazineIndex::BITS)).checked_sub(frame_zero)? / page;
-    Some((u32::try_from(first).ok()?, u32::try_from(end).unwrap_or(u32::MAX)))
-}
-
-/// How many words of bits there are.
-pub fn words(config: &Config<'_>) -> usize {
-    if cfg!(loom) {
-        return 0;
-    }
-    let reach = (size_of::<Magazine>() << MagazineIndex::BITS) >> config.page_size.shift();
-    (layout::frames_end(config).min(reach as u64) as usize).div_ceil(u64::BITS as usize)
 }

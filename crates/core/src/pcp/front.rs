@@ -14,7 +14,7 @@
 //! shelved: at most 3 * 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above
 //! `high`, and `batch << 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
 
-use super::Allocator;
+use super::share::Share;
 use crate::cpus::{Cpus, Here};
 use crate::frame::Class;
 use crate::frame::{Mobility, Pfn, ZoneId};
@@ -27,11 +27,11 @@ use crate::sync::prim::Ordering;
 
 /// Attempts at the front before a request goes to the store: enough for every step of a refill and
 /// some lost races; a CPU whose sequences never commit must not hang.
-pub(super) const ATTEMPTS_MAX: u32 = 16;
+pub const ATTEMPTS_MAX: u32 = 16;
 
 /// A front, named by what it caches and where.
 #[derive(Clone, Copy)]
-pub(super) struct Front {
+pub struct Front {
     pub here: Here,
     pub zone: ZoneId,
     pub class: Class,
@@ -39,13 +39,13 @@ pub(super) struct Front {
 }
 
 impl Front {
-    pub(super) fn offset(self) -> WordOffset {
+    pub fn offset(self) -> WordOffset {
         WordOffset::new(self.zone, self.class, self.mobility)
     }
 }
 
 /// What an attempt at a front came to.
-pub(super) enum Step {
+pub enum Step {
     /// A block.
     Got(Pfn),
     /// The front has changed: try again.
@@ -56,60 +56,51 @@ pub(super) enum Step {
     Nothing,
 }
 
-impl<C: Cpus> Allocator<'_, C> {
+impl<C: Cpus> Share<'_, '_, C> {
     /// The front word, if the gate is open.
-    pub(super) fn read_front(&self, front: Front) -> Option<Word> {
+    pub fn read_front(&self, front: Front) -> Option<Word> {
         // Acquire: pairs with the Release of `Closed::drop`.
-        let open = is_open(self.blocks.gate(front.here.cpu).load(Ordering::Acquire));
-        open.then(|| Word(self.blocks.word(front.here, front.offset()).load(Ordering::Relaxed)))
+        let open = is_open(self.blocks().gate(front.here.cpu).load(Ordering::Acquire));
+        open.then(|| Word(self.blocks().word(front.here, front.offset()).load(Ordering::Relaxed)))
     }
 
     /// Installs `new` in place of `old`, keeping the count of operations.
-    pub(super) fn replace(&self, front: Front, old: Word, new: Word) -> bool {
+    pub fn replace(&self, front: Front, old: Word, new: Word) -> bool {
         let new = new.with_operations(old.operations());
-        let done = self.cpus.compare_store(&self.blocks, front.here, front.offset(), old.0, new.0);
+        let done =
+            self.caches.cpus.compare_store(self.blocks(), front.here, front.offset(), old.0, new.0);
         if !done {
-            count(&self.pcp(front.here.cpu, front.zone).counters.lost_races, 1);
+            count(&self.pcp.counters.lost_races, 1);
         }
         done
     }
 
     /// Moves the count of operations from the word to the counters.
-    pub(super) fn fold(&self, front: Front, word: Word) -> Step {
+    pub fn fold(&self, front: Front, word: Word) -> Step {
         let folded = word.with_operations(0);
-        if self.cpus.compare_store(&self.blocks, front.here, front.offset(), word.0, folded.0) {
-            count(&self.pcp(front.here.cpu, front.zone).counters.hits, word.operations());
+        if self.caches.cpus.compare_store(
+            self.blocks(),
+            front.here,
+            front.offset(),
+            word.0,
+            folded.0,
+        ) {
+            count(&self.pcp.counters.hits, word.operations());
         }
         Step::Again
     }
 
-    pub(super) fn fill(&self, magazine: MagazineIndex, frames: &[u32]) {
-        let slots = &self.blocks.magazine(magazine).slots;
+    /// Writes frames to the slots of a magazine that the caller owns.
+    pub fn fill(&self, magazine: MagazineIndex, frames: &[u32]) {
+        let slots = &self.blocks().magazine(magazine).slots;
         for (slot, &frame) in slots.iter().zip(frames) {
             // Relaxed: published by whatever hands the magazine on.
             slot.store(frame, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn wanted(&self, here: Here, zone: ZoneId, mobility: Mobility) -> Wanted<'_> {
-        let hint = &self.pcp(here.cpu, zone).accounts.hints[mobility.index()];
-        Wanted { zone, mobility, span: self.zone(zone).span(), hint }
-    }
-
-    /// Calls `search` with a hint of this CPU, or a hint of its own.
-    pub(super) fn wanted_from<R>(
-        &self,
-        here: Option<Here>,
-        zone: ZoneId,
-        mobility: Mobility,
-        search: impl FnOnce(Wanted<'_>) -> R,
-    ) -> R {
-        match here {
-            Some(here) => search(self.wanted(here, zone, mobility)),
-            None => {
-                let hint = crate::sync::prim::AtomicU32::new(0);
-                search(Wanted { zone, mobility, span: self.zone(zone).span(), hint: &hint })
-            }
-        }
+    /// A search of the store from where this CPU last found blocks.
+    pub fn wanted(&self, mobility: Mobility) -> Wanted<'_> {
+        self.pcp.wanted(self.zone_id, self.zone.span(), mobility)
     }
 }

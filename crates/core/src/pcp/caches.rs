@@ -1,0 +1,114 @@
+//! The caches of all CPUs in all zones, with what their slow paths work against; and the watermarks
+//! that pages pass on their way out of the store.
+//!
+//! Watermarks are checked against an estimate; near a watermark the CPUs' shares of the free count
+//! are summed.
+
+use super::direct::Direct;
+use super::pcps::Pcps;
+use super::share::Share;
+use crate::cpus::Cpus;
+use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
+use crate::front::Here;
+use crate::store::Store;
+use crate::sync::InFlight;
+use crate::sync::prim::Ordering;
+use crate::zone::counts::Counters;
+use crate::zone::{Reserve, Zones};
+
+/// See the module.
+pub struct Caches<'a, 'm, C> {
+    pub cpus: &'a C,
+    pub pcps: &'a Pcps<'m>,
+    pub store: &'a Store<'m>,
+    pub zones: &'a Zones<'m>,
+}
+
+impl<C> Clone for Caches<'_, '_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Caches<'_, '_, C> {}
+
+impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
+    /// The caches of a CPU in a zone.
+    ///
+    /// # Panics
+    /// When there is no such CPU or zone.
+    pub fn share(self, cpu: CpuId, zone: ZoneId) -> Share<'a, 'm, C> {
+        let pcp = self.pcps.pcp(cpu, zone);
+        Share { caches: self, cpu, zone_id: zone, pcp, zone: self.zones.get(zone) }
+    }
+
+    /// The way past the caches, for a caller that runs `here`.
+    pub fn direct(self, here: Option<Here>, zone: ZoneId) -> Direct<'a, 'm> {
+        let pcp = here.map(|here| self.pcps.pcp(here.cpu, zone));
+        Direct { store: self.store, zone: self.zones.get(zone), zone_id: zone, pcp }
+    }
+
+    /// Whether the zone may give `pages` without going below what `reserve` protects.
+    pub fn may_give(self, id: ZoneId, pages: u64, reserve: Reserve) -> bool {
+        let zone = self.zones.get(id);
+        let marks = zone.watermarks();
+        let floor = reserve.floor_pages(marks) as i64;
+        let estimate = self.free_estimate(id);
+        if estimate > marks.high as i64 && zone.below_low.load(Ordering::Relaxed) {
+            zone.below_low.store(false, Ordering::Relaxed);
+        }
+        let error = zone.estimate_error(self.pcps.cpus());
+        // With no floor the bits decide; the counter is only a statistic.
+        if floor == 0 || estimate - error >= floor + pages as i64 {
+            return true;
+        }
+        self.free_pages(id) as i64 >= floor + pages as i64
+    }
+
+    /// A block from the store, past the caches, if the watermarks allow it.
+    pub fn alloc_direct(
+        self,
+        here: Option<Here>,
+        zone: ZoneId,
+        order: Order,
+        mobility: Mobility,
+        reserve: Reserve,
+    ) -> Option<Pfn> {
+        let allowed = self.may_give(zone, u64::from(order.frames()), reserve);
+        allowed.then(|| self.direct(here, zone).take(order, mobility)).flatten()
+    }
+
+    /// Free pages of a zone, without what the CPUs have not yet reported.
+    pub fn free_estimate(self, zone: ZoneId) -> i64 {
+        match self.store.backed_free_pages(zone) {
+            Some(pages) => pages as i64,
+            None => self.zones.get(zone).free_estimate(),
+        }
+    }
+
+    /// Free pages of a zone's store, the CPUs' shares of the count included. O(CPUs).
+    pub fn free_pages(self, zone: ZoneId) -> u64 {
+        if let Some(pages) = self.store.backed_free_pages(zone) {
+            return pages;
+        }
+        let delta = |cpu| self.pcps.pcp(cpu, zone).free_delta.load(Ordering::Acquire);
+        let deltas: i64 = self.pcps.all_cpus().map(delta).sum();
+        (self.zones.get(zone).free_estimate() + deltas).max(0) as u64
+    }
+
+    /// What is in flight on every CPU, and for callers on none, with the counters beside it.
+    pub fn all_in_flight(self, id: ZoneId) -> impl Iterator<Item = (&'a InFlight, &'a Counters)> {
+        let zone = self.zones.get(id);
+        let cpus = self.pcps.all_cpus().map(move |cpu| {
+            let pcp = self.pcps.pcp(cpu, id);
+            (&pcp.in_flight, &*pcp.counters)
+        });
+        cpus.chain([(&zone.in_flight, &zone.counters)])
+    }
+
+    /// Pages in flight of a zone.
+    pub fn in_flight_pages(self, zone: ZoneId) -> u64 {
+        let pages = |in_flight: &InFlight| InFlight::in_flight_pages(in_flight.read());
+        self.all_in_flight(zone).map(|(in_flight, _)| pages(in_flight)).sum()
+    }
+}

@@ -1,0 +1,167 @@
+//! The memory of all CPUs' caches: where each CPU's gate, words and accounts lie.
+//!
+//! Unsafe: accounts are found by their offset in a CPU's block.
+
+use super::cached::{CpuShared, Pcp};
+use super::carved::Carved;
+use super::free_high::FreeHigh;
+use super::front::Front;
+use super::magazines::Magazines;
+use crate::frame::{Class, CpuId, Mobility, ZoneId};
+use crate::front::gate::Tickets;
+use crate::front::word::Word;
+use crate::front::{BlockArray, Context, Here, WordOffset};
+use crate::sync::prim::{AtomicU32, Ordering};
+
+/// What changes, rarely, and belongs to no CPU. It lies in the metadata, so that a [`Pcps`] itself
+/// never changes: a loop that borrows one may keep its fields in registers over all its calls.
+pub struct PcpsState<'m> {
+    pub tickets: Tickets,
+    /// Magazines of the caller's memory that were used so far: the next is one of the others.
+    pub fresh_magazines: AtomicU32,
+    pub carved: Carved<'m>,
+}
+
+impl<'m> PcpsState<'m> {
+    pub fn new(carved: Carved<'m>) -> Self {
+        PcpsState { tickets: Tickets::new(), fresh_magazines: AtomicU32::new(0), carved }
+    }
+}
+
+/// Where the parts of a CPU's block lie, in bytes from its start.
+#[derive(Clone, Copy)]
+pub struct Places {
+    pub shared_at: usize,
+    pub pcps_at: usize,
+}
+
+/// The caches of all CPUs.
+pub struct Pcps<'m> {
+    blocks: BlockArray,
+    places: Places,
+    /// Zones that each CPU has accounts for.
+    zones: u32,
+    /// Sets of fronts per CPU: 1 (tasks only), or 2 (interrupt handlers have their own).
+    contexts: usize,
+    magazines: Magazines<'m>,
+    state: &'m PcpsState<'m>,
+    free_high: FreeHigh,
+}
+
+impl<'m> Pcps<'m> {
+    /// # Safety
+    /// `blocks` and `places` are those of metadata that lives for 'm: for each CPU there are words
+    /// of `contexts` contexts, a [`CpuShared`] and a [`Pcp`] for each of `zones` zones, all written.
+    pub unsafe fn new(
+        blocks: BlockArray,
+        places: Places,
+        zones: u32,
+        contexts: usize,
+        magazines: Magazines<'m>,
+        state: &'m PcpsState<'m>,
+        free_high: FreeHigh,
+    ) -> Self {
+        Pcps { blocks, places, zones, contexts, magazines, state, free_high }
+    }
+
+    /// The words and gates.
+    #[inline]
+    pub fn blocks(&self) -> &BlockArray {
+        &self.blocks
+    }
+
+    /// Where empty magazines come from.
+    pub fn magazines(&self) -> &Magazines<'m> {
+        &self.magazines
+    }
+
+    /// Frames that were cut into magazines.
+    pub fn carved(&self) -> &'m Carved<'m> {
+        &self.state.carved
+    }
+
+    /// Tickets for drainers.
+    pub fn tickets(&self) -> &'m Tickets {
+        &self.state.tickets
+    }
+
+    /// How much a CPU may cache that only frees.
+    pub fn free_high(&self) -> FreeHigh {
+        self.free_high
+    }
+
+    /// CPUs that have caches: numbers `0..cpus`.
+    #[inline]
+    pub fn cpus(&self) -> u32 {
+        self.blocks.cpus()
+    }
+
+    /// All of them.
+    pub fn all_cpus(&self) -> impl Iterator<Item = CpuId> + use<> {
+        (0..self.cpus()).map(CpuId::new)
+    }
+
+    /// All zones.
+    pub fn all_zones(&self) -> impl Iterator<Item = ZoneId> + use<> {
+        (0..self.zones).map(ZoneId::new)
+    }
+
+    /// Whether there are such a CPU and zone.
+    pub fn has(&self, cpu: CpuId, zone: ZoneId) -> bool {
+        cpu.get() < self.cpus() && zone.get() < self.zones
+    }
+
+    /// What a CPU keeps for a zone.
+    ///
+    /// # Panics
+    /// When there is no such CPU or zone.
+    pub fn pcp(&self, cpu: CpuId, zone: ZoneId) -> &Pcp {
+        assert!(self.has(cpu, zone));
+        let at = self.blocks.block_at(cpu) + self.places.pcps_at + zone.index() * size_of::<Pcp>();
+        // SAFETY: in bounds by the assertion; written by the promise of `new`.
+        unsafe { &*self.blocks.base().add(at).cast::<Pcp>() }
+    }
+
+    /// What a CPU keeps for all zones.
+    ///
+    /// # Panics
+    /// When there is no such CPU.
+    pub fn shared(&self, cpu: CpuId) -> &CpuShared {
+        assert!(cpu.get() < self.cpus());
+        let at = self.blocks.block_at(cpu) + self.places.shared_at;
+        // SAFETY: as in `pcp`.
+        unsafe { &*self.blocks.base().add(at).cast::<CpuShared>() }
+    }
+
+    /// All fronts of a CPU in a zone.
+    pub fn fronts(
+        &self,
+        cpu: CpuId,
+        zone: ZoneId,
+    ) -> impl Iterator<Item = (Front, WordOffset)> + use<> {
+        let contexts = [Context::Task, Context::Interrupt].into_iter().take(self.contexts);
+        contexts.flat_map(move |context| {
+            Class::ALL.into_iter().flat_map(move |class| {
+                Mobility::ALL.into_iter().map(move |mobility| {
+                    let front = Front { here: Here { cpu, context }, zone, class, mobility };
+                    (front, WordOffset::new(zone, class, mobility))
+                })
+            })
+        })
+    }
+
+    /// All front words of a CPU in a zone, read without excluding the owner.
+    pub fn words(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = (Front, Word)> {
+        self.fronts(cpu, zone).map(|(front, offset)| {
+            (front, Word(self.blocks.word(front.here, offset).load(Ordering::Relaxed)))
+        })
+    }
+
+    /// Pages in the fronts of a CPU in a zone, read without excluding the owner.
+    pub fn front_pages(&self, cpu: CpuId, zone: ZoneId) -> u64 {
+        let pages = |front: Front, word: Word| {
+            u64::from(word.frames(front.class.rounds()) * front.class.block_frames())
+        };
+        self.words(cpu, zone).map(|(front, word)| pages(front, word)).sum()
+    }
+}

@@ -1,0 +1,163 @@
+//! Refill: magazines and single blocks from the store to a CPU. The theory is in
+//! [`front`](super::front).
+
+use super::front::{ATTEMPTS_MAX, Front, Step};
+use super::share::Share;
+use crate::cpus::{Cpus, Here};
+use crate::frame::Class;
+use crate::frame::{Mobility, Order, Pfn};
+use crate::front::word::Word;
+use crate::front::{MagazineIndex, SLOTS};
+use crate::pcp::free_high::Moved;
+use crate::sync::count;
+use crate::sync::prefetch_write;
+use crate::zone::Reserve;
+
+impl<C: Cpus> Share<'_, '_, C> {
+    /// A block for a caller on this CPU, from its front or past it.
+    pub fn alloc(
+        &self,
+        here: Here,
+        order: Order,
+        mobility: Mobility,
+        reserve: Reserve,
+    ) -> Option<Pfn> {
+        if let Some(class) = Class::of(order) {
+            let front = Front { here, zone: self.zone_id, class, mobility };
+            for _ in 0..ATTEMPTS_MAX {
+                match self.alloc_from_front(front, reserve) {
+                    Step::Got(pfn) => return Some(pfn),
+                    Step::Again => {}
+                    Step::Store => break,
+                    Step::Nothing => return None,
+                }
+            }
+        }
+        self.caches.alloc_direct(Some(here), self.zone_id, order, mobility, reserve)
+    }
+
+    /// One step towards a block from this front.
+    fn alloc_from_front(&self, front: Front, reserve: Reserve) -> Step {
+        let Some(word) = self.read_front(front) else { return Step::Store };
+        if word.rounds() > 0 && !word.operations_full() {
+            return match self.caches.cpus.pop(self.blocks(), front.offset()) {
+                Some(frame) => Step::Got(Pfn::new(frame)),
+                None => Step::Again,
+            };
+        }
+        if word.operations_full() {
+            return self.fold(front, word);
+        }
+        match (word.loaded(), word.previous()) {
+            (Some(loaded), Some((previous, true))) => {
+                let swapped = Word::new(previous, front.class.rounds(), Some((loaded, false)));
+                self.replace(front, word, swapped);
+                Step::Again
+            }
+            _ => {
+                // After a drain another CPU has these lines; they come side by side.
+                let pcp = self.pcp;
+                prefetch_write(&pcp.in_flight);
+                pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
+                self.store().prefetch(self.wanted(front.mobility));
+                self.load_from_shelf(front, word)
+                    .unwrap_or_else(|| self.refill(front, word, reserve))
+            }
+        }
+    }
+
+    /// Installs a full magazine from the shelf; `None`: there is none.
+    fn load_from_shelf(&self, front: Front, word: Word) -> Option<Step> {
+        let pcp = self.pcp;
+        let shelf = pcp.shelf(front.class, front.mobility);
+        if shelf.count() == 0 {
+            return None;
+        }
+        // Announced before it leaves the shelf: in between it would be in nobody's metadata.
+        let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
+        let full = shelf.pop(self.blocks())?;
+        let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));
+        if self.replace(front, word, new) {
+            count(&pcp.counters.shelf_hits, 1);
+            self.note_moved(front, Moved::In(front.class.magazine_frames().into()));
+            if let Some((empty, _)) = word.previous() {
+                self.release_magazine(front.class, empty);
+            }
+        } else {
+            self.shelve(front, full);
+        }
+        drop(moving);
+        Some(Step::Again)
+    }
+
+    /// Fills a magazine from the store, serves the request first, and installs the rest.
+    fn refill(&self, front: Front, word: Word, reserve: Reserve) -> Step {
+        let Front { class, mobility, .. } = front;
+        let pcp = self.pcp;
+        self.note_activity();
+        let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
+        if !self.make_room(front, more) {
+            return Step::Store;
+        }
+        let Some(blocks_wanted) = self.refill_size(class, reserve) else {
+            return Step::Nothing;
+        };
+        let Some(empty) = self.acquire_magazine(class) else { return Step::Store };
+
+        let pages = u64::from(blocks_wanted * class.block_frames());
+        let moving = pcp.in_flight.begin(pages);
+        let mut frames = [0u32; SLOTS + 1];
+        let mut got = 0;
+        self.store().take_blocks(self.wanted(mobility), class.order(), blocks_wanted, |pfn| {
+            frames[got] = pfn.get();
+            got += 1;
+        });
+        let Some(rest) = got.checked_sub(1) else {
+            self.release_magazine(class, empty);
+            return Step::Nothing;
+        };
+        self.fill(empty, &frames[..rest]);
+        let taken_pages = got as u64 * u64::from(class.block_frames());
+        pcp.add_free(self.zone, -(taken_pages as i64));
+        count(&pcp.counters.refilled_blocks, got as u64);
+        count(&pcp.counters.refilled_pages, taken_pages);
+        self.raise_high_for_refill(taken_pages);
+        if rest > 0 {
+            count(&pcp.counters.refills, 1);
+            self.note_moved(front, Moved::In(taken_pages));
+            self.install_refilled(front, word, empty, rest as u32);
+        } else {
+            self.release_magazine(class, empty);
+        }
+        drop(moving);
+        Step::Got(Pfn::new(frames[rest]))
+    }
+
+    fn install_refilled(&self, front: Front, word: Word, filled: MagazineIndex, rounds: u32) {
+        let class = front.class;
+        let new = Word::new(filled, rounds, word.loaded().map(|empty| (empty, false)));
+        if self.replace(front, word, new) {
+            if let Some((empty, _)) = word.previous() {
+                self.release_magazine(class, empty);
+            }
+        } else if rounds == class.rounds() {
+            self.shelve(front, filled);
+        } else {
+            self.spill(front, filled, rounds);
+        }
+    }
+
+    /// Blocks to move at once: a magazine and the one asked for, or the latter alone when the
+    /// watermark allows no more. `None`: not even that.
+    fn refill_size(&self, class: Class, reserve: Reserve) -> Option<u32> {
+        let full = class.rounds() + 1;
+        let block = u64::from(class.block_frames());
+        // What may be taken from a reserve is for this request, not for whoever pops next.
+        let shared = if reserve == Reserve::All { Reserve::AboveMin } else { reserve };
+        if self.may_give(u64::from(full) * block, shared) {
+            Some(full)
+        } else {
+            self.may_give(block, reserve).then_some(1)
+        }
+    }
+}

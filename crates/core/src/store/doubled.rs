@@ -1,0 +1,37 @@
+//! Frames that were freed twice.
+
+use super::bits;
+use crate::frame::Pfn;
+
+/// Frames that were given back though they were free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doubled {
+    /// The first that was met.
+    pub first: Option<Pfn>,
+    /// How many.
+    pub frames: u32,
+}
+
+impl Doubled {
+    /// No frame.
+    pub const NONE: Self = Doubled { first: None, frames: 0 };
+
+    /// Those of `mask` in a word of 64 frames, counted from frame 0.
+    #[inline]
+    pub fn in_word(word: u32, mask: u64) -> Self {
+        if mask == 0 {
+            return Doubled::NONE;
+        }
+        let first = Pfn::new(word * bits::WORD_FRAMES + mask.trailing_zeros());
+        Doubled { first: Some(first), frames: mask.count_ones() }
+    }
+
+    /// Adds others, met later.
+    #[inline]
+    pub fn add(&mut self, other: Doubled) {
+        if other.frames > 0 {
+            self.first = self.first.or(other.first);
+            self.frames = self.frames.saturating_add(other.frames);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Misuse found late: frames that came back to the store and were free there.
+//!
+//! The caller that brings them may be in the middle of something: a drain with more magazines to
+//! empty, an allocation that holds a block. Reporting misuse may panic, and a panic there would lose
+//! the pages in its hands. So misuse is noted where it is found, and calls of the allocator report
+//! it as the last thing they do.
+//!
+//! There is one note for all callers: of two calls that end at the same moment, one reports for both.
+
+use core::mem::forget;
+
+use super::doubled::Doubled;
+use super::misuse::Misuse;
+use crate::frame::Pfn;
+use crate::sync::prim::{AtomicU64, Ordering};
+
+/// The note.
+///
+/// | bits | field |
+/// |---|---|
+/// | 0..=31 | the first frame that was met |
+/// | 32..=63 | how many, at most 2^32 - 1; 0: none, and nothing else in the word |
+pub struct Noted(AtomicU64);
+
+impl Noted {
+    pub fn new() -> Self {
+        Noted(AtomicU64::new(0))
+    }
+}
+
+fn pack(doubled: Doubled) -> u64 {
+    let first = doubled.first.map_or(0, |pfn| u64::from(pfn.get()));
+    if doubled.frames == 0 { 0 } else { u64::from(doubled.frames) << 32 | first }
+}
+
+fn unpack(word: u64) -> Doubled {
+    let frames = (word >> 32) as u32;
+    Doubled { first: (frames > 0).then(|| Pfn::new(word as u32)), frames }
+}
+
+impl Noted {
+    /// Notes frames that were put into the store and free there.
+    #[cold]
+    pub fn note(&self, doubled: Doubled) {
+        let add = |word| {
+            let mut noted = unpack(word);
+            noted.add(doubled);
+            Some(pack(noted))
+        };
+        // Relaxed: the numbers are all there is to it.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// Whether there may be something to report.
+    #[inline]
+    pub fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Reports what was noted. If `report` panics, `undo` is called.
+    #[cold]
+    pub fn report(&self, report: impl FnOnce(Misuse), undo: impl FnMut()) {
+        let Doubled { first, frames } = unpack(self.0.swap(0, Ordering::Relaxed));
+        let Some(first) = first else { return };
+        let undo = OnUnwind(undo);
+        report(Misuse::DoubleFree { first, frames });
+        forget(undo);
+    }
+}
+
+/// Calls the function when dropped by an unwinding panic: without one, it is forgotten.
+struct OnUnwind<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnUnwind<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_come_back() {
+        for first in [0, 1, u32::MAX] {
+            for frames in [1, 2, u32::MAX] {
+                let doubled = Doubled { first: Some(Pfn::new(first)), frames };
+                assert_eq!(unpack(pack(doubled)), doubled);
+            }
+        }
+        assert_eq!((pack(Doubled::NONE), unpack(0)), (0, Doubled::NONE));
+    }
+}
