@@ -14,10 +14,10 @@ use crate::frame::{CpuId, Pfn, ZoneId};
 use crate::front::MagazineIndex;
 use crate::front::word::Word;
 use crate::pcp::Front;
-use crate::pcp::shelf::Chain;
 use crate::store::bits;
 use crate::store::summary::Sort;
 use crate::sync::prim::Ordering;
+use crate::sync::stack::Links;
 
 /// Where all frames are, in pages. Held by callers: what remains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -234,11 +234,11 @@ impl<C: Cpus> Allocator<'_, C> {
         }
         for (class, mobility, shelf) in self.pcps.pcp(cpu, zone).shelves() {
             let front = Front { here: Here::task(cpu), zone, class, mobility };
-            let mut at = shelf.peek();
+            let mut at = shelf.peek(self.pcps.blocks());
             for _ in 0..shelf.count() {
                 let Some(magazine) = at else { break };
                 visit(front, magazine, class.rounds())?;
-                at = Chain::next(self.pcps.blocks(), magazine);
+                at = self.pcps.blocks().next(magazine);
             }
         }
         ControlFlow::Continue(())
@@ -318,13 +318,13 @@ impl<C: Cpus> Allocator<'_, C> {
             returned.chain([&self.pcps.shared(cpu).empties])
         });
         for stack in stacks {
-            let mut at = stack.peek();
+            let mut at = stack.peek(self.pcps.blocks());
             while let Some(magazine) = at {
                 found += 1;
                 if found > exist {
                     break;
                 }
-                at = Chain::next(self.pcps.blocks(), magazine);
+                at = self.pcps.blocks().next(magazine);
             }
         }
         if found == exist { Ok(()) } else { Err(Fault::Magazines { found, exist }) }

@@ -37,7 +37,8 @@ use crate::frame::pageblock::Tag;
 use crate::frame::pageblock::WORD_BYTES;
 use crate::frame::pageblock::WORDS_PER_ZONE;
 use crate::frame::{CpuId, Mobility, ZoneId};
-use crate::sync::prim::{AtomicU64, Ordering};
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::stack::Links;
 
 /// Whether a gate with this value lets its CPU in: a positive number, the offset of its block.
 ///
@@ -235,5 +236,23 @@ impl BlockArray {
         // magazines that exist; their memory is never anything else (see the module
         // `magazine`).
         unsafe { &*core::ptr::with_exposed_provenance::<Magazine>(address) }
+    }
+}
+
+/// Magazines by their numbers, linked by their `next`.
+impl Links for BlockArray {
+    type Index = MagazineIndex;
+
+    fn number(index: MagazineIndex) -> u32 {
+        index.get()
+    }
+
+    fn index(number: u32) -> Option<MagazineIndex> {
+        MagazineIndex::new(number)
+    }
+
+    #[inline]
+    fn link(&self, index: MagazineIndex) -> &AtomicU32 {
+        &self.magazine(index).next
     }
 }

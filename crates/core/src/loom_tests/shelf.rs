@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering as Plain};
 
 use super::{Mutant, explore, explore_mutant};
 use crate::front::{BlockArray, Magazine, MagazineIndex};
-use crate::pcp::shelf::{Chain, Shelf};
+use crate::pcp::shelf::Shelf;
 use crate::sync::prim::Ordering;
+use crate::sync::stack::Links;
 
 const MAGAZINES: u32 = 3;
 
@@ -62,10 +63,10 @@ impl Ground {
 
     fn take_all(&self) -> Vec<MagazineIndex> {
         let mut taken = Vec::new();
-        if let Some(chain) = self.shelf.take_all() {
+        if let Some(chain) = self.shelf.take_all(&self.blocks) {
             let mut at = Some(chain.first);
             while let Some(magazine) = at {
-                at = Chain::next(&self.blocks, magazine);
+                at = self.blocks.next(magazine);
                 self.own(magazine);
                 taken.push(magazine);
             }

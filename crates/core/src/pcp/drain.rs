@@ -22,6 +22,7 @@ use crate::front::MagazineIndex;
 use crate::front::gate::Closed;
 use crate::front::word::Word;
 use crate::sync::prim::{Ordering, spin_hint};
+use crate::sync::stack::Links;
 use crate::sync::{InFlight, count, prefetch_write};
 
 /// How far a drain goes.
@@ -233,7 +234,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             // announced than moved, for as long as it takes to announce the others.
             let moving =
                 pcp.in_flight.begin(u64::from(shelved) * u64::from(class.magazine_frames()));
-            if let Some(chain) = shelf.take_all() {
+            if let Some(chain) = shelf.take_all(self.blocks()) {
                 let more = chain.count.saturating_sub(shelved);
                 let rest = (more > 0).then(|| {
                     pcp.in_flight.begin(u64::from(more) * u64::from(class.magazine_frames()))
@@ -256,7 +257,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let mut last = chain.first;
         let mut at = Some(chain.first);
         while let Some(magazine) = at {
-            at = Chain::next(self.blocks(), magazine);
+            at = self.blocks().next(magazine);
             if let Some(next) = at {
                 prefetch_write(self.blocks().magazine(next));
             }

@@ -41,7 +41,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             })?;
         self.charge(i64::from(class.magazine_frames()));
         // A drainer had the next one last: by the time it is needed its lines will be here.
-        if let Some(next) = own.peek().or_else(|| returned.peek()) {
+        if let Some(next) = own.peek(self.blocks()).or_else(|| returned.peek(self.blocks())) {
             prefetch_write(self.blocks().magazine(next));
         }
         Some(found)
@@ -190,7 +190,7 @@ impl Pcps<'_> {
         let (blocks, own) = (self.blocks(), &self.shared(cpu).empties);
         let mut returned = self.all_zones().map(|zone| &self.pcp(cpu, zone).returned);
         if is_mutant(Mutant::LeavesStolen) {
-            return own.peek().or_else(|| returned.find_map(|stack| stack.peek()));
+            return own.peek(blocks).or_else(|| returned.find_map(|stack| stack.peek(blocks)));
         }
         own.pop(blocks).or_else(|| returned.find_map(|stack| stack.pop(blocks)))
     }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`prim`] | the primitives: production's, or a model checker's |
 //! | [`model`] | what models change: sizes, and steps that they leave out |
+//! | [`stack`] | stacks that anyone may push to and take whole |
 //! | `in_flight` | pages on their way between owners |
 //! | `count` | counters for statistics |
 //! | `apart` | values on cache lines of their own |
@@ -20,6 +21,7 @@ pub mod model;
 mod prefetch;
 pub mod prim;
 mod spin;
+pub mod stack;
 
 pub use apart::Apart;
 pub use count::count;
