@@ -34,10 +34,11 @@
 //! Programs on Linux take `pagedepot-linux`. A kernel implements [`cpus::Processor`] and gives the
 //! allocator its memory:
 //! ```
-//! use pagedepot::cpus::{Locked, CpuLock, WhichCpu};
+//! use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
 //! use pagedepot::{Allocator, Config, CpuId, Flags, FrameRange, Mode, NodeId, Order, Pfn, Scope, ZoneConfig};
 //!
 //! struct First;
+//! impl Environment for First {}
 //! impl WhichCpu for First {
 //!     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
 //! }

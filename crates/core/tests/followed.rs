@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{open_zone, order, range};
 use pagedepot::cpus::implement::{self, BlockArray, REFUSALS_AT, Word, WordOffset};
-use pagedepot::cpus::{Cpus, FenceError, Here, Unusable};
+use pagedepot::cpus::{Cpus, Environment, FenceError, Here, Unusable};
 use pagedepot::{Allocator, Config, ConfigError, CpuId, Fault, Flags, Mode, Scope};
 
 const FRAMES: u32 = 4096;
@@ -27,6 +27,12 @@ impl Thread {
 
 // SAFETY: there is one thread and no handler, so no code comes between two steps of a sequence.
 unsafe impl Cpus for &Thread {
+    type Environment = Self;
+
+    fn environment(&self) -> &Self {
+        self
+    }
+
     const FOLLOWS_GATES: bool = true;
 
     fn here(&self) -> Option<Here> {
@@ -80,7 +86,9 @@ unsafe impl Cpus for &Thread {
     fn fence(&self, _blocks: &BlockArray, _cpu: CpuId) -> Result<(), FenceError> {
         Ok(())
     }
+}
 
+impl Environment for &Thread {
     fn check_usable(&self) -> Result<(), Unusable> {
         Ok(())
     }

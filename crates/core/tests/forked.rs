@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{open_zone, order, range};
-use pagedepot::cpus::{CpuLock, Locked, Unusable, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, Locked, Unusable, WhichCpu};
 use pagedepot::{
     AllocError, Allocator, Config, CpuId, Drained, Flags, FreeError, FreeManyError, Mode, Order,
     Pfn, Scope,
@@ -24,7 +24,9 @@ impl WhichCpu for &Process {
     fn cpu(&self) -> Option<CpuId> {
         Some(CpuId::new(0))
     }
+}
 
+impl Environment for &Process {
     fn check_usable(&self) -> Result<(), Unusable> {
         if self.is_fork.load(Ordering::Relaxed) { Err(Unusable::Forked) } else { Ok(()) }
     }

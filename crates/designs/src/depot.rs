@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::cpus::{Cpus, Here, WhichCpu};
+use pagedepot::cpus::{Cpus, Environment, Here, WhichCpu};
 use pagedepot::{
     Allocator, Backing, Config, CpuId, Flags, FreeHigh, Mobility, Mode, Order, Pfn, Watermarks,
     ZoneConfig, ZoneId,
@@ -56,6 +56,8 @@ impl WhichCpu for ByThread {
         Some(CpuId::new(ACTING_AS.get()))
     }
 }
+
+impl Environment for ByThread {}
 
 /// Memory for an allocator's metadata, given back when dropped.
 pub(crate) struct Metadata(NonNull<[MaybeUninit<u8>]>);

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use pagedepot::CpuId;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
-use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, Locked, Unusable, WhichCpu};
+use pagedepot::cpus::{CpuLock, Cpus, Environment, FenceError, Here, Locked, Unusable, WhichCpu};
 use pagedepot_rseq::{Area, CpuSet, RseqMissing, membarrier};
 use rustix::process::{Pid, getpid};
 
@@ -89,12 +89,12 @@ impl ForkMark<'_> {
 }
 
 /// What both kinds of fronts need to know.
-struct Environment<'m> {
+pub struct Process<'m> {
     fork_mark: ForkMark<'m>,
     isolated: CpuSet,
 }
 
-impl WhichCpu for Environment<'_> {
+impl WhichCpu for Process<'_> {
     fn cpu(&self) -> Option<CpuId> {
         // Wiped gates keep a child out by themselves; without them every operation must look.
         if matches!(self.fork_mark, ForkMark::Pid(_)) {
@@ -102,7 +102,9 @@ impl WhichCpu for Environment<'_> {
         }
         Some(CpuId::new(rustix::thread::sched_getcpu() as u32))
     }
+}
 
+impl Environment for Process<'_> {
     fn now_ms(&self) -> u64 {
         prim::now_ms()
     }
@@ -139,7 +141,7 @@ pub struct LinuxCpus<'m> {
     /// With an area, sequences; without, locks.
     area: Option<Area>,
     fronts: Fronts,
-    locked: Locked<'m, Environment<'m>>,
+    locked: Locked<'m, Process<'m>>,
 }
 
 impl<'m> LinuxCpus<'m> {
@@ -165,7 +167,7 @@ impl<'m> LinuxCpus<'m> {
         LinuxCpus {
             area: area.filter(|_| fronts.are_sequences()),
             fronts,
-            locked: Locked::new(locks, Environment { fork_mark, isolated }),
+            locked: Locked::new(locks, Process { fork_mark, isolated }),
         }
     }
 
@@ -184,7 +186,13 @@ impl<'m> LinuxCpus<'m> {
 // registration, may call nothing (see `pagedepot_rseq`). Without an area all of it is `Locked`'s, with
 // the same locks for everybody, since `area` never changes. 6. Arrays and offsets are passed on to
 // the sequences, which keep neither.
-unsafe impl Cpus for LinuxCpus<'_> {
+unsafe impl<'m> Cpus for LinuxCpus<'m> {
+    type Environment = Process<'m>;
+
+    fn environment(&self) -> &Process<'m> {
+        self.locked.environment()
+    }
+
     /// As the sequences do; locks look.
     const FOLLOWS_GATES: bool = true;
 
@@ -239,30 +247,6 @@ unsafe impl Cpus for LinuxCpus<'_> {
             Fronts::SequencesWithoutFence => Err(FenceError::Refused),
             _ => self.locked.fence(blocks, cpu),
         }
-    }
-
-    fn is_isolated(&self, cpu: CpuId) -> bool {
-        self.locked.is_isolated(cpu)
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.locked.now_ms()
-    }
-
-    fn check_usable(&self) -> Result<(), Unusable> {
-        self.locked.check_usable()
-    }
-
-    fn caller(&self) -> Option<NonZeroUsize> {
-        self.locked.caller()
-    }
-
-    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
-        self.locked.wait(word, seen, limit_ms);
-    }
-
-    fn wake_all(&self, word: &AtomicU32) {
-        self.locked.wake_all(word);
     }
 }
 

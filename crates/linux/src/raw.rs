@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::cpus::{Cpus as _, Unusable};
+use pagedepot::cpus::{Cpus as _, Environment as _, Unusable};
 use pagedepot::{AllocError, Backing, Flags, Order, PageSize, Pressure, Reclaim};
 pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
 
@@ -325,7 +325,7 @@ impl RawDepot {
 
     /// Fails in a forked child.
     pub(crate) fn check_parent(&self) -> Result<(), Unusable> {
-        self.allocator.cpus().check_usable()
+        self.allocator.cpus().environment().check_usable()
     }
 
     pub(crate) fn pins(&self) -> &ForkLock<Pins> {

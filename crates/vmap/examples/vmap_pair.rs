@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::sync::Barrier;
 
-use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, PageSize, Pfn, ZoneConfig};
 use pagedepot_vmap::{NullMapper, Options, Span, Stale, VirtAddr, Vmap, VmapConfig};
 
@@ -21,6 +21,8 @@ impl WhichCpu for ByThread {
         Some(CpuId::new(CPU.get()))
     }
 }
+
+impl Environment for ByThread {}
 
 type Depot<'m> = Allocator<'m, Locked<'m, ByThread>>;
 type Tested<'m> = Vmap<'m, NullMapper, &'m Depot<'m>>;

@@ -55,11 +55,12 @@
 //!
 //! # Use
 //! ```
-//! use pagedepot::cpus::WhichCpu;
+//! use pagedepot::cpus::{Environment, WhichCpu};
 //! use pagedepot_vmap::{NullMapper, NoFrames, Options, Span, VirtAddr, Vmap, VmapConfig};
 //! use pagedepot::{CpuId, PageSize};
 //!
 //! struct First;
+//! impl Environment for First {}
 //! impl WhichCpu for First {
 //!     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
 //! }

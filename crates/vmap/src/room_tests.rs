@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagedepot::cpus::WhichCpu;
+use pagedepot::cpus::{Environment, WhichCpu};
 use pagedepot::sync::prim::AtomicU32;
 use pagedepot::{CpuId, PageSize};
 
@@ -25,6 +25,7 @@ const RANGE: ManagedRange =
 
 struct First;
 
+impl Environment for First {}
 impl WhichCpu for First {
     fn cpu(&self) -> Option<CpuId> {
         Some(CpuId::new(0))

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
-use pagedepot::cpus::WhichCpu;
+use pagedepot::cpus::{Environment, WhichCpu};
 use pagedepot::{CpuId, PageSize, Pfn};
 use pagedepot_vmap::{NoFrames, NullMapper, Options, PurgeDepth, Span, VirtAddr, Vmap, VmapConfig};
 
@@ -16,6 +16,7 @@ thread_local! {
 
 struct Here;
 
+impl Environment for Here {}
 impl WhichCpu for Here {
     fn cpu(&self) -> Option<CpuId> {
         Some(CpuId::new(CPU.get()))

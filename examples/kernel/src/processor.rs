@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use pagedepot::CpuId;
-use pagedepot::cpus::{Context, FenceError, Guard, Here, Processor};
+use pagedepot::cpus::{Context, FenceError, Guard, Here, Environment, Processor};
 
 use crate::call::{self, Call};
 use crate::clock;
@@ -91,13 +91,15 @@ unsafe impl Processor for Machine {
     fn is_quiescent(&self, cpu: CpuId) -> bool {
         Cpu::get(cpu).state() != State::Running
     }
+}
+
+impl Environment for Machine {
+    fn now_ms(&self) -> u64 {
+        clock::now_ms()
+    }
 
     fn is_isolated(&self, cpu: CpuId) -> bool {
         Cpu::get(cpu).isolated.load(Ordering::Relaxed) && !self.is_quiescent(cpu)
-    }
-
-    fn now_ms(&self) -> u64 {
-        clock::now_ms()
     }
 }
 

@@ -244,7 +244,7 @@ pub(super) unsafe fn write_section<'m>(
 mod tests {
     use super::*;
     use crate::alloc::config::{Config, ZoneConfig};
-    use crate::cpus::{CpuLock, Locked, WhichCpu};
+    use crate::cpus::{CpuLock, Environment, Locked, WhichCpu};
     use crate::frame::{CpuId, NodeId, Pfn};
 
     struct First;
@@ -254,6 +254,8 @@ mod tests {
             Some(CpuId::new(0))
         }
     }
+
+    impl Environment for First {}
 
     fn sections(numbers: Range<u32>) -> FrameRange {
         FrameRange::new(

@@ -3,7 +3,7 @@
 use super::Allocator;
 use crate::alloc::error::{AllocError, FreeError};
 use crate::alloc::flags::Flags;
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Order, Pfn, ZoneId};
@@ -51,7 +51,7 @@ impl<C: Cpus> Allocator<'_, C> {
         flags: Flags,
         out: &mut [Pfn],
     ) -> Result<usize, AllocError> {
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         // A callback, and what is told of misuse, may panic.
         self.keep_while(order, out, |out, got| self.fill_many(order, flags, out, got))
     }
@@ -114,7 +114,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// Bad blocks are skipped and counted; all others are freed.
     pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        if let Err(why) = self.cpus.check_usable() {
+        if let Err(why) = self.cpus.environment().check_usable() {
             return Err(FreeManyError { first: 0, error: why.into(), failed: batch.len() });
         }
         let mut bad: Option<FreeManyError> = None;

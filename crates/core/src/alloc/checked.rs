@@ -11,7 +11,7 @@
 use super::Allocator;
 use super::layout::OWNER_BYTES;
 use crate::alloc::error::FreeError;
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{Order, Pfn};
 use crate::store::section::Section;
@@ -109,7 +109,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if to > from || !pfn.is_aligned(from) {
             return Err(FreeError::Misaligned);
         }
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         self.store.tags().of_block(pfn, from).ok_or(FreeError::OutOfRange)?;
         if self.are_carved(pfn, from.frames()) {
             return Err(FreeError::NotAllocated);

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::Allocator;
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::CpuId;
 use crate::front::gate;
 use crate::pcp::{Drained, Mode, Scope};
@@ -27,7 +27,7 @@ impl<C: Cpus> Allocator<'_, C> {
         mut tell: impl FnMut(CpuId, Drained),
     ) -> Drained {
         let mut sum = Drained::default();
-        if self.cpus.check_usable().is_err() {
+        if self.cpus.environment().check_usable().is_err() {
             return sum;
         }
         let zones = scope.zones(self.zones.all().len() as u32);
@@ -75,7 +75,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     fn disable(&self, cpus: Range<u32>) -> Drained {
         let mut sum = Drained::default();
-        if self.cpus.check_usable().is_err() {
+        if self.cpus.environment().check_usable().is_err() {
             return sum;
         }
         let zones = 0..self.zones.all().len() as u32;
@@ -92,10 +92,10 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// The kernel's rhythm is once a second. O(CPUs * zones), at most 32 magazines each.
     pub fn decay_caches(&self) -> u64 {
-        if self.cpus.check_usable().is_err() {
+        if self.cpus.environment().check_usable().is_err() {
             return 0;
         }
-        let now_ms = self.cpus.now_ms();
+        let now_ms = self.cpus.environment().now_ms();
         let mut pages = 0;
         for cpu in self.pcps.all_cpus() {
             for zone in self.pcps.all_zones() {

@@ -56,7 +56,7 @@ pub use remove::RemoveError;
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};
 
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::Tag;
 use crate::frame::{Class, LinearMap, NodeId, Order, PageSize, Pfn, ZoneId};
 use crate::front::{Here, WordOffset};
@@ -257,7 +257,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             return Err(FreeError::NotAllocated);
         }
         if self.tracks_frames {
-            self.cpus.check_usable()?;
+            self.cpus.environment().check_usable()?;
             self.note_free(pfn, order)?;
         }
         Ok(tag)

@@ -23,10 +23,15 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn alloc_under_pressure(&self, request: Request) -> Result<Pfn, AllocError> {
         if request.flags.may_reclaim() {
             for zone in self.zones_of(request) {
-                self.globals.last_resort.pass_low(&self.cpus, zone, self.zones.get(zone), || {
-                    self.drain(Scope::zone(zone), Mode::Quiet);
-                    self.free_pages(zone)
-                });
+                self.globals.last_resort.pass_low(
+                    self.cpus.environment(),
+                    zone,
+                    self.zones.get(zone),
+                    || {
+                        self.drain(Scope::zone(zone), Mode::Quiet);
+                        self.free_pages(zone)
+                    },
+                );
             }
         }
         match self.attempt(request, request.reserve()) {
@@ -40,7 +45,7 @@ impl<C: Cpus> Allocator<'_, C> {
     pub(super) fn last_resort(&self, request: Request) -> Result<Pfn, AllocError> {
         let Some(first) = self.zones_of(request).next() else { return Err(AllocError::NoZone) };
         let search = OneRequest { allocator: self, request };
-        self.globals.last_resort.find(&self.cpus, &search).ok_or_else(|| {
+        self.globals.last_resort.find(self.cpus.environment(), &search).ok_or_else(|| {
             self.count_failure(first);
             AllocError::Exhausted
         })

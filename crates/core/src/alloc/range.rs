@@ -8,7 +8,7 @@ use super::Allocator;
 use super::request::{Request, Want};
 use crate::alloc::error::{AllocError, FreeError};
 use crate::alloc::flags::Flags;
-use crate::cpus::{Cpus, Here};
+use crate::cpus::{Cpus, Environment, Here};
 use crate::frame::Class;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
@@ -63,7 +63,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if !align.is_power_of_two() || align > SECTION_FRAMES {
             return Err(AllocError::BadAlignment);
         }
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         if let Some(class) = cached_block(frames).filter(|_| align <= frames) {
             let start = self.alloc(class.order(), flags)?;
             self.note_block_as_range(start, frames);
@@ -197,7 +197,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if frames == 0 || frames > SECTION_FRAMES {
             return Err(AllocError::BadSize);
         }
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         if !self.store.has_ranges() {
             return Err(AllocError::Unsupported);
         }
@@ -220,7 +220,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// [`FreeError`]; nothing is freed then, except when a double free is found on the way
     /// ([`FreeError::NotAllocated`] without `checked`): then the others are.
     pub fn free_contiguous(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         let zone = self.store.tags().zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
         if self.are_carved(start, frames) {
             return Err(FreeError::NotAllocated);

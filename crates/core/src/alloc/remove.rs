@@ -36,7 +36,7 @@ use core::mem::forget;
 use super::Allocator;
 use super::add::pageblocks;
 use super::obstacle::Obstacle;
-use crate::cpus::{Cpus, Unusable};
+use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{Pfn, ZoneId};
@@ -162,7 +162,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// [`RemoveError`]; nothing has changed then.
     pub fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         if zone.index() >= self.zones.all().len() {
             return Err(RemoveError::NoSuchZone { zone: zone.get() });
         }

@@ -4,7 +4,7 @@ use super::Allocator;
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::request::{Request, Want};
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::Tag;
 use crate::frame::{Class, Order, Pfn, ZoneId};
 use crate::zone::Reserve;
@@ -13,7 +13,7 @@ impl<C: Cpus> Allocator<'_, C> {
     #[cold]
     #[inline(never)]
     pub(super) fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         let found = match self.alloc_within(order, flags, Reserve::AboveLow) {
             Some(pfn) => Ok(pfn),
             None => {
@@ -44,7 +44,7 @@ impl<C: Cpus> Allocator<'_, C> {
         order: Order,
         flags: Flags,
     ) -> Result<Option<Pfn>, AllocError> {
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         let Some(here) = self.here() else { return Ok(None) };
         let zone = self.first_zone(here, flags);
         let zone = zone
@@ -66,7 +66,7 @@ impl<C: Cpus> Allocator<'_, C> {
         order: Order,
         zone: ZoneId,
     ) -> Result<(), FreeError> {
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         if self.caches().direct(self.here(), zone).put(pfn, order) == 0 {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// As [`free_slow`](Self::free_slow), in the middle of a call.
     pub(super) fn free_slowly(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
-        self.cpus.check_usable()?;
+        self.cpus.environment().check_usable()?;
         let (here, caches) = (self.here(), self.caches());
         // Frames that a caller is removing go to the store, where that caller takes them.
         if let Some(here) = here.filter(|_| !tag.is_isolated())

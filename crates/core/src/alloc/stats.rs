@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::Allocator;
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::{CpuId, NodeId, Pfn, ZoneId};
 use crate::front::Magazine;
 use crate::store::section::Section;
@@ -204,7 +204,11 @@ impl<C: Cpus> Allocator<'_, C> {
             in_flight_pages: crate::sync::InFlight::in_flight_pages(pcp.in_flight.read()),
             charged_pages: pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64,
             high_pages: pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64,
-            idle_ms: if active == 0 { 0 } else { self.cpus.now_ms().saturating_sub(active) },
+            idle_ms: if active == 0 {
+                0
+            } else {
+                self.cpus.environment().now_ms().saturating_sub(active)
+            },
         })
     }
 

@@ -8,7 +8,7 @@ use core::fmt;
 use core::ops::ControlFlow;
 
 use super::Allocator;
-use crate::cpus::{Cpus, Here};
+use crate::cpus::{Cpus, Environment, Here};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS};
 use crate::frame::{CpuId, Pfn, ZoneId};
 use crate::front::MagazineIndex;
@@ -143,7 +143,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// As [`validate`](Self::validate).
     pub fn validate_at_rest(&self) -> Result<Census, Fault> {
-        self.cpus.check_usable().map_err(|_| Fault::Forked)?;
+        self.cpus.environment().check_usable().map_err(|_| Fault::Forked)?;
         if !self.pcps.blocks().refuses() {
             return Err(Fault::Refusals);
         }

@@ -1,8 +1,8 @@
-//! What an implementation of [`Cpus`](super::Cpus) needs to write its sequences by hand.
+//! What an implementation of [`Cpus`](crate::cpus::Cpus) needs to write its sequences by hand.
 //!
 //! **Exempt from semantic versioning**: names, layouts and values here change with any version, as
 //! the sequences change with them. Embedders that need no sequences of their own implement
-//! [`Processor`](super::Processor) or [`WhichCpu`](super::WhichCpu) instead.
+//! [`Processor`](crate::cpus::Processor) or [`WhichCpu`](crate::cpus::WhichCpu) instead.
 //!
 //! A [`BlockArray`] reaches an implementation as an argument of the methods of `Cpus`, with
 //! [`WordOffset`]s of the zones that the allocator has. To reach gates, words and magazines with
@@ -15,8 +15,8 @@ pub use crate::front::{
     BlockArray, GATES_ALL, GATES_AT, Magazine, MagazineIndex, REFUSALS_AT, WordOffset, is_open,
 };
 
-use super::Here;
 use crate::frame::{CpuId, Mobility, ZoneId};
+use crate::front::Here;
 use crate::sync::prim::AtomicU64;
 
 /// The gate of `cpu`.
@@ -46,7 +46,7 @@ pub unsafe fn word(blocks: &BlockArray, here: Here, word: WordOffset) -> &Atomic
 }
 
 /// The word that the gate of the CPU with this number leads to, if it is one that
-/// [follows gates](super::Cpus::FOLLOWS_GATES), whether that is open or not.
+/// [follows gates](crate::cpus::Cpus::FOLLOWS_GATES), whether that is open or not.
 ///
 /// # Panics
 /// When the array's gates are not followed.

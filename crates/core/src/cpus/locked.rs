@@ -1,54 +1,18 @@
 //! For everything else: a lock per CPU, tried and never waited for by owners.
 
-use core::num::NonZeroUsize;
-
-use super::pinned::sequence;
-use super::{Cpus, FenceError, Here};
+use super::environment::Environment;
+use super::sequence;
+use super::sequences::{Cpus, FenceError};
 use crate::frame::CpuId;
-use crate::front::{BlockArray, WordOffset};
+use crate::front::{BlockArray, Here, WordOffset};
 use crate::sync::prim::{AtomicU32, Ordering, spin_hint};
 
 /// Where a caller of a [`Locked`] depot runs.
 ///
 /// A stale or wrong answer costs speed, never correctness: the lock excludes, not the CPU.
-pub trait WhichCpu: Sync {
+pub trait WhichCpu: Environment {
     /// The CPU, or any number that spreads threads; `None` sends the caller to the store.
     fn cpu(&self) -> Option<CpuId>;
-
-    /// Milliseconds on a coarse clock; 0 without one.
-    fn now_ms(&self) -> u64 {
-        0
-    }
-
-    /// Whether full drains leave `cpu` alone.
-    fn is_isolated(&self, cpu: CpuId) -> bool {
-        let _ = cpu;
-        false
-    }
-
-    /// See [`Cpus::check_usable`].
-    ///
-    /// # Errors
-    /// Why the allocator may not be used from here.
-    fn check_usable(&self) -> Result<(), super::Unusable> {
-        Ok(())
-    }
-
-    /// See [`Cpus::caller`].
-    fn caller(&self) -> Option<NonZeroUsize> {
-        None
-    }
-
-    /// See [`Cpus::wait`].
-    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
-        let _ = limit_ms;
-        crate::sync::spin_while(word, seen);
-    }
-
-    /// See [`Cpus::wake_all`].
-    fn wake_all(&self, word: &AtomicU32) {
-        let _ = word;
-    }
 }
 
 /// Spins before a fence gives up on a lock holder that may be stopped.
@@ -120,6 +84,12 @@ impl<'l, W: WhichCpu> Locked<'l, W> {
 // same one. 2., 3. checked by `sequence`. 4. a fence takes and drops the lock: sequences that began
 // before have ended, later ones see the closed gate. 5. as in `sequence`.
 unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
+    type Environment = W;
+
+    fn environment(&self) -> &W {
+        &self.which
+    }
+
     fn here(&self) -> Option<Here> {
         self.which.cpu().map(Here::task)
     }
@@ -159,29 +129,5 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
             spin_hint();
         }
         Err(FenceError::Busy)
-    }
-
-    fn is_isolated(&self, cpu: CpuId) -> bool {
-        self.which.is_isolated(cpu)
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.which.now_ms()
-    }
-
-    fn check_usable(&self) -> Result<(), super::Unusable> {
-        self.which.check_usable()
-    }
-
-    fn caller(&self) -> Option<NonZeroUsize> {
-        self.which.caller()
-    }
-
-    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
-        self.which.wait(word, seen, limit_ms);
-    }
-
-    fn wake_all(&self, word: &AtomicU32) {
-        self.which.wake_all(word);
     }
 }

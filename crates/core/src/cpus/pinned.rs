@@ -1,11 +1,10 @@
 //! For an embedding kernel: a guard proves that preemption is off and names the context.
 
-use core::num::NonZeroUsize;
-
-use super::{Cpus, FenceError, Here};
+use super::environment::Environment;
+use super::sequence;
+use super::sequences::{Cpus, FenceError};
 use crate::frame::CpuId;
-use crate::front::{BlockArray, WordOffset, is_open};
-use crate::sync::prim::{AtomicU32, Ordering};
+use crate::front::{BlockArray, Here, WordOffset};
 
 /// Proof that its holder cannot be preempted nor moved, and that no other code of the same CPU
 /// and context runs while it lives.
@@ -13,7 +12,7 @@ use crate::sync::prim::{AtomicU32, Ordering};
 /// # Safety
 /// While a value lives, the code stays on [`here`](Guard::here), and nothing else that would get a
 /// guard for the same CPU and context runs there. Interrupt handlers may run above a task guard,
-/// one deep, if their own guards say [`Context::Interrupt`](super::Context::Interrupt); deeper
+/// one deep, if their own guards say [`Context::Interrupt`](crate::cpus::Context::Interrupt); deeper
 /// nesting and non-maskable interrupts get no guard.
 pub unsafe trait Guard {
     /// The CPU and context it proves.
@@ -27,7 +26,7 @@ pub unsafe trait Guard {
 /// # #![allow(static_mut_refs)]
 /// use core::mem::MaybeUninit;
 /// use core::sync::atomic::{AtomicU32, Ordering};
-/// use pagedepot::cpus::{Context, FenceError, Guard, Here, Pinned, Processor};
+/// use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Processor};
 /// use pagedepot::{Allocator, Config, ConfigError, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig};
 ///
 /// static DEPTH: AtomicU32 = AtomicU32::new(0); // handlers add one, and take it off
@@ -62,6 +61,8 @@ pub unsafe trait Guard {
 ///     }
 /// }
 ///
+/// impl Environment for OneCpu {}
+///
 /// type Depot = Allocator<'static, Pinned<OneCpu>>;
 ///
 /// fn boot() -> Result<Depot, ConfigError> {
@@ -86,7 +87,7 @@ pub unsafe trait Guard {
 /// call has been dropped, its stores being visible to the caller;
 /// [`is_quiescent`](Processor::is_quiescent) returns `true` only when none exists and none will
 /// before that CPU has seen every store the caller made before asking.
-pub unsafe trait Processor: Sync {
+pub unsafe trait Processor: Environment {
     /// The guard.
     type Guard: Guard;
 
@@ -106,35 +107,6 @@ pub unsafe trait Processor: Sync {
         let _ = cpu;
         false
     }
-
-    /// Whether full drains leave `cpu` alone.
-    fn is_isolated(&self, cpu: CpuId) -> bool {
-        let _ = cpu;
-        false
-    }
-
-    /// Milliseconds since boot; 0 without a clock.
-    fn now_ms(&self) -> u64 {
-        0
-    }
-
-    /// The task that runs, by any number that no other task has meanwhile; `None` if that is
-    /// unknown. See [`Cpus::caller`].
-    fn caller(&self) -> Option<NonZeroUsize> {
-        None
-    }
-
-    /// Waits while `word` is `seen`: sleeps, yields, halts until the next tick, or spins as this
-    /// does. Called without a guard, by requests that may reclaim alone. See [`Cpus::wait`].
-    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
-        let _ = limit_ms;
-        crate::sync::spin_while(word, seen);
-    }
-
-    /// Ends the waiting of all that [`wait`](Processor::wait) for `word`.
-    fn wake_all(&self, word: &AtomicU32) {
-        let _ = word;
-    }
 }
 
 /// Fronts reached under a [`Guard`]: plain loads and stores, with preemption off.
@@ -146,6 +118,11 @@ pub struct Pinned<P>(pub P);
 // a word is the last, with release ordering.
 unsafe impl<P: Processor> Cpus for Pinned<P> {
     const CONTEXTS: usize = 2;
+    type Environment = P;
+
+    fn environment(&self) -> &P {
+        &self.0
+    }
 
     fn here(&self) -> Option<Here> {
         self.0.pin().map(|guard| guard.here())
@@ -181,91 +158,5 @@ unsafe impl<P: Processor> Cpus for Pinned<P> {
 
     fn is_quiescent(&self, cpu: CpuId) -> bool {
         self.0.is_quiescent(cpu)
-    }
-
-    fn is_isolated(&self, cpu: CpuId) -> bool {
-        self.0.is_isolated(cpu)
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.0.now_ms()
-    }
-
-    fn caller(&self) -> Option<NonZeroUsize> {
-        self.0.caller()
-    }
-
-    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
-        self.0.wait(word, seen, limit_ms);
-    }
-
-    fn wake_all(&self, word: &AtomicU32) {
-        self.0.wake_all(word);
-    }
-}
-
-/// The sequences in Rust, for implementations whose exclusion holds for a whole function.
-pub(super) mod sequence {
-    use super::*;
-    use crate::front::word::Word;
-
-    /// Whether `here` has a block and its gate is open.
-    #[inline]
-    fn may_enter(blocks: &BlockArray, here: Here) -> bool {
-        // Acquire: pairs with the Release of `Closed::drop`; a sequence that sees the gate open
-        // also sees the empty words its last drainer left.
-        here.cpu.get() < blocks.cpus && is_open(blocks.gate(here.cpu).load(Ordering::Acquire))
-    }
-
-    #[inline]
-    pub fn pop(blocks: &BlockArray, here: Here, offset: WordOffset) -> Option<u32> {
-        if !may_enter(blocks, here) {
-            return None;
-        }
-        let cell = blocks.word(here, offset);
-        let (loaded, slot, next) = Word(cell.load(Ordering::Relaxed)).popped()?;
-        let frame = blocks.magazine(loaded).slots[slot as usize].load(Ordering::Relaxed);
-        cell.store(next.0, Ordering::Release);
-        Some(frame)
-    }
-
-    #[inline]
-    pub fn push(
-        blocks: &BlockArray,
-        here: Here,
-        offset: WordOffset,
-        rounds_max: u32,
-        frame: u32,
-    ) -> bool {
-        if !may_enter(blocks, here) {
-            return false;
-        }
-        let cell = blocks.word(here, offset);
-        let Some((loaded, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max)
-        else {
-            return false;
-        };
-        blocks.magazine(loaded).slots[slot as usize].store(frame, Ordering::Relaxed);
-        // Release: pairs with the fence of a full drain and orders the slot before the word.
-        cell.store(next.0, Ordering::Release);
-        true
-    }
-
-    pub fn compare_store(
-        blocks: &BlockArray,
-        here: Here,
-        offset: WordOffset,
-        old: u64,
-        new: u64,
-    ) -> bool {
-        if !may_enter(blocks, here) {
-            return false;
-        }
-        let cell = blocks.word(here, offset);
-        if cell.load(Ordering::Relaxed) != old {
-            return false;
-        }
-        cell.store(new, Ordering::Release);
-        true
     }
 }

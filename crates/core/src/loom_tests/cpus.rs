@@ -23,7 +23,9 @@ use std::sync::atomic::{AtomicU32, Ordering as Plain};
 use loom::sync::{Mutex, MutexGuard};
 
 use super::{Mutant, is_mutant};
-use crate::cpus::{Context, CpuLock, Cpus, FenceError, Guard, Here, Locked, Processor, WhichCpu};
+use crate::cpus::{
+    Context, CpuLock, Cpus, Environment, FenceError, Guard, Here, Locked, Processor, WhichCpu,
+};
 use crate::frame::CpuId;
 use crate::front;
 use crate::front::word::Word;
@@ -184,6 +186,12 @@ fn is_open(blocks: &BlockArray, cpu: CpuId) -> bool {
 // SAFETY: a store of a sequence fails when another sequence of the same CPU, a migration or a fence
 // came in between. Sequences that follow gates find words that refuse behind closed ones.
 unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
+    type Environment = Self;
+
+    fn environment(&self) -> &Self {
+        self
+    }
+
     const FOLLOWS_GATES: bool = FOLLOWS;
 
     fn here(&self) -> Option<Here> {
@@ -239,6 +247,8 @@ unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
     }
 }
 
+impl<const FOLLOWS: bool> Environment for Sequences<FOLLOWS> {}
+
 /// A kernel: a thread with a guard has its CPU and context to itself. Interrupt handlers run beside
 /// the task they interrupted. That interleaves in more ways than a real handler, which ends first.
 pub struct Kernel {
@@ -290,6 +300,8 @@ unsafe impl Processor for Kernel {
     }
 }
 
+impl Environment for Kernel {}
+
 /// Where a thread of a lock front says it runs.
 pub struct Believed;
 
@@ -298,6 +310,8 @@ impl WhichCpu for Believed {
         here().map(|here| here.cpu)
     }
 }
+
+impl Environment for Believed {}
 
 /// [`Locked`], and what mutants leave out of it.
 pub struct Locks<const FOLLOWS: bool> {
@@ -325,6 +339,12 @@ impl<const FOLLOWS: bool> Locks<FOLLOWS> {
 
 // SAFETY: as for `Locked`; its sequences look at their gates whether they are followed or not.
 unsafe impl<const FOLLOWS: bool> Cpus for Locks<FOLLOWS> {
+    type Environment = Self;
+
+    fn environment(&self) -> &Self {
+        self
+    }
+
     const FOLLOWS_GATES: bool = FOLLOWS;
 
     fn here(&self) -> Option<Here> {
@@ -354,3 +374,5 @@ unsafe impl<const FOLLOWS: bool> Cpus for Locks<FOLLOWS> {
         if is_mutant(Mutant::NoFence) { Ok(()) } else { self.front().fence(blocks, cpu) }
     }
 }
+
+impl<const FOLLOWS: bool> Environment for Locks<FOLLOWS> {}

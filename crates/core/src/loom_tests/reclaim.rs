@@ -16,7 +16,7 @@ use loom::sync::{Condvar, Mutex};
 
 use super::depot::{Depot, Setup};
 use super::{explore, explore_large};
-use crate::cpus::{Cpus, FenceError, Here};
+use crate::cpus::{Cpus, Environment, FenceError, Here};
 use crate::front::{BlockArray, WordOffset};
 use crate::reclaim::callbacks::{Callbacks, Called};
 use crate::sync::prim::{AtomicBool, AtomicU32, Ordering};
@@ -43,6 +43,12 @@ impl Sleepers {
 
 // SAFETY: no sequence commits.
 unsafe impl Cpus for Sleepers {
+    type Environment = Self;
+
+    fn environment(&self) -> &Self {
+        self
+    }
+
     fn here(&self) -> Option<Here> {
         None
     }
@@ -62,7 +68,9 @@ unsafe impl Cpus for Sleepers {
     fn fence(&self, _blocks: &BlockArray, _cpu: CpuId) -> Result<(), FenceError> {
         Ok(())
     }
+}
 
+impl Environment for Sleepers {
     fn caller(&self) -> Option<NonZeroUsize> {
         NonZeroUsize::new(NAME.with(Cell::get))
     }

@@ -15,7 +15,7 @@ use super::caches::Caches;
 use super::front::Front;
 use super::share::Share;
 use super::shelf::Chain;
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::Tag;
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
 use crate::front::MagazineIndex;
@@ -127,7 +127,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
         }
         // Without zones there is nothing to take, and no reason to interrupt the CPU.
         if mode == Mode::Full && !zones.is_empty() {
-            if self.cpus.is_isolated(cpu) {
+            if self.cpus.environment().is_isolated(cpu) {
                 done.isolated_cpus = 1;
             } else if let Some(closed) = Closed::close(self.pcps.blocks(), cpu, self.pcps.tickets())
             {

@@ -2,7 +2,7 @@
 
 use super::front::Front;
 use super::share::Share;
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::Mobility;
 use crate::pcp::free_high::Moved;
@@ -174,7 +174,7 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// Remembers that the slow path ran, and decays `high` when it is time.
     pub fn note_activity(&self) {
-        let now = self.caches.cpus.now_ms();
+        let now = self.caches.cpus.environment().now_ms();
         if now == 0 {
             return;
         }

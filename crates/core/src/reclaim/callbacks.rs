@@ -1,7 +1,7 @@
 //! Reclaim callbacks: registration, the right to call one, and waiting for another caller's turn.
 //!
 //! # Vocabulary
-//! * *place*: holds one callback, and the name of the caller that runs it (see [`Cpus::caller`]).
+//! * *place*: holds one callback, and the name of the caller that runs it (see [`Environment::caller`]).
 //! * *turn*: one caller's run of one callback. [`Callbacks::turns`] counts those that have ended.
 //!
 //! # Theory
@@ -37,14 +37,14 @@
 use core::cell::UnsafeCell;
 use core::num::NonZeroUsize;
 
-use crate::cpus::Cpus;
+use crate::cpus::Environment;
 use crate::frame::ZoneId;
 use crate::sync::prim::{AtomicU32, AtomicUsize, Ordering};
 
 /// Callbacks an allocator can have.
 const CALLBACKS_MAX: usize = if cfg!(loom) { 2 } else { 8 };
 
-/// Calls of [`Cpus::wait`] per wait, whatever the clock says.
+/// Calls of [`Environment::wait`] per wait, whatever the clock says.
 const WAITS_MAX: u32 = if cfg!(loom) { 1000 } else { 1 << 20 };
 
 /// What a reclaim callback is told.
@@ -159,19 +159,19 @@ pub(crate) struct Callbacks<'m> {
 }
 
 /// The right to run a callback; given up also when the callback unwinds.
-struct Turn<'t, 'm, C: Cpus> {
+struct Turn<'t, 'm, E: Environment> {
     place: &'t Place<'m>,
     turns: &'t AtomicU32,
-    cpus: &'t C,
+    environment: &'t E,
 }
 
-impl<C: Cpus> Drop for Turn<'_, '_, C> {
+impl<E: Environment> Drop for Turn<'_, '_, E> {
     fn drop(&mut self) {
         // Release: pairs with the Acquire of the next runner of this place.
         self.place.runner.store(FREE, Ordering::Release);
         // Release: pairs with the Acquire of waiters, which then find what the callback freed.
         self.turns.fetch_add(1, Ordering::Release);
-        self.cpus.wake_all(self.turns);
+        self.environment.wake_all(self.turns);
     }
 }
 
@@ -208,8 +208,8 @@ impl<'m> Callbacks<'m> {
     }
 
     /// Calls callbacks until they have freed what is wanted, or all of them if `all`.
-    pub fn call<C: Cpus>(&self, cpus: &C, pressure: Pressure, all: bool) -> Called {
-        let caller = cpus.caller().map_or(UNNAMED, NonZeroUsize::get);
+    pub fn call<E: Environment>(&self, environment: &E, pressure: Pressure, all: bool) -> Called {
+        let caller = environment.caller().map_or(UNNAMED, NonZeroUsize::get);
         if self.places.iter().any(|place| place.runner() == caller) {
             return if caller == UNNAMED { Called::Unknown } else { Called::FromWithin };
         }
@@ -224,7 +224,8 @@ impl<'m> Callbacks<'m> {
                 }
                 continue;
             }
-            let turn = if callback.is_shared() { None } else { self.begin(cpus, place, caller) };
+            let turn =
+                if callback.is_shared() { None } else { self.begin(environment, place, caller) };
             if turn.is_none() && !callback.is_shared() {
                 called = Called::OneIsRunning;
                 continue;
@@ -238,35 +239,35 @@ impl<'m> Callbacks<'m> {
         called
     }
 
-    fn begin<'t, C: Cpus>(
+    fn begin<'t, E: Environment>(
         &'t self,
-        cpus: &'t C,
+        environment: &'t E,
         place: &'t Place<'m>,
         caller: usize,
-    ) -> Option<Turn<'t, 'm, C>> {
+    ) -> Option<Turn<'t, 'm, E>> {
         // Acquire: pairs with the Release of the last runner.
         let taken =
             place.runner.compare_exchange(FREE, caller, Ordering::Acquire, Ordering::Relaxed);
         // Not `then_some`: dropping the right of a caller that never had it would end another's.
-        taken.is_ok().then(|| Turn { place, turns: &self.turns, cpus })
+        taken.is_ok().then(|| Turn { place, turns: &self.turns, environment })
     }
 
     /// Sleeps until more turns than `seen` have ended, about `limit_ms` milliseconds at most;
     /// whether more have.
-    pub fn wait_for_turn<C: Cpus>(&self, cpus: &C, seen: u32, limit_ms: u32) -> bool {
-        let began_ms = cpus.now_ms();
+    pub fn wait_for_turn<E: Environment>(&self, environment: &E, seen: u32, limit_ms: u32) -> bool {
+        let began_ms = environment.now_ms();
         for waits in 0..WAITS_MAX {
             if self.turns() != seen {
                 return true;
             }
-            let waited_ms = match cpus.now_ms() {
+            let waited_ms = match environment.now_ms() {
                 0 => waits,
                 now_ms => u32::try_from(now_ms.saturating_sub(began_ms)).unwrap_or(u32::MAX),
             };
             if waited_ms >= limit_ms {
                 return false;
             }
-            cpus.wait(&self.turns, seen, limit_ms - waited_ms);
+            environment.wait(&self.turns, seen, limit_ms - waited_ms);
         }
         false
     }

@@ -24,7 +24,7 @@
 //! After four rounds that count the request fails: a machine on which others keep moving pages
 //! without end is out of memory for this request all the same. The other rounds do not count: the
 //! caller that disturbs them may not be running, because it was preempted in a callback or with
-//! pages in its hands. The environment decides how a request sleeps ([`Cpus::wait`]); what it waits
+//! pages in its hands. The environment decides how a request sleeps ([`Environment::wait`]); what it waits
 //! for is in [`callbacks`](super::callbacks). A request that may not reclaim spins a few thousand
 //! times at most and never sleeps.
 //!
@@ -44,7 +44,7 @@
 //! way to the zone's count: other callers' frees are in it.
 
 use super::callbacks::{Callbacks, Called, Pressure, Reclaim, TooManyCallbacks};
-use crate::cpus::Cpus;
+use crate::cpus::Environment;
 use crate::frame::{Pfn, ZoneId};
 use crate::sync::prim::{Ordering, spin_hint};
 use crate::zone::Zone;
@@ -164,9 +164,9 @@ impl<'m> LastResort<'m> {
 
     /// Called for a zone below `low`. Once per episode, drains the zone's shelves and calls the
     /// callbacks; `drain` does the former and returns the zone's free pages.
-    pub fn pass_low<C: Cpus>(
+    pub fn pass_low<E: Environment>(
         &self,
-        cpus: &C,
+        environment: &E,
         id: ZoneId,
         zone: &Zone,
         drain: impl FnOnce() -> u64,
@@ -180,23 +180,23 @@ impl<'m> LastResort<'m> {
             let wanted_pages = marks.high - free;
             let pressure = Pressure { zone: id, wanted_pages, is_last_resort: false };
             // A callback that another caller runs already is not waited for: there are pages.
-            self.callbacks.call(cpus, pressure, false);
+            self.callbacks.call(environment, pressure, false);
         }
     }
 
     /// Tries for a few rounds to serve a request that found no pages. `None`: there are none, or
     /// others kept moving them.
     #[cold]
-    pub fn find<C: Cpus>(&self, cpus: &C, search: &impl Search) -> Option<Pfn> {
+    pub fn find<E: Environment>(&self, environment: &E, search: &impl Search) -> Option<Pfn> {
         // For more than a zone has, no cache needs to give up anything.
         let has_enough = |zone| search.managed_pages(zone) >= search.pages();
         let mut patience = Patience::new(search.may_reclaim());
         let mut round = if search.zones().any(has_enough) { 0 } else { ROUNDS_MAX };
         while round < ROUNDS_MAX {
-            match self.round(cpus, search, round) {
+            match self.round(environment, search, round) {
                 Round::Found(pfn) => return Some(pfn),
                 Round::Undisturbed => break,
-                Round::Disturbed(by) if self.wait_out(cpus, by, &mut patience) => {}
+                Round::Disturbed(by) if self.wait_out(environment, by, &mut patience) => {}
                 Round::Disturbed(_) => {
                     round += 1;
                     if round < ROUNDS_MAX {
@@ -210,10 +210,15 @@ impl<'m> LastResort<'m> {
 
     /// Sleeps until what disturbed a round may be over; `false`: the request has no patience for
     /// that, and the round counts.
-    fn wait_out<C: Cpus>(&self, cpus: &C, by: Disturbance, patience: &mut Patience) -> bool {
+    fn wait_out<E: Environment>(
+        &self,
+        environment: &E,
+        by: Disturbance,
+        patience: &mut Patience,
+    ) -> bool {
         match by {
             Disturbance::Turn { seen } if patience.turns > 0 => {
-                let has_ended = self.callbacks.wait_for_turn(cpus, seen, TURN_MS_MAX);
+                let has_ended = self.callbacks.wait_for_turn(environment, seen, TURN_MS_MAX);
                 // A caller that stays so long in a callback may be stopped: wait for no other.
                 patience.turns = if has_ended { patience.turns - 1 } else { 0 };
                 true
@@ -221,7 +226,7 @@ impl<'m> LastResort<'m> {
             Disturbance::InHands if patience.naps > 0 => {
                 let nap_ms = 1 << ((NAPS_MAX - patience.naps) / 2);
                 patience.naps -= 1;
-                self.callbacks.wait_for_turn(cpus, self.callbacks.turns(), nap_ms);
+                self.callbacks.wait_for_turn(environment, self.callbacks.turns(), nap_ms);
                 true
             }
             _ => false,
@@ -229,7 +234,7 @@ impl<'m> LastResort<'m> {
     }
 
     /// One round, the gentlest first; the request is served as soon as it can be.
-    fn round<C: Cpus>(&self, cpus: &C, search: &impl Search, round: u32) -> Round {
+    fn round<E: Environment>(&self, environment: &E, search: &impl Search, round: u32) -> Round {
         let seen = self.callbacks.turns();
         let before = search.movement();
         let mut own_moves = 0;
@@ -241,8 +246,8 @@ impl<'m> LastResort<'m> {
                 let pressure =
                     Pressure { zone, wanted_pages: search.pages(), is_last_resort: true };
                 // What the first callbacks freed was of no use, or went to others: call all.
-                let called = self.callbacks.call(cpus, pressure, round > 0);
-                is_turn_awaited |= called == Called::OneIsRunning && cpus.caller().is_some();
+                let called = self.callbacks.call(environment, pressure, round > 0);
+                is_turn_awaited |= called == Called::OneIsRunning && environment.caller().is_some();
                 is_busy |= matches!(called, Called::OneIsRunning | Called::Unknown);
             }
             found = search.regain().or_else(|| search.scan(&mut own_moves));
@@ -278,18 +283,12 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::cpus::{CpuLock, Locked, WhichCpu};
-    use crate::frame::CpuId;
 
     const FOUND: Pfn = Pfn::new(7);
 
-    struct NoCpu;
+    struct Anywhere;
 
-    impl WhichCpu for NoCpu {
-        fn cpu(&self) -> Option<CpuId> {
-            None
-        }
-    }
+    impl Environment for Anywhere {}
 
     /// A zone of 8 pages, one of which the scan with this number finds.
     #[derive(Default)]
@@ -347,8 +346,7 @@ mod tests {
 
     /// What the last resort finds, and after how many scans.
     fn find(script: &Script) -> (Option<Pfn>, u32) {
-        let locks: [CpuLock; 0] = [];
-        let found = LastResort::new().find(&Locked::new(&locks, NoCpu), script);
+        let found = LastResort::new().find(&Anywhere, script);
         (found, script.scans.get())
     }
 

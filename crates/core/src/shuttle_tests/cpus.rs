@@ -6,7 +6,7 @@ use std::cell::Cell;
 use shuttle::sync::Mutex;
 
 use super::{Mutant, is_mutant};
-use crate::cpus::{Cpus, FenceError, Here};
+use crate::cpus::{Cpus, Environment, FenceError, Here};
 use crate::frame::CpuId;
 use crate::front;
 use crate::front::word::Word;
@@ -85,6 +85,12 @@ fn is_open(blocks: &BlockArray, cpu: CpuId) -> bool {
 
 // SAFETY: a commit fails when another sequence of the same CPU or a fence came in between.
 unsafe impl Cpus for Rseq {
+    type Environment = Self;
+
+    fn environment(&self) -> &Self {
+        self
+    }
+
     fn here(&self) -> Option<Here> {
         Some(Here::task(cpu_here()))
     }
@@ -151,3 +157,5 @@ unsafe impl Cpus for Rseq {
         Ok(())
     }
 }
+
+impl Environment for Rseq {}

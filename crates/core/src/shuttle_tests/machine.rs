@@ -9,7 +9,7 @@ use shuttle::sync::{Mutex, MutexGuard};
 
 use super::rng::Rng;
 use super::{Mutant, cpus, is_mutant};
-use crate::cpus::{Cpus, FenceError, Guard, Here, Processor, WhichCpu};
+use crate::cpus::{Cpus, Environment, FenceError, Guard, Here, Processor, WhichCpu};
 use crate::{
     Allocator, Census, Config, CpuId, Flags, FrameRange, HighPolicy, Misuse, NodeId, Order, Pfn,
     Watermarks, ZoneConfig, ZoneId,
@@ -50,6 +50,8 @@ impl WhichCpu for Anywhere {
         Some(here().cpu)
     }
 }
+
+impl Environment for Anywhere {}
 
 /// A kernel whose preemption is a mutex per CPU and context.
 pub struct Preemption(Vec<[Mutex<()>; 2]>);
@@ -95,6 +97,8 @@ unsafe impl Processor for Preemption {
         Ok(())
     }
 }
+
+impl Environment for Preemption {}
 
 pub struct Setup {
     /// Frames of the one zone, from frame 0.

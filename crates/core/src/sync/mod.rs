@@ -11,6 +11,7 @@
 //! | `in_flight` | pages on their way between owners |
 //! | `count` | counters for statistics |
 //! | `apart` | values on cache lines of their own |
+//! | `spin` | waiting where nothing can sleep |
 //! | `prefetch` | hints to fetch cache lines |
 //! | `spin` | waiting for a word to change, for callers that cannot sleep |
 

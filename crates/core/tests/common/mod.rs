@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use pagedepot::cpus::{Context, FenceError, Guard, Here, Pinned, Processor};
+use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Order, Pfn, Watermarks, ZoneConfig};
 
 pub mod backing;
@@ -107,13 +107,15 @@ unsafe impl Processor for Anywhere {
     fn is_quiescent(&self, cpu: CpuId) -> bool {
         has_bit(self.quiescent.load(Ordering::Relaxed), cpu)
     }
+}
+
+impl Environment for Anywhere {
+    fn now_ms(&self) -> u64 {
+        self.now_ms.load(Ordering::Relaxed)
+    }
 
     fn is_isolated(&self, cpu: CpuId) -> bool {
         has_bit(self.isolated.load(Ordering::Relaxed), cpu)
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.now_ms.load(Ordering::Relaxed)
     }
 }
 

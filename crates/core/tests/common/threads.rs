@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use pagedepot::CpuId;
-use pagedepot::cpus::{FenceError, Guard, Here, Processor, WhichCpu};
+use pagedepot::cpus::{Environment, FenceError, Guard, Here, Processor, WhichCpu};
 
 thread_local! {
     static CPU: Cell<Option<u32>> = const { Cell::new(Some(0)) };
@@ -31,7 +31,9 @@ impl WhichCpu for Claimed {
     fn cpu(&self) -> Option<CpuId> {
         CPU.get().map(CpuId::new)
     }
+}
 
+impl Environment for Claimed {
     fn now_ms(&self) -> u64 {
         self.0.elapsed().as_millis() as u64 + 1
     }
@@ -106,7 +108,9 @@ unsafe impl Processor for Kernel {
         drop(self.hold(cpu.get()));
         Ok(())
     }
+}
 
+impl Environment for Kernel {
     fn is_isolated(&self, cpu: CpuId) -> bool {
         self.isolated.load(Ordering::Relaxed) >> cpu.get() & 1 == 1
     }
@@ -177,13 +181,15 @@ unsafe impl Processor for Parked {
     fn fence(&self, cpu: CpuId) -> Result<(), FenceError> {
         self.kernel.fence(cpu)
     }
+}
+
+impl Environment for Parked {
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64 + self.dreamt_ms() + 1
+    }
 
     fn is_isolated(&self, cpu: CpuId) -> bool {
         self.kernel.is_isolated(cpu)
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64 + self.dreamt_ms() + 1
     }
 
     fn caller(&self) -> Option<NonZeroUsize> {

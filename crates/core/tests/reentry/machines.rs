@@ -2,7 +2,7 @@
 
 use pagedepot::CpuId;
 use pagedepot::cpus::implement::{self, BlockArray, MagazineIndex, Word, WordOffset, is_open};
-use pagedepot::cpus::{self, Cpus, FenceError, Guard, Here, WhichCpu};
+use pagedepot::cpus::{self, Cpus, Environment, FenceError, Guard, Here, WhichCpu};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -118,6 +118,12 @@ impl Kernel {
 // words. 2., 3. checked first. 4. `fence` refuses where a sequence has been interrupted. 5. one
 // store.
 unsafe impl Cpus for Kernel {
+    type Environment = Self;
+
+    fn environment(&self) -> &Self {
+        self
+    }
+
     const CONTEXTS: usize = 2;
 
     fn here(&self) -> Option<Here> {
@@ -151,15 +157,17 @@ unsafe impl Cpus for Kernel {
         self.0.point();
         if self.0.has_interrupted(cpu) { Err(FenceError::Busy) } else { Ok(()) }
     }
+}
+
+impl Environment for Kernel {
+    fn now_ms(&self) -> u64 {
+        self.0.preemption_point();
+        self.0.now_ms()
+    }
 
     fn is_isolated(&self, _cpu: CpuId) -> bool {
         self.0.preemption_point();
         false
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.0.preemption_point();
-        self.0.now_ms()
     }
 }
 
@@ -197,6 +205,12 @@ impl Restartable {
 // checked first.
 // 4. a sequence that has been interrupted never commits. 5. one store.
 unsafe impl Cpus for Restartable {
+    type Environment = Self;
+
+    fn environment(&self) -> &Self {
+        self
+    }
+
     const FOLLOWS_GATES: bool = true;
 
     fn here(&self) -> Option<Here> {
@@ -229,15 +243,17 @@ unsafe impl Cpus for Restartable {
         self.0.preemption_point();
         Ok(())
     }
+}
+
+impl Environment for Restartable {
+    fn now_ms(&self) -> u64 {
+        self.0.preemption_point();
+        self.0.now_ms()
+    }
 
     fn is_isolated(&self, _cpu: CpuId) -> bool {
         self.0.preemption_point();
         false
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.0.preemption_point();
-        self.0.now_ms()
     }
 }
 
@@ -280,7 +296,9 @@ unsafe impl cpus::Processor for Processor {
         self.0.point();
         if self.0.has_interrupted(cpu) { Err(FenceError::Busy) } else { Ok(()) }
     }
+}
 
+impl Environment for Processor {
     fn now_ms(&self) -> u64 {
         self.0.preemption_point();
         self.0.now_ms()
@@ -297,7 +315,9 @@ impl WhichCpu for Lock {
         self.0.preemption_point();
         Some(cpu)
     }
+}
 
+impl Environment for Lock {
     fn now_ms(&self) -> u64 {
         self.0.preemption_point();
         self.0.now_ms()

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagedepot::cpus::{FenceError, Guard, Here, Pinned, Processor};
+use pagedepot::cpus::{Environment, FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{
     Allocator, Config, ConfigError, CpuId, Flags, FrameRange, Mobility, Mode, NodeId, Order, Pfn,
     Scope, Watermarks, ZoneConfig, ZoneId, ZoneStats,
@@ -56,7 +56,9 @@ unsafe impl Processor for Acting {
     fn fence(&self, _cpu: CpuId) -> Result<(), FenceError> {
         Ok(())
     }
+}
 
+impl Environment for Acting {
     fn now_ms(&self) -> u64 {
         self.now_ms.load(Ordering::Relaxed)
     }

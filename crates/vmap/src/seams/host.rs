@@ -2,7 +2,7 @@
 
 use core::num::NonZeroUsize;
 
-use pagedepot::cpus::{Cpus, Unusable};
+use pagedepot::cpus::{Cpus, Environment, Unusable};
 use pagedepot::sync::prim::{AtomicU32, spin_hint};
 use pagedepot::sync::spin_while;
 use pagedepot::{AllocError, Allocator, CpuId, Flags, FreeManyError, NodeId, Order, Pfn};
@@ -147,7 +147,7 @@ unsafe impl<C: Cpus> Host for Allocator<'_, C> {
     }
 
     fn check_usable(&self) -> Result<(), Unusable> {
-        self.cpus().check_usable()
+        self.cpus().environment().check_usable()
     }
 
     fn add_quarantined(&self, frame: Pfn, pages: i64) {
@@ -155,12 +155,12 @@ unsafe impl<C: Cpus> Host for Allocator<'_, C> {
     }
 
     fn wait_at_most(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
-        self.cpus().wait(word, seen, limit_ms);
+        self.cpus().environment().wait(word, seen, limit_ms);
     }
 
     #[inline]
     fn caller(&self) -> Option<NonZeroUsize> {
-        self.cpus().caller()
+        self.cpus().environment().caller()
     }
 }
 

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
 use pagedepot::{
     AllocError, Allocator, Config, CpuId, Flags, FrameRange, FreeManyError, NodeId, Order,
     PageSize, Pfn, ZoneConfig,
@@ -38,6 +38,8 @@ impl WhichCpu for ByThread {
         Some(CpuId::new(CPU.get()))
     }
 }
+
+impl Environment for ByThread {}
 
 pub type Depot = Allocator<'static, Locked<'static, ByThread>>;
 pub type Paged = Vmap<'static, &'static Paper, PaperHost>;

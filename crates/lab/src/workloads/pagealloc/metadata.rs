@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::time::Instant;
 
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
-use pagedepot::cpus::{Cpus, FenceError, Here};
+use pagedepot::cpus::{Cpus, Environment, FenceError, Here};
 use pagedepot::{
     Allocator, Backing, Config, ConfigError, CpuId, Doubled, FrameRange, Mobility, NodeId, Order,
     Pfn, ZoneConfig, ZoneId,
@@ -32,6 +32,12 @@ struct Nowhere;
 
 // SAFETY: no function touches a front.
 unsafe impl Cpus for Nowhere {
+    type Environment = Self;
+
+    fn environment(&self) -> &Self {
+        self
+    }
+
     fn here(&self) -> Option<Here> {
         None
     }
@@ -59,6 +65,8 @@ unsafe impl Cpus for Nowhere {
         Err(FenceError::Refused)
     }
 }
+
+impl Environment for Nowhere {}
 
 /// A store whose own metadata nobody measures here.
 struct Elsewhere;

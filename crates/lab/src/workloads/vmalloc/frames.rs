@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
 use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Pfn, ZoneConfig};
 
 use crate::failure::Failure;
@@ -16,6 +16,8 @@ impl WhichCpu for Here {
         Some(pagedepot_rseq::current_cpu())
     }
 }
+
+impl Environment for Here {}
 
 /// An allocator of frame numbers.
 pub type Numbers<'m> = Allocator<'m, Locked<'m, Here>>;

@@ -1,0 +1,65 @@
+//! What the allocator asks of its surroundings besides sequences: a clock, CPUs to leave alone,
+//! sleeping.
+
+use core::num::NonZeroUsize;
+
+use crate::frame::CpuId;
+use crate::sync::prim::AtomicU32;
+use crate::sync::spin_while;
+
+/// Why the allocator may not be used from here at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unusable {
+    /// This process is a fork of the one that made the allocator: its frames are the parent's.
+    Forked,
+}
+
+/// The surroundings of an allocator. Every method has a default, for embedders without a clock,
+/// isolated CPUs, forks and sleeping: `impl Environment for MyCpus {}`.
+pub trait Environment: Sync {
+    /// A coarse clock in milliseconds for ages and decay; constant 0 where there is none.
+    fn now_ms(&self) -> u64 {
+        0
+    }
+
+    /// Whether a full drain should leave `cpu` alone: isolated, running a real-time task.
+    fn is_isolated(&self, cpu: CpuId) -> bool {
+        let _ = cpu;
+        false
+    }
+
+    /// Whether the allocator may be used from here. Asked once per slow path.
+    ///
+    /// # Errors
+    /// Why it may not.
+    fn check_usable(&self) -> Result<(), Unusable> {
+        Ok(())
+    }
+
+    /// A name for the thread that calls: any number that no other thread has meanwhile. Code that
+    /// interrupts a thread and may reclaim, such as a signal handler, has that thread's name.
+    ///
+    /// With a name, a request that runs short waits while another caller runs a reclaim callback,
+    /// and tells that caller from itself. `None`: unknown; such a request does not wait.
+    fn caller(&self) -> Option<NonZeroUsize> {
+        None
+    }
+
+    /// Waits while `word` is `seen`: until [`wake_all`](Self::wake_all), or about `limit_ms`
+    /// milliseconds, or less, or not at all: the caller looks again. It may sleep, yield, halt until
+    /// the next tick, or spin some 10 us as by default. Called only by requests that may reclaim,
+    /// outside of sequences.
+    ///
+    /// The caller bounds its waiting by [`now_ms`](Self::now_ms); without a clock, each call counts
+    /// as a millisecond.
+    fn wait(&self, word: &AtomicU32, seen: u32, limit_ms: u32) {
+        let _ = limit_ms;
+        spin_while(word, seen);
+    }
+
+    /// Ends the waiting of all that [`wait`](Self::wait) for `word`.
+    fn wake_all(&self, word: &AtomicU32) {
+        let _ = word;
+    }
+}
