@@ -1,9 +1,11 @@
 //! What may use what. Reads the sources:
 //! 1. the rooms of this crate (its folders) form layers: a room uses those below it alone;
-//! 2. atomics and spinning are reached through `prim`, where a model checker takes their place;
-//! 3. crates depend downwards: lab on designs and linux, these on vmap and rseq, these on core, core
-//!    on nothing.
+//! 2. so do the files of a room: none uses another that uses it;
+//! 3. atomics and spinning are reached through `prim`, where a model checker takes their place;
+//! 4. crates depend downwards: lab on designs and linux, these on vmap and rseq, these on
+//!    core, core on nothing.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +70,49 @@ fn modules_use_what_is_below_them() {
         }
     });
     assert!(uses > 100, "the sources are found, and read");
+}
+
+/// The other files of a room that a file's code names by `super::`.
+fn siblings(code: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for after in code.split("super::").skip(1) {
+        let name: String = after.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        names.push(name);
+    }
+    names
+}
+
+/// A room's files name each other by `super::file`, and not through the room's `mod.rs`, which only
+/// lists what the room shows to others. Then what they name must not lead back to them.
+#[test]
+fn files_of_a_room_form_no_circle() {
+    let mut uses = HashMap::<String, Vec<String>>::new();
+    let mut files = Vec::new();
+    for_each_source(&crates().join("core/src"), &mut |file, code| {
+        let Some((room, name)) = file.split_once('/') else { return };
+        if room == "vmap" || name == "mod.rs" {
+            return;
+        }
+        let code = code.split("#[cfg(all(test").next().unwrap();
+        assert!(!code.contains(&format!("crate::{room}::")), "{file}: name files by `super::`");
+        files.push(file.to_owned());
+        uses.insert(
+            file.to_owned(),
+            siblings(code).iter().map(|of| format!("{room}/{of}.rs")).collect(),
+        );
+    });
+    for (file, used) in &uses {
+        for used in used {
+            assert!(files.contains(used), "{file} names {used}, which is no file of its room");
+        }
+    }
+    // Files that use none but those sorted already, until there are no more.
+    while let Some(at) =
+        files.iter().position(|file| uses[file].iter().all(|of| !files.contains(of)))
+    {
+        files.swap_remove(at);
+    }
+    assert!(files.is_empty(), "these files use each other in a circle: {files:?}");
 }
 
 #[test]

@@ -10,8 +10,9 @@ use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr::NonNull;
 
-use super::{Allocator, layout};
-use crate::alloc::config::ConfigError;
+use super::allocator::Allocator;
+use super::config::ConfigError;
+use super::layout;
 use crate::cpus::Cpus;
 use crate::frame::FrameRange;
 use crate::frame::pageblock::PageblockIndex;

@@ -5,10 +5,11 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
 use super::add::{Given, write_section};
-use super::checked::Checks;
+use super::allocator::Allocator;
+use super::config::Checks;
+use super::config::{Config, ConfigError};
+use super::globals::Globals;
 use super::layout::{self, Layout};
-use super::{Allocator, Globals};
-use crate::alloc::config::{Config, ConfigError};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::WORD_BYTES;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag};

@@ -1,8 +1,8 @@
 //! Many blocks at once.
 
-use super::Allocator;
-use crate::alloc::error::{AllocError, FreeError};
-use crate::alloc::flags::Flags;
+use super::allocator::Allocator;
+use super::error::{AllocError, FreeError};
+use super::flags::Flags;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::Tag;

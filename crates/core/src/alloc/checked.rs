@@ -8,9 +8,9 @@
 //! The byte of a block's first frame is exchanged atomically by `free`, before the block goes
 //! anywhere: of two frees of one block exactly one succeeds.
 
-use super::Allocator;
+use super::allocator::Allocator;
+use super::error::FreeError;
 use super::layout::OWNER_BYTES;
-use crate::alloc::error::FreeError;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{Order, Pfn};
@@ -19,15 +19,6 @@ use crate::sync::count;
 use crate::sync::prim::{AtomicU8, Ordering};
 
 const ALLOCATED: u8 = 0x80;
-
-/// Which bytes frames have.
-#[derive(Clone, Copy)]
-pub(super) struct Checks {
-    /// Which blocks are out.
-    pub checked: bool,
-    /// Which CPU got them.
-    pub track_owner: bool,
-}
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Where the section of `pfn` has its byte arrays, and the frame's place in them.

@@ -202,6 +202,15 @@ impl<'c> Config<'c> {
     }
 }
 
+/// Which bytes frames have.
+#[derive(Clone, Copy)]
+pub(super) struct Checks {
+    /// Which blocks are out.
+    pub checked: bool,
+    /// Which CPU got them.
+    pub track_owner: bool,
+}
+
 /// Why an allocator could not be made, or memory not be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::Allocator;
+use super::allocator::Allocator;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::CpuId;
 use crate::front::gate;

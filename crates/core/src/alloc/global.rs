@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-use super::Allocator;
+use super::allocator::Allocator;
+use super::config::ConfigError;
+use super::error::{AllocError, FreeError};
+use super::flags::Flags;
 use super::late_init::{LateInit, NotMade};
-use crate::alloc::config::ConfigError;
-use crate::alloc::error::{AllocError, FreeError};
-use crate::alloc::flags::Flags;
 use crate::cpus::Cpus;
 use crate::frame::{Order, Pfn};
 

@@ -4,8 +4,8 @@ use crate::frame::pageblock::WORDS_PER_ZONE;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use super::Globals;
-use crate::alloc::config::{Config, ConfigError};
+use super::config::{Config, ConfigError};
+use super::globals::Globals;
 use crate::cpus::Cpus;
 use crate::frame::Class;
 use crate::frame::pageblock::WORD_BYTES;

@@ -1,8 +1,8 @@
-//! The allocator: what callers call. Fast paths are here; the rest delegates to the rooms below.
+//! The allocator: what callers call. All but the fast paths delegates to the rooms below.
 //!
 //! | module | what |
 //! |---|---|
-//! | this one | the fast paths |
+//! | `allocator` | [`Allocator`], and the fast paths |
 //! | `slow` | what a request does when a front does not serve it |
 //! | `request` | a request of any kind, on its way down the watermarks |
 //! | `pressure` | requests below a watermark |
@@ -15,6 +15,7 @@
 //! | `stats` | counters and reports |
 //! | `validate` | is every frame in exactly one place |
 //! | `config` | what an allocator is made from |
+//! | `globals` | what changes, and belongs to no zone and no CPU |
 //! | `layout` | where the metadata lies in the caller's memory |
 //! | `build` | construction |
 //! | `add` | memory, at first and later |
@@ -25,6 +26,7 @@
 //! | `error`, `flags` | what callers get and say |
 
 mod add;
+mod allocator;
 mod build;
 mod bulk;
 mod checked;
@@ -33,6 +35,7 @@ mod drain;
 pub mod error;
 pub mod flags;
 mod global;
+mod globals;
 pub(crate) mod late_init;
 pub(crate) mod layout;
 mod obstacle;
@@ -46,301 +49,10 @@ mod tuning;
 mod undo;
 mod validate;
 
-use core::marker::PhantomData;
-use core::ptr::NonNull;
-
+pub use allocator::Allocator;
 pub use bulk::FreeManyError;
 pub use global::{Global, InitError};
 pub use obstacle::Obstacle;
 pub use remove::RemoveError;
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};
-
-use crate::cpus::{Cpus, Environment};
-use crate::frame::pageblock::Tag;
-use crate::frame::{Class, LinearMap, NodeId, Order, PageSize, Pfn, ZoneId};
-use crate::front::{Here, WordOffset};
-use crate::pcp::{Caches, Carved, NO_ZONE, Pcps, PcpsState};
-use crate::reclaim::LastResort;
-use crate::store::{Noted, Store};
-use crate::sync::prim::AtomicU64;
-use crate::zone::Zones;
-use checked::Checks;
-use error::{AllocError, FreeError};
-use flags::Flags;
-use layout::Layout;
-
-/// A page allocator over memory that its caller supplies.
-///
-/// `C` is how code reaches the CPU it runs on; see [`Cpus`]. All methods take `&self` and may be
-/// called from any number of threads, and from interrupt or signal handlers at any moment, also in
-/// the middle of another call on the same CPU.
-///
-/// No method waits for another caller, but for a request that may reclaim and is about to fail:
-/// what is shared is changed by single atomic operations. That request sleeps ([`Cpus::wait`])
-/// while another caller runs a [`Reclaim`] callback, a second at most for each, and some
-/// milliseconds while others have pages in their hands; how long is bounded. Over a
-/// [`Backing`](crate::Backing) that has a lock, what reaches it waits there.
-pub struct Allocator<'m, C> {
-    cpus: C,
-    pcps: Pcps<'m>,
-    store: Store<'m>,
-    zones: Zones<'m>,
-    layout: Layout,
-    page_size: PageSize,
-    linear_map: Option<LinearMap>,
-    checks: Checks,
-    /// Whether there are any checks.
-    tracks_frames: bool,
-    /// The level of the only zone; more than any request takes where there are several, or options
-    /// that make an allocation more than a pop.
-    simple_level: u8,
-    globals: &'m Globals<'m>,
-    base: NonNull<u8>,
-    memory: PhantomData<&'m mut [u8]>,
-}
-
-/// What changes, rarely, and belongs to no zone and no CPU. In the metadata rather than in
-/// [`Allocator`], which so never changes: a loop that borrows one may keep its fields in registers
-/// over all its calls.
-pub(crate) struct Globals<'m> {
-    pcps: PcpsState<'m>,
-    last_resort: LastResort<'m>,
-    /// Claims of the store that were rolled back.
-    failed_claims: AtomicU64,
-    noted: Noted,
-}
-
-impl<'m> Globals<'m> {
-    fn new(carved: Carved<'m>) -> Self {
-        Globals {
-            pcps: PcpsState::new(carved),
-            last_resort: LastResort::new(),
-            failed_claims: AtomicU64::new(0),
-            noted: Noted::new(),
-        }
-    }
-}
-
-// SAFETY: everything behind the pointers is atomics, or written before the allocator exists;
-// `Pressure` callbacks are `Sync`.
-unsafe impl<C: Send> Send for Allocator<'_, C> {}
-// SAFETY: as above.
-unsafe impl<C: Sync> Sync for Allocator<'_, C> {}
-
-impl<'m, C: Cpus> Allocator<'m, C> {
-    /// Allocates a block of 2^order frames, aligned to its size.
-    ///
-    /// A cached order (0..=3 and 9) costs one sequence on this CPU while its front has rounds, and
-    /// one refill per magazine. Others search the store.
-    ///
-    /// # Errors
-    /// [`AllocError`]; see [`shortage`](Self::shortage) for where the pages are.
-    #[inline]
-    pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        if flags.takes_level(self.simple_level)
-            && flags.is_plain()
-            && let Some(class) = Class::of(order)
-        {
-            let word = WordOffset::new(ZoneId::new(0), class, flags.mobility());
-            if let Some(frame) = self.cpus.pop(self.pcps.blocks(), word) {
-                return Ok(Pfn::new(frame));
-            }
-        }
-        self.alloc_general(order, flags)
-    }
-
-    /// [`alloc`](Self::alloc) with several zones, options, or uncached orders, or when the front
-    /// has no rounds: all that is left, behind one call, so that the fast path carries nothing
-    /// of it.
-    #[cold]
-    #[inline(never)]
-    fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        let found = match Class::of(order) {
-            Some(_) => self.alloc_fast(order, flags).map(Pfn::new),
-            None => self.alloc_at_once(order, flags)?,
-        };
-        match found {
-            Some(pfn) => {
-                self.on_alloc(pfn, order, flags);
-                Ok(pfn)
-            }
-            None => self.alloc_slow(order, flags),
-        }
-    }
-
-    /// One pop from the front of the zone to try first.
-    #[inline]
-    fn alloc_fast(&self, order: Order, flags: Flags) -> Option<u32> {
-        let class = Class::of(order)?;
-        let zone = self.first_zone(self.here()?, flags)?;
-        self.cpus.pop(self.pcps.blocks(), WordOffset::new(zone, class, flags.mobility()))
-    }
-
-    /// The zone to try first here, whatever its watermarks; `None` when that takes thought.
-    fn first_zone(&self, here: Here, flags: Flags) -> Option<ZoneId> {
-        if flags.is_this_node() {
-            return None;
-        }
-        match self.pcps.shared(here.cpu).first_zones[flags.level()] {
-            NO_ZONE => None,
-            zone => Some(ZoneId::new(u32::from(zone))),
-        }
-    }
-
-    /// What is done to a block on its way out, by option.
-    fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
-        if self.tracks_frames {
-            self.note_alloc(pfn, order);
-        }
-        if flags.is_zeroed() {
-            self.zero(pfn, order);
-        }
-    }
-
-    /// Frees a block that [`alloc`](Self::alloc) returned for this order, or a part that
-    /// [`split`](Self::split) made. Any CPU may free it.
-    ///
-    /// # Errors
-    /// [`FreeError`] when the block cannot be one of ours; nothing is changed then. Freeing what
-    /// one does not hold is caught always by range, alignment and when the frames reach the store;
-    /// at once if the frame holds the allocator's own magazines; and at once with
-    /// [`Config::checked`](crate::Config::checked). Ranges are told by aligned runs
-    /// of 512 frames: only `checked` tells frames of a smaller hole from allocated ones.
-    #[inline]
-    pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        if self.free_fast(pfn, order) { Ok(()) } else { self.free_general(pfn, order) }
-    }
-
-    /// The fast path of [`free`](Self::free) alone: one push to this CPU's front. `false`: nothing
-    /// has changed, and the caller still holds the block.
-    ///
-    /// After a push that succeeded this reads and writes nothing of the allocator. So an owner that
-    /// has closed all gates ([`disable_caches`](Self::disable_caches)) may take the allocator away
-    /// while callers return from here.
-    #[inline]
-    pub fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
-        if let Some(class) = Class::of(order)
-            && let Some(tag) = self.store.simple_tag(pfn)
-            && pfn.is_aligned(order)
-        {
-            return self.cpus.push(
-                self.pcps.blocks(),
-                WordOffset::expected(tag, class),
-                class.rounds(),
-                pfn.get(),
-            );
-        }
-        false
-    }
-
-    /// [`free`](Self::free) with options, of uncached orders, when the front has no room, or of
-    /// what is not ours.
-    #[cold]
-    #[inline(never)]
-    fn free_general(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        let tag = self.check_free(pfn, order)?;
-        match Class::of(order) {
-            Some(_) if self.push_if_room(pfn, order, tag) => Ok(()),
-            Some(class) => self.free_slow(pfn, class, tag),
-            None => self.free_direct(pfn, order, tag.zone()),
-        }
-    }
-
-    /// The checks that every block passes on its way in.
-    fn check_free(&self, pfn: Pfn, order: Order) -> Result<Tag, FreeError> {
-        let tag = self.store.tags().of_block(pfn, order).ok_or(FreeError::OutOfRange)?;
-        if !pfn.is_aligned(order) {
-            return Err(FreeError::Misaligned);
-        }
-        if self.are_carved(pfn, order.frames()) {
-            return Err(FreeError::NotAllocated);
-        }
-        if self.tracks_frames {
-            self.cpus.environment().check_usable()?;
-            self.note_free(pfn, order)?;
-        }
-        Ok(tag)
-    }
-
-    /// Whether any of these frames, which are memory, is the allocator's own.
-    fn are_carved(&self, start: Pfn, frames: u32) -> bool {
-        self.store.tags().are_carved_near(start, frames) && self.pcps.carved().any(start, frames)
-    }
-
-    /// Frees a block of a cached order if this CPU's front has room.
-    fn push_if_room(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
-        Class::of(order).is_some_and(|class| {
-            self.cpus.push(
-                self.pcps.blocks(),
-                WordOffset::of_tag(tag, class),
-                class.rounds(),
-                pfn.get(),
-            )
-        })
-    }
-
-    /// The zones a request from `node` may use, nearest first and in each node the highest level
-    /// first.
-    fn zones_for(&self, node: NodeId, flags: Flags) -> impl Iterator<Item = ZoneId> {
-        self.zones.from(node).filter(move |&zone| self.may_serve(zone, node, flags))
-    }
-
-    fn may_serve(&self, zone: ZoneId, node: NodeId, flags: Flags) -> bool {
-        let zone = self.zones.get(zone);
-        flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == node)
-    }
-
-    fn node_here(&self) -> NodeId {
-        self.node_of_caller(self.here())
-    }
-
-    /// The node of a caller that runs `here`; node 0 for callers on no CPU of ours.
-    fn node_of_caller(&self, here: Option<Here>) -> NodeId {
-        here.map_or(NodeId::new(0), |here| self.pcps.shared(here.cpu).node)
-    }
-
-    /// Where this runs, if that CPU has caches' metadata.
-    #[inline]
-    fn here(&self) -> Option<Here> {
-        self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
-    }
-
-    /// How code reaches its CPU.
-    pub fn cpus(&self) -> &C {
-        &self.cpus
-    }
-
-    /// CPUs that have caches.
-    pub fn cpu_count(&self) -> u32 {
-        self.pcps.cpus()
-    }
-
-    /// The base page size.
-    pub fn page_size(&self) -> PageSize {
-        self.page_size
-    }
-
-    /// The caches, and what their slow paths work against.
-    #[inline]
-    fn caches(&self) -> Caches<'_, 'm, C> {
-        Caches { cpus: &self.cpus, pcps: &self.pcps, store: &self.store, zones: &self.zones }
-    }
-
-    /// Zeroes a block, if the allocator can reach it.
-    fn zero(&self, pfn: Pfn, order: Order) {
-        if let Some(map) = self.linear_map {
-            // A frame that was freed twice may be in a cache while it holds magazines.
-            assert!(
-                !self.are_carved(pfn, order.frames()),
-                "{pfn} is the allocator's own: it was freed twice"
-            );
-            let bytes = self.page_size.bytes() << order.get();
-            let start =
-                core::ptr::with_exposed_provenance_mut::<u8>(map.address(pfn, self.page_size));
-            // SAFETY: mapped there, and the caller's alone, by the promise of `LinearMap::new`:
-            // each frame is freed by its holder, once. Magazines are not among them.
-            unsafe { start.write_bytes(0, bytes) };
-        }
-    }
-}

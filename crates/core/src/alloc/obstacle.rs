@@ -4,8 +4,8 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use super::Allocator;
 use super::add::pageblocks;
+use super::allocator::Allocator;
 use crate::cpus::Cpus;
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};

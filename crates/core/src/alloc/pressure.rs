@@ -1,6 +1,6 @@
 //! Requests below a watermark: telling the callbacks, and the last resort.
 
-use super::Allocator;
+use super::allocator::Allocator;
 use super::error::AllocError;
 #[cfg(all(loom, test))]
 use super::flags::Flags;

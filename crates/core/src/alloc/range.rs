@@ -4,10 +4,10 @@
 //! them. Cached frames are in their way, so a request that finds no room takes the caches back
 //! before it fails, as the last resort of [`reclaim`](crate::reclaim) has it.
 
-use super::Allocator;
+use super::allocator::Allocator;
+use super::error::{AllocError, FreeError};
+use super::flags::Flags;
 use super::request::{Request, Want};
-use crate::alloc::error::{AllocError, FreeError};
-use crate::alloc::flags::Flags;
 use crate::cpus::{Cpus, Environment, Here};
 use crate::frame::Class;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};

@@ -33,8 +33,8 @@
 use core::fmt;
 use core::mem::forget;
 
-use super::Allocator;
 use super::add::pageblocks;
+use super::allocator::Allocator;
 use super::obstacle::Obstacle;
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::FrameRange;

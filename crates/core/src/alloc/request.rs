@@ -1,7 +1,7 @@
 //! What a request wants, for the steps that requests of all kinds take before they fail.
 
-use super::Allocator;
-use crate::alloc::flags::Flags;
+use super::allocator::Allocator;
+use super::flags::Flags;
 use crate::cpus::Cpus;
 use crate::frame::Class;
 use crate::frame::{NodeId, Order, Pfn, ZoneId};

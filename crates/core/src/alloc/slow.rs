@@ -1,6 +1,6 @@
 //! What a request does when this CPU's front does not serve it.
 
-use super::Allocator;
+use super::allocator::Allocator;
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::request::{Request, Want};

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::Allocator;
+use super::allocator::Allocator;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::{CpuId, NodeId, Pfn, ZoneId};
 use crate::front::Magazine;

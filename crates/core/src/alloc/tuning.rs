@@ -1,6 +1,6 @@
 //! Watermarks and cache limits, changed while the allocator runs.
 
-use super::Allocator;
+use super::allocator::Allocator;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, ZoneId};
 use crate::sync::prim::Ordering;

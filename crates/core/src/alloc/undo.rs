@@ -4,7 +4,7 @@
 
 use core::mem::take;
 
-use super::Allocator;
+use super::allocator::Allocator;
 use crate::cpus::Cpus;
 use crate::frame::{Order, Pfn};
 

@@ -7,7 +7,7 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use super::Allocator;
+use super::allocator::Allocator;
 use crate::cpus::{Cpus, Environment, Here};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS};
 use crate::frame::{CpuId, Pfn, ZoneId};

@@ -1,6 +1,6 @@
 //! The orders that have magazines.
 
-use super::Order;
+use super::units::Order;
 
 /// The orders that have magazines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! Ranges of frames, and where they are mapped.
 
 use super::pageblock::SECTION_FRAMES;
-use super::{Order, Pfn};
+use super::units::{Order, Pfn};
 
 /// The size of a base page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Pageblocks: their numbers, and the tag that says which zone and mobility each serves.
 
-use super::{Class, Mobility, Order, Pfn, ZoneId};
+use super::class::Class;
+use super::units::{Mobility, Order, Pfn, ZoneId};
 
 /// Frames per pageblock.
 pub const PAGEBLOCK_FRAMES: u32 = Order::PAGEBLOCK.frames();

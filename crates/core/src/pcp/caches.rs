@@ -6,9 +6,8 @@
 
 use super::direct::Direct;
 use super::pcps::Pcps;
-use super::share::Share;
 use crate::cpus::Cpus;
-use crate::frame::{CpuId, Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::front::Here;
 use crate::store::Store;
 use crate::sync::InFlight;
@@ -33,15 +32,6 @@ impl<C> Clone for Caches<'_, '_, C> {
 impl<C> Copy for Caches<'_, '_, C> {}
 
 impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
-    /// The caches of a CPU in a zone.
-    ///
-    /// # Panics
-    /// When there is no such CPU or zone.
-    pub fn share(self, cpu: CpuId, zone: ZoneId) -> Share<'a, 'm, C> {
-        let pcp = self.pcps.pcp(cpu, zone);
-        Share { caches: self, cpu, zone_id: zone, pcp, zone: self.zones.get(zone) }
-    }
-
     /// The way past the caches, for a caller that runs `here`.
     pub fn direct(self, here: Option<Here>, zone: ZoneId) -> Direct<'a, 'm> {
         let pcp = here.map(|here| self.pcps.pcp(here.cpu, zone));

@@ -1,11 +1,11 @@
 //! How much a CPU may cache: `high`, how it grows, shrinks and is kept.
 
+use super::free_high::Moved;
 use super::front::Front;
 use super::share::Share;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::Mobility;
-use crate::pcp::free_high::Moved;
 use crate::sync::prim::Ordering;
 use crate::zone::CacheLimits;
 

@@ -10,13 +10,14 @@
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
 
 use super::pcps::Pcps;
+use super::pool::spread;
 use super::share::Share;
+use super::shelf::Chain;
 use crate::cpus::Cpus;
 use crate::frame::Class;
 use crate::frame::pageblock::SECTION_FRAMES;
-use crate::frame::{CpuId, LinearMap, Mobility, Order, PageSize};
+use crate::frame::{CpuId, Mobility, Order, PageSize};
 use crate::front::{Magazine, MagazineIndex};
-use crate::pcp::shelf::Chain;
 use crate::store::Wanted;
 use crate::sync::count;
 use crate::sync::model::{Mutant, is_mutant};
@@ -138,52 +139,6 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 }
 
-/// Magazines of the caller's memory, and where further ones may be carved from.
-pub struct Magazines<'m> {
-    /// The number of the first.
-    first: u32,
-    count: u32,
-    /// How many were used so far.
-    used: &'m AtomicU32,
-    /// Where frames are mapped, if they are, and how large they are.
-    linear_map: Option<(LinearMap, PageSize)>,
-}
-
-impl<'m> Magazines<'m> {
-    pub fn new(
-        first: u32,
-        count: u32,
-        used: &'m AtomicU32,
-        linear_map: Option<(LinearMap, PageSize)>,
-    ) -> Self {
-        Magazines { first, count, used, linear_map }
-    }
-
-    /// Magazines of the caller's memory that were ever used.
-    pub fn used(&self) -> u32 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// A magazine that was never used.
-    fn fresh(&self) -> Option<MagazineIndex> {
-        let mut used = self.used();
-        while used < self.count {
-            // Relaxed: only the number is handed out; the magazine was written before the
-            // allocator existed.
-            match self.used.compare_exchange_weak(
-                used,
-                used + 1,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return MagazineIndex::new(self.first + spread(used, self.count)),
-                Err(now) => used = now,
-            }
-        }
-        None
-    }
-}
-
 impl Pcps<'_> {
     /// Takes an empty magazine from another CPU.
     fn steal(&self, cpu: CpuId) -> Option<MagazineIndex> {
@@ -193,42 +148,5 @@ impl Pcps<'_> {
             return own.peek(blocks).or_else(|| returned.find_map(|stack| stack.peek(blocks)));
         }
         own.pop(blocks).or_else(|| returned.find_map(|stack| stack.pop(blocks)))
-    }
-}
-
-/// Which of `count` neighbours to use as the `nth`: multiples of a number near the golden section
-/// (Knuth, The Art of Computer Programming 6.4), so that those in use lie apart and in no order. A
-/// drainer that reads one shelved magazine after another would else make its prefetchers fetch the
-/// next, which may be the one that the owner writes (decision 0005).
-fn spread(nth: u32, count: u32) -> u32 {
-    let golden = (u64::from(count) * 618 / 1000) as u32;
-    // A step without a common factor meets each place once; 1 is one.
-    let step =
-        (1..=golden).rev().find(|&step| greatest_common_divisor(step, count) == 1).unwrap_or(1);
-    (u64::from(nth) * u64::from(step) % u64::from(count)) as u32
-}
-
-fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::spread;
-
-    #[test]
-    fn magazines_are_spread_over_all_places_once() {
-        for count in (1..200).chain([4096, 5040]) {
-            let mut places: Vec<u32> = (0..count).map(|nth| spread(nth, count)).collect();
-            assert!(
-                count < 16 || places.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1),
-                "{places:?}"
-            );
-            places.sort_unstable();
-            assert_eq!(places, Vec::from_iter(0..count));
-        }
     }
 }

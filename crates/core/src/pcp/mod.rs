@@ -7,11 +7,12 @@
 //! | `listed` | which magazines a shelf has, for drainers to prefetch |
 //! | `pcps` | [`Pcps`]: the memory of all CPUs' caches |
 //! | `share` | [`Share`]: one CPU's caches of one zone, at work |
-//! | `front` | fronts as the slow paths see them: the theory of refill and spill |
+//! | `front` | how slow paths name fronts: the theory of refill and spill |
 //! | `refill`, `spill` | pages from the store to a CPU, and back |
 //! | `high` | how much a CPU may cache |
 //! | [`free_high`] | how much of that a CPU may cache that only frees |
 //! | `magazines` | where empty magazines come from |
+//! | `pool` | those of the caller's memory |
 //! | `carved` | which frames were cut into magazines |
 //! | `direct` | single blocks between callers and the store, past the caches |
 //! | `caches` | [`Caches`]: all CPUs and zones, and the watermarks |
@@ -28,6 +29,7 @@ mod high;
 mod listed;
 mod magazines;
 mod pcps;
+mod pool;
 mod refill;
 mod share;
 pub mod shelf;
@@ -38,5 +40,5 @@ pub use caches::Caches;
 pub use carved::Carved;
 pub use drain::{Drained, Mode, Scope};
 pub use front::Front;
-pub use magazines::Magazines;
 pub use pcps::{Pcps, PcpsState, Places};
+pub use pool::Magazines;

@@ -6,7 +6,7 @@ use super::cached::{CpuShared, Pcp};
 use super::carved::Carved;
 use super::free_high::FreeHigh;
 use super::front::Front;
-use super::magazines::Magazines;
+use super::pool::Magazines;
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
 use crate::front::gate::Tickets;
 use crate::front::word::Word;

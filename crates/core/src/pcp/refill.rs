@@ -1,6 +1,7 @@
 //! Refill: magazines and single blocks from the store to a CPU. The theory is in
 //! [`front`](super::front).
 
+use super::free_high::Moved;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::share::Share;
 use crate::cpus::{Cpus, Here};
@@ -8,7 +9,6 @@ use crate::frame::Class;
 use crate::frame::{Mobility, Order, Pfn};
 use crate::front::word::Word;
 use crate::front::{MagazineIndex, SLOTS};
-use crate::pcp::free_high::Moved;
 use crate::sync::count;
 use crate::sync::prefetch_write;
 use crate::zone::Reserve;

@@ -2,11 +2,14 @@
 
 use super::cached::Pcp;
 use super::caches::Caches;
-use super::front::Front;
+use super::front::{Front, Step};
 use crate::cpus::Cpus;
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
-use crate::front::{BlockArray, Here};
-use crate::store::Store;
+use crate::front::word::Word;
+use crate::front::{BlockArray, Here, MagazineIndex, is_open};
+use crate::store::{Store, Wanted};
+use crate::sync::count;
+use crate::sync::prim::Ordering;
 use crate::zone::{Reserve, Zone};
 
 /// See the module. A few references: made for each slow path.
@@ -34,8 +37,66 @@ impl<'a, 'm, C> Share<'a, 'm, C> {
 }
 
 impl<C: Cpus> Share<'_, '_, C> {
+    /// The front word, if the gate is open.
+    pub fn read_front(&self, front: Front) -> Option<Word> {
+        // Acquire: pairs with the Release of `Closed::drop`.
+        let open = is_open(self.blocks().gate(front.here.cpu).load(Ordering::Acquire));
+        open.then(|| Word(self.blocks().word(front.here, front.offset()).load(Ordering::Relaxed)))
+    }
+
+    /// Installs `new` in place of `old`, keeping the count of operations.
+    pub fn replace(&self, front: Front, old: Word, new: Word) -> bool {
+        let new = new.with_operations(old.operations());
+        let done =
+            self.caches.cpus.compare_store(self.blocks(), front.here, front.offset(), old.0, new.0);
+        if !done {
+            count(&self.pcp.counters.lost_races, 1);
+        }
+        done
+    }
+
+    /// Moves the count of operations from the word to the counters.
+    pub fn fold(&self, front: Front, word: Word) -> Step {
+        let folded = word.with_operations(0);
+        if self.caches.cpus.compare_store(
+            self.blocks(),
+            front.here,
+            front.offset(),
+            word.0,
+            folded.0,
+        ) {
+            count(&self.pcp.counters.hits, word.operations());
+        }
+        Step::Again
+    }
+
+    /// Writes frames to the slots of a magazine that the caller owns.
+    pub fn fill(&self, magazine: MagazineIndex, frames: &[u32]) {
+        let slots = &self.blocks().magazine(magazine).slots;
+        for (slot, &frame) in slots.iter().zip(frames) {
+            // Relaxed: published by whatever hands the magazine on.
+            slot.store(frame, Ordering::Relaxed);
+        }
+    }
+
+    /// A search of the store from where this CPU last found blocks.
+    pub fn wanted(&self, mobility: Mobility) -> Wanted<'_> {
+        self.pcp.wanted(self.zone_id, self.zone.span(), mobility)
+    }
+
     /// Whether the zone may give `pages` without going below what `reserve` protects.
     pub fn may_give(&self, pages: u64, reserve: Reserve) -> bool {
         self.caches.may_give(self.zone_id, pages, reserve)
+    }
+}
+
+impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
+    /// The caches of a CPU in a zone.
+    ///
+    /// # Panics
+    /// When there is no such CPU or zone.
+    pub fn share(self, cpu: CpuId, zone: ZoneId) -> Share<'a, 'm, C> {
+        let pcp = self.pcps.pcp(cpu, zone);
+        Share { caches: self, cpu, zone_id: zone, pcp, zone: self.zones.get(zone) }
     }
 }

@@ -4,6 +4,7 @@
 use core::array;
 
 use super::cached::FRONTS;
+use super::free_high::Moved;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::share::Share;
 use crate::cpus::{Cpus, Here};
@@ -12,7 +13,6 @@ use crate::frame::{Mobility, Pfn};
 use crate::front::MagazineIndex;
 use crate::front::gate::is_disabled;
 use crate::front::word::Word;
-use crate::pcp::free_high::Moved;
 use crate::sync::count;
 use crate::sync::prim::Ordering;
 

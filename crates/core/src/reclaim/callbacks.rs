@@ -1,7 +1,8 @@
 //! Reclaim callbacks: registration, the right to call one, and waiting for another caller's turn.
 //!
 //! # Vocabulary
-//! * *place*: holds one callback, and the name of the caller that runs it (see [`Environment::caller`]).
+//! * *place*: holds one callback, and the name of the caller that runs it (see
+//!   [`Environment::caller`]).
 //! * *turn*: one caller's run of one callback. [`Callbacks::turns`] counts those that have ended.
 //!
 //! # Theory
@@ -31,7 +32,7 @@
 //! sees a change, or is woken by it.
 //!
 //! *No deadlock.* A caller in a callback waits for no turn, so no chain of waiters closes. A wait
-//! is bounded all the same ([`super::pressure`]): a callback may wait for a lock that a waiter
+//! is bounded all the same ([`last_resort`](super::last_resort)): a callback may wait for a lock that a waiter
 //! holds.
 
 use core::cell::UnsafeCell;

@@ -96,6 +96,10 @@ fn one_operation() -> u64 {
     if is_mutant(Mutant::Untagged) { 0 } else { 1 }
 }
 
+/// The stack could not count as many elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
 /// Elements linked from the first, owned by the holder.
 #[derive(Clone, Copy)]
 pub struct Chain<I> {
@@ -137,7 +141,7 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
 
     /// Puts an element the caller owns on top; `Err` gives it back when the stack is full.
     pub fn push<L: Links>(&self, links: &L, index: L::Index) -> Result<(), L::Index> {
-        self.push_chain(links, index, index, 1).map_err(|()| index)
+        self.push_chain(links, index, index, 1).map_err(|Full| index)
     }
 
     /// Puts `count` elements, linked from `first` to `last`, on top, or fails when the stack
@@ -148,13 +152,13 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
         first: L::Index,
         last: L::Index,
         count: u32,
-    ) -> Result<(), ()> {
+    ) -> Result<(), Full> {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             let old = Head::<INDEX_BITS, COUNT_BITS>(head);
             let count = if COUNT_BITS > 0 { old.count() + count } else { 0 };
             if count > Self::COUNT_MAX {
-                return Err(());
+                return Err(Full);
             }
             // Relaxed: published by the Release below.
             links.link(last).store(old.top(), Ordering::Relaxed);

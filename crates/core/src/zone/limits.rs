@@ -1,7 +1,10 @@
 //! How many pages a CPU may cache of a zone.
 
-use super::PAGES_MAX;
 use crate::frame::PageSize;
+
+/// Watermarks and limits above this many pages mean this many: more than there are frame numbers,
+/// and sums of a few of them still fit.
+pub const PAGES_MAX: u64 = 1 << 40;
 
 /// How many pages a CPU may cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! All zones, and for each node the order in which a request from there tries them.
 
-use super::Zone;
+use super::state::Zone;
 use crate::frame::{NodeId, ZoneId};
 
 /// See the module.

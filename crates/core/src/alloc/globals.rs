@@ -1,0 +1,28 @@
+//! What of an allocator changes, and belongs to no zone and no CPU.
+
+use crate::pcp::{Carved, PcpsState};
+use crate::reclaim::LastResort;
+use crate::store::Noted;
+use crate::sync::prim::AtomicU64;
+
+/// What changes, rarely, and belongs to no zone and no CPU. In the metadata rather than in
+/// [`Allocator`], which so never changes: a loop that borrows one may keep its fields in registers
+/// over all its calls.
+pub(crate) struct Globals<'m> {
+    pub pcps: PcpsState<'m>,
+    pub last_resort: LastResort<'m>,
+    /// Claims of the store that were rolled back.
+    pub failed_claims: AtomicU64,
+    pub noted: Noted,
+}
+
+impl<'m> Globals<'m> {
+    pub fn new(carved: Carved<'m>) -> Self {
+        Globals {
+            pcps: PcpsState::new(carved),
+            last_resort: LastResort::new(),
+            failed_claims: AtomicU64::new(0),
+            noted: Noted::new(),
+        }
+    }
+}

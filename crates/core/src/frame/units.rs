@@ -1,0 +1,225 @@
+//! Units: a newtype for each, so that none is passed where another is due.
+
+use core::fmt;
+use core::num::TryFromIntError;
+
+/// The number of a page frame: its address divided by the base page size.
+///
+/// 32 bits reach 16 TiB with 4 KiB pages, 256 TiB with 64 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pfn(u32);
+
+impl Pfn {
+    /// Frame number `n`.
+    pub const fn new(n: u32) -> Self {
+        Pfn(n)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number, to index with.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The frame `frames` further on.
+    ///
+    /// # Panics
+    /// In debug builds, past the last frame number.
+    #[must_use]
+    pub const fn add(self, frames: u32) -> Self {
+        Pfn(self.0 + frames)
+    }
+
+    /// Whether a block of `order` may begin here.
+    pub const fn is_aligned(self, order: Order) -> bool {
+        self.0 & (order.frames() - 1) == 0
+    }
+}
+
+impl TryFrom<u64> for Pfn {
+    type Error = TryFromIntError;
+
+    /// Frame number `n`.
+    ///
+    /// # Errors
+    /// Above 2^32 - 1.
+    fn try_from(n: u64) -> Result<Self, TryFromIntError> {
+        u32::try_from(n).map(Pfn)
+    }
+}
+
+impl TryFrom<usize> for Pfn {
+    type Error = TryFromIntError;
+
+    /// Frame number `n`.
+    ///
+    /// # Errors
+    /// Above 2^32 - 1.
+    fn try_from(n: usize) -> Result<Self, TryFromIntError> {
+        u32::try_from(n).map(Pfn)
+    }
+}
+
+impl From<Pfn> for u64 {
+    fn from(pfn: Pfn) -> Self {
+        pfn.0.into()
+    }
+}
+
+impl fmt::Debug for Pfn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pfn {:#x}", self.0)
+    }
+}
+
+impl fmt::Display for Pfn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// The size of a block: 2^order frames, naturally aligned.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Order(u8);
+
+impl Order {
+    /// One frame.
+    pub const BASE: Order = Order(0);
+    /// 512 frames: a PMD-size page with 4 KiB frames, and what the store keeps hints for.
+    pub const PAGEBLOCK: Order = Order(if cfg!(loom) { 7 } else { 9 });
+    /// The largest order: 1024 frames.
+    pub const MAX: Order = Order(Self::PAGEBLOCK.0 + 1);
+    /// How many orders there are.
+    pub const COUNT: usize = Self::MAX.0 as usize + 1;
+
+    /// Order `n`, if there is one.
+    pub const fn new(n: u32) -> Option<Self> {
+        if n <= Self::MAX.0 as u32 { Some(Order(n as u8)) } else { None }
+    }
+
+    /// The smallest order whose blocks have at least `frames` frames; 0 frames need one. `None`
+    /// above 1024.
+    pub const fn for_frames(frames: usize) -> Option<Self> {
+        match frames.checked_next_power_of_two() {
+            Some(frames) => Self::new(frames.trailing_zeros()),
+            None => None,
+        }
+    }
+
+    /// The exponent.
+    pub const fn get(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The exponent, to index with.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Frames in a block of this order.
+    pub const fn frames(self) -> u32 {
+        1 << self.0
+    }
+
+    /// All orders, smallest first.
+    pub fn all() -> impl Iterator<Item = Order> {
+        (0..=Self::MAX.0).map(Order)
+    }
+}
+
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "order {}", self.0)
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $label:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// Number `n`.
+            pub const fn new(n: u32) -> Self {
+                $name(n)
+            }
+
+            /// The number.
+            pub const fn get(self) -> u32 {
+                self.0
+            }
+
+            /// The number, to index with.
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($label, " {}"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id!(
+    /// A CPU, by the number its system gives it. Numbers may be sparse; those at or above the
+    /// configured count have no caches and use the store.
+    CpuId, "cpu"
+);
+id!(
+    /// A zone, by its place in the configuration.
+    ZoneId, "zone"
+);
+id!(
+    /// A NUMA node.
+    NodeId, "node"
+);
+
+/// Why a frame was allocated; frames of one mobility are kept together so that whole blocks stay
+/// recoverable (Linux: *migratetype*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Mobility {
+    /// Stays where it is until freed.
+    Unmovable = 0,
+    /// Its owner can move it.
+    Movable = 1,
+    /// Its owner can give it up.
+    Reclaimable = 2,
+}
+
+impl Mobility {
+    /// How many there are.
+    pub const COUNT: usize = 3;
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Mobility; 3] = [Mobility::Unmovable, Mobility::Movable, Mobility::Reclaimable];
+
+    /// The number, to index with.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The mobility with number `n`.
+    pub const fn from_index(n: usize) -> Option<Self> {
+        if n < Self::COUNT { Some(Self::ALL[n]) } else { None }
+    }
+}

@@ -1,0 +1,302 @@
+//! What is known of a zone.
+
+use super::counts::Counters;
+use super::limits::{CacheLimits, PAGES_MAX};
+use super::watermarks::Watermarks;
+use crate::frame::NodeId;
+use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Apart, InFlight};
+
+/// A zone's metadata.
+pub struct Zone {
+    pub name: ZoneName,
+    pub node: NodeId,
+    pub level: u8,
+    /// Sections with frames of this zone: first, and one past the last.
+    span: [AtomicU32; 2],
+    /// Frames given to the zone, in pages.
+    managed: AtomicU64,
+    /// Pages the allocator took for its own magazines.
+    pub carved: AtomicU64,
+    /// Pages that a layer above holds back.
+    pub quarantined: AtomicU64,
+    marks: [AtomicU64; 3],
+    limits: [AtomicU64; 3],
+    /// Changes of the free count that a CPU keeps to itself, at most.
+    delta_max: AtomicI64,
+    /// Free pages of the store, but for the CPUs' deltas. On a line of its own: every slow path
+    /// reads the fields above, and this one is written by drains and by whoever moves many pages.
+    free: Apart<AtomicI64>,
+    /// A backing counts the free pages; here nobody does.
+    is_backed: bool,
+    /// Set from the first refill below `low` until one above `high`.
+    pub below_low: AtomicBool,
+    /// Moves by callers that run on no CPU of ours.
+    pub in_flight: InFlight,
+    /// What callers on no CPU of ours did.
+    pub counters: Counters,
+}
+
+/// Bounds of the changes that a CPU keeps to itself, in pages. All CPUs together keep at most a
+/// 64th of the zone, where the lower bound allows; the upper one holds a drain of 8 magazines and
+/// more, so that a CPU which is drained and refilled leaves the zone's own count alone.
+const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
+const DELTA_MAX: i64 = if cfg!(loom) { 2 } else { 1024 };
+
+impl Zone {
+    pub fn new(name: &str, node: NodeId, level: u8, is_backed: bool) -> Self {
+        Zone {
+            name: ZoneName::new(name),
+            node,
+            level,
+            span: [AtomicU32::new(u32::MAX), AtomicU32::new(0)],
+            managed: AtomicU64::new(0),
+            delta_max: AtomicI64::new(DELTA_MIN),
+            free: Apart::new(AtomicI64::new(0)),
+            carved: AtomicU64::new(0),
+            quarantined: AtomicU64::new(0),
+            marks: core::array::from_fn(|_| AtomicU64::new(0)),
+            limits: core::array::from_fn(|_| AtomicU64::new(1)),
+            is_backed,
+            below_low: AtomicBool::new(false),
+            in_flight: InFlight::new(),
+            counters: Counters::new(),
+        }
+    }
+
+    /// Sections to search; empty for a zone without memory.
+    #[inline]
+    pub fn span(&self) -> (u32, u32) {
+        let (start, end) =
+            (self.span[0].load(Ordering::Relaxed), self.span[1].load(Ordering::Relaxed));
+        if start < end { (start, end) } else { (0, 0) }
+    }
+
+    /// Widens the span.
+    pub fn cover(&self, first: u32, end: u32) {
+        // Relaxed: a search with an older span finds less, and is repeated before a request fails.
+        self.span[0].fetch_min(first, Ordering::Relaxed);
+        self.span[1].fetch_max(end, Ordering::Relaxed);
+    }
+
+    pub fn managed(&self) -> u64 {
+        self.managed.load(Ordering::Relaxed)
+    }
+
+    /// Counts frames given to the zone, free or not, on a machine of so many CPUs.
+    pub fn add_managed(&self, pages: u64, cpus: u32) {
+        let managed = self.managed.fetch_add(pages, Ordering::Relaxed) + pages;
+        let share = (managed / 64 / u64::from(cpus)).min(DELTA_MAX as u64) as i64;
+        self.delta_max.fetch_max(share, Ordering::Relaxed);
+    }
+
+    /// Counts frames taken from the zone for good. What a CPU may keep to itself stays as it is:
+    /// the CPUs may hold as much at this moment.
+    pub fn remove_managed(&self, pages: u64) {
+        self.managed.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    pub fn watermarks(&self) -> Watermarks {
+        let [min, low, high] = [0, 1, 2].map(|i| self.marks[i].load(Ordering::Relaxed));
+        Watermarks { min, low, high }
+    }
+
+    pub fn set_watermarks(&self, marks: Watermarks) {
+        for (cell, value) in self.marks.iter().zip([marks.min, marks.low, marks.high]) {
+            cell.store(value.min(PAGES_MAX), Ordering::Relaxed);
+        }
+    }
+
+    pub fn limits(&self) -> CacheLimits {
+        let [batch, high_min, high_max] = [0, 1, 2].map(|i| self.limits[i].load(Ordering::Relaxed));
+        // Beside `set_limits` these may be of two settings: they ascend all the same.
+        CacheLimits { batch, high_min, high_max: high_max.max(high_min) }
+    }
+
+    pub fn set_limits(&self, limits: CacheLimits) {
+        for (cell, value) in
+            self.limits.iter().zip([limits.batch, limits.high_min, limits.high_max])
+        {
+            cell.store(value.min(PAGES_MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Free pages, but for what the CPUs have not yet reported.
+    #[inline]
+    pub fn free_estimate(&self) -> i64 {
+        // Acquire: pairs with the Release in `add_reported`: a reader that sees a change there sees it announced.
+        self.free.load(Ordering::Acquire)
+    }
+
+    /// Whether a backing counts the free pages; then nothing else does.
+    #[inline]
+    pub fn is_backed(&self) -> bool {
+        self.is_backed
+    }
+
+    /// Changes of the free count that a CPU keeps to itself, at most, in pages.
+    #[inline]
+    pub fn delta_max(&self) -> i64 {
+        self.delta_max.load(Ordering::Relaxed)
+    }
+
+    /// Records `pages` more (or fewer) free pages. A CPU with caches records its own by
+    /// `Pcp::add_free`.
+    pub fn add_free(&self, pages: i64) {
+        if !self.is_backed {
+            self.free.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds what a CPU has kept to itself.
+    pub fn add_reported(&self, pages: i64) {
+        // Release: pairs with the Acquire in `free_estimate`; a reader that sees the change finds
+        // it announced as in flight.
+        self.free.fetch_add(pages, Ordering::Release);
+    }
+
+    /// How wrong [`free_estimate`](Self::free_estimate) can be.
+    pub fn estimate_error(&self, cpus: u32) -> i64 {
+        if self.is_backed { 0 } else { i64::from(cpus) * self.delta_max() }
+    }
+}
+
+/// A zone's name, kept by value: at most 15 bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ZoneName {
+    bytes: [u8; 15],
+    length: u8,
+}
+
+impl ZoneName {
+    fn new(name: &str) -> Self {
+        let mut bytes = [0; 15];
+        let mut length = 0;
+        for c in name.chars() {
+            if length + c.len_utf8() > bytes.len() {
+                break;
+            }
+            c.encode_utf8(&mut bytes[length..]);
+            length += c.len_utf8();
+        }
+        ZoneName { bytes, length: length as u8 }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("?")
+    }
+}
+
+impl core::fmt::Debug for ZoneName {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::limits::HighPolicy;
+    use super::*;
+    use crate::frame::PageSize;
+
+    const GIB: u64 = 1 << 30;
+
+    fn pages(bytes: u64, page_size: PageSize) -> u64 {
+        bytes >> page_size.shift()
+    }
+
+    /// Computed by hand: 4 * sqrt(KiB) KiB, between 128 KiB and 256 MiB, at most a quarter.
+    #[test]
+    fn watermarks_are_the_kernels() {
+        for (bytes, page_size, min) in [
+            // 4 * sqrt(2^22) KiB = 8 MiB.
+            (4 * GIB, PageSize::Kib4, 2048),
+            (4 * GIB, PageSize::Kib16, 512),
+            (4 * GIB, PageSize::Kib64, 128),
+            // 4 * sqrt(2^24) KiB = 16 MiB.
+            (16 * GIB, PageSize::Kib4, 4096),
+            // 4 * sqrt(3 * 2^20) = 7094.8 KiB.
+            (3 * GIB, PageSize::Kib4, 1773),
+            // At most 256 MiB, from 4 TiB on.
+            (4096 * GIB, PageSize::Kib4, 65536),
+            (16384 * GIB, PageSize::Kib4, 65536),
+            (4096 * GIB, PageSize::Kib64, 4096),
+            // At least 128 KiB, but no more than a quarter.
+            (1 << 20, PageSize::Kib4, 32),
+            (256 << 10, PageSize::Kib4, 16),
+            (64 << 10, PageSize::Kib64, 0),
+            (0, PageSize::Kib4, 0),
+        ] {
+            let marks = Watermarks::kernel(pages(bytes, page_size), page_size);
+            assert_eq!(
+                marks,
+                Watermarks { min, low: min + min / 4, high: min + min / 2 },
+                "{bytes}"
+            );
+            assert!(marks.ascend());
+            let open = Watermarks::without_reserve(pages(bytes, page_size), page_size);
+            assert_eq!(open, Watermarks { min: 0, ..marks });
+        }
+        assert!(Watermarks::kernel(u64::MAX, PageSize::Kib64).ascend());
+    }
+
+    /// A reader between the stores of a setting sees the old maximum with the new minimum.
+    #[test]
+    fn limits_that_are_being_set_ascend() {
+        let zone = Zone::new("z", NodeId::new(0), 0, false);
+        zone.set_limits(CacheLimits { batch: 63, high_min: 125, high_max: 250 });
+        zone.limits[1].store(285, Ordering::Relaxed);
+        assert_eq!(zone.limits(), CacheLimits { batch: 63, high_min: 285, high_max: 285 });
+    }
+
+    /// Computed by hand from `zone_batchsize` and `zone_highsize`.
+    #[test]
+    fn cache_limits_are_the_kernels() {
+        let auto = |bytes, page_size, cpus| {
+            let managed = pages(bytes, page_size);
+            let low = Watermarks::kernel(managed, page_size).low;
+            let CacheLimits { batch, high_min, high_max } =
+                CacheLimits::new(managed, low, cpus, page_size, HighPolicy::Auto);
+            (batch, high_min, high_max)
+        };
+        // Batch: 256 KiB are 64 pages; 96 rounded down to a power of two, less one. high_min: low
+        // is 2560. high_max: an eighth of 2^20.
+        assert_eq!(auto(4 * GIB, PageSize::Kib4, 4), (63, 640, 32768));
+        assert_eq!(auto(4 * GIB, PageSize::Kib4, 1), (63, 2560, 131_072));
+        // Many CPUs: four batches.
+        assert_eq!(auto(4 * GIB, PageSize::Kib4, 4096), (63, 252, 252));
+        // 256 KiB are 16 pages, or 4.
+        assert_eq!(auto(64 * GIB, PageSize::Kib16, 4), (15, 640, 131_072));
+        assert_eq!(auto(64 * GIB, PageSize::Kib64, 4), (3, 160, 32768));
+        // Managed >> 12 is 0, 1, 2, 3, 8.
+        assert_eq!(auto(4 << 20, PageSize::Kib4, 1), (1, 80, 128));
+        assert_eq!(auto(16 << 20, PageSize::Kib4, 1), (1, 160, 512));
+        assert_eq!(auto(32 << 20, PageSize::Kib4, 1).0, 1);
+        assert_eq!(auto(48 << 20, PageSize::Kib4, 1).0, 3);
+        assert_eq!(auto(128 << 20, PageSize::Kib4, 1).0, 7);
+        assert_eq!(auto(0, PageSize::Kib4, 0), (1, 4, 4));
+    }
+
+    #[test]
+    fn fixed_limits_do_not_adapt() {
+        let limits = |policy| CacheLimits::new(1 << 20, 2560, 4, PageSize::Kib4, policy);
+        for (policy, high) in [
+            (HighPolicy::Fraction(8), 32768),
+            (HighPolicy::Fraction(64), 4096),
+            // At least 8, as the sysctl demands.
+            (HighPolicy::Fraction(0), 32768),
+            (HighPolicy::Fraction(7), 32768),
+            // Four batches at least.
+            (HighPolicy::Fraction(u32::MAX), 252),
+            (HighPolicy::Fixed(0), 0),
+            (HighPolicy::Fixed(17), 17),
+            (HighPolicy::Fixed(u64::MAX), PAGES_MAX),
+        ] {
+            let fixed = CacheLimits { batch: 63, high_min: high, high_max: high };
+            assert_eq!(limits(policy), fixed, "{policy:?}");
+            assert!(!limits(policy).adapts());
+        }
+        assert!(limits(HighPolicy::Auto).adapts());
+    }
+}
