@@ -63,6 +63,8 @@
 //! # Features
 //! * `std`: `From` the errors of requests for `std::io::Error`. Off by default.
 #![cfg_attr(not(test), no_std)]
+// The files that need it allow it at their top.
+#![deny(unsafe_code)]
 
 #[cfg(feature = "std")]
 extern crate std;
@@ -76,10 +78,12 @@ mod front;
 #[cfg(feature = "std")]
 mod io_error;
 #[cfg(all(test, loom))]
+#[allow(unsafe_code, reason = "models implement sequences")]
 mod loom_tests;
 mod pcp;
 mod reclaim;
 #[cfg(all(test, shuttle))]
+#[allow(unsafe_code, reason = "models implement sequences")]
 mod shuttle_tests;
 mod store;
 #[doc(hidden)]

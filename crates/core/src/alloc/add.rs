@@ -5,6 +5,7 @@
 //! installs the sections that are missing, and opens the range: tags, bits, counts. Until then the
 //! pageblocks are isolated, which keeps searches and removals away. Sections are never uninstalled,
 //! so that another caller may use one as soon as it sees it.
+#![allow(unsafe_code, reason = "writes sections to memory that callers give")]
 
 use core::mem::MaybeUninit;
 use core::ops::Range;

@@ -1,4 +1,5 @@
 //! The allocator and its fast paths.
+#![allow(unsafe_code, reason = "zeroes pages; shares raw pointers between threads")]
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;

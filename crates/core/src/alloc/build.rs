@@ -1,4 +1,5 @@
 //! Construction.
+#![allow(unsafe_code, reason = "writes the metadata to memory that the caller gives")]
 
 use crate::frame::pageblock::WORDS_PER_ZONE;
 use core::mem::MaybeUninit;

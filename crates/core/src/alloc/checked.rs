@@ -7,6 +7,7 @@
 //!
 //! The byte of a block's first frame is exchanged atomically by `free`, before the block goes
 //! anywhere: of two frees of one block exactly one succeeds.
+#![allow(unsafe_code, reason = "finds the bytes behind a section by address")]
 
 use super::allocator::Allocator;
 use super::error::FreeError;

@@ -15,6 +15,7 @@
 //! 3. No transition leaves `READY`, so a reference stays valid while the place lives.
 //! 4. A caller that finds `BUSY` is told so and goes on. It may be an interrupt handler above the
 //!    maker, for which waiting would never end.
+#![allow(unsafe_code, reason = "reads a value that an atomic state says is made")]
 
 use core::mem::MaybeUninit;
 

@@ -1,4 +1,5 @@
 //! Where in the caller's memory each part of the metadata liess.
+#![allow(unsafe_code, reason = "finds the first aligned byte of that memory")]
 
 use crate::frame::pageblock::WORDS_PER_ZONE;
 use core::mem::MaybeUninit;

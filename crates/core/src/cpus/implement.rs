@@ -7,6 +7,7 @@
 //! A [`BlockArray`] reaches an implementation as an argument of the methods of `Cpus`, with
 //! [`WordOffset`]s of the zones that the allocator has. To reach gates, words and magazines with
 //! them is unsafe: a word decides which memory the next sequence writes to.
+#![allow(unsafe_code, reason = "gates, words and magazines in the hands of implementations")]
 
 pub use crate::frame::Class;
 pub use crate::frame::pageblock::WORD_BYTES;

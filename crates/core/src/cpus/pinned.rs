@@ -1,4 +1,5 @@
 //! For an embedding kernel: a guard proves that preemption is off and names the context.
+#![allow(unsafe_code, reason = "a guard is a promise; implements sequences")]
 
 use super::environment::Environment;
 use super::sequence;

@@ -1,4 +1,5 @@
 //! The trait by which code reaches the fronts of the CPU it runs on.
+#![allow(unsafe_code, reason = "an implementation of sequences is a promise")]
 
 use super::environment::Environment;
 use crate::frame::CpuId;

@@ -1,4 +1,5 @@
 //! Ranges of frames, and where they are mapped.
+#![allow(unsafe_code, reason = "making a linear map is a promise about memory")]
 
 use super::pageblock::SECTION_FRAMES;
 use super::units::{Order, Pfn};

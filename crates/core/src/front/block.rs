@@ -29,6 +29,7 @@
 //! |---|---|
 //! | 0.. | front words, `[context][zone][mobility][class]`, and for each zone words that refuse |
 //! | then, on lines of their own | one `Pcp` per zone: what drainers touch |
+#![allow(unsafe_code, reason = "finds gates, words and magazines by offset")]
 
 use super::here::{Context, Here};
 use super::magazine::{Magazine, MagazineIndex};

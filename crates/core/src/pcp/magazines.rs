@@ -8,6 +8,7 @@
 //!
 //! A magazine outside every stack of empties is charged to the CPU that took it, in full, until it
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
+#![allow(unsafe_code, reason = "makes magazines of a page")]
 
 use super::pcps::Pcps;
 use super::pool::spread;

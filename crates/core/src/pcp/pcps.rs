@@ -1,6 +1,5 @@
 //! The memory of all CPUs' caches: where each CPU's gate, words and accounts lie.
-//!
-//! Unsafe: accounts are found by their offset in a CPU's block.
+#![allow(unsafe_code, reason = "finds accounts by their offset in a CPU's block")]
 
 use super::cached::{CpuShared, Pcp};
 use super::carved::Carved;

@@ -34,6 +34,7 @@
 //! *No deadlock.* A caller in a callback waits for no turn, so no chain of waiters closes. A wait
 //! is bounded all the same ([`last_resort`](super::last_resort)): a callback may wait for a lock that a waiter
 //! holds.
+#![allow(unsafe_code, reason = "reads callbacks that another caller registered")]
 
 use core::cell::UnsafeCell;
 use core::num::NonZeroUsize;

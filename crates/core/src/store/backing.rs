@@ -1,4 +1,5 @@
 //! The seam to a store that the embedder has already.
+#![allow(unsafe_code, reason = "an implementation of a backing is a promise")]
 
 use super::doubled::Doubled;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};

@@ -18,6 +18,7 @@
 //! Where to look is read off the hints, and which sections' hints to read off the
 //! [`summary`](super::summary): what is held is not walked over. Only the last pass of each search,
 //! before it says that there is nothing, reads the hints of all sections.
+#![allow(unsafe_code, reason = "finds sections by address")]
 
 use core::ops::ControlFlow;
 

@@ -1,4 +1,5 @@
 //! The search for runs against a look at every frame.
+#![allow(unsafe_code, reason = "makes sections")]
 
 use super::*;
 use crate::frame::Mobility;

@@ -27,6 +27,7 @@
 //! searches that read the tag after that pass the pageblock by, and frees go past the caches. A
 //! search or free that read the tag before goes on as if it had come first. (LLFree, USENIX ATC 2023, keeps counters where this keeps hints; a counter and the
 //! bits cannot be changed together.)
+#![allow(unsafe_code, reason = "writes sections field by field")]
 
 use super::bits::{self, WORD_FRAMES};
 use super::summary::{Marks, Sort, note_step};

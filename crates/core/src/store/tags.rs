@@ -1,5 +1,6 @@
 //! Zone and mobility of every pageblock: what `free` looks at to find its front, whoever keeps the
 //! free frames.
+#![allow(unsafe_code, reason = "leaves out a bounds check on the hot path")]
 
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};

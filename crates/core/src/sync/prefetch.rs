@@ -1,4 +1,5 @@
 //! Asking for cache lines before they are needed: another CPU had them last.
+#![allow(unsafe_code, reason = "an instruction that has no intrinsic")]
 
 /// Asks for all lines of a value, to write them.
 #[inline]
