@@ -52,6 +52,13 @@ fn tags_come_back_and_none_is_the_absent_one() {
             assert_eq!((tag.zone().get(), tag.mobility()), (zone, mobility));
             assert_eq!(tag.fronts_at(), zone as usize * 200 + mobility.index() * 40);
             assert!(!tag.is_carved() && tag.of_the_rest() == tag);
+            assert!(!tag.is_isolated() && tag.of_isolated().is_none() && !tag.is_removed());
+            assert!(tag.serves(ZoneId::new(zone)) && !tag.serves(ZoneId::new(zone + 1)));
+            let isolated = tag.isolated();
+            assert!(isolated.is_present() && isolated.is_isolated() && !isolated.is_carved());
+            assert!(!isolated.is_removed() && !isolated.serves(ZoneId::new(zone)));
+            assert_eq!((isolated.of_isolated(), isolated.zone().get()), (Some(tag), zone));
+            assert_eq!(isolated.fronts_at(), zone as usize * 200 + 144 + mobility.index() * 8);
             assert!(tag.of_isolated().is_none() && tag.serves(tag.zone()));
             assert_eq!(tag.isolated().of_isolated(), Some(tag));
             assert!(tag.isolated().is_present() && !tag.isolated().serves(tag.zone()));
@@ -61,8 +68,13 @@ fn tags_come_back_and_none_is_the_absent_one() {
         assert_eq!(carved.fronts_at(), zone as usize * 200 + 128);
         assert_eq!(carved.zone().get(), zone);
         assert!(carved.of_the_rest() == Tag::new(ZoneId::new(zone), Mobility::Unmovable));
+        assert!(!carved.is_isolated() && !carved.is_removed());
+        let removed = Tag::removed(ZoneId::new(zone));
+        assert!(removed.is_removed() && !removed.is_present() && !removed.is_isolated());
+        assert_eq!((removed.fronts_at(), removed.zone().get()), (zone as usize * 200 + 136, zone));
     }
     assert!(!Tag::ABSENT.is_present() && !Tag::ABSENT.is_carved());
+    assert!(!Tag::ABSENT.is_isolated() && !Tag::ABSENT.is_removed());
 }
 
 /// Every range of the first four words, and those around the border of two pageblocks.
