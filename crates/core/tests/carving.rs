@@ -12,8 +12,8 @@ use common::backing::Sets;
 use common::{Anywhere, Single, open_zone, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Order, Pfn, Scope, Watermarks,
-    ZoneId,
+    CacheLimits, Config, CpuId, Flags, FreeError, Mobility, Mode, Obstacle, Order, Pfn,
+    RemoveError, Scope, Watermarks, ZoneId,
 };
 
 const FRAMES: u32 = 8192;
@@ -221,5 +221,38 @@ fn zeroed_pages_are_zero() {
         depot.free_contiguous(start, 700).unwrap();
         depot.alloc_at(start, 700, zeroed).unwrap();
         (0..700).for_each(|i| arena.check_zeroes(start.get() + i));
+    });
+}
+
+/// Magazines cannot move: the memory around them stays. All other pageblocks can be removed.
+#[test]
+fn memory_with_carved_pages_is_not_removed() {
+    with_machine(0, false, |mut depot, arena| {
+        let held = cache_all(&depot, arena);
+        let carved = carved_pages(&held);
+        assert!(!carved.is_empty(), "there was no need to carve");
+        held.iter().for_each(|&pfn| depot.free(pfn, Order::BASE).unwrap());
+        let mut managed = FRAMES;
+        for first in (0..FRAMES).step_by(512) {
+            let around = range(first, 512);
+            let in_it = |pfn: &&Pfn| (first..first + 512).contains(&pfn.get());
+            let first_carved = carved.iter().find(in_it);
+            let pages = carved.iter().filter(in_it).count() as u64;
+            match first_carved {
+                Some(&first) => {
+                    let obstacle = Obstacle::Carved { first, pages };
+                    assert_eq!(depot.obstacle(around), Some(obstacle));
+                    let refused = depot.remove_memory(ZONE, around);
+                    assert_eq!(refused, Err(RemoveError::Obstacle(obstacle)));
+                }
+                None => {
+                    depot.remove_memory(ZONE, around).unwrap();
+                    managed -= 512;
+                }
+            }
+        }
+        assert!(managed > 0);
+        let census = depot.validate().unwrap();
+        assert_eq!((census.managed_pages, census.held_pages()), (u64::from(managed), 0));
     });
 }
