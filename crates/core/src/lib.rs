@@ -94,8 +94,8 @@ pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError};
 pub use alloc::flags::Flags;
 pub use alloc::{
-    Allocator, Census, CpuStats, Fault, FreeManyError, Global, InitError, MetadataUse, Obstacle,
-    RemoveError, Shortage, ZoneShortage, ZoneStats,
+    Allocator, Census, CpuStats, Fault, FreeManyError, FrontsAt, Global, InitError, MetadataUse,
+    Obstacle, RemoveError, Shortage, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::{FreeHigh, FreeHighLimit, FreeHighRule};

@@ -66,7 +66,7 @@ impl Drop for PageBatch {
     fn drop(&mut self) {
         // SAFETY: the batch holds what it still lists. In a forked child nothing is freed.
         let freed = unsafe { self.depot.raw().free_many(self.order, self.blocks.as_slice()) };
-        debug_assert!(freed.is_ok() || self.depot.raw().check_parent().is_err(), "{freed:?}");
+        debug_assert!(freed.is_ok() || self.depot.shared().check_parent().is_err(), "{freed:?}");
     }
 }
 
@@ -139,7 +139,7 @@ impl Chunk<'_> {
         let blocks = &self.blocks[..std::mem::take(&mut self.length)];
         // SAFETY: each was taken from a page of this depot. In a forked child nothing is freed.
         let freed = unsafe { self.depot.raw().free_mixed(blocks) };
-        debug_assert!(freed.is_ok() || self.depot.raw().check_parent().is_err(), "{freed:?}");
+        debug_assert!(freed.is_ok() || self.depot.shared().check_parent().is_err(), "{freed:?}");
     }
 }
 

@@ -17,7 +17,7 @@ use crate::grow::{self, Growth};
 use crate::memory::{HUGE_BYTES, Memory, MemoryKind, Wanted};
 use crate::metadata::{Metadata, Parts};
 use crate::numa;
-use crate::raw::{Assembly, Frames, RawDepot};
+use crate::raw::{Assembly, Frames, Shared};
 pub use crate::topology::Topology;
 
 /// Options of a depot. Made by [`Depot::builder`]; each has a default that suits most programs.
@@ -307,7 +307,7 @@ impl Builder {
         // SAFETY: new anonymous memory, of which this part has not been touched: it is zero.
         let allocator = unsafe { Frames::new_zeroed(under, &config, metadata, seam)? };
         let growth = Growth::new(self.numa, self.populate, fork_mark);
-        Ok(Depot::from_raw(RawDepot::assemble(Assembly {
+        Ok(Depot::from_shared(Shared::assemble(Assembly {
             allocator,
             memory,
             backing,

@@ -171,6 +171,12 @@ impl<'m> LinuxCpus<'m> {
         }
     }
 
+    /// Where a thread's area is; `None`: threads reach their fronts by locks.
+    #[inline]
+    pub(crate) fn area(&self) -> Option<Area> {
+        self.area
+    }
+
     /// How threads reach their fronts.
     pub fn fronts(&self) -> Fronts {
         self.fronts

@@ -1,6 +1,7 @@
 //! The depot: a handle to an allocator, its metadata and its memory.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
@@ -15,7 +16,7 @@ use crate::builder::Builder;
 use crate::cpus::Fronts;
 use crate::error::{BuildError, CallbackError};
 use crate::page::{Page, PageRef, Pages};
-use crate::raw::RawDepot;
+use crate::raw::{Frames, RawDepot, Shared};
 use crate::teardown::{self, Mapped as _};
 use crate::trim::{self, Trimmed};
 
@@ -86,27 +87,36 @@ use crate::trim::{self, Trimmed};
 /// as are handles. Of anonymous memory they are copies. Of a memory file
 /// ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) they are the parent's own: what a child writes
 /// to one, its parent sees. A child makes a depot of its own.
-#[derive(Clone)]
 pub struct Depot {
+    /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
+    /// borrows this handle keeps its fields in registers.
+    allocator: ManuallyDrop<Frames>,
     /// The same as `owner`'s, one load nearer.
-    raw: NonNull<RawDepot>,
+    shared: NonNull<Shared>,
     owner: Arc<Owner>,
 }
 
-// SAFETY: a shared reference, in all but name, to a `RawDepot`, which threads share.
-unsafe impl Send for Depot where RawDepot: Sync + Send {}
+impl Clone for Depot {
+    /// One atomic operation, and a copy of some 200 bytes.
+    fn clone(&self) -> Self {
+        Self::from_owner(self.owner.clone())
+    }
+}
+
+// SAFETY: a shared reference, in all but name, to a `Shared`, which threads share.
+unsafe impl Send for Depot where Shared: Sync + Send {}
 // SAFETY: as above.
-unsafe impl Sync for Depot where RawDepot: Sync + Send {}
+unsafe impl Sync for Depot where Shared: Sync + Send {}
 impl UnwindSafe for Depot {}
 impl RefUnwindSafe for Depot {}
 
 /// What all handles share: dropped with the last one.
-struct Owner(NonNull<RawDepot>);
+struct Owner(NonNull<Shared>);
 
 // SAFETY: as `Depot`.
-unsafe impl Send for Owner where RawDepot: Sync + Send {}
+unsafe impl Send for Owner where Shared: Sync + Send {}
 // SAFETY: as above.
-unsafe impl Sync for Owner where RawDepot: Sync + Send {}
+unsafe impl Sync for Owner where Shared: Sync + Send {}
 
 impl Drop for Owner {
     fn drop(&mut self) {
@@ -128,7 +138,7 @@ pub struct WeakDepot(Weak<Owner>);
 impl WeakDepot {
     /// A handle, if there is still one. The cost is that of [`Weak::upgrade`].
     pub fn upgrade(&self) -> Option<Depot> {
-        self.0.upgrade().map(|owner| Depot { raw: owner.0, owner })
+        self.0.upgrade().map(Depot::from_owner)
     }
 }
 
@@ -161,9 +171,15 @@ impl Depot {
         Builder::new(bytes)
     }
 
-    pub(crate) fn from_raw(raw: Box<RawDepot>) -> Self {
-        let raw = NonNull::from(Box::leak(raw));
-        Depot { raw, owner: Arc::new(Owner(raw)) }
+    pub(crate) fn from_shared(shared: Box<Shared>) -> Self {
+        Self::from_owner(Arc::new(Owner(NonNull::from(Box::leak(shared)))))
+    }
+
+    fn from_owner(owner: Arc<Owner>) -> Self {
+        let shared = owner.0;
+        // SAFETY: mapped while there is an owner; used by this handle alone, which has it.
+        let allocator = unsafe { shared.as_ref().copy_allocator() };
+        Depot { allocator, shared, owner }
     }
 
     /// Calls by page number, for callers that keep numbers instead of [`Page`]s: the allocator of a
@@ -180,14 +196,21 @@ impl Depot {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn raw(&self) -> &RawDepot {
-        // SAFETY: mapped while there is a handle, and used by shared reference alone.
-        unsafe { self.raw.as_ref() }
+    pub fn raw(&self) -> RawDepot<'_> {
+        RawDepot::new(&self.allocator, self.shared())
     }
 
-    /// As [`raw`](Self::raw), with a life that the caller vouches for.
-    pub(crate) fn pointer(&self) -> NonNull<RawDepot> {
-        self.raw
+    /// What all handles share.
+    #[inline]
+    pub(crate) fn shared(&self) -> &Shared {
+        // SAFETY: mapped while there is a handle, and used by shared reference alone.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// As [`shared`](Self::shared), with a life that the caller vouches for.
+    #[inline]
+    pub(crate) fn pointer(&self) -> NonNull<Shared> {
+        self.shared
     }
 
     /// A handle that does not keep the memory mapped. [`on_pressure`](Self::on_pressure) has an
@@ -217,22 +240,22 @@ impl Depot {
     /// There is no [`Page`], no [`Pages`], and nothing made of one; no thread accesses the memory,
     /// or frees a page of it, any more.
     pub unsafe fn unmap(self) -> Result<(), Self> {
-        if self.raw().check_parent().is_err() {
+        if self.shared().check_parent().is_err() {
             return Err(self);
         }
-        let raw = self.raw;
+        let shared = self.shared;
         match Arc::try_unwrap(self.owner) {
             Ok(owner) => {
                 std::mem::forget(owner);
                 // SAFETY: the last handle, and by the caller's promise no page outside of the
                 // callbacks.
                 unsafe {
-                    drop(raw.as_ref().take_callbacks());
-                    RawDepot::unmap(raw);
+                    drop(shared.as_ref().take_callbacks());
+                    Shared::unmap(shared);
                 }
                 Ok(())
             }
-            Err(owner) => Err(Depot { raw, owner }),
+            Err(owner) => Err(Self::from_owner(owner)),
         }
     }
 
@@ -378,7 +401,7 @@ impl Depot {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
-        self.raw().frames().drain(scope, mode)
+        self.allocator.drain(scope, mode)
     }
 
     /// As [`drain`](Self::drain), and calls `tell` with each CPU's part.
@@ -388,7 +411,7 @@ impl Depot {
         mode: Mode,
         tell: impl FnMut(CpuId, Drained),
     ) -> Drained {
-        self.raw().frames().drain_each(scope, mode, tell)
+        self.allocator.drain_each(scope, mode, tell)
     }
 
     /// Gives the memory of free pages back to the system. Drains quietly first; drain fully before
@@ -410,7 +433,7 @@ impl Depot {
     /// system refuses: it counts what was taken before; call again.
     /// [`TrimError::Forked`](crate::reclaim::TrimError::Forked) in a child.
     pub fn trim(&self) -> Result<Trimmed, crate::reclaim::TrimError> {
-        trim::trim(self.raw())
+        trim::trim(self.shared())
     }
 
     /// Calls `reclaim` when pages run short: it frees pages that the program can do without and
@@ -448,7 +471,7 @@ impl Depot {
         &self,
         reclaim: impl Fn(Pressure) -> u64 + Send + Sync + 'static,
     ) -> Result<(), CallbackError> {
-        self.raw().on_pressure(reclaim)
+        self.shared().on_pressure(reclaim)
     }
 
     /// Where the pages are, for the log when a request failed.
@@ -459,12 +482,12 @@ impl Depot {
     /// # Ok::<(), pagedepot_linux::BuildError>(())
     /// ```
     pub fn shortage(&self) -> Shortage<'_> {
-        self.raw().frames().shortage()
+        self.allocator.shortage()
     }
 
     /// A CPU's caches in a zone; `None` when there is no such CPU or zone.
     pub fn cpu_stats(&self, cpu: CpuId, zone: ZoneId) -> Option<CpuStats> {
-        self.raw().frames().cpu_stats(cpu, zone)
+        self.allocator.cpu_stats(cpu, zone)
     }
 
     /// A zone's pages and counters; `None` when there is no such zone. O(CPUs).
@@ -477,17 +500,17 @@ impl Depot {
     /// # Ok::<(), pagedepot_linux::BuildError>(())
     /// ```
     pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
-        self.raw().frames().zone_stats(zone)
+        self.allocator.zone_stats(zone)
     }
 
     /// The zones: one, or one per NUMA node.
     pub fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
-        self.raw().frames().zone_ids()
+        self.allocator.zone_ids()
     }
 
     /// Memory that the depot uses for itself, in bytes.
     pub fn metadata_use(&self) -> MetadataUse {
-        self.raw().frames().metadata_use()
+        self.allocator.metadata_use()
     }
 
     /// Checks that every page is in one place, and counts them. For tests: O(pages).
@@ -504,35 +527,35 @@ impl Depot {
     /// # Errors
     /// The first fault that it finds; [`Fault::Forked`] in a child.
     pub fn validate(&self) -> Result<Census, Fault> {
-        self.raw().frames().validate_at_rest()
+        self.allocator.validate_at_rest()
     }
 
     /// How threads reach their CPU's caches, and why not the faster way.
     pub fn fronts(&self) -> Fronts {
-        self.raw().frames().cpus().fronts()
+        self.allocator.cpus().fronts()
     }
 
     /// The base page size.
     pub fn page_size(&self) -> PageSize {
-        self.raw().page_size()
+        self.shared().page_size()
     }
 
     /// Bytes of memory, what it has [grown](Self::grow) by included.
     pub fn bytes(&self) -> usize {
-        self.raw().bytes()
+        self.shared().bytes()
     }
 
     /// The page that an address lies in, if it is the depot's.
     #[inline]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
-        self.raw().pfn_of(address)
+        self.shared().pfn_of(address)
     }
 }
 
 /// Whether both are handles to the same pages.
 impl PartialEq for Depot {
     fn eq(&self, other: &Self) -> bool {
-        self.raw == other.raw
+        self.shared == other.shared
     }
 }
 

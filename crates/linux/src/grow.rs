@@ -65,7 +65,7 @@ impl Depot {
     /// [`ConfigError::NoSuchZone`], and what the system says as in
     /// [`Builder::build`](crate::Builder::build). Nothing is added then.
     pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
-        let raw = self.raw();
+        let raw = self.shared();
         raw.check_parent().map_err(|_| BuildError::Forked)?;
         if bytes == 0 {
             return Err(BuildError::ZeroGrowth);
@@ -106,7 +106,7 @@ impl Depot {
 
     /// Binds and populates a part of the memory, if the depot's is.
     fn prepare(&self, part: &Range<usize>, node: NodeId) -> Result<(), BuildError> {
-        let raw = self.raw();
+        let raw = self.shared();
         if raw.growth().is_bound {
             // SAFETY: inside the memory.
             let start = unsafe { raw.base().add(part.start) };

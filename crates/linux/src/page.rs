@@ -12,6 +12,7 @@
 
 use std::borrow::{Borrow, BorrowMut};
 use std::fmt;
+use std::hint::assert_unchecked;
 use std::io;
 use std::mem::forget;
 use std::ops::{Deref, DerefMut};
@@ -19,11 +20,12 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::slice;
 
-use pagedepot::{FreeError, Order, Pfn};
+use pagedepot::{FreeError, FrontsAt, Order, Pfn};
 
 use crate::depot::Depot;
-use crate::raw::RawDepot;
+use crate::raw::{RawDepot, Shared};
 use crate::teardown;
+use pagedepot_rseq::Area;
 
 /// A block of 2^order pages, as bytes. Freed when dropped, on any thread. It needs no handle to its
 /// depot: it can be stored, sent and returned, and keeps its memory mapped.
@@ -55,7 +57,11 @@ use crate::teardown;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Page {
-    depot: NonNull<RawDepot>,
+    depot: NonNull<Shared>,
+    /// Kept here for the sake of loops that allocate and free: see `Allocator::free_fast_at`.
+    fronts_at: FrontsAt,
+    /// For the same reason.
+    area: Option<Area>,
     pfn: Pfn,
     order: Order,
 }
@@ -68,7 +74,9 @@ impl Page {
     /// otherwise.
     #[inline]
     pub unsafe fn from_raw(depot: &Depot, pfn: Pfn, order: Order) -> Self {
-        Page { depot: depot.pointer(), pfn, order }
+        let frames = depot.raw().frames();
+        let (fronts_at, area) = (frames.fronts_at(), frames.cpus().area());
+        Page { depot: depot.pointer(), fronts_at, area, pfn, order }
     }
 
     /// The block's number and order, without freeing it: the caller frees it by
@@ -100,8 +108,7 @@ impl Page {
     /// The page as it was, with [`FreeError::Misaligned`] if `to` is larger than its order, or
     /// [`FreeError::Forked`].
     pub fn split(self, to: Order) -> Result<Parts, (Self, FreeError)> {
-        // SAFETY: this value holds the block, and gives it up below.
-        if let Err(error) = unsafe { self.raw().split(self.pfn, self.order, to) } {
+        if let Err(error) = self.raw().frames().split(self.pfn, self.order, to) {
             return Err((self, error));
         }
         let depot = self.depot;
@@ -116,7 +123,7 @@ impl Page {
     }
 
     #[inline]
-    fn raw(&self) -> &RawDepot {
+    fn raw(&self) -> &Shared {
         // SAFETY: mapped while this page is outstanding (`teardown`, invariant 1).
         unsafe { self.depot.as_ref() }
     }
@@ -125,7 +132,13 @@ impl Page {
 impl Drop for Page {
     #[inline]
     fn drop(&mut self) {
-        if !self.raw().frames().free_fast(self.pfn, self.order) {
+        let frames = self.raw().frames();
+        // SAFETY: what the page was made with, of this very depot: neither ever changes.
+        let is_free = unsafe {
+            assert_unchecked(frames.cpus().area() == self.area);
+            frames.free_fast_at(self.fronts_at, self.pfn, self.order)
+        };
+        if !is_free {
             // SAFETY: this value holds the block, and goes away.
             unsafe { free_to_store(self.depot, self.pfn, self.order) };
         }
@@ -138,7 +151,7 @@ impl Drop for Page {
 /// The caller holds the block, and gives it up.
 #[cold]
 #[inline(never)]
-unsafe fn free_to_store(depot: NonNull<RawDepot>, pfn: Pfn, order: Order) {
+unsafe fn free_to_store(depot: NonNull<Shared>, pfn: Pfn, order: Order) {
     // SAFETY: the caller's promise.
     unsafe {
         past_the_front(depot, order.frames(), |depot| depot.frames().free(pfn, order));
@@ -150,9 +163,9 @@ unsafe fn free_to_store(depot: NonNull<RawDepot>, pfn: Pfn, order: Order) {
 /// # Safety
 /// The caller holds them, and gives them up.
 unsafe fn past_the_front(
-    depot: NonNull<RawDepot>,
+    depot: NonNull<Shared>,
     pages: u32,
-    free: impl FnOnce(&RawDepot) -> Result<(), FreeError>,
+    free: impl FnOnce(&Shared) -> Result<(), FreeError>,
 ) {
     // SAFETY: the pages keep it mapped.
     if unsafe { depot.as_ref() }.check_parent().is_err() {
@@ -165,7 +178,7 @@ unsafe fn past_the_front(
 
 /// The parts of a block that [`Page::split`] split. Those not taken are freed when it is dropped.
 pub struct Parts {
-    depot: NonNull<RawDepot>,
+    depot: NonNull<Shared>,
     next: Pfn,
     left: u32,
     order: Order,
@@ -181,7 +194,10 @@ impl Iterator for Parts {
             self.next = pfn.add(self.order.frames());
         }
         // This value holds the parts from `next` on, and gives this one up.
-        Some(Page { depot: self.depot, pfn, order: self.order })
+        // SAFETY: the parts left keep the depot mapped.
+        let frames = unsafe { self.depot.as_ref() }.frames();
+        let (fronts_at, area) = (frames.fronts_at(), frames.cpus().area());
+        Some(Page { depot: self.depot, fronts_at, area, pfn, order: self.order })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -209,7 +225,7 @@ impl Drop for Parts {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pages {
-    depot: NonNull<RawDepot>,
+    depot: NonNull<Shared>,
     start: Pfn,
     count: u32,
 }
@@ -243,7 +259,7 @@ impl Pages {
     }
 
     #[inline]
-    fn raw(&self) -> &RawDepot {
+    fn raw(&self) -> &Shared {
         // SAFETY: mapped while these pages are outstanding (`teardown`, invariant 1).
         unsafe { self.depot.as_ref() }
     }
@@ -276,7 +292,7 @@ impl Drop for Pages {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct PageRef<'d> {
-    depot: &'d RawDepot,
+    depot: RawDepot<'d>,
     pfn: Pfn,
     order: Order,
 }
@@ -287,7 +303,7 @@ impl<'d> PageRef<'d> {
     /// # Safety
     /// As [`Page::from_raw`].
     #[inline]
-    pub unsafe fn from_raw(depot: &'d RawDepot, pfn: Pfn, order: Order) -> Self {
+    pub unsafe fn from_raw(depot: RawDepot<'d>, pfn: Pfn, order: Order) -> Self {
         PageRef { depot, pfn, order }
     }
 
@@ -301,8 +317,8 @@ impl<'d> PageRef<'d> {
     }
 
     #[inline]
-    fn raw(&self) -> &RawDepot {
-        self.depot
+    fn raw(&self) -> &Shared {
+        self.depot.shared()
     }
 }
 

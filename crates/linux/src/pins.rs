@@ -199,7 +199,7 @@ impl Depot {
     /// [`PinError::BadRange`], [`PinError::TooMany`], [`PinError::Forked`].
     pub fn pin_range(&self, start: Pfn, count: u32) -> Result<PinnedRange, PinError> {
         let pages = self.checked_range(start, count)?;
-        self.raw().pins().lock().map_err(|_| PinError::Forked)?.add(pages)?;
+        self.shared().pins().lock().map_err(|_| PinError::Forked)?.add(pages)?;
         Ok(PinnedRange { depot: self.clone(), start, count })
     }
 
@@ -211,7 +211,7 @@ impl Depot {
     /// [`PinError::Forked`].
     pub fn unpin_range(&self, start: Pfn, count: u32) -> Result<(), PinError> {
         let pages = self.checked_range(start, count)?;
-        self.raw().pins().lock().map_err(|_| PinError::Forked)?.remove(pages)
+        self.shared().pins().lock().map_err(|_| PinError::Forked)?.remove(pages)
     }
 
     fn checked_range(&self, start: Pfn, count: u32) -> Result<Range<u64>, PinError> {

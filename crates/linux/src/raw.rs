@@ -1,8 +1,9 @@
 //! Calls by page number, behind [`Depot::raw`](crate::Depot::raw).
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use pagedepot::cpus::{Cpus as _, Environment as _, Unusable};
@@ -28,55 +29,29 @@ pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
 ///
 /// A block that is never freed keeps the memory mapped when all handles have gone, as a forgotten
 /// page does; [`Depot::unmap`](crate::Depot::unmap) helps.
-// Nothing in a depot's own value changes (what does lies behind pointers): a loop that borrows one
-// then keeps its fields in registers (see `Globals` in the core).
-pub struct RawDepot {
-    // Dropped in this order: the allocator refers to all that follows.
-    allocator: Frames,
-    memory: Memory,
-    page_size: PageSize,
-    is_pinned: bool,
-    trimming: Box<TrimState>,
-    callbacks: Box<ForkLock<Callbacks>>,
-    pins: Box<ForkLock<Pins>>,
-    growth: Growth,
-    teardown: Box<Teardown>,
-    _backing: Option<Arc<dyn Backing + Send>>,
-    _metadata: Metadata,
+#[derive(Clone, Copy)]
+pub struct RawDepot<'d> {
+    /// The handle's copy: see [`Depot`](crate::Depot).
+    allocator: &'d Frames,
+    shared: &'d Shared,
 }
 
-/// What a depot is made of.
-pub(crate) struct Assembly {
-    pub allocator: Frames,
-    pub memory: Memory,
-    pub backing: Option<Arc<dyn Backing + Send>>,
-    pub metadata: Metadata,
-    pub growth: Growth,
-    pub fork_mark: ForkMark<'static>,
-    pub is_pinned: bool,
-}
+impl<'d> RawDepot<'d> {
+    #[inline]
+    pub(crate) fn new(allocator: &'d Frames, shared: &'d Shared) -> Self {
+        RawDepot { allocator, shared }
+    }
 
-impl RawDepot {
-    pub(crate) fn assemble(parts: Assembly) -> Box<Self> {
-        let page_size = parts.allocator.page_size();
-        let callbacks = ForkLock::new(parts.fork_mark, Callbacks::new(parts.fork_mark));
-        let depot = Box::new(RawDepot {
-            allocator: parts.allocator,
-            memory: parts.memory,
-            page_size,
-            is_pinned: parts.is_pinned,
-            trimming: Box::default(),
-            callbacks: Box::new(callbacks),
-            pins: Box::new(ForkLock::new(parts.fork_mark, Pins::default())),
-            growth: parts.growth,
-            teardown: Box::new(Teardown::new()),
-            _backing: parts.backing,
-            _metadata: parts.metadata,
-        });
-        // SAFETY: boxed, so it stays where it is, and dropped after the allocator.
-        let state: &'static TrimState = unsafe { NonNull::from(&*depot.trimming).as_ref() };
-        depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
-        depot
+    /// As [`allocator`](Self::allocator), for this crate.
+    #[inline]
+    pub(crate) fn frames(&self) -> &'d Frames {
+        self.allocator
+    }
+
+    /// What all handles share.
+    #[inline]
+    pub(crate) fn shared(&self) -> &'d Shared {
+        self.shared
     }
 
     /// Allocates a block, to be freed by [`free`](Self::free).
@@ -242,25 +217,25 @@ impl RawDepot {
     /// # Safety
     /// Its methods are safe because it never touches pages, but [`Page`](crate::Page)s do: through
     /// it, free only blocks whose memory is no longer used.
-    pub unsafe fn allocator(&self) -> &Allocator<'static, LinuxCpus<'static>> {
-        &self.allocator
+    pub unsafe fn allocator(&self) -> &'d Allocator<'static, LinuxCpus<'static>> {
+        self.allocator
     }
 
     /// The base page size.
     #[inline]
     pub fn page_size(&self) -> PageSize {
-        self.page_size
+        self.shared.page_size()
     }
 
     /// The first byte of the memory, of page 0. Aligned to 2 MiB, or 1 GiB if it is that large.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
-        self.memory.start()
+        self.shared.base()
     }
 
     /// Bytes of memory, what it has [grown](crate::Depot::grow) by included.
     pub fn bytes(&self) -> usize {
-        self.memory.bytes()
+        self.shared.bytes()
     }
 
     /// The memory file, if it is one ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)); page `n`
@@ -288,14 +263,14 @@ impl RawDepot {
     ///   byte corrupts the allocator;
     /// * no holes are punched, nothing is allocated, and no seals are added (`fallocate`,
     ///   `F_ADD_SEALS`), and the length is not changed.
-    pub unsafe fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.memory.fd()
+    pub unsafe fn fd(&self) -> Option<BorrowedFd<'d>> {
+        self.shared.memory().fd()
     }
 
     /// Where a page begins, in bytes from [`base`](Self::base) and in [`fd`](Self::fd).
     #[inline]
     pub fn offset(&self, pfn: Pfn) -> usize {
-        pfn.index() << self.page_size.shift()
+        self.shared.offset(pfn)
     }
 
     /// The address of a page.
@@ -304,20 +279,116 @@ impl RawDepot {
     /// When the depot has no such page, nor can [grow](crate::Depot::grow) to have it.
     #[inline]
     pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
+        self.shared.address(pfn)
+    }
+
+    /// The page that an address lies in, if it is the depot's.
+    #[inline]
+    pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
+        self.shared.pfn_of(address)
+    }
+}
+
+/// What all handles of a depot, and its pages, share. It stays where it is.
+pub(crate) struct Shared {
+    // Dropped in this order: the allocator refers to all that follows.
+    allocator: Frames,
+    memory: Memory,
+    page_size: PageSize,
+    is_pinned: bool,
+    trimming: Box<TrimState>,
+    callbacks: Box<ForkLock<Callbacks>>,
+    pins: Box<ForkLock<Pins>>,
+    growth: Growth,
+    teardown: Box<Teardown>,
+    _backing: Option<Arc<dyn Backing + Send>>,
+    _metadata: Metadata,
+}
+
+/// What a depot is made of.
+pub(crate) struct Assembly {
+    pub allocator: Frames,
+    pub memory: Memory,
+    pub backing: Option<Arc<dyn Backing + Send>>,
+    pub metadata: Metadata,
+    pub growth: Growth,
+    pub fork_mark: ForkMark<'static>,
+    pub is_pinned: bool,
+}
+
+impl Shared {
+    pub(crate) fn assemble(parts: Assembly) -> Box<Self> {
+        let page_size = parts.allocator.page_size();
+        let callbacks = ForkLock::new(parts.fork_mark, Callbacks::new(parts.fork_mark));
+        let depot = Box::new(Shared {
+            allocator: parts.allocator,
+            memory: parts.memory,
+            page_size,
+            is_pinned: parts.is_pinned,
+            trimming: Box::default(),
+            callbacks: Box::new(callbacks),
+            pins: Box::new(ForkLock::new(parts.fork_mark, Pins::default())),
+            growth: parts.growth,
+            teardown: Box::new(Teardown::new()),
+            _backing: parts.backing,
+            _metadata: parts.metadata,
+        });
+        // SAFETY: boxed, so it stays where it is, and dropped after the allocator.
+        let state: &'static TrimState = unsafe { NonNull::from(&*depot.trimming).as_ref() };
+        depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
+        depot
+    }
+
+    /// A copy of the allocator's own value, for a handle.
+    ///
+    /// # Safety
+    /// It is used by shared reference alone, while this value is there, and not dropped.
+    pub unsafe fn copy_allocator(&self) -> ManuallyDrop<Frames> {
+        // SAFETY: nothing in the value itself ever changes, and what it points to is reached by
+        // shared reference, through both.
+        ManuallyDrop::new(unsafe { ptr::read(&raw const self.allocator) })
+    }
+
+    /// The base page size.
+    #[inline]
+    pub fn page_size(&self) -> PageSize {
+        self.page_size
+    }
+
+    /// The first byte of the memory.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.memory.start()
+    }
+
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// Where a page begins, in bytes.
+    #[inline]
+    pub fn offset(&self, pfn: Pfn) -> usize {
+        pfn.index() << self.page_size.shift()
+    }
+
+    /// The address of a page; panics when there can be none.
+    #[inline]
+    pub fn address(&self, pfn: Pfn) -> NonNull<u8> {
         let (offset, end) = (self.offset(pfn), self.memory.bytes_max());
         assert!(offset < end, "{pfn} is beyond the depot's {end} bytes");
         // SAFETY: inside the memory.
         unsafe { self.base().add(offset) }
     }
 
-    /// The page that an address lies in, if it is the depot's.
+    /// The page that an address lies in.
     #[inline]
     pub fn pfn_of(&self, address: *const u8) -> Option<Pfn> {
         let offset = address.addr().checked_sub(self.base().as_ptr().addr())?;
         (offset < self.bytes()).then(|| Pfn::new((offset >> self.page_size.shift()) as u32))
     }
 
-    /// As [`allocator`](Self::allocator), for this crate.
+    /// The allocator.
     #[inline]
     pub(crate) fn frames(&self) -> &Frames {
         &self.allocator
@@ -401,7 +472,7 @@ impl RawDepot {
 /// How often the last handle tries to fence a CPU whose lock is held.
 const FENCES_MAX: u32 = 100;
 
-impl Mapped for RawDepot {
+impl Mapped for Shared {
     fn teardown(&self) -> &Teardown {
         &self.teardown
     }
@@ -441,7 +512,7 @@ impl Mapped for RawDepot {
     }
 }
 
-impl fmt::Debug for RawDepot {
+impl fmt::Debug for RawDepot<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RawDepot({:p}, {} bytes)", self.base(), self.bytes())
     }

@@ -29,7 +29,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use crate::memory::{HUGE_BYTES, Memory};
 use crate::numa::last_errno;
 use crate::pins::Pins;
-use crate::raw::RawDepot;
+use crate::raw::Shared;
 use crate::trim_state::{TrimState, Trimming};
 
 /// Address space looked at, and at most taken from the store, at a time.
@@ -117,7 +117,7 @@ impl Reclaim for TrimState {
     }
 }
 
-pub(crate) fn trim(depot: &RawDepot) -> Result<Trimmed, TrimError> {
+pub(crate) fn trim(depot: &Shared) -> Result<Trimmed, TrimError> {
     let state = depot.trimming();
     depot.check_parent().map_err(|_| TrimError::Forked)?;
     if depot.is_pinned() {
@@ -145,7 +145,7 @@ pub(crate) fn trim(depot: &RawDepot) -> Result<Trimmed, TrimError> {
 }
 
 fn trim_chunk(
-    (depot, pins): (&RawDepot, &Pins),
+    (depot, pins): (&Shared, &Pins),
     trimming: &Trimming<'_>,
     system: &mut System<'_>,
     chunk: Range<usize>,
@@ -172,7 +172,7 @@ pub(crate) fn resident(start: NonNull<u8>, bytes: usize) -> Result<Vec<bool>, Er
 
 /// Ranges of bytes taken from the store; returned when dropped.
 struct Taken<'d> {
-    depot: &'d RawDepot,
+    depot: &'d Shared,
     trimming: &'d Trimming<'d>,
     /// Ascending, apart, none across an aligned 2 MiB.
     ranges: Vec<Range<usize>>,
@@ -181,7 +181,7 @@ struct Taken<'d> {
 impl<'d> Taken<'d> {
     /// Takes what is free, not pinned and at least partly present in a chunk.
     fn new(
-        (depot, pins): (&'d RawDepot, &Pins),
+        (depot, pins): (&'d Shared, &Pins),
         trimming: &'d Trimming<'d>,
         chunk: Range<usize>,
         present: &[bool],
@@ -206,7 +206,8 @@ impl<'d> Taken<'d> {
         // `try_alloc_at` announces its move (SeqCst) before it takes anything: a request that has
         // not seen the move before it looked for pages sees it afterwards and does not fail
         // yet.
-        let claim = || self.depot.try_alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok();
+        let claim =
+            || self.depot.frames().try_alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok();
         // Where another caller was faster, it needs the pages: leave them.
         if self.trimming.take(count, claim) {
             self.ranges.push(run);
@@ -230,27 +231,27 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         for range in &self.ranges {
             let (start, count) = frames(self.depot, range);
-            // SAFETY: allocated by `take`, and nobody was told.
-            let freed = unsafe { self.depot.free_contiguous(start, count) };
+            // Allocated by `take`, and no caller was told.
+            let freed = self.depot.frames().free_contiguous(start, count);
             debug_assert_eq!(freed, Ok(()));
         }
         self.trimming.returned();
     }
 }
 
-fn frames(depot: &RawDepot, range: &Range<usize>) -> (Pfn, u32) {
+fn frames(depot: &Shared, range: &Range<usize>) -> (Pfn, u32) {
     let shift = depot.page_size().shift();
     (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
 }
 
 /// Runs of bytes in an aligned 2 MiB that are free in the store now and not pinned. Of huge pages
 /// all or nothing.
-fn free_runs(depot: &RawDepot, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize>> {
+fn free_runs(depot: &Shared, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let page = depot.page_size().bytes();
     for at in huge.clone().step_by(page) {
         let pfn = Pfn::new((at >> depot.page_size().shift()) as u32);
-        if !depot.is_free(pfn) || pins.contains(pfn) {
+        if !depot.frames().is_free(pfn) || pins.contains(pfn) {
             continue;
         }
         match runs.last_mut() {

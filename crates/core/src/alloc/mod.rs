@@ -49,7 +49,7 @@ mod tuning;
 mod undo;
 mod validate;
 
-pub use allocator::Allocator;
+pub use allocator::{Allocator, FrontsAt};
 pub use bulk::FreeManyError;
 pub use global::{Global, InitError};
 pub use obstacle::Obstacle;

@@ -145,7 +145,7 @@ impl VmallocBuilder {
     /// # Errors
     /// [`VmallocBuildError`]; its `Display` says what to do.
     pub fn build(self) -> Result<Vmalloc, VmallocBuildError> {
-        self.depot.raw().check_parent().map_err(|_| VmallocBuildError::Forked)?;
+        self.depot.shared().check_parent().map_err(|_| VmallocBuildError::Forked)?;
         let bytes = self
             .bytes
             .unwrap_or_else(|| self.depot.bytes().saturating_mul(RANGE_PER_DEPOT).max(RANGE_MIN));
@@ -169,7 +169,7 @@ impl VmallocBuilder {
         // unsafe.
         let vmap = unsafe { Vmap::new_zeroed(&config, memory, mapper, host) }?;
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
-        let shrinkers = if self.shrinker { Some(self.depot.raw().shrinkers()) } else { None };
+        let shrinkers = if self.shrinker { Some(self.depot.shared().shrinkers()) } else { None };
         // From here on dropping it cleans up.
         let mut space = Space::new(vmap, metadata);
         if let Some(shrinkers) = shrinkers {

@@ -54,7 +54,7 @@ impl LinuxMapper {
         mappings_max: Option<u32>,
     ) -> Result<Self, VmallocBuildError> {
         let page_size = depot.page_size();
-        let file = depot.raw().memory().fd().filter(|_| !depot.raw().memory().is_hugetlb());
+        let file = depot.shared().memory().fd().filter(|_| !depot.shared().memory().is_hugetlb());
         let file = file.ok_or(VmallocBuildError::NoFile)?;
         let table_bytes = (Self::TABLE_PAGES as usize) << page_size.shift();
         let rounded = bytes.checked_next_multiple_of(table_bytes);
@@ -220,8 +220,12 @@ unsafe impl Mapper for LinuxMapper {
     ) -> Result<(), MapError> {
         let run = self.run(Span::new(at, frames.frames));
         let (offset, _) = self.in_file(frames)?;
-        let file =
-            self.depot.raw().memory().fd().ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
+        let file = self
+            .depot
+            .shared()
+            .memory()
+            .fd()
+            .ok_or(MapError::Refused(Errno::BADF.raw_os_error()))?;
         if self.reserved.lost_in(run.clone()).is_some() {
             return Err(MapError::Lost);
         }
@@ -294,7 +298,7 @@ unsafe impl Mapper for LinuxMapper {
         let page = self.page_size().bytes();
         let is_inside = offset <= page && buf.len() <= page - offset;
         let (Ok((at, _)), Some(file), true) =
-            (self.in_file(FrameRange::new(frame, 1)), self.depot.raw().memory().fd(), is_inside)
+            (self.in_file(FrameRange::new(frame, 1)), self.depot.shared().memory().fd(), is_inside)
         else {
             return false;
         };
