@@ -97,7 +97,7 @@ pub struct Depot {
 }
 
 impl Clone for Depot {
-    /// One atomic operation, and a copy of some 200 bytes.
+    /// One atomic operation, and a copy of about 500 bytes.
     fn clone(&self) -> Self {
         Self::from_owner(self.owner.clone())
     }
@@ -239,6 +239,7 @@ impl Depot {
     /// # Safety
     /// There is no [`Page`], no [`Pages`], and nothing made of one; no thread accesses the memory,
     /// or frees a page of it, any more.
+    #[allow(clippy::result_large_err, reason = "the handle comes back, once in its life")]
     pub unsafe fn unmap(self) -> Result<(), Self> {
         if self.shared().check_parent().is_err() {
             return Err(self);
