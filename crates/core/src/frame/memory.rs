@@ -95,8 +95,8 @@ impl LinearMap {
     /// 3. Only its holder frees a frame, once, and stops using its memory before. The methods that
     ///    free are safe, because numbers are all they take; so whoever makes a map vouches for all
     ///    code that can reach the allocator. (`pagedepot-linux` makes its own `free` unsafe.) With
-    ///    [`Config::checked`] a second free of a frame that is not held is refused, and never
-    ///    breaks this promise.
+    ///    [`Config::checked`](crate::Config::checked) a second free of a frame that is not held is
+    ///    refused, and never breaks this promise.
     ///
     /// Magazines that the allocator made of its frames do not rest on 3: frees of these frames are
     /// refused whatever the options.

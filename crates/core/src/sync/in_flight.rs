@@ -13,7 +13,7 @@ use super::prim::{AtomicU64, Ordering};
 /// A request fails for lack of memory only if it scanned the store while, on every CPU, this word
 /// had nothing in flight before and the same value after: a page that moved behind the scan's back
 /// was in flight when the move began and is counted when it ended. What one atomic operation moves
-/// between a caller and the store is never in flight; see [`pressure`](crate::alloc).
+/// between a caller and the store is never in flight; see `reclaim`.
 #[derive(Default)]
 pub struct InFlight(AtomicU64);
 
