@@ -2,24 +2,24 @@
 
 use std::io;
 
-/// Exit code for bad input, as of most Unix tools.
+/// Exit code for bad input, the same as in most Unix tools.
 pub const EXIT_USAGE: u8 = 2;
-/// Exit code for what went wrong later.
+/// Exit code for failures after the input was accepted.
 pub const EXIT_FAILURE: u8 = 1;
 
 /// Why a command ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The input is at fault.
+    /// The arguments or a file are wrong; says what to give instead.
     #[error("{0}")]
     Usage(String),
-    /// The machine or a design is at fault.
+    /// The machine lacks something, or a design failed.
     #[error("{0}")]
     Run(String),
-    /// The recorded command ended like this; its recording is whole.
+    /// The recorded command ended with this exit code; its recording is complete.
     #[error("the command exited with {0}")]
     Command(u8),
-    /// A signal asked this process to end before it had anything to show.
+    /// This signal ended the process before there were results.
     #[error("ended by signal {0}; nothing was written")]
     Signal(i32),
     /// Writing results failed.
@@ -28,13 +28,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What the process exits with. Nobody reading any more is not a failure.
+    /// The process's exit code. A closed stdout is no failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => EXIT_USAGE,
             Failure::Run(_) => EXIT_FAILURE,
             Failure::Command(code) => *code,
-            // As shells tell of signals.
+            // 128 plus the signal, as in shells.
             Failure::Signal(signal) => {
                 128_u8.saturating_add(u8::try_from(*signal).unwrap_or(u8::MAX))
             }
@@ -43,7 +43,7 @@ impl Failure {
         }
     }
 
-    /// Whether there is nothing to say: the reader has gone, or saw what the command itself said.
+    /// Whether to print no message: stdout is closed, or the recorded command has printed its own.
     pub fn is_silent(&self) -> bool {
         match self {
             Failure::Output(error) => error.kind() == io::ErrorKind::BrokenPipe,

@@ -200,7 +200,7 @@ fn designs_are_measured_in_the_order_asked_for() {
     };
     let text = of(&["--clients", "1"]);
     assert!(
-        text.contains("clients: 1\n") && text.contains("3 samples of each, which is few"),
+        text.contains("clients: 1\n") && text.contains("3 samples of each, too few to judge by"),
         "{text}"
     );
     let heading = text.lines().skip_while(|line| *line != "hot").nth(1).unwrap();

@@ -40,7 +40,7 @@ fn results(file: &Path) -> Value {
     serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
 }
 
-/// Runs `command` with a stdout that nobody reads.
+/// Runs `command` with a stdout whose reading end is closed.
 fn unread(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
@@ -258,7 +258,8 @@ fn traces_that_hold_too_much_are_refused() {
     );
     let area = |n: u64| {
         format!(
-            "{head}alloc_vmap_area: va_start: {} size=4294967296 align=4096 vstart=0x0 vend=0x0 failed=0\n",
+            "{head}alloc_vmap_area: va_start: {} size=4294967296 align=4096 vstart=0x0 vend=0x0 \
+             failed=0\n",
             n << 32
         )
     };
@@ -281,7 +282,8 @@ fn traces_that_hold_too_much_are_refused() {
     // A damaged time: centuries of a tick per second and CPU.
     let free = |seconds: u64| {
         format!(
-            " a 1 [000] {seconds}.0: kmem:mm_page_alloc: pfn=0x9 order=0 migratetype=1 gfp_flags=X\n"
+            " a 1 [000] {seconds}.0: kmem:mm_page_alloc: pfn=0x9 order=0 migratetype=1 \
+             gfp_flags=X\n"
         )
     };
     fs::write(file.path(), free(1) + &free(1 << 33)).unwrap();
@@ -340,7 +342,7 @@ fn machines_too_large_to_set_up_are_refused() {
     }
 }
 
-/// Anybody may have named a process, and written a trace.
+/// Names of processes, and traces, may come from anywhere.
 #[test]
 fn nothing_in_a_file_moves_the_cursor() {
     // A control sequence, by its one-byte name too; a bell; a mark that turns the text around.
@@ -351,7 +353,8 @@ fn nothing_in_a_file_moves_the_cursor() {
     let trace = directory.path().join(format!("{evil}.txt"));
     let event = |comm: &str, n: u32| {
         format!(
-            "{comm} 1 [000] 1.{n:06}: kmem:mm_page_alloc: page=0x1 pfn={n} order=0 migratetype=1 gfp_flags=X\n"
+            "{comm} 1 [000] 1.{n:06}: kmem:mm_page_alloc: page=0x1 pfn={n} order=0 migratetype=1 \
+             gfp_flags=X\n"
         )
     };
     fs::write(&trace, format!("{}{}{evil}\n", event(evil, 1), event(evil, 2))).unwrap();

@@ -1,16 +1,10 @@
 //! Lines of all formats, whole and broken, and files that are no traces.
 
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "a module of the command, of which this test uses a part"
-)]
-#[path = "../src/trace/mod.rs"]
-mod trace;
-
 use std::io::Read;
 
-use trace::{Event, EventKind, ExpandLimit, KernelPfn, Summary, TraceError, read};
+use pagedepot_lab::tested::{
+    Event, EventKind, ExpandLimit, KernelPfn, Summary, Tally, TraceError, read, read_file,
+};
 
 /// A record that owns its name.
 #[derive(Debug, PartialEq)]
@@ -43,7 +37,8 @@ const FREE: Event = Event::PageFree { pfn: KernelPfn(0x20aa8e), order: 0 };
 const HEADERS: &[(&str, &str, i32, u16, u64)] = &[
     // perf script, also with nanoseconds and with -F pid,tid.
     (
-        "            perf 31967 [001]  4211.044301:   kmem:mm_page_free: page=0x20aa8e pfn=0x20aa8e order=0",
+        "            perf 31967 [001]  4211.044301:   kmem:mm_page_free: page=0x20aa8e \
+         pfn=0x20aa8e order=0",
         "perf",
         31967,
         1,
@@ -57,21 +52,24 @@ const HEADERS: &[(&str, &str, i32, u16, u64)] = &[
         4_211_044_301_123,
     ),
     (
-        "perf 31960/31967 [001]  4211.044301:   kmem:mm_page_free: page=0x20aa8e pfn=0x20aa8e order=0",
+        "perf 31960/31967 [001]  4211.044301:   kmem:mm_page_free: page=0x20aa8e pfn=0x20aa8e \
+         order=0",
         "perf",
         31967,
         1,
         4_211_044_301_000,
     ),
     (
-        "             :-1    -1 [001]  4211.044301:   kmem:mm_page_free: page=0x20aa8e pfn=0x20aa8e order=0",
+        "             :-1    -1 [001]  4211.044301:   kmem:mm_page_free: page=0x20aa8e \
+         pfn=0x20aa8e order=0",
         ":-1",
         -1,
         1,
         4_211_044_301_000,
     ),
     (
-        "         swapper     0 [000]     0.000001:   kmem:mm_page_free: page=0x20aa8e pfn=0x20aa8e order=0",
+        "         swapper     0 [000]     0.000001:   kmem:mm_page_free: page=0x20aa8e \
+         pfn=0x20aa8e order=0",
         "swapper",
         0,
         0,
@@ -108,49 +106,56 @@ const HEADERS: &[(&str, &str, i32, u16, u64)] = &[
     ),
     // tracefs, with 4 and 5 flags, with thread group ids, unknown and idle tasks.
     (
-        "            bash-1977    [003] d..1. 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e order=0",
+        "            bash-1977    [003] d..1. 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e \
+         order=0",
         "bash",
         1977,
         3,
         17_284_993_652_000,
     ),
     (
-        "            bash-1977    [003] .... 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e order=0",
+        "            bash-1977    [003] .... 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e \
+         order=0",
         "bash",
         1977,
         3,
         17_284_993_652_000,
     ),
     (
-        "            bash-1977    (   1970) [003] dNh2. 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e order=0",
+        "            bash-1977    (   1970) [003] dNh2. 17284.993652: mm_page_free: page=0x1 \
+         pfn=0x20aa8e order=0",
         "bash",
         1977,
         3,
         17_284_993_652_000,
     ),
     (
-        "            bash-1977    (-------) [003] .N..1 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e order=0",
+        "            bash-1977    (-------) [003] .N..1 17284.993652: mm_page_free: page=0x1 \
+         pfn=0x20aa8e order=0",
         "bash",
         1977,
         3,
         17_284_993_652_000,
     ),
     (
-        "           <...>-1977    [003] ..... 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e order=0",
+        "           <...>-1977    [003] ..... 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e \
+         order=0",
         "<...>",
         1977,
         3,
         17_284_993_652_000,
     ),
     (
-        "          <idle>-0       [003] ..s1. 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e order=0",
+        "          <idle>-0       [003] ..s1. 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e \
+         order=0",
         "<idle>",
         0,
         3,
         17_284_993_652_000,
     ),
     (
-        "     Web Co-[2] -1977    [003] ..... 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e order=0",
+        "     Web Co-[2] -1977    [003] ..... 17284.993652: mm_page_free: page=0x1 pfn=0x20aa8e \
+         order=0",
         "Web Co-[2] ",
         1977,
         3,
@@ -158,14 +163,16 @@ const HEADERS: &[(&str, &str, i32, u16, u64)] = &[
     ),
     // trace-cmd report, older and newer.
     (
-        "          sleep-1977  [003] 17284.993652: mm_page_free:         page=0x1 pfn=0x20aa8e order=0",
+        "          sleep-1977  [003] 17284.993652: mm_page_free:         page=0x1 pfn=0x20aa8e \
+         order=0",
         "sleep",
         1977,
         3,
         17_284_993_652_000,
     ),
     (
-        "          sleep-1977  [003] .....  17284.993652: mm_page_free:         page=0x1 pfn=0x20aa8e order=0",
+        "          sleep-1977  [003] .....  17284.993652: mm_page_free:         page=0x1 \
+         pfn=0x20aa8e order=0",
         "sleep",
         1977,
         3,
@@ -210,7 +217,8 @@ fn all_page_events() {
         ("pfn=-1", None),
     ] {
         let line = format!(
-            "kmem:mm_page_alloc: page=(nil) {text} order=3 migratetype=2 gfp_flags=GFP_KERNEL|__GFP_ZERO"
+            "kmem:mm_page_alloc: page=(nil) {text} order=3 migratetype=2 \
+             gfp_flags=GFP_KERNEL|__GFP_ZERO"
         );
         assert_eq!(event(&line), alloc(expected), "{text}");
     }
@@ -239,7 +247,9 @@ fn all_page_events() {
     );
     assert_eq!(
         event(
-            "kmem:mm_page_alloc_extfrag: page=0x138 pfn=0x138 alloc_order=1 fallback_order=5 pageblock_order=9 alloc_migratetype=0 fallback_migratetype=1 fragmenting=1 change_ownership=1"
+            "kmem:mm_page_alloc_extfrag: page=0x138 pfn=0x138 alloc_order=1 fallback_order=5 \
+             pageblock_order=9 alloc_migratetype=0 fallback_migratetype=1 fragmenting=1 \
+             change_ownership=1"
         ),
         Event::ExtFrag {
             pfn,
@@ -280,7 +290,8 @@ fn samples_that_perf_lost_are_counted() {
 fn all_vmap_events() {
     assert_eq!(
         event(
-            "vmalloc:alloc_vmap_area: va_start: 18446683600718118912 size=20480 align=16384 vstart=0xffffc90000000000 vend=0xffffe8ffffffffff failed=0"
+            "vmalloc:alloc_vmap_area: va_start: 18446683600718118912 size=20480 align=16384 \
+             vstart=0xffffc90000000000 vend=0xffffe8ffffffffff failed=0"
         ),
         Event::AllocVmapArea {
             va_start: 18446683600718118912,
@@ -293,7 +304,8 @@ fn all_vmap_events() {
     );
     assert_eq!(
         event(
-            "vmalloc:free_vmap_area_noflush: va_start=0xffffc90008d04000 nr_lazy=3585 nr_lazy_max=16384"
+            "vmalloc:free_vmap_area_noflush: va_start=0xffffc90008d04000 nr_lazy=3585 \
+             nr_lazy_max=16384"
         ),
         Event::FreeVmapArea { va_start: 0xffffc90008d04000, nr_lazy: 3585, nr_lazy_max: 16384 }
     );
@@ -331,7 +343,7 @@ a 1 [000] 1.3: kmem:mm_p";
     assert_eq!((summary.lost_events, summary.out_of_order), (22, 1));
     assert_eq!((summary.first_ns, summary.last_ns), (Some(900_000_000), Some(1_000_000_000)));
     let skipped = &summary.skipped;
-    let lines = |tally: &trace::Tally| tally.examples.iter().map(|e| e.line).collect::<Vec<_>>();
+    let lines = |tally: &Tally| tally.examples.iter().map(|e| e.line).collect::<Vec<_>>();
     assert_eq!((skipped.unknown.count, lines(&skipped.unknown)), (2, vec![5, 14]));
     assert_eq!((skipped.unfinished.count, lines(&skipped.unfinished)), (2, vec![6, 7]));
     assert_eq!((skipped.unreadable.count, lines(&skipped.unreadable)), (2, vec![8, 9]));
@@ -376,12 +388,12 @@ fn wrong_files_get_an_error_that_says_what_to_do() {
     );
     assert!(message(b"a 1 [000] 1.1: sched:sched_switch: x\n").contains("(other events: 1)"));
     assert!(message(b"\x28\xb5\x2f\xfd").contains("ends early"));
-    let missing = trace::read_file("/nowhere/at all".as_ref(), ExpandLimit::default(), |_| ())
+    let missing = read_file("/nowhere/at all".as_ref(), ExpandLimit::default(), |_| ())
         .unwrap_err()
         .to_string();
     assert!(missing.contains("cannot open /nowhere/at all"), "{missing}");
     let directory =
-        trace::read_file("/".as_ref(), ExpandLimit::default(), |_| ()).unwrap_err().to_string();
+        read_file("/".as_ref(), ExpandLimit::default(), |_| ()).unwrap_err().to_string();
     assert!(directory.contains("cannot open /: is a directory; give the path"), "{directory}");
 }
 

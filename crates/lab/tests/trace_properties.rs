@@ -3,20 +3,12 @@
 //! 2. what the writer writes, the reader reads back, whatever the name of the task;
 //! 3. a broken line costs only itself.
 
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "a module of the command, of which this test uses a part"
-)]
-#[path = "../src/trace/mod.rs"]
-mod trace;
-
 use std::time::Duration;
 
 use pagedepot::{Mobility, Order};
+use pagedepot_lab::tested::{Event, KernelPfn, read};
 use pagedepot_linux::trace::{Stamp, TraceWriter, TracedBlock};
 use proptest::prelude::*;
-use trace::{Event, KernelPfn, read};
 
 /// What a program may write.
 #[derive(Clone, Debug)]

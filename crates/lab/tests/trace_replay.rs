@@ -1,20 +1,6 @@
 //! Replays: of the shipped trace, of a collection of larger ones where there is one, and of small
 //! ones that have each oddity of real traces once.
 
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "modules of the command, of which this test uses a part"
-)]
-#[path = "../src/replay/mod.rs"]
-mod replay;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "modules of the command, of which this test uses a part"
-)]
-#[path = "../src/trace/mod.rs"]
-mod trace;
 mod trace_support;
 
 use std::collections::BTreeMap;
@@ -24,27 +10,36 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use pagedepot::{Mobility, Order};
+use pagedepot_designs::Volume;
+use pagedepot_lab::tested::{
+    Cached, Design, EventKind, ExpandLimit, Op, Outcome, Plan, ReplayError, ReplayMachine,
+    Replayed, Store, TraceError, Variant, Verify, Zoneinfo, Zoneinfos, replay, run, with_depot,
+};
 use pagedepot_linux::trace::{Stamp, TraceWriter};
 use pagedepot_linux::{Depot, Flags};
-use replay::depot::{Machine, with_depot};
-use replay::engine::{Outcome, ReplayError, run};
-use replay::plan::{Cached, Op};
-use replay::report::Report;
-use replay::target::Volume;
-use replay::verify::Verify;
-use replay::{Contender, Plan, StoreKind, Variants, Zoneinfos};
-use trace::{EventKind, ExpandLimit, TraceError, Zoneinfo};
 use trace_support::naive::Naive;
 
 /// What to replay into.
-type Into<'a> = (&'a [Contender], Variants);
+type ReplayInto<'a> = (&'a [Design], &'a Variant);
+
+/// Each design as its thread, or mainline, ended up with it.
+const DEFAULT: Variant = Variant {
+    store: None,
+    lock: None,
+    grace: None,
+    drained_by: None,
+    isolated: None,
+    magazines: None,
+    free_high: None,
+    free_high_rule: None,
+};
 
 /// Our own design.
-const DEPOT: Into<'static> = (&[Contender::Depot], Variants::DEFAULT);
+const DEPOT: ReplayInto<'static> = (&[Design::Depot], &DEFAULT);
 /// Ours and mainline's.
-const BOTH: Into<'static> = (&[Contender::Depot, Contender::Spin], Variants::DEFAULT);
+const BOTH: ReplayInto<'static> = (&[Design::Depot, Design::Spin], &DEFAULT);
 /// Every design.
-const ALL: Into<'static> = (&Contender::ALL, Variants::DEFAULT);
+const ALL: ReplayInto<'static> = (Design::PAGED, &DEFAULT);
 
 /// The repository's `traces/`.
 fn shipped(name: &str) -> PathBuf {
@@ -72,7 +67,7 @@ fn run_both(plan: &Plan) -> [Outcome; 2] {
     let mut naive = Naive::new(plan.cpus.len().max(1), plan.zone_pages());
     let naive =
         run(plan, &mut Verify::new(&mut naive)).unwrap_or_else(|error| panic!("naive: {error}"));
-    let machine = Machine::for_plan(plan, None);
+    let machine = ReplayMachine::for_plan(plan, None);
     let depot = with_depot(machine, |depot| run(plan, &mut Verify::new(depot))).unwrap();
     let depot = depot.unwrap_or_else(|error| panic!("depot: {error}"));
     for outcome in [&naive, &depot] {
@@ -80,15 +75,16 @@ fn run_both(plan: &Plan) -> [Outcome; 2] {
         let volume = (outcome.allocated.pages, outcome.freed.pages);
         assert_eq!(volume.0 - volume.1, plan.work.held.pages, "held pages");
         assert_eq!(
-            outcome.census.managed,
-            outcome.census.free + outcome.census.cached + plan.work.held.pages
+            outcome.census.managed_pages,
+            outcome.census.free_pages + outcome.census.cached_pages + plan.work.held.pages
         );
     }
     [naive, depot]
 }
 
 /// One value of the report's rows.
-fn row(report: &Report, design: &str, metric: &str, cpu: Option<i64>) -> f64 {
+fn row(report: &Replayed, design: &str, metric: &str, cpu: Option<i64>) -> f64 {
+    let report = report.to_report(&[]);
     let rows = report.rows();
     let mut found = rows.iter().filter(|row| {
         row.design == design
@@ -119,7 +115,7 @@ fn the_shipped_trace() {
     assert_eq!(plan.cpus, [0, 1]);
 
     let mut progress = 0;
-    let report = replay::replay(&plan, &zoneinfos, DEPOT, 2, || progress += 1).unwrap();
+    let report = replay(&plan, &zoneinfos, DEPOT, 2, || progress += 1).unwrap();
     assert_eq!(progress, 3);
     assert_eq!(row(&report, "depot", "allocs", None), 46_810.0);
     assert_eq!(
@@ -135,7 +131,7 @@ fn the_shipped_trace() {
     let cached: f64 =
         [0, 1].map(|cpu| row(&report, "depot", "cached_pages", Some(cpu))).iter().sum();
     assert_eq!(cached, replay.outcome.balance.after as f64);
-    assert_eq!(replay.outcome.census.managed, 1_114_112, "as zoneinfo says");
+    assert_eq!(replay.outcome.census.managed_pages, 1_114_112, "as zoneinfo says");
 }
 
 /// Counts of a trace by a plain search for the events' names.
@@ -156,7 +152,7 @@ fn count_lines(path: &Path) -> BTreeMap<&'static str, u64> {
 const FAITHFUL: [&str; 3] = ["pft", "kernbench", "udp-stream"];
 
 /// `spin` does what the kernel did, within a tenth, or 500 blocks.
-fn check_fidelity(report: &Report, path: &Path) {
+fn check_fidelity(report: &Replayed, path: &Path) {
     for (metric, cpu, slack) in [
         ("refilled_blocks", None, 500.0),
         ("spilled_blocks", None, 500.0),
@@ -180,13 +176,13 @@ fn every_design_replays_the_shipped_trace() {
         let plan = Plan::load(&path, zoneinfos.before.as_ref(), ExpandLimit::default()).unwrap();
         let held = plan.before.held_volume().blocks;
         assert_eq!(held, if zoneinfos.before.is_some() { plan.work.unknown_frees } else { 0 });
-        let report = replay::replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
+        let report = replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
         assert_eq!(report.replays.len(), 7);
         for replay in &report.replays {
             let outcome = &replay.outcome;
             assert!(outcome.balance.holds() && outcome.lost_frames == 0, "{}", replay.design);
             assert_eq!(outcome.held_pages, plan.work.held.pages, "{}", replay.design);
-            let caches = replay.design != "zone-lock";
+            let caches = replay.design != Design::ZoneLock;
             assert_eq!(outcome.balance.after > 0, caches, "{}", replay.design);
         }
         let near = |metric| {
@@ -197,7 +193,7 @@ fn every_design_replays_the_shipped_trace() {
         if zoneinfos.before.is_some() {
             near("refilled_blocks");
         }
-        // Two designs with the same lists and the same policy, whoever may touch them.
+        // Two designs with the same lists and the same policy.
         let counts =
             |design| ["refilled_blocks", "spilled_blocks"].map(|m| row(&report, design, m, None));
         assert_eq!(counts("local"), counts("rcu"));
@@ -210,7 +206,8 @@ fn small_machine() -> Zoneinfo {
         let cpu = |cpu: usize| {
             let count = cached[cpu];
             format!(
-                "cpu: {cpu}\n count: {count}\n high: 300\n batch: 7\n high_min: 28\n high_max: 600\n"
+                "cpu: {cpu}\n count: {count}\n high: 300\n batch: 7\n high_min: 28\n high_max: \
+                 600\n"
             )
         };
         format!(
@@ -244,10 +241,10 @@ fn a_free_that_interrupts_a_refill_goes_past_the_caches() {
     let zone = 1;
     assert_eq!(plan.ops[0], Op::FreeNested { cpu: 0, zone, order: order(0), slot: 0 });
     let zoneinfos = Zoneinfos { before: Some(machine), after: None };
-    let report = replay::replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
+    let report = replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
     for replay in &report.replays {
-        let past = u64::from(matches!(replay.design, "spin"));
-        let freed = if replay.design == "zone-lock" { 2 } else { past };
+        let past = u64::from(replay.design == Design::Spin);
+        let freed = if replay.design == Design::ZoneLock { 2 } else { past };
         assert_eq!(replay.outcome.counts.direct_freed.blocks, freed, "{}", replay.design);
     }
 }
@@ -358,11 +355,11 @@ fn what_a_program_writes_replays() {
     let work = &plan.work;
     assert_eq!((work.allocs.blocks(), work.frees.blocks()), (BLOCKS.into(), BLOCKS.into()));
     assert_eq!((work.unknown_frees, work.missed_frees, work.held), (0, 0, Volume::default()));
-    replay::replay(&plan, &Zoneinfos::default(), ALL, 1, || ()).unwrap();
-    for store in [StoreKind::Buddy, StoreKind::Bitmap] {
-        let over = Variants { store: Some(store), ..Variants::DEFAULT };
-        let report =
-            replay::replay(&plan, &Zoneinfos::default(), (BOTH.0, over), 1, || ()).unwrap();
+    replay(&plan, &Zoneinfos::default(), ALL, 1, || ()).unwrap();
+    for store in [Store::Buddy, Store::Bitmap] {
+        let over = Variant { store: Some(store), ..DEFAULT };
+        let report = replay(&plan, &Zoneinfos::default(), (BOTH.0, &over), 1, || ()).unwrap();
+        let report = report.to_report(&[]);
         let rows = report.rows();
         let ours: Vec<_> = rows.iter().filter(|row| row.design != "kernel").collect();
         assert!(
@@ -378,7 +375,8 @@ fn larger_traces_balance() {
         // Not captured, as what the macros print is.
         let _ = writeln!(
             std::io::stderr(),
-            "SKIPPED: no collection of traces; set PAGEDEPOT_TRACES to a directory of *.perf.txt.zst"
+            "SKIPPED: no collection of traces; set PAGEDEPOT_TRACES to a directory of \
+             *.perf.txt.zst"
         );
         return;
     };
@@ -399,7 +397,7 @@ fn larger_traces_balance() {
             plan.trace.lines,
             "every line is an event in {path:?}"
         );
-        let report = replay::replay(&plan, &zoneinfos, BOTH, 1, || ())
+        let report = replay(&plan, &zoneinfos, BOTH, 1, || ())
             .unwrap_or_else(|error| panic!("{path:?}: {error}"));
         let frees =
             row(&report, "depot", "frees", None) + row(&report, "depot", "unknown_frees", None);
@@ -470,9 +468,9 @@ fn cpus_are_counted_and_keep_their_numbers() {
     assert_eq!(plan.cpus, [3, 200, 8000]);
     assert_eq!(plan.work.remote_frees, 1);
     assert_eq!(plan.ops[2], Op::Free { cpu: 2, order: order(0), slot: 0 });
-    let report = replay::replay(&plan, &Zoneinfos::default(), DEPOT, 1, || ()).unwrap();
+    let report = replay(&plan, &Zoneinfos::default(), DEPOT, 1, || ()).unwrap();
     row(&report, "depot", "cached_pages", Some(8000));
-    assert_eq!(report.rows()[0].cpus, 3);
+    assert_eq!(report.to_report(&[]).rows()[0].cpus, 3);
 }
 
 /// Of two CPUs, the one at place 0 does what 0 and 2 did.
@@ -493,14 +491,15 @@ fn cpus_are_folded_onto_fewer() {
         _ => panic!("{op:?}"),
     };
     assert_eq!(two.ops.iter().map(cpu_of).collect::<Vec<_>>(), [1, 0, 0, 0]);
-    let report = replay::replay(&two, &Zoneinfos::default(), DEPOT, 1, || ()).unwrap();
+    let report = replay(&two, &Zoneinfos::default(), DEPOT, 1, || ()).unwrap();
     assert_eq!(
         (row(&report, "depot", "frees", None), row(&report, "depot", "lost_frames", None)),
         (2.0, 0.0)
     );
     row(&report, "depot", "cached_pages", Some(200));
     assert!(report.to_string().contains("on 3 CPUs\nreplayed on 2 of them"), "{report}");
-    let cpus = |design| report.rows().iter().find(|row| row.design == design).unwrap().cpus;
+    let cpus =
+        |design| report.to_report(&[]).rows().iter().find(|row| row.design == design).unwrap().cpus;
     assert_eq!((cpus("depot"), cpus("kernel")), (2, 3));
 }
 
@@ -514,7 +513,7 @@ fn the_shipped_trace_on_one_cpu() {
     plan.fold(NonZeroU32::MIN).unwrap();
     assert_eq!(plan.work.remote_frees, 0);
     assert!(two > 0 && plan.before.cached.iter().all(|cached| cached.cpu == 0));
-    let report = replay::replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
+    let report = replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
     for replay in &report.replays {
         assert!(
             replay.outcome.balance.holds() && replay.outcome.lost_frames == 0,
@@ -667,10 +666,11 @@ fn the_report_says_it_all() {
         "task 7 [000] 1.0: kmem:mm_page_free: pfn=\n".to_owned(),
     ]
     .concat();
-    let report = replay::replay(&plan(&text), &Zoneinfos::default(), DEPOT, 1, || ()).unwrap();
+    let report = replay(&plan(&text), &Zoneinfos::default(), DEPOT, 1, || ()).unwrap();
     let text = report.to_string();
     for part in [
-        "skipped 1 lines of unknown events, first [line 5: task 7 [000] 1.0: sched:sched_switch: x]",
+        "skipped 1 lines of unknown events, first [line 5: task 7 [000] 1.0: sched:sched_switch: \
+         x]",
         "skipped 1 lines unfinished, first [line 6: ",
         "1 unknown frees",
         "0 lost",
@@ -681,6 +681,7 @@ fn the_report_says_it_all() {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
     assert_eq!(row(&report, "kernel", "spilled_blocks", None), 1.0);
-    assert!(serde_json::to_string(&report).unwrap().contains("\"unknown_frees\":1"));
-    assert!(serde_json::to_string(&report.rows()).unwrap().contains("\"metric\":\"event_ns\""));
+    assert_eq!(row(&report, "depot", "unknown_frees", None), 1.0);
+    let rows = serde_json::to_string(&report.to_report(&[]).rows()).unwrap();
+    assert!(rows.contains("\"metric\":\"event_ns\""));
 }

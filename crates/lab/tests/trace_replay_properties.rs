@@ -2,33 +2,16 @@
 //! 1. any sequence of page events makes a plan that runs, balances, gives every frame one holder
 //!    and gets every frame back;
 //! 2. a program that frees only what it holds is replayed as it was: no free is unknown or missed;
-//! 3. what is planned agrees with a plain model of who holds what.
+//! 3. what is planned agrees with a plain model of held blocks.
 
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "modules of the command, of which this test uses a part"
-)]
-#[path = "../src/replay/mod.rs"]
-mod replay;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "modules of the command, of which this test uses a part"
-)]
-#[path = "../src/trace/mod.rs"]
-mod trace;
 mod trace_support;
 
 use std::time::Duration;
 
 use pagedepot::Mobility;
+use pagedepot_lab::tested::{Outcome, Plan, ReplayMachine, Verify, run, with_depot};
 use pagedepot_linux::trace::{Stamp, TraceWriter, TracedBlock};
 use proptest::prelude::*;
-use replay::Plan;
-use replay::depot::{Machine, with_depot};
-use replay::engine::{Outcome, run};
-use replay::verify::Verify;
 use trace_support::naive::Naive;
 
 /// Frames that the random traces use.
@@ -113,10 +96,10 @@ fn run_both(plan: &Plan) {
     let mut naive = Naive::new(plan.cpus.len().max(1), plan.zone_pages());
     let naive = run(plan, &mut Verify::new(&mut naive)).and_then(Outcome::balanced);
     naive.unwrap_or_else(|error| panic!("naive: {error}"));
-    let machine = Machine::for_plan(plan, None);
+    let machine = ReplayMachine::for_plan(plan, None);
     let depot = with_depot(machine, |depot| run(plan, &mut Verify::new(depot))).unwrap();
     let depot = depot.and_then(Outcome::balanced).unwrap_or_else(|error| panic!("depot: {error}"));
-    // Without anybody watching, the same happens.
+    // Unwatched, the same happens.
     let again = with_depot(machine, |depot| run(plan, depot)).unwrap();
     again.and_then(|again| again.same_as(&depot)).unwrap_or_else(|error| panic!("again: {error}"));
 }

@@ -163,7 +163,8 @@ fn traces_are_replayed_by_every_design() {
     let line = |cpu: u32, event: &str| format!("x 1 [{cpu:03}] 1.000000: vmalloc:{event}\n");
     let alloc = |start: u64| {
         format!(
-            "alloc_vmap_area: va_start: {start} size=20480 align=16384 vstart=0x1 vend=0xffffffff failed=0"
+            "alloc_vmap_area: va_start: {start} size=20480 align=16384 vstart=0x1 \
+             vend=0xffffffff failed=0"
         )
     };
     let free = |start: u64| {

@@ -7,13 +7,13 @@ use super::document::{Document, ResultRow};
 use super::metric;
 use crate::failure::Failure;
 
-/// A design of a file, or of a run: what is compared.
+/// A column of a comparison: a design of a file, or of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     pub name: String,
     pub rows: Vec<ResultRow>,
-    /// Which file it is from, and which of its columns it is: the stars that a source printed are
-    /// about its own first column.
+    /// The file, and the place among its columns: the stars that a source printed compare with its
+    /// own first column.
     pub origin: Origin,
 }
 
@@ -25,7 +25,7 @@ pub struct Origin {
 }
 
 impl Column {
-    /// Whether stars that this column's source printed are about the difference to `base`.
+    /// Whether the stars that this column's source printed compare with `base`.
     pub fn stars_are_against(&self, base: &Column) -> bool {
         self.origin.file == base.origin.file && base.origin.column == 0
     }
@@ -45,7 +45,7 @@ impl Named {
     }
 }
 
-/// The answer to a name that no column has.
+/// The error for a name that no column has.
 pub fn no_column<'n>(name: &str, there: impl Iterator<Item = &'n str>) -> Failure {
     let there = there.collect::<Vec<_>>().join(", ");
     Failure::Usage(format!("no column is called {name}; there are {there}"))
@@ -133,10 +133,10 @@ pub fn split(columns: Vec<Column>, param: &str) -> Result<Vec<Column>, Failure> 
     Ok(split)
 }
 
-/// Leaves the rows that were asked for.
+/// Keeps the rows whose name is among those wanted.
 ///
 /// # Errors
-/// When nothing is left of something asked for.
+/// When no row has one of the names.
 pub fn keep(
     columns: &mut Vec<Column>,
     what: &str,

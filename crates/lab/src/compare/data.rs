@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::stats::Stat;
-use super::table::{Comparison, Line};
+use super::table::{Comparison, TableLine};
 
 /// One design's figures on one line of the table, and how they compare.
 #[derive(Debug, Serialize)]
-struct Record<'c> {
+struct ComparedFigure<'c> {
     workload: &'c str,
     metric: &'c str,
     unit: &'c str,
@@ -48,11 +48,11 @@ fn joined<S: serde::Serializer>(params: &BTreeMap<String, i64>, to: S) -> Result
 }
 
 #[derive(Serialize)]
-struct Document<'c> {
+struct ComparisonFile<'c> {
     schema: u32,
     base: &'c str,
     columns: &'c [String],
-    comparisons: Vec<Record<'c>>,
+    comparisons: Vec<ComparedFigure<'c>>,
 }
 
 /// All records as CSV with a line of headings.
@@ -75,22 +75,26 @@ pub fn csv(comparison: &Comparison) -> Result<String, csv::Error> {
 pub fn json(comparison: &Comparison) -> Result<String, serde_json::Error> {
     let comparisons = records(comparison);
     let base = &comparison.columns[comparison.base];
-    let document = Document { schema: 1, base, columns: &comparison.columns, comparisons };
+    let document = ComparisonFile { schema: 1, base, columns: &comparison.columns, comparisons };
     Ok(serde_json::to_string(&document)? + "\n")
 }
 
-fn records(comparison: &Comparison) -> Vec<Record<'_>> {
+fn records(comparison: &Comparison) -> Vec<ComparedFigure<'_>> {
     let columns = 0..comparison.columns.len();
     let of_line = |line| columns.clone().filter_map(move |column| record(comparison, line, column));
     comparison.lines.iter().flat_map(of_line).collect()
 }
 
-fn record<'c>(comparison: &'c Comparison, line: &'c Line, column: usize) -> Option<Record<'c>> {
+fn record<'c>(
+    comparison: &'c Comparison,
+    line: &'c TableLine,
+    column: usize,
+) -> Option<ComparedFigure<'c>> {
     let cell = line.cells[column].as_ref()?;
     let verdict = cell.verdict.as_ref();
     let interval = verdict.and_then(|verdict| verdict.interval_percent);
     let percent = |stat| comparison.percent(line, column, stat);
-    Some(Record {
+    Some(ComparedFigure {
         workload: &line.key.workload,
         metric: &line.key.metric,
         unit: &line.unit,

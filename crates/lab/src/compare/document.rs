@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::failure::Failure;
 use crate::report::{printable, rows};
 
-/// More than the longest measurement writes.
+/// Most bytes read: more than the longest measurement writes.
 const BYTES_MAX: u64 = 256 << 20;
 /// The only schema there is.
 const SCHEMA: u64 = 1;
@@ -35,7 +35,7 @@ pub struct Document {
     pub results: Vec<ResultRow>,
 }
 
-/// A figure of a design: its samples, or what somebody printed of them.
+/// A figure of a design: its samples, or what a published table prints of them.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ResultRow {
     pub workload: String,
@@ -48,7 +48,7 @@ pub struct ResultRow {
     pub params: BTreeMap<String, i64>,
     #[serde(default)]
     pub samples: Vec<f64>,
-    /// In place of samples.
+    /// Given in place of samples.
     #[serde(default)]
     pub printed: Option<Printed>,
 }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn rows_of_a_report_become_rows_of_a_document() {
-        use crate::design::Design;
+        use crate::names::Design;
         let mut report = rows::Report::default();
         let params = rows::params([("order", 3)]);
         report.add("hot", Design::Depot, ("pair_ns", "ns"), (1, &params), &[1.0, 2.0]);

@@ -1,16 +1,16 @@
-//! What is known of metrics by their names: which way is better, and what a table calls them.
+//! Metrics by their names: which way is better, and their names in tables.
 
 use clap::ValueEnum;
 
 use super::document::ResultRow;
 use crate::design::variant::{self, FreeHighPages};
 
-/// Which way a metric should go.
+/// The direction in which a metric is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     Lower,
     Higher,
-    /// Given by the workload, or neither good nor bad: no percentage makes sense.
+    /// Given by the workload, or neither good nor bad: percentages make no sense.
     Neither,
 }
 
@@ -39,7 +39,8 @@ impl Better {
     }
 }
 
-/// Which way a row's metric should go. Rates up; times, sizes and interruptions down.
+/// The direction in which a row's metric is better: more for rates, less for times, sizes and
+/// interruptions.
 pub fn better(row: &ResultRow) -> Better {
     match row.metric.as_str() {
         "allocs" | "frees" | "unknown_frees" | "drained_pages" => Better::Neither,

@@ -4,12 +4,12 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::rule::{Rule, Verdict};
 use super::stats::Stat;
-use super::table::{Comparison, Line};
+use super::table::{Comparison, TableLine};
 
-/// What stands where there is no figure.
+/// The text of a cell without a figure.
 const NONE: &str = "-";
 
-/// Where a table is to be read.
+/// The medium that a table is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     Text,
@@ -58,7 +58,7 @@ fn figures(comparison: &Comparison, workload: &str, stats: &[Stat], medium: Medi
 }
 
 /// A figure and its percentage: in parentheses, or between stars.
-fn cell(comparison: &Comparison, line: &Line, column: usize, stat: Stat) -> String {
+fn cell(comparison: &Comparison, line: &TableLine, column: usize, stat: Stat) -> String {
     let Some(cell) = &line.cells[column] else { return NONE.to_owned() };
     let Some(value) = cell.figures.get(stat) else { return NONE.to_owned() };
     let decimals = decimals(line, stat);
@@ -71,19 +71,19 @@ fn cell(comparison: &Comparison, line: &Line, column: usize, stat: Stat) -> Stri
     if star { format!("{value} *{percent}*") } else { format!("{value} ({percent})") }
 }
 
-/// -0.001 is printed as 0.00.
+/// Prints -0.001 as 0.00.
 fn without_minus_zero(percent: f64) -> f64 {
     if percent.abs() < 0.005 { 0.0 } else { percent }
 }
 
 /// Two decimals, as mmtests has them, or as many as it takes to show three digits of the smallest.
-fn decimals(line: &Line, stat: Stat) -> usize {
+fn decimals(line: &TableLine, stat: Stat) -> usize {
     let values = line.cells.iter().flatten().filter_map(|cell| cell.figures.get(stat));
     let smallest = values.map(f64::abs).filter(|&value| value > 0.0).fold(f64::INFINITY, f64::min);
     if smallest < 0.1 { (2.0 - smallest.log10().floor()).min(12.0) as usize } else { 2 }
 }
 
-/// What our rule says of each difference; `None` when no row has samples enough.
+/// The verdict of our rule on each difference; `None` when no row has enough samples.
 fn differences(comparison: &Comparison, workload: &str, medium: Medium) -> Option<String> {
     let mut table = new(medium, 2);
     table.set_header(["", "", "n", "change", "95% interval", "g", "p", "verdict"]);

@@ -5,7 +5,6 @@ use clap::ValueEnum;
 use super::document::ResultRow;
 use super::metric::Better;
 use super::stats::{Figures, Stat};
-use super::table::Line;
 use super::welch::{self, Difference};
 
 /// Two-sided p below which mmtests, as the threads used it, printed a star.
@@ -93,14 +92,11 @@ fn interval(difference: &Difference, base: &[f64], sign: f64) -> Option<(f64, f6
     (a.is_finite() && b.is_finite()).then_some((a.min(b), a.max(b)))
 }
 
-/// Corrects the p of all lines for their number, and gives stars by the rule.
-pub fn judge(lines: &mut [Line], rule: Rule) {
-    let verdicts =
-        || lines.iter().flat_map(|line| line.cells.iter().flatten()).flat_map(|cell| &cell.verdict);
-    let corrected = welch::holm(&verdicts().filter_map(|verdict| verdict.p).collect::<Vec<_>>());
-    let mut corrected = corrected.into_iter();
-    let cells = lines.iter_mut().flat_map(|line| line.cells.iter_mut().flatten());
-    for verdict in cells.filter_map(|cell| cell.verdict.as_mut()) {
+/// Corrects the p of all verdicts of a table for their number, and gives stars by the rule.
+pub fn judge(mut verdicts: Vec<&mut Verdict>, rule: Rule) {
+    let tested: Vec<f64> = verdicts.iter().filter_map(|verdict| verdict.p).collect();
+    let mut corrected = welch::holm(&tested).into_iter();
+    for verdict in &mut verdicts {
         let Some(p) = verdict.p else { continue };
         verdict.p_holm = corrected.next();
         verdict.star = match rule {

@@ -1,4 +1,4 @@
-//! What the samples of one row say: the figures of an mmtests table.
+//! Statistics of the samples of one row: the figures of an mmtests table.
 
 use statrs::statistics::Statistics;
 
@@ -39,7 +39,7 @@ impl Stat {
         }
     }
 
-    /// Which way it should go: less spread is better, whatever the metric.
+    /// The direction in which it is better: less spread always is.
     pub fn better(self, metric: Better) -> Better {
         match self {
             Stat::Stddev | Stat::Coeffvar => Better::Lower,
@@ -48,7 +48,7 @@ impl Stat {
     }
 }
 
-/// The figures of one row; `None` where too few samples, or a mail, leave one open.
+/// The statistics of one row; `None` where there are too few samples, or the source printed none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// Samples; 0 where only printed figures are known.
@@ -63,7 +63,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Those of samples.
+    /// Statistics of samples.
     pub fn of_samples(samples: &[f64], better: Better) -> Self {
         if samples.is_empty() {
             return Figures::default();
@@ -82,13 +82,13 @@ impl Figures {
         }
     }
 
-    /// Those somebody printed.
+    /// Statistics that a source printed.
     pub fn of_printed(printed: &Printed) -> Self {
         let Printed { min, mean, stddev, max, .. } = *printed;
         Figures { n: 0, amean: None, min, mean, stddev, max, bamean: None }
     }
 
-    /// One of them.
+    /// The value of a statistic, if it is known.
     pub fn get(&self, stat: Stat) -> Option<f64> {
         match stat {
             Stat::Min => self.min,

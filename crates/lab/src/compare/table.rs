@@ -17,12 +17,12 @@ pub struct Comparison {
     /// The column that percentages refer to.
     pub base: usize,
     pub rule: Rule,
-    pub lines: Vec<Line>,
+    pub lines: Vec<TableLine>,
 }
 
 /// A figure of a workload, in each column that has it.
 #[derive(Debug)]
-pub struct Line {
+pub struct TableLine {
     pub key: Key,
     /// As mmtests would call it.
     pub label: String,
@@ -66,8 +66,8 @@ impl Comparison {
         let mut lines = Vec::new();
         for row in columns.iter().flat_map(|column| &column.rows) {
             let key = Key::of(row);
-            if !lines.iter().any(|line: &Line| line.key == key) {
-                lines.push(Line::new(key, row, columns, base)?);
+            if !lines.iter().any(|line: &TableLine| line.key == key) {
+                lines.push(TableLine::new(key, row, columns, base)?);
             }
         }
         if names.len() > 1 && !lines.iter().any(|line| line.cells.iter().flatten().count() > 1) {
@@ -76,12 +76,13 @@ impl Comparison {
                     .to_owned(),
             ));
         }
-        rule::judge(&mut lines, rule);
+        let cells = lines.iter_mut().flat_map(|line| line.cells.iter_mut().flatten());
+        rule::judge(cells.filter_map(|cell| cell.verdict.as_mut()).collect(), rule);
         Ok(Comparison { columns: names, base, rule, lines })
     }
 
     /// By how many percent a cell's figure is better than the base's.
-    pub fn percent(&self, line: &Line, column: usize, stat: Stat) -> Option<f64> {
+    pub fn percent(&self, line: &TableLine, column: usize, stat: Stat) -> Option<f64> {
         let of = |column: usize| line.cells[column].as_ref()?.figures.get(stat);
         stat.better(line.better).percent(of(column)?, of(self.base)?)
     }
@@ -110,7 +111,7 @@ impl Key {
     }
 }
 
-impl Line {
+impl TableLine {
     fn new(key: Key, row: &ResultRow, columns: &[Column], base: usize) -> Result<Self, Failure> {
         let (better, label) = (metric::better(row), metric::label(row));
         let mut rows = Vec::new();
@@ -130,7 +131,7 @@ impl Line {
                 Cell::new(row, against, better, columns[at].stars_are_against(&columns[base]))
             })
         });
-        Ok(Line { cells: cells.collect(), key, label, unit: row.unit.clone(), better })
+        Ok(TableLine { cells: cells.collect(), key, label, unit: row.unit.clone(), better })
     }
 }
 

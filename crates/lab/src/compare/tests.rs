@@ -14,6 +14,7 @@ use super::rule::Rule;
 use super::stats::Stat;
 use super::table::Comparison;
 use super::threads;
+use crate::workloads::clients::auto;
 
 /// Of the percentages, half of the last digit printed.
 const PERCENT_ROUNDING: f64 = 0.005;
@@ -116,6 +117,29 @@ fn stars_of_a_source_are_about_its_own_base() {
         (0, 20)
     );
     assert_eq!(starred("2022-rcu-epyc-7742:rcu", 0), 0);
+}
+
+/// The numbers of clients that each machine of the rcu thread was measured with.
+#[test]
+fn clients_are_those_of_the_threads_tables() {
+    for (name, cpus) in [
+        ("2022-rcu-cortex-a72", 4),
+        ("2022-rcu-xeon-e5-2640", 32),
+        ("2022-rcu-neoverse-n1", 80),
+        ("2022-rcu-epyc-7742", 128),
+        ("2022-rcu-epyc-7601", 128),
+        ("2022-rcu-power9", 128),
+        ("2022-rcu-thunderx2", 256),
+    ] {
+        let mut clients: Vec<usize> = Vec::new();
+        for row in threads::load(name).unwrap().document.results {
+            let n = row.params["clients"] as usize;
+            if !clients.contains(&n) {
+                clients.push(n);
+            }
+        }
+        assert_eq!(clients, auto(cpus), "{name}");
+    }
 }
 
 /// Columns with these samples of one metric.

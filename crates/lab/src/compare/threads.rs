@@ -28,7 +28,7 @@ const TABLES: &[(&str, &str)] = shipped![
     "2024-vmap-page-tables",
 ];
 
-/// The names there are.
+/// The names of all tables, separated by commas.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLES.iter().map(|&(name, _)| name)
 }

@@ -1,4 +1,4 @@
-//! Why files should not be compared: other machines, other settings.
+//! Differences of machine and settings, because of which files should not be compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::columns::Named;
 use super::document::{Document, ResultRow};
 
-/// What differs between the first file and each other one, in words; none: they can be compared.
+/// The differences between the first file and each other one, in words.
 pub fn differences(files: &[Named]) -> Vec<String> {
     let Some((first, others)) = files.split_first() else { return Vec::new() };
     let mut found = Vec::new();
@@ -20,7 +20,7 @@ pub fn differences(files: &[Named]) -> Vec<String> {
     found
 }
 
-/// What differs between two documents: its name, and what it is in either.
+/// A difference between two documents: its name, and the value in each.
 fn between(a: &Document, b: &Document) -> Vec<(String, String, String)> {
     let mut found = Vec::new();
     let mut check = |what: String, a: Option<String>, b: Option<String>| {

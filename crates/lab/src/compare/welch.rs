@@ -58,7 +58,7 @@ fn hedges(difference: f64, new: &[f64], base: &[f64]) -> Option<f64> {
     (pooled > 0.0).then(|| difference / pooled.sqrt() * (1.0 - 3.0 / (4.0 * freedom - 1.0)))
 }
 
-/// Holm's correction: what each p must be taken for, as one of so many. In the order given.
+/// Holm's correction of p values for their number, in the order given.
 pub fn holm(ps: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..ps.len()).collect();
     order.sort_by(|&a, &b| ps[a].total_cmp(&ps[b]));

@@ -1,57 +1,151 @@
-//! What workloads ask of a design that is all of an allocator: memory behind its pages, blocks of
-//! any order, drains, and metadata that can be checked.
+//! What every measured design implements.
 
 use std::ptr::NonNull;
 
-use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
+use pagedepot::{CpuId, Mobility, Mode, Order};
 use pagedepot_designs::{Counts, Drained};
 
-use super::Subject;
+use super::block::Block;
+use super::demand::Demand;
+use crate::failure::Failure;
+use crate::names::Design;
 
-/// See the module.
-pub trait Allocator: Subject<Block = Pfn> {
-    /// Whether a full drain takes more than a quiet one. Others have one drain; it counts as quiet.
-    const DRAINS_FULLY: bool;
+/// A design, ready to be measured.
+///
+/// Every design allocates and frees blocks whose order is known when the loop is compiled. What
+/// else one offers depends on what it is; the methods that it does not override say so:
+///
+/// | designs | also offer |
+/// |---|---|
+/// | [`Design::PAGED`], with [`Pfn`](pagedepot::Pfn)s for blocks | everything |
+/// | peers | memory: `zeroed`, `address`; `frame-alloc` also drains |
+/// | floors | `floor-spin` drains |
+pub trait Allocator: Send + Sync + Sized + 'static {
+    /// The design's name.
+    const DESIGN: Design;
+    /// The drains there are. A design with one kind of drain offers [`Mode::Quiet`].
+    const DRAINS: &'static [Mode] = &[];
 
-    /// Allocates a block of 2^order frames; `None` when there is none.
-    fn alloc_block(&self, order: Order, mobility: Mobility) -> Option<Pfn>;
+    /// What stands for a block.
+    type Block: Block;
 
-    /// Frees a block that was allocated with this order, once.
-    fn free_block(&self, block: Pfn, order: Order);
+    /// Makes the allocator.
+    ///
+    /// # Errors
+    /// When its memory cannot be had, or the machine lacks what it needs.
+    fn new(demand: &Demand) -> Result<Self, Failure>;
 
-    /// Frees blocks by one call.
-    fn free_many(&self, blocks: &[(Pfn, Order)]);
+    /// Called by each thread before its first operation.
+    fn enter(&self) {}
 
-    /// Makes two blocks of `order - 1` of an allocated one.
-    fn halve(&self, block: Pfn, order: Order);
+    /// Called by each thread after its last.
+    fn leave(&self) {}
 
-    /// A zeroed page.
-    fn zeroed(&self) -> Option<Pfn>;
+    /// Allocates a block of 2^ORDER frames; `None` when there is none.
+    fn alloc<const ORDER: u32>(&self) -> Option<Self::Block>;
 
-    /// Where a block's memory is.
-    fn address(&self, block: Pfn) -> NonNull<u8>;
+    /// Frees a block of 2^ORDER frames that `alloc` returned, once.
+    fn free<const ORDER: u32>(&self, block: Self::Block);
 
-    /// Takes back what a CPU, or all of them, cache.
-    fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Drained;
+    /// Called by a thread before it sleeps.
+    fn rest(&self) {}
 
     /// What a kernel does on each CPU about once a second: caches that idle shrink. Nothing where
     /// that rides on slow paths.
     fn tick(&self) {}
 
-    /// What it did so far.
-    fn counts(&self) -> Counts;
+    /// A zeroed page of memory; `None` when memory is used up, or the design has none.
+    fn zeroed(&self) -> Option<Self::Block> {
+        None
+    }
+
+    /// Where a block's memory is. The memory is the holder's until it frees the block.
+    fn address(&self, _block: Self::Block) -> NonNull<u8> {
+        lacks(Self::DESIGN, "memory")
+    }
+
+    /// Frees pages, many by one call if the design can.
+    fn free_pages(&self, pages: &mut Vec<Self::Block>) {
+        pages.drain(..).for_each(|page| self.free::<0>(page));
+    }
+
+    /// Allocates a block of an order that the compiler does not know; `None` when there is none.
+    fn alloc_block(&self, _order: Order, _mobility: Mobility) -> Option<Self::Block> {
+        lacks(Self::DESIGN, "blocks of an order unknown to the compiler")
+    }
+
+    /// Frees a block that was allocated with this order, once.
+    fn free_block(&self, _block: Self::Block, _order: Order) {
+        lacks(Self::DESIGN, "blocks of an order unknown to the compiler")
+    }
+
+    /// Frees blocks by one call.
+    fn free_many(&self, _blocks: &[(Self::Block, Order)]) {
+        lacks(Self::DESIGN, "batches")
+    }
+
+    /// Makes two blocks of `order - 1` of an allocated one.
+    fn halve(&self, _block: Self::Block, _order: Order) {
+        lacks(Self::DESIGN, "a way to split blocks")
+    }
+
+    /// Takes back what a CPU caches, or with `None` what all CPUs cache. Returns what the drain
+    /// did; `None` from designs that do not tell.
+    fn drain(&self, _cpu: Option<CpuId>, _mode: Mode) -> Option<Drained> {
+        None
+    }
+
+    /// What the design did so far; `None` from designs that do not count.
+    fn counts(&self) -> Option<Counts> {
+        None
+    }
+
+    /// Checks the design's metadata, if it has any, after everything was freed: is each frame in
+    /// exactly one place?
+    ///
+    /// # Errors
+    /// What is wrong.
+    fn check(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
-/// What to do with an allocator, whichever type it has.
-pub trait WithAllocator {
-    /// What comes of it.
-    type Output;
-
-    /// Does it.
-    fn with<A: Allocator + 'static>(self, allocator: A) -> Self::Output;
+/// A workload called what the designs that it offers all have, and `design` has not: the list of
+/// designs it offers is wrong.
+#[cold]
+#[inline(never)]
+fn lacks(design: Design, what: &str) -> ! {
+    panic!("design {design} has no {what}: the workload must not offer it")
 }
 
-/// Judges a census taken when callers hold nothing.
+/// Allocates where running out would be the workload's fault.
+#[inline]
+pub fn alloc<A: Allocator, const ORDER: u32>(allocator: &A) -> A::Block {
+    match allocator.alloc::<ORDER>() {
+        Some(block) => block,
+        None => out_of_pages(A::DESIGN, ORDER),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn out_of_pages(design: Design, order: u32) -> ! {
+    panic!(
+        "{design} ran out of blocks of order {order}: the bench gave it too little memory, or it \
+         lost some"
+    );
+}
+
+/// The order that a workload names at compile time.
+pub const fn order<const ORDER: u32>() -> Order {
+    Order::new(ORDER).expect("workloads name orders that exist")
+}
+
+/// Judges a census of `managed` pages, `elsewhere` of which were found, taken when no caller holds
+/// any.
+///
+/// # Errors
+/// How many pages are lost, or found twice.
 pub fn nothing_held(managed: u64, elsewhere: u64) -> Result<(), String> {
     match managed.cmp(&elsewhere) {
         std::cmp::Ordering::Equal => Ok(()),
@@ -60,4 +154,22 @@ pub fn nothing_held(managed: u64, elsewhere: u64) -> Result<(), String> {
         }
         std::cmp::Ordering::Less => Err(format!("{} pages are there twice", elsewhere - managed)),
     }
+}
+
+/// Pages that a kernel gathers before it frees them by one call (`struct mmu_gather`).
+const GATHERED_PAGES: usize = 512;
+
+/// Frees pages by [`Allocator::free_many`], as many at a time as a kernel gathers.
+pub fn free_gathered<A: Allocator<Block = pagedepot::Pfn>>(
+    allocator: &A,
+    pages: &mut Vec<pagedepot::Pfn>,
+) {
+    let mut batch = [(pagedepot::Pfn::new(0), Order::BASE); GATHERED_PAGES];
+    for gathered in pages.chunks(GATHERED_PAGES) {
+        for (slot, &page) in batch.iter_mut().zip(gathered) {
+            slot.0 = page;
+        }
+        allocator.free_many(&batch[..gathered.len()]);
+    }
+    pages.clear();
 }

@@ -1,4 +1,4 @@
-//! This project's design, as programs use it.
+//! This project's design, through the interface that programs use.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,47 +8,28 @@ use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope};
 use pagedepot_designs::{AsBacking, Buddy, Counts, Drained, Setup, Store as _, Volume};
 use pagedepot_linux::Depot;
 
-use super::allocator::{Allocator, WithAllocator, nothing_held};
+use super::allocator::{Allocator, free_gathered, nothing_held, order};
+use super::demand::{Demand, PAGE_BYTES};
 use super::variant::Store;
-use super::{Demand, Design, PAGE_BYTES, Subject, order};
 use crate::failure::Failure;
+use crate::names::Design;
 
 /// See the module.
-pub struct DepotSubject {
+pub struct DepotAllocator {
     depot: Depot,
-    /// The store under it, if it is not the depot's bitmap.
+    /// The store under the depot, if it is not the depot's own bitmap.
     buddy: Option<Arc<AsBacking<Buddy>>>,
-    /// Boxed: nothing in a subject's own value changes, as in the depot's, so that loops keep both
-    /// in registers.
+    /// Boxed: nothing in an allocator's own value changes, as in the depot's, so that loops keep
+    /// both in registers.
     drained: Box<DrainCounts>,
 }
 
-/// On cache lines of its own, where no owner waits for it.
+/// On cache lines of its own, apart from those that owners read.
 #[derive(Default)]
 #[repr(align(128))]
 struct DrainCounts {
     drains: AtomicU64,
     fences: AtomicU64,
-}
-
-/// Makes a depot of so many pages, and does `with` it what there is to do.
-///
-/// # Errors
-/// When its memory cannot be had.
-pub fn make<W: WithAllocator>(demand: &Demand, pages: u64, with: W) -> Result<W::Output, Failure> {
-    let builder = Depot::builder(pages as usize * PAGE_BYTES).free_high(demand.variant.free_high());
-    let buddy = match demand.variant.store_of(Design::Depot) {
-        Store::Bitmap => None,
-        // SAFETY: a buddy allocator hands out each block of its zone once, under a lock, and the
-        // depot alone takes and gives blocks of this one.
-        Store::Buddy => Some(Arc::new(unsafe { AsBacking::new(buddy(demand, pages)?) })),
-    };
-    let depot = match buddy.clone() {
-        Some(buddy) => builder.build_over(|_| buddy),
-        None => builder.build(),
-    };
-    let depot = depot.map_err(failed)?;
-    Ok(with.with(DepotSubject { depot, buddy, drained: Box::default() }))
 }
 
 /// A buddy store of the one zone that the depot will have.
@@ -61,9 +42,27 @@ fn failed(why: impl std::fmt::Display) -> Failure {
     Failure::Run(format!("{}: {why}", Design::Depot))
 }
 
-impl Subject for DepotSubject {
+impl Allocator for DepotAllocator {
     const DESIGN: Design = Design::Depot;
+    const DRAINS: &'static [Mode] = &[Mode::Quiet, Mode::Full];
     type Block = Pfn;
+
+    fn new(demand: &Demand) -> Result<Self, Failure> {
+        let pages = demand.pages();
+        let free_high = demand.variant.free_high();
+        let builder = Depot::builder(pages as usize * PAGE_BYTES).free_high(free_high);
+        let buddy = match demand.variant.store_of(Design::Depot) {
+            Store::Bitmap => None,
+            // SAFETY: a buddy allocator hands out each block of its zone once, under a lock, and
+            // the depot alone takes and gives blocks of this one.
+            Store::Buddy => Some(Arc::new(unsafe { AsBacking::new(buddy(demand, pages)?) })),
+        };
+        let depot = match buddy.clone() {
+            Some(buddy) => builder.build_over(|_| buddy),
+            None => builder.build(),
+        };
+        Ok(DepotAllocator { depot: depot.map_err(failed)?, buddy, drained: Box::default() })
+    }
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<Pfn> {
@@ -75,22 +74,6 @@ impl Subject for DepotSubject {
         self.free_block(block, const { order::<ORDER>() });
     }
 
-    fn drain_all(&self) {
-        self.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        let census = self.depot.validate().map_err(|fault| fault.to_string())?;
-        nothing_held(
-            census.managed_pages,
-            census.free_pages + census.cached_pages + census.carved_pages,
-        )
-    }
-}
-
-impl Allocator for DepotSubject {
-    const DRAINS_FULLY: bool = true;
-
     #[inline]
     fn alloc_block(&self, order: Order, mobility: Mobility) -> Option<Pfn> {
         self.depot.raw().alloc(order, Flags::new(mobility)).ok()
@@ -98,7 +81,8 @@ impl Allocator for DepotSubject {
 
     #[inline]
     fn free_block(&self, block: Pfn, order: Order) {
-        // SAFETY: got by `alloc` with the same order, and freed once; nobody uses its memory.
+        // SAFETY: `alloc` returned it with the same order; the workload frees it once, and no
+        // longer uses its memory.
         if unsafe { self.depot.raw().free(block, order) }.is_err() {
             refused(block);
         }
@@ -109,6 +93,10 @@ impl Allocator for DepotSubject {
         if let Err(error) = unsafe { self.depot.raw().free_mixed(blocks) } {
             panic!("{}: {error}", Design::Depot);
         }
+    }
+
+    fn free_pages(&self, pages: &mut Vec<Pfn>) {
+        free_gathered(self, pages);
     }
 
     fn halve(&self, block: Pfn, order: Order) {
@@ -128,7 +116,7 @@ impl Allocator for DepotSubject {
         self.depot.raw().address(block)
     }
 
-    fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Drained {
+    fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Option<Drained> {
         let done = self.depot.drain(cpu.map_or(Scope::ALL, Scope::cpu), mode);
         self.drained.drains.fetch_add(1, Ordering::Relaxed);
         self.drained.fences.fetch_add(done.fences, Ordering::Relaxed);
@@ -138,10 +126,10 @@ impl Allocator for DepotSubject {
         drained.unreachable_pages = done.unreachable_pages;
         (drained.fences, drained.interruptions) = (done.fences, done.fences);
         drained.busy_cpus = done.busy_cpus + done.isolated_cpus;
-        drained
+        Some(drained)
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> Option<Counts> {
         let mut sum = Counts::default();
         for stats in self.depot.zone_ids().filter_map(|zone| self.depot.zone_stats(zone)) {
             let counts = stats.counts;
@@ -157,7 +145,15 @@ impl Allocator for DepotSubject {
         }
         sum.drains = self.drained.drains.load(Ordering::Relaxed);
         sum.interruptions = self.drained.fences.load(Ordering::Relaxed);
-        sum
+        Some(sum)
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let census = self.depot.validate().map_err(|fault| fault.to_string())?;
+        nothing_held(
+            census.managed_pages,
+            census.free_pages + census.cached_pages + census.carved_pages,
+        )
     }
 }
 

@@ -1,5 +1,5 @@
 //! A restartable sequence on a per-CPU array: as fast as frames can be had per CPU. It reads the
-//! CPU's number, the array's count and a slot, and stores the count; nothing else.
+//! CPU's number, the array's count and a slot, stores the count, and does nothing else.
 //!
 //! An aborted sequence tries again at once: see [`pagedepot_rseq::sequence!`] for how the kernel
 //! sees it (and `Documentation/core-api/rseq.rst`).
@@ -8,8 +8,11 @@ use std::ptr::NonNull;
 
 use pagedepot_rseq::{Area, RseqMissing};
 
-use super::{Demand, Design, Subject};
+use super::allocator::Allocator;
+use super::demand::Demand;
+use super::floor_spin;
 use crate::failure::Failure;
+use crate::names::Design;
 
 /// log2 of the bytes between the arrays of two CPUs: a constant, so that the address is a shift.
 /// Address space, of which only what is used becomes memory.
@@ -31,37 +34,6 @@ pub struct FloorRseq {
 unsafe impl Send for FloorRseq {}
 // SAFETY: as above.
 unsafe impl Sync for FloorRseq {}
-
-impl FloorRseq {
-    /// For CPUs that hold at most as many blocks as `demand` says.
-    ///
-    /// # Errors
-    /// Without restartable sequences, without address space, or for more blocks than fit an array.
-    pub fn new(demand: &Demand) -> Result<Self, Failure> {
-        let area = Area::find().ok_or_else(|| {
-            let why = RseqMissing::find().map_or_else(String::new, |why| why.to_string());
-            Failure::Usage(why)
-        })?;
-        let capacity = super::floor_spin::capacity(demand);
-        if capacity > SLOTS_MAX {
-            return Err(Failure::Run(format!(
-                "{capacity} blocks do not fit the floor's array: lower the batch"
-            )));
-        }
-        let arrays = demand.cpus.iter().map(|cpu| cpu.index()).max().unwrap_or(0) + 1;
-        let bytes = arrays << STRIDE_SHIFT;
-        let floor = FloorRseq { arrays: map(bytes)?, bytes, capacity: capacity as u32, area };
-        for cpu in &demand.cpus {
-            // SAFETY: inside the mapping, which nobody else knows yet.
-            unsafe {
-                let array = floor.arrays.as_ptr().add(cpu.index() << STRIDE_SHIFT);
-                array.add(SLOTS_AT).write_bytes(0, capacity * size_of::<u32>());
-                array.cast::<u32>().write(floor.capacity / 2);
-            }
-        }
-        Ok(floor)
-    }
-}
 
 /// Address space that becomes zeroed memory when it is touched.
 fn map(bytes: usize) -> Result<NonNull<u8>, Failure> {
@@ -178,16 +150,43 @@ impl FloorRseq {
     fn set_count(&self, _count: u32) {}
 }
 
-impl Subject for FloorRseq {
+impl Allocator for FloorRseq {
     const DESIGN: Design = Design::FloorRseq;
     type Block = u32;
+
+    /// # Errors
+    /// Without restartable sequences, without address space, or for more blocks than fit an array.
+    fn new(demand: &Demand) -> Result<Self, Failure> {
+        let area = Area::find().ok_or_else(|| {
+            let why = RseqMissing::find().map_or_else(String::new, |why| why.to_string());
+            Failure::Usage(why)
+        })?;
+        let capacity = floor_spin::capacity(demand);
+        if capacity > SLOTS_MAX {
+            return Err(Failure::Run(format!(
+                "{capacity} blocks do not fit the floor's array: lower the batch"
+            )));
+        }
+        let arrays = demand.cpus.iter().map(|cpu| cpu.index()).max().unwrap_or(0) + 1;
+        let bytes = arrays << STRIDE_SHIFT;
+        let floor = FloorRseq { arrays: map(bytes)?, bytes, capacity: capacity as u32, area };
+        for cpu in &demand.cpus {
+            // SAFETY: inside the mapping, which no other thread knows yet.
+            unsafe {
+                let array = floor.arrays.as_ptr().add(cpu.index() << STRIDE_SHIFT);
+                array.add(SLOTS_AT).write_bytes(0, capacity * size_of::<u32>());
+                array.cast::<u32>().write(floor.capacity / 2);
+            }
+        }
+        Ok(floor)
+    }
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<u32> {
         match self.pop() {
             Some(frame) => Some(frame),
             None => {
-                self.set_count(super::floor_spin::REFILL_FRAMES as u32);
+                self.set_count(floor_spin::REFILL_FRAMES as u32);
                 self.pop()
             }
         }
@@ -196,7 +195,7 @@ impl Subject for FloorRseq {
     #[inline]
     fn free<const ORDER: u32>(&self, block: u32) {
         if !self.push(block) {
-            self.set_count(self.capacity - super::floor_spin::REFILL_FRAMES as u32);
+            self.set_count(self.capacity - floor_spin::REFILL_FRAMES as u32);
             self.push(block);
         }
     }

@@ -1,13 +1,18 @@
-//! A per-CPU spinlock and a vector: what exclusion by an atomic instruction costs. Anybody may take
-//! the frames of a CPU, by its lock (what mainline merged in 2022 does, with trylock for owners).
+//! A per-CPU spinlock and a vector: what exclusion by an atomic instruction costs. Every thread may
+//! take the frames of a CPU, by its lock (as in what mainline merged in 2022, with trylock for
+//! owners).
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pagedepot::CpuId;
+use pagedepot::{CpuId, Mode};
+use pagedepot_designs::Drained;
 
-use super::{Demand, Design, Subject};
+use super::allocator::Allocator;
+use super::demand::Demand;
+use crate::failure::Failure;
 use crate::harness::barrier::Waiter;
+use crate::names::Design;
 
 /// See the module.
 pub struct FloorSpin {
@@ -42,31 +47,18 @@ impl Stack {
         self.locked.store(false, Ordering::Release);
         result
     }
-}
 
-impl FloorSpin {
-    /// For CPUs that hold at most as many blocks as `demand` says.
-    pub fn new(demand: &Demand) -> Self {
-        let highest = demand.cpus.iter().map(|cpu| cpu.index()).max().unwrap_or(0);
-        let stack = |cpu: usize| {
-            let mut frames = Vec::new();
-            if demand.cpus.iter().any(|used| used.index() == cpu) {
-                fill(&mut frames, capacity(demand));
-            }
-            Stack { locked: AtomicBool::new(false), frames: UnsafeCell::new(frames) }
-        };
-        FloorSpin { stacks: (0..=highest).map(stack).collect() }
-    }
-
-    /// Takes all frames of a CPU; how many.
-    pub fn take(&self, cpu: CpuId) -> u64 {
-        self.stacks[cpu.index()].with(|frames| {
+    /// Takes all frames, and returns how many there were.
+    fn take(&self) -> u64 {
+        self.with(|frames| {
             let taken = frames.len() as u64;
             frames.clear();
             taken
         })
     }
+}
 
+impl FloorSpin {
     #[inline]
     fn here(&self) -> &Stack {
         // Threads are pinned to CPUs of the demand. Another thread's CPU would do as well: the lock
@@ -75,9 +67,22 @@ impl FloorSpin {
     }
 }
 
-impl Subject for FloorSpin {
+impl Allocator for FloorSpin {
     const DESIGN: Design = Design::FloorSpin;
+    const DRAINS: &'static [Mode] = &[Mode::Quiet];
     type Block = u32;
+
+    fn new(demand: &Demand) -> Result<Self, Failure> {
+        let highest = demand.cpus.iter().map(|cpu| cpu.index()).max().unwrap_or(0);
+        let stack = |cpu: usize| {
+            let mut frames = Vec::new();
+            if demand.cpus.iter().any(|used| used.index() == cpu) {
+                fill(&mut frames, capacity(demand));
+            }
+            Stack { locked: AtomicBool::new(false), frames: UnsafeCell::new(frames) }
+        };
+        Ok(FloorSpin { stacks: (0..=highest).map(stack).collect() })
+    }
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<u32> {
@@ -93,22 +98,32 @@ impl Subject for FloorSpin {
             frames.push(block);
         });
     }
+
+    fn drain(&self, cpu: Option<CpuId>, _mode: Mode) -> Option<Drained> {
+        let mut drained = Drained::default();
+        let stacks = match cpu {
+            Some(cpu) => &self.stacks[cpu.index()..][..1],
+            None => &self.stacks,
+        };
+        drained.taken_pages = stacks.iter().map(Stack::take).sum();
+        Some(drained)
+    }
 }
 
-/// Room that a floor has for each CPU: what it will hold and as much again, so that a workload that
+/// Frames that a floor has room for on each CPU: twice what it will hold, so that a workload that
 /// frees what it allocates never reaches either end.
 pub fn capacity(demand: &Demand) -> usize {
     (demand.blocks_per_cpu as usize * 2).max(1024)
 }
 
-/// Gives a vector its room, half of it full.
+/// Gives a vector room for `capacity` frames, and fills half of it.
 pub fn fill(frames: &mut Vec<u32>, capacity: usize) {
     *frames = Vec::with_capacity(capacity);
     frames.resize(capacity, 0);
     frames.truncate(capacity / 2);
 }
 
-/// Makes up frames, and hands one out.
+/// Makes up some frames, and hands one out.
 #[cold]
 #[inline(never)]
 pub fn refill(frames: &mut Vec<u32>) -> Option<u32> {
@@ -123,5 +138,5 @@ pub fn forget(frames: &mut Vec<u32>) {
     frames.truncate(frames.capacity() - REFILL_FRAMES);
 }
 
-/// As many as fit a magazine of the depot.
+/// Frames made up or forgotten at once: as many as fit a magazine of the depot.
 pub const REFILL_FRAMES: usize = 63;

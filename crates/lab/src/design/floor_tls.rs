@@ -1,10 +1,14 @@
 //! A thread-local vector: as fast as frames can be had without any sharing at all. It knows nothing
-//! of CPUs, and nobody but the thread can get its frames back.
+//! of CPUs, and only the thread itself can get its frames back.
 
 use std::cell::UnsafeCell;
 use std::mem;
 
-use super::{Demand, Design, Subject};
+use super::allocator::Allocator;
+use super::demand::Demand;
+use super::floor_spin;
+use crate::failure::Failure;
+use crate::names::Design;
 
 thread_local! {
     /// Without a destructor, so that access is one load relative to the thread pointer.
@@ -18,11 +22,6 @@ pub struct FloorTls {
 }
 
 impl FloorTls {
-    /// For threads that hold at most as many blocks as `demand` says.
-    pub fn new(demand: &Demand) -> Self {
-        FloorTls { capacity: super::floor_spin::capacity(demand) }
-    }
-
     #[inline]
     fn with<T>(&self, f: impl FnOnce(&mut Vec<u32>) -> T) -> T {
         // SAFETY: the reference lives for the call of `f` only, and no `f` here calls `with`.
@@ -30,12 +29,16 @@ impl FloorTls {
     }
 }
 
-impl Subject for FloorTls {
+impl Allocator for FloorTls {
     const DESIGN: Design = Design::FloorTls;
     type Block = u32;
 
+    fn new(demand: &Demand) -> Result<Self, Failure> {
+        Ok(FloorTls { capacity: floor_spin::capacity(demand) })
+    }
+
     fn enter(&self) {
-        self.with(|frames| super::floor_spin::fill(frames, self.capacity));
+        self.with(|frames| floor_spin::fill(frames, self.capacity));
     }
 
     fn leave(&self) {
@@ -44,14 +47,14 @@ impl Subject for FloorTls {
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<u32> {
-        self.with(|frames| frames.pop().or_else(|| super::floor_spin::refill(frames)))
+        self.with(|frames| frames.pop().or_else(|| floor_spin::refill(frames)))
     }
 
     #[inline]
     fn free<const ORDER: u32>(&self, block: u32) {
         self.with(|frames| {
             if frames.len() == frames.capacity() {
-                super::floor_spin::forget(frames);
+                floor_spin::forget(frames);
             }
             frames.push(block);
         });

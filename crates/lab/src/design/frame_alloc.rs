@@ -9,9 +9,14 @@ use frame_alloc::{
     SummaryBuddyAllocator,
 };
 
+use pagedepot::Mode;
+use pagedepot_designs::Drained;
+
+use super::allocator::Allocator;
+use super::demand::{Demand, PAGE_BYTES};
 use super::pool::Pool;
-use super::{Demand, Design, PAGE_BYTES, Subject};
 use crate::failure::Failure;
+use crate::names::Design;
 
 const BASE: PageSize = PageSize::from_log2(PAGE_BYTES.ilog2() as u8);
 /// Orders 0..=10, as the depot has.
@@ -42,51 +47,34 @@ impl CpuId for CurrentCpu {
     }
 }
 
-type Allocator = DepotAllocator<SummaryBuddyAllocator<ORDERS, Mapped>, CurrentCpu, SLOTS>;
+type Frames = DepotAllocator<SummaryBuddyAllocator<ORDERS, Mapped>, CurrentCpu, SLOTS>;
 
 /// See the module.
 pub struct FrameAlloc {
-    allocator: Box<Allocator>,
+    allocator: Box<Frames>,
     /// Outlives the allocator, which has its metadata in it.
     _pool: Pool,
-}
-
-impl FrameAlloc {
-    /// With memory for `demand`, and as much again for fragments and metadata.
-    ///
-    /// # Errors
-    /// When the memory cannot be had.
-    pub fn new(demand: &Demand) -> Result<Self, Failure> {
-        let frames = (demand.frames() * 2).max(1 << 14).next_multiple_of(1 << (ORDERS - 1));
-        Self::with_frames(frames)
-    }
-
-    /// With exactly `frames` frames, of which it takes some for its metadata.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn with_frames(frames: u64) -> Result<Self, Failure> {
-        let pool = Pool::new(frames as usize * PAGE_BYTES, PAGE_BYTES << (ORDERS - 1))?;
-        let allocator = Box::new(Allocator::new(BASE, SummaryBuddyAllocator::new(BASE)));
-        // SAFETY: the pool is ours alone and mapped; nobody else has the allocator yet.
-        unsafe { allocator.try_init_region(pool.address(), pool.bytes()) }
-            .map_err(|e| Failure::Run(format!("{}: {e}", Design::FrameAlloc)))?;
-        Ok(FrameAlloc { allocator, _pool: pool })
-    }
-
-    /// Its drain: all CPUs' magazines and the depot, by their locks.
-    pub fn flush(&self) {
-        self.allocator.flush();
-    }
 }
 
 const fn frames<const ORDER: u32>() -> NonZeroUsize {
     NonZeroUsize::new(1 << ORDER).expect("a power of two is not 0")
 }
 
-impl Subject for FrameAlloc {
+impl Allocator for FrameAlloc {
     const DESIGN: Design = Design::FrameAlloc;
+    const DRAINS: &'static [Mode] = &[Mode::Quiet];
     type Block = usize;
+
+    /// With memory for `demand`, and as much again for fragments and metadata.
+    fn new(demand: &Demand) -> Result<Self, Failure> {
+        let frames = (demand.frames() * 2).max(1 << 14).next_multiple_of(1 << (ORDERS - 1));
+        let pool = Pool::new(frames as usize * PAGE_BYTES, PAGE_BYTES << (ORDERS - 1))?;
+        let allocator = Box::new(Frames::new(BASE, SummaryBuddyAllocator::new(BASE)));
+        // SAFETY: the pool is mapped and this function's alone, and the allocator is new.
+        unsafe { allocator.try_init_region(pool.address(), pool.bytes()) }
+            .map_err(|e| Failure::Run(format!("{}: {e}", Design::FrameAlloc)))?;
+        Ok(FrameAlloc { allocator, _pool: pool })
+    }
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<usize> {
@@ -97,5 +85,22 @@ impl Subject for FrameAlloc {
     fn free<const ORDER: u32>(&self, block: usize) {
         // SAFETY: `block` came from `alloc` with the same order, and is freed once.
         unsafe { self.allocator.deallocate_physical(BASE, const { frames::<ORDER>() }, block) };
+    }
+
+    fn zeroed(&self) -> Option<usize> {
+        let block = self.alloc::<0>()?;
+        // SAFETY: the frame is a page of the pool, and now this caller's.
+        unsafe { self.address(block).write_bytes(0, PAGE_BYTES) };
+        Some(block)
+    }
+
+    fn address(&self, block: usize) -> NonNull<u8> {
+        NonNull::new(with_exposed_provenance_mut(block)).expect("a frame's address is not 0")
+    }
+
+    /// All CPUs' magazines and the shared depot, by their locks.
+    fn drain(&self, _cpu: Option<pagedepot::CpuId>, _mode: Mode) -> Option<Drained> {
+        self.allocator.flush();
+        None
     }
 }

@@ -9,16 +9,20 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::Once;
 
-use super::{Block, Design, PAGE_BYTES, Subject};
+use super::allocator::Allocator;
+use super::block::Block;
+use super::demand::{Demand, PAGE_BYTES};
+use crate::failure::Failure;
+use crate::names::Design;
 
-/// How long freed memory is kept.
+/// Time for which freed memory is kept, in milliseconds.
 const KEEP_MS: i32 = 30_000;
 
 /// A block of memory.
 #[derive(Clone, Copy)]
 pub struct Memory(NonNull<c_void>);
 
-// SAFETY: a block belongs to whoever has it, not to a thread.
+// SAFETY: the value owns its block, which any thread may use and free.
 unsafe impl Send for Memory {}
 
 impl Block for Memory {
@@ -30,11 +34,6 @@ impl Block for Memory {
 impl Memory {
     fn new(pointer: *mut c_void) -> Option<Self> {
         NonNull::new(pointer).map(Memory)
-    }
-
-    /// Where it is.
-    pub fn address(self) -> NonNull<u8> {
-        self.0.cast()
     }
 
     fn as_ptr(self) -> *mut c_void {
@@ -49,27 +48,18 @@ const fn bytes<const ORDER: u32>() -> usize {
 /// mimalloc.
 pub struct Mimalloc(());
 
-impl Mimalloc {
-    /// With its options set.
-    pub fn new() -> Self {
-        // SAFETY: may be called at any time.
-        unsafe { libmimalloc_sys::mi_option_set(MI_OPTION_PURGE_DELAY, KEEP_MS.into()) };
-        Mimalloc(())
-    }
-
-    /// A zeroed page.
-    pub fn zeroed(&self) -> Option<Memory> {
-        // SAFETY: size and alignment are the same power of two.
-        Memory::new(unsafe { libmimalloc_sys::mi_zalloc_aligned(PAGE_BYTES, PAGE_BYTES) })
-    }
-}
-
 /// `mi_option_purge_delay` in mimalloc.h, which the bindings leave out.
 const MI_OPTION_PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
-impl Subject for Mimalloc {
+impl Allocator for Mimalloc {
     const DESIGN: Design = Design::Mimalloc;
     type Block = Memory;
+
+    fn new(_demand: &Demand) -> Result<Self, Failure> {
+        // SAFETY: may be called at any time.
+        unsafe { libmimalloc_sys::mi_option_set(MI_OPTION_PURGE_DELAY, KEEP_MS.into()) };
+        Ok(Mimalloc(()))
+    }
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<Memory> {
@@ -84,30 +74,19 @@ impl Subject for Mimalloc {
         // SAFETY: got by `alloc`, freed once.
         unsafe { libmimalloc_sys::mi_free(block.as_ptr()) };
     }
+
+    fn zeroed(&self) -> Option<Memory> {
+        // SAFETY: size and alignment are the same power of two.
+        Memory::new(unsafe { libmimalloc_sys::mi_zalloc_aligned(PAGE_BYTES, PAGE_BYTES) })
+    }
+
+    fn address(&self, block: Memory) -> NonNull<u8> {
+        block.0.cast()
+    }
 }
 
 /// jemalloc.
 pub struct Jemalloc(());
-
-impl Jemalloc {
-    /// With its options set.
-    pub fn new() -> Self {
-        static SET: Once = Once::new();
-        SET.call_once(|| {
-            keep(c"arenas.dirty_decay_ms");
-            keep(c"arenas.muzzy_decay_ms");
-            // The main thread's arena exists already; workers get arenas of their own.
-        });
-        Jemalloc(())
-    }
-
-    /// A zeroed page.
-    pub fn zeroed(&self) -> Option<Memory> {
-        let flags = lg_align::<0>() | tikv_jemalloc_sys::MALLOCX_ZERO;
-        // SAFETY: the size is not 0.
-        Memory::new(unsafe { tikv_jemalloc_sys::mallocx(PAGE_BYTES, flags) })
-    }
-}
 
 /// Sets the decay time of arenas made from now on.
 fn keep(name: &std::ffi::CStr) {
@@ -129,9 +108,19 @@ const fn lg_align<const ORDER: u32>() -> c_int {
     tikv_jemalloc_sys::MALLOCX_LG_ALIGN(bytes::<ORDER>().ilog2() as usize)
 }
 
-impl Subject for Jemalloc {
+impl Allocator for Jemalloc {
     const DESIGN: Design = Design::Jemalloc;
     type Block = Memory;
+
+    fn new(_demand: &Demand) -> Result<Self, Failure> {
+        static SET: Once = Once::new();
+        SET.call_once(|| {
+            keep(c"arenas.dirty_decay_ms");
+            keep(c"arenas.muzzy_decay_ms");
+            // The main thread's arena exists already; workers get arenas of their own.
+        });
+        Ok(Jemalloc(()))
+    }
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<Memory> {
@@ -146,27 +135,28 @@ impl Subject for Jemalloc {
             tikv_jemalloc_sys::sdallocx(block.as_ptr(), bytes::<ORDER>(), lg_align::<ORDER>())
         };
     }
+
+    fn zeroed(&self) -> Option<Memory> {
+        let flags = lg_align::<0>() | tikv_jemalloc_sys::MALLOCX_ZERO;
+        // SAFETY: the size is not 0.
+        Memory::new(unsafe { tikv_jemalloc_sys::mallocx(PAGE_BYTES, flags) })
+    }
+
+    fn address(&self, block: Memory) -> NonNull<u8> {
+        block.0.cast()
+    }
 }
 
 /// snmalloc.
 pub struct Snmalloc(());
 
-impl Snmalloc {
-    /// As it is.
-    pub fn new() -> Self {
-        Snmalloc(())
-    }
-
-    /// A zeroed page.
-    pub fn zeroed(&self) -> Option<Memory> {
-        // SAFETY: the alignment is a power of two.
-        Memory::new(unsafe { snmalloc_sys::sn_rust_alloc_zeroed(PAGE_BYTES, PAGE_BYTES) })
-    }
-}
-
-impl Subject for Snmalloc {
+impl Allocator for Snmalloc {
     const DESIGN: Design = Design::Snmalloc;
     type Block = Memory;
+
+    fn new(_demand: &Demand) -> Result<Self, Failure> {
+        Ok(Snmalloc(()))
+    }
 
     #[inline]
     fn alloc<const ORDER: u32>(&self) -> Option<Memory> {
@@ -180,5 +170,14 @@ impl Subject for Snmalloc {
         unsafe {
             snmalloc_sys::sn_rust_dealloc(block.as_ptr(), bytes::<ORDER>(), bytes::<ORDER>())
         };
+    }
+
+    fn zeroed(&self) -> Option<Memory> {
+        // SAFETY: the alignment is a power of two.
+        Memory::new(unsafe { snmalloc_sys::sn_rust_alloc_zeroed(PAGE_BYTES, PAGE_BYTES) })
+    }
+
+    fn address(&self, block: Memory) -> NonNull<u8> {
+        block.0.cast()
     }
 }

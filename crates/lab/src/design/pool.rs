@@ -1,5 +1,6 @@
 //! Memory for allocators that manage what they are given.
 
+use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +17,7 @@ pub struct Pool {
     mapped_bytes: usize,
 }
 
-// SAFETY: an address range; what is done with it is up to its holder.
+// SAFETY: the pool itself never accesses the memory; it only computes addresses.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
@@ -27,44 +28,50 @@ impl Pool {
     /// # Errors
     /// Without address space.
     pub fn new(bytes: usize, align: usize) -> Result<Self, Failure> {
-        let mapped_bytes = bytes + align;
+        Self::reserve(bytes, align)
+            .map_err(|e| Failure::Run(format!("cannot map {bytes} bytes: {e}; raise `ulimit -v`")))
+    }
+
+    /// As [`new`](Self::new), for callers with an error message of their own.
+    ///
+    /// # Errors
+    /// Without address space.
+    pub fn reserve(bytes: usize, align: usize) -> io::Result<Self> {
+        let mapped_bytes = bytes.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
         let (prot, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping, at an address of the kernel's choice.
-        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, prot, flags) };
-        let mapped = mapped.map_err(|e| {
-            Failure::Run(format!("cannot map {bytes} bytes: {e}; raise `ulimit -v`"))
-        })?;
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, prot, flags) }?;
         let mapped = NonNull::new(mapped.cast::<u8>()).expect("the kernel never maps address 0");
         // SAFETY: less than `align` further on, inside the mapping.
         let start = unsafe { mapped.add(mapped.align_offset(align)) };
         Ok(Pool { start, bytes, mapped, mapped_bytes })
     }
 
-    /// The place `offset` bytes on.
+    /// The address `offset` bytes from the start.
     #[inline]
     pub fn at(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset < self.bytes);
-        // SAFETY: inside the mapping, as allocators that manage it see to.
+        // SAFETY: inside the mapping: allocators hand out only offsets that they manage.
         unsafe { self.start.add(offset) }
     }
 
-    /// Its address; anybody may make pointers to it from the number.
+    /// The start's address, exposed: pointers may be made from the number.
     #[cfg(feature = "peers")]
     pub fn address(&self) -> usize {
         self.start.as_ptr().expose_provenance()
     }
 
-    /// Its size.
+    /// Size in bytes.
     #[cfg(feature = "peers")]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Memory that contenders which are measured in turn all use, whose metadata lies elsewhere: where
-/// the kernel found the pages makes more of a difference to whoever touches them than most designs
-/// do.
+/// One piece of memory for all contenders that are measured in turn and keep their metadata
+/// elsewhere. Which physical pages the kernel found changes the time of touching them by more than
+/// most designs differ.
 #[derive(Clone, Debug, Default)]
 pub struct SharedPool(Arc<Mutex<Option<Arc<Pool>>>>);
 

@@ -3,12 +3,13 @@
 use clap::{Args, ValueEnum};
 use pagedepot::CpuId;
 use pagedepot_designs::{
-    FreeHigh, FreeHighLimit, FreeHighRule, Grace, LocalDrain, LockMode, MagazineOptions, Policy,
-    cache_slice_pages, has_nohz_full,
+    Entry, FreeHigh, FreeHighLimit, FreeHighRule, Grace, LocalDrain, LockMode, MagazineOptions,
+    Policy, cache_slice_pages, has_nohz_full,
 };
 
-use super::Design;
-use crate::cli;
+use super::threads::Making;
+use crate::args;
+use crate::names::{Design, list};
 use crate::report::rows::Params;
 
 /// Variants of designs. Each option is for the designs it names; what is not given is what the
@@ -23,17 +24,17 @@ pub struct Variant {
     /// How spin's owners take their lock (default: trylock, as mainline)
     #[arg(long, value_name = "HOW")]
     pub lock: Option<Lock>,
-    /// How rcu learns that nobody uses the old lists (default: qsbr)
+    /// How rcu learns that the old lists are unused (default: qsbr)
     #[arg(long, value_name = "HOW")]
     pub grace: Option<GracePeriod>,
-    /// Who executes a drain of local and nohz-conditional (default: helper)
-    #[arg(long, value_name = "WHO")]
+    /// The thread that executes a drain of local and nohz-conditional (default: helper)
+    #[arg(long, value_name = "THREAD")]
     pub drained_by: Option<DrainedBy>,
     /// Whether nohz-conditional takes the machine for one with isolated CPUs (default: if it is)
     #[arg(long, value_name = "SWITCH")]
     pub isolated: Option<Isolated>,
     /// Magazines per zone of magazine (default: 2)
-    #[arg(long, value_name = "N", value_parser = cli::whole::<65536>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = args::whole::<65536>, allow_negative_numbers = true)]
     pub magazines: Option<u32>,
     /// Pages that a CPU may cache which only frees blocks of orders 1 to 3 (default: 0, as
     /// mainline)
@@ -91,7 +92,7 @@ pub enum FreeHighPages {
 }
 
 impl FreeHighPages {
-    /// As the option has it.
+    /// The value of the option.
     pub const fn name(self) -> &'static str {
         match self {
             FreeHighPages::Zero => "0",
@@ -110,8 +111,8 @@ pub enum FreeHighWhen {
     Today,
 }
 
-/// Names of the params that say which variant a row is of: rows of designs that differ in nothing
-/// else are of the same measurement.
+/// Names of the params that say which variant a row is of. Rows that differ in nothing else are of
+/// the same measurement.
 pub const PARAMS: [&str; 8] = [
     "store",
     "lock",
@@ -132,7 +133,7 @@ impl Variant {
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static [Design])> {
         use Design::{Local, Magazine, NohzConditional, Rcu, Spin};
         let options: [(bool, &str, &'static [Design]); 8] = [
-            (self.store.is_some(), "--store", &Design::PAGED),
+            (self.store.is_some(), "--store", Design::PAGED),
             (self.lock.is_some(), "--lock", &[Spin]),
             (self.grace.is_some(), "--grace", &[Rcu]),
             (self.drained_by.is_some(), "--drained-by", &[Local, NohzConditional]),
@@ -148,10 +149,7 @@ impl Variant {
     pub fn unused(&self, designs: &[Design]) -> Option<String> {
         let (option, its) =
             self.given().find(|(_, its)| !designs.iter().any(|design| its.contains(design)))?;
-        Some(format!(
-            "{option} changes none of the designs measured; it is for {}",
-            super::list(its)
-        ))
+        Some(format!("{option} changes none of the designs measured; it is for {}", list(its)))
     }
 
     /// Why a design cannot be had in this variant, and what to do.
@@ -161,8 +159,9 @@ impl Variant {
                 if Design::PAGED.contains(&other) && !OVER_BITMAP.contains(&other) =>
             {
                 Some(format!(
-                    "design {other} runs over the buddy store only; over the bitmap store there are {}",
-                    super::list(&OVER_BITMAP)
+                    "design {other} runs over the buddy store only; over the bitmap store there \
+                     are {}",
+                    list(&OVER_BITMAP)
                 ))
             }
             _ => None,
@@ -174,15 +173,15 @@ impl Variant {
         self.store.unwrap_or(if design == Design::Depot { Store::Bitmap } else { Store::Buddy })
     }
 
-    pub fn lock_mode(&self) -> LockMode {
+    fn lock_mode(&self) -> LockMode {
         if self.lock == Some(Lock::Plain) { LockMode::Plain } else { LockMode::TryLock }
     }
 
-    pub fn grace(&self) -> Grace {
+    fn grace(&self) -> Grace {
         if self.grace == Some(GracePeriod::Membarrier) { Grace::Membarrier } else { Grace::Qsbr }
     }
 
-    pub fn local_drain(&self) -> LocalDrain {
+    fn local_drain(&self) -> LocalDrain {
         if self.drained_by == Some(DrainedBy::Owner) {
             LocalDrain::Owner
         } else {
@@ -190,22 +189,45 @@ impl Variant {
         }
     }
 
-    pub fn is_isolated(&self) -> bool {
+    fn is_isolated(&self) -> bool {
         self.isolated.map_or_else(has_nohz_full, |isolated| isolated == Isolated::Yes)
     }
 
-    pub fn magazine_options(&self) -> MagazineOptions {
+    fn magazine_options(&self) -> MagazineOptions {
         let default = MagazineOptions::default();
         MagazineOptions { magazines: self.magazines.unwrap_or(default.magazines), ..default }
     }
 
-    /// Mainline's policy on the machine of `cpu`.
-    pub fn policy(&self, cpu: CpuId) -> Policy {
+    /// How to make a thread's design whose owners are threads on their CPUs, on the machine of
+    /// `cpu`.
+    pub fn making(&self, cpu: CpuId) -> Making {
         let default = Policy::default();
-        Policy {
-            free_high: self.free_high(),
-            cache_slice_pages: cache_slice_pages(cpu).unwrap_or(default.cache_slice_pages),
-            ..default
+        Making {
+            entry: Entry::OnCpu,
+            drain: self.local_drain(),
+            policy: Policy {
+                free_high: self.free_high(),
+                cache_slice_pages: cache_slice_pages(cpu).unwrap_or(default.cache_slice_pages),
+                ..default
+            },
+            isolated: self.is_isolated(),
+            lock: self.lock_mode(),
+            grace: self.grace(),
+            magazine: self.magazine_options(),
+        }
+    }
+
+    /// How to make a thread's design whose owners one thread acts as, in turn: owners execute
+    /// drains, and nothing depends on this machine.
+    pub fn making_for_one_thread(&self) -> Making {
+        Making {
+            entry: Entry::Pretend,
+            drain: LocalDrain::Owner,
+            policy: Policy { free_high: self.free_high(), ..Policy::default() },
+            isolated: self.isolated == Some(Isolated::Yes),
+            lock: self.lock_mode(),
+            grace: self.grace(),
+            magazine: self.magazine_options(),
         }
     }
 
@@ -224,7 +246,8 @@ impl Variant {
         FreeHigh { rule, limit }
     }
 
-    /// Which variant of `design` is measured, in numbers: its place among the values of the option.
+    /// The variant of `design` that is measured: for each option the place of its value among the
+    /// possible ones.
     pub fn params(&self, design: Design) -> Params {
         let mut params = Params::new();
         if Design::PAGED.contains(&design) {
@@ -280,13 +303,13 @@ mod tests {
         assert_eq!(of(&other, Design::Spin), [("free_high", 2), ("lock", 0), ("store", 1)]);
         let buddy = Variant { store: Some(Store::Buddy), ..defaults };
         assert_eq!(of(&buddy, Design::Depot), [("store", 0)]);
-        for params in Design::ALL.map(|design| other.params(design)) {
+        for params in Design::ALL.iter().map(|&design| other.params(design)) {
             assert!(params.keys().all(|name| PARAMS.contains(name)), "{params:?}");
         }
     }
 
     #[test]
-    fn options_for_nobody_are_refused() {
+    fn options_without_effect_are_refused() {
         let plain = Variant { lock: Some(Lock::Plain), ..Variant::default() };
         assert_eq!(plain.unused(&[Design::Depot, Design::Spin]), None);
         let line = plain.unused(&[Design::Depot, Design::Local]).unwrap();

@@ -1,11 +1,11 @@
-//! Where seats wait for each other.
+//! A barrier at which seats wait for each other, and waiting in general.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// Looks before a waiter gives its CPU to others: seats have CPUs of their own, but the machine may
-/// not be ours alone.
+/// Looks before a waiter yields its CPU: seats have CPUs of their own, but other processes may run
+/// there too.
 const SPINS: u32 = 1 << 14;
 
 /// A barrier whose waiters spin: one that sleeps is woken by an interrupt, into the window that
@@ -31,7 +31,7 @@ impl SpinBarrier {
     /// Waits for all seats.
     ///
     /// # Panics
-    /// When another seat panicked, and will never come.
+    /// When another seat panicked, and so will never arrive.
     pub fn wait(&self) {
         let generation = self.generation.load(Ordering::Relaxed);
         // AcqRel: the last to arrive acquires what the others released by arriving, and passes it
@@ -65,12 +65,12 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// A waiting loop's patience: spins, then yields.
+/// The pauses of a waiting loop: spins, and yields now and then.
 #[derive(Default)]
 pub struct Waiter(u32);
 
 impl Waiter {
-    /// To be called between two looks.
+    /// Call it between two looks.
     pub fn pause(&mut self) {
         self.0 += 1;
         if self.0.is_multiple_of(SPINS) {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_passes_before_all_have_arrived() {
+    fn no_seat_passes_before_all_have_arrived() {
         const SEATS: usize = 3;
         const STEPS: usize = 200;
         let barrier = SpinBarrier::new(SEATS);

@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Reads of the clock whose cost is taken for the cost of one.
+/// Reads of the clock that its cost is the mean of.
 const COST_READS: usize = 2001;
 
 /// The time-stamp counter; where there is none, nanoseconds.
 ///
-/// Not serializing: a few operations around a read may fall on either side of it, the same for
-/// every contender.
+/// Not serializing: a few operations around a read may fall on either side of it, for all
+/// contenders alike.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -66,13 +66,13 @@ pub fn read_cost_ticks(read: impl Fn() -> u64) -> f64 {
     undisturbed.iter().sum::<u64>() as f64 / undisturbed.len() as f64
 }
 
-/// How long a tick is, found by watching both clocks.
+/// The length of a tick, measured against the system's clock.
 pub struct Scale {
     start: (Instant, u64),
 }
 
 impl Scale {
-    /// Begins to watch.
+    /// Starts measuring.
     pub fn start() -> Self {
         Scale { start: (Instant::now(), ticks()) }
     }

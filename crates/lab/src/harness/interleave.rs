@@ -10,20 +10,20 @@ use pagedepot::CpuId;
 
 use super::barrier::SpinBarrier;
 use super::cpus;
-use crate::design::Design;
+use crate::names::Design;
 
 /// A thread pinned to a CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Seat {
     /// Its place among the seats of a run.
     pub index: usize,
-    /// Where it stays.
+    /// The CPU that the thread is pinned to.
     pub cpu: CpuId,
 }
 
 /// A design doing a workload that yields `M` metrics.
 pub trait Contender<const M: usize>: Sync {
-    /// Who.
+    /// The design that its samples are of.
     fn design(&self) -> Design;
 
     /// Called by each seat before its first window.
@@ -35,22 +35,23 @@ pub trait Contender<const M: usize>: Sync {
     /// Called by each seat before each window; no part of it.
     fn prepare(&self) {}
 
-    /// Does `units` of work on this seat; what each metric came to. Not-a-number: nothing to
-    /// measure.
+    /// Does `units` of work on this seat, and returns the value of each metric; not-a-number where
+    /// this seat measures none.
     fn window(&self, seat: Seat, units: u64) -> [f64; M];
 
     /// Takes back what all CPUs cache, from a thread beside the seats; see [`Schedule::drains`].
     fn drain_all(&self) {}
 
-    /// Checks, after the last window, that nothing was lost or doubled.
+    /// Checks, after the last window, that no page was lost or handed out twice.
     ///
     /// # Errors
-    /// What was.
+    /// What is wrong.
     fn check(&mut self) -> Result<(), String> {
         Ok(())
     }
 
-    /// One figure per metric from those of all seats.
+    /// One value per metric from those of all seats: their mean, unless the workload says
+    /// otherwise.
     fn combine(&self, seats: &[[f64; M]]) -> [f64; M] {
         std::array::from_fn(|metric| {
             seats.iter().map(|seat| seat[metric]).sum::<f64>() / seats.len() as f64
@@ -61,7 +62,7 @@ pub trait Contender<const M: usize>: Sync {
 /// How much work a window is.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// As many units as take about this long.
+    /// As many units as fill about this time.
     Lasting(Duration),
     /// This many units.
     Units(u64),
@@ -72,25 +73,25 @@ pub enum Pace {
 pub struct Schedule {
     /// Windows per contender.
     pub rounds: u32,
-    /// Their length.
+    /// Length of a window.
     pub pace: Pace,
-    /// Drains forced behind the windows.
+    /// Drains forced while windows run.
     pub drains: Option<Drains>,
 }
 
-/// A thread beside the seats that drains whichever contender has its window.
+/// A thread beside the seats that drains the contender whose window it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Drains {
-    /// How often.
+    /// Drains per second.
     pub per_s: NonZeroU32,
-    /// Where it runs.
+    /// The CPU that the drainer is pinned to.
     pub cpu: CpuId,
 }
 
 /// The samples of one contender: for each metric one per round.
 #[derive(Clone, Debug)]
 pub struct Series<const M: usize> {
-    /// Who.
+    /// The contender's design.
     pub design: Design,
     /// By metric.
     pub samples: [Vec<f64>; M],
@@ -107,13 +108,13 @@ pub fn interleave<const M: usize>(
     schedule: Schedule,
     tick: &(dyn Fn() + Sync),
 ) -> Vec<Series<M>> {
-    let run = Run {
+    let run = Rounds {
         contenders,
         schedule,
         barrier: SpinBarrier::new(cpus.len()),
         units: contenders.iter().map(|_| AtomicU64::new(0)).collect(),
         windows: Mutex::new(vec![Vec::new(); cpus.len()]),
-        current: AtomicUsize::new(NOBODY),
+        current: AtomicUsize::new(NO_CONTENDER),
         tick,
     };
     let (stop, stopped) = mpsc::channel::<()>();
@@ -135,10 +136,10 @@ pub fn interleave<const M: usize>(
     run.series()
 }
 
-/// No contender's number.
-const NOBODY: usize = usize::MAX;
+/// The number that no contender has.
+const NO_CONTENDER: usize = usize::MAX;
 
-struct Run<'r, const M: usize> {
+struct Rounds<'r, const M: usize> {
     contenders: &'r [&'r dyn Contender<M>],
     schedule: Schedule,
     barrier: SpinBarrier,
@@ -151,7 +152,7 @@ struct Run<'r, const M: usize> {
     tick: &'r (dyn Fn() + Sync),
 }
 
-impl<const M: usize> Run<'_, M> {
+impl<const M: usize> Rounds<'_, M> {
     fn seat(&self, seat: Seat) {
         let _guard = self.barrier.guard();
         cpus::pin(seat.cpu);
@@ -178,12 +179,12 @@ impl<const M: usize> Run<'_, M> {
 
     fn announce(&self, nth: usize, seat: Seat) {
         if seat.index == 0 {
-            // Relaxed: a drain of the contender before does no harm.
+            // Relaxed: a drainer that still sees the contender before this one does no harm.
             self.current.store(nth, Ordering::Relaxed);
         }
     }
 
-    /// Drains until all seats are done. Drains that are late are not made up for.
+    /// Drains until all seats are done. A late drain does not make the next one come sooner.
     fn drain(&self, Drains { per_s, cpu }: Drains, stopped: &mpsc::Receiver<()>) {
         cpus::pin(cpu);
         let period = Duration::from_secs(1) / per_s.get();
@@ -206,8 +207,8 @@ impl<const M: usize> Run<'_, M> {
         }
     }
 
-    /// Runs ever longer windows until one is as long as it should be, then says how many units that
-    /// takes. Seat 0 decides; the barriers publish what it stores.
+    /// Runs ever longer windows until one is as long as it should be, then stores how many units
+    /// that takes. Seat 0 decides; the barriers publish what it stores.
     fn warm_up(&self, contender: &dyn Contender<M>, found: &AtomicU64, seat: Seat) {
         let Pace::Lasting(goal) = self.schedule.pace else {
             let Pace::Units(units) = self.schedule.pace else { unreachable!() };
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_its_window_is_drained() {
+    fn the_contender_whose_window_it_is_is_drained() {
         let (a, b) = (Drainable::default(), Drainable::default());
         let cpus = cpus::usable().unwrap();
         let drains = Drains { per_s: NonZeroU32::new(1000).unwrap(), cpu: *cpus.last().unwrap() };

@@ -1,4 +1,4 @@
-//! Measuring: who runs where, for how long, in which order, and what the samples say.
+//! Measuring: threads on their CPUs, windows in turn, clocks, and statistics of samples.
 //!
 //! # Vocabulary
 //! * *contender*: a design doing a workload.
@@ -6,8 +6,8 @@
 //! * *round*: one window of each contender, one after the other: A B C A B C ... A machine that
 //!   becomes slower for a while does so for all contenders alike, and ratios within a round stay.
 //! * *seat*: a thread pinned to a CPU. All seats run the same windows, in step.
-//! * *unit*: the piece of work a window repeats. How many fill a window is found out first, which
-//!   is also the warm-up.
+//! * *unit*: the piece of work that a window repeats. The warm-up finds out how many units fill a
+//!   window.
 
 pub mod barrier;
 pub mod clock;

@@ -1,9 +1,9 @@
-//! What samples say.
+//! Statistics of samples.
 
 use statrs::statistics::{Data, OrderStatistics};
 
-/// Windows from which on a ratio is worth judging: with fewer, the quartiles of the ratios are
-/// wider than the differences that the bars speak of.
+/// Fewest windows from which to judge a ratio: with fewer, the quartiles of the ratios are wider
+/// than the differences in question.
 pub const ROUNDS_TO_JUDGE: usize = 31;
 
 /// The middle sample, or the mean of the two in the middle; `None` without samples.
@@ -11,8 +11,8 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     (!samples.is_empty()).then(|| Data::new(samples.to_vec()).median())
 }
 
-/// The median of the round-by-round ratios `samples[i] / base[i]`: what a slow moment of the
-/// machine cancels out of. `None` unless each sample has its base.
+/// The median of the round-by-round ratios `samples[i] / base[i]`, which a slow moment of the
+/// machine changes little. `None` unless each sample has its base.
 pub fn median_ratio(samples: &[f64], base: &[f64]) -> Option<f64> {
     if samples.len() != base.len() || base.contains(&0.0) {
         return None;

@@ -1,4 +1,4 @@
-//! Where things go.
+//! The files of a recording.
 
 use std::fs;
 use std::io;
@@ -9,28 +9,28 @@ use rustix::io::Errno;
 
 use crate::failure::Failure;
 
-/// What a recording consists of.
+/// Endings of the files of a recording.
 const ENDINGS: [&str; 4] =
     [".perf.txt.zst", ".zoneinfo.before.txt", ".zoneinfo.after.txt", ".machine.json"];
 
-/// The files of a recording while it is made. They get their names when all are whole: until then
-/// those of an earlier recording stay.
+/// The files of a recording while it is made, under temporary names. They get their final names
+/// when all are complete: until then those of an earlier recording stay.
 pub struct Files {
     name: PathBuf,
     pub trace: PathBuf,
     pub before: PathBuf,
     pub after: PathBuf,
     pub machine: PathBuf,
-    /// perf's own.
+    /// perf's own file, in its format.
     pub data: PathBuf,
     pub window: PathBuf,
 }
 
 impl Files {
-    /// Those of a recording called `name`.
+    /// The files of a recording called `name`.
     ///
     /// # Errors
-    /// When they cannot be written there; when there is a recording, and `replaces` is not given.
+    /// When they cannot be written there, or a recording exists and `replaces` is false.
     pub fn new(name: &Path, replaces: bool) -> Result<Self, Failure> {
         if name.as_os_str().as_bytes().ends_with(b"/") {
             let name = name.display();
@@ -56,28 +56,29 @@ impl Files {
                 "{directory} is a directory; give -o another name"
             )));
         }
-        // A link that leads nowhere is a file all the same.
+        // A dangling link counts as a file.
         let earlier = finals.iter().find(|file| fs::symlink_metadata(file).is_ok());
         if let Some(earlier) = earlier.filter(|_| !replaces) {
             let earlier = earlier.display();
             return Err(Failure::Usage(format!(
-                "{earlier} is of an earlier recording; give -o another name, or --force to replace it"
+                "{earlier} is of an earlier recording; give -o another name, or --force to \
+                 replace it"
             )));
         }
-        // Better now than after the command has run.
+        // Fail now rather than after the command has run.
         write(&files.trace, b"")?;
         Ok(files)
     }
 
-    /// The file of the events, to be written.
+    /// Opens the file of the events for writing.
     ///
     /// # Errors
-    /// When it cannot be.
+    /// When it cannot be written.
     pub fn create_trace(&self) -> Result<fs::File, Failure> {
         fs::File::create(&self.trace).map_err(|error| cannot_write(&self.trace, &error))
     }
 
-    /// Names the file of the events where writing it failed.
+    /// Adds the name of the events' file to an error of writing it.
     pub fn named(&self, failure: Failure) -> Failure {
         match failure {
             Failure::Output(error) => cannot_write(&self.trace, &error),
@@ -85,7 +86,7 @@ impl Files {
         }
     }
 
-    /// What keeps the files from growing, if anything does: their disk is full.
+    /// The error for a full disk, if the disk of the files is full.
     pub fn full_disk(&self) -> Option<Failure> {
         // A kilobyte for the note of the window, and some for metadata.
         const NEEDED_BYTES: u64 = 1 << 16;
@@ -95,10 +96,10 @@ impl Files {
             .then(|| cannot_write(&self.data, &Errno::NOSPC.into()))
     }
 
-    /// Gives them their names; the names.
+    /// Renames the files to their final names, and returns these.
     ///
     /// # Errors
-    /// When that cannot be done.
+    /// When one cannot be renamed.
     pub fn keep(self) -> Result<[String; 4], Failure> {
         let made = [&self.trace, &self.before, &self.after, &self.machine];
         for (made, ending) in made.into_iter().zip(ENDINGS) {
@@ -113,7 +114,7 @@ impl Drop for Files {
     fn drop(&mut self) {
         let own = [&self.data, &self.window];
         for file in [&self.trace, &self.before, &self.after, &self.machine].into_iter().chain(own) {
-            // They are not there when nothing was recorded, or all of it kept.
+            // Best effort: files that were renamed, or never written, do not exist.
             let _ = fs::remove_file(file);
         }
     }
@@ -141,7 +142,7 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
 /// Writes a file.
 ///
 /// # Errors
-/// One line that names it.
+/// When it cannot be written; names the file.
 pub fn write(path: &Path, contents: &[u8]) -> Result<(), Failure> {
     fs::write(path, contents).map_err(|error| cannot_write(path, &error))
 }

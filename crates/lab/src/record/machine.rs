@@ -7,9 +7,10 @@ use std::path::Path;
 use pagedepot::CpuId;
 use serde::Serialize;
 
+use super::files;
+use super::options::{RecordOptions, Recorder};
 use super::text::Kept;
 use super::window::Window;
-use super::{Options, Recorder, files};
 use crate::failure::Failure;
 use crate::harness::cpus;
 use crate::report::machine::Machine;
@@ -19,7 +20,7 @@ use crate::report::machine::Machine;
 pub struct Recording<'a> {
     schema: u32,
     machine: Machine,
-    /// Its arguments; what is not UTF-8 is replaced.
+    /// The command's arguments; bytes that are not UTF-8 are replaced.
     command: Vec<Cow<'a, str>>,
     /// Exit code, or the signal as a negative number.
     status: Option<i32>,
@@ -37,8 +38,13 @@ pub struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// Of this machine.
-    pub fn new(options: &'a Options, recorder: Recorder, window: &Window, kept: &Kept) -> Self {
+    /// Describes a recording made on this machine.
+    pub fn new(
+        options: &'a RecordOptions,
+        recorder: Recorder,
+        window: &Window,
+        kept: &Kept,
+    ) -> Self {
         Recording {
             schema: 1,
             machine: Machine::here(cpus::usable().map_or(0, |cpus| cpus.len())),
@@ -54,7 +60,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Writes it.
+    /// Writes it as JSON.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -8,24 +8,25 @@ use std::process::{Command, Stdio};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
+use super::files::Files;
+use super::options::RecordOptions;
 use super::signals::{self, Signals};
 use super::text::{self, Kept};
 use super::window::{Inside, Window};
-use super::{Files, Options};
 use crate::failure::Failure;
 
 /// Records a command and writes the events of its window.
 ///
 /// # Errors
-/// What perf says.
+/// perf's own message.
 pub fn record(
-    options: &Options,
+    options: &RecordOptions,
     events: &[&str],
     (files, signals): (&Files, &Signals),
 ) -> Result<(Window, Kept), Failure> {
     let own = std::env::current_exe()
         .map_err(|e| Failure::Run(format!("cannot find this command: {e}")))?;
-    // What the command says on stderr is its user's, what perf says is ours.
+    // The command's stderr goes to the user; perf's stderr is read here.
     let stderr = rustix::io::dup(io::stderr()).map_err(|e| {
         Failure::Run(format!("cannot hand stderr on: {e}; free some file descriptors"))
     })?;
@@ -34,7 +35,7 @@ pub fn record(
     perf.arg(format!("{}M", options.buffer)).args(["-e", &events.join(",")]);
     perf.arg("-o").arg(&files.data).arg("--").arg(own);
     perf.args(Inside::new(files, &options.command).arguments(stderr.as_raw_fd()));
-    // In memory: the disk may be what it complains about.
+    // In memory: perf may complain about a full disk.
     let failed =
         |e: Errno| Failure::Run(format!("cannot listen to perf: {e}; free some file descriptors"));
     let mut said = File::from(memfd_create("perf", MemfdFlags::CLOEXEC).map_err(failed)?);
@@ -46,7 +47,7 @@ pub fn record(
     let Some(window) = Window::read(files) else {
         signals.check_caught()?;
         let mut text = Vec::new();
-        // A memory file can be read; if not, perf said nothing.
+        // A memory file can be read; an error counts as no message.
         let _ = said.rewind().and_then(|()| said.read_to_end(&mut text));
         let said = complaint(&String::from_utf8_lossy(&text));
         return Err(files.full_disk().unwrap_or_else(|| match said {
@@ -61,7 +62,7 @@ pub fn record(
     Ok((window, kept))
 }
 
-/// The line of what perf said that says why it failed, if one does.
+/// The line of perf's stderr that says why it failed, if there is one.
 fn complaint(said: &str) -> Option<String> {
     let lines = || {
         said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("[ perf"))
@@ -94,7 +95,7 @@ fn script(files: &Files, (window, signals): (&Window, &Signals)) -> Result<Kept,
     let text = child.stdout.take();
     let kept = text.map(|text| text::keep(text, out, (window, signals))).transpose();
     if kept.is_err() {
-        // There is nothing to be done about one that cannot be killed.
+        // Best effort: a process that cannot be killed stays.
         let _ = child.kill();
     }
     let status = child.wait()?;

@@ -1,21 +1,21 @@
-//! Who may record, and what is missing.
+//! Which recorder may be used, and what the others lack.
 
 use std::fs;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use super::Recorder;
+use super::options::Recorder;
 use crate::failure::Failure;
 
 /// Bits of `CapEff` in `/proc/self/status` (`include/uapi/linux/capability.h`).
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
 
-/// The recorder to use.
+/// The recorder to use: the one wanted, or the first that can be used.
 ///
 /// # Errors
-/// Says what is missing for each.
+/// Says what each recorder lacks.
 pub fn choose(wanted: Option<Recorder>) -> Result<Recorder, Failure> {
     let missing = |recorder| match recorder {
         Recorder::Perf => missing_for_perf(),
@@ -38,7 +38,7 @@ pub fn tracefs() -> Option<PathBuf> {
     places().find(|path| path.join("events/kmem/mm_page_alloc").is_dir())
 }
 
-/// Where tracefs may be: where it usually is, then wherever it is mounted.
+/// Directories where tracefs may be: the usual ones, then its mounts.
 fn places() -> impl Iterator<Item = PathBuf> {
     let usual = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(PathBuf::from);
     usual.into_iter().chain(mounted())
@@ -86,7 +86,8 @@ fn missing_for_perf() -> Option<String> {
     let allowed = paranoid < 0 || capabilities() & (CAP_SYS_ADMIN | CAP_PERFMON) != 0;
     (!allowed).then(|| {
         format!(
-            "kernel.perf_event_paranoid is {paranoid}: run as root or with CAP_PERFMON, or sysctl kernel.perf_event_paranoid=-1"
+            "kernel.perf_event_paranoid is {paranoid}: run as root or with CAP_PERFMON, or \
+             sysctl kernel.perf_event_paranoid=-1"
         )
     })
 }

@@ -26,23 +26,23 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::Failure;
 
-/// Those that end a program unless it does something about it, and that are sent to have it end.
+/// Signals that are sent to end a program, and that end it by default.
 const ENDING: [libc::c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// How long to wait for a receiver that is not there yet.
+/// Time between two looks for a receiver that has not started yet.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// The signals of this process, blocked.
 pub struct Signals {
     /// Of `signalfd`, not blocking.
     queue: File,
-    /// The last that asked this process to end.
+    /// The last signal that asked this process to end.
     caught: Cell<Option<i32>>,
 }
 
 impl Signals {
-    /// Blocks them in this thread, which must be the only one, and in those it starts. What was
-    /// ignored when this process began, as `nohup` does, stays so.
+    /// Blocks the signals in this thread, which must be the only one, and in threads started later.
+    /// Signals that were ignored when this process began, as under `nohup`, stay ignored.
     ///
     /// # Errors
     /// Without a free descriptor.
@@ -62,7 +62,7 @@ impl Signals {
         if queue < 0 {
             return Err(failed(io::Error::last_os_error()));
         }
-        // SAFETY: a descriptor made a moment ago, which is nobody else's.
+        // SAFETY: a descriptor that was just made, and that has no other owner.
         let queue = unsafe { File::from_raw_fd(queue) };
         Ok(Signals { queue, caught: Cell::new(None) })
     }
@@ -155,8 +155,8 @@ struct Ending {
     is_from_process: bool,
 }
 
-/// Has `command` start with none of the signals blocked, and with what `main` ignores as it is by
-/// default.
+/// Lets `command` start with none of the signals blocked, and with the default action of the signal
+/// that this program ignores.
 pub fn unblock(command: &mut Command) {
     let all = set_of(ENDING.into_iter().chain([libc::SIGCHLD]));
     let unblock = move || {

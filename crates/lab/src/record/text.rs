@@ -1,4 +1,4 @@
-//! From all that was recorded to what a replay reads.
+//! Keeps what a replay reads of all that was recorded.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 
@@ -9,7 +9,7 @@ use super::window::Window;
 use crate::failure::Failure;
 use crate::trace::{Event, Line, parse_line};
 
-/// What was kept.
+/// Numbers of events kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kept {
     pub events: u64,
@@ -30,7 +30,7 @@ pub fn keep(
 ) -> Result<Kept, Failure> {
     let (line, kept) = (Vec::new(), Kept::default());
     let mut lines =
-        Lines { text: BufReader::new(text), window, signals, line, at: 0, kept, error: None };
+        KeptLines { text: BufReader::new(text), window, signals, line, at: 0, kept, error: None };
     let mut out = Out { out, error: None };
     compress(&mut lines, &mut out, CompressionLevel::Fastest);
     match (lines.error, out.error) {
@@ -41,7 +41,7 @@ pub fn keep(
 }
 
 /// Writes until something fails. The compressor takes errors for bugs, so they wait here, and in
-/// [`Lines`].
+/// [`KeptLines`].
 struct Out<W> {
     out: W,
     error: Option<io::Error>,
@@ -61,19 +61,19 @@ impl<W: Write> Write for Out<W> {
 }
 
 /// Reads the lines that are kept.
-struct Lines<'w, R> {
+struct KeptLines<'w, R> {
     text: BufReader<R>,
     window: &'w Window,
     signals: &'w Signals,
     line: Vec<u8>,
-    /// How much of the line was given away.
+    /// Bytes of the line that were returned already.
     at: usize,
     kept: Kept,
     error: Option<Failure>,
 }
 
-impl<R: Read> Lines<'_, R> {
-    /// Goes to the next line that is kept; `false` at the end.
+impl<R: Read> KeptLines<'_, R> {
+    /// Moves to the next line to keep; `false` at the end.
     fn advance(&mut self) -> Result<bool, Failure> {
         let failed = |error| Failure::Run(format!("cannot read what was recorded: {error}"));
         loop {
@@ -94,7 +94,7 @@ impl<R: Read> Lines<'_, R> {
 }
 
 impl Kept {
-    /// Counts a line; whether it is kept.
+    /// Counts a line. Returns whether to keep it.
     fn note(&mut self, line: Line<'_>, window: &Window) -> bool {
         match line {
             Line::Record(record) if (window.start_ns..=window.end_ns).contains(&record.time_ns) => {
@@ -108,13 +108,13 @@ impl Kept {
                 self.lost += events;
                 true
             }
-            // Work that is none of ours, and events before and after the window.
+            // Other work, and events before and after the window.
             _ => false,
         }
     }
 }
 
-impl<R: Read> Read for Lines<'_, R> {
+impl<R: Read> Read for KeptLines<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {

@@ -1,14 +1,16 @@
-//! Recording with the kernel's tracefs, in an instance of its own, so that nobody else's tracing is
+//! Recording with the kernel's tracefs, in an instance of its own, so that other tracing is not
 //! disturbed.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::files::Files;
+use super::options::RecordOptions;
+use super::permission;
 use super::signals::Signals;
 use super::text::{self, Kept};
 use super::window::{Inside, Window};
-use super::{Files, Options, permission};
 use crate::failure::Failure;
 
 /// What the names of our instances begin with; the process's number and the time it began follow.
@@ -19,7 +21,7 @@ const PREFIX: &str = "pagedepot-";
 /// # Errors
 /// When tracefs refuses something.
 pub fn record(
-    options: &Options,
+    options: &RecordOptions,
     events: &[&str],
     (files, signals): (&Files, &Signals),
 ) -> Result<(Window, Kept), Failure> {

@@ -1,4 +1,4 @@
-//! The part of a recording that counts: zoneinfo, the command, zoneinfo.
+//! The window of a recording: zoneinfo, the command, zoneinfo.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,9 +13,12 @@ use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::files;
+use super::files::{self, Files};
 use super::signals::{self, Signals};
 use crate::failure::{EXIT_USAGE, Failure};
+
+/// The hidden command of this program that a recorder runs.
+pub const INSIDE: &str = "record-inside";
 
 /// Arguments of the hidden command that perf runs.
 #[derive(Clone, Debug, Args)]
@@ -30,18 +33,18 @@ pub struct Inside {
     command: Vec<OsString>,
 }
 
-/// When the window was, on `CLOCK_MONOTONIC`, and how the command ended.
+/// Begin and end of the window on `CLOCK_MONOTONIC`, and how the command ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Window {
     pub start_ns: u64,
     pub end_ns: u64,
-    /// The exit code, or the signal as a negative number; why it did not start.
+    /// The exit code, or the signal as a negative number; an error when it did not start.
     pub status: Result<i32, String>,
 }
 
 impl Inside {
-    /// For the files of a recording.
-    pub fn new(files: &super::Files, command: &[OsString]) -> Self {
+    /// Arguments for the files of a recording.
+    pub fn new(files: &Files, command: &[OsString]) -> Self {
         Inside {
             before: files.before.clone(),
             after: files.after.clone(),
@@ -51,11 +54,11 @@ impl Inside {
         }
     }
 
-    /// The arguments that make this command run it, with that descriptor as the command's stderr.
+    /// The arguments that make this program run it, with that descriptor as the command's stderr.
     pub fn arguments(&self, stderr: RawFd) -> Vec<OsString> {
         let paths =
             [&self.before, &self.after, &self.window].map(|path| path.clone().into_os_string());
-        [super::super::cli::INSIDE.into(), format!("--stderr={stderr}").into()]
+        [INSIDE.into(), format!("--stderr={stderr}").into()]
             .into_iter()
             .chain(paths)
             .chain(["--".into()])
@@ -63,17 +66,18 @@ impl Inside {
             .collect()
     }
 
-    /// As [`run`](Self::run), as a process of its own, which leaves its number first.
+    /// As [`run`](Self::run), in a process of its own, which first writes its id to the window's
+    /// file.
     ///
     /// # Errors
-    /// As there.
+    /// As [`run`](Self::run).
     pub fn run_alone(&self) -> Result<(), Failure> {
         let signals = Signals::block()?;
         files::write(&self.window, std::process::id().to_string().as_bytes())?;
         self.run(&signals)
     }
 
-    /// Looks at the machine, runs the command, looks again, and leaves a note of when that was.
+    /// Reads the zoneinfo, runs the command, reads it again, and writes the [`Window`] to a file.
     ///
     /// # Errors
     /// When files cannot be read or written, or a signal comes before the command starts.
@@ -98,7 +102,7 @@ impl Inside {
             // SAFETY: the descriptor that `arguments` names was opened for this process, which uses
             // it here and nowhere else.
             let stderr = unsafe { OwnedFd::from_raw_fd(stderr) };
-            // As the command's descriptor 2, and as no other.
+            // The command gets it as descriptor 2 only.
             fcntl_setfd(&stderr, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
             command.stderr(Stdio::from(stderr));
         }
@@ -110,22 +114,22 @@ impl Inside {
 }
 
 impl Window {
-    /// The note that [`Inside::run`] left; `None` when it did not come to that.
-    pub fn read(files: &super::Files) -> Option<Window> {
+    /// The window that [`Inside::run`] wrote; `None` when it did not get that far.
+    pub fn read(files: &Files) -> Option<Window> {
         serde_json::from_slice(&fs::read(&files.window).ok()?).ok()
     }
 
-    /// The process that will leave the note, once it has begun.
-    pub fn process(files: &super::Files) -> Option<Pid> {
+    /// The process that will write the window, once it has begun.
+    pub fn process(files: &Files) -> Option<Pid> {
         Pid::from_raw(fs::read_to_string(&files.window).ok()?.parse().ok()?)
     }
 
-    /// How long it was.
+    /// Length in seconds.
     pub fn seconds(&self) -> f64 {
         self.end_ns.saturating_sub(self.start_ns) as f64 / 1e9
     }
 
-    /// How the command ended, unless all went well.
+    /// How the command ended, unless it exited with 0.
     pub fn status_text(&self) -> Option<String> {
         match self.status {
             Ok(0) => None,
@@ -135,10 +139,10 @@ impl Window {
         }
     }
 
-    /// What to exit with, to end as the command did.
+    /// The exit code that tells how the command ended.
     pub fn exit_code(&self) -> u8 {
         match self.status {
-            // As shells tell of signals.
+            // 128 plus the signal, as in shells.
             Ok(signal @ ..0) => 128_u8.saturating_add(u8::try_from(-signal).unwrap_or(u8::MAX)),
             Ok(code) => code as u8,
             Err(_) => EXIT_USAGE,
@@ -160,7 +164,7 @@ impl Window {
     }
 }
 
-/// Now, and `/proc/zoneinfo`.
+/// The time and the text of `/proc/zoneinfo`.
 fn look() -> Result<(u64, String), Failure> {
     let text = fs::read_to_string("/proc/zoneinfo");
     let now = clock_gettime(ClockId::Monotonic);

@@ -1,21 +1,26 @@
-//! When CPUs ticked where the recording does not show it.
+//! The times of CPUs' ticks where the recording does not show them.
 //!
 //! A tick that finds nothing to return leaves no event, but it lowers `high` by an eighth. The
 //! recording tells `high` of a CPU when it spills, and the zoneinfo from after tells it at the end.
-//! So the time of a CPU's first tick is looked for with which mainline's policy comes nearest to
-//! these. Nothing else is looked at: what is cached, refilled and spilled remains to be compared.
+//! So the calibration searches for the time of a CPU's first tick with which mainline's policy
+//! comes nearest to these. It looks at nothing else: what is cached, refilled and spilled remains
+//! to be compared.
+
+use std::sync::Arc;
 
 use pagedepot::{CpuId, ZoneId};
-use pagedepot_designs::{Spin, Store};
+use pagedepot_designs::{Buddy, Spin, Store};
 
-use super::contender::{MakeError, Variants, spin};
 use super::engine::play;
+use super::error::Error;
 use super::plan::Plan;
-use super::runner::{Error, Zoneinfos};
+use super::threads::ThreadTarget;
 use super::ticks::{self, INTERVAL_MS, Tick};
+use super::zoneinfos::Zoneinfos;
+use crate::design::variant::Variant;
 use crate::trace::Zoneinfo;
 
-/// Times tried.
+/// Number of times tried.
 const CANDIDATES: u32 = 40;
 
 /// The plan with ticks where they explain what is known of `high` best, if anything is.
@@ -59,10 +64,11 @@ fn set_ticks(plan: &mut Plan, until: Tick, first_ms: u32) {
     plan.ticks.sort_unstable();
 }
 
-/// How far each CPU's `high` is from the kernel's, summed over all that is known of it.
+/// The distance of each CPU's `high` from the kernel's, summed over all that is known of it.
 fn high_off(plan: &Plan, before: &Zoneinfo, after: Option<&Zoneinfo>) -> Result<Vec<u64>, Error> {
     let mut off = vec![0; plan.cpus.len()];
-    let mut target = spin(plan, Some(before), Variants::DEFAULT).map_err(MakeError::from)?;
+    let mut target =
+        ThreadTarget::<Spin<Arc<Buddy>>>::new(plan, Some(before), &Variant::default())?;
     let mut seen = plan.highs_seen.iter().peekable();
     play(plan, &mut target, |target, ms| {
         while let Some(seen) = seen.next_if(|seen| seen.ms <= ms) {

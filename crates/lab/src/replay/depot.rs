@@ -1,22 +1,25 @@
-//! Our allocator as a target: one thread that acts as every CPU of the trace.
+//! The depot as a target: one thread that acts as every CPU of the trace.
 //!
-//! Frames have addresses, but no memory: nobody uses them except the allocator, for magazines
-//! beyond those that its metadata include. So a trace of a large machine runs on a small one.
+//! Frames have addresses, but no memory: only the allocator writes to them, for magazines beyond
+//! those that its metadata include. So a trace of a large machine runs on a small one.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::cpus::{Environment, FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{
-    Allocator, Config, ConfigError, CpuId, Flags, FrameRange, Mobility, Mode, NodeId, Order, Pfn,
-    Scope, Watermarks, ZoneConfig, ZoneId, ZoneStats,
+    Allocator, Config, ConfigError, CpuId, Flags, FrameRange, LinearMap, Mobility, Mode, Order,
+    Pfn, Scope, Watermarks, ZoneId, ZoneStats,
 };
-use pagedepot_designs::{AsBacking, Buddy, Setup, SetupError};
+use pagedepot_designs::{AsBacking, Buddy, Census, Setup, SetupError, Volume};
 
-use super::contender::StoreKind;
-use super::memory::Memory;
 use super::plan::{Known, Plan};
-use super::target::{Census, ReplayCounts, ReplayTarget, Volume};
+use super::target::{ReplayCounts, ReplayTarget, sum};
+use crate::design::PAGE_BYTES;
+use crate::design::pool::Pool;
+use crate::design::variant::Store;
+use crate::design::zone;
 use crate::trace::Zoneinfo;
 
 /// How often the kernel decays its caches (`vmstat_update` in `mm/vmstat.c`).
@@ -34,8 +37,9 @@ struct Acting {
 /// Proof that the replay acts as a CPU.
 struct ActingAs(CpuId);
 
-// SAFETY: `Depot` is used by one thread at a time, which changes its CPU only between calls of the
-// allocator; guards live inside such a call. So while one lives, nothing else runs on any CPU.
+// SAFETY: `DepotTarget` is used by one thread at a time, which changes its CPU only between calls
+// of the allocator; guards live inside such a call. So while one lives, nothing else runs on any
+// CPU.
 unsafe impl Guard for ActingAs {
     fn here(&self) -> Here {
         Here::task(self.0)
@@ -64,23 +68,23 @@ impl Environment for Acting {
     }
 }
 
-/// How large a machine a trace is replayed on.
+/// The machine that a trace is replayed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct ReplayMachine {
     pub cpus: u32,
     pub pages: u64,
     /// `None`: those the kernel would compute.
     pub watermarks: Option<Watermarks>,
     /// What keeps the free frames.
-    pub store: StoreKind,
+    pub store: Store,
 }
 
-impl Machine {
+impl ReplayMachine {
     /// A machine with the zone that the trace's frames are from, if a zoneinfo tells it, else one
     /// large enough for the trace.
     pub fn for_plan(plan: &Plan, before: Option<&Zoneinfo>) -> Self {
         let cpus = (plan.cpus.len() as u32).max(1);
-        let store = StoreKind::Bitmap;
+        let store = Store::Bitmap;
         let (span, held) = (&plan.pfn_span, plan.before.held_volume().pages);
         let zones = before.iter().flat_map(|zoneinfo| &zoneinfo.zones);
         let zone = zones
@@ -90,11 +94,11 @@ impl Machine {
         match zone {
             Some(zone) => {
                 let watermarks = Watermarks { min: zone.min, low: zone.low, high: zone.high };
-                Machine { cpus, pages: zone.managed, watermarks: Some(watermarks), store }
+                ReplayMachine { cpus, pages: zone.managed, watermarks: Some(watermarks), store }
             }
             None => {
                 let pages = plan.zone_pages() + held.next_multiple_of(1024);
-                Machine { cpus, pages, watermarks: None, store }
+                ReplayMachine { cpus, pages, watermarks: None, store }
             }
         }
     }
@@ -106,7 +110,8 @@ pub enum DepotError {
     #[error("cannot make an allocator of {pages} pages for this trace: {source}")]
     Config { pages: u64, source: ConfigError },
     #[error(
-        "cannot reserve addresses for {pages} pages: {source}; raise `ulimit -v` or set vm.overcommit_memory to 1"
+        "cannot reserve addresses for {pages} pages: {source}; raise `ulimit -v` or set \
+         vm.overcommit_memory to 1"
     )]
     Addresses { pages: u64, source: io::Error },
     #[error("cannot make a buddy store for this trace: {0}")]
@@ -118,24 +123,18 @@ pub enum DepotError {
 /// # Errors
 /// When the machine is larger than the allocator can manage, or this one can address.
 pub fn with_depot<R>(
-    machine: Machine,
-    f: impl FnOnce(&mut Depot<'_>) -> R,
+    machine: ReplayMachine,
+    f: impl FnOnce(&mut DepotTarget<'_>) -> R,
 ) -> Result<R, DepotError> {
-    let Machine { cpus, pages, watermarks, store } = machine;
+    let ReplayMachine { cpus, pages, watermarks, store } = machine;
     let refused = |source| DepotError::Config { pages, source };
     let frames = u32::try_from(pages).map_err(|_| refused(ConfigError::TooLarge))?;
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
-    let zones = [ZoneConfig {
-        name: "Normal",
-        node: NodeId::new(0),
-        level: 2,
-        ranges: &ranges,
-        watermarks,
-    }];
+    let zones = [zone::normal(&ranges, watermarks)];
     let mut config = Config::new(cpus, &zones);
     let buddy = match store {
-        StoreKind::Bitmap => None,
-        StoreKind::Buddy => {
+        Store::Bitmap => None,
+        Store::Buddy => {
             let buddy = Buddy::new(&Setup::single(cpus, frames))?;
             // SAFETY: it hands out each block of its zone once, under a lock, and the allocator
             // alone takes and gives blocks of it.
@@ -146,27 +145,45 @@ pub fn with_depot<R>(
         Some(_) => Allocator::<Pinned<Acting>>::metadata_bytes_over(&config),
         None => Allocator::<Pinned<Acting>>::metadata_bytes(&config),
     };
-    let metadata_bytes = metadata_bytes.map_err(refused)?;
-    let mut memory = Memory::reserve(metadata_bytes, frames)
+    let metadata_bytes = metadata_bytes.map_err(refused)?.next_multiple_of(PAGE_BYTES);
+    let memory = reserve(metadata_bytes, frames)
         .map_err(|source| DepotError::Addresses { pages, source })?;
-    let (metadata, linear_map) = memory.split();
-    config.linear_map = Some(linear_map);
+    let first_frame = memory.at(metadata_bytes).as_ptr().expose_provenance();
+    // SAFETY: the frames are mapped behind the metadata for as long as the allocator exists. Only
+    // the allocator writes to frames: for magazines beyond those that its metadata include, which
+    // it finds by their distance from the others.
+    config.linear_map = Some(unsafe { LinearMap::new(first_frame) });
+    // SAFETY: so many bytes are mapped, zeroed and this function's alone; the pool outlives the
+    // allocator.
+    let metadata = unsafe {
+        std::slice::from_raw_parts_mut(
+            memory.at(0).as_ptr().cast::<MaybeUninit<u8>>(),
+            metadata_bytes,
+        )
+    };
     let cpus = Pinned(Acting::default());
     let allocator = match &buddy {
         Some(buddy) => Allocator::over(buddy, &config, metadata, cpus),
         None => Allocator::new(&config, metadata, cpus),
     };
-    let mut depot = Depot { allocator: allocator.map_err(refused)?, decayed_ms: 0 };
+    let mut depot = DepotTarget { allocator: allocator.map_err(refused)?, decayed_ms: 0 };
     Ok(f(&mut depot))
 }
 
-/// Our allocator, acting as the CPU of each event.
-pub struct Depot<'m> {
+/// Addresses for metadata, and behind them for frames.
+fn reserve(metadata_bytes: usize, frames: u32) -> io::Result<Pool> {
+    let bytes = (frames as usize).checked_mul(PAGE_BYTES);
+    let bytes = bytes.and_then(|frames| frames.checked_add(metadata_bytes));
+    Pool::reserve(bytes.ok_or(io::ErrorKind::OutOfMemory)?, PAGE_BYTES)
+}
+
+/// The depot, acting as the CPU of each event.
+pub struct DepotTarget<'m> {
     allocator: Allocator<'m, Pinned<Acting>>,
     decayed_ms: u64,
 }
 
-impl Depot<'_> {
+impl DepotTarget<'_> {
     fn act_as(&self, cpu: CpuId) {
         self.allocator.cpus().0.cpu.store(cpu.get(), Ordering::Relaxed);
     }
@@ -176,7 +193,7 @@ impl Depot<'_> {
     }
 }
 
-impl ReplayTarget for Depot<'_> {
+impl ReplayTarget for DepotTarget<'_> {
     fn set_time(&mut self, now_ms: u64) {
         // 0 means that there is no clock.
         self.allocator.cpus().0.now_ms.store(now_ms + 1, Ordering::Relaxed);
@@ -241,8 +258,8 @@ impl ReplayTarget for Depot<'_> {
         ReplayCounts {
             hits: counts.hits,
             shelf_hits: counts.shelf_hits,
-            refilled: to_caches + direct_allocated,
-            spilled: spilled + drained + direct_freed,
+            refilled: sum(to_caches, direct_allocated),
+            spilled: sum(sum(spilled, drained), direct_freed),
             drained,
             direct_allocated,
             direct_freed,
@@ -256,12 +273,12 @@ impl ReplayTarget for Depot<'_> {
 
     fn census(&mut self) -> Result<Census, String> {
         let census = self.allocator.validate().map_err(|fault| fault.to_string())?;
-        Ok(Census {
-            managed: census.managed_pages,
-            free: census.free_pages,
-            cached: census.cached_pages,
-            overhead: census.carved_pages,
-        })
+        let mut found = Census::default();
+        found.managed_pages = census.managed_pages;
+        found.free_pages = census.free_pages;
+        found.cached_pages = census.cached_pages;
+        found.overhead_pages = census.carved_pages;
+        Ok(found)
     }
 
     fn drain_all(&mut self) {

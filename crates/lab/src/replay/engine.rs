@@ -10,10 +10,11 @@
 use std::time::{Duration, Instant};
 
 use pagedepot::{CpuId, Order, Pfn, ZoneId};
-use serde::Serialize;
+use pagedepot_designs::Volume;
 
+use super::outcome::{Balance, Outcome, ReplayError};
 use super::plan::{Op, Plan};
-use super::target::{Census, ReplayCounts, ReplayTarget, Volume};
+use super::target::{self, ReplayCounts, ReplayTarget};
 use super::ticks::Tick;
 
 /// Operations between two reads of the clock.
@@ -22,134 +23,13 @@ pub const GROUP_OPS: usize = 1024;
 /// A slot without a block: its allocation failed, or was not yet.
 const EMPTY: u32 = u32::MAX;
 
-/// What a run found wrong.
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    #[error("the replay does not balance: {0}; the allocator's counters or its caches are wrong")]
-    Unbalanced(Balance),
-    #[error(
-        "two runs of one plan ended differently: {0:?} and {1:?}; the allocator is not deterministic"
-    )]
-    Different(Box<ReplayCounts>, Box<ReplayCounts>),
-    #[error("{lost} frames lost at the end of the replay: {census:?}, {held} pages held")]
-    LostFrames { lost: i64, census: Census, held: u64 },
-    #[error(
-        "{missing} of {managed} frames did not come back after everything was freed and drained"
-    )]
-    NotAllReturned { missing: i64, managed: u64 },
-    #[error("{0}")]
-    Metadata(String),
-    #[error(
-        "no room for {0} blocks held before the recording: is the zoneinfo that of the trace's machine?"
-    )]
-    NoRoom(usize),
-    #[error(
-        "the allocator failed {0} allocations: has the zoneinfo all zones of the trace's machine?"
-    )]
-    Failed(u64),
-}
-
-impl ReplayError {
-    /// Whether it is the machine that was set up, not the allocator, that is at fault.
-    pub fn is_of_the_machine(&self) -> bool {
-        matches!(self, ReplayError::NoRoom(_) | ReplayError::Failed(_))
-    }
-}
-
-/// One run of a plan.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// Allocations and frees replayed: what the time is divided by. A batch counts each of its
-    /// blocks.
-    pub events: u64,
-    /// See the module's "What is measured".
-    #[serde(skip)]
-    pub elapsed_ns: u64,
-    /// Blocks allocated and freed.
-    pub allocated: Volume,
-    pub freed: Volume,
-    /// Pages handed out when the trace ended.
-    pub held_pages: u64,
-    /// What the target's caches did during the run.
-    pub counts: ReplayCounts,
-    /// Pages in and out of the caches.
-    pub balance: Balance,
-    /// Most pages cached at once, of those seen between groups of operations.
-    pub cached_pages_peak: u64,
-    /// Where the frames were when the trace ended.
-    pub census: Census,
-    /// Frames that were then neither free, nor cached, nor held, nor the allocator's own.
-    pub lost_frames: i64,
-}
-
-impl Outcome {
-    /// Nanoseconds per event.
-    pub fn event_ns(&self) -> f64 {
-        self.elapsed_ns as f64 / self.events.max(1) as f64
-    }
-
-    /// The outcome, if what came to the CPUs and left them explains what they cache.
-    ///
-    /// # Errors
-    /// When it does not.
-    pub fn balanced(self) -> Result<Self, ReplayError> {
-        if self.balance.holds() { Ok(self) } else { Err(ReplayError::Unbalanced(self.balance)) }
-    }
-
-    /// The outcome, if the same happened as in `other`, block by block.
-    ///
-    /// # Errors
-    /// When something else did.
-    pub fn same_as(self, other: &Outcome) -> Result<Self, ReplayError> {
-        if self.counts.blocks() == other.counts.blocks()
-            && self.counts.cached_pages == other.counts.cached_pages
-        {
-            return Ok(self);
-        }
-        Err(ReplayError::Different(Box::new(self.counts), Box::new(other.counts.clone())))
-    }
-}
-
-/// Pages that came to the CPUs and left them. What went past the caches is in both `refilled` and
-/// `allocated`, or in both `freed` and `spilled`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Balance {
-    pub before: u64,
-    pub refilled: u64,
-    pub spilled: u64,
-    pub freed: u64,
-    pub allocated: u64,
-    pub after: u64,
-}
-
-impl Balance {
-    /// Whether what is cached is what came in less what went out.
-    pub fn holds(&self) -> bool {
-        let incoming = u128::from(self.before) + u128::from(self.refilled) + u128::from(self.freed);
-        let outgoing =
-            u128::from(self.spilled) + u128::from(self.allocated) + u128::from(self.after);
-        incoming == outgoing
-    }
-}
-
-impl std::fmt::Display for Balance {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Balance { before, refilled, spilled, freed, allocated, after } = self;
-        let sign = if self.holds() { '=' } else { '≠' };
-        write!(
-            f,
-            "{before} before + {refilled} refilled - {spilled} spilled + {freed} freed - {allocated} allocated {sign} {after} cached"
-        )
-    }
-}
-
 /// Runs the plan once, then frees what is held and drains the target, which must have every frame
 /// again.
 ///
 /// # Errors
 /// When frames are lost, or the target runs out of pages.
 pub fn run(plan: &Plan, target: &mut impl ReplayTarget) -> Result<Outcome, ReplayError> {
-    let mut run = Run::new(plan, target);
+    let mut run = Running::new(plan, target);
     run.hold()?;
     let before = run.target.counts();
     let (mut elapsed, mut peak) = (Duration::ZERO, 0);
@@ -169,8 +49,8 @@ pub fn run(plan: &Plan, target: &mut impl ReplayTarget) -> Result<Outcome, Repla
     Ok(outcome)
 }
 
-/// Runs the plan and leaves the target as it is then, unchecked; `look` sees it whenever time went
-/// on, with the time in milliseconds.
+/// Runs the plan and leaves the target as it is then, unchecked. Whenever the trace's clock
+/// advances, calls `look` with the target and the time in milliseconds.
 ///
 /// # Errors
 /// When the target runs out of pages.
@@ -179,7 +59,7 @@ pub fn play<T: ReplayTarget>(
     target: &mut T,
     mut look: impl FnMut(&T, u32),
 ) -> Result<(), ReplayError> {
-    let mut run = Run::new(plan, target);
+    let mut run = Running::new(plan, target);
     run.hold()?;
     for &op in &plan.ops {
         run.step(op);
@@ -191,25 +71,25 @@ pub fn play<T: ReplayTarget>(
 }
 
 /// A run under way.
-struct Run<'r, T> {
+struct Running<'r, T> {
     plan: &'r Plan,
     target: &'r mut T,
     /// The first frame of the block in each slot.
     slots: Vec<u32>,
     /// The blocks of the batch being freed.
     batch: Vec<(Pfn, Order)>,
-    /// Those to come.
+    /// The ticks to come.
     ticks: &'r [Tick],
     failed: u64,
 }
 
-impl<'r, T: ReplayTarget> Run<'r, T> {
+impl<'r, T: ReplayTarget> Running<'r, T> {
     fn new(plan: &'r Plan, target: &'r mut T) -> Self {
         let slots = vec![EMPTY; plan.slots as usize];
-        Run { plan, target, slots, batch: Vec::new(), ticks: &plan.ticks, failed: 0 }
+        Running { plan, target, slots, batch: Vec::new(), ticks: &plan.ticks, failed: 0 }
     }
 
-    /// Takes what was handed out before the recording began.
+    /// Allocates what was handed out before the recording began.
     fn hold(&mut self) -> Result<(), ReplayError> {
         let blocks = &self.plan.before.held;
         let held = self.target.hold(blocks).ok_or(ReplayError::NoRoom(blocks.len()))?;
@@ -250,7 +130,7 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
         }
     }
 
-    /// Time goes on: what is due is done.
+    /// Sets the target's clock, and does the ticks that are due.
     #[cold]
     fn clock(&mut self, ms: u32) {
         self.target.set_time(ms.into());
@@ -286,7 +166,7 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
         }
     }
 
-    /// The metadata when the trace has ended.
+    /// What the run came to when the trace has ended.
     fn outcome(
         &mut self,
         before: &ReplayCounts,
@@ -305,8 +185,8 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
             after: counts.cached_pages.iter().sum(),
         };
         let held = self.plan.before.held_volume().pages + allocated.pages - freed.pages;
-        let found = census.free + census.cached + census.overhead + held;
-        let lost_frames = census.managed as i64 - found as i64;
+        let found = census.free_pages + census.cached_pages + census.overhead_pages + held;
+        let lost_frames = census.managed_pages as i64 - found as i64;
         if lost_frames != 0 {
             return Err(ReplayError::LostFrames { lost: lost_frames, census, held });
         }
@@ -333,10 +213,11 @@ impl<'r, T: ReplayTarget> Run<'r, T> {
         }
         self.target.drain_all();
         let census = self.target.census().map_err(ReplayError::Metadata)?;
-        let missing = census.managed as i64 - (census.free + census.overhead) as i64;
+        let missing =
+            census.managed_pages as i64 - (census.free_pages + census.overhead_pages) as i64;
         match missing {
             0 => Ok(()),
-            missing => Err(ReplayError::NotAllReturned { missing, managed: census.managed }),
+            missing => Err(ReplayError::NotAllReturned { missing, managed: census.managed_pages }),
         }
     }
 }
@@ -378,16 +259,16 @@ fn held_slots(plan: &Plan) -> Vec<(u32, Order)> {
     (0..).zip(orders).filter_map(|(slot, order)| Some((slot, order?))).collect()
 }
 
-/// What was counted since `before`; `cached_pages` is a level, not a count.
+/// What was counted after `before`; `cached_pages` is a level, not a count.
 fn since(now: ReplayCounts, before: &ReplayCounts) -> ReplayCounts {
     ReplayCounts {
         hits: now.hits - before.hits,
         shelf_hits: now.shelf_hits - before.shelf_hits,
-        refilled: now.refilled - before.refilled,
-        spilled: now.spilled - before.spilled,
-        drained: now.drained - before.drained,
-        direct_allocated: now.direct_allocated - before.direct_allocated,
-        direct_freed: now.direct_freed - before.direct_freed,
+        refilled: target::since(now.refilled, before.refilled),
+        spilled: target::since(now.spilled, before.spilled),
+        drained: target::since(now.drained, before.drained),
+        direct_allocated: target::since(now.direct_allocated, before.direct_allocated),
+        direct_freed: target::since(now.direct_freed, before.direct_freed),
         cached_pages: now.cached_pages,
     }
 }

@@ -1,9 +1,9 @@
-//! A trace's CPUs folded onto fewer: what its workload asks of a smaller machine.
+//! Folds a trace's CPUs onto fewer: what its workload asks of a smaller machine.
 //!
 //! Of `n` CPUs, the one at place `i % n` does what the trace's one at place `i` did, in the trace's
 //! order, beginning with what either had cached. Nothing is left out, so that a folded replay
-//! balances like any other. What only a look at each recorded CPU could tell is forgotten: when
-//! `high` was what.
+//! balances like any other. Only the values of `high` are dropped: they belong to the recorded
+//! CPUs.
 
 use std::num::NonZeroU32;
 
@@ -13,7 +13,7 @@ impl Plan {
     /// Folds the CPUs onto the first so many.
     ///
     /// # Errors
-    /// How many there are, when it is fewer.
+    /// The number of CPUs there are, when it is smaller.
     pub fn fold(&mut self, onto: NonZeroU32) -> Result<(), usize> {
         let there = self.cpus.len();
         let onto = u16::try_from(onto.get())

@@ -7,18 +7,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::initial::{ListKey, is_cached};
+use super::plan::HighSeen;
 use super::zone_map::ZoneMap;
 use crate::trace::Record;
-
-/// `high` of a CPU in a zone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HighSeen {
-    pub ms: u32,
-    /// Counts the CPUs of the plan.
-    pub cpu: u16,
-    pub zone: u8,
-    pub high: u64,
-}
 
 /// See the module.
 #[derive(Default)]
@@ -42,7 +33,7 @@ impl Highs {
         self.change(list, 1);
     }
 
-    /// A block left a list for somebody who asked.
+    /// A block left a list for a request.
     pub fn left(&mut self, list: ListKey) {
         self.change(list, -1);
     }

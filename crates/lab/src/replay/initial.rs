@@ -1,4 +1,4 @@
-//! What CPUs had on their lists when the recording began.
+//! The contents of the CPUs' lists when the recording began.
 //!
 //! A zoneinfo tells how many pages a CPU caches of a zone, but not on which of its lists. The trace
 //! tells most of that: a block that leaves a list and was not seen coming was there before. Once a
@@ -36,10 +36,10 @@ impl PartialOrd for ListKey {
     }
 }
 
-/// What is known of a list.
+/// What the trace shows of a list.
 #[derive(Clone, Copy, Default)]
-struct Known {
-    /// Blocks that were there.
+struct ListSeen {
+    /// Blocks that were on the list and left it.
     left: u64,
     refilled: bool,
 }
@@ -47,9 +47,9 @@ struct Known {
 /// See the module.
 #[derive(Default)]
 pub struct Initial {
-    /// Frames of blocks that were seen, and so were elsewhere before.
+    /// Frames of blocks that the trace has shown already.
     seen: HashSet<u64>,
-    lists: BTreeMap<ListKey, Known>,
+    lists: BTreeMap<ListKey, ListSeen>,
 }
 
 impl Initial {

@@ -1,4 +1,4 @@
-//! The blocks that the recorded kernel has handed out, at one point of the trace.
+//! The blocks that the recorded kernel has handed out at one point of the trace.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use pagedepot::{Mobility, Order};
 
 /// A block handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct LiveBlock {
     /// The plan's number for it.
     pub id: u32,
     pub order: Order,
@@ -16,21 +16,21 @@ pub struct Held {
 /// Blocks by first frame. They never overlap.
 #[derive(Default)]
 pub struct Live {
-    blocks: HashMap<u64, Held>,
+    blocks: HashMap<u64, LiveBlock>,
     /// Blocks of each order, so that lookups try only orders that there are.
     by_order: [u32; Order::COUNT],
     pages: u64,
 }
 
 impl Live {
-    pub fn insert(&mut self, pfn: u64, held: Held) {
+    pub fn insert(&mut self, pfn: u64, held: LiveBlock) {
         self.by_order[held.order.index()] += 1;
         self.pages += u64::from(held.order.frames());
         let before = self.blocks.insert(pfn, held);
         debug_assert!(before.is_none(), "{pfn:#x} was held already");
     }
 
-    pub fn remove(&mut self, pfn: u64) -> Option<Held> {
+    pub fn remove(&mut self, pfn: u64) -> Option<LiveBlock> {
         let held = self.blocks.remove(&pfn)?;
         self.by_order[held.order.index()] -= 1;
         self.pages -= u64::from(held.order.frames());
@@ -38,7 +38,7 @@ impl Live {
     }
 
     /// The block that frame `pfn` belongs to: its first frame, and itself.
-    pub fn covering(&self, pfn: u64) -> Option<(u64, Held)> {
+    pub fn covering(&self, pfn: u64) -> Option<(u64, LiveBlock)> {
         let orders = Order::all().filter(|order| self.by_order[order.index()] > 0);
         orders.map(|order| (pfn & !u64::from(order.frames() - 1), order)).find_map(
             |(base, order)| {

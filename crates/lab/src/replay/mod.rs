@@ -1,4 +1,4 @@
-//! Replaying a recorded trace into an allocator.
+//! Replays a recorded trace into an allocator.
 //!
 //! # Vocabulary
 //! * *plan*: a trace turned into operations on numbered slots, ready to run without a look at the
@@ -7,7 +7,7 @@
 //! * *held*: allocated and not freed when the trace ends.
 //! * *unknown free*: of a block allocated before the recording began; replayed when a zoneinfo
 //!   tells the machine's zones, because then the block can be held from the beginning.
-//! * *contender*: a design to replay into.
+//! * *target*: a design as a replay uses it.
 //! * *missed free*: one the recording lacks. A block handed out while still held must have been
 //!   freed in between; the plan frees it right before.
 //! * *implausible*: an order above 10, or a frame that is no multiple of its block's size; not
@@ -29,35 +29,39 @@
 //! ```text
 //! let zoneinfos = Zoneinfos::find(path, None, None)?;
 //! let plan = Plan::load(path, zoneinfos.before.as_ref(), ExpandLimit::default())?;
-//! let report = replay(&plan, &zoneinfos, (&[Contender::Depot], Variants::DEFAULT), runs, || ...)?;
-//! println!("{report}");            // tables
-//! report.rows()                    // figures, for JSON
+//! let replayed = replay(&plan, &zoneinfos, (&[Design::Depot], &variant), runs, || ...)?;
+//! println!("{replayed}");          // tables
+//! replayed.to_report()             // tables and rows
 //! error.is_bad_input()             // exit code 2
 //! ```
 
+mod actions;
 mod calibrate;
-pub mod contender;
 pub mod depot;
 pub mod engine;
+mod error;
 mod fold;
 mod highs;
 mod initial;
 mod live;
-mod memory;
-mod page_cache;
+mod load;
+pub mod options;
+pub mod outcome;
 pub mod plan;
 mod planner;
-pub mod report;
-pub mod rows;
-mod runner;
+pub mod replayed;
+mod rows;
+pub mod runner;
 mod schedule;
 pub mod shipped;
-mod table;
+mod show;
 pub mod target;
+mod threads;
 mod ticks;
 pub mod verify;
 mod zone_map;
+pub mod zoneinfos;
 
-pub use contender::{Contender, StoreKind, Variants};
 pub use plan::Plan;
-pub use runner::{Zoneinfos, replay};
+pub use runner::replay;
+pub use zoneinfos::Zoneinfos;

@@ -1,19 +1,10 @@
 //! A trace turned into operations.
 
-use std::path::Path;
-
 use pagedepot::{Mobility, Order};
-use serde::Serialize;
+use pagedepot_designs::Volume;
 
-use super::highs::HighSeen;
-use super::planner::Planner;
-use super::target::Volume;
 use super::ticks::Tick;
-use crate::trace::{self, EventKind, ExpandLimit, Summary, TraceError, Zoneinfo};
-
-/// Periodic work, one tick per second and CPU, that is made up for a trace: 24 days of two CPUs,
-/// four hours of 256. One damaged time may make a trace centuries long.
-const TICKS_MAX: u64 = 1 << 22;
+use crate::trace::Summary;
 
 /// One operation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +27,7 @@ pub enum Op {
 /// A trace, ready to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What errors and reports call it.
+    /// The name in errors and reports.
     pub name: String,
     /// What the trace holds.
     pub trace: Summary,
@@ -46,7 +37,7 @@ pub struct Plan {
     pub kernel: KernelCounts,
     /// The kernel's numbers of the CPUs, ascending; operations name them by their place here.
     pub cpus: Vec<u16>,
-    /// How many there were before they were folded.
+    /// Number of CPUs before they were folded.
     pub cpus_recorded: usize,
     /// Whether a zoneinfo told what there was before.
     pub machine_known: bool,
@@ -58,7 +49,7 @@ pub struct Plan {
     pub ops: Vec<Op>,
     /// The CPUs' periodic work, in order.
     pub ticks: Vec<Tick>,
-    /// CPUs, by their place in `cpus`, and how long the recording does not show their ticks.
+    /// For each CPU without recorded ticks: the time of the first that the recording shows.
     pub ticks_unseen: Vec<Tick>,
     /// The first ticks of those, where they could be told from what they did.
     pub ticks_fitted: Vec<Tick>,
@@ -71,7 +62,7 @@ pub struct Plan {
     pub(super) batches: Vec<(u32, Order)>,
 }
 
-/// What there was when the recording began. Empty without a zoneinfo.
+/// The recorded machine's state when the recording began. Empty without a zoneinfo.
 #[derive(Clone, Debug, Default)]
 pub struct Before {
     /// Blocks handed out, as far as the trace frees them.
@@ -87,6 +78,16 @@ pub struct Known {
     pub zone: u8,
     pub order: Order,
     pub mobility: Mobility,
+}
+
+/// What a CPU's `high` in a zone was when it spilled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HighSeen {
+    pub ms: u32,
+    /// Counts the CPUs of the plan.
+    pub cpu: u16,
+    pub zone: u8,
+    pub high: u64,
 }
 
 /// Blocks on a CPU's list of a zone.
@@ -110,47 +111,6 @@ impl Before {
 }
 
 impl Plan {
-    /// Reads the trace in the file at `path` (`-`: standard input). With the machine's zoneinfo
-    /// from before, frees of blocks allocated before the recording are replayed, too.
-    ///
-    /// # Errors
-    /// When it is no trace, or has no page event to replay.
-    pub fn load(
-        path: &Path,
-        before: Option<&Zoneinfo>,
-        limit: ExpandLimit,
-    ) -> Result<Self, TraceError> {
-        let mut planner = Planner::new(before);
-        let summary = trace::read_file(path, limit, |record| planner.record(record))?;
-        Self::finish(planner, summary, path.display().to_string())
-    }
-
-    /// Reads a trace from `input`, which errors and reports call `name`.
-    ///
-    /// # Errors
-    /// As [`load`](Self::load).
-    #[allow(dead_code, reason = "the command reads files; tests read from memory")]
-    pub fn read(
-        input: impl std::io::Read,
-        name: &str,
-        before: Option<&Zoneinfo>,
-    ) -> Result<Self, TraceError> {
-        let mut planner = Planner::new(before);
-        let summary = trace::read(input, name, |record| planner.record(record))?;
-        Self::finish(planner, summary, name.to_owned())
-    }
-
-    fn finish(planner: Planner, trace: Summary, name: String) -> Result<Self, TraceError> {
-        if trace.counts.get(EventKind::PageAlloc) + trace.counts.get(EventKind::PageFree) == 0 {
-            return Err(TraceError::NoPageEvent { name });
-        }
-        if planner.ticks_made_up() > TICKS_MAX {
-            let hours = trace.duration_ns() / 1_000_000_000 / 3600;
-            return Err(TraceError::TooLong { name, hours });
-        }
-        Ok(planner.finish(trace, name))
-    }
-
     /// The slots of a [`Op::FreeMany`], with the orders of the blocks in them.
     pub fn batch(&self, first: u32, len: u32) -> &[(u32, Order)] {
         &self.batches[first as usize..][..len as usize]
@@ -169,7 +129,7 @@ impl Plan {
 }
 
 /// Numbers by order and mobility.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByOrder(pub [[u64; Mobility::COUNT]; Order::COUNT]);
 
 impl ByOrder {
@@ -184,8 +144,8 @@ impl ByOrder {
     }
 }
 
-/// What of a trace is replayed, and what is not.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// Numbers of what is replayed of a trace, and of what is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Allocations, by order and mobility.
     pub allocs: ByOrder,
@@ -214,8 +174,8 @@ pub struct Work {
     pub held: Volume,
 }
 
-/// What the recorded kernel did, in its own words.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// What the recorded kernel did, by its own events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounts {
     /// `mm_page_alloc_zone_locked` with `percpu_refill=1`: free lists to a CPU's list.
     pub refilled: Volume,

@@ -5,16 +5,19 @@
 //! frees nothing: it tells which of the frees before it were one call. A batch ends where its CPU's
 //! next free follows a batched event.
 //!
-//! Where the machine's zones are known, a free of a block that nobody allocated is of one handed
-//! out before the recording began. Its mobility is that of its pageblock, which other events tell.
+//! Where the machine's zones are known, a free of a block that the trace does not allocate is of
+//! one handed out before the recording began. Its mobility is that of its pageblock, which other
+//! events tell.
 
 use std::collections::HashMap;
 
 use pagedepot::{Mobility, Order};
+use pagedepot_designs::Volume;
 
+use super::actions::{Action, Timed};
 use super::highs::Highs;
 use super::initial::{Initial, ListKey};
-use super::live::{Held, Live};
+use super::live::{Live, LiveBlock};
 use super::plan::{Before, KernelCounts, Plan, Work};
 use super::schedule;
 use super::ticks::{INTERVAL_MS, Ticks};
@@ -23,47 +26,6 @@ use crate::trace::{Event, KernelPfn, Record, Summary, Zoneinfo};
 
 /// Frame numbers end here: addresses have 64 bits.
 const PFN_MAX: u64 = 1 << 52;
-
-/// An operation on a block, by the number of the allocation it came from.
-#[derive(Clone, Copy, Debug)]
-pub enum Step {
-    Alloc {
-        id: u32,
-        zone: u8,
-        order: Order,
-        mobility: Mobility,
-    },
-    /// A block allocated before the recording began; its free comes next.
-    Known {
-        id: u32,
-        zone: u8,
-        order: Order,
-        mobility: Mobility,
-        pageblock: u64,
-    },
-    /// `batch` counts from 1; 0 is a free on its own.
-    Free {
-        id: u32,
-        order: Order,
-        batch: u32,
-        /// The zone that the CPU was refilling its lists from when this free interrupted it.
-        nested: Option<u8>,
-    },
-    Halve {
-        id: u32,
-        order: Order,
-        upper: u32,
-    },
-}
-
-/// A step, where and when.
-#[derive(Clone, Copy, Debug)]
-pub struct Timed {
-    pub step: Step,
-    /// The kernel's number.
-    pub cpu: u16,
-    pub ms: u32,
-}
 
 /// Makes a plan from records.
 #[derive(Default)]
@@ -193,9 +155,9 @@ impl Planner {
             self.work.missed_frees += 1;
         }
         let id = self.new_block(self.cpu);
-        self.live.insert(pfn, Held { id, order, mobility });
+        self.live.insert(pfn, LiveBlock { id, order, mobility });
         let list = self.list(pfn, order, mobility);
-        self.push(Step::Alloc { id, zone: list.zone, order, mobility });
+        self.push(Action::Alloc { id, zone: list.zone, order, mobility });
         self.initial.left(list, pfn);
         self.highs.left(list);
         self.pageblocks.entry(pageblock(pfn)).or_insert(mobility);
@@ -271,8 +233,8 @@ impl Planner {
         let zone = zones.zone_of(pfn);
         let id = self.new_block(self.cpu);
         let (mobility, pageblock) = (Mobility::Movable, pageblock(pfn));
-        self.push(Step::Known { id, zone, order, mobility, pageblock });
-        self.push(Step::Free { id, order, batch: 0, nested: self.refilling() });
+        self.push(Action::Known { id, zone, order, mobility, pageblock });
+        self.push(Action::Free { id, order, batch: 0, nested: self.refilling() });
         self.note_free(pfn);
     }
 
@@ -283,9 +245,9 @@ impl Planner {
         while held.order > order {
             let half = Order::new(held.order.get() - 1).expect("greater than another order");
             let upper =
-                Held { id: self.new_block(self.home[held.id as usize]), order: half, ..held };
-            let lower = Held { order: half, ..held };
-            self.push(Step::Halve { id: held.id, order: held.order, upper: upper.id });
+                LiveBlock { id: self.new_block(self.home[held.id as usize]), order: half, ..held };
+            let lower = LiveBlock { order: half, ..held };
+            self.push(Action::Halve { id: held.id, order: held.order, upper: upper.id });
             let middle = base + u64::from(half.frames());
             if pfn < middle {
                 self.live.insert(middle, upper);
@@ -299,12 +261,12 @@ impl Planner {
     }
 
     /// Frees the block held at `base`.
-    fn give_up(&mut self, base: u64) -> Held {
+    fn give_up(&mut self, base: u64) -> LiveBlock {
         let held = self.live.remove(base).expect("the caller found it");
         if self.home[held.id as usize] != self.cpu {
             self.work.remote_frees += 1;
         }
-        self.push(Step::Free {
+        self.push(Action::Free {
             id: held.id,
             order: held.order,
             batch: 0,
@@ -321,7 +283,7 @@ impl Planner {
             self.batch_sizes.push(0);
             batching.batch = self.batch_sizes.len() as u32;
         }
-        if let Step::Free { batch, .. } = &mut self.steps[step].step {
+        if let Action::Free { batch, .. } = &mut self.steps[step].action {
             *batch = batching.batch;
             self.batch_sizes[batching.batch as usize - 1] += 1;
         }
@@ -332,21 +294,20 @@ impl Planner {
         u32::try_from(self.home.len() - 1).expect("a trace has fewer than 2^32 allocations")
     }
 
-    fn push(&mut self, step: Step) {
-        self.steps.push(Timed { step, cpu: self.cpu, ms: self.now_ms });
+    fn push(&mut self, action: Action) {
+        self.steps.push(Timed { action, cpu: self.cpu, ms: self.now_ms });
     }
 
     /// The plan.
     pub fn finish(mut self, trace: Summary, name: String) -> Plan {
-        self.work.held =
-            super::target::Volume { blocks: self.live.blocks(), pages: self.live.pages() };
+        self.work.held = Volume { blocks: self.live.blocks(), pages: self.live.pages() };
         let (start, end) = self.pfn_span.unwrap_or((0, 0));
         for &size in self.batch_sizes.iter().filter(|&&size| size > 1) {
             self.work.batches += 1;
             self.work.batched_frees += u64::from(size);
         }
         for timed in &mut self.steps {
-            if let Step::Known { mobility, pageblock, .. } = &mut timed.step {
+            if let Action::Known { mobility, pageblock, .. } = &mut timed.action {
                 *mobility = self.pageblocks.get(pageblock).copied().unwrap_or(*mobility);
             }
         }

@@ -6,11 +6,11 @@
 
 use pagedepot::Order;
 
+use super::actions::{Action, Timed};
 use super::plan::{Known, Op};
-use super::planner::{Step, Timed};
 
-/// What a plan is made of.
-pub struct Schedule {
+/// The operations of a plan, and what they refer to.
+pub struct Scheduled {
     pub ops: Vec<Op>,
     pub batches: Vec<(u32, Order)>,
     pub slots: u32,
@@ -18,14 +18,14 @@ pub struct Schedule {
 }
 
 /// Turns steps into operations. `cpus` are the kernel's numbers, ascending.
-pub fn schedule(steps: &[Timed], batch_sizes: &[u32], cpus: &[u16]) -> Schedule {
+pub fn schedule(steps: &[Timed], batch_sizes: &[u32], cpus: &[u16]) -> Scheduled {
     let mut scheduler = Scheduler::default();
     let mut open: Vec<Vec<(u32, Order)>> = vec![Vec::new(); batch_sizes.len()];
     for timed in steps {
         scheduler.clock(timed.ms);
         let cpu = cpus.binary_search(&timed.cpu).expect("all CPUs are listed") as u16;
-        match timed.step {
-            Step::Free { id, order, batch: batch @ 1.., .. }
+        match timed.action {
+            Action::Free { id, order, batch: batch @ 1.., .. }
                 if batch_sizes[batch as usize - 1] > 1 =>
             {
                 let members = &mut open[batch as usize - 1];
@@ -34,11 +34,11 @@ pub fn schedule(steps: &[Timed], batch_sizes: &[u32], cpus: &[u16]) -> Schedule 
                     scheduler.free_many(cpu, &std::mem::take(members));
                 }
             }
-            step => scheduler.step(cpu, step),
+            action => scheduler.schedule(cpu, action),
         }
     }
     let Scheduler { ops, batches, slots, known, .. } = scheduler;
-    Schedule { ops, batches, slots, known }
+    Scheduled { ops, batches, slots, known }
 }
 
 #[derive(Default)]
@@ -61,22 +61,22 @@ impl Scheduler {
         }
     }
 
-    fn step(&mut self, cpu: u16, step: Step) {
-        let op = match step {
-            Step::Alloc { id, zone, order, mobility } => {
+    fn schedule(&mut self, cpu: u16, action: Action) {
+        let op = match action {
+            Action::Alloc { id, zone, order, mobility } => {
                 Op::Alloc { cpu, zone, order, mobility, slot: self.take_slot(id) }
             }
-            Step::Known { id, zone, order, mobility, .. } => {
+            Action::Known { id, zone, order, mobility, .. } => {
                 let slot = self.new_slot();
                 self.note_slot(id, slot);
                 self.known.push(Known { slot, zone, order, mobility });
                 return;
             }
-            Step::Free { id, order, nested: Some(zone), .. } => {
+            Action::Free { id, order, nested: Some(zone), .. } => {
                 Op::FreeNested { cpu, zone, order, slot: self.leave_slot(id) }
             }
-            Step::Free { id, order, .. } => Op::Free { cpu, order, slot: self.leave_slot(id) },
-            Step::Halve { id, order, upper } => {
+            Action::Free { id, order, .. } => Op::Free { cpu, order, slot: self.leave_slot(id) },
+            Action::Halve { id, order, upper } => {
                 Op::Halve { order, slot: self.slot_of[id as usize], upper: self.take_slot(upper) }
             }
         };

@@ -1,7 +1,7 @@
-//! What a replay needs of an allocator.
+//! What a replay asks of an allocator.
 
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
-use serde::Serialize;
+use pagedepot_designs::{Census, Volume};
 
 use super::plan::Known;
 
@@ -66,43 +66,22 @@ pub trait ReplayTarget {
     fn drain_all(&mut self);
 }
 
-/// A number of blocks and of the pages in them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Volume {
-    pub blocks: u64,
-    pub pages: u64,
+/// The sum of two volumes.
+pub fn sum(one: Volume, other: Volume) -> Volume {
+    Volume { blocks: one.blocks + other.blocks, pages: one.pages + other.pages }
 }
 
-impl Volume {
-    /// Adds a block.
-    pub fn add(&mut self, order: Order) {
-        self.blocks += 1;
-        self.pages += u64::from(order.frames());
-    }
-}
-
-/// Saturating: counters that cannot be are for the balance to find.
-impl std::ops::Sub for Volume {
-    type Output = Volume;
-
-    fn sub(self, other: Volume) -> Volume {
-        Volume {
-            blocks: self.blocks.saturating_sub(other.blocks),
-            pages: self.pages.saturating_sub(other.pages),
-        }
-    }
-}
-
-impl std::ops::Add for Volume {
-    type Output = Volume;
-
-    fn add(self, other: Volume) -> Volume {
-        Volume { blocks: self.blocks + other.blocks, pages: self.pages + other.pages }
+/// What was counted after `before`. Saturating: counters that went back are for the balance to
+/// find.
+pub fn since(now: Volume, before: Volume) -> Volume {
+    Volume {
+        blocks: now.blocks.saturating_sub(before.blocks),
+        pages: now.pages.saturating_sub(before.pages),
     }
 }
 
 /// What a target did. All but the last only grow.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayCounts {
     /// Allocations and frees served by the CPU's own front.
     pub hits: u64,
@@ -112,35 +91,22 @@ pub struct ReplayCounts {
     pub refilled: Volume,
     /// CPU to store: from its caches, or straight from the caller.
     pub spilled: Volume,
-    /// Those of `spilled` that drains took.
+    /// The part of `spilled` that drains took.
     pub drained: Volume,
-    /// Those of `refilled` that went past the caches.
+    /// The part of `refilled` that went past the caches.
     pub direct_allocated: Volume,
-    /// Those of `spilled` that went past the caches.
+    /// The part of `spilled` that went past the caches.
     pub direct_freed: Volume,
     /// Pages cached now, by CPU.
     pub cached_pages: Vec<u64>,
 }
 
 impl ReplayCounts {
-    /// All counters, those of pages left out.
+    /// All counters of blocks.
     pub fn blocks(&self) -> [u64; 7] {
         let volumes =
             [self.refilled, self.spilled, self.drained, self.direct_allocated, self.direct_freed];
         let [refilled, spilled, drained, allocated, freed] = volumes.map(|volume| volume.blocks);
         [self.hits, self.shelf_hits, refilled, spilled, drained, allocated, freed]
     }
-}
-
-/// Where the frames of a target are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Census {
-    /// All frames given to the target.
-    pub managed: u64,
-    /// Free in the store.
-    pub free: u64,
-    /// In per-CPU caches.
-    pub cached: u64,
-    /// Taken by the allocator for its own metadata.
-    pub overhead: u64,
 }

@@ -21,7 +21,7 @@ pub struct Tick {
     pub cpu: u16,
 }
 
-/// What the recording tells about ticks.
+/// The ticks that the recording shows.
 #[derive(Default)]
 pub struct Ticks {
     first_ns: Option<u64>,
@@ -82,7 +82,7 @@ impl Ticks {
 }
 
 impl Ticks {
-    /// How long no tick was seen of each CPU: until its first, or for ever.
+    /// The time until which no tick of each CPU was seen; `u32::MAX` without any.
     pub fn unseen(&self, cpus: &[u16]) -> Vec<Tick> {
         if self.complete {
             return Vec::new();

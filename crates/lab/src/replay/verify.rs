@@ -1,12 +1,13 @@
 //! A target that watches another: every frame has at most one holder.
 
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
+use pagedepot_designs::Census;
 
 use super::plan::Known;
-use super::target::{Census, ReplayCounts, ReplayTarget};
+use super::target::{ReplayCounts, ReplayTarget};
 
-/// Passes everything on to `T` and keeps its own book of who holds what. For the first, unmeasured
-/// run of a plan: the book costs several times what the allocator does.
+/// Passes everything on to `T` and records which frames are held. For the first, unmeasured run of
+/// a plan: the record costs several times what the allocator does.
 pub struct Verify<'t, T> {
     target: &'t mut T,
     /// One bit per frame, set while it is held.
@@ -19,7 +20,7 @@ impl<'t, T: ReplayTarget> Verify<'t, T> {
         Verify { target, held: Vec::new() }
     }
 
-    /// Frame by frame, turns a block from held to free or back.
+    /// Marks each frame of a block as held or as free.
     ///
     /// # Panics
     /// When a frame already is what it should become: it has two holders, or none.

@@ -1,4 +1,4 @@
-//! The recorded machine's zones: which one a frame is from, and what CPUs cached of each.
+//! The recorded machine's zones: the zone of each frame, and what CPUs cached of each zone.
 
 use std::ops::Range;
 

@@ -13,32 +13,32 @@ use super::machine::Machine;
 use super::rows::{Report, Row};
 use crate::failure::Failure;
 
-/// Changes when a script would have to.
+/// Counts changes of the format that scripts must follow.
 const SCHEMA: u32 = 1;
 
 #[derive(Serialize)]
-struct Document<'r> {
+struct ResultFile<'r> {
     schema: u32,
     machine: &'r Machine,
     command: &'r str,
     seed: u64,
-    settings: Settings,
+    settings: FileSettings,
     results: Vec<Row>,
 }
 
-/// What else changes figures, so that results with other settings are not compared by mistake.
+/// Options that change figures; `compare` refuses results whose settings differ.
 #[derive(Clone, Debug, Serialize)]
-pub struct Settings {
+pub struct FileSettings {
     /// Shorter windows, smaller workloads.
     pub quick: bool,
     #[serde(flatten)]
     pub more: More,
 }
 
-/// Options of one command that change figures, where no param of theirs tells, by name.
+/// Options of one command that change figures and are not among the rows' params, by name.
 pub type More = BTreeMap<&'static str, Value>;
 
-/// Where to write. What a file held stays until there is all of something to replace it with.
+/// Where `--json` writes. An existing file keeps its contents until the new ones are complete.
 pub enum JsonOutput {
     /// `--json -`.
     Stdout,
@@ -47,7 +47,8 @@ pub enum JsonOutput {
 }
 
 impl JsonOutput {
-    /// What `--json` names, tried before anything is measured, so that a wrong path costs no time.
+    /// The place that `--json` names. Checks that it can be written, so that a wrong path fails
+    /// before anything is measured.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -64,7 +65,8 @@ impl JsonOutput {
         tried.map_err(|e| {
             let path = path.display();
             Failure::Usage(format!(
-                "cannot write {path}: {e}; give --json a file in a directory that you may write to, or -"
+                "cannot write {path}: {e}; give --json a file in a directory that you may write \
+                 to, or -"
             ))
         })?;
         Ok(JsonOutput::File(path.to_owned()))
@@ -73,16 +75,16 @@ impl JsonOutput {
     /// Writes the document.
     ///
     /// # Errors
-    /// As writing has.
+    /// When it cannot be written.
     pub fn write(
         self,
         machine: &Machine,
         command: &str,
-        (seed, settings): (u64, Settings),
+        (seed, settings): (u64, FileSettings),
         report: &Report,
     ) -> Result<(), Failure> {
         let document =
-            Document { schema: SCHEMA, machine, command, seed, settings, results: report.rows() };
+            ResultFile { schema: SCHEMA, machine, command, seed, settings, results: report.rows() };
         let mut text = serde_json::to_string(&document).map_err(io::Error::other)?;
         text.push('\n');
         match self {
@@ -96,8 +98,8 @@ impl JsonOutput {
     }
 }
 
-/// Replaces a file by its successor, whole or not at all. Links, pipes and devices are written to
-/// as they are.
+/// Replaces a file's contents completely or not at all. Links, pipes and devices are written to
+/// directly.
 fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|it| !it.is_file()) {
         return fs::write(path, contents);
@@ -105,12 +107,12 @@ fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
     let beside = beside(path);
     let replaced = fs::write(&beside, contents).and_then(|()| fs::rename(&beside, path));
     replaced.inspect_err(|_| {
-        // It may not even be there.
+        // Best effort: the file may not exist.
         let _ = fs::remove_file(&beside);
     })
 }
 
-/// A name that nobody's file has.
+/// A name beside `path` that is unique to this process.
 fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.tmp", std::process::id()));

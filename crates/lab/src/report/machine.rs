@@ -23,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// The machine that the command runs on, with so many usable CPUs.
     pub fn here(cpus: usize) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
@@ -53,7 +53,7 @@ fn model(cpuinfo: &str) -> Option<&str> {
         .find_map(|line| Some(line.strip_prefix("model name")?.split_once(':')?.1.trim()))
 }
 
-/// Bytes of memory that could be had without swapping.
+/// Bytes of memory available without swapping; `None` where the kernel does not tell.
 pub fn available_bytes() -> Option<u64> {
     meminfo("MemAvailable")
 }

@@ -1,4 +1,4 @@
-//! What comes out: rows for scripts, tables for people, progress for the waiting.
+//! Output: rows for scripts, tables for people, progress, and the machine that results are from.
 
 pub mod json;
 pub mod machine;
@@ -11,8 +11,7 @@ pub use rows::Report;
 
 pub use crate::trace::printable;
 
-/// Text for people, in lines: each as [`printable`] has it, because names in it may come from
-/// files.
+/// Text for people, each of its lines made [`printable`]: names in it may come from files.
 pub fn lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }

@@ -1,4 +1,4 @@
-//! Progress on stderr: a bar on a terminal, else a line per step.
+//! Progress on stderr: a bar on a terminal, else a line per task.
 
 use std::io::{IsTerminal, Write, stderr};
 
@@ -6,44 +6,44 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::printable;
 
-/// Whether and how to tell.
+/// Shows how far a measurement is.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     terminal: bool,
 }
 
 impl Progress {
-    /// As stderr allows.
+    /// A bar if stderr is a terminal, else a line per task.
     pub fn on_stderr() -> Self {
         Progress { terminal: stderr().is_terminal() }
     }
 
-    /// Begins a step of `ticks` parts.
-    pub fn step(self, what: &str, ticks: u64) -> Step {
+    /// Begins a task of `ticks` parts.
+    pub fn task(self, what: &str, ticks: u64) -> Task {
         let what = printable(what);
         if !self.terminal {
-            // Nobody may be reading: no reason to stop measuring.
+            // Best effort: a closed stderr is no reason to stop measuring.
             let _ = writeln!(stderr(), "{what}");
-            return Step(ProgressBar::hidden());
+            return Task(ProgressBar::hidden());
         }
         let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}% {eta}");
         let bar =
             ProgressBar::new(ticks).with_style(style.expect("a valid template")).with_message(what);
-        Step(bar)
+        Task(bar)
     }
 }
 
-/// A step; ends when dropped.
-pub struct Step(ProgressBar);
+/// A task; ends when dropped.
+pub struct Task(ProgressBar);
 
-impl Step {
-    /// A part is done.
+impl Task {
+    /// Counts a part as done.
     pub fn tick(&self) {
         self.0.inc(1);
     }
 }
 
-impl Drop for Step {
+impl Drop for Task {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

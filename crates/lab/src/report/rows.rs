@@ -1,27 +1,27 @@
-//! Results.
+//! Result rows, and the tables and notes that go with them.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::design::Design;
 use crate::harness::samples;
+use crate::names::Design;
 
-/// What tells two rows of the same metric apart, in numbers.
+/// Named numbers that distinguish rows of the same metric, such as `order` or `batch`.
 pub type Params = BTreeMap<&'static str, i64>;
 
 /// A figure and its samples.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The workload.
+    /// The workload's name.
     pub workload: &'static str,
     /// The design's name.
     pub design: &'static str,
-    /// What was measured. The name ends in its unit where it has one.
+    /// The metric's name. It ends in the unit where there is one.
     pub metric: &'static str,
-    /// The unit.
+    /// The unit of the samples.
     pub unit: &'static str,
-    /// CPUs that worked.
+    /// Number of CPUs in use.
     pub cpus: u32,
     /// See [`Params`].
     pub params: Params,
@@ -43,7 +43,7 @@ pub struct Report {
 pub type Metric = (&'static str, &'static str);
 
 impl Report {
-    /// Adds a row, unless there is nothing to report: no sample is a number.
+    /// Adds a row of the samples that are numbers, if there are any.
     pub fn add(
         &mut self,
         workload: &'static str,
@@ -72,22 +72,22 @@ impl Report {
         self.text += &format!("{text}\n");
     }
 
-    /// Adds a line that readers need even when they see the rows in another form.
+    /// Adds a line that belongs to the rows, whatever form they are shown in.
     pub fn note(&mut self, line: impl std::fmt::Display) {
         self.say(&line);
         self.notes.push(line.to_string());
     }
 
-    /// Those lines.
+    /// The lines added by [`note`](Self::note).
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Puts another report behind this one.
+    /// Appends another report.
     pub fn append(&mut self, other: Report) {
         self.rows.extend(other.rows);
         for note in other.notes {
-            // Of several workloads once.
+            // Workloads measured together give the same notes.
             if !self.notes.contains(&note) {
                 self.notes.push(note);
             }
@@ -98,8 +98,8 @@ impl Report {
         self.text += &other.text;
     }
 
-    /// The rows: workloads and metrics in the order they came up, and of each metric first those of
-    /// one CPU.
+    /// The rows: workloads and metrics in the order in which they were added, and the rows of each
+    /// metric by number of CPUs.
     pub fn rows(&self) -> Vec<Row> {
         let mut metrics = Vec::new();
         for row in &self.rows {
@@ -109,20 +109,20 @@ impl Report {
             }
         }
         let mut rows = self.rows.clone();
-        // Stable: otherwise as they came.
+        // Stable: rows with equal keys stay in order.
         rows.sort_by_key(|row| {
             (metrics.iter().position(|&metric| metric == (row.workload, row.metric)), row.cpus)
         });
         rows
     }
 
-    /// The tables.
+    /// The tables and notes, for people.
     pub fn text(&self) -> &str {
         &self.text
     }
 }
 
-/// Params from pairs.
+/// Params from pairs of a name and a value.
 pub fn params<const N: usize>(pairs: [(&'static str, i64); N]) -> Params {
     pairs.into()
 }

@@ -17,7 +17,7 @@ pub fn new<H: Into<String>>(headings: impl IntoIterator<Item = H>) -> Table {
     table
 }
 
-/// Words to the left, in the first `words` columns; numbers to the right.
+/// Aligns the first `words` columns to the left, and the others, which hold numbers, to the right.
 pub fn align(mut table: Table, words: usize) -> Table {
     for column in table.column_iter_mut().skip(words) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -25,7 +25,7 @@ pub fn align(mut table: Table, words: usize) -> Table {
     table
 }
 
-/// A figure with three digits that count.
+/// A figure with three significant digits.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         small if small < 9.995 => format!("{value:.2}"),
@@ -34,12 +34,12 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// The median of samples.
+/// A cell with the median of samples.
 pub fn median(samples: &[f64]) -> String {
     samples::median(samples).filter(|m| m.is_finite()).map_or_else(|| NONE.to_owned(), figure)
 }
 
-/// The quartiles of samples.
+/// A cell with the quartiles of samples.
 pub fn quartiles(samples: &[f64]) -> String {
     let quartiles =
         samples::quartiles(samples).filter(|(low, high)| low.is_finite() && high.is_finite());
@@ -49,7 +49,7 @@ pub fn quartiles(samples: &[f64]) -> String {
     )
 }
 
-/// A ratio to another's samples.
+/// A cell with the ratio of samples to those of a base.
 pub fn ratio(samples: &[f64], base: Option<&[f64]>) -> String {
     let ratio = base
         .and_then(|base| samples::median_ratio(samples, base))
@@ -57,7 +57,7 @@ pub fn ratio(samples: &[f64], base: Option<&[f64]>) -> String {
     ratio.map_or_else(|| NONE.to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
-/// How much larger samples are than another's, in percent.
+/// A cell with the difference of samples to those of a base, in percent.
 pub fn change(samples: &[f64], base: Option<&[f64]>) -> String {
     let ratio = base
         .and_then(|base| samples::median_ratio(samples, base))

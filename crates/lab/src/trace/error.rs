@@ -1,8 +1,8 @@
-//! What can be wrong with a trace as a whole. Each message is one line and says what to do.
+//! Errors about a whole trace. Each message is one line and says what to do.
 
 use std::io;
 
-/// How to record what a replay needs.
+/// The command that records what a replay needs.
 const HOW_TO_RECORD: &str = "record with `perf record -a -e kmem:mm_page_alloc,kmem:mm_page_free -o FILE.data COMMAND`, \
                              then `perf script -i FILE.data > FILE.txt`";
 
@@ -20,11 +20,13 @@ pub enum TraceError {
     #[error("{name} is empty; {HOW_TO_RECORD}")]
     Empty { name: String },
     #[error(
-        "{name} is a binary perf.data file: run `perf script -i {name} > {name}.txt` and replay {name}.txt"
+        "{name} is a binary perf.data file: run `perf script -i {name} > {name}.txt` and replay \
+         {name}.txt"
     )]
     PerfData { name: String },
     #[error(
-        "{name} is a binary trace-cmd file: run `trace-cmd report -i {name} > {name}.txt` and replay {name}.txt"
+        "{name} is a binary trace-cmd file: run `trace-cmd report -i {name} > {name}.txt` and \
+         replay {name}.txt"
     )]
     TraceDat { name: String },
     #[error(
@@ -36,11 +38,13 @@ pub enum TraceError {
     )]
     NoEvent { name: String, lines: u64, hint: String },
     #[error(
-        "{name} holds no mm_page_alloc and no mm_page_free event, so there is nothing to replay; {HOW_TO_RECORD}"
+        "{name} holds no mm_page_alloc and no mm_page_free event, so there is nothing to replay; \
+         {HOW_TO_RECORD}"
     )]
     NoPageEvent { name: String },
     #[error(
-        "{name} goes on for {hours} hours, which is too long for a replay on all of its CPUs: is a time damaged? give a shorter part of it"
+        "{name} goes on for {hours} hours, which is too long for a replay on all of its CPUs: is \
+         a time damaged? give a shorter part of it"
     )]
     #[allow(dead_code, reason = "replays are too long, not traces")]
     TooLong { name: String, hours: u64 },

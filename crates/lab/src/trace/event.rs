@@ -1,8 +1,8 @@
-//! The events of `include/trace/events/{kmem,vmalloc}.h`, as far as allocators care.
+//! The events of `include/trace/events/{kmem,vmalloc}.h` that concern allocators.
 
 use std::fmt;
 
-/// A page frame number of the recorded kernel; not one of ours.
+/// A page frame number of the recorded kernel, not of an allocator here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelPfn(pub u64);
 
@@ -21,19 +21,19 @@ pub struct Record<'a> {
     pub pid: i32,
     /// The CPU, as the kernel numbers it.
     pub cpu: u16,
-    /// When, on the trace's clock.
+    /// Time on the trace's clock, in nanoseconds.
     pub time_ns: u64,
-    /// What happened.
+    /// The event itself.
     pub event: Event,
 }
 
-/// What happened. Sizes and addresses of virtual areas are in bytes.
+/// An event. Sizes and addresses of virtual areas are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "an event is its fields, whether or not today's replay needs each")]
 pub enum Event {
-    /// A block was handed out; `pfn` is `None` when the kernel had none to give.
+    /// A block was allocated; `pfn` is `None` when the allocation failed.
     PageAlloc { pfn: Option<KernelPfn>, order: u32, migratetype: u32 },
-    /// A block came back.
+    /// A block was freed.
     PageFree { pfn: KernelPfn, order: u32 },
     /// The block, whose [`PageFree`](Event::PageFree) came before, was freed as one of a batch.
     PageFreeBatched { pfn: KernelPfn, order: u32 },
@@ -54,16 +54,16 @@ pub enum Event {
     /// A CPU began its periodic work (`vmstat_update`); one of many functions that
     /// `workqueue_execute_start` tells of.
     VmstatUpdate,
-    /// A virtual area was handed out, or not.
+    /// A virtual area was allocated, or the allocation failed.
     AllocVmapArea { va_start: u64, size: u64, align: u64, vstart: u64, vend: u64, failed: bool },
-    /// A virtual area was freed, its flush put off.
+    /// A virtual area was freed; its flush comes later.
     FreeVmapArea { va_start: u64, nr_lazy: u64, nr_lazy_max: u64 },
-    /// The areas put off were flushed.
+    /// The freed areas that waited were flushed.
     PurgeVmapAreas { start: u64, end: u64, num_purged: u64 },
 }
 
 impl Event {
-    /// Which event this is.
+    /// The event's kind.
     pub fn kind(&self) -> EventKind {
         match self {
             Event::PageAlloc { .. } => EventKind::PageAlloc,
@@ -80,7 +80,7 @@ impl Event {
     }
 }
 
-/// The events this reader knows.
+/// The kinds of events that this reader knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     PageAlloc,
@@ -96,7 +96,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    /// All of them, in the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [EventKind; 10] = [
         EventKind::PageAlloc,
         EventKind::PageFree,
@@ -133,22 +133,22 @@ impl EventKind {
     }
 }
 
-/// How many events of each kind.
+/// Numbers of events by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCounts([u64; EventKind::ALL.len()]);
 
 impl EventCounts {
-    /// Counts one more.
+    /// Counts an event.
     pub fn add(&mut self, kind: EventKind) {
         self.0[kind as usize] += 1;
     }
 
-    /// How many of `kind`.
+    /// Number of events of a kind.
     pub fn get(&self, kind: EventKind) -> u64 {
         self.0[kind as usize]
     }
 
-    /// How many of any kind.
+    /// Number of all events.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

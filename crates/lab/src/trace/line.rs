@@ -15,20 +15,20 @@ use super::event::{Event, EventKind, KernelPfn, Record};
 /// More CPUs than any kernel is configured for (`CONFIG_NR_CPUS` ends at 8192).
 const CPUS_MAX: u16 = 8192;
 
-/// What a line says.
+/// What a line of a trace holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// An event we know, complete.
+    /// A complete event of a known kind.
     Record(Record<'a>),
-    /// An event we do not know.
+    /// An event of an unknown kind.
     Unknown,
-    /// An event we know, with fields missing.
+    /// An event of a known kind with fields missing.
     Unfinished,
     /// The recorder dropped that many events here.
     Lost(u64),
     /// Blank, a comment or a heading.
     Nothing,
-    /// None of the above.
+    /// Anything else.
     Unreadable,
 }
 
@@ -50,7 +50,7 @@ struct Header<'a> {
     cpu: u16,
     time_ns: u64,
     kind: Option<EventKind>,
-    /// Not an event, but how many are missing: `perf script --show-lost-events`.
+    /// A number of missing events: `perf script --show-lost-events`.
     lost: Option<u64>,
     fields: &'a str,
 }
@@ -80,7 +80,7 @@ fn header_at(line: &str, open: usize) -> Option<Header<'_>> {
     };
     let (name, fields) = token(after)?;
     let (comm, pid) = task(&line[..open])?;
-    // The function tracer's lines have no colon; they are events we do not know.
+    // The function tracer's lines have no colon; they are events of an unknown kind.
     let kind = name.strip_suffix(':').and_then(EventKind::from_name);
     let lost = (name == "PERF_RECORD_LOST")
         .then(|| digits(fields.trim().strip_prefix("lost ")?))
@@ -125,7 +125,7 @@ fn token(text: &str) -> Option<(&str, &str)> {
     (end > 0).then(|| text.split_at(end))
 }
 
-/// A number of nothing but digits.
+/// A number that consists of digits only.
 fn digits(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -264,7 +264,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Lines that no event is on.
+/// Lines without an event.
 fn without_event(line: &str) -> Line<'_> {
     // tracefs: `CPU:2 [LOST 12 EVENTS]`; trace-cmd: `CPU 2: [12 EVENTS DROPPED]` and the like.
     if let Some((_, rest)) = line.split_once("[LOST ") {

@@ -4,12 +4,12 @@
 //! # Vocabulary
 //! * *trace*: text with one event per line, as `perf script`, tracefs (`trace`, `trace_pipe`) and
 //!   `trace-cmd report` print it, plain or compressed with zstd.
-//! * *record*: who (task), where (CPU) and when, and what: the *event*.
+//! * *record*: an *event* with its task, CPU and time.
 //! * *skipped line*: unknown event, unfinished, or unreadable. Skipped lines are counted and the
 //!   first few are kept to be shown; they never end the reading.
-//! * *printable*: of the characters in a trace's names and lines, those that a terminal shows and
-//!   does not obey. What is printed of a trace is, because anybody may have written it.
-//! * *cut short*: compressed, and ends within the data. What can be read of it is a trace.
+//! * *printable*: without the characters that a terminal obeys instead of showing. Everything of a
+//!   trace is made printable before it is shown, because the file may come from anywhere.
+//! * *cut short*: compressed, and the file ends within the data. The part before is used.
 //!
 //! # Theory
 //! A trace is read in one pass and never held in memory. The three formats differ only left of the

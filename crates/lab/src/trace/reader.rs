@@ -13,13 +13,13 @@ use super::zstd::{self, ExpandLimit};
 /// Longer lines are unreadable: no event prints that much, and a file without line ends must not
 /// fill the memory.
 const LINE_BYTES_MAX: usize = 1 << 16;
-/// How much is read of what has no line of a trace at its beginning.
+/// Bytes read in search of a first line of a trace.
 const NONSENSE_BYTES_MAX: u64 = 64 << 20;
-/// How many skipped lines of a sort are kept to be shown.
+/// Number of skipped lines of each sort that are kept to be shown.
 const EXAMPLES_MAX: usize = 3;
-/// How much of each is kept.
+/// Number of characters kept of each.
 const EXCERPT_CHARS_MAX: usize = 60;
-/// How many command names are kept apart; the rest is counted as one.
+/// Number of command names that are counted apart; all others are counted together.
 const COMMANDS_MAX: usize = 4096;
 
 /// What a trace holds.
@@ -68,10 +68,11 @@ impl Summary {
     }
 }
 
-/// What is said of a file that is cut short after `line`.
+/// The message about a file that is cut short after `line`.
 pub fn cut_short(line: u64) -> String {
     format!(
-        "the file is cut short after line {line}: what could be read is replayed; copy it again for the rest"
+        "the file is cut short after line {line}: what could be read is replayed; copy it again \
+         for the rest"
     )
 }
 
@@ -86,21 +87,21 @@ pub struct Skipped {
     pub unreadable: Tally,
 }
 
-/// How many lines, and the first few of them.
+/// A number of lines, and the first few of them.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// How many.
+    /// Number of lines.
     pub count: u64,
-    /// The first of them.
+    /// The first few lines.
     pub examples: Vec<Example>,
 }
 
 /// A skipped line.
 #[derive(Clone, Debug)]
 pub struct Example {
-    /// Its number, from 1.
+    /// The line's number, from 1.
     pub line: u64,
-    /// Its beginning, printable.
+    /// The line's beginning, printable.
     pub excerpt: String,
 }
 
@@ -140,7 +141,7 @@ pub fn read_file(
         return read_within(io::stdin().lock(), "standard input", limit, on_record);
     }
     if path.is_dir() {
-        // It can be opened, but not read.
+        // A directory can be opened, but not read.
         return Err(TraceError::Open { name, source: io::ErrorKind::IsADirectory.into() });
     }
     match File::open(path) {
@@ -208,7 +209,7 @@ fn read_text(
         let is_trace = summary.counts.total() + summary.skipped.unknown.count > 0;
         let bytes_max = if is_trace { u64::MAX } else { nonsense_left };
         let (length, read) = match read_line(&mut input, &mut bytes, bytes_max) {
-            // What there is can be used, if it is anything; of the last line only a part is there.
+            // The lines before the end can be used; the last one is incomplete.
             Err(error)
                 if error.kind() == io::ErrorKind::UnexpectedEof && summary.counts.total() > 0 =>
             {
@@ -295,7 +296,7 @@ fn read_line(
     Ok((length, taken))
 }
 
-/// The files people pass by mistake, known by their first bytes.
+/// Kinds of files that are passed by mistake, known by their first bytes.
 fn refuse_binary(start: &[u8], name: &str) -> Result<(), TraceError> {
     let name = || name.to_owned();
     let compressed = |format| Err(TraceError::Compressed { name: name(), format });
@@ -316,7 +317,8 @@ fn refuse_binary(start: &[u8], name: &str) -> Result<(), TraceError> {
     }
 }
 
-/// What the file holds instead, to tell a wrong file from a wrong recording.
+/// What the file holds instead of page events, so that the error can tell a wrong file from a wrong
+/// recording.
 fn hint(skipped: &Skipped) -> String {
     let sorts = [
         (&skipped.unknown, "other events"),

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use super::error::TraceError;
 
-/// More than the largest machine prints.
+/// Most bytes read: more than the largest machine prints.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The zones of a machine, those without pages included.
+/// All zones of a machine, also those without pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zoneinfo {
     pub zones: Vec<Zone>,
@@ -28,9 +28,9 @@ pub struct Zone {
     pub spanned: u64,
     pub present: u64,
     pub managed: u64,
-    /// Pages that requests which could use a higher zone leave here, by that zone's place.
+    /// Pages that requests for a higher zone must leave in this one, by the place of that zone.
     pub protection: Vec<u64>,
-    /// First frame, which a zone ends with; not printed for a zone without pages.
+    /// First frame. The last line of a zone; a zone without pages has none.
     pub start_pfn: Option<u64>,
     pub pagesets: Vec<Pageset>,
 }
@@ -41,7 +41,7 @@ pub struct Pageset {
     pub cpu: u32,
     /// Pages cached.
     pub count: u64,
-    /// Most pages it may cache at the moment.
+    /// Most pages that the CPU may cache at the moment.
     pub high: u64,
     /// Pages per refill.
     pub batch: u64,
@@ -113,7 +113,7 @@ impl Zone {
         start..start.saturating_add(self.spanned)
     }
 
-    /// What cannot be, or is not all of it.
+    /// Refuses impossible numbers and incomplete files.
     fn check(&self) -> Result<(), String> {
         let Zone { node, name, managed, .. } = self;
         if *managed > 0 && self.start_pfn.is_none() {
@@ -129,7 +129,7 @@ impl Zone {
     }
 }
 
-/// Takes one line into the zone it belongs to: the last.
+/// Adds one line to the last zone.
 fn take_line<'a>(zones: &mut Vec<Zone>, words: &[&'a str]) -> Result<(), &'a str> {
     if let ["Node", node, "zone", name] = words {
         let node = number(node.trim_end_matches(','))? as u32;
@@ -170,7 +170,7 @@ fn take_pageset_line<'a>(zone: &mut Zone, key: &str, n: &'a str) -> Result<(), &
     Ok(())
 }
 
-/// More than any machine has, and few enough to be added up.
+/// Most pages accepted: more than any machine has, and few enough that sums do not overflow.
 const NUMBER_MAX: u64 = 1 << 48;
 
 fn number(word: &str) -> Result<u64, &str> {

@@ -7,25 +7,25 @@ use std::io::{self, BufRead, Read};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// How much is decoded at a time.
+/// Bytes decoded at a time.
 const STEP_BYTES: usize = 1 << 18;
 /// An empty raw block, the last of its frame (RFC 8878, 3.1.1.2), and room for a checksum.
 const LAST_BLOCK: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
-/// What any file may expand to, and how many times its size: text of events shrinks to a tenth or
-/// so.
+/// Default limits: bytes that any file may expand to, and multiples of its size. Text of events
+/// shrinks to about a tenth.
 const EXPANDED_BYTES_MAX: u64 = 256 << 20;
 const EXPANDED_TIMES_MAX: u64 = 100;
 
-/// How much a compressed trace may expand to, so that a small file cannot take up the memory.
+/// How far a compressed trace may expand, so that a small file cannot use up the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpandLimit {
-    /// Without: 256 MiB, or 100 times the compressed size, whichever is more.
+    /// `None`: 256 MiB, or 100 times the compressed size, whichever is more.
     pub bytes: Option<u64>,
 }
 
 impl ExpandLimit {
-    /// What so many compressed bytes may expand to.
+    /// Bytes that so many compressed bytes may expand to.
     fn bytes_max(self, compressed: u64) -> u64 {
         self.bytes.unwrap_or(EXPANDED_BYTES_MAX.max(compressed.saturating_mul(EXPANDED_TIMES_MAX)))
     }
@@ -46,7 +46,7 @@ pub fn is_zstd(start: &[u8]) -> bool {
 /// Decompresses what it reads. Of a file that ends within a frame it gives all whole blocks, then
 /// an error of the kind [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
 ///
-/// When it has given as much as the limit allows, and there is more, it gives an error of the kind
+/// When there is more data than the limit allows, it returns an error of the kind
 /// [`FileTooLarge`](io::ErrorKind::FileTooLarge).
 pub struct Reader<R> {
     source: Counted<R>,
@@ -81,7 +81,7 @@ impl<R: BufRead> Reader<R> {
         Ok(false)
     }
 
-    /// Ends a frame: what its checksum says must be what was decoded.
+    /// Ends a frame, and compares its checksum with that of the decoded data.
     fn end_frame(&mut self) -> io::Result<()> {
         self.in_frame = false;
         if self.ended_early {
@@ -93,7 +93,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Decodes some more of a frame.
+    /// Decodes the next part of a frame.
     fn decode(&mut self) -> io::Result<()> {
         let step = BlockDecodingStrategy::UptoBytes(STEP_BYTES);
         let Err(error) = self.decoder.decode_blocks(&mut self.source, step) else { return Ok(()) };
@@ -138,7 +138,7 @@ impl<R: BufRead> Read for Reader<R> {
     }
 }
 
-/// A file, and how much of it was read.
+/// A file, and the number of bytes read from it.
 struct Counted<R> {
     source: R,
     bytes: u64,
@@ -169,8 +169,8 @@ fn expands_too_far<R>(source: &Counted<R>, expanded: u64) -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, what)
 }
 
-/// Which of the decoder's many reasons it was helps nobody who has to copy the file again, but for
-/// one: there was no more to read.
+/// The decoder has many reasons for errors. Only one makes a difference to the user: that the file
+/// has ended.
 fn unreadable(why: &FrameDecoderError) -> io::Error {
     let mut causes =
         std::iter::successors(Some(why as &(dyn Error + 'static)), |&why| why.source());

@@ -1,9 +1,9 @@
-//! How many clients workloads are measured with.
+//! Numbers of clients that workloads are measured with.
 
 /// Numbers of clients to measure with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Clients {
-    /// What the workload is usually measured with; of pft, what mmtests would: see [`auto`].
+    /// The workload's usual numbers; for pft those of mmtests: see [`auto`].
     #[default]
     Auto,
     /// These, ascending.
@@ -14,7 +14,7 @@ impl Clients {
     /// From `auto` or `1,2,4`.
     ///
     /// # Errors
-    /// What may be given.
+    /// Says what may be given.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text == "auto" {
             return Ok(Clients::Auto);
@@ -51,7 +51,7 @@ pub fn auto(cpus: usize) -> Vec<usize> {
     clients
 }
 
-/// What there is to say about a list that ends before the CPUs do.
+/// The note for a list that ends before the CPUs do.
 pub fn cap(cpus: usize) -> Option<String> {
     (cpus > CLIENTS_MAX).then(|| {
         format!(
@@ -83,32 +83,6 @@ mod tests {
         assert_eq!(Clients::parse("4,1,4"), Ok(Clients::These(vec![1, 4])));
         for bad in ["", "0", "1,0", "1,,2", "-1", "all"] {
             assert!(Clients::parse(bad).is_err(), "{bad}");
-        }
-    }
-
-    /// The clients that each machine of the rcu thread was measured with.
-    #[test]
-    fn lists_are_those_of_the_threads_tables() {
-        for (name, cpus) in [
-            ("2022-rcu-cortex-a72", 4),
-            ("2022-rcu-xeon-e5-2640", 32),
-            ("2022-rcu-neoverse-n1", 80),
-            ("2022-rcu-epyc-7742", 128),
-            ("2022-rcu-epyc-7601", 128),
-            ("2022-rcu-power9", 128),
-            ("2022-rcu-thunderx2", 256),
-        ] {
-            let table = format!("{}/results/threads/{name}.json", env!("CARGO_MANIFEST_DIR"));
-            let table = std::fs::read_to_string(table).unwrap();
-            let table: serde_json::Value = serde_json::from_str(&table).unwrap();
-            let mut clients: Vec<usize> = Vec::new();
-            for row in table["results"].as_array().unwrap() {
-                let n = row["params"]["clients"].as_u64().unwrap() as usize;
-                if !clients.contains(&n) {
-                    clients.push(n);
-                }
-            }
-            assert_eq!(clients, auto(cpus), "{name}");
         }
     }
 }

@@ -1,37 +1,45 @@
-//! `hot`: one block allocated and freed, again and again: the least any request costs.
+//! `hot`: one block allocated and freed, again and again: the least that a request costs.
 
 use std::time::Instant;
 
-use pagedepot::Order;
+use pagedepot::{Mode, Order};
 use pagedepot_linux::Depot;
 
-use super::{Settings, Workload, samples_of};
+use super::settings::{Settings, samples_of};
+use super::workload::Workload;
 use crate::design::allocator::nothing_held;
-use crate::design::{self, Demand, Design, PAGE_BYTES, Subject, WithSubject};
+use crate::design::dispatch::with_design;
+use crate::design::{self, Allocator, Demand, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat, Series};
+use crate::names::Design;
 use crate::report::rows::{Metric, Params};
 use crate::report::{Report, counted, table};
 
 const NAME: &str = "hot";
-const PAIR: Metric = ("pair_ns", "ns");
 
-/// All that hand out blocks, and the depot's owned pages beside its numbers.
-pub const DESIGNS: [Design; Design::ALLOCATORS.len() + 1] = {
-    let mut designs = [Design::DepotOwned; _];
+/// See the module.
+pub const WORKLOAD: Workload =
+    Workload { name: NAME, designs: DESIGNS, tunes: false, drains: false, measure: run };
+
+/// Designs that hand out blocks, and the depot's owned pages beside its numbers.
+const DESIGNS: &[Design] = &{
+    let mut designs = [Design::DepotOwned; Design::BLOCKS.len() + 1];
     let mut nth = 0;
-    while nth < Design::ALLOCATORS.len() {
-        designs[nth] = Design::ALLOCATORS[nth];
+    while nth < Design::BLOCKS.len() {
+        designs[nth] = Design::BLOCKS[nth];
         nth += 1;
     }
     designs
 };
 
-struct Hot<S>(S);
+const PAIR: Metric = ("pair_ns", "ns");
 
-impl<S: Subject> Contender<1> for Hot<S> {
+struct Hot<A>(A);
+
+impl<A: Allocator> Contender<1> for Hot<A> {
     fn design(&self) -> Design {
-        S::DESIGN
+        A::DESIGN
     }
 
     fn enter(&self) {
@@ -43,7 +51,7 @@ impl<S: Subject> Contender<1> for Hot<S> {
     }
 
     fn drain_all(&self) {
-        self.0.drain_all();
+        self.0.drain(None, Mode::Quiet);
     }
 
     fn check(&mut self) -> Result<(), String> {
@@ -53,7 +61,7 @@ impl<S: Subject> Contender<1> for Hot<S> {
     fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
         let start = Instant::now();
         for _ in 0..units {
-            let block = design::alloc::<S, 0>(&self.0);
+            let block = design::alloc::<A, 0>(&self.0);
             design::observe(block);
             self.0.free::<0>(block);
         }
@@ -61,19 +69,19 @@ impl<S: Subject> Contender<1> for Hot<S> {
     }
 }
 
-/// A page that frees itself and owns its depot: what it costs beside the number of one.
-struct Owned(Depot);
+/// The depot's pages that free themselves and own their depot, to compare with page numbers.
+struct OwnedPages(Depot);
 
-impl Owned {
+impl OwnedPages {
     fn new(demand: &Demand) -> Result<Self, Failure> {
         let depot = Depot::builder(demand.pages() as usize * PAGE_BYTES)
             .free_high(demand.variant.free_high())
             .build();
-        depot.map(Owned).map_err(|why| Failure::Run(format!("{}: {why}", Design::DepotOwned)))
+        depot.map(OwnedPages).map_err(|why| Failure::Run(format!("{}: {why}", Design::DepotOwned)))
     }
 }
 
-impl Contender<1> for Owned {
+impl Contender<1> for OwnedPages {
     fn design(&self) -> Design {
         Design::DepotOwned
     }
@@ -94,24 +102,16 @@ impl Contender<1> for Owned {
     }
 }
 
-struct ToContender;
-
-impl WithSubject for ToContender {
-    type Output = Box<dyn Contender<1>>;
-
-    fn with<S: Subject + 'static>(self, subject: S) -> Self::Output {
-        Box::new(Hot(subject))
-    }
-}
-
 /// Measures it, on one CPU and on all.
-pub fn run(settings: &Settings) -> Result<Report, Failure> {
+fn run(settings: &Settings) -> Result<Report, Failure> {
     let demand = settings.demand(settings.cpus.len(), 1, 1);
-    let mut contenders = Vec::new();
-    for design in settings.designs(Workload::Hot)? {
+    let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
+    for design in settings.designs(NAME, DESIGNS)? {
         contenders.push(match design {
-            Design::DepotOwned => Box::new(Owned::new(&demand)?),
-            _ => design::make(design, &demand, ToContender)?,
+            Design::DepotOwned => Box::new(OwnedPages::new(&demand)?),
+            _ => with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
+                Box::new(Hot(allocator))
+            })?,
         });
     }
     let mut report = Report::default();

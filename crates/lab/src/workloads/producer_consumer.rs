@@ -2,15 +2,25 @@
 
 use std::time::Instant;
 
-use super::{Settings, Workload, samples_of};
-use crate::design::{self, Design, Subject, WithSubject};
+use pagedepot::Mode;
+
+use super::settings::{Settings, samples_of};
+use super::workload::Workload;
+use crate::design::dispatch::with_design;
+use crate::design::{self, Allocator};
 use crate::failure::Failure;
 use crate::harness::ring::Ring;
 use crate::harness::{Contender, Seat};
+use crate::names::Design;
 use crate::report::rows::{Metric, Params};
 use crate::report::{Report, table};
 
 const NAME: &str = "producer-consumer";
+
+/// See the module.
+pub const WORKLOAD: Workload =
+    Workload { name: NAME, designs: Design::BLOCKS, tunes: false, drains: false, measure: run };
+
 const FRAME: Metric = ("frame_ns", "ns");
 
 /// Frames under way at most.
@@ -19,38 +29,38 @@ const RING_SLOTS: u32 = 4096;
 /// allocator's.
 const PUBLISHED_AT_ONCE: u32 = 512;
 
-struct Pair<S: Subject> {
-    subject: S,
-    ring: Ring<S::Block>,
+struct Passing<A: Allocator> {
+    allocator: A,
+    ring: Ring<A::Block>,
 }
 
-impl<S: Subject> Contender<1> for Pair<S> {
+impl<A: Allocator> Contender<1> for Passing<A> {
     fn design(&self) -> Design {
-        S::DESIGN
+        A::DESIGN
     }
 
     fn enter(&self) {
-        self.subject.enter();
+        self.allocator.enter();
     }
 
     fn leave(&self) {
-        self.subject.leave();
+        self.allocator.leave();
     }
 
     fn drain_all(&self) {
-        self.subject.drain_all();
+        self.allocator.drain(None, Mode::Quiet);
     }
 
     fn check(&mut self) -> Result<(), String> {
-        self.subject.check()
+        self.allocator.check()
     }
 
     fn window(&self, seat: Seat, units: u64) -> [f64; 1] {
         let start = Instant::now();
         if seat.index == 0 {
-            self.ring.produce(units, || design::alloc::<S, 0>(&self.subject));
+            self.ring.produce(units, || design::alloc::<A, 0>(&self.allocator));
         } else {
-            self.ring.consume(units, |block| self.subject.free::<0>(block));
+            self.ring.consume(units, |block| self.allocator.free::<0>(block));
         }
         [start.elapsed().as_nanos() as f64 / units as f64]
     }
@@ -61,27 +71,20 @@ impl<S: Subject> Contender<1> for Pair<S> {
     }
 }
 
-struct ToContender;
-
-impl WithSubject for ToContender {
-    type Output = Box<dyn Contender<1>>;
-
-    fn with<S: Subject + 'static>(self, subject: S) -> Self::Output {
-        Box::new(Pair { subject, ring: Ring::new(RING_SLOTS, PUBLISHED_AT_ONCE) })
-    }
-}
-
 /// Measures it, on the first two CPUs.
-pub fn run(settings: &Settings) -> Result<Report, Failure> {
+fn run(settings: &Settings) -> Result<Report, Failure> {
     if settings.cpus.len() < 2 {
         return Err(Failure::Usage(format!(
             "`bench {NAME}` needs two CPUs: give --cpus 2, or run it where there are two"
         )));
     }
     let demand = settings.demand(2, 2 * RING_SLOTS, 1);
-    let mut contenders = Vec::new();
-    for design in settings.designs(Workload::ProducerConsumer)? {
-        contenders.push(design::make(design, &demand, ToContender)?);
+    let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
+    for design in settings.designs(NAME, WORKLOAD.designs)? {
+        contenders.push(with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
+            let ring = Ring::new(RING_SLOTS, PUBLISHED_AT_ONCE);
+            Box::new(Passing { allocator, ring })
+        })?);
     }
     let series = settings.interleave(NAME, &mut contenders, 2, settings.schedule())?;
     let mut report = Report::default();
@@ -95,7 +98,8 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
         table.add_row([one.design.name().to_owned()].into_iter().chain(cells));
     }
     report.say(format!(
-        "{NAME}: allocated on one CPU, freed on another (floors have no store, so theirs is the cost of the ring){}",
+        "{NAME}: allocated on one CPU, freed on another (floors have no store, so theirs is the \
+         cost of the ring){}",
         settings.caveat()
     ));
     report.say(table::align(table, 1));

@@ -3,8 +3,8 @@
 
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
-use crate::replay::plan::Known;
-use crate::replay::target::{Census, ReplayCounts, ReplayTarget};
+use pagedepot_designs::Census;
+use pagedepot_lab::tested::{Known, ReplayCounts, ReplayTarget};
 
 const BATCH: usize = 8;
 const HIGH: usize = 32;
@@ -150,13 +150,11 @@ impl ReplayTarget for Naive {
     }
 
     fn census(&mut self) -> Result<Census, String> {
-        let free = self.free.iter().filter(|&&free| free).count() as u64;
-        Ok(Census {
-            managed: self.free.len() as u64,
-            free,
-            cached: self.cached_pages_total(),
-            overhead: 0,
-        })
+        let mut census = Census::default();
+        census.managed_pages = self.free.len() as u64;
+        census.free_pages = self.free.iter().filter(|&&free| free).count() as u64;
+        census.cached_pages = self.cached_pages_total();
+        Ok(census)
     }
 
     fn drain_all(&mut self) {

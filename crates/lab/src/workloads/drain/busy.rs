@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pagedepot::CpuId;
+use pagedepot::{CpuId, Mode};
 
-use super::drainable::{Drainable, Reach};
-use super::drains::{Counted, Drains};
-use super::owner::{self, GroupTimes, Work};
-use crate::design::Design;
+use super::drains::{Counted, DrainTimes};
+use super::owner::{self, GroupTimes, OwnerWork};
+use crate::design::Allocator;
 use crate::harness::barrier::Waiter;
 use crate::harness::clock::Scale;
 use crate::harness::{Contender, Seat, interrupts};
+use crate::names::Design;
 
 /// How often to drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,27 +41,27 @@ pub const METRICS: usize = 10;
 /// Of these: interrupts on the owner's CPU.
 pub const INTERRUPTS: usize = 6;
 
-/// Metrics of a window of the owner's, who knows the first four.
+/// Number of metrics that the owner knows: the first four.
 const OWNERS: usize = 4;
 
 /// An owner and a drainer.
-pub struct Busy<S: Drainable> {
-    pub subject: Arc<S>,
-    pub work: Work,
+pub struct Busy<A: Allocator> {
+    pub allocator: Arc<A>,
+    pub work: OwnerWork,
     pub rate: Rate,
-    pub reach: Reach,
-    /// How long a window lasts.
+    pub mode: Mode,
+    /// Length of a window.
     pub length: Duration,
     /// The owner's CPU, which is drained.
     pub owner: CpuId,
-    pub link: Link,
-    pub held: Mutex<Vec<S::Block>>,
+    pub link: BusyLink,
+    pub held: Mutex<Vec<A::Block>>,
 }
 
-/// Between owner and drainer. Counts only grow: windows and requests for fills.
+/// State shared by owner and drainer. Counts only grow.
 #[derive(Default)]
 #[repr(align(128))]
-pub struct Link {
+pub struct BusyLink {
     /// By the drainer: windows begun and ended.
     begun: AtomicU64,
     ended: AtomicU64,
@@ -89,7 +89,7 @@ fn wait_for(count: &AtomicU64, value: u64) {
     }
 }
 
-impl<S: Drainable> Busy<S> {
+impl<A: Allocator> Busy<A> {
     fn own(&self) -> [f64; METRICS] {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.reserve(owner::HELD_BLOCKS_MAX as usize);
@@ -100,7 +100,7 @@ impl<S: Drainable> Busy<S> {
         let mut filled = self.link.by_owner.filled.load(Ordering::Relaxed);
         while self.link.ended.load(Ordering::Acquire) < window {
             if self.link.wanted.load(Ordering::Acquire) > filled {
-                owner::fill(&*self.subject, &mut held);
+                owner::fill(&*self.allocator, &mut held);
                 filled += 1;
                 self.link.by_owner.filled.store(filled, Ordering::Release);
                 // The drainer has that line. Later stores queue up behind this one, so the next
@@ -108,7 +108,7 @@ impl<S: Drainable> Busy<S> {
                 fence(Ordering::SeqCst);
                 times.skip_next();
             }
-            self.work.step(&*self.subject, &mut held, &mut times);
+            self.work.step(&*self.allocator, &mut held, &mut times);
         }
         let mut metrics = [f64::NAN; METRICS];
         metrics[..OWNERS].copy_from_slice(&times.per_op_ns(&scale));
@@ -118,8 +118,8 @@ impl<S: Drainable> Busy<S> {
 
     fn drain(&self) -> [f64; METRICS] {
         let window = self.link.by_owner.left.load(Ordering::Relaxed) + 1;
-        let mut drains = Drains::new();
-        let counts_before = self.subject.counts();
+        let mut drains = DrainTimes::new();
+        let counts_before = self.allocator.counts();
         let interrupts_before = interrupts::sent_to(self.owner);
         let scale = Scale::start();
         self.link.begun.store(window, Ordering::Release);
@@ -127,7 +127,7 @@ impl<S: Drainable> Busy<S> {
         self.link.ended.store(window, Ordering::Release);
         wait_for(&self.link.by_owner.left, window);
         let interrupts = interrupts::sent_to(self.owner).zip(interrupts_before);
-        let counted = Counted::between(counts_before, self.subject.counts());
+        let counted = Counted::between(counts_before, self.allocator.counts());
         let interrupts = interrupts.map_or(f64::NAN, |(after, before)| (after - before) as f64);
         let mut metrics = [f64::NAN; METRICS];
         metrics[OWNERS..].copy_from_slice(&[
@@ -141,7 +141,7 @@ impl<S: Drainable> Busy<S> {
         metrics
     }
 
-    fn drain_for(&self, drains: &mut Drains) {
+    fn drain_for(&self, drains: &mut DrainTimes) {
         let start = Instant::now();
         let until = start + self.length;
         let period = match self.rate {
@@ -153,13 +153,13 @@ impl<S: Drainable> Busy<S> {
         // longest.
         let mut due = start + (period / 2).min(self.length / 2);
         while due < until && Instant::now() < until {
-            if self.work == Work::Pairs {
+            if self.work == OwnerWork::Pairs {
                 let fill = self.link.wanted.load(Ordering::Relaxed) + 1;
                 self.link.wanted.store(fill, Ordering::Release);
                 wait_for(&self.link.by_owner.filled, fill);
             }
             spin_until(due);
-            drains.time(|| self.subject.drain(self.owner, self.reach));
+            drains.time(|| self.allocator.drain(Some(self.owner), self.mode));
             // Drains that were missed, because something else ran here, are not made up for: they
             // would come back to back.
             due = (due + period).max(Instant::now());
@@ -168,17 +168,17 @@ impl<S: Drainable> Busy<S> {
     }
 }
 
-impl<S: Drainable> Contender<METRICS> for Busy<S> {
+impl<A: Allocator> Contender<METRICS> for Busy<A> {
     fn design(&self) -> Design {
-        S::DESIGN
+        A::DESIGN
     }
 
     fn enter(&self) {
-        self.subject.enter();
+        self.allocator.enter();
     }
 
     fn leave(&self) {
-        self.subject.leave();
+        self.allocator.leave();
     }
 
     fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {
@@ -190,7 +190,7 @@ impl<S: Drainable> Contender<METRICS> for Busy<S> {
     }
 }
 
-/// Each metric from the seat that has it.
+/// Each metric from the seat that measures it.
 pub fn join<const M: usize>(seats: &[[f64; M]]) -> [f64; M] {
     std::array::from_fn(|metric| {
         seats.iter().map(|seat| seat[metric]).find(|x| !x.is_nan()).unwrap_or(f64::NAN)
@@ -198,9 +198,9 @@ pub fn join<const M: usize>(seats: &[[f64; M]]) -> [f64; M] {
 }
 
 /// The idle window: as long as the others, with an owner that runs, but touches no allocator, and
-/// nobody draining. What interrupts it is not ours.
+/// no drains. What interrupts it is not the designs' doing.
 pub struct IdleWindow {
-    /// How long a window lasts.
+    /// Length of a window.
     pub length: Duration,
     /// The owner's CPU.
     pub owner: CpuId,
@@ -225,7 +225,7 @@ impl Contender<METRICS> for IdleWindow {
     }
 }
 
-/// Sleepers are woken by interrupts; this does not sleep.
+/// Waits without sleeping: the interrupt that wakes a sleeper would be counted.
 pub fn spin_until(time: Instant) {
     while Instant::now() < time {
         std::hint::spin_loop();

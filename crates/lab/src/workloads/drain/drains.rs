@@ -10,25 +10,25 @@ const DRAIN_TICKS_MAX: u64 = 1 << 40;
 
 /// See the module. Its size is fixed: memory that grows is memory given back, and that interrupts
 /// the owner.
-pub struct Drains {
+pub struct DrainTimes {
     ticks: Histogram<u32>,
     clock_ticks: u64,
     pages: u64,
     pending_pages: u64,
-    /// Drains that told how many pages they took.
+    /// Number of drains that told how many pages they took.
     told: u64,
 }
 
-impl Drains {
-    /// None yet.
+impl DrainTimes {
+    /// No drain yet.
     pub fn new() -> Self {
         // Three digits: a tenth of a percent.
         let clock_ticks = clock::read_cost_ticks(ticks).round() as u64;
         let ticks = Histogram::new_with_max(DRAIN_TICKS_MAX, 3).expect("valid bounds");
-        Drains { ticks, clock_ticks, pages: 0, pending_pages: 0, told: 0 }
+        DrainTimes { ticks, clock_ticks, pages: 0, pending_pages: 0, told: 0 }
     }
 
-    /// Times one, which did what it returns, if it tells.
+    /// Times a drain, and adds up what it says it did.
     #[inline]
     pub fn time(&mut self, drain: impl FnOnce() -> Option<Drained>) {
         let start = ticks();
@@ -47,7 +47,7 @@ impl Drains {
         self.ns(scale, self.ticks.value_at_quantile(0.5))
     }
 
-    /// Time of the longest.
+    /// Time of the longest drain.
     pub fn longest_ns(&self, scale: &Scale) -> f64 {
         self.ns(scale, self.ticks.max())
     }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn pages_are_averaged_over_drains_that_tell() {
         let scale = Scale::start();
-        let mut drains = Drains::new();
+        let mut drains = DrainTimes::new();
         assert!(drains.mean_pages().is_nan() && drains.median_ns(&scale).is_nan());
         for pages in [Some(504), None, Some(0)] {
             drains.time(|| {

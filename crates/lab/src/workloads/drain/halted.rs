@@ -5,19 +5,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use pagedepot::CpuId;
+use pagedepot::{CpuId, Mode};
 
 use super::busy::{join, spin_until};
-use super::drainable::{Drainable, Reach};
-use super::drains::Drains;
+use super::drains::DrainTimes;
 use super::owner;
 use super::stopper::{Stopper, Target};
-use crate::design::Design;
+use crate::design::Allocator;
 use crate::harness::barrier::Waiter;
 use crate::harness::clock::Scale;
 use crate::harness::{Contender, Seat, interrupts};
+use crate::names::Design;
 
-/// How the owner does not run.
+/// Why the owner does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Asleep, outside the allocator; its CPU is idle.
@@ -31,7 +31,7 @@ pub enum State {
 const TIMED: u64 = 6;
 const COUNTED: u64 = 2;
 
-/// How long a CPU gets to become idle.
+/// Time for a CPU to become idle.
 const SETTLE: Duration = Duration::from_micros(100);
 
 /// Metrics of a window: median and longest ns and mean pages per drain, interrupts on the owner's
@@ -39,26 +39,26 @@ const SETTLE: Duration = Duration::from_micros(100);
 pub const METRICS: usize = 5;
 
 /// An owner and a drainer.
-pub struct Halted<S: Drainable> {
-    pub subject: Arc<S>,
+pub struct Halted<A: Allocator> {
+    pub allocator: Arc<A>,
     pub state: State,
-    pub reach: Reach,
+    pub mode: Mode,
     /// The owner's CPU, which is drained.
     pub owner: CpuId,
     pub stopper: &'static Stopper,
-    pub link: Link,
-    pub held: Mutex<Vec<S::Block>>,
+    pub link: HaltedLink,
+    pub held: Mutex<Vec<A::Block>>,
 }
 
-/// Between owner and drainer. Counts only grow.
+/// State shared by owner and drainer. Counts only grow.
 #[derive(Default)]
-pub struct Link {
+pub struct HaltedLink {
     /// By the drainer: drains prepared and done.
     wanted: AtomicU64,
     drained: AtomicU64,
     /// By the owner: fills done.
     filled: AtomicU64,
-    /// Who to wake or stop, while a window lasts.
+    /// The owner, to wake or to stop, while a window lasts.
     thread: Mutex<Option<(Thread, Target)>>,
 }
 
@@ -72,7 +72,7 @@ fn wait_for(count: &AtomicU64, value: u64) {
     }
 }
 
-impl<S: Drainable> Halted<S> {
+impl<A: Allocator> Halted<A> {
     fn own(&self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.reserve(owner::HELD_BLOCKS_MAX as usize);
@@ -82,15 +82,15 @@ impl<S: Drainable> Halted<S> {
             while self.link.wanted.load(Ordering::Acquire) < drain {
                 thread::park();
             }
-            owner::fill(&*self.subject, &mut held);
+            owner::fill(&*self.allocator, &mut held);
             self.link.filled.store(drain, Ordering::Release);
             while self.link.drained.load(Ordering::Acquire) < drain {
                 match self.state {
                     State::Idle => {
-                        self.subject.rest();
+                        self.allocator.rest();
                         thread::park();
                     }
-                    State::Stopped => owner::pairs(&*self.subject),
+                    State::Stopped => owner::pairs(&*self.allocator),
                 }
             }
         }
@@ -108,7 +108,7 @@ impl<S: Drainable> Halted<S> {
             }
             thread::yield_now();
         };
-        let (mut drains, scale) = (Drains::new(), Scale::start());
+        let (mut drains, scale) = (DrainTimes::new(), Scale::start());
         let mut interrupts = Some(0);
         let first = self.link.filled.load(Ordering::Relaxed) + 1;
         for drain in first..first + TIMED + COUNTED {
@@ -121,10 +121,10 @@ impl<S: Drainable> Halted<S> {
                     spin_until(Instant::now() + SETTLE);
                 }
                 if drain < first + TIMED {
-                    drains.time(|| self.subject.drain(self.owner, self.reach));
+                    drains.time(|| self.allocator.drain(Some(self.owner), self.mode));
                 } else {
                     let before = interrupts::sent_to(self.owner);
-                    self.subject.drain(self.owner, self.reach);
+                    self.allocator.drain(Some(self.owner), self.mode);
                     let during =
                         before.and_then(|before| Some(interrupts::sent_to(self.owner)? - before));
                     interrupts = interrupts.zip(during).map(|(sum, during)| sum + during);
@@ -148,17 +148,17 @@ impl<S: Drainable> Halted<S> {
     }
 }
 
-impl<S: Drainable> Contender<METRICS> for Halted<S> {
+impl<A: Allocator> Contender<METRICS> for Halted<A> {
     fn design(&self) -> Design {
-        S::DESIGN
+        A::DESIGN
     }
 
     fn enter(&self) {
-        self.subject.enter();
+        self.allocator.enter();
     }
 
     fn leave(&self) {
-        self.subject.leave();
+        self.allocator.leave();
     }
 
     fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {

@@ -2,11 +2,11 @@
 
 use hdrhistogram::Histogram;
 
-use crate::design::{self, Subject};
+use crate::design::{self, Allocator};
 use crate::harness::clock::{self, Scale, ticks_in_order};
 
-/// Operations between two looks at the clock: one could not be timed, and a magazine has about as
-/// many rounds.
+/// Operations between two looks at the clock: a single one is too short to be timed, and a magazine
+/// has about as many rounds.
 pub const GROUP_OPS: usize = 64;
 /// Blocks in a burst.
 const BURST_BLOCKS: usize = 512;
@@ -25,14 +25,14 @@ pub const HELD_BLOCKS_MAX: u32 = FILL_BLOCKS as u32;
 /// Puts this CPU into the state that drains are measured from: at least [`FULL_MAGAZINES`] full
 /// magazines on its shelf and a full front, by allocating that many pages at once and freeing them.
 /// A CPU that has them already keeps them and gets no more.
-pub fn fill<S: Subject>(subject: &S, held: &mut Vec<S::Block>) {
-    held.extend((0..FILL_BLOCKS).map(|_| design::alloc::<S, 0>(subject)));
-    held.drain(..).for_each(|block| subject.free::<0>(block));
+pub fn fill<A: Allocator>(allocator: &A, held: &mut Vec<A::Block>) {
+    held.extend((0..FILL_BLOCKS).map(|_| design::alloc::<A, 0>(allocator)));
+    held.drain(..).for_each(|block| allocator.free::<0>(block));
 }
 
 /// The owner's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum OwnerWork {
     /// A page allocated and freed, again and again. It needs nothing of the shelf, so what a drain
     /// costs it is disturbance alone. Before each drain it is asked to [`fill`] its shelf, which is
     /// not counted as work, nor is the group after it, which finds other lines in the cache.
@@ -55,7 +55,7 @@ pub struct GroupTimes {
 const GROUP_TICKS_MAX: u64 = 1 << 32;
 
 impl GroupTimes {
-    /// None yet.
+    /// No group yet.
     pub fn new() -> Self {
         // Three digits: a tenth of a percent.
         let clock_ticks = clock::read_cost_ticks(ticks_in_order);
@@ -102,33 +102,38 @@ impl GroupTimes {
     }
 }
 
-impl Work {
+impl OwnerWork {
     /// Works for a while: a group, or a burst of them.
     #[inline(always)]
-    pub fn step<S: Subject>(self, subject: &S, held: &mut Vec<S::Block>, times: &mut GroupTimes) {
+    pub fn step<A: Allocator>(
+        self,
+        allocator: &A,
+        held: &mut Vec<A::Block>,
+        times: &mut GroupTimes,
+    ) {
         match self {
-            Work::Pairs => times.time(|| pairs(subject)),
-            Work::Bursts => burst(subject, held, times),
+            OwnerWork::Pairs => times.time(|| pairs(allocator)),
+            OwnerWork::Bursts => burst(allocator, held, times),
         }
     }
 }
 
 /// A group of operations in pairs.
 #[inline(always)]
-pub fn pairs<S: Subject>(subject: &S) {
+pub fn pairs<A: Allocator>(allocator: &A) {
     for _ in 0..GROUP_OPS / 2 {
-        let block = design::alloc::<S, 0>(subject);
+        let block = design::alloc::<A, 0>(allocator);
         design::observe(block);
-        subject.free::<0>(block);
+        allocator.free::<0>(block);
     }
 }
 
-fn burst<S: Subject>(subject: &S, held: &mut Vec<S::Block>, times: &mut GroupTimes) {
+fn burst<A: Allocator>(allocator: &A, held: &mut Vec<A::Block>, times: &mut GroupTimes) {
     for _ in 0..BURST_BLOCKS / GROUP_OPS {
-        times.time(|| held.extend((0..GROUP_OPS).map(|_| design::alloc::<S, 0>(subject))));
+        times.time(|| held.extend((0..GROUP_OPS).map(|_| design::alloc::<A, 0>(allocator))));
     }
     for group in held.chunks(GROUP_OPS) {
-        times.time(|| group.iter().for_each(|&block| subject.free::<0>(block)));
+        times.time(|| group.iter().for_each(|&block| allocator.free::<0>(block)));
     }
     held.clear();
 }

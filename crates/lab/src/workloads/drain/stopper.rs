@@ -22,7 +22,7 @@ pub const STOP_MAX: Duration = Duration::from_millis(10);
 
 const SIGNAL: libc::c_int = libc::SIGUSR2;
 
-/// What the handler reads. -1 before there is a pipe.
+/// The descriptor that the handler reads; -1 before there is a pipe.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 /// Stops begun and ended, in all.
 static STOPPED: AtomicU64 = AtomicU64::new(0);
@@ -75,7 +75,7 @@ impl Stopper {
         Ok(Stopper { reader, writer })
     }
 
-    /// Stops `target` and does `act` meanwhile. Returns when it runs again.
+    /// Calls `act` while `target` is stopped. Returns when the thread runs again.
     ///
     /// # Safety
     /// The thread must exist until this returns.
@@ -86,7 +86,7 @@ impl Stopper {
         assert_eq!(error, 0, "the thread to stop is gone");
         wait_for(&STOPPED, stops);
         let result = act();
-        // An error would mean that the pipe is full of bytes that nobody took; then nobody waits.
+        // An error would mean that the pipe is full of bytes that no thread took; then none waits.
         let _ = write(self.writer.as_fd(), &[0]);
         wait_for(&RESUMED, stops);
         // A thread that let go by itself took no byte.
@@ -95,7 +95,7 @@ impl Stopper {
     }
 }
 
-// Each count's Release pairs with this Acquire: the one who counts and the one who waits take
+// Each count's Release pairs with this Acquire: the counting thread and the waiting one take
 // turns.
 fn wait_for(count: &AtomicU64, value: u64) {
     let mut waiter = Waiter::default();
@@ -106,7 +106,7 @@ fn wait_for(count: &AtomicU64, value: u64) {
 
 /// The handler.
 extern "C" fn stop_here(_signal: libc::c_int) {
-    // SAFETY: the address of this thread's errno; whoever was interrupted may be about to read it.
+    // SAFETY: the address of this thread's errno, which the interrupted code may be about to read.
     let errno = unsafe { *libc::__errno_location() };
     STOPPED.fetch_add(1, Ordering::Release);
     let mut pipe =

@@ -1,17 +1,16 @@
-//! Threads that do a script.
+//! Threads that execute a script over an allocator.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
-use pagedepot::{Mobility, Order, Pfn};
-use pagedepot_designs::Counts;
+use pagedepot::{Mobility, Mode, Order, Pfn};
 
-use super::script::{Script, Step};
-use crate::design::Design;
-use crate::design::allocator::{Allocator, WithAllocator};
+use super::script::{Script, ScriptStep};
+use crate::design::Allocator;
 use crate::harness::barrier::Waiter;
 use crate::harness::{Contender, Seat};
+use crate::names::Design;
 
 /// An empty cell.
 const EMPTY: u32 = u32::MAX;
@@ -29,12 +28,12 @@ const TRIES: u32 = 1000;
 /// refilled and spilled, drained ones and those past the caches included.
 pub const METRICS: usize = 4;
 
-/// A design that does the script.
-pub struct Actors<A: Allocator> {
+/// The threads of a script over one allocator.
+pub struct Actors<A: Allocator<Block = Pfn>> {
     allocator: A,
     script: Arc<Script>,
     cells: Box<[AtomicU32]>,
-    /// By thread: where in the trace it is.
+    /// By thread: its place in the trace.
     places: Box<[Place]>,
 }
 
@@ -46,7 +45,16 @@ fn base(window: u64) -> u64 {
     window << 32
 }
 
-impl<A: Allocator> Actors<A> {
+impl<A: Allocator<Block = Pfn>> Actors<A> {
+    /// Actors that do a script over an allocator.
+    pub fn new(allocator: A, script: &Arc<Script>) -> Self {
+        let cells = (0..script.cells).map(|_| AtomicU32::new(EMPTY)).collect();
+        let places = script.threads.iter().map(|_| Place(AtomicU64::new(0))).collect();
+        Actors { allocator, script: Arc::clone(script), cells, places }
+    }
+}
+
+impl<A: Allocator<Block = Pfn>> Actors<A> {
     /// Waits until the slowest thread is at most [`AHEAD_MAX`] steps behind.
     fn keep_pace(&self, thread: usize, at: u64) {
         // Relaxed, here and below: hints; the cells order what matters.
@@ -73,21 +81,23 @@ impl<A: Allocator> Actors<A> {
             }
             self.step(step, &mut batch);
         }
-        // Done: nobody has to wait for this thread any more, this window.
+        // Done: other threads need not wait for this one any more in this window.
         self.places[thread].0.store(base((window >> 32) + 1) - 1, Ordering::Relaxed);
     }
 
-    fn step(&self, step: Step, batch: &mut Vec<(Pfn, Order)>) {
+    fn step(&self, step: ScriptStep, batch: &mut Vec<(Pfn, Order)>) {
         match step {
-            Step::Alloc { order, mobility, cell } => self.put(cell, self.alloc(order, mobility)),
-            Step::Free { order, cell } => self.allocator.free_block(self.take(cell), order),
-            Step::FreeMany { first, len } => {
+            ScriptStep::Alloc { order, mobility, cell } => {
+                self.put(cell, self.alloc(order, mobility))
+            }
+            ScriptStep::Free { order, cell } => self.allocator.free_block(self.take(cell), order),
+            ScriptStep::FreeMany { first, len } => {
                 batch.clear();
                 let blocks = self.script.batch(first, len).iter();
                 batch.extend(blocks.map(|&(cell, order)| (self.take(cell), order)));
                 self.allocator.free_many(batch);
             }
-            Step::Halve { order, cell, lower, upper } => {
+            ScriptStep::Halve { order, cell, lower, upper } => {
                 let whole = self.take(cell);
                 self.allocator.halve(whole, order);
                 self.put(lower, whole);
@@ -115,7 +125,7 @@ impl<A: Allocator> Actors<A> {
 
     #[inline]
     fn put(&self, cell: u32, block: Pfn) {
-        // Release: pairs with the Acquire in `take`; who takes the block sees what was done to it.
+        // Release: pairs with the Acquire in `take`; the taker sees what was done to the block.
         self.cells[cell as usize].store(block.get(), Ordering::Release);
     }
 
@@ -128,7 +138,7 @@ impl<A: Allocator> Actors<A> {
             // Acquire: pairs with the Release in `put`.
             let block = cell.load(Ordering::Acquire);
             if block != EMPTY {
-                // Relaxed: who fills it again does so in another window.
+                // Relaxed: the cell is filled again only in another window.
                 cell.store(EMPTY, Ordering::Relaxed);
                 return Pfn::new(block);
             }
@@ -136,7 +146,9 @@ impl<A: Allocator> Actors<A> {
         }
     }
 
-    fn moved(counts: &Counts) -> [u64; 2] {
+    /// Blocks refilled and spilled so far, as far as the design counts.
+    fn moved(&self) -> [u64; 2] {
+        let counts = self.allocator.counts().unwrap_or_default();
         [
             counts.refilled.blocks + counts.direct_allocated.blocks,
             counts.spilled.blocks + counts.drained.blocks + counts.direct_freed.blocks,
@@ -144,7 +156,7 @@ impl<A: Allocator> Actors<A> {
     }
 }
 
-impl<A: Allocator> Contender<METRICS> for Actors<A> {
+impl<A: Allocator<Block = Pfn>> Contender<METRICS> for Actors<A> {
     fn design(&self) -> Design {
         A::DESIGN
     }
@@ -158,7 +170,7 @@ impl<A: Allocator> Contender<METRICS> for Actors<A> {
     }
 
     fn drain_all(&self) {
-        self.allocator.drain_all();
+        self.allocator.drain(None, Mode::Quiet);
     }
 
     fn check(&mut self) -> Result<(), String> {
@@ -167,11 +179,11 @@ impl<A: Allocator> Contender<METRICS> for Actors<A> {
 
     /// What is held at the end is freed outside the time.
     fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {
-        let before = Self::moved(&self.allocator.counts());
+        let before = self.moved();
         let start = Instant::now();
         self.act(seat.index);
         let elapsed = start.elapsed().as_secs_f64();
-        let after = Self::moved(&self.allocator.counts());
+        let after = self.moved();
         for &(cell, order) in &self.script.threads[seat.index].held {
             self.allocator.free_block(self.take(cell), order);
         }
@@ -184,18 +196,5 @@ impl<A: Allocator> Contender<METRICS> for Actors<A> {
         let largest = |metric: usize| seats.iter().map(|seat| seat[metric]).fold(0.0, f64::max);
         let elapsed = largest(0);
         [elapsed, largest(1) / elapsed, largest(2), largest(3)]
-    }
-}
-
-/// Makes actors of an allocator.
-pub struct ToActors(pub Arc<Script>);
-
-impl WithAllocator for ToActors {
-    type Output = Box<dyn Contender<METRICS>>;
-
-    fn with<A: Allocator + 'static>(self, allocator: A) -> Self::Output {
-        let cells = (0..self.0.cells).map(|_| AtomicU32::new(EMPTY)).collect();
-        let places = self.0.threads.iter().map(|_| Place(AtomicU64::new(0))).collect();
-        Box::new(Actors { allocator, script: self.0, cells, places })
     }
 }

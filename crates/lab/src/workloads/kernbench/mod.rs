@@ -1,24 +1,31 @@
 //! `kernbench`: the recorded build of a kernel module, replayed at speed: a thread for each CPU of
 //! the recording, which allocates and frees what that CPU did, in the same order, without the time
-//! in between. Blocks that another CPU freed go there. `replay` is the other way to run a trace: by
-//! one thread, exactly, to count what a design does; this one is to see how designs bear the load.
+//! in between. A block that another CPU freed goes to that CPU's thread. `replay` runs a trace in
+//! one thread, exactly, to count what a design does; this workload shows how designs bear the load.
 
 mod actors;
 mod script;
 
 use std::sync::Arc;
 
-use self::actors::{AHEAD_MAX, METRICS, ToActors};
+use self::actors::{AHEAD_MAX, Actors, METRICS};
 use self::script::Script;
-use super::{Settings, Workload, samples_of};
-use crate::design::{self, Design};
+use super::settings::{Settings, samples_of};
+use super::workload::Workload;
+use crate::design::dispatch::with_design;
 use crate::failure::Failure;
-use crate::harness::{Pace, Schedule, Series};
-use crate::replay::{Plan, shipped};
+use crate::harness::{Contender, Pace, Schedule, Series};
+use crate::names::Design;
+use crate::replay::shipped;
 use crate::report::rows::{Metric, params};
 use crate::report::{Report, table};
 
 const NAME: &str = "kernbench";
+
+/// See the module.
+pub const WORKLOAD: Workload =
+    Workload { name: NAME, designs: Design::PAGED, tunes: false, drains: false, measure: run };
+
 const METRIC_NAMES: [Metric; METRICS] = [
     ("elapsed_s", "s"),
     ("events_per_s", "1/s"),
@@ -26,25 +33,21 @@ const METRIC_NAMES: [Metric; METRICS] = [
     ("spilled_blocks", "blocks"),
 ];
 
-/// The script of the trace that comes with the command.
-fn shipped() -> Result<Script, Failure> {
-    let plan =
-        Plan::read(shipped::TRACE, shipped::NAME, None).map_err(|e| Failure::Run(e.to_string()))?;
-    Ok(Script::new(&plan))
-}
-
 /// Measures it: the threads share the CPUs in use.
-pub fn run(settings: &Settings) -> Result<Report, Failure> {
-    let script = Arc::new(shipped()?);
+fn run(settings: &Settings) -> Result<Report, Failure> {
+    let script = Arc::new(Script::shipped()?);
     let threads = script.threads.len();
     let seats: Vec<_> = settings.cpus.iter().copied().cycle().take(threads).collect();
     // What the trace holds, twice, and what threads that are ahead hold besides.
     let held = script.held_pages_peak as u32 + AHEAD_MAX * threads as u32;
     let demand = settings.demand(settings.cpus.len(), held, 1);
-    let mut contenders = Vec::new();
-    for design in settings.designs(Workload::Kernbench)? {
-        let with = ToActors(Arc::clone(&script));
-        contenders.push(design::make_allocator(design, &demand, demand.pages(), with)?);
+    let mut contenders: Vec<Box<dyn Contender<METRICS>>> = Vec::new();
+    for design in settings.designs(NAME, WORKLOAD.designs)? {
+        contenders.push(
+            with_design!(paged design, &demand, |allocator| -> Box<dyn Contender<METRICS>> {
+                Box::new(Actors::new(allocator, &script))
+            })?,
+        );
     }
     let what = format!("{NAME}, {threads} threads");
     let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };

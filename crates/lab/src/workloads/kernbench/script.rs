@@ -1,17 +1,19 @@
 //! A plan, which is one thread's work, as the work of a thread per CPU that it acts as.
 //!
-//! Each allocation gets a *cell* of its own, through which its block goes to whoever frees it: an
-//! allocation fills it, a free waits until it is filled and empties it. Every thread does its part
-//! in the order of the trace, and waits only for what comes before in the trace, so the earliest
-//! step that is not done can always be done.
+//! Each allocation gets a *cell* of its own, through which its block reaches the thread that frees
+//! it: an allocation fills it, a free waits until it is filled and empties it. Every thread does
+//! its part in the order of the trace, and waits only for what comes before in the trace, so the
+//! earliest step that is not done can always be done.
 
 use pagedepot::{Mobility, Order};
 
+use crate::failure::Failure;
 use crate::replay::plan::{Op, Plan};
+use crate::replay::shipped;
 
 /// A step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ScriptStep {
     Alloc {
         order: Order,
         mobility: Mobility,
@@ -38,7 +40,7 @@ pub enum Step {
 /// What a thread does, with the place of each step in the trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
-    pub steps: Vec<(u32, Step)>,
+    pub steps: Vec<(u32, ScriptStep)>,
     /// Blocks that are held when the trace ends, and that this thread frees then.
     pub held: Vec<(u32, Order)>,
 }
@@ -56,9 +58,18 @@ pub struct Script {
 }
 
 impl Script {
-    /// The cells of a [`Step::FreeMany`], with the orders of their blocks.
+    /// The cells of a [`ScriptStep::FreeMany`], with the orders of their blocks.
     pub fn batch(&self, first: u32, len: u32) -> &[(u32, Order)] {
         &self.batches[first as usize..][..len as usize]
+    }
+
+    /// The script of the trace that comes with the command.
+    ///
+    /// # Errors
+    /// When the trace cannot be read.
+    pub fn shipped() -> Result<Self, Failure> {
+        let plan = Plan::read(shipped::TRACE, shipped::NAME, None);
+        Ok(Self::new(&plan.map_err(|e| Failure::Run(e.to_string()))?))
     }
 
     /// The script of a plan.
@@ -77,7 +88,7 @@ impl Script {
 
 /// What is in a slot of the plan.
 #[derive(Clone, Copy)]
-struct Held {
+struct InSlot {
     cell: u32,
     order: Order,
     thread: u16,
@@ -85,7 +96,7 @@ struct Held {
 
 struct Writer {
     script: Script,
-    in_slots: Vec<Option<Held>>,
+    in_slots: Vec<Option<InSlot>>,
     /// Halvings for the thread that has the next step: it frees a part.
     halves: Vec<(Order, u32, u32)>,
 }
@@ -98,12 +109,12 @@ impl Writer {
             Op::Alloc { cpu, order, mobility, slot, .. } => {
                 let cell = self.fill(cpu, order, slot);
                 self.script.events += 1;
-                (cpu, Step::Alloc { order, mobility, cell })
+                (cpu, ScriptStep::Alloc { order, mobility, cell })
             }
             Op::Free { cpu, order, slot } | Op::FreeNested { cpu, order, slot, .. } => {
                 self.halve(at, cpu);
                 let Some(cell) = self.empty(slot) else { return };
-                (cpu, Step::Free { order, cell })
+                (cpu, ScriptStep::Free { order, cell })
             }
             Op::FreeMany { cpu, first, len } => {
                 self.halve(at, cpu);
@@ -113,20 +124,20 @@ impl Writer {
                     self.script.batches.extend(cell.map(|cell| (cell, order)));
                 }
                 let len = self.script.batches.len() as u32 - first_of_batch;
-                (cpu, Step::FreeMany { first: first_of_batch, len })
+                (cpu, ScriptStep::FreeMany { first: first_of_batch, len })
             }
         };
         self.push(at, step.0, step.1);
     }
 
-    fn push(&mut self, at: u32, thread: u16, step: Step) {
+    fn push(&mut self, at: u32, thread: u16, step: ScriptStep) {
         self.script.threads[usize::from(thread)].steps.push((at, step));
     }
 
     fn fill(&mut self, thread: u16, order: Order, slot: u32) -> u32 {
         let cell = self.script.cells;
         self.script.cells += 1;
-        self.in_slots[slot as usize] = Some(Held { cell, order, thread });
+        self.in_slots[slot as usize] = Some(InSlot { cell, order, thread });
         cell
     }
 
@@ -136,13 +147,14 @@ impl Writer {
         Some(held.cell)
     }
 
-    /// A half is another block, in a cell of its own: whoever frees it must not find the whole.
+    /// A half is another block, in a cell of its own: the thread that frees it must not find the
+    /// whole.
     fn halve(&mut self, at: u32, thread: u16) {
         for (order, slot, upper) in std::mem::take(&mut self.halves) {
             let half = Order::new(order.get().saturating_sub(1));
             if let (Some(whole), Some(half)) = (self.in_slots[slot as usize].take(), half) {
                 let [lower, upper] = [slot, upper].map(|slot| self.fill(whole.thread, half, slot));
-                self.push(at, thread, Step::Halve { order, cell: whole.cell, lower, upper });
+                self.push(at, thread, ScriptStep::Halve { order, cell: whole.cell, lower, upper });
             }
         }
     }
@@ -188,16 +200,16 @@ mod tests {
         assert_eq!(
             steps(zero),
             [
-                Step::Alloc { order: order(0), mobility, cell: 0 },
-                Step::Alloc { order: order(3), mobility, cell: 1 }
+                ScriptStep::Alloc { order: order(0), mobility, cell: 0 },
+                ScriptStep::Alloc { order: order(3), mobility, cell: 1 }
             ]
         );
         // The same frame again is another cell.
         assert_eq!(
             steps(one),
             [
-                Step::Free { order: order(0), cell: 0 },
-                Step::Alloc { order: order(0), mobility, cell: 2 }
+                ScriptStep::Free { order: order(0), cell: 0 },
+                ScriptStep::Alloc { order: order(0), mobility, cell: 2 }
             ]
         );
         assert_eq!((&zero.held[..], &one.held[..]), (&[(1, order(3))][..], &[(2, order(0))][..]));
@@ -205,14 +217,14 @@ mod tests {
     }
 
     #[test]
-    fn who_frees_a_part_splits_the_block() {
+    fn the_thread_that_frees_a_part_splits_the_block() {
         let script = script(&(alloc(0, 1, 16, 1) + &free(1, 2, 17, 0)));
         let order = |order| Order::new(order).unwrap();
         assert_eq!(
             script.threads[1].steps.iter().map(|step| step.1).collect::<Vec<_>>(),
             [
-                Step::Halve { order: order(1), cell: 0, lower: 1, upper: 2 },
-                Step::Free { order: order(0), cell: 2 }
+                ScriptStep::Halve { order: order(1), cell: 0, lower: 1, upper: 2 },
+                ScriptStep::Free { order: order(0), cell: 2 }
             ]
         );
         assert_eq!(script.threads[0].held, [(1, order(0))]);
@@ -220,22 +232,22 @@ mod tests {
 
     #[test]
     fn cells_are_filled_once_and_emptied_once() {
-        let script = super::super::shipped().unwrap();
+        let script = Script::shipped().unwrap();
         let (mut filled, mut emptied) =
             (vec![0; script.cells as usize], vec![0; script.cells as usize]);
         for thread in &script.threads {
             thread.held.iter().for_each(|&(cell, _)| emptied[cell as usize] += 1);
             for &(_, step) in &thread.steps {
                 match step {
-                    Step::Alloc { cell, .. } => filled[cell as usize] += 1,
-                    Step::Free { cell, .. } => emptied[cell as usize] += 1,
-                    Step::FreeMany { first, len } => {
+                    ScriptStep::Alloc { cell, .. } => filled[cell as usize] += 1,
+                    ScriptStep::Free { cell, .. } => emptied[cell as usize] += 1,
+                    ScriptStep::FreeMany { first, len } => {
                         script
                             .batch(first, len)
                             .iter()
                             .for_each(|&(cell, _)| emptied[cell as usize] += 1);
                     }
-                    Step::Halve { cell, lower, upper, .. } => {
+                    ScriptStep::Halve { cell, lower, upper, .. } => {
                         emptied[cell as usize] += 1;
                         filled[lower as usize] += 1;
                         filled[upper as usize] += 1;

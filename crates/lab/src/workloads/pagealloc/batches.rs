@@ -3,17 +3,21 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::NAME;
-use crate::design::{self, Design, PAGE_BYTES, Subject, WithSubject};
+use pagedepot::Mode;
+
+use crate::design::dispatch::with_design;
+use crate::design::{self, Allocator, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::clock::{self, ticks_in_order};
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
+use crate::names::Design;
 use crate::report::machine::available_bytes;
 use crate::report::rows::{Metric, params};
 use crate::report::{Report, counted, table};
 use crate::workloads::clients::Clients;
-use crate::workloads::{Effort, Settings, Workload, checked, samples_of};
+use crate::workloads::settings::{Effort, Settings, checked, samples_of};
 
+const NAME: &str = "pagealloc";
 const ALLOC: Metric = ("alloc_ns", "ns");
 const FREE: Metric = ("free_ns", "ns");
 const TOTAL: Metric = ("total_ns", "ns");
@@ -23,75 +27,65 @@ const BATCH_MAX: u32 = 16384;
 /// What a short run measures, and what tables show of a long one: the ends, one magazine, several.
 const BATCHES_SHOWN: [u32; 4] = [1, 64, 512, BATCH_MAX];
 
-/// A subject that makes contenders for every order and batch.
+/// An allocator that makes contenders for every order and batch.
 trait Batcher {
     fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>>;
 
-    /// Checks the metadata of the subject, which no contender uses any more.
+    /// Checks the metadata of the allocator, which no contender uses any more.
     fn check(&mut self) -> (Design, Result<(), String>);
 }
 
-struct Shared<S>(Arc<S>);
+struct SharedBatcher<A>(Arc<A>);
 
-impl<S: Subject + 'static> Batcher for Shared<S> {
+impl<A: Allocator> Batcher for SharedBatcher<A> {
     fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>> {
-        let subject = Arc::clone(&self.0);
+        let allocator = Arc::clone(&self.0);
         // One loop is compiled for each order, as programs that know what they ask for have it.
         match order {
-            0 => Batch::<S, 0>::boxed(subject, batch, seats),
-            1 => Batch::<S, 1>::boxed(subject, batch, seats),
-            2 => Batch::<S, 2>::boxed(subject, batch, seats),
-            3 => Batch::<S, 3>::boxed(subject, batch, seats),
-            4 => Batch::<S, 4>::boxed(subject, batch, seats),
+            0 => Batch::<A, 0>::boxed(allocator, batch, seats),
+            1 => Batch::<A, 1>::boxed(allocator, batch, seats),
+            2 => Batch::<A, 2>::boxed(allocator, batch, seats),
+            3 => Batch::<A, 3>::boxed(allocator, batch, seats),
+            4 => Batch::<A, 4>::boxed(allocator, batch, seats),
             other => unreachable!("no order {other} is measured"),
         }
     }
 
     fn check(&mut self) -> (Design, Result<(), String>) {
-        (S::DESIGN, Arc::get_mut(&mut self.0).expect("all contenders are gone").check())
+        (A::DESIGN, Arc::get_mut(&mut self.0).expect("all contenders are gone").check())
     }
 }
 
-struct ToBatcher;
-
-impl WithSubject for ToBatcher {
-    type Output = Box<dyn Batcher>;
-
-    fn with<S: Subject + 'static>(self, subject: S) -> Self::Output {
-        Box::new(Shared(Arc::new(subject)))
-    }
-}
-
-struct Batch<S: Subject, const ORDER: u32> {
-    subject: Arc<S>,
+struct Batch<A: Allocator, const ORDER: u32> {
+    allocator: Arc<A>,
     batch: usize,
     /// The blocks each seat holds.
-    held: Vec<Mutex<Vec<S::Block>>>,
+    held: Vec<Mutex<Vec<A::Block>>>,
 }
 
-impl<S: Subject + 'static, const ORDER: u32> Batch<S, ORDER> {
-    fn boxed(subject: Arc<S>, batch: u32, seats: usize) -> Box<dyn Contender<3>> {
+impl<A: Allocator, const ORDER: u32> Batch<A, ORDER> {
+    fn boxed(allocator: Arc<A>, batch: u32, seats: usize) -> Box<dyn Contender<3>> {
         let batch = batch as usize;
-        Box::new(Batch::<S, ORDER> {
-            subject,
+        Box::new(Batch::<A, ORDER> {
+            allocator,
             batch,
             held: (0..seats).map(|_| Mutex::default()).collect(),
         })
     }
 
     #[inline(always)]
-    fn alloc(&self, held: &mut [S::Block]) {
-        held.iter_mut().for_each(|slot| *slot = design::alloc::<S, ORDER>(&self.subject));
+    fn alloc(&self, held: &mut [A::Block]) {
+        held.iter_mut().for_each(|slot| *slot = design::alloc::<A, ORDER>(&self.allocator));
     }
 
     #[inline(always)]
-    fn free(&self, held: &[S::Block]) {
-        held.iter().for_each(|&block| self.subject.free::<ORDER>(block));
+    fn free(&self, held: &[A::Block]) {
+        held.iter().for_each(|&block| self.allocator.free::<ORDER>(block));
     }
 
     /// Nanoseconds of a block's allocation and free together. The clock is not read in between.
     #[inline(never)]
-    fn total_ns(&self, held: &mut [S::Block], times: u64) -> f64 {
+    fn total_ns(&self, held: &mut [A::Block], times: u64) -> f64 {
         let start = Instant::now();
         for _ in 0..times {
             self.alloc(held);
@@ -103,7 +97,7 @@ impl<S: Subject + 'static, const ORDER: u32> Batch<S, ORDER> {
 
     /// The part of it that allocation is: here the clock is read between the two.
     #[inline(never)]
-    fn alloc_share(&self, held: &mut [S::Block], times: u64) -> f64 {
+    fn alloc_share(&self, held: &mut [A::Block], times: u64) -> f64 {
         let (mut alloc, mut free) = (0, 0);
         for _ in 0..times {
             let start = ticks_in_order();
@@ -119,21 +113,21 @@ impl<S: Subject + 'static, const ORDER: u32> Batch<S, ORDER> {
     }
 }
 
-impl<S: Subject + 'static, const ORDER: u32> Contender<3> for Batch<S, ORDER> {
+impl<A: Allocator, const ORDER: u32> Contender<3> for Batch<A, ORDER> {
     fn design(&self) -> Design {
-        S::DESIGN
+        A::DESIGN
     }
 
     fn enter(&self) {
-        self.subject.enter();
+        self.allocator.enter();
     }
 
     fn leave(&self) {
-        self.subject.leave();
+        self.allocator.leave();
     }
 
     fn drain_all(&self) {
-        self.subject.drain_all();
+        self.allocator.drain(None, Mode::Quiet);
     }
 
     /// The total is measured without reading the clock inside; allocation and free are its parts in
@@ -142,9 +136,9 @@ impl<S: Subject + 'static, const ORDER: u32> Contender<3> for Batch<S, ORDER> {
     fn window(&self, seat: Seat, units: u64) -> [f64; 3] {
         let mut held = self.held[seat.index].lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_empty() {
-            // The slots need some contents; whose is all the same, as each batch overwrites them.
-            let block = design::alloc::<S, ORDER>(&self.subject);
-            self.subject.free::<ORDER>(block);
+            // The slots need some contents, which each batch overwrites.
+            let block = design::alloc::<A, ORDER>(&self.allocator);
+            self.allocator.free::<ORDER>(block);
             held.resize(self.batch, block);
         }
         let times = units.div_ceil(2);
@@ -155,7 +149,7 @@ impl<S: Subject + 'static, const ORDER: u32> Contender<3> for Batch<S, ORDER> {
 }
 
 /// Measures all orders and batches.
-pub fn run(settings: &Settings) -> Result<Report, Failure> {
+pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     let (orders, batches) = grid(settings.effort);
     let mut report = Report::default();
     let mut cpu_counts = settings.cpu_counts();
@@ -164,9 +158,11 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     let seats_max = *cpu_counts.last().expect("one CPU at least");
     let batch_max = largest_batch(&mut report, batches.iter().copied(), seats_max);
     let demand = settings.demand(seats_max, batch_max, 1 << orders[orders.len() - 1]);
-    let mut batchers = Vec::new();
-    for design in settings.designs(Workload::Pagealloc)? {
-        batchers.push(design::make(design, &demand, ToBatcher)?);
+    let mut batchers: Vec<Box<dyn Batcher>> = Vec::new();
+    for &design in designs {
+        batchers.push(with_design!(any design, &demand, |allocator| -> Box<dyn Batcher> {
+            Box::new(SharedBatcher(Arc::new(allocator)))
+        })?);
     }
     // Half a window each for the total and its parts.
     let schedule = Schedule {
@@ -271,7 +267,7 @@ mod tests {
         let demand =
             design::Demand { blocks_per_cpu: 64, frames_per_block: 1, cpus, ..Default::default() };
         let batch = Batch::<_, 0> {
-            subject: Arc::new(design::floor_tls::FloorTls::new(&demand)),
+            allocator: Arc::new(design::floor_tls::FloorTls::new(&demand).unwrap()),
             batch: 64,
             held: vec![Mutex::default()],
         };

@@ -4,15 +4,19 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::NAME;
-use crate::design::{self, Design, PAGE_BYTES, Subject, WithSubject};
+use pagedepot::Mode;
+
+use crate::design::dispatch::with_design;
+use crate::design::{self, Allocator, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat};
+use crate::names::Design;
 use crate::report::machine::available_bytes;
 use crate::report::rows::{Metric, params};
 use crate::report::{Report, table};
-use crate::workloads::{Effort, Settings, Workload};
+use crate::workloads::settings::{Effort, Settings};
 
+const NAME: &str = "pagealloc";
 const FILL: Metric = ("fill_ns", "ns");
 const RANDOM_FREE: Metric = ("random_free_ns", "ns");
 
@@ -20,57 +24,64 @@ const RANDOM_FREE: Metric = ("random_free_ns", "ns");
 const PAGES: u32 = 1 << 20;
 const PAGES_QUICK: u32 = 1 << 16;
 
-struct Fill<S: Subject> {
-    subject: S,
+struct Fill<A: Allocator> {
+    allocator: A,
     pages: u32,
     seed: u64,
-    held: Mutex<Held<S::Block>>,
+    held: Mutex<Filled<A::Block>>,
 }
 
-struct Held<T> {
+struct Filled<T> {
     blocks: Vec<T>,
     random: fastrand::Rng,
 }
 
-impl<S: Subject> Contender<2> for Fill<S> {
+impl<A: Allocator> Fill<A> {
+    fn new(allocator: A, pages: u32, seed: u64) -> Self {
+        let random = fastrand::Rng::with_seed(seed);
+        Fill { allocator, pages, seed, held: Mutex::new(Filled { blocks: Vec::new(), random }) }
+    }
+}
+
+impl<A: Allocator> Contender<2> for Fill<A> {
     fn design(&self) -> Design {
-        S::DESIGN
+        A::DESIGN
     }
 
     fn enter(&self) {
-        self.subject.enter();
+        self.allocator.enter();
         // Every design sees the same orders.
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        *held = Held {
+        *held = Filled {
             blocks: Vec::with_capacity(self.pages as usize),
             random: fastrand::Rng::with_seed(self.seed),
         };
     }
 
     fn leave(&self) {
-        self.subject.leave();
+        self.allocator.leave();
         self.held.lock().unwrap_or_else(PoisonError::into_inner).blocks = Vec::new();
     }
 
     fn drain_all(&self) {
-        self.subject.drain_all();
+        self.allocator.drain(None, Mode::Quiet);
     }
 
     fn check(&mut self) -> Result<(), String> {
-        self.subject.check()
+        self.allocator.check()
     }
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 2] {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let Held { blocks, random } = &mut *held;
+        let Filled { blocks, random } = &mut *held;
         let (mut fill, mut free) = (0, 0);
         for _ in 0..units {
             let start = Instant::now();
-            blocks.extend((0..self.pages).map(|_| design::alloc::<S, 0>(&self.subject)));
+            blocks.extend((0..self.pages).map(|_| design::alloc::<A, 0>(&self.allocator)));
             fill += start.elapsed().as_nanos();
             random.shuffle(blocks);
             let start = Instant::now();
-            blocks.drain(..).for_each(|block| self.subject.free::<0>(block));
+            blocks.drain(..).for_each(|block| self.allocator.free::<0>(block));
             free += start.elapsed().as_nanos();
         }
         let operations = (units * u64::from(self.pages)) as f64;
@@ -78,34 +89,20 @@ impl<S: Subject> Contender<2> for Fill<S> {
     }
 }
 
-struct ToContender {
-    pages: u32,
-    seed: u64,
-}
-
-impl WithSubject for ToContender {
-    type Output = Box<dyn Contender<2>>;
-
-    fn with<S: Subject + 'static>(self, subject: S) -> Self::Output {
-        let held =
-            Mutex::new(Held { blocks: Vec::new(), random: fastrand::Rng::with_seed(self.seed) });
-        Box::new(Fill { subject, pages: self.pages, seed: self.seed, held })
-    }
-}
-
 /// Measures it on one CPU.
-pub fn run(settings: &Settings) -> Result<Report, Failure> {
-    let designs = settings.designs(Workload::Pagealloc)?;
+pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     let mut report = Report::default();
     let pages = fitting_pages(
         &mut report,
         if settings.effort == Effort::Quick { PAGES_QUICK } else { PAGES },
-        &designs,
+        designs,
     );
     let demand = settings.demand(1, pages, 1);
-    let mut contenders = Vec::new();
-    for &design in &designs {
-        contenders.push(design::make(design, &demand, ToContender { pages, seed: settings.seed })?);
+    let mut contenders: Vec<Box<dyn Contender<2>>> = Vec::new();
+    for &design in designs {
+        contenders.push(with_design!(any design, &demand, |allocator| -> Box<dyn Contender<2>> {
+            Box::new(Fill::new(allocator, pages, settings.seed))
+        })?);
     }
     let mib = (u64::from(pages) * PAGE_BYTES as u64) >> 20;
     let schedule = Schedule { pace: Pace::Units(1), ..settings.schedule() };

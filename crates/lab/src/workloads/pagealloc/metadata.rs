@@ -7,18 +7,19 @@ use std::time::Instant;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{Cpus, Environment, FenceError, Here};
 use pagedepot::{
-    Allocator, Backing, Config, ConfigError, CpuId, Doubled, FrameRange, Mobility, NodeId, Order,
-    Pfn, ZoneConfig, ZoneId,
+    Allocator, Backing, Config, ConfigError, CpuId, Doubled, FrameRange, Mobility, Order, Pfn,
+    ZoneId,
 };
 
-use super::NAME;
-use crate::design::Design;
 use crate::design::variant::Store;
+use crate::design::zone;
 use crate::failure::Failure;
+use crate::names::Design;
 use crate::report::rows::{Metric, params};
 use crate::report::{Report, table};
-use crate::workloads::{Settings, Workload};
+use crate::workloads::settings::Settings;
 
+const NAME: &str = "pagealloc";
 const METADATA: Metric = ("metadata_bytes_per_gib", "bytes");
 const INIT: Metric = ("init_ns", "ns");
 
@@ -27,10 +28,10 @@ const GIB: u32 = 64;
 /// 4 KiB frames in a GiB.
 const FRAMES_PER_GIB: u32 = 1 << 18;
 
-/// CPUs on which no code runs: the metadata is set up, and nobody uses them.
+/// CPUs on which no code runs: the metadata is set up, and no request follows.
 struct Nowhere;
 
-// SAFETY: no function touches a front.
+// SAFETY: no function touches a front, so each excludes all others.
 unsafe impl Cpus for Nowhere {
     type Environment = Self;
 
@@ -68,7 +69,7 @@ unsafe impl Cpus for Nowhere {
 
 impl Environment for Nowhere {}
 
-/// A store whose own metadata nobody measures here.
+/// A store whose own metadata is not measured.
 struct Elsewhere;
 
 // SAFETY: it hands out nothing.
@@ -91,21 +92,15 @@ unsafe impl Backing for Elsewhere {
 }
 
 /// Measures both, if the depot is among the designs.
-pub fn run(settings: &Settings) -> Result<Report, Failure> {
+pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     let mut report = Report::default();
-    if !settings.designs(Workload::Pagealloc)?.contains(&Design::Depot) {
+    if !designs.contains(&Design::Depot) {
         return Ok(report);
     }
     let step =
-        settings.progress.step(&format!("{NAME}, setting up {GIB} GiB"), settings.rounds.into());
+        settings.progress.task(&format!("{NAME}, setting up {GIB} GiB"), settings.rounds.into());
     let ranges = [FrameRange::new(Pfn::new(0), GIB * FRAMES_PER_GIB)];
-    let zones = [ZoneConfig {
-        name: "Normal",
-        node: NodeId::new(0),
-        level: 2,
-        ranges: &ranges,
-        watermarks: None,
-    }];
+    let zones = [zone::normal(&ranges, None)];
     let config = Config::new(settings.cpus.len() as u32, &zones);
     let store = settings.variant.store_of(Design::Depot);
     let bytes = match store {
@@ -132,7 +127,8 @@ pub fn run(settings: &Settings) -> Result<Report, Failure> {
     report.add(NAME, Design::Depot, INIT, (1, &params), &samples);
     let us: Vec<f64> = samples.iter().map(|ns| ns / 1e3).collect();
     report.say(format!(
-        "{NAME}: the depot's metadata for {GIB} GiB: {:.1} KB per GiB, set up in {} us (quartiles {}), on pre-faulted memory",
+        "{NAME}: the depot's metadata for {GIB} GiB: {:.1} KB per GiB, set up in {} us \
+         (quartiles {}), on pre-faulted memory",
         per_gib[0] / 1e3,
         table::median(&us),
         table::quartiles(&us)

@@ -5,16 +5,26 @@ mod batches;
 mod fill;
 mod metadata;
 
-use super::Settings;
+use super::settings::Settings;
+use super::workload::Workload;
 use crate::failure::Failure;
+use crate::names::Design;
 use crate::report::Report;
 
-const NAME: &str = "pagealloc";
+/// See the module.
+pub const WORKLOAD: Workload = Workload {
+    name: "pagealloc",
+    designs: Design::BLOCKS,
+    tunes: false,
+    drains: false,
+    measure: run,
+};
 
 /// Measures all three.
-pub fn run(settings: &Settings) -> Result<Report, Failure> {
-    let mut report = batches::run(settings)?;
-    report.append(fill::run(settings)?);
-    report.append(metadata::run(settings)?);
+fn run(settings: &Settings) -> Result<Report, Failure> {
+    let designs = settings.designs(WORKLOAD.name, WORKLOAD.designs)?;
+    let mut report = batches::run(settings, &designs)?;
+    report.append(fill::run(settings, &designs)?);
+    report.append(metadata::run(settings, &designs)?);
     Ok(report)
 }

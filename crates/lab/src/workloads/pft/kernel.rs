@@ -2,8 +2,9 @@
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::Client;
-use crate::design::{Design, PAGE_BYTES};
+use super::client::Client;
+use crate::design::PAGE_BYTES;
+use crate::names::Design;
 
 /// See the module.
 pub struct KernelFaults;

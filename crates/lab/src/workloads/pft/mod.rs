@@ -1,6 +1,7 @@
 //! `pft`: clients first-touch zeroed pages until memory is used up, then exit, which frees them all
 //! at once (as mmtests' benchmark of that name, whose kernel counterpart is the design `kernel`).
 
+mod client;
 mod kernel;
 mod pages;
 mod sweep;
@@ -8,20 +9,45 @@ mod sweep;
 use std::sync::Arc;
 use std::time::Instant;
 
+use self::client::Client;
 use self::kernel::KernelFaults;
-pub use self::pages::DESIGNS;
-use self::pages::ToPages;
+use self::pages::Pages;
 use self::sweep::Sweep;
-use super::{Effort, Settings, Workload, clients, samples_of};
-use crate::design::{Design, PAGE_BYTES};
+use super::clients;
+use super::settings::{Effort, Settings, samples_of};
+use super::workload::Workload;
+use crate::design::dispatch::with_design;
+use crate::design::{Demand, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::clock::on_cpu_ns;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
+use crate::names::Design;
 use crate::report::machine::available_bytes;
 use crate::report::rows::{Metric, params};
 use crate::report::{Report, counted, table};
 
 const NAME: &str = "pft";
+
+/// See the module.
+pub const WORKLOAD: Workload =
+    Workload { name: NAME, designs: DESIGNS, tunes: false, drains: false, measure: run };
+
+/// Designs whose pages are memory, and `kernel`.
+const DESIGNS: &[Design] = &[
+    Design::Depot,
+    Design::ZoneLock,
+    Design::Local,
+    Design::NohzConditional,
+    Design::Spin,
+    Design::Rcu,
+    Design::Magazine,
+    Design::FrameAlloc,
+    Design::Mimalloc,
+    Design::Jemalloc,
+    Design::Snmalloc,
+    Design::Kernel,
+];
+
 const PER_CPU: Metric = ("faults_per_cpu_s", "1/s");
 const PER_S: Metric = ("faults_per_s", "1/s");
 const ELAPSED: Metric = ("elapsed_s", "s");
@@ -31,38 +57,15 @@ const SYSTEM: Metric = ("system_s", "s");
 const PAGES: u32 = 1 << 18;
 const PAGES_QUICK: u32 = 1 << 14;
 
-/// One way to have zeroed pages, for one number of clients.
-pub trait Client: Sync {
-    /// Who.
-    fn design(&self) -> Design;
-
-    /// Called by each client before its first run and after its last.
-    fn enter(&self) {}
-    /// See `enter`.
-    fn leave(&self) {}
-
-    /// Touches pages until memory is used up, or this client's `share` is, then frees them; how
-    /// many.
-    fn run(&self, client: usize, share: u32) -> u64;
-
-    /// See [`Contender::drain_all`].
-    fn drain_all(&self) {}
-
-    /// See [`Contender::check`].
-    fn check(&mut self) -> Result<(), String> {
-        Ok(())
-    }
-}
-
 /// Clients on a seat each. Samples: pages, elapsed, CPU and system seconds, which `combine` turns
 /// into the metrics.
-struct Clients {
+struct ClientSeats {
     client: Box<dyn Client>,
     share: u32,
     sweep: Arc<Sweep>,
 }
 
-impl Contender<4> for Clients {
+impl Contender<4> for ClientSeats {
     fn design(&self) -> Design {
         self.client.design()
     }
@@ -115,9 +118,9 @@ fn system_seconds() -> f64 {
 }
 
 /// Measures the numbers of clients that mmtests would.
-pub fn run(settings: &Settings) -> Result<Report, Failure> {
+fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut report = Report::default();
-    let designs = settings.designs(Workload::Pft)?;
+    let designs = settings.designs(NAME, DESIGNS)?;
     let wanted = if settings.effort == Effort::Quick { PAGES_QUICK } else { PAGES };
     let pages = fitting_pages(&mut report, wanted, memories(&designs));
     let sweep = Arc::new(Sweep::new());
@@ -164,9 +167,13 @@ fn make(
         Box::new(KernelFaults)
     } else {
         let demand = settings.demand(clients, share, 1);
-        pages::make(design, &demand, ToPages { share, clients })?
+        // Just as much memory as clients touch.
+        let demand = Demand { memory_pages: Some(demand.frames()), ..demand };
+        with_design!(any design, &demand, |allocator| -> Box<dyn Client> {
+            Box::new(Pages::new(allocator, clients, share))
+        })?
     };
-    Ok(Box::new(Clients { client, share, sweep: sweep.clone() }))
+    Ok(Box::new(ClientSeats { client, share, sweep: sweep.clone() }))
 }
 
 /// The numbers of clients asked for, or mmtests', with a note where those end too early.
@@ -238,7 +245,7 @@ mod tests {
     #[test]
     fn clients_are_summed_and_the_last_one_counts() {
         let clients =
-            Clients { client: Box::new(KernelFaults), share: 0, sweep: Arc::new(Sweep::new()) };
+            ClientSeats { client: Box::new(KernelFaults), share: 0, sweep: Arc::new(Sweep::new()) };
         // Pages, elapsed, CPU, system.
         let metrics = clients.combine(&[[100.0, 2.0, 2.0, 1.5], [300.0, 4.0, 3.0, 2.0]]);
         assert_eq!(metrics, [400.0 / 5.0, 400.0 / 4.0, 4.0, 3.5]);

@@ -1,11 +1,11 @@
-//! Cold caches for everybody.
+//! Cold caches for all contenders alike.
 
 use std::fs;
 use std::hint::black_box;
 
 /// The largest cache of CPU 0, as the kernel tells it: `32768K`.
 const SIZE: &str = "/sys/devices/system/cpu/cpu0/cache/index3/size";
-/// Where it does not.
+/// Assumed where the kernel does not tell.
 const DEFAULT_BYTES: usize = 32 << 20;
 const MAX_BYTES: usize = 1 << 30;
 const LINE_BYTES: usize = 64;
@@ -14,13 +14,13 @@ const LINE_BYTES: usize = 64;
 pub struct Sweep(Vec<u8>);
 
 impl Sweep {
-    /// Touched, so that it is memory.
+    /// Twice the size of the last-level cache, touched, so that it is memory.
     pub fn new() -> Self {
         let cache_bytes = fs::read_to_string(SIZE).ok().and_then(|size| bytes(&size));
         Sweep(vec![1; (2 * cache_bytes.unwrap_or(DEFAULT_BYTES)).min(MAX_BYTES)])
     }
 
-    /// Reads it, which puts everything else out of the cache.
+    /// Reads all of it, which evicts everything else from the caches.
     pub fn run(&self) {
         let sum: u64 = self.0.iter().step_by(LINE_BYTES).map(|&byte| u64::from(byte)).sum();
         black_box(sum);

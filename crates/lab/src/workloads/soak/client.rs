@@ -6,32 +6,31 @@ use std::time::{Duration, Instant};
 
 use pagedepot::{CpuId, Mobility, Order, Pfn};
 
-use crate::design::PAGE_BYTES;
-use crate::design::allocator::Allocator;
+use crate::design::{Allocator, PAGE_BYTES};
 use crate::harness::cpus;
 
 /// A block and the number written into its pages.
 #[derive(Clone, Copy, Debug)]
-pub struct Block {
+pub struct Written {
     pub pfn: Pfn,
     pub order: Order,
     pub number: u64,
 }
 
-/// One block in so many is of another order than 0.
+/// One in so many blocks has an order above 0.
 const HIGH_ORDER_EVERY: u32 = 16;
-/// One block in so many is freed by the next client, on its CPU.
+/// One in so many blocks is freed by the next client, on its CPU.
 const SENT_EVERY: u32 = 4;
 /// Blocks freed by one call.
 const BATCH: usize = 512;
 /// Between two ticks, as in the kernel.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What the clients of a design have in common.
+/// State that the clients of a design share.
 #[derive(Default)]
 pub struct Common {
-    /// By client: blocks of others that it is to free.
-    pub mailboxes: Vec<Mutex<Vec<Block>>>,
+    /// By client: blocks that others allocated and that it must free.
+    pub mailboxes: Vec<Mutex<Vec<Written>>>,
     /// The last number written.
     numbers: AtomicU64,
     /// Pages touched, and times that memory was used up.
@@ -46,16 +45,16 @@ impl Common {
     }
 }
 
-/// See the module.
-pub struct Client<'c, A> {
+/// A client at work.
+pub struct SoakClient<'c, A> {
     pub allocator: &'c A,
     pub common: &'c Common,
     pub index: usize,
     pub random: fastrand::Rng,
 }
 
-impl<A: Allocator> Client<'_, A> {
-    /// Works on `cpu` until `end`, but once at least; then holds nothing.
+impl<A: Allocator<Block = Pfn>> SoakClient<'_, A> {
+    /// Works on `cpu` until `end`, at least one round, and then holds no block.
     ///
     /// # Errors
     /// When a page was handed out twice.
@@ -81,12 +80,12 @@ impl<A: Allocator> Client<'_, A> {
     }
 
     /// Takes blocks until there are none, and writes a number of its own into each of their pages.
-    fn fill(&mut self, held: &mut Vec<Block>) {
+    fn fill(&mut self, held: &mut Vec<Written>) {
         let first = held.len();
         while let Some((pfn, order)) = self.alloc() {
             // Relaxed: a number, different from all others.
             let block =
-                Block { pfn, order, number: self.common.numbers.fetch_add(1, Ordering::Relaxed) };
+                Written { pfn, order, number: self.common.numbers.fetch_add(1, Ordering::Relaxed) };
             for word in words(self.allocator, block) {
                 // SAFETY: the page is this client's.
                 unsafe { word.write_volatile(block.number) };
@@ -109,21 +108,21 @@ impl<A: Allocator> Client<'_, A> {
         Some((self.allocator.zeroed()?, Order::BASE))
     }
 
-    fn mailbox(&self, index: usize) -> std::sync::MutexGuard<'_, Vec<Block>> {
+    fn mailbox(&self, index: usize) -> std::sync::MutexGuard<'_, Vec<Written>> {
         let mailboxes = &self.common.mailboxes;
         mailboxes[index % mailboxes.len()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&mut self, held: &mut Vec<Block>) {
+    fn send(&mut self, held: &mut Vec<Written>) {
         let random = &mut self.random;
         let (sent, kept) = held.drain(..).partition(|_| random.u32(0..SENT_EVERY) == 0);
         *held = kept;
-        let sent: Vec<Block> = sent;
+        let sent: Vec<Written> = sent;
         self.mailbox(self.index + 1).extend(sent);
     }
 
     /// Frees everything: some one by one in random order, the others in batches.
-    fn give_back(&mut self, held: &mut Vec<Block>) -> Result<(), String> {
+    fn give_back(&mut self, held: &mut Vec<Written>) -> Result<(), String> {
         held.append(&mut self.mailbox(self.index));
         self.random.shuffle(held);
         held.iter().try_for_each(|&block| check(self.allocator, block))?;
@@ -139,16 +138,19 @@ impl<A: Allocator> Client<'_, A> {
 }
 
 /// The first word of each page of a block.
-fn words<A: Allocator>(allocator: &A, block: Block) -> impl Iterator<Item = *mut u64> {
+fn words<A: Allocator<Block = Pfn>>(
+    allocator: &A,
+    block: Written,
+) -> impl Iterator<Item = *mut u64> {
     let start = allocator.address(block.pfn).cast::<u64>().as_ptr();
     let words_per_page = PAGE_BYTES / size_of::<u64>();
     (0..block.order.frames() as usize).map(move |page| start.wrapping_add(page * words_per_page))
 }
 
 /// Whether a block still holds its number.
-pub fn check<A: Allocator>(allocator: &A, block: Block) -> Result<(), String> {
+pub fn check<A: Allocator<Block = Pfn>>(allocator: &A, block: Written) -> Result<(), String> {
     for word in words(allocator, block) {
-        // SAFETY: the page is the caller's, and was written by whoever allocated it.
+        // SAFETY: the page is the caller's, and its allocating client wrote to it.
         let found = unsafe { word.read_volatile() };
         if found != block.number {
             return Err(format!("a page of {} was handed out twice", block.pfn));

@@ -1,5 +1,5 @@
-//! `soak`: first-touch as in `pft`, in a loop, with drains forced behind it, for as long as one
-//! likes: does a design ever lose a page, or hand one out twice?
+//! `soak`: does a design ever lose a page, or hand one out twice? First touches as in `pft`, in a
+//! loop, with drains forced behind them, for as long as the user likes.
 //!
 //! Clients on all CPUs take memory until it is used up, write a number of their own into each page,
 //! and look whether it is still there before they free it: on their CPU or another, one by one or
@@ -7,6 +7,7 @@
 //! fully. Designs take turns of some seconds; after each turn their metadata must balance.
 
 mod client;
+pub mod options;
 
 use std::num::NonZeroU32;
 use std::sync::PoisonError;
@@ -14,13 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagedepot::{CpuId, Mode};
+use pagedepot::{CpuId, Mode, Pfn};
 
-use self::client::{Client, Common};
-use crate::design::allocator::{Allocator, WithAllocator};
-use crate::design::{self, Demand, Design};
+use self::client::{Common, SoakClient};
+use crate::design::dispatch::with_design;
+use crate::design::{Allocator, Demand};
 use crate::failure::Failure;
 use crate::harness::cpus;
+use crate::names::Design;
 use crate::report::rows::{Metric, params};
 use crate::report::{Progress, Report, counted, table};
 
@@ -33,9 +35,9 @@ const METRICS: [Metric; 5] = [
     ("lost_pages", "pages"),
 ];
 
-/// Memory of each design: little, so that it is used up often.
+/// Pages of each design: few, so that they are used up often.
 const PAGES: u64 = 1 << 14;
-/// A turn, unless time is shorter.
+/// Length of a design's turn, unless the whole soak is shorter.
 const TURN: Duration = Duration::from_secs(5);
 
 /// What to soak, and for how long.
@@ -48,9 +50,9 @@ pub struct Soak {
     pub seed: u64,
 }
 
-/// What a design did.
+/// What a design did in all its turns.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct TurnTally {
     turns: u64,
     pages: u64,
     used_up: u64,
@@ -59,30 +61,33 @@ struct Tally {
 }
 
 impl Soak {
-    /// Runs it.
+    /// Soaks the designs in turns until time is up.
     ///
     /// # Errors
-    /// A design lost a page or has one twice, or cannot run here.
+    /// When a design lost a page, has one twice, or cannot run here.
     pub fn run(&self) -> Result<Report, Failure> {
         cpus::check_seats(&self.demand.cpus)?;
         let turn = TURN.min(self.time / self.designs.len() as u32);
         let turns = self.time.as_secs_f64() / turn.as_secs_f64();
-        let step = Progress::on_stderr().step(NAME, turns.ceil() as u64);
-        let mut tallies = vec![Tally::default(); self.designs.len()];
+        let step = Progress::on_stderr().task(NAME, turns.ceil() as u64);
+        let mut tallies = vec![TurnTally::default(); self.designs.len()];
         let start = Instant::now();
         let mut nth = 0;
         while nth < self.designs.len() || start.elapsed() < self.time {
             let at = nth % self.designs.len();
             let design = self.designs[at];
             let seed = self.seed.wrapping_add(nth as u64);
-            let with =
+            let turn =
                 Turn { soak: self, tally: &mut tallies[at], seed, end: Instant::now() + turn };
-            design::make_allocator(design, &self.demand, PAGES, with)?.map_err(|fault| {
-                Failure::Run(format!(
-                    "{design}, turn {nth}, seed {}: {fault}: please report it",
-                    self.seed
-                ))
-            })?;
+            let demand = Demand { memory_pages: Some(PAGES), ..self.demand.clone() };
+            with_design!(paged design, &demand, |allocator| -> Result<(), String> { turn.run(allocator) })?.map_err(
+                |fault| {
+                    Failure::Run(format!(
+                        "{design}, turn {nth}, seed {}: {fault}: please report it",
+                        self.seed
+                    ))
+                },
+            )?;
             nth += 1;
             step.tick();
         }
@@ -90,7 +95,7 @@ impl Soak {
         Ok(self.report(&tallies))
     }
 
-    fn report(&self, tallies: &[Tally]) -> Report {
+    fn report(&self, tallies: &[TurnTally]) -> Report {
         let mut report = Report::default();
         let headings = [
             "design",
@@ -120,7 +125,8 @@ impl Soak {
             table.add_row([design.name().to_owned()].into_iter().chain(cells));
         }
         report.say(format!(
-            "{NAME}: memory used up by clients on {}, {} drains per second; every page had its owner's number when it was freed, and the metadata balanced after each turn",
+            "{NAME}: memory used up by clients on {}, {} drains per second; every page had its \
+             owner's number when it was freed, and the metadata balanced after each turn",
             counted(self.demand.cpus.len(), "CPU"),
             self.drains_per_s
         ));
@@ -132,15 +138,13 @@ impl Soak {
 /// A design's turn.
 struct Turn<'s> {
     soak: &'s Soak,
-    tally: &'s mut Tally,
+    tally: &'s mut TurnTally,
     seed: u64,
     end: Instant,
 }
 
-impl WithAllocator for Turn<'_> {
-    type Output = Result<(), String>;
-
-    fn with<A: Allocator + 'static>(self, mut allocator: A) -> Result<(), String> {
+impl Turn<'_> {
+    fn run<A: Allocator<Block = Pfn>>(self, mut allocator: A) -> Result<(), String> {
         let common = Common::new(self.soak.demand.cpus.len());
         let (drains, drained_pages) = self.threads(&allocator, &common)?;
         for mailbox in common.mailboxes {
@@ -157,11 +161,13 @@ impl WithAllocator for Turn<'_> {
         self.tally.drained_pages += drained_pages;
         Ok(())
     }
-}
 
-impl Turn<'_> {
-    /// Runs clients and the drainer; drains, and pages that they took.
-    fn threads<A: Allocator>(&self, allocator: &A, common: &Common) -> Result<(u64, u64), String> {
+    /// Runs clients and the drainer. Returns the number of drains and of pages that they took.
+    fn threads<A: Allocator<Block = Pfn>>(
+        &self,
+        allocator: &A,
+        common: &Common,
+    ) -> Result<(u64, u64), String> {
         let cpus = &self.soak.demand.cpus;
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -170,7 +176,7 @@ impl Turn<'_> {
                 .map(|(index, &cpu)| {
                     let random =
                         fastrand::Rng::with_seed(self.seed.wrapping_mul(31) + index as u64);
-                    let client = Client { allocator, common, index, random };
+                    let client = SoakClient { allocator, common, index, random };
                     scope.spawn(move || client.run(cpu, self.end))
                 })
                 .collect();
@@ -186,8 +192,8 @@ impl Turn<'_> {
         })
     }
 
-    /// On the last CPU, beside its client.
-    fn drain<A: Allocator>(&self, allocator: &A, done: &AtomicBool) -> (u64, u64) {
+    /// Drains from the last CPU, beside its client, until `done`.
+    fn drain<A: Allocator<Block = Pfn>>(&self, allocator: &A, done: &AtomicBool) -> (u64, u64) {
         let cpus = &self.soak.demand.cpus;
         cpus::pin(*cpus.last().expect("one CPU at least"));
         let period = Duration::from_secs(1) / self.soak.drains_per_s.get();
@@ -197,7 +203,7 @@ impl Turn<'_> {
         let (mut drains, mut pages) = (0, 0);
         loop {
             let (scope, mode) = kinds[drains as usize % kinds.len()];
-            pages += allocator.drain(scope, mode).taken_pages;
+            pages += allocator.drain(scope, mode).unwrap_or_default().taken_pages;
             drains += 1;
             if done.load(Ordering::Relaxed) {
                 return (drains, pages);

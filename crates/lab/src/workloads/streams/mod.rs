@@ -9,14 +9,34 @@
 mod reuse;
 mod stream;
 
-use self::stream::{METRICS, Made, Reuse, Shape, ToStreams};
-use super::{Settings, Workload, checked};
-use crate::design::variant::FreeHighPages;
-use crate::design::{self, Design};
+use self::stream::{METRICS, Made, Reuse, Shape};
+use super::settings::{Settings, checked};
+use super::workload::Workload;
+use crate::design::dispatch::with_design;
+use crate::design::variant::{FreeHighPages, WITH_POLICY};
 use crate::failure::Failure;
 use crate::harness::Series;
+use crate::names::Design;
 use crate::report::rows::{Metric, Params, params};
 use crate::report::{Report, table};
+
+/// One stream, messages of 16 KiB.
+pub const UDP_STREAM: Workload = Workload {
+    name: "udp-stream",
+    designs: Design::PAGED,
+    tunes: true,
+    drains: false,
+    measure: |settings| run(settings, &UDP_STREAM, udp_shape()),
+};
+
+/// A stream for each four CPUs, messages of 10 KiB.
+pub const SCTP_MANY: Workload = Workload {
+    name: "sctp-many",
+    designs: Design::PAGED,
+    tunes: true,
+    drains: false,
+    measure: |settings| run(settings, &SCTP_MANY, sctp_shape(settings.cpus.len())),
+};
 
 const METRIC_NAMES: [Metric; METRICS] = [("buffers_per_s", "1/s"), ("mib_per_s", "MiB/s")];
 const REUSE_MEDIAN: Metric = ("reuse_distance_bytes", "bytes");
@@ -30,27 +50,23 @@ const TUNED_IN_FLIGHT: [u32; 3] = [16, 64, 256];
 const POLICIES: [FreeHighPages; 4] =
     [FreeHighPages::Zero, FreeHighPages::Batch, FreeHighPages::FourBatches, FreeHighPages::High];
 
-/// The shape of a workload on so many CPUs.
-fn shape(workload: Workload, cpus: usize) -> Shape {
-    match workload {
-        // A quarter of the CPUs, messages of 10 KiB.
-        Workload::SctpMany => {
-            Shape { streams: (cpus as u32 / 4).max(1), in_flight: IN_FLIGHT, bytes: 10 << 10 }
-        }
-        _ => Shape { streams: 1, in_flight: IN_FLIGHT, bytes: 16 << 10 },
-    }
+fn udp_shape() -> Shape {
+    Shape { streams: 1, in_flight: IN_FLIGHT, bytes: 16 << 10 }
 }
 
-/// Measures `workload`.
-pub fn run(settings: &Settings, workload: Workload) -> Result<Report, Failure> {
+fn sctp_shape(cpus: usize) -> Shape {
+    Shape { streams: (cpus as u32 / 4).max(1), in_flight: IN_FLIGHT, bytes: 10 << 10 }
+}
+
+/// Measures `workload`, whose streams have this shape unless `--tune` varies it.
+fn run(settings: &Settings, workload: &Workload, shape: Shape) -> Result<Report, Failure> {
     if settings.cpus.len() < 2 {
         return Err(Failure::Usage(format!(
             "`bench {}` needs two CPUs: give --cpus 2, or run it where there are two",
-            workload.name()
+            workload.name
         )));
     }
-    let designs = settings.designs(workload)?;
-    let shape = shape(workload, settings.cpus.len());
+    let designs = settings.designs(workload.name, workload.designs)?;
     let cases: Vec<Case> = if settings.tune {
         shapes_to_tune(shape)
             .into_iter()
@@ -69,7 +85,7 @@ pub fn run(settings: &Settings, workload: Workload) -> Result<Report, Failure> {
     }
     report.say(format!(
         "{}: a sender fills {} KiB of each buffer, a receiver on another CPU reads and frees it{}",
-        workload.name(),
+        workload.name,
         shape.bytes >> 10,
         settings.caveat()
     ));
@@ -96,7 +112,7 @@ fn shapes_to_tune(shape: Shape) -> Vec<Shape> {
 /// All policies, unless one was asked for, of designs that have a policy.
 fn cases_to_tune(settings: &Settings, designs: &[Design], shape: Shape) -> Vec<Case> {
     let policies = |design: Design| -> Vec<Option<FreeHighPages>> {
-        if design::variant::WITH_POLICY.contains(&design) && settings.variant.free_high.is_none() {
+        if WITH_POLICY.contains(&design) && settings.variant.free_high.is_none() {
             POLICIES.map(Some).into()
         } else {
             vec![None]
@@ -112,7 +128,7 @@ type Measured = (Case, Series<METRICS>, Reuse);
 /// Measures cases of one shape, in turn.
 fn measure(
     settings: &Settings,
-    workload: Workload,
+    workload: &Workload,
     cases: &[Case],
 ) -> Result<Vec<Measured>, Failure> {
     let shape = cases[0].shape;
@@ -126,14 +142,14 @@ fn measure(
     for case in cases {
         demand.variant.free_high = case.policy.or(settings.variant.free_high);
         let (pages, design) = (demand.pages(), case.design);
-        made.push(design::make_allocator(design, &demand, pages, ToStreams { shape, pages })?);
+        made.push(with_design!(paged design, &demand, |allocator| -> Made {
+            stream::streams(allocator, shape, pages)
+        })?);
     }
     let (mut contenders, counted): (Vec<_>, Vec<_>) = made.into_iter().unzip();
     let what = format!(
         "{}, {} streams, {} buffers in flight",
-        workload.name(),
-        shape.streams,
-        shape.in_flight
+        workload.name, shape.streams, shape.in_flight
     );
     let series = settings.interleave_on(&what, &mut contenders, &seats, settings.schedule())?;
     drop(contenders);
@@ -147,7 +163,7 @@ fn measure(
 
 fn add_rows(
     report: &mut Report,
-    workload: Workload,
+    workload: &Workload,
     case: &Case,
     series: &Series<METRICS>,
     reuse: Reuse,
@@ -157,7 +173,7 @@ fn add_rows(
     // Not `free_high`, which names a variant: here policies are what is measured, line by line.
     params.extend(case.policy.map(|policy| ("policy", policy as i64)));
     let mut add = |metric: Metric, samples: &[f64]| {
-        report.add(workload.name(), case.design, metric, (2 * streams as usize, &params), samples);
+        report.add(workload.name, case.design, metric, (2 * streams as usize, &params), samples);
     };
     METRIC_NAMES
         .into_iter()
@@ -204,14 +220,14 @@ mod tests {
 
     #[test]
     fn a_quarter_of_the_cpus_are_streams_and_at_least_one() {
-        let streams = [2, 4, 7, 8, 64].map(|cpus| shape(Workload::SctpMany, cpus).streams);
+        let streams = [2, 4, 7, 8, 64].map(|cpus| sctp_shape(cpus).streams);
         assert_eq!(streams, [1, 1, 1, 2, 16]);
-        assert_eq!(shape(Workload::UdpStream, 64).streams, 1);
+        assert_eq!(udp_shape().streams, 1);
     }
 
     #[test]
     fn every_ring_that_is_tuned_has_a_size_that_rings_have() {
-        let shapes = shapes_to_tune(shape(Workload::UdpStream, 2));
+        let shapes = shapes_to_tune(udp_shape());
         assert!(shapes.iter().all(|shape| shape.in_flight.is_power_of_two()));
         assert_eq!(shapes.len(), 6);
     }

@@ -11,9 +11,9 @@ use std::collections::HashMap;
 /// A buffer written by a sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
-    /// When, in ticks.
+    /// Time of the use, in ticks.
     pub ticks: u64,
-    /// Which.
+    /// The buffer's number.
     pub buffer: u32,
 }
 

@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use pagedepot::{CpuId, Mobility, Order, Pfn};
+use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
 
 use super::reuse::{self, Use};
-use crate::design::allocator::{Allocator, WithAllocator};
-use crate::design::{self, Design};
+use crate::design::{self, Allocator};
 use crate::harness::clock::ticks;
 use crate::harness::ring::Ring;
 use crate::harness::{Contender, Seat};
+use crate::names::Design;
 
 /// What sockets take their buffers as (the kernel's `SKB_FRAG_PAGE_ORDER`: 32 KiB).
 pub const ORDER: Order = Order::new(3).expect("there is order 3");
 
-/// What a run of streams is.
+/// Number and size of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub streams: u32,
@@ -28,7 +28,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Where the threads sit: a sender and a receiver for each stream, on neighbouring CPUs.
+    /// The CPUs of the threads: a sender and a receiver for each stream, on neighbouring CPUs.
     /// Streams that find all CPUs taken share them, the other way round.
     pub fn seats(self, cpus: &[CpuId]) -> Vec<CpuId> {
         let at = |seat: usize| cpus[seat % cpus.len()];
@@ -60,7 +60,7 @@ const LOG_MAX: usize = 1 << 15;
 type Message = (Pfn, u64);
 
 /// See the module.
-pub struct Streams<A: Allocator> {
+pub struct Streams<A: Allocator<Block = Pfn>> {
     allocator: A,
     shape: Shape,
     streams: Vec<Stream>,
@@ -83,9 +83,9 @@ struct Sent {
     crossed: u64,
 }
 
-impl<A: Allocator> Streams<A> {
-    /// The word about who freed a buffer. Relaxed, everywhere: the allocator orders its free and
-    /// its next allocation.
+impl<A: Allocator<Block = Pfn>> Streams<A> {
+    /// The word that tells which CPU freed a buffer. Relaxed everywhere: the allocator orders a
+    /// free before the next allocation of the same buffer.
     fn freed_by(&self, buffer: Pfn) -> &AtomicU32 {
         &self.freed_by[buffer.index() >> ORDER.get()]
     }
@@ -130,7 +130,7 @@ impl<A: Allocator> Streams<A> {
         let expected = number.wrapping_mul(words.len() as u64);
         assert!(
             sum == expected,
-            "{}: somebody else wrote into {buffer}: it was doubled",
+            "{}: another holder wrote into {buffer}: it was handed out twice",
             A::DESIGN
         );
     }
@@ -159,7 +159,7 @@ pub struct Reuse {
 }
 
 /// A contender whose reuse can be asked for when its windows are over.
-pub trait Counted {
+pub trait HasReuse {
     fn design(&self) -> Design;
     fn reuse(&self) -> Reuse;
 
@@ -167,7 +167,7 @@ pub trait Counted {
     fn check(&mut self) -> Result<(), String>;
 }
 
-impl<A: Allocator> Counted for Arc<Streams<A>> {
+impl<A: Allocator<Block = Pfn>> HasReuse for Arc<Streams<A>> {
     fn design(&self) -> Design {
         A::DESIGN
     }
@@ -198,9 +198,9 @@ impl<A: Allocator> Counted for Arc<Streams<A>> {
 }
 
 /// The streams as a contender. Seats are a sender and a receiver for each stream.
-struct Shared<A: Allocator>(Arc<Streams<A>>);
+struct SharedStreams<A: Allocator<Block = Pfn>>(Arc<Streams<A>>);
 
-impl<A: Allocator> Contender<METRICS> for Shared<A> {
+impl<A: Allocator<Block = Pfn>> Contender<METRICS> for SharedStreams<A> {
     fn design(&self) -> Design {
         A::DESIGN
     }
@@ -214,7 +214,7 @@ impl<A: Allocator> Contender<METRICS> for Shared<A> {
     }
 
     fn drain_all(&self) {
-        self.0.allocator.drain_all();
+        self.0.allocator.drain(None, Mode::Quiet);
     }
 
     fn window(&self, seat: Seat, units: u64) -> [f64; METRICS] {
@@ -238,28 +238,18 @@ impl<A: Allocator> Contender<METRICS> for Shared<A> {
     }
 }
 
-/// Makes streams over an allocator with so many pages.
-pub struct ToStreams {
-    pub shape: Shape,
-    pub pages: u64,
-}
-
 /// The same streams twice: for their windows, and for what comes after.
-pub type Made = (Box<dyn Contender<METRICS>>, Box<dyn Counted>);
+pub type Made = (Box<dyn Contender<METRICS>>, Box<dyn HasReuse>);
 
-impl WithAllocator for ToStreams {
-    type Output = Made;
-
-    fn with<A: Allocator + 'static>(self, allocator: A) -> Self::Output {
-        let ring = || Ring::new(self.shape.in_flight, PUBLISHED_AT_ONCE);
-        let streams = (0..self.shape.streams)
-            .map(|_| Stream { ring: ring(), sent: Mutex::default() })
-            .collect();
-        let places = (self.pages >> ORDER.get()) as usize + 1;
-        let freed_by = (0..places).map(|_| AtomicU32::new(0)).collect();
-        let streams = Arc::new(Streams { allocator, shape: self.shape, streams, freed_by });
-        (Box::new(Shared(Arc::clone(&streams))), Box::new(streams))
-    }
+/// Makes streams of a shape over an allocator with so many pages.
+pub fn streams<A: Allocator<Block = Pfn>>(allocator: A, shape: Shape, pages: u64) -> Made {
+    let ring = || Ring::new(shape.in_flight, PUBLISHED_AT_ONCE);
+    let streams =
+        (0..shape.streams).map(|_| Stream { ring: ring(), sent: Mutex::default() }).collect();
+    let places = (pages >> ORDER.get()) as usize + 1;
+    let freed_by = (0..places).map(|_| AtomicU32::new(0)).collect();
+    let streams = Arc::new(Streams { allocator, shape, streams, freed_by });
+    (Box::new(SharedStreams(Arc::clone(&streams))), Box::new(streams))
 }
 
 #[cfg(test)]

@@ -1,13 +1,19 @@
-//! Frames where nothing is mapped: an allocator of its own, over no memory at all.
+//! Frames where nothing is mapped: an allocator of frame numbers without memory.
 
 use std::mem::MaybeUninit;
 
 use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
-use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Pfn, ZoneConfig};
+use pagedepot::{Allocator, Config, CpuId, FrameRange, Pfn};
+use pagedepot_vmap::VirtAddr;
 
+use crate::design::zone;
 use crate::failure::Failure;
 
-/// The CPU this runs on.
+/// Where ranges of addresses begin that nothing is mapped to, no more aligned than `mmap` would
+/// have it.
+pub const ADDRESSES_START: VirtAddr = VirtAddr::new(0x2000_4000_0000);
+
+/// The CPU that the calling thread runs on.
 pub struct Here;
 
 impl WhichCpu for Here {
@@ -32,13 +38,7 @@ pub fn with_numbers<T>(
     with: impl FnOnce(&Numbers<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let ranges = [FrameRange::new(Pfn::new(0), frames)];
-    let zones = [ZoneConfig {
-        name: "Normal",
-        node: NodeId::new(0),
-        level: 2,
-        ranges: &ranges,
-        watermarks: None,
-    }];
+    let zones = [zone::normal(&ranges, None)];
     let config = Config::new(cpus, &zones);
     let failed = |error: pagedepot::ConfigError| {
         Failure::Run(format!("the page allocator's metadata: {error}"))

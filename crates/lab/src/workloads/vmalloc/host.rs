@@ -1,5 +1,5 @@
-//! The host under every design: frames from elsewhere, waiters that park, and an account of what
-//! waiting costs.
+//! The host under every design: takes frames from another host, parks waiters, and measures the
+//! time that waiting costs.
 
 use std::cell::Cell;
 
@@ -25,7 +25,7 @@ pub fn contended_ns() -> u64 {
     WAIT.get().total_ns
 }
 
-/// A host that accounts for waiting; frames come from the one in it.
+/// A host that measures waiting; frames come from the host inside.
 pub struct Counting<H>(pub H);
 
 // SAFETY: frames are the inner host's, in a process that does not fork.
@@ -62,7 +62,7 @@ unsafe impl<H: Host> Host for Counting<H> {
     }
 
     fn wait(&self, word: &std::sync::atomic::AtomicU32, seen: u32) {
-        // Whatever ends it, the caller looks again.
+        // The caller looks again, whatever ended the wait.
         let _ = futex::wait(word, futex::Flags::PRIVATE, seen, None);
     }
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_parks_and_is_accounted_for() {
+    fn waiters_park_and_their_time_is_counted() {
         let (lock, host, waiting) = (Lock::new(), Counting(NoFrames(Here)), AtomicI32::new(0));
         drop(lock.lock(&host));
         assert_eq!(contended_ns(), 0);

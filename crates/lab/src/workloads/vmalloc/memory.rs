@@ -1,4 +1,4 @@
-//! Memory that the operating system maps: for the designs, and its own way to hand it out.
+//! Memory that the operating system maps: for the designs, and by its own `mmap`.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,15 +10,16 @@ use pagedepot_linux::{Depot, MemoryKind};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::host::Counting;
-use crate::design::{Design, PAGE_BYTES};
+use crate::design::PAGE_BYTES;
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat};
+use crate::names::Design;
 
 /// Addresses, and a depot's frames to map there.
 pub type Ends = (LinuxMapper, Counting<DepotHost>);
 
-/// A range of addresses, and a depot of `pages` pages. With `populate` they are there from the
-/// start, as in a depot that has been used before.
+/// A range of addresses, and a depot of `pages` pages. With `populate` the pages have memory from
+/// the start, as in a depot that has been used before.
 ///
 /// # Errors
 /// When the memory or the addresses cannot be had.
@@ -42,9 +43,9 @@ pub unsafe fn touch(memory: *mut u8, pages: u32) {
     }
 }
 
-/// The operating system's own: a new mapping, touched, and unmapped.
+/// The operating system's own way: a new mapping, touched, and unmapped.
 pub struct Mmap {
-    /// Its size.
+    /// Pages of a mapping.
     pub pages: u32,
 }
 

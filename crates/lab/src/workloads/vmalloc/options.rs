@@ -1,11 +1,15 @@
-//! What to run: parameters and presets of `test_vmalloc`.
+//! Parameters and presets of `test_vmalloc`.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::cli;
+use crate::args;
+use crate::replay::options::Expand;
 use crate::report::json::More;
+
+/// The name of the workload.
+pub const NAME: &str = "vmalloc";
 
 /// Options of `vmalloc` besides those of every measurement.
 #[derive(Clone, Debug, Default, Args)]
@@ -18,27 +22,27 @@ pub struct VmallocOptions {
     pub mapper: MapperKind,
     /// Tests to run, a sum of 1, 2, 4 ... 64, 1024 and 4096; the others are skipped
     #[arg(long, value_name = "N", default_value_t = i32::MAX as u32, allow_negative_numbers = true,
-          value_parser = cli::whole::<{ i32::MAX as u32 }>)]
+          value_parser = args::whole::<{ i32::MAX as u32 }>)]
     pub run_test_mask: u32,
     /// Workers, each with an order of its own
-    #[arg(long, value_name = "N", value_parser = cli::whole::<WORKERS_MAX>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = args::whole::<WORKERS_MAX>, allow_negative_numbers = true)]
     pub nr_threads: Option<u32>,
     /// Loops of each test
-    #[arg(long, value_name = "N", value_parser = cli::whole::<{ u32::MAX }>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = args::whole::<{ u32::MAX }>, allow_negative_numbers = true)]
     pub test_loop_count: Option<u32>,
     /// Repetitions of each test
-    #[arg(long, value_name = "N", value_parser = cli::whole::<{ u32::MAX }>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = args::whole::<{ u32::MAX }>, allow_negative_numbers = true)]
     pub test_repeat_count: Option<u32>,
     /// Pages of fix_size_alloc_test and vm_map_ram_test
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
-          value_parser = cli::whole::<65536>)]
+          value_parser = args::whole::<65536>)]
     pub nr_pages: u32,
     /// Every worker runs the tests in their order
     #[arg(long)]
     pub sequential: bool,
     /// Run the suite so many times over the same designs: do page tables grow?
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
-          value_parser = cli::whole::<1000>)]
+          value_parser = args::whole::<1000>)]
     pub passes: u32,
     /// Run the suite only, without the pairs
     #[arg(long)]
@@ -50,7 +54,7 @@ pub struct VmallocOptions {
     ])]
     pub trace: Option<PathBuf>,
     #[command(flatten)]
-    pub expand: cli::Expand,
+    pub expand: Expand,
 }
 
 /// `--preset`.
@@ -96,8 +100,8 @@ pub struct Parameters {
 }
 
 impl VmallocOptions {
-    /// What the preset says, and what is given instead; a hundredth of the loops, once, with
-    /// `--quick`.
+    /// The parameters of the preset, unless others are given; with `--quick` a hundredth of the
+    /// loops, once.
     pub fn parameters(&self, cpus: usize, quick: bool) -> Parameters {
         let (nr_threads, loops, repeat) = match self.preset {
             None => (1, 10_000, 1),
@@ -115,10 +119,8 @@ impl VmallocOptions {
             sequential: self.sequential || self.preset == Some(Preset::Performance),
         }
     }
-}
 
-impl VmallocOptions {
-    /// What figures depend on besides their params.
+    /// Settings that figures depend on besides their params.
     pub fn settings(&self, cpus: usize, quick: bool) -> More {
         if let Some(trace) = &self.trace {
             return More::from([("trace", trace.display().to_string().into())]);

@@ -3,7 +3,7 @@
 //! | pair | pages | with a mapper | what |
 //! |---|---|---|---|
 //! | address | 5 | | the address part alone |
-//! | warm | 16 | linux | freed memory stayed mapped, and nobody touches it |
+//! | warm | 16 | linux | freed memory stayed mapped, and is not touched |
 //! | cold | 16 | linux | nothing stays mapped; every page is touched, because `mmap`'s pages come with the touch, vmalloc's before |
 //! | ram | 16 | either | the caller's frames, mapped for a short time |
 
@@ -15,18 +15,18 @@ use pagedepot::{Flags, Order, PageSize, Pfn};
 use pagedepot_designs::vmap::VmapDesign;
 use pagedepot_vmap::{Host, NoFrames, NullMapper, Span, Stale};
 
-use super::frames::Here;
+use super::frames::{ADDRESSES_START, Here};
 use super::host::Counting;
 use super::memory::{self, Mmap};
-use super::options::MapperKind;
-use super::subject::{self, Demand, WithVmap};
-use super::{BOOKS_START, NAME};
-use crate::design::Design;
+use super::options::{MapperKind, NAME};
+use crate::design::dispatch::with_vmap;
+use crate::design::vmap::VmapDemand;
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series, interleave};
+use crate::names::Design;
 use crate::report::rows::{Metric, Params, params};
 use crate::report::{Report, table};
-use crate::workloads::{Effort, Settings};
+use crate::workloads::settings::{Effort, Settings};
 
 /// Pages of the range: several times what may be lazy.
 const RANGE_PAGES: u32 = 1 << 18;
@@ -94,11 +94,11 @@ impl Kind {
         if matches!(self, Kind::Cold) { 1 << 15 } else { 1 << 12 }
     }
 
-    fn demand(self, cpus: u32) -> Demand {
-        let demand = Demand::new(cpus, 1 << 16);
+    fn demand(self, cpus: u32) -> VmapDemand {
+        let demand = VmapDemand::new(cpus, 1 << 16);
         match self {
-            Kind::Zeroed => Demand { stale: Stale::Zero, ..demand },
-            Kind::Cold => Demand { warm_pages_max: Some(0), ..demand },
+            Kind::Zeroed => VmapDemand { stale: Stale::Zero, ..demand },
+            Kind::Cold => VmapDemand { warm_pages_max: Some(0), ..demand },
             Kind::Address | Kind::Warm | Kind::Ram => demand,
         }
     }
@@ -148,7 +148,7 @@ fn measure(
     let contenders: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
     let what = format!("{NAME}, pairs, {cpus} thread{}", if cpus == 1 { "" } else { "s" });
     let step =
-        settings.progress.step(&what, contenders.len() as u64 * (u64::from(settings.rounds) + 1));
+        settings.progress.task(&what, contenders.len() as u64 * (u64::from(settings.rounds) + 1));
     interleave(&contenders, &settings.cpus[..cpus], schedule, &|| step.tick())
 }
 
@@ -168,13 +168,17 @@ fn contender(
     let demand = kind.demand(settings.cpus.len() as u32);
     match mapper {
         MapperKind::None => {
-            let mapper = NullMapper::new(Span::new(BOOKS_START, RANGE_PAGES), PageSize::Kib4);
+            let mapper = NullMapper::new(Span::new(ADDRESSES_START, RANGE_PAGES), PageSize::Kib4);
             // Numbers will do.
             let frames =
                 (0..seats as u32).map(|seat| block_of(Pfn::new(seat << 10), kind)).collect();
-            let ends = (mapper, Counting(NoFrames(Here)));
+            let host = Counting(NoFrames(Here));
             // SAFETY: nothing is mapped, and there are no frames.
-            unsafe { subject::make(design, &demand, ends, ToPair { design, kind, frames }) }
+            unsafe {
+                with_vmap!(design, &demand, (mapper, host), |subject| Pair::boxed(
+                    design, subject, kind, frames
+                ))
+            }
         }
         MapperKind::Linux => {
             let (mapper, host) = memory::ends(kind.memory_pages(), RANGE_PAGES, true)?;
@@ -182,7 +186,9 @@ fn contender(
             // SAFETY: both are over one depot, which this design and its user, the holder of
             // `frames`, have alone.
             unsafe {
-                subject::make(design, &demand, (mapper, host), ToPair { design, kind, frames })
+                with_vmap!(design, &demand, (mapper, host), |subject| {
+                    Pair::boxed(design, subject, kind, frames)
+                })
             }
         }
     }
@@ -211,17 +217,13 @@ struct Pair<D> {
     frames: Vec<Vec<Pfn>>,
 }
 
-struct ToPair {
-    design: Design,
-    kind: Kind,
-    frames: Vec<Vec<Pfn>>,
-}
-
-impl WithVmap<'static> for ToPair {
-    type Output = Box<dyn Contender<1>>;
-
-    fn with<D: VmapDesign + 'static>(self, subject: D) -> Self::Output {
-        let ToPair { design, kind, frames } = self;
+impl<D: VmapDesign + 'static> Pair<D> {
+    fn boxed(
+        design: Design,
+        subject: D,
+        kind: Kind,
+        frames: Vec<Vec<Pfn>>,
+    ) -> Box<dyn Contender<1>> {
         Box::new(Pair { design, subject, kind, frames })
     }
 }

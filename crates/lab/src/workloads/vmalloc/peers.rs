@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use range_alloc::RangeAllocator;
 
-use crate::design::Design;
 use crate::harness::{Contender, Seat};
+use crate::names::Design;
 
 /// A crate's way to do a pair.
 trait Ranges: Send {

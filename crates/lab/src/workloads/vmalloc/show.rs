@@ -1,15 +1,17 @@
-//! What the suite says: lines as in the kernel's log, a table, and rows for scripts.
+//! Results of the suite: lines as in the kernel's log, tables, and rows for scripts.
 
+use super::options::NAME;
+use super::passes::SuitePlan;
 use super::suite::{TESTS, Test};
 use super::workers::{Pass, Worked};
-use super::{NAME, Plan};
-use crate::design::{Design, PAGE_BYTES};
+use crate::design::PAGE_BYTES;
 use crate::harness::samples;
+use crate::names::Design;
 use crate::report::rows::{Metric, params};
 use crate::report::{Report, table};
 
-/// Writes everything about the suite.
-pub fn suite(report: &mut Report, plan: &Plan, passes: &[(Design, Vec<Pass>)]) {
+/// Adds the results of the suite to a report.
+pub fn suite(report: &mut Report, plan: &SuitePlan, passes: &[(Design, Vec<Pass>)]) {
     if passes.is_empty() {
         return;
     }
@@ -40,7 +42,7 @@ pub fn suite(report: &mut Report, plan: &Plan, passes: &[(Design, Vec<Pass>)]) {
 }
 
 /// The lines of a worker.
-fn lines(report: &mut Report, plan: &Plan, worker: usize, worked: &Worked) {
+fn lines(report: &mut Report, plan: &SuitePlan, worker: usize, worked: &Worked) {
     let repeat = plan.parameters.test_repeat_count;
     let asked =
         TESTS.iter().enumerate().filter(|(nth, _)| plan.parameters.run_test_mask >> nth & 1 == 1);
@@ -50,7 +52,8 @@ fn lines(report: &mut Report, plan: &Plan, worker: usize, worked: &Worked) {
             continue;
         };
         report.say(format!(
-            "Summary: {name} passed: {} failed: {} xfailed: {} repeat: {repeat} loops: {} avg: {} usec",
+            "Summary: {name} passed: {} failed: {} xfailed: {} repeat: {repeat} loops: {} avg: \
+             {} usec",
             runs.passed,
             runs.failed,
             runs.xfailed,
@@ -61,20 +64,22 @@ fn lines(report: &mut Report, plan: &Plan, worker: usize, worked: &Worked) {
     report.say(format!("All test took worker{worker}={} cycles", worked.cycles));
 }
 
-/// What is not as in the kernel, or went wrong.
-fn notes(plan: &Plan, passes: &[(Design, Vec<Pass>)]) -> Vec<String> {
+/// Notes on differences to the kernel, and on failures.
+fn notes(plan: &SuitePlan, passes: &[(Design, Vec<Pass>)]) -> Vec<String> {
     let mut notes = Vec::new();
     let (kernel, here) = (plan.kernel_held, plan.held);
     let mask = plan.parameters.run_test_mask;
     if super::suite::runs(mask, Test::FullFitAlloc) && here.junk < kernel.junk {
         notes.push(format!(
-            "full_fit_alloc_test holds 2 x {} areas per worker, where the kernel's holds 2 x {}: more would not fit",
+            "full_fit_alloc_test holds 2 x {} areas per worker, where the kernel's holds 2 x {}: \
+             more would not fit",
             here.junk, kernel.junk
         ));
     }
     if super::suite::runs(mask, Test::LongBusyListAlloc) && here.busy < kernel.busy {
         notes.push(format!(
-            "long_busy_list_alloc_test holds {} areas per worker, where the kernel's holds {}: more would not fit",
+            "long_busy_list_alloc_test holds {} areas per worker, where the kernel's holds {}: \
+             more would not fit",
             here.busy, kernel.busy
         ));
     }
@@ -130,7 +135,7 @@ fn counts_table(passes: &[(Design, Vec<Pass>)]) -> comfy_table::Table {
 }
 
 /// Nanoseconds per loop: a row per test, a column per design.
-fn loops_table(plan: &Plan, passes: &[(Design, Vec<Pass>)]) -> comfy_table::Table {
+fn loops_table(plan: &SuitePlan, passes: &[(Design, Vec<Pass>)]) -> comfy_table::Table {
     let names = passes.iter().map(|(design, _)| design.name());
     let mut table = table::new(["ns per loop, median of workers"].into_iter().chain(names));
     for (nth, (name, _)) in TESTS.iter().enumerate() {
@@ -153,7 +158,7 @@ fn bytes(tables: u64) -> f64 {
     (tables * PAGE_BYTES as u64) as f64
 }
 
-fn rows(report: &mut Report, plan: &Plan, design: Design, passes: &[Pass]) {
+fn rows(report: &mut Report, plan: &SuitePlan, design: Design, passes: &[Pass]) {
     let threads = i64::from(plan.parameters.nr_threads);
     let cpus = plan.cpus.min(plan.parameters.nr_threads) as usize;
     for (nth, _) in TESTS.iter().enumerate() {

@@ -19,7 +19,7 @@ pub enum Test {
     AlignShiftAlloc,
     VmMapRam,
     Vrealloc,
-    /// Tests something of the kernel's beside vmalloc.
+    /// A test of something other than vmalloc; not run.
     NotHere,
 }
 
@@ -58,27 +58,27 @@ impl Test {
 /// Areas that a worker holds in `long_busy_list_alloc_test`.
 const BUSY: u32 = 15_000;
 
-/// How many areas the tests hold at a time.
+/// Numbers of areas that the tests hold at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldAreas {
     /// `junk_length` of `full_fit_alloc_test`: twice as many at first.
     pub junk: u32,
     /// Of `long_busy_list_alloc_test`.
     pub busy: u32,
 }
 
-impl Held {
+impl HeldAreas {
     /// As many as in the kernel: fls(CPUs) times the pages of 32 MiB, and 15000.
     pub const fn kernel(cpus: u32) -> Self {
         let bits = u32::BITS - cpus.leading_zeros();
-        Held { junk: bits * (32 << 20 >> PAGE_BYTES.trailing_zeros()), busy: BUSY }
+        HeldAreas { junk: bits * (32 << 20 >> PAGE_BYTES.trailing_zeros()), busy: BUSY }
     }
 
     /// At most so many areas.
     pub const fn limited(self, areas: u32) -> Self {
         let junk = if self.junk < areas / 2 { self.junk } else { areas / 2 };
         let busy = if self.busy < areas { self.busy } else { areas };
-        Held { junk, busy }
+        HeldAreas { junk, busy }
     }
 
     /// Most that a worker holds at a time, with these tests.
@@ -94,12 +94,12 @@ pub fn runs(mask: u32, test: Test) -> bool {
     TESTS.iter().enumerate().any(|(bit, &(_, named))| named == test && mask >> bit & 1 == 1)
 }
 
-/// One worker's means.
+/// A worker, with all that it uses.
 pub struct Worker<'w, D, H> {
     pub design: &'w D,
     pub host: &'w H,
     pub parameters: &'w Parameters,
-    pub held: Held,
+    pub held: HeldAreas,
     /// Whether there is memory behind the addresses.
     pub is_mapped: bool,
     pub random: fastrand::Rng,

@@ -8,43 +8,45 @@ use pagedepot_vmap::{Host, VmapError};
 
 use super::host::contended_ns;
 use super::options::Parameters;
-use super::suite::{Held, TESTS, Test, Worker};
+use super::suite::{HeldAreas, TESTS, Test, Worker};
 use crate::failure::Failure;
 use crate::harness::clock::{on_cpu_ns, ticks};
 
 /// A worker needs little stack: its lists are on the heap.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What a worker's runs of a test came to.
+/// Results of a worker's runs of a test.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Runs {
     pub passed: u32,
     pub failed: u32,
     /// Failed as expected.
     pub xfailed: u32,
-    /// Of one run, on average.
+    /// Mean time of a run.
     pub wall: Duration,
-    /// Why one failed that should not have.
+    /// Error of an unexpected failure.
     pub error: Option<VmapError>,
 }
 
-/// What a worker did.
+/// Results of a worker.
 #[derive(Clone, Debug, Default)]
 pub struct Worked {
-    /// By test; `None` for those that were skipped or not asked for.
+    /// By test; `None` for tests that were skipped or not asked for.
     pub tests: [Option<Runs>; TESTS.len()],
     pub cycles: u64,
     pub on_cpu_ns: u64,
     pub contended_ns: u64,
 }
 
-/// What all workers did in one pass.
+/// Results of all workers in one pass.
 pub struct Pass {
     pub workers: Vec<Worked>,
     pub wall: Duration,
-    /// Before, after, and after a purge of all that is lazy or pooled.
+    /// Counts before the pass.
     pub before: VmapCounts,
+    /// Counts after the pass.
     pub after: VmapCounts,
+    /// Counts after a purge of all that was lazy or pooled.
     pub purged: VmapCounts,
 }
 
@@ -53,20 +55,20 @@ impl Pass {
         self.workers.iter().map(of).sum()
     }
 
-    /// Time in contended lock acquisitions, of the time on a CPU.
+    /// Share of the time on a CPU that was spent in contended lock acquisitions.
     pub fn lock_wait_share(&self) -> f64 {
         self.sum(|worked| worked.contended_ns) as f64
             / self.sum(|worked| worked.on_cpu_ns).max(1) as f64
     }
 
-    /// Allocations that a pool served.
+    /// Share of the allocations that a pool served.
     pub fn pool_hit_rate(&self) -> f64 {
         let (before, after) = (&self.before, &self.after);
         let allocated = after.allocated_areas - before.allocated_areas;
         (after.pool_hits - before.pool_hits) as f64 / allocated.max(1) as f64
     }
 
-    /// How much a counter grew, the purge at the end included.
+    /// Growth of a counter, the purge at the end included.
     pub fn grown(&self, of: impl Fn(&VmapCounts) -> u64) -> u64 {
         of(&self.purged) - of(&self.before)
     }
@@ -78,17 +80,17 @@ impl Pass {
         runs.map(|runs| runs.wall.as_nanos() as f64 / f64::from(loops)).collect()
     }
 
-    /// Runs that failed though they should not have, and why one did.
+    /// Number of unexpected failures, and the error of one of them.
     pub fn failures(&self) -> (u32, Option<VmapError>) {
         let runs = || self.workers.iter().flat_map(|worked| worked.tests.iter().flatten());
         (runs().map(|runs| runs.failed).sum(), runs().find_map(|runs| runs.error))
     }
 }
 
-/// How the workers are to run.
+/// What the workers must do.
 pub struct Orders<'o> {
     pub parameters: &'o Parameters,
-    pub held: Held,
+    pub held: HeldAreas,
     pub is_mapped: bool,
     pub seed: u64,
 }
@@ -123,7 +125,7 @@ fn run_workers<D: VmapDesign, H: Host>(
     let prepare_for_test = RwLock::new(false);
     let count = orders.parameters.nr_threads;
     std::thread::scope(|scope| {
-        let mut begin = prepare_for_test.write().expect("nobody panics with it");
+        let mut begin = prepare_for_test.write().expect("no thread panics with it");
         let mut workers = Vec::new();
         for number in 0..count {
             let (worker, begin) = (orders.worker(design, host, number.into()), &prepare_for_test);
@@ -132,7 +134,8 @@ fn run_workers<D: VmapDesign, H: Host>(
                 std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
             workers.push(spawned.map_err(|error| {
                 Failure::Run(format!(
-                    "cannot start {count} workers: {error}; give a smaller --nr-threads, or raise `ulimit -u`"
+                    "cannot start {count} workers: {error}; give a smaller --nr-threads, or \
+                     raise `ulimit -u`"
                 ))
             })?);
         }

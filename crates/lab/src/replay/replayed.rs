@@ -1,19 +1,20 @@
 //! The result of a replay.
 
 use pagedepot::{Mobility, Order};
-use serde::Serialize;
 
-use super::contender::{Contender, StoreKind};
-use super::engine::Outcome;
+use super::outcome::Outcome;
 use super::plan::{ByOrder, KernelCounts, Plan, Work};
+use crate::design::variant::Store;
+use crate::harness::samples;
+use crate::names::Design;
 use crate::trace::{EventKind, Skipped, Tally, Zoneinfo, printable};
 
 /// How many command names a report lists.
 const COMMANDS_SHOWN: usize = 4;
 
-/// What was replayed, what the allocator did with it, and what the kernel had done.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
+/// What was replayed, what each design did with it, and what the kernel had done.
+#[derive(Clone, Debug)]
+pub struct Replayed {
     pub trace: Trace,
     pub work: Work,
     /// One per design.
@@ -21,13 +22,13 @@ pub struct Report {
     pub kernel: Kernel,
 }
 
-/// What a design did with it.
-#[derive(Clone, Debug, Serialize)]
+/// What a design did with the trace.
+#[derive(Clone, Debug)]
 pub struct Replay {
-    pub design: &'static str,
+    pub design: Design,
     /// The number of what kept its free frames, as in the rows of `bench`: 0 buddy, 1 bitmap.
     pub store: i64,
-    /// All runs end the same.
+    /// The outcome of every run: all must be equal.
     pub outcome: Outcome,
     /// Nanoseconds per event of each run.
     pub event_ns: Vec<f64>,
@@ -36,14 +37,14 @@ pub struct Replay {
 }
 
 /// The recording.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Trace {
     pub name: String,
     pub lines: u64,
     pub duration_s: f64,
-    /// Those that the replay acted as.
+    /// The CPUs that the replay acted as.
     pub cpus: Vec<u16>,
-    /// How many were recorded.
+    /// Number of CPUs in the recording.
     pub cpus_recorded: usize,
     /// Events by the kernel's names.
     pub events: Vec<(&'static str, u64)>,
@@ -64,7 +65,7 @@ pub struct Trace {
 }
 
 /// Skipped lines of one sort.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Lines {
     pub count: u64,
     /// Numbers and beginnings of the first few.
@@ -72,28 +73,27 @@ pub struct Lines {
 }
 
 /// The recorded kernel.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Kernel {
     pub allocs: u64,
     pub frees: u64,
-    #[serde(flatten)]
     pub counts: KernelCounts,
     /// Pages each CPU had cached after the recording, if a zoneinfo tells.
     pub cached_pages: Option<Vec<CpuPages>>,
 }
 
 /// Pages cached by a CPU, which the kernel numbers so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuPages {
     pub cpu: u32,
     pub pages: u64,
 }
 
-impl Report {
+impl Replayed {
     /// Puts together what designs did. `after` is the kernel's zoneinfo taken when the recording
     /// ended.
     pub fn new(plan: &Plan, replays: Vec<Replay>, after: Option<&Zoneinfo>) -> Self {
-        Report {
+        Replayed {
             trace: Trace::new(plan),
             work: plan.work.clone(),
             replays,
@@ -106,13 +106,13 @@ impl Replay {
     /// What the checked run of a plan ended with, and how long the others took.
     pub fn new(
         plan: &Plan,
-        (contender, store): (Contender, StoreKind),
+        (design, store): (Design, Store),
         outcome: Outcome,
         event_ns: Vec<f64>,
     ) -> Self {
         let cached = plan.cpus.iter().zip(&outcome.counts.cached_pages);
         Replay {
-            design: contender.name(),
+            design,
             store: store as i64,
             event_ns,
             cached_pages: cached
@@ -124,14 +124,7 @@ impl Replay {
 
     /// The middle one of the runs' times per event.
     pub fn event_ns_median(&self) -> f64 {
-        let mut sorted = self.event_ns.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        if sorted.len() % 2 == 1 {
-            sorted[middle]
-        } else {
-            (sorted[middle - 1] + sorted[middle]) / 2.0
-        }
+        samples::median(&self.event_ns).unwrap_or(f64::NAN)
     }
 }
 

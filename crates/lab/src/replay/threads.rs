@@ -1,23 +1,23 @@
-//! Any design behind `PageCache` as a target: one thread that acts as every CPU of the trace, on
-//! the recorded machine's zones.
-
-use std::sync::Arc;
+//! The threads' designs as targets: one thread that acts as every CPU of the trace, on the recorded
+//! machine's zones.
 
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, FrameRange, Mobility, Mode, Order, Pfn, Watermarks, ZoneId};
 use pagedepot_designs::{
-    Buddy, Local, Magazine, NohzConditional, PageCache, Rcu, Scope, Setup, Spin, Store, ZoneLock,
-    ZoneSetup,
+    Census, Local, Magazine, NohzConditional, PageCache, Rcu, Scope, Setup, SetupError, Spin,
+    Store, ZoneLock, ZoneSetup,
 };
 
 use super::plan::{Known, Plan};
-use super::target::{Census, ReplayCounts, ReplayTarget, Volume};
+use super::target::{ReplayCounts, ReplayTarget, sum};
+use crate::design::threads::{FromSetup, ThreadDesign};
+use crate::design::variant::Variant;
 use crate::trace::{Zone, Zoneinfo};
 
 /// The recorded machine: its zones, with as many frames as were free, cached, or held and freed by
 /// the trace; what else was in use is left out, because nothing happens to it. Without a zoneinfo
 /// one zone that is large enough, with the kernel's formulas.
-pub fn machine(plan: &Plan, before: Option<&Zoneinfo>) -> Setup {
+fn machine(plan: &Plan, before: Option<&Zoneinfo>) -> Setup {
     let cpus = (plan.cpus.len() as u32).max(1);
     let Some(before) = before else {
         let frames = FrameRange::new(Pfn::new(0), plan.zone_pages() as u32);
@@ -53,7 +53,7 @@ fn zone_setup(zone: &Zone, frames: FrameRange, ordinary: usize) -> ZoneSetup {
 }
 
 /// Gives each CPU of `spin` the lists and the `high` that it had on the recorded machine.
-pub fn preload<S: Store>(spin: &Spin<S>, plan: &Plan, before: Option<&Zoneinfo>) {
+fn preload<S: Store>(spin: &Spin<S>, plan: &Plan, before: Option<&Zoneinfo>) {
     for (zone, info) in (0..).map(ZoneId::new).zip(before.iter().flat_map(|before| &before.zones)) {
         for pageset in &info.pagesets {
             if let Ok(cpu) = plan.cpus.binary_search(&(pageset.cpu as u16)) {
@@ -67,8 +67,13 @@ pub fn preload<S: Store>(spin: &Spin<S>, plan: &Plan, before: Option<&Zoneinfo>)
     }
 }
 
-/// What an interrupt finds that comes in the middle of an operation.
-pub trait Nested: PageCache {
+/// What a replay asks of a design besides [`PageCache`].
+pub trait Replays: PageCache {
+    /// Begins where the recorded machine was, if the design has lists as the kernel has.
+    fn begin(&self, plan: &Plan, before: Option<&Zoneinfo>) {
+        let _ = (plan, before);
+    }
+
     /// Does `work` in an interrupt that came while `cpu` moved pages of `zone`. Most designs have
     /// interrupts off then, so that it comes a little later and finds nothing special.
     fn nested(&self, cpu: CpuId, zone: ZoneId, work: impl FnOnce()) {
@@ -77,53 +82,63 @@ pub trait Nested: PageCache {
     }
 }
 
-impl<S: Store> Nested for Spin<S> {
+impl<S: Store> Replays for Spin<S> {
+    fn begin(&self, plan: &Plan, before: Option<&Zoneinfo>) {
+        preload(self, plan, before);
+    }
+
     fn nested(&self, cpu: CpuId, zone: ZoneId, work: impl FnOnce()) {
         self.while_locked(cpu, zone, work);
     }
 }
 
-impl<S: Store> Nested for ZoneLock<S> {}
-impl<S: Store> Nested for Local<S> {}
-impl<S: Store + Send> Nested for NohzConditional<S> {}
-impl<S: Store> Nested for Rcu<S> {}
-impl<S: Store> Nested for Magazine<S> {}
+impl<S: Store> Replays for ZoneLock<S> {}
+impl<S: Store> Replays for Local<S> {}
+impl<S: Store + Send> Replays for NohzConditional<S> {}
+impl<S: Store> Replays for Rcu<S> {}
+impl<S: Store> Replays for Magazine<S> {}
 
-/// A design and the store it was made over.
-pub struct CacheTarget<D, S = Buddy> {
+/// A design and the store under it.
+pub struct ThreadTarget<D: ThreadDesign> {
     design: D,
-    store: Arc<S>,
+    store: D::Store,
     cpus: u32,
 }
 
-impl<D: Nested, S: Store> CacheTarget<D, S> {
-    /// `store` is the design's.
-    pub fn new(design: D, store: Arc<S>) -> Self {
+impl<D: ThreadDesign<Store: FromSetup + Clone> + Replays> ThreadTarget<D> {
+    /// Makes the design on the plan's machine.
+    ///
+    /// # Errors
+    /// When the machine is larger than frame numbers reach.
+    pub fn new(
+        plan: &Plan,
+        before: Option<&Zoneinfo>,
+        variant: &Variant,
+    ) -> Result<Self, SetupError> {
+        let store = D::Store::from_setup(&machine(plan, before))?;
+        let design = D::over(store.clone(), &variant.making_for_one_thread())?;
+        design.begin(plan, before);
         let cpus = store.zones().cpus();
-        CacheTarget { design, store, cpus }
+        Ok(ThreadTarget { design, store, cpus })
     }
 
-    /// The design.
+    /// The design under the target.
     pub fn design(&self) -> &D {
         &self.design
     }
 }
 
-/// Interrupts are not told from tasks: the trace does not, either.
+/// Always a task: the trace does not tell interrupts apart, either.
 fn here(cpu: CpuId) -> Here {
     Here::task(cpu)
 }
 
-fn volume(volume: pagedepot_designs::Volume) -> Volume {
-    Volume { blocks: volume.blocks, pages: volume.pages }
-}
-
-impl<D: Nested, S: Store> ReplayTarget for CacheTarget<D, S> {
+impl<D: ThreadDesign + Replays> ReplayTarget for ThreadTarget<D> {
     fn tick(&mut self, cpu: CpuId) {
         self.design.tick(here(cpu));
     }
 
-    /// Straight from the store, which the design does not notice.
+    /// Takes the blocks from the store directly, past the design.
     fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
         let take = |known: &Known| {
             let (zone, mut found) = (ZoneId::new(known.zone.into()), None);
@@ -160,13 +175,11 @@ impl<D: Nested, S: Store> ReplayTarget for CacheTarget<D, S> {
 
     fn counts(&self) -> ReplayCounts {
         let counts = self.design.counts();
-        let [to_caches, spilled, drained] =
-            [counts.refilled, counts.spilled, counts.drained].map(volume);
-        let [allocated, freed] = [counts.direct_allocated, counts.direct_freed].map(volume);
+        let (allocated, freed) = (counts.direct_allocated, counts.direct_freed);
         ReplayCounts {
-            refilled: to_caches + allocated,
-            spilled: spilled + drained + freed,
-            drained,
+            refilled: sum(counts.refilled, allocated),
+            spilled: sum(sum(counts.spilled, counts.drained), freed),
+            drained: counts.drained,
             direct_allocated: allocated,
             direct_freed: freed,
             cached_pages: (0..self.cpus)
@@ -181,16 +194,12 @@ impl<D: Nested, S: Store> ReplayTarget for CacheTarget<D, S> {
     }
 
     fn census(&mut self) -> Result<Census, String> {
-        let census = self.design.validate().map_err(|fault| fault.to_string())?;
-        Ok(Census {
-            managed: census.managed_pages,
-            free: census.free_pages,
-            cached: census.cached_pages + census.pending_pages,
-            overhead: census.overhead_pages,
-        })
+        let mut census = self.design.validate().map_err(|fault| fault.to_string())?;
+        census.cached_pages += std::mem::take(&mut census.pending_pages);
+        Ok(census)
     }
 
-    /// Owners come by after the drain: some designs leave their caches to them.
+    /// After each drain all owners tick and idle: some designs leave their caches to them.
     fn drain_all(&mut self) {
         for _ in 0..3 {
             self.design.drain(Scope::ALL, Mode::Full);

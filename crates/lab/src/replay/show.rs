@@ -2,18 +2,16 @@
 
 use std::fmt;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::Table;
 
 use super::engine::GROUP_OPS;
 use super::plan::KernelCounts;
-use super::report::{CpuPages, Lines, Replay, Report, orders_in_use};
+use super::replayed::{CpuPages, Lines, Replay, Replayed, orders_in_use};
 use super::target::ReplayCounts;
+use crate::report::table::{self, NONE};
 use crate::trace::cut_short;
 
-/// A figure that one side does not have.
-const NONE: &str = "-";
-
-impl fmt::Display for Report {
+impl fmt::Display for Replayed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_trace(f)?;
         writeln!(f, "\n{}\n", self.orders_table())?;
@@ -22,13 +20,14 @@ impl fmt::Display for Report {
         let runs = self.replays.first().map_or(0, |replay| replay.event_ns.len());
         writeln!(
             f,
-            "time per event: median of {runs} runs on one thread that acts as each event's CPU; wall clock around groups of {GROUP_OPS} events, parsing not included"
+            "time per event: median of {runs} runs on one thread that acts as each event's CPU; \
+             wall clock around groups of {GROUP_OPS} events, parsing not included"
         )?;
         self.replays.iter().try_for_each(|replay| self.write_metadata(f, replay))
     }
 }
 
-impl Report {
+impl Replayed {
     fn write_trace(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let trace = &self.trace;
         writeln!(
@@ -80,7 +79,7 @@ impl Report {
             } else {
                 format!("its periodic work from {ms} ms on")
             };
-            writeln!(f, "CPU {cpu} did {when}, to judge by what its `high` was later")?;
+            writeln!(f, "CPU {cpu} did {when}, judging by what its `high` was later")?;
         }
         Ok(())
     }
@@ -89,12 +88,13 @@ impl Report {
         if self.trace.machine_known {
             "unknown frees, of blocks allocated before the recording: replayed"
         } else {
-            "unknown frees, of blocks allocated before the recording: not replayed without a zoneinfo"
+            "unknown frees, of blocks allocated before the recording: not replayed without a \
+             zoneinfo"
         }
     }
 
     fn orders_table(&self) -> Table {
-        let mut table = new_table(&[
+        let mut table = table::new([
             "order",
             "allocs: unmovable",
             "movable",
@@ -107,7 +107,7 @@ impl Report {
             let numbers = allocs.iter().chain(&frees).map(u64::to_string);
             table.add_row([order.to_string()].into_iter().chain(numbers));
         }
-        align(table)
+        table::align(table, 1)
     }
 
     fn write_work(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,9 +137,9 @@ impl Report {
     }
 
     fn comparison_table(&self) -> Table {
-        let designs = self.replays.iter().map(|replay| replay.design);
+        let designs = self.replays.iter().map(|replay| replay.design.name());
         let header: Vec<_> = [""].into_iter().chain(designs).chain(["kernel"]).collect();
-        let mut table = new_table(&header);
+        let mut table = table::new(header);
         let mut add = |what: String, ours: &dyn Fn(&Replay) -> String, kernel: Option<u64>| {
             let ours = self.replays.iter().map(ours);
             table.add_row([what].into_iter().chain(ours).chain([or_none(kernel)]));
@@ -169,7 +169,7 @@ impl Report {
                 pages_of(there, *cpu),
             );
         }
-        align(table)
+        table::align(table, 1)
     }
 
     fn write_metadata(&self, f: &mut fmt::Formatter<'_>, replay: &Replay) -> fmt::Result {
@@ -179,11 +179,11 @@ impl Report {
         writeln!(
             f,
             "{design}, frames: {} managed = {} free + {} cached + {} held + {} overhead, {} lost",
-            census.managed,
-            census.free,
-            census.cached,
+            census.managed_pages,
+            census.free_pages,
+            census.cached_pages,
             outcome.held_pages,
-            census.overhead,
+            census.overhead_pages,
             outcome.lost_frames
         )
     }
@@ -232,21 +232,4 @@ fn write_skipped(f: &mut fmt::Formatter<'_>, sort: &str, lines: &Lines) -> fmt::
 
 fn or_none(count: Option<u64>) -> String {
     count.map_or_else(|| NONE.to_owned(), |count| count.to_string())
-}
-
-fn new_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::UTF8_BORDERS_ONLY)
-        .set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header);
-    table
-}
-
-/// Words to the left, numbers to the right.
-fn align(mut table: Table) -> Table {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }

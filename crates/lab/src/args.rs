@@ -1,0 +1,32 @@
+//! Numbers in arguments, read with errors that say what may be given.
+
+use std::num::NonZeroU32;
+
+/// Most samples of a figure: the command keeps all of them in memory.
+pub const RUNS_MAX: u32 = 100_000;
+
+/// A number of at least 1.
+///
+/// # Errors
+/// For anything else.
+pub fn positive(text: &str) -> Result<NonZeroU32, String> {
+    let number = whole::<{ u32::MAX }>(text)?;
+    Ok(NonZeroU32::new(number).expect("at least 1"))
+}
+
+/// A number from 1 to `MAX`.
+///
+/// # Errors
+/// For anything else.
+pub fn whole<const MAX: u32>(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (1..=MAX).contains(number));
+    number.ok_or_else(|| format!("give a whole number of at least 1, and at most {MAX}"))
+}
+
+/// A seed for random numbers: 0 to 2^64 - 1.
+///
+/// # Errors
+/// For anything else.
+pub fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("give a whole number of at least 0, and at most {}", u64::MAX))
+}

@@ -1,0 +1,46 @@
+//! The command `compare`.
+
+use std::io::{self, Write};
+
+use super::finish::{finish, show, write_out};
+use crate::compare::{self, Measurement};
+use crate::failure::Failure;
+use crate::report::json::More;
+use crate::report::printable;
+use crate::workloads::{Effort, Settings};
+
+/// Measures designs and compares them.
+///
+/// # Errors
+/// When a design cannot take part, or results cannot be compared.
+pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
+    let plan = Measurement::new(options)?;
+    let bench = plan.bench(options);
+    let effort = if bench.quick { Effort::Quick } else { Effort::Full };
+    let (clients, more) = (options.measuring.clients.clone(), &options.measuring.more);
+    let (variant, settings) = (options.measuring.variant, Settings::new(&bench, effort)?);
+    let settings = Settings { clients, variant, drains: more.drains, tune: more.tune, ..settings };
+    finish(
+        ("compare", More::new()),
+        &bench,
+        || plan.measure(&settings),
+        |machine, measured| {
+            let compared = plan.compare(measured, options)?;
+            let for_people = options.format.is_for_people();
+            Ok(if for_people { format!("{machine}\n\n{compared}") } else { compared })
+        },
+    )
+}
+
+/// Compares result files.
+///
+/// # Errors
+/// When a file is no result file, or they have nothing in common.
+pub fn files(options: &compare::CompareOptions) -> Result<(), Failure> {
+    let compared = compare::files(options)?;
+    for warning in &compared.warnings {
+        // Best effort: stderr may be closed.
+        let _ = writeln!(io::stderr(), "warning: {}", printable(warning));
+    }
+    if options.format.is_for_people() { show(&compared.text) } else { write_out(&compared.text) }
+}

@@ -1,0 +1,81 @@
+//! What the commands do.
+
+mod compare;
+mod finish;
+mod replay;
+mod soak;
+mod tour;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use self::finish::{finish, show, with_machine};
+use crate::cli::{self, Command, Parsed};
+use crate::design::variant::Variant;
+use crate::failure::Failure;
+use crate::record;
+use crate::report::json::More;
+use crate::workloads::options::{BenchOptions, MeasureOptions};
+use crate::workloads::vmalloc::{self, options::VmallocOptions};
+use crate::workloads::{Effort, Settings, Workload};
+
+/// Runs the command that the arguments name.
+///
+/// # Errors
+/// Why it failed; the process exits with the failure's code.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let cli = match cli::parse(arguments)? {
+        Parsed::Text(text) => return Ok(write!(io::stdout(), "{text}")?),
+        Parsed::Run(cli) => cli,
+    };
+    match cli.command {
+        None => tour::tour(),
+        Some(Command::Bench { workload, options, more, variant }) => {
+            bench(workload, &options, &more, variant)
+        }
+        Some(Command::Replay { trace, zoneinfo, expand, options, variant }) => {
+            let command = format!("replay {}", trace.display());
+            let trace = (trace.as_path(), expand.limit());
+            let measure = || replay::replay_file(trace, &zoneinfo, (&options, &variant));
+            finish((&command, More::new()), &options, measure, with_machine)
+        }
+        Some(Command::Vmalloc { vmalloc, options }) => run_vmalloc(&vmalloc, &options),
+        Some(Command::Soak { options }) => soak::soak(options),
+        Some(Command::Record(options)) => record(&options),
+        Some(Command::RecordInside(inside)) => inside.run_alone(),
+        Some(Command::Compare(options)) if options.is_to_measure() => compare::designs(&options),
+        Some(Command::Compare(options)) => compare::files(&options),
+    }
+}
+
+fn effort(options: &MeasureOptions) -> Effort {
+    if options.quick { Effort::Quick } else { Effort::Full }
+}
+
+fn bench(
+    workload: &Workload,
+    options: &MeasureOptions,
+    more: &BenchOptions,
+    variant: Variant,
+) -> Result<(), Failure> {
+    let settings = Settings::new(options, effort(options))?;
+    let settings = Settings { variant, drains: more.drains, tune: more.tune, ..settings };
+    let command = format!("bench {}", workload.name);
+    finish((&command, More::new()), options, || workload.run(&settings), with_machine)
+}
+
+fn run_vmalloc(vmalloc: &VmallocOptions, options: &MeasureOptions) -> Result<(), Failure> {
+    let settings = Settings::new(options, effort(options))?;
+    let more = vmalloc.settings(settings.cpus.len(), options.quick);
+    finish(("vmalloc", more), options, || vmalloc::run(vmalloc, &settings), with_machine)
+}
+
+fn record(options: &record::RecordOptions) -> Result<(), Failure> {
+    let recorded = record::record(options)?;
+    match (show(&recorded.text), recorded.exit_code) {
+        // How the recorded command ended matters more than a reader that has gone.
+        (Err(failure), _) if !failure.is_silent() => Err(failure),
+        (shown, 0) => shown,
+        (_, code) => Err(Failure::Command(code)),
+    }
+}

@@ -1,0 +1,39 @@
+//! The command `soak`.
+
+use super::finish::{finish, with_machine};
+use crate::design::{Demand, unavailable};
+use crate::failure::Failure;
+use crate::names::{Design, list};
+use crate::report::json::More;
+use crate::workloads::options::MeasureOptions;
+use crate::workloads::settings::first_cpus;
+use crate::workloads::soak::Soak;
+use crate::workloads::soak::options::SoakOptions;
+
+/// Soaks the designs that the options ask for, or all that can run here.
+///
+/// # Errors
+/// When a design cannot be soaked, or fails.
+pub fn soak(given: SoakOptions) -> Result<(), Failure> {
+    let SoakOptions { minutes: time, drains: drains_per_s, designs, cpus, json, seed, variant } =
+        given;
+    let options = MeasureOptions { cpus, json, seed, ..MeasureOptions::default() };
+    let refuses = |design: &Design| unavailable(*design).or_else(|| variant.refuses(*design));
+    let designs = if designs.is_empty() {
+        Design::PAGED.iter().copied().filter(|design| refuses(design).is_none()).collect()
+    } else {
+        designs
+    };
+    let cannot = |design: &&Design| !Design::PAGED.contains(design);
+    if let Some(design) = designs.iter().find(cannot) {
+        let there = list(Design::PAGED);
+        return Err(Failure::Usage(format!("design {design} cannot be soaked; there are {there}")));
+    }
+    if let Some(why) = designs.iter().find_map(refuses).or_else(|| variant.unused(&designs)) {
+        return Err(Failure::Usage(why));
+    }
+    let demand = Demand { cpus: first_cpus(options.cpus)?, variant, ..Demand::default() };
+    let soak = Soak { designs, demand, time, drains_per_s, seed };
+    let more = More::from([("minutes", (soak.time.as_secs_f64() / 60.0).into())]);
+    finish(("soak", more), &options, || soak.run(), with_machine)
+}

@@ -1,0 +1,67 @@
+//! Comparing result files.
+
+use super::columns::{self, Named};
+use super::document::Document;
+use super::options::CompareOptions;
+use super::table::Comparison;
+use super::write::written;
+use super::{threads, unlike};
+use crate::failure::Failure;
+use crate::report::printable;
+
+/// Files compared.
+#[derive(Debug)]
+pub struct Compared {
+    /// For stdout.
+    pub text: String,
+    /// For stderr: in what the files differ besides their figures.
+    pub warnings: Vec<String>,
+}
+
+/// Compares result files.
+///
+/// # Errors
+/// When a file is no result file, or they have nothing in common that could be compared.
+pub fn files(options: &CompareOptions) -> Result<Compared, Failure> {
+    options.measuring.refuse_for_files()?;
+    let mut files =
+        options.threads.iter().map(|name| threads::load(name)).collect::<Result<Vec<_>, _>>()?;
+    for path in &options.files {
+        files.push(Named { document: Document::load(path)?, path: path.clone() });
+    }
+    let warnings = unlike::differences(&files);
+    if !options.force && !warnings.is_empty() {
+        return Err(Failure::Usage(refusal(&warnings)));
+    }
+    let sources = sources(&files);
+    let mut columns = columns::of_files(files);
+    columns::keep(&mut columns, "design", &options.designs, |row| &row.design)?;
+    columns::keep(&mut columns, "workload", &options.workloads, |row| &row.workload)?;
+    columns::keep(&mut columns, "metric", &options.metrics, |row| &row.metric)?;
+    if let Some(param) = &options.by {
+        columns = columns::split(columns, param)?;
+    }
+    if columns.len() < 2 && options.threads.is_empty() {
+        return Err(Failure::Usage(
+            "there is one design in one file: nothing to compare; give another file".to_owned(),
+        ));
+    }
+    let comparison = Comparison::new(&columns, options.base.as_deref(), options.rule)?;
+    Ok(Compared { text: written(&comparison, &sources, options)?, warnings })
+}
+
+/// One line, however much differs.
+fn refusal(differences: &[String]) -> String {
+    let more = match differences.len() {
+        1 => String::new(),
+        n => format!(" (and {} more differences)", n - 1),
+    };
+    format!("unlike results: {}{more}; give --force to compare them all the same", differences[0])
+}
+
+/// Where printed figures are from.
+fn sources(files: &[Named]) -> String {
+    let named =
+        files.iter().filter_map(|file| Some((file.path.display(), file.document.source.as_ref()?)));
+    named.map(|(path, source)| format!("{path}: {}\n", printable(source))).collect()
+}

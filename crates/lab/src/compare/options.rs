@@ -1,0 +1,74 @@
+//! Options of `compare`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::measuring::Measuring;
+use super::rule::Rule;
+use super::stats::Stat;
+
+/// See the module.
+#[derive(Clone, Debug, Args)]
+pub struct CompareOptions {
+    /// Result files, as --json writes them; - for standard input. Designs of one file, or files,
+    /// or both become columns. Without files, designs are measured now
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// A linux-mm thread's own table, as if it were a FILE; may be repeated. An unknown NAME is
+    /// answered with those there are
+    #[arg(long = "threads", value_name = "NAME")]
+    pub threads: Vec<String>,
+    /// Compare with this column (default: the first)
+    #[arg(long, value_name = "COLUMN")]
+    pub base: Option<String>,
+    /// Make a column of each value of this param, such as batch, threads or policy
+    #[arg(long, value_name = "PARAM")]
+    pub by: Option<String>,
+    /// Only this design; may be repeated. Of designs measured now, the first is compared with
+    #[arg(long = "design", value_name = "NAME")]
+    pub designs: Vec<String>,
+    /// Only this workload; may be repeated
+    #[arg(long = "workload", value_name = "NAME")]
+    pub workloads: Vec<String>,
+    /// Only this metric; may be repeated
+    #[arg(long = "metric", value_name = "NAME")]
+    pub metrics: Vec<String>,
+    /// Only this statistic, in text and Markdown; may be repeated
+    #[arg(long = "stat", value_name = "NAME")]
+    pub stats: Vec<Stat>,
+    /// What earns a star
+    #[arg(long, default_value = "ours")]
+    pub rule: Rule,
+    /// How to write it
+    #[arg(long, default_value = "text")]
+    pub format: Format,
+    /// Compare files of other machines or settings all the same
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub measuring: Measuring,
+}
+
+impl CompareOptions {
+    /// Whether there are no results yet.
+    pub fn is_to_measure(&self) -> bool {
+        self.files.is_empty() && self.threads.is_empty()
+    }
+}
+
+/// How to write a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Text,
+    Markdown,
+    Csv,
+    Json,
+}
+
+impl Format {
+    /// Whether people read it, so that machine and notes go with it.
+    pub fn is_for_people(self) -> bool {
+        matches!(self, Format::Text | Format::Markdown)
+    }
+}

@@ -1,0 +1,46 @@
+//! A comparison in the format asked for.
+
+use std::io::{self, Write};
+
+use super::data;
+use super::options::{CompareOptions, Format};
+use super::render::{self, Medium};
+use super::stats::Stat;
+use super::table::Comparison;
+use crate::failure::Failure;
+
+/// The comparison as text; `sources` says where printed figures are from.
+///
+/// # Errors
+/// When it cannot be written in the format.
+pub fn written(
+    comparison: &Comparison,
+    sources: &str,
+    options: &CompareOptions,
+) -> Result<String, Failure> {
+    let stats = if options.stats.is_empty() { &Stat::ALL[..] } else { &options.stats };
+    let failed =
+        |e: &dyn std::error::Error| Failure::Run(format!("cannot write the comparison: {e}"));
+    Ok(match options.format {
+        Format::Text => render::render(comparison, stats, Medium::Text) + sources,
+        Format::Markdown => render::render(comparison, stats, Medium::Markdown) + sources,
+        Format::Csv => data::csv(comparison).map_err(|e| failed(&e))?,
+        Format::Json => data::json(comparison).map_err(|e| failed(&e))?,
+    })
+}
+
+/// A comparison behind what its readers should know; programs get it alone, and notes on
+/// stderr.
+pub fn noted(format: Format, notes: &[String], comparison: String) -> String {
+    if !format.is_for_people() {
+        for note in notes {
+            // Best effort: stderr may be closed.
+            let _ = writeln!(io::stderr(), "note: {note}");
+        }
+        return comparison;
+    }
+    // Markdown joins lines that are no list.
+    let mark = if format == Format::Markdown { "- " } else { "" };
+    let notes: String = notes.iter().map(|note| format!("{mark}{note}\n")).collect();
+    format!("{notes}\n{comparison}")
+}

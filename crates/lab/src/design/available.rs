@@ -1,0 +1,29 @@
+//! Whether a design can run on this machine, in this build.
+
+use pagedepot_rseq::RseqMissing;
+use pagedepot_rseq::membarrier::Unfenced;
+
+use crate::names::Design;
+
+/// Why `design` cannot run here, and what to do about it.
+pub fn unavailable(design: Design) -> Option<String> {
+    if design.is_peer() && !cfg!(feature = "peers") {
+        return Some(format!(
+            "design {design} is not compiled in: build with `cargo run --release --features \
+             peers -- ...`"
+        ));
+    }
+    if Design::WITH_RSEQ.contains(&design)
+        && let Some(why) = RseqMissing::find()
+    {
+        return Some(format!(
+            "design {design} needs restartable sequences, but {why}; or leave it out"
+        ));
+    }
+    if Design::WITH_FENCES.contains(&design) {
+        return Unfenced::find().map(|why| {
+            format!("design {design} needs to fence sequences, but {why}; or leave it out")
+        });
+    }
+    None
+}

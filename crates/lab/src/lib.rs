@@ -1,0 +1,76 @@
+//! The `pagedepot` command: measures page allocators and replays what a kernel asked of its own.
+//!
+//! A library only so that the tests in `tests/` can call its parts; programs run the command.
+//!
+//! # Rooms
+//! Each room uses those above it in this table, and none below (`tests/layers.rs` checks that).
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `failure`, `names`, `args` | errors of the command, the designs' names, numbers in arguments |
+//! | `trace` | reading recorded events and `/proc/zoneinfo` |
+//! | `harness` | clocks, barriers, pinned threads, windows in turn, statistics of samples |
+//! | `report` | result rows, JSON, tables, progress, the machine |
+//! | `design` | the designs that are compared, and the one dispatch over them |
+//! | `replay` | a recorded trace, replayed exactly by one thread |
+//! | `workloads` | everything that `bench`, `vmalloc` and `soak` measure |
+//! | `compare` | tables of several results side by side |
+//! | `record` | recording a trace |
+//! | `cli`, `commands` | options, and what each command does with them |
+
+#![allow(missing_docs, reason = "public items exist for the tests in tests/ alone")]
+
+mod args;
+mod cli;
+mod commands;
+mod compare;
+mod design;
+mod failure;
+mod harness;
+mod names;
+mod record;
+mod replay;
+mod report;
+mod trace;
+mod workloads;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use report::printable;
+
+/// What the tests in `tests/` call. No interface for programs: it changes without notice.
+#[doc(hidden)]
+pub mod tested {
+    pub use crate::design::variant::{Store, Variant};
+    pub use crate::names::Design;
+    pub use crate::replay::depot::{ReplayMachine, with_depot};
+    pub use crate::replay::engine::run;
+    pub use crate::replay::outcome::{Outcome, ReplayError};
+    pub use crate::replay::plan::{Cached, Known, Op, Plan};
+    pub use crate::replay::replayed::Replayed;
+    pub use crate::replay::runner::replay;
+    pub use crate::replay::target::{ReplayCounts, ReplayTarget};
+    pub use crate::replay::verify::Verify;
+    pub use crate::replay::zoneinfos::Zoneinfos;
+    pub use crate::report::rows::Report;
+    pub use crate::trace::*;
+}
+
+/// Runs the command with this process's arguments.
+pub fn main() -> ExitCode {
+    // A limit on the size of files (`ulimit -f`) must be an error of writing, as a full disk is:
+    // the default action of its signal would end this process before it can clean up.
+    // SAFETY: no other thread exists yet, and ignoring a signal needs no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    match commands::run(std::env::args_os()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_silent() {
+                // Best effort: stderr may be closed.
+                let _ = writeln!(io::stderr(), "pagedepot: {}", printable(&failure.to_string()));
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The designs that the lab compares, by the names that `--design` and results give them.
+
+use std::fmt;
+
+/// The enum of designs, their order in tables and their names, from one list.
+macro_rules! designs {
+    ($($(#[$doc:meta])* $design:ident = $name:literal,)*) => {
+        /// A design, by name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Design {
+            $($(#[$doc])* $design,)*
+        }
+
+        impl Design {
+            /// All designs, in the order of tables.
+            pub const ALL: &'static [Design] = &[$(Design::$design),*];
+
+            /// The name in `--design`, tables and results.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Design::$design => $name,)*
+                }
+            }
+        }
+    };
+}
+
+designs! {
+    /// This project's.
+    Depot = "depot",
+    /// A thread-local vector.
+    FloorTls = "floor-tls",
+    /// A restartable sequence on a per-CPU array.
+    FloorRseq = "floor-rseq",
+    /// A per-CPU spinlock and a vector.
+    FloorSpin = "floor-spin",
+    /// No per-CPU layer: a buddy allocator behind a lock.
+    ZoneLock = "zone-lock",
+    /// Per-CPU lists that only their owners touch.
+    Local = "local",
+    /// `Local`, or locked lists for all CPUs.
+    NohzConditional = "nohz-conditional",
+    /// Per-CPU lists behind spinlocks.
+    Spin = "spin",
+    /// Per-CPU lists behind a pointer that drains switch.
+    Rcu = "rcu",
+    /// Magazines that CPUs share, behind spinlocks.
+    Magazine = "magazine",
+    /// The crate `frame-alloc`'s `DepotAllocator`.
+    FrameAlloc = "frame-alloc",
+    /// mimalloc, asked for aligned pages.
+    Mimalloc = "mimalloc",
+    /// jemalloc, asked for aligned pages.
+    Jemalloc = "jemalloc",
+    /// snmalloc, asked for aligned pages.
+    Snmalloc = "snmalloc",
+    /// The kernel's own page faults.
+    Kernel = "kernel",
+    /// Kernel address space as it was before nodes.
+    VmapGlobalLock = "vmap-global-lock",
+    /// Kernel address space with nodes.
+    VmapNodes = "vmap-nodes",
+    /// The operating system's `mmap` and `munmap`.
+    Mmap = "mmap",
+    /// The crate `range-alloc`.
+    RangeAlloc = "range-alloc",
+    /// The crate `offset-allocator`.
+    OffsetAllocator = "offset-allocator",
+    /// This project's, by pages that own their depot instead of page numbers.
+    DepotOwned = "depot-owned",
+}
+
+impl Design {
+    /// Designs that hand out blocks.
+    pub const BLOCKS: &'static [Design] = &[
+        Design::Depot,
+        Design::FloorTls,
+        Design::FloorRseq,
+        Design::FloorSpin,
+        Design::ZoneLock,
+        Design::Local,
+        Design::NohzConditional,
+        Design::Spin,
+        Design::Rcu,
+        Design::Magazine,
+        Design::FrameAlloc,
+        Design::Mimalloc,
+        Design::Jemalloc,
+        Design::Snmalloc,
+    ];
+
+    /// Whole page allocators: they hand out frame numbers, with memory behind them, for blocks of
+    /// any order, split blocks, drain caches and check their metadata.
+    pub const PAGED: &'static [Design] = &[
+        Design::Depot,
+        Design::ZoneLock,
+        Design::Local,
+        Design::NohzConditional,
+        Design::Spin,
+        Design::Rcu,
+        Design::Magazine,
+    ];
+
+    /// Designs whose owners exclude each other by restartable sequences and nothing else.
+    pub const WITH_RSEQ: &'static [Design] =
+        &[Design::FloorRseq, Design::Local, Design::NohzConditional, Design::Rcu];
+
+    /// Designs of `WITH_RSEQ` whose drains fence other CPUs' sequences. Without the fence their
+    /// owners would have to take locks, which costs something else.
+    pub const WITH_FENCES: &'static [Design] =
+        &[Design::Local, Design::NohzConditional, Design::Rcu];
+
+    /// Designs that manage address space and map pages there.
+    pub const VMAPS: &'static [Design] =
+        &[Design::Depot, Design::VmapGlobalLock, Design::VmapNodes];
+
+    /// The design called `name`.
+    ///
+    /// # Errors
+    /// Lists the names there are.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|design| design.name() == name);
+        found.copied().ok_or_else(|| format!("no such design; there are {}", list(Self::ALL)))
+    }
+
+    /// Whether the design writes into freed pages, and so comes to own memory for every page that
+    /// it ever handed out.
+    pub const fn touches_pages(self) -> bool {
+        matches!(self, Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
+    }
+
+    /// Whether a linux-mm thread proposes the design.
+    pub const fn is_of_a_thread(self) -> bool {
+        use Design::{Local, Magazine, NohzConditional, Rcu, Spin, ZoneLock};
+        matches!(self, ZoneLock | Local | NohzConditional | Spin | Rcu | Magazine)
+    }
+
+    /// Whether the design is another project's crate or library, compiled in by the feature
+    /// `peers`.
+    pub const fn is_peer(self) -> bool {
+        matches!(self, Design::FrameAlloc | Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
+            || matches!(self, Design::RangeAlloc | Design::OffsetAllocator)
+    }
+}
+
+impl fmt::Display for Design {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The designs' names, separated by commas.
+pub fn list(designs: &[Design]) -> String {
+    designs.iter().map(|design| design.name()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back() {
+        for &design in Design::ALL {
+            assert_eq!(Design::parse(design.name()), Ok(design));
+        }
+        let error = Design::parse("slab").unwrap_err();
+        assert!(error.contains("depot, floor-tls") && error.contains(", kernel"), "{error}");
+    }
+}

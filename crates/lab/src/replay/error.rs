@@ -1,0 +1,27 @@
+//! Why a replay ended without a result.
+
+use pagedepot_designs::SetupError;
+
+use super::depot::DepotError;
+use super::outcome::ReplayError;
+use crate::trace::TraceError;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    #[error(transparent)]
+    Depot(#[from] DepotError),
+    #[error("cannot make the recorded machine: {0}")]
+    Setup(#[from] SetupError),
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+}
+
+impl Error {
+    /// Whether the input is at fault, not the allocator.
+    pub fn is_bad_input(&self) -> bool {
+        !matches!(self, Error::Replay(error) if !error.is_of_the_machine())
+    }
+}

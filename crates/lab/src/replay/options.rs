@@ -1,0 +1,36 @@
+//! Options of the commands that replay traces.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::args::positive;
+use crate::trace::ExpandLimit;
+
+/// The recorded machine. Default: NAME.zoneinfo.before.txt and NAME.zoneinfo.after.txt beside the
+/// trace
+#[derive(Clone, Debug, Default, Args)]
+pub struct ZoneinfoPaths {
+    /// /proc/zoneinfo from before the recording: zones, watermarks, batch, high and cached pages
+    #[arg(long = "zoneinfo", value_name = "BEFORE")]
+    pub before: Option<PathBuf>,
+    /// /proc/zoneinfo from after it: what the kernel's CPUs then cached
+    #[arg(long = "zoneinfo-after", value_name = "AFTER", requires = "before")]
+    pub after: Option<PathBuf>,
+}
+
+/// What a compressed trace may expand to
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct Expand {
+    /// Read at most so many MiB of a compressed trace (default: 256, or 100 times its size)
+    #[arg(long = "expand-limit", value_name = "MIB", value_parser = positive, allow_negative_numbers = true)]
+    pub mib: Option<NonZeroU32>,
+}
+
+impl Expand {
+    /// The limit in bytes.
+    pub fn limit(self) -> ExpandLimit {
+        ExpandLimit { bytes: self.mib.map(|mib| u64::from(mib.get()) << 20) }
+    }
+}

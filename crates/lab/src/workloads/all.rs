@@ -1,0 +1,30 @@
+//! The list of workloads that `bench` and `compare` know.
+
+use super::workload::Workload;
+use super::{drain, hot, kernbench, pagealloc, pft, producer_consumer, streams};
+
+/// All workloads of `bench`. A new one is added here and nowhere else.
+pub const ALL: &[&Workload] = &[
+    &hot::WORKLOAD,
+    &pagealloc::WORKLOAD,
+    &pft::WORKLOAD,
+    &producer_consumer::WORKLOAD,
+    &drain::WORKLOAD,
+    &streams::UDP_STREAM,
+    &streams::SCTP_MANY,
+    &kernbench::WORKLOAD,
+];
+
+/// The workload called `name`.
+///
+/// # Errors
+/// Lists the names there are.
+pub fn parse(name: &str) -> Result<&'static Workload, String> {
+    let found = ALL.iter().copied().find(|workload| workload.name == name);
+    found.ok_or_else(|| format!("no such workload; there are {}", names()))
+}
+
+/// The names of all workloads, separated by commas.
+pub fn names() -> String {
+    ALL.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,107 @@
+//! The contenders of `drain`: each design with each way to drain it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pagedepot::{CpuId, Mode};
+use pagedepot_rseq::membarrier::Unfenced;
+
+use super::busy::{self, Busy, Rate};
+use super::halted::{self, Halted, State};
+use super::owner::OwnerWork;
+use super::stopper::Stopper;
+use crate::design::Allocator;
+use crate::harness::Contender;
+use crate::names::Design;
+
+const RATES: [Rate; 5] = [
+    Rate::PerSecond(0),
+    Rate::PerSecond(100),
+    Rate::PerSecond(1_000),
+    Rate::PerSecond(10_000),
+    Rate::BackToBack,
+];
+
+/// What a contender whose owner works measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfBusy {
+    pub design: Design,
+    pub work: OwnerWork,
+    pub mode: Mode,
+    pub rate: Rate,
+}
+
+/// What a contender whose owner does not run measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfHalted {
+    pub design: Design,
+    pub state: State,
+    pub mode: Mode,
+}
+
+/// All contenders, each with what it measures.
+#[derive(Default)]
+pub struct Contenders {
+    pub busy: Vec<(OfBusy, Box<dyn Contender<{ busy::METRICS }>>)>,
+    pub halted: Vec<(OfHalted, Box<dyn Contender<{ halted::METRICS }>>)>,
+    /// The allocators that they share.
+    pub allocators: Vec<Box<dyn CheckedLater>>,
+}
+
+/// An allocator that contenders share, and that is checked when they are gone.
+pub trait CheckedLater {
+    /// Checks the metadata; says of which design.
+    fn check(&mut self) -> (Design, Result<(), String>);
+}
+
+impl<A: Allocator> CheckedLater for Arc<A> {
+    fn check(&mut self) -> (Design, Result<(), String>) {
+        (A::DESIGN, Arc::get_mut(self).expect("all contenders are gone").check())
+    }
+}
+
+/// Adds the contenders of a design.
+pub struct Add<'a> {
+    pub to: &'a mut Contenders,
+    pub owner: CpuId,
+    pub length: Duration,
+    pub stopper: &'static Stopper,
+}
+
+impl Add<'_> {
+    /// Makes the contenders of a design.
+    pub fn design<A: Allocator>(&mut self, allocator: A) {
+        let allocator = Arc::new(allocator);
+        for work in [OwnerWork::Pairs, OwnerWork::Bursts] {
+            self.busy(&allocator, work, Mode::Quiet, Rate::PerSecond(0));
+        }
+        // What a full drain cannot reach, it leaves, and so would pass for a cheap one.
+        let is_unfenced = Unfenced::find().is_some();
+        for &mode in A::DRAINS.iter().filter(|&&mode| mode == Mode::Quiet || !is_unfenced) {
+            for rate in &RATES[1..] {
+                self.busy(&allocator, OwnerWork::Pairs, mode, *rate);
+                if mode == Mode::Quiet {
+                    self.busy(&allocator, OwnerWork::Bursts, mode, *rate);
+                }
+            }
+            for state in [State::Idle, State::Stopped] {
+                self.halted(&allocator, state, mode);
+            }
+        }
+        self.to.allocators.push(Box::new(allocator));
+    }
+
+    fn busy<A: Allocator>(&mut self, allocator: &Arc<A>, work: OwnerWork, mode: Mode, rate: Rate) {
+        let (allocator, owner, length) = (Arc::clone(allocator), self.owner, self.length);
+        let (link, held) = (busy::BusyLink::default(), Mutex::default());
+        let contender = Busy { allocator, work, rate, mode, length, owner, link, held };
+        self.to.busy.push((OfBusy { design: A::DESIGN, work, mode, rate }, Box::new(contender)));
+    }
+
+    fn halted<A: Allocator>(&mut self, allocator: &Arc<A>, state: State, mode: Mode) {
+        let (allocator, owner, stopper) = (Arc::clone(allocator), self.owner, self.stopper);
+        let (link, held) = (halted::HaltedLink::default(), Mutex::default());
+        let contender = Halted { allocator, state, mode, owner, stopper, link, held };
+        self.to.halted.push((OfHalted { design: A::DESIGN, state, mode }, Box::new(contender)));
+    }
+}

@@ -1,0 +1,44 @@
+//! Options of the commands that measure.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::args::{RUNS_MAX, positive, seed, whole};
+use crate::names::Design;
+
+/// Options of every measurement.
+#[derive(Clone, Debug, Default, Args)]
+pub struct MeasureOptions {
+    /// Measure only this design; may be repeated. An unknown NAME is answered with those there are
+    #[arg(long = "design", value_name = "NAME", value_parser = Design::parse)]
+    pub designs: Vec<Design>,
+    /// Use so many CPUs (default: all). A replay acts as so many CPUs of its trace, and gives them
+    /// the work of the others, too
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub cpus: Option<NonZeroU32>,
+    /// Take so many samples (default: 31, with --quick 11; replay 5)
+    #[arg(long, value_name = "N", value_parser = whole::<RUNS_MAX>, allow_negative_numbers = true)]
+    pub runs: Option<u32>,
+    /// Shorter windows and smaller workloads: quick, but too noisy to judge by
+    #[arg(long)]
+    pub quick: bool,
+    /// Write results for scripts to FILE (-: stdout, and tables to stderr)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Seed of everything random
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
+    pub seed: u64,
+}
+
+/// Options of `bench` alone.
+#[derive(Clone, Debug, Default, Args)]
+pub struct BenchOptions {
+    /// Force so many drains of all CPUs per second behind the workload
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    pub drains: Option<NonZeroU32>,
+    /// udp-stream and sctp-many: vary --free-high, buffers in flight and streams
+    #[arg(long)]
+    pub tune: bool,
+}

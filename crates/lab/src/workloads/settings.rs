@@ -1,0 +1,245 @@
+//! How workloads are measured: CPUs, samples, effort, designs and their variants.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use pagedepot::CpuId;
+
+use super::clients::Clients;
+use super::options::MeasureOptions;
+use crate::design::pool::SharedPool;
+use crate::design::variant::Variant;
+use crate::design::{Demand, unavailable};
+use crate::failure::Failure;
+use crate::harness::samples::ROUNDS_TO_JUDGE;
+use crate::harness::{Contender, Drains, Pace, Schedule, Series, cpus, interleave};
+use crate::names::{Design, list};
+use crate::report::{Progress, counted};
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Everything: figures that can be judged.
+    Full,
+    /// The most important parts of it.
+    Short,
+    /// As little as shows that it works.
+    Quick,
+}
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The CPUs to use.
+    pub cpus: Vec<CpuId>,
+    /// Whether the user said how many.
+    pub cpus_given: bool,
+    /// Numbers of CPUs to measure with.
+    pub clients: Clients,
+    /// Windows per contender.
+    pub rounds: u32,
+    /// How much of the workload to run.
+    pub effort: Effort,
+    /// Seed of random numbers.
+    pub seed: u64,
+    /// The designs asked for; none: all that can run.
+    pub designs: Vec<Design>,
+    /// The variants of designs to make.
+    pub variant: Variant,
+    /// Drains per second forced behind the workload.
+    pub drains: Option<NonZeroU32>,
+    /// Whether to vary what can be tuned.
+    pub tune: bool,
+    /// Where to show progress.
+    pub progress: Progress,
+    /// Memory that the threads' designs share.
+    pub memory: SharedPool,
+}
+
+/// Windows per contender with `--quick`.
+const ROUNDS_QUICK: u32 = 11;
+
+impl Settings {
+    /// What the options ask for, on the first CPUs, as many as they say.
+    ///
+    /// # Errors
+    /// When this process may not use so many CPUs.
+    pub fn new(options: &MeasureOptions, effort: Effort) -> Result<Self, Failure> {
+        let rounds = if effort == Effort::Quick { ROUNDS_QUICK } else { ROUNDS_TO_JUDGE as u32 };
+        Ok(Settings {
+            cpus: first_cpus(options.cpus)?,
+            cpus_given: options.cpus.is_some(),
+            clients: Clients::Auto,
+            rounds: options.runs.unwrap_or(rounds),
+            effort,
+            seed: options.seed,
+            designs: options.designs.clone(),
+            variant: Variant::default(),
+            drains: None,
+            tune: false,
+            progress: Progress::on_stderr(),
+            memory: SharedPool::default(),
+        })
+    }
+
+    /// The designs to measure of those that the workload called `name` offers: those asked for, or
+    /// all that can run here.
+    ///
+    /// # Errors
+    /// When one asked for cannot take part.
+    pub fn designs(&self, name: &str, offered: &[Design]) -> Result<Vec<Design>, Failure> {
+        let designs: Vec<Design> = if self.designs.is_empty() {
+            let suits = |design: &Design| match self.effort {
+                // Peers take longer than all others together, and the tour is to take a minute.
+                Effort::Short => !design.touches_pages() && !design.is_of_a_thread(),
+                Effort::Full | Effort::Quick => true,
+            };
+            let offered = offered.iter().copied().filter(suits);
+            offered.filter(|&design| self.why_not(design).is_none()).collect()
+        } else {
+            for &design in &self.designs {
+                if !offered.contains(&design) {
+                    let offered = list(offered);
+                    return Err(Failure::Usage(format!(
+                        "design {design} cannot do `bench {name}`; there are {offered}"
+                    )));
+                }
+                if let Some(why) = self.why_not(design) {
+                    return Err(Failure::Usage(why));
+                }
+            }
+            offered.iter().copied().filter(|design| self.designs.contains(design)).collect()
+        };
+        match self.variant.unused(&designs) {
+            Some(why) => Err(Failure::Usage(why)),
+            None => Ok(designs),
+        }
+    }
+
+    /// Why a design cannot run here as asked for.
+    pub fn why_not(&self, design: Design) -> Option<String> {
+        let undrained = self.drains.is_some() && !Design::PAGED.contains(&design);
+        let undrained = undrained.then(|| {
+            format!(
+                "design {design} cannot be drained; with --drains there are {}",
+                list(Design::PAGED)
+            )
+        });
+        unavailable(design).or_else(|| self.variant.refuses(design)).or(undrained)
+    }
+
+    /// What a workload on the first `cpus` CPUs asks of designs.
+    pub fn demand(&self, cpus: usize, blocks_per_cpu: u32, frames_per_block: u32) -> Demand {
+        let (variant, memory) = (self.variant, self.memory.clone());
+        Demand {
+            blocks_per_cpu,
+            frames_per_block,
+            cpus: self.cpus[..cpus].to_vec(),
+            memory_pages: None,
+            variant,
+            memory,
+        }
+    }
+
+    /// Length of a window.
+    pub fn window(&self) -> Duration {
+        Duration::from_millis(if self.effort == Effort::Quick { 2 } else { 10 })
+    }
+
+    /// As many windows as asked for, of the usual length.
+    pub fn schedule(&self) -> Schedule {
+        Schedule { rounds: self.rounds, pace: Pace::Lasting(self.window()), drains: None }
+    }
+
+    /// The CPU counts to measure with: those asked for, or one, and all in use.
+    pub fn cpu_counts(&self) -> Vec<usize> {
+        match &self.clients {
+            Clients::Auto => {
+                [1, self.cpus.len()].into_iter().take(self.cpus.len().min(2)).collect()
+            }
+            Clients::These(these) => these.clone(),
+        }
+    }
+
+    /// Measures the contenders in turn on the first `cpus` CPUs.
+    pub fn interleave<const M: usize>(
+        &self,
+        what: &str,
+        contenders: &mut [Box<dyn Contender<M>>],
+        cpus: usize,
+        schedule: Schedule,
+    ) -> Result<Vec<Series<M>>, Failure> {
+        self.interleave_on(what, contenders, &self.cpus[..cpus], schedule)
+    }
+
+    /// The same with a seat on each of these CPUs, which may come up more than once.
+    pub fn interleave_on<const M: usize>(
+        &self,
+        what: &str,
+        contenders: &mut [Box<dyn Contender<M>>],
+        seats: &[CpuId],
+        schedule: Schedule,
+    ) -> Result<Vec<Series<M>>, Failure> {
+        let refs: Vec<_> = contenders.iter().map(AsRef::as_ref).collect();
+        let ticks = contenders.len() as u64 * (u64::from(schedule.rounds) + 1);
+        let step = self.progress.task(what, ticks);
+        // A CPU without a seat, if there is one.
+        let drainer =
+            self.cpus.iter().find(|cpu| !seats.contains(cpu)).or(self.cpus.last()).copied();
+        let drains = self.drains.zip(drainer).map(|(per_s, cpu)| Drains { per_s, cpu });
+        let schedule = Schedule { drains, ..schedule };
+        let series = interleave(&refs, seats, schedule, &|| step.tick());
+        drop(step);
+        for contender in contenders {
+            checked(contender.design(), contender.check())?;
+        }
+        Ok(series)
+    }
+
+    /// What to add to a table's heading: drains behind the workload, too few windows to judge by.
+    pub fn caveat(&self) -> String {
+        let drains = self.drains.map(|per_s| format!("; {per_s} drains of all CPUs per second"));
+        let few = (self.rounds as usize) < ROUNDS_TO_JUDGE;
+        let few = few.then(|| {
+            let windows = counted(self.rounds as usize, "window");
+            format!("; too few to judge ratios by: {windows} (--runs {ROUNDS_TO_JUDGE})")
+        });
+        drains.unwrap_or_default() + &few.unwrap_or_default()
+    }
+}
+
+/// The first of the CPUs that this process may use, as many as `wanted`; all without a wish.
+///
+/// # Errors
+/// When this process may not use so many.
+pub fn first_cpus(wanted: Option<NonZeroU32>) -> Result<Vec<CpuId>, Failure> {
+    let mut cpus = cpus::usable()?;
+    if let Some(wanted) = wanted {
+        let (wanted, usable) = (wanted.get() as usize, cpus.len());
+        if wanted > usable {
+            return Err(Failure::Usage(format!(
+                "{wanted} CPUs asked for, and this process may use {usable}: give --cpus \
+                 {usable} or less"
+            )));
+        }
+        cpus.truncate(wanted);
+    }
+    Ok(cpus)
+}
+
+/// What a design's metadata said when everything was freed.
+pub fn checked(design: Design, found: Result<(), String>) -> Result<(), Failure> {
+    found.map_err(|fault| Failure::Run(format!("{design}: {fault}: please report it")))
+}
+
+/// One metric's samples of a design, if it took part.
+pub fn samples_of<const M: usize>(
+    series: &[Series<M>],
+    design: Design,
+    metric: usize,
+) -> Option<&[f64]> {
+    series
+        .iter()
+        .find(|series| series.design == design)
+        .map(|series| series.samples[metric].as_slice())
+}

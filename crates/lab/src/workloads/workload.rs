@@ -1,0 +1,76 @@
+//! What a workload of `bench` is.
+
+use std::fmt;
+
+use pagedepot_rseq::RseqMissing;
+use pagedepot_rseq::membarrier::Unfenced;
+
+use super::settings::Settings;
+use crate::failure::Failure;
+use crate::harness::cpus;
+use crate::names::{Design, list};
+use crate::report::Report;
+
+/// A workload of `bench`. Each folder or file beside this one defines its own; `all` lists them.
+pub struct Workload {
+    /// The name in the command, tables and results.
+    pub name: &'static str,
+    /// The designs that can do it.
+    pub designs: &'static [Design],
+    /// Whether it has something to vary with `--tune`.
+    pub tunes: bool,
+    /// Whether it drains by itself, so that `--drains` has no meaning.
+    pub drains: bool,
+    /// Measures it.
+    pub measure: fn(&Settings) -> Result<Report, Failure>,
+}
+
+impl fmt::Debug for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Workload {
+    /// Measures the workload, and adds the variants of designs to its rows.
+    ///
+    /// # Errors
+    /// When a design cannot take part, or the machine lacks what the workload needs.
+    pub fn run(&self, settings: &Settings) -> Result<Report, Failure> {
+        if self.drains && settings.drains.is_some() {
+            let name = self.name;
+            return Err(Failure::Usage(format!(
+                "--drains is for other workloads: `bench {name}` has rates of its own"
+            )));
+        }
+        if settings.tune && !self.tunes {
+            return Err(Failure::Usage(format!(
+                "--tune is for udp-stream and sctp-many, not for {}",
+                self.name
+            )));
+        }
+        cpus::check_seats(&settings.cpus)?;
+        let mut report = (self.measure)(settings)?;
+        report.tag(|design| {
+            let design = Design::parse(design).expect("rows are of designs");
+            let mut params = settings.variant.params(design);
+            params.extend(settings.drains.map(|per_s| ("drains_per_s", per_s.get().into())));
+            params
+        });
+        if let Some(why) = RseqMissing::find() {
+            report.note(format!(
+                "no restartable sequences: {why}; without, the depot takes a lock per CPU, and \
+                 {} cannot run",
+                list(Design::WITH_RSEQ)
+            ));
+        }
+        if let Some(why) = Unfenced::find() {
+            report.note(format!(
+                "sequences cannot be fenced: {why}; without, full drains of the depot leave the \
+                 front of each CPU and are not measured, and {} cannot run",
+                list(Design::WITH_FENCES)
+            ));
+        }
+        Ok(report)
+    }
+}
