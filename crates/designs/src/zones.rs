@@ -252,5 +252,5 @@ impl Zones {
 
 #[cold]
 fn not_ours(pfn: Pfn) -> ! {
-    panic!("no memory at {pfn}: was the frame got from another allocator?")
+    panic!("no memory at {pfn}: does the frame belong to another allocator?")
 }

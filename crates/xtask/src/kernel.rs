@@ -149,7 +149,7 @@ fn run_test(kernel: &Path, options: &Options, test: Test, progress: &Progress) -
     }
     figure(&format!("passed={}", u8::from(passed)));
     if !passed {
-        bail!("see the kernel's last words above");
+        bail!("see the kernel's last lines above");
     }
     Ok(())
 }
