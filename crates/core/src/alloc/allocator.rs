@@ -24,10 +24,11 @@ use crate::zone::Zones;
 /// the middle of another call on the same CPU.
 ///
 /// No method waits for another caller, but for a request that may reclaim and is about to fail:
-/// what is shared is changed by single atomic operations. That request sleeps ([`Cpus::wait`])
-/// while another caller runs a [`Reclaim`] callback, a second at most for each, and some
-/// milliseconds while others have pages in their hands; how long is bounded. Over a
-/// [`Backing`](crate::Backing) that has a lock, what reaches it waits there.
+/// what is shared is changed by single atomic operations. That request sleeps
+/// ([`Environment::wait`](crate::cpus::Environment::wait)) while another caller runs a
+/// [`Reclaim`](crate::Reclaim) callback, a second at most for each, and some milliseconds while
+/// others have pages in their hands; how long is bounded. Over a [`Backing`](crate::Backing) that
+/// has a lock, what reaches it waits there.
 pub struct Allocator<'m, C> {
     pub(super) cpus: C,
     pub(super) pcps: Pcps<'m>,

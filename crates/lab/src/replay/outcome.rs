@@ -46,7 +46,7 @@ pub struct Outcome {
     /// Allocations and frees replayed: what the time is divided by. A batch counts each of its
     /// blocks.
     pub events: u64,
-    /// See "What is measured" in [`engine`](super::engine).
+    /// See "What is measured" in the module `engine`.
     pub elapsed_ns: u64,
     /// Blocks allocated and freed.
     pub allocated: Volume,
