@@ -18,7 +18,7 @@
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
-use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
+use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
 use pagedepot::{
     Allocator, Config, CpuId, Flags, FrameRange, Global, NodeId, Pfn, Watermarks, ZoneConfig,
     ZoneId,
@@ -38,6 +38,8 @@ struct Kernel;
 unsafe extern "C" {
     safe fn depot_this_cpu() -> u32;
 }
+
+impl Environment for Kernel {}
 
 impl WhichCpu for Kernel {
     fn cpu(&self) -> Option<CpuId> {
