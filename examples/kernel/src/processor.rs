@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use pagedepot::CpuId;
-use pagedepot::cpus::{Context, FenceError, Guard, Here, Environment, Processor};
+use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Processor};
 
 use crate::call::{self, Call};
 use crate::clock;
