@@ -58,12 +58,11 @@ pub fn cpus(boot: &BootInfo) -> impl Iterator<Item = u32> {
     let mut next = madt + HEADER_BYTES + 8;
     let entries = core::iter::from_fn(move || {
         let at = next;
-        // SAFETY: as above.
-        next += u64::from(if at + 2 <= end {
-            unsafe { read::<u8>(at + 1) }.max(2)
-        } else {
+        if at + 2 > end {
             return None;
-        });
+        }
+        // SAFETY: as above.
+        next += u64::from(unsafe { read::<u8>(at + 1) }.max(2));
         Some(at)
     });
     // SAFETY: the fields of an entry of this type.
