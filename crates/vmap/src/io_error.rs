@@ -2,7 +2,7 @@
 
 use std::io::{Error, ErrorKind};
 
-use super::{VfreeError, VmapError};
+use crate::error::{VfreeError, VmapError};
 
 impl From<VmapError> for Error {
     fn from(error: VmapError) -> Self {

@@ -10,7 +10,7 @@ use std::path::Path;
 /// All modules, from the ground up: each uses only those before it.
 #[rustfmt::skip]
 const ORDER: &[&str] = &[
-    "model", "units", "kind", "error",
+    "model", "units", "kind", "error", "io_error",
     "metadata::caller", "metadata::area", "metadata::index", "metadata::frames",
     "metadata::directory", "metadata::batch", "metadata::arena", "metadata",
     "config",

@@ -25,12 +25,13 @@ use crate::frame::{Order, Pfn};
 ///
 /// # Example
 /// ```
-/// use pagedepot::cpus::{CpuLock, Locked, WhichCpu};
+/// use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
 /// use pagedepot::{
 ///     AllocError, Allocator, Config, CpuId, Flags, FrameRange, Global, NodeId, Order, Pfn, ZoneConfig,
 /// };
 ///
 /// struct First;
+/// impl Environment for First {}
 /// impl WhichCpu for First {
 ///     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
 /// }

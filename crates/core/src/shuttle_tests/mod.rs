@@ -25,7 +25,8 @@ mod machine;
 #[path = "../../tests/common/rng.rs"]
 mod rng;
 
-use crate::sync::model::{Mutant, set_mutant};
+use crate::sync::model::set_mutant;
+pub(crate) use crate::sync::model::{Mutant, is_mutant};
 use explore::explore;
 
 /// Runs a model that must fail; the panic of its failure goes on.

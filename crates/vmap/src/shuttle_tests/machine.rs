@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use pagedepot::cpus::{FenceError, Guard, Here, Pinned, Processor};
+use pagedepot::cpus::{Environment, FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{
     Allocator, Config, CpuId, FrameRange, HighPolicy, Mode, NodeId, Pfn, Scope, Watermarks,
     ZoneConfig,
@@ -47,6 +47,8 @@ unsafe impl Guard for Pin {
         self.here
     }
 }
+
+impl Environment for Preemption {}
 
 // SAFETY: a fence takes the mutex of the CPU, so all guards that existed are gone.
 unsafe impl Processor for Preemption {
