@@ -87,6 +87,25 @@ impl Depot {
         let bytes = (pages as usize) << self.page_size().shift();
         (before == after).then(|| NonNull::slice_from_raw_parts(start, bytes))
     }
+
+    /// Allocates for `new`, copies what both layouts have room for, and frees the old memory.
+    ///
+    /// # Safety
+    /// `start` was allocated here for `old` and is the caller's.
+    unsafe fn move_to(
+        &self,
+        start: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+    ) -> Result<NonNull<[u8]>, AllocError> {
+        let moved = self.allocate(new)?;
+        // SAFETY: both are valid for the smaller size and apart; the old one is given up.
+        unsafe {
+            moved.cast::<u8>().copy_from_nonoverlapping(start, old.size().min(new.size()));
+            self.deallocate(start, old);
+        }
+        Ok(moved)
+    }
 }
 
 // SAFETY: memory that it returns is a block or run of pages that only `deallocate` frees, mapped
@@ -128,13 +147,8 @@ unsafe impl Allocator for Depot {
         if let Some(same) = self.in_place(start, old, new) {
             return Ok(same);
         }
-        let moved = self.allocate(new)?;
-        // SAFETY: both are valid for the smaller size and apart; the old one is given up.
-        unsafe {
-            moved.cast::<u8>().copy_from_nonoverlapping(start, old.size());
-            self.deallocate(start, old);
-        }
-        Ok(moved)
+        // SAFETY: the caller's promise.
+        unsafe { self.move_to(start, old, new) }
     }
 
     unsafe fn shrink(
@@ -146,13 +160,8 @@ unsafe impl Allocator for Depot {
         if let Some(same) = self.in_place(start, old, new) {
             return Ok(same);
         }
-        let moved = self.allocate(new)?;
-        // SAFETY: as in `grow`.
-        unsafe {
-            moved.cast::<u8>().copy_from_nonoverlapping(start, new.size());
-            self.deallocate(start, old);
-        }
-        Ok(moved)
+        // SAFETY: the caller's promise.
+        unsafe { self.move_to(start, old, new) }
     }
 }
 
