@@ -13,7 +13,7 @@
 //! | shelf | a CPU's stack of full magazines: anyone may take it, by one atomic operation |
 //! | gate | per CPU: the way to its fronts, or closed |
 //! | refill, spill | magazines moving from the store to a CPU, and back |
-//! | drain | taking cached pages back; *quiet*: interrupts nobody, *full*: the fronts too |
+//! | drain | taking cached pages back; *quiet*: interrupts no CPU, *full*: the fronts too |
 //!
 //! # The three layers
 //! ```text

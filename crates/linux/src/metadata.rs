@@ -7,7 +7,7 @@
 //! | 128.. | a lock per CPU |
 //! | then | the allocator's metadata |
 //!
-//! In the metadata are 512 KiB of gates that no CPU has: address space, never touched.
+//! 512 KiB of the metadata hold the gates of numbers that no CPU has: address space, never touched.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;

@@ -22,7 +22,7 @@
 //! which leads to [`REFUSALS_AT`] itself, where the gates of numbers are that no CPU has: zeroes,
 //! and a front word of zero refuses. So does all of a forked child's wiped memory.
 //!
-//! Nobody ever writes there. A sequence that could (it compares a word with one that may be 0)
+//! No code writes there. A sequence that could (it compares a word with one that may be 0)
 //! looks at the gate first.
 //!
 //! | bytes of a block | what |
@@ -204,7 +204,7 @@ impl BlockArray {
         }
     }
 
-    /// Whether the words that closed gates lead to are as they must be; nobody writes them.
+    /// Whether the words that closed gates lead to are as they must be: no code writes them.
     pub(crate) fn refuses(&self) -> bool {
         let words = 0..2 * Tag::ZONES_MAX * WORDS_PER_ZONE;
         // SAFETY: gates, as in `followed`.

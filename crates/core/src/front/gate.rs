@@ -1,16 +1,16 @@
 //! The gate of a CPU: open, or closed by the one drainer whose ticket it shows.
 //!
 //! # States
-//! | value | meaning | who leaves it, to what |
+//! | value | meaning | transitions |
 //! |---|---|---|
-//! | 0 | wiped: this process is a fork | nobody |
+//! | 0 | wiped: this process is a fork | none |
 //! | > 0 | open: the offset of the CPU's block | any drainer, by compare-and-swap, to its ticket |
 //! | < 0, no ticket | disabled: the CPU has no caches until further notice | `enable`, to open; any drainer, to its ticket |
 //! | < 0, a ticket | a drainer's; its last two bits (32 and 33), 1 or 2, say what comes after | that drainer alone, to open or disabled, as they say |
 //!
 //! Enabling during a drain changes the last two bits of its ticket from 2 to 1: a drain must not
-//! undo it. Every open value of a CPU is the same; tickets repeat after 2^28,
-//! which harms nobody: they tell drainers apart for who looks at a stuck one.
+//! undo it. Every open value of a CPU is the same. Tickets repeat after 2^28 drains. Wrap-around is
+//! harmless: a ticket only identifies the drainer when a stuck gate is debugged.
 //!
 //! All of a ticket, and of "disabled", is in the upper half; the lower half, an offset, is 0 in
 //! every closed gate. A sequence may therefore load the lower half only and go where it leads, see
@@ -26,10 +26,10 @@
 //!    Those that follow the gate instead of looking at it find words that are always zero.
 //! 3. It stores empty words, then reopens with Release. A sequence reads the gate with Acquire
 //!    before the word: if it finds the gate open again, it finds the empty words too.
-//! 4. The frames are returned after the reopening: nobody waits for the store.
+//! 4. The drainer returns the frames after the reopening, so the owner does not wait for the store.
 //!
 //! A drainer that dies between 1 and 3 leaves the gate closed: the CPU works on from the store,
-//! other drainers are refused at once and report the CPU as busy. Nobody waits for anybody.
+//! other drainers are refused at once and report the CPU as busy. No caller waits for another.
 
 use super::block::{BlockArray, is_open};
 use crate::frame::CpuId;

@@ -140,7 +140,7 @@ fn last_block_taken_while_a_frame_comes_back() {
     });
 }
 
-/// Huges become ones of a sort, each by a thread of its own, while a search clears the mark: it
+/// Pageblocks become ones of a sort, each by a thread of its own, while a search clears the mark: it
 /// found none. All of the section is held before, and its marks are set.
 fn marked(sort: Sort, changes: &[fn(&Section<'_>)]) {
     let section = section();

@@ -73,7 +73,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         if shelf.count() == 0 {
             return None;
         }
-        // Announced before it leaves the shelf: in between it would be in nobody's metadata.
+        // Announced before it leaves the shelf: in between no count would include it.
         let moving = pcp.in_flight.begin(u64::from(front.class.magazine_frames()));
         let full = shelf.pop(self.blocks())?;
         let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));

@@ -14,7 +14,7 @@ use crate::frame::{Pfn, ZoneId};
 
 impl Bitmap<'_> {
     /// Takes the lowest `frames` contiguous free frames of the zone of which the first is a
-    /// multiple of `align` (a power of two). Huges taken whole become ones of the wanted
+    /// multiple of `align` (a power of two). Pageblocks taken whole become ones of the wanted
     /// mobility.
     ///
     /// When another caller was faster, the search goes on behind the place it lost.

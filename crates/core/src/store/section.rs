@@ -9,24 +9,26 @@
 //! # Theory
 //! The bits are the only truth. The atomic that clears a bit confers the frame; only its owner
 //! sets it again. Hints may be wrong at any time, but never stay wrong against the search:
-//! whoever sets bits looks at the hint *after*, whoever clears a hint looks at the bits *after*,
-//! both sequentially consistent (Dekker's pattern), so of two that race at least one sees the
-//! other and the hint ends up set. A hint that is set without cause costs one look.
+//! the caller that sets bits looks at the hint *after*, and the caller that clears a hint looks at
+//! the bits *after*, both sequentially consistent (Dekker's pattern). Of two that race at least one
+//! sees the other, and the hint ends up set. A hint that is set without cause costs one look.
 //!
-//! Whoever clears bits releases and whoever looks for them acquires: a search that misses frames
-//! knows what their taker did before, such as to free others where the search had been.
+//! A taker clears bits with release, and a search reads them with acquire: a search that misses
+//! frames sees what their taker did before, such as free other frames where the search had been.
 //!
-//! Which sections have pageblocks that a search may want is marked in the
-//! [summary](super::summary), by whoever changes a hint. A claim clears `some` before `whole`: else
-//! a pageblock that is taken entirely would be marked as partly free in between.
+//! The [summary](super::summary) marks which sections have pageblocks that a search may want. The
+//! caller that changes a hint updates the mark. A claim clears `some` before `whole`: in the other
+//! order a pageblock that is taken entirely would be marked as partly free in between.
 //!
-//! A tag changes only while its changer owns all 512 frames, so nobody can hold a frame of that
-//! pageblock, and nobody reads the tag on behalf of one. Two changes are exceptions. The carver of
-//! a frame owns that frame alone, and marks its pageblock for good; holders of others free them to
-//! either front. The caller that removes memory isolates pageblocks of which it owns no frame yet:
-//! searches that read the tag after that pass the pageblock by, and frees go past the caches. A
-//! search or free that read the tag before goes on as if it had come first. (LLFree, USENIX ATC 2023, keeps counters where this keeps hints; a counter and the
-//! bits cannot be changed together.)
+//! A tag changes only while its changer owns all 512 frames. No other caller then holds a frame of
+//! that pageblock, or reads the tag to free one. Two changes are exceptions. The carver of a frame
+//! owns that frame alone, and marks its pageblock for good; holders of other frames free them to
+//! either front. The caller that removes memory isolates pageblocks before it owns a frame of them:
+//! later searches skip the pageblock, and frees go past the caches. A search or free that read the
+//! tag before goes on as if it had come first.
+//!
+//! LLFree (USENIX ATC 2023) keeps counters where this keeps hints. A counter and the bits cannot be
+//! changed together.
 #![allow(unsafe_code, reason = "writes sections field by field")]
 
 use super::bits::{self, WORD_FRAMES};

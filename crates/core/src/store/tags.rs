@@ -1,5 +1,5 @@
-//! Zone and mobility of every pageblock: what `free` looks at to find its front, whoever keeps the
-//! free frames.
+//! Zone and mobility of every pageblock. `free` finds its front by them, over the bitmap and over a
+//! backing.
 #![allow(unsafe_code, reason = "leaves out a bounds check on the hot path")]
 
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
@@ -9,9 +9,9 @@ use crate::sync::prim::{AtomicU32, Ordering};
 /// The table; see the module.
 #[derive(Clone, Copy)]
 pub struct Tags<'m> {
-    /// Of every pageblock below the limit, holes included. Written once per retag.
+    /// Of every pageblock below the limit, holes included. Written when a pageblock changes its mobility.
     tags: &'m [AtomicU32],
-    /// Huges for which `simple` answers: all or none.
+    /// Pageblocks for which `simple` answers: all or none.
     simple_pageblocks: usize,
 }
 

@@ -25,9 +25,9 @@ pub struct Zone {
     /// Changes of the free count that a CPU keeps to itself, at most.
     delta_max: AtomicI64,
     /// Free pages of the store, but for the CPUs' deltas. On a line of its own: every slow path
-    /// reads the fields above, and this one is written by drains and by whoever moves many pages.
+    /// reads the fields above, and this one is written by drains and by callers that move many pages.
     free: Apart<AtomicI64>,
-    /// A backing counts the free pages; here nobody does.
+    /// Whether a backing counts the free pages; this zone then does not.
     is_backed: bool,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,

@@ -62,7 +62,7 @@ pub unsafe fn depot<M: Mapper, H: Host>(
     let bytes = Vmap::<M, H>::metadata_bytes(&config, &mapper).map_err(failed)?;
     // Leaked: a command makes a handful of them, and ends.
     let metadata: &'static mut [MaybeUninit<u8>] = Box::leak(Box::<[u8]>::new_zeroed_slice(bytes));
-    // SAFETY: the metadata are zeroed and leaked; the caller vouches for mapper and host.
+    // SAFETY: the metadata is zeroed and leaked; the caller vouches for mapper and host.
     let vmap = unsafe { Vmap::new_zeroed(&config, metadata, mapper, host) }.map_err(failed)?;
     Ok(Depot::new(vmap))
 }
