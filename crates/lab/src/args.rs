@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use pagedepot::Order;
+
 /// Most samples of a figure: the command keeps all of them in memory.
 pub const RUNS_MAX: u32 = 100_000;
 
@@ -21,6 +23,15 @@ pub fn positive(text: &str) -> Result<NonZeroU32, String> {
 pub fn whole<const MAX: u32>(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=MAX).contains(number));
     number.ok_or_else(|| format!("give a whole number of at least 1, and at most {MAX}"))
+}
+
+/// An order of blocks.
+///
+/// # Errors
+/// For what is none.
+pub fn order(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|&number| Order::new(number).is_some());
+    number.ok_or_else(|| format!("give an order from 0 to {}", Order::MAX))
 }
 
 /// A seed for random numbers: 0 to 2^64 - 1.

@@ -19,7 +19,14 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
     let effort = if bench.quick { Effort::Quick } else { Effort::Full };
     let (clients, more) = (options.measuring.clients.clone(), &options.measuring.more);
     let (variant, settings) = (options.measuring.variant, Settings::new(&bench, effort)?);
-    let settings = Settings { clients, variant, drains: more.drains, tune: more.tune, ..settings };
+    let settings = Settings {
+        clients,
+        variant,
+        drains: more.drains,
+        tune: more.tune,
+        orders: more.orders.clone(),
+        ..settings
+    };
     finish(
         ("compare", More::new()),
         &bench,

@@ -59,7 +59,13 @@ fn bench(
     variant: Variant,
 ) -> Result<(), Failure> {
     let settings = Settings::new(options, effort(options))?;
-    let settings = Settings { variant, drains: more.drains, tune: more.tune, ..settings };
+    let settings = Settings {
+        variant,
+        drains: more.drains,
+        tune: more.tune,
+        orders: more.orders.clone(),
+        ..settings
+    };
     let command = format!("bench {}", workload.name);
     finish((&command, More::new()), options, || workload.run(&settings), with_machine)
 }

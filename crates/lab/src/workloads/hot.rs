@@ -19,8 +19,14 @@ use crate::report::{Report, counted, table};
 const NAME: &str = "hot";
 
 /// See the module.
-pub const WORKLOAD: Workload =
-    Workload { name: NAME, designs: DESIGNS, tunes: false, drains: false, measure: run };
+pub const WORKLOAD: Workload = Workload {
+    name: NAME,
+    designs: DESIGNS,
+    tunes: false,
+    orders: false,
+    drains: false,
+    measure: run,
+};
 
 /// Designs that hand out blocks, and the depot's owned pages beside its numbers.
 const DESIGNS: &[Design] = &{

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{RUNS_MAX, positive, seed, whole};
+use crate::args::{RUNS_MAX, order, positive, seed, whole};
 use crate::names::Design;
 
 /// Options of every measurement.
@@ -41,4 +41,8 @@ pub struct BenchOptions {
     /// udp-stream and sctp-many: vary --free-high, buffers in flight and streams
     #[arg(long)]
     pub tune: bool,
+    /// pagealloc: measure blocks of 2^N pages, 0 to 10; may be repeated (default: 0 to 4, with
+    /// --quick 0 and 3)
+    #[arg(long = "order", value_name = "N", value_parser = order, allow_negative_numbers = true)]
+    pub orders: Vec<u32>,
 }

@@ -18,8 +18,14 @@ use crate::report::{Report, table};
 const NAME: &str = "producer-consumer";
 
 /// See the module.
-pub const WORKLOAD: Workload =
-    Workload { name: NAME, designs: Design::BLOCKS, tunes: false, drains: false, measure: run };
+pub const WORKLOAD: Workload = Workload {
+    name: NAME,
+    designs: Design::BLOCKS,
+    tunes: false,
+    orders: false,
+    drains: false,
+    measure: run,
+};
 
 const FRAME: Metric = ("frame_ns", "ns");
 

@@ -50,6 +50,8 @@ pub struct Settings {
     pub drains: Option<NonZeroU32>,
     /// Whether to vary what can be tuned.
     pub tune: bool,
+    /// The orders of blocks asked for; none: the workload's own.
+    pub orders: Vec<u32>,
     /// Where to show progress.
     pub progress: Progress,
     /// Memory that the threads' designs share.
@@ -77,6 +79,7 @@ impl Settings {
             variant: Variant::default(),
             drains: None,
             tune: false,
+            orders: Vec::new(),
             progress: Progress::on_stderr(),
             memory: SharedPool::default(),
         })

@@ -19,6 +19,8 @@ pub struct Workload {
     pub designs: &'static [Design],
     /// Whether it has something to vary with `--tune`.
     pub tunes: bool,
+    /// Whether it measures the orders that `--order` names.
+    pub orders: bool,
     /// Whether it drains by itself, so that `--drains` has no meaning.
     pub drains: bool,
     /// Measures it.
@@ -48,6 +50,9 @@ impl Workload {
                 "--tune is for udp-stream and sctp-many, not for {}",
                 self.name
             )));
+        }
+        if !settings.orders.is_empty() && !self.orders {
+            return Err(Failure::Usage(format!("--order is for pagealloc, not for {}", self.name)));
         }
         cpus::check_seats(&settings.cpus)?;
         let mut report = (self.measure)(settings)?;

@@ -35,8 +35,14 @@ use crate::names::Design;
 use crate::report::Report;
 
 /// See the module.
-pub const WORKLOAD: Workload =
-    Workload { name: NAME, designs: DESIGNS, tunes: false, drains: true, measure: run };
+pub const WORKLOAD: Workload = Workload {
+    name: NAME,
+    designs: DESIGNS,
+    tunes: false,
+    orders: false,
+    drains: true,
+    measure: run,
+};
 
 /// Designs whose caches another CPU can take back.
 const DESIGNS: &[Design] = &[

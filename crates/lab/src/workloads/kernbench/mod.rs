@@ -23,8 +23,14 @@ use crate::report::{Report, table};
 const NAME: &str = "kernbench";
 
 /// See the module.
-pub const WORKLOAD: Workload =
-    Workload { name: NAME, designs: Design::PAGED, tunes: false, drains: false, measure: run };
+pub const WORKLOAD: Workload = Workload {
+    name: NAME,
+    designs: Design::PAGED,
+    tunes: false,
+    orders: false,
+    drains: false,
+    measure: run,
+};
 
 const METRIC_NAMES: [Metric; METRICS] = [
     ("elapsed_s", "s"),

@@ -22,6 +22,7 @@ const ALLOC: Metric = ("alloc_ns", "ns");
 const FREE: Metric = ("free_ns", "ns");
 const TOTAL: Metric = ("total_ns", "ns");
 
+/// What a long run measures unless the user names others.
 const ORDERS: [u32; 5] = [0, 1, 2, 3, 4];
 const BATCH_MAX: u32 = 16384;
 /// What a short run measures, and what tables show of a long one: the ends, one magazine, several.
@@ -47,6 +48,12 @@ impl<A: Allocator> Batcher for SharedBatcher<A> {
             2 => Batch::<A, 2>::boxed(allocator, batch, seats),
             3 => Batch::<A, 3>::boxed(allocator, batch, seats),
             4 => Batch::<A, 4>::boxed(allocator, batch, seats),
+            5 => Batch::<A, 5>::boxed(allocator, batch, seats),
+            6 => Batch::<A, 6>::boxed(allocator, batch, seats),
+            7 => Batch::<A, 7>::boxed(allocator, batch, seats),
+            8 => Batch::<A, 8>::boxed(allocator, batch, seats),
+            9 => Batch::<A, 9>::boxed(allocator, batch, seats),
+            10 => Batch::<A, 10>::boxed(allocator, batch, seats),
             other => unreachable!("no order {other} is measured"),
         }
     }
@@ -150,14 +157,21 @@ impl<A: Allocator, const ORDER: u32> Contender<3> for Batch<A, ORDER> {
 
 /// Measures all orders and batches.
 pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
-    let (orders, batches) = grid(settings.effort);
+    let (orders, batches) = grid(settings.effort, &settings.orders);
     let mut report = Report::default();
     let mut cpu_counts = settings.cpu_counts();
     cpu_counts
         .retain(|&cpus| cpus == 1 || settings.cpus_given || settings.clients != Clients::Auto);
     let seats_max = *cpu_counts.last().expect("one CPU at least");
-    let batch_max = largest_batch(&mut report, batches.iter().copied(), seats_max);
-    let demand = settings.demand(seats_max, batch_max, 1 << orders[orders.len() - 1]);
+    let orders: Vec<(u32, u32)> = orders
+        .into_iter()
+        .map(|order| (order, largest_batch(&mut report, &batches, seats_max, order)))
+        .collect();
+    let (order, batch) = *orders
+        .iter()
+        .max_by_key(|&&(order, batch)| u64::from(batch) << order)
+        .expect("one order at least");
+    let demand = settings.demand(seats_max, batch, 1 << order);
     let mut batchers: Vec<Box<dyn Batcher>> = Vec::new();
     for &design in designs {
         batchers.push(with_design!(any design, &demand, |allocator| -> Box<dyn Batcher> {
@@ -171,7 +185,7 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     };
     for cpus in cpu_counts {
         let mut shown = Vec::new();
-        for &order in &orders {
+        for &(order, batch_max) in &orders {
             for &batch in batches.iter().filter(|&&batch| batch <= batch_max) {
                 let mut contenders: Vec<_> =
                     batchers.iter().map(|b| b.contender(order, batch, cpus)).collect();
@@ -199,25 +213,28 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
 }
 
 /// Orders and batches.
-fn grid(effort: Effort) -> (Vec<u32>, Vec<u32>) {
+fn grid(effort: Effort, asked: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let or = |orders: &[u32]| if asked.is_empty() { orders.to_vec() } else { asked.to_vec() };
     if effort != Effort::Full {
-        return (vec![0, 3], BATCHES_SHOWN.to_vec());
+        return (or(&[0, 3]), BATCHES_SHOWN.to_vec());
     }
     (
-        ORDERS.to_vec(),
+        or(&ORDERS),
         std::iter::successors(Some(1), |&batch| (batch < BATCH_MAX).then_some(batch * 2)).collect(),
     )
 }
 
 /// The largest batch that fits memory, if every page of it were touched by allocators that write
 /// into what they free.
-fn largest_batch(report: &mut Report, batches: impl Iterator<Item = u32>, seats: usize) -> u32 {
-    let largest_block = (PAGE_BYTES as u64) << ORDERS[ORDERS.len() - 1];
-    let room = available_bytes().unwrap_or(u64::MAX) / 4 / seats as u64 / largest_block;
-    let fitting = batches.filter(|&batch| u64::from(batch) <= room.max(1)).max().unwrap_or(1);
+fn largest_batch(report: &mut Report, batches: &[u32], seats: usize, order: u32) -> u32 {
+    let block = (PAGE_BYTES as u64) << order;
+    let room = available_bytes().unwrap_or(u64::MAX) / 4 / seats as u64 / block;
+    let fits = |&batch: &u32| u64::from(batch) <= room.max(1);
+    let fitting = batches.iter().copied().filter(fits).max().unwrap_or(1);
     if fitting < BATCH_MAX {
         report.note(format!(
-            "{NAME}: memory is short, so batches end at {fitting} blocks instead of {BATCH_MAX}"
+            "{NAME}: memory is short, so batches of order {order} end at {fitting} blocks instead \
+             of {BATCH_MAX}"
         ));
     }
     fitting
@@ -255,10 +272,10 @@ mod tests {
 
     #[test]
     fn batches_double_up_to_the_last() {
-        let (orders, batches) = grid(Effort::Full);
+        let (orders, batches) = grid(Effort::Full, &[]);
         assert_eq!(orders, [0, 1, 2, 3, 4]);
         assert_eq!((batches.len(), batches[0], batches[1], batches[14]), (15, 1, 2, 16384));
-        assert!(grid(Effort::Quick).1.iter().all(|batch| batches.contains(batch)));
+        assert!(grid(Effort::Quick, &[]).1.iter().all(|batch| batches.contains(batch)));
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub const WORKLOAD: Workload = Workload {
     name: "pagealloc",
     designs: Design::BLOCKS,
     tunes: false,
+    orders: true,
     drains: false,
     measure: run,
 };

@@ -29,8 +29,14 @@ use crate::report::{Report, counted, table};
 const NAME: &str = "pft";
 
 /// See the module.
-pub const WORKLOAD: Workload =
-    Workload { name: NAME, designs: DESIGNS, tunes: false, drains: false, measure: run };
+pub const WORKLOAD: Workload = Workload {
+    name: NAME,
+    designs: DESIGNS,
+    tunes: false,
+    orders: false,
+    drains: false,
+    measure: run,
+};
 
 /// Designs whose pages are memory, and `kernel`.
 const DESIGNS: &[Design] = &[

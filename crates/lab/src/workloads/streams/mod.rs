@@ -25,6 +25,7 @@ pub const UDP_STREAM: Workload = Workload {
     name: "udp-stream",
     designs: Design::PAGED,
     tunes: true,
+    orders: false,
     drains: false,
     measure: |settings| run(settings, &UDP_STREAM, udp_shape()),
 };
@@ -34,6 +35,7 @@ pub const SCTP_MANY: Workload = Workload {
     name: "sctp-many",
     designs: Design::PAGED,
     tunes: true,
+    orders: false,
     drains: false,
     measure: |settings| run(settings, &SCTP_MANY, sctp_shape(settings.cpus.len())),
 };
