@@ -148,9 +148,9 @@ fn frames_that_come_back_twice_are_reported() {
         |config| config.on_misuse = Some(ignore),
         |mut depot, _| {
             // An uncached order reaches the backing at once.
-            let pfn = depot.alloc(order(5), Flags::default()).unwrap();
-            depot.free(pfn, order(5)).unwrap();
-            assert_eq!(depot.free(pfn, order(5)), Err(FreeError::NotAllocated));
+            let pfn = depot.alloc(order(7), Flags::default()).unwrap();
+            depot.free(pfn, order(7)).unwrap();
+            assert_eq!(depot.free(pfn, order(7)), Err(FreeError::NotAllocated));
             assert_eq!(depot.validate().unwrap().free_pages, 4096);
             // The block is in a cache twice, and in a cache while it is free.
             let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();

@@ -151,8 +151,8 @@ fn a_drainer_that_hangs_keeps_only_what_is_behind_its_gate() {
                 );
                 depot.decay_caches();
                 held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
-                let pfn = depot.alloc(order(5), Flags::default()).unwrap();
-                depot.free(pfn, order(5)).unwrap();
+                let pfn = depot.alloc(order(7), Flags::default()).unwrap();
+                depot.free(pfn, order(7)).unwrap();
             },
         );
         check_all_free(depot);

@@ -375,16 +375,16 @@ fn caches_grow_by_carved_magazines() {
 #[test]
 fn a_double_free_panics_and_blocks_nobody() {
     let depot = Depot::new(16 * MIB).unwrap();
-    let block = depot.raw().alloc(order(4), Flags::default()).unwrap();
+    let block = depot.raw().alloc(order(7), Flags::default()).unwrap();
     let free = || {
         // SAFETY: the second free is wrong, which is what is tested; no code uses the pages.
-        unsafe { depot.raw().free(block, order(4)) }
+        unsafe { depot.raw().free(block, order(7)) }
     };
     assert_eq!(free(), Ok(()));
     let panic = catch_unwind(AssertUnwindSafe(free)).unwrap_err();
     let message = panic.downcast::<String>().unwrap();
     assert!(message.contains("double free") && message.contains("Builder::checked"), "{message}");
-    drop(depot.page(order(4)).unwrap());
+    drop(depot.page(order(7)).unwrap());
     all_back(&depot);
 }
 

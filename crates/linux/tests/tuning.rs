@@ -43,11 +43,11 @@ fn misuse_found_late_is_told() {
         _ => unreachable!("{misuse:?}"),
     };
     let depot = Depot::builder(16 * MIB).on_misuse(tell).build().unwrap();
-    let block = depot.raw().alloc(order(4), Flags::default()).unwrap();
+    let block = depot.raw().alloc(order(7), Flags::default()).unwrap();
     // SAFETY: the second free is wrong, which is what is tested; no code uses the pages.
-    let results = [(), ()].map(|()| unsafe { depot.raw().free(block, order(4)) });
+    let results = [(), ()].map(|()| unsafe { depot.raw().free(block, order(7)) });
     assert_eq!(results, [Ok(()), Err(FreeError::NotAllocated)]);
-    assert_eq!(FRAMES.load(Ordering::Relaxed), 16);
+    assert_eq!(FRAMES.load(Ordering::Relaxed), 128);
     all_back(&depot);
 }
 

@@ -66,7 +66,7 @@ unsafe impl<C: Sync> Sync for Allocator<'_, C> {}
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Allocates a block of 2^order frames, aligned to its size.
     ///
-    /// A cached order (0..=3 and 9) costs one sequence on this CPU while its front has rounds, and
+    /// A cached order (0..=6 and 9) costs one sequence on this CPU while its front has rounds, and
     /// one refill per magazine. Others search the store.
     ///
     /// # Errors

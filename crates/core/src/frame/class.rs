@@ -14,6 +14,12 @@ pub enum Class {
     Order2,
     /// Eight frames.
     Order3,
+    /// 16 frames.
+    Order4,
+    /// 32 frames.
+    Order5,
+    /// 64 frames.
+    Order6,
     /// [`Order::PAGEBLOCK`].
     Pageblock,
 }
@@ -22,7 +28,7 @@ impl Class {
     /// How many there are. Most models have one, since each class repeats the steps of the others;
     /// the models of `loom_tests::classes` are compiled with two.
     pub const COUNT: usize = match (cfg!(loom), option_env!("PAGEDEPOT_MODEL_CLASSES")) {
-        (false, _) => 5,
+        (false, _) => 8,
         (true, None) => 1,
         (true, Some(_)) => 2,
     };
@@ -36,8 +42,16 @@ impl Class {
         }
         all
     };
-    const EACH: [Class; 5] =
-        [Class::Order0, Class::Order1, Class::Order2, Class::Order3, Class::Pageblock];
+    const EACH: [Class; 8] = [
+        Class::Order0,
+        Class::Order1,
+        Class::Order2,
+        Class::Order3,
+        Class::Order4,
+        Class::Order5,
+        Class::Order6,
+        Class::Pageblock,
+    ];
 
     /// The class of an order, if that order is cached.
     #[inline]
@@ -48,6 +62,9 @@ impl Class {
             _ if cfg!(loom) => None,
             2 => Some(Class::Order2),
             3 => Some(Class::Order3),
+            4 => Some(Class::Order4),
+            5 => Some(Class::Order5),
+            6 => Some(Class::Order6),
             9 => Some(Class::Pageblock),
             _ => None,
         }
@@ -55,7 +72,7 @@ impl Class {
 
     /// Its order.
     pub const fn order(self) -> Order {
-        const ORDERS: [u32; 5] = [0, 1, 2, 3, 9];
+        const ORDERS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 9];
         match Order::new(ORDERS[self as usize]) {
             Some(order) => order,
             None => unreachable!(),
@@ -72,9 +89,9 @@ impl Class {
     #[inline]
     pub const fn rounds(self) -> u32 {
         #[cfg(not(loom))]
-        const ROUNDS: [u32; 5] = [63, 31, 15, 7, 1];
+        const ROUNDS: [u32; 8] = [63, 31, 15, 7, 7, 7, 7, 1];
         #[cfg(loom)]
-        const ROUNDS: [u32; 5] = [2, 1, 1, 1, 1];
+        const ROUNDS: [u32; 8] = [2, 1, 1, 1, 1, 1, 1, 1];
         ROUNDS[self as usize]
     }
 

@@ -5,8 +5,8 @@
 //! isolated, fences it once, takes its fronts too; the argument is in `front/gate.rs`.
 //!
 //! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
-//! two magazines of 63, 31, 15, 7 and 1 blocks (orders 0, 1, 2, 3, 9), in pages 126, 124, 120, 112
-//! and 1024; and over all of them by `high`, beyond which a CPU's slow path empties its coldest
+//! two magazines of 63, 31, 15, 7 (orders 3 to 6) and 1 blocks (order 9), in pages 126, 124, 120,
+//! 112, 224, 448, 896 and 1024; and over all of them by `high`, beyond which a CPU's slow path empties its coldest
 //! front, or by the one front in use where that alone is more.
 
 use core::ops::Range;
@@ -92,8 +92,8 @@ pub struct Drained {
     pub in_flight_pages: u64,
     /// In fronts that this drain did not take. After a quiet drain an upper bound, every magazine
     /// in a front counted in full; after a full one exact. At most, per CPU, zone, context and
-    /// mobility in use, 126 pages by order 0, 124 by order 1, 120 by order 2, 112 by order 3 and
-    /// 1024 by order 9.
+    /// mobility in use, 126 pages by order 0, 124 by order 1, 120 by order 2, 112 by order 3, 224
+    /// by order 4, 448 by order 5, 896 by order 6 and 1024 by order 9.
     pub unreachable_pages: u64,
     /// Fences waited for.
     pub fences: u64,

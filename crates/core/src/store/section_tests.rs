@@ -43,6 +43,10 @@ fn check_hints(section: &Section<'_>, pageblock: usize) {
     assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
 }
 
+/// Bytes of the front words of one mobility, and of a zone: four rows, and five words that refuse.
+const ROW_BYTES: usize = 8 * 8;
+const ZONE_BYTES: usize = 4 * ROW_BYTES + 5 * 8;
+
 #[test]
 fn tags_come_back_and_none_is_the_absent_one() {
     for zone in 0..Tag::ZONES_MAX as u32 {
@@ -50,7 +54,7 @@ fn tags_come_back_and_none_is_the_absent_one() {
             let tag = Tag::new(ZoneId::new(zone), mobility);
             assert!(tag.is_present());
             assert_eq!((tag.zone().get(), tag.mobility()), (zone, mobility));
-            assert_eq!(tag.fronts_at(), zone as usize * 200 + mobility.index() * 40);
+            assert_eq!(tag.fronts_at(), zone as usize * ZONE_BYTES + mobility.index() * ROW_BYTES);
             assert!(!tag.is_carved() && tag.of_the_rest() == tag);
             assert!(!tag.is_isolated() && tag.of_isolated().is_none() && !tag.is_removed());
             assert!(tag.serves(ZoneId::new(zone)) && !tag.serves(ZoneId::new(zone + 1)));
@@ -58,20 +62,24 @@ fn tags_come_back_and_none_is_the_absent_one() {
             assert!(isolated.is_present() && isolated.is_isolated() && !isolated.is_carved());
             assert!(!isolated.is_removed() && !isolated.serves(ZoneId::new(zone)));
             assert_eq!((isolated.of_isolated(), isolated.zone().get()), (Some(tag), zone));
-            assert_eq!(isolated.fronts_at(), zone as usize * 200 + 144 + mobility.index() * 8);
+            let refusing = zone as usize * ZONE_BYTES + 3 * ROW_BYTES;
+            assert_eq!(isolated.fronts_at(), refusing + 24 + mobility.index() * 8);
             assert!(tag.of_isolated().is_none() && tag.serves(tag.zone()));
             assert_eq!(tag.isolated().of_isolated(), Some(tag));
             assert!(tag.isolated().is_present() && !tag.isolated().serves(tag.zone()));
         }
         let carved = Tag::carved(ZoneId::new(zone));
         assert!(carved.is_present() && carved.is_carved());
-        assert_eq!(carved.fronts_at(), zone as usize * 200 + 128);
+        assert_eq!(carved.fronts_at(), zone as usize * ZONE_BYTES + 3 * ROW_BYTES + 8);
         assert_eq!(carved.zone().get(), zone);
         assert!(carved.of_the_rest() == Tag::new(ZoneId::new(zone), Mobility::Unmovable));
         assert!(!carved.is_isolated() && !carved.is_removed());
         let removed = Tag::removed(ZoneId::new(zone));
         assert!(removed.is_removed() && !removed.is_present() && !removed.is_isolated());
-        assert_eq!((removed.fronts_at(), removed.zone().get()), (zone as usize * 200 + 136, zone));
+        assert_eq!(
+            (removed.fronts_at(), removed.zone().get()),
+            (zone as usize * ZONE_BYTES + 3 * ROW_BYTES + 16, zone)
+        );
     }
     assert!(!Tag::ABSENT.is_present() && !Tag::ABSENT.is_carved());
     assert!(!Tag::ABSENT.is_isolated() && !Tag::ABSENT.is_removed());
