@@ -12,17 +12,28 @@ use core::ops::Range;
 use core::ptr::NonNull;
 
 use super::allocator::Allocator;
-use super::config::ConfigError;
+use super::checked::FrameBytes;
+use super::config::{Checks, ConfigError};
 use super::layout;
 use crate::cpus::Cpus;
 use crate::frame::FrameRange;
 use crate::frame::pageblock::PageblockIndex;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, Tag};
 use crate::frame::{Mobility, ZoneId};
+use crate::pcp::Caches;
 use crate::store::section::Section;
 use crate::sync::model::{Mutant, is_mutant};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
+    /// For all that adds memory.
+    pub(super) fn adding(&self) -> Adding<'_, 'm, C> {
+        Adding {
+            caches: self.caches(),
+            checks: self.options.checks,
+            section_bytes: self.layout.section_bytes,
+        }
+    }
+
     /// Bytes of metadata that [`add_memory`](Self::add_memory) and
     /// [`add_memory_held`](Self::add_memory_held) need for this range now: 0 where the allocator
     /// has all of it, else 33,024 per section (2^18 frames) that has none yet, and 255 to align
@@ -30,15 +41,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`Config::track_owner`](crate::Config::track_owner) 512 KiB. A section's metadata serves all
     /// ranges in it, and is kept when memory is removed. Never more later than now.
     pub fn section_bytes(&self, range: FrameRange) -> usize {
-        match self.missing_sections(range).count() * self.layout.section_bytes {
-            0 => 0,
-            bytes => bytes.saturating_add(layout::ALIGN - 1),
-        }
-    }
-
-    /// Sections of the range that have no metadata yet.
-    fn missing_sections(&self, range: FrameRange) -> impl Iterator<Item = usize> {
-        range.sections().filter(|&number| self.store.section(number).is_none())
+        self.adding().bytes(range)
     }
 
     /// Adds free frames to a zone, at any time and beside all other calls. They count as movable.
@@ -71,7 +74,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<(), ConfigError> {
-        self.add(zone, range, memory, false)
+        self.adding().add(zone, range, memory, Given::Free)
     }
 
     /// As [`add_memory`](Self::add_memory), but every frame is allocated: the caller holds them,
@@ -89,7 +92,29 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<(), ConfigError> {
-        self.add(zone, range, memory, true)
+        self.adding().add(zone, range, memory, Given::Held)
+    }
+}
+
+/// The caller that adds memory, at work.
+pub(super) struct Adding<'a, 'm, C> {
+    caches: Caches<'a, 'm, C>,
+    checks: Checks,
+    /// Bytes of one section; 0: nothing needs sections.
+    section_bytes: usize,
+}
+
+impl<'m, C: Cpus> Adding<'_, 'm, C> {
+    fn bytes(&self, range: FrameRange) -> usize {
+        match self.missing_sections(range).count() * self.section_bytes {
+            0 => 0,
+            bytes => bytes.saturating_add(layout::ALIGN - 1),
+        }
+    }
+
+    /// Sections of the range that have no metadata yet.
+    fn missing_sections(&self, range: FrameRange) -> impl Iterator<Item = usize> {
+        range.sections().filter(|&number| self.caches.store.section(number).is_none())
     }
 
     fn add(
@@ -97,39 +122,40 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         zone: ZoneId,
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
-        is_held: bool,
+        given: Given,
     ) -> Result<(), ConfigError> {
-        if zone.index() >= self.zones.all().len() {
+        if zone.index() >= self.caches.zones.all().len() {
             return Err(ConfigError::NoSuchZone { zone: zone.get() });
         }
         let is_reachable =
-            range.end() < 1 << 32 && range.sections().end <= self.store.sections_max();
+            range.end() < 1 << 32 && range.sections().end <= self.caches.store.sections_max();
         if range.frames == 0 || !is_reachable {
             return Err(ConfigError::NotAddable { range });
         }
         self.check_new(zone, range)?;
         let missing = self.missing_sections(range).count();
-        let base = match missing * self.layout.section_bytes {
+        let base = match missing * self.section_bytes {
             0 => NonNull::dangling(),
             bytes => layout::aligned(memory, bytes)?,
         };
         base.as_ptr().expose_provenance();
-        self.store
+        self.caches
+            .store
             .claim_tags(pageblocks(range), zone)
             .map_err(|(pageblock, tag)| not_new(pageblock, tag))?;
-        if self.layout.section_bytes > 0 {
+        if self.section_bytes > 0 {
             // SAFETY: room in `memory` for every section that was missing, and none is missing that
             // was not; it is this allocator's from now on.
             unsafe { self.install_sections(range, base) };
         }
-        self.open_range(zone, range, if is_held { Given::Held } else { Given::Free });
+        self.open(zone, range, given);
         Ok(())
     }
 
     /// Whether the pageblocks of a range may be given to a zone.
     fn check_new(&self, zone: ZoneId, range: FrameRange) -> Result<(), ConfigError> {
         pageblocks(range).map(PageblockIndex).try_for_each(|pageblock| {
-            match self.store.tags().raw(pageblock) {
+            match self.caches.store.tags().raw(pageblock) {
                 Tag::ABSENT => Ok(()),
                 tag if tag == Tag::removed(zone) => Ok(()),
                 tag => Err(not_new(pageblock, tag)),
@@ -148,41 +174,43 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         for number in self.missing_sections(range) {
             // SAFETY: in bounds of what the caller gave: `used` counts sections that were missing.
             let section = unsafe {
-                let place = base.as_ptr().add(used * self.layout.section_bytes);
-                write_section(place, self.layout.section_bytes, |section| {
-                    Section::init(section, self.store.marks(number));
+                let place = base.as_ptr().add(used * self.section_bytes);
+                write_section(place, self.section_bytes, |section| {
+                    Section::init(section, self.caches.store.marks(number));
                 });
                 &*place.cast::<Section<'m>>()
             };
             // A place that lost the race is written again for the next section.
-            used += usize::from(self.store.install(number, section));
+            used += usize::from(self.caches.store.install(number, section));
         }
     }
 
     /// Tags the pageblocks of a range, sets its bits and counts it. Whole sections that were made
     /// free are only counted; frames that the caller holds are tagged and counted as allocated.
-    pub(super) fn open_range(&self, zone: ZoneId, range: FrameRange, given: Given) {
+    pub fn open(&self, zone: ZoneId, range: FrameRange, given: Given) {
         if range.frames == 0 {
             return;
         }
         let sections = range.sections();
-        let zone_state = self.zones.get(zone);
+        let caches = self.caches;
+        let zone_state = caches.zones.get(zone);
         let pages = u64::from(range.frames);
         // Requests that search now may have an older span, or find what is not counted yet.
         let _moving = (!is_mutant(Mutant::AddsUnannounced)).then(|| zone_state.in_flight.begin(1));
-        zone_state.add_managed(pages, self.pcps.cpus());
+        zone_state.add_managed(pages, caches.pcps.cpus());
         if given == Given::Held {
-            self.note_range(range.start, range.frames);
-            self.caches().direct(None, zone).count_allocs(0, pages);
+            FrameBytes { caches, checks: self.checks }.note_range(range.start, range.frames);
+            caches.direct(None, zone).count_allocs(0, pages);
         }
-        pageblocks(range)
-            .for_each(|pageblock| self.store.tags().set(PageblockIndex(pageblock), new_tag(zone)));
+        pageblocks(range).for_each(|pageblock| {
+            caches.store.tags().set(PageblockIndex(pageblock), new_tag(zone))
+        });
         zone_state.cover(sections.start as u32, sections.end as u32);
         if given == Given::Held {
             return;
         }
         for number in sections {
-            let Some(section) = self.store.bitmap().and_then(|bitmap| bitmap.section(number))
+            let Some(section) = caches.store.bitmap().and_then(|bitmap| bitmap.section(number))
             else {
                 break;
             };
@@ -294,7 +322,7 @@ mod tests {
 
         let base = layout::aligned(ours, 4 * allocator.layout.section_bytes).unwrap();
         // SAFETY: so many bytes there, for good.
-        unsafe { allocator.install_sections(sections(1..5), base) };
+        unsafe { allocator.adding().install_sections(sections(1..5), base) };
         assert_eq!(allocator.store.section(3).map(std::ptr::from_ref), installed);
         assert_eq!(allocator.validate().unwrap().free_pages, u64::from(SECTION_FRAMES));
         for range in [sections(1..3), sections(4..5)] {

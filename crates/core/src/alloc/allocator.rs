@@ -1,19 +1,19 @@
 //! The allocator and its fast paths.
-#![allow(unsafe_code, reason = "zeroes pages; shares raw pointers between threads")]
+#![allow(unsafe_code, reason = "shares raw pointers between threads")]
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 
-use super::config::Checks;
+use super::blocks::Blocks;
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::globals::Globals;
+use super::hooks::Options;
 use super::layout::Layout;
-use crate::cpus::{Cpus, Environment};
-use crate::frame::pageblock::Tag;
-use crate::frame::{Class, LinearMap, NodeId, Order, PageSize, Pfn, ZoneId};
-use crate::front::{Here, WordOffset};
-use crate::pcp::{Caches, NO_ZONE, Pcps};
+use crate::cpus::Cpus;
+use crate::frame::{Class, Order, PageSize, Pfn, ZoneId};
+use crate::front::WordOffset;
+use crate::pcp::{Caches, Pcps};
 use crate::store::Store;
 use crate::zone::Zones;
 
@@ -35,11 +35,7 @@ pub struct Allocator<'m, C> {
     pub(super) store: Store<'m>,
     pub(super) zones: Zones<'m>,
     pub(super) layout: Layout,
-    pub(super) page_size: PageSize,
-    pub(super) linear_map: Option<LinearMap>,
-    pub(super) checks: Checks,
-    /// Whether there are any checks.
-    pub(super) tracks_frames: bool,
+    pub(super) options: Options,
     /// The level of the only zone; more than any request takes where there are several, or options
     /// that make an allocation more than a pop.
     pub(super) simple_level: u8,
@@ -90,47 +86,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// of it.
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        let found = match Class::of(order) {
-            Some(_) => self.alloc_fast(order, flags).map(Pfn::new),
-            None => self.alloc_at_once(order, flags)?,
-        };
-        match found {
-            Some(pfn) => {
-                self.on_alloc(pfn, order, flags);
-                Ok(pfn)
-            }
-            None => self.alloc_slow(order, flags),
-        }
-    }
-
-    /// One pop from the front of the zone to try first.
-    #[inline]
-    pub(super) fn alloc_fast(&self, order: Order, flags: Flags) -> Option<u32> {
-        let class = Class::of(order)?;
-        let zone = self.first_zone(self.here()?, flags)?;
-        self.cpus.pop(self.pcps.blocks(), WordOffset::new(zone, class, flags.mobility()))
-    }
-
-    /// The zone to try first here, whatever its watermarks; `None` when that takes thought.
-    pub(super) fn first_zone(&self, here: Here, flags: Flags) -> Option<ZoneId> {
-        if flags.is_this_node() {
-            return None;
-        }
-        match self.pcps.shared(here.cpu).first_zones[flags.level()] {
-            NO_ZONE => None,
-            zone => Some(ZoneId::new(u32::from(zone))),
-        }
-    }
-
-    /// What is done to a block on its way out, by option.
-    pub(super) fn on_alloc(&self, pfn: Pfn, order: Order, flags: Flags) {
-        if self.tracks_frames {
-            self.note_alloc(pfn, order);
-        }
-        if flags.is_zeroed() {
-            self.zero(pfn, order);
-        }
+    fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        self.blocks().alloc(order, flags)
     }
 
     /// Frees a block that [`alloc`](Self::alloc) returned for this order, or a part that
@@ -193,72 +150,19 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// what is not ours.
     #[cold]
     #[inline(never)]
-    pub(super) fn free_general(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        let tag = self.check_free(pfn, order)?;
-        match Class::of(order) {
-            Some(_) if self.push_if_room(pfn, order, tag) => Ok(()),
-            Some(class) => self.free_slow(pfn, class, tag),
-            None => self.free_direct(pfn, order, tag.zone()),
-        }
+    fn free_general(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        self.blocks().free(pfn, order)
     }
 
-    /// The checks that every block passes on its way in.
-    pub(super) fn check_free(&self, pfn: Pfn, order: Order) -> Result<Tag, FreeError> {
-        let tag = self.store.tags().of_block(pfn, order).ok_or(FreeError::OutOfRange)?;
-        if !pfn.is_aligned(order) {
-            return Err(FreeError::Misaligned);
-        }
-        if self.are_carved(pfn, order.frames()) {
-            return Err(FreeError::NotAllocated);
-        }
-        if self.tracks_frames {
-            self.cpus.environment().check_usable()?;
-            self.note_free(pfn, order)?;
-        }
-        Ok(tag)
-    }
-
-    /// Whether any of these frames, which are memory, is the allocator's own.
-    pub(super) fn are_carved(&self, start: Pfn, frames: u32) -> bool {
-        self.store.tags().are_carved_near(start, frames) && self.pcps.carved().any(start, frames)
-    }
-
-    /// Frees a block of a cached order if this CPU's front has room.
-    pub(super) fn push_if_room(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
-        Class::of(order).is_some_and(|class| {
-            self.cpus.push(
-                self.pcps.blocks(),
-                WordOffset::of_tag(tag, class),
-                class.rounds(),
-                pfn.get(),
-            )
-        })
-    }
-
-    /// The zones a request from `node` may use, nearest first and in each node the highest level
-    /// first.
-    pub(super) fn zones_for(&self, node: NodeId, flags: Flags) -> impl Iterator<Item = ZoneId> {
-        self.zones.from(node).filter(move |&zone| self.may_serve(zone, node, flags))
-    }
-
-    pub(super) fn may_serve(&self, zone: ZoneId, node: NodeId, flags: Flags) -> bool {
-        let zone = self.zones.get(zone);
-        flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == node)
-    }
-
-    pub(super) fn node_here(&self) -> NodeId {
-        self.node_of_caller(self.here())
-    }
-
-    /// The node of a caller that runs `here`; node 0 for callers on no CPU of ours.
-    pub(super) fn node_of_caller(&self, here: Option<Here>) -> NodeId {
-        here.map_or(NodeId::new(0), |here| self.pcps.shared(here.cpu).node)
-    }
-
-    /// Where this runs, if that CPU has caches' metadata.
-    #[inline]
-    pub(super) fn here(&self) -> Option<Here> {
-        self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
+    /// Splits an allocated block into blocks of order `to`, each of which is then freed by itself.
+    ///
+    /// O(parts) with `checked` or `track_owner`, else O(1).
+    ///
+    /// # Errors
+    /// When `to` is larger than `from`, the block cannot be one of ours, or (with `checked`) is
+    /// not allocated with this order. [`FreeError::Forked`].
+    pub fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
+        self.blocks().hooks().split(pfn, from, to)
     }
 
     /// How code reaches its CPU.
@@ -273,7 +177,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// The base page size.
     pub fn page_size(&self) -> PageSize {
-        self.page_size
+        self.options.page_size
     }
 
     /// The caches, and what their slow paths work against.
@@ -282,20 +186,13 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         Caches { cpus: &self.cpus, pcps: &self.pcps, store: &self.store, zones: &self.zones }
     }
 
-    /// Zeroes a block, if the allocator can reach it.
-    pub(super) fn zero(&self, pfn: Pfn, order: Order) {
-        if let Some(map) = self.linear_map {
-            // A frame that was freed twice may be in a cache while it holds magazines.
-            assert!(
-                !self.are_carved(pfn, order.frames()),
-                "{pfn} is the allocator's own: it was freed twice"
-            );
-            let bytes = self.page_size.bytes() << order.get();
-            let start =
-                core::ptr::with_exposed_provenance_mut::<u8>(map.address(pfn, self.page_size));
-            // SAFETY: mapped there, and the caller's alone, by the promise of `LinearMap::new`:
-            // each frame is freed by its holder, once. Magazines are not among them.
-            unsafe { start.write_bytes(0, bytes) };
+    /// Requests for single blocks, and what they do before and after.
+    #[inline]
+    pub(super) fn blocks(&self) -> Blocks<'_, 'm, C> {
+        Blocks {
+            caches: self.caches(),
+            options: &self.options,
+            last_resort: &self.globals.last_resort,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::allocator::Allocator;
 use super::config::Checks;
 use super::config::{Config, ConfigError};
 use super::globals::Globals;
+use super::hooks::Options;
 use super::layout::{self, Layout};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::WORD_BYTES;
@@ -109,7 +110,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let base = layout::aligned(memory, layout.end)?;
         // Magazines and sections are found again by address.
         base.as_ptr().expose_provenance();
-        let tracks_frames = config.tracks_frames();
         let build = Build { config, layout, base, is_backed: backing.is_some() };
         // SAFETY: `base..base + layout.end` is in `memory`, which is this function's for 'm, and
         // the layout's parts do not overlap.
@@ -132,12 +132,13 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             store,
             zones,
             layout,
-            page_size: config.page_size,
-            linear_map: config.linear_map,
-            checks: Checks { checked: config.checked, track_owner: config.track_owner },
-            tracks_frames,
+            options: Options {
+                checks: Checks { checked: config.checked, track_owner: config.track_owner },
+                linear_map: config.linear_map,
+                page_size: config.page_size,
+            },
             simple_level: match config.zones {
-                [zone] if !tracks_frames => zone.level,
+                [zone] if !config.tracks_frames() => zone.level,
                 _ => u8::MAX,
             },
             globals,
@@ -148,7 +149,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         unsafe { build.sections(&allocator.store) };
         for (at, zone) in config.zones.iter().enumerate() {
             for range in zone.ranges {
-                allocator.open_range(ZoneId::new(at as u32), *range, Given::AtFirst);
+                allocator.adding().open(ZoneId::new(at as u32), *range, Given::AtFirst);
             }
         }
         Ok(allocator)

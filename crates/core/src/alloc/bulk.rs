@@ -1,13 +1,14 @@
 //! Many blocks at once.
 
 use super::allocator::Allocator;
+use super::blocks::Blocks;
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
+use super::undo::Undo;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::pageblock::Tag;
 use crate::frame::{Order, Pfn, ZoneId};
-
 use crate::zone::Reserve;
 
 /// Blocks taken from the store, or returned to it, between two looks at anything else.
@@ -36,27 +37,21 @@ impl core::fmt::Display for FreeManyError {
 
 impl core::error::Error for FreeManyError {}
 
-impl<C: Cpus> Allocator<'_, C> {
-    /// Allocates up to `out.len()` blocks of `order`; returns how many, at least 1 unless `out` is
-    /// empty. `out` is filled from the front; the rest of it is left as it was.
-    ///
-    /// Empties this CPU's front first, then takes from the store in chunks of 64 blocks, past the
-    /// caches.
-    ///
-    /// # Errors
-    /// As [`alloc`](Self::alloc), when not even one block was to be had.
-    pub fn alloc_many(
-        &self,
-        order: Order,
-        flags: Flags,
-        out: &mut [Pfn],
-    ) -> Result<usize, AllocError> {
-        self.cpus.environment().check_usable()?;
+/// Batches of blocks.
+struct Bulk<'a, 'm, C> {
+    blocks: Blocks<'a, 'm, C>,
+}
+
+impl<C: Cpus> Bulk<'_, '_, C> {
+    fn alloc(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> Result<usize, AllocError> {
+        self.blocks.caches.cpus.environment().check_usable()?;
         // A callback, and what is told of misuse, may panic.
-        self.keep_while(order, out, |out, got| self.fill_many(order, flags, out, got))
+        let hooks = self.blocks.hooks();
+        let undo = Undo { hooks: &hooks, order };
+        undo.keep_while(out, |out, got| self.fill(order, flags, out, got))
     }
 
-    fn fill_many(
+    fn fill(
         &self,
         order: Order,
         flags: Flags,
@@ -64,7 +59,7 @@ impl<C: Cpus> Allocator<'_, C> {
         got: &mut usize,
     ) -> Result<usize, AllocError> {
         while *got < out.len() {
-            let Some(frame) = self.alloc_fast(order, flags) else { break };
+            let Some(frame) = self.blocks.pop(order, flags) else { break };
             out[*got] = Pfn::new(frame);
             *got += 1;
         }
@@ -77,9 +72,10 @@ impl<C: Cpus> Allocator<'_, C> {
                 }
             }
         }
-        out[..*got].iter().for_each(|&pfn| self.on_alloc(pfn, order, flags));
+        let hooks = self.blocks.hooks();
+        out[..*got].iter().for_each(|&pfn| hooks.on_alloc(pfn, order, flags));
         while *got < out.len() {
-            match self.alloc(order, flags) {
+            match self.blocks.alloc(order, flags) {
                 Ok(pfn) => out[*got] = pfn,
                 Err(_) if *got > 0 => break,
                 Err(error) => return Err(error),
@@ -91,57 +87,38 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Takes blocks from the store of the first zone that may give as many, above its `low`.
     fn take_chunk(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> usize {
-        let here = self.here();
+        let caches = self.blocks.caches;
+        let here = caches.here();
+        let walk = self.blocks.walk();
         let pages = u64::from(order.frames()) * out.len() as u64;
-        let Some(zone) = self
-            .zones_for(self.node_here(), flags)
-            .find(|&zone| self.caches().may_give(zone, pages, Reserve::AboveLow))
+        let Some(zone) = walk
+            .zones_for(caches.node_of(here), flags)
+            .find(|&zone| caches.may_give(zone, pages, Reserve::AboveLow))
         else {
             return 0;
         };
-        let got = self.caches().direct(here, zone).take_many(order, flags.mobility(), out);
+        let got = caches.direct(here, zone).take_many(order, flags.mobility(), out);
         // A word's blocks come in descending order; programs like them ascending.
         out[..got].reverse();
         got
     }
 
-    /// Frees a batch of blocks of any orders, mobilities and zones, as when a process exits.
-    ///
-    /// Blocks go to this CPU's fronts and shelves until these reach `high`; the others go straight
-    /// to the store in chunks of 64, neighbours of one order by one atomic operation, so a batch in
-    /// ascending order costs least. O(batch).
-    ///
-    /// # Errors
-    /// Bad blocks are skipped and counted; all others are freed.
-    pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        if let Err(why) = self.cpus.environment().check_usable() {
-            return Err(FreeManyError { first: 0, error: why.into(), failed: batch.len() });
-        }
-        let mut bad: Option<FreeManyError> = None;
-        for (chunk, blocks) in batch.chunks(CHUNK_BLOCKS).enumerate() {
-            self.free_chunk(blocks, |place, error| {
-                let place = chunk * CHUNK_BLOCKS + place;
-                let sum = bad.get_or_insert(FreeManyError { first: place, error, failed: 0 });
-                sum.failed += 1;
-            });
-        }
-        self.end_call();
-        bad.map_or(Ok(()), Err)
-    }
-
     fn free_chunk(&self, blocks: &[(Pfn, Order)], mut on_bad: impl FnMut(usize, FreeError)) {
+        let hooks = self.blocks.hooks();
         let mut run: [Pfn; CHUNK_BLOCKS] = [Pfn::new(0); CHUNK_BLOCKS];
         let mut length = 0;
         let mut kind: Option<(Order, ZoneId)> = None;
         for (place, &(pfn, order)) in blocks.iter().enumerate() {
-            let tag = match self.check_free(pfn, order) {
+            let tag = match hooks.check_free(pfn, order) {
                 Ok(tag) => tag,
                 Err(error) => {
                     on_bad(place, error);
                     continue;
                 }
             };
-            if self.push_if_room(pfn, order, tag) || self.free_below_high(pfn, order, tag) {
+            if let Some(class) = Class::of(order)
+                && (self.blocks.push(pfn, class, tag) || self.free_below_high(pfn, class, tag))
+            {
                 continue;
             }
             if kind != Some((order, tag.zone())) {
@@ -156,14 +133,68 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Frees a block of a cached order by the slow path while the CPU caches less than `high`.
-    fn free_below_high(&self, pfn: Pfn, order: Order, tag: Tag) -> bool {
-        let (Some(class), Some(here)) = (Class::of(order), self.here()) else { return false };
-        !self.caches().share(here.cpu, tag.zone()).above_high()
-            && self.free_slowly(pfn, class, tag).is_ok()
+    fn free_below_high(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
+        let caches = self.blocks.caches;
+        let Some(here) = caches.here() else { return false };
+        !caches.share(here.cpu, tag.zone()).above_high()
+            && self.blocks.free_slowly(pfn, class, tag).is_ok()
     }
 
     fn put_run(&self, kind: Option<(Order, ZoneId)>, run: &[Pfn]) {
         let Some((order, zone)) = kind else { return };
-        self.caches().direct(self.here(), zone).put_many(order, run);
+        let caches = self.blocks.caches;
+        caches.direct(caches.here(), zone).put_many(order, run);
+    }
+
+    fn free(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        let caches = self.blocks.caches;
+        if let Err(why) = caches.cpus.environment().check_usable() {
+            return Err(FreeManyError { first: 0, error: why.into(), failed: batch.len() });
+        }
+        let mut bad: Option<FreeManyError> = None;
+        for (chunk, blocks) in batch.chunks(CHUNK_BLOCKS).enumerate() {
+            self.free_chunk(blocks, |place, error| {
+                let place = chunk * CHUNK_BLOCKS + place;
+                let sum = bad.get_or_insert(FreeManyError { first: place, error, failed: 0 });
+                sum.failed += 1;
+            });
+        }
+        caches.store.end_call(|| ());
+        bad.map_or(Ok(()), Err)
+    }
+}
+
+impl<'m, C: Cpus> Allocator<'m, C> {
+    fn bulk(&self) -> Bulk<'_, 'm, C> {
+        Bulk { blocks: self.blocks() }
+    }
+
+    /// Allocates up to `out.len()` blocks of `order`; returns how many, at least 1 unless `out` is
+    /// empty. `out` is filled from the front; the rest of it is left as it was.
+    ///
+    /// Empties this CPU's front first, then takes from the store in chunks of 64 blocks, past the
+    /// caches.
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc), when not even one block was to be had.
+    pub fn alloc_many(
+        &self,
+        order: Order,
+        flags: Flags,
+        out: &mut [Pfn],
+    ) -> Result<usize, AllocError> {
+        self.bulk().alloc(order, flags, out)
+    }
+
+    /// Frees a batch of blocks of any orders, mobilities and zones, as when a process exits.
+    ///
+    /// Blocks go to this CPU's fronts and shelves until these reach `high`; the others go straight
+    /// to the store in chunks of 64, neighbours of one order by one atomic operation, so a batch in
+    /// ascending order costs least. O(batch).
+    ///
+    /// # Errors
+    /// Bad blocks are skipped and counted; all others are freed.
+    pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        self.bulk().free(batch)
     }
 }

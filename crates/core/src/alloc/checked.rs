@@ -9,22 +9,29 @@
 //! anywhere: of two frees of one block exactly one succeeds.
 #![allow(unsafe_code, reason = "finds the bytes behind a section by address")]
 
-use super::allocator::Allocator;
+use super::config::Checks;
 use super::error::FreeError;
 use super::layout::OWNER_BYTES;
-use crate::cpus::{Cpus, Environment};
+use crate::cpus::Cpus;
 use crate::frame::pageblock::SECTION_FRAMES;
 use crate::frame::{Order, Pfn};
+use crate::pcp::Caches;
 use crate::store::section::Section;
 use crate::sync::count;
 use crate::sync::prim::{AtomicU8, Ordering};
 
 const ALLOCATED: u8 = 0x80;
 
-impl<C: Cpus> Allocator<'_, C> {
+/// The bytes of all frames. Without the options there are none, and every method returns at once.
+pub(super) struct FrameBytes<'a, 'm, C> {
+    pub caches: Caches<'a, 'm, C>,
+    pub checks: Checks,
+}
+
+impl<C: Cpus> FrameBytes<'_, '_, C> {
     /// Where the section of `pfn` has its byte arrays, and the frame's place in them.
     fn extra(&self, pfn: Pfn) -> Option<(usize, usize)> {
-        let section = self.store.section((pfn.get() / SECTION_FRAMES) as usize)?;
+        let section = self.caches.store.section((pfn.get() / SECTION_FRAMES) as usize)?;
         let address = (&raw const *section).addr() + size_of::<Section<'_>>();
         Some((address, (pfn.get() % SECTION_FRAMES) as usize))
     }
@@ -46,13 +53,13 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     #[inline(never)]
-    pub(super) fn note_alloc(&self, pfn: Pfn, order: Order) {
+    pub fn note_alloc(&self, pfn: Pfn, order: Order) {
         if let Some(state) = self.state(pfn) {
             // Relaxed: the block itself was acquired; this only has to be atomic.
             let before = state.swap(ALLOCATED | order.get() as u8, Ordering::Relaxed);
             assert!(before == 0, "{pfn} was handed out while allocated");
         }
-        if let (Some(owner), Some(here)) = (self.owner(pfn), self.cpus.here()) {
+        if let (Some(owner), Some(here)) = (self.owner(pfn), self.caches.cpus.here()) {
             for (byte, value) in owner.iter().zip((here.cpu.get() as u16).to_le_bytes()) {
                 byte.store(value, Ordering::Relaxed);
             }
@@ -60,7 +67,7 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     #[inline(never)]
-    pub(super) fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+    pub fn note_free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         self.end_state(pfn, order)?;
         self.note_remote(pfn, order.frames());
         Ok(())
@@ -77,34 +84,23 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Counts the frames of a block if another CPU got it.
     fn note_remote(&self, pfn: Pfn, frames: u32) {
-        if let (Some(owner), Some(here)) = (self.owner(pfn), self.here()) {
+        if let (Some(owner), Some(here)) = (self.owner(pfn), self.caches.here()) {
             let got = u16::from_le_bytes(owner.map(|byte| byte.load(Ordering::Relaxed)));
             if got != here.cpu.get() as u16
-                && let Some(tag) = self.store.tags().tag(pfn)
+                && let Some(tag) = self.caches.store.tags().tag(pfn)
             {
                 count(
-                    &self.pcps.pcp(here.cpu, tag.zone()).counters.remote_freed_pages,
+                    &self.caches.pcps.pcp(here.cpu, tag.zone()).counters.remote_freed_pages,
                     frames.into(),
                 );
             }
         }
     }
 
-    /// Splits an allocated block into blocks of order `to`, each of which is then freed by itself.
-    ///
-    /// O(parts) with `checked` or `track_owner`, else O(1).
-    ///
-    /// # Errors
-    /// When `to` is larger than `from`, the block cannot be one of ours, or (with `checked`) is
-    /// not allocated with this order. [`FreeError::Forked`].
+    /// Splits an allocated block into blocks of order `to`. O(parts), or O(1) without options.
     pub fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
-        if to > from || !pfn.is_aligned(from) {
-            return Err(FreeError::Misaligned);
-        }
-        self.cpus.environment().check_usable()?;
-        self.store.tags().of_block(pfn, from).ok_or(FreeError::OutOfRange)?;
-        if self.are_carved(pfn, from.frames()) {
-            return Err(FreeError::NotAllocated);
+        if !self.checks.any() {
+            return Ok(());
         }
         if let Some(state) = self.state(pfn) {
             let (old, new) = (ALLOCATED | from.get() as u8, ALLOCATED | to.get() as u8);
@@ -130,14 +126,14 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// Marks frames as allocated one by one: ranges may be freed whole or frame by frame.
-    pub(super) fn note_range(&self, start: Pfn, frames: u32) {
-        if self.checks.checked || self.checks.track_owner {
+    pub fn note_range(&self, start: Pfn, frames: u32) {
+        if self.checks.any() {
             (0..frames).for_each(|i| self.note_alloc(start.add(i), Order::BASE));
         }
     }
 
     /// As [`note_range`](Self::note_range), for frames that were allocated as one block.
-    pub(super) fn note_block_as_range(&self, start: Pfn, frames: u32) {
+    pub fn note_block_as_range(&self, start: Pfn, frames: u32) {
         if let Some(state) = self.state(start) {
             // Relaxed: the caller holds the block.
             state.store(ALLOCATED, Ordering::Relaxed);
@@ -146,8 +142,8 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// The opposite; on an error nothing has changed.
-    pub(super) fn note_range_free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        if !self.checks.checked && !self.checks.track_owner {
+    pub fn note_range_free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
+        if !self.checks.any() {
             return Ok(());
         }
         for i in 0..frames {

@@ -205,10 +205,17 @@ impl<'c> Config<'c> {
 /// Which bytes frames have.
 #[derive(Clone, Copy)]
 pub(super) struct Checks {
-    /// Which blocks are out.
+    /// Which blocks are allocated.
     pub checked: bool,
-    /// Which CPU got them.
+    /// Which CPU allocated them.
     pub track_owner: bool,
+}
+
+impl Checks {
+    /// Whether frames have any.
+    pub fn any(self) -> bool {
+        self.checked || self.track_owner
+    }
 }
 
 /// Why an allocator could not be made, or memory not be added.

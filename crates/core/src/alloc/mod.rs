@@ -1,41 +1,52 @@
-//! The allocator: what callers call. All but the fast paths delegates to the rooms below.
+//! The allocator: what callers call.
+//!
+//! [`Allocator`] owns the state of the rooms below, and the fast paths. Everything else delegates to
+//! a struct of its own file, which borrows what it works with. From the ground up, each uses only
+//! those above it in this list:
 //!
 //! | module | what |
 //! |---|---|
-//! | `allocator` | [`Allocator`], and the fast paths |
-//! | `slow` | what a request does when a front does not serve it |
-//! | `request` | a request of any kind, on its way down the watermarks |
-//! | `pressure` | requests below a watermark |
-//! | `bulk` | many blocks at once |
-//! | `range` | contiguous ranges, given addresses |
-//! | `drain` | drains, decay, CPUs that go and come back |
-//! | `tuning` | watermarks and cache limits |
-//! | `checked` | exact checks of what is freed, splitting |
-//! | `undo` | calls that end in a panic |
-//! | `stats` | counters and reports |
-//! | `validate` | is every frame in exactly one place |
 //! | `config` | what an allocator is made from |
+//! | `error`, `flags` | what callers get and say |
 //! | `globals` | what changes, and belongs to no zone and no CPU |
 //! | `layout` | where the metadata lies in the caller's memory |
+//! | `late_init` | how a value that is made later is published |
+//! | `checked` | `FrameBytes`: exact checks of what is freed |
+//! | `hooks` | `Hooks`: what is done to blocks on their way out, and checked on their way in |
+//! | `undo` | `Undo`: calls that end in a panic |
+//! | `drain` | `Drains`: drains and decay |
+//! | `request` | a request of any kind, on its way down the watermarks |
+//! | `walk` | `Walk`: one walk over the zones that a request may use |
+//! | `pressure` | `UnderPressure`: requests below a watermark |
+//! | `blocks` | `Blocks`: what single blocks do when a front does not serve them |
+//! | `cached_blocks` | `CachedBlocks`: what CPUs cache, magazine by magazine |
+//! | `allocator` | [`Allocator`], and the fast paths |
+//! | `bulk` | `Bulk`: many blocks at once |
+//! | `range` | `Ranges`: contiguous ranges, given addresses |
+//! | `control` | caches, watermarks, limits and callbacks, changed while the allocator runs |
+//! | `add` | `Adding`: memory, at first and later |
+//! | `obstacle` | `Obstacles`: why frames at a given address cannot be had |
+//! | `remove` | `Removal`: taking memory out again |
+//! | `stats` | counters and reports |
+//! | `validate` | `Validation`: is every frame in exactly one place |
 //! | `build` | construction |
-//! | `add` | memory, at first and later |
-//! | `obstacle` | why frames at a given address cannot be had |
-//! | `remove` | taking memory out again |
 //! | `global` | an allocator in a static, made later |
-//! | `late_init` | how that is published |
-//! | `error`, `flags` | what callers get and say |
 
 mod add;
 mod allocator;
+mod blocks;
 mod build;
 mod bulk;
+mod cached_blocks;
 mod checked;
 pub mod config;
+mod control;
 mod drain;
 pub mod error;
 pub mod flags;
 mod global;
 mod globals;
+mod hooks;
 pub(crate) mod late_init;
 pub(crate) mod layout;
 mod obstacle;
@@ -43,11 +54,10 @@ mod pressure;
 mod range;
 mod remove;
 mod request;
-mod slow;
 mod stats;
-mod tuning;
 mod undo;
 mod validate;
+mod walk;
 
 pub use allocator::{Allocator, FrontsAt};
 pub use bulk::FreeManyError;

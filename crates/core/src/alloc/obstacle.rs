@@ -6,10 +6,13 @@ use core::ops::ControlFlow;
 
 use super::add::pageblocks;
 use super::allocator::Allocator;
+use super::cached_blocks::CachedBlocks;
+use super::hooks::are_carved;
 use crate::cpus::Cpus;
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
 use crate::frame::{CpuId, Pfn, ZoneId};
+use crate::pcp::Caches;
 
 /// Why not all frames of a range can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +90,15 @@ impl<C: Cpus> Allocator<'_, C> {
     /// returned. Waits for no caller; O(frames), and O(pages cached) where the first frame that is
     /// not free might be cached.
     pub fn obstacle(&self, range: FrameRange) -> Option<Obstacle> {
+        Obstacles(self.caches()).of(range)
+    }
+}
+
+/// Looks for them.
+pub(super) struct Obstacles<'a, 'm, C>(pub Caches<'a, 'm, C>);
+
+impl<C: Cpus> Obstacles<'_, '_, C> {
+    fn of(&self, range: FrameRange) -> Option<Obstacle> {
         let zone = match self.zone_obstacle(range) {
             Ok(zone) => zone,
             Err(obstacle) => return Some(obstacle),
@@ -105,7 +117,7 @@ impl<C: Cpus> Allocator<'_, C> {
         let end = range.end().min(1 << 32);
         for pageblock in pageblocks(range).map(PageblockIndex) {
             let first = pageblock.first().max(range.start);
-            let tag = self.store.tags().raw(pageblock);
+            let tag = self.0.store.tags().raw(pageblock);
             match zone {
                 _ if !tag.is_present() => return Err(Obstacle::NoMemory { first }),
                 _ if tag.is_isolated() => return Err(Obstacle::Isolated { first }),
@@ -122,18 +134,18 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 
     /// The first carved frame of a range, and how many there are.
-    pub(super) fn carved_in(&self, range: FrameRange) -> Option<(Pfn, u64)> {
-        if !self.are_carved(range.start, range.frames) {
+    pub fn carved_in(&self, range: FrameRange) -> Option<(Pfn, u64)> {
+        if !are_carved(self.0, range.start, range.frames) {
             return None;
         }
-        let carved = self.pcps.carved();
+        let carved = self.0.pcps.carved();
         let mut all = frames(range).filter(|&pfn| carved.any(pfn, 1));
         let first = all.next()?;
         Some((first, 1 + all.count() as u64))
     }
 
     /// The first frame of a range that is not free in the store, and how many there are.
-    pub(super) fn missing_in(&self, range: FrameRange) -> Option<(Pfn, u64)> {
+    pub fn missing_in(&self, range: FrameRange) -> Option<(Pfn, u64)> {
         let mut missing = None;
         for pageblock in pageblocks(range).map(PageblockIndex) {
             if self.is_whole(pageblock) {
@@ -143,7 +155,7 @@ impl<C: Cpus> Allocator<'_, C> {
             let end =
                 (u64::from(pageblock.first().get()) + u64::from(PAGEBLOCK_FRAMES)).min(range.end());
             let part = FrameRange::new(start, (end - u64::from(start.get())) as u32);
-            for pfn in frames(part).filter(|&pfn| !self.store.is_free(pfn)) {
+            for pfn in frames(part).filter(|&pfn| !self.0.store.is_free(pfn)) {
                 missing.get_or_insert((pfn, 0)).1 += 1;
             }
         }
@@ -152,18 +164,19 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Whether a pageblock is entirely free, where that is quickly seen.
     fn is_whole(&self, pageblock: PageblockIndex) -> bool {
-        let section = self.store.bitmap().and_then(|bitmap| bitmap.section(pageblock.section()));
+        let section = self.0.store.bitmap().and_then(|bitmap| bitmap.section(pageblock.section()));
         section
             .is_some_and(|section| section.count_free(pageblock.in_section()) == PAGEBLOCK_FRAMES)
     }
 
     /// The CPU that caches a frame, as far as can be seen from here.
     fn cached_by(&self, zone: ZoneId, pfn: Pfn) -> Option<CpuId> {
-        self.pcps.all_cpus().find(|&cpu| {
-            let walk = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
+        let cached = CachedBlocks(self.0.pcps);
+        self.0.pcps.all_cpus().find(|&cpu| {
+            let walk = cached.visit(cpu, zone, |front, magazine, rounds| {
                 let size = front.class.block_frames();
                 let has_it = |block: Pfn| (0..size).contains(&pfn.get().wrapping_sub(block.get()));
-                match self.frames_of(magazine, rounds).any(has_it) {
+                match cached.frames_of(magazine, rounds).any(has_it) {
                     true => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
                 }

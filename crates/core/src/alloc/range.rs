@@ -5,16 +5,110 @@
 //! before it fails, as the last resort of [`reclaim`](crate::reclaim) has it.
 
 use super::allocator::Allocator;
+use super::blocks::Blocks;
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
+use super::hooks::are_carved;
 use super::request::{Request, Want};
-use crate::cpus::{Cpus, Environment, Here};
-use crate::frame::Class;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::cpus::{Cpus, Environment};
+use crate::frame::pageblock::SECTION_FRAMES;
+use crate::frame::{Class, Order, Pfn};
 use crate::zone::Reserve;
 
-impl<C: Cpus> Allocator<'_, C> {
+/// Ranges, past the caches.
+struct Ranges<'a, 'm, C> {
+    blocks: Blocks<'a, 'm, C>,
+}
+
+impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
+    fn request(&self, want: Want, flags: Flags) -> Request {
+        let caches = self.blocks.caches;
+        Request { want, flags, node: caches.node_of(caches.here()) }
+    }
+
+    fn alloc(&self, frames: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
+        let store = self.blocks.caches.store;
+        if !store.has_ranges() && frames.max(align) > Order::MAX.frames() {
+            return Err(AllocError::Unsupported);
+        }
+        let request = self.request(Want::Run { frames, align }, flags);
+        let start = match self.blocks.walk().attempt(request, Reserve::AboveLow) {
+            Some(start) => start,
+            None => self.blocks.under_pressure().alloc(request)?,
+        };
+        self.blocks.hooks().on_alloc_range(start, frames, flags);
+        Ok(start)
+    }
+
+    /// Takes exactly these frames, and takes caches back for them if `is_patient`.
+    fn alloc_at(
+        &self,
+        start: Pfn,
+        frames: u32,
+        flags: Flags,
+        is_patient: bool,
+    ) -> Result<(), AllocError> {
+        let request = self.request_at(start, frames, flags)?;
+        if self.blocks.walk().attempt(request, request.reserve()).is_none() {
+            if !is_patient {
+                return Err(AllocError::NotAvailable);
+            }
+            self.blocks.under_pressure().at_last(request).map_err(|_| AllocError::NotAvailable)?;
+        }
+        self.blocks.hooks().on_alloc_range(start, frames, flags);
+        Ok(())
+    }
+
+    /// A request for these frames, if there may be one.
+    fn request_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<Request, AllocError> {
+        if frames == 0 || frames > SECTION_FRAMES {
+            return Err(AllocError::BadSize);
+        }
+        let caches = self.blocks.caches;
+        caches.cpus.environment().check_usable()?;
+        if !caches.store.has_ranges() {
+            return Err(AllocError::Unsupported);
+        }
+        let tags = caches.store.tags();
+        let zone = tags.zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
+        // Memory that is being removed is for the caller that removes it.
+        if tags.are_isolated_near(start, frames) {
+            return Err(AllocError::NotAvailable);
+        }
+        Ok(self.request(Want::At { zone, start, frames }, flags))
+    }
+
+    fn free(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
+        let caches = self.blocks.caches;
+        caches.cpus.environment().check_usable()?;
+        let tags = caches.store.tags();
+        let zone = tags.zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
+        if are_carved(caches, start, frames) {
+            return Err(FreeError::NotAllocated);
+        }
+        self.blocks.hooks().frame_bytes().note_range_free(start, frames)?;
+        if let Some(class) = cached_block(frames).filter(|class| start.is_aligned(class.order()))
+            && let Some(tag) = tags.tag(start)
+        {
+            return self.blocks.free_checked(start, class, tag);
+        }
+        let direct = caches.direct(caches.here(), zone);
+        let moving = direct.in_flight().begin(u64::from(frames));
+        let doubled = caches.store.put(start, frames);
+        direct.add_free(i64::from(frames) - i64::from(doubled.frames));
+        drop(moving);
+        direct.count_frees(0, u64::from(frames - doubled.frames));
+        caches.store.note_doubled(doubled);
+        caches.store.end_call(|| ());
+        if doubled.frames > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
+    }
+}
+
+impl<'m, C: Cpus> Allocator<'m, C> {
+    fn ranges(&self) -> Ranges<'_, 'm, C> {
+        Ranges { blocks: self.blocks() }
+    }
+
     /// Allocates `frames` contiguous frames (1 to 2^18, 1 GiB of 4 KiB pages), the first a
     /// multiple of `align` frames (a power of two, at most 2^18). Neither has to be a block's: of
     /// 5 frames exactly 5 are taken.
@@ -66,93 +160,10 @@ impl<C: Cpus> Allocator<'_, C> {
         self.cpus.environment().check_usable()?;
         if let Some(class) = cached_block(frames).filter(|_| align <= frames) {
             let start = self.alloc(class.order(), flags)?;
-            self.note_block_as_range(start, frames);
+            self.blocks().hooks().frame_bytes().note_block_as_range(start, frames);
             return Ok(start);
         }
-        if !self.store.has_ranges() && frames.max(align) > Order::MAX.frames() {
-            return Err(AllocError::Unsupported);
-        }
-        let request = Request { want: Want::Run { frames, align }, flags, node: self.node_here() };
-        let start = match self.attempt(request, Reserve::AboveLow) {
-            Some(start) => start,
-            None => self.alloc_under_pressure(request)?,
-        };
-        self.on_alloc_range(start, frames, flags);
-        Ok(start)
-    }
-
-    /// Takes a run of frames from the store of a zone. Ends one move on this CPU.
-    pub(super) fn take_run(
-        &self,
-        here: Option<Here>,
-        zone: ZoneId,
-        frames: u32,
-        align: u32,
-        mobility: Mobility,
-    ) -> Option<Pfn> {
-        let has_ranges = self.store.has_ranges();
-        // First rounded up, to a block that contains the range and its alignment or to whole
-        // pageblocks: the hints lead there. What is too much goes back at once.
-        let block = frames.max(align).next_power_of_two();
-        let is_block = block < PAGEBLOCK_FRAMES || !has_ranges;
-        let grain = if is_block { block } else { PAGEBLOCK_FRAMES };
-        let rounded = frames.next_multiple_of(grain);
-        let is_rounded = rounded > frames || !align.is_multiple_of(grain);
-        let direct = self.caches().direct(here, zone);
-        let moving = direct.in_flight().begin(u64::from(rounded));
-        let start = direct.search(mobility, |wanted| {
-            let found = if is_block {
-                let order = Order::new(block.trailing_zeros())?;
-                self.store
-                    .take_at_once(wanted, order)
-                    .or_else(|| self.store.take_block(wanted, order))
-            } else {
-                self.store.take_contiguous(wanted, rounded, align)
-            };
-            match found {
-                Some(start) => {
-                    self.store.note_doubled(self.store.put(start.add(frames), rounded - frames));
-                    Some(start)
-                }
-                None if is_rounded && has_ranges => self.store.take_run(wanted, frames, align),
-                None => None,
-            }
-        })?;
-        drop(moving);
-        self.count_range(here, zone, frames);
-        Some(start)
-    }
-
-    /// Takes these frames from the store. Ends one move on this CPU.
-    pub(super) fn take_at(
-        &self,
-        here: Option<Here>,
-        zone: ZoneId,
-        start: Pfn,
-        frames: u32,
-    ) -> Option<Pfn> {
-        let moving = self.caches().direct(here, zone).in_flight().begin(u64::from(frames));
-        let is_ours = self.store.claim(zone, start, frames);
-        drop(moving);
-        if !is_ours {
-            return None;
-        }
-        self.count_range(here, zone, frames);
-        Some(start)
-    }
-
-    fn count_range(&self, here: Option<Here>, zone: ZoneId, frames: u32) {
-        let direct = self.caches().direct(here, zone);
-        direct.add_free(-i64::from(frames));
-        direct.count_allocs(0, u64::from(frames));
-    }
-
-    /// What is done to a range on its way out, by option.
-    fn on_alloc_range(&self, start: Pfn, frames: u32, flags: Flags) {
-        self.note_range(start, frames);
-        if flags.is_zeroed() {
-            (0..frames).for_each(|i| self.zero(start.add(i), Order::BASE));
-        }
+        self.ranges().alloc(frames, align, flags)
     }
 
     /// Allocates exactly the `frames` frames from `start` (1 to 2^18, all of one zone): memory at
@@ -170,12 +181,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without ranges;
     /// [`AllocError::BadSize`].
     pub fn alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
-        let request = self.request_at(start, frames, flags)?;
-        if self.attempt(request, request.reserve()).is_none() {
-            self.last_resort(request).map_err(|_| AllocError::NotAvailable)?;
-        }
-        self.on_alloc_range(start, frames, flags);
-        Ok(())
+        self.ranges().alloc_at(start, frames, flags, true)
     }
 
     /// As [`alloc_at`](Self::alloc_at), by one claim alone: frames that are cached or in use are
@@ -186,28 +192,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// As [`alloc_at`](Self::alloc_at).
     pub fn try_alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
-        let request = self.request_at(start, frames, flags)?;
-        self.attempt(request, request.reserve()).ok_or(AllocError::NotAvailable)?;
-        self.on_alloc_range(start, frames, flags);
-        Ok(())
-    }
-
-    /// A request for these frames, if there may be one.
-    fn request_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<Request, AllocError> {
-        if frames == 0 || frames > SECTION_FRAMES {
-            return Err(AllocError::BadSize);
-        }
-        self.cpus.environment().check_usable()?;
-        if !self.store.has_ranges() {
-            return Err(AllocError::Unsupported);
-        }
-        let zone =
-            self.store.tags().zone_of_range(start, frames).ok_or(AllocError::NotAvailable)?;
-        // Memory that is being removed is for the caller that removes it.
-        if self.store.tags().are_isolated_near(start, frames) {
-            return Err(AllocError::NotAvailable);
-        }
-        Ok(Request { want: Want::At { zone, start, frames }, flags, node: self.node_here() })
+        self.ranges().alloc_at(start, frames, flags, false)
     }
 
     /// Frees `frames` frames from `start` that came from
@@ -220,29 +205,7 @@ impl<C: Cpus> Allocator<'_, C> {
     /// [`FreeError`]; nothing is freed then, except when a double free is found on the way
     /// ([`FreeError::NotAllocated`] without `checked`): then the others are.
     pub fn free_contiguous(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        self.cpus.environment().check_usable()?;
-        let zone = self.store.tags().zone_of_range(start, frames).ok_or(FreeError::OutOfRange)?;
-        if self.are_carved(start, frames) {
-            return Err(FreeError::NotAllocated);
-        }
-        self.note_range_free(start, frames)?;
-        if let Some(class) = cached_block(frames).filter(|class| start.is_aligned(class.order()))
-            && let Some(tag) = self.store.tags().tag(start)
-        {
-            if self.push_if_room(start, class.order(), tag) {
-                return Ok(());
-            }
-            return self.free_slow(start, class, tag);
-        }
-        let direct = self.caches().direct(self.here(), zone);
-        let moving = direct.in_flight().begin(u64::from(frames));
-        let doubled = self.store.put(start, frames);
-        direct.add_free(i64::from(frames) - i64::from(doubled.frames));
-        drop(moving);
-        direct.count_frees(0, u64::from(frames - doubled.frames));
-        self.store.note_doubled(doubled);
-        self.end_call();
-        if doubled.frames > 0 { Err(FreeError::NotAllocated) } else { Ok(()) }
+        self.ranges().free(start, frames)
     }
 }
 

@@ -35,12 +35,14 @@ use core::mem::forget;
 
 use super::add::pageblocks;
 use super::allocator::Allocator;
-use super::obstacle::Obstacle;
+use super::drain::Drains;
+use super::obstacle::{Obstacle, Obstacles};
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{Pfn, ZoneId};
-use crate::pcp::{Drained, Mode, Scope};
+use crate::pcp::{Caches, Drained, Mode, Scope};
+use crate::store::tags::Tags;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::spin_hint;
 
@@ -126,19 +128,19 @@ impl From<Unusable> for RemoveError {
 }
 
 /// Pageblocks that this value's owner has isolated; they are as before when it is dropped.
-struct Isolation<'a, 'm, C: Cpus> {
-    allocator: &'a Allocator<'m, C>,
+struct Isolation<'a, 'm> {
+    tags: &'a Tags<'m>,
     pageblocks: core::ops::Range<u32>,
 }
 
-impl<C: Cpus> Drop for Isolation<'_, '_, C> {
+impl Drop for Isolation<'_, '_> {
     fn drop(&mut self) {
-        let tags = self.allocator.store.tags();
-        self.pageblocks.clone().for_each(|pageblock| tags.end_isolation(PageblockIndex(pageblock)));
+        let pageblocks = self.pageblocks.clone().map(PageblockIndex);
+        pageblocks.for_each(|pageblock| self.tags.end_isolation(pageblock));
     }
 }
 
-impl<'m, C: Cpus> Allocator<'m, C> {
+impl<C: Cpus> Allocator<'_, C> {
     /// Takes memory from a zone, of whole pageblocks (aligned runs of 512 frames), while all other
     /// calls go on. Afterwards the frames are the caller's, unknown to this allocator; the range may
     /// be added again, to the same zone. A range may be part of one that was added, or span
@@ -162,8 +164,17 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// [`RemoveError`]; nothing has changed then.
     pub fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
-        self.cpus.environment().check_usable()?;
-        if zone.index() >= self.zones.all().len() {
+        Removal(self.caches()).remove(zone, range)
+    }
+}
+
+/// The remover at work.
+struct Removal<'a, 'm, C>(Caches<'a, 'm, C>);
+
+impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
+    fn remove(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
+        self.0.cpus.environment().check_usable()?;
+        if zone.index() >= self.0.zones.all().len() {
             return Err(RemoveError::NoSuchZone { zone: zone.get() });
         }
         let is_whole = range.start.get().is_multiple_of(PAGEBLOCK_FRAMES)
@@ -171,52 +182,47 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         if range.frames == 0 || !is_whole || range.end() >= 1 << 32 {
             return Err(RemoveError::NotRemovable { range });
         }
-        if !self.store.has_ranges() {
+        if !self.0.store.has_ranges() {
             return Err(RemoveError::Unsupported);
         }
         // See 5.
-        let _moving = self.zones.get(zone).in_flight.begin(u64::from(range.frames));
+        let _moving = self.0.zones.get(zone).in_flight.begin(u64::from(range.frames));
         let isolation = self.isolate(zone, range)?;
         self.claim_patiently(zone, range)?;
         // All frames are this caller's.
         forget(isolation);
         pageblocks(range).for_each(|pageblock| {
-            self.store.tags().set(PageblockIndex(pageblock), Tag::removed(zone));
+            self.0.store.tags().set(PageblockIndex(pageblock), Tag::removed(zone));
         });
-        self.zones.get(zone).remove_managed(u64::from(range.frames));
+        self.0.zones.get(zone).remove_managed(u64::from(range.frames));
         Ok(())
     }
 
     /// Isolates the pageblocks of a range, all or none.
-    fn isolate(
-        &self,
-        zone: ZoneId,
-        range: FrameRange,
-    ) -> Result<Isolation<'_, 'm, C>, RemoveError> {
+    fn isolate(&self, zone: ZoneId, range: FrameRange) -> Result<Isolation<'a, 'm>, RemoveError> {
         let first = pageblocks(range).start;
-        let mut isolation = Isolation { allocator: self, pageblocks: first..first };
+        let tags = self.0.store.tags();
+        let mut isolation = Isolation { tags, pageblocks: first..first };
         for pageblock in pageblocks(range).map(PageblockIndex) {
-            if pageblock.0 as usize >= self.store.tags().len() {
+            if pageblock.0 as usize >= tags.len() {
                 let first = pageblock.first();
                 return Err(RemoveError::Obstacle(Obstacle::NoMemory { first }));
             }
-            self.store
-                .tags()
-                .isolate(pageblock, zone)
-                .map_err(|tag| RemoveError::Obstacle(self.tag_obstacle(range, pageblock, tag)))?;
+            tags.isolate(pageblock, zone)
+                .map_err(|tag| RemoveError::Obstacle(self.obstacle(range, pageblock, tag)))?;
             isolation.pageblocks.end = pageblock.0 + 1;
         }
         Ok(isolation)
     }
 
-    fn tag_obstacle(&self, range: FrameRange, pageblock: PageblockIndex, tag: Tag) -> Obstacle {
+    fn obstacle(&self, range: FrameRange, pageblock: PageblockIndex, tag: Tag) -> Obstacle {
         let first = pageblock.first();
         if !tag.is_present() {
             Obstacle::NoMemory { first }
         } else if tag.is_isolated() {
             Obstacle::Isolated { first }
         } else if tag.is_carved() {
-            let (first, pages) = self.carved_in(range).unwrap_or((first, 1));
+            let (first, pages) = Obstacles(self.0).carved_in(range).unwrap_or((first, 1));
             Obstacle::Carved { first, pages }
         } else {
             Obstacle::OtherZone { first, zone: tag.zone() }
@@ -229,9 +235,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         let mut drained = Drained::default();
         for mode in DRAINS {
             if let Some(mode) = mode {
-                drained = self.drain(Scope::zone(zone), mode);
+                drained = Drains(self.0).drain(Scope::zone(zone), mode);
             }
-            missing = self.missing_in(range);
+            missing = Obstacles(self.0).missing_in(range);
             if missing.is_none() && self.claim_range(zone, range) {
                 return Ok(());
             }
@@ -257,12 +263,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             let start = range.start.add(done);
             let to_next_section = SECTION_FRAMES - start.get() % SECTION_FRAMES;
             let frames = to_next_section.min(range.frames - done);
-            if !self.store.claim(zone, start, frames) {
+            if !self.0.store.claim(zone, start, frames) {
                 let done = if is_mutant(Mutant::KeepsClaims) { 0 } else { done };
                 self.put_claimed(zone, range.start, done);
                 return false;
             }
-            self.caches().direct(self.here(), zone).add_free(-i64::from(frames));
+            self.0.direct(self.0.here(), zone).add_free(-i64::from(frames));
             done += frames;
         }
         true
@@ -271,10 +277,10 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// Gives the first `frames` frames from `start`, which were claimed, back.
     fn put_claimed(&self, zone: ZoneId, start: Pfn, frames: u32) {
         if frames > 0 {
-            let doubled = self.store.put(start, frames);
+            let doubled = self.0.store.put(start, frames);
             let freed = i64::from(frames) - i64::from(doubled.frames);
-            self.caches().direct(self.here(), zone).add_free(freed);
-            self.store.note_doubled(doubled);
+            self.0.direct(self.0.here(), zone).add_free(freed);
+            self.0.store.note_doubled(doubled);
         }
     }
 }

@@ -1,12 +1,7 @@
 //! What a request wants, for the steps that requests of all kinds take before they fail.
 
-use super::allocator::Allocator;
 use super::flags::Flags;
-use crate::cpus::Cpus;
-use crate::frame::Class;
 use crate::frame::{NodeId, Order, Pfn, ZoneId};
-use crate::front::WordOffset;
-use crate::pcp::{Mode, Scope};
 use crate::zone::Reserve;
 
 /// A request.
@@ -14,7 +9,7 @@ use crate::zone::Reserve;
 pub(super) struct Request {
     pub want: Want,
     pub flags: Flags,
-    /// Where it comes from.
+    /// The node of its caller.
     pub node: NodeId,
 }
 
@@ -50,62 +45,5 @@ impl Request {
             _ if self.flags.is_atomic() => Reserve::All,
             _ => Reserve::AboveMin,
         }
-    }
-}
-
-impl<C: Cpus> Allocator<'_, C> {
-    /// The zones it may use, the best first.
-    pub(super) fn zones_of(&self, request: Request) -> impl Iterator<Item = ZoneId> {
-        self.zones.from(request.node).filter(move |&zone| match request.want {
-            Want::At { zone: only, .. } => zone == only,
-            _ => self.may_serve(zone, request.node, request.flags),
-        })
-    }
-
-    /// Tries the zones in turn, each down to the watermark that `reserve` names.
-    pub(super) fn attempt(&self, request: Request, reserve: Reserve) -> Option<Pfn> {
-        match request.want {
-            Want::Block(order) => self.alloc_within(order, request.flags, reserve),
-            _ => self.scan(request, reserve, &mut 0),
-        }
-    }
-
-    /// Searches the store alone: a refill would take a magazine's worth for a request that is glad
-    /// of one block. Counts in `own_moves` what this itself adds to the in-flight words.
-    pub(super) fn scan(
-        &self,
-        request: Request,
-        reserve: Reserve,
-        own_moves: &mut u64,
-    ) -> Option<Pfn> {
-        let (here, mobility) = (self.here(), request.flags.mobility());
-        self.zones_of(request).find_map(|zone| {
-            if !self.caches().may_give(zone, request.pages(), reserve) {
-                return None;
-            }
-            *own_moves += 1;
-            match request.want {
-                Want::Block(order) => self.caches().direct(here, zone).take(order, mobility),
-                Want::Run { frames, align } => self.take_run(here, zone, frames, align, mobility),
-                Want::At { start, frames, .. } => self.take_at(here, zone, start, frames),
-            }
-        })
-    }
-
-    /// Takes back what callbacks freed into this CPU's own caches: a block comes from there, what
-    /// is to be part of a range goes to the store first. No other CPU is interrupted for it.
-    pub(super) fn regain(&self, request: Request) -> Option<Pfn> {
-        let Want::Block(order) = request.want else {
-            let here = self.here()?;
-            for zone in self.zones_of(request) {
-                self.drain(Scope::cpu(here.cpu).in_zone(zone), Mode::Full);
-            }
-            return None;
-        };
-        let class = Class::of(order)?;
-        self.zones_of(request).find_map(|zone| {
-            let word = WordOffset::new(zone, class, request.flags.mobility());
-            self.cpus.pop(self.pcps.blocks(), word).map(Pfn::new)
-        })
     }
 }

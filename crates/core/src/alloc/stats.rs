@@ -8,7 +8,6 @@ use crate::frame::{CpuId, NodeId, Pfn, ZoneId};
 use crate::front::Magazine;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
-use crate::sync::count;
 use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
 use crate::zone::counts::Counts;
 use crate::zone::{CacheLimits, Watermarks, ZoneName};
@@ -212,10 +211,6 @@ impl<C: Cpus> Allocator<'_, C> {
         })
     }
 
-    pub(super) fn count_failure(&self, zone: ZoneId) {
-        count(&self.caches().direct(self.here(), zone).counters().failures, 1);
-    }
-
     /// Operations still counted in the front words.
     fn unfolded_hits(&self, cpu: CpuId, zone: ZoneId) -> u64 {
         self.pcps.words(cpu, zone).map(|(_, word)| word.operations()).sum()
@@ -241,6 +236,11 @@ impl<C: Cpus> Allocator<'_, C> {
             limits: state.limits(),
             counts,
         })
+    }
+
+    /// Free pages of a zone's store, the CPUs' shares of the count included. O(CPUs).
+    pub fn free_pages(&self, zone: ZoneId) -> u64 {
+        self.caches().free_pages(zone)
     }
 
     /// All zones.
@@ -269,7 +269,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 + self.layout.carved_words * size_of::<AtomicU64>(),
             cpus: self.layout.cpu_bytes_used(self.pcps.cpus()),
             magazines: self.layout.magazines_count * size_of::<Magazine>(),
-            carved: carved as usize * self.page_size.bytes(),
+            carved: carved as usize * self.options.page_size.bytes(),
         }
     }
 

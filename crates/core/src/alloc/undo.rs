@@ -4,35 +4,23 @@
 
 use core::mem::take;
 
-use super::allocator::Allocator;
+use super::hooks::Hooks;
 use crate::cpus::Cpus;
 use crate::frame::{Order, Pfn};
 
-impl<C: Cpus> Allocator<'_, C> {
-    /// Ends a call that may have put frames into the store: reports misuse found on the way.
-    #[inline]
-    pub(super) fn end_call(&self) {
-        self.store.end_call(|| ());
-    }
+/// Puts blocks of this order back if the call that allocated them panics.
+pub(super) struct Undo<'h, 'a, 'm, C> {
+    pub hooks: &'h Hooks<'a, 'm, C>,
+    pub order: Order,
+}
 
-    /// Puts a block that was allocated and never reached its caller back into the store, and tells
-    /// nothing.
-    #[cold]
-    fn take_back(&self, pfn: Pfn, order: Order) {
-        let Some(tag) = self.store.tags().tag(pfn) else { return };
-        if self.tracks_frames {
-            // Not noted yet, where the panic came first.
-            let _ = self.note_free(pfn, order);
-        }
-        self.caches().direct(self.here(), tag.zone()).put(pfn, order);
-    }
-
-    /// As [`end_call`](Self::end_call), of a call that is about to return a block.
+impl<C: Cpus> Undo<'_, '_, '_, C> {
+    /// Ends a call that is about to return a block: reports misuse found on the way.
     #[inline]
-    pub(super) fn end_call_of<E>(&self, found: Result<Pfn, E>, order: Order) -> Result<Pfn, E> {
-        self.store.end_call(|| {
+    pub fn end_call<E>(&self, found: Result<Pfn, E>) -> Result<Pfn, E> {
+        self.hooks.caches.store.end_call(|| {
             if let Ok(pfn) = found {
-                self.take_back(pfn, order);
+                self.hooks.take_back(pfn, self.order);
             }
         });
         found
@@ -40,9 +28,8 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Calls `fill` with room for blocks and a place for how many there are; if it panics, these go
     /// back into the store.
-    pub(super) fn keep_while<R>(
+    pub fn keep_while<R>(
         &self,
-        order: Order,
         out: &mut [Pfn],
         fill: impl FnOnce(&mut [Pfn], &mut usize) -> R,
     ) -> R {
@@ -56,7 +43,8 @@ impl<C: Cpus> Allocator<'_, C> {
                 self.out[..self.got].iter().for_each(|&pfn| (self.take_back)(pfn));
             }
         }
-        let mut kept = Kept { out, got: 0, take_back: |pfn| self.take_back(pfn, order) };
+        let take_back = |pfn| self.hooks.take_back(pfn, self.order);
+        let mut kept = Kept { out, got: 0, take_back };
         let result = fill(kept.out, &mut kept.got);
         take(&mut kept.got);
         result

@@ -8,12 +8,11 @@ use core::fmt;
 use core::ops::ControlFlow;
 
 use super::allocator::Allocator;
-use crate::cpus::{Cpus, Environment, Here};
+use super::cached_blocks::CachedBlocks;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS};
-use crate::frame::{CpuId, Pfn, ZoneId};
-use crate::front::MagazineIndex;
-use crate::front::word::Word;
-use crate::pcp::Front;
+use crate::frame::{CpuId, PageSize, Pfn, ZoneId};
+use crate::pcp::Caches;
 use crate::store::bits;
 use crate::store::summary::Sort;
 use crate::sync::prim::Ordering;
@@ -40,7 +39,7 @@ impl Census {
     }
 }
 
-/// What is wrong with the metadata.
+/// An inconsistency of the metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
@@ -76,7 +75,7 @@ pub enum Fault {
         /// What its magazines could hold.
         installed_pages: i64,
     },
-    /// Pages are in flight though nobody runs: a slow path or drainer died on the way.
+    /// Pages are in flight though no call runs: a slow path or drainer died on the way.
     InFlight {
         /// The zone.
         zone: ZoneId,
@@ -109,26 +108,26 @@ pub enum Fault {
         /// The zone.
         zone: ZoneId,
     },
-    /// Somebody wrote where closed gates lead, to words that everybody takes for empty.
+    /// A stray write changed the words that closed gates lead to, which must stay empty.
     Refusals,
-    /// This process is a fork of the one whose metadata they are: there is nothing to check.
+    /// This process is a fork of the one that owns the metadata: there is nothing to check.
     Forked,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Forked => f.write_str("the allocator's pcp are the parent process's"),
-            fault => write!(f, "the allocator's pcp are inconsistent: {fault:?}"),
+            Fault::Forked => f.write_str("the allocator's metadata is the parent process's"),
+            fault => write!(f, "the allocator's metadata is inconsistent: {fault:?}"),
         }
     }
 }
 
 impl core::error::Error for Fault {}
 
-impl<C: Cpus> Allocator<'_, C> {
+impl<'m, C: Cpus> Allocator<'m, C> {
     /// Checks every structure against every other and counts all frames. For tests and soaks:
-    /// O(memory). Exclusive: call it when everybody else has stopped.
+    /// O(memory). Exclusive: call it when all other callers have stopped.
     ///
     /// # Errors
     /// The first fault found, [`Fault::Forked`] in a child. Nothing is changed.
@@ -143,32 +142,49 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// As [`validate`](Self::validate).
     pub fn validate_at_rest(&self) -> Result<Census, Fault> {
-        self.cpus.environment().check_usable().map_err(|_| Fault::Forked)?;
-        if !self.pcps.blocks().refuses() {
+        Validation { caches: self.caches(), page_size: self.options.page_size }.census()
+    }
+}
+
+/// The comparisons, of an allocator at rest.
+struct Validation<'a, 'm, C> {
+    caches: Caches<'a, 'm, C>,
+    page_size: PageSize,
+}
+
+impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
+    fn cached(&self) -> CachedBlocks<'a, 'm> {
+        CachedBlocks(self.caches.pcps)
+    }
+
+    fn census(&self) -> Result<Census, Fault> {
+        let caches = self.caches;
+        caches.cpus.environment().check_usable().map_err(|_| Fault::Forked)?;
+        if !caches.pcps.blocks().refuses() {
             return Err(Fault::Refusals);
         }
         let mut census = Census::default();
         let mut magazines = 0;
-        for zone in self.pcps.all_zones() {
-            let free_pages = self.store.count_free(zone, self.zones.get(zone).span());
-            let counted_pages = self.free_pages(zone);
+        for zone in caches.pcps.all_zones() {
+            let free_pages = caches.store.count_free(zone, caches.zones.get(zone).span());
+            let counted_pages = caches.free_pages(zone);
             if counted_pages != free_pages {
                 return Err(Fault::FreeCount { zone, counted_pages, free_pages });
             }
             self.check_hints(zone)?;
-            match self.caches().in_flight_pages(zone) {
+            match caches.in_flight_pages(zone) {
                 0 => {}
                 pages => return Err(Fault::InFlight { zone, pages }),
             }
             let mut cached_pages = 0;
-            for cpu in self.pcps.all_cpus() {
+            for cpu in caches.pcps.all_cpus() {
                 let (pages, installed) = self.check_cached(cpu, zone)?;
                 cached_pages += pages;
                 magazines += installed;
             }
             self.check_cached_once(zone)?;
-            let carved_pages = self.zones.get(zone).carved.load(Ordering::Relaxed);
-            let managed_pages = self.zones.get(zone).managed();
+            let carved_pages = caches.zones.get(zone).carved.load(Ordering::Relaxed);
+            let managed_pages = caches.zones.get(zone).managed();
             if free_pages + cached_pages + carved_pages > managed_pages {
                 return Err(Fault::Surplus { zone });
             }
@@ -180,7 +196,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.check_magazines(magazines, census.carved_pages)?;
         let counted_pages = census.carved_pages;
         let found_pages =
-            self.pcps.carved().all().filter(|&pfn| !self.store.is_free(pfn)).count() as u64;
+            caches.pcps.carved().all().filter(|&pfn| !caches.store.is_free(pfn)).count() as u64;
         if found_pages != counted_pages {
             return Err(Fault::Carved { found_pages, counted_pages });
         }
@@ -190,8 +206,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Every pageblock with free frames has its `some` hint, every entirely free one its `whole`
     /// hint, and every section the marks that lead to them.
     fn check_hints(&self, zone: ZoneId) -> Result<(), Fault> {
-        let Some(bitmap) = self.store.bitmap() else { return Ok(()) };
-        let span = self.zones.get(zone).span();
+        let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
+        let span = self.caches.zones.get(zone).span();
         for number in span.0 as usize..span.1 as usize {
             let Some(section) = bitmap.section(number) else { continue };
             if Sort::ALL.into_iter().any(|sort| section.hides(sort)) {
@@ -215,58 +231,20 @@ impl<C: Cpus> Allocator<'_, C> {
         Ok(())
     }
 
-    /// Visits every magazine of a CPU in a zone with the number of its rounds. Beside the CPU what
-    /// it visits may be stale.
-    pub(super) fn visit_magazines<B>(
-        &self,
-        cpu: CpuId,
-        zone: ZoneId,
-        mut visit: impl FnMut(Front, MagazineIndex, u32) -> ControlFlow<B>,
-    ) -> ControlFlow<B> {
-        for (front, offset) in self.pcps.fronts(cpu, zone) {
-            let word = Word(self.pcps.blocks().word(front.here, offset).load(Ordering::Acquire));
-            if let Some(loaded) = word.loaded() {
-                visit(front, loaded, word.rounds())?;
-            }
-            if let Some((previous, full)) = word.previous() {
-                visit(front, previous, if full { front.class.rounds() } else { 0 })?;
-            }
-        }
-        for (class, mobility, shelf) in self.pcps.pcp(cpu, zone).shelves() {
-            let front = Front { here: Here::task(cpu), zone, class, mobility };
-            let mut at = shelf.peek(self.pcps.blocks());
-            for _ in 0..shelf.count() {
-                let Some(magazine) = at else { break };
-                visit(front, magazine, class.rounds())?;
-                at = self.pcps.blocks().next(magazine);
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    pub(super) fn frames_of(
-        &self,
-        magazine: MagazineIndex,
-        rounds: u32,
-    ) -> impl Iterator<Item = Pfn> {
-        let slots = &self.pcps.blocks().magazine(magazine).slots[..rounds as usize];
-        slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
-    }
-
     /// All cached blocks of a CPU are memory of the zone and not free in the store; returns pages
     /// and magazines.
     fn check_cached(&self, cpu: CpuId, zone: ZoneId) -> Result<(u64, u64), Fault> {
         let (mut pages, mut magazines, mut installed_pages) = (0, 0, 0);
-        let walk = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
+        let walk = self.cached().visit(cpu, zone, |front, magazine, rounds| {
             magazines += 1;
             installed_pages += i64::from(front.class.magazine_frames());
             let order = front.class.order();
-            for pfn in self.frames_of(magazine, rounds) {
-                let its = self.store.tags().zone_of_range(pfn, order.frames());
+            for pfn in self.cached().frames_of(magazine, rounds) {
+                let its = self.caches.store.tags().zone_of_range(pfn, order.frames());
                 if its != Some(zone) || !pfn.is_aligned(order) {
                     return ControlFlow::Break(Fault::Misplaced { pfn, cpu });
                 }
-                if (0..order.frames()).any(|at| self.store.is_free(pfn.add(at))) {
+                if (0..order.frames()).any(|at| self.caches.store.is_free(pfn.add(at))) {
                     return ControlFlow::Break(Fault::Doubled { pfn, cpu });
                 }
                 pages += u64::from(order.frames());
@@ -276,7 +254,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if let ControlFlow::Break(fault) = walk {
             return Err(fault);
         }
-        let charged_pages = self.pcps.pcp(cpu, zone).charged_pages.load(Ordering::Relaxed);
+        let charged_pages = self.caches.pcps.pcp(cpu, zone).charged_pages.load(Ordering::Relaxed);
         if charged_pages != installed_pages {
             return Err(Fault::Charge { cpu, zone, charged_pages, installed_pages });
         }
@@ -288,9 +266,9 @@ impl<C: Cpus> Allocator<'_, C> {
         let mut first = Some(0);
         while let Some(start) = first {
             let mut window = Window::new(start);
-            for cpu in self.pcps.all_cpus() {
-                let walk = self.visit_magazines(cpu, zone, |front, magazine, rounds| {
-                    for pfn in self.frames_of(magazine, rounds) {
+            for cpu in self.caches.pcps.all_cpus() {
+                let walk = self.cached().visit(cpu, zone, |front, magazine, rounds| {
+                    for pfn in self.cached().frames_of(magazine, rounds) {
                         if !window.mark(pfn, front.class.block_frames()) {
                             return ControlFlow::Break(Fault::Doubled { pfn, cpu });
                         }
@@ -308,23 +286,23 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Every magazine is in a word, on a shelf, among the empties, or was never used.
     fn check_magazines(&self, installed: u64, carved_pages: u64) -> Result<(), Fault> {
-        let used = u64::from(self.pcps.magazines().used());
+        let pcps = self.caches.pcps;
+        let used = u64::from(pcps.magazines().used());
         let per_page = (self.page_size.bytes() / size_of::<crate::front::Magazine>()) as u64;
         let exist = used + carved_pages * per_page;
         let mut found = installed;
-        let stacks = self.pcps.all_cpus().flat_map(|cpu| {
-            let returned =
-                self.pcps.all_zones().map(move |zone| &self.pcps.pcp(cpu, zone).returned);
-            returned.chain([&self.pcps.shared(cpu).empties])
+        let stacks = pcps.all_cpus().flat_map(|cpu| {
+            let returned = pcps.all_zones().map(move |zone| &pcps.pcp(cpu, zone).returned);
+            returned.chain([&pcps.shared(cpu).empties])
         });
         for stack in stacks {
-            let mut at = stack.peek(self.pcps.blocks());
+            let mut at = stack.peek(pcps.blocks());
             while let Some(magazine) = at {
                 found += 1;
                 if found > exist {
                     break;
                 }
-                at = self.pcps.blocks().next(magazine);
+                at = pcps.blocks().next(magazine);
             }
         }
         if found == exist { Ok(()) } else { Err(Fault::Magazines { found, exist }) }

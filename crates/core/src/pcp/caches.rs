@@ -7,7 +7,7 @@
 use super::direct::Direct;
 use super::pcps::Pcps;
 use crate::cpus::Cpus;
-use crate::frame::{Mobility, Order, Pfn, ZoneId};
+use crate::frame::{Mobility, NodeId, Order, Pfn, ZoneId};
 use crate::front::Here;
 use crate::store::Store;
 use crate::sync::InFlight;
@@ -32,6 +32,17 @@ impl<C> Clone for Caches<'_, '_, C> {
 impl<C> Copy for Caches<'_, '_, C> {}
 
 impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
+    /// Where this runs, if that CPU has caches.
+    #[inline]
+    pub fn here(self) -> Option<Here> {
+        self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
+    }
+
+    /// The node of a caller that runs `here`; node 0 for callers on a CPU without caches.
+    pub fn node_of(self, here: Option<Here>) -> NodeId {
+        here.map_or(NodeId::new(0), |here| self.pcps.shared(here.cpu).node)
+    }
+
     /// The way past the caches, for a caller that runs `here`.
     pub fn direct(self, here: Option<Here>, zone: ZoneId) -> Direct<'a, 'm> {
         let pcp = here.map(|here| self.pcps.pcp(here.cpu, zone));

@@ -1,0 +1,156 @@
+//! Single blocks: what a request or a free does when this CPU's front does not serve it.
+
+use super::error::{AllocError, FreeError};
+use super::flags::Flags;
+use super::hooks::{Hooks, Options};
+use super::pressure::UnderPressure;
+use super::request::{Request, Want};
+use super::undo::Undo;
+use super::walk::Walk;
+use crate::cpus::{Cpus, Environment};
+use crate::frame::pageblock::Tag;
+use crate::frame::{Class, Order, Pfn, ZoneId};
+use crate::front::WordOffset;
+use crate::pcp::Caches;
+use crate::reclaim::LastResort;
+use crate::zone::Reserve;
+
+/// See the module.
+pub(super) struct Blocks<'a, 'm, C> {
+    pub caches: Caches<'a, 'm, C>,
+    pub options: &'a Options,
+    pub last_resort: &'a LastResort<'m>,
+}
+
+impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
+    pub fn hooks(&self) -> Hooks<'a, 'm, C> {
+        Hooks { caches: self.caches, options: self.options }
+    }
+
+    pub fn walk(&self) -> Walk<'a, 'm, C> {
+        Walk { caches: self.caches }
+    }
+
+    pub fn under_pressure(&self) -> UnderPressure<'a, 'm, C> {
+        UnderPressure { caches: self.caches, last_resort: self.last_resort }
+    }
+
+    fn check_usable(&self) -> Result<(), crate::cpus::Unusable> {
+        self.caches.cpus.environment().check_usable()
+    }
+
+    /// Allocates a block: from the front of the zone to try first, else by the slow path.
+    pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        let found = match Class::of(order) {
+            Some(_) => self.pop(order, flags).map(Pfn::new),
+            None => self.alloc_at_once(order, flags)?,
+        };
+        match found {
+            Some(pfn) => {
+                self.hooks().on_alloc(pfn, order, flags);
+                Ok(pfn)
+            }
+            None => self.alloc_slow(order, flags),
+        }
+    }
+
+    /// One pop from the front of the zone to try first.
+    #[inline]
+    pub fn pop(&self, order: Order, flags: Flags) -> Option<u32> {
+        let class = Class::of(order)?;
+        let zone = self.walk().first_zone(self.caches.here()?, flags)?;
+        let word = WordOffset::new(zone, class, flags.mobility());
+        self.caches.cpus.pop(self.caches.pcps.blocks(), word)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
+        self.check_usable()?;
+        let found = match self.walk().alloc(order, flags, Reserve::AboveLow) {
+            Some(pfn) => Ok(pfn),
+            None => {
+                let node = self.caches.node_of(self.caches.here());
+                self.under_pressure().alloc(Request { want: Want::Block(order), flags, node })
+            }
+        };
+        let hooks = self.hooks();
+        let pfn = Undo { hooks: &hooks, order }.end_call(found)?;
+        hooks.on_alloc(pfn, order, flags);
+        Ok(pfn)
+    }
+
+    /// One look where this CPU last found blocks, for orders that are not cached; `None`: the slow
+    /// path must search.
+    #[inline]
+    fn alloc_at_once(&self, order: Order, flags: Flags) -> Result<Option<Pfn>, AllocError> {
+        self.check_usable()?;
+        let caches = self.caches;
+        let Some(here) = caches.here() else { return Ok(None) };
+        let zone = self.walk().first_zone(here, flags);
+        let zone =
+            zone.filter(|&zone| caches.may_give(zone, order.frames().into(), Reserve::AboveLow));
+        let Some(zone) = zone else { return Ok(None) };
+        let direct = caches.direct(Some(here), zone);
+        let found =
+            direct.search(flags.mobility(), |wanted| caches.store.take_at_once(wanted, order));
+        if found.is_some() {
+            direct.count_taken(order);
+        }
+        Ok(found)
+    }
+
+    /// Frees a block: into this CPU's front if that has room, else by the slow path.
+    pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        let tag = self.hooks().check_free(pfn, order)?;
+        match Class::of(order) {
+            Some(class) => self.free_checked(pfn, class, tag),
+            None => self.free_direct(pfn, order, tag.zone()),
+        }
+    }
+
+    /// As [`free`](Self::free), for a block of a cached order that has passed its checks.
+    pub fn free_checked(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
+        if self.push(pfn, class, tag) { Ok(()) } else { self.free_slow(pfn, class, tag) }
+    }
+
+    /// Frees a block of a cached order if this CPU's front has room.
+    pub fn push(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
+        let word = WordOffset::of_tag(tag, class);
+        self.caches.cpus.push(self.caches.pcps.blocks(), word, class.rounds(), pfn.get())
+    }
+
+    /// Frees a block to the store, past the caches.
+    fn free_direct(&self, pfn: Pfn, order: Order, zone: ZoneId) -> Result<(), FreeError> {
+        self.check_usable()?;
+        if self.caches.direct(self.caches.here(), zone).put(pfn, order) == 0 {
+            return Ok(());
+        }
+        self.caches.store.end_call(|| ());
+        Err(FreeError::NotAllocated)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_slow(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
+        let freed = self.free_slowly(pfn, class, tag);
+        self.caches.store.end_call(|| ());
+        freed
+    }
+
+    /// As [`free_slow`](Self::free_slow), in the middle of a call.
+    pub fn free_slowly(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
+        self.check_usable()?;
+        let (here, caches) = (self.caches.here(), self.caches);
+        // Frames that a caller is removing go to the store, where that caller takes them.
+        if let Some(here) = here.filter(|_| !tag.is_isolated())
+            && caches.share(here.cpu, tag.zone()).free(here, pfn, class, tag.mobility())
+        {
+            return Ok(());
+        }
+        match caches.direct(here, tag.zone()).put(pfn, class.order()) {
+            0 => Ok(()),
+            _ => Err(FreeError::NotAllocated),
+        }
+    }
+}

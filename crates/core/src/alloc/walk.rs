@@ -1,0 +1,161 @@
+//! One walk over the zones that a request may use (the kernel's `get_page_from_freelist`), down to
+//! a watermark.
+
+use super::drain::Drains;
+use super::flags::Flags;
+use super::request::{Request, Want};
+use crate::cpus::Cpus;
+use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+use crate::frame::{Class, Mobility, NodeId, Order, Pfn, ZoneId};
+use crate::front::{Here, WordOffset};
+use crate::pcp::{Caches, Mode, NO_ZONE, Scope};
+use crate::zone::Reserve;
+
+/// See the module.
+pub(super) struct Walk<'a, 'm, C> {
+    pub caches: Caches<'a, 'm, C>,
+}
+
+impl<C: Cpus> Walk<'_, '_, C> {
+    /// The zone to try first here, whatever its watermarks; `None`: the zone list decides.
+    pub fn first_zone(&self, here: Here, flags: Flags) -> Option<ZoneId> {
+        if flags.is_this_node() {
+            return None;
+        }
+        match self.caches.pcps.shared(here.cpu).first_zones[flags.level()] {
+            NO_ZONE => None,
+            zone => Some(ZoneId::new(u32::from(zone))),
+        }
+    }
+
+    fn may_serve(&self, zone: ZoneId, node: NodeId, flags: Flags) -> bool {
+        let zone = self.caches.zones.get(zone);
+        flags.takes_level(zone.level) && (!flags.is_this_node() || zone.node == node)
+    }
+
+    /// The zones a block for a caller on `node` may come from, nearest first and in each node the
+    /// highest level first.
+    pub fn zones_for(&self, node: NodeId, flags: Flags) -> impl Iterator<Item = ZoneId> {
+        self.caches.zones.from(node).filter(move |&zone| self.may_serve(zone, node, flags))
+    }
+
+    /// The zones that a request may use, the best first.
+    pub fn zones_of(&self, request: Request) -> impl Iterator<Item = ZoneId> {
+        self.caches.zones.from(request.node).filter(move |&zone| match request.want {
+            Want::At { zone: only, .. } => zone == only,
+            _ => self.may_serve(zone, request.node, request.flags),
+        })
+    }
+
+    /// Tries the zones in turn, each down to the watermark that `reserve` names.
+    pub fn attempt(&self, request: Request, reserve: Reserve) -> Option<Pfn> {
+        match request.want {
+            Want::Block(order) => self.alloc(order, request.flags, reserve),
+            _ => self.scan(request, reserve, &mut 0),
+        }
+    }
+
+    /// As [`attempt`](Self::attempt), for a block. Where this CPU caches the order, its shelf comes
+    /// first, and the store refills the front.
+    pub fn alloc(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
+        let (here, caches) = (self.caches.here(), self.caches);
+        let mobility = flags.mobility();
+        self.zones_for(caches.node_of(here), flags).find_map(|zone| match here {
+            Some(here) => caches.share(here.cpu, zone).alloc(here, order, mobility, reserve),
+            None => caches.alloc_direct(None, zone, order, mobility, reserve),
+        })
+    }
+
+    /// Searches the store alone: a refill would take a magazine's worth for a request that is glad
+    /// of one block. Counts in `own_moves` what this itself adds to the in-flight words.
+    pub fn scan(&self, request: Request, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
+        let (here, mobility) = (self.caches.here(), request.flags.mobility());
+        self.zones_of(request).find_map(|zone| {
+            if !self.caches.may_give(zone, request.pages(), reserve) {
+                return None;
+            }
+            *own_moves += 1;
+            match request.want {
+                Want::Block(order) => self.caches.direct(here, zone).take(order, mobility),
+                Want::Run { frames, align } => self.take_run(here, zone, frames, align, mobility),
+                Want::At { start, frames, .. } => self.take_at(here, zone, start, frames),
+            }
+        })
+    }
+
+    /// Takes back what callbacks freed into this CPU's own caches: a block comes from there, what
+    /// is to be part of a range goes to the store first. No other CPU is interrupted for it.
+    pub fn regain(&self, request: Request) -> Option<Pfn> {
+        let Want::Block(order) = request.want else {
+            let here = self.caches.here()?;
+            for zone in self.zones_of(request) {
+                Drains(self.caches).drain(Scope::cpu(here.cpu).in_zone(zone), Mode::Full);
+            }
+            return None;
+        };
+        let class = Class::of(order)?;
+        self.zones_of(request).find_map(|zone| {
+            let word = WordOffset::new(zone, class, request.flags.mobility());
+            self.caches.cpus.pop(self.caches.pcps.blocks(), word).map(Pfn::new)
+        })
+    }
+
+    /// Takes a run of frames from the store of a zone. Ends one move on this CPU.
+    fn take_run(
+        &self,
+        here: Option<Here>,
+        zone: ZoneId,
+        frames: u32,
+        align: u32,
+        mobility: Mobility,
+    ) -> Option<Pfn> {
+        let store = self.caches.store;
+        let has_ranges = store.has_ranges();
+        // First rounded up, to a block that contains the range and its alignment or to whole
+        // pageblocks: the hints lead there. What is too much goes back at once.
+        let block = frames.max(align).next_power_of_two();
+        let is_block = block < PAGEBLOCK_FRAMES || !has_ranges;
+        let grain = if is_block { block } else { PAGEBLOCK_FRAMES };
+        let rounded = frames.next_multiple_of(grain);
+        let is_rounded = rounded > frames || !align.is_multiple_of(grain);
+        let direct = self.caches.direct(here, zone);
+        let moving = direct.in_flight().begin(u64::from(rounded));
+        let start = direct.search(mobility, |wanted| {
+            let found = if is_block {
+                let order = Order::new(block.trailing_zeros())?;
+                store.take_at_once(wanted, order).or_else(|| store.take_block(wanted, order))
+            } else {
+                store.take_contiguous(wanted, rounded, align)
+            };
+            match found {
+                Some(start) => {
+                    store.note_doubled(store.put(start.add(frames), rounded - frames));
+                    Some(start)
+                }
+                None if is_rounded && has_ranges => store.take_run(wanted, frames, align),
+                None => None,
+            }
+        })?;
+        drop(moving);
+        self.count_range(here, zone, frames);
+        Some(start)
+    }
+
+    /// Takes these frames from the store. Ends one move on this CPU.
+    fn take_at(&self, here: Option<Here>, zone: ZoneId, start: Pfn, frames: u32) -> Option<Pfn> {
+        let moving = self.caches.direct(here, zone).in_flight().begin(u64::from(frames));
+        let is_ours = self.caches.store.claim(zone, start, frames);
+        drop(moving);
+        if !is_ours {
+            return None;
+        }
+        self.count_range(here, zone, frames);
+        Some(start)
+    }
+
+    fn count_range(&self, here: Option<Here>, zone: ZoneId, frames: u32) {
+        let direct = self.caches.direct(here, zone);
+        direct.add_free(-i64::from(frames));
+        direct.count_allocs(0, u64::from(frames));
+    }
+}
