@@ -90,7 +90,7 @@
 //!
 //! fn make<W: WhichCpu>(config: &Config, cpus: Locked<W>) {
 //!     let mut memory = [std::mem::MaybeUninit::new(0xff); 4096];
-//!     Allocator::new_zeroed(None, config, &mut memory, cpus);
+//!     Allocator::builder(config).build_zeroed(&mut memory, cpus);
 //! }
 //! ```
 //!

@@ -58,7 +58,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //! One that has a store of free frames already, such as a buddy allocator, implements [`Backing`]
-//! for it and calls [`Allocator::over`].
+//! for it and gives it to [`Allocator::builder`].
 //!
 //! # Features
 //! * `std`: `From` the errors of requests for `std::io::Error`. Off by default.
@@ -94,8 +94,8 @@ pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError};
 pub use alloc::flags::Flags;
 pub use alloc::{
-    Allocator, Census, CpuStats, Fault, FreeManyError, FrontsAt, Global, InitError, MetadataUse,
-    Obstacle, RemoveError, Shortage, ZoneShortage, ZoneStats,
+    Allocator, Builder, Census, CpuStats, Fault, FreeManyError, FrontsAt, Global, InitError,
+    MetadataUse, Obstacle, RemoveError, Shortage, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::{FreeHigh, FreeHighLimit, FreeHighRule};

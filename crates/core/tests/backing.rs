@@ -24,22 +24,25 @@ fn with_depot(
     let mut plain = Config::new(2, &zones);
     config(&mut plain);
     let sets = Sets::new(&zones, has_ranges);
-    let mut memory =
-        vec![std::mem::MaybeUninit::uninit(); Single::metadata_bytes_over(&plain).unwrap()];
-    test(Single::over(&sets, &plain, &mut memory, Pinned(Anywhere::new())).unwrap(), &sets);
+    let builder = Single::builder(&plain).backing(Some(&sets));
+    let mut memory = vec![std::mem::MaybeUninit::uninit(); builder.metadata_bytes().unwrap()];
+    test(builder.build(&mut memory, Pinned(Anywhere::new())).unwrap(), &sets);
 }
 
 #[test]
 fn no_bitmap_is_kept() {
     let zones = [open_zone("Normal", &RANGES)];
     let config = Config::new(2, &zones);
-    let saved = metadata(&config).len() - Single::metadata_bytes_over(&config).unwrap();
+    let sets = Sets::new(&zones, false);
+    let backed = Single::builder(&config).backing(Some(&sets));
+    let saved = metadata(&config).len() - backed.metadata_bytes().unwrap();
     // A bit per frame of a section, and its hints.
     assert!((32768 + 128..34_000).contains(&saved), "{saved}");
     with_depot(false, |_| {}, |depot, _| assert_eq!(depot.metadata_use().sections, 0));
     // The place of the options' bytes follows from the sections.
     let checked = Config { checked: true, ..config };
-    assert_eq!(Single::metadata_bytes_over(&checked), Single::metadata_bytes(&checked));
+    let backed = Single::builder(&checked).backing(Some(&sets));
+    assert_eq!(backed.metadata_bytes(), Single::metadata_bytes(&checked));
 }
 
 #[test]
@@ -222,10 +225,10 @@ fn what_a_backing_may_not_hand_out_is_reported_and_not_handed_on() {
     let zones =
         [open_zone("Normal", &RANGES), ZoneConfig { level: 3, ..open_zone("Other", &others) }];
     let config = Config { on_misuse: Some(note), ..Config::new(1, &zones) };
-    let mut memory =
-        vec![std::mem::MaybeUninit::uninit(); Single::metadata_bytes_over(&config).unwrap()];
     let broken = Broken { frame: AtomicU32::new(0), count: AtomicUsize::new(1) };
-    let depot = Single::over(&broken, &config, &mut memory, Pinned(Anywhere::new())).unwrap();
+    let builder = Single::builder(&config).backing(Some(&broken));
+    let mut memory = vec![std::mem::MaybeUninit::uninit(); builder.metadata_bytes().unwrap()];
+    let depot = builder.build(&mut memory, Pinned(Anywhere::new())).unwrap();
     let flags = Flags::default().at_most_level(2).atomic();
     // Frames without memory, of another zone, partly of another zone, misaligned.
     for (frame, sizes) in

@@ -148,11 +148,12 @@ fn a_backing_keeps_the_mark_of_carved_pages() {
     let ranges = [range(0, FRAMES)];
     let zones = [open_zone("z", &ranges)];
     let config = Config::new(4, &zones);
-    let arena = Arena::new(Single::metadata_bytes_over(&config).unwrap(), 0, FRAMES as usize);
-    let config = Config { linear_map: Some(arena.linear_map()), ..config };
     let sets = Sets::new(&zones, true);
-    let mut depot =
-        Single::over(&sets, &config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
+    let bytes = Single::builder(&config).backing(Some(&sets)).metadata_bytes().unwrap();
+    let arena = Arena::new(bytes, 0, FRAMES as usize);
+    let config = Config { linear_map: Some(arena.linear_map()), ..config };
+    let builder = Single::builder(&config).backing(Some(&sets));
+    let mut depot = builder.build(arena.metadata(), Pinned(Anywhere::new())).unwrap();
     assert!(
         depot.set_cache_limits(
             ZONE,

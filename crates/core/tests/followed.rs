@@ -152,7 +152,8 @@ fn zeroed_memory_is_left_alone() {
     let mut metadata = vec![MaybeUninit::zeroed(); Depot::metadata_bytes(&config).unwrap()];
     let thread = Thread::default();
     // SAFETY: the memory is zeroed.
-    let mut depot = unsafe { Depot::new_zeroed(None, &config, &mut metadata, &thread) }.unwrap();
+    let mut depot =
+        unsafe { Depot::builder(&config).build_zeroed(&mut metadata, &thread) }.unwrap();
     exercise(&depot);
     assert!(depot.validate().unwrap().cached_pages > 0);
 }

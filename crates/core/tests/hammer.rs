@@ -14,8 +14,8 @@ use common::threads::{Claimed, Kernel, run_on};
 use common::{order, range, soak};
 use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
 use pagedepot::{
-    Allocator, CacheLimits, Config, CpuId, Flags, FrameRange, Mobility, Mode, NodeId, Order, Pfn,
-    Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, Backing, CacheLimits, Config, CpuId, Flags, FrameRange, Mobility, Mode, NodeId,
+    Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 const SECTION: u32 = 1 << 18;
@@ -321,11 +321,8 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
     let mut metadata = memory(Allocator::<C>::metadata_bytes(&config).unwrap());
     let mut added_metadata = memory(1 << 20);
     let sets = backed.map(|has_ranges| Sets::new(&zones, has_ranges));
-    let depot = match &sets {
-        Some(sets) => Allocator::over(sets, &config, &mut metadata, cpus),
-        None => Allocator::new(&config, &mut metadata, cpus),
-    };
-    let mut depot = depot.unwrap();
+    let under = sets.as_ref().map(|sets| sets as &dyn Backing);
+    let mut depot = Allocator::builder(&config).backing(under).build(&mut metadata, cpus).unwrap();
     let mut marks = Marks::new();
     let stop = AtomicBool::new(false);
     let failed = AtomicU64::new(0);

@@ -15,8 +15,8 @@ use common::threads::{Claimed, run_on};
 use common::{open_zone, range, soak};
 use pagedepot::cpus::{CpuLock, Locked};
 use pagedepot::{
-    AllocError, Allocator, Config, CpuId, Flags, HighPolicy, Mode, NodeId, Order, Pfn, Scope,
-    ZoneConfig,
+    AllocError, Allocator, Backing, Config, CpuId, Flags, HighPolicy, Mode, NodeId, Order, Pfn,
+    Scope, ZoneConfig,
 };
 
 type Depot<'m> = Allocator<'m, Locked<'m, Claimed>>;
@@ -49,11 +49,8 @@ fn with_machine(is_backed: bool, test: impl FnOnce(Depot<'_>)) {
     let mut memory = vec![MaybeUninit::uninit(); Depot::metadata_bytes(&config).unwrap()];
     let cpus = Locked::new(&locks, Claimed::new());
     let sets = is_backed.then(|| Sets::new(&zones, false));
-    let depot = match &sets {
-        Some(sets) => Depot::over(sets, &config, &mut memory, cpus),
-        None => Depot::new(&config, &mut memory, cpus),
-    };
-    test(depot.unwrap());
+    let under = sets.as_ref().map(|sets| sets as &dyn Backing);
+    test(Depot::builder(&config).backing(under).build(&mut memory, cpus).unwrap());
 }
 
 /// Allocates until a request fails.

@@ -286,8 +286,9 @@ fn over_a_backing() {
         let zones = [open_zone("a", &ranges)];
         let config = Config::new(1, &zones);
         let sets = Sets::new(&zones, has_ranges);
-        let mut memory = vec![MaybeUninit::uninit(); Single::metadata_bytes_over(&config).unwrap()];
-        let mut depot = Single::over(&sets, &config, &mut memory, Pinned(Anywhere::new())).unwrap();
+        let builder = Single::builder(&config).backing(Some(&sets));
+        let mut memory = vec![MaybeUninit::uninit(); builder.metadata_bytes().unwrap()];
+        let mut depot = builder.build(&mut memory, Pinned(Anywhere::new())).unwrap();
         let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
         depot.free(pfn, Order::BASE).unwrap();
         let removed = range(0, 1024);

@@ -189,18 +189,12 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
         // which alone gets this reference: as a later field or, on an error here, as an argument.
         let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
         let under: Option<&'static dyn Backing> = under.map(|under| under as _);
-        let needed = match under {
-            Some(_) => Allocator::<C>::metadata_bytes_over(&config)?,
-            None => Allocator::<C>::metadata_bytes(&config)?,
-        };
+        let builder = Allocator::builder(&config).backing(under);
         // SAFETY: the allocator is dropped first, as a field before `_metadata` or, on an error
         // here, as a local made after `metadata`; none of its methods hands that memory out for
         // longer than the allocator is borrowed.
-        let (metadata, memory) = unsafe { Metadata::new(needed) };
-        let allocator = match under {
-            Some(under) => Allocator::over(under, &config, memory, cpus)?,
-            None => Allocator::new(&config, memory, cpus)?,
-        };
+        let (metadata, memory) = unsafe { Metadata::new(builder.metadata_bytes()?) };
+        let allocator = builder.build(memory, cpus)?;
         for (zone, limits) in (0..).map(ZoneId::new).zip(setup.zones.iter().map(|zone| zone.limits))
         {
             if let Some(limits) = limits {

@@ -285,10 +285,7 @@ impl Builder {
         // this, before it.
         let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
         let under: Option<&'static dyn Backing> = under.map(|under| under as _);
-        let metadata_bytes = match under {
-            Some(_) => Frames::metadata_bytes_over(&config)?,
-            None => Frames::metadata_bytes(&config)?,
-        };
+        let metadata_bytes = Frames::builder(&config).backing(under).metadata_bytes()?;
         let (mapping, memory) = Memory::map(Wanted {
             kind: self.kind,
             bytes: (frames as usize) << self.page_size.shift(),
@@ -305,7 +302,8 @@ impl Builder {
         let isolated = self.isolated.unwrap_or_else(|| machine.quiet_cpus());
         let seam = LinuxCpus::new(locks, fork_mark, isolated, self.locks);
         // SAFETY: new anonymous memory, of which this part has not been touched: it is zero.
-        let allocator = unsafe { Frames::new_zeroed(under, &config, metadata, seam)? };
+        let allocator =
+            unsafe { Frames::builder(&config).backing(under).build_zeroed(metadata, seam)? };
         let growth = Growth::new(self.numa, self.populate, fork_mark);
         Ok(Depot::from_shared(Shared::assemble(Assembly {
             allocator,

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "writes the metadata to memory that the caller gives")]
 
 use crate::frame::pageblock::WORDS_PER_ZONE;
+use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
@@ -40,16 +41,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// [`ConfigError`] for configurations that no memory would serve.
     pub fn metadata_bytes(config: &Config<'_>) -> Result<usize, ConfigError> {
-        Layout::new::<C>(config, false).map(|layout| layout.bytes())
-    }
-
-    /// Bytes of memory that [`over`](Self::over) needs: less by what a bitmap takes, 32.1 KiB per
-    /// 2^18 frames, unless `checked` or `track_owner` put their bytes there.
-    ///
-    /// # Errors
-    /// As for [`metadata_bytes`](Self::metadata_bytes).
-    pub fn metadata_bytes_over(config: &Config<'_>) -> Result<usize, ConfigError> {
-        Layout::new::<C>(config, true).map(|layout| layout.bytes())
+        Self::builder(config).metadata_bytes()
     }
 
     /// Makes an allocator of the frames in `config`, all free, with its metadata in `memory`.
@@ -64,39 +56,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         memory: &'m mut [MaybeUninit<u8>],
         cpus: C,
     ) -> Result<Self, ConfigError> {
-        Self::make(config, memory, cpus, None, false)
+        Self::builder(config).build(memory, cpus)
     }
 
-    /// As [`new`](Self::new), or with a backing [`over`](Self::over), but leaves alone what has to
-    /// be zero and is: gates that are never used then need no memory.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    ///
-    /// # Safety
-    /// All bytes of `memory` are zero.
-    pub unsafe fn new_zeroed(
-        backing: Option<&'m dyn Backing>,
-        config: &Config<'_>,
-        memory: &'m mut [MaybeUninit<u8>],
-        cpus: C,
-    ) -> Result<Self, ConfigError> {
-        Self::make(config, memory, cpus, backing, true)
-    }
-
-    /// Makes an allocator whose free frames are in `backing`, with its other metadata in `memory`.
-    /// The ranges in `config` say which frames belong to which zone; which of them are free is
-    /// the backing's affair.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new); see [`metadata_bytes_over`](Self::metadata_bytes_over).
-    pub fn over(
-        backing: &'m dyn Backing,
-        config: &Config<'_>,
-        memory: &'m mut [MaybeUninit<u8>],
-        cpus: C,
-    ) -> Result<Self, ConfigError> {
-        Self::make(config, memory, cpus, Some(backing), false)
+    /// As [`new`](Self::new), in steps: over a [`Backing`], or in memory that is zero.
+    pub const fn builder<'c>(config: &'c Config<'c>) -> Builder<'c, 'm, C> {
+        Builder { config, backing: None, cpus: PhantomData }
     }
 
     fn make(
@@ -143,7 +108,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             },
             globals,
             base,
-            memory: core::marker::PhantomData,
+            memory: PhantomData,
         };
         // SAFETY: as above; sections are written before they are installed.
         unsafe { build.sections(&allocator.store) };
@@ -166,6 +131,98 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         // SAFETY: an offset inside the metadata.
         let start = unsafe { self.base.add(self.layout.cpus) };
         (start, self.layout.cpu_bytes())
+    }
+}
+
+/// What an [`Allocator`] is made from: a configuration, and perhaps a store of the embedder.
+///
+/// ```
+/// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+/// # use pagedepot::{Allocator, Backing, Config, ConfigError, CpuId};
+/// # struct First;
+/// # impl Environment for First {}
+/// # impl WhichCpu for First {
+/// #     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
+/// # }
+/// # static LOCKS: [CpuLock; 1] = [const { CpuLock::new() }; 1];
+/// fn over(
+///     buddy: &'static dyn Backing,
+///     config: &Config,
+/// ) -> Result<Allocator<'static, Locked<'static, First>>, ConfigError> {
+///     let builder = Allocator::builder(config).backing(Some(buddy));
+///     let metadata = Box::leak(Box::new_uninit_slice(builder.metadata_bytes()?));
+///     builder.build(metadata, Locked::new(&LOCKS, First))
+/// }
+/// ```
+#[must_use = "an allocator is made by `build`"]
+pub struct Builder<'c, 'm, C> {
+    config: &'c Config<'c>,
+    backing: Option<&'m dyn Backing>,
+    cpus: PhantomData<fn(C)>,
+}
+
+impl<'m, C: Cpus> Builder<'_, 'm, C> {
+    /// With a backing, the free frames are there. The ranges in the configuration then say which
+    /// frames belong to which zone; which of them are free only the backing knows. `None`, as at
+    /// first: the allocator keeps a bitmap of its own, and all frames are free.
+    pub fn backing(mut self, backing: Option<&'m dyn Backing>) -> Self {
+        self.backing = backing;
+        self
+    }
+
+    /// Bytes of memory that [`build`](Self::build) needs, whatever its alignment: as
+    /// [`Allocator::metadata_bytes`]. With a backing less by what a bitmap takes, 32.1 KiB per 2^18
+    /// frames, unless `checked` or `track_owner` put their bytes there.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for configurations that no memory would serve.
+    pub fn metadata_bytes(&self) -> Result<usize, ConfigError> {
+        Layout::new::<C>(self.config, self.backing.is_some()).map(|layout| layout.bytes())
+    }
+
+    /// Makes the allocator, with its metadata in `memory`: see [`Allocator::new`].
+    ///
+    /// # Errors
+    /// [`ConfigError`]; too little memory is one.
+    pub fn build(
+        self,
+        memory: &'m mut [MaybeUninit<u8>],
+        cpus: C,
+    ) -> Result<Allocator<'m, C>, ConfigError> {
+        Allocator::make(self.config, memory, cpus, self.backing, false)
+    }
+
+    /// As [`build`](Self::build), but leaves alone what has to be zero and is: gates that are never
+    /// used then need no memory.
+    ///
+    /// # Errors
+    /// As for [`build`](Self::build).
+    ///
+    /// # Safety
+    /// All bytes of `memory` are zero.
+    pub unsafe fn build_zeroed(
+        self,
+        memory: &'m mut [MaybeUninit<u8>],
+        cpus: C,
+    ) -> Result<Allocator<'m, C>, ConfigError> {
+        Allocator::make(self.config, memory, cpus, self.backing, true)
+    }
+}
+
+impl<C> Clone for Builder<'_, '_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Builder<'_, '_, C> {}
+
+impl<C> core::fmt::Debug for Builder<'_, '_, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Builder")
+            .field("config", self.config)
+            .field("is_backed", &self.backing.is_some())
+            .finish()
     }
 }
 

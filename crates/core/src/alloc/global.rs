@@ -101,8 +101,8 @@ impl<C: 'static> Global<C> {
         Global(LateInit::new())
     }
 
-    /// Makes the allocator by `make`, which calls [`Allocator::new`], [`Allocator::over`] or
-    /// [`Allocator::new_zeroed`], and publishes it to all CPUs. `make` runs at most once at a time,
+    /// Makes the allocator by `make`, which calls [`Allocator::new`] or a
+    /// [`Builder`](crate::Builder), and publishes it to all CPUs. `make` runs at most once at a time,
     /// and never again after it has succeeded; where this returns another error than
     /// [`InitError::Config`] it is not called.
     ///

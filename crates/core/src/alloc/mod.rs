@@ -60,6 +60,7 @@ mod validate;
 mod walk;
 
 pub use allocator::{Allocator, FrontsAt};
+pub use build::Builder;
 pub use bulk::FreeManyError;
 pub use global::{Global, InitError};
 pub use obstacle::Obstacle;

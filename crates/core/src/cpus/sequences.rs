@@ -44,7 +44,7 @@ pub unsafe trait Cpus: Sync {
     /// their CPU's number: closed gates lead to words that refuse. It saves a sequence two
     /// branches, and takes 512 KiB for the gates of numbers that no CPU has.
     /// [`Allocator::new`](crate::Allocator::new) writes zeroes there; an allocator that
-    /// [is made](crate::Allocator::new_zeroed) in memory which is zeroed already never touches
+    /// [is made](crate::Builder::build_zeroed) in memory which is zeroed already never touches
     /// them.
     const FOLLOWS_GATES: bool = false;
 

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use pagedepot::cpus::Pinned;
-use pagedepot::{Config, CpuId, Mode, Pfn, Scope, ZoneId};
+use pagedepot::{Backing, Config, CpuId, Mode, Pfn, Scope, ZoneId};
 
 use crate::arena::Arena;
 use crate::common::backing::Sets;
@@ -40,26 +40,19 @@ pub struct Lockstep<'m> {
 pub fn run(world: &World, ops: &[Op]) {
     world.with_config(|config| {
         let is_backed = world.keeper != Keeper::Bitmap;
-        let bytes = if is_backed {
-            Single::metadata_bytes_over(config)
-        } else {
-            Single::metadata_bytes(config)
-        };
-        let bytes = bytes.unwrap();
+        let sets = is_backed.then(|| Sets::new(config.zones, world.keeper == Keeper::Ranges));
+        let backing = sets.as_ref();
+        let under = backing.map(|sets| sets as &dyn Backing);
+        let bytes = Single::builder(config).backing(under).metadata_bytes().unwrap();
         let frames =
             world.zones.iter().flat_map(|zone| &zone.ranges).map(|range| range.end()).max();
         let frames = if world.is_mapped { frames.unwrap_or(0) as usize } else { 0 };
         let arena = Arena::new(bytes, world.skew, frames);
         let config = Config { linear_map: world.is_mapped.then(|| arena.linear_map()), ..*config };
         let mut spare = Vec::new();
-        let backing = is_backed.then(|| Sets::new(config.zones, world.keeper == Keeper::Ranges));
-        let backing = backing.as_ref();
         let anywhere = Pinned(Anywhere::new());
-        let depot = match backing {
-            Some(backing) => Single::over(backing, &config, arena.metadata(), anywhere),
-            None => Single::new(&config, arena.metadata(), anywhere),
-        };
-        let depot = depot.unwrap();
+        let builder = Single::builder(&config).backing(under);
+        let depot = builder.build(arena.metadata(), anywhere).unwrap();
         // A spare for each section that memory may come to.
         spare.resize_with(2, || {
             let both = range(FIRST_SPARE_SECTION * SECTION - 1, 2);

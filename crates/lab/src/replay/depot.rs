@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagedepot::cpus::{Environment, FenceError, Guard, Here, Pinned, Processor};
 use pagedepot::{
-    Allocator, Config, ConfigError, CpuId, Flags, FrameRange, LinearMap, Mobility, Mode, Order,
-    Pfn, Scope, Watermarks, ZoneId, ZoneStats,
+    Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, LinearMap, Mobility, Mode,
+    Order, Pfn, Scope, Watermarks, ZoneId, ZoneStats,
 };
 use pagedepot_designs::{AsBacking, Buddy, Census, Setup, SetupError, Volume};
 
@@ -141,10 +141,9 @@ pub fn with_depot<R>(
             Some(unsafe { AsBacking::new(buddy) })
         }
     };
-    let metadata_bytes = match buddy {
-        Some(_) => Allocator::<Pinned<Acting>>::metadata_bytes_over(&config),
-        None => Allocator::<Pinned<Acting>>::metadata_bytes(&config),
-    };
+    let under = buddy.as_ref().map(|buddy| buddy as &dyn Backing);
+    let metadata_bytes =
+        Allocator::<Pinned<Acting>>::builder(&config).backing(under).metadata_bytes();
     let metadata_bytes = metadata_bytes.map_err(refused)?.next_multiple_of(PAGE_BYTES);
     let memory = reserve(metadata_bytes, frames)
         .map_err(|source| DepotError::Addresses { pages, source })?;
@@ -162,10 +161,7 @@ pub fn with_depot<R>(
         )
     };
     let cpus = Pinned(Acting::default());
-    let allocator = match &buddy {
-        Some(buddy) => Allocator::over(buddy, &config, metadata, cpus),
-        None => Allocator::new(&config, metadata, cpus),
-    };
+    let allocator = Allocator::builder(&config).backing(under).build(metadata, cpus);
     let mut depot = DepotTarget { allocator: allocator.map_err(refused)?, decayed_ms: 0 };
     Ok(f(&mut depot))
 }

@@ -103,20 +103,18 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     let zones = [zone::normal(&ranges, None)];
     let config = Config::new(settings.cpus.len() as u32, &zones);
     let store = settings.variant.store_of(Design::Depot);
-    let bytes = match store {
-        Store::Bitmap => Allocator::<Nowhere>::metadata_bytes(&config),
-        Store::Buddy => Allocator::<Nowhere>::metadata_bytes_over(&config),
+    let backing: Option<&dyn Backing> = match store {
+        Store::Bitmap => None,
+        Store::Buddy => Some(&Elsewhere),
     };
-    let bytes = bytes.map_err(unusable)?;
+    let builder = || Allocator::builder(&config).backing(backing);
+    let bytes = builder().metadata_bytes().map_err(unusable)?;
     // Written once, so that page faults are not part of it.
     let mut memory = vec![MaybeUninit::new(1u8); bytes];
     let mut samples = Vec::new();
     for _ in 0..settings.rounds {
         let start = Instant::now();
-        let made = match store {
-            Store::Bitmap => Allocator::new(&config, &mut memory, Nowhere),
-            Store::Buddy => Allocator::over(&Elsewhere, &config, &mut memory, Nowhere),
-        };
+        let made = builder().build(&mut memory, Nowhere);
         black_box(made.map_err(unusable)?);
         samples.push(start.elapsed().as_nanos() as f64);
         step.tick();
