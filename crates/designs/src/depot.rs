@@ -14,6 +14,7 @@ use pagedepot::{
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
+use crate::free_map::FreeMap;
 use crate::prim::count;
 use crate::report::{Counts, Drained, Scope, Volume};
 use crate::setup::{Setup, SetupError};
@@ -92,6 +93,8 @@ impl Drop for Metadata {
 pub struct Depot<'m, C, A> {
     allocator: Allocator<'m, C>,
     act: A,
+    /// First and one past the last of its frames, for maps of them.
+    frames: (u64, u64),
     /// Drains.
     past: Counters,
     /// The store under the allocator, if it is not the allocator's own.
@@ -102,9 +105,10 @@ pub struct Depot<'m, C, A> {
 }
 
 impl<'m, C: Cpus, A: ActAs> Depot<'m, C, A> {
-    /// An allocator that the caller made.
-    pub fn new(allocator: Allocator<'m, C>, act: A) -> Self {
-        Depot { allocator, act, past: Counters::default(), backing: None, _metadata: None }
+    /// An allocator that the caller made, of memory that lies within `frames`: of the first frame
+    /// and one past the last.
+    pub fn new(allocator: Allocator<'m, C>, frames: (u64, u64), act: A) -> Self {
+        Depot { allocator, act, frames, past: Counters::default(), backing: None, _metadata: None }
     }
 
     /// The allocator.
@@ -201,7 +205,9 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
                 allocator.set_cache_limits(zone, limits);
             }
         }
-        Ok(Depot { backing, _metadata: Some(metadata), ..Depot::new(allocator, act) })
+        let (start, end) = setup.span();
+        let frames = (start.into(), end.into());
+        Ok(Depot { backing, _metadata: Some(metadata), ..Depot::new(allocator, frames, act) })
     }
 }
 
@@ -315,6 +321,11 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
 
     fn free_pages(&self) -> u64 {
         self.allocator.zone_ids().map(|zone| self.allocator.free_pages(zone)).sum()
+    }
+
+    fn free_map(&self) -> Result<FreeMap, Fault> {
+        let (start, end) = self.frames;
+        Ok(FreeMap::by_frame(start, end, |pfn| self.allocator.is_free(pfn)))
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

@@ -35,6 +35,7 @@
 mod census;
 mod counters;
 mod frames;
+mod free_map;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -69,6 +70,7 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 pub use census::{Census, Fault};
 #[cfg(not(loom))]
 pub use depot::{ActAs, ByThread, Depot, Real};
+pub use free_map::{FreeMap, GIB_LOG2, unusable_index};
 #[cfg(not(loom))]
 pub use host::{cache_slice_pages, has_nohz_full};
 pub use local::{Local, LocalDrain};
@@ -159,6 +161,13 @@ pub trait PageCache: Sync {
 
     /// Free pages of the store.
     fn free_pages(&self) -> u64;
+
+    /// The frames that are free in the store; those in caches are not. O(memory). Call it when all
+    /// other threads have stopped.
+    ///
+    /// # Errors
+    /// The first fault found in the store's metadata.
+    fn free_map(&self) -> Result<FreeMap, Fault>;
 
     /// Checks every structure against every other: each frame must be in exactly one place.
     /// O(memory). Call it when all other threads have stopped.

@@ -12,6 +12,7 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use crate::PageCache;
 use crate::census::{Census, Fault, Seen};
 use crate::counters::Counters;
+use crate::free_map::FreeMap;
 use crate::owners::{Entry, Owned, Owners};
 use crate::pcp::policy::{Policy, Tuning};
 use crate::pcp::{At, ListIndex, Lists, Pcp};
@@ -329,6 +330,10 @@ impl<S: Store> PageCache for Local<S> {
 
     fn free_pages(&self) -> u64 {
         walk::free_pages(&self.store)
+    }
+
+    fn free_map(&self) -> Result<FreeMap, Fault> {
+        FreeMap::of_store(&self.store)
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

@@ -9,6 +9,7 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
 use crate::census::{Census, Fault};
+use crate::free_map::FreeMap;
 use crate::local::{Local, LocalDrain};
 use crate::owners::Entry;
 use crate::pcp::policy::Policy;
@@ -157,6 +158,13 @@ impl<S: Store + Send> PageCache for NohzConditional<S> {
 
     fn free_pages(&self) -> u64 {
         either!(self, lists => lists.free_pages())
+    }
+
+    fn free_map(&self) -> Result<FreeMap, Fault> {
+        match &self.lists {
+            Lists::Local(lists) => lists.free_map(),
+            Lists::Locked(lists) => lists.free_map(),
+        }
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

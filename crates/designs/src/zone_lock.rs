@@ -6,6 +6,7 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use crate::PageCache;
 use crate::census::{Census, Fault, Seen};
 use crate::counters::Counters;
+use crate::free_map::FreeMap;
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
 use crate::walk::{self, Grid, Layer};
@@ -101,6 +102,10 @@ impl<S: Store> PageCache for ZoneLock<S> {
 
     fn free_pages(&self) -> u64 {
         walk::free_pages(&self.store)
+    }
+
+    fn free_map(&self) -> Result<FreeMap, Fault> {
+        FreeMap::of_store(&self.store)
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

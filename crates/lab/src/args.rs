@@ -34,6 +34,27 @@ pub fn order(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("give an order from 0 to {}", Order::MAX))
 }
 
+/// Memory in MiB: whole blocks of the largest order, of 4 MiB.
+///
+/// # Errors
+/// For anything else.
+pub fn mebibytes(text: &str) -> Result<u32, String> {
+    const RANGE: std::ops::RangeInclusive<u32> = 16..=1 << 20;
+    let number = text.parse().ok().filter(|mib: &u32| RANGE.contains(mib) && mib.is_multiple_of(4));
+    number.ok_or_else(|| {
+        format!("give MiB, a multiple of 4 from {} to {}", RANGE.start(), RANGE.end())
+    })
+}
+
+/// A share in percent that leaves something on either side.
+///
+/// # Errors
+/// For anything else.
+pub fn percent(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|percent| (1..=99).contains(percent));
+    number.ok_or_else(|| "give a whole number of percent from 1 to 99".to_owned())
+}
+
 /// A seed for random numbers: 0 to 2^64 - 1.
 ///
 /// # Errors

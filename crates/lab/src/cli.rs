@@ -10,7 +10,7 @@ use crate::design::variant::Variant;
 use crate::failure::Failure;
 use crate::record;
 use crate::replay::options::{Expand, ZoneinfoPaths};
-use crate::workloads::options::{BenchOptions, MeasureOptions};
+use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
 use crate::workloads::soak::options::SoakOptions;
 use crate::workloads::vmalloc::options::VmallocOptions;
 use crate::workloads::{Workload, all};
@@ -35,6 +35,8 @@ pub enum Command {
         options: MeasureOptions,
         #[command(flatten)]
         more: BenchOptions,
+        #[command(flatten)]
+        fill: FillOptions,
         #[command(flatten)]
         variant: Variant,
     },

@@ -68,6 +68,8 @@ designs! {
     OffsetAllocator = "offset-allocator",
     /// This project's, by pages that own their depot instead of page numbers.
     DepotOwned = "depot-owned",
+    /// This project's, without per-CPU caches.
+    DepotUncached = "depot-uncached",
 }
 
 impl Design {

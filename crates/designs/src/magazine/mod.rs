@@ -24,6 +24,7 @@ use crate::PageCache;
 use crate::census::{Census, Fault, Seen, Taking, agree};
 use crate::counters::Counters;
 use crate::frames::{Frames, List};
+use crate::free_map::FreeMap;
 use crate::lock::LockWaits;
 use crate::prim::{Mutex, Padded, count, lock_mutex};
 use crate::report::{Counts, Drained, Scope, Volume};
@@ -402,6 +403,10 @@ impl<S: Store> PageCache for Magazine<S> {
 
     fn free_pages(&self) -> u64 {
         walk::free_pages(&self.store)
+    }
+
+    fn free_map(&self) -> Result<FreeMap, Fault> {
+        FreeMap::of_store(&self.store)
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

@@ -11,11 +11,10 @@ use std::io::{self, Write};
 
 use self::finish::{finish, show, with_machine};
 use crate::cli::{self, Command, Parsed};
-use crate::design::variant::Variant;
 use crate::failure::Failure;
 use crate::record;
 use crate::report::json::More;
-use crate::workloads::options::{BenchOptions, MeasureOptions};
+use crate::workloads::options::MeasureOptions;
 use crate::workloads::vmalloc::{self, options::VmallocOptions};
 use crate::workloads::{Effort, Settings, Workload};
 
@@ -30,8 +29,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
     };
     match cli.command {
         None => tour::tour(),
-        Some(Command::Bench { workload, options, more, variant }) => {
-            bench(workload, &options, &more, variant)
+        Some(Command::Bench { workload, options, more, fill, variant }) => {
+            let settings = Settings::new(&options, effort(&options))?;
+            let (drains, tune, orders) = (more.drains, more.tune, more.orders);
+            bench(workload, &options, &Settings { variant, drains, tune, orders, fill, ..settings })
         }
         Some(Command::Replay { trace, zoneinfo, expand, options, variant }) => {
             let command = format!("replay {}", trace.display());
@@ -55,19 +56,10 @@ fn effort(options: &MeasureOptions) -> Effort {
 fn bench(
     workload: &Workload,
     options: &MeasureOptions,
-    more: &BenchOptions,
-    variant: Variant,
+    settings: &Settings,
 ) -> Result<(), Failure> {
-    let settings = Settings::new(options, effort(options))?;
-    let settings = Settings {
-        variant,
-        drains: more.drains,
-        tune: more.tune,
-        orders: more.orders.clone(),
-        ..settings
-    };
     let command = format!("bench {}", workload.name);
-    finish((&command, More::new()), options, || workload.run(&settings), with_machine)
+    finish((&command, More::new()), options, || workload.run(settings), with_machine)
 }
 
 fn run_vmalloc(vmalloc: &VmallocOptions, options: &MeasureOptions) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use pagedepot::{CpuId, Mobility, Mode, Order};
-use pagedepot_designs::{Counts, Drained};
+use pagedepot_designs::{Counts, Drained, FreeMap};
 
 use super::block::Block;
 use super::demand::Demand;
@@ -93,6 +93,20 @@ pub trait Allocator: Send + Sync + Sized + 'static {
     /// did; `None` from designs that do not tell.
     fn drain(&self, _cpu: Option<CpuId>, _mode: Mode) -> Option<Drained> {
         None
+    }
+
+    /// The number of a block's first frame, counted from the start of the design's memory.
+    fn frame(&self, _block: Self::Block) -> u64 {
+        lacks(Self::DESIGN, "frames with numbers")
+    }
+
+    /// The frames that are free in the store, where those in caches are not; `None` from designs
+    /// that do not tell. Call it when all other threads have stopped.
+    ///
+    /// # Errors
+    /// What is wrong with the store's metadata.
+    fn free_map(&self) -> Result<Option<FreeMap>, String> {
+        Ok(None)
     }
 
     /// What the design did so far; `None` from designs that do not count.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope};
-use pagedepot_designs::{AsBacking, Buddy, Counts, Drained, Setup, Store as _, Volume};
+use pagedepot_designs::{AsBacking, Buddy, Counts, Drained, FreeMap, Setup, Store as _, Volume};
 use pagedepot_linux::Depot;
 
 use super::allocator::{Allocator, free_gathered, nothing_held, order};
@@ -14,9 +14,10 @@ use super::variant::Store;
 use crate::failure::Failure;
 use crate::names::Design;
 
-/// See the module.
-pub struct DepotAllocator {
+/// See the module. `CACHED`: with per-CPU caches.
+pub struct DepotAllocator<const CACHED: bool = true> {
     depot: Depot,
+    pages: u64,
     /// The store under the depot, if it is not the depot's own bitmap.
     buddy: Option<Arc<AsBacking<Buddy>>>,
     /// Boxed: nothing in an allocator's own value changes, as in the depot's, so that loops keep
@@ -42,15 +43,16 @@ fn failed(why: impl std::fmt::Display) -> Failure {
     Failure::Run(format!("{}: {why}", Design::Depot))
 }
 
-impl Allocator for DepotAllocator {
-    const DESIGN: Design = Design::Depot;
+impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
+    const DESIGN: Design = if CACHED { Design::Depot } else { Design::DepotUncached };
     const DRAINS: &'static [Mode] = &[Mode::Quiet, Mode::Full];
     type Block = Pfn;
 
     fn new(demand: &Demand) -> Result<Self, Failure> {
         let pages = demand.pages();
         let free_high = demand.variant.free_high();
-        let builder = Depot::builder(pages as usize * PAGE_BYTES).free_high(free_high);
+        let builder =
+            Depot::builder(pages as usize * PAGE_BYTES).free_high(free_high).caches(CACHED);
         let buddy = match demand.variant.store_of(Design::Depot) {
             Store::Bitmap => None,
             // SAFETY: a buddy allocator hands out each block of its zone once, under a lock, and
@@ -61,7 +63,7 @@ impl Allocator for DepotAllocator {
             Some(buddy) => builder.build_over(|_| buddy),
             None => builder.build(),
         };
-        Ok(DepotAllocator { depot: depot.map_err(failed)?, buddy, drained: Box::default() })
+        Ok(DepotAllocator { depot: depot.map_err(failed)?, pages, buddy, drained: Box::default() })
     }
 
     #[inline]
@@ -127,6 +129,15 @@ impl Allocator for DepotAllocator {
         (drained.fences, drained.interruptions) = (done.fences, done.fences);
         drained.busy_cpus = done.busy_cpus + done.isolated_cpus;
         Some(drained)
+    }
+
+    fn frame(&self, block: Pfn) -> u64 {
+        block.get().into()
+    }
+
+    fn free_map(&self) -> Result<Option<FreeMap>, String> {
+        let raw = self.depot.raw();
+        Ok(Some(FreeMap::by_frame(0, self.pages, |pfn| raw.is_free(pfn))))
     }
 
     fn counts(&self) -> Option<Counts> {

@@ -44,8 +44,8 @@ macro_rules! by_thread_design {
 }
 
 /// Evaluates `$use` with `$allocator` being the type that implements
-/// [`Allocator`](super::Allocator) for `$design`: of [`Design::BLOCKS`] (`any`) or of
-/// [`Design::PAGED`] (`paged`). `$else` for other designs.
+/// [`Allocator`](super::Allocator) for `$design`: of [`Design::BLOCKS`] and `depot-uncached`
+/// (`any`) or of [`Design::PAGED`] (`paged`). `$else` for other designs.
 macro_rules! by_allocator {
     (any $design:expr, $store:expr, type $allocator:ident => $use:expr, _ => $else:expr) => {{
         match $design {
@@ -59,6 +59,10 @@ macro_rules! by_allocator {
             }
             $crate::names::Design::FloorSpin => {
                 type $allocator = $crate::design::floor_spin::FloorSpin;
+                $use
+            }
+            $crate::names::Design::DepotUncached => {
+                type $allocator = $crate::design::depot::DepotAllocator<false>;
                 $use
             }
             #[cfg(feature = "peers")]

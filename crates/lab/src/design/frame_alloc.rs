@@ -53,7 +53,7 @@ type Frames = DepotAllocator<SummaryBuddyAllocator<ORDERS, Mapped>, CurrentCpu, 
 pub struct FrameAlloc {
     allocator: Box<Frames>,
     /// Outlives the allocator, which has its metadata in it.
-    _pool: Pool,
+    pool: Pool,
 }
 
 const fn frames<const ORDER: u32>() -> NonZeroUsize {
@@ -65,15 +65,18 @@ impl Allocator for FrameAlloc {
     const DRAINS: &'static [Mode] = &[Mode::Quiet];
     type Block = usize;
 
-    /// With memory for `demand`, and as much again for fragments and metadata.
+    /// With memory for `demand`, and as much again for fragments and metadata, unless the workload
+    /// fills it.
     fn new(demand: &Demand) -> Result<Self, Failure> {
-        let frames = (demand.frames() * 2).max(1 << 14).next_multiple_of(1 << (ORDERS - 1));
+        let spacious = (demand.frames() * 2).max(1 << 14);
+        let frames = if demand.fills_memory { demand.pages() } else { spacious };
+        let frames = frames.next_multiple_of(1 << (ORDERS - 1));
         let pool = Pool::new(frames as usize * PAGE_BYTES, PAGE_BYTES << (ORDERS - 1))?;
         let allocator = Box::new(Frames::new(BASE, SummaryBuddyAllocator::new(BASE)));
         // SAFETY: the pool is mapped and this function's alone, and the allocator is new.
         unsafe { allocator.try_init_region(pool.address(), pool.bytes()) }
             .map_err(|e| Failure::Run(format!("{}: {e}", Design::FrameAlloc)))?;
-        Ok(FrameAlloc { allocator, _pool: pool })
+        Ok(FrameAlloc { allocator, pool })
     }
 
     #[inline]
@@ -85,6 +88,10 @@ impl Allocator for FrameAlloc {
     fn free<const ORDER: u32>(&self, block: usize) {
         // SAFETY: `block` came from `alloc` with the same order, and is freed once.
         unsafe { self.allocator.deallocate_physical(BASE, const { frames::<ORDER>() }, block) };
+    }
+
+    fn frame(&self, block: usize) -> u64 {
+        ((block - self.pool.address()) / PAGE_BYTES) as u64
     }
 
     fn zeroed(&self) -> Option<usize> {

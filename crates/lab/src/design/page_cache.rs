@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
-use pagedepot_designs::{Counts, Drained, Scope, Setup, SetupError};
+use pagedepot_designs::{Counts, Drained, FreeMap, Scope, Setup, SetupError};
 
 use super::allocator::{Allocator, free_gathered, nothing_held, order};
 use super::demand::{Demand, PAGE_BYTES};
@@ -107,6 +107,14 @@ impl<C: ThreadDesign<Store: FromSetup>> Allocator for ThreadAllocator<C> {
 
     fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Option<Drained> {
         Some(self.cache.drain(cpu.map_or(Scope::ALL, Scope::cpu), mode))
+    }
+
+    fn frame(&self, block: Pfn) -> u64 {
+        block.get().into()
+    }
+
+    fn free_map(&self) -> Result<Option<FreeMap>, String> {
+        self.cache.free_map().map(Some).map_err(|fault| fault.to_string())
     }
 
     fn tick(&self) {

@@ -170,7 +170,8 @@ impl Variant {
 
     /// The store of a design that has one.
     pub fn store_of(&self, design: Design) -> Store {
-        self.store.unwrap_or(if design == Design::Depot { Store::Bitmap } else { Store::Buddy })
+        let is_ours = matches!(design, Design::Depot | Design::DepotUncached);
+        self.store.unwrap_or(if is_ours { Store::Bitmap } else { Store::Buddy })
     }
 
     fn lock_mode(&self) -> LockMode {

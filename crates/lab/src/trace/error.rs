@@ -52,4 +52,9 @@ pub enum TraceError {
         "{name} is not the text of /proc/zoneinfo: {what}; copy it with `cat /proc/zoneinfo > FILE`"
     )]
     NotZoneinfo { name: String, what: String },
+    #[error(
+        "{name} is not the text of /proc/buddyinfo: {what}; copy it with `cat /proc/buddyinfo > \
+         FILE`"
+    )]
+    NotBuddyinfo { name: String, what: String },
 }

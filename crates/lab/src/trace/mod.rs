@@ -16,6 +16,7 @@
 //! event's name, so one parser serves them all ([mod@line]); the fields are `key=value` pairs found
 //! by key, which survives kernels that add some.
 
+mod buddyinfo;
 mod error;
 mod event;
 mod line;
@@ -23,6 +24,7 @@ mod reader;
 mod zoneinfo;
 mod zstd;
 
+pub use buddyinfo::{Buddyinfo, FreeBlocks};
 pub use error::TraceError;
 pub use event::{Event, EventKind, KernelPfn, Record};
 pub use line::{Line, parse as parse_line};

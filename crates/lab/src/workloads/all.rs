@@ -1,7 +1,7 @@
 //! The list of workloads that `bench` and `compare` know.
 
 use super::workload::Workload;
-use super::{drain, hot, kernbench, pagealloc, pft, producer_consumer, streams};
+use super::{drain, fragmentation, hot, kernbench, pagealloc, pft, producer_consumer, streams};
 
 /// All workloads of `bench`. A new one is added here and nowhere else.
 pub const ALL: &[&Workload] = &[
@@ -13,6 +13,7 @@ pub const ALL: &[&Workload] = &[
     &streams::UDP_STREAM,
     &streams::SCTP_MANY,
     &kernbench::WORKLOAD,
+    &fragmentation::WORKLOAD,
 ];
 
 /// The workload called `name`.

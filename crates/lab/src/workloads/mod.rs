@@ -9,6 +9,7 @@
 //! | `drain` | `bench drain` | taking back what a CPU caches |
 //! | `streams` | `bench udp-stream`, `bench sctp-many` | buffers filled on one CPU, read and freed on another |
 //! | `kernbench` | `bench kernbench` | the recorded build, by a thread per recorded CPU |
+//! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
 //! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
 //! | `soak` | `soak` | memory used up in a loop, to look for lost and doubled pages |
 //!
@@ -23,6 +24,7 @@
 pub mod all;
 pub mod clients;
 pub mod drain;
+mod fragmentation;
 pub mod hot;
 mod kernbench;
 pub mod options;

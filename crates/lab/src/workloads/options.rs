@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{RUNS_MAX, order, positive, seed, whole};
+use crate::args::{RUNS_MAX, mebibytes, order, percent, positive, seed, whole};
 use crate::names::Design;
 
 /// Options of every measurement.
@@ -45,4 +45,35 @@ pub struct BenchOptions {
     /// --quick 0 and 3)
     #[arg(long = "order", value_name = "N", value_parser = order, allow_negative_numbers = true)]
     pub orders: Vec<u32>,
+}
+
+/// Most rounds of one run: each has rows of its own.
+const FILL_ROUNDS_MAX: u32 = 10_000;
+
+/// Options of workloads that fill memory.
+#[derive(Clone, Copy, Debug, Default, Args)]
+#[command(next_help_heading = "Memory that is filled (bench fragmentation)")]
+pub struct FillOptions {
+    /// Memory in MiB (default: 4096, with --quick 64)
+    #[arg(long, value_name = "MIB", value_parser = mebibytes, allow_negative_numbers = true)]
+    pub memory_mib: Option<u32>,
+    /// Share of the memory that is free in the end, in percent (default: 50)
+    #[arg(long, value_name = "PERCENT", value_parser = percent, allow_negative_numbers = true)]
+    pub free_percent: Option<u32>,
+    /// Rounds, each of which reallocates a tenth of the free memory (default: 100, with --quick 10)
+    #[arg(long, value_name = "N", value_parser = whole::<FILL_ROUNDS_MAX>, allow_negative_numbers = true)]
+    pub rounds: Option<u32>,
+}
+
+impl FillOptions {
+    /// An option that the user gave.
+    pub fn given(&self) -> Option<&'static str> {
+        [
+            (self.memory_mib.is_some(), "--memory-mib"),
+            (self.free_percent.is_some(), "--free-percent"),
+            (self.rounds.is_some(), "--rounds"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pagedepot::CpuId;
 
 use super::clients::Clients;
-use super::options::MeasureOptions;
+use super::options::{FillOptions, MeasureOptions};
 use crate::design::pool::SharedPool;
 use crate::design::variant::Variant;
 use crate::design::{Demand, unavailable};
@@ -38,6 +38,8 @@ pub struct Settings {
     pub clients: Clients,
     /// Windows per contender.
     pub rounds: u32,
+    /// Whether the user said how many.
+    pub rounds_given: bool,
     /// How much of the workload to run.
     pub effort: Effort,
     /// Seed of random numbers.
@@ -52,6 +54,8 @@ pub struct Settings {
     pub tune: bool,
     /// The orders of blocks asked for; none: the workload's own.
     pub orders: Vec<u32>,
+    /// How much memory to fill, and how.
+    pub fill: FillOptions,
     /// Where to show progress.
     pub progress: Progress,
     /// Memory that the threads' designs share.
@@ -73,6 +77,7 @@ impl Settings {
             cpus_given: options.cpus.is_some(),
             clients: Clients::Auto,
             rounds: options.runs.unwrap_or(rounds),
+            rounds_given: options.runs.is_some(),
             effort,
             seed: options.seed,
             designs: options.designs.clone(),
@@ -80,6 +85,7 @@ impl Settings {
             drains: None,
             tune: false,
             orders: Vec::new(),
+            fill: FillOptions::default(),
             progress: Progress::on_stderr(),
             memory: SharedPool::default(),
         })
@@ -139,6 +145,7 @@ impl Settings {
             frames_per_block,
             cpus: self.cpus[..cpus].to_vec(),
             memory_pages: None,
+            fills_memory: false,
             variant,
             memory,
         }

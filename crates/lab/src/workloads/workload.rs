@@ -23,6 +23,8 @@ pub struct Workload {
     pub orders: bool,
     /// Whether it drains by itself, so that `--drains` has no meaning.
     pub drains: bool,
+    /// Whether it fills memory by the options of [`FillOptions`](super::options::FillOptions).
+    pub fills: bool,
     /// Measures it.
     pub measure: fn(&Settings) -> Result<Report, Failure>,
 }
@@ -53,6 +55,12 @@ impl Workload {
         }
         if !settings.orders.is_empty() && !self.orders {
             return Err(Failure::Usage(format!("--order is for pagealloc, not for {}", self.name)));
+        }
+        if let (false, Some(option)) = (self.fills, settings.fill.given()) {
+            let name = self.name;
+            return Err(Failure::Usage(format!(
+                "{option} is for fragmentation, not for `bench {name}`"
+            )));
         }
         cpus::check_seats(&settings.cpus)?;
         let mut report = (self.measure)(settings)?;

@@ -41,6 +41,7 @@ pub const WORKLOAD: Workload = Workload {
     tunes: false,
     orders: false,
     drains: true,
+    fills: false,
     measure: run,
 };
 

@@ -29,6 +29,7 @@ pub const WORKLOAD: Workload = Workload {
     tunes: false,
     orders: false,
     drains: false,
+    fills: false,
     measure: run,
 };
 

@@ -18,6 +18,7 @@ pub const WORKLOAD: Workload = Workload {
     tunes: false,
     orders: true,
     drains: false,
+    fills: false,
     measure: run,
 };
 

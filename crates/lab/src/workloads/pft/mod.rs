@@ -35,6 +35,7 @@ pub const WORKLOAD: Workload = Workload {
     tunes: false,
     orders: false,
     drains: false,
+    fills: false,
     measure: run,
 };
 

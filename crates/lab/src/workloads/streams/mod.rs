@@ -27,6 +27,7 @@ pub const UDP_STREAM: Workload = Workload {
     tunes: true,
     orders: false,
     drains: false,
+    fills: false,
     measure: |settings| run(settings, &UDP_STREAM, udp_shape()),
 };
 
@@ -37,6 +38,7 @@ pub const SCTP_MANY: Workload = Workload {
     tunes: true,
     orders: false,
     drains: false,
+    fills: false,
     measure: |settings| run(settings, &SCTP_MANY, sctp_shape(settings.cpus.len())),
 };
 

@@ -1,0 +1,128 @@
+//! Where single frames come from: an allocator of frames, or the kernel.
+
+use pagedepot::Mode;
+use pagedepot_designs::FreeMap;
+
+use crate::design::Allocator;
+use crate::names::Design;
+
+/// A source of single frames that all threads share.
+pub trait Frames: Send + Sync {
+    /// What stands for a frame.
+    type Block: Copy + Send;
+
+    fn design(&self) -> Design;
+
+    /// Called by each thread before its first operation.
+    fn enter(&self) {}
+
+    /// Called by each thread after its last.
+    fn leave(&self) {}
+
+    /// A frame; `None` when there is none.
+    fn alloc(&self) -> Option<Self::Block>;
+
+    /// Frees a frame that `alloc` returned, once.
+    fn free(&self, block: Self::Block);
+
+    /// Called once, when the memory has been filled and nothing has been freed yet.
+    fn filled(&self) {}
+
+    /// Takes back what all CPUs cache, by this drain or the only one that the design has.
+    fn drain(&self, mode: Mode);
+
+    /// How contiguous the free memory is, of `pages` pages of which `held` yields those held.
+    ///
+    /// # Errors
+    /// What is wrong with the design's metadata.
+    fn contiguity(&self, pages: u64, held: &[&[Self::Block]]) -> Result<Contiguity, String>;
+
+    /// Checks the metadata after everything was freed.
+    ///
+    /// # Errors
+    /// What is wrong.
+    fn check(&mut self) -> Result<(), String>;
+}
+
+/// How contiguous free memory is; not-a-number where the source cannot tell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Contiguity {
+    /// Pageblocks that are wholly free, as a fraction of all.
+    pub whole_share: f64,
+    /// Aligned ranges of 1 GiB that are wholly free.
+    pub gib_ranges: f64,
+    /// Pageblocks that hold an unmovable frame, as a fraction of all.
+    pub tainted_share: f64,
+}
+
+impl Contiguity {
+    /// What a source cannot tell.
+    pub const UNKNOWN: Contiguity =
+        Contiguity { whole_share: f64::NAN, gib_ranges: f64::NAN, tainted_share: f64::NAN };
+
+    /// What a map of `pages` pages says. All frames are movable, so none taints its pageblock.
+    fn of(map: &FreeMap, pages: u64) -> Self {
+        let pageblocks = (pages / u64::from(pagedepot::Order::PAGEBLOCK.frames())) as f64;
+        Contiguity {
+            whole_share: map.whole_pageblocks() as f64 / pageblocks,
+            gib_ranges: map.gib_ranges() as f64,
+            tainted_share: 0.0,
+        }
+    }
+}
+
+/// An allocator as a source of frames.
+pub struct OfAllocator<A>(pub A);
+
+impl<A: Allocator> Frames for OfAllocator<A> {
+    type Block = A::Block;
+
+    fn design(&self) -> Design {
+        A::DESIGN
+    }
+
+    fn enter(&self) {
+        self.0.enter();
+    }
+
+    fn leave(&self) {
+        self.0.leave();
+    }
+
+    #[inline]
+    fn alloc(&self) -> Option<A::Block> {
+        self.0.alloc::<0>()
+    }
+
+    #[inline]
+    fn free(&self, block: A::Block) {
+        self.0.free::<0>(block);
+    }
+
+    fn drain(&self, mode: Mode) {
+        let mode = if A::DRAINS.contains(&mode) { mode } else { Mode::Quiet };
+        self.0.drain(None, mode);
+    }
+
+    /// Peers have no map; every frame that is not held counts as free, cached ones included.
+    fn contiguity(&self, pages: u64, held: &[&[A::Block]]) -> Result<Contiguity, String> {
+        let map = match self.0.free_map()? {
+            Some(map) => map,
+            None => {
+                let mut map = FreeMap::by_frame(0, pages, |_| true);
+                for &block in held.iter().copied().flatten() {
+                    map.remove(
+                        pagedepot::Pfn::new(self.0.frame(block) as u32),
+                        pagedepot::Order::BASE,
+                    );
+                }
+                map
+            }
+        };
+        Ok(Contiguity::of(&map, pages))
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.0.check()
+    }
+}

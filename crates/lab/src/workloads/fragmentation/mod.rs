@@ -1,0 +1,139 @@
+//! `fragmentation`: memory is filled with single frames, a share of them is freed at random, and
+//! then frames are reallocated at random. How many pageblocks become whole again?
+//!
+//! The workload is that of LLFree's benchmark `frag` (Wrenger, Rommel, Halbuer, Dietrich, Lohmann:
+//! "LLFree: Scalable and Optionally-Persistent Page-Frame Allocation", USENIX ATC 2023):
+//! 1. a thread per CPU fills the memory with single frames;
+//! 2. all frames are shuffled and dealt out to the threads, which free them until the share asked
+//!    for is free;
+//! 3. in each round the threads free a random frame that they hold and allocate one, as often as a
+//!    tenth of the free frames.
+//!
+//! # Metrics
+//! After each round, with all threads stopped, and nothing drained:
+//!
+//! | metric | what |
+//! |---|---|
+//! | `whole_share` | pageblocks that are wholly free, as a fraction of all; see [`FreeMap`] |
+//! | `gib_ranges` | aligned ranges of 1 GiB that are wholly free |
+//! | `tainted_share` | pageblocks that hold a frame of unmovable memory, as a fraction of all |
+//! | `realloc_ns` | a free and the allocation that follows, without the choice of the frame |
+//!
+//! Round 0 is the state after step 2. After the last round every design drains all caches, as
+//! thoroughly as it can, which gives `whole_drained_share` and `gib_drained_ranges`.
+//!
+//! [`FreeMap`]: pagedepot_designs::FreeMap
+
+mod frames;
+mod kernel;
+mod rows;
+mod seats;
+mod shape;
+
+use std::sync::Arc;
+
+use self::frames::{Frames, OfAllocator};
+use self::kernel::KernelFrames;
+use self::rows::Found;
+use self::seats::{METRICS, Seats};
+use self::shape::Shape;
+use super::settings::{Settings, checked};
+use super::workload::Workload;
+use crate::design::Demand;
+use crate::design::dispatch::with_design;
+use crate::failure::Failure;
+use crate::harness::{Contender, Pace, Schedule};
+use crate::names::Design;
+use crate::report::Report;
+
+const NAME: &str = "fragmentation";
+
+/// See the module.
+pub const WORKLOAD: Workload = Workload {
+    name: NAME,
+    designs: DESIGNS,
+    tunes: false,
+    drains: false,
+    orders: false,
+    fills: true,
+    measure: run,
+};
+
+/// Designs with frames. Those of the threads that are missing differ from `spin` in the locks
+/// around the same lists and the same store.
+const DESIGNS: &[Design] = &[
+    Design::Depot,
+    Design::DepotUncached,
+    Design::ZoneLock,
+    Design::Spin,
+    Design::FrameAlloc,
+    Design::Kernel,
+];
+
+/// Measures it, on all CPUs, as often as asked for.
+fn run(settings: &Settings) -> Result<Report, Failure> {
+    let shape = Shape::new(settings);
+    let mut report = Report::default();
+    let mut designs = settings.designs(NAME, DESIGNS)?;
+    if let Some(why) = kernel::why_not(&shape).filter(|_| designs.contains(&Design::Kernel)) {
+        if settings.designs.contains(&Design::Kernel) {
+            return Err(Failure::Usage(why));
+        }
+        report.note(format!("{NAME}: {why}"));
+        designs.retain(|&design| design != Design::Kernel);
+    }
+    let mut found: Vec<Found> = designs.iter().map(|_| Found::default()).collect();
+    for nth in 1..=shape.runs {
+        measure(settings, &shape, nth, &designs, &mut found)?;
+    }
+    rows::add(&mut report, &shape, &designs, &found);
+    rows::show(&mut report, &shape, &designs, &found);
+    Ok(report)
+}
+
+/// One run: each design fills its memory once, and then all take turns, round by round.
+fn measure(
+    settings: &Settings,
+    shape: &Shape,
+    nth: u32,
+    designs: &[Design],
+    found: &mut [Found],
+) -> Result<(), Failure> {
+    let cpus = settings.cpus.len();
+    let demand = Demand {
+        memory_pages: Some(shape.pages),
+        fills_memory: true,
+        ..settings.demand(cpus, (shape.pages / cpus as u64) as u32, 1)
+    };
+    let (mut contenders, mut ends) = (Vec::new(), Vec::new());
+    for &design in designs {
+        let (contender, end) = contender(design, &demand, shape)?;
+        contenders.push(contender);
+        ends.push(end);
+    }
+    let schedule = Schedule { rounds: shape.rounds, pace: Pace::Units(1), drains: None };
+    let what = format!("{NAME}, run {nth} of {}", shape.runs);
+    let series = settings.interleave(&what, &mut contenders, cpus, schedule)?;
+    for (((found, one), end), &design) in found.iter_mut().zip(series).zip(&ends).zip(designs) {
+        let end = end.get();
+        checked(design, end.fault.clone().map_or(Ok(()), Err))?;
+        found.add(&one, &end);
+    }
+    Ok(())
+}
+
+type Made = (Box<dyn Contender<METRICS>>, Arc<seats::Ends>);
+
+fn contender(design: Design, demand: &Demand, shape: &Shape) -> Result<Made, Failure> {
+    fn made<F: Frames + 'static>(frames: F, shape: &Shape) -> Made {
+        let seats = Seats::new(frames, *shape);
+        let ends = seats.ends();
+        (Box::new(seats), ends)
+    }
+    match design {
+        Design::Kernel => Ok(made(KernelFrames::new(shape)?, shape)),
+        _ => with_design!(any design, demand, |allocator| -> Made {
+            made(OfAllocator(allocator), shape)
+        }),
+    }
+}

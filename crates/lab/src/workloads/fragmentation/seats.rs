@@ -1,0 +1,262 @@
+//! One design doing the workload, a seat per thread.
+//!
+//! The warm-up window fills the memory and frees a share of it; each window after it is a round.
+//! In every window the seats wait for each other twice: when all have stopped, seat 0 looks at the
+//! design, and the others wait until it has.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use pagedepot::Mode;
+
+use super::frames::{Contiguity, Frames};
+use super::shape::Shape;
+use crate::harness::barrier::SpinBarrier;
+use crate::harness::{Contender, Seat};
+use crate::names::Design;
+
+/// `realloc_ns`, `whole_share`, `gib_ranges`, `tainted_share`.
+pub const METRICS: usize = 4;
+
+/// Times that a request is repeated, after a drain, before the workload ends.
+const RETRIES: u32 = 100;
+
+/// What a run finds besides its rounds.
+#[derive(Clone, Debug, Default)]
+pub struct End {
+    /// Before the first round.
+    pub first: Option<Contiguity>,
+    /// After the last round and a drain of all caches.
+    pub drained: Option<Contiguity>,
+    /// What was wrong with the design's metadata.
+    pub fault: Option<String>,
+}
+
+/// An [`End`] that the run writes and its starter reads.
+#[derive(Default)]
+pub struct Ends(Mutex<End>);
+
+impl Ends {
+    /// What the run found.
+    pub fn get(&self) -> End {
+        lock(&self.0).clone()
+    }
+}
+
+/// What a seat holds. Locked by its seat during a window, and by seat 0 when all have stopped.
+struct Held<B> {
+    blocks: Vec<B>,
+    /// Windows so far.
+    windows: u32,
+    random: fastrand::Rng,
+    /// The places of the frames that a round reallocates, in order.
+    places: Vec<u32>,
+}
+
+/// See the module.
+pub struct Seats<F: Frames> {
+    frames: F,
+    shape: Shape,
+    held: Vec<Mutex<Held<F::Block>>>,
+    barrier: SpinBarrier,
+    ends: Arc<Ends>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<F: Frames> Seats<F> {
+    /// A run over these frames, with a seat per thread of the shape.
+    pub fn new(frames: F, shape: Shape) -> Self {
+        let held = (0..shape.threads as u64).map(|seat| {
+            Mutex::new(Held {
+                blocks: Vec::with_capacity((shape.pages / shape.threads as u64 + 1) as usize),
+                windows: 0,
+                // Seats draw from streams of their own, the same for every design.
+                random: fastrand::Rng::with_seed(shape.seed.wrapping_add(seat << 32)),
+                places: Vec::new(),
+            })
+        });
+        Seats {
+            frames,
+            shape,
+            held: held.collect(),
+            barrier: SpinBarrier::new(shape.threads),
+            ends: Arc::default(),
+        }
+    }
+
+    /// What the run finds besides its rounds.
+    pub fn ends(&self) -> Arc<Ends> {
+        self.ends.clone()
+    }
+
+    /// Fills the memory, deals the frames out to the seats, and frees what is not to be held.
+    fn fill(&self, seat: usize) {
+        let share = (self.shape.pages / self.shape.threads as u64) as usize;
+        {
+            let mut held = lock(&self.held[seat]);
+            // Memory that the design took for its metadata, and what other CPUs cache, is missing.
+            held.blocks.extend((0..share).map_while(|_| self.frames.alloc()));
+        }
+        self.in_turn(seat, || {
+            self.frames.filled();
+            self.deal();
+        });
+        let mut held = lock(&self.held[seat]);
+        let kept = self.kept(seat);
+        held.blocks.drain(kept..).for_each(|block| self.frames.free(block));
+    }
+
+    /// Frames that a seat holds between windows.
+    fn kept(&self, seat: usize) -> usize {
+        let (held, seats) = (self.shape.held_pages() as usize, self.shape.threads);
+        held / seats + usize::from(seat < held % seats)
+    }
+
+    /// Shuffles all frames, and gives each seat as many as the others.
+    ///
+    /// # Panics
+    /// When the design gave fewer frames than are to be held in the end.
+    fn deal(&self) {
+        let mut seats: Vec<_> = self.held.iter().map(lock).collect();
+        let mut all: Vec<_> = seats.iter_mut().flat_map(|seat| seat.blocks.drain(..)).collect();
+        assert!(
+            all.len() as u64 >= self.shape.held_pages(),
+            "{} gave {} of {} frames: give --free-percent more, or --memory-mib",
+            self.frames.design(),
+            all.len(),
+            self.shape.pages
+        );
+        seats[0].random.shuffle(&mut all);
+        let (each, more) = (all.len() / seats.len(), all.len() % seats.len());
+        for (nth, seat) in seats.iter_mut().enumerate() {
+            let rest = all.len() - each - usize::from(nth < more);
+            seat.blocks.extend(all.drain(rest..));
+        }
+    }
+
+    /// Runs `work` on seat 0 while the others have stopped.
+    fn in_turn(&self, seat: usize, work: impl FnOnce()) {
+        self.barrier.wait();
+        if seat == 0 {
+            work();
+        }
+        self.barrier.wait();
+    }
+
+    /// Frees and allocates frames at random; nanoseconds for each pair.
+    fn reallocate(&self, seat: usize) -> f64 {
+        let mut held = lock(&self.held[seat]);
+        let Held { blocks, random, places, .. } = &mut *held;
+        places.clear();
+        let count = self.shape.reallocated_by_thread();
+        places.extend((0..count).map(|_| random.u32(..blocks.len() as u32)));
+        self.barrier.wait();
+        let start = Instant::now();
+        for &place in places.iter() {
+            let block = &mut blocks[place as usize];
+            self.frames.free(*block);
+            *block = match self.frames.alloc() {
+                Some(block) => block,
+                None => self.alloc_drained(),
+            };
+        }
+        start.elapsed().as_nanos() as f64 / count as f64
+    }
+
+    /// A frame, where all that are free are in other CPUs' caches.
+    #[cold]
+    #[inline(never)]
+    fn alloc_drained(&self) -> F::Block {
+        let again = || {
+            self.frames.drain(Mode::Quiet);
+            self.frames.alloc()
+        };
+        (0..RETRIES).find_map(|_| again()).unwrap_or_else(|| {
+            panic!(
+                "{} ran out of frames with {} % of them free: give --memory-mib more",
+                self.frames.design(),
+                self.shape.free_percent
+            )
+        })
+    }
+
+    fn look(&self) -> Option<Contiguity> {
+        let seats: Vec<_> = self.held.iter().map(lock).collect();
+        let held: Vec<_> = seats.iter().map(|seat| &seat.blocks[..]).collect();
+        match self.frames.contiguity(self.shape.pages, &held) {
+            Ok(contiguity) => Some(contiguity),
+            Err(fault) => {
+                lock(&self.ends.0).fault.get_or_insert(fault);
+                None
+            }
+        }
+    }
+
+    /// Drains all caches, looks for the last time, and frees everything.
+    fn finish(&self, seat: usize) {
+        self.in_turn(seat, || {
+            self.frames.drain(Mode::Full);
+            let drained = self.look();
+            lock(&self.ends.0).drained = drained;
+        });
+        lock(&self.held[seat]).blocks.drain(..).for_each(|block| self.frames.free(block));
+    }
+}
+
+impl<F: Frames> Contender<METRICS> for Seats<F> {
+    fn design(&self) -> Design {
+        self.frames.design()
+    }
+
+    fn enter(&self) {
+        self.frames.enter();
+    }
+
+    fn leave(&self) {
+        self.frames.leave();
+    }
+
+    fn drain_all(&self) {
+        self.frames.drain(Mode::Quiet);
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.frames.check()
+    }
+
+    fn window(&self, Seat { index: seat, .. }: Seat, _units: u64) -> [f64; METRICS] {
+        let _guard = self.barrier.guard();
+        let window = {
+            let mut held = lock(&self.held[seat]);
+            held.windows += 1;
+            held.windows - 1
+        };
+        let realloc_ns = if window == 0 {
+            self.fill(seat);
+            f64::NAN
+        } else {
+            self.reallocate(seat)
+        };
+        let mut found = None;
+        self.in_turn(seat, || found = self.look());
+        if seat == 0 && window == 0 {
+            lock(&self.ends.0).first = found;
+        }
+        if window == self.shape.rounds {
+            self.finish(seat);
+        }
+        let Contiguity { whole_share, gib_ranges, tainted_share } =
+            found.unwrap_or(Contiguity::UNKNOWN);
+        [realloc_ns, whole_share, gib_ranges, tainted_share]
+    }
+
+    /// The mean time of all seats, and what seat 0 saw.
+    fn combine(&self, seats: &[[f64; METRICS]]) -> [f64; METRICS] {
+        let mut combined = seats[0];
+        combined[0] = seats.iter().map(|seat| seat[0]).sum::<f64>() / seats.len() as f64;
+        combined
+    }
+}
