@@ -119,6 +119,14 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "pft", "--drains", "0"], "at least 1"),
         (&["bench", "udp-stream", "--cpus", "1"], "needs two CPUs"),
         (&["bench", "hot", "--tune"], "udp-stream and sctp-many"),
+        (&["bench", "hot", "--free-percent", "50"], "--free-percent is for fragmentation"),
+        (&["bench", "fragmentation", "--free-percent", "0"], "from 1 to 99"),
+        (&["bench", "fragmentation", "--free-percent", "100"], "from 1 to 99"),
+        (&["bench", "fragmentation", "--memory-mib", "17"], "a multiple of 4 from 16"),
+        (&["bench", "fragmentation", "--memory-mib", "4294967296"], "a multiple of 4 from 16"),
+        (&["bench", "fragmentation", "--rounds", "0"], "at least 1"),
+        (&["bench", "fragmentation", "--design", "mimalloc"], "cannot do `bench fragmentation`"),
+        (&["bench", "fragmentation", "--tune"], "udp-stream and sctp-many"),
         (&["soak", "--minutes", "0"], "above 0"),
         (&["soak", "--minutes", "-1"], "above 0"),
         (&["soak", "--design", "kernel"], "cannot be soaked"),
@@ -300,6 +308,47 @@ fn pft_has_the_kernel_to_compare_with() {
         let clients: Vec<_> =
             rows(&document, design, "faults_per_s").map(|row| &row["params"]["clients"]).collect();
         assert_eq!(*clients[0], 1, "{design}");
+    }
+}
+
+#[test]
+fn fragmentation_has_a_row_per_round() {
+    let document = results(&[
+        "bench",
+        "fragmentation",
+        "--memory-mib",
+        "16",
+        "--free-percent",
+        "40",
+        "--rounds",
+        "3",
+    ]);
+    let metrics = check(&document, "bench fragmentation");
+    // The kernel has a row where it shows its free blocks, without all metrics.
+    let expected = [
+        "whole_share",
+        "gib_ranges",
+        "tainted_share",
+        "realloc_ns",
+        "whole_drained_share",
+        "gib_drained_ranges",
+    ];
+    assert_eq!(metrics, expected);
+    for design in ["depot", "depot-uncached", "zone-lock", "spin"] {
+        let wholes: Vec<_> = rows(&document, design, "whole_share").collect();
+        let rounds: Vec<_> = wholes.iter().map(|row| row["params"]["round"].as_u64()).collect();
+        assert_eq!(rounds, [0, 1, 2, 3].map(Some), "{design}");
+        for row in wholes {
+            let (share, params) = (row["median"].as_f64().unwrap(), &row["params"]);
+            // No more than what is free can be whole.
+            assert!((0.0..=0.4).contains(&share), "{row}");
+            assert_eq!((&params["free_percent"], &params["memory_mib"]), (&40.into(), &16.into()));
+            assert!(params["threads"].as_u64() >= Some(1), "{row}");
+        }
+        assert_eq!(rows(&document, design, "realloc_ns").count(), 3, "{design}");
+        assert_eq!(rows(&document, design, "gib_ranges").count(), 4, "{design}");
+        let drained = rows(&document, design, "whole_drained_share").next().unwrap();
+        assert_eq!(drained["samples"].as_array().unwrap().len(), 2, "one for each run: {drained}");
     }
 }
 

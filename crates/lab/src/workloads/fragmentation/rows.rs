@@ -7,7 +7,7 @@ use super::shape::Shape;
 use crate::harness::Series;
 use crate::names::Design;
 use crate::report::rows::Metric;
-use crate::report::{Report, table};
+use crate::report::{Report, counted, table};
 
 const REALLOC: Metric = ("realloc_ns", "ns");
 const WHOLE: Metric = ("whole_share", "1");
@@ -70,32 +70,28 @@ fn shown(rounds: u32) -> Vec<u32> {
     shown
 }
 
-/// The tables.
+/// The table.
 pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Found]) {
     let Shape { free_percent, rounds, runs, threads, .. } = *shape;
     report.say(format!(
-        "{NAME}: {} MiB filled by {} frame by frame, {free_percent} % freed at random; per round \
-         frames worth\na tenth of those are freed at random and allocated again. Pageblocks \
-         wholly free, in percent of all;\nns per free and allocation; median of {}",
+        "{NAME}: {} filled {} MiB frame by frame, and freed {free_percent} % at random.\n\
+         In each round a tenth of the free frames is reallocated. Wholly free pageblocks,\n\
+         in % of all, after rounds 0 to {rounds}, and drained; in the end ranges of 1 GiB and\n\
+         tainted pageblocks in %; ns per free and allocation; median of {}",
+        counted(threads, "thread"),
         shape.mib(),
-        crate::report::counted(threads, "thread"),
-        crate::report::counted(runs as usize, "run"),
+        counted(runs as usize, "run"),
     ));
     let shown = shown(rounds);
-    let headings = shown.iter().map(|round| format!("round {round}"));
-    let mut table = table::new(
-        ["design".to_owned()]
-            .into_iter()
-            .chain(headings)
-            .chain(["drained", "1 GiB", "tainted", "ns"].map(str::to_owned)),
-    );
-    let percent =
-        |samples: &[f64]| table::median(&samples.iter().map(|s| s * 100.0).collect::<Vec<_>>());
+    let headings = shown.iter().map(u32::to_string);
+    let rest = ["drained", "1 GiB", "tainted", "ns"].map(str::to_owned);
+    let mut table = table::new(["design".to_owned()].into_iter().chain(headings).chain(rest));
     for (design, found) in designs.iter().zip(found) {
         let wholes = shown.iter().map(|&round| percent(&found.rounds[round as usize][1]));
         let last = &found.rounds[rounds as usize];
+        let [drained, _] = &found.drained;
         let rest = [
-            percent(&found.drained[0]),
+            percent(drained),
             table::median(&last[2]),
             percent(&last[3]),
             table::median(&found.times()),
@@ -103,4 +99,40 @@ pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Fou
         table.add_row([design.name().to_owned()].into_iter().chain(wholes).chain(rest));
     }
     report.say(table::align(table, 1));
+}
+
+/// A cell with the median of fractions, in percent.
+fn percent(fractions: &[f64]) -> String {
+    table::median(&fractions.iter().map(|fraction| fraction * 100.0).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_shows_each_round_once() {
+        assert_eq!(shown(100), [0, 10, 50, 100]);
+        assert_eq!(shown(2), [0, 1, 2]);
+        assert_eq!(shown(1), [0, 1]);
+    }
+
+    #[test]
+    fn runs_are_samples_of_the_same_rounds() {
+        let run = |at: f64| Series {
+            design: Design::Depot,
+            samples: [vec![at, 7.0], vec![0.1, 0.2], vec![0.0, 1.0], vec![0.0, 0.0]],
+        };
+        let first = Contiguity { whole_share: 0.05, gib_ranges: 0.0, tainted_share: f64::NAN };
+        let end = End { first: Some(first), drained: Some(first), fault: None };
+        let mut found = Found::default();
+        found.add(&run(5.0), &end);
+        found.add(&run(6.0), &End { drained: None, ..end });
+        assert_eq!(found.rounds.len(), 3);
+        assert_eq!(found.rounds[0][1], [0.05, 0.05]);
+        assert_eq!(found.rounds[1][0], [5.0, 6.0]);
+        assert_eq!(found.rounds[2][2], [1.0, 1.0]);
+        assert_eq!(found.times(), [5.0, 6.0, 7.0, 7.0]);
+        assert!(found.drained[0][0] == 0.05 && found.drained[0][1].is_nan());
+    }
 }

@@ -153,6 +153,8 @@ impl<F: Frames> Seats<F> {
         places.clear();
         let count = self.shape.reallocated_by_thread();
         places.extend((0..count).map(|_| random.u32(..blocks.len() as u32)));
+        // Between rounds other designs, and the look at this one, took the CPU's cache.
+        blocks.iter().for_each(|&block| _ = std::hint::black_box(block));
         self.barrier.wait();
         let start = Instant::now();
         for &place in places.iter() {
