@@ -98,7 +98,7 @@ pub use alloc::{
     MetadataUse, Obstacle, RemoveError, Shortage, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
-pub use pcp::free_high::{FreeHigh, FreeHighLimit, FreeHighRule};
+pub use pcp::free_high::FreeHigh;
 pub use pcp::{Drained, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
 pub use store::backing::{Backing, BackingRanges};

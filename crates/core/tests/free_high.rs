@@ -4,8 +4,7 @@ mod common;
 
 use common::{Single, metadata, open_zone, order, range, single};
 use pagedepot::{
-    CacheLimits, Config, CpuId, Flags, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, Mode,
-    Order, Pfn, Scope, ZoneId,
+    CacheLimits, Config, CpuId, Flags, FreeHigh, HighPolicy, Mode, Order, Pfn, Scope, ZoneId,
 };
 
 const FRAMES: u32 = 1 << 16;
@@ -17,10 +16,6 @@ const THRESHOLD: u64 = 189;
 const FREED_HIGH: u64 = 33 * 63;
 const SENDER: u32 = 0;
 const RECEIVER: u32 = 1;
-
-const fn limited(limit: FreeHighLimit) -> FreeHigh {
-    FreeHigh { rule: FreeHighRule::FreeCount, limit }
-}
 
 /// A machine of two CPUs with this policy.
 fn machine(free_high: FreeHigh, limits: CacheLimits) -> Single<'static> {
@@ -75,22 +70,19 @@ fn magazine_pages(of: Order) -> u64 {
 fn a_cpu_that_only_frees_keeps_its_front_and_what_the_limit_says() {
     for of in [1, 2, 3].map(order) {
         let front = 2 * magazine_pages(of);
-        for (limit, pages) in [
-            (FreeHighLimit::Zero, 0),
-            (FreeHighLimit::Batch, 63),
-            (FreeHighLimit::FourBatches, 252),
-        ] {
-            let depot = machine(limited(limit), LIMITS);
+        for batches in [0, 1, 4] {
+            let pages = 63 * u64::from(batches);
+            let depot = machine(FreeHigh::batches(batches), LIMITS);
             // Before the rule applies the receiver caches as much as the threshold, and at most a
             // magazine more.
             let first = most_cached_by_receiver(&depot, of, 0, 40);
             assert!(
                 first <= front + THRESHOLD.max(pages) + magazine_pages(of),
-                "{of:?} {limit:?}: {first}"
+                "{of:?} {batches}: {first}"
             );
             let later = most_cached_by_receiver(&depot, of, 0, 200);
-            assert!(later <= front + pages, "{of:?} {limit:?}: {later}");
-            assert!(later > pages / 2, "{of:?} {limit:?}: {later}");
+            assert!(later <= front + pages, "{of:?} {batches}: {later}");
+            assert!(later > pages / 2, "{of:?} {batches}: {later}");
             check_all_free(depot);
         }
     }
@@ -232,28 +224,5 @@ fn a_sender_that_becomes_a_receiver_is_seen_as_one_after_seconds() {
         most_cached_by_receiver(&depot, of, 0, 1);
     }
     assert!(cached(&depot, RECEIVER) <= 2 * magazine_pages(of));
-    check_all_free(depot);
-}
-
-#[test]
-fn the_rule_of_2022_waits_for_a_spill_and_ends_with_allocations() {
-    let free_high = FreeHigh { rule: FreeHighRule::FreeFactor, limit: FreeHighLimit::Zero };
-    let depot = machine(free_high, CacheLimits { high_max: 1000, high_min: 1000, ..LIMITS });
-    let of = order(3);
-    let receive = |blocks| {
-        let sent = alloc(&depot, SENDER, blocks, of);
-        free(&depot, RECEIVER, sent, of);
-        cached(&depot, RECEIVER)
-    };
-    // 110 blocks are 880 pages: below `high`.
-    assert_eq!(receive(110), 880);
-    let front = 2 * magazine_pages(of);
-    (0..20).for_each(|_| _ = receive(20));
-    assert!(cached(&depot, RECEIVER) <= front);
-    // The count ends at five spills; allocating three magazines halves it to 0.
-    let held = alloc(&depot, RECEIVER, 100, of);
-    let kept = cached(&depot, RECEIVER);
-    free(&depot, RECEIVER, held, of);
-    assert!(cached(&depot, RECEIVER) >= kept + 800 - front);
     check_all_free(depot);
 }

@@ -300,18 +300,18 @@ fn cached_by_receiver(design: &impl PageCache) -> u64 {
 fn limits_for_receivers_hold_for_spin_and_depot() {
     let mut setup = Setup::single(2, 1 << 14);
     setup.zones[0].limits = Some(CacheLimits { batch: 63, high_min: 252, high_max: 4000 });
-    let free_high = |limit| FreeHigh { limit, ..FreeHigh::default() };
     let spin = |limit| {
-        let policy = Policy { free_high: free_high(limit), ..Policy::default() };
+        let free_high = FreeHighPolicy { limit, ..FreeHighPolicy::default() };
+        let policy = Policy { free_high, ..Policy::default() };
         cached_by_receiver(&Spin::new(Buddy::new(&setup).unwrap(), LockMode::TryLock, policy))
     };
     assert!(spin(FreeHighLimit::Zero) <= 160);
     let four = spin(FreeHighLimit::FourBatches);
     assert!(spin(FreeHighLimit::Zero) < four && four < spin(FreeHighLimit::High));
-    let depot = |limit| {
+    let depot = |limit: FreeHighLimit| {
         let locks: Vec<_> = (0..2).map(|_| pagedepot::cpus::CpuLock::new()).collect();
         let cpus = pagedepot::cpus::Locked::new(locks.leak(), ByThread);
-        cached_by_receiver(&Depot::owned(&setup, cpus, ByThread, free_high(limit)).unwrap())
+        cached_by_receiver(&Depot::owned(&setup, cpus, ByThread, limit.into()).unwrap())
     };
     assert!(depot(FreeHighLimit::Zero) < depot(FreeHighLimit::High));
 }

@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub use pagedepot::{
-    Backing, BackingRanges, CacheLimits, ConfigError, Doubled, FreeHigh, FreeHighLimit,
-    FreeHighRule, HighPolicy, Misuse, Watermarks, ZoneConfig,
+    Backing, BackingRanges, CacheLimits, ConfigError, Doubled, FreeHigh, HighPolicy, Misuse,
+    Watermarks, ZoneConfig,
 };
 use pagedepot::{Config, FrameRange, LinearMap, NodeId, PageSize, Pfn};
 pub use pagedepot_rseq::{CpuListError, CpuSet};

@@ -1,6 +1,6 @@
 //! How much a CPU may cache: `high`, how it grows, shrinks and is kept.
 
-use super::free_high::Moved;
+use super::free_high::{self, Moved};
 use super::front::Front;
 use super::share::Share;
 use crate::cpus::{Cpus, Environment};
@@ -73,14 +73,14 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// Tells the rule for CPUs that only free what a front moved.
     pub fn note_moved(&self, front: Front, moved: Moved) {
-        if self.caches.pcps.free_high().regards(front.class) {
+        if free_high::regards(front.class) {
             let zone = self.zone;
             let cell = &self.pcp.accounts.free_counts[front.class as usize];
             // Relaxed, and a store: what an interrupt counts in between is lost, from a number that
             // only policies read.
             let count = cell.load(Ordering::Relaxed);
             cell.store(
-                self.caches.pcps.free_high().count(count, moved, zone.limits(), zone.managed()),
+                free_high::count(count, moved, zone.limits(), zone.managed()),
                 Ordering::Relaxed,
             );
         }
@@ -92,8 +92,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             let accounts = &self.pcp.accounts;
             accounts.free_counts[front.class as usize].load(Ordering::Relaxed)
         };
-        self.caches.pcps.free_high().regards(front.class)
-            && self.caches.pcps.free_high().only_frees(count(), self.zone.limits())
+        free_high::regards(front.class) && free_high::only_frees(count(), self.zone.limits())
     }
 
     /// Spills a shelf that holds more than its CPU may cache while it only frees. It holds one
@@ -107,7 +106,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let high = pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
         let shelved =
             u64::from(pcp.shelf(class, mobility).count()) * u64::from(class.magazine_frames());
-        if shelved > self.caches.pcps.free_high().limit.pages(limits.batch, high) {
+        if shelved > self.caches.pcps.free_high().pages(limits.batch, high) {
             self.spill_at_once(front);
         }
     }
@@ -115,7 +114,6 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// A CPU that caches more than `high` spilled a magazine: if it only frees, the whole shelf
     /// follows; else its coldest front.
     pub fn spill_more(&self, front: Front) {
-        self.note_moved(front, Moved::Spilled);
         if self.only_frees(front) {
             self.spill_at_once(front);
         } else {

@@ -1,8 +1,7 @@
 //! The worlds of runs: memory, CPUs, options.
 
 use pagedepot::{
-    Config, FrameRange, FreeHigh, FreeHighLimit, FreeHighRule, HighPolicy, NodeId, PageSize, Pfn,
-    Watermarks, ZoneConfig,
+    Config, FrameRange, FreeHigh, HighPolicy, NodeId, PageSize, Pfn, Watermarks, ZoneConfig,
 };
 use proptest::prelude::*;
 
@@ -160,10 +159,7 @@ fn high() -> impl Strategy<Value = HighPolicy> {
 }
 
 fn free_high() -> impl Strategy<Value = FreeHigh> {
-    use FreeHighLimit::{Batch, FourBatches, High, Zero};
-    let rule = prop_oneof![Just(FreeHighRule::FreeCount), Just(FreeHighRule::FreeFactor)];
-    let limit = prop_oneof![Just(Zero), Just(Batch), Just(FourBatches), Just(High)];
-    (rule, limit).prop_map(|(rule, limit)| FreeHigh { rule, limit })
+    prop_oneof![Just(FreeHigh::OFF), (0..5u32).prop_map(FreeHigh::batches)]
 }
 
 fn reserve() -> impl Strategy<Value = Reserve> {

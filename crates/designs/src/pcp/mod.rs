@@ -3,6 +3,7 @@
 //! Nothing here excludes other threads. Each design decides which code may touch a pcp, and the
 //! designs differ in nothing else.
 
+pub mod free_high;
 pub mod policy;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -9,9 +9,10 @@
 //! and what `nr_pcp_high` then returns, are both open questions of "netperf -18.0% regression"
 //! (2022), so both are options.
 
+use super::free_high::{FreeHighLimit, FreeHighPolicy, FreeHighRule};
 use crate::prim::PlainU32;
 use crate::zones::Zone;
-use pagedepot::{FreeHigh, FreeHighLimit, FreeHighRule, Order};
+use pagedepot::Order;
 
 /// The largest order that counts as high here (`PAGE_ALLOC_COSTLY_ORDER`).
 const COSTLY_ORDER: u32 = 3;
@@ -23,14 +24,14 @@ pub struct Policy {
     /// most 6.
     pub batch_scale: u32,
     /// What happens to a CPU that only frees blocks of orders 1..=3.
-    pub free_high: FreeHigh,
+    pub free_high: FreeHighPolicy,
     /// Pages of the last-level cache that each CPU has for itself.
     pub cache_slice_pages: u64,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Policy { batch_scale: 5, free_high: FreeHigh::default(), cache_slice_pages: 1024 }
+        Policy { batch_scale: 5, free_high: FreeHighPolicy::default(), cache_slice_pages: 1024 }
     }
 }
 
@@ -188,7 +189,7 @@ impl Tuning {
         if free_high {
             let lowered = high.saturating_sub(limits.batch << policy.batch_scale);
             self.high.set(lowered.max(limits.high_min));
-            return policy.free_high.limit.pages(limits.batch.into(), high.into()) as u32;
+            return policy.free_high.limit.pages(limits.batch, high);
         }
         let lowered = || {
             let step = self.free_count.get().max(limits.batch);

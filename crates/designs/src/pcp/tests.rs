@@ -3,6 +3,7 @@
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Order, Pfn, Watermarks, ZoneId};
 
+use super::free_high::{FreeHighLimit, FreeHighPolicy, FreeHighRule};
 use super::policy::{Policy, Tuning};
 use super::{At, ListIndex, Lists, Pcp};
 use crate::counters::Counters;
@@ -10,7 +11,6 @@ use crate::report::Volume;
 use crate::store::Store;
 use crate::zones::{Mark, Zones};
 use crate::{Buddy, Setup, ZoneSetup};
-use pagedepot::{FreeHigh, FreeHighLimit, FreeHighRule};
 
 const ADAPTIVE: CacheLimits = CacheLimits { batch: 63, high_min: 252, high_max: 2000 };
 const FIXED: CacheLimits = CacheLimits { batch: 63, high_min: 252, high_max: 252 };
@@ -154,8 +154,11 @@ fn below_the_high_watermark_every_free_spills() {
 fn a_cpu_that_only_frees_high_orders_keeps_what_the_policy_says() {
     let zones = zones(ADAPTIVE);
     let run = |rule, limit, cache_slice_pages| {
-        let policy =
-            Policy { free_high: FreeHigh { rule, limit }, cache_slice_pages, ..Policy::default() };
+        let policy = Policy {
+            free_high: FreeHighPolicy { rule, limit },
+            cache_slice_pages,
+            ..Policy::default()
+        };
         let tuning = Tuning::new(zones.zone(ZONE));
         freed_until_spill(&policy, &tuning, &zones, order(3))
     };
@@ -173,7 +176,7 @@ fn a_cpu_that_only_frees_high_orders_keeps_what_the_policy_says() {
 #[test]
 fn the_rule_of_2022_follows_spills_and_is_ended_by_allocations() {
     let zones = zones(ADAPTIVE);
-    let free_high = FreeHigh { rule: FreeHighRule::FreeFactor, limit: FreeHighLimit::Zero };
+    let free_high = FreeHighPolicy { rule: FreeHighRule::FreeFactor, limit: FreeHighLimit::Zero };
     let policy = Policy { free_high, ..Policy::default() };
     let tuning = Tuning::new(zones.zone(ZONE));
     assert!(freed_until_spill(&policy, &tuning, &zones, Order::BASE).is_some());

@@ -50,7 +50,7 @@ impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
 
     fn new(demand: &Demand) -> Result<Self, Failure> {
         let pages = demand.pages();
-        let free_high = demand.variant.free_high();
+        let free_high = demand.variant.free_high_limit().into();
         let builder =
             Depot::builder(pages as usize * PAGE_BYTES).free_high(free_high).caches(CACHED);
         let buddy = match demand.variant.store_of(Design::Depot) {

@@ -3,8 +3,8 @@
 use clap::{Args, ValueEnum};
 use pagedepot::CpuId;
 use pagedepot_designs::{
-    Entry, FreeHigh, FreeHighLimit, FreeHighRule, Grace, LocalDrain, LockMode, MagazineOptions,
-    Policy, cache_slice_pages, has_nohz_full,
+    Entry, FreeHighLimit, FreeHighPolicy, FreeHighRule, Grace, LocalDrain, LockMode,
+    MagazineOptions, Policy, cache_slice_pages, has_nohz_full,
 };
 
 use super::threads::Making;
@@ -124,7 +124,10 @@ pub const PARAMS: [&str; 8] = [
     "free_high_rule",
 ];
 
-/// Designs with mainline's lists, and so with its policies.
+/// Designs with mainline's lists, and so with each of its rules.
+const WITH_RULES: [Design; 4] = [Design::Local, Design::NohzConditional, Design::Spin, Design::Rcu];
+
+/// Designs that limit what a CPU which only frees may cache.
 pub const WITH_POLICY: [Design; 5] =
     [Design::Local, Design::NohzConditional, Design::Spin, Design::Rcu, Design::Depot];
 
@@ -140,7 +143,7 @@ impl Variant {
             (self.isolated.is_some(), "--isolated", &[NohzConditional]),
             (self.magazines.is_some(), "--magazines", &[Magazine]),
             (self.free_high.is_some(), "--free-high", &WITH_POLICY),
-            (self.free_high_rule.is_some(), "--free-high-rule", &WITH_POLICY),
+            (self.free_high_rule.is_some(), "--free-high-rule", &WITH_RULES),
         ];
         options.into_iter().filter(|option| option.0).map(|(_, name, designs)| (name, designs))
     }
@@ -233,18 +236,22 @@ impl Variant {
     }
 
     /// What a CPU may cache that only frees high orders.
-    pub fn free_high(&self) -> FreeHigh {
-        let limit = match self.free_high {
-            None | Some(FreeHighPages::Zero) => FreeHighLimit::Zero,
-            Some(FreeHighPages::Batch) => FreeHighLimit::Batch,
-            Some(FreeHighPages::FourBatches) => FreeHighLimit::FourBatches,
-            Some(FreeHighPages::High) => FreeHighLimit::High,
-        };
+    pub fn free_high(&self) -> FreeHighPolicy {
         let rule = match self.free_high_rule {
             Some(FreeHighWhen::Of2022) => FreeHighRule::FreeFactor,
             None | Some(FreeHighWhen::Today) => FreeHighRule::FreeCount,
         };
-        FreeHigh { rule, limit }
+        FreeHighPolicy { rule, limit: self.free_high_limit() }
+    }
+
+    /// How much that is: all that the rule of the depot leaves open.
+    pub fn free_high_limit(&self) -> FreeHighLimit {
+        match self.free_high {
+            None | Some(FreeHighPages::Zero) => FreeHighLimit::Zero,
+            Some(FreeHighPages::Batch) => FreeHighLimit::Batch,
+            Some(FreeHighPages::FourBatches) => FreeHighLimit::FourBatches,
+            Some(FreeHighPages::High) => FreeHighLimit::High,
+        }
     }
 
     /// The variant of `design` that is measured: for each option the place of its value among the
@@ -272,9 +279,11 @@ impl Variant {
             if let Some(limit) = self.free_high {
                 params.insert("free_high", limit as i64);
             }
-            if let Some(rule) = self.free_high_rule {
-                params.insert("free_high_rule", rule as i64);
-            }
+        }
+        if WITH_RULES.contains(&design)
+            && let Some(rule) = self.free_high_rule
+        {
+            params.insert("free_high_rule", rule as i64);
         }
         params
     }

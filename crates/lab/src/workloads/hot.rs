@@ -82,7 +82,7 @@ struct OwnedPages(Depot);
 impl OwnedPages {
     fn new(demand: &Demand) -> Result<Self, Failure> {
         let depot = Depot::builder(demand.pages() as usize * PAGE_BYTES)
-            .free_high(demand.variant.free_high())
+            .free_high(demand.variant.free_high_limit().into())
             .build();
         depot.map(OwnedPages).map_err(|why| Failure::Run(format!("{}: {why}", Design::DepotOwned)))
     }
