@@ -45,8 +45,10 @@ mod prim;
 mod report;
 #[cfg(not(loom))]
 mod rseq;
+mod seen;
 mod setup;
 mod store;
+mod taking;
 mod walk;
 mod zones;
 

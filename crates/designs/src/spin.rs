@@ -11,7 +11,7 @@ use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
-use crate::census::{Census, Fault, Seen};
+use crate::census::{Census, Fault};
 use crate::counters::Counters;
 use crate::free_map::FreeMap;
 use crate::lock::{LockWaits, SpinGuard, SpinLock};
@@ -20,6 +20,7 @@ use crate::pcp::{At, ListIndex, Lists, Pcp};
 use crate::prim::{Mutex, count, lock_mutex, try_lock_mutex};
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
+use crate::taking::take_census;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
@@ -353,7 +354,7 @@ impl<S: Store> PageCache for Spin<S> {
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {
-        Seen::census(&self.store, |taking| {
+        take_census(&self.store, |taking| {
             self.cells.iter().try_for_each(|(_, zone, cell)| taking.cached(zone, &cell.lists))
         })
     }

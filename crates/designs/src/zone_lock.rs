@@ -4,11 +4,12 @@ use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
-use crate::census::{Census, Fault, Seen};
+use crate::census::{Census, Fault};
 use crate::counters::Counters;
 use crate::free_map::FreeMap;
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
+use crate::taking::take_census;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
@@ -109,6 +110,6 @@ impl<S: Store> PageCache for ZoneLock<S> {
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {
-        Seen::census(&self.store, |_| Ok(()))
+        take_census(&self.store, |_| Ok(()))
     }
 }

@@ -11,6 +11,75 @@ use crate::page::Page;
 /// Blocks that the allocator moves at a time.
 const CHUNK: usize = 64;
 
+impl Depot {
+    /// Allocates up to `count` blocks of 2^order pages in one call, which costs less than as many
+    /// calls: what the CPU does not cache comes from the store 64 blocks at a time.
+    ///
+    /// There may be fewer, but at least one; [`len`](ExactSizeIterator::len) tells. Blocks that the
+    /// batch still has when it is dropped are freed in one call.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Order, Page};
+    ///
+    /// let depot = Depot::new(16 << 20)?;
+    /// let ring: Vec<Page> = depot.alloc_pages(Order::BASE, 64)?.collect();
+    /// assert_eq!(ring.len(), 64);
+    /// depot.free_pages(ring);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`page`](Self::page), when there is not even one; [`AllocError::BadSize`] for none.
+    pub fn alloc_pages(&self, order: Order, count: usize) -> Result<PageBatch, AllocError> {
+        self.alloc_pages_with(order, count, Flags::default())
+    }
+
+    /// As [`alloc_pages`](Self::alloc_pages), with flags.
+    ///
+    /// # Errors
+    /// As [`alloc_pages`](Self::alloc_pages).
+    pub fn alloc_pages_with(
+        &self,
+        order: Order,
+        count: usize,
+        flags: Flags,
+    ) -> Result<PageBatch, AllocError> {
+        PageBatch::alloc(self, order, count, flags)
+    }
+
+    /// As [`alloc_pages`](Self::alloc_pages), behind what `pages` has: a vector that is used again
+    /// needs no memory from the heap. Returns how many there were.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Order};
+    ///
+    /// let depot = Depot::new(16 << 20)?;
+    /// let mut received = Vec::with_capacity(64);
+    /// for _ in 0..100 {
+    ///     depot.alloc_pages_into(Order::BASE, 64, &mut received)?;
+    ///     depot.free_pages(received.drain(..));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`alloc_pages`](Self::alloc_pages).
+    pub fn alloc_pages_into(
+        &self,
+        order: Order,
+        count: usize,
+        pages: &mut Vec<Page>,
+    ) -> Result<usize, AllocError> {
+        alloc_into(self, order, count, pages)
+    }
+
+    /// Frees pages in batches of 64, of any orders. Neighbours in ascending order cost least. Pages
+    /// of other depots go back to those, one by one.
+    pub fn free_pages(&self, pages: impl IntoIterator<Item = Page>) {
+        free(self, pages);
+    }
+}
+
 /// Blocks that [`Depot::alloc_pages`] allocated. Those not taken are freed together when it is
 /// dropped.
 pub struct PageBatch {
@@ -21,12 +90,7 @@ pub struct PageBatch {
 }
 
 impl PageBatch {
-    pub(crate) fn alloc(
-        depot: &Depot,
-        order: Order,
-        count: usize,
-        flags: Flags,
-    ) -> Result<Self, AllocError> {
+    fn alloc(depot: &Depot, order: Order, count: usize, flags: Flags) -> Result<Self, AllocError> {
         if count == 0 {
             return Err(AllocError::BadSize);
         }
@@ -77,7 +141,7 @@ impl fmt::Debug for PageBatch {
 }
 
 /// See [`Depot::alloc_pages_into`].
-pub(crate) fn alloc_into(
+fn alloc_into(
     depot: &Depot,
     order: Order,
     count: usize,
@@ -109,7 +173,7 @@ pub(crate) fn alloc_into(
 }
 
 /// See [`Depot::free_pages`].
-pub(crate) fn free(depot: &Depot, pages: impl IntoIterator<Item = Page>) {
+fn free(depot: &Depot, pages: impl IntoIterator<Item = Page>) {
     let mut chunk = Chunk { depot, blocks: [(Pfn::new(0), Order::BASE); CHUNK], length: 0 };
     for page in pages {
         if page.is_of(depot) {

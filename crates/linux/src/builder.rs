@@ -13,7 +13,7 @@ pub use pagedepot_rseq::{CpuListError, CpuSet};
 pub use crate::cpus::LinuxCpus;
 use crate::depot::Depot;
 use crate::error::BuildError;
-use crate::grow::{self, Growth};
+use crate::growth::{self, Growth};
 use crate::memory::{HUGE_BYTES, Memory, MemoryKind, Wanted};
 use crate::metadata::{Metadata, Parts};
 use crate::numa;
@@ -326,7 +326,7 @@ impl Builder {
             return Err(BuildError::ZeroSize);
         }
         let unit = match self {
-            _ if self.bytes_max > 0 => grow::unit(self.page_size),
+            _ if self.bytes_max > 0 => growth::unit(self.page_size),
             _ if self.hugetlb => HUGE_BYTES,
             _ => self.page_size.bytes(),
         };
@@ -403,4 +403,25 @@ fn linear_map(start: NonNull<u8>) -> LinearMap {
     // SAFETY: the memory stays mapped while the depot has its allocator; frames are reached only
     // through the pages it hands out; the provenance is exposed here.
     unsafe { LinearMap::new(start.as_ptr().expose_provenance()) }
+}
+
+impl Depot {
+    /// A depot of `bytes` with the defaults of [`Builder`].
+    ///
+    /// # Errors
+    /// [`BuildError`]; its `Display` says what to do.
+    pub fn new(bytes: usize) -> Result<Self, BuildError> {
+        Self::builder(bytes).build()
+    }
+
+    /// A depot of `bytes`, rounded up to whole pages, with options; see [`Builder`] for an example.
+    ///
+    /// The system backs pages when they are first touched, so a depot can be larger than what is
+    /// free now. It can never have more bytes in all than the system would map for one program
+    /// at once, whether it is built so large or [grows](Self::grow) there, and whatever the
+    /// kind of memory: RAM and swap with `vm.overcommit_memory=0`, anything with `1`, what is
+    /// left below the commit limit with `2` (a memory file is counted there page by page).
+    pub fn builder(bytes: usize) -> Builder {
+        Builder::new(bytes)
+    }
 }

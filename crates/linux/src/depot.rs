@@ -7,18 +7,15 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use pagedepot::{
-    AllocError, Census, CpuId, CpuStats, Drained, Fault, Flags, MetadataUse, Mode, Order, PageSize,
-    Pfn, Pressure, Scope, Shortage, ZoneId, ZoneStats,
+    Census, CpuId, CpuStats, Drained, Fault, MetadataUse, Mode, PageSize, Pfn, Pressure, Scope,
+    Shortage, ZoneId, ZoneStats,
 };
 
-use crate::batch::PageBatch;
-use crate::builder::Builder;
 use crate::cpus::Fronts;
-use crate::error::{BuildError, CallbackError};
-use crate::page::{Page, PageRef, Pages};
+use crate::error::CallbackError;
 use crate::raw::{Frames, RawDepot, Shared};
 use crate::teardown::{self, Mapped as _};
-use crate::trim::{self, Trimmed};
+use crate::trim::{self, TrimError, Trimmed};
 
 /// A page allocator over memory of its own.
 ///
@@ -36,7 +33,7 @@ use crate::trim::{self, Trimmed};
 /// ```
 ///
 /// # Pages outlive handles
-/// A [`Page`] owns what it needs of its depot, so it can be stored in a struct, sent to a thread or
+/// A [`Page`](crate::Page) owns what it needs of its depot, so it can be stored in a struct, sent to a thread or
 /// returned from a function, without a lifetime. The memory stays mapped while there is a handle or
 /// a page:
 /// ```
@@ -76,12 +73,12 @@ use crate::trim::{self, Trimmed};
 /// # Signal handlers
 /// A handler may allocate and free at any moment. A request on top of a callback, a trim or a purge
 /// of its own thread does not wait for it. On top of code that has pages in flight it naps for them
-/// in vain, some 130 ms at most. A handler that must not sleep asks with [`Flags::atomic`] or
-/// [`Flags::no_reclaim`]. A handler must drop neither the last handle nor, after that, the last
+/// in vain, some 130 ms at most. A handler that must not sleep asks with [`Flags::atomic`](crate::Flags::atomic) or
+/// [`Flags::no_reclaim`](crate::Flags::no_reclaim). A handler must drop neither the last handle nor, after that, the last
 /// page: unmapping frees memory of the heap.
 ///
 /// # After fork
-/// A child gets [`AllocError::Forked`], [`FreeError::Forked`](crate::FreeError::Forked) and the
+/// A child gets [`AllocError::Forked`](crate::AllocError::Forked), [`FreeError::Forked`](crate::FreeError::Forked) and the
 /// like from every method that would change something, whatever its parent's threads were doing at
 /// the fork; no call waits for them. Pages it inherited can be read and are dropped without effect,
 /// as are handles. Of anonymous memory they are copies. Of a memory file
@@ -152,25 +149,6 @@ impl UnwindSafe for WeakDepot {}
 impl RefUnwindSafe for WeakDepot {}
 
 impl Depot {
-    /// A depot of `bytes` with the defaults of [`Builder`].
-    ///
-    /// # Errors
-    /// [`BuildError`]; its `Display` says what to do.
-    pub fn new(bytes: usize) -> Result<Self, BuildError> {
-        Self::builder(bytes).build()
-    }
-
-    /// A depot of `bytes`, rounded up to whole pages, with options; see [`Builder`] for an example.
-    ///
-    /// The system backs pages when they are first touched, so a depot can be larger than what is
-    /// free now. It can never have more bytes in all than the system would map for one program
-    /// at once, whether it is built so large or [grows](Self::grow) there, and whatever the
-    /// kind of memory: RAM and swap with `vm.overcommit_memory=0`, anything with `1`, what is
-    /// left below the commit limit with `2` (a memory file is counted there page by page).
-    pub fn builder(bytes: usize) -> Builder {
-        Builder::new(bytes)
-    }
-
     pub(crate) fn from_shared(shared: Box<Shared>) -> Self {
         Self::from_owner(Arc::new(Owner(NonNull::from(Box::leak(shared)))))
     }
@@ -182,7 +160,7 @@ impl Depot {
         Depot { allocator, shared, owner }
     }
 
-    /// Calls by page number, for callers that keep numbers instead of [`Page`]s: the allocator of a
+    /// Calls by page number, for callers that keep numbers instead of [`Page`](crate::Page)s: the allocator of a
     /// storage engine's table, a device's ring.
     ///
     /// ```
@@ -237,7 +215,7 @@ impl Depot {
     /// child.
     ///
     /// # Safety
-    /// There is no [`Page`], no [`Pages`], and nothing made of one; no thread accesses the memory,
+    /// There is no [`Page`](crate::Page), no [`Pages`](crate::Pages), and nothing made of one; no thread accesses the memory,
     /// or frees a page of it, any more.
     #[allow(clippy::result_large_err, reason = "the handle comes back, once in its life")]
     pub unsafe fn unmap(self) -> Result<(), Self> {
@@ -258,135 +236,6 @@ impl Depot {
             }
             Err(owner) => Err(Self::from_owner(owner)),
         }
-    }
-
-    /// Allocates a block of 2^order pages that frees itself. Its contents are whatever its last
-    /// user left, zeroes at first.
-    ///
-    /// A page allocated and freed, both in the CPU's cache, costs no atomic operation.
-    /// [`Order::for_bytes`] finds the order for a size.
-    ///
-    /// # Errors
-    /// [`AllocError`]; after [`AllocError::Exhausted`], [`shortage`](Self::shortage) tells where
-    /// the pages are.
-    #[inline]
-    pub fn page(&self, order: Order) -> Result<Page, AllocError> {
-        self.page_with(order, Flags::default())
-    }
-
-    /// As [`page`](Self::page), with flags: zeroed, mobility, whether it may reclaim.
-    ///
-    /// ```
-    /// use pagedepot_linux::{Depot, Flags, Order};
-    ///
-    /// let page = Depot::new(1 << 20)?.page_with(Order::BASE, Flags::default().zeroed())?;
-    /// assert!(page.iter().all(|&byte| byte == 0));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`page`](Self::page).
-    #[inline]
-    pub fn page_with(&self, order: Order, flags: Flags) -> Result<Page, AllocError> {
-        let pfn = self.raw().alloc(order, flags)?;
-        // SAFETY: just allocated, and no other value holds it.
-        Ok(unsafe { Page::from_raw(self, pfn, order) })
-    }
-
-    /// As [`page_with`](Self::page_with), a page that borrows this handle. It costs the same while
-    /// the CPU's cache serves it. A free past the cache costs two atomic operations less, because
-    /// the handle cannot go meanwhile.
-    ///
-    /// # Errors
-    /// As [`page`](Self::page).
-    #[inline]
-    pub fn page_ref(&self, order: Order, flags: Flags) -> Result<PageRef<'_>, AllocError> {
-        let raw = self.raw();
-        let pfn = raw.alloc(order, flags)?;
-        // SAFETY: just allocated, and no other value holds it.
-        Ok(unsafe { PageRef::from_raw(raw, pfn, order) })
-    }
-
-    /// Allocates `count` contiguous pages, up to 1 GiB of 4 KiB pages, that free themselves;
-    /// [`Pages`] has an example. They are looked for past the caches, as
-    /// [`Allocator::alloc_contiguous`](crate::raw::Allocator::alloc_contiguous) says: quickly at
-    /// first, then among all runs of free pages. Before the request fails, it takes back what CPUs
-    /// cache, calls callbacks and waits for a trim's pages, as requests for single pages do.
-    ///
-    /// # Errors
-    /// [`AllocError::BadSize`] for none or too many; [`AllocError::Exhausted`] when no run of so
-    /// many pages is free, which scattered pages can cause while many are free.
-    pub fn pages(&self, count: u32, flags: Flags) -> Result<Pages, AllocError> {
-        let start = self.raw().alloc_contiguous(count, 1, flags)?;
-        // SAFETY: just allocated, and no other value holds them.
-        Ok(unsafe { Pages::from_raw(self, start, count) })
-    }
-
-    /// Allocates up to `count` blocks of 2^order pages in one call, which costs less than as many
-    /// calls: what the CPU does not cache comes from the store 64 blocks at a time.
-    ///
-    /// There may be fewer, but at least one; [`len`](ExactSizeIterator::len) tells. Blocks that the
-    /// batch still has when it is dropped are freed in one call.
-    ///
-    /// ```
-    /// use pagedepot_linux::{Depot, Order, Page};
-    ///
-    /// let depot = Depot::new(16 << 20)?;
-    /// let ring: Vec<Page> = depot.alloc_pages(Order::BASE, 64)?.collect();
-    /// assert_eq!(ring.len(), 64);
-    /// depot.free_pages(ring);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`page`](Self::page), when there is not even one; [`AllocError::BadSize`] for none.
-    pub fn alloc_pages(&self, order: Order, count: usize) -> Result<PageBatch, AllocError> {
-        self.alloc_pages_with(order, count, Flags::default())
-    }
-
-    /// As [`alloc_pages`](Self::alloc_pages), with flags.
-    ///
-    /// # Errors
-    /// As [`alloc_pages`](Self::alloc_pages).
-    pub fn alloc_pages_with(
-        &self,
-        order: Order,
-        count: usize,
-        flags: Flags,
-    ) -> Result<PageBatch, AllocError> {
-        PageBatch::alloc(self, order, count, flags)
-    }
-
-    /// As [`alloc_pages`](Self::alloc_pages), behind what `pages` has: a vector that is used again
-    /// needs no memory from the heap. Returns how many there were.
-    ///
-    /// ```
-    /// use pagedepot_linux::{Depot, Order};
-    ///
-    /// let depot = Depot::new(16 << 20)?;
-    /// let mut received = Vec::with_capacity(64);
-    /// for _ in 0..100 {
-    ///     depot.alloc_pages_into(Order::BASE, 64, &mut received)?;
-    ///     depot.free_pages(received.drain(..));
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`alloc_pages`](Self::alloc_pages).
-    pub fn alloc_pages_into(
-        &self,
-        order: Order,
-        count: usize,
-        pages: &mut Vec<Page>,
-    ) -> Result<usize, AllocError> {
-        crate::batch::alloc_into(self, order, count, pages)
-    }
-
-    /// Frees pages in batches of 64, of any orders. Neighbours in ascending order cost least. Pages
-    /// of other depots go back to those, one by one.
-    pub fn free_pages(&self, pages: impl IntoIterator<Item = Page>) {
-        crate::batch::free(self, pages);
     }
 
     /// Takes pages back from CPUs' caches. *Quiet*: interrupts no CPU. *Full*: fences each CPU that
@@ -430,10 +279,10 @@ impl Depot {
     ///
     /// # Errors
     /// [`TrimError::Pinned`](crate::reclaim::TrimError::Pinned) when the depot was built with
-    /// [`Builder::pinned`]. [`TrimError::Refused`](crate::reclaim::TrimError::Refused) when the
+    /// [`Builder::pinned`](crate::Builder::pinned). [`TrimError::Refused`](crate::reclaim::TrimError::Refused) when the
     /// system refuses: it counts what was taken before; call again.
     /// [`TrimError::Forked`](crate::reclaim::TrimError::Forked) in a child.
-    pub fn trim(&self) -> Result<Trimmed, crate::reclaim::TrimError> {
+    pub fn trim(&self) -> Result<Trimmed, TrimError> {
         trim::trim(self.shared())
     }
 

@@ -6,7 +6,7 @@ use pagedepot::cpus::Unusable;
 use pagedepot::{ConfigError, NodeId, PageSize, TooManyCallbacks};
 use rustix::io::Errno;
 
-use crate::vmalloc::reached_limit;
+use crate::maps::reached_limit;
 
 /// Why [`Builder::build`](crate::Builder::build) or [`Depot::grow`](crate::Depot::grow) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

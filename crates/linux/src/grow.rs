@@ -8,37 +8,13 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use pagedepot::{ConfigError, FrameRange, NodeId, PageSize, Pfn, ZoneId};
+use pagedepot::{ConfigError, FrameRange, NodeId, Pfn, ZoneId};
 
-use crate::cpus::ForkMark;
 use crate::depot::Depot;
 use crate::error::{BuildError, no_memory};
+use crate::growth::unit;
 use crate::memory::Mapping;
 use crate::numa;
-use crate::sync::ForkLock;
-
-/// Frames that memory is added by, see [`Allocator::add_memory`](pagedepot::Allocator::add_memory).
-const UNIT_FRAMES: usize = 1 << 18;
-
-/// The same in bytes.
-pub(crate) fn unit(page_size: PageSize) -> usize {
-    UNIT_FRAMES << page_size.shift()
-}
-
-/// How a depot grows.
-pub(crate) struct Growth {
-    is_bound: bool,
-    is_populated: bool,
-    /// The metadata of what was added, which the allocator refers to; locked by who adds. Behind a
-    /// pointer, because it changes (see `Depot`).
-    metadata: Box<ForkLock<Vec<Mapping>>>,
-}
-
-impl Growth {
-    pub fn new(is_bound: bool, is_populated: bool, fork_mark: ForkMark<'static>) -> Self {
-        Growth { is_bound, is_populated, metadata: Box::new(ForkLock::new(fork_mark, Vec::new())) }
-    }
-}
 
 impl Depot {
     /// Adds memory to a zone, `bytes` rounded up to a multiple of 2^18 pages (1 GiB of 4 KiB

@@ -20,12 +20,76 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 use std::slice;
 
-use pagedepot::{FreeError, FrontsAt, Order, Pfn};
+use pagedepot::{AllocError, Flags, FreeError, FrontsAt, Order, Pfn};
 
 use crate::depot::Depot;
 use crate::raw::{RawDepot, Shared};
 use crate::teardown;
 use pagedepot_rseq::Area;
+
+impl Depot {
+    /// Allocates a block of 2^order pages that frees itself. Its contents are whatever its last
+    /// user left, zeroes at first.
+    ///
+    /// A page allocated and freed, both in the CPU's cache, costs no atomic operation.
+    /// [`Order::for_bytes`] finds the order for a size.
+    ///
+    /// # Errors
+    /// [`AllocError`]; after [`AllocError::Exhausted`], [`shortage`](Self::shortage) tells where
+    /// the pages are.
+    #[inline]
+    pub fn page(&self, order: Order) -> Result<Page, AllocError> {
+        self.page_with(order, Flags::default())
+    }
+
+    /// As [`page`](Self::page), with flags: zeroed, mobility, whether it may reclaim.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Flags, Order};
+    ///
+    /// let page = Depot::new(1 << 20)?.page_with(Order::BASE, Flags::default().zeroed())?;
+    /// assert!(page.iter().all(|&byte| byte == 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    #[inline]
+    pub fn page_with(&self, order: Order, flags: Flags) -> Result<Page, AllocError> {
+        let pfn = self.raw().alloc(order, flags)?;
+        // SAFETY: just allocated, and no other value holds it.
+        Ok(unsafe { Page::from_raw(self, pfn, order) })
+    }
+
+    /// As [`page_with`](Self::page_with), a page that borrows this handle. It costs the same while
+    /// the CPU's cache serves it. A free past the cache costs two atomic operations less, because
+    /// the handle cannot go meanwhile.
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    #[inline]
+    pub fn page_ref(&self, order: Order, flags: Flags) -> Result<PageRef<'_>, AllocError> {
+        let raw = self.raw();
+        let pfn = raw.alloc(order, flags)?;
+        // SAFETY: just allocated, and no other value holds it.
+        Ok(unsafe { PageRef::from_raw(raw, pfn, order) })
+    }
+
+    /// Allocates `count` contiguous pages, up to 1 GiB of 4 KiB pages, that free themselves;
+    /// [`Pages`] has an example. They are looked for past the caches, as
+    /// [`Allocator::alloc_contiguous`](crate::raw::Allocator::alloc_contiguous) says: quickly at
+    /// first, then among all runs of free pages. Before the request fails, it takes back what CPUs
+    /// cache, calls callbacks and waits for a trim's pages, as requests for single pages do.
+    ///
+    /// # Errors
+    /// [`AllocError::BadSize`] for none or too many; [`AllocError::Exhausted`] when no run of so
+    /// many pages is free, which scattered pages can cause while many are free.
+    pub fn pages(&self, count: u32, flags: Flags) -> Result<Pages, AllocError> {
+        let start = self.raw().alloc_contiguous(count, 1, flags)?;
+        // SAFETY: just allocated, and no other value holds them.
+        Ok(unsafe { Pages::from_raw(self, start, count) })
+    }
+}
 
 /// A block of 2^order pages, as bytes. Freed when dropped, on any thread. It needs no handle to its
 /// depot: it can be stored, sent and returned, and keeps its memory mapped.

@@ -17,7 +17,6 @@ use std::ops::Range;
 
 use pagedepot::Pfn;
 
-use crate::depot::Depot;
 use crate::error::BuildError;
 
 /// How often each page is pinned.
@@ -38,12 +37,12 @@ impl Pins {
     }
 
     /// Pins the pages once more, or, with an error, none of them.
-    fn add(&mut self, pages: Range<u64>) -> Result<(), PinError> {
+    pub fn add(&mut self, pages: Range<u64>) -> Result<(), PinError> {
         self.change(pages, |count| count.checked_add(1).ok_or(PinError::TooMany))
     }
 
     /// Takes one pin of each page away, or, with an error, of none.
-    fn remove(&mut self, pages: Range<u64>) -> Result<(), PinError> {
+    pub fn remove(&mut self, pages: Range<u64>) -> Result<(), PinError> {
         self.change(pages, |count| count.checked_sub(1).ok_or(PinError::NotPinned))
     }
 
@@ -121,106 +120,6 @@ impl From<PinError> for std::io::Error {
             PinError::Forked => std::io::ErrorKind::Unsupported,
         };
         std::io::Error::new(kind, error)
-    }
-}
-
-/// Pages that trims leave alone until this is dropped. Made by [`Depot::pin_range`]; it is a handle
-/// to the depot, too.
-#[must_use = "dropping it unpins the pages"]
-pub struct PinnedRange {
-    depot: Depot,
-    start: Pfn,
-    count: u32,
-}
-
-impl PinnedRange {
-    /// The first page.
-    pub fn start(&self) -> Pfn {
-        self.start
-    }
-
-    /// How many pages.
-    pub fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// Leaves the pages pinned until [`Depot::unpin_range`], or for the depot's life. Returns the
-    /// handle that it had.
-    pub fn keep(self) -> Depot {
-        let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: read once, of a value that is not dropped.
-        unsafe { std::ptr::read(&this.depot) }
-    }
-}
-
-impl Drop for PinnedRange {
-    fn drop(&mut self) {
-        // In a forked child nothing is trimmed, so nothing is left to do. Elsewhere the pages are
-        // pinned, unless the program unpinned more than it pinned.
-        let _ = self.depot.unpin_range(self.start, self.count);
-    }
-}
-
-impl fmt::Debug for PinnedRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PinnedRange({:?}, {} pages)", self.start, self.count)
-    }
-}
-
-impl Depot {
-    /// Marks pages, allocated or free, as pinned: [`trim`](Self::trim) takes the memory of none of
-    /// them until the returned value is dropped. Ranges may overlap: a page is pinned while any
-    /// range with it is.
-    ///
-    /// Call it before a buffer is registered for longer than its pages are held: with io_uring
-    /// (`IORING_REGISTER_BUFFERS`), VFIO or RDMA. Such a registration keeps the pages that it
-    /// found; after a trim the depot has others there, of which the device knows nothing. With
-    /// transparent huge pages or `hugetlb` the huge page around a pinned page stays whole.
-    ///
-    /// Waits for a running trim to give back the 16 MiB that it has at this moment. Not for signal
-    /// handlers.
-    ///
-    /// ```
-    /// use pagedepot_linux::{Depot, Flags, MemoryKind};
-    ///
-    /// let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).populate(true).build()?;
-    /// let buffers = depot.pages(1000, Flags::default())?;
-    /// let pinned = depot.pin_range(buffers.start(), buffers.count())?;
-    /// // ... register the buffers ...
-    /// drop(buffers); // free, and still registered
-    /// assert_eq!(depot.trim()?.bytes, (4096 - 1000) * 4096);
-    /// // ... unregister them ...
-    /// drop(pinned);
-    /// assert!(depot.trim()?.bytes >= 1000 * 4096);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`PinError::BadRange`], [`PinError::TooMany`], [`PinError::Forked`].
-    pub fn pin_range(&self, start: Pfn, count: u32) -> Result<PinnedRange, PinError> {
-        let pages = self.checked_range(start, count)?;
-        self.shared().pins().lock().map_err(|_| PinError::Forked)?.add(pages)?;
-        Ok(PinnedRange { depot: self.clone(), start, count })
-    }
-
-    /// Takes away one pin of each of these pages, which [`PinnedRange::keep`] left pinned. They
-    /// need not be a range that was pinned as one.
-    ///
-    /// # Errors
-    /// [`PinError::NotPinned`] when one of them is not pinned, [`PinError::BadRange`],
-    /// [`PinError::Forked`].
-    pub fn unpin_range(&self, start: Pfn, count: u32) -> Result<(), PinError> {
-        let pages = self.checked_range(start, count)?;
-        self.shared().pins().lock().map_err(|_| PinError::Forked)?.remove(pages)
-    }
-
-    fn checked_range(&self, start: Pfn, count: u32) -> Result<Range<u64>, PinError> {
-        let end = u64::from(start.get()) + u64::from(count);
-        let pages = (self.bytes() >> self.page_size().shift()) as u64;
-        if count == 0 || end > pages {
-            return Err(PinError::BadRange { start, count });
-        }
-        Ok(u64::from(start.get())..end)
     }
 }
 

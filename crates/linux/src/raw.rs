@@ -12,14 +12,14 @@ pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
 
 use crate::cpus::{ForkMark, LinuxCpus};
 use crate::error::CallbackError;
-use crate::grow::Growth;
+use crate::growth::Growth;
 use crate::memory::Memory;
 use crate::metadata::Metadata;
 use crate::pins::Pins;
+use crate::shrinkers::Shrinkers;
 use crate::sync::ForkLock;
 use crate::teardown::{Gates, Mapped, Teardown};
 use crate::trim_state::TrimState;
-use crate::vmalloc::Shrinkers;
 
 /// The allocator of a depot.
 pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;

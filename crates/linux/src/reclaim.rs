@@ -9,6 +9,7 @@
 //! | Except where a device keeps it | [`Depot::pin_range`](crate::Depot::pin_range) |
 
 pub use crate::error::CallbackError;
-pub use crate::pins::{PinError, PinnedRange};
+pub use crate::pin_range::PinnedRange;
+pub use crate::pins::PinError;
 pub use crate::trim::{TrimError, Trimmed};
 pub use pagedepot::{Pressure, Reclaim, TooManyCallbacks};

@@ -21,7 +21,7 @@ use pagedepot::cpus::{Context, Here};
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
-use crate::census::{Census, Fault, Seen, Taking, agree};
+use crate::census::{Census, Fault, agree};
 use crate::counters::Counters;
 use crate::frames::{Frames, List};
 use crate::free_map::FreeMap;
@@ -30,6 +30,7 @@ use crate::prim::{Mutex, Padded, count, lock_mutex};
 use crate::report::{Counts, Drained, Scope, Volume};
 use crate::setup::SetupError;
 use crate::store::Store;
+use crate::taking::{Taking, take_census};
 use crate::walk::{self, Layer};
 use crate::zones::Mark;
 use mag::{Batch, Held, Mag, ProcessMags};
@@ -410,6 +411,6 @@ impl<S: Store> PageCache for Magazine<S> {
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {
-        Seen::census(&self.store, |taking| self.check(taking))
+        take_census(&self.store, |taking| self.check(taking))
     }
 }

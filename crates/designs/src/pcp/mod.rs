@@ -11,11 +11,12 @@ mod tests;
 use pagedepot::cpus::Here;
 use pagedepot::{Mobility, Order, Pfn, ZoneId};
 
-use crate::census::{Fault, Seen, agree};
+use crate::census::{Fault, agree};
 use crate::counters::Counters;
 use crate::frames::{Frames, List};
 use crate::prim::PlainU32;
 use crate::report::Volume;
+use crate::seen::Seen;
 use crate::store::Store;
 use crate::zones::{Mark, Zones};
 use policy::{Policy, Tuning};

@@ -28,7 +28,7 @@ use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::PageCache;
-use crate::census::{Census, Fault, Seen};
+use crate::census::{Census, Fault};
 use crate::counters::Counters;
 use crate::free_map::FreeMap;
 use crate::lock::Clock;
@@ -38,6 +38,7 @@ use crate::pcp::{At, ListIndex, Lists, Pcp};
 use crate::prim::{AtomicU32, AtomicU64, Mutex, Ordering, count, fence, lock_mutex};
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
+use crate::taking::take_census;
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
@@ -383,7 +384,7 @@ impl<S: Store> PageCache for Rcu<S> {
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {
-        Seen::census(&self.store, |taking| {
+        take_census(&self.store, |taking| {
             self.cells.iter().try_for_each(|(_, zone, cell)| {
                 taking.cached(zone, cell.pcp().lists)?;
                 taking.pending(zone, cell.old().lists)

@@ -3,32 +3,13 @@
 use pagedepot::{AllocError, Flags, FrameRange, Order, Pfn};
 use pagedepot_vmap::{FlushSpans, Host, Mapper, Protection, Span, VfreeError, VirtAddr, VmapError};
 
-use super::{VmapCounts, tables::Tables};
+use super::counts::VmapCounts;
+use super::run::Run;
+use super::tables::Tables;
 use crate::prim::{HintU64, Mutex, MutexGuard, Ordering, count, lock_mutex, try_lock_mutex};
 
 /// Single frames requested at a time.
 const FRAME_BATCH: usize = 64;
-
-/// Pages `start..end`, counted from the first of the managed range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    pub start: u32,
-    pub end: u32,
-}
-
-impl Run {
-    pub const fn new(start: u32, pages: u32) -> Self {
-        Run { start, end: start + pages }
-    }
-
-    pub const fn pages(self) -> u32 {
-        self.end - self.start
-    }
-
-    pub const fn is_empty(self) -> bool {
-        self.start == self.end
-    }
-}
 
 /// A busy or lazy area: the kernel's `vmap_area` and `vm_struct` in one.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 use pagedepot::{AllocError, Pfn};
 use pagedepot_vmap::{Host, Mapper, VfreeError, VirtAddr, VmapError};
 
-use super::area::{Area, Ground, Run, Wanted};
+use super::area::{Area, Ground, Wanted};
+use super::run::Run;
 use super::{VmapCounts, VmapDesign, VmapSetup};
 use crate::prim::{AtomicU64, Mutex, Ordering, try_lock_mutex};
 

@@ -13,9 +13,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pagedepot_vmap::{Host, Mapper, NODES_MAX};
 
-use super::VmapCounts;
-use super::area::{Area, Ground, Run, Wanted};
+use super::area::{Area, Ground, Wanted};
+use super::counts::VmapCounts;
 use super::kernel::Addresses;
+use super::run::Run;
 use super::tree::FreeTree;
 use crate::prim::{Mutex, Padded};
 

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 
 use pagedepot_vmap::{Host, Mapper};
 
-use super::VmapCounts;
-use super::area::{Area, Ground, Run, Wanted};
+use super::area::{Area, Ground, Wanted};
+use super::counts::VmapCounts;
 use super::kernel::Addresses;
+use super::run::Run;
 use super::tree::FreeTree;
 use crate::prim::{Mutex, Padded};
 

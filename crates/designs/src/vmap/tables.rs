@@ -1,6 +1,6 @@
 //! Page tables of the lowest level, as the kernel keeps them: made when first needed, never freed.
 
-use super::area::Run;
+use super::run::Run;
 use crate::prim::{AtomicU64, HintU64, Ordering, count};
 
 /// Which tables exist.

@@ -5,7 +5,7 @@
 //! without rotations. The kernel has a red-black tree; a search, an insertion and a merge cost the
 //! same.
 
-use super::area::Run;
+use super::run::Run;
 
 /// A node's place in the arena.
 type Link = Option<u32>;

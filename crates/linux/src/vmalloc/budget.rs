@@ -1,21 +1,20 @@
 //! How many mappings there may be. The kernel allows a process `vm.max_map_count`, refuses every
 //! `mmap` beyond, and then also those that would take a mapping away: so some are kept in reserve.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use pagedepot_vmap::MapError;
 
-use super::maps;
+use crate::maps;
 use crate::sync::Shared;
 
-/// `DEFAULT_MAX_MAP_COUNT`, where `/proc` is not there to ask.
-const DEFAULT_LIMIT: u32 = 65_530;
 /// This part of the limit is left to the rest of the program, and to purges.
 const RESERVE_FRACTION: u32 = 8;
 /// A reserve for purges alone, when the caller sets the limit.
 pub(super) const RESERVE_MIN: u32 = 4;
+/// The reservation, a piece, its end, and the reserve.
+pub(super) const MAPPINGS_MIN: u32 = 3 + RESERVE_MIN;
 
 /// Mappings in use, of those allowed.
 pub(super) struct Budget {
@@ -40,7 +39,7 @@ impl Budget {
     pub fn of_process() -> Arc<Self> {
         static SHARED: Shared<Arc<Budget>> = Shared::new();
         let make = || {
-            let limit = system_limit();
+            let limit = maps::system_limit();
             let others = maps::count().unwrap_or(0);
             Budget::new(limit.saturating_sub(others).saturating_sub(limit / RESERVE_FRACTION), None)
         };
@@ -87,17 +86,5 @@ impl Budget {
 /// What "no memory" meant: too many mappings in all the process, or no memory.
 pub(super) fn why_no_memory() -> MapError {
     // A mapping may need two more.
-    reached_limit(2).map_or(MapError::NoTables, |limit| MapError::TooManyMappings { limit })
-}
-
-/// `vm.max_map_count`, if this process may not have so many more mappings.
-pub(crate) fn reached_limit(more: u32) -> Option<u32> {
-    let limit = system_limit();
-    maps::count().filter(|count| count + more >= limit).map(|_| limit)
-}
-
-/// `vm.max_map_count`.
-fn system_limit() -> u32 {
-    let text = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
-    text.trim().parse().unwrap_or(DEFAULT_LIMIT)
+    maps::reached_limit(2).map_or(MapError::NoTables, |limit| MapError::TooManyMappings { limit })
 }

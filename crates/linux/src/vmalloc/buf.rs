@@ -13,6 +13,77 @@ use pagedepot_vmap::{Options, VfreeError, VmapError};
 
 use super::space::Vmalloc;
 
+impl Vmalloc {
+    /// Allocates `bytes` bytes, rounded up to whole pages, at consecutive addresses, with an
+    /// unmapped guard page behind. They are zeroes unless the builder said otherwise. 0 bytes give
+    /// an [empty](Self::empty) buffer.
+    ///
+    /// The buffer owns a handle, which costs an atomic operation when it is made and one when it is
+    /// dropped. Threads that allocate and free without pause share that count;
+    /// [`buf_ref`](Self::buf_ref) does without it.
+    ///
+    /// # Errors
+    /// [`VmapError`]; its `Display` says what to do.
+    #[inline]
+    #[track_caller]
+    pub fn buf(&self, bytes: usize) -> Result<VmallocBuf, VmapError> {
+        self.buf_with(bytes, Options::DEFAULT)
+    }
+
+    /// As [`buf`](Self::buf), with options. The protection is always read-write.
+    ///
+    /// # Errors
+    /// As [`buf`](Self::buf).
+    #[inline]
+    #[track_caller]
+    pub fn buf_with(&self, bytes: usize, options: Options) -> Result<VmallocBuf, VmapError> {
+        if bytes == 0 {
+            return Ok(self.empty());
+        }
+        let (start, pages) = self.memory_for(bytes, options)?;
+        // SAFETY: just allocated, read-write, and no other value holds it.
+        Ok(unsafe { VmallocBuf::from_raw(self.clone(), start, pages) })
+    }
+
+    /// As [`buf_with`](Self::buf_with), a buffer that borrows this handle instead of owning one.
+    ///
+    /// ```
+    /// use pagedepot_linux::vmalloc::{Options, Vmalloc};
+    /// use pagedepot_linux::{Depot, MemoryKind};
+    ///
+    /// let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build()?;
+    /// let space = Vmalloc::new(&depot)?;
+    /// assert_eq!(space.buf_ref(100_000, Options::DEFAULT)?.len(), 25 * 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`buf`](Self::buf).
+    #[inline]
+    #[track_caller]
+    pub fn buf_ref(&self, bytes: usize, options: Options) -> Result<VmallocBuf<&Self>, VmapError> {
+        if bytes == 0 {
+            return Ok(VmallocBuf::empty(self));
+        }
+        let (start, pages) = self.memory_for(bytes, options)?;
+        // SAFETY: as above.
+        Ok(unsafe { VmallocBuf::from_raw(self, start, pages) })
+    }
+
+    /// A buffer of no bytes, which can [grow](VmallocBuf::grow). It costs no addresses.
+    pub fn empty(&self) -> VmallocBuf {
+        VmallocBuf::empty(self.clone())
+    }
+
+    #[inline]
+    #[track_caller]
+    fn memory_for(&self, bytes: usize, options: Options) -> Result<(NonNull<u8>, u32), VmapError> {
+        let pages = self.pages_for(bytes)?;
+        let start = self.vmalloc(pages, options.protection(Default::default()))?;
+        Ok((start, pages))
+    }
+}
+
 /// Memory at consecutive addresses, as bytes. Freed when dropped, on any thread.
 ///
 /// It owns a handle to its address space, and so can be stored, sent and returned. `S` is `Vmalloc`

@@ -196,3 +196,28 @@ impl VmallocBuilder {
         }
     }
 }
+
+impl Vmalloc {
+    /// An address space over a depot's pages with the defaults of [`VmallocBuilder`]. The depot's
+    /// memory must be a file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)).
+    ///
+    /// # Errors
+    /// [`VmallocBuildError`]; its `Display` says what to do.
+    pub fn new(depot: &Depot) -> Result<Self, VmallocBuildError> {
+        Self::builder(depot).build()
+    }
+
+    /// An address space with options.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
+    ///
+    /// let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build()?;
+    /// let space = Vmalloc::builder(&depot).bytes(1 << 30).warm_bytes(1 << 20).build()?;
+    /// assert_eq!(space.range().1, 1 << 30);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn builder(depot: &Depot) -> VmallocBuilder {
+        VmallocBuilder::new(depot)
+    }
+}

@@ -64,7 +64,7 @@ impl fmt::Display for VmallocBuildError {
             VmallocBuildError::TooFewMappings { max } => write!(
                 f,
                 "mappings_max is {max}: allow at least {}, better two for each area",
-                super::mapper::MAPPINGS_MIN
+                super::budget::MAPPINGS_MIN
             ),
             VmallocBuildError::NoWipeOnFork { errno } => {
                 write!(f, "the kernel has no MADV_WIPEONFORK ({errno}): Linux 4.14 is needed")

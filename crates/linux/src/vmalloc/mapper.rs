@@ -19,7 +19,7 @@ use pagedepot_vmap::{FlushSpans, MapError, Mapper, Protection, Span, VirtAddr};
 use rustix::io::{Errno, pread};
 use rustix::mm::ProtFlags;
 
-use super::budget::{self, Budget};
+use super::budget::{self, Budget, MAPPINGS_MIN};
 use super::error::VmallocBuildError;
 use super::pieces::{Bits, Pieces};
 use super::reserved::Reserved;
@@ -182,9 +182,6 @@ impl LinuxMapper {
         self.budget.give(self.pieces.unmap(run));
     }
 }
-
-/// The reservation, a piece, its end, and the reserve.
-pub(super) const MAPPINGS_MIN: u32 = 3 + budget::RESERVE_MIN;
 
 fn why(errno: Errno) -> MapError {
     match errno {

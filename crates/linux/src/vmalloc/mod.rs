@@ -47,21 +47,17 @@ pub mod closed;
 mod error;
 mod host;
 mod mapper;
-mod maps;
 mod pieces;
 mod reserved;
 #[cfg(test)]
 mod reserved_tests;
-mod shrink;
 mod space;
 
-pub(crate) use budget::reached_limit;
 pub use buf::{VmallocBuf, VmallocWriter};
 pub use builder::VmallocBuilder;
 pub use error::VmallocBuildError;
 pub use host::DepotHost;
 pub use mapper::LinuxMapper;
-pub(crate) use shrink::Shrinkers;
 pub use space::{ValidateError, Vmalloc};
 
 pub use pagedepot_vmap::{

@@ -32,8 +32,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::maps::{self, FileId, Mapped};
 use super::pieces::Bits;
+use crate::maps::{self, FileId, Mapped};
 use crate::memory::Mapping;
 
 /// Addresses, and what of them is lost.

@@ -16,7 +16,8 @@ use pagedepot_vmap::{MapError, Options, PurgeDepth, VmapError};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-use super::{Vmalloc, maps};
+use super::Vmalloc;
+use crate::maps;
 use crate::{Depot, MemoryKind, Page};
 
 const PAGE: usize = 4096;

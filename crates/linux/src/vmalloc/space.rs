@@ -13,17 +13,14 @@ use pagedepot_vmap::{
 };
 
 use super::LinuxVmap;
-use super::buf::VmallocBuf;
-use super::builder::VmallocBuilder;
-use super::error::VmallocBuildError;
-use super::shrink::Shrinkers;
 use crate::depot::Depot;
 use crate::memory::Mapping;
+use crate::shrinkers::Shrinkers;
 
 /// Contiguous ranges of addresses over scattered pages of a [`Depot`].
 ///
 /// It is a handle, as a depot is: [`clone`](Clone::clone) makes another one to the same addresses,
-/// and a [`VmallocBuf`] owns one. All methods take `&self` and may be called from any number of
+/// and a [`VmallocBuf`](super::VmallocBuf) owns one. All methods take `&self` and may be called from any number of
 /// threads. A size that was freed before costs one atomic operation and no system call, apart from
 /// zeroing. The [module](super) has an example.
 ///
@@ -97,29 +94,6 @@ impl fmt::Display for ValidateError {
 impl std::error::Error for ValidateError {}
 
 impl Vmalloc {
-    /// An address space over a depot's pages with the defaults of [`VmallocBuilder`]. The depot's
-    /// memory must be a file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)).
-    ///
-    /// # Errors
-    /// [`VmallocBuildError`]; its `Display` says what to do.
-    pub fn new(depot: &Depot) -> Result<Self, VmallocBuildError> {
-        Self::builder(depot).build()
-    }
-
-    /// An address space with options.
-    ///
-    /// ```
-    /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
-    ///
-    /// let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build()?;
-    /// let space = Vmalloc::builder(&depot).bytes(1 << 30).warm_bytes(1 << 20).build()?;
-    /// assert_eq!(space.range().1, 1 << 30);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn builder(depot: &Depot) -> VmallocBuilder {
-        VmallocBuilder::new(depot)
-    }
-
     pub(super) fn from_space(space: Space) -> Self {
         Vmalloc { vmap: space.vmap, space: Arc::new(space) }
     }
@@ -128,75 +102,6 @@ impl Vmalloc {
     fn vmap_ref(&self) -> &LinuxVmap {
         // SAFETY: from a box that the space frees when its last handle is dropped.
         unsafe { self.vmap.as_ref() }
-    }
-
-    /// Allocates `bytes` bytes, rounded up to whole pages, at consecutive addresses, with an
-    /// unmapped guard page behind. They are zeroes unless the builder said otherwise. 0 bytes give
-    /// an [empty](Self::empty) buffer.
-    ///
-    /// The buffer owns a handle, which costs an atomic operation when it is made and one when it is
-    /// dropped. Threads that allocate and free without pause share that count;
-    /// [`buf_ref`](Self::buf_ref) does without it.
-    ///
-    /// # Errors
-    /// [`VmapError`]; its `Display` says what to do.
-    #[inline]
-    #[track_caller]
-    pub fn buf(&self, bytes: usize) -> Result<VmallocBuf, VmapError> {
-        self.buf_with(bytes, Options::DEFAULT)
-    }
-
-    /// As [`buf`](Self::buf), with options. The protection is always read-write.
-    ///
-    /// # Errors
-    /// As [`buf`](Self::buf).
-    #[inline]
-    #[track_caller]
-    pub fn buf_with(&self, bytes: usize, options: Options) -> Result<VmallocBuf, VmapError> {
-        if bytes == 0 {
-            return Ok(self.empty());
-        }
-        let (start, pages) = self.memory_for(bytes, options)?;
-        // SAFETY: just allocated, read-write, and no other value holds it.
-        Ok(unsafe { VmallocBuf::from_raw(self.clone(), start, pages) })
-    }
-
-    /// As [`buf_with`](Self::buf_with), a buffer that borrows this handle instead of owning one.
-    ///
-    /// ```
-    /// use pagedepot_linux::vmalloc::{Options, Vmalloc};
-    /// use pagedepot_linux::{Depot, MemoryKind};
-    ///
-    /// let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build()?;
-    /// let space = Vmalloc::new(&depot)?;
-    /// assert_eq!(space.buf_ref(100_000, Options::DEFAULT)?.len(), 25 * 4096);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`buf`](Self::buf).
-    #[inline]
-    #[track_caller]
-    pub fn buf_ref(&self, bytes: usize, options: Options) -> Result<VmallocBuf<&Self>, VmapError> {
-        if bytes == 0 {
-            return Ok(VmallocBuf::empty(self));
-        }
-        let (start, pages) = self.memory_for(bytes, options)?;
-        // SAFETY: as above.
-        Ok(unsafe { VmallocBuf::from_raw(self, start, pages) })
-    }
-
-    /// A buffer of no bytes, which can [grow](VmallocBuf::grow). It costs no addresses.
-    pub fn empty(&self) -> VmallocBuf {
-        VmallocBuf::empty(self.clone())
-    }
-
-    #[inline]
-    #[track_caller]
-    fn memory_for(&self, bytes: usize, options: Options) -> Result<(NonNull<u8>, u32), VmapError> {
-        let pages = self.pages_for(bytes)?;
-        let start = self.vmalloc(pages, options.protection(Default::default()))?;
-        Ok((start, pages))
     }
 
     /// log2 of the page size in bytes.

@@ -4,7 +4,7 @@ use pagedepot::CpuId;
 
 use super::*;
 use crate::ZoneSetup;
-use crate::census::Seen;
+use crate::seen::Seen;
 
 const HERE: Here = Here::task(CpuId::new(0));
 const ZONE: ZoneId = ZoneId::new(0);

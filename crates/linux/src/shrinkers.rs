@@ -5,22 +5,20 @@ use std::ptr::NonNull;
 use pagedepot::cpus::Unusable;
 use pagedepot::{Pressure, Reclaim};
 
-use super::LinuxVmap;
 use crate::cpus::ForkMark;
 use crate::sync::{ForkLock, Guard};
 
-/// How often a caller who runs short yields while address spaces come or go. Bounded, because it
-/// may be a signal handler on top of one who makes or drops one.
+/// How often a request that runs short yields while address spaces come or go. Bounded, because it
+/// may be a signal handler on top of a thread that makes or drops one.
 const WAITS_MAX: u32 = 100;
 
 /// The address spaces over a depot that shrink when it runs short.
 pub(crate) struct Shrinkers(ForkLock<Vec<Registered>>);
 
-/// Alive as long as it is in the list.
-#[derive(PartialEq, Eq)]
-pub(super) struct Registered(NonNull<LinuxVmap>);
+/// An address space, alive as long as it is in the list.
+pub(crate) struct Registered(NonNull<dyn Reclaim>);
 
-// SAFETY: a reference in all but name, to something that threads share.
+// SAFETY: a reference in all but name, to an address space, which threads share.
 unsafe impl Send for Registered {}
 
 impl Shrinkers {
@@ -29,25 +27,25 @@ impl Shrinkers {
         Shrinkers(ForkLock::new(fork_mark, Vec::new()))
     }
 
-    /// Keeps callbacks away until the guard is dropped. Fails in a forked child, where none comes.
-    pub(super) fn pause(&self) -> Result<Guard<'_, Vec<Registered>>, Unusable> {
+    /// Keeps callbacks away until the guard is dropped. Fails in a forked child, where no callback runs.
+    pub(crate) fn pause(&self) -> Result<Guard<'_, Vec<Registered>>, Unusable> {
         self.0.lock()
     }
 
-    /// From now on `vmap` shrinks.
+    /// From now on `space` shrinks.
     ///
     /// # Safety
     /// It lives until [`remove`](Self::remove) returns, and is used by shared reference alone but
     /// during a [`pause`](Self::pause).
-    pub(super) unsafe fn add(&self, vmap: NonNull<LinuxVmap>) -> Result<(), Unusable> {
-        self.pause()?.push(Registered(vmap));
+    pub(crate) unsafe fn add(&self, space: NonNull<dyn Reclaim>) -> Result<(), Unusable> {
+        self.pause()?.push(Registered(space));
         Ok(())
     }
 
-    /// In a forked child it stays, where no callback looks for it.
-    pub(super) fn remove(&self, vmap: NonNull<LinuxVmap>) {
+    /// In a forked child it stays in the list, which no callback reads there.
+    pub(crate) fn remove(&self, space: NonNull<dyn Reclaim>) {
         if let Ok(mut list) = self.pause() {
-            list.retain(|other| *other != Registered(vmap));
+            list.retain(|other| !std::ptr::addr_eq(other.0.as_ptr(), space.as_ptr()));
         }
     }
 
@@ -72,8 +70,8 @@ impl Reclaim for Shrinkers {
             }
             let wanted_pages = pressure.wanted_pages.saturating_sub(freed);
             // SAFETY: alive while it is in the list, which is locked.
-            let vmap = unsafe { registered.0.as_ref() };
-            freed += vmap.reclaim(Pressure { wanted_pages, ..pressure });
+            let space = unsafe { registered.0.as_ref() };
+            freed += space.reclaim(Pressure { wanted_pages, ..pressure });
         }
         freed
     }

@@ -1,5 +1,5 @@
-//! What is mapped in this process, by `/proc/self/maps`, read without memory from the heap, of
-//! which there may be none.
+//! What is mapped in this process, by `/proc/self/maps`, and how many mappings it may have. Read
+//! without memory from the heap, of which there may be none.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,9 +9,11 @@ use std::os::fd::AsFd;
 use rustix::fs::{fstat, major, minor};
 use rustix::io::Errno;
 
+/// `DEFAULT_MAX_MAP_COUNT`, where `/proc` is not there to ask.
+const DEFAULT_LIMIT: u32 = 65_530;
 /// A file, as the kernel tells them apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct FileId {
+pub(crate) struct FileId {
     major: u32,
     minor: u32,
     inode: u64,
@@ -27,7 +29,7 @@ impl FileId {
 
 /// A mapping.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Mapped {
+pub(crate) struct Mapped {
     /// Its addresses.
     pub range: Range<usize>,
     pub is_shared: bool,
@@ -57,7 +59,7 @@ impl Mapped {
 }
 
 /// Calls `each` with every mapping, in ascending order; `None`: they could not be read to the end.
-pub(super) fn for_each_mapping(mut each: impl FnMut(Mapped)) -> Option<()> {
+pub(crate) fn for_each_mapping(mut each: impl FnMut(Mapped)) -> Option<()> {
     let mut is_readable = true;
     for_each_line(|line| match Mapped::parse(line) {
         Some(mapped) => each(mapped),
@@ -67,7 +69,7 @@ pub(super) fn for_each_mapping(mut each: impl FnMut(Mapped)) -> Option<()> {
 }
 
 /// How many there are.
-pub(super) fn count() -> Option<u32> {
+pub(crate) fn count() -> Option<u32> {
     let mut lines = 0;
     for_each_line(|_| lines += 1)?;
     Some(lines)
@@ -95,6 +97,18 @@ fn for_each_line(mut each: impl FnMut(&[u8])) -> Option<()> {
             }
         }
     }
+}
+
+/// `vm.max_map_count`, if this process may not have so many more mappings.
+pub(crate) fn reached_limit(more: u32) -> Option<u32> {
+    let limit = system_limit();
+    count().filter(|count| count + more >= limit).map(|_| limit)
+}
+
+/// `vm.max_map_count`.
+pub(crate) fn system_limit() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    text.trim().parse().unwrap_or(DEFAULT_LIMIT)
 }
 
 #[cfg(test)]
