@@ -1,5 +1,6 @@
 //! Chores of this repository that take more than one command: `cargo xtask NAME`.
 
+mod install;
 mod kernel;
 mod machine;
 
@@ -23,13 +24,15 @@ enum Chore {
     /// What the kernel counts goes to stdout as name=value lines, progress to stderr. The exit
     /// code is 0 when every test passed.
     Kernel(kernel::Options),
+    /// Build the C library and install it: header, libraries, pkg-config file
+    Install(install::Options),
 }
 
 /// Exit code for bad input, as of most Unix tools.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let Chore::Kernel(options) = match Cli::try_parse() {
+    let chore = match Cli::try_parse() {
         Ok(cli) => cli.chore,
         Err(error) if error.use_stderr() => {
             eprintln!("error: {}", one_line(&error));
@@ -38,7 +41,11 @@ fn main() -> ExitCode {
         // Prints help or the version, and exits.
         Err(error) => error.exit(),
     };
-    match kernel::run(&options) {
+    let done = match &chore {
+        Chore::Kernel(options) => kernel::run(options),
+        Chore::Install(options) => install::run(options),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -57,7 +64,7 @@ fn one_line(error: &clap::Error) -> String {
     let what = first.strip_prefix("error: ").unwrap_or(first).trim_end_matches(':');
     match error.get(ContextKind::ValidValue).map(ToString::to_string) {
         Some(values) if !values.is_empty() => format!("{what}; there are {values}"),
-        _ => format!("{what}; see `cargo xtask kernel --help`"),
+        _ => format!("{what}; see `cargo xtask --help`, and each chore's"),
     }
 }
 
@@ -76,6 +83,7 @@ mod tests {
         for (arguments, says) in [
             ("", "which chore"),
             ("kernal", "kernal"),
+            ("install", "required"),
             ("kernel vmaloc", "there are pft, vmalloc, producer-consumer, oom"),
             ("kernel pft oom", "oom"),
             ("kernel --cpus 0", "1..=64"),

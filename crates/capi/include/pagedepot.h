@@ -1,0 +1,318 @@
+/* pagedepot: a page allocator in which what a CPU caches can be taken back without interrupting it.
+ *
+ * Errors: a function that returns a pointer returns NULL, one that returns int returns -1; errno says
+ * why. After one that makes, grows or trims a depot, pagedepot_last_error() says what to do about it.
+ * All functions may be called from any number of threads; pagedepot_delete() from one, as the last.
+ *
+ * Generated from crates/capi/src: see its README. Link with -lpagedepot. */
+
+#ifndef PAGEDEPOT_H
+#define PAGEDEPOT_H
+
+#include <stddef.h>
+#include <stdint.h>
+/* What pagedepot_new() takes when nothing is set. */
+#define PAGEDEPOT_OPTIONS_INIT { sizeof(pagedepot_options_t), 0, 0, 0 }
+
+// Pages come from a memory file, which devices and other processes can map; else they are private.
+#define PAGEDEPOT_MEMFD (1 << 0)
+
+// Pages come from the administrator's pool of huge pages (vm.nr_hugepages).
+#define PAGEDEPOT_HUGETLB (1 << 1)
+
+// Asks the system for transparent huge pages.
+#define PAGEDEPOT_THP (1 << 2)
+
+// A zone per NUMA node, bound to it.
+#define PAGEDEPOT_NUMA (1 << 3)
+
+// Every page is made present by pagedepot_new().
+#define PAGEDEPOT_POPULATE (1 << 4)
+
+// A lock per CPU instead of restartable sequences: all can be taken back without interrupting a CPU.
+#define PAGEDEPOT_PER_CPU_LOCKS (1 << 5)
+
+// No CPU caches pages.
+#define PAGEDEPOT_NO_CACHES (1 << 6)
+
+// Every double free and wrong order is found and refused, for a byte per page and some time.
+#define PAGEDEPOT_CHECKED (1 << 7)
+
+// The depot is never trimmed, because a device keeps its pages.
+#define PAGEDEPOT_PINNED (1 << 8)
+
+// A double free that is found late is printed, and the program goes on; else it aborts.
+#define PAGEDEPOT_MISUSE_PRINTS (1 << 9)
+
+// The page is zeroed.
+#define PAGEDEPOT_ZEROED (1 << 0)
+
+// The request may use the last pages, and waits for nothing: for signal handlers.
+#define PAGEDEPOT_ATOMIC (1 << 1)
+
+// The request fails rather than wait, or call callbacks.
+#define PAGEDEPOT_NO_RECLAIM (1 << 2)
+
+// The page stays where it is for long: it is kept away from those that come and go.
+#define PAGEDEPOT_UNMOVABLE (1 << 3)
+
+// A drain that interrupts no CPU: what lies on shelves.
+#define PAGEDEPOT_QUIET 0
+
+// A drain that takes everything, and interrupts each CPU once that is not isolated.
+#define PAGEDEPOT_FULL 1
+
+// A depot: an allocator and its memory.
+typedef struct pagedepot_t pagedepot_t;
+
+// How to make a depot. Begin with PAGEDEPOT_OPTIONS_INIT, so that what you leave out has its
+// default in later versions, too.
+typedef struct {
+    // sizeof(pagedepot_options_t): which fields there are.
+    size_t size;
+    // PAGEDEPOT_MEMFD and others, or-ed.
+    unsigned int flags;
+    // CPUs from 0 on that cache pages. 0: every CPU that may come online.
+    unsigned int cpus;
+    // Bytes that pagedepot_grow() can reach. 0: the depot does not grow.
+    size_t grow_to;
+} pagedepot_options_t;
+
+// What a drain took, in pages unless it says otherwise.
+typedef struct {
+    // Returned to the store.
+    uint64_t taken_pages;
+    // Cached again by the time it ended.
+    uint64_t left_pages;
+    // In other callers' hands.
+    uint64_t in_flight_pages;
+    // In fronts that it did not take, at most.
+    uint64_t unreachable_pages;
+    // CPUs that were interrupted.
+    uint64_t fences;
+    // CPUs that another drain was at, or that could not be fenced.
+    uint64_t busy_cpus;
+    // CPUs left alone because they are isolated.
+    uint64_t isolated_cpus;
+} pagedepot_drained_t;
+
+// What a trim gave back to the system.
+typedef struct {
+    // Bytes that were present and are no more.
+    uint64_t bytes;
+    // System calls that it took.
+    uint64_t calls;
+    // 1 when there may be more to give back.
+    int cut_short;
+} pagedepot_trimmed_t;
+
+// Frees pages that the program can do without, and returns how many.
+typedef uint64_t (*pagedepot_reclaim_t)(void *context, uint64_t wanted_pages, int is_last_resort);
+
+// Where the pages are, and how requests were served.
+typedef struct {
+    // Pages of the depot.
+    uint64_t managed_pages;
+    // Free in the store.
+    uint64_t free_pages;
+    // Cached by CPUs.
+    uint64_t cached_pages;
+    // Allocations and frees that a CPU's front served alone.
+    uint64_t hits;
+    // Magazines filled from the store.
+    uint64_t refills;
+    // Magazines emptied into the store.
+    uint64_t spills;
+    // Pages taken back by drains.
+    uint64_t drained_pages;
+    // Requests that failed.
+    uint64_t failures;
+    // Bytes of metadata.
+    uint64_t metadata_bytes;
+} pagedepot_stats_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The version of the library, such as "0.1.0".
+const char *pagedepot_version(void);
+
+// Makes a depot of so many bytes, rounded up to pages. Call it before the program has many
+// threads: the first one registers the process with membarrier(2), which takes milliseconds later.
+//
+// options: NULL for the defaults; else as many bytes are read as its size says.
+//
+// Returns NULL with errno (EINVAL, ENOMEM, ...) and a text in pagedepot_last_error().
+//
+// Conditions:
+// options is NULL, or points to as many bytes as its field size says.
+pagedepot_t *pagedepot_new(size_t bytes, const pagedepot_options_t *options);
+
+// Unmaps a depot with all its memory, pages that were never freed included. NULL: nothing.
+//
+// In a forked child it only frees the handle: the memory is the parent's.
+//
+// Conditions:
+// depot is of pagedepot_new() and was not deleted before. No thread is in a call of it, uses a
+// page of it, or will do either. Callbacks of pagedepot_on_pressure() have returned.
+void pagedepot_delete(pagedepot_t *depot);
+
+// Adds memory, whole GiB; see grow_to in the options. Returns 0, or -1 with errno.
+//
+// Conditions:
+// depot is NULL or a live depot.
+int pagedepot_grow(const pagedepot_t *handle, size_t bytes);
+
+// Bytes per page of order 0. 0: the handle is NULL.
+//
+// Conditions:
+// depot is NULL or a live depot.
+size_t pagedepot_page_size(const pagedepot_t *handle);
+
+// Bytes of memory, free or not. 0: the handle is NULL.
+//
+// Conditions:
+// depot is NULL or a live depot.
+size_t pagedepot_bytes(const pagedepot_t *handle);
+
+// Where the memory begins: registrations with devices need it. NULL: the handle is NULL.
+//
+// Conditions:
+// depot is NULL or a live depot.
+void *pagedepot_base(const pagedepot_t *handle);
+
+// 1 when the address is in a page of the depot, else 0.
+//
+// Conditions:
+// depot is NULL or a live depot.
+int pagedepot_contains(const pagedepot_t *handle, const void *address);
+
+// Allocates 2^order pages (order 0 to 10), aligned to their size. Returns NULL with errno: ENOMEM
+// (no pages), EINVAL (no such order), EPERM (the depot is a parent process's).
+//
+// Conditions:
+// depot is NULL or a live depot.
+void *pagedepot_alloc(const pagedepot_t *handle, unsigned int order);
+
+// As pagedepot_alloc(), with PAGEDEPOT_ZEROED and others, or-ed.
+//
+// Conditions:
+// depot is NULL or a live depot.
+void *pagedepot_alloc_flags(const pagedepot_t *handle, unsigned int order, unsigned int flags);
+
+// Frees a block that pagedepot_alloc() gave for the same order. Any thread may. NULL: nothing.
+// Returns 0, or -1 with errno: EINVAL when it can be no block of this order of this depot.
+//
+// Conditions:
+// depot is NULL or a live depot. The block is the caller's, is freed once, and is not used any
+// more.
+int pagedepot_free(const pagedepot_t *handle, void *block, unsigned int order);
+
+// Allocates up to count blocks into blocks[]. Returns how many, from the front; fewer than count
+// with errno.
+//
+// Conditions:
+// depot is NULL or a live depot; blocks has room for count pointers.
+size_t pagedepot_alloc_many(const pagedepot_t *handle,
+                            unsigned int order,
+                            unsigned int flags,
+                            void **blocks,
+                            size_t count);
+
+// Frees count blocks of one order. Bad ones are skipped, all others are freed. Returns how many
+// were bad; with errno if there were any.
+//
+// Conditions:
+// As for pagedepot_free(), for each; blocks has count pointers.
+size_t pagedepot_free_many(const pagedepot_t *handle,
+                           unsigned int order,
+                           void *const *blocks,
+                           size_t count);
+
+// Allocates any number of contiguous pages up to 2^18, aligned to align_pages (a power of two; 0
+// or 1: to a page). Free them by pagedepot_free_contiguous(). Returns NULL with errno.
+//
+// Conditions:
+// depot is NULL or a live depot.
+void *pagedepot_alloc_contiguous(const pagedepot_t *handle,
+                                 uint32_t pages,
+                                 uint32_t align_pages,
+                                 unsigned int flags);
+
+// Frees contiguous pages, all or some of those that one call gave. Returns 0, or -1 with errno.
+//
+// Conditions:
+// As for pagedepot_free(), for each page.
+int pagedepot_free_contiguous(const pagedepot_t *handle, void *start, uint32_t pages);
+
+// Makes blocks of order to of one block of order from: each is then freed by itself. Returns 0, or
+// -1 with errno.
+//
+// Conditions:
+// depot is NULL or a live depot; the block is the caller's.
+int pagedepot_split(const pagedepot_t *handle, void *block, unsigned int from, unsigned int to);
+
+// The order of the smallest block that holds so many bytes, for pages of 4 KiB. -1: none does.
+int pagedepot_order_for(size_t bytes);
+
+// Takes pages that CPUs cache back to the store: mode PAGEDEPOT_QUIET or PAGEDEPOT_FULL. result may
+// be NULL. Returns 0, or -1 with errno.
+//
+// Conditions:
+// depot is NULL or a live depot; result is NULL or can be written.
+int pagedepot_drain(const pagedepot_t *handle, int mode, pagedepot_drained_t *result);
+
+// Gives the memory of free pages back to the system. result may be NULL. Returns 0, or -1 with
+// errno: EBUSY when the depot is pinned.
+//
+// Conditions:
+// depot is NULL or a live depot; result is NULL or can be written.
+int pagedepot_trim(const pagedepot_t *handle, pagedepot_trimmed_t *result);
+
+// Keeps trims away from pages that a device maps (io_uring, VFIO, RDMA), until as many calls of
+// pagedepot_unpin() with the same range. Returns 0, or -1 with errno.
+//
+// Conditions:
+// depot is NULL or a live depot.
+int pagedepot_pin(const pagedepot_t *handle, const void *start, uint32_t pages);
+
+// See pagedepot_pin(). Returns 0, or -1 with errno: EINVAL when some of the pages are not pinned.
+//
+// Conditions:
+// depot is NULL or a live depot.
+int pagedepot_unpin(const pagedepot_t *handle, const void *start, uint32_t pages);
+
+// Calls reclaim(context, ...) when pages run short, from the thread that asks for one: it frees
+// what the program can do without and returns the number of pages. At most 7 can be registered;
+// they go with the depot. Returns 0, or -1 with errno.
+//
+// Conditions:
+// depot is NULL or a live depot. reclaim may be called from any thread that allocates from the
+// depot, with context, until the depot is deleted; it neither unwinds nor jumps out.
+int pagedepot_on_pressure(const pagedepot_t *handle, pagedepot_reclaim_t reclaim, void *context);
+
+// Where the pages are: sums over all zones, not read at one moment. Returns 0, or -1 with errno.
+//
+// Conditions:
+// depot is NULL or a live depot; result is NULL or can be written.
+int pagedepot_stats(const pagedepot_t *handle, pagedepot_stats_t *result);
+
+// Checks the depot's metadata while no other thread is in a call of it. Returns the number of pages
+// that callers hold, or -1 with errno EIO and a text that names the fault.
+//
+// Conditions:
+// depot is NULL or a live depot.
+int64_t pagedepot_validate(const pagedepot_t *handle);
+
+// What went wrong in this thread's last call that failed to make, grow, trim or pin a depot, and
+// what to do about it. Valid until the thread's next such failure. NULL: none has failed.
+//
+// pagedepot_alloc() and pagedepot_free() set errno alone.
+const char *pagedepot_last_error(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* PAGEDEPOT_H */

@@ -1,0 +1,128 @@
+//! Errors of calls from C: `errno`, and for those that set something up a text.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::fmt;
+
+use pagedepot_linux::raw::FreeError;
+use pagedepot_linux::reclaim::{CallbackError, PinError, TrimError};
+use pagedepot_linux::{AllocError, BuildError};
+
+thread_local! {
+    static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
+}
+
+/// What `errno` says of an error.
+pub(crate) trait Errno {
+    /// Its number.
+    fn errno(&self) -> c_int;
+}
+
+impl Errno for AllocError {
+    fn errno(&self) -> c_int {
+        match self {
+            AllocError::Exhausted => libc::ENOMEM,
+            AllocError::NotAvailable => libc::EBUSY,
+            AllocError::Unsupported => libc::ENOTSUP,
+            AllocError::Forked => libc::EPERM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for FreeError {
+    fn errno(&self) -> c_int {
+        match self {
+            FreeError::Forked => libc::EPERM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for BuildError {
+    fn errno(&self) -> c_int {
+        match self {
+            BuildError::Memory { errno, .. }
+            | BuildError::File { errno, .. }
+            | BuildError::HugePages { errno, .. }
+            | BuildError::TransparentHugePages { errno }
+            | BuildError::Populate { errno, .. }
+            | BuildError::Numa { errno, .. } => errno.raw_os_error(),
+            BuildError::TooManyMappings { .. } | BuildError::CannotGrow { .. } => libc::ENOMEM,
+            BuildError::Forked => libc::EPERM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for TrimError {
+    fn errno(&self) -> c_int {
+        match self {
+            TrimError::Refused { errno, .. } => errno.raw_os_error(),
+            TrimError::Pinned => libc::EBUSY,
+            TrimError::Forked => libc::EPERM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for PinError {
+    fn errno(&self) -> c_int {
+        match self {
+            PinError::Forked => libc::EPERM,
+            PinError::TooMany => libc::EOVERFLOW,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+impl Errno for CallbackError {
+    fn errno(&self) -> c_int {
+        match self {
+            CallbackError::TooMany(_) => libc::ENOSPC,
+            CallbackError::Forked => libc::EPERM,
+            _ => libc::EINVAL,
+        }
+    }
+}
+
+/// Sets `errno`.
+#[cold]
+pub(crate) fn set_errno(number: c_int) {
+    // SAFETY: the thread's own.
+    unsafe { *libc::__errno_location() = number };
+}
+
+/// Sets `errno`, and the text of [`pagedepot_last_error`].
+#[cold]
+pub(crate) fn tell(error: &(impl Errno + fmt::Display)) {
+    tell_text(error.errno(), &error.to_string());
+}
+
+/// As [`tell`], of an error of this crate alone.
+#[cold]
+pub(crate) fn tell_text(number: c_int, text: &str) {
+    // An error's text has no zero; if one had, there would be no text.
+    LAST.with_borrow_mut(|last| *last = CString::new(text).ok());
+    set_errno(number);
+}
+
+/// 0, or -1 and `errno`.
+pub(crate) fn status<E: Errno + fmt::Display>(result: Result<(), E>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            tell(&error);
+            -1
+        }
+    }
+}
+
+/// What went wrong in this thread's last call that failed to make, grow, trim or pin a depot, and
+/// what to do about it. Valid until the thread's next such failure. NULL: none has failed.
+///
+/// pagedepot_alloc() and pagedepot_free() set errno alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn pagedepot_last_error() -> *const c_char {
+    LAST.with_borrow(|last| last.as_ref().map_or(std::ptr::null(), |text| text.as_ptr()))
+}

@@ -1,0 +1,258 @@
+//! Making a depot, asking what it is, taking it away.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr;
+
+use pagedepot_linux::builder::Misuse;
+use pagedepot_linux::{Depot, MemoryKind, ZoneId};
+
+use crate::error::{set_errno, tell, tell_text};
+use crate::poison::{Access, mark};
+
+/// A depot: an allocator and its memory.
+#[allow(non_camel_case_types, reason = "its name in C")]
+pub struct pagedepot_t {
+    pub(crate) depot: Depot,
+}
+
+/// Pages come from a memory file, which devices and other processes can map; else they are private.
+pub const PAGEDEPOT_MEMFD: c_uint = 1 << 0;
+/// Pages come from the administrator's pool of huge pages (vm.nr_hugepages).
+pub const PAGEDEPOT_HUGETLB: c_uint = 1 << 1;
+/// Asks the system for transparent huge pages.
+pub const PAGEDEPOT_THP: c_uint = 1 << 2;
+/// A zone per NUMA node, bound to it.
+pub const PAGEDEPOT_NUMA: c_uint = 1 << 3;
+/// Every page is made present by pagedepot_new().
+pub const PAGEDEPOT_POPULATE: c_uint = 1 << 4;
+/// A lock per CPU instead of restartable sequences: all can be taken back without interrupting a CPU.
+pub const PAGEDEPOT_PER_CPU_LOCKS: c_uint = 1 << 5;
+/// No CPU caches pages.
+pub const PAGEDEPOT_NO_CACHES: c_uint = 1 << 6;
+/// Every double free and wrong order is found and refused, for a byte per page and some time.
+pub const PAGEDEPOT_CHECKED: c_uint = 1 << 7;
+/// The depot is never trimmed, because a device keeps its pages.
+pub const PAGEDEPOT_PINNED: c_uint = 1 << 8;
+/// A double free that is found late is printed, and the program goes on; else it aborts.
+pub const PAGEDEPOT_MISUSE_PRINTS: c_uint = 1 << 9;
+
+const FLAGS_ALL: c_uint = (PAGEDEPOT_MISUSE_PRINTS << 1) - 1;
+
+/// How to make a depot. Begin with PAGEDEPOT_OPTIONS_INIT, so that what you leave out has its
+/// default in later versions, too.
+#[allow(non_camel_case_types, reason = "its name in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct pagedepot_options_t {
+    /// sizeof(pagedepot_options_t): which fields there are.
+    pub size: usize,
+    /// PAGEDEPOT_MEMFD and others, or-ed.
+    pub flags: c_uint,
+    /// CPUs from 0 on that cache pages. 0: every CPU that may come online.
+    pub cpus: c_uint,
+    /// Bytes that pagedepot_grow() can reach. 0: the depot does not grow.
+    pub grow_to: usize,
+}
+
+impl Default for pagedepot_options_t {
+    fn default() -> Self {
+        pagedepot_options_t { size: size_of::<Self>(), flags: 0, cpus: 0, grow_to: 0 }
+    }
+}
+
+impl pagedepot_options_t {
+    /// What C's initializer makes: all of it but the size is 0.
+    fn read(given: *const Self) -> Result<Self, &'static str> {
+        if given.is_null() {
+            return Ok(Self::default());
+        }
+        // SAFETY: by the contract of `pagedepot_new` there are as many bytes as `size` says; the
+        // size itself is always there.
+        let size = unsafe { (*given).size };
+        if size < size_of::<usize>() {
+            return Err("the options have no size: begin with PAGEDEPOT_OPTIONS_INIT");
+        }
+        if size > size_of::<Self>() {
+            return Err("the options are of a newer version than this library: install that");
+        }
+        let mut options = Self::default();
+        // SAFETY: as above; the target has room, and any bytes are numbers.
+        unsafe {
+            ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut options).cast(), size);
+        }
+        if options.flags & !FLAGS_ALL != 0 {
+            return Err("unknown bits in the options' flags: use the constants PAGEDEPOT_*");
+        }
+        Ok(options)
+    }
+
+    fn has(&self, flag: c_uint) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn build(&self, bytes: usize) -> Result<Depot, pagedepot_linux::BuildError> {
+        let misuse = if self.has(PAGEDEPOT_MISUSE_PRINTS) { print } else { print_and_abort };
+        let kind =
+            if self.has(PAGEDEPOT_MEMFD) { MemoryKind::Memfd } else { MemoryKind::default() };
+        let mut builder = Depot::builder(bytes)
+            .memory(kind)
+            .hugetlb(self.has(PAGEDEPOT_HUGETLB))
+            .thp(self.has(PAGEDEPOT_THP))
+            .numa(self.has(PAGEDEPOT_NUMA))
+            .populate(self.has(PAGEDEPOT_POPULATE))
+            .per_cpu_locks(self.has(PAGEDEPOT_PER_CPU_LOCKS))
+            .caches(!self.has(PAGEDEPOT_NO_CACHES))
+            .checked(self.has(PAGEDEPOT_CHECKED))
+            .pinned(self.has(PAGEDEPOT_PINNED))
+            .on_misuse(misuse);
+        if self.cpus > 0 {
+            builder = builder.cpus(self.cpus);
+        }
+        if self.grow_to > 0 {
+            builder = builder.grow_to(self.grow_to);
+        }
+        builder.build()
+    }
+}
+
+fn print(misuse: Misuse) {
+    eprintln!("pagedepot: {misuse}");
+}
+
+fn print_and_abort(misuse: Misuse) {
+    print(misuse);
+    std::process::abort();
+}
+
+/// The version of the library, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn pagedepot_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Makes a depot of so many bytes, rounded up to pages. Call it before the program has many
+/// threads: the first one registers the process with membarrier(2), which takes milliseconds later.
+///
+/// options: NULL for the defaults; else as many bytes are read as its size says.
+///
+/// Returns NULL with errno (EINVAL, ENOMEM, ...) and a text in pagedepot_last_error().
+///
+/// # Safety
+/// `options` is NULL, or points to as many bytes as its field `size` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_new(
+    bytes: usize,
+    options: *const pagedepot_options_t,
+) -> *mut pagedepot_t {
+    let options = match pagedepot_options_t::read(options) {
+        Ok(options) => options,
+        Err(text) => {
+            tell_text(libc::EINVAL, text);
+            return ptr::null_mut();
+        }
+    };
+    match options.build(bytes) {
+        Ok(depot) => {
+            let raw = depot.raw();
+            mark(raw.base().as_ptr().cast(), raw.bytes(), Access::None);
+            Box::into_raw(Box::new(pagedepot_t { depot }))
+        }
+        Err(error) => {
+            tell(&error);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// Unmaps a depot with all its memory, pages that were never freed included. NULL: nothing.
+///
+/// In a forked child it only frees the handle: the memory is the parent's.
+///
+/// # Safety
+/// `handle` is of pagedepot_new() and was not deleted before. No thread is in a call of it, uses a
+/// page of it, or will do either. Callbacks of pagedepot_on_pressure() have returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_delete(depot: *mut pagedepot_t) {
+    if depot.is_null() {
+        return;
+    }
+    // SAFETY: by the caller's promise the only pointer to it.
+    let handle = unsafe { Box::from_raw(depot) };
+    let raw = handle.depot.raw();
+    mark(raw.base().as_ptr().cast(), raw.bytes(), Access::Defined);
+    // SAFETY: by the caller's promise. What comes back is a child's, which may drop it.
+    drop(unsafe { handle.depot.unmap() });
+}
+
+/// The depot of a handle; `None`, with errno: NULL.
+#[inline(always)]
+pub(crate) fn depot<'d>(handle: *const pagedepot_t) -> Option<&'d Depot> {
+    // SAFETY: every function that is called with a handle asks for a live one, or NULL.
+    match unsafe { handle.as_ref() } {
+        Some(handle) => Some(&handle.depot),
+        None => {
+            set_errno(libc::EINVAL);
+            None
+        }
+    }
+}
+
+/// Adds memory, whole GiB; see grow_to in the options. Returns 0, or -1 with errno.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_grow(handle: *const pagedepot_t, bytes: usize) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    match depot.grow(ZoneId::new(0), bytes) {
+        Ok(first) => {
+            let start = depot.raw().address(first).as_ptr();
+            let end = depot.raw().base().as_ptr().addr() + depot.raw().bytes();
+            mark(start.cast(), end - start.addr(), Access::None);
+            0
+        }
+        Err(error) => {
+            tell(&error);
+            -1
+        }
+    }
+}
+
+/// Bytes per page of order 0. 0: the handle is NULL.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_page_size(handle: *const pagedepot_t) -> usize {
+    depot(handle).map_or(0, |depot| depot.page_size().bytes())
+}
+
+/// Bytes of memory, free or not. 0: the handle is NULL.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_bytes(handle: *const pagedepot_t) -> usize {
+    depot(handle).map_or(0, Depot::bytes)
+}
+
+/// Where the memory begins: registrations with devices need it. NULL: the handle is NULL.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_base(handle: *const pagedepot_t) -> *mut c_void {
+    depot(handle).map_or(ptr::null_mut(), |depot| depot.raw().base().as_ptr().cast())
+}
+
+/// 1 when the address is in a page of the depot, else 0.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_contains(
+    handle: *const pagedepot_t,
+    address: *const c_void,
+) -> c_int {
+    depot(handle).map_or(0, |depot| depot.pfn_of(address.cast()).is_some().into())
+}

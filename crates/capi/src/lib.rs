@@ -1,0 +1,26 @@
+//! pagedepot for C and C++: what `include/pagedepot.h` declares.
+//!
+//! Each function is a thin call of [`pagedepot_linux`]. Handles are opaque, errors are told by
+//! `errno`, and no panic crosses the border: it ends the process with its message, since a caller in
+//! C could not clean up. The header is generated from this crate and committed; a test compares
+//! the two.
+//!
+//! | file | what |
+//! |---|---|
+//! | `handle` | making a depot and taking it away |
+//! | `blocks` | allocating and freeing |
+//! | `reclaim` | drains, trims, pins, pressure, statistics |
+//! | `error` | `errno`, and the text of the last error |
+//! | `poison` | the feature `poison`: free pages for AddressSanitizer and valgrind |
+#![warn(missing_docs)]
+
+mod blocks;
+mod error;
+mod handle;
+mod poison;
+mod reclaim;
+
+pub use blocks::*;
+pub use error::pagedepot_last_error;
+pub use handle::*;
+pub use reclaim::*;

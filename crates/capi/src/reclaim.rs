@@ -1,0 +1,269 @@
+//! Taking pages back, and saying where they are.
+
+use std::ffi::{c_int, c_void};
+
+use pagedepot_linux::reclaim::{PinnedRange, Pressure};
+use pagedepot_linux::{Mode, Scope};
+
+use crate::error::{set_errno, status, tell, tell_text};
+use crate::handle::{depot, pagedepot_t};
+
+/// A drain that interrupts no CPU: what lies on shelves.
+pub const PAGEDEPOT_QUIET: c_int = 0;
+/// A drain that takes everything, and interrupts each CPU once that is not isolated.
+pub const PAGEDEPOT_FULL: c_int = 1;
+
+/// What a drain took, in pages unless it says otherwise.
+#[allow(non_camel_case_types, reason = "its name in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct pagedepot_drained_t {
+    /// Returned to the store.
+    pub taken_pages: u64,
+    /// Cached again by the time it ended.
+    pub left_pages: u64,
+    /// In other callers' hands.
+    pub in_flight_pages: u64,
+    /// In fronts that it did not take, at most.
+    pub unreachable_pages: u64,
+    /// CPUs that were interrupted.
+    pub fences: u64,
+    /// CPUs that another drain was at, or that could not be fenced.
+    pub busy_cpus: u64,
+    /// CPUs left alone because they are isolated.
+    pub isolated_cpus: u64,
+}
+
+/// What a trim gave back to the system.
+#[allow(non_camel_case_types, reason = "its name in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct pagedepot_trimmed_t {
+    /// Bytes that were present and are no more.
+    pub bytes: u64,
+    /// System calls that it took.
+    pub calls: u64,
+    /// 1 when there may be more to give back.
+    pub cut_short: c_int,
+}
+
+/// Where the pages are, and how requests were served.
+#[allow(non_camel_case_types, reason = "its name in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct pagedepot_stats_t {
+    /// Pages of the depot.
+    pub managed_pages: u64,
+    /// Free in the store.
+    pub free_pages: u64,
+    /// Cached by CPUs.
+    pub cached_pages: u64,
+    /// Allocations and frees that a CPU's front served alone.
+    pub hits: u64,
+    /// Magazines filled from the store.
+    pub refills: u64,
+    /// Magazines emptied into the store.
+    pub spills: u64,
+    /// Pages taken back by drains.
+    pub drained_pages: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// Bytes of metadata.
+    pub metadata_bytes: u64,
+}
+
+/// Frees pages that the program can do without, and returns how many.
+#[allow(non_camel_case_types, reason = "its name in C")]
+pub type pagedepot_reclaim_t = Option<
+    unsafe extern "C" fn(context: *mut c_void, wanted_pages: u64, is_last_resort: c_int) -> u64,
+>;
+
+/// Takes pages that CPUs cache back to the store: mode PAGEDEPOT_QUIET or PAGEDEPOT_FULL. result may
+/// be NULL. Returns 0, or -1 with errno.
+///
+/// # Safety
+/// `handle` is NULL or a live depot; `result` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_drain(
+    handle: *const pagedepot_t,
+    mode: c_int,
+    result: *mut pagedepot_drained_t,
+) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    let mode = match mode {
+        PAGEDEPOT_QUIET => Mode::Quiet,
+        PAGEDEPOT_FULL => Mode::Full,
+        _ => {
+            set_errno(libc::EINVAL);
+            return -1;
+        }
+    };
+    let drained = depot.drain(Scope::ALL, mode);
+    let told = pagedepot_drained_t {
+        taken_pages: drained.taken_pages,
+        left_pages: drained.left_pages,
+        in_flight_pages: drained.in_flight_pages,
+        unreachable_pages: drained.unreachable_pages,
+        fences: drained.fences,
+        busy_cpus: drained.busy_cpus,
+        isolated_cpus: drained.isolated_cpus,
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { write(result, told) };
+    0
+}
+
+/// Gives the memory of free pages back to the system. result may be NULL. Returns 0, or -1 with
+/// errno: EBUSY when the depot is pinned.
+///
+/// # Safety
+/// `handle` is NULL or a live depot; `result` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_trim(
+    handle: *const pagedepot_t,
+    result: *mut pagedepot_trimmed_t,
+) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    match depot.trim() {
+        Ok(trimmed) => {
+            let told = pagedepot_trimmed_t {
+                bytes: trimmed.bytes,
+                calls: trimmed.calls,
+                cut_short: trimmed.cut_short.into(),
+            };
+            // SAFETY: by the caller's promise.
+            unsafe { write(result, told) };
+            0
+        }
+        Err(error) => {
+            tell(&error);
+            -1
+        }
+    }
+}
+
+/// Keeps trims away from pages that a device maps (io_uring, VFIO, RDMA), until as many calls of
+/// pagedepot_unpin() with the same range. Returns 0, or -1 with errno.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_pin(
+    handle: *const pagedepot_t,
+    start: *const c_void,
+    pages: u32,
+) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    let Some(first) = depot.pfn_of(start.cast()) else { return not_ours() };
+    // What keeps the range pinned is let go by `pagedepot_unpin`.
+    status(depot.pin_range(first, pages).map(|pinned: PinnedRange| drop(pinned.keep())))
+}
+
+/// See pagedepot_pin(). Returns 0, or -1 with errno: EINVAL when some of the pages are not pinned.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_unpin(
+    handle: *const pagedepot_t,
+    start: *const c_void,
+    pages: u32,
+) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    let Some(first) = depot.pfn_of(start.cast()) else { return not_ours() };
+    status(depot.unpin_range(first, pages))
+}
+
+#[cold]
+fn not_ours() -> c_int {
+    tell_text(libc::EINVAL, "the depot has no page at this address");
+    -1
+}
+
+/// Calls reclaim(context, ...) when pages run short, from the thread that asks for one: it frees
+/// what the program can do without and returns the number of pages. At most 7 can be registered;
+/// they go with the depot. Returns 0, or -1 with errno.
+///
+/// # Safety
+/// `handle` is NULL or a live depot. `reclaim` may be called from any thread that allocates from the
+/// depot, with `context`, until the depot is deleted; it neither unwinds nor jumps out.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_on_pressure(
+    handle: *const pagedepot_t,
+    reclaim: pagedepot_reclaim_t,
+    context: *mut c_void,
+) -> c_int {
+    /// The caller's own; by its promise any thread may pass it on.
+    struct Context(*mut c_void);
+    // SAFETY: as said.
+    unsafe impl Send for Context {}
+    // SAFETY: as said.
+    unsafe impl Sync for Context {}
+
+    let Some(depot) = depot(handle) else { return -1 };
+    let Some(reclaim) = reclaim else {
+        tell_text(libc::EINVAL, "there is no function to call: reclaim is NULL");
+        return -1;
+    };
+    let context = Context(context);
+    status(depot.on_pressure(move |pressure: Pressure| {
+        let context = &context;
+        // SAFETY: by the caller's promise.
+        unsafe { reclaim(context.0, pressure.wanted_pages, pressure.is_last_resort.into()) }
+    }))
+}
+
+/// Where the pages are: sums over all zones, not read at one moment. Returns 0, or -1 with errno.
+///
+/// # Safety
+/// `handle` is NULL or a live depot; `result` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_stats(
+    handle: *const pagedepot_t,
+    result: *mut pagedepot_stats_t,
+) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    let mut sum = pagedepot_stats_t {
+        metadata_bytes: depot.metadata_use().total() as u64,
+        ..pagedepot_stats_t::default()
+    };
+    for zone in depot.zone_ids().filter_map(|zone| depot.zone_stats(zone)) {
+        sum.managed_pages += zone.managed_pages;
+        sum.free_pages += zone.free_pages;
+        sum.cached_pages += zone.cached_pages;
+        sum.hits += zone.counts.hits;
+        sum.refills += zone.counts.refills;
+        sum.spills += zone.counts.spills;
+        sum.drained_pages += zone.counts.drained_pages;
+        sum.failures += zone.counts.failures;
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { write(result, sum) };
+    0
+}
+
+/// Checks the depot's metadata while no other thread is in a call of it. Returns the number of pages
+/// that callers hold, or -1 with errno EIO and a text that names the fault.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_validate(handle: *const pagedepot_t) -> i64 {
+    let Some(depot) = depot(handle) else { return -1 };
+    match depot.validate() {
+        Ok(census) => census.held_pages() as i64,
+        Err(fault) => {
+            tell_text(libc::EIO, &fault.to_string());
+            -1
+        }
+    }
+}
+
+/// # Safety
+/// `place` is NULL or can be written.
+unsafe fn write<T>(place: *mut T, value: T) {
+    if !place.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { place.write(value) };
+    }
+}

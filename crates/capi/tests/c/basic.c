@@ -1,0 +1,200 @@
+/* Every function of the header, from C99, with good and bad arguments. Exits with 0. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <pagedepot.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(what)                                                             \
+    do {                                                                        \
+        if (!(what)) {                                                          \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what);          \
+            exit(1);                                                            \
+        }                                                                       \
+    } while (0)
+#define FAILS(call, number)                                                     \
+    do {                                                                        \
+        errno = 0;                                                              \
+        CHECK(call);                                                            \
+        CHECK(errno == (number));                                               \
+    } while (0)
+
+enum { MIB = 1 << 20, BATCH = 200 };
+
+static void options(void) {
+    pagedepot_options_t options = PAGEDEPOT_OPTIONS_INIT;
+    FAILS(pagedepot_new(0, NULL) == NULL, EINVAL);
+    CHECK(strstr(pagedepot_last_error(), "at least one page"));
+    FAILS(pagedepot_new((size_t)-1, &options) == NULL, EINVAL);
+    options.flags = 1u << 31;
+    FAILS(pagedepot_new(MIB, &options) == NULL, EINVAL);
+    options.flags = 0;
+    options.size = 0;
+    FAILS(pagedepot_new(MIB, &options) == NULL, EINVAL);
+    options.size = sizeof options + 8;
+    FAILS(pagedepot_new(MIB, &options) == NULL, EINVAL);
+    CHECK(strstr(pagedepot_last_error(), "newer"));
+    /* A program that was compiled with an older header. */
+    options.size = sizeof options.size + sizeof options.flags;
+    options.flags = PAGEDEPOT_MEMFD;
+    pagedepot_t *depot = pagedepot_new(MIB, &options);
+    CHECK(depot);
+    pagedepot_delete(depot);
+}
+
+static void blocks(pagedepot_t *depot) {
+    for (unsigned order = 0; order <= 10; order++) {
+        size_t bytes = pagedepot_page_size(depot) << order;
+        char *block = pagedepot_alloc_flags(depot, order, PAGEDEPOT_ZEROED);
+        CHECK(block && (size_t)block % bytes == (size_t)pagedepot_base(depot) % bytes);
+        CHECK(pagedepot_contains(depot, block) && block[0] == 0 && block[bytes - 1] == 0);
+        memset(block, 1, bytes);
+        CHECK(pagedepot_order_for(bytes) == (int)order);
+        FAILS(pagedepot_free(depot, block + 1, order) == -1, EINVAL);
+        CHECK(pagedepot_free(depot, block, order) == 0);
+    }
+    FAILS(pagedepot_alloc(depot, 11) == NULL, EINVAL);
+    FAILS(pagedepot_alloc_flags(depot, 0, 1u << 30) == NULL, EINVAL);
+    FAILS(pagedepot_free(depot, &depot, 0) == -1, EINVAL);
+    CHECK(pagedepot_free(depot, NULL, 0) == 0);
+    CHECK(pagedepot_order_for((size_t)-1) == -1);
+
+    void *many[BATCH];
+    CHECK(pagedepot_alloc_many(depot, 0, 0, many, BATCH) == BATCH);
+    CHECK(pagedepot_free_many(depot, 0, many, BATCH) == 0);
+    many[0] = many;
+    FAILS(pagedepot_free_many(depot, 0, many, 1) == 1, EINVAL);
+
+    char *run = pagedepot_alloc_contiguous(depot, 600, 0, PAGEDEPOT_UNMOVABLE);
+    CHECK(run);
+    CHECK(pagedepot_free_contiguous(depot, run, 100) == 0);
+    CHECK(pagedepot_free_contiguous(depot, run + 100 * pagedepot_page_size(depot), 500) == 0);
+    FAILS(pagedepot_alloc_contiguous(depot, 0, 1, 0) == NULL, EINVAL);
+    FAILS(pagedepot_alloc_contiguous(depot, 1, 3, 0) == NULL, EINVAL);
+
+    char *block = pagedepot_alloc(depot, 1);
+    CHECK(pagedepot_split(depot, block, 1, 0) == 0);
+    CHECK(pagedepot_free(depot, block, 0) == 0);
+    CHECK(pagedepot_free(depot, block + pagedepot_page_size(depot), 0) == 0);
+}
+
+static void taking_back(pagedepot_t *depot) {
+    pagedepot_drained_t drained = {0};
+    pagedepot_trimmed_t trimmed = {0};
+    pagedepot_stats_t stats = {0};
+    CHECK(pagedepot_drain(depot, PAGEDEPOT_QUIET, NULL) == 0);
+    CHECK(pagedepot_drain(depot, PAGEDEPOT_FULL, &drained) == 0);
+    FAILS(pagedepot_drain(depot, 77, NULL) == -1, EINVAL);
+    CHECK(pagedepot_trim(depot, &trimmed) == 0);
+    CHECK(pagedepot_stats(depot, &stats) == 0);
+    CHECK(stats.managed_pages * pagedepot_page_size(depot) == pagedepot_bytes(depot));
+    CHECK(stats.drained_pages >= drained.taken_pages && stats.metadata_bytes > 0);
+    void *page = pagedepot_alloc(depot, 0);
+    CHECK(pagedepot_pin(depot, page, 1) == 0);
+    CHECK(pagedepot_unpin(depot, page, 1) == 0);
+    FAILS(pagedepot_unpin(depot, page, 1) == -1, EINVAL);
+    FAILS(pagedepot_pin(depot, &depot, 1) == -1, EINVAL);
+    CHECK(pagedepot_validate(depot) == 1);
+    CHECK(pagedepot_free(depot, page, 0) == 0);
+    FAILS(pagedepot_grow(depot, MIB) == -1, ENOMEM);
+}
+
+struct cache {
+    pagedepot_t *depot;
+    void *pages[MIB / 4096 + 1]; /* and what the last request returned */
+    size_t held;
+    unsigned calls;
+};
+
+static uint64_t give_up(void *context, uint64_t wanted, int last) {
+    struct cache *cache = context;
+    uint64_t freed = 0;
+    (void)last;
+    cache->calls++;
+    for (; freed < wanted && cache->held > 0; freed++)
+        CHECK(pagedepot_free(cache->depot, cache->pages[--cache->held], 0) == 0);
+    return freed;
+}
+
+static void pressure(void) {
+    struct cache cache = {.depot = pagedepot_new(MIB, NULL)};
+    CHECK(cache.depot);
+    while ((cache.pages[cache.held] = pagedepot_alloc(cache.depot, 0)))
+        cache.held++;
+    CHECK(errno == ENOMEM && cache.held > 0);
+    FAILS(pagedepot_on_pressure(cache.depot, NULL, NULL) == -1, EINVAL);
+    CHECK(pagedepot_on_pressure(cache.depot, give_up, &cache) == 0);
+    void *page = pagedepot_alloc(cache.depot, 0);
+    CHECK(page && cache.calls > 0);
+    pagedepot_delete(cache.depot);
+}
+
+static void no_handle(void) {
+    FAILS(pagedepot_alloc(NULL, 0) == NULL, EINVAL);
+    FAILS(pagedepot_free(NULL, &errno, 0) == -1, EINVAL);
+    FAILS(pagedepot_drain(NULL, PAGEDEPOT_QUIET, NULL) == -1, EINVAL);
+    FAILS(pagedepot_trim(NULL, NULL) == -1, EINVAL);
+    FAILS(pagedepot_stats(NULL, NULL) == -1, EINVAL);
+    CHECK(pagedepot_bytes(NULL) == 0 && pagedepot_page_size(NULL) == 0);
+    pagedepot_delete(NULL);
+}
+
+static void *churn(void *given) {
+    pagedepot_t *depot = given;
+    void *held[64] = {0};
+    unsigned random = (unsigned)(size_t)&held | 1;
+    for (unsigned i = 0; i < 20000; i++) {
+        random = random * 1664525u + 1013904223u;
+        unsigned at = random >> 26;
+        if (held[at])
+            CHECK(pagedepot_free(depot, held[at], at % 2 ? 0 : 3) == 0);
+        held[at] = pagedepot_alloc(depot, at % 2 ? 0 : 3);
+        if (held[at])
+            *(unsigned *)held[at] = i;
+        if (i % 1000 == 0)
+            CHECK(pagedepot_drain(depot, PAGEDEPOT_QUIET, NULL) == 0);
+    }
+    for (unsigned at = 0; at < 64; at++)
+        CHECK(pagedepot_free(depot, held[at], at % 2 ? 0 : 3) == 0);
+    return NULL;
+}
+
+static void threads(pagedepot_t *depot) {
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_create(&thread[i], NULL, churn, depot) == 0);
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_join(thread[i], NULL) == 0);
+    CHECK(pagedepot_validate(depot) == 0);
+}
+
+static void in_a_child(pagedepot_t *depot) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        FAILS(pagedepot_alloc(depot, 0) == NULL, EPERM);
+        pagedepot_delete(depot);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+int main(void) {
+    CHECK(strcmp(pagedepot_version(), VERSION) == 0);
+    options();
+    no_handle();
+    pagedepot_t *depot = pagedepot_new(64 * MIB, NULL);
+    CHECK(depot);
+    blocks(depot);
+    taking_back(depot);
+    threads(depot);
+    in_a_child(depot);
+    pressure();
+    pagedepot_delete(depot);
+    return 0;
+}
