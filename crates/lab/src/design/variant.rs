@@ -275,10 +275,10 @@ impl Variant {
         if matches!(design, Design::Local | Design::NohzConditional) {
             params.insert("drained_by", i64::from(self.local_drain() == LocalDrain::Owner));
         }
-        if WITH_POLICY.contains(&design) {
-            if let Some(limit) = self.free_high {
-                params.insert("free_high", limit as i64);
-            }
+        if WITH_POLICY.contains(&design)
+            && let Some(limit) = self.free_high
+        {
+            params.insert("free_high", limit as i64);
         }
         if WITH_RULES.contains(&design)
             && let Some(rule) = self.free_high_rule
