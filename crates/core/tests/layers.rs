@@ -115,6 +115,38 @@ fn files_of_a_room_form_no_circle() {
     assert!(files.is_empty(), "these files use each other in a circle: {files:?}");
 }
 
+/// Methods of a type, over all its `impl` blocks but those of traits.
+fn methods(methods: &mut HashMap<String, usize>, code: &str) {
+    let mut of = None;
+    for line in code.lines() {
+        if let Some(head) = line.strip_prefix("impl") {
+            let head =
+                head.split_once("> ").filter(|_| head.starts_with('<')).map_or(head, |h| h.1);
+            let name: String = head.trim().chars().take_while(|c| c.is_alphanumeric()).collect();
+            of = (!head.contains(" for ")).then_some(name);
+        } else if line.starts_with('}') {
+            of = None;
+        }
+        let is_method = line.strip_prefix("    ").is_some_and(|line| {
+            !line.starts_with(' ') && line.contains("fn ") && line.contains('(')
+        });
+        if let Some(of) = of.as_ref().filter(|_| is_method) {
+            *methods.entry(of.clone()).or_default() += 1;
+        }
+    }
+}
+
+/// A type is what one reader can know: the allocator's public calls, and little more. What they do
+/// is in structs of their own.
+#[test]
+fn no_type_has_more_methods_than_the_allocator_has_calls() {
+    let mut counts = HashMap::new();
+    for_each_source(&crates().join("core/src"), &mut |_, code| methods(&mut counts, code));
+    let (largest, count) = counts.iter().max_by_key(|(_, count)| **count).unwrap();
+    assert!(counts["Allocator"] > 40, "the sources are found, and read");
+    assert!(*count <= 72, "{largest} has {count} methods: give the new ones a struct of their own");
+}
+
 #[test]
 fn atomics_come_from_prim() {
     let mut atomics = 0;
