@@ -177,7 +177,7 @@ impl Builder {
         self
     }
 
-    /// Whom to tell when pages reach the store that are free there: somebody freed them twice, or
+    /// Whom to tell when pages reach the store that are free there: a caller freed them twice, or
     /// with a wrong order. It is called at the end of a call that frees, drains, trims or
     /// allocates, in a signal handler too if that frees, and may panic; the pages stay free
     /// once, and all others are in order. Default: a panic that names the first of them.

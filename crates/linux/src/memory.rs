@@ -46,7 +46,7 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: it is an address range; what happens in it is the business of whoever uses it.
+// SAFETY: it is an address range; its users answer for what they do there.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -142,7 +142,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours, and whoever used it is gone: owners are declared before their mapping.
+        // SAFETY: ours, and its users are gone: owners are declared before their mapping.
         // Failing (no room to split a mapping) leaks address space, which is harmless.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
@@ -250,7 +250,7 @@ impl Memory {
     /// it is sealed.
     fn reserve(&self, part: &Range<usize>, fixed: MapFlags) {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
-        // SAFETY: our own range, in which nothing lies, or, with FIXED_NOREPLACE, nobody's. Failing
+        // SAFETY: our own range, in which nothing lies, or, with FIXED_NOREPLACE, an unused one. Failing
         // leaves memory there, to be replaced when it is put there again.
         let _ = unsafe {
             mmap_anonymous(
@@ -265,7 +265,7 @@ impl Memory {
         let _ = self.file.as_ref().map(hole);
     }
 
-    /// Takes memory away again that nobody has used: behind its addresses is nothing then.
+    /// Takes memory away again that was never used: behind its addresses is nothing then.
     pub fn take_away(&self, part: Range<usize>) {
         self.reserve(&part, MapFlags::FIXED);
     }
@@ -277,7 +277,7 @@ impl Memory {
             // Before Linux 5.14: by touching. Nothing is in the pages yet.
             Err(Errno::INVAL) => {
                 for at in part.step_by(rustix::param::page_size()) {
-                    // SAFETY: inside the mapping, which is readable, writable and nobody else's
+                    // SAFETY: inside the mapping, which is readable, writable and this caller's alone
                     // yet.
                     unsafe { self.mapping.at(at).write_volatile(0) };
                 }
@@ -292,7 +292,7 @@ impl Memory {
     }
 
     pub fn bytes(&self) -> usize {
-        // Relaxed: who has a page has it from somebody who saw the memory grow.
+        // Relaxed: a holder got its page from a thread that saw the memory grow.
         self.bytes.load(Ordering::Relaxed)
     }
 
@@ -479,7 +479,7 @@ mod tests {
             let part = if hugetlb { 0..HUGE_BYTES } else { HUGE_BYTES..2 * HUGE_BYTES };
             let theirs = memory.mapping.at(part.start);
             let (access, flags) = (ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED);
-            // SAFETY: replaces a part of our own mapping, which nobody uses.
+            // SAFETY: replaces a part of our own mapping, which no thread uses.
             unsafe { mmap_anonymous(theirs.cast(), rustix::param::page_size(), access, flags) }
                 .unwrap();
             if hugetlb {

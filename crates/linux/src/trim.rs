@@ -2,7 +2,7 @@
 //!
 //! # How
 //! Chunk by chunk of address space: find pages that are free in the store and present, take them
-//! from the store, so that nobody can get one meanwhile; drop their memory by one call with as many
+//! from the store, so that no request can get one meanwhile; drop their memory by one call with as many
 //! ranges as it takes; return them to the store.
 //!
 //! Each call interrupts every CPU that runs the process, to flush its TLB, so ranges are merged and
@@ -56,7 +56,7 @@ pub struct Trimmed {
     pub bytes: u64,
     /// System calls that gave them back.
     pub calls: u64,
-    /// Whether there may be more: somebody else trims, or a request ran out of pages less than 20
+    /// Whether there may be more: another thread trims, or a request ran out of pages less than 20
     /// ms ago and needs what is free.
     pub cut_short: bool,
 }
@@ -310,7 +310,7 @@ impl<'d> System<'d> {
         use std::os::fd::AsRawFd;
         let Some(process) = &self.process else { return false };
         let (fd, count) = (process.as_raw_fd(), vector.len());
-        // SAFETY: the ranges are free pages taken from the store, whose contents nobody needs.
+        // SAFETY: the ranges are free pages taken from the store, whose contents no caller needs.
         // libc and rustix have no wrapper.
         let done = unsafe {
             libc::syscall(

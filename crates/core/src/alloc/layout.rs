@@ -1,4 +1,4 @@
-//! Where in the caller's memory each part of the metadata liess.
+//! Where in the caller's memory each part of the metadata lies.
 #![allow(unsafe_code, reason = "finds the first aligned byte of that memory")]
 
 use crate::frame::pageblock::WORDS_PER_ZONE;
@@ -150,7 +150,7 @@ impl Layout {
     }
 }
 
-/// See [`Layout::section_bytes`]. With a backing nobody uses a section's bits, but the bytes of the
+/// See [`Layout::section_bytes`]. With a backing no code uses a section's bits, but the bytes of the
 /// options are found from where it lies.
 fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
     if is_backed && !config.tracks_frames() {

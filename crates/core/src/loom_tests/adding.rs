@@ -25,7 +25,7 @@ fn added_beside_a_search() {
     );
     run_on(0);
     let adder = spawn(1, &depot, |depot| {
-        depot.add(FrameRange::new(Pfn::new(SECTION_FRAMES), 2)).expect("nobody else adds");
+        depot.add(FrameRange::new(Pfn::new(SECTION_FRAMES), 2)).expect("no other thread adds");
         depot
             .alloc_block(PAIR, Flags::default())
             .expect("two pairs were free, and one was taken at most");

@@ -114,7 +114,7 @@ impl<C: Cpus> Depot<C> {
         self.add(range).expect("removed from this zone");
     }
 
-    /// Allocates a frame; nobody else holds it.
+    /// Allocates a frame; no other thread holds it.
     pub fn alloc(&self) -> Result<Pfn, AllocError> {
         self.alloc_block(Order::BASE, Flags::default())
     }
@@ -123,7 +123,7 @@ impl<C: Cpus> Depot<C> {
         self.free_block(pfn, Order::BASE);
     }
 
-    /// Allocates a block; nobody else holds a frame of it.
+    /// Allocates a block; no other thread holds a frame of it.
     pub fn alloc_block(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         let pfn = self.allocator.alloc(order, flags)?;
         self.note_got(pfn, order);

@@ -19,7 +19,7 @@ fn depot() -> Arc<Depot<Rseq>> {
 
 /// Allocates a frame and frees it, which takes a magazine if there is one.
 fn pair(depot: &Depot<Rseq>) {
-    let held = depot.alloc().expect("nobody holds more than one frame");
+    let held = depot.alloc().expect("no thread holds more than one frame");
     depot.free(held);
 }
 
@@ -63,7 +63,7 @@ fn exhausted() {
         depot.allocator.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
     });
     run_on(1);
-    let held = [(); 2].map(|()| depot.alloc().expect("nobody else holds a frame"));
+    let held = [(); 2].map(|()| depot.alloc().expect("no other thread holds a frame"));
     held.into_iter().for_each(|pfn| depot.free(pfn));
     drainer.join().unwrap();
     depot.finish();

@@ -43,7 +43,7 @@ fn freed_before_is_found() {
     });
 }
 
-/// A request beside a drainer that takes what a CPU keeps of two frames, which nobody holds.
+/// A request beside a drainer that takes what a CPU keeps of two frames, which no caller holds.
 fn beside_a_drainer(request: impl Fn(&Arc<Depot<Rseq>>) + Send + Sync + 'static) {
     explore_large(move || {
         let depot = depot(2);
@@ -62,7 +62,7 @@ fn beside_a_drainer(request: impl Fn(&Arc<Depot<Rseq>>) + Send + Sync + 'static)
 #[test]
 fn in_a_drainers_hands() {
     beside_a_drainer(|depot| {
-        depot.alloc().expect("nobody holds a frame");
+        depot.alloc().expect("no thread holds a frame");
     });
 }
 
@@ -105,8 +105,10 @@ fn between_store_and_front() {
 #[test]
 fn a_range_in_a_drainers_hands() {
     beside_a_drainer(|depot| {
-        let start =
-            depot.allocator.alloc_contiguous(2, 1, Flags::default()).expect("nobody holds a frame");
+        let start = depot
+            .allocator
+            .alloc_contiguous(2, 1, Flags::default())
+            .expect("no thread holds a frame");
         [start, start.add(1)].into_iter().for_each(|pfn| depot.note_got(pfn, Order::BASE));
     });
 }
@@ -116,7 +118,7 @@ fn a_range_in_a_drainers_hands() {
 fn a_claim_that_is_rolled_back() {
     explore(|| {
         let (depot, flags) = (depot(66), Flags::default().no_reclaim());
-        depot.allocator.alloc_at(Pfn::new(0), 63, flags).expect("nobody else is there");
+        depot.allocator.alloc_at(Pfn::new(0), 63, flags).expect("no other thread is there");
         // What is left lies in two words, claimed in turn.
         let other = spawn(0, &depot, move |depot| {
             if depot.allocator.alloc_at(Pfn::new(63), 3, flags).is_ok() {
@@ -137,8 +139,8 @@ fn rolled_back_across_sections() {
     let flags = Flags::default().no_reclaim();
     let (depot, border) = (depot(2 * SECTION_FRAMES), Pfn::new(SECTION_FRAMES));
     let alloc_at = |start, frames| depot.allocator.alloc_at(start, frames, flags);
-    alloc_at(Pfn::new(0), SECTION_FRAMES - 2).expect("nobody else is there");
-    alloc_at(border.add(2), SECTION_FRAMES - 2).expect("nobody else is there");
+    alloc_at(Pfn::new(0), SECTION_FRAMES - 2).expect("no other thread is there");
+    alloc_at(border.add(2), SECTION_FRAMES - 2).expect("no other thread is there");
     let other = spawn(0, &depot, move |depot| {
         let start = Pfn::new(SECTION_FRAMES - 2);
         if depot.allocator.alloc_at(start, 3, flags).is_ok() {
@@ -171,7 +173,7 @@ fn runs_across_sections() {
     let flags = Flags::default().no_reclaim();
     let (depot, start) = (depot(2 * SECTION_FRAMES), SECTION_FRAMES - 3);
     for (start, frames) in [(0, start), (start + 2 * RUN, SECTION_FRAMES + 3 - 2 * RUN)] {
-        depot.allocator.alloc_at(Pfn::new(start), frames, flags).expect("nobody else is there");
+        depot.allocator.alloc_at(Pfn::new(start), frames, flags).expect("no other thread is there");
         (start..start + frames).for_each(|frame| depot.note_got(Pfn::new(frame), Order::BASE));
     }
     let take = move |depot: &Depot<Rseq>| {

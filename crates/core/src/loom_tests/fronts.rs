@@ -1,5 +1,5 @@
-//! 1. Whatever drains run beside an owner, every frame is in one place afterwards, and nobody was
-//!    given a frame that somebody held.
+//! 1. Whatever drains run beside an owner, every frame is in one place afterwards, and no thread
+//!    was given a frame that another held.
 //! 2. Without the fence that is not so.
 //! 3. A handler that allocates and frees between any two steps of the owner does no harm. It is
 //!    modelled by a thread on the same CPU: that interleaves in more ways than a handler, which

@@ -56,7 +56,7 @@ fn a_maker_that_fails_leaves_the_place_to_others() {
         assert!(matches!(failed, Err(NotMade::Failed("no") | NotMade::Busy | NotMade::Ready)));
         assert_eq!(place.get().is_some(), made);
         if !made {
-            place.init(|| Ok::<_, ()>(MADE)).expect("nobody else is at it");
+            place.init(|| Ok::<_, ()>(MADE)).expect("no other thread makes it");
         }
         assert_eq!(place.get(), Some(&MADE));
     });

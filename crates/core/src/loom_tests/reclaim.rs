@@ -135,7 +135,7 @@ unsafe impl Sync for Stage {}
 // SAFETY: as above.
 unsafe impl Send for Stage {}
 
-/// Two callers beside each other; whoever finds the other in the callback waits for its turn.
+/// Two callers beside each other; the one that finds the other in the callback waits for its turn.
 fn two_callers(is_mute: bool, unwinds: bool) -> impl Fn() + Send + Sync + 'static {
     move || {
         let stage = Arc::new(Stage { callbacks: Callbacks::new(), cpus: Sleepers::new(is_mute) });

@@ -1,4 +1,4 @@
-//! 1. A magazine that is pushed is popped or taken once, by whoever comes, and comes with what its
+//! 1. A magazine that is pushed is popped or taken once, by any thread, and comes with what its
 //!    owner wrote into it.
 //! 2. A popper that sleeps while the magazine it looks at is taken, reused and pushed again does
 //!    not put the old one below it back (the ABA problem).
@@ -19,7 +19,7 @@ struct Ground {
     shelf: Shelf,
     blocks: BlockArray,
     _magazines: Box<[Magazine]>,
-    /// By number: 1 for a magazine that somebody owns.
+    /// By number: 1 for a magazine that a thread owns.
     owned: [AtomicU32; MAGAZINES as usize + 1],
 }
 
@@ -51,7 +51,7 @@ impl Ground {
     fn own(&self, magazine: MagazineIndex) {
         assert_eq!(self.owned[magazine.get() as usize].swap(1, Plain::Relaxed), 0, "owned twice");
         let slot = &self.blocks.magazine(magazine).slots[0];
-        // Whoever pushes it next wrote its number there; nobody else writes to what we own.
+        // The thread that pushes it next wrote its number there; no other writes to what we own.
         assert_eq!(slot.swap(0, Ordering::Relaxed), magazine.get(), "contents were not seen");
     }
 

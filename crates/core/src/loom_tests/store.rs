@@ -1,4 +1,4 @@
-//! 1. Claims of all widths (a frame, a word, a pageblock of two words) beside each other: nobody
+//! 1. Claims of all widths (a frame, a word, a pageblock of two words) beside each other: none
 //!    gets what another has, and what a failing claim gives back is all there.
 //! 2. A hint never says "nothing here" for good where something is, or a search would not find it.
 //!    Without the fences of Dekker's pattern it does.
@@ -217,7 +217,7 @@ fn partial_by_two_hints() {
     assert_eq!(section.put(first, 1), 0);
     section.clear_mark(Sort::Partial);
     let other = spawn(&section, |section| {
-        let at = section.take_at_once(0, Order::BASE).expect("nobody takes all but one");
+        let at = section.take_at_once(0, Order::BASE).expect("no thread takes all but one");
         section.put(at, 1);
         0
     });

@@ -87,7 +87,7 @@ impl Fronts {
         unsafe { implement::magazine(&self.array, index) }
     }
 
-    /// All that follows gates may read and nobody may write: the gates but those of `cpus`.
+    /// What sequences may read and no code may write: the gates but those of `cpus`.
     fn is_refusing(&self) -> bool {
         let words =
             self.memory[..self.blocks_at / size_of::<Line>()].iter().flat_map(|line| &line.0);

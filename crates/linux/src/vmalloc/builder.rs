@@ -131,9 +131,9 @@ impl VmallocBuilder {
         self
     }
 
-    /// Leaves purges to somebody else, a thread of the program for example, whom `wake` tells: that
-    /// one then calls [`Vmalloc::purge`] with [`PurgeDepth::Decay`](super::PurgeDepth::Decay).
-    /// Whoever frees more than twice what may be lazy helps all the same. Default: the one whose
+    /// Leaves purges to a thread of the program. `wake` tells it when there is enough to purge; it
+    /// then calls [`Vmalloc::purge`] with [`PurgeDepth::Decay`](super::PurgeDepth::Decay). A thread
+    /// that frees more than twice what may be lazy helps all the same. Default: the thread whose
     /// free passes the threshold purges.
     pub fn on_purge_wanted(mut self, wake: impl Fn() + Send + Sync + 'static) -> Self {
         self.purge_wanted = Some(PurgeWanted(Arc::new(wake)));

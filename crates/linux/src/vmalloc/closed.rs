@@ -29,7 +29,7 @@
 /// ```
 pub struct AddressSpaceIsUnsafeToMakeByHand;
 
-/// A page that somebody holds would be handed out again.
+/// A page that a caller holds would be handed out again.
 /// ```no_run
 /// use pagedepot_vmap::Host;
 /// use pagedepot_linux::{Order, Page, vmalloc::DepotHost};

@@ -11,7 +11,7 @@ use rustix::thread::futex;
 
 use crate::depot::Depot;
 
-/// Tells whoever purges that there is enough to purge.
+/// The callback of `on_purge_wanted`: there is enough to purge.
 #[derive(Clone)]
 pub(super) struct PurgeWanted(pub Arc<dyn Fn() + Send + Sync>);
 

@@ -111,7 +111,7 @@ impl LinuxMapper {
     /// to unmap.
     ///
     /// # Safety
-    /// Nobody uses the range any more, or asks this mapper to map.
+    /// No thread uses the range any more, or asks this mapper to map.
     pub(super) unsafe fn release(&self) {
         // SAFETY: the caller's promise.
         if unsafe { self.reserved.give_back() }.is_ok() {
@@ -197,7 +197,7 @@ fn access(protection: Protection) -> ProtFlags {
     access
 }
 
-// SAFETY: the range is a reservation of this value's own, which nobody else maps into but where it
+// SAFETY: the range is a reservation of this value's own, which no other code maps into but where it
 // is lost; a piece reaches the file's pages at the offsets of its frames; `unmap` returns after the
 // kernel has flushed every CPU's TLB.
 unsafe impl Mapper for LinuxMapper {
@@ -330,7 +330,7 @@ unsafe impl Mapper for LinuxMapper {
 impl Drop for LinuxMapper {
     fn drop(&mut self) {
         if !self.is_released() {
-            // SAFETY: whoever used the range borrowed this value.
+            // SAFETY: every user of the range borrowed this value.
             unsafe { self.release() };
         }
     }

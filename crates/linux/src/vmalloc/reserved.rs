@@ -99,7 +99,7 @@ impl Reserved {
     /// Maps a piece of the file of frames, from `offset` bytes on, and populates it.
     ///
     /// # Safety
-    /// The pages are the caller's, nothing of them is lost, and nobody uses what is there.
+    /// The pages are the caller's, nothing of them is lost, and no thread uses what is there.
     pub unsafe fn map(
         &self,
         run: Range<usize>,
@@ -115,7 +115,7 @@ impl Reserved {
     /// Puts the reservation over a run, but for lost pages.
     ///
     /// # Safety
-    /// The pages are the caller's, and nobody uses what is there.
+    /// The pages are the caller's, and no thread uses what is there.
     pub unsafe fn cover(&self, run: Range<usize>) -> Result<(), Errno> {
         self.kept(run).try_for_each(|part| {
             // SAFETY: the caller's promise; nothing of it is lost.
@@ -126,10 +126,10 @@ impl Reserved {
     /// Gives all addresses back, but for lost pages.
     ///
     /// # Safety
-    /// Nobody uses the range any more.
+    /// No thread uses the range any more.
     pub unsafe fn give_back(&self) -> Result<(), Errno> {
         self.kept(0..self.pages).try_for_each(|part| {
-            // SAFETY: ours, which nobody uses; nothing of it is lost.
+            // SAFETY: ours, which no thread uses; nothing of it is lost.
             unsafe { munmap(self.pointer(part.start), self.bytes(part.len())) }
         })
     }
@@ -185,7 +185,7 @@ impl Reserved {
         // Before Linux 4.17 the address is a wish.
         let is_there = there == self.pointer(run.start);
         if !is_there {
-            // SAFETY: just mapped, and nobody uses it.
+            // SAFETY: just mapped, and not used yet.
             let _ = unsafe { munmap(there, self.bytes(run.len())) };
         }
         is_there

@@ -107,7 +107,7 @@ impl Plan {
     fn end(self) {
         for addr in self.foreign {
             let at = ptr::with_exposed_provenance_mut(addr);
-            // SAFETY: mapped by `before`, and used by nobody else.
+            // SAFETY: mapped by `before`, and used by no other thread.
             unsafe {
                 mprotect(at, PAGE, MprotectFlags::READ | MprotectFlags::WRITE)
                     .expect("it is mapped");

@@ -135,7 +135,7 @@ impl Vmalloc {
     /// [`VfreeError`] when no such area begins there; nothing is changed then.
     ///
     /// # Safety
-    /// Nobody uses the memory any more.
+    /// No thread uses the memory any more.
     #[inline]
     pub unsafe fn vfree(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
         self.vmap_ref().vfree(address(start))
@@ -160,7 +160,7 @@ impl Vmalloc {
     /// [`VmapError`]; the area is as it was then.
     ///
     /// # Safety
-    /// Nobody uses the memory meanwhile, or by the old address afterwards.
+    /// No thread uses the memory meanwhile, or by the old address afterwards.
     #[track_caller]
     pub unsafe fn vrealloc(
         &self,
@@ -189,7 +189,7 @@ impl Vmalloc {
     /// [`VfreeError`]; nothing is changed then.
     ///
     /// # Safety
-    /// Nobody uses the memory through these addresses any more.
+    /// No thread uses the memory through these addresses any more.
     pub unsafe fn vunmap(&self, start: NonNull<u8>) -> Result<(), VfreeError> {
         self.vmap_ref().vunmap(address(start))
     }
@@ -304,7 +304,7 @@ impl Vmalloc {
     ///
     /// # Safety
     /// Its methods are safe because it never touches what it maps, but buffers do: through it only
-    /// areas are freed that nobody uses any more.
+    /// areas are freed that no thread uses any more.
     pub unsafe fn inner(&self) -> &LinuxVmap {
         self.vmap_ref()
     }
