@@ -119,7 +119,10 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "pft", "--drains", "0"], "at least 1"),
         (&["bench", "udp-stream", "--cpus", "1"], "needs two CPUs"),
         (&["bench", "hot", "--tune"], "udp-stream and sctp-many"),
-        (&["bench", "hot", "--free-percent", "50"], "--free-percent is for fragmentation"),
+        (
+            &["bench", "hot", "--free-percent", "50"],
+            "--free-percent is for fragmentation and mixed",
+        ),
         (&["bench", "fragmentation", "--free-percent", "0"], "from 1 to 99"),
         (&["bench", "fragmentation", "--free-percent", "100"], "from 1 to 99"),
         (&["bench", "fragmentation", "--memory-mib", "17"], "a multiple of 4 from 16"),

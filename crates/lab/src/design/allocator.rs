@@ -26,6 +26,9 @@ pub trait Allocator: Send + Sync + Sized + 'static {
     /// The drains there are. A design with one kind of drain offers [`Mode::Quiet`].
     const DRAINS: &'static [Mode] = &[];
 
+    /// Whether it can allocate ranges of more than its largest block.
+    const RANGES: bool = false;
+
     /// What stands for a block.
     type Block: Block;
 
@@ -98,6 +101,17 @@ pub trait Allocator: Send + Sync + Sized + 'static {
     /// The number of a block's first frame, counted from the start of the design's memory.
     fn frame(&self, _block: Self::Block) -> u64 {
         lacks(Self::DESIGN, "frames with numbers")
+    }
+
+    /// Allocates 2^18 frames (1 GiB) that begin at a multiple of as many; `None` when there is no
+    /// such range, or the design has no [`RANGES`](Self::RANGES).
+    fn alloc_gib(&self) -> Option<Self::Block> {
+        None
+    }
+
+    /// Frees what [`alloc_gib`](Self::alloc_gib) returned, once.
+    fn free_gib(&self, _range: Self::Block) {
+        lacks(Self::DESIGN, "ranges of 1 GiB")
     }
 
     /// The frames that are free in the store, where those in caches are not; `None` from designs

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope};
-use pagedepot_designs::{AsBacking, Buddy, Counts, Drained, FreeMap, Setup, Store as _, Volume};
+use pagedepot_designs::{
+    AsBacking, Buddy, Counts, Drained, FreeMap, GIB_LOG2, Setup, Store as _, Volume,
+};
 use pagedepot_linux::Depot;
 
 use super::allocator::{Allocator, free_gathered, nothing_held, order};
@@ -46,6 +48,7 @@ fn failed(why: impl std::fmt::Display) -> Failure {
 impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
     const DESIGN: Design = if CACHED { Design::Depot } else { Design::DepotUncached };
     const DRAINS: &'static [Mode] = &[Mode::Quiet, Mode::Full];
+    const RANGES: bool = true;
     type Block = Pfn;
 
     fn new(demand: &Demand) -> Result<Self, Failure> {
@@ -129,6 +132,17 @@ impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
         (drained.fences, drained.interruptions) = (done.fences, done.fences);
         drained.busy_cpus = done.busy_cpus + done.isolated_cpus;
         Some(drained)
+    }
+
+    fn alloc_gib(&self) -> Option<Pfn> {
+        self.depot.raw().alloc_contiguous(1 << GIB_LOG2, 1 << GIB_LOG2, Flags::default()).ok()
+    }
+
+    fn free_gib(&self, range: Pfn) {
+        // SAFETY: `alloc_gib` returned it; the workload frees it once, and uses no memory of it.
+        if unsafe { self.depot.raw().free_contiguous(range, 1 << GIB_LOG2) }.is_err() {
+            refused(range);
+        }
     }
 
     fn frame(&self, block: Pfn) -> u64 {

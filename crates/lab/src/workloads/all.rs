@@ -1,7 +1,9 @@
 //! The list of workloads that `bench` and `compare` know.
 
 use super::workload::Workload;
-use super::{drain, fragmentation, hot, kernbench, pagealloc, pft, producer_consumer, streams};
+use super::{
+    drain, fragmentation, hot, kernbench, mixed, pagealloc, pft, producer_consumer, streams,
+};
 
 /// All workloads of `bench`. A new one is added here and nowhere else.
 pub const ALL: &[&Workload] = &[
@@ -14,6 +16,7 @@ pub const ALL: &[&Workload] = &[
     &streams::SCTP_MANY,
     &kernbench::WORKLOAD,
     &fragmentation::WORKLOAD,
+    &mixed::WORKLOAD,
 ];
 
 /// The workload called `name`.

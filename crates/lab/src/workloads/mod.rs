@@ -10,6 +10,7 @@
 //! | `streams` | `bench udp-stream`, `bench sctp-many` | buffers filled on one CPU, read and freed on another |
 //! | `kernbench` | `bench kernbench` | the recorded build, by a thread per recorded CPU |
 //! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
+//! | `mixed` | `bench mixed` | unmovable, page cache, anonymous and network memory, and what stays contiguous |
 //! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
 //! | `soak` | `soak` | memory used up in a loop, to look for lost and doubled pages |
 //!
@@ -27,11 +28,13 @@ pub mod drain;
 mod fragmentation;
 pub mod hot;
 mod kernbench;
+mod mixed;
 pub mod options;
 pub mod pagealloc;
 pub mod pft;
 mod producer_consumer;
 pub mod settings;
+mod shape;
 pub mod soak;
 mod streams;
 pub mod vmalloc;

@@ -52,15 +52,16 @@ const FILL_ROUNDS_MAX: u32 = 10_000;
 
 /// Options of workloads that fill memory.
 #[derive(Clone, Copy, Debug, Default, Args)]
-#[command(next_help_heading = "Memory that is filled (bench fragmentation)")]
+#[command(next_help_heading = "Memory that is filled (bench fragmentation and mixed)")]
 pub struct FillOptions {
-    /// Memory in MiB (default: 4096, with --quick 64)
+    /// Memory in MiB (default: fragmentation 4096, with --quick 64; mixed 16384, with
+    /// --quick 512)
     #[arg(long, value_name = "MIB", value_parser = mebibytes, allow_negative_numbers = true)]
     pub memory_mib: Option<u32>,
-    /// Share of the memory that is free in the end, in percent (default: 50)
+    /// Share of the memory that is free in the end, in percent (default: fragmentation 50, mixed 30)
     #[arg(long, value_name = "PERCENT", value_parser = percent, allow_negative_numbers = true)]
     pub free_percent: Option<u32>,
-    /// Rounds, each of which reallocates a tenth of the free memory (default: 100, with --quick 10)
+    /// Rounds (default: fragmentation 100, with --quick 10; mixed 20, with --quick 3)
     #[arg(long, value_name = "N", value_parser = whole::<FILL_ROUNDS_MAX>, allow_negative_numbers = true)]
     pub rounds: Option<u32>,
 }

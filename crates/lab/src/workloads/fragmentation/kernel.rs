@@ -11,13 +11,13 @@ use pagedepot::{Mode, Order};
 use rustix::mm::{Advice, madvise};
 
 use super::frames::{Contiguity, Frames};
-use super::shape::Shape;
 use crate::design::PAGE_BYTES;
 use crate::design::pool::Pool;
 use crate::failure::Failure;
 use crate::names::Design;
 use crate::report::machine::available_bytes;
 use crate::trace::Buddyinfo;
+use crate::workloads::shape::Shape;
 
 /// The kernel is left so many times the memory that is filled.
 const ROOM: u64 = 2;

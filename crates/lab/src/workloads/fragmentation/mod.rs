@@ -28,7 +28,6 @@ mod frames;
 mod kernel;
 mod rows;
 mod seats;
-mod shape;
 
 use std::sync::Arc;
 
@@ -36,8 +35,8 @@ use self::frames::{Frames, OfAllocator};
 use self::kernel::KernelFrames;
 use self::rows::Found;
 use self::seats::{METRICS, Seats};
-use self::shape::Shape;
 use super::settings::{Settings, checked};
+use super::shape::{Shape, Usual};
 use super::workload::Workload;
 use crate::design::Demand;
 use crate::design::dispatch::with_design;
@@ -59,6 +58,9 @@ pub const WORKLOAD: Workload = Workload {
     measure: run,
 };
 
+/// 4 GiB, as in LLFree's paper.
+const USUAL: Usual = Usual { mib: [4096, 64], free_percent: 50, rounds: [100, 10] };
+
 /// Designs with frames. Those of the threads that are missing differ from `spin` in the locks
 /// around the same lists and the same store.
 const DESIGNS: &[Design] = &[
@@ -72,7 +74,7 @@ const DESIGNS: &[Design] = &[
 
 /// Measures it, on all CPUs, as often as asked for.
 fn run(settings: &Settings) -> Result<Report, Failure> {
-    let shape = Shape::new(settings);
+    let shape = Shape::new(settings, &USUAL);
     let mut report = Report::default();
     let mut designs = settings.designs(NAME, DESIGNS)?;
     if let Some(why) = kernel::why_not(&shape).filter(|_| designs.contains(&Design::Kernel)) {

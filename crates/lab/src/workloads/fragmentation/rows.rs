@@ -3,11 +3,11 @@
 use super::NAME;
 use super::frames::Contiguity;
 use super::seats::{End, METRICS};
-use super::shape::Shape;
 use crate::harness::Series;
 use crate::names::Design;
 use crate::report::rows::Metric;
 use crate::report::{Report, counted, table};
+use crate::workloads::shape::Shape;
 
 const REALLOC: Metric = ("realloc_ns", "ns");
 const WHOLE: Metric = ("whole_share", "1");

@@ -10,13 +10,16 @@ use std::time::Instant;
 use pagedepot::Mode;
 
 use super::frames::{Contiguity, Frames};
-use super::shape::Shape;
 use crate::harness::barrier::SpinBarrier;
 use crate::harness::{Contender, Seat};
 use crate::names::Design;
+use crate::workloads::shape::Shape;
 
 /// `realloc_ns`, `whole_share`, `gib_ranges`, `tainted_share`.
 pub const METRICS: usize = 4;
+
+/// Of the free frames, in percent, how many a round reallocates.
+const REALLOCATED_PERCENT: u64 = 10;
 
 /// Times that a request is repeated, after a drain, before the workload ends.
 const RETRIES: u32 = 100;
@@ -151,7 +154,8 @@ impl<F: Frames> Seats<F> {
         let mut held = lock(&self.held[seat]);
         let Held { blocks, random, places, .. } = &mut *held;
         places.clear();
-        let count = self.shape.reallocated_by_thread();
+        let free = self.shape.pages - self.shape.held_pages();
+        let count = (free * REALLOCATED_PERCENT / 100).div_ceil(self.shape.threads as u64) as usize;
         places.extend((0..count).map(|_| random.u32(..blocks.len() as u32)));
         // Between rounds other designs, and the look at this one, took the CPU's cache.
         blocks.iter().for_each(|&block| _ = std::hint::black_box(block));

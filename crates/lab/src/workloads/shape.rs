@@ -1,19 +1,20 @@
-//! How much memory is filled, how much of it becomes free, and how often it is reallocated.
+//! How much memory a workload fills, how much of it becomes free, and in how many rounds.
 
 use crate::design::PAGE_BYTES;
 use crate::report::rows::{Params, params};
 use crate::workloads::settings::{Effort, Settings};
 
-/// Memory in MiB; 4 GiB as in LLFree's paper.
-const MIB: u32 = 4096;
-const MIB_QUICK: u32 = 64;
-const FREE_PERCENT: u32 = 50;
-const ROUNDS: u32 = 100;
-const ROUNDS_QUICK: u32 = 10;
 /// Runs, unless `--runs` says how many.
 const RUNS: u32 = 3;
-/// Of the free frames, in percent, how many a round reallocates.
-const REALLOCATED_PERCENT: u64 = 10;
+
+/// What a workload takes where the options do not say: the first of each pair in a full run, the
+/// second in a short one.
+#[derive(Clone, Copy, Debug)]
+pub struct Usual {
+    pub mib: [u32; 2],
+    pub free_percent: u32,
+    pub rounds: [u32; 2],
+}
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -27,15 +28,15 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// What the options ask for.
-    pub fn new(settings: &Settings) -> Self {
+    /// What the options ask for, or what is usual.
+    pub fn new(settings: &Settings, usual: &Usual) -> Self {
         let is_quick = settings.effort == Effort::Quick;
-        let mib = settings.fill.memory_mib.unwrap_or(if is_quick { MIB_QUICK } else { MIB });
-        let rounds = if is_quick { ROUNDS_QUICK } else { ROUNDS };
+        let mib = settings.fill.memory_mib.unwrap_or(usual.mib[usize::from(is_quick)]);
+        let rounds = usual.rounds[usize::from(is_quick)];
         let runs = if is_quick { 1 } else { RUNS };
         Shape {
             pages: (u64::from(mib) << 20) / PAGE_BYTES as u64,
-            free_percent: settings.fill.free_percent.unwrap_or(FREE_PERCENT),
+            free_percent: settings.fill.free_percent.unwrap_or(usual.free_percent),
             rounds: settings.fill.rounds.unwrap_or(rounds),
             runs: if settings.rounds_given { settings.rounds } else { runs },
             threads: settings.cpus.len(),
@@ -46,12 +47,6 @@ impl Shape {
     /// Frames that stay held.
     pub fn held_pages(&self) -> u64 {
         self.pages * u64::from(100 - self.free_percent) / 100
-    }
-
-    /// Frames that each thread reallocates in a round.
-    pub fn reallocated_by_thread(&self) -> usize {
-        let all = (self.pages - self.held_pages()) * REALLOCATED_PERCENT / 100;
-        all.div_ceil(self.threads as u64) as usize
     }
 
     /// Memory in MiB.

@@ -1,0 +1,229 @@
+//! One design doing the workload, a seat per thread.
+//!
+//! The warm-up window fills the memory; each window after it is a round. After the last one the
+//! seats shrink page cache, wait for each other, and seat 0 looks at what is left.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use pagedepot::{Mode, Order};
+
+use super::ends::{Ends, examine};
+use super::kinds::{Held, Sized, Stock};
+use super::params::{CACHE, Dies, FULL_PERCENT, KINDS};
+use crate::design::Allocator;
+use crate::harness::barrier::SpinBarrier;
+use crate::harness::{Contender, Seat};
+use crate::names::Design;
+use crate::workloads::shape::Shape;
+
+/// Blocks of page cache that give way at once when a single frame cannot be had.
+const RECLAIMED_BLOCKS: u32 = 32;
+/// Times that they do, before the workload ends.
+const RETRIES: u32 = 1000;
+
+/// See the module.
+pub struct Churn<A: Allocator> {
+    allocator: A,
+    shape: Shape,
+    held: Vec<Mutex<Held<A::Block>>>,
+    barrier: SpinBarrier,
+    ends: Arc<Ends>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<A: Allocator> Churn<A> {
+    /// A run over this allocator, with a seat per thread of the shape.
+    pub fn new(allocator: A, shape: Shape) -> Self {
+        let threads = shape.threads as u64;
+        let held = (0..threads).map(|seat| {
+            let seed = shape.seed.wrapping_add(seat << 32);
+            Mutex::new(Held::new(shape.held_pages() / threads, seed))
+        });
+        Churn {
+            allocator,
+            shape,
+            held: held.collect(),
+            barrier: SpinBarrier::new(shape.threads),
+            ends: Arc::default(),
+        }
+    }
+
+    /// What the run finds at its end.
+    pub fn ends(&self) -> Arc<Ends> {
+        self.ends.clone()
+    }
+
+    /// Pages that a seat holds at most.
+    fn full_pages(&self) -> u64 {
+        self.shape.pages / self.shape.threads as u64 * FULL_PERCENT / 100
+    }
+
+    /// Allocates every kind up to its target, and page cache until memory is full.
+    fn fill(&self, held: &mut Held<A::Block>) {
+        for kind in 0..KINDS.len() {
+            let target = if kind == CACHE { u64::MAX } else { held.stocks[kind].target_pages };
+            while held.stocks[kind].pages < target && held.pages() < self.full_pages() {
+                self.grow(held, kind);
+            }
+        }
+    }
+
+    /// Replaces a share of every kind: in steps, each of a kind drawn by what is left to replace.
+    fn round(&self, held: &mut Held<A::Block>) {
+        let mut left: Vec<u64> = held.stocks.iter().map(Stock::replaced_pages).collect();
+        while left.iter().any(|&pages| pages > 0) {
+            let sum: u64 = left.iter().sum();
+            let mut drawn = held.random.u64(..sum);
+            let kind = left.iter().position(|&pages| {
+                let found = drawn < pages;
+                drawn = drawn.saturating_sub(pages);
+                found
+            });
+            let kind = kind.expect("drawn from their sum");
+            if held.stocks[kind].pages >= held.stocks[kind].target_pages {
+                self.shrink(held, kind);
+            }
+            let pages = self.grow(held, kind);
+            left[kind] = left[kind].saturating_sub(pages.max(1));
+        }
+    }
+
+    /// Allocates a group; the pages allocated.
+    fn grow(&self, held: &mut Held<A::Block>, kind: usize) -> u64 {
+        let (mut left, before) =
+            (held.stocks[kind].draw_group(&mut held.random), held.stocks[kind].pages);
+        let mut group = Vec::new();
+        let mut taken = 0;
+        while left > 0 {
+            let order = held.stocks[kind].draw_order(&mut held.random, left.max(8));
+            let pages = u64::from(order.frames());
+            while held.pages() + taken + pages > self.full_pages() && self.shrink(held, CACHE) {}
+            self.allocate(held, kind, order, &mut group);
+            taken += pages;
+            left = left.saturating_sub(pages);
+        }
+        held.stocks[kind].add(group);
+        held.stocks[kind].pages - before
+    }
+
+    /// Allocates a block, or as many single frames.
+    fn allocate(
+        &self,
+        held: &mut Held<A::Block>,
+        kind: usize,
+        order: Order,
+        to: &mut Vec<Sized<A::Block>>,
+    ) {
+        let mobility = KINDS[kind].mobility;
+        held.operations += 1;
+        if let Some(block) = self.allocator.alloc_block(order, mobility) {
+            to.push((block, order));
+            return;
+        }
+        held.fallbacks += u64::from(order > Order::BASE);
+        for _ in 0..order.frames() {
+            let block = (0..RETRIES).find_map(|_| {
+                held.operations += 1;
+                let block = self.allocator.alloc_block(Order::BASE, mobility);
+                if block.is_none() {
+                    (0..RECLAIMED_BLOCKS).for_each(|_| _ = self.shrink(held, CACHE));
+                }
+                block
+            });
+            let Some(block) = block else {
+                panic!(
+                    "{} ran out of frames with {} pages held: give --memory-mib more",
+                    A::DESIGN,
+                    held.pages()
+                )
+            };
+            to.push((block, Order::BASE));
+        }
+    }
+
+    /// Frees what dies next of a kind. `false`: there is nothing.
+    fn shrink(&self, held: &mut Held<A::Block>, kind: usize) -> bool {
+        let dead = held.stocks[kind].take(&mut held.random);
+        self.free(held, &dead, KINDS[kind].dies);
+        !dead.is_empty()
+    }
+
+    fn free(&self, held: &mut Held<A::Block>, dead: &[Sized<A::Block>], dies: Dies) {
+        held.operations += dead.len() as u64;
+        if dies == Dies::Together {
+            self.allocator.free_many(dead);
+        } else {
+            dead.iter().for_each(|&(block, order)| self.allocator.free_block(block, order));
+        }
+    }
+
+    /// Frees page cache until the share asked for is free.
+    fn shrink_cache(&self, held: &mut Held<A::Block>) {
+        let goal = self.shape.held_pages() / self.shape.threads as u64;
+        while held.pages() > goal && self.shrink(held, CACHE) {}
+    }
+
+    /// After the last round: what is left, once every seat has shrunk its page cache.
+    fn finish(&self, seat: usize) {
+        self.shrink_cache(&mut lock(&self.held[seat]));
+        self.barrier.wait();
+        if seat == 0 {
+            let drain = if A::DRAINS.contains(&Mode::Full) { Mode::Full } else { Mode::Quiet };
+            self.allocator.drain(None, drain);
+            let seats: Vec<_> = self.held.iter().map(lock).collect();
+            let held: Vec<_> = seats.iter().map(|held| &**held).collect();
+            self.ends.set(examine(&self.allocator, self.shape.pages, &held));
+        }
+        self.barrier.wait();
+        let mut held = lock(&self.held[seat]);
+        for kind in 0..KINDS.len() {
+            let rest = held.stocks[kind].take_all();
+            self.free(&mut held, &rest, Dies::Alone);
+        }
+    }
+}
+
+impl<A: Allocator> Contender<1> for Churn<A> {
+    fn design(&self) -> Design {
+        A::DESIGN
+    }
+
+    fn enter(&self) {
+        self.allocator.enter();
+    }
+
+    fn leave(&self) {
+        self.allocator.leave();
+    }
+
+    fn drain_all(&self) {
+        self.allocator.drain(None, Mode::Quiet);
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        self.allocator.check()
+    }
+
+    fn window(&self, Seat { index: seat, .. }: Seat, _units: u64) -> [f64; 1] {
+        let _guard = self.barrier.guard();
+        let mut held = lock(&self.held[seat]);
+        held.windows += 1;
+        let (window, before, start) = (held.windows - 1, held.operations, Instant::now());
+        if window == 0 {
+            self.fill(&mut held);
+        } else {
+            self.round(&mut held);
+        }
+        let operations = (held.operations - before).max(1);
+        let op_ns = start.elapsed().as_nanos() as f64 / operations as f64;
+        drop(held);
+        if window == self.shape.rounds {
+            self.finish(seat);
+        }
+        [op_ns]
+    }
+}

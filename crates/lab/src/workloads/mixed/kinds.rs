@@ -1,0 +1,164 @@
+//! What one thread holds, by kind.
+
+use std::collections::VecDeque;
+
+use pagedepot::Order;
+
+use super::params::{Dies, KINDS, Kind};
+
+/// A block and its order.
+pub type Sized<B> = (B, Order);
+
+/// What a thread holds.
+pub struct Held<B> {
+    /// In the order of [`KINDS`].
+    pub stocks: Vec<Stock<B>>,
+    pub random: fastrand::Rng,
+    /// Windows so far.
+    pub windows: u32,
+    /// Allocations and frees so far.
+    pub operations: u64,
+    /// Blocks of higher orders that single frames replaced.
+    pub fallbacks: u64,
+}
+
+impl<B: Copy> Held<B> {
+    /// Nothing yet, of `pages` pages that are held in the end.
+    pub fn new(pages: u64, seed: u64) -> Self {
+        Held {
+            stocks: KINDS.iter().map(|kind| Stock::new(kind, pages)).collect(),
+            random: fastrand::Rng::with_seed(seed),
+            windows: 0,
+            operations: 0,
+            fallbacks: 0,
+        }
+    }
+
+    /// Pages held.
+    pub fn pages(&self) -> u64 {
+        self.stocks.iter().map(|stock| stock.pages).sum()
+    }
+}
+
+/// What a thread holds of one kind.
+pub struct Stock<B> {
+    pub kind: &'static Kind,
+    /// Pages that this thread holds of the kind in the end.
+    pub target_pages: u64,
+    pub pages: u64,
+    /// Blocks that die alone.
+    alone: Vec<Sized<B>>,
+    /// Those that die together.
+    groups: VecDeque<Vec<Sized<B>>>,
+}
+
+impl<B: Copy> Stock<B> {
+    /// Nothing yet, of a kind of which `held_pages` of all kinds shall be held.
+    pub fn new(kind: &'static Kind, held_pages: u64) -> Self {
+        let target_pages = held_pages * kind.held_percent / 100;
+        Stock { kind, target_pages, pages: 0, alone: Vec::new(), groups: VecDeque::new() }
+    }
+
+    /// Pages that a round replaces.
+    pub fn replaced_pages(&self) -> u64 {
+        self.target_pages * self.kind.replaced_percent / 100
+    }
+
+    /// Pages of the next group.
+    pub fn draw_group(&self, random: &mut fastrand::Rng) -> u64 {
+        random.u32(self.kind.group_pages.clone()).into()
+    }
+
+    /// The order of the next block, of at most `pages` pages.
+    pub fn draw_order(&self, random: &mut fastrand::Rng, pages: u64) -> Order {
+        let mut drawn = random.u32(..100);
+        for &(order, percent) in self.kind.orders {
+            if drawn < percent {
+                let order = Order::new(order).expect("published orders exist");
+                return if u64::from(order.frames()) <= pages { order } else { Order::BASE };
+            }
+            drawn -= percent;
+        }
+        Order::BASE
+    }
+
+    /// Adds what was allocated together.
+    pub fn add(&mut self, group: Vec<Sized<B>>) {
+        self.pages += pages_of(&group);
+        if self.kind.dies == Dies::Alone {
+            self.alone.extend(group);
+        } else if !group.is_empty() {
+            self.groups.push_back(group);
+        }
+    }
+
+    /// What dies next: a block, or a group; processes at random, bursts in order. Empty when there
+    /// is nothing.
+    pub fn take(&mut self, random: &mut fastrand::Rng) -> Vec<Sized<B>> {
+        let taken = match self.kind.dies {
+            Dies::Alone if self.alone.is_empty() => Vec::new(),
+            Dies::Alone => vec![self.alone.swap_remove(random.usize(..self.alone.len()))],
+            Dies::Together if self.groups.is_empty() => Vec::new(),
+            Dies::Together => {
+                let nth = random.usize(..self.groups.len());
+                self.groups.swap_remove_back(nth).unwrap_or_default()
+            }
+            Dies::InOrder => self.groups.pop_front().unwrap_or_default(),
+        };
+        self.pages -= pages_of(&taken);
+        taken
+    }
+
+    /// All blocks.
+    pub fn blocks(&self) -> impl Iterator<Item = &Sized<B>> {
+        self.alone.iter().chain(self.groups.iter().flatten())
+    }
+
+    /// Takes all blocks.
+    pub fn take_all(&mut self) -> Vec<Sized<B>> {
+        self.pages = 0;
+        let mut all = std::mem::take(&mut self.alone);
+        all.extend(self.groups.drain(..).flatten());
+        all
+    }
+}
+
+fn pages_of<B>(blocks: &[Sized<B>]) -> u64 {
+    blocks.iter().map(|(_, order)| u64::from(order.frames())).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_counted_whatever_dies() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for kind in &KINDS {
+            let mut stock = Stock::<u32>::new(kind, 10_000);
+            assert_eq!(stock.target_pages, 100 * kind.held_percent);
+            let two = Order::new(1).unwrap();
+            stock.add(vec![(0, Order::BASE), (2, two)]);
+            stock.add(vec![(4, two)]);
+            assert_eq!(stock.pages, 5);
+            assert_eq!(stock.blocks().count(), 3);
+            let taken = pages_of(&stock.take(&mut random));
+            assert!(taken > 0 && stock.pages == 5 - taken, "{}", kind.name);
+            assert_eq!(pages_of(&stock.take_all()), 5 - taken);
+            assert!(stock.pages == 0 && stock.take(&mut random).is_empty());
+        }
+    }
+
+    #[test]
+    fn orders_are_the_published_ones_and_fit() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for kind in &KINDS {
+            let stock = Stock::<u32>::new(kind, 0);
+            for _ in 0..1000 {
+                let order = stock.draw_order(&mut random, 1 << 10).get();
+                assert!(kind.orders.iter().any(|(published, _)| *published == order));
+                assert_eq!(stock.draw_order(&mut random, 1), Order::BASE);
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What the workload allocates: its published parameters.
+
+use pagedepot::Mobility;
+
+/// A kind of memory.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    pub name: &'static str,
+    pub mobility: Mobility,
+    /// Of the memory that is held in the end, how much is of this kind, in percent.
+    pub held_percent: u64,
+    /// Of its pages, how many a round replaces, in percent.
+    pub replaced_percent: u64,
+    /// How often each order is drawn, in percent.
+    pub orders: &'static [(u32, u32)],
+    /// Pages that are allocated in a row, and freed together where the kind dies in groups.
+    pub group_pages: std::ops::Range<u32>,
+    pub dies: Dies,
+}
+
+/// What a kind frees at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dies {
+    /// A block, drawn at random.
+    Alone,
+    /// All that was allocated together, by one call: a process exits.
+    Together,
+    /// All that was allocated together, block by block in its order: a burst is read.
+    InOrder,
+}
+
+/// The kinds, in the order in which they fill the memory. The last one, page cache, also takes what
+/// is left up to [`FULL_PERCENT`].
+pub static KINDS: [Kind; 5] = [
+    // Page tables, kernel stacks, slab.
+    Kind {
+        name: "unmovable",
+        mobility: Mobility::Unmovable,
+        held_percent: 6,
+        replaced_percent: 5,
+        orders: &[(0, 70), (1, 15), (2, 10), (3, 5)],
+        group_pages: 1..2,
+        dies: Dies::Alone,
+    },
+    // Inodes and directory entries.
+    Kind {
+        name: "reclaimable",
+        mobility: Mobility::Reclaimable,
+        held_percent: 4,
+        replaced_percent: 10,
+        orders: &[(0, 60), (1, 20), (2, 20)],
+        group_pages: 1..2,
+        dies: Dies::Alone,
+    },
+    // Socket buffers.
+    Kind {
+        name: "network",
+        mobility: Mobility::Unmovable,
+        held_percent: 1,
+        replaced_percent: 400,
+        orders: &[(0, 60), (3, 40)],
+        group_pages: 64..1024,
+        dies: Dies::InOrder,
+    },
+    // Memory of processes that come and go.
+    Kind {
+        name: "anonymous",
+        mobility: Mobility::Movable,
+        held_percent: 29,
+        replaced_percent: 50,
+        orders: &[(0, 90), (4, 10)],
+        group_pages: 64..4096,
+        dies: Dies::Together,
+    },
+    Kind {
+        name: "page cache",
+        mobility: Mobility::Movable,
+        held_percent: 60,
+        replaced_percent: 20,
+        orders: &[(0, 70), (2, 20), (4, 10)],
+        group_pages: 16..256,
+        dies: Dies::Alone,
+    },
+];
+
+/// The place of page cache among the kinds.
+pub const CACHE: usize = 4;
+
+/// Share of the memory that is held during the rounds, in percent.
+pub const FULL_PERCENT: u64 = 96;
+
+/// One line per kind, for people.
+pub fn published() -> String {
+    let line = |kind: &Kind| {
+        let orders: Vec<_> =
+            kind.orders.iter().map(|(order, percent)| format!("{order}:{percent}%")).collect();
+        format!(
+            "  {:12} {:2} % of what is held, {:3} % replaced per round, orders {}",
+            kind.name,
+            kind.held_percent,
+            kind.replaced_percent,
+            orders.join(" ")
+        )
+    };
+    KINDS.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up() {
+        assert_eq!(KINDS.iter().map(|kind| kind.held_percent).sum::<u64>(), 100);
+        for kind in &KINDS {
+            assert_eq!(kind.orders.iter().map(|order| order.1).sum::<u32>(), 100, "{}", kind.name);
+        }
+        assert_eq!(KINDS[CACHE].name, "page cache");
+        assert!(published().lines().all(|line| line.len() <= 80), "{}", published());
+    }
+}

@@ -1,0 +1,110 @@
+//! Rows and the table of what all runs found.
+
+use super::NAME;
+use super::ends::End;
+use super::params::published;
+use crate::names::Design;
+use crate::report::rows::Metric;
+use crate::report::{Report, counted, table};
+use crate::workloads::shape::Shape;
+
+/// The metrics, and where an [`End`] has them.
+const METRICS: [(Metric, fn(&End) -> f64); 10] = [
+    (("whole_share", "1"), |end| end.whole_share),
+    (("gib_ranges", "ranges"), |end| end.gib_ranges),
+    (("tainted_share", "1"), |end| end.tainted_share),
+    (("mixed_share", "1"), |end| end.mixed_share),
+    (("packed_share", "1"), |end| end.packed_share),
+    (("gib_allocated", "ranges"), |end| end.gib_allocated),
+    (("gib_ns", "ns"), |end| end.gib_ns),
+    (("huge_allocated", "blocks"), |end| end.huge_allocated),
+    (("huge_ns", "ns"), |end| end.huge_ns),
+    (("fallbacks", "blocks"), |end| end.fallbacks),
+];
+const OP: Metric = ("op_ns", "ns");
+
+/// What all runs of a design found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Of each round of each run.
+    op_ns: Vec<f64>,
+    ends: Vec<End>,
+}
+
+impl Found {
+    /// Adds a run.
+    pub fn add(&mut self, op_ns: &[f64], end: &End) {
+        self.op_ns.extend(op_ns);
+        self.ends.push(end.clone());
+    }
+
+    fn samples(&self, of: fn(&End) -> f64) -> Vec<f64> {
+        self.ends.iter().map(of).collect()
+    }
+}
+
+/// Adds a row per design and metric.
+pub fn add(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Found]) {
+    let params = shape.params(shape.rounds);
+    for (&design, found) in designs.iter().zip(found) {
+        let place = (shape.threads, &params);
+        for (metric, of) in METRICS {
+            report.add(NAME, design, metric, place, &found.samples(of));
+        }
+        report.add(NAME, design, OP, place, &found.op_ns);
+    }
+}
+
+/// The table.
+pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Found]) {
+    report.say(format!(
+        "{NAME}: {} MiB, {} % free in the end, {}, {}; median of {}\n{}",
+        shape.mib(),
+        shape.free_percent,
+        counted(shape.threads, "thread"),
+        counted(shape.rounds as usize, "round"),
+        counted(shape.runs as usize, "run"),
+        published()
+    ));
+    let possible = (shape.pages - shape.held_pages()) >> pagedepot_designs::GIB_LOG2;
+    report.say(format!(
+        "In the end: pageblocks wholly free, and tainted, in % of all; those that hold unmovable\n\
+         and movable memory; free ranges of 1 GiB (at most {possible}), those allocated and us \
+         for\neach; blocks of 2 MiB allocated and ns for each; ns per operation of the rounds"
+    ));
+    let headings =
+        ["design", "whole", "tainted", "mixed", "GiB", "had", "us", "2 MiB", "ns", "op ns"];
+    let mut table = table::new(headings);
+    let percent = |end: fn(&End) -> f64, found: &Found| {
+        table::median(&found.samples(end).iter().map(|share| share * 1e2).collect::<Vec<_>>())
+    };
+    for (design, found) in designs.iter().zip(found) {
+        let gib_us: Vec<_> = found.samples(|end| end.gib_ns).iter().map(|ns| ns / 1e3).collect();
+        table.add_row([
+            design.name().to_owned(),
+            percent(|end| end.whole_share, found),
+            percent(|end| end.tainted_share, found),
+            percent(|end| end.mixed_share, found),
+            count(&found.samples(|end| end.gib_ranges)),
+            count(&found.samples(|end| end.gib_allocated)),
+            finite(&gib_us),
+            count(&found.samples(|end| end.huge_allocated)),
+            finite(&found.samples(|end| end.huge_ns)),
+            table::median(&found.op_ns),
+        ]);
+    }
+    report.say(table::align(table, 1));
+}
+
+/// A cell with the median of those samples that are numbers.
+fn finite(samples: &[f64]) -> String {
+    let numbers: Vec<_> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+    table::median(&numbers)
+}
+
+/// The same of whole numbers.
+fn count(samples: &[f64]) -> String {
+    let numbers: Vec<_> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+    crate::harness::samples::median(&numbers)
+        .map_or_else(|| table::NONE.to_owned(), |median| format!("{median:.0}"))
+}
