@@ -68,9 +68,9 @@ pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Fou
     ));
     let possible = (shape.pages - shape.held_pages()) >> pagedepot_designs::GIB_LOG2;
     report.say(format!(
-        "In the end: pageblocks wholly free, and tainted, in % of all; those that hold unmovable\n\
-         and movable memory; free ranges of 1 GiB (at most {possible}), those allocated and us \
-         for\neach; blocks of 2 MiB allocated and ns for each; ns per operation of the rounds"
+        "In the end: pageblocks wholly free, tainted, and tainted with movable memory in\n\
+         them (both), in % of all; free ranges of 1 GiB (at most {possible}), those had, and\n\
+         us for each; blocks of 2 MiB had, and ns for each; ns per operation of the rounds"
     ));
     let headings =
         ["design", "whole", "tainted", "mixed", "GiB", "had", "us", "2 MiB", "ns", "op ns"];
