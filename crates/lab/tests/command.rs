@@ -356,6 +356,30 @@ fn fragmentation_has_a_row_per_round() {
 }
 
 #[test]
+fn mixed_has_huge_pages_and_taint() {
+    let document = results(&["bench", "mixed", "--memory-mib", "64", "--rounds", "2"]);
+    check(&document, "bench mixed");
+    for design in ["depot", "depot-uncached", "zone-lock", "spin"] {
+        let figure = |metric| {
+            let row = rows(&document, design, metric).next();
+            row.unwrap_or_else(|| panic!("{design} has no {metric}"))["median"].as_f64().unwrap()
+        };
+        // 11 % of what is held, and so of 70 % of the memory, cannot be moved.
+        let (tainted, packed) = (figure("tainted_share"), figure("packed_share"));
+        assert!(0.05 < packed && packed <= tainted && tainted <= 1.0, "{design}: {tainted}");
+        assert!(figure("mixed_share") <= tainted, "{design}");
+        // Whole pageblocks are what huge pages are made of.
+        let whole = (figure("whole_share") * 32.0).round();
+        // A last drain, of caches that could not be reached before, may complete one or two.
+        assert!(figure("huge_allocated") <= whole + 2.0, "{design}: {whole}");
+        assert!(figure("op_ns") > 0.0 && figure("gib_ranges") == 0.0, "{design}");
+        assert_eq!(rows(&document, design, "op_ns").next().unwrap()["params"]["round"], 2);
+    }
+    assert_eq!(rows(&document, "depot", "gib_allocated").count(), 1);
+    assert_eq!(rows(&document, "spin", "gib_allocated").count(), 0);
+}
+
+#[test]
 fn producer_consumer_has_frames() {
     if has_two_cpus() {
         let document = results(&["bench", "producer-consumer"]);
@@ -534,6 +558,49 @@ fn replays_have_counts_of_both_sides() {
     assert_eq!(rows(&document, "depot", "lost_frames").next().unwrap()["median"], 0.0);
     assert!(rows(&document, "depot", "cached_pages").all(|row| row["params"]["cpu"].is_u64()));
     assert_eq!(rows(&document, "kernel", "refilled_blocks").count(), 1);
+    for design in ["depot"].iter().chain(&OF_THREADS) {
+        for metric in ["whole_pageblocks", "tainted_pageblocks"] {
+            let percents: Vec<_> = rows(&document, design, metric)
+                .map(|row| row["params"]["percent"].as_u64().unwrap())
+                .collect();
+            assert_eq!(percents, [0, 25, 50, 75, 100], "{design}, {metric}");
+        }
+        let unusable: Vec<_> = rows(&document, design, "unusable_index").collect();
+        assert_eq!(unusable.len(), 5 * 11, "{design}");
+        let of = |row: &Value| row["median"].as_f64().unwrap();
+        assert!(unusable.iter().all(|row| (0.0..=1.0).contains(&of(row))), "{design}");
+        // Every free page serves requests of order 0.
+        let mut singles = unusable.iter().filter(|row| row["params"]["order"] == 0);
+        assert!(singles.all(|row| of(row) == 0.0), "{design}");
+    }
+    assert_eq!(rows(&document, "kernel", "whole_pageblocks").count(), 0, "none was saved");
+}
+
+#[test]
+fn free_blocks_saved_beside_a_trace_are_the_kernels() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |ending: &str| directory.path().join(format!("it.{ending}"));
+    std::fs::copy(shipped(), file("perf.txt.zst")).unwrap();
+    let before = "Node 0, zone Normal 10 0 0 0 0 0 0 0 0 3 1\n";
+    std::fs::write(file("buddyinfo.before.txt"), before).unwrap();
+    std::fs::write(file("buddyinfo.after.txt"), before.replace(" 3 1", " 1 1")).unwrap();
+    let types = "Number of blocks type Unmovable Movable\nNode 0, zone Normal 7 90\n";
+    std::fs::write(file("pagetypeinfo.after.txt"), types).unwrap();
+    // What only root may read was copied as an empty file.
+    std::fs::write(file("pagetypeinfo.before.txt"), "").unwrap();
+    let trace = file("perf.txt.zst");
+    let arguments = ["replay", trace.to_str().unwrap(), "--design", "depot", "--design", "kernel"];
+    let document = results(&arguments);
+    let figures = |metric| -> Vec<_> {
+        rows(&document, "kernel", metric)
+            .map(|row| (row["params"]["percent"].as_u64(), row["median"].as_f64()))
+            .collect()
+    };
+    assert_eq!(figures("whole_pageblocks"), [(Some(0), Some(5.0)), (Some(100), Some(3.0))]);
+    assert_eq!(figures("tainted_pageblocks"), [(Some(100), Some(7.0))]);
+    std::fs::write(file("buddyinfo.after.txt"), "Node 0, zone Normal many\n").unwrap();
+    let line = refused(&arguments);
+    assert!(line.contains("buddyinfo.after.txt") && line.contains("cat /proc/buddyinfo"), "{line}");
 }
 
 #[test]

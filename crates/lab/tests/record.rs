@@ -91,7 +91,15 @@ fn record(with: &str, directory: &Path) -> Option<()> {
     assert_eq!((&machine["status"], &machine["command"][0]), (&3.into(), &"sh".into()));
     assert!(machine["machine"]["kernel"].is_string() && machine["lost_samples"].is_u64());
     // Nothing else is left behind.
-    assert_eq!(std::fs::read_dir(directory).unwrap().count(), 4);
+    let readable = ["buddyinfo", "pagetypeinfo"].into_iter().filter(|name| {
+        let text = std::fs::read_to_string(format!("/proc/{name}"));
+        text.is_ok_and(|text| !text.is_empty())
+    });
+    let about_free: Vec<_> = readable
+        .flat_map(|name| [format!("{name}.before.txt"), format!("{name}.after.txt")])
+        .collect();
+    assert!(about_free.iter().all(|ending| file(ending).is_file()), "{about_free:?}");
+    assert_eq!(std::fs::read_dir(directory).unwrap().count(), 4 + about_free.len());
 
     let json = directory.join("replay.json");
     let trace = file("perf.txt.zst");
@@ -109,6 +117,10 @@ fn record(with: &str, directory: &Path) -> Option<()> {
     };
     assert!(of("spin", "allocs") > 1000.0 && of("spin", "lost_frames") == 0.0);
     assert!(of("kernel", "cached_pages") > 0.0, "zoneinfo from after the command");
+    assert!(of("spin", "whole_pageblocks") > 0.0);
+    if about_free.iter().any(|ending| ending.starts_with("buddyinfo")) {
+        assert!(of("kernel", "whole_pageblocks") > 0.0, "buddyinfo from after the command");
+    }
     Some(())
 }
 

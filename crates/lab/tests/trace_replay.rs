@@ -240,7 +240,7 @@ fn a_free_that_interrupts_a_refill_goes_past_the_caches() {
     let plan = Plan::read(text.as_bytes(), "test", Some(&machine)).unwrap();
     let zone = 1;
     assert_eq!(plan.ops[0], Op::FreeNested { cpu: 0, zone, order: order(0), slot: 0 });
-    let zoneinfos = Zoneinfos { before: Some(machine), after: None };
+    let zoneinfos = Zoneinfos { before: Some(machine), ..Zoneinfos::default() };
     let report = replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
     for replay in &report.replays {
         let past = u64::from(replay.design == Design::Spin);

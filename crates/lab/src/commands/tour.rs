@@ -22,7 +22,7 @@ pub fn tour() -> Result<(), Failure> {
         .map_err(|e| Failure::Run(e.to_string()))?;
     let plan = Plan::read(shipped::TRACE, shipped::NAME, Some(&zoneinfo))
         .map_err(|e| Failure::Run(e.to_string()))?;
-    let zoneinfos = Zoneinfos { before: Some(zoneinfo), after: None };
+    let zoneinfos = Zoneinfos { before: Some(zoneinfo), ..Zoneinfos::default() };
     show(
         replay_plan(&plan, &zoneinfos, (&MeasureOptions::default(), &Variant::default()))?.text(),
     )?;

@@ -13,6 +13,14 @@ use crate::failure::Failure;
 const ENDINGS: [&str; 4] =
     [".perf.txt.zst", ".zoneinfo.before.txt", ".zoneinfo.after.txt", ".machine.json"];
 
+/// Endings of the files that are there where the kernel lets this process read their sources.
+const FREE_ENDINGS: [&str; 4] = [
+    ".buddyinfo.before.txt",
+    ".buddyinfo.after.txt",
+    ".pagetypeinfo.before.txt",
+    ".pagetypeinfo.after.txt",
+];
+
 /// The files of a recording while it is made, under temporary names. They get their final names
 /// when all are complete: until then those of an earlier recording stay.
 pub struct Files {
@@ -100,13 +108,29 @@ impl Files {
     ///
     /// # Errors
     /// When one cannot be renamed.
-    pub fn keep(self) -> Result<[String; 4], Failure> {
+    pub fn keep(self) -> Result<Vec<String>, Failure> {
         let made = [&self.trace, &self.before, &self.after, &self.machine];
         for (made, ending) in made.into_iter().zip(ENDINGS) {
             let file = joined(&self.name, ending);
             fs::rename(made, &file).map_err(|error| cannot_write(&file, &error))?;
         }
-        Ok(ENDINGS.map(|ending| joined(&self.name, ending).display().to_string()))
+        let mut kept = ENDINGS.to_vec();
+        for (made, ending) in self.free().into_iter().zip(FREE_ENDINGS) {
+            let file = joined(&self.name, ending);
+            if made.exists() {
+                fs::rename(made, &file).map_err(|error| cannot_write(&file, &error))?;
+                kept.push(ending);
+            } else {
+                // One of an earlier recording would belong to no trace. It may not exist.
+                let _ = fs::remove_file(file);
+            }
+        }
+        Ok(kept.iter().map(|ending| joined(&self.name, ending).display().to_string()).collect())
+    }
+
+    /// The files about free blocks.
+    fn free(&self) -> [PathBuf; 4] {
+        FREE_ENDINGS.map(|ending| joined(&self.name, &format!(".recording{ending}")))
     }
 }
 
@@ -117,7 +141,22 @@ impl Drop for Files {
             // Best effort: files that were renamed, or never written, do not exist.
             let _ = fs::remove_file(file);
         }
+        for file in self.free() {
+            // As above.
+            let _ = fs::remove_file(file);
+        }
     }
+}
+
+/// The file about free blocks (`buddyinfo`, `pagetypeinfo`) that goes with one of a zoneinfo.
+pub fn beside_zoneinfo(zoneinfo: &Path, what: &str) -> PathBuf {
+    let name = zoneinfo.file_name().unwrap_or_default().as_bytes();
+    let marks = [&b".zoneinfo.before.txt"[..], b".zoneinfo.after.txt"];
+    let stem = marks.iter().find_map(|mark| name.strip_suffix(*mark)).unwrap_or(name);
+    let when = if name.ends_with(b".before.txt") { "before" } else { "after" };
+    let mut file = std::ffi::OsStr::from_bytes(stem).to_owned();
+    file.push(format!(".{what}.{when}.txt"));
+    zoneinfo.with_file_name(file)
 }
 
 fn joined(name: &Path, ending: &str) -> PathBuf {

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `NAME.perf.txt.zst` | the events, as `pagedepot replay` reads them |
 //! | `NAME.zoneinfo.before.txt`, `NAME.zoneinfo.after.txt` | `/proc/zoneinfo` at both ends of the window |
+//! | `NAME.buddyinfo.*.txt`, `NAME.pagetypeinfo.*.txt` | the same of `/proc/buddyinfo` and `/proc/pagetypeinfo`, where they can be read |
 //! | `NAME.machine.json` | machine, command, recorder, settings, lost samples |
 //!
 //! perf runs this command again, hidden, as its own command: so the window lies inside the

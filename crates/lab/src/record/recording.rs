@@ -53,8 +53,8 @@ pub fn record(options: &RecordOptions) -> Result<Recorded, Failure> {
         )));
     }
     Recording::new(options, recorder, &window, &kept).write(&files.machine)?;
-    let [trace, before, after, machine] = files.keep()?;
-    let files = format!("wrote {trace}, {before}, {after} and {machine}");
+    let kept_files = files.keep()?;
+    let (trace, files) = (&kept_files[0], format!("wrote {}", kept_files.join(", ")));
     let text = format!(
         "{}\n{files}\nreplay with: pagedepot replay {trace} --design spin\n",
         summary(recorder, &window, &kept)

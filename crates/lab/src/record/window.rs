@@ -83,12 +83,20 @@ impl Inside {
     /// When files cannot be read or written, or a signal comes before the command starts.
     pub fn run(&self, signals: &Signals) -> Result<(), Failure> {
         signals.check()?;
+        let free_before = look_at_free();
         let (start_ns, before) = look()?;
         let status = self.run_command(signals);
         let (end_ns, after) = look()?;
         if status.is_ok() {
-            files::write(&self.before, before.as_bytes())?;
-            files::write(&self.after, after.as_bytes())?;
+            let free_after = look_at_free();
+            for (path, text, free) in
+                [(&self.before, before, free_before), (&self.after, after, free_after)]
+            {
+                files::write(path, text.as_bytes())?;
+                for (what, text) in free {
+                    files::write(&files::beside_zoneinfo(path, what), text.as_bytes())?;
+                }
+            }
         }
         let window = Window { start_ns, end_ns, status };
         let note = serde_json::to_vec(&window).map_err(|error| Failure::Run(error.to_string()))?;
@@ -162,6 +170,13 @@ impl Window {
             Ok(_) => Ok(self),
         }
     }
+}
+
+/// The texts about free blocks that this process may read: `pagetypeinfo` is for root, and kernels
+/// without migratetypes have none.
+fn look_at_free() -> Vec<(&'static str, String)> {
+    let read = |what| Some((what, fs::read_to_string(format!("/proc/{what}")).ok()?));
+    ["buddyinfo", "pagetypeinfo"].into_iter().filter_map(read).collect()
 }
 
 /// The time and the text of `/proc/zoneinfo`.

@@ -12,7 +12,7 @@ use pagedepot::{
     Allocator, Backing, Config, ConfigError, CpuId, Flags, FrameRange, LinearMap, Mobility, Mode,
     Order, Pfn, Scope, Watermarks, ZoneId, ZoneStats,
 };
-use pagedepot_designs::{AsBacking, Buddy, Census, Setup, SetupError, Volume};
+use pagedepot_designs::{AsBacking, Buddy, Census, FreeMap, Setup, SetupError, Volume};
 
 use super::plan::{Known, Plan};
 use super::target::{ReplayCounts, ReplayTarget, sum};
@@ -162,7 +162,11 @@ pub fn with_depot<R>(
     };
     let cpus = Pinned(Acting::default());
     let allocator = Allocator::builder(&config).backing(under).build(metadata, cpus);
-    let mut depot = DepotTarget { allocator: allocator.map_err(refused)?, decayed_ms: 0 };
+    let mut depot = DepotTarget {
+        allocator: allocator.map_err(refused)?,
+        decayed_ms: 0,
+        frames: frames.into(),
+    };
     Ok(f(&mut depot))
 }
 
@@ -177,6 +181,7 @@ fn reserve(metadata_bytes: usize, frames: u32) -> io::Result<Pool> {
 pub struct DepotTarget<'m> {
     allocator: Allocator<'m, Pinned<Acting>>,
     decayed_ms: u64,
+    frames: u64,
 }
 
 impl DepotTarget<'_> {
@@ -238,6 +243,10 @@ impl ReplayTarget for DepotTarget<'_> {
         self.allocator
             .split(pfn, order, half)
             .unwrap_or_else(|why| panic!("{pfn:?} of {order:?} is ours: {why}"));
+    }
+
+    fn free_map(&self) -> Result<FreeMap, String> {
+        Ok(FreeMap::by_frame(0, self.frames, |pfn| self.allocator.is_free(pfn)))
     }
 
     fn counts(&self) -> ReplayCounts {

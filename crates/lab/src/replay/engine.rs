@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use pagedepot::{CpuId, Order, Pfn, ZoneId};
 use pagedepot_designs::Volume;
 
+use super::look::POINTS;
 use super::outcome::{Balance, Outcome, ReplayError};
 use super::plan::{Op, Plan};
 use super::target::{self, ReplayCounts, ReplayTarget};
@@ -33,7 +34,13 @@ pub fn run(plan: &Plan, target: &mut impl ReplayTarget) -> Result<Outcome, Repla
     run.hold()?;
     let before = run.target.counts();
     let (mut elapsed, mut peak) = (Duration::ZERO, 0);
-    for group in plan.ops.chunks(GROUP_OPS) {
+    let groups = plan.ops.len().div_ceil(GROUP_OPS);
+    let mut points = POINTS.into_iter().peekable();
+    for (nth, group) in plan.ops.chunks(GROUP_OPS).enumerate() {
+        while let Some(percent) = points.next_if(|&percent| nth * 100 >= percent as usize * groups)
+        {
+            run.target.look(percent).map_err(ReplayError::Metadata)?;
+        }
         let start = Instant::now();
         for &op in group {
             run.step(op);
@@ -43,6 +50,9 @@ pub fn run(plan: &Plan, target: &mut impl ReplayTarget) -> Result<Outcome, Repla
     }
     if run.failed > 0 {
         return Err(ReplayError::Failed(run.failed));
+    }
+    for percent in points {
+        run.target.look(percent).map_err(ReplayError::Metadata)?;
     }
     let outcome = run.outcome(&before, elapsed, peak)?;
     run.release()?;
@@ -197,6 +207,7 @@ impl<'r, T: ReplayTarget> Running<'r, T> {
             allocated,
             freed,
             held_pages: held,
+            looks: Vec::new(),
             counts,
             balance,
             census,

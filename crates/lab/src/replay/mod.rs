@@ -45,6 +45,7 @@ mod highs;
 mod initial;
 mod live;
 mod load;
+mod look;
 pub mod options;
 pub mod outcome;
 pub mod plan;

@@ -2,6 +2,7 @@
 
 use pagedepot_designs::{Census, Volume};
 
+use super::look::Look;
 use super::target::ReplayCounts;
 
 /// A fault that a run found.
@@ -53,6 +54,8 @@ pub struct Outcome {
     pub freed: Volume,
     /// Pages handed out when the trace ended.
     pub held_pages: u64,
+    /// How contiguous free memory was over the run; only of the checked one.
+    pub looks: Vec<Look>,
     /// What the target's caches did during the run.
     pub counts: ReplayCounts,
     /// Pages in and out of the caches.

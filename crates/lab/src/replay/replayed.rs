@@ -2,12 +2,14 @@
 
 use pagedepot::{Mobility, Order};
 
+use super::look::Look;
 use super::outcome::Outcome;
 use super::plan::{ByOrder, KernelCounts, Plan, Work};
+use super::zoneinfos::Zoneinfos;
 use crate::design::variant::Store;
 use crate::harness::samples;
 use crate::names::Design;
-use crate::trace::{EventKind, Skipped, Tally, Zoneinfo, printable};
+use crate::trace::{EventKind, Skipped, Tally, printable};
 
 /// How many command names a report lists.
 const COMMANDS_SHOWN: usize = 4;
@@ -80,6 +82,8 @@ pub struct Kernel {
     pub counts: KernelCounts,
     /// Pages each CPU had cached after the recording, if a zoneinfo tells.
     pub cached_pages: Option<Vec<CpuPages>>,
+    /// How contiguous free memory was before and after the recording, as far as that was saved.
+    pub looks: Vec<Look>,
 }
 
 /// Pages cached by a CPU, which the kernel numbers so.
@@ -90,14 +94,13 @@ pub struct CpuPages {
 }
 
 impl Replayed {
-    /// Puts together what designs did. `after` is the kernel's zoneinfo taken when the recording
-    /// ended.
-    pub fn new(plan: &Plan, replays: Vec<Replay>, after: Option<&Zoneinfo>) -> Self {
+    /// Puts together what designs did, and what the kernel told of itself.
+    pub fn new(plan: &Plan, replays: Vec<Replay>, kernel: &Zoneinfos) -> Self {
         Replayed {
             trace: Trace::new(plan),
             work: plan.work.clone(),
             replays,
-            kernel: Kernel::new(plan, after),
+            kernel: Kernel::new(plan, kernel),
         }
     }
 }
@@ -168,8 +171,8 @@ impl Lines {
 }
 
 impl Kernel {
-    fn new(plan: &Plan, after: Option<&Zoneinfo>) -> Self {
-        let cached = after.map(|zoneinfo| {
+    fn new(plan: &Plan, told: &Zoneinfos) -> Self {
+        let cached = told.after.as_ref().map(|zoneinfo| {
             zoneinfo
                 .cached_pages()
                 .into_iter()
@@ -181,6 +184,7 @@ impl Kernel {
             frees: plan.trace.counts.get(EventKind::PageFree),
             counts: plan.kernel,
             cached_pages: cached,
+            looks: told.looks(),
         }
     }
 }

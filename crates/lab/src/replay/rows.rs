@@ -1,5 +1,6 @@
 //! The result of a replay as rows of figures.
 
+use super::look::Look;
 use super::replayed::{CpuPages, Replay, Replayed};
 use crate::names::Design;
 use crate::report::Report;
@@ -41,6 +42,7 @@ impl Replayed {
             report.add(WORKLOAD, design, metric, (cpus, &params), &[value as f64]);
         }
         add_cached(report, design, (cpus, &params), &replay.cached_pages);
+        add_looks(report, design, (cpus, &params), &replay.outcome.looks);
     }
 
     fn add_kernel(&self, report: &mut Report) {
@@ -56,6 +58,31 @@ impl Replayed {
         }
         let cached = kernel.cached_pages.as_deref().unwrap_or_default();
         add_cached(report, Design::Kernel, (cpus, &params), cached);
+        add_looks(report, Design::Kernel, (cpus, &params), &kernel.looks);
+    }
+}
+
+/// Adds how contiguous free memory was over the trace.
+fn add_looks(
+    report: &mut Report,
+    design: Design,
+    (cpus, params): (usize, &Params),
+    looks: &[Look],
+) {
+    for look in looks {
+        let mut params = params.clone();
+        params.insert("percent", look.percent.into());
+        let mut add = |metric, params: &Params, value: f64| {
+            report.add(WORKLOAD, design, metric, (cpus, params), &[value]);
+        };
+        add(("whole_pageblocks", "pageblocks"), &params, look.whole_pageblocks as f64);
+        if let Some(tainted) = look.tainted_pageblocks {
+            add(("tainted_pageblocks", "pageblocks"), &params, tainted as f64);
+        }
+        for (order, &index) in (0..).zip(&look.unusable) {
+            params.insert("order", order);
+            add(("unusable_index", "1"), &params, index);
+        }
     }
 }
 

@@ -48,7 +48,7 @@ pub fn replay(
         }
         replays.push(Replay::new(plan, (design, variant.store_of(design)), checked, event_ns));
     }
-    Ok(Replayed::new(plan, replays, zoneinfos.after.as_ref()))
+    Ok(Replayed::new(plan, replays, zoneinfos))
 }
 
 /// Whether a design does something when a CPU ticks. The depot goes by the clock.
@@ -92,7 +92,11 @@ impl ReplayInto<'_> {
 
     fn run_on(self, target: &mut impl ReplayTarget, watch: Watch) -> Result<Outcome, Error> {
         Ok(match watch {
-            Watch::Verified => run(self.plan, &mut Verify::new(target))?,
+            Watch::Verified => {
+                let mut watched = Verify::new(target);
+                let outcome = run(self.plan, &mut watched)?;
+                Outcome { looks: watched.into_looks(), ..outcome }
+            }
             Watch::Timed => run(self.plan, target)?,
         })
     }

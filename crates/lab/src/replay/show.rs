@@ -3,8 +3,10 @@
 use std::fmt;
 
 use comfy_table::Table;
+use pagedepot::Order;
 
 use super::engine::GROUP_OPS;
+use super::look::{Look, POINTS};
 use super::plan::KernelCounts;
 use super::replayed::{CpuPages, Lines, Replay, Replayed, orders_in_use};
 use super::target::ReplayCounts;
@@ -17,6 +19,7 @@ impl fmt::Display for Replayed {
         writeln!(f, "\n{}\n", self.orders_table())?;
         self.write_work(f)?;
         writeln!(f, "\n{}\n", self.comparison_table())?;
+        writeln!(f, "{}\n", self.contiguity_table())?;
         let runs = self.replays.first().map_or(0, |replay| replay.event_ns.len());
         writeln!(
             f,
@@ -168,6 +171,39 @@ impl Replayed {
                 &|replay| or_none(pages_of(&replay.cached_pages, *cpu)),
                 pages_of(there, *cpu),
             );
+        }
+        table::align(table, 1)
+    }
+
+    /// Free memory before the trace and after it, and the most and the least whole pageblocks
+    /// between.
+    fn contiguity_table(&self) -> Table {
+        let designs = self.replays.iter().map(|replay| replay.design.name());
+        let mut table = table::new(["free memory"].into_iter().chain(designs).chain(["kernel"]));
+        let looks: Vec<&[Look]> =
+            self.replays.iter().map(|replay| &replay.outcome.looks[..]).collect();
+        let mut add = |what: String, percent: u32, cell: &dyn Fn(&Look) -> Option<String>| {
+            let all = looks.iter().copied().chain([&self.kernel.looks[..]]);
+            let cells = all.map(|looks| {
+                let look = looks.iter().find(|look| look.percent == percent);
+                look.and_then(cell).unwrap_or_else(|| NONE.to_owned())
+            });
+            table.add_row([what].into_iter().chain(cells));
+        };
+        for percent in POINTS {
+            add(format!("whole pageblocks at {percent} %"), percent, &|look| {
+                Some(look.whole_pageblocks.to_string())
+            });
+        }
+        for percent in [0, 100] {
+            add(format!("tainted pageblocks at {percent} %"), percent, &|look| {
+                look.tainted_pageblocks.map(|count| count.to_string())
+            });
+        }
+        for order in Order::all().skip(1) {
+            add(format!("unusable at the end, order {order}"), 100, &|look| {
+                look.unusable.get(order.index()).map(|index| format!("{index:.3}"))
+            });
         }
         table::align(table, 1)
     }

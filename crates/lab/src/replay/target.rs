@@ -1,7 +1,7 @@
 //! What a replay asks of an allocator.
 
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
-use pagedepot_designs::{Census, Volume};
+use pagedepot_designs::{Census, FreeMap, Volume};
 
 use super::plan::Known;
 
@@ -61,6 +61,21 @@ pub trait ReplayTarget {
     /// # Errors
     /// When the metadata contradict each other, or a frame is in two places.
     fn census(&mut self) -> Result<Census, String>;
+
+    /// The frames that are free in the store; those in caches are not.
+    ///
+    /// # Errors
+    /// What is wrong with the store's metadata.
+    fn free_map(&self) -> Result<FreeMap, String>;
+
+    /// Called when so much of the plan has been run, outside the measured time.
+    ///
+    /// # Errors
+    /// As [`free_map`](Self::free_map).
+    fn look(&mut self, percent: u32) -> Result<(), String> {
+        let _ = percent;
+        Ok(())
+    }
 
     /// Takes back everything that the CPUs cache.
     fn drain_all(&mut self);

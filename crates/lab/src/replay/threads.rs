@@ -4,8 +4,8 @@
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, FrameRange, Mobility, Mode, Order, Pfn, Watermarks, ZoneId};
 use pagedepot_designs::{
-    Census, Local, Magazine, NohzConditional, PageCache, Rcu, Scope, Setup, SetupError, Spin,
-    Store, ZoneLock, ZoneSetup,
+    Census, FreeMap, Local, Magazine, NohzConditional, PageCache, Rcu, Scope, Setup, SetupError,
+    Spin, Store, ZoneLock, ZoneSetup,
 };
 
 use super::plan::{Known, Plan};
@@ -191,6 +191,10 @@ impl<D: ThreadDesign + Replays> ReplayTarget for ThreadTarget<D> {
 
     fn cached_pages_total(&self) -> u64 {
         self.design.cached_pages_total()
+    }
+
+    fn free_map(&self) -> Result<FreeMap, String> {
+        self.design.free_map().map_err(|fault| fault.to_string())
     }
 
     fn census(&mut self) -> Result<Census, String> {

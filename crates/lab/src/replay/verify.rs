@@ -1,8 +1,9 @@
 //! A target that watches another: every frame has at most one holder.
 
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
-use pagedepot_designs::Census;
+use pagedepot_designs::{Census, FreeMap};
 
+use super::look::{Look, Unmovable};
 use super::plan::Known;
 use super::target::{ReplayCounts, ReplayTarget};
 
@@ -12,12 +13,33 @@ pub struct Verify<'t, T> {
     target: &'t mut T,
     /// One bit per frame, set while it is held.
     held: Vec<u64>,
+    unmovable: Unmovable,
+    looks: Vec<Look>,
 }
 
 impl<'t, T: ReplayTarget> Verify<'t, T> {
     /// Watches `target`, from which nothing has been allocated yet.
     pub fn new(target: &'t mut T) -> Self {
-        Verify { target, held: Vec::new() }
+        Verify { target, held: Vec::new(), unmovable: Unmovable::default(), looks: Vec::new() }
+    }
+
+    /// How contiguous free memory was over the run.
+    pub fn into_looks(self) -> Vec<Look> {
+        self.looks
+    }
+
+    /// Marks each frame of a block as held, and what taints its pageblock.
+    fn hand_out(&mut self, pfn: Pfn, order: Order, mobility: Mobility) {
+        self.turn(pfn, order, true);
+        if mobility != Mobility::Movable {
+            self.unmovable.turn(pfn, order, true);
+        }
+    }
+
+    /// Marks each frame of a block as free.
+    fn take_back(&mut self, pfn: Pfn, order: Order) {
+        self.turn(pfn, order, false);
+        self.unmovable.turn(pfn, order, false);
     }
 
     /// Marks each frame of a block as held or as free.
@@ -53,29 +75,31 @@ impl<T: ReplayTarget> ReplayTarget for Verify<'_, T> {
 
     fn hold(&mut self, blocks: &[Known]) -> Option<Vec<Pfn>> {
         let held = self.target.hold(blocks)?;
-        held.iter().zip(blocks).for_each(|(&pfn, known)| self.turn(pfn, known.order, true));
+        for (&pfn, known) in held.iter().zip(blocks) {
+            self.hand_out(pfn, known.order, known.mobility);
+        }
         Some(held)
     }
 
     fn alloc(&mut self, cpu: CpuId, zone: ZoneId, order: Order, mobility: Mobility) -> Option<Pfn> {
         let pfn = self.target.alloc(cpu, zone, order, mobility)?;
-        self.turn(pfn, order, true);
+        self.hand_out(pfn, order, mobility);
         Some(pfn)
     }
 
     fn free(&mut self, cpu: CpuId, pfn: Pfn, order: Order) {
-        self.turn(pfn, order, false);
+        self.take_back(pfn, order);
         self.target.free(cpu, pfn, order);
     }
 
     fn free_nested(&mut self, cpu: CpuId, zone: ZoneId, pfn: Pfn, order: Order) {
-        self.turn(pfn, order, false);
+        self.take_back(pfn, order);
         self.target.free_nested(cpu, zone, pfn, order);
     }
 
     fn free_many(&mut self, cpu: CpuId, blocks: &[(Pfn, Order)]) {
         for &(pfn, order) in blocks {
-            self.turn(pfn, order, false);
+            self.take_back(pfn, order);
         }
         self.target.free_many(cpu, blocks);
     }
@@ -94,6 +118,16 @@ impl<T: ReplayTarget> ReplayTarget for Verify<'_, T> {
 
     fn census(&mut self) -> Result<Census, String> {
         self.target.census()
+    }
+
+    fn free_map(&self) -> Result<FreeMap, String> {
+        self.target.free_map()
+    }
+
+    fn look(&mut self, percent: u32) -> Result<(), String> {
+        let map = self.target.free_map()?;
+        self.looks.push(Look::of(percent, &map, self.unmovable.tainted()));
+        Ok(())
     }
 
     fn drain_all(&mut self) {

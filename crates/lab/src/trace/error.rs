@@ -57,4 +57,9 @@ pub enum TraceError {
          FILE`"
     )]
     NotBuddyinfo { name: String, what: String },
+    #[error(
+        "{name} is not the text of /proc/pagetypeinfo: {what}; copy it as root with `cat \
+         /proc/pagetypeinfo > FILE`, or remove it"
+    )]
+    NotPagetypeinfo { name: String, what: String },
 }

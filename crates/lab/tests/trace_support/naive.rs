@@ -3,7 +3,7 @@
 
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
-use pagedepot_designs::Census;
+use pagedepot_designs::{Census, FreeMap};
 use pagedepot_lab::tested::{Known, ReplayCounts, ReplayTarget};
 
 const BATCH: usize = 8;
@@ -155,6 +155,11 @@ impl ReplayTarget for Naive {
         census.free_pages = self.free.iter().filter(|&&free| free).count() as u64;
         census.cached_pages = self.cached_pages_total();
         Ok(census)
+    }
+
+    fn free_map(&self) -> Result<FreeMap, String> {
+        let is_free = |pfn: Pfn| self.free[pfn.index()];
+        Ok(FreeMap::by_frame(0, self.free.len() as u64, is_free))
     }
 
     fn drain_all(&mut self) {
