@@ -94,8 +94,9 @@ pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError};
 pub use alloc::flags::Flags;
 pub use alloc::{
-    Allocator, Builder, Census, CpuStats, Fault, FreeManyError, FrontsAt, Global, InitError,
-    MetadataUse, Obstacle, RemoveError, Shortage, ZoneShortage, ZoneStats,
+    Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuStats, Fault,
+    FreeManyError, FrontsAt, Global, InitError, MetadataUse, Move, Mover, MoverRegistered,
+    Obstacle, Occupant, RemoveError, Shortage, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::FreeHigh;
@@ -103,6 +104,7 @@ pub use pcp::{Drained, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
 pub use store::backing::{Backing, BackingRanges};
 pub use store::{Doubled, Misuse};
+pub use zone::compactions::Compactions;
 pub use zone::counts::Counts;
 pub use zone::{CacheLimits, HighPolicy, Watermarks, ZoneName};
 

@@ -8,17 +8,17 @@
 #![allow(unsafe_code, reason = "writes sections to memory that callers give")]
 
 use core::mem::MaybeUninit;
-use core::ops::Range;
 use core::ptr::NonNull;
 
 use super::allocator::Allocator;
 use super::checked::FrameBytes;
 use super::config::{Checks, ConfigError};
+use super::isolation::pageblocks;
 use super::layout;
 use crate::cpus::Cpus;
 use crate::frame::FrameRange;
 use crate::frame::pageblock::PageblockIndex;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, Tag};
+use crate::frame::pageblock::{SECTION_FRAMES, Tag};
 use crate::frame::{Mobility, ZoneId};
 use crate::pcp::Caches;
 use crate::store::section::Section;
@@ -244,11 +244,6 @@ fn not_new(pageblock: PageblockIndex, tag: Tag) -> ConfigError {
         true => ConfigError::WasRemoved { first, zone: tag.zone().get() },
         false => ConfigError::HasMemory { first },
     }
-}
-
-/// The pageblocks that a range touches.
-pub(super) fn pageblocks(range: FrameRange) -> Range<u32> {
-    range.start.get() / PAGEBLOCK_FRAMES..range.end().div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32
 }
 
 /// What memory serves at first.

@@ -193,6 +193,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             caches: self.caches(),
             options: &self.options,
             last_resort: &self.globals.last_resort,
+            mover: &self.globals.mover,
         }
     }
 }

@@ -4,6 +4,7 @@ use super::error::{AllocError, FreeError};
 use super::flags::Flags;
 use super::hooks::{Hooks, Options};
 use super::pressure::UnderPressure;
+use super::registered_mover::RegisteredMover;
 use super::request::{Request, Want};
 use super::undo::Undo;
 use super::walk::Walk;
@@ -20,6 +21,7 @@ pub(super) struct Blocks<'a, 'm, C> {
     pub caches: Caches<'a, 'm, C>,
     pub options: &'a Options,
     pub last_resort: &'a LastResort<'m>,
+    pub mover: &'a RegisteredMover<'m>,
 }
 
 impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
@@ -32,7 +34,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     }
 
     pub fn under_pressure(&self) -> UnderPressure<'a, 'm, C> {
-        UnderPressure { caches: self.caches, last_resort: self.last_resort }
+        UnderPressure { hooks: self.hooks(), last_resort: self.last_resort, mover: self.mover }
     }
 
     fn check_usable(&self) -> Result<(), crate::cpus::Unusable> {

@@ -2,6 +2,8 @@
 
 use super::allocator::Allocator;
 use super::drain::Drains;
+use super::mover::Mover;
+use super::registered_mover::MoverRegistered;
 use crate::cpus::Cpus;
 use crate::frame::{CpuId, ZoneId};
 use crate::front::gate;
@@ -82,6 +84,17 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// At most 8 can be registered.
     pub fn register_reclaim(&self, callback: &'m dyn Reclaim) -> Result<(), TooManyCallbacks> {
         self.globals.last_resort.register(callback)
+    }
+
+    /// Registers the mover for requests with [`Flags::compact`](crate::Flags::compact), for the
+    /// allocator's life. It is called by one request at a time, from the slow path of a request
+    /// that may reclaim, on the thread of that request: it must not wait for a lock that callers
+    /// hold while they make such requests.
+    ///
+    /// # Errors
+    /// [`MoverRegistered`]: there is one already, or another call registers one at this moment.
+    pub fn register_mover(&self, mover: &'m (dyn Mover + Sync)) -> Result<(), MoverRegistered> {
+        self.globals.mover.register(mover)
     }
 
     /// Changes a zone's watermarks. `false` for a zone that does not exist, or marks that do not

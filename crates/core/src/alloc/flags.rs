@@ -12,6 +12,7 @@ const ZEROED: u32 = 1 << 2;
 const ATOMIC: u32 = 1 << 3;
 const NO_RECLAIM: u32 = 1 << 4;
 const THIS_NODE: u32 = 1 << 5;
+const COMPACT: u32 = 1 << 6;
 const LEVEL_SHIFT: u32 = 8;
 const LEVEL_ANY: u32 = 15;
 
@@ -52,6 +53,14 @@ impl Flags {
         Flags(self.0 | THIS_NODE)
     }
 
+    /// Before the request fails, held blocks may be moved out of its way, by the mover of
+    /// [`register_mover`](crate::Allocator::register_mover). Of no effect without one, and on
+    /// requests for one frame, or that may not reclaim.
+    #[must_use]
+    pub const fn compact(self) -> Self {
+        Flags(self.0 | COMPACT)
+    }
+
     /// Only zones of at most this level will do (Linux: DMA 0, DMA32 1, ...); at most 14.
     #[must_use]
     pub const fn at_most_level(self, level: u8) -> Self {
@@ -88,6 +97,10 @@ impl Flags {
         self.0 & (ATOMIC | NO_RECLAIM) == 0
     }
 
+    pub(crate) const fn may_compact(self) -> bool {
+        self.0 & COMPACT != 0 && self.may_reclaim()
+    }
+
     pub(crate) const fn is_this_node(self) -> bool {
         self.0 & THIS_NODE != 0
     }
@@ -119,6 +132,7 @@ impl core::fmt::Debug for Flags {
             (ATOMIC, "atomic"),
             (NO_RECLAIM, "no_reclaim"),
             (THIS_NODE, "this_node"),
+            (COMPACT, "compact"),
         ] {
             if self.0 & bit != 0 {
                 write!(f, "|{name}")?;
@@ -137,20 +151,22 @@ mod tests {
 
     #[test]
     fn every_combination_says_what_it_was_made_from() {
-        for bits in 0..16 {
+        for bits in 0..32 {
             for mobility in Mobility::ALL {
                 for level in (0..=14).map(Some).chain([None]) {
                     let mut flags = Flags::new(mobility);
-                    let [zeroed, atomic, no_reclaim, this_node] =
-                        [1, 2, 4, 8].map(|bit| bits & bit != 0);
+                    let [zeroed, atomic, no_reclaim, this_node, compact] =
+                        [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
                     flags = if zeroed { flags.zeroed() } else { flags };
                     flags = if atomic { flags.atomic() } else { flags };
                     flags = level.map_or(flags, |level| flags.at_most_level(level));
                     flags = if no_reclaim { flags.no_reclaim() } else { flags };
                     flags = if this_node { flags.this_node() } else { flags };
+                    flags = if compact { flags.compact() } else { flags };
                     assert_eq!(flags.mobility(), mobility);
                     assert_eq!((flags.is_zeroed(), flags.is_atomic()), (zeroed, atomic));
                     assert_eq!(flags.may_reclaim(), !atomic && !no_reclaim);
+                    assert_eq!(flags.may_compact(), compact && !atomic && !no_reclaim);
                     assert_eq!(
                         (flags.is_this_node(), flags.is_plain()),
                         (this_node, !zeroed && !this_node)
@@ -173,6 +189,7 @@ mod tests {
         assert_eq!(format!("{:?}", Flags::default()), "Movable");
         let all = Flags::UNMOVABLE.zeroed().atomic().no_reclaim().this_node().at_most_level(3);
         assert_eq!(format!("{all:?}"), "Unmovable|zeroed|atomic|no_reclaim|this_node|level<=3");
+        assert_eq!(format!("{:?}", Flags::MOVABLE.compact()), "Movable|compact");
         assert_eq!(Flags::RECLAIMABLE.at_most_level(15), Flags::RECLAIMABLE);
         assert_eq!(Flags::RECLAIMABLE.at_most_level(200), Flags::RECLAIMABLE);
     }

@@ -1,5 +1,6 @@
 //! What of an allocator changes, and belongs to no zone and no CPU.
 
+use super::registered_mover::RegisteredMover;
 use crate::pcp::{Carved, PcpsState};
 use crate::reclaim::LastResort;
 use crate::store::Noted;
@@ -14,6 +15,8 @@ pub(crate) struct Globals<'m> {
     /// Claims of the store that were rolled back.
     pub failed_claims: AtomicU64,
     pub noted: Noted,
+    /// Moves blocks for requests that may compact.
+    pub mover: RegisteredMover<'m>,
 }
 
 impl<'m> Globals<'m> {
@@ -23,6 +26,7 @@ impl<'m> Globals<'m> {
             last_resort: LastResort::new(),
             failed_claims: AtomicU64::new(0),
             noted: Noted::new(),
+            mover: RegisteredMover::new(),
         }
     }
 }

@@ -17,6 +17,11 @@
 //! | `drain` | `Drains`: drains and decay |
 //! | `request` | a request of any kind, on its way down the watermarks |
 //! | `walk` | `Walk`: one walk over the zones that a request may use |
+//! | `isolation` | `Isolation`: pageblocks that one caller has for itself; `Claims` of all their frames |
+//! | `compaction`, `mover` | what compaction is asked for, and what the code that moves blocks implements |
+//! | `evacuate` | `Evacuation`: emptying one pageblock, or a window of them |
+//! | `sources` | which ones |
+//! | `registered_mover`, `compact_request` | the same for a request that would fail |
 //! | `pressure` | `UnderPressure`: requests below a watermark |
 //! | `blocks` | `Blocks`: what single blocks do when a front does not serve them |
 //! | `cached_blocks` | `CachedBlocks`: what CPUs cache, magazine by magazine |
@@ -27,6 +32,7 @@
 //! | `add` | `Adding`: memory, at first and later |
 //! | `obstacle` | `Obstacles`: why frames at a given address cannot be had |
 //! | `remove` | `Removal`: taking memory out again |
+//! | `compact` | compaction for callers |
 //! | `stats` | counters and reports |
 //! | `validate` | `Validation`: is every frame in exactly one place |
 //! | `build` | construction |
@@ -39,21 +45,29 @@ mod build;
 mod bulk;
 mod cached_blocks;
 mod checked;
+mod compact;
+mod compact_request;
+mod compaction;
 pub mod config;
 mod control;
 mod drain;
 pub mod error;
+mod evacuate;
 pub mod flags;
 mod global;
 mod globals;
 mod hooks;
+mod isolation;
 pub(crate) mod late_init;
 pub(crate) mod layout;
+mod mover;
 mod obstacle;
 mod pressure;
 mod range;
+mod registered_mover;
 mod remove;
 mod request;
+mod sources;
 mod stats;
 mod undo;
 mod validate;
@@ -62,8 +76,11 @@ mod walk;
 pub use allocator::{Allocator, FrontsAt};
 pub use build::Builder;
 pub use bulk::FreeManyError;
+pub use compaction::{CompactEnd, CompactError, Compacted, Compaction};
 pub use global::{Global, InitError};
+pub use mover::{Move, Mover, Occupant};
 pub use obstacle::Obstacle;
+pub use registered_mover::MoverRegistered;
 pub use remove::RemoveError;
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};

@@ -4,10 +4,10 @@
 use core::fmt;
 use core::ops::ControlFlow;
 
-use super::add::pageblocks;
 use super::allocator::Allocator;
 use super::cached_blocks::CachedBlocks;
 use super::hooks::are_carved;
+use super::isolation::pageblocks;
 use crate::cpus::Cpus;
 use crate::frame::FrameRange;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
@@ -64,7 +64,10 @@ impl fmt::Display for Obstacle {
                 write!(f, "from frame {first} on the memory is of zone {}", zone.get())
             }
             Obstacle::Isolated { first } => {
-                write!(f, "another caller is adding or removing the memory at frame {first}")
+                write!(
+                    f,
+                    "another caller is adding, removing or emptying the memory at frame {first}"
+                )
             }
             Obstacle::Carved { first, pages } => write!(
                 f,

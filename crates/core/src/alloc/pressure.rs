@@ -1,29 +1,33 @@
 //! Requests below a watermark: telling the callbacks, and the last resort.
 
+use super::compact_request::make_room;
 use super::drain::Drains;
 use super::error::AllocError;
+use super::hooks::Hooks;
+use super::registered_mover::RegisteredMover;
 use super::request::Request;
 use super::walk::Walk;
 use crate::cpus::Cpus;
 use crate::frame::{Pfn, ZoneId};
-use crate::pcp::{Caches, Mode, Scope};
+use crate::pcp::{Mode, Scope};
 use crate::reclaim::{LastResort, Left, Movement, Search};
 use crate::sync::{InFlight, count};
 
 /// The way down for requests that found every zone below `low`.
 pub(super) struct UnderPressure<'a, 'm, C> {
-    pub caches: Caches<'a, 'm, C>,
+    pub hooks: Hooks<'a, 'm, C>,
     pub last_resort: &'a LastResort<'m>,
+    pub mover: &'a RegisteredMover<'m>,
 }
 
 impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
     fn walk(&self) -> Walk<'a, 'm, C> {
-        Walk { caches: self.caches }
+        Walk { caches: self.hooks.caches }
     }
 
     /// Tells the callbacks, then goes on down.
     pub fn alloc(&self, request: Request) -> Result<Pfn, AllocError> {
-        let (caches, walk) = (self.caches, self.walk());
+        let (caches, walk) = (self.hooks.caches, self.walk());
         if request.flags.may_reclaim() {
             for zone in walk.zones_of(request) {
                 let state = caches.zones.get(zone);
@@ -45,8 +49,10 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
         let walk = self.walk();
         let Some(first) = walk.zones_of(request).next() else { return Err(AllocError::NoZone) };
         let search = OneRequest { walk: &walk, request };
-        self.last_resort.find(self.caches.cpus.environment(), &search).ok_or_else(|| {
-            count(&self.caches.direct(self.caches.here(), first).counters().failures, 1);
+        let caches = self.hooks.caches;
+        let found = self.last_resort.find(caches.cpus.environment(), &search);
+        found.or_else(|| make_room(self.mover, &self.hooks, request)).ok_or_else(|| {
+            count(&caches.direct(caches.here(), first).counters().failures, 1);
             AllocError::Exhausted
         })
     }

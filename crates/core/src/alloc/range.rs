@@ -133,7 +133,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// (the latter two unless it is atomic or may not reclaim), with a search after each, in up to
     /// four rounds until one was undisturbed. What a failing request costs is thus up to 14
     /// searches of its zones; one for more frames than a zone has fails at once. Callbacks are
-    /// told how many frames are wanted, but not where.
+    /// told how many frames are wanted, but not where. With [`Flags::compact`] held blocks are then
+    /// moved out of the way, if the embedder has registered a mover: a few candidates are emptied
+    /// at most, and 4 blocks moved for each frame wanted.
     ///
     /// Over a [`Backing`](crate::Backing) the second search is the backing's
     /// [`take_contiguous`](crate::BackingRanges::take_contiguous); without ranges there is none, so
@@ -171,7 +173,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     ///
     /// One claim, O(frames / 64); if frames are missing, the caches of that zone are drained
     /// quietly, callbacks called and the caches drained fully, in rounds and by flags as for
-    /// [`alloc_contiguous`](Self::alloc_contiguous), with a claim after each. Watermarks and the
+    /// [`alloc_contiguous`](Self::alloc_contiguous), with a claim after each; with
+    /// [`Flags::compact`] held blocks are moved away at last. Watermarks and the
     /// flags' choice of zones do not apply: nothing else will do for this caller.
     ///
     /// # Errors

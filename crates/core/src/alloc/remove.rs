@@ -33,16 +33,15 @@
 use core::fmt;
 use core::mem::forget;
 
-use super::add::pageblocks;
 use super::allocator::Allocator;
 use super::drain::Drains;
+use super::isolation::{Claims, Isolation, pageblocks};
 use super::obstacle::{Obstacle, Obstacles};
 use crate::cpus::{Cpus, Environment, Unusable};
 use crate::frame::FrameRange;
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Pfn, ZoneId};
 use crate::pcp::{Caches, Drained, Mode, Scope};
-use crate::store::tags::Tags;
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::spin_hint;
 
@@ -127,19 +126,6 @@ impl From<Unusable> for RemoveError {
     }
 }
 
-/// Pageblocks that this value's owner has isolated; they are as before when it is dropped.
-struct Isolation<'a, 'm> {
-    tags: &'a Tags<'m>,
-    pageblocks: core::ops::Range<u32>,
-}
-
-impl Drop for Isolation<'_, '_> {
-    fn drop(&mut self) {
-        let pageblocks = self.pageblocks.clone().map(PageblockIndex);
-        pageblocks.for_each(|pageblock| self.tags.end_isolation(pageblock));
-    }
-}
-
 impl<C: Cpus> Allocator<'_, C> {
     /// Takes memory from a zone, of whole pageblocks (aligned runs of 512 frames), while all other
     /// calls go on. Afterwards the frames are the caller's, unknown to this allocator; the range may
@@ -187,7 +173,10 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
         }
         // See 5.
         let _moving = self.0.zones.get(zone).in_flight.begin(u64::from(range.frames));
-        let isolation = self.isolate(zone, range)?;
+        let isolation =
+            Isolation::of(self.0.store.tags(), zone, range).map_err(|(pageblock, tag)| {
+                RemoveError::Obstacle(self.obstacle(range, pageblock, tag))
+            })?;
         self.claim_patiently(zone, range)?;
         // All frames are this caller's.
         forget(isolation);
@@ -196,23 +185,6 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
         });
         self.0.zones.get(zone).remove_managed(u64::from(range.frames));
         Ok(())
-    }
-
-    /// Isolates the pageblocks of a range, all or none.
-    fn isolate(&self, zone: ZoneId, range: FrameRange) -> Result<Isolation<'a, 'm>, RemoveError> {
-        let first = pageblocks(range).start;
-        let tags = self.0.store.tags();
-        let mut isolation = Isolation { tags, pageblocks: first..first };
-        for pageblock in pageblocks(range).map(PageblockIndex) {
-            if pageblock.0 as usize >= tags.len() {
-                let first = pageblock.first();
-                return Err(RemoveError::Obstacle(Obstacle::NoMemory { first }));
-            }
-            tags.isolate(pageblock, zone)
-                .map_err(|tag| RemoveError::Obstacle(self.obstacle(range, pageblock, tag)))?;
-            isolation.pageblocks.end = pageblock.0 + 1;
-        }
-        Ok(isolation)
     }
 
     fn obstacle(&self, range: FrameRange, pageblock: PageblockIndex, tag: Tag) -> Obstacle {
@@ -238,7 +210,7 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
                 drained = Drains(self.0).drain(Scope::zone(zone), mode);
             }
             missing = Obstacles(self.0).missing_in(range);
-            if missing.is_none() && self.claim_range(zone, range) {
+            if missing.is_none() && Claims(self.0).claim(zone, range) {
                 return Ok(());
             }
             if is_mutant(Mutant::RemovesHeld) {
@@ -254,34 +226,6 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
         let (first, pages) = missing.unwrap_or((range.start, 1));
         let skipped_cpus = drained.busy_cpus + drained.isolated_cpus;
         Err(RemoveError::Busy { first, pages, skipped_cpus })
-    }
-
-    /// Takes all frames of a range from the store, or none.
-    fn claim_range(&self, zone: ZoneId, range: FrameRange) -> bool {
-        let mut done = 0;
-        while done < range.frames {
-            let start = range.start.add(done);
-            let to_next_section = SECTION_FRAMES - start.get() % SECTION_FRAMES;
-            let frames = to_next_section.min(range.frames - done);
-            if !self.0.store.claim(zone, start, frames) {
-                let done = if is_mutant(Mutant::KeepsClaims) { 0 } else { done };
-                self.put_claimed(zone, range.start, done);
-                return false;
-            }
-            self.0.direct(self.0.here(), zone).add_free(-i64::from(frames));
-            done += frames;
-        }
-        true
-    }
-
-    /// Gives the first `frames` frames from `start`, which were claimed, back.
-    fn put_claimed(&self, zone: ZoneId, start: Pfn, frames: u32) {
-        if frames > 0 {
-            let doubled = self.0.store.put(start, frames);
-            let freed = i64::from(frames) - i64::from(doubled.frames);
-            self.0.direct(self.0.here(), zone).add_free(freed);
-            self.0.store.note_doubled(doubled);
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::front::Magazine;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
+use crate::zone::compactions::Compactions;
 use crate::zone::counts::Counts;
 use crate::zone::{CacheLimits, Watermarks, ZoneName};
 
@@ -62,6 +63,8 @@ pub struct ZoneStats {
     pub limits: CacheLimits,
     /// Sums over all CPUs, and over callers on none.
     pub counts: Counts,
+    /// What compactions did.
+    pub compactions: Compactions,
 }
 
 /// Memory that the allocator itself uses, in bytes, by purpose.
@@ -235,6 +238,7 @@ impl<C: Cpus> Allocator<'_, C> {
             watermarks: state.watermarks(),
             limits: state.limits(),
             counts,
+            compactions: state.compactions.read(),
         })
     }
 

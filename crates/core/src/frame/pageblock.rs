@@ -54,14 +54,14 @@ impl PageblockIndex {
 /// | row 3 of zone 0 | no memory here |
 /// | row 3 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
 /// | plus two words | no memory any more: it was removed from this zone |
-/// | plus three, four, five words | isolated: a caller is adding or removing the pageblock, which is unmovable, movable, reclaimable |
+/// | plus three, four, five words | isolated: a caller is adding, removing or emptying the pageblock, which is unmovable, movable, reclaimable |
 ///
 /// | transition | by |
 /// |---|---|
 /// | no memory, or removed from this zone -> isolated, and from there movable | the caller that adds memory |
 /// | a mobility -> another one | the owner of all 512 frames |
 /// | a mobility -> carved | the owner of a frame that is cut into magazines, for good |
-/// | a mobility -> isolated, and back | the caller that removes memory, before it owns a frame of it |
+/// | a mobility -> isolated, and back | the caller that removes memory or compacts, before it owns a frame of it |
 /// | isolated -> removed | the same, as the owner of all 512 frames |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tag(pub u32);

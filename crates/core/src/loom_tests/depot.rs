@@ -143,7 +143,7 @@ impl<C: Cpus> Depot<C> {
         self.note_frames(FrameRange::new(pfn, order.frames()), is_held);
     }
 
-    fn note_frames(&self, range: FrameRange, is_held: bool) {
+    pub fn note_frames(&self, range: FrameRange, is_held: bool) {
         let mut held = self.held.lock().unwrap();
         for frame in &mut held[range.start.index()..][..range.frames as usize] {
             assert_ne!(*frame, is_held, "{range:?} was handed out twice, or freed twice");

@@ -3,6 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `adding` | adding memory, and taking away what lost a race |
+//! | `compacting` | moving blocks beside frees, requests, removals and one another |
 //! | `explore` | how far a model is explored, and the line it prints |
 //! | `cpus` | restartable sequences step by step, a kernel's guards, locks |
 //! | `depot` | a whole allocator of a few frames, with a ledger of who holds which |
@@ -28,6 +29,7 @@
 //! early, and `--show-output` shows which it ended.
 mod adding;
 mod classes;
+mod compacting;
 mod contexts;
 mod cpus;
 mod depot;

@@ -13,6 +13,7 @@ mod misuse;
 mod runs;
 pub mod section;
 pub mod summary;
+pub mod survey;
 pub mod tags;
 mod wanted;
 

@@ -41,6 +41,10 @@ pub enum Mutant {
     KeepsPart,
     /// A magazine is stolen by looking at the top of another CPU's empties, and left there.
     LeavesStolen,
+    /// Compaction frees a block that was gone when it was to be moved.
+    FreesGone,
+    /// Compaction keeps destinations to which nothing was moved.
+    KeepsDestination,
     /// Operations on a stack leave its tag as it is.
     Untagged,
 }

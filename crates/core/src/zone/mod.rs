@@ -7,9 +7,11 @@
 //! | `state` | [`Zone`]: span, free pages, in-flight pages of a zone |
 //! | `watermarks` | below which level of free pages a zone becomes careful |
 //! | `limits` | how many pages a CPU may cache of a zone |
+//! | [`compactions`] | counters of compaction |
 //! | [`counts`] | counters of a zone, and of a CPU in it |
 //! | `lists` | [`Zones`]: all of them, in the order that a node prefers |
 
+pub mod compactions;
 pub mod counts;
 mod limits;
 mod lists;

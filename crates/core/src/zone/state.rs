@@ -1,5 +1,6 @@
 //! What is known of a zone.
 
+use super::compactions::CompactionCounters;
 use super::counts::Counters;
 use super::limits::{CacheLimits, PAGES_MAX};
 use super::watermarks::Watermarks;
@@ -35,6 +36,7 @@ pub struct Zone {
     pub in_flight: InFlight,
     /// What callers on no CPU of ours did.
     pub counters: Counters,
+    pub compactions: CompactionCounters,
 }
 
 /// Bounds of the changes that a CPU keeps to itself, in pages. All CPUs together keep at most a
@@ -61,6 +63,7 @@ impl Zone {
             below_low: AtomicBool::new(false),
             in_flight: InFlight::new(),
             counters: Counters::new(),
+            compactions: CompactionCounters::default(),
         }
     }
 

@@ -1,0 +1,77 @@
+//! Compaction for callers: held blocks are moved out of some pageblocks into others, so that the
+//! former become whole.
+
+use super::allocator::Allocator;
+use super::compaction::{CompactError, Compacted, Compaction, Target};
+use super::evacuate::Evacuation;
+use super::mover::Mover;
+use super::sources;
+use crate::cpus::{Cpus, Environment};
+use crate::frame::ZoneId;
+use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+
+impl<C: Cpus> Allocator<'_, C> {
+    /// Moves held blocks by `mover` until the target is there: whole pageblocks, or a contiguous
+    /// range, in one zone.
+    ///
+    /// The pageblocks to be emptied are isolated meanwhile, 8 at a time, or a window of the range's
+    /// size: requests pass them by, and frees of their frames go past the caches. Everything else
+    /// goes on. Nothing is isolated, or stays so, when that would leave the zone's other free
+    /// memory below its `low` watermark. A request that would fail meanwhile looks again, as beside
+    /// [`remove_memory`](Self::remove_memory).
+    ///
+    /// Destinations are allocated for the mover from the densest pageblocks, past the watermarks,
+    /// since as many frames come back. Several compactions may run at once; they take different
+    /// pageblocks.
+    ///
+    /// O(zone) per 64 candidates, and what the mover costs.
+    ///
+    /// # Errors
+    /// [`CompactError`], before anything was done. A compaction that did not reach its target is
+    /// none: [`Compacted::end`] says why.
+    ///
+    /// # Panics
+    /// When the mover does. What it had marked as moved is moved; nothing is lost. And when frames
+    /// were freed that were free already, which `moved` for a block that the caller does not hold
+    /// may be: see [`Config::on_misuse`](crate::Config::on_misuse).
+    pub fn compact(
+        &self,
+        zone: ZoneId,
+        compaction: Compaction,
+        mover: &dyn Mover,
+    ) -> Result<Compacted, CompactError> {
+        self.cpus.environment().check_usable()?;
+        let bitmap = self.store.bitmap().ok_or(CompactError::Unsupported)?;
+        let zones = self.zones.all();
+        if zone.index() >= zones.len() {
+            return Err(CompactError::NoSuchZone { zone: zone.get() });
+        }
+        let managed = zones[zone.index()].managed() / u64::from(PAGEBLOCK_FRAMES);
+        let wanted = match compaction.target {
+            Target::Pageblocks(count) => count.map_or(0, u64::from),
+            Target::Range { frames, align } if frames == 0 || !align.is_power_of_two() => {
+                return Err(CompactError::BadRange { frames, align });
+            }
+            Target::Range { frames, .. } => u64::from(frames.div_ceil(PAGEBLOCK_FRAMES)),
+        };
+        if wanted > managed {
+            return Err(CompactError::TooLarge { wanted, managed });
+        }
+        let blocks = self.blocks();
+        let hooks = blocks.hooks();
+        let mut evacuation = Evacuation::new(&hooks, bitmap, zone, mover, compaction);
+        evacuation.done.end = match compaction.target {
+            Target::Pageblocks(count) => sources::empty_pageblocks(&mut evacuation, count),
+            Target::Range { frames, align } => {
+                sources::empty_window(&mut evacuation, frames, align, |_| true)
+            }
+        };
+        let mut done = evacuation.done;
+        let state = self.zones.get(zone);
+        let whole = bitmap.fillings(zone, state.span()).filter(|filling| filling.is_whole());
+        done.whole_pageblocks = whole.count() as u64;
+        state.compactions.count(&done.counts());
+        self.store.end_call(|| ());
+        Ok(done)
+    }
+}

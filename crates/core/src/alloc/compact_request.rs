@@ -1,0 +1,111 @@
+//! Compaction for a request that would fail otherwise.
+//!
+//! One request at a time compacts: the mover may allocate, and a request of its own that compacted
+//! would enter it again. Another request that comes meanwhile fails as it would without a mover.
+//!
+//! What was emptied is claimed while it is still isolated, so no other request can take it. The
+//! claim takes whole pageblocks: they become ones of the request's mobility, as with any request
+//! that takes whole pageblocks, and what is too much goes back.
+
+use super::compaction::{CompactEnd, Compaction};
+use super::evacuate::{Evacuation, Left};
+use super::hooks::Hooks;
+use super::isolation::Claims;
+use super::mover::Mover;
+use super::registered_mover::RegisteredMover;
+use super::request::{Request, Want};
+use super::sources;
+use super::walk::Walk;
+use crate::cpus::Cpus;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
+use crate::frame::{FrameRange, Pfn, ZoneId};
+use crate::store::tags::Tags;
+
+/// Candidates that a request empties at most.
+const LOOKS_MAX: u64 = 16;
+
+/// What a request can have by moving held blocks, if it may. `None`: nothing.
+#[cold]
+pub(super) fn make_room<C: Cpus>(
+    registered: &RegisteredMover<'_>,
+    hooks: &Hooks<'_, '_, C>,
+    request: Request,
+) -> Option<Pfn> {
+    if !request.flags.may_compact() || request.pages() < 2 {
+        return None;
+    }
+    let (mover, _turn) = registered.begin()?;
+    let walk = Walk { caches: hooks.caches };
+    walk.zones_of(request).find_map(|zone| {
+        let may_give = hooks.caches.may_give(zone, request.pages(), request.reserve());
+        may_give.then(|| make_room_in(hooks, zone, mover, request)).flatten()
+    })
+}
+
+/// As [`make_room`], in one zone.
+fn make_room_in<C: Cpus>(
+    hooks: &Hooks<'_, '_, C>,
+    zone: ZoneId,
+    mover: &dyn Mover,
+    request: Request,
+) -> Option<Pfn> {
+    let frames = request.pages() as u32;
+    let align = match request.want {
+        Want::Block(order) => order.frames(),
+        Want::Run { align, .. } => align,
+        Want::At { .. } => 1,
+    };
+    let rules = Compaction::range(frames, align)
+        .moves_max(4 * u64::from(frames.max(PAGEBLOCK_FRAMES)))
+        .looks_max(LOOKS_MAX);
+    let claims = Claims(hooks.caches);
+    let mut evacuation = Evacuation::new(hooks, hooks.caches.store.bitmap()?, zone, mover, rules);
+    let mut claimed = None;
+    let mut claim = |range| {
+        let is_ours = claims.claim(zone, range);
+        claimed = is_ours.then_some(range);
+        is_ours
+    };
+    evacuation.done.end = match request.want {
+        Want::At { start, frames, .. } => {
+            empty_at(&mut evacuation, FrameRange::new(start, frames), claim)
+        }
+        _ => sources::empty_window(&mut evacuation, frames, align, &mut claim),
+    };
+    let done = evacuation.done;
+    let state = hooks.caches.zones.get(zone);
+    state.compactions.count(&done.counts());
+    let claimed = claimed?;
+    retag(hooks.caches.store.tags(), claimed, Tag::new(zone, request.flags.mobility()));
+    claims.put(zone, claimed.start.add(frames), claimed.frames - frames);
+    hooks.caches.direct(hooks.caches.here(), zone).count_allocs(0, u64::from(frames));
+    Some(claimed.start)
+}
+
+/// Empties one range, wherever it begins and ends.
+fn empty_at<C: Cpus>(
+    evacuation: &mut Evacuation<'_, '_, C>,
+    range: FrameRange,
+    take: impl FnOnce(FrameRange) -> bool,
+) -> CompactEnd {
+    if !evacuation.may_look() {
+        return CompactEnd::Budget;
+    }
+    let held = evacuation.held_in(range);
+    let Some(source) = evacuation.isolate(range, held) else {
+        return evacuation.refusal.unwrap_or(CompactEnd::NothingLeft);
+    };
+    evacuation.drain();
+    match evacuation.empty(&source, None) {
+        Left::Nothing if take(range) => CompactEnd::Reached,
+        Left::Ended(end) => end,
+        _ => CompactEnd::NothingLeft,
+    }
+}
+
+/// Makes the whole pageblocks of a claimed range, which are not isolated any more, ones of this tag.
+fn retag(tags: &Tags<'_>, claimed: FrameRange, tag: Tag) {
+    let first = claimed.start.get().div_ceil(PAGEBLOCK_FRAMES);
+    let end = (claimed.end() / u64::from(PAGEBLOCK_FRAMES)) as u32;
+    (first..end).map(PageblockIndex).for_each(|pageblock| tags.retag(pageblock, tag));
+}

@@ -1,0 +1,534 @@
+//! Emptying one source: isolated pageblocks, whose held blocks a mover moves elsewhere.
+//!
+//! # Steps
+//! 1. *Isolate* the source, as [`remove`](super::remove) does: nothing new is allocated there, and
+//!    what is freed comes to the store.
+//! 2. *Drain* the zone's caches, so that no frame of the source is cached.
+//! 3. *Survey*: ask the mover about each frame that is not free. If one is pinned or unknown, end
+//!    here: no block was moved.
+//! 4. *Move*, in batches: allocate destinations, call the mover, settle each move. Then survey
+//!    again, a few times at most: blocks may have been freed, or allocated by a search that had
+//!    read the tag before it was isolated.
+//!
+//! # Argument
+//! *A source block has one fate.* A move frees `from` only after the mover said `moved`, which by
+//! its [contract](super::mover::Mover) makes `from` compaction's alone. Frees by its holder cannot
+//! come beside or after that. If the holder's free came first, the move is `gone`, and `from` is
+//! the store's, where its bit was set by that free. Compaction then touches only `to`.
+//!
+//! *A destination has one fate.* It was allocated by the atomic operation of a search, so it is
+//! compaction's alone. It becomes the mover's when that says `moved`, and else goes back.
+//! [`Batch`] settles both when it is dropped, also while a panic unwinds: each move is in one of the
+//! two states at each moment, because the mover changes it by one call.
+//!
+//! *Allocations.* Isolation is for progress alone. A search that read the tag before takes frames
+//! of the source as if it had come first; its holder is asked for them in the next survey. A
+//! destination may lie in a pageblock that another compaction or [`remove_memory`] has isolated a
+//! moment later; then that caller finds one more held frame.
+//!
+//! *Drains.* A drain moves frames from caches to the store, which is where compaction wants them.
+//! A frame that is cached when the mover is asked is `Unknown`: it has no holder. The drain of step
+//! 2 comes after the isolation, so a front that was filled before is emptied, and frees that come
+//! later find the isolated tag and go to the store. A free that had read the tag before may still
+//! cache a frame: it is unknown in the survey, which is repeated after one more drain.
+//!
+//! *Two compactions, and [`remove_memory`].* The compare-and-swap of a tag to its isolated form
+//! elects one of them for each pageblock; only that one ends the isolation. The others go on with
+//! other pageblocks, or say [`Obstacle::Isolated`](super::obstacle::Obstacle). None waits for
+//! another one while it has isolated something.
+//!
+//! *Requests.* The source is announced as in flight from before it is isolated until it is not: a
+//! request that finds nothing meanwhile looks again before it fails. Free memory outside of the
+//! source is compared with the `low` watermark before it is isolated and after each batch; below
+//! it, compaction ends. So a request is kept waiting by one call of the mover at most.
+//!
+//! *It ends.* Each survey and each pass is bounded by the source's frames, and there are at most
+//! [`ROUNDS`] of both.
+//!
+//! [`remove_memory`]: crate::Allocator::remove_memory
+
+use super::compaction::{CompactEnd, Compacted, Compaction, Target};
+use super::drain::Drains;
+use super::hooks::Hooks;
+use super::isolation::Isolation;
+use super::mover::{Move, Mover, Occupant, Outcome};
+use crate::cpus::Cpus;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
+use crate::frame::{FrameRange, Mobility, Order, Pfn, ZoneId};
+use crate::pcp::{Caches, Scope};
+use crate::store::Doubled;
+use crate::store::Store;
+use crate::store::bitmap::Bitmap;
+use crate::store::survey::{Key, Ranked};
+use crate::sync::Moving;
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prim::spin_hint;
+
+/// Moves per call of the mover.
+const BATCH: usize = if cfg!(loom) { 1 } else { 16 };
+/// Surveys of a source.
+const ROUNDS: u32 = 3;
+/// Spins before a survey is repeated, for frames in other callers' hands to arrive.
+const ROUND_SPINS: u32 = if cfg!(loom) { 1 } else { 1000 };
+
+/// A source: isolated, and announced as in flight. In this order it stops being either.
+pub(super) struct Source<'e, 'm> {
+    _isolation: Isolation<'e, 'm>,
+    _moving: Moving<'e>,
+    range: FrameRange,
+}
+
+/// What is left in a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Left {
+    /// Nothing: all of it is free.
+    Nothing,
+    /// Blocks that stay where they are, or frames on their way.
+    Blocks,
+    /// Blocks for which there is no room elsewhere.
+    Unplaced,
+    /// Anything: the compaction has to end.
+    Ended(CompactEnd),
+}
+
+/// What the mover says of a source's held frames.
+enum Survey {
+    AllFree,
+    Movable,
+    Pinned,
+    Unknown,
+}
+
+/// One compaction of a zone, on its way from source to source.
+pub(super) struct Evacuation<'e, 'm, C: Cpus> {
+    hooks: &'e Hooks<'e, 'm, C>,
+    pub bitmap: &'e Bitmap<'m>,
+    pub zone: ZoneId,
+    mover: &'e dyn Mover,
+    rules: Compaction,
+    destinations: Destinations,
+    /// Free frames of the sources that are isolated now.
+    hidden_pages: u64,
+    /// Free frames of partly used pageblocks, those of the sources to come included.
+    pub room_pages: u64,
+    /// Why the last source was not isolated, if that ends the compaction. None: another caller has
+    /// isolated it, or a block of it is pinned.
+    pub refusal: Option<CompactEnd>,
+    pub done: Compacted,
+}
+
+impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
+    pub fn new(
+        hooks: &'e Hooks<'e, 'm, C>,
+        bitmap: &'e Bitmap<'m>,
+        zone: ZoneId,
+        mover: &'e dyn Mover,
+        rules: Compaction,
+    ) -> Self {
+        Evacuation {
+            hooks,
+            bitmap,
+            zone,
+            mover,
+            rules,
+            destinations: Destinations::above(None),
+            hidden_pages: 0,
+            room_pages: 0,
+            refusal: None,
+            done: Compacted::default(),
+        }
+    }
+
+    fn caches(&self) -> Caches<'e, 'm, C> {
+        self.hooks.caches
+    }
+
+    /// Sections of the zone.
+    pub fn span(&self) -> (u32, u32) {
+        self.caches().zones.get(self.zone).span()
+    }
+
+    /// Frames of a range that are not free.
+    pub fn held_in(&self, range: FrameRange) -> u64 {
+        let (mut held, mut count) = (Held::of(range), 0);
+        while let Some(frame) = held.next(self.caches().store) {
+            held.pass(frame, Order::BASE);
+            count += 1;
+        }
+        count
+    }
+
+    /// Whether one more source may be looked at, which is counted then.
+    pub fn may_look(&mut self) -> bool {
+        let may =
+            self.done.looks < self.rules.looks_max && self.done.moved_blocks < self.rules.moves_max;
+        self.done.looks += u64::from(may);
+        self.refusal = (!may).then_some(CompactEnd::Budget);
+        may
+    }
+
+    /// Whether denser pageblocks have room for what a source holds, as of the last walk. The room is
+    /// reserved then.
+    pub fn has_room(&mut self, key: Key) -> bool {
+        // Sources that follow have higher keys, so its own room is none for them in any case.
+        let own = if key.is_unmovable() { 0 } else { u64::from(PAGEBLOCK_FRAMES) - key.held() };
+        let left = self.room_pages.checked_sub(own + key.held());
+        self.room_pages = left.unwrap_or(self.room_pages);
+        self.refusal = left.is_none().then_some(CompactEnd::NothingLeft);
+        left.is_some()
+    }
+
+    /// Gives up the room that was reserved for a source that is not emptied.
+    pub fn spare_room(&mut self, key: Key) {
+        self.room_pages += key.held();
+    }
+
+    /// Whether the zone has `pages` free pages outside of the sources, and as many as the watermark
+    /// `low` besides.
+    fn has_free(&self, pages: u64) -> bool {
+        let low = self.caches().zones.get(self.zone).watermarks().low;
+        self.caches().free_pages(self.zone) >= self.hidden_pages + pages + low
+    }
+
+    /// Isolates a source with `held` held frames, unless the mover says that one is pinned.
+    pub fn isolate(&mut self, range: FrameRange, held: u64) -> Option<Source<'e, 'm>> {
+        if held > 0 && matches!(self.survey(range), Survey::Pinned) {
+            self.done.pinned_blocks += 1;
+            return None;
+        }
+        // Its free frames are hidden, and as many as it holds are needed elsewhere.
+        if held > 0 && !self.has_free(range.frames.into()) {
+            self.refusal = Some(CompactEnd::LowMemory);
+            return None;
+        }
+        let zone = self.caches().zones.get(self.zone);
+        let moving = zone.in_flight.begin(u64::from(range.frames));
+        let tags = self.caches().store.tags();
+        let isolation = Isolation::of(tags, self.zone, range).ok()?;
+        self.hidden_pages += u64::from(range.frames).saturating_sub(held);
+        Some(Source { _isolation: isolation, _moving: moving, range })
+    }
+
+    /// Takes back what CPUs cache, after a source was isolated.
+    pub fn drain(&self) {
+        Drains(self.caches()).drain(Scope::zone(self.zone), self.rules.drain);
+    }
+
+    /// Moves all blocks out of a source. `key` is that of a single pageblock, which only goes to
+    /// denser ones.
+    pub fn empty(&mut self, source: &Source<'e, 'm>, key: Option<Key>) -> Left {
+        self.destinations = Destinations::above(key);
+        let left = self.empty_in_rounds(source.range);
+        // Its isolation is about to end.
+        let held = self.held_in(source.range);
+        let free = u64::from(source.range.frames) - held;
+        self.hidden_pages = self.hidden_pages.saturating_sub(free);
+        left
+    }
+
+    fn empty_in_rounds(&mut self, range: FrameRange) -> Left {
+        for round in 0..ROUNDS {
+            if round > 0 {
+                (0..ROUND_SPINS).for_each(|_| spin_hint());
+            }
+            match self.survey(range) {
+                Survey::AllFree => return Left::Nothing,
+                Survey::Pinned => {
+                    self.done.pinned_blocks += 1;
+                    return Left::Blocks;
+                }
+                Survey::Unknown if round + 1 == ROUNDS => {
+                    self.done.unknown_frames += 1;
+                    return Left::Blocks;
+                }
+                Survey::Unknown => self.drain(),
+                Survey::Movable => {
+                    let left = self.move_out(range);
+                    if left != Left::Nothing {
+                        return left;
+                    }
+                }
+            }
+        }
+        if self.held_in(range) == 0 { Left::Nothing } else { Left::Blocks }
+    }
+
+    /// Whether what was left behind ends the compaction; tells the mover how far it is.
+    pub fn end_after(&mut self, left: Left) -> Option<CompactEnd> {
+        match left {
+            Left::Ended(end) => Some(end),
+            // Sources that follow hold more, and have fewer denser ones.
+            Left::Unplaced if self.is_by_pageblock() => Some(CompactEnd::NothingLeft),
+            _ if self.mover.progress(&self.done).is_break() => Some(CompactEnd::Stopped),
+            _ => None,
+        }
+    }
+
+    fn is_by_pageblock(&self) -> bool {
+        matches!(self.rules.target, Target::Pageblocks(_))
+    }
+
+    /// The block around a frame that the mover could move, if what it says can be so.
+    fn movable_at(&self, frame: Pfn) -> Result<(Pfn, Order), Survey> {
+        match self.mover.occupant(frame) {
+            Occupant::Pinned => Err(Survey::Pinned),
+            Occupant::Unknown => Err(Survey::Unknown),
+            Occupant::Movable { first, order } => {
+                let has_it = frame.get().wrapping_sub(first.get()) < order.frames();
+                let zone = self.caches().store.tags().zone_of_range(first, order.frames());
+                let is_block = has_it && first.is_aligned(order) && zone == Some(self.zone);
+                // Moving a whole pageblock gains none.
+                let is_gain = order < Order::PAGEBLOCK || !self.is_by_pageblock();
+                if is_block && is_gain { Ok((first, order)) } else { Err(Survey::Pinned) }
+            }
+        }
+    }
+
+    fn survey(&self, range: FrameRange) -> Survey {
+        let mut found = Survey::AllFree;
+        let mut held = Held::of(range);
+        while let Some(frame) = held.next(self.caches().store) {
+            match self.movable_at(frame) {
+                Ok((first, order)) => {
+                    found = Survey::Movable;
+                    held.pass(first, order);
+                }
+                // It may have been freed between the two looks.
+                Err(_) if self.caches().store.is_free(frame) => held.pass(frame, Order::BASE),
+                Err(why) => return why,
+            }
+        }
+        found
+    }
+
+    /// One pass over a source in which all held blocks were movable.
+    fn move_out(&mut self, range: FrameRange) -> Left {
+        let mut held = Held::of(range);
+        loop {
+            let mut batch = Batch::new(self.hooks);
+            let mut left = Left::Nothing;
+            while !batch.is_full() {
+                let Some(frame) = held.next(self.caches().store) else { break };
+                let Ok((first, order)) = self.movable_at(frame) else {
+                    // Freed, or changed hands: the next survey asks again.
+                    held.pass(frame, Order::BASE);
+                    continue;
+                };
+                if self.done.moved_blocks + batch.length as u64 >= self.rules.moves_max {
+                    left = Left::Ended(CompactEnd::Budget);
+                    break;
+                }
+                let Some(to) = self.destination(order) else {
+                    self.done.unplaced_blocks += 1;
+                    // For larger blocks there may be room for those of other sources.
+                    left = if order == Order::BASE { Left::Unplaced } else { Left::Blocks };
+                    break;
+                };
+                batch.push(first, to, order);
+                held.pass(first, order);
+            }
+            if batch.length == 0 {
+                return left;
+            }
+            self.mover.move_blocks(batch.moves());
+            let is_pinned = self.settle(batch);
+            if left == Left::Nothing && is_pinned {
+                left = Left::Blocks;
+            }
+            if left == Left::Nothing && !self.has_free(0) {
+                left = Left::Ended(CompactEnd::LowMemory);
+            }
+            if left != Left::Nothing {
+                return left;
+            }
+        }
+    }
+
+    /// Counts what came of a batch, and settles it; whether some block was not moved.
+    fn settle(&mut self, mut batch: Batch<'_, 'm, C>) -> bool {
+        let mut is_pinned = false;
+        for done in batch.moves() {
+            match done.outcome() {
+                Outcome::Moved => {
+                    self.done.moved_blocks += 1;
+                    self.done.moved_pages += u64::from(done.order().frames());
+                    self.hidden_pages += u64::from(done.order().frames());
+                }
+                Outcome::Gone => self.done.gone_blocks += 1,
+                Outcome::Pinned | Outcome::Undecided => {
+                    self.done.pinned_blocks += 1;
+                    is_pinned = true;
+                }
+            }
+        }
+        is_pinned
+    }
+
+    /// A free block to move to, from the densest pageblock that has one.
+    fn destination(&mut self, order: Order) -> Option<Pfn> {
+        let caches = self.caches();
+        let direct = caches.direct(caches.here(), self.zone);
+        let found = match self.destinations.take(self.bitmap, self.zone, self.span(), order) {
+            Some(pfn) => Some(pfn),
+            // Windows that are whole already come first, so none of those elsewhere would do.
+            None if !self.is_by_pageblock() => {
+                direct.search(Mobility::Movable, |wanted| caches.store.take_block(wanted, order))
+            }
+            None => None,
+        }?;
+        direct.count_taken(order);
+        if self.hooks.options.checks.any() {
+            self.hooks.frame_bytes().note_alloc(found, order);
+        }
+        Some(found)
+    }
+}
+
+/// The frames of a range that are not free, ascending.
+struct Held {
+    next: u64,
+    end: u64,
+}
+
+impl Held {
+    fn of(range: FrameRange) -> Self {
+        Held { next: u64::from(range.start.get()), end: range.end() }
+    }
+
+    /// The next one; the same again until it is [passed](Self::pass).
+    fn next(&mut self, store: &Store<'_>) -> Option<Pfn> {
+        while self.next < self.end {
+            let frame = Pfn::new(self.next as u32);
+            if !store.is_free(frame) {
+                return Some(frame);
+            }
+            self.next += 1;
+        }
+        None
+    }
+
+    /// Goes on behind a block.
+    fn pass(&mut self, first: Pfn, order: Order) {
+        self.next = self.next.max(u64::from(first.get()) + u64::from(order.frames()));
+    }
+}
+
+/// Moves that the mover is about to make. What they are when this is dropped is settled.
+struct Batch<'b, 'm, C: Cpus> {
+    hooks: &'b Hooks<'b, 'm, C>,
+    moves: [Move; BATCH],
+    length: usize,
+}
+
+impl<'b, 'm, C: Cpus> Batch<'b, 'm, C> {
+    fn new(hooks: &'b Hooks<'b, 'm, C>) -> Self {
+        let none = |_| Move::new(Pfn::new(0), Pfn::new(0), Order::BASE);
+        Batch { hooks, moves: core::array::from_fn(none), length: 0 }
+    }
+
+    fn is_full(&self) -> bool {
+        self.length == BATCH
+    }
+
+    fn push(&mut self, from: Pfn, to: Pfn, order: Order) {
+        self.moves[self.length] = Move::new(from, to, order);
+        self.length += 1;
+    }
+
+    fn moves(&mut self) -> &mut [Move] {
+        &mut self.moves[..self.length]
+    }
+}
+
+impl<C: Cpus> Drop for Batch<'_, '_, C> {
+    fn drop(&mut self) {
+        for done in &self.moves[..self.length] {
+            let is_moved = match done.outcome() {
+                Outcome::Moved => true,
+                Outcome::Gone => is_mutant(Mutant::FreesGone),
+                Outcome::Pinned | Outcome::Undecided => false,
+            };
+            if is_moved {
+                self.free_moved(done.from(), done.order());
+            }
+            if done.outcome() != Outcome::Moved && !is_mutant(Mutant::KeepsDestination) {
+                self.hooks.take_back(done.to(), done.order());
+            }
+        }
+    }
+}
+
+impl<C: Cpus> Batch<'_, '_, C> {
+    /// Frees a block that the mover gave up, past the caches. Misuse is noted, to be reported when
+    /// the call ends.
+    fn free_moved(&self, pfn: Pfn, order: Order) {
+        let caches = self.hooks.caches;
+        let has_checks = self.hooks.options.checks.any();
+        let is_ours = !has_checks || self.hooks.frame_bytes().note_free(pfn, order).is_ok();
+        match caches.store.tags().tag(pfn) {
+            Some(tag) if is_ours => {
+                caches.direct(caches.here(), tag.zone()).put(pfn, order);
+            }
+            // With `checked`: the mover said `moved` for what it did not hold.
+            _ => caches.store.note_doubled(Doubled { first: Some(pfn), frames: order.frames() }),
+        }
+    }
+}
+
+/// Where moved blocks go: the densest pageblocks that have room.
+struct Destinations {
+    /// By room: the densest is first.
+    ranked: Ranked,
+    /// Keys of pageblocks that may be used are above it.
+    floor: Option<Key>,
+    /// A walk found no block of this order, or higher.
+    no_order: u8,
+}
+
+impl Destinations {
+    /// For a source with this key.
+    fn above(floor: Option<Key>) -> Self {
+        Destinations { ranked: Ranked::after(None), floor, no_order: u8::MAX }
+    }
+
+    fn take(
+        &mut self,
+        bitmap: &Bitmap<'_>,
+        zone: ZoneId,
+        span: (u32, u32),
+        order: Order,
+    ) -> Option<Pfn> {
+        if order.get() >= u32::from(self.no_order) {
+            return None;
+        }
+        let mut is_fresh = false;
+        loop {
+            while let Some(&key) = self.ranked.keys().first() {
+                let found = bitmap.take_from(PageblockIndex(key.first), zone, order);
+                if found.is_some() {
+                    return found;
+                }
+                self.ranked.pop_first();
+            }
+            if is_fresh {
+                self.no_order = order.get() as u8;
+                return None;
+            }
+            self.fill(bitmap, zone, span);
+            is_fresh = true;
+        }
+    }
+
+    /// Ranks the densest pageblocks that have room.
+    fn fill(&mut self, bitmap: &Bitmap<'_>, zone: ZoneId, span: (u32, u32)) {
+        self.ranked = Ranked::after(None);
+        for filling in bitmap.fillings(zone, span) {
+            let key = filling.key();
+            let is_denser = self.floor.is_none_or(|floor| key > floor);
+            if is_denser && filling.room() > 0 {
+                // The other way round: the densest first.
+                self.ranked.add(Key { cost: u64::from(filling.room()), first: key.first });
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Pageblocks that one caller has isolated, and claims of all their frames.
+//!
+//! A pageblock is *isolated* while its tag says that a caller is adding, removing or emptying it
+//! (see [`Tag`](crate::frame::pageblock::Tag)). [`remove`](super::remove) and
+//! [`evacuate`](super::evacuate) have the arguments.
+
+use core::ops::Range;
+
+use crate::cpus::Cpus;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
+use crate::frame::{FrameRange, Pfn, ZoneId};
+use crate::pcp::Caches;
+use crate::store::tags::Tags;
+use crate::sync::model::{Mutant, is_mutant};
+
+/// The pageblocks that a range touches.
+pub(super) fn pageblocks(range: FrameRange) -> Range<u32> {
+    range.start.get() / PAGEBLOCK_FRAMES..range.end().div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32
+}
+
+/// Pageblocks that this value's owner has isolated; they are as before when it is dropped.
+pub(super) struct Isolation<'a, 'm> {
+    tags: &'a Tags<'m>,
+    pageblocks: Range<u32>,
+}
+
+impl<'a, 'm> Isolation<'a, 'm> {
+    /// Isolates the pageblocks of a range, all or none.
+    ///
+    /// # Errors
+    /// The first that is not one of the zone with memory, carved, or isolated by another caller;
+    /// its tag, which is absent beyond the limit.
+    pub fn of(
+        tags: &'a Tags<'m>,
+        zone: ZoneId,
+        range: FrameRange,
+    ) -> Result<Self, (PageblockIndex, Tag)> {
+        let first = pageblocks(range).start;
+        let mut isolation = Isolation { tags, pageblocks: first..first };
+        for pageblock in pageblocks(range).map(PageblockIndex) {
+            if pageblock.0 as usize >= tags.len() {
+                return Err((pageblock, Tag::ABSENT));
+            }
+            tags.isolate(pageblock, zone).map_err(|tag| (pageblock, tag))?;
+            isolation.pageblocks.end = pageblock.0 + 1;
+        }
+        Ok(isolation)
+    }
+}
+
+impl Drop for Isolation<'_, '_> {
+    fn drop(&mut self) {
+        let pageblocks = self.pageblocks.clone().map(PageblockIndex);
+        pageblocks.for_each(|pageblock| self.tags.end_isolation(pageblock));
+    }
+}
+
+/// Claims of ranges that may span sections.
+pub(super) struct Claims<'a, 'm, C>(pub Caches<'a, 'm, C>);
+
+impl<C: Cpus> Claims<'_, '_, C> {
+    /// Takes all frames of a range from the store, or none.
+    pub fn claim(&self, zone: ZoneId, range: FrameRange) -> bool {
+        let mut done = 0;
+        while done < range.frames {
+            let start = range.start.add(done);
+            let to_next_section = SECTION_FRAMES - start.get() % SECTION_FRAMES;
+            let frames = to_next_section.min(range.frames - done);
+            if !self.0.store.claim(zone, start, frames) {
+                let done = if is_mutant(Mutant::KeepsClaims) { 0 } else { done };
+                self.put(zone, range.start, done);
+                return false;
+            }
+            self.0.direct(self.0.here(), zone).add_free(-i64::from(frames));
+            done += frames;
+        }
+        true
+    }
+
+    /// Gives `frames` frames from `start`, which were claimed, back.
+    pub fn put(&self, zone: ZoneId, start: Pfn, frames: u32) {
+        if frames > 0 {
+            let doubled = self.0.store.put(start, frames);
+            let freed = i64::from(frames) - i64::from(doubled.frames);
+            self.0.direct(self.0.here(), zone).add_free(freed);
+            self.0.store.note_doubled(doubled);
+        }
+    }
+}

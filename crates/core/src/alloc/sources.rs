@@ -1,0 +1,166 @@
+//! Which pageblocks compaction empties, and in which order.
+//!
+//! # Vocabulary
+//! *Source*: a pageblock, or a window of them, to be emptied. *Destination*: a partly used
+//! pageblock with more held frames than the source. *Mover*: see [`Mover`]. *Evacuation*: emptying
+//! one source, see [`evacuate`](super::evacuate), which has the argument why nothing is lost.
+//!
+//! # Order
+//! Pageblocks with the fewest held frames first: they free the most for the least. Windows likewise,
+//! by the sum over their pageblocks. Pageblocks that serve unmovable requests come last. A source
+//! with one pinned block is left before any of its blocks is moved. Linux's compaction
+//! (`mm/compaction.c`) moves from one end of a zone to the other and meets in the middle instead,
+//! which needs no count per pageblock, and moves frames out of dense pageblocks too.
+//!
+//! Each source is visited at most once, in ascending order of its key, and a destination always
+//! has a higher key than its source. So a compaction ends, and frames never go back and forth.
+
+use super::compaction::CompactEnd;
+use super::evacuate::{Evacuation, Left};
+use crate::cpus::Cpus;
+use crate::frame::FrameRange;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
+use crate::store::survey::{Key, Ranked, Windows};
+
+/// Pageblocks that are isolated, and drained, at a time.
+const GROUP: usize = if cfg!(loom) { 1 } else { 8 };
+
+/// Empties the sparsest pageblocks, one group after the other.
+pub(super) fn empty_pageblocks<C: Cpus>(
+    evacuation: &mut Evacuation<'_, '_, C>,
+    count: Option<u32>,
+) -> CompactEnd {
+    let (bitmap, zone) = (evacuation.bitmap, evacuation.zone);
+    let mut after = None;
+    loop {
+        let mut ranked = Ranked::after(after);
+        let mut whole = 0;
+        evacuation.room_pages = 0;
+        for filling in bitmap.fillings(zone, evacuation.span()) {
+            whole += u64::from(filling.is_whole());
+            evacuation.room_pages += u64::from(filling.room());
+            // A full one has no higher key to go to.
+            if !filling.is_whole() && filling.held < PAGEBLOCK_FRAMES {
+                ranked.add(filling.key());
+            }
+        }
+        let emptied_before = evacuation.done.emptied_pageblocks;
+        let missing = |evacuation: &Evacuation<'_, '_, C>| {
+            let now = whole + evacuation.done.emptied_pageblocks - emptied_before;
+            count.map(|count| u64::from(count).saturating_sub(now))
+        };
+        if missing(evacuation) == Some(0) {
+            return CompactEnd::Reached;
+        }
+        if ranked.keys().is_empty() {
+            return CompactEnd::NothingLeft;
+        }
+        after = ranked.keys().last().copied();
+        let mut keys = ranked.keys();
+        while !keys.is_empty() {
+            let length = missing(evacuation).unwrap_or(u64::MAX).min(GROUP as u64) as usize;
+            let group = &keys[..length.min(keys.len())];
+            let looked = match empty_group(evacuation, group) {
+                Ok(looked) => looked,
+                Err(end) => return end,
+            };
+            keys = &keys[looked..];
+            if missing(evacuation) == Some(0) {
+                // The next walk tells whether other callers have taken some again.
+                after = group[..looked].last().copied();
+                break;
+            }
+        }
+    }
+}
+
+/// Isolates a group of pageblocks, as many of these as there is room for elsewhere, drains once,
+/// and empties them. Returns how many, at least one.
+fn empty_group<C: Cpus>(
+    evacuation: &mut Evacuation<'_, '_, C>,
+    group: &[Key],
+) -> Result<usize, CompactEnd> {
+    let mut sources = [const { None }; GROUP];
+    let mut looked = 0;
+    for (source, key) in sources.iter_mut().zip(group) {
+        if !evacuation.has_room(*key) || !evacuation.may_look() {
+            break;
+        }
+        let range = FrameRange::new(PageblockIndex(key.first).first(), PAGEBLOCK_FRAMES);
+        *source = evacuation.isolate(range, key.held());
+        if evacuation.refusal.is_some() {
+            break;
+        }
+        looked += 1;
+    }
+    match sources.iter().any(Option::is_some) {
+        true => evacuation.drain(),
+        false => evacuation.refusal.map_or(Ok(()), Err)?,
+    }
+    for (source, key) in sources.iter_mut().zip(&group[..looked]) {
+        let left = match source.take() {
+            Some(source) => evacuation.empty(&source, Some(*key)),
+            None => Left::Blocks,
+        };
+        match left {
+            Left::Nothing => evacuation.done.emptied_pageblocks += 1,
+            _ => evacuation.spare_room(*key),
+        }
+        evacuation.end_after(left).map_or(Ok(()), Err)?;
+    }
+    Ok(looked)
+}
+
+/// Empties windows, the cheapest first, until `take` takes one, which is isolated meanwhile.
+pub(super) fn empty_window<C: Cpus>(
+    evacuation: &mut Evacuation<'_, '_, C>,
+    frames: u32,
+    align: u32,
+    mut take: impl FnMut(FrameRange) -> bool,
+) -> CompactEnd {
+    let windows = Windows {
+        pageblocks: frames.div_ceil(PAGEBLOCK_FRAMES),
+        step: (align / PAGEBLOCK_FRAMES).max(1),
+    };
+    let (bitmap, zone) = (evacuation.bitmap, evacuation.zone);
+    let mut after = None;
+    loop {
+        let mut ranked = Ranked::after(after);
+        bitmap.rank_windows((zone, evacuation.span()), windows, &mut ranked);
+        let Some(&last) = ranked.keys().last() else { return CompactEnd::NothingLeft };
+        for key in ranked.keys() {
+            if !evacuation.may_look() {
+                return CompactEnd::Budget;
+            }
+            let first = PageblockIndex(key.first).first();
+            let range = FrameRange::new(first, windows.pageblocks * PAGEBLOCK_FRAMES);
+            let used = (key.first..key.first + windows.pageblocks)
+                .filter_map(|at| bitmap.filling(PageblockIndex(at), zone))
+                .filter(|filling| !filling.is_whole())
+                .count() as u64;
+            let source = evacuation.isolate(range, key.held());
+            let left = match &source {
+                Some(source) => {
+                    if key.held() > 0 {
+                        evacuation.drain();
+                    }
+                    evacuation.empty(source, None)
+                }
+                None if evacuation.refusal.is_some() => {
+                    return evacuation.refusal.unwrap_or_default();
+                }
+                None => Left::Blocks,
+            };
+            if left == Left::Nothing && take(range) {
+                evacuation.done.emptied_pageblocks += used;
+                evacuation.done.range = Some(FrameRange::new(first, frames));
+                return CompactEnd::Reached;
+            }
+            drop(source);
+            if let Some(end) = evacuation.end_after(left) {
+                return end;
+            }
+        }
+        after = Some(last);
+    }
+}

@@ -1,0 +1,166 @@
+//! 1. A block that is freed, drained or allocated while compaction would move it ends up in one
+//!    place: its holder's, or the store.
+//! 2. Whatever the mover says, no frame is lost.
+//! 3. Of two compactions, or one and a removal, each pageblock is emptied by one.
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicU32, Ordering};
+
+use super::cpus::{Rseq, run_on};
+use super::depot::{Depot, Setup};
+use super::{Mutant, explore_large, explore_mutant, spawn};
+use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+use crate::{Compaction, Flags, FrameRange, Move, Mover, Occupant, Order, Pfn, ZoneId};
+
+const ZONE: ZoneId = ZoneId::new(0);
+const PAIR: Order = match Order::new(1) {
+    Some(order) => order,
+    None => unreachable!(),
+};
+/// The block was freed.
+const FREED: u32 = u32::MAX;
+
+/// One block, whose place its holder and the mover agree upon by one atomic word.
+struct Holder {
+    place: AtomicU32,
+    depot: Arc<Depot<Rseq>>,
+}
+
+impl Holder {
+    /// Frees the block, wherever it is.
+    fn free(&self) {
+        let place = self.place.swap(FREED, Ordering::AcqRel);
+        self.depot.free_block(Pfn::new(place), PAIR);
+    }
+}
+
+impl Mover for Holder {
+    fn occupant(&self, frame: Pfn) -> Occupant {
+        let first = self.place.load(Ordering::Acquire);
+        match first & !1 == frame.get() & !1 {
+            true => Occupant::Movable { first: Pfn::new(first), order: PAIR },
+            false => Occupant::Unknown,
+        }
+    }
+
+    fn move_blocks(&self, moves: &mut [Move]) {
+        for this in moves {
+            let (from, to) = (this.from().get(), this.to().get());
+            // The ledger first: from here on the holder may free the block at its new place.
+            self.depot.note_frames(FrameRange::new(this.to(), 2), true);
+            let moved = self.place.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+            match moved {
+                Ok(_) => {
+                    self.depot.note_frames(FrameRange::new(this.from(), 2), false);
+                    this.moved();
+                }
+                Err(_) => {
+                    self.depot.note_frames(FrameRange::new(this.to(), 2), false);
+                    this.gone();
+                }
+            }
+        }
+    }
+}
+
+/// Two pageblocks; one has a held pair, the other four frames, so that it is the denser one.
+fn scene() -> (Arc<Depot<Rseq>>, Arc<Holder>) {
+    let setup = Setup { frames: 2 * PAGEBLOCK_FRAMES, high: 0, ..Setup::default() };
+    let depot = Depot::new(&setup, Rseq::new(2));
+    run_on(0);
+    let flags = Flags::default();
+    depot.allocator.alloc_at(Pfn::new(PAGEBLOCK_FRAMES), 4, flags).unwrap();
+    depot.note_frames(FrameRange::new(Pfn::new(PAGEBLOCK_FRAMES), 4), true);
+    depot.allocator.alloc_at(Pfn::new(2), 2, flags).unwrap();
+    depot.note_frames(FrameRange::new(Pfn::new(2), 2), true);
+    let holder = Arc::new(Holder { place: AtomicU32::new(2), depot: depot.clone() });
+    (depot, holder)
+}
+
+fn compact(depot: &Depot<Rseq>, holder: &Holder) {
+    let rules = Compaction::all().looks_max(1);
+    depot.allocator.compact(ZONE, rules, holder).unwrap();
+}
+
+/// Frees what the scene holds besides, and checks that no frame was lost.
+fn finish(depot: Arc<Depot<Rseq>>, holder: Arc<Holder>) {
+    depot.note_frames(FrameRange::new(Pfn::new(PAGEBLOCK_FRAMES), 4), false);
+    depot.allocator.free_contiguous(Pfn::new(PAGEBLOCK_FRAMES), 4).unwrap();
+    drop(holder);
+    depot.finish();
+}
+
+fn beside_a_free() {
+    let (depot, holder) = scene();
+    let other = {
+        let holder = holder.clone();
+        spawn(1, &depot, move |_| holder.free())
+    };
+    compact(&depot, &holder);
+    other.join().unwrap();
+    finish(depot, holder);
+}
+
+#[test]
+fn a_block_is_freed_while_it_is_named_for_a_move() {
+    explore_large(beside_a_free);
+}
+
+#[test]
+#[should_panic]
+fn gone_blocks_are_freed_once_more() {
+    explore_mutant(Mutant::FreesGone, beside_a_free);
+}
+
+#[test]
+#[should_panic = "frames were lost"]
+fn destinations_are_kept() {
+    explore_mutant(Mutant::KeepsDestination, beside_a_free);
+}
+
+#[test]
+fn a_block_is_allocated_beside_it() {
+    explore_large(|| {
+        let (depot, holder) = scene();
+        let other = spawn(1, &depot, |depot| {
+            let flags = Flags::default().atomic();
+            let pfn = depot.alloc_block(PAIR, flags).expect("there are free frames");
+            depot.free_block(pfn, PAIR);
+        });
+        compact(&depot, &holder);
+        other.join().unwrap();
+        holder.free();
+        finish(depot, holder);
+    });
+}
+
+#[test]
+fn two_compact_at_once() {
+    explore_large(|| {
+        let (depot, holder) = scene();
+        let other = {
+            let holder = holder.clone();
+            spawn(1, &depot, move |depot| compact(depot, &holder))
+        };
+        compact(&depot, &holder);
+        other.join().unwrap();
+        holder.free();
+        finish(depot, holder);
+    });
+}
+
+#[test]
+fn removed_and_compacted() {
+    explore_large(|| {
+        let (depot, holder) = scene();
+        let first = FrameRange::new(Pfn::new(0), PAGEBLOCK_FRAMES);
+        let other = spawn(1, &depot, move |depot| {
+            let _ = depot.remove(first);
+        });
+        compact(&depot, &holder);
+        other.join().unwrap();
+        holder.free();
+        finish(depot, holder);
+    });
+}

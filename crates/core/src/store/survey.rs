@@ -1,0 +1,219 @@
+//! How full each pageblock is: what compaction chooses its sources and destinations by.
+//!
+//! # Vocabulary
+//! * *held*: the frames of a pageblock that are not free here: callers hold them, or CPUs cache
+//!   them.
+//! * [`Key`]: how dear it is to empty a pageblock or a window of them. Lower is better.
+//! * [`Ranked`]: the best few candidates of one walk over a zone, so that a walk needs no memory.
+//!
+//! The hints say which pageblocks are full or whole without a look at their words, so a walk reads
+//! two words per 64 pageblocks and one cache line per partly used one. What it finds is of one
+//! moment for each pageblock: a candidate is looked at again before it is used.
+
+use super::bitmap::Bitmap;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
+
+/// Candidates that one walk keeps.
+const RANKED: usize = if cfg!(loom) { 2 } else { 64 };
+
+/// What a candidate costs, and which pageblock it begins at. Ascends strictly over the candidates
+/// of all walks with the same [`Ranked::after`], so that each is visited at most once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Key {
+    /// Frames held, and 2^32 for each pageblock of unmovable ones, which so come last.
+    pub cost: u64,
+    pub first: u32,
+}
+
+impl Key {
+    /// Before all candidates.
+    pub const NONE: Key = Key { cost: 0, first: 0 };
+    /// More than all held frames.
+    const UNMOVABLE: u64 = 1 << 32;
+
+    /// Frames held, in all.
+    pub fn held(self) -> u64 {
+        self.cost % Self::UNMOVABLE
+    }
+
+    /// Whether it serves unmovable requests, or a part of it.
+    pub fn is_unmovable(self) -> bool {
+        self.cost >= Self::UNMOVABLE
+    }
+}
+
+/// The lowest keys above a bound, ascending.
+pub struct Ranked {
+    keys: [Key; RANKED],
+    length: usize,
+    after: Option<Key>,
+}
+
+impl Ranked {
+    /// Ranks keys above `after`.
+    pub fn after(after: Option<Key>) -> Self {
+        Ranked { keys: [Key::NONE; RANKED], length: 0, after }
+    }
+
+    /// Considers a key. O(log n) if it is not among the lowest.
+    pub fn add(&mut self, key: Key) {
+        let is_above = self.after.is_none_or(|after| key > after);
+        if !is_above || self.length == RANKED && key > self.keys[RANKED - 1] {
+            return;
+        }
+        let at = self.keys[..self.length].partition_point(|other| *other < key);
+        let end = (self.length + 1).min(RANKED);
+        self.keys.copy_within(at..end - 1, at + 1);
+        self.keys[at] = key;
+        self.length = end;
+    }
+
+    pub fn keys(&self) -> &[Key] {
+        &self.keys[..self.length]
+    }
+
+    /// Drops the lowest.
+    pub fn pop_first(&mut self) {
+        self.keys.copy_within(1.., 0);
+        self.length = self.length.saturating_sub(1);
+    }
+}
+
+/// What a walk found of a pageblock.
+#[derive(Clone, Copy, Debug)]
+pub struct Filling {
+    pub pageblock: PageblockIndex,
+    pub mobility: Mobility,
+    /// Frames that are not free here.
+    pub held: u32,
+}
+
+impl Filling {
+    pub fn is_whole(self) -> bool {
+        self.held == 0
+    }
+
+    /// Frames that blocks may be moved to: none where all are free, or unmovable frames belong.
+    pub fn room(self) -> u32 {
+        let is_destination = !self.is_whole() && self.mobility != Mobility::Unmovable;
+        if is_destination { PAGEBLOCK_FRAMES - self.held } else { 0 }
+    }
+
+    /// The key of a pageblock to be emptied.
+    pub fn key(self) -> Key {
+        Key { cost: self.cost(), first: self.pageblock.0 }
+    }
+
+    fn cost(self) -> u64 {
+        let is_unmovable = self.held > 0 && self.mobility == Mobility::Unmovable;
+        u64::from(self.held) + if is_unmovable { Key::UNMOVABLE } else { 0 }
+    }
+}
+
+/// Aligned windows of so many pageblocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
+    pub pageblocks: u32,
+    /// A multiple of this is where each begins.
+    pub step: u32,
+}
+
+impl Bitmap<'_> {
+    /// The pageblock, if it is one of `zone` that could be emptied: with memory, not isolated, no
+    /// frame carved.
+    pub fn filling(&self, pageblock: PageblockIndex, zone: ZoneId) -> Option<Filling> {
+        let tag = self.tags.raw(pageblock);
+        if !tag.serves(zone) || tag.is_carved() {
+            return None;
+        }
+        let section = self.section(pageblock.section())?;
+        let (at, (some, _)) = (pageblock.in_section(), section.hints(pageblock.in_section() / 64));
+        // A hint that is clear may be wrong for a moment: the pageblock then looks full.
+        let has_some = some >> (at % 64) & 1 == 1;
+        let free = if has_some { section.count_free(at) } else { 0 };
+        Some(Filling { pageblock, mobility: tag.mobility(), held: PAGEBLOCK_FRAMES - free })
+    }
+
+    /// All pageblocks of a zone that could be emptied, ascending. O(zone).
+    pub fn fillings(&self, zone: ZoneId, span: (u32, u32)) -> impl Iterator<Item = Filling> {
+        let pageblocks = SECTION_PAGEBLOCKS as u32;
+        (span.0 * pageblocks..span.1 * pageblocks)
+            .filter_map(move |pageblock| self.filling(PageblockIndex(pageblock), zone))
+    }
+
+    /// The cheapest windows of a zone to empty. A window with a pageblock that cannot be emptied is
+    /// none. O(zone), whatever the windows' size.
+    pub fn rank_windows(
+        &self,
+        (zone, span): (ZoneId, (u32, u32)),
+        windows: Windows,
+        ranked: &mut Ranked,
+    ) {
+        let all = span.0 * SECTION_PAGEBLOCKS as u32..span.1 * SECTION_PAGEBLOCKS as u32;
+        // The sum over the window that ends before `end`, and how many in a row there are.
+        let (mut cost, mut run) = (0u64, 0u32);
+        for at in all {
+            let cost_of = |at| self.filling(PageblockIndex(at), zone).map(|filling| filling.cost());
+            let Some(cost_here) = cost_of(at) else {
+                (cost, run) = (0, 0);
+                continue;
+            };
+            (cost, run) = (cost + cost_here, run + 1);
+            if run > windows.pageblocks {
+                // It may have changed since it was added: an estimate, which chooses and no more.
+                let gone = cost_of(at - windows.pageblocks).unwrap_or(0);
+                (cost, run) = (cost.saturating_sub(gone), windows.pageblocks);
+            }
+            let first = (at + 1).wrapping_sub(windows.pageblocks);
+            if run == windows.pageblocks && first.is_multiple_of(windows.step) {
+                ranked.add(Key { cost, first });
+            }
+        }
+    }
+
+    /// Takes a block from a pageblock of `zone`, unless that is isolated.
+    pub fn take_from(&self, pageblock: PageblockIndex, zone: ZoneId, order: Order) -> Option<Pfn> {
+        let section = self.section(pageblock.section())?;
+        if !self.tags.raw(pageblock).serves(zone) {
+            return None;
+        }
+        let first = PageblockIndex((pageblock.section() * SECTION_PAGEBLOCKS) as u32).first();
+        let mut found = None;
+        section.take(pageblock.in_section(), order, 1, |at| found = Some(first.add(at)));
+        found
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn key(cost: u64, first: u32) -> Key {
+        Key { cost, first }
+    }
+
+    #[test]
+    fn the_lowest_keys_are_kept_in_order() {
+        let mut all: Vec<Key> =
+            (0..1000u64).map(|i| key(i * 7919 % 331, (i * 104_729 % 1000) as u32)).collect();
+        let mut ranked = Ranked::after(None);
+        all.iter().for_each(|&key| ranked.add(key));
+        all.sort();
+        assert_eq!(ranked.keys(), &all[..RANKED]);
+
+        let bound = all[500];
+        let mut ranked = Ranked::after(Some(bound));
+        all.iter().for_each(|&key| ranked.add(key));
+        assert_eq!(ranked.keys(), &all[501..501 + RANKED]);
+        ranked.pop_first();
+        assert_eq!(ranked.keys(), &all[502..501 + RANKED]);
+    }
+
+    #[test]
+    fn fewer_keys_than_there_is_room_for() {
+        let mut ranked = Ranked::after(Some(key(3, 0)));
+        [5, 3, 4, 2].iter().for_each(|&cost| ranked.add(key(cost, 1)));
+        assert_eq!(ranked.keys(), [key(3, 1), key(4, 1), key(5, 1)]);
+    }
+}
