@@ -267,6 +267,8 @@ pub(super) unsafe fn write_section<'m>(
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use core::ops::Range;
+
     use super::*;
     use crate::alloc::config::{Config, ZoneConfig};
     use crate::cpus::{CpuLock, Environment, Locked, WhichCpu};

@@ -128,6 +128,23 @@ pub struct Compacted {
     pub unplaced_blocks: u64,
 }
 
+impl core::ops::AddAssign for Compacted {
+    /// Sums what was done; the end and the range are those of the later one.
+    fn add_assign(&mut self, later: Compacted) {
+        self.end = later.end;
+        self.range = later.range;
+        self.whole_pageblocks += later.whole_pageblocks;
+        self.emptied_pageblocks += later.emptied_pageblocks;
+        self.looks += later.looks;
+        self.moved_blocks += later.moved_blocks;
+        self.moved_pages += later.moved_pages;
+        self.pinned_blocks += later.pinned_blocks;
+        self.gone_blocks += later.gone_blocks;
+        self.unknown_frames += later.unknown_frames;
+        self.unplaced_blocks += later.unplaced_blocks;
+    }
+}
+
 impl Compacted {
     /// What the zone counts of it.
     pub(super) fn counts(&self) -> Compactions {
