@@ -189,6 +189,28 @@ fn no_range_fails_because_of_a_trim() {
     );
 }
 
+/// Whole pageblocks are given back as such, and are whole afterwards; parts of others come too.
+#[test]
+fn whole_pageblocks_stay_whole() {
+    for (kind, builder) in builders() {
+        let depot = builder.populate(true).build().unwrap();
+        let held = depot.raw();
+        // A page in every fourth pageblock.
+        let place = |at: u32| pagedepot_linux::raw::Pfn::new(at * 2048 + 77);
+        (0..8).for_each(|at| held.alloc_at(place(at), 1, Flags::default()).unwrap());
+        let trimmed = depot.trim().unwrap();
+        assert_eq!(trimmed.whole_pageblocks, 24, "{kind:?}: {trimmed:?}");
+        assert_eq!(trimmed.bytes as usize, depot.bytes() - 8 * 4096);
+        assert_eq!(present_bytes(&depot), 8 * 4096);
+        let whole: Vec<_> = std::iter::from_fn(|| depot.page(order(9)).ok()).collect();
+        assert_eq!(whole.len(), 24, "none was broken up");
+        drop(whole);
+        // SAFETY: allocated above, and not used.
+        (0..8).for_each(|at| unsafe { held.free_contiguous(place(at), 1) }.unwrap());
+        all_back(&depot);
+    }
+}
+
 /// With huge pages, only whole ones are given back.
 #[test]
 fn huge_pages_are_given_back_whole() {
