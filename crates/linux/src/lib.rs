@@ -40,6 +40,7 @@
 //! | keep page numbers instead of pages | [`Page::into_raw`], [`Depot::raw`] | `unsafe` to free |
 //! | use the memory with io_uring, O_DIRECT, another process | [`MemoryKind::Memfd`], [`RawDepot::fd`] | [`Depot::pin_range`] |
 //! | free my caches when pages run short | [`Depot::on_pressure`] | `examples/buffer_pool.rs` |
+//! | get 2 MiB or 1 GiB in a row after days of use | [`Depot::movable`], [`Depot::compact`] | `examples/healing_pool.rs` |
 //! | take pages back from CPUs' caches | [`Depot::drain`] | [`Depot::decay_caches`] once a second |
 //! | give memory back to the system | [`Depot::trim`] | |
 //! | add memory while running | [`Depot::grow`] | [`Builder::grow_to`] |
@@ -117,6 +118,9 @@ mod growth;
 mod maps;
 mod memory;
 mod metadata;
+mod movable;
+mod movable_place;
+mod movables;
 mod numa;
 mod page;
 mod pin_range;
@@ -141,6 +145,7 @@ pub use builder::Builder;
 pub use depot::{Depot, WeakDepot};
 pub use error::BuildError;
 pub use memory::MemoryKind;
+pub use movable::{Bytes, BytesMut, Movable};
 pub use page::{Page, PageRef, Pages, Parts};
 pub use raw::{FreeError, Pfn, RawDepot};
 pub use vmalloc::{Vmalloc, VmallocBuf};

@@ -143,6 +143,17 @@ impl Page {
         Page { depot: depot.pointer(), fronts_at, area, pfn, order }
     }
 
+    /// As [`from_raw`](Self::from_raw), of a depot that the block itself keeps mapped.
+    ///
+    /// # Safety
+    /// As for `from_raw`.
+    pub(crate) unsafe fn from_pointer(depot: NonNull<Shared>, pfn: Pfn, order: Order) -> Self {
+        // SAFETY: mapped while the block is outstanding.
+        let frames = unsafe { depot.as_ref() }.frames();
+        let (fronts_at, area) = (frames.fronts_at(), frames.cpus().area());
+        Page { depot, fronts_at, area, pfn, order }
+    }
+
     /// The block's number and order, without freeing it: the caller frees it by
     /// [`RawDepot::free`], or makes a page of it again.
     #[must_use = "a block that is not freed stays allocated"]

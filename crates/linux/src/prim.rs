@@ -62,6 +62,14 @@ pub fn wake_all(_word: &AtomicU32) {
     }
 }
 
+/// Lets other threads run.
+pub fn yield_now() {
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
 /// The kernel's number for this thread.
 #[cfg(not(loom))]
 pub fn thread_id() -> u32 {

@@ -15,6 +15,7 @@ use crate::error::CallbackError;
 use crate::growth::Growth;
 use crate::memory::Memory;
 use crate::metadata::Metadata;
+use crate::movables::Movables;
 use crate::pins::Pins;
 use crate::shrinkers::Shrinkers;
 use crate::sync::ForkLock;
@@ -298,7 +299,8 @@ pub(crate) struct Shared {
     is_pinned: bool,
     trimming: Box<TrimState>,
     callbacks: Box<ForkLock<Callbacks>>,
-    pins: Box<ForkLock<Pins>>,
+    pins: Arc<ForkLock<Pins>>,
+    movables: Box<Movables>,
     growth: Growth,
     teardown: Box<Teardown>,
     _backing: Option<Arc<dyn Backing + Send>>,
@@ -320,6 +322,9 @@ impl Shared {
     pub(crate) fn assemble(parts: Assembly) -> Box<Self> {
         let page_size = parts.allocator.page_size();
         let callbacks = ForkLock::new(parts.fork_mark, Callbacks::new(parts.fork_mark));
+        let pins = Arc::new(ForkLock::new(parts.fork_mark, Pins::default()));
+        let base = parts.memory.start();
+        let movables = Movables::new(parts.fork_mark, base, page_size, pins.clone());
         let depot = Box::new(Shared {
             allocator: parts.allocator,
             memory: parts.memory,
@@ -327,7 +332,8 @@ impl Shared {
             is_pinned: parts.is_pinned,
             trimming: Box::default(),
             callbacks: Box::new(callbacks),
-            pins: Box::new(ForkLock::new(parts.fork_mark, Pins::default())),
+            movables: Box::new(movables),
+            pins,
             growth: parts.growth,
             teardown: Box::new(Teardown::new()),
             _backing: parts.backing,
@@ -336,6 +342,9 @@ impl Shared {
         // SAFETY: boxed, so it stays where it is, and dropped after the allocator.
         let state: &'static TrimState = unsafe { NonNull::from(&*depot.trimming).as_ref() };
         depot.allocator.register_reclaim(state).expect("a new allocator has no callbacks");
+        // SAFETY: as above.
+        let mover: &'static Movables = unsafe { NonNull::from(&*depot.movables).as_ref() };
+        depot.allocator.register_mover(mover).expect("a new allocator has no mover");
         depot
     }
 
@@ -397,6 +406,10 @@ impl Shared {
     /// Fails in a forked child.
     pub(crate) fn check_parent(&self) -> Result<(), Unusable> {
         self.allocator.cpus().environment().check_usable()
+    }
+
+    pub(crate) fn movables(&self) -> &Movables {
+        &self.movables
     }
 
     pub(crate) fn pins(&self) -> &ForkLock<Pins> {

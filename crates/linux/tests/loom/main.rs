@@ -4,6 +4,8 @@
 
 #![cfg(loom)]
 
+#[path = "../../src/movable_place.rs"]
+mod movable_place;
 #[path = "../../src/vmalloc/pieces.rs"]
 #[allow(dead_code, reason = "each model uses its part")]
 mod pieces;
@@ -15,6 +17,7 @@ mod teardown;
 mod trim_state;
 
 mod mappings;
+mod movable;
 #[path = "teardown.rs"]
 mod teardown_models;
 mod trimming;

@@ -1,0 +1,248 @@
+//! Pages that may be moved while nobody looks at them, so that memory heals.
+//!
+//! A [`Page`] lends its memory for as long as it lives, so it stays where it is. A [`Movable`] lends
+//! it for each access: between accesses, compaction may copy the page elsewhere and free the old
+//! one.
+//!
+//! # Theory
+//! Each page has a [`Place`], which its holder and compaction agree upon, and an entry in the
+//! depot's table of movable pages, by page number. Compaction finds the place by the table, makes
+//! it copied, copies, changes the table, and sets the new page. The holder gives the place up
+//! before it takes its entry out and frees the page, so compaction never frees what the holder
+//! frees. Neither waits for the other with a part of the table locked.
+//!
+//! The table has parts, each with a lock, by pageblock: a lock is held for one lookup.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use pagedepot::{AllocError, CompactError, Compacted, Compaction, Flags, Order, Pfn};
+
+use crate::depot::Depot;
+use crate::movable_place::Place;
+use crate::page::Page;
+use crate::raw::Shared;
+
+impl Depot {
+    /// Allocates a block of 2^order pages that [`compact`](Self::compact) may move while no access to
+    /// it is in progress.
+    ///
+    /// # Errors
+    /// As [`page`](Self::page).
+    pub fn movable(&self, order: Order, flags: Flags) -> Result<Movable, AllocError> {
+        Movable::new(self, order, flags)
+    }
+
+    /// Moves [`Movable`] pages together until the target is there, in one zone after the other:
+    /// pageblocks of 2 MiB, or a contiguous range, wholly free. [`Movable`] has an example. A
+    /// request with [`Flags::compact`], as in [`pages`](Self::pages), does so before it fails.
+    ///
+    /// Other kinds of pages stay where they are; a pageblock with one of them cannot be emptied.
+    /// Keep the two kinds apart: allocate the others with [`Flags::UNMOVABLE`]. With a target of
+    /// whole pageblocks each zone is compacted until it has so many.
+    ///
+    /// Returns the sum over the zones, and the end of the last one; for a range the zone that has
+    /// it is the last.
+    ///
+    /// # Errors
+    /// [`CompactError`](crate::reclaim::CompactError), of a target that no zone could reach.
+    pub fn compact(&self, rules: Compaction) -> Result<Compacted, CompactError> {
+        compact(self.shared(), rules)
+    }
+}
+
+/// See [`Depot::compact`].
+pub(crate) fn compact(depot: &Shared, rules: Compaction) -> Result<Compacted, CompactError> {
+    depot.check_parent().map_err(|_| CompactError::Forked)?;
+    let (mut sum, mut error) = (None::<Compacted>, None);
+    for zone in depot.frames().zone_ids() {
+        match depot.frames().compact(zone, rules, depot.movables()) {
+            Ok(done) => {
+                let sum = sum.get_or_insert_default();
+                *sum += done;
+                if done.range.is_some() {
+                    break;
+                }
+            }
+            Err(why) => error = error.or(Some(why)),
+        }
+    }
+    sum.ok_or(error.unwrap_or(CompactError::NoSuchZone { zone: 0 }))
+}
+
+/// A block of 2^order pages that compaction may move while no access is in progress. Freed when
+/// dropped. As a [`Page`], it needs no handle to its depot.
+///
+/// ```
+/// use pagedepot_linux::reclaim::Compaction;
+/// use pagedepot_linux::{Depot, Flags, Order};
+///
+/// let depot = Depot::new(16 << 20)?;
+/// // Every page, and then every fourth: no 2 MiB are free in a row.
+/// let mut all: Vec<_> = std::iter::from_fn(|| depot.movable(Order::BASE, Flags::default()).ok()).collect();
+/// let mut number = 0;
+/// all.retain(|_| { number += 1; number % 4 == 0 });
+/// for (i, page) in all.iter_mut().enumerate() {
+///     page.write()[0] = i as u8;
+/// }
+/// let done = depot.compact(Compaction::all())?;
+/// assert!(done.whole_pageblocks >= 5, "{done:?}");
+/// assert!(all.iter().enumerate().all(|(i, page)| page.read()[0] == i as u8));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # When it stays where it is
+/// While [`read`](Self::read)'s or [`write`](Self::write)'s value lives, and while it is pinned by
+/// [`Depot::pin_range`]. Its page number and its place in a memory file change with a move, so pin a
+/// page that a device or another process uses. Not for signal handlers: one that wants a page that
+/// its own thread is copying would wait for ever.
+///
+/// # Cost
+/// An access costs two atomic operations on a word of this page's own. Making and dropping one
+/// costs an allocation of the heap, and two locks of a 64th of the depot's pageblocks.
+pub struct Movable {
+    depot: NonNull<Shared>,
+    place: ManuallyDrop<Arc<Place>>,
+    order: Order,
+}
+
+// SAFETY: it owns its bytes, as a boxed slice does, and threads share the depot.
+unsafe impl Send for Movable {}
+// SAFETY: as above; by shared reference its bytes are only read.
+unsafe impl Sync for Movable {}
+// A panic leaves bytes half-written at worst, as in a vector.
+impl UnwindSafe for Movable {}
+impl RefUnwindSafe for Movable {}
+
+impl Movable {
+    pub(crate) fn new(depot: &Depot, order: Order, flags: Flags) -> Result<Self, AllocError> {
+        let (pfn, order) = depot.page_with(order, flags)?.into_raw();
+        let place = Arc::new(Place::new(pfn.get()));
+        depot.shared().movables().insert(pfn.get(), order, &place);
+        Ok(Movable { depot: depot.pointer(), place: ManuallyDrop::new(place), order })
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: mapped while this page is outstanding (`teardown`, invariant 1).
+        unsafe { self.depot.as_ref() }
+    }
+
+    /// The block has 2^order pages of the base size.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Page frame number of the first page at this moment. It may change whenever no access is in
+    /// progress.
+    pub fn pfn(&self) -> Pfn {
+        Pfn::new(self.place.page())
+    }
+
+    fn begin(&self) -> (NonNull<u8>, usize) {
+        let page = Pfn::new(self.place.begin_access());
+        let shared = self.shared();
+        (shared.address(page), shared.page_size().bytes() << self.order.get())
+    }
+
+    /// Its bytes, to read. While the returned value lives, the page stays where it is. Waits for a
+    /// copy of the page that compaction is just making.
+    pub fn read(&self) -> Bytes<'_> {
+        let (start, bytes) = self.begin();
+        Bytes { place: &self.place, start, bytes, _page: self }
+    }
+
+    /// As [`read`](Self::read), to write.
+    pub fn write(&mut self) -> BytesMut<'_> {
+        BytesMut(self.read())
+    }
+
+    /// Makes it a page that stays where it is.
+    pub fn into_page(self) -> Page {
+        let mut this = ManuallyDrop::new(self);
+        let pfn = this.give_up();
+        // SAFETY: given up: the block is this value's, which is not dropped any more.
+        unsafe { Page::from_pointer(this.depot, pfn, this.order) }
+    }
+
+    /// Takes the page out of compaction's reach.
+    fn give_up(&mut self) -> Pfn {
+        let page = self.place.give_up();
+        self.shared().movables().remove(page);
+        // SAFETY: called once, by `into_page` or `drop`.
+        unsafe { ManuallyDrop::drop(&mut self.place) };
+        Pfn::new(page)
+    }
+}
+
+impl Drop for Movable {
+    fn drop(&mut self) {
+        let pfn = self.give_up();
+        // SAFETY: given up: the block is this value's, which goes away.
+        drop(unsafe { Page::from_pointer(self.depot, pfn, self.order) });
+    }
+}
+
+impl fmt::Debug for Movable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Movable({:?}, {:?})", self.pfn(), self.order)
+    }
+}
+
+/// The bytes of a [`Movable`] page, which stays where it is while this lives.
+pub struct Bytes<'p> {
+    place: &'p Place,
+    start: NonNull<u8>,
+    bytes: usize,
+    _page: &'p Movable,
+}
+
+// SAFETY: as `&[u8]`.
+unsafe impl Send for Bytes<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes<'_> {}
+
+impl Deref for Bytes<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped and initialised; the access keeps compaction away, and the borrow of the
+        // page keeps writers away.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+impl Drop for Bytes<'_> {
+    fn drop(&mut self) {
+        self.place.end_access();
+    }
+}
+
+impl fmt::Debug for Bytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({} of {:?})", self.bytes, self._page)
+    }
+}
+
+/// As [`Bytes`], to write.
+#[derive(Debug)]
+pub struct BytesMut<'p>(Bytes<'p>);
+
+impl Deref for BytesMut<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for BytesMut<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `Bytes`; made from a unique reference to the page.
+        unsafe { slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.bytes) }
+    }
+}

@@ -1,0 +1,192 @@
+//! Movable pages keep their contents wherever compaction puts them.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{StopAtEnd, all_back, order};
+use pagedepot_linux::reclaim::{CompactEnd, CompactError, Compaction};
+use pagedepot_linux::{AllocError, Depot, Flags, MemoryKind, Mode, Movable, Order, Scope};
+
+const MIB: usize = 1 << 20;
+
+/// All pages of a depot, of which a part stays.
+fn scattered(depot: &Depot, keep_each: usize) -> Vec<Movable> {
+    let all: Vec<_> =
+        std::iter::from_fn(|| depot.movable(Order::BASE, Flags::default()).ok()).collect();
+    let mut kept: Vec<_> = all
+        .into_iter()
+        .enumerate()
+        .filter(|(i, _)| i % keep_each == 0)
+        .map(|(_, page)| page)
+        .collect();
+    for (i, page) in kept.iter_mut().enumerate() {
+        page.write()[..8].copy_from_slice(&(i as u64).to_ne_bytes());
+    }
+    kept
+}
+
+fn check(pages: &[Movable]) {
+    for (i, page) in pages.iter().enumerate() {
+        assert_eq!(page.read()[..8], (i as u64).to_ne_bytes(), "{page:?}");
+    }
+}
+
+#[test]
+fn memory_heals() {
+    for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        for checked in [false, true] {
+            let builder = Depot::builder(32 * MIB).memory(kind).checked(checked);
+            let depot = builder.build().unwrap();
+            let pages = scattered(&depot, 4);
+            let done = depot.compact(Compaction::all()).unwrap();
+            assert!(done.whole_pageblocks >= 11, "{done:?}");
+            check(&pages);
+            assert_eq!(depot.validate().unwrap().held_pages(), pages.len() as u64);
+            // One of them becomes an ordinary page, and the others are dropped.
+            let mut pages = pages;
+            let page = pages.swap_remove(7).into_page();
+            assert_eq!(page[..8], 7u64.to_ne_bytes());
+            drop((pages, page));
+            all_back(&depot);
+        }
+    }
+}
+
+#[test]
+fn a_request_heals_if_it_may() {
+    let depot = Depot::new(16 * MIB).unwrap();
+    let pages = scattered(&depot, 3);
+    let count = 1500;
+    assert_eq!(depot.pages(count, Flags::default()).unwrap_err(), AllocError::Exhausted);
+    let range = depot.pages(count, Flags::default().compact()).unwrap();
+    assert_eq!(range.count(), count);
+    check(&pages);
+    drop((pages, range));
+    all_back(&depot);
+}
+
+#[test]
+fn pages_in_use_stay_where_they_are() {
+    let depot = Depot::new(16 * MIB).unwrap();
+    let mut pages = scattered(&depot, 8);
+    let mut last = pages.pop().unwrap();
+    let (first, rest) = pages.split_first().unwrap();
+    let (place, place_of_last) = (first.pfn(), last.pfn());
+    let bytes = first.read();
+    let writing = last.write();
+    let pinned = depot.pin_range(rest[0].pfn(), 1).unwrap();
+    let place_of_pinned = rest[0].pfn();
+    let done = depot.compact(Compaction::all()).unwrap();
+    assert!(done.moved_blocks > 0, "{done:?}");
+    assert_eq!((first.pfn(), rest[0].pfn()), (place, place_of_pinned));
+    assert_eq!(bytes[..8], 0u64.to_ne_bytes());
+    drop((bytes, writing));
+    assert_eq!(last.pfn(), place_of_last);
+    drop(pinned);
+    check(&pages);
+    drop((pages, last));
+    all_back(&depot);
+}
+
+#[test]
+fn blocks_of_all_orders_move() {
+    let depot = Depot::builder(32 * MIB).checked(true).build().unwrap();
+    let mut pages = Vec::new();
+    'full: loop {
+        for n in [0, 3, 1, 5, 0, 7, 2] {
+            match depot.movable(order(n), Flags::default()) {
+                Ok(page) => pages.push(page),
+                Err(_) => break 'full,
+            }
+        }
+    }
+    let mut number = 0;
+    pages.retain(|_| {
+        number += 1;
+        number % 3 == 0
+    });
+    for (i, page) in pages.iter_mut().enumerate() {
+        page.write().fill(i as u8);
+    }
+    let done = depot.compact(Compaction::range(4 * 512, 512)).unwrap();
+    assert_eq!(done.end, CompactEnd::Reached, "{done:?}");
+    for (i, page) in pages.iter().enumerate() {
+        assert!(page.read().iter().all(|&byte| byte == i as u8));
+    }
+    drop(pages);
+    all_back(&depot);
+}
+
+#[test]
+fn what_cannot_be_had_is_said() {
+    let depot = Depot::new(4 * MIB).unwrap();
+    let error = depot.compact(Compaction::pageblocks(100)).unwrap_err();
+    assert!(matches!(error, CompactError::TooLarge { wanted: 100, .. }));
+    let error = depot.compact(Compaction::range(0, 1)).unwrap_err();
+    assert!(matches!(error, CompactError::BadRange { .. }));
+    // A page outlives its depot's handles.
+    let mut page = depot.movable(Order::BASE, Flags::default()).unwrap();
+    drop(depot);
+    page.write().fill(3);
+    assert!(page.read().iter().all(|&byte| byte == 3));
+}
+
+/// Threads read, write, make and drop movable pages while two others compact and one drains.
+#[test]
+fn under_load() {
+    let depot = Depot::builder(24 * MIB).checked(true).build().unwrap();
+    let end = Instant::now() + Duration::from_millis(700);
+    let (stop, moved) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (shared, stop, moved) = (&depot, &stop, &moved);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..3u64)
+            .map(|seed| {
+                scope.spawn(move || {
+                    let mut random = seed + 1;
+                    let mut pages: Vec<(Movable, u64)> = Vec::new();
+                    while Instant::now() < end {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        let at = (random >> 40) as usize;
+                        match random >> 61 {
+                            0..=2 if pages.len() < 1000 => {
+                                let order = order((random >> 59 & 3) as u32);
+                                let Ok(mut page) = shared.movable(order, Flags::default()) else {
+                                    continue;
+                                };
+                                page.write().as_chunks_mut().0.fill(random.to_ne_bytes());
+                                pages.push((page, random));
+                            }
+                            3..=4 if !pages.is_empty() => {
+                                let at = at % pages.len();
+                                drop(pages.swap_remove(at));
+                            }
+                            _ if !pages.is_empty() => {
+                                let at = at % pages.len();
+                                let (page, value) = &pages[at];
+                                let is_same = |word: &[u8; 8]| *word == value.to_ne_bytes();
+                                assert!(page.read().as_chunks().0.iter().all(is_same));
+                            }
+                            _ => {}
+                        }
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..2 {
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let done = shared.compact(Compaction::all()).unwrap();
+                    moved.fetch_add(done.moved_blocks, Ordering::Relaxed);
+                    shared.drain(Scope::ALL, Mode::Full);
+                }
+            });
+        }
+        let stopping = StopAtEnd(stop);
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        drop(stopping);
+    });
+    assert!(moved.load(Ordering::Relaxed) > 0);
+    all_back(&depot);
+}
