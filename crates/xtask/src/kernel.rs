@@ -64,6 +64,8 @@ enum Test {
     Reentry,
     /// Isolated CPUs are drained, and count their interrupts
     Isolate,
+    /// Mapped pages are moved by their page tables while CPUs read them
+    Compact,
 }
 
 /// The kernel's designs.

@@ -245,6 +245,39 @@ pub fn map(address: usize, pfn: Pfn, leaf: Leaf, flags: PageTableFlags) -> Resul
     Ok(())
 }
 
+/// Calls `with` with the entry of a small page, if there is a table for it.
+fn with_entry<R>(address: usize, with: impl FnOnce(&AtomicU64) -> R) -> Option<R> {
+    let region = region_of(address);
+    let _alone = lock(&LOCKS[region]);
+    let directory = Table::at(region_table().next(region)?);
+    let at = address >> 21 & 511;
+    if directory.0[at].load(Ordering::Relaxed) & LARGE != 0 {
+        return None;
+    }
+    let table = Table::at(directory.next(at)?);
+    Some(with(&table.0[address >> 12 & 511]))
+}
+
+/// The frame that a small page is mapped to.
+pub fn translate(address: usize) -> Option<Pfn> {
+    let entry = with_entry(address, |entry| entry.load(Ordering::Relaxed))?;
+    (entry & PRESENT != 0).then(|| frame_of(entry))
+}
+
+/// Maps a small page to another frame with the same contents, if it is mapped to `from`. Other CPUs
+/// may read `from` until a [`flush`] of the page.
+pub fn remap(address: usize, from: Pfn, to: Pfn) -> bool {
+    let change = |cell: &AtomicU64| {
+        let new = |entry: u64| {
+            (entry & PRESENT != 0 && frame_of(entry) == from)
+                .then(|| entry & !ADDRESS | entry_of(to))
+        };
+        // Release: what was copied comes first. By compare-and-swap: the processor may set bits.
+        cell.fetch_update(Ordering::Release, Ordering::Relaxed, new).is_ok()
+    };
+    with_entry(address, change) == Some(true)
+}
+
 /// Replaces a large page by a table of small ones to the same frames.
 fn split(cell: &AtomicU64) -> Result<(), MapError> {
     let spare = lock(&SPARES).iter_mut().find_map(Option::take).ok_or(MapError::NoTable)?;

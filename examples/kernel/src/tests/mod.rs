@@ -3,6 +3,7 @@
 //! Every test runs between two counts of all frames, which must agree. It marks every block that it
 //! gets, so that it finds a block handed out twice at once.
 
+mod compact;
 mod cpu_unplug;
 pub mod design;
 mod isolate;
@@ -56,7 +57,7 @@ impl Options {
 
 type Test = (&'static str, fn(&Options));
 
-const TESTS: [Test; 7] = [
+const TESTS: [Test; 8] = [
     ("pft", pft::run),
     ("vmalloc", vmalloc::run),
     ("producer-consumer", producer_consumer::run),
@@ -64,6 +65,7 @@ const TESTS: [Test; 7] = [
     ("cpu-unplug", cpu_unplug::run),
     ("reentry", reentry::run),
     ("isolate", isolate::run),
+    ("compact", compact::run),
 ];
 
 /// Runs the test that the options name, and ends the machine.
