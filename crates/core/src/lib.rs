@@ -13,7 +13,7 @@
 //! | shelf | a CPU's stack of full magazines: anyone may take it, by one atomic operation |
 //! | gate | per CPU: the way to its fronts, or closed |
 //! | refill, spill | magazines moving from the store to a CPU, and back |
-//! | drain | taking cached pages back; *quiet*: interrupts no CPU, *full*: the fronts too |
+//! | drain | taking cached pages back; *quiet*: interrupts no CPU, *full*: the fronts too, *handover*: the fronts, from their owners |
 //!
 //! # The three layers
 //! ```text
@@ -95,12 +95,12 @@ pub use alloc::error::{AllocError, FreeError};
 pub use alloc::flags::Flags;
 pub use alloc::{
     Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuStats, Fault,
-    FreeManyError, FrontsAt, Global, InitError, MetadataUse, Move, Mover, MoverRegistered,
-    Obstacle, Occupant, RemoveError, Shortage, ZoneShortage, ZoneStats,
+    FreeManyError, FrontsAt, Global, Handover, InitError, MetadataUse, Move, Mover,
+    MoverRegistered, Obstacle, Occupant, RemoveError, Shortage, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::FreeHigh;
-pub use pcp::{Drained, Mode, Scope};
+pub use pcp::{Drained, HandoverCounts, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
 pub use store::backing::{Backing, BackingRanges};
 pub use store::{Doubled, Misuse};

@@ -83,6 +83,13 @@ unsafe impl Cpus for &Thread {
         is_same
     }
 
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        // SAFETY: as in `pop`; changed as asked.
+        let gate = unsafe { implement::gate(blocks, here.cpu) };
+        here.cpu.get() == self.number()
+            && gate.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     fn fence(&self, _blocks: &BlockArray, _cpu: CpuId) -> Result<(), FenceError> {
         Ok(())
     }

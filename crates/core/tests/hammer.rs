@@ -340,7 +340,8 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
         scope.spawn(move || hammer.drain(Mode::Quiet, rng(11)));
         scope.spawn(move || hammer.drain(Mode::Full, rng(12)));
         scope.spawn(move || hammer.drain(Mode::Full, rng(13)));
-        scope.spawn(move || hammer.switch(rng(14)));
+        scope.spawn(move || hammer.drain(Mode::Handover, rng(14)));
+        scope.spawn(move || hammer.switch(rng(15)));
         let end = Instant::now() + time;
         std::thread::sleep(time / 2);
         depot.add_memory(ZoneId::new(3), ADDED, &mut added_metadata).unwrap();

@@ -390,7 +390,7 @@ fn producer_consumer_has_frames() {
 }
 
 #[test]
-fn drain_has_all_rates_quiet_and_full() {
+fn drain_has_all_rates_and_kinds() {
     if !has_two_cpus() {
         return;
     }
@@ -425,12 +425,15 @@ fn drain_has_all_rates_quiet_and_full() {
             })
             .collect()
     };
-    let mut expected = vec![(0, 0), (0, 1)];
+    let mut expected = vec![(0, 0), (0, 1), (0, 2)];
     expected.extend(
-        [0, 1].into_iter().flat_map(|full| [100, 1000, 10_000, -1].map(|rate| (rate, full))),
+        [0, 1, 2].into_iter().flat_map(|full| [100, 1000, 10_000, -1].map(|rate| (rate, full))),
     );
     assert_eq!(params("owner_ns"), expected);
-    assert_eq!(params("drain_ns"), expected[2..]);
+    assert_eq!(params("drain_ns"), expected[3..]);
+    for metric in ["idle_drain_ns", "stopped_drain_ns", "isolated_drain_ns"] {
+        assert!(rows(&document, "depot", metric).any(|row| row["params"]["full"] == 2), "{metric}");
+    }
     // What each drain finds is filled in before it, whatever the speed of the machine.
     for row in rows(&document, "depot", "drained_pages") {
         assert!(row["median"].as_f64().unwrap() >= 8.0 * 63.0, "{row}");

@@ -7,10 +7,11 @@ pub use pagedepot::{
     Backing, BackingRanges, CacheLimits, ConfigError, Doubled, FreeHigh, HighPolicy, Misuse,
     Watermarks, ZoneConfig,
 };
-use pagedepot::{Config, FrameRange, LinearMap, NodeId, PageSize, Pfn};
+use pagedepot::{Config, CpuId, FrameRange, LinearMap, NodeId, PageSize, Pfn};
 pub use pagedepot_rseq::{CpuListError, CpuSet};
 
 pub use crate::cpus::LinuxCpus;
+use crate::cpus::Process;
 use crate::depot::Depot;
 use crate::error::BuildError;
 use crate::growth::{self, Growth};
@@ -54,6 +55,7 @@ pub struct Builder {
     high: HighPolicy,
     free_high: FreeHigh,
     on_misuse: Option<fn(Misuse)>,
+    on_handover: Option<fn(CpuId)>,
     pinned: bool,
 }
 
@@ -78,6 +80,7 @@ impl Builder {
             high: HighPolicy::Auto,
             free_high: FreeHigh::default(),
             on_misuse: None,
+            on_handover: None,
             pinned: false,
         }
     }
@@ -194,6 +197,15 @@ impl Builder {
         self
     }
 
+    /// Whom to tell when a CPU's fronts have been taken that a [handover](Depot::drain_handover) had
+    /// asked for. It is called by the thread that handed them over or took them, in the middle of a
+    /// call that allocates, frees or drains, in a signal handler too; it must be quick, and must not
+    /// use the depot. A thread that waits for pages looks at its handover then. Default: no one.
+    pub fn on_handover(mut self, tell: fn(CpuId)) -> Self {
+        self.on_handover = Some(tell);
+        self
+    }
+
     /// Counts pages freed on another CPU than the one that got them
     /// ([`Counts::remote_freed_pages`](crate::stats::Counts::remote_freed_pages)), for two bytes per page.
     /// Default: no.
@@ -300,7 +312,8 @@ impl Builder {
         // SAFETY: the depot drops the allocator, which has the parts, before it drops `kept`.
         let Parts { fork_mark, locks, metadata } = unsafe { kept.divide() };
         let isolated = self.isolated.unwrap_or_else(|| machine.quiet_cpus());
-        let seam = LinuxCpus::new(locks, fork_mark, isolated, self.locks);
+        let process = Process { fork_mark, isolated, on_handover: self.on_handover };
+        let seam = LinuxCpus::new(locks, process, self.locks);
         // SAFETY: new anonymous memory, of which this part has not been touched: it is zero.
         let allocator =
             unsafe { Frames::builder(&config).backing(under).build_zeroed(metadata, seam)? };

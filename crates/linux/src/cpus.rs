@@ -90,8 +90,10 @@ impl ForkMark<'_> {
 
 /// What both kinds of fronts need to know.
 pub struct Process<'m> {
-    fork_mark: ForkMark<'m>,
-    isolated: CpuSet,
+    pub(crate) fork_mark: ForkMark<'m>,
+    pub(crate) isolated: CpuSet,
+    /// Told when a CPU's fronts were taken that a drain had asked for.
+    pub(crate) on_handover: Option<fn(CpuId)>,
 }
 
 impl WhichCpu for Process<'_> {
@@ -131,6 +133,12 @@ impl Environment for Process<'_> {
     fn wake_all(&self, word: &AtomicU32) {
         prim::wake_all(word);
     }
+
+    fn handed_over(&self, cpu: CpuId) {
+        if let Some(tell) = self.on_handover {
+            tell(cpu);
+        }
+    }
 }
 
 /// The CPUs of this process: the one seam between a depot and Linux.
@@ -149,14 +157,9 @@ impl<'m> LinuxCpus<'m> {
     ///
     /// Registers the process with `membarrier`, which is cheap while it has one thread and takes
     /// milliseconds later.
-    pub(crate) fn new(
-        locks: &'m [CpuLock],
-        fork_mark: ForkMark<'m>,
-        isolated: CpuSet,
-        by_choice: bool,
-    ) -> Self {
+    pub(crate) fn new(locks: &'m [CpuLock], process: Process<'m>, by_choice: bool) -> Self {
         let area = Area::find();
-        let fronts = match (by_choice, fork_mark, area) {
+        let fronts = match (by_choice, process.fork_mark, area) {
             (true, ..) => Fronts::Locks,
             (_, _, None) => Fronts::LocksWithoutRseq,
             (_, ForkMark::Pid(_), _) => Fronts::LocksWithoutWipe,
@@ -167,7 +170,7 @@ impl<'m> LinuxCpus<'m> {
         LinuxCpus {
             area: area.filter(|_| fronts.are_sequences()),
             fronts,
-            locked: Locked::new(locks, Process { fork_mark, isolated }),
+            locked: Locked::new(locks, process),
         }
     }
 
@@ -187,7 +190,8 @@ impl<'m> LinuxCpus<'m> {
 // restarts one when anything else may have run on its CPU, signal handlers included. 4.
 // `membarrier` with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any,
 // which aborts its sequence; a thread that is not running was aborted when it was switched out; and
-// it orders memory between that CPU and the caller. Every thread that gets here has an area of its
+// it orders memory between that CPU and the caller. A claim is a sequence: when it commits, the
+// sequences of that CPU before it have committed, on that CPU, or were aborted. Every thread that gets here has an area of its
 // own, registered or with a negative `cpu_id`: a child of `vfork`, which has its parent's without a
 // registration, may call nothing (see `pagedepot_rseq`). Without an area all of it is `Locked`'s, with
 // the same locks for everybody, since `area` never changes. 6. Arrays and offsets are passed on to
@@ -245,6 +249,18 @@ unsafe impl<'m> Cpus for LinuxCpus<'m> {
             Some(area) => sequences::compare_store(area, blocks, here, word, old, new),
             None => self.locked.compare_store(blocks, here, word, old, new),
         }
+    }
+
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        match self.area {
+            Some(area) => sequences::claim_gate(area, blocks, here, old, new),
+            None => self.locked.claim_gate(blocks, here, old, new),
+        }
+    }
+
+    /// Whether a thread runs on a CPU is nothing that a program can know; whether a lock is free is.
+    fn is_quiescent(&self, cpu: CpuId) -> bool {
+        self.area.is_none() && self.locked.is_quiescent(cpu)
     }
 
     fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

@@ -7,10 +7,11 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use pagedepot::{
-    Census, CpuId, CpuStats, Drained, Fault, MetadataUse, Mode, PageSize, Pfn, Pressure, Scope,
-    Shortage, ZoneId, ZoneStats,
+    Census, CpuId, CpuStats, Drained, Fault, HandoverCounts, MetadataUse, Mode, PageSize, Pfn,
+    Pressure, Scope, Shortage, ZoneId, ZoneStats,
 };
 
+use crate::Handover;
 use crate::cpus::Fronts;
 use crate::error::CallbackError;
 use crate::raw::{Frames, RawDepot, Shared};
@@ -239,7 +240,8 @@ impl Depot {
     }
 
     /// Takes pages back from CPUs' caches. *Quiet*: interrupts no CPU. *Full*: fences each CPU that
-    /// runs this process and is not isolated, once, and takes its fronts too.
+    /// runs this process and is not isolated, once, and takes its fronts too. *Handover*: interrupts
+    /// no CPU, and asks each for its fronts; see [`drain_handover`](Self::drain_handover).
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Mode, Order, Scope};
@@ -252,6 +254,47 @@ impl Depot {
     /// ```
     pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
         self.allocator.drain(scope, mode)
+    }
+
+    /// Takes pages back from CPUs' caches without interrupting one: asks each CPU for its fronts,
+    /// which the next thread there that allocates or frees hands over, and caches on. Returns at
+    /// once. The [`Handover`] says what was taken and what is on its way; it can be polled, and
+    /// waited for asleep. [`Builder::on_handover`](crate::Builder::on_handover) names a function to
+    /// be called back.
+    ///
+    /// A CPU on which no thread of this process allocates does not answer. After `fence_after_ms`
+    /// milliseconds a look fences it, unless it is isolated (`None`: never); of a CPU that runs no
+    /// thread of this process that interrupts nothing. A thread can also [hand
+    /// over](Self::hand_over) before it sleeps. With [locks](crate::Builder::per_cpu_locks) CPUs are
+    /// taken at once.
+    ///
+    /// ```
+    /// use pagedepot_linux::{Depot, Order, Scope};
+    ///
+    /// let depot = Depot::new(64 << 20)?;
+    /// drop(depot.page(Order::BASE)?);
+    /// let mut handover = depot.drain_handover(Scope::ALL, Some(10));
+    /// println!("{} pages at once", handover.drained().taken_pages);
+    /// if !handover.wait(1000) {
+    ///     println!("{} CPUs are isolated, or busy", handover.drained().pending_cpus);
+    /// }
+    /// assert!(handover.drained().taken_pages > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drain_handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'_> {
+        self.allocator.drain_handover(scope, fence_after_ms)
+    }
+
+    /// Hands over what this thread's CPU has in its fronts, if a drain asked for it; `true`: it has.
+    /// For threads that are about to sleep, or to compute for long. Costs little where nothing was
+    /// asked.
+    pub fn hand_over(&self) -> bool {
+        self.allocator.hand_over()
+    }
+
+    /// What came of handovers of a CPU so far; `None` when it has no caches' metadata.
+    pub fn handover_counts(&self, cpu: CpuId) -> Option<HandoverCounts> {
+        self.allocator.handover_counts(cpu)
     }
 
     /// As [`drain`](Self::drain), and calls `tell` with each CPU's part.

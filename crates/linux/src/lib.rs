@@ -42,6 +42,7 @@
 //! | free my caches when pages run short | [`Depot::on_pressure`] | `examples/buffer_pool.rs` |
 //! | get 2 MiB or 1 GiB in a row after days of use | [`Depot::movable`], [`Depot::compact`] | `examples/healing_pool.rs` |
 //! | take pages back from CPUs' caches | [`Depot::drain`] | [`Depot::decay_caches`] once a second |
+//! | take all of them without interrupting a CPU | [`Depot::drain_handover`] | [`Depot::hand_over`] before a thread sleeps |
 //! | give memory back to the system | [`Depot::trim`] | |
 //! | add memory while running | [`Depot::grow`] | [`Builder::grow_to`] |
 //! | bind memory to NUMA nodes, use huge pages | [`Builder::numa`], [`Builder::thp`], [`Builder::hugetlb`] | |
@@ -152,8 +153,12 @@ pub use vmalloc::{Vmalloc, VmallocBuf};
 
 pub use pagedepot_rseq::RseqMissing;
 
+/// A drain that asked CPUs for their fronts; see [`Depot::drain_handover`].
+pub type Handover<'d> = pagedepot::Handover<'d, 'static, cpus::LinuxCpus<'static>>;
+
 pub use pagedepot::{
-    AllocError, CpuId, Drained, Flags, Mobility, Mode, NodeId, Order, PageSize, Scope, ZoneId,
+    AllocError, CpuId, Drained, Flags, HandoverCounts, Mobility, Mode, NodeId, Order, PageSize,
+    Scope, ZoneId,
 };
 
 /// The README's program, as a test.

@@ -89,6 +89,10 @@ impl<C: Cpus> Bulk<'_, '_, C> {
     fn take_chunk(&self, order: Order, flags: Flags, out: &mut [Pfn]) -> usize {
         let caches = self.blocks.caches;
         let here = caches.here();
+        // A closed gate leads here, too.
+        if let Some(here) = here {
+            caches.hand_over(here);
+        }
         let walk = self.blocks.walk();
         let pages = u64::from(order.frames()) * out.len() as u64;
         let Some(zone) = walk

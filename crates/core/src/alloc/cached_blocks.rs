@@ -2,10 +2,10 @@
 
 use core::ops::ControlFlow;
 
-use crate::frame::{CpuId, Pfn, ZoneId};
+use crate::frame::{Class, CpuId, Pfn, ZoneId};
+use crate::front::MagazineIndex;
 use crate::front::word::Word;
-use crate::front::{Here, MagazineIndex};
-use crate::pcp::{Front, Pcps};
+use crate::pcp::Pcps;
 use crate::sync::prim::Ordering;
 use crate::sync::stack::Links;
 
@@ -13,35 +13,39 @@ use crate::sync::stack::Links;
 pub(super) struct CachedBlocks<'a, 'm>(pub &'a Pcps<'m>);
 
 impl CachedBlocks<'_, '_> {
-    /// Visits every magazine of a CPU in a zone with the number of its rounds.
+    /// Visits every magazine of a CPU in a zone that may hold frames.
     pub fn visit<B>(
         &self,
         cpu: CpuId,
         zone: ZoneId,
-        mut visit: impl FnMut(Front, MagazineIndex, u32) -> ControlFlow<B>,
+        mut visit: impl FnMut(Visited) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
         let blocks = self.0.blocks();
+        let mut charged =
+            |class, magazine, rounds| visit(Visited { class, magazine, rounds, is_charged: true });
         for (front, offset) in self.0.fronts(cpu, zone) {
             // Acquire: pairs with the Release of the sequence that stored the word, publishes the
             // magazine's slots.
             let word = Word(blocks.word(front.here, offset).load(Ordering::Acquire));
             if let Some(loaded) = word.loaded() {
-                visit(front, loaded, word.rounds())?;
+                charged(front.class, loaded, word.rounds())?;
             }
             if let Some((previous, full)) = word.previous() {
-                visit(front, previous, if full { front.class.rounds() } else { 0 })?;
+                charged(front.class, previous, if full { front.class.rounds() } else { 0 })?;
             }
         }
-        for (class, mobility, shelf) in self.0.pcp(cpu, zone).shelves() {
-            let front = Front { here: Here::task(cpu), zone, class, mobility };
+        for (class, _, shelf) in self.0.pcp(cpu, zone).shelves() {
             let mut at = shelf.peek(blocks);
             for _ in 0..shelf.count() {
                 let Some(magazine) = at else { break };
-                visit(front, magazine, class.rounds())?;
+                charged(class, magazine, class.rounds())?;
                 at = blocks.next(magazine);
             }
         }
-        ControlFlow::Continue(())
+        self.0.handed(cpu, zone).try_for_each(|part| {
+            let (magazine, class, rounds) = part.unpack();
+            visit(Visited { class, magazine, rounds, is_charged: false })
+        })
     }
 
     /// The first frames of the blocks in a magazine.
@@ -49,4 +53,13 @@ impl CachedBlocks<'_, '_> {
         let slots = &self.0.blocks().magazine(magazine).slots[..rounds as usize];
         slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
     }
+}
+
+/// A magazine that may hold frames.
+pub(super) struct Visited {
+    pub class: Class,
+    pub magazine: MagazineIndex,
+    pub rounds: u32,
+    /// Whether its CPU is charged with it: in a front or on a shelf, not handed over.
+    pub is_charged: bool,
 }

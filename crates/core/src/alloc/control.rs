@@ -2,12 +2,13 @@
 
 use super::allocator::Allocator;
 use super::drain::Drains;
+use super::handover::Handover;
 use super::mover::Mover;
 use super::registered_mover::MoverRegistered;
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment};
 use crate::frame::{CpuId, ZoneId};
 use crate::front::gate;
-use crate::pcp::{Drained, Mode, Scope};
+use crate::pcp::{Drained, HandoverCounts, Mode, Scope};
 use crate::reclaim::{Reclaim, TooManyCallbacks};
 use crate::sync::prim::Ordering;
 use crate::zone::{CacheLimits, Watermarks};
@@ -21,9 +22,65 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     ///
     /// Quiet: O(shelves in scope + pages taken), about 1 us for a CPU with 250 cached pages. May
     /// be called from anywhere, also from interrupt handlers. Full: also a fence per CPU, so only
-    /// from where the environment can fence.
+    /// from where the environment can fence. Handover: as quiet, and asks each CPU that is not
+    /// quiescent; [`drain_handover`](Self::drain_handover) also tells when they have handed over.
     pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
         self.drains().drain(scope, mode)
+    }
+
+    /// Drains the caches in `scope` without interrupting a CPU, fronts included: takes shelves and
+    /// the fronts of quiescent CPUs, and asks all other CPUs for theirs. The owner hands them over
+    /// at its next operation that needs one (at most 2 magazines for each, by one step without
+    /// waiting), and caches on. [`Handover`] has what was taken, and tells when the rest has come.
+    ///
+    /// CPUs that have not handed over after `fence_after_ms` milliseconds are fenced by the next
+    /// look, as by a full drain, unless they are isolated. `None`: never. Without a
+    /// [clock](crate::cpus::Environment::now_ms) each look counts as a millisecond.
+    ///
+    /// O(CPUs in scope), besides what a quiet drain does. May be called from anywhere, also from
+    /// interrupt handlers; looks after the deadline only from where the environment can fence.
+    ///
+    /// ```
+    /// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+    /// # use pagedepot::{Allocator, Config, CpuId, Flags, FrameRange, NodeId, Order, Pfn, Scope, ZoneConfig};
+    /// # struct First;
+    /// # impl Environment for First {}
+    /// # impl WhichCpu for First {
+    /// #     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
+    /// # }
+    /// # let ranges = [FrameRange::new(Pfn::new(0x100), 1 << 15)];
+    /// # let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+    /// # let config = Config::new(1, &zones);
+    /// # let locks = [CpuLock::new()];
+    /// # type Depot<'m> = Allocator<'m, Locked<'m, First>>;
+    /// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
+    /// # let depot = Depot::new(&config, &mut metadata, Locked::new(&locks, First))?;
+    /// let pfn = depot.alloc(Order::BASE, Flags::default())?;
+    /// depot.free(pfn, Order::BASE)?;
+    /// let mut handover = depot.drain_handover(Scope::ALL, Some(10));
+    /// let at_once = handover.drained();
+    /// if !handover.wait(100) {
+    ///     println!("{} CPUs have not handed over", handover.drained().pending_cpus);
+    /// }
+    /// assert!(at_once.taken_pages + handover.drained().taken_pages > 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn drain_handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'_, 'm, C> {
+        self.drains().handover(scope, fence_after_ms)
+    }
+
+    /// Hands over what this CPU has in its fronts, if a drain asked for it; `true`: it has. For a
+    /// kernel's tick, its way into idle and user mode, and threads that are about to sleep: CPUs that
+    /// do not allocate answer there. One load where nothing was asked.
+    pub fn hand_over(&self) -> bool {
+        let caches = self.caches();
+        caches.cpus.environment().check_usable().is_ok()
+            && caches.here().is_some_and(|here| caches.hand_over(here))
+    }
+
+    /// What came of handovers of a CPU since construction; `None` when there is no such CPU.
+    pub fn handover_counts(&self, cpu: CpuId) -> Option<HandoverCounts> {
+        (cpu.get() < self.pcps.cpus()).then(|| self.pcps.shared(cpu).asks.counts())
     }
 
     /// As [`drain`](Self::drain), and calls `tell` with what it did for each CPU.

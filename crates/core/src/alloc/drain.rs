@@ -26,6 +26,9 @@ impl<C: Cpus> Drains<'_, '_, C> {
         mode: Mode,
         mut tell: impl FnMut(CpuId, Drained),
     ) -> Drained {
+        if mode == Mode::Handover {
+            return self.handover_each(scope, None, tell).drained();
+        }
         let zones = scope.zones(self.0.zones.all().len() as u32);
         self.on_each(scope.cpus(self.0.pcps.cpus()), |cpu| {
             let done = self.0.drain_cpu(cpu, zones.clone(), mode);
@@ -41,7 +44,7 @@ impl<C: Cpus> Drains<'_, '_, C> {
     }
 
     /// Sums what `drain` does to each CPU.
-    fn on_each(&self, cpus: Range<u32>, mut drain: impl FnMut(CpuId) -> Drained) -> Drained {
+    pub fn on_each(&self, cpus: Range<u32>, mut drain: impl FnMut(CpuId) -> Drained) -> Drained {
         let mut sum = Drained::default();
         if self.is_usable() {
             cpus.map(CpuId::new).for_each(|cpu| sum += drain(cpu));

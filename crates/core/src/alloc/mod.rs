@@ -15,6 +15,7 @@
 //! | `hooks` | `Hooks`: what is done to blocks on their way out, and checked on their way in |
 //! | `undo` | `Undo`: calls that end in a panic |
 //! | `drain` | `Drains`: drains and decay |
+//! | `handover` | `Handover`: a drain that asks owners for their fronts, and waits for them |
 //! | `request` | a request of any kind, on its way down the watermarks |
 //! | `walk` | `Walk`: one walk over the zones that a request may use |
 //! | `isolation` | `Isolation`: pageblocks that one caller has for itself; `Claims` of all their frames |
@@ -56,6 +57,7 @@ mod evacuate;
 pub mod flags;
 mod global;
 mod globals;
+mod handover;
 mod hooks;
 mod isolation;
 pub(crate) mod late_init;
@@ -78,6 +80,7 @@ pub use build::Builder;
 pub use bulk::FreeManyError;
 pub use compaction::{CompactEnd, CompactError, Compacted, Compaction};
 pub use global::{Global, InitError};
+pub use handover::Handover;
 pub use mover::{Move, Mover, Occupant};
 pub use obstacle::Obstacle;
 pub use registered_mover::MoverRegistered;

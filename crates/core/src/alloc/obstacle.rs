@@ -176,10 +176,10 @@ impl<C: Cpus> Obstacles<'_, '_, C> {
     fn cached_by(&self, zone: ZoneId, pfn: Pfn) -> Option<CpuId> {
         let cached = CachedBlocks(self.0.pcps);
         self.0.pcps.all_cpus().find(|&cpu| {
-            let walk = cached.visit(cpu, zone, |front, magazine, rounds| {
-                let size = front.class.block_frames();
+            let walk = cached.visit(cpu, zone, |visited| {
+                let size = visited.class.block_frames();
                 let has_it = |block: Pfn| (0..size).contains(&pfn.get().wrapping_sub(block.get()));
-                match cached.frames_of(magazine, rounds).any(has_it) {
+                match cached.frames_of(visited.magazine, visited.rounds).any(has_it) {
                     true => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
                 }

@@ -11,7 +11,12 @@ use crate::cpus::Cpus;
 use crate::frame::{Pfn, ZoneId};
 use crate::pcp::{Mode, Scope};
 use crate::reclaim::{LastResort, Left, Movement, Search};
+use crate::sync::prim::spin_hint;
 use crate::sync::{InFlight, count};
+
+/// Looks of a request for what owners hand over, and spins in between: a few microseconds in all.
+const HANDOVER_LOOKS: u32 = if cfg!(loom) { 1 } else { 16 };
+const LOOK_SPINS: u32 = if cfg!(loom) { 1 } else { 16 };
 
 /// The way down for requests that found every zone below `low`.
 pub(super) struct UnderPressure<'a, 'm, C> {
@@ -85,11 +90,26 @@ impl<C: Cpus> Search for OneRequest<'_, '_, '_, C> {
         Drains(self.walk.caches).drain(Scope::zone(zone), Mode::Quiet);
     }
 
+    fn hand_over(&self, zone: ZoneId) -> u64 {
+        let mut handover = Drains(self.walk.caches).handover(Scope::zone(zone), None);
+        for _ in 0..HANDOVER_LOOKS {
+            if handover.poll() {
+                break;
+            }
+            (0..LOOK_SPINS).for_each(|_| spin_hint());
+        }
+        handover.drained().taken_pages
+    }
+
     fn drain_fronts(&self, zone: ZoneId) -> Left {
         let mut left = Left::default();
         Drains(self.walk.caches).drain_each(Scope::zone(zone), Mode::Full, |_, drained| {
             left.is_busy |= drained.busy_cpus > 0;
             left.is_gate_held |= drained.busy_cpus > 0 && drained.fences == 0;
+            // Left alone because they are isolated, or because they cannot be fenced.
+            let is_unfenced =
+                drained.isolated_cpus > 0 || drained.busy_cpus > 0 && drained.fences > 0;
+            left.is_asked |= is_unfenced && drained.unreachable_pages > 0;
         });
         left
     }

@@ -23,6 +23,8 @@ pub struct CpuStats {
     pub unreachable_pages: u64,
     /// On shelves.
     pub shelved_pages: u64,
+    /// Handed over to drains, and not collected yet.
+    pub handed_pages: u64,
     /// On their way in this CPU's slow paths, or in drains of it.
     pub in_flight_pages: u64,
     /// What its magazines could hold: counted against `high`.
@@ -35,9 +37,9 @@ pub struct CpuStats {
 }
 
 impl CpuStats {
-    /// Fronts and shelves.
+    /// Fronts, shelves, and what was handed over.
     pub fn cached_pages(&self) -> u64 {
-        self.unreachable_pages + self.shelved_pages
+        self.unreachable_pages + self.shelved_pages + self.handed_pages
     }
 }
 
@@ -53,7 +55,7 @@ pub struct ZoneStats {
     pub managed_pages: u64,
     /// Free in the store, by the counters.
     pub free_pages: u64,
-    /// In CPUs' fronts and shelves.
+    /// In CPUs' fronts and shelves, and handed over.
     pub cached_pages: u64,
     /// Taken by the allocator for magazines.
     pub carved_pages: u64,
@@ -104,7 +106,7 @@ pub struct ZoneShortage {
     pub free_pages: u64,
     /// Kept back from requests that may not use reserves.
     pub min_pages: u64,
-    /// On shelves.
+    /// On shelves, and handed over.
     pub cached_pages: u64,
     /// In fronts.
     pub unreachable_pages: u64,
@@ -176,7 +178,9 @@ impl<C: Cpus> ShortageSource for Allocator<'_, C> {
             managed_pages: state.managed(),
             free_pages: self.free_pages(zone),
             min_pages: state.watermarks().min,
-            cached_pages: cpus().map(|(_, cpu)| cpu.shelved_pages()).sum(),
+            cached_pages: cpus()
+                .map(|(id, cpu)| cpu.shelved_pages() + self.pcps.handed_pages(id, zone))
+                .sum(),
             unreachable_pages: cpus().map(|(cpu, _)| self.pcps.front_pages(cpu, zone)).sum(),
             in_flight_pages: self.caches().in_flight_pages(zone),
             quarantined_pages: state.quarantined.load(Ordering::Relaxed),
@@ -203,6 +207,7 @@ impl<C: Cpus> Allocator<'_, C> {
             counts,
             unreachable_pages: self.pcps.front_pages(cpu, zone),
             shelved_pages: pcp.shelved_pages(),
+            handed_pages: self.pcps.handed_pages(cpu, zone),
             in_flight_pages: crate::sync::InFlight::in_flight_pages(pcp.in_flight.read()),
             charged_pages: pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64,
             high_pages: pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64,

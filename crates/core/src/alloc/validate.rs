@@ -26,7 +26,7 @@ pub struct Census {
     pub managed_pages: u64,
     /// Free in the store.
     pub free_pages: u64,
-    /// In fronts and shelves.
+    /// In fronts and shelves, and handed over.
     pub cached_pages: u64,
     /// Taken for magazines.
     pub carved_pages: u64,
@@ -235,11 +235,13 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
     /// and magazines.
     fn check_cached(&self, cpu: CpuId, zone: ZoneId) -> Result<(u64, u64), Fault> {
         let (mut pages, mut magazines, mut installed_pages) = (0, 0, 0);
-        let walk = self.cached().visit(cpu, zone, |front, magazine, rounds| {
+        let walk = self.cached().visit(cpu, zone, |visited| {
             magazines += 1;
-            installed_pages += i64::from(front.class.magazine_frames());
-            let order = front.class.order();
-            for pfn in self.cached().frames_of(magazine, rounds) {
+            if visited.is_charged {
+                installed_pages += i64::from(visited.class.magazine_frames());
+            }
+            let order = visited.class.order();
+            for pfn in self.cached().frames_of(visited.magazine, visited.rounds) {
                 let its = self.caches.store.tags().zone_of_range(pfn, order.frames());
                 if its != Some(zone) || !pfn.is_aligned(order) {
                     return ControlFlow::Break(Fault::Misplaced { pfn, cpu });
@@ -267,9 +269,9 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         while let Some(start) = first {
             let mut window = Window::new(start);
             for cpu in self.caches.pcps.all_cpus() {
-                let walk = self.cached().visit(cpu, zone, |front, magazine, rounds| {
-                    for pfn in self.cached().frames_of(magazine, rounds) {
-                        if !window.mark(pfn, front.class.block_frames()) {
+                let walk = self.cached().visit(cpu, zone, |visited| {
+                    for pfn in self.cached().frames_of(visited.magazine, visited.rounds) {
+                        if !window.mark(pfn, visited.class.block_frames()) {
                             return ControlFlow::Break(Fault::Doubled { pfn, cpu });
                         }
                     }

@@ -62,4 +62,16 @@ pub trait Environment: Sync {
     fn wake_all(&self, word: &AtomicU32) {
         let _ = word;
     }
+
+    /// Told when a CPU's fronts have been taken that a [handover](crate::Mode::Handover) had asked
+    /// for, by its owner or by a drainer. A kernel has a worker look at its
+    /// [`Handover`](crate::Handover) then.
+    ///
+    /// Called by whatever code the CPU runs that allocates or frees, outside of sequences, also by
+    /// requests that may not wait, by interrupt handlers and by signal handlers. It must be quick,
+    /// and must not allocate or free. The same holds for [`wake_all`](Self::wake_all) while a caller
+    /// is in [`Handover::wait`](crate::Handover::wait).
+    fn handed_over(&self, cpu: CpuId) {
+        let _ = cpu;
+    }
 }

@@ -26,7 +26,8 @@ use crate::sync::prim::AtomicU64;
 /// When `cpu` has no block.
 ///
 /// # Safety
-/// The caller is in a method of `Cpus` that got this array, and only loads the gate.
+/// The caller is in a method of `Cpus` that got this array, and only loads the gate, or changes it
+/// as [`claim_gate`](crate::cpus::Cpus::claim_gate) says.
 #[inline]
 pub unsafe fn gate(blocks: &BlockArray, cpu: CpuId) -> &AtomicU64 {
     blocks.gate(cpu)

@@ -83,7 +83,7 @@ impl<'l, W: WhichCpu> Locked<'l, W> {
 
 // SAFETY: 1. the lock of the CPU is held for the whole of each function, and both contexts use the
 // same one. 2., 3. checked by `sequence`. 4. a fence takes and drops the lock: sequences that began
-// before have ended, later ones see the closed gate. 5. as in `sequence`.
+// before have ended, later ones see the closed gate; so does a claim, under that lock. 5. as in `sequence`.
 unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
     type Environment = W;
 
@@ -119,6 +119,19 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
             return false;
         };
         sequence::compare_store(blocks, here, word, old, new)
+    }
+
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        let Some(_held) = self.locks.get(here.cpu.index()).and_then(CpuLock::try_lock) else {
+            return false;
+        };
+        sequence::claim_gate(blocks, here, old, new)
+    }
+
+    /// A lock that is free now: no sequence runs, and later ones, which take it after this, see the
+    /// closed gate.
+    fn is_quiescent(&self, cpu: CpuId) -> bool {
+        self.locks.get(cpu.index()).is_none_or(|lock| lock.try_lock().is_some())
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

@@ -5,7 +5,7 @@ use super::environment::Environment;
 use super::sequence;
 use super::sequences::{Cpus, FenceError};
 use crate::frame::CpuId;
-use crate::front::{BlockArray, Here, WordOffset};
+use crate::front::{BlockArray, Context, Here, WordOffset};
 
 /// Proof that its holder cannot be preempted nor moved, and that no other code of the same CPU
 /// and context runs while it lives.
@@ -14,10 +14,21 @@ use crate::front::{BlockArray, Here, WordOffset};
 /// While a value lives, the code stays on [`here`](Guard::here), and nothing else that would get a
 /// guard for the same CPU and context runs there. Interrupt handlers may run above a task guard,
 /// one deep, if their own guards say [`Context::Interrupt`](crate::cpus::Context::Interrupt); deeper
-/// nesting and non-maskable interrupts get no guard.
+/// nesting and non-maskable interrupts get no guard. [`is_alone`](Guard::is_alone) is `true` only if
+/// no other guard of that CPU exists.
 pub unsafe trait Guard {
     /// The CPU and context it proves.
     fn here(&self) -> Here;
+
+    /// Whether no other guard of this CPU exists, in any context. By default a task's is alone (a
+    /// handler above it has ended when the task goes on), and a handler's is not, because it may
+    /// have interrupted a task that holds one. A kernel that counts its guards knows better, and its
+    /// handlers then [hand over](crate::Mode::Handover) too.
+    ///
+    /// Where it is `true` and another guard exists, pages are handed out twice.
+    fn is_alone(&self) -> bool {
+        self.here().context == Context::Task
+    }
 }
 
 /// What an embedding kernel implements.
@@ -115,7 +126,8 @@ pub struct Pinned<P>(pub P);
 
 // SAFETY: 1. the guard excludes every other sequence of the CPU and context for the whole of each
 // function; interrupt handlers have words and magazines of their own. 2., 3. checked first in each.
-// 4. is the contract of `Processor::fence`: a sequence lives inside its guard. 5. the only store to
+// 4. is the contract of `Processor::fence`: a sequence lives inside its guard; a gate is claimed by
+// the only guard of its CPU, so all sequences before have ended with theirs. 5. the only store to
 // a word is the last, with release ordering.
 unsafe impl<P: Processor> Cpus for Pinned<P> {
     const CONTEXTS: usize = 2;
@@ -151,6 +163,11 @@ unsafe impl<P: Processor> Cpus for Pinned<P> {
     ) -> bool {
         let Some(guard) = self.0.pin() else { return false };
         guard.here() == here && sequence::compare_store(blocks, here, word, old, new)
+    }
+
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        let Some(guard) = self.0.pin() else { return false };
+        guard.here() == here && guard.is_alone() && sequence::claim_gate(blocks, here, old, new)
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

@@ -62,3 +62,13 @@ pub fn compare_store(
     cell.store(new, Ordering::Release);
     true
 }
+
+/// See [`Cpus::claim_gate`](super::Cpus::claim_gate).
+pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+    // SeqCst: the claim is ordered after what the asker noted before it closed the gate.
+    here.cpu.get() < blocks.cpus
+        && blocks
+            .gate(here.cpu)
+            .compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+}

@@ -28,9 +28,9 @@ pub enum FenceError {
 ///    `pop` and `push` may take the word at the offset in the gate's lower half instead.
 /// 3. Each checks `cpu < blocks.cpus()` before it forms an address, and fails otherwise. With
 ///    `FOLLOWS_GATES` the lowest 16 bits of the number will do.
-/// 4. [`fence`](Cpus::fence) returning `Ok` means what the vocabulary says.
+/// 4. [`fence`](Cpus::fence) returning `Ok` means what the vocabulary says, and so does
+///    [`claim_gate`](Cpus::claim_gate) returning `true` what stands there.
 /// 5. The store that commits is a single 64-bit store that releases the slot written before it.
-///
 /// 6. The array and the offsets that its methods are called with are used for these calls alone.
 ///
 /// [`Pinned`](super::Pinned) and [`Locked`](super::Locked) are written in terms of [`Guard`](super::Guard) and [`WhichCpu`](super::WhichCpu), which suffice for
@@ -76,6 +76,20 @@ pub unsafe trait Cpus: Sync {
         old: u64,
         new: u64,
     ) -> bool;
+
+    /// Changes the gate of `here.cpu` from `old` to `new` by a compare-and-swap that is a sequence of
+    /// that CPU: it takes place only while this code runs there, and is the store that commits.
+    /// `true`: it has changed, and of all sequences that began there before, in any context, each
+    /// has committed, and its stores are visible to the caller, or will never commit.
+    ///
+    /// `false` when this code runs elsewhere, the gate is not `old`, or a sequence of that CPU has
+    /// been interrupted and goes on later (this is a handler above it). Without an implementation
+    /// of its own, owners never hand over, and [handovers](crate::Mode::Handover) take what is
+    /// quiescent or fenced.
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        let _ = (blocks, here, old, new);
+        false
+    }
 
     /// Waits until no sequence that began on `cpu` before this call can still commit. Called with
     /// the CPU's gate closed.

@@ -4,17 +4,18 @@
 //! | value | meaning | transitions |
 //! |---|---|---|
 //! | 0 | wiped: this process is a fork | none |
-//! | > 0 | open: the offset of the CPU's block | any drainer, by compare-and-swap, to its ticket |
-//! | < 0, no ticket | disabled: the CPU has no caches until further notice | `enable`, to open; any drainer, to its ticket |
-//! | < 0, a ticket | a drainer's; its last two bits (32 and 33), 1 or 2, say what comes after | that drainer alone, to open or disabled, as they say |
+//! | > 0 | open: the offset of the CPU's block | any drainer, by compare-and-swap, to its ticket or to asked |
+//! | < 0, no ticket, 1 in the last two bits | asked: closed for a handover, and held by no one | the owner, in a sequence of its CPU, to the owner's ticket; any drainer, to its ticket |
+//! | < 0, no ticket, 2 in the last two bits | disabled: the CPU has no caches until further notice | `enable`, to open; any drainer, to its ticket |
+//! | < 0, a ticket | a drainer's, or with number 0 the owner's; its last two bits (32 and 33), 1 or 2, say what comes after | that drainer or owner alone, to open or disabled, as they say; to asked by a drainer that found it asked and could not fence |
 //!
 //! Enabling during a drain changes the last two bits of its ticket from 2 to 1: a drain must not
 //! undo it. Every open value of a CPU is the same. Tickets repeat after 2^28 drains. Wrap-around is
 //! harmless: a ticket only identifies the drainer when a stuck gate is debugged.
 //!
-//! All of a ticket, and of "disabled", is in the upper half; the lower half, an offset, is 0 in
-//! every closed gate. A sequence may therefore load the lower half only and go where it leads, see
-//! [`block`](super::block): to the CPU's words or to words that refuse.
+//! All of a ticket, of "asked" and of "disabled", is in the upper half; the lower half, an offset,
+//! is 0 in every closed gate. A sequence may therefore load the lower half only and go where it
+//! leads, see [`block`](super::block): to the CPU's words or to words that refuse.
 //!
 //! # Argument: a full drain neither loses a frame nor hands one out twice
 //! 1. One drainer at a time: the compare-and-swap from open elects it, and only the holder of the
@@ -30,6 +31,34 @@
 //!
 //! A drainer that dies between 1 and 3 leaves the gate closed: the CPU works on from the store,
 //! other drainers are refused at once and report the CPU as busy. No caller waits for another.
+//!
+//! # Argument: so does a handover, without a fence
+//! 1. *Asked is nobody's.* A drainer that asks closes the gate and touches nothing behind it. From
+//!    asked the gate goes to one holder by compare-and-swap, and that holder needs one of three
+//!    proofs that no sequence which read the gate open can still commit.
+//! 2. *The owner's proof* is where it runs. It claims the gate by a compare-and-swap that is
+//!    itself a sequence of that CPU ([`Cpus::claim_gate`](crate::cpus::Cpus::claim_gate)). A CPU
+//!    runs one sequence at a time: those that began there before have committed, and this code sees
+//!    their stores, or they were aborted and never commit. Later ones read the gate closed. What a
+//!    fence waits for has happened already. The claim does not fit a handler above a task's
+//!    sequence, which goes on afterwards: such a handler leaves the gate as it is.
+//! 3. *The drainer's proof* is that the CPU is quiescent, asked after its ticket is in the gate, or
+//!    a fence. Without either it puts "asked" back.
+//! 4. From there on a handover is steps 2 to 4 of a full drain with the owner in the drainer's
+//!    place: it alone writes the words, and it reopens after it has emptied them. It does not
+//!    return frames: it pushes its magazines, with what they hold, on a stack that every drain takes
+//!    whole. That is at most 2 magazines per front, by one operation per zone.
+//!
+//! | case | what happens |
+//! |---|---|
+//! | owner suspended in a sequence | the gate stays asked: the next thread on that CPU claims it (the suspended sequence is aborted), or where nothing aborts it (a guard, a lock) the claim fails until it has ended |
+//! | owner suspended between claim and reopening | as a drainer that dies: other code of that CPU goes to the store, other drains find the CPU busy |
+//! | owner idle, in user mode, gone | a drainer that looks again finds it quiescent and takes the gate; a deadline fences; `retire_cpu` takes an asked gate as it takes an open one |
+//! | two that ask | the gate is asked once; both are answered by one handover (see `pcp/handover.rs`) |
+//! | a full drain on top | it takes the asked gate, and answers those that asked; if it cannot fence, the gate is asked again |
+//! | disabled on top | the disabler takes the asked gate; afterwards there is nothing to hand over. Enabling leaves an asked gate as it is |
+//! | fork | the gate is wiped: the claim fails, and the child's drains see a CPU without caches |
+//! | owner asked again while it hands over | the ticket is in the way; the drainer asks when it looks again |
 
 use super::block::{BlockArray, is_open};
 use crate::frame::CpuId;
@@ -47,6 +76,10 @@ const OPEN_AFTER: u64 = 1 << 32;
 const DISABLED_AFTER: u64 = 2 << 32;
 /// A gate that stays closed.
 pub const GATE_DISABLED: u64 = CLOSED | DISABLED_AFTER;
+/// A gate that is closed until its owner has handed over, or a drainer has taken what it leads to.
+const GATE_ASKED: u64 = CLOSED | OPEN_AFTER;
+/// The gate of an owner that hands over.
+const OWNERS_TICKET: u64 = CLOSED | TICKET | OPEN_AFTER;
 
 /// Whether the CPU of a gate with this value has no caches, but for what a drainer is taking.
 #[inline]
@@ -58,6 +91,12 @@ pub fn is_disabled(gate: u64) -> bool {
 #[inline]
 pub fn is_enabled(gate: u64) -> bool {
     is_open(gate) || gate & CLOSED != 0 && gate & AFTER == OPEN_AFTER
+}
+
+/// Whether the owner is to hand over.
+#[inline]
+pub fn is_asked(gate: u64) -> bool {
+    gate == GATE_ASKED
 }
 
 /// Hands out tickets.
@@ -73,8 +112,10 @@ impl Tickets {
 /// told to be.
 pub struct Closed<'b> {
     gate: &'b AtomicU64,
-    /// What it shows when it is open.
+    /// What it will show if it is not to be disabled.
     open: u64,
+    /// What it showed.
+    before: u64,
 }
 
 impl<'b> Closed<'b> {
@@ -88,19 +129,41 @@ impl<'b> Closed<'b> {
         Self::close_as(blocks, cpu, tickets, DISABLED_AFTER)
     }
 
-    /// Closes it for what comes after if it is open; a disabled gate remains disabled.
+    /// Claims the gate of `cpu`, which is asked, for its owner. `claim` is to change it from the
+    /// first value to the second by a sequence of that CPU; `false`: it has not.
+    pub fn claim(
+        blocks: &'b BlockArray,
+        cpu: CpuId,
+        claim: impl FnOnce(u64, u64) -> bool,
+    ) -> Option<Self> {
+        claim(GATE_ASKED, OWNERS_TICKET).then(|| Closed {
+            gate: blocks.gate(cpu),
+            open: blocks.open_gate(cpu),
+            before: GATE_ASKED,
+        })
+    }
+
+    /// Ends it with nothing taken: a gate that was asked is asked again.
+    pub fn give_up(mut self) {
+        if is_asked(self.before) {
+            self.open = GATE_ASKED;
+        }
+    }
+
+    /// Closes it for what comes after if it is open or asked; a disabled gate remains disabled.
     fn close_as(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets, after: u64) -> Option<Self> {
         let number = tickets.0.fetch_add(NEXT_TICKET, Ordering::Relaxed) & (TICKET - 1);
         let ticket = CLOSED | TICKET | number;
         let (gate, open) = (blocks.gate(cpu), blocks.open_gate(cpu));
         // A disabled gate may be drained too: what a slow path left on the way is still there.
-        [(open, after), (GATE_DISABLED, DISABLED_AFTER)].into_iter().find_map(|(state, after)| {
+        let states = [(open, after), (GATE_ASKED, after), (GATE_DISABLED, DISABLED_AFTER)];
+        states.into_iter().find_map(|(before, after)| {
             let ticket = ticket | after;
             // SeqCst: ordered before the fence and before the shelf's take-all, against an owner
             // that pushes to its shelf and then looks at the gate.
-            gate.compare_exchange(state, ticket, Ordering::SeqCst, Ordering::Relaxed)
+            gate.compare_exchange(before, ticket, Ordering::SeqCst, Ordering::Relaxed)
                 .ok()
-                .map(|_| Closed { gate, open })
+                .map(|_| Closed { gate, open, before })
         })
     }
 }
@@ -118,6 +181,34 @@ impl Drop for Closed<'_> {
         // change it meanwhile, once. An error is a wiped gate, which stays as it is.
         let _ = self.gate.fetch_update(Ordering::SeqCst, Ordering::Relaxed, after);
         dekker_fence();
+    }
+}
+
+/// What came of asking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// The gate is asked, by this caller or by one before.
+    Stands,
+    /// A drainer or the owner holds it now: ask again.
+    Held,
+    /// The CPU has no caches.
+    Disabled,
+}
+
+/// Asks the owner of `cpu` to hand over.
+pub fn ask(blocks: &BlockArray, cpu: CpuId) -> Asked {
+    let gate = blocks.gate(cpu);
+    // SeqCst: the asker has noted that it asks before, and an owner that claims the gate reads the
+    // note afterwards (see `pcp/handover.rs`).
+    match gate.compare_exchange(
+        blocks.open_gate(cpu),
+        GATE_ASKED,
+        Ordering::SeqCst,
+        Ordering::SeqCst,
+    ) {
+        Ok(_) | Err(GATE_ASKED) => Asked::Stands,
+        Err(0 | GATE_DISABLED) => Asked::Disabled,
+        Err(_) => Asked::Held,
     }
 }
 
@@ -176,6 +267,56 @@ mod tests {
                 }
             });
         }
+    }
+
+    /// As a sequence of the CPU does it.
+    fn claim(blocks: &BlockArray) -> Option<Closed<'_>> {
+        Closed::claim(blocks, CPU, |asked, held| {
+            let gate = blocks.gate(CPU);
+            gate.compare_exchange(asked, held, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    #[test]
+    fn an_asked_gate_is_claimed_by_its_owner_once() {
+        with_gate(OPEN, |blocks, tickets| {
+            assert!(claim(blocks).is_none(), "it is open");
+            assert_eq!([(); 2].map(|()| ask(blocks, CPU)), [Asked::Stands; 2]);
+            assert!(is_asked(shown(blocks)) && is_enabled(shown(blocks)));
+            assert!(!is_open(shown(blocks)) && shown(blocks) as u32 == 0);
+            assert!(!enable(blocks, CPU), "it was not disabled");
+            let closed = claim(blocks).unwrap();
+            assert!(claim(blocks).is_none() && Closed::close(blocks, CPU, tickets).is_none());
+            assert_eq!((ask(blocks, CPU), is_enabled(shown(blocks))), (Asked::Held, true));
+            drop(closed);
+            assert_eq!(shown(blocks), OPEN);
+        });
+    }
+
+    #[test]
+    fn a_drainer_takes_an_asked_gate_or_leaves_it_asked() {
+        with_gate(OPEN, |blocks, tickets| {
+            ask(blocks, CPU);
+            Closed::close(blocks, CPU, tickets).unwrap().give_up();
+            assert!(is_asked(shown(blocks)));
+            drop(Closed::close(blocks, CPU, tickets).unwrap());
+            assert_eq!(shown(blocks), OPEN);
+            Closed::close(blocks, CPU, tickets).unwrap().give_up();
+            assert_eq!(shown(blocks), OPEN);
+        });
+    }
+
+    #[test]
+    fn an_asked_gate_that_is_disabled_stays_disabled() {
+        with_gate(OPEN, |blocks, tickets| {
+            ask(blocks, CPU);
+            Closed::close_for_good(blocks, CPU, tickets).unwrap().give_up();
+            assert_eq!((shown(blocks), ask(blocks, CPU)), (GATE_DISABLED, Asked::Disabled));
+            assert!(claim(blocks).is_none() && enable(blocks, CPU));
+            ask(blocks, CPU);
+            drop(Closed::close_for_good(blocks, CPU, tickets).unwrap());
+            assert_eq!(shown(blocks), GATE_DISABLED);
+        });
     }
 
     #[test]
@@ -251,6 +392,7 @@ mod tests {
             drop(closed);
             assert_eq!(shown(blocks), 0);
             assert!(!enable(blocks, CPU) && Closed::close(blocks, CPU, tickets).is_none());
+            assert!(claim(blocks).is_none() && ask(blocks, CPU) == Asked::Disabled);
             assert!(!is_enabled(0));
         });
     }

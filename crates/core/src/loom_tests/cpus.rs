@@ -17,6 +17,7 @@
 //! [`locked`] is the real [`Locked`] over locks of the model.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering as Plain};
 
@@ -239,6 +240,19 @@ unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
         cell.load(Ordering::Relaxed) == old && self.commit(begun, cell, new).is_ok()
     }
 
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        let claim = || {
+            let gate = blocks.gate(here.cpu);
+            gate.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        if is_mutant(Mutant::ClaimsAnywhere) {
+            return claim();
+        }
+        let begun = self.begin();
+        let mut is_claimed = false;
+        begun.cpu == here.cpu && self.step(begun, || is_claimed = claim()).is_ok() && is_claimed
+    }
+
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
         if !is_mutant(Mutant::NoFence) {
             self.interrupt(cpu);
@@ -247,7 +261,20 @@ unsafe impl<const FOLLOWS: bool> Cpus for Sequences<FOLLOWS> {
     }
 }
 
-impl<const FOLLOWS: bool> Environment for Sequences<FOLLOWS> {}
+impl<const FOLLOWS: bool> Environment for Sequences<FOLLOWS> {
+    fn handed_over(&self, _: CpuId) {
+        HANDED_OVER.set(HANDED_OVER.get() + 1);
+    }
+}
+
+std::thread_local! {
+    static HANDED_OVER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How often asks of CPUs with sequences were answered, over all executions of a test.
+pub fn handed_over() -> u64 {
+    HANDED_OVER.get()
+}
 
 /// A kernel: a thread with a guard has its CPU and context to itself. Interrupt handlers run beside
 /// the task they interrupted. That interleaves in more ways than a real handler, which ends first.
@@ -266,12 +293,27 @@ impl Kernel {
 pub struct Pin {
     here: Here,
     _held: Option<MutexGuard<'static, ()>>,
+    /// The mutex of the CPU's other context, and what holds it once this guard is known to be alone.
+    other: &'static Mutex<()>,
+    _alone: Cell<Option<MutexGuard<'static, ()>>>,
 }
 
 // SAFETY: the mutex of the CPU and context is held, unless a mutant leaves that out.
 unsafe impl Guard for Pin {
     fn here(&self) -> Here {
         self.here
+    }
+
+    /// A kernel that counts guards. The model's handlers run beside the task, so it keeps the other
+    /// context out until this guard is dropped.
+    fn is_alone(&self) -> bool {
+        if is_mutant(Mutant::ClaimsAnywhere) {
+            return true;
+        }
+        let other = self.other.try_lock().ok();
+        let is_alone = other.is_some();
+        self._alone.set(other);
+        is_alone
     }
 }
 
@@ -281,15 +323,19 @@ unsafe impl Processor for Kernel {
 
     fn pin(&self) -> Option<Pin> {
         let here = here()?;
+        let other = &self.held[here.cpu.index()][1 - here.context as usize];
+        // SAFETY: guards are local to calls of the allocator, which owns the kernel.
+        let other = unsafe { std::mem::transmute::<&Mutex<()>, &'static Mutex<()>>(other) };
+        let _alone = Cell::new(None);
         // The mutant: a handler that says it is the task it interrupted, and does not wait for it.
         if is_mutant(Mutant::OneContext) && here.context == Context::Interrupt {
-            return Some(Pin { here: Here::task(here.cpu), _held: None });
+            return Some(Pin { here: Here::task(here.cpu), _held: None, other, _alone });
         }
         let held = self.held[here.cpu.index()][here.context as usize].lock().unwrap();
         // SAFETY: guards are local to calls of the allocator, which owns the kernel.
         let held =
             unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
-        Some(Pin { here, _held: Some(held) })
+        Some(Pin { here, _held: Some(held), other, _alone })
     }
 
     fn fence(&self, cpu: CpuId) -> Result<(), FenceError> {
@@ -368,6 +414,14 @@ unsafe impl<const FOLLOWS: bool> Cpus for Locks<FOLLOWS> {
         new: u64,
     ) -> bool {
         self.front().compare_store(blocks, here, word, old, new)
+    }
+
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        self.front().claim_gate(blocks, here, old, new)
+    }
+
+    fn is_quiescent(&self, cpu: CpuId) -> bool {
+        is_mutant(Mutant::NoFence) || self.front().is_quiescent(cpu)
     }
 
     fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

@@ -9,6 +9,7 @@
 //! | `depot` | a whole allocator of a few frames, with a ledger of who holds which |
 //! | `empties` | magazines of which there are too few, or other CPUs' |
 //! | `fronts` | fronts, gates, drains, re-entry |
+//! | `handover` | drains that ask owners for their fronts |
 //! | `followed` | sequences that follow gates |
 //! | `late_init` | a value in a static, made later by one of several callers |
 //! | `locked` | the lock front |
@@ -38,6 +39,7 @@ pub mod explore;
 mod failing;
 mod followed;
 mod fronts;
+mod handover;
 mod late_init;
 mod locked;
 mod reclaim;

@@ -2,8 +2,9 @@
 //!
 //! Drainers of other CPUs touch these, so they never share a cache line with the front words.
 
+use super::asks::Asks;
 use super::listed::Listed;
-use super::shelf::{Empties, Shelf};
+use super::shelf::{Empties, Handed, Shelf};
 use crate::frame::{Class, Mobility, NodeId, ZoneId};
 use crate::front::Magazine;
 use crate::store::Wanted;
@@ -29,6 +30,8 @@ pub struct Pcp {
     pub free_delta: AtomicI64,
     /// Empty magazines that drains brought back.
     pub returned: Empties,
+    /// What the owner handed over to drains that asked for it.
+    pub handed: Handed,
     /// Full magazines, `[class][mobility]`.
     shelves: [Shelf; FRONTS],
     /// Blocks and pages taken back by drains: on a line that only drainers touch.
@@ -63,6 +66,7 @@ impl Pcp {
             charged_pages: AtomicI64::new(0),
             free_delta: AtomicI64::new(0),
             returned: Empties::new(),
+            handed: Handed::new(),
             shelves: core::array::from_fn(|_| Shelf::new()),
             drained: Apart::new(core::array::from_fn(|_| AtomicU64::new(0))),
             accounts: Apart::new(Accounts {
@@ -157,6 +161,7 @@ impl Pcp {
 /// What a CPU keeps for all zones.
 #[repr(C, align(128))]
 pub struct CpuShared {
+    pub asks: Apart<Asks>,
     pub empties: Empties,
     pub node: NodeId,
     /// By the level a request states, the zone to try first; [`NO_ZONE`]: none will do.
@@ -170,7 +175,7 @@ pub const NO_ZONE: u8 = u8::MAX;
 
 impl CpuShared {
     pub fn new(node: NodeId, first_zones: [u8; LEVELS]) -> Self {
-        CpuShared { empties: Empties::new(), node, first_zones }
+        CpuShared { asks: Apart::new(Asks::new()), empties: Empties::new(), node, first_zones }
     }
 }
 

@@ -18,12 +18,11 @@ use super::shelf::Chain;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::Tag;
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
-use crate::front::MagazineIndex;
 use crate::front::gate::Closed;
-use crate::front::word::Word;
-use crate::sync::prim::{Ordering, spin_hint};
+use crate::sync::model::{Mutant, is_mutant};
+use crate::sync::prim::spin_hint;
 use crate::sync::stack::Links;
-use crate::sync::{InFlight, count, prefetch_write};
+use crate::sync::{InFlight, prefetch_write};
 
 /// How far a drain goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +31,10 @@ pub enum Mode {
     Quiet,
     /// Fronts too: one fence per CPU that is not isolated and not quiescent.
     Full,
+    /// Fronts too, without a fence: quiescent CPUs are taken at once, the others are asked. Each
+    /// hands its fronts over at its next operation that needs one, by one bounded step, and caches
+    /// on. [`Allocator::drain_handover`](crate::Allocator::drain_handover) tells when they have.
+    Handover,
 }
 
 /// Whose caches.
@@ -90,10 +93,11 @@ pub struct Drained {
     pub left_pages: u64,
     /// In other callers' hands at the end: refills, spills, other drains.
     pub in_flight_pages: u64,
-    /// In fronts that this drain did not take. After a quiet drain an upper bound, every magazine
-    /// in a front counted in full; after a full one exact. At most, per CPU, zone, context and
-    /// mobility in use, 126 pages by order 0, 124 by order 1, 120 by order 2, 112 by order 3, 224
-    /// by order 4, 448 by order 5, 896 by order 6 and 1024 by order 9.
+    /// In fronts that this drain did not take. After a full drain exact, else an upper bound, every
+    /// magazine in a front counted in full; after a handover what the owner has cached since. At
+    /// most, per CPU, zone, context and mobility in use, 126 pages by order 0, 124 by order 1, 120
+    /// by order 2, 112 by order 3, 224 by order 4, 448 by order 5, 896 by order 6 and 1024 by order
+    /// 9.
     pub unreachable_pages: u64,
     /// Fences waited for.
     pub fences: u64,
@@ -101,6 +105,10 @@ pub struct Drained {
     pub busy_cpus: u64,
     /// CPUs left alone because they are isolated.
     pub isolated_cpus: u64,
+    /// CPUs that were asked and have not handed over yet.
+    pub pending_cpus: u64,
+    /// In their fronts, every magazine counted in full: on its way.
+    pub pending_pages: u64,
 }
 
 impl core::ops::AddAssign for Drained {
@@ -112,26 +120,35 @@ impl core::ops::AddAssign for Drained {
         self.fences += other.fences;
         self.busy_cpus += other.busy_cpus;
         self.isolated_cpus += other.isolated_cpus;
+        self.pending_cpus += other.pending_cpus;
+        self.pending_pages += other.pending_pages;
     }
+}
+
+/// By what a drainer that closed a gate makes sure that no sequence can commit behind it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Force {
+    /// Because the CPU is quiescent, or not at all.
+    Quiescence,
+    /// By a fence where it is not.
+    Fence,
 }
 
 /// How often a disabler looks again at a gate that a drainer holds.
 const DISABLE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 20 };
 
 impl<C: Cpus> Caches<'_, '_, C> {
-    /// Drains a CPU's caches of these zones.
+    /// Drains a CPU's caches of these zones, quietly or fully.
     pub fn drain_cpu(self, cpu: CpuId, zones: Range<u32>, mode: Mode) -> Drained {
         let mut done = Drained::default();
-        for zone in zones.clone().map(ZoneId::new) {
-            done.taken_pages += self.share(cpu, zone).drain_shelves();
-        }
+        done.taken_pages += self.drain_shelves(cpu, zones.clone());
         // Without zones there is nothing to take, and no reason to interrupt the CPU.
         if mode == Mode::Full && !zones.is_empty() {
             if self.cpus.environment().is_isolated(cpu) {
                 done.isolated_cpus = 1;
             } else if let Some(closed) = Closed::close(self.pcps.blocks(), cpu, self.pcps.tickets())
             {
-                self.drain_fronts(closed, cpu, zones.clone(), &mut done);
+                self.drain_fronts(closed, cpu, zones.clone(), Force::Fence, &mut done);
             } else {
                 done.busy_cpus = 1;
             }
@@ -145,41 +162,67 @@ impl<C: Cpus> Caches<'_, '_, C> {
             done.left_pages += pcp.shelved_pages();
             let in_flight_pages = InFlight::in_flight_pages(pcp.in_flight.read());
             done.in_flight_pages += in_flight_pages;
-            // A quiet drain does not even read the owner's words: it would take their line away.
+            // Only a full drain reads the owner's words: that takes their line away.
             done.unreachable_pages += match mode {
-                Mode::Quiet => pcp.unshelved_pages().saturating_sub(in_flight_pages),
                 Mode::Full => self.pcps.front_pages(cpu, zone),
+                _ => pcp.unshelved_pages().saturating_sub(in_flight_pages),
             };
         }
         done
     }
 
+    /// Takes all shelves of a CPU, and what it handed over; returns pages.
+    pub fn drain_shelves(self, cpu: CpuId, zones: Range<u32>) -> u64 {
+        let shares = zones.map(|zone| self.share(cpu, ZoneId::new(zone)));
+        shares.map(|share| share.drain_shelves() + share.drain_handed()).sum()
+    }
+
     /// Takes the fronts of a CPU whose gate is closed, reopens it, then returns the frames.
-    fn drain_fronts(self, closed: Closed<'_>, cpu: CpuId, zones: Range<u32>, done: &mut Drained) {
-        if !self.fence_closed(cpu, done) {
-            return;
+    /// `false`: the CPU's fronts were left alone.
+    pub fn drain_fronts(
+        self,
+        closed: Closed<'_>,
+        cpu: CpuId,
+        zones: Range<u32>,
+        force: Force,
+        done: &mut Drained,
+    ) -> bool {
+        if !self.fence_closed(cpu, force, done) {
+            closed.give_up();
+            return false;
         }
+        let ask = self.pcps.shared(cpu).asks.open();
         let mut taken: [_; Tag::ZONES_MAX] = core::array::from_fn(|_| None);
-        for zone in zones.clone() {
-            let share = self.share(cpu, ZoneId::new(zone));
-            // A drain that finds nothing moves nothing: requests that are about to fail drain too.
-            let pages = self.pcps.front_pages(cpu, share.zone_id);
-            let moving = (pages > 0).then(|| share.pcp.in_flight.begin(pages));
-            taken[zone as usize] = Some((moving, share.take_fronts()));
+        for zone in self.pcps.all_zones() {
+            let share = self.share(cpu, zone);
+            if zones.contains(&zone.get()) {
+                // A drain that finds nothing moves nothing: requests that are about to fail drain
+                // too.
+                let pages = self.pcps.front_pages(cpu, zone);
+                let moving = (pages > 0).then(|| share.pcp.in_flight.begin(pages));
+                taken[zone.index()] = Some((moving, share.take_parts()));
+            } else if ask.is_some() {
+                // The drain that asked may want them.
+                share.hand_fronts();
+            }
         }
-        drop(closed);
+        self.reopen(closed, cpu, ask);
         for zone in zones {
             if let Some((moving, parts)) = taken[zone as usize].take() {
                 done.taken_pages += self.share(cpu, ZoneId::new(zone)).return_parts(parts);
                 drop(moving);
             }
         }
+        true
     }
 
     /// Waits until no sequence can commit on the CPU any more; `false`: that cannot be had.
-    fn fence_closed(self, cpu: CpuId, done: &mut Drained) -> bool {
-        if self.cpus.is_quiescent(cpu) {
+    fn fence_closed(self, cpu: CpuId, force: Force, done: &mut Drained) -> bool {
+        if self.cpus.is_quiescent(cpu) || is_mutant(Mutant::TakesUnquiet) {
             return true;
+        }
+        if force == Force::Quiescence {
+            return false;
         }
         done.fences += 1;
         let fenced = self.cpus.fence(self.pcps.blocks(), cpu).is_ok();
@@ -191,7 +234,9 @@ impl<C: Cpus> Caches<'_, '_, C> {
     pub fn disable_cpu(self, cpu: CpuId, zones: Range<u32>) -> Drained {
         let mut done = Drained::default();
         match self.close_patiently(cpu) {
-            Some(closed) => self.drain_fronts(closed, cpu, zones.clone(), &mut done),
+            Some(closed) => {
+                self.drain_fronts(closed, cpu, zones.clone(), Force::Fence, &mut done);
+            }
             None => done.busy_cpus = 1,
         }
         // After the gate: see `Share::shelve`.
@@ -267,110 +312,5 @@ impl<C: Cpus> Share<'_, '_, C> {
         pcp.add_free(self.zone, pages);
         pcp.count_drained(u64::from(chain.count * class.rounds()), class.block_frames());
         self.release_chain(class, chain, last);
-    }
-
-    /// Empties all front words of a CPU in a zone; only for the holder of the closed gate, after
-    /// the fence. Returns the magazines, linked, each link carrying what the magazine holds.
-    fn take_fronts(&self) -> Option<Part> {
-        let mut parts = None;
-        for (front, offset) in self.caches.pcps.fronts(self.cpu, self.zone_id) {
-            let cell = self.blocks().word(front.here, offset);
-            // Acquire: pairs with the Release of the sequence that stored it, where the fence did
-            // not already order it (a quiescent CPU).
-            let word = Word(cell.load(Ordering::Acquire));
-            count(&self.pcp.counters.hits, word.operations());
-            // Relaxed: published by the Release that reopens the gate.
-            cell.store(Word::EMPTY.0, Ordering::Relaxed);
-            if let Some(loaded) = word.loaded() {
-                parts = Some(self.link_part(loaded, front.class, word.rounds(), parts));
-            }
-            if let Some((previous, full)) = word.previous() {
-                let rounds = if full { front.class.rounds() } else { 0 };
-                parts = Some(self.link_part(previous, front.class, rounds, parts));
-            }
-        }
-        parts
-    }
-
-    fn link_part(
-        &self,
-        magazine: MagazineIndex,
-        class: Class,
-        rounds: u32,
-        rest: Option<Part>,
-    ) -> Part {
-        // Relaxed: the magazine is this drainer's alone.
-        self.blocks()
-            .magazine(magazine)
-            .next
-            .store(rest.map_or(0, |part| part.0), Ordering::Relaxed);
-        Part::new(magazine, class, rounds)
-    }
-
-    /// Returns what `take_fronts` took; the number of pages.
-    fn return_parts(&self, mut parts: Option<Part>) -> u64 {
-        let pcp = self.pcp;
-        let mut pages = 0;
-        while let Some(part) = parts {
-            let (magazine, class, rounds) = part.unpack();
-            parts = Part::from_link(self.blocks().magazine(magazine).next.load(Ordering::Relaxed));
-            let grown = self.empty_magazine(class, magazine, rounds);
-            pcp.add_free(self.zone, grown);
-            self.release_magazine(class, magazine);
-            pcp.count_drained(u64::from(rounds), class.block_frames());
-            pages += u64::from(rounds * class.block_frames());
-        }
-        pages
-    }
-}
-
-/// A magazine taken from a front, in a link.
-///
-/// | bits | field |
-/// |---|---|
-/// | 0..=20 | magazine |
-/// | 21..=26 | rounds |
-/// | 27..=29 | class |
-#[derive(Clone, Copy)]
-struct Part(u32);
-
-impl Part {
-    fn new(magazine: MagazineIndex, class: Class, rounds: u32) -> Self {
-        Part(magazine.get() | rounds << MagazineIndex::BITS | (class as u32) << 27)
-    }
-
-    fn from_link(link: u32) -> Option<Self> {
-        (link != 0).then_some(Part(link))
-    }
-
-    fn unpack(self) -> (MagazineIndex, Class, u32) {
-        let index = MagazineIndex::new(self.0 & ((1 << MagazineIndex::BITS) - 1));
-        let class = Class::ALL[(self.0 >> 27) as usize];
-        (index.expect("a link names a magazine"), class, self.0 >> MagazineIndex::BITS & 0x3f)
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_field_of_a_part_comes_back() {
-        let last = (1 << MagazineIndex::BITS) - 1;
-        for index in
-            [1, 2, last / 2, last - 1, last].map(|index| MagazineIndex::new(index).unwrap())
-        {
-            for class in Class::ALL {
-                for rounds in 0..=63 {
-                    let part = Part::new(index, class, rounds);
-                    assert_eq!(part.unpack(), (index, class, rounds));
-                    assert_eq!(
-                        Part::from_link(part.0).map(Part::unpack),
-                        Some((index, class, rounds))
-                    );
-                }
-            }
-        }
-        assert!(Part::from_link(0).is_none());
     }
 }

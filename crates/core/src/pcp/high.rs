@@ -209,7 +209,8 @@ impl<C: Cpus> Share<'_, '_, C> {
             let allocated = cell.load(Ordering::Relaxed).min(0);
             cell.fetch_sub(allocated / 2, Ordering::Relaxed);
         }
-        let mut pages = 0;
+        // No drain may have come for it.
+        let mut pages = self.drain_handed();
         for _ in 0..DECAY_MAGAZINES_MAX {
             if !self.above_high() {
                 break;

@@ -59,13 +59,20 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// drainer: beside the owner's own empties, whose lines stay where they are.
     pub fn release_chain(&self, class: Class, chain: Chain, last: MagazineIndex) {
         self.charge(-i64::from(chain.count * class.magazine_frames()));
+        self.push_returned(chain, last);
+    }
+
+    /// As [`release_chain`](Self::release_chain), of magazines that are charged to no CPU.
+    pub fn push_returned(&self, chain: Chain, last: MagazineIndex) {
         let pushed = self.pcp.returned.push_chain(self.blocks(), chain.first, last, chain.count);
         debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
     }
 
-    fn charge(&self, pages: i64) {
-        // Relaxed: a limit that policies read, not a protocol.
-        self.pcp.charged_pages.fetch_add(pages, Ordering::Relaxed);
+    /// Charges this CPU with magazines, in pages.
+    pub fn charge(&self, pages: i64) {
+        // Release: pairs with the Acquire of a drain that waits for no CPU which is charged with
+        // nothing, and then finds what was handed over. To policies it is a limit.
+        self.pcp.charged_pages.fetch_add(pages, Ordering::Release);
     }
 
     /// Takes one frame within reach of a magazine index, cuts it into magazines, keeps the first

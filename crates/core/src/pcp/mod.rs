@@ -16,8 +16,13 @@
 //! | `carved` | which frames were cut into magazines |
 //! | `direct` | single blocks between callers and the store, past the caches |
 //! | `caches` | [`Caches`]: all CPUs and zones, and the watermarks |
+//! | `part` | a magazine with what it holds |
+//! | `parts` | taking fronts, and what came from them |
+//! | [`asks`] | how a drain knows that its ask was answered |
 //! | `drain` | taking back what CPUs cache |
+//! | `handover` | asking owners for their fronts |
 
+pub mod asks;
 mod cached;
 mod caches;
 mod carved;
@@ -25,9 +30,12 @@ mod direct;
 mod drain;
 pub mod free_high;
 mod front;
+mod handover;
 mod high;
 mod listed;
 mod magazines;
+mod part;
+mod parts;
 mod pcps;
 mod pool;
 mod refill;
@@ -35,10 +43,11 @@ mod share;
 pub mod shelf;
 mod spill;
 
+pub use asks::HandoverCounts;
 pub use cached::{CpuShared, LEVELS, NO_ZONE, Pcp};
 pub use caches::Caches;
 pub use carved::Carved;
 pub use drain::{Drained, Mode, Scope};
-pub use front::Front;
+pub use handover::Ask;
 pub use pcps::{Pcps, PcpsState, Places};
 pub use pool::Magazines;

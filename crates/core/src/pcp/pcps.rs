@@ -1,16 +1,20 @@
 //! The memory of all CPUs' caches: where each CPU's gate, words and accounts lie.
 #![allow(unsafe_code, reason = "finds accounts by their offset in a CPU's block")]
 
+use super::asks::{AskNumbers, Sleepers};
 use super::cached::{CpuShared, Pcp};
 use super::carved::Carved;
 use super::free_high::FreeHigh;
 use super::front::Front;
+use super::part::{Part, Parts};
 use super::pool::Magazines;
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
 use crate::front::gate::Tickets;
 use crate::front::word::Word;
-use crate::front::{BlockArray, Context, Here, WordOffset};
+use crate::front::{BlockArray, Context, Here, MagazineIndex, WordOffset};
+use crate::sync::Apart;
 use crate::sync::prim::{AtomicU32, Ordering};
+use crate::sync::stack::Links;
 
 /// What changes, rarely, and belongs to no CPU. It lies in the metadata, so that a [`Pcps`] itself
 /// never changes: a loop that borrows one may keep its fields in registers over all its calls.
@@ -19,11 +23,20 @@ pub struct PcpsState<'m> {
     /// Magazines of the caller's memory that were used so far: the next is one of the others.
     pub fresh_magazines: AtomicU32,
     pub carved: Carved<'m>,
+    pub ask_numbers: AskNumbers,
+    /// Apart: each handover of an owner looks whether there are any.
+    pub sleepers: Apart<Sleepers>,
 }
 
 impl<'m> PcpsState<'m> {
     pub fn new(carved: Carved<'m>) -> Self {
-        PcpsState { tickets: Tickets::new(), fresh_magazines: AtomicU32::new(0), carved }
+        PcpsState {
+            tickets: Tickets::new(),
+            fresh_magazines: AtomicU32::new(0),
+            carved,
+            ask_numbers: AskNumbers::new(),
+            sleepers: Apart::new(Sleepers::new()),
+        }
     }
 }
 
@@ -82,6 +95,16 @@ impl<'m> Pcps<'m> {
     /// Tickets for drainers.
     pub fn tickets(&self) -> &'m Tickets {
         &self.state.tickets
+    }
+
+    /// Numbers for drains that ask.
+    pub fn ask_numbers(&self) -> &'m AskNumbers {
+        &self.state.ask_numbers
+    }
+
+    /// Callers that sleep until CPUs have handed over.
+    pub fn sleepers(&self) -> &'m Sleepers {
+        &self.state.sleepers
     }
 
     /// How much a CPU may cache that only frees.
@@ -147,6 +170,19 @@ impl<'m> Pcps<'m> {
                 })
             })
         })
+    }
+
+    /// What a CPU handed over of a zone and no drain has taken yet. Beside drains it may be stale.
+    pub fn handed(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = Part> {
+        let parts = Parts(self.blocks());
+        let first = self.pcp(cpu, zone).handed.peek(&parts);
+        // A bound for what is stale.
+        core::iter::successors(first, move |&part| parts.next(part)).take(1 << MagazineIndex::BITS)
+    }
+
+    /// Pages in it.
+    pub fn handed_pages(&self, cpu: CpuId, zone: ZoneId) -> u64 {
+        self.handed(cpu, zone).map(Part::pages).sum()
     }
 
     /// All front words of a CPU in a zone, read without excluding the owner.

@@ -38,7 +38,7 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// One step towards a block from this front.
     fn alloc_from_front(&self, front: Front, reserve: Reserve) -> Step {
-        let Some(word) = self.read_front(front) else { return Step::Store };
+        let Some(word) = self.read_front(front) else { return self.at_closed_gate(front) };
         if word.rounds() > 0 && !word.operations_full() {
             return match self.caches.cpus.pop(self.blocks(), front.offset()) {
                 Some(frame) => Step::Got(Pfn::new(frame)),

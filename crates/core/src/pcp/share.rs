@@ -44,6 +44,11 @@ impl<C: Cpus> Share<'_, '_, C> {
         open.then(|| Word(self.blocks().word(front.here, front.offset()).load(Ordering::Relaxed)))
     }
 
+    /// What is to be done where the gate is closed: hand over if a drain asks for it, and go on.
+    pub fn at_closed_gate(&self, front: Front) -> Step {
+        if self.caches.hand_over(front.here) { Step::Again } else { Step::Store }
+    }
+
     /// Installs `new` in place of `old`, keeping the count of operations.
     pub fn replace(&self, front: Front, old: Word, new: Word) -> bool {
         let new = new.with_operations(old.operations());

@@ -1,5 +1,6 @@
 //! Stacks of magazines; the theory is in [`stack`](crate::sync::stack).
 
+use super::part::Part;
 use crate::front::MagazineIndex;
 use crate::sync::stack;
 
@@ -11,5 +12,7 @@ const _: () = assert!(MagazineIndex::BITS <= INDEX_BITS);
 pub type Shelf = stack::Stack<INDEX_BITS, 10>;
 /// Empty magazines: uncounted, and without a limit.
 pub type Empties = stack::Stack<INDEX_BITS, 0>;
+/// Magazines that an owner handed over, each named with what it holds: uncounted.
+pub type Handed = stack::Stack<{ Part::BITS }, 0>;
 /// Magazines linked by their `next`, owned by the holder.
 pub type Chain = stack::Chain<MagazineIndex>;

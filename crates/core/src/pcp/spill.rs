@@ -32,7 +32,7 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// One step towards getting rid of a block through this front; `Got`: it is gone.
     fn free_to_front(&self, front: Front, pfn: Pfn) -> Step {
-        let Some(word) = self.read_front(front) else { return Step::Store };
+        let Some(word) = self.read_front(front) else { return self.at_closed_gate(front) };
         let rounds_max = front.class.rounds();
         if word.operations_full() {
             return self.fold(front, word);

@@ -4,7 +4,12 @@
 //! A request goes down in steps: above the watermark `low`; then, after telling the callbacks once
 //! per episode, above `min` (or into the reserve, for atomic requests); then the last resort, which
 //! takes back what others cache, gently first. It works in rounds: a quiet drain and a search,
-//! callbacks and a search, a full drain and a search.
+//! callbacks and a search, a handover and a full drain and a search.
+//!
+//! The handover asks every CPU for its fronts and looks for some microseconds whether they have
+//! come. CPUs that allocate at the moment hand over within that, so that the full drain has fewer
+//! CPUs to fence. Isolated CPUs are not fenced: where one of them has pages of the zone in its
+//! fronts, the request waits for it to hand over, a few milliseconds in all, before it fails.
 //!
 //! A request fails only after a round that was *undisturbed*: from before its first drain until
 //! after its last search, on every CPU the in-flight word (see [`InFlight`](crate::sync::InFlight))
@@ -18,6 +23,7 @@
 //! | disturbance | a request that may reclaim | a request that may not |
 //! |---|---|---|
 //! | another caller runs a callback | sleeps until it ends, 1 s at most; 64 times | calls none |
+//! | an isolated CPU that was asked has pages in its fronts | naps, 14 ms in all | asks none |
 //! | pages in flight, or behind a drainer's gate | naps, 126 ms in all | the round counts |
 //! | pages were moved | the round counts | the round counts |
 //!
@@ -63,6 +69,10 @@ const TURN_MS_MAX: u32 = 1000;
 /// busiest machines. Those of a thread that was stopped for good cost a request so much.
 const NAPS_MAX: u32 = if cfg!(loom) { 0 } else { 12 };
 
+/// Naps of a request whose pages isolated CPUs were asked for: 1, 1, 2, 2, 4, 4 ms, 14 ms in all.
+/// An isolated CPU that allocates has handed over by then; one that does not must not stop others.
+const ASKED_NAPS_MAX: u32 = if cfg!(loom) { 0 } else { 6 };
+
 /// What the last resort does for one request: it drains caches and searches the store.
 pub trait Search {
     /// Pages that the request wants.
@@ -79,6 +89,10 @@ pub trait Search {
 
     /// Takes back the shelves of all CPUs.
     fn drain_shelves(&self, zone: ZoneId);
+
+    /// Asks all CPUs for their fronts, and takes what they hand over within some microseconds.
+    /// Returns the pages.
+    fn hand_over(&self, zone: ZoneId) -> u64;
 
     /// Takes back the shelves and fronts of all CPUs.
     fn drain_fronts(&self, zone: ZoneId) -> Left;
@@ -102,6 +116,8 @@ pub struct Left {
     /// Some gate was held by another drainer, which will open it soon. A fence that failed will not
     /// succeed for waiting.
     pub is_gate_held: bool,
+    /// Some isolated CPU has pages in its fronts, for which it was asked.
+    pub is_asked: bool,
 }
 
 /// Sums of in-flight words.
@@ -127,6 +143,8 @@ enum Disturbance {
     Moved,
     /// Pages are in another caller's hands, between caches and store or behind a closed gate.
     InHands,
+    /// Pages are in the fronts of isolated CPUs, which were asked for them.
+    Asked,
     /// Another caller runs a callback: `seen` turns had ended when the round began.
     Turn { seen: u32 },
 }
@@ -135,13 +153,14 @@ enum Disturbance {
 struct Patience {
     turns: u32,
     naps: u32,
+    asked_naps: u32,
 }
 
 impl Patience {
     fn new(may_reclaim: bool) -> Self {
         match may_reclaim {
-            true => Patience { turns: TURNS_MAX, naps: NAPS_MAX },
-            false => Patience { turns: 0, naps: 0 },
+            true => Patience { turns: TURNS_MAX, naps: NAPS_MAX, asked_naps: ASKED_NAPS_MAX },
+            false => Patience { turns: 0, naps: 0, asked_naps: 0 },
         }
     }
 }
@@ -193,7 +212,7 @@ impl<'m> LastResort<'m> {
         let mut patience = Patience::new(search.may_reclaim());
         let mut round = if search.zones().any(has_enough) { 0 } else { ROUNDS_MAX };
         while round < ROUNDS_MAX {
-            match self.round(environment, search, round) {
+            match self.round(environment, search, round, &patience) {
                 Round::Found(pfn) => return Some(pfn),
                 Round::Undisturbed => break,
                 Round::Disturbed(by) if self.wait_out(environment, by, &mut patience) => {}
@@ -224,21 +243,37 @@ impl<'m> LastResort<'m> {
                 true
             }
             Disturbance::InHands if patience.naps > 0 => {
-                let nap_ms = 1 << ((NAPS_MAX - patience.naps) / 2);
+                self.nap(environment, NAPS_MAX - patience.naps);
                 patience.naps -= 1;
-                self.callbacks.wait_for_turn(environment, self.callbacks.turns(), nap_ms);
+                true
+            }
+            Disturbance::Asked if patience.asked_naps > 0 => {
+                self.nap(environment, ASKED_NAPS_MAX - patience.asked_naps);
+                patience.asked_naps -= 1;
                 true
             }
             _ => false,
         }
     }
 
+    /// The nth nap of 1, 1, 2, 2, 4, ... milliseconds.
+    fn nap<E: Environment>(&self, environment: &E, nth: u32) {
+        self.callbacks.wait_for_turn(environment, self.callbacks.turns(), 1 << (nth / 2));
+    }
+
     /// One round, the gentlest first; the request is served as soon as it can be.
-    fn round<E: Environment>(&self, environment: &E, search: &impl Search, round: u32) -> Round {
+    fn round<E: Environment>(
+        &self,
+        environment: &E,
+        search: &impl Search,
+        round: u32,
+        patience: &Patience,
+    ) -> Round {
         let seen = self.callbacks.turns();
         let before = search.movement();
         let mut own_moves = 0;
-        let (mut is_turn_awaited, mut is_busy, mut is_gate_held) = (false, false, false);
+        let (mut is_turn_awaited, mut is_busy) = (false, false);
+        let (mut is_gate_held, mut is_asked) = (false, false);
         search.zones().for_each(|zone| search.drain_shelves(zone));
         let mut found = search.scan(&mut own_moves);
         if found.is_none() && search.may_reclaim() {
@@ -252,11 +287,18 @@ impl<'m> LastResort<'m> {
             }
             found = search.regain().or_else(|| search.scan(&mut own_moves));
         }
+        if found.is_none()
+            && search.may_reclaim()
+            && search.zones().map(|zone| search.hand_over(zone)).sum::<u64>() > 0
+        {
+            found = search.scan(&mut own_moves);
+        }
         if found.is_none() && search.may_reclaim() {
             for zone in search.zones() {
                 let left = search.drain_fronts(zone);
                 is_busy |= left.is_busy;
                 is_gate_held |= left.is_gate_held;
+                is_asked |= left.is_asked;
             }
             found = search.scan(&mut own_moves);
         }
@@ -272,6 +314,7 @@ impl<'m> LastResort<'m> {
             () if is_gate_held || after.in_flight_pages > 0 => {
                 Round::Disturbed(Disturbance::InHands)
             }
+            () if is_asked && patience.asked_naps > 0 => Round::Disturbed(Disturbance::Asked),
             () if is_still && !is_busy => Round::Undisturbed,
             () => Round::Disturbed(Disturbance::Moved),
         }
@@ -302,6 +345,10 @@ mod tests {
         scans: Cell<u32>,
         moves: Cell<u64>,
         full_drains: Cell<u32>,
+        /// What owners hand over when first asked.
+        handed_pages: Cell<u64>,
+        /// Full drains that leave pages in the fronts of isolated CPUs.
+        asked_rounds: u32,
     }
 
     impl Search for Script {
@@ -325,7 +372,12 @@ mod tests {
 
         fn drain_fronts(&self, _: ZoneId) -> Left {
             self.full_drains.set(self.full_drains.get() + 1);
-            Left::default()
+            let is_asked = self.full_drains.get() <= self.asked_rounds;
+            Left { is_asked, ..Left::default() }
+        }
+
+        fn hand_over(&self, _: ZoneId) -> u64 {
+            self.handed_pages.take()
         }
 
         fn scan(&self, own_moves: &mut u64) -> Option<Pfn> {
@@ -368,6 +420,24 @@ mod tests {
     fn pages_in_others_hands_are_waited_for() {
         let script = Script { in_flight_pages: 1, may_reclaim: true, ..Script::default() };
         assert_eq!(find(&script), (None, 3 * (ROUNDS_MAX + NAPS_MAX)));
+    }
+
+    #[test]
+    fn what_owners_hand_over_is_searched_before_others_are_fenced() {
+        let script = || Script { may_reclaim: true, ..Script::default() };
+        let handed = Script { handed_pages: Cell::new(1), found_at: Some(3), ..script() };
+        assert_eq!((find(&handed), handed.full_drains.get()), ((Some(FOUND), 3), 0));
+        let of_no_use = Script { handed_pages: Cell::new(1), ..script() };
+        assert_eq!((find(&of_no_use), of_no_use.full_drains.get()), ((None, 4), 1));
+        let may_not = Script { handed_pages: Cell::new(1), ..Script::default() };
+        assert_eq!((find(&may_not), may_not.handed_pages.get()), ((None, 1), 1));
+    }
+
+    #[test]
+    fn isolated_cpus_that_were_asked_are_waited_for_a_few_times() {
+        let script = |asked_rounds| Script { asked_rounds, may_reclaim: true, ..Script::default() };
+        assert_eq!(find(&script(2)), (None, 3 * 3));
+        assert_eq!(find(&script(u32::MAX)), (None, 3 * (ASKED_NAPS_MAX + 1)));
     }
 
     #[test]

@@ -150,6 +150,18 @@ unsafe impl Cpus for Rseq {
         stored.is_some()
     }
 
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        let cpu = cpu_here();
+        let begun = self.begin(cpu);
+        let mut is_claimed = false;
+        let claim = || {
+            let gate = blocks.gate(cpu);
+            let claimed = gate.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed);
+            is_claimed = claimed.is_ok();
+        };
+        cpu == here.cpu && self.step(cpu, begun, claim).is_ok() && is_claimed
+    }
+
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
         if !is_mutant(Mutant::NoFence) {
             *self.epochs[cpu.index()].lock().unwrap() += 1;

@@ -66,12 +66,23 @@ pub struct Pin {
     here: Here,
     /// Of a `Preemption` that outlives it, see `pin`.
     _held: MutexGuard<'static, ()>,
+    /// The mutex of the CPU's other context, and what holds it once this guard is known to be alone.
+    other: &'static Mutex<()>,
+    _alone: Cell<Option<MutexGuard<'static, ()>>>,
 }
 
 // SAFETY: the mutex of the CPU and context is held.
 unsafe impl Guard for Pin {
     fn here(&self) -> Here {
         self.here
+    }
+
+    /// Handlers run beside the task here: the other context is kept out until this is dropped.
+    fn is_alone(&self) -> bool {
+        let other = self.other.try_lock().ok();
+        let is_alone = other.is_some();
+        self._alone.set(other);
+        is_alone
     }
 }
 
@@ -81,11 +92,18 @@ unsafe impl Processor for Preemption {
 
     fn pin(&self) -> Option<Pin> {
         let here = here();
-        let held = self.0.get(here.cpu.index())?[here.context as usize].lock().ok()?;
+        let contexts = self.0.get(here.cpu.index())?;
+        let held = contexts[here.context as usize].lock().ok()?;
+        // SAFETY: as below.
+        let other = unsafe {
+            std::mem::transmute::<&Mutex<()>, &'static Mutex<()>>(
+                &contexts[1 - here.context as usize],
+            )
+        };
         // SAFETY: guards are local to calls of the allocator, which owns the mutexes.
         let held =
             unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
-        Some(Pin { here, _held: held })
+        Some(Pin { here, _held: held, other, _alone: Cell::new(None) })
     }
 
     fn fence(&self, cpu: CpuId) -> Result<(), FenceError> {

@@ -47,6 +47,12 @@ pub enum Mutant {
     KeepsDestination,
     /// Operations on a stack leave its tag as it is.
     Untagged,
+    /// A gate is claimed wherever the code runs, outside of any sequence.
+    ClaimsAnywhere,
+    /// A drainer takes what is behind a gate that was asked without a fence or quiescence.
+    TakesUnquiet,
+    /// An owner answers asks before it takes its fronts.
+    AnswersEarly,
 }
 
 // Loom and shuttle run all threads of a model on the test's own thread.

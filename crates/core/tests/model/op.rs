@@ -185,7 +185,7 @@ fn count() -> impl Strategy<Value = u16> {
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
-    prop_oneof![Just(Mode::Quiet), Just(Mode::Full)]
+    prop_oneof![Just(Mode::Quiet), Just(Mode::Full), Just(Mode::Handover)]
 }
 
 pub fn op() -> impl Strategy<Value = Op> {

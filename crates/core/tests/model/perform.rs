@@ -1,5 +1,6 @@
 //! Performs each operation on the allocator and on the model.
 
+use pagedepot::cpus::{Guard, Processor};
 use pagedepot::{
     AllocError, CacheLimits, ConfigError, CpuId, Drained, FreeError, Mode, Obstacle, Order, Pfn,
     RemoveError, Scope, Watermarks, ZoneId,
@@ -271,6 +272,7 @@ impl Lockstep<'_> {
             places().map(|(cpu, zone)| of(&self.depot.cpu_stats(cpu, zone).unwrap())).sum()
         };
         let (shelved, in_fronts) = (sum(|s| s.shelved_pages), sum(|s| s.unreachable_pages));
+        let handed = sum(|s| s.handed_pages);
         let fences = self.depot.cpus().0.fences();
 
         let mut told = Drained::default();
@@ -284,17 +286,34 @@ impl Lockstep<'_> {
         assert_eq!(told, drained);
         assert_eq!((drained.left_pages, drained.in_flight_pages, drained.busy_cpus), (0, 0, 0));
         assert_eq!(drained.fences, self.depot.cpus().0.fences() - fences);
-        assert_eq!(sum(|s| s.shelved_pages), 0);
+        assert_eq!((sum(|s| s.shelved_pages), sum(|s| s.handed_pages)), (0, 0));
         match mode {
             Mode::Quiet => {
-                assert_eq!((drained.taken_pages, drained.fences), (shelved, 0));
+                assert_eq!((drained.taken_pages, drained.fences), (shelved + handed, 0));
                 assert_eq!(sum(|s| s.unreachable_pages), in_fronts);
                 assert!(drained.unreachable_pages >= in_fronts);
+            }
+            Mode::Handover => {
+                // The CPU that this runs on answers at once, if no handler is above its task.
+                let answered = in_fronts - sum(|s| s.unreachable_pages);
+                assert_eq!(drained.taken_pages, shelved + handed + answered);
+                assert!(drained.pending_pages <= sum(|s| s.charged_pages));
+                let is_pending = |cpu: &&CpuId| {
+                    let charged = |&zone| self.depot.cpu_stats(**cpu, zone).unwrap().charged_pages;
+                    self.depot.has_caches(**cpu) && zones.iter().map(charged).sum::<u64>() > 0
+                };
+                let pending = cpus.iter().filter(is_pending).count() as u64;
+                assert_eq!((drained.pending_cpus, drained.fences), (pending, 0));
+                if let Some(here) = self.depot.cpus().0.pin().filter(Guard::is_alone) {
+                    let here = here.here().cpu;
+                    assert!(!cpus.contains(&here) || !is_pending(&&here));
+                }
             }
             Mode::Full => {
                 // A drain with nothing to take must not fence.
                 let fenced = if zones.is_empty() { 0 } else { cpus.len() as u64 };
-                assert_eq!((drained.taken_pages, drained.fences), (shelved + in_fronts, fenced));
+                let taken = shelved + handed + in_fronts;
+                assert_eq!((drained.taken_pages, drained.fences), (taken, fenced));
                 assert_eq!((sum(|s| s.unreachable_pages), drained.unreachable_pages), (0, 0));
             }
         }
@@ -303,11 +322,13 @@ impl Lockstep<'_> {
     fn decay(&mut self, later_ms: u16) {
         self.now_ms += u64::from(later_ms);
         self.depot.cpus().0.set_now_ms(self.now_ms);
-        let spilled = |this: &Self| -> u64 {
-            this.zones().map(|zone| this.depot.zone_stats(zone).unwrap().counts.spilled_pages).sum()
+        // What was handed over and not collected counts as drained.
+        let moved = |this: &Self| -> u64 {
+            let counts = this.zones().map(|zone| this.depot.zone_stats(zone).unwrap().counts);
+            counts.map(|counts| counts.spilled_pages + counts.drained_pages).sum()
         };
-        let before = spilled(self);
-        assert_eq!(self.depot.decay_caches(), spilled(self) - before);
+        let before = moved(self);
+        assert_eq!(self.depot.decay_caches(), moved(self) - before);
     }
 
     fn set_limits(&mut self, zone: u8, batch: u16, high_min: u16, more: u16) {

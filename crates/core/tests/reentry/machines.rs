@@ -16,7 +16,6 @@ struct Aborted;
 struct Steps<'s> {
     blocks: &'s BlockArray,
     here: Here,
-    word: WordOffset,
     step: &'s dyn Fn() -> Result<(), Aborted>,
     /// Whether `pop` and `push` follow the gate, open or closed.
     follows: bool,
@@ -24,19 +23,19 @@ struct Steps<'s> {
 
 impl Steps<'_> {
     /// The word for a pop or push, and its value.
-    fn enter(&self) -> Result<Option<(&AtomicU64, u64)>, Aborted> {
+    fn enter(&self, word: WordOffset) -> Result<Option<(&AtomicU64, u64)>, Aborted> {
         if !self.follows {
-            return self.enter_open();
+            return self.enter_open(word);
         }
         (self.step)()?;
         // SAFETY: the array and the offset of the call whose sequence this is.
-        let cell = unsafe { implement::followed(self.blocks, self.here.cpu.get(), self.word) };
+        let cell = unsafe { implement::followed(self.blocks, self.here.cpu.get(), word) };
         (self.step)()?;
         Ok(Some((cell, cell.load(Ordering::Relaxed))))
     }
 
     /// The word and its value, if the gate is open.
-    fn enter_open(&self) -> Result<Option<(&AtomicU64, u64)>, Aborted> {
+    fn enter_open(&self, word: WordOffset) -> Result<Option<(&AtomicU64, u64)>, Aborted> {
         (self.step)()?;
         if self.here.cpu.get() >= self.blocks.cpus() {
             return Ok(None);
@@ -48,7 +47,7 @@ impl Steps<'_> {
         }
         (self.step)()?;
         // SAFETY: as in `enter`.
-        let cell = unsafe { implement::word(self.blocks, self.here, self.word) };
+        let cell = unsafe { implement::word(self.blocks, self.here, word) };
         Ok(Some((cell, cell.load(Ordering::Relaxed))))
     }
 
@@ -63,8 +62,8 @@ impl Steps<'_> {
         &unsafe { implement::magazine(self.blocks, magazine) }.slots[slot as usize]
     }
 
-    fn pop(&self) -> Result<Option<u32>, Aborted> {
-        let Some((cell, word)) = self.enter()? else { return Ok(None) };
+    fn pop(&self, word: WordOffset) -> Result<Option<u32>, Aborted> {
+        let Some((cell, word)) = self.enter(word)? else { return Ok(None) };
         let Some((magazine, slot, next)) = Word(word).popped() else { return Ok(None) };
         (self.step)()?;
         let frame = self.slot((magazine, slot)).load(Ordering::Relaxed);
@@ -72,8 +71,8 @@ impl Steps<'_> {
         Ok(Some(frame))
     }
 
-    fn push(&self, rounds_max: u32, frame: u32) -> Result<bool, Aborted> {
-        let Some((cell, word)) = self.enter()? else { return Ok(false) };
+    fn push(&self, word: WordOffset, rounds_max: u32, frame: u32) -> Result<bool, Aborted> {
+        let Some((cell, word)) = self.enter(word)? else { return Ok(false) };
         let Some((magazine, slot, next)) = Word(word).pushed(rounds_max) else { return Ok(false) };
         (self.step)()?;
         self.slot((magazine, slot)).store(frame, Ordering::Relaxed);
@@ -81,11 +80,21 @@ impl Steps<'_> {
         Ok(true)
     }
 
-    fn compare_store(&self, old: u64, new: u64) -> Result<bool, Aborted> {
-        match self.enter_open()? {
+    fn compare_store(&self, word: WordOffset, old: u64, new: u64) -> Result<bool, Aborted> {
+        match self.enter_open(word)? {
             Some((cell, word)) if word == old => self.commit(cell, new).map(|()| true),
             _ => Ok(false),
         }
+    }
+
+    fn claim_gate(&self, here: Here, old: u64, new: u64) -> Result<bool, Aborted> {
+        (self.step)()?;
+        if self.here != here {
+            return Ok(false);
+        }
+        // SAFETY: as in `enter`; changed as asked.
+        let gate = unsafe { implement::gate(self.blocks, here.cpu) };
+        Ok(gate.compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok())
     }
 }
 
@@ -97,7 +106,6 @@ impl Kernel {
     fn run<R>(
         &self,
         blocks: &BlockArray,
-        word: WordOffset,
         sequence: impl Fn(Steps<'_>) -> Result<R, Aborted>,
     ) -> Option<R> {
         self.0.preemption_point();
@@ -107,7 +115,7 @@ impl Kernel {
             self.0.point();
             Ok(())
         };
-        let result = sequence(Steps { blocks, here, word, step: &step, follows: false });
+        let result = sequence(Steps { blocks, here, step: &step, follows: false });
         self.0.set_sequence(None);
         result.ok()
     }
@@ -134,11 +142,11 @@ unsafe impl Cpus for Kernel {
     }
 
     fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        self.run(blocks, word, |steps| steps.pop())?
+        self.run(blocks, |steps| steps.pop(word))?
     }
 
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-        self.run(blocks, word, |steps| steps.push(rounds_max, frame)).unwrap_or(false)
+        self.run(blocks, |steps| steps.push(word, rounds_max, frame)).unwrap_or(false)
     }
 
     fn compare_store(
@@ -149,8 +157,16 @@ unsafe impl Cpus for Kernel {
         old: u64,
         new: u64,
     ) -> bool {
-        let store = |steps: Steps<'_>| Ok(steps.here == here && steps.compare_store(old, new)?);
-        self.run(blocks, word, store).unwrap_or(false)
+        let store =
+            |steps: Steps<'_>| Ok(steps.here == here && steps.compare_store(word, old, new)?);
+        self.run(blocks, store).unwrap_or(false)
+    }
+
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        let claim = |steps: Steps<'_>| {
+            Ok(!self.0.has_interrupted(here.cpu) && steps.claim_gate(here, old, new)?)
+        };
+        self.run(blocks, claim).unwrap_or(false)
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
@@ -175,12 +191,7 @@ impl Environment for Kernel {
 pub struct Restartable(pub Arc<Source>);
 
 impl Restartable {
-    fn run<R>(
-        &self,
-        blocks: &BlockArray,
-        word: WordOffset,
-        sequence: impl Fn(Steps<'_>) -> Result<R, Aborted>,
-    ) -> R {
+    fn run<R>(&self, blocks: &BlockArray, sequence: impl Fn(Steps<'_>) -> Result<R, Aborted>) -> R {
         loop {
             self.0.preemption_point();
             let (cpu, begun) = (self.0.cpu(), self.0.interrupts());
@@ -193,7 +204,7 @@ impl Restartable {
                 }
             };
             if let Ok(result) =
-                sequence(Steps { blocks, here: Here::task(cpu), word, step: &step, follows: true })
+                sequence(Steps { blocks, here: Here::task(cpu), step: &step, follows: true })
             {
                 return result;
             }
@@ -221,11 +232,11 @@ unsafe impl Cpus for Restartable {
     }
 
     fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
-        self.run(blocks, word, |steps| steps.pop())
+        self.run(blocks, |steps| steps.pop(word))
     }
 
     fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
-        self.run(blocks, word, |steps| steps.push(rounds_max, frame))
+        self.run(blocks, |steps| steps.push(word, rounds_max, frame))
     }
 
     fn compare_store(
@@ -236,7 +247,11 @@ unsafe impl Cpus for Restartable {
         old: u64,
         new: u64,
     ) -> bool {
-        self.run(blocks, word, |steps| Ok(steps.here == here && steps.compare_store(old, new)?))
+        self.run(blocks, |steps| Ok(steps.here == here && steps.compare_store(word, old, new)?))
+    }
+
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        self.run(blocks, |steps| steps.claim_gate(here, old, new))
     }
 
     fn fence(&self, _blocks: &BlockArray, _cpu: CpuId) -> Result<(), FenceError> {

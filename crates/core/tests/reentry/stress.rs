@@ -164,7 +164,7 @@ impl<C: Cpus> Stress<'_, C> {
     }
 
     fn drain(&self) {
-        let mode = if self.below(3) == 0 { Mode::Full } else { Mode::Quiet };
+        let mode = [Mode::Full, Mode::Quiet, Mode::Handover][self.below(3) as usize];
         let scope = match self.below(3) {
             0 => Scope::ALL,
             1 => Scope::cpu(CpuId::new(self.below(u64::from(CPUS)) as u32)),

@@ -26,6 +26,8 @@ pub struct Demand {
     pub fills_memory: bool,
     /// The variants of designs to make.
     pub variant: Variant,
+    /// A CPU that the designs are to leave alone, if they know isolated CPUs.
+    pub isolated: Option<CpuId>,
     /// Memory that all threads' designs share.
     pub memory: SharedPool,
 }

@@ -4,11 +4,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use std::time::{Duration, Instant};
+
 use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope};
 use pagedepot_designs::{
     AsBacking, Buddy, Counts, Drained, FreeMap, GIB_LOG2, Setup, Store as _, Volume,
 };
-use pagedepot_linux::Depot;
+use pagedepot_linux::{Depot, Handover};
 
 use super::allocator::{Allocator, free_gathered, nothing_held, order};
 use super::demand::{Demand, PAGE_BYTES};
@@ -33,7 +35,16 @@ pub struct DepotAllocator<const CACHED: bool = true> {
 struct DrainCounts {
     drains: AtomicU64,
     fences: AtomicU64,
+    /// Handovers that were complete, and the time from the answer to that.
+    collected: AtomicU64,
+    collect_ns: AtomicU64,
 }
+
+/// After how long a handover fences, and how long it is waited for.
+const FENCE_AFTER_MS: u32 = 1;
+const HANDOVER_MAX: Duration = Duration::from_millis(20);
+/// Spins between two looks.
+const LOOK_SPINS: u32 = 8;
 
 /// A buddy store of the one zone that the depot will have.
 fn buddy(demand: &Demand, pages: u64) -> Result<Buddy, Failure> {
@@ -47,15 +58,18 @@ fn failed(why: impl std::fmt::Display) -> Failure {
 
 impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
     const DESIGN: Design = if CACHED { Design::Depot } else { Design::DepotUncached };
-    const DRAINS: &'static [Mode] = &[Mode::Quiet, Mode::Full];
+    const DRAINS: &'static [Mode] = &[Mode::Quiet, Mode::Full, Mode::Handover];
     const RANGES: bool = true;
     type Block = Pfn;
 
     fn new(demand: &Demand) -> Result<Self, Failure> {
         let pages = demand.pages();
         let free_high = demand.variant.free_high_limit().into();
-        let builder =
+        let mut builder =
             Depot::builder(pages as usize * PAGE_BYTES).free_high(free_high).caches(CACHED);
+        if let Some(cpu) = demand.isolated {
+            builder = builder.isolated_cpus([cpu].into_iter().collect());
+        }
         let buddy = match demand.variant.store_of(Design::Depot) {
             Store::Bitmap => None,
             // SAFETY: a buddy allocator hands out each block of its zone once, under a lock, and
@@ -122,15 +136,26 @@ impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
     }
 
     fn drain(&self, cpu: Option<CpuId>, mode: Mode) -> Option<Drained> {
-        let done = self.depot.drain(cpu.map_or(Scope::ALL, Scope::cpu), mode);
+        let scope = cpu.map_or(Scope::ALL, Scope::cpu);
+        let mut pending_pages = 0;
+        let done = match mode {
+            Mode::Quiet | Mode::Full => self.depot.drain(scope, mode),
+            Mode::Handover => {
+                let mut handover = self.depot.drain_handover(scope, Some(FENCE_AFTER_MS));
+                pending_pages = handover.drained().pending_pages;
+                self.await_handover(&mut handover);
+                handover.drained()
+            }
+        };
         self.drained.drains.fetch_add(1, Ordering::Relaxed);
         self.drained.fences.fetch_add(done.fences, Ordering::Relaxed);
         let mut drained = Drained::default();
         drained.taken_pages = done.taken_pages;
         drained.left_pages = done.left_pages + done.in_flight_pages;
-        drained.unreachable_pages = done.unreachable_pages;
+        drained.pending_pages = pending_pages;
+        drained.unreachable_pages = done.unreachable_pages + done.pending_pages;
         (drained.fences, drained.interruptions) = (done.fences, done.fences);
-        drained.busy_cpus = done.busy_cpus + done.isolated_cpus;
+        drained.busy_cpus = done.busy_cpus + done.isolated_cpus + done.pending_cpus;
         Some(drained)
     }
 
@@ -169,6 +194,8 @@ impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
             sum.zone_lock = buddy.store().lock_waits();
         }
         sum.drains = self.drained.drains.load(Ordering::Relaxed);
+        sum.collected = self.drained.collected.load(Ordering::Relaxed);
+        sum.collect_ns = self.drained.collect_ns.load(Ordering::Relaxed);
         sum.interruptions = self.drained.fences.load(Ordering::Relaxed);
         Some(sum)
     }
@@ -179,6 +206,23 @@ impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
             census.managed_pages,
             census.free_pages + census.cached_pages + census.carved_pages,
         )
+    }
+}
+
+impl<const CACHED: bool> DepotAllocator<CACHED> {
+    /// Looks until it is complete, without sleep: the interrupt that wakes a sleeper would be
+    /// counted.
+    fn await_handover(&self, handover: &mut Handover<'_>) {
+        let begin = Instant::now();
+        while !handover.poll() {
+            if begin.elapsed() > HANDOVER_MAX {
+                return;
+            }
+            (0..LOOK_SPINS).for_each(|_| std::hint::spin_loop());
+        }
+        let ns = begin.elapsed().as_nanos() as u64;
+        self.drained.collected.fetch_add(1, Ordering::Relaxed);
+        self.drained.collect_ns.fetch_add(ns, Ordering::Relaxed);
     }
 }
 

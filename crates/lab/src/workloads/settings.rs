@@ -146,6 +146,7 @@ impl Settings {
             cpus: self.cpus[..cpus].to_vec(),
             memory_pages: None,
             fills_memory: false,
+            isolated: None,
             variant,
             memory,
         }

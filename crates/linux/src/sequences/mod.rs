@@ -1,4 +1,4 @@
-//! The sequences of a depot's fronts: pop, push and compare-store, as [`Cpus`] asks for them.
+//! The sequences of a depot's fronts: pop, push, compare-store and claim, as [`Cpus`] asks for them.
 //!
 //! What a sequence is, and what it takes to run one, is in the crate [`pagedepot_rseq`].
 //!
@@ -24,7 +24,7 @@ mod tests;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use arch::{compare_store, pop, push};
+pub(crate) use arch::{claim_gate, compare_store, pop, push};
 
 /// What `pop` returns for "look closer". No frame has this number: ranges end at 2^32 at most, and
 /// an allocator's last section is never complete there.

@@ -31,3 +31,7 @@ pub fn compare_store(
 ) -> bool {
     false
 }
+
+pub fn claim_gate(_area: Area, _blocks: &BlockArray, _here: Here, _old: u64, _new: u64) -> bool {
+    false
+}

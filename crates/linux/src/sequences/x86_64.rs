@@ -147,3 +147,30 @@ pub fn compare_store(
     }
     true
 }
+
+/// See [`Cpus::claim_gate`](pagedepot::cpus::Cpus::claim_gate).
+///
+/// The commit is a locked instruction: drainers change gates too.
+#[inline]
+pub fn claim_gate(area: Area, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+    let found: u64;
+    // SAFETY: as in `pop`, but that the commit is a compare-and-swap of the gate. After an abort
+    // `found` is -1, which no gate ever is.
+    unsafe {
+        sequence!(
+            area;
+            body: "movzx {at:e}, word ptr fs:[{area} + {CPU_ID}]",
+            "cmp dword ptr fs:[{area} + {CPU_ID}], {cpu:e}",
+            "jne 4f",
+            "lock cmpxchg qword ptr [{base} + 8*{at} + {GATES_AT}], {new}";
+            aborted: "mov rax, -1", "jmp 3b";
+            GATES_AT = const GATES_AT,
+            base = in(reg) blocks.base(),
+            cpu = in(reg) here.cpu.get(),
+            new = in(reg) new,
+            inout("rax") old => found,
+            options(nostack),
+        );
+    }
+    found == old
+}

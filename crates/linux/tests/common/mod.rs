@@ -165,7 +165,7 @@ pub fn drain(depot: &Depot, seed: u64, stop: &AtomicBool) -> u64 {
             0 => Scope::ALL,
             cpu => Scope::cpu(CpuId::new(cpu as u32 - 1)),
         };
-        let mode = if random.below(2) == 0 { Mode::Quiet } else { Mode::Full };
+        let mode = [Mode::Quiet, Mode::Full, Mode::Handover][random.below(3) as usize];
         taken += depot.drain(scope, mode).taken_pages;
         if random.below(50) == 0 {
             taken += depot.disable_caches().taken_pages;

@@ -77,16 +77,25 @@ impl Add<'_> {
         }
         // What a full drain cannot reach, it leaves, and so would pass for a cheap one.
         let is_unfenced = Unfenced::find().is_some();
-        for &mode in A::DRAINS.iter().filter(|&&mode| mode == Mode::Quiet || !is_unfenced) {
+        for &mode in A::DRAINS.iter().filter(|&&mode| mode != Mode::Full || !is_unfenced) {
             for rate in &RATES[1..] {
                 self.busy(&allocator, OwnerWork::Pairs, mode, *rate);
-                if mode == Mode::Quiet {
+                if mode != Mode::Full {
                     self.busy(&allocator, OwnerWork::Bursts, mode, *rate);
                 }
             }
             for state in [State::Idle, State::Stopped] {
                 self.halted(&allocator, state, mode);
             }
+        }
+        self.to.allocators.push(Box::new(allocator));
+    }
+
+    /// Makes the contenders of a design that was told that the owner's CPU is isolated.
+    pub fn isolating<A: Allocator>(&mut self, allocator: A) {
+        let allocator = Arc::new(allocator);
+        for &mode in A::DRAINS.iter().filter(|&&mode| mode != Mode::Quiet) {
+            self.halted(&allocator, State::Isolated, mode);
         }
         self.to.allocators.push(Box::new(allocator));
     }

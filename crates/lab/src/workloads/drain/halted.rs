@@ -1,4 +1,5 @@
-//! Drains of a CPU whose owner does not run: asleep, or stopped in the middle of an operation.
+//! Drains of a CPU whose owner does not run, because it is asleep or was stopped in the middle of an
+//! operation, or that is isolated.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,13 +18,15 @@ use crate::harness::clock::Scale;
 use crate::harness::{Contender, Seat, interrupts};
 use crate::names::Design;
 
-/// Why the owner does not run.
+/// What the owner does, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Asleep, outside the allocator; its CPU is idle.
     Idle,
     /// Stopped by a signal, most likely in the middle of an operation.
     Stopped,
+    /// At work, on a CPU that full drains leave alone.
+    Isolated,
 }
 
 /// Drains per window whose time is taken, and whose interrupts are counted: reading the counters
@@ -90,7 +93,7 @@ impl<A: Allocator> Halted<A> {
                         self.allocator.rest();
                         thread::park();
                     }
-                    State::Stopped => owner::pairs(&*self.allocator),
+                    State::Stopped | State::Isolated => owner::pairs(&*self.allocator),
                 }
             }
         }
@@ -141,7 +144,7 @@ impl<A: Allocator> Halted<A> {
 
     fn halt(&self, target: Target, act: impl FnOnce()) {
         match self.state {
-            State::Idle => act(),
+            State::Idle | State::Isolated => act(),
             // SAFETY: the owner waits for the drain, so it exists until this is over.
             State::Stopped => unsafe { self.stopper.while_stopped(target, act) },
         }

@@ -8,6 +8,8 @@
 //!   [`owner::fill`].
 //! * *interrupts*: those that the kernel counts on the owner's CPU; *interruptions*: the times that
 //!   the design itself knows to have stopped a CPU, by work run there or a fence asked for.
+//! * *handover*: the time of such a drain is that until it is complete, *pending* what was on its
+//!   way when it answered, and *collected* the time from that to the end.
 //! * *idle window*: as long as the others, without drains: the interrupts of the owner's CPU during
 //!   it have other causes, and are subtracted.
 
@@ -28,7 +30,9 @@ use self::rows::NAME;
 use self::stopper::Stopper;
 use super::settings::{Effort, Settings, checked};
 use super::workload::Workload;
+use crate::design::depot::DepotAllocator;
 use crate::design::dispatch::with_design;
+use crate::design::{Allocator as _, Demand};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule};
 use crate::names::Design;
@@ -76,6 +80,12 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
         let owner = settings.cpus[0];
         let mut add = Add { to: &mut contenders, owner, length, stopper: Stopper::get()? };
         with_design!(any design, &demand, |allocator| -> () { add.design(allocator) })?;
+    }
+    if settings.designs(NAME, DESIGNS)?.contains(&Design::Depot) {
+        let owner = settings.cpus[0];
+        let demand = Demand { isolated: Some(owner), ..demand };
+        let mut add = Add { to: &mut contenders, owner, length, stopper: Stopper::get()? };
+        add.isolating(<DepotAllocator>::new(&demand)?);
     }
     let mut report = Report::default();
     run_busy(settings, contenders.busy, length, &mut report)?;
@@ -135,7 +145,8 @@ fn run_halted(
     }
     report.say(format!(
         "{NAME}: of a CPU with {} full magazines whose owner sleeps, or was stopped in \
-         mid-operation (for {} ms at most)",
+         mid-operation (for {} ms at most), or works on an isolated CPU; handovers by their \
+         completion, with a fence after 1 ms",
         owner::FULL_MAGAZINES,
         stopper::STOP_MAX.as_millis()
     ));

@@ -57,9 +57,21 @@ const STOPPED: [Metric; halted::METRICS] = [
     ("stopped_pending_pages", "pages"),
 ];
 
+const ISOLATED: [Metric; halted::METRICS] = [
+    ("isolated_drain_ns", "ns"),
+    ("isolated_drain_longest_ns", "ns"),
+    ("isolated_drained_pages", "pages"),
+    ("isolated_interrupts_per_drain", "1"),
+    ("isolated_pending_pages", "pages"),
+];
+
 /// The value of the param `full`.
 fn full(mode: Mode) -> i64 {
-    i64::from(mode == Mode::Full)
+    match mode {
+        Mode::Quiet => 0,
+        Mode::Full => 1,
+        Mode::Handover => 2,
+    }
 }
 
 /// The drain's name in tables.
@@ -67,15 +79,25 @@ const fn mode_name(mode: Mode) -> &'static str {
     match mode {
         Mode::Quiet => "quiet",
         Mode::Full => "full",
+        Mode::Handover => "handover",
+    }
+}
+
+/// The owner in tables.
+const fn owner(state: State) -> &'static str {
+    match state {
+        State::Idle => "asleep",
+        State::Stopped => "stopped",
+        State::Isolated => "isolated",
     }
 }
 
 /// Adds the rows of a contender whose owner works.
 pub fn add_busy(report: &mut Report, what: OfBusy, series: &Series<{ busy::METRICS }>) {
     let metrics = if what.work == OwnerWork::Pairs { PAIRS } else { BURSTS };
-    // Without drains there is nothing to be full or quiet: the same for both.
-    let both = [Mode::Quiet, Mode::Full];
-    let modes = if what.rate == Rate::PerSecond(0) { &both[..] } else { &[what.mode] };
+    // Without drains there is nothing to be full or quiet: the same for all.
+    let all = [Mode::Quiet, Mode::Full, Mode::Handover];
+    let modes = if what.rate == Rate::PerSecond(0) { &all[..] } else { &[what.mode] };
     for &mode in modes {
         let params: Params = params([("drains_per_s", what.rate.as_param()), ("full", full(mode))]);
         for (metric, samples) in metrics.into_iter().zip(&series.samples) {
@@ -144,7 +166,11 @@ fn us(ns: &[f64]) -> String {
 
 /// Adds the rows of a contender whose owner does not run.
 pub fn add_halted(report: &mut Report, what: OfHalted, series: &Series<{ halted::METRICS }>) {
-    let metrics = if what.state == State::Idle { IDLE } else { STOPPED };
+    let metrics = match what.state {
+        State::Idle => IDLE,
+        State::Stopped => STOPPED,
+        State::Isolated => ISOLATED,
+    };
     let params = params([("full", full(what.mode))]);
     for (metric, samples) in metrics.into_iter().zip(&series.samples) {
         report.add(NAME, what.design, metric, (2, &params), samples);
@@ -175,7 +201,7 @@ pub fn halted_table(
         table.add_row([
             what.design.name().to_owned(),
             mode_name(what.mode).to_owned(),
-            if what.state == State::Idle { "asleep" } else { "stopped" }.to_owned(),
+            owner(what.state).to_owned(),
             us(ns),
             quartiles,
             if median(&[longest]).is_some_and(f64::is_finite) {

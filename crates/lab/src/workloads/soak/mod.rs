@@ -198,8 +198,9 @@ impl Turn<'_> {
         cpus::pin(*cpus.last().expect("one CPU at least"));
         let period = Duration::from_secs(1) / self.soak.drains_per_s.get();
         let scopes = || [None].into_iter().chain(cpus.iter().copied().map(Some));
-        let kinds: Vec<(Option<CpuId>, Mode)> =
-            scopes().flat_map(|scope| [(scope, Mode::Quiet), (scope, Mode::Full)]).collect();
+        let kinds: Vec<(Option<CpuId>, Mode)> = scopes()
+            .flat_map(|scope| [Mode::Quiet, Mode::Handover, Mode::Full].map(|mode| (scope, mode)))
+            .collect();
         let (mut drains, mut pages) = (0, 0);
         loop {
             let (scope, mode) = kinds[drains as usize % kinds.len()];

@@ -1,0 +1,195 @@
+//! Asks: how a drain knows that a CPU's fronts have been taken since it asked for them.
+//!
+//! # Theory
+//! Who may touch a CPU's words, and when, is argued in `front/gate.rs`. Here is how a drain knows
+//! that its ask was answered. Each such drain has a number. A CPU has two: `asked`, the highest
+//! number of a drain that asked it, and `answered`. Whoever holds the CPU's gate and may touch its
+//! words (its owner, a handover that finds it quiescent, a full drain, a disabler) reads `asked`,
+//! takes the fronts, writes that number to `answered`, and reopens. So:
+//!
+//! 1. *`answered >= n` means that all that lay in the fronts when drain n asked has been taken*,
+//!    and is on the CPU's stack of what was handed over, in the store, or in a drainer's hands: the
+//!    number was written to `asked` before the holder read it, and it took the fronts after that.
+//! 2. *Each look of a drain makes up for what went wrong before*: while its number is not answered
+//!    it asks again where the gate is open (a holder came in between that had read `asked` too
+//!    early, or could not fence). A drain remembers nothing of a CPU. Two drains that ask are
+//!    answered by one handover.
+//! 3. *A sleeper misses no answer.* It adds itself to `waiters`, then looks at `answered`. A holder
+//!    writes `answered`, then looks at `waiters` (Dekker): either the sleeper sees the answer, or
+//!    the holder changes the word that it sleeps on. A CPU that becomes quiescent tells no one, so
+//!    sleepers look again now and then.
+//!
+//! A CPU without magazines outside its stacks of empties has nothing to hand over and is not asked.
+//!
+//! What a handover costs its owner, at most: one claim, 15 words to read per zone and context, per
+//! front with magazines 2 links, per zone with pages 5 atomic operations; and a refill afterwards.
+
+use crate::sync::count;
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering, dekker_fence};
+
+/// What drains that ask for a CPU's fronts and those that take them tell each other.
+pub struct Asks {
+    /// The last ask.
+    asked: AtomicU64,
+    /// The last ask that was answered: the fronts were taken after it.
+    answered: AtomicU64,
+    /// By [`Told`].
+    counts: [AtomicU64; Told::COUNT],
+}
+
+/// What is counted.
+#[derive(Clone, Copy)]
+pub enum Told {
+    Asked,
+    Handed,
+    Quiescent,
+    Escalated,
+    HandedPages,
+}
+
+impl Told {
+    const COUNT: usize = 5;
+}
+
+impl Asks {
+    pub fn new() -> Self {
+        Asks {
+            asked: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            counts: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+
+    pub fn tell(&self, what: Told, more: u64) {
+        count(&self.counts[what as usize], more);
+    }
+
+    pub fn counts(&self) -> HandoverCounts {
+        let of = |what: Told| self.counts[what as usize].load(Ordering::Relaxed);
+        HandoverCounts {
+            asked: of(Told::Asked),
+            handed: of(Told::Handed),
+            quiescent: of(Told::Quiescent),
+            escalated: of(Told::Escalated),
+            handed_pages: of(Told::HandedPages),
+        }
+    }
+
+    /// The ask that a holder answers by what it takes from now on; `None`: all are answered.
+    pub fn open(&self) -> Option<u64> {
+        // SeqCst: after the claim or the closing, see `gate::ask`.
+        let asked = self.asked.load(Ordering::SeqCst);
+        // Relaxed: the holder of the gate alone writes it.
+        (self.answered.load(Ordering::Relaxed) != asked).then_some(asked)
+    }
+
+    /// Answers it. For the holder of the gate, after the fronts were taken.
+    pub fn answer(&self, ask: u64) {
+        // SeqCst: Release pairs with the load in `is_answered`; SeqCst see 3.
+        self.answered.store(ask, Ordering::SeqCst);
+        dekker_fence();
+    }
+
+    pub fn is_answered(&self, number: u64) -> bool {
+        self.answered.load(Ordering::SeqCst) >= number
+    }
+
+    /// Notes an ask; `true`: it is new.
+    pub fn note(&self, number: u64) -> bool {
+        // SeqCst: before the gate is closed, see `gate::ask`. The load keeps the line shared when a
+        // drain looks again.
+        self.asked.load(Ordering::SeqCst) < number
+            && self.asked.fetch_max(number, Ordering::SeqCst) < number
+    }
+}
+
+/// Callers that sleep until CPUs have handed over.
+pub struct Sleepers {
+    /// CPUs that were taken while there were sleepers; wraps around. Sleepers sleep on it.
+    ended: AtomicU32,
+    /// Callers that sleep, or are about to.
+    waiters: AtomicU32,
+}
+
+impl Sleepers {
+    pub fn new() -> Self {
+        Sleepers { ended: AtomicU32::new(0), waiters: AtomicU32::new(0) }
+    }
+
+    /// The caller is about to sleep, until the value is dropped.
+    pub fn begin(&self) -> Sleeping<'_> {
+        // SeqCst: see 3.
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        dekker_fence();
+        Sleeping(self)
+    }
+
+    /// For a holder that has answered and reopened its gate: the word to wake sleepers by, if there
+    /// are any.
+    pub fn end(&self) -> Option<&AtomicU32> {
+        // SeqCst: see 3. The answer and the reopening came before.
+        if self.waiters.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        // Release: pairs with the Acquire in `Sleeping::seen`.
+        self.ended.fetch_add(1, Ordering::Release);
+        Some(&self.ended)
+    }
+}
+
+/// A caller that sleeps; see [`Sleepers::begin`].
+pub struct Sleeping<'s>(&'s Sleepers);
+
+impl<'s> Sleeping<'s> {
+    /// The word to sleep on, and its value: to be read before the caller looks for answers.
+    pub fn seen(&self) -> (&'s AtomicU32, u32) {
+        (&self.0.ended, self.0.ended.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        // Relaxed: a holder that still sees it wakes no one.
+        self.0.waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What came of the asks of a CPU. Sums over CPUs by `+=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandoverCounts {
+    /// Drains that asked for its fronts.
+    pub asked: u64,
+    /// Times that it handed them over itself.
+    pub handed: u64,
+    /// Times that a drain that had asked took them, because the CPU was quiescent.
+    pub quiescent: u64,
+    /// Times that a drain that had asked fenced the CPU, at its deadline.
+    pub escalated: u64,
+    /// Pages that it handed over itself.
+    pub handed_pages: u64,
+}
+
+impl core::ops::AddAssign for HandoverCounts {
+    fn add_assign(&mut self, other: HandoverCounts) {
+        self.asked += other.asked;
+        self.handed += other.handed;
+        self.quiescent += other.quiescent;
+        self.escalated += other.escalated;
+        self.handed_pages += other.handed_pages;
+    }
+}
+
+/// Numbers of drains that ask, from 1 on.
+pub struct AskNumbers(AtomicU64);
+
+impl AskNumbers {
+    pub fn new() -> Self {
+        AskNumbers(AtomicU64::new(0))
+    }
+
+    pub fn next(&self) -> u64 {
+        // Relaxed: only the number is handed out.
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
