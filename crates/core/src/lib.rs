@@ -95,7 +95,7 @@ pub use alloc::error::{AllocError, FreeError};
 pub use alloc::flags::Flags;
 pub use alloc::{
     Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuStats, Fault,
-    FreeManyError, FrontsAt, Global, Handover, InitError, MetadataUse, Move, Mover,
+    FreeManyError, FrontHandle, FrontsAt, Global, Handover, InitError, MetadataUse, Move, Mover,
     MoverRegistered, Obstacle, Occupant, RemoveError, Shortage, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};

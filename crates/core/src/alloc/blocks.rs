@@ -10,7 +10,7 @@ use super::undo::Undo;
 use super::walk::Walk;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::pageblock::Tag;
-use crate::frame::{Class, Order, Pfn, ZoneId};
+use crate::frame::{Class, Mobility, Order, Pfn, ZoneId};
 use crate::front::WordOffset;
 use crate::pcp::Caches;
 use crate::reclaim::LastResort;
@@ -82,6 +82,17 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         Ok(pfn)
     }
 
+    /// Allocates a block by one walk over the zones, down to `min`, or below it for atomic requests.
+    pub fn attempt(&self, order: Order, flags: Flags) -> Option<Pfn> {
+        self.check_usable().ok()?;
+        let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };
+        let found = self.walk().alloc(order, flags, reserve).ok_or(());
+        let hooks = self.hooks();
+        let pfn = Undo { hooks: &hooks, order }.end_call(found).ok()?;
+        hooks.on_alloc(pfn, order, flags);
+        Some(pfn)
+    }
+
     /// One look where this CPU last found blocks, for orders that are not cached; `None`: the slow
     /// path must search.
     #[inline]
@@ -107,6 +118,17 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         let tag = self.hooks().check_free(pfn, order)?;
         match Class::of(order) {
             Some(class) => self.free_checked(pfn, class, tag),
+            None => self.free_direct(pfn, order, tag.zone()),
+        }
+    }
+
+    /// As [`free`](Self::free), but caches the block for `mobility`.
+    pub fn free_as(&self, pfn: Pfn, order: Order, mobility: Mobility) -> Result<(), FreeError> {
+        let tag = self.hooks().check_free(pfn, order)?;
+        match Class::of(order) {
+            // Frames that a caller is removing are not cached.
+            Some(class) if tag.is_isolated() => self.free_slow(pfn, class, tag),
+            Some(class) => self.free_checked(pfn, class, Tag::new(tag.zone(), mobility)),
             None => self.free_direct(pfn, order, tag.zone()),
         }
     }

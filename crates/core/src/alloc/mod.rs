@@ -27,6 +27,7 @@
 //! | `blocks` | `Blocks`: what single blocks do when a front does not serve them |
 //! | `cached_blocks` | `CachedBlocks`: what CPUs cache, magazine by magazine |
 //! | `allocator` | [`Allocator`], and the fast paths |
+//! | `attempt` | requests that only try, sequences under the caller's guard |
 //! | `bulk` | `Bulk`: many blocks at once |
 //! | `range` | `Ranges`: contiguous ranges, given addresses |
 //! | `control` | caches, watermarks, limits and callbacks, changed while the allocator runs |
@@ -41,6 +42,7 @@
 
 mod add;
 mod allocator;
+mod attempt;
 mod blocks;
 mod build;
 mod bulk;
@@ -76,6 +78,7 @@ mod validate;
 mod walk;
 
 pub use allocator::{Allocator, FrontsAt};
+pub use attempt::FrontHandle;
 pub use build::Builder;
 pub use bulk::FreeManyError;
 pub use compaction::{CompactEnd, CompactError, Compacted, Compaction};

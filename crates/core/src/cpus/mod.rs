@@ -21,7 +21,7 @@ mod environment;
 pub mod implement;
 mod locked;
 mod pinned;
-mod sequence;
+pub(crate) mod sequence;
 mod sequences;
 
 pub use crate::front::{Context, Here};

@@ -1,6 +1,8 @@
 //! The sequences in Rust, for implementations whose exclusion holds for a whole function.
+#![allow(unsafe_code, reason = "trusts its caller with CPUs and words")]
 
-use crate::front::word::Word;
+use crate::frame::CpuId;
+use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK, Word};
 use crate::front::{BlockArray, Here, WordOffset, is_open};
 use crate::sync::prim::Ordering;
 
@@ -71,4 +73,64 @@ pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
             .gate(here.cpu)
             .compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed)
             .is_ok()
+}
+
+/// As [`pop`], `bytes` into the block of `cpu`, with no look at what the caller knows: a front
+/// without magazines is zero, which has no rounds, so that a word with rounds names a slot.
+///
+/// # Safety
+/// The CPU has a block, in which there is a front word so far, and gates are not followed; the caller
+/// is excluded as from `pop`.
+#[inline]
+pub unsafe fn pop_at(blocks: &BlockArray, cpu: CpuId, bytes: usize) -> Option<u32> {
+    // SAFETY: the caller's promise.
+    let cell = unsafe { blocks.open_word(cpu, bytes) }?;
+    let word = cell.load(Ordering::Relaxed);
+    // Two branches, each never taken but once a magazine: cheaper than their conditions joined.
+    if word & ROUNDS_MASK == 0 {
+        core::hint::cold_path();
+        return None;
+    }
+    let (next, had_credit) = word.overflowing_add(POP_STEP);
+    if !had_credit {
+        core::hint::cold_path();
+        return None;
+    }
+    // SAFETY: it has rounds, so there is a magazine.
+    let slot = unsafe { blocks.slot(word as u32 - ONE_ROUND as u32) };
+    let frame = slot.load(Ordering::Relaxed);
+    cell.store(next, Ordering::Release);
+    Some(frame)
+}
+
+/// As [`push`], `bytes` into the block of `cpu`, to a front whose full magazines have slots of
+/// `full_bytes`: a front without magazines has no credit.
+///
+/// # Safety
+/// As for [`pop_at`].
+#[inline]
+pub unsafe fn push_at(
+    blocks: &BlockArray,
+    cpu: CpuId,
+    bytes: usize,
+    full_bytes: u64,
+    frame: u32,
+) -> bool {
+    // SAFETY: the caller's promise.
+    let Some(cell) = (unsafe { blocks.open_word(cpu, bytes) }) else { return false };
+    let word = cell.load(Ordering::Relaxed);
+    if word & ROUNDS_MASK >= full_bytes {
+        core::hint::cold_path();
+        return false;
+    }
+    let (next, had_credit) = word.overflowing_add(PUSH_STEP);
+    if !had_credit {
+        core::hint::cold_path();
+        return false;
+    }
+    // SAFETY: there is credit, so there is a magazine, and it has room.
+    unsafe { blocks.slot(word as u32) }.store(frame, Ordering::Relaxed);
+    // Release: pairs with the fence of a full drain and orders the slot before the word.
+    cell.store(next, Ordering::Release);
+    true
 }

@@ -219,14 +219,58 @@ impl BlockArray {
     #[inline]
     pub(crate) fn word(&self, here: Here, word: WordOffset) -> &AtomicU64 {
         assert!(here.cpu.get() < self.cpus);
-        let context = match here.context {
-            Context::Task => 0,
-            Context::Interrupt => self.context_stride,
-        };
+        let context = self.context_bytes(here.context);
         debug_assert!(word.0 + context < self.stride);
         // SAFETY: the block exists, and a WordOffset is made only from zones the allocator has;
         // with one context `context_stride` is 0.
         unsafe { &*self.base.add(self.block_at(here.cpu) + context + word.0).cast::<AtomicU64>() }
+    }
+
+    /// Bytes from a word of the task context to its twin of `context`.
+    #[inline]
+    pub(crate) fn context_bytes(&self, context: Context) -> usize {
+        match context {
+            Context::Task => 0,
+            Context::Interrupt => self.context_stride,
+        }
+    }
+
+    /// What a sequence needs of `cpu`, if its gate is open: the word `bytes` into the block that the
+    /// gate leads to.
+    ///
+    /// # Safety
+    /// Gates are not followed. The CPU has a block, in which there is a word so far.
+    #[inline]
+    pub(crate) unsafe fn open_word(&self, cpu: CpuId, bytes: usize) -> Option<&AtomicU64> {
+        debug_assert!(self.gates_from == 0 && cpu.get() < self.cpus && bytes < self.stride);
+        // SAFETY: there is a gate for each CPU, and an open one leads to the CPU's block.
+        unsafe {
+            let gate = &*self.base.add(GATES_AT).cast::<AtomicU64>().add(cpu.index());
+            // Acquire: pairs with the Release of `Closed::drop`; a sequence that sees the gate open
+            // also sees the empty words its last drainer left.
+            let block = gate.load(Ordering::Acquire);
+            is_open(block).then(|| &*self.base.add(block as usize + bytes).cast::<AtomicU64>())
+        }
+    }
+
+    /// The slot of a magazine, from the lower half of a front word: bytes from magazine 0.
+    ///
+    /// # Safety
+    /// As of a word that has a magazine.
+    #[inline]
+    pub(crate) unsafe fn slot(&self, bytes: u32) -> &AtomicU32 {
+        // Loom's atomics are larger than what they stand for.
+        #[cfg(loom)]
+        {
+            let index = MagazineIndex::new(bytes >> 8).expect("a word with rounds or credit");
+            &self.magazine(index).slots[(bytes & 0xff) as usize / 4]
+        }
+        #[cfg(not(loom))]
+        {
+            let address = self.base.addr() + bytes as usize;
+            // SAFETY: a slot of a magazine that the word names, by the promise above.
+            unsafe { &*core::ptr::with_exposed_provenance::<AtomicU32>(address) }
+        }
     }
 
     /// The magazine with this number.

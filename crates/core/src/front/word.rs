@@ -33,7 +33,8 @@ pub const PUSH_STEP: u64 = ONE_CREDIT.wrapping_neg() + ONE_ROUND;
 /// Most rounds any magazine has.
 pub const ROUNDS_MAX: u64 = 63;
 
-const ROUNDS_MASK: u64 = 0xff;
+/// The bits of the rounds.
+pub const ROUNDS_MASK: u64 = 0xff;
 const LOADED_SHIFT: u32 = 8;
 const LOADED_MASK: u64 = (1 << 24) - 1;
 const PREVIOUS_SHIFT: u32 = 32;

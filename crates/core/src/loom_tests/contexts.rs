@@ -7,14 +7,15 @@
 //! 3. A full drain takes the fronts of both contexts, once; without its fence it does not.
 //! 4. Once caches are disabled, neither context holds anything.
 //! 5. Code that has no fronts, such as a nested handler, is served by the store.
+//! 6. So it is with sequences that a caller runs under a guard of its own.
 
 use std::sync::Arc;
 
 use super::cpus::{Kernel, run_as_handler_of, run_nowhere, run_on};
 use super::depot::{Depot, Setup};
 use super::{Mutant, explore, explore_large, explore_mutant, spawn};
-use crate::cpus::Pinned;
-use crate::{CpuId, Mode, Scope, ZoneId};
+use crate::cpus::{Context, Pinned, Processor};
+use crate::{CpuId, Flags, Mobility, Mode, Order, Scope, ZoneId};
 
 type Machine = Depot<Pinned<Kernel>>;
 
@@ -108,6 +109,49 @@ fn a_full_drain_of_both_contexts() {
 #[should_panic]
 fn a_full_drain_of_both_contexts_without_a_fence() {
     explore_mutant(Mutant::NoFence, contexts_and_a_drainer);
+}
+
+/// The owner uses its front by single sequences under a guard of its own, and the allocator where the
+/// front has nothing or no room.
+fn owner_by_handles_and_a_drainer() {
+    let depot = machine(4);
+    let mut held = depot.alloc().unwrap();
+    let drainer = spawn(1, &depot, |depot| {
+        depot.allocator.drain(Scope::ALL, Mode::Full);
+    });
+    let front = depot.allocator.front(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+    for _ in 0..2 {
+        let popped = depot.allocator.cpus().0.pin().and_then(|_guard| {
+            // SAFETY: under the guard of that CPU and context.
+            unsafe { depot.allocator.pop_front(OWNERS, front) }
+        });
+        let next =
+            popped.or_else(|| depot.allocator.try_alloc(Order::BASE, Flags::default())).unwrap();
+        depot.note_got(next, Order::BASE);
+        depot.note_freed(held);
+        let pushed = depot.allocator.cpus().0.pin().is_some_and(|_guard| {
+            // SAFETY: as above; the frame is this thread's.
+            unsafe { depot.allocator.push_front(OWNERS, front, held) }
+        });
+        if !pushed {
+            depot.allocator.free_as(held, Order::BASE, Mobility::Movable).unwrap();
+        }
+        held = next;
+    }
+    depot.free(held);
+    drainer.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn sequences_of_the_caller_and_a_full_drain() {
+    explore_large(owner_by_handles_and_a_drainer);
+}
+
+#[test]
+#[should_panic]
+fn sequences_of_the_caller_and_a_full_drain_without_a_fence() {
+    explore_mutant(Mutant::NoFence, owner_by_handles_and_a_drainer);
 }
 
 #[test]

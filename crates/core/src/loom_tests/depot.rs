@@ -134,6 +134,11 @@ impl<C: Cpus> Depot<C> {
         self.note(pfn, order, true);
     }
 
+    /// A frame that the thread holds is about to be freed, past this ledger.
+    pub fn note_freed(&self, pfn: Pfn) {
+        self.note(pfn, Order::BASE, false);
+    }
+
     pub fn free_block(&self, pfn: Pfn, order: Order) {
         self.note(pfn, order, false);
         self.allocator.free(pfn, order).expect("the block was ours");

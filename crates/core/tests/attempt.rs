@@ -1,0 +1,202 @@
+//! Requests that only try, and single sequences under a guard of the caller:
+//!
+//! 1. `try_alloc` gets every frame there is, and then fails without a drain, a fence or a callback.
+//! 2. `pop_front` gives what the front has, `push_front` takes what it has room for; neither goes on
+//!    to the shelf or the store, and the books balance afterwards.
+//! 3. Both contexts have fronts of their own.
+//! 4. A closed gate stops both.
+//! 5. `free_as` caches for the mobility that it is told.
+
+mod common;
+
+use common::{Single, metadata, open_zone, range, single};
+use pagedepot::cpus::Context;
+use pagedepot::{
+    Config, CpuId, Flags, FrameRange, FreeError, HighPolicy, Mobility, Mode, Order, Pfn, Scope,
+    Watermarks, ZoneConfig, ZoneId,
+};
+
+const RANGES: [FrameRange; 1] = [range(512, 4096)];
+const CPU: CpuId = CpuId::new(0);
+
+fn with_depot(test: impl FnOnce(&mut Single<'_>)) {
+    let zones = [open_zone("Normal", &RANGES)];
+    let config = Config { high: HighPolicy::Fixed(512), ..Config::new(2, &zones) };
+    let mut memory = metadata(&config);
+    let mut depot = single(&config, &mut memory);
+    test(&mut depot);
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.validate().unwrap().free_pages, 4096);
+}
+
+fn cached(depot: &Single<'_>) -> u64 {
+    depot.cpu_stats(CPU, ZoneId::new(0)).unwrap().cached_pages()
+}
+
+#[test]
+fn a_request_that_only_tries_gets_all_and_drains_nothing() {
+    with_depot(|depot| {
+        let mut held: Vec<Pfn> = Vec::new();
+        for order in [Order::BASE, Order::new(3).unwrap(), Order::new(7).unwrap()] {
+            let pfn = depot.try_alloc(order, Flags::default()).unwrap();
+            depot.free(pfn, order).unwrap();
+        }
+        // What another CPU caches is out of reach: alloc would drain it.
+        depot.cpus().0.run_on(1);
+        let elsewhere = depot.alloc(Order::BASE, Flags::UNMOVABLE).unwrap();
+        depot.cpus().0.run_on(0);
+        while let Some(pfn) = depot.try_alloc(Order::BASE, Flags::default()) {
+            held.push(pfn);
+        }
+        let stats = depot.cpu_stats(CpuId::new(1), ZoneId::new(0)).unwrap();
+        assert!(stats.cached_pages() > 0 && held.len() + 1 < 4096);
+        // `alloc` does drain.
+        held.push(depot.alloc(Order::BASE, Flags::default()).unwrap());
+        held.into_iter().chain([elsewhere]).for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+    });
+}
+
+#[test]
+fn one_that_only_tries_keeps_what_min_protects() {
+    let marks = Watermarks { min: 128, low: 256, high: 512 };
+    let zones = [ZoneConfig { watermarks: Some(marks), ..open_zone("Normal", &RANGES) }];
+    let config = Config::new(1, &zones);
+    let mut memory = metadata(&config);
+    let depot = single(&config, &mut memory);
+    let mut got = 0;
+    while depot.try_alloc(Order::BASE, Flags::default()).is_some() {
+        got += 1;
+    }
+    assert_eq!(depot.free_pages(ZoneId::new(0)) + cached(&depot), 4096 - got);
+    assert!(depot.free_pages(ZoneId::new(0)) >= 128);
+    assert!(depot.try_alloc(Order::BASE, Flags::default().atomic()).is_some());
+}
+
+#[test]
+fn sequences_of_the_caller_move_what_the_front_has() {
+    with_depot(|depot| {
+        for class in [0, 1, 2, 3, 4, 5, 6, 9].map(|order| Order::new(order).unwrap()) {
+            let front = depot.front(Context::Task, class, Mobility::Movable).unwrap();
+            // SAFETY: one thread, which acts as this CPU; the blocks are its own.
+            unsafe {
+                assert_eq!(depot.pop_front(CPU, front), None, "nothing is cached");
+                let first = depot.alloc(class, Flags::default()).unwrap();
+                let mut held = vec![first];
+                held.extend(std::iter::from_fn(|| depot.pop_front(CPU, front)));
+                let rounds = [63, 31, 15, 7, 7, 7, 7, 1][class.get().min(7) as usize];
+                assert_eq!(
+                    held.len(),
+                    rounds + 1,
+                    "{class:?}: a magazine, and the one that was asked for"
+                );
+                let pushed = held.iter().filter(|pfn| depot.push_front(CPU, front, **pfn)).count();
+                assert_eq!(pushed, rounds, "{class:?}");
+                for pfn in held.split_off(pushed) {
+                    depot.free_as(pfn, class, Mobility::Movable).unwrap();
+                }
+            }
+            depot.drain(Scope::ALL, Mode::Full);
+            depot.validate().unwrap();
+        }
+    });
+}
+
+#[test]
+fn more_sequences_than_there_is_credit_for() {
+    with_depot(|depot| {
+        let front = depot.front(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+        let mut slow = 0;
+        for _ in 0..10_000 {
+            // SAFETY: one thread, which acts as this CPU; the blocks are its own.
+            unsafe {
+                let popped = depot.pop_front(CPU, front);
+                let pfn = popped.or_else(|| depot.try_alloc(Order::BASE, Flags::default()));
+                slow += usize::from(popped.is_none());
+                if !depot.push_front(CPU, front, pfn.unwrap()) {
+                    slow += 1;
+                    depot.free_as(pfn.unwrap(), Order::BASE, Mobility::Movable).unwrap();
+                }
+            }
+        }
+        assert!((2..100).contains(&slow), "{slow}");
+    });
+}
+
+#[test]
+fn contexts_have_fronts_of_their_own() {
+    with_depot(|depot| {
+        let of = |context| depot.front(context, Order::BASE, Mobility::Unmovable).unwrap();
+        let (task, handler) = (of(Context::Task), of(Context::Interrupt));
+        assert_ne!(task, handler);
+        let pfn = depot.alloc(Order::BASE, Flags::UNMOVABLE).unwrap();
+        // SAFETY: one thread, which acts as this CPU; the block is its own.
+        unsafe {
+            assert_eq!(depot.pop_front(CPU, handler), None, "the task's are out of reach");
+            assert!(!depot.push_front(CPU, handler, pfn), "no magazine is there");
+            let other = depot.pop_front(CPU, task).unwrap();
+            assert!(depot.push_front(CPU, task, pfn));
+            depot.free_as(other, Order::BASE, Mobility::Unmovable).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_closed_gate_stops_both() {
+    with_depot(|depot| {
+        let front = depot.front(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+        let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
+        depot.disable_caches();
+        // SAFETY: one thread, which acts as this CPU; the block is its own.
+        unsafe {
+            assert_eq!(depot.pop_front(CPU, front), None);
+            assert!(!depot.push_front(CPU, front, pfn));
+        }
+        depot.free_as(pfn, Order::BASE, Mobility::Movable).unwrap();
+        assert_eq!(cached(depot), 0);
+        depot.enable_caches();
+    });
+}
+
+#[test]
+fn there_is_no_front_where_an_allocation_is_more_than_a_pop() {
+    with_depot(|depot| {
+        for order in [7, 8, 10] {
+            let order = Order::new(order).unwrap();
+            assert_eq!(depot.front(Context::Task, order, Mobility::Movable), None);
+        }
+    });
+    let zones = [open_zone("Normal", &RANGES)];
+    let config = Config { checked: true, ..Config::new(1, &zones) };
+    let mut memory = metadata(&config);
+    let depot = single(&config, &mut memory);
+    assert_eq!(depot.front(Context::Task, Order::BASE, Mobility::Movable), None);
+}
+
+#[test]
+fn a_block_is_cached_for_the_mobility_that_is_said() {
+    with_depot(|depot| {
+        let pfn = depot.alloc(Order::BASE, Flags::MOVABLE).unwrap();
+        depot.drain(Scope::ALL, Mode::Full);
+        depot.free_as(pfn, Order::BASE, Mobility::Reclaimable).unwrap();
+        let front = |mobility| depot.front(Context::Task, Order::BASE, mobility).unwrap();
+        // SAFETY: one thread, which acts as this CPU.
+        let popped = unsafe {
+            assert_eq!(depot.pop_front(CPU, front(Mobility::Movable)), None);
+            depot.pop_front(CPU, front(Mobility::Reclaimable))
+        };
+        assert_eq!(popped, Some(pfn));
+        depot.free_as(pfn, Order::BASE, Mobility::Movable).unwrap();
+        let beyond = depot.free_as(Pfn::new(1 << 30), Order::BASE, Mobility::Movable);
+        assert_eq!(beyond, Err(FreeError::OutOfRange));
+        let odd = depot.free_as(Pfn::new(513), Order::new(1).unwrap(), Mobility::Movable);
+        assert_eq!(odd, Err(FreeError::Misaligned));
+    });
+}
+
+#[test]
+fn handles_survive_as_integers() {
+    with_depot(|depot| {
+        let front = depot.front(Context::Interrupt, Order::BASE, Mobility::Movable).unwrap();
+        assert_eq!(pagedepot::FrontHandle::from_bits(front.to_bits()), front);
+    });
+}
