@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What cannot be asked of the page allocator from user space: a command is written to /proc/pagedepot, and
+ * its figures are read from there, a line "name value" each. Times are the least of the rounds, in
+ * picoseconds per page block. The same code runs with the depot and with Linux's lists.
+ */
+#include <linux/cpu.h>
+#include <linux/delay.h>
+#include <linux/gfp.h>
+#include <linux/hrtimer.h>
+#include <linux/interrupt.h>
+#include <linux/kthread.h>
+#include <linux/mm.h>
+#include <linux/proc_fs.h>
+#include <linux/seq_file.h>
+#include <linux/stop_machine.h>
+#include <linux/uaccess.h>
+#include <linux/version.h>
+#include <linux/vmstat.h>
+#include <linux/workqueue.h>
+#include <linux/cma.h>
+#include <linux/dma-map-ops.h>
+
+#include "internal.h"
+#include "pagedepot.h"
+
+#define HELD_MAX 4096
+static struct page *held[HELD_MAX];
+
+/* The figures of the last command. */
+static char answer[2048];
+static size_t answered;
+static DEFINE_MUTEX(bench_lock);
+
+static __printf(1, 2) void say(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	answered += vscnprintf(answer + answered, sizeof(answer) - answered, format, args);
+	va_end(args);
+}
+
+static u64 per(u64 ns, u64 many)
+{
+	return div64_u64(ns * 1000, many);
+}
+
+static u64 pair_round(gfp_t gfp, int order, int n)
+{
+	u64 start = ktime_get_ns();
+	int i;
+
+	for (i = 0; i < n; i++) {
+		struct page *page = alloc_pages(gfp, order);
+
+		if (page)
+			__free_pages(page, order);
+	}
+	return ktime_get_ns() - start;
+}
+
+static void pair(int order, int n, int rounds)
+{
+	u64 best = U64_MAX;
+
+	for (; rounds > 0; rounds--) {
+		best = min(best, pair_round(GFP_KERNEL, order, n));
+		cond_resched();
+	}
+	say("pair_ps %llu\n", per(best, n));
+}
+
+/* @movable 0, 1: as the kernel's own pages, as user pages. */
+static void batch(int order, int count, int movable, int rounds)
+{
+	gfp_t gfp = movable ? GFP_HIGHUSER_MOVABLE : GFP_KERNEL;
+	u64 alloc_best = U64_MAX, free_best = U64_MAX, alloc_sum = 0, free_sum = 0;
+	int i, loops, loop, round, failed = 0;
+
+	count = clamp(count, 1, HELD_MAX);
+	loops = max(20000 / count, 1);
+	for (round = 0; round < rounds; round++) {
+		u64 alloc_ns = 0, free_ns = 0;
+
+		for (loop = 0; loop < loops; loop++) {
+			u64 start = ktime_get_ns(), middle;
+
+			for (i = 0; i < count; i++)
+				held[i] = alloc_pages(gfp, order);
+			middle = ktime_get_ns();
+			for (i = 0; i < count; i++) {
+				if (held[i])
+					__free_pages(held[i], order);
+				else
+					failed++;
+			}
+			free_ns += ktime_get_ns() - middle;
+			alloc_ns += middle - start;
+		}
+		alloc_best = min(alloc_best, alloc_ns);
+		free_best = min(free_best, free_ns);
+		alloc_sum += alloc_ns;
+		free_sum += free_ns;
+		cond_resched();
+	}
+	say("alloc_ps %llu\nfree_ps %llu\nalloc_mean_ps %llu\nfree_mean_ps %llu\nfailed %d\n",
+	    per(alloc_best, loops * count), per(free_best, loops * count),
+	    per(alloc_sum, (u64)loops * count * rounds), per(free_sum, (u64)loops * count * rounds), failed);
+}
+
+/* By the interfaces that move many pages at once. */
+static void bulk(int count, int rounds)
+{
+	unsigned long got = 0;
+	int i;
+
+	count = clamp(count, 1, HELD_MAX);
+	for (; rounds > 0; rounds--) {
+		int n;
+
+		memset(held, 0, count * sizeof(held[0]));
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 14, 0)
+		n = alloc_pages_bulk(GFP_KERNEL, count, held);
+#else
+		n = alloc_pages_bulk_array(GFP_KERNEL, count, held);
+#endif
+		got += n;
+		for (i = 0; i < n; i++)
+			__free_page(held[i]);
+		cond_resched();
+	}
+	say("bulk_pages %lu\n", got);
+}
+
+/* Allocated here, freed on another CPU, through a ring. */
+static struct page *ring[256];
+static unsigned long ring_head, ring_tail;
+static bool ring_stop;
+
+static int consumer(void *unused)
+{
+	while (!READ_ONCE(ring_stop) || ring_tail != smp_load_acquire(&ring_head)) {
+		unsigned long tail = ring_tail;
+
+		if (tail == smp_load_acquire(&ring_head)) {
+			cpu_relax();
+			cond_resched();
+			continue;
+		}
+		__free_page(ring[tail % ARRAY_SIZE(ring)]);
+		smp_store_release(&ring_tail, tail + 1);
+	}
+	while (!kthread_should_stop())
+		schedule_timeout_interruptible(1);
+	return 0;
+}
+
+static void remote(int cpu, int n, int rounds)
+{
+	u64 best = U64_MAX;
+
+	for (; rounds > 0; rounds--) {
+		struct task_struct *task;
+		u64 start;
+		int i;
+
+		ring_head = ring_tail = 0;
+		ring_stop = false;
+		task = kthread_create(consumer, NULL, "consumer");
+		if (IS_ERR(task))
+			return;
+		kthread_bind(task, cpu);
+		wake_up_process(task);
+		start = ktime_get_ns();
+		for (i = 0; i < n; i++) {
+			while (ring_head - smp_load_acquire(&ring_tail) == ARRAY_SIZE(ring)) {
+				cpu_relax();
+				cond_resched();
+			}
+			ring[ring_head % ARRAY_SIZE(ring)] = alloc_page(GFP_KERNEL | __GFP_NOFAIL);
+			smp_store_release(&ring_head, ring_head + 1);
+		}
+		best = min(best, ktime_get_ns() - start);
+		WRITE_ONCE(ring_stop, true);
+		kthread_stop(task);
+	}
+	say("remote_ps %llu\n", per(best, n));
+}
+
+/* Drains: 0 as reclaim drains, 1 all of each zone, 2 by work on every CPU, as kernels before 6.0. */
+static DEFINE_PER_CPU(struct work_struct, drain_works);
+
+static void drain_here(struct work_struct *work)
+{
+	preempt_disable();
+	drain_local_pages(NULL);
+	preempt_enable();
+}
+
+static void drain_by(int mode)
+{
+	struct zone *zone;
+	int cpu;
+
+	switch (mode) {
+	case 0:
+		drain_all_pages(NULL);
+		break;
+	case 1:
+		for_each_populated_zone(zone)
+			drain_all_pages(zone);
+		break;
+	default:
+		cpus_read_lock();
+		for_each_online_cpu(cpu)
+			schedule_work_on(cpu, per_cpu_ptr(&drain_works, cpu));
+		for_each_online_cpu(cpu)
+			flush_work(per_cpu_ptr(&drain_works, cpu));
+		cpus_read_unlock();
+	}
+}
+
+static void fill_here(struct work_struct *work)
+{
+	static const int pages = 512;
+	struct page *page, *list = NULL;
+	int i;
+
+	for (i = 0; i < pages; i++) {
+		page = alloc_page(GFP_KERNEL);
+		if (!page)
+			break;
+		page->private = (unsigned long)list;
+		list = page;
+	}
+	while (list) {
+		page = list;
+		list = (struct page *)page->private;
+		page->private = 0;
+		__free_page(page);
+	}
+}
+
+/* One drain of all CPUs, of which each has freed 512 pages. */
+static void drain_once(int mode, int rounds)
+{
+	u64 best = U64_MAX, sum = 0;
+	int i;
+
+	for (i = 0; i < rounds; i++) {
+		u64 start;
+
+		schedule_on_each_cpu(fill_here);
+		/* Until the other CPUs are idle again. */
+		schedule_timeout_uninterruptible(1);
+		start = ktime_get_ns();
+		drain_by(mode);
+		start = ktime_get_ns() - start;
+		best = min(best, start);
+		sum += start;
+	}
+	say("drain_ns %llu\ndrain_mean_ns %llu\n", best, div64_u64(sum, rounds));
+}
+
+static struct task_struct *drainer;
+static int drainer_mode, drainer_rate, drainer_limit;
+static unsigned long drains;
+static u64 drains_ns;
+
+static int drain_loop(void *unused)
+{
+	while (!kthread_should_stop()) {
+		u64 start = ktime_get_ns();
+
+		if (drainer_limit && drains >= drainer_limit) {
+			schedule_timeout_interruptible(1);
+			continue;
+		}
+		drain_by(drainer_mode);
+		WRITE_ONCE(drains_ns, drains_ns + ktime_get_ns() - start);
+		WRITE_ONCE(drains, drains + 1);
+		if (drainer_rate)
+			usleep_range(1000000 / drainer_rate, 1000000 / drainer_rate + 1);
+		else
+			cond_resched();
+	}
+	return 0;
+}
+
+static void drainer_stop(void)
+{
+	if (drainer)
+		kthread_stop(drainer);
+	drainer = NULL;
+	say("drains %lu\ndrains_ns %llu\n", drains, drains ? div64_u64(drains_ns, drains) : 0);
+}
+
+static void drainer_start(int mode, int rate, int cpu, int limit)
+{
+	if (drainer)
+		drainer_stop();
+	drainer_mode = mode;
+	drainer_rate = rate;
+	drainer_limit = limit;
+	drains = drains_ns = 0;
+	drainer = kthread_create(drain_loop, NULL, "drainer");
+	if (IS_ERR(drainer)) {
+		drainer = NULL;
+		return;
+	}
+	if (cpu >= 0)
+		kthread_bind(drainer, cpu);
+	wake_up_process(drainer);
+}
+
+/* Allocates and frees in interrupts and softirqs, above what runs. */
+static struct hrtimer above_timer;
+static struct tasklet_struct above_tasklet;
+static bool above_on;
+static unsigned long above_irqs, above_softirqs;
+
+static void above(unsigned long *count)
+{
+	struct page *pages[8];
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(pages); i++)
+		pages[i] = alloc_pages(GFP_ATOMIC | __GFP_NOWARN, i & 3);
+	for (i = 0; i < ARRAY_SIZE(pages); i++)
+		if (pages[i])
+			__free_pages(pages[i], i & 3);
+	(*count)++;
+}
+
+static void above_softirq(struct tasklet_struct *unused)
+{
+	above(&above_softirqs);
+}
+
+static enum hrtimer_restart above_irq(struct hrtimer *timer)
+{
+	above(&above_irqs);
+	tasklet_schedule(&above_tasklet);
+	hrtimer_forward_now(timer, ns_to_ktime(100000));
+	return READ_ONCE(above_on) ? HRTIMER_RESTART : HRTIMER_NORESTART;
+}
+
+static void handlers(int on)
+{
+	if (on && !above_on) {
+		above_on = true;
+		tasklet_setup(&above_tasklet, above_softirq);
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
+		hrtimer_setup(&above_timer, above_irq, CLOCK_MONOTONIC, HRTIMER_MODE_REL_HARD);
+#else
+		hrtimer_init(&above_timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_HARD);
+		above_timer.function = above_irq;
+#endif
+		hrtimer_start(&above_timer, ns_to_ktime(100000), HRTIMER_MODE_REL_HARD);
+	} else if (!on && above_on) {
+		above_on = false;
+		hrtimer_cancel(&above_timer);
+		tasklet_kill(&above_tasklet);
+	}
+	say("handler_irqs %lu\nhandler_softirqs %lu\n", above_irqs, above_softirqs);
+}
+
+static u64 cached_in(struct zone *zone)
+{
+	u64 cached = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		cached += per_cpu_ptr(zone->per_cpu_pageset, cpu)->count + depot_cpu_pages(zone, cpu);
+	return cached;
+}
+
+/* Caches disabled: nothing may be cached, nor become so. */
+static void disable(int rounds)
+{
+	u64 left = 0;
+
+	for (; rounds > 0; rounds--) {
+		struct zone *zone;
+
+		for_each_populated_zone(zone) {
+			zone_pcp_disable(zone);
+			left += cached_in(zone);
+			fill_here(NULL);
+			left += cached_in(zone);
+			zone_pcp_enable(zone);
+		}
+		fill_here(NULL);
+		cond_resched();
+	}
+	say("disabled_left %llu\n", left);
+}
+
+/* Contiguous ranges: isolation, migration and full drains of a zone. */
+static void contig(int pages, int rounds)
+{
+	int got = 0;
+
+#ifdef CONFIG_CONTIG_ALLOC
+	for (; rounds > 0; rounds--) {
+		struct page *page = alloc_contig_pages(pages, GFP_KERNEL | __GFP_NOWARN, numa_node_id(), NULL);
+
+		if (page) {
+			got++;
+			free_contig_range(page_to_pfn(page), pages);
+		}
+		fill_here(NULL);
+	}
+#endif
+	say("contig_got %d\n", got);
+}
+
+static void cma(int pages, int rounds)
+{
+	int got = 0;
+
+#ifdef CONFIG_DMA_CMA
+	for (; rounds > 0 && dma_contiguous_default_area; rounds--) {
+		struct page *page = cma_alloc(dma_contiguous_default_area, pages, 0, true);
+
+		if (page) {
+			got++;
+			cma_release(dma_contiguous_default_area, page, pages);
+		}
+	}
+#endif
+	say("cma_got %d\n", got);
+}
+
+static int validate_stopped(void *faults)
+{
+	struct zone *zone;
+
+	for_each_populated_zone(zone) {
+		struct depot *depot = zone_depot(zone);
+		u64 cached = 0, counted = 0;
+		int cpu;
+
+		if (!depot)
+			continue;
+		for_each_possible_cpu(cpu)
+			counted += depot_cached(depot, cpu);
+		if (!depot_validate(depot, &cached))
+			*(int *)faults += 1000;
+		if (counted != cached)
+			*(int *)faults += 1;
+	}
+	return 0;
+}
+
+static void validate(void)
+{
+	int faults = 0;
+
+	stop_machine(validate_stopped, &faults, NULL);
+	say("faults %d\n", faults);
+}
+
+static void counts(void)
+{
+	struct depot_counts sum = {};
+	struct zone *zone;
+	u64 cached = 0;
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct depot_counts *of = per_cpu_ptr(&depot_counts, cpu);
+
+		sum.takes += of->takes;
+		sum.puts += of->puts;
+		sum.refilled += of->refilled;
+		sum.spilled += of->spilled;
+	}
+	for_each_populated_zone(zone)
+		cached += cached_in(zone);
+	say("takes %lu\nputs %lu\nrefilled %lu\nspilled %lu\ncached %llu\n", sum.takes, sum.puts, sum.refilled,
+	    sum.spilled, cached);
+	say("drained %llu\nfences %llu\nbusy %llu\nisolated %llu\n", depot_sum.taken_pages, depot_sum.fences,
+	    depot_sum.busy_cpus, depot_sum.isolated_cpus);
+	say("depot %d\n", static_key_enabled(&pagedepot_on));
+}
+
+static ssize_t command(struct file *file, const char __user *buffer, size_t length, loff_t *at)
+{
+	int numbers[4] = {}, read;
+	char text[64] = {}, name[16] = {};
+
+	if (length >= sizeof(text) || copy_from_user(text, buffer, length))
+		return -EINVAL;
+	read = sscanf(text, "%15s %d %d %d %d", name, &numbers[0], &numbers[1], &numbers[2], &numbers[3]);
+	if (read < 1)
+		return -EINVAL;
+	mutex_lock(&bench_lock);
+	answered = 0;
+	if (!strcmp(name, "pair"))
+		pair(numbers[0], numbers[1], numbers[2]);
+	else if (!strcmp(name, "batch"))
+		batch(numbers[0], numbers[1], numbers[2], numbers[3]);
+	else if (!strcmp(name, "bulk"))
+		bulk(numbers[0], numbers[1]);
+	else if (!strcmp(name, "remote"))
+		remote(numbers[0], numbers[1], numbers[2]);
+	else if (!strcmp(name, "drain"))
+		drain_once(numbers[0], numbers[1]);
+	else if (!strcmp(name, "start"))
+		drainer_start(numbers[0], numbers[1], numbers[2], numbers[3]);
+	else if (!strcmp(name, "drains"))
+		say("drains %lu\n", READ_ONCE(drains));
+	else if (!strcmp(name, "stop"))
+		drainer_stop();
+	else if (!strcmp(name, "handlers"))
+		handlers(numbers[0]);
+	else if (!strcmp(name, "disable"))
+		disable(numbers[0]);
+	else if (!strcmp(name, "contig"))
+		contig(numbers[0], numbers[1]);
+	else if (!strcmp(name, "cma"))
+		cma(numbers[0], numbers[1]);
+	else if (!strcmp(name, "validate"))
+		validate();
+	else if (!strcmp(name, "counts"))
+		counts();
+	else
+		length = -EINVAL;
+	mutex_unlock(&bench_lock);
+	return length;
+}
+
+static int show(struct seq_file *file, void *unused)
+{
+	mutex_lock(&bench_lock);
+	seq_write(file, answer, answered);
+	mutex_unlock(&bench_lock);
+	return 0;
+}
+
+static int open(struct inode *inode, struct file *file)
+{
+	return single_open(file, show, NULL);
+}
+
+static const struct proc_ops bench_ops = {
+	.proc_open = open,
+	.proc_read = seq_read,
+	.proc_lseek = seq_lseek,
+	.proc_release = single_release,
+	.proc_write = command,
+};
+
+static int __init bench_init(void)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu)
+		INIT_WORK(per_cpu_ptr(&drain_works, cpu), drain_here);
+	proc_create("pagedepot", 0600, NULL, &bench_ops);
+	return 0;
+}
+late_initcall(bench_init);

@@ -1,0 +1,585 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Linux's per-CPU page lists by the library pagedepot. mm/page_alloc.c includes this behind
+ * rmqueue_bulk(), in whose place and that of free_pcppages_bulk() depot_c_take() and depot_c_put() are.
+ * The hooks in hooks.txt call what is static here.
+ */
+#include <linux/context_tracking.h>
+#include <linux/memblock.h>
+#include <linux/sched/isolation.h>
+#include <linux/stop_machine.h>
+#include <linux/version.h>
+#include <linux/vmalloc.h>
+
+#ifdef CONFIG_PREEMPT_RT
+#error "softirqs that are preempted by others of their CPU would share the fronts of handlers"
+#endif
+
+/* Defined further down. */
+static inline void zone_statistics(struct zone *preferred_zone, struct zone *z, long nr_account);
+
+/* 6.6 gave pcp->high a range, and moved the accounting of free pages into __rmqueue(). */
+#define DEPOT_SINCE(major, minor) (LINUX_VERSION_CODE >= KERNEL_VERSION(major, minor, 0))
+
+DEFINE_STATIC_KEY_FALSE(pagedepot_on);
+DEFINE_PER_CPU(struct depot_counts, depot_counts);
+struct depot_drained depot_sum;
+
+/* What alloc_flags the request has that this CPU refills for. */
+static DEFINE_PER_CPU(unsigned int, depot_alloc_flags);
+
+/*
+ * depot_front() of each context, order and migratetype. Callers are behind pcp_allowed_order(): orders to
+ * 3, and that of huge pages, which are the orders that have fronts.
+ */
+static_assert(PAGE_ALLOC_COSTLY_ORDER == 3);
+#define DEPOT_ORDERS	11
+/* Powers of two: places are found by shifts. */
+static u32 depot_fronts[2][16][4] __read_mostly;
+static u32 depot_end_pfn __read_mostly;
+
+/*
+ * Where this is: 0 in a task, 1 in a softirq or interrupt above a task, negative above these and in an
+ * NMI. A softirq that runs in ksoftirqd, or at the end of an interrupt, is a softirq above a task.
+ */
+static __always_inline int depot_context(void)
+{
+	unsigned long count = preempt_count() & (SOFTIRQ_OFFSET | HARDIRQ_MASK | NMI_MASK);
+
+	if (likely(!count))
+		return 0;
+	return count == SOFTIRQ_OFFSET || count == HARDIRQ_OFFSET ? 1 : -1;
+}
+
+u32 depot_c_pin(void)
+{
+	int context;
+
+	preempt_disable();
+	context = depot_context();
+	if (unlikely(context < 0)) {
+		preempt_enable();
+		return DEPOT_NONE;
+	}
+	return smp_processor_id() | (u32)context << 31;
+}
+
+void depot_c_unpin(void)
+{
+	preempt_enable();
+}
+
+/* Blocks come with the type that a free would find, so that they are cached for it. */
+u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, struct depot_block *out, u32 wanted)
+{
+	unsigned int alloc_flags = __this_cpu_read(depot_alloc_flags);
+#if DEPOT_SINCE(6, 16)
+	enum rmqueue_mode mode = RMQUEUE_NORMAL;
+#endif
+	unsigned long flags;
+	u32 got = 0, removed = 0;
+
+	spin_lock_irqsave(&zone->lock, flags);
+	while (got < wanted) {
+		struct page *page = __rmqueue(zone, order, mobility, alloc_flags
+#if DEPOT_SINCE(6, 16)
+					      , &mode
+#endif
+					      );
+		unsigned long pfn;
+		int serves;
+
+		if (unlikely(!page))
+			break;
+		removed++;
+#if !DEPOT_SINCE(6, 6)
+		if (unlikely(check_pcp_refill(page, order)))
+			continue;
+#endif
+		pfn = page_to_pfn(page);
+		serves = get_pfnblock_migratetype(page, pfn);
+		if (serves >= MIGRATE_PCPTYPES)
+			serves = MIGRATE_MOVABLE;
+		out[got++] = (struct depot_block){ pfn, order, serves };
+#if !DEPOT_SINCE(6, 10)
+		if (is_migrate_cma(get_pcppage_migratetype(page)))
+			__mod_zone_page_state(zone, NR_FREE_CMA_PAGES, -(1 << order));
+#endif
+	}
+#if !DEPOT_SINCE(6, 10)
+	__mod_zone_page_state(zone, NR_FREE_PAGES, -(long)(removed << order));
+#endif
+	__this_cpu_inc(depot_counts.takes);
+	__this_cpu_add(depot_counts.refilled, removed << order);
+	spin_unlock_irqrestore(&zone->lock, flags);
+	return got;
+}
+
+u32 depot_c_put(struct zone *zone, const struct depot_block *blocks, u32 count, u32 *first)
+{
+#if !DEPOT_SINCE(6, 10)
+	bool isolated_pageblocks;
+#endif
+	unsigned long flags;
+	u32 i, doubled = 0;
+
+	spin_lock_irqsave(&zone->lock, flags);
+#if !DEPOT_SINCE(6, 10)
+	isolated_pageblocks = has_isolate_pageblock(zone);
+#endif
+	for (i = 0; i < count; i++) {
+		u32 order = blocks[i].order, pfn = blocks[i].pfn;
+		struct page *page = pfn_to_page(pfn);
+		int mt;
+
+		if (unlikely(PageBuddy(page))) {
+			if (!doubled)
+				*first = pfn;
+			doubled += 1 << order;
+			continue;
+		}
+#if DEPOT_SINCE(6, 10)
+		mt = get_pfnblock_migratetype(page, pfn);
+#else
+		mt = get_pcppage_migratetype(page);
+		if (bulkfree_pcp_prepare(page))
+			continue;
+		if (unlikely(isolated_pageblocks))
+			mt = get_pageblock_migratetype(page);
+#endif
+		__free_one_page(page, pfn, zone, order, mt, FPI_NONE);
+		trace_mm_page_pcpu_drain(page, order, mt);
+		__this_cpu_add(depot_counts.spilled, 1 << order);
+	}
+	__this_cpu_inc(depot_counts.puts);
+	spin_unlock_irqrestore(&zone->lock, flags);
+	return doubled;
+}
+
+u64 depot_c_free_pages(struct zone *zone)
+{
+	return zone_page_state(zone, NR_FREE_PAGES);
+}
+
+/* Heads of free blocks: enough to tell a cached block from a free one. */
+bool depot_c_is_free(u32 pfn)
+{
+	return PageBuddy(pfn_to_page(pfn));
+}
+
+static int depot_nothing(void *unused)
+{
+	return 0;
+}
+
+/*
+ * The stopper of a CPU is a task: when it runs, no other task of that CPU is in a section without
+ * preemption, and no softirq or interrupt above one. A grace period would do as well, but the CPU's gate
+ * is closed until it ends.
+ */
+bool depot_c_fence(u32 cpu)
+{
+	bool here;
+
+	if (in_interrupt() || irqs_disabled())
+		return false;
+	here = get_cpu() == cpu;
+	put_cpu();
+	if (!here && stop_one_cpu(cpu, depot_nothing, NULL))
+		synchronize_rcu();
+	return true;
+}
+
+/* Idle, offline, or in user mode under context tracking: RCU's own test. */
+bool depot_c_is_quiescent(u32 cpu)
+{
+	smp_mb();
+#if DEPOT_SINCE(6, 12)
+	return !(ct_rcu_watching_cpu_acquire(cpu) & CT_RCU_WATCHING);
+#else
+	return !(ct_dynticks_cpu_acquire(cpu) & RCU_DYNTICKS_IDX);
+#endif
+}
+
+bool depot_c_is_isolated(u32 cpu)
+{
+	return cpu != raw_smp_processor_id() && !housekeeping_cpu(cpu, HK_TYPE_TICK) &&
+		!depot_c_is_quiescent(cpu);
+}
+
+u64 depot_c_now_ms(void)
+{
+	return jiffies_to_msecs(jiffies);
+}
+
+void depot_c_misuse(u32 pfn, u32 frames)
+{
+	WARN(1, "pagedepot: %u frames came back, the first %#x, that were free already\n", frames, pfn);
+}
+
+void depot_c_panic(void)
+{
+	panic("pagedepot panicked");
+}
+
+/* A block from past this CPU's front. The library never sleeps, so preemption may be off. */
+static noinline u32 depot_alloc_slow(struct depot *depot, unsigned int order, int migratetype,
+				     unsigned int alloc_flags)
+{
+	unsigned int below;
+	u32 pfn;
+
+#ifdef ALLOC_TRYLOCK
+	if (unlikely(alloc_flags & ALLOC_TRYLOCK))
+		return DEPOT_NONE;
+#endif
+#ifdef ALLOC_HIGHATOMIC
+	/* Towards the reserves, as for empty lists. */
+	if (unlikely(alloc_flags & ALLOC_HIGHATOMIC))
+		return DEPOT_NONE;
+#endif
+	preempt_disable();
+	/* A handler that comes in between restores what it finds: no interrupt has to be kept away. */
+	below = __this_cpu_read(depot_alloc_flags);
+	__this_cpu_write(depot_alloc_flags, alloc_flags);
+	pfn = depot_alloc(depot, order, migratetype);
+	__this_cpu_write(depot_alloc_flags, below);
+	preempt_enable();
+	return pfn;
+}
+
+static __always_inline u32 depot_pop_here(struct depot *depot, unsigned int order, int migratetype)
+{
+	u32 pfn = DEPOT_NONE;
+	int context;
+
+	preempt_disable();
+	context = depot_context();
+	if (likely(context >= 0))
+		pfn = depot_pop(depot, smp_processor_id(),
+				depot_fronts[context][order][migratetype]);
+	preempt_enable();
+	return pfn;
+}
+
+/* A page, checked as pages from a list are. */
+static __always_inline struct page *depot_page(struct depot *depot, unsigned int order,
+					       int migratetype, unsigned int alloc_flags)
+{
+	struct page *page;
+
+	do {
+		u32 pfn = depot_pop_here(depot, order, migratetype);
+
+		if (unlikely(pfn == DEPOT_NONE)) {
+			pfn = depot_alloc_slow(depot, order, migratetype, alloc_flags);
+			if (pfn == DEPOT_NONE)
+				return NULL;
+		}
+		page = pfn_to_page(pfn);
+#if DEPOT_SINCE(6, 6)
+	} while (check_new_pages(page, order));
+#else
+	} while (check_new_pcp(page, order));
+#endif
+	return page;
+}
+
+/* For rmqueue_pcplist(). Counts as it does. */
+static __always_inline struct page *depot_rmqueue(struct depot *depot, struct zone *preferred_zone,
+						  struct zone *zone, unsigned int order,
+						  int migratetype, unsigned int alloc_flags)
+{
+	struct page *page = depot_page(depot, order, migratetype, alloc_flags);
+
+	if (likely(page)) {
+		__count_zid_vm_events(PGALLOC, page_zonenum(page), 1 << order);
+		zone_statistics(preferred_zone, zone, 1);
+	}
+	return page;
+}
+
+static noinline void depot_free_slow(struct depot *depot, struct zone *zone, struct page *page,
+				     unsigned long pfn, unsigned int order, int migratetype,
+				     fpi_t fpi_flags)
+{
+	bool may_lock = true;
+
+#ifdef FPI_TRYLOCK
+	may_lock = !(fpi_flags & FPI_TRYLOCK);
+#endif
+	if (likely(may_lock) && depot_free(depot, pfn, order, migratetype)) {
+#if DEPOT_SINCE(6, 7)
+		if (test_bit(ZONE_BELOW_HIGH, &zone->flags) &&
+		    zone_watermark_ok(zone, 0, high_wmark_pages(zone), ZONE_MOVABLE, 0))
+			clear_bit(ZONE_BELOW_HIGH, &zone->flags);
+#endif
+		return;
+	}
+#if DEPOT_SINCE(6, 10)
+	free_one_page(zone, page, pfn, order, fpi_flags);
+#else
+	free_one_page(zone, page, pfn, order, get_pcppage_migratetype(page), fpi_flags);
+#endif
+}
+
+/*
+ * For frees of prepared pages, with the @migratetype of the lists that they would go to. Counts as the
+ * commit to a list does.
+ */
+static __always_inline bool depot_free_page(struct zone *zone, struct page *page, unsigned long pfn,
+					    unsigned int order, int migratetype, fpi_t fpi_flags)
+{
+	struct depot *depot = zone_depot(zone);
+	bool pushed = false;
+	int context;
+
+	if (!depot || (IS_ENABLED(CONFIG_MEMORY_HOTPLUG) && unlikely(pfn >= depot_end_pfn)))
+		return false;
+	__count_vm_events(PGFREE, 1 << order);
+	preempt_disable();
+	context = depot_context();
+	if (likely(context >= 0))
+		pushed = depot_push(depot, smp_processor_id(),
+				    depot_fronts[context][order][migratetype], pfn);
+	preempt_enable();
+	if (unlikely(!pushed))
+		depot_free_slow(depot, zone, page, pfn, order, migratetype, fpi_flags);
+	return true;
+}
+
+/* As above, for a @migratetype of any pageblock that is not isolated. */
+static __always_inline bool depot_free_any(struct zone *zone, struct page *page, unsigned long pfn,
+					   unsigned int order, int migratetype, fpi_t fpi_flags)
+{
+	if (unlikely(migratetype >= MIGRATE_PCPTYPES))
+		migratetype = MIGRATE_MOVABLE;
+	return depot_free_page(zone, page, pfn, order, migratetype, fpi_flags);
+}
+
+/* For bulk allocation: pages into the empty places of an array, or onto a list. */
+static int depot_alloc_bulk(struct depot *depot, struct zone *zone, struct alloc_context *ac, gfp_t gfp,
+			    unsigned int alloc_flags, int nr_pages, struct list_head *list,
+			    struct page **array, int *nr_populated)
+{
+	int nr_account = 0;
+
+	while (*nr_populated < nr_pages) {
+		struct page *page;
+
+		if (array && array[*nr_populated]) {
+			(*nr_populated)++;
+			continue;
+		}
+		page = depot_page(depot, 0, ac->migratetype, alloc_flags);
+		if (unlikely(!page))
+			break;
+		nr_account++;
+		prep_new_page(page, 0, gfp, 0);
+#if DEPOT_SINCE(6, 14)
+		set_page_refcounted(page);
+#endif
+		if (list)
+			list_add(&page->lru, list);
+		else
+			array[*nr_populated] = page;
+		(*nr_populated)++;
+	}
+	if (nr_account) {
+		__count_zid_vm_events(PGALLOC, zone_idx(zone), nr_account);
+		zone_statistics(zonelist_zone(ac->preferred_zoneref), zone, nr_account);
+	}
+	return nr_account;
+}
+
+static void depot_note(const struct depot_drained *done)
+{
+	depot_sum.taken_pages += done->taken_pages;
+	depot_sum.left_pages = done->left_pages;
+	depot_sum.unreachable_pages = done->unreachable_pages;
+	depot_sum.fences += done->fences;
+	depot_sum.busy_cpus += done->busy_cpus;
+	depot_sum.isolated_cpus += done->isolated_cpus;
+}
+
+/* For drain_pages_zone(). */
+static bool depot_drain_cpu(unsigned int cpu, struct zone *zone)
+{
+	struct depot *depot = zone_depot(zone);
+	struct depot_drained done;
+
+	if (!depot)
+		return false;
+	depot_drain(depot, cpu, true, &done);
+	depot_note(&done);
+	return true;
+}
+
+/*
+ * For __drain_all_pages(). Reclaim wants pages back: quiet, which waits for nothing. A caller that names
+ * a zone (offlining, contiguous ranges, compaction, memory failure), or insists, wants all: full.
+ */
+static bool depot_drain_all(struct zone *only, bool force)
+{
+	bool full = only || force, any = false;
+	struct zone *zone;
+
+	if (!static_branch_unlikely(&pagedepot_on))
+		return false;
+	if (full)
+		mutex_lock(&pcpu_drain_mutex);
+	for_each_populated_zone(zone) {
+		struct depot *depot = zone_depot(zone);
+		struct depot_drained done;
+
+		if (!depot || (only && zone != only))
+			continue;
+		any = true;
+		depot_drain(depot, DEPOT_NONE, full, &done);
+		depot_note(&done);
+	}
+	if (full)
+		mutex_unlock(&pcpu_drain_mutex);
+	return any;
+}
+
+/* Before a task is killed for memory, what fronts hold is taken too. */
+static void depot_before_oom(void)
+{
+	depot_drain_all(NULL, true);
+}
+
+/* For zone_pcp_disable() and zone_pcp_enable(), which exclude each other. */
+static void depot_zone_disable(struct zone *zone, bool disable)
+{
+	struct depot *depot = zone_depot(zone);
+	struct depot_drained done;
+
+	if (!depot)
+		return;
+	if (!disable) {
+		int cpu;
+
+		depot_enable(depot);
+		/* CPUs that are not there have no caches. */
+		for_each_possible_cpu(cpu)
+			if (!cpu_online(cpu))
+				depot_retire_cpu(depot, cpu, &done);
+		return;
+	}
+	mutex_lock(&pcpu_drain_mutex);
+	depot_disable(depot, &done);
+	mutex_unlock(&pcpu_drain_mutex);
+	depot_note(&done);
+	WARN_ON_ONCE(done.busy_cpus);
+}
+
+/* For page_alloc_cpu_dead() and page_alloc_cpu_online(). */
+static void depot_cpu(unsigned int cpu, bool online)
+{
+	struct depot_drained done;
+	struct zone *zone;
+
+	for_each_populated_zone(zone) {
+		struct depot *depot = zone_depot(zone);
+
+		if (!depot)
+			continue;
+		if (online) {
+			depot_restore_cpu(depot, cpu);
+		} else {
+			depot_retire_cpu(depot, cpu, &done);
+			depot_note(&done);
+		}
+	}
+}
+
+/* For __zone_set_pageset_high_and_batch(). */
+static void depot_zone_limits(struct zone *zone, unsigned long high_min, unsigned long high_max,
+			      unsigned long batch)
+{
+	struct depot *depot = zone_depot(zone);
+
+	/* With 0 the lists are about to be disabled, which has a function of its own. */
+	if (depot && high_max)
+		depot_set_limits(depot, high_min, high_max, batch);
+}
+
+/* Of no CPU, and so never of an isolated one. */
+#if DEPOT_SINCE(6, 18)
+#define DEPOT_WORKQUEUE system_dfl_wq
+#else
+#define DEPOT_WORKQUEUE system_unbound_wq
+#endif
+
+static void depot_decay_all(struct work_struct *work);
+static DECLARE_DEFERRABLE_WORK(depot_decay_work, depot_decay_all);
+
+/* What the vmstat work of each CPU does for its lists: once a second, idle caches shrink. */
+static void depot_decay_all(struct work_struct *work)
+{
+	struct zone *zone;
+
+	for_each_populated_zone(zone) {
+		struct depot *depot = zone_depot(zone);
+
+		if (depot)
+			depot_decay(depot);
+	}
+	queue_delayed_work(DEPOT_WORKQUEUE, &depot_decay_work, HZ);
+}
+
+static int __init depot_start_decay(void)
+{
+	if (static_key_enabled(&pagedepot_on))
+		queue_delayed_work(DEPOT_WORKQUEUE, &depot_decay_work, HZ);
+	return 0;
+}
+late_initcall(depot_start_decay);
+
+static bool depot_is_off __read_mostly;
+
+static int __init depot_parse(char *str)
+{
+	depot_is_off = !strcmp(str, "off");
+	return 0;
+}
+early_param("pagedepot", depot_parse);
+
+/* For setup_zone_pageset(): before the zone gets its limits. */
+static void __meminit depot_setup_zone(struct zone *zone)
+{
+	/* Magazines for what pcp->high may reach; limits come later and are not above this. */
+	u32 high = max_t(unsigned long, zone_managed_pages(zone) / 8 / num_possible_cpus(), 1024);
+	struct depot *depot;
+	size_t bytes;
+	void *memory;
+	int context, order, mt;
+
+	if (depot_is_off || zone->depot)
+		return;
+	if (!depot_end_pfn) {
+		depot_end_pfn = max_t(unsigned long, max_pfn, max_possible_pfn);
+		/* Room for as much again, at 4 KiB per GiB. */
+		if (IS_ENABLED(CONFIG_MEMORY_HOTPLUG))
+			depot_end_pfn *= 2;
+	}
+	bytes = depot_bytes(nr_cpu_ids, depot_end_pfn, high);
+	memory = bytes ? vzalloc(bytes) : NULL;
+	depot = memory ? depot_init(memory, bytes, zone, nr_cpu_ids, depot_end_pfn, high) : NULL;
+	if (!depot) {
+		pr_warn("pagedepot: zone %s keeps its lists: no depot of %zu bytes\n", zone->name, bytes);
+		vfree(memory);
+		return;
+	}
+	for (context = 0; context < 2; context++)
+		for (order = 0; order < DEPOT_ORDERS; order++)
+			for (mt = 0; mt < MIGRATE_PCPTYPES; mt++)
+				depot_fronts[context][order][mt] = depot_front(depot, context, order, mt);
+	/* Before the zone has been given limits there is nothing for it to cache. */
+	depot_set_limits(depot, 0, 0, 1);
+	WRITE_ONCE(zone->depot, depot);
+	if (!static_key_enabled(&pagedepot_on))
+		static_branch_enable(&pagedepot_on);
+	pr_info("pagedepot: zone %s: %zu KiB for %u CPUs\n", zone->name, bytes >> 10, nr_cpu_ids);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Linux's per-CPU page lists by the library pagedepot: what C and Rust know of each other, and what
+ * hooks in files other than mm/page_alloc.c call. The functions of Rust are documented in src/depot.rs.
+ */
+#ifndef _MM_PAGEDEPOT_H
+#define _MM_PAGEDEPOT_H
+
+#include <linux/jump_label.h>
+#include <linux/mmzone.h>
+#include <linux/percpu.h>
+#include <linux/types.h>
+
+struct depot;
+
+/* No block; no place where the caches may be used; all CPUs. */
+#define DEPOT_NONE	U32_MAX
+
+struct depot_block { u32 pfn; u16 order; u16 mobility; };
+
+struct depot_drained {
+	u64 taken_pages, left_pages, unreachable_pages, fences, busy_cpus, isolated_cpus;
+};
+
+/* Rust, src/depot.rs. */
+size_t depot_bytes(u32 cpus, u32 end_pfn, u32 high);
+struct depot *depot_init(void *memory, size_t bytes, struct zone *zone, u32 cpus, u32 end_pfn,
+			 u32 high);
+u32 depot_front(struct depot *depot, bool in_handler, u32 order, u32 migratetype);
+u32 depot_pop(struct depot *depot, u32 cpu, u32 front);
+bool depot_push(struct depot *depot, u32 cpu, u32 front, u32 pfn);
+u32 depot_alloc(struct depot *depot, u32 order, u32 migratetype);
+bool depot_free(struct depot *depot, u32 pfn, u32 order, u32 migratetype);
+void depot_drain(struct depot *depot, u32 cpu, bool full, struct depot_drained *done);
+void depot_disable(struct depot *depot, struct depot_drained *done);
+void depot_enable(struct depot *depot);
+void depot_retire_cpu(struct depot *depot, u32 cpu, struct depot_drained *done);
+void depot_restore_cpu(struct depot *depot, u32 cpu);
+void depot_set_limits(struct depot *depot, u32 high_min, u32 high_max, u32 batch);
+u64 depot_decay(struct depot *depot);
+u64 depot_cached(struct depot *depot, u32 cpu);
+u64 depot_high(struct depot *depot, u32 cpu);
+bool depot_validate(struct depot *depot, u64 *cached_pages);
+
+/* C, pagedepot.c; Rust calls these. */
+u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, struct depot_block *out, u32 wanted);
+u32 depot_c_put(struct zone *zone, const struct depot_block *blocks, u32 count, u32 *first);
+u64 depot_c_free_pages(struct zone *zone);
+bool depot_c_is_free(u32 pfn);
+u32 depot_c_pin(void);
+void depot_c_unpin(void);
+bool depot_c_fence(u32 cpu);
+bool depot_c_is_quiescent(u32 cpu);
+bool depot_c_is_isolated(u32 cpu);
+u64 depot_c_now_ms(void);
+void depot_c_misuse(u32 pfn, u32 frames);
+void depot_c_panic(void);
+
+/* What the zone's lock was taken for; both designs count. */
+struct depot_counts { unsigned long takes, puts, refilled, spilled; };
+DECLARE_PER_CPU(struct depot_counts, depot_counts);
+
+/* Sums over all drains; racy, for /proc/pagedepot. */
+extern struct depot_drained depot_sum;
+
+DECLARE_STATIC_KEY_FALSE(pagedepot_on);
+
+/* The depot of a zone, or NULL: with pagedepot=off, and until the zone has one. */
+static __always_inline struct depot *zone_depot(struct zone *zone)
+{
+	return static_branch_unlikely(&pagedepot_on) ? zone->depot : NULL;
+}
+
+/* Pages of a zone that a CPU caches, beyond those in its pcp lists. */
+static inline unsigned long depot_cpu_pages(struct zone *zone, int cpu)
+{
+	struct depot *depot = zone_depot(zone);
+
+	return depot ? depot_cached(depot, cpu) : 0;
+}
+
+/* What /proc/zoneinfo is to print of a CPU: its lists, or what stands in their place. */
+static inline struct per_cpu_pages *depot_shown(struct zone *zone, int cpu,
+						struct per_cpu_pages *pcp, struct per_cpu_pages *shown)
+{
+	struct depot *depot = zone_depot(zone);
+
+	if (!depot)
+		return pcp;
+	*shown = *pcp;
+	shown->count = pcp->count + depot_cached(depot, cpu);
+	shown->high = depot_high(depot, cpu);
+	return shown;
+}
+
+#endif

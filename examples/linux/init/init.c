@@ -1,0 +1,584 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The only program of the machine: runs the scenarios that the kernel's command line names, prints what
+ * they measured and whether they held, and powers off. `cargo xtask linux` reads the lines:
+ *
+ *   = METRIC VALUE [NAME=NUMBER]...     a figure
+ *   = check NAME ok|failed [WHY]        something that must hold
+ *   = done                              all scenarios ended
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static char answer[4096];
+static long cpus, rounds = 3, scale = 1;
+
+static void check(const char *name, bool holds, const char *why, ...)
+{
+	va_list args;
+
+	printf("= check %s %s", name, holds ? "ok" : "failed");
+	if (!holds) {
+		putchar(' ');
+		va_start(args, why);
+		vprintf(why, args);
+		va_end(args);
+	}
+	putchar('\n');
+}
+
+/* Reads a whole file, at most `bytes - 1` of it. */
+static long slurp(const char *path, char *into, size_t bytes)
+{
+	long got = 0, more;
+	int file = open(path, O_RDONLY);
+
+	into[0] = 0;
+	if (file < 0)
+		return -1;
+	while ((more = read(file, into + got, bytes - 1 - got)) > 0)
+		got += more;
+	into[got] = 0;
+	close(file);
+	return got;
+}
+
+static bool put(const char *path, const char *text)
+{
+	int file = open(path, O_WRONLY);
+	bool done = file >= 0 && write(file, text, strlen(text)) == (long)strlen(text);
+
+	if (file >= 0)
+		close(file);
+	return done;
+}
+
+/* Asks the kernel's side; the figures are in `answer`. */
+static void ask(const char *format, ...)
+{
+	char command[64];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(command, sizeof(command), format, args);
+	va_end(args);
+	if (!put("/proc/pagedepot", command))
+		check("ask", false, "%s: %s", command, strerror(errno));
+	slurp("/proc/pagedepot", answer, sizeof(answer));
+}
+
+static long long figure(const char *name)
+{
+	size_t length = strlen(name);
+
+	for (char *line = answer; line && *line; line = strchr(line, '\n'), line += !!line)
+		if (!strncmp(line, name, length) && line[length] == ' ')
+			return atoll(line + length);
+	return -1;
+}
+
+static long long value_in(const char *path, const char *name)
+{
+	static char text[1 << 17];
+	char *at;
+
+	slurp(path, text, sizeof(text));
+	at = strstr(text, name);
+	return at ? atoll(at + strlen(name) + strspn(at + strlen(name), ": \t")) : -1;
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+static void pin(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	sched_setaffinity(0, sizeof(set), &set);
+}
+
+static void unpin(void)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	for (int cpu = 0; cpu < cpus; cpu++)
+		CPU_SET(cpu, &set);
+	sched_setaffinity(0, sizeof(set), &set);
+}
+
+/* How often the zone's lock was taken for the lists, and for how many pages, since the last call. */
+static void counted(const char *params)
+{
+	static long long takes, pages;
+	long long takes_now, pages_now;
+
+	ask("counts");
+	takes_now = figure("takes") + figure("puts");
+	pages_now = figure("refilled") + figure("spilled");
+	if (params) {
+		printf("= zone_lock_takes %lld %s\n", takes_now - takes, params);
+		printf("= zone_lock_pages %lld %s\n", pages_now - pages, params);
+	}
+	takes = takes_now;
+	pages = pages_now;
+}
+
+/* Alone on a CPU: pairs, batches, and pages that another CPU frees. */
+static void times(void)
+{
+	pin(0);
+	for (long round = 0; round < rounds; round++) {
+		for (int order = 0; order <= 3; order += 3) {
+			ask("pair %d %ld 5", order, 100000 * scale);
+			printf("= pair_ns %.3f order=%d\n", figure("pair_ps") / 1e3, order);
+		}
+		static const int batches[][2] = { { 0, 64 }, { 0, 512 }, { 3, 64 } };
+
+		for (size_t i = 0; i < sizeof(batches) / sizeof(batches[0]); i++) {
+			int order = batches[i][0], batch = batches[i][1];
+			char params[32];
+
+			snprintf(params, sizeof(params), "order=%d batch=%d", order, batch);
+			counted(NULL);
+			ask("batch %d %d 0 10", order, batch);
+			printf("= alloc_ns %.3f order=%d batch=%d\n", figure("alloc_ps") / 1e3, order, batch);
+			printf("= free_ns %.3f order=%d batch=%d\n", figure("free_ps") / 1e3, order, batch);
+			counted(params);
+		}
+		if (cpus > 1) {
+			ask("remote 1 %ld 3", 50000 * scale);
+			printf("= remote_ns %.3f\n", figure("remote_ps") / 1e3);
+		}
+	}
+	unpin();
+}
+
+static void drains(void)
+{
+	static const char *const names[] = { "quiet", "full", "work" };
+
+	pin(0);
+	for (long round = 0; round < rounds; round++)
+		for (int mode = 0; mode < 3; mode++) {
+			ask("drain %d 20", mode);
+			printf("= drain_%s_ns %lld\n", names[mode], figure("drain_ns"));
+		}
+	/* While another CPU drains. */
+	for (long round = 0; round < rounds && cpus > 1; round++) {
+		static const int rates[] = { 100, 10000 };
+
+		for (int i = 0; i < 2; i++) {
+			ask("start 0 %d 1", rates[i]);
+			ask("batch 0 512 0 20");
+			printf("= alloc_ns %.3f order=0 batch=512 drains_per_s=%d\n",
+			       figure("alloc_mean_ps") / 1e3, rates[i]);
+			printf("= free_ns %.3f order=0 batch=512 drains_per_s=%d\n",
+			       figure("free_mean_ps") / 1e3, rates[i]);
+			ask("stop");
+		}
+	}
+	unpin();
+}
+
+/* Page faults by `clients` processes, each touching `mib` of its own, `rounds` times over. */
+static double faults(int clients, int mib, int times_over)
+{
+	size_t bytes = (size_t)mib << 20;
+	int64_t start = now_ns(), end;
+
+	fflush(stdout);
+	for (int client = 0; client < clients; client++)
+		if (!fork()) {
+			pin(client % cpus);
+			for (int i = 0; i < times_over; i++) {
+				char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+						MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+				if (at == MAP_FAILED)
+					_exit(1);
+				madvise(at, bytes, MADV_NOHUGEPAGE);
+				for (size_t page = 0; page < bytes; page += 4096)
+					at[page] = 1;
+				munmap(at, bytes);
+			}
+			_exit(0);
+		}
+	for (int client = 0; client < clients; client++)
+		wait(NULL);
+	end = now_ns();
+	return (double)(end - start) / times_over / (bytes / 4096);
+}
+
+static void pft(void)
+{
+	for (long round = 0; round < rounds; round++)
+		for (int clients = 1; clients <= cpus && clients <= 4; clients *= 2)
+			for (int rate = 0; rate <= 100; rate += 100) {
+				if (rate)
+					ask("start 0 %d -1", rate);
+				printf("= fault_ns %.1f clients=%d drains_per_s=%d\n",
+				       faults(clients, 16, 4), clients, rate);
+				if (rate)
+					ask("stop");
+			}
+}
+
+/* With an instruction a nanosecond, times are counts. */
+static void instructions(void)
+{
+	ask("pair 0 1000 3");
+	printf("= pair_instructions %.1f order=0\n", figure("pair_ps") / 1e3);
+	ask("pair 3 1000 3");
+	printf("= pair_instructions %.1f order=3\n", figure("pair_ps") / 1e3);
+	ask("batch 0 512 0 3");
+	printf("= alloc_instructions %.1f order=0 batch=512\n", figure("alloc_ps") / 1e3);
+	printf("= free_instructions %.1f order=0 batch=512\n", figure("free_ps") / 1e3);
+}
+
+/* Whatever was done before: every cached frame is in one place, and counts agree. */
+static void books(const char *after)
+{
+	char name[64];
+
+	ask("validate");
+	snprintf(name, sizeof(name), "books_after_%s", after);
+	check(name, figure("faults") == 0, "%lld faults", figure("faults"));
+}
+
+static void interfaces(void)
+{
+	counted(NULL);
+	ask("bulk 300 50");
+	check("bulk", figure("bulk_pages") == 300 * 50, "%lld pages", figure("bulk_pages"));
+	for (int order = 0; order <= 3; order++)
+		ask("batch %d 200 1 2", order);
+	ask("batch 9 4 0 2");
+	counted("");
+	books("interfaces");
+	ask("handlers 1");
+	ask("batch 0 512 0 40");
+	ask("pair 0 100000 5");
+	ask("handlers 0");
+	check("handlers", figure("handler_irqs") > 0 && figure("handler_softirqs") > 0, "%s", answer);
+	books("handlers");
+}
+
+static void disable(void)
+{
+	ask("start 0 1000 -1");
+	ask("disable %ld", 20 * rounds);
+	check("zone_pcp_disable", figure("disabled_left") == 0, "%lld pages stayed", figure("disabled_left"));
+	ask("stop");
+	books("disable");
+}
+
+static void contig(void)
+{
+	long long got;
+
+	ask("contig 512 %ld", 5 * rounds);
+	got = figure("contig_got");
+	check("contig", got != 0 || value_in("/proc/kallsyms", "alloc_contig_pages") < 0, "none of them");
+	ask("cma 256 %ld", 5 * rounds);
+	printf("= cma_got %lld\n", figure("cma_got"));
+	check("compaction", put("/proc/sys/vm/compact_memory", "1"), "%s", strerror(errno));
+	books("contig");
+}
+
+static void thp(void)
+{
+	size_t bytes = 32 << 20;
+	char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	long long huge;
+
+	madvise(at, bytes, MADV_HUGEPAGE);
+	memset(at, 1, bytes);
+	huge = value_in("/proc/meminfo", "AnonHugePages:");
+	munmap(at, bytes);
+	check("thp", huge > 0, "%lld KiB huge", huge);
+	books("thp");
+}
+
+/* CPUs go and come while others allocate and drains run. */
+static void cpu_hotplug(void)
+{
+	pid_t busy;
+	long failed = 0, tried = 0;
+
+	ask("start 0 1000 0");
+	fflush(stdout);
+	busy = fork();
+	if (!busy)
+		for (;;)
+			faults(2, 8, 1);
+	for (long round = 0; round < 10 * rounds; round++)
+		for (int cpu = 1; cpu < cpus && cpu < 4; cpu++) {
+			char path[64];
+
+			snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/online", cpu);
+			if (access(path, W_OK))
+				continue;
+			tried++;
+			failed += !put(path, "0");
+			failed += !put(path, "1");
+		}
+	kill(busy, SIGKILL);
+	waitpid(busy, NULL, 0);
+	ask("stop");
+	check("cpu_hotplug", tried > 0 && !failed, "%ld of %ld failed", failed, tried);
+	books("cpu_hotplug");
+}
+
+/* Blocks of memory go and come back; then memory that was never there is added. */
+static void memory_hotplug(void)
+{
+	long offlined = 0, failed = 0;
+	long long before, after;
+	char path[80], state[32];
+
+	for (long round = 0; round < rounds; round++)
+		for (int block = 1; block < 16; block++) {
+			snprintf(path, sizeof(path), "/sys/devices/system/memory/memory%d/state", block);
+			if (slurp(path, state, sizeof(state)) < 0 || strncmp(state, "online", 6))
+				continue;
+			if (put(path, "offline")) {
+				offlined++;
+				failed += !put(path, "online");
+			}
+		}
+	check("memory_offline", offlined > 0 && !failed, "%ld offlined, %ld did not come back", offlined,
+	      failed);
+	books("memory_offline");
+	before = value_in("/proc/meminfo", "MemTotal:");
+	if (put("/sys/devices/system/memory/probe", "0x40000000")) {
+		put("/sys/devices/system/memory/memory8/state", "online_movable");
+		after = value_in("/proc/meminfo", "MemTotal:");
+		check("memory_add", after > before, "%lld KiB before, %lld after", before, after);
+		faults(2, 64, 2);
+		check("memory_remove", put("/sys/devices/system/memory/memory8/state", "offline"), "%s",
+		      strerror(errno));
+	}
+	books("memory_add");
+}
+
+/* A process takes memory until it is killed, while others allocate and drains run. */
+static void oom(void)
+{
+	long killed = 0, all = 4 * rounds;
+
+	ask("start 0 100 -1");
+	fflush(stdout);
+	for (long round = 0; round < all; round++) {
+		int status = 0;
+		pid_t hog = fork();
+
+		if (!hog) {
+			put("/proc/self/oom_score_adj", "1000");
+			for (;;) {
+				char *at = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE,
+						MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+				if (at == MAP_FAILED)
+					_exit(1);
+				madvise(at, 1 << 20, MADV_NOHUGEPAGE);
+				memset(at, 1, 1 << 20);
+			}
+		}
+		waitpid(hog, &status, 0);
+		killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+	}
+	ask("stop");
+	check("oom", killed == all, "%ld of %ld were killed", killed, all);
+	books("oom");
+}
+
+/* What /proc/zoneinfo says of CPUs is what is cached. */
+static void zoneinfo(void)
+{
+	static char text[1 << 17];
+	long long shown = 0, high = 0, cached, again;
+
+	ask("batch 0 512 0 2");
+	ask("counts");
+	cached = figure("cached");
+	slurp("/proc/zoneinfo", text, sizeof(text));
+	for (char *at = text; (at = strstr(at, " count: ")); at++)
+		shown += atoll(at + 8);
+	for (char *at = text; (at = strstr(at, " high:  ")); at++)
+		high += atoll(at + 8);
+	ask("counts");
+	again = figure("cached");
+	/* Other tasks may run in between. */
+	check("zoneinfo", shown >= (cached < again ? cached : again) - 256 &&
+	      shown <= (cached > again ? cached : again) + 256,
+	      "%lld pages shown, %lld cached, then %lld", shown, cached, again);
+	check("zoneinfo_high", high > 0, "high is %lld", high);
+	put("/proc/sys/vm/percpu_pagelist_high_fraction", "64");
+	ask("batch 0 512 0 2");
+	put("/proc/sys/vm/percpu_pagelist_high_fraction", "0");
+	check("vmstat", value_in("/proc/vmstat", "pgalloc_normal") + value_in("/proc/vmstat", "pgalloc_dma32") > 1000 &&
+	      value_in("/proc/vmstat", "pgfree ") > 1000, "too little allocated or freed");
+	books("zoneinfo");
+}
+
+static long long interrupts_of(int cpu)
+{
+	static char text[1 << 16];
+	long long sum = 0;
+
+	slurp("/proc/interrupts", text, sizeof(text));
+	for (char *line = strchr(text, '\n'); line && line[1]; line = strchr(line + 1, '\n')) {
+		char *at = strchr(line, ':');
+
+		for (int column = 0; at && column <= cpu; column++) {
+			at += 1 + strspn(at + 1, " ");
+			if (column == cpu)
+				sum += atoll(at);
+			at = strchr(at, ' ');
+		}
+	}
+	return sum;
+}
+
+/* A CPU that runs one task in user mode, or one that allocates, is drained. */
+static void isolate(void)
+{
+	int cpu = cpus - 1;
+
+	for (int busy = 0; busy < 2; busy++)
+		for (int mode = -1; mode < 3; mode++) {
+			volatile bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+						   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+			long long before, drained;
+			pid_t worker;
+
+			fflush(stdout);
+			worker = fork();
+			if (!worker) {
+				pin(cpu);
+				while (!*stop)
+					if (busy) {
+						char *at = mmap(NULL, 1 << 18, PROT_READ | PROT_WRITE,
+								MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+						munmap(at, 1 << 18);
+					}
+				_exit(0);
+			}
+			/* Until the tick has stopped. */
+			usleep(1500000);
+			before = interrupts_of(cpu);
+			if (mode < 0) {
+				usleep(1000000);
+				drained = 1;
+			} else {
+				int waited = 0;
+
+				ask("start %d 0 0 %ld", mode, 1000 * scale);
+				do {
+					usleep(100000);
+					ask("drains");
+				} while (figure("drains") < 1000 * scale && waited++ < 600);
+				drained = figure("drains");
+				ask("stop");
+			}
+			printf("= isolated_interrupts %.4f mode=%d busy=%d drains=%lld\n",
+			       (double)(interrupts_of(cpu) - before) / (mode < 0 ? 1 : drained), mode, busy,
+			       drained);
+			*stop = true;
+			waitpid(worker, NULL, 0);
+			munmap((void *)stop, 4096);
+		}
+}
+
+/* After everything: nothing may be lost. */
+static void memfree(void)
+{
+	put("/proc/sys/vm/drop_caches", "3");
+	put("/proc/sys/vm/compact_memory", "1");
+	for (int i = 0; i < 3; i++)
+		ask("drain 1 1");
+	usleep(200000);
+	printf("= mem_free_pages %lld\n", value_in("/proc/meminfo", "MemFree:") / 4);
+	ask("counts");
+	printf("= cached_pages %lld\n", figure("cached"));
+	printf("= takes %lld\n= puts %lld\n= fences %lld\n", figure("takes"), figure("puts"), figure("fences"));
+}
+
+static const struct { const char *name; void (*run)(void); } scenarios[] = {
+	{ "times", times }, { "drains", drains }, { "pft", pft }, { "instructions", instructions },
+	{ "interfaces", interfaces }, { "disable", disable }, { "contig", contig }, { "thp", thp },
+	{ "cpu_hotplug", cpu_hotplug }, { "memory_hotplug", memory_hotplug }, { "oom", oom },
+	{ "zoneinfo", zoneinfo }, { "isolate", isolate }, { "memfree", memfree },
+};
+
+/* The number behind `name=` on the command line. */
+static long told(const char *line, const char *name, long otherwise)
+{
+	const char *at = strstr(line, name);
+
+	return at ? atol(at + strlen(name)) : otherwise;
+}
+
+int main(void)
+{
+	static char line[2048];
+	char *wanted;
+	bool restarts;
+
+	mount("none", "/proc", "proc", 0, NULL);
+	mount("none", "/sys", "sysfs", 0, NULL);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	slurp("/proc/cmdline", line, sizeof(line));
+	rounds = told(line, "depot_rounds=", rounds);
+	scale = told(line, "depot_scale=", scale);
+	ask("counts");
+	printf("= depot %lld\n= cpus %ld\n", figure("depot"), cpus);
+	/* Before strtok() puts ends into the line. */
+	restarts = strstr(line, "depot_reboot");
+	wanted = strstr(line, "depot_run=");
+	wanted = wanted ? strtok(wanted + strlen("depot_run="), " \n") : NULL;
+	for (char *name = strtok(wanted, ","); name; name = strtok(NULL, ",")) {
+		bool known = false;
+
+		for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++)
+			if (!strcmp(scenarios[i].name, name)) {
+				printf("= begin %s\n", name);
+				scenarios[i].run();
+				known = true;
+			}
+		if (!known)
+			check("scenario", false, "there is no %s", name);
+	}
+	printf("= done\n");
+	fflush(stdout);
+	sync();
+	reboot(restarts ? RB_AUTOBOOT : RB_POWER_OFF);
+	for (;;)
+		pause();
+}

@@ -1,0 +1,265 @@
+//! The functions that Linux calls; `glue/pagedepot.h` declares them.
+
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+
+use pagedepot::cpus::{Context, Pinned};
+use pagedepot::{
+    Allocator, CacheLimits, Config, CpuId, Drained, Flags, FrameRange, FrontHandle, HighPolicy,
+    Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
+};
+
+use crate::buddy::Buddy;
+use crate::calls;
+use crate::linux::Linux;
+
+/// What C calls a `struct depot`: the per-CPU caches of one `struct zone`.
+pub struct Depot {
+    allocator: Allocator<'static, Pinned<Linux>>,
+}
+
+/// What lies before the metadata.
+struct Head {
+    buddy: Buddy,
+    depot: MaybeUninit<Depot>,
+}
+
+const HEAD_BYTES: usize = size_of::<Head>().next_multiple_of(256);
+const ZONE: ZoneId = ZoneId::new(0);
+/// No block.
+const NONE: u32 = u32::MAX;
+/// All CPUs.
+const ALL: u32 = u32::MAX;
+
+fn with_config<R>(cpus: u32, end_pfn: u32, high: u32, run: impl FnOnce(&Config<'_>) -> R) -> R {
+    let ranges = [FrameRange::new(Pfn::new(0), end_pfn)];
+    // Linux has looked at its own before it asks.
+    let none = Watermarks { min: 0, low: 0, high: 0 };
+    let zones = [ZoneConfig {
+        name: "zone",
+        node: NodeId::new(0),
+        level: 0,
+        ranges: &ranges,
+        watermarks: Some(none),
+    }];
+    let config = Config {
+        // As many magazines are made; the limits in force come by `depot_set_limits`.
+        high: HighPolicy::Fixed(high.into()),
+        on_misuse: Some(on_misuse),
+        ..Config::new(cpus, &zones)
+    };
+    run(&config)
+}
+
+fn on_misuse(misuse: Misuse) {
+    let (first, frames) = match misuse {
+        Misuse::DoubleFree { first, frames } => (first.get(), frames),
+        _ => (NONE, 0),
+    };
+    // SAFETY: it prints.
+    unsafe { calls::depot_c_misuse(first, frames) }
+}
+
+fn mobility_of(migratetype: u32) -> Mobility {
+    match migratetype {
+        0 => Mobility::Unmovable,
+        1 => Mobility::Movable,
+        _ => Mobility::Reclaimable,
+    }
+}
+
+/// Bytes of memory that [`depot_init`] needs for CPUs `0..cpus`, frames `0..end_pfn` and `high`
+/// pages per CPU; 0: not with these numbers.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_bytes(cpus: u32, end_pfn: u32, high: u32) -> usize {
+    type Depots = Allocator<'static, Pinned<Linux>>;
+    // How much it is does not depend on the zone.
+    let buddy = Buddy(core::ptr::null_mut());
+    with_config(cpus, end_pfn, high, |config| {
+        let bytes = Depots::builder(config).backing(Some(&buddy)).metadata_bytes();
+        bytes.map_or(0, |bytes| bytes + HEAD_BYTES)
+    })
+}
+
+/// Makes the depot of a zone, without limits: it caches nothing before [`depot_set_limits`].
+///
+/// # Safety
+/// `memory` is page-aligned, zeroed, and `bytes` long, as `depot_bytes` said for the same numbers;
+/// it is the depot's for good. The zone lives as long.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn depot_init(
+    memory: *mut u8,
+    bytes: usize,
+    zone: *mut c_void,
+    cpus: u32,
+    end_pfn: u32,
+    high: u32,
+) -> *const Depot {
+    // SAFETY: so many bytes, of this function alone; the head is written before it is read.
+    let (head, metadata) = unsafe {
+        let head = memory.cast::<Head>();
+        head.write(Head { buddy: Buddy(zone), depot: MaybeUninit::uninit() });
+        let rest = memory.add(HEAD_BYTES).cast();
+        (&mut *head, core::slice::from_raw_parts_mut(rest, bytes - HEAD_BYTES))
+    };
+    let buddy: &'static Buddy = &head.buddy;
+    let made = with_config(cpus, end_pfn, high, |config| {
+        // SAFETY: zeroed, but for the head.
+        unsafe {
+            Allocator::builder(config).backing(Some(buddy)).build_zeroed(metadata, Pinned(Linux))
+        }
+    });
+    match made {
+        Ok(allocator) => head.depot.write(Depot { allocator }),
+        Err(_) => core::ptr::null(),
+    }
+}
+
+/// What [`depot_pop`] and [`depot_push`] name a front by; the same for all depots. 0: there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_front(
+    depot: &Depot,
+    in_handler: bool,
+    order: u32,
+    migratetype: u32,
+) -> u32 {
+    let context = if in_handler { Context::Interrupt } else { Context::Task };
+    let front = Order::new(order)
+        .and_then(|order| depot.allocator.front(context, order, mobility_of(migratetype)));
+    front.map_or(0, FrontHandle::to_bits)
+}
+
+/// A block from this CPU's front, or `u32::MAX`: one sequence.
+///
+/// # Safety
+/// Preemption is off, this is `cpu`, one of those that the depot was made for, and `front` is what
+/// [`depot_front`] said for whether a handler runs. Above a second handler there is no front.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn depot_pop(depot: &Depot, cpu: u32, front: u32) -> u32 {
+    // SAFETY: the caller's promise, which is what a guard says.
+    let popped =
+        unsafe { depot.allocator.pop_front(CpuId::new(cpu), FrontHandle::from_bits(front)) };
+    popped.map_or(NONE, Pfn::get)
+}
+
+/// Puts a block into this CPU's front: one sequence. `false`: nothing has changed.
+///
+/// # Safety
+/// As for [`depot_pop`]; the block is the caller's, of the front's order and this depot's zone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn depot_push(depot: &Depot, cpu: u32, front: u32, pfn: u32) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let front = FrontHandle::from_bits(front);
+        depot.allocator.push_front(CpuId::new(cpu), front, Pfn::new(pfn))
+    }
+}
+
+/// A block from this CPU's caches or the zone, or `u32::MAX`. It reclaims nothing: Linux does.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_alloc(depot: &Depot, order: u32, migratetype: u32) -> u32 {
+    let Some(order) = Order::new(order) else { return NONE };
+    let flags = Flags::new(mobility_of(migratetype));
+    depot.allocator.try_alloc(order, flags).map_or(NONE, Pfn::get)
+}
+
+/// Frees a block to this CPU's caches or the zone. `false`: it cannot be of this zone.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_free(depot: &Depot, pfn: u32, order: u32, migratetype: u32) -> bool {
+    let Some(order) = Order::new(order) else { return false };
+    depot.allocator.free_as(Pfn::new(pfn), order, mobility_of(migratetype)).is_ok()
+}
+
+/// What a drain did; `struct depot_drained` in C.
+#[repr(C)]
+pub struct Done {
+    taken_pages: u64,
+    left_pages: u64,
+    unreachable_pages: u64,
+    fences: u64,
+    busy_cpus: u64,
+    isolated_cpus: u64,
+}
+
+impl From<Drained> for Done {
+    fn from(drained: Drained) -> Self {
+        Done {
+            taken_pages: drained.taken_pages,
+            left_pages: drained.left_pages + drained.in_flight_pages,
+            unreachable_pages: drained.unreachable_pages,
+            fences: drained.fences,
+            busy_cpus: drained.busy_cpus,
+            isolated_cpus: drained.isolated_cpus,
+        }
+    }
+}
+
+/// Drains one CPU, or all of them (`u32::MAX`).
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_drain(depot: &Depot, cpu: u32, full: bool, done: &mut Done) {
+    let scope = if cpu == ALL { Scope::ALL } else { Scope::cpu(CpuId::new(cpu)) };
+    let mode = if full { Mode::Full } else { Mode::Quiet };
+    *done = depot.allocator.drain(scope, mode).into();
+}
+
+/// Takes the caches of all CPUs away until [`depot_enable`].
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_disable(depot: &Depot, done: &mut Done) {
+    *done = depot.allocator.disable_caches().into();
+}
+
+/// Gives them back.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_enable(depot: &Depot) {
+    depot.allocator.enable_caches();
+}
+
+/// Takes the caches of a CPU that went away.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_retire_cpu(depot: &Depot, cpu: u32, done: &mut Done) {
+    *done = depot.allocator.retire_cpu(CpuId::new(cpu)).into();
+}
+
+/// Lets it cache again.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_restore_cpu(depot: &Depot, cpu: u32) {
+    depot.allocator.restore_cpu(CpuId::new(cpu));
+}
+
+/// How many pages each CPU may cache; a refill is a magazine, whatever `batch` is.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_set_limits(depot: &Depot, high_min: u32, high_max: u32, batch: u32) {
+    let limits =
+        CacheLimits { batch: batch.into(), high_min: high_min.into(), high_max: high_max.into() };
+    depot.allocator.set_cache_limits(ZONE, limits);
+}
+
+/// Spills what CPUs have not used for a while. Once a second.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_decay(depot: &Depot) -> u64 {
+    depot.allocator.decay_caches()
+}
+
+/// Pages that a CPU caches: Linux's `pcp->count`.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_cached(depot: &Depot, cpu: u32) -> u64 {
+    depot.allocator.cpu_stats(CpuId::new(cpu), ZONE).map_or(0, |stats| stats.cached_pages())
+}
+
+/// How many pages a CPU may cache now: Linux's `pcp->high`.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_high(depot: &Depot, cpu: u32) -> u64 {
+    depot.allocator.cache_limits(ZONE, CpuId::new(cpu)).map_or(0, |(_, high)| high)
+}
+
+/// Whether every cached frame is in one place. Only while no other code allocates or frees.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_validate(depot: &Depot, cached_pages: &mut u64) -> bool {
+    match depot.allocator.validate_at_rest() {
+        Ok(census) => {
+            *cached_pages = census.cached_pages;
+            true
+        }
+        Err(_) => false,
+    }
+}
