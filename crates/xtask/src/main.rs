@@ -2,6 +2,7 @@
 
 mod install;
 mod kernel;
+mod linux;
 mod machine;
 
 use std::process::ExitCode;
@@ -26,6 +27,8 @@ enum Chore {
     Kernel(kernel::Options),
     /// Build the C library and install it: header, libraries, pkg-config file
     Install(install::Options),
+    /// Put the allocator into Linux, boot it and measure it beside Linux's own per-CPU lists
+    Linux(linux::Options),
 }
 
 /// Exit code for bad input, as of most Unix tools.
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
     let done = match &chore {
         Chore::Kernel(options) => kernel::run(options),
         Chore::Install(options) => install::run(options),
+        Chore::Linux(options) => linux::run(options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

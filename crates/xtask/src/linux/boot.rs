@@ -1,0 +1,222 @@
+//! A booted Linux: what it was told, and what it said.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// Words of the kernel's log that a sound kernel does not say.
+const FAULTS: [&str; 9] = [
+    "WARNING:",
+    "BUG:",
+    "Oops",
+    "Kernel panic",
+    "Bad page state",
+    "general protection",
+    "pagedepot panicked",
+    "INFO: task",
+    "keeps its lists",
+];
+
+/// A figure, or something that must hold.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Said {
+    /// A figure with its parameters.
+    Figure { metric: String, value: f64, params: BTreeMap<String, i64> },
+    /// A check, and why it failed.
+    Check { name: String, failed: Option<String> },
+    /// A scenario began.
+    Begin(String),
+    /// All ended.
+    Done,
+}
+
+impl Said {
+    /// What a line of the console says; `None`: it is one of the kernel's.
+    pub fn parse(line: &str) -> Option<Self> {
+        let rest = line.trim_end().strip_prefix("= ")?;
+        let (first, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        match first {
+            "done" => Some(Said::Done),
+            "begin" => Some(Said::Begin(rest.to_owned())),
+            "check" => {
+                let (name, verdict) = rest.split_once(' ')?;
+                let failed = match verdict.strip_prefix("failed") {
+                    Some(why) => Some(why.trim().to_owned()),
+                    None if verdict == "ok" => None,
+                    None => return None,
+                };
+                Some(Said::Check { name: name.to_owned(), failed })
+            }
+            metric => {
+                let mut words = rest.split_whitespace();
+                let value = words.next()?.parse().ok()?;
+                let params = words
+                    .map(|word| {
+                        let (name, number) = word.split_once('=')?;
+                        Some((name.to_owned(), number.parse().ok()?))
+                    })
+                    .collect::<Option<_>>()?;
+                Some(Said::Figure { metric: metric.to_owned(), value, params })
+            }
+        }
+    }
+}
+
+/// Whether a line of the console tells of a fault of the kernel.
+pub fn is_fault(line: &str) -> bool {
+    FAULTS.iter().any(|fault| line.contains(fault))
+}
+
+/// A machine to boot.
+pub struct Boot<'b> {
+    /// The program that runs it, with all of its arguments but the kernel's.
+    pub command: Command,
+    /// What the machine's program runs, for messages.
+    pub what: &'b str,
+    /// Its console goes here, too.
+    pub log: &'b Path,
+    /// Until it has ended.
+    pub timeout: Duration,
+}
+
+/// A machine that does not outlive this value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Boot<'_> {
+    /// Boots, and passes on what is said. Fails when the kernel or a check does, or when the machine
+    /// ends before its program has.
+    pub fn run(mut self, mut heard: impl FnMut(Said)) -> Result<()> {
+        let name = self.command.get_program().display().to_string();
+        let spawned =
+            self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut running = Running(spawned.with_context(|| format!("cannot start {name}"))?);
+        let console = running.0.stdout.take().context("a pipe")?;
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let started = Instant::now();
+        let (mut console, mut faults, mut is_done) = (String::new(), Vec::new(), false);
+        let outcome = loop {
+            match lines.recv_timeout(self.timeout.saturating_sub(started.elapsed())) {
+                Ok(line) => {
+                    console.extend([line.as_str(), "\n"]);
+                    match Said::parse(&line) {
+                        Some(Said::Done) => is_done = true,
+                        Some(Said::Check { name, failed: Some(why) }) => {
+                            faults.push(format!("{name}: {why}"));
+                        }
+                        Some(said) => heard(said),
+                        None if is_fault(&line) => faults.push(line),
+                        None => {}
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break Ok(()),
+                Err(RecvTimeoutError::Timeout) => break Err(self.timeout),
+            }
+        };
+        drop(running);
+        std::fs::write(self.log, &console)
+            .with_context(|| format!("cannot write {}", self.log.display()))?;
+        let (what, log) = (self.what, self.log.display());
+        if let Err(timeout) = outcome {
+            bail!("{what} did not end within {} s; its console is in {log}", timeout.as_secs());
+        }
+        if !faults.is_empty() {
+            bail!("{what} failed; its console is in {log}:\n  {}", faults.join("\n  "));
+        }
+        if !is_done {
+            bail!("{what} ended early; its console is in {log}");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_console_are_told_apart() {
+        let figure = |metric: &str, value, params: &[(&str, i64)]| Said::Figure {
+            metric: metric.to_owned(),
+            value,
+            params: params.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect(),
+        };
+        let check = |name: &str, failed: Option<&str>| Said::Check {
+            name: name.to_owned(),
+            failed: failed.map(str::to_owned),
+        };
+        for (line, said) in [
+            ("= pair_ns 32.500 order=0\r", Some(figure("pair_ns", 32.5, &[("order", 0)]))),
+            ("= cpus 2", Some(figure("cpus", 2.0, &[]))),
+            ("= check thp ok", Some(check("thp", None))),
+            (
+                "= check oom failed 3 of 4 were killed",
+                Some(check("oom", Some("3 of 4 were killed"))),
+            ),
+            ("= check oom maybe", None),
+            ("= begin times", Some(Said::Begin("times".to_owned()))),
+            ("= done", Some(Said::Done)),
+            ("= pair_ns", None),
+            ("= pair_ns fast", None),
+            ("= pair_ns 1 order", None),
+            ("[    0.000000] Linux version 7.2", None),
+            ("", None),
+        ] {
+            assert_eq!(Said::parse(line), said, "{line}");
+        }
+    }
+
+    #[test]
+    fn faults_of_the_kernel_are_heard() {
+        assert!(is_fault("[    1.0] WARNING: CPU: 0 PID: 1 at mm/page_alloc.c:3 f+0x1/0x2"));
+        assert!(is_fault("[    1.0] Kernel panic - not syncing: pagedepot panicked"));
+        assert!(!is_fault("[    1.0] Out of memory: Killed process 3 (init)"));
+    }
+
+    #[test]
+    fn a_machine_that_fails_says_why() {
+        let log = std::env::temp_dir().join(format!("pagedepot-boot-{}", std::process::id()));
+        let boot = |script: &str, timeout| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            let mut heard = Vec::new();
+            let boot =
+                Boot { command, what: "it", log: &log, timeout: Duration::from_millis(timeout) };
+            let outcome = boot.run(|said| heard.push(said));
+            (outcome.err().map(|error| format!("{error:#}")), heard.len())
+        };
+        let (error, heard) = boot("echo '= a 1'; echo '= check b ok'; echo '= done'", 10_000);
+        assert_eq!((error, heard), (None, 2));
+        for (script, timeout, says) in [
+            ("echo '= a 1'", 10_000, "ended early"),
+            ("echo 'BUG: x'; echo '= done'", 10_000, "BUG: x"),
+            ("echo '= check b failed c'; echo '= done'", 10_000, "b: c"),
+            ("sleep 5", 20, "did not end"),
+        ] {
+            let error = boot(script, timeout).0.expect(script);
+            assert!(error.contains(says), "{error}");
+        }
+        let _ = std::fs::remove_file(log);
+    }
+}

@@ -1,0 +1,168 @@
+//! Linux on pagedepot: fetched, hooked, built, booted and measured.
+//!
+//! | module | what |
+//! |---|---|
+//! | `tools` | programs of the host |
+//! | `archive` | the source, from Debian's archive |
+//! | `hooks` | our lines, inserted into it |
+//! | `tree` | a source tree with hooks, glue and library, and its build |
+//! | `boot` | a booted machine, and what it says |
+//! | `plan` | which machines boot, and what they run |
+//! | `results` | JSON and a table |
+
+mod archive;
+mod boot;
+mod hooks;
+mod plan;
+mod results;
+mod tools;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use archive::{Archive, Source};
+use results::Results;
+use tree::Kind;
+
+/// Options of `cargo xtask linux`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Fewer rounds and machines, for a look
+    #[arg(long)]
+    quick: bool,
+    /// Write the figures to FILE, for `pagedepot compare`
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// One kind of kernel only
+    #[arg(long, value_name = "KIND")]
+    only: Option<Only>,
+    /// Build the library and the glue's hooks, and no kernel: needs no network
+    #[arg(long, conflicts_with_all = ["json", "only"])]
+    library: bool,
+    /// Build the kernels, and boot none
+    #[arg(long, conflicts_with = "json")]
+    build: bool,
+    /// Rounds: boots of each design, rounds in each (default: 3, with --quick 1)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// Jobs of the kernels' builds at a time (default: the host's CPUs)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    jobs: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Only {
+    /// User-mode Linux, the newest: times
+    User,
+    /// 6.1 under QEMU: correctness and counts
+    Guest,
+}
+
+/// Fetches, builds, boots and measures.
+pub fn run(options: &Options) -> Result<()> {
+    let package =
+        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
+    let root = Path::new(&package).ancestors().nth(2).context("the repository has a root")?;
+    let target_dir =
+        std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    let cache = tools::folder(std::path::absolute(target_dir)?.join("linux"))?;
+    let log = cache.join("log");
+    if let Some(path) = &options.json {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        ensure!(
+            folder.is_none_or(Path::is_dir) && !path.is_dir(),
+            "cannot write {}: give --json a file in a folder that is there",
+            path.display()
+        );
+    }
+    if options.library {
+        tools::check_library()?;
+        let library = tree::library(root, &cache, &log)?;
+        println!("{}", library.display());
+        return Ok(());
+    }
+    let wants = |kind| options.only.is_none_or(|only| only == kind);
+    tools::check_installed(wants(Only::Guest))?;
+    eprintln!("building examples/linux");
+    let library = tree::library(root, &cache, &log)?;
+    let files = init(root, &cache, &log)?;
+    eprintln!("reading the archive's lists");
+    let archive = Archive::open(&cache)?;
+    let mut results = Results::default();
+    let mut kernels = BTreeMap::new();
+    let jobs = options.jobs.map_or_else(
+        || std::thread::available_parallelism().map_or(1, usize::from),
+        |jobs| jobs as usize,
+    );
+    let mut failed = Vec::new();
+    for kind in [Only::User, Only::Guest].into_iter().filter(|kind| wants(*kind)) {
+        let (package, built) = match kind {
+            Only::User => (archive.newest()?, Kind::User),
+            Only::Guest => ("linux-source-6.1".to_owned(), Kind::Guest),
+        };
+        let source = archive.source(&cache, &package)?;
+        let kernel = build(root, &cache, (&source, built), (&library, &files), jobs)?;
+        kernels.insert(built.name(), source.version);
+        if options.build {
+            println!("{}", kernel.display());
+            continue;
+        }
+        let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 3 });
+        let plan = plan::Plan { kernel: &kernel, cache: &cache, rounds, quick: options.quick };
+        let machines = match built {
+            Kind::User => plan.user(),
+            Kind::Guest => plan.guests(),
+        };
+        for machine in machines {
+            // What fails is told at the end, and the others are booted nevertheless.
+            if let Err(error) = machine.run(&mut results) {
+                eprintln!("{error:#}");
+                failed.push(machine.name());
+            }
+        }
+    }
+    if options.build {
+        return Ok(());
+    }
+    print!("{}", results.table());
+    if let Some(path) = &options.json {
+        results::write(path, &results.document(options.quick, &kernels))?;
+    }
+    ensure!(failed.is_empty(), "these failed, see above: {}", failed.join(", "));
+    Ok(())
+}
+
+fn build(
+    root: &Path,
+    cache: &Path,
+    (source, kind): (&Source, Kind),
+    (library, files): (&Path, &Path),
+    jobs: usize,
+) -> Result<PathBuf> {
+    let lines = tree::hook(root, source, library, kind == Kind::User)?;
+    eprintln!("building Linux {} with {lines} lines of ours in it", source.version);
+    tree::build(root, cache, source, kind, files, jobs)
+}
+
+/// Compiles the machines' only program, and lists the files they begin with.
+fn init(root: &Path, cache: &Path, log: &Path) -> Result<PathBuf> {
+    let program = cache.join("init");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wall", "-static", "-o"]).arg(&program);
+    tools::run(gcc.arg(root.join("examples/linux/init/init.c")), log).context(
+        "init.c does not build: a static program needs the C library's archive (libc6-dev)",
+    )?;
+    let list = cache.join("files");
+    let text = format!(
+        "dir /dev 755 0 0\nnod /dev/console 600 0 0 c 5 1\ndir /proc 755 0 0\ndir /sys 755 0 0\n\
+         file /init {} 755 0 0\n",
+        program.display()
+    );
+    tools::write_if_changed(&list, text.as_bytes())?;
+    Ok(list)
+}

@@ -1,0 +1,129 @@
+//! Programs of the host that this needs, run with their output in a log.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// A program, and the Debian package that has it.
+const NEEDED: [(&str, &str); 11] = [
+    ("apt-get", "apt"),
+    ("dpkg-deb", "dpkg"),
+    ("tar", "tar"),
+    ("xz", "xz-utils"),
+    ("make", "make"),
+    ("gcc", "gcc"),
+    ("ld", "binutils"),
+    ("flex", "flex"),
+    ("bison", "bison"),
+    ("bc", "bc"),
+    ("perl", "perl"),
+];
+
+/// Files of libraries that Linux's build tools include, and their packages.
+const NEEDED_FILES: [(&str, &str); 2] =
+    [("/usr/include/libelf.h", "libelf-dev"), ("/usr/include/openssl/opensslv.h", "libssl-dev")];
+
+/// Checks that all of them are there, before anything is fetched, and names all that are not.
+pub fn check_installed(guest: bool) -> Result<()> {
+    let is_there = |name: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+    };
+    let qemu = [("qemu-system-x86_64", "qemu-system-x86")];
+    let missing: Vec<&str> = NEEDED
+        .iter()
+        .chain(qemu.iter().filter(|_| guest))
+        .filter(|(name, _)| !is_there(name))
+        .chain(NEEDED_FILES.iter().filter(|(file, _)| guest && !Path::new(file).exists()))
+        .map(|(_, package)| *package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "these are needed and not there: {0} (Debian, Ubuntu: apt-get install --no-install-recommends {0})",
+        missing.join(" ")
+    )
+}
+
+/// As [`check_installed`], of what the library alone needs.
+pub fn check_library() -> Result<()> {
+    output(Command::new("ld").arg("--version"))
+        .and_then(|_| output(Command::new("objcopy").arg("--version")))
+        .map(drop)
+        .context("the library is linked by binutils (apt-get install binutils)")
+}
+
+/// Runs `command` to its end with its output appended to `log`; an error quotes the log's last lines.
+pub fn run(command: &mut Command, log: &Path) -> Result<()> {
+    let out = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .with_context(|| format!("cannot write {}", log.display()))?;
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(out)
+        .status()
+        .map_err(|error| cannot_run(command, error))?;
+    if !status.success() {
+        bail!("{} ended with {status}; {} ends:\n{}", shown(command), log.display(), tail(log));
+    }
+    Ok(())
+}
+
+/// What `command` prints.
+pub fn output(command: &mut Command) -> Result<String> {
+    let output =
+        command.stdin(Stdio::null()).output().map_err(|error| cannot_run(command, error))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{} ended with {}: {}", shown(command), output.status, said.trim_end());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn cannot_run(command: &Command, error: std::io::Error) -> anyhow::Error {
+    let name = command.get_program().display();
+    match error.kind() {
+        ErrorKind::NotFound => anyhow!("{name} is not installed"),
+        _ => anyhow!(error).context(format!("cannot run {name}")),
+    }
+}
+
+/// The program and what it was first told.
+fn shown(command: &Command) -> String {
+    let words: Vec<_> = [command.get_program()].into_iter().chain(command.get_args()).collect();
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let mut shown = words.join(" ");
+    if let Some((at, _)) = shown.char_indices().nth(160) {
+        shown.truncate(at);
+        shown += " ...";
+    }
+    shown
+}
+
+fn tail(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}
+
+/// Creates a folder and those above it.
+pub fn folder(path: PathBuf) -> Result<PathBuf> {
+    fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+    Ok(path)
+}
+
+/// Writes a file if its contents would change, so that what is built from it stays.
+pub fn write_if_changed(path: &Path, contents: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|now| now == contents) {
+        return Ok(());
+    }
+    fs::write(path, contents).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,208 @@
+//! A source tree with our hooks, the glue, and the library.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::archive::Source;
+use super::hooks::{Hooks, parse_version};
+use super::tools::{self, run, write_if_changed};
+
+/// What the kernel's build takes from `examples/linux/glue`, and its name in `mm/`.
+const GLUE: [(&str, &str); 3] = [
+    ("pagedepot.h", "pagedepot.h"),
+    ("pagedepot.c", "pagedepot.c"),
+    ("bench.c", "pagedepot_bench.c"),
+];
+/// Beside each file with hooks: what it was before.
+const ORIGINAL: &str = "before-pagedepot";
+
+/// Builds `examples/linux` to one object whose only global symbols are its C functions.
+pub fn library(root: &Path, cache: &Path, log: &Path) -> Result<PathBuf> {
+    const TARGET: &str = "x86_64-unknown-none";
+    let target_dir = cache.join("library");
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let mut build = Command::new(cargo);
+    build
+        .current_dir(root.join("examples/linux"))
+        .args(["build", "--release", "--target", TARGET, "--target-dir"])
+        .arg(&target_dir)
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    run(&mut build, log).with_context(|| {
+        format!(
+            "examples/linux does not build; it needs the core library: rustup target add {TARGET}"
+        )
+    })?;
+    let release = target_dir.join(TARGET).join("release");
+    let archive = release.join("libpagedepot_in_linux.a");
+    let members = tools::output(Command::new("ar").arg("t").arg(&archive))?;
+    let member = members
+        .lines()
+        .find(|member| member.starts_with("pagedepot_in_linux"))
+        .context("the library has no object of ours")?
+        .to_owned();
+    run(Command::new("ar").current_dir(&release).arg("x").arg(&archive).arg(&member), log)?;
+    let object = release.join("pagedepot_lib.o");
+    // One section per kind; names of functions are longer than Linux's symbol table allows.
+    let script = root.join("examples/linux/glue/merge.ld");
+    let mut link = Command::new("ld");
+    link.current_dir(&release).args(["-r", "-x", "-T"]).arg(script).arg("-o").arg(&object);
+    run(link.arg(&member), log)?;
+    run(
+        Command::new("objcopy")
+            .args(["--strip-debug", "--wildcard"])
+            .args(["--keep-global-symbol", "depot_*"])
+            .arg(&object),
+        log,
+    )?;
+    let _ = fs::remove_file(release.join(member));
+    Ok(object)
+}
+
+/// Puts hooks, glue and library into a tree. What is as it was before keeps its time, so that a
+/// second build is short.
+pub fn hook(root: &Path, source: &Source, library: &Path, native_barriers: bool) -> Result<usize> {
+    let glue = root.join("examples/linux/glue");
+    let text = fs::read_to_string(glue.join("hooks.txt"))?;
+    let version = parse_version(&source.version).context("a version of Linux")?;
+    let hooks = Hooks::parse(&text, version)?;
+    for file in hooks.files() {
+        let path = source.folder.join(file);
+        let original = original(&path);
+        if !original.exists() {
+            fs::copy(&path, &original).with_context(|| format!("there is no {file}"))?;
+        }
+    }
+    let patched = hooks.patched(|file| {
+        let path = original(&source.folder.join(file));
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    })?;
+    for (file, text) in patched {
+        write_if_changed(&source.folder.join(file), text.as_bytes())?;
+    }
+    for (from, to) in GLUE {
+        write_if_changed(&source.folder.join("mm").join(to), &fs::read(glue.join(from))?)?;
+    }
+    write_if_changed(&source.folder.join("mm/pagedepot_lib.o_shipped"), &fs::read(library)?)?;
+    if native_barriers {
+        let barriers = fs::read(glue.join("um-barrier.h"))?;
+        write_if_changed(&source.folder.join("arch/x86/um/asm/barrier.h"), &barriers)?;
+    }
+    Ok(hooks.lines())
+}
+
+fn original(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ORIGINAL);
+    PathBuf::from(name)
+}
+
+/// Which Linux is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// User-mode Linux.
+    User,
+    /// An x86-64 kernel for a guest.
+    Guest,
+}
+
+impl Kind {
+    fn arch(self) -> &'static str {
+        match self {
+            Kind::User => "ARCH=um",
+            Kind::Guest => "ARCH=x86_64",
+        }
+    }
+
+    fn fragment(self) -> &'static str {
+        match self {
+            Kind::User => "um.config",
+            Kind::Guest => "x86.config",
+        }
+    }
+
+    /// For folders and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::User => "um",
+            Kind::Guest => "x86",
+        }
+    }
+
+    /// The target of make, and where it puts the kernel.
+    fn target(self) -> (&'static str, &'static str) {
+        match self {
+            Kind::User => ("linux", "linux"),
+            Kind::Guest => ("bzImage", "arch/x86/boot/bzImage"),
+        }
+    }
+}
+
+/// Configures and builds a kernel with `files` as its first file system.
+pub fn build(
+    root: &Path,
+    cache: &Path,
+    source: &Source,
+    kind: Kind,
+    files: &Path,
+    jobs: usize,
+) -> Result<PathBuf> {
+    let out = tools::folder(cache.join(format!("build-{}-{}", kind.name(), source.version)))?;
+    let log = out.join("log");
+    let _ = fs::remove_file(&log);
+    let make = || {
+        let mut make = Command::new("make");
+        make.current_dir(&source.folder).arg(kind.arch()).arg(format!("O={}", out.display()));
+        make.env("KBUILD_BUILD_TIMESTAMP", "pagedepot");
+        if kind == Kind::User {
+            // By itself, user-mode Linux calls each function through a register, as no other kernel
+            // does. It is linked below 2 GiB, where calls are direct by this model.
+            make.arg("KCFLAGS=-mcmodel=small");
+        }
+        make
+    };
+    let fragment = root.join("examples/linux/glue").join(kind.fragment());
+    let wanted = fs::read_to_string(&fragment)?
+        + &format!("CONFIG_INITRAMFS_SOURCE=\"{}\"\n", files.display());
+    let stamp = out.join("fragment");
+    if fs::read_to_string(&stamp).is_ok_and(|now| now == wanted) && out.join(".config").exists() {
+        // Configured as it should be.
+    } else {
+        run(make().arg("tinyconfig"), &log)?;
+        let config = out.join(".config");
+        let tiny = fs::read_to_string(&config)?;
+        // The last line about an option is the one that counts.
+        fs::write(&config, format!("{tiny}\n{wanted}"))?;
+        run(make().arg("olddefconfig"), &log)?;
+        check_config(&fs::read_to_string(&config)?, &wanted)?;
+        fs::write(&stamp, &wanted)?;
+    }
+    let (target, image) = kind.target();
+    run(make().arg(format!("-j{jobs}")).arg(target), &log)
+        .with_context(|| format!("Linux {} does not build", source.version))?;
+    Ok(out.join(image))
+}
+
+/// What the depot or a scenario cannot do without must not have been dropped for lack of another
+/// option; what only some versions have may be.
+fn check_config(config: &str, wanted: &str) -> Result<()> {
+    let lines: Vec<_> = config.lines().collect();
+    let dropped: Vec<_> = wanted
+        .lines()
+        .filter(|line| line.starts_with("CONFIG_") && !lines.contains(line))
+        .collect();
+    let essential =
+        ["CONFIG_SMP=", "CONFIG_COMPACTION=", "CONFIG_PROC_FS=", "CONFIG_BLK_DEV_INITRD="];
+    if let Some(line) = dropped.iter().find(|line| essential.iter().any(|it| line.starts_with(it)))
+    {
+        bail!("this version of Linux does not take {line}");
+    }
+    if !dropped.is_empty() {
+        eprintln!("not in this version of Linux: {}", dropped.join(" "));
+    }
+    Ok(())
+}
