@@ -44,6 +44,7 @@ mod pcp;
 mod prim;
 mod report;
 #[cfg(not(loom))]
+#[cfg_attr(feature = "simulated", path = "simulated/rseq.rs")]
 mod rseq;
 mod seen;
 mod setup;
@@ -62,6 +63,7 @@ mod zone_lock;
 #[cfg(not(loom))]
 mod depot;
 #[cfg(not(loom))]
+#[cfg_attr(feature = "simulated", path = "simulated/host.rs")]
 mod host;
 #[cfg(not(loom))]
 pub mod vmap;

@@ -3,11 +3,14 @@
 //! The kernel's spinlock is a queue. This one is test-and-test-and-set: in user space the first
 //! waiter of a queue may be preempted, and all others would then wait although the lock is free. A
 //! waiter spins, then yields. Only waiters account: an uncontended lock and unlock is one
-//! compare-and-swap and one store.
+//! compare-and-swap and one store. On the simulated machine, which has no such preemption, waiters
+//! stand in a queue.
 
 use std::ops::AddAssign;
 
-use crate::prim::{AtomicU32, HintU32, HintU64, Ordering, count, spin_hint, yield_now};
+use crate::prim::{
+    AtomicU32, HintU32, HintU64, Ordering, count, queue_for, spin_hint, unlock, yield_now,
+};
 
 /// Spins before a waiter yields: the holder may have been preempted.
 const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 1 << 10 };
@@ -72,6 +75,11 @@ impl SpinLock {
     #[cold]
     fn wait(&self) -> SpinGuard<'_> {
         let start = Clock::now();
+        if queue_for(&self.held) {
+            count(&self.waits, 1);
+            count(&self.wait_ns, start.elapsed_ns());
+            return SpinGuard(self);
+        }
         // Relaxed: a hint to the holder that a thread waits.
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0;
@@ -105,26 +113,32 @@ impl SpinLock {
 impl Drop for SpinGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.held.store(0, Ordering::Release);
+        unlock(&self.0.held);
     }
 }
 
 /// A point in time; always the same one under the model checker.
 pub(crate) struct Clock {
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, feature = "simulated")))]
     start: std::time::Instant,
+    #[cfg(feature = "simulated")]
+    start_ps: u64,
 }
 
 impl Clock {
     pub fn now() -> Self {
         Clock {
-            #[cfg(not(loom))]
+            #[cfg(not(any(loom, feature = "simulated")))]
             start: std::time::Instant::now(),
+            #[cfg(feature = "simulated")]
+            start_ps: pagedepot_sim_machine::now_ps(),
         }
     }
 
     pub fn elapsed_ns(&self) -> u64 {
-        #[cfg(not(loom))]
+        #[cfg(feature = "simulated")]
+        return (pagedepot_sim_machine::now_ps() - self.start_ps) / 1000;
+        #[cfg(not(any(loom, feature = "simulated")))]
         return u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         #[cfg(loom)]
         0

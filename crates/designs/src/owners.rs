@@ -28,7 +28,7 @@ pub enum Entry {
 enum Means {
     Pretend,
     #[cfg(not(loom))]
-    Rseq(pagedepot_rseq::Area),
+    Rseq(crate::rseq::Area),
     Lock {
         /// Whether operations run a full barrier, for drainers that fence them.
         fenced: bool,
@@ -154,9 +154,7 @@ impl Owners {
         fence(Ordering::SeqCst);
         match self.means {
             #[cfg(not(loom))]
-            Means::Rseq(_) => {
-                pagedepot_rseq::membarrier::fence(cpu).map(|()| true).map_err(|_| FenceRefused)
-            }
+            Means::Rseq(_) => crate::rseq::fence(cpu).map(|()| true).map_err(|_| FenceRefused),
             Means::Pretend => Ok(true),
             Means::Lock { .. } => Ok(false),
         }

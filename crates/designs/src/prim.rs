@@ -1,11 +1,12 @@
-//! The one seam for atomics, locks and spinning: `std` in production, `loom` under `--cfg loom`.
+//! The one seam for atomics, locks and spinning: `std` in production, `loom` under `--cfg loom`, the
+//! simulated machine's where `pagedepot-sim-designs` compiles these sources.
 //!
 //! Everything shared is an atomic, even what only the holder of a lock changes ([`PlainU32`]).
 //! Relaxed loads and stores compile to plain ones, a racy look at a counter is defined, and no
 //! module of this crate needs `unsafe` for its lists. Under the model checker these types report
 //! each access, so that it finds a missing lock or ordering as a race.
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, feature = "simulated")))]
 pub use std::sync::{
     Mutex, MutexGuard,
     atomic::{AtomicU32, AtomicU64, Ordering, fence},
@@ -17,26 +18,89 @@ pub use loom::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
 
+#[cfg(feature = "simulated")]
+pub use pagedepot_sim_machine::{
+    atomic::{self, AtomicU32, AtomicU64, Ordering, fence},
+    lock::{Mutex, MutexGuard},
+};
+#[cfg(not(feature = "simulated"))]
+use std::sync::atomic;
+
 // Statistics and hints, on which no protocol depends; not part of models.
-pub use std::sync::atomic::{
+pub use self::atomic::{
     AtomicBool as HintBool, AtomicU8 as HintU8, AtomicU32 as HintU32, AtomicU64 as HintU64,
 };
 
 /// Tells the processor that this is a spin loop; under loom, lets another thread run.
 #[inline]
 pub fn spin_hint() {
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, feature = "simulated")))]
     std::hint::spin_loop();
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::spin();
     #[cfg(loom)]
     loom::thread::yield_now();
 }
 
 /// Gives the rest of the time slice away: the thread waited for may have been preempted.
 pub fn yield_now() {
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, feature = "simulated")))]
     std::thread::yield_now();
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::yield_now();
     #[cfg(loom)]
     loom::thread::yield_now();
+}
+
+/// Waits in the queue of a spinlock until its holder hands it over. `false`: the waiter tries again
+/// by itself, as it always does outside of the simulated machine.
+#[inline]
+pub fn queue_for(lock: &AtomicU32) -> bool {
+    #[cfg(feature = "simulated")]
+    return pagedepot_sim_machine::queue_for(lock.as_ptr().addr());
+    #[cfg(not(feature = "simulated"))]
+    {
+        let _ = lock;
+        false
+    }
+}
+
+/// Frees a spinlock: stores 0 or, where waiters stand in a queue, hands it to the first of them.
+#[inline]
+pub fn unlock(lock: &AtomicU32) {
+    #[cfg(feature = "simulated")]
+    lock.unlock();
+    // Release: pairs with the Acquire by which the next holder takes the lock.
+    #[cfg(not(feature = "simulated"))]
+    lock.store(0, Ordering::Release);
+}
+
+/// Accounts for a look at a value that is no atomic, where accesses cost simulated time.
+#[inline(always)]
+pub fn note_read<T>(value: &T) {
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::touch(value, pagedepot_sim_machine::Access::Load);
+    #[cfg(not(feature = "simulated"))]
+    let _ = value;
+}
+
+/// As [`note_read`], of a change.
+#[inline(always)]
+pub fn note_write<T>(value: &T) {
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::touch(value, pagedepot_sim_machine::Access::Store);
+    #[cfg(not(feature = "simulated"))]
+    let _ = value;
+}
+
+/// Accounts for a search in a sorted map of `len` entries and, if `changes`, a change of the entry
+/// that it leads to: the standard library's maps hide where their nodes lie.
+#[inline(always)]
+pub fn note_search<M>(map: &M, (len, key): (usize, u32), changes: bool) {
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::search(map, (len, key), changes);
+    #[cfg(not(feature = "simulated"))]
+    let _ = (map, len, key, changes);
 }
 
 /// Locks a mutex whose holders never leave its data half changed, even when they panic.
@@ -71,7 +135,7 @@ macro_rules! plain {
     ($(#[$doc:meta])* $name:ident, $atomic:ident, $int:ty) => {
         $(#[$doc])*
         pub struct $name {
-            now: std::sync::atomic::$atomic,
+            now: atomic::$atomic,
             #[cfg(loom)]
             access: Access,
         }
@@ -79,7 +143,7 @@ macro_rules! plain {
         impl $name {
             pub fn new(value: $int) -> Self {
                 $name {
-                    now: std::sync::atomic::$atomic::new(value),
+                    now: atomic::$atomic::new(value),
                     #[cfg(loom)]
                     access: Access::default(),
                 }

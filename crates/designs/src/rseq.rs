@@ -9,7 +9,9 @@
 //! A thread that is preempted while it holds the lock keeps it; others that act as this CPU
 //! meanwhile find it held and go past the caches.
 
-use pagedepot_rseq::{Area, membarrier};
+pub(crate) use pagedepot_rseq::Area;
+use pagedepot_rseq::membarrier;
+pub(crate) use pagedepot_rseq::membarrier::fence;
 
 use crate::prim::AtomicU32;
 

@@ -72,7 +72,9 @@ pub fn set_mutant(mutant: Mutant) {
 pub fn is_mutant(mutant: Mutant) -> bool {
     #[cfg(all(any(loom, shuttle), test))]
     return MUTANT.get() == Some(mutant);
-    #[cfg(not(all(any(loom, shuttle), test)))]
+    #[cfg(all(feature = "simulated", not(all(any(loom, shuttle), test))))]
+    return pagedepot_sim_machine::mutant::get() == Some(mutant as u8);
+    #[cfg(not(any(all(any(loom, shuttle), test), feature = "simulated")))]
     {
         let _ = mutant;
         false

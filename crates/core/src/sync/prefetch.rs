@@ -4,7 +4,9 @@
 /// Asks for all lines of a value, to write them.
 #[inline]
 pub fn prefetch_write<T>(value: &T) {
-    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::touch(value, pagedepot_sim_machine::Access::Prefetch);
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri), not(feature = "simulated")))]
     {
         let start = (&raw const *value).cast::<u8>();
         for line in (0..size_of::<T>()).step_by(64) {
@@ -15,6 +17,6 @@ pub fn prefetch_write<T>(value: &T) {
             }
         }
     }
-    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri), not(feature = "simulated"))))]
     let _ = value;
 }

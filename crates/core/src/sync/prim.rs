@@ -1,8 +1,9 @@
-//! The one seam for atomics and spinning: `core` in production, `loom` under `--cfg loom`, and
-//! `core` with a scheduling point before each access under `--cfg shuttle`.
+//! The one seam for atomics and spinning: `core` in production, `loom` under `--cfg loom`, `core`
+//! with a scheduling point before each access under `--cfg shuttle`, and the simulated machine's
+//! where the package `pagedepot-sim-core` compiles these sources, with its feature `simulated`.
 //!
 //! No other module of this crate names `core::sync::atomic` or `core::hint::spin_loop`, so that a
-//! model checker (and later a many-CPU simulator) sees every shared access. Code uses relaxed
+//! model checker and the simulator see every shared access. Code uses relaxed
 //! atomics where another language would use plain loads and stores: they compile to the same
 //! instructions, and a race on them is defined.
 //!
@@ -10,9 +11,15 @@
 //! |---|---|---|---|
 //! | loom | all, with a few preemptions | C11's | shrunken |
 //! | shuttle | random and PCT schedules | sequentially consistent | production's |
+//! | simulated | one per seed: by simulated time, random or PCT | sequentially consistent | production's |
 
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, feature = "simulated")))]
 pub use core::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+
+#[cfg(feature = "simulated")]
+pub use pagedepot_sim_machine::atomic::{
     AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
@@ -54,8 +61,10 @@ impl<T> UnsafeCell<T> {
 /// Tells the processor that this is a spin loop; under a model checker, lets another thread run.
 #[inline]
 pub fn spin_hint() {
-    #[cfg(not(any(loom, shuttle)))]
+    #[cfg(not(any(loom, shuttle, feature = "simulated")))]
     core::hint::spin_loop();
+    #[cfg(feature = "simulated")]
+    pagedepot_sim_machine::spin();
     #[cfg(loom)]
     loom::thread::yield_now();
     #[cfg(shuttle)]

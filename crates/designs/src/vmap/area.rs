@@ -1,12 +1,16 @@
 //! Areas, and what both designs of the kernel share: frames, mapping, unmapping.
 
+use std::collections::BTreeMap;
+
 use pagedepot::{AllocError, Flags, FrameRange, Order, Pfn};
 use pagedepot_vmap::{FlushSpans, Host, Mapper, Protection, Span, VfreeError, VirtAddr, VmapError};
 
 use super::counts::VmapCounts;
 use super::run::Run;
 use super::tables::Tables;
-use crate::prim::{HintU64, Mutex, MutexGuard, Ordering, count, lock_mutex, try_lock_mutex};
+use crate::prim::{
+    HintU64, Mutex, MutexGuard, Ordering, count, lock_mutex, note_search, try_lock_mutex,
+};
 
 /// Single frames requested at a time.
 const FRAME_BATCH: usize = 64;
@@ -32,6 +36,20 @@ impl Area {
     fn body(&self) -> Run {
         Run::new(self.run.start, self.mapped)
     }
+}
+
+/// Puts an area into a tree by its first page.
+#[inline]
+pub fn insert_noted(tree: &mut BTreeMap<u32, Area>, area: Area) {
+    note_search(tree, (tree.len(), area.run.start), true);
+    tree.insert(area.run.start, area);
+}
+
+/// Takes the area that begins at a page from a tree.
+#[inline]
+pub fn remove_noted(tree: &mut BTreeMap<u32, Area>, page: u32) -> Option<Area> {
+    note_search(tree, (tree.len(), page), true);
+    tree.remove(&page)
 }
 
 /// A request's size and alignment.

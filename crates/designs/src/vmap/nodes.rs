@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pagedepot_vmap::{Host, Mapper, NODES_MAX};
 
-use super::area::{Area, Ground, Wanted};
+use super::area::{Area, Ground, Wanted, insert_noted, remove_noted};
 use super::counts::VmapCounts;
 use super::kernel::Addresses;
 use super::run::Run;
 use super::tree::FreeTree;
-use crate::prim::{Mutex, Padded};
+use crate::prim::{Mutex, Padded, note_write};
 
 /// Sizes that have pools: 1..=256 pages, guard included (`MAX_VA_SIZE_PAGES`).
 const POOLS: usize = 256;
@@ -55,6 +55,7 @@ impl Pools {
     /// (`node_pool_del_va`).
     fn take(&mut self, wanted: Wanted, base: u64) -> Option<Run> {
         let pool = self.by_size.get_mut(wanted.pages as usize - 1)?;
+        note_write(pool);
         let first = pool.pop_front()?;
         if !(base + u64::from(first.start)).is_multiple_of(wanted.align_pages) {
             pool.push_back(first);
@@ -66,6 +67,7 @@ impl Pools {
 
     fn put(&mut self, run: Run) -> bool {
         let pool = self.by_size.get_mut(run.pages() as usize - 1);
+        pool.as_deref().inspect(|pool| note_write(*pool));
         pool.map(|pool| pool.push_front(run)).is_some()
     }
 
@@ -135,16 +137,16 @@ impl Addresses for NodeTrees {
         let node = &self.nodes[self.node_of(area.run.start, ground.base_page())];
         let mut busy = ground.lock(&node.busy);
         busy.inserted += 1;
-        busy.areas.insert(area.run.start, area);
+        insert_noted(&mut busy.areas, area);
     }
 
     fn remove<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, page: u32) -> Option<Area> {
         let node = &self.nodes[self.node_of(page, ground.base_page())];
-        ground.lock(&node.busy).areas.remove(&page)
+        remove_noted(&mut ground.lock(&node.busy).areas, page)
     }
 
     fn make_lazy<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area) {
-        ground.lock(&self.nodes[area.node as usize].lazy).insert(area.run.start, area);
+        insert_noted(&mut ground.lock(&self.nodes[area.node as usize].lazy), area);
     }
 
     fn collect<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, everything: bool) -> Vec<Area> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use pagedepot_vmap::{Host, Mapper};
 
-use super::area::{Area, Ground, Wanted};
+use super::area::{Area, Ground, Wanted, insert_noted, remove_noted};
 use super::counts::VmapCounts;
 use super::kernel::Addresses;
 use super::run::Run;
@@ -42,15 +42,15 @@ impl Addresses for OneTree {
     }
 
     fn insert<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area) {
-        ground.lock(&self.busy).insert(area.run.start, area);
+        insert_noted(&mut ground.lock(&self.busy), area);
     }
 
     fn remove<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, page: u32) -> Option<Area> {
-        ground.lock(&self.busy).remove(&page)
+        remove_noted(&mut ground.lock(&self.busy), page)
     }
 
     fn make_lazy<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, area: Area) {
-        ground.lock(&self.lazy).insert(area.run.start, area);
+        insert_noted(&mut ground.lock(&self.lazy), area);
     }
 
     fn collect<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, _everything: bool) -> Vec<Area> {

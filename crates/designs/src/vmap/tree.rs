@@ -6,6 +6,7 @@
 //! same.
 
 use super::run::Run;
+use crate::prim::{note_read, note_write};
 
 /// A node's place in the arena.
 type Link = Option<u32>;
@@ -68,6 +69,7 @@ impl FreeTree {
         let mut at = self.root?;
         loop {
             let node = &self.nodes[at as usize];
+            note_read(node);
             if self.longest(node.left) >= pages {
                 at = node.left?;
             } else if node.run.pages() >= pages {
@@ -123,6 +125,7 @@ impl FreeTree {
         let (mut before, mut after) = (None, None);
         let mut at = self.root;
         while let Some(node) = at.map(|at| &self.nodes[at as usize]) {
+            note_read(node);
             if node.run.start <= run.start {
                 before = Some(node.run);
                 at = node.right;
@@ -254,6 +257,7 @@ impl FreeTree {
 
     fn update(&mut self, at: u32) {
         let node = self.nodes[at as usize];
+        note_write(&self.nodes[at as usize]);
         self.nodes[at as usize].longest =
             node.run.pages().max(self.longest(node.left)).max(self.longest(node.right));
     }

@@ -1,0 +1,150 @@
+//! The designs, made for virtual CPUs.
+
+use std::mem::MaybeUninit;
+
+use pagedepot::cpus::Here;
+use pagedepot::{
+    Allocator, Config, CpuId, FrameRange, FreeHigh, HighPolicy, NodeId, Pfn, Watermarks, ZoneConfig,
+};
+use pagedepot_designs::vmap::{self, VmapDesign, VmapSetup};
+use pagedepot_designs::{
+    Buddy, Depot, Entry, FreeHighLimit, FreeHighPolicy, Grace, Local, LocalDrain, LockMode,
+    Magazine, MagazineOptions, NohzConditional, PageCache, Policy, Rcu, Real, Setup, SetupError,
+    Spin, ZoneLock,
+};
+use pagedepot_vmap::{Span, Stale, VirtAddr, Vmap, VmapConfig};
+
+use crate::cpus::{VirtualCpus, VmapHost};
+use crate::mapper::CostlyMapper;
+use crate::topology::{Topology, ps};
+
+/// Designs that hand out blocks.
+pub const PAGED: [&str; 7] =
+    ["depot", "zone-lock", "local", "nohz-conditional", "spin", "rcu", "magazine"];
+
+/// Designs for address space.
+pub const VMAPS: [&str; 3] = ["depot", "vmap-global-lock", "vmap-nodes"];
+
+/// Pages of memory for each CPU: 1 GiB, as large machines have it at least.
+pub const PAGES_PER_CPU: u32 = 1 << 18;
+
+/// Pages that a CPU may cache, of every design: as if `percpu_pagelist_high_fraction` had set it.
+/// The allocator has no memory behind its frames here to carve magazines from, so it must know at
+/// the start how many it needs.
+const HIGH_PAGES: u64 = 1024;
+
+/// Makes a design that hands out blocks, for CPUs `0..cpus` with so many pages for each.
+///
+/// # Errors
+/// What the design says of the setup.
+///
+/// # Panics
+/// When [`PAGED`] does not have the name.
+pub fn paged(
+    name: &str,
+    cpus: u32,
+    pages_per_cpu: u32,
+    free_high: Option<FreeHighLimit>,
+) -> Result<Box<dyn PageCache>, SetupError> {
+    let high = HighPolicy::Fixed(HIGH_PAGES);
+    let setup = Setup { high, ..Setup::single(cpus, cpus.max(4) * pages_per_cpu) };
+    let limit = free_high.unwrap_or_default();
+    let free_high = match limit {
+        FreeHighLimit::Zero => FreeHigh::MAINLINE,
+        FreeHighLimit::Batch => FreeHigh::batches(1),
+        FreeHighLimit::FourBatches => FreeHigh::batches(4),
+        FreeHighLimit::High => FreeHigh::OFF,
+    };
+    let policy = Policy {
+        free_high: FreeHighPolicy { limit, ..FreeHighPolicy::default() },
+        ..Policy::default()
+    };
+    let buddy = || Buddy::new(&setup);
+    Ok(match name {
+        "depot" => Box::new(Depot::owned(&setup, VirtualCpus, Real, free_high)?),
+        "zone-lock" => Box::new(ZoneLock::new(buddy()?)),
+        "local" => Box::new(Local::new(buddy()?, Entry::OnCpu, LocalDrain::Helper, policy)),
+        "nohz-conditional" => {
+            let (entry, drain) = (Entry::OnCpu, LocalDrain::Helper);
+            Box::new(NohzConditional::new(buddy()?, true, entry, drain, policy))
+        }
+        "spin" => Box::new(Spin::new(buddy()?, LockMode::TryLock, policy)),
+        "rcu" => Box::new(Rcu::new(buddy()?, Entry::OnCpu, Grace::Qsbr, policy)),
+        "magazine" => Box::new(Magazine::new(buddy()?, MagazineOptions::default())?),
+        other => unreachable!("{other} hands out no blocks"),
+    })
+}
+
+/// Where a CPU's code runs.
+pub fn here(cpu: usize) -> Here {
+    Here::task(CpuId::new(cpu as u32))
+}
+
+/// Memory for metadata, for as long as the process lives: a command makes a handful of designs.
+fn leaked(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
+    Box::leak(Box::<[u8]>::new_zeroed_slice(bytes))
+}
+
+/// Makes a design for address space over its own page allocator, for CPUs `0..cpus` of which each
+/// holds at most so many areas.
+///
+/// # Errors
+/// What the design says of the setup.
+///
+/// # Panics
+/// When [`VMAPS`] does not have the name.
+#[allow(unsafe_code, reason = "one mapper and one host for each design")]
+pub fn vmap(
+    name: &str,
+    cpus: u32,
+    areas: u32,
+    topology: &Topology,
+) -> Result<Box<dyn VmapDesign>, String> {
+    let frames = cpus.max(4) * PAGES_PER_CPU;
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let ranges = [FrameRange::new(Pfn::new(0), frames)];
+    let watermarks = Watermarks::without_reserve(u64::from(frames), Default::default());
+    let zones = [ZoneConfig {
+        name: "Normal",
+        node: NodeId::new(0),
+        level: 0,
+        ranges: &ranges,
+        watermarks: Some(watermarks),
+    }];
+    let config = Config { high: HighPolicy::Fixed(HIGH_PAGES), ..Config::new(cpus, &zones) };
+    let bytes = Allocator::<VirtualCpus>::metadata_bytes(&config).map_err(|e| text(&e))?;
+    let frames = Allocator::new(&config, leaked(bytes), VirtualCpus).map_err(|e| text(&e))?;
+    let host = VmapHost(frames);
+    // Several times what may be lazy: 32 MiB for each bit of the number of CPUs.
+    let span = Span::new(VirtAddr::new(1 << 32), 1 << 22);
+    let mapper = CostlyMapper::new(span, ps(topology.vmalloc_page_ns));
+    let lazy_pages_max = None;
+    // SAFETY, all three: the mapper maps nothing, so no frame is reached through it; the host and
+    // the mapper are this design's alone.
+    Ok(match name {
+        "depot" => {
+            let config = VmapConfig {
+                // As `vmalloc` in the kernel, and as the other two.
+                stale: Stale::Keep,
+                lazy_pages_max,
+                ..VmapConfig::new(cpus, cpus * areas + 1000)
+            };
+            let bytes = Vmap::<CostlyMapper, VmapHost>::metadata_bytes(&config, &mapper)
+                .map_err(|e| text(&e))?;
+            // SAFETY: as above, and the metadata is zeroed.
+            let vmap = unsafe { Vmap::new_zeroed(&config, leaked(bytes), mapper, host) };
+            Box::new(vmap::Depot::new(vmap.map_err(|e| text(&e))?))
+        }
+        "vmap-global-lock" => {
+            // SAFETY: as above.
+            Box::new(unsafe {
+                vmap::GlobalLock::new(VmapSetup { cpus, lazy_pages_max }, mapper, host)
+            })
+        }
+        "vmap-nodes" => {
+            // SAFETY: as above.
+            Box::new(unsafe { vmap::Nodes::new(VmapSetup { cpus, lazy_pages_max }, mapper, host) })
+        }
+        other => unreachable!("{other} has no address space"),
+    })
+}

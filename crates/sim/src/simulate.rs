@@ -1,0 +1,230 @@
+//! One simulation: a design, a workload, a number of CPUs.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use pagedepot::Mode;
+use pagedepot::sync::prim::{AtomicU64, Ordering};
+use pagedepot_designs::FreeHighLimit;
+use pagedepot_sim_machine::lines::Fought;
+use pagedepot_sim_machine::{CPUS_MAX, Disturbances, Schedule, Setup, run};
+
+use crate::designs;
+use crate::topology::{Topology, ps};
+use crate::workloads::{self, Paged, Share, Window, Workload};
+
+/// Most CPUs that a workload may have: one more drains, and is the machine's.
+pub const SIMULATED_MAX: u32 = CPUS_MAX as u32 - 1;
+
+/// CPUs begin their work one after the other, as threads do.
+const START_APART_PS: u64 = 2_000_000;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    /// The workload.
+    pub workload: Workload,
+    /// The design's name: of [`designs::PAGED`], or of [`designs::VMAPS`] for `vmalloc`.
+    pub design: String,
+    /// CPUs at work.
+    pub cpus: u32,
+    /// Of everything random.
+    pub seed: u64,
+    /// The machine.
+    pub topology: Topology,
+    /// Drains of all CPUs in a second; 0: none.
+    pub drains_per_s: f64,
+    /// The kind of drain.
+    pub drain_mode: Mode,
+    /// What disturbs CPUs.
+    pub disturbances: Disturbances,
+    /// Time to simulate before the window in which operations count.
+    pub warm_up_ms: f64,
+    /// Length of that window.
+    pub window_ms: f64,
+    /// Whether waiters of a spinlock stand in a queue (as in the kernel) or all try again (as
+    /// `bench` has them).
+    pub queued_locks: bool,
+    /// What a CPU may cache that only frees high orders, of designs with that policy.
+    pub free_high: Option<FreeHighLimit>,
+}
+
+impl Simulation {
+    /// A millisecond on the default machine, after one to warm up.
+    pub fn new(workload: Workload, design: &str, cpus: u32) -> Self {
+        Simulation {
+            workload,
+            design: design.to_owned(),
+            cpus,
+            seed: 1,
+            topology: Topology::default(),
+            drains_per_s: 0.0,
+            drain_mode: Mode::Quiet,
+            disturbances: Disturbances::default(),
+            warm_up_ms: 1.0,
+            window_ms: 1.0,
+            queued_locks: true,
+            free_high: None,
+        }
+    }
+
+    /// Whether the design can do the workload.
+    pub fn is_possible(&self) -> bool {
+        names(self.workload).contains(&self.design.as_str())
+    }
+}
+
+/// The designs that can do a workload.
+pub fn names(workload: Workload) -> &'static [&'static str] {
+    if workload == Workload::Vmalloc { &designs::VMAPS } else { &designs::PAGED }
+}
+
+/// What a simulation found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Operations in a simulated second, over all CPUs.
+    pub ops_per_s: f64,
+    /// The part of the CPUs' time in which they waited for locks.
+    pub lock_wait_share: f64,
+    /// Accesses that were simulated, warming up included.
+    pub events: u64,
+    /// Host seconds that they took.
+    pub host_s: f64,
+    /// Drains.
+    pub drains: u64,
+    /// Sequences that were aborted.
+    pub aborts: u64,
+    /// What CPUs fought over in the window, most time first.
+    pub fights: Vec<Fought>,
+    /// CPU time of the window, in picoseconds, over all CPUs.
+    pub cpu_ps: u64,
+}
+
+type Work<'w> = (usize, Box<dyn FnOnce() + 'w>);
+
+/// Runs a simulation, and checks the design's metadata afterwards.
+///
+/// # Errors
+/// Why the design cannot be made, or what is wrong with its metadata.
+///
+/// # Panics
+/// When the design cannot do the workload, or there are more than [`SIMULATED_MAX`] CPUs.
+pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
+    assert!(simulation.is_possible() && simulation.cpus <= SIMULATED_MAX);
+    let (begin, length) = (ps(simulation.warm_up_ms * 1e6), ps(simulation.window_ms * 1e6));
+    let window = Window { begin_ps: begin, end_ps: begin + length };
+    let drainer = simulation.cpus as usize;
+    let setup = Setup {
+        schedule: Schedule::Earliest,
+        seed: simulation.seed,
+        disturbances: simulation.disturbances,
+        queued_locks: simulation.queued_locks,
+        forget_before_ps: begin,
+        start_apart_ps: START_APART_PS,
+        ..Setup::new(simulation.topology.costs(), drainer + 1)
+    };
+    let shares = RefCell::new(Vec::<Share>::new());
+    let drains = RefCell::new(0);
+    let started = Instant::now();
+    let done = if simulation.workload == Workload::Vmalloc {
+        let (cpus, areas) = (simulation.cpus, workloads::AREAS_HELD + 200);
+        let mut design = designs::vmap(&simulation.design, cpus, areas, &simulation.topology)?;
+        let works: Vec<Work<'_>> = (0..cpus as usize)
+            .map(|cpu| {
+                let (design, window, shares) = (&*design, &window, &shares);
+                let work = move || {
+                    let share = workloads::vmalloc(design, window);
+                    shares.borrow_mut().push(share);
+                };
+                (cpu, Box::new(work) as Box<dyn FnOnce() + '_>)
+            })
+            .collect();
+        let done = run(&setup, works);
+        design.validate()?;
+        done
+    } else {
+        let made = designs::paged(
+            &simulation.design,
+            simulation.cpus,
+            designs::PAGES_PER_CPU,
+            simulation.free_high,
+        );
+        let mut cache = made.map_err(|error| error.to_string())?;
+        let rings = workloads::rings(simulation.workload, simulation.cpus as usize);
+        let done = {
+            let paged = Paged {
+                cache: &*cache,
+                design: &simulation.design,
+                topology: &simulation.topology,
+                rings: &rings,
+            };
+            let mut works: Vec<Work<'_>> = (0..simulation.cpus as usize)
+                .map(|cpu| {
+                    let (paged, window, shares) = (&paged, &window, &shares);
+                    let work = move || {
+                        // Not under the borrow: other CPUs end meanwhile.
+                        let share = paged.run(simulation.workload, cpu, window);
+                        shares.borrow_mut().push(share);
+                    };
+                    (cpu, Box::new(work) as Box<dyn FnOnce() + '_>)
+                })
+                .collect();
+            if simulation.drains_per_s > 0.0 {
+                let (cache, drains) = (&*cache, &drains);
+                let (per_s, mode) = (simulation.drains_per_s, simulation.drain_mode);
+                let end = window.end_ps;
+                let work = move || *drains.borrow_mut() = workloads::drain(cache, per_s, mode, end);
+                works.push((drainer, Box::new(work)));
+            }
+            run(&setup, works)
+        };
+        check(&mut *cache)?;
+        done
+    };
+    let shares = shares.into_inner();
+    let cpu_ps: u64 = shares.iter().map(|share| share.ps).sum();
+    let rate = |share: &Share| share.ops as f64 * 1e12 / share.ps.max(1) as f64;
+    let waited_ps: u64 = shares.iter().map(|share| share.waited_ps).sum();
+    Ok(Found {
+        ops_per_s: shares.iter().map(rate).sum(),
+        lock_wait_share: waited_ps as f64 / cpu_ps.max(1) as f64,
+        events: done.events,
+        host_s: started.elapsed().as_secs_f64(),
+        drains: drains.into_inner(),
+        aborts: done.aborts,
+        fights: done.fights,
+        cpu_ps,
+    })
+}
+
+/// Every page is somewhere. Pages that CPUs still held when the window ended are held.
+fn check(cache: &mut dyn pagedepot_designs::PageCache) -> Result<(), String> {
+    cache.validate().map(drop).map_err(|fault| fault.to_string())
+}
+
+/// Nanoseconds of a round trip of a line between two CPUs, if moving it takes `transfer_ns`: each
+/// waits until it sees the other's number, and stores the next.
+pub fn round_trip(transfer_ns: f64) -> f64 {
+    const TRIPS: u64 = 200;
+    let topology = Topology { complex_ns: transfer_ns, spin_ns: 2.0, ..Topology::default() };
+    let ball = Ball(AtomicU64::new(0));
+    let ends = RefCell::new(0);
+    let play = |of: u64| {
+        let (ball, ends) = (&ball.0, &ends);
+        Box::new(move || {
+            for turn in 0..TRIPS {
+                while ball.load(Ordering::Acquire) != 2 * turn + of {
+                    pagedepot_sim_machine::spin();
+                }
+                ball.store(2 * turn + of + 1, Ordering::Release);
+            }
+            ends.replace_with(|end| (*end).max(pagedepot_sim_machine::now_ps()));
+        }) as Box<dyn FnOnce() + '_>
+    };
+    run(&Setup::new(topology.costs(), 2), vec![(0, play(0)), (1, play(1))]);
+    ends.into_inner() as f64 / 1000.0 / TRIPS as f64
+}
+
+/// A counter on lines of its own.
+#[repr(align(128))]
+struct Ball(AtomicU64);

@@ -1,0 +1,304 @@
+//! What the CPUs do.
+//!
+//! Each workload is a loop of operations per CPU. Operations that begin in the measured window
+//! count.
+//!
+//! | workload | an operation |
+//! |---|---|
+//! | `hot` | one page allocated and freed |
+//! | `pagealloc` | a page of a batch of 512, allocated, then freed |
+//! | `touch` | a page allocated and written, of 2048 that are then freed by one call |
+//! | `producer-consumer` | a page allocated on one CPU of a pair and freed on the other |
+//! | `ring-stream` | a buffer of 32 KiB filled on one CPU of a pair, read and freed on the other |
+//! | `vmalloc` | a loop of one of test_vmalloc's first three tests, in turn |
+
+use pagedepot::{Mobility, Mode, Order, Pfn};
+use pagedepot_designs::vmap::VmapDesign;
+use pagedepot_designs::{PageCache, Scope};
+use pagedepot_sim_machine as machine;
+use pagedepot_vmap::VirtAddr;
+
+use crate::designs::here;
+use crate::ring::Ring;
+use crate::topology::{Topology, ps};
+
+/// A workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "see the module")]
+pub enum Workload {
+    Hot,
+    Pagealloc,
+    Touch,
+    ProducerConsumer,
+    RingStream,
+    Vmalloc,
+}
+
+impl Workload {
+    /// All of them.
+    pub const ALL: [Workload; 6] = [
+        Workload::Hot,
+        Workload::Pagealloc,
+        Workload::Touch,
+        Workload::ProducerConsumer,
+        Workload::RingStream,
+        Workload::Vmalloc,
+    ];
+
+    /// Its name on the command line and in results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Workload::Hot => "hot",
+            Workload::Pagealloc => "pagealloc",
+            Workload::Touch => "touch",
+            Workload::ProducerConsumer => "producer-consumer",
+            Workload::RingStream => "ring-stream",
+            Workload::Vmalloc => "vmalloc",
+        }
+    }
+
+    /// The workload called `name`.
+    ///
+    /// # Errors
+    /// Lists the names there are.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|workload| workload.name() == name);
+        found.ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|workload| workload.name()).collect();
+            format!("no such workload; there are {}", names.join(", "))
+        })
+    }
+
+    /// Whether CPUs work in pairs, so that there must be two of them.
+    pub const fn is_in_pairs(self) -> bool {
+        matches!(self, Workload::ProducerConsumer | Workload::RingStream)
+    }
+}
+
+const BATCH: usize = 512;
+const TOUCHED: usize = 2048;
+/// As `bench producer-consumer` has them.
+const RING_SLOTS: usize = 4096;
+const RING_AT_ONCE: u64 = 512;
+/// As `bench udp-stream` has them.
+const STREAM_IN_FLIGHT: usize = 64;
+const STREAM_BYTES: u64 = 16 << 10;
+const STREAM_ORDER: Order = Order::new(3).expect("there is order 3");
+/// Areas that a CPU holds in `vmalloc`.
+pub const AREAS_HELD: u32 = 40;
+
+/// Operations of a CPU, and the time at which they are counted.
+pub struct Window {
+    /// Operations from here on count.
+    pub begin_ps: u64,
+    /// The CPU stops here.
+    pub end_ps: u64,
+}
+
+/// What a CPU did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Share {
+    /// Operations that counted.
+    pub ops: u64,
+    /// Time in which they were done.
+    pub ps: u64,
+    /// Of that, time spent waiting for locks.
+    pub waited_ps: u64,
+}
+
+impl Window {
+    /// Repeats an operation, which returns how often it counts, until the window ends.
+    fn repeat(&self, mut operation: impl FnMut() -> u64) -> Share {
+        let (mut share, mut begun, mut waited) = (Share::default(), 0, 0);
+        loop {
+            let now = machine::now_ps();
+            if begun == 0 && now >= self.begin_ps {
+                (begun, waited) = (now, machine::waited_ps());
+                share.ops = 0;
+            }
+            if now >= self.end_ps {
+                let (ps, waited_ps) = (now - begun, machine::waited_ps() - waited);
+                return Share { ps, waited_ps, ..share };
+            }
+            share.ops += operation();
+        }
+    }
+}
+
+/// The rings that a workload needs on so many CPUs.
+pub fn rings(workload: Workload, cpus: usize) -> Vec<Ring> {
+    let (slots, at_once) = match workload {
+        Workload::ProducerConsumer => (RING_SLOTS, RING_AT_ONCE),
+        Workload::RingStream => (STREAM_IN_FLIGHT, STREAM_IN_FLIGHT as u64 / 4),
+        _ => return Vec::new(),
+    };
+    (0..cpus / 2).map(|_| Ring::new(slots, at_once)).collect()
+}
+
+/// A CPU at work on blocks.
+pub struct Paged<'d> {
+    /// The design.
+    pub cache: &'d dyn PageCache,
+    /// The design's name.
+    pub design: &'d str,
+    /// The machine.
+    pub topology: &'d Topology,
+    /// The rings between the CPUs of each pair.
+    pub rings: &'d [Ring],
+}
+
+impl Paged<'_> {
+    fn alloc(&self, cpu: usize, order: Order) -> Pfn {
+        let Some(pfn) = self.cache.alloc(here(cpu), order, Mobility::Movable) else {
+            panic!("{} ran out of memory: it lost some", self.design)
+        };
+        pfn
+    }
+
+    /// Does a workload as a CPU.
+    pub fn run(&self, workload: Workload, cpu: usize, window: &Window) -> Share {
+        let call = self.topology.call_ps(self.design);
+        let share = match workload {
+            Workload::Hot => window.repeat(|| {
+                machine::work(2 * call);
+                self.cache.free(here(cpu), self.alloc(cpu, Order::BASE), Order::BASE);
+                1
+            }),
+            Workload::Pagealloc => {
+                let mut held = Vec::with_capacity(BATCH);
+                window.repeat(|| {
+                    machine::work(2 * BATCH as u64 * call);
+                    held.extend((0..BATCH).map(|_| self.alloc(cpu, Order::BASE)));
+                    held.drain(..).for_each(|pfn| self.cache.free(here(cpu), pfn, Order::BASE));
+                    BATCH as u64
+                })
+            }
+            Workload::Touch => {
+                let mut held = Vec::with_capacity(TOUCHED);
+                let (touch, call) = (ps(self.topology.touch_ns), call);
+                window.repeat(|| {
+                    machine::work(touch + call);
+                    held.push((self.alloc(cpu, Order::BASE), Order::BASE));
+                    if held.len() == TOUCHED {
+                        machine::work(call);
+                        self.cache.free_many(here(cpu), &held);
+                        held.clear();
+                    }
+                    1
+                })
+            }
+            Workload::ProducerConsumer => self.pass(cpu, window, call),
+            Workload::RingStream => self.stream(cpu, window, call),
+            Workload::Vmalloc => unreachable!("it has no blocks"),
+        };
+        self.cache.idle(here(cpu));
+        share
+    }
+
+    fn pass(&self, cpu: usize, window: &Window, call: u64) -> Share {
+        let ring = &self.rings[cpu / 2];
+        if cpu.is_multiple_of(2) {
+            let share = window.repeat(|| {
+                let put = ring.put(|| {
+                    machine::work(call);
+                    self.alloc(cpu, Order::BASE).get()
+                });
+                u64::from(put)
+            });
+            ring.close();
+            return share;
+        }
+        let mut share = window.repeat(|| {
+            u64::from(ring.take(|number| {
+                machine::work(call);
+                self.cache.free(here(cpu), Pfn::new(number), Order::BASE);
+            }))
+        });
+        ring.empty(|number| self.cache.free(here(cpu), Pfn::new(number), Order::BASE));
+        // A page counts once, where it is allocated.
+        share.ops = 0;
+        share
+    }
+
+    /// Buffers, whose lines move between the CPUs of a pair, or come from memory once more bytes
+    /// than the cache holds were written since the buffer's last use.
+    fn stream(&self, cpu: usize, window: &Window, call: u64) -> Share {
+        let ring = &self.rings[cpu / 2];
+        let lines = STREAM_BYTES / 64;
+        let moved = lines * ps(self.topology.stream_line_ns);
+        let fetched = lines * ps(self.topology.stream_memory_line_ns);
+        if cpu.is_multiple_of(2) {
+            let mut last_use = std::collections::HashMap::<u32, u64>::new();
+            let reach = u64::from(self.topology.cache_kib) * 1024 / STREAM_BYTES;
+            let mut messages = 0;
+            let share = window.repeat(|| {
+                u64::from(ring.put(|| {
+                    machine::work(call);
+                    let buffer = self.alloc(cpu, STREAM_ORDER).get();
+                    messages += 1;
+                    let before = last_use.insert(buffer, messages);
+                    let is_cached = before.is_some_and(|before| messages - before <= reach);
+                    machine::work(if is_cached { moved } else { fetched });
+                    buffer
+                }))
+            });
+            ring.close();
+            return share;
+        }
+        let mut share = window.repeat(|| {
+            u64::from(ring.take(|buffer| {
+                machine::work(moved + call);
+                self.cache.free(here(cpu), Pfn::new(buffer), STREAM_ORDER);
+            }))
+        });
+        ring.empty(|buffer| self.cache.free(here(cpu), Pfn::new(buffer), STREAM_ORDER));
+        share.ops = 0;
+        share
+    }
+}
+
+/// Drains all CPUs again and again, from a CPU that does nothing else.
+pub fn drain(cache: &dyn PageCache, per_s: f64, mode: Mode, end_ps: u64) -> u64 {
+    let mut drains = 0u64;
+    loop {
+        let due = (drains as f64 * 1e12 / per_s) as u64;
+        if due >= end_ps || machine::now_ps() >= end_ps {
+            return drains;
+        }
+        machine::sleep_until(due);
+        cache.drain(Scope::ALL, mode);
+        drains += 1;
+    }
+}
+
+/// A CPU at work on address space: the loops of test_vmalloc's tests 1, 2 and 4 (`run_test_mask=7`)
+/// in turn, among areas that it holds all the time.
+pub fn vmalloc(design: &dyn VmapDesign, window: &Window) -> Share {
+    let alloc = |pages| match design.vmalloc(pages, 1) {
+        Ok(start) => start,
+        Err(error) => panic!("vmalloc of {pages} pages: {error}"),
+    };
+    let free = |start: VirtAddr| design.vfree(start).expect("it was allocated");
+    let half = AREAS_HELD as usize / 2;
+    // `full_fit_alloc_test` frees every second one of what it allocates; `long_busy_list_alloc_test`
+    // holds all.
+    let mut held: Vec<VirtAddr> = (0..AREAS_HELD).map(|_| alloc(1)).collect();
+    for at in (0..half).rev().step_by(2) {
+        free(held.swap_remove(at));
+    }
+    let mut turn = 0;
+    let share = window.repeat(|| {
+        turn += 1;
+        if turn % 3 == 0 {
+            let large = alloc(100);
+            let small = alloc(1);
+            free(large);
+            free(small);
+        } else {
+            free(alloc(1));
+        }
+        1
+    });
+    held.into_iter().for_each(free);
+    share
+}
