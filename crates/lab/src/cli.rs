@@ -11,6 +11,8 @@ use crate::failure::Failure;
 use crate::record;
 use crate::replay::options::{Expand, ZoneinfoPaths};
 use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
+use crate::workloads::simulate::options::SimulateOptions;
+use crate::workloads::simulate::{SIMULATED, SimulatedWorkload};
 use crate::workloads::soak::options::SoakOptions;
 use crate::workloads::vmalloc::options::VmallocOptions;
 use crate::workloads::{Workload, all};
@@ -59,6 +61,13 @@ pub enum Command {
         vmalloc: VmallocOptions,
         #[command(flatten)]
         options: MeasureOptions,
+    },
+    /// Run designs on virtual CPUs, up to 256 of them: speed-up curves, and the lines fought over
+    Simulate {
+        #[arg(value_parser = SimulatedWorkload::parse, help = SIMULATED)]
+        workload: SimulatedWorkload,
+        #[command(flatten)]
+        options: SimulateOptions,
     },
     /// Use up memory in a loop, with drains forced behind it, to find lost and doubled pages
     Soak {
@@ -174,6 +183,13 @@ mod tests {
             ("record -o x", "COMMAND"),
             ("record -o x --buffer 0 -- true", "at least 1, and at most 4096"),
             ("bench hot --seed -1", "at least 0"),
+            ("simulate", "WORKLOAD"),
+            ("simulate cold", "there are hot, pagealloc, touch, producer-consumer, ring-stream"),
+            ("simulate hot --cpus 0", "1 to 256"),
+            ("simulate hot --cpus 1,257", "1 to 256"),
+            ("simulate hot --cpus 1,", "1 to 256"),
+            ("simulate hot --drains 0", "at least 1"),
+            ("simulate hot --milliseconds -1", "milliseconds"),
             ("bench hot --magazines -1", "at least 1, and at most 65536"),
             ("vmalloc --nr-threads 65536", "at most 65535"),
             ("vmalloc --run-test-mask 2147483648", "at most 2147483647"),
@@ -184,8 +200,8 @@ mod tests {
             ("--frobnicate", "see `pagedepot --help`"),
             (
                 "frobnicate",
-                "no command is called frobnicate; there are bench, replay, vmalloc, soak, \
-                 record, compare",
+                "no command is called frobnicate; there are bench, replay, vmalloc, \
+                 simulate, soak, record, compare",
             ),
         ] {
             let line = refused(arguments);

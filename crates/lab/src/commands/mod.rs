@@ -15,6 +15,8 @@ use crate::failure::Failure;
 use crate::record;
 use crate::report::json::More;
 use crate::workloads::options::MeasureOptions;
+use crate::workloads::simulate::options::SimulateOptions;
+use crate::workloads::simulate::{self, SimulatedWorkload};
 use crate::workloads::vmalloc::{self, options::VmallocOptions};
 use crate::workloads::{Effort, Settings, Workload};
 
@@ -41,6 +43,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             finish((&command, More::new()), &options, measure, with_machine)
         }
         Some(Command::Vmalloc { vmalloc, options }) => run_vmalloc(&vmalloc, &options),
+        Some(Command::Simulate { workload, options }) => simulate(workload, &options),
         Some(Command::Soak { options }) => soak::soak(options),
         Some(Command::Record(options)) => record(&options),
         Some(Command::RecordInside(inside)) => inside.run_alone(),
@@ -66,6 +69,16 @@ fn run_vmalloc(vmalloc: &VmallocOptions, options: &MeasureOptions) -> Result<(),
     let settings = Settings::new(options, effort(options))?;
     let more = vmalloc.settings(settings.cpus.len(), options.quick);
     finish(("vmalloc", more), options, || vmalloc::run(vmalloc, &settings), with_machine)
+}
+
+fn simulate(workload: SimulatedWorkload, given: &SimulateOptions) -> Result<(), Failure> {
+    let (topology, more) = simulate::machine(given)?;
+    let options =
+        MeasureOptions { json: given.json.clone(), seed: given.seed, ..MeasureOptions::default() };
+    let command = format!("simulate {}", workload.name());
+    let measure = || simulate::run(workload, given, &topology);
+    // The host's description is of no use to a reader of the tables.
+    finish((&command, more), &options, measure, |_, report| Ok(report.text().to_owned()))
 }
 
 fn record(options: &record::RecordOptions) -> Result<(), Failure> {

@@ -15,6 +15,7 @@ pub mod cpus;
 pub mod interleave;
 pub mod interrupts;
 pub mod ring;
+pub mod round_trips;
 pub mod samples;
 
 pub use interleave::{Contender, Drains, Pace, Schedule, Seat, Series, interleave};

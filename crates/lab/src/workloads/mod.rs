@@ -12,6 +12,7 @@
 //! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
 //! | `mixed` | `bench mixed` | unmovable, page cache, anonymous and network memory, and what stays contiguous |
 //! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
+//! | `simulate` | `simulate` | designs on virtual CPUs |
 //! | `soak` | `soak` | memory used up in a loop, to look for lost and doubled pages |
 //!
 //! # A new workload of `bench`
@@ -35,6 +36,7 @@ pub mod pft;
 mod producer_consumer;
 pub mod settings;
 mod shape;
+pub mod simulate;
 pub mod soak;
 mod streams;
 pub mod vmalloc;

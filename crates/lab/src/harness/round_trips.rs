@@ -1,0 +1,154 @@
+//! This machine as a topology for simulations: what it costs to move a cache line between its CPUs.
+//!
+//! Two threads pass a line to and fro. One way of that is more than one transfer (the waiting CPU's
+//! load takes a copy, which the next change must invalidate), so the same game is played on the
+//! simulated machine, and the transfer is what makes both last as long.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use pagedepot::CpuId;
+use pagedepot_rseq::{CpuSet, affinity};
+use pagedepot_sim::round_trip;
+use pagedepot_sim::topology::Topology;
+
+use super::cpus;
+use crate::failure::Failure;
+
+/// Round trips of a sample, and samples, of which the fastest counts.
+const TRIPS: u64 = 2000;
+const SAMPLES: usize = 31;
+const LOOPS: u64 = 10_000;
+
+/// A counter on lines of its own.
+#[repr(align(128))]
+struct Ball(AtomicU64);
+
+/// Measures this machine. What cannot be measured, because it has too few CPUs, is the default's.
+///
+/// # Errors
+/// When this process may use no second CPU, or a CPU refuses a thread.
+pub fn here() -> Result<Topology, Failure> {
+    let usable = cpus::usable()?;
+    let [first, ..] = usable[..] else {
+        return Err(Failure::Run("this process may use no CPU".to_owned()));
+    };
+    let (complex, socket) = (sharers(first), package(first));
+    let other = |is_wanted: &dyn Fn(CpuId) -> bool| {
+        usable.iter().copied().find(|&cpu| cpu != first && is_wanted(cpu))
+    };
+    let mut topology = Topology {
+        name: "this machine".to_owned(),
+        source: "measured by --topology here".to_owned(),
+        ..Topology::default()
+    };
+    let count = |set: &CpuSet| usable.iter().filter(|&&cpu| set.contains(cpu)).count() as u32;
+    topology.complex_cpus = count(&complex).max(1);
+    let complexes = count(&socket).max(1).div_ceil(topology.complex_cpus);
+    topology.socket_cpus = complexes * topology.complex_cpus;
+    let near = other(&|cpu| complex.contains(cpu));
+    let far = other(&|cpu| socket.contains(cpu) && !complex.contains(cpu));
+    let remote = other(&|cpu| !socket.contains(cpu));
+    if near.or(far).or(remote).is_none() {
+        return Err(Failure::Usage(
+            "--topology here passes a line between two CPUs, and this process may use one: give a \
+             FILE, or run it where there are two"
+                .to_owned(),
+        ));
+    }
+    for (pair, cost) in [
+        (near, &mut topology.complex_ns),
+        (far, &mut topology.socket_ns),
+        (remote, &mut topology.remote_ns),
+    ] {
+        if let Some(second) = pair {
+            *cost = transfer_ns(trip_ns(first, second)?);
+        }
+    }
+    let alone = std::thread::scope(|scope| scope.spawn(move || measure_alone(first)).join());
+    (topology.rmw_ns, topology.touch_ns) = alone.expect("it only measures")?;
+    Ok(topology)
+}
+
+/// The CPUs that share a last-level cache with this one.
+fn sharers(cpu: CpuId) -> CpuSet {
+    let read = |index| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index{index}/shared_cpu_list");
+        std::fs::read_to_string(path).ok()
+    };
+    (0..8).rev().find_map(read).and_then(|list| list.trim().parse().ok()).unwrap_or_default()
+}
+
+/// The CPUs of this one's socket.
+fn package(cpu: CpuId) -> CpuSet {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/package_cpus_list");
+    let list = std::fs::read_to_string(path).ok();
+    list.and_then(|list| list.trim().parse().ok()).unwrap_or_default()
+}
+
+/// The transfer with which the simulated game lasts as long: its time grows with the transfer's.
+fn transfer_ns(trip_ns: f64) -> f64 {
+    let (mut low, mut high) = (1.0, 2000.0);
+    for _ in 0..16 {
+        let middle: f64 = (low + high) / 2.0;
+        if round_trip(middle) < trip_ns { low = middle } else { high = middle }
+    }
+    low
+}
+
+/// Nanoseconds of a round trip between two CPUs, of the fastest sample.
+fn trip_ns(first: CpuId, second: CpuId) -> Result<f64, Failure> {
+    let (ball, start) = (Ball(AtomicU64::new(0)), Barrier::new(2));
+    let play = |cpu: CpuId, of: u64| -> Result<f64, Failure> {
+        let pinned = affinity::pin(cpu);
+        // Both come here, also the one that failed.
+        start.wait();
+        let mut fastest = f64::INFINITY;
+        let mut turn = 0;
+        for _ in 0..SAMPLES {
+            let begun = Instant::now();
+            for _ in 0..TRIPS {
+                while ball.0.load(Ordering::Acquire) != 2 * turn + of {
+                    std::hint::spin_loop();
+                }
+                ball.0.store(2 * turn + of + 1, Ordering::Release);
+                turn += 1;
+            }
+            fastest = fastest.min(begun.elapsed().as_nanos() as f64 / TRIPS as f64);
+        }
+        pinned.map_err(|error| Failure::Run(format!("cannot run on CPU {cpu}: {error}")))?;
+        Ok(fastest)
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| play(second, 1));
+        let fastest = scope.spawn(|| play(first, 0)).join().expect("it only plays");
+        other.join().expect("it only plays").and(fastest)
+    })
+}
+
+/// Nanoseconds of a read-modify-write, and of the first write to a page, on one CPU.
+fn measure_alone(cpu: CpuId) -> Result<(f64, f64), Failure> {
+    affinity::pin(cpu)
+        .map_err(|error| Failure::Run(format!("cannot run on CPU {cpu}: {error}")))?;
+    let ball = Ball(AtomicU64::new(0));
+    let rmw = fastest(LOOPS, || _ = ball.0.fetch_add(1, Ordering::AcqRel));
+    // More than caches hold, as when memory is used up.
+    const PAGES: usize = 1 << 14;
+    let mut memory = vec![1u8; 4096 * PAGES];
+    let mut page = 0;
+    let touch = fastest(PAGES as u64, || {
+        page = (page + 1) % PAGES;
+        memory[4096 * page..][..4096].fill(std::hint::black_box(0));
+    });
+    Ok((rmw, touch))
+}
+
+fn fastest(times: u64, mut work: impl FnMut()) -> f64 {
+    let samples = (0..SAMPLES).map(|_| {
+        let begun = Instant::now();
+        (0..times).for_each(|_| work());
+        begun.elapsed()
+    });
+    samples.min().unwrap_or(Duration::ZERO).as_nanos() as f64 / times as f64
+}

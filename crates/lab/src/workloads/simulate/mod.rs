@@ -1,0 +1,235 @@
+//! `simulate`: designs on 1 to 256 virtual CPUs.
+
+pub mod options;
+
+use std::fs;
+use std::path::Path;
+
+use pagedepot_sim::simulate::{Found, Simulation, names, simulate};
+use pagedepot_sim::topology::Topology;
+use pagedepot_sim::{Disturbances, FreeHighLimit, Mode};
+
+pub use pagedepot_sim::workloads::Workload as SimulatedWorkload;
+
+use self::options::{CPUS_MAX, Cpus, SimulateOptions};
+use crate::design::variant::FreeHighPages;
+use crate::failure::Failure;
+use crate::harness::round_trips;
+use crate::names::{Design, list};
+use crate::report::json::More;
+use crate::report::rows::{Metric, Params};
+use crate::report::{Report, table};
+
+/// The names of the workloads, for the help.
+pub const SIMULATED: &str = "hot, pagealloc, touch, producer-consumer, ring-stream, vmalloc";
+
+const OPS: Metric = ("ops_per_s", "1/s");
+const EFFICIENCY: Metric = ("efficiency", "");
+const LOCK_WAIT: Metric = ("lock_wait_share", "");
+const EVENTS: Metric = ("events_per_host_s", "1/s");
+
+/// How long a preemption takes the CPU away.
+const PREEMPTED_PS: u64 = 100_000_000;
+/// Places in the code that a table names.
+const FIGHTS_SHOWN: usize = 5;
+/// The part of all CPUs' time from which on a place is worth naming.
+const FIGHT_SHOWN: f64 = 0.005;
+
+/// The machine that the options ask for, and what of the options changes figures.
+///
+/// # Errors
+/// Why the file cannot be used, or this machine not be measured.
+pub fn machine(options: &SimulateOptions) -> Result<(Topology, More), Failure> {
+    let topology = match options.topology.as_deref() {
+        None => Topology::default(),
+        Some(path) if path == Path::new("here") => round_trips::here()?,
+        Some(path) => {
+            let bad = |why: &dyn std::fmt::Display| {
+                let path = path.display();
+                Failure::Usage(format!("{path}: {why}; docs/simulate.md lists the fields"))
+            };
+            let text = fs::read_to_string(path).map_err(|error| bad(&error))?;
+            Topology::parse(&text).map_err(|error| bad(&error))?
+        }
+    };
+    let mut more = More::from([
+        ("topology", serde_json::to_value(&topology).expect("numbers and names")),
+        ("retry_locks", options.retry_locks.into()),
+    ]);
+    more.extend(options.milliseconds.map(|ms| ("milliseconds", ms.into())));
+    more.extend(options.warm_up.map(|ms| ("warm_up_ms", ms.into())));
+    Ok((topology, more))
+}
+
+/// Simulates each design on each number of CPUs, and on as few as the workload needs.
+///
+/// # Errors
+/// When a design cannot do the workload, or its metadata is wrong afterwards.
+pub fn run(
+    workload: SimulatedWorkload,
+    options: &SimulateOptions,
+    topology: &Topology,
+) -> Result<Report, Failure> {
+    let designs = designs(workload, &options.designs)?;
+    let mut cpus = options.cpus.clone().unwrap_or_else(|| {
+        Cpus(std::iter::successors(Some(1), |n| (n * 2 <= CPUS_MAX).then_some(n * 2)).collect())
+    });
+    let least = if workload.is_in_pairs() { 2 } else { 1 };
+    if workload.is_in_pairs() && options.cpus.is_some() {
+        if let Some(odd) = cpus.0.iter().find(|cpus| !cpus.is_multiple_of(2)) {
+            let name = workload.name();
+            return Err(Failure::Usage(format!(
+                "`simulate {name}` has CPUs in pairs: give --cpus an even number instead of {odd}"
+            )));
+        }
+    }
+    cpus.0.retain(|&cpus| cpus >= least);
+    let mut report = Report::default();
+    let mut shown =
+        table::new(["design", "CPUs", "ns", "ops/s", "efficiency", "lock wait %", "M events/s"]);
+    let mut fights = Vec::new();
+    for design in designs {
+        let base = one(workload, design, least, options, topology)?;
+        for &count in &cpus.0 {
+            let found = if count == least {
+                base.clone()
+            } else {
+                one(workload, design, count, options, topology)?
+            };
+            let efficiency =
+                found.ops_per_s / f64::from(count) / (base.ops_per_s / f64::from(least));
+            let events = found.events as f64 / found.host_s;
+            let params = params(options);
+            let mut add = |metric, value| {
+                report.add(workload.name(), design, metric, (count as usize, &params), &[value]);
+            };
+            add(OPS, found.ops_per_s);
+            add(EFFICIENCY, efficiency);
+            add(LOCK_WAIT, found.lock_wait_share);
+            add(EVENTS, events);
+            shown.add_row([
+                design.name().to_owned(),
+                count.to_string(),
+                table::figure(f64::from(count) * 1e9 / found.ops_per_s),
+                format!("{:.3e}", found.ops_per_s),
+                format!("{efficiency:.3}"),
+                format!("{:.1}", 100.0 * found.lock_wait_share),
+                table::figure(events / 1e6),
+            ]);
+            fights.extend(fought(design, count, &found));
+        }
+    }
+    report.say(format!(
+        "{}: simulated on {}; ns of CPU time per operation, and efficiency beside {}",
+        workload.name(),
+        topology.name,
+        if least == 1 { "one CPU" } else { "one pair of CPUs" }
+    ));
+    report.say(table::align(shown, 1));
+    for line in fights {
+        report.say(line);
+    }
+    Ok(report)
+}
+
+/// The designs to simulate.
+fn designs(workload: SimulatedWorkload, given: &[Design]) -> Result<Vec<Design>, Failure> {
+    let there = names(workload)
+        .iter()
+        .map(|name| Design::parse(name).expect("the simulator's names are the lab's"));
+    let there: Vec<Design> = there.collect();
+    if let Some(design) = given.iter().find(|design| !there.contains(design)) {
+        let (name, there) = (workload.name(), list(&there));
+        return Err(Failure::Usage(format!(
+            "`simulate {name}` has no design {design}; there are {there}"
+        )));
+    }
+    Ok(if given.is_empty() { there } else { given.to_vec() })
+}
+
+fn one(
+    workload: SimulatedWorkload,
+    design: Design,
+    cpus: u32,
+    options: &SimulateOptions,
+    topology: &Topology,
+) -> Result<Found, Failure> {
+    let per_s = |rate: Option<std::num::NonZeroU32>| rate.map_or(0.0, |rate| rate.get().into());
+    let is_dense = matches!(workload, SimulatedWorkload::Hot | SimulatedWorkload::Pagealloc);
+    let (window, warm_up) = if is_dense { (0.5, 1.0) } else { (5.0, 20.0) };
+    let simulation = Simulation {
+        seed: options.seed,
+        topology: topology.clone(),
+        drains_per_s: per_s(options.drains),
+        drain_mode: if options.full_drains { Mode::Full } else { Mode::Quiet },
+        disturbances: Disturbances {
+            preemptions_per_s: per_s(options.preemptions),
+            preempted_ps: PREEMPTED_PS,
+            interrupts_per_s: per_s(options.interrupts),
+        },
+        window_ms: options.milliseconds.unwrap_or(window),
+        warm_up_ms: options.warm_up.unwrap_or(warm_up),
+        queued_locks: !options.retry_locks,
+        free_high: options.free_high.map(free_high),
+        ..Simulation::new(workload, design.name(), cpus)
+    };
+    if simulation.drains_per_s > 0.0 && workload == SimulatedWorkload::Vmalloc {
+        return Err(Failure::Usage(
+            "--drains is for workloads of pages; vmalloc purges by itself".to_owned(),
+        ));
+    }
+    simulate(&simulation).map_err(|fault| Failure::Run(format!("{design}: {fault}")))
+}
+
+const fn free_high(pages: FreeHighPages) -> FreeHighLimit {
+    match pages {
+        FreeHighPages::Zero => FreeHighLimit::Zero,
+        FreeHighPages::Batch => FreeHighLimit::Batch,
+        FreeHighPages::FourBatches => FreeHighLimit::FourBatches,
+        FreeHighPages::High => FreeHighLimit::High,
+    }
+}
+
+fn params(options: &SimulateOptions) -> Params {
+    let mut params = Params::new();
+    params.extend(options.drains.map(|per_s| ("drains_per_s", per_s.get().into())));
+    params.extend(options.preemptions.map(|per_s| ("preemptions_per_s", per_s.get().into())));
+    params.extend(options.interrupts.map(|per_s| ("interrupts_per_s", per_s.get().into())));
+    params.extend(options.free_high.map(|pages| ("free_high", pages as i64)));
+    params
+}
+
+/// The places in the code whose lines CPUs fight over, if they cost anything to speak of.
+fn fought(design: Design, cpus: u32, found: &Found) -> Vec<String> {
+    let share = |wait_ps: u64| wait_ps as f64 / found.cpu_ps.max(1) as f64;
+    let worth =
+        found.fights.iter().take(FIGHTS_SHOWN).filter(|one| share(one.wait_ps) >= FIGHT_SHOWN);
+    worth
+        .map(|one| {
+            // The packages of the simulator link to the sources that they compile.
+            let file = one.site.file().replacen("crates/sim/", "crates/", 1);
+            format!(
+                "{design} on {cpus}: {:.1} % of the time waits for lines at {file}:{} ({} transfers)",
+                100.0 * share(one.wait_ps),
+                one.site.line(),
+                one.transfers
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_all_workloads_and_the_lab_all_designs() {
+        let names: Vec<_> = SimulatedWorkload::ALL.map(SimulatedWorkload::name).into();
+        assert_eq!(SIMULATED, names.join(", "));
+        for workload in SimulatedWorkload::ALL {
+            assert!(!designs(workload, &[]).unwrap().is_empty());
+        }
+        let error = designs(SimulatedWorkload::Hot, &[Design::Mimalloc]).unwrap_err();
+        assert!(error.to_string().contains("no design mimalloc; there are depot"), "{error}");
+    }
+}
