@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "{} buffers are in use, {} of 64 MiB are free, {} of 32 pageblocks of 2 MiB are whole.",
         pool.buffers.len(),
-        free * 4096 >> 20,
+        (free * 4096) >> 20,
         pool.whole_pageblocks()?
     );
 

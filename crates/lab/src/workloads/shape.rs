@@ -51,7 +51,7 @@ impl Shape {
 
     /// Memory in MiB.
     pub fn mib(&self) -> u64 {
-        self.pages * PAGE_BYTES as u64 >> 20
+        (self.pages * PAGE_BYTES as u64) >> 20
     }
 
     /// The params of the rows of a round.

@@ -8,8 +8,10 @@ use crate::report::rows::Metric;
 use crate::report::{Report, counted, table};
 use crate::workloads::shape::Shape;
 
-/// The metrics, and where an [`End`] has them.
-const METRICS: [(Metric, fn(&End) -> f64); 10] = [
+/// A metric, and where an [`End`] has it.
+type Figure = (Metric, fn(&End) -> f64);
+
+const METRICS: [Figure; 10] = [
     (("whole_share", "1"), |end| end.whole_share),
     (("gib_ranges", "ranges"), |end| end.gib_ranges),
     (("tainted_share", "1"), |end| end.tainted_share),

@@ -75,13 +75,14 @@ pub fn run(
         Cpus(std::iter::successors(Some(1), |n| (n * 2 <= CPUS_MAX).then_some(n * 2)).collect())
     });
     let least = if workload.is_in_pairs() { 2 } else { 1 };
-    if workload.is_in_pairs() && options.cpus.is_some() {
-        if let Some(odd) = cpus.0.iter().find(|cpus| !cpus.is_multiple_of(2)) {
-            let name = workload.name();
-            return Err(Failure::Usage(format!(
-                "`simulate {name}` has CPUs in pairs: give --cpus an even number instead of {odd}"
-            )));
-        }
+    if workload.is_in_pairs()
+        && options.cpus.is_some()
+        && let Some(odd) = cpus.0.iter().find(|cpus| !cpus.is_multiple_of(2))
+    {
+        let name = workload.name();
+        return Err(Failure::Usage(format!(
+            "`simulate {name}` has CPUs in pairs: give --cpus an even number instead of {odd}"
+        )));
     }
     cpus.0.retain(|&cpus| cpus >= least);
     let mut report = Report::default();
