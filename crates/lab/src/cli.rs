@@ -8,6 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::compare;
 use crate::design::variant::Variant;
 use crate::failure::Failure;
+use crate::page;
 use crate::record;
 use crate::replay::options::{Expand, ZoneinfoPaths};
 use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
@@ -17,11 +18,16 @@ use crate::workloads::soak::options::SoakOptions;
 use crate::workloads::vmalloc::options::VmallocOptions;
 use crate::workloads::{Workload, all};
 
-/// Benchmarks and trace replay for page allocators. Without a command: replays the shipped trace,
-/// then measures the most important workloads, in about a minute.
+/// Benchmarks and trace replay for page allocators. Without a command: measures what a page and a
+/// drain cost on this machine, replays a recorded kernel build, and says what came out, in about a
+/// minute.
 #[derive(Debug, Parser)]
 #[command(name = "pagedepot", version, after_help = "Progress goes to stderr, tables to stdout.")]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Cli {
+    /// Without a command: also print every table
+    #[arg(long)]
+    pub full: bool,
     #[command(subcommand)]
     pub command: Option<Command>,
 }
@@ -79,8 +85,21 @@ pub enum Command {
     /// What a recorder runs.
     #[command(name = record::INSIDE, hide = true)]
     RecordInside(record::Inside),
-    /// Compare designs, or saved results, the way mmtests does: in columns, positive is better
+    /// Compare designs, or saved results: what is better or worse first, then tables as in mmtests
     Compare(compare::CompareOptions),
+    /// Write a page of tables and plots of saved results, which needs neither network nor scripts
+    Report(page::PageOptions),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write those of all commands to a folder
+    Man {
+        /// Write pagedepot.1 and a page for each command to DIR
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
 }
 
 /// Arguments, read.
@@ -200,8 +219,8 @@ mod tests {
             ("--frobnicate", "see `pagedepot --help`"),
             (
                 "frobnicate",
-                "no command is called frobnicate; there are bench, replay, vmalloc, \
-                 simulate, soak, record, compare",
+                "no command is called frobnicate; there are bench, replay, vmalloc, simulate, soak, \
+                 record, compare, report, completions, man",
             ),
         ] {
             let line = refused(arguments);

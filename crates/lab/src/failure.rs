@@ -7,6 +7,9 @@ pub const EXIT_USAGE: u8 = 2;
 /// Exit code for failures after the input was accepted.
 pub const EXIT_FAILURE: u8 = 1;
 
+/// Exit code of `compare --fail-above` when a figure is worse.
+pub const EXIT_WORSE: u8 = 3;
+
 /// Why a command ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -22,6 +25,12 @@ pub enum Failure {
     /// This signal ended the process before there were results.
     #[error("ended by signal {0}; nothing was written")]
     Signal(i32),
+    /// This signal ended measuring early; so many figures were written.
+    #[error("stopped by signal {0}: {1} figures that were measured until then are written")]
+    Stopped(i32, usize),
+    /// Figures are worse than `--fail-above` allows.
+    #[error("{0}")]
+    Worse(String),
     /// Writing results failed.
     #[error("cannot write results: {0}; is the disk full?")]
     Output(#[from] io::Error),
@@ -33,9 +42,10 @@ impl Failure {
         match self {
             Failure::Usage(_) => EXIT_USAGE,
             Failure::Run(_) => EXIT_FAILURE,
+            Failure::Worse(_) => EXIT_WORSE,
             Failure::Command(code) => *code,
             // 128 plus the signal, as in shells.
-            Failure::Signal(signal) => {
+            Failure::Signal(signal) | Failure::Stopped(signal, _) => {
                 128_u8.saturating_add(u8::try_from(*signal).unwrap_or(u8::MAX))
             }
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,

@@ -12,9 +12,11 @@
 //! | `harness` | clocks, barriers, pinned threads, windows in turn, statistics of samples |
 //! | `report` | result rows, JSON, tables, progress, the machine |
 //! | `design` | the designs that are compared, and the one dispatch over them |
+//! | `conclusion` | what figures say, in sentences |
 //! | `replay` | a recorded trace, replayed exactly by one thread |
 //! | `workloads` | everything that `bench`, `vmalloc` and `soak` measure |
 //! | `compare` | tables of several results side by side |
+//! | `page` | the page that `report` writes: tables and plots |
 //! | `record` | recording a trace |
 //! | `cli`, `commands` | options, and what each command does with them |
 
@@ -24,10 +26,12 @@ mod args;
 mod cli;
 mod commands;
 mod compare;
+mod conclusion;
 mod design;
 mod failure;
 mod harness;
 mod names;
+mod page;
 mod record;
 mod replay;
 mod report;

@@ -131,6 +131,12 @@ impl Design {
         matches!(self, Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
     }
 
+    /// Whether the design is no allocator, but what a per-CPU list must cost at least: it has no
+    /// store, no limits, and no frees by other CPUs.
+    pub const fn is_bound(self) -> bool {
+        matches!(self, Design::FloorTls | Design::FloorRseq | Design::FloorSpin)
+    }
+
     /// Whether a linux-mm thread proposes the design.
     pub const fn is_of_a_thread(self) -> bool {
         use Design::{Local, Magazine, NohzConditional, Rcu, Spin, ZoneLock};

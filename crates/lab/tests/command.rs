@@ -34,7 +34,7 @@ fn results(workload: &[&str]) -> Value {
     arguments.extend(["--quick", "--runs", "2", "--seed", "7", "--json", file.to_str().unwrap()]);
     let output = pagedepot(&arguments);
     assert!(output.status.success(), "{workload:?}: {}", text(&output.stderr));
-    assert!(text(&output.stdout).contains('│'), "{workload:?} shows a table");
+    assert!(text(&output.stdout).contains('─'), "{workload:?} shows a table");
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 
@@ -613,7 +613,7 @@ fn json_on_stdout_is_nothing_but_json() {
     assert!(output.status.success());
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["command"], "bench hot");
-    assert!(text(&output.stderr).contains('│'), "tables are on stderr");
+    assert!(text(&output.stderr).contains('─'), "tables are on stderr");
 }
 
 #[test]

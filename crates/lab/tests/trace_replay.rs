@@ -497,7 +497,8 @@ fn cpus_are_folded_onto_fewer() {
         (2.0, 0.0)
     );
     row(&report, "depot", "cached_pages", Some(200));
-    assert!(report.to_string().contains("on 3 CPUs\nreplayed on 2 of them"), "{report}");
+    let text = report.to_report(&[]).text(100);
+    assert!(text.contains("on 3 CPUs\nreplayed on 2 of them"), "{text}");
     let cpus =
         |design| report.to_report(&[]).rows().iter().find(|row| row.design == design).unwrap().cpus;
     assert_eq!((cpus("depot"), cpus("kernel")), (2, 3));
@@ -667,7 +668,7 @@ fn the_report_says_it_all() {
     ]
     .concat();
     let report = replay(&plan(&text), &Zoneinfos::default(), DEPOT, 1, || ()).unwrap();
-    let text = report.to_string();
+    let text = report.to_report(&[]).text(200);
     for part in [
         "skipped 1 lines of unknown events, first [line 5: task 7 [000] 1.0: sched:sched_switch: \
          x]",

@@ -7,6 +7,7 @@ use crate::compare::{self, Measurement};
 use crate::failure::Failure;
 use crate::report::json::More;
 use crate::report::printable;
+use crate::report::terminal::width;
 use crate::workloads::{Effort, Settings};
 
 /// Measures designs and compares them.
@@ -27,16 +28,24 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
         orders: more.orders.clone(),
         ..settings
     };
+    let mut worse = None;
     finish(
         ("compare", More::new()),
         &bench,
         || plan.measure(&settings),
-        |machine, measured| {
-            let compared = plan.compare(measured, options)?;
+        |measured| {
+            let compared = plan.compare(&measured.report, options)?;
+            worse = compared.worse;
             let for_people = options.format.is_for_people();
-            Ok(if for_people { format!("{machine}\n\n{compared}") } else { compared })
+            Ok(if for_people {
+                let quietness = measured.quietness(width());
+                format!("{}\n\n{}\n{quietness}", measured.machine, compared.text)
+            } else {
+                compared.text
+            })
         },
-    )
+    )?;
+    worse.map_or(Ok(()), |worse| Err(Failure::Worse(worse)))
 }
 
 /// Compares result files.
@@ -49,5 +58,10 @@ pub fn files(options: &compare::CompareOptions) -> Result<(), Failure> {
         // Best effort: stderr may be closed.
         let _ = writeln!(io::stderr(), "warning: {}", printable(warning));
     }
-    if options.format.is_for_people() { show(&compared.text) } else { write_out(&compared.text) }
+    if options.format.is_for_people() {
+        show(&compared.text)?;
+    } else {
+        write_out(&compared.text)?;
+    }
+    compared.worse.map_or(Ok(()), |worse| Err(Failure::Worse(worse)))
 }

@@ -2,10 +2,16 @@
 
 use std::io::{self, Write};
 
+use crate::conclusion;
 use crate::failure::Failure;
-use crate::harness::cpus;
+use crate::harness::noise::{self, Noise};
+use crate::harness::{cpus, stop};
+use crate::report::baseline;
+use crate::report::block::wrapped;
+use crate::report::document::ResultRow;
 use crate::report::json::{self, JsonOutput, More};
 use crate::report::machine::Machine;
+use crate::report::terminal::{WARNING, painted, width};
 use crate::report::{Report, lines};
 use crate::workloads::options::MeasureOptions;
 
@@ -14,7 +20,7 @@ use crate::workloads::options::MeasureOptions;
 /// # Errors
 /// When stdout cannot be written.
 pub fn show(text: &str) -> Result<(), Failure> {
-    write_out(&lines(text))
+    write_out(&painted(lines(text)))
 }
 
 /// Prints text for programs on stdout, unchanged.
@@ -27,33 +33,104 @@ pub fn write_out(text: &str) -> Result<(), Failure> {
     Ok(stdout.flush()?)
 }
 
-/// The machine and a report's own tables, for people.
+/// What a run came to.
+pub struct Measured {
+    pub machine: Machine,
+    pub report: Report,
+    pub noise: Noise,
+}
+
+impl Measured {
+    /// Measures, and watches the machine meanwhile. From here on Ctrl-C ends measuring, not the
+    /// process.
+    ///
+    /// # Errors
+    /// When measuring fails.
+    pub fn new(measure: impl FnOnce() -> Result<Report, Failure>) -> Result<Self, Failure> {
+        stop::listen().map_err(|e| Failure::Run(format!("cannot listen for signals: {e}")))?;
+        let cpus = cpus::usable()?;
+        let machine = Machine::here(cpus.len());
+        noise::begin(&cpus);
+        let report = measure();
+        let noise = noise::end();
+        Ok(Measured { machine, report: report?, noise })
+    }
+
+    /// The rows, as files have them.
+    pub fn rows(&self) -> Vec<ResultRow> {
+        self.report.rows().into_iter().map(ResultRow::from).collect()
+    }
+
+    /// The conclusion, with a heading; empty without figures.
+    pub fn conclusion(&self, width: usize) -> String {
+        let sentences = conclusion::sentences(&self.rows());
+        let sentences: String =
+            sentences.iter().map(|sentence| wrapped(&format!("- {sentence}"), width)).collect();
+        if sentences.is_empty() { sentences } else { format!("In short\n{sentences}") }
+    }
+
+    /// How quiet the machine was, and warnings.
+    pub fn quietness(&self, width: usize) -> String {
+        let summary = self.noise.summary();
+        let summary = if summary.is_empty() { summary } else { wrapped(&summary, width) };
+        let warnings = self.noise.warnings();
+        let warnings: String =
+            warnings.iter().map(|line| wrapped(&format!("{WARNING}{line}"), width)).collect();
+        summary + &warnings
+    }
+}
+
+/// The machine, a report's own tables, what they come to, and how quiet the machine was.
 ///
 /// # Errors
 /// None; [`finish`] takes functions that may fail.
-pub fn with_machine(machine: &Machine, report: &Report) -> Result<String, Failure> {
-    Ok(format!("{machine}\n\n{}", report.text()))
+pub fn for_people(measured: &Measured) -> Result<String, Failure> {
+    let width = width();
+    let parts = [
+        wrapped(&measured.machine.to_string(), width),
+        measured.report.text(width),
+        measured.conclusion(width),
+        measured.quietness(width),
+    ];
+    Ok(parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n"))
 }
 
 /// Measures, and writes the results where the options say: the samples first, so that neither a
-/// closed stdout nor a table that cannot be made loses them.
+/// closed stdout nor a table that cannot be made loses them. What Ctrl-C left unmeasured is missing
+/// there, and the process says so.
 ///
 /// # Errors
-/// When measuring or writing fails.
+/// When measuring or writing fails, or the user stopped it.
 pub fn finish(
     (command, more): (&str, More),
     options: &MeasureOptions,
     measure: impl FnOnce() -> Result<Report, Failure>,
-    text: impl FnOnce(&Machine, &Report) -> Result<String, Failure>,
+    text: impl FnOnce(&Measured) -> Result<String, Failure>,
 ) -> Result<(), Failure> {
-    let json = options.json.as_deref().map(JsonOutput::open).transpose()?;
-    let machine = Machine::here(cpus::usable()?.len());
-    let report = measure()?;
-    let is_stdout_for_scripts = matches!(json, Some(JsonOutput::Stdout));
-    let settings = json::FileSettings { quick: options.quick, more };
-    let written = json
-        .map_or(Ok(()), |json| json.write(&machine, command, (options.seed, settings), &report));
-    let shown = text(&machine, &report).and_then(|text| {
+    let baseline = options.save_baseline.as_deref().map(baseline::to_save).transpose()?;
+    let files = options.json.iter().chain(&baseline);
+    let outputs = files.map(|path| JsonOutput::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let is_stdout_for_scripts = outputs.iter().any(|output| matches!(output, JsonOutput::Stdout));
+    let measured = Measured::new(measure)?;
+    let figures = measured.report.rows().len();
+    if let Some(signal) = stop::signal()
+        && figures == 0
+    {
+        return Err(Failure::Signal(signal));
+    }
+    let header = json::Header {
+        machine: &measured.machine,
+        command,
+        seed: options.seed,
+        settings: json::FileSettings { quick: options.quick, more },
+        noise: &measured.noise,
+        stopped: stop::is_asked(),
+    };
+    let mut written = Ok(());
+    for output in outputs {
+        written = written.and(output.write(&header, &measured.report));
+    }
+    let shown = text(&measured).and_then(|text| {
         if is_stdout_for_scripts {
             // Best effort: stderr may be closed.
             let _ = io::stderr().lock().write_all(lines(&text).as_bytes());
@@ -61,5 +138,6 @@ pub fn finish(
         }
         show(&text)
     });
-    written.and(shown)
+    let stopped = stop::signal().map_or(Ok(()), |signal| Err(Failure::Stopped(signal, figures)));
+    written.and(shown).and(stopped)
 }

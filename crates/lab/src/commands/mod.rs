@@ -2,6 +2,7 @@
 
 mod compare;
 mod finish;
+mod manual;
 mod replay;
 mod soak;
 mod tour;
@@ -9,9 +10,10 @@ mod tour;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-use self::finish::{finish, show, with_machine};
+use self::finish::{finish, for_people, show};
 use crate::cli::{self, Command, Parsed};
 use crate::failure::Failure;
+use crate::page;
 use crate::record;
 use crate::report::json::More;
 use crate::workloads::options::MeasureOptions;
@@ -30,7 +32,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         Parsed::Run(cli) => cli,
     };
     match cli.command {
-        None => tour::tour(),
+        None => tour::tour(cli.full),
         Some(Command::Bench { workload, options, more, fill, variant }) => {
             let settings = Settings::new(&options, effort(&options))?;
             let (drains, tune, orders) = (more.drains, more.tune, more.orders);
@@ -40,7 +42,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
             let command = format!("replay {}", trace.display());
             let trace = (trace.as_path(), expand.limit());
             let measure = || replay::replay_file(trace, &zoneinfo, (&options, &variant));
-            finish((&command, More::new()), &options, measure, with_machine)
+            finish((&command, More::new()), &options, measure, for_people)
         }
         Some(Command::Vmalloc { vmalloc, options }) => run_vmalloc(&vmalloc, &options),
         Some(Command::Simulate { workload, options }) => simulate(workload, &options),
@@ -49,6 +51,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         Some(Command::RecordInside(inside)) => inside.run_alone(),
         Some(Command::Compare(options)) if options.is_to_measure() => compare::designs(&options),
         Some(Command::Compare(options)) => compare::files(&options),
+        Some(Command::Report(options)) => show(&page::write(&options)?),
+        Some(Command::Completions { shell }) => manual::completions(shell),
+        Some(Command::Man { dir }) => manual::man(dir.as_deref()),
     }
 }
 
@@ -62,13 +67,13 @@ fn bench(
     settings: &Settings,
 ) -> Result<(), Failure> {
     let command = format!("bench {}", workload.name);
-    finish((&command, More::new()), options, || workload.run(settings), with_machine)
+    finish((&command, More::new()), options, || workload.run(settings), for_people)
 }
 
 fn run_vmalloc(vmalloc: &VmallocOptions, options: &MeasureOptions) -> Result<(), Failure> {
     let settings = Settings::new(options, effort(options))?;
     let more = vmalloc.settings(settings.cpus.len(), options.quick);
-    finish(("vmalloc", more), options, || vmalloc::run(vmalloc, &settings), with_machine)
+    finish(("vmalloc", more), options, || vmalloc::run(vmalloc, &settings), for_people)
 }
 
 fn simulate(workload: SimulatedWorkload, given: &SimulateOptions) -> Result<(), Failure> {
@@ -77,8 +82,7 @@ fn simulate(workload: SimulatedWorkload, given: &SimulateOptions) -> Result<(), 
         MeasureOptions { json: given.json.clone(), seed: given.seed, ..MeasureOptions::default() };
     let command = format!("simulate {}", workload.name());
     let measure = || simulate::run(workload, given, &topology);
-    // The host's description is of no use to a reader of the tables.
-    finish((&command, more), &options, measure, |_, report| Ok(report.text().to_owned()))
+    finish((&command, more), &options, measure, for_people)
 }
 
 fn record(options: &record::RecordOptions) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! The command `soak`.
 
-use super::finish::{finish, with_machine};
+use super::finish::{finish, for_people};
 use crate::design::{Demand, unavailable};
 use crate::failure::Failure;
 use crate::names::{Design, list};
@@ -35,5 +35,5 @@ pub fn soak(given: SoakOptions) -> Result<(), Failure> {
     let demand = Demand { cpus: first_cpus(options.cpus)?, variant, ..Demand::default() };
     let soak = Soak { designs, demand, time, drains_per_s, seed };
     let more = More::from([("minutes", (soak.time.as_secs_f64() / 60.0).into())]);
-    finish(("soak", more), &options, || soak.run(), with_machine)
+    finish(("soak", more), &options, || soak.run(), for_people)
 }

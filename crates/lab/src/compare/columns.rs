@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::document::{Document, ResultRow};
 use super::metric;
 use crate::failure::Failure;
+use crate::report::document::{Document, ResultRow};
 
 /// A column of a comparison: a design of a file, or of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     pub name: String,
+    /// The design that all rows are of: what is compared with the same of another file.
+    pub design: String,
     pub rows: Vec<ResultRow>,
     /// The file, and the place among its columns: the stars that a source printed compare with its
     /// own first column.
@@ -40,7 +42,7 @@ pub struct Named {
 
 impl Named {
     /// The file's name without `.json`: what mmtests would call a run.
-    fn stem(&self) -> String {
+    pub fn stem(&self) -> String {
         self.path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
     }
 }
@@ -59,7 +61,8 @@ pub fn by_design(rows: impl IntoIterator<Item = ResultRow>) -> Vec<Column> {
             Some(column) => column.rows.push(row),
             None => {
                 let origin = Origin { file: 0, column: columns.len() };
-                columns.push(Column { name: row.design.clone(), rows: vec![row], origin });
+                let design = row.design.clone();
+                columns.push(Column { name: design.clone(), design, rows: vec![row], origin });
             }
         }
     }
@@ -68,7 +71,7 @@ pub fn by_design(rows: impl IntoIterator<Item = ResultRow>) -> Vec<Column> {
 
 /// The columns of files: of one file its designs; of several that have one design each, and the
 /// same, the files; else `FILE:DESIGN`.
-pub fn of_files(files: Vec<Named>) -> Vec<Column> {
+pub fn of_files(files: &[Named]) -> Vec<Column> {
     let alone = files.len() == 1;
     let stems: Vec<String> = files.iter().map(Named::stem).collect();
     let names: Vec<String> = files
@@ -80,7 +83,7 @@ pub fn of_files(files: Vec<Named>) -> Vec<Column> {
         })
         .collect();
     let per_file: Vec<Vec<Column>> =
-        files.into_iter().map(|file| by_design(file.document.results)).collect();
+        files.iter().map(|file| by_design(file.document.results.iter().cloned())).collect();
     let mut designs = per_file.iter().flatten().map(|column| &column.name);
     let first = designs.next();
     let same_design = designs.all(|design| Some(design) == first)
@@ -97,7 +100,39 @@ pub fn of_files(files: Vec<Named>) -> Vec<Column> {
             columns.push(Column { name, origin, ..column });
         }
     }
+    beside_each_other(columns)
+}
+
+/// The columns with those of one design beside each other: what is compared.
+fn beside_each_other(mut columns: Vec<Column>) -> Vec<Column> {
+    let mut designs: Vec<String> = Vec::new();
+    for column in &columns {
+        if !designs.contains(&column.design) {
+            designs.push(column.design.clone());
+        }
+    }
+    columns.sort_by_key(|column| designs.iter().position(|design| *design == column.design));
     columns
+}
+
+/// The column that each column is compared with, itself where there is none. With several files
+/// that is the same design in the first of them; with one, or where the first file has no design of
+/// another, it is the first column.
+pub fn bases(columns: &[Column]) -> Vec<usize> {
+    let first_file = columns.iter().map(|column| column.origin.file).min().unwrap_or(0);
+    let same = |column: &Column| {
+        let is_base =
+            |other: &Column| other.origin.file == first_file && other.design == column.design;
+        columns.iter().position(is_base)
+    };
+    let of_others = || columns.iter().filter(|column| column.origin.file != first_file);
+    if !of_others().any(|column| same(column).is_some()) {
+        return vec![0; columns.len()];
+    }
+    let base = |(at, column): (usize, &Column)| {
+        if column.origin.file == first_file { at } else { same(column).unwrap_or(at) }
+    };
+    columns.iter().enumerate().map(base).collect()
 }
 
 /// Makes a column of each value of a param, where rows have it: the rows then differ in nothing
@@ -115,7 +150,7 @@ pub fn split(columns: Vec<Column>, param: &str) -> Result<Vec<Column>, Failure> 
     }
     let alone = columns.len() == 1;
     let mut split: Vec<Column> = Vec::new();
-    for Column { name, rows, origin } in columns {
+    for Column { name, design, rows, origin } in columns {
         for mut row in rows {
             let value = row.params.remove(param).map(|value| metric::param(param, value));
             let (name, origin) = match value {
@@ -126,7 +161,10 @@ pub fn split(columns: Vec<Column>, param: &str) -> Result<Vec<Column>, Failure> 
             };
             match split.iter_mut().find(|column| column.name == name) {
                 Some(column) => column.rows.push(row),
-                None => split.push(Column { name, rows: vec![row], origin }),
+                None => {
+                    let design = design.clone();
+                    split.push(Column { name, design, rows: vec![row], origin });
+                }
             }
         }
     }
@@ -184,7 +222,7 @@ mod tests {
     }
 
     fn names(files: Vec<Named>) -> Vec<String> {
-        of_files(files).into_iter().map(|column| column.name).collect()
+        of_files(&files).into_iter().map(|column| column.name).collect()
     }
 
     #[test]
@@ -202,8 +240,29 @@ mod tests {
     }
 
     #[test]
+    fn a_design_is_compared_with_itself_in_the_first_file() {
+        let of = |files: Vec<Named>| {
+            let columns = of_files(&files);
+            let bases = bases(&columns);
+            let name = |at: usize| columns[at].name.clone();
+            (0..columns.len())
+                .map(|at| format!("{} {}", name(at), name(bases[at])))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(vec![file("a.json", &["spin", "depot"])]), ["spin spin", "depot spin"]);
+        assert_eq!(
+            of(vec![file("a.json", &["spin", "depot"]), file("b.json", &["depot", "spin", "rcu"])]),
+            ["a:spin a:spin", "b:spin a:spin", "a:depot a:depot", "b:depot a:depot", "b:rcu b:rcu"]
+        );
+        assert_eq!(
+            of(vec![file("a.json", &["rcu"]), file("b.json", &["spin"])]),
+            ["a:rcu a:rcu", "b:spin a:rcu"]
+        );
+    }
+
+    #[test]
     fn filters_name_what_there_is() {
-        let mut columns = of_files(vec![file("a.json", &["depot", "spin"])]);
+        let mut columns = of_files(&[file("a.json", &["depot", "spin"])]);
         let line =
             keep(&mut columns, "design", &["rcu".to_owned()], |row| &row.design).unwrap_err();
         assert!(line.to_string().contains("design rcu; there are depot, spin"), "{line}");

@@ -20,6 +20,8 @@ struct ComparedFigure<'c> {
     column: &'c str,
     base: &'c str,
     n: usize,
+    median: Option<f64>,
+    median_percent: Option<f64>,
     mean_kind: &'static str,
     min: Option<f64>,
     mean: Option<f64>,
@@ -74,7 +76,7 @@ pub fn csv(comparison: &Comparison) -> Result<String, csv::Error> {
 /// None that memory does not have.
 pub fn json(comparison: &Comparison) -> Result<String, serde_json::Error> {
     let comparisons = records(comparison);
-    let base = &comparison.columns[comparison.base];
+    let base = &comparison.columns[comparison.bases.first().copied().unwrap_or(0)];
     let document = ComparisonFile { schema: 1, base, columns: &comparison.columns, comparisons };
     Ok(serde_json::to_string(&document)? + "\n")
 }
@@ -102,8 +104,10 @@ fn record<'c>(
         cpus: line.key.cpus,
         params: &line.key.params,
         column: &comparison.columns[column],
-        base: &comparison.columns[comparison.base],
+        base: &comparison.columns[comparison.bases[column]],
         n: cell.figures.n,
+        median: cell.figures.get(Stat::Median),
+        median_percent: percent(Stat::Median),
         mean_kind: Stat::Mean.title(line.better),
         min: cell.figures.get(Stat::Min),
         mean: cell.figures.get(Stat::Mean),

@@ -1,21 +1,23 @@
 //! Comparing result files.
 
 use super::columns::{self, Named};
-use super::document::Document;
 use super::options::CompareOptions;
 use super::table::Comparison;
 use super::write::written;
-use super::{threads, unlike};
+use super::{noise, summary, threads, unlike};
 use crate::failure::Failure;
-use crate::report::printable;
+use crate::report::document::Document;
+use crate::report::{baseline, printable};
 
 /// Files compared.
 #[derive(Debug)]
 pub struct Compared {
     /// For stdout.
     pub text: String,
-    /// For stderr: in what the files differ besides their figures.
+    /// For stderr: in what the files differ besides their figures, and what to doubt about them.
     pub warnings: Vec<String>,
+    /// Why the command is to fail, by `--fail-above`.
+    pub worse: Option<String>,
 }
 
 /// Compares result files.
@@ -26,15 +28,19 @@ pub fn files(options: &CompareOptions) -> Result<Compared, Failure> {
     options.measuring.refuse_for_files()?;
     let mut files =
         options.threads.iter().map(|name| threads::load(name)).collect::<Result<Vec<_>, _>>()?;
+    if let Some(name) = &options.baseline {
+        files.push(baseline_file(name)?);
+    }
     for path in &options.files {
         files.push(Named { document: Document::load(path)?, path: path.clone() });
     }
-    let warnings = unlike::differences(&files);
+    let mut warnings = unlike::differences(&files);
     if !options.force && !warnings.is_empty() {
         return Err(Failure::Usage(refusal(&warnings)));
     }
+    warnings.extend(noise::doubts(&files));
     let sources = sources(&files);
-    let mut columns = columns::of_files(files);
+    let mut columns = columns::of_files(&files);
     columns::keep(&mut columns, "design", &options.designs, |row| &row.design)?;
     columns::keep(&mut columns, "workload", &options.workloads, |row| &row.workload)?;
     columns::keep(&mut columns, "metric", &options.metrics, |row| &row.metric)?;
@@ -47,7 +53,20 @@ pub fn files(options: &CompareOptions) -> Result<Compared, Failure> {
         ));
     }
     let comparison = Comparison::new(&columns, options.base.as_deref(), options.rule)?;
-    Ok(Compared { text: written(&comparison, &sources, options)?, warnings })
+    Ok(Compared {
+        text: written(&comparison, &sources, options)?,
+        warnings,
+        worse: options.fail_above.and_then(|limit| summary::failure(&comparison, limit)),
+    })
+}
+
+/// The results of a baseline, called by its name.
+///
+/// # Errors
+/// When there is none.
+pub fn baseline_file(name: &str) -> Result<Named, Failure> {
+    let document = Document::load(&baseline::saved(name)?)?;
+    Ok(Named { path: name.into(), document })
 }
 
 /// One line, however much differs.

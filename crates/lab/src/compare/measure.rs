@@ -1,14 +1,16 @@
 //! Comparing designs by measuring them now.
 
-use super::columns;
-use super::document::ResultRow;
+use super::columns::{self, Column, Origin};
+use super::files::{self, Compared};
 use super::measuring::Measuring;
 use super::options::CompareOptions;
+use super::summary;
 use super::table::Comparison;
 use super::write::{noted, written};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
 use crate::names::{Design, list};
+use crate::report::document::ResultRow;
 use crate::report::{Report, counted};
 use crate::workloads::clients::{self, Clients};
 use crate::workloads::options::MeasureOptions;
@@ -63,7 +65,8 @@ impl Measurement {
     pub fn bench(&self, options: &CompareOptions) -> MeasureOptions {
         let Measuring { quick, runs, ref json, seed, .. } = options.measuring;
         let (designs, json) = (self.designs.clone(), json.clone());
-        MeasureOptions { designs, quick, runs, json, seed, cpus: None }
+        let save_baseline = options.measuring.save_baseline.clone();
+        MeasureOptions { designs, quick, runs, json, save_baseline, seed, cpus: None }
     }
 
     /// Measures it.
@@ -89,10 +92,17 @@ impl Measurement {
     ///
     /// # Errors
     /// When what the options ask of the table is not there.
-    pub fn compare(&self, measured: &Report, options: &CompareOptions) -> Result<String, Failure> {
+    pub fn compare(
+        &self,
+        measured: &Report,
+        options: &CompareOptions,
+    ) -> Result<Compared, Failure> {
         let mut columns = columns::by_design(measured.rows().into_iter().map(ResultRow::from));
         let order = self.order();
         columns.sort_by_key(|column| order.iter().position(|design| design.name() == column.name));
+        if let Some(name) = &options.baseline {
+            columns = beside_baseline(columns, name)?;
+        }
         columns::keep(&mut columns, "metric", &options.metrics, |row| &row.metric)?;
         if let Some(param) = &options.by {
             columns = columns::split(columns, param)?;
@@ -102,7 +112,9 @@ impl Measurement {
             // What only one design has, such as its metadata, compares nothing.
             comparison.lines.retain(|line| line.cells.iter().flatten().count() > 1);
         }
-        Ok(noted(options.format, measured.notes(), written(&comparison, "", options)?))
+        let text = noted(options.format, measured.notes(), written(&comparison, "", options)?);
+        let worse = options.fail_above.and_then(|limit| summary::failure(&comparison, limit));
+        Ok(Compared { text, warnings: Vec::new(), worse })
     }
 
     /// The order of the columns.
@@ -142,6 +154,21 @@ impl Measurement {
         }
         Ok(designs)
     }
+}
+
+/// The columns that were measured, and before each the baseline's of the same design.
+fn beside_baseline(measured: Vec<Column>, name: &str) -> Result<Vec<Column>, Failure> {
+    let baseline = columns::by_design(files::baseline_file(name)?.document.results);
+    let mut columns = Vec::new();
+    for column in measured {
+        if let Some(base) = baseline.iter().find(|base| base.design == column.design) {
+            let name = format!("{name}:{}", base.name);
+            columns.push(Column { name, ..base.clone() });
+        }
+        let origin = Origin { file: 1, ..column.origin };
+        columns.push(Column { origin, ..column });
+    }
+    Ok(columns)
 }
 
 fn parsed<T>(names: &[String], parse: fn(&str) -> Result<T, String>) -> Result<Vec<T>, Failure> {

@@ -7,6 +7,7 @@ use clap::Args;
 use crate::args;
 use crate::design::variant::Variant;
 use crate::failure::Failure;
+use crate::report::baseline;
 use crate::workloads::clients::Clients;
 use crate::workloads::options::BenchOptions;
 
@@ -31,6 +32,10 @@ pub struct Measuring {
     /// comparison to stderr)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["files", "threads"])]
     pub json: Option<PathBuf>,
+    /// Also keep the samples as the baseline NAME
+    #[arg(long, value_name = "NAME", value_parser = baseline::name)]
+    #[arg(conflicts_with_all = ["files", "threads"])]
+    pub save_baseline: Option<String>,
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = args::seed)]
     #[arg(conflicts_with_all = ["files", "threads"], allow_negative_numbers = true)]

@@ -9,11 +9,12 @@
 //!
 //! # Theory
 //! Percentages have mmtests' sign: positive is always better, `new * 100 / base - 100` where higher
-//! is better and `100 - new * 100 / base` where lower is. A star by p < 0.10 marks, of ten rows
-//! without any difference, one: hence our own rule, which corrects p for the number of comparisons
-//! (Holm 1979) and prints how many samples there were, how large the difference may be, and how
-//! large it is beside the spread. Tests and intervals are about arithmetic means (Welch 1947), as
-//! mmtests' are, also where the harmonic mean is shown.
+//! is better and `100 - new * 100 / base` where lower is. A design of a file is compared with itself
+//! in the first file; the designs of one file are compared with its first. By our rule a difference
+//! is one of ranks (Mann and Whitney 1947), after correction for the comparisons of the same metric
+//! (Holm 1979), and its size is that of medians, with a bootstrap interval (Efron 1979): one
+//! interrupted window moves neither. The rules of the threads' tables are about means (Welch 1947);
+//! a star by p < 0.10 marks, of ten rows without any difference, one.
 //!
 //! # API
 //! ```text
@@ -24,15 +25,17 @@
 
 mod columns;
 mod data;
-mod document;
 mod files;
 mod measure;
 mod measuring;
 mod metric;
+mod noise;
 mod options;
+mod rank;
 mod render;
 mod rule;
 mod stats;
+mod summary;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -41,6 +44,11 @@ mod unlike;
 mod welch;
 mod write;
 
+pub use columns::{Named, of_files as columns_of};
 pub use files::files;
 pub use measure::Measurement;
 pub use options::CompareOptions;
+pub use rule::Rule;
+pub use stats::Stat;
+pub use summary::Finding;
+pub use table::{Comparison, TableLine};

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use super::measuring::Measuring;
 use super::rule::Rule;
 use super::stats::Stat;
+use crate::report::baseline;
 
 /// See the module.
 #[derive(Clone, Debug, Args)]
@@ -46,8 +47,21 @@ pub struct CompareOptions {
     /// Compare files of other machines or settings all the same
     #[arg(long)]
     pub force: bool,
+    /// Compare with the results that --save-baseline NAME kept
+    #[arg(long, value_name = "NAME", value_parser = baseline::name, conflicts_with = "base")]
+    pub baseline: Option<String>,
+    /// Exit with 3 if a median is worse by more than this, by the rule (such as 5%)
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub fail_above: Option<f64>,
     #[command(flatten)]
     pub measuring: Measuring,
+}
+
+/// `5` or `5%`.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
+    let number = number.filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "give a percentage of at least 0, such as 5%".to_owned())
 }
 
 impl CompareOptions {

@@ -2,9 +2,12 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::rule::{Rule, Verdict};
+use super::rule::Rule;
 use super::stats::Stat;
+use super::summary::{Finding, summary};
 use super::table::{Comparison, TableLine};
+use crate::report::block;
+use crate::report::terminal::{BETTER, WORSE, width};
 
 /// The text of a cell without a figure.
 const NONE: &str = "-";
@@ -16,9 +19,13 @@ pub enum Medium {
     Markdown,
 }
 
-/// The tables of all workloads, with the statistics asked for, and what their stars mean.
+/// By our rule first what the comparison comes to; then the tables of all workloads, with the
+/// statistics asked for, and what their marks mean.
 pub fn render(comparison: &Comparison, stats: &[Stat], medium: Medium) -> String {
     let mut text = String::new();
+    if comparison.rule == Rule::Ours {
+        text = summarized(comparison, medium);
+    }
     for workload in comparison.workloads() {
         let heading = if medium == Medium::Markdown { "## " } else { "" };
         text += &format!("{heading}{workload}\n{}", blank(medium));
@@ -26,12 +33,31 @@ pub fn render(comparison: &Comparison, stats: &[Stat], medium: Medium) -> String
         if comparison.rule == Rule::Ours
             && let Some(differences) = differences(comparison, workload, medium)
         {
-            let base = &comparison.columns[comparison.base];
-            text += &format!("\nDifferences to {base}\n{}{differences}", blank(medium));
+            text += &format!("\nDifferences\n{}{differences}", blank(medium));
         }
         text.push('\n');
     }
-    text + &legend(comparison)
+    match medium {
+        Medium::Text => text + &block::wrapped(legend(comparison).trim_end(), width()),
+        Medium::Markdown => text + &legend(comparison),
+    }
+}
+
+fn summarized(comparison: &Comparison, medium: Medium) -> String {
+    let lines = summary(comparison);
+    if lines.is_empty() {
+        return lines;
+    }
+    match medium {
+        Medium::Text => format!("In short\n{}\n", block::wrapped(lines.trim_end(), width())),
+        Medium::Markdown => {
+            let listed = lines.lines().map(|line| match line.strip_prefix("  ") {
+                Some(inner) => format!("  - {inner}\n"),
+                None => format!("- {line}\n"),
+            });
+            format!("{}\n", escaped(listed.collect(), medium))
+        }
+    }
 }
 
 fn blank(medium: Medium) -> &'static str {
@@ -54,7 +80,7 @@ fn figures(comparison: &Comparison, workload: &str, stats: &[Stat], medium: Medi
             table.add_row(title.into_iter().chain(cells).map(|text| escaped(text, medium)));
         }
     }
-    finished(table, 2)
+    finished(table, 2, medium)
 }
 
 /// A figure and its percentage: in parentheses, or between stars.
@@ -67,8 +93,26 @@ fn cell(comparison: &Comparison, line: &TableLine, column: usize, stat: Stat) ->
         Some(percent) => format!("{:7.2}%", without_minus_zero(percent)),
         None => format!("{NONE:>8}"),
     };
-    let star = stat == Stat::Mean && cell.verdict.as_ref().is_some_and(|verdict| verdict.star);
+    if comparison.rule == Rule::Ours && stat == Stat::Median {
+        return marked(comparison, (line, column), &value);
+    }
+    let star = comparison.rule != Rule::Ours && stat == Stat::Mean;
+    let star = star && cell.verdict.as_ref().is_some_and(|verdict| verdict.star);
     if star { format!("{value} *{percent}*") } else { format!("{value} ({percent})") }
+}
+
+/// A median, and how it differs from the base's, with a mark where the difference is shown.
+fn marked(comparison: &Comparison, (line, column): (&TableLine, usize), value: &str) -> String {
+    let verdict = line.cells[column].as_ref().and_then(|cell| cell.verdict.as_ref());
+    let percent = comparison.percent(line, column, Stat::Median);
+    let (Some(verdict), Some(percent)) = (verdict, percent) else { return value.to_owned() };
+    let star = if verdict.printed { Some(verdict.star) } else { None };
+    let mark = match (star, Finding::of(verdict)) {
+        (Some(true), _) | (_, Some(Finding::Better | Finding::Worse)) if percent > 0.0 => BETTER,
+        (Some(true), _) | (_, Some(Finding::Better | Finding::Worse)) => WORSE,
+        _ => ' ',
+    };
+    format!("{value} {mark} {:>+6.1} %", without_minus_zero(percent))
 }
 
 /// Prints -0.001 as 0.00.
@@ -86,7 +130,9 @@ fn decimals(line: &TableLine, stat: Stat) -> usize {
 /// The verdict of our rule on each difference; `None` when no row has enough samples.
 fn differences(comparison: &Comparison, workload: &str, medium: Medium) -> Option<String> {
     let mut table = new(medium, 2);
-    table.set_header(["", "", "n", "change", "95% interval", "g", "p", "verdict"]);
+    let headings =
+        ["", "design", "n", "median changes by", "95 % interval", "delta", "p", "verdict"];
+    table.set_header(headings);
     let mut any = false;
     for line in comparison.lines.iter().filter(|line| line.key.workload == workload) {
         for (column, cell) in line.cells.iter().enumerate() {
@@ -101,45 +147,39 @@ fn differences(comparison: &Comparison, workload: &str, medium: Medium) -> Optio
                 line.label.clone(),
                 comparison.columns[column].clone(),
                 format!("{}/{}", cell.figures.n, verdict.base_n),
-                change(verdict).map_or(NONE.into(), |change| format!("{change:+.2}%")),
+                comparison.percent(line, column, Stat::Median).map_or(NONE.into(), |percent| {
+                    format!("{:+.1} %", without_minus_zero(percent))
+                }),
                 verdict
                     .interval_percent
-                    .map_or(NONE.into(), |(low, high)| format!("{low:+.2} .. {high:+.2}%")),
+                    .map_or(NONE.into(), |(low, high)| format!("{low:+.1} .. {high:+.1} %")),
                 verdict.effect.map_or(NONE.into(), |effect| format!("{effect:+.2}")),
                 if p < 0.001 { "<0.001".to_owned() } else { format!("{p:.3}") },
-                words(verdict).to_owned(),
+                Finding::of(verdict).map_or(NONE, Finding::words).to_owned(),
             ];
             table.add_row(row.map(|text| escaped(text, medium)));
         }
     }
-    any.then(|| finished(table, 2))
-}
-
-/// The difference of arithmetic means in percent: where the interval is about a rate, not that of
-/// the harmonic means above.
-fn change(verdict: &Verdict) -> Option<f64> {
-    verdict.interval_percent.map(|(low, high)| f64::midpoint(low, high))
-}
-
-fn words(verdict: &Verdict) -> &'static str {
-    match (verdict.star, change(verdict)) {
-        (false, _) => "no difference shown",
-        (true, Some(change)) if change > 0.0 => "better",
-        (true, Some(_)) => "worse",
-        (true, None) => "different",
-    }
+    any.then(|| {
+        if medium == Medium::Text {
+            block::fitted(&table, width())
+        } else {
+            finished(table, 2, medium)
+        }
+    })
 }
 
 fn legend(comparison: &Comparison) -> String {
-    let mut text = "Percentages: positive is better. Stars: ".to_owned();
+    let mut text = "Percentages: positive is better. ".to_owned();
     text += match comparison.rule {
         Rule::Ours => {
-            "Welch's test, p < 0.05 after Holm's correction for all comparisons here.\n\
-             n: samples of the column and of the base; change and interval: of arithmetic means; \
-             g: Hedges' g, the difference in standard deviations.\n"
+            "Marks: Mann-Whitney's rank test, p < 0.05 after Holm's correction within a metric; the \
+             same: the interval stays within 5 %; unclear: it does not.\n\
+             n: samples of the column and of the base; interval: of the change of the median, by \
+             bootstrap; delta: in how many more pairs of samples the new one is the better, of 1.\n"
         }
-        Rule::Threads => "Welch's test, p < 0.10, each comparison for itself.\n",
-        Rule::Mmtests => "means further apart than 1.96 standard deviations of both.\n",
+        Rule::Threads => "Stars: Welch's test, p < 0.10, each comparison for itself.\n",
+        Rule::Mmtests => "Stars: means further apart than 1.96 standard deviations of both.\n",
     };
     let verdicts =
         || comparison.lines.iter().flat_map(|l| &l.cells).flatten().flat_map(|c| &c.verdict);
@@ -164,10 +204,14 @@ fn new(medium: Medium, words: usize) -> Table {
     table
 }
 
-/// The table, words to the left and figures to the right, without blanks at the ends of lines.
-fn finished(mut table: Table, words: usize) -> String {
+/// The table, words to the left and figures to the right, without blanks at the ends of lines. As
+/// text it fits the terminal: columns that do not are continued below.
+fn finished(mut table: Table, words: usize, medium: Medium) -> String {
     for column in table.column_iter_mut().skip(words) {
         column.set_cell_alignment(CellAlignment::Right);
+    }
+    if medium == Medium::Text {
+        return block::continued(&table, words, width());
     }
     let text = table.to_string();
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()

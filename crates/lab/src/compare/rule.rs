@@ -2,10 +2,11 @@
 
 use clap::ValueEnum;
 
-use super::document::ResultRow;
-use super::metric::Better;
+use super::rank::{self, RankDifference};
 use super::stats::{Figures, Stat};
 use super::welch::{self, Difference};
+use crate::report::better::Better;
+use crate::report::document::ResultRow;
 
 /// Two-sided p below which mmtests, as the threads used it, printed a star.
 const THREADS_P: f64 = 0.10;
@@ -17,8 +18,8 @@ const HALF_WIDTH: f64 = 1.96;
 /// When a mean gets a star.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rule {
-    /// Welch's test, p < 0.05 after Holm's correction for the number of comparisons; also prints n,
-    /// the 95% confidence interval and the effect size
+    /// Mann-Whitney's rank test, p < 0.05 after Holm's correction for the comparisons of the same
+    /// metric, with bootstrap intervals of medians
     Ours,
     /// As in the threads' tables: Welch's test, p < 0.10, each comparison for itself
     Threads,
@@ -32,19 +33,21 @@ pub enum Rule {
 pub struct Verdict {
     /// Samples of the base.
     pub base_n: usize,
-    /// Of Welch's test; `None` with fewer than two samples on a side.
+    /// Of the rule's test; `None` with fewer than two samples on a side.
     pub p: Option<f64>,
-    /// The same after Holm's correction over the whole table.
+    /// The same after Holm's correction within the metric.
     pub p_holm: Option<f64>,
-    /// 95% confidence interval of the difference of arithmetic means, in percent of the base's;
-    /// positive is better.
+    /// 95% interval of the change in percent of the base, of medians by our rule, else of arithmetic
+    /// means; positive is better.
     pub interval_percent: Option<(f64, f64)>,
-    /// Hedges' g; positive is better.
+    /// By our rule Cliff's delta; positive is better.
     pub effect: Option<f64>,
     /// Whether the rule finds the difference significant.
     pub star: bool,
     /// Whether the star is not ours: of printed figures, what was printed.
     pub printed: bool,
+    /// Whether so many samples could show a difference by our rule.
+    pub is_testable: bool,
     /// Whether mmtests' rule of 2024 finds the intervals apart.
     apart: bool,
 }
@@ -52,7 +55,12 @@ pub struct Verdict {
 impl Verdict {
     /// Compares a row with the base's. `stars_apply`: whether a star that was printed is about this
     /// base.
-    pub fn new(row: &ResultRow, base: &ResultRow, better: Better, stars_apply: bool) -> Self {
+    pub fn new(
+        row: &ResultRow,
+        base: &ResultRow,
+        (better, rule): (Better, Rule),
+        stars_apply: bool,
+    ) -> Self {
         let printed = row.samples.is_empty() && row.printed.is_some();
         let mut verdict = Verdict {
             base_n: base.samples.len(),
@@ -64,17 +72,32 @@ impl Verdict {
                 && printed
                 && row.printed.as_ref().is_some_and(|printed| printed.star),
             printed,
+            is_testable: rank::least_p(row.samples.len(), base.samples.len()) < OURS_P,
             apart: apart(&row.samples, &base.samples),
         };
         // What the workload gives needs no test.
         let Some(sign) = better.sign() else { return verdict };
-        if let Some(difference) = Difference::of(&row.samples, &base.samples) {
+        if rule == Rule::Ours {
+            if let Some(difference) = RankDifference::of(&row.samples, &base.samples) {
+                // Counts that never vary need no more samples.
+                verdict.is_testable |= difference.p == 0.0;
+                verdict.p = Some(difference.p);
+                verdict.effect = Some(sign * difference.delta);
+                verdict.interval_percent =
+                    difference.interval_percent.map(|(low, high)| turned(low, high, better));
+            }
+        } else if let Some(difference) = Difference::of(&row.samples, &base.samples) {
             verdict.p = Some(difference.p);
-            verdict.effect = difference.effect.map(|effect| sign * effect);
             verdict.interval_percent = interval(&difference, &base.samples, sign);
         }
         verdict
     }
+}
+
+/// A change in percent by mmtests' sign: positive is better.
+fn turned(low: f64, high: f64, better: Better) -> (f64, f64) {
+    let of = |percent: f64| better.percent(100.0 + percent, 100.0).unwrap_or(0.0);
+    (of(low).min(of(high)), of(low).max(of(high)))
 }
 
 fn apart(new: &[f64], base: &[f64]) -> bool {
@@ -92,7 +115,7 @@ fn interval(difference: &Difference, base: &[f64], sign: f64) -> Option<(f64, f6
     (a.is_finite() && b.is_finite()).then_some((a.min(b), a.max(b)))
 }
 
-/// Corrects the p of all verdicts of a table for their number, and gives stars by the rule.
+/// Corrects the p of verdicts for their number, and gives stars by the rule.
 pub fn judge(mut verdicts: Vec<&mut Verdict>, rule: Rule) {
     let tested: Vec<f64> = verdicts.iter().filter_map(|verdict| verdict.p).collect();
     let mut corrected = welch::holm(&tested).into_iter();

@@ -2,8 +2,9 @@
 
 use statrs::statistics::Statistics;
 
-use super::document::Printed;
-use super::metric::Better;
+use crate::harness::samples;
+use crate::report::better::Better;
+use crate::report::document::Printed;
 
 /// Share of samples that `BAmean-95` keeps, in percent.
 const BEST_PERCENT: usize = 95;
@@ -19,11 +20,13 @@ pub enum Stat {
     Max,
     /// The arithmetic mean of the best 95% of samples.
     Bamean,
+    /// The sample in the middle: what our rule is about.
+    Median,
 }
 
 impl Stat {
-    /// In the order of mmtests.
-    pub const ALL: [Stat; 6] =
+    /// Those of an mmtests table, in its order.
+    pub const MMTESTS: [Stat; 6] =
         [Stat::Min, Stat::Mean, Stat::Stddev, Stat::Coeffvar, Stat::Max, Stat::Bamean];
 
     /// mmtests' name of it.
@@ -36,6 +39,7 @@ impl Stat {
             Stat::Coeffvar => "CoeffVar",
             Stat::Max => "Max",
             Stat::Bamean => "BAmean-95",
+            Stat::Median => "Median",
         }
     }
 
@@ -60,6 +64,7 @@ pub struct Figures {
     stddev: Option<f64>,
     max: Option<f64>,
     bamean: Option<f64>,
+    median: Option<f64>,
 }
 
 impl Figures {
@@ -79,13 +84,14 @@ impl Figures {
             stddev: (samples.len() > 1).then(|| samples.std_dev()),
             max: Some(Statistics::max(samples)),
             bamean: Some(best_mean(samples, better)),
+            median: samples::median(samples),
         }
     }
 
     /// Statistics that a source printed.
     pub fn of_printed(printed: &Printed) -> Self {
         let Printed { min, mean, stddev, max, .. } = *printed;
-        Figures { n: 0, amean: None, min, mean, stddev, max, bamean: None }
+        Figures { n: 0, amean: None, min, mean, stddev, max, bamean: None, median: None }
     }
 
     /// The value of a statistic, if it is known.
@@ -100,6 +106,8 @@ impl Figures {
             },
             Stat::Max => self.max,
             Stat::Bamean => self.bamean,
+            // Printed tables have a mean in its place.
+            Stat::Median => self.median.or(self.mean),
         }
     }
 }
@@ -162,6 +170,6 @@ mod tests {
         assert_eq!((one.get(Stat::Mean), one.get(Stat::Stddev)), (Some(3.0), None));
         close(one.get(Stat::Bamean), 3.0);
         let none = Figures::of_samples(&[], Better::Lower);
-        assert!(Stat::ALL.iter().all(|&stat| none.get(stat).is_none()));
+        assert!(Stat::MMTESTS.iter().all(|&stat| none.get(stat).is_none()));
     }
 }

@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 
 use super::columns::{self, Column};
-use super::document::ResultRow;
-use super::metric::{self, Better};
+use super::metric;
 use super::rule::{self, Rule, Verdict};
 use super::stats::{Figures, Stat};
 use crate::design::variant;
 use crate::failure::Failure;
+use crate::report::better::{Better, better};
+use crate::report::document::ResultRow;
 
 /// Columns side by side.
 #[derive(Debug)]
 pub struct Comparison {
     pub columns: Vec<String>,
-    /// The column that percentages refer to.
-    pub base: usize,
+    /// The column that each column's percentages refer to; of bases, themselves.
+    pub bases: Vec<usize>,
     pub rule: Rule,
     pub lines: Vec<TableLine>,
 }
@@ -56,18 +57,20 @@ impl Comparison {
     /// When there is no such column, nothing to compare, or one thing measured twice.
     pub fn new(columns: &[Column], base: Option<&str>, rule: Rule) -> Result<Self, Failure> {
         let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
-        let base = match base {
-            None => 0,
-            Some(base) => names
-                .iter()
-                .position(|name| name == base)
-                .ok_or_else(|| columns::no_column(base, names.iter().map(String::as_str)))?,
+        let bases = match base {
+            None => columns::bases(columns),
+            Some(base) => {
+                let at = names.iter().position(|name| name == base);
+                let at =
+                    at.ok_or_else(|| columns::no_column(base, names.iter().map(String::as_str)))?;
+                vec![at; columns.len()]
+            }
         };
         let mut lines = Vec::new();
         for row in columns.iter().flat_map(|column| &column.rows) {
             let key = Key::of(row);
             if !lines.iter().any(|line: &TableLine| line.key == key) {
-                lines.push(TableLine::new(key, row, columns, base)?);
+                lines.push(TableLine::new(key, row, columns, &bases, rule)?);
             }
         }
         if names.len() > 1 && !lines.iter().any(|line| line.cells.iter().flatten().count() > 1) {
@@ -76,15 +79,19 @@ impl Comparison {
                     .to_owned(),
             ));
         }
-        let cells = lines.iter_mut().flat_map(|line| line.cells.iter_mut().flatten());
-        rule::judge(cells.filter_map(|cell| cell.verdict.as_mut()).collect(), rule);
-        Ok(Comparison { columns: names, base, rule, lines })
+        judge(&mut lines, rule);
+        Ok(Comparison { columns: names, bases, rule, lines })
     }
 
     /// By how many percent a cell's figure is better than the base's.
     pub fn percent(&self, line: &TableLine, column: usize, stat: Stat) -> Option<f64> {
         let of = |column: usize| line.cells[column].as_ref()?.figures.get(stat);
-        stat.better(line.better).percent(of(column)?, of(self.base)?)
+        stat.better(line.better).percent(of(column)?, of(self.bases[column])?)
+    }
+
+    /// Whether a column is compared with another.
+    pub fn is_compared(&self, column: usize) -> bool {
+        self.bases[column] != column
     }
 
     /// The workloads, in order.
@@ -101,6 +108,24 @@ impl Comparison {
     }
 }
 
+/// Corrects the p of all verdicts, by our rule within each metric of a workload, by the others not
+/// at all, and gives stars.
+fn judge(lines: &mut [TableLine], rule: Rule) {
+    let mut metrics: Vec<(String, String)> = Vec::new();
+    for line in lines.iter() {
+        let metric = (line.key.workload.clone(), line.key.metric.clone());
+        if !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    for (workload, metric) in metrics {
+        let is_of = |key: &Key| key.workload == workload && key.metric == metric;
+        let of_metric = lines.iter_mut().filter(|line| is_of(&line.key));
+        let cells = of_metric.flat_map(|line| line.cells.iter_mut().flatten());
+        rule::judge(cells.filter_map(|cell| cell.verdict.as_mut()).collect(), rule);
+    }
+}
+
 impl Key {
     /// Params that tell variants of designs apart tell no lines apart: variants are what is
     /// compared.
@@ -112,8 +137,14 @@ impl Key {
 }
 
 impl TableLine {
-    fn new(key: Key, row: &ResultRow, columns: &[Column], base: usize) -> Result<Self, Failure> {
-        let (better, label) = (metric::better(row), metric::label(row));
+    fn new(
+        key: Key,
+        row: &ResultRow,
+        columns: &[Column],
+        bases: &[usize],
+        rule: Rule,
+    ) -> Result<Self, Failure> {
+        let (better, label) = (better(row), metric::label(row));
         let mut rows = Vec::new();
         for column in columns {
             let mut matching = column.rows.iter().filter(|row| Key::of(row) == key);
@@ -126,21 +157,27 @@ impl TableLine {
             }
         }
         let cells = rows.iter().enumerate().map(|(at, row)| {
+            let base = bases[at];
             let against = if at == base { None } else { rows[base] };
-            row.map(|row| {
-                Cell::new(row, against, better, columns[at].stars_are_against(&columns[base]))
-            })
+            let stars_apply = columns[at].stars_are_against(&columns[base]);
+            row.map(|row| Cell::new(row, against, (better, rule), stars_apply))
         });
         Ok(TableLine { cells: cells.collect(), key, label, unit: row.unit.clone(), better })
     }
 }
 
 impl Cell {
-    fn new(row: &ResultRow, base: Option<&ResultRow>, better: Better, stars_apply: bool) -> Self {
+    fn new(
+        row: &ResultRow,
+        base: Option<&ResultRow>,
+        (better, rule): (Better, Rule),
+        stars_apply: bool,
+    ) -> Self {
         let figures = match &row.printed {
             Some(printed) if row.samples.is_empty() => Figures::of_printed(printed),
             _ => Figures::of_samples(&row.samples, better),
         };
-        Cell { figures, verdict: base.map(|base| Verdict::new(row, base, better, stars_apply)) }
+        let verdict = base.map(|base| Verdict::new(row, base, (better, rule), stars_apply));
+        Cell { figures, verdict }
     }
 }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::columns::{self, Named};
-use super::document::{Document, ResultRow};
-use super::metric::{self, Better};
+use super::metric;
 use super::rule::Rule;
 use super::stats::Stat;
 use super::table::Comparison;
 use super::threads;
+use crate::report::better::{Better, better};
+use crate::report::document::{Document, ResultRow};
 use crate::workloads::clients::auto;
 
 /// Of the percentages, half of the last digit printed.
@@ -57,8 +58,8 @@ fn check(path: &Path) -> usize {
         for (figure, percent) in percents {
             let of = |raw: &Value| raw["printed"][figure].as_f64().unwrap();
             let spread = matches!(figure.as_str(), "stddev" | "range");
-            let better = if spread { Better::Lower } else { metric::better(new) };
-            let (low, high) = bounds(better, of(raw_new), of(raw_base), half_digit);
+            let way = if spread { Better::Lower } else { better(new) };
+            let (low, high) = bounds(way, of(raw_new), of(raw_base), half_digit);
             let percent = percent.as_f64().unwrap();
             let (file, label) = (path.display(), metric::label(new));
             assert!(
@@ -83,7 +84,7 @@ fn percentages_of_the_threads_follow_from_their_columns() {
 fn stars_of_the_threads_are_shown_as_printed() {
     for path in files() {
         let named = Named { document: Document::load(&path).unwrap(), path: path.clone() };
-        let columns = columns::of_files(vec![named]);
+        let columns = columns::of_files(&[named]);
         if columns.len() < 2 {
             continue;
         }
@@ -101,7 +102,7 @@ fn stars_of_the_threads_are_shown_as_printed() {
 #[test]
 fn stars_of_a_source_are_about_its_own_base() {
     let names = ["2022-rcu-epyc-7742", "2022-rcu-epyc-7601"];
-    let columns = columns::of_files(names.map(|name| threads::load(name).unwrap()).into());
+    let columns = columns::of_files(&names.map(|name| threads::load(name).unwrap()));
     let starred = |base: &str, of: usize| {
         let comparison = Comparison::new(&columns, Some(base), Rule::Threads).unwrap();
         let cells = comparison.lines.iter().map(|line| line.cells[of].as_ref().unwrap());

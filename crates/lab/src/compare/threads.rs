@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::columns::Named;
-use super::document::Document;
 use crate::failure::Failure;
+use crate::report::document::Document;
 
 macro_rules! shipped {
     ($($name:literal),* $(,)?) => {

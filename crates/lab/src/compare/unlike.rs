@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::columns::Named;
-use super::document::{Document, ResultRow};
+use crate::report::document::{Document, ResultRow};
 
 /// The differences between the first file and each other one, in words.
 pub fn differences(files: &[Named]) -> Vec<String> {

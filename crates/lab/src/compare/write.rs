@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::data;
 use super::options::{CompareOptions, Format};
 use super::render::{self, Medium};
+use super::rule::Rule;
 use super::stats::Stat;
 use super::table::Comparison;
 use crate::failure::Failure;
@@ -18,7 +19,8 @@ pub fn written(
     sources: &str,
     options: &CompareOptions,
 ) -> Result<String, Failure> {
-    let stats = if options.stats.is_empty() { &Stat::ALL[..] } else { &options.stats };
+    let usual = if options.rule == Rule::Ours { &[Stat::Median][..] } else { &Stat::MMTESTS };
+    let stats = if options.stats.is_empty() { usual } else { &options.stats };
     let failed =
         |e: &dyn std::error::Error| Failure::Run(format!("cannot write the comparison: {e}"));
     Ok(match options.format {

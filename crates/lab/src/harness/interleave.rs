@@ -1,7 +1,7 @@
 //! Contenders in turn, window by window, on pinned threads in step.
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pagedepot::CpuId;
 
 use super::barrier::SpinBarrier;
-use super::cpus;
+use super::{cpus, noise, stop};
 use crate::names::Design;
 
 /// A thread pinned to a CPU.
@@ -97,7 +97,8 @@ pub struct Series<const M: usize> {
     pub samples: [Vec<f64>; M],
 }
 
-/// Runs the contenders on `cpus`, and calls `tick` after every window and every warm-up: in all
+/// Runs the contenders on `cpus`, until all rounds are done or the user asks to stop (see
+/// [`stop`]), and calls `tick` after every window and every warm-up: in all
 /// `contenders * (rounds + 1)` times.
 ///
 /// # Panics
@@ -115,6 +116,7 @@ pub fn interleave<const M: usize>(
         units: contenders.iter().map(|_| AtomicU64::new(0)).collect(),
         windows: Mutex::new(vec![Vec::new(); cpus.len()]),
         current: AtomicUsize::new(NO_CONTENDER),
+        is_ended: AtomicBool::new(false),
         tick,
     };
     let (stop, stopped) = mpsc::channel::<()>();
@@ -149,6 +151,8 @@ struct Rounds<'r, const M: usize> {
     windows: Mutex<Vec<Vec<[f64; M]>>>,
     /// The contender whose window it is, for the drainer.
     current: AtomicUsize,
+    /// Whether the user asked to stop, as seat 0 saw it.
+    is_ended: AtomicBool,
     tick: &'r (dyn Fn() + Sync),
 }
 
@@ -158,12 +162,18 @@ impl<const M: usize> Rounds<'_, M> {
         cpus::pin(seat.cpu);
         self.contenders.iter().for_each(|contender| contender.enter());
         for (nth, (contender, units)) in self.contenders.iter().zip(&self.units).enumerate() {
+            if self.is_to_end(seat) {
+                break;
+            }
             self.announce(nth, seat);
             self.warm_up(*contender, units, seat);
             self.tick(seat);
         }
         let mut samples = Vec::with_capacity(self.contenders.len() * self.schedule.rounds as usize);
         for _ in 0..self.schedule.rounds {
+            if self.is_to_end(seat) {
+                break;
+            }
             for (nth, (contender, units)) in self.contenders.iter().zip(&self.units).enumerate() {
                 self.announce(nth, seat);
                 contender.prepare();
@@ -201,8 +211,21 @@ impl<const M: usize> Rounds<'_, M> {
         }
     }
 
+    /// Whether to stop before the next round: the same for all seats, which then have the same
+    /// number of windows.
+    fn is_to_end(&self, seat: Seat) -> bool {
+        if seat.index == 0 {
+            // Relaxed: the barrier publishes it. Seat 0 stores again only after the next barrier,
+            // at which every seat arrives with what it read here.
+            self.is_ended.store(stop::is_asked(), Ordering::Relaxed);
+        }
+        self.barrier.wait();
+        self.is_ended.load(Ordering::Relaxed)
+    }
+
     fn tick(&self, seat: Seat) {
         if seat.index == 0 {
+            noise::look();
             (self.tick)();
         }
     }
@@ -241,7 +264,9 @@ impl<const M: usize> Rounds<'_, M> {
         let of = |nth: usize, contender: &dyn Contender<M>| {
             let mut samples =
                 std::array::from_fn(|_| Vec::with_capacity(self.schedule.rounds as usize));
-            for round in 0..self.schedule.rounds as usize {
+            // Fewer than asked for when the user stopped it.
+            let rounds = windows.iter().map(|seat| seat.len() / count).min().unwrap_or(0);
+            for round in 0..rounds {
                 let seats: Vec<_> = windows.iter().map(|seat| seat[round * count + nth]).collect();
                 let combined = contender.combine(&seats);
                 samples

@@ -14,8 +14,11 @@ pub mod clock;
 pub mod cpus;
 pub mod interleave;
 pub mod interrupts;
+pub mod noise;
 pub mod ring;
+pub mod round_trip;
 pub mod round_trips;
 pub mod samples;
+pub mod stop;
 
 pub use interleave::{Contender, Drains, Pace, Schedule, Seat, Series, interleave};

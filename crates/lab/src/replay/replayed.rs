@@ -5,6 +5,7 @@ use pagedepot::{Mobility, Order};
 use super::look::Look;
 use super::outcome::Outcome;
 use super::plan::{ByOrder, KernelCounts, Plan, Work};
+use super::verify::Story;
 use super::zoneinfos::Zoneinfos;
 use crate::design::variant::Store;
 use crate::harness::samples;
@@ -36,6 +37,8 @@ pub struct Replay {
     pub event_ns: Vec<f64>,
     /// Pages each CPU had cached when the trace ended.
     pub cached_pages: Vec<CpuPages>,
+    /// What the checked run went through.
+    pub story: Story,
 }
 
 /// The recording.
@@ -112,12 +115,14 @@ impl Replay {
         (design, store): (Design, Store),
         outcome: Outcome,
         event_ns: Vec<f64>,
+        story: Story,
     ) -> Self {
         let cached = plan.cpus.iter().zip(&outcome.counts.cached_pages);
         Replay {
             design,
             store: store as i64,
             event_ns,
+            story,
             cached_pages: cached
                 .map(|(&cpu, &pages)| CpuPages { cpu: cpu.into(), pages })
                 .collect(),

@@ -4,7 +4,7 @@ use super::look::Look;
 use super::replayed::{CpuPages, Replay, Replayed};
 use crate::names::Design;
 use crate::report::Report;
-use crate::report::rows::{Metric, Params, params};
+use crate::report::rows::{BlockMap, Metric, Params, Series, params};
 
 /// The workload of all rows.
 const WORKLOAD: &str = "replay";
@@ -16,7 +16,7 @@ impl Replayed {
     pub fn to_report(&self, wanted: &[Design]) -> Report {
         let is_wanted = |design| wanted.is_empty() || wanted.contains(&design);
         let mut report = Report::default();
-        report.say(self.to_string().trim_end());
+        self.show(&mut report);
         for replay in self.replays.iter().filter(|replay| is_wanted(replay.design)) {
             self.add_design(&mut report, replay);
         }
@@ -43,6 +43,15 @@ impl Replayed {
         }
         add_cached(report, design, (cpus, &params), &replay.cached_pages);
         add_looks(report, design, (cpus, &params), &replay.outcome.looks);
+        let (workload, design) = (WORKLOAD.to_owned(), design.name().to_owned());
+        report.add_map(BlockMap {
+            workload: workload.clone(),
+            design: design.clone(),
+            free_percent: replay.story.free_percent.clone(),
+        });
+        let points = thinned(&replay.story.cached_pages);
+        let (metric, over) = ("cached_pages".to_owned(), "ms".to_owned());
+        report.add_series(Series { workload, design, metric, over, points });
     }
 
     fn add_kernel(&self, report: &mut Report) {
@@ -84,6 +93,15 @@ fn add_looks(
             add(("unusable_index", "1"), &params, index);
         }
     }
+}
+
+/// Most points of a curve: more than a plot has columns.
+const POINTS_MAX: usize = 500;
+
+/// So many of the points, the last among them.
+fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let step = points.len().div_ceil(POINTS_MAX).max(1);
+    points.iter().rev().step_by(step).rev().copied().collect()
 }
 
 /// Adds what each CPU cached when the trace ended.

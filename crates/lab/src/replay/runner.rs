@@ -11,10 +11,11 @@ use super::plan::Plan;
 use super::replayed::{Replay, Replayed};
 use super::target::ReplayTarget;
 use super::threads::ThreadTarget;
-use super::verify::Verify;
+use super::verify::{Story, Verify};
 use super::zoneinfos::Zoneinfos;
 use crate::design::dispatch::by_thread_design;
 use crate::design::variant::Variant;
+use crate::harness::stop;
 use crate::names::Design;
 use crate::trace::Zoneinfo;
 
@@ -39,14 +40,24 @@ pub fn replay(
     let mut replays = Vec::with_capacity(designs.len());
     for &design in designs {
         let into = ReplayInto { design, plan, before, variant };
-        let checked = into.run(Watch::Verified)?.balanced()?;
+        let (checked, story) = into.run(Watch::Verified)?;
+        let checked = checked.balanced()?;
         progress();
         let mut event_ns = Vec::with_capacity(runs);
         for _ in 0..runs.max(1) {
-            event_ns.push(into.run(Watch::Timed)?.same_as(&checked)?.event_ns());
+            if stop::is_asked() && !event_ns.is_empty() {
+                break;
+            }
+            event_ns.push(into.run(Watch::Timed)?.0.same_as(&checked)?.event_ns());
             progress();
         }
-        replays.push(Replay::new(plan, (design, variant.store_of(design)), checked, event_ns));
+        replays.push(Replay::new(
+            plan,
+            (design, variant.store_of(design)),
+            checked,
+            event_ns,
+            story,
+        ));
     }
     Ok(Replayed::new(plan, replays, zoneinfos))
 }
@@ -75,7 +86,7 @@ enum Watch {
 impl ReplayInto<'_> {
     /// Runs the plan into a new allocator. All designs but `spin` and the depot run over a buddy
     /// store.
-    fn run(self, watch: Watch) -> Result<Outcome, Error> {
+    fn run(self, watch: Watch) -> Result<(Outcome, Story), Error> {
         let ReplayInto { design, plan, before, variant } = self;
         let store = variant.store_of(design);
         by_thread_design!(
@@ -90,14 +101,19 @@ impl ReplayInto<'_> {
         )
     }
 
-    fn run_on(self, target: &mut impl ReplayTarget, watch: Watch) -> Result<Outcome, Error> {
+    fn run_on(
+        self,
+        target: &mut impl ReplayTarget,
+        watch: Watch,
+    ) -> Result<(Outcome, Story), Error> {
         Ok(match watch {
             Watch::Verified => {
                 let mut watched = Verify::new(target);
                 let outcome = run(self.plan, &mut watched)?;
-                Outcome { looks: watched.into_looks(), ..outcome }
+                let (looks, story) = watched.into_parts();
+                (Outcome { looks, ..outcome }, story)
             }
-            Watch::Timed => run(self.plan, target)?,
+            Watch::Timed => (run(self.plan, target)?, Story::default()),
         })
     }
 }

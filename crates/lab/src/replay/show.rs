@@ -1,6 +1,6 @@
 //! The result of a replay as text.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use comfy_table::Table;
 use pagedepot::Order;
@@ -10,28 +10,32 @@ use super::look::{Look, POINTS};
 use super::plan::KernelCounts;
 use super::replayed::{CpuPages, Lines, Replay, Replayed, orders_in_use};
 use super::target::ReplayCounts;
+use crate::report::Report;
 use crate::report::table::{self, NONE};
 use crate::trace::cut_short;
 
-impl fmt::Display for Replayed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write_trace(f)?;
-        writeln!(f, "\n{}\n", self.orders_table())?;
-        self.write_work(f)?;
-        writeln!(f, "\n{}\n", self.comparison_table())?;
-        writeln!(f, "{}\n", self.contiguity_table())?;
+impl Replayed {
+    /// Adds the result to a report.
+    pub fn show(&self, report: &mut Report) {
+        report.say(written(|f| self.write_trace(f)));
+        report.say(self.orders_table());
+        report.say("");
+        report.say(written(|f| self.write_work(f)));
+        report.say(self.comparison_table());
+        report.say("");
+        report.say(self.contiguity_table());
+        report.say("");
         let runs = self.replays.first().map_or(0, |replay| replay.event_ns.len());
-        writeln!(
-            f,
+        report.say(format!(
             "time per event: median of {runs} runs on one thread that acts as each event's CPU; \
              wall clock around groups of {GROUP_OPS} events, parsing not included"
-        )?;
-        self.replays.iter().try_for_each(|replay| self.write_metadata(f, replay))
+        ));
+        for replay in &self.replays {
+            report.say(written(|f| self.write_metadata(f, replay)).trim_end());
+        }
     }
-}
 
-impl Replayed {
-    fn write_trace(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_trace(&self, f: &mut String) -> fmt::Result {
         let trace = &self.trace;
         writeln!(
             f,
@@ -113,7 +117,7 @@ impl Replayed {
         table::align(table, 1)
     }
 
-    fn write_work(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_work(&self, f: &mut String) -> fmt::Result {
         let work = &self.work;
         writeln!(
             f,
@@ -208,7 +212,7 @@ impl Replayed {
         table::align(table, 1)
     }
 
-    fn write_metadata(&self, f: &mut fmt::Formatter<'_>, replay: &Replay) -> fmt::Result {
+    fn write_metadata(&self, f: &mut String, replay: &Replay) -> fmt::Result {
         let (design, outcome) = (replay.design, &replay.outcome);
         writeln!(f, "{design}, balance in pages: {}", outcome.balance)?;
         let census = &outcome.census;
@@ -223,6 +227,13 @@ impl Replayed {
             outcome.lost_frames
         )
     }
+}
+
+/// What `write` writes.
+fn written(write: impl FnOnce(&mut String) -> fmt::Result) -> String {
+    let mut text = String::new();
+    write(&mut text).expect("writing to a string does not fail");
+    text
 }
 
 /// A count, of a design's and of the kernel's.
@@ -258,7 +269,7 @@ fn pages_of(cached: &[CpuPages], cpu: u16) -> Option<u64> {
     cached.iter().find(|cached| cached.cpu == u32::from(cpu)).map(|cached| cached.pages)
 }
 
-fn write_skipped(f: &mut fmt::Formatter<'_>, sort: &str, lines: &Lines) -> fmt::Result {
+fn write_skipped(f: &mut String, sort: &str, lines: &Lines) -> fmt::Result {
     write!(f, "skipped {} lines {sort}, first", lines.count)?;
     for (line, excerpt) in &lines.examples {
         write!(f, " [line {line}: {excerpt}]")?;

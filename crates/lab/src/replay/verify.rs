@@ -15,17 +15,37 @@ pub struct Verify<'t, T> {
     held: Vec<u64>,
     unmovable: Unmovable,
     looks: Vec<Look>,
+    story: Story,
 }
+
+/// What a watched run went through.
+#[derive(Clone, Debug, Default)]
+pub struct Story {
+    /// Pages cached by all CPUs, by the trace's milliseconds.
+    pub cached_pages: Vec<(f64, f64)>,
+    /// Frames of each pageblock that no holder had when the trace ended, in percent; up to the
+    /// last pageblock that was ever in use.
+    pub free_percent: Vec<u8>,
+}
+
+/// Words of the record per pageblock.
+const PAGEBLOCK_WORDS: usize = 512 / 64;
 
 impl<'t, T: ReplayTarget> Verify<'t, T> {
     /// Watches `target`, from which nothing has been allocated yet.
     pub fn new(target: &'t mut T) -> Self {
-        Verify { target, held: Vec::new(), unmovable: Unmovable::default(), looks: Vec::new() }
+        Verify {
+            target,
+            held: Vec::new(),
+            unmovable: Unmovable::default(),
+            looks: Vec::new(),
+            story: Story::default(),
+        }
     }
 
-    /// How contiguous free memory was over the run.
-    pub fn into_looks(self) -> Vec<Look> {
-        self.looks
+    /// How contiguous free memory was over the run, and what happened.
+    pub fn into_parts(self) -> (Vec<Look>, Story) {
+        (self.looks, self.story)
     }
 
     /// Marks each frame of a block as held, and what taints its pageblock.
@@ -40,6 +60,14 @@ impl<'t, T: ReplayTarget> Verify<'t, T> {
     fn take_back(&mut self, pfn: Pfn, order: Order) {
         self.turn(pfn, order, false);
         self.unmovable.turn(pfn, order, false);
+    }
+
+    fn free_percent(&self) -> Vec<u8> {
+        let free = |words: &[u64]| {
+            let held: u32 = words.iter().map(|word| word.count_ones()).sum();
+            100 - (held * 100 / (PAGEBLOCK_WORDS as u32 * u64::BITS)) as u8
+        };
+        self.held.chunks(PAGEBLOCK_WORDS).map(free).collect()
     }
 
     /// Marks each frame of a block as held or as free.
@@ -67,6 +95,7 @@ impl<'t, T: ReplayTarget> Verify<'t, T> {
 impl<T: ReplayTarget> ReplayTarget for Verify<'_, T> {
     fn set_time(&mut self, now_ms: u64) {
         self.target.set_time(now_ms);
+        self.story.cached_pages.push((now_ms as f64, self.target.cached_pages_total() as f64));
     }
 
     fn tick(&mut self, cpu: CpuId) {
@@ -117,6 +146,7 @@ impl<T: ReplayTarget> ReplayTarget for Verify<'_, T> {
     }
 
     fn census(&mut self) -> Result<Census, String> {
+        self.story.free_percent = self.free_percent();
         self.target.census()
     }
 

@@ -1,5 +1,6 @@
 //! Results for scripts: `{"schema":1,"machine":{...},"command":"...","seed":N,
-//! "settings":{...},"results":[...]}`.
+//! "settings":{...},"noise":{...},"results":[...],"series":[...],"maps":[...]}`. The last two are
+//! there where a run has them: figures over time, and how full each pageblock was.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,8 +11,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::machine::Machine;
-use super::rows::{Report, Row};
+use super::rows::{BlockMap, Report, Row, Series};
 use crate::failure::Failure;
+use crate::harness::noise::Noise;
 
 /// Counts changes of the format that scripts must follow.
 const SCHEMA: u32 = 1;
@@ -19,11 +21,26 @@ const SCHEMA: u32 = 1;
 #[derive(Serialize)]
 struct ResultFile<'r> {
     schema: u32,
-    machine: &'r Machine,
-    command: &'r str,
-    seed: u64,
-    settings: FileSettings,
+    #[serde(flatten)]
+    header: &'r Header<'r>,
     results: Vec<Row>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    series: &'r [Series],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    maps: &'r [BlockMap],
+}
+
+/// What goes before the figures.
+#[derive(Debug, Serialize)]
+pub struct Header<'r> {
+    pub machine: &'r Machine,
+    pub command: &'r str,
+    pub seed: u64,
+    pub settings: FileSettings,
+    pub noise: &'r Noise,
+    /// Whether the user ended it before all was measured.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
 }
 
 /// Options that change figures; `compare` refuses results whose settings differ.
@@ -76,15 +93,9 @@ impl JsonOutput {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write(
-        self,
-        machine: &Machine,
-        command: &str,
-        (seed, settings): (u64, FileSettings),
-        report: &Report,
-    ) -> Result<(), Failure> {
-        let document =
-            ResultFile { schema: SCHEMA, machine, command, seed, settings, results: report.rows() };
+    pub fn write(self, header: &Header<'_>, report: &Report) -> Result<(), Failure> {
+        let (series, maps) = (report.series(), report.maps());
+        let document = ResultFile { schema: SCHEMA, header, results: report.rows(), series, maps };
         let mut text = serde_json::to_string(&document).map_err(io::Error::other)?;
         text.push('\n');
         match self {

@@ -1,10 +1,24 @@
 //! Output: rows for scripts, tables for people, progress, and the machine that results are from.
+//!
+//! | file | what |
+//! |---|---|
+//! | `rows` | a report: figures, and the tables and sentences that go with them |
+//! | `block` | a report's text, laid out for a width |
+//! | `columns` | what the headings of tables mean, and which columns give way |
+//! | `terminal` | how wide the terminal is, and whether it shows colours |
+//! | `json`, `document` | result files, written and read |
 
+pub mod baseline;
+pub mod better;
+pub mod block;
+pub mod columns;
+pub mod document;
 pub mod json;
 pub mod machine;
 pub mod progress;
 pub mod rows;
 pub mod table;
+pub mod terminal;
 
 pub use progress::Progress;
 pub use rows::Report;

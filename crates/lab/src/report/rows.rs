@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use super::block::{self, Block};
 use crate::harness::samples;
 use crate::names::Design;
 
@@ -31,11 +32,35 @@ pub struct Row {
     pub samples: Vec<f64>,
 }
 
+/// A figure over time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    pub workload: String,
+    pub design: String,
+    /// What the values are of; it ends in the unit.
+    pub metric: String,
+    /// What the positions are: `ms`, or `events`.
+    pub over: String,
+    /// Pairs of a position and a value, by position.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// How full each pageblock of a design's memory was at the end of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BlockMap {
+    pub workload: String,
+    pub design: String,
+    /// Free frames of each pageblock, by address, in percent.
+    pub free_percent: Vec<u8>,
+}
+
 /// The rows and tables of one or more workloads.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     rows: Vec<Row>,
-    text: String,
+    blocks: Vec<Block>,
+    series: Vec<Series>,
+    maps: Vec<BlockMap>,
     notes: Vec<String>,
 }
 
@@ -67,15 +92,39 @@ impl Report {
         }
     }
 
-    /// Adds a line, or several, to the text.
-    pub fn say(&mut self, text: impl std::fmt::Display) {
-        self.text += &format!("{text}\n");
+    /// Adds lines or a table to the text.
+    pub fn say(&mut self, block: impl Into<Block>) {
+        self.blocks.push(block.into());
     }
 
     /// Adds a line that belongs to the rows, whatever form they are shown in.
     pub fn note(&mut self, line: impl std::fmt::Display) {
-        self.say(&line);
+        self.say(line.to_string());
         self.notes.push(line.to_string());
+    }
+
+    /// Adds a figure over time, if there are points.
+    pub fn add_series(&mut self, series: Series) {
+        if !series.points.is_empty() {
+            self.series.push(series);
+        }
+    }
+
+    /// Adds a map of pageblocks, if there are any.
+    pub fn add_map(&mut self, map: BlockMap) {
+        if !map.free_percent.is_empty() {
+            self.maps.push(map);
+        }
+    }
+
+    /// Figures over time.
+    pub fn series(&self) -> &[Series] {
+        &self.series
+    }
+
+    /// Maps of pageblocks.
+    pub fn maps(&self) -> &[BlockMap] {
+        &self.maps
     }
 
     /// The lines added by [`note`](Self::note).
@@ -92,10 +141,12 @@ impl Report {
                 self.notes.push(note);
             }
         }
-        if !self.text.is_empty() && !other.text.is_empty() {
-            self.text.push('\n');
+        if !self.blocks.is_empty() && !other.blocks.is_empty() {
+            self.say("");
         }
-        self.text += &other.text;
+        self.blocks.extend(other.blocks);
+        self.series.extend(other.series);
+        self.maps.extend(other.maps);
     }
 
     /// The rows: workloads and metrics in the order in which they were added, and the rows of each
@@ -116,9 +167,11 @@ impl Report {
         rows
     }
 
-    /// The tables and notes, for people.
-    pub fn text(&self) -> &str {
-        &self.text
+    /// The tables and notes, and what their columns mean, in lines of at most `width` columns.
+    pub fn text(&self, width: usize) -> String {
+        let legend = block::legend(&self.blocks, width);
+        let blank = if legend.is_empty() { "" } else { "\n" };
+        block::laid_out(&self.blocks, width) + blank + &legend
     }
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::args::{RUNS_MAX, mebibytes, order, percent, positive, seed, whole};
 use crate::names::Design;
+use crate::report::baseline;
 
 /// Options of every measurement.
 #[derive(Clone, Debug, Default, Args)]
@@ -27,6 +28,9 @@ pub struct MeasureOptions {
     /// Write results for scripts to FILE (-: stdout, and tables to stderr)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Also keep the results as the baseline NAME, for `compare --baseline NAME`
+    #[arg(long, value_name = "NAME", value_parser = baseline::name)]
+    pub save_baseline: Option<String>,
     /// Seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
     pub seed: u64,

@@ -14,6 +14,7 @@ use pagedepot::{
 use crate::design::variant::Store;
 use crate::design::zone;
 use crate::failure::Failure;
+use crate::harness::stop;
 use crate::names::Design;
 use crate::report::rows::{Metric, params};
 use crate::report::{Report, table};
@@ -113,6 +114,9 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
     let mut memory = vec![MaybeUninit::new(1u8); bytes];
     let mut samples = Vec::new();
     for _ in 0..settings.rounds {
+        if stop::is_asked() {
+            break;
+        }
         let start = Instant::now();
         let made = builder().build(&mut memory, Nowhere);
         black_box(made.map_err(unusable)?);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pagedepot::{CpuId, Mobility, Order, Pfn};
 
 use crate::design::{Allocator, PAGE_BYTES};
-use crate::harness::cpus;
+use crate::harness::{cpus, stop};
 
 /// A block and the number written into its pages.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ impl<A: Allocator<Block = Pfn>> SoakClient<'_, A> {
             self.send(&mut held);
             self.give_back(&mut held)?;
             let now = Instant::now();
-            if now >= end {
+            if now >= end || stop::is_asked() {
                 break;
             }
             if now >= tick {

@@ -21,7 +21,7 @@ use self::client::{Common, SoakClient};
 use crate::design::dispatch::with_design;
 use crate::design::{Allocator, Demand};
 use crate::failure::Failure;
-use crate::harness::cpus;
+use crate::harness::{cpus, stop};
 use crate::names::Design;
 use crate::report::rows::{Metric, params};
 use crate::report::{Progress, Report, counted, table};
@@ -73,7 +73,7 @@ impl Soak {
         let mut tallies = vec![TurnTally::default(); self.designs.len()];
         let start = Instant::now();
         let mut nth = 0;
-        while nth < self.designs.len() || start.elapsed() < self.time {
+        while !stop::is_asked() && (nth < self.designs.len() || start.elapsed() < self.time) {
             let at = nth % self.designs.len();
             let design = self.designs[at];
             let seed = self.seed.wrapping_add(nth as u64);

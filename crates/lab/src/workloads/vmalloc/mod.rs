@@ -29,7 +29,7 @@ use self::passes::SuitePlan;
 use super::settings::{Effort, Settings};
 use crate::design::unavailable;
 use crate::failure::Failure;
-use crate::harness::cpus;
+use crate::harness::{cpus, stop};
 use crate::names::{Design, list};
 use crate::report::Report;
 
@@ -69,6 +69,9 @@ pub fn run(options: &VmallocOptions, settings: &Settings) -> Result<Report, Fail
     let mut passes = Vec::new();
     let suite = SuitePlan::new(options, &parameters, settings)?;
     for &design in designs.iter().filter(|design| Design::VMAPS.contains(design)) {
+        if stop::is_asked() && !passes.is_empty() {
+            break;
+        }
         let step =
             settings.progress.task(&format!("{NAME}, suite, {design}"), options.passes.into());
         passes.push((design, suite.run(design, options.passes, || step.tick())?));

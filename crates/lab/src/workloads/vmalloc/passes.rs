@@ -15,6 +15,7 @@ use super::workers::{self, Orders, Pass};
 use crate::design::dispatch::with_vmap;
 use crate::design::vmap::VmapDemand;
 use crate::failure::Failure;
+use crate::harness::stop;
 use crate::names::Design;
 use crate::workloads::settings::Settings;
 
@@ -140,6 +141,6 @@ impl Passes<'_> {
             (self.tick)();
             pass
         };
-        (0..self.passes).map(one).collect()
+        (0..self.passes).take_while(|&pass| pass == 0 || !stop::is_asked()).map(one).collect()
     }
 }

@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pagedepot::{AllocError, CpuId, Flags, FreeManyError, Order, PageSize, Pfn};
 use pagedepot_designs::vmap::{VmapCounts, VmapDesign};
@@ -20,8 +20,9 @@ use crate::design::PAGE_BYTES;
 use crate::design::dispatch::with_vmap;
 use crate::design::vmap::VmapDemand;
 use crate::failure::Failure;
+use crate::harness::stop;
 use crate::names::Design;
-use crate::report::rows::Params;
+use crate::report::rows::{Params, Series};
 use crate::report::{Report, table};
 use crate::trace::{self, ExpandLimit};
 use crate::workloads::settings::Settings;
@@ -58,10 +59,15 @@ unsafe impl<H: Host> Host for ActingHost<H> {
 struct VmapReplayed {
     /// Of each run, per event.
     event_ns: Vec<f64>,
+    /// Bytes of page tables after so many events of the last run.
+    table_bytes: Vec<(f64, f64)>,
     before: VmapCounts,
     after: VmapCounts,
     failures: u64,
 }
+
+/// Groups of events. The clock is read around each, and page tables are counted between them.
+const GROUPS: usize = 200;
 
 /// Replays the trace at `path` with each design.
 ///
@@ -79,6 +85,9 @@ pub fn run(
             settings.progress.task(&format!("{NAME}, replay, {design}"), settings.rounds.into());
         let mut all = VmapReplayed::default();
         for _ in 0..settings.rounds {
+            if stop::is_asked() {
+                break;
+            }
             all = once(&plan, design, all)?;
             step.tick();
         }
@@ -89,6 +98,13 @@ pub fn run(
     report.say(show(&plan, &replayed));
     for (design, replayed) in &replayed {
         report.add(NAME, *design, ("event_ns", "ns"), (1, &Params::new()), &replayed.event_ns);
+        report.add_series(Series {
+            workload: NAME.to_owned(),
+            design: design.name().to_owned(),
+            metric: "page_table_bytes".to_owned(),
+            over: "events".to_owned(),
+            points: replayed.table_bytes.clone(),
+        });
     }
     Ok(report)
 }
@@ -117,24 +133,32 @@ fn steps(plan: &VmapTrace, design: &impl VmapDesign, mut so_far: VmapReplayed) -
     let mut unknown = begin(plan, design).into_iter();
     let mut areas: Vec<Option<VirtAddr>> = Vec::with_capacity(plan.allocated as usize);
     so_far.before = design.counts();
-    let start = Instant::now();
-    for &step in &plan.steps {
-        match step {
-            VmapStep::Alloc { cpu, pages, align } => {
-                ACTING_AS.set(cpu.into());
-                areas.push(design.vmalloc(pages, align).ok());
-            }
-            VmapStep::Free { cpu, area } => {
-                ACTING_AS.set(cpu.into());
-                let area =
-                    areas.get_mut(area as usize).map_or_else(|| unknown.next(), Option::take);
-                if let Some(area) = area {
-                    design.vfree(area).expect("it was allocated");
+    let (mut elapsed, mut done) = (Duration::ZERO, 0);
+    so_far.table_bytes.clear();
+    for group in plan.steps.chunks(plan.steps.len().div_ceil(GROUPS).max(1)) {
+        let start = Instant::now();
+        for &step in group {
+            match step {
+                VmapStep::Alloc { cpu, pages, align } => {
+                    ACTING_AS.set(cpu.into());
+                    areas.push(design.vmalloc(pages, align).ok());
+                }
+                VmapStep::Free { cpu, area } => {
+                    ACTING_AS.set(cpu.into());
+                    let area =
+                        areas.get_mut(area as usize).map_or_else(|| unknown.next(), Option::take);
+                    if let Some(area) = area {
+                        design.vfree(area).expect("it was allocated");
+                    }
                 }
             }
         }
+        elapsed += start.elapsed();
+        done += group.len();
+        let bytes = design.counts().tables * PAGE_BYTES as u64;
+        so_far.table_bytes.push((done as f64, bytes as f64));
     }
-    so_far.event_ns.push(start.elapsed().as_nanos() as f64 / plan.steps.len() as f64);
+    so_far.event_ns.push(elapsed.as_nanos() as f64 / plan.steps.len() as f64);
     so_far.after = design.counts();
     so_far.failures =
         areas.len() as u64 - (so_far.after.allocated_areas - so_far.before.allocated_areas);

@@ -8,8 +8,9 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::{printable, rows};
 use crate::failure::Failure;
-use crate::report::{printable, rows};
+use crate::harness::noise::Noise;
 
 /// Most bytes read: more than the longest measurement writes.
 const BYTES_MAX: u64 = 256 << 20;
@@ -33,6 +34,16 @@ pub struct Document {
     #[serde(default)]
     pub source: Option<String>,
     pub results: Vec<ResultRow>,
+    /// What disturbed the run, where the file says so.
+    #[serde(default)]
+    pub noise: Option<Noise>,
+    /// Whether the user ended the run before all was measured.
+    #[serde(default)]
+    pub stopped: bool,
+    #[serde(default)]
+    pub series: Vec<rows::Series>,
+    #[serde(default)]
+    pub maps: Vec<rows::BlockMap>,
 }
 
 /// A figure of a design: its samples, or what a published table prints of them.
@@ -133,7 +144,12 @@ impl Document {
             document.results.iter().flat_map(|row| [&row.workload, &row.design, &row.metric]);
         let params = document.results.iter().flat_map(|row| row.params.keys());
         let units = document.results.iter().map(|row| &row.unit).filter(|unit| !unit.is_empty());
-        for name in names.chain(params).chain(units) {
+        let curves = document
+            .series
+            .iter()
+            .flat_map(|series| [&series.workload, &series.design, &series.metric, &series.over]);
+        let maps = document.maps.iter().flat_map(|map| [&map.workload, &map.design]);
+        for name in names.chain(params).chain(units).chain(curves).chain(maps) {
             if name.is_empty() || *name != printable(name) {
                 return Err(bad(format!("{name:?} is no name")));
             }

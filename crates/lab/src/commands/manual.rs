@@ -1,0 +1,41 @@
+//! The commands `man` and `completions`.
+
+use std::fs;
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::finish::write_out;
+use crate::cli::Cli;
+use crate::failure::Failure;
+
+/// Prints the completions of a shell.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub fn completions(shell: Shell) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "pagedepot", &mut text);
+    write_out(&String::from_utf8_lossy(&text))
+}
+
+/// Prints the manual page of the whole command, or writes a page per command to a folder.
+///
+/// # Errors
+/// When they cannot be written.
+pub fn man(folder: Option<&Path>) -> Result<(), Failure> {
+    let Some(folder) = folder else {
+        let mut text = Vec::new();
+        clap_mangen::Man::new(Cli::command()).render(&mut text)?;
+        return write_out(&String::from_utf8_lossy(&text));
+    };
+    let written =
+        fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+    written.map_err(|e| {
+        let folder = folder.display();
+        Failure::Usage(format!(
+            "cannot write {folder}: {e}; give --dir a folder that you may write to"
+        ))
+    })
+}

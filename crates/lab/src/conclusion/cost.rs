@@ -1,0 +1,136 @@
+//! What one operation costs, beside the bound and the best rival.
+
+use super::figures::{Figures, Params, best_of, is_allocator, is_bound, median, with_unit};
+use crate::names::Design;
+use crate::report::better::{Better, better};
+use crate::report::document::ResultRow;
+
+/// How the figures of a workload are said.
+struct Said {
+    workload: &'static str,
+    metric: &'static str,
+    params: Params<'static>,
+    /// What the figure follows.
+    what: &'static str,
+}
+
+const SAID: &[Said] = &[
+    Said {
+        workload: "hot",
+        metric: "pair_ns",
+        params: &[],
+        what: "A page allocated and freed costs",
+    },
+    Said {
+        workload: "pagealloc",
+        metric: "total_ns",
+        params: &[("order", 0), ("batch", 512)],
+        what: "Of 512 pages allocated and then freed, each costs",
+    },
+    Said {
+        workload: "producer-consumer",
+        metric: "frame_ns",
+        params: &[],
+        what: "A page allocated on one CPU and freed on another costs",
+    },
+    Said { workload: "pft", metric: "faults_per_s", params: &[], what: "Pages touched:" },
+    Said { workload: "touch", metric: "faults_per_s", params: &[], what: "Pages touched:" },
+    Said { workload: "udp-stream", metric: "mib_per_s", params: &[], what: "Data sent:" },
+    Said { workload: "sctp-many", metric: "mib_per_s", params: &[], what: "Data sent:" },
+    Said { workload: "kernbench", metric: "elapsed_s", params: &[], what: "The build takes" },
+    Said {
+        workload: "soak",
+        metric: "pages",
+        params: &[],
+        what: "No page was lost or handed out twice. Pages touched:",
+    },
+];
+
+/// One sentence about a page on the fewest CPUs, and one about all CPUs at once.
+pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
+    let said = SAID.iter().find(|said| said.workload == figures.workload);
+    let (metric, params, what) = match (said, figures.first_metric()) {
+        (Some(said), _) => (said.metric, said.params, said.what.to_owned()),
+        (None, Some(metric)) => (metric, &[][..], format!("{}: {metric} is", figures.workload)),
+        (None, None) => return Vec::new(),
+    };
+    let rows = figures.of(metric, params);
+    let Some(subject) = figures.subject(metric, params) else { return Vec::new() };
+    let Some(first) = rows.iter().copied().find(|row| row.design == subject) else {
+        return Vec::new();
+    };
+    let beside: Vec<&ResultRow> = rows.iter().copied().filter(|row| is_like(row, first)).collect();
+    let Some(one) = one(first, &beside, &what) else { return Vec::new() };
+    let largest = rows.iter().copied().filter(|row| row.design == subject);
+    let largest = largest.max_by_key(|row| row.cpus).filter(|row| row.cpus > first.cpus);
+    let all = largest.and_then(|largest| {
+        let beside = rows.iter().copied().filter(|row| is_like(row, largest));
+        all(largest, &beside.collect::<Vec<_>>())
+    });
+    [Some(one), all].into_iter().flatten().collect()
+}
+
+/// Whether both are the same figure of two designs.
+fn is_like(row: &ResultRow, other: &ResultRow) -> bool {
+    let variants = crate::design::variant::PARAMS;
+    let params = |row: &ResultRow| {
+        let mut params = row.params.clone();
+        params.retain(|name, _| !variants.contains(&name.as_str()));
+        params
+    };
+    row.cpus == other.cpus && params(row) == params(other)
+}
+
+fn rival<'r>(of: &ResultRow, beside: &[&'r ResultRow]) -> Option<&'r ResultRow> {
+    best_of(beside.iter().copied().filter(|row| row.design != of.design && is_allocator(row)))
+}
+
+fn one(of: &ResultRow, beside: &[&ResultRow], what: &str) -> Option<String> {
+    let value = median(of)?;
+    let mut sentence = format!("{what} {} with {}", with_unit(value, &of.unit), of.design);
+    if is_bound(&of.design) {
+        return Some(sentence + ", which is a bound, not an allocator.");
+    }
+    let floor = [Design::FloorRseq, Design::FloorTls]
+        .iter()
+        .find_map(|floor| beside.iter().find(|row| row.design == floor.name()));
+    if better(of) == Better::Lower
+        && let Some(floor) = floor
+        && let Some(least) = median(floor)
+    {
+        let is = if floor.design == Design::FloorRseq.name() {
+            "a bare restartable sequence"
+        } else {
+            "a thread's own list"
+        };
+        sentence += &format!(", {:.1} times {is} ({}, a bound)", value / least, floor.design);
+    }
+    if let Some(rival) = rival(of, beside)
+        && let Some(theirs) = median(rival)
+    {
+        let (verb, times) = match better(of) {
+            Better::Lower => ("takes", "times as long"),
+            _ => ("has", "times as many"),
+        };
+        sentence += &format!(
+            "; {}, the best rival here, {verb} {}, {:.1} {times}",
+            rival.design,
+            with_unit(theirs, &rival.unit),
+            theirs / value
+        );
+    }
+    Some(sentence + ".")
+}
+
+fn all(of: &ResultRow, beside: &[&ResultRow]) -> Option<String> {
+    let is_cost = better(of) == Better::Lower;
+    let (verb, each) = if is_cost { ("costs", " on each") } else { ("is", "") };
+    let mut sentence =
+        format!("On {} CPUs at once it {verb} {}{each}", of.cpus, with_unit(median(of)?, &of.unit));
+    if let Some(rival) = rival(of, beside)
+        && let Some(theirs) = median(rival)
+    {
+        sentence += &format!("; with {} {}", rival.design, with_unit(theirs, &rival.unit));
+    }
+    Some(sentence + ".")
+}

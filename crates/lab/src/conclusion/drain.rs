@@ -1,0 +1,77 @@
+//! What a drain takes back, how long that takes, and what it costs the CPU that is drained.
+
+use super::figures::{self, Figures, best_of, is_allocator, time};
+use crate::harness::samples;
+
+/// The rate that sentences are about, where it was measured: frequent, and not without pause.
+const PER_S: i64 = 1000;
+/// A change of the owner's cost that is less than what two windows differ by.
+const SHOWS_PERCENT: f64 = 3.0;
+
+/// One sentence about quiet drains, and one about full ones.
+pub fn sentences(figures: &Figures<'_>) -> Vec<String> {
+    let quiet = [("drains_per_s", PER_S), ("full", 0)];
+    let Some(subject) = figures.subject("drain_ns", &quiet) else { return Vec::new() };
+    [quiet_sentence(figures, subject), full_sentence(figures, subject)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn quiet_sentence(figures: &Figures<'_>, design: &str) -> Option<String> {
+    let quiet = [("drains_per_s", PER_S), ("full", 0)];
+    let (pages, ns) = (
+        figures.median(design, "drained_pages", &quiet)?,
+        figures.median(design, "drain_ns", &quiet)?,
+    );
+    let mut sentence = format!("Taking back {pages:.0} pages costs {} with {design}", time(ns));
+    if figures::is_bound(design) {
+        return Some(sentence + ", which is a bound, not an allocator.");
+    }
+    match figures.median(design, "interrupts", &quiet) {
+        Some(interrupts) if interrupts < 0.5 => sentence += ", interrupts no CPU",
+        Some(interrupts) => {
+            sentence += &format!(", interrupts its owner's CPU {interrupts:.0} times in a window");
+        }
+        None => {}
+    }
+    if let Some(percent) = owners_cost_percent(figures, design) {
+        sentence += &if percent.abs() < SHOWS_PERCENT {
+            format!(", and costs their owner nothing that shows ({percent:+.1} % per operation)")
+        } else {
+            format!(", and changes what their owner's operations cost by {percent:+.1} %")
+        };
+    }
+    let rivals = figures.of("drain_ns", &quiet);
+    let rivals = rivals.into_iter().filter(|row| row.design != design && is_allocator(row));
+    if let Some(rival) = best_of(rivals)
+        && let (Some(ns), Some(pages)) =
+            (figures::median(rival), figures.median(&rival.design, "drained_pages", &quiet))
+    {
+        sentence += &format!("; with {} {pages:.0} pages take {}", rival.design, time(ns));
+    }
+    Some(sentence + ".")
+}
+
+/// By how much an operation of the owner costs more with drains than without, round by round.
+fn owners_cost_percent(figures: &Figures<'_>, design: &str) -> Option<f64> {
+    let samples = |per_s| {
+        let rows = figures.of("owner_ns", &[("drains_per_s", per_s), ("full", 0)]);
+        rows.into_iter().find(|row| row.design == design).map(|row| row.samples.as_slice())
+    };
+    samples::median_ratio(samples(PER_S)?, samples(0)?).map(|ratio| (ratio - 1.0) * 100.0)
+}
+
+fn full_sentence(figures: &Figures<'_>, design: &str) -> Option<String> {
+    let full = [("drains_per_s", PER_S), ("full", 1)];
+    let pages = figures.median(design, "drained_pages", &full)?;
+    let ns = figures.median(design, "drain_ns", &full)?;
+    let interrupts = figures.median(design, "interrupts", &full).map(|interrupts| {
+        format!(", and the owner's CPU gets {interrupts:.0} interrupts in a window")
+    });
+    let interrupts = interrupts.unwrap_or_default();
+    Some(format!(
+        "A full drain, of fronts too, takes {pages:.0} pages in {}{interrupts}.",
+        time(ns)
+    ))
+}

@@ -1,0 +1,161 @@
+//! What a run's figures say, in plain sentences: the cost of a page, its ratio to the bound and to
+//! the best rival, what a drain takes and costs, and how a replay compares with the kernel.
+//!
+//! Sentences are made of result rows alone, so that saved files get the same ones.
+
+mod cost;
+mod drain;
+mod figures;
+mod replay;
+
+use self::figures::Figures;
+use crate::report::document::ResultRow;
+
+/// Two sentences, or fewer, about each workload that the rows are of, in their order. The first is
+/// about the workload's main figure.
+pub fn sentences(rows: &[ResultRow]) -> Vec<String> {
+    let mut workloads: Vec<&str> = Vec::new();
+    for row in rows {
+        if !workloads.contains(&row.workload.as_str()) {
+            workloads.push(&row.workload);
+        }
+    }
+    workloads.into_iter().flat_map(|workload| of_workload(rows, workload)).collect()
+}
+
+fn of_workload(rows: &[ResultRow], workload: &str) -> Vec<String> {
+    let figures = Figures::new(rows, workload);
+    match workload {
+        "drain" => drain::sentences(&figures),
+        "replay" => replay::sentences(&figures),
+        _ => cost::sentences(&figures),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(workload: &str, design: &str, metric: &str, cpus: u32, sample: f64) -> ResultRow {
+        ResultRow {
+            workload: workload.into(),
+            design: design.into(),
+            metric: metric.into(),
+            unit: "ns".into(),
+            cpus,
+            samples: vec![sample; 3],
+            ..ResultRow::default()
+        }
+    }
+
+    fn with(mut row: ResultRow, params: &[(&str, i64)]) -> ResultRow {
+        row.params = params.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        row
+    }
+
+    #[test]
+    fn a_pages_cost_is_told_beside_the_bound_and_the_best_rival() {
+        let rows = [
+            row("hot", "depot", "pair_ns", 1, 3.0),
+            row("hot", "floor-rseq", "pair_ns", 1, 2.0),
+            row("hot", "floor-spin", "pair_ns", 1, 1.0),
+            row("hot", "spin", "pair_ns", 1, 15.0),
+            row("hot", "rcu", "pair_ns", 1, 18.0),
+            row("hot", "depot", "pair_ns", 2, 4.0),
+            row("hot", "spin", "pair_ns", 2, 16.0),
+        ];
+        assert_eq!(
+            sentences(&rows),
+            [
+                "A page allocated and freed costs 3.00 ns with depot, 1.5 times a bare restartable \
+                 sequence (floor-rseq, a bound); spin, the best rival here, takes 15.0 ns, 5.0 \
+                 times as long.",
+                "On 2 CPUs at once it costs 4.00 ns on each; with spin 16.0 ns."
+            ]
+        );
+        // Without the depot the best of the others is told of.
+        let rest: Vec<_> = rows.into_iter().filter(|row| row.design != "depot").collect();
+        assert!(
+            sentences(&rest)[0].starts_with("A page allocated and freed costs 15.0 ns with spin")
+        );
+    }
+
+    #[test]
+    fn of_floors_alone_no_allocator_is_made() {
+        let rows = [row("hot", "floor-tls", "pair_ns", 1, 1.0)];
+        assert_eq!(
+            sentences(&rows),
+            ["A page allocated and freed costs 1.00 ns with floor-tls, which is a bound, not an \
+              allocator."]
+        );
+    }
+
+    #[test]
+    fn drains_say_pages_time_and_the_owners_cost() {
+        let (none, quiet, full) = (
+            [("drains_per_s", 0), ("full", 0)],
+            [("drains_per_s", 1000), ("full", 0)],
+            [("drains_per_s", 1000), ("full", 1)],
+        );
+        let of = |design: &str, metric: &str, params: &[(&str, i64)], sample: f64| {
+            with(row("drain", design, metric, 2, sample), params)
+        };
+        let rows = [
+            of("depot", "owner_ns", &none, 3.0),
+            of("depot", "owner_ns", &quiet, 3.01),
+            of("depot", "drain_ns", &quiet, 1300.0),
+            of("depot", "drained_pages", &quiet, 566.0),
+            of("depot", "interrupts", &quiet, 0.0),
+            of("depot", "drain_ns", &full, 13_000.0),
+            of("depot", "drained_pages", &full, 640.0),
+            of("depot", "interrupts", &full, 13.0),
+            of("floor-spin", "drain_ns", &quiet, 40.0),
+            of("floor-spin", "drained_pages", &quiet, 630.0),
+            of("spin", "drain_ns", &quiet, 9000.0),
+            of("spin", "drained_pages", &quiet, 600.0),
+        ];
+        assert_eq!(
+            sentences(&rows),
+            [
+                "Taking back 566 pages costs 1.30 us with depot, interrupts no CPU, and costs \
+                 their owner nothing that shows (+0.3 % per operation); with spin 600 pages take \
+                 9.00 us.",
+                "A full drain, of fronts too, takes 640 pages in 13.0 us, and the owner's CPU \
+                 gets 13 interrupts in a window."
+            ]
+        );
+    }
+
+    #[test]
+    fn replays_are_told_beside_the_kernel() {
+        let rows = [
+            row("replay", "depot", "event_ns", 2, 7.0),
+            row("replay", "depot", "refilled_blocks", 2, 101.0),
+            row("replay", "depot", "spilled_blocks", 2, 99.0),
+            row("replay", "kernel", "refilled_blocks", 2, 100.0),
+            row("replay", "kernel", "spilled_blocks", 2, 100.0),
+        ];
+        assert_eq!(
+            sentences(&rows),
+            [
+                "An event of the recording costs 7.00 ns with depot, which refilled its CPUs with \
+                 101 blocks and spilled 99 back to the store.",
+                "The kernel that was recorded refilled 100 blocks (depot +1.0 %) and spilled 100 \
+                 (depot -1.0 %)."
+            ]
+        );
+    }
+
+    #[test]
+    fn unknown_workloads_get_a_sentence_of_their_first_metric() {
+        let rows = [row("new", "depot", "odd_ns", 1, 5.0), row("new", "rcu", "odd_ns", 1, 10.0)];
+        assert_eq!(
+            sentences(&rows),
+            [
+                "new: odd_ns is 5.00 ns with depot; rcu, the best rival here, takes 10.0 ns, 2.0 times \
+              as long."
+            ]
+        );
+        assert!(sentences(&[]).is_empty());
+    }
+}

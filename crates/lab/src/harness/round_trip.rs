@@ -1,0 +1,79 @@
+//! How far apart CPUs are: a line that one writes and another answers.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use pagedepot::CpuId;
+
+use super::barrier::Waiter;
+use super::cpus;
+use super::noise::RoundTrip;
+
+/// Round trips per batch, and batches: the fastest batch counts.
+const TRIPS: u32 = 500;
+const BATCHES: u32 = 8;
+/// Most pairs: some milliseconds each.
+const PAIRS_MAX: usize = 63;
+
+/// A line of its own.
+#[repr(align(128))]
+struct Line(AtomicU32);
+
+/// Round trips from the first CPU to each of the others, or to 63 that are spread over them.
+/// Empty where threads cannot be pinned or there is one CPU.
+pub fn from_first(cpus: &[CpuId]) -> Vec<RoundTrip> {
+    let Some((&first, others)) = cpus.split_first() else { return Vec::new() };
+    if cpus::check_seats(cpus).is_err() {
+        return Vec::new();
+    }
+    let step = others.len().div_ceil(PAIRS_MAX).max(1);
+    let pairs = others.iter().step_by(step);
+    pairs.map(|&to| RoundTrip { from: first.get(), to: to.get(), ns: between(first, to) }).collect()
+}
+
+fn between(from: CpuId, to: CpuId) -> f64 {
+    let line = Line(AtomicU32::new(0));
+    let last = 2 * TRIPS * BATCHES;
+    // Odd numbers are questions, even ones answers. Acquire and Release pair with the other
+    // thread's; nothing but the number is published.
+    let turn = |turn: u32| {
+        let mut waiter = Waiter::default();
+        while line.0.load(Ordering::Acquire) != turn {
+            waiter.pause();
+        }
+        line.0.store(turn + 1, Ordering::Release);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            cpus::pin(to);
+            (1..last).step_by(2).for_each(turn);
+        });
+        let asking = scope.spawn(|| {
+            cpus::pin(from);
+            let mut least = f64::INFINITY;
+            for batch in 0..BATCHES {
+                let start = Instant::now();
+                let first = 2 * TRIPS * batch;
+                (first..first + 2 * TRIPS).step_by(2).for_each(turn);
+                least = least.min(start.elapsed().as_nanos() as f64 / f64::from(TRIPS));
+            }
+            least
+        });
+        asking.join().expect("it only stores numbers")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_other_cpu_is_reached() {
+        let cpus = cpus::usable().unwrap();
+        let trips = from_first(&cpus);
+        assert_eq!(trips.len(), (cpus.len() - 1).min(PAIRS_MAX));
+        assert!(trips.iter().all(|trip| trip.ns > 0.0 && trip.ns.is_finite()));
+        assert!(from_first(&cpus[..1]).is_empty() && from_first(&[]).is_empty());
+    }
+}

@@ -1,0 +1,267 @@
+//! Which plots the results are worth: read off their rows, series and maps.
+
+use std::collections::BTreeMap;
+
+use crate::compare::Named;
+use crate::harness::samples::{median, quartiles};
+use crate::report::better::{Better, better};
+use crate::report::document::ResultRow;
+
+/// A plot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plot {
+    pub title: String,
+    /// What it shows, in a sentence: for readers that do not see it.
+    pub says: String,
+    pub form: Form,
+}
+
+/// How it is drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Form {
+    /// Lines over a number, with the quartiles of the samples as bars.
+    Lines { x: String, y: String, is_log: bool, lines: Vec<Line> },
+    /// A square per pageblock, darker where more frames are in use.
+    Map { free_percent: Vec<u8> },
+}
+
+/// A line, called by its design.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    pub name: String,
+    pub points: Vec<Point>,
+}
+
+/// A median with its quartiles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    pub x: f64,
+    pub low: f64,
+    pub y: f64,
+    pub high: f64,
+}
+
+impl Point {
+    fn bare((x, y): (f64, f64)) -> Self {
+        Point { x, low: y, y, high: y }
+    }
+}
+
+/// What a plot's x axis may be, by the param that tells its points apart; CPUs come first where
+/// there are several.
+const SCALES: [(&str, &str); 6] = [
+    ("clients", "clients"),
+    ("threads", "threads"),
+    ("batch", "blocks per batch"),
+    ("streams", "streams"),
+    ("drains_per_s", "drains per second"),
+    ("order", "order"),
+];
+
+/// Most lines of a plot: more cannot be told apart.
+const LINES_MAX: usize = 10;
+
+/// All plots of the files, in the order of their rows.
+pub fn plots(files: &[Named]) -> Vec<Plot> {
+    let mut plots = Vec::new();
+    for file in files {
+        let prefix = if files.len() > 1 { format!("{}: ", file.stem()) } else { String::new() };
+        let document = &file.document;
+        for (workload, metric) in metrics(&document.results) {
+            let rows = document.results.iter();
+            let rows: Vec<&ResultRow> =
+                rows.filter(|row| row.workload == workload && row.metric == metric).collect();
+            plots.extend(
+                of_metric(&rows)
+                    .into_iter()
+                    .map(|plot| Plot { title: format!("{prefix}{}", plot.title), ..plot }),
+            );
+        }
+        plots.extend(
+            over_time(file)
+                .into_iter()
+                .map(|plot| Plot { title: format!("{prefix}{}", plot.title), ..plot }),
+        );
+        plots.extend(document.maps.iter().map(|map| Plot {
+            title: format!("{prefix}{} {}: memory in use", map.workload, map.design),
+            says: format!(
+                "Each square is a pageblock of 512 frames, by address; the darker, the more of \
+                 its frames are in use. {} of {} are completely free.",
+                map.free_percent.iter().filter(|&&free| free == 100).count(),
+                map.free_percent.len()
+            ),
+            form: Form::Map { free_percent: map.free_percent.clone() },
+        }));
+    }
+    plots
+}
+
+fn metrics(rows: &[ResultRow]) -> Vec<(String, String)> {
+    let mut metrics = Vec::new();
+    for row in rows {
+        let metric = (row.workload.clone(), row.metric.clone());
+        if !metrics.contains(&metric) {
+            metrics.push(metric);
+        }
+    }
+    metrics
+}
+
+/// A plot for each set of params besides the one on the x axis; none where a line would be a point.
+fn of_metric(rows: &[&ResultRow]) -> Option<Plot> {
+    let first = rows.first()?;
+    let values = |of: &dyn Fn(&ResultRow) -> i64| {
+        let mut values: Vec<i64> = rows.iter().map(|row| of(row)).collect();
+        values.sort_unstable();
+        values.dedup();
+        values.len()
+    };
+    let param =
+        |name: &'static str| move |row: &ResultRow| row.params.get(name).copied().unwrap_or(0);
+    let scale = SCALES.into_iter().find(|(name, _)| values(&param(name)) > 1);
+    let (x_of, x): (Box<dyn Fn(&ResultRow) -> i64>, &str) = match scale {
+        Some((name, title)) => (Box::new(param(name)), title),
+        None if values(&|row| i64::from(row.cpus)) > 1 => {
+            (Box::new(|row| i64::from(row.cpus)), "CPUs")
+        }
+        None => return None,
+    };
+    // Params that are neither the axis nor constant tell lines apart.
+    let varying: Vec<&String> = first
+        .params
+        .keys()
+        .filter(|name| scale.is_none_or(|(scale, _)| scale != *name))
+        .filter(|name| rows.iter().any(|row| row.params.get(*name) != first.params.get(*name)))
+        .collect();
+    let cpus_vary = x != "CPUs" && x != "clients" && values(&|row| i64::from(row.cpus)) > 1;
+    let mut lines: BTreeMap<usize, Line> = BTreeMap::new();
+    let mut names: Vec<String> = Vec::new();
+    for row in rows {
+        let mut name = row.design.clone();
+        for param in &varying {
+            let value = row.params.get(*param).copied().unwrap_or(0);
+            name += &format!(" {param} {value}");
+        }
+        if cpus_vary {
+            name += &format!(" {} CPUs", row.cpus);
+        }
+        let at = names.iter().position(|other| *other == name).unwrap_or_else(|| {
+            names.push(name.clone());
+            names.len() - 1
+        });
+        let x = x_of(row) as f64;
+        let Some(y) = median(&row.samples).or_else(|| row.printed.as_ref()?.mean) else { continue };
+        let (low, high) = quartiles(&row.samples).unwrap_or((y, y));
+        let line = lines.entry(at).or_insert_with(|| Line { name, points: Vec::new() });
+        // Drains back to back have -1: no place on an axis of rates.
+        if x >= 0.0 {
+            line.points.push(Point { x, low, y, high });
+        }
+    }
+    let mut lines: Vec<Line> = lines.into_values().filter(|line| line.points.len() > 1).collect();
+    lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.x.total_cmp(&b.x)));
+    let left_out = lines.len().saturating_sub(LINES_MAX);
+    lines.truncate(LINES_MAX);
+    if lines.is_empty() {
+        return None;
+    }
+    let is_latency = first.unit == "ns" || first.unit == "s";
+    let least = lines.iter().flat_map(|line| &line.points).map(|p| p.low.min(p.y));
+    let is_log = is_latency && least.fold(f64::INFINITY, f64::min) > 0.0;
+    let better = match better(first) {
+        Better::Lower => "Less is better.",
+        Better::Higher => "More is better.",
+        Better::Neither => "Neither more nor less is better.",
+    };
+    let more = if left_out > 0 {
+        format!(" {left_out} more lines are in the table.")
+    } else {
+        String::new()
+    };
+    let unit = if first.unit == "1" { "" } else { &first.unit };
+    let y =
+        if unit.is_empty() { first.metric.clone() } else { format!("{}, {unit}", first.metric) };
+    Some(Plot {
+        title: format!("{} {} by {x}", first.workload, first.metric),
+        says: format!(
+            "Medians of {y} by {x}; bars span the quartiles{}. {better}{more}",
+            if is_log { "; logarithmic scale" } else { "" }
+        ),
+        form: Form::Lines { x: x.to_owned(), y, is_log, lines },
+    })
+}
+
+/// A plot for each metric that the file has over time, a line per design.
+fn over_time(file: &Named) -> Vec<Plot> {
+    let mut plots: Vec<Plot> = Vec::new();
+    for series in &file.document.series {
+        let title = format!("{} {} over {}", series.workload, series.metric, series.over);
+        let points = series.points.iter().copied().map(Point::bare).collect();
+        let line = Line { name: series.design.clone(), points };
+        let found = plots.iter_mut().find(|plot| plot.title == title);
+        if let Some(Plot { form: Form::Lines { lines, .. }, .. }) = found {
+            lines.push(line);
+            continue;
+        }
+        let (x, y) = (series.over.clone(), series.metric.clone());
+        let says = format!("{y} over {x}, as the run went on.");
+        let form = Form::Lines { x, y, is_log: false, lines: vec![line] };
+        plots.push(Plot { title, says, form });
+    }
+    plots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::document::Document;
+
+    fn named(results: &str, more: &str) -> Vec<Named> {
+        let text = format!(r#"{{"schema":1,"results":[{results}]{more}}}"#);
+        vec![Named { path: "a.json".into(), document: Document::parse(&text, "a").unwrap() }]
+    }
+
+    fn row(design: &str, unit: &str, cpus: u32, params: &str, samples: &str) -> String {
+        format!(
+            r#"{{"workload":"w","design":"{design}","metric":"m","unit":"{unit}","cpus":{cpus},"params":{{{params}}},"samples":[{samples}]}}"#
+        )
+    }
+
+    #[test]
+    fn what_grows_is_on_the_axis_and_latencies_are_logarithmic() {
+        let rows = [
+            row("a", "ns", 1, "", "1,2,3"),
+            row("a", "ns", 4, "", "4,5,6"),
+            row("b", "ns", 1, "", "7"),
+            row("b", "ns", 4, "", "8"),
+        ];
+        let plots = plots(&named(&rows.join(","), ""));
+        let Form::Lines { x, is_log, lines, .. } = &plots[0].form else { panic!("{plots:?}") };
+        assert_eq!((x.as_str(), *is_log, lines.len()), ("CPUs", true, 2));
+        assert_eq!((lines[0].points[1].x, lines[0].points[1].y), (4.0, 5.0));
+    }
+
+    #[test]
+    fn params_that_vary_make_lines_and_single_points_none() {
+        let rows = [
+            row("a", "1/s", 1, r#""clients":1,"k":0"#, "1"),
+            row("a", "1/s", 2, r#""clients":2,"k":0"#, "2"),
+            row("a", "1/s", 1, r#""clients":1,"k":1"#, "1"),
+            row("a", "1/s", 2, r#""clients":2,"k":1"#, "2"),
+        ];
+        let found = plots(&named(&rows.join(","), ""));
+        let Form::Lines { x, is_log, lines, .. } = &found[0].form else { panic!("{found:?}") };
+        assert_eq!((x.as_str(), *is_log), ("clients", false));
+        assert_eq!(lines.iter().map(|l| l.name.as_str()).collect::<Vec<_>>(), ["a k 0", "a k 1"]);
+        assert!(plots(&named(&row("a", "ns", 1, "", "1"), "")).is_empty());
+    }
+
+    #[test]
+    fn series_and_maps_are_plots() {
+        let more = r#","series":[{"workload":"w","design":"a","metric":"cached","over":"ms","points":[[0,1],[5,2]]}],
+            "maps":[{"workload":"w","design":"a","free_percent":[0,100,100]}]"#;
+        let found = plots(&named(&row("a", "ns", 1, "", "1"), more));
+        assert_eq!(found.len(), 2);
+        assert!(found[1].says.contains("2 of 3 are completely free"), "{}", found[1].says);
+    }
+}
