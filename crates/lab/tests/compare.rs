@@ -108,7 +108,7 @@ fn what_is_not_there_is_answered_with_what_is() {
         (&["--metric", "alloc_ns"], "there are pair_ns"),
         (&["--design", "spin"], "give another file"),
         (&["--format", "html"], "text, markdown, csv, json"),
-        (&["--stat", "median"], "min, mean"),
+        (&["--stat", "mode"], "min, mean"),
     ] {
         let line = refused(&[&[file.as_str()], arguments].concat());
         assert!(line.contains(says), "{arguments:?}: {line}");
@@ -119,14 +119,75 @@ fn what_is_not_there_is_answered_with_what_is() {
 #[test]
 fn percentages_stars_and_sizes_are_those_of_the_samples() {
     let files = Files::new(&[("a.json", FILE)]);
-    let text = stdout(&[&files.path("a.json"), "--stat", "mean", "--stat", "bamean"]);
+    let threads = |more: &[&str]| {
+        stdout(&[&[files.path("a.json").as_str(), "--rule", "threads"], more].concat())
+    };
+    let text = threads(&["--stat", "mean", "--stat", "bamean"]);
     // 7 for 22: 68.18% better. The best four of five: 6.5 for 21.5.
     assert!(text.contains("Amean      pair-1  22.00 (   0.00%)  7.00 *  68.18%*"), "{text}");
     assert!(text.contains("BAmean-95  pair-1  21.50 (   0.00%)  6.50 (  69.77%)"), "{text}");
-    assert!(text.contains("Differences to spin") && text.contains("5/5"), "{text}");
-    assert!(!stdout(&[&files.path("a.json"), "--rule", "threads"]).contains("Differences"));
+    assert!(!text.contains("Differences"));
     // The other way round it is 214.29% worse.
-    assert!(stdout(&[&files.path("a.json"), "--base", "depot"]).contains("22.00 *-214.29%*"));
+    assert!(threads(&["--base", "depot"]).contains("22.00 *-214.29%*"));
+}
+
+#[test]
+fn a_comparison_begins_with_what_it_comes_to() {
+    let files = Files::new(&[("a.json", FILE)]);
+    let text = stdout(&[&files.path("a.json")]);
+    assert!(
+        text.starts_with("In short\ndepot beside spin: of 1 figure 1 better, 0 worse"),
+        "{text}"
+    );
+    assert!(text.contains("Differences\n") && text.contains("5/5"), "{text}");
+    assert!(text.contains("▲ better") && text.contains("Mann-Whitney"), "{text}");
+}
+
+#[test]
+fn a_design_is_compared_with_itself_and_the_exit_code_tells() {
+    let slower = FILE.replace("5,6,7,8,9", "6.1,7.1,8.1,9.1,10.1");
+    let files = Files::new(&[("a.json", FILE), ("b.json", &slower)]);
+    let (a, b) = (files.path("a.json"), files.path("b.json"));
+    let text = stdout(&[&a, &b]);
+    assert!(text.contains("b:spin beside a:spin: of 1 figure 0 better, 0 worse"), "{text}");
+    assert!(text.contains("b:depot beside a:depot"), "{text}");
+    assert!(!text.contains("beside a:spin: of 2"), "{text}");
+    let fails = |arguments: &[&str]| {
+        let output = compare(arguments);
+        (output.status.code(), text_of(&output.stderr))
+    };
+    // spin is three times as slow as depot, without doubt; the same file is not.
+    let (code, line) = fails(&[&a, "--base", "depot", "--fail-above", "5%"]);
+    assert!(code == Some(3) && line.contains("1 figure is worse by more than 5 %"), "{line}");
+    assert_eq!(fails(&[&a, &a, "--fail-above", "0"]).0, Some(0));
+    assert_eq!(fails(&[&a, "--base", "depot", "--fail-above", "1000"]).0, Some(0));
+    assert_eq!(fails(&[&a, "--fail-above", "-1"]).0, Some(2));
+    assert_eq!(fails(&[&a, "--fail-above", "much"]).0, Some(2));
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    text(bytes).to_owned()
+}
+
+#[test]
+fn baselines_are_kept_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = assert_cmd::Command::cargo_bin("pagedepot").unwrap();
+        command.args(arguments).env("PAGEDEPOT_BASELINES", directory.path()).output().unwrap()
+    };
+    let hot = ["bench", "hot", "--quick", "--runs", "2", "--cpus", "1", "--design", "floor-tls"];
+    let missing = run(&["compare", "--baseline", "main", "x.json"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("none is saved yet"), "{}", text(&missing.stderr));
+    let saved = run(&[&hot[..], &["--save-baseline", "main"]].concat());
+    assert!(saved.status.success(), "{}", text(&saved.stderr));
+    let file = directory.path().join("main.json");
+    let compared = run(&["compare", "--baseline", "main", file.to_str().unwrap()]);
+    assert!(compared.status.success(), "{}", text(&compared.stderr));
+    let missing = run(&["compare", "--baseline", "mian", "x.json"]);
+    assert!(text(&missing.stderr).contains("there are main"), "{}", text(&missing.stderr));
+    assert_eq!(run(&["bench", "hot", "--save-baseline", "../x"]).status.code(), Some(2));
 }
 
 #[test]
@@ -140,10 +201,10 @@ fn the_same_figures_in_every_format() {
     let csv = of("csv");
     assert_eq!(csv.lines().count(), 3);
     assert!(csv.starts_with("workload,metric,unit,label,"), "{csv}");
-    assert!(csv.lines().nth(2).unwrap().contains(",depot,spin,5,Amean,5.0,7.0,"), "{csv}");
+    assert!(csv.lines().nth(2).unwrap().contains(",Amean,5.0,7.0,"), "{csv}");
     let markdown = of("markdown");
     assert!(
-        markdown.starts_with("## hot\n") && markdown.contains("7.00 \\*  68.18%\\*"),
+        markdown.starts_with("- depot beside spin") && markdown.contains("## hot\n"),
         "{markdown}"
     );
 }
@@ -156,7 +217,7 @@ fn the_threads_tables_are_there_without_files() {
     // One design, and so no percentages, but figures.
     assert!(stdout(&["--threads", "2024-vmap-page-tables"]).contains("1405072.00"));
     let table = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/threads/2013-magazine-i7.json");
-    let by_path = stdout(&[table.to_str().unwrap(), "--workload", "pft"]);
+    let by_path = stdout(&[table.to_str().unwrap(), "--workload", "pft", "--rule", "threads"]);
     assert!(
         by_path.contains("faults/cpu-4   819914.93 (   0.00%)   735264.48 ( -10.32%)"),
         "{by_path}"
@@ -169,9 +230,10 @@ fn the_threads_tables_are_there_without_files() {
 
 #[test]
 fn a_param_can_be_the_columns() {
-    let text = stdout(&["--threads", "2024-vmap-page-tables", "--by", "threads"]);
+    let text =
+        stdout(&["--threads", "2024-vmap-page-tables", "--by", "threads", "--rule", "threads"]);
     assert!(text.contains("threads-64") && text.contains("315655.00 (-252.07%)"), "{text}");
-    let netperf = ["2022-netperf-skylake", "--base", "high"];
+    let netperf = ["2022-netperf-skylake", "--base", "high", "--rule", "threads"];
     assert!(stdout(&[&["--threads"], &netperf[..]].concat()).contains("90784.00 (  25.59%)"));
 }
 
@@ -204,8 +266,8 @@ fn designs_are_measured_in_the_order_asked_for() {
         "{text}"
     );
     let heading = text.lines().skip_while(|line| *line != "hot").nth(1).unwrap();
-    assert_eq!(heading.split_whitespace().collect::<Vec<_>>(), ["floor-spin", "depot"]);
-    assert!(text.contains("Differences to floor-spin") && text.contains("3/3"), "{text}");
+    assert_eq!(heading.split_whitespace().collect::<Vec<_>>(), ["floor-spin*", "depot"]);
+    assert!(text.contains("Differences\n") && text.contains("3/3"), "{text}");
     assert!(!of(&[]).contains("clients of pft"));
     let json: Value = serde_json::from_str(&of(&["--format", "json", "--base", "depot"])).unwrap();
     let rows = json["comparisons"].as_array().unwrap();

@@ -12,7 +12,7 @@ use pagedepot::CpuId;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use super::round_trip;
+use super::round_trip::{self, RoundTrip};
 use super::samples;
 
 /// How long the machine is looked at before a run.
@@ -39,14 +39,6 @@ pub struct Shares {
     pub stolen_percent: f64,
     /// Used by other programs, in percent.
     pub others_percent: f64,
-}
-
-/// How long it takes until a line written by one CPU and answered by another is back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RoundTrip {
-    pub from: u32,
-    pub to: u32,
-    pub ns: f64,
 }
 
 /// What disturbed a run.

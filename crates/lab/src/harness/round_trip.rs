@@ -5,10 +5,18 @@ use std::thread;
 use std::time::Instant;
 
 use pagedepot::CpuId;
+use serde::{Deserialize, Serialize};
 
 use super::barrier::Waiter;
 use super::cpus;
-use super::noise::RoundTrip;
+
+/// How long it takes until a line written by one CPU and answered by another is back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RoundTrip {
+    pub from: u32,
+    pub to: u32,
+    pub ns: f64,
+}
 
 /// Round trips per batch, and batches: the fastest batch counts.
 const TRIPS: u32 = 500;

@@ -3,6 +3,7 @@
 //! The first `SIGINT`, `SIGTERM` or `SIGHUP` asks; the second ends the process as it would by
 //! default.
 
+use std::fs;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,7 +21,9 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 /// When the kernel refuses a handler.
 pub fn listen() -> io::Result<()> {
     let asked = ASKED.get_or_init(|| Arc::new(AtomicBool::new(false)));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    // What was ignored when this process began, as under `nohup`, stays ignored.
+    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|n| ignored >> (n - 1) & 1 == 0) {
         // In this order: the first signal finds the flag unset.
         flag::register_conditional_default(signal, Arc::clone(asked))?;
         flag::register(signal, Arc::clone(asked))?;
@@ -33,6 +36,12 @@ pub fn listen() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The signals that a process ignores: bit n - 1 of signal n.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Whether the user asked to stop. Says so once, so that it is seen that the request arrived.
@@ -52,4 +61,15 @@ pub fn is_asked() -> bool {
 /// The signal that asked, if one did.
 pub fn signal() -> Option<i32> {
     is_asked().then(|| SIGNAL.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_mask() {
+        assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000000003\n"), 3);
+        assert_eq!(ignored("SigBlk:\t0000000000000001\n"), 0);
+    }
 }
