@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use super::finish::{finish, show, write_out};
 use crate::compare::{self, Measurement};
 use crate::failure::Failure;
+use crate::report::block::wrapped;
 use crate::report::json::More;
 use crate::report::printable;
 use crate::report::terminal::width;
@@ -38,8 +39,10 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
             worse = compared.worse;
             let for_people = options.format.is_for_people();
             Ok(if for_people {
-                let quietness = measured.quietness(width());
-                format!("{}\n\n{}\n{quietness}", measured.machine, compared.text)
+                let width = width();
+                let (machine, quietness) =
+                    (wrapped(&measured.machine.to_string(), width), measured.quietness(width));
+                format!("{machine}\n{}\n{quietness}", compared.text)
             } else {
                 compared.text
             })

@@ -9,6 +9,8 @@ use super::rule::Rule;
 use super::stats::Stat;
 use super::table::Comparison;
 use crate::failure::Failure;
+use crate::report::block::wrapped;
+use crate::report::terminal::width;
 
 /// The comparison as text; `sources` says where printed figures are from.
 ///
@@ -24,7 +26,12 @@ pub fn written(
     let failed =
         |e: &dyn std::error::Error| Failure::Run(format!("cannot write the comparison: {e}"));
     Ok(match options.format {
-        Format::Text => render::render(comparison, stats, Medium::Text) + sources,
+        Format::Text => {
+            let sources = sources.trim_end();
+            let wrapped =
+                if sources.is_empty() { String::new() } else { wrapped(sources, width()) };
+            render::render(comparison, stats, Medium::Text) + &wrapped
+        }
         Format::Markdown => render::render(comparison, stats, Medium::Markdown) + sources,
         Format::Csv => data::csv(comparison).map_err(|e| failed(&e))?,
         Format::Json => data::json(comparison).map_err(|e| failed(&e))?,
@@ -43,6 +50,10 @@ pub fn noted(format: Format, notes: &[String], comparison: String) -> String {
     }
     // Markdown joins lines that are no list.
     let mark = if format == Format::Markdown { "- " } else { "" };
-    let notes: String = notes.iter().map(|note| format!("{mark}{note}\n")).collect();
+    let line = |note: &String| match format {
+        Format::Text => wrapped(note, width()),
+        _ => format!("{mark}{note}\n"),
+    };
+    let notes: String = notes.iter().map(line).collect();
     format!("{notes}\n{comparison}")
 }
