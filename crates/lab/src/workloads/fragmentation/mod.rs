@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use self::frames::{Frames, OfAllocator};
 use self::kernel::KernelFrames;
-use self::rows::Found;
+use self::rows::{Found, NAME};
 use self::seats::{METRICS, Seats};
 use super::settings::{Settings, checked};
 use super::shape::{Shape, Usual};
@@ -44,8 +44,6 @@ use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule};
 use crate::names::Design;
 use crate::report::Report;
-
-const NAME: &str = "fragmentation";
 
 /// See the module.
 pub const WORKLOAD: Workload = Workload {

@@ -1,6 +1,5 @@
 //! Rows and tables of what all runs found.
 
-use super::NAME;
 use super::frames::Contiguity;
 use super::seats::{End, METRICS};
 use crate::harness::Series;
@@ -8,6 +7,9 @@ use crate::names::Design;
 use crate::report::rows::Metric;
 use crate::report::{Report, counted, table};
 use crate::workloads::shape::Shape;
+
+/// The workload of all rows.
+pub const NAME: &str = "fragmentation";
 
 const REALLOC: Metric = ("realloc_ns", "ns");
 const WHOLE: Metric = ("whole_share", "1");

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use self::churn::Churn;
 use self::ends::Ends;
-use self::rows::Found;
+use self::rows::{Found, NAME};
 use super::settings::{Settings, checked};
 use super::shape::{Shape, Usual};
 use super::workload::Workload;
@@ -45,8 +45,6 @@ use crate::harness::{Contender, Pace, Schedule};
 use crate::names::Design;
 use crate::report::Report;
 use crate::report::machine::available_bytes;
-
-const NAME: &str = "mixed";
 
 /// See the module.
 pub const WORKLOAD: Workload = Workload {

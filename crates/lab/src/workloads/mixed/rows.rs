@@ -1,12 +1,14 @@
 //! Rows and the table of what all runs found.
 
-use super::NAME;
 use super::ends::End;
 use super::params::published;
 use crate::names::Design;
 use crate::report::rows::Metric;
 use crate::report::{Report, counted, table};
 use crate::workloads::shape::Shape;
+
+/// The workload of all rows.
+pub const NAME: &str = "mixed";
 
 /// A metric, and where an [`End`] has it.
 type Figure = (Metric, fn(&End) -> f64);
