@@ -41,7 +41,7 @@ use super::workload::Workload;
 use crate::design::Demand;
 use crate::design::dispatch::with_design;
 use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule};
+use crate::harness::{Contender, Pace, Schedule, stop};
 use crate::names::Design;
 use crate::report::Report;
 
@@ -84,6 +84,9 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     }
     let mut found: Vec<Found> = designs.iter().map(|_| Found::default()).collect();
     for nth in 1..=shape.runs {
+        if stop::is_asked() {
+            break;
+        }
         measure(settings, &shape, nth, &designs, &mut found)?;
     }
     rows::add(&mut report, &shape, &designs, &found);

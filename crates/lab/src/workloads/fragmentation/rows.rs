@@ -33,13 +33,19 @@ impl Found {
         let rounds = (0..series.samples[0].len())
             .map(|round| std::array::from_fn(|metric| series.samples[metric][round]));
         let run: Vec<[f64; METRICS]> = std::iter::once(first).chain(rounds).collect();
-        self.rounds.resize_with(run.len(), Default::default);
+        // A run that the user stops has fewer rounds than those before it.
+        self.rounds.resize_with(run.len().max(self.rounds.len()), Default::default);
         for (samples, figures) in self.rounds.iter_mut().zip(run) {
             samples.iter_mut().zip(figures).for_each(|(samples, figure)| samples.push(figure));
         }
         let drained = end.drained.unwrap_or(Contiguity::UNKNOWN);
         self.drained[0].push(drained.whole_share);
         self.drained[1].push(drained.gib_ranges);
+    }
+
+    /// The samples of a metric after a round; none where the user stopped every run before it.
+    fn of_round(&self, round: u32, metric: usize) -> &[f64] {
+        self.rounds.get(round as usize).map_or(&[], |metrics| &metrics[metric])
     }
 
     /// All samples of a round's time, of all rounds.
@@ -89,13 +95,12 @@ pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Fou
     let rest = ["drained", "1 GiB", "tainted", "ns"].map(str::to_owned);
     let mut table = table::new(["design".to_owned()].into_iter().chain(headings).chain(rest));
     for (design, found) in designs.iter().zip(found) {
-        let wholes = shown.iter().map(|&round| percent(&found.rounds[round as usize][1]));
-        let last = &found.rounds[rounds as usize];
+        let wholes = shown.iter().map(|&round| percent(found.of_round(round, 1)));
         let [drained, _] = &found.drained;
         let rest = [
             percent(drained),
-            table::median(&last[2]),
-            percent(&last[3]),
+            table::median(found.of_round(rounds, 2)),
+            percent(found.of_round(rounds, 3)),
             table::median(&found.times()),
         ];
         table.add_row([design.name().to_owned()].into_iter().chain(wholes).chain(rest));
@@ -129,12 +134,19 @@ mod tests {
         let end = End { first: Some(first), drained: Some(first), fault: None };
         let mut found = Found::default();
         found.add(&run(5.0), &end);
-        found.add(&run(6.0), &End { drained: None, ..end });
+        let whole = run(6.0);
+        found.add(&whole, &End { drained: None, ..end.clone() });
         assert_eq!(found.rounds.len(), 3);
         assert_eq!(found.rounds[0][1], [0.05, 0.05]);
         assert_eq!(found.rounds[1][0], [5.0, 6.0]);
         assert_eq!(found.rounds[2][2], [1.0, 1.0]);
         assert_eq!(found.times(), [5.0, 6.0, 7.0, 7.0]);
         assert!(found.drained[0][0] == 0.05 && found.drained[0][1].is_nan());
+        // A run that the user stops after its first round.
+        let stopped = Series { samples: whole.samples.map(|all| all[..1].to_vec()), ..whole };
+        found.add(&stopped, &End { drained: None, ..end });
+        assert_eq!(found.of_round(1, 0), [5.0, 6.0, 6.0]);
+        assert_eq!(found.of_round(2, 0), [7.0, 7.0]);
+        assert!(found.of_round(3, 0).is_empty());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The warm-up window fills the memory and frees a share of it; each window after it is a round.
 //! In every window the seats wait for each other twice: when all have stopped, seat 0 looks at the
-//! design, and the others wait until it has.
+//! design, and the others wait until it has. What is held is freed when the seats leave, so that a
+//! run that the user stops loses nothing either.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -201,14 +202,20 @@ impl<F: Frames> Seats<F> {
         }
     }
 
-    /// Drains all caches, looks for the last time, and frees everything.
+    /// Drains all caches, and looks for the last time.
     fn finish(&self, seat: usize) {
         self.in_turn(seat, || {
             self.frames.drain(Mode::Full);
             let drained = self.look();
             lock(&self.ends.0).drained = drained;
         });
-        lock(&self.held[seat]).blocks.drain(..).for_each(|block| self.frames.free(block));
+    }
+
+    /// Frees everything that is held.
+    fn free_all(&self) {
+        for held in &self.held {
+            lock(held).blocks.drain(..).for_each(|block| self.frames.free(block));
+        }
     }
 }
 
@@ -222,6 +229,7 @@ impl<F: Frames> Contender<METRICS> for Seats<F> {
     }
 
     fn leave(&self) {
+        self.free_all();
         self.frames.leave();
     }
 

@@ -1,7 +1,8 @@
 //! One design doing the workload, a seat per thread.
 //!
 //! The warm-up window fills the memory; each window after it is a round. After the last one the
-//! seats shrink page cache, wait for each other, and seat 0 looks at what is left.
+//! seats shrink page cache, wait for each other, and seat 0 looks at what is left. What is held is
+//! freed when the seats leave, so that a run that the user stops loses nothing either.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -178,11 +179,16 @@ impl<A: Allocator> Churn<A> {
             let held: Vec<_> = seats.iter().map(|held| &**held).collect();
             self.ends.set(examine(&self.allocator, self.shape.pages, &held));
         }
-        self.barrier.wait();
-        let mut held = lock(&self.held[seat]);
-        for kind in 0..KINDS.len() {
-            let rest = held.stocks[kind].take_all();
-            self.free(&mut held, &rest, Dies::Alone);
+    }
+
+    /// Frees everything that is held.
+    fn free_all(&self) {
+        for held in &self.held {
+            let mut held = lock(held);
+            for kind in 0..KINDS.len() {
+                let rest = held.stocks[kind].take_all();
+                self.free(&mut held, &rest, Dies::Alone);
+            }
         }
     }
 }
@@ -197,6 +203,7 @@ impl<A: Allocator> Contender<1> for Churn<A> {
     }
 
     fn leave(&self) {
+        self.free_all();
         self.allocator.leave();
     }
 

@@ -27,18 +27,18 @@ pub struct End {
     pub fault: Option<String>,
 }
 
-/// An [`End`] that the run writes and its starter reads.
+/// An [`End`] that the run writes and its starter reads; `None` until the last round is done.
 #[derive(Default)]
-pub struct Ends(Mutex<End>);
+pub struct Ends(Mutex<Option<End>>);
 
 impl Ends {
     /// Notes what the run found.
     pub fn set(&self, end: End) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = end;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }
 
-    /// What the run found.
-    pub fn get(&self) -> End {
+    /// What the run found, unless the user stopped it before its end.
+    pub fn get(&self) -> Option<End> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

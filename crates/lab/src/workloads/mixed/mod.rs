@@ -41,7 +41,7 @@ use super::workload::Workload;
 use crate::design::Demand;
 use crate::design::dispatch::with_design;
 use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule};
+use crate::harness::{Contender, Pace, Schedule, stop};
 use crate::names::Design;
 use crate::report::Report;
 use crate::report::machine::available_bytes;
@@ -81,6 +81,9 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     }
     let mut found: Vec<Found> = designs.iter().map(|_| Found::default()).collect();
     for nth in 1..=shape.runs {
+        if stop::is_asked() {
+            break;
+        }
         measure(settings, &shape, nth, &designs, &mut found)?;
     }
     let mut report = Report::default();
@@ -116,8 +119,8 @@ fn measure(
     let series = settings.interleave(&what, &mut contenders, shape.threads, schedule)?;
     for (((found, one), ends), &design) in found.iter_mut().zip(series).zip(&ends).zip(designs) {
         let end = ends.get();
-        checked(design, end.fault.clone().map_or(Ok(()), Err))?;
-        found.add(&one.samples[0], &end);
+        checked(design, end.as_ref().and_then(|end| end.fault.clone()).map_or(Ok(()), Err))?;
+        found.add(&one.samples[0], end);
     }
     Ok(())
 }

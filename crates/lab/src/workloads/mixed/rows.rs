@@ -37,9 +37,9 @@ pub struct Found {
 
 impl Found {
     /// Adds a run.
-    pub fn add(&mut self, op_ns: &[f64], end: &End) {
+    pub fn add(&mut self, op_ns: &[f64], end: Option<End>) {
         self.op_ns.extend(op_ns);
-        self.ends.push(end.clone());
+        self.ends.extend(end);
     }
 
     fn samples(&self, of: fn(&End) -> f64) -> Vec<f64> {
