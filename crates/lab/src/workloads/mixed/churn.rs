@@ -95,8 +95,7 @@ impl<A: Allocator> Churn<A> {
 
     /// Allocates a group; the pages allocated.
     fn grow(&self, held: &mut Held<A::Block>, kind: usize) -> u64 {
-        let (mut left, before) =
-            (held.stocks[kind].draw_group(&mut held.random), held.stocks[kind].pages);
+        let mut left = held.stocks[kind].draw_group(&mut held.random);
         let mut group = Vec::new();
         let mut taken = 0;
         while left > 0 {
@@ -108,7 +107,7 @@ impl<A: Allocator> Churn<A> {
             left = left.saturating_sub(pages);
         }
         held.stocks[kind].add(group);
-        held.stocks[kind].pages - before
+        taken
     }
 
     /// Allocates a block, or as many single frames.
