@@ -545,7 +545,9 @@ fn soaked_designs_lose_nothing() {
 fn replays_have_counts_of_both_sides() {
     let shipped = shipped();
     let trace = shipped.to_str().unwrap();
-    let document = results(&["replay", trace]);
+    let designs = ["depot", "spin", "kernel"];
+    let chosen = designs.iter().flat_map(|design| ["--design", design]);
+    let document = results(&["replay", trace].into_iter().chain(chosen).collect::<Vec<_>>());
     check(&document, &format!("replay {trace}"));
     for metric in [
         "event_ns",
@@ -561,7 +563,7 @@ fn replays_have_counts_of_both_sides() {
     assert_eq!(rows(&document, "depot", "lost_frames").next().unwrap()["median"], 0.0);
     assert!(rows(&document, "depot", "cached_pages").all(|row| row["params"]["cpu"].is_u64()));
     assert_eq!(rows(&document, "kernel", "refilled_blocks").count(), 1);
-    for design in ["depot"].iter().chain(&OF_THREADS) {
+    for design in ["depot", "spin"] {
         for metric in ["whole_pageblocks", "tainted_pageblocks"] {
             let percents: Vec<_> = rows(&document, design, metric)
                 .map(|row| row["params"]["percent"].as_u64().unwrap())
