@@ -410,5 +410,7 @@ fn commands_and_names_need_not_be_text() {
     }
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(output.stdout[0], 0xff, "what the command says is its own");
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 4);
+    // The trace, the machine, and two pairs of files; root can read pagetypeinfo, too.
+    let count = std::fs::read_dir(directory.path()).unwrap().count();
+    assert!([6, 8].contains(&count), "{count} files");
 }
