@@ -39,6 +39,18 @@ const SAID: &[Said] = &[
     Said { workload: "sctp-many", metric: "mib_per_s", params: &[], what: "Data sent:" },
     Said { workload: "kernbench", metric: "elapsed_s", params: &[], what: "The build takes" },
     Said {
+        workload: "fragmentation",
+        metric: "realloc_ns",
+        params: &[],
+        what: "A frame freed and another allocated cost",
+    },
+    Said {
+        workload: "mixed",
+        metric: "op_ns",
+        params: &[],
+        what: "An allocation or a free of mixed memory costs",
+    },
+    Said {
         workload: "soak",
         metric: "pages",
         params: &[],
@@ -107,6 +119,7 @@ fn one(of: &ResultRow, beside: &[&ResultRow], what: &str) -> Option<String> {
     }
     if let Some(rival) = rival(of, beside)
         && let Some(theirs) = median(rival)
+        && value != 0.0
     {
         let (verb, times) = match better(of) {
             Better::Lower => ("takes", "times as long"),
