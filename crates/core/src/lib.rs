@@ -96,7 +96,8 @@ pub use alloc::flags::Flags;
 pub use alloc::{
     Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuStats, Fault,
     FreeManyError, FrontHandle, FrontsAt, Global, Handover, InitError, MetadataUse, Move, Mover,
-    MoverRegistered, Obstacle, Occupant, RemoveError, Shortage, ZoneShortage, ZoneStats,
+    MoverRegistered, Obstacle, Occupant, PageblockStats, RemoveError, Shortage, ZoneShortage,
+    ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::FreeHigh;
@@ -106,7 +107,7 @@ pub use store::backing::{Backing, BackingRanges};
 pub use store::{Doubled, Misuse};
 pub use zone::compactions::Compactions;
 pub use zone::counts::Counts;
-pub use zone::{CacheLimits, HighPolicy, Watermarks, ZoneName};
+pub use zone::{CacheLimits, Evacuation, HighPolicy, Watermarks, ZoneName};
 
 /// The README's program, as a test.
 #[cfg(doctest)]

@@ -168,7 +168,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         let (here, caches) = (self.caches.here(), self.caches);
         // Frames that a caller is removing go to the store, where that caller takes them.
         if let Some(here) = here.filter(|_| !tag.is_isolated())
-            && caches.share(here.cpu, tag.zone()).free(here, pfn, class, tag.mobility())
+            && caches.share(here.cpu, tag.zone()).free(here, pfn, class, tag.row())
         {
             return Ok(());
         }

@@ -30,7 +30,7 @@ use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::store::tags::Tags;
 use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize};
-use crate::zone::{CacheLimits, Zone, Zones};
+use crate::zone::{CacheLimits, Evacuation, Zone, Zones};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Bytes of memory that [`new`](Self::new) needs for `config`, whatever its alignment: about
@@ -260,6 +260,15 @@ impl Build<'_, '_> {
         unsafe { self.base.as_ptr().add(offset).cast() }
     }
 
+    /// Whether pageblocks ever evacuate. A backing has no pageblocks whose frames could be counted.
+    fn evacuates(&self) -> bool {
+        self.evacuation() != Evacuation::Off
+    }
+
+    fn evacuation(&self) -> Evacuation {
+        if self.is_backed { Evacuation::Off } else { self.config.evacuation }
+    }
+
     /// # Safety
     /// The memory is the builder's alone, for 'm; each part is written once.
     unsafe fn globals<'m>(&self) -> &'m Globals<'m> {
@@ -292,7 +301,13 @@ impl Build<'_, '_> {
     unsafe fn zones<'m>(&self) -> &'m [Zone] {
         let place = self.at::<Zone>(self.layout.zones);
         for (i, config) in self.config.zones.iter().enumerate() {
-            let zone = Zone::new(config.name, config.node, config.level, self.is_backed);
+            let zone = Zone::new(
+                config.name,
+                config.node,
+                config.level,
+                self.is_backed,
+                self.evacuation(),
+            );
             zone.set_watermarks(layout::watermarks(self.config, i));
             zone.set_limits(layout::limits(self.config, i));
             // SAFETY: the layout has room for every zone.
@@ -370,9 +385,11 @@ impl Build<'_, '_> {
             let tags = Tags::new(
                 core::slice::from_raw_parts(tags, pageblocks),
                 !self.config.tracks_frames(),
+                &globals.evacuations,
             );
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
-            let bitmap = Bitmap::new(table, tags, summary, &globals.failed_claims);
+            let bitmap =
+                Bitmap::new(table, tags, summary, &globals.failed_claims, self.evacuates());
             Store::new(tags, bitmap, backing, on_misuse, &globals.noted)
         }
     }
@@ -466,6 +483,7 @@ impl Build<'_, '_> {
                 magazines,
                 state,
                 self.config.free_high,
+                self.evacuates(),
             )
         }
     }

@@ -107,5 +107,7 @@ fn empty_at<C: Cpus>(
 fn retag(tags: &Tags<'_>, claimed: FrameRange, tag: Tag) {
     let first = claimed.start.get().div_ceil(PAGEBLOCK_FRAMES);
     let end = (claimed.end() / u64::from(PAGEBLOCK_FRAMES)) as u32;
-    (first..end).map(PageblockIndex).for_each(|pageblock| tags.retag(pageblock, tag));
+    for pageblock in (first..end).map(PageblockIndex) {
+        tags.retag(pageblock, tag);
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::frame::{FrameRange, LinearMap, PageSize};
 use crate::store::Misuse;
-use crate::zone::HighPolicy;
+use crate::zone::{Evacuation, HighPolicy};
 use core::fmt;
 
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
@@ -53,6 +53,9 @@ pub struct Config<'c> {
     pub high: HighPolicy,
     /// How many of those may be blocks of orders 1 to 3 that a CPU only frees.
     pub free_high: FreeHigh,
+    /// Whether sparsely used pageblocks are emptied, so that whole ones come back. With
+    /// [`Evacuation::Off`] none ever is: this cannot be changed later.
+    pub evacuation: Evacuation,
     /// Catch every double free and wrong order exactly: one byte per frame, and one atomic
     /// exchange per allocation and free (about 6 ns each on our test machine).
     pub checked: bool,
@@ -79,6 +82,8 @@ impl<'c> Config<'c> {
             caches: true,
             high: HighPolicy::Auto,
             free_high: FreeHigh::MAINLINE,
+            // Models have it where they are about it.
+            evacuation: if cfg!(loom) { Evacuation::Off } else { Evacuation::Adaptive },
             checked: false,
             track_owner: false,
             linear_map: None,

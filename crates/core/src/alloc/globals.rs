@@ -4,6 +4,7 @@ use super::registered_mover::RegisteredMover;
 use crate::pcp::{Carved, PcpsState};
 use crate::reclaim::LastResort;
 use crate::store::Noted;
+use crate::store::tags::Evacuations;
 use crate::sync::prim::AtomicU64;
 
 /// What changes, rarely, and belongs to no zone and no CPU. In the metadata rather than in
@@ -17,6 +18,7 @@ pub(crate) struct Globals<'m> {
     pub noted: Noted,
     /// Moves blocks for requests that may compact.
     pub mover: RegisteredMover<'m>,
+    pub evacuations: Evacuations,
 }
 
 impl<'m> Globals<'m> {
@@ -27,6 +29,7 @@ impl<'m> Globals<'m> {
             failed_claims: AtomicU64::new(0),
             noted: Noted::new(),
             mover: RegisteredMover::new(),
+            evacuations: Evacuations::new(),
         }
     }
 }

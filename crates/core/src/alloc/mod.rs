@@ -35,6 +35,7 @@
 //! | `obstacle` | `Obstacles`: why frames at a given address cannot be had |
 //! | `remove` | `Removal`: taking memory out again |
 //! | `compact` | compaction for callers |
+//! | `pageblocks` | what pageblocks are like, and whether they evacuate |
 //! | `stats` | counters and reports |
 //! | `validate` | `Validation`: is every frame in exactly one place |
 //! | `build` | construction |
@@ -66,6 +67,7 @@ pub(crate) mod late_init;
 pub(crate) mod layout;
 mod mover;
 mod obstacle;
+mod pageblocks;
 mod pressure;
 mod range;
 mod registered_mover;
@@ -86,6 +88,7 @@ pub use global::{Global, InitError};
 pub use handover::Handover;
 pub use mover::{Move, Mover, Occupant};
 pub use obstacle::Obstacle;
+pub use pageblocks::PageblockStats;
 pub use registered_mover::MoverRegistered;
 pub use remove::RemoveError;
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};

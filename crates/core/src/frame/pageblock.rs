@@ -14,10 +14,13 @@ pub const SECTION_FRAMES: u32 = SECTION_PAGEBLOCKS as u32 * PAGEBLOCK_FRAMES;
 pub const WORD_BYTES: usize = size_of::<u64>();
 /// Bytes of the front words of one zone and mobility.
 const FRONTS_BYTES: usize = WORD_BYTES * Class::COUNT;
-/// Front words per zone and context: one mobility more than there are, whose words never have a
-/// magazine, for frames without memory; and five words more, so that five further offsets lead to
-/// nothing but such words whatever the class: see the table at [`Tag`].
-pub const WORDS_PER_ZONE: usize = Class::COUNT * 4 + 5;
+/// Rows of front words that may have magazines: for each mobility one that is pushed to and popped
+/// from, and one that is only pushed to.
+pub const ROWS: usize = Mobility::COUNT * 2;
+/// Front words per zone and context: those rows, and one whose words never have a magazine, for
+/// frames without memory; and five words more, so that five further offsets lead to nothing but
+/// such words whatever the class: see the table at [`Tag`].
+pub const WORDS_PER_ZONE: usize = Class::COUNT * (ROWS + 1) + 5;
 /// Bytes of all front words of one zone and context.
 const ZONE_BYTES: usize = WORD_BYTES * WORDS_PER_ZONE;
 
@@ -46,13 +49,19 @@ impl PageblockIndex {
 /// Zone and mobility of a pageblock, as the bytes from the start of a CPU's block to the row of
 /// fronts that its frames are cached in.
 ///
+/// A pageblock that *evacuates* has a row of its own for its mobility. Frames are pushed there and
+/// never popped: what is freed leaves circulation, and goes to the store by magazines
+/// (`pcp/evacuate.rs`).
+///
 /// The other values lead to words that never have a magazine, so that what is freed there takes the
 /// slow path, which looks at the tag again:
 ///
 /// | value | meaning |
 /// |---|---|
-/// | row 3 of zone 0 | no memory here |
-/// | row 3 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
+/// | rows 0 to 2 of a zone | unmovable, movable, reclaimable |
+/// | rows 3 to 5 | the same, evacuating |
+/// | row 6 of zone 0 | no memory here |
+/// | row 6 of a zone, plus one word | some of its frames are carved: the allocator's own magazines. The others are free, cached or held as in any pageblock; they count as unmovable |
 /// | plus two words | no memory any more: it was removed from this zone |
 /// | plus three, four, five words | isolated: a caller is adding, removing or emptying the pageblock, which is unmovable, movable, reclaimable |
 ///
@@ -60,6 +69,7 @@ impl PageblockIndex {
 /// |---|---|
 /// | no memory, or removed from this zone -> isolated, and from there movable | the caller that adds memory |
 /// | a mobility -> another one | the owner of all 512 frames |
+/// | a mobility -> the same, evacuating, and back | any caller, by one compare-and-swap |
 /// | a mobility -> carved | the owner of a frame that is cut into magazines, for good |
 /// | a mobility -> isolated, and back | the caller that removes memory or compacts, before it owns a frame of it |
 /// | isolated -> removed | the same, as the owner of all 512 frames |
@@ -74,6 +84,30 @@ impl Tag {
 
     pub const fn new(zone: ZoneId, mobility: Mobility) -> Self {
         Tag(zone.get() * ZONE_BYTES as u32 + mobility as u32 * FRONTS_BYTES as u32)
+    }
+
+    /// The evacuating form of a pageblock that has a zone and mobility.
+    pub const fn evacuating(self) -> Self {
+        Tag(self.settled().0 + EVACUATING)
+    }
+
+    /// The form that does not evacuate; other tags stay as they are.
+    #[inline]
+    pub const fn settled(self) -> Self {
+        if self.is_evacuating() { Tag(self.0 - EVACUATING) } else { self }
+    }
+
+    /// Whether the pageblock evacuates.
+    #[inline]
+    pub const fn is_evacuating(self) -> bool {
+        let offset = self.0 % ZONE_BYTES as u32;
+        offset >= EVACUATING && offset < REFUSING
+    }
+
+    /// Whether the pageblock has a zone and mobility, and no further state.
+    #[inline]
+    pub const fn is_settled(self) -> bool {
+        self.0 % (ZONE_BYTES as u32) < EVACUATING
     }
 
     /// A pageblock of this zone with carved frames.
@@ -149,10 +183,16 @@ impl Tag {
         ZoneId::new(self.0 / ZONE_BYTES as u32)
     }
 
+    /// Its mobility, and whether it evacuates.
+    #[inline]
+    pub const fn row(self) -> (Mobility, bool) {
+        (self.mobility(), self.is_evacuating())
+    }
+
     /// Of a pageblock with memory, not isolated and without carved frames.
     #[inline]
     pub const fn mobility(self) -> Mobility {
-        match self.0 % ZONE_BYTES as u32 / FRONTS_BYTES as u32 {
+        match self.settled().0 % ZONE_BYTES as u32 / FRONTS_BYTES as u32 {
             0 => Mobility::Unmovable,
             1 => Mobility::Movable,
             _ => Mobility::Reclaimable,
@@ -160,8 +200,10 @@ impl Tag {
     }
 }
 
-/// From a zone's first word to a row that no front has.
-const REFUSING: u32 = 3 * FRONTS_BYTES as u32;
+/// From a zone's first word to the rows that are only pushed to.
+const EVACUATING: u32 = (Mobility::COUNT * FRONTS_BYTES) as u32;
+/// To a row that no front has.
+const REFUSING: u32 = (ROWS * FRONTS_BYTES) as u32;
 /// The same, one word further, two, and three.
 const CARVED: u32 = REFUSING + WORD_BYTES as u32;
 const REMOVED: u32 = CARVED + WORD_BYTES as u32;

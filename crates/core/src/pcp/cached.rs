@@ -5,6 +5,7 @@
 use super::asks::Asks;
 use super::listed::Listed;
 use super::shelf::{Empties, Handed, Shelf};
+use crate::frame::pageblock::ROWS;
 use crate::frame::{Class, Mobility, NodeId, ZoneId};
 use crate::front::Magazine;
 use crate::store::Wanted;
@@ -13,8 +14,10 @@ use crate::sync::{Apart, InFlight, count};
 use crate::zone::Zone;
 use crate::zone::counts::{Counters, Counts};
 
-/// Front words per zone and context, and shelves per zone.
-pub const FRONTS: usize = Class::COUNT * Mobility::COUNT;
+/// Shelves per zone.
+const SHELVES: usize = Class::COUNT * Mobility::COUNT;
+/// Front words per zone and context that may have magazines.
+const FRONTS: usize = Class::COUNT * ROWS;
 
 /// A CPU's part in a zone.
 ///
@@ -33,7 +36,7 @@ pub struct Pcp {
     /// What the owner handed over to drains that asked for it.
     pub handed: Handed,
     /// Full magazines, `[class][mobility]`.
-    shelves: [Shelf; FRONTS],
+    shelves: [Shelf; SHELVES],
     /// Blocks and pages taken back by drains: on a line that only drainers touch.
     pub drained: Apart<[AtomicU64; 2]>,
     pub accounts: Apart<Accounts>,
@@ -57,6 +60,18 @@ pub struct Accounts {
     pub clock_hand: AtomicU32,
     /// Where the store is searched next, by mobility: a pageblock's index.
     pub hints: [AtomicU32; Mobility::COUNT],
+    /// The pageblock that the CPU looks at next, to see whether it should evacuate.
+    pub hand: AtomicU32,
+    /// What the hand has seen on this turn, packed.
+    pub hand_seen: AtomicU64,
+    /// Free pages of the zone, and pageblocks healed, when this turn began.
+    pub hand_free: AtomicU64,
+    pub hand_healed: AtomicU32,
+    /// Steps so far; and the zone's free pages at the last sixteenth step, and at the one before.
+    pub hand_steps: AtomicU32,
+    pub hand_free_before: [AtomicU64; 2],
+    /// Calls that the hand rests for.
+    pub hand_rest: AtomicU32,
 }
 
 impl Pcp {
@@ -76,6 +91,13 @@ impl Pcp {
                 free_counts: core::array::from_fn(|_| AtomicI64::new(0)),
                 clock_hand: AtomicU32::new(0),
                 hints: core::array::from_fn(|_| AtomicU32::new(hint)),
+                hand: AtomicU32::new(hint),
+                hand_seen: AtomicU64::new(0),
+                hand_free: AtomicU64::new(0),
+                hand_healed: AtomicU32::new(0),
+                hand_steps: AtomicU32::new(0),
+                hand_free_before: core::array::from_fn(|_| AtomicU64::new(0)),
+                hand_rest: AtomicU32::new(0),
             }),
             counters: Apart::new(Counters::new()),
             seen: core::array::from_fn(|_| AtomicU64::new(0)),

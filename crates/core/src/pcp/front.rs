@@ -14,6 +14,7 @@
 //! shelved: at most 3 * 63 frames touched (`ROOM_STEPS_MAX` more magazines when caches are above
 //! `high`, and `batch << 5` pages in blocks of orders 1 to 3 by a CPU that only frees them).
 
+use crate::frame::pageblock::{ROWS, Tag};
 use crate::frame::{Class, Mobility, Pfn, ZoneId};
 use crate::front::{Here, WordOffset};
 
@@ -28,11 +29,40 @@ pub struct Front {
     pub zone: ZoneId,
     pub class: Class,
     pub mobility: Mobility,
+    /// Whether it takes what pageblocks give that evacuate. It has one magazine at most, no shelf,
+    /// and is never popped from: see [`evacuate`](super::evacuate).
+    pub evacuates: bool,
 }
 
 impl Front {
     pub fn offset(self) -> WordOffset {
-        WordOffset::new(self.zone, self.class, self.mobility)
+        let tag = Tag::new(self.zone, self.mobility);
+        WordOffset::of_tag(if self.evacuates { tag.evacuating() } else { tag }, self.class)
+    }
+
+    /// All fronts of a context of a CPU in a zone: by class, first those that are popped from.
+    pub fn all_here(here: Here, zone: ZoneId, evacuates: bool) -> impl Iterator<Item = Front> {
+        let rows = if evacuates { ROWS } else { Mobility::COUNT };
+        Class::ALL.into_iter().flat_map(move |class| {
+            (0..rows).map(move |row| Front {
+                here,
+                zone,
+                class,
+                mobility: Mobility::ALL[row % Mobility::COUNT],
+                evacuates: row >= Mobility::COUNT,
+            })
+        })
+    }
+
+    /// The place of its word among all of its context and zone.
+    pub fn place(self) -> usize {
+        let row = self.mobility.index() + if self.evacuates { Mobility::COUNT } else { 0 };
+        self.class as usize * ROWS + row
+    }
+
+    /// Magazines that it may have.
+    pub fn magazines_max(self) -> u32 {
+        if self.evacuates { 1 } else { 2 }
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `share` | [`Share`]: one CPU's caches of one zone, at work |
 //! | `front` | how slow paths name fronts: the theory of refill and spill |
 //! | `refill`, `spill` | pages from the store to a CPU, and back |
+//! | `evacuate` | which pageblocks evacuate, and what becomes of their frames |
 //! | `high` | how much a CPU may cache |
 //! | [`free_high`] | how much of that a CPU may cache that only frees |
 //! | `magazines` | where empty magazines come from |
@@ -28,6 +29,7 @@ mod caches;
 mod carved;
 mod direct;
 mod drain;
+mod evacuate;
 pub mod free_high;
 mod front;
 mod handover;

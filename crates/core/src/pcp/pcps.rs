@@ -8,7 +8,7 @@ use super::free_high::FreeHigh;
 use super::front::Front;
 use super::part::{Part, Parts};
 use super::pool::Magazines;
-use crate::frame::{Class, CpuId, Mobility, ZoneId};
+use crate::frame::{CpuId, ZoneId};
 use crate::front::gate::Tickets;
 use crate::front::word::Word;
 use crate::front::{BlockArray, Context, Here, MagazineIndex, WordOffset};
@@ -58,12 +58,15 @@ pub struct Pcps<'m> {
     magazines: Magazines<'m>,
     state: &'m PcpsState<'m>,
     free_high: FreeHigh,
+    /// Whether pageblocks ever evacuate, so that there are fronts for what they give.
+    evacuates: bool,
 }
 
 impl<'m> Pcps<'m> {
     /// # Safety
     /// `blocks` and `places` are those of metadata that lives for 'm: for each CPU there are words
     /// of `contexts` contexts, a [`CpuShared`] and a [`Pcp`] for each of `zones` zones, all written.
+    #[allow(clippy::too_many_arguments, reason = "the parts, each once, by the builder alone")]
     pub unsafe fn new(
         blocks: BlockArray,
         places: Places,
@@ -72,8 +75,9 @@ impl<'m> Pcps<'m> {
         magazines: Magazines<'m>,
         state: &'m PcpsState<'m>,
         free_high: FreeHigh,
+        evacuates: bool,
     ) -> Self {
-        Pcps { blocks, places, zones, contexts, magazines, state, free_high }
+        Pcps { blocks, places, zones, contexts, magazines, state, free_high, evacuates }
     }
 
     /// The words and gates.
@@ -110,6 +114,11 @@ impl<'m> Pcps<'m> {
     /// How much a CPU may cache that only frees.
     pub fn free_high(&self) -> FreeHigh {
         self.free_high
+    }
+
+    /// Whether pageblocks ever evacuate.
+    pub fn evacuates(&self) -> bool {
+        self.evacuates
     }
 
     /// CPUs that have caches: numbers `0..cpus`.
@@ -162,13 +171,10 @@ impl<'m> Pcps<'m> {
         zone: ZoneId,
     ) -> impl Iterator<Item = (Front, WordOffset)> + use<> {
         let contexts = [Context::Task, Context::Interrupt].into_iter().take(self.contexts);
+        let evacuates = self.evacuates;
         contexts.flat_map(move |context| {
-            Class::ALL.into_iter().flat_map(move |class| {
-                Mobility::ALL.into_iter().map(move |mobility| {
-                    let front = Front { here: Here { cpu, context }, zone, class, mobility };
-                    (front, WordOffset::new(zone, class, mobility))
-                })
-            })
+            Front::all_here(Here { cpu, context }, zone, evacuates)
+                .map(|front| (front, front.offset()))
         })
     }
 

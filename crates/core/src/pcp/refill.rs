@@ -14,7 +14,8 @@ use crate::sync::prefetch_write;
 use crate::zone::Reserve;
 
 impl<C: Cpus> Share<'_, '_, C> {
-    /// A block for a caller on this CPU, from its front or past it.
+    /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold of
+    /// pageblocks that evacuate goes to the store before the zone has none.
     pub fn alloc(
         &self,
         here: Here,
@@ -22,8 +23,22 @@ impl<C: Cpus> Share<'_, '_, C> {
         mobility: Mobility,
         reserve: Reserve,
     ) -> Option<Pfn> {
+        let found = self.alloc_once(here, order, mobility, reserve);
+        if found.is_none() && self.return_evacuated(here) > 0 {
+            return self.alloc_once(here, order, mobility, reserve);
+        }
+        found
+    }
+
+    fn alloc_once(
+        &self,
+        here: Here,
+        order: Order,
+        mobility: Mobility,
+        reserve: Reserve,
+    ) -> Option<Pfn> {
         if let Some(class) = Class::of(order) {
-            let front = Front { here, zone: self.zone_id, class, mobility };
+            let front = self.front(here, class, mobility);
             for _ in 0..ATTEMPTS_MAX {
                 match self.alloc_from_front(front, reserve) {
                     Step::Got(pfn) => return Some(pfn),
@@ -46,6 +61,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             };
         }
         if word.operations_full() {
+            self.step_hand(front.here);
             return self.fold(front, word);
         }
         match (word.loaded(), word.previous()) {
@@ -95,6 +111,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let Front { class, mobility, .. } = front;
         let pcp = self.pcp;
         self.note_activity();
+        self.step_hand(front.here);
         let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
         if !self.make_room(front, more) {
             return Step::Store;

@@ -24,7 +24,12 @@ pub struct Share<'a, 'm, C> {
 impl<'a, 'm, C> Share<'a, 'm, C> {
     /// A front of tasks on this CPU.
     pub fn task_front(&self, class: Class, mobility: Mobility) -> Front {
-        Front { here: Here::task(self.cpu), zone: self.zone_id, class, mobility }
+        self.front(Here::task(self.cpu), class, mobility)
+    }
+
+    /// The front that blocks are popped from here.
+    pub fn front(&self, here: Here, class: Class, mobility: Mobility) -> Front {
+        Front { here, zone: self.zone_id, class, mobility, evacuates: false }
     }
 
     pub fn blocks(&self) -> &'a BlockArray {

@@ -1,9 +1,6 @@
 //! Spill: magazines and single blocks from a CPU to the store. The theory is in
 //! [`front`](super::front).
 
-use core::array;
-
-use super::cached::FRONTS;
 use super::free_high::Moved;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::share::Share;
@@ -18,8 +15,14 @@ use crate::sync::prim::Ordering;
 
 impl<C: Cpus> Share<'_, '_, C> {
     /// Frees a block of a caller on this CPU through its front. `false`: not through this front.
-    pub fn free(&self, here: Here, pfn: Pfn, class: Class, mobility: Mobility) -> bool {
-        let front = Front { here, zone: self.zone_id, class, mobility };
+    pub fn free(
+        &self,
+        here: Here,
+        pfn: Pfn,
+        class: Class,
+        (mobility, evacuates): (Mobility, bool),
+    ) -> bool {
+        let front = Front { evacuates, ..self.front(here, class, mobility) };
         for _ in 0..ATTEMPTS_MAX {
             match self.free_to_front(front, pfn) {
                 Step::Got(_) => return true,
@@ -57,7 +60,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         let class = front.class;
         let pcp = self.pcp;
         self.note_activity();
-        let more = if word.magazines() < 2 { u64::from(class.magazine_frames()) } else { 0 };
+        let is_full = word.magazines() >= front.magazines_max();
+        let more = if is_full { 0 } else { u64::from(class.magazine_frames()) };
         if more > 0 && !self.make_room(front, more) {
             return Step::Store;
         }
@@ -66,10 +70,13 @@ impl<C: Cpus> Share<'_, '_, C> {
         };
         let moving = pcp.in_flight.begin(u64::from(class.magazine_frames()));
         self.fill(empty, &[pfn.get()]);
-        let new = Word::new(empty, 1, word.loaded().map(|full| (full, true)));
+        let kept = word.loaded().filter(|_| !front.evacuates);
+        let new = Word::new(empty, 1, kept.map(|full| (full, true)));
         let installed = self.replace(front, word, new);
         if !installed {
             self.release_magazine(class, empty);
+        } else if front.evacuates {
+            self.spill_evacuated(front, word);
         } else if let Some((full, _)) = word.previous() {
             self.note_moved(front, Moved::Out(class.magazine_frames().into()));
             self.shelve(front, full);
@@ -165,16 +172,14 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// Takes one front that has not been used since the last look back to the store, if it is the
     /// clock hand's turn (second chance).
     pub fn empty_coldest_front(&self, except: Front) -> bool {
-        let Front { here, zone, .. } = except;
         let pcp = self.pcp;
-        let fronts: [(Class, Mobility); FRONTS] = array::from_fn(|i| {
-            (Class::ALL[i / Mobility::COUNT], Mobility::ALL[i % Mobility::COUNT])
-        });
+        let all = || Front::all_here(except.here, self.zone_id, self.caches.pcps.evacuates());
         // A load and a store: of two that look at once, both may look at the same fronts.
         let hand = pcp.accounts.clock_hand.load(Ordering::Relaxed) as usize;
-        for at in (hand..hand + fronts.len()).map(|at| at % fronts.len()) {
-            let front = Front { here, zone, class: fronts[at].0, mobility: fronts[at].1 };
-            if front.class == except.class && front.mobility == except.mobility {
+        let from_hand = all().filter(|front| front.place() >= hand);
+        for front in from_hand.chain(all().filter(|front| front.place() < hand)) {
+            let at = front.place();
+            if at == except.place() {
                 continue;
             }
             let Some(word) = self.read_front(front) else { return false };

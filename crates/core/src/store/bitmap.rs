@@ -7,11 +7,14 @@
 //!
 //! # Searching
 //! A search for blocks smaller than a pageblock goes, in this order, through: the pageblock where
-//! this CPU last found some; partly used pageblocks of the wanted mobility; whole ones, retagged if
+//! this CPU last found some; partly used pageblocks of the wanted mobility, the densest of a few
+//! first; those of them that evacuate, which are then settled; whole ones, retagged if
 //! they were of another mobility (which needs a claim of all 512 frames, so that nobody can hold
-//! one of them); and last anything of the zone. Partly used pageblocks are looked at a bounded
+//! one of them); and last anything of the zone, for unmovable blocks first what is tainted already.
+//! Partly used pageblocks are looked at a bounded
 //! number of times before a whole one is taken, so that fragmentation costs memory before it costs
-//! time; the bound falls only when there is no other way. A search for pageblocks goes through
+//! time; the bound falls only when there is no other way. A search that has found an eighth of what it
+//! wants breaks no whole one for the rest. A search for pageblocks goes through
 //! whole ones alone, one for pairs of them (the highest order) through pairs, and one for more
 //! through runs of them. What begins or ends elsewhere is found by [`runs`](super::runs).
 //!
@@ -31,18 +34,25 @@ use super::wanted::Wanted;
 use crate::frame::pageblock::{
     PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS, Tag,
 };
-use crate::frame::{Order, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prim::{AtomicU64, AtomicUsize, Ordering};
 
 /// Fruitless looks at partly used pageblocks before a whole one is taken.
 const PARTIAL_LOOKS_MAX: u32 = 32;
 
+/// Partly used pageblocks of which the densest is taken from first.
+const DENSEST_OF: u32 = 4;
+/// How often, before what is met first is taken from. A search so reads at most 32 lines more.
+const DENSEST_ROUNDS: u32 = 8;
+
 /// The passes of a search for blocks smaller than a pageblock.
-const PASSES: [Pass; 4] = [
-    Pass::Partial { looks_max: PARTIAL_LOOKS_MAX },
+const PASSES: [Pass; 6] = [
+    Pass::Partial { which: Which::Settled, looks_max: PARTIAL_LOOKS_MAX },
+    Pass::Partial { which: Which::Evacuating, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Whole(Walk::Marked),
-    Pass::Partial { looks_max: u32::MAX },
+    Pass::Partial { which: Which::Both, looks_max: u32::MAX },
+    Pass::Tainted,
     Pass::Any,
 ];
 
@@ -56,13 +66,25 @@ const PASSES_FOR_PAIRS: [Pass; 2] = [Pass::Pair(Walk::Marked), Pass::Pair(Walk::
 #[derive(Clone, Copy)]
 enum Pass {
     /// Partly free, of the wanted mobility, where the summary leads.
-    Partial { looks_max: u32 },
+    Partial { which: Which, looks_max: u32 },
     /// Entirely free, of any mobility.
     Whole(Walk),
     /// The first of two neighbours that are.
     Pair(Walk),
+    /// Of any mobility, and mixed already.
+    Tainted,
     /// Of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
     Any,
+}
+
+/// Which partly used pageblocks a pass visits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// Those that do not evacuate.
+    Settled,
+    /// Those that do.
+    Evacuating,
+    Both,
 }
 
 /// Which sections a pass goes through.
@@ -82,7 +104,27 @@ impl Pass {
             Pass::Partial { .. } => Sort::Partial.of_hints(hints),
             Pass::Whole(_) => Sort::Whole.of_hints(hints),
             Pass::Pair(_) => Sort::Pair.of_hints(hints),
-            Pass::Any => hints.0,
+            Pass::Tainted | Pass::Any => hints.0,
+        }
+    }
+
+    /// Of the 64 pageblocks of a word of hints, those that the pass is about at all.
+    #[inline]
+    fn scope(self, section: &Section<'_>, i: usize) -> u64 {
+        match self {
+            Pass::Partial { which: Which::Settled, .. } => !section.evacuating(i),
+            Pass::Partial { which: Which::Evacuating, .. } => section.evacuating(i),
+            Pass::Tainted => section.tainted(i),
+            _ => !0,
+        }
+    }
+
+    /// Whether a search goes through this pass.
+    fn is_due(self, wanted: Wanted<'_>, evacuates: u32) -> bool {
+        match self {
+            Pass::Partial { which: Which::Evacuating, .. } => evacuates > 0,
+            Pass::Tainted => wanted.mobility != Mobility::Movable && !cfg!(loom),
+            _ => true,
         }
     }
 
@@ -93,7 +135,7 @@ impl Pass {
             Pass::Partial { .. } => Some(Sort::Partial),
             Pass::Whole(Walk::Marked) => Some(Sort::Whole),
             Pass::Pair(Walk::Marked) => Some(Sort::Pair),
-            Pass::Whole(Walk::All) | Pass::Pair(Walk::All) | Pass::Any => None,
+            Pass::Whole(Walk::All) | Pass::Pair(Walk::All) | Pass::Tainted | Pass::Any => None,
         }
     }
 
@@ -101,10 +143,11 @@ impl Pass {
     fn selects(self, tag: Tag, wanted: Wanted<'_>) -> bool {
         let is_ours = tag.serves(wanted.zone);
         match self {
-            Pass::Partial { .. } => tag == wanted.tag(),
+            // The bits have told those that evacuate from the others.
+            Pass::Partial { .. } => tag.settled() == wanted.tag(),
             // The last of all takes those of the wanted mobility, too: one that was whole when the
             // pass for partly used ones came by is not when the one for whole ones does.
-            Pass::Whole(_) | Pass::Pair(_) | Pass::Any => is_ours,
+            Pass::Whole(_) | Pass::Pair(_) | Pass::Tainted | Pass::Any => is_ours,
         }
     }
 }
@@ -117,6 +160,8 @@ pub struct Bitmap<'m> {
     summary: Summary<'m>,
     /// Claims that were rolled back. A statistic, and rare.
     failed_claims: &'m AtomicU64,
+    /// Whether pageblocks ever evacuate.
+    evacuates: bool,
 }
 
 impl<'m> Bitmap<'m> {
@@ -126,9 +171,16 @@ impl<'m> Bitmap<'m> {
         tags: Tags<'m>,
         summary: Summary<'m>,
         failed_claims: &'m AtomicU64,
+        evacuates: bool,
     ) -> Self {
         debug_assert_eq!(tags.len(), table.len() * SECTION_PAGEBLOCKS);
-        Bitmap { table, tags, summary, failed_claims }
+        Bitmap { table, tags, summary, failed_claims, evacuates }
+    }
+
+    /// The tags of pageblocks.
+    #[inline]
+    pub fn tags(&self) -> &Tags<'m> {
+        &self.tags
     }
 
     /// The marks of the section with this number, which is in range.
@@ -182,8 +234,19 @@ impl<'m> Bitmap<'m> {
         let mut taken =
             if is_pageblock { 0 } else { self.take_at_hint(wanted, order, want, &mut give) };
         for pass in if is_pageblock { &PASSES_FOR_PAGEBLOCKS[..] } else { &PASSES } {
-            if taken == want {
+            if taken == want || self.suffices(*pass, taken, want) {
                 break;
+            }
+            if !pass.is_due(wanted, self.tags.evacuating(wanted.zone)) {
+                continue;
+            }
+            if let Pass::Partial { which, looks_max: PARTIAL_LOOKS_MAX } = *pass
+                && self.evacuates
+            {
+                taken += self.take_densest(wanted, which, order, want - taken, &mut give);
+                if taken == want {
+                    break;
+                }
             }
             self.visit(wanted, *pass, |section, pageblock| {
                 let got = match pass {
@@ -192,14 +255,110 @@ impl<'m> Bitmap<'m> {
                     _ => self.take_in(section, pageblock, order, want - taken, &mut give),
                 };
                 // Where a pageblock was taken there is nothing left for smaller blocks.
-                if got > 0 && !is_pageblock && !matches!(pass, Pass::Any) {
+                if got > 0 && !is_pageblock && !matches!(pass, Pass::Tainted | Pass::Any) {
                     wanted.hint.store(pageblock.0, Ordering::Relaxed);
+                }
+                match pass {
+                    Pass::Partial { which: Which::Evacuating | Which::Both, .. } if got > 0 => {
+                        self.settle(section, pageblock);
+                    }
+                    Pass::Tainted | Pass::Any if got > 0 => {
+                        self.note_mixed(section, pageblock, wanted.mobility);
+                    }
+                    _ => {}
                 }
                 taken += got;
                 if taken == want { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
         }
         taken
+    }
+
+    /// Whether a search that has so many blocks leaves what this pass would find to others.
+    fn suffices(&self, pass: Pass, taken: u32, want: u32) -> bool {
+        let gives_up = !matches!(pass, Pass::Partial { which: Which::Settled, .. });
+        self.evacuates && gives_up && 8 * taken >= want
+    }
+
+    /// Takes blocks from partly used pageblocks, each time from the densest of the next few.
+    fn take_densest(
+        &self,
+        wanted: Wanted<'_>,
+        which: Which,
+        order: Order,
+        want: u32,
+        give: &mut impl FnMut(Pfn),
+    ) -> u32 {
+        let mut taken = 0;
+        for _ in 0..DENSEST_ROUNDS {
+            let mut densest: Option<(u32, &Section<'_>, PageblockIndex)> = None;
+            let pass = Pass::Partial { which, looks_max: DENSEST_OF };
+            self.visit(wanted, pass, |section, pageblock| {
+                let free = section.count_free(pageblock.in_section());
+                if free > 0 && densest.is_none_or(|(least, ..)| free < least) {
+                    densest = Some((free, section, pageblock));
+                }
+                ControlFlow::Continue(())
+            });
+            let Some((_, section, pageblock)) = densest else { break };
+            if which == Which::Evacuating {
+                self.settle(section, pageblock);
+            }
+            let got = self.take_in(section, pageblock, order, want - taken, give);
+            taken += got;
+            if got > 0 {
+                wanted.hint.store(pageblock.0, Ordering::Relaxed);
+            }
+            if taken == want || got == 0 {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Counts a pageblock as tainted from which unmovable blocks were taken, if it is of another
+    /// mobility.
+    fn note_mixed(&self, section: &Section<'_>, pageblock: PageblockIndex, mobility: Mobility) {
+        let is_mixed = self.tags.of(pageblock).mobility() != Mobility::Unmovable;
+        if mobility == Mobility::Unmovable && is_mixed && !cfg!(loom) {
+            section.taint(pageblock.in_section());
+        }
+    }
+
+    /// Makes a partly used pageblock of a zone evacuate. `false`: it cannot, or does.
+    pub fn evacuate(&self, section: &Section<'_>, pageblock: PageblockIndex, zone: ZoneId) -> bool {
+        let begun = self.tags.evacuate(pageblock, zone);
+        self.note_tag(section, pageblock);
+        begun
+    }
+
+    /// Ends the evacuation of a pageblock.
+    pub fn settle(&self, section: &Section<'_>, pageblock: PageblockIndex) {
+        if self.evacuates && self.tags.settle(pageblock) {
+            self.note_tag(section, pageblock);
+        }
+    }
+
+    /// Ends the evacuation of a pageblock that is whole now.
+    #[cold]
+    pub fn heal(&self, section: &Section<'_>, pageblock: PageblockIndex) {
+        if self.evacuates && self.tags.heal(pageblock) {
+            self.note_tag(section, pageblock);
+        }
+    }
+
+    /// Copies to the section whether the pageblock evacuates. Call after its tag was changed.
+    pub fn note_tag(&self, section: &Section<'_>, pageblock: PageblockIndex) {
+        section.note_evacuating(pageblock.in_section(), || self.tags.is_evacuating(pageblock));
+    }
+
+    /// Gives a pageblock that the caller owns the wanted mobility.
+    pub(super) fn retag_one(&self, pageblock: PageblockIndex, wanted: Wanted<'_>) {
+        if self.tags.retag(pageblock, wanted.tag())
+            && let Some(section) = self.section(pageblock.section())
+        {
+            self.note_tag(section, pageblock);
+        }
     }
 
     fn take_at_hint(
@@ -239,7 +398,9 @@ impl<'m> Bitmap<'m> {
         let word = (pfn.get() % SECTION_FRAMES / bits::WORD_FRAMES) as usize;
         let doubled =
             section.put_mask(word, bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES));
-        section.refresh_hints(word / PAGEBLOCK_WORDS);
+        if section.refresh_hints(word / PAGEBLOCK_WORDS) {
+            self.heal(section, PageblockIndex::of(pfn));
+        }
         Doubled::in_word(pfn.get() / bits::WORD_FRAMES, doubled)
     }
 
@@ -269,7 +430,7 @@ impl<'m> Bitmap<'m> {
         if !section.claim(start, PAGEBLOCK_FRAMES) {
             return 0;
         }
-        self.tags.retag(pageblock, wanted.tag());
+        self.retag_one(pageblock, wanted);
         let got = want.min(PAGEBLOCK_FRAMES / order.frames());
         let used = got * order.frames();
         for block in (0..got).rev() {
@@ -392,7 +553,7 @@ impl<'m> Bitmap<'m> {
 
     fn retag(&self, start: PageblockIndex, frames: u32, wanted: Wanted<'_>) {
         (start.0..start.0 + frames / PAGEBLOCK_FRAMES)
-            .for_each(|pageblock| self.tags.retag(PageblockIndex(pageblock), wanted.tag()));
+            .for_each(|pageblock| self.retag_one(PageblockIndex(pageblock), wanted));
     }
 
     /// Takes exactly `start..start + frames`, or nothing.
@@ -419,8 +580,12 @@ impl<'m> Bitmap<'m> {
             let first = (start.get() + done - at) / bits::WORD_FRAMES;
             done += count;
             if let Some(section) = section {
-                section.put_each(at, count, |word, mask| {
+                let tell_doubled = |word, mask| {
                     doubled.add(Doubled::in_word(first + word as u32, mask));
+                };
+                section.put_each(at, count, tell_doubled, |pageblock| {
+                    let before = (first / PAGEBLOCK_WORDS as u32) as usize;
+                    self.heal(section, PageblockIndex((before + pageblock) as u32));
                 });
             }
         }
@@ -512,6 +677,12 @@ impl<'m> Bitmap<'m> {
                     let candidates = pass.candidates(section.hints(at % HINT_WORDS));
                     has_some |= candidates != 0;
                     let candidates = candidates & mask;
+                    let candidates =
+                        if candidates != 0 && (self.evacuates || matches!(pass, Pass::Tainted)) {
+                            candidates & pass.scope(section, at % HINT_WORDS)
+                        } else {
+                            candidates
+                        };
                     let visit = |pageblock| visit(section, pageblock);
                     if candidates != 0
                         && self
@@ -564,7 +735,7 @@ impl<'m> Bitmap<'m> {
             }
             visit(pageblock)?;
             *looks += 1;
-            if matches!(pass, Pass::Partial { looks_max } if *looks >= looks_max) {
+            if matches!(pass, Pass::Partial { looks_max, .. } if *looks >= looks_max) {
                 // The next search goes on from here rather than over the same pageblocks again.
                 wanted.hint.store(pageblock.0, Ordering::Relaxed);
                 return ControlFlow::Break(());
@@ -627,7 +798,10 @@ impl Run<'_, '_> {
         if doubled != 0 {
             note_doubled(self.doubled, self.word, doubled);
         }
-        section.refresh_hints(at / PAGEBLOCK_WORDS);
+        if section.refresh_hints(at / PAGEBLOCK_WORDS) {
+            let pageblock = PageblockIndex(self.word / PAGEBLOCK_WORDS as u32);
+            self.bitmap.heal(section, pageblock);
+        }
     }
 }
 

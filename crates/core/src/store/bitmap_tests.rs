@@ -4,6 +4,7 @@ use super::*;
 use crate::frame::Mobility;
 use crate::store::Doubled;
 use crate::store::summary::{Group, STEPS};
+use crate::store::tags::{Evacuations, Tags};
 use crate::sync::prim::AtomicU32;
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -26,6 +27,7 @@ struct World {
     table: Vec<AtomicUsize>,
     groups: &'static [Group],
     failed: AtomicU64,
+    evacuations: Evacuations,
     hint: AtomicU32,
 }
 
@@ -38,6 +40,7 @@ impl World {
             table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
             groups: groups.leak(),
             failed: AtomicU64::new(0),
+            evacuations: Evacuations::new(),
             hint: AtomicU32::new(0),
         };
         for number in 0..SECTIONS {
@@ -55,9 +58,10 @@ impl World {
     fn bitmap(&self) -> Bitmap<'_> {
         Bitmap::new(
             &self.table,
-            Tags::new(&self.tags, false),
+            Tags::new(&self.tags, false, &self.evacuations),
             Summary::new(self.groups),
             &self.failed,
+            false,
         )
     }
 

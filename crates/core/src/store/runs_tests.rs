@@ -6,7 +6,7 @@ use crate::frame::Mobility;
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
-use crate::store::tags::Tags;
+use crate::store::tags::{Evacuations, Tags};
 use crate::sync::prim::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const ZONE: ZoneId = ZoneId::new(1);
@@ -21,6 +21,7 @@ struct World {
     table: Vec<AtomicUsize>,
     groups: &'static [Group],
     failed: AtomicU64,
+    evacuations: Evacuations,
     hint: AtomicU32,
 }
 
@@ -38,6 +39,7 @@ impl World {
             table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
             groups: Box::leak(Box::new([Group::new()])),
             failed: AtomicU64::new(0),
+            evacuations: Evacuations::new(),
             hint: AtomicU32::new(0),
         };
         for number in (0..SECTIONS).filter(|&number| number != HOLE) {
@@ -56,9 +58,10 @@ impl World {
     fn bitmap(&self) -> Bitmap<'_> {
         Bitmap::new(
             &self.table,
-            Tags::new(&self.tags, false),
+            Tags::new(&self.tags, false, &self.evacuations),
             Summary::new(self.groups),
             &self.failed,
+            true,
         )
     }
 

@@ -5,6 +5,10 @@
 //! * *pageblock*: 512 frames, 8 words, exactly one cache line.
 //! * *some*, *whole*: per pageblock, hints that at least one frame, or every frame, is free.
 //! * *tag*: per pageblock, which zone and mobility its frames belong to; kept by the store.
+//! * *evacuating*: per pageblock, a copy of what its tag says, for searches: they pass by those that
+//!   evacuate.
+//! * *tainted*: per pageblock, a statistic: unmovable frames were taken from one of another mobility
+//!   since it was last whole.
 //!
 //! # Theory
 //! The bits are the only truth. The atomic that clears a bit confers the frame; only its owner
@@ -21,11 +25,22 @@
 //! order a pageblock that is taken entirely would be marked as partly free in between.
 //!
 //! A tag changes only while its changer owns all 512 frames. No other caller then holds a frame of
-//! that pageblock, or reads the tag to free one. Two changes are exceptions. The carver of a frame
+//! that pageblock, or reads the tag to free one. Three changes are exceptions. The carver of a frame
 //! owns that frame alone, and marks its pageblock for good; holders of other frames free them to
 //! either front. The caller that removes memory isolates pageblocks before it owns a frame of them:
 //! later searches skip the pageblock, and frees go past the caches. A search or free that read the
 //! tag before goes on as if it had come first.
+//!
+//! And any caller may make a pageblock evacuate, or end that, while frames of it are held and
+//! cached, by a compare-and-swap that leaves zone and mobility as they are. No caller relies on
+//! either form. A free that has read the old tag pushes its frame to the other one of two fronts, of
+//! the same zone, mobility and class. From the front that is popped the frame is handed out again,
+//! as any frame is that was cached before the change; from the other it goes to the store, as all
+//! there do. Each magazine holds frames of one zone and class, which is all that drains, spills and
+//! pops rely on. A search that reads a stale form takes frames from a pageblock that it could have
+//! passed by, or passes by one until its last passes, which ask for neither. A caller that owns all
+//! 512 frames and changes the mobility ends the evacuation by the same compare-and-swap; a late mark
+//! then fails, or marks what the tag says now.
 //!
 //! LLFree (USENIX ATC 2023) keeps counters where this keeps hints. A counter and the bits cannot be
 //! changed together.
@@ -57,11 +72,13 @@ pub struct Section<'m> {
     words: [AtomicU64; SECTION_WORDS],
     some: [AtomicU64; HINT_WORDS],
     whole: [AtomicU64; HINT_WORDS],
+    evacuating: [AtomicU64; HINT_WORDS],
+    tainted: [AtomicU64; HINT_WORDS],
     marks: Marks<'m>,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Section<'_>>() == 32768 + 192);
+const _: () = assert!(size_of::<Section<'_>>() == 32768 + 320);
 
 /// A run of frames inside one word.
 #[derive(Clone, Copy)]
@@ -93,6 +110,8 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).words, || AtomicU64::new(0));
             fill(&raw mut (*place).some, || AtomicU64::new(0));
             fill(&raw mut (*place).whole, || AtomicU64::new(0));
+            fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
+            fill(&raw mut (*place).tainted, || AtomicU64::new(0));
             (&raw mut (*place).marks).write(marks);
         }
     }
@@ -109,6 +128,8 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).words, || AtomicU64::new(!0));
             fill(&raw mut (*place).some, || AtomicU64::new(hints));
             fill(&raw mut (*place).whole, || AtomicU64::new(hints));
+            fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
+            fill(&raw mut (*place).tainted, || AtomicU64::new(0));
             (&raw mut (*place).marks).write(marks);
         }
         marks.set(Sort::Whole);
@@ -120,6 +141,48 @@ impl<'m> Section<'m> {
     pub fn hints(&self, i: usize) -> (u64, u64) {
         // Acquire: pairs with the SeqCst (Release) of `clear_some` and `clear_whole`.
         (self.some[i].load(Ordering::Acquire), self.whole[i].load(Ordering::Acquire))
+    }
+
+    /// Of pageblocks `64 * i ..`, those that searches pass by because they evacuate.
+    #[inline]
+    pub fn evacuating(&self, i: usize) -> u64 {
+        // Relaxed: a search that misses a change takes frames from the other pageblocks.
+        self.evacuating[i].load(Ordering::Relaxed)
+    }
+
+    /// Copies whether a pageblock evacuates from its tag, which `is_evacuating` reads.
+    ///
+    /// Every caller that changes the tag calls this after. The last of them to look sees the last
+    /// change, so that the copy agrees when all have returned.
+    pub fn note_evacuating(&self, pageblock: usize, is_evacuating: impl Fn() -> bool) {
+        let (cell, bit) = (&self.evacuating[pageblock / 64], 1 << (pageblock % 64));
+        let mut now = is_evacuating();
+        loop {
+            // SeqCst: before the next look at the tag, which is SeqCst, too.
+            match now {
+                true => cell.fetch_or(bit, Ordering::SeqCst),
+                false => cell.fetch_and(!bit, Ordering::SeqCst),
+            };
+            if is_mutant(Mutant::CopiesOnce) {
+                return;
+            }
+            let then = is_evacuating();
+            if then == now {
+                return;
+            }
+            now = then;
+        }
+    }
+
+    /// Of pageblocks `64 * i ..`, those that are tainted.
+    pub fn tainted(&self, i: usize) -> u64 {
+        self.tainted[i].load(Ordering::Relaxed)
+    }
+
+    /// Counts a pageblock as tainted, until it is whole.
+    #[cold]
+    pub fn taint(&self, pageblock: usize) {
+        self.tainted[pageblock / 64].fetch_or(1 << (pageblock % 64), Ordering::Relaxed);
     }
 
     /// Free frames of a pageblock, counted now.
@@ -269,12 +332,19 @@ impl<'m> Section<'m> {
     /// anything but 0 is a double free, and those frames stay free once.
     pub fn put(&self, start: u32, frames: u32) -> u32 {
         let mut doubled = 0;
-        self.put_each(start, frames, |_, mask| doubled += mask.count_ones());
+        self.put_each(start, frames, |_, mask| doubled += mask.count_ones(), |_| ());
         doubled
     }
 
-    /// As [`put`](Self::put), and tells by word which of the frames were free already, if any.
-    pub fn put_each(&self, start: u32, frames: u32, mut tell_doubled: impl FnMut(usize, u64)) {
+    /// As [`put`](Self::put), and tells by word which of the frames were free already, if any, and
+    /// which pageblocks became whole.
+    pub fn put_each(
+        &self,
+        start: u32,
+        frames: u32,
+        mut tell_doubled: impl FnMut(usize, u64),
+        mut tell_whole: impl FnMut(usize),
+    ) {
         if frames == 0 {
             return;
         }
@@ -285,7 +355,9 @@ impl<'m> Section<'m> {
             }
         }
         for pageblock in pageblocks(start, frames) {
-            self.refresh_hints(pageblock);
+            if self.refresh_hints(pageblock) {
+                tell_whole(pageblock);
+            }
         }
     }
 
@@ -299,18 +371,21 @@ impl<'m> Section<'m> {
         old & mask
     }
 
-    /// Sets the hints of a pageblock into which frames have been put. Call after the bits.
+    /// Sets the hints of a pageblock into which frames have been put; `true`: it became whole. Call
+    /// after the bits.
     #[inline]
-    pub fn refresh_hints(&self, pageblock: usize) {
+    pub fn refresh_hints(&self, pageblock: usize) -> bool {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst loads: pair with the SeqCst clear in `clear_some`/`clear_whole` (see the theory).
         // `whole` first: a pageblock that comes back entirely is not marked as partly free.
-        if self.whole[at].load(Ordering::SeqCst) & bit == 0 && self.is_whole(pageblock) {
+        let is_whole = self.whole[at].load(Ordering::SeqCst) & bit == 0 && self.is_whole(pageblock);
+        if is_whole {
             self.set_whole(pageblock);
         }
         if self.some[at].load(Ordering::SeqCst) & bit == 0 {
             self.set_some(pageblock);
         }
+        is_whole
     }
 
     /// Sets the `some` hint of a pageblock, and the mark that leads there if it is partly free.
@@ -336,6 +411,10 @@ impl<'m> Section<'m> {
         self.marks.set(Sort::Whole);
         if others & neighbour != 0 {
             self.marks.set(Sort::Pair);
+        }
+        if !cfg!(loom) && self.tainted[at].load(Ordering::Relaxed) & bit != 0 {
+            // Relaxed, as all of it: a statistic, which no protocol reads.
+            self.tainted[at].fetch_and(!bit, Ordering::Relaxed);
         }
     }
 

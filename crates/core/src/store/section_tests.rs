@@ -43,9 +43,9 @@ fn check_hints(section: &Section<'_>, pageblock: usize) {
     assert!(!Sort::ALL.into_iter().any(|sort| section.hides(sort)));
 }
 
-/// Bytes of the front words of one mobility, and of a zone: four rows, and five words that refuse.
+/// Bytes of the front words of one mobility, and of a zone: seven rows, and five words that refuse.
 const ROW_BYTES: usize = 8 * 8;
-const ZONE_BYTES: usize = 4 * ROW_BYTES + 5 * 8;
+const ZONE_BYTES: usize = 7 * ROW_BYTES + 5 * 8;
 
 #[test]
 fn tags_come_back_and_none_is_the_absent_one() {
@@ -55,6 +55,15 @@ fn tags_come_back_and_none_is_the_absent_one() {
             assert!(tag.is_present());
             assert_eq!((tag.zone().get(), tag.mobility()), (zone, mobility));
             assert_eq!(tag.fronts_at(), zone as usize * ZONE_BYTES + mobility.index() * ROW_BYTES);
+            let evacuating = tag.evacuating();
+            assert_eq!(evacuating.fronts_at(), tag.fronts_at() + 3 * ROW_BYTES);
+            assert!(evacuating.is_evacuating() && !evacuating.is_settled() && tag.is_settled());
+            assert!(evacuating.settled() == tag && evacuating.evacuating() == evacuating);
+            assert_eq!((evacuating.row(), tag.row()), ((mobility, true), (mobility, false)));
+            assert!(
+                evacuating.serves(ZoneId::new(zone)) && evacuating.isolated() == tag.isolated()
+            );
+            assert!(evacuating.zone() == tag.zone() && !evacuating.is_carved());
             assert!(!tag.is_carved() && tag.of_the_rest() == tag);
             assert!(!tag.is_isolated() && tag.of_isolated().is_none() && !tag.is_removed());
             assert!(tag.serves(ZoneId::new(zone)) && !tag.serves(ZoneId::new(zone + 1)));
@@ -62,7 +71,7 @@ fn tags_come_back_and_none_is_the_absent_one() {
             assert!(isolated.is_present() && isolated.is_isolated() && !isolated.is_carved());
             assert!(!isolated.is_removed() && !isolated.serves(ZoneId::new(zone)));
             assert_eq!((isolated.of_isolated(), isolated.zone().get()), (Some(tag), zone));
-            let refusing = zone as usize * ZONE_BYTES + 3 * ROW_BYTES;
+            let refusing = zone as usize * ZONE_BYTES + 6 * ROW_BYTES;
             assert_eq!(isolated.fronts_at(), refusing + 24 + mobility.index() * 8);
             assert!(tag.of_isolated().is_none() && tag.serves(tag.zone()));
             assert_eq!(tag.isolated().of_isolated(), Some(tag));
@@ -70,7 +79,7 @@ fn tags_come_back_and_none_is_the_absent_one() {
         }
         let carved = Tag::carved(ZoneId::new(zone));
         assert!(carved.is_present() && carved.is_carved());
-        assert_eq!(carved.fronts_at(), zone as usize * ZONE_BYTES + 3 * ROW_BYTES + 8);
+        assert_eq!(carved.fronts_at(), zone as usize * ZONE_BYTES + 6 * ROW_BYTES + 8);
         assert_eq!(carved.zone().get(), zone);
         assert!(carved.of_the_rest() == Tag::new(ZoneId::new(zone), Mobility::Unmovable));
         assert!(!carved.is_isolated() && !carved.is_removed());
@@ -78,7 +87,7 @@ fn tags_come_back_and_none_is_the_absent_one() {
         assert!(removed.is_removed() && !removed.is_present() && !removed.is_isolated());
         assert_eq!(
             (removed.fronts_at(), removed.zone().get()),
-            (zone as usize * ZONE_BYTES + 3 * ROW_BYTES + 16, zone)
+            (zone as usize * ZONE_BYTES + 6 * ROW_BYTES + 16, zone)
         );
     }
     assert!(!Tag::ABSENT.is_present() && !Tag::ABSENT.is_carved());

@@ -6,6 +6,15 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
+/// By zone: pageblocks that evacuate, and how often one became whole that did.
+pub struct Evacuations([[AtomicU32; 2]; Tag::ZONES_MAX]);
+
+impl Evacuations {
+    pub fn new() -> Self {
+        Evacuations(core::array::from_fn(|_| core::array::from_fn(|_| AtomicU32::new(0))))
+    }
+}
+
 /// The table; see the module.
 #[derive(Clone, Copy)]
 pub struct Tags<'m> {
@@ -13,12 +22,13 @@ pub struct Tags<'m> {
     tags: &'m [AtomicU32],
     /// Pageblocks for which `simple` answers: all or none.
     simple_pageblocks: usize,
+    evacuations: &'m Evacuations,
 }
 
 impl<'m> Tags<'m> {
     /// `simple`: see [`simple`](Self::simple).
-    pub fn new(tags: &'m [AtomicU32], simple: bool) -> Self {
-        Tags { tags, simple_pageblocks: if simple { tags.len() } else { 0 } }
+    pub fn new(tags: &'m [AtomicU32], simple: bool, evacuations: &'m Evacuations) -> Self {
+        Tags { tags, simple_pageblocks: if simple { tags.len() } else { 0 }, evacuations }
     }
 
     /// How many there are.
@@ -97,30 +107,97 @@ impl<'m> Tags<'m> {
     /// As [`set`](Self::set), for a caller that owns only some frames of the pageblock: unless
     /// others of it are carved, which stays noted.
     pub fn set_for_some(&self, pageblock: PageblockIndex, tag: Tag) {
-        let new = |old| (!Tag(old).is_carved() && !Tag(old).is_isolated()).then_some(tag.0);
+        let new = |old: Tag| (!old.is_carved() && !old.is_isolated()).then_some(tag);
         // Release: as in `set`. An error is a pageblock with carved frames, or isolated.
-        let _ =
-            self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
+        let _ = self.change(pageblock, Ordering::Release, new);
     }
 
     /// As [`set`](Self::set), for the owner of all frames of a pageblock that may be isolated at
-    /// the same time: it stays so.
-    pub fn retag(&self, pageblock: PageblockIndex, tag: Tag) {
-        let new = |old| (!Tag(old).is_isolated()).then_some(tag.0);
+    /// the same time: it stays so. `true`: it evacuated, and does no more.
+    pub fn retag(&self, pageblock: PageblockIndex, tag: Tag) -> bool {
+        let new = |old: Tag| (!old.is_isolated()).then_some(tag);
         // Release: as in `set`. An error is an isolated pageblock.
-        let _ =
-            self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
+        self.change(pageblock, Ordering::Release, new).is_ok_and(Tag::is_evacuating)
+    }
+
+    /// Makes a pageblock of `zone` evacuate. `false`: it has no mobility there, or evacuates.
+    ///
+    /// The caller owns no frame of it. It changes one bit, as it were, and no caller relies on that
+    /// bit: see the theory in `store/section.rs`.
+    pub fn evacuate(&self, pageblock: PageblockIndex, zone: ZoneId) -> bool {
+        let new = |old: Tag| (old.is_settled() && old.zone() == zone).then(|| old.evacuating());
+        // SeqCst: ordered with the bit of the section, see `Bitmap::note_evacuating`.
+        self.change(pageblock, Ordering::SeqCst, new).is_ok()
+    }
+
+    /// Ends the evacuation of a pageblock. `false`: it did not evacuate.
+    pub fn settle(&self, pageblock: PageblockIndex) -> bool {
+        let new = |old: Tag| old.is_evacuating().then(|| old.settled());
+        // SeqCst: as in `evacuate`.
+        self.change(pageblock, Ordering::SeqCst, new).is_ok()
+    }
+
+    /// Whether a pageblock evacuates now.
+    pub fn is_evacuating(&self, pageblock: PageblockIndex) -> bool {
+        // SeqCst: as in `evacuate`.
+        Tag(self.tags[pageblock.0 as usize].load(Ordering::SeqCst)).is_evacuating()
+    }
+
+    /// Pageblocks of a zone that evacuate.
+    pub fn evacuating(&self, zone: ZoneId) -> u32 {
+        self.evacuations.0[zone.index()][0].load(Ordering::Relaxed)
+    }
+
+    /// Pageblocks of a zone that have become whole while they evacuated; wraps around.
+    pub fn healed(&self, zone: ZoneId) -> u32 {
+        self.evacuations.0[zone.index()][1].load(Ordering::Relaxed)
+    }
+
+    /// As [`settle`](Self::settle), of a pageblock that is whole now.
+    pub fn heal(&self, pageblock: PageblockIndex) -> bool {
+        let settled = self.settle(pageblock);
+        if settled {
+            self.evacuations.0[self.raw(pageblock).zone().index()][1]
+                .fetch_add(1, Ordering::Relaxed);
+        }
+        settled
+    }
+
+    /// Changes a tag to what `new` makes of it, and counts what begins or ends to evacuate: each
+    /// change has one caller that wins the compare-and-swap.
+    ///
+    /// # Errors
+    /// The tag that `new` refused.
+    fn change(
+        &self,
+        pageblock: PageblockIndex,
+        order: Ordering,
+        new: impl Fn(Tag) -> Option<Tag>,
+    ) -> Result<Tag, Tag> {
+        let cell = &self.tags[pageblock.0 as usize];
+        let old = cell
+            .fetch_update(order, Ordering::Relaxed, |old| new(Tag(old)).map(|tag| tag.0))
+            .map(Tag)
+            .map_err(Tag)?;
+        let is_evacuating = new(old).is_some_and(Tag::is_evacuating);
+        if old.is_evacuating() != is_evacuating {
+            // Relaxed: a count that policies read.
+            let count = &self.evacuations.0[old.zone().index()][0];
+            match is_evacuating {
+                true => count.fetch_add(1, Ordering::Relaxed),
+                false => count.fetch_sub(1, Ordering::Relaxed),
+            };
+        }
+        Ok(old)
     }
 
     /// Notes that a frame of the pageblock is carved, for good. The carver owns that frame, so no
     /// other caller owns all of the pageblock and retags it. `false`: the pageblock is isolated,
     /// and must not be carved.
     pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> bool {
-        let new = |old| (!Tag(old).is_isolated()).then_some(Tag::carved(zone).0);
+        let new = |old: Tag| (!old.is_isolated()).then_some(Tag::carved(zone));
         // Release: as in `set`. Of a carver and a caller that isolates, the second sees the first.
-        self.tags[PageblockIndex::of(pfn).0 as usize]
-            .fetch_update(Ordering::Release, Ordering::Relaxed, new)
-            .is_ok()
+        self.change(PageblockIndex::of(pfn), Ordering::Release, new).is_ok()
     }
 
     /// Isolates a pageblock that has no memory, or none any more of `zone`, for memory to be added.
@@ -156,16 +233,10 @@ impl<'m> Tags<'m> {
     /// # Errors
     /// The tag of a pageblock that is not of the zone, carved, or isolated already.
     pub fn isolate(&self, pageblock: PageblockIndex, zone: ZoneId) -> Result<(), Tag> {
-        let new = |old| {
-            let tag = Tag(old);
-            (tag.serves(zone) && !tag.is_carved()).then(|| tag.isolated().0)
-        };
+        let new = |tag: Tag| (tag.serves(zone) && !tag.is_carved()).then(|| tag.isolated());
         // Relaxed: holds searches off sooner or later, and is no proof that none goes on. What is
         // removed is claimed frame by frame.
-        self.tags[pageblock.0 as usize]
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, new)
-            .map(drop)
-            .map_err(Tag)
+        self.change(pageblock, Ordering::Relaxed, new).map(drop)
     }
 
     /// Ends the isolation of a pageblock by the caller that isolated it.

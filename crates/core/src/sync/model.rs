@@ -53,6 +53,9 @@ pub enum Mutant {
     TakesUnquiet,
     /// An owner answers asks before it takes its fronts.
     AnswersEarly,
+    /// The caller that changes whether a pageblock evacuates does not look at its tag again after
+    /// it has copied it.
+    CopiesOnce,
 }
 
 // Loom and shuttle run all threads of a model on the test's own thread.

@@ -109,6 +109,8 @@ counters! {
     spilled_blocks,
     /// Pages in them.
     spilled_pages,
+    /// Of them, what left pageblocks that evacuate by full magazines.
+    evacuated_pages,
     /// Blocks taken back by drains.
     drained_blocks,
     /// Pages in them.

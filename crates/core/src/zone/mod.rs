@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `state` | [`Zone`]: span, free pages, in-flight pages of a zone |
 //! | `watermarks` | below which level of free pages a zone becomes careful |
+//! | `evacuation` | how many of its pageblocks evacuate |
 //! | `limits` | how many pages a CPU may cache of a zone |
 //! | [`compactions`] | counters of compaction |
 //! | [`counts`] | counters of a zone, and of a CPU in it |
@@ -13,11 +14,13 @@
 
 pub mod compactions;
 pub mod counts;
+mod evacuation;
 mod limits;
 mod lists;
 mod state;
 mod watermarks;
 
+pub use evacuation::{Evacuation, Orders, Seen, State};
 pub use limits::{CacheLimits, HighPolicy};
 pub use lists::Zones;
 pub use state::{Zone, ZoneName};

@@ -2,6 +2,7 @@
 
 use super::compactions::CompactionCounters;
 use super::counts::Counters;
+use super::evacuation::{Evacuating, Evacuation};
 use super::limits::{CacheLimits, PAGES_MAX};
 use super::watermarks::Watermarks;
 use crate::frame::NodeId;
@@ -30,6 +31,7 @@ pub struct Zone {
     free: Apart<AtomicI64>,
     /// Whether a backing counts the free pages; this zone then does not.
     is_backed: bool,
+    pub evacuating: Evacuating,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
     /// Moves by callers that run on no CPU of ours.
@@ -46,7 +48,13 @@ const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
 const DELTA_MAX: i64 = if cfg!(loom) { 2 } else { 1024 };
 
 impl Zone {
-    pub fn new(name: &str, node: NodeId, level: u8, is_backed: bool) -> Self {
+    pub fn new(
+        name: &str,
+        node: NodeId,
+        level: u8,
+        is_backed: bool,
+        evacuation: Evacuation,
+    ) -> Self {
         Zone {
             name: ZoneName::new(name),
             node,
@@ -60,6 +68,7 @@ impl Zone {
             marks: core::array::from_fn(|_| AtomicU64::new(0)),
             limits: core::array::from_fn(|_| AtomicU64::new(1)),
             is_backed,
+            evacuating: Evacuating::new(evacuation),
             below_low: AtomicBool::new(false),
             in_flight: InFlight::new(),
             counters: Counters::new(),
@@ -247,7 +256,7 @@ mod tests {
     /// A reader between the stores of a setting sees the old maximum with the new minimum.
     #[test]
     fn limits_that_are_being_set_ascend() {
-        let zone = Zone::new("z", NodeId::new(0), 0, false);
+        let zone = Zone::new("z", NodeId::new(0), 0, false, Evacuation::Off);
         zone.set_limits(CacheLimits { batch: 63, high_min: 125, high_max: 250 });
         zone.limits[1].store(285, Ordering::Relaxed);
         assert_eq!(zone.limits(), CacheLimits { batch: 63, high_min: 285, high_max: 285 });

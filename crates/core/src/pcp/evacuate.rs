@@ -1,0 +1,257 @@
+//! Evacuation: sparsely used pageblocks leave circulation, so that they become whole.
+//!
+//! # Vocabulary
+//! * A pageblock *evacuates* while its tag says so. It is *settled* when that ends.
+//! * *hand*: where a CPU looks next at pageblocks, to see which should evacuate.
+//!
+//! # Theory
+//! Fronts are last in, first out: the frame that was freed last is the next one allocated, whatever
+//! pageblock it pins. However many magazines are exchanged with the store, the same frames circulate,
+//! and no pageblock becomes whole (decision 0008). So the frames of some pageblocks must not come
+//! on top. Their tags lead `free` to fronts of their own, of which no allocation pops: at no cost,
+//! because `free` reads the tag anyway. Such a front has one magazine. When it is full it goes to
+//! the store, never to a shelf. There searches pass by these pageblocks until they would have to
+//! break up a whole one, or fail; they settle those that they take from.
+//!
+//! The argument why a tag may change while frames are held or cached is in `store/section.rs`. How
+//! many pageblocks evacuate is in `zone/evacuation.rs`.
+//!
+//! # Who marks
+//! Each CPU has a hand per zone. Its slow paths move it by 16 pageblocks, at a refill and when an
+//! allocation counts a front's operations (each 1023 of them): a loop that finds everything in
+//! its fronts heals, too. Frees do not move it. While memory is only freed, no free frame is taken
+//! that a pageblock lacks to be whole. A hand marks only while the zone's free pages stay about the
+//! same over 4 steps: not while memory fills or empties.
+//!
+//! One step reads a line of tags, a word of hints each, and at most 16 lines of the bitmap, and
+//! changes at most 16 tags. Where nothing evacuates and nothing is to, it reads only the hints of a
+//! section, in three lines, and 8 tags; and 7 of 8 steps are left out, or fewer when a sixteenth of the zone has been
+//! allocated or freed since the last turn. A slow path is longer by one step; and by one magazine for each mobility and class in use
+//! at every eighth step, which empties the CPU's fronts for evacuated frames.
+
+use super::front::Front;
+use super::share::Share;
+use crate::cpus::{Cpus, Here};
+use crate::frame::Class;
+use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
+use crate::front::word::Word;
+use crate::store::bitmap::Bitmap;
+use crate::store::section::Section;
+use crate::sync::count;
+use crate::sync::prim::Ordering;
+use crate::zone::{Evacuation, Orders, Seen, State};
+
+/// Pageblocks that a step of a hand looks at: a cache line of tags.
+const STEP_PAGEBLOCKS: u32 = if cfg!(loom) { 2 } else { 16 };
+/// Steps that are left out after each while nothing evacuates.
+const REST: u32 = if cfg!(loom) { 0 } else { 7 };
+/// Steps over which free pages must stay about the same before a pageblock is marked.
+const STEADY_STEPS: u32 = if cfg!(loom) { 1 } else { 4 };
+/// Steps after which a CPU returns what its fronts for evacuated frames hold.
+const RETURN_STEPS: u32 = 8;
+/// Frames that are left in settled pageblocks for each CPU that refills meanwhile.
+const KEPT_PER_CPU: u64 = 512;
+
+impl<C: Cpus> Share<'_, '_, C> {
+    /// Moves this CPU's hand, and makes pageblocks evacuate that it meets.
+    pub fn step_hand(&self, here: Here) {
+        if !self.caches.pcps.evacuates() {
+            return;
+        }
+        let Some(bitmap) = self.store().bitmap() else { return };
+        let accounts = &self.pcp.accounts;
+        // Loads and stores, all Relaxed: an interrupt in between may make the same step.
+        let rest = accounts.hand_rest.load(Ordering::Relaxed);
+        if rest > 0 {
+            accounts.hand_rest.store(rest - 1, Ordering::Relaxed);
+            return;
+        }
+        let state = self.evacuation_state();
+        let is_steady = self.is_steady(state);
+        let orders = self.orders(state).map(|orders| match is_steady {
+            true => orders,
+            false => Orders { quota: orders.quota.min(0), ..orders },
+        });
+        let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota <= 0);
+        if is_idle {
+            let rest = match self.zone.evacuating.is_outdated(state) {
+                true => u32::from(!is_steady).min(REST),
+                false => REST,
+            };
+            accounts.hand_rest.store(rest, Ordering::Relaxed);
+        }
+        self.look(bitmap, orders.filter(|_| !is_idle), is_idle);
+        let at = accounts.hand.load(Ordering::Relaxed);
+        if !is_idle && at.is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS) {
+            // The last frames of pageblocks that are almost whole would not fill a magazine soon.
+            self.return_evacuated(here);
+        }
+    }
+
+    /// Whether about as much is freed as allocated: the free pages changed by less over the last steps
+    /// than half of as many refills take. While memory fills or empties, nothing need heal.
+    fn is_steady(&self, state: State) -> bool {
+        let accounts = &self.pcp.accounts;
+        let [last, before] = &accounts.hand_free_before;
+        let steps = accounts.hand_steps.load(Ordering::Relaxed).wrapping_add(1);
+        accounts.hand_steps.store(steps, Ordering::Relaxed);
+        if steps.is_multiple_of(STEADY_STEPS) {
+            before.store(last.swap(state.free, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let [last, before] = [last, before].map(|free| free.load(Ordering::Relaxed));
+        let refilled = u64::from(STEADY_STEPS * Class::Order0.magazine_frames());
+        last.abs_diff(before).max(last.abs_diff(state.free)) <= refilled / 2
+    }
+
+    fn evacuation_state(&self) -> State {
+        let tags = self.store().tags();
+        State {
+            free: self.caches.free_estimate(self.zone_id).max(0) as u64,
+            managed: self.zone.managed(),
+            kept: KEPT_PER_CPU * u64::from(self.caches.pcps.cpus()),
+            evacuating: tags.evacuating(self.zone_id),
+            healed: tags.healed(self.zone_id),
+        }
+    }
+
+    /// How many pageblocks more may evacuate. `None`: the policy is off.
+    fn orders(&self, state: State) -> Option<Orders> {
+        let orders = self.zone.evacuating.orders(state)?;
+        // Below its high watermark a zone needs every frame more than whole pageblocks.
+        let is_short = state.free <= self.zone.watermarks().high;
+        let waits = is_short || self.zone.evacuating.is_outdated(state);
+        Some(Orders { quota: if waits { orders.quota.min(0) } else { orders.quota }, ..orders })
+    }
+
+    /// One step of the hand.
+    fn look(&self, bitmap: &Bitmap<'_>, orders: Option<Orders>, is_idle: bool) {
+        let accounts = &self.pcp.accounts;
+        let span = self.zone.span();
+        let (start, end) = (span.0 * SECTION_PAGEBLOCKS as u32, span.1 * SECTION_PAGEBLOCKS as u32);
+        if start == end {
+            return;
+        }
+        let at = accounts.hand.load(Ordering::Relaxed) / STEP_PAGEBLOCKS * STEP_PAGEBLOCKS;
+        let first = PageblockIndex(if (start..end).contains(&at) { at } else { start });
+        let mut seen = Seen::unpack(accounts.hand_seen.load(Ordering::Relaxed));
+        let next = match bitmap.section(first.section()) {
+            Some(section) if is_idle => self.count(bitmap, section, first, &mut seen),
+            Some(section) => {
+                self.look_at(bitmap, section, first, orders, &mut seen);
+                first.0 + STEP_PAGEBLOCKS
+            }
+            None => (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32,
+        };
+        let ends_turn = next >= end;
+        if ends_turn {
+            let state = self.evacuation_state();
+            let began = State {
+                free: accounts.hand_free.swap(state.free, Ordering::Relaxed),
+                healed: accounts.hand_healed.swap(state.healed, Ordering::Relaxed),
+                ..state
+            };
+            self.zone.evacuating.note_turn(seen, began, state);
+        }
+        let seen = if ends_turn { Seen::default() } else { seen };
+        accounts.hand_seen.store(seen.pack(), Ordering::Relaxed);
+        accounts.hand.store(if ends_turn { start } else { next }, Ordering::Relaxed);
+    }
+
+    /// Counts the pageblocks from `first` to the end of its section, each 64 as if they were of the
+    /// zone of the first of them. Returns the pageblock behind them.
+    fn count(
+        &self,
+        bitmap: &Bitmap<'_>,
+        section: &Section<'_>,
+        first: PageblockIndex,
+        seen: &mut Seen,
+    ) -> u32 {
+        let end = (first.section() as u32 + 1) * SECTION_PAGEBLOCKS as u32;
+        let mut at = first.0;
+        while at < end {
+            let in_section = at as usize % SECTION_PAGEBLOCKS;
+            let bit = in_section % 64;
+            if bitmap.tags().raw(PageblockIndex(at)).serves(self.zone_id) {
+                let (some, whole) = section.hints(in_section / 64);
+                seen.whole += (whole >> bit).count_ones();
+                seen.partial += ((some & !whole) >> bit).count_ones();
+            }
+            at += (64 - bit) as u32;
+        }
+        end
+    }
+
+    /// Looks at the pageblocks from `first` on, all in one word of hints.
+    fn look_at(
+        &self,
+        bitmap: &Bitmap<'_>,
+        section: &Section<'_>,
+        first: PageblockIndex,
+        orders: Option<Orders>,
+        seen: &mut Seen,
+    ) {
+        let is_off = self.zone.evacuating.policy() == Evacuation::Off;
+        let mut left = orders.map_or(0, |orders| orders.quota);
+        let free_min = orders.map_or(0, |orders| orders.free_min);
+        let (some, whole) = section.hints(first.in_section() / 64);
+        let evacuating = section.evacuating(first.in_section() / 64);
+        for pageblock in (first.0..first.0 + STEP_PAGEBLOCKS).map(PageblockIndex) {
+            let bit = pageblock.in_section() % 64;
+            let is = |word: u64| word >> bit & 1 == 1;
+            let tag = bitmap.tags().raw(pageblock);
+            if !is(some | evacuating) || !tag.serves(self.zone_id) {
+                continue;
+            }
+            if is(whole) {
+                seen.whole += 1;
+                bitmap.settle(section, pageblock);
+                continue;
+            }
+            seen.partial += 1;
+            if tag.is_evacuating() {
+                if is_off {
+                    bitmap.settle(section, pageblock);
+                }
+            } else if left > 0
+                && section.count_free(pageblock.in_section()) >= free_min
+                && bitmap.evacuate(section, pageblock, self.zone_id)
+            {
+                left -= 1;
+            }
+        }
+    }
+
+    /// Empties the magazine that a front for evacuated frames had, into the store.
+    pub fn spill_evacuated(&self, front: Front, word: Word) {
+        let Some(loaded) = word.loaded() else { return };
+        let pages = u64::from(word.rounds() * front.class.block_frames());
+        count(&self.pcp.counters.evacuated_pages, pages);
+        self.spill(front, loaded, word.rounds());
+    }
+
+    /// Empties this CPU's fronts for evacuated frames into the store, those of this context; returns
+    /// pages.
+    #[cold]
+    pub fn return_evacuated(&self, here: Here) -> u64 {
+        if !self.caches.pcps.evacuates() {
+            return 0;
+        }
+        let mut pages = 0;
+        let fronts = Front::all_here(here, self.zone_id, true);
+        for front in fronts.filter(|front| front.evacuates) {
+            let Some(word) = self.read_front(front) else { break };
+            if word.rounds() == 0 {
+                continue;
+            }
+            let moved = u64::from(word.rounds() * front.class.block_frames());
+            let moving = self.pcp.in_flight.begin(moved);
+            if self.replace(front, word, Word::EMPTY) {
+                count(&self.pcp.counters.hits, word.operations());
+                self.spill_evacuated(front, word);
+                pages += moved;
+            }
+            drop(moving);
+        }
+        pages
+    }
+}

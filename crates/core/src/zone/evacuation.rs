@@ -1,0 +1,270 @@
+//! Whether the pageblocks of a zone evacuate, and how many.
+//!
+//! # Theory
+//! Pageblocks that evacuate give their frames to the store one by one, and what their holders
+//! allocate next comes from the others. The others must have room for that. Let `s` be the free
+//! frames of partly used pageblocks and `e` the pageblocks that evacuate, with `f` free frames: `s -
+//! f` frames of room stand against `512 * e - f` held ones. The difference, `s - 512 * e`, does not
+//! change when a held frame moves. So there is room for all as long as `e <= s / 512`, however
+//! densely used those pageblocks are; and `e` pageblocks then become whole. The policy keeps `e` at
+//! that number, less what the goal leaves scattered.
+//!
+//! `s` is the zone's free pages less 512 for each whole pageblock. Whole ones are counted by the
+//! hands of the CPUs that walk over the zone, once per turn, and evacuated ones also as they become
+//! whole. Those that are broken up meanwhile are missed until the next turn, and too few evacuate.
+//! What is marked in excess is taken back by searches, which go there before they break up a whole
+//! pageblock.
+
+use crate::frame::pageblock::PAGEBLOCK_FRAMES;
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
+
+/// Whether sparsely used pageblocks evacuate: what is freed there is not allocated again before
+/// the pageblock is wholly free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Evacuation {
+    /// None do. Drains and searches then skip what is needed for it.
+    Off,
+    /// They do until this share of the zone's free memory, in percent, lies in whole pageblocks, but
+    /// for 512 pages per CPU, and while the zone is above its high watermark. More than 100 means
+    /// 100.
+    Goal {
+        /// The share.
+        percent: u8,
+    },
+    /// As `Goal { percent: 100 }`, but none while half of the zone lies in whole pageblocks.
+    #[default]
+    Adaptive,
+}
+
+/// How policies are kept: percents, or these.
+const OFF: u32 = u32::MAX;
+const ADAPTIVE: u32 = u32::MAX - 1;
+
+impl Evacuation {
+    fn pack(self) -> u32 {
+        match self {
+            Evacuation::Off => OFF,
+            Evacuation::Goal { percent } => percent.min(100).into(),
+            Evacuation::Adaptive => ADAPTIVE,
+        }
+    }
+
+    fn unpack(word: u32) -> Self {
+        match word {
+            OFF => Evacuation::Off,
+            ADAPTIVE => Evacuation::Adaptive,
+            percent => Evacuation::Goal { percent: percent as u8 },
+        }
+    }
+}
+
+/// Pageblocks that a hand has seen on a turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Wholly free.
+    pub whole: u32,
+    /// Partly.
+    pub partial: u32,
+}
+
+impl Seen {
+    pub fn pack(self) -> u64 {
+        u64::from(self.whole) << 32 | u64::from(self.partial)
+    }
+
+    pub fn unpack(word: u64) -> Self {
+        Seen { whole: (word >> 32) as u32, partial: word as u32 }
+    }
+}
+
+/// What a zone is like now, as far as counters say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Free pages, and all pages.
+    pub free: u64,
+    pub managed: u64,
+    /// Free pages that are to be left for what CPUs refill meanwhile.
+    pub kept: u64,
+    /// Pageblocks that evacuate, and how often one has become whole that did.
+    pub evacuating: u32,
+    pub healed: u32,
+}
+
+/// A zone's policy, and what it goes by.
+pub struct Evacuating {
+    policy: AtomicU32,
+    /// What the last turn of a hand has [`Seen`].
+    seen: AtomicU64,
+    /// Free pages, and pageblocks healed, when that turn began.
+    seen_free: AtomicU64,
+    seen_healed: AtomicU32,
+    /// Of how many mean free counts a pageblock must have one: grows while too few have.
+    divisor: AtomicU32,
+}
+
+/// What a hand is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Orders {
+    /// Pageblocks that are to begin to evacuate; below 0, there are too many.
+    pub quota: i64,
+    /// Free frames that they must have.
+    pub free_min: u32,
+}
+
+/// The part of a zone that is allocated or freed before the next turn is made without rests.
+const OUTDATED_PART: u64 = 16;
+/// Most free counts below the mean that are tried.
+const DIVISOR_MAX: u32 = PAGEBLOCK_FRAMES;
+
+impl Evacuating {
+    pub fn new(policy: Evacuation) -> Self {
+        Evacuating {
+            policy: AtomicU32::new(policy.pack()),
+            seen: AtomicU64::new(0),
+            seen_free: AtomicU64::new(0),
+            seen_healed: AtomicU32::new(0),
+            divisor: AtomicU32::new(1),
+        }
+    }
+
+    pub fn policy(&self) -> Evacuation {
+        // Relaxed: a policy.
+        Evacuation::unpack(self.policy.load(Ordering::Relaxed))
+    }
+
+    pub fn set_policy(&self, policy: Evacuation) {
+        self.policy.store(policy.pack(), Ordering::Relaxed);
+    }
+
+    /// Ends a turn of a hand, which began when the zone was as `began`.
+    pub fn note_turn(&self, seen: Seen, began: State, state: State) {
+        // Relaxed, and not all at once: of two turns that end together, a policy may see parts.
+        self.seen.store(seen.pack(), Ordering::Relaxed);
+        self.seen_healed.store(began.healed, Ordering::Relaxed);
+        self.seen_free.store(began.free, Ordering::Relaxed);
+        let is_short = self.orders(state).is_some_and(|orders| orders.quota > 0);
+        let divisor = self.divisor.load(Ordering::Relaxed);
+        let next = if is_short { (divisor * 2).min(DIVISOR_MAX) } else { 1 };
+        if next != divisor {
+            self.divisor.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether so much was allocated or freed since the last turn that it says little.
+    pub fn is_outdated(&self, state: State) -> bool {
+        let change = self.seen_free.load(Ordering::Relaxed).abs_diff(state.free);
+        change > state.managed / OUTDATED_PART
+    }
+
+    /// How many pageblocks more may evacuate. `None`: the policy is off.
+    pub fn orders(&self, state: State) -> Option<Orders> {
+        let block = u64::from(PAGEBLOCK_FRAMES);
+        let seen = Seen::unpack(self.seen.load(Ordering::Relaxed));
+        // Wrapping, and below 0 where another hand has written between the two loads.
+        let healed = state.healed.wrapping_sub(self.seen_healed.load(Ordering::Relaxed)) as i32;
+        let whole_pages = (u64::from(seen.whole) + healed.max(0) as u64) * block;
+        let percent = match self.policy() {
+            Evacuation::Off => return None,
+            Evacuation::Goal { percent } => percent,
+            Evacuation::Adaptive if 2 * whole_pages >= state.managed => {
+                return Some(Orders { quota: 0, free_min: 0 });
+            }
+            Evacuation::Adaptive => 100,
+        };
+        let scattered = state.free.saturating_sub(whole_pages);
+        let left = state.free / 100 * u64::from(100 - percent.min(100)) + state.kept;
+        let room = (scattered.saturating_sub(left) / block) as i64;
+        let mean = scattered / u64::from(seen.partial.max(1));
+        let divisor = self.divisor.load(Ordering::Relaxed).max(1);
+        let free_min = (mean.min(block) as u32 * 15 / 16 / divisor).max(1);
+        Some(Orders { quota: room - i64::from(state.evacuating), free_min })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = PAGEBLOCK_FRAMES as u64;
+
+    fn after_turn(policy: Evacuation, whole: u32, partial: u32) -> Evacuating {
+        let evacuating = Evacuating::new(policy);
+        evacuating.note_turn(Seen { whole, partial }, State::default(), State::default());
+        evacuating
+    }
+
+    #[test]
+    fn policies_and_turns_come_back() {
+        for policy in [
+            Evacuation::Off,
+            Evacuation::Adaptive,
+            Evacuation::Goal { percent: 0 },
+            Evacuation::Goal { percent: 100 },
+        ] {
+            assert_eq!(Evacuating::new(policy).policy(), policy);
+        }
+        assert_eq!(Evacuation::Goal { percent: 255 }.pack(), 100);
+        for turn in [Seen::default(), Seen { whole: u32::MAX, partial: 7 }] {
+            assert_eq!(Seen::unpack(turn.pack()), turn);
+        }
+    }
+
+    /// Half of 2048 pageblocks' frames are free, none of the pageblocks is whole.
+    const HALF: State =
+        State { free: 1024 * BLOCK, managed: 2048 * BLOCK, kept: 0, evacuating: 0, healed: 0 };
+
+    #[test]
+    fn as_many_evacuate_as_the_others_have_room_for() {
+        let zone = after_turn(Evacuation::Goal { percent: 100 }, 0, 2048);
+        let quota = |state| zone.orders(state).unwrap().quota;
+        assert_eq!(quota(HALF), 1024);
+        assert_eq!(quota(State { evacuating: 1024, ..HALF }), 0);
+        assert_eq!(quota(State { evacuating: 1030, ..HALF }), -6);
+        assert_eq!(quota(State { kept: 2 * BLOCK, ..HALF }), 1022);
+        // Each that becomes whole makes room for one less, and is one less itself.
+        assert_eq!(quota(State { evacuating: 924, healed: 100, ..HALF }), 0);
+        // When 1000 have become whole, 24 are left, by the next turn and before.
+        assert_eq!(quota(State { healed: 1000, ..HALF }), 24);
+        let healed = State { healed: 1000, ..HALF };
+        zone.note_turn(Seen { whole: 1000, partial: 1048 }, healed, healed);
+        assert_eq!(quota(State { healed: 1000, ..HALF }), 24);
+    }
+
+    #[test]
+    fn what_a_pageblock_must_have_free_falls_while_too_few_have_it() {
+        let zone = after_turn(Evacuation::Goal { percent: 100 }, 0, 2048);
+        let free_min = |state| zone.orders(state).unwrap().free_min;
+        assert_eq!(free_min(HALF), 240);
+        zone.note_turn(Seen { whole: 0, partial: 2048 }, HALF, HALF);
+        assert_eq!(free_min(HALF), 120);
+        (0..20).for_each(|_| zone.note_turn(Seen { whole: 0, partial: 2048 }, HALF, HALF));
+        assert_eq!(free_min(HALF), 1);
+        let full = State { evacuating: 1024, ..HALF };
+        zone.note_turn(Seen { whole: 0, partial: 2048 }, full, full);
+        assert_eq!(free_min(HALF), 240);
+    }
+
+    #[test]
+    fn none_evacuate_while_whole_ones_are_plentiful() {
+        let state = State { free: 1536 * BLOCK, ..HALF };
+        let orders = |policy, whole| after_turn(policy, whole, 2048 - whole).orders(state);
+        let quota = |policy, whole| orders(policy, whole).unwrap().quota;
+        assert_eq!(orders(Evacuation::Off, 0), None);
+        assert_eq!(quota(Evacuation::Adaptive, 1024), 0);
+        assert_eq!(quota(Evacuation::Adaptive, 1023), 513);
+        assert_eq!(quota(Evacuation::Goal { percent: 50 }, 768), 0);
+        assert_eq!(quota(Evacuation::Goal { percent: 50 }, 700), 68);
+        // More whole ones than there is memory, as hands may have seen: not below 0.
+        assert_eq!(quota(Evacuation::Goal { percent: 100 }, 2000), 0);
+    }
+
+    #[test]
+    fn a_turn_is_outdated_when_a_sixteenth_of_the_zone_has_changed() {
+        let zone = Evacuating::new(Evacuation::Adaptive);
+        zone.note_turn(Seen::default(), HALF, HALF);
+        assert!(!zone.is_outdated(HALF));
+        for free in [HALF.free - 128 * BLOCK - 1, HALF.free + 128 * BLOCK + 1] {
+            assert!(zone.is_outdated(State { free, ..HALF }));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Pageblocks become whole again while the same amount of memory stays in use.
+
+mod common;
+
+use common::rng::Rng;
+use common::{Single, metadata, open_zone, range, single};
+use pagedepot::{
+    Config, CpuId, Evacuation, Flags, Mobility, Mode, Order, PageblockStats, Pfn, Scope, ZoneId,
+};
+
+const ZONE: ZoneId = ZoneId::new(0);
+const PAGEBLOCK_FRAMES: u32 = 512;
+const SEED: u64 = 42;
+
+/// LLFree's workload: two CPUs fill memory with single frames, free a share of them at random, then
+/// reallocate frames worth a tenth of what is free, round after round (USENIX ATC 2023).
+struct Workload {
+    depot: Single<'static>,
+    held: Vec<Pfn>,
+    free: usize,
+    rng: Rng,
+}
+
+impl Workload {
+    fn new(pageblocks: u32, free_percent: usize, evacuation: Evacuation) -> Self {
+        let ranges = [range(0, pageblocks * PAGEBLOCK_FRAMES)];
+        let zones = [open_zone("z", &ranges)];
+        let config = Config { evacuation, ..Config::new(2, &zones) };
+        let depot = single(&config, Box::leak(metadata(&config).into_boxed_slice()));
+        let mut rng = Rng::new(SEED);
+        let mut held = Vec::new();
+        while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {
+            held.push(pfn);
+            depot.cpus().0.run_on((held.len() / 1000 % 2) as u32);
+        }
+        assert_eq!(held.len() as u32, pageblocks * PAGEBLOCK_FRAMES, "every frame was handed out");
+        (1..held.len()).rev().for_each(|i| held.swap(i, rng.index(i + 1)));
+        let free = held.len() * free_percent / 100;
+        let mut workload = Workload { depot, held, free, rng };
+        for pfn in workload.held.split_off(workload.held.len() - free) {
+            workload.on_some_cpu();
+            workload.depot.free(pfn, Order::BASE).unwrap();
+        }
+        workload
+    }
+
+    /// CPUs take turns.
+    fn on_some_cpu(&mut self) {
+        if self.rng.one_in(100) {
+            self.depot.cpus().0.run_on(self.depot.cpus().0.cpu() ^ 1);
+        }
+    }
+
+    fn rounds(&mut self, rounds: usize) {
+        for _ in 0..rounds * self.free / 10 {
+            self.on_some_cpu();
+            let at = self.rng.index(self.held.len());
+            self.depot.free(self.held[at], Order::BASE).unwrap();
+            self.held[at] = self.depot.alloc(Order::BASE, Flags::default()).unwrap();
+        }
+    }
+
+    fn stats(&self) -> PageblockStats {
+        self.depot.pageblock_stats(ZONE).unwrap()
+    }
+
+    /// Every frame is in one place; frees what is held, and then all pageblocks are whole.
+    fn finish(self) {
+        self.finish_by(|_| ());
+    }
+
+    fn finish_by(mut self, check: impl Fn(PageblockStats)) {
+        let census = self.depot.validate().unwrap();
+        assert_eq!(census.held_pages(), self.held.len() as u64);
+        for &pfn in &self.held {
+            self.depot.free(pfn, Order::BASE).unwrap();
+        }
+        self.depot.disable_caches();
+        let stats = self.stats();
+        assert_eq!((stats.whole, stats.evacuating), (stats.all, 0));
+        check(stats);
+        self.depot.validate().unwrap();
+    }
+}
+
+#[test]
+fn half_of_the_pageblocks_become_whole_when_half_of_the_frames_are_free() {
+    let mut workload = Workload::new(256, 50, Evacuation::Adaptive);
+    assert_eq!(workload.stats().whole, 0);
+    workload.rounds(100);
+    let stats = workload.stats();
+    // Of 128 there could be, 2 CPUs keep 1024 frames for refills.
+    assert!(stats.whole >= 116, "{stats:?}");
+    assert_eq!((stats.all, stats.tainted), (256, 0));
+    workload.finish();
+}
+
+#[test]
+fn a_fifth_becomes_whole_in_three_hundred_rounds() {
+    let mut workload = Workload::new(512, 20, Evacuation::Goal { percent: 100 });
+    workload.rounds(300);
+    let stats = workload.stats();
+    assert!(stats.whole >= 60, "{stats:?}");
+    workload.finish();
+}
+
+/// What the tests above are about does not come by itself.
+#[test]
+fn without_evacuation_the_same_frames_circulate() {
+    let mut workload = Workload::new(256, 50, Evacuation::Off);
+    workload.rounds(100);
+    assert_eq!((workload.stats().whole, workload.stats().evacuating), (0, 0));
+    assert!(!workload.depot.set_evacuation(ZONE, Evacuation::Adaptive), "it was made without");
+    workload.finish();
+}
+
+#[test]
+fn a_policy_that_is_turned_off_settles_what_evacuates() {
+    let mut workload = Workload::new(64, 50, Evacuation::Goal { percent: 100 });
+    workload.rounds(40);
+    assert!(workload.stats().evacuating > 0);
+    assert!(workload.depot.set_evacuation(ZONE, Evacuation::Off));
+    assert_eq!(workload.depot.evacuation(ZONE), Some(Evacuation::Off));
+    assert!(!workload.depot.set_evacuation(ZoneId::new(1), Evacuation::Off));
+    workload.rounds(60);
+    assert_eq!(workload.stats().evacuating, 0);
+    workload.finish();
+}
+
+/// What fronts for evacuated frames hold is no reason to fail: an atomic request gets the last frame.
+#[test]
+fn every_frame_can_be_had_while_pageblocks_evacuate() {
+    let mut workload = Workload::new(64, 50, Evacuation::Goal { percent: 100 });
+    workload.rounds(20);
+    let free = workload.free;
+    workload.depot.cpus().0.run_on(1);
+    let mut got: Vec<_> = (0..64)
+        .map_while(|_| workload.depot.alloc(Order::BASE, Flags::default().atomic()).ok())
+        .collect();
+    // Some lie in evacuating pageblocks and are freed into a front that no allocation pops.
+    workload.held.append(&mut got);
+    workload.depot.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
+    let more = |depot: &Single<'_>| depot.alloc(Order::BASE, Flags::default().atomic()).ok();
+    while let Some(pfn) = more(&workload.depot) {
+        workload.held.push(pfn);
+    }
+    assert_eq!(workload.held.len(), 64 * 512, "{free} were free");
+    workload.finish();
+}
+
+/// Nothing evacuates on a machine that has whole pageblocks enough.
+#[test]
+fn plenty_of_whole_pageblocks_stay_as_they_are() {
+    let mut workload = Workload::new(256, 50, Evacuation::Adaptive);
+    // Frees most of it: the pageblocks above stay whole.
+    let (low, high): (Vec<_>, Vec<_>) =
+        workload.held.drain(..).partition(|pfn| pfn.get() < 64 * PAGEBLOCK_FRAMES);
+    for pfn in high {
+        workload.depot.free(pfn, Order::BASE).unwrap();
+    }
+    workload.held = low;
+    workload.depot.drain(Scope::ALL, Mode::Full);
+    assert!(workload.stats().whole >= 190);
+    workload.free = workload.held.len();
+    workload.rounds(50);
+    assert_eq!(workload.stats().evacuating, 0);
+    workload.finish();
+}
+
+/// Unmovable blocks that had to go to movable pageblocks are counted until these are whole.
+#[test]
+fn mixed_pageblocks_are_tainted_until_they_are_whole() {
+    let mut workload = Workload::new(8, 10, Evacuation::Adaptive);
+    workload.depot.drain(Scope::ALL, Mode::Full);
+    let unmovable = Flags::new(Mobility::Unmovable);
+    let pfn = workload.depot.alloc(Order::BASE, unmovable).unwrap();
+    let tainted = workload.stats().tainted;
+    assert!(tainted >= 1, "every pageblock is movable");
+    workload.held.push(pfn);
+    workload.finish_by(|stats| assert_eq!(stats.tainted, 0));
+}
