@@ -70,6 +70,8 @@ pub struct Accounts {
     /// Steps so far; and the zone's free pages at the last sixteenth step, and at the one before.
     pub hand_steps: AtomicU32,
     pub hand_free_before: [AtomicU64; 2],
+    /// The same of the pages that this CPU has moved to the store, less those from it.
+    pub hand_moved_before: [AtomicU64; 2],
     /// Calls that the hand rests for.
     pub hand_rest: AtomicU32,
 }
@@ -97,6 +99,7 @@ impl Pcp {
                 hand_healed: AtomicU32::new(0),
                 hand_steps: AtomicU32::new(0),
                 hand_free_before: core::array::from_fn(|_| AtomicU64::new(0)),
+                hand_moved_before: core::array::from_fn(|_| AtomicU64::new(0)),
                 hand_rest: AtomicU32::new(0),
             }),
             counters: Apart::new(Counters::new()),

@@ -38,7 +38,7 @@ use crate::front::word::Word;
 use crate::store::bitmap::Bitmap;
 use crate::store::section::Section;
 use crate::sync::count;
-use crate::sync::prim::Ordering;
+use crate::sync::prim::{AtomicU64, Ordering};
 use crate::zone::{Evacuation, Orders, Seen, State};
 
 /// Pageblocks that a step of a hand looks at: a cache line of tags.
@@ -88,19 +88,30 @@ impl<C: Cpus> Share<'_, '_, C> {
         }
     }
 
-    /// Whether about as much is freed as allocated: the free pages changed by less over the last steps
-    /// than half of as many refills take. While memory fills or empties, nothing need heal.
+    /// Whether about as much is freed as allocated, by this CPU or in the zone: the free pages
+    /// changed by less over the last steps than half of as many refills take. While memory fills or
+    /// empties, nothing need heal. The CPU is asked for itself, too: beside others that come and go
+    /// with whole magazines, the zone's count is never still.
     fn is_steady(&self, state: State) -> bool {
         let accounts = &self.pcp.accounts;
-        let [last, before] = &accounts.hand_free_before;
+        let counters = &self.pcp.counters;
+        let own = counters
+            .spilled_pages
+            .load(Ordering::Relaxed)
+            .wrapping_sub(counters.refilled_pages.load(Ordering::Relaxed));
         let steps = accounts.hand_steps.load(Ordering::Relaxed).wrapping_add(1);
         accounts.hand_steps.store(steps, Ordering::Relaxed);
-        if steps.is_multiple_of(STEADY_STEPS) {
-            before.store(last.swap(state.free, Ordering::Relaxed), Ordering::Relaxed);
-        }
-        let [last, before] = [last, before].map(|free| free.load(Ordering::Relaxed));
         let refilled = u64::from(STEADY_STEPS * Class::Order0.magazine_frames());
-        last.abs_diff(before).max(last.abs_diff(state.free)) <= refilled / 2
+        let is_still = |[last, before]: &[AtomicU64; 2], now: u64| {
+            if steps.is_multiple_of(STEADY_STEPS) {
+                before.store(last.swap(now, Ordering::Relaxed), Ordering::Relaxed);
+            }
+            let [last, before] = [last, before].map(|cell| cell.load(Ordering::Relaxed));
+            let change = |then: u64| (last.wrapping_sub(then) as i64).unsigned_abs();
+            change(before).max(change(now)) <= refilled / 2
+        };
+        let is_zone_still = is_still(&accounts.hand_free_before, state.free);
+        is_still(&accounts.hand_moved_before, own) || is_zone_still
     }
 
     fn evacuation_state(&self) -> State {

@@ -60,6 +60,21 @@ impl Front {
         self.class as usize * ROWS + row
     }
 
+    /// How many there are of a context of a CPU in a zone.
+    pub const PLACES: usize = Class::COUNT * ROWS;
+
+    /// The front with this [`place`](Self::place).
+    pub fn at_place(here: Here, zone: ZoneId, place: usize) -> Front {
+        let row = place % ROWS;
+        Front {
+            here,
+            zone,
+            class: Class::ALL[place / ROWS],
+            mobility: Mobility::ALL[row % Mobility::COUNT],
+            evacuates: row >= Mobility::COUNT,
+        }
+    }
+
     /// Magazines that it may have.
     pub fn magazines_max(self) -> u32 {
         if self.evacuates { 1 } else { 2 }

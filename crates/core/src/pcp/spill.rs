@@ -173,13 +173,12 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// clock hand's turn (second chance).
     pub fn empty_coldest_front(&self, except: Front) -> bool {
         let pcp = self.pcp;
-        let all = || Front::all_here(except.here, self.zone_id, self.caches.pcps.evacuates());
+        let evacuates = self.caches.pcps.evacuates();
         // A load and a store: of two that look at once, both may look at the same fronts.
         let hand = pcp.accounts.clock_hand.load(Ordering::Relaxed) as usize;
-        let from_hand = all().filter(|front| front.place() >= hand);
-        for front in from_hand.chain(all().filter(|front| front.place() < hand)) {
-            let at = front.place();
-            if at == except.place() {
+        for at in (hand..Front::PLACES).chain(0..hand.min(Front::PLACES)) {
+            let front = Front::at_place(except.here, self.zone_id, at);
+            if at == except.place() || front.evacuates && !evacuates {
                 continue;
             }
             let Some(word) = self.read_front(front) else { return false };
