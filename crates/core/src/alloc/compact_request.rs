@@ -19,7 +19,7 @@ use super::walk::Walk;
 use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{FrameRange, Pfn, ZoneId};
-use crate::store::tags::Tags;
+use crate::store::Store;
 
 /// Candidates that a request empties at most.
 const LOOKS_MAX: u64 = 16;
@@ -76,7 +76,7 @@ fn make_room_in<C: Cpus>(
     let state = hooks.caches.zones.get(zone);
     state.compactions.count(&done.counts());
     let claimed = claimed?;
-    retag(hooks.caches.store.tags(), claimed, Tag::new(zone, request.flags.mobility()));
+    retag(hooks.caches.store, claimed, Tag::new(zone, request.flags.mobility()));
     claims.put(zone, claimed.start.add(frames), claimed.frames - frames);
     hooks.caches.direct(hooks.caches.here(), zone).count_allocs(0, u64::from(frames));
     Some(claimed.start)
@@ -104,10 +104,10 @@ fn empty_at<C: Cpus>(
 }
 
 /// Makes the whole pageblocks of a claimed range, which are not isolated any more, ones of this tag.
-fn retag(tags: &Tags<'_>, claimed: FrameRange, tag: Tag) {
+fn retag(store: &Store<'_>, claimed: FrameRange, tag: Tag) {
     let first = claimed.start.get().div_ceil(PAGEBLOCK_FRAMES);
     let end = (claimed.end() / u64::from(PAGEBLOCK_FRAMES)) as u32;
     for pageblock in (first..end).map(PageblockIndex) {
-        tags.retag(pageblock, tag);
+        store.retag_owned(pageblock, tag);
     }
 }

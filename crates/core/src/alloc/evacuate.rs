@@ -203,8 +203,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         }
         let zone = self.caches().zones.get(self.zone);
         let moving = zone.in_flight.begin(u64::from(range.frames));
-        let tags = self.caches().store.tags();
-        let isolation = Isolation::of(tags, self.zone, range).ok()?;
+        let isolation = Isolation::of(self.caches().store, self.zone, range).ok()?;
         self.hidden_pages += u64::from(range.frames).saturating_sub(held);
         Some(Source { _isolation: isolation, _moving: moving, range })
     }

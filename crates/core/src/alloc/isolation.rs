@@ -10,7 +10,7 @@ use crate::cpus::Cpus;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, Tag};
 use crate::frame::{FrameRange, Pfn, ZoneId};
 use crate::pcp::Caches;
-use crate::store::tags::Tags;
+use crate::store::Store;
 use crate::sync::model::{Mutant, is_mutant};
 
 /// The pageblocks that a range touches.
@@ -20,7 +20,7 @@ pub(super) fn pageblocks(range: FrameRange) -> Range<u32> {
 
 /// Pageblocks that this value's owner has isolated; they are as before when it is dropped.
 pub(super) struct Isolation<'a, 'm> {
-    tags: &'a Tags<'m>,
+    store: &'a Store<'m>,
     pageblocks: Range<u32>,
 }
 
@@ -31,17 +31,17 @@ impl<'a, 'm> Isolation<'a, 'm> {
     /// The first that is not one of the zone with memory, carved, or isolated by another caller;
     /// its tag, which is absent beyond the limit.
     pub fn of(
-        tags: &'a Tags<'m>,
+        store: &'a Store<'m>,
         zone: ZoneId,
         range: FrameRange,
     ) -> Result<Self, (PageblockIndex, Tag)> {
         let first = pageblocks(range).start;
-        let mut isolation = Isolation { tags, pageblocks: first..first };
+        let mut isolation = Isolation { store, pageblocks: first..first };
         for pageblock in pageblocks(range).map(PageblockIndex) {
-            if pageblock.0 as usize >= tags.len() {
+            if pageblock.0 as usize >= store.tags().len() {
                 return Err((pageblock, Tag::ABSENT));
             }
-            tags.isolate(pageblock, zone).map_err(|tag| (pageblock, tag))?;
+            store.isolate(pageblock, zone).map_err(|tag| (pageblock, tag))?;
             isolation.pageblocks.end = pageblock.0 + 1;
         }
         Ok(isolation)
@@ -51,7 +51,7 @@ impl<'a, 'm> Isolation<'a, 'm> {
 impl Drop for Isolation<'_, '_> {
     fn drop(&mut self) {
         let pageblocks = self.pageblocks.clone().map(PageblockIndex);
-        pageblocks.for_each(|pageblock| self.tags.end_isolation(pageblock));
+        pageblocks.for_each(|pageblock| self.store.tags().end_isolation(pageblock));
     }
 }
 

@@ -27,6 +27,14 @@ pub struct PageblockStats {
     pub whole_sections: u64,
 }
 
+#[cfg(all(test, loom))]
+impl<'m, C: Cpus> Allocator<'m, C> {
+    /// What models mark pageblocks in.
+    pub(crate) fn bitmap(&self) -> &crate::store::bitmap::Bitmap<'m> {
+        self.store.bitmap().expect("models have no backing")
+    }
+}
+
 impl<C: Cpus> Allocator<'_, C> {
     /// Counts a zone's pageblocks; `None` when there is no such zone. Beside other callers each count
     /// is as of some moment. Over a backing only `all` is known.
@@ -51,7 +59,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 stats.whole += u64::from(is_whole);
                 stats.partial += u64::from(free > 0 && !is_whole);
                 stats.evacuating += u64::from(tag.is_evacuating() && !is_whole);
-                stats.tainted += section.tainted(at / 64) >> (at % 64) & 1;
+                stats.tainted += u64::from(section.is_tainted(at));
             }
             let is_whole = stats.whole - whole_before == SECTION_PAGEBLOCKS as u64;
             stats.whole_sections += u64::from(is_whole);

@@ -173,10 +173,9 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
         }
         // See 5.
         let _moving = self.0.zones.get(zone).in_flight.begin(u64::from(range.frames));
-        let isolation =
-            Isolation::of(self.0.store.tags(), zone, range).map_err(|(pageblock, tag)| {
-                RemoveError::Obstacle(self.obstacle(range, pageblock, tag))
-            })?;
+        let isolation = Isolation::of(self.0.store, zone, range).map_err(|(pageblock, tag)| {
+            RemoveError::Obstacle(self.obstacle(range, pageblock, tag))
+        })?;
         self.claim_patiently(zone, range)?;
         // All frames are this caller's.
         forget(isolation);

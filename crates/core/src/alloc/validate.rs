@@ -10,7 +10,9 @@ use core::ops::ControlFlow;
 use super::allocator::Allocator;
 use super::cached_blocks::CachedBlocks;
 use crate::cpus::{Cpus, Environment};
-use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES, SECTION_PAGEBLOCKS};
+use crate::frame::pageblock::{
+    PAGEBLOCK_FRAMES, PageblockIndex, SECTION_FRAMES, SECTION_PAGEBLOCKS,
+};
 use crate::frame::{CpuId, PageSize, Pfn, ZoneId};
 use crate::pcp::Caches;
 use crate::store::bits;
@@ -85,6 +87,26 @@ pub enum Fault {
     /// A pageblock with free frames is hidden from searches.
     HiddenPageblock {
         /// Its first frame; that of its section, where the section's mark is what is missing.
+        pfn: Pfn,
+    },
+    /// Searches believe of a pageblock that it evacuates, and its tag says otherwise, or the
+    /// reverse.
+    Evacuating {
+        /// Its first frame.
+        pfn: Pfn,
+    },
+    /// Another number of a zone's pageblocks evacuates than was counted.
+    EvacuatingCount {
+        /// The zone.
+        zone: ZoneId,
+        /// By the counter.
+        counted: u64,
+        /// By tags.
+        found: u64,
+    },
+    /// A pageblock that is wholly free counts as one that unmovable blocks were mixed into.
+    Tainted {
+        /// Its first frame.
         pfn: Pfn,
     },
     /// The counters and the bitmap disagree about a zone's free pages.
@@ -172,6 +194,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
                 return Err(Fault::FreeCount { zone, counted_pages, free_pages });
             }
             self.check_hints(zone)?;
+            self.check_evacuation(zone)?;
             match caches.in_flight_pages(zone) {
                 0 => {}
                 pages => return Err(Fault::InFlight { zone, pages }),
@@ -229,6 +252,34 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
             }
         }
         Ok(())
+    }
+
+    /// What sections and zones know of evacuation agrees with tags, and no whole pageblock is
+    /// tainted.
+    fn check_evacuation(&self, zone: ZoneId) -> Result<(), Fault> {
+        let Some(bitmap) = self.caches.store.bitmap() else { return Ok(()) };
+        let (tags, span) = (bitmap.tags(), self.caches.zones.get(zone).span());
+        let mut found = 0;
+        for number in span.0 as usize..span.1 as usize {
+            let Some(section) = bitmap.section(number) else { continue };
+            for at in 0..SECTION_PAGEBLOCKS {
+                let pageblock = PageblockIndex((number * SECTION_PAGEBLOCKS + at) as u32);
+                let tag = tags.raw(pageblock);
+                found += u64::from(tag.is_evacuating() && tag.zone() == zone);
+                let is_passed_by = section.evacuating(at / 64) >> (at % 64) & 1 == 1;
+                if is_passed_by != tag.is_evacuating() {
+                    return Err(Fault::Evacuating { pfn: pageblock.first() });
+                }
+                if section.is_tainted(at) && section.count_free(at) == PAGEBLOCK_FRAMES {
+                    return Err(Fault::Tainted { pfn: pageblock.first() });
+                }
+            }
+        }
+        let counted = tags.evacuating(zone).into();
+        match counted == found {
+            true => Ok(()),
+            false => Err(Fault::EvacuatingCount { zone, counted, found }),
+        }
     }
 
     /// All cached blocks of a CPU are memory of the zone and not free in the store; returns pages

@@ -110,7 +110,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         }
         // Both before there is a magazine to protect.
         carved.note(pfn);
-        if !self.store().tags().note_carved(pfn, self.zone_id) {
+        if !self.store().note_carved(pfn, self.zone_id) {
             // A caller is removing this memory.
             carved.forget(pfn);
             self.store().note_doubled(self.store().put(pfn, 1));

@@ -223,8 +223,9 @@ impl<'m> Bitmap<'m> {
     }
 
     /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) and passes each to
-    /// `give`, those of one word in descending order of address. Returns how many; fewer only
-    /// when a whole pass over the zone found no more.
+    /// `give`, those of one word in descending order of address. Returns how many: 0 only when a
+    /// whole pass over the zone found none. A search that has at least an eighth leaves the rest
+    /// where the pageblocks that are left to take from are whole or evacuate.
     ///
     /// O(want) plus the search: one load per 64 sections of the zone and pass, up to 16 per section
     /// it is led to, one per pageblock looked at. The last pass alone is O(zone): one load per
@@ -352,9 +353,16 @@ impl<'m> Bitmap<'m> {
         section.note_evacuating(pageblock.in_section(), || self.tags.is_evacuating(pageblock));
     }
 
-    /// Gives a pageblock that the caller owns the wanted mobility.
-    pub(super) fn retag_one(&self, pageblock: PageblockIndex, wanted: Wanted<'_>) {
-        if self.tags.retag(pageblock, wanted.tag())
+    /// Gives a pageblock that the caller owns another tag, unless it is isolated.
+    pub(super) fn retag_one(&self, pageblock: PageblockIndex, tag: Tag) {
+        if let Ok(before) = self.tags.retag(pageblock, tag) {
+            self.note_change(pageblock, before);
+        }
+    }
+
+    /// Copies to its section that a pageblock with this tag before evacuates no more, if it did.
+    pub(super) fn note_change(&self, pageblock: PageblockIndex, before: Tag) {
+        if before.is_evacuating()
             && let Some(section) = self.section(pageblock.section())
         {
             self.note_tag(section, pageblock);
@@ -430,7 +438,7 @@ impl<'m> Bitmap<'m> {
         if !section.claim(start, PAGEBLOCK_FRAMES) {
             return 0;
         }
-        self.retag_one(pageblock, wanted);
+        self.retag_one(pageblock, wanted.tag());
         let got = want.min(PAGEBLOCK_FRAMES / order.frames());
         let used = got * order.frames();
         for block in (0..got).rev() {
@@ -440,7 +448,8 @@ impl<'m> Bitmap<'m> {
         got
     }
 
-    /// As [`take`](Self::take), for blocks of any order.
+    /// As [`take`](Self::take), for blocks of any order: fewer than wanted may come, though more are
+    /// free. 0 means that there is none.
     pub fn take_blocks(
         &self,
         wanted: Wanted<'_>,
@@ -553,7 +562,7 @@ impl<'m> Bitmap<'m> {
 
     fn retag(&self, start: PageblockIndex, frames: u32, wanted: Wanted<'_>) {
         (start.0..start.0 + frames / PAGEBLOCK_FRAMES)
-            .for_each(|pageblock| self.retag_one(PageblockIndex(pageblock), wanted));
+            .for_each(|pageblock| self.retag_one(PageblockIndex(pageblock), wanted.tag()));
     }
 
     /// Takes exactly `start..start + frames`, or nothing.

@@ -162,8 +162,10 @@ impl<'m> Store<'m> {
         self.bitmap.prefetch(wanted);
     }
 
-    /// Takes up to `want` blocks of any order and passes each to `give`. Returns how many; fewer
-    /// only when the zone had no more.
+    /// Takes up to `want` blocks of any order and passes each to `give`. Returns how many: 0 only
+    /// when the zone had none. Fewer than wanted may come though it has more, rather than break up
+    /// whole pageblocks or go to those that evacuate; a caller that must have all asks again for
+    /// the rest.
     pub fn take_blocks(
         &self,
         wanted: Wanted<'_>,
@@ -266,6 +268,28 @@ impl<'m> Store<'m> {
                 self.tags.set_for_some(pageblock, tag);
             }
         }
+    }
+
+    /// Gives a pageblock all of whose frames the caller owns another tag, unless it is isolated.
+    pub fn retag_owned(&self, pageblock: PageblockIndex, tag: Tag) {
+        self.bitmap.retag_one(pageblock, tag);
+    }
+
+    /// As [`Tags::isolate`]; searches hear that it does not evacuate.
+    ///
+    /// # Errors
+    /// As [`Tags::isolate`].
+    pub fn isolate(&self, pageblock: PageblockIndex, zone: ZoneId) -> Result<(), Tag> {
+        let before = self.tags.isolate(pageblock, zone)?;
+        self.bitmap.note_change(pageblock, before);
+        Ok(())
+    }
+
+    /// As [`Tags::note_carved`]; searches hear that it does not evacuate. `false`: the pageblock is
+    /// isolated, and must not be carved.
+    pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> bool {
+        let before = self.tags.note_carved(pfn, zone);
+        before.map(|tag| self.bitmap.note_change(PageblockIndex::of(pfn), tag)).is_ok()
     }
 
     /// Gives many blocks of `order`, all of one zone, back. Returns which frames were free already,

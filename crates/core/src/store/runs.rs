@@ -64,7 +64,7 @@ impl Bitmap<'_> {
         let end = u64::from(start.get()) + u64::from(frames);
         let whole =
             start.get().div_ceil(PAGEBLOCK_FRAMES)..(end / u64::from(PAGEBLOCK_FRAMES)) as u32;
-        whole.map(PageblockIndex).for_each(|pageblock| self.retag_one(pageblock, wanted));
+        whole.map(PageblockIndex).for_each(|pageblock| self.retag_one(pageblock, wanted.tag()));
     }
 }
 

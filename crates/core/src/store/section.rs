@@ -179,10 +179,22 @@ impl<'m> Section<'m> {
         self.tainted[i].load(Ordering::Relaxed)
     }
 
-    /// Counts a pageblock as tainted, until it is whole.
+    /// Whether a pageblock is tainted.
+    pub fn is_tainted(&self, pageblock: usize) -> bool {
+        self.tainted(pageblock / 64) >> (pageblock % 64) & 1 == 1
+    }
+
+    /// Counts a pageblock of which the caller owns a frame as tainted, until it is whole.
     #[cold]
     pub fn taint(&self, pageblock: usize) {
-        self.tainted[pageblock / 64].fetch_or(1 << (pageblock % 64), Ordering::Relaxed);
+        let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
+        // SeqCst, both: pairs with `set_whole`. A caller that saw the pageblock whole before the
+        // frame was taken may set the hint late. Either it sees the taint and clears it, or the hint
+        // is cleared here; the free that makes the pageblock whole then sets the hint and looks.
+        self.tainted[at].fetch_or(bit, Ordering::SeqCst);
+        if self.whole[at].load(Ordering::SeqCst) & bit != 0 {
+            self.clear_whole(pageblock);
+        }
     }
 
     /// Free frames of a pageblock, counted now.
@@ -412,8 +424,9 @@ impl<'m> Section<'m> {
         if others & neighbour != 0 {
             self.marks.set(Sort::Pair);
         }
-        if !cfg!(loom) && self.tainted[at].load(Ordering::Relaxed) & bit != 0 {
-            // Relaxed, as all of it: a statistic, which no protocol reads.
+        // SeqCst load: pairs with the change in `taint`, which looks at `whole` after. It is a
+        // statistic: a taint that comes when the pageblock is not whole any more may be lost.
+        if !cfg!(loom) && self.tainted[at].load(Ordering::SeqCst) & bit != 0 {
             self.tainted[at].fetch_and(!bit, Ordering::Relaxed);
         }
     }

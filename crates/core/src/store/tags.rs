@@ -113,11 +113,14 @@ impl<'m> Tags<'m> {
     }
 
     /// As [`set`](Self::set), for the owner of all frames of a pageblock that may be isolated at
-    /// the same time: it stays so. `true`: it evacuated, and does no more.
-    pub fn retag(&self, pageblock: PageblockIndex, tag: Tag) -> bool {
+    /// the same time: it stays so. Returns the tag before.
+    ///
+    /// # Errors
+    /// The tag of an isolated pageblock.
+    pub fn retag(&self, pageblock: PageblockIndex, tag: Tag) -> Result<Tag, Tag> {
         let new = |old: Tag| (!old.is_isolated()).then_some(tag);
-        // Release: as in `set`. An error is an isolated pageblock.
-        self.change(pageblock, Ordering::Release, new).is_ok_and(Tag::is_evacuating)
+        // Release: as in `set`.
+        self.change(pageblock, Ordering::Release, new)
     }
 
     /// Makes a pageblock of `zone` evacuate. `false`: it has no mobility there, or evacuates.
@@ -192,12 +195,14 @@ impl<'m> Tags<'m> {
     }
 
     /// Notes that a frame of the pageblock is carved, for good. The carver owns that frame, so no
-    /// other caller owns all of the pageblock and retags it. `false`: the pageblock is isolated,
-    /// and must not be carved.
-    pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> bool {
+    /// other caller owns all of the pageblock and retags it. Returns the tag before.
+    ///
+    /// # Errors
+    /// The tag of an isolated pageblock, which must not be carved.
+    pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> Result<Tag, Tag> {
         let new = |old: Tag| (!old.is_isolated()).then_some(Tag::carved(zone));
         // Release: as in `set`. Of a carver and a caller that isolates, the second sees the first.
-        self.change(PageblockIndex::of(pfn), Ordering::Release, new).is_ok()
+        self.change(PageblockIndex::of(pfn), Ordering::Release, new)
     }
 
     /// Isolates a pageblock that has no memory, or none any more of `zone`, for memory to be added.
@@ -228,15 +233,15 @@ impl<'m> Tags<'m> {
     }
 
     /// Isolates a pageblock of `zone`: searches pass it by, and frees of its frames go past the
-    /// caches.
+    /// caches. Returns the tag before.
     ///
     /// # Errors
     /// The tag of a pageblock that is not of the zone, carved, or isolated already.
-    pub fn isolate(&self, pageblock: PageblockIndex, zone: ZoneId) -> Result<(), Tag> {
+    pub fn isolate(&self, pageblock: PageblockIndex, zone: ZoneId) -> Result<Tag, Tag> {
         let new = |tag: Tag| (tag.serves(zone) && !tag.is_carved()).then(|| tag.isolated());
         // Relaxed: holds searches off sooner or later, and is no proof that none goes on. What is
         // removed is claimed frame by frame.
-        self.change(pageblock, Ordering::Relaxed, new).map(drop)
+        self.change(pageblock, Ordering::Relaxed, new)
     }
 
     /// Ends the isolation of a pageblock by the caller that isolated it.
