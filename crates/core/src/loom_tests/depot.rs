@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::cpus::Cpus;
 use crate::{
-    AllocError, Allocator, Census, Config, ConfigError, Flags, FrameRange, HighPolicy, Misuse,
-    NodeId, Order, Pfn, RemoveError, Watermarks, ZoneConfig, ZoneId,
+    AllocError, Allocator, Census, Config, ConfigError, Evacuation, Flags, FrameRange, HighPolicy,
+    Misuse, NodeId, Order, Pfn, RemoveError, Watermarks, ZoneConfig, ZoneId,
 };
 
 std::thread_local! {
@@ -26,11 +26,19 @@ pub struct Setup {
     pub high: u64,
     /// One past the last frame that can be added; 0: none.
     pub limit: u32,
+    pub evacuation: Evacuation,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { cpus: 2, frames: 4, watermarks: Watermarks::default(), high: 8, limit: 0 }
+        Setup {
+            cpus: 2,
+            frames: 4,
+            watermarks: Watermarks::default(),
+            high: 8,
+            limit: 0,
+            evacuation: Evacuation::Off,
+        }
     }
 }
 
@@ -71,6 +79,7 @@ impl<C: Cpus> Depot<C> {
         let zones = [zone];
         let config = Config {
             high: HighPolicy::Fixed(setup.high),
+            evacuation: setup.evacuation,
             on_misuse: Some(note_misuse),
             pfn_limit: (setup.limit > 0).then(|| Pfn::new(setup.limit)),
             ..Config::new(setup.cpus, &zones)

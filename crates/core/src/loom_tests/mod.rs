@@ -18,6 +18,7 @@
 //! | `classes` | magazines of two classes; compiled with `PAGEDEPOT_MODEL_CLASSES=2` |
 //! | `shelf` | stacks of magazines |
 //! | `store` | claims of all widths, hints, and marks of sections |
+//! | `evacuating` | pageblocks that begin and end to evacuate |
 //! | `failing` | failing only when it must, watermarks |
 //! | `reclaim` | reclaim callbacks: which caller runs them, waiting for it |
 //!
@@ -35,6 +36,7 @@ mod contexts;
 mod cpus;
 mod depot;
 mod empties;
+mod evacuating;
 pub mod explore;
 mod failing;
 mod followed;
