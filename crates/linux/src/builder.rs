@@ -4,8 +4,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub use pagedepot::{
-    Backing, BackingRanges, CacheLimits, ConfigError, Doubled, FreeHigh, HighPolicy, Misuse,
-    Watermarks, ZoneConfig,
+    Backing, BackingRanges, CacheLimits, ConfigError, Doubled, Evacuation, FreeHigh, HighPolicy,
+    Misuse, Watermarks, ZoneConfig,
 };
 use pagedepot::{Config, CpuId, FrameRange, LinearMap, NodeId, PageSize, Pfn};
 pub use pagedepot_rseq::{CpuListError, CpuSet};
@@ -54,6 +54,7 @@ pub struct Builder {
     watermarks: Option<Watermarks>,
     high: HighPolicy,
     free_high: FreeHigh,
+    evacuation: Evacuation,
     on_misuse: Option<fn(Misuse)>,
     on_handover: Option<fn(CpuId)>,
     pinned: bool,
@@ -79,6 +80,7 @@ impl Builder {
             watermarks: None,
             high: HighPolicy::Auto,
             free_high: FreeHigh::default(),
+            evacuation: Evacuation::default(),
             on_misuse: None,
             on_handover: None,
             pinned: false,
@@ -240,6 +242,31 @@ impl Builder {
         self
     }
 
+    /// Whether sparsely used pageblocks (512 pages: 2 MiB of 4 KiB pages) are emptied while the
+    /// program frees and allocates, so that they become whole. No page is moved for it. Default:
+    /// [`Evacuation::Adaptive`], until half of a zone lies in whole pageblocks.
+    ///
+    /// A depot made with [`Evacuation::Off`] stays so; others can be
+    /// [changed](Depot::set_evacuation). [Over a store of the program's own](Self::build_over)
+    /// none are.
+    ///
+    /// ```
+    /// use pagedepot_linux::builder::Evacuation;
+    /// use pagedepot_linux::{Depot, Order, ZoneId};
+    ///
+    /// // Until nine tenths of the free memory can be had in blocks of 2 MiB.
+    /// let depot = Depot::builder(64 << 20).evacuation(Evacuation::Goal { percent: 90 }).build()?;
+    /// let page = depot.page(Order::BASE)?;
+    /// let stats = depot.pageblock_stats(ZoneId::new(0)).expect("there is one zone");
+    /// assert_eq!((stats.all, stats.whole + stats.partial), (32, 32));
+    /// # drop(page);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn evacuation(mut self, policy: Evacuation) -> Self {
+        self.evacuation = policy;
+        self
+    }
+
     /// Makes the depot. Do it before the program has many threads: registering with `membarrier`
     /// is cheap then, and takes milliseconds later.
     ///
@@ -286,6 +313,7 @@ impl Builder {
             caches: self.caches,
             high: self.high,
             free_high: self.free_high,
+            evacuation: self.evacuation,
             checked: self.checked,
             track_owner: self.track_owner,
             on_misuse: Some(self.on_misuse.unwrap_or(panic_on_misuse)),

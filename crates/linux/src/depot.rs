@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use pagedepot::{
-    Census, CpuId, CpuStats, Drained, Fault, HandoverCounts, MetadataUse, Mode, PageSize, Pfn,
-    Pressure, Scope, Shortage, ZoneId, ZoneStats,
+    Census, CpuId, CpuStats, Drained, Fault, HandoverCounts, MetadataUse, Mode, PageSize,
+    PageblockStats, Pfn, Pressure, Scope, Shortage, ZoneId, ZoneStats,
 };
 
 use crate::Handover;
@@ -394,6 +394,24 @@ impl Depot {
     /// ```
     pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
         self.allocator.zone_stats(zone)
+    }
+
+    /// Counts a zone's pageblocks (512 pages: 2 MiB of 4 KiB pages): those that are whole, that
+    /// [evacuate](crate::Builder::evacuation), that unmovable pages were mixed into; `None` when
+    /// there is no such zone. Beside other threads each count is as of some moment.
+    ///
+    /// O(pages of the zone / 64).
+    ///
+    /// ```
+    /// let depot = pagedepot_linux::Depot::new(16 << 20)?;
+    /// for zone in depot.zone_ids() {
+    ///     let stats = depot.pageblock_stats(zone).expect("it exists");
+    ///     assert_eq!((stats.whole, stats.all), (8, 8));
+    /// }
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
+    pub fn pageblock_stats(&self, zone: ZoneId) -> Option<PageblockStats> {
+        self.allocator.pageblock_stats(zone)
     }
 
     /// The zones: one, or one per NUMA node.

@@ -41,6 +41,7 @@
 //! | use the memory with io_uring, O_DIRECT, another process | [`MemoryKind::Memfd`], [`RawDepot::fd`] | [`Depot::pin_range`] |
 //! | free my caches when pages run short | [`Depot::on_pressure`] | `examples/buffer_pool.rs` |
 //! | get 2 MiB or 1 GiB in a row after days of use | [`Depot::movable`], [`Depot::compact`] | `examples/healing_pool.rs` |
+//! | have 2 MiB blocks become whole by themselves | [`Builder::evacuation`] | [`Depot::pageblock_stats`] |
 //! | take pages back from CPUs' caches | [`Depot::drain`] | [`Depot::decay_caches`] once a second |
 //! | take all of them without interrupting a CPU | [`Depot::drain_handover`] | [`Depot::hand_over`] before a thread sleeps |
 //! | give memory back to the system | [`Depot::trim`] | |

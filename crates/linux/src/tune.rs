@@ -1,7 +1,7 @@
 //! What can be changed while the depot is in use: which CPUs cache, how much, and when pressure
 //! begins.
 
-use pagedepot::{CacheLimits, CpuId, Drained, Watermarks, ZoneId};
+use pagedepot::{CacheLimits, CpuId, Drained, Evacuation, Watermarks, ZoneId};
 
 use crate::depot::Depot;
 
@@ -72,6 +72,32 @@ impl Depot {
     /// such zone.
     pub fn set_cache_limits(&self, zone: ZoneId, limits: CacheLimits) -> bool {
         self.raw().frames().set_cache_limits(zone, limits)
+    }
+
+    /// Whether sparsely used pageblocks of a zone are emptied; `None`: there is no such zone.
+    pub fn evacuation(&self, zone: ZoneId) -> Option<Evacuation> {
+        self.raw().frames().evacuation(zone)
+    }
+
+    /// Changes whether sparsely used pageblocks of a zone are emptied, as
+    /// [`Builder::evacuation`](crate::Builder::evacuation) has it. CPUs follow at their slow paths:
+    /// with [`Evacuation::Off`] pageblocks that evacuate serve allocations again as CPUs come by.
+    ///
+    /// `false`: there is no such zone, or the depot was made with [`Evacuation::Off`] or over a
+    /// store of the program's own.
+    ///
+    /// ```
+    /// use pagedepot_linux::builder::Evacuation;
+    /// use pagedepot_linux::{Depot, ZoneId};
+    ///
+    /// let depot = Depot::new(16 << 20)?;
+    /// let zone = ZoneId::new(0);
+    /// assert_eq!(depot.evacuation(zone), Some(Evacuation::Adaptive));
+    /// assert!(depot.set_evacuation(zone, Evacuation::Off));
+    /// # Ok::<(), pagedepot_linux::BuildError>(())
+    /// ```
+    pub fn set_evacuation(&self, zone: ZoneId, policy: Evacuation) -> bool {
+        self.raw().frames().set_evacuation(zone, policy)
     }
 
     /// Changes a zone's watermarks, in pages;

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{all_back, order, pin, usable_cpus};
-use pagedepot_linux::builder::{CacheLimits, HighPolicy, Misuse, Watermarks};
+use pagedepot_linux::builder::{CacheLimits, Evacuation, HighPolicy, Misuse, Watermarks};
 use pagedepot_linux::{
     AllocError, CpuId, Depot, Flags, FreeError, Mode, Order, Pfn, Scope, ZoneId,
 };
@@ -120,4 +120,45 @@ fn watermarks_change_while_in_use() {
     drop(pages);
     depot.drain(Scope::ALL, Mode::Full);
     all_back(&depot);
+}
+
+/// The workload of `pagedepot`'s tests: what is freed at random becomes whole again.
+#[test]
+fn sparsely_used_pageblocks_become_whole() {
+    assert!(pin(usable_cpus()[0]));
+    for (policy, is_expected) in [
+        (Evacuation::Goal { percent: 100 }, true),
+        (Evacuation::Adaptive, true),
+        (Evacuation::Off, false),
+    ] {
+        let depot = Depot::builder(64 * MIB).cpus(4).evacuation(policy).build().unwrap();
+        assert_eq!(depot.evacuation(ZONE), Some(policy));
+        let mut held = Vec::new();
+        while let Ok(pfn) = depot.raw().alloc(Order::BASE, Flags::default()) {
+            held.push(pfn);
+        }
+        assert_eq!(held.len(), 64 * MIB >> 12);
+        let mut random = 1_u64;
+        let mut next = |below: usize| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 33) as usize % below
+        };
+        // SAFETY: allocated above, and removed from what is held; no code uses it.
+        let free = |pfn| unsafe { depot.raw().free(pfn, Order::BASE) }.unwrap();
+        for _ in 0..held.len() / 2 {
+            free(held.swap_remove(next(held.len())));
+        }
+        for _ in 0..200_000 {
+            let at = next(held.len());
+            free(held[at]);
+            held[at] = depot.raw().alloc(Order::BASE, Flags::default()).unwrap();
+        }
+        let stats = depot.pageblock_stats(ZONE).unwrap();
+        assert_eq!((stats.all, stats.tainted), (32, 0));
+        assert_eq!(stats.whole + stats.evacuating > 0, is_expected, "{policy:?}: {stats:?}");
+        assert_eq!(depot.set_evacuation(ZONE, Evacuation::Adaptive), policy != Evacuation::Off);
+        assert!(!depot.set_evacuation(ZoneId::new(9), policy));
+        held.into_iter().for_each(free);
+        all_back(&depot);
+    }
 }
