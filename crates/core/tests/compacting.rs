@@ -21,8 +21,9 @@ use common::threads::{Kernel, run_on};
 use common::{Anywhere, Single, metadata, open_zone, order, range, single, soak};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Allocator, CompactEnd, CompactError, Compacted, Compaction, Config, CpuId, Flags,
-    Misuse, Mode, Move, Mover, Occupant, Order, Pfn, RemoveError, Scope, Watermarks, ZoneId,
+    AllocError, Allocator, CompactEnd, CompactError, Compacted, Compaction, Config, CpuId,
+    Evacuation, Flags, Misuse, Mode, Move, Mover, Occupant, Order, Pfn, RemoveError, Scope,
+    Watermarks, ZoneId,
 };
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -713,115 +714,144 @@ impl Mover for Threads<'_> {
 /// Threads allocate, free and drain while two compact and one removes memory.
 #[test]
 fn beside_everything() {
+    for checked in [false, true] {
+        let moved = beside_threads(checked, &[0, 0, 0, 1, 2, 5], Evacuation::Adaptive);
+        assert!(moved > 0);
+    }
+}
+
+/// As above, of small blocks that leave half of the memory free, scattered: pageblocks evacuate.
+#[test]
+fn beside_everything_while_pageblocks_evacuate() {
+    for checked in [false, true] {
+        let policy = Evacuation::Goal { percent: 100 };
+        let moved = beside_threads(checked, &[0, 0, 0, 0, 0, 1], policy);
+        assert!(moved > 0);
+    }
+}
+
+/// Returns how many blocks were moved. How many pageblocks evacuate depends on the threads' timing.
+fn beside_threads(checked: bool, orders: &[u32], evacuation: Evacuation) -> u64 {
     const CPUS: u32 = 3;
     const PAGEBLOCKS: u32 = 24;
-    for checked in [false, true] {
-        let ranges = [range(0, PAGEBLOCKS * 512)];
-        let zones = [open_zone("a", &ranges)];
-        let config = Config { checked, ..Config::new(CPUS, &zones) };
-        let bytes = Allocator::<Pinned<Kernel>>::metadata_bytes(&config).unwrap();
-        let mut memory = vec![MaybeUninit::uninit(); bytes];
-        let contents: Vec<_> = (0..PAGEBLOCKS * 512).map(|_| AtomicU64::new(0)).collect();
-        let tables: Vec<Shared> = (0..CPUS).map(|_| Shared::default()).collect();
-        let mover = Threads { tables: &tables, contents: &contents };
-        let mut depot = Allocator::new(&config, &mut memory, Pinned(Kernel::new(CPUS))).unwrap();
-        depot.register_mover(&mover).unwrap();
-        let end = Instant::now() + soak(Duration::from_millis(700));
-        let (shared, mover) = (&depot, &mover);
-        let (emptied, moved) = (AtomicU64::new(0), AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            for cpu in 0..CPUS {
-                scope.spawn(move || {
-                    run_on(Some(cpu));
-                    let mut rng = Rng::new(seed("compacting beside") + u64::from(cpu));
-                    let owner = u64::from(cpu) + 1;
-                    let table = &mover.tables[cpu as usize];
-                    while Instant::now() < end {
-                        let length = table.lock().unwrap().len();
-                        if length < 1200 && rng.below(2) == 0 {
-                            let order = order([0, 0, 0, 1, 2, 5][rng.below(6) as usize]);
-                            let Ok(pfn) = shared.alloc(order, Flags::default()) else { continue };
-                            let mut table = table.lock().unwrap();
-                            mover.stamp(pfn.get(), order, owner, 0);
-                            assert_eq!(table.insert(pfn.get(), order), None);
-                        } else if length > 0 {
-                            let from = rng.below(u64::from(PAGEBLOCKS * 512)) as u32;
-                            let mut table = table.lock().unwrap();
-                            let found = table.range(from..).next().or(table.iter().next());
-                            let (first, order) =
-                                found.map(|(&first, &order)| (first, order)).unwrap();
-                            table.remove(&first);
-                            mover.stamp(first, order, 0, owner);
-                            drop(table);
-                            shared.free(Pfn::new(first), order).unwrap();
-                        }
-                        match rng.below(500) {
-                            0 => drop(shared.drain(Scope::ALL, Mode::Full)),
-                            1 => {
-                                let flags = Flags::default().compact();
-                                if let Ok(start) = shared.alloc_contiguous(1100, 1, flags) {
-                                    mover.stamp_range(start, 1100, 9, 0);
-                                    mover.stamp_range(start, 1100, 0, 9);
-                                    shared.free_contiguous(start, 1100).unwrap();
-                                }
-                            }
-                            _ => {}
-                        }
-                    }
-                    for (first, order) in std::mem::take(&mut *table.lock().unwrap()) {
+    let ranges = [range(0, PAGEBLOCKS * 512)];
+    let zones = [open_zone("a", &ranges)];
+    let config = Config { checked, evacuation, ..Config::new(CPUS, &zones) };
+    let bytes = Allocator::<Pinned<Kernel>>::metadata_bytes(&config).unwrap();
+    let mut memory = vec![MaybeUninit::uninit(); bytes];
+    let contents: Vec<_> = (0..PAGEBLOCKS * 512).map(|_| AtomicU64::new(0)).collect();
+    let tables: Vec<Shared> = (0..CPUS).map(|_| Shared::default()).collect();
+    let mover = Threads { tables: &tables, contents: &contents };
+    let mut depot = Allocator::new(&config, &mut memory, Pinned(Kernel::new(CPUS))).unwrap();
+    depot.register_mover(&mover).unwrap();
+    let time = soak(Duration::from_millis(700));
+    let end = Instant::now() + time;
+    let is_scattered = evacuation != Evacuation::Adaptive;
+    let (shared, mover) = (&depot, &mover);
+    let [emptied, moved, evacuating] = [const { AtomicU64::new(0) }; 3];
+    std::thread::scope(|scope| {
+        for cpu in 0..CPUS {
+            scope.spawn(move || {
+                run_on(Some(cpu));
+                let mut rng = Rng::new(seed("compacting beside") + u64::from(cpu));
+                let owner = u64::from(cpu) + 1;
+                let table = &mover.tables[cpu as usize];
+                while Instant::now() < end {
+                    let length = table.lock().unwrap().len();
+                    // Scattered: what is held fills memory, then a third of it, at random.
+                    let held_max = match is_scattered {
+                        true if Instant::now() < end - time * 3 / 4 => 3100,
+                        true => 1500,
+                        false => 1200,
+                    };
+                    if length < held_max && rng.below(2) == 0 {
+                        let order = order(orders[rng.index(orders.len())]);
+                        let Ok(pfn) = shared.alloc(order, Flags::default()) else { continue };
+                        let mut table = table.lock().unwrap();
+                        mover.stamp(pfn.get(), order, owner, 0);
+                        assert_eq!(table.insert(pfn.get(), order), None);
+                    } else if length > 0 {
+                        let from = rng.below(u64::from(PAGEBLOCKS * 512)) as u32;
+                        let mut table = table.lock().unwrap();
+                        let found = table.range(from..).next().or(table.iter().next());
+                        let (first, order) = found.map(|(&first, &order)| (first, order)).unwrap();
+                        table.remove(&first);
                         mover.stamp(first, order, 0, owner);
+                        drop(table);
                         shared.free(Pfn::new(first), order).unwrap();
                     }
-                });
-            }
-            for compactor in 0..2 {
-                let (emptied, moved) = (&emptied, &moved);
-                scope.spawn(move || {
-                    run_on(None);
-                    let mut rng = Rng::new(seed("compactors") + compactor);
-                    while Instant::now() < end {
-                        let rules = match rng.below(4) {
-                            0 => Compaction::all(),
-                            1 => Compaction::range(1024, 512),
-                            2 => {
-                                Compaction::pageblocks(rng.below(u64::from(PAGEBLOCKS) / 2) as u32)
-                            }
-                            _ => Compaction::all().moves_max(rng.below(300)).drain(Mode::Quiet),
-                        };
-                        match shared.compact(ZONE, rules, mover) {
-                            Ok(done) => {
-                                emptied.fetch_add(done.emptied_pageblocks, Ordering::Relaxed);
-                                moved.fetch_add(done.moved_blocks, Ordering::Relaxed);
-                            }
-                            Err(CompactError::TooLarge { .. }) => {}
-                            Err(error) => panic!("{error}"),
+                    match rng.below(500) {
+                        0 => {
+                            let mode = [Mode::Quiet, Mode::Full, Mode::Handover][rng.index(3)];
+                            shared.drain(Scope::ALL, mode);
                         }
+                        1 => {
+                            let flags = Flags::default();
+                            let flags = if is_scattered { flags } else { flags.compact() };
+                            if let Ok(start) = shared.alloc_contiguous(1100, 1, flags) {
+                                mover.stamp_range(start, 1100, 9, 0);
+                                mover.stamp_range(start, 1100, 0, 9);
+                                shared.free_contiguous(start, 1100).unwrap();
+                            }
+                        }
+                        _ => {}
                     }
-                });
-            }
+                }
+                for (first, order) in std::mem::take(&mut *table.lock().unwrap()) {
+                    mover.stamp(first, order, 0, owner);
+                    shared.free(Pfn::new(first), order).unwrap();
+                }
+            });
+        }
+        for compactor in 0..2 {
+            let (emptied, moved, evacuating) = (&emptied, &moved, &evacuating);
             scope.spawn(move || {
                 run_on(None);
-                let mut rng = Rng::new(seed("remover"));
+                let mut rng = Rng::new(seed("compactors") + compactor);
                 while Instant::now() < end {
-                    let some = range(rng.below(u64::from(PAGEBLOCKS)) as u32 * 512, 512);
-                    match shared.remove_memory(ZONE, some) {
-                        Ok(()) => {
-                            mover.stamp_range(some.start, 512, 7, 0);
-                            mover.stamp_range(some.start, 512, 0, 7);
-                            shared.add_memory(ZONE, some, &mut []).unwrap();
+                    let stats = shared.pageblock_stats(ZONE).unwrap();
+                    evacuating.fetch_max(stats.evacuating, Ordering::Relaxed);
+                    let rules = match rng.below(4) {
+                        // What compaction has emptied need not evacuate.
+                        _ if is_scattered => Compaction::all().moves_max(4),
+                        0 => Compaction::all(),
+                        1 => Compaction::range(1024, 512),
+                        2 => Compaction::pageblocks(rng.below(u64::from(PAGEBLOCKS) / 2) as u32),
+                        _ => Compaction::all().moves_max(rng.below(300)).drain(Mode::Quiet),
+                    };
+                    match shared.compact(ZONE, rules, mover) {
+                        Ok(done) => {
+                            emptied.fetch_add(done.emptied_pageblocks, Ordering::Relaxed);
+                            moved.fetch_add(done.moved_blocks, Ordering::Relaxed);
                         }
-                        Err(RemoveError::Busy { .. } | RemoveError::Obstacle(_)) => {}
+                        Err(CompactError::TooLarge { .. }) => {}
                         Err(error) => panic!("{error}"),
                     }
                 }
             });
+        }
+        scope.spawn(move || {
+            run_on(None);
+            let mut rng = Rng::new(seed("remover"));
+            while Instant::now() < end {
+                let some = range(rng.below(u64::from(PAGEBLOCKS)) as u32 * 512, 512);
+                match shared.remove_memory(ZONE, some) {
+                    Ok(()) => {
+                        mover.stamp_range(some.start, 512, 7, 0);
+                        mover.stamp_range(some.start, 512, 0, 7);
+                        shared.add_memory(ZONE, some, &mut []).unwrap();
+                    }
+                    Err(RemoveError::Busy { .. } | RemoveError::Obstacle(_)) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
         });
-        let census = depot.validate().unwrap();
-        assert_eq!((census.managed_pages, census.held_pages()), (u64::from(PAGEBLOCKS) * 512, 0));
-        depot.remove_memory(ZONE, ranges[0]).unwrap();
-        println!("{emptied:?} pageblocks emptied by {moved:?} moves");
-        assert!(moved.into_inner() > 0);
-    }
+    });
+    let census = depot.validate().unwrap();
+    assert_eq!((census.managed_pages, census.held_pages()), (u64::from(PAGEBLOCKS) * 512, 0));
+    depot.remove_memory(ZONE, ranges[0]).unwrap();
+    println!("{emptied:?} pageblocks emptied by {moved:?} moves, {evacuating:?} evacuated");
+    moved.into_inner()
 }
 
 impl Threads<'_> {
