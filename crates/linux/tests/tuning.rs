@@ -137,7 +137,7 @@ fn sparsely_used_pageblocks_become_whole() {
         while let Ok(pfn) = depot.raw().alloc(Order::BASE, Flags::default()) {
             held.push(pfn);
         }
-        assert_eq!(held.len(), 64 * MIB >> 12);
+        assert_eq!(held.len(), (64 * MIB) >> 12);
         let mut random = 1_u64;
         let mut next = |below: usize| {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
