@@ -119,7 +119,8 @@ fn of_metric(rows: &[&ResultRow]) -> Option<Plot> {
     let param =
         |name: &'static str| move |row: &ResultRow| row.params.get(name).copied().unwrap_or(0);
     let scale = SCALES.into_iter().find(|(name, _)| values(&param(name)) > 1);
-    let (x_of, x): (Box<dyn Fn(&ResultRow) -> i64>, &str) = match scale {
+    type PlaceOf = Box<dyn Fn(&ResultRow) -> i64>;
+    let (x_of, x): (PlaceOf, &str) = match scale {
         Some((name, title)) => (Box::new(param(name)), title),
         None if values(&|row| i64::from(row.cpus)) > 1 => {
             (Box::new(|row| i64::from(row.cpus)), "CPUs")
