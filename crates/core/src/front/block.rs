@@ -54,8 +54,12 @@ pub const fn is_open(gate: u64) -> bool {
 pub const GATES_AT: usize = 128;
 /// Gates where sequences follow them whatever their CPU's number: all numbers of 16 bits. A
 /// negative one (a thread without registration) becomes one of the highest, which no CPU has.
-/// Loom has 64, because each execution of a model makes them anew.
-pub const GATES_ALL: u32 = if cfg!(loom) { 1 << 6 } else { 1 << 16 };
+/// Loom has 64, or 128 with more classes, because each execution of a model makes them anew.
+pub const GATES_ALL: u32 = match (cfg!(loom), Class::COUNT) {
+    (false, _) => 1 << 16,
+    (true, 1) => 1 << 6,
+    (true, _) => 1 << 7,
+};
 /// CPUs that can have open gates among those; Linux has at most 8192.
 pub(crate) const CPUS_FOLLOWED_MAX: u32 = if cfg!(loom) { 1 << 2 } else { 1 << 15 };
 /// Where gates that are followed lead when they are closed; see the module.

@@ -229,16 +229,6 @@ fn no_request_fails_for_what_others_cache() {
     });
 }
 
-/// One thread refills with more than it needs, and stops with that in its hands; the other needs
-/// it.
-#[test]
-#[should_panic = "its share is free"]
-fn requests_fail_for_what_is_on_its_way_unannounced() {
-    explore_mutant("requests_fail_for_what_is_on_its_way_unannounced", Mutant::Unannounced, || {
-        shares(Pinned(Preemption::new()), &[10, 118], 2);
-    });
-}
-
 /// Two share pageblocks: blocks of a word come and go while the other wants one.
 fn blocks() {
     const BLOCKS: u32 = 16;
