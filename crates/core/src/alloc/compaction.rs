@@ -96,7 +96,7 @@ pub enum CompactEnd {
     Budget,
     /// The zone's free memory outside of what was being emptied fell below its `low` watermark.
     LowMemory,
-    /// [`Mover::progress`] ended it.
+    /// [`Mover::progress`](crate::Mover::progress) ended it.
     Stopped,
 }
 

@@ -5,7 +5,7 @@ use super::doubled::Doubled;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
 /// All free frames of the zones, shared by all CPUs: a buddy allocator, say, that a kernel has and
-/// keeps. An allocator made [over](crate::Allocator::over) it puts fronts, shelves, gates and
+/// keeps. An allocator made [over](crate::Builder::backing) it puts fronts, shelves, gates and
 /// drains in front, and keeps no bitmap of its own.
 ///
 /// Each call moves up to 64 blocks: a magazine's 63 and the one that a request waits for.
