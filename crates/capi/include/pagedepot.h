@@ -154,58 +154,58 @@ pagedepot_t *pagedepot_new(size_t bytes, const pagedepot_options_t *options);
 // In a forked child it only frees the handle: the memory is the parent's.
 //
 // Conditions:
-// depot is of pagedepot_new() and was not deleted before. No thread is in a call of it, uses a
+// handle is of pagedepot_new() and was not deleted before. No thread is in a call of it, uses a
 // page of it, or will do either. Callbacks of pagedepot_on_pressure() have returned.
 void pagedepot_delete(pagedepot_t *depot);
 
 // Adds memory, whole GiB; see grow_to in the options. Returns 0, or -1 with errno.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 int pagedepot_grow(const pagedepot_t *handle, size_t bytes);
 
 // Bytes per page of order 0. 0: the handle is NULL.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 size_t pagedepot_page_size(const pagedepot_t *handle);
 
 // Bytes of memory, free or not. 0: the handle is NULL.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 size_t pagedepot_bytes(const pagedepot_t *handle);
 
 // Where the memory begins: registrations with devices need it. NULL: the handle is NULL.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 void *pagedepot_base(const pagedepot_t *handle);
 
 // 1 when the address is in a page of the depot, else 0.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 int pagedepot_contains(const pagedepot_t *handle, const void *address);
 
 // Allocates 2^order pages (order 0 to 10), aligned to their size. Returns NULL with errno: ENOMEM
 // (no pages), EINVAL (no such order), EPERM (the depot is a parent process's).
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 void *pagedepot_alloc(const pagedepot_t *handle, unsigned int order);
 
 // As pagedepot_alloc(), with PAGEDEPOT_ZEROED and others, or-ed.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 void *pagedepot_alloc_flags(const pagedepot_t *handle, unsigned int order, unsigned int flags);
 
 // Frees a block that pagedepot_alloc() gave for the same order. Any thread may. NULL: nothing.
 // Returns 0, or -1 with errno: EINVAL when it can be no block of this order of this depot.
 //
 // Conditions:
-// depot is NULL or a live depot. The block is the caller's, is freed once, and is not used any
+// handle is NULL or a live depot. The block is the caller's, is freed once, and is not used any
 // more.
 int pagedepot_free(const pagedepot_t *handle, void *block, unsigned int order);
 
@@ -213,7 +213,7 @@ int pagedepot_free(const pagedepot_t *handle, void *block, unsigned int order);
 // with errno.
 //
 // Conditions:
-// depot is NULL or a live depot; blocks has room for count pointers.
+// handle is NULL or a live depot; blocks has room for count pointers.
 size_t pagedepot_alloc_many(const pagedepot_t *handle,
                             unsigned int order,
                             unsigned int flags,
@@ -234,7 +234,7 @@ size_t pagedepot_free_many(const pagedepot_t *handle,
 // or 1: to a page). Free them by pagedepot_free_contiguous(). Returns NULL with errno.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 void *pagedepot_alloc_contiguous(const pagedepot_t *handle,
                                  uint32_t pages,
                                  uint32_t align_pages,
@@ -250,7 +250,7 @@ int pagedepot_free_contiguous(const pagedepot_t *handle, void *start, uint32_t p
 // -1 with errno.
 //
 // Conditions:
-// depot is NULL or a live depot; the block is the caller's.
+// handle is NULL or a live depot; the block is the caller's.
 int pagedepot_split(const pagedepot_t *handle, void *block, unsigned int from, unsigned int to);
 
 // The order of the smallest block that holds so many bytes, for pages of 4 KiB. -1: none does.
@@ -260,27 +260,27 @@ int pagedepot_order_for(size_t bytes);
 // be NULL. Returns 0, or -1 with errno.
 //
 // Conditions:
-// depot is NULL or a live depot; result is NULL or can be written.
+// handle is NULL or a live depot; result is NULL or can be written.
 int pagedepot_drain(const pagedepot_t *handle, int mode, pagedepot_drained_t *result);
 
 // Gives the memory of free pages back to the system. result may be NULL. Returns 0, or -1 with
 // errno: EBUSY when the depot is pinned.
 //
 // Conditions:
-// depot is NULL or a live depot; result is NULL or can be written.
+// handle is NULL or a live depot; result is NULL or can be written.
 int pagedepot_trim(const pagedepot_t *handle, pagedepot_trimmed_t *result);
 
 // Keeps trims away from pages that a device maps (io_uring, VFIO, RDMA), until as many calls of
 // pagedepot_unpin() with the same range. Returns 0, or -1 with errno.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 int pagedepot_pin(const pagedepot_t *handle, const void *start, uint32_t pages);
 
 // See pagedepot_pin(). Returns 0, or -1 with errno: EINVAL when some of the pages are not pinned.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 int pagedepot_unpin(const pagedepot_t *handle, const void *start, uint32_t pages);
 
 // Calls reclaim(context, ...) when pages run short, from the thread that asks for one: it frees
@@ -288,21 +288,21 @@ int pagedepot_unpin(const pagedepot_t *handle, const void *start, uint32_t pages
 // they go with the depot. Returns 0, or -1 with errno.
 //
 // Conditions:
-// depot is NULL or a live depot. reclaim may be called from any thread that allocates from the
+// handle is NULL or a live depot. reclaim may be called from any thread that allocates from the
 // depot, with context, until the depot is deleted; it neither unwinds nor jumps out.
 int pagedepot_on_pressure(const pagedepot_t *handle, pagedepot_reclaim_t reclaim, void *context);
 
 // Where the pages are: sums over all zones, not read at one moment. Returns 0, or -1 with errno.
 //
 // Conditions:
-// depot is NULL or a live depot; result is NULL or can be written.
+// handle is NULL or a live depot; result is NULL or can be written.
 int pagedepot_stats(const pagedepot_t *handle, pagedepot_stats_t *result);
 
 // Checks the depot's metadata while no other thread is in a call of it. Returns the number of pages
 // that callers hold, or -1 with errno EIO and a text that names the fault.
 //
 // Conditions:
-// depot is NULL or a live depot.
+// handle is NULL or a live depot.
 int64_t pagedepot_validate(const pagedepot_t *handle);
 
 // What went wrong in this thread's last call that failed to make, grow, trim or pin a depot, and

@@ -167,10 +167,9 @@ fn run<D: PageCache + Send + 'static>(
     thread::spawn(move || ground.settle(&cpus)).join().unwrap()
 }
 
-/// Whether drains of this design may interrupt a CPU; full drains of `depot` do.
+/// Whether drains of this design may interrupt a CPU.
 fn may_interrupt(name: &str) -> bool {
     matches!(name, "local_owner" | "local_helper" | "nohz_local" | "rcu_membarrier")
-        || name.starts_with("depot")
 }
 
 fn holds_while_others_drain<D: PageCache + Send + 'static>(
@@ -180,7 +179,8 @@ fn holds_while_others_drain<D: PageCache + Send + 'static>(
     let counts = run(make, Entry::OnCpu, 1);
     let has_caches = !name.starts_with("zone_lock");
     assert_eq!(counts.drained.pages > 0, has_caches, "{counts:?}");
-    if has_caches {
+    // A depot fences no CPU whose lock is free, so it is up to chance whether it fences one.
+    if has_caches && !name.starts_with("depot") {
         assert_eq!(counts.interruptions > 0, may_interrupt(name), "{counts:?}");
     }
     assert_eq!(counts.collected > 0, name.starts_with("rcu"), "{counts:?}");

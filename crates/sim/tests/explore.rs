@@ -66,7 +66,7 @@ fn the_rivals_hold_on_16_cpus() {
 /// A full drain that fences no CPU takes a front whose owner is about to commit: schedules find it.
 fn finds(mutant: Mutant, cpus: u32, steps: u32) -> bool {
     with_mutant(mutant, || {
-        (1..200).any(|seed| {
+        (1..2000).any(|seed| {
             let schedule = Schedule::Random { stretch: 4 };
             let design = "depot".to_owned();
             let exploration = Exploration { design, cpus, steps, schedule, seed };

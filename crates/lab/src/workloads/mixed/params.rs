@@ -95,7 +95,7 @@ pub fn published() -> String {
         let orders: Vec<_> =
             kind.orders.iter().map(|(order, percent)| format!("{order}:{percent}%")).collect();
         format!(
-            "  {:12} {:2} % held, {:3} % replaced per round, orders {}",
+            "  {:12} {:2} % held, {:3} % replaced a round, orders {}",
             kind.name,
             kind.held_percent,
             kind.replaced_percent,
