@@ -50,7 +50,9 @@ fn in_own_mounts(prepare: &str, arguments: &[&str]) -> Option<std::process::Comm
         return None;
     }
     let mut command = std::process::Command::new("unshare");
-    command.args(["-m", "sh", "-c", &format!("{prepare} && exec \"$@\"")]).arg("sh");
+    // A shell that started the tests in the background ignores signals that they send.
+    command.args(["-m", "env", "--default-signal"]);
+    command.args(["sh", "-c", &format!("{prepare} && exec \"$@\""), "sh"]);
     command.arg(assert_cmd::cargo::cargo_bin("pagedepot")).args(arguments);
     Some(command)
 }
