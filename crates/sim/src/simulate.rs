@@ -1,13 +1,13 @@
 //! One simulation: a design, a workload, a number of CPUs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
 use pagedepot::Mode;
 use pagedepot::sync::prim::{AtomicU64, Ordering};
 use pagedepot_designs::FreeHighLimit;
 use pagedepot_sim_machine::lines::Fought;
-use pagedepot_sim_machine::{CPUS_MAX, Disturbances, Schedule, Setup, run};
+use pagedepot_sim_machine::{CPUS_MAX, Disturbances, Done, Schedule, Setup, run};
 
 use crate::designs;
 use crate::topology::{Topology, ps};
@@ -113,7 +113,8 @@ pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
     assert!(simulation.is_possible() && simulation.cpus <= SIMULATED_MAX);
     let (begin, length) = (ps(simulation.warm_up_ms * 1e6), ps(simulation.window_ms * 1e6));
     let window = Window { begin_ps: begin, end_ps: begin + length };
-    let drainer = simulation.cpus as usize;
+    // One CPU more: it drains.
+    let cpus = simulation.cpus as usize + 1;
     let setup = Setup {
         schedule: Schedule::Earliest,
         seed: simulation.seed,
@@ -121,67 +122,14 @@ pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
         queued_locks: simulation.queued_locks,
         forget_before_ps: begin,
         start_apart_ps: START_APART_PS,
-        ..Setup::new(simulation.topology.costs(), drainer + 1)
+        ..Setup::new(simulation.topology.costs(), cpus)
     };
-    let shares = RefCell::new(Vec::<Share>::new());
-    let drains = RefCell::new(0);
     let started = Instant::now();
-    let done = if simulation.workload == Workload::Vmalloc {
-        let (cpus, areas) = (simulation.cpus, workloads::AREAS_HELD + 200);
-        let mut design = designs::vmap(&simulation.design, cpus, areas, &simulation.topology)?;
-        let works: Vec<Work<'_>> = (0..cpus as usize)
-            .map(|cpu| {
-                let (design, window, shares) = (&*design, &window, &shares);
-                let work = move || {
-                    let share = workloads::vmalloc(design, window);
-                    shares.borrow_mut().push(share);
-                };
-                (cpu, Box::new(work) as Box<dyn FnOnce() + '_>)
-            })
-            .collect();
-        let done = run(&setup, works);
-        design.validate()?;
-        done
+    let (done, shares, drains) = if simulation.workload == Workload::Vmalloc {
+        on_addresses(simulation, &setup, &window)?
     } else {
-        let made = designs::paged(
-            &simulation.design,
-            simulation.cpus,
-            designs::PAGES_PER_CPU,
-            simulation.free_high,
-        );
-        let mut cache = made.map_err(|error| error.to_string())?;
-        let rings = workloads::rings(simulation.workload, simulation.cpus as usize);
-        let done = {
-            let paged = Paged {
-                cache: &*cache,
-                design: &simulation.design,
-                topology: &simulation.topology,
-                rings: &rings,
-            };
-            let mut works: Vec<Work<'_>> = (0..simulation.cpus as usize)
-                .map(|cpu| {
-                    let (paged, window, shares) = (&paged, &window, &shares);
-                    let work = move || {
-                        // Not under the borrow: other CPUs end meanwhile.
-                        let share = paged.run(simulation.workload, cpu, window);
-                        shares.borrow_mut().push(share);
-                    };
-                    (cpu, Box::new(work) as Box<dyn FnOnce() + '_>)
-                })
-                .collect();
-            if simulation.drains_per_s > 0.0 {
-                let (cache, drains) = (&*cache, &drains);
-                let (per_s, mode) = (simulation.drains_per_s, simulation.drain_mode);
-                let end = window.end_ps;
-                let work = move || *drains.borrow_mut() = workloads::drain(cache, per_s, mode, end);
-                works.push((drainer, Box::new(work)));
-            }
-            run(&setup, works)
-        };
-        check(&mut *cache)?;
-        done
+        on_pages(simulation, &setup, &window)?
     };
-    let shares = shares.into_inner();
     let cpu_ps: u64 = shares.iter().map(|share| share.ps).sum();
     let rate = |share: &Share| share.ops as f64 * 1e12 / share.ps.max(1) as f64;
     let waited_ps: u64 = shares.iter().map(|share| share.waited_ps).sum();
@@ -190,16 +138,73 @@ pub fn simulate(simulation: &Simulation) -> Result<Found, String> {
         lock_wait_share: waited_ps as f64 / cpu_ps.max(1) as f64,
         events: done.events,
         host_s: started.elapsed().as_secs_f64(),
-        drains: drains.into_inner(),
+        drains,
         aborts: done.aborts,
         fights: done.fights,
         cpu_ps,
     })
 }
 
-/// Every page is somewhere. Pages that CPUs still held when the window ended are held.
-fn check(cache: &mut dyn pagedepot_designs::PageCache) -> Result<(), String> {
-    cache.validate().map(drop).map_err(|fault| fault.to_string())
+/// What the machine did, what each CPU did, and how many drains there were.
+type Outcome = (Done, Vec<Share>, u64);
+
+/// Each CPU at `work`.
+fn on_each<'w>(cpus: u32, work: &'w dyn Fn(usize)) -> Vec<Work<'w>> {
+    (0..cpus as usize).map(|cpu| (cpu, Box::new(move || work(cpu)) as Box<dyn FnOnce()>)).collect()
+}
+
+fn on_addresses(
+    simulation: &Simulation,
+    setup: &Setup,
+    window: &Window,
+) -> Result<Outcome, String> {
+    let (cpus, areas) = (simulation.cpus, workloads::AREAS_HELD + 200);
+    let mut design = designs::vmap(&simulation.design, cpus, areas, &simulation.topology)?;
+    let shares = RefCell::new(Vec::new());
+    let done = {
+        let work = |_| {
+            // Not under the borrow: other CPUs end meanwhile.
+            let share = workloads::vmalloc(&*design, window);
+            shares.borrow_mut().push(share);
+        };
+        run(setup, on_each(cpus, &work))
+    };
+    design.validate()?;
+    Ok((done, shares.into_inner(), 0))
+}
+
+fn on_pages(simulation: &Simulation, setup: &Setup, window: &Window) -> Result<Outcome, String> {
+    let &Simulation { workload, cpus, drains_per_s, drain_mode, free_high, .. } = simulation;
+    let made = designs::paged(&simulation.design, cpus, designs::PAGES_PER_CPU, free_high);
+    let mut cache = made.map_err(|error| error.to_string())?;
+    let rings = workloads::rings(workload, cpus as usize);
+    let (shares, drains) = (RefCell::new(Vec::new()), Cell::new(0));
+    let done = {
+        let paged = Paged {
+            cache: &*cache,
+            design: &simulation.design,
+            topology: &simulation.topology,
+            rings: &rings,
+        };
+        let work = |cpu| {
+            // Not under the borrow: other CPUs end meanwhile.
+            let share = paged.run(workload, cpu, window);
+            shares.borrow_mut().push(share);
+        };
+        let mut works = on_each(cpus, &work);
+        if drains_per_s > 0.0 {
+            let (paged, drains) = (&paged, &drains);
+            let drain = move || {
+                let end_ps = window.end_ps;
+                drains.set(workloads::drain(paged.cache, drains_per_s, drain_mode, end_ps));
+            };
+            works.push((cpus as usize, Box::new(drain)));
+        }
+        run(setup, works)
+    };
+    // Every page is somewhere. Those that CPUs held when the window ended are held.
+    cache.validate().map_err(|fault| fault.to_string())?;
+    Ok((done, shares.into_inner(), drains.get()))
 }
 
 /// Nanoseconds of a round trip of a line between two CPUs, if moving it takes `transfer_ns`: each
