@@ -37,7 +37,7 @@ fn nothing<R>(result: R) -> R {
 
 // SAFETY: 1. a sequence acts on the CPU of its task at its beginning; whatever else comes to that
 // CPU (a preemption, an interrupt, a visitor) aborts it, and `commit` stores only if it was not
-// aborted. 2., 3. as `followed` finds the word: by the gate of any number of 16 bits, closed gates
+// aborted; so does the exchange that claims a gate. 2., 3. as `followed` finds the word: by the gate of any number of 16 bits, closed gates
 // leading to words that refuse; `compare_store` asks the gate and the bound. 4. `machine::fence`
 // aborts the sequence under way. 5. the commit is one store of the word. 6. is the allocator's.
 unsafe impl Cpus for VirtualCpus {
@@ -96,6 +96,16 @@ unsafe impl Cpus for VirtualCpus {
             return nothing(false);
         }
         cell.commit(new)
+    }
+
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        machine::slow_step();
+        machine::begin_sequence();
+        if here.cpu.get() != number() || here.cpu.get() >= blocks.cpus() {
+            return nothing(false);
+        }
+        // SAFETY: the CPU has a block.
+        unsafe { gate(blocks, here.cpu) }.commit_exchange(old, new)
     }
 
     fn fence(&self, _blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {

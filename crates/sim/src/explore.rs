@@ -23,6 +23,8 @@ pub struct Exploration {
     pub cpus: u32,
     /// Operations of each.
     pub steps: u32,
+    /// How fronts are drained: by chance one of these.
+    pub modes: &'static [Mode],
     /// Which task runs next.
     pub schedule: Schedule,
     /// Of the schedule, and of what the CPUs do.
@@ -65,7 +67,7 @@ impl Ledger {
 /// # Panics
 /// When a frame is handed out twice.
 pub fn explore(exploration: &Exploration) -> Result<u64, String> {
-    let Exploration { design, cpus, steps, schedule, seed } = exploration;
+    let Exploration { design, cpus, steps, modes, schedule, seed } = exploration;
     let mut cache = paged(design, *cpus, PAGES_PER_CPU, None).map_err(|error| error.to_string())?;
     let frames = cache.free_pages();
     let ledger = Ledger(RefCell::new(vec![0; frames as usize]));
@@ -92,13 +94,13 @@ pub fn explore(exploration: &Exploration) -> Result<u64, String> {
         // One CPU after the other, by chance: a drain of all would meet most when they are done.
         for nth in 0..drainers {
             let mut rng = Rng::with_seed(seed ^ nth as u64);
-            let full = move || {
+            let fronts = move || {
                 for _ in 0..(cpus * 2).min(64) {
                     let cpu = CpuId::new(rng.u32(..*cpus));
-                    cache.drain(Scope::cpu(cpu), Mode::Full);
+                    cache.drain(Scope::cpu(cpu), modes[rng.usize(..modes.len())]);
                 }
             };
-            works.push((drainer + 1 + nth, Box::new(full)));
+            works.push((drainer + 1 + nth, Box::new(fronts)));
         }
         run(&setup, works)
     };

@@ -4,9 +4,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use pagedepot_sim::Schedule;
 use pagedepot_sim::designs::PAGED;
 use pagedepot_sim::explore::{Exploration, Mutant, explore, with_mutant};
+use pagedepot_sim::{Mode, Schedule};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
@@ -29,8 +29,8 @@ fn schedules(cpus: u32, steps: u32) -> [Schedule; 3] {
 fn hold(design: &str, cpus: u32, steps: u32) {
     for seed in seeds() {
         for schedule in schedules(cpus, steps) {
-            let exploration =
-                Exploration { design: design.to_owned(), cpus, steps, schedule, seed };
+            let (design, modes) = (design.to_owned(), &[Mode::Full, Mode::Handover]);
+            let exploration = Exploration { design, cpus, steps, modes, schedule, seed };
             let result = catch_unwind(AssertUnwindSafe(|| explore(&exploration)));
             match result {
                 Ok(Ok(accesses)) => assert!(accesses > u64::from(cpus * steps)),
@@ -68,8 +68,8 @@ fn finds(mutant: Mutant, cpus: u32, steps: u32) -> bool {
     with_mutant(mutant, || {
         (1..2000).any(|seed| {
             let schedule = Schedule::Random { stretch: 4 };
-            let design = "depot".to_owned();
-            let exploration = Exploration { design, cpus, steps, schedule, seed };
+            let (design, modes) = ("depot".to_owned(), &[Mode::Full]);
+            let exploration = Exploration { design, cpus, steps, modes, schedule, seed };
             !matches!(catch_unwind(AssertUnwindSafe(|| explore(&exploration))), Ok(Ok(_)))
         })
     })

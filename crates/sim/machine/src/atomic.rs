@@ -53,11 +53,20 @@ macro_rules! simulated {
             #[inline]
             #[track_caller]
             pub fn commit(&self, value: $value) -> bool {
-                let is_committed = crate::engine::commit(self.address());
+                let is_committed = crate::engine::commit(self.address(), Store);
                 if is_committed {
                     self.0.store(value, Ordering::Release);
                 }
                 is_committed
+            }
+
+            /// As [`commit`](Self::commit), by a compare-and-swap; `false` also when the value was
+            /// not `old`.
+            #[inline]
+            #[track_caller]
+            pub fn commit_exchange(&self, old: $value, new: $value) -> bool {
+                crate::engine::commit(self.address(), Rmw)
+                    && self.0.compare_exchange(old, new, SeqCst, SeqCst).is_ok()
             }
 
             #[inline]

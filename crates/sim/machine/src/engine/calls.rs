@@ -145,13 +145,13 @@ pub fn end_sequence() {
     }
 }
 
-/// Ends a sequence by a store to `address`, which the caller makes at once. `false`: the sequence
-/// was aborted, and the caller must not store.
+/// Ends a sequence by a change at `address`, which the caller makes at once. `false`: the sequence
+/// was aborted, and the caller must change nothing.
 #[inline]
 #[track_caller]
-pub fn commit(address: usize) -> bool {
+pub fn commit(address: usize, how: Access) -> bool {
     let Some(running) = running() else { return true };
-    running.access(address, Access::Store, Location::caller());
+    running.access(address, how, Location::caller());
     let machine = running.get();
     machine.clocks.in_sequence = false;
     let task = &machine.tasks[machine.task];
