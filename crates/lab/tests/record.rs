@@ -50,9 +50,17 @@ fn in_own_mounts(prepare: &str, arguments: &[&str]) -> Option<std::process::Comm
         return None;
     }
     let mut command = std::process::Command::new("unshare");
+    command.args(["-m", "sh", "-c", &format!("{prepare} && exec \"$@\""), "sh"]);
     // A shell that started the tests in the background ignores signals that they send.
-    command.args(["-m", "env", "--default-signal"]);
-    command.args(["sh", "-c", &format!("{prepare} && exec \"$@\""), "sh"]);
+    // SAFETY: `signal` is all that the child calls, and may be called there.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGINT, libc::SIGQUIT] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
+    }
     command.arg(assert_cmd::cargo::cargo_bin("pagedepot")).args(arguments);
     Some(command)
 }
