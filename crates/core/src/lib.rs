@@ -94,10 +94,10 @@ pub use alloc::config::{Config, ConfigError, ZoneConfig};
 pub use alloc::error::{AllocError, FreeError};
 pub use alloc::flags::Flags;
 pub use alloc::{
-    Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuStats, Fault,
-    FreeManyError, FrontHandle, FrontsAt, Global, Handover, InitError, MetadataUse, Move, Mover,
-    MoverRegistered, Obstacle, Occupant, PageblockStats, RemoveError, Shortage, ZoneShortage,
-    ZoneStats,
+    Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuCaches,
+    CpuStats, Fault, FreeManyError, FrontHandle, Fronts, FrontsAt, Global, Handover, InitError,
+    MetadataUse, Move, Mover, MoverRegistered, Obstacle, Occupant, PageblockStats, RemoveError,
+    Shortage, ZoneSettings, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::FreeHigh;

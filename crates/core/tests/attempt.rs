@@ -1,7 +1,7 @@
 //! Requests that only try, and single sequences under a guard of the caller:
 //!
 //! 1. `try_alloc` gets every frame there is, and then fails without a drain, a fence or a callback.
-//! 2. `pop_front` gives what the front has, `push_front` takes what it has room for; neither goes on
+//! 2. `Fronts::pop` gives what the front has, `Fronts::push` takes what it has room for; neither goes on
 //!    to the shelf or the store, and the books balance afterwards.
 //! 3. Both contexts have fronts of their own.
 //! 4. A closed gate stops both.
@@ -76,20 +76,21 @@ fn one_that_only_tries_keeps_what_min_protects() {
 fn sequences_of_the_caller_move_what_the_front_has() {
     with_depot(|depot| {
         for class in [0, 1, 2, 3, 4, 5, 6, 9].map(|order| Order::new(order).unwrap()) {
-            let front = depot.front(Context::Task, class, Mobility::Movable).unwrap();
+            let front = depot.fronts().find(Context::Task, class, Mobility::Movable).unwrap();
             // SAFETY: one thread, which acts as this CPU; the blocks are its own.
             unsafe {
-                assert_eq!(depot.pop_front(CPU, front), None, "nothing is cached");
+                assert_eq!(depot.fronts().pop(CPU, front), None, "nothing is cached");
                 let first = depot.alloc(class, Flags::default()).unwrap();
                 let mut held = vec![first];
-                held.extend(std::iter::from_fn(|| depot.pop_front(CPU, front)));
+                held.extend(std::iter::from_fn(|| depot.fronts().pop(CPU, front)));
                 let rounds = [63, 31, 15, 7, 7, 7, 7, 1][class.get().min(7) as usize];
                 assert_eq!(
                     held.len(),
                     rounds + 1,
                     "{class:?}: a magazine, and the one that was asked for"
                 );
-                let pushed = held.iter().filter(|pfn| depot.push_front(CPU, front, **pfn)).count();
+                let pushed =
+                    held.iter().filter(|pfn| depot.fronts().push(CPU, front, **pfn)).count();
                 assert_eq!(pushed, rounds, "{class:?}");
                 for pfn in held.split_off(pushed) {
                     depot.free_as(pfn, class, Mobility::Movable).unwrap();
@@ -104,15 +105,15 @@ fn sequences_of_the_caller_move_what_the_front_has() {
 #[test]
 fn more_sequences_than_there_is_credit_for() {
     with_depot(|depot| {
-        let front = depot.front(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+        let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
         let mut slow = 0;
         for _ in 0..10_000 {
             // SAFETY: one thread, which acts as this CPU; the blocks are its own.
             unsafe {
-                let popped = depot.pop_front(CPU, front);
+                let popped = depot.fronts().pop(CPU, front);
                 let pfn = popped.or_else(|| depot.try_alloc(Order::BASE, Flags::default()));
                 slow += usize::from(popped.is_none());
-                if !depot.push_front(CPU, front, pfn.unwrap()) {
+                if !depot.fronts().push(CPU, front, pfn.unwrap()) {
                     slow += 1;
                     depot.free_as(pfn.unwrap(), Order::BASE, Mobility::Movable).unwrap();
                 }
@@ -125,16 +126,16 @@ fn more_sequences_than_there_is_credit_for() {
 #[test]
 fn contexts_have_fronts_of_their_own() {
     with_depot(|depot| {
-        let of = |context| depot.front(context, Order::BASE, Mobility::Unmovable).unwrap();
+        let of = |context| depot.fronts().find(context, Order::BASE, Mobility::Unmovable).unwrap();
         let (task, handler) = (of(Context::Task), of(Context::Interrupt));
         assert_ne!(task, handler);
         let pfn = depot.alloc(Order::BASE, Flags::UNMOVABLE).unwrap();
         // SAFETY: one thread, which acts as this CPU; the block is its own.
         unsafe {
-            assert_eq!(depot.pop_front(CPU, handler), None, "the task's are out of reach");
-            assert!(!depot.push_front(CPU, handler, pfn), "no magazine is there");
-            let other = depot.pop_front(CPU, task).unwrap();
-            assert!(depot.push_front(CPU, task, pfn));
+            assert_eq!(depot.fronts().pop(CPU, handler), None, "the task's are out of reach");
+            assert!(!depot.fronts().push(CPU, handler, pfn), "no magazine is there");
+            let other = depot.fronts().pop(CPU, task).unwrap();
+            assert!(depot.fronts().push(CPU, task, pfn));
             depot.free_as(other, Order::BASE, Mobility::Unmovable).unwrap();
         }
     });
@@ -143,17 +144,17 @@ fn contexts_have_fronts_of_their_own() {
 #[test]
 fn a_closed_gate_stops_both() {
     with_depot(|depot| {
-        let front = depot.front(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+        let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
         let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
-        depot.disable_caches();
+        depot.cpu_caches().disable();
         // SAFETY: one thread, which acts as this CPU; the block is its own.
         unsafe {
-            assert_eq!(depot.pop_front(CPU, front), None);
-            assert!(!depot.push_front(CPU, front, pfn));
+            assert_eq!(depot.fronts().pop(CPU, front), None);
+            assert!(!depot.fronts().push(CPU, front, pfn));
         }
         depot.free_as(pfn, Order::BASE, Mobility::Movable).unwrap();
         assert_eq!(cached(depot), 0);
-        depot.enable_caches();
+        depot.cpu_caches().enable();
     });
 }
 
@@ -162,14 +163,14 @@ fn there_is_no_front_where_an_allocation_is_more_than_a_pop() {
     with_depot(|depot| {
         for order in [7, 8, 10] {
             let order = Order::new(order).unwrap();
-            assert_eq!(depot.front(Context::Task, order, Mobility::Movable), None);
+            assert_eq!(depot.fronts().find(Context::Task, order, Mobility::Movable), None);
         }
     });
     let zones = [open_zone("Normal", &RANGES)];
     let config = Config { checked: true, ..Config::new(1, &zones) };
     let mut memory = metadata(&config);
     let depot = single(&config, &mut memory);
-    assert_eq!(depot.front(Context::Task, Order::BASE, Mobility::Movable), None);
+    assert_eq!(depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable), None);
 }
 
 #[test]
@@ -178,11 +179,11 @@ fn a_block_is_cached_for_the_mobility_that_is_said() {
         let pfn = depot.alloc(Order::BASE, Flags::MOVABLE).unwrap();
         depot.drain(Scope::ALL, Mode::Full);
         depot.free_as(pfn, Order::BASE, Mobility::Reclaimable).unwrap();
-        let front = |mobility| depot.front(Context::Task, Order::BASE, mobility).unwrap();
+        let front = |mobility| depot.fronts().find(Context::Task, Order::BASE, mobility).unwrap();
         // SAFETY: one thread, which acts as this CPU.
         let popped = unsafe {
-            assert_eq!(depot.pop_front(CPU, front(Mobility::Movable)), None);
-            depot.pop_front(CPU, front(Mobility::Reclaimable))
+            assert_eq!(depot.fronts().pop(CPU, front(Mobility::Movable)), None);
+            depot.fronts().pop(CPU, front(Mobility::Reclaimable))
         };
         assert_eq!(popped, Some(pfn));
         depot.free_as(pfn, Order::BASE, Mobility::Movable).unwrap();
@@ -196,7 +197,8 @@ fn a_block_is_cached_for_the_mobility_that_is_said() {
 #[test]
 fn handles_survive_as_integers() {
     with_depot(|depot| {
-        let front = depot.front(Context::Interrupt, Order::BASE, Mobility::Movable).unwrap();
+        let front =
+            depot.fronts().find(Context::Interrupt, Order::BASE, Mobility::Movable).unwrap();
         assert_eq!(pagedepot::FrontHandle::from_bits(front.to_bits()), front);
     });
 }

@@ -29,12 +29,11 @@ fn with_machine(skew: usize, checked: bool, test: impl FnOnce(Single<'_>, &Arena
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
     let depot = Single::new(&config, arena.metadata(), Pinned(Anywhere::new())).unwrap();
     // The CPU may cache any number of full magazines.
-    assert!(
-        depot.set_cache_limits(
-            ZONE,
-            CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }
-        )
-    );
+    depot.settings(ZONE).unwrap().set_cache_limits(CacheLimits {
+        batch: 63,
+        high_min: 1 << 16,
+        high_max: 1 << 16,
+    });
     test(depot, &arena);
 }
 
@@ -135,7 +134,11 @@ fn carved_pages_are_never_handed_out_nor_taken_back() {
 fn nothing_is_carved_below_the_low_watermark() {
     with_machine(0, false, |mut depot, arena| {
         let low = u64::from(FRAMES) + 1;
-        assert!(depot.set_watermarks(ZONE, Watermarks { min: 0, low, high: low }));
+        assert!(depot.settings(ZONE).unwrap().set_watermarks(Watermarks {
+            min: 0,
+            low,
+            high: low
+        }));
         let held = cache_all(&depot, arena);
         assert_eq!((held.len() as u32, carved(&depot)), (FRAMES, 0));
         held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
@@ -154,12 +157,11 @@ fn a_backing_keeps_the_mark_of_carved_pages() {
     let config = Config { linear_map: Some(arena.linear_map()), ..config };
     let builder = Single::builder(&config).backing(Some(&sets));
     let mut depot = builder.build(arena.metadata(), Pinned(Anywhere::new())).unwrap();
-    assert!(
-        depot.set_cache_limits(
-            ZONE,
-            CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 }
-        )
-    );
+    depot.settings(ZONE).unwrap().set_cache_limits(CacheLimits {
+        batch: 63,
+        high_min: 1 << 16,
+        high_max: 1 << 16,
+    });
     let held = cache_all(&depot, &arena);
     let pages = carved_pages(&held);
     assert!(!pages.is_empty());
@@ -180,7 +182,11 @@ fn without_a_mapping_the_cpus_share_what_magazines_there_are() {
     let config = Config::new(4, &zones);
     let mut memory = common::metadata(&config);
     let mut depot = common::single(&config, &mut memory);
-    depot.set_cache_limits(ZONE, CacheLimits { batch: 63, high_min: 1 << 16, high_max: 1 << 16 });
+    depot.settings(ZONE).unwrap().set_cache_limits(CacheLimits {
+        batch: 63,
+        high_min: 1 << 16,
+        high_max: 1 << 16,
+    });
     for round in 0..3 {
         for (at, mobility) in Mobility::ALL.into_iter().enumerate() {
             depot.cpus().0.run_on((round + at as u32) % 4);

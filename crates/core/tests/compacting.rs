@@ -538,7 +538,11 @@ fn nothing_is_isolated_where_memory_is_low() {
     }
     let done = depot.compact(ZONE, Compaction::all(), &table).unwrap();
     assert_eq!((done.end, done.moved_blocks), (CompactEnd::LowMemory, 0));
-    assert!(depot.set_watermarks(ZONE, Watermarks { min: 0, low: 100, high: 200 }));
+    assert!(depot.settings(ZONE).unwrap().set_watermarks(Watermarks {
+        min: 0,
+        low: 100,
+        high: 200
+    }));
     let done = depot.compact(ZONE, Compaction::all(), &table).unwrap();
     assert_eq!(done.whole_pageblocks, 4, "{done:?}");
     table.check(&mut depot);

@@ -75,7 +75,7 @@ impl Workload {
         for &pfn in &self.held {
             self.depot.free(pfn, Order::BASE).unwrap();
         }
-        self.depot.disable_caches();
+        self.depot.cpu_caches().disable();
         let stats = self.stats();
         assert_eq!((stats.whole, stats.evacuating), (stats.all, 0));
         check(stats);
@@ -110,7 +110,10 @@ fn without_evacuation_the_same_frames_circulate() {
     let mut workload = Workload::new(256, 50, Evacuation::Off);
     workload.rounds(100);
     assert_eq!((workload.stats().whole, workload.stats().evacuating), (0, 0));
-    assert!(!workload.depot.set_evacuation(ZONE, Evacuation::Adaptive), "it was made without");
+    assert!(
+        !workload.depot.settings(ZONE).unwrap().set_evacuation(Evacuation::Adaptive),
+        "it was made without"
+    );
     workload.finish();
 }
 
@@ -122,9 +125,9 @@ fn a_policy_that_is_turned_off_settles_what_evacuates() {
         workload.stats().evacuating > 0
     });
     assert!(begins);
-    assert!(workload.depot.set_evacuation(ZONE, Evacuation::Off));
-    assert_eq!(workload.depot.evacuation(ZONE), Some(Evacuation::Off));
-    assert!(!workload.depot.set_evacuation(ZoneId::new(1), Evacuation::Off));
+    assert!(workload.depot.settings(ZONE).unwrap().set_evacuation(Evacuation::Off));
+    assert_eq!(workload.depot.settings(ZONE).unwrap().evacuation(), Evacuation::Off);
+    assert!(workload.depot.settings(ZoneId::new(1)).is_none());
     workload.rounds(60);
     assert_eq!(workload.stats().evacuating, 0);
     workload.finish();

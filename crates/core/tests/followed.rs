@@ -169,11 +169,11 @@ fn zeroed_memory_is_left_alone() {
 fn closed_gates_refuse_until_they_are_open() {
     with_depot(1, |depot, _| {
         exercise(depot);
-        depot.disable_caches();
+        depot.cpu_caches().disable();
         let before = hits(depot);
         exercise(depot);
         assert_eq!((hits(depot), depot.validate().unwrap().cached_pages), (before, 0));
-        depot.enable_caches();
+        depot.cpu_caches().enable();
         exercise(depot);
         assert!(hits(depot) > before && depot.validate().unwrap().cached_pages > 0);
         depot.drain(Scope::ALL, Mode::Full);

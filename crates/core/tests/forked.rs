@@ -77,10 +77,16 @@ fn a_fork_gets_errors_and_changes_nothing() {
         for mode in [Mode::Quiet, Mode::Full] {
             assert_eq!(depot.drain(Scope::ALL, mode), Drained::default());
         }
-        assert_eq!(depot.disable_caches(), Drained::default());
-        assert_eq!((depot.decay_caches(), depot.has_caches(CpuId::new(0))), (0, false));
-        depot.enable_caches();
-        assert!(!depot.has_caches(CpuId::new(0)) && !depot.restore_cpu(CpuId::new(0)));
+        assert_eq!(depot.cpu_caches().disable(), Drained::default());
+        assert_eq!(
+            (depot.cpu_caches().decay(), depot.cpu_caches().are_enabled(CpuId::new(0))),
+            (0, false)
+        );
+        depot.cpu_caches().enable();
+        assert!(
+            !depot.cpu_caches().are_enabled(CpuId::new(0))
+                && !depot.cpu_caches().restore(CpuId::new(0))
+        );
 
         // The parent finds everything as it was.
         process.is_fork.store(false, Ordering::Relaxed);

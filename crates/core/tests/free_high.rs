@@ -25,8 +25,9 @@ fn machine(free_high: FreeHigh, limits: CacheLimits) -> Single<'static> {
     let config = Config { free_high, high, ..Config::new(2, &zones) };
     let depot = single(&config, Box::leak(metadata(&config).into_boxed_slice()));
     // `high` begins at `high_min`.
-    assert!(depot.set_cache_limits(ZONE, CacheLimits { high_max: limits.high_min, ..limits }));
-    assert!(depot.set_cache_limits(ZONE, limits));
+    let settings = depot.settings(ZONE).unwrap();
+    settings.set_cache_limits(CacheLimits { high_max: limits.high_min, ..limits });
+    settings.set_cache_limits(limits);
     depot
 }
 
@@ -104,7 +105,7 @@ fn high_grows_with_what_a_cpu_allocates() {
         let depot = machine(FreeHigh::default(), LIMITS);
         let blocks = 3500 / of.frames();
         let held = alloc(&depot, SENDER, blocks, of);
-        let (_, high) = depot.cache_limits(ZONE, CpuId::new(SENDER)).unwrap();
+        let high = depot.settings(ZONE).unwrap().high(CpuId::new(SENDER)).unwrap();
         assert!(
             (u64::from(blocks * of.frames())..=LIMITS.high_max).contains(&high),
             "{of:?}: {high}"

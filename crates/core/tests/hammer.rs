@@ -271,16 +271,18 @@ impl<C: Cpus> Hammer<'_, '_, C> {
         self.until_stopped(|| {
             let cpu = CpuId::new(rng.below(u64::from(CPUS)) as u32);
             match rng.below(8) {
-                0 => _ = self.depot.disable_caches(),
-                1 => _ = self.depot.retire_cpu(cpu),
-                2..=4 => self.depot.enable_caches(),
-                5 => _ = self.depot.restore_cpu(cpu),
-                6 => _ = self.depot.decay_caches(),
+                0 => _ = self.depot.cpu_caches().disable(),
+                1 => _ = self.depot.cpu_caches().retire(cpu),
+                2..=4 => self.depot.cpu_caches().enable(),
+                5 => _ = self.depot.cpu_caches().restore(cpu),
+                6 => _ = self.depot.cpu_caches().decay(),
                 _ => {
                     let high_min = rng.below(500);
                     let limits =
                         CacheLimits { batch: 63, high_min, high_max: high_min + rng.below(4000) };
-                    self.depot.set_cache_limits(ZoneId::new(rng.below(4) as u32), limits);
+                    if let Some(zone) = self.depot.settings(ZoneId::new(rng.below(4) as u32)) {
+                        zone.set_cache_limits(limits);
+                    }
                 }
             }
             assert!(!self.depot.shortage().to_string().is_empty());
@@ -354,7 +356,7 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
     assert!(marks.are_free());
     let census = depot.validate().unwrap();
     assert_eq!((census.held_pages(), census.managed_pages), (0, 2048 + 28_000 + 9000 + 3000));
-    depot.enable_caches();
+    depot.cpu_caches().enable();
     let drained = depot.drain(Scope::ALL, Mode::Full);
     assert_eq!((drained.busy_cpus, drained.unreachable_pages, drained.in_flight_pages), (0, 0, 0));
     assert_eq!(depot.validate().unwrap().free_pages, census.managed_pages);

@@ -51,7 +51,7 @@ fn cycle(depot: &Depot<'_>, pages: usize) {
 }
 
 fn counts(depot: &Depot<'_>) -> HandoverCounts {
-    depot.handover_counts(OWNER).unwrap()
+    depot.cpu_caches().handover_counts(OWNER).unwrap()
 }
 
 fn pending(drained: Drained) -> (u64, u64, u64) {
@@ -90,19 +90,19 @@ fn an_owner_hands_over_when_it_frees_or_is_told_to() {
     with_cached(|depot, anywhere, _| {
         anywhere.run_on(OWNER.get());
         let held = depot.alloc(Order::BASE, Flags::default()).unwrap();
-        assert!(!depot.hand_over(), "nothing was asked");
+        assert!(!depot.cpu_caches().hand_over(), "nothing was asked");
         for n in 1.. {
             anywhere.run_on(DRAINER);
             assert_eq!(depot.drain(Scope::cpu(OWNER), Mode::Handover).pending_cpus, 1);
             anywhere.set_interrupt(true);
             anywhere.run_on(OWNER.get());
-            assert!(!depot.hand_over(), "a task may be in a sequence");
+            assert!(!depot.cpu_caches().hand_over(), "a task may be in a sequence");
             let from_store = depot.alloc(Order::BASE, Flags::default().atomic()).unwrap();
             depot.free(from_store, Order::BASE).unwrap();
             assert_eq!(counts(depot).handed, n - 1);
             anywhere.set_interrupt(false);
             if n == 2 {
-                assert!(depot.hand_over() && !depot.hand_over());
+                assert!(depot.cpu_caches().hand_over() && !depot.cpu_caches().hand_over());
                 break;
             }
             depot.free(held, Order::BASE).unwrap();
@@ -167,7 +167,7 @@ fn one_handover_answers_all_that_asked() {
         let mut first = depot.drain_handover(Scope::ALL, None);
         let mut second = depot.drain_handover(Scope::cpu(OWNER), None);
         anywhere.run_on(OWNER.get());
-        assert!(depot.hand_over());
+        assert!(depot.cpu_caches().hand_over());
         anywhere.run_on(DRAINER);
         let before = first.drained().taken_pages;
         assert!(second.poll() && first.poll());
@@ -184,7 +184,7 @@ fn what_no_drain_collects_is_found() {
             anywhere.run_on(DRAINER);
             depot.drain(Scope::ALL, Mode::Handover);
             anywhere.run_on(OWNER.get());
-            assert!(depot.hand_over());
+            assert!(depot.cpu_caches().hand_over());
             depot.cpu_stats(OWNER, ZONE).unwrap().handed_pages
         };
         assert_eq!(hand_over(), in_fronts);
@@ -192,7 +192,7 @@ fn what_no_drain_collects_is_found() {
         cycle(depot, 10);
         let pages = hand_over();
         assert!(pages > 0);
-        assert_eq!(depot.decay_caches(), pages);
+        assert_eq!(depot.cpu_caches().decay(), pages);
         cycle(depot, 10);
         let pages = hand_over();
         let zone = depot.zone_stats(ZONE).unwrap();
@@ -206,11 +206,11 @@ fn retiring_a_cpu_answers() {
     with_cached(|depot, anywhere, _| {
         let mut handover = depot.drain_handover(Scope::ALL, None);
         assert!(!handover.poll());
-        assert_eq!(depot.retire_cpu(OWNER).unreachable_pages, 0);
-        assert!(handover.poll() && !depot.has_caches(OWNER));
+        assert_eq!(depot.cpu_caches().retire(OWNER).unreachable_pages, 0);
+        assert!(handover.poll() && !depot.cpu_caches().are_enabled(OWNER));
         assert!(depot.drain_handover(Scope::ALL, None).is_complete());
         assert_eq!(counts(depot).asked, 1);
-        assert!(depot.restore_cpu(OWNER));
+        assert!(depot.cpu_caches().restore(OWNER));
         anywhere.run_on(OWNER.get());
         cycle(depot, 10);
         assert_eq!(depot.drain(Scope::ALL, Mode::Handover).pending_cpus, 0, "its own CPU");
@@ -221,15 +221,15 @@ fn retiring_a_cpu_answers() {
 fn disabled_while_it_is_asked_and_enabled() {
     with_cached(|depot, anywhere, _| {
         let mut handover = depot.drain_handover(Scope::ALL, None);
-        depot.disable_caches();
+        depot.cpu_caches().disable();
         assert!(handover.poll());
-        depot.enable_caches();
+        depot.cpu_caches().enable();
         anywhere.run_on(OWNER.get());
         cycle(depot, 10);
-        assert!(!depot.hand_over());
+        assert!(!depot.cpu_caches().hand_over());
         anywhere.run_on(DRAINER);
         let mut handover = depot.drain_handover(Scope::ALL, None);
-        depot.enable_caches();
+        depot.cpu_caches().enable();
         assert!(!handover.poll(), "enabling leaves it asked");
     });
 }
@@ -241,7 +241,7 @@ impl Reclaim for Owner {
     fn reclaim(&self, _: Pressure) -> u64 {
         let anywhere = &self.0.cpus().0;
         anywhere.run_on(OWNER.get());
-        self.0.hand_over();
+        self.0.cpu_caches().hand_over();
         anywhere.run_on(DRAINER);
         0
     }

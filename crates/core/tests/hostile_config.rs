@@ -167,22 +167,23 @@ fn limits_and_watermarks_beyond_all_memory() {
         CacheLimits { high_min: 0, high_max: 0, ..largest },
         CacheLimits { batch: 0, high_min: 5, high_max: 0 },
     ] {
-        assert!(depot.set_cache_limits(zone, limits));
+        depot.settings(zone).unwrap().set_cache_limits(limits);
         let held: Vec<_> = (0..4000)
             .map(|_| (depot.alloc(Order::BASE, Flags::default()).unwrap(), Order::BASE))
             .collect();
         held.iter().for_each(|&(pfn, order)| depot.free(pfn, order).unwrap());
-        let (set, high) = depot.cache_limits(zone, CpuId::new(0)).unwrap();
+        let settings = depot.settings(zone).unwrap();
+        let (set, high) = (settings.cache_limits(), settings.high(CpuId::new(0)).unwrap());
         assert!(
             set.batch >= 1 && set.high_min <= set.high_max && high >= set.high_min,
             "{set:?} {high}"
         );
-        depot.decay_caches();
+        depot.cpu_caches().decay();
         depot.validate().unwrap();
     }
     // A zone that holds back more than it has serves only requests that may use reserves.
     let all = Watermarks { min: u64::MAX, low: u64::MAX, high: u64::MAX };
-    assert!(depot.set_watermarks(zone, all));
+    assert!(depot.settings(zone).unwrap().set_watermarks(all));
     depot.drain(Scope::ALL, Mode::Full);
     assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
     assert_eq!(depot.alloc_contiguous(5, 1, Flags::default()), Err(AllocError::Exhausted));

@@ -272,11 +272,11 @@ type Way = fn(&Single<'_>, &mut Vec<(Pfn, Order)>);
 const WAYS: [(&str, Way); 9] = [
     ("quiet drain", |depot, _| _ = depot.drain(Scope::ALL, Mode::Quiet)),
     ("full drain", |depot, _| _ = depot.drain(Scope::ALL, Mode::Full)),
-    ("retired CPU", |depot, _| _ = depot.retire_cpu(CpuId::new(0))),
-    ("no caches", |depot, _| _ = depot.disable_caches()),
+    ("retired CPU", |depot, _| _ = depot.cpu_caches().retire(CpuId::new(0))),
+    ("no caches", |depot, _| _ = depot.cpu_caches().disable()),
     ("decay", |depot, _| {
         shrink_caches(depot);
-        depot.decay_caches();
+        depot.cpu_caches().decay();
     }),
     ("free", |depot, _| {
         shrink_caches(depot);
@@ -319,7 +319,7 @@ const WAYS: [(&str, Way); 9] = [
 
 fn shrink_caches(depot: &Single<'_>) {
     let limits = CacheLimits { batch: 1, high_min: 0, high_max: 64 };
-    assert!(depot.zone_ids().all(|zone| depot.set_cache_limits(zone, limits)));
+    depot.zone_ids().for_each(|zone| depot.settings(zone).unwrap().set_cache_limits(limits));
 }
 
 #[test]
@@ -446,12 +446,12 @@ fn cpus_and_zones_that_do_not_exist_have_nothing() {
                 assert_eq!(depot.drain(Scope::zone(zone), mode), Drained::default());
                 assert_eq!(depot.drain(Scope::cpu(cpu).in_zone(zone), mode), Drained::default());
             }
-            assert_eq!(depot.retire_cpu(cpu), Drained::default());
-            assert!(!depot.restore_cpu(cpu) && !depot.has_caches(cpu));
+            assert_eq!(depot.cpu_caches().retire(cpu), Drained::default());
+            assert!(!depot.cpu_caches().restore(cpu) && !depot.cpu_caches().are_enabled(cpu));
             assert!(depot.cpu_stats(cpu, ZoneId::new(0)).is_none());
             assert!(depot.zone_stats(ZoneId::new(n.max(3))).is_none());
-            assert!(depot.cache_limits(ZoneId::new(0), cpu).is_none());
-            assert!(!depot.set_watermarks(ZoneId::new(n.max(3)), Default::default()));
+            assert_eq!(depot.settings(ZoneId::new(0)).unwrap().high(cpu), None);
+            assert!(depot.settings(ZoneId::new(n.max(3))).is_none());
         }
         assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().cached_pages, 63);
     });

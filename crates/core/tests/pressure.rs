@@ -280,7 +280,7 @@ fn refused_fences_leave_the_fronts_alone() {
     // The gate is open again.
     let other = depot.alloc(Order::BASE, Flags::default()).unwrap();
     assert_eq!(depot.drain(Scope::ALL, Mode::Full).unreachable_pages, 62);
-    let disabled = depot.disable_caches();
+    let disabled = depot.cpu_caches().disable();
     assert_eq!((disabled.busy_cpus, disabled.taken_pages), (3, 0));
     assert!(disabled.unreachable_pages >= 62);
     for pfn in [pfn, other] {
@@ -289,7 +289,7 @@ fn refused_fences_leave_the_fronts_alone() {
     cpus.refuse_fences(false);
     // The pages that the request could not take are still cached.
     assert_eq!(depot.drain(Scope::ALL, Mode::Full).taken_pages, 62);
-    depot.enable_caches();
+    depot.cpu_caches().enable();
     check_all_free(&mut depot);
 }
 

@@ -51,8 +51,8 @@ fn a_drainer_that_dies_at_the_fence_leaves_the_gate_as_it_was() {
         let calls: [(&str, Call); 4] = [
             ("drain", |depot| _ = depot.drain(Scope::ALL, Mode::Full)),
             ("drain one", |depot| _ = depot.drain(Scope::cpu(CPU), Mode::Full)),
-            ("disable", |depot| _ = depot.disable_caches()),
-            ("retire", |depot| _ = depot.retire_cpu(CPU)),
+            ("disable", |depot| _ = depot.cpu_caches().disable()),
+            ("retire", |depot| _ = depot.cpu_caches().retire(CPU)),
         ];
         for (name, call) in calls {
             depot
@@ -61,10 +61,10 @@ fn a_drainer_that_dies_at_the_fence_leaves_the_gate_as_it_was() {
                 .on_fence(Some(Box::new(|cpu| assert!(cpu != CPU, "this CPU is cursed"))));
             assert!(catch_unwind(AssertUnwindSafe(|| call(&depot))).is_err(), "{name} was to die");
             depot.cpus().0.on_fence(None);
-            depot.enable_caches();
+            depot.cpu_caches().enable();
             // No page was lost, and all CPUs go on.
             assert_eq!(depot.validate().unwrap().held_pages(), 0, "{name}");
-            assert!((0..CPUS).all(|cpu| depot.has_caches(CpuId::new(cpu))), "{name}");
+            assert!((0..CPUS).all(|cpu| depot.cpu_caches().are_enabled(CpuId::new(cpu))), "{name}");
             warm_up(&depot);
         }
         check_all_free(depot);
@@ -149,7 +149,7 @@ fn a_drainer_that_hangs_keeps_only_what_is_behind_its_gate() {
                     depot.alloc_at(Pfn::new(7), 1, Flags::default()),
                     Err(AllocError::NotAvailable)
                 );
-                depot.decay_caches();
+                depot.cpu_caches().decay();
                 held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
                 let pfn = depot.alloc(order(7), Flags::default()).unwrap();
                 depot.free(pfn, order(7)).unwrap();
@@ -163,25 +163,25 @@ fn a_drainer_that_hangs_keeps_only_what_is_behind_its_gate() {
 fn caches_that_are_enabled_while_a_drainer_is_at_it_are_enabled() {
     with_machine(|depot| {
         warm_up(&depot);
-        depot.disable_caches();
+        depot.cpu_caches().disable();
         with_stalled_drainer(
             &depot,
             |depot| _ = depot.drain(Scope::ALL, Mode::Full),
             || {
-                depot.enable_caches();
-                assert!(depot.has_caches(CpuId::new(0)));
+                depot.cpu_caches().enable();
+                assert!(depot.cpu_caches().are_enabled(CpuId::new(0)));
             },
         );
-        assert!((0..CPUS).all(|cpu| depot.has_caches(CpuId::new(cpu))));
-        depot.disable_caches();
+        assert!((0..CPUS).all(|cpu| depot.cpu_caches().are_enabled(CpuId::new(cpu))));
+        depot.cpu_caches().disable();
         with_stalled_drainer(
             &depot,
             |depot| _ = depot.drain(Scope::ALL, Mode::Full),
-            || assert!(depot.restore_cpu(CPU)),
+            || assert!(depot.cpu_caches().restore(CPU)),
         );
-        assert!(depot.has_caches(CPU));
+        assert!(depot.cpu_caches().are_enabled(CPU));
         warm_up(&depot);
-        depot.enable_caches();
+        depot.cpu_caches().enable();
         check_all_free(depot);
     });
 }
@@ -195,12 +195,15 @@ fn caches_that_are_disabled_while_a_drainer_is_at_it() {
             |depot| _ = depot.drain(Scope::ALL, Mode::Full),
             || {
                 // The call does not wait for ever, and reports one busy CPU.
-                assert_eq!(depot.disable_caches().busy_cpus, 1);
-                assert!(!depot.has_caches(CpuId::new(0)) && !depot.has_caches(CpuId::new(2)));
+                assert_eq!(depot.cpu_caches().disable().busy_cpus, 1);
+                assert!(
+                    !depot.cpu_caches().are_enabled(CpuId::new(0))
+                        && !depot.cpu_caches().are_enabled(CpuId::new(2))
+                );
             },
         );
-        depot.enable_caches();
-        assert!((0..CPUS).all(|cpu| depot.has_caches(CpuId::new(cpu))));
+        depot.cpu_caches().enable();
+        assert!((0..CPUS).all(|cpu| depot.cpu_caches().are_enabled(CpuId::new(cpu))));
         check_all_free(depot);
     });
 }

@@ -199,10 +199,9 @@ impl<C: Cpus, A: ActAs> Depot<'static, C, A> {
         // longer than the allocator is borrowed.
         let (metadata, memory) = unsafe { Metadata::new(builder.metadata_bytes()?) };
         let allocator = builder.build(memory, cpus)?;
-        for (zone, limits) in (0..).map(ZoneId::new).zip(setup.zones.iter().map(|zone| zone.limits))
-        {
-            if let Some(limits) = limits {
-                allocator.set_cache_limits(zone, limits);
+        for (id, zone) in allocator.zone_ids().zip(&setup.zones) {
+            if let (Some(settings), Some(limits)) = (allocator.settings(id), zone.limits) {
+                settings.set_cache_limits(limits);
             }
         }
         let (start, end) = setup.span();
@@ -281,7 +280,7 @@ impl<C: Cpus, A: ActAs> PageCache for Depot<'_, C, A> {
     fn tick(&self, here: Here) {
         // One call decays the caches of all CPUs, so only CPU 0 makes it.
         if here.cpu == CpuId::new(0) {
-            self.allocator.decay_caches();
+            self.allocator.cpu_caches().decay();
         }
     }
 

@@ -289,12 +289,12 @@ impl Depot {
     /// For threads that are about to sleep, or to compute for long. Costs little where nothing was
     /// asked.
     pub fn hand_over(&self) -> bool {
-        self.allocator.hand_over()
+        self.allocator.cpu_caches().hand_over()
     }
 
     /// What came of handovers of a CPU so far; `None` when it has no caches' metadata.
     pub fn handover_counts(&self, cpu: CpuId) -> Option<HandoverCounts> {
-        self.allocator.handover_counts(cpu)
+        self.allocator.cpu_caches().handover_counts(cpu)
     }
 
     /// As [`drain`](Self::drain), and calls `tell` with each CPU's part.

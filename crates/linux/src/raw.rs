@@ -492,7 +492,7 @@ impl Mapped for Shared {
 
     fn close_gates(&self) -> Gates {
         drop(self.take_callbacks());
-        if self.allocator.disable_caches().busy_cpus == 0 {
+        if self.allocator.cpu_caches().disable().busy_cpus == 0 {
             return Gates::Fenced;
         }
         if self.allocator.cpus().fronts().are_sequences() {
@@ -501,7 +501,7 @@ impl Mapped for Shared {
         // A thread holds a lock longer than a fence waits: it does not run. Let it.
         for _ in 0..FENCES_MAX {
             std::thread::yield_now();
-            if self.allocator.disable_caches().busy_cpus == 0 {
+            if self.allocator.cpu_caches().disable().busy_cpus == 0 {
                 return Gates::Fenced;
             }
         }

@@ -9,12 +9,12 @@ impl Depot {
     /// Takes all caches away until [`enable_caches`](Self::enable_caches): every request goes to
     /// the store, and no page is out of reach. Fences CPUs, isolated ones too.
     pub fn disable_caches(&self) -> Drained {
-        self.raw().frames().disable_caches()
+        self.raw().frames().cpu_caches().disable()
     }
 
     /// Gives the caches back, also to CPUs that were retired one by one.
     pub fn enable_caches(&self) {
-        self.raw().frames().enable_caches();
+        self.raw().frames().cpu_caches().enable();
     }
 
     /// Takes the caches of one CPU away until [`restore_cpu`](Self::restore_cpu): it went offline,
@@ -34,32 +34,33 @@ impl Depot {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn retire_cpu(&self, cpu: CpuId) -> Drained {
-        self.raw().frames().retire_cpu(cpu)
+        self.raw().frames().cpu_caches().retire(cpu)
     }
 
     /// Lets a CPU cache again. `false`: it was not retired, or is beyond
     /// [`Builder::cpus`](crate::Builder::cpus).
     pub fn restore_cpu(&self, cpu: CpuId) -> bool {
-        self.raw().frames().restore_cpu(cpu)
+        self.raw().frames().cpu_caches().restore(cpu)
     }
 
     /// Whether a CPU has caches at this moment.
     pub fn has_caches(&self, cpu: CpuId) -> bool {
-        self.raw().frames().has_caches(cpu)
+        self.raw().frames().cpu_caches().are_enabled(cpu)
     }
 
     /// Decays the caches of all CPUs once: those of a CPU whose threads have gone to sleep shrink
     /// by nothing else but drains. Call it once a second, as the kernel does; three seconds
     /// after a CPU last needed its slow path its shelf empties, its fronts stay. Interrupts
     /// nobody; returns the pages that went back. See
-    /// [`Allocator::decay_caches`](crate::raw::Allocator::decay_caches).
+    /// [`CpuCaches::decay`](pagedepot::CpuCaches::decay).
     pub fn decay_caches(&self) -> u64 {
-        self.raw().frames().decay_caches()
+        self.raw().frames().cpu_caches().decay()
     }
 
     /// The cache limits in force for a zone, and `high` of one CPU in it; all in pages.
     pub fn cache_limits(&self, zone: ZoneId, cpu: CpuId) -> Option<(CacheLimits, u64)> {
-        self.raw().frames().cache_limits(zone, cpu)
+        let settings = self.raw().frames().settings(zone)?;
+        Some((settings.cache_limits(), settings.high(cpu)?))
     }
 
     /// Changes how many pages each CPU may cache of a zone, and how many move at once. With
@@ -71,12 +72,13 @@ impl Depot {
     /// A `batch` of 0 means 1, a `high_max` below `high_min` means the same. `false`: there is no
     /// such zone.
     pub fn set_cache_limits(&self, zone: ZoneId, limits: CacheLimits) -> bool {
-        self.raw().frames().set_cache_limits(zone, limits)
+        let settings = self.raw().frames().settings(zone);
+        settings.map(|settings| settings.set_cache_limits(limits)).is_some()
     }
 
     /// Whether sparsely used pageblocks of a zone are emptied; `None`: there is no such zone.
     pub fn evacuation(&self, zone: ZoneId) -> Option<Evacuation> {
-        self.raw().frames().evacuation(zone)
+        self.raw().frames().settings(zone).map(|settings| settings.evacuation())
     }
 
     /// Changes whether sparsely used pageblocks of a zone are emptied, as
@@ -97,7 +99,7 @@ impl Depot {
     /// # Ok::<(), pagedepot_linux::BuildError>(())
     /// ```
     pub fn set_evacuation(&self, zone: ZoneId, policy: Evacuation) -> bool {
-        self.raw().frames().set_evacuation(zone, policy)
+        self.raw().frames().settings(zone).is_some_and(|settings| settings.set_evacuation(policy))
     }
 
     /// Changes a zone's watermarks, in pages;
@@ -106,6 +108,9 @@ impl Depot {
     ///
     /// `false`: there is no such zone, or not `min <= low <= high`; nothing is changed then.
     pub fn set_watermarks(&self, zone: ZoneId, watermarks: Watermarks) -> bool {
-        self.raw().frames().set_watermarks(zone, watermarks)
+        self.raw()
+            .frames()
+            .settings(zone)
+            .is_some_and(|settings| settings.set_watermarks(watermarks))
     }
 }

@@ -62,7 +62,7 @@ fn decay(now_ms: u64) {
     // Relaxed: only the boot CPU uses it.
     if now_ms >= NEXT_DECAY_MS.load(Ordering::Relaxed) {
         NEXT_DECAY_MS.store(now_ms + DECAY_MS, Ordering::Relaxed);
-        memory::depot().decay_caches();
+        memory::depot().cpu_caches().decay();
     }
 }
 

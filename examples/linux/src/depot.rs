@@ -125,7 +125,7 @@ pub extern "C" fn depot_front(
 ) -> u32 {
     let context = if in_handler { Context::Interrupt } else { Context::Task };
     let front = Order::new(order)
-        .and_then(|order| depot.allocator.front(context, order, mobility_of(migratetype)));
+        .and_then(|order| depot.allocator.fronts().find(context, order, mobility_of(migratetype)));
     front.map_or(0, FrontHandle::to_bits)
 }
 
@@ -138,7 +138,7 @@ pub extern "C" fn depot_front(
 pub unsafe extern "C" fn depot_pop(depot: &Depot, cpu: u32, front: u32) -> u32 {
     // SAFETY: the caller's promise, which is what a guard says.
     let popped =
-        unsafe { depot.allocator.pop_front(CpuId::new(cpu), FrontHandle::from_bits(front)) };
+        unsafe { depot.allocator.fronts().pop(CpuId::new(cpu), FrontHandle::from_bits(front)) };
     popped.map_or(NONE, Pfn::get)
 }
 
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn depot_push(depot: &Depot, cpu: u32, front: u32, pfn: u3
     // SAFETY: the caller's promise.
     unsafe {
         let front = FrontHandle::from_bits(front);
-        depot.allocator.push_front(CpuId::new(cpu), front, Pfn::new(pfn))
+        depot.allocator.fronts().push(CpuId::new(cpu), front, Pfn::new(pfn))
     }
 }
 
@@ -205,25 +205,25 @@ pub extern "C" fn depot_drain(depot: &Depot, cpu: u32, full: bool, done: &mut Do
 /// Takes the caches of all CPUs away until [`depot_enable`].
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_disable(depot: &Depot, done: &mut Done) {
-    *done = depot.allocator.disable_caches().into();
+    *done = depot.allocator.cpu_caches().disable().into();
 }
 
 /// Gives them back.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_enable(depot: &Depot) {
-    depot.allocator.enable_caches();
+    depot.allocator.cpu_caches().enable();
 }
 
 /// Takes the caches of a CPU that went away.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_retire_cpu(depot: &Depot, cpu: u32, done: &mut Done) {
-    *done = depot.allocator.retire_cpu(CpuId::new(cpu)).into();
+    *done = depot.allocator.cpu_caches().retire(CpuId::new(cpu)).into();
 }
 
 /// Lets it cache again.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_restore_cpu(depot: &Depot, cpu: u32) {
-    depot.allocator.restore_cpu(CpuId::new(cpu));
+    depot.allocator.cpu_caches().restore(CpuId::new(cpu));
 }
 
 /// How many pages each CPU may cache; a refill is a magazine, whatever `batch` is.
@@ -231,13 +231,15 @@ pub extern "C" fn depot_restore_cpu(depot: &Depot, cpu: u32) {
 pub extern "C" fn depot_set_limits(depot: &Depot, high_min: u32, high_max: u32, batch: u32) {
     let limits =
         CacheLimits { batch: batch.into(), high_min: high_min.into(), high_max: high_max.into() };
-    depot.allocator.set_cache_limits(ZONE, limits);
+    if let Some(zone) = depot.allocator.settings(ZONE) {
+        zone.set_cache_limits(limits);
+    }
 }
 
 /// Spills what CPUs have not used for a while. Once a second.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_decay(depot: &Depot) -> u64 {
-    depot.allocator.decay_caches()
+    depot.allocator.cpu_caches().decay()
 }
 
 /// Pages that a CPU caches: Linux's `pcp->count`.
@@ -249,7 +251,7 @@ pub extern "C" fn depot_cached(depot: &Depot, cpu: u32) -> u64 {
 /// How many pages a CPU may cache now: Linux's `pcp->high`.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_high(depot: &Depot, cpu: u32) -> u64 {
-    depot.allocator.cache_limits(ZONE, CpuId::new(cpu)).map_or(0, |(_, high)| high)
+    depot.allocator.settings(ZONE).and_then(|zone| zone.high(CpuId::new(cpu))).unwrap_or(0)
 }
 
 /// Whether every cached frame is in one place. Only while no other code allocates or frees.

@@ -25,15 +25,6 @@ use crate::store::section::Section;
 use crate::sync::model::{Mutant, is_mutant};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
-    /// For all that adds memory.
-    pub(super) fn adding(&self) -> Adding<'_, 'm, C> {
-        Adding {
-            caches: self.caches(),
-            checks: self.options.checks,
-            section_bytes: self.layout.section_bytes,
-        }
-    }
-
     /// Bytes of metadata that [`add_memory`](Self::add_memory) and
     /// [`add_memory_held`](Self::add_memory_held) need for this range now: 0 where the allocator
     /// has all of it, else 33,024 per section (2^18 frames) that has none yet, and 255 to align
@@ -41,7 +32,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`Config::track_owner`](crate::Config::track_owner) 512 KiB. A section's metadata serves all
     /// ranges in it, and is kept when memory is removed. Never more later than now.
     pub fn section_bytes(&self, range: FrameRange) -> usize {
-        self.adding().bytes(range)
+        Adding::to(self).bytes(range)
     }
 
     /// Adds free frames to a zone, at any time and beside all other calls. They count as movable.
@@ -51,8 +42,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// A zone takes any number of ranges, wherever they begin and end, but each aligned run of 512
     /// frames (a pageblock) can be given once: to give a pageblock in pieces, add all of it by
     /// [`add_memory_held`](Self::add_memory_held) and free the pieces. Watermarks and cache limits
-    /// stay as they are: see [`set_watermarks`](Self::set_watermarks) and
-    /// [`set_cache_limits`](Self::set_cache_limits).
+    /// stay as they are: see [`settings`](Self::settings).
     ///
     /// Over a [`Backing`](crate::Backing) this makes the frames known: put them into the backing
     /// once this has returned, not before.
@@ -74,7 +64,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<(), ConfigError> {
-        self.adding().add(zone, range, memory, Given::Free)
+        Adding::to(self).add(zone, range, memory, Given::Free)
     }
 
     /// As [`add_memory`](Self::add_memory), but every frame is allocated: the caller holds them,
@@ -92,7 +82,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         range: FrameRange,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<(), ConfigError> {
-        self.adding().add(zone, range, memory, Given::Held)
+        Adding::to(self).add(zone, range, memory, Given::Held)
     }
 }
 
@@ -104,7 +94,15 @@ pub(super) struct Adding<'a, 'm, C> {
     section_bytes: usize,
 }
 
-impl<'m, C: Cpus> Adding<'_, 'm, C> {
+impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
+    pub(super) fn to(allocator: &'a Allocator<'m, C>) -> Self {
+        Adding {
+            caches: allocator.caches(),
+            checks: allocator.options.checks,
+            section_bytes: allocator.layout.section_bytes,
+        }
+    }
+
     fn bytes(&self, range: FrameRange) -> usize {
         match self.missing_sections(range).count() * self.section_bytes {
             0 => 0,
@@ -319,7 +317,7 @@ mod tests {
 
         let base = layout::aligned(ours, 4 * allocator.layout.section_bytes).unwrap();
         // SAFETY: so many bytes there, for good.
-        unsafe { allocator.adding().install_sections(sections(1..5), base) };
+        unsafe { Adding::to(&allocator).install_sections(sections(1..5), base) };
         assert_eq!(allocator.store.section(3).map(std::ptr::from_ref), installed);
         assert_eq!(allocator.validate().unwrap().free_pages, u64::from(SECTION_FRAMES));
         for range in [sections(1..3), sections(4..5)] {

@@ -108,7 +108,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// has changed, and the caller still holds the block.
     ///
     /// After a push that succeeded this reads and writes nothing of the allocator. So an owner that
-    /// has closed all gates ([`disable_caches`](Self::disable_caches)) may take the allocator away
+    /// has closed all gates ([`CpuCaches::disable`](crate::CpuCaches::disable)) may take the allocator away
     /// while callers return from here.
     #[inline]
     pub fn free_fast(&self, pfn: Pfn, order: Order) -> bool {

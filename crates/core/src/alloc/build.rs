@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-use super::add::{Given, write_section};
+use super::add::{Adding, Given, write_section};
 use super::allocator::Allocator;
 use super::config::Checks;
 use super::config::{Config, ConfigError};
@@ -114,7 +114,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         unsafe { build.sections(&allocator.store) };
         for (at, zone) in config.zones.iter().enumerate() {
             for range in zone.ranges {
-                allocator.adding().open(ZoneId::new(at as u32), *range, Given::AtFirst);
+                Adding::to(&allocator).open(ZoneId::new(at as u32), *range, Given::AtFirst);
             }
         }
         Ok(allocator)

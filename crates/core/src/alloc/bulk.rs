@@ -168,11 +168,7 @@ impl<C: Cpus> Bulk<'_, '_, C> {
     }
 }
 
-impl<'m, C: Cpus> Allocator<'m, C> {
-    fn bulk(&self) -> Bulk<'_, 'm, C> {
-        Bulk { blocks: self.blocks() }
-    }
-
+impl<C: Cpus> Allocator<'_, C> {
     /// Allocates up to `out.len()` blocks of `order`; returns how many, at least 1 unless `out` is
     /// empty. `out` is filled from the front; the rest of it is left as it was.
     ///
@@ -187,7 +183,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         flags: Flags,
         out: &mut [Pfn],
     ) -> Result<usize, AllocError> {
-        self.bulk().alloc(order, flags, out)
+        Bulk { blocks: self.blocks() }.alloc(order, flags, out)
     }
 
     /// Frees a batch of blocks of any orders, mobilities and zones, as when a process exits.
@@ -199,6 +195,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// Bad blocks are skipped and counted; all others are freed.
     pub fn free_many(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
-        self.bulk().free(batch)
+        Bulk { blocks: self.blocks() }.free(batch)
     }
 }

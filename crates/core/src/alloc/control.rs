@@ -1,23 +1,16 @@
-//! What callers change while the allocator runs: caches, watermarks, limits, callbacks.
+//! Drains on behalf of callers, and callbacks.
 
 use super::allocator::Allocator;
 use super::drain::Drains;
 use super::handover::Handover;
 use super::mover::Mover;
 use super::registered_mover::MoverRegistered;
-use crate::cpus::{Cpus, Environment};
-use crate::frame::{CpuId, ZoneId};
-use crate::front::gate;
-use crate::pcp::{Drained, HandoverCounts, Mode, Scope};
+use crate::cpus::Cpus;
+use crate::frame::CpuId;
+use crate::pcp::{Drained, Mode, Scope};
 use crate::reclaim::{Reclaim, TooManyCallbacks};
-use crate::sync::prim::Ordering;
-use crate::zone::{CacheLimits, Watermarks};
 
 impl<'m, C: Cpus> Allocator<'m, C> {
-    fn drains(&self) -> Drains<'_, 'm, C> {
-        Drains(self.caches())
-    }
-
     /// Drains the caches in `scope`. CPUs and zones that do not exist have nothing to drain.
     ///
     /// Quiet: O(shelves in scope + pages taken), about 1 us for a CPU with 250 cached pages. May
@@ -25,7 +18,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// from where the environment can fence. Handover: as quiet, and asks each CPU that is not
     /// quiescent; [`drain_handover`](Self::drain_handover) also tells when they have handed over.
     pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
-        self.drains().drain(scope, mode)
+        Drains(self.caches()).drain(scope, mode)
     }
 
     /// Drains the caches in `scope` without interrupting a CPU, fronts included: takes shelves and
@@ -66,21 +59,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drain_handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'_, 'm, C> {
-        self.drains().handover(scope, fence_after_ms)
-    }
-
-    /// Hands over what this CPU has in its fronts, if a drain asked for it; `true`: it has. For a
-    /// kernel's tick, its way into idle and user mode, and threads that are about to sleep: CPUs that
-    /// do not allocate answer there. One load where nothing was asked.
-    pub fn hand_over(&self) -> bool {
-        let caches = self.caches();
-        caches.cpus.environment().check_usable().is_ok()
-            && caches.here().is_some_and(|here| caches.hand_over(here))
-    }
-
-    /// What came of handovers of a CPU since construction; `None` when there is no such CPU.
-    pub fn handover_counts(&self, cpu: CpuId) -> Option<HandoverCounts> {
-        (cpu.get() < self.pcps.cpus()).then(|| self.pcps.shared(cpu).asks.counts())
+        Drains(self.caches()).handover(scope, fence_after_ms)
     }
 
     /// As [`drain`](Self::drain), and calls `tell` with what it did for each CPU.
@@ -90,49 +69,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         mode: Mode,
         tell: impl FnMut(CpuId, Drained),
     ) -> Drained {
-        self.drains().drain_each(scope, mode, tell)
-    }
-
-    /// Takes the caches of all CPUs away until [`enable_caches`](Self::enable_caches): every
-    /// request goes to the store, and nothing is cached once this returns with no busy CPU and
-    /// nothing in flight (Linux: `zone_pcp_disable`). Isolated CPUs are fenced too: the promise
-    /// that no page is hidden has no exceptions.
-    pub fn disable_caches(&self) -> Drained {
-        self.drains().disable(0..self.pcps.cpus())
-    }
-
-    /// Gives the caches back to every CPU.
-    pub fn enable_caches(&self) {
-        for cpu in self.pcps.all_cpus() {
-            gate::enable(self.pcps.blocks(), cpu);
-        }
-    }
-
-    /// Takes the caches of a CPU that went away; it has none until
-    /// [`restore_cpu`](Self::restore_cpu). The CPU is fenced, unless the environment says that it
-    /// is quiescent.
-    pub fn retire_cpu(&self, cpu: CpuId) -> Drained {
-        self.drains().disable(Scope::cpu(cpu).cpus(self.pcps.cpus()))
-    }
-
-    /// Lets a CPU cache again. `false`: it was not retired.
-    pub fn restore_cpu(&self, cpu: CpuId) -> bool {
-        cpu.get() < self.pcps.cpus() && gate::enable(self.pcps.blocks(), cpu)
-    }
-
-    /// Whether a CPU has caches now.
-    pub fn has_caches(&self, cpu: CpuId) -> bool {
-        cpu.get() < self.pcps.cpus()
-            && gate::is_enabled(self.pcps.blocks().gate(cpu).load(Ordering::Relaxed))
-    }
-
-    /// Decays the caches of all CPUs once: for embedders with a timer, and for what idle CPUs hold
-    /// (they run no slow paths of their own). An idle CPU's shelf empties over some calls; its
-    /// fronts stay. No CPU is interrupted. Returns pages moved to the store.
-    ///
-    /// The kernel's rhythm is once a second. O(CPUs * zones), at most 32 magazines each.
-    pub fn decay_caches(&self) -> u64 {
-        self.drains().decay()
+        Drains(self.caches()).drain_each(scope, mode, tell)
     }
 
     /// Registers a callback for memory pressure, for the allocator's life.
@@ -152,46 +89,6 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`MoverRegistered`]: there is one already, or another call registers one at this moment.
     pub fn register_mover(&self, mover: &'m (dyn Mover + Sync)) -> Result<(), MoverRegistered> {
         self.globals.mover.register(mover)
-    }
-
-    /// Changes a zone's watermarks. `false` for a zone that does not exist, or marks that do not
-    /// ascend.
-    pub fn set_watermarks(&self, zone: ZoneId, marks: Watermarks) -> bool {
-        if zone.index() >= self.zones.all().len() || !marks.ascend() {
-            return false;
-        }
-        self.zones.get(zone).set_watermarks(marks);
-        true
-    }
-
-    /// Changes how much each CPU may cache of a zone (`percpu_pagelist_high_fraction`, or what a
-    /// tool that tunes wants). Takes effect at each CPU's next slow path.
-    ///
-    /// `batch` is at least 1. Returns `false` for a zone that does not exist.
-    pub fn set_cache_limits(&self, zone: ZoneId, limits: CacheLimits) -> bool {
-        if zone.index() >= self.zones.all().len() {
-            return false;
-        }
-        let high_max = limits.high_max.max(limits.high_min);
-        self.zones.get(zone).set_limits(CacheLimits {
-            batch: limits.batch.max(1),
-            high_max,
-            ..limits
-        });
-        let limits = self.zones.get(zone).limits();
-        for cpu in self.pcps.all_cpus() {
-            self.caches().share(cpu, zone).clamp_high(limits);
-        }
-        true
-    }
-
-    /// The limits in force for a zone, and `high` of one CPU in it.
-    pub fn cache_limits(&self, zone: ZoneId, cpu: CpuId) -> Option<(CacheLimits, u64)> {
-        if !self.pcps.has(cpu, zone) {
-            return None;
-        }
-        let high = self.pcps.pcp(cpu, zone).accounts.high_pages.load(Ordering::Relaxed);
-        Some((self.zones.get(zone).limits(), high.max(0) as u64))
     }
 }
 

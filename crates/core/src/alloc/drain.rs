@@ -1,4 +1,4 @@
-//! Drains and decay on behalf of callers.
+//! Drains on behalf of callers.
 
 use core::ops::Range;
 
@@ -37,12 +37,6 @@ impl<C: Cpus> Drains<'_, '_, C> {
         })
     }
 
-    /// Takes the caches of these CPUs away.
-    pub fn disable(&self, cpus: Range<u32>) -> Drained {
-        let zones = 0..self.0.zones.all().len() as u32;
-        self.on_each(cpus, |cpu| self.0.disable_cpu(cpu, zones.clone()))
-    }
-
     /// Sums what `drain` does to each CPU.
     pub fn on_each(&self, cpus: Range<u32>, mut drain: impl FnMut(CpuId) -> Drained) -> Drained {
         let mut sum = Drained::default();
@@ -51,21 +45,5 @@ impl<C: Cpus> Drains<'_, '_, C> {
             self.0.store.end_call(|| ());
         }
         sum
-    }
-
-    /// Decays the caches of all CPUs once; returns pages moved to the store.
-    pub fn decay(&self) -> u64 {
-        if !self.is_usable() {
-            return 0;
-        }
-        let now_ms = self.0.cpus.environment().now_ms();
-        let mut pages = 0;
-        for cpu in self.0.pcps.all_cpus() {
-            for zone in self.0.pcps.all_zones() {
-                pages += self.0.share(cpu, zone).decay_at(now_ms);
-            }
-        }
-        self.0.store.end_call(|| ());
-        pages
     }
 }

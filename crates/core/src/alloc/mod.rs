@@ -14,7 +14,7 @@
 //! | `checked` | `FrameBytes`: exact checks of what is freed |
 //! | `hooks` | `Hooks`: what is done to blocks on their way out, and checked on their way in |
 //! | `undo` | `Undo`: calls that end in a panic |
-//! | `drain` | `Drains`: drains and decay |
+//! | `drain` | `Drains`: drains, and what they sum up |
 //! | `handover` | `Handover`: a drain that asks owners for their fronts, and waits for them |
 //! | `request` | a request of any kind, on its way down the watermarks |
 //! | `walk` | `Walk`: one walk over the zones that a request may use |
@@ -27,15 +27,18 @@
 //! | `blocks` | `Blocks`: what single blocks do when a front does not serve them |
 //! | `cached_blocks` | `CachedBlocks`: what CPUs cache, magazine by magazine |
 //! | `allocator` | [`Allocator`], and the fast paths |
-//! | `attempt` | requests that only try, sequences under the caller's guard |
+//! | `attempt` | requests that only try |
+//! | `fronts` | [`Fronts`]: sequences under the caller's guard |
 //! | `bulk` | `Bulk`: many blocks at once |
 //! | `range` | `Ranges`: contiguous ranges, given addresses |
-//! | `control` | caches, watermarks, limits and callbacks, changed while the allocator runs |
+//! | `control` | drains and callbacks, for callers |
+//! | `cpu_caches` | [`CpuCaches`]: caches that are taken away and given back, that decay, that hand over |
+//! | `settings` | [`ZoneSettings`]: a zone's watermarks, limits and policies, changed while it is used |
 //! | `add` | `Adding`: memory, at first and later |
 //! | `obstacle` | `Obstacles`: why frames at a given address cannot be had |
 //! | `remove` | `Removal`: taking memory out again |
 //! | `compact` | compaction for callers |
-//! | `pageblocks` | what pageblocks are like, and whether they evacuate |
+//! | `pageblocks` | what pageblocks are like |
 //! | `stats` | counters and reports |
 //! | `validate` | `Validation`: is every frame in exactly one place |
 //! | `build` | construction |
@@ -54,10 +57,12 @@ mod compact_request;
 mod compaction;
 pub mod config;
 mod control;
+mod cpu_caches;
 mod drain;
 pub mod error;
 mod evacuate;
 pub mod flags;
+mod fronts;
 mod global;
 mod globals;
 mod handover;
@@ -73,6 +78,7 @@ mod range;
 mod registered_mover;
 mod remove;
 mod request;
+mod settings;
 mod sources;
 mod stats;
 mod undo;
@@ -80,10 +86,11 @@ mod validate;
 mod walk;
 
 pub use allocator::{Allocator, FrontsAt};
-pub use attempt::FrontHandle;
 pub use build::Builder;
 pub use bulk::FreeManyError;
 pub use compaction::{CompactEnd, CompactError, Compacted, Compaction};
+pub use cpu_caches::CpuCaches;
+pub use fronts::{FrontHandle, Fronts};
 pub use global::{Global, InitError};
 pub use handover::Handover;
 pub use mover::{Move, Mover, Occupant};
@@ -91,5 +98,6 @@ pub use obstacle::Obstacle;
 pub use pageblocks::PageblockStats;
 pub use registered_mover::MoverRegistered;
 pub use remove::RemoveError;
+pub use settings::ZoneSettings;
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};

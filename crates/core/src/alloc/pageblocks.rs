@@ -1,10 +1,9 @@
-//! What the pageblocks of a zone are like, and whether sparsely used ones are emptied.
+//! What the pageblocks of a zone are like.
 
 use super::allocator::Allocator;
 use crate::cpus::Cpus;
 use crate::frame::ZoneId;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
-use crate::zone::Evacuation;
 
 /// The pageblocks of a zone (512 frames each), counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,26 +64,5 @@ impl<C: Cpus> Allocator<'_, C> {
             stats.whole_sections += u64::from(is_whole);
         }
         Some(stats)
-    }
-
-    /// Whether sparsely used pageblocks of a zone are emptied; `None` when there is no such zone.
-    pub fn evacuation(&self, zone: ZoneId) -> Option<Evacuation> {
-        Some(self.zones.all().get(zone.index())?.evacuating.policy())
-    }
-
-    /// Changes whether sparsely used pageblocks of a zone are emptied. CPUs follow at their slow
-    /// paths: with [`Evacuation::Off`] pageblocks that evacuate are settled as CPUs come by.
-    ///
-    /// Returns `false` for a zone that does not exist, and for an allocator that was made with
-    /// [`Evacuation::Off`] or over a backing, which stays so.
-    pub fn set_evacuation(&self, zone: ZoneId, policy: Evacuation) -> bool {
-        let zone = self.zones.all().get(zone.index());
-        match zone.filter(|_| self.pcps.evacuates()) {
-            Some(zone) => {
-                zone.evacuating.set_policy(policy);
-                true
-            }
-            None => false,
-        }
     }
 }

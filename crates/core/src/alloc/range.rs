@@ -104,11 +104,7 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
     }
 }
 
-impl<'m, C: Cpus> Allocator<'m, C> {
-    fn ranges(&self) -> Ranges<'_, 'm, C> {
-        Ranges { blocks: self.blocks() }
-    }
-
+impl<C: Cpus> Allocator<'_, C> {
     /// Allocates `frames` contiguous frames (1 to 2^18, 1 GiB of 4 KiB pages), the first a
     /// multiple of `align` frames (a power of two, at most 2^18). Neither has to be a block's: of
     /// 5 frames exactly 5 are taken.
@@ -165,7 +161,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             self.blocks().hooks().frame_bytes().note_block_as_range(start, frames);
             return Ok(start);
         }
-        self.ranges().alloc(frames, align, flags)
+        Ranges { blocks: self.blocks() }.alloc(frames, align, flags)
     }
 
     /// Allocates exactly the `frames` frames from `start` (1 to 2^18, all of one zone): memory at
@@ -184,7 +180,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without ranges;
     /// [`AllocError::BadSize`].
     pub fn alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
-        self.ranges().alloc_at(start, frames, flags, true)
+        Ranges { blocks: self.blocks() }.alloc_at(start, frames, flags, true)
     }
 
     /// As [`alloc_at`](Self::alloc_at), by one claim alone: frames that are cached or in use are
@@ -195,7 +191,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// As [`alloc_at`](Self::alloc_at).
     pub fn try_alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {
-        self.ranges().alloc_at(start, frames, flags, false)
+        Ranges { blocks: self.blocks() }.alloc_at(start, frames, flags, false)
     }
 
     /// Frees `frames` frames from `start` that came from
@@ -208,7 +204,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// [`FreeError`]; nothing is freed then, except when a double free is found on the way
     /// ([`FreeError::NotAllocated`] without `checked`): then the others are.
     pub fn free_contiguous(&self, start: Pfn, frames: u32) -> Result<(), FreeError> {
-        self.ranges().free(start, frames)
+        Ranges { blocks: self.blocks() }.free(start, frames)
     }
 }
 

@@ -76,7 +76,7 @@ pub enum RemoveError {
         /// How many pages, at the last look.
         pages: u64,
         /// CPUs whose fronts could not be drained, because they are isolated or did not answer:
-        /// they may cache some of the pages. [`Allocator::disable_caches`] drains isolated ones too.
+        /// they may cache some of the pages. [`CpuCaches::disable`](crate::CpuCaches::disable) drains isolated ones too.
         skipped_cpus: u64,
     },
     /// The [`Backing`](crate::Backing) under this allocator cannot find frames at given addresses.

@@ -201,7 +201,9 @@ impl<C: Cpus> Allocator<'_, C> {
         }
         let pcp = self.pcps.pcp(cpu, zone);
         let mut counts = pcp.counts();
-        counts.hits += self.unfolded_hits(cpu, zone);
+        // Operations that the front words still count.
+        let unfolded = self.pcps.words(cpu, zone).map(|(_, word)| word.operations());
+        counts.hits += unfolded.sum::<u64>();
         let active = pcp.accounts.active_ms.load(Ordering::Relaxed);
         Some(CpuStats {
             counts,
@@ -217,11 +219,6 @@ impl<C: Cpus> Allocator<'_, C> {
                 self.cpus.environment().now_ms().saturating_sub(active)
             },
         })
-    }
-
-    /// Operations still counted in the front words.
-    fn unfolded_hits(&self, cpu: CpuId, zone: ZoneId) -> u64 {
-        self.pcps.words(cpu, zone).map(|(_, word)| word.operations()).sum()
     }
 
     /// A zone; `None` when there is no such zone. O(CPUs).

@@ -53,7 +53,7 @@
 //! |---|---|
 //! | owner suspended in a sequence | the gate stays asked: the next thread on that CPU claims it (the suspended sequence is aborted), or where nothing aborts it (a guard, a lock) the claim fails until it has ended |
 //! | owner suspended between claim and reopening | as a drainer that dies: other code of that CPU goes to the store, other drains find the CPU busy |
-//! | owner idle, in user mode, gone | a drainer that looks again finds it quiescent and takes the gate; a deadline fences; `retire_cpu` takes an asked gate as it takes an open one |
+//! | owner idle, in user mode, gone | a drainer that looks again finds it quiescent and takes the gate; a deadline fences; retiring takes an asked gate as it takes an open one |
 //! | two that ask | the gate is asked once; both are answered by one handover (see `pcp/handover.rs`) |
 //! | a full drain on top | it takes the asked gate, and answers those that asked; if it cannot fence, the gate is asked again |
 //! | disabled on top | the disabler takes the asked gate; afterwards there is nothing to hand over. Enabling leaves an asked gate as it is |

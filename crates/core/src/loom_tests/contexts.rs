@@ -119,11 +119,12 @@ fn owner_by_handles_and_a_drainer() {
     let drainer = spawn(1, &depot, |depot| {
         depot.allocator.drain(Scope::ALL, Mode::Full);
     });
-    let front = depot.allocator.front(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+    let front =
+        depot.allocator.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
     for _ in 0..2 {
         let popped = depot.allocator.cpus().0.pin().and_then(|_guard| {
             // SAFETY: under the guard of that CPU and context.
-            unsafe { depot.allocator.pop_front(OWNERS, front) }
+            unsafe { depot.allocator.fronts().pop(OWNERS, front) }
         });
         let next =
             popped.or_else(|| depot.allocator.try_alloc(Order::BASE, Flags::default())).unwrap();
@@ -131,7 +132,7 @@ fn owner_by_handles_and_a_drainer() {
         depot.note_freed(held);
         let pushed = depot.allocator.cpus().0.pin().is_some_and(|_guard| {
             // SAFETY: as above; the frame is this thread's.
-            unsafe { depot.allocator.push_front(OWNERS, front, held) }
+            unsafe { depot.allocator.fronts().push(OWNERS, front, held) }
         });
         if !pushed {
             depot.allocator.free_as(held, Order::BASE, Mobility::Movable).unwrap();
@@ -164,13 +165,13 @@ fn both_contexts_disabled_in_the_middle() {
             turn(depot);
         });
         let disabler = spawn(1, &depot, |depot| {
-            let done = depot.allocator.retire_cpu(OWNERS);
+            let done = depot.allocator.cpu_caches().retire(OWNERS);
             assert_eq!(done.busy_cpus, 0);
         });
         depot.free(held);
         handler.join().unwrap();
         disabler.join().unwrap();
-        assert!(!depot.allocator.has_caches(OWNERS));
+        assert!(!depot.allocator.cpu_caches().are_enabled(OWNERS));
         let cached = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
         assert_eq!((cached.shelved_pages, depot.finish().cached_pages), (0, 0));
     });

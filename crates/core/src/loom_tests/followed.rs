@@ -32,7 +32,7 @@ fn drain(depot: &Depot<RseqFollowing>) {
 }
 
 fn retire(depot: &Depot<RseqFollowing>) {
-    depot.allocator.retire_cpu(CpuId::new(0));
+    depot.allocator.cpu_caches().retire(CpuId::new(0));
 }
 
 fn turn(depot: &Depot<RseqFollowing>) {

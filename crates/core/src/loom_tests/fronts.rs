@@ -143,12 +143,12 @@ fn disabled_in_the_middle() {
         run_on(0);
         let (a, b) = (depot.alloc().unwrap(), depot.alloc().unwrap());
         let disabler = spawn(1, &depot, |depot| {
-            depot.allocator.retire_cpu(CpuId::new(0));
+            depot.allocator.cpu_caches().retire(CpuId::new(0));
         });
         depot.free(a);
         depot.free(b);
         disabler.join().unwrap();
-        assert!(!depot.allocator.has_caches(CpuId::new(0)));
+        assert!(!depot.allocator.cpu_caches().are_enabled(CpuId::new(0)));
         let cached = depot.allocator.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap();
         assert_eq!((cached.shelved_pages, depot.finish().cached_pages), (0, 0));
     });
@@ -238,13 +238,13 @@ fn disabled_by_two_at_once() {
         let (a, b) = (depot.alloc().unwrap(), depot.alloc().unwrap());
         let disablers = [(); 2].map(|()| {
             spawn(1, &depot, |depot| {
-                depot.allocator.retire_cpu(OWNERS);
+                depot.allocator.cpu_caches().retire(OWNERS);
             })
         });
         depot.free(a);
         depot.free(b);
         disablers.into_iter().for_each(|disabler| disabler.join().unwrap());
-        assert!(!depot.allocator.has_caches(OWNERS));
+        assert!(!depot.allocator.cpu_caches().are_enabled(OWNERS));
         let cached = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
         assert_eq!((cached.shelved_pages, depot.finish().cached_pages), (0, 0));
     });
@@ -257,8 +257,8 @@ fn retired_restored_and_drained() {
         run_on(0);
         let (a, b) = (depot.alloc().unwrap(), depot.alloc().unwrap());
         let retirer = spawn(1, &depot, |depot| {
-            depot.allocator.retire_cpu(OWNERS);
-            depot.allocator.restore_cpu(OWNERS);
+            depot.allocator.cpu_caches().retire(OWNERS);
+            depot.allocator.cpu_caches().restore(OWNERS);
         });
         let drainer = spawn(1, &depot, |depot| {
             depot.allocator.drain(Scope::ALL, Mode::Full);
@@ -276,7 +276,7 @@ fn retired_restored_and_drained() {
 fn decayed_beside_its_owner() {
     explore_large(owner_of_a_shelf(|depot| {
         let nothing = CacheLimits { batch: 1, high_min: 0, high_max: 0 };
-        depot.allocator.set_cache_limits(ZoneId::new(0), nothing);
-        depot.allocator.decay_caches();
+        depot.allocator.settings(ZoneId::new(0)).unwrap().set_cache_limits(nothing);
+        depot.allocator.cpu_caches().decay();
     }));
 }

@@ -50,13 +50,13 @@ fn drain_fully<C: Cpus>(depot: &Depot<C>) {
 }
 
 fn retire<C: Cpus>(depot: &Depot<C>) {
-    depot.allocator.retire_cpu(OWNERS);
-    assert!(!depot.allocator.has_caches(OWNERS));
+    depot.allocator.cpu_caches().retire(OWNERS);
+    assert!(!depot.allocator.cpu_caches().are_enabled(OWNERS));
 }
 
 fn retire_and_restore<C: Cpus>(depot: &Depot<C>) {
-    depot.allocator.retire_cpu(OWNERS);
-    depot.allocator.restore_cpu(OWNERS);
+    depot.allocator.cpu_caches().retire(OWNERS);
+    depot.allocator.cpu_caches().restore(OWNERS);
 }
 
 /// Asks, and fences at once.

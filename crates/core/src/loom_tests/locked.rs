@@ -113,14 +113,14 @@ fn disabled_beside_an_owner(busy: &AtomicU32) {
         depot.free(b);
     });
     run_on(1);
-    let done = depot.allocator.retire_cpu(OWNERS);
+    let done = depot.allocator.cpu_caches().retire(OWNERS);
     owner.join().unwrap();
     if done.busy_cpus > 0 {
         busy.fetch_add(1, Plain::Relaxed);
         depot.finish();
         return;
     }
-    assert!(!depot.allocator.has_caches(OWNERS));
+    assert!(!depot.allocator.cpu_caches().are_enabled(OWNERS));
     let cached = depot.allocator.cpu_stats(OWNERS, ZoneId::new(0)).unwrap();
     assert_eq!((cached.shelved_pages, depot.finish().cached_pages), (0, 0));
 }

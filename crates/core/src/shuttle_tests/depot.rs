@@ -154,16 +154,16 @@ fn switches_beside_owners() {
                 for _ in 0..6 {
                     let cpu = CpuId::new(rng.below(u64::from(CPUS)) as u32);
                     match rng.below(7) {
-                        0 => _ = depot.allocator.disable_caches(),
-                        1 => _ = depot.allocator.retire_cpu(cpu),
-                        2 => depot.allocator.enable_caches(),
-                        3 => _ = depot.allocator.restore_cpu(cpu),
-                        4 => _ = depot.allocator.decay_caches(),
+                        0 => _ = depot.allocator.cpu_caches().disable(),
+                        1 => _ = depot.allocator.cpu_caches().retire(cpu),
+                        2 => depot.allocator.cpu_caches().enable(),
+                        3 => _ = depot.allocator.cpu_caches().restore(cpu),
+                        4 => _ = depot.allocator.cpu_caches().decay(),
                         _ => {
                             let high_min = rng.below(300);
                             let limits =
                                 CacheLimits { batch: 63, high_min, high_max: 2 * high_min };
-                            depot.allocator.set_cache_limits(ZONE, limits);
+                            depot.allocator.settings(ZONE).unwrap().set_cache_limits(limits);
                         }
                     }
                 }

@@ -211,7 +211,7 @@ impl<C: Cpus> Depot<C> {
         let held = depot.held.lock().unwrap().iter().filter(|&&owner| owner != 0).count() as u64;
         let census = depot.allocator.validate().unwrap();
         assert_eq!(census.held_pages(), held, "frames were lost");
-        depot.allocator.enable_caches();
+        depot.allocator.cpu_caches().enable();
         let drained = depot.allocator.drain(crate::Scope::ALL, crate::Mode::Full);
         let left = (drained.busy_cpus, drained.unreachable_pages, drained.in_flight_pages);
         assert_eq!(left, (0, 0, 0));

@@ -30,7 +30,7 @@ impl Lockstep<'_> {
     fn check_cpus(&mut self) {
         for cpu in self.cpus() {
             let is_disabled = self.is_disabled[cpu.index()];
-            assert_eq!(self.depot.has_caches(cpu), !is_disabled);
+            assert_eq!(self.depot.cpu_caches().are_enabled(cpu), !is_disabled);
             for zone in self.zones() {
                 let stats = self.depot.cpu_stats(cpu, zone).unwrap();
                 assert_eq!(stats.in_flight_pages, 0);

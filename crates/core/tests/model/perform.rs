@@ -35,7 +35,7 @@ impl Lockstep<'_> {
             Op::Split { which, to } => self.split(which, to),
             Op::Drain { cpu, zone, mode } => self.drain(cpu, zone, mode),
             Op::DisableCaches => {
-                let drained = self.depot.disable_caches();
+                let drained = self.depot.cpu_caches().disable();
                 assert_eq!(
                     (drained.left_pages, drained.unreachable_pages, drained.busy_cpus),
                     (0, 0, 0)
@@ -43,12 +43,12 @@ impl Lockstep<'_> {
                 self.is_disabled.fill(true);
             }
             Op::EnableCaches => {
-                self.depot.enable_caches();
+                self.depot.cpu_caches().enable();
                 self.is_disabled.fill(false);
             }
             Op::RetireCpu(cpu) => {
                 let cpu = usize::from(cpu) % (self.is_disabled.len() + 1);
-                let drained = self.depot.retire_cpu(CpuId::new(cpu as u32));
+                let drained = self.depot.cpu_caches().retire(CpuId::new(cpu as u32));
                 assert_eq!(
                     (drained.left_pages, drained.unreachable_pages, drained.busy_cpus),
                     (0, 0, 0)
@@ -61,7 +61,7 @@ impl Lockstep<'_> {
             }
             Op::RestoreCpu(cpu) => {
                 let cpu = usize::from(cpu) % (self.is_disabled.len() + 1);
-                let restored = self.depot.restore_cpu(CpuId::new(cpu as u32));
+                let restored = self.depot.cpu_caches().restore(CpuId::new(cpu as u32));
                 assert_eq!(restored, self.is_disabled.get(cpu).copied().unwrap_or(false));
                 self.is_disabled
                     .iter_mut()
@@ -300,7 +300,8 @@ impl Lockstep<'_> {
                 assert!(drained.pending_pages <= sum(|s| s.charged_pages));
                 let is_pending = |cpu: &&CpuId| {
                     let charged = |&zone| self.depot.cpu_stats(**cpu, zone).unwrap().charged_pages;
-                    self.depot.has_caches(**cpu) && zones.iter().map(charged).sum::<u64>() > 0
+                    self.depot.cpu_caches().are_enabled(**cpu)
+                        && zones.iter().map(charged).sum::<u64>() > 0
                 };
                 let pending = cpus.iter().filter(is_pending).count() as u64;
                 assert_eq!((drained.pending_cpus, drained.fences), (pending, 0));
@@ -328,7 +329,7 @@ impl Lockstep<'_> {
             counts.map(|counts| counts.spilled_pages + counts.drained_pages).sum()
         };
         let before = moved(self);
-        assert_eq!(self.depot.decay_caches(), moved(self) - before);
+        assert_eq!(self.depot.cpu_caches().decay(), moved(self) - before);
     }
 
     fn set_limits(&mut self, zone: u8, batch: u16, high_min: u16, more: u16) {
@@ -336,9 +337,12 @@ impl Lockstep<'_> {
         let (batch, high_min) = (u64::from(batch), u64::from(high_min));
         let limits = CacheLimits { batch, high_min, high_max: high_min + u64::from(more) };
         let exists = zone.index() < self.naive.zones.len();
-        assert_eq!(self.depot.set_cache_limits(zone, limits), exists);
-        if exists {
-            let set = self.depot.zone_stats(zone).unwrap().limits;
+        let settings = self.depot.settings(zone);
+        assert_eq!(settings.is_some(), exists);
+        if let Some(settings) = settings {
+            settings.set_cache_limits(limits);
+            let set = settings.cache_limits();
+            assert_eq!(set, self.depot.zone_stats(zone).unwrap().limits);
             assert_eq!(
                 (set.batch, set.high_min, set.high_max),
                 (batch.max(1), high_min, limits.high_max)
@@ -350,10 +354,13 @@ impl Lockstep<'_> {
         let zone = ZoneId::new(u32::from(zone) % (self.naive.zones.len() as u32 + 1));
         let marks = Watermarks { min, low: min + min / 3, high: min * 2 };
         let exists = zone.index() < self.naive.zones.len();
-        assert_eq!(self.depot.set_watermarks(zone, marks), exists);
-        assert!(!self.depot.set_watermarks(zone, Watermarks { min: min + 1, low: min, high: min }));
-        assert!(!self.depot.set_watermarks(zone, Watermarks { min, low: min + 2, high: min + 1 }));
-        if exists {
+        let settings = self.depot.settings(zone);
+        assert_eq!(settings.is_some(), exists);
+        if let Some(settings) = settings {
+            assert!(settings.set_watermarks(marks));
+            assert!(!settings.set_watermarks(Watermarks { min: min + 1, low: min, high: min }));
+            assert!(!settings.set_watermarks(Watermarks { min, low: min + 2, high: min + 1 }));
+            assert_eq!(settings.watermarks(), marks);
             assert_eq!(self.depot.zone_stats(zone).unwrap().watermarks, marks);
         }
     }

@@ -179,16 +179,18 @@ impl<C: Cpus> Stress<'_, C> {
         // vain.
         let may_wait = self.source.depth() == 0 || self.below(20) == 0;
         match self.below(6) {
-            0 if may_wait => _ = self.depot.retire_cpu(cpu),
-            1 if may_wait => _ = self.depot.disable_caches(),
-            2 => _ = self.depot.decay_caches(),
+            0 if may_wait => _ = self.depot.cpu_caches().retire(cpu),
+            1 if may_wait => _ = self.depot.cpu_caches().disable(),
+            2 => _ = self.depot.cpu_caches().decay(),
             3 => {
                 let high_min = self.below(300);
                 let limits =
                     CacheLimits { batch: 31, high_min, high_max: high_min + self.below(2000) };
-                self.depot.set_cache_limits(ZoneId::new(self.below(2) as u32), limits);
+                if let Some(zone) = self.depot.settings(ZoneId::new(self.below(2) as u32)) {
+                    zone.set_cache_limits(limits);
+                }
             }
-            _ => self.depot.enable_caches(),
+            _ => self.depot.cpu_caches().enable(),
         }
     }
 
@@ -196,7 +198,7 @@ impl<C: Cpus> Stress<'_, C> {
         while !self.held.borrow().is_empty() {
             self.free();
         }
-        self.depot.enable_caches();
+        self.depot.cpu_caches().enable();
         let drained = self.depot.drain(Scope::ALL, Mode::Full);
         assert_eq!((drained.busy_cpus, drained.unreachable_pages), (0, 0));
         assert_eq!(self.depot.validate().unwrap().free_pages, PAGES);

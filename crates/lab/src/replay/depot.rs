@@ -200,7 +200,7 @@ impl ReplayTarget for DepotTarget<'_> {
         self.allocator.cpus().0.now_ms.store(now_ms + 1, Ordering::Relaxed);
         if now_ms >= self.decayed_ms + DECAY_INTERVAL_MS {
             self.decayed_ms = now_ms;
-            self.allocator.decay_caches();
+            self.allocator.cpu_caches().decay();
         }
     }
 

@@ -80,7 +80,7 @@ pub fn drain(cpu: CpuId, mode: Mode) -> Drained {
 /// Takes the caches of a CPU that has stopped. The CPU has no caches until [`restore`].
 pub fn retire(cpu: CpuId) -> Drained {
     match Design::chosen() {
-        Design::Depot => depot().retire_cpu(cpu),
+        Design::Depot => depot().cpu_caches().retire(cpu),
         Design::Local => local::take_offline(cpu),
     }
 }
@@ -88,7 +88,7 @@ pub fn retire(cpu: CpuId) -> Drained {
 /// Lets a CPU cache again.
 pub fn restore(cpu: CpuId) {
     if Design::chosen() == Design::Depot {
-        assert!(depot().restore_cpu(cpu), "{cpu:?} was not retired");
+        assert!(depot().cpu_caches().restore(cpu), "{cpu:?} was not retired");
     }
 }
 

@@ -1,0 +1,105 @@
+//! Sequences on this CPU's fronts under a guard that the caller holds already.
+#![allow(unsafe_code, reason = "trusts its caller with CPUs and fronts")]
+
+use core::fmt;
+
+use super::allocator::Allocator;
+use super::flags::Flags;
+use crate::cpus::{Context, Pinned, Processor, sequence};
+use crate::frame::{Class, CpuId, Mobility, Order, Pfn, ZoneId};
+use crate::front::word::ONE_ROUND;
+use crate::front::{BlockArray, WordOffset};
+
+/// A front of an allocator's only zone: what its sequences need to know, in 32 bits.
+///
+/// | bits | what |
+/// |---|---|
+/// | 0..=15 | bytes from the start of a CPU's block to the front's word |
+/// | 16..=23 | bytes of the slots of a full magazine |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrontHandle(u32);
+
+impl FrontHandle {
+    /// As an integer, to keep in a table of another language.
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// From [`to_bits`](Self::to_bits).
+    pub const fn from_bits(bits: u32) -> Self {
+        FrontHandle(bits)
+    }
+
+    #[inline]
+    fn word(self) -> usize {
+        self.0 as usize & 0xffff
+    }
+
+    #[inline]
+    fn full_bytes(self) -> u64 {
+        u64::from(self.0 >> 16)
+    }
+}
+
+impl<P: Processor> Allocator<'_, Pinned<P>> {
+    /// The fronts, for kernels that know where they run: one sequence per block, and no guard of its
+    /// own.
+    #[inline]
+    pub fn fronts(&self) -> Fronts<'_> {
+        Fronts { blocks: self.pcps.blocks(), simple_level: self.simple_level }
+    }
+}
+
+/// The fronts of an allocator, under guards of the caller; see [`Allocator::fronts`].
+#[derive(Clone, Copy)]
+pub struct Fronts<'a> {
+    blocks: &'a BlockArray,
+    /// As in [`Allocator`].
+    simple_level: u8,
+}
+
+impl fmt::Debug for Fronts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fronts").finish_non_exhaustive()
+    }
+}
+
+impl Fronts<'_> {
+    /// The front for blocks of `order` and `mobility` in code of `context`; it is the same for
+    /// allocators with as many zones. `None`: the order is not cached, or the allocator has several
+    /// zones, or options that make an allocation more than a pop.
+    pub fn find(self, context: Context, order: Order, mobility: Mobility) -> Option<FrontHandle> {
+        if !Flags::new(mobility).takes_level(self.simple_level) {
+            return None;
+        }
+        let class = Class::of(order)?;
+        let word = WordOffset::new(ZoneId::new(0), class, mobility);
+        let at = word.bytes() + self.blocks.context_bytes(context);
+        let full_bytes = class.rounds() * ONE_ROUND as u32;
+        u16::try_from(at).ok().map(|at| FrontHandle(u32::from(at) | full_bytes << 16))
+    }
+
+    /// Takes the newest block of a front. `None`: it has none now; call
+    /// [`try_alloc`](Allocator::try_alloc) or [`alloc`](Allocator::alloc) without the guard.
+    ///
+    /// # Safety
+    /// The caller holds a guard of the [`Processor`] for `cpu`, below
+    /// [`cpu_count`](Allocator::cpu_count), and for the context that [`find`](Self::find) got.
+    #[inline]
+    pub unsafe fn pop(self, cpu: CpuId, front: FrontHandle) -> Option<Pfn> {
+        // SAFETY: the caller's promise.
+        unsafe { sequence::pop_at(self.blocks, cpu, front.word()) }.map(Pfn::new)
+    }
+
+    /// Puts a block into a front. `false`: nothing has changed, and the caller still holds the block;
+    /// give it to [`free_as`](Allocator::free_as) without the guard.
+    ///
+    /// # Safety
+    /// As for [`pop`](Self::pop); the caller holds the block, which came from this allocator, in the
+    /// order of the front.
+    #[inline]
+    pub unsafe fn push(self, cpu: CpuId, front: FrontHandle, pfn: Pfn) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { sequence::push_at(self.blocks, cpu, front.word(), front.full_bytes(), pfn.get()) }
+    }
+}
