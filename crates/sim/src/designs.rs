@@ -127,12 +127,13 @@ pub fn vmap(
                 // As `vmalloc` in the kernel, and as the other two.
                 stale: Stale::Keep,
                 lazy_pages_max,
+                metadata_is_zero: true,
                 ..VmapConfig::new(cpus, cpus * areas + 1000)
             };
             let bytes = Vmap::<CostlyMapper, VmapHost>::metadata_bytes(&config, &mapper)
                 .map_err(|e| text(&e))?;
             // SAFETY: as above, and the metadata is zeroed.
-            let vmap = unsafe { Vmap::new_zeroed(&config, leaked(bytes), mapper, host) };
+            let vmap = unsafe { Vmap::new(&config, leaked(bytes), mapper, host) };
             Box::new(vmap::Depot::new(vmap.map_err(|e| text(&e))?))
         }
         "vmap-global-lock" => {

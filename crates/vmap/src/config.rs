@@ -61,6 +61,10 @@ pub struct VmapConfig {
     pub flags: Flags,
     /// Which thread purges.
     pub purge_by: PurgeBy,
+    /// Every byte of the memory for metadata is 0, as fresh from the operating system. The metadata
+    /// of parts of the range that are never used then stays untouched. A promise to
+    /// [`Vmap::new`](crate::Vmap::new).
+    pub metadata_is_zero: bool,
 }
 
 impl VmapConfig {
@@ -75,6 +79,7 @@ impl VmapConfig {
             stale: Stale::Zero,
             flags: Flags::MOVABLE,
             purge_by: PurgeBy::Caller,
+            metadata_is_zero: false,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::lock::Lock;
 use crate::map::Mappings;
 use crate::map::tables::Tables;
 use crate::metadata::area::{Area, Areas};
-use crate::metadata::arena::{ALIGN, Arena, Contents};
+use crate::metadata::arena::{ALIGN, Arena};
 use crate::metadata::directory::Directory;
 use crate::metadata::frames::FrameTable;
 use crate::metadata::index::SegmentIndex;
@@ -72,14 +72,13 @@ pub fn bytes<M: Mapper>(config: &VmapConfig, mapper: &M) -> Result<usize, VmapCo
 pub fn build<'m, M: Mapper, H: Host>(
     config: &VmapConfig,
     memory: &'m mut [MaybeUninit<u8>],
-    contents: Contents,
     mapper: M,
     host: H,
 ) -> Result<Purger<'m, M, H>, VmapConfigError> {
     let (needed, given) = (bytes(config, &mapper)?, memory.len());
     let range = range_of(&mapper)?;
     let lengths = Lengths::new(config, &range, M::TABLE_PAGES);
-    let mut arena = Arena::new(memory, contents);
+    let mut arena = Arena::new(memory, config.metadata_is_zero);
     let carved = carve(&mut arena, lengths, &range, M::TABLE_PAGES);
     let carved = carved.ok_or(VmapConfigError::TooLittleMetadata { needed, given })?;
     let nodes = Nodes::new(

@@ -10,7 +10,6 @@ use crate::error::{VfreeError, VmapError};
 use crate::kind::Kind;
 use crate::layout;
 use crate::memory::Memory;
-use crate::metadata::arena::Contents;
 use crate::parts::Parts;
 use crate::purge::{PurgeDepth, Purged, Purger};
 use crate::resize::Resize;
@@ -49,17 +48,19 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     }
 
     /// Makes a vmap over the mapper's range, all of it free, with its metadata in `memory`. Writes
-    /// [`metadata_bytes`](Self::metadata_bytes) bytes of it.
+    /// [`metadata_bytes`](Self::metadata_bytes) bytes of it, or less than 9 KiB for each node if
+    /// [they are zero](VmapConfig::metadata_is_zero).
     ///
     /// # Errors
     /// [`VmapConfigError`], also if `memory` is too small.
     ///
     /// # Safety
-    /// The two traits cannot promise this for the pair:
+    /// The caller promises what the two traits cannot promise for the pair, and for the memory:
     /// 1. A frame number means the same memory to `host` and to `mapper`.
     /// 2. Only this vmap frees and splits frames that `host` has handed to it, and only the users
     ///    of its memory access them.
     /// 3. `mapper` maps for this vmap alone.
+    /// 4. With [`VmapConfig::metadata_is_zero`] every byte of `memory` is 0.
     #[allow(unsafe_code, reason = "its callers promise what the traits cannot")]
     pub unsafe fn new(
         config: &VmapConfig,
@@ -67,35 +68,7 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         mapper: M,
         host: H,
     ) -> Result<Self, VmapConfigError> {
-        Self::build(config, memory, Contents::Unknown, mapper, host)
-    }
-
-    /// As [`new`](Self::new), in memory that is zero, for example fresh from the operating system:
-    /// does not touch the metadata of parts of the range that are not used.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
-    ///
-    /// # Safety
-    /// As for [`new`](Self::new), and every byte of `memory` is 0.
-    #[allow(unsafe_code, reason = "its callers promise what the traits cannot")]
-    pub unsafe fn new_zeroed(
-        config: &VmapConfig,
-        memory: &'m mut [MaybeUninit<u8>],
-        mapper: M,
-        host: H,
-    ) -> Result<Self, VmapConfigError> {
-        Self::build(config, memory, Contents::Zeroed, mapper, host)
-    }
-
-    fn build(
-        config: &VmapConfig,
-        memory: &'m mut [MaybeUninit<u8>],
-        contents: Contents,
-        mapper: M,
-        host: H,
-    ) -> Result<Self, VmapConfigError> {
-        let purger = layout::build(config, memory, contents, mapper, host)?;
+        let purger = layout::build(config, memory, mapper, host)?;
         Ok(Vmap { memory: Memory::new(Addresses::new(purger), config.flags) })
     }
 

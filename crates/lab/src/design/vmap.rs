@@ -56,6 +56,7 @@ pub unsafe fn depot<M: Mapper, H: Host>(
         stale: demand.stale,
         warm_pages_max: demand.warm_pages_max,
         lazy_pages_max: demand.lazy_pages_max,
+        metadata_is_zero: true,
         ..VmapConfig::new(demand.cpus, demand.areas_max)
     };
     let failed = |error| Failure::Run(format!("{}: {error}", Design::Depot));
@@ -63,6 +64,6 @@ pub unsafe fn depot<M: Mapper, H: Host>(
     // Leaked: a command makes a handful of them, and ends.
     let metadata: &'static mut [MaybeUninit<u8>] = Box::leak(Box::<[u8]>::new_zeroed_slice(bytes));
     // SAFETY: the metadata is zeroed and leaked; the caller vouches for mapper and host.
-    let vmap = unsafe { Vmap::new_zeroed(&config, metadata, mapper, host) }.map_err(failed)?;
+    let vmap = unsafe { Vmap::new(&config, metadata, mapper, host) }.map_err(failed)?;
     Ok(Depot::new(vmap))
 }

@@ -167,7 +167,7 @@ impl VmallocBuilder {
         // SAFETY: zeroes fresh from the system. The mapper and the host are over one depot and this
         // address space's alone; to free or access pages of a depot that one does not hold is
         // unsafe.
-        let vmap = unsafe { Vmap::new_zeroed(&config, memory, mapper, host) }?;
+        let vmap = unsafe { Vmap::new(&config, memory, mapper, host) }?;
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
         let shrinkers = if self.shrinker { Some(self.depot.shared().shrinkers()) } else { None };
         // From here on dropping it cleans up.
@@ -192,6 +192,8 @@ impl VmallocBuilder {
             stale: self.stale,
             flags: self.flags.unwrap_or(plain.flags),
             purge_by: if self.purge_wanted.is_some() { PurgeBy::Helper } else { PurgeBy::Caller },
+            // Anonymous memory.
+            metadata_is_zero: true,
             ..plain
         }
     }

@@ -13,15 +13,6 @@ use pagedepot::sync::prim::{AtomicU8, AtomicU32};
 /// Alignment of each array: two cache lines, which prefetchers treat as one.
 pub const ALIGN: usize = 128;
 
-/// What is known about the contents of the caller's memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Contents {
-    /// Nothing: every array is written.
-    Unknown,
-    /// Every byte is zero: arrays whose initial value is zero are not touched before their use.
-    Zeroed,
-}
-
 /// Types whose constructor makes a value of zero bytes.
 ///
 /// # Safety
@@ -38,17 +29,18 @@ unsafe impl Zero for AtomicU8 {}
 pub struct Arena<'m> {
     next: *mut u8,
     left: usize,
-    contents: Contents,
+    /// Arrays whose initial value is zero are not touched before their use.
+    is_zero: bool,
     memory: PhantomData<&'m mut [u8]>,
 }
 
 impl<'m> Arena<'m> {
-    pub fn new(memory: &'m mut [MaybeUninit<u8>], contents: Contents) -> Self {
-        let contents = if model::ATOMICS_ARE_INTEGERS { contents } else { Contents::Unknown };
+    /// `is_zero`: every byte of `memory` is 0.
+    pub fn new(memory: &'m mut [MaybeUninit<u8>], is_zero: bool) -> Self {
         Arena {
             next: memory.as_mut_ptr().cast(),
             left: memory.len(),
-            contents,
+            is_zero: is_zero && model::ATOMICS_ARE_INTEGERS,
             memory: PhantomData,
         }
     }
@@ -90,7 +82,7 @@ impl<'m> Arena<'m> {
     /// An array of `count` values of zero bytes, which `make` returns, too. Writes nothing to
     /// memory that is zero.
     pub fn slice_zero<T: Zero>(&mut self, count: usize, make: impl Fn() -> T) -> Option<&'m [T]> {
-        if self.contents == Contents::Unknown {
+        if !self.is_zero {
             return self.slice(count, make);
         }
         let room = self.room::<T>(count)?;

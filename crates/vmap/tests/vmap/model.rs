@@ -263,7 +263,7 @@ proptest! {
         let stale = Stale::Zero;
         let lazy_pages_max = Some(if poisons { 300 } else { 2000 });
         let config = VmapConfig {
-            stale, lazy_pages_max, warm_pages_max: Some(200), ..VmapConfig::new(2, 1000)
+            stale, lazy_pages_max, warm_pages_max: Some(200), metadata_is_zero: poisons, ..VmapConfig::new(2, 1000)
         };
         ByThread::run_on(0);
         let mut world = World { vmap: paged(PAGES, FRAMES, &config), live: Vec::new(), frames: 0 };

@@ -415,12 +415,16 @@ unsafe impl Host for PaperHost {
     }
 }
 
+/// What is in memory that is not zero.
+const DIRT: u8 = 0xa5;
+
 fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
-fn memory(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
-    vec![MaybeUninit::uninit(); bytes].leak()
+/// Memory with this byte everywhere.
+fn memory(bytes: usize, byte: u8) -> &'static mut [MaybeUninit<u8>] {
+    vec![MaybeUninit::new(byte); bytes].leak()
 }
 
 /// A depot of `frames` frames, checked, with nothing held back.
@@ -435,7 +439,7 @@ pub fn depot(frames: u32, cpus: u32) -> &'static Depot {
     }]);
     let config = Config { checked: true, ..Config::new(cpus, zones) };
     let locks = (0..cpus).map(|_| CpuLock::new()).collect::<Vec<_>>().leak();
-    let metadata = memory(Depot::metadata_bytes(&config).unwrap());
+    let metadata = memory(Depot::metadata_bytes(&config).unwrap(), DIRT);
     leak(Depot::new(&config, metadata, Locked::new(locks, ByThread)).unwrap())
 }
 
@@ -455,8 +459,9 @@ pub fn paged_at(base: usize, pages: u32, frames: u32, config: &VmapConfig) -> Pa
         purges_wanted: AtomicU64::new(0),
         refuses_splits: AtomicBool::new(false),
     };
-    let metadata = memory(Paged::metadata_bytes(config, &paper).unwrap());
-    // SAFETY: this paper and this depot are this vmap's alone.
+    let byte = if config.metadata_is_zero { 0 } else { DIRT };
+    let metadata = memory(Paged::metadata_bytes(config, &paper).unwrap(), byte);
+    // SAFETY: this paper and this depot are this vmap's alone, and zero is zero.
     unsafe { Paged::new(config, metadata, paper, host) }.unwrap()
 }
 
