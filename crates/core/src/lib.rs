@@ -66,7 +66,8 @@
 // The files that need it allow it at their top.
 #![deny(unsafe_code)]
 
-#[cfg(feature = "std")]
+// Models need its thread-local values.
+#[cfg(any(feature = "std", loom, shuttle))]
 extern crate std;
 
 mod alloc;

@@ -19,8 +19,6 @@ pub const ATOMICS_ARE_INTEGERS: bool = !cfg!(loom);
 pub enum Mutant {
     /// The tag in the head of a pool.
     PoolTag,
-    /// The tag in the head of the spare descriptors.
-    SpareTag,
     /// A request that maps waits for tables that a purge is giving back.
     TableLock,
     /// Readers load an area's word a second time.

@@ -59,13 +59,13 @@ pub enum Mutant {
 }
 
 // Loom and shuttle run all threads of a model on the test's own thread.
-#[cfg(all(any(loom, shuttle), test))]
+#[cfg(any(loom, shuttle))]
 std::thread_local! {
     static MUTANT: core::cell::Cell<Option<Mutant>> = const { core::cell::Cell::new(None) };
 }
 
 /// Makes the models of this test thread leave out a step.
-#[cfg(all(any(loom, shuttle), test))]
+#[cfg(any(loom, shuttle))]
 pub fn set_mutant(mutant: Mutant) {
     MUTANT.set(Some(mutant));
 }
@@ -73,11 +73,11 @@ pub fn set_mutant(mutant: Mutant) {
 /// Whether the code that asks is to leave out this step: `false` outside of models.
 #[inline(always)]
 pub fn is_mutant(mutant: Mutant) -> bool {
-    #[cfg(all(any(loom, shuttle), test))]
+    #[cfg(any(loom, shuttle))]
     return MUTANT.get() == Some(mutant);
-    #[cfg(all(feature = "simulated", not(all(any(loom, shuttle), test))))]
+    #[cfg(all(feature = "simulated", not(any(loom, shuttle))))]
     return pagedepot_sim_machine::mutant::get() == Some(mutant as u8);
-    #[cfg(not(any(all(any(loom, shuttle), test), feature = "simulated")))]
+    #[cfg(not(any(loom, shuttle, feature = "simulated")))]
     {
         let _ = mutant;
         false

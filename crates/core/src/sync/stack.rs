@@ -15,7 +15,8 @@
 //! With `COUNT_BITS` 0 a stack counts nothing and has no limit.
 //!
 //! Transitions, each a compare-and-swap that adds 1 to the tag: push `(top, n) -> (e, n + 1)`,
-//! pop `(e, n) -> (next of e, n - 1)`, take-all `(e, n) -> (none, 0)`.
+//! pop `(e, n) -> (next of e, n - 1)`, take-all `(e, n) -> (none, 0)`. Push and pop also move
+//! several elements that are linked.
 //!
 //! # Argument
 //! An element is linked into at most one stack, and while it is, its link is not written: the pusher
@@ -108,6 +109,14 @@ pub struct Chain<I> {
     pub count: u32,
 }
 
+/// Elements linked from the first to the last, owned by the holder; what the last links to is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Popped<I> {
+    pub first: I,
+    pub last: I,
+    pub count: u32,
+}
+
 impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Default for Stack<INDEX_BITS, COUNT_BITS> {
     fn default() -> Self {
         Self::new()
@@ -185,6 +194,29 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
             let new = old.next(below, old.count().saturating_sub(1));
             match self.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Some(top),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes up to `most` elements from the top, by one operation; `most` is not 0.
+    ///
+    /// Follows `most` links, all of which may be stale: only for elements whose links are numbers of
+    /// elements also while they have owners.
+    pub fn pop_chain<L: Links>(&self, links: &L, most: u32) -> Option<Popped<L::Index>> {
+        // Acquire: as in `pop`.
+        let mut head = self.0.load(Ordering::Acquire);
+        loop {
+            let old = Head::<INDEX_BITS, COUNT_BITS>(head);
+            let first = L::index(old.top())?;
+            let (mut last, mut count) = (first, 1);
+            let mut below = links.next(first);
+            while let Some(next) = below.filter(|_| count < most) {
+                (last, count, below) = (next, count + 1, links.next(next));
+            }
+            let new = old.next(below.map_or(0, L::number), old.count().saturating_sub(count));
+            match self.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => return Some(Popped { first, last, count }),
                 Err(now) => head = now,
             }
         }
@@ -306,6 +338,20 @@ mod tests {
         stack.push(&elements, 7).unwrap();
         assert!(stack.push_chain(&elements, 8, 9, COUNT_MAX).is_err());
         assert_eq!((stack.count(), stack.peek(&elements)), (1, Some(7)));
+    }
+
+    #[test]
+    fn several_come_from_the_top() {
+        let elements = Elements::new(5);
+        let stack = Counted::new();
+        assert_eq!(stack.pop_chain(&elements, 1), None);
+        (1..=5).for_each(|index| stack.push(&elements, index).unwrap());
+        let top = stack.pop_chain(&elements, 2).unwrap();
+        assert_eq!(top, Popped { first: 5, last: 4, count: 2 });
+        assert_eq!((elements.next(5), stack.count(), stack.peek(&elements)), (Some(4), 3, Some(3)));
+        let rest = stack.pop_chain(&elements, u32::MAX).unwrap();
+        assert_eq!(rest, Popped { first: 3, last: 1, count: 3 });
+        assert_eq!((stack.count(), stack.pop(&elements)), (0, None));
     }
 
     #[test]

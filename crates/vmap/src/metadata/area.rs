@@ -45,6 +45,7 @@ use crate::metadata::caller::CallerCell;
 use crate::model::{self, Mutant, leaves_out};
 use crate::units::{PageRange, Protection, Vpn};
 use pagedepot::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use pagedepot::sync::stack::Links;
 
 /// Number of an area's descriptor. Never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -409,6 +410,22 @@ impl<'m> core::ops::Index<AreaIndex> for Areas<'m> {
     #[inline]
     fn index(&self, index: AreaIndex) -> &Area {
         &self.0[index.get() as usize]
+    }
+}
+
+impl Links for Areas<'_> {
+    type Index = AreaIndex;
+
+    fn number(index: AreaIndex) -> u32 {
+        index.get()
+    }
+
+    fn index(number: u32) -> Option<AreaIndex> {
+        AreaIndex::new(number)
+    }
+
+    fn link(&self, index: AreaIndex) -> &AtomicU32 {
+        &self[index].link
     }
 }
 

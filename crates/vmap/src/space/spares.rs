@@ -3,15 +3,9 @@
 //! Any thread takes and puts them without the space's lock: to cut a strip into areas takes one for
 //! each, and most of them are not in the CPU's cache.
 //!
-//! # The head
-//! | bits | field | meaning |
-//! |---|---|---|
-//! | 0..=23 | index | the top descriptor, 0: none |
-//! | 24..=63 | tag | operations so far, modulo 2^40 |
-//!
-//! Transitions, each a compare-and-swap that adds 1 to the tag: put `top -> first of a list whose
-//! last links to top`, take `top -> what the nth from it links to`. A taker follows links that may
-//! be stale. That is harmless for the reason that the pools give (`pool.rs`).
+//! Those that were used before are on one of the core's stacks, whose head has 24 bits of index and
+//! 40 of tag; the argument is in `sync/stack.rs` there. A taker of several follows links that may be
+//! stale. Descriptors stay descriptors, and their links are numbers of descriptors always.
 //!
 //! A taker is deceived only if it stalls while the tag wraps, and goes on within the one operation
 //! in 2^40 that has its tag. At 50 million operations per second, more than all CPUs together get
@@ -20,18 +14,17 @@
 //! Descriptors that were never used are handed out by number, and not touched before.
 
 use crate::metadata::area::{AreaIndex, Areas};
-use crate::model::{Mutant, leaves_out};
-use pagedepot::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use pagedepot::sync::prim::{AtomicU32, Ordering};
+use pagedepot::sync::stack::{Popped, Stack};
 
 /// One in this many unused descriptors may be taken in advance.
 const AHEAD_SHARE: u32 = 8;
-const INDEX: u64 = (1 << AreaIndex::BITS) - 1;
 
 /// All spare descriptors, on their own cache lines.
 #[repr(align(128))]
 pub struct Spares {
     /// The stack of those that were used before.
-    head: AtomicU64,
+    used_before: Stack<{ AreaIndex::BITS }, 0>,
     /// The lowest number that was never used.
     fresh: AtomicU32,
     /// Number of descriptors that are not spare.
@@ -68,7 +61,7 @@ impl Supply {
 
 impl Spares {
     pub fn new() -> Self {
-        Spares { head: AtomicU64::new(0), fresh: AtomicU32::new(1), used: AtomicU32::new(0) }
+        Spares { used_before: Stack::new(), fresh: AtomicU32::new(1), used: AtomicU32::new(0) }
     }
 
     /// Numbers below this were used at some time; the others were never touched.
@@ -104,8 +97,8 @@ impl Spares {
         if count == 0 {
             return supply;
         }
-        if let Some(used_before) = self.take_used(areas, count) {
-            supply = used_before;
+        if let Some(Popped { first, last, count }) = self.used_before.pop_chain(&areas, count) {
+            supply = Supply { ends: Some((first, last)), count };
         }
         if supply.count < count {
             self.take_fresh(areas, count - supply.count)
@@ -114,29 +107,6 @@ impl Spares {
         // Relaxed: a sum that orders nothing.
         self.used.fetch_add(supply.count, Ordering::Relaxed);
         supply
-    }
-
-    fn take_used(&self, areas: Areas<'_>, count: u32) -> Option<Supply> {
-        // Acquire: pairs with the Release of `put`, so the links loaded below are at least as new
-        // as this head.
-        let mut head = self.head.load(Ordering::Acquire);
-        loop {
-            let first = top(head)?;
-            let (mut last, mut taken) = (first, 1);
-            let mut rest = areas[first].next();
-            while let Some(next) = rest.filter(|_| taken < count) {
-                (last, taken, rest) = (next, taken + 1, areas[next].next());
-            }
-            match self.head.compare_exchange_weak(
-                head,
-                after(head, rest),
-                Ordering::Acquire,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return Some(Supply { ends: Some((first, last)), count: taken }),
-                Err(now) => head = now,
-            }
-        }
     }
 
     fn take_fresh(&self, areas: Areas<'_>, count: u32) -> impl Iterator<Item = AreaIndex> + use<> {
@@ -155,30 +125,7 @@ impl Spares {
         // Relaxed: as in `take`. It comes before others can take them, or the sum might be
         // negative.
         self.used.fetch_sub(supply.count, Ordering::Relaxed);
-        // Relaxed: the caller owns the descriptors, and reads nothing through this head.
-        let mut head = self.head.load(Ordering::Relaxed);
-        loop {
-            areas[last].set_next(top(head));
-            // Release: pairs with the Acquire of `take_used`; publishes the links.
-            match self.head.compare_exchange_weak(
-                head,
-                after(head, Some(first)),
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
+        let put = self.used_before.push_chain(&areas, first, last, supply.count);
+        debug_assert!(put.is_ok(), "what is not counted has no limit");
     }
-}
-
-fn top(head: u64) -> Option<AreaIndex> {
-    AreaIndex::new((head & INDEX) as u32)
-}
-
-/// The head after one more operation.
-fn after(head: u64, top: Option<AreaIndex>) -> u64 {
-    let tag = (head >> AreaIndex::BITS).wrapping_add(u64::from(!leaves_out(Mutant::SpareTag)));
-    tag << AreaIndex::BITS | u64::from(AreaIndex::number(top))
 }
