@@ -47,9 +47,9 @@ pub trait Environment: Sync {
     }
 
     /// Waits while `word` is `seen`: until [`wake_all`](Self::wake_all), or about `limit_ms`
-    /// milliseconds, or less, or not at all: the caller looks again. It may sleep, yield, halt until
-    /// the next tick, or spin some 10 us as by default. Called only by requests that may reclaim,
-    /// outside of sequences.
+    /// milliseconds, or less, or not at all: the caller looks again. It may sleep, yield, halt
+    /// until the next tick, or spin some 10 us as by default. Called only by requests that may
+    /// reclaim, outside of sequences.
     ///
     /// The caller bounds its waiting by [`now_ms`](Self::now_ms); without a clock, each call counts
     /// as a millisecond.
@@ -69,8 +69,8 @@ pub trait Environment: Sync {
     ///
     /// Called by whatever code the CPU runs that allocates or frees, outside of sequences, also by
     /// requests that may not wait, by interrupt handlers and by signal handlers. It must be quick,
-    /// and must not allocate or free. The same holds for [`wake_all`](Self::wake_all) while a caller
-    /// is in [`Handover::wait`](crate::Handover::wait).
+    /// and must not allocate or free. The same holds for [`wake_all`](Self::wake_all) while a
+    /// caller is in [`Handover::wait`](crate::Handover::wait).
     fn handed_over(&self, cpu: CpuId) {
         let _ = cpu;
     }

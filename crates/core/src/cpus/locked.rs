@@ -61,9 +61,9 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Fronts behind a lock per CPU. An owner that finds the lock taken (another thread that believes
-/// to be on this CPU, a drainer, or the code that a signal handler interrupted) goes to the store,
-/// so a handler may allocate at any moment.
+/// Fronts behind a lock per CPU. An owner that finds the lock taken goes to the store, so a signal
+/// handler may allocate at any moment. The holder may be a thread that has moved to another CPU
+/// since, a drainer, or the code that the handler interrupted.
 pub struct Locked<'l, W> {
     locks: &'l [CpuLock],
     which: W,
@@ -83,7 +83,8 @@ impl<'l, W: WhichCpu> Locked<'l, W> {
 
 // SAFETY: 1. the lock of the CPU is held for the whole of each function, and both contexts use the
 // same one. 2., 3. checked by `sequence`. 4. a fence takes and drops the lock: sequences that began
-// before have ended, later ones see the closed gate; so does a claim, under that lock. 5. as in `sequence`.
+// before have ended, later ones see the closed gate. A claim runs under that lock, and so after all
+// earlier sequences of the CPU. 5. as in `sequence`.
 unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
     type Environment = W;
 
@@ -128,8 +129,8 @@ unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
         sequence::claim_gate(blocks, here, old, new)
     }
 
-    /// A lock that is free now: no sequence runs, and later ones, which take it after this, see the
-    /// closed gate.
+    /// Takes the lock and drops it, as a fence does: if that succeeds at once, no sequence runs,
+    /// and later ones see the closed gate. So drains count no fence for a CPU whose lock is free.
     fn is_quiescent(&self, cpu: CpuId) -> bool {
         self.locks.get(cpu.index()).is_none_or(|lock| lock.try_lock().is_some())
     }

@@ -1,5 +1,5 @@
-//! The seam between the allocator and whatever runs it: which CPU is this, and how does it reach
-//! its own fronts so that nobody else's code comes in between.
+//! The seam between the allocator and the system that runs it: on which CPU code runs, and how it
+//! reaches that CPU's fronts without other code of the CPU in between.
 //!
 //! # Vocabulary
 //! * *sequence*: load gate, load word, touch one slot, store word. It either commits by its one

@@ -13,17 +13,17 @@ use crate::front::{BlockArray, Context, Here, WordOffset};
 /// # Safety
 /// While a value lives, the code stays on [`here`](Guard::here), and nothing else that would get a
 /// guard for the same CPU and context runs there. Interrupt handlers may run above a task guard,
-/// one deep, if their own guards say [`Context::Interrupt`](crate::cpus::Context::Interrupt); deeper
-/// nesting and non-maskable interrupts get no guard. [`is_alone`](Guard::is_alone) is `true` only if
-/// no other guard of that CPU exists.
+/// one deep, if their own guards say [`Context::Interrupt`](crate::cpus::Context::Interrupt);
+/// deeper nesting and non-maskable interrupts get no guard. [`is_alone`](Guard::is_alone) is `true`
+/// only if no other guard of that CPU exists.
 pub unsafe trait Guard {
     /// The CPU and context it proves.
     fn here(&self) -> Here;
 
     /// Whether no other guard of this CPU exists, in any context. By default a task's is alone (a
     /// handler above it has ended when the task goes on), and a handler's is not, because it may
-    /// have interrupted a task that holds one. A kernel that counts its guards knows better, and its
-    /// handlers then [hand over](crate::Mode::Handover) too.
+    /// have interrupted a task that holds one. A kernel that counts its guards knows better, and
+    /// its handlers then [hand over](crate::Mode::Handover) too.
     ///
     /// Where it is `true` and another guard exists, pages are handed out twice.
     fn is_alone(&self) -> bool {
@@ -42,7 +42,7 @@ pub unsafe trait Guard {
 /// use pagedepot::{Allocator, Config, ConfigError, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig};
 ///
 /// static DEPTH: AtomicU32 = AtomicU32::new(0); // handlers add one, and take it off
-/// static mut BOOKS: [MaybeUninit<u8>; 64 << 10] = [MaybeUninit::uninit(); 64 << 10];
+/// static mut METADATA: [MaybeUninit<u8>; 64 << 10] = [MaybeUninit::uninit(); 64 << 10];
 ///
 /// struct OneCpu;
 /// struct Pin(Context);
@@ -54,8 +54,7 @@ pub unsafe trait Guard {
 ///     }
 /// }
 ///
-/// // SAFETY: in a task, no guard of a handler is left, and none of a task but by this call's caller,
-/// // who holds none.
+/// // SAFETY: in a task, handlers have ended, and the caller of this holds no guard.
 /// unsafe impl Processor for OneCpu {
 ///     type Guard = Pin;
 ///
@@ -82,7 +81,7 @@ pub unsafe trait Guard {
 ///     let normal = ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None };
 ///     let zones = [normal];
 ///     // SAFETY: called once.
-///     Depot::new(&Config::new(1, &zones), unsafe { &mut BOOKS }, Pinned(OneCpu))
+///     Depot::new(&Config::new(1, &zones), unsafe { &mut METADATA }, Pinned(OneCpu))
 /// }
 ///
 /// let depot = boot()?;

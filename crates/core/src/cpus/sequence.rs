@@ -79,8 +79,8 @@ pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
 /// without magazines is zero, which has no rounds, so that a word with rounds names a slot.
 ///
 /// # Safety
-/// The CPU has a block, in which there is a front word so far, and gates are not followed; the caller
-/// is excluded as from `pop`.
+/// The CPU has a block, in which there is a front word so far, and gates are not followed; the
+/// caller is excluded as from `pop`.
 #[inline]
 pub unsafe fn pop_at(blocks: &BlockArray, cpu: CpuId, bytes: usize) -> Option<u32> {
     // SAFETY: the caller's promise.

@@ -24,8 +24,9 @@ pub enum FenceError {
 ///    described above: between its first load and its store no other sequence of the same CPU and
 ///    context runs, whether from a thread, a signal handler or an interrupt.
 /// 2. Each reads the CPU's gate inside the sequence, before the word, with acquire ordering, and
-///    fails unless it [is open](super::implement::is_open). With [`FOLLOWS_GATES`](Cpus::FOLLOWS_GATES)
-///    `pop` and `push` may take the word at the offset in the gate's lower half instead.
+///    fails unless it [is open](super::implement::is_open). With
+///    [`FOLLOWS_GATES`](Cpus::FOLLOWS_GATES) `pop` and `push` may take the word at the offset in
+///    the gate's lower half instead.
 /// 3. Each checks `cpu < blocks.cpus()` before it forms an address, and fails otherwise. With
 ///    `FOLLOWS_GATES` the lowest 16 bits of the number will do.
 /// 4. [`fence`](Cpus::fence) returning `Ok` means what the vocabulary says, and so does
@@ -33,8 +34,9 @@ pub enum FenceError {
 /// 5. The store that commits is a single 64-bit store that releases the slot written before it.
 /// 6. The array and the offsets that its methods are called with are used for these calls alone.
 ///
-/// [`Pinned`](super::Pinned) and [`Locked`](super::Locked) are written in terms of [`Guard`](super::Guard) and [`WhichCpu`](super::WhichCpu), which suffice for
-/// most embedders. What a sequence of one's own needs is in [`implement`](super::implement), exempt from semantic
+/// [`Pinned`](super::Pinned) and [`Locked`](super::Locked) are written in terms of
+/// [`Guard`](super::Guard) and [`WhichCpu`](super::WhichCpu), which suffice for most embedders.
+/// What a sequence of one's own needs is in [`implement`](super::implement), exempt from semantic
 /// versioning.
 pub unsafe trait Cpus: Sync {
     /// Sets of fronts per CPU: 1 (tasks only) or 2 (interrupt handlers have their own).
@@ -77,8 +79,8 @@ pub unsafe trait Cpus: Sync {
         new: u64,
     ) -> bool;
 
-    /// Changes the gate of `here.cpu` from `old` to `new` by a compare-and-swap that is a sequence of
-    /// that CPU: it takes place only while this code runs there, and is the store that commits.
+    /// Changes the gate of `here.cpu` from `old` to `new` by a compare-and-swap that is a sequence
+    /// of that CPU: it takes place only while this code runs there, and is the store that commits.
     /// `true`: it has changed, and of all sequences that began there before, in any context, each
     /// has committed, and its stores are visible to the caller, or will never commit.
     ///

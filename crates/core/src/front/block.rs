@@ -7,23 +7,24 @@
 //! +-------+------+------+-----+------+-------------------+-------+-----------+
 //! ^ base: gates, blocks and magazines are all named relative to this one address
 //! ```
-//! Gates lie where a magazine has the slots in its middle. A processor takes a load for one of what
-//! it has just stored a multiple of 4096 bytes away, and waits; a CPU that allocates and frees in
-//! turn often does so at the ends of its magazines.
+//! The offset of the gates avoids 4K aliasing: a processor delays a load when a store to the same
+//! offset modulo 4096 bytes is still in its buffer. A CPU that allocates and frees in turn mostly
+//! touches the slots at the ends of its magazines, so the gates have the offsets of slots in the
+//! middle.
 //!
-//! An open gate is the offset of its CPU's block: a sequence that has read it has found its words,
-//! and one address in a register is all it needs to know of an allocator.
+//! An open gate is the offset of its CPU's block. So a sequence needs one address in a register to
+//! find the gate and, by it, the words.
 //!
-//! # Sequences that ask nothing
-//! With [`Cpus::FOLLOWS_GATES`](crate::cpus::Cpus::FOLLOWS_GATES) sequences look neither at the
-//! bound of their CPU's number nor at the state of its gate: they go where it leads, and find out
-//! from the word. For them there are [`GATES_ALL`] gates, one for each number of 16 bits, and open
-//! ones count from [`REFUSALS_AT`] instead of the base. The lower half of any other gate is 0,
-//! which leads to [`REFUSALS_AT`] itself, where the gates of numbers are that no CPU has: zeroes,
-//! and a front word of zero refuses. So does all of a forked child's wiped memory.
+//! # Sequences without checks
+//! With [`Cpus::FOLLOWS_GATES`](crate::cpus::Cpus::FOLLOWS_GATES) a sequence checks neither its
+//! CPU's number nor the state of its gate. It goes where the gate leads and looks at the word
+//! there. For this there are [`GATES_ALL`] gates, one for each number of 16 bits. Open gates count
+//! from [`REFUSALS_AT`] instead of the base. The lower half of a closed gate is 0, which leads to
+//! [`REFUSALS_AT`] itself. There lie gates of numbers that no CPU has; they are 0, and a front word
+//! of 0 refuses. A forked child's wiped memory refuses for the same reason.
 //!
-//! No code writes there. A sequence that could (it compares a word with one that may be 0)
-//! looks at the gate first.
+//! No code writes there. `compare_store` could, because the old word that it compares with may be
+//! 0, and so it checks the gate first.
 //!
 //! | bytes of a block | what |
 //! |---|---|
@@ -87,10 +88,11 @@ impl WordOffset {
     }
 
     /// As [`of_tag`](Self::of_tag), by a branch that expects a movable frame of the first zone, as
-    /// most are. Computed, the address of the word that a free loads would come from the tag, which
-    /// comes from the frame, which comes from what the allocation before it loaded: a chain through
-    /// memory, which takes a pair of the two twice as long whenever the processor does not guess
-    /// where loads get their values from (decision 0005). Branches are always guessed.
+    /// most are. Without the branch, the address of the word that a free loads depends on the tag,
+    /// the tag's address on the frame, and the frame on the word that the allocation before loaded:
+    /// a chain through memory. It makes an allocation with its free twice as slow on processors
+    /// that do not predict which store a load gets its value from (decision 0005). All predict
+    /// branches.
     #[inline]
     pub(crate) fn expected(tag: Tag, class: Class) -> Self {
         let usual = Self::new(ZoneId::new(0), class, Mobility::Movable);
@@ -111,9 +113,9 @@ impl WordOffset {
     }
 }
 
-/// The same number, of which the compiler knows nothing. [`black_box`](core::hint::black_box) goes
-/// through memory, and its store was seen to move in front of the branch: one more than the five
-/// that a pair of sequences has time for (decision 0004).
+/// Returns its argument, and hides that from the compiler. [`black_box`](core::hint::black_box)
+/// goes through memory: the compiler moved its store in front of the branch, as the sixth store of
+/// a pair of sequences, whose time is enough for five (decision 0004).
 #[inline(always)]
 fn opaque(mut number: usize) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -179,7 +181,7 @@ impl BlockArray {
         unsafe { &*self.base.add(GATES_AT).cast::<AtomicU64>().add(cpu.index()) }
     }
 
-    /// What the gate of `cpu` shows when it is open.
+    /// The value of an open gate of `cpu`.
     pub(crate) fn open_gate(&self, cpu: CpuId) -> u64 {
         (self.block_at(cpu) - self.gates_from) as u64
     }
@@ -189,8 +191,8 @@ impl BlockArray {
         self.blocks_at + cpu.index() * self.stride
     }
 
-    /// The words that the gate of the CPU with this number leads to, if it is one that
-    /// [follows gates](crate::cpus::Cpus::FOLLOWS_GATES), and where that is open or not.
+    /// The word at `word` from where the gate of CPU `number` leads, whether it is open or not. For
+    /// CPUs that [follow gates](crate::cpus::Cpus::FOLLOWS_GATES).
     ///
     /// # Panics
     /// When gates are not followed.
@@ -208,7 +210,7 @@ impl BlockArray {
         }
     }
 
-    /// Whether the words that closed gates lead to are as they must be: no code writes them.
+    /// Whether the words that closed gates lead to are 0, as they must stay. For `validate`.
     pub(crate) fn refuses(&self) -> bool {
         let words = 0..2 * Tag::ZONES_MAX * WORDS_PER_ZONE;
         // SAFETY: gates, as in `followed`.
@@ -239,11 +241,10 @@ impl BlockArray {
         }
     }
 
-    /// What a sequence needs of `cpu`, if its gate is open: the word `bytes` into the block that the
-    /// gate leads to.
+    /// The word `bytes` into the block of `cpu`, if its gate is open.
     ///
     /// # Safety
-    /// Gates are not followed. The CPU has a block, in which there is a word so far.
+    /// Gates are not followed. The CPU has a block, with a word at that offset.
     #[inline]
     pub(crate) unsafe fn open_word(&self, cpu: CpuId, bytes: usize) -> Option<&AtomicU64> {
         debug_assert!(self.gates_from == 0 && cpu.get() < self.cpus && bytes < self.stride);

@@ -1,64 +1,87 @@
 //! The gate of a CPU: open, or closed by the one drainer whose ticket it shows.
 //!
 //! # States
-//! | value | meaning | transitions |
+//! Bits 32 and 33 of a closed gate say what follows: 1 for open, 2 for disabled.
+//!
+//! | state | value | bits 32, 33 | meaning |
+//! |---|---|---|---|
+//! | wiped | 0 | 0 | this process is a fork |
+//! | open | > 0 | | the offset of the CPU's block |
+//! | asked | < 0, no ticket | 1 | closed for a handover; a drainer asked and left |
+//! | disabled | < 0, no ticket | 2 | the CPU has no caches until it is enabled |
+//! | held | < 0, a ticket | 1 or 2 | a drainer works behind it, or with ticket 0 the owner |
+//!
+//! | from | to | by |
 //! |---|---|---|
-//! | 0 | wiped: this process is a fork | none |
-//! | > 0 | open: the offset of the CPU's block | any drainer, by compare-and-swap, to its ticket or to asked |
-//! | < 0, no ticket, 1 in the last two bits | asked: closed for a handover, and held by no one | the owner, in a sequence of its CPU, to the owner's ticket; any drainer, to its ticket |
-//! | < 0, no ticket, 2 in the last two bits | disabled: the CPU has no caches until further notice | `enable`, to open; any drainer, to its ticket |
-//! | < 0, a ticket | a drainer's, or with number 0 the owner's; its last two bits (32 and 33), 1 or 2, say what comes after | that drainer or owner alone, to open or disabled, as they say; to asked by a drainer that found it asked and could not fence |
+//! | open | asked | a drainer |
+//! | open, asked, disabled | held | a drainer, with its ticket |
+//! | asked | held | the owner, with ticket 0, in a sequence of its CPU |
+//! | held | open or disabled | the holder, as bits 32 and 33 say |
+//! | held | asked | a drainer that found the gate asked and could not fence |
+//! | disabled | open | `enable` |
 //!
-//! Enabling during a drain changes the last two bits of its ticket from 2 to 1: a drain must not
-//! undo it. Every open value of a CPU is the same. Tickets repeat after 2^28 drains. Wrap-around is
-//! harmless: a ticket only identifies the drainer when a stuck gate is debugged.
+//! Each transition is a compare-and-swap. Enabling during a drain changes bits 32 and 33 of the
+//! ticket from 2 to 1, so that the drain does not undo it. A CPU has one open value. Tickets repeat
+//! after 2^28 drains, which is harmless: a ticket only identifies the drainer when a stuck gate is
+//! debugged.
 //!
-//! All of a ticket, of "asked" and of "disabled", is in the upper half; the lower half, an offset,
-//! is 0 in every closed gate. A sequence may therefore load the lower half only and go where it
-//! leads, see [`block`](super::block): to the CPU's words or to words that refuse.
+//! The upper half of the word has the whole ticket, "asked" and "disabled". The lower half is the
+//! offset of an open gate, and 0 in every closed one. So a sequence may load the lower half alone
+//! and go where it leads: to the CPU's words, or to words that refuse (see
+//! [`block`](super::block)).
 //!
 //! # Argument: a full drain neither loses a frame nor hands one out twice
 //! 1. One drainer at a time: the compare-and-swap from open elects it, and only the holder of the
 //!    ticket ends it. (Exchange-and-retry on the front word itself was tried and is unsound with
 //!    two drainers, or with an owner that reopens.)
-//! 2. After the fence no sequence that read the gate open can commit; later ones read it closed
-//!    (each reads the gate inside the sequence) and go to the store. So between the fence and the
-//!    reopening the drainer is the only writer of the CPU's words, and what it reads is final.
-//!    Those that follow the gate instead of looking at it find words that are always zero.
+//! 2. After the fence no sequence that read the gate open can commit. Later sequences read it
+//!    closed, because each reads the gate inside the sequence, and go to the store. So between the
+//!    fence and the reopening the drainer is the only writer of the CPU's words, and what it reads
+//!    is final. Sequences that follow the gate without a look at its state find words that are
+//!    always zero.
 //! 3. It stores empty words, then reopens with Release. A sequence reads the gate with Acquire
 //!    before the word: if it finds the gate open again, it finds the empty words too.
 //! 4. The drainer returns the frames after the reopening, so the owner does not wait for the store.
 //!
-//! A drainer that dies between 1 and 3 leaves the gate closed: the CPU works on from the store,
+//! A drainer that dies between 1 and 3 leaves the gate closed. The CPU goes on from the store, and
 //! other drainers are refused at once and report the CPU as busy. No caller waits for another.
 //!
-//! # Argument: so does a handover, without a fence
-//! 1. *Asked is nobody's.* A drainer that asks closes the gate and touches nothing behind it. From
-//!    asked the gate goes to one holder by compare-and-swap, and that holder needs one of three
-//!    proofs that no sequence which read the gate open can still commit.
+//! # Argument: a handover loses and doubles no frame either, without a fence
+//! 1. *An asked gate has no holder.* A drainer that asks closes the gate and touches nothing behind
+//!    it. One holder takes the gate from there, by compare-and-swap. It needs one of three proofs
+//!    that no sequence which read the gate open can still commit.
 //! 2. *The owner's proof* is where it runs. It claims the gate by a compare-and-swap that is
 //!    itself a sequence of that CPU ([`Cpus::claim_gate`](crate::cpus::Cpus::claim_gate)). A CPU
-//!    runs one sequence at a time: those that began there before have committed, and this code sees
-//!    their stores, or they were aborted and never commit. Later ones read the gate closed. What a
-//!    fence waits for has happened already. The claim does not fit a handler above a task's
-//!    sequence, which goes on afterwards: such a handler leaves the gate as it is.
-//! 3. *The drainer's proof* is that the CPU is quiescent, asked after its ticket is in the gate, or
-//!    a fence. Without either it puts "asked" back.
-//! 4. From there on a handover is steps 2 to 4 of a full drain with the owner in the drainer's
-//!    place: it alone writes the words, and it reopens after it has emptied them. It does not
-//!    return frames: it pushes its magazines, with what they hold, on a stack that every drain takes
-//!    whole. That is at most 2 magazines per front, by one operation per zone.
+//!    runs one sequence at a time. Those that began before have committed, and the owner sees their
+//!    stores, or they were aborted and never commit. Later ones read the gate closed. A fence would
+//!    find nothing left to wait for. An interrupt handler above a task's sequence has no such
+//!    proof, because that sequence goes on afterwards: the handler leaves the gate as it is.
+//! 3. *A drainer's proofs* are a quiescent CPU, looked at after its ticket is in the gate, and a
+//!    fence. Without either it puts "asked" back.
+//! 4. The rest of a handover is steps 2 to 4 of a full drain, with the owner in the drainer's
+//!    place: it alone writes the words, and it reopens after it has emptied them. It returns no
+//!    frames. It pushes its magazines, with what they hold, on a stack that every drain takes
+//!    whole: at most 2 magazines per front, by one operation per zone.
 //!
-//! | case | what happens |
-//! |---|---|
-//! | owner suspended in a sequence | the gate stays asked: the next thread on that CPU claims it (the suspended sequence is aborted), or where nothing aborts it (a guard, a lock) the claim fails until it has ended |
-//! | owner suspended between claim and reopening | as a drainer that dies: other code of that CPU goes to the store, other drains find the CPU busy |
-//! | owner idle, in user mode, gone | a drainer that looks again finds it quiescent and takes the gate; a deadline fences; retiring takes an asked gate as it takes an open one |
-//! | two that ask | the gate is asked once; both are answered by one handover (see `pcp/handover.rs`) |
-//! | a full drain on top | it takes the asked gate, and answers those that asked; if it cannot fence, the gate is asked again |
-//! | disabled on top | the disabler takes the asked gate; afterwards there is nothing to hand over. Enabling leaves an asked gate as it is |
-//! | fork | the gate is wiped: the claim fails, and the child's drains see a CPU without caches |
-//! | owner asked again while it hands over | the ticket is in the way; the drainer asks when it looks again |
+//! What happens in the other cases:
+//! * *The owner is suspended in a sequence.* The gate stays asked. The next thread on that CPU
+//!   claims it, which aborts the suspended sequence. Where a claim aborts nothing (guards, locks)
+//!   it fails until the sequence has ended.
+//! * *The owner is suspended between claim and reopening.* As with a drainer that dies: other code
+//!   of that CPU goes to the store, other drains find the CPU busy.
+//! * *The owner is idle, in user mode or gone.* A drainer that looks again finds the CPU quiescent
+//!   and takes the gate, or fences after its deadline. To retire a CPU takes an asked gate as it
+//!   takes an open one.
+//! * *Two drainers ask.* The gate is asked once, and one handover answers both (see
+//!   `pcp/handover.rs`).
+//! * *A full drain comes on top.* It takes the asked gate and answers the drains that asked. If it
+//!   cannot fence, it leaves the gate asked.
+//! * *The caches are disabled on top.* The disabler takes the asked gate, and nothing is left to
+//!   hand over. Enabling leaves an asked gate as it is.
+//! * *The process forks.* The gate is wiped: the claim fails, and the child's drains see a CPU
+//!   without caches.
+//! * *The owner is asked again while it hands over.* Its ticket is in the way. The drainer asks
+//!   when it looks again.
 
 use super::block::{BlockArray, is_open};
 use crate::frame::CpuId;
@@ -87,19 +110,19 @@ pub fn is_disabled(gate: u64) -> bool {
     gate & CLOSED != 0 && gate & AFTER == DISABLED_AFTER
 }
 
-/// Whether it has caches, though a drainer may be at them.
+/// Whether the CPU of a gate with this value has caches. A drainer may be taking them.
 #[inline]
 pub fn is_enabled(gate: u64) -> bool {
     is_open(gate) || gate & CLOSED != 0 && gate & AFTER == OPEN_AFTER
 }
 
-/// Whether the owner is to hand over.
+/// Whether a drainer asked the owner to hand over.
 #[inline]
 pub fn is_asked(gate: u64) -> bool {
     gate == GATE_ASKED
 }
 
-/// Hands out tickets.
+/// The source of tickets.
 pub struct Tickets(AtomicU64);
 
 impl Tickets {
@@ -108,29 +131,29 @@ impl Tickets {
     }
 }
 
-/// A gate that this value's holder closed; when dropped it becomes what it was, or what it has been
-/// told to be.
+/// A gate that this value's holder closed. Dropping it reopens or disables the gate, as bits 32 and
+/// 33 say then.
 pub struct Closed<'b> {
     gate: &'b AtomicU64,
-    /// What it will show if it is not to be disabled.
+    /// The value to store unless the gate becomes disabled.
     open: u64,
-    /// What it showed.
+    /// The value before it was closed.
     before: u64,
 }
 
 impl<'b> Closed<'b> {
-    /// Closes the gate of `cpu`; `None` when somebody else has.
+    /// Closes the gate of `cpu`; `None` when it has a holder, or is wiped.
     pub fn close(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets) -> Option<Self> {
         Self::close_as(blocks, cpu, tickets, OPEN_AFTER)
     }
 
-    /// As [`close`](Self::close), and leaves the gate disabled unless somebody enables it.
+    /// As [`close`](Self::close), and leaves the gate disabled, unless [`enable`] comes in between.
     pub fn close_for_good(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets) -> Option<Self> {
         Self::close_as(blocks, cpu, tickets, DISABLED_AFTER)
     }
 
-    /// Claims the gate of `cpu`, which is asked, for its owner. `claim` is to change it from the
-    /// first value to the second by a sequence of that CPU; `false`: it has not.
+    /// Claims the asked gate of `cpu` for its owner. `claim` changes it from the first value to the
+    /// second by a sequence of that CPU; `false`: it could not.
     pub fn claim(
         blocks: &'b BlockArray,
         cpu: CpuId,
@@ -143,19 +166,19 @@ impl<'b> Closed<'b> {
         })
     }
 
-    /// Ends it with nothing taken: a gate that was asked is asked again.
+    /// Reopens the gate with nothing taken: one that was asked is asked again.
     pub fn give_up(mut self) {
         if is_asked(self.before) {
             self.open = GATE_ASKED;
         }
     }
 
-    /// Closes it for what comes after if it is open or asked; a disabled gate remains disabled.
+    /// Closes the gate, with `after` in bits 32 and 33; a disabled gate remains disabled.
     fn close_as(blocks: &'b BlockArray, cpu: CpuId, tickets: &Tickets, after: u64) -> Option<Self> {
         let number = tickets.0.fetch_add(NEXT_TICKET, Ordering::Relaxed) & (TICKET - 1);
         let ticket = CLOSED | TICKET | number;
         let (gate, open) = (blocks.gate(cpu), blocks.open_gate(cpu));
-        // A disabled gate may be drained too: what a slow path left on the way is still there.
+        // A disabled gate may be drained too: a slow path may have left pages behind it.
         let states = [(open, after), (GATE_ASKED, after), (GATE_DISABLED, DISABLED_AFTER)];
         states.into_iter().find_map(|(before, after)| {
             let ticket = ticket | after;
@@ -184,7 +207,7 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// What came of asking.
+/// What [`ask`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asked {
     /// The gate is asked, by this caller or by one before.
@@ -198,8 +221,8 @@ pub enum Asked {
 /// Asks the owner of `cpu` to hand over.
 pub fn ask(blocks: &BlockArray, cpu: CpuId) -> Asked {
     let gate = blocks.gate(cpu);
-    // SeqCst: the asker has noted that it asks before, and an owner that claims the gate reads the
-    // note afterwards (see `pcp/handover.rs`).
+    // SeqCst: the drainer has written its number to `asked` before, and an owner that claims the
+    // gate reads that number afterwards (see `pcp/asks.rs`).
     match gate.compare_exchange(
         blocks.open_gate(cpu),
         GATE_ASKED,

@@ -15,7 +15,7 @@ pub const SLOTS: usize = 63;
 #[cfg(loom)]
 pub const SLOTS: usize = 2;
 
-/// A magazine's number; 0 is nobody.
+/// The number of a magazine. 0 stands for none where numbers are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MagazineIndex(NonZeroU32);
 

@@ -2,15 +2,20 @@
 //!
 //! | bits | field | meaning |
 //! |---|---|---|
-//! | 0..=7 | rounds | frames in the loaded magazine, times 4: the byte offset of the next free slot |
-//! | 8..=31 | loaded | index of the loaded magazine, 0: none. Magazines have 256 bytes, so bits 0..=31 are the byte offset of that slot from magazine 0 |
+//! | 0..=7 | rounds | frames in the loaded magazine, times 4: the offset of its next free slot |
+//! | 8..=31 | loaded | index of the loaded magazine, 0: none |
 //! | 32..=52 | previous | index of the previous magazine, 0: none |
-//! | 53 | previous full | the previous magazine is full (1) or empty (0); never in between (Bonwick & Adams, USENIX 2001) |
-//! | 54..=63 | credit | sequences that may still commit; without any the owner goes to the slow path, which counts those that did and gives [`CREDIT_MAX`] anew |
+//! | 53 | previous full | the previous magazine is full (1) or empty (0) |
+//! | 54..=63 | credit | sequences that may still commit |
 //!
-//! A front without magazines is zero: pop finds no rounds, and push no credit. So each sequence has
-//! two conditions, and neither asks whether there is a magazine. Zeroed memory is a front that
-//! refuses: that is what the words behind a closed gate are.
+//! Magazines have 256 bytes, so bits 0..=31 are the byte offset of the next free slot from magazine
+//! 0. The previous magazine is full or empty, never in between (Bonwick & Adams, USENIX 2001).
+//! Without credit the owner takes the slow path, which counts the sequences that committed and
+//! restores [`CREDIT_MAX`].
+//!
+//! The word of a front without magazines is 0: a pop finds no rounds, and a push no credit. So a
+//! sequence checks two conditions, and needs no third for a missing magazine. Zeroed memory is a
+//! front that refuses, as the words behind a closed gate are.
 //!
 //! Legal transitions, each one sequence on the owning CPU with the gate open:
 //! * pop: `rounds - 1`, `credit - 1`, if `rounds > 0` and `credit > 0`;
@@ -18,7 +23,7 @@
 //! * fold: `credit = CREDIT_MAX`;
 //! * swap, load, unload: magazines change (slow path, compare-and-store).
 //!
-//! And one by a drainer whose ticket closes the gate and who has fenced the CPU: to [`EMPTY`].
+//! A drainer whose ticket is in the gate, and which has fenced the CPU, stores [`EMPTY`].
 
 use super::magazine::MagazineIndex;
 
@@ -101,8 +106,8 @@ impl Word {
         self.operations() == CREDIT_MAX
     }
 
-    /// The same with another count of operations, at most 1023; a front without magazines
-    /// counts none.
+    /// This word with another count of operations, at most 1023. A front without magazines counts
+    /// none and stays as it is.
     #[must_use]
     pub fn with_operations(self, operations: u64) -> Self {
         match self.loaded() {
