@@ -68,11 +68,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 
     /// As [`add_memory`](Self::add_memory), but every frame is allocated: the caller holds them,
-    /// and frees them whole by [`free_contiguous`](Self::free_contiguous), in any parts by the same,
-    /// or as blocks by [`free`](Self::free) (with [`Config::checked`](crate::Config::checked) only
-    /// blocks of order 0). What is never freed stays out of use: a kernel that learns of memory
-    /// before it knows which parts are free adds all of it so, and frees what turns out to be.
-    /// Counted as one allocation of so many pages.
+    /// and frees them whole by [`free_contiguous`](Self::free_contiguous), in any parts by the
+    /// same, or as blocks by [`free`](Self::free) (with [`Config::checked`](crate::Config::checked)
+    /// only blocks of order 0). What is never freed stays out of use: a kernel that learns of
+    /// memory before it knows which parts are free adds all of it so, and frees what turns out to
+    /// be. Counted as one allocation of so many pages.
     ///
     /// # Errors
     /// As [`add_memory`](Self::add_memory).

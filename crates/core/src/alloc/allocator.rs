@@ -108,8 +108,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// has changed, and the caller still holds the block.
     ///
     /// After a push that succeeded this reads and writes nothing of the allocator. So an owner that
-    /// has closed all gates ([`CpuCaches::disable`](crate::CpuCaches::disable)) may take the allocator away
-    /// while callers return from here.
+    /// has closed all gates ([`CpuCaches::disable`](crate::CpuCaches::disable)) may take the
+    /// allocator away while callers return from here.
     #[inline]
     pub fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
         if let Some(class) = Class::of(order)
@@ -133,8 +133,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 
     /// As [`free_fast`](Self::free_fast), of a caller that has kept where the fronts are. In a loop
-    /// that allocates and frees, `at` stays in a register. Without it the sequence reads the address
-    /// anew for each block, and the processor forwards the front's word from store to load later.
+    /// that allocates and frees, `at` stays in a register. Without it the sequence reads the
+    /// address anew for each block, and the processor forwards the front's word from store to load
+    /// later.
     ///
     /// # Safety
     /// `at` is this allocator's.

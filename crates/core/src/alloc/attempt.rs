@@ -8,23 +8,23 @@ use crate::cpus::Cpus;
 use crate::frame::{Mobility, Order, Pfn};
 
 impl<C: Cpus> Allocator<'_, C> {
-    /// Allocates a block if this CPU's caches have one, or a zone has one at the first look, down to
-    /// the `min` watermark, or below it with [`Flags::atomic`].
+    /// Allocates a block if this CPU's caches have one, or a zone has one at the first look, down
+    /// to the `min` watermark, or below it with [`Flags::atomic`].
     ///
     /// Where [`alloc`](Self::alloc) would go on to reclaim, to wait for blocks in flight and to
     /// drain other CPUs, this returns `None`. A caller that has its own ways of making room, as
     /// Linux has, asks this.
     ///
-    /// Costs what [`alloc`](Self::alloc) costs past its first sequence, which this leaves to a caller
-    /// that pops from its [front](Self::fronts) itself: a look at the shelf, or a refill.
+    /// Costs what [`alloc`](Self::alloc) costs past its first sequence, which this leaves to a
+    /// caller that pops from its [front](Self::fronts) itself: a look at the shelf, or a refill.
     #[cold]
     #[inline(never)]
     pub fn try_alloc(&self, order: Order, flags: Flags) -> Option<Pfn> {
         self.blocks().attempt(order, flags)
     }
 
-    /// Frees a block as [`free`](Self::free) does, but caches it for requests of `mobility`, whatever
-    /// the mobility that its pageblock had when the allocator last saw it: for frames of a
+    /// Frees a block as [`free`](Self::free) does, but caches it for requests of `mobility`,
+    /// whatever the mobility that its pageblock had when the allocator last saw it: for frames of a
     /// [`Backing`](crate::Backing), whose owner changes the types of pageblocks itself.
     ///
     /// # Errors

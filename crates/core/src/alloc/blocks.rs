@@ -82,7 +82,8 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         Ok(pfn)
     }
 
-    /// Allocates a block by one walk over the zones, down to `min`, or below it for atomic requests.
+    /// Allocates a block by one walk over the zones, down to `min`, or below it for atomic
+    /// requests.
     pub fn attempt(&self, order: Order, flags: Flags) -> Option<Pfn> {
         self.check_usable().ok()?;
         let reserve = if flags.is_atomic() { Reserve::All } else { Reserve::AboveMin };

@@ -1,4 +1,5 @@
-//! Exact checks: a byte per frame that says which blocks are out, and two that say who got them.
+//! Exact checks: a byte per frame that says which blocks are allocated, and two for the CPU that
+//! allocated them.
 //!
 //! | byte | meaning |
 //! |---|---|

@@ -103,7 +103,8 @@ fn empty_at<C: Cpus>(
     }
 }
 
-/// Makes the whole pageblocks of a claimed range, which are not isolated any more, ones of this tag.
+/// Makes the whole pageblocks of a claimed range, which are not isolated any more, ones of this
+/// tag.
 fn retag(store: &Store<'_>, claimed: FrameRange, tag: Tag) {
     let first = claimed.start.get().div_ceil(PAGEBLOCK_FRAMES);
     let end = (claimed.end() / u64::from(PAGEBLOCK_FRAMES)) as u32;

@@ -1,5 +1,5 @@
-//! What callers do with the caches of CPUs besides draining them: take them away and give them back,
-//! let them decay, hand over.
+//! What callers do with the caches of CPUs besides draining them: take them away and give them
+//! back, let them decay, hand over.
 
 use core::fmt;
 use core::ops::Range;
@@ -27,8 +27,8 @@ pub struct CpuCaches<'a, 'm, C>(Caches<'a, 'm, C>);
 impl<C: Cpus> CpuCaches<'_, '_, C> {
     /// Takes the caches of all CPUs away until [`enable`](Self::enable): every request goes to the
     /// store, and nothing is cached once this returns with no busy CPU and nothing in flight
-    /// (Linux: `zone_pcp_disable`). Isolated CPUs are fenced too: the promise that no page is hidden
-    /// has no exceptions.
+    /// (Linux: `zone_pcp_disable`). Isolated CPUs are fenced too: the promise that no page is
+    /// hidden has no exceptions.
     pub fn disable(&self) -> Drained {
         self.disable_each(0..self.0.pcps.cpus())
     }
@@ -80,8 +80,8 @@ impl<C: Cpus> CpuCaches<'_, '_, C> {
     }
 
     /// Hands over what this CPU has in its fronts, if a drain asked for it; `true`: it has. For a
-    /// kernel's tick, its way into idle and user mode, and threads that are about to sleep: CPUs that
-    /// do not allocate answer there. One load where nothing was asked.
+    /// kernel's tick, its way into idle and user mode, and threads that are about to sleep: CPUs
+    /// that do not allocate answer there. One load where nothing was asked.
     pub fn hand_over(&self) -> bool {
         self.0.cpus.environment().check_usable().is_ok()
             && self.0.here().is_some_and(|here| self.0.hand_over(here))

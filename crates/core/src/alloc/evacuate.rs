@@ -17,9 +17,9 @@
 //! the store's, where its bit was set by that free. Compaction then touches only `to`.
 //!
 //! *A destination has one fate.* It was allocated by the atomic operation of a search, so it is
-//! compaction's alone. It becomes the mover's when that says `moved`, and else goes back.
-//! [`Batch`] settles both when it is dropped, also while a panic unwinds: each move is in one of the
-//! two states at each moment, because the mover changes it by one call.
+//! compaction's alone. It becomes the mover's when that says `moved`, and else goes back. [`Batch`]
+//! settles both when it is dropped, also while a panic unwinds: each move is in one of the two
+//! states at each moment, because the mover changes it by one call.
 //!
 //! *Allocations.* Isolation is for progress alone. A search that read the tag before takes frames
 //! of the source as if it had come first; its holder is asked for them in the next survey. A
@@ -167,8 +167,8 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         may
     }
 
-    /// Whether denser pageblocks have room for what a source holds, as of the last walk. The room is
-    /// reserved then.
+    /// Whether denser pageblocks have room for what a source holds, as of the last walk. The room
+    /// is reserved then.
     pub fn has_room(&mut self, key: Key) -> bool {
         // Sources that follow have higher keys, so its own room is none for them in any case.
         let own = if key.is_unmovable() { 0 } else { u64::from(PAGEBLOCK_FRAMES) - key.held() };

@@ -42,8 +42,8 @@ impl FrontHandle {
 }
 
 impl<P: Processor> Allocator<'_, Pinned<P>> {
-    /// The fronts, for kernels that know where they run: one sequence per block, and no guard of its
-    /// own.
+    /// The fronts, for kernels that know where they run: one sequence per block, and no guard of
+    /// its own.
     #[inline]
     pub fn fronts(&self) -> Fronts<'_> {
         Fronts { blocks: self.pcps.blocks(), simple_level: self.simple_level }
@@ -91,12 +91,12 @@ impl Fronts<'_> {
         unsafe { sequence::pop_at(self.blocks, cpu, front.word()) }.map(Pfn::new)
     }
 
-    /// Puts a block into a front. `false`: nothing has changed, and the caller still holds the block;
-    /// give it to [`free_as`](Allocator::free_as) without the guard.
+    /// Puts a block into a front. `false`: nothing has changed, and the caller still holds the
+    /// block; give it to [`free_as`](Allocator::free_as) without the guard.
     ///
     /// # Safety
-    /// As for [`pop`](Self::pop); the caller holds the block, which came from this allocator, in the
-    /// order of the front.
+    /// As for [`pop`](Self::pop); the caller holds the block, which came from this allocator, in
+    /// the order of the front.
     #[inline]
     pub unsafe fn push(self, cpu: CpuId, front: FrontHandle, pfn: Pfn) -> bool {
         // SAFETY: the caller's promise.

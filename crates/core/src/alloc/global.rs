@@ -14,8 +14,8 @@ use crate::frame::{Order, Pfn};
 /// before they have memory.
 ///
 /// Until [`init`](Self::init) has returned `Ok` on some CPU, [`get`](Self::get) returns `None` and
-/// requests fail with `NotInitialized`, from interrupt handlers too. Nothing waits: not the requests,
-/// and not a second `init`.
+/// requests fail with `NotInitialized`, from interrupt handlers too. Nothing waits: not the
+/// requests, and not a second `init`.
 ///
 /// # Cost
 /// Each call loads one word, which is never written again and lies beside the allocator's own
@@ -102,8 +102,8 @@ impl<C: 'static> Global<C> {
     }
 
     /// Makes the allocator by `make`, which calls [`Allocator::new`] or a
-    /// [`Builder`](crate::Builder), and publishes it to all CPUs. `make` runs at most once at a time,
-    /// and never again after it has succeeded; where this returns another error than
+    /// [`Builder`](crate::Builder), and publishes it to all CPUs. `make` runs at most once at a
+    /// time, and never again after it has succeeded; where this returns another error than
     /// [`InitError::Config`] it is not called.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Handovers on behalf of callers: what a drain that asks has, and what is on its way.
+//! Handovers on behalf of callers: the pages that such a drain has, and the CPUs that it waits for.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use crate::cpus::{Cpus, Environment};
 use crate::frame::CpuId;
 use crate::pcp::{Ask, Caches, Drained, Scope};
 
-/// A sleeper looks at least so often, in milliseconds: a CPU that becomes quiescent wakes no one.
+/// Longest sleep between two looks, in milliseconds: a CPU that becomes quiescent wakes no sleeper.
 const LOOK_MS_MAX: u32 = 32;
 /// Looks of one wait, whatever the clock says.
 const LOOKS_MAX: u32 = if cfg!(loom) { 100 } else { 1 << 20 };
@@ -16,9 +16,9 @@ const LOOKS_MAX: u32 = if cfg!(loom) { 100 } else { 1 << 20 };
 /// for. Made by
 /// [`Allocator::drain_handover`](crate::Allocator::drain_handover).
 ///
-/// What CPUs hand over is brought to the store by [`poll`](Self::poll) and [`wait`](Self::wait), or
-/// by any other drain of that CPU. A value that is dropped takes back no ask: the owners hand over
-/// all the same, and later drains, decays and requests that run short find the pages.
+/// [`poll`](Self::poll), [`wait`](Self::wait) and every other drain of a CPU bring the pages that
+/// it handed over to the store. Dropping this value withdraws no ask: the owners hand over all the
+/// same, and later drains, decays and requests that run short find the pages.
 pub struct Handover<'a, 'm, C> {
     caches: Caches<'a, 'm, C>,
     scope: Scope,

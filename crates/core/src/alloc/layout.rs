@@ -150,8 +150,8 @@ impl Layout {
     }
 }
 
-/// See [`Layout::section_bytes`]. With a backing no code uses a section's bits, but the bytes of the
-/// options are found from where it lies.
+/// See [`Layout::section_bytes`]. With a backing no code uses a section's bits, but the bytes of
+/// the options are found from where it lies.
 fn section_bytes(config: &Config<'_>, is_backed: bool) -> usize {
     if is_backed && !config.tracks_frames() {
         return 0;

@@ -1,8 +1,8 @@
 //! The allocator: what callers call.
 //!
-//! [`Allocator`] owns the state of the rooms below, and the fast paths. Everything else delegates to
-//! a struct of its own file, which borrows what it works with. From the ground up, each uses only
-//! those above it in this list:
+//! [`Allocator`] owns the state of the rooms below, and the fast paths. Everything else delegates
+//! to a struct of its own file, which borrows what it works with. From the ground up, each uses
+//! only those above it in this list:
 //!
 //! | module | what |
 //! |---|---|

@@ -35,8 +35,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 }
 
 impl<C: Cpus> Allocator<'_, C> {
-    /// Counts a zone's pageblocks; `None` when there is no such zone. Beside other callers each count
-    /// is as of some moment. Over a backing only `all` is known.
+    /// Counts a zone's pageblocks; `None` when there is no such zone. Beside other callers each
+    /// count is as of some moment. Over a backing only `all` is known.
     ///
     /// O(frames of the zone / 64).
     pub fn pageblock_stats(&self, zone: ZoneId) -> Option<PageblockStats> {

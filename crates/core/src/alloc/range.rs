@@ -1,8 +1,8 @@
 //! Contiguous ranges, and memory at a given address.
 //!
-//! A range that is a block of a cached order comes from the caches and goes there. All others bypass
-//! them. Cached frames are in their way, so a request that finds no room takes the caches back
-//! before it fails, as the last resort of [`reclaim`](crate::reclaim) has it.
+//! A range that is a block of a cached order comes from the caches and goes there. All others
+//! bypass them. Cached frames are in their way, so a request that finds no room takes the caches
+//! back before it fails, as the last resort of [`reclaim`](crate::reclaim) has it.
 
 use super::allocator::Allocator;
 use super::blocks::Blocks;
@@ -138,11 +138,11 @@ impl<C: Cpus> Allocator<'_, C> {
     /// that only blocks are found.
     ///
     /// # Errors
-    /// [`AllocError::BadSize`]; [`AllocError::BadAlignment`];
-    /// [`AllocError::Unsupported`] for more than 1024 frames, or such an alignment, over a [`Backing`](crate::Backing) without ranges; [`AllocError::NoZone`];
-    /// [`AllocError::Exhausted`], counted as a failure, if no zone that the request may use has
-    /// such a run above its watermark, frames taken back included, or others moved frames in
-    /// every round.
+    /// [`AllocError::BadSize`]; [`AllocError::BadAlignment`]; [`AllocError::Unsupported`] for more
+    /// than 1024 frames, or such an alignment, over a [`Backing`](crate::Backing) without ranges;
+    /// [`AllocError::NoZone`]; [`AllocError::Exhausted`], counted as a failure, if no zone that the
+    /// request may use has such a run above its watermark, frames taken back included, or others
+    /// moved frames in every round.
     pub fn alloc_contiguous(
         &self,
         frames: u32,
@@ -175,8 +175,8 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// # Errors
     /// [`AllocError::NotAvailable`] when part of it is absent, in use, or cached where the request
-    /// may not take it back; [`obstacle`](Self::obstacle) says which part, and why. Counted as a failure if the aligned runs of 512 frames that it lies in
-    /// have memory, all of one zone.
+    /// may not take it back; [`obstacle`](Self::obstacle) says which part, and why. Counted as a
+    /// failure if the aligned runs of 512 frames that it lies in have memory, all of one zone.
     /// [`AllocError::Unsupported`] over a [`Backing`](crate::Backing) without ranges;
     /// [`AllocError::BadSize`].
     pub fn alloc_at(&self, start: Pfn, frames: u32, flags: Flags) -> Result<(), AllocError> {

@@ -76,7 +76,8 @@ pub enum RemoveError {
         /// How many pages, at the last look.
         pages: u64,
         /// CPUs whose fronts could not be drained, because they are isolated or did not answer:
-        /// they may cache some of the pages. [`CpuCaches::disable`](crate::CpuCaches::disable) drains isolated ones too.
+        /// they may cache some of the pages. [`CpuCaches::disable`](crate::CpuCaches::disable)
+        /// drains isolated ones too.
         skipped_cpus: u64,
     },
     /// The [`Backing`](crate::Backing) under this allocator cannot find frames at given addresses.
@@ -128,8 +129,8 @@ impl From<Unusable> for RemoveError {
 
 impl<C: Cpus> Allocator<'_, C> {
     /// Takes memory from a zone, of whole pageblocks (aligned runs of 512 frames), while all other
-    /// calls go on. Afterwards the frames are the caller's, unknown to this allocator; the range may
-    /// be added again, to the same zone. A range may be part of one that was added, or span
+    /// calls go on. Afterwards the frames are the caller's, unknown to this allocator; the range
+    /// may be added again, to the same zone. A range may be part of one that was added, or span
     /// several, and may come from the configuration.
     ///
     /// Every frame must be free or cached. Cached ones are drained: first quietly, then fully, with

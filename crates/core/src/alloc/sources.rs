@@ -6,9 +6,9 @@
 //! one source, see [`evacuate`](super::evacuate), which has the argument why nothing is lost.
 //!
 //! # Order
-//! Pageblocks with the fewest held frames first: they free the most for the least. Windows likewise,
-//! by the sum over their pageblocks. Pageblocks that serve unmovable requests come last. A source
-//! with one pinned block is left before any of its blocks is moved. Linux's compaction
+//! Pageblocks with the fewest held frames first: they free the most for the least. Windows
+//! likewise, by the sum over their pageblocks. Pageblocks that serve unmovable requests come last.
+//! A source with one pinned block is left before any of its blocks is moved. Linux's compaction
 //! (`mm/compaction.c`) moves from one end of a zone to the other and meets in the middle instead,
 //! which needs no count per pageblock, and moves frames out of dense pageblocks too.
 //!

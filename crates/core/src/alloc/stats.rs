@@ -1,4 +1,5 @@
-//! What mainline does not show: where the pages are, who moved them, and how long they lay still.
+//! Statistics and reports: where pages are, what moved them, and how long a CPU's slow path has not
+//! run. Linux shows none of these.
 
 use core::fmt;
 
@@ -25,14 +26,14 @@ pub struct CpuStats {
     pub shelved_pages: u64,
     /// Handed over to drains, and not collected yet.
     pub handed_pages: u64,
-    /// On their way in this CPU's slow paths, or in drains of it.
+    /// In flight: in this CPU's slow paths, or in drains of it.
     pub in_flight_pages: u64,
-    /// What its magazines could hold: counted against `high`.
+    /// Capacity of the magazines outside the stacks of empties, in pages; bounded by `high`.
     pub charged_pages: u64,
-    /// The limit now.
+    /// The most pages that it may cache now.
     pub high_pages: u64,
-    /// How long its slow path has not run, in milliseconds of the coarse clock: the age of what
-    /// is stranded there. 0 without a clock, or if it never ran.
+    /// Milliseconds of the coarse clock since its slow path ran: the age of pages stranded there. 0
+    /// without a clock, or if it never ran.
     pub idle_ms: u64,
 }
 
@@ -47,11 +48,11 @@ impl CpuStats {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ZoneStats {
-    /// Its name.
+    /// As configured.
     pub name: ZoneName,
-    /// Its node.
+    /// The NUMA node of its memory.
     pub node: NodeId,
-    /// Given to it.
+    /// All pages that were given to it, but those removed again.
     pub managed_pages: u64,
     /// Free in the store, by the counters.
     pub free_pages: u64,
@@ -59,13 +60,13 @@ pub struct ZoneStats {
     pub cached_pages: u64,
     /// Taken by the allocator for magazines.
     pub carved_pages: u64,
-    /// Its watermarks.
+    /// Those in force.
     pub watermarks: Watermarks,
-    /// Its cache limits.
+    /// Those in force.
     pub limits: CacheLimits,
     /// Sums over all CPUs, and over callers on none.
     pub counts: Counts,
-    /// What compactions did.
+    /// Sums over all compactions of the zone.
     pub compactions: Compactions,
 }
 
@@ -86,7 +87,7 @@ pub struct MetadataUse {
 }
 
 impl MetadataUse {
-    /// Everything.
+    /// The sum of all purposes.
     pub fn total(&self) -> usize {
         self.sections + self.tables + self.cpus + self.magazines + self.carved
     }
@@ -96,11 +97,11 @@ impl MetadataUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ZoneShortage {
-    /// The zone.
+    /// Its number.
     pub zone: ZoneId,
-    /// Its name.
+    /// As configured.
     pub name: ZoneName,
-    /// Given to it.
+    /// All pages that were given to it, but those removed again.
     pub managed_pages: u64,
     /// Free in the store: too few, too scattered, or below a watermark.
     pub free_pages: u64,
@@ -110,7 +111,7 @@ pub struct ZoneShortage {
     pub cached_pages: u64,
     /// In fronts.
     pub unreachable_pages: u64,
-    /// On their way.
+    /// In flight.
     pub in_flight_pages: u64,
     /// Freed by their users, but held back by a layer above until it is safe to reuse them.
     pub quarantined_pages: u64,
@@ -129,7 +130,7 @@ trait ShortageSource {
 }
 
 impl Shortage<'_> {
-    /// Zone by zone, as of now.
+    /// Figures of each zone, read when the iterator gets there.
     pub fn zones(&self) -> impl Iterator<Item = ZoneShortage> {
         (0..self.zones.count()).map(|zone| self.zones.zone(ZoneId::new(zone)))
     }
@@ -189,7 +190,7 @@ impl<C: Cpus> ShortageSource for Allocator<'_, C> {
 }
 
 impl<C: Cpus> Allocator<'_, C> {
-    /// Where the pages are, zone by zone: for the log when a request failed.
+    /// A report of where the pages are, zone by zone, for the log when a request failed.
     pub fn shortage(&self) -> Shortage<'_> {
         Shortage { zones: self }
     }
@@ -249,7 +250,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.caches().free_pages(zone)
     }
 
-    /// All zones.
+    /// The numbers of all zones, ascending.
     pub fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
         self.pcps.all_zones()
     }
@@ -259,7 +260,7 @@ impl<C: Cpus> Allocator<'_, C> {
         self.store.failed_claims()
     }
 
-    /// What the allocator itself uses.
+    /// Bytes that the allocator itself uses. O(sections + zones).
     pub fn metadata_use(&self) -> MetadataUse {
         let sections =
             (0..self.store.sections_max()).filter(|&n| self.store.section(n).is_some()).count();

@@ -66,8 +66,8 @@ impl<C: Cpus> Walk<'_, '_, C> {
         })
     }
 
-    /// Searches the store alone: a refill would take a magazine's worth for a request that is glad
-    /// of one block. Counts in `own_moves` what this itself adds to the in-flight words.
+    /// Searches the store alone: a refill would take a whole magazine for a request that needs one
+    /// block. Adds to `own_moves` the moves that this search itself counts in the in-flight words.
     pub fn scan(&self, request: Request, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
         let (here, mobility) = (self.caches.here(), request.flags.mobility());
         self.zones_of(request).find_map(|zone| {
@@ -83,8 +83,8 @@ impl<C: Cpus> Walk<'_, '_, C> {
         })
     }
 
-    /// Takes back what callbacks freed into this CPU's own caches: a block comes from there, what
-    /// is to be part of a range goes to the store first. No other CPU is interrupted for it.
+    /// Takes back what callbacks freed into this CPU's own caches. A request for a block pops from
+    /// there; for a range the caches are drained to the store first. Interrupts no other CPU.
     pub fn regain(&self, request: Request) -> Option<Pfn> {
         let Want::Block(order) = request.want else {
             let here = self.caches.here()?;
@@ -112,7 +112,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         let store = self.caches.store;
         let has_ranges = store.has_ranges();
         // First rounded up, to a block that contains the range and its alignment or to whole
-        // pageblocks: the hints lead there. What is too much goes back at once.
+        // pageblocks, because the hints lead there. The excess goes back at once.
         let block = frames.max(align).next_power_of_two();
         let is_block = block < PAGEBLOCK_FRAMES || !has_ranges;
         let grain = if is_block { block } else { PAGEBLOCK_FRAMES };

@@ -90,16 +90,16 @@ impl LinearMap {
     /// While the allocator lives:
     /// 1. The frames given to it are mapped readable and writable at `base + n * page size`,
     ///    through pointers of exposed provenance.
-    /// 2. A frame's memory is used by its holder alone: the caller that an allocation returned it
-    ///    to, or whom that caller passed it on to. Memory that no caller holds is the allocator's.
+    /// 2. Only a frame's holder uses its memory: the code that an allocation returned it to, or
+    ///    that it was passed on to. The allocator uses the memory of frames without a holder.
     /// 3. Only its holder frees a frame, once, and stops using its memory before. The methods that
-    ///    free are safe, because numbers are all they take; so whoever makes a map vouches for all
-    ///    code that can reach the allocator. (`pagedepot-linux` makes its own `free` unsafe.) With
-    ///    [`Config::checked`](crate::Config::checked) a second free of a frame that is not held is
-    ///    refused, and never breaks this promise.
+    ///    free take numbers and are safe, so the caller of this vouches for all code that can reach
+    ///    the allocator. (`pagedepot-linux` makes its own `free` unsafe.) With
+    ///    [`Config::checked`](crate::Config::checked) the allocator refuses to free a frame that is
+    ///    not held, and such a call does not break this promise.
     ///
-    /// Magazines that the allocator made of its frames do not rest on 3: frees of these frames are
-    /// refused whatever the options.
+    /// Frames that the allocator carved into magazines do not depend on 3: it refuses to free them,
+    /// whatever the options.
     pub const unsafe fn new(base: usize) -> Self {
         LinearMap { base }
     }
