@@ -1,4 +1,5 @@
-//! Each room by itself: the free address space, the nodes, a batch, the page tables, without a vmap.
+//! Each room by itself: the free address space, the nodes, a batch, the page tables, without a
+//! vmap.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering;

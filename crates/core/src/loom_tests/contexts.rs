@@ -111,8 +111,8 @@ fn a_full_drain_of_both_contexts_without_a_fence() {
     explore_mutant(Mutant::NoFence, contexts_and_a_drainer);
 }
 
-/// The owner uses its front by single sequences under a guard of its own, and the allocator where the
-/// front has nothing or no room.
+/// The owner uses its front by single sequences under a guard of its own, and the allocator where
+/// the front has nothing or no room.
 fn owner_by_handles_and_a_drainer() {
     let depot = machine(4);
     let mut held = depot.alloc().unwrap();

@@ -293,7 +293,8 @@ impl Kernel {
 pub struct Pin {
     here: Here,
     _held: Option<MutexGuard<'static, ()>>,
-    /// The mutex of the CPU's other context, and what holds it once this guard is known to be alone.
+    /// The mutex of the CPU's other context, and what holds it once this guard is known to be
+    /// alone.
     other: &'static Mutex<()>,
     _alone: Cell<Option<MutexGuard<'static, ()>>>,
 }

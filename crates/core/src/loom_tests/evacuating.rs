@@ -1,10 +1,11 @@
 //! Pageblocks that begin and end to evacuate beside everything that reads or changes their tags.
 //!
-//! 1. Whoever changes a tag, searches know at rest which pageblocks evacuate, and as many are counted
-//!    (`Depot::finish` validates both). A changer that copies the tag once breaks that.
+//! 1. After all threads have ended, the copy of tags that searches read is right, and the count of
+//!    evacuating pageblocks is too (`Depot::finish` validates both). A thread that changes a tag
+//!    and copies it only once breaks that.
 //! 2. No frame is lost or handed out twice, whichever of two fronts a free finds.
-//! 3. No request fails while frames are free in pageblocks that evacuate, or in a front for evacuated
-//!    frames of its own CPU.
+//! 3. No request fails while frames are free in pageblocks that evacuate, or in a front for
+//!    evacuated frames of its own CPU.
 //! 4. A pageblock that becomes whole can be had in one piece, also when it is marked late.
 //!
 //! The main thread marks: it runs first, and loom compares what others load with its changes.
@@ -155,8 +156,8 @@ fn a_mark_beside_the_free_that_makes_it_whole() {
     });
 }
 
-/// A full drain takes evacuated frames while their owner spills them. Then all are in the store, the
-/// pageblock is whole, and has ended to evacuate.
+/// A full drain takes evacuated frames while their owner spills them. Then all are in the store,
+/// the pageblock is whole, and has ended to evacuate.
 #[test]
 fn a_drain_beside_a_spill_that_makes_it_whole() {
     explore_large(|| {

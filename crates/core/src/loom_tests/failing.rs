@@ -113,7 +113,7 @@ fn a_range_in_a_drainers_hands() {
     });
 }
 
-/// A claim that loses its last frame puts the others back: who wants those finds them.
+/// A claim that loses its last frame puts the others back: a request for those finds them.
 #[test]
 fn a_claim_that_is_rolled_back() {
     explore(|| {
@@ -301,9 +301,8 @@ fn while_another_changes_the_mobility_unannounced() {
     explore_mutant(Mutant::Unannounced, change_of_mobility);
 }
 
-/// A block that is free and not counted yet is taken by another, which subtracts it: meanwhile the
-/// count hides one more from those who may not go below a watermark, and they must not fail for
-/// that.
+/// One thread takes a block that is free and not counted yet, and subtracts it. Meanwhile the count
+/// is one too low. Requests that may not go below a watermark must not fail for that.
 fn taken_early() {
     let watermarks = Watermarks { min: 16, low: 16, high: 16 };
     let setup = Setup { frames: 3 * SMALL.frames(), watermarks, ..Setup::default() };

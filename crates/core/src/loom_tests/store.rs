@@ -140,8 +140,8 @@ fn last_block_taken_while_a_frame_comes_back() {
     });
 }
 
-/// Pageblocks become ones of a sort, each by a thread of its own, while a search clears the mark: it
-/// found none. All of the section is held before, and its marks are set.
+/// Pageblocks become ones of a sort, each by a thread of its own, while a search clears the mark:
+/// it found none. All of the section is held before, and its marks are set.
 fn marked(sort: Sort, changes: &[fn(&Section<'_>)]) {
     let section = section();
     assert_eq!(section.put(PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES), 0);

@@ -1,9 +1,9 @@
 //! Asks: how a drain knows that a CPU's fronts have been taken since it asked for them.
 //!
 //! # Theory
-//! Who may touch a CPU's words, and when, is argued in `front/gate.rs`. Here is how a drain knows
+//! `front/gate.rs` argues which code may touch a CPU's words, and when. Here is how a drain knows
 //! that its ask was answered. Each such drain has a number. A CPU has two: `asked`, the highest
-//! number of a drain that asked it, and `answered`. Whoever holds the CPU's gate and may touch its
+//! number of a drain that asked it, and `answered`. The holder of the CPU's gate that may touch its
 //! words (its owner, a handover that finds it quiescent, a full drain, a disabler) reads `asked`,
 //! takes the fronts, writes that number to `answered`, and reopens. So:
 //!
@@ -16,8 +16,8 @@
 //!    answered by one handover.
 //! 3. *A sleeper misses no answer.* It adds itself to `waiters`, then looks at `answered`. A holder
 //!    writes `answered`, then looks at `waiters` (Dekker): either the sleeper sees the answer, or
-//!    the holder changes the word that it sleeps on. A CPU that becomes quiescent tells no one, so
-//!    sleepers look again now and then.
+//!    the holder changes the word that it sleeps on. A CPU that becomes quiescent changes no
+//!    word, so sleepers look again at least every 32 ms.
 //!
 //! A CPU without magazines outside its stacks of empties has nothing to hand over and is not asked.
 //!
@@ -149,7 +149,7 @@ impl<'s> Sleeping<'s> {
 
 impl Drop for Sleeping<'_> {
     fn drop(&mut self) {
-        // Relaxed: a holder that still sees it wakes no one.
+        // Relaxed: a holder that still sees it makes a needless call to wake.
         self.0.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! `free` must refuse them, or a magazine in use would be handed out, and zeroed. It finds the tag
 //! of their pageblock there, which leads the fast path to words that never take anything (see
-//! [`Tag`](crate::frame::pageblock::Tag)); the slow path then looks here, one frame at a time. So the
-//! frames beside them are freed a little slower, and all others as if there were no such thing.
+//! [`Tag`](crate::frame::pageblock::Tag)); the slow path then looks here, one frame at a time. So
+//! the frames beside them are freed a little slower, and all others as if there were no such thing.
 //!
 //! A magazine's number reaches 512 MiB: there are bits for the frames that lie there, at most 16
 //! KiB.

@@ -1,10 +1,10 @@
-//! What a CPU may cache that frees blocks of orders 1 to 3 and allocates few.
+//! How much a CPU may cache that frees blocks of orders 1 to 3 and allocates few.
 //!
-//! The receiver of a network stream frees what its sender allocates on another CPU. Nobody
-//! allocates from what the receiver caches: the sender gets memory that no cache has seen lately,
-//! while warm pages lie on the receiver's shelf. Mainline looks at every free
-//! (`free_frozen_page_commit` in `mm/page_alloc.c`). Here a CPU moves full magazines, so that is
-//! what the rule counts: those that its fronts push out, and those that come back to them.
+//! The receiver of a network stream frees what its sender allocates on another CPU. No request
+//! comes to the receiver's cache: the sender gets memory that is in no processor cache, while warm
+//! pages lie on the receiver's shelf. Mainline looks at every free (`free_frozen_page_commit` in
+//! `mm/page_alloc.c`). Here a CPU moves full magazines, so the rule counts magazines: those that
+//! its fronts push out, and those that come back to them.
 //!
 //! Only orders 1 to 3 are regarded, as in mainline. Order 0 is what exiting processes free in large
 //! batches, to be allocated again soon; and of order 9 a magazine is one block.
@@ -12,8 +12,8 @@
 use crate::frame::Class;
 use crate::zone::CacheLimits;
 
-/// How much a CPU may cache of an order from 1 to 3 that it only frees, beside the two magazines of a
-/// front. The default is mainline's.
+/// How much a CPU may cache of an order from 1 to 3 that it only frees, beside the two magazines of
+/// a front. The default is mainline's.
 ///
 /// A CPU only frees an order when it has freed `batch + high_min / 2` pages of it more than it
 /// allocated (`free_count`). Mainline halves that number at every allocation, of any order. An

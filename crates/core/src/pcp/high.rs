@@ -121,8 +121,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         }
     }
 
-    /// Spills a whole shelf, up to `batch << 5` pages (`nr_pcp_free`): what lies at its bottom was
-    /// freed first, and would not come back to anybody if only its top were spilled.
+    /// Spills a whole shelf, up to `batch << 5` pages (`nr_pcp_free`). If only its top were
+    /// spilled, the pages at its bottom, which were freed first, would never be used again.
     fn spill_at_once(&self, front: Front) {
         let Front { class, mobility, .. } = front;
         let pages_max = self.zone.limits().batch << BATCH_SCALE;

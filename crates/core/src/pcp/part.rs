@@ -1,8 +1,8 @@
 //! A magazine with what it holds, and chains of such.
 //!
 //! A magazine on a shelf is full, and its shelf says of what class. One that comes from a front may
-//! hold any number of rounds. A link of such magazines says both, so that a chain of them is all that
-//! a drainer needs.
+//! hold any number of rounds. A link of such magazines says both, so that a chain of them is all
+//! that a drainer needs.
 
 use crate::frame::Class;
 use crate::front::{BlockArray, MagazineIndex};

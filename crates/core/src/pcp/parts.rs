@@ -45,9 +45,9 @@ impl<C: Cpus> Share<'_, '_, C> {
         parts
     }
 
-    /// Takes all fronts for whoever drains next: empty magazines stay with the CPU, the others go
-    /// to `handed`, charged to no one, by one operation. O(fronts), at most 2 magazines each. Returns
-    /// the pages.
+    /// Takes all fronts for the next drain: empty magazines stay with the CPU, the others go to
+    /// `handed` by one operation and are charged to no CPU any more. Returns the pages. O(fronts),
+    /// at most 2 magazines each.
     pub fn hand_fronts(&self) -> u64 {
         let pages = self.caches.pcps.front_pages(self.cpu, self.zone_id);
         // What finds nothing moves nothing.

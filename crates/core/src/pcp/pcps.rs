@@ -65,7 +65,8 @@ pub struct Pcps<'m> {
 impl<'m> Pcps<'m> {
     /// # Safety
     /// `blocks` and `places` are those of metadata that lives for 'm: for each CPU there are words
-    /// of `contexts` contexts, a [`CpuShared`] and a [`Pcp`] for each of `zones` zones, all written.
+    /// of `contexts` contexts, a [`CpuShared`] and a [`Pcp`] for each of `zones` zones, all
+    /// written.
     #[allow(clippy::too_many_arguments, reason = "the parts, each once, by the builder alone")]
     pub unsafe fn new(
         blocks: BlockArray,

@@ -14,8 +14,8 @@ use crate::sync::prefetch_write;
 use crate::zone::Reserve;
 
 impl<C: Cpus> Share<'_, '_, C> {
-    /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold of
-    /// pageblocks that evacuate goes to the store before the zone has none.
+    /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold
+    /// of pageblocks that evacuate goes to the store before the zone has none.
     pub fn alloc(
         &self,
         here: Here,
@@ -169,7 +169,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     fn refill_size(&self, class: Class, reserve: Reserve) -> Option<u32> {
         let full = class.rounds() + 1;
         let block = u64::from(class.block_frames());
-        // What may be taken from a reserve is for this request, not for whoever pops next.
+        // A reserve is for this request alone, not for later pops from the front.
         let shared = if reserve == Reserve::All { Reserve::AboveMin } else { reserve };
         if self.may_give(u64::from(full) * block, shared) {
             Some(full)

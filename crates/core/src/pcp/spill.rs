@@ -123,7 +123,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             return;
         }
         crate::sync::prim::dekker_fence();
-        // SeqCst: pairs with the closing of the gate in `disable_caches`, which takes the shelf
+        // SeqCst: pairs with the closing of the gate in `disable_cpu`, which takes the shelf
         // afterwards: either that sees this magazine or this sees the gate.
         if is_disabled(self.blocks().gate(here.cpu).load(Ordering::SeqCst)) {
             self.spill_shelf(class, mobility, u32::MAX);
@@ -143,8 +143,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.release_magazine(front.class, magazine);
     }
 
-    /// Returns the first `rounds` blocks of a magazine to the store; the magazine stays the
-    /// caller's, who has announced them in the in_flight. Returns by how many pages the store grew.
+    /// Returns the first `rounds` blocks of a magazine to the store, which the caller has announced
+    /// as in flight; it keeps the magazine. Returns by how many pages the store grew.
     pub fn empty_magazine(&self, class: Class, magazine: MagazineIndex, rounds: u32) -> i64 {
         // From the top, as pop would have: runs come out in the order they went in.
         let slots = &self.blocks().magazine(magazine).slots[..rounds as usize];

@@ -32,8 +32,8 @@
 //! sees a change, or is woken by it.
 //!
 //! *No deadlock.* A caller in a callback waits for no turn, so no chain of waiters closes. A wait
-//! is bounded all the same ([`last_resort`](super::last_resort)): a callback may wait for a lock that a waiter
-//! holds.
+//! is bounded all the same ([`last_resort`](super::last_resort)): a callback may wait for a lock
+//! that a waiter holds.
 #![allow(unsafe_code, reason = "reads callbacks that another caller registered")]
 
 use core::cell::UnsafeCell;

@@ -30,24 +30,24 @@
 //! After four rounds that count the request fails: a machine on which others keep moving pages
 //! without end is out of memory for this request all the same. The other rounds do not count: the
 //! caller that disturbs them may not be running, because it was preempted in a callback or with
-//! pages in its hands. The environment decides how a request sleeps ([`Environment::wait`]); what it waits
-//! for is in [`callbacks`](super::callbacks). A request that may not reclaim spins a few thousand
-//! times at most and never sleeps.
+//! pages in its hands. The environment decides how a request sleeps ([`Environment::wait`]); what
+//! it waits for is in [`callbacks`](super::callbacks). A request that may not reclaim spins a few
+//! thousand times at most and never sleeps.
 //!
 //! All this holds for blocks, contiguous ranges and frames at a given address alike: they differ
-//! only in how a zone's store is searched ([`Search`]). All searches read the bits, each is one move
-//! per zone, and frames that a claim takes and puts back, because another frame was missing, are in
-//! flight meanwhile. So an undisturbed round says the same of each: no frame of these zones was
-//! anywhere but in the store or in callers' hands, and the store had no such block or range.
+//! only in how a zone's store is searched ([`Search`]). All searches read the bits, each is one
+//! move per zone, and frames that a claim takes and puts back, because another frame was missing,
+//! are in flight meanwhile. So an undisturbed round says the same of each: no frame of these zones
+//! was anywhere but in the store or in callers' hands, and the store had no such block or range.
 //!
 //! A block of one word goes between a caller and the store by one atomic operation, and so without
 //! being announced. An allocation of one leads no search past other blocks: it clears no `some`
 //! hint, and a `whole` hint only while the pageblock is not whole. A free of one is counted as a
 //! move when the bits, the hints and the zone's count have it. A round that misses it and does not
 //! see it counted ended before the free did, and may be said to have come first; every other block
-//! that the round missed was held. An operation that takes more than it gives (a pageblock to change
-//! its mobility), or that works in parts, is announced. So is a CPU's share of the free count on its
-//! way to the zone's count: other callers' frees are in it.
+//! that the round missed was held. An operation that takes more than it gives (a pageblock to
+//! change its mobility), or that works in parts, is announced. So is a CPU's share of the free
+//! count on its way to the zone's count: other callers' frees are in it.
 
 use super::callbacks::{Callbacks, Called, Pressure, Reclaim, TooManyCallbacks};
 use crate::cpus::Environment;

@@ -66,7 +66,8 @@ pub struct Pin {
     here: Here,
     /// Of a `Preemption` that outlives it, see `pin`.
     _held: MutexGuard<'static, ()>,
-    /// The mutex of the CPU's other context, and what holds it once this guard is known to be alone.
+    /// The mutex of the CPU's other context, and what holds it once this guard is known to be
+    /// alone.
     other: &'static Mutex<()>,
     _alone: Cell<Option<MutexGuard<'static, ()>>>,
 }

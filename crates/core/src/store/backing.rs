@@ -20,9 +20,9 @@ use crate::frame::{Mobility, Order, Pfn, ZoneId};
 ///    for a drain on the drainer's, several at a time.
 ///
 /// # What the allocator over it does not promise
-/// Allocating from, and freeing to, caches that have what is needed waits for nobody; what reaches
-/// the backing waits as long as the backing does. Others may use the backing at the same time: its
-/// count is the one that watermarks go by, and what they hold counts as held.
+/// A request that the caches serve waits for no other caller. One that reaches the backing waits as
+/// long as the backing does. Other users may take frames from the backing at the same time:
+/// watermarks go by the backing's count of free pages, and such frames count as held.
 ///
 /// # Safety
 /// The holder of a block uses its memory, and the allocator itself writes to it where it has a
@@ -61,8 +61,8 @@ pub unsafe trait Backing: Sync {
     /// [`Misuse`](crate::Misuse::DoubleFree), last, so that this may not panic for their sake.
     fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled;
 
-    /// Free pages of a zone, for watermarks and reports: read often, so O(1); exact when nobody
-    /// else is in a call.
+    /// Free pages of a zone, for watermarks and reports. Read often, so O(1); exact while no other
+    /// call is in progress.
     fn free_pages(&self, zone: ZoneId) -> u64;
 
     /// Whether a frame is free here now. For checks.

@@ -1,11 +1,11 @@
 //! Misuse found late: frames that came back to the store and were free there.
 //!
-//! The caller that brings them may be in the middle of something: a drain with more magazines to
-//! empty, an allocation that holds a block. Reporting misuse may panic, and a panic there would lose
-//! the pages in its hands. So misuse is noted where it is found, and calls of the allocator report
-//! it as the last thing they do.
+//! The call that brings them may not have finished: a drain has more magazines to empty, an
+//! allocation holds a block. The report may panic, and a panic there would lose the pages that the
+//! call holds. So the store notes the misuse, and calls of the allocator report it as their last
+//! step.
 //!
-//! There is one note for all callers: of two calls that end at the same moment, one reports for both.
+//! All callers share one note: of two calls that end at the same moment, one reports for both.
 
 use core::mem::forget;
 

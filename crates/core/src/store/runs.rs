@@ -59,7 +59,7 @@ impl Bitmap<'_> {
         section.map_or([0; PAGEBLOCK_WORDS], |section| section.words_of(pageblock.in_section()))
     }
 
-    /// The tags of pageblocks of which not a frame is anybody else's.
+    /// Gives the pageblocks that a claimed run covers whole the mobility of the request.
     fn retag_whole(&self, wanted: Wanted<'_>, start: Pfn, frames: u32) {
         let end = u64::from(start.get()) + u64::from(frames);
         let whole =

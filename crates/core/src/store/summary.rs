@@ -10,12 +10,12 @@
 //! # Theory
 //! A mark is to the hints of a section what a hint is to the words of a pageblock, and by the same
 //! rule (Dekker's pattern, see [`section`](super::section)) it never stays clear against a search.
-//! Whoever changes a hint so that a pageblock becomes one of a sort looks at the mark *after*, and
-//! sets it. The search that clears a mark, because it saw no such pageblock, looks at the hints
-//! *after*, and sets it again. A pageblock becomes partial by two hints: the caller that sets
-//! `some` looks at `whole` after, the caller that clears `whole` looks at `some` after, so that one
-//! of the two sees both. A pair becomes one by two bits of one word: the later of the two changes
-//! sees both.
+//! The caller that changes a hint, so that a pageblock becomes one of a sort, looks at the mark
+//! *after* and sets it. The search that clears a mark, because it saw no such pageblock, looks at
+//! the hints *after*, and sets it again. A pageblock becomes partial by two hints: the caller that
+//! sets `some` looks at `whole` after, the caller that clears `whole` looks at `some` after, so
+//! that one of the two sees both. A pair becomes one by two bits of one word: the later of the two
+//! changes sees both.
 //!
 //! A mark can be clear for the moment between its clearing and that second look, while a pageblock
 //! of the sort is there. Marks therefore only lead to what is found quickly. The last pass of each
@@ -148,7 +148,8 @@ impl Marks<'_> {
 
 #[cfg(all(test, not(loom)))]
 std::thread_local! {
-    /// Words of hints and of the summary that searches have read, and pageblocks they have looked into.
+    /// Words of hints and of the summary that searches have read, and pageblocks they have looked
+    /// into.
     pub static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
 }
 

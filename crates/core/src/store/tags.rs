@@ -18,7 +18,8 @@ impl Evacuations {
 /// The table; see the module.
 #[derive(Clone, Copy)]
 pub struct Tags<'m> {
-    /// Of every pageblock below the limit, holes included. Written when a pageblock changes its mobility.
+    /// Of every pageblock below the limit, holes included. Written when a pageblock changes its
+    /// mobility.
     tags: &'m [AtomicU32],
     /// Pageblocks for which `simple` answers: all or none.
     simple_pageblocks: usize,
@@ -96,8 +97,8 @@ impl<'m> Tags<'m> {
         Tag(self.tags[pageblock.0 as usize].load(Ordering::Acquire)).of_the_rest()
     }
 
-    /// Changes the tag of a pageblock: to one of another zone, or of memory at all, before anybody
-    /// can have a frame of it.
+    /// Changes the tag of a pageblock before any caller can have a frame of it: its zone, or that
+    /// it has memory.
     pub fn set(&self, pageblock: PageblockIndex, tag: Tag) {
         // Release: pairs with the Acquire in `of`. To holders of frames it is published by whatever
         // hands those on.
@@ -218,8 +219,9 @@ impl<'m> Tags<'m> {
             }
             _ => None,
         };
-        // Acquire: pairs with the Release in `set` by the caller that removed the memory: the frames
-        // are put where it took them away. Holders get the tag from what hands the frames on.
+        // Acquire: pairs with the Release in `set` by the caller that removed the memory: the
+        // frames are put where it took them away. Holders get the tag from what hands the frames
+        // on.
         self.tags[pageblock.0 as usize]
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, new)
             .map(drop)
@@ -247,7 +249,7 @@ impl<'m> Tags<'m> {
     /// Ends the isolation of a pageblock by the caller that isolated it.
     pub fn end_isolation(&self, pageblock: PageblockIndex) {
         let new = |old| Tag(old).of_isolated().map(|tag| tag.0);
-        // Release: as in `set`. It is isolated: nobody else changes that.
+        // Release: as in `set`. Only the caller that isolated the pageblock changes its tag.
         let _ =
             self.tags[pageblock.0 as usize].fetch_update(Ordering::Release, Ordering::Relaxed, new);
     }

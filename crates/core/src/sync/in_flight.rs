@@ -20,8 +20,8 @@ pub struct InFlight(AtomicU64);
 const ONE_MOVE: u64 = 1 << 32;
 
 impl InFlight {
-    /// Announces that up to `pages` pages will be in no CPU's and no zone's count until the value is
-    /// dropped.
+    /// Announces that up to `pages` pages will be in no CPU's and no zone's count until the value
+    /// is dropped.
     pub fn begin(&self, pages: u64) -> Moving<'_> {
         let pages = if is_mutant(Mutant::Unannounced) { 0 } else { pages };
         // SeqCst: pairs with the SeqCst loads of a scanner, before and after its scan. The scanner

@@ -1,9 +1,9 @@
 //! A stack that anyone may push to, pop from, or take whole, by one atomic operation.
 //!
 //! It stacks elements of an array that never moves: each has a number and a link ([`Links`]). The
-//! shelves of full magazines are such stacks. Taking one whole is the "atomically switch the pointer
-//! to the per-cpu lists" of the 2022 remote-drain series, with no grace period to wait for: the
-//! elements taken have one owner at once.
+//! shelves of full magazines are such stacks. Taking one whole is the "atomically switch the
+//! pointer to the per-cpu lists" of the 2022 remote-drain series, with no grace period to wait for:
+//! the elements taken have one owner at once.
 //!
 //! # The head
 //! | bits | field | meaning |
@@ -19,13 +19,13 @@
 //! several elements that are linked.
 //!
 //! # Argument
-//! An element is linked into at most one stack, and while it is, its link is not written: the pusher
-//! writes it before the compare-and-swap that publishes it (Release), and it has an owner again only
-//! after a pop or take-all (Acquire). A popper may read the link of an element that has been taken
-//! meanwhile: the memory is still an element, the value is stale, and the tag has moved, so its
-//! compare-and-swap fails. Take-all is a compare-and-swap too: an exchange would have to write a tag
-//! it has not read, and a popper that slept across it could find its old head again (six steps
-//! suffice).
+//! An element is linked into at most one stack, and while it is, its link is not written: the
+//! pusher writes it before the compare-and-swap that publishes it (Release), and it has an owner
+//! again only after a pop or take-all (Acquire). A popper may read the link of an element that has
+//! been taken meanwhile: the memory is still an element, the value is stale, and the tag has moved,
+//! so its compare-and-swap fails. Take-all is a compare-and-swap too: an exchange would have to
+//! write a tag it has not read, and a popper that slept across it could find its old head again
+//! (six steps suffice).
 //!
 //! # When a tag repeats
 //! A popper is deceived only if it stalls between its load of the head and its compare-and-swap,
@@ -82,8 +82,8 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Head<INDEX_BITS, COUNT_BITS> 
 
     /// The head after one more operation.
     fn next(self, top: u32, count: u32) -> u64 {
-        // `top` may be a stale link of an element that has an owner, which keeps other things there:
-        // the tag refuses such a head.
+        // `top` may be a stale link of an element that has an owner, which keeps other things
+        // there: the tag refuses such a head.
         debug_assert!(count <= Self::COUNT_MAX);
         // The tag is what the shift leaves of it: it wraps without reaching the other fields.
         let tag = (self.0 >> Self::TAG_SHIFT).wrapping_add(one_operation());
@@ -201,8 +201,8 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
 
     /// Takes up to `most` elements from the top, by one operation; `most` is not 0.
     ///
-    /// Follows `most` links, all of which may be stale: only for elements whose links are numbers of
-    /// elements also while they have owners.
+    /// Follows `most` links, all of which may be stale: only for elements whose links are numbers
+    /// of elements also while they have owners.
     pub fn pop_chain<L: Links>(&self, links: &L, most: u32) -> Option<Popped<L::Index>> {
         // Acquire: as in `pop`.
         let mut head = self.0.load(Ordering::Acquire);

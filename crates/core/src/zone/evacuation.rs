@@ -3,9 +3,9 @@
 //! # Theory
 //! Pageblocks that evacuate give their frames to the store one by one, and what their holders
 //! allocate next comes from the others. The others must have room for that. Let `s` be the free
-//! frames of partly used pageblocks and `e` the pageblocks that evacuate, with `f` free frames: `s -
-//! f` frames of room stand against `512 * e - f` held ones. The difference, `s - 512 * e`, does not
-//! change when a held frame moves. So there is room for all as long as `e <= s / 512`, however
+//! frames of partly used pageblocks and `e` the pageblocks that evacuate, with `f` free frames: `s
+//! - f` frames of room stand against `512 * e - f` held ones. The difference, `s - 512 * e`, does
+//! not change when a held frame moves. So there is room for all as long as `e <= s / 512`, however
 //! densely used those pageblocks are; and `e` pageblocks then become whole. The policy keeps `e` at
 //! that number, less what the goal leaves scattered.
 //!
@@ -24,9 +24,9 @@ use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 pub enum Evacuation {
     /// None do. Drains and searches then skip what is needed for it.
     Off,
-    /// They do until this share of the zone's free memory, in percent, lies in whole pageblocks, but
-    /// for 512 pages per CPU, and while the zone is above its high watermark. More than 100 means
-    /// 100.
+    /// They do until this share of the zone's free memory, in percent, lies in whole pageblocks,
+    /// but for 512 pages per CPU, and while the zone is above its high watermark. More than 100
+    /// means 100.
     Goal {
         /// The share.
         percent: u8,

@@ -27,7 +27,8 @@ pub struct Zone {
     /// Changes of the free count that a CPU keeps to itself, at most.
     delta_max: AtomicI64,
     /// Free pages of the store, but for the CPUs' deltas. On a line of its own: every slow path
-    /// reads the fields above, and this one is written by drains and by callers that move many pages.
+    /// reads the fields above, and this one is written by drains and by callers that move many
+    /// pages.
     free: Apart<AtomicI64>,
     /// Whether a backing counts the free pages; this zone then does not.
     is_backed: bool,
@@ -136,7 +137,8 @@ impl Zone {
     /// Free pages, but for what the CPUs have not yet reported.
     #[inline]
     pub fn free_estimate(&self) -> i64 {
-        // Acquire: pairs with the Release in `add_reported`: a reader that sees a change there sees it announced.
+        // Acquire: pairs with the Release in `add_reported`: a reader that sees a change there sees
+        // it announced.
         self.free.load(Ordering::Acquire)
     }
 

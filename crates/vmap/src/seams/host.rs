@@ -87,7 +87,8 @@ pub unsafe trait Host: Sync {
         spin_while(word, seen);
     }
 
-    /// A number that identifies the calling thread, as [`Environment::caller`](pagedepot::cpus::Environment::caller). Without one, reclaim in a
+    /// A number that identifies the calling thread, as
+    /// [`Environment::caller`](pagedepot::cpus::Environment::caller). Without one, reclaim in a
     /// signal handler waits about a second for a lock that its own thread holds before it gives up.
     #[inline]
     fn caller(&self) -> Option<NonZeroUsize> {

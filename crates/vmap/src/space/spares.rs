@@ -4,8 +4,8 @@
 //! each, and most of them are not in the CPU's cache.
 //!
 //! Those that were used before are on one of the core's stacks, whose head has 24 bits of index and
-//! 40 of tag; the argument is in `sync/stack.rs` there. A taker of several follows links that may be
-//! stale. Descriptors stay descriptors, and their links are numbers of descriptors always.
+//! 40 of tag; the argument is in `sync/stack.rs` there. A taker of several follows links that may
+//! be stale. Descriptors stay descriptors, and their links are numbers of descriptors always.
 //!
 //! A taker is deceived only if it stalls while the tag wraps, and goes on within the one operation
 //! in 2^40 that has its tag. At 50 million operations per second, more than all CPUs together get
