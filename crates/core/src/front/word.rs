@@ -8,10 +8,10 @@
 //! | 53 | previous full | the previous magazine is full (1) or empty (0) |
 //! | 54..=63 | credit | sequences that may still commit |
 //!
-//! Magazines have 256 bytes, so bits 0..=31 are the byte offset of the next free slot from magazine
-//! 0. The previous magazine is full or empty, never in between (Bonwick & Adams, USENIX 2001).
-//! Without credit the owner takes the slow path, which counts the sequences that committed and
-//! restores [`CREDIT_MAX`].
+//! Magazines have 256 bytes, so bits 0..=31 are the offset of the next free slot from magazine 0,
+//! in bytes. The previous magazine is full or empty, never in between (Bonwick & Adams, USENIX
+//! 2001). Without credit the owner takes the slow path, which counts the sequences that committed
+//! and restores [`CREDIT_MAX`].
 //!
 //! The word of a front without magazines is 0: a pop finds no rounds, and a push no credit. So a
 //! sequence checks two conditions, and needs no third for a missing magazine. Zeroed memory is a

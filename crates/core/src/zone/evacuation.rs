@@ -3,11 +3,11 @@
 //! # Theory
 //! Pageblocks that evacuate give their frames to the store one by one, and what their holders
 //! allocate next comes from the others. The others must have room for that. Let `s` be the free
-//! frames of partly used pageblocks and `e` the pageblocks that evacuate, with `f` free frames: `s
-//! - f` frames of room stand against `512 * e - f` held ones. The difference, `s - 512 * e`, does
-//! not change when a held frame moves. So there is room for all as long as `e <= s / 512`, however
-//! densely used those pageblocks are; and `e` pageblocks then become whole. The policy keeps `e` at
-//! that number, less what the goal leaves scattered.
+//! frames of partly used pageblocks, `e` the number of pageblocks that evacuate, and `f` their free
+//! frames. Then `s - f` frames of room stand against `512 * e - f` held ones. The difference,
+//! `s - 512 * e`, does not change when a held frame moves. So there is room for all as long as
+//! `e <= s / 512`, however densely used those pageblocks are; and `e` pageblocks then become whole.
+//! The policy keeps `e` at that number, less what the goal leaves scattered.
 //!
 //! `s` is the zone's free pages less 512 for each whole pageblock. Whole ones are counted by the
 //! hands of the CPUs that walk over the zone, once per turn, and evacuated ones also as they become
