@@ -44,26 +44,34 @@ fn freed_before_is_found() {
 }
 
 /// A request beside a drainer that takes what a CPU keeps of two frames, which no caller holds.
-fn beside_a_drainer(request: impl Fn(&Arc<Depot<Rseq>>) + Send + Sync + 'static) {
-    explore_large(move || {
-        let depot = depot(2);
-        let held = depot.alloc().unwrap();
-        depot.free(held);
-        let drainer = spawn(1, &depot, |depot| {
-            depot.allocator.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
-        });
-        run_on(1);
-        request(&depot);
-        drainer.join().unwrap();
-        depot.finish();
+fn beside_a_drainer(request: impl Fn(&Arc<Depot<Rseq>>)) {
+    let depot = depot(2);
+    let held = depot.alloc().unwrap();
+    depot.free(held);
+    let drainer = spawn(1, &depot, |depot| {
+        depot.allocator.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
+    });
+    run_on(1);
+    request(&depot);
+    drainer.join().unwrap();
+    depot.finish();
+}
+
+fn drained_beside_a_request() {
+    beside_a_drainer(|depot| {
+        depot.alloc().expect("no thread holds a frame");
     });
 }
 
 #[test]
 fn in_a_drainers_hands() {
-    beside_a_drainer(|depot| {
-        depot.alloc().expect("no thread holds a frame");
-    });
+    explore_large(drained_beside_a_request);
+}
+
+#[test]
+#[should_panic = "no thread holds a frame"]
+fn in_a_drainers_hands_unannounced() {
+    explore_mutant(Mutant::Unannounced, drained_beside_a_request);
 }
 
 #[test]
@@ -101,15 +109,41 @@ fn between_store_and_front() {
     });
 }
 
+/// A refill takes a magazine and the frame that was asked for: all there are. Another request needs
+/// one while they are in its hands.
+fn refill_beside_a_request() {
+    let depot = depot(3);
+    let owner = spawn(0, &depot, |depot| {
+        depot.alloc().expect("two are left at least");
+    });
+    run_on(1);
+    depot.alloc().expect("two are left at least");
+    owner.join().unwrap();
+    depot.finish();
+}
+
+#[test]
+fn in_a_refill() {
+    explore_large(refill_beside_a_request);
+}
+
+#[test]
+#[should_panic = "two are left"]
+fn in_a_refill_unannounced() {
+    explore_mutant(Mutant::Unannounced, refill_beside_a_request);
+}
+
 /// Frames that a drainer has taken are in the way of a range, and not for long.
 #[test]
 fn a_range_in_a_drainers_hands() {
-    beside_a_drainer(|depot| {
-        let start = depot
-            .allocator
-            .alloc_contiguous(2, 1, Flags::default())
-            .expect("no thread holds a frame");
-        [start, start.add(1)].into_iter().for_each(|pfn| depot.note_got(pfn, Order::BASE));
+    explore_large(|| {
+        beside_a_drainer(|depot| {
+            let start = depot
+                .allocator
+                .alloc_contiguous(2, 1, Flags::default())
+                .expect("no thread holds a frame");
+            [start, start.add(1)].into_iter().for_each(|pfn| depot.note_got(pfn, Order::BASE));
+        });
     });
 }
 
