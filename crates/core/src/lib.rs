@@ -98,13 +98,14 @@ pub use alloc::{
     Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuCaches,
     CpuStats, Fault, FreeManyError, FrontHandle, Fronts, FrontsAt, Global, Handover, InitError,
     MetadataUse, Move, Mover, MoverRegistered, Obstacle, Occupant, PageblockStats, RemoveError,
-    Shortage, ZoneSettings, ZoneShortage, ZoneStats,
+    ReportEnd, ReportError, ReportPass, Reporting, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::FreeHigh;
 pub use pcp::{Drained, HandoverCounts, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
 pub use store::backing::{Backing, BackingRanges};
+pub use store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use store::{Doubled, Misuse};
 pub use zone::compactions::Compactions;
 pub use zone::counts::Counts;

@@ -15,7 +15,7 @@ use common::{order, range, soak};
 use pagedepot::cpus::{CpuLock, Cpus, Locked, Pinned};
 use pagedepot::{
     Allocator, Backing, CacheLimits, Config, CpuId, Flags, FrameRange, Mobility, Mode, NodeId,
-    Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
+    Order, Pfn, Reporting, ReportingDevice, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 const SECTION: u32 = 1 << 18;
@@ -73,8 +73,13 @@ impl Marks {
         }
     }
 
-    fn are_free(&mut self) -> bool {
-        self.0.iter_mut().all(|mark| (*mark.owner.get_mut(), *mark.contents.get_mut()) == (0, 0))
+    /// Whether no frame is held; called when all other threads have stopped.
+    fn are_free(&self) -> bool {
+        self.0.iter().all(|mark| {
+            // SAFETY: no thread holds a frame, or is about to.
+            let contents = unsafe { *mark.contents.get() };
+            (mark.owner.load(Ordering::Relaxed), contents) == (0, 0)
+        })
     }
 }
 
@@ -96,6 +101,7 @@ impl Shape {
 struct Hammer<'h, 'm, C> {
     depot: &'h Allocator<'m, C>,
     marks: &'h Marks,
+    host: &'h Host<'h>,
     stop: &'h AtomicBool,
     failed: &'h AtomicU64,
 }
@@ -157,6 +163,10 @@ impl<C: Cpus> Worker<'_, '_, C> {
     }
 
     fn hold(&mut self, pfn: Pfn, shape: Shape) {
+        let pageblocks = pfn.get() / 512..(pfn.get() + shape.frames()).div_ceil(512);
+        for taken in &self.hammer.host.taken[pageblocks.start as usize..pageblocks.end as usize] {
+            assert!(!taken.load(Ordering::Relaxed), "{pfn} was handed out, and the host has it");
+        }
         self.hammer.marks.take(pfn, shape.frames(), self.owner);
         self.held.push((pfn, shape));
     }
@@ -267,6 +277,17 @@ impl<C: Cpus> Hammer<'_, '_, C> {
         });
     }
 
+    fn report(self, mut rng: Rng) {
+        self.until_stopped(|| {
+            let zone = ZoneId::new(rng.below(4) as u32);
+            let done = Reporting::of(self.depot).pass(zone, rng.below(40)).unwrap();
+            assert!(done.pageblocks < 40);
+            if rng.one_in(20) {
+                Reporting::of(self.depot).withdraw(zone).unwrap();
+            }
+        });
+    }
+
     fn switch(self, mut rng: Rng) {
         self.until_stopped(|| {
             let cpu = CpuId::new(rng.below(u64::from(CPUS)) as u32);
@@ -288,6 +309,48 @@ impl<C: Cpus> Hammer<'_, '_, C> {
             assert!(!self.depot.shortage().to_string().is_empty());
             std::thread::sleep(Duration::from_micros(rng.below(2000)));
         });
+    }
+}
+
+/// A host that takes what is free: by pageblock, whether it has it.
+struct Host<'h> {
+    taken: Vec<AtomicBool>,
+    marks: &'h Marks,
+    refusals: AtomicU64,
+}
+
+impl<'h> Host<'h> {
+    fn new(marks: &'h Marks) -> Self {
+        let taken = (0..FRAMES / 512).map(|_| AtomicBool::new(false)).collect();
+        Host { taken, marks, refusals: AtomicU64::new(0) }
+    }
+
+    fn swap(&self, range: FrameRange, taken: bool) {
+        for at in (0..range.frames).step_by(512) {
+            let pageblock = (range.start.get() + at) / 512;
+            let was = self.taken[pageblock as usize].swap(taken, Ordering::Relaxed);
+            assert_ne!(was, taken, "pageblock {pageblock} was reported twice, or needed twice");
+        }
+    }
+}
+
+impl ReportingDevice for Host<'_> {
+    fn report(&self, ranges: &[FrameRange]) -> bool {
+        for &range in ranges {
+            self.marks.take(range.start, range.frames, u32::MAX);
+            std::thread::yield_now();
+            self.marks.give_back(range.start, range.frames, u32::MAX);
+            self.swap(range, true);
+        }
+        true
+    }
+
+    fn needed(&self, pageblock: FrameRange) -> bool {
+        if self.refusals.fetch_add(1, Ordering::Relaxed).is_multiple_of(16) {
+            return false;
+        }
+        self.swap(pageblock, false);
+        true
     }
 }
 
@@ -320,15 +383,16 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
     };
     let memory = |bytes| vec![MaybeUninit::uninit(); bytes];
     // Metadata that is large enough for a bitmap is large enough without.
+    let marks = Marks::new();
+    let host = Host::new(&marks);
     let mut metadata = memory(Allocator::<C>::metadata_bytes(&config).unwrap());
     let mut added_metadata = memory(1 << 20);
     let sets = backed.map(|has_ranges| Sets::new(&zones, has_ranges));
     let under = sets.as_ref().map(|sets| sets as &dyn Backing);
     let mut depot = Allocator::builder(&config).backing(under).build(&mut metadata, cpus).unwrap();
-    let mut marks = Marks::new();
     let stop = AtomicBool::new(false);
     let failed = AtomicU64::new(0);
-    let hammer = Hammer { depot: &depot, marks: &marks, stop: &stop, failed: &failed };
+    let hammer = Hammer { depot: &depot, marks: &marks, host: &host, stop: &stop, failed: &failed };
     let rng = |n| Rng::new(seed + n);
     let time = soak(Duration::from_secs(1));
     std::thread::scope(|scope| {
@@ -344,6 +408,10 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
         scope.spawn(move || hammer.drain(Mode::Full, rng(13)));
         scope.spawn(move || hammer.drain(Mode::Handover, rng(14)));
         scope.spawn(move || hammer.switch(rng(15)));
+        if backed.is_none() {
+            Reporting::of(&depot).register(&host).unwrap();
+            scope.spawn(move || hammer.report(rng(16)));
+        }
         let end = Instant::now() + time;
         std::thread::sleep(time / 2);
         depot.add_memory(ZoneId::new(3), ADDED, &mut added_metadata).unwrap();
@@ -360,7 +428,13 @@ fn hammer<C: Cpus + Send>(name: &str, checked: bool, backed: Option<bool>, cpus:
     let drained = depot.drain(Scope::ALL, Mode::Full);
     assert_eq!((drained.busy_cpus, drained.unreachable_pages, drained.in_flight_pages), (0, 0, 0));
     assert_eq!(depot.validate().unwrap().free_pages, census.managed_pages);
-    println!("{name}: {} requests failed, {} claims", failed.into_inner(), depot.failed_claims());
+    let reports = Reporting::of(&depot).counts();
+    println!(
+        "{name}: {} requests failed, {} claims, {reports:?}",
+        failed.into_inner(),
+        depot.failed_claims()
+    );
+    assert_eq!(reports.needed > 0, backed.is_none());
 }
 
 fn locks() -> [CpuLock; CPUS as usize] {

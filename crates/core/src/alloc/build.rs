@@ -388,8 +388,14 @@ impl Build<'_, '_> {
                 &globals.evacuations,
             );
             let on_misuse = self.config.on_misuse.unwrap_or(panic_on_misuse);
-            let bitmap =
-                Bitmap::new(table, tags, summary, &globals.failed_claims, self.evacuates());
+            let bitmap = Bitmap::new(
+                table,
+                tags,
+                summary,
+                &globals.failed_claims,
+                &globals.reports,
+                self.evacuates(),
+            );
             Store::new(tags, bitmap, backing, on_misuse, &globals.noted)
         }
     }

@@ -6,9 +6,9 @@ use super::allocator::Allocator;
 use super::config::ConfigError;
 use super::error::{AllocError, FreeError};
 use super::flags::Flags;
-use super::late_init::{LateInit, NotMade};
 use crate::cpus::Cpus;
 use crate::frame::{Order, Pfn};
+use crate::sync::late_init::{LateInit, NotMade};
 
 /// A place for an [`Allocator`] in a `static`: empty at first, for kernels that have no other place
 /// before they have memory.

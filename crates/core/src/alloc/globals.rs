@@ -4,6 +4,7 @@ use super::registered_mover::RegisteredMover;
 use crate::pcp::{Carved, PcpsState};
 use crate::reclaim::LastResort;
 use crate::store::Noted;
+use crate::store::device::Reports;
 use crate::store::tags::Evacuations;
 use crate::sync::prim::AtomicU64;
 
@@ -19,6 +20,7 @@ pub(crate) struct Globals<'m> {
     /// Moves blocks for requests that may compact.
     pub mover: RegisteredMover<'m>,
     pub evacuations: Evacuations,
+    pub reports: Reports<'m>,
 }
 
 impl<'m> Globals<'m> {
@@ -30,6 +32,7 @@ impl<'m> Globals<'m> {
             noted: Noted::new(),
             mover: RegisteredMover::new(),
             evacuations: Evacuations::new(),
+            reports: Reports::new(),
         }
     }
 }

@@ -10,7 +10,6 @@
 //! | `error`, `flags` | what callers get and say |
 //! | `globals` | what changes, and belongs to no zone and no CPU |
 //! | `layout` | where the metadata lies in the caller's memory |
-//! | `late_init` | how a value that is made later is published |
 //! | `checked` | `FrameBytes`: exact checks of what is freed |
 //! | `hooks` | `Hooks`: what is done to blocks on their way out, and checked on their way in |
 //! | `undo` | `Undo`: calls that end in a panic |
@@ -39,6 +38,7 @@
 //! | `remove` | `Removal`: taking memory out again |
 //! | `compact` | compaction for callers |
 //! | `pageblocks` | what pageblocks are like |
+//! | `reporting` | [`Reporting`]: free pageblocks reported to what provides the memory |
 //! | `stats` | counters and reports |
 //! | `validate` | `Validation`: is every frame in exactly one place |
 //! | `build` | construction |
@@ -68,7 +68,6 @@ mod globals;
 mod handover;
 mod hooks;
 mod isolation;
-pub(crate) mod late_init;
 pub(crate) mod layout;
 mod mover;
 mod obstacle;
@@ -77,6 +76,7 @@ mod pressure;
 mod range;
 mod registered_mover;
 mod remove;
+mod reporting;
 mod request;
 mod settings;
 mod sources;
@@ -98,6 +98,7 @@ pub use obstacle::Obstacle;
 pub use pageblocks::PageblockStats;
 pub use registered_mover::MoverRegistered;
 pub use remove::RemoveError;
+pub use reporting::{ReportEnd, ReportError, ReportPass, Reporting};
 pub use settings::ZoneSettings;
 pub use stats::{CpuStats, MetadataUse, Shortage, ZoneShortage, ZoneStats};
 pub use validate::{Census, Fault};

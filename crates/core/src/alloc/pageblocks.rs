@@ -22,6 +22,8 @@ pub struct PageblockStats {
     /// last whole (as in linux-mm's superpageblocks). Pageblocks that hold the allocator's own
     /// magazines count as unmovable.
     pub tainted: u64,
+    /// Of those that are whole: reported to the device that provides the memory.
+    pub reported: u64,
     /// Sections of 2^18 frames (1 GiB of 4 KiB pages) that are wholly free.
     pub whole_sections: u64,
 }
@@ -56,6 +58,7 @@ impl<C: Cpus> Allocator<'_, C> {
                 let free = section.count_free(at);
                 let is_whole = free == PAGEBLOCK_FRAMES;
                 stats.whole += u64::from(is_whole);
+                stats.reported += u64::from(section.is_reported(at));
                 stats.partial += u64::from(free > 0 && !is_whole);
                 stats.evacuating += u64::from(tag.is_evacuating() && !is_whole);
                 stats.tainted += u64::from(section.is_tainted(at));

@@ -6,8 +6,8 @@
 
 use core::fmt;
 
-use super::late_init::LateInit;
 use super::mover::Mover;
+use crate::sync::late_init::LateInit;
 use crate::sync::prim::{AtomicBool, Ordering};
 
 /// There is a mover already.

@@ -95,6 +95,18 @@ pub enum Fault {
         /// Its first frame.
         pfn: Pfn,
     },
+    /// A pageblock is reported, and frames of it are in the words of the bitmap.
+    Reported {
+        /// Its first frame.
+        pfn: Pfn,
+    },
+    /// Another number of pageblocks is reported than was counted.
+    ReportedCount {
+        /// By the counter.
+        counted: u64,
+        /// By bits.
+        found: u64,
+    },
     /// Another number of a zone's pageblocks evacuates than was counted.
     EvacuatingCount {
         /// The zone.
@@ -186,7 +198,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
             return Err(Fault::Refusals);
         }
         let mut census = Census::default();
-        let mut magazines = 0;
+        let (mut magazines, mut reported) = (0, 0);
         for zone in caches.pcps.all_zones() {
             let free_pages = caches.store.count_free(zone, caches.zones.get(zone).span());
             let counted_pages = caches.free_pages(zone);
@@ -194,6 +206,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
                 return Err(Fault::FreeCount { zone, counted_pages, free_pages });
             }
             self.check_hints(zone)?;
+            reported += self.check_reported(zone)?;
             self.check_evacuation(zone)?;
             match caches.in_flight_pages(zone) {
                 0 => {}
@@ -217,6 +230,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
             census.managed_pages += managed_pages;
         }
         self.check_magazines(magazines, census.carved_pages)?;
+        self.check_reported_count(reported)?;
         let counted_pages = census.carved_pages;
         let found_pages =
             caches.pcps.carved().all().filter(|&pfn| !caches.store.is_free(pfn)).count() as u64;
@@ -239,7 +253,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
                 });
             }
             for pageblock in 0..SECTION_PAGEBLOCKS {
-                let free = section.count_free(pageblock);
+                let free = section.count_in_words(pageblock);
                 let (some, whole) = section.hints(pageblock / 64);
                 let (some, whole) =
                     (some >> (pageblock % 64) & 1 == 1, whole >> (pageblock % 64) & 1 == 1);
@@ -252,6 +266,32 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
             }
         }
         Ok(())
+    }
+
+    /// No frame of a reported pageblock is in the words; returns how many are reported.
+    fn check_reported(&self, zone: ZoneId) -> Result<u64, Fault> {
+        let Some(bitmap) = self.caches.store.bitmap() else { return Ok(0) };
+        let (span, mut found) = (self.caches.zones.get(zone).span(), 0);
+        for pageblock in (span.0 * SECTION_PAGEBLOCKS as u32..span.1 * SECTION_PAGEBLOCKS as u32)
+            .map(PageblockIndex)
+        {
+            let Some(section) = bitmap.section(pageblock.section()) else { continue };
+            let is_of_zone = bitmap.tags().raw(pageblock).serves(zone);
+            if !is_of_zone || !section.is_reported(pageblock.in_section()) {
+                continue;
+            }
+            if section.count_in_words(pageblock.in_section()) > 0 {
+                return Err(Fault::Reported { pfn: pageblock.first() });
+            }
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    fn check_reported_count(&self, found: u64) -> Result<(), Fault> {
+        let counted =
+            self.caches.store.bitmap().map_or(0, |bitmap| bitmap.reports().counts().reported);
+        if counted == found { Ok(()) } else { Err(Fault::ReportedCount { counted, found }) }
     }
 
     /// What sections and zones know of evacuation agrees with tags, and no whole pageblock is

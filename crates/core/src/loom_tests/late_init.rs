@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{Mutant, explore, explore_mutant};
-use crate::alloc::late_init::{LateInit, NotMade};
+use crate::sync::late_init::{LateInit, NotMade};
 
 const MADE: [u64; 2] = [7, 11];
 

@@ -14,6 +14,7 @@
 //! | `late_init` | a value in a static, made later by one of several callers |
 //! | `locked` | the lock front |
 //! | `removing` | removing memory beside requests, frees and drains |
+//! | `reporting` | free pageblocks that are reported, and needed again |
 //! | `contexts` | interrupt handlers with fronts of their own |
 //! | `classes` | magazines of two classes; compiled with `PAGEDEPOT_MODEL_CLASSES=2` |
 //! | `shelf` | stacks of magazines |
@@ -46,6 +47,7 @@ mod late_init;
 mod locked;
 mod reclaim;
 mod removing;
+mod reporting;
 mod shelf;
 mod store;
 

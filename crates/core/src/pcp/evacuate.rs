@@ -184,7 +184,8 @@ impl<C: Cpus> Share<'_, '_, C> {
             let bit = in_section % 64;
             if bitmap.tags().raw(PageblockIndex(at)).serves(self.zone_id) {
                 let (some, whole) = section.hints(in_section / 64);
-                seen.whole += (whole >> bit).count_ones();
+                let reported = section.reported(in_section / 64);
+                seen.whole += ((whole | reported) >> bit).count_ones();
                 seen.partial += ((some & !whole) >> bit).count_ones();
             }
             at += (64 - bit) as u32;
@@ -206,14 +207,15 @@ impl<C: Cpus> Share<'_, '_, C> {
         let free_min = orders.map_or(0, |orders| orders.free_min);
         let (some, whole) = section.hints(first.in_section() / 64);
         let evacuating = section.evacuating(first.in_section() / 64);
+        let reported = section.reported(first.in_section() / 64);
         for pageblock in (first.0..first.0 + STEP_PAGEBLOCKS).map(PageblockIndex) {
             let bit = pageblock.in_section() % 64;
             let is = |word: u64| word >> bit & 1 == 1;
             let tag = bitmap.tags().raw(pageblock);
-            if !is(some | evacuating) || !tag.serves(self.zone_id) {
+            if !is(some | evacuating | reported) || !tag.serves(self.zone_id) {
                 continue;
             }
-            if is(whole) {
+            if is(whole | reported) {
                 seen.whole += 1;
                 bitmap.settle(section, pageblock);
                 continue;

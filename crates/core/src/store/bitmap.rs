@@ -18,6 +18,9 @@
 //! whole ones alone, one for pairs of them (the highest order) through pairs, and one for more
 //! through runs of them. What begins or ends elsewhere is found by [`runs`](super::runs).
 //!
+//! Pageblocks that were [reported](super::reported) are in no hint. A search comes to them when it has
+//! found no whole one that was not.
+//!
 //! Where to look is read off the hints, and which sections' hints to read off the
 //! [`summary`](super::summary): what is held is not walked over. Only the last pass of each search,
 //! before it says that there is nothing, reads the hints of all sections.
@@ -26,6 +29,7 @@
 use core::ops::ControlFlow;
 
 use super::bits;
+use super::device::Reports;
 use super::doubled::Doubled;
 use super::section::{HINT_WORDS, PAGEBLOCK_WORDS, Section};
 use super::summary::{Marks, Sort, Summary, note_step};
@@ -47,20 +51,23 @@ const DENSEST_OF: u32 = 4;
 const DENSEST_ROUNDS: u32 = 8;
 
 /// The passes of a search for blocks smaller than a pageblock.
-const PASSES: [Pass; 6] = [
+const PASSES: [Pass; 7] = [
     Pass::Partial { which: Which::Settled, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Partial { which: Which::Evacuating, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Whole(Walk::Marked),
+    Pass::Reported(Sort::Whole),
     Pass::Partial { which: Which::Both, looks_max: u32::MAX },
     Pass::Tainted,
     Pass::Any,
 ];
 
 /// For whole ones.
-const PASSES_FOR_PAGEBLOCKS: [Pass; 2] = [Pass::Whole(Walk::Marked), Pass::Whole(Walk::All)];
+const PASSES_FOR_PAGEBLOCKS: [Pass; 3] =
+    [Pass::Whole(Walk::Marked), Pass::Reported(Sort::Whole), Pass::Whole(Walk::All)];
 
 /// And for pairs of them.
-const PASSES_FOR_PAIRS: [Pass; 2] = [Pass::Pair(Walk::Marked), Pass::Pair(Walk::All)];
+const PASSES_FOR_PAIRS: [Pass; 3] =
+    [Pass::Pair(Walk::Marked), Pass::Reported(Sort::Pair), Pass::Pair(Walk::All)];
 
 /// Which pageblocks a pass of a search visits.
 #[derive(Clone, Copy)]
@@ -71,6 +78,9 @@ enum Pass {
     Whole(Walk),
     /// The first of two neighbours that are.
     Pair(Walk),
+    /// Entirely free and reported, of any mobility: a pageblock, or the first of two neighbours that
+    /// are entirely free, of which one is.
+    Reported(Sort),
     /// Of any mobility, and mixed already.
     Tainted,
     /// Of any mobility: the last resort (Linux: fallback, `mm_page_alloc_extfrag`).
@@ -97,10 +107,16 @@ enum Walk {
 }
 
 impl Pass {
-    /// Of the pageblocks with these hints (some, whole), those that may be of use.
+    /// Of the 64 pageblocks of a word of hints, those that may be of use.
     #[inline]
-    fn candidates(self, hints: (u64, u64)) -> u64 {
+    fn candidates(self, section: &Section<'_>, i: usize) -> u64 {
+        let hints = section.hints(i);
         match self {
+            Pass::Reported(Sort::Pair) => {
+                let (whole, reported) = (hints.1, section.reported(i));
+                Sort::Pair.of_hints((0, whole | reported)) & (reported | reported >> 1)
+            }
+            Pass::Reported(_) => section.reported(i),
             Pass::Partial { .. } => Sort::Partial.of_hints(hints),
             Pass::Whole(_) => Sort::Whole.of_hints(hints),
             Pass::Pair(_) => Sort::Pair.of_hints(hints),
@@ -120,9 +136,12 @@ impl Pass {
     }
 
     /// Whether a search goes through this pass.
-    fn is_due(self, wanted: Wanted<'_>, evacuates: u32) -> bool {
+    fn is_due(self, wanted: Wanted<'_>, bitmap: &Bitmap<'_>) -> bool {
         match self {
-            Pass::Partial { which: Which::Evacuating, .. } => evacuates > 0,
+            Pass::Partial { which: Which::Evacuating, .. } => {
+                bitmap.tags.evacuating(wanted.zone) > 0
+            }
+            Pass::Reported(_) => bitmap.reports.is_any(),
             Pass::Tainted => wanted.mobility != Mobility::Movable && !cfg!(loom),
             _ => true,
         }
@@ -135,7 +154,11 @@ impl Pass {
             Pass::Partial { .. } => Some(Sort::Partial),
             Pass::Whole(Walk::Marked) => Some(Sort::Whole),
             Pass::Pair(Walk::Marked) => Some(Sort::Pair),
-            Pass::Whole(Walk::All) | Pass::Pair(Walk::All) | Pass::Tainted | Pass::Any => None,
+            Pass::Whole(Walk::All)
+            | Pass::Pair(Walk::All)
+            | Pass::Reported(_)
+            | Pass::Tainted
+            | Pass::Any => None,
         }
     }
 
@@ -147,7 +170,9 @@ impl Pass {
             Pass::Partial { .. } => tag.settled() == wanted.tag(),
             // The last of all takes those of the wanted mobility, too: one that was whole when the
             // pass for partly used ones came by is not when the one for whole ones does.
-            Pass::Whole(_) | Pass::Pair(_) | Pass::Tainted | Pass::Any => is_ours,
+            Pass::Whole(_) | Pass::Pair(_) | Pass::Reported(_) | Pass::Tainted | Pass::Any => {
+                is_ours
+            }
         }
     }
 }
@@ -160,6 +185,7 @@ pub struct Bitmap<'m> {
     summary: Summary<'m>,
     /// Claims that were rolled back. A statistic, and rare.
     failed_claims: &'m AtomicU64,
+    pub(super) reports: &'m Reports<'m>,
     /// Whether pageblocks ever evacuate.
     evacuates: bool,
 }
@@ -171,10 +197,11 @@ impl<'m> Bitmap<'m> {
         tags: Tags<'m>,
         summary: Summary<'m>,
         failed_claims: &'m AtomicU64,
+        reports: &'m Reports<'m>,
         evacuates: bool,
     ) -> Self {
         debug_assert_eq!(tags.len(), table.len() * SECTION_PAGEBLOCKS);
-        Bitmap { table, tags, summary, failed_claims, evacuates }
+        Bitmap { table, tags, summary, failed_claims, reports, evacuates }
     }
 
     /// The tags of pageblocks.
@@ -225,7 +252,7 @@ impl<'m> Bitmap<'m> {
     /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) and passes each to
     /// `give`, those of one word in descending order of address. Returns how many: 0 only when a
     /// whole pass over the zone found none. A search that has at least an eighth leaves the rest
-    /// where the pageblocks that are left to take from are whole or evacuate.
+    /// where the pageblocks that are left to take from are whole, evacuate or are reported.
     ///
     /// O(want) plus the search: one load per 64 sections of the zone and pass, up to 16 per section
     /// it is led to, one per pageblock looked at. The last pass alone is O(zone): one load per
@@ -235,10 +262,10 @@ impl<'m> Bitmap<'m> {
         let mut taken =
             if is_pageblock { 0 } else { self.take_at_hint(wanted, order, want, &mut give) };
         for pass in if is_pageblock { &PASSES_FOR_PAGEBLOCKS[..] } else { &PASSES } {
-            if taken == want || self.suffices(*pass, taken, want) {
+            if taken == want {
                 break;
             }
-            if !pass.is_due(wanted, self.tags.evacuating(wanted.zone)) {
+            if self.suffices(*pass, taken, want) || !pass.is_due(wanted, self) {
                 continue;
             }
             if let Pass::Partial { which, looks_max: PARTIAL_LOOKS_MAX } = *pass
@@ -251,6 +278,9 @@ impl<'m> Bitmap<'m> {
             }
             self.visit(wanted, *pass, |section, pageblock| {
                 let got = match pass {
+                    Pass::Reported(_) => {
+                        self.take_woken(section, pageblock, wanted, order, want - taken, &mut give)
+                    }
                     Pass::Whole(_) if self.tags.of(pageblock) != wanted.tag() => self
                         .take_retagged(section, pageblock, wanted, order, want - taken, &mut give),
                     _ => self.take_in(section, pageblock, order, want - taken, &mut give),
@@ -269,7 +299,11 @@ impl<'m> Bitmap<'m> {
                     _ => {}
                 }
                 taken += got;
-                if taken == want { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                let wakes = matches!(pass, Pass::Reported(_));
+                if taken == want || wakes && self.suffices(*pass, taken, want) {
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
             });
         }
         taken
@@ -278,7 +312,8 @@ impl<'m> Bitmap<'m> {
     /// Whether a search that has so many blocks leaves what this pass would find to others.
     fn suffices(&self, pass: Pass, taken: u32, want: u32) -> bool {
         let gives_up = !matches!(pass, Pass::Partial { which: Which::Settled, .. });
-        self.evacuates && gives_up && 8 * taken >= want
+        let keeps_whole = self.evacuates || matches!(pass, Pass::Reported(_));
+        keeps_whole && gives_up && 8 * taken >= want
     }
 
     /// Takes blocks from partly used pageblocks, each time from the densest of the next few.
@@ -295,7 +330,7 @@ impl<'m> Bitmap<'m> {
             let mut densest: Option<(u32, &Section<'_>, PageblockIndex)> = None;
             let pass = Pass::Partial { which, looks_max: DENSEST_OF };
             self.visit(wanted, pass, |section, pageblock| {
-                let free = section.count_free(pageblock.in_section());
+                let free = section.count_in_words(pageblock.in_section());
                 if free > 0 && densest.is_none_or(|(least, ..)| free < least) {
                     densest = Some((free, section, pageblock));
                 }
@@ -340,12 +375,17 @@ impl<'m> Bitmap<'m> {
         }
     }
 
-    /// Ends the evacuation of a pageblock that is whole now.
+    /// After frames were put into a pageblock that is whole now, or reported: ends its evacuation,
+    /// or takes the frames out of its words again. Returns those that so were free already.
     #[cold]
-    pub fn heal(&self, section: &Section<'_>, pageblock: PageblockIndex) {
+    pub fn heal(&self, section: &Section<'_>, pageblock: PageblockIndex) -> Doubled {
+        if section.is_reported(pageblock.in_section()) {
+            return self.strip(section, pageblock);
+        }
         if self.evacuates && self.tags.heal(pageblock) {
             self.note_tag(section, pageblock);
         }
+        Doubled::NONE
     }
 
     /// Copies to the section whether the pageblock evacuates. Call after its tag was changed.
@@ -406,10 +446,11 @@ impl<'m> Bitmap<'m> {
         let word = (pfn.get() % SECTION_FRAMES / bits::WORD_FRAMES) as usize;
         let doubled =
             section.put_mask(word, bits::block_mask(order) << (pfn.get() % bits::WORD_FRAMES));
+        let mut doubled = Doubled::in_word(pfn.get() / bits::WORD_FRAMES, doubled);
         if section.refresh_hints(word / PAGEBLOCK_WORDS) {
-            self.heal(section, PageblockIndex::of(pfn));
+            doubled.add(self.heal(section, PageblockIndex::of(pfn)));
         }
-        Doubled::in_word(pfn.get() / bits::WORD_FRAMES, doubled)
+        doubled
     }
 
     fn take_in(
@@ -438,6 +479,38 @@ impl<'m> Bitmap<'m> {
         if !section.claim(start, PAGEBLOCK_FRAMES) {
             return 0;
         }
+        self.take_owned(section, pageblock, wanted, order, want, give)
+    }
+
+    /// Wakes a reported pageblock, makes it one of the wanted mobility, and takes blocks from it.
+    #[cold]
+    fn take_woken(
+        &self,
+        section: &Section<'_>,
+        pageblock: PageblockIndex,
+        wanted: Wanted<'_>,
+        order: Order,
+        want: u32,
+        give: &mut impl FnMut(Pfn),
+    ) -> u32 {
+        if !self.wake(section, pageblock) {
+            return 0;
+        }
+        self.take_owned(section, pageblock, wanted, order, want, give)
+    }
+
+    /// Makes a pageblock that the caller owns one of the wanted mobility, takes blocks from it, and
+    /// gives the rest back.
+    fn take_owned(
+        &self,
+        section: &Section<'_>,
+        pageblock: PageblockIndex,
+        wanted: Wanted<'_>,
+        order: Order,
+        want: u32,
+        give: &mut impl FnMut(Pfn),
+    ) -> u32 {
+        let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
         self.retag_one(pageblock, wanted.tag());
         let got = want.min(PAGEBLOCK_FRAMES / order.frames());
         let used = got * order.frames();
@@ -519,12 +592,17 @@ impl<'m> Bitmap<'m> {
     fn take_pair(&self, wanted: Wanted<'_>) -> Option<Pfn> {
         let mut found = None;
         for pass in PASSES_FOR_PAIRS {
+            if !pass.is_due(wanted, self) {
+                continue;
+            }
             self.visit(wanted, pass, |section, pageblock| {
                 let second = PageblockIndex(pageblock.0 + 1);
                 let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
-                if pass.selects(self.tags.of(second), wanted)
-                    && section.claim(start, Order::MAX.frames())
-                {
+                let claim = || match pass {
+                    Pass::Reported(_) => self.claim(pageblock.first(), Order::MAX.frames()),
+                    _ => section.claim(start, Order::MAX.frames()),
+                };
+                if pass.selects(self.tags.of(second), wanted) && claim() {
                     self.retag(pageblock, Order::MAX.frames(), wanted);
                     found = Some(pageblock.first());
                     return ControlFlow::Break(());
@@ -538,12 +616,12 @@ impl<'m> Bitmap<'m> {
         found
     }
 
-    /// The first pageblock from `first` on and before `end` that is hinted to be whole.
+    /// The first pageblock from `first` on and before `end` that is hinted to be whole, or reported.
     fn next_whole(&self, mut first: u32, end: u32) -> Option<PageblockIndex> {
         while first < end {
             let pageblock = PageblockIndex(first);
             let (section, at) = (self.section(pageblock.section()), pageblock.in_section());
-            let whole = section.map_or(0, |section| section.hints(at / 64).1) >> (at % 64);
+            let whole = section.map_or(0, |section| entirely_free(section, at / 64)) >> (at % 64);
             if whole != 0 {
                 return Some(PageblockIndex(first + whole.trailing_zeros()));
             }
@@ -556,7 +634,7 @@ impl<'m> Bitmap<'m> {
         self.section(pageblock.section()).is_some_and(|section| {
             let at = pageblock.in_section();
             let tag = self.tags.of(pageblock);
-            section.hints(at / 64).1 >> (at % 64) & 1 == 1 && tag.serves(zone)
+            entirely_free(section, at / 64) >> (at % 64) & 1 == 1 && tag.serves(zone)
         })
     }
 
@@ -565,8 +643,18 @@ impl<'m> Bitmap<'m> {
             .for_each(|pageblock| self.retag_one(PageblockIndex(pageblock), wanted.tag()));
     }
 
-    /// Takes exactly `start..start + frames`, or nothing.
+    /// Takes exactly `start..start + frames`, or nothing. Wakes what is reported of it, if that is
+    /// all that is missing.
     pub fn claim(&self, start: Pfn, frames: u32) -> bool {
+        while !self.claim_in_words(start, frames) {
+            if !self.wake_range(start, frames) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn claim_in_words(&self, start: Pfn, frames: u32) -> bool {
         let mut done = 0;
         for (section, at, count) in self.by_section(start, frames) {
             if !section.is_some_and(|section| section.claim(at, count)) {
@@ -592,10 +680,12 @@ impl<'m> Bitmap<'m> {
                 let tell_doubled = |word, mask| {
                     doubled.add(Doubled::in_word(first + word as u32, mask));
                 };
+                let mut stripped = Doubled::NONE;
                 section.put_each(at, count, tell_doubled, |pageblock| {
                     let before = (first / PAGEBLOCK_WORDS as u32) as usize;
-                    self.heal(section, PageblockIndex((before + pageblock) as u32));
+                    stripped.add(self.heal(section, PageblockIndex((before + pageblock) as u32)));
                 });
+                doubled.add(stripped);
             }
         }
         doubled
@@ -683,7 +773,7 @@ impl<'m> Bitmap<'m> {
                 let mut has_some = false;
                 for at in part {
                     note_step();
-                    let candidates = pass.candidates(section.hints(at % HINT_WORDS));
+                    let candidates = pass.candidates(section, at % HINT_WORDS);
                     has_some |= candidates != 0;
                     let candidates = candidates & mask;
                     let candidates =
@@ -809,9 +899,14 @@ impl Run<'_, '_> {
         }
         if section.refresh_hints(at / PAGEBLOCK_WORDS) {
             let pageblock = PageblockIndex(self.word / PAGEBLOCK_WORDS as u32);
-            self.bitmap.heal(section, pageblock);
+            self.doubled.add(self.bitmap.heal(section, pageblock));
         }
     }
+}
+
+/// Of pageblocks `64 * i ..` of a section, those that are hinted to be whole, or reported.
+fn entirely_free(section: &Section<'_>, i: usize) -> u64 {
+    section.hints(i).1 | section.reported(i)
 }
 
 #[cold]

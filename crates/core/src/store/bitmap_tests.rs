@@ -28,21 +28,23 @@ struct World {
     groups: &'static [Group],
     failed: AtomicU64,
     evacuations: Evacuations,
+    reports: Reports<'static>,
     hint: AtomicU32,
 }
 
 impl World {
-    fn new() -> Self {
+    fn new() -> &'static Self {
         let movable = Tag::new(ZONE, Mobility::Movable);
         let groups: Vec<_> = (0..Summary::groups(SECTIONS)).map(|_| Group::new()).collect();
-        let world = World {
+        let world: &'static World = Box::leak(Box::new(World {
             tags: (0..HUGES).map(|_| AtomicU32::new(movable.0)).collect(),
             table: (0..SECTIONS).map(|_| AtomicUsize::new(0)).collect(),
             groups: groups.leak(),
             failed: AtomicU64::new(0),
             evacuations: Evacuations::new(),
+            reports: Reports::new(),
             hint: AtomicU32::new(0),
-        };
+        }));
         for number in 0..SECTIONS {
             let section = Box::leak(Box::<Section<'_>>::new_uninit());
             // SAFETY: this test's alone; `init_free` writes every field.
@@ -55,17 +57,18 @@ impl World {
         world
     }
 
-    fn bitmap(&self) -> Bitmap<'_> {
+    fn bitmap(&'static self) -> Bitmap<'static> {
         Bitmap::new(
             &self.table,
             Tags::new(&self.tags, false, &self.evacuations),
             Summary::new(self.groups),
             &self.failed,
+            &self.reports,
             false,
         )
     }
 
-    fn wanted(&self) -> Wanted<'_> {
+    fn wanted(&'static self) -> Wanted<'static> {
         Wanted {
             zone: ZONE,
             mobility: Mobility::Movable,
@@ -75,17 +78,17 @@ impl World {
     }
 
     /// Takes a block, and says in how many steps.
-    fn take(&self, order: Order) -> (Option<Pfn>, u64) {
+    fn take(&'static self, order: Order) -> (Option<Pfn>, u64) {
         STEPS.set(0);
         let found = self.bitmap().take_block(self.wanted(), order);
         (found, STEPS.get())
     }
 
-    fn put(&self, pfn: Pfn, order: Order) {
+    fn put(&'static self, pfn: Pfn, order: Order) {
         assert_eq!(self.bitmap().put(pfn, order.frames()), Doubled::NONE);
     }
 
-    fn hold(&self, pageblock: u32) {
+    fn hold(&'static self, pageblock: u32) {
         assert!(self.bitmap().claim(PageblockIndex(pageblock).first(), PAGEBLOCK_FRAMES));
     }
 }

@@ -7,9 +7,11 @@
 pub mod backing;
 pub mod bitmap;
 pub mod bits;
+pub mod device;
 mod doubled;
 mod late;
 mod misuse;
+mod reported;
 mod runs;
 pub mod section;
 pub mod summary;

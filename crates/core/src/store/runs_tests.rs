@@ -4,6 +4,7 @@
 use super::*;
 use crate::frame::Mobility;
 use crate::frame::pageblock::{SECTION_FRAMES, Tag};
+use crate::store::device::Reports;
 use crate::store::section::Section;
 use crate::store::summary::{Group, Summary};
 use crate::store::tags::{Evacuations, Tags};
@@ -22,17 +23,18 @@ struct World {
     groups: &'static [Group],
     failed: AtomicU64,
     evacuations: Evacuations,
+    reports: Reports<'static>,
     hint: AtomicU32,
 }
 
 impl World {
-    fn new() -> Self {
+    fn new() -> &'static Self {
         let tag = |pageblock: usize| match pageblock {
             _ if pageblock / SECTION_PAGEBLOCKS == HOLE => Tag::ABSENT,
             40..45 => Tag::new(ZoneId::new(0), Mobility::Movable),
             _ => Tag::new(ZONE, Mobility::Movable),
         };
-        let world = World {
+        let world: &'static World = Box::leak(Box::new(World {
             tags: (0..SECTIONS * SECTION_PAGEBLOCKS)
                 .map(|pageblock| AtomicU32::new(tag(pageblock).0))
                 .collect(),
@@ -40,8 +42,9 @@ impl World {
             groups: Box::leak(Box::new([Group::new()])),
             failed: AtomicU64::new(0),
             evacuations: Evacuations::new(),
+            reports: Reports::new(),
             hint: AtomicU32::new(0),
-        };
+        }));
         for number in (0..SECTIONS).filter(|&number| number != HOLE) {
             let section = Box::leak(Box::<Section<'_>>::new_uninit());
             let marks = Summary::new(world.groups).marks(number);
@@ -55,31 +58,32 @@ impl World {
         world
     }
 
-    fn bitmap(&self) -> Bitmap<'_> {
+    fn bitmap(&'static self) -> Bitmap<'static> {
         Bitmap::new(
             &self.table,
             Tags::new(&self.tags, false, &self.evacuations),
             Summary::new(self.groups),
             &self.failed,
+            &self.reports,
             true,
         )
     }
 
-    fn wanted(&self, mobility: Mobility) -> Wanted<'_> {
+    fn wanted(&'static self, mobility: Mobility) -> Wanted<'static> {
         Wanted { zone: ZONE, mobility, span: (0, SECTIONS as u32), hint: &self.hint }
     }
 
-    fn take(&self, frames: u32, align: u32) -> Option<u32> {
+    fn take(&'static self, frames: u32, align: u32) -> Option<u32> {
         self.bitmap().take_run(self.wanted(Mobility::Movable), frames, align).map(Pfn::get)
     }
 
-    fn is_ours(&self, frame: u32) -> bool {
+    fn is_ours(&'static self, frame: u32) -> bool {
         let tag = Tag(self.tags[(frame / PAGEBLOCK_FRAMES) as usize].load(Ordering::Relaxed));
         tag.is_present() && tag.zone() == ZONE && self.bitmap().is_free(Pfn::new(frame))
     }
 
     /// Frame by frame.
-    fn lowest(&self, frames: u32, align: u32) -> Option<u32> {
+    fn lowest(&'static self, frames: u32, align: u32) -> Option<u32> {
         let mut start = 0;
         for frame in 0..FRAMES {
             if !self.is_ours(frame) {
@@ -93,7 +97,7 @@ impl World {
         None
     }
 
-    fn free_frames(&self) -> u32 {
+    fn free_frames(&'static self) -> u32 {
         (0..FRAMES).filter(|&frame| self.is_ours(frame)).count() as u32
     }
 }

@@ -9,6 +9,8 @@
 //!   evacuate.
 //! * *tainted*: per pageblock, a statistic: unmovable frames were taken from one of another mobility
 //!   since it was last whole.
+//! * *reported*: per pageblock, that all its frames are free though its words are 0: see
+//!   [`reported`](super::reported).
 //!
 //! # Theory
 //! The bits are the only truth. The atomic that clears a bit confers the frame; only its owner
@@ -74,11 +76,12 @@ pub struct Section<'m> {
     whole: [AtomicU64; HINT_WORDS],
     evacuating: [AtomicU64; HINT_WORDS],
     tainted: [AtomicU64; HINT_WORDS],
+    reported: [AtomicU64; HINT_WORDS],
     marks: Marks<'m>,
 }
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Section<'_>>() == 32768 + 320);
+const _: () = assert!(size_of::<Section<'_>>() == 32768 + 384);
 
 /// A run of frames inside one word.
 #[derive(Clone, Copy)]
@@ -112,6 +115,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).whole, || AtomicU64::new(0));
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).tainted, || AtomicU64::new(0));
+            fill(&raw mut (*place).reported, || AtomicU64::new(0));
             (&raw mut (*place).marks).write(marks);
         }
     }
@@ -130,6 +134,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).whole, || AtomicU64::new(hints));
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).tainted, || AtomicU64::new(0));
+            fill(&raw mut (*place).reported, || AtomicU64::new(0));
             (&raw mut (*place).marks).write(marks);
         }
         marks.set(Sort::Whole);
@@ -197,8 +202,57 @@ impl<'m> Section<'m> {
         }
     }
 
+    /// Of pageblocks `64 * i ..`, those that are reported.
+    #[inline]
+    pub fn reported(&self, i: usize) -> u64 {
+        // Acquire: pairs with the AcqRel in `take_reported`. A search that misses a pageblock sees
+        // what its taker did before, as with words.
+        self.reported[i].load(Ordering::Acquire)
+    }
+
+    /// Whether a pageblock is reported.
+    pub fn is_reported(&self, pageblock: usize) -> bool {
+        self.reported(pageblock / 64) >> (pageblock % 64) & 1 == 1
+    }
+
+    /// Gives all frames of a pageblock back that the caller owns, as reported.
+    pub fn put_reported(&self, pageblock: usize) {
+        // Release: pairs with the Acquire in `take_reported`, for the frames' next owner.
+        self.reported[pageblock / 64].fetch_or(1 << (pageblock % 64), Ordering::Release);
+    }
+
+    /// Takes all frames of a pageblock, if it is reported. The caller has the device make them
+    /// usable.
+    pub fn take_reported(&self, pageblock: usize) -> bool {
+        let (cell, bit) = (&self.reported[pageblock / 64], 1 << (pageblock % 64));
+        if is_mutant(Mutant::WakesTwice) {
+            let is_reported = self.is_reported(pageblock);
+            cell.fetch_and(!bit, Ordering::AcqRel);
+            return is_reported;
+        }
+        // Acquire: pairs with the Release in `put_reported`. Release: pairs with the Acquire in
+        // `reported`.
+        cell.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    /// Takes what is free in the words of a pageblock out of them; tells words and bits.
+    pub fn strip(&self, pageblock: usize, mut tell: impl FnMut(u32, u64)) {
+        for (i, word) in (0..).zip(self.pageblock_words(pageblock)) {
+            // AcqRel: as in `take_from_word`.
+            match word.swap(0, Ordering::AcqRel) {
+                0 => {}
+                stripped => tell(i, stripped),
+            }
+        }
+    }
+
     /// Free frames of a pageblock, counted now.
     pub fn count_free(&self, pageblock: usize) -> u32 {
+        if self.is_reported(pageblock) { PAGEBLOCK_FRAMES } else { self.count_in_words(pageblock) }
+    }
+
+    /// As [`count_free`](Self::count_free), without what is reported.
+    pub fn count_in_words(&self, pageblock: usize) -> u32 {
         self.pageblock_words(pageblock).iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
     }
 
@@ -213,9 +267,12 @@ impl<'m> Section<'m> {
         &self.words[pageblock * PAGEBLOCK_WORDS..(pageblock + 1) * PAGEBLOCK_WORDS]
     }
 
-    /// The words of a pageblock, each as it is now.
+    /// The words of a pageblock, each as it is now; full ones if it is reported.
     #[inline]
     pub fn words_of(&self, pageblock: usize) -> [u64; PAGEBLOCK_WORDS] {
+        if self.is_reported(pageblock) {
+            return [!0; PAGEBLOCK_WORDS];
+        }
         let words = self.pageblock_words(pageblock);
         // Only a look; whoever wants the frames claims them. Acquire: as in `claim`.
         core::array::from_fn(|i| words[i].load(Ordering::Acquire))
@@ -223,8 +280,8 @@ impl<'m> Section<'m> {
 
     /// Whether frame `at` is free now.
     pub fn is_free(&self, at: u32) -> bool {
-        self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed) >> (at % WORD_FRAMES) & 1
-            == 1
+        let word = self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed);
+        word >> (at % WORD_FRAMES) & 1 == 1 || self.is_reported((at / PAGEBLOCK_FRAMES) as usize)
     }
 
     /// Takes up to `want` blocks of `order` (at most [`Order::PAGEBLOCK`]) from a pageblock and
@@ -383,8 +440,8 @@ impl<'m> Section<'m> {
         old & mask
     }
 
-    /// Sets the hints of a pageblock into which frames have been put; `true`: it became whole. Call
-    /// after the bits.
+    /// Sets the hints of a pageblock into which frames have been put. `true`: it became whole, or is
+    /// reported, so that the frames were free already. Call after the bits.
     #[inline]
     pub fn refresh_hints(&self, pageblock: usize) -> bool {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
@@ -395,13 +452,24 @@ impl<'m> Section<'m> {
             self.set_whole(pageblock);
         }
         if self.some[at].load(Ordering::SeqCst) & bit == 0 {
-            self.set_some(pageblock);
+            return self.set_some_unless_reported(pageblock) || is_whole;
         }
         is_whole
     }
 
-    /// Sets the `some` hint of a pageblock, and the mark that leads there if it is partly free.
+    /// Sets the `some` hint of a pageblock that is not reported; `true`: it is.
     #[cold]
+    fn set_some_unless_reported(&self, pageblock: usize) -> bool {
+        // A caller that frees what it holds sees the bit clear: its frame comes from the caller
+        // that cleared it.
+        let is_reported = self.is_reported(pageblock);
+        if !is_reported {
+            self.set_some(pageblock);
+        }
+        is_reported
+    }
+
+    /// Sets the `some` hint of a pageblock, and the mark that leads there if it is partly free.
     fn set_some(&self, pageblock: usize) {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst: pairs with the loads in `clear_whole` and `has`, which come after their changes.

@@ -10,6 +10,7 @@
 //! | [`stack`] | stacks that anyone may push to and take whole |
 //! | `in_flight` | pages on their way between owners |
 //! | `count` | counters for statistics |
+//! | `late_init` | how a value that is made later is published |
 //! | `apart` | values on cache lines of their own |
 //! | `spin` | waiting where nothing can sleep |
 //! | `prefetch` | hints to fetch cache lines |
@@ -18,6 +19,7 @@
 mod apart;
 mod count;
 mod in_flight;
+pub(crate) mod late_init;
 pub mod model;
 mod prefetch;
 pub mod prim;

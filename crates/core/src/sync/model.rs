@@ -56,6 +56,10 @@ pub enum Mutant {
     /// The caller that changes whether a pageblock evacuates does not look at its tag again after
     /// it has copied it.
     CopiesOnce,
+    /// A pageblock is woken by a look and a store, which are two steps.
+    WakesTwice,
+    /// A pass gives pageblocks up before the device has taken the report.
+    ReportsLate,
 }
 
 // Loom and shuttle run all threads of a model on the test's own thread.

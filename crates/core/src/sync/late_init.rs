@@ -19,8 +19,8 @@
 
 use core::mem::MaybeUninit;
 
-use crate::sync::model::{Mutant, is_mutant};
-use crate::sync::prim::{AtomicU32, Ordering, UnsafeCell};
+use super::model::{Mutant, is_mutant};
+use super::prim::{AtomicU32, Ordering, UnsafeCell};
 
 const EMPTY: u32 = 0;
 const BUSY: u32 = 1;

@@ -1,0 +1,414 @@
+//! Free page reporting: passes that report whole free pageblocks to what provides the memory.
+//!
+//! # States of a pageblock that is whole
+//! | state | next |
+//! |---|---|
+//! | free | taken by a pass, which owns its frames; or by any request |
+//! | taken by a pass | reported, when the device has taken the report; else free again |
+//! | reported | needed, by a request that finds nothing else, or a claim of given frames |
+//! | needed | held by that request, the rest free, when the device has made it usable; else reported again |
+//!
+//! `store/reported.rs` has the invariants of the second half. Of a pass:
+//! 1. It takes pageblocks as any request does, by a claim of all their frames, so that no caller has
+//!    one of them while the device looks at them.
+//! 2. What it takes is announced as in flight from before it takes the first until it has given all
+//!    back: a request that finds nothing meanwhile looks again before it fails.
+//! 3. The zone's free pages are counted without those that it has, and never fall below the `low`
+//!    watermark for its sake. The kernel's `page_reporting_process_zone` has the same rule.
+//! 4. A device that panics, or refuses, leaves the pageblocks free and unreported.
+//!
+//! The kernel's `mm/page_reporting.c` reports 32 blocks per call, as this does, and at most a
+//! sixteenth of a free list per pass, two seconds apart. Budget and rhythm are the caller's here.
+
+use core::fmt;
+
+use super::allocator::Allocator;
+use crate::cpus::{Cpus, Environment, Unusable};
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
+use crate::frame::{FrameRange, Pfn, ZoneId};
+use crate::pcp::Caches;
+use crate::store::Doubled;
+use crate::store::bitmap::Bitmap;
+use crate::store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
+use crate::store::section::{HINT_WORDS, Section};
+use crate::sync::Moving;
+use crate::sync::model::{Mutant, is_mutant};
+
+/// Most pageblocks of one report (Linux: `PAGE_REPORTING_CAPACITY`).
+const CAPACITY: usize = if cfg!(loom) { 2 } else { 32 };
+
+/// Reports whole free pageblocks (512 frames each) of an allocator to the device that provides its
+/// memory, which may take it away until it is needed again.
+///
+/// ```
+/// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+/// # use pagedepot::{Allocator, Config, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig, ZoneId};
+/// # struct First;
+/// # impl Environment for First {}
+/// # impl WhichCpu for First {
+/// #     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
+/// # }
+/// # let ranges = [FrameRange::new(Pfn::new(0), 1 << 15)];
+/// # let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+/// # let config = Config::new(1, &zones);
+/// # let locks = [CpuLock::new()];
+/// # type Depot<'m> = Allocator<'m, Locked<'m, First>>;
+/// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); Depot::metadata_bytes(&config)?];
+/// use pagedepot::{Reporting, ReportingDevice};
+///
+/// /// A hypervisor that takes what is free, and brings it back before it is touched.
+/// struct Hypervisor;
+///
+/// impl ReportingDevice for Hypervisor {
+///     fn report(&self, ranges: &[FrameRange]) -> bool {
+///         // One hypercall for all of them.
+///         ranges.iter().all(|range| range.frames > 0)
+///     }
+///     fn needed(&self, _pageblock: FrameRange) -> bool {
+///         true // Installed.
+///     }
+/// }
+///
+/// # let device = Hypervisor;
+/// # let depot = Depot::new(&config, &mut metadata, Locked::new(&locks, First))?;
+/// let reporting = Reporting::of(&depot);
+/// reporting.register(&device)?;
+/// let done = reporting.pass(ZoneId::new(0), 16)?;
+/// assert_eq!(done.pageblocks, 16);
+/// assert_eq!(reporting.counts().reported, 16);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Reporting<'a, 'm, C>(&'a Allocator<'m, C>);
+
+impl<C> fmt::Debug for Reporting<'_, '_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reporting").field(&self.0.globals.reports.counts()).finish()
+    }
+}
+
+/// Why a pass ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReportEnd {
+    /// No pageblock is left that is whole and not reported.
+    #[default]
+    NothingLeft,
+    /// As many pageblocks were reported as the caller allowed.
+    Budget,
+    /// With one more, the zone's free pages would have fallen below its `low` watermark.
+    LowMemory,
+    /// The device did not take a report.
+    Refused,
+}
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReportPass {
+    /// Why it ended.
+    pub end: ReportEnd,
+    /// Pageblocks that were reported.
+    pub pageblocks: u64,
+    /// Calls of [`ReportingDevice::report`].
+    pub calls: u64,
+}
+
+/// Why nothing was reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// No device is registered.
+    NoDevice,
+    /// No zone has this number.
+    NoSuchZone {
+        /// The number.
+        zone: u32,
+    },
+    /// The [`Backing`](crate::Backing) under this allocator keeps the free frames.
+    Unsupported,
+    /// This process is a fork of the one that made the allocator.
+    Forked,
+}
+
+impl fmt::Display for ReportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            ReportError::NoDevice => {
+                f.write_str("no reporting device is registered: call Reporting::register first")
+            }
+            ReportError::NoSuchZone { zone } => write!(
+                f,
+                "there is no zone {zone}: zones are numbered from 0, as they stand in Config::zones"
+            ),
+            ReportError::Unsupported => f.write_str(
+                "the backing keeps the free frames: report there, or use the allocator's own store",
+            ),
+            ReportError::Forked => f.write_str(
+                "this process is a fork of the one that made the allocator, whose pages it does not own",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for ReportError {}
+
+impl From<Unusable> for ReportError {
+    fn from(why: Unusable) -> Self {
+        match why {
+            Unusable::Forked => ReportError::Forked,
+        }
+    }
+}
+
+impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
+    /// The reporting of an allocator. A borrow: it can be made whenever it is needed.
+    pub fn of(allocator: &'a Allocator<'m, C>) -> Self {
+        Reporting(allocator)
+    }
+
+    /// Registers the device, for the allocator's life. Without one nothing is ever reported.
+    ///
+    /// # Errors
+    /// [`DeviceRegistered`]: there is one already, or another call registers one at this moment.
+    pub fn register(&self, device: &'m dyn ReportingDevice) -> Result<(), DeviceRegistered> {
+        self.0.globals.reports.register(device)
+    }
+
+    /// What was reported and needed again so far.
+    pub fn counts(&self) -> ReportCounts {
+        self.0.globals.reports.counts()
+    }
+
+    /// Whether the pageblock of this frame is reported now.
+    pub fn is_reported(&self, pfn: Pfn) -> bool {
+        self.0.store.bitmap().is_some_and(|bitmap| bitmap.is_reported(PageblockIndex::of(pfn)))
+    }
+
+    /// Reports whole free pageblocks of a zone that are not reported yet, from the last one down, at
+    /// most `pageblocks_max`, and up to 32 by one call of the device. They are missing for requests
+    /// while the device looks at them; the zone's free pages never fall below its `low` watermark for
+    /// that.
+    ///
+    /// A caller that repeats this every few seconds with a sixteenth of the free pageblocks does what
+    /// the kernel does. What CPUs cache is not free here: drain before, if it should be.
+    ///
+    /// O(zone's frames / 2^15), and what the device costs. Passes may run at the same time, and
+    /// report different pageblocks.
+    ///
+    /// # Errors
+    /// [`ReportError`], before anything was reported.
+    ///
+    /// # Panics
+    /// When the device does: what it was told is free and not reported.
+    pub fn pass(&self, zone: ZoneId, pageblocks_max: u64) -> Result<ReportPass, ReportError> {
+        let bitmap = self.bitmap_of(zone)?;
+        let device = self.0.globals.reports.device().ok_or(ReportError::NoDevice)?;
+        let mut pass = Pass {
+            caches: self.0.caches(),
+            bitmap,
+            zone,
+            device,
+            left: pageblocks_max,
+            done: ReportPass::default(),
+        };
+        pass.run();
+        let done = pass.done;
+        self.0.store.end_call(|| ());
+        Ok(done)
+    }
+
+    /// Has all reported pageblocks of a zone made usable, as if each were needed; for a device that
+    /// is about to go away. Returns how many. Those that the device refuses stay reported.
+    ///
+    /// O(zone's frames / 2^15), and what the device costs.
+    ///
+    /// # Errors
+    /// [`ReportError`].
+    pub fn withdraw(&self, zone: ZoneId) -> Result<u64, ReportError> {
+        let bitmap = self.bitmap_of(zone)?;
+        let mut woken = 0;
+        let reported = |section: &Section<'_>, i| section.reported(i);
+        for_each_pageblock(bitmap, self.0.zones.get(zone).span(), reported, |pageblock| {
+            let caches = self.0.caches();
+            let in_flight = caches.direct(caches.here(), zone).in_flight();
+            let _moving = in_flight.begin(PAGEBLOCK_FRAMES.into());
+            let is_ours = bitmap.tags().raw(pageblock).serves(zone);
+            woken += u64::from(is_ours && bitmap.wake_to_words(pageblock));
+            true
+        });
+        Ok(woken)
+    }
+
+    fn bitmap_of(&self, zone: ZoneId) -> Result<&'a Bitmap<'m>, ReportError> {
+        self.0.cpus.environment().check_usable()?;
+        let bitmap = self.0.store.bitmap().ok_or(ReportError::Unsupported)?;
+        match zone.index() < self.0.zones.all().len() {
+            true => Ok(bitmap),
+            false => Err(ReportError::NoSuchZone { zone: zone.get() }),
+        }
+    }
+}
+
+/// Calls `visit` for the pageblocks of sections whose bits `word` has, from the last one down, until
+/// it returns `false`.
+fn for_each_pageblock(
+    bitmap: &Bitmap<'_>,
+    span: (u32, u32),
+    word: impl Fn(&Section<'_>, usize) -> u64,
+    mut visit: impl FnMut(PageblockIndex) -> bool,
+) {
+    for number in (span.0 as usize..span.1 as usize).rev() {
+        let Some(section) = bitmap.section(number) else { continue };
+        for i in (0..HINT_WORDS).rev() {
+            let mut bits = word(section, i);
+            while bits != 0 {
+                let bit = bits.ilog2();
+                bits &= !(1 << bit);
+                let first = (number * SECTION_PAGEBLOCKS + 64 * i) as u32;
+                if !visit(PageblockIndex(first + bit)) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A pass over a zone.
+struct Pass<'p, 'm, C> {
+    caches: Caches<'p, 'm, C>,
+    bitmap: &'p Bitmap<'m>,
+    zone: ZoneId,
+    device: &'m dyn ReportingDevice,
+    /// Pageblocks that may still be reported.
+    left: u64,
+    done: ReportPass,
+}
+
+impl<'p, 'm, C: Cpus> Pass<'p, 'm, C> {
+    fn run(&mut self) {
+        let (caches, bitmap, zone) = (self.caches, self.bitmap, self.zone);
+        let mut batch = Batch::new(caches, bitmap, zone);
+        let whole = |section: &Section<'_>, i| section.hints(i).1;
+        for_each_pageblock(bitmap, caches.zones.get(zone).span(), whole, |pageblock| {
+            let end = match () {
+                () if self.left == batch.length as u64 => Some(ReportEnd::Budget),
+                () if !batch.may_take() => Some(ReportEnd::LowMemory),
+                () => None,
+            };
+            if let Some(end) = end {
+                self.done.end = end;
+                return false;
+            }
+            batch.take(pageblock);
+            batch.length < CAPACITY || self.report(&mut batch)
+        });
+        if batch.length > 0 {
+            self.report(&mut batch);
+        }
+    }
+
+    /// Reports a batch, which is empty then. `false`: the device refused, which ends the pass.
+    fn report(&mut self, batch: &mut Batch<'p, 'm, C>) -> bool {
+        let mut ranges = [FrameRange::new(Pfn::new(0), 0); CAPACITY];
+        let length = batch.ranges(&mut ranges);
+        self.done.calls += 1;
+        if is_mutant(Mutant::ReportsLate) {
+            let reported = batch.length as u64;
+            batch.give_back(true);
+            self.device.report(&ranges[..length]);
+            self.done.pageblocks += reported;
+            return true;
+        }
+        let is_taken = self.device.report(&ranges[..length]);
+        if is_taken {
+            self.done.pageblocks += batch.length as u64;
+            self.left -= batch.length as u64;
+        } else {
+            self.done.end = ReportEnd::Refused;
+        }
+        batch.give_back(is_taken);
+        is_taken
+    }
+}
+
+/// Pageblocks that a pass owns, descending; they are free when this is dropped.
+struct Batch<'p, 'm, C: Cpus> {
+    caches: Caches<'p, 'm, C>,
+    bitmap: &'p Bitmap<'m>,
+    zone: ZoneId,
+    pageblocks: [PageblockIndex; CAPACITY],
+    length: usize,
+    /// While it has some.
+    moving: Option<Moving<'p>>,
+}
+
+impl<'p, 'm, C: Cpus> Batch<'p, 'm, C> {
+    fn new(caches: Caches<'p, 'm, C>, bitmap: &'p Bitmap<'m>, zone: ZoneId) -> Self {
+        let pageblocks = [PageblockIndex(0); CAPACITY];
+        Batch { caches, bitmap, zone, pageblocks, length: 0, moving: None }
+    }
+
+    /// Whether the zone can spare one more pageblock.
+    fn may_take(&self) -> bool {
+        let low = self.caches.zones.get(self.zone).watermarks().low;
+        self.caches.free_pages(self.zone) >= low + u64::from(PAGEBLOCK_FRAMES)
+    }
+
+    fn take(&mut self, pageblock: PageblockIndex) {
+        let Some(section) = self.bitmap.section(pageblock.section()) else { return };
+        let tag = self.bitmap.tags().raw(pageblock);
+        if !tag.serves(self.zone) || tag.is_carved() {
+            return;
+        }
+        let direct = self.caches.direct(self.caches.here(), self.zone);
+        let pages = (CAPACITY as u32 * PAGEBLOCK_FRAMES).into();
+        self.moving.get_or_insert_with(|| direct.in_flight().begin(pages));
+        if section.claim(pageblock.in_section() as u32 * PAGEBLOCK_FRAMES, PAGEBLOCK_FRAMES) {
+            direct.add_free(-i64::from(PAGEBLOCK_FRAMES));
+            self.pageblocks[self.length] = pageblock;
+            self.length += 1;
+        }
+    }
+
+    /// Writes the pageblocks as ranges, ascending, neighbours merged; returns how many there are.
+    fn ranges(&self, ranges: &mut [FrameRange; CAPACITY]) -> usize {
+        let mut length: usize = 0;
+        for pageblock in self.pageblocks[..self.length].iter().rev() {
+            let start = pageblock.first();
+            match length.checked_sub(1).map(|last| &mut ranges[last]) {
+                Some(last) if last.end() == u64::from(start.get()) => {
+                    last.frames += PAGEBLOCK_FRAMES;
+                }
+                _ => {
+                    ranges[length] = FrameRange::new(start, PAGEBLOCK_FRAMES);
+                    length += 1;
+                }
+            }
+        }
+        length
+    }
+
+    /// Gives up the pageblocks: as reported, or as free as they were.
+    fn give_back(&mut self, is_reported: bool) {
+        for pageblock in &self.pageblocks[..self.length] {
+            let doubled = match self.bitmap.section(pageblock.section()) {
+                Some(section) if is_reported => {
+                    self.bitmap.put_reported(section, *pageblock);
+                    Doubled::NONE
+                }
+                _ => self.bitmap.put(pageblock.first(), PAGEBLOCK_FRAMES),
+            };
+            let direct = self.caches.direct(self.caches.here(), self.zone);
+            direct.add_free(i64::from(PAGEBLOCK_FRAMES) - i64::from(doubled.frames));
+            self.caches.store.note_doubled(doubled);
+        }
+        self.length = 0;
+        self.moving = None;
+    }
+}
+
+impl<C: Cpus> Drop for Batch<'_, '_, C> {
+    fn drop(&mut self) {
+        self.give_back(false);
+    }
+}

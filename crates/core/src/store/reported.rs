@@ -1,0 +1,147 @@
+//! Pageblocks that were reported to what provides the memory, and are free there.
+//!
+//! # Vocabulary
+//! * *reported*: a bit per pageblock. While it is set, all 512 frames are free, the
+//!   [device](ReportingDevice) knows that, and may have taken their memory.
+//! * *wake*: to clear that bit, and tell the device that the frames are needed again.
+//!
+//! # Invariants
+//! 1. A frame is free in one place: its bit in the words, or the reported bit of its pageblock. The
+//!    words of a reported pageblock are 0, and so are its hints.
+//! 2. Only the owner of all 512 frames sets the bit, after the device has taken the report. That
+//!    gives up the frames as `put` does.
+//! 3. The read-modify-write that clears the bit confers all 512 frames. Its caller has the device's
+//!    word that they can be used before it hands out one of them or puts one into the words.
+//! 4. While a bit is set, the count of reported pageblocks is not 0: it rises before the bit is set,
+//!    and falls after it was cleared.
+//!
+//! Searches for single frames look at words and hints alone, so they pass a reported pageblock by
+//! without an instruction for it, and cannot get a frame of it by a stale hint or tag. The kernel's
+//! `PageReported` is a flag on blocks that stay in the free lists: each removal from a list has to
+//! look at it. What wakes pageblocks is the pass of a search after all whole pageblocks that are not
+//! reported, and a claim of given frames. Both are announced as moves in flight, so a request that
+//! looked into the words while the frames were on their way looks again.
+//!
+//! A frame of a reported pageblock that is freed has been freed before. The free finds the hint
+//! `some` clear, looks at the bit, and takes what it has put out of the words again.
+//!
+//! [`ReportingDevice`]: super::device::ReportingDevice
+
+use core::mem::forget;
+use core::ops::Range;
+
+use super::bitmap::Bitmap;
+use super::bits;
+use super::device::Reports;
+use super::doubled::Doubled;
+use super::section::Section;
+use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex};
+use crate::frame::{FrameRange, Pfn};
+
+/// A pageblock whose bit the caller has cleared; it is reported again when this is dropped.
+struct Awaited<'s, 'm> {
+    section: &'s Section<'m>,
+    at: usize,
+}
+
+impl Drop for Awaited<'_, '_> {
+    fn drop(&mut self) {
+        self.section.put_reported(self.at);
+    }
+}
+
+/// Frames per word.
+const WORD: u64 = bits::WORD_FRAMES as u64;
+
+/// The pageblocks that a range touches.
+fn pageblocks(start: Pfn, frames: u32) -> Range<u32> {
+    let end = u64::from(start.get()) + u64::from(frames);
+    start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32
+}
+
+impl<'m> Bitmap<'m> {
+    /// The device and what was reported to it.
+    pub fn reports(&self) -> &'m Reports<'m> {
+        self.reports
+    }
+
+    /// Whether a pageblock is reported now.
+    pub fn is_reported(&self, pageblock: PageblockIndex) -> bool {
+        self.section(pageblock.section())
+            .is_some_and(|section| section.is_reported(pageblock.in_section()))
+    }
+
+    /// Gives all frames of a pageblock back that the caller owns, as reported.
+    pub fn put_reported(&self, section: &Section<'_>, pageblock: PageblockIndex) {
+        self.reports.count_report();
+        section.put_reported(pageblock.in_section());
+    }
+
+    /// Takes all frames of a reported pageblock, and has them made usable. `false`: it is not
+    /// reported, or the device refused.
+    #[cold]
+    pub fn wake(&self, section: &Section<'_>, pageblock: PageblockIndex) -> bool {
+        let at = pageblock.in_section();
+        if !section.take_reported(at) {
+            return false;
+        }
+        let awaited = Awaited { section, at };
+        let is_here = self.reports.need(FrameRange::new(pageblock.first(), PAGEBLOCK_FRAMES));
+        if is_here {
+            forget(awaited);
+        }
+        is_here
+    }
+
+    /// Wakes a pageblock, whose frames are then free in the words. `false`: as [`wake`](Self::wake).
+    pub fn wake_to_words(&self, pageblock: PageblockIndex) -> bool {
+        let section = self.section(pageblock.section());
+        let is_woken = section.is_some_and(|section| self.wake(section, pageblock));
+        if is_woken {
+            self.put(pageblock.first(), PAGEBLOCK_FRAMES);
+        }
+        is_woken
+    }
+
+    /// Wakes the reported pageblocks of a range, if all frames of the range are free. `true`: at
+    /// least one was woken, so that a claim may succeed now.
+    #[cold]
+    pub(super) fn wake_range(&self, start: Pfn, frames: u32) -> bool {
+        if !self.reports.is_any() || !self.are_free(start, frames) {
+            return false;
+        }
+        let reported =
+            || pageblocks(start, frames).map(PageblockIndex).filter(|&at| self.is_reported(at));
+        let woken = reported().filter(|&pageblock| self.wake_to_words(pageblock)).count();
+        woken > 0 && reported().next().is_none()
+    }
+
+    /// Whether all frames of a range are free now, in the words or reported.
+    fn are_free(&self, start: Pfn, frames: u32) -> bool {
+        let end = u64::from(start.get()) + u64::from(frames);
+        pageblocks(start, frames).map(PageblockIndex).all(|pageblock| {
+            let Some(section) = self.section(pageblock.section()) else { return false };
+            let words = section.words_of(pageblock.in_section());
+            let bases = (u64::from(pageblock.first().get())..).step_by(WORD as usize);
+            bases.zip(words).all(|(base, word)| {
+                let from = u64::from(start.get()).max(base);
+                let Some(count) = end.min(base + WORD).checked_sub(from).filter(|&n| n > 0) else {
+                    return true;
+                };
+                let mask = bits::range_mask((from - base) as u32, count as u32);
+                word & mask == mask
+            })
+        })
+    }
+
+    /// Takes frames out of the words of a pageblock that is reported: they were freed twice.
+    #[cold]
+    pub(super) fn strip(&self, section: &Section<'_>, pageblock: PageblockIndex) -> Doubled {
+        let mut doubled = Doubled::NONE;
+        let first = pageblock.first().get() / bits::WORD_FRAMES;
+        section.strip(pageblock.in_section(), |word, mask| {
+            doubled.add(Doubled::in_word(first + word, mask));
+        });
+        doubled
+    }
+}

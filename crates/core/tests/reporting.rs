@@ -1,0 +1,324 @@
+//! Free page reporting:
+//! 1. a pass reports whole free pageblocks, each once, within its budget, and above `low`;
+//! 2. what is reported is free: counted, found by every kind of request, removed, validated;
+//! 3. the device makes it usable before a frame of it is handed out, and may refuse;
+//! 4. other memory goes first;
+//! 5. refusals, panics and double frees lose nothing.
+
+mod common;
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::backing::Sets;
+use common::{Single, metadata, open_zone, order, range, single};
+use pagedepot::{
+    AllocError, Allocator, Config, DeviceRegistered, Flags, FrameRange, Misuse, Mobility, Mode,
+    Order, Pfn, ReportEnd, ReportError, Reporting, ReportingDevice, Scope, Watermarks, ZoneConfig,
+    ZoneId,
+};
+
+const ZONE: ZoneId = ZoneId::new(0);
+/// Pageblocks of the zone.
+const PAGEBLOCKS: u32 = 48;
+
+/// What the device was told, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    Report(Vec<FrameRange>),
+    Needed(FrameRange),
+}
+
+#[derive(Default)]
+struct Device {
+    told: Mutex<Vec<Told>>,
+    refuses_report: AtomicBool,
+    refuses_need: AtomicBool,
+    panics: AtomicBool,
+}
+
+impl Device {
+    /// What it was told since the last look.
+    fn told(&self) -> Vec<Told> {
+        std::mem::take(&mut *self.told.lock().unwrap())
+    }
+
+    /// Pageblocks that were needed since the last look.
+    fn needed(&self) -> Vec<u32> {
+        let needed = |told| match told {
+            Told::Needed(range) => Some(range.start.get() / 512),
+            Told::Report(_) => None,
+        };
+        self.told().into_iter().filter_map(needed).collect()
+    }
+}
+
+impl ReportingDevice for Device {
+    fn report(&self, ranges: &[FrameRange]) -> bool {
+        assert!(!self.panics.load(Ordering::Relaxed), "the device panics");
+        self.told.lock().unwrap().push(Told::Report(ranges.to_vec()));
+        !self.refuses_report.load(Ordering::Relaxed)
+    }
+
+    fn needed(&self, pageblock: FrameRange) -> bool {
+        self.told.lock().unwrap().push(Told::Needed(pageblock));
+        !self.refuses_need.load(Ordering::Relaxed)
+    }
+}
+
+thread_local! {
+    static DOUBLED: Cell<u32> = const { Cell::new(0) };
+}
+
+fn count_doubled(misuse: Misuse) {
+    if let Misuse::DoubleFree { frames, .. } = misuse {
+        DOUBLED.set(DOUBLED.get() + frames);
+    }
+}
+
+/// A zone of [`PAGEBLOCKS`] free pageblocks with a device.
+fn with_device(marks: Watermarks, test: impl FnOnce(&mut Single<'_>, &Device)) {
+    let ranges = [range(0, PAGEBLOCKS * 512)];
+    let zones = [ZoneConfig { watermarks: Some(marks), ..open_zone("normal", &ranges) }];
+    let config = Config { on_misuse: Some(count_doubled), ..Config::new(2, &zones) };
+    let device = Device::default();
+    let mut memory = metadata(&config);
+    let mut depot = single(&config, &mut memory);
+    Reporting::of(&depot).register(&device).unwrap();
+    test(&mut depot, &device);
+    depot.drain(Scope::ALL, Mode::Full);
+    let census = depot.validate().unwrap();
+    assert_eq!(census.free_pages + census.held_pages(), census.managed_pages);
+}
+
+fn pass(depot: &Single<'_>, pageblocks_max: u64) -> (u64, ReportEnd) {
+    let done = Reporting::of(depot).pass(ZONE, pageblocks_max).unwrap();
+    (done.pageblocks, done.end)
+}
+
+fn stats(depot: &Single<'_>) -> (u64, u64) {
+    let stats = depot.pageblock_stats(ZONE).unwrap();
+    (stats.whole, stats.reported)
+}
+
+#[test]
+fn a_pass_reports_each_pageblock_once() {
+    with_device(Watermarks::default(), |depot, device| {
+        let held = depot.alloc_at(Pfn::new(40 * 512 + 7), 1, Flags::default());
+        assert_eq!(held, Ok(()));
+        assert_eq!(pass(depot, 5), (5, ReportEnd::Budget));
+        assert_eq!(device.told(), [Told::Report(vec![range(43 * 512, 5 * 512)])]);
+        assert_eq!(pass(depot, 0), (0, ReportEnd::Budget));
+        let done = Reporting::of(depot).pass(ZONE, u64::MAX).unwrap();
+        assert_eq!((done.pageblocks, done.calls, done.end), (42, 2, ReportEnd::NothingLeft));
+        // 32 at most by one call: all but the one of which a frame is held.
+        let upper = vec![range(10 * 512, 30 * 512), range(41 * 512, 2 * 512)];
+        assert_eq!(device.told(), [Told::Report(upper), Told::Report(vec![range(0, 10 * 512)])]);
+        assert_eq!(pass(depot, u64::MAX), (0, ReportEnd::NothingLeft));
+        assert!(device.told().is_empty());
+        assert_eq!(stats(depot), (47, 47));
+        assert!(Reporting::of(depot).is_reported(Pfn::new(0)));
+        assert!(!Reporting::of(depot).is_reported(Pfn::new(40 * 512)));
+        let free = depot.validate().unwrap().free_pages;
+        assert_eq!(free, u64::from(PAGEBLOCKS * 512 - 1));
+    });
+}
+
+#[test]
+fn a_pass_keeps_the_watermark() {
+    // Two pageblocks above `low`.
+    let low = u64::from((PAGEBLOCKS - 2) * 512);
+    with_device(Watermarks { min: 0, low, high: low }, |depot, _| {
+        assert_eq!(pass(depot, u64::MAX), (2, ReportEnd::LowMemory));
+        // They are free again, so that two more can be taken.
+        assert_eq!(pass(depot, u64::MAX), (2, ReportEnd::LowMemory));
+    });
+}
+
+/// Every kind of request gets reported frames, and the device has heard of it before.
+#[test]
+fn every_request_finds_what_is_reported() {
+    for n in 0..=Order::MAX.get() {
+        for mobility in Mobility::ALL {
+            with_device(Watermarks::default(), |depot, device| {
+                assert_eq!(pass(depot, u64::MAX).0, u64::from(PAGEBLOCKS));
+                device.told();
+                let pfn = depot.alloc(order(n), Flags::new(mobility)).unwrap();
+                let needed = device.needed();
+                let frames = order(n).frames().div_ceil(512);
+                assert_eq!(needed.len(), frames as usize, "order {n}");
+                assert!(needed.contains(&(pfn.get() / 512)));
+                assert!(!Reporting::of(depot).is_reported(pfn));
+                depot.free(pfn, order(n)).unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn all_that_is_reported_can_be_had() {
+    with_device(Watermarks::default(), |depot, device| {
+        pass(depot, u64::MAX);
+        device.told();
+        let frames: Vec<_> =
+            std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
+        assert_eq!(frames.len(), (PAGEBLOCKS * 512) as usize);
+        let mut needed = device.needed();
+        needed.sort_unstable();
+        assert_eq!(needed, (0..PAGEBLOCKS).collect::<Vec<_>>(), "each once");
+        let counts = Reporting::of(depot).counts();
+        assert_eq!((counts.reported, counts.needed), (0, u64::from(PAGEBLOCKS)));
+        frames.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+    });
+}
+
+#[test]
+fn ranges_and_given_frames_wake_what_they_touch() {
+    with_device(Watermarks::default(), |depot, device| {
+        pass(depot, u64::MAX);
+        device.told();
+        depot.alloc_at(Pfn::new(3 * 512 - 5), 10, Flags::default()).unwrap();
+        assert_eq!(device.needed(), [2, 3]);
+        // A frame of it is held: nothing else is woken.
+        let held = depot.alloc_at(Pfn::new(3 * 512), 4 * 512, Flags::default());
+        assert_eq!(held, Err(AllocError::NotAvailable));
+        assert!(device.needed().is_empty());
+        let start = depot.alloc_contiguous(5 * 512, 512, Flags::default()).unwrap();
+        assert_eq!(device.needed().len(), 5);
+        let odd = depot.alloc_contiguous(7 * 512 + 9, 1, Flags::default()).unwrap();
+        assert!(device.needed().len() >= 8);
+        depot.free_contiguous(start, 5 * 512).unwrap();
+        depot.free_contiguous(odd, 7 * 512 + 9).unwrap();
+        depot.free_contiguous(Pfn::new(3 * 512 - 5), 10).unwrap();
+    });
+}
+
+#[test]
+fn memory_that_is_removed_is_usable() {
+    with_device(Watermarks::default(), |depot, device| {
+        pass(depot, u64::MAX);
+        device.told();
+        let removed = range(8 * 512, 4 * 512);
+        depot.remove_memory(ZONE, removed).unwrap();
+        assert_eq!(device.needed(), [8, 9, 10, 11]);
+        assert!(!Reporting::of(depot).is_reported(removed.start));
+        depot.add_memory(ZONE, removed, &mut []).unwrap();
+        assert_eq!(pass(depot, u64::MAX).0, 4);
+    });
+}
+
+#[test]
+fn other_memory_goes_first() {
+    with_device(Watermarks::default(), |depot, device| {
+        // All but the first 4 pageblocks.
+        pass(depot, u64::from(PAGEBLOCKS - 4));
+        device.told();
+        let block = |n| depot.alloc(order(n), Flags::default()).unwrap();
+        let held: Vec<_> = [(9, 1), (0, 900), (10, 0)]
+            .into_iter()
+            .flat_map(|(n, count)| (0..count).map(move |_| (block(n), order(n))))
+            .collect();
+        assert!(device.needed().is_empty());
+        held.into_iter().for_each(|(pfn, order)| depot.free(pfn, order).unwrap());
+    });
+}
+
+#[test]
+fn what_the_device_refuses_is_left_alone() {
+    with_device(Watermarks::default(), |depot, device| {
+        pass(depot, u64::from(PAGEBLOCKS - 1));
+        device.refuses_need.store(true, Ordering::Relaxed);
+        let held: Vec<_> =
+            std::iter::from_fn(|| depot.alloc(Order::BASE, Flags::default()).ok()).collect();
+        assert_eq!(held.len(), 512, "all of the pageblock that is not reported");
+        assert_eq!(depot.alloc(order(9), Flags::default()), Err(AllocError::Exhausted));
+        assert_eq!(
+            depot.alloc_at(Pfn::new(600), 1, Flags::default()),
+            Err(AllocError::NotAvailable)
+        );
+        let counts = Reporting::of(depot).counts();
+        assert_eq!((counts.reported, counts.needed), (u64::from(PAGEBLOCKS - 1), 0));
+        assert!(counts.refused >= 3);
+        assert_eq!(Reporting::of(depot).withdraw(ZONE), Ok(0));
+        device.refuses_need.store(false, Ordering::Relaxed);
+        let pfn = depot.alloc(order(9), Flags::default()).unwrap();
+        depot.free(pfn, order(9)).unwrap();
+        held.into_iter().for_each(|pfn| depot.free(pfn, Order::BASE).unwrap());
+    });
+}
+
+#[test]
+fn a_report_that_is_refused_changes_nothing() {
+    with_device(Watermarks::default(), |depot, device| {
+        device.refuses_report.store(true, Ordering::Relaxed);
+        assert_eq!(pass(depot, u64::MAX), (0, ReportEnd::Refused));
+        assert_eq!(device.told().len(), 1);
+        assert_eq!(stats(depot), (u64::from(PAGEBLOCKS), 0));
+        device.refuses_report.store(false, Ordering::Relaxed);
+        device.panics.store(true, Ordering::Relaxed);
+        assert!(catch_unwind(AssertUnwindSafe(|| pass(depot, u64::MAX))).is_err());
+        device.panics.store(false, Ordering::Relaxed);
+        assert_eq!(stats(depot), (u64::from(PAGEBLOCKS), 0));
+        assert_eq!(depot.validate().unwrap().free_pages, u64::from(PAGEBLOCKS * 512));
+        assert_eq!(pass(depot, u64::MAX).0, u64::from(PAGEBLOCKS));
+    });
+}
+
+#[test]
+fn reports_are_withdrawn() {
+    with_device(Watermarks::default(), |depot, device| {
+        pass(depot, 7);
+        device.told();
+        assert_eq!(Reporting::of(depot).withdraw(ZONE), Ok(7));
+        assert_eq!(device.needed().len(), 7);
+        assert_eq!(stats(depot), (u64::from(PAGEBLOCKS), 0));
+        assert_eq!(Reporting::of(depot).withdraw(ZONE), Ok(0));
+    });
+}
+
+/// A frame that is freed twice after it was reported stays free once.
+#[test]
+fn a_double_free_is_noticed() {
+    for n in [0, 4, 8, 10] {
+        with_device(Watermarks::default(), |depot, _| {
+            let pfn = depot.alloc(order(n), Flags::default()).unwrap();
+            depot.free(pfn, order(n)).unwrap();
+            depot.drain(Scope::ALL, Mode::Full);
+            assert_eq!(pass(depot, u64::MAX).0, u64::from(PAGEBLOCKS));
+            DOUBLED.set(0);
+            depot.free(pfn, order(n)).ok();
+            depot.drain(Scope::ALL, Mode::Full);
+            assert_eq!(DOUBLED.get(), order(n).frames(), "order {n}");
+            let census = depot.validate().unwrap();
+            assert_eq!(census.free_pages, census.managed_pages);
+        });
+    }
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let ranges = [range(0, 1024)];
+    let zones = [open_zone("normal", &ranges)];
+    let config = Config::new(2, &zones);
+    let devices = [Device::default(), Device::default()];
+    let mut memory = metadata(&config);
+    let depot = single(&config, &mut memory);
+    let reporting = Reporting::of(&depot);
+    assert_eq!(reporting.pass(ZONE, 1), Err(ReportError::NoDevice));
+    assert_eq!(reporting.register(&devices[0]), Ok(()));
+    assert_eq!(reporting.register(&devices[1]), Err(DeviceRegistered));
+    let zone = ZoneId::new(1);
+    assert_eq!(reporting.pass(zone, 1), Err(ReportError::NoSuchZone { zone: 1 }));
+    assert_eq!(reporting.withdraw(zone), Err(ReportError::NoSuchZone { zone: 1 }));
+    assert!(!reporting.is_reported(Pfn::new(u32::MAX)));
+    assert_eq!(reporting.pass(ZONE, 1).unwrap().pageblocks, 1);
+    assert!(ReportError::NoDevice.to_string().contains("register"));
+
+    let sets = Sets::new(&zones, true);
+    let mut memory = metadata(&config);
+    let cpus = pagedepot::cpus::Pinned(common::Anywhere::new());
+    let backed = Allocator::builder(&config).backing(Some(&sets)).build(&mut memory, cpus).unwrap();
+    assert_eq!(Reporting::of(&backed).pass(ZONE, 1), Err(ReportError::Unsupported));
+}
