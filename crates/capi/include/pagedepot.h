@@ -62,6 +62,10 @@
 // A drain that takes everything, and interrupts each CPU once that is not isolated.
 #define PAGEDEPOT_FULL 1
 
+// A drain that interrupts no CPU, and asks each for what only its owner can take: the next thread
+// there that allocates or frees hands it over.
+#define PAGEDEPOT_HANDOVER 2
+
 // A depot: an allocator and its memory.
 typedef struct pagedepot_t pagedepot_t;
 
@@ -94,6 +98,10 @@ typedef struct {
     uint64_t busy_cpus;
     // CPUs left alone because they are isolated.
     uint64_t isolated_cpus;
+    // CPUs that were asked and have not handed over yet.
+    uint64_t pending_cpus;
+    // In fronts of those CPUs, at most: on its way.
+    uint64_t pending_pages;
 } pagedepot_drained_t;
 
 // What a trim gave back to the system.
@@ -256,12 +264,37 @@ int pagedepot_split(const pagedepot_t *handle, void *block, unsigned int from, u
 // The order of the smallest block that holds so many bytes, for pages of 4 KiB. -1: none does.
 int pagedepot_order_for(size_t bytes);
 
-// Takes pages that CPUs cache back to the store: mode PAGEDEPOT_QUIET or PAGEDEPOT_FULL. result may
-// be NULL. Returns 0, or -1 with errno.
+// Takes pages that CPUs cache back to the store: mode PAGEDEPOT_QUIET, PAGEDEPOT_FULL or
+// PAGEDEPOT_HANDOVER. result may be NULL. Returns 0, or -1 with errno.
+//
+// What CPUs hand over later is brought to the store by the next drain, by requests that run short,
+// and by pagedepot_drain_handover().
 //
 // Conditions:
 // handle is NULL or a live depot; result is NULL or can be written.
 int pagedepot_drain(const pagedepot_t *handle, int mode, pagedepot_drained_t *result);
+
+// Drains as PAGEDEPOT_HANDOVER, and waits up to limit_ms milliseconds until each CPU has handed
+// over. CPUs that have not after fence_after_ms milliseconds are interrupted, unless they are
+// isolated; -1: never. result may be NULL.
+//
+// Returns 1 when all have handed over, 0 when some are still to come (pending_cpus), or -1 with
+// errno.
+//
+// Conditions:
+// handle is NULL or a live depot; result is NULL or can be written.
+int pagedepot_drain_handover(const pagedepot_t *handle,
+                             int fence_after_ms,
+                             unsigned int limit_ms,
+                             pagedepot_drained_t *result);
+
+// Hands over what this thread's CPU keeps, if a drain has asked for it: for threads that are about
+// to sleep, or to compute for long. Returns 1 when it has, 0 when nothing was asked, or -1 with
+// errno.
+//
+// Conditions:
+// handle is NULL or a live depot.
+int pagedepot_hand_over(const pagedepot_t *handle);
 
 // Gives the memory of free pages back to the system. result may be NULL. Returns 0, or -1 with
 // errno: EBUSY when the depot is pinned.

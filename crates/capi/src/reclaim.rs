@@ -1,9 +1,9 @@
 //! Taking pages back, and saying where they are.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use pagedepot_linux::reclaim::{PinnedRange, Pressure};
-use pagedepot_linux::{Mode, Scope};
+use pagedepot_linux::{Drained, Mode, Scope};
 
 use crate::error::{set_errno, status, tell, tell_text};
 use crate::handle::{depot, pagedepot_t};
@@ -12,6 +12,9 @@ use crate::handle::{depot, pagedepot_t};
 pub const PAGEDEPOT_QUIET: c_int = 0;
 /// A drain that takes everything, and interrupts each CPU once that is not isolated.
 pub const PAGEDEPOT_FULL: c_int = 1;
+/// A drain that interrupts no CPU, and asks each for what only its owner can take: the next thread
+/// there that allocates or frees hands it over.
+pub const PAGEDEPOT_HANDOVER: c_int = 2;
 
 /// What a drain took, in pages unless it says otherwise.
 #[allow(non_camel_case_types, reason = "its name in C")]
@@ -32,6 +35,26 @@ pub struct pagedepot_drained_t {
     pub busy_cpus: u64,
     /// CPUs left alone because they are isolated.
     pub isolated_cpus: u64,
+    /// CPUs that were asked and have not handed over yet.
+    pub pending_cpus: u64,
+    /// In fronts of those CPUs, at most: on its way.
+    pub pending_pages: u64,
+}
+
+impl From<Drained> for pagedepot_drained_t {
+    fn from(drained: Drained) -> Self {
+        pagedepot_drained_t {
+            taken_pages: drained.taken_pages,
+            left_pages: drained.left_pages,
+            in_flight_pages: drained.in_flight_pages,
+            unreachable_pages: drained.unreachable_pages,
+            fences: drained.fences,
+            busy_cpus: drained.busy_cpus,
+            isolated_cpus: drained.isolated_cpus,
+            pending_cpus: drained.pending_cpus,
+            pending_pages: drained.pending_pages,
+        }
+    }
 }
 
 /// What a trim gave back to the system.
@@ -78,8 +101,11 @@ pub type pagedepot_reclaim_t = Option<
     unsafe extern "C" fn(context: *mut c_void, wanted_pages: u64, is_last_resort: c_int) -> u64,
 >;
 
-/// Takes pages that CPUs cache back to the store: mode PAGEDEPOT_QUIET or PAGEDEPOT_FULL. result may
-/// be NULL. Returns 0, or -1 with errno.
+/// Takes pages that CPUs cache back to the store: mode PAGEDEPOT_QUIET, PAGEDEPOT_FULL or
+/// PAGEDEPOT_HANDOVER. result may be NULL. Returns 0, or -1 with errno.
+///
+/// What CPUs hand over later is brought to the store by the next drain, by requests that run short,
+/// and by pagedepot_drain_handover().
 ///
 /// # Safety
 /// `handle` is NULL or a live depot; `result` is NULL or can be written.
@@ -93,24 +119,60 @@ pub unsafe extern "C" fn pagedepot_drain(
     let mode = match mode {
         PAGEDEPOT_QUIET => Mode::Quiet,
         PAGEDEPOT_FULL => Mode::Full,
+        PAGEDEPOT_HANDOVER => Mode::Handover,
         _ => {
             set_errno(libc::EINVAL);
             return -1;
         }
     };
     let drained = depot.drain(Scope::ALL, mode);
-    let told = pagedepot_drained_t {
-        taken_pages: drained.taken_pages,
-        left_pages: drained.left_pages,
-        in_flight_pages: drained.in_flight_pages,
-        unreachable_pages: drained.unreachable_pages,
-        fences: drained.fences,
-        busy_cpus: drained.busy_cpus,
-        isolated_cpus: drained.isolated_cpus,
-    };
     // SAFETY: by the caller's promise.
-    unsafe { write(result, told) };
+    unsafe { write(result, drained.into()) };
     0
+}
+
+/// Drains as PAGEDEPOT_HANDOVER, and waits up to limit_ms milliseconds until each CPU has handed
+/// over. CPUs that have not after fence_after_ms milliseconds are interrupted, unless they are
+/// isolated; -1: never. result may be NULL.
+///
+/// Returns 1 when all have handed over, 0 when some are still to come (pending_cpus), or -1 with
+/// errno.
+///
+/// # Safety
+/// `handle` is NULL or a live depot; `result` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_drain_handover(
+    handle: *const pagedepot_t,
+    fence_after_ms: c_int,
+    limit_ms: c_uint,
+    result: *mut pagedepot_drained_t,
+) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    let fence_after_ms = match (fence_after_ms, u32::try_from(fence_after_ms)) {
+        (-1, _) => None,
+        (_, Ok(ms)) => Some(ms),
+        _ => {
+            tell_text(libc::EINVAL, "fence_after_ms is -1 (never) or a number of milliseconds");
+            return -1;
+        }
+    };
+    let mut handover = depot.drain_handover(Scope::ALL, fence_after_ms);
+    let is_complete = handover.wait(limit_ms);
+    // SAFETY: by the caller's promise.
+    unsafe { write(result, handover.drained().into()) };
+    is_complete.into()
+}
+
+/// Hands over what this thread's CPU keeps, if a drain has asked for it: for threads that are about
+/// to sleep, or to compute for long. Returns 1 when it has, 0 when nothing was asked, or -1 with
+/// errno.
+///
+/// # Safety
+/// `handle` is NULL or a live depot.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagedepot_hand_over(handle: *const pagedepot_t) -> c_int {
+    let Some(depot) = depot(handle) else { return -1 };
+    depot.hand_over().into()
 }
 
 /// Gives the memory of free pages back to the system. result may be NULL. Returns 0, or -1 with

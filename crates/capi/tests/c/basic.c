@@ -82,6 +82,25 @@ static void blocks(pagedepot_t *depot) {
     CHECK(pagedepot_free(depot, block + pagedepot_page_size(depot), 0) == 0);
 }
 
+/* This thread may run on another CPU meanwhile, which then cannot hand over: see fence_after_ms. */
+static void handing_over(pagedepot_t *depot) {
+    pagedepot_drained_t asked = {0}, drained = {0};
+    void *page = pagedepot_alloc(depot, 0);
+    CHECK(page && pagedepot_free(depot, page, 0) == 0);
+    CHECK(pagedepot_drain(depot, PAGEDEPOT_HANDOVER, &asked) == 0);
+    CHECK(asked.fences == 0 && asked.busy_cpus == 0);
+    CHECK(pagedepot_hand_over(depot) >= 0);
+    CHECK(pagedepot_hand_over(depot) == 0);
+    int complete = pagedepot_drain_handover(depot, 0, 10000, &drained);
+    CHECK(complete == (drained.pending_cpus == 0));
+    CHECK(complete == 1 || drained.isolated_cpus > 0 || drained.busy_cpus > 0);
+    CHECK(asked.taken_pages + asked.unreachable_pages + asked.pending_pages > 0);
+    CHECK(pagedepot_drain_handover(depot, -1, 0, NULL) >= 0);
+    FAILS(pagedepot_drain_handover(depot, -2, 0, NULL) == -1, EINVAL);
+    FAILS(pagedepot_drain_handover(NULL, 0, 0, NULL) == -1, EINVAL);
+    FAILS(pagedepot_hand_over(NULL) == -1, EINVAL);
+}
+
 static void taking_back(pagedepot_t *depot) {
     pagedepot_drained_t drained = {0};
     pagedepot_trimmed_t trimmed = {0};
@@ -89,6 +108,7 @@ static void taking_back(pagedepot_t *depot) {
     CHECK(pagedepot_drain(depot, PAGEDEPOT_QUIET, NULL) == 0);
     CHECK(pagedepot_drain(depot, PAGEDEPOT_FULL, &drained) == 0);
     FAILS(pagedepot_drain(depot, 77, NULL) == -1, EINVAL);
+    handing_over(depot);
     CHECK(pagedepot_trim(depot, &trimmed) == 0);
     CHECK(pagedepot_stats(depot, &stats) == 0);
     CHECK(stats.managed_pages * pagedepot_page_size(depot) == pagedepot_bytes(depot));
