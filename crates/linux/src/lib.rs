@@ -130,6 +130,7 @@ mod pins;
 mod prim;
 pub mod raw;
 pub mod reclaim;
+mod reporting;
 mod sequences;
 mod shrinkers;
 pub mod stats;

@@ -6,14 +6,16 @@
 //! | Take pages back from CPUs' caches | [`Depot::drain`](crate::Depot::drain) |
 //! | Let the caches of idle CPUs shrink | [`Depot::decay_caches`](crate::Depot::decay_caches) |
 //! | Give memory back to the system | [`Depot::trim`](crate::Depot::trim) |
+//! | The same for whole pageblocks alone, every few seconds | [`Reporting::pass`] |
 //! | Move pages together, so that large blocks become free | [`Depot::compact`](crate::Depot::compact) |
 //! | Except where a device keeps it | [`Depot::pin_range`](crate::Depot::pin_range) |
 
 pub use crate::error::CallbackError;
 pub use crate::pin_range::PinnedRange;
 pub use crate::pins::PinError;
+pub use crate::reporting::Reporting;
 pub use crate::trim::{TrimError, Trimmed};
 pub use pagedepot::{
     CompactEnd, CompactError, Compacted, Compaction, Move, Mover, Occupant, Pressure, Reclaim,
-    TooManyCallbacks,
+    ReportCounts, ReportEnd, ReportPass, TooManyCallbacks,
 };

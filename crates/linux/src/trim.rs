@@ -289,14 +289,14 @@ fn free_runs(depot: &Shared, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize
 }
 
 /// How this system takes memory back.
-struct System<'d> {
+pub(crate) struct System<'d> {
     memory: &'d Memory,
     /// This process, while vectors may work.
     process: Option<OwnedFd>,
 }
 
 impl<'d> System<'d> {
-    fn new(memory: &'d Memory) -> Self {
+    pub fn new(memory: &'d Memory) -> Self {
         let process = match memory.fd() {
             Some(_) => None,
             None => pidfd_open(getpid(), PidfdFlags::empty()).ok(),
@@ -305,7 +305,11 @@ impl<'d> System<'d> {
     }
 
     /// Drops the memory of ranges, counting what and how.
-    fn give_back(&mut self, ranges: &[Range<usize>], trimmed: &mut Trimmed) -> Result<(), Errno> {
+    pub fn give_back(
+        &mut self,
+        ranges: &[Range<usize>],
+        trimmed: &mut Trimmed,
+    ) -> Result<(), Errno> {
         for ranges in ranges.chunks(RANGES_MAX) {
             let vector: Vec<_> = ranges.iter().map(|range| self.iovec(range)).collect();
             let bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();

@@ -1,0 +1,154 @@
+//! Whole free pageblocks, reported to the system: what a [`Reporting`] gives back it need not look
+//! for again.
+//!
+//! The core's passes choose pageblocks that are whole and not reported yet, and own them while
+//! [`GiveBack`] drops their memory. The system brings it back when it is touched, so nothing is done
+//! when a pageblock is needed.
+//!
+//! A pass is a trim to everything else: one caller trims or reports, requests that run short wait
+//! until the chunk is back ([`trim_state`](crate::trim_state)), and pins are locked while memory is
+//! dropped ([`pins`](crate::pins)). A run with a pinned page is reported, and keeps its memory.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use pagedepot::{
+    FrameRange, Pfn, ReportCounts, ReportEnd, ReportError, ReportPass, ReportingDevice,
+};
+
+use crate::cpus::LinuxCpus;
+use crate::depot::Depot;
+use crate::raw::Shared;
+use crate::trim::{System, TrimError, Trimmed};
+
+/// Pageblocks taken from the store at a time: 16 MiB of 4 KiB pages, as by a trim.
+const CHUNK_PAGEBLOCKS: u64 = 8;
+/// Pages of a pageblock.
+const PAGEBLOCK_PAGES: u32 = 512;
+
+/// Gives whole free pageblocks (aligned runs of 512 pages, 2 MiB of 4 KiB pages) back to the system,
+/// each once until it is used again: by `madvise` (`MADV_DONTNEED`), or `fallocate` for a memory
+/// file.
+///
+/// A [trim](Depot::trim) looks at all memory and gives back parts of pageblocks, too. A pass looks at
+/// one bit per pageblock, so that a program can repeat it every few seconds. Requests use other
+/// pageblocks first.
+///
+/// ```
+/// use pagedepot_linux::reclaim::Reporting;
+/// use pagedepot_linux::{Depot, Mode, Order, Scope};
+///
+/// let depot = Depot::new(64 << 20)?;
+/// drop(depot.page(Order::MAX)?);
+/// depot.drain(Scope::ALL, Mode::Full);
+/// let reporting = Reporting::of(&depot);
+/// assert_eq!(reporting.pass(8)?.pageblocks, 8);
+/// assert_eq!(reporting.counts().reported, 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Reporting<'d>(&'d Depot);
+
+impl ReportingDevice for Shared {
+    fn report(&self, ranges: &[FrameRange]) -> bool {
+        let Ok(pins) = self.pins().lock() else { return false };
+        let is_pinned =
+            |range: &FrameRange| (0..range.frames).any(|at| pins.contains(range.start.add(at)));
+        let bytes = |range: &FrameRange| {
+            let start = self.offset(range.start);
+            start..start + ((range.frames as usize) << self.page_size().shift())
+        };
+        let dropped: Vec<_> = ranges.iter().filter(|range| !is_pinned(range)).map(bytes).collect();
+        System::new(self.memory()).give_back(&dropped, &mut Trimmed::default()).is_ok()
+    }
+}
+
+impl fmt::Debug for Reporting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reporting").field(&self.counts()).finish()
+    }
+}
+
+impl<'d> Reporting<'d> {
+    /// The reporting of a depot. A borrow: it can be made whenever it is needed.
+    pub fn of(depot: &'d Depot) -> Self {
+        Reporting(depot)
+    }
+
+    fn core(&self) -> pagedepot::Reporting<'_, 'static, LinuxCpus<'static>> {
+        pagedepot::Reporting::of(self.0.shared().frames())
+    }
+
+    /// Gives at most `pageblocks_max` pageblocks back, over all zones. They are missing for requests
+    /// meanwhile, 16 MiB at a time; no zone's free pages fall below its `low` watermark for that. What
+    /// CPUs cache is not free here: drain before, if it should be.
+    ///
+    /// One caller gives back at a time. Another one, and one that comes just after a request ran out
+    /// of pages, gives nothing back: [`ReportEnd::LowMemory`]. Over a store of the program's own
+    /// there is nothing to give back.
+    ///
+    /// O(pages / 2^15) for each 8 pageblocks, and a system call for them, or for each run of neighbours
+    /// where the kernel takes no vectors. Each interrupts every CPU that runs this process.
+    ///
+    /// # Errors
+    /// [`TrimError::Pinned`] when the depot was built with
+    /// [`Builder::pinned`](crate::Builder::pinned), [`TrimError::Forked`] in a child. A system that
+    /// refuses ends the pass: [`ReportEnd::Refused`].
+    pub fn pass(&self, pageblocks_max: u64) -> Result<ReportPass, TrimError> {
+        let shared = self.0.shared();
+        shared.check_parent().map_err(|_| TrimError::Forked)?;
+        if shared.is_pinned() {
+            return Err(TrimError::Pinned);
+        }
+        let core = self.core();
+        // SAFETY: it stays where it is, and drops the allocator, which alone gets this, before it
+        // goes.
+        let device: &'static Shared = unsafe { NonNull::from(shared).as_ref() };
+        // It may be registered already, by an earlier pass.
+        let _ = core.register(device);
+        let mut sum = ReportPass::default();
+        let Some(trimming) = shared.trimming().begin() else {
+            sum.end = ReportEnd::LowMemory;
+            return Ok(sum);
+        };
+        for zone in self.0.zone_ids() {
+            loop {
+                if trimming.is_unwelcome() {
+                    sum.end = ReportEnd::LowMemory;
+                    return Ok(sum);
+                }
+                let most = CHUNK_PAGEBLOCKS.min(pageblocks_max - sum.pageblocks);
+                // Raised before the pass takes pages, as invariant 2 of `trim_state` has it.
+                trimming.take(most as u32 * PAGEBLOCK_PAGES, || true);
+                let done = core.pass(zone, most);
+                trimming.returned();
+                let done = match done {
+                    Ok(done) => done,
+                    Err(ReportError::Forked) => return Err(TrimError::Forked),
+                    // The store is the program's.
+                    Err(_) => return Ok(sum),
+                };
+                sum.pageblocks += done.pageblocks;
+                sum.calls += done.calls;
+                sum.end = done.end;
+                let is_spent = sum.pageblocks == pageblocks_max;
+                if is_spent || done.end == ReportEnd::Refused {
+                    return Ok(sum);
+                }
+                if done.end != ReportEnd::Budget {
+                    break;
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    /// What was given back and used again so far.
+    pub fn counts(&self) -> ReportCounts {
+        self.core().counts()
+    }
+
+    /// Whether the pageblock of a page was given back and not used since.
+    pub fn is_reported(&self, pfn: Pfn) -> bool {
+        self.core().is_reported(pfn)
+    }
+}
