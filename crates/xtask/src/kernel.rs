@@ -64,6 +64,8 @@ enum Test {
     Reentry,
     /// Isolated CPUs are drained, and count their interrupts
     Isolate,
+    /// CPUs that allocate, compute, halt or are isolated hand over what they cache
+    Handover,
     /// Mapped pages are moved by their page tables while CPUs read them
     Compact,
 }

@@ -29,11 +29,18 @@ pub struct Pin {
 
 // SAFETY: tasks stay on their CPU, one per CPU. The context is that of the code that runs: depth 0
 // is the task (and what faults in it), 1 the handler above it; deeper ones and NMI get no guard. A
-// handler returns before the code it interrupted goes on, so of one context nothing else runs.
+// handler returns before the code it interrupted goes on, so of one context nothing else runs. A
+// handler is alone if the count of the task that it interrupted is even.
 unsafe impl Guard for Pin {
     #[inline]
     fn here(&self) -> Here {
         self.here
+    }
+
+    fn is_alone(&self) -> bool {
+        let task = &Cpu::get(self.here.cpu).guards[Context::Task as usize];
+        // Relaxed: this CPU's own stores.
+        self.here.context == Context::Task || task.load(Ordering::Relaxed).is_multiple_of(2)
     }
 }
 

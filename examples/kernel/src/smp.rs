@@ -81,6 +81,8 @@ fn idle(cpu: &'static Cpu) -> ! {
             // Release: pairs with the Acquire in `run_on`.
             cpu.job.store(core::ptr::null_mut(), Ordering::Release);
         } else {
+            // A drain that has asked need not look again.
+            memory::depot().cpu_caches().hand_over();
             // A wake-up that comes from here on is pending when the CPU halts, and ends the halt:
             // STI takes effect after the next instruction (AMD APM vol. 3, STI).
             cpu.set_state(State::Quiescent);

@@ -49,6 +49,8 @@ pub fn isolate() {
 /// The handler, with interrupts off.
 pub fn tick(cpu: &'static Cpu) {
     TICKS.fetch_add(1, Ordering::Relaxed);
+    // For drains that ask a CPU whose task does not allocate.
+    memory::depot().cpu_caches().hand_over();
     if cpu.id() == cpu::boot().id() {
         decay(clock::now_ms());
     }

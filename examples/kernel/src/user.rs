@@ -105,6 +105,7 @@ impl Program {
     pub fn run(&self) {
         let cpu = Cpu::here();
         interrupts::disable();
+        memory::depot().cpu_caches().hand_over();
         cpu.set_state(State::Quiescent);
         let counter = DATA + core::mem::offset_of!(Data, counters) + 8 * cpu.id().index();
         // SAFETY: the pages are mapped; it returns by `leave`, on the same stack, with interrupts

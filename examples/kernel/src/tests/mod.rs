@@ -6,6 +6,7 @@
 mod compact;
 mod cpu_unplug;
 pub mod design;
+mod handover;
 mod isolate;
 pub mod local;
 mod oom;
@@ -57,7 +58,7 @@ impl Options {
 
 type Test = (&'static str, fn(&Options));
 
-const TESTS: [Test; 8] = [
+const TESTS: [Test; 9] = [
     ("pft", pft::run),
     ("vmalloc", vmalloc::run),
     ("producer-consumer", producer_consumer::run),
@@ -66,6 +67,7 @@ const TESTS: [Test; 8] = [
     ("reentry", reentry::run),
     ("isolate", isolate::run),
     ("compact", compact::run),
+    ("handover", handover::run),
 ];
 
 /// Runs the test that the options name, and ends the machine.
