@@ -5,6 +5,7 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
 use common::{all_back, in_child, pin, usable_cpus};
 use pagedepot_linux::builder::CpuSet;
@@ -135,6 +136,52 @@ fn a_deadline_fences_no_isolated_cpu() {
         let mut handover = depot.drain_handover(Scope::cpu(cpu), Some(0));
         assert!(handover.wait(LIMIT_MS), "a CPU that is not isolated is fenced");
         assert_eq!(depot.handover_counts(cpu).unwrap().escalated, 1);
+    });
+}
+
+static OPERATIONS: AtomicU64 = AtomicU64::new(0);
+static ANSWERED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// However long a handover takes by the clock, its owner does at most one more operation: what is
+/// longer than that is time in which its thread did not run.
+#[test]
+fn an_owner_answers_within_two_operations() {
+    const ASKS: u64 = 300;
+    fn tell(_: CpuId) {
+        ANSWERED_AT.store(OPERATIONS.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+    fn work(depot: &Depot) {
+        while OPERATIONS.load(Ordering::SeqCst) < u64::MAX / 2 {
+            drop(depot.page(Order::BASE).unwrap());
+            // One that allocates and one that frees.
+            OPERATIONS.fetch_add(2, Ordering::SeqCst);
+        }
+    }
+    let depot =
+        Depot::builder(64 << 20).isolated_cpus(CpuSet::new()).on_handover(tell).build().unwrap();
+    with_owner(&depot, |cpu, run| {
+        std::thread::scope(|scope| {
+            let drainer = scope.spawn(|| {
+                assert!(pin(cpus()[0]));
+                let mut longest = Duration::ZERO;
+                for _ in 0..ASKS {
+                    let mut handover = depot.drain_handover(Scope::cpu(cpu), None);
+                    let asked_at = OPERATIONS.load(Ordering::SeqCst);
+                    let began = Instant::now();
+                    assert!(handover.wait(LIMIT_MS));
+                    longest = longest.max(began.elapsed());
+                    let answered_at = ANSWERED_AT.load(Ordering::SeqCst);
+                    assert!(answered_at <= asked_at + 2, "{asked_at}, answered at {answered_at}");
+                }
+                OPERATIONS.fetch_add(u64::MAX / 2, Ordering::SeqCst);
+                longest
+            });
+            run(work);
+            let longest = drainer.join().unwrap();
+            let counts = depot.handover_counts(cpu).unwrap();
+            println!("{counts:?}, the longest took {longest:?}");
+            assert!(counts.handed > 0 && counts.escalated == 0);
+        });
     });
 }
 
