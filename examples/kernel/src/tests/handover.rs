@@ -81,7 +81,7 @@ fn work(cpu: CpuId, phases: &Phases) {
 }
 
 fn counts(cpu: u32) -> HandoverCounts {
-    depot().handover_counts(CpuId::new(cpu)).expect("a CPU of the machine")
+    depot().cpu_caches().handover_counts(CpuId::new(cpu)).expect("a CPU of the machine")
 }
 
 /// Asks a CPU, and waits until it has handed over; returns what was taken.
