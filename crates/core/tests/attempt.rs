@@ -6,6 +6,7 @@
 //! 3. Both contexts have fronts of their own.
 //! 4. A closed gate stops both.
 //! 5. `free_as` caches for the mobility that it is told.
+//! 6. `alloc_fast` and `free_fast` are one sequence each: they neither refill nor spill.
 
 mod common;
 
@@ -200,5 +201,28 @@ fn handles_survive_as_integers() {
         let front =
             depot.fronts().find(Context::Interrupt, Order::BASE, Mobility::Movable).unwrap();
         assert_eq!(pagedepot::FrontHandle::from_bits(front.to_bits()), front);
+    });
+}
+
+#[test]
+fn fast_paths_move_no_magazine() {
+    with_depot(|depot| {
+        assert_eq!(depot.alloc_fast(Order::BASE, Flags::MOVABLE), None, "nothing is cached yet");
+        let pfn = depot.alloc(Order::BASE, Flags::MOVABLE).unwrap();
+        let in_front = cached(depot);
+        let mut held: Vec<Pfn> =
+            std::iter::from_fn(|| depot.alloc_fast(Order::BASE, Flags::MOVABLE)).collect();
+        // What the refill brought, of which `alloc` has taken one.
+        assert!((1..=in_front).contains(&(held.len() as u64)), "{}", held.len());
+        assert_eq!(depot.alloc_fast(Order::BASE, Flags::MOVABLE.zeroed()), None);
+        assert_eq!(depot.alloc_fast(Order::new(7).unwrap(), Flags::MOVABLE), None);
+        held.push(pfn);
+        let in_caches = cached(depot);
+        let pushed = held.iter().take_while(|&&pfn| depot.free_fast(pfn, Order::BASE)).count();
+        assert!(pushed > 0);
+        assert_eq!(cached(depot), in_caches + pushed as u64);
+        for &pfn in &held[pushed..] {
+            depot.free(pfn, Order::BASE).unwrap();
+        }
     });
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "trusts its caller with CPUs and words")]
 
 use crate::frame::CpuId;
-use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK, Word};
+use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK};
 use crate::front::{BlockArray, Here, WordOffset, is_open};
 use crate::sync::prim::Ordering;
 
@@ -14,18 +14,16 @@ fn may_enter(blocks: &BlockArray, here: Here) -> bool {
     here.cpu.get() < blocks.cpus && is_open(blocks.gate(here.cpu).load(Ordering::Acquire))
 }
 
+/// Takes the newest block of a front of this CPU, whose gates are not followed.
 #[inline]
 pub fn pop(blocks: &BlockArray, here: Here, offset: WordOffset) -> Option<u32> {
-    if !may_enter(blocks, here) {
-        return None;
-    }
-    let cell = blocks.word(here, offset);
-    let (loaded, slot, next) = Word(cell.load(Ordering::Relaxed)).popped()?;
-    let frame = blocks.magazine(loaded).slots[slot as usize].load(Ordering::Relaxed);
-    cell.store(next.0, Ordering::Release);
-    Some(frame)
+    let bytes = offset.bytes() + blocks.context_bytes(here.context);
+    // SAFETY: the CPU has a block, and an offset is of a word that is in it; the caller excludes
+    // others.
+    (here.cpu.get() < blocks.cpus).then(|| unsafe { pop_at(blocks, here.cpu, bytes) })?
 }
 
+/// Puts a block into a front of this CPU that holds at most `rounds_max`.
 #[inline]
 pub fn push(
     blocks: &BlockArray,
@@ -34,17 +32,10 @@ pub fn push(
     rounds_max: u32,
     frame: u32,
 ) -> bool {
-    if !may_enter(blocks, here) {
-        return false;
-    }
-    let cell = blocks.word(here, offset);
-    let Some((loaded, slot, next)) = Word(cell.load(Ordering::Relaxed)).pushed(rounds_max) else {
-        return false;
-    };
-    blocks.magazine(loaded).slots[slot as usize].store(frame, Ordering::Relaxed);
-    // Release: pairs with the fence of a full drain and orders the slot before the word.
-    cell.store(next.0, Ordering::Release);
-    true
+    let bytes = offset.bytes() + blocks.context_bytes(here.context);
+    let full_bytes = u64::from(rounds_max) * ONE_ROUND;
+    // SAFETY: as in `pop`.
+    here.cpu.get() < blocks.cpus && unsafe { push_at(blocks, here.cpu, bytes, full_bytes, frame) }
 }
 
 pub fn compare_store(
@@ -75,7 +66,7 @@ pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
             .is_ok()
 }
 
-/// As [`pop`], `bytes` into the block of `cpu`, with no look at what the caller knows: a front
+/// As [`pop`], `bytes` into the block of `cpu`, with no look at what the caller knows. A front
 /// without magazines is zero, which has no rounds, so that a word with rounds names a slot.
 ///
 /// # Safety
@@ -83,6 +74,8 @@ pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
 /// caller is excluded as from `pop`.
 #[inline]
 pub unsafe fn pop_at(blocks: &BlockArray, cpu: CpuId, bytes: usize) -> Option<u32> {
+    // A copy: the compiler may not read the base once for a word and its slot across an acquire.
+    let blocks = *blocks;
     // SAFETY: the caller's promise.
     let cell = unsafe { blocks.open_word(cpu, bytes) }?;
     let word = cell.load(Ordering::Relaxed);
@@ -116,6 +109,8 @@ pub unsafe fn push_at(
     full_bytes: u64,
     frame: u32,
 ) -> bool {
+    // A copy, as in `pop_at`.
+    let blocks = *blocks;
     // SAFETY: the caller's promise.
     let Some(cell) = (unsafe { blocks.open_word(cpu, bytes) }) else { return false };
     let word = cell.load(Ordering::Relaxed);

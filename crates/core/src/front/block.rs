@@ -135,6 +135,7 @@ fn opaque(mut number: usize) -> usize {
 /// Its methods are safe because this crate alone can call them, with zones, CPUs and magazines of
 /// the allocator whose array it is; [`implement`](crate::cpus::implement) has them for others, as
 /// unsafe functions.
+#[derive(Clone, Copy)]
 pub struct BlockArray {
     /// What offsets count from, aligned as a magazine; gates are at [`GATES_AT`]. Magazine 0,
     /// which does not exist, would lie here.
