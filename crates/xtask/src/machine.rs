@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 
-const QEMU: &str = "qemu-system-x86_64";
+pub const QEMU: &str = "qemu-system-x86_64";
 /// Exit statuses of `isa-debug-exit` for the values that the kernel writes: 2 * value + 1.
 const STATUS_PASSED: i32 = 2 * 0x10 + 1;
 const STATUS_FAILED: i32 = 2 * 0x11 + 1;

@@ -1,9 +1,12 @@
 //! Chores of this repository that take more than one command: `cargo xtask NAME`.
 
+mod boot;
 mod install;
 mod kernel;
 mod linux;
 mod machine;
+mod results;
+mod tools;
 
 use std::process::ExitCode;
 

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::tools;
+use crate::tools;
 
 /// Which pages, and by which means: what tells a figure's row from another.
 type Key = (String, BTreeMap<String, i64>, u32, &'static str);
@@ -19,70 +19,40 @@ pub struct Results {
     rows: BTreeMap<Key, Vec<f64>>,
 }
 
-/// The designs, in the order of tables.
-pub const STOCK: &str = "linux-stock";
-/// Linux with its per-CPU lists in the library.
-pub const DEPOT: &str = "linux-depot";
-/// Linux's own lists, drained by a work item on every CPU, as it was before 6.0.
-pub const WORK: &str = "linux-work";
-
 impl Results {
-    /// Adds a sample of what a machine with `cpus` CPUs said.
+    /// Adds a sample that a machine with `cpus` CPUs gave.
     pub fn add(
         &mut self,
         design: &'static str,
         cpus: u32,
         metric: &str,
-        mut params: BTreeMap<String, i64>,
+        params: BTreeMap<String, i64>,
         value: f64,
     ) {
-        let (metric, design) = match metric {
-            "drain_quiet_ns" | "drain_full_ns" | "drain_work_ns" => {
-                params.insert("full".to_owned(), i64::from(metric != "drain_quiet_ns"));
-                let by_work = metric == "drain_work_ns";
-                // By work, the lists are what they are: one design, whichever was booted.
-                if by_work && design != STOCK {
-                    return;
-                }
-                ("drain_ns", if by_work { WORK } else { design })
-            }
-            "isolated_interrupts" => {
-                params.remove("drains");
-                match params.get("mode") {
-                    Some(2) if design == STOCK => {
-                        params.insert("mode".to_owned(), 1);
-                        (metric, WORK)
-                    }
-                    Some(2) => return,
-                    _ => (metric, design),
-                }
-            }
-            "depot" | "cpus" => return,
-            _ => (metric, design),
-        };
         self.rows.entry((metric.to_owned(), params, cpus, design)).or_default().push(value);
     }
 
-    /// The document that `pagedepot compare` reads.
-    pub fn document(&self, quick: bool, kernels: &BTreeMap<&str, String>) -> Value {
+    /// The document of `command` that `pagedepot compare` reads.
+    pub fn document(&self, command: &str, settings: &Value) -> Value {
         let results: Vec<Value> = self
             .rows
             .iter()
             .map(|((metric, params, cpus, design), samples)| {
                 json!({
-                    "workload": "linux", "design": design, "metric": metric, "unit": unit(metric),
+                    "workload": command, "design": design, "metric": metric, "unit": unit(metric),
                     "cpus": cpus, "params": params, "median": median(samples), "samples": samples,
                 })
             })
             .collect();
         json!({
-            "schema": 1, "machine": machine(), "command": "linux", "seed": 0,
-            "settings": { "quick": quick, "kernels": kernels }, "results": results,
+            "schema": 1, "machine": machine(), "command": command, "seed": 0,
+            "settings": settings, "results": results,
         })
     }
 
-    /// A line for each metric, with the least of each design: the host's other work only adds.
-    pub fn table(&self) -> String {
+    /// A line for each metric, with the least of each of `designs`: the host's other work only adds.
+    /// Last the ratio of the second, ours, to the first.
+    pub fn table(&self, designs: &[&str]) -> String {
         let mut lines: BTreeMap<(&str, u32, String), BTreeMap<&str, f64>> = BTreeMap::new();
         for ((metric, params, cpus, design), samples) in &self.rows {
             let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
@@ -90,23 +60,24 @@ impl Results {
                 params.iter().map(|(name, value)| format!("{name}={value}")).collect();
             lines.entry((metric, *cpus, params.join(" "))).or_default().insert(design, least);
         }
-        let mut table = format!(
-            "{:<22} {:>4}  {:<30} {STOCK:>11} {DEPOT:>11} {WORK:>11} {:>7}\n",
-            "metric", "cpus", "", "ratio"
-        );
-        for ((metric, cpus, params), designs) in lines {
+        let row = |metric: &str, cpus: &str, params: &str, cells: &[String], ratio: &str| {
+            let cells: String = cells.iter().map(|cell| format!(" {cell:>11}")).collect();
+            format!("{metric:<22} {cpus:>4}  {params:<30}{cells} {ratio:>7}\n")
+        };
+        let names: Vec<String> = designs.iter().map(|&design| design.to_owned()).collect();
+        let mut table = row("metric", "cpus", "", &names, "ratio");
+        for ((metric, cpus, params), of) in lines {
             let cell =
-                |design| designs.get(design).map_or("-".to_owned(), |value| format!("{value:.1}"));
-            let ratio = match (designs.get(DEPOT), designs.get(STOCK)) {
-                (Some(ours), Some(stock)) if *stock > 0.0 => format!("{:.2}", ours / stock),
+                |design| of.get(design).map_or("-".to_owned(), |value| format!("{value:.1}"));
+            let cells: Vec<String> = designs.iter().map(cell).collect();
+            let ratio = match designs {
+                [theirs, ours, ..] => match (of.get(ours), of.get(theirs)) {
+                    (Some(ours), Some(theirs)) if *theirs > 0.0 => format!("{:.2}", ours / theirs),
+                    _ => String::new(),
+                },
                 _ => String::new(),
             };
-            table += &format!(
-                "{metric:<22} {cpus:>4}  {params:<30} {:>11} {:>11} {:>11} {ratio:>7}\n",
-                cell(STOCK),
-                cell(DEPOT),
-                cell(WORK)
-            );
+            table += &row(metric, &cpus.to_string(), &params, &cells, &ratio);
         }
         table
     }
@@ -152,6 +123,17 @@ fn machine() -> Value {
     })
 }
 
+/// Fails where [`write`] would, before anything is measured.
+pub fn check_writable(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    ensure!(
+        folder.is_none_or(Path::is_dir) && !path.is_dir(),
+        "cannot write {}: give --json a file in a folder that is there",
+        path.display()
+    );
+    Ok(())
+}
+
 /// Writes the document beside its place, then moves it there: an older one stays until then.
 pub fn write(path: &Path, document: &Value) -> Result<()> {
     let text = format!("{document}\n");
@@ -165,39 +147,24 @@ pub fn write(path: &Path, document: &Value) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn params(pairs: &[(&str, i64)]) -> BTreeMap<String, i64> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
-    }
-
     #[test]
-    fn rows_have_the_names_that_scripts_read() {
+    fn rows_are_as_the_lab_writes_them() {
         let mut results = Results::default();
-        for (design, metric, given) in [
-            (STOCK, "pair_ns", params(&[("order", 0)])),
-            (DEPOT, "pair_ns", params(&[("order", 0)])),
-            (DEPOT, "drain_quiet_ns", params(&[])),
-            (STOCK, "drain_work_ns", params(&[])),
-            (DEPOT, "drain_work_ns", params(&[])),
-            (STOCK, "isolated_interrupts", params(&[("mode", 2), ("busy", 1), ("drains", 100)])),
-            (STOCK, "cpus", params(&[])),
-        ] {
-            results.add(design, 2, metric, given, 4.0);
+        let params = BTreeMap::from([("order".to_owned(), 0)]);
+        for (design, value) in [("theirs", 4.0), ("ours", 4.0), ("ours", 2.0)] {
+            results.add(design, 2, "pair_ns", params.clone(), value);
         }
-        results.add(DEPOT, 2, "pair_ns", params(&[("order", 0)]), 2.0);
-        let document = results.document(true, &BTreeMap::from([("um", "7.2".to_owned())]));
-        assert_eq!(document["schema"], 1);
+        let document = results.document("linux", &json!({ "quick": true }));
+        assert_eq!((&document["schema"], &document["command"]), (&json!(1), &json!("linux")));
+        assert_eq!(document["settings"], json!({ "quick": true }));
         let rows = document["results"].as_array().unwrap();
-        let find = |design: &str, metric: &str| -> Vec<_> {
-            let is_it = |row: &&Value| row["design"] == design && row["metric"] == metric;
-            rows.iter().filter(is_it).cloned().collect()
-        };
-        assert_eq!(rows.len(), 5);
-        assert_eq!(find(DEPOT, "pair_ns")[0]["samples"], json!([4.0, 2.0]));
-        assert_eq!(find(DEPOT, "pair_ns")[0]["median"], 3.0);
-        assert_eq!(find(DEPOT, "drain_ns")[0]["params"], json!({ "full": 0 }));
-        assert_eq!(find(WORK, "drain_ns")[0]["params"], json!({ "full": 1 }));
-        assert_eq!(find(WORK, "isolated_interrupts")[0]["params"], json!({ "mode": 1, "busy": 1 }));
-        let table = results.table();
-        assert!(table.contains("0.50"), "the least of ours by the least of stock's:\n{table}");
+        assert_eq!(rows.len(), 2);
+        let ours = rows.iter().find(|row| row["design"] == "ours").unwrap();
+        assert_eq!((&ours["workload"], &ours["unit"]), (&json!("linux"), &json!("ns")));
+        assert_eq!((&ours["median"], &ours["samples"]), (&json!(3.0), &json!([4.0, 2.0])));
+        assert_eq!((&ours["cpus"], &ours["params"]), (&json!(2), &json!({ "order": 0 })));
+        let table = results.table(&["theirs", "ours", "other"]);
+        assert!(table.contains("0.50"), "the least of ours by the least of theirs:\n{table}");
+        assert_eq!(results.table(&[]).lines().count(), 2);
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::tools::{self, folder, run};
+use crate::tools::{self, folder, run};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// The stable release that has 6.1, its updates, and the release that has the newest.

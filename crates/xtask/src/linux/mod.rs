@@ -2,20 +2,20 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `tools` | programs of the host |
+//! | `needed` | programs of the host |
 //! | `archive` | the source, from Debian's archive |
 //! | `hooks` | our lines, inserted into it |
 //! | `tree` | a source tree with hooks, glue and library, and its build |
-//! | `boot` | a booted machine, and what it says |
 //! | `plan` | which machines boot, and what they run |
-//! | `results` | JSON and a table |
+//! | `faults` | what a kernel at fault says |
+//! | `figures` | what machines say, under the names that scripts read |
 
 mod archive;
-mod boot;
+mod faults;
+mod figures;
 mod hooks;
+mod needed;
 mod plan;
-mod results;
-mod tools;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -25,8 +25,13 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
+use serde_json::json;
+
+use crate::results::{self, Results};
+use crate::tools;
+
 use archive::{Archive, Source};
-use results::Results;
+use figures::{DEPOT, STOCK, WORK};
 use tree::Kind;
 
 /// Options of `cargo xtask linux`.
@@ -73,21 +78,16 @@ pub fn run(options: &Options) -> Result<()> {
     let cache = tools::folder(std::path::absolute(target_dir)?.join("linux"))?;
     let log = cache.join("log");
     if let Some(path) = &options.json {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        ensure!(
-            folder.is_none_or(Path::is_dir) && !path.is_dir(),
-            "cannot write {}: give --json a file in a folder that is there",
-            path.display()
-        );
+        results::check_writable(path)?;
     }
     if options.library {
-        tools::check_library()?;
+        needed::check_library()?;
         let library = tree::library(root, &cache, &log)?;
         println!("{}", library.display());
         return Ok(());
     }
     let wants = |kind| options.only.is_none_or(|only| only == kind);
-    tools::check_installed(wants(Only::Guest))?;
+    needed::check_installed(wants(Only::Guest))?;
     eprintln!("building examples/linux");
     let library = tree::library(root, &cache, &log)?;
     let files = init(root, &cache, &log)?;
@@ -129,9 +129,10 @@ pub fn run(options: &Options) -> Result<()> {
     if options.build {
         return Ok(());
     }
-    print!("{}", results.table());
+    print!("{}", results.table(&[STOCK, DEPOT, WORK]));
     if let Some(path) = &options.json {
-        results::write(path, &results.document(options.quick, &kernels))?;
+        let settings = json!({ "quick": options.quick, "kernels": kernels });
+        results::write(path, &results.document("linux", &settings))?;
     }
     ensure!(failed.is_empty(), "these failed, see above: {}", failed.join(", "));
     Ok(())

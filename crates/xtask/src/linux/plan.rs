@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::boot::{Boot, Said};
-use super::results::{DEPOT, Results, STOCK};
-use super::tools;
+use super::faults::is_fault;
+use super::figures::{DEPOT, STOCK, named};
+use crate::boot::{Boot, Said};
+use crate::results::Results;
+use crate::tools;
 
 /// A kernel, and how much is asked of it.
 pub struct Plan<'p> {
@@ -96,9 +98,11 @@ impl Machine<'_> {
         let timeout = Duration::from_secs(60 * minutes);
         let mut command = self.command();
         command.env("TMPDIR", &logs);
-        Boot { command, what: &name, log: &log, timeout }.run(|said| match said {
+        Boot { command, what: &name, is_fault, log: &log, timeout }.run(|said| match said {
             Said::Figure { metric, value, params } => {
-                results.add(self.design, self.cpus, &metric, params, value);
+                if let Some((design, metric, params)) = named(self.design, &metric, params) {
+                    results.add(design, self.cpus, metric, params, value);
+                }
             }
             Said::Begin(scenario) => eprintln!("  {scenario}"),
             Said::Check { .. } | Said::Done => {}

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::archive::Source;
 use super::hooks::{Hooks, parse_version};
-use super::tools::{self, run, write_if_changed};
+use crate::tools::{self, run, write_if_changed};
 
 /// What the kernel's build takes from `examples/linux/glue`, and its name in `mm/`.
 const GLUE: [(&str, &str); 3] = [
