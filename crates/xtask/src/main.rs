@@ -5,6 +5,7 @@ mod install;
 mod kernel;
 mod linux;
 mod machine;
+mod ostd;
 mod results;
 mod tools;
 
@@ -32,6 +33,9 @@ enum Chore {
     Install(install::Options),
     /// Put the allocator into Linux, boot it and measure it beside Linux's own per-CPU lists
     Linux(linux::Options),
+    /// Build the kernels of examples/ostd, boot them, test the allocator in one and compare it with
+    /// the other's
+    Ostd(ostd::Options),
 }
 
 /// Exit code for bad input, as of most Unix tools.
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         Chore::Kernel(options) => kernel::run(options),
         Chore::Install(options) => install::run(options),
         Chore::Linux(options) => linux::run(options),
+        Chore::Ostd(options) => ostd::run(options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
