@@ -4,14 +4,14 @@
 //! (`= check name ok`, `= check name failed why`), `= begin scenario`, and `= done` at the end.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+
+use crate::console::Running;
 
 /// A figure, or something that must hold.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,17 +72,6 @@ pub struct Boot<'b> {
     pub timeout: Duration,
 }
 
-/// A machine that does not outlive this value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 impl Boot<'_> {
     /// Boots, and passes on what is said. Fails when the kernel or a check does, or when the machine
     /// ends before its program has.
@@ -91,16 +80,7 @@ impl Boot<'_> {
         let spawned =
             self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
         let mut running = Running(spawned.with_context(|| format!("cannot start {name}"))?);
-        let console = running.0.stdout.take().context("a pipe")?;
-        let (sender, lines) = channel();
-        thread::spawn(move || {
-            for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
+        let lines = running.lines()?;
         let started = Instant::now();
         let (mut console, mut faults, mut is_done) = (String::new(), Vec::new(), false);
         let outcome = loop {

@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::tools;
+
 /// The version of the crates, which have one.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The first number of it: programs find the shared library by that.
@@ -44,7 +46,7 @@ pub fn run(options: &Options) -> Result<()> {
     // With the path that programs are told, which must hold wherever they are compiled.
     let prefix = prefix.canonicalize().with_context(|| format!("no {}", prefix.display()))?;
     let shared = format!("libpagedepot.so.{VERSION}");
-    copy(&root().join("crates/capi/include/pagedepot.h"), &include.join("pagedepot.h"))?;
+    copy(&tools::root()?.join("crates/capi/include/pagedepot.h"), &include.join("pagedepot.h"))?;
     copy(&built.archive, &lib.join("libpagedepot.a"))?;
     copy(&built.shared, &lib.join(&shared))?;
     link(&shared, &lib.join(format!("libpagedepot.so.{MAJOR}")))?;
@@ -68,7 +70,13 @@ struct Built {
 
 fn build(poison: bool) -> Result<Built> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root()).args(["build", "--release", "--package", "pagedepot-c", "--lib"]);
+    cargo.current_dir(tools::root()?).args([
+        "build",
+        "--release",
+        "--package",
+        "pagedepot-c",
+        "--lib",
+    ]);
     // One line of JSON for each thing that it makes, with the paths; errors as always.
     cargo.arg("--message-format=json-render-diagnostics");
     if poison {
@@ -118,10 +126,6 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 fn link(target: &str, at: &Path) -> Result<()> {
     let _ = fs::remove_file(at);
     symlink(target, at).with_context(|| format!("cannot link {}", at.display()))
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::machine::{self, Line, Machine};
+use crate::tools;
 
 /// The most CPUs the kernel starts.
 const CPUS_MAX: i64 = 64;
@@ -86,13 +87,10 @@ fn name(value: impl ValueEnum) -> String {
 /// Builds the kernel and runs the tests.
 pub fn run(options: &Options) -> Result<()> {
     machine::check_installed()?;
-    // The directory that `cargo run` sets: clones may share a build directory, and this binary.
-    let package =
-        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
-    let root = Path::new(&package).ancestors().nth(2).context("the repository has a root")?;
+    let root = tools::root()?;
     let progress = Progress::new();
     progress.show("building examples/kernel");
-    let kernel = build(root)?;
+    let kernel = build(&root)?;
     let tests = options.test.map_or(Test::value_variants().to_vec(), |test| vec![test]);
     for test in tests {
         run_test(&kernel, options, test, &progress).with_context(|| {
@@ -107,10 +105,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// environment, which would replace them. Returns the kernel's path.
 fn build(root: &Path) -> Result<PathBuf> {
     const TARGET: &str = "x86_64-unknown-linux-gnu";
-    let target_dir =
-        std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    // Absolute: cargo runs in the kernel's directory.
-    let target_dir = std::path::absolute(target_dir)?.join("kernel");
+    let target_dir = tools::build_folder(root, "kernel")?;
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let status = Command::new(cargo)
         .current_dir(root.join("examples/kernel"))

@@ -1,13 +1,15 @@
 //! A machine under QEMU that boots a kernel, and ends.
 
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, anyhow, bail};
+
+use crate::console::Running;
 
 pub const QEMU: &str = "qemu-system-x86_64";
 /// Exit statuses of `isa-debug-exit` for the values that the kernel writes: 2 * value + 1.
@@ -53,17 +55,6 @@ impl<'l> Line<'l> {
     }
 }
 
-/// A QEMU that does not outlive this value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail only when it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Checks that QEMU is installed, before the kernel is built for it.
 pub fn check_installed() -> Result<()> {
     let version = Command::new(QEMU).arg("--version").stdout(Stdio::null()).status();
@@ -90,7 +81,7 @@ impl Machine<'_> {
     pub fn run(&self, mut heard: impl FnMut(Line<'_>, Duration)) -> Result<bool> {
         let started = Instant::now();
         let mut qemu = Running(self.start()?);
-        let lines = read_lines(&mut qemu.0)?;
+        let lines = qemu.lines()?;
         loop {
             let left = self.timeout.saturating_sub(started.elapsed());
             match lines.recv_timeout(left) {
@@ -131,20 +122,6 @@ impl Machine<'_> {
         let host_cpus = thread::available_parallelism().map_or(1, usize::from);
         self.one_thread || self.cpus as usize > OVERCOMMIT_MAX * host_cpus
     }
-}
-
-/// Lines as they come, until QEMU closes its end.
-fn read_lines(qemu: &mut Child) -> Result<Receiver<String>> {
-    let stdout = qemu.stdout.take().context("QEMU's stdout is a pipe")?;
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
-            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                break;
-            }
-        }
-    });
-    Ok(receiver)
 }
 
 fn passed(status: ExitStatus) -> Result<bool> {

@@ -1,6 +1,7 @@
 //! Chores of this repository that take more than one command: `cargo xtask NAME`.
 
 mod boot;
+mod console;
 mod install;
 mod kernel;
 mod linux;

@@ -59,12 +59,8 @@ pub fn run(options: &Options) -> Result<()> {
         results::check_writable(path)?;
     }
     machine::check_installed()?;
-    let package =
-        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
-    let root = Path::new(&package).ancestors().nth(2).context("the repository has a root")?;
-    let target_dir =
-        std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    let folder = tools::folder(std::path::absolute(target_dir)?.join("ostd"))?;
+    let root = tools::root()?;
+    let folder = tools::build_folder(&root, "ostd")?;
     let channel = toolchain(&root.join("examples/ostd"), &folder)?;
     eprintln!("building examples/ostd with {channel}");
     build(&root.join("examples/ostd"), &channel, &folder)?;

@@ -77,3 +77,17 @@ pub fn write_if_changed(path: &Path, contents: &[u8]) -> Result<()> {
     }
     fs::write(path, contents).with_context(|| format!("cannot write {}", path.display()))
 }
+
+/// The repository that `cargo run` is called in: clones may share a build directory, and this binary.
+pub fn root() -> Result<PathBuf> {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR");
+    let package = package.unwrap_or(env!("CARGO_MANIFEST_DIR").into());
+    let root = Path::new(&package).ancestors().nth(2).context("the repository has a root")?;
+    Ok(root.to_owned())
+}
+
+/// A folder of what is built and of logs; absolute, because commands run in other folders.
+pub fn build_folder(root: &Path, name: &str) -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    folder(std::path::absolute(target)?.join(name))
+}

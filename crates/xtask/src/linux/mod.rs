@@ -70,12 +70,8 @@ enum Only {
 
 /// Fetches, builds, boots and measures.
 pub fn run(options: &Options) -> Result<()> {
-    let package =
-        std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into());
-    let root = Path::new(&package).ancestors().nth(2).context("the repository has a root")?;
-    let target_dir =
-        std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    let cache = tools::folder(std::path::absolute(target_dir)?.join("linux"))?;
+    let root = &tools::root()?;
+    let cache = tools::build_folder(root, "linux")?;
     let log = cache.join("log");
     if let Some(path) = &options.json {
         results::check_writable(path)?;
