@@ -14,10 +14,11 @@ fn may_enter(blocks: &BlockArray, here: Here) -> bool {
     here.cpu.get() < blocks.cpus && is_open(blocks.gate(here.cpu).load(Ordering::Acquire))
 }
 
-/// Takes the newest block of a front of this CPU, whose gates are not followed.
+/// Takes the newest block of a front of this CPU.
 #[inline]
 pub fn pop(blocks: &BlockArray, here: Here, offset: WordOffset) -> Option<u32> {
-    let bytes = offset.bytes() + blocks.context_bytes(here.context);
+    // Where gates are followed, an open one leads to the block less `gates_from`.
+    let bytes = offset.bytes() + blocks.context_bytes(here.context) + blocks.gates_from;
     // SAFETY: the CPU has a block, and an offset is of a word that is in it; the caller excludes
     // others.
     (here.cpu.get() < blocks.cpus).then(|| unsafe { pop_at(blocks, here.cpu, bytes) })?
@@ -32,7 +33,8 @@ pub fn push(
     rounds_max: u32,
     frame: u32,
 ) -> bool {
-    let bytes = offset.bytes() + blocks.context_bytes(here.context);
+    // Where gates are followed, an open one leads to the block less `gates_from`.
+    let bytes = offset.bytes() + blocks.context_bytes(here.context) + blocks.gates_from;
     let full_bytes = u64::from(rounds_max) * ONE_ROUND;
     // SAFETY: as in `pop`.
     here.cpu.get() < blocks.cpus && unsafe { push_at(blocks, here.cpu, bytes, full_bytes, frame) }
@@ -70,7 +72,7 @@ pub fn claim_gate(blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
 /// without magazines is zero, which has no rounds, so that a word with rounds names a slot.
 ///
 /// # Safety
-/// The CPU has a block, in which there is a front word so far, and gates are not followed; the
+/// The CPU has a block; so far from what its open gate shows there is a front word of it; the
 /// caller is excluded as from `pop`.
 #[inline]
 pub unsafe fn pop_at(blocks: &BlockArray, cpu: CpuId, bytes: usize) -> Option<u32> {

@@ -242,13 +242,14 @@ impl BlockArray {
         }
     }
 
-    /// The word `bytes` into the block of `cpu`, if its gate is open.
+    /// The word `bytes` behind where the gate of `cpu` leads to, if it is open: the block, less
+    /// `gates_from`.
     ///
     /// # Safety
-    /// Gates are not followed. The CPU has a block, with a word at that offset.
+    /// The CPU has a block, with a word at that offset less `gates_from`.
     #[inline]
     pub(crate) unsafe fn open_word(&self, cpu: CpuId, bytes: usize) -> Option<&AtomicU64> {
-        debug_assert!(self.gates_from == 0 && cpu.get() < self.cpus && bytes < self.stride);
+        debug_assert!(cpu.get() < self.cpus && bytes - self.gates_from < self.stride);
         // SAFETY: there is a gate for each CPU, and an open one leads to the CPU's block.
         unsafe {
             let gate = &*self.base.add(GATES_AT).cast::<AtomicU64>().add(cpu.index());
