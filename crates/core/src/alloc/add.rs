@@ -88,7 +88,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
 /// The caller that adds memory, at work.
 pub(super) struct Adding<'a, 'm, C> {
-    caches: Caches<'a, 'm, C>,
+    caches: &'a Caches<'m, C>,
     checks: Checks,
     /// Bytes of one section; 0: nothing needs sections.
     section_bytes: usize,
@@ -97,7 +97,7 @@ pub(super) struct Adding<'a, 'm, C> {
 impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
     pub(super) fn to(allocator: &'a Allocator<'m, C>) -> Self {
         Adding {
-            caches: allocator.caches(),
+            caches: &allocator.caches,
             checks: allocator.options.checks,
             section_bytes: allocator.layout.section_bytes,
         }
@@ -313,12 +313,12 @@ mod tests {
             Allocator::new(&config, &mut metadata, Locked::new(&locks, First)).unwrap();
         let middle = sections(3..4);
         allocator.add_memory(ZoneId::new(0), middle, theirs).unwrap();
-        let installed = allocator.store.section(3).map(std::ptr::from_ref);
+        let installed = allocator.caches.store.section(3).map(std::ptr::from_ref);
 
         let base = layout::aligned(ours, 4 * allocator.layout.section_bytes).unwrap();
         // SAFETY: so many bytes there, for good.
         unsafe { Adding::to(&allocator).install_sections(sections(1..5), base) };
-        assert_eq!(allocator.store.section(3).map(std::ptr::from_ref), installed);
+        assert_eq!(allocator.caches.store.section(3).map(std::ptr::from_ref), installed);
         assert_eq!(allocator.validate().unwrap().free_pages, u64::from(SECTION_FRAMES));
         for range in [sections(1..3), sections(4..5)] {
             assert_eq!(allocator.section_bytes(range), 0);

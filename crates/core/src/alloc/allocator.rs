@@ -13,9 +13,7 @@ use super::layout::Layout;
 use crate::cpus::Cpus;
 use crate::frame::{Class, Order, PageSize, Pfn, ZoneId};
 use crate::front::WordOffset;
-use crate::pcp::{Caches, Pcps};
-use crate::store::Store;
-use crate::zone::Zones;
+use crate::pcp::Caches;
 
 /// A page allocator over memory that its caller supplies.
 ///
@@ -30,10 +28,7 @@ use crate::zone::Zones;
 /// others have pages in their hands; how long is bounded. Over a [`Backing`](crate::Backing) that
 /// has a lock, what reaches it waits there.
 pub struct Allocator<'m, C> {
-    pub(super) cpus: C,
-    pub(super) pcps: Pcps<'m>,
-    pub(super) store: Store<'m>,
-    pub(super) zones: Zones<'m>,
+    pub(super) caches: Caches<'m, C>,
     pub(super) layout: Layout,
     pub(super) options: Options,
     /// The level of the only zone; more than any request takes where there are several, or options
@@ -88,7 +83,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             && let Some(class) = Class::of(order)
         {
             let word = WordOffset::new(ZoneId::new(0), class, flags.mobility());
-            return self.cpus.pop(self.pcps.blocks(), word).map(Pfn::new);
+            return self.caches.cpus.pop(self.caches.pcps.blocks(), word).map(Pfn::new);
         }
         None
     }
@@ -125,11 +120,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     #[inline]
     pub fn free_fast(&self, pfn: Pfn, order: Order) -> bool {
         if let Some(class) = Class::of(order)
-            && let Some(tag) = self.store.simple_tag(pfn)
+            && let Some(tag) = self.caches.store.simple_tag(pfn)
             && pfn.is_aligned(order)
         {
-            return self.cpus.push(
-                self.pcps.blocks(),
+            return self.caches.cpus.push(
+                self.caches.pcps.blocks(),
                 WordOffset::expected(tag, class),
                 class.rounds(),
                 pfn.get(),
@@ -141,7 +136,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// Where this allocator's fronts are, for [`free_fast_at`](Self::free_fast_at).
     #[inline]
     pub fn fronts_at(&self) -> FrontsAt {
-        FrontsAt(self.pcps.blocks().base())
+        FrontsAt(self.caches.pcps.blocks().base())
     }
 
     /// As [`free_fast`](Self::free_fast), of a caller that has kept where the fronts are. In a loop
@@ -155,7 +150,9 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     pub unsafe fn free_fast_at(&self, at: FrontsAt, pfn: Pfn, order: Order) -> bool {
         // SAFETY: the caller's promise. Told to the compiler, it uses the address that is in a
         // register instead of reading it again.
-        unsafe { core::hint::assert_unchecked(core::ptr::eq(self.pcps.blocks().base(), at.0)) };
+        unsafe {
+            core::hint::assert_unchecked(core::ptr::eq(self.caches.pcps.blocks().base(), at.0))
+        };
         self.free_fast(pfn, order)
     }
 
@@ -180,12 +177,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 
     /// How code reaches its CPU.
     pub fn cpus(&self) -> &C {
-        &self.cpus
+        &self.caches.cpus
     }
 
     /// CPUs that have caches.
     pub fn cpu_count(&self) -> u32 {
-        self.pcps.cpus()
+        self.caches.pcps.cpus()
     }
 
     /// The base page size.
@@ -193,17 +190,11 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.options.page_size
     }
 
-    /// The caches, and what their slow paths work against.
-    #[inline]
-    pub(super) fn caches(&self) -> Caches<'_, 'm, C> {
-        Caches { cpus: &self.cpus, pcps: &self.pcps, store: &self.store, zones: &self.zones }
-    }
-
     /// Requests for single blocks, and what they do before and after.
     #[inline]
     pub(super) fn blocks(&self) -> Blocks<'_, 'm, C> {
         Blocks {
-            caches: self.caches(),
+            caches: &self.caches,
             options: &self.options,
             last_resort: &self.globals.last_resort,
             mover: &self.globals.mover,

@@ -18,7 +18,7 @@ use crate::zone::Reserve;
 
 /// See the module.
 pub(super) struct Blocks<'a, 'm, C> {
-    pub caches: Caches<'a, 'm, C>,
+    pub caches: &'a Caches<'m, C>,
     pub options: &'a Options,
     pub last_resort: &'a LastResort<'m>,
     pub mover: &'a RegisteredMover<'m>,
@@ -42,6 +42,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     }
 
     /// Allocates a block: from the front of the zone to try first, else by the slow path.
+    #[inline]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
         let found = match Class::of(order) {
             Some(_) => self.pop(order, flags).map(Pfn::new),
@@ -115,6 +116,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     }
 
     /// Frees a block: into this CPU's front if that has room, else by the slow path.
+    #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let tag = self.hooks().check_free(pfn, order)?;
         match Class::of(order) {

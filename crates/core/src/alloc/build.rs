@@ -21,7 +21,7 @@ use crate::front::Magazine;
 use crate::front::gate::GATE_DISABLED;
 use crate::front::word::Word;
 use crate::front::{BlockArray, GATES_AT, REFUSALS_AT};
-use crate::pcp::{Carved, CpuShared, LEVELS, Magazines, NO_ZONE, Pcp, Pcps, PcpsState};
+use crate::pcp::{Caches, Carved, CpuShared, LEVELS, Magazines, NO_ZONE, Pcp, Pcps, PcpsState};
 use crate::store::Misuse;
 use crate::store::Store;
 use crate::store::backing::Backing;
@@ -92,10 +92,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             build.pcps::<C>(&zones, &globals.pcps)
         };
         let allocator = Allocator {
-            cpus,
-            pcps,
-            store,
-            zones,
+            caches: Caches { cpus, pcps, store, zones },
             layout,
             options: Options {
                 checks: Checks { checked: config.checked, track_owner: config.track_owner },
@@ -111,7 +108,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
             memory: PhantomData,
         };
         // SAFETY: as above; sections are written before they are installed.
-        unsafe { build.sections(&allocator.store) };
+        unsafe { build.sections(&allocator.caches.store) };
         for (at, zone) in config.zones.iter().enumerate() {
             for range in zone.ranges {
                 Adding::to(&allocator).open(ZoneId::new(at as u32), *range, Given::AtFirst);

@@ -25,7 +25,7 @@ const ALLOCATED: u8 = 0x80;
 
 /// The bytes of all frames. Without the options there are none, and every method returns at once.
 pub(super) struct FrameBytes<'a, 'm, C> {
-    pub caches: Caches<'a, 'm, C>,
+    pub caches: &'a Caches<'m, C>,
     pub checks: Checks,
 }
 

@@ -40,9 +40,9 @@ impl<C: Cpus> Allocator<'_, C> {
         compaction: Compaction,
         mover: &dyn Mover,
     ) -> Result<Compacted, CompactError> {
-        self.cpus.environment().check_usable()?;
-        let bitmap = self.store.bitmap().ok_or(CompactError::Unsupported)?;
-        let zones = self.zones.all();
+        self.caches.cpus.environment().check_usable()?;
+        let bitmap = self.caches.store.bitmap().ok_or(CompactError::Unsupported)?;
+        let zones = self.caches.zones.all();
         if zone.index() >= zones.len() {
             return Err(CompactError::NoSuchZone { zone: zone.get() });
         }
@@ -67,11 +67,11 @@ impl<C: Cpus> Allocator<'_, C> {
             }
         };
         let mut done = evacuation.done;
-        let state = self.zones.get(zone);
+        let state = self.caches.zones.get(zone);
         let whole = bitmap.fillings(zone, state.span()).filter(|filling| filling.is_whole());
         done.whole_pageblocks = whole.count() as u64;
         state.compactions.count(&done.counts());
-        self.store.end_call(|| ());
+        self.caches.store.end_call(|| ());
         Ok(done)
     }
 }

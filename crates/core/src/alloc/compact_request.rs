@@ -76,7 +76,7 @@ fn make_room_in<C: Cpus>(
     let state = hooks.caches.zones.get(zone);
     state.compactions.count(&done.counts());
     let claimed = claimed?;
-    retag(hooks.caches.store, claimed, Tag::new(zone, request.flags.mobility()));
+    retag(&hooks.caches.store, claimed, Tag::new(zone, request.flags.mobility()));
     claims.put(zone, claimed.start.add(frames), claimed.frames - frames);
     hooks.caches.direct(hooks.caches.here(), zone).count_allocs(0, u64::from(frames));
     Some(claimed.start)

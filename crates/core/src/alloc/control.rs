@@ -18,7 +18,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// from where the environment can fence. Handover: as quiet, and asks each CPU that is not
     /// quiescent; [`drain_handover`](Self::drain_handover) also tells when they have handed over.
     pub fn drain(&self, scope: Scope, mode: Mode) -> Drained {
-        Drains(self.caches()).drain(scope, mode)
+        Drains(&self.caches).drain(scope, mode)
     }
 
     /// Drains the caches in `scope` without interrupting a CPU, fronts included: takes shelves and
@@ -59,7 +59,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn drain_handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'_, 'm, C> {
-        Drains(self.caches()).handover(scope, fence_after_ms)
+        Drains(&self.caches).handover(scope, fence_after_ms)
     }
 
     /// As [`drain`](Self::drain), and calls `tell` with what it did for each CPU.
@@ -69,7 +69,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         mode: Mode,
         tell: impl FnMut(CpuId, Drained),
     ) -> Drained {
-        Drains(self.caches()).drain_each(scope, mode, tell)
+        Drains(&self.caches).drain_each(scope, mode, tell)
     }
 
     /// Registers a callback for memory pressure, for the allocator's life.
@@ -100,7 +100,7 @@ impl<C: Cpus> Allocator<'_, C> {
         order: crate::frame::Order,
         flags: super::flags::Flags,
     ) -> Result<crate::frame::Pfn, super::error::AllocError> {
-        let caches = self.caches();
+        let caches = &self.caches;
         let request = super::request::Request {
             want: super::request::Want::Block(order),
             flags,

@@ -17,12 +17,12 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// over what a drain asked for.
     #[inline]
     pub fn cpu_caches(&self) -> CpuCaches<'_, 'm, C> {
-        CpuCaches(self.caches())
+        CpuCaches(&self.caches)
     }
 }
 
 /// The caches of all CPUs; see [`Allocator::cpu_caches`].
-pub struct CpuCaches<'a, 'm, C>(Caches<'a, 'm, C>);
+pub struct CpuCaches<'a, 'm, C>(&'a Caches<'m, C>);
 
 impl<C: Cpus> CpuCaches<'_, '_, C> {
     /// Takes the caches of all CPUs away until [`enable`](Self::enable): every request goes to the

@@ -139,7 +139,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         }
     }
 
-    fn caches(&self) -> Caches<'e, 'm, C> {
+    fn caches(&self) -> &'e Caches<'m, C> {
         self.hooks.caches
     }
 
@@ -151,7 +151,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
     /// Frames of a range that are not free.
     pub fn held_in(&self, range: FrameRange) -> u64 {
         let (mut held, mut count) = (Held::of(range), 0);
-        while let Some(frame) = held.next(self.caches().store) {
+        while let Some(frame) = held.next(&self.caches().store) {
             held.pass(frame, Order::BASE);
             count += 1;
         }
@@ -203,7 +203,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
         }
         let zone = self.caches().zones.get(self.zone);
         let moving = zone.in_flight.begin(u64::from(range.frames));
-        let isolation = Isolation::of(self.caches().store, self.zone, range).ok()?;
+        let isolation = Isolation::of(&self.caches().store, self.zone, range).ok()?;
         self.hidden_pages += u64::from(range.frames).saturating_sub(held);
         Some(Source { _isolation: isolation, _moving: moving, range })
     }
@@ -286,7 +286,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
     fn survey(&self, range: FrameRange) -> Survey {
         let mut found = Survey::AllFree;
         let mut held = Held::of(range);
-        while let Some(frame) = held.next(self.caches().store) {
+        while let Some(frame) = held.next(&self.caches().store) {
             match self.movable_at(frame) {
                 Ok((first, order)) => {
                     found = Survey::Movable;
@@ -307,7 +307,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
             let mut batch = Batch::new(self.hooks);
             let mut left = Left::Nothing;
             while !batch.is_full() {
-                let Some(frame) = held.next(self.caches().store) else { break };
+                let Some(frame) = held.next(&self.caches().store) else { break };
                 let Ok((first, order)) = self.movable_at(frame) else {
                     // Freed, or changed hands: the next survey asks again.
                     held.pass(frame, Order::BASE);

@@ -46,7 +46,7 @@ impl<P: Processor> Allocator<'_, Pinned<P>> {
     /// its own.
     #[inline]
     pub fn fronts(&self) -> Fronts<'_> {
-        Fronts { blocks: self.pcps.blocks(), simple_level: self.simple_level }
+        Fronts { blocks: self.caches.pcps.blocks(), simple_level: self.simple_level }
     }
 }
 

@@ -20,7 +20,7 @@ const LOOKS_MAX: u32 = if cfg!(loom) { 100 } else { 1 << 20 };
 /// it handed over to the store. Dropping this value withdraws no ask: the owners hand over all the
 /// same, and later drains, decays and requests that run short find the pages.
 pub struct Handover<'a, 'm, C> {
-    caches: Caches<'a, 'm, C>,
+    caches: &'a Caches<'m, C>,
     scope: Scope,
     number: u64,
     fence_after_ms: Option<u32>,

@@ -21,7 +21,7 @@ pub(super) struct Options {
 
 /// See the module.
 pub(super) struct Hooks<'a, 'm, C> {
-    pub caches: Caches<'a, 'm, C>,
+    pub caches: &'a Caches<'m, C>,
     pub options: &'a Options,
 }
 
@@ -50,6 +50,7 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
     }
 
     /// A block comes back: its checks, which every block passes.
+    #[inline]
     pub fn check_free(&self, pfn: Pfn, order: Order) -> Result<Tag, FreeError> {
         let tag = self.caches.store.tags().of_block(pfn, order).ok_or(FreeError::OutOfRange)?;
         if !pfn.is_aligned(order) {
@@ -109,6 +110,6 @@ impl<'a, 'm, C: Cpus> Hooks<'a, 'm, C> {
 }
 
 /// Whether any of these frames, which are memory, holds the allocator's own magazines.
-pub(super) fn are_carved<C>(caches: Caches<'_, '_, C>, start: Pfn, frames: u32) -> bool {
+pub(super) fn are_carved<C>(caches: &Caches<'_, C>, start: Pfn, frames: u32) -> bool {
     caches.store.tags().are_carved_near(start, frames) && caches.pcps.carved().any(start, frames)
 }

@@ -56,7 +56,7 @@ impl Drop for Isolation<'_, '_> {
 }
 
 /// Claims of ranges that may span sections.
-pub(super) struct Claims<'a, 'm, C>(pub Caches<'a, 'm, C>);
+pub(super) struct Claims<'a, 'm, C>(pub &'a Caches<'m, C>);
 
 impl<C: Cpus> Claims<'_, '_, C> {
     /// Takes all frames of a range from the store, or none.

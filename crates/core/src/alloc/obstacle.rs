@@ -93,12 +93,12 @@ impl<C: Cpus> Allocator<'_, C> {
     /// returned. Waits for no caller; O(frames), and O(pages cached) where the first frame that is
     /// not free might be cached.
     pub fn obstacle(&self, range: FrameRange) -> Option<Obstacle> {
-        Obstacles(self.caches()).of(range)
+        Obstacles(&self.caches).of(range)
     }
 }
 
 /// Looks for them.
-pub(super) struct Obstacles<'a, 'm, C>(pub Caches<'a, 'm, C>);
+pub(super) struct Obstacles<'a, 'm, C>(pub &'a Caches<'m, C>);
 
 impl<C: Cpus> Obstacles<'_, '_, C> {
     fn of(&self, range: FrameRange) -> Option<Obstacle> {
@@ -174,7 +174,7 @@ impl<C: Cpus> Obstacles<'_, '_, C> {
 
     /// The CPU that caches a frame, as far as can be seen from here.
     fn cached_by(&self, zone: ZoneId, pfn: Pfn) -> Option<CpuId> {
-        let cached = CachedBlocks(self.0.pcps);
+        let cached = CachedBlocks(&self.0.pcps);
         self.0.pcps.all_cpus().find(|&cpu| {
             let walk = cached.visit(cpu, zone, |visited| {
                 let size = visited.class.block_frames();

@@ -32,7 +32,7 @@ pub struct PageblockStats {
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// What models mark pageblocks in.
     pub(crate) fn bitmap(&self) -> &crate::store::bitmap::Bitmap<'m> {
-        self.store.bitmap().expect("models have no backing")
+        self.caches.store.bitmap().expect("models have no backing")
     }
 }
 
@@ -42,18 +42,18 @@ impl<C: Cpus> Allocator<'_, C> {
     ///
     /// O(frames of the zone / 64).
     pub fn pageblock_stats(&self, zone: ZoneId) -> Option<PageblockStats> {
-        let span = self.zones.all().get(zone.index())?.span();
+        let span = self.caches.zones.all().get(zone.index())?.span();
         let mut stats = PageblockStats::default();
         for number in span.0 as usize..span.1 as usize {
             let whole_before = stats.whole;
             for at in 0..SECTION_PAGEBLOCKS {
                 let pageblock = PageblockIndex((number * SECTION_PAGEBLOCKS + at) as u32);
-                let tag = self.store.tags().raw(pageblock);
+                let tag = self.caches.store.tags().raw(pageblock);
                 if !tag.is_present() || tag.zone() != zone {
                     continue;
                 }
                 stats.all += 1;
-                let section = self.store.bitmap().and_then(|bitmap| bitmap.section(number));
+                let section = self.caches.store.bitmap().and_then(|bitmap| bitmap.section(number));
                 let Some(section) = section else { continue };
                 let free = section.count_free(at);
                 let is_whole = free == PAGEBLOCK_FRAMES;

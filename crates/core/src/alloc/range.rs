@@ -27,7 +27,7 @@ impl<'a, 'm, C: Cpus> Ranges<'a, 'm, C> {
     }
 
     fn alloc(&self, frames: u32, align: u32, flags: Flags) -> Result<Pfn, AllocError> {
-        let store = self.blocks.caches.store;
+        let store = &self.blocks.caches.store;
         if !store.has_ranges() && frames.max(align) > Order::MAX.frames() {
             return Err(AllocError::Unsupported);
         }
@@ -155,7 +155,7 @@ impl<C: Cpus> Allocator<'_, C> {
         if !align.is_power_of_two() || align > SECTION_FRAMES {
             return Err(AllocError::BadAlignment);
         }
-        self.cpus.environment().check_usable()?;
+        self.caches.cpus.environment().check_usable()?;
         if let Some(class) = cached_block(frames).filter(|_| align <= frames) {
             let start = self.alloc(class.order(), flags)?;
             self.blocks().hooks().frame_bytes().note_block_as_range(start, frames);

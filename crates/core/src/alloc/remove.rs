@@ -151,12 +151,12 @@ impl<C: Cpus> Allocator<'_, C> {
     /// # Errors
     /// [`RemoveError`]; nothing has changed then.
     pub fn remove_memory(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
-        Removal(self.caches()).remove(zone, range)
+        Removal(&self.caches).remove(zone, range)
     }
 }
 
 /// The remover at work.
-struct Removal<'a, 'm, C>(Caches<'a, 'm, C>);
+struct Removal<'a, 'm, C>(&'a Caches<'m, C>);
 
 impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
     fn remove(&self, zone: ZoneId, range: FrameRange) -> Result<(), RemoveError> {
@@ -174,7 +174,7 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
         }
         // See 5.
         let _moving = self.0.zones.get(zone).in_flight.begin(u64::from(range.frames));
-        let isolation = Isolation::of(self.0.store, zone, range).map_err(|(pageblock, tag)| {
+        let isolation = Isolation::of(&self.0.store, zone, range).map_err(|(pageblock, tag)| {
             RemoveError::Obstacle(self.obstacle(range, pageblock, tag))
         })?;
         self.claim_patiently(zone, range)?;

@@ -181,7 +181,11 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
 
     /// Whether the pageblock of this frame is reported now.
     pub fn is_reported(&self, pfn: Pfn) -> bool {
-        self.0.store.bitmap().is_some_and(|bitmap| bitmap.is_reported(PageblockIndex::of(pfn)))
+        self.0
+            .caches
+            .store
+            .bitmap()
+            .is_some_and(|bitmap| bitmap.is_reported(PageblockIndex::of(pfn)))
     }
 
     /// Reports whole free pageblocks of a zone that are not reported yet, from the last one down, at
@@ -204,7 +208,7 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
         let bitmap = self.bitmap_of(zone)?;
         let device = self.0.globals.reports.device().ok_or(ReportError::NoDevice)?;
         let mut pass = Pass {
-            caches: self.0.caches(),
+            caches: &self.0.caches,
             bitmap,
             zone,
             device,
@@ -213,7 +217,7 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
         };
         pass.run();
         let done = pass.done;
-        self.0.store.end_call(|| ());
+        self.0.caches.store.end_call(|| ());
         Ok(done)
     }
 
@@ -228,8 +232,8 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
         let bitmap = self.bitmap_of(zone)?;
         let mut woken = 0;
         let reported = |section: &Section<'_>, i| section.reported(i);
-        for_each_pageblock(bitmap, self.0.zones.get(zone).span(), reported, |pageblock| {
-            let caches = self.0.caches();
+        for_each_pageblock(bitmap, self.0.caches.zones.get(zone).span(), reported, |pageblock| {
+            let caches = &self.0.caches;
             let in_flight = caches.direct(caches.here(), zone).in_flight();
             let _moving = in_flight.begin(PAGEBLOCK_FRAMES.into());
             let is_ours = bitmap.tags().raw(pageblock).serves(zone);
@@ -240,9 +244,9 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
     }
 
     fn bitmap_of(&self, zone: ZoneId) -> Result<&'a Bitmap<'m>, ReportError> {
-        self.0.cpus.environment().check_usable()?;
-        let bitmap = self.0.store.bitmap().ok_or(ReportError::Unsupported)?;
-        match zone.index() < self.0.zones.all().len() {
+        self.0.caches.cpus.environment().check_usable()?;
+        let bitmap = self.0.caches.store.bitmap().ok_or(ReportError::Unsupported)?;
+        match zone.index() < self.0.caches.zones.all().len() {
             true => Ok(bitmap),
             false => Err(ReportError::NoSuchZone { zone: zone.get() }),
         }
@@ -275,7 +279,7 @@ fn for_each_pageblock(
 
 /// A pass over a zone.
 struct Pass<'p, 'm, C> {
-    caches: Caches<'p, 'm, C>,
+    caches: &'p Caches<'m, C>,
     bitmap: &'p Bitmap<'m>,
     zone: ZoneId,
     device: &'m dyn ReportingDevice,
@@ -333,7 +337,7 @@ impl<'p, 'm, C: Cpus> Pass<'p, 'm, C> {
 
 /// Pageblocks that a pass owns, descending; they are free when this is dropped.
 struct Batch<'p, 'm, C: Cpus> {
-    caches: Caches<'p, 'm, C>,
+    caches: &'p Caches<'m, C>,
     bitmap: &'p Bitmap<'m>,
     zone: ZoneId,
     pageblocks: [PageblockIndex; CAPACITY],
@@ -343,7 +347,7 @@ struct Batch<'p, 'm, C: Cpus> {
 }
 
 impl<'p, 'm, C: Cpus> Batch<'p, 'm, C> {
-    fn new(caches: Caches<'p, 'm, C>, bitmap: &'p Bitmap<'m>, zone: ZoneId) -> Self {
+    fn new(caches: &'p Caches<'m, C>, bitmap: &'p Bitmap<'m>, zone: ZoneId) -> Self {
         let pageblocks = [PageblockIndex(0); CAPACITY];
         Batch { caches, bitmap, zone, pageblocks, length: 0, moving: None }
     }

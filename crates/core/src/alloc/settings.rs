@@ -12,15 +12,15 @@ use crate::zone::{CacheLimits, Evacuation, Watermarks, Zone};
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// The settings of a zone, to read and to change; `None` when there is no such zone.
     pub fn settings(&self, zone: ZoneId) -> Option<ZoneSettings<'_, 'm, C>> {
-        let exists = zone.index() < self.zones.all().len();
-        exists.then(|| ZoneSettings { caches: self.caches(), zone })
+        let exists = zone.index() < self.caches.zones.all().len();
+        exists.then(|| ZoneSettings { caches: &self.caches, zone })
     }
 }
 
 /// The settings of a zone; see [`Allocator::settings`]. Every change takes effect for requests that
 /// come later, on any CPU.
 pub struct ZoneSettings<'a, 'm, C> {
-    caches: Caches<'a, 'm, C>,
+    caches: &'a Caches<'m, C>,
     zone: ZoneId,
 }
 
@@ -66,7 +66,7 @@ impl<C: Cpus> ZoneSettings<'_, '_, C> {
     /// The most pages that a CPU may cache now, between the limits; `None` when there is no such
     /// CPU.
     pub fn high(&self, cpu: CpuId) -> Option<u64> {
-        let pcps = self.caches.pcps;
+        let pcps = &self.caches.pcps;
         let high = pcps.has(cpu, self.zone).then(|| &pcps.pcp(cpu, self.zone).accounts.high_pages);
         // Relaxed: a report.
         high.map(|pages| pages.load(Ordering::Relaxed).max(0) as u64)

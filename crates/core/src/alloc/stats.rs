@@ -167,12 +167,13 @@ impl fmt::Debug for Shortage<'_> {
 
 impl<C: Cpus> ShortageSource for Allocator<'_, C> {
     fn count(&self) -> u32 {
-        self.zones.all().len() as u32
+        self.caches.zones.all().len() as u32
     }
 
     fn zone(&self, zone: ZoneId) -> ZoneShortage {
-        let state = self.zones.get(zone);
-        let cpus = || self.pcps.all_cpus().map(move |cpu| (cpu, self.pcps.pcp(cpu, zone)));
+        let state = self.caches.zones.get(zone);
+        let cpus =
+            || self.caches.pcps.all_cpus().map(move |cpu| (cpu, self.caches.pcps.pcp(cpu, zone)));
         ZoneShortage {
             zone,
             name: state.name,
@@ -180,10 +181,10 @@ impl<C: Cpus> ShortageSource for Allocator<'_, C> {
             free_pages: self.free_pages(zone),
             min_pages: state.watermarks().min,
             cached_pages: cpus()
-                .map(|(id, cpu)| cpu.shelved_pages() + self.pcps.handed_pages(id, zone))
+                .map(|(id, cpu)| cpu.shelved_pages() + self.caches.pcps.handed_pages(id, zone))
                 .sum(),
-            unreachable_pages: cpus().map(|(cpu, _)| self.pcps.front_pages(cpu, zone)).sum(),
-            in_flight_pages: self.caches().in_flight_pages(zone),
+            unreachable_pages: cpus().map(|(cpu, _)| self.caches.pcps.front_pages(cpu, zone)).sum(),
+            in_flight_pages: self.caches.in_flight_pages(zone),
             quarantined_pages: state.quarantined.load(Ordering::Relaxed),
         }
     }
@@ -197,37 +198,37 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// A CPU's caches in a zone; `None` when there is no such CPU or zone.
     pub fn cpu_stats(&self, cpu: CpuId, zone: ZoneId) -> Option<CpuStats> {
-        if !self.pcps.has(cpu, zone) {
+        if !self.caches.pcps.has(cpu, zone) {
             return None;
         }
-        let pcp = self.pcps.pcp(cpu, zone);
+        let pcp = self.caches.pcps.pcp(cpu, zone);
         let mut counts = pcp.counts();
         // Operations that the front words still count.
-        let unfolded = self.pcps.words(cpu, zone).map(|(_, word)| word.operations());
+        let unfolded = self.caches.pcps.words(cpu, zone).map(|(_, word)| word.operations());
         counts.hits += unfolded.sum::<u64>();
         let active = pcp.accounts.active_ms.load(Ordering::Relaxed);
         Some(CpuStats {
             counts,
-            unreachable_pages: self.pcps.front_pages(cpu, zone),
+            unreachable_pages: self.caches.pcps.front_pages(cpu, zone),
             shelved_pages: pcp.shelved_pages(),
-            handed_pages: self.pcps.handed_pages(cpu, zone),
+            handed_pages: self.caches.pcps.handed_pages(cpu, zone),
             in_flight_pages: crate::sync::InFlight::in_flight_pages(pcp.in_flight.read()),
             charged_pages: pcp.charged_pages.load(Ordering::Relaxed).max(0) as u64,
             high_pages: pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64,
             idle_ms: if active == 0 {
                 0
             } else {
-                self.cpus.environment().now_ms().saturating_sub(active)
+                self.caches.cpus.environment().now_ms().saturating_sub(active)
             },
         })
     }
 
     /// A zone; `None` when there is no such zone. O(CPUs).
     pub fn zone_stats(&self, zone: ZoneId) -> Option<ZoneStats> {
-        let state = self.zones.all().get(zone.index())?;
+        let state = self.caches.zones.all().get(zone.index())?;
         let mut counts = state.counters.read();
         let mut cached_pages = 0;
-        for stats in self.pcps.all_cpus().filter_map(|cpu| self.cpu_stats(cpu, zone)) {
+        for stats in self.caches.pcps.all_cpus().filter_map(|cpu| self.cpu_stats(cpu, zone)) {
             counts += stats.counts;
             cached_pages += stats.cached_pages();
         }
@@ -247,34 +248,35 @@ impl<C: Cpus> Allocator<'_, C> {
 
     /// Free pages of a zone's store, the CPUs' shares of the count included. O(CPUs).
     pub fn free_pages(&self, zone: ZoneId) -> u64 {
-        self.caches().free_pages(zone)
+        self.caches.free_pages(zone)
     }
 
     /// The numbers of all zones, ascending.
     pub fn zone_ids(&self) -> impl Iterator<Item = ZoneId> {
-        self.pcps.all_zones()
+        self.caches.pcps.all_zones()
     }
 
     /// Claims of several words that found a frame gone on the way and rolled back.
     pub fn failed_claims(&self) -> u64 {
-        self.store.failed_claims()
+        self.caches.store.failed_claims()
     }
 
     /// Bytes that the allocator itself uses. O(sections + zones).
     pub fn metadata_use(&self) -> MetadataUse {
-        let sections =
-            (0..self.store.sections_max()).filter(|&n| self.store.section(n).is_some()).count();
+        let sections = (0..self.caches.store.sections_max())
+            .filter(|&n| self.caches.store.section(n).is_some())
+            .count();
         let carved: u64 =
-            self.zones.all().iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
+            self.caches.zones.all().iter().map(|zone| zone.carved.load(Ordering::Relaxed)).sum();
         MetadataUse {
             sections: sections * self.layout.section_bytes.max(size_of::<Section<'_>>()),
-            tables: self.zones.bytes()
-                + self.store.sections_max()
+            tables: self.caches.zones.bytes()
+                + self.caches.store.sections_max()
                     * (size_of::<AtomicUsize>()
                         + crate::frame::pageblock::SECTION_PAGEBLOCKS * size_of::<u32>())
-                + Summary::groups(self.store.sections_max()) * size_of::<Group>()
+                + Summary::groups(self.caches.store.sections_max()) * size_of::<Group>()
                 + self.layout.carved_words * size_of::<AtomicU64>(),
-            cpus: self.layout.cpu_bytes_used(self.pcps.cpus()),
+            cpus: self.layout.cpu_bytes_used(self.caches.pcps.cpus()),
             magazines: self.layout.magazines_count * size_of::<Magazine>(),
             carved: carved as usize * self.options.page_size.bytes(),
         }
@@ -283,19 +285,19 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Tells the reports that a layer above holds back `pages` pages of the zone of `pfn`, freed by
     /// their users but not yet safe to reuse (negative: gives them back). `false`: no such memory.
     pub fn note_quarantined(&self, pfn: Pfn, pages: i64) -> bool {
-        let Some(tag) = self.store.tags().tag(pfn) else { return false };
+        let Some(tag) = self.caches.store.tags().tag(pfn) else { return false };
         // Wrapping: a negative count is added in two's complement.
-        self.zones.get(tag.zone()).quarantined.fetch_add(pages as u64, Ordering::Relaxed);
+        self.caches.zones.get(tag.zone()).quarantined.fetch_add(pages as u64, Ordering::Relaxed);
         true
     }
 
     /// The node of the zone that `pfn` belongs to.
     pub fn node_of(&self, pfn: Pfn) -> Option<NodeId> {
-        self.store.tags().tag(pfn).map(|tag| self.zones.get(tag.zone()).node)
+        self.caches.store.tags().tag(pfn).map(|tag| self.caches.zones.get(tag.zone()).node)
     }
 
     /// Whether `pfn` is free in the store at this moment.
     pub fn is_free(&self, pfn: Pfn) -> bool {
-        self.store.is_free(pfn)
+        self.caches.store.is_free(pfn)
     }
 }

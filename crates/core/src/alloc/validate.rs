@@ -176,19 +176,19 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// # Errors
     /// As [`validate`](Self::validate).
     pub fn validate_at_rest(&self) -> Result<Census, Fault> {
-        Validation { caches: self.caches(), page_size: self.options.page_size }.census()
+        Validation { caches: &self.caches, page_size: self.options.page_size }.census()
     }
 }
 
 /// The comparisons, of an allocator at rest.
 struct Validation<'a, 'm, C> {
-    caches: Caches<'a, 'm, C>,
+    caches: &'a Caches<'m, C>,
     page_size: PageSize,
 }
 
 impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
     fn cached(&self) -> CachedBlocks<'a, 'm> {
-        CachedBlocks(self.caches.pcps)
+        CachedBlocks(&self.caches.pcps)
     }
 
     fn census(&self) -> Result<Census, Fault> {
@@ -379,7 +379,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
 
     /// Every magazine is in a word, on a shelf, among the empties, or was never used.
     fn check_magazines(&self, installed: u64, carved_pages: u64) -> Result<(), Fault> {
-        let pcps = self.caches.pcps;
+        let pcps = &self.caches.pcps;
         let used = u64::from(pcps.magazines().used());
         let per_page = (self.page_size.bytes() / size_of::<crate::front::Magazine>()) as u64;
         let exist = used + carved_pages * per_page;

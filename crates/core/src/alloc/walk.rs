@@ -13,7 +13,7 @@ use crate::zone::Reserve;
 
 /// See the module.
 pub(super) struct Walk<'a, 'm, C> {
-    pub caches: Caches<'a, 'm, C>,
+    pub caches: &'a Caches<'m, C>,
 }
 
 impl<C: Cpus> Walk<'_, '_, C> {
@@ -109,7 +109,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         align: u32,
         mobility: Mobility,
     ) -> Option<Pfn> {
-        let store = self.caches.store;
+        let store = &self.caches.store;
         let has_ranges = store.has_ranges();
         // First rounded up, to a block that contains the range and its alignment or to whole
         // pageblocks, because the hints lead there. The excess goes back at once.

@@ -16,41 +16,36 @@ use crate::zone::counts::Counters;
 use crate::zone::{Reserve, Zones};
 
 /// See the module.
-pub struct Caches<'a, 'm, C> {
-    pub cpus: &'a C,
-    pub pcps: &'a Pcps<'m>,
-    pub store: &'a Store<'m>,
-    pub zones: &'a Zones<'m>,
+///
+/// One value, to which slow paths hold one reference: a view with a reference to each part would be
+/// written to the stack and copied for each call, by loads that wait for stores of half their size.
+pub struct Caches<'m, C> {
+    pub cpus: C,
+    pub pcps: Pcps<'m>,
+    pub store: Store<'m>,
+    pub zones: Zones<'m>,
 }
 
-impl<C> Clone for Caches<'_, '_, C> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<C> Copy for Caches<'_, '_, C> {}
-
-impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
+impl<'m, C: Cpus> Caches<'m, C> {
     /// Where this runs, if that CPU has caches.
     #[inline]
-    pub fn here(self) -> Option<Here> {
+    pub fn here(&self) -> Option<Here> {
         self.cpus.here().filter(|here| here.cpu.get() < self.pcps.cpus())
     }
 
     /// The node of a caller that runs `here`; node 0 for callers on a CPU without caches.
-    pub fn node_of(self, here: Option<Here>) -> NodeId {
+    pub fn node_of(&self, here: Option<Here>) -> NodeId {
         here.map_or(NodeId::new(0), |here| self.pcps.shared(here.cpu).node)
     }
 
     /// The way past the caches, for a caller that runs `here`.
-    pub fn direct(self, here: Option<Here>, zone: ZoneId) -> Direct<'a, 'm> {
+    pub fn direct(&self, here: Option<Here>, zone: ZoneId) -> Direct<'_, 'm> {
         let pcp = here.map(|here| self.pcps.pcp(here.cpu, zone));
-        Direct { store: self.store, zone: self.zones.get(zone), zone_id: zone, pcp }
+        Direct { store: &self.store, zone: self.zones.get(zone), zone_id: zone, pcp }
     }
 
     /// Whether the zone may give `pages` without going below what `reserve` protects.
-    pub fn may_give(self, id: ZoneId, pages: u64, reserve: Reserve) -> bool {
+    pub fn may_give(&self, id: ZoneId, pages: u64, reserve: Reserve) -> bool {
         let zone = self.zones.get(id);
         let marks = zone.watermarks();
         let floor = reserve.floor_pages(marks) as i64;
@@ -68,7 +63,7 @@ impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
 
     /// A block from the store, past the caches, if the watermarks allow it.
     pub fn alloc_direct(
-        self,
+        &self,
         here: Option<Here>,
         zone: ZoneId,
         order: Order,
@@ -80,7 +75,7 @@ impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
     }
 
     /// Free pages of a zone, without what the CPUs have not yet reported.
-    pub fn free_estimate(self, zone: ZoneId) -> i64 {
+    pub fn free_estimate(&self, zone: ZoneId) -> i64 {
         match self.store.backed_free_pages(zone) {
             Some(pages) => pages as i64,
             None => self.zones.get(zone).free_estimate(),
@@ -88,7 +83,7 @@ impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
     }
 
     /// Free pages of a zone's store, the CPUs' shares of the count included. O(CPUs).
-    pub fn free_pages(self, zone: ZoneId) -> u64 {
+    pub fn free_pages(&self, zone: ZoneId) -> u64 {
         if let Some(pages) = self.store.backed_free_pages(zone) {
             return pages;
         }
@@ -98,7 +93,7 @@ impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
     }
 
     /// What is in flight on every CPU, and for callers on none, with the counters beside it.
-    pub fn all_in_flight(self, id: ZoneId) -> impl Iterator<Item = (&'a InFlight, &'a Counters)> {
+    pub fn all_in_flight(&self, id: ZoneId) -> impl Iterator<Item = (&InFlight, &Counters)> {
         let zone = self.zones.get(id);
         let cpus = self.pcps.all_cpus().map(move |cpu| {
             let pcp = self.pcps.pcp(cpu, id);
@@ -108,7 +103,7 @@ impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
     }
 
     /// Pages in flight of a zone.
-    pub fn in_flight_pages(self, zone: ZoneId) -> u64 {
+    pub fn in_flight_pages(&self, zone: ZoneId) -> u64 {
         let pages = |in_flight: &InFlight| InFlight::in_flight_pages(in_flight.read());
         self.all_in_flight(zone).map(|(in_flight, _)| pages(in_flight)).sum()
     }

@@ -138,9 +138,9 @@ pub enum Force {
 /// How often a disabler looks again at a gate that a drainer holds.
 const DISABLE_SPINS: u32 = if cfg!(loom) { 2 } else { 1 << 20 };
 
-impl<C: Cpus> Caches<'_, '_, C> {
+impl<C: Cpus> Caches<'_, C> {
     /// Drains a CPU's caches of these zones, quietly or fully.
-    pub fn drain_cpu(self, cpu: CpuId, zones: Range<u32>, mode: Mode) -> Drained {
+    pub fn drain_cpu(&self, cpu: CpuId, zones: Range<u32>, mode: Mode) -> Drained {
         let mut done = Drained::default();
         done.taken_pages += self.drain_shelves(cpu, zones.clone());
         // Without zones there is nothing to take, and no reason to interrupt the CPU.
@@ -173,7 +173,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
     }
 
     /// Takes all shelves of a CPU, and what it handed over; returns pages.
-    pub fn drain_shelves(self, cpu: CpuId, zones: Range<u32>) -> u64 {
+    pub fn drain_shelves(&self, cpu: CpuId, zones: Range<u32>) -> u64 {
         let shares = zones.map(|zone| self.share(cpu, ZoneId::new(zone)));
         shares.map(|share| share.drain_shelves() + share.drain_handed()).sum()
     }
@@ -181,7 +181,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
     /// Takes the fronts of a CPU whose gate is closed, reopens it, then returns the frames.
     /// `false`: the CPU's fronts were left alone.
     pub fn drain_fronts(
-        self,
+        &self,
         closed: Closed<'_>,
         cpu: CpuId,
         zones: Range<u32>,
@@ -218,7 +218,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
     }
 
     /// Waits until no sequence can commit on the CPU any more; `false`: that cannot be had.
-    fn fence_closed(self, cpu: CpuId, force: Force, done: &mut Drained) -> bool {
+    fn fence_closed(&self, cpu: CpuId, force: Force, done: &mut Drained) -> bool {
         if self.cpus.is_quiescent(cpu) || is_mutant(Mutant::TakesUnquiet) {
             return true;
         }
@@ -232,7 +232,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
     }
 
     /// Takes a CPU's caches away until they are enabled again.
-    pub fn disable_cpu(self, cpu: CpuId, zones: Range<u32>) -> Drained {
+    pub fn disable_cpu(&self, cpu: CpuId, zones: Range<u32>) -> Drained {
         let mut done = Drained::default();
         match self.close_patiently(cpu) {
             Some(closed) => {

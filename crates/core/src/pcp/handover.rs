@@ -22,10 +22,10 @@ pub struct Ask {
     pub fences: bool,
 }
 
-impl<C: Cpus> Caches<'_, '_, C> {
+impl<C: Cpus> Caches<'_, C> {
     /// The owner's part: if its gate is asked, takes its fronts and hands them over. `true`: it has,
     /// and the gate is open again.
-    pub fn hand_over(self, here: Here) -> bool {
+    pub fn hand_over(&self, here: Here) -> bool {
         let (blocks, cpu) = (self.pcps.blocks(), here.cpu);
         // Relaxed: the claim decides.
         if !is_asked(blocks.gate(cpu).load(Ordering::Relaxed)) {
@@ -49,7 +49,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
     }
 
     /// Ends a taking of fronts: answers, reopens, tells.
-    pub fn reopen(self, closed: Closed<'_>, cpu: CpuId, ask: Option<u64>) {
+    pub fn reopen(&self, closed: Closed<'_>, cpu: CpuId, ask: Option<u64>) {
         if let Some(ask) = ask {
             self.pcps.shared(cpu).asks.answer(ask);
         }
@@ -66,7 +66,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
 
     /// A drain's look at a CPU: asks if it has to, takes the fronts if it can, and collects what was
     /// handed over.
-    pub fn look_at(self, cpu: CpuId, zones: Range<u32>, ask: Ask) -> Drained {
+    pub fn look_at(&self, cpu: CpuId, zones: Range<u32>, ask: Ask) -> Drained {
         let mut done = Drained::default();
         let is_pending = self.has_magazines(cpu, zones.clone())
             && !self.pcps.shared(cpu).asks.is_answered(ask.number)
@@ -93,7 +93,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
     }
 
     /// Whether there may be something in the fronts: the shelves, which count, were drained before.
-    fn has_magazines(self, cpu: CpuId, zones: Range<u32>) -> bool {
+    fn has_magazines(&self, cpu: CpuId, zones: Range<u32>) -> bool {
         let mut pcps = zones.map(|zone| self.pcps.pcp(cpu, ZoneId::new(zone)));
         // A magazine is charged before it gets into a front, and until what it held is in the store
         // or handed over. Acquire: pairs with the Release in `Share::charge`.
@@ -101,7 +101,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
     }
 
     /// Asks, or asks again. `false`: there is an answer now, or never will be one.
-    fn is_pending(self, cpu: CpuId, zones: Range<u32>, ask: Ask, done: &mut Drained) -> bool {
+    fn is_pending(&self, cpu: CpuId, zones: Range<u32>, ask: Ask, done: &mut Drained) -> bool {
         let asks = &self.pcps.shared(cpu).asks;
         if asks.note(ask.number) {
             asks.tell(Told::Asked, 1);
@@ -115,7 +115,7 @@ impl<C: Cpus> Caches<'_, '_, C> {
     }
 
     /// Takes the fronts of a CPU that was asked, where that needs no handover.
-    fn take_asked(self, cpu: CpuId, zones: Range<u32>, fences: bool, done: &mut Drained) {
+    fn take_asked(&self, cpu: CpuId, zones: Range<u32>, fences: bool, done: &mut Drained) {
         if self.cpus.here().is_some_and(|here| here.cpu == cpu && self.hand_over(here)) {
             return;
         }

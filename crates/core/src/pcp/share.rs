@@ -14,7 +14,7 @@ use crate::zone::{Reserve, Zone};
 
 /// See the module. A few references: made for each slow path.
 pub struct Share<'a, 'm, C> {
-    pub caches: Caches<'a, 'm, C>,
+    pub caches: &'a Caches<'m, C>,
     pub cpu: CpuId,
     pub zone_id: ZoneId,
     pub pcp: &'a Pcp,
@@ -37,7 +37,7 @@ impl<'a, 'm, C> Share<'a, 'm, C> {
     }
 
     pub fn store(&self) -> &'a Store<'m> {
-        self.caches.store
+        &self.caches.store
     }
 }
 
@@ -100,12 +100,12 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 }
 
-impl<'a, 'm, C: Cpus> Caches<'a, 'm, C> {
+impl<'m, C: Cpus> Caches<'m, C> {
     /// The caches of a CPU in a zone.
     ///
     /// # Panics
     /// When there is no such CPU or zone.
-    pub fn share(self, cpu: CpuId, zone: ZoneId) -> Share<'a, 'm, C> {
+    pub fn share(&self, cpu: CpuId, zone: ZoneId) -> Share<'_, 'm, C> {
         let pcp = self.pcps.pcp(cpu, zone);
         Share { caches: self, cpu, zone_id: zone, pcp, zone: self.zones.get(zone) }
     }
