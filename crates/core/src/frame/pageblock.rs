@@ -17,7 +17,9 @@ const FRONTS_BYTES: usize = WORD_BYTES * Class::COUNT;
 /// Rows of front words that may have magazines: for each mobility one that is pushed to and popped
 /// from, and one that is only pushed to.
 pub const ROWS: usize = Mobility::COUNT * 2;
-/// Front words per zone and context: those rows, and one whose words never have a magazine, for
+/// Front words per zone and context that may have magazines.
+pub const FRONTS: usize = Class::COUNT * ROWS;
+/// Front words per zone and context: those, and a row whose words never have a magazine, for
 /// frames without memory; and five words more, so that five further offsets lead to nothing but
 /// such words whatever the class: see the table at [`Tag`].
 pub const WORDS_PER_ZONE: usize = Class::COUNT * (ROWS + 1) + 5;

@@ -37,7 +37,7 @@ use super::magazine::{Magazine, MagazineIndex};
 use crate::frame::Class;
 use crate::frame::pageblock::Tag;
 use crate::frame::pageblock::WORD_BYTES;
-use crate::frame::pageblock::WORDS_PER_ZONE;
+use crate::frame::pageblock::{FRONTS, WORDS_PER_ZONE};
 use crate::frame::{CpuId, Mobility, ZoneId};
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::stack::Links;
@@ -231,6 +231,17 @@ impl BlockArray {
         // SAFETY: the block exists, and a WordOffset is made only from zones the allocator has;
         // with one context `context_stride` is 0.
         unsafe { &*self.base.add(self.block_at(here.cpu) + context + word.0).cast::<AtomicU64>() }
+    }
+
+    /// The words of all fronts of `here` in a zone that the allocator has, row by row.
+    ///
+    /// # Panics
+    /// When the CPU has no block.
+    pub(crate) fn fronts(&self, here: Here, zone: ZoneId) -> &[AtomicU64; FRONTS] {
+        let first = self.word(here, WordOffset::new(zone, Class::ALL[0], Mobility::ALL[0]));
+        // SAFETY: rows lie side by side, and in each the words of its classes (see the table at
+        // `Tag`).
+        unsafe { &*core::ptr::from_ref(first).cast::<[AtomicU64; FRONTS]>() }
     }
 
     /// Bytes from a word of the task context to its twin of `context`.

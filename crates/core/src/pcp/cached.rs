@@ -5,7 +5,7 @@
 use super::asks::Asks;
 use super::listed::Listed;
 use super::shelf::{Empties, Handed, Shelf};
-use crate::frame::pageblock::ROWS;
+use crate::frame::pageblock::FRONTS;
 use crate::frame::{Class, Mobility, NodeId, ZoneId};
 use crate::front::Magazine;
 use crate::store::Wanted;
@@ -16,8 +16,6 @@ use crate::zone::counts::{Counters, Counts};
 
 /// Shelves per zone.
 const SHELVES: usize = Class::COUNT * Mobility::COUNT;
-/// Front words per zone and context that may have magazines.
-const FRONTS: usize = Class::COUNT * ROWS;
 
 /// A CPU's part in a zone.
 ///

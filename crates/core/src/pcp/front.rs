@@ -54,22 +54,24 @@ impl Front {
         })
     }
 
-    /// The place of its word among all of its context and zone.
+    /// The place of its word among all of its context and zone, as they lie in memory.
     pub fn place(self) -> usize {
         let row = self.mobility.index() + if self.evacuates { Mobility::COUNT } else { 0 };
-        self.class as usize * ROWS + row
+        row * Class::COUNT + self.class as usize
     }
 
-    /// How many there are of a context of a CPU in a zone.
-    pub const PLACES: usize = Class::COUNT * ROWS;
+    /// How many there are of a context of a CPU in a zone: those that are popped from come first.
+    pub fn places(evacuates: bool) -> usize {
+        Class::COUNT * if evacuates { ROWS } else { Mobility::COUNT }
+    }
 
     /// The front with this [`place`](Self::place).
     pub fn at_place(here: Here, zone: ZoneId, place: usize) -> Front {
-        let row = place % ROWS;
+        let row = place / Class::COUNT;
         Front {
             here,
             zone,
-            class: Class::ALL[place / ROWS],
+            class: Class::ALL[place % Class::COUNT],
             mobility: Mobility::ALL[row % Mobility::COUNT],
             evacuates: row >= Mobility::COUNT,
         }

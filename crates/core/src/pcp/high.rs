@@ -6,6 +6,7 @@ use super::share::Share;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::Class;
 use crate::frame::Mobility;
+use crate::frame::pageblock::FRONTS;
 use crate::sync::prim::Ordering;
 use crate::zone::CacheLimits;
 
@@ -117,7 +118,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         if self.only_frees(front) {
             self.spill_at_once(front);
         } else {
-            self.empty_coldest_front(front);
+            // One row: this comes with every magazine that is spilled.
+            self.empty_coldest_front(front, Class::COUNT);
         }
     }
 
@@ -148,7 +150,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             }
             let more = self.raise_high(pages, u64::MAX)
                 || self.spill_any_shelf(1) > 0
-                || self.empty_coldest_front(front);
+                || self.empty_coldest_front(front, FRONTS);
             if !more {
                 return false;
             }

@@ -170,22 +170,27 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// Takes one front that has not been used since the last look back to the store, if it is the
-    /// clock hand's turn (second chance).
-    pub fn empty_coldest_front(&self, except: Front) -> bool {
+    /// clock hand's turn (second chance). Looks at `places_max` fronts.
+    pub fn empty_coldest_front(&self, except: Front, places_max: usize) -> bool {
         let pcp = self.pcp;
-        let evacuates = self.caches.pcps.evacuates();
+        let words = self.blocks().fronts(except.here, self.zone_id);
+        let places = Front::places(self.caches.pcps.evacuates());
+        let looks = places_max.min(places);
         // A load and a store: of two that look at once, both may look at the same fronts.
         let hand = pcp.accounts.clock_hand.load(Ordering::Relaxed) as usize;
-        for at in (hand..Front::PLACES).chain(0..hand.min(Front::PLACES)) {
+        let hand = if hand < places { hand } else { 0 };
+        let end = hand + looks;
+        pcp.accounts.clock_hand.store((end % places) as u32, Ordering::Relaxed);
+        for at in (hand..end.min(places)).chain(0..end.saturating_sub(places)) {
+            // Most are empty: nothing else is looked at of those.
+            if words[at].load(Ordering::Relaxed) == Word::EMPTY.0 || at == except.place() {
+                continue;
+            }
             let front = Front::at_place(except.here, self.zone_id, at);
-            if at == except.place() || front.evacuates && !evacuates {
-                continue;
-            }
             let Some(word) = self.read_front(front) else { return false };
-            if word.magazines() == 0 {
-                continue;
-            }
-            if pcp.seen[at].swap(word.0, Ordering::Relaxed) != word.0 {
+            // A load and a store: an interrupt in between looks at the same.
+            if pcp.seen[at].load(Ordering::Relaxed) != word.0 {
+                pcp.seen[at].store(word.0, Ordering::Relaxed);
                 continue;
             }
             pcp.accounts.clock_hand.store((at + 1) as u32, Ordering::Relaxed);
