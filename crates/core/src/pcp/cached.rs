@@ -70,6 +70,12 @@ pub struct Accounts {
     pub hand_free_before: [AtomicU64; 2],
     /// The same of the pages that this CPU has moved to the store, less those from it.
     pub hand_moved_before: [AtomicU64; 2],
+    /// Calls so far, rests included.
+    pub hand_calls: AtomicU32,
+    /// The fewest magazines that each shelf of order 0 had since the last window of calls ended, and
+    /// how many of those that were spare in it are still to be returned.
+    shelf_least: [AtomicU32; Mobility::COUNT],
+    spare: [AtomicU32; Mobility::COUNT],
     /// Calls that the hand rests for.
     pub hand_rest: AtomicU32,
 }
@@ -98,6 +104,9 @@ impl Pcp {
                 hand_steps: AtomicU32::new(0),
                 hand_free_before: core::array::from_fn(|_| AtomicU64::new(0)),
                 hand_moved_before: core::array::from_fn(|_| AtomicU64::new(0)),
+                hand_calls: AtomicU32::new(0),
+                shelf_least: core::array::from_fn(|_| AtomicU32::new(0)),
+                spare: core::array::from_fn(|_| AtomicU32::new(0)),
                 hand_rest: AtomicU32::new(0),
             }),
             counters: Apart::new(Counters::new()),
@@ -156,6 +165,42 @@ impl Pcp {
     #[inline]
     pub fn shelf(&self, class: Class, mobility: Mobility) -> &Shelf {
         &self.shelves[class as usize * Mobility::COUNT + mobility.index()]
+    }
+
+    /// Notes that a magazine has left a shelf for a front: what is left was spare so far.
+    pub fn note_shelf_pop(&self, class: Class, mobility: Mobility) {
+        if class != Class::Order0 || cfg!(loom) {
+            // No protocol reads it; to a model each access would be two executions.
+            return;
+        }
+        let cell = &self.accounts.shelf_least[mobility.index()];
+        let count = self.shelf(class, mobility).count();
+        // Relaxed, a load and a store, as in what follows: of what an interrupt notes in between
+        // some may be lost, and one magazine more or less be spilled.
+        if count < cell.load(Ordering::Relaxed) {
+            cell.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends a window over which spare magazines of order 0 are counted. `is_wanted`: the next window
+    /// is to return them.
+    pub fn end_window(&self, mobility: Mobility, is_wanted: bool) {
+        let [least, spare] = [&self.accounts.shelf_least, &self.accounts.spare]
+            .map(|cells| &cells[mobility.index()]);
+        let spare_now = if is_wanted { least.load(Ordering::Relaxed) } else { 0 };
+        spare.store(spare_now, Ordering::Relaxed);
+        least.store(self.shelf(Class::Order0, mobility).count(), Ordering::Relaxed);
+    }
+
+    /// Takes up to `max` magazines from the count of those to be returned; how many.
+    pub fn take_spare(&self, mobility: Mobility, max: u32) -> u32 {
+        let spare = &self.accounts.spare[mobility.index()];
+        let left = spare.load(Ordering::Relaxed);
+        let taken = left.min(max);
+        if taken > 0 {
+            spare.store(left - taken, Ordering::Relaxed);
+        }
+        taken
     }
 
     /// Which magazines are on a shelf; order 0 alone has long shelves of small blocks.

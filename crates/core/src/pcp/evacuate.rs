@@ -23,17 +23,26 @@
 //! that a pageblock lacks to be whole. A hand marks only while the zone's free pages stay about the
 //! same over 4 steps: not while memory fills or empties.
 //!
+//! # Spare magazines
+//! A shelf that was filled once keeps its frames for as long as its CPU pushes and pops near the top.
+//! They pin every pageblock that they are of, count as free nowhere, and when they are allocated at
+//! last they fill pageblocks that evacuate. So magazines of order 0 that no front needed over 32
+//! calls of the hand go to the store, 4 at a time, unless half of the zone is whole already.
+//!
+//! # Bounds
 //! One step reads a line of tags, a word of hints each, and at most 16 lines of the bitmap, and
 //! changes at most 16 tags. Where nothing evacuates and nothing is to, it reads only the hints of a
-//! section, in three lines, and 8 tags; and 7 of 8 steps are left out, or fewer when a sixteenth of the zone has been
-//! allocated or freed since the last turn. A slow path is longer by one step; and by one magazine for each mobility and class in use
-//! at every eighth step, which empties the CPU's fronts for evacuated frames.
+//! section, in three lines, and 8 tags, and 7 of 8 steps are left out, until a sixteenth of the zone
+//! has been allocated or freed since the last turn. While memory fills or empties, it reads counters
+//! alone, at every second call. A slow path is longer by one step and by 4 spare magazines for each
+//! mobility; and by one magazine for each mobility and class in use at every eighth step, which
+//! empties the CPU's fronts for evacuated frames.
 
 use super::front::Front;
 use super::share::Share;
 use crate::cpus::{Cpus, Here};
-use crate::frame::Class;
 use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS};
+use crate::frame::{Class, Mobility};
 use crate::front::word::Word;
 use crate::store::bitmap::Bitmap;
 use crate::store::section::Section;
@@ -45,12 +54,20 @@ use crate::zone::{Evacuation, Orders, Seen, State};
 const STEP_PAGEBLOCKS: u32 = if cfg!(loom) { 2 } else { 16 };
 /// Steps that are left out after each while nothing evacuates.
 const REST: u32 = if cfg!(loom) { 0 } else { 7 };
+/// The same, while memory fills or empties.
+const REST_UNSTEADY: u32 = 1;
 /// Steps over which free pages must stay about the same before a pageblock is marked.
 const STEADY_STEPS: u32 = if cfg!(loom) { 1 } else { 4 };
 /// Steps after which a CPU returns what its fronts for evacuated frames hold.
 const RETURN_STEPS: u32 = 8;
+/// Calls of a hand over which a magazine must be left on its shelf to count as spare. Each comes
+/// after 1023 operations of a front at most: what a loop of 16384 allocations and as many frees
+/// needs is not spare.
+const SPARE_CALLS: u32 = 32;
+/// Spare magazines of a shelf that are returned at once.
+const SPARE_RETURNED: u32 = 4;
 /// Frames that are left in settled pageblocks for each CPU that refills meanwhile.
-const KEPT_PER_CPU: u64 = 512;
+const KEPT_PER_CPU: u64 = if cfg!(loom) { 0 } else { 512 };
 
 impl<C: Cpus> Share<'_, '_, C> {
     /// Moves this CPU's hand, and makes pageblocks evacuate that it meets.
@@ -60,6 +77,10 @@ impl<C: Cpus> Share<'_, '_, C> {
         }
         let Some(bitmap) = self.store().bitmap() else { return };
         let accounts = &self.pcp.accounts;
+        if !cfg!(loom) {
+            // No protocol reads what it counts; to a model each access would be two executions.
+            self.note_call();
+        }
         // Loads and stores, all Relaxed: an interrupt in between may make the same step.
         let rest = accounts.hand_rest.load(Ordering::Relaxed);
         if rest > 0 {
@@ -68,6 +89,11 @@ impl<C: Cpus> Share<'_, '_, C> {
         }
         let state = self.evacuation_state();
         let is_steady = self.is_steady(state);
+        if !is_steady && state.evacuating == 0 && !cfg!(loom) {
+            // None may begin, and a count of whole pageblocks would be outdated when one may.
+            accounts.hand_rest.store(REST_UNSTEADY, Ordering::Relaxed);
+            return;
+        }
         let orders = self.orders(state).map(|orders| match is_steady {
             true => orders,
             false => Orders { quota: orders.quota.min(0), ..orders },
@@ -75,7 +101,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota <= 0);
         if is_idle {
             let rest = match self.zone.evacuating.is_outdated(state) {
-                true => u32::from(!is_steady).min(REST),
+                true => 0,
                 false => REST,
             };
             accounts.hand_rest.store(rest, Ordering::Relaxed);
@@ -98,7 +124,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         let own = counters
             .spilled_pages
             .load(Ordering::Relaxed)
-            .wrapping_sub(counters.refilled_pages.load(Ordering::Relaxed));
+            .wrapping_sub(counters.refilled_pages.load(Ordering::Relaxed))
+            .wrapping_add(self.pcp.charged_pages.load(Ordering::Relaxed) as u64);
         let steps = accounts.hand_steps.load(Ordering::Relaxed).wrapping_add(1);
         accounts.hand_steps.store(steps, Ordering::Relaxed);
         let refilled = u64::from(STEADY_STEPS * Class::Order0.magazine_frames());
@@ -234,12 +261,36 @@ impl<C: Cpus> Share<'_, '_, C> {
         }
     }
 
+    /// Returns spare magazines, and looks at the end of a window how many are spare.
+    fn note_call(&self) {
+        let calls = self.pcp.accounts.hand_calls.load(Ordering::Relaxed).wrapping_add(1);
+        self.pcp.accounts.hand_calls.store(calls, Ordering::Relaxed);
+        if calls.is_multiple_of(SPARE_CALLS) {
+            let is_wanted = self.zone.evacuating.wants_more(self.zone.managed());
+            Mobility::ALL.into_iter().for_each(|mobility| self.pcp.end_window(mobility, is_wanted));
+        }
+        self.return_spare();
+    }
+
+    /// Empties a few magazines of each shelf of order 0 that were spare throughout the last window
+    /// into the store (the working set of Bonwick & Adams, USENIX 2001). Frames that lie there keep
+    /// pageblocks from becoming whole, and fill those that evacuate when they are allocated.
+    fn return_spare(&self) {
+        for mobility in Mobility::ALL {
+            let magazines = self.pcp.take_spare(mobility, SPARE_RETURNED);
+            if magazines > 0 {
+                self.spill_shelf(Class::Order0, mobility, magazines);
+            }
+        }
+    }
+
     /// Empties the magazine that a front for evacuated frames had, into the store.
     pub fn spill_evacuated(&self, front: Front, word: Word) {
         let Some(loaded) = word.loaded() else { return };
         let pages = u64::from(word.rounds() * front.class.block_frames());
         count(&self.pcp.counters.evacuated_pages, pages);
         self.spill(front, loaded, word.rounds());
+        self.return_spare();
     }
 
     /// Empties this CPU's fronts for evacuated frames into the store, those of this context; returns

@@ -95,6 +95,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let new = Word::new(full, front.class.rounds(), word.loaded().map(|empty| (empty, false)));
         if self.replace(front, word, new) {
             count(&pcp.counters.shelf_hits, 1);
+            pcp.note_shelf_pop(front.class, front.mobility);
             self.note_moved(front, Moved::In(front.class.magazine_frames().into()));
             if let Some((empty, _)) = word.previous() {
                 self.release_magazine(front.class, empty);

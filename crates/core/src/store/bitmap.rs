@@ -8,7 +8,8 @@
 //! # Searching
 //! A search for blocks smaller than a pageblock goes, in this order, through: the pageblock where
 //! this CPU last found some; partly used pageblocks of the wanted mobility, the densest of a few
-//! first; those of them that evacuate, which are then settled; whole ones, retagged if
+//! first; while some evacuate, those with carved frames, which can never be whole; those that
+//! evacuate, which are then settled; whole ones, retagged if
 //! they were of another mobility (which needs a claim of all 512 frames, so that nobody can hold
 //! one of them); and last anything of the zone, for unmovable blocks first what is tainted already.
 //! Partly used pageblocks are looked at a bounded
@@ -51,8 +52,9 @@ const DENSEST_OF: u32 = 4;
 const DENSEST_ROUNDS: u32 = 8;
 
 /// The passes of a search for blocks smaller than a pageblock.
-const PASSES: [Pass; 7] = [
+const PASSES: [Pass; 8] = [
     Pass::Partial { which: Which::Settled, looks_max: PARTIAL_LOOKS_MAX },
+    Pass::Partial { which: Which::Carved, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Partial { which: Which::Evacuating, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Whole(Walk::Marked),
     Pass::Reported(Sort::Whole),
@@ -92,6 +94,8 @@ enum Pass {
 enum Which {
     /// Those that do not evacuate.
     Settled,
+    /// Those with carved frames, of any mobility: they can never be whole.
+    Carved,
     /// Those that do.
     Evacuating,
     Both,
@@ -128,7 +132,7 @@ impl Pass {
     #[inline]
     fn scope(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
-            Pass::Partial { which: Which::Settled, .. } => !section.evacuating(i),
+            Pass::Partial { which: Which::Settled | Which::Carved, .. } => !section.evacuating(i),
             Pass::Partial { which: Which::Evacuating, .. } => section.evacuating(i),
             Pass::Tainted => section.tainted(i),
             _ => !0,
@@ -140,6 +144,10 @@ impl Pass {
         match self {
             Pass::Partial { which: Which::Evacuating, .. } => {
                 bitmap.tags.evacuating(wanted.zone) > 0
+            }
+            // Unmovable blocks have come from these before.
+            Pass::Partial { which: Which::Carved, .. } => {
+                bitmap.tags.evacuating(wanted.zone) > 0 && wanted.mobility != Mobility::Unmovable
             }
             Pass::Reported(_) => bitmap.reports.is_any(),
             Pass::Tainted => wanted.mobility != Mobility::Movable && !cfg!(loom),
@@ -166,8 +174,9 @@ impl Pass {
     fn selects(self, tag: Tag, wanted: Wanted<'_>) -> bool {
         let is_ours = tag.serves(wanted.zone);
         match self {
+            Pass::Partial { which: Which::Carved, .. } => is_ours && tag.is_carved(),
             // The bits have told those that evacuate from the others.
-            Pass::Partial { .. } => tag.settled() == wanted.tag(),
+            Pass::Partial { .. } => tag.of_the_rest().settled() == wanted.tag(),
             // The last of all takes those of the wanted mobility, too: one that was whole when the
             // pass for partly used ones came by is not when the one for whole ones does.
             Pass::Whole(_) | Pass::Pair(_) | Pass::Reported(_) | Pass::Tainted | Pass::Any => {
@@ -311,7 +320,7 @@ impl<'m> Bitmap<'m> {
 
     /// Whether a search that has so many blocks leaves what this pass would find to others.
     fn suffices(&self, pass: Pass, taken: u32, want: u32) -> bool {
-        let gives_up = !matches!(pass, Pass::Partial { which: Which::Settled, .. });
+        let gives_up = !matches!(pass, Pass::Partial { which: Which::Settled | Which::Carved, .. });
         let keeps_whole = self.evacuates || matches!(pass, Pass::Reported(_));
         keeps_whole && gives_up && 8 * taken >= want
     }
@@ -829,7 +838,7 @@ impl<'m> Bitmap<'m> {
                 (at / HINT_WORDS * SECTION_PAGEBLOCKS + at % HINT_WORDS * 64) as u32 + bit,
             );
             note_step();
-            if !pass.selects(self.tags.of(pageblock), wanted) {
+            if !pass.selects(self.tags.with_carved(pageblock), wanted) {
                 continue;
             }
             visit(pageblock)?;

@@ -92,9 +92,14 @@ impl<'m> Tags<'m> {
 
     /// The tag of a pageblock below the limit, or of its frames that are not carved.
     pub fn of(&self, pageblock: PageblockIndex) -> Tag {
+        self.with_carved(pageblock).of_the_rest()
+    }
+
+    /// The tag of a pageblock below the limit as it is.
+    pub fn with_carved(&self, pageblock: PageblockIndex) -> Tag {
         // Acquire: pairs with the Release in `set`; a search that passes a pageblock by for its new
         // tag knows what the tag's writer had done before.
-        Tag(self.tags[pageblock.0 as usize].load(Ordering::Acquire)).of_the_rest()
+        Tag(self.tags[pageblock.0 as usize].load(Ordering::Acquire))
     }
 
     /// Changes the tag of a pageblock before any caller can have a frame of it: its zone, or that

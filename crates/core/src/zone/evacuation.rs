@@ -156,17 +156,28 @@ impl Evacuating {
         change > state.managed / OUTDATED_PART
     }
 
+    /// Whether more pageblocks should be whole, of `managed` pages, as of the last turn.
+    pub fn wants_more(&self, managed: u64) -> bool {
+        let seen = Seen::unpack(self.seen.load(Ordering::Relaxed));
+        match self.policy() {
+            Evacuation::Off => false,
+            Evacuation::Goal { .. } => true,
+            Evacuation::Adaptive => !is_plenty(u64::from(seen.whole), managed),
+        }
+    }
+
     /// How many pageblocks more may evacuate. `None`: the policy is off.
     pub fn orders(&self, state: State) -> Option<Orders> {
         let block = u64::from(PAGEBLOCK_FRAMES);
         let seen = Seen::unpack(self.seen.load(Ordering::Relaxed));
         // Wrapping, and below 0 where another hand has written between the two loads.
         let healed = state.healed.wrapping_sub(self.seen_healed.load(Ordering::Relaxed)) as i32;
-        let whole_pages = (u64::from(seen.whole) + healed.max(0) as u64) * block;
+        let whole = u64::from(seen.whole) + healed.max(0) as u64;
+        let whole_pages = whole * block;
         let percent = match self.policy() {
             Evacuation::Off => return None,
             Evacuation::Goal { percent } => percent,
-            Evacuation::Adaptive if 2 * whole_pages >= state.managed => {
+            Evacuation::Adaptive if is_plenty(whole, state.managed) => {
                 return Some(Orders { quota: 0, free_min: 0 });
             }
             Evacuation::Adaptive => 100,
@@ -179,6 +190,11 @@ impl Evacuating {
         let free_min = (mean.min(block) as u32 * 15 / 16 / divisor).max(1);
         Some(Orders { quota: room - i64::from(state.evacuating), free_min })
     }
+}
+
+/// Whether half of a zone lies in whole pageblocks.
+fn is_plenty(whole: u64, managed: u64) -> bool {
+    2 * whole * u64::from(PAGEBLOCK_FRAMES) >= managed
 }
 
 #[cfg(all(test, not(loom)))]
