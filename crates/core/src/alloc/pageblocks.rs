@@ -28,11 +28,17 @@ pub struct PageblockStats {
     pub whole_sections: u64,
 }
 
-#[cfg(all(test, loom))]
+#[cfg(all(test, any(loom, shuttle)))]
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// What models mark pageblocks in.
     pub(crate) fn bitmap(&self) -> &crate::store::bitmap::Bitmap<'m> {
         self.caches.store.bitmap().expect("models have no backing")
+    }
+
+    /// Moves the hand of this CPU, as a refill does.
+    pub(crate) fn step_hand(&self, zone: ZoneId) {
+        let here = self.caches.here().expect("models run on CPUs with caches");
+        self.caches.share(here.cpu, zone).step_hand(here);
     }
 }
 

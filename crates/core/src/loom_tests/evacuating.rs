@@ -7,6 +7,8 @@
 //! 3. No request fails while frames are free in pageblocks that evacuate, or in a front for
 //!    evacuated frames of its own CPU.
 //! 4. A pageblock that becomes whole can be had in one piece, also when it is marked late.
+//! 5. All of that holds when it is a CPU's hand that marks or settles, by counters that others change
+//!    meanwhile.
 //!
 //! The main thread marks: it runs first, and loom compares what others load with its changes.
 
@@ -226,4 +228,85 @@ fn a_removal_that_fails_beside_a_mark() {
         assert!(evacuates(&depot));
         depot.finish();
     });
+}
+
+/// A zone of two pageblocks of which half is free, and a hand on CPU 0 whose next step marks.
+fn depot_to_mark() -> Arc<Depot<Rseq>> {
+    let depot = depot(2, PAGEBLOCK_FRAMES);
+    for first in [0, PAGEBLOCK_FRAMES] {
+        let held = FrameRange::new(Pfn::new(first), PAGEBLOCK_FRAMES / 2);
+        depot.allocator.alloc_at(held.start, held.frames, Flags::default()).unwrap();
+        depot.note_frames(held, true);
+    }
+    (0..STEPS_BEFORE).for_each(|_| depot.allocator.step_hand(ZONE));
+    assert_eq!(evacuating(&depot), 0);
+    depot
+}
+
+/// Steps of a hand before the first that marks: each is a turn. The first counts; the second finds
+/// that no pageblock has as many free frames as the mean, which CPUs' shares of the count make too
+/// high, and halves what is asked for.
+const STEPS_BEFORE: u32 = 2;
+
+/// Pageblocks that evacuate.
+fn evacuating(depot: &Depot<Rseq>) -> u32 {
+    depot.allocator.bitmap().tags().evacuating(ZONE)
+}
+
+fn step_hand(depot: &Depot<Rseq>) {
+    depot.allocator.step_hand(ZONE);
+}
+
+/// Two hands may mark more than there is room for; no request fails for it.
+#[test]
+fn two_hands() {
+    explore_large(|| {
+        let depot = depot_to_mark();
+        let other = spawn(1, &depot, step_hand);
+        step_hand(&depot);
+        other.join().unwrap();
+        assert!((1..=2).contains(&evacuating(&depot)));
+        must_alloc(&depot);
+        depot.finish();
+    });
+}
+
+/// A request takes a frame while the hand of another CPU marks.
+#[test]
+fn a_hand_beside_a_request() {
+    explore_large(|| {
+        let depot = depot_to_mark();
+        let owner = spawn(1, &depot, |depot| {
+            let pfn = must_alloc(depot);
+            depot.free(pfn);
+        });
+        step_hand(&depot);
+        owner.join().unwrap();
+        depot.finish();
+    });
+}
+
+/// One hand marks while the policy is switched off and another settles: the next turn settles all.
+fn hands_beside_a_switch() {
+    let depot = depot_to_mark();
+    let other = spawn(1, &depot, |depot| {
+        assert!(depot.allocator.set_evacuation(ZONE, Evacuation::Off));
+        step_hand(depot);
+    });
+    step_hand(&depot);
+    other.join().unwrap();
+    step_hand(&depot);
+    assert_eq!(evacuating(&depot), 0);
+    depot.finish();
+}
+
+#[test]
+fn hands_beside_a_switch_off() {
+    explore_large(hands_beside_a_switch);
+}
+
+#[test]
+#[should_panic = "Evacuating"]
+fn a_hand_that_copies_a_tag_once() {
+    explore_mutant(Mutant::CopiesOnce, hands_beside_a_switch);
 }

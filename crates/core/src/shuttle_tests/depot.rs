@@ -12,9 +12,10 @@ use super::machine::{
 };
 use super::{Mutant, explore, explore_mutant};
 use crate::cpus::{Context, CpuLock, Cpus, Here, Locked, Pinned};
+use crate::frame::pageblock::PageblockIndex;
 use crate::{
-    CacheLimits, CpuId, Flags, FrameRange, HighPolicy, Mobility, Mode, Order, Pfn, Scope,
-    Watermarks, ZoneId,
+    CacheLimits, CpuId, Evacuation, Flags, FrameRange, HighPolicy, Mobility, Mode, Order, Pfn,
+    Scope, Watermarks, ZoneId,
 };
 
 const ZONE: ZoneId = ZoneId::new(0);
@@ -120,6 +121,39 @@ fn drains_that_wait_for_no_guard() {
     explore_mutant("drains_that_wait_for_no_guard", Mutant::NoFence, || {
         owners_beside_drains(&Setup::default(), Pinned(Preemption::new()));
     });
+}
+
+/// Pageblocks begin and end to evacuate beside owners and drains, by hands and against them.
+#[test]
+fn evacuating_pageblocks_beside_owners_and_drains() {
+    explore("evacuating_pageblocks_beside_owners_and_drains", || {
+        let setup = Setup { evacuation: Evacuation::Goal { percent: 100 }, ..Setup::default() };
+        let depot = Depot::new(&setup, Rseq::new(CPUS));
+        let owners = (1..=3).map(|number| spawn(&depot, move |depot| own(&depot, number, 6)));
+        let others = [
+            spawn(&depot, |depot| drain(&depot, Mode::Full, 4)),
+            spawn(&depot, |depot| mark(&depot, 40)),
+        ];
+        join(owners.chain(others).collect::<Vec<_>>());
+        depot.finish();
+    });
+}
+
+/// Marks and settles pageblocks, and moves the hands of CPUs.
+fn mark<C: Cpus>(depot: &Arc<Depot<C>>, times: u32) {
+    let (bitmap, mut rng) = (depot.allocator.bitmap(), rng());
+    for _ in 0..times {
+        let pageblock = PageblockIndex(rng.below(8) as u32);
+        let section = bitmap.section(pageblock.section()).unwrap();
+        match rng.below(3) {
+            0 => _ = bitmap.evacuate(section, pageblock, ZONE),
+            1 => bitmap.settle(section, pageblock),
+            _ => {
+                run_on(rng.below(u64::from(CPUS)) as u32);
+                depot.allocator.step_hand(ZONE);
+            }
+        }
+    }
 }
 
 /// A handler of a CPU with fronts of its own, beside the CPU's task and a drainer.

@@ -11,8 +11,8 @@ use super::rng::Rng;
 use super::{Mutant, cpus, is_mutant};
 use crate::cpus::{Cpus, Environment, FenceError, Guard, Here, Processor, WhichCpu};
 use crate::{
-    Allocator, Census, Config, CpuId, Flags, FrameRange, HighPolicy, Misuse, NodeId, Order, Pfn,
-    Watermarks, ZoneConfig, ZoneId,
+    Allocator, Census, Config, CpuId, Evacuation, Flags, FrameRange, HighPolicy, Misuse, NodeId,
+    Order, Pfn, Watermarks, ZoneConfig, ZoneId,
 };
 
 pub const CPUS: u32 = 3;
@@ -128,12 +128,20 @@ pub struct Setup {
     pub sections: u32,
     /// Whether frames remember whether they are free.
     pub checked: bool,
+    pub evacuation: Evacuation,
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let high = HighPolicy::Fixed(256);
-        Setup { frames: 4096, watermarks: Watermarks::default(), high, sections: 1, checked: false }
+        Setup {
+            frames: 4096,
+            watermarks: Watermarks::default(),
+            high,
+            sections: 1,
+            checked: false,
+            evacuation: Evacuation::default(),
+        }
     }
 }
 
@@ -168,6 +176,7 @@ impl<C: Cpus> Depot<C> {
         let config = Config {
             high: setup.high,
             checked: setup.checked,
+            evacuation: setup.evacuation,
             pfn_limit: Some(Pfn::new(setup.sections * SECTION - 1)),
             on_misuse: Some(panic_on_misuse),
             ..Config::new(CPUS, &zones)
