@@ -70,6 +70,8 @@ designs! {
     DepotOwned = "depot-owned",
     /// This project's, without per-CPU caches.
     DepotUncached = "depot-uncached",
+    /// This project's, without pageblocks that evacuate.
+    DepotStill = "depot-still",
 }
 
 impl Design {

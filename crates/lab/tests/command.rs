@@ -337,7 +337,7 @@ fn fragmentation_has_a_row_per_round() {
         "gib_drained_ranges",
     ];
     assert_eq!(metrics, expected);
-    for design in ["depot", "depot-uncached", "zone-lock", "spin"] {
+    for design in ["depot", "depot-still", "depot-uncached", "zone-lock", "spin"] {
         let wholes: Vec<_> = rows(&document, design, "whole_share").collect();
         let rounds: Vec<_> = wholes.iter().map(|row| row["params"]["round"].as_u64()).collect();
         assert_eq!(rounds, [0, 1, 2, 3].map(Some), "{design}");
@@ -359,7 +359,7 @@ fn fragmentation_has_a_row_per_round() {
 fn mixed_has_huge_pages_and_taint() {
     let document = results(&["bench", "mixed", "--memory-mib", "64", "--rounds", "2"]);
     check(&document, "bench mixed");
-    for design in ["depot", "depot-uncached", "zone-lock", "spin"] {
+    for design in ["depot", "depot-still", "depot-uncached", "zone-lock", "spin"] {
         let figure = |metric| {
             let row = rows(&document, design, metric).next();
             row.unwrap_or_else(|| panic!("{design} has no {metric}"))["median"].as_f64().unwrap()

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::time::{Duration, Instant};
 
-use pagedepot::{CpuId, Flags, Mobility, Mode, Order, Pfn, Scope};
+use pagedepot::{CpuId, Evacuation, Flags, Mobility, Mode, Order, Pfn, Scope};
 use pagedepot_designs::{
     AsBacking, Buddy, Counts, Drained, FreeMap, GIB_LOG2, Setup, Store as _, Volume,
 };
@@ -18,8 +18,8 @@ use super::variant::Store;
 use crate::failure::Failure;
 use crate::names::Design;
 
-/// See the module. `CACHED`: with per-CPU caches.
-pub struct DepotAllocator<const CACHED: bool = true> {
+/// See the module. `CACHED`: with per-CPU caches. `HEALS`: with pageblocks that evacuate.
+pub struct DepotAllocator<const CACHED: bool = true, const HEALS: bool = true> {
     depot: Depot,
     pages: u64,
     /// The store under the depot, if it is not the depot's own bitmap.
@@ -56,8 +56,12 @@ fn failed(why: impl std::fmt::Display) -> Failure {
     Failure::Run(format!("{}: {why}", Design::Depot))
 }
 
-impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
-    const DESIGN: Design = if CACHED { Design::Depot } else { Design::DepotUncached };
+impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED, HEALS> {
+    const DESIGN: Design = match (CACHED, HEALS) {
+        (true, true) => Design::Depot,
+        (true, false) => Design::DepotStill,
+        (false, _) => Design::DepotUncached,
+    };
     const DRAINS: &'static [Mode] = &[Mode::Quiet, Mode::Full, Mode::Handover];
     const RANGES: bool = true;
     type Block = Pfn;
@@ -67,6 +71,9 @@ impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
         let free_high = demand.variant.free_high_limit().into();
         let mut builder =
             Depot::builder(pages as usize * PAGE_BYTES).free_high(free_high).caches(CACHED);
+        if !HEALS {
+            builder = builder.evacuation(Evacuation::Off);
+        }
         if let Some(cpu) = demand.isolated {
             builder = builder.isolated_cpus([cpu].into_iter().collect());
         }
@@ -209,7 +216,7 @@ impl<const CACHED: bool> Allocator for DepotAllocator<CACHED> {
     }
 }
 
-impl<const CACHED: bool> DepotAllocator<CACHED> {
+impl<const CACHED: bool, const HEALS: bool> DepotAllocator<CACHED, HEALS> {
     /// Looks until it is complete, without sleep: the interrupt that wakes a sleeper would be
     /// counted.
     fn await_handover(&self, handover: &mut Handover<'_>) {

@@ -65,6 +65,10 @@ macro_rules! by_allocator {
                 type $allocator = $crate::design::depot::DepotAllocator<false>;
                 $use
             }
+            $crate::names::Design::DepotStill => {
+                type $allocator = $crate::design::depot::DepotAllocator<true, false>;
+                $use
+            }
             #[cfg(feature = "peers")]
             $crate::names::Design::FrameAlloc => {
                 type $allocator = $crate::design::frame_alloc::FrameAlloc;

@@ -173,7 +173,7 @@ impl Variant {
 
     /// The store of a design that has one.
     pub fn store_of(&self, design: Design) -> Store {
-        let is_ours = matches!(design, Design::Depot | Design::DepotUncached);
+        let is_ours = matches!(design, Design::Depot | Design::DepotUncached | Design::DepotStill);
         self.store.unwrap_or(if is_ours { Store::Bitmap } else { Store::Buddy })
     }
 

@@ -63,6 +63,7 @@ const USUAL: Usual = Usual { mib: [4096, 64], free_percent: 50, rounds: [100, 10
 /// around the same lists and the same store.
 const DESIGNS: &[Design] = &[
     Design::Depot,
+    Design::DepotStill,
     Design::DepotUncached,
     Design::ZoneLock,
     Design::Spin,
