@@ -17,8 +17,8 @@ pub mod interrupts;
 pub mod noise;
 pub mod ring;
 pub mod round_trip;
-pub mod round_trips;
 pub mod samples;
 pub mod stop;
+pub mod topology;
 
 pub use interleave::{Contender, Drains, Pace, Schedule, Seat, Series, interleave};

@@ -40,7 +40,9 @@ pub fn from_first(cpus: &[CpuId]) -> Vec<RoundTrip> {
     pairs.map(|&to| RoundTrip { from: first.get(), to: to.get(), ns: between(first, to) }).collect()
 }
 
-fn between(from: CpuId, to: CpuId) -> f64 {
+/// Nanoseconds of a round trip between two CPUs that threads can be pinned to
+/// ([`check_seats`](cpus::check_seats)).
+pub fn between(from: CpuId, to: CpuId) -> f64 {
     let line = Line(AtomicU32::new(0));
     let last = 2 * TRIPS * BATCHES;
     // Odd numbers are questions, even ones answers. Acquire and Release pair with the other

@@ -1,23 +1,20 @@
 //! This machine as a topology for simulations: what it costs to move a cache line between its CPUs.
 //!
-//! Two threads pass a line to and fro. One way of that is more than one transfer (the waiting CPU's
+//! Two threads pass a line to and fro ([`round_trip`]). One way of that is more than one transfer (the waiting CPU's
 //! load takes a copy, which the next change must invalidate), so the same game is played on the
 //! simulated machine, and the transfer is what makes both last as long.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pagedepot::CpuId;
-use pagedepot_rseq::{CpuSet, affinity};
-use pagedepot_sim::round_trip;
+use pagedepot_rseq::CpuSet;
 use pagedepot_sim::topology::Topology;
 
-use super::cpus;
+use super::{cpus, round_trip};
 use crate::failure::Failure;
 
-/// Round trips of a sample, and samples, of which the fastest counts.
-const TRIPS: u64 = 2000;
+/// Samples, of which the fastest counts, and operations in each.
 const SAMPLES: usize = 31;
 const LOOPS: u64 = 10_000;
 
@@ -63,11 +60,12 @@ pub fn here() -> Result<Topology, Failure> {
         (remote, &mut topology.remote_ns),
     ] {
         if let Some(second) = pair {
-            *cost = transfer_ns(trip_ns(first, second)?);
+            cpus::check_seats(&[first, second])?;
+            *cost = transfer_ns(round_trip::between(first, second));
         }
     }
     let alone = std::thread::scope(|scope| scope.spawn(move || measure_alone(first)).join());
-    (topology.rmw_ns, topology.touch_ns) = alone.expect("it only measures")?;
+    (topology.rmw_ns, topology.touch_ns) = alone.expect("it only measures");
     Ok(topology)
 }
 
@@ -92,45 +90,14 @@ fn transfer_ns(trip_ns: f64) -> f64 {
     let (mut low, mut high) = (1.0, 2000.0);
     for _ in 0..16 {
         let middle: f64 = (low + high) / 2.0;
-        if round_trip(middle) < trip_ns { low = middle } else { high = middle }
+        if pagedepot_sim::round_trip(middle) < trip_ns { low = middle } else { high = middle }
     }
     low
 }
 
-/// Nanoseconds of a round trip between two CPUs, of the fastest sample.
-fn trip_ns(first: CpuId, second: CpuId) -> Result<f64, Failure> {
-    let (ball, start) = (Ball(AtomicU64::new(0)), Barrier::new(2));
-    let play = |cpu: CpuId, of: u64| -> Result<f64, Failure> {
-        let pinned = affinity::pin(cpu);
-        // Both come here, also the one that failed.
-        start.wait();
-        let mut fastest = f64::INFINITY;
-        let mut turn = 0;
-        for _ in 0..SAMPLES {
-            let begun = Instant::now();
-            for _ in 0..TRIPS {
-                while ball.0.load(Ordering::Acquire) != 2 * turn + of {
-                    std::hint::spin_loop();
-                }
-                ball.0.store(2 * turn + of + 1, Ordering::Release);
-                turn += 1;
-            }
-            fastest = fastest.min(begun.elapsed().as_nanos() as f64 / TRIPS as f64);
-        }
-        pinned.map_err(|error| Failure::Run(format!("cannot run on CPU {cpu}: {error}")))?;
-        Ok(fastest)
-    };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| play(second, 1));
-        let fastest = scope.spawn(|| play(first, 0)).join().expect("it only plays");
-        other.join().expect("it only plays").and(fastest)
-    })
-}
-
 /// Nanoseconds of a read-modify-write, and of the first write to a page, on one CPU.
-fn measure_alone(cpu: CpuId) -> Result<(f64, f64), Failure> {
-    affinity::pin(cpu)
-        .map_err(|error| Failure::Run(format!("cannot run on CPU {cpu}: {error}")))?;
+fn measure_alone(cpu: CpuId) -> (f64, f64) {
+    cpus::pin(cpu);
     let ball = Ball(AtomicU64::new(0));
     let rmw = fastest(LOOPS, || _ = ball.0.fetch_add(1, Ordering::AcqRel));
     // More than caches hold, as when memory is used up.
@@ -141,7 +108,7 @@ fn measure_alone(cpu: CpuId) -> Result<(f64, f64), Failure> {
         page = (page + 1) % PAGES;
         memory[4096 * page..][..4096].fill(std::hint::black_box(0));
     });
-    Ok((rmw, touch))
+    (rmw, touch)
 }
 
 fn fastest(times: u64, mut work: impl FnMut()) -> f64 {
