@@ -74,36 +74,47 @@ designs! {
     DepotStill = "depot-still",
 }
 
+/// Lists one behind the other, at compile time. `N` is the number of designs in all.
+pub const fn joined<const N: usize>(lists: &[&[Design]]) -> [Design; N] {
+    let mut all = [Design::Depot; N];
+    let (mut list, mut nth) = (0, 0);
+    while list < lists.len() {
+        let mut at = 0;
+        while at < lists[list].len() {
+            all[nth] = lists[list][at];
+            (at, nth) = (at + 1, nth + 1);
+        }
+        list += 1;
+    }
+    assert!(nth == N, "the lists have another number of designs");
+    all
+}
+
 impl Design {
-    /// Designs that hand out blocks.
-    pub const BLOCKS: &'static [Design] = &[
-        Design::Depot,
-        Design::FloorTls,
-        Design::FloorRseq,
-        Design::FloorSpin,
+    /// Page allocators that linux-mm threads propose.
+    pub const OF_THREADS: &'static [Design] = &[
         Design::ZoneLock,
         Design::Local,
         Design::NohzConditional,
         Design::Spin,
         Design::Rcu,
         Design::Magazine,
-        Design::FrameAlloc,
-        Design::Mimalloc,
-        Design::Jemalloc,
-        Design::Snmalloc,
     ];
+
+    /// Allocators of processes, asked for aligned pages.
+    pub const MALLOCS: &'static [Design] = &[Design::Mimalloc, Design::Jemalloc, Design::Snmalloc];
+
+    /// Designs that hand out blocks.
+    pub const BLOCKS: &'static [Design] = &joined::<14>(&[
+        &[Design::Depot, Design::FloorTls, Design::FloorRseq, Design::FloorSpin],
+        Design::OF_THREADS,
+        &[Design::FrameAlloc],
+        Design::MALLOCS,
+    ]);
 
     /// Whole page allocators: they hand out frame numbers, with memory behind them, for blocks of
     /// any order, split blocks, drain caches and check their metadata.
-    pub const PAGED: &'static [Design] = &[
-        Design::Depot,
-        Design::ZoneLock,
-        Design::Local,
-        Design::NohzConditional,
-        Design::Spin,
-        Design::Rcu,
-        Design::Magazine,
-    ];
+    pub const PAGED: &'static [Design] = &joined::<7>(&[&[Design::Depot], Design::OF_THREADS]);
 
     /// Designs whose owners exclude each other by restartable sequences and nothing else.
     pub const WITH_RSEQ: &'static [Design] =
@@ -129,8 +140,8 @@ impl Design {
 
     /// Whether the design writes into freed pages, and so comes to own memory for every page that
     /// it ever handed out.
-    pub const fn touches_pages(self) -> bool {
-        matches!(self, Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
+    pub fn touches_pages(self) -> bool {
+        Self::MALLOCS.contains(&self)
     }
 
     /// Whether the design is no allocator, but what a per-CPU list must cost at least: it has no
@@ -140,16 +151,15 @@ impl Design {
     }
 
     /// Whether a linux-mm thread proposes the design.
-    pub const fn is_of_a_thread(self) -> bool {
-        use Design::{Local, Magazine, NohzConditional, Rcu, Spin, ZoneLock};
-        matches!(self, ZoneLock | Local | NohzConditional | Spin | Rcu | Magazine)
+    pub fn is_of_a_thread(self) -> bool {
+        Self::OF_THREADS.contains(&self)
     }
 
     /// Whether the design is another project's crate or library, compiled in by the feature
     /// `peers`.
-    pub const fn is_peer(self) -> bool {
-        matches!(self, Design::FrameAlloc | Design::Mimalloc | Design::Jemalloc | Design::Snmalloc)
-            || matches!(self, Design::RangeAlloc | Design::OffsetAllocator)
+    pub fn is_peer(self) -> bool {
+        matches!(self, Design::FrameAlloc | Design::RangeAlloc | Design::OffsetAllocator)
+            || Self::MALLOCS.contains(&self)
     }
 }
 

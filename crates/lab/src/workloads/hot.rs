@@ -12,7 +12,7 @@ use crate::design::dispatch::with_design;
 use crate::design::{self, Allocator, Demand, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::{Contender, Seat, Series};
-use crate::names::Design;
+use crate::names::{Design, joined};
 use crate::report::rows::{Metric, Params};
 use crate::report::{Report, counted, table};
 
@@ -30,15 +30,7 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 /// Designs that hand out blocks, and the depot's owned pages beside its numbers.
-const DESIGNS: &[Design] = &{
-    let mut designs = [Design::DepotOwned; Design::BLOCKS.len() + 1];
-    let mut nth = 0;
-    while nth < Design::BLOCKS.len() {
-        designs[nth] = Design::BLOCKS[nth];
-        nth += 1;
-    }
-    designs
-};
+const DESIGNS: &[Design] = &joined::<15>(&[Design::BLOCKS, &[Design::DepotOwned]]);
 
 const PAIR: Metric = ("pair_ns", "ns");
 

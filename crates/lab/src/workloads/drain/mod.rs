@@ -35,7 +35,7 @@ use crate::design::dispatch::with_design;
 use crate::design::{Allocator as _, Demand};
 use crate::failure::Failure;
 use crate::harness::{Contender, Pace, Schedule};
-use crate::names::Design;
+use crate::names::{Design, joined};
 use crate::report::Report;
 
 /// See the module.
@@ -50,17 +50,8 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 /// Designs whose caches another CPU can take back.
-const DESIGNS: &[Design] = &[
-    Design::Depot,
-    Design::FloorSpin,
-    Design::ZoneLock,
-    Design::Local,
-    Design::NohzConditional,
-    Design::Spin,
-    Design::Rcu,
-    Design::Magazine,
-    Design::FrameAlloc,
-];
+const DESIGNS: &[Design] =
+    &joined::<9>(&[&[Design::Depot, Design::FloorSpin], Design::OF_THREADS, &[Design::FrameAlloc]]);
 
 /// Measures it: the owner on the first CPU, the drainer on the second.
 fn run(settings: &Settings) -> Result<Report, Failure> {

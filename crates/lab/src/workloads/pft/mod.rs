@@ -21,7 +21,7 @@ use crate::design::{Demand, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::clock::on_cpu_ns;
 use crate::harness::{Contender, Pace, Schedule, Seat, Series};
-use crate::names::Design;
+use crate::names::{Design, joined};
 use crate::report::machine::available_bytes;
 use crate::report::rows::{Metric, params};
 use crate::report::{Report, counted, table};
@@ -40,20 +40,8 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 /// Designs whose pages are memory, and `kernel`.
-const DESIGNS: &[Design] = &[
-    Design::Depot,
-    Design::ZoneLock,
-    Design::Local,
-    Design::NohzConditional,
-    Design::Spin,
-    Design::Rcu,
-    Design::Magazine,
-    Design::FrameAlloc,
-    Design::Mimalloc,
-    Design::Jemalloc,
-    Design::Snmalloc,
-    Design::Kernel,
-];
+const DESIGNS: &[Design] =
+    &joined::<12>(&[Design::PAGED, &[Design::FrameAlloc], Design::MALLOCS, &[Design::Kernel]]);
 
 const PER_CPU: Metric = ("faults_per_cpu_s", "1/s");
 const PER_S: Metric = ("faults_per_s", "1/s");
