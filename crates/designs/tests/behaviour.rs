@@ -285,6 +285,20 @@ fn drains_of_a_depot_with_free_locks_interrupt_no_cpu() {
     assert_eq!(depot.counts().interruptions, 0);
 }
 
+#[test]
+fn full_drains_of_a_depot_fence_just_the_cpus_whose_locks_are_held() {
+    let cpus = common::Watched::new(3).report_held(0b101);
+    let depot = Depot::owned(&three_zones(3), cpus, ByThread, FreeHigh::OFF).unwrap();
+    (0..3).for_each(|cpu| warm(&depot, cpu));
+    let quiet = depot.drain(Scope::ALL, Mode::Quiet);
+    assert_eq!(quiet.interruptions, 0);
+    let full = depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!((full.fences, full.unreachable_pages), (2, 0));
+    assert_eq!(depot.drain(Scope::cpu(CpuId::new(1)), Mode::Full).fences, 0);
+    assert_eq!(depot.drain(Scope::cpu(CpuId::new(2)), Mode::Full).fences, 1);
+    assert_eq!(depot.counts().interruptions, 3);
+}
+
 /// A receiver: frees blocks of order 3 that another CPU allocates.
 fn cached_by_receiver(design: &impl PageCache) -> u64 {
     let mut most = 0;
@@ -310,8 +324,7 @@ fn limits_for_receivers_hold_for_spin_and_depot() {
     let four = spin(FreeHighLimit::FourBatches);
     assert!(spin(FreeHighLimit::Zero) < four && four < spin(FreeHighLimit::High));
     let depot = |limit: FreeHighLimit| {
-        let locks: Vec<_> = (0..2).map(|_| pagedepot::cpus::CpuLock::new()).collect();
-        let cpus = pagedepot::cpus::Locked::new(locks.leak(), ByThread);
+        let cpus = common::Watched::new(2);
         cached_by_receiver(&Depot::owned(&setup, cpus, ByThread, limit.into()).unwrap())
     };
     assert!(depot(FreeHighLimit::Zero) < depot(FreeHighLimit::High));

@@ -1,10 +1,14 @@
 //! Shared by the tests that run over every design: how each is made, and for which machines.
 #![allow(dead_code, unused_macros, unused_imports, reason = "each test file uses its part")]
 
-use pagedepot::cpus::{Context, CpuLock, Here, Locked};
+mod watched;
+
+use pagedepot::cpus::{Context, Here};
 use pagedepot::{CacheLimits, CpuId, FrameRange, Pfn, Watermarks};
 use pagedepot_designs::*;
 use pagedepot_rseq::affinity;
+
+pub use watched::Watched;
 
 /// A task on a CPU.
 pub fn task(cpu: u32) -> Here {
@@ -90,9 +94,11 @@ pub fn magazine(setup: &Setup, _: Entry) -> Magazine<Buddy> {
     Magazine::new(buddy(setup), options).unwrap()
 }
 
-pub type LockedDepot = Depot<'static, Locked<'static, ByThread>, ByThread>;
+pub type LockedDepot = Depot<'static, Watched, ByThread>;
 
-/// pagedepot's allocator, with fronts behind locks, so that any thread may act as any CPU.
+/// pagedepot's allocator, with fronts behind locks, so that any thread may act as any CPU. Whatever
+/// a test does, a full drain that fences a CPU whose lock is free, or none whose lock is held, fails
+/// it ([`Watched`]).
 pub fn depot(setup: &Setup, _: Entry) -> LockedDepot {
     depot_with(setup, FreeHigh::OFF)
 }
@@ -108,8 +114,7 @@ pub fn depot_backed_bitmap(setup: &Setup, _: Entry) -> LockedDepot {
 }
 
 fn depot_over(store: impl Store + Send + 'static, setup: &Setup) -> LockedDepot {
-    let locks: Vec<_> = (0..setup.cpus).map(|_| CpuLock::new()).collect();
-    Depot::over(store, setup, Locked::new(locks.leak(), ByThread), ByThread, FreeHigh::OFF).unwrap()
+    Depot::over(store, setup, Watched::new(setup.cpus), ByThread, FreeHigh::OFF).unwrap()
 }
 
 /// `depot` with a limit for CPUs that only free high orders.
@@ -118,8 +123,7 @@ pub fn depot_free_high(setup: &Setup, _: Entry) -> LockedDepot {
 }
 
 fn depot_with(setup: &Setup, free_high: FreeHigh) -> LockedDepot {
-    let locks: Vec<_> = (0..setup.cpus).map(|_| CpuLock::new()).collect();
-    Depot::owned(setup, Locked::new(locks.leak(), ByThread), ByThread, free_high).unwrap()
+    Depot::owned(setup, Watched::new(setup.cpus), ByThread, free_high).unwrap()
 }
 
 /// Runs a generic test over every design, as a test of its own each.

@@ -1,0 +1,85 @@
+//! Locked CPUs of a depot under watch: a full drain fences a CPU if, and only if, its lock was held
+//! when the drain looked.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagedepot::CpuId;
+use pagedepot::cpus::implement::{BlockArray, WordOffset};
+use pagedepot::cpus::{CpuLock, Cpus, FenceError, Here, Locked};
+use pagedepot_designs::ByThread;
+
+thread_local! {
+    /// The CPU whose lock this thread found held, until it has fenced it.
+    static HELD: Cell<Option<CpuId>> = const { Cell::new(None) };
+}
+
+/// See the module.
+pub struct Watched {
+    locked: Locked<'static, ByThread>,
+    /// CPUs whose locks are reported as held, a bit each.
+    reported_held: AtomicU64,
+}
+
+impl Watched {
+    pub fn new(cpus: u32) -> Self {
+        let locks: Vec<_> = (0..cpus).map(|_| CpuLock::new()).collect();
+        Watched { locked: Locked::new(locks.leak(), ByThread), reported_held: AtomicU64::new(0) }
+    }
+
+    /// From now on these locks are held when a drain looks, a bit each.
+    pub fn report_held(self, cpus: u64) -> Self {
+        self.reported_held.store(cpus, Ordering::Relaxed);
+        self
+    }
+}
+
+// SAFETY: each method is that of `Locked`. `is_quiescent` may say `false` of any CPU.
+unsafe impl Cpus for Watched {
+    type Environment = ByThread;
+
+    fn environment(&self) -> &ByThread {
+        self.locked.environment()
+    }
+
+    fn here(&self) -> Option<Here> {
+        self.locked.here()
+    }
+
+    fn pop(&self, blocks: &BlockArray, word: WordOffset) -> Option<u32> {
+        self.locked.pop(blocks, word)
+    }
+
+    fn push(&self, blocks: &BlockArray, word: WordOffset, rounds_max: u32, frame: u32) -> bool {
+        self.locked.push(blocks, word, rounds_max, frame)
+    }
+
+    fn compare_store(
+        &self,
+        blocks: &BlockArray,
+        here: Here,
+        word: WordOffset,
+        old: u64,
+        new: u64,
+    ) -> bool {
+        self.locked.compare_store(blocks, here, word, old, new)
+    }
+
+    fn claim_gate(&self, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
+        self.locked.claim_gate(blocks, here, old, new)
+    }
+
+    fn is_quiescent(&self, cpu: CpuId) -> bool {
+        assert_eq!(HELD.get(), None, "a drain left a CPU with a held lock unfenced");
+        let reported_held = self.reported_held.load(Ordering::Relaxed) >> cpu.get() & 1 == 1;
+        let is_free = !reported_held && self.locked.is_quiescent(cpu);
+        HELD.set((!is_free).then_some(cpu));
+        is_free
+    }
+
+    fn fence(&self, blocks: &BlockArray, cpu: CpuId) -> Result<(), FenceError> {
+        assert_eq!(HELD.take(), Some(cpu), "a drain fenced a CPU whose lock was free");
+        self.locked.fence(blocks, cpu)
+    }
+}
