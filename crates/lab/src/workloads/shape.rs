@@ -1,6 +1,8 @@
 //! How much memory a workload fills, how much of it becomes free, and in how many rounds.
 
-use crate::design::PAGE_BYTES;
+use crate::design::{Demand, PAGE_BYTES};
+use crate::failure::Failure;
+use crate::harness::{Pace, Schedule, stop};
 use crate::report::rows::{Params, params};
 use crate::workloads::settings::{Effort, Settings};
 
@@ -42,6 +44,29 @@ impl Shape {
             threads: settings.cpus.len(),
             seed: settings.seed,
         }
+    }
+
+    /// Runs the workload as often as asked for, or until the user stops it. `run` gets the number
+    /// of the run, from 1.
+    ///
+    /// # Errors
+    /// The first error of a run.
+    pub fn each_run(&self, run: impl FnMut(u32) -> Result<(), Failure>) -> Result<(), Failure> {
+        (1..=self.runs).take_while(|_| !stop::is_asked()).try_for_each(run)
+    }
+
+    /// What each design is made for: all of the memory, and a seat per thread.
+    pub fn demand(&self, settings: &Settings) -> Demand {
+        Demand {
+            memory_pages: Some(self.pages),
+            fills_memory: true,
+            ..settings.demand(self.threads, (self.pages / self.threads as u64) as u32, 1)
+        }
+    }
+
+    /// A window per round.
+    pub fn schedule(&self) -> Schedule {
+        Schedule { rounds: self.rounds, pace: Pace::Units(1), drains: None }
     }
 
     /// Frames that stay held.

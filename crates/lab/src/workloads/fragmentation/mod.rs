@@ -41,7 +41,7 @@ use super::workload::Workload;
 use crate::design::Demand;
 use crate::design::dispatch::with_design;
 use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule, stop};
+use crate::harness::Contender;
 use crate::names::Design;
 use crate::report::Report;
 
@@ -84,12 +84,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
         designs.retain(|&design| design != Design::Kernel);
     }
     let mut found: Vec<Found> = designs.iter().map(|_| Found::default()).collect();
-    for nth in 1..=shape.runs {
-        if stop::is_asked() {
-            break;
-        }
-        measure(settings, &shape, nth, &designs, &mut found)?;
-    }
+    shape.each_run(|nth| measure(settings, &shape, nth, &designs, &mut found))?;
     rows::add(&mut report, &shape, &designs, &found);
     rows::show(&mut report, &shape, &designs, &found);
     Ok(report)
@@ -103,21 +98,15 @@ fn measure(
     designs: &[Design],
     found: &mut [Found],
 ) -> Result<(), Failure> {
-    let cpus = settings.cpus.len();
-    let demand = Demand {
-        memory_pages: Some(shape.pages),
-        fills_memory: true,
-        ..settings.demand(cpus, (shape.pages / cpus as u64) as u32, 1)
-    };
+    let demand = shape.demand(settings);
     let (mut contenders, mut ends) = (Vec::new(), Vec::new());
     for &design in designs {
         let (contender, end) = contender(design, &demand, shape)?;
         contenders.push(contender);
         ends.push(end);
     }
-    let schedule = Schedule { rounds: shape.rounds, pace: Pace::Units(1), drains: None };
     let what = format!("{NAME}, run {nth} of {}", shape.runs);
-    let series = settings.interleave(&what, &mut contenders, cpus, schedule)?;
+    let series = settings.interleave(&what, &mut contenders, shape.threads, shape.schedule())?;
     for (((found, one), end), &design) in found.iter_mut().zip(series).zip(&ends).zip(designs) {
         let end = end.get();
         checked(design, end.fault.clone().map_or(Ok(()), Err))?;

@@ -38,10 +38,9 @@ use self::rows::{Found, NAME};
 use super::settings::{Settings, checked};
 use super::shape::{Shape, Usual};
 use super::workload::Workload;
-use crate::design::Demand;
 use crate::design::dispatch::with_design;
 use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule, stop};
+use crate::harness::Contender;
 use crate::names::Design;
 use crate::report::Report;
 use crate::report::machine::available_bytes;
@@ -81,12 +80,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
         )));
     }
     let mut found: Vec<Found> = designs.iter().map(|_| Found::default()).collect();
-    for nth in 1..=shape.runs {
-        if stop::is_asked() {
-            break;
-        }
-        measure(settings, &shape, nth, &designs, &mut found)?;
-    }
+    shape.each_run(|nth| measure(settings, &shape, nth, &designs, &mut found))?;
     let mut report = Report::default();
     rows::add(&mut report, &shape, &designs, &found);
     rows::show(&mut report, &shape, &designs, &found);
@@ -101,11 +95,7 @@ fn measure(
     designs: &[Design],
     found: &mut [Found],
 ) -> Result<(), Failure> {
-    let demand = Demand {
-        memory_pages: Some(shape.pages),
-        fills_memory: true,
-        ..settings.demand(shape.threads, (shape.pages / shape.threads as u64) as u32, 1)
-    };
+    let demand = shape.demand(settings);
     let (mut contenders, mut ends) = (Vec::new(), Vec::<Arc<Ends>>::new());
     for &design in designs {
         let one = with_design!(any design, &demand, |allocator| -> Box<dyn Contender<1>> {
@@ -115,9 +105,8 @@ fn measure(
         })?;
         contenders.push(one);
     }
-    let schedule = Schedule { rounds: shape.rounds, pace: Pace::Units(1), drains: None };
     let what = format!("{NAME}, run {nth} of {}", shape.runs);
-    let series = settings.interleave(&what, &mut contenders, shape.threads, schedule)?;
+    let series = settings.interleave(&what, &mut contenders, shape.threads, shape.schedule())?;
     for (((found, one), ends), &design) in found.iter_mut().zip(series).zip(&ends).zip(designs) {
         let end = ends.get();
         checked(design, end.as_ref().and_then(|end| end.fault.clone()).map_or(Ok(()), Err))?;
