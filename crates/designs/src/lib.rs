@@ -20,7 +20,7 @@
 //! | [`Local`] | a pcp that only its owner touches | is work that the owner does, or that a helper does on the owner's CPU |
 //! | [`NohzConditional`] | one switch for the whole machine: as `Local`, or as `Spin` | as theirs |
 //! | [`Spin`] | a pcp behind a spinlock; the owner waits for it (plain) or goes past it (trylock) | takes the locks |
-//! | [`Rcu`] | a pcp behind a pointer | switches the pointer, and collects after a grace period |
+//! | [`Rcu`] | a pcp behind a pointer | switches the pointers of all CPUs, waits for a grace period, and drains; or collects later |
 //! | [`Magazine`] | magazines that CPUs share, each behind a spinlock | takes the locks |
 //! | [`Depot`] | pagedepot's fronts and shelves, over its own bitmap or over a store | takes shelves, or fences and takes fronts too |
 //!

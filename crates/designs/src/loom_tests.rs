@@ -137,17 +137,35 @@ fn rcu(grace: Grace, threads: [fn(&Ground<Rcu<Buddy>>); 2]) {
 }
 
 #[test]
+fn rcu_blocking_owner_and_drainer() {
+    rcu(Grace::Blocking, [drain, turn_0]);
+}
+
+#[test]
+fn rcu_blocking_two_drains_in_a_row() {
+    rcu(Grace::Blocking, [drain_twice, turn_0]);
+}
+
+/// A drain that takes the lists while an owner still uses them.
+#[test]
+#[should_panic]
+fn rcu_blocking_without_a_wait_is_found() {
+    crate::rcu::with_impatient_drainers(|| rcu(Grace::Blocking, [drain, turn_0]));
+}
+
+fn drain_twice<D: PageCache>(ground: &Ground<D>) {
+    drain(ground);
+    drain(ground);
+}
+
+#[test]
 fn rcu_membarrier_owner_and_drainer() {
     rcu(Grace::Membarrier, [drain, turn_0]);
 }
 
 #[test]
 fn rcu_membarrier_two_drains_in_a_row() {
-    let twice = |ground: &Ground<Rcu<Buddy>>| {
-        drain(ground);
-        drain(ground);
-    };
-    rcu(Grace::Membarrier, [twice, turn_0]);
+    rcu(Grace::Membarrier, [drain_twice, turn_0]);
 }
 
 #[test]

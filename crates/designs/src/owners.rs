@@ -78,7 +78,8 @@ impl Owner {
 }
 
 impl Owners {
-    /// `fenced`: the design's drainers call [`fence_cpu`](Self::fence_cpu).
+    /// `fenced`: the design's drainers call [`fence_cpu`](Self::fence_cpu) or
+    /// [`wait_for_grace_period`](Self::wait_for_grace_period).
     pub fn new(cpus: u32, entry: Entry, fenced: bool) -> Self {
         Owners {
             cells: (0..cpus).map(|_| Padded(Owner::new())).collect(),
@@ -159,9 +160,23 @@ impl Owners {
             Means::Lock { .. } => Ok(false),
         }
     }
+
+    /// As [`fence_cpu`](Self::fence_cpu) for all CPUs at once, by a grace period of the kernel's RCU
+    /// that the caller waits for. It interrupts no CPU.
+    ///
+    /// # Errors
+    /// When the kernel refused.
+    pub fn wait_for_grace_period(&self) -> Result<(), FenceRefused> {
+        fence(Ordering::SeqCst);
+        match self.means {
+            #[cfg(not(loom))]
+            Means::Rseq(_) => crate::rseq::wait_for_grace_period().map_err(|_| FenceRefused),
+            Means::Pretend | Means::Lock { .. } => Ok(()),
+        }
+    }
 }
 
-/// The kernel refused to fence a CPU.
+/// The kernel refused to fence a CPU, or to wait for a grace period.
 #[derive(Debug)]
 pub(crate) struct FenceRefused;
 

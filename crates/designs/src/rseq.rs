@@ -11,7 +11,7 @@
 
 pub(crate) use pagedepot_rseq::Area;
 use pagedepot_rseq::membarrier;
-pub(crate) use pagedepot_rseq::membarrier::fence;
+pub(crate) use pagedepot_rseq::membarrier::{fence, wait_for_grace_period};
 
 use crate::prim::AtomicU32;
 

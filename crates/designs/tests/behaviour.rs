@@ -141,6 +141,36 @@ fn spin_decays_what_lies_idle() {
 }
 
 #[test]
+fn a_blocking_rcu_switches_all_cpus_and_drains_them_after_one_period() {
+    let mut rcu = common::rcu_blocking(&three_zones(3), Entry::Pretend);
+    (0..3).for_each(|cpu| warm(&rcu, cpu));
+    let done = rcu.drain(Scope::ALL, Mode::Full);
+    assert_eq!((done.taken_pages, done.left_pages, done.pending_pages), (21, 0, 0));
+    assert_eq!((done.interruptions, rcu.counts().collected), (0, 3));
+    // Its lists are free again, so the next drain switches back.
+    warm(&rcu, 1);
+    assert_eq!(rcu.drain(Scope::cpu(CpuId::new(1)), Mode::Full).taken_pages, 7);
+    // Nothing to take, no wait.
+    assert_eq!(rcu.drain(Scope::ALL, Mode::Full), Drained::default());
+    assert_eq!(rcu.validate().unwrap().held_pages(), 0);
+}
+
+#[test]
+fn a_request_that_finds_no_memory_waits_for_the_grace_period() {
+    let rcu = common::rcu_blocking(&Setup::single(2, 64), Entry::Lock);
+    let mut held = Vec::new();
+    while let Some(pfn) = rcu.alloc(task(0), Order::BASE, Mobility::Movable) {
+        held.push(pfn);
+    }
+    assert_eq!(held.len(), 64);
+    // The request finds what another CPU has cached since, by a drain of its own that collects.
+    held.drain(..8).for_each(|pfn| rcu.free(task(1), pfn, Order::BASE));
+    let collected = rcu.counts().collected;
+    assert!(rcu.alloc(task(0), Order::BASE, Mobility::Movable).is_some());
+    assert_eq!(rcu.counts().collected, collected + 1);
+}
+
+#[test]
 fn rcu_by_fence_collects_at_once() {
     let rcu = common::rcu_membarrier(&three_zones(2), Entry::Pretend);
     warm(&rcu, 0);

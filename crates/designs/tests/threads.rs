@@ -13,6 +13,7 @@ use common::{Rng, allowed_cpus, over_all_designs, pin, task};
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use pagedepot_designs::{Counts, Entry, PageCache, Scope, Setup};
+use pagedepot_rseq::membarrier;
 
 const FRAMES: u32 = 1 << 14;
 const STEPS: u32 = 40_000;
@@ -170,6 +171,8 @@ fn run<D: PageCache + Send + 'static>(
 /// Whether drains of this design may interrupt a CPU.
 fn may_interrupt(name: &str) -> bool {
     matches!(name, "local_owner" | "local_helper" | "nohz_local" | "rcu_membarrier")
+        // Fences, where the kernel has no grace periods for programs.
+        || name == "rcu_blocking" && membarrier::wait_for_grace_period().is_err()
 }
 
 fn holds_while_others_drain<D: PageCache + Send + 'static>(

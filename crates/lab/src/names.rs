@@ -42,7 +42,7 @@ designs! {
     NohzConditional = "nohz-conditional",
     /// Per-CPU lists behind spinlocks.
     Spin = "spin",
-    /// Per-CPU lists behind a pointer that drains switch.
+    /// Per-CPU lists behind a pointer that drains switch, all at once, before a grace period.
     Rcu = "rcu",
     /// Magazines that CPUs share, behind spinlocks.
     Magazine = "magazine",

@@ -69,7 +69,7 @@ pub fn paged(
             Box::new(NohzConditional::new(buddy()?, true, entry, drain, policy))
         }
         "spin" => Box::new(Spin::new(buddy()?, LockMode::TryLock, policy)),
-        "rcu" => Box::new(Rcu::new(buddy()?, Entry::OnCpu, Grace::Qsbr, policy)),
+        "rcu" => Box::new(Rcu::new(buddy()?, Entry::OnCpu, Grace::Blocking, policy)),
         "magazine" => Box::new(Magazine::new(buddy()?, MagazineOptions::default())?),
         other => unreachable!("{other} hands out no blocks"),
     })

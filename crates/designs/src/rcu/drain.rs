@@ -41,11 +41,17 @@ impl<S: Store> Rcu<S> {
             None => lock_mutex(&self.pending),
         };
         let mut done = Drained::default();
-        for cpu in scope.cpus(self.store.zones()) {
-            let scope = Scope { cpu: Some(cpu), ..scope };
-            self.collect_within(&mut pending, scope, &mut done);
-            if self.switch_cpu(&mut pending, cpu, scope, &mut done) {
+        if self.grace == Grace::Blocking {
+            self.drain_at_once(&mut pending, scope, &mut done);
+        } else {
+            for cpu in scope.cpus(self.store.zones()) {
+                let scope = Scope { cpu: Some(cpu), ..scope };
                 self.collect_within(&mut pending, scope, &mut done);
+                if self.switch_within(&mut pending, scope) {
+                    let until = self.begin_period(cpu, &mut done);
+                    self.set_until(&mut pending, scope, until);
+                    self.collect_within(&mut pending, scope, &mut done);
+                }
             }
         }
         for (_, _, cell) in self.cells.within(self.store.zones(), scope) {
@@ -61,38 +67,58 @@ impl<S: Store> Rcu<S> {
         }
     }
 
-    /// Switches those of a CPU's lists that hold pages and whose other set is free, and begins
-    /// their grace period. Begins it again for lists whose fence was refused. `false`: there were
-    /// none.
-    fn switch_cpu(
-        &self,
-        pending: &mut [Option<Pending>],
-        cpu: CpuId,
-        scope: Scope,
-        done: &mut Drained,
-    ) -> bool {
-        let mut begin = 0u32;
-        for (_, zone, cell) in self.cells.within(self.store.zones(), scope) {
-            match &pending[self.place(cpu, zone)] {
-                Some(old) if old.until != Until::Fenced => continue,
-                None if cell.pcp().lists.pages() == 0 => continue,
-                None => cell.switch(),
-                Some(_) => {}
+    /// Switches all lists, waits for one grace period and for the operations that it finds under
+    /// way, and drains what was switched. Where the kernel has no such period for programs, fences
+    /// take its place, one per CPU.
+    fn drain_at_once(&self, pending: &mut [Option<Pending>], scope: Scope, done: &mut Drained) {
+        if !self.switch_within(pending, scope) {
+            return;
+        }
+        let has_ended = is_impatient() || self.owners.wait_for_grace_period().is_ok();
+        for cpu in scope.cpus(self.store.zones()) {
+            let scope = Scope { cpu: Some(cpu), ..scope };
+            // A CPU whose lists were all empty has none that wait.
+            if self
+                .cells
+                .within(self.store.zones(), scope)
+                .any(|(cpu, zone, _)| pending[self.place(cpu, zone)].is_some())
+            {
+                let until = if has_ended || self.fence(cpu, done) {
+                    self.wait_for_end(cpu);
+                    Until::Over
+                } else {
+                    Until::Unbegun
+                };
+                self.set_until(pending, scope, until);
             }
-            begin |= 1 << zone.get();
         }
-        if begin == 0 {
-            return false;
-        }
-        let until = self.begin_period(cpu, done);
-        for zone in scope.zones(self.store.zones()).filter(|zone| begin >> zone.get() & 1 == 1) {
+        self.collect_within(pending, scope, done);
+    }
+
+    /// Switches the lists that hold pages and whose other set is free. Whether lists wait for their
+    /// grace period to begin: these, and those that the kernel refused one.
+    fn switch_within(&self, pending: &mut [Option<Pending>], scope: Scope) -> bool {
+        let mut any = false;
+        for (cpu, zone, cell) in self.cells.within(self.store.zones(), scope) {
             let place = &mut pending[self.place(cpu, zone)];
-            match place {
-                Some(old) => old.until = until,
-                None => *place = Some(Pending { until, since: Clock::now() }),
+            if place.is_none() && cell.pcp().lists.pages() > 0 {
+                cell.switch();
+                *place = Some(Pending { until: Until::Unbegun, since: Clock::now() });
+            }
+            any |= place.as_ref().is_some_and(|old| old.until == Until::Unbegun);
+        }
+        any
+    }
+
+    /// Says when the periods end that have not begun yet.
+    fn set_until(&self, pending: &mut [Option<Pending>], scope: Scope, until: Until) {
+        for (cpu, zone, _) in self.cells.within(self.store.zones(), scope) {
+            if let Some(old) = &mut pending[self.place(cpu, zone)]
+                && old.until == Until::Unbegun
+            {
+                old.until = until;
             }
         }
-        true
     }
 
     fn begin_period(&self, cpu: CpuId, done: &mut Drained) -> Until {
@@ -103,14 +129,32 @@ impl<S: Store> Rcu<S> {
             // sees the switch.
             return Until::Period(self.period.fetch_add(1, Ordering::Release) + 1);
         }
+        if self.fence(cpu, done) { self.wait_for_operation(cpu) } else { Until::Unbegun }
+    }
+
+    /// Fences a CPU; `false`: the kernel refused.
+    fn fence(&self, cpu: CpuId, done: &mut Drained) -> bool {
         let Ok(interrupted) = self.owners.fence_cpu(cpu) else {
             done.busy_cpus += 1;
-            return Until::Fenced;
+            return false;
         };
         done.fences += u64::from(interrupted);
         done.interruptions += u64::from(interrupted);
         count(&self.outside.interruptions, u64::from(interrupted));
-        self.wait_for_operation(cpu)
+        true
+    }
+
+    /// After a grace period: waits for the end of the operation under way, if there is one, which
+    /// is the last that may use the old lists.
+    fn wait_for_end(&self, cpu: CpuId) {
+        let Some(owner) = self.owners.get(cpu) else { return };
+        let state = owner.state();
+        let mut spin = 0_u32;
+        while !is_impatient() && !state.is_multiple_of(2) && owner.state() == state {
+            spin += 1;
+            // The owner's thread may have been preempted in the middle of the operation.
+            if spin.is_multiple_of(1024) { yield_now() } else { spin_hint() }
+        }
     }
 
     /// After the fence: the operation under way, if there is one, is the last that may use the old
@@ -129,4 +173,24 @@ impl<S: Store> Rcu<S> {
         }
         Until::StateNot(state)
     }
+}
+
+/// A mutant for models: drainers wait neither for the grace period nor for operations under way.
+#[cfg(loom)]
+pub fn with_impatient_drainers<R>(work: impl FnOnce() -> R) -> R {
+    IMPATIENT.set(true);
+    let result = work();
+    IMPATIENT.set(false);
+    result
+}
+
+#[cfg(loom)]
+std::thread_local!(static IMPATIENT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+
+#[inline]
+fn is_impatient() -> bool {
+    #[cfg(loom)]
+    return IMPATIENT.get();
+    #[cfg(not(loom))]
+    false
 }

@@ -7,6 +7,13 @@
 //! in use. The drainer puts an empty set in its place. An operation that began before may still
 //! use the old one; *a grace period* is over when none can.
 //!
+//! * [`Grace::Blocking`]: the series' own. The drainer switches the lists of all CPUs, waits for one
+//!   grace period of the kernel's RCU, and drains all that it switched. After the period, an
+//!   operation either shows in its CPU's state word or sees the new pointer, because the kernel has
+//!   made each thread execute a full barrier. In the kernel the period also covers operations that
+//!   had begun, for they run with preemption off; here the drainer waits for those that it finds,
+//!   however long that takes. No CPU is interrupted, and no owner does anything for it. It costs the
+//!   drainer the period, some 10 ms, however few pages there are.
 //! * [`Grace::Membarrier`]: a fence on that CPU, once for all its zones. After it, an operation
 //!   either has shown itself in the CPU's state word or sees the new pointer, so the drainer waits
 //!   for at most the one operation it finds. The fence interrupts a CPU that runs this process.
@@ -16,6 +23,14 @@
 //!   later drain. An owner that neither operates nor goes [idle](PageCache::idle) keeps them
 //!   pending.
 //!
+//! # Requests that find no memory wait
+//! A request that finds no free page drains all CPUs before it fails, as in the kernel's direct
+//! reclaim. With [`Grace::Blocking`] it waits for a grace period in the middle of that: every
+//! request on a machine that is out of memory takes some 10 ms longer until it is killed or told
+//! `None`. Such a caller must be one that may sleep. The other two wait for one operation at most.
+//! While a drain of all zones waits, further ones return at once (`skipped`), so requests that run
+//! out of memory meanwhile can fail although pages are on their way.
+//!
 //! # Sequences
 //! An operation here is not one restartable sequence over pointer and list head. Mainline's policy
 //! and two-ended lists are more than one word, and a design with lists of another kind would make a
@@ -23,6 +38,9 @@
 //! `rseq`), which protects the same code as in the other designs.
 
 mod drain;
+
+#[cfg(all(test, loom))]
+pub use drain::with_impatient_drainers;
 
 use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
@@ -45,6 +63,8 @@ use crate::zones::Mark;
 /// How a drainer learns that no operation uses the old lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grace {
+    /// The drainer waits for one grace period of the kernel's RCU, for all CPUs.
+    Blocking,
     /// The drainer fences the CPU.
     Membarrier,
     /// Owners publish the period that they have seen, and a later drain looks at it.
@@ -84,8 +104,8 @@ struct Pending {
 enum Until {
     /// It is over.
     Over,
-    /// Not before a fence succeeds: the kernel refused the last one.
-    Fenced,
+    /// It has not begun: lists were just switched, or the kernel refused what would begin it.
+    Unbegun,
     /// When the CPU's state word has another value.
     StateNot(u32),
     /// When the owner has seen this period, or is offline.
@@ -125,7 +145,7 @@ impl Until {
     fn is_over(self, owner: &Owner) -> bool {
         match self {
             Until::Over => true,
-            Until::Fenced => false,
+            Until::Unbegun => false,
             Until::StateNot(state) => owner.state() != state,
             Until::Period(period) => {
                 // Acquire: pairs with the Release in `Visit::drop`: the owner's operations on the
@@ -165,7 +185,7 @@ impl<S: Store> Rcu<S> {
             sets: [Lists::new(), Lists::new()],
             counters: Counters::default(),
         });
-        let owners = Owners::new(zones.cpus(), entry, grace == Grace::Membarrier);
+        let owners = Owners::new(zones.cpus(), entry, grace != Grace::Qsbr);
         let count = zones.cpus() as usize * zones.count();
         let pending = Mutex::new((0..count).map(|_| None).collect());
         let period = AtomicU64::new(1);
@@ -206,7 +226,7 @@ impl<S: Store> Rcu<S> {
     #[inline]
     fn enter(&self, here: Here) -> Option<Visit<'_>> {
         let owned = self.owners.try_enter(here.cpu)?;
-        if self.grace == Grace::Membarrier {
+        if self.grace != Grace::Qsbr {
             return Some(Visit { owned, period: None });
         }
         // Relaxed: only this CPU's operations change it.
@@ -283,6 +303,7 @@ impl<S: Store> Layer for Rcu<S> {
 impl<S: Store> PageCache for Rcu<S> {
     fn name(&self) -> &'static str {
         match self.grace {
+            Grace::Blocking => "rcu",
             Grace::Membarrier => "rcu-membarrier",
             Grace::Qsbr => "rcu-qsbr",
         }

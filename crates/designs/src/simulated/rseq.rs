@@ -11,6 +11,10 @@ use crate::prim::{AtomicU32, Ordering};
 #[derive(Clone, Copy)]
 pub(crate) struct Area;
 
+/// How long a grace period takes: 10 ms, as `MEMBARRIER_CMD_GLOBAL` takes 8 to 16 ms on a machine of
+/// two CPUs.
+const GRACE_PS: u64 = 10_000_000_000;
+
 /// Attempts at a sequence before the caller goes past the caches.
 const TRIES: u32 = 3;
 
@@ -44,5 +48,14 @@ pub(crate) fn try_lock(_: Area, state: &AtomicU32, cpu: u32) -> bool {
 /// None.
 pub(crate) fn fence(cpu: CpuId) -> Result<(), Infallible> {
     machine::fence(cpu.index());
+    Ok(())
+}
+
+/// Waits for a grace period, which interrupts no CPU. Memory is sequentially consistent here.
+///
+/// # Errors
+/// None.
+pub(crate) fn wait_for_grace_period() -> Result<(), Infallible> {
+    machine::sleep_until(machine::now_ps() + GRACE_PS);
     Ok(())
 }

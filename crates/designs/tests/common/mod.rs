@@ -80,6 +80,10 @@ pub fn spin_bitmap(setup: &Setup, _: Entry) -> Spin<Bitmap> {
     Spin::new(Bitmap::new(setup).unwrap(), LockMode::TryLock, Policy::default())
 }
 
+pub fn rcu_blocking(setup: &Setup, entry: Entry) -> Rcu<Buddy> {
+    Rcu::new(buddy(setup), entry, Grace::Blocking, Policy::default())
+}
+
 pub fn rcu_membarrier(setup: &Setup, entry: Entry) -> Rcu<Buddy> {
     Rcu::new(buddy(setup), entry, Grace::Membarrier, Policy::default())
 }
@@ -133,7 +137,7 @@ macro_rules! over_all_designs {
             use crate::common::{self, over_all_designs};
             over_all_designs!(
                 @each $test: zone_lock, zone_lock_bitmap, local_owner, local_helper, nohz_local, nohz_locked,
-                spin_plain, spin_trylock, spin_bitmap, rcu_membarrier, rcu_qsbr, magazine, depot,
+                spin_plain, spin_trylock, spin_bitmap, rcu_blocking, rcu_membarrier, rcu_qsbr, magazine, depot,
                 depot_buddy, depot_backed_bitmap, depot_free_high
             );
         }

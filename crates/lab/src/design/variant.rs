@@ -24,7 +24,7 @@ pub struct Variant {
     /// How spin's owners take their lock (default: trylock, as mainline)
     #[arg(long, value_name = "HOW")]
     pub lock: Option<Lock>,
-    /// How rcu learns that the old lists are unused (default: qsbr)
+    /// How rcu learns that the old lists are unused (default: blocking, as the series)
     #[arg(long, value_name = "HOW")]
     pub grace: Option<GracePeriod>,
     /// The thread that executes a drain of local and nohz-conditional (default: helper)
@@ -62,8 +62,12 @@ pub enum Lock {
 /// `--grace`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GracePeriod {
+    /// One fence per CPU.
     Membarrier,
+    /// Owners say which period they have seen; a later drain collects.
     Qsbr,
+    /// The drain waits for one grace period of the kernel's RCU.
+    Blocking,
 }
 
 /// `--drained-by`.
@@ -182,7 +186,15 @@ impl Variant {
     }
 
     fn grace(&self) -> Grace {
-        if self.grace == Some(GracePeriod::Membarrier) { Grace::Membarrier } else { Grace::Qsbr }
+        match self.grace_period() {
+            GracePeriod::Membarrier => Grace::Membarrier,
+            GracePeriod::Qsbr => Grace::Qsbr,
+            GracePeriod::Blocking => Grace::Blocking,
+        }
+    }
+
+    fn grace_period(&self) -> GracePeriod {
+        self.grace.unwrap_or(GracePeriod::Blocking)
     }
 
     fn local_drain(&self) -> LocalDrain {
@@ -265,7 +277,7 @@ impl Variant {
             Design::Spin => {
                 _ = params.insert("lock", i64::from(self.lock_mode() == LockMode::TryLock))
             }
-            Design::Rcu => _ = params.insert("grace", i64::from(self.grace() == Grace::Qsbr)),
+            Design::Rcu => _ = params.insert("grace", self.grace_period() as i64),
             Design::Magazine => {
                 params.insert("magazines", self.magazine_options().magazines.into());
             }
@@ -301,7 +313,7 @@ mod tests {
         let defaults = Variant::default();
         let of = |variant: &Variant, design| variant.params(design).into_iter().collect::<Vec<_>>();
         assert_eq!(of(&defaults, Design::Spin), [("lock", 1), ("store", 0)]);
-        assert_eq!(of(&defaults, Design::Rcu), [("grace", 1), ("store", 0)]);
+        assert_eq!(of(&defaults, Design::Rcu), [("grace", 2), ("store", 0)]);
         assert_eq!(of(&defaults, Design::Depot), [("store", 1)]);
         assert_eq!(of(&defaults, Design::FloorTls), []);
         let other = Variant {
