@@ -84,7 +84,7 @@ pub use nohz::NohzConditional;
 pub use owners::Entry;
 pub use pagedepot::FreeHigh;
 pub use pcp::free_high::{FreeHighLimit, FreeHighPolicy, FreeHighRule};
-pub use pcp::policy::Policy;
+pub use pcp::policy::{Policy, Rules};
 pub use rcu::{Grace, Rcu};
 pub use report::{Counts, Drained, Scope, Volume};
 pub use setup::{Setup, SetupError, ZONES_MAX, ZoneSetup};

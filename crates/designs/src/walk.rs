@@ -101,7 +101,7 @@ pub(crate) fn alloc_from<L: Layer>(
     }
 }
 
-/// Tries the other zones above `low`; then all above `min`; then drains globally, and tries all
+/// Tries the other zones above `low`; then wakes reclaim, and tries all above `min`; then drains globally, and tries all
 /// above `min` again (`get_page_from_freelist`, `__alloc_pages_direct_reclaim`).
 #[cold]
 fn alloc_slow<L: Layer>(
@@ -114,7 +114,15 @@ fn alloc_slow<L: Layer>(
     let others = layer.store().zones().preference();
     let all = || std::iter::once(first).chain(others.iter().copied().filter(|&zone| zone != first));
     let try_all = |mark| all().find_map(|zone| layer.take_from(here, zone, order, mobility, mark));
-    let found = try_all(Mark::Low).or_else(|| try_all(Mark::Min)).or_else(|| {
+    let found = try_all(Mark::Low).or_else(|| {
+        let store = layer.store();
+        store
+            .zones()
+            .ids()
+            .for_each(|id| store.zones().zone(id).wake_reclaim(store.free_pages(id)));
+        try_all(Mark::Min)
+    });
+    let found = found.or_else(|| {
         layer.drain_for(here);
         try_all(Mark::Min)
     });

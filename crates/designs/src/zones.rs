@@ -29,7 +29,9 @@ pub struct Zone {
     /// The kernel's `ZONE_BELOW_HIGH`: set when a request finds the zone below its high
     /// watermark, cleared when a free finds it above.
     below_high: HintBool,
-    /// The kernel's `ZONE_RECLAIM_ACTIVE`: set while a caller reclaims.
+    /// The kernel's `ZONE_RECLAIM_ACTIVE`: set while reclaim runs, which is from the request that
+    /// finds no zone above its low watermark (and wakes kswapd in the kernel) until a spill finds
+    /// this zone above the high one (where kswapd stops).
     reclaim_active: HintBool,
 }
 
@@ -93,10 +95,19 @@ impl Zone {
         }
     }
 
-    /// Clears the flag for a shortage if a spill ended it.
+    /// Reclaim begins, if the zone needs it.
+    #[cold]
+    pub(crate) fn wake_reclaim(&self, free: u64) {
+        if self.managed_pages > 0 && free <= self.marks.high {
+            self.set_reclaim_active(true);
+        }
+    }
+
+    /// Clears the flags for a shortage and for reclaim if a spill ended them.
     pub(crate) fn note_freed(&self, free: u64) {
         if self.is_below_high() && free > self.marks.high {
             self.below_high.store(false, Ordering::Relaxed);
+            self.set_reclaim_active(false);
         }
     }
 }

@@ -32,6 +32,8 @@ const DEFAULT: Variant = Variant {
     magazines: None,
     free_high: None,
     free_high_rule: None,
+    rules: None,
+    fixed_high: None,
 };
 
 /// Our own design.

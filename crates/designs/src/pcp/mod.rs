@@ -217,7 +217,7 @@ impl Pcp<'_> {
     /// Returns the pages that are still to be spilled.
     pub fn spill_chunk<S: Store>(self, at: &At<'_, S>, pages: u32, first: ListIndex) -> u32 {
         let zone = at.store.zones().zone(at.zone);
-        let chunk = pages.min(Tuning::chunk_pages(zone));
+        let chunk = pages.min(Tuning::chunk_pages(at.policy, zone));
         at.counters.spilled.add(self.return_pages(at, chunk, first));
         zone.note_freed(at.store.free_pages(at.zone));
         if self.lists.pages.get() == 0 { 0 } else { pages - chunk }

@@ -1,6 +1,7 @@
 //! Mainline's policy for per-CPU lists: how much to refill, how much to hold, when to spill.
 //!
-//! Formulas of Linux 7.2, `mm/page_alloc.c`; the function that each one follows is named. All
+//! Formulas of Linux 7.2, or those of 2022 ([`Rules`]), `mm/page_alloc.c`; the function that each one
+//! follows is named. All
 //! quantities are pages. Nothing here is shared: one owner, or one lock holder, uses it at a time.
 //!
 //! # When high orders are not cached
@@ -23,6 +24,10 @@ pub struct Policy {
     /// How often `batch` may double for long runs of one kind (`CONFIG_PCP_BATCH_SCALE_MAX`); at
     /// most 6.
     pub batch_scale: u32,
+    /// Whose formulas.
+    pub rules: Rules,
+    /// `high` stays at `high_min`, as with `percpu_pagelist_high_fraction`.
+    pub fixed_high: bool,
     /// What happens to a CPU that only frees blocks of orders 1..=3.
     pub free_high: FreeHighPolicy,
     /// Pages of the last-level cache that each CPU has for itself.
@@ -31,8 +36,36 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Policy { batch_scale: 5, free_high: FreeHighPolicy::default(), cache_slice_pages: 1024 }
+        Policy {
+            batch_scale: 5,
+            rules: Rules::Today,
+            fixed_high: false,
+            free_high: FreeHighPolicy::default(),
+            cache_slice_pages: 1024,
+        }
     }
+}
+
+impl Policy {
+    /// That of "netperf -18.0% regression" (2022), whose kernel is f26b3fa04611, before 5.18. The
+    /// thread's question, what `nr_pcp_high` returns to a CPU that only frees, is still open.
+    pub fn of_2022(limit: FreeHighLimit) -> Self {
+        let free_high = FreeHighPolicy { rule: FreeHighRule::FreeFactor, limit };
+        Policy { rules: Rules::Of2022, fixed_high: true, free_high, ..Policy::default() }
+    }
+}
+
+/// Which kernel's formulas say how much to refill and to spill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// Today's: a refill doubles while there is room, a spill is what was freed since the last
+    /// allocation, by holds of the zone lock for one batch, and `high` decays.
+    #[default]
+    Today,
+    /// Those of 2022. A refill is a batch. A spill is `batch << free_factor` pages, which doubles
+    /// with each spill and is halved by each allocation, or all pages of a CPU that only frees high
+    /// orders, by one hold of the zone lock. Nothing decays.
+    Of2022,
 }
 
 /// A pcp's limits and counts (the kernel's `struct per_cpu_pages` without its lists).
@@ -58,12 +91,13 @@ struct Limits {
 
 impl Limits {
     #[inline]
-    fn of(zone: &Zone) -> Self {
+    fn of(policy: &Policy, zone: &Zone) -> Self {
         let limits = zone.limits();
+        let high_max = if policy.fixed_high { limits.high_min } else { limits.high_max };
         Limits {
             batch: limits.batch as u32,
             high_min: limits.high_min as u32,
-            high_max: limits.high_max as u32,
+            high_max: high_max as u32,
         }
     }
 
@@ -75,7 +109,7 @@ impl Limits {
 impl Tuning {
     pub fn new(zone: &Zone) -> Self {
         Tuning {
-            high: PlainU32::new(Limits::of(zone).high_min),
+            high: PlainU32::new(zone.limits().high_min as u32),
             alloc_factor: PlainU32::new(0),
             free_count: PlainU32::new(0),
             free_factor: PlainU32::new(0),
@@ -112,10 +146,14 @@ impl Tuning {
 
     /// Blocks to refill (`nr_pcp_alloc`).
     pub fn refill_blocks(&self, policy: &Policy, zone: &Zone, order: Order, held: u32) -> u32 {
-        let limits = Limits::of(zone);
+        let limits = Limits::of(policy, zone);
         let mut high = self.clamped_high(limits);
         if high < limits.batch {
             return 1;
+        }
+        if policy.rules == Rules::Of2022 {
+            let batch = limits.batch;
+            return if batch > 1 { (batch >> order.get()).max(2) } else { batch };
         }
         let base = order == Order::BASE;
         let mut pages = if base { limits.batch << self.alloc_factor.get() } else { limits.batch };
@@ -137,7 +175,7 @@ impl Tuning {
     /// (`free_frozen_page_commit`).
     #[inline]
     pub fn on_free(&self, policy: &Policy, zone: &Zone, order: Order, held: u32) -> u32 {
-        let limits = Limits::of(zone);
+        let limits = Limits::of(policy, zone);
         self.alloc_factor.set(self.alloc_factor.get() >> 1);
         let free_high = self.is_free_high(policy, limits, order, held);
         if self.free_count.get() < limits.batch << policy.batch_scale {
@@ -186,6 +224,11 @@ impl Tuning {
         if high == 0 {
             return 0;
         }
+        if policy.rules == Rules::Of2022 && (free_high || zone.is_reclaim_active()) {
+            let of_reclaim = (4 * limits.batch).min(high);
+            let of_free_high = policy.free_high.limit.pages(limits.batch, high);
+            return if free_high { of_free_high } else { of_reclaim };
+        }
         if free_high {
             let lowered = high.saturating_sub(limits.batch << policy.batch_scale);
             self.high.set(lowered.max(limits.high_min));
@@ -225,14 +268,23 @@ impl Tuning {
         free_high: bool,
     ) -> u32 {
         if free_high {
-            return held.min(limits.batch << policy.batch_scale);
+            return match policy.rules {
+                Rules::Today => held.min(limits.batch << policy.batch_scale),
+                Rules::Of2022 => held,
+            };
         }
         if high < limits.batch {
             return 1;
         }
         let most = high - limits.batch;
-        if limits.batch << self.free_factor.get() < most {
-            self.free_factor.set((self.free_factor.get() + 1).min(policy.batch_scale));
+        let doubled = limits.batch << self.free_factor.get();
+        if doubled < most {
+            // `most` is below 2^30, so this ends below 30 even where nothing else bounds it.
+            let factor_max = if policy.rules == Rules::Today { policy.batch_scale } else { 30 };
+            self.free_factor.set((self.free_factor.get() + 1).min(factor_max));
+        }
+        if policy.rules == Rules::Of2022 {
+            return doubled.max(limits.batch).min(most);
         }
         // As `clamp` where `most` is below `batch`: the upper bound wins.
         self.free_count.get().max(limits.batch).min(most)
@@ -240,7 +292,10 @@ impl Tuning {
 
     /// Lowers `high` once a second; returns pages to spill (`decay_pcp_high`).
     pub fn decay(&self, policy: &Policy, zone: &Zone, held: u32) -> u32 {
-        let limits = Limits::of(zone);
+        if policy.rules == Rules::Of2022 {
+            return 0;
+        }
+        let limits = Limits::of(policy, zone);
         let high = self.high.get();
         if high > limits.high_min {
             let kept = held.saturating_sub(limits.batch << policy.batch_scale);
@@ -265,16 +320,22 @@ impl Tuning {
             return 0;
         }
         self.expire.sub(1);
-        if self.expire.get() > 0 { 0 } else { held.min(Limits::of(zone).batch) }
+        if self.expire.get() > 0 { 0 } else { held.min(zone.limits().batch as u32) }
     }
 
     /// Pages freed between two drops of the lock.
-    pub fn chunk_pages(zone: &Zone) -> u32 {
-        Limits::of(zone).batch
+    pub fn chunk_pages(policy: &Policy, zone: &Zone) -> u32 {
+        match policy.rules {
+            Rules::Today => Limits::of(policy, zone).batch,
+            Rules::Of2022 => u32::MAX,
+        }
     }
 
     /// Pages a drain frees between two drops of the lock (`drain_pages_zone`).
     pub fn drain_chunk_pages(policy: &Policy, zone: &Zone) -> u32 {
-        Limits::of(zone).batch << policy.batch_scale
+        match policy.rules {
+            Rules::Today => Limits::of(policy, zone).batch << policy.batch_scale,
+            Rules::Of2022 => u32::MAX,
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::counters::Counters;
 use crate::report::Volume;
 use crate::store::Store;
 use crate::zones::{Mark, Zones};
-use crate::{Buddy, Setup, ZoneSetup};
+use crate::{Buddy, PageCache, Setup, ZoneSetup};
 
 const ADAPTIVE: CacheLimits = CacheLimits { batch: 63, high_min: 252, high_max: 2000 };
 const FIXED: CacheLimits = CacheLimits { batch: 63, high_min: 252, high_max: 252 };
@@ -184,6 +184,84 @@ fn the_rule_of_2022_follows_spills_and_is_ended_by_allocations() {
     assert_eq!(tuning.on_free(&policy, zones.zone(ZONE), order(3), 71), 71);
     tuning.on_alloc();
     assert_eq!(tuning.on_free(&policy, zones.zone(ZONE), order(3), 8), 0);
+}
+
+/// 5.18: each spill without an allocation in between is twice the last, up to `high - batch`, and an
+/// allocation halves the next.
+#[test]
+fn spills_of_2022_double_and_leave_a_batch() {
+    let zones = zones(ADAPTIVE);
+    let policy = Policy::of_2022(FreeHighLimit::Zero);
+    let tuning = Tuning::new(zones.zone(ZONE));
+    let zone = zones.zone(ZONE);
+    let spill = |held| tuning.on_free(&policy, zone, Order::BASE, held);
+    // high is 252 and stays: 63, 126, then 252 - 63 = 189, for 63 << 2 is more.
+    assert_eq!([251, 252, 252, 252, 252].map(spill), [0, 63, 126, 189, 189]);
+    assert_eq!(tuning.high(), 252);
+    // The factor is 2: an allocation makes it 1.
+    tuning.on_alloc();
+    assert_eq!(spill(252), 126);
+    // Refills are a batch each, and there is no decay.
+    let refill = |size| tuning.refill_blocks(&policy, zone, size, 0);
+    assert_eq!([refill(Order::BASE), refill(Order::BASE), refill(order(3))], [63, 63, 7]);
+    assert_eq!((tuning.decay(&policy, zone, 252), tuning.high()), (0, 252));
+}
+
+#[test]
+fn under_free_high_everything_goes_in_2022() {
+    let zones = zones(ADAPTIVE);
+    let zone = zones.zone(ZONE);
+    let free_high = |limit, held| {
+        let policy = Policy::of_2022(limit);
+        let tuning = Tuning::new(zone);
+        // A spill, so that the factor is above 0.
+        assert_eq!(tuning.on_free(&policy, zone, Order::BASE, 252), 63);
+        tuning.on_free(&policy, zone, order(3), held)
+    };
+    // More than 32 batches, which are the most that goes today.
+    assert_eq!(free_high(FreeHighLimit::Zero, 5000), 5000);
+    assert_eq!(free_high(FreeHighLimit::Zero, 8), 8);
+    assert_eq!([62, 63].map(|held| free_high(FreeHighLimit::Batch, held)), [0, 63]);
+    // The thread's proposal, `batch << 2`, which is `high` here.
+    assert_eq!([251, 252].map(|held| free_high(FreeHighLimit::FourBatches, held)), [0, 252]);
+}
+
+#[test]
+fn reclaim_of_2022_limits_caches_and_leaves_high() {
+    let mut setup = Setup::single(1, 4096);
+    setup.zones[0].limits = Some(CacheLimits { batch: 63, high_min: 1000, high_max: 1000 });
+    let zones = Zones::new(&setup).unwrap();
+    let (zone, policy) = (zones.zone(ZONE), Policy::of_2022(FreeHighLimit::Zero));
+    let tuning = Tuning::new(zone);
+    assert_eq!(tuning.on_free(&policy, zone, Order::BASE, 252), 0);
+    zone.set_reclaim_active(true);
+    assert_eq!(tuning.on_free(&policy, zone, Order::BASE, 252), 63);
+    assert_eq!(tuning.high(), 1000);
+}
+
+/// From the request that finds every zone below its low watermark to the spill that finds the zone
+/// above the high one.
+#[test]
+fn reclaim_runs_while_memory_is_short() {
+    let mut setup = Setup::single(1, 2048);
+    setup.zones[0].watermarks = Some(Watermarks { min: 20, low: 60, high: 100 });
+    let buddy = Buddy::new(&setup).unwrap();
+    let spin =
+        crate::Spin::new(buddy, crate::LockMode::TryLock, Policy::of_2022(FreeHighLimit::Zero));
+    let zone = spin.store().zones().zone(ZONE);
+    let here = Here::task(CpuId::new(0));
+    let mut held = Vec::new();
+    while spin.free_pages() > 60 {
+        assert!(!zone.is_reclaim_active());
+        held.push(spin.alloc(here, Order::BASE, Mobility::Movable).unwrap());
+    }
+    // What the CPU caches is taken without a look at watermarks.
+    held.extend((0..200).map_while(|_| spin.alloc(here, Order::BASE, Mobility::Movable)));
+    assert!(zone.is_reclaim_active());
+    while zone.is_reclaim_active() {
+        spin.free(here, held.pop().expect("it ends"), Order::BASE);
+    }
+    assert!(spin.free_pages() > 100);
 }
 
 #[test]

@@ -76,6 +76,11 @@ pub fn spin_trylock(setup: &Setup, _: Entry) -> Spin<Buddy> {
     Spin::new(buddy(setup), LockMode::TryLock, Policy::default())
 }
 
+/// `spin` by the rules of 2022.
+pub fn spin_2022(setup: &Setup, _: Entry) -> Spin<Buddy> {
+    Spin::new(buddy(setup), LockMode::TryLock, Policy::of_2022(FreeHighLimit::FourBatches))
+}
+
 pub fn spin_bitmap(setup: &Setup, _: Entry) -> Spin<Bitmap> {
     Spin::new(Bitmap::new(setup).unwrap(), LockMode::TryLock, Policy::default())
 }
@@ -137,7 +142,7 @@ macro_rules! over_all_designs {
             use crate::common::{self, over_all_designs};
             over_all_designs!(
                 @each $test: zone_lock, zone_lock_bitmap, local_owner, local_helper, nohz_local, nohz_locked,
-                spin_plain, spin_trylock, spin_bitmap, rcu_blocking, rcu_membarrier, rcu_qsbr, magazine, depot,
+                spin_plain, spin_trylock, spin_2022, spin_bitmap, rcu_blocking, rcu_membarrier, rcu_qsbr, magazine, depot,
                 depot_buddy, depot_backed_bitmap, depot_free_high
             );
         }

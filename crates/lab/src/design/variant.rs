@@ -32,7 +32,7 @@ pub struct Variant {
     pub drained_by: Option<DrainedBy>,
     /// Whether nohz-conditional takes the machine for one with isolated CPUs (default: if it is)
     #[arg(long, value_name = "SWITCH")]
-    pub isolated: Option<Isolated>,
+    pub isolated: Option<Switch>,
     /// Magazines per zone of magazine (default: 2)
     #[arg(long, value_name = "N", value_parser = args::whole::<65536>, allow_negative_numbers = true)]
     pub magazines: Option<u32>,
@@ -40,9 +40,15 @@ pub struct Variant {
     /// mainline)
     #[arg(long, value_name = "PAGES")]
     pub free_high: Option<FreeHighPages>,
-    /// When a CPU counts as one that only frees (default: today, mainline's rule)
+    /// When a CPU counts as one that only frees (default: as --rules)
     #[arg(long, value_name = "RULE")]
-    pub free_high_rule: Option<FreeHighWhen>,
+    pub free_high_rule: Option<RulesOf>,
+    /// Kernel whose formulas say how much lists refill, hold and spill (default: today)
+    #[arg(long, value_name = "KERNEL")]
+    pub rules: Option<RulesOf>,
+    /// Whether lists' limit stays at its least (default: yes with --rules 2022)
+    #[arg(long, value_name = "SWITCH")]
+    pub fixed_high: Option<Switch>,
 }
 
 /// `--store`.
@@ -77,9 +83,9 @@ pub enum DrainedBy {
     Owner,
 }
 
-/// `--isolated`.
+/// `--isolated` and `--fixed-high`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Isolated {
+pub enum Switch {
     No,
     Yes,
 }
@@ -107,9 +113,9 @@ impl FreeHighPages {
     }
 }
 
-/// `--free-high-rule`.
+/// `--free-high-rule` and `--rules`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FreeHighWhen {
+pub enum RulesOf {
     #[value(name = "2022")]
     Of2022,
     Today,
@@ -117,7 +123,7 @@ pub enum FreeHighWhen {
 
 /// Names of the params that say which variant a row is of. Rows that differ in nothing else are of
 /// the same measurement.
-pub const PARAMS: [&str; 8] = [
+pub const PARAMS: [&str; 10] = [
     "store",
     "lock",
     "grace",
@@ -126,6 +132,8 @@ pub const PARAMS: [&str; 8] = [
     "magazines",
     "free_high",
     "free_high_rule",
+    "rules",
+    "fixed_high",
 ];
 
 /// Designs with mainline's lists, and so with each of its rules.
@@ -139,7 +147,7 @@ impl Variant {
     /// The options given, and the designs that each is for.
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static [Design])> {
         use Design::{Local, Magazine, NohzConditional, Rcu, Spin};
-        let options: [(bool, &str, &'static [Design]); 8] = [
+        let options: [(bool, &str, &'static [Design]); 10] = [
             (self.store.is_some(), "--store", Design::PAGED),
             (self.lock.is_some(), "--lock", &[Spin]),
             (self.grace.is_some(), "--grace", &[Rcu]),
@@ -148,6 +156,8 @@ impl Variant {
             (self.magazines.is_some(), "--magazines", &[Magazine]),
             (self.free_high.is_some(), "--free-high", &WITH_POLICY),
             (self.free_high_rule.is_some(), "--free-high-rule", &WITH_RULES),
+            (self.rules.is_some(), "--rules", &WITH_RULES),
+            (self.fixed_high.is_some(), "--fixed-high", &WITH_RULES),
         ];
         options.into_iter().filter(|option| option.0).map(|(_, name, designs)| (name, designs))
     }
@@ -206,7 +216,7 @@ impl Variant {
     }
 
     fn is_isolated(&self) -> bool {
-        self.isolated.map_or_else(has_nohz_full, |isolated| isolated == Isolated::Yes)
+        self.isolated.map_or_else(has_nohz_full, |isolated| isolated == Switch::Yes)
     }
 
     fn magazine_options(&self) -> MagazineOptions {
@@ -222,9 +232,8 @@ impl Variant {
             entry: Entry::OnCpu,
             drain: self.local_drain(),
             policy: Policy {
-                free_high: self.free_high(),
                 cache_slice_pages: cache_slice_pages(cpu).unwrap_or(default.cache_slice_pages),
-                ..default
+                ..self.policy()
             },
             isolated: self.is_isolated(),
             lock: self.lock_mode(),
@@ -239,19 +248,29 @@ impl Variant {
         Making {
             entry: Entry::Pretend,
             drain: LocalDrain::Owner,
-            policy: Policy { free_high: self.free_high(), ..Policy::default() },
-            isolated: self.isolated == Some(Isolated::Yes),
+            policy: self.policy(),
+            isolated: self.isolated == Some(Switch::Yes),
             lock: self.lock_mode(),
             grace: self.grace(),
             magazine: self.magazine_options(),
         }
     }
 
+    /// What lists refill, hold and spill, but for what depends on the machine.
+    pub fn policy(&self) -> Policy {
+        let base = match self.rules {
+            Some(RulesOf::Of2022) => Policy::of_2022(self.free_high_limit()),
+            None | Some(RulesOf::Today) => Policy::default(),
+        };
+        let fixed_high = self.fixed_high.map_or(base.fixed_high, |fixed| fixed == Switch::Yes);
+        Policy { free_high: self.free_high(), fixed_high, ..base }
+    }
+
     /// What a CPU may cache that only frees high orders.
     pub fn free_high(&self) -> FreeHighPolicy {
-        let rule = match self.free_high_rule {
-            Some(FreeHighWhen::Of2022) => FreeHighRule::FreeFactor,
-            None | Some(FreeHighWhen::Today) => FreeHighRule::FreeCount,
+        let rule = match self.free_high_rule.or(self.rules) {
+            Some(RulesOf::Of2022) => FreeHighRule::FreeFactor,
+            None | Some(RulesOf::Today) => FreeHighRule::FreeCount,
         };
         FreeHighPolicy { rule, limit: self.free_high_limit() }
     }
@@ -292,10 +311,10 @@ impl Variant {
         {
             params.insert("free_high", limit as i64);
         }
-        if WITH_RULES.contains(&design)
-            && let Some(rule) = self.free_high_rule
-        {
-            params.insert("free_high_rule", rule as i64);
+        if WITH_RULES.contains(&design) {
+            let given = [("free_high_rule", self.free_high_rule), ("rules", self.rules)];
+            params.extend(given.into_iter().filter_map(|(name, of)| Some((name, of? as i64))));
+            params.extend(self.fixed_high.map(|fixed| ("fixed_high", fixed as i64)));
         }
         params
     }
