@@ -139,12 +139,18 @@ pub fn vmap(
         "vmap-global-lock" => {
             // SAFETY: as above.
             Box::new(unsafe {
-                vmap::GlobalLock::new(VmapSetup { cpus, lazy_pages_max }, mapper, host)
+                vmap::GlobalLock::new(
+                    VmapSetup { lazy_pages_max, ..VmapSetup::new(cpus) },
+                    mapper,
+                    host,
+                )
             })
         }
         "vmap-nodes" => {
             // SAFETY: as above.
-            Box::new(unsafe { vmap::Nodes::new(VmapSetup { cpus, lazy_pages_max }, mapper, host) })
+            Box::new(unsafe {
+                vmap::Nodes::new(VmapSetup { lazy_pages_max, ..VmapSetup::new(cpus) }, mapper, host)
+            })
         }
         other => unreachable!("{other} has no address space"),
     })

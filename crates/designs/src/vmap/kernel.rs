@@ -5,8 +5,8 @@ use pagedepot_vmap::{Host, Mapper, VfreeError, VirtAddr, VmapError};
 
 use super::area::{Area, Ground, Wanted};
 use super::run::Run;
-use super::{VmapCounts, VmapDesign, VmapSetup};
-use crate::prim::{AtomicU64, Mutex, Ordering, try_lock_mutex};
+use super::{PurgedBy, VmapCounts, VmapDesign, VmapSetup};
+use crate::prim::{AtomicU32, AtomicU64, Mutex, Ordering, try_lock_mutex};
 
 /// Where areas are kept.
 pub trait Addresses: Sync {
@@ -14,7 +14,7 @@ pub trait Addresses: Sync {
     const NAME: &'static str;
 
     /// Address space with all of the range free.
-    fn new(cpus: u32, all: Run) -> Self;
+    fn new(setup: &VmapSetup, all: Run) -> Self;
 
     /// Takes a range that is free or pooled. The area belongs to the caller until it is inserted.
     fn take<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, wanted: Wanted) -> Option<Area>;
@@ -36,6 +36,12 @@ pub trait Addresses: Sync {
     /// free space.
     fn settle<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, areas: Vec<Area>, everything: bool);
 
+    /// Gives what is pooled to the free space. Returns the number of areas.
+    fn shrink<M: Mapper, H: Host>(&self, ground: &Ground<M, H>) -> u64 {
+        let _ = ground;
+        0
+    }
+
     /// Adds these counters to `counts`.
     fn add_counts<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, counts: &mut VmapCounts);
 
@@ -52,6 +58,9 @@ pub struct Kernel<A, M, H> {
     /// The kernel's `vmap_lazy_nr`.
     lazy_pages: AtomicU64,
     lazy_pages_max: u64,
+    purged_by: PurgedBy,
+    /// The worker has something to do: the kernel's `drain_vmap_work`, queued.
+    queued: AtomicU32,
 }
 
 impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
@@ -62,13 +71,15 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
     pub unsafe fn new(setup: VmapSetup, mapper: M, host: H) -> Self {
         let lazy_pages_max = setup.lazy_pages_max(&mapper);
         let ground = Ground::new(mapper, host);
-        let addresses = A::new(setup.cpus, ground.all());
+        let addresses = A::new(&setup, ground.all());
         Kernel {
             ground,
             addresses,
             purging: Mutex::new(()),
             lazy_pages: AtomicU64::new(0),
             lazy_pages_max,
+            purged_by: setup.purged_by,
+            queued: AtomicU32::new(0),
         }
     }
 
@@ -116,10 +127,16 @@ impl<A: Addresses, M: Mapper, H: Host> Kernel<A, M, H> {
     fn release(&self, start: VirtAddr) -> Result<(), VfreeError> {
         let page = self.ground.page_at(start)?;
         let area = self.addresses.remove(&self.ground, page).ok_or(VfreeError::NotAllocated)?;
-        if self.leave(area) >= self.lazy_pages_max
-            && let Some(_purging) = try_lock_mutex(&self.purging)
-        {
-            self.purge_locked(false);
+        if self.leave(area) >= self.lazy_pages_max {
+            match self.purged_by {
+                // Relaxed: it decides nothing but when to purge. The areas are behind locks.
+                PurgedBy::Worker => self.queued.store(1, Ordering::Relaxed),
+                PurgedBy::Caller => {
+                    if let Some(_purging) = try_lock_mutex(&self.purging) {
+                        self.purge_locked(false);
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -198,6 +215,20 @@ impl<A: Addresses, M: Mapper, H: Host> VmapDesign for Kernel<A, M, H> {
     fn purge(&self) {
         let _purging = self.ground.lock(&self.purging);
         self.purge_locked(true);
+    }
+
+    fn work(&self) -> bool {
+        // Relaxed: see `release`. What is queued from here on is for the next call.
+        let is_queued = self.queued.swap(0, Ordering::Relaxed) == 1;
+        if is_queued {
+            let _purging = self.ground.lock(&self.purging);
+            self.purge_locked(false);
+        }
+        is_queued
+    }
+
+    fn shrink(&self) -> u64 {
+        self.addresses.shrink(&self.ground)
     }
 
     fn counts(&self) -> VmapCounts {

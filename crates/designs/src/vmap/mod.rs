@@ -21,10 +21,21 @@
 //! that fits. Both get and map frames by the same code (`area.rs`), so that they differ in nothing
 //! but which code may touch which list.
 //!
-//! Two parts of the kernel are missing here. It has blocks for short-lived mappings, which the
+//! Three parts of the kernel are missing here, or different. It has blocks for short-lived mappings, which the
 //! thread hopes to remove; [`map_ram`](VmapDesign::map_ram) is what it would be without them. It
-//! has a kernel thread for purges; here a caller that frees runs the purge, unless another caller
-//! is running one.
+//! has a worker for purges, with helpers; here a caller that frees runs the purge, unless another
+//! caller is running one, or one worker does without helpers ([`PurgedBy`]). And it unmaps and frees
+//! frames in `vfree`, before the flush; here a purge does both, because a
+//! [`Mapper`](pagedepot_vmap::Mapper) unmaps for one thread at a time, and no frame may be reached
+//! by an old address once it is free.
+//!
+//! # Page tables
+//! The thread's open question is why page tables grew to 350 MiB, 1.2 GiB and 5.4 GiB with 64, 128
+//! and 256 test threads. The cause that was found later: the worker is one thread among these, so it
+//! lags, the freed addresses stay lazy, and requests take fresh ones, each with tables that stay. A
+//! worker of high priority and a cap for pools bring 267, 665 and 1107 MB to 285, 428 and 507 MB
+//! (Rezki's follow-up). `tests/vmap/tables.rs` shows both, with [`PurgedBy::Worker`] and
+//! [`pool_areas_max`](VmapSetup::pool_areas_max).
 
 mod area;
 mod counts;
@@ -109,6 +120,19 @@ pub trait VmapDesign: Sync {
     /// Purges all that is lazy or pooled, as memory pressure does.
     fn purge(&self);
 
+    /// Runs the purge that frees have queued, as the kernel's worker does when it is scheduled
+    /// (`drain_vmap_area_work`). `false`: none was queued. Only designs made for
+    /// [`PurgedBy::Worker`] queue one.
+    fn work(&self) -> bool {
+        false
+    }
+
+    /// Gives all pooled areas back to the free space, as the kernel's shrinker does under memory
+    /// pressure (`vmap_node_shrink_scan`). Returns the number of areas; 0 in designs without pools.
+    fn shrink(&self) -> u64 {
+        0
+    }
+
     /// Counters since construction, and the present state.
     fn counts(&self) -> VmapCounts;
 
@@ -130,12 +154,29 @@ pub struct VmapSetup {
     pub cpus: u32,
     /// Freed pages at which a purge begins. `None`: 32 MiB for each bit of the number of CPUs.
     pub lazy_pages_max: Option<u64>,
+    /// The thread that purges.
+    pub purged_by: PurgedBy,
+    /// Areas that a pool of a node keeps at most; the rest of what a purge finds goes to the free
+    /// space. `None`: any number, as merged. It has no effect without pools.
+    pub pool_areas_max: Option<u32>,
+}
+
+/// The thread that purges when enough is lazy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PurgedBy {
+    /// The caller that frees the page that is one too many, unless another caller is purging.
+    #[default]
+    Caller,
+    /// A worker, as in the kernel: the thread that calls [`VmapDesign::work`]. Until it runs, what
+    /// is freed stays lazy, and requests take fresh addresses, whose page tables are kept for ever.
+    /// That is why page tables grow with the number of busy threads beside the worker.
+    Worker,
 }
 
 impl VmapSetup {
     /// For `cpus` CPUs, and otherwise as the kernel has it.
     pub const fn new(cpus: u32) -> Self {
-        VmapSetup { cpus, lazy_pages_max: None }
+        VmapSetup { cpus, lazy_pages_max: None, purged_by: PurgedBy::Caller, pool_areas_max: None }
     }
 
     fn lazy_pages_max<M: Mapper>(&self, mapper: &M) -> u64 {

@@ -4,8 +4,9 @@
 //! the pool is empty it takes the lowest free range, under the one lock that is left. An area's
 //! address decides which node keeps it while it is busy: segments of 16 pages go to the nodes in
 //! turn. A freed area goes to the lazy tree of the node that allocated it, and from there, at the
-//! next purge, into that node's pool. Pools have no cap; a purge first takes a quarter of what they
-//! hold, rounded down.
+//! next purge, into that node's pool. Pools have no cap unless the setup gives one
+//! ([`VmapSetup::pool_areas_max`]); a purge first takes a quarter of what they hold, rounded down, and
+//! the shrinker takes everything.
 //!
 //! With one node there are no pools, as in the kernel (`node_alloc`).
 
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use pagedepot_vmap::{Host, Mapper, NODES_MAX};
 
+use super::VmapSetup;
 use super::area::{Area, Ground, Wanted, insert_noted, remove_noted};
 use super::counts::VmapCounts;
 use super::kernel::Addresses;
@@ -41,6 +43,8 @@ struct Node {
 
 struct Pools {
     by_size: Vec<VecDeque<Run>>,
+    /// Of each size.
+    areas_max: usize,
     hits: u64,
 }
 
@@ -51,6 +55,12 @@ struct Busy {
 }
 
 impl Pools {
+    /// Pools of at most so many areas each; `None`: any number.
+    fn new(areas_max: Option<u32>) -> Self {
+        let areas_max = areas_max.map_or(usize::MAX, |areas| areas as usize);
+        Pools { by_size: vec![VecDeque::new(); POOLS], areas_max, hits: 0 }
+    }
+
     /// Takes the first area of its size, if it is aligned; otherwise that area goes to the end
     /// (`node_pool_del_va`).
     fn take(&mut self, wanted: Wanted, base: u64) -> Option<Run> {
@@ -65,8 +75,10 @@ impl Pools {
         Some(first)
     }
 
+    /// Puts an area at the front of its pool; `false`: there is no such pool, or it is full.
     fn put(&mut self, run: Run) -> bool {
         let pool = self.by_size.get_mut(run.pages() as usize - 1);
+        let pool = pool.filter(|pool| pool.len() < self.areas_max);
         pool.as_deref().inspect(|pool| note_write(*pool));
         pool.map(|pool| pool.push_front(run)).is_some()
     }
@@ -107,13 +119,13 @@ impl NodeTrees {
 impl Addresses for NodeTrees {
     const NAME: &'static str = "vmap-nodes";
 
-    fn new(cpus: u32, all: Run) -> Self {
+    fn new(setup: &VmapSetup, all: Run) -> Self {
         let node = || Node {
-            pools: Padded(Mutex::new(Pools { by_size: vec![VecDeque::new(); POOLS], hits: 0 })),
+            pools: Padded(Mutex::new(Pools::new(setup.pool_areas_max))),
             busy: Padded(Mutex::default()),
             lazy: Padded(Mutex::default()),
         };
-        let nodes = (0..cpus.clamp(1, NODES_MAX)).map(|_| node()).collect();
+        let nodes = (0..setup.cpus.clamp(1, NODES_MAX)).map(|_| node()).collect();
         NodeTrees { nodes, free: Padded(Mutex::new(FreeTree::new(all))) }
     }
 
@@ -178,6 +190,17 @@ impl Addresses for NodeTrees {
         self.give_back(ground, rest);
     }
 
+    fn shrink<M: Mapper, H: Host>(&self, ground: &Ground<M, H>) -> u64 {
+        let mut areas = 0;
+        for node in &self.nodes {
+            let mut taken = Vec::new();
+            ground.lock(&node.pools).decay(true, &mut taken);
+            areas += taken.len() as u64;
+            self.give_back(ground, taken);
+        }
+        areas
+    }
+
     fn add_counts<M: Mapper, H: Host>(&self, ground: &Ground<M, H>, counts: &mut VmapCounts) {
         for node in &self.nodes {
             counts.allocated_areas += ground.lock(&node.busy).inserted;
@@ -205,7 +228,7 @@ mod tests {
     use super::*;
 
     fn pool_of(runs: u32) -> Pools {
-        let mut pools = Pools { by_size: vec![VecDeque::new(); POOLS], hits: 0 };
+        let mut pools = Pools::new(None);
         (0..runs).for_each(|i| assert!(pools.put(Run::new(10 * i, 2))));
         pools
     }
@@ -232,5 +255,13 @@ mod tests {
         assert_eq!(pools.hits, 2);
         assert!(!pools.put(Run::new(0, 257)));
         assert!(pools.put(Run::new(0, 256)));
+    }
+
+    #[test]
+    fn a_full_pool_takes_no_more() {
+        let mut pools = Pools::new(Some(2));
+        let put: Vec<_> = (0..3).map(|i| pools.put(Run::new(10 * i, 2))).collect();
+        assert_eq!(put, [true, true, false]);
+        assert!(pools.put(Run::new(100, 3)), "each size has its own");
     }
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use pagedepot_vmap::{Host, Mapper};
 
+use super::VmapSetup;
 use super::area::{Area, Ground, Wanted, insert_noted, remove_noted};
 use super::counts::VmapCounts;
 use super::kernel::Addresses;
@@ -26,7 +27,7 @@ pub struct OneTree {
 impl Addresses for OneTree {
     const NAME: &'static str = "vmap-global-lock";
 
-    fn new(_cpus: u32, all: Run) -> Self {
+    fn new(_: &VmapSetup, all: Run) -> Self {
         OneTree {
             free: Padded(Mutex::new((FreeTree::new(all), 0))),
             busy: Padded(Mutex::default()),

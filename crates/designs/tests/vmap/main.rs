@@ -10,12 +10,13 @@
 //! 8. a mapper that fails loses nothing.
 
 mod paper;
+mod tables;
 
 use std::mem::MaybeUninit;
 
 use pagedepot::AllocError;
 use pagedepot::Pfn;
-use pagedepot_designs::vmap::{Depot, GlobalLock, Nodes, VmapDesign, VmapSetup};
+use pagedepot_designs::vmap::{Depot, GlobalLock, Nodes, PurgedBy, VmapDesign, VmapSetup};
 use pagedepot_vmap::{MapError, Stale, VirtAddr, Vmap, VmapConfig, VmapError};
 use proptest::prelude::*;
 
@@ -428,6 +429,33 @@ fn the_kernels_flushes_name_the_hull_and_ours_what_needs_it() {
         assert_eq!(counts.flushed_pages, expected, "{}", design.name());
         design.vfree(between).unwrap();
     });
+}
+
+/// A worker that does not run leaves everything lazy; the shrinker gives pools back.
+#[test]
+fn a_worker_purges_what_was_queued_and_the_shrinker_empties_pools() {
+    let paper = Paper::new(10_000, 0);
+    let setup = VmapSetup {
+        lazy_pages_max: Some(60),
+        purged_by: PurgedBy::Worker,
+        pool_areas_max: Some(8),
+        ..VmapSetup::new(2)
+    };
+    // SAFETY: one paper for both, and for this design alone.
+    let mut nodes = unsafe { Nodes::new(setup, &paper, &paper) };
+    run_on(1);
+    let areas: Vec<_> = (0..30).map(|_| nodes.alloc(5, 1).unwrap()).collect();
+    areas[..9].iter().for_each(|&start| nodes.free(start).unwrap());
+    assert!(!nodes.work(), "54 pages are not enough");
+    areas[9..].iter().for_each(|&start| nodes.free(start).unwrap());
+    assert_eq!((nodes.counts().purges, nodes.counts().lazy_pages), (0, 180));
+    assert!(nodes.work() && !nodes.work());
+    // 8 of the 30 areas fit into the pool.
+    let counts = nodes.counts();
+    assert_eq!((counts.purges, counts.lazy_pages, counts.pooled_pages), (1, 0, 48));
+    assert_eq!((nodes.shrink(), nodes.shrink()), (8, 0));
+    assert_eq!((nodes.counts().pooled_pages, nodes.counts().free_pages), (0, 10_000));
+    nodes.validate().unwrap();
 }
 
 /// A freed area comes back through its node's pool, and only there.

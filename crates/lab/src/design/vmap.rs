@@ -25,7 +25,7 @@ pub struct VmapDemand {
 impl VmapDemand {
     /// The part of it that the kernel's designs know.
     pub fn setup(&self) -> VmapSetup {
-        VmapSetup { cpus: self.cpus, lazy_pages_max: self.lazy_pages_max }
+        VmapSetup { lazy_pages_max: self.lazy_pages_max, ..VmapSetup::new(self.cpus) }
     }
 
     /// For so many areas, with stale data kept, as `vmalloc` does in the kernel.
