@@ -157,7 +157,9 @@ fn a_blocking_rcu_switches_all_cpus_and_drains_them_after_one_period() {
 
 #[test]
 fn a_request_that_finds_no_memory_waits_for_the_grace_period() {
-    let rcu = common::rcu_blocking(&Setup::single(2, 64), Entry::Lock);
+    let mut setup = Setup::single(2, 64);
+    setup.zones[0].limits = Some(CacheLimits { batch: 7, high_min: 28, high_max: 200 });
+    let rcu = common::rcu_blocking(&setup, Entry::Lock);
     let mut held = Vec::new();
     while let Some(pfn) = rcu.alloc(task(0), Order::BASE, Mobility::Movable) {
         held.push(pfn);

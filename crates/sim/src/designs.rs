@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use pagedepot::cpus::Here;
 use pagedepot::{
-    Allocator, Config, CpuId, FrameRange, FreeHigh, HighPolicy, NodeId, Pfn, Watermarks, ZoneConfig,
+    Allocator, Config, CpuId, FrameRange, HighPolicy, NodeId, Pfn, Watermarks, ZoneConfig,
 };
 use pagedepot_designs::vmap::{self, VmapDesign, VmapSetup};
 use pagedepot_designs::{
@@ -49,19 +49,13 @@ pub fn paged(
     let high = HighPolicy::Fixed(HIGH_PAGES);
     let setup = Setup { high, ..Setup::single(cpus, cpus.max(4) * pages_per_cpu) };
     let limit = free_high.unwrap_or_default();
-    let free_high = match limit {
-        FreeHighLimit::Zero => FreeHigh::MAINLINE,
-        FreeHighLimit::Batch => FreeHigh::batches(1),
-        FreeHighLimit::FourBatches => FreeHigh::batches(4),
-        FreeHighLimit::High => FreeHigh::OFF,
-    };
     let policy = Policy {
         free_high: FreeHighPolicy { limit, ..FreeHighPolicy::default() },
         ..Policy::default()
     };
     let buddy = || Buddy::new(&setup);
     Ok(match name {
-        "depot" => Box::new(Depot::owned(&setup, VirtualCpus, Real, free_high)?),
+        "depot" => Box::new(Depot::owned(&setup, VirtualCpus, Real, limit.into())?),
         "zone-lock" => Box::new(ZoneLock::new(buddy()?)),
         "local" => Box::new(Local::new(buddy()?, Entry::OnCpu, LocalDrain::Helper, policy)),
         "nohz-conditional" => {
