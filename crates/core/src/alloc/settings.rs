@@ -13,7 +13,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     /// The settings of a zone, to read and to change; `None` when there is no such zone.
     pub fn settings(&self, zone: ZoneId) -> Option<ZoneSettings<'_, 'm, C>> {
         let exists = zone.index() < self.caches.zones.all().len();
-        exists.then(|| ZoneSettings { caches: &self.caches, zone })
+        exists.then_some(ZoneSettings { caches: &self.caches, zone })
     }
 }
 
