@@ -26,7 +26,7 @@
 //! has a worker for purges, with helpers; here a caller that frees runs the purge, unless another
 //! caller is running one, or one worker does without helpers ([`PurgedBy`]). And it unmaps and frees
 //! frames in `vfree`, before the flush; here a purge does both, because a
-//! [`Mapper`](pagedepot_vmap::Mapper) unmaps for one thread at a time, and no frame may be reached
+//! [`Mapper`] unmaps for one thread at a time, and no frame may be reached
 //! by an old address once it is free.
 //!
 //! # Page tables
