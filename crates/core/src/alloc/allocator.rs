@@ -28,7 +28,7 @@ use crate::pcp::Caches;
 /// others have pages in their hands; how long is bounded. Over a [`Backing`](crate::Backing) that
 /// has a lock, what reaches it waits there.
 pub struct Allocator<'m, C> {
-    pub(super) caches: Caches<'m, C>,
+    pub(crate) caches: Caches<'m, C>,
     pub(super) layout: Layout,
     pub(super) options: Options,
     /// The level of the only zone; more than any request takes where there are several, or options

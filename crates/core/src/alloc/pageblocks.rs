@@ -29,12 +29,7 @@ pub struct PageblockStats {
 }
 
 #[cfg(all(test, any(loom, shuttle)))]
-impl<'m, C: Cpus> Allocator<'m, C> {
-    /// What models mark pageblocks in.
-    pub(crate) fn bitmap(&self) -> &crate::store::bitmap::Bitmap<'m> {
-        self.caches.store.bitmap().expect("models have no backing")
-    }
-
+impl<C: Cpus> Allocator<'_, C> {
     /// Moves the hand of this CPU, as a refill does.
     pub(crate) fn step_hand(&self, zone: ZoneId) {
         let here = self.caches.here().expect("models run on CPUs with caches");

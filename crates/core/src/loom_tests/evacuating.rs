@@ -47,17 +47,17 @@ fn depot(pageblocks: u32, free: u32) -> Arc<Depot<Rseq>> {
 }
 
 fn mark(depot: &Depot<Rseq>) {
-    let bitmap = depot.allocator.bitmap();
+    let bitmap = depot.allocator.caches.store.bitmap().unwrap();
     bitmap.evacuate(bitmap.section(0).unwrap(), FIRST, ZONE);
 }
 
 fn settle(depot: &Depot<Rseq>) {
-    let bitmap = depot.allocator.bitmap();
+    let bitmap = depot.allocator.caches.store.bitmap().unwrap();
     bitmap.settle(bitmap.section(0).unwrap(), FIRST);
 }
 
 fn evacuates(depot: &Depot<Rseq>) -> bool {
-    depot.allocator.bitmap().tags().is_evacuating(FIRST)
+    depot.allocator.caches.store.bitmap().unwrap().tags().is_evacuating(FIRST)
 }
 
 fn must_alloc(depot: &Depot<Rseq>) -> Pfn {
@@ -187,7 +187,7 @@ fn a_mark_beside_a_change_of_mobility() {
         let owner = spawn(0, &depot, |depot| {
             let unmovable = Flags::new(Mobility::Unmovable);
             let pfn = depot.alloc_block(PAIR, unmovable).expect("all is free");
-            let tag = depot.allocator.bitmap().tags().of(FIRST);
+            let tag = depot.allocator.caches.store.bitmap().unwrap().tags().of(FIRST);
             assert_eq!(tag.mobility(), Mobility::Unmovable);
             depot.free_block(pfn, PAIR);
         });
@@ -250,7 +250,7 @@ const STEPS_BEFORE: u32 = 2;
 
 /// Pageblocks that evacuate.
 fn evacuating(depot: &Depot<Rseq>) -> u32 {
-    depot.allocator.bitmap().tags().evacuating(ZONE)
+    depot.allocator.caches.store.bitmap().unwrap().tags().evacuating(ZONE)
 }
 
 fn step_hand(depot: &Depot<Rseq>) {

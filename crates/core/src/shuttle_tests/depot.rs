@@ -141,7 +141,7 @@ fn evacuating_pageblocks_beside_owners_and_drains() {
 
 /// Marks and settles pageblocks, and moves the hands of CPUs.
 fn mark<C: Cpus>(depot: &Arc<Depot<C>>, times: u32) {
-    let (bitmap, mut rng) = (depot.allocator.bitmap(), rng());
+    let (bitmap, mut rng) = (depot.allocator.caches.store.bitmap().unwrap(), rng());
     for _ in 0..times {
         let pageblock = PageblockIndex(rng.below(8) as u32);
         let section = bitmap.section(pageblock.section()).unwrap();
