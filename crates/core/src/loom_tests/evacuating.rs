@@ -290,7 +290,7 @@ fn a_hand_beside_a_request() {
 fn hands_beside_a_switch() {
     let depot = depot_to_mark();
     let other = spawn(1, &depot, |depot| {
-        assert!(depot.allocator.set_evacuation(ZONE, Evacuation::Off));
+        assert!(depot.allocator.settings(ZONE).unwrap().set_evacuation(Evacuation::Off));
         step_hand(depot);
     });
     step_hand(&depot);
