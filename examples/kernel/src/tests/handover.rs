@@ -93,7 +93,7 @@ fn ask(cpu: u32) -> u64 {
 }
 
 pub fn run(options: &Options) {
-    let (cpus, rounds) = (cpu::count(), options.rounds.unwrap_or(200));
+    let (cpus, rounds) = (cpu::count(), options.rounds.unwrap_or(50));
     if Design::chosen() == Design::Local || cpus == 1 {
         return progress!("handovers need the depot, and two CPUs");
     }
