@@ -69,14 +69,16 @@ const SPARE_RETURNED: u32 = 4;
 /// Frames that are left in settled pageblocks for each CPU that refills meanwhile.
 const KEPT_PER_CPU: u64 = if cfg!(loom) { 0 } else { 512 };
 
-impl<C: Cpus> Share<'_, '_, C> {
-    /// Moves this CPU's hand, and makes pageblocks evacuate that it meets.
-    pub fn step_hand(&self, here: Here) {
-        if !self.caches.pcps.evacuates() {
+/// The hand of a CPU in a zone.
+struct Hand<'s, 'a, 'm, C>(&'s Share<'a, 'm, C>);
+
+impl<C: Cpus> Hand<'_, '_, '_, C> {
+    fn step(&self, here: Here) {
+        if !self.0.caches.pcps.evacuates() {
             return;
         }
-        let Some(bitmap) = self.store().bitmap() else { return };
-        let accounts = &self.pcp.accounts;
+        let Some(bitmap) = self.0.store().bitmap() else { return };
+        let accounts = &self.0.pcp.accounts;
         if !cfg!(loom) {
             // No protocol reads what it counts; to a model each access would be two executions.
             self.note_call();
@@ -100,7 +102,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         });
         let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota <= 0);
         if is_idle {
-            let rest = match self.zone.evacuating.is_outdated(state) {
+            let rest = match self.0.zone.evacuating.is_outdated(state) {
                 true => 0,
                 false => REST,
             };
@@ -110,7 +112,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         let at = accounts.hand.load(Ordering::Relaxed);
         if !is_idle && at.is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS) {
             // The last frames of pageblocks that are almost whole would not fill a magazine soon.
-            self.return_evacuated(here);
+            self.0.return_evacuated(here);
         }
     }
 
@@ -119,13 +121,13 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// empties, nothing need heal. The CPU is asked for itself, too: beside others that come and go
     /// with whole magazines, the zone's count is never still.
     fn is_steady(&self, state: State) -> bool {
-        let accounts = &self.pcp.accounts;
-        let counters = &self.pcp.counters;
+        let accounts = &self.0.pcp.accounts;
+        let counters = &self.0.pcp.counters;
         let own = counters
             .spilled_pages
             .load(Ordering::Relaxed)
             .wrapping_sub(counters.refilled_pages.load(Ordering::Relaxed))
-            .wrapping_add(self.pcp.charged_pages.load(Ordering::Relaxed) as u64);
+            .wrapping_add(self.0.pcp.charged_pages.load(Ordering::Relaxed) as u64);
         let steps = accounts.hand_steps.load(Ordering::Relaxed).wrapping_add(1);
         accounts.hand_steps.store(steps, Ordering::Relaxed);
         let refilled = u64::from(STEADY_STEPS * Class::Order0.magazine_frames());
@@ -142,29 +144,29 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     fn evacuation_state(&self) -> State {
-        let tags = self.store().tags();
+        let tags = self.0.store().tags();
         State {
-            free: self.caches.free_estimate(self.zone_id).max(0) as u64,
-            managed: self.zone.managed(),
-            kept: KEPT_PER_CPU * u64::from(self.caches.pcps.cpus()),
-            evacuating: tags.evacuating(self.zone_id),
-            healed: tags.healed(self.zone_id),
+            free: self.0.caches.free_estimate(self.0.zone_id).max(0) as u64,
+            managed: self.0.zone.managed(),
+            kept: KEPT_PER_CPU * u64::from(self.0.caches.pcps.cpus()),
+            evacuating: tags.evacuating(self.0.zone_id),
+            healed: tags.healed(self.0.zone_id),
         }
     }
 
     /// How many pageblocks more may evacuate. `None`: the policy is off.
     fn orders(&self, state: State) -> Option<Orders> {
-        let orders = self.zone.evacuating.orders(state)?;
+        let orders = self.0.zone.evacuating.orders(state)?;
         // Below its high watermark a zone needs every frame more than whole pageblocks.
-        let is_short = state.free <= self.zone.watermarks().high;
-        let waits = is_short || self.zone.evacuating.is_outdated(state);
+        let is_short = state.free <= self.0.zone.watermarks().high;
+        let waits = is_short || self.0.zone.evacuating.is_outdated(state);
         Some(Orders { quota: if waits { orders.quota.min(0) } else { orders.quota }, ..orders })
     }
 
     /// One step of the hand.
     fn look(&self, bitmap: &Bitmap<'_>, orders: Option<Orders>, is_idle: bool) {
-        let accounts = &self.pcp.accounts;
-        let span = self.zone.span();
+        let accounts = &self.0.pcp.accounts;
+        let span = self.0.zone.span();
         let (start, end) = (span.0 * SECTION_PAGEBLOCKS as u32, span.1 * SECTION_PAGEBLOCKS as u32);
         if start == end {
             return;
@@ -188,7 +190,7 @@ impl<C: Cpus> Share<'_, '_, C> {
                 healed: accounts.hand_healed.swap(state.healed, Ordering::Relaxed),
                 ..state
             };
-            self.zone.evacuating.note_turn(seen, began, state);
+            self.0.zone.evacuating.note_turn(seen, began, state);
         }
         let seen = if ends_turn { Seen::default() } else { seen };
         accounts.hand_seen.store(seen.pack(), Ordering::Relaxed);
@@ -209,7 +211,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         while at < end {
             let in_section = at as usize % SECTION_PAGEBLOCKS;
             let bit = in_section % 64;
-            if bitmap.tags().raw(PageblockIndex(at)).serves(self.zone_id) {
+            if bitmap.tags().raw(PageblockIndex(at)).serves(self.0.zone_id) {
                 let (some, whole) = section.hints(in_section / 64);
                 let reported = section.reported(in_section / 64);
                 seen.whole += ((whole | reported) >> bit).count_ones();
@@ -229,7 +231,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         orders: Option<Orders>,
         seen: &mut Seen,
     ) {
-        let is_off = self.zone.evacuating.policy() == Evacuation::Off;
+        let is_off = self.0.zone.evacuating.policy() == Evacuation::Off;
         let mut left = orders.map_or(0, |orders| orders.quota);
         let free_min = orders.map_or(0, |orders| orders.free_min);
         let (some, whole) = section.hints(first.in_section() / 64);
@@ -239,7 +241,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             let bit = pageblock.in_section() % 64;
             let is = |word: u64| word >> bit & 1 == 1;
             let tag = bitmap.tags().raw(pageblock);
-            if !is(some | evacuating | reported) || !tag.serves(self.zone_id) {
+            if !is(some | evacuating | reported) || !tag.serves(self.0.zone_id) {
                 continue;
             }
             if is(whole | reported) {
@@ -254,7 +256,7 @@ impl<C: Cpus> Share<'_, '_, C> {
                 }
             } else if left > 0
                 && section.count_free(pageblock.in_section()) >= free_min
-                && bitmap.evacuate(section, pageblock, self.zone_id)
+                && bitmap.evacuate(section, pageblock, self.0.zone_id)
             {
                 left -= 1;
             }
@@ -263,13 +265,22 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// Returns spare magazines, and looks at the end of a window how many are spare.
     fn note_call(&self) {
-        let calls = self.pcp.accounts.hand_calls.load(Ordering::Relaxed).wrapping_add(1);
-        self.pcp.accounts.hand_calls.store(calls, Ordering::Relaxed);
+        let calls = self.0.pcp.accounts.hand_calls.load(Ordering::Relaxed).wrapping_add(1);
+        self.0.pcp.accounts.hand_calls.store(calls, Ordering::Relaxed);
         if calls.is_multiple_of(SPARE_CALLS) {
-            let is_wanted = self.zone.evacuating.wants_more(self.zone.managed());
-            Mobility::ALL.into_iter().for_each(|mobility| self.pcp.end_window(mobility, is_wanted));
+            let is_wanted = self.0.zone.evacuating.wants_more(self.0.zone.managed());
+            Mobility::ALL
+                .into_iter()
+                .for_each(|mobility| self.0.pcp.end_window(mobility, is_wanted));
         }
-        self.return_spare();
+        self.0.return_spare();
+    }
+}
+
+impl<C: Cpus> Share<'_, '_, C> {
+    /// Moves this CPU's hand, and makes pageblocks evacuate that it meets.
+    pub fn step_hand(&self, here: Here) {
+        Hand(self).step(here);
     }
 
     /// Empties a few magazines of each shelf of order 0 that were spare throughout the last window
