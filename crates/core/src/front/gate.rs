@@ -73,7 +73,7 @@
 //!   and takes the gate, or fences after its deadline. To retire a CPU takes an asked gate as it
 //!   takes an open one.
 //! * *Two drainers ask.* The gate is asked once, and one handover answers both (see
-//!   `pcp/handover.rs`).
+//!   `pcp/asks.rs`).
 //! * *A full drain comes on top.* It takes the asked gate and answers the drains that asked. If it
 //!   cannot fence, it leaves the gate asked.
 //! * *The caches are disabled on top.* The disabler takes the asked gate, and nothing is left to

@@ -65,7 +65,7 @@ pub struct Accounts {
     /// Free pages of the zone, and pageblocks healed, when this turn began.
     pub hand_free: AtomicU64,
     pub hand_healed: AtomicU32,
-    /// Steps so far; and the zone's free pages at the last sixteenth step, and at the one before.
+    /// Steps so far; and the zone's free pages at the last fourth step, and at the one before.
     pub hand_steps: AtomicU32,
     pub hand_free_before: [AtomicU64; 2],
     /// The same of the pages that this CPU has moved to the store, less those from it.

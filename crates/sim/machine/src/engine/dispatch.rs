@@ -4,13 +4,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::ptr;
 
-use corosensei::Coroutine;
-use corosensei::Yielder;
 use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, Yielder};
 use fastrand::Rng;
 
-use super::Done;
-use super::{Cpu, Machine, NEVER, Setup, State, Task, Work, running};
+use super::{Cpu, Done, Machine, NEVER, Setup, State, Task, Work, running};
 use crate::lines::{Clocks, Lines};
 use crate::schedule::{Explorer, Schedule};
 

@@ -30,13 +30,14 @@ use crate::costs::{CPUS_MAX, Costs};
 use crate::lines::{Clocks, Fought, Lines};
 use crate::schedule::{Explorer, Schedule};
 
-const NEVER: u64 = u64::MAX;
-
 pub use calls::{
     access, barrier, begin_sequence, commit, costs, cpu, end_sequence, fence, fence_all, hand_over,
     now_ps, on_cpu, queue_for, search, sleep_until, slow_step, spin, touch, wait_at, wait_begins,
     wait_ends, waited_ps, wake_all, wake_one, work, yield_now,
 };
+
+/// Later than every clock.
+const NEVER: u64 = u64::MAX;
 
 type Work<'w> = Box<dyn FnOnce() + 'w>;
 type Handler = std::rc::Rc<dyn Fn(usize)>;
