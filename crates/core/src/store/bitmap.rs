@@ -286,13 +286,22 @@ impl<'m> Bitmap<'m> {
                 }
             }
             self.visit(wanted, *pass, |section, pageblock| {
-                let got = match pass {
-                    Pass::Reported(_) => {
-                        self.take_woken(section, pageblock, wanted, order, want - taken, &mut give)
+                // One that is reported, or of another mobility, is taken as a whole.
+                let is_owned = match pass {
+                    Pass::Reported(_) => Some(self.wake(section, pageblock)),
+                    Pass::Whole(_) if self.tags.of(pageblock) != wanted.tag() => {
+                        let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
+                        Some(section.claim(start, PAGEBLOCK_FRAMES))
                     }
-                    Pass::Whole(_) if self.tags.of(pageblock) != wanted.tag() => self
-                        .take_retagged(section, pageblock, wanted, order, want - taken, &mut give),
-                    _ => self.take_in(section, pageblock, order, want - taken, &mut give),
+                    _ => None,
+                };
+                let left = want - taken;
+                let got = match is_owned {
+                    Some(true) => {
+                        self.take_owned(section, pageblock, wanted, order, left, &mut give)
+                    }
+                    Some(false) => 0,
+                    None => self.take_in(section, pageblock, order, left, &mut give),
                 };
                 // Where a pageblock was taken there is nothing left for smaller blocks.
                 if got > 0 && !is_pageblock && !matches!(pass, Pass::Tainted | Pass::Any) {
@@ -472,40 +481,6 @@ impl<'m> Bitmap<'m> {
     ) -> u32 {
         let base = pageblock.section() as u32 * SECTION_FRAMES;
         section.take(pageblock.in_section(), order, want, |at| give(Pfn::new(base + at)))
-    }
-
-    /// Claims a whole pageblock, makes it one of the wanted mobility, and takes blocks from it.
-    fn take_retagged(
-        &self,
-        section: &Section<'_>,
-        pageblock: PageblockIndex,
-        wanted: Wanted<'_>,
-        order: Order,
-        want: u32,
-        give: &mut impl FnMut(Pfn),
-    ) -> u32 {
-        let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
-        if !section.claim(start, PAGEBLOCK_FRAMES) {
-            return 0;
-        }
-        self.take_owned(section, pageblock, wanted, order, want, give)
-    }
-
-    /// Wakes a reported pageblock, makes it one of the wanted mobility, and takes blocks from it.
-    #[cold]
-    fn take_woken(
-        &self,
-        section: &Section<'_>,
-        pageblock: PageblockIndex,
-        wanted: Wanted<'_>,
-        order: Order,
-        want: u32,
-        give: &mut impl FnMut(Pfn),
-    ) -> u32 {
-        if !self.wake(section, pageblock) {
-            return 0;
-        }
-        self.take_owned(section, pageblock, wanted, order, want, give)
     }
 
     /// Makes a pageblock that the caller owns one of the wanted mobility, takes blocks from it, and
