@@ -172,7 +172,7 @@ pub unsafe extern "C" fn pagedepot_drain_handover(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_hand_over(handle: *const pagedepot_t) -> c_int {
     let Some(depot) = depot(handle) else { return -1 };
-    depot.hand_over().into()
+    depot.cpu_caches().hand_over().into()
 }
 
 /// Gives the memory of free pages back to the system. result may be NULL. Returns 0, or -1 with

@@ -247,7 +247,7 @@ impl Builder {
     /// [`Evacuation::Adaptive`], until half of a zone lies in whole pageblocks.
     ///
     /// A depot made with [`Evacuation::Off`] stays so; others can be
-    /// [changed](Depot::set_evacuation). [Over a store of the program's own](Self::build_over)
+    /// [changed](pagedepot::ZoneSettings::set_evacuation). [Over a store of the program's own](Self::build_over)
     /// none are.
     ///
     /// ```

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use pagedepot::{
-    Census, CpuId, CpuStats, Drained, Fault, HandoverCounts, MetadataUse, Mode, PageSize,
-    PageblockStats, Pfn, Pressure, Scope, Shortage, ZoneId, ZoneStats,
+    Census, CpuId, CpuStats, Drained, Fault, MetadataUse, Mode, PageSize, PageblockStats, Pfn,
+    Pressure, Scope, Shortage, ZoneId, ZoneStats,
 };
 
 use crate::Handover;
@@ -265,7 +265,7 @@ impl Depot {
     /// A CPU on which no thread of this process allocates does not answer. After `fence_after_ms`
     /// milliseconds a look fences it, unless it is isolated (`None`: never); of a CPU that runs no
     /// thread of this process that interrupts nothing. A thread can also [hand
-    /// over](Self::hand_over) before it sleeps. With [locks](crate::Builder::per_cpu_locks) CPUs are
+    /// over](pagedepot::CpuCaches::hand_over) before it sleeps. With [locks](crate::Builder::per_cpu_locks) CPUs are
     /// taken at once.
     ///
     /// ```
@@ -283,18 +283,6 @@ impl Depot {
     /// ```
     pub fn drain_handover(&self, scope: Scope, fence_after_ms: Option<u32>) -> Handover<'_> {
         self.allocator.drain_handover(scope, fence_after_ms)
-    }
-
-    /// Hands over what this thread's CPU has in its fronts, if a drain asked for it; `true`: it has.
-    /// For threads that are about to sleep, or to compute for long. Costs little where nothing was
-    /// asked.
-    pub fn hand_over(&self) -> bool {
-        self.allocator.cpu_caches().hand_over()
-    }
-
-    /// What came of handovers of a CPU so far; `None` when it has no caches' metadata.
-    pub fn handover_counts(&self, cpu: CpuId) -> Option<HandoverCounts> {
-        self.allocator.cpu_caches().handover_counts(cpu)
     }
 
     /// As [`drain`](Self::drain), and calls `tell` with each CPU's part.

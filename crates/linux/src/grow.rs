@@ -20,8 +20,8 @@ impl Depot {
     /// Adds memory to a zone, `bytes` rounded up to a multiple of 2^18 pages (1 GiB of 4 KiB
     /// pages), while everybody goes on; returns the first page of it. It is of the same kind as
     /// what the depot was built with, bound and populated if that is. Watermarks and cache
-    /// limits stay what they are; see [`set_watermarks`](Self::set_watermarks) and
-    /// [`set_cache_limits`](Self::set_cache_limits).
+    /// limits stay what they are; change them by
+    /// [`settings`](Self::settings).
     ///
     /// Over a store of the program's own ([`Builder::build_over`](crate::Builder::build_over)) the
     /// pages may be put there once this has returned.

@@ -42,15 +42,15 @@
 //! | free my caches when pages run short | [`Depot::on_pressure`] | `examples/buffer_pool.rs` |
 //! | get 2 MiB or 1 GiB in a row after days of use | [`Depot::movable`], [`Depot::compact`] | `examples/healing_pool.rs` |
 //! | have 2 MiB blocks become whole by themselves | [`Builder::evacuation`] | [`Depot::pageblock_stats`] |
-//! | take pages back from CPUs' caches | [`Depot::drain`] | [`Depot::decay_caches`] once a second |
-//! | take all of them without interrupting a CPU | [`Depot::drain_handover`] | [`Depot::hand_over`] before a thread sleeps |
+//! | take pages back from CPUs' caches | [`Depot::drain`] | [`CpuCaches::decay`](pagedepot::CpuCaches::decay) once a second |
+//! | take all of them without interrupting a CPU | [`Depot::drain_handover`] | [`CpuCaches::hand_over`](pagedepot::CpuCaches::hand_over) before a thread sleeps |
 //! | give memory back to the system | [`Depot::trim`] | |
 //! | add memory while running | [`Depot::grow`] | [`Builder::grow_to`] |
 //! | bind memory to NUMA nodes, use huge pages | [`Builder::numa`], [`Builder::thp`], [`Builder::hugetlb`] | |
 //! | find double frees | [`Builder::checked`] | [`Builder::on_misuse`] |
 //! | know where the pages are | [`Depot::shortage`], [`Depot::zone_stats`] | module [`stats`] |
-//! | change limits while running | [`Depot::set_cache_limits`], [`Depot::set_watermarks`] | |
-//! | stop a CPU from caching | [`Depot::retire_cpu`], [`Depot::disable_caches`] | [`Builder::caches`] |
+//! | change limits while running | [`Depot::settings`] | |
+//! | stop a CPU from caching | [`Depot::cpu_caches`] | [`Builder::caches`] |
 //! | return errors as `io::Result` | `?` | every error becomes a [`std::io::Error`] |
 //! | record page events and replay them | [`trace::TraceWriter`] | |
 //!
@@ -140,7 +140,7 @@ mod topology;
 pub mod trace;
 mod trim;
 mod trim_state;
-mod tune;
+pub mod tune;
 pub mod vmalloc;
 
 pub use batch::PageBatch;

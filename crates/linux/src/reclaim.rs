@@ -4,7 +4,7 @@
 //! |---|---|
 //! | Free a program's own caches before a request fails | [`Depot::on_pressure`](crate::Depot::on_pressure) |
 //! | Take pages back from CPUs' caches | [`Depot::drain`](crate::Depot::drain) |
-//! | Let the caches of idle CPUs shrink | [`Depot::decay_caches`](crate::Depot::decay_caches) |
+//! | Let the caches of idle CPUs shrink | [`CpuCaches::decay`](pagedepot::CpuCaches::decay) |
 //! | Give memory back to the system | [`Depot::trim`](crate::Depot::trim) |
 //! | The same for whole pageblocks alone, every few seconds | [`Reporting::pass`] |
 //! | Move pages together, so that large blocks become free | [`Depot::compact`](crate::Depot::compact) |

@@ -405,7 +405,7 @@ fn idle_caches_age_and_decay() {
     // The clock is coarse.
     assert!((3000..=start.elapsed().as_millis() as u64 + 1000).contains(&idle_ms(&depot)));
     assert_eq!(cached(&depot), full, "nothing decays by itself");
-    let back = depot.decay_caches();
+    let back = depot.cpu_caches().decay();
     assert!(back > 0);
     assert_eq!(cached(&depot), full - back);
     assert_eq!(depot.drain(Scope::ALL, Mode::Quiet).taken_pages, 0, "only fronts are left");

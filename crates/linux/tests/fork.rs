@@ -19,8 +19,8 @@ fn child_gets_errors(depot: &Depot, held: Page, order: Order) {
     assert_eq!(unsafe { depot.raw().free(held.pfn(), order) }, Err(FreeError::Forked));
     let drained = depot.drain(Scope::ALL, Mode::Full);
     assert_eq!((drained.taken_pages, drained.fences), (0, 0));
-    assert_eq!(depot.disable_caches().taken_pages, 0);
-    depot.enable_caches();
+    assert_eq!(depot.cpu_caches().disable().taken_pages, 0);
+    depot.cpu_caches().enable();
     assert_eq!(depot.raw().alloc(order, Flags::default()), Err(AllocError::Forked));
     assert_eq!(depot.trim(), Err(TrimError::Forked));
     assert_eq!(&held[..6], b"parent", "what was there at the fork can be read");

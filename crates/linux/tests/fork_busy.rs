@@ -78,8 +78,8 @@ fn be_busy(depot: &Arc<Depot>, space: &Vmalloc, work: usize, stop: &AtomicBool) 
                 drop((0..100).map_while(|_| depot.page(Order::BASE).ok()).collect::<Vec<_>>());
                 _ = depot.drain(Scope::ALL, Mode::Full);
                 _ = depot.trim();
-                _ = depot.disable_caches();
-                depot.enable_caches();
+                _ = depot.cpu_caches().disable();
+                depot.cpu_caches().enable();
             }
             // The C library frees the dynamic linker's locks in a child.
             6 => drop(Depot::builder(MIB).numa(true).build()),
@@ -119,19 +119,14 @@ fn call_depot(depot: &Depot, held: &Held) {
     assert!(depot.trim().is_err());
     assert!(depot.on_pressure(|_| 0).is_err());
     assert!(depot.grow(ZONE, GIB).is_err());
-    _ = (
-        depot.disable_caches(),
-        depot.retire_cpu(CPU),
-        depot.restore_cpu(CPU),
-        depot.has_caches(CPU),
-    );
-    depot.enable_caches();
-    assert_eq!(depot.decay_caches(), 0);
-    if let Some((limits, _)) = depot.cache_limits(ZONE, CPU) {
-        _ = depot.set_cache_limits(ZONE, limits);
-    }
-    if let Some(stats) = depot.zone_stats(ZONE) {
-        _ = depot.set_watermarks(ZONE, stats.watermarks);
+    let caches = depot.cpu_caches();
+    _ = (caches.disable(), caches.retire(CPU), caches.restore(CPU), caches.are_enabled(CPU));
+    caches.enable();
+    assert_eq!((caches.decay(), caches.hand_over()), (0, false));
+    if let Some(zone) = depot.settings(ZONE) {
+        zone.set_cache_limits(zone.cache_limits());
+        _ = (zone.set_watermarks(zone.watermarks()), zone.set_evacuation(zone.evacuation()));
+        black_box((zone.high(CPU), caches.handover_counts(CPU)));
     }
     black_box((depot.cpu_stats(CPU, ZONE), depot.zone_ids().count(), depot.raw().failed_claims()));
     black_box((depot.metadata_use(), depot.raw().is_free(pfn), depot.fronts(), depot.page_size()));

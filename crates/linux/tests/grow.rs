@@ -197,7 +197,7 @@ fn a_depot_grows_while_it_is_used() {
         workers.into_iter().for_each(|worker| assert!(worker.join().unwrap() > 0));
         stop.store(true, Ordering::Relaxed);
     });
-    depot.enable_caches();
+    depot.cpu_caches().enable();
     assert_eq!(depot.bytes(), 6 * GIB);
     all_back(&depot);
 }

@@ -112,13 +112,13 @@ fn isolated_cpus() {
     assert_eq!(drained.isolated_cpus, isolated.len() as u64);
     assert!(drained.unreachable_pages > 0, "{drained:?}");
     // Disabling caches takes those of isolated CPUs, too.
-    let disabled = depot.disable_caches();
+    let disabled = depot.cpu_caches().disable();
     assert_eq!((disabled.unreachable_pages, disabled.busy_cpus), (0, 0), "{disabled:?}");
     let page = depot.page(Order::BASE).unwrap();
     let pfn = page.pfn();
     drop(page);
     assert!(depot.raw().is_free(pfn));
-    depot.enable_caches();
+    depot.cpu_caches().enable();
     all_back(&depot);
 }
 

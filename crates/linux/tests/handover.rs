@@ -69,7 +69,7 @@ fn an_owner_that_goes_on_is_waited_for() {
         assert!(!handover.wait(5), "its owner sleeps");
         assert_eq!((handover.drained().pending_cpus, handover.drained().fences), (1, 0));
         let before = handover.drained().taken_pages;
-        run(|depot| assert!(depot.hand_over() && !depot.hand_over()));
+        run(|depot| assert!(depot.cpu_caches().hand_over() && !depot.cpu_caches().hand_over()));
         assert!(handover.wait(LIMIT_MS));
         assert!(handover.drained().taken_pages > before);
         assert_eq!(handover.drained().fences, 0);
@@ -88,7 +88,7 @@ fn an_owner_that_goes_on_is_waited_for() {
             }
             assert!(waiter.join().unwrap());
         });
-        assert_eq!(depot.handover_counts(cpu).unwrap().escalated, 0);
+        assert_eq!(depot.cpu_caches().handover_counts(cpu).unwrap().escalated, 0);
     });
 }
 
@@ -127,15 +127,15 @@ fn a_deadline_fences_no_isolated_cpu() {
         assert!(!handover.wait(20));
         let drained = handover.drained();
         assert_eq!((drained.pending_cpus, drained.isolated_cpus, drained.fences), (1, 1, 0));
-        run(|depot| assert!(depot.hand_over()));
+        run(|depot| assert!(depot.cpu_caches().hand_over()));
         assert!(handover.poll());
-        assert_eq!(depot.handover_counts(cpu).unwrap().escalated, 0);
+        assert_eq!(depot.cpu_caches().handover_counts(cpu).unwrap().escalated, 0);
     });
     let depot = self::depot();
     with_owner(&depot, |cpu, _| {
         let mut handover = depot.drain_handover(Scope::cpu(cpu), Some(0));
         assert!(handover.wait(LIMIT_MS), "a CPU that is not isolated is fenced");
-        assert_eq!(depot.handover_counts(cpu).unwrap().escalated, 1);
+        assert_eq!(depot.cpu_caches().handover_counts(cpu).unwrap().escalated, 1);
     });
 }
 
@@ -178,7 +178,7 @@ fn an_owner_answers_within_two_operations() {
             });
             run(work);
             let longest = drainer.join().unwrap();
-            let counts = depot.handover_counts(cpu).unwrap();
+            let counts = depot.cpu_caches().handover_counts(cpu).unwrap();
             println!("{counts:?}, the longest took {longest:?}");
             assert!(counts.handed > 0 && counts.escalated == 0);
         });
@@ -195,7 +195,7 @@ fn a_fork_with_a_standing_ask() {
         let before = handover.drained().taken_pages;
         in_child(|| {
             assert!(pin(cpu.get()));
-            assert!(!depot.hand_over());
+            assert!(!depot.cpu_caches().hand_over());
             assert!(depot.page(Order::BASE).is_err());
             assert!(handover.wait(LIMIT_MS), "a child waits for no CPU");
             assert_eq!(handover.drained().taken_pages, before);
@@ -204,7 +204,7 @@ fn a_fork_with_a_standing_ask() {
             assert!(own.drain_handover(Scope::ALL, Some(0)).wait(LIMIT_MS));
         });
         assert!(!handover.poll(), "the child has answered for its parent");
-        run(|depot| assert!(depot.hand_over()));
+        run(|depot| assert!(depot.cpu_caches().hand_over()));
         assert!(handover.wait(LIMIT_MS));
         assert!(handover.drained().taken_pages > before);
     });

@@ -61,21 +61,22 @@ fn a_retired_cpu_caches_nothing_until_it_is_restored() {
             .unwrap();
         let cpu = fill_caches(&depot);
         let before = cached(&depot);
-        assert!(before > 0 && depot.has_caches(cpu) && !depot.restore_cpu(cpu));
-        let drained = depot.retire_cpu(cpu);
+        let caches = depot.cpu_caches();
+        assert!(before > 0 && caches.are_enabled(cpu) && !caches.restore(cpu));
+        let drained = caches.retire(cpu);
         assert_eq!(
             (drained.taken_pages, drained.unreachable_pages, drained.busy_cpus),
             (before, 0, 0)
         );
-        assert!(!depot.has_caches(cpu));
+        assert!(!caches.are_enabled(cpu));
         fill_caches(&depot);
         assert_eq!(cached(&depot), 0, "all went to the store");
-        assert!(depot.restore_cpu(cpu) && depot.has_caches(cpu));
+        assert!(caches.restore(cpu) && caches.are_enabled(cpu));
         fill_caches(&depot);
         assert!(cached(&depot) > 0);
         let beyond = CpuId::new(u32::MAX);
-        assert_eq!(depot.retire_cpu(beyond).taken_pages, 0);
-        assert!(!depot.restore_cpu(beyond) && !depot.has_caches(beyond));
+        assert_eq!(caches.retire(beyond).taken_pages, 0);
+        assert!(!caches.restore(beyond) && !caches.are_enabled(beyond));
         all_back(&depot);
     }
 }
@@ -87,18 +88,20 @@ fn cache_limits_change_while_in_use() {
     let before = cached(&depot);
     assert!((1000..=5000).contains(&before), "{before}");
     let less = CacheLimits { batch: 16, high_min: 200, high_max: 200 };
-    assert!(depot.set_cache_limits(ZONE, less));
-    assert_eq!(depot.cache_limits(ZONE, cpu), Some((less, 200)));
-    let decayed: u64 = (0..10).map(|_| depot.decay_caches()).sum();
+    let zone = depot.settings(ZONE).unwrap();
+    zone.set_cache_limits(less);
+    assert_eq!((zone.cache_limits(), zone.high(cpu)), (less, Some(200)));
+    let decayed: u64 = (0..10).map(|_| depot.cpu_caches().decay()).sum();
     assert!(decayed >= before - 200 && cached(&depot) == before - decayed, "{before} {decayed}");
     fill_caches(&depot);
     let after = cached(&depot);
     assert!((1..=200).contains(&after), "{after}");
     // Limits that contradict each other are corrected.
-    assert!(depot.set_cache_limits(ZONE, CacheLimits { batch: 0, high_min: 300, high_max: 0 }));
+    zone.set_cache_limits(CacheLimits { batch: 0, high_min: 300, high_max: 0 });
     let fixed = CacheLimits { batch: 1, high_min: 300, high_max: 300 };
-    assert_eq!(depot.cache_limits(ZONE, cpu), Some((fixed, 300)));
-    assert!(!depot.set_cache_limits(ZoneId::new(1), less));
+    assert_eq!((zone.cache_limits(), zone.high(cpu)), (fixed, Some(300)));
+    assert_eq!(zone.high(CpuId::new(u32::MAX)), None);
+    assert!(depot.settings(ZoneId::new(1)).is_none());
     all_back(&depot);
 }
 
@@ -109,13 +112,13 @@ fn watermarks_change_while_in_use() {
     assert_eq!(pages.len(), 4096, "nothing is held back");
     drop(pages);
     let reserve = Watermarks { min: 500, low: 600, high: 700 };
-    assert!(depot.set_watermarks(ZONE, reserve));
+    let zone = depot.settings(ZONE).unwrap();
+    assert!(zone.set_watermarks(reserve));
     assert_eq!(depot.zone_stats(ZONE).unwrap().watermarks, reserve);
     let pages = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect::<Vec<_>>();
     assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
     assert!(pages.len() <= 4096 - 500, "{}", pages.len());
-    assert!(!depot.set_watermarks(ZONE, Watermarks { min: 601, ..reserve }), "not ascending");
-    assert!(!depot.set_watermarks(ZoneId::new(1), reserve));
+    assert!(!zone.set_watermarks(Watermarks { min: 601, ..reserve }), "not ascending");
     assert_eq!(depot.zone_stats(ZONE).unwrap().watermarks, reserve);
     drop(pages);
     depot.drain(Scope::ALL, Mode::Full);
@@ -132,7 +135,8 @@ fn sparsely_used_pageblocks_become_whole() {
         (Evacuation::Off, false),
     ] {
         let depot = Depot::builder(64 * MIB).cpus(4).evacuation(policy).build().unwrap();
-        assert_eq!(depot.evacuation(ZONE), Some(policy));
+        let zone = depot.settings(ZONE).unwrap();
+        assert_eq!(zone.evacuation(), policy);
         let mut held = Vec::new();
         while let Ok(pfn) = depot.raw().alloc(Order::BASE, Flags::default()) {
             held.push(pfn);
@@ -156,8 +160,7 @@ fn sparsely_used_pageblocks_become_whole() {
         let stats = depot.pageblock_stats(ZONE).unwrap();
         assert_eq!((stats.all, stats.tainted), (32, 0));
         assert_eq!(stats.whole + stats.evacuating > 0, is_expected, "{policy:?}: {stats:?}");
-        assert_eq!(depot.set_evacuation(ZONE, Evacuation::Adaptive), policy != Evacuation::Off);
-        assert!(!depot.set_evacuation(ZoneId::new(9), policy));
+        assert_eq!(zone.set_evacuation(Evacuation::Adaptive), policy != Evacuation::Off);
         held.into_iter().for_each(free);
         all_back(&depot);
     }

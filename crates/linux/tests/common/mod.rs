@@ -168,8 +168,8 @@ pub fn drain(depot: &Depot, seed: u64, stop: &AtomicBool) -> u64 {
         let mode = [Mode::Quiet, Mode::Full, Mode::Handover][random.below(3) as usize];
         taken += depot.drain(scope, mode).taken_pages;
         if random.below(50) == 0 {
-            taken += depot.disable_caches().taken_pages;
-            depot.enable_caches();
+            taken += depot.cpu_caches().disable().taken_pages;
+            depot.cpu_caches().enable();
         }
         if random.below(4) == 0 {
             std::thread::yield_now();
