@@ -63,6 +63,8 @@ impl Rounds {
     fn run(self: &Arc<Self>, cpu: usize, rounds: u64, mut random: Random) {
         let handler = self.clone();
         ostd::timer::register_callback_on_cpu(move || handler.on_tick());
+        // The heap, which has the callback of each CPU, gets no page once one CPU has them all.
+        self.barrier.wait();
         // Whatever this CPU's first calls allocate for good, they have.
         self.held.with(cpu, |own| fill(self.design.frames, own));
         self.barrier.wait();
