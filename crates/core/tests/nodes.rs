@@ -5,7 +5,7 @@ mod common;
 
 use common::{metadata, open_zone, order, range, single};
 use pagedepot::{
-    AllocError, Config, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId,
+    AllocError, Config, CpuId, Flags, FrameRange, NodeId, Order, Watermarks, ZoneConfig, ZoneId,
 };
 
 /// Zones by place: three nodes with memory, of which node 1 has three zones.
@@ -116,4 +116,36 @@ fn a_zone_near_its_watermark_is_passed_over() {
     assert_eq!(depot.alloc(Order::BASE, Flags::default()), Err(AllocError::Exhausted));
     // The reserve of a zone that the request may use is enough.
     assert!(depot.alloc(Order::BASE, Flags::default().at_most_level(1).atomic()).is_ok());
+}
+
+#[test]
+fn each_cpus_metadata_fills_pages_of_its_own() {
+    const PAGE: usize = 4096;
+    let ranges = [range(0, 2048)];
+    let zones = [open_zone("z", &ranges)];
+    let mut parts = Vec::new();
+    for cpu_pages in [false, true] {
+        let config = Config { cpu_pages, ..Config::new(5, &zones) };
+        // Whatever the alignment of the memory.
+        let mut memory = metadata(&config);
+        let depot = single(&config, &mut memory);
+        let (start, bytes) = depot.metadata();
+        let caches = depot.cpu_caches();
+        let part = |cpu| caches.metadata(CpuId::new(cpu));
+        let found: Vec<_> = (0..5).map(|cpu| part(cpu).unwrap()).collect();
+        for pair in found.windows(2) {
+            assert!(pair[0].0.addr().get() + pair[0].1 <= pair[1].0.addr().get(), "apart");
+        }
+        assert!(
+            found[0].0 >= start
+                && found[4].0.addr().get() + found[4].1 <= start.addr().get() + bytes
+        );
+        assert_eq!(part(5), None);
+        parts.extend(found.iter().map(|(at, bytes)| at.addr().get() % PAGE + bytes % PAGE));
+        let pfn = depot.alloc(Order::BASE, Flags::default()).unwrap();
+        depot.free(pfn, Order::BASE).unwrap();
+        assert!(depot.validate_at_rest().is_ok());
+    }
+    assert!(parts[..5].iter().any(|&odd| odd > 0), "packed");
+    assert_eq!(parts[5..], [0; 5], "whole pages");
 }

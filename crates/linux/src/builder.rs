@@ -123,7 +123,8 @@ impl Builder {
         self
     }
 
-    /// Divides the memory among the NUMA nodes, a zone each, and binds each part to its node.
+    /// Divides the memory among the NUMA nodes, a zone each, and binds each part to its node. The
+    /// metadata of each CPU lies on its node if there is room.
     /// Default: one zone, pages come from the node of the CPU that touches them first.
     pub fn numa(mut self, yes: bool) -> Self {
         self.numa = yes;
@@ -318,6 +319,7 @@ impl Builder {
             track_owner: self.track_owner,
             on_misuse: Some(self.on_misuse.unwrap_or(panic_on_misuse)),
             pfn_limit: Some(Pfn::new(frames_max)),
+            cpu_pages: self.numa,
             ..Config::new(cpus, &zones)
         };
         let backing = make(&zones);
@@ -345,6 +347,11 @@ impl Builder {
         // SAFETY: new anonymous memory, of which this part has not been touched: it is zero.
         let allocator =
             unsafe { Frames::builder(&config).backing(under).build_zeroed(metadata, seam)? };
+        for (cpu, &node) in cpu_nodes.iter().enumerate() {
+            if let Some((start, bytes)) = allocator.cpu_caches().metadata(CpuId::new(cpu as u32)) {
+                numa::prefer(start, bytes, node);
+            }
+        }
         let growth = Growth::new(self.numa, self.populate, fork_mark);
         Ok(Depot::from_shared(Shared::assemble(Assembly {
             allocator,

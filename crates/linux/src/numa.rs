@@ -11,6 +11,25 @@ use crate::topology::Topology;
 /// Binds pages that are not present yet to a node: they come from there, or the access fails as
 /// out of memory.
 pub(crate) fn bind(start: NonNull<u8>, bytes: usize, node: NodeId) -> Result<(), Errno> {
+    set_policy(start, bytes, node, libc::MPOL_BIND, 0)
+}
+
+/// `MPOL_MF_MOVE` of `linux/mempolicy.h`.
+const MOVE: u32 = 1 << 1;
+
+/// Moves pages to a node, and has those to come from there, if it has room. What refuses changes
+/// nothing but the distance.
+pub(crate) fn prefer(start: NonNull<u8>, bytes: usize, node: NodeId) {
+    _ = set_policy(start, bytes, node, libc::MPOL_PREFERRED, MOVE);
+}
+
+fn set_policy(
+    start: NonNull<u8>,
+    bytes: usize,
+    node: NodeId,
+    policy: i32,
+    flags: u32,
+) -> Result<(), Errno> {
     let mut mask = vec![0u64; node.index() / 64 + 1];
     mask[node.index() / 64] = 1 << (node.get() % 64);
     // The kernel takes a count of bits that is one more than those it reads.
@@ -18,15 +37,7 @@ pub(crate) fn bind(start: NonNull<u8>, bytes: usize, node: NodeId) -> Result<(),
     // SAFETY: sets a policy for our own range; the mask has as many bits as said. libc and rustix
     // have no wrapper.
     let result = unsafe {
-        libc::syscall(
-            libc::SYS_mbind,
-            start.as_ptr(),
-            bytes,
-            libc::MPOL_BIND,
-            mask.as_ptr(),
-            bits,
-            0,
-        )
+        libc::syscall(libc::SYS_mbind, start.as_ptr(), bytes, policy, mask.as_ptr(), bits, flags)
     };
     if result == 0 { Ok(()) } else { Err(last_errno()) }
 }

@@ -134,7 +134,7 @@ impl<'a, 'm, C: Cpus> Adding<'a, 'm, C> {
         let missing = self.missing_sections(range).count();
         let base = match missing * self.section_bytes {
             0 => NonNull::dangling(),
-            bytes => layout::aligned(memory, bytes)?,
+            bytes => layout::aligned(memory, bytes, layout::ALIGN)?,
         };
         base.as_ptr().expose_provenance();
         self.caches
@@ -315,7 +315,8 @@ mod tests {
         allocator.add_memory(ZoneId::new(0), middle, theirs).unwrap();
         let installed = allocator.caches.store.section(3).map(std::ptr::from_ref);
 
-        let base = layout::aligned(ours, 4 * allocator.layout.section_bytes).unwrap();
+        let base =
+            layout::aligned(ours, 4 * allocator.layout.section_bytes, layout::ALIGN).unwrap();
         // SAFETY: so many bytes there, for good.
         unsafe { Adding::to(&allocator).install_sections(sections(1..5), base) };
         assert_eq!(allocator.caches.store.section(3).map(std::ptr::from_ref), installed);

@@ -72,7 +72,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         is_zeroed: bool,
     ) -> Result<Self, ConfigError> {
         let layout = Layout::new::<C>(config, backing.is_some())?;
-        let base = layout::aligned(memory, layout.end)?;
+        let base = layout::aligned(memory, layout.end, layout.align)?;
         // Magazines and sections are found again by address.
         base.as_ptr().expose_provenance();
         let build = Build { config, layout, base, is_backed: backing.is_some() };

@@ -74,7 +74,8 @@ impl Compaction {
     }
 
     /// How caches are drained, once for each 8 pageblocks or each window. [`Mode::Full`] unless
-    /// set. A quiet drain leaves frames in fronts; their pageblocks cannot be emptied.
+    /// set. A quiet drain leaves frames in fronts; their pageblocks cannot be emptied. A handover
+    /// interrupts no CPU, and leaves the frames of CPUs that have not answered yet.
     #[must_use]
     pub const fn drain(self, mode: Mode) -> Self {
         Compaction { drain: mode, ..self }

@@ -63,6 +63,10 @@ pub struct Config<'c> {
     /// ([`Counts::remote_freed_pages`](crate::Counts::remote_freed_pages)): two bytes per frame
     /// and a store or load per operation.
     pub track_owner: bool,
+    /// Each CPU's part of the metadata fills base pages of its own, so that it can be placed on the
+    /// CPU's node: see [`CpuCaches::metadata`](crate::CpuCaches::metadata). Each other part
+    /// of the metadata begins at a page, too: it takes up to a page more for each CPU, and twelve.
+    pub cpu_pages: bool,
     /// Where frames are mapped, if they are.
     pub linear_map: Option<LinearMap>,
     /// Called on misuse found late. `None`: panic.
@@ -86,6 +90,7 @@ impl<'c> Config<'c> {
             evacuation: if cfg!(loom) { Evacuation::Off } else { Evacuation::Adaptive },
             checked: false,
             track_owner: false,
+            cpu_pages: false,
             linear_map: None,
             on_misuse: None,
         }

@@ -3,6 +3,7 @@
 
 use core::fmt;
 use core::ops::Range;
+use core::ptr::NonNull;
 
 use super::allocator::Allocator;
 use super::drain::Drains;
@@ -64,13 +65,23 @@ impl<C: Cpus> CpuCaches<'_, '_, C> {
     ///
     /// The kernel's rhythm is once a second. O(CPUs * zones), at most 32 magazines each.
     pub fn decay(&self) -> u64 {
+        self.decay_each(0..self.0.pcps.cpus())
+    }
+
+    /// As [`decay`](Self::decay), of one CPU: for kernels whose timer comes to each CPU, as
+    /// `refresh_cpu_vm_stats` of Linux does. 0: there is no such CPU.
+    pub fn decay_cpu(&self, cpu: CpuId) -> u64 {
+        self.decay_each(Scope::cpu(cpu).cpus(self.0.pcps.cpus()))
+    }
+
+    fn decay_each(&self, cpus: Range<u32>) -> u64 {
         let environment = self.0.cpus.environment();
         if environment.check_usable().is_err() {
             return 0;
         }
         let now_ms = environment.now_ms();
         let mut pages = 0;
-        for cpu in self.0.pcps.all_cpus() {
+        for cpu in cpus.map(CpuId::new) {
             for zone in self.0.pcps.all_zones() {
                 pages += self.0.share(cpu, zone).decay_at(now_ms);
             }
@@ -90,6 +101,13 @@ impl<C: Cpus> CpuCaches<'_, '_, C> {
     /// What became of handovers of a CPU since construction; `None` when there is no such CPU.
     pub fn handover_counts(&self, cpu: CpuId) -> Option<HandoverCounts> {
         (cpu.get() < self.0.pcps.cpus()).then(|| self.0.pcps.shared(cpu).asks.counts())
+    }
+
+    /// Where a CPU's part of the metadata lies, and its bytes; `None` when there is no such CPU. With
+    /// [`Config::cpu_pages`](crate::Config::cpu_pages) these are whole pages, which may be moved to
+    /// the CPU's node. Only the allocator accesses them.
+    pub fn metadata(&self, cpu: CpuId) -> Option<(NonNull<u8>, usize)> {
+        self.0.pcps.blocks().block(cpu)
     }
 
     fn disable_each(&self, cpus: Range<u32>) -> Drained {

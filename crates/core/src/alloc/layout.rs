@@ -20,7 +20,7 @@ use crate::store::summary::{Group, Summary};
 use crate::sync::prim::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use crate::zone::{CacheLimits, Watermarks, Zone};
 
-/// Alignment of the whole and of its parts: two cache lines, which prefetchers treat as one, and a
+/// Alignment of the parts, at least: two cache lines, which prefetchers treat as one, and a
 /// magazine's size, so that those in a carved page lie a whole number of magazines behind the
 /// first.
 pub const ALIGN: usize = 256;
@@ -60,6 +60,8 @@ pub struct Layout {
     pub magazines: usize,
     pub magazines_count: usize,
     pub end: usize,
+    /// Of each part: [`ALIGN`], or a base page where those of CPUs fill pages.
+    pub align: usize,
 }
 
 impl Layout {
@@ -75,7 +77,8 @@ impl Layout {
         let words = (contexts * words_per_context).checked_mul(WORD_BYTES)?;
         let shared_at = words.next_multiple_of(ALIGN);
         let pcps_at = shared_at + size_of::<CpuShared>();
-        let blocks_stride = pcps_at + zones * size_of::<Pcp>();
+        let align = if config.cpu_pages { config.page_size.bytes() } else { ALIGN };
+        let blocks_stride = (pcps_at + zones * size_of::<Pcp>()).next_multiple_of(align);
         let section_bytes = section_bytes(config, is_backed);
         let magazines_count = magazines_wanted(config)?;
         let homes_count = config.homes().count();
@@ -83,7 +86,7 @@ impl Layout {
 
         let mut end = 0usize;
         let mut part = |bytes: usize| -> Option<usize> {
-            let start = end.checked_next_multiple_of(ALIGN)?;
+            let start = end.checked_next_multiple_of(align)?;
             end = start.checked_add(bytes)?;
             Some(start)
         };
@@ -115,6 +118,7 @@ impl Layout {
             )?,
             magazines_count,
             end,
+            align,
         };
         let end = layout.first_magazine().checked_add(magazines_count)?;
         let has_numbers = magazines_count == 0 || end <= 1 << MagazineIndex::BITS;
@@ -146,7 +150,7 @@ impl Layout {
 
     /// Bytes the caller must give, alignment included.
     pub fn bytes(&self) -> usize {
-        self.end + ALIGN - 1
+        self.end + self.align - 1
     }
 }
 
@@ -212,13 +216,17 @@ fn magazines_wanted(config: &Config<'_>) -> Option<usize> {
     (all < 1 << MagazineIndex::BITS).then_some(all)
 }
 
-/// The caller's memory from its first aligned byte, if it is large enough for `layout`.
-pub fn aligned(memory: &mut [MaybeUninit<u8>], needed: usize) -> Result<NonNull<u8>, ConfigError> {
+/// The caller's memory from its first byte at a multiple of `align`, if `needed` bytes follow.
+pub fn aligned(
+    memory: &mut [MaybeUninit<u8>],
+    needed: usize,
+    align: usize,
+) -> Result<NonNull<u8>, ConfigError> {
     let given = memory.len();
     let start = memory.as_mut_ptr().cast::<u8>();
-    let skip = start.align_offset(ALIGN);
+    let skip = start.align_offset(align);
     if skip.checked_add(needed).is_none_or(|bytes| bytes > given) {
-        return Err(ConfigError::TooLittleMetadata { needed: needed + ALIGN - 1, given });
+        return Err(ConfigError::TooLittleMetadata { needed: needed + align - 1, given });
     }
     // SAFETY: skip <= given, so the pointer stays in the slice; it is not null.
     Ok(unsafe { NonNull::new_unchecked(start.add(skip)) })

@@ -32,6 +32,8 @@
 //! | then, on lines of their own | one `Pcp` per zone: what drainers touch |
 #![allow(unsafe_code, reason = "finds gates, words and magazines by offset")]
 
+use core::ptr::NonNull;
+
 use super::here::{Context, Here};
 use super::magazine::{Magazine, MagazineIndex};
 use crate::frame::Class;
@@ -190,6 +192,12 @@ impl BlockArray {
     /// Bytes from the base to the block of `cpu`.
     pub(crate) fn block_at(&self, cpu: CpuId) -> usize {
         self.blocks_at + cpu.index() * self.stride
+    }
+
+    /// The block of `cpu`: its start and its bytes. `None` when it has none.
+    pub(crate) fn block(&self, cpu: CpuId) -> Option<(NonNull<u8>, usize)> {
+        let start = self.base.wrapping_add(self.block_at(cpu));
+        (cpu.get() < self.cpus).then(|| NonNull::new(start)).flatten().zip(Some(self.stride))
     }
 
     /// The word at `word` from where the gate of CPU `number` leads, whether it is open or not. For
