@@ -1,9 +1,9 @@
 //! Memory added while a depot is in use.
 //!
-//! Pages are found by their distance from the first, so there have to be addresses behind the last:
-//! [`Builder::grow_to`](crate::Builder::grow_to) reserves them, and [`Depot::grow`] puts memory
-//! there. It comes in the allocator's unit, for which it keeps metadata, and each unit is used
-//! once.
+//! Pages are found by their distance from the first page, so memory can only be added at the
+//! addresses behind the last. [`Builder::grow_to`](crate::Builder::grow_to) reserves these, and
+//! [`Depot::grow`] puts memory there. Memory is added in whole units of the allocator's metadata,
+//! and each unit is added once.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -17,11 +17,10 @@ use crate::memory::Mapping;
 use crate::numa;
 
 impl Depot {
-    /// Adds memory to a zone, `bytes` rounded up to a multiple of 2^18 pages (1 GiB of 4 KiB
-    /// pages), while everybody goes on; returns the first page of it. It is of the same kind as
-    /// what the depot was built with, bound and populated if that is. Watermarks and cache
-    /// limits stay what they are; change them by
-    /// [`settings`](Self::settings).
+    /// Adds memory to a zone while other threads use the depot, and returns the first page of it.
+    /// `bytes` is rounded up to a multiple of 2^18 pages (1 GiB of 4 KiB pages). The memory is of
+    /// the kind that the depot was built with, and is bound and populated if the depot's memory is.
+    /// Watermarks and cache limits do not change; [`settings`](Self::settings) changes them.
     ///
     /// Over a store of the program's own ([`Builder::build_over`](crate::Builder::build_over)) the
     /// pages may be put there once this has returned.
@@ -36,10 +35,10 @@ impl Depot {
     /// ```
     ///
     /// # Errors
-    /// [`BuildError::ZeroGrowth`] for 0 bytes, [`BuildError::CannotGrow`] beyond
-    /// [`Builder::grow_to`](crate::Builder::grow_to), [`BuildError::Forked`] in a child,
-    /// [`ConfigError::NoSuchZone`], and what the system says as in
-    /// [`Builder::build`](crate::Builder::build). Nothing is added then.
+    /// [`BuildError::ZeroGrowth`] for 0 bytes. [`BuildError::CannotGrow`] beyond
+    /// [`Builder::grow_to`](crate::Builder::grow_to). [`BuildError::Forked`] in a child.
+    /// [`ConfigError::NoSuchZone`]. Errors of the system, as in
+    /// [`Builder::build`](crate::Builder::build). After an error nothing was added.
     pub fn grow(&self, zone: ZoneId, bytes: usize) -> Result<Pfn, BuildError> {
         let raw = self.shared();
         raw.check_parent().map_err(|_| BuildError::Forked)?;
@@ -67,20 +66,21 @@ impl Depot {
             memory.take_away(part);
             return Err(error);
         }
-        // SAFETY: the mapping's only reference, and kept below: it is dropped after the allocator.
+        // SAFETY: the mapping's only reference. `growth` keeps the mapping, and is dropped after
+        // the allocator.
         let metadata: &'static mut [MaybeUninit<u8>] = unsafe {
             std::slice::from_raw_parts_mut(mapping.start().as_ptr().cast(), mapping.bytes())
         };
         kept.push(mapping);
-        // Before anybody can have a page of it.
+        // Before any thread can get one of the pages.
         memory.set_bytes(part.end);
         raw.frames()
             .add_memory(zone, range, metadata)
-            .expect("one adds at a time, what was never there");
+            .expect("one caller adds at a time, and each range once");
         Ok(first)
     }
 
-    /// Binds and populates a part of the memory, if the depot's is.
+    /// Binds and populates a part of the memory, if the depot's memory is bound or populated.
     fn prepare(&self, part: &Range<usize>, node: NodeId) -> Result<(), BuildError> {
         let raw = self.shared();
         if raw.growth().is_bound {

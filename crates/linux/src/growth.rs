@@ -1,4 +1,4 @@
-//! What a depot that grows keeps: see [`Depot::grow`](crate::Depot::grow).
+//! The state of a depot that can grow: see [`Depot::grow`](crate::Depot::grow).
 
 use pagedepot::PageSize;
 
@@ -6,20 +6,21 @@ use crate::cpus::ForkMark;
 use crate::memory::Mapping;
 use crate::sync::ForkLock;
 
-/// Frames that memory is added by, see [`Allocator::add_memory`](pagedepot::Allocator::add_memory).
+/// Frames per unit of added memory, see
+/// [`Allocator::add_memory`](pagedepot::Allocator::add_memory).
 const UNIT_FRAMES: usize = 1 << 18;
 
-/// The same in bytes.
+/// Bytes per unit of added memory.
 pub(crate) fn unit(page_size: PageSize) -> usize {
     UNIT_FRAMES << page_size.shift()
 }
 
-/// How a depot grows.
+/// The state of a depot that can grow.
 pub(crate) struct Growth {
     pub is_bound: bool,
     pub is_populated: bool,
-    /// The metadata of what was added, which the allocator refers to; the caller that adds locks it. Behind a
-    /// pointer, because it changes (see `Depot`).
+    /// The metadata of added memory, which the allocator refers to. A caller that adds memory holds
+    /// the lock. Boxed, because growing changes it (see `Depot`).
     pub metadata: Box<ForkLock<Vec<Mapping>>>,
 }
 

@@ -14,45 +14,44 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::error::{BuildError, no_memory};
 
-/// Size and alignment of a huge page of the second level, and of a block of order 9.
+/// Bytes of a second-level huge page, which is also a block of order 9, and their alignment.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
 const GIB: usize = 1 << 30;
 
-/// Where the pages come from.
+/// How the memory of the frames is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryKind {
     /// Private anonymous memory. A forked child sees copies.
     #[default]
     Anonymous,
-    /// A memory file, mapped shared, whose descriptor
-    /// [`RawDepot::fd`](crate::raw::RawDepot::fd) gives: for io_uring buffers, for O_DIRECT, to map
-    /// elsewhere.
+    /// A memory file, mapped shared. [`RawDepot::fd`](crate::raw::RawDepot::fd) returns its
+    /// descriptor, for io_uring buffers, for O_DIRECT, or to map the memory at a second address.
     ///
-    /// [`Depot::trim`](crate::Depot::trim) punches holes into it where pages are free; the next
-    /// touch puts a new page there, for every mapping of the file. A registration that pinned
-    /// the old page (io_uring, VFIO, RDMA) keeps that, and no longer shares bytes with the
-    /// depot. Mark such ranges by [`Depot::pin_range`](crate::Depot::pin_range), or build with
-    /// [`pinned`](crate::Builder::pinned). The same is true of anonymous memory.
+    /// [`Depot::trim`](crate::Depot::trim) punches holes into the file where pages are free. The
+    /// next touch puts a new page there, for every mapping of the file. A registration that pinned
+    /// the old page (io_uring, VFIO, RDMA) keeps the old page, and no longer shares bytes with the
+    /// depot. Pin such ranges by [`Depot::pin_range`](crate::Depot::pin_range), or build with
+    /// [`pinned`](crate::Builder::pinned). The same holds for anonymous memory.
     ///
-    /// A forked child has the same pages: what it
-    /// writes to one that it inherited, its parent sees. (The kernel can wipe or copy private
-    /// memory for a child, not a shared mapping.)
+    /// A forked child shares the file: the parent sees what the child writes to an inherited page.
+    /// (The kernel can wipe or copy private memory for a child, but not a shared mapping.)
     Memfd,
 }
 
-/// Address space that is given back when dropped.
+/// A range of addresses that is unmapped on drop.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it is an address range; its users answer for what they do there.
+// SAFETY: a mapping is a range of addresses. The code that uses the memory vouches for its
+// accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Address space without access.
+    /// Reserves addresses without access.
     fn reserve(bytes: usize) -> Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -60,7 +59,8 @@ impl Mapping {
         Ok(Self::new(start, bytes))
     }
 
-    /// Memory of zeroes, whole pages; none is used before it is touched.
+    /// Maps zeroed memory, rounded up to whole pages. The kernel provides a page when it is first
+    /// touched.
     pub fn anonymous(bytes: usize) -> Result<Self, Errno> {
         let bytes = bytes
             .max(1)
@@ -80,8 +80,8 @@ impl Mapping {
         }
     }
 
-    /// `bytes` of address space from a multiple of `align`, and `before` bytes (whole pages) right
-    /// in front of it.
+    /// Reserves `bytes` of addresses from a multiple of `align`, and `before` bytes (whole pages)
+    /// directly in front of them.
     pub fn reserve_aligned(
         before: usize,
         bytes: usize,
@@ -97,8 +97,8 @@ impl Mapping {
         let after = room.bytes - skipped - before - bytes;
         std::mem::forget(room);
         let unmap = |from: *mut u8, bytes: usize| {
-            // SAFETY: a part of the reservation, in which nothing lies. Failing leaves address
-            // space reserved, which is harmless.
+            // SAFETY: a part of the reservation, and nothing is mapped over it. If this fails,
+            // addresses stay reserved, which is harmless.
             let _ = (bytes > 0).then(|| unsafe { munmap(from.cast(), bytes) });
         };
         unmap(start, skipped);
@@ -116,21 +116,21 @@ impl Mapping {
         self.bytes
     }
 
-    /// The first byte, of address space that the caller gives back.
+    /// The first byte of the range. The caller must unmap it.
     pub fn into_start(self) -> NonNull<u8> {
         let start = self.start;
         std::mem::forget(self);
         start
     }
 
-    /// Advice about all of it that changes no contents.
+    /// Advises the kernel about the whole range. The advice must not change contents.
     pub fn advise(&self, advice: Advice) -> Result<(), Errno> {
         self.advise_part(0..self.bytes, advice)
     }
 
-    /// The same about a part.
+    /// As [`advise`](Self::advise), about a part of the range.
     fn advise_part(&self, part: Range<usize>, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the range is ours. Callers give no advice that drops contents which are in use.
+        // SAFETY: this mapping owns the range. No caller gives advice that drops contents in use.
         unsafe { madvise(self.at(part.start).cast(), part.len(), advice) }
     }
 
@@ -142,33 +142,34 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: ours, and its users are gone: owners are declared before their mapping.
-        // Failing (no room to split a mapping) leaks address space, which is harmless.
+        // SAFETY: this mapping owns the range, and its users are gone: they are fields declared
+        // before it. If this fails (the kernel has no room to split a mapping), addresses leak,
+        // which is harmless.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// What memory to get.
+/// The memory that a depot asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub kind: MemoryKind,
     /// A multiple of the base page size, and of [`HUGE_BYTES`] with `hugetlb`.
     pub bytes: usize,
-    /// Of addresses: as many, or more to grow into.
+    /// Bytes of addresses to reserve: `bytes`, or more for memory that is added later.
     pub bytes_max: usize,
     /// For the metadata: a multiple of the system's page size.
     pub metadata_bytes: usize,
-    /// From the pool of huge pages that the administrator set aside.
+    /// Whether to use the pool of huge pages that the administrator set aside.
     pub hugetlb: bool,
-    /// Transparent huge pages, where the kernel has them.
+    /// Whether to advise transparent huge pages.
     pub thp: bool,
 }
 
 /// The frames' memory.
 pub(crate) struct Memory {
-    /// Behind what is used follow addresses without memory.
+    /// Covers `bytes_max`; the addresses beyond `bytes` have no memory.
     mapping: Mapping,
-    /// Behind a pointer, because it changes (see `Depot`).
+    /// Boxed, because growing changes it and a `Depot`'s own value must not change (see `Depot`).
     bytes: Box<AtomicUsize>,
     file: Option<OwnedFd>,
     thp: bool,
@@ -176,10 +177,11 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Maps memory. Nothing is populated yet.
+    /// Maps memory, and populates none of it.
     ///
-    /// Returns it with the memory for the metadata, which lies right in front: magazines are named
-    /// by their distance from the first, and further ones are carved from the frames.
+    /// Returns it with the memory for the metadata, which lies directly in front of the frames: the
+    /// allocator names magazines by their distance from the first, and carves further ones from
+    /// frames.
     pub fn map(wanted: Wanted) -> Result<(Mapping, Self), BuildError> {
         let Wanted { kind, bytes, bytes_max, metadata_bytes, hugetlb, thp } = wanted;
         let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
@@ -196,12 +198,12 @@ impl Memory {
         Ok((metadata, memory.filled(bytes)?))
     }
 
-    /// Puts memory behind the first addresses, or gives all of them up.
+    /// Maps memory at the first `bytes` addresses. On failure the whole range is given up.
     fn filled(self, bytes: usize) -> Result<Self, BuildError> {
         if let Err(error) = self.put(0..bytes) {
             if self.hugetlb {
-                // The kernel unmaps first and looks for huge pages then: others may be there by
-                // now.
+                // The kernel unmapped the addresses before it looked for huge pages, so another
+                // thread may have mapped something there. Leave the range alone.
                 std::mem::forget(self.mapping);
             }
             return Err(error);
@@ -209,7 +211,8 @@ impl Memory {
         Ok(self)
     }
 
-    /// Puts memory behind reserved addresses, or, when it fails, nothing. Nothing is populated yet.
+    /// Maps memory at reserved addresses, and populates none of it. On failure nothing is mapped
+    /// there.
     pub fn put(&self, part: Range<usize>) -> Result<(), BuildError> {
         let bytes = part.len();
         if !self.hugetlb {
@@ -220,9 +223,9 @@ impl Memory {
         }
         if let Err(errno) = replace(&self.mapping, part.clone(), self.file.as_ref(), self.hugetlb) {
             let error = no_memory(bytes)(errno);
-            // Older kernels have unmapped the addresses by now. Where they have not, or somebody
-            // else is there already, this does nothing. (Huge pages are put once, by
-            // `map`, which lets go of all.)
+            // Older kernels have unmapped the addresses. Reserve them again, unless they are still
+            // mapped or another thread has mapped something there: then this call does nothing.
+            // (Huge pages are mapped once, by `map`, which gives up the whole range.)
             if !self.hugetlb {
                 self.reserve(&part, MapFlags::FIXED_NOREPLACE);
             }
@@ -240,18 +243,18 @@ impl Memory {
         Ok(())
     }
 
-    /// Seals the file, where the kernel can: what may not be done to it is in the contract of
-    /// [`RawDepot::fd`](crate::raw::RawDepot::fd) anyway.
+    /// Seals the file where the kernel can. Without seals the contract of
+    /// [`RawDepot::fd`](crate::raw::RawDepot::fd) forbids the same.
     fn seal(&self, seals: SealFlags) {
         let _ = self.file.as_ref().map(|file| fcntl_add_seals(file, seals));
     }
 
-    /// Puts nothing behind addresses, and takes away what the file has for them. Its length stays:
-    /// it is sealed.
+    /// Reserves addresses in place of memory, and punches a hole into the file there. The file
+    /// keeps its length, which is sealed.
     fn reserve(&self, part: &Range<usize>, fixed: MapFlags) {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
-        // SAFETY: our own range, in which nothing lies, or, with FIXED_NOREPLACE, an unused one. Failing
-        // leaves memory there, to be replaced when it is put there again.
+        // SAFETY: the range is ours and nothing uses it, or, with FIXED_NOREPLACE, nothing is
+        // mapped there. If this fails, the memory stays, and `put` replaces it.
         let _ = unsafe {
             mmap_anonymous(
                 self.mapping.at(part.start).cast(),
@@ -265,20 +268,20 @@ impl Memory {
         let _ = self.file.as_ref().map(hole);
     }
 
-    /// Takes memory away again that was never used: behind its addresses is nothing then.
+    /// Unmaps memory that was never used, and leaves its addresses reserved.
     pub fn take_away(&self, part: Range<usize>) {
         self.reserve(&part, MapFlags::FIXED);
     }
 
-    /// Makes every page of a part present, so that no access faults later.
+    /// Makes every page of a part present, so that no later access faults.
     pub fn populate(&self, part: Range<usize>) -> Result<(), BuildError> {
         let bytes = part.len();
         match self.mapping.advise_part(part.clone(), Advice::LinuxPopulateWrite) {
-            // Before Linux 5.14: by touching. Nothing is in the pages yet.
+            // Before Linux 5.14: touch each page. Nothing is stored in them yet.
             Err(Errno::INVAL) => {
                 for at in part.step_by(rustix::param::page_size()) {
-                    // SAFETY: inside the mapping, which is readable, writable and this caller's alone
-                    // yet.
+                    // SAFETY: inside the mapping, which is readable and writable. Only this caller
+                    // uses it so far.
                     unsafe { self.mapping.at(at).write_volatile(0) };
                 }
                 Ok(())
@@ -296,12 +299,12 @@ impl Memory {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The memory has grown; called by one at a time.
+    /// Sets the size after growing. The caller holds the lock of `Growth`.
     pub fn set_bytes(&self, bytes: usize) {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What it may grow to.
+    /// The size to which the memory can grow.
     pub fn bytes_max(&self) -> usize {
         self.mapping.bytes()
     }
@@ -310,22 +313,21 @@ impl Memory {
         self.file.as_ref().map(OwnedFd::as_fd)
     }
 
-    /// Whether it consists of huge pages, which are given back whole.
+    /// Whether the memory consists of huge pages, which go back to the system whole.
     pub fn is_huge(&self) -> bool {
         self.hugetlb || self.thp
     }
 
-    /// Whether they were set aside by the administrator, and are mapped whole.
+    /// Whether the huge pages come from the administrator's pool; those are mapped whole.
     pub fn is_hugetlb(&self) -> bool {
         self.hugetlb
     }
 }
 
-/// Refuses a depot of `bytes` bytes in all that the system could never back: see
-/// [`Depot::builder`](crate::Depot::builder).
+/// Refuses a size that the system could never back: see [`Depot::builder`](crate::Depot::builder).
 ///
-/// This is what the kernel says to one private mapping of that size (`__vm_enough_memory` in
-/// `mm/util.c`). It asks about each mapping by itself, and not at all about memory files.
+/// The kernel applies the same test to one private mapping of that size (`__vm_enough_memory` in
+/// `mm/util.c`). It tests each mapping by itself, and no memory file.
 fn check_size(bytes: usize) -> Result<(), BuildError> {
     let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     if !matches!(mode.trim(), "0" | "") {
@@ -348,7 +350,7 @@ fn memory_file(hugetlb: bool) -> Result<OwnedFd, Errno> {
     memfd_create("pagedepot", flags)
 }
 
-/// What is said when the system gives no file of so many bytes.
+/// The error for a memory file that the system does not provide or extend.
 fn no_file(bytes: usize, hugetlb: bool) -> impl FnOnce(Errno) -> BuildError {
     move |errno| match hugetlb {
         true => BuildError::HugePages { bytes, errno },
@@ -356,7 +358,7 @@ fn no_file(bytes: usize, hugetlb: bool) -> impl FnOnce(Errno) -> BuildError {
     }
 }
 
-/// Maps memory over a part of a reservation: of a file, the same part.
+/// Maps memory over a part of a reservation: private memory, or the same part of `file`.
 fn replace(
     reserved: &Mapping,
     part: Range<usize>,

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use crate::sync::Shared;
 use crate::topology::Topology;
 
-/// Binds pages that are not present yet to a node: they come from there, or the access fails as
-/// out of memory.
+/// Binds pages that are not present yet to a node. They come from that node, or the access fails
+/// for lack of memory.
 pub(crate) fn bind(start: NonNull<u8>, bytes: usize, node: NodeId) -> Result<(), Errno> {
     set_policy(start, bytes, node, libc::MPOL_BIND, 0)
 }
@@ -32,10 +32,10 @@ fn set_policy(
 ) -> Result<(), Errno> {
     let mut mask = vec![0u64; node.index() / 64 + 1];
     mask[node.index() / 64] = 1 << (node.get() % 64);
-    // The kernel takes a count of bits that is one more than those it reads.
+    // The kernel reads one bit less than this count.
     let bits = mask.len() * 64 + 1;
-    // SAFETY: sets a policy for our own range; the mask has as many bits as said. libc and rustix
-    // have no wrapper.
+    // SAFETY: sets the policy of our own range. The mask has as many bits as the count says. libc
+    // and rustix have no wrapper.
     let result = unsafe {
         libc::syscall(libc::SYS_mbind, start.as_ptr(), bytes, policy, mask.as_ptr(), bits, flags)
     };
@@ -47,13 +47,13 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// The machine as it was when first asked for.
+/// The machine as it was at the first call.
 fn machine() -> &'static Topology {
     static MACHINE: Shared<Topology> = Shared::new();
     MACHINE.get_or_make(Topology::read)
 }
 
-/// How far two nodes are apart, for [`pagedepot::Config::distance`], which takes a plain function.
+/// The distance between two nodes, as a plain function for [`pagedepot::Config::distance`].
 pub(crate) fn distance(from: NodeId, to: NodeId) -> u32 {
     machine().distance(from, to)
 }

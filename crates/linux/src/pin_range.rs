@@ -8,8 +8,8 @@ use pagedepot::Pfn;
 use crate::depot::Depot;
 use crate::pins::PinError;
 
-/// Pages that trims leave alone until this is dropped. Made by [`Depot::pin_range`]; it is a handle
-/// to the depot, too.
+/// Pages whose memory no trim takes until this value is dropped. Made by [`Depot::pin_range`]. It
+/// also is a handle to the depot.
 #[must_use = "dropping it unpins the pages"]
 pub struct PinnedRange {
     depot: Depot,
@@ -23,24 +23,24 @@ impl PinnedRange {
         self.start
     }
 
-    /// How many pages.
+    /// Number of pages.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Leaves the pages pinned until [`Depot::unpin_range`], or for the depot's life. Returns the
-    /// handle that it had.
+    /// Keeps the pages pinned until [`Depot::unpin_range`], or for the depot's life. Returns the
+    /// handle that this value held.
     pub fn keep(self) -> Depot {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: read once, of a value that is not dropped.
+        // SAFETY: read once, from a value that is never dropped.
         unsafe { std::ptr::read(&this.depot) }
     }
 }
 
 impl Drop for PinnedRange {
     fn drop(&mut self) {
-        // In a forked child nothing is trimmed, so nothing is left to do. Elsewhere the pages are
-        // pinned, unless the program unpinned more than it pinned.
+        // In a forked child no trim runs, so nothing is left to do. Otherwise the pages are pinned,
+        // unless the program unpinned more than it pinned.
         let _ = self.depot.unpin_range(self.start, self.count);
     }
 }
@@ -52,17 +52,16 @@ impl fmt::Debug for PinnedRange {
 }
 
 impl Depot {
-    /// Marks pages, allocated or free, as pinned: [`trim`](Self::trim) takes the memory of none of
-    /// them until the returned value is dropped. Ranges may overlap: a page is pinned while any
-    /// range with it is.
+    /// Pins pages, allocated or free: [`trim`](Self::trim) does not take their memory until the
+    /// returned value is dropped. Ranges may overlap: a page is pinned while any range with it is.
     ///
-    /// Call it before a buffer is registered for longer than its pages are held: with io_uring
+    /// Pin a range before registering it for longer than its pages are held: with io_uring
     /// (`IORING_REGISTER_BUFFERS`), VFIO or RDMA. Such a registration keeps the pages that it
-    /// found; after a trim the depot has others there, of which the device knows nothing. With
-    /// transparent huge pages or `hugetlb` the huge page around a pinned page stays whole.
+    /// found. After a trim the depot has other pages there, and the device does not know them. With
+    /// transparent huge pages or `hugetlb`, the huge page around a pinned page stays whole.
     ///
-    /// Waits for a running trim to give back the 16 MiB that it has at this moment. Not for signal
-    /// handlers.
+    /// Waits until a running trim has returned the chunk that it holds, at most 16 MiB. Must not be
+    /// called by signal handlers.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Flags, MemoryKind};
@@ -87,8 +86,8 @@ impl Depot {
         Ok(PinnedRange { depot: self.clone(), start, count })
     }
 
-    /// Takes away one pin of each of these pages, which [`PinnedRange::keep`] left pinned. They
-    /// need not be a range that was pinned as one.
+    /// Removes one pin from each of these pages, which [`PinnedRange::keep`] left pinned. The range
+    /// need not be one that was pinned as a whole.
     ///
     /// # Errors
     /// [`PinError::NotPinned`] when one of them is not pinned, [`PinError::BadRange`],

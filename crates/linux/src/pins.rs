@@ -1,15 +1,15 @@
 //! Pages that trims leave alone.
 //!
-//! A trim takes the memory of free pages away; the next touch of a page finds another one there.
-//! That goes unnoticed by everything that reaches the page through its address or its place in the
-//! memory file, and is wrong for what holds on to the page itself: a buffer registered with
-//! io_uring, a DMA mapping of VFIO, a memory region of RDMA. Such a long-term pin keeps the old
-//! page, which the depot maps no more, and device and program then see different bytes.
+//! A trim drops the memory of free pages, and the next touch of a page finds another page there.
+//! Code that reaches the page through its address or its place in the memory file does not notice.
+//! But a long-term pin keeps the old page: a buffer registered with io_uring, a DMA mapping of
+//! VFIO, a memory region of RDMA. The depot no longer maps that page, so the device and the program
+//! see different bytes.
 //!
-//! # Theory
-//! A trim has the lock from before it looks for free pages of a chunk until it has given the
-//! chunk's memory back. So after a range was marked, no trim takes memory from it; before, nothing
-//! is registered yet.
+//! # Argument
+//! A trim holds the lock from before it looks for free pages of a chunk until it has dropped the
+//! chunk's memory. So no trim takes memory from a range after the range was pinned. Before that, no
+//! device has the range.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,10 +19,11 @@ use pagedepot::Pfn;
 
 use crate::error::BuildError;
 
-/// How often each page is pinned.
+/// How many pins each page has.
 #[derive(Default)]
 pub(crate) struct Pins {
-    /// From this page up to the next key: so often. Before the first key: never.
+    /// Each key begins a run of pages with this many pins, which ends at the next key. Pages before
+    /// the first key have none.
     counts: BTreeMap<u64, u32>,
 }
 
@@ -36,12 +37,12 @@ impl Pins {
         self.counts.range(..=page).next_back().map_or(0, |(_, &count)| count)
     }
 
-    /// Pins the pages once more, or, with an error, none of them.
+    /// Pins the pages once more. On an error no page is pinned.
     pub fn add(&mut self, pages: Range<u64>) -> Result<(), PinError> {
         self.change(pages, |count| count.checked_add(1).ok_or(PinError::TooMany))
     }
 
-    /// Takes one pin of each page away, or, with an error, of none.
+    /// Removes one pin from each page. On an error none is removed.
     pub fn remove(&mut self, pages: Range<u64>) -> Result<(), PinError> {
         self.change(pages, |count| count.checked_sub(1).ok_or(PinError::NotPinned))
     }
@@ -60,7 +61,8 @@ impl Pins {
         for (_, count) in self.counts.range_mut(pages.clone()) {
             *count = new(*count)?;
         }
-        // Neighbours inside still differ; those at the ends may not.
+        // Inside the range, neighbouring runs still differ. Those at its ends may have become
+        // equal.
         for end in [pages.start, pages.end] {
             let before = end.checked_sub(1).map_or(0, |page| self.count_at(page));
             if self.counts.get(&end) == Some(&before) {
@@ -71,22 +73,22 @@ impl Pins {
     }
 }
 
-/// Why pages were not pinned or unpinned. Nothing is changed then.
+/// Why pages were not pinned or unpinned. After an error nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PinError {
-    /// No pages, or some that the depot does not have.
+    /// The range is empty, or contains pages that the depot does not have.
     BadRange {
         /// The first page.
         start: Pfn,
-        /// How many pages.
+        /// Number of pages.
         count: u32,
     },
-    /// Some of the pages are not pinned.
+    /// A page of the range is not pinned.
     NotPinned,
-    /// Some of the pages are pinned 2^32 - 1 times.
+    /// A page of the range is pinned 2^32 - 1 times.
     TooMany,
-    /// This is a child of the process that made the depot.
+    /// This process is a forked child of the one that made the depot.
     Forked,
 }
 

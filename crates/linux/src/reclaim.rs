@@ -1,14 +1,14 @@
-//! Taking pages back: from the program when they run short, and from the depot for the system.
+//! Taking pages back from caches, and giving memory back to the system.
 //!
 //! | task | call |
 //! |---|---|
 //! | Free a program's own caches before a request fails | [`Depot::on_pressure`](crate::Depot::on_pressure) |
-//! | Take pages back from CPUs' caches | [`Depot::drain`](crate::Depot::drain) |
+//! | Take pages back from CPUs | [`Depot::drain`](crate::Depot::drain) |
 //! | Let the caches of idle CPUs shrink | [`CpuCaches::decay`](pagedepot::CpuCaches::decay) |
 //! | Give memory back to the system | [`Depot::trim`](crate::Depot::trim) |
-//! | The same for whole pageblocks alone, every few seconds | [`Reporting::pass`] |
+//! | Give back whole free pageblocks only, every few seconds | [`Reporting::pass`] |
 //! | Move pages together, so that large blocks become free | [`Depot::compact`](crate::Depot::compact) |
-//! | Except where a device keeps it | [`Depot::pin_range`](crate::Depot::pin_range) |
+//! | Keep the memory of pages that a device uses | [`Depot::pin_range`](crate::Depot::pin_range) |
 
 pub use crate::error::CallbackError;
 pub use crate::pin_range::PinnedRange;

@@ -1,13 +1,13 @@
-//! Whole free pageblocks, reported to the system: what a [`Reporting`] gives back it need not look
-//! for again.
+//! Reports whole free pageblocks to the system, and gives their memory back.
 //!
 //! The core's passes choose pageblocks that are whole and not reported yet, and own them while
-//! [`GiveBack`] drops their memory. The system brings it back when it is touched, so nothing is done
-//! when a pageblock is needed.
+//! [`GiveBack`] drops their memory. The system provides memory again at the next touch, so a
+//! pageblock needs no work when it is used again.
 //!
-//! A pass is a trim to everything else: one caller trims or reports, requests that run short wait
-//! until the chunk is back ([`trim_state`](crate::trim_state)), and pins are locked while memory is
-//! dropped ([`pins`](crate::pins)). A run with a pinned page is reported, and keeps its memory.
+//! To other code a pass is a trim. Only one caller at a time trims or reports. Requests that run
+//! short wait until the chunk is back ([`trim_state`](crate::trim_state)). Pins are locked while
+//! memory is dropped ([`pins`](crate::pins)). A run with a pinned page is reported too, and keeps
+//! its memory.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -21,18 +21,18 @@ use crate::depot::Depot;
 use crate::raw::Shared;
 use crate::trim::{System, TrimError, Trimmed};
 
-/// Pageblocks taken from the store at a time: 16 MiB of 4 KiB pages, as by a trim.
+/// Pageblocks taken from the store at a time: 16 MiB of 4 KiB pages, as in a trim.
 const CHUNK_PAGEBLOCKS: u64 = 8;
 /// Pages of a pageblock.
 const PAGEBLOCK_PAGES: u32 = 512;
 
-/// Gives whole free pageblocks (aligned runs of 512 pages, 2 MiB of 4 KiB pages) back to the system,
-/// each once until it is used again: by `madvise` (`MADV_DONTNEED`), or `fallocate` for a memory
-/// file.
+/// Gives whole free pageblocks (aligned runs of 512 pages, 2 MiB of 4 KiB pages) back to the
+/// system. Each is given back once, until it is used again. Memory goes back by `madvise`
+/// (`MADV_DONTNEED`), or by `fallocate` for a memory file.
 ///
-/// A [trim](Depot::trim) looks at all memory and gives back parts of pageblocks, too. A pass looks at
-/// one bit per pageblock, so that a program can repeat it every few seconds. Requests use other
-/// pageblocks first.
+/// A [trim](Depot::trim) looks at all memory and also gives back parts of pageblocks. A pass looks
+/// at one bit per pageblock, so a program can repeat it every few seconds. Requests prefer
+/// pageblocks that were not given back.
 ///
 /// ```
 /// use pagedepot_linux::reclaim::Reporting;
@@ -69,7 +69,7 @@ impl fmt::Debug for Reporting<'_> {
 }
 
 impl<'d> Reporting<'d> {
-    /// The reporting of a depot. A borrow: it can be made whenever it is needed.
+    /// The reporting of a depot: a borrow, which can be made whenever it is needed.
     pub fn of(depot: &'d Depot) -> Self {
         Reporting(depot)
     }
@@ -78,16 +78,18 @@ impl<'d> Reporting<'d> {
         pagedepot::Reporting::of(self.0.shared().frames())
     }
 
-    /// Gives at most `pageblocks_max` pageblocks back, over all zones. They are missing for requests
-    /// meanwhile, 16 MiB at a time; no zone's free pages fall below its `low` watermark for that. What
-    /// CPUs cache is not free here: drain before, if it should be.
+    /// Gives back at most `pageblocks_max` pageblocks, over all zones. Requests cannot use them
+    /// while their memory is dropped, 16 MiB at a time. A pass never brings a zone's free pages
+    /// below its `low` watermark. Pages that CPUs cache are not free here: drain first to include
+    /// them.
     ///
-    /// One caller gives back at a time. Another one, and one that comes just after a request ran out
-    /// of pages, gives nothing back: [`ReportEnd::LowMemory`]. Over a store of the program's own
-    /// there is nothing to give back.
+    /// Only one caller at a time gives memory back. Another caller, or one that comes just after a
+    /// request ran out of pages, gives back nothing: [`ReportEnd::LowMemory`]. Over a store of the
+    /// program's own there is nothing to give back.
     ///
-    /// O(pages / 2^15) for each 8 pageblocks, and a system call for them, or for each run of neighbours
-    /// where the kernel takes no vectors. Each interrupts every CPU that runs this process.
+    /// O(pages / 2^15) for each 8 pageblocks. Each 8 pageblocks cost one system call, or one for
+    /// each run of neighbours if the kernel takes no vectors. Each call interrupts every CPU that
+    /// runs this process.
     ///
     /// # Errors
     /// [`TrimError::Pinned`] when the depot was built with
@@ -100,10 +102,10 @@ impl<'d> Reporting<'d> {
             return Err(TrimError::Pinned);
         }
         let core = self.core();
-        // SAFETY: it stays where it is, and drops the allocator, which alone gets this, before it
-        // goes.
+        // SAFETY: the allocator lies in the same `Shared`, which does not move. It alone gets this
+        // reference, and is dropped before the rest.
         let device: &'static Shared = unsafe { NonNull::from(shared).as_ref() };
-        // It may be registered already, by an earlier pass.
+        // An earlier pass may have registered it.
         let _ = core.register(device);
         let mut sum = ReportPass::default();
         let Some(trimming) = shared.trimming().begin() else {
@@ -124,7 +126,7 @@ impl<'d> Reporting<'d> {
                 let done = match done {
                     Ok(done) => done,
                     Err(ReportError::Forked) => return Err(TrimError::Forked),
-                    // The store is the program's.
+                    // The store is the program's own.
                     Err(_) => return Ok(sum),
                 };
                 sum.pageblocks += done.pageblocks;
@@ -142,12 +144,12 @@ impl<'d> Reporting<'d> {
         Ok(sum)
     }
 
-    /// What was given back and used again so far.
+    /// Pageblocks given back, and used again, so far.
     pub fn counts(&self) -> ReportCounts {
         self.core().counts()
     }
 
-    /// Whether the pageblock of a page was given back and not used since.
+    /// Whether the pageblock of a page was given back and has not been used since.
     pub fn is_reported(&self, pfn: Pfn) -> bool {
         self.core().is_reported(pfn)
     }

@@ -8,41 +8,43 @@ use pagedepot::{Pressure, Reclaim};
 use crate::cpus::ForkMark;
 use crate::sync::{ForkLock, Guard};
 
-/// How often a request that runs short yields while address spaces come or go. Bounded, because it
-/// may be a signal handler on top of a thread that makes or drops one.
+/// How often a request that runs short yields while address spaces are added or removed. Bounded,
+/// because the request may be a signal handler that interrupted the thread which adds or removes
+/// one.
 const WAITS_MAX: u32 = 100;
 
-/// The address spaces over a depot that shrink when it runs short.
+/// The address spaces over a depot, which shrink when the depot runs short.
 pub(crate) struct Shrinkers(ForkLock<Vec<Registered>>);
 
-/// An address space, alive as long as it is in the list.
+/// An address space, alive while it is in the list.
 pub(crate) struct Registered(NonNull<dyn Reclaim>);
 
-// SAFETY: a reference in all but name, to an address space, which threads share.
+// SAFETY: stands for a shared reference to an address space, which threads may share.
 unsafe impl Send for Registered {}
 
 impl Shrinkers {
-    /// None yet.
+    /// An empty list.
     pub(crate) fn new(fork_mark: ForkMark<'static>) -> Self {
         Shrinkers(ForkLock::new(fork_mark, Vec::new()))
     }
 
-    /// Keeps callbacks away until the guard is dropped. Fails in a forked child, where no callback runs.
+    /// Blocks callbacks until the guard is dropped. Fails in a forked child, where no callback
+    /// runs.
     pub(crate) fn pause(&self) -> Result<Guard<'_, Vec<Registered>>, Unusable> {
         self.0.lock()
     }
 
-    /// From now on `space` shrinks.
+    /// Adds `space`, so that it shrinks when the depot runs short.
     ///
     /// # Safety
-    /// It lives until [`remove`](Self::remove) returns, and is used by shared reference alone but
-    /// during a [`pause`](Self::pause).
+    /// `space` lives until [`remove`](Self::remove) returns. It is used by shared reference only,
+    /// except during a [`pause`](Self::pause).
     pub(crate) unsafe fn add(&self, space: NonNull<dyn Reclaim>) -> Result<(), Unusable> {
         self.pause()?.push(Registered(space));
         Ok(())
     }
 
-    /// In a forked child it stays in the list, which no callback reads there.
+    /// Removes `space`. In a forked child it stays in the list, which no callback reads there.
     pub(crate) fn remove(&self, space: NonNull<dyn Reclaim>) {
         if let Ok(mut list) = self.pause() {
             list.retain(|other| !std::ptr::addr_eq(other.0.as_ptr(), space.as_ptr()));
@@ -69,7 +71,7 @@ impl Reclaim for Shrinkers {
                 break;
             }
             let wanted_pages = pressure.wanted_pages.saturating_sub(freed);
-            // SAFETY: alive while it is in the list, which is locked.
+            // SAFETY: an address space is alive while it is in the list, and the list is locked.
             let space = unsafe { registered.0.as_ref() };
             freed += space.reclaim(Pressure { wanted_pages, ..pressure });
         }

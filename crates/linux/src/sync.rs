@@ -1,15 +1,15 @@
-//! Locks and shared values that a forked child never waits for.
+//! Locks and shared values for which a forked child never waits.
 //!
-//! A child has one thread, and memory as it was at the fork: a lock that another thread of its
-//! parent held then is never unlocked, and a [`OnceLock`](std::sync::OnceLock) that one was filling
-//! is never filled. So nothing in this crate waits by the standard library's means. What waits is
-//! one of:
+//! A child has one thread, and memory as it was at the fork. If another thread of the parent held a
+//! lock then, no thread of the child unlocks it. A [`OnceLock`](std::sync::OnceLock) that another
+//! thread was filling is never filled. So nothing in this crate waits through the standard library.
+//! These wait:
 //!
 //! | what | why a child does not wait |
 //! |---|---|
-//! | the locks of an address space, the locks of CPUs | they lie in memory that the kernel wipes in a child (`MADV_WIPEONFORK`): they are free there |
-//! | [`ForkLock`] | it looks at the [`ForkMark`], which lies in such memory too, before and while it waits |
-//! | [`Shared`] | nothing waits for another thread's value: each makes its own, and one of them stays |
+//! | the locks of an address space, the locks of CPUs | they lie in memory that the kernel wipes in a child (`MADV_WIPEONFORK`), so they are free there |
+//! | [`ForkLock`] | before and while it waits, it checks the [`ForkMark`], which lies in such memory too |
+//! | [`Shared`] | no thread waits for another's value: each makes its own, and the first to publish wins |
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -24,14 +24,14 @@ use crate::cpus::ForkMark;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and some thread may sleep.
+/// The lock is held, and a thread may sleep on it.
 const AWAITED: u32 = 2;
 
-/// A waiter sleeps for this long at most before it looks at the mark again: the handler of a signal
-/// may fork while its thread sleeps here, and the child goes on in the same place.
+/// The longest sleep before a waiter checks the mark again: a signal handler may fork while its
+/// thread sleeps here, and the child continues in the same place.
 const LOOK_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// A mutex that refuses instead of waiting in a forked child.
+/// A mutex whose `lock` fails in a forked child instead of waiting.
 ///
 /// After Drepper, "Futexes Are Tricky" (2011), mutex 2, as `Lock` of `pagedepot-vmap`.
 pub(crate) struct ForkLock<T> {
@@ -40,7 +40,7 @@ pub(crate) struct ForkLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: a mutex: what it protects goes from thread to thread, and one has it at a time.
+// SAFETY: a mutex. One thread at a time has the value, and threads pass it on.
 unsafe impl<T: Send> Sync for ForkLock<T> {}
 
 /// Proof that a [`ForkLock`] is held; dropping it unlocks.
@@ -51,7 +51,7 @@ impl<T> ForkLock<T> {
         ForkLock { word: AtomicU32::new(FREE), fork_mark, value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock, waiting for it if need be; fails in a forked child.
+    /// Locks, and waits if another thread holds the lock. Fails in a forked child.
     pub fn lock(&self) -> Result<Guard<'_, T>, Unusable> {
         if let Some(guard) = self.try_lock() {
             self.fork_mark.check()?;
@@ -59,12 +59,12 @@ impl<T> ForkLock<T> {
         }
         loop {
             self.fork_mark.check()?;
-            // Acquire: as in `try_lock`. A lock that is taken so stays marked as awaited, because
-            // its holder cannot know that no other thread sleeps.
+            // Acquire: as in `try_lock`. A lock taken here stays marked as awaited, because its
+            // holder cannot know whether another thread sleeps.
             if self.word.swap(AWAITED, Ordering::Acquire) == FREE {
                 return Ok(Guard(self));
             }
-            // Woken, out of time, a signal, or the word changed before: look again.
+            // Woken, timed out, interrupted by a signal, or the word had changed: try again.
             let _ = futex::wait(&self.word, futex::Flags::PRIVATE, AWAITED, Some(&LOOK_AGAIN));
         }
     }
@@ -110,13 +110,15 @@ impl<T: Send + Sync> Shared<T> {
         Shared(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The value. Of several threads that make it at the same moment all use the first.
+    /// Returns the value. If several threads make it at the same moment, all use the one published
+    /// first.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &'static T {
         // Acquire: pairs with the Release below; the value is seen whole.
         let mut shared = self.0.load(Ordering::Acquire);
         if shared.is_null() {
             let made = Box::into_raw(Box::new(make()));
-            // Release: publishes the value. Acquire: that of the thread that was first.
+            // Release: publishes the value. Acquire: of the value that another thread published
+            // first.
             let stored =
                 self.0.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
             shared = stored.map_or_else(

@@ -37,10 +37,10 @@
 //!    the word makes late pages equal to `absent_pages`, with bits 0..=23 at 0, is the only one
 //!    left (1), and unmaps. Exactly one operation can do so: late pages only grow.
 //!
-//! # What does not block
-//! The closer waits for no page and no free: whichever of the threads above is the last one
-//! unmaps. It waits for the fences of the CPUs, and, with a lock per CPU, for threads that hold
-//! such a lock: some tens of instructions, unless they are stopped there.
+//! # What waits
+//! The closer waits for no page and no free: whichever of the threads above is the last one unmaps.
+//! It waits for the fences of the CPUs. With a lock per CPU it also waits for threads that hold
+//! such a lock: some tens of instructions, unless the thread is stopped there.
 //!
 //! # CPUs that cannot be fenced
 //! Without `membarrier` a sequence may commit some time after its gate was closed. Its page is
@@ -77,12 +77,12 @@ const FREES: u64 = (1 << 24) - 1;
 const LATE_SHIFT: u32 = 24;
 const CLOSED: u64 = 1 << 63;
 
-/// How well the closer could close the gates.
+/// How completely the closer closed the gates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Gates {
-    /// Some lock of a CPU is held by a thread that does not go on, or the closer panicked: the
-    /// memory stays mapped.
+    /// A lock of a CPU is held by a thread that has stopped, or the closer panicked: the memory
+    /// stays mapped.
     Held = 0,
     /// Sequences may still commit.
     Unfenced = 1,
@@ -90,9 +90,9 @@ pub(crate) enum Gates {
     Fenced = 2,
 }
 
-/// The depot as this protocol sees it.
+/// What this protocol needs of the depot.
 pub(crate) trait Mapped {
-    /// Where it keeps the word.
+    /// The depot's word and what belongs to it.
     fn teardown(&self) -> &Teardown;
 
     /// Closes all gates for good and takes back what CPUs cache.
@@ -104,14 +104,14 @@ pub(crate) trait Mapped {
     /// Pages in fronts.
     fn front_pages(&self) -> u64;
 
-    /// Unmaps it, with everything in it.
+    /// Unmaps the depot and everything in it.
     ///
     /// # Safety
     /// Called once; this is the last use.
     unsafe fn unmap(this: NonNull<Self>);
 }
 
-/// The word, and what is written before it leads to unmapping.
+/// The word, and the values that decide about unmapping.
 pub(crate) struct Teardown {
     word: AtomicU64,
     /// Written by the thread that takes the admitted frees of a closed word to 0.
@@ -121,7 +121,7 @@ pub(crate) struct Teardown {
 }
 
 impl Teardown {
-    /// Of a depot with handles.
+    /// The state of a depot with handles.
     pub fn new() -> Self {
         Teardown {
             word: AtomicU64::new(0),
@@ -130,7 +130,8 @@ impl Teardown {
         }
     }
 
-    /// Counts a store free that begins. `false`: it is a late one.
+    /// Counts a store free that begins. `false`: the last handle has gone, and the free is a late
+    /// one.
     fn admit(&self) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         while word & CLOSED == 0 {
@@ -149,8 +150,8 @@ impl Teardown {
         false
     }
 
-    /// Whether `late` pages are all that is missing in the store. Asked with no admitted free left,
-    /// by a thread that may still reach the depot.
+    /// Whether `late` pages are all that the store lacks. Called with no admitted free left, by a
+    /// thread that may still reach the depot.
     fn are_all_back(&self, late: u64, depot: &impl Mapped) -> bool {
         // Relaxed, both: the caller has acquired the word that their writers released.
         let absent_pages = self.absent_pages.load(Ordering::Relaxed);
@@ -164,7 +165,7 @@ impl Teardown {
     /// Ends an admitted free, or the closer. `true`: the caller is the last one and must unmap.
     fn leave(&self, depot: &impl Mapped) -> bool {
         // Acquire, here and below: pairs with the Release of the frees that left before, so that
-        // what they put into the store is counted. (All changes are read-modify-writes, so each
+        // what they put into the store is counted. (All changes are read-modify-writes, so each one
         // continues the release sequences of those before it.)
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -209,7 +210,7 @@ impl Teardown {
     }
 }
 
-/// Leaves when dropped, so that a report of misuse that panics keeps no memory mapped.
+/// Leaves on drop, so that a panic in a report of misuse keeps no memory mapped.
 struct Admitted<D: Mapped>(NonNull<D>);
 
 impl<D: Mapped> Drop for Admitted<D> {
@@ -243,7 +244,7 @@ pub(crate) unsafe fn free<D: Mapped>(depot: NonNull<D>, pages: u64, store_free: 
     }
 }
 
-/// Ends the life of the last handle.
+/// Drops the last handle.
 ///
 /// # Safety
 /// Called once, with the depot's last handle, by the process that made the depot. From here on only

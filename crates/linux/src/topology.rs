@@ -1,8 +1,9 @@
 //! Which CPUs and NUMA nodes this machine has, from sysfs.
 //!
-//! What counts is which CPUs a thread *could* ever run on (*possible* CPUs): cpusets, affinities
-//! and hot-plugging change while a program runs, numbers may have gaps, and containers show fewer
-//! CPUs than the kernel schedules on (tcmalloc issues 188, 214 and 267, jemalloc 2181 and 2996).
+//! A depot is laid out for the CPUs that a thread may *ever* run on (*possible* CPUs). Cpusets,
+//! affinities and hot-plugging change while a program runs, and numbers may have gaps. Containers
+//! show fewer CPUs than the kernel schedules on (tcmalloc issues 188, 214 and 267, jemalloc 2181
+//! and 2996).
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +11,10 @@ use std::path::Path;
 use pagedepot::{CpuId, NodeId};
 use pagedepot_rseq::CpuSet;
 
-/// The machine, as far as a depot cares.
+/// The CPUs and nodes of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// CPUs that may ever come online. Empty when sysfs does not say.
+    /// CPUs that may ever come online. Empty if sysfs does not list them.
     pub possible: CpuSet,
     /// CPUs taken out of scheduling (`isolcpus=`, or cpuset partitions).
     pub isolated: CpuSet,
@@ -21,12 +22,12 @@ pub struct Topology {
     pub nohz_full: CpuSet,
     /// NUMA nodes, ascending, each with its CPUs, possibly none.
     pub nodes: Vec<(NodeId, CpuSet)>,
-    /// For each of `nodes`, how far it is from each node (10 is here), as far as sysfs says.
+    /// For each of `nodes`, its distance to each node (10 is itself), as far as sysfs lists them.
     distances: Vec<Vec<u32>>,
 }
 
 impl Topology {
-    /// Reads `/sys/devices/system`. What is missing is empty: a sandbox may have no sysfs.
+    /// Reads `/sys/devices/system`. Missing files give empty sets: a sandbox may have no sysfs.
     pub fn read() -> Self {
         Self::read_from(Path::new("/sys/devices/system"))
     }
@@ -50,8 +51,8 @@ impl Topology {
         }
     }
 
-    /// One past the highest CPU number; where sysfs does not say, as many as this process may use
-    /// now. Threads on CPUs beyond are served by the store.
+    /// One more than the highest CPU number. If sysfs does not list them: of the CPUs that this
+    /// process may use now. Threads on higher CPUs are served by the store.
     pub fn cpu_count(&self) -> u32 {
         let highest = self.possible.highest().map(|cpu| cpu.get() + 1);
         highest
@@ -72,8 +73,8 @@ impl Topology {
         (0..cpus).map(|cpu| of(CpuId::new(cpu))).collect()
     }
 
-    /// How far two nodes are apart: 10 on the same one, more elsewhere, most where sysfs says
-    /// nothing.
+    /// The distance between two nodes: 10 on the same node, more between others, and the most where
+    /// sysfs lists none.
     pub fn distance(&self, from: NodeId, to: NodeId) -> u32 {
         let place = |node| self.nodes.iter().position(|&(n, _)| n == node);
         if from == to {
@@ -85,8 +86,8 @@ impl Topology {
     }
 }
 
-/// A list in a file; none when there is no such file or it says nothing (`(null)` where the
-/// kernel has no `nohz_full`).
+/// A list of CPUs in a file. Empty if the file is missing or lists none (`(null)` where the kernel
+/// has no `nohz_full`).
 fn read_list(path: &Path) -> CpuSet {
     fs::read_to_string(path).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
 }

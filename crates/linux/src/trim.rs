@@ -1,25 +1,26 @@
 //! Giving the memory of free pages back to the system.
 //!
 //! # How
-//! Chunk by chunk of address space: find pages that are free in the store and present, take them
-//! from the store, so that no request can get one meanwhile; drop their memory by one call with as many
-//! ranges as it takes; return them to the store.
+//! A trim works through the addresses in chunks. It finds pages that are free in the store and
+//! present, and takes them from the store, so that no request gets one. It drops the memory of as
+//! many ranges as possible by one system call. Then it returns the pages to the store.
 //!
-//! Each call interrupts every CPU that runs the process, to flush its TLB, so ranges are merged and
-//! handed over in vectors: single `madvise` calls burn the CPUs (wasmtime issues 4637, 8590,
-//! 13830). `process_madvise` takes `MADV_DONTNEED` for the caller's own process since Linux 6.13;
-//! before, and for a memory file, each range is a call of its own.
+//! Each call interrupts every CPU that runs the process, to flush its TLB. So ranges are merged and
+//! passed in vectors: a `madvise` call per range keeps the CPUs busy with interrupts (wasmtime
+//! issues 4637, 8590, 13830). `process_madvise` takes `MADV_DONTNEED` for the caller's own process
+//! since Linux 6.13. Before, and for a memory file, each range takes a call of its own.
 //!
-//! Whole pageblocks (2 MiB) come first, in all of the depot, and what lies in partly used ones
-//! afterwards: a trim that ends early has given back what is largest and least likely to be wanted
-//! soon. A run never crosses a pageblock, so one that was whole is taken, and comes back, as one
-//! block of order 9. (Linux's free page reporting, `mm/page_reporting.c`, and HyperAlloc report
-//! blocks of 2 MiB alone.)
+//! A trim gives back whole pageblocks (2 MiB) of the whole depot first, and then free parts of
+//! others. So a trim that ends early has given back the largest pieces, which are least likely to
+//! be needed soon. A run never crosses a pageblock, so a whole pageblock is taken and returned as
+//! one block of order 9. (Linux's free page reporting, `mm/page_reporting.c`, and HyperAlloc report
+//! blocks of 2 MiB only.)
 //!
-//! # Running short meanwhile
-//! Pages taken here are missing for others. A request that would fail tells the reclaim callbacks
-//! first; [`TrimState`] is one of them: it sleeps until the chunk is back, and keeps trims away for
-//! long enough that the request gets its page before the next chunk is taken.
+//! # Requests that run short during a trim
+//! A request cannot find the pages that a trim has taken. A request that would fail calls the
+//! reclaim callbacks first, and [`TrimState`] is one of them. It sleeps until the chunk is back,
+//! and then keeps trims away for long enough that the request gets its page before the next chunk
+//! is taken.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -38,12 +39,12 @@ use crate::pins::Pins;
 use crate::raw::Shared;
 use crate::trim_state::{TrimState, Trimming};
 
-/// Address space looked at, and at most taken from the store, at a time.
+/// Bytes of addresses per chunk: the most memory that a trim takes from the store at a time.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Most ranges in one vector (`UIO_MAXIOV`).
+/// Most ranges in one vector (the kernel's `UIO_MAXIOV`).
 const RANGES_MAX: usize = 1024;
 
-/// What a [`Depot::trim`](crate::Depot::trim) gave back.
+/// What a [`Depot::trim`](crate::Depot::trim) gave back to the system.
 ///
 /// ```
 /// use pagedepot_linux::{Depot, Mode, Order, Scope};
@@ -58,14 +59,14 @@ const RANGES_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Trimmed {
-    /// Bytes that were present and are no more.
+    /// Bytes that were present before the trim and are not any more.
     pub bytes: u64,
-    /// Pageblocks of 2 MiB that were given back whole; they came before all else.
+    /// Pageblocks of 2 MiB that were given back whole.
     pub whole_pageblocks: u64,
-    /// System calls that gave them back.
+    /// System calls that dropped memory.
     pub calls: u64,
-    /// Whether there may be more: another thread trims, or a request ran out of pages less than 20
-    /// ms ago and needs what is free.
+    /// Whether the trim ended early: another thread was trimming, or a request had run out of pages
+    /// less than 20 ms before and needed what was free.
     pub cut_short: bool,
 }
 
@@ -73,16 +74,16 @@ pub struct Trimmed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TrimError {
-    /// The system did not take it.
+    /// The system refused to take memory back.
     Refused {
-        /// What it took before.
+        /// What went back before the refusal.
         trimmed: Trimmed,
-        /// What it said.
+        /// The system's error.
         errno: Errno,
     },
-    /// The depot was built never to be trimmed.
+    /// The depot was built with [`Builder::pinned`](crate::Builder::pinned).
     Pinned,
-    /// This is a child of the process that made the depot.
+    /// This process is a forked child of the one that made the depot.
     Forked,
 }
 
@@ -114,12 +115,12 @@ impl From<TrimError> for io::Error {
 }
 
 impl Reclaim for TrimState {
-    /// It only waits: as many requests as run short wait for the same chunk at once.
+    /// The callback only waits, so any number of requests may run it at once.
     fn is_shared(&self) -> bool {
         true
     }
 
-    /// Waits until the pages taken for a trim are back.
+    /// Waits until the trim has returned the pages that it took.
     fn reclaim(&self, pressure: Pressure) -> u64 {
         if pressure.is_last_resort { self.wait_for_pages().into() } else { 0 }
     }
@@ -146,7 +147,7 @@ pub(crate) fn trim(depot: &Shared) -> Result<Trimmed, TrimError> {
             break;
         }
         let chunk = chunk..(chunk + CHUNK_BYTES).min(depot.bytes());
-        // Until the chunk's memory is given back: see `pins.rs`.
+        // Held until the chunk's memory is dropped: see `pins.rs`.
         let pins = depot.pins().lock().map_err(|_| TrimError::Forked)?;
         trim_chunk((depot, &pins), &trimming, &mut system, (chunk, runs), &mut trimmed)
             .map_err(|errno| TrimError::Refused { trimmed, errno })?;
@@ -188,20 +189,20 @@ pub(crate) fn resident(start: NonNull<u8>, bytes: usize) -> Result<Vec<bool>, Er
 enum Runs {
     /// Whole pageblocks of 2 MiB.
     Whole,
-    /// Shorter ones.
+    /// Runs inside partly used pageblocks.
     Parts,
 }
 
-/// Ranges of bytes taken from the store; returned when dropped.
+/// Ranges of bytes whose pages were taken from the store. Returns them on drop.
 struct Taken<'d> {
     depot: &'d Shared,
     trimming: &'d Trimming<'d>,
-    /// Ascending, apart, none across an aligned 2 MiB.
+    /// Ascending and disjoint; none crosses a boundary of 2 MiB.
     ranges: Vec<Range<usize>>,
 }
 
 impl<'d> Taken<'d> {
-    /// Takes what is free, not pinned and at least partly present in a chunk.
+    /// Takes the pages of a chunk that are free, not pinned and at least partly present.
     fn new(
         (depot, pins): (&'d Shared, &Pins),
         trimming: &'d Trimming<'d>,
@@ -226,18 +227,17 @@ impl<'d> Taken<'d> {
 
     fn take(&mut self, run: Range<usize>) {
         let (start, count) = frames(self.depot, &run);
-        // `try_alloc_at` announces its move (SeqCst) before it takes anything: a request that has
-        // not seen the move before it looked for pages sees it afterwards and does not fail
-        // yet.
+        // `try_alloc_at` announces its move (SeqCst) before it takes anything. So a request that
+        // looked for pages before it could see the move sees it afterwards, and does not fail yet.
         let claim =
             || self.depot.frames().try_alloc_at(start, count, Flags::MOVABLE.no_reclaim()).is_ok();
-        // Where another caller was faster, it needs the pages: leave them.
+        // If another caller was faster, it needs the pages: leave them to it.
         if self.trimming.take(count, claim) {
             self.ranges.push(run);
         }
     }
 
-    /// The ranges, neighbours merged.
+    /// The ranges, with adjacent ones merged.
     fn merged(&self) -> Vec<Range<usize>> {
         let mut merged: Vec<Range<usize>> = Vec::new();
         for range in &self.ranges {
@@ -254,7 +254,7 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         for range in &self.ranges {
             let (start, count) = frames(self.depot, range);
-            // Allocated by `take`, and no caller was told.
+            // SAFETY: `take` allocated these pages, and handed them to no caller.
             let freed = self.depot.frames().free_contiguous(start, count);
             debug_assert_eq!(freed, Ok(()));
         }
@@ -267,8 +267,8 @@ fn frames(depot: &Shared, range: &Range<usize>) -> (Pfn, u32) {
     (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
 }
 
-/// Runs of bytes in an aligned 2 MiB that are free in the store now and not pinned. Of huge pages
-/// all or nothing.
+/// The runs of bytes in an aligned 2 MiB that are free in the store now and not pinned. For huge
+/// pages: all 2 MiB or nothing.
 fn free_runs(depot: &Shared, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     let page = depot.page_size().bytes();
@@ -288,10 +288,10 @@ fn free_runs(depot: &Shared, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize
     runs
 }
 
-/// How this system takes memory back.
+/// The system calls that take memory back, as far as this kernel has them.
 pub(crate) struct System<'d> {
     memory: &'d Memory,
-    /// This process, while vectors may work.
+    /// This process, as long as vectored calls may work.
     process: Option<OwnedFd>,
 }
 
@@ -304,7 +304,7 @@ impl<'d> System<'d> {
         System { memory, process }
     }
 
-    /// Drops the memory of ranges, counting what and how.
+    /// Drops the memory of the ranges, and counts bytes and calls.
     pub fn give_back(
         &mut self,
         ranges: &[Range<usize>],
@@ -332,7 +332,7 @@ impl<'d> System<'d> {
         libc::iovec { iov_base: start.as_ptr().cast(), iov_len: range.len() }
     }
 
-    /// All ranges by one call; `false` when that does not work, now or ever.
+    /// Drops all ranges by one call. `false`: this kernel or this memory does not support it.
     fn by_vector(&mut self, vector: &[libc::iovec], bytes: usize) -> bool {
         use std::os::fd::AsRawFd;
         let Some(process) = &self.process else { return false };
@@ -350,7 +350,7 @@ impl<'d> System<'d> {
             )
         };
         if done < 0 {
-            // EINVAL, EPERM before Linux 6.13, ENOSYS before 5.10: do not try again.
+            // EINVAL or EPERM before Linux 6.13, ENOSYS before 5.10: do not try again.
             self.process = None;
         }
         done == bytes as libc::c_long

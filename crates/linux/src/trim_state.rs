@@ -7,37 +7,37 @@
 //!    a request that found nothing has acquired it.
 //! 3. A request that has waited finds all the pages that were taken when it began: the trimmer
 //!    returns them before it clears `taken_pages`.
-//! 4. No waiter sleeps for good: it sleeps only while `taken_pages` is what it read, and the
-//!    trimmer wakes all after clearing it. A stopped trimmer holds a waiter up for [`WAIT_MS_MAX`].
-//! 5. A thread never waits for a trim of its own: `trimmer` names the thread.
+//! 4. No waiter sleeps forever: it sleeps only while `taken_pages` is what it read, and the trimmer
+//!    wakes all waiters after clearing it. A trimmer that is stopped delays a waiter by
+//!    [`WAIT_MS_MAX`].
+//! 5. A thread never waits for its own trim: `trimmer` names the thread.
 //!
 //! Explored by `tests/loom/trimming.rs`.
 
 use crate::prim::{AtomicBool, AtomicU32, AtomicU64, Ordering, now_ms, thread_id, wait, wake_all};
 
-/// How long a request waits for a chunk at most: a trimmer that was stopped must not stop others
-/// for good.
+/// The longest that a request waits for a chunk. A trimmer that is stopped must not stop others.
 const WAIT_MS_MAX: u64 = 1000;
-/// How long after a request ran short nothing is trimmed.
+/// Milliseconds after a request ran short during which no trim takes pages.
 const CALM_MS: u64 = 20;
 
-/// What trims and requests know of each other.
+/// The state that trims and requests share.
 #[derive(Default)]
 pub(crate) struct TrimState {
     is_running: AtomicBool,
-    /// The thread that trims; 0: none, or one that has not said so yet.
+    /// Id of the thread that trims. 0: no thread trims, or the trimmer has not stored its id yet.
     trimmer: AtomicU32,
-    /// Pages taken from the store just now. Waiters sleep on it.
+    /// Pages that the trimmer holds now. Waiters sleep on this word.
     taken_pages: AtomicU32,
     /// When a request last ran short, in milliseconds of [`now_ms`] plus 1; 0: never.
     short_ms: AtomicU64,
 }
 
-/// The right to trim; given up also when the trim unwinds.
+/// The right to trim. Dropping it gives the right up, also when the trim panics.
 pub(crate) struct Trimming<'s>(&'s TrimState);
 
 impl TrimState {
-    /// The right to trim; `None`: another caller has it.
+    /// Takes the right to trim. `None`: another caller has it.
     pub fn begin(&self) -> Option<Trimming<'_>> {
         // Acquire: pairs with the Release in `Trimming::drop`.
         if self.is_running.swap(true, Ordering::Acquire) {
@@ -48,8 +48,8 @@ impl TrimState {
         Some(Trimming(self))
     }
 
-    /// Waits until the pages that a trim has taken are back; returns how many they were, 0 if there
-    /// were none, or not in time.
+    /// Waits until the trimmer has returned the pages that it holds. Returns how many those were: 0
+    /// if there were none, or if it did not return them in time.
     pub fn wait_for_pages(&self) -> u32 {
         self.note_short();
         // Acquire: pairs with the Release in `Trimming::returned`.
@@ -78,17 +78,17 @@ impl TrimState {
 }
 
 impl Trimming<'_> {
-    /// Whether a request ran short lately: what is free now, it should find.
+    /// Whether a request ran short lately. Then free pages are left to it.
     pub fn is_unwelcome(&self) -> bool {
         // Relaxed: a trimmer that sees it late takes one more chunk, which is waited for.
         let short_ms = self.0.short_ms.load(Ordering::Relaxed);
         short_ms != 0 && (now_ms() + 1).saturating_sub(short_ms) < CALM_MS
     }
 
-    /// Takes `pages` pages by `claim`; whether that succeeded.
+    /// Takes `pages` pages by `claim`. Returns whether that succeeded.
     pub fn take(&self, pages: u32, claim: impl FnOnce() -> bool) -> bool {
-        // Raised first, so that a request that then finds nothing knows why. Relaxed: the claim
-        // publishes it (invariant 2).
+        // Raised first, so that a request which finds nothing afterwards knows why. Relaxed: the
+        // claim publishes it (invariant 2).
         self.0.taken_pages.fetch_add(pages, Ordering::Relaxed);
         let is_taken = claim();
         if !is_taken {
@@ -97,7 +97,7 @@ impl Trimming<'_> {
         is_taken
     }
 
-    /// All that was taken is in the store again.
+    /// Says that all pages taken are in the store again, and wakes the waiters.
     pub fn returned(&self) {
         // Release: pairs with the Acquire in `wait_for_pages`.
         self.0.taken_pages.store(0, Ordering::Release);

@@ -1,17 +1,17 @@
 //! The fronts' sequences for x86-64, in inline assembly that is part of the caller.
 //!
 //! # Choices, measured on a hot pair of pop and push
-//! * Everything of a depot is named relative to one address, its base: one register. It, the steps
-//!   and the front's address survive a loop in registers, because nothing in a depot's own value
-//!   changes. A step added from memory costs an eighth of a nanosecond.
-//! * Pop and push ask neither whether the CPU's number has a gate nor whether it is open
-//!   ([`Cpus::FOLLOWS_GATES`](pagedepot::cpus::Cpus::FOLLOWS_GATES)): 16 bits of a number always
-//!   have one, and a closed gate leads to a word that refuses. Either question costs a tenth of a
+//! * All addresses of a depot are relative to one base, which is in one register. The base, the
+//!   steps and the front's address stay in registers in a loop, because nothing in a depot's own
+//!   value changes. A step added from memory costs an eighth of a nanosecond.
+//! * Pop and push check neither whether the CPU's number has a gate nor whether the gate is open
+//!   ([`Cpus::FOLLOWS_GATES`](pagedepot::cpus::Cpus::FOLLOWS_GATES)). Every 16-bit number has a
+//!   gate, and a closed gate leads to a word that refuses. Either check costs a tenth of a
 //!   nanosecond or more.
-//! * An abort is reported as "look closer", not retried here: it happens once per preemption, and
-//!   the slow path, which bounds its attempts, tries again.
-//! * All ways out but the commit lie in a section of their own, at the abort label. Those of a
-//!   sequence without a result lead to a label of the caller's, so that the caller need not look
+//! * A sequence does not retry after an abort: it sends its caller to the slow path. An abort
+//!   happens once per preemption, and the slow path bounds its attempts.
+//! * All exits except the commit lie in a section of their own, at the abort label. The exits of a
+//!   sequence without a result jump to a label of the caller's, so that the caller need not test
 //!   how the sequence ended.
 
 use pagedepot::cpus::Here;
@@ -20,7 +20,7 @@ use pagedepot::cpus::implement::{
 };
 use pagedepot_rseq::{Area, sequence};
 
-/// A sequence that begins with 16 bits of the CPU's number in `{at}`.
+/// A sequence that begins by loading the low 16 bits of the CPU's number into `{at}`.
 macro_rules! front_sequence {
     ($area:expr; $($line:literal),+; aborted: $($aborted:literal),+; $($operands:tt)+) => {
         sequence!(
@@ -34,7 +34,7 @@ macro_rules! front_sequence {
     };
 }
 
-/// What the offset in a gate is added to, besides [`REFUSALS_AT`], to find the word.
+/// To find the word, add the offset in a gate and [`REFUSALS_AT`] to this address.
 #[inline(always)]
 fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
     blocks.base().wrapping_add(word.bytes())
@@ -45,9 +45,9 @@ fn front(blocks: &BlockArray, word: WordOffset) -> *mut u8 {
 pub fn pop(area: Area, blocks: &BlockArray, word: WordOffset) -> u64 {
     let frame: u64;
     // SAFETY: the area is this thread's own and registered, or `cpu_id` is negative (a child of
-    // `vfork` calls nothing, see `pagedepot_rseq`); there is a gate for each number of 16 bits, and
-    // where its lower half leads, words; a word with credit names a magazine. Before the commit, the
-    // last instruction, nothing is stored; the code stays loaded (`stay_loaded`).
+    // `vfork` calls nothing, see `pagedepot_rseq`). Each 16-bit number has a gate, and the lower
+    // half of a gate leads to words. A word with credit names a magazine. Nothing is stored before
+    // the commit, which is the last instruction. The code stays loaded (`stay_loaded`).
     unsafe {
         front_sequence!(
             area;
@@ -83,8 +83,9 @@ pub fn push(
     rounds_max: u32,
     frame: u32,
 ) -> bool {
-    // SAFETY: as in `pop`, but for one store before the commit: with fewer than `rounds_max` rounds
-    // the word's next slot is this sequence's to write, and nothing reads it before the commit.
+    // SAFETY: as in `pop`, except for one store before the commit. With fewer than `rounds_max`
+    // rounds the word's next slot belongs to this sequence, and nothing reads the slot before the
+    // commit.
     unsafe {
         front_sequence!(
             area;
@@ -122,8 +123,8 @@ pub fn compare_store(
     old: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: as in `pop`; the gate is open. The sequence must ask: the words behind a closed gate
-    // are 0, which `old` may be, and must stay 0.
+    // SAFETY: as in `pop`; and the gate is open. This sequence must check that: the words behind a
+    // closed gate are 0, which `old` may be, and must stay 0.
     unsafe {
         front_sequence!(
             area;
@@ -154,7 +155,7 @@ pub fn compare_store(
 #[inline]
 pub fn claim_gate(area: Area, blocks: &BlockArray, here: Here, old: u64, new: u64) -> bool {
     let found: u64;
-    // SAFETY: as in `pop`, but that the commit is a compare-and-swap of the gate. After an abort
+    // SAFETY: as in `pop`, except that the commit is a compare-and-swap of the gate. After an abort
     // `found` is -1, which no gate ever is.
     unsafe {
         sequence!(

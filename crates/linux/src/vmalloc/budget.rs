@@ -1,5 +1,7 @@
-//! How many mappings there may be. The kernel allows a process `vm.max_map_count`, refuses every
-//! `mmap` beyond, and then also those that would take a mapping away: so some are kept in reserve.
+//! The number of mappings that the address spaces may use.
+//!
+//! The kernel allows a process `vm.max_map_count` mappings. At the limit it refuses every `mmap`,
+//! even one that would remove a mapping. So some mappings are kept in reserve.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,18 +11,19 @@ use pagedepot_vmap::MapError;
 use crate::maps;
 use crate::sync::Shared;
 
-/// This part of the limit is left to the rest of the program, and to purges.
+/// One in this many mappings is left to the rest of the program and to purges.
 const RESERVE_FRACTION: u32 = 8;
-/// A reserve for purges alone, when the caller sets the limit.
+/// Mappings kept for purges alone, when the caller sets the limit.
 pub(super) const RESERVE_MIN: u32 = 4;
-/// The reservation, a piece, its end, and the reserve.
+/// The fewest mappings that serve one area: the reservation, a piece, the part behind it, the
+/// reserve.
 pub(super) const MAPPINGS_MIN: u32 = 3 + RESERVE_MIN;
 
-/// Mappings in use, of those allowed.
+/// A number of mappings, and how many are in use.
 pub(super) struct Budget {
     used: AtomicI64,
     max: u32,
-    /// What this is a part of.
+    /// The budget that this one is a part of.
     whole: Option<Arc<Budget>>,
 }
 
@@ -29,13 +32,13 @@ impl Budget {
         Arc::new(Budget { used: AtomicI64::new(0), max, whole })
     }
 
-    /// At most `max` of the process's.
+    /// A budget of at most `max` of the process's mappings.
     pub fn part(max: u32) -> Arc<Self> {
         Self::new(max, Some(Self::of_process()))
     }
 
-    /// The one that all ranges of this process share: what the process had not mapped when the
-    /// first was made, but for a reserve.
+    /// The budget that all ranges of this process share: the mappings that the process did not use
+    /// when the first range was made, less a reserve.
     pub fn of_process() -> Arc<Self> {
         static SHARED: Shared<Arc<Budget>> = Shared::new();
         let make = || {
@@ -59,9 +62,9 @@ impl Budget {
         self.used() > self.max / 4 * 3 || self.whole.as_ref().is_some_and(|whole| whole.is_tight())
     }
 
-    /// Takes `count` mappings.
+    /// Takes `count` mappings, or none.
     pub fn take(&self, count: u32) -> Result<(), MapError> {
-        // Relaxed, as all here: a count, which publishes nothing.
+        // Relaxed, as everywhere here: a count publishes nothing.
         let used = self.used.fetch_add(i64::from(count), Ordering::Relaxed) + i64::from(count);
         let taken = if used > i64::from(self.max) {
             Err(MapError::TooManyMappings { limit: self.max })
@@ -74,7 +77,7 @@ impl Budget {
         taken
     }
 
-    /// Gives `count` mappings back; below 0: takes them, from the reserve if need be.
+    /// Returns `count` mappings. A negative `count` takes mappings, from the reserve if need be.
     pub fn give(&self, count: i64) {
         self.used.fetch_sub(count, Ordering::Relaxed);
         if let Some(whole) = &self.whole {
@@ -83,8 +86,8 @@ impl Budget {
     }
 }
 
-/// What "no memory" meant: too many mappings in all the process, or no memory.
+/// The cause of an ENOMEM: too many mappings in the process, or too little memory.
 pub(super) fn why_no_memory() -> MapError {
-    // A mapping may need two more.
+    // A mapping call may need two more mappings.
     maps::reached_limit(2).map_or(MapError::NoTables, |limit| MapError::TooManyMappings { limit })
 }

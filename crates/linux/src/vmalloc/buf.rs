@@ -18,9 +18,9 @@ impl Vmalloc {
     /// unmapped guard page behind. They are zeroes unless the builder said otherwise. 0 bytes give
     /// an [empty](Self::empty) buffer.
     ///
-    /// The buffer owns a handle, which costs an atomic operation when it is made and one when it is
-    /// dropped. Threads that allocate and free without pause share that count;
-    /// [`buf_ref`](Self::buf_ref) does without it.
+    /// The buffer owns a handle, which costs an atomic operation when the buffer is made and one
+    /// when it is dropped. Threads that allocate and free without pause contend for that count;
+    /// [`buf_ref`](Self::buf_ref) avoids it.
     ///
     /// # Errors
     /// [`VmapError`]; its `Display` says what to do.
@@ -41,11 +41,11 @@ impl Vmalloc {
             return Ok(self.empty());
         }
         let (start, pages) = self.memory_for(bytes, options)?;
-        // SAFETY: just allocated, read-write, and no other value holds it.
+        // SAFETY: just allocated, read-write, and this call alone knows the address.
         Ok(unsafe { VmallocBuf::from_raw(self.clone(), start, pages) })
     }
 
-    /// As [`buf_with`](Self::buf_with), a buffer that borrows this handle instead of owning one.
+    /// As [`buf_with`](Self::buf_with), but the buffer borrows this handle instead of owning one.
     ///
     /// ```
     /// use pagedepot_linux::vmalloc::{Options, Vmalloc};
@@ -84,10 +84,10 @@ impl Vmalloc {
     }
 }
 
-/// Memory at consecutive addresses, as bytes. Freed when dropped, on any thread.
+/// Bytes at consecutive addresses, freed on drop, by any thread.
 ///
-/// It owns a handle to its address space, and so can be stored, sent and returned. `S` is `Vmalloc`
-/// then, or `&Vmalloc` in a buffer that only borrows the space ([`Vmalloc::buf_ref`]).
+/// The buffer owns a handle to its address space, so it can be stored, sent and returned: `S` is
+/// `Vmalloc`. A buffer that only borrows the space ([`Vmalloc::buf_ref`]) has `S = &Vmalloc`.
 ///
 /// ```
 /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc, VmallocBuf};
@@ -107,75 +107,78 @@ pub struct VmallocBuf<S: Borrow<Vmalloc> = Vmalloc> {
     space: S,
     /// Dangling for a buffer of no bytes.
     start: NonNull<u8>,
-    /// Whole pages.
+    /// A multiple of the page size.
     bytes: usize,
 }
 
-// SAFETY: it owns its bytes, as a boxed slice does, and threads share the address space.
+// SAFETY: the buffer owns its bytes, as a boxed slice does, and threads may share the address
+// space.
 unsafe impl<S: Borrow<Vmalloc> + Send> Send for VmallocBuf<S> {}
-// SAFETY: as above; by shared reference its bytes are only read.
+// SAFETY: as above. A shared reference only reads the bytes.
 unsafe impl<S: Borrow<Vmalloc> + Sync> Sync for VmallocBuf<S> {}
-// A panic leaves bytes half-written at worst, as in a vector.
+// A panic leaves bytes half-written at worst, as in a `Vec`.
 impl<S: Borrow<Vmalloc>> UnwindSafe for VmallocBuf<S> {}
 impl<S: Borrow<Vmalloc>> RefUnwindSafe for VmallocBuf<S> {}
 
 impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
-    /// A buffer of memory that the caller holds by its address.
+    /// Makes a buffer of memory that the caller holds by its address.
     ///
     /// # Safety
-    /// It is `pages` pages that [`Vmalloc::vmalloc`] returned, read-write; the caller gives them
-    /// up, and they are not used otherwise.
+    /// [`Vmalloc::vmalloc`] of this space returned `start` for `pages` pages, read-write. The
+    /// caller gives them up and does not use them otherwise.
     #[inline]
     pub unsafe fn from_raw(space: S, start: NonNull<u8>, pages: u32) -> Self {
         let bytes = (pages as usize) << space.borrow().page_shift();
         VmallocBuf { space, start, bytes }
     }
 
-    /// A buffer of no bytes.
+    /// Makes a buffer of no bytes.
     pub fn empty(space: S) -> Self {
         VmallocBuf { space, start: NonNull::dangling(), bytes: 0 }
     }
 
-    /// Start and number of pages, without freeing them: the caller frees them by
-    /// [`Vmalloc::vfree`], or makes a buffer of them again, or leaves them to the address space,
-    /// which frees all when its last handle is dropped. `None` for no bytes.
+    /// Returns the start and the number of pages, and does not free them. The caller frees them by
+    /// [`Vmalloc::vfree`], makes a buffer of them again, or leaves them to the address space, which
+    /// frees everything when its last handle is dropped. `None`: the buffer has no bytes.
     #[must_use = "memory that is not freed stays allocated"]
     pub fn into_raw(self) -> Option<(NonNull<u8>, u32)> {
         let this = ManuallyDrop::new(self);
         let raw = (this.bytes > 0).then(|| (this.start, this.pages()));
-        // SAFETY: read once, of a value that is not dropped.
+        // SAFETY: read once, from a value that is never dropped.
         drop(unsafe { ptr::read(&this.space) });
         raw
     }
 
-    /// The address space that it is in.
+    /// The address space that the buffer belongs to.
     pub fn space(&self) -> &Vmalloc {
         self.space.borrow()
     }
 
-    /// Its address.
+    /// The address of the first byte.
     pub fn addr(&self) -> usize {
         self.start.as_ptr().addr()
     }
 
-    /// How many pages.
+    /// Number of pages.
     #[inline]
     pub fn pages(&self) -> u32 {
         (self.bytes >> self.space().page_shift()) as u32
     }
 
-    /// Makes it `bytes` bytes large, rounded up to whole pages, if it is smaller. Contents are
-    /// kept; it may move, without a copy. What is new is as [`Vmalloc::buf`]'s.
+    /// Grows the buffer to `bytes` bytes, rounded up to whole pages. A larger buffer stays as it
+    /// is. Contents are kept. The buffer may move, without a copy. New bytes are as
+    /// [`Vmalloc::buf`]'s.
     ///
     /// # Errors
-    /// [`VmapError`]; it is as it was then.
+    /// [`VmapError`]; then the buffer has not changed.
     #[track_caller]
     pub fn grow(&mut self, bytes: usize) -> Result<(), VmapError> {
         if bytes > self.len() { self.resize(bytes) } else { Ok(()) }
     }
 
-    /// Makes it `bytes` bytes large, rounded up to whole pages. What is no longer needed is
-    /// unmapped at once, except that all of it stays warm for the next request when `bytes` is 0.
+    /// Changes the size to `bytes` bytes, rounded up to whole pages. Pages that are no longer
+    /// needed are unmapped at once. Exception: with `bytes` 0 all pages stay mapped for the next
+    /// request of their size.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
@@ -202,15 +205,15 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
         self.start = if self.bytes == 0 {
             self.space().vmalloc(pages, Options::DEFAULT)?
         } else {
-            // SAFETY: this value alone uses it, and keeps the new address only.
+            // SAFETY: this value alone uses the memory, and continues with the new address.
             unsafe { self.space().vrealloc(self.start, pages, Options::DEFAULT) }?
         };
         self.bytes = (pages as usize) << self.space().page_shift();
         Ok(())
     }
 
-    /// A writer that begins at byte `at`. It grows the buffer when a write goes past its end, at
-    /// least to twice its size.
+    /// Returns a writer that begins at byte `at`. A write past the buffer's end grows the buffer,
+    /// to at least twice its size.
     ///
     /// ```
     /// use std::io::Write;
@@ -230,7 +233,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
         VmallocWriter { buf: self, position: at }
     }
 
-    /// Its bytes as values of another type, as many as fit.
+    /// The bytes as values of type `T`, as many as fit.
     ///
     /// # Panics
     /// For a type of no size, or one aligned to more than a page.
@@ -242,7 +245,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
         bytemuck::cast_slice(&self[..self.bytes / size_of::<T>() * size_of::<T>()])
     }
 
-    /// As [`values`](Self::values), to write.
+    /// As [`values`](Self::values), writable.
     ///
     /// # Panics
     /// As [`values`](Self::values).
@@ -258,7 +261,7 @@ impl<S: Borrow<Vmalloc>> VmallocBuf<S> {
     #[inline]
     fn free(&mut self) {
         if take(&mut self.bytes) > 0 {
-            // SAFETY: this value alone uses the memory, and has just forgotten it.
+            // SAFETY: this value alone used the memory, and uses it no more.
             if let Err(error) = unsafe { self.space().vfree(self.start) } {
                 not_freed(error);
             }
@@ -273,7 +276,7 @@ impl<S: Borrow<Vmalloc>> Drop for VmallocBuf<S> {
     }
 }
 
-/// In a forked child nothing is freed, which is as it should be: the memory is the parent's.
+/// In a forked child nothing is freed: the memory is the parent's.
 #[cold]
 #[inline(never)]
 fn not_freed(error: VfreeError) {
@@ -288,7 +291,7 @@ impl<S: Borrow<Vmalloc>> Deref for VmallocBuf<S> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: this value alone holds these bytes, which are mapped and initialised.
+        // SAFETY: this value alone holds the bytes, which are mapped and initialised.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -325,7 +328,7 @@ impl<S: Borrow<Vmalloc>> BorrowMut<[u8]> for VmallocBuf<S> {
     }
 }
 
-// As the bytes, which `Borrow` demands.
+// As for slices of bytes, because `Borrow` requires equal results.
 impl<S: Borrow<Vmalloc>> PartialEq for VmallocBuf<S> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
@@ -358,7 +361,7 @@ impl<S: Borrow<Vmalloc>> fmt::Debug for VmallocBuf<S> {
     }
 }
 
-/// Writes into a buffer that grows. Made by [`VmallocBuf::writer`].
+/// Writes into a buffer, which grows as needed. Made by [`VmallocBuf::writer`].
 #[derive(Debug)]
 pub struct VmallocWriter<'b, S: Borrow<Vmalloc> = Vmalloc> {
     buf: &'b mut VmallocBuf<S>,
@@ -366,7 +369,7 @@ pub struct VmallocWriter<'b, S: Borrow<Vmalloc> = Vmalloc> {
 }
 
 impl<S: Borrow<Vmalloc>> VmallocWriter<'_, S> {
-    /// Where the next write begins, in bytes from the buffer's start.
+    /// The byte of the buffer at which the next write begins.
     pub fn position(&self) -> usize {
         self.position
     }

@@ -1,4 +1,4 @@
-//! Making an address space.
+//! Options of an address space, and making one.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::depot::Depot;
 use crate::memory::Mapping;
 use crate::topology::Topology;
 
-/// The default range: this many times the depot, and no less than [`RANGE_MIN`].
+/// Default size of the range as a multiple of the depot's, and no less than [`RANGE_MIN`].
 const RANGE_PER_DEPOT: usize = 8;
 const RANGE_MIN: usize = 1 << 30;
-/// The default number of areas, at most.
+/// The default number of areas is not larger.
 const AREAS_MAX: u32 = 1 << 20;
 
 /// Options of a [`Vmalloc`]. Made by [`Vmalloc::builder`]; each has a default that suits most
@@ -59,82 +59,83 @@ impl VmallocBuilder {
         }
     }
 
-    /// Bytes of addresses, rounded up to 512 pages. They cost 9 bytes of metadata per page where
-    /// they are used. Default: eight times the depot, at least 1 GiB.
+    /// Size of the range in bytes, rounded up to 512 pages. A page that is used costs 9 bytes of
+    /// metadata. Default: eight times the depot, at least 1 GiB.
     pub fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
-    /// Most areas and free ranges at a time, 64 bytes each where used. Default: one for every two
-    /// pages of the range, at most 2^20.
+    /// The most areas and free ranges at a time. Each that is used costs 64 bytes. Default: one for
+    /// every two pages of the range, at most 2^20.
     pub fn areas_max(mut self, areas: u32) -> Self {
         self.areas_max = Some(areas);
         self
     }
 
-    /// Nodes, each with pools of its own; CPUs beyond share. Default: one for each CPU that may
-    /// ever come online, at most 128.
+    /// Number of nodes. Each has pools of its own; CPUs beyond that number share them. Default: one
+    /// for each CPU that may ever come online, at most 128.
     pub fn nodes(mut self, nodes: u32) -> Self {
         self.nodes = Some(nodes);
         self
     }
 
-    /// What becomes of data in freed memory that stays mapped for the next caller: zeroed before
-    /// that one gets it (the default), overwritten when freed, or kept.
+    /// What happens to data in freed memory that stays mapped for the next request: it is zeroed
+    /// before that request returns (the default), overwritten when freed, or kept.
     pub fn stale(mut self, stale: Stale) -> Self {
         self.stale = stale;
         self
     }
 
-    /// How to ask the depot for frames when a request does not say. Default: movable.
+    /// Flags for requests that do not state any. Default: movable.
     pub fn flags(mut self, flags: Flags) -> Self {
         self.flags = Some(flags);
         self
     }
 
-    /// Most freed memory that each node keeps mapped, so that the next request for that size needs
-    /// no system call. Default: 32 MiB. 0: none.
+    /// The most freed memory that each node keeps mapped, in bytes. A request that finds such
+    /// memory of its size makes no system call. 0 keeps none. Default: 32 MiB.
     pub fn warm_bytes(mut self, bytes: usize) -> Self {
         self.warm_bytes = Some(bytes);
         self
     }
 
-    /// Most addresses that each node's pools keep. Default: an eighth of the range, shared by all
-    /// nodes, at most 2^18 pages each.
+    /// The most addresses that each node's pools keep, in bytes. Default: an eighth of the range
+    /// divided by the number of nodes, at most 2^18 pages each.
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
         self
     }
 
-    /// How much may be freed but still mapped before a purge. Default: 32 MiB for each bit of the
-    /// number of CPUs, as in the kernel.
+    /// Bytes of freed memory that may stay mapped until a purge begins. Default: 32 MiB for each
+    /// bit of the number of CPUs, as in the kernel.
     pub fn lazy_bytes(mut self, bytes: usize) -> Self {
         self.lazy_bytes = Some(bytes);
         self
     }
 
-    /// Most mappings (lines in `/proc/self/maps`) that the range may be divided into; a few of
-    /// them are kept for purges. Requests prefer longer runs of frames when three quarters are in
-    /// use. Default: no limit of its own. In any case all ranges of this process together stay
-    /// within what `vm.max_map_count` leaves when the first is made, but for an eighth.
+    /// The most mappings (lines in `/proc/self/maps`) that the range may consist of. A few of them
+    /// are kept for purges. When three quarters are in use, requests prefer longer runs of frames.
+    /// Default: no limit for this range alone. In any case all ranges of this process together use
+    /// at most `vm.max_map_count`, less an eighth of it, and less the mappings that the process had
+    /// when the first range was made.
     pub fn mappings_max(mut self, mappings: u32) -> Self {
         self.mappings_max = Some(mappings);
         self
     }
 
     /// Whether pools give up their pages when the depot runs short. Default: yes. A signal handler
-    /// may allocate pages all the same: if its thread was purging, it does without these pages.
-    /// For purges of other threads it waits a second at most.
+    /// may still allocate pages: if it interrupted a purge of its own thread, its request gets no
+    /// pages from the pools. For purges of other threads the request waits at most a second.
     pub fn shrinker(mut self, yes: bool) -> Self {
         self.shrinker = yes;
         self
     }
 
-    /// Leaves purges to a thread of the program. `wake` tells it when there is enough to purge; it
-    /// then calls [`Vmalloc::purge`] with [`PurgeDepth::Decay`](super::PurgeDepth::Decay). A thread
-    /// that frees more than twice what may be lazy helps all the same. Default: the thread whose
-    /// free passes the threshold purges.
+    /// Leaves purges to a thread of the program. `wake` is called when there is enough to purge.
+    /// The thread then calls [`Vmalloc::purge`] with
+    /// [`PurgeDepth::Decay`](super::PurgeDepth::Decay). A free purges by itself when more than
+    /// twice the lazy limit is waiting. Default: the thread whose free passes the limit purges.
     pub fn on_purge_wanted(mut self, wake: impl Fn() + Send + Sync + 'static) -> Self {
         self.purge_wanted = Some(PurgeWanted(Arc::new(wake)));
         self
@@ -154,23 +155,23 @@ impl VmallocBuilder {
         let metadata_bytes = LinuxVmap::metadata_bytes(&config, &mapper)?;
         let failed = |errno| VmallocBuildError::Memory { bytes: metadata_bytes, errno };
         let metadata = Mapping::anonymous(metadata_bytes).map_err(failed)?;
-        // A child finds empty pools and no areas, and then asks the depot why.
+        // A child finds empty pools and no areas. It then asks the depot for the reason.
         metadata
             .advise(Advice::LinuxWipeOnFork)
             .map_err(|errno| VmallocBuildError::NoWipeOnFork { errno })?;
-        // SAFETY: the mapping's only reference; it says `'static`, but the address space drops
-        // what has it before the mapping.
+        // SAFETY: the mapping's only reference. The lifetime says `'static`, but the address space
+        // is dropped before the mapping.
         let memory = unsafe {
             std::slice::from_raw_parts_mut(metadata.start().as_ptr().cast(), metadata_bytes)
         };
         let host = DepotHost::with(&self.depot, self.purge_wanted);
-        // SAFETY: zeroes fresh from the system. The mapper and the host are over one depot and this
-        // address space's alone; to free or access pages of a depot that one does not hold is
-        // unsafe.
+        // SAFETY: the memory is zeroed by the system. The mapper and the host are over one depot,
+        // and no other address space uses them. A page of a depot can be freed or accessed without
+        // holding it only by unsafe code.
         let vmap = unsafe { Vmap::new(&config, memory, mapper, host) }?;
         let vmap = NonNull::from(Box::leak(Box::new(vmap)));
         let shrinkers = if self.shrinker { Some(self.depot.shared().shrinkers()) } else { None };
-        // From here on dropping it cleans up.
+        // From here on, dropping `space` cleans up.
         let mut space = Space::new(vmap, metadata);
         if let Some(shrinkers) = shrinkers {
             space.shrink_with(shrinkers?).map_err(|_| VmallocBuildError::Forked)?;
@@ -192,7 +193,7 @@ impl VmallocBuilder {
             stale: self.stale,
             flags: self.flags.unwrap_or(plain.flags),
             purge_by: if self.purge_wanted.is_some() { PurgeBy::Helper } else { PurgeBy::Caller },
-            // Anonymous memory.
+            // Anonymous memory is zeroed.
             metadata_is_zero: true,
             ..plain
         }
@@ -200,8 +201,8 @@ impl VmallocBuilder {
 }
 
 impl Vmalloc {
-    /// An address space over a depot's pages with the defaults of [`VmallocBuilder`]. The depot's
-    /// memory must be a file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)).
+    /// Makes an address space over a depot's pages, with the defaults of [`VmallocBuilder`]. The
+    /// depot's memory must be a file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)).
     ///
     /// # Errors
     /// [`VmallocBuildError`]; its `Display` says what to do.
@@ -209,7 +210,7 @@ impl Vmalloc {
         Self::builder(depot).build()
     }
 
-    /// An address space with options.
+    /// Options for an address space over a depot's pages.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, MemoryKind, Vmalloc};

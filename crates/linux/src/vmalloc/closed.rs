@@ -1,9 +1,9 @@
-//! Programs that must not compile, because without `unsafe` they would reach memory that is not
-//! theirs. Beside each stands the same program with `unsafe`, which compiles: so it is that word
-//! which is missing, and nothing else.
+//! Programs that must not compile: without `unsafe` they would reach memory that is not theirs.
+//! Beside each stands the same program with `unsafe`, which compiles. So nothing but `unsafe` is
+//! missing.
 
-/// A mapper over one depot and a host over another, or one that lies, would map pages that somebody
-/// holds.
+/// With a mapper and a host over different depots, an address space would map pages that other code
+/// holds. The same holds for a mapper that breaks its contract.
 /// ```no_run
 /// use std::mem::MaybeUninit;
 /// use pagedepot_vmap::{Vmap, VmapConfig};
@@ -29,7 +29,7 @@
 /// ```
 pub struct AddressSpaceIsUnsafeToMakeByHand;
 
-/// A page that a caller holds would be handed out again.
+/// This would hand out a page again that the program holds.
 /// ```no_run
 /// use pagedepot_vmap::Host;
 /// use pagedepot_linux::{Order, Page, vmalloc::DepotHost};

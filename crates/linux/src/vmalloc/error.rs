@@ -1,4 +1,4 @@
-//! Why an address space could not be made, and what to do about it.
+//! Errors of making an address space.
 
 use std::fmt;
 
@@ -12,37 +12,37 @@ use crate::error::{BuildError, CallbackError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum VmallocBuildError {
-    /// The depot's memory is no file, or one of huge pages.
+    /// The depot's memory is not a memory file, or consists of huge pages.
     NoFile,
-    /// A range of no bytes, or of 2^32 pages and more.
+    /// The range has no bytes, or 2^32 pages or more.
     BadSize {
         /// Bytes asked for.
         bytes: usize,
         /// The depot's base page size.
         page_size: PageSize,
     },
-    /// The system did not give the addresses, or the memory for the metadata.
+    /// The system did not provide the addresses, or the memory for the metadata.
     Memory {
         /// Bytes asked for.
         bytes: usize,
-        /// What it said.
+        /// The system's error.
         errno: Errno,
     },
     /// The limit on mappings is too low for even one area.
     TooFewMappings {
-        /// The limit.
+        /// The limit that was set.
         max: u32,
     },
     /// The kernel cannot keep a forked child from using its parent's areas.
     NoWipeOnFork {
-        /// What it said.
+        /// The system's error.
         errno: Errno,
     },
     /// The depot has no place for one more reclaim callback.
     NoShrinker,
-    /// This is a child of the process that made the depot.
+    /// This process is a forked child of the one that made the depot.
     Forked,
-    /// The core refused the configuration.
+    /// The configuration of the address space was refused.
     Config(VmapConfigError),
 }
 

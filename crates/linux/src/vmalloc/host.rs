@@ -1,4 +1,4 @@
-//! What an address space asks of a depot and of Linux.
+//! Frames, CPU and waiting of an address space, through a depot and Linux.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -11,7 +11,7 @@ use rustix::thread::futex;
 
 use crate::depot::Depot;
 
-/// The callback of `on_purge_wanted`: there is enough to purge.
+/// The callback of `on_purge_wanted`.
 #[derive(Clone)]
 pub(super) struct PurgeWanted(pub Arc<dyn Fn() + Send + Sync>);
 
@@ -21,14 +21,14 @@ impl fmt::Debug for PurgeWanted {
     }
 }
 
-/// Frames of a [`Depot`]; waiting by futex.
+/// Provides frames of a [`Depot`], and waits by futex.
 pub struct DepotHost {
     depot: Depot,
     purge_wanted: Option<PurgeWanted>,
 }
 
 impl DepotHost {
-    /// Frames of this depot.
+    /// A host over the frames of this depot.
     pub fn new(depot: &Depot) -> Self {
         Self::with(depot, None)
     }
@@ -38,7 +38,7 @@ impl DepotHost {
     }
 }
 
-// SAFETY: the depot hands a free block to one caller, splits it into single frames, and knows a
+// SAFETY: the depot hands a free block to one caller, splits it into single frames, and detects a
 // forked child.
 unsafe impl Host for DepotHost {
     #[inline]
@@ -76,7 +76,7 @@ unsafe impl Host for DepotHost {
         Host::node_of(self.depot.raw().frames(), frame)
     }
 
-    /// An error means that the word has changed or a signal came: the caller looks again.
+    /// An error means that the word has changed or a signal came: the caller checks again.
     fn wait(&self, word: &AtomicU32, seen: u32) {
         let _ = futex::wait(word, futex::Flags::PRIVATE, seen, None);
     }

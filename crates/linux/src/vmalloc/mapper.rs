@@ -1,13 +1,14 @@
 //! Mapping a depot's frames into a reserved range of addresses.
 //!
-//! The range is reserved by one mapping without access (`reserved.rs`). A run of frames is a piece
-//! of the memory file, mapped over it by one `MAP_FIXED` call that also populates it. Unmapping
-//! maps the reservation over a span again: the kernel joins it with its neighbours, and gives the
-//! page tables back of every aligned 2 MiB that lies inside. So addresses fall out of the range
-//! only where such a call fails, and what is lost then is never touched again.
+//! One mapping without access reserves the range (`reserved.rs`). A run of frames is a piece of the
+//! memory file. One `MAP_FIXED` call maps it over the reservation and populates it. Unmapping maps
+//! the reservation over a span again. The kernel then joins it with its neighbours, and frees the
+//! page tables of every aligned 2 MiB inside it. So addresses leave the range only when such a call
+//! fails, and lost addresses are never used again.
 //!
 //! The call returns when no CPU of the process reaches the old pages any more: the kernel
-//! interrupts those that might. That is why the core merges spans, and calls when much is due.
+//! interrupts those CPUs that might. Therefore the core merges spans, and unmaps many areas at
+//! once.
 
 use std::ops::Range;
 use std::ptr;
@@ -27,24 +28,24 @@ use crate::depot::Depot;
 
 /// A reserved range of addresses, and the frames of a [`Depot`] mapped into it.
 ///
-/// [`Vmalloc`](super::Vmalloc) is made of one; use it alone under a [`Vmap`](pagedepot_vmap::Vmap)
-/// or address-space design of your own.
+/// A [`Vmalloc`](super::Vmalloc) contains one. Use it alone under a [`Vmap`](pagedepot_vmap::Vmap)
+/// or an address-space design of your own.
 pub struct LinuxMapper {
     depot: Depot,
     reserved: Reserved,
     pieces: Pieces,
-    /// Tables through which something was mapped since they were last unmapped whole.
+    /// Tables through which something was mapped since the table was last unmapped as a whole.
     populated: Bits,
     budget: Arc<Budget>,
-    /// Mappings more that the kernel needs around lost pages.
+    /// Additional mappings that the kernel needs around lost pages.
     lost_mappings: AtomicU32,
     is_released: AtomicBool,
 }
 
 impl LinuxMapper {
-    /// Reserves `bytes` of addresses, rounded up to whole page tables, for frames of `depot`,
-    /// which must be a memory file. `mappings_max`: see
-    /// [`mappings_max`](super::VmallocBuilder::mappings_max).
+    /// Reserves `bytes` of addresses, rounded up to whole page tables, for frames of `depot`. The
+    /// depot's memory must be a memory file. For `mappings_max` see
+    /// [`VmallocBuilder`](super::VmallocBuilder::mappings_max).
     ///
     /// # Errors
     /// [`VmallocBuildError`].
@@ -75,7 +76,7 @@ impl LinuxMapper {
         let reserved = Reserved::new(bytes, table_bytes, page_size, file).map_err(failed)?;
         let (depot, lost_mappings, is_released) =
             (depot.clone(), AtomicU32::new(0), AtomicBool::new(false));
-        // The reservation itself, whatever the limit.
+        // Counts the reservation itself, whatever the limit.
         budget.give(-1);
         Ok(LinuxMapper { depot, reserved, pieces, populated, budget, lost_mappings, is_released })
     }
@@ -85,33 +86,32 @@ impl LinuxMapper {
         &self.depot
     }
 
-    /// Mappings that the kernel needs for this range, and for others that share the limit.
+    /// Mappings in use by this range, and by others that share its limit.
     pub fn mappings(&self) -> u32 {
         self.budget.used()
     }
 
-    /// How many there may be.
+    /// The most mappings there may be.
     pub fn mappings_max(&self) -> u32 {
         self.budget.max()
     }
 
-    /// Whether something is mapped at an address, by this mapper's own metadata.
+    /// Whether a page is mapped at an address, by this mapper's own metadata.
     pub fn is_mapped(&self, at: VirtAddr) -> bool {
         let page = at.get().wrapping_sub(self.start()) >> self.page_size().shift();
         page < self.reserved.pages() && self.pieces.is_mapped(page)
     }
 
-    /// Bytes of page tables for [`TABLE_PAGES`](Mapper::TABLE_PAGES) pages. The kernel's tables map
-    /// 512 of the system's pages each; with a larger base page size it takes several.
+    /// Bytes of page tables for [`TABLE_PAGES`](Mapper::TABLE_PAGES) pages. Each of the kernel's
+    /// tables maps 512 of the system's pages, so a larger base page size takes several.
     pub fn table_bytes(&self) -> u64 {
         self.page_size().bytes() as u64
     }
 
-    /// Gives the whole range back, so that nothing is mapped any more. Afterwards there is nothing
-    /// to unmap.
+    /// Unmaps the whole range. After that, nothing is mapped and nothing is left to unmap.
     ///
     /// # Safety
-    /// No thread uses the range any more, or asks this mapper to map.
+    /// No thread uses the range any more, and none asks this mapper to map.
     pub(super) unsafe fn release(&self) {
         // SAFETY: the caller's promise.
         if unsafe { self.reserved.give_back() }.is_ok() {
@@ -126,7 +126,7 @@ impl LinuxMapper {
         self.is_released.load(Ordering::Relaxed)
     }
 
-    /// The range's first address.
+    /// The address of the first byte.
     fn start(&self) -> usize {
         self.reserved.start().as_ptr().addr()
     }
@@ -137,7 +137,8 @@ impl LinuxMapper {
         first..first + span.pages as usize
     }
 
-    /// Where frames lie in the depot's memory file, and how many bytes, if the depot has them.
+    /// Offset and length of frames in the depot's memory file, in bytes, if the depot has these
+    /// frames.
     fn in_file(&self, frames: FrameRange) -> Result<(usize, usize), MapError> {
         let offset = self.depot.raw().offset(frames.start);
         let bytes = (frames.frames as usize) << self.page_size().shift();
@@ -147,21 +148,21 @@ impl LinuxMapper {
         Ok((offset, bytes))
     }
 
-    /// A call that named these pages has failed: finds out what it left.
+    /// A call that named these pages has failed: finds out what it left there.
     fn restore(&self, run: Range<usize>) {
         self.reserved.restore(
             run,
             |page| self.pieces.is_mapped(page),
             |lost| {
                 self.budget.give(self.pieces.unmap(lost));
-                // What is there now, and the reservation behind it.
+                // What another thread mapped there, and the reservation behind it.
                 self.lost_mappings.fetch_add(2, Ordering::Relaxed);
                 self.budget.give(-2);
             },
         );
     }
 
-    /// Whether lost pages may still reach frames: nothing could be found out about them.
+    /// Whether lost pages may still reach frames, because the kernel's mappings could not be read.
     fn is_in_doubt(&self, mut run: Range<usize>) -> bool {
         while let Some(lost) = self.reserved.lost_in(run.clone()) {
             if lost.clone().any(|page| self.pieces.is_mapped(page)) {
@@ -172,7 +173,7 @@ impl LinuxMapper {
         false
     }
 
-    /// Forgets what was mapped in a span.
+    /// Removes a span from the metadata.
     fn note_unmapped(&self, run: Range<usize>) {
         let tables = Self::TABLE_PAGES as usize;
         let whole = run.start.div_ceil(tables)..run.end / tables;
@@ -197,9 +198,9 @@ fn access(protection: Protection) -> ProtFlags {
     access
 }
 
-// SAFETY: the range is a reservation of this value's own, which no other code maps into but where it
-// is lost; a piece reaches the file's pages at the offsets of its frames; `unmap` returns after the
-// kernel has flushed every CPU's TLB.
+// SAFETY: the range is this value's own reservation. Other code maps nothing into it, except over
+// lost pages. A piece reaches the file's pages at the offsets of its frames. `unmap` returns after
+// the kernel has flushed every CPU's TLB.
 unsafe impl Mapper for LinuxMapper {
     fn span(&self) -> Span {
         Span::new(VirtAddr::new(self.start()), self.reserved.pages() as u32)
@@ -227,7 +228,7 @@ unsafe impl Mapper for LinuxMapper {
             return Err(MapError::Lost);
         }
         self.budget.take(2)?;
-        // SAFETY: the pages are the caller's alone, not mapped and not lost.
+        // SAFETY: the pages belong to the caller alone, and are neither mapped nor lost.
         let mapped = unsafe { self.reserved.map(run.clone(), access(how), file, offset as u64) };
         if let Err(errno) = mapped {
             self.budget.give(2);
@@ -257,17 +258,17 @@ unsafe impl Mapper for LinuxMapper {
         Ok(())
     }
 
-    /// Nothing to do: the kernel flushes before `unmap` returns.
+    /// Nothing to do: the kernel flushes TLBs before `unmap` returns.
     fn flush(&self, _spans: FlushSpans<'_>) {}
 
-    /// Tables that were unmapped whole are gone already; the rest is covered whole now.
+    /// The kernel has freed tables that were unmapped as a whole. This covers the rest as a whole.
     unsafe fn release_tables(&self, span: Span) {
         let (run, tables) = (self.run(span), Self::TABLE_PAGES as usize);
         let left = self.populated.clear(run.start / tables..run.end / tables);
         if left > 0 && !self.is_released() {
             // SAFETY: the caller's promise.
             if unsafe { self.reserved.cover(run.clone()) }.is_err() {
-                // The tables stay, empty.
+                // The tables stay, and are empty.
                 self.restore(run);
             }
         }
@@ -280,7 +281,7 @@ unsafe impl Mapper for LinuxMapper {
         unsafe { start.write_bytes(byte, span.bytes(self.page_size())) };
     }
 
-    /// Through the depot's own mapping of its memory, which is always writable.
+    /// Writes through the depot's own mapping of its memory, which is always writable.
     unsafe fn fill_frames(&self, frames: FrameRange, byte: u8) -> Result<(), MapError> {
         let (offset, bytes) = self.in_file(frames)?;
         // SAFETY: inside the depot's memory, and the frames are the caller's alone.
@@ -288,9 +289,9 @@ unsafe impl Mapper for LinuxMapper {
         Ok(())
     }
 
-    /// The kernel copies, from the file. The frame's holder may write to it meanwhile by plain
-    /// stores, and a load of this program's beside those would be a data race, a volatile or atomic
-    /// one too.
+    /// The kernel copies the bytes from the file. The frame's holder may write them at the same
+    /// time by plain stores. A load by this program beside those stores would be a data race, even
+    /// a volatile or atomic one.
     fn read(&self, frame: Pfn, offset: usize, buf: &mut [u8]) -> bool {
         let page = self.page_size().bytes();
         let is_inside = offset <= page && buf.len() <= page - offset;
@@ -330,7 +331,7 @@ unsafe impl Mapper for LinuxMapper {
 impl Drop for LinuxMapper {
     fn drop(&mut self) {
         if !self.is_released() {
-            // SAFETY: every user of the range borrowed this value.
+            // SAFETY: every user of the range borrowed this value, which is being dropped.
             unsafe { self.release() };
         }
     }

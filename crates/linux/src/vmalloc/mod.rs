@@ -2,9 +2,9 @@
 //! buffers, stacks.
 //!
 //! A [`Vmalloc`] reserves a range of addresses and maps pages of a [`Depot`](crate::Depot) into it.
-//! What the kernel's `mmap` and `munmap` do at each call (a process-wide lock, a fault per page, an
-//! interrupt to every running CPU) happens here once per batch: freed memory stays mapped for the
-//! next request of its size, and what is not wanted any more is unmapped together.
+//! Each `mmap` and `munmap` costs a process-wide lock, a fault per page, and an interrupt to every
+//! running CPU. Here a batch costs that once: freed memory stays mapped for the next request of its
+//! size, and memory that is no longer wanted is unmapped together.
 //!
 //! ```
 //! use pagedepot_linux::{Depot, MemoryKind, Vmalloc};
@@ -19,25 +19,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Data of others
-//! Memory that stays mapped holds what its last user left. By default it is zeroed before the
-//! next one gets it; [`stale`](VmallocBuilder::stale) has the other choices.
+//! # Data of earlier users
+//! Memory that stays mapped holds what its last user wrote. By default it is zeroed before the next
+//! user gets it; [`stale`](VmallocBuilder::stale) has the other choices.
 //!
 //! # The limit on mappings
-//! Each run of consecutive pages is a mapping, and a process may have `vm.max_map_count` of them
-//! (65530 as a rule). When three quarters are in use, requests look harder for long runs; when all
-//! are, freed memory is unmapped first; then requests fail with
+//! Each run of consecutive pages is a mapping. A process may have `vm.max_map_count` mappings
+//! (65530 by default). When three quarters are in use, requests search harder for long runs. When
+//! all are in use, freed memory is unmapped first. Then requests fail with
 //! [`TooManyMappings`](pagedepot_vmap::MapError::TooManyMappings).
 //!
 //! # Lost addresses
-//! Kernels before 6.12 may fail a system call halfway, and leave a hole in the range. What another
-//! thread has mapped there by then is left alone for good: the addresses are lost, never handed out
-//! again, and counted in [`VmapStats::lost_pages`]. The request that met the failure gets its
-//! error.
+//! Kernels before 6.12 may fail a system call halfway and leave a hole in the range. If another
+//! thread has mapped something there, these addresses are lost: they are never used or handed out
+//! again, and counted in [`VmapStats::lost_pages`]. The request whose call failed gets its error.
 //!
 //! # When not to use it
-//! For memory that is allocated once and stays: `mmap` it. For sizes that differ at every request,
-//! or above 255 pages: nothing is found warm then, and a request costs a system call for each run.
+//! For memory that is allocated once and stays, use `mmap`. If sizes differ at every request, or
+//! are above 255 pages, no request finds mapped memory of its size, and each costs a system call
+//! per run.
 
 mod budget;
 mod buf;
@@ -65,5 +65,6 @@ pub use pagedepot_vmap::{
     VfreeError, VirtAddr, VmapError, VmapStats,
 };
 
-/// The address space under a [`Vmalloc`]: a [`Vmap`](pagedepot_vmap::Vmap) over Linux mappings and a depot's frames.
+/// The [`Vmap`](pagedepot_vmap::Vmap) under a [`Vmalloc`], over Linux mappings and a depot's
+/// frames.
 pub type LinuxVmap = pagedepot_vmap::Vmap<'static, LinuxMapper, DepotHost>;

@@ -1,16 +1,18 @@
-//! How many mappings the kernel needs for a range: which pages are mapped, and where a mapping
-//! begins.
+//! Counts the mappings that the kernel needs for a range: keeps which pages are mapped, and at
+//! which pages a mapping begins.
 //!
-//! A mapping begins at the range's start, at each piece that was mapped at once, and behind it.
-//! (The kernel joins neighbours that happen to be neighbours in the file, too: then there are
-//! fewer than are counted here, never more.)
+//! A mapping begins at the range's start, at each piece that was mapped by one call, and behind it.
+//! (The kernel also joins neighbours that are adjacent in the file. So it may need fewer mappings
+//! than are counted here, but never more.)
 //!
 //! # Argument
-//! Many map at once, one unmaps (the purger). Bits of a page are its owner's; the one thing that
-//! two share is whether a mapping begins between their pages. One who maps sets `mapped` for its
-//! last page, then the beginning behind it. One who unmaps clears the beginning, then looks at
-//! `mapped` of the page before it, and sets the beginning again if that is mapped. All four are
-//! SeqCst: either the look finds the page mapped, or the setting comes after the clearing. Each
+//! Many threads may map at once; only one unmaps (the purger). The bits of a page belong to its
+//! owner. Two threads share only whether a mapping begins between their pages. A thread that maps
+//! sets `mapped` for its last page, then the beginning behind that page. A thread that unmaps
+//! clears the beginning, then reads `mapped` of the page before it, and sets the beginning again if
+//! that page is mapped. All four operations are SeqCst: either the read finds the page mapped, or
+//! the setting comes after the clearing. The thread that changes a bit counts the change. Explored
+//! by `tests/loom/mappings.rs`.
 //! change of a bit is counted by the one who made it. Explored by `tests/loom/mappings.rs`.
 
 use std::ops::Range;
@@ -19,7 +21,7 @@ use rustix::io::Errno;
 
 use crate::prim::{AtomicU64, Ordering, Words, looks_first};
 
-/// A bit per page, zero at first; untouched parts take no memory.
+/// A bit per page, initially zero. Parts that are never touched take no memory.
 pub(super) struct Bits(Words);
 
 impl Bits {
@@ -35,7 +37,7 @@ impl Bits {
         self.word(bit / 64).load(Ordering::SeqCst) >> (bit % 64) & 1 != 0
     }
 
-    /// Sets bits; returns how many were not.
+    /// Sets bits; returns how many were clear.
     pub fn set(&self, bits: Range<usize>) -> u32 {
         words(bits)
             .map(|(word, mask)| {
@@ -54,7 +56,7 @@ impl Bits {
     }
 }
 
-/// The words that a range of bits lies in, with its bits in each.
+/// The words that contain a range of bits, with a mask of its bits in each.
 fn words(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     // An empty range in the middle of a word lies in no word.
     let end = if bits.is_empty() { bits.start / 64 } else { bits.end.div_ceil(64) };
@@ -65,11 +67,11 @@ fn words(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The pieces of a range.
+/// The mapped pieces of a range.
 pub(super) struct Pieces {
     pages: usize,
     mapped: Bits,
-    /// But for page 0, where a mapping always begins.
+    /// Without page 0, where a mapping always begins.
     begins: Bits,
 }
 
@@ -78,14 +80,14 @@ impl Pieces {
         Ok(Pieces { pages, mapped: Bits::new(pages)?, begins: Bits::new(pages)? })
     }
 
-    /// Pages were mapped as one piece; returns how many mappings more that makes, at most 2.
+    /// Notes that pages were mapped as one piece. Returns how many mappings that adds, at most 2.
     pub fn map(&self, run: Range<usize>) -> u32 {
         self.mapped.set(run.clone());
         self.begin(run.start) + self.begin(run.end)
     }
 
-    /// Pages were unmapped; returns how many mappings fewer that makes, or more if the result is
-    /// below 0: what is cut out of a piece leaves two.
+    /// Notes that pages were unmapped. Returns how many mappings that removes. Cutting a hole into
+    /// a piece leaves two, so the result may be negative.
     pub fn unmap(&self, run: Range<usize>) -> i64 {
         self.mapped.clear(run.clone());
         let cleared = self.begins.clear(run.start.max(1)..run.end.max(1));

@@ -1,24 +1,26 @@
-//! The reserved range of addresses: what is put there, what is put back, and what is lost of it.
+//! The reserved range of addresses: mapping into it, covering it again, and pages that are lost.
 //!
-//! The reservation is a mapping without access of an empty file of its own, every page at its own
-//! offset. The kernel joins such neighbours, and `/proc/self/maps` tells the reservation from all
-//! else that a program may map, other reservations without access among them.
+//! The reservation is a mapping without access of an empty file of its own. Each page of the range
+//! maps its own offset, so the kernel joins neighbours. In `/proc/self/maps` the file distinguishes
+//! the reservation from everything else that a program may map, such as other reservations without
+//! access.
 //!
 //! # Lost pages
-//! Kernels before 6.12 may fail to map over something after they have taken it away. Other threads
-//! of the program map meanwhile, and the hole is as good a place as any. After a call that failed:
-//! 1. The reservation is put where nothing is, by `MAP_FIXED_NOREPLACE`. Newer kernels leave things
-//!    as they were, and older ones too if they fail early; then there is something everywhere.
-//! 2. Then the kernel is asked what there is. A page is this range's if the reservation's file or
-//!    the depot's is there (the latter only where the metadata says that something is mapped). All
-//!    else is *lost*, and so is a hole that cannot be filled.
+//! Kernels before 6.12 may unmap what was there and then fail to map. Meanwhile another thread of
+//! the program may map something into the hole. After a call that failed:
+//! 1. `MAP_FIXED_NOREPLACE` puts the reservation where nothing is mapped. Newer kernels leave the
+//!    old mapping in place, and so do older ones if they fail early; then there is no hole.
+//! 2. `/proc/self/maps` shows what is mapped. A page belongs to this range if it maps the
+//!    reservation's file or the depot's (the latter only where the metadata says that something is
+//!    mapped). All other pages are *lost*, and so is a hole that cannot be filled.
 //!
-//! A lost page is never touched again: `MAP_FIXED` and `munmap` name runs of pages between those.
+//! A lost page is never touched again: `MAP_FIXED` and `munmap` name only the runs of pages between
+//! lost ones.
 //!
 //! # Argument
-//! While a call is made the pages it names are its caller's alone, by the contract of `Mapper`; so
-//! the marks of a page are set, and then read, by one owner after the other, who hand it on through
-//! the metadata above.
+//! By the contract of `Mapper`, the pages that a call names belong to its caller alone. So one
+//! owner after the other sets and reads the marks of a page, and the metadata of the layer above
+//! passes the page on between them.
 
 use std::ffi::c_void;
 use std::iter;
@@ -36,21 +38,21 @@ use super::pieces::Bits;
 use crate::maps::{self, FileId, Mapped};
 use crate::memory::Mapping;
 
-/// Addresses, and what of them is lost.
+/// The reserved addresses, and which of them are lost.
 pub(super) struct Reserved {
     start: NonNull<u8>,
     pages: usize,
     page_size: PageSize,
     file: OwnedFd,
     file_id: FileId,
-    /// Of the file whose pieces are mapped.
+    /// Identifies the file whose pieces are mapped.
     frames_id: FileId,
     lost: Bits,
     lost_pages: AtomicU32,
 }
 
-// SAFETY: the pointer is a number here, the range's start; what happens in the range is ruled by
-// the contract of `Mapper`.
+// SAFETY: the pointer stands for the address of the range's start. The contract of `Mapper` governs
+// all accesses to the range.
 unsafe impl Send for Reserved {}
 // SAFETY: as above.
 unsafe impl Sync for Reserved {}
@@ -67,7 +69,7 @@ impl Reserved {
         let (file_id, frames_id) = (FileId::of(&file)?, FileId::of(frames)?);
         let pages = bytes >> page_size.shift();
         let lost = Bits::new(pages)?;
-        // From here on the addresses are not given back if something fails: there may be a hole.
+        // From here on an error leaves the addresses reserved: there may be a hole in them.
         let start = Mapping::reserve_aligned(0, bytes, align)?.1.into_start();
         start.as_ptr().expose_provenance();
         let lost_pages = AtomicU32::new(0);
@@ -96,10 +98,11 @@ impl Reserved {
         unsafe { self.start.as_ptr().add(self.bytes(page)).cast() }
     }
 
-    /// Maps a piece of the file of frames, from `offset` bytes on, and populates it.
+    /// Maps a piece of the file of frames, from byte `offset` on, and populates it.
     ///
     /// # Safety
-    /// The pages are the caller's, nothing of them is lost, and no thread uses what is there.
+    /// The pages belong to the caller, none of them is lost, and no thread uses what is mapped
+    /// there.
     pub unsafe fn map(
         &self,
         run: Range<usize>,
@@ -112,10 +115,10 @@ impl Reserved {
         unsafe { self.map_at(run, access, flags, frames, offset) }.map(|_| ())
     }
 
-    /// Puts the reservation over a run, but for lost pages.
+    /// Maps the reservation over a run, except over lost pages.
     ///
     /// # Safety
-    /// The pages are the caller's, and no thread uses what is there.
+    /// The pages belong to the caller, and no thread uses what is mapped there.
     pub unsafe fn cover(&self, run: Range<usize>) -> Result<(), Errno> {
         self.kept(run).try_for_each(|part| {
             // SAFETY: the caller's promise; nothing of it is lost.
@@ -123,19 +126,19 @@ impl Reserved {
         })
     }
 
-    /// Gives all addresses back, but for lost pages.
+    /// Unmaps the whole range, except lost pages.
     ///
     /// # Safety
     /// No thread uses the range any more.
     pub unsafe fn give_back(&self) -> Result<(), Errno> {
         self.kept(0..self.pages).try_for_each(|part| {
-            // SAFETY: ours, which no thread uses; nothing of it is lost.
+            // SAFETY: our own pages, none of them lost, and no thread uses them.
             unsafe { munmap(self.pointer(part.start), self.bytes(part.len())) }
         })
     }
 
-    /// A call that named `run` has failed: finds out what it left. `is_mapped` says whether a piece
-    /// was there before; `on_loss` is told of every run that is another's by now.
+    /// Finds out what a failed call left of `run`. `is_mapped` says whether a piece was mapped at a
+    /// page before the call. `on_loss` is called for every run that another thread has mapped.
     pub fn restore(
         &self,
         run: Range<usize>,
@@ -145,7 +148,7 @@ impl Reserved {
         if self.put_back(run.clone()) {
             return;
         }
-        // Everything before this page is settled.
+        // All pages before this one are settled.
         let mut at = run.start;
         let all_read = maps::for_each_mapping(|mapped| {
             let there = self.pages_of(&mapped);
@@ -165,7 +168,8 @@ impl Reserved {
             }
             at = there.end;
         });
-        // Without /proc nothing is known of what is left: not even whether pieces are still there.
+        // Without `/proc` nothing is known about what is left, not even whether pieces are still
+        // mapped.
         if all_read.is_none() {
             self.lose(at..run.end, |_| ());
         } else if !self.put_back(at..run.end) {
@@ -173,7 +177,7 @@ impl Reserved {
         }
     }
 
-    /// Puts the reservation where nothing is; whether it is there now.
+    /// Maps the reservation where nothing is mapped. Returns whether it is mapped there now.
     fn put_back(&self, run: Range<usize>) -> bool {
         if run.is_empty() {
             return true;
@@ -182,7 +186,7 @@ impl Reserved {
         let Ok(there) = (unsafe { self.put(run.clone(), MapFlags::FIXED_NOREPLACE) }) else {
             return false;
         };
-        // Before Linux 4.17 the address is a wish.
+        // Before Linux 4.17 the address is only a hint.
         let is_there = there == self.pointer(run.start);
         if !is_there {
             // SAFETY: just mapped, and not used yet.
@@ -193,14 +197,15 @@ impl Reserved {
 
     fn lose(&self, run: Range<usize>, mut on_loss: impl FnMut(Range<usize>)) {
         let lost = self.lost.set(run.clone());
-        // Relaxed: the pages are the caller's, who hands them on; the sum is a hint to others.
+        // Relaxed: the pages belong to the caller, who passes them on. The sum is an estimate for
+        // others.
         self.lost_pages.fetch_add(lost, Ordering::Relaxed);
         if !run.is_empty() {
             on_loss(run);
         }
     }
 
-    /// Whether what lies at a page is this range's.
+    /// Whether the mapping at a page belongs to this range.
     fn is_ours(&self, mapped: &Mapped, is_mapped: bool) -> bool {
         let distance = mapped.range.start.checked_sub(self.start.as_ptr().addr());
         let is_reservation =
@@ -208,7 +213,7 @@ impl Reserved {
         is_reservation || is_mapped && mapped.is_shared && mapped.file == self.frames_id
     }
 
-    /// The pages that a mapping lies in, in part or whole, as far as they are in the range.
+    /// The pages of the range that a mapping covers, in part or whole.
     fn pages_of(&self, mapped: &Mapped) -> Range<usize> {
         let distance = |addr: usize| addr.saturating_sub(self.start.as_ptr().addr());
         let page_bytes = self.page_size.bytes();
@@ -221,7 +226,7 @@ impl Reserved {
         self.lost_pages.load(Ordering::Relaxed)
     }
 
-    /// The first run of lost pages in `run`.
+    /// The first run of lost pages within `run`.
     pub fn lost_in(&self, run: Range<usize>) -> Option<Range<usize>> {
         if self.lost_pages() == 0 {
             return None;
@@ -249,10 +254,10 @@ impl Reserved {
         unsafe { self.map_at(run, ProtFlags::empty(), flags, self.file.as_fd(), offset as u64) }
     }
 
-    /// The one way in which something is mapped into the range.
+    /// The only call that maps something into the range.
     ///
     /// # Safety
-    /// What lies there is replaced if the flags say so: then it is the caller's.
+    /// If the flags replace what is mapped there, that belongs to the caller.
     unsafe fn map_at(
         &self,
         run: Range<usize>,
@@ -269,7 +274,7 @@ impl Reserved {
     }
 }
 
-/// Cuts `run` where `test` changes: its parts in order, with what `test` said of their pages.
+/// Splits `run` where `test` changes. Yields the parts in order, each with the result of `test`.
 fn runs_of(
     run: Range<usize>,
     test: impl Fn(usize) -> bool,

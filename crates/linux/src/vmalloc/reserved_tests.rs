@@ -1,6 +1,6 @@
-//! Calls that fail as the kernel makes them fail: before 6.12 with a hole in the range, in which
-//! another thread may have mapped something by then; today, and early, without.
-//!
+//! Calls that fail as the kernel makes them fail. Before 6.12 a failed call may leave a hole in the
+//! range, into which another thread may map something. Later kernels, and calls that fail early,
+//! leave no hole.
 //! Properties, whichever call fails:
 //! 1. what another thread has mapped stays as it is, also when the range is dropped;
 //! 2. those pages are lost, and no others;
@@ -24,15 +24,15 @@ const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// What a call does that fails.
+/// What a failing call does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Failure {
     /// Nothing.
     Early,
-    /// It takes away what was there.
+    /// It unmaps what was there.
     Hole,
-    /// So it does, and then another thread maps every page there whose number leaves this remainder
-    /// by 3, or the only one. (Reservations without access, too, as heaps make them.)
+    /// As `Hole`. Then another thread maps each page there whose number modulo 3 is `remainder`, or
+    /// the only one. (Also reservations without access, as heaps make them.)
     Foreign { remainder: usize, access: ProtFlags },
 }
 
@@ -45,7 +45,7 @@ struct Plan {
 
 thread_local!(static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) });
 
-/// For the code under test: the call that is about to be made may fail instead.
+/// Hook for the code under test: the call that follows may fail instead.
 pub fn before_mapping(start: *mut c_void, bytes: usize, flags: MapFlags) -> Result<(), Errno> {
     PLAN.with_borrow_mut(|plan| match plan {
         Some(plan) if flags.contains(MapFlags::FIXED) => plan.before(start, bytes),
@@ -85,7 +85,7 @@ impl Plan {
         self.calls_left > u64::MAX / 2
     }
 
-    /// Fails unless everything foreign is as it was.
+    /// Fails unless all foreign mappings are unchanged.
     fn check_foreign(&self) {
         for &addr in &self.foreign {
             let mut is_anonymous = false;
@@ -103,7 +103,7 @@ impl Plan {
         }
     }
 
-    /// Takes away what the other thread has mapped, which must still be there.
+    /// Unmaps what the other thread has mapped, which must still be there.
     fn end(self) {
         for addr in self.foreign {
             let at = ptr::with_exposed_provenance_mut(addr);
@@ -121,7 +121,7 @@ fn with_plan<T>(with: impl FnOnce(&Plan) -> T) -> T {
     PLAN.with_borrow(|plan| with(plan.as_ref().unwrap()))
 }
 
-/// Buffers and mappings, grown and freed. Returns the first error.
+/// Allocates, grows and frees buffers and mappings. Returns the first error.
 fn session(space: &Vmalloc, page: &Page) -> Result<(), VmapError> {
     let mut result = Ok(());
     let mut note = |error: VmapError| {
@@ -163,14 +163,14 @@ fn session(space: &Vmalloc, page: &Page) -> Result<(), VmapError> {
     result
 }
 
-/// Pages that can be had of a depot.
+/// Number of pages that a depot can provide.
 fn pages(depot: &Depot) -> usize {
     let all: Vec<_> = std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect();
     all.len()
 }
 
-/// Runs sessions with the nth call failing so; returns whether one did, and how many pages were
-/// lost.
+/// Runs sessions in which the nth call fails. Returns whether a call failed, and how many pages
+/// were lost.
 fn with_call_failing(failure: Failure, n: u64) -> (bool, usize) {
     let depot = Arc::new(Depot::builder(8 * MIB).memory(MemoryKind::Memfd).build().unwrap());
     let all_pages = pages(&depot);
@@ -184,7 +184,7 @@ fn with_call_failing(failure: Failure, n: u64) -> (bool, usize) {
     let has_failed = with_plan(Plan::has_failed);
     PLAN.with_borrow_mut(|plan| plan.as_mut().unwrap().calls_left |= 1 << 62);
     assert!(result.is_ok() || has_failed);
-    // It failed once: from now on everything is as ever, but for what is lost.
+    // The call failed once. From now on every request succeeds; only lost pages are missing.
     session(&space, &held[0]).unwrap();
     // The lowest addresses, with what is lost among them.
     let all: Vec<_> = std::iter::from_fn(|| space.buf(31 * PAGE).ok()).take(50).collect();
@@ -209,7 +209,7 @@ fn with_call_failing(failure: Failure, n: u64) -> (bool, usize) {
     (has_failed, lost)
 }
 
-/// Every call fails once; returns the pages that were lost.
+/// Lets every call fail once. Returns the number of pages that were lost.
 fn each_call_fails(failure: Failure) -> usize {
     let mut all_lost = 0;
     for n in 0.. {

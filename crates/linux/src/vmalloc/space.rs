@@ -19,40 +19,40 @@ use crate::shrinkers::Shrinkers;
 
 /// Contiguous ranges of addresses over scattered pages of a [`Depot`].
 ///
-/// It is a handle, as a depot is: [`clone`](Clone::clone) makes another one to the same addresses,
-/// and a [`VmallocBuf`](super::VmallocBuf) owns one. All methods take `&self` and may be called from any number of
-/// threads. A size that was freed before costs one atomic operation and no system call, apart from
-/// zeroing. The [module](super) has an example.
+/// It is a handle, as a depot is: [`clone`](Clone::clone) makes another handle to the same
+/// addresses, and a [`VmallocBuf`](super::VmallocBuf) owns one. All methods take `&self`, and any
+/// number of threads may call them. A request for a size that was freed before costs one atomic
+/// operation and no system call, apart from zeroing. The [module](super) has an example.
 ///
 /// # After fork
 /// A child gets [`AllocError::Forked`](pagedepot::AllocError::Forked) and [`VfreeError::Forked`],
-/// and sees no areas, whatever its parent's threads were doing at the fork; no call waits for them.
-/// Buffers it inherited can be read and are dropped without effect. They are shared with the
-/// parent: what a child writes to one, its parent sees.
+/// and sees no areas, whatever its parent's threads were doing at the fork. No call waits for them.
+/// Inherited buffers can be read, and dropping them has no effect. They are shared with the parent:
+/// it sees what the child writes.
 #[derive(Clone)]
 pub struct Vmalloc {
-    /// The same as the space's, one load nearer.
+    /// The pointer of `space`, kept here to save a load.
     vmap: NonNull<LinuxVmap>,
     space: Arc<Space>,
 }
 
-// SAFETY: shared references, in all but name, to something that threads share.
+// SAFETY: stands for shared references to something that threads may share.
 unsafe impl Send for Vmalloc where LinuxVmap: Send + Sync {}
 // SAFETY: as above.
 unsafe impl Sync for Vmalloc where LinuxVmap: Send + Sync {}
 impl UnwindSafe for Vmalloc {}
 impl RefUnwindSafe for Vmalloc {}
 
-/// What all handles share.
+/// The address space that all handles share.
 pub(super) struct Space {
-    /// From a box; used by shared reference alone, except by [`Vmalloc::validate`] and `drop`.
+    /// From a box. Used by shared reference only, except by [`Vmalloc::validate`] and `drop`.
     vmap: NonNull<LinuxVmap>,
     shrinkers: Option<Arc<Shrinkers>>,
-    /// Where the metadata of `vmap` lies.
+    /// Holds the metadata of `vmap`.
     _metadata: Mapping,
 }
 
-// SAFETY: a box in all but name, of something that threads share.
+// SAFETY: stands for a box of something that threads may share.
 unsafe impl Send for Space where LinuxVmap: Send + Sync {}
 // SAFETY: as above.
 unsafe impl Sync for Space where LinuxVmap: Sync {}
@@ -63,20 +63,20 @@ impl Space {
     }
 
     pub fn shrink_with(&mut self, shrinkers: Arc<Shrinkers>) -> Result<(), Unusable> {
-        // SAFETY: removed in `drop` before anything else; `validate` pauses.
+        // SAFETY: `drop` removes it before anything else, and `validate` pauses callbacks.
         unsafe { shrinkers.add(self.vmap) }?;
         self.shrinkers = Some(shrinkers);
         Ok(())
     }
 }
 
-/// Why [`Vmalloc::validate`] found something wrong, or checked nothing.
+/// Why [`Vmalloc::validate`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ValidateError {
-    /// There are other handles, or buffers, which hold one each.
+    /// There are other handles. Each buffer owns one, too.
     Shared,
-    /// What is wrong; [`VmapFault::Forked`] in a child.
+    /// The fault that was found; [`VmapFault::Forked`] in a child.
     Fault(VmapFault),
 }
 
@@ -100,7 +100,7 @@ impl Vmalloc {
 
     #[inline]
     fn vmap_ref(&self) -> &LinuxVmap {
-        // SAFETY: from a box that the space frees when its last handle is dropped.
+        // SAFETY: from a box that `Space` frees when its last handle is dropped.
         unsafe { self.vmap.as_ref() }
     }
 
@@ -110,7 +110,7 @@ impl Vmalloc {
         self.vmap_ref().page_size().shift()
     }
 
-    /// Whole pages for `bytes` bytes.
+    /// The number of whole pages for `bytes` bytes.
     #[inline]
     pub(super) fn pages_for(&self, bytes: usize) -> Result<u32, VmapError> {
         let page_size = self.vmap_ref().page_size();
@@ -129,10 +129,10 @@ impl Vmalloc {
         self.vmap_ref().vmalloc(pages, options).map(|at| self.pointer(at))
     }
 
-    /// Frees what [`vmalloc`](Self::vmalloc) returned. Any thread may.
+    /// Frees what [`vmalloc`](Self::vmalloc) returned, from any thread.
     ///
     /// # Errors
-    /// [`VfreeError`] when no such area begins there; nothing is changed then.
+    /// [`VfreeError`] when no such area begins at `start`; then nothing has changed.
     ///
     /// # Safety
     /// No thread uses the memory any more.
@@ -141,8 +141,8 @@ impl Vmalloc {
         self.vmap_ref().vfree(address(start))
     }
 
-    /// As [`vfree`](Self::vfree) for callers who may not wait, signal handlers for example. Frees
-    /// lazily what the pools do not take.
+    /// As [`vfree`](Self::vfree), for callers that must not wait, such as signal handlers. What the
+    /// pools do not take becomes lazy.
     ///
     /// # Errors
     /// As [`vfree`](Self::vfree).
@@ -153,14 +153,14 @@ impl Vmalloc {
         self.vmap_ref().vfree_atomic(address(start))
     }
 
-    /// Changes the size of what [`vmalloc`](Self::vmalloc) returned; contents up to the smaller
-    /// size are kept. It may move: pages are mapped at the new address, not copied.
+    /// Changes the size of what [`vmalloc`](Self::vmalloc) returned. Contents up to the smaller
+    /// size are kept. The area may move: its pages are mapped at the new address, not copied.
     ///
     /// # Errors
-    /// [`VmapError`]; the area is as it was then.
+    /// [`VmapError`]; then the area has not changed.
     ///
     /// # Safety
-    /// No thread uses the memory meanwhile, or by the old address afterwards.
+    /// No thread uses the memory during the call, or the old address afterwards.
     #[track_caller]
     pub unsafe fn vrealloc(
         &self,
@@ -171,10 +171,10 @@ impl Vmalloc {
         self.vmap_ref().vrealloc(address(start), pages, options).map(|at| self.pointer(at))
     }
 
-    /// Maps the caller's frames one behind the other, in any order, any of them more than once.
+    /// Maps the caller's frames at consecutive addresses. They may be in any order, and repeat.
     ///
-    /// The frames stay the caller's, who holds them until after [`vunmap`](Self::vunmap), or, to
-    /// know that no stray access reaches them, a [`purge`](Self::purge) after that.
+    /// The caller keeps the frames until after [`vunmap`](Self::vunmap). To be sure that no stray
+    /// access reaches them, the caller keeps them until a [`purge`](Self::purge) after that.
     ///
     /// # Errors
     /// [`VmapError`].
@@ -183,10 +183,10 @@ impl Vmalloc {
         self.vmap_ref().vmap(frames, options).map(|at| self.pointer(at))
     }
 
-    /// Frees what [`vmap`](Self::vmap) returned; unmapped by the next purge.
+    /// Frees what [`vmap`](Self::vmap) returned. The next purge unmaps it.
     ///
     /// # Errors
-    /// [`VfreeError`]; nothing is changed then.
+    /// [`VfreeError`]; then nothing has changed.
     ///
     /// # Safety
     /// No thread uses the memory through these addresses any more.
@@ -194,7 +194,7 @@ impl Vmalloc {
         self.vmap_ref().vunmap(address(start))
     }
 
-    /// Maps the caller's frames for a short while (Linux: `vm_map_ram`), as [`vmap`](Self::vmap).
+    /// As [`vmap`](Self::vmap), for frames that are mapped for a short while (Linux: `vm_map_ram`).
     ///
     /// # Errors
     /// [`VmapError`].
@@ -203,11 +203,11 @@ impl Vmalloc {
         self.vmap_ref().vm_map_ram(frames, options).map(|at| self.pointer(at))
     }
 
-    /// Unmaps what [`vm_map_ram`](Self::vm_map_ram) mapped, `pages` pages; gone with the next
-    /// purge.
+    /// Frees the `pages` pages that [`vm_map_ram`](Self::vm_map_ram) mapped. The next purge unmaps
+    /// them.
     ///
     /// # Errors
-    /// [`VfreeError`]; nothing is changed then.
+    /// [`VfreeError`]; then nothing has changed.
     ///
     /// # Safety
     /// As [`vunmap`](Self::vunmap).
@@ -215,26 +215,28 @@ impl Vmalloc {
         self.vmap_ref().vm_unmap_ram(address(start), pages)
     }
 
-    /// Takes back what was freed. Interrupts the CPUs that run this process.
+    /// Unmaps freed areas and takes their pages back. Interrupts the CPUs that run this process.
     pub fn purge(&self, depth: PurgeDepth) -> Purged {
         self.vmap_ref().purge(depth)
     }
 
-    /// Takes back everything that was freed: pages to the depot, page tables to the system.
+    /// Takes back everything that was freed: returns pages to the depot, and page tables to the
+    /// system.
     pub fn shrink(&self) -> Purged {
         self.purge(PurgeDepth::Everything)
     }
 
-    /// Copies the bytes at an address, whatever areas or holes lie there; holes read as zeroes.
-    /// Returns how many bytes came from areas. Never faults, whatever is freed meanwhile.
+    /// Copies the bytes at an address into `buf`. Addresses without a mapped area read as zero.
+    /// Returns how many bytes came from areas. Never faults, whatever other threads free during the
+    /// call.
     ///
-    /// Bytes that their holder writes meanwhile are old or new, each by itself; it is no data race,
-    /// because the kernel makes the copy. A system call for each page.
+    /// If the holder writes bytes during the call, each byte is the old or the new one. That is no
+    /// data race, because the kernel makes the copy. Costs a system call per page.
     pub fn read_at(&self, at: *const u8, buf: &mut [u8]) -> usize {
         self.vmap_ref().read_at(VirtAddr::new(at.addr()), buf)
     }
 
-    /// The busy area that contains an address, guard included.
+    /// The busy area that contains an address, its guard page included.
     pub fn find(&self, at: *const u8) -> Option<AreaInfo> {
         self.vmap_ref().find(VirtAddr::new(at.addr()))
     }
@@ -254,22 +256,22 @@ impl Vmalloc {
         self.vmap_ref().vmallocinfo()
     }
 
-    /// Numbers about everything.
+    /// Counters and sizes of the address space.
     pub fn stats(&self) -> VmapStats {
         self.vmap_ref().stats()
     }
 
-    /// Mappings in use, of [`mappings_max`](Self::mappings_max).
+    /// Mappings in use, out of [`mappings_max`](Self::mappings_max).
     pub fn mappings(&self) -> u32 {
         self.vmap_ref().mapper().mappings()
     }
 
-    /// How many mappings there may be.
+    /// The most mappings there may be.
     pub fn mappings_max(&self) -> u32 {
         self.vmap_ref().mapper().mappings_max()
     }
 
-    /// Bytes of the page tables that the range needs now.
+    /// Bytes of page tables that the range needs now.
     pub fn page_table_bytes(&self) -> u64 {
         self.vmap_ref().mapper().table_bytes() * self.stats().tables
     }
@@ -285,12 +287,12 @@ impl Vmalloc {
         (self.pointer(span.start), span.bytes(self.vmap_ref().page_size()))
     }
 
-    /// Checks that every page of the range is in one place, and counts. For tests: O(pages). Needs
-    /// the only handle, and no buffers, which own one each; areas that are held by their address
-    /// are no obstacle.
+    /// Checks that each page of the range is in one place, and counts all pages. For tests:
+    /// O(pages). Requires the only handle, and so no buffers, which own one each. Areas held by
+    /// their address may exist.
     ///
     /// # Errors
-    /// What is wrong, or that there are other handles.
+    /// The fault that was found, or that there are other handles.
     pub fn validate(&mut self) -> Result<VmapCensus, ValidateError> {
         let space = Arc::get_mut(&mut self.space).ok_or(ValidateError::Shared)?;
         let shrinkers = space.shrinkers.clone();
@@ -300,18 +302,18 @@ impl Vmalloc {
         unsafe { space.vmap.as_mut() }.validate().map_err(ValidateError::Fault)
     }
 
-    /// The address space underneath, for what has no method here.
+    /// The address space underneath, for calls that have no method here.
     ///
     /// # Safety
-    /// Its methods are safe because it never touches what it maps, but buffers do: through it only
-    /// areas are freed that no thread uses any more.
+    /// Its methods are safe, because it never touches what it maps. Buffers do touch it. So the
+    /// caller frees only areas that no thread uses any more.
     pub unsafe fn inner(&self) -> &LinuxVmap {
         self.vmap_ref()
     }
 
     #[inline]
     fn pointer(&self, at: VirtAddr) -> NonNull<u8> {
-        // SAFETY: not at address 0; the mapper has exposed the range.
+        // SAFETY: the range does not begin at address 0, and the mapper has exposed its provenance.
         unsafe { NonNull::new_unchecked(ptr::with_exposed_provenance_mut(at.get())) }
     }
 }
@@ -322,7 +324,7 @@ fn address(start: NonNull<u8>) -> VirtAddr {
 }
 
 impl Drop for Space {
-    /// Gives back all pages, those of areas that are still busy among them.
+    /// Returns all pages to the depot, also those of areas that are still busy.
     fn drop(&mut self) {
         if let Some(shrinkers) = &self.shrinkers {
             shrinkers.remove(self.vmap);
@@ -334,7 +336,7 @@ impl Drop for Space {
         for start in busy {
             let _ = vmap.vfree(start);
         }
-        // SAFETY: users of the range had a handle, or were told until when they may use it.
+        // SAFETY: each user of the range had a handle, or knows until when it may use the range.
         unsafe { vmap.mapper().release() };
         vmap.purge(PurgeDepth::Everything);
         // SAFETY: from a box, and this was its last user.
