@@ -1,8 +1,8 @@
 //! Requests that only try, and single sequences under a guard of the caller:
 //!
 //! 1. `try_alloc` gets every frame there is, and then fails without a drain, a fence or a callback.
-//! 2. `Fronts::pop` gives what the front has, `Fronts::push` takes what it has room for; neither goes on
-//!    to the shelf or the store, and the books balance afterwards.
+//! 2. `Fronts::pop` gives what the front has, `Fronts::push` takes what it has room for; neither
+//!    goes on to the shelf or the store, and the books balance afterwards.
 //! 3. Both contexts have fronts of their own.
 //! 4. A closed gate stops both.
 //! 5. `free_as` caches for the mobility that it is told.

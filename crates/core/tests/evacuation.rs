@@ -133,7 +133,8 @@ fn a_policy_that_is_turned_off_settles_what_evacuates() {
     workload.finish();
 }
 
-/// What fronts for evacuated frames hold is no reason to fail: an atomic request gets the last frame.
+/// What fronts for evacuated frames hold is no reason to fail: an atomic request gets the last
+/// frame.
 #[test]
 fn every_frame_can_be_had_while_pageblocks_evacuate() {
     let mut workload = Workload::new(64, 50, Evacuation::Goal { percent: 100 });

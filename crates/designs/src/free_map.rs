@@ -134,7 +134,8 @@ impl FreeMap {
     }
 }
 
-/// The unusable free index where `usable_pages` of `free_pages` lie in blocks that are large enough.
+/// The unusable free index where `usable_pages` of `free_pages` lie in blocks that are large
+/// enough.
 pub fn unusable_index(free_pages: u64, usable_pages: u64) -> f64 {
     if free_pages == 0 {
         return 1.0;

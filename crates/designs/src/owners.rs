@@ -161,8 +161,8 @@ impl Owners {
         }
     }
 
-    /// As [`fence_cpu`](Self::fence_cpu) for all CPUs at once, by a grace period of the kernel's RCU
-    /// that the caller waits for. It interrupts no CPU.
+    /// As [`fence_cpu`](Self::fence_cpu) for all CPUs at once, by a grace period of the kernel's
+    /// RCU that the caller waits for. It interrupts no CPU.
     ///
     /// # Errors
     /// When the kernel refused.

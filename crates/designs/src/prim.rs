@@ -1,5 +1,5 @@
-//! The one seam for atomics, locks and spinning: `std` in production, `loom` under `--cfg loom`, the
-//! simulated machine's where `pagedepot-sim-designs` compiles these sources.
+//! The one seam for atomics, locks and spinning: `std` in production, `loom` under `--cfg loom`,
+//! the simulated machine's where `pagedepot-sim-designs` compiles these sources.
 //!
 //! Everything shared is an atomic, even what only the holder of a lock changes ([`PlainU32`]).
 //! Relaxed loads and stores compile to plain ones, a racy look at a counter is defined, and no

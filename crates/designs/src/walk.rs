@@ -101,8 +101,9 @@ pub(crate) fn alloc_from<L: Layer>(
     }
 }
 
-/// Tries the other zones above `low`; then wakes reclaim, and tries all above `min`; then drains globally, and tries all
-/// above `min` again (`get_page_from_freelist`, `__alloc_pages_direct_reclaim`).
+/// Tries the other zones above `low`; then wakes reclaim, and tries all above `min`; then drains
+/// globally, and tries all above `min` again (`get_page_from_freelist`,
+/// `__alloc_pages_direct_reclaim`).
 #[cold]
 fn alloc_slow<L: Layer>(
     layer: &L,

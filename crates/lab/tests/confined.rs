@@ -133,7 +133,8 @@ fn the_tour_goes_on_without_benches() {
     );
 }
 
-/// Full drains that cannot reach fronts would pass for cheap ones. Handovers (`full` 2) need no fence.
+/// Full drains that cannot reach fronts would pass for cheap ones. Handovers (`full` 2) need no
+/// fence.
 #[test]
 fn full_drains_without_fences_are_not_measured() {
     if !has_two_cpus() || !has_sequences() {

@@ -85,8 +85,8 @@ fn files_in(directory: &Path) -> BTreeSet<String> {
     std::fs::read_dir(directory).unwrap().map(name).collect()
 }
 
-/// The names of the files of a whole recording. What is free is told where this process may read it:
-/// `pagetypeinfo` is for root, and kernels without migratetypes have none.
+/// The names of the files of a whole recording. What is free is told where this process may read
+/// it: `pagetypeinfo` is for root, and kernels without migratetypes have none.
 fn files_of(recording: &str) -> BTreeSet<String> {
     let readable = |name: &str| std::fs::read_to_string(format!("/proc/{name}")).is_ok();
     let states = ["buddyinfo", "pagetypeinfo"].into_iter().filter(|name| readable(name));

@@ -1,6 +1,6 @@
 //! A storage engine's buffer pool: blocks of a file, read past the system's cache into pages of a
-//! memfd. Threads share it. CLOCK evicts blocks when pages run short; the pool gives its memory back
-//! to the system when it is idle.
+//! memfd. Threads share it. CLOCK evicts blocks when pages run short; the pool gives its memory
+//! back to the system when it is idle.
 //!
 //! `cargo run --release -p pagedepot-linux --example buffer_pool`
 #![forbid(unsafe_code)]
@@ -81,7 +81,8 @@ impl Clock {
                 self.hand += 1;
                 continue;
             }
-            // Its page frees itself. The last block takes its place, and the hand looks at that one.
+            // Its page frees itself. The last block takes its place, and the hand looks at that
+            // one.
             let (number, _) = self.blocks.swap_remove(self.hand);
             self.places.remove(&number);
             if let Some((moved, _)) = self.blocks.get(self.hand) {

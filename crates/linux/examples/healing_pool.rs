@@ -1,7 +1,9 @@
-//! A pool of buffers that heals: after a long life of many small buffers, a table of 32 MiB in a row
-//! is wanted, and had.
+//! A pool of buffers that heals: after a long life of many small buffers, a table of 32 MiB in a
+//! row is wanted, and had.
 //!
-//! The buffers are [`Movable`]: while no reader or writer has one, compaction may copy it elsewhere.
+//! The buffers are [`Movable`]: while no reader or writer has one, compaction may copy it
+//! elsewhere.
+//!
 //! `cargo run --release --example healing_pool`
 
 use std::collections::HashMap;

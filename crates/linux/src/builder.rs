@@ -176,8 +176,8 @@ impl Builder {
 
     /// Whether all memory is registered with devices for the depot's life (io_uring, VFIO, RDMA),
     /// and must never be given back: [`Depot::trim`] is refused with
-    /// [`TrimError::Pinned`](crate::reclaim::TrimError::Pinned). For parts see [`Depot::pin_range`], where
-    /// the reason stands. Default: no.
+    /// [`TrimError::Pinned`](crate::reclaim::TrimError::Pinned). For parts see
+    /// [`Depot::pin_range`], where the reason stands. Default: no.
     pub fn pinned(mut self, yes: bool) -> Self {
         self.pinned = yes;
         self
@@ -200,18 +200,19 @@ impl Builder {
         self
     }
 
-    /// Whom to tell when a CPU's fronts have been taken that a [handover](Depot::drain_handover) had
-    /// asked for. It is called by the thread that handed them over or took them, in the middle of a
-    /// call that allocates, frees or drains, in a signal handler too; it must be quick, and must not
-    /// use the depot. A thread that waits for pages looks at its handover then. Default: no one.
+    /// Whom to tell when a CPU's fronts have been taken that a [handover](Depot::drain_handover)
+    /// had asked for. It is called by the thread that handed them over or took them, in the middle
+    /// of a call that allocates, frees or drains, in a signal handler too; it must be quick, and
+    /// must not use the depot. A thread that waits for pages looks at its handover then. Default:
+    /// no one.
     pub fn on_handover(mut self, tell: fn(CpuId)) -> Self {
         self.on_handover = Some(tell);
         self
     }
 
     /// Counts pages freed on another CPU than the one that got them
-    /// ([`Counts::remote_freed_pages`](crate::stats::Counts::remote_freed_pages)), for two bytes per page.
-    /// Default: no.
+    /// ([`Counts::remote_freed_pages`](crate::stats::Counts::remote_freed_pages)), for two bytes
+    /// per page. Default: no.
     pub fn track_owner(mut self, yes: bool) -> Self {
         self.track_owner = yes;
         self

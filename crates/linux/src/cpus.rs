@@ -186,16 +186,16 @@ impl<'m> LinuxCpus<'m> {
     }
 }
 
-// SAFETY: with an area, 1., 2., 3. and 5. are the sequences' own doing (sequences/x86_64.rs): the kernel
-// restarts one when anything else may have run on its CPU, signal handlers included. 4.
+// SAFETY: with an area, 1., 2., 3. and 5. are the sequences' own doing (sequences/x86_64.rs): the
+// kernel restarts one when anything else may have run on its CPU, signal handlers included. 4.
 // `membarrier` with FLAG_CPU interrupts the thread of this process that runs on the CPU, if any,
 // which aborts its sequence; a thread that is not running was aborted when it was switched out; and
 // it orders memory between that CPU and the caller. A claim is a sequence: when it commits, the
-// sequences of that CPU before it have committed, on that CPU, or were aborted. Every thread that gets here has an area of its
-// own, registered or with a negative `cpu_id`: a child of `vfork`, which has its parent's without a
-// registration, may call nothing (see `pagedepot_rseq`). Without an area all of it is `Locked`'s, with
-// the same locks for everybody, since `area` never changes. 6. Arrays and offsets are passed on to
-// the sequences, which keep neither.
+// sequences of that CPU before it have committed, on that CPU, or were aborted. Every thread that
+// gets here has an area of its own, registered or with a negative `cpu_id`: a child of `vfork`,
+// which has its parent's without a registration, may call nothing (see `pagedepot_rseq`). Without
+// an area all of it is `Locked`'s, with the same locks for everybody, since `area` never changes.
+// 6. Arrays and offsets are passed on to the sequences, which keep neither.
 unsafe impl<'m> Cpus for LinuxCpus<'m> {
     type Environment = Process<'m>;
 
@@ -258,7 +258,8 @@ unsafe impl<'m> Cpus for LinuxCpus<'m> {
         }
     }
 
-    /// Whether a thread runs on a CPU is nothing that a program can know; whether a lock is free is.
+    /// Whether a thread runs on a CPU is nothing that a program can know; whether a lock is free
+    /// is.
     fn is_quiescent(&self, cpu: CpuId) -> bool {
         self.area.is_none() && self.locked.is_quiescent(cpu)
     }

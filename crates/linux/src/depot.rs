@@ -34,9 +34,9 @@ use crate::trim::{self, TrimError, Trimmed};
 /// ```
 ///
 /// # Pages outlive handles
-/// A [`Page`](crate::Page) owns what it needs of its depot, so it can be stored in a struct, sent to a thread or
-/// returned from a function, without a lifetime. The memory stays mapped while there is a handle or
-/// a page:
+/// A [`Page`](crate::Page) owns what it needs of its depot, so it can be stored in a struct, sent
+/// to a thread or returned from a function, without a lifetime. The memory stays mapped while there
+/// is a handle or a page:
 /// ```
 /// use pagedepot_linux::{Depot, Order, Page};
 ///
@@ -48,9 +48,9 @@ use crate::trim::{self, TrimError, Trimmed};
 /// drop(page); // the last page: the memory is unmapped here
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-/// When the last handle is dropped, callbacks of [`on_pressure`](Self::on_pressure) are dropped, and
-/// every CPU's cache is closed, which interrupts each CPU that runs this process once. It waits for
-/// no page. A page that is forgotten keeps the memory mapped.
+/// When the last handle is dropped, callbacks of [`on_pressure`](Self::on_pressure) are dropped,
+/// and every CPU's cache is closed, which interrupts each CPU that runs this process once. It waits
+/// for no page. A page that is forgotten keeps the memory mapped.
 ///
 /// # A depot for the whole program
 /// ```
@@ -74,17 +74,18 @@ use crate::trim::{self, TrimError, Trimmed};
 /// # Signal handlers
 /// A handler may allocate and free at any moment. A request on top of a callback, a trim or a purge
 /// of its own thread does not wait for it. On top of code that has pages in flight it naps for them
-/// in vain, some 130 ms at most. A handler that must not sleep asks with [`Flags::atomic`](crate::Flags::atomic) or
-/// [`Flags::no_reclaim`](crate::Flags::no_reclaim). A handler must drop neither the last handle nor, after that, the last
-/// page: unmapping frees memory of the heap.
+/// in vain, some 130 ms at most. A handler that must not sleep asks with
+/// [`Flags::atomic`](crate::Flags::atomic) or [`Flags::no_reclaim`](crate::Flags::no_reclaim). A
+/// handler must drop neither the last handle nor, after that, the last page: unmapping frees memory
+/// of the heap.
 ///
 /// # After fork
-/// A child gets [`AllocError::Forked`](crate::AllocError::Forked), [`FreeError::Forked`](crate::FreeError::Forked) and the
-/// like from every method that would change something, whatever its parent's threads were doing at
-/// the fork; no call waits for them. Pages it inherited can be read and are dropped without effect,
-/// as are handles. Of anonymous memory they are copies. Of a memory file
-/// ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) they are the parent's own: what a child writes
-/// to one, its parent sees. A child makes a depot of its own.
+/// A child gets [`AllocError::Forked`](crate::AllocError::Forked),
+/// [`FreeError::Forked`](crate::FreeError::Forked) and the like from every method that would change
+/// something, whatever its parent's threads were doing at the fork; no call waits for them. Pages
+/// it inherited can be read and are dropped without effect, as are handles. Of anonymous memory
+/// they are copies. Of a memory file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) they are the
+/// parent's own: what a child writes to one, its parent sees. A child makes a depot of its own.
 pub struct Depot {
     /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
     /// borrows this handle keeps its fields in registers.
@@ -161,8 +162,8 @@ impl Depot {
         Depot { allocator, shared, owner }
     }
 
-    /// Calls by page number, for callers that keep numbers instead of [`Page`](crate::Page)s: the allocator of a
-    /// storage engine's table, a device's ring.
+    /// Calls by page number, for callers that keep numbers instead of [`Page`](crate::Page)s: the
+    /// allocator of a storage engine's table, a device's ring.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Flags, Order};
@@ -216,8 +217,8 @@ impl Depot {
     /// child.
     ///
     /// # Safety
-    /// There is no [`Page`](crate::Page), no [`Pages`](crate::Pages), and nothing made of one; no thread accesses the memory,
-    /// or frees a page of it, any more.
+    /// There is no [`Page`](crate::Page), no [`Pages`](crate::Pages), and nothing made of one; no
+    /// thread accesses the memory, or frees a page of it, any more.
     #[allow(clippy::result_large_err, reason = "the handle comes back, once in its life")]
     pub unsafe fn unmap(self) -> Result<(), Self> {
         if self.shared().check_parent().is_err() {
@@ -240,8 +241,9 @@ impl Depot {
     }
 
     /// Takes pages back from CPUs' caches. *Quiet*: interrupts no CPU. *Full*: fences each CPU that
-    /// runs this process and is not isolated, once, and takes its fronts too. *Handover*: interrupts
-    /// no CPU, and asks each for its fronts; see [`drain_handover`](Self::drain_handover).
+    /// runs this process and is not isolated, once, and takes its fronts too. *Handover*:
+    /// interrupts no CPU, and asks each for its fronts; see
+    /// [`drain_handover`](Self::drain_handover).
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Mode, Order, Scope};
@@ -265,8 +267,8 @@ impl Depot {
     /// A CPU on which no thread of this process allocates does not answer. After `fence_after_ms`
     /// milliseconds a look fences it, unless it is isolated (`None`: never); of a CPU that runs no
     /// thread of this process that interrupts nothing. A thread can also [hand
-    /// over](pagedepot::CpuCaches::hand_over) before it sleeps. With [locks](crate::Builder::per_cpu_locks) CPUs are
-    /// taken at once.
+    /// over](pagedepot::CpuCaches::hand_over) before it sleeps. With
+    /// [locks](crate::Builder::per_cpu_locks) CPUs are taken at once.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Order, Scope};
@@ -310,8 +312,9 @@ impl Depot {
     ///
     /// # Errors
     /// [`TrimError::Pinned`](crate::reclaim::TrimError::Pinned) when the depot was built with
-    /// [`Builder::pinned`](crate::Builder::pinned). [`TrimError::Refused`](crate::reclaim::TrimError::Refused) when the
-    /// system refuses: it counts what was taken before; call again.
+    /// [`Builder::pinned`](crate::Builder::pinned).
+    /// [`TrimError::Refused`](crate::reclaim::TrimError::Refused) when the system refuses: it
+    /// counts what was taken before; call again.
     /// [`TrimError::Forked`](crate::reclaim::TrimError::Forked) in a child.
     pub fn trim(&self) -> Result<Trimmed, TrimError> {
         trim::trim(self.shared())

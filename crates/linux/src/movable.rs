@@ -1,8 +1,8 @@
 //! Pages that may be moved while nobody looks at them, so that memory heals.
 //!
-//! A [`Page`] lends its memory for as long as it lives, so it stays where it is. A [`Movable`] lends
-//! it for each access: between accesses, compaction may copy the page elsewhere and free the old
-//! one.
+//! A [`Page`] lends its memory for as long as it lives, so it stays where it is. A [`Movable`]
+//! lends it for each access: between accesses, compaction may copy the page elsewhere and free the
+//! old one.
 //!
 //! # Theory
 //! Each page has a [`Place`], which its holder and compaction agree upon, and an entry in the
@@ -29,8 +29,8 @@ use crate::page::Page;
 use crate::raw::Shared;
 
 impl Depot {
-    /// Allocates a block of 2^order pages that [`compact`](Self::compact) may move while no access to
-    /// it is in progress.
+    /// Allocates a block of 2^order pages that [`compact`](Self::compact) may move while no access
+    /// to it is in progress.
     ///
     /// # Errors
     /// As [`page`](Self::page).
@@ -98,9 +98,9 @@ pub(crate) fn compact(depot: &Shared, rules: Compaction) -> Result<Compacted, Co
 ///
 /// # When it stays where it is
 /// While [`read`](Self::read)'s or [`write`](Self::write)'s value lives, and while it is pinned by
-/// [`Depot::pin_range`]. Its page number and its place in a memory file change with a move, so pin a
-/// page that a device or another process uses. Not for signal handlers: one that wants a page that
-/// its own thread is copying would wait for ever.
+/// [`Depot::pin_range`]. Its page number and its place in a memory file change with a move, so pin
+/// a page that a device or another process uses. Not for signal handlers: one that wants a page
+/// that its own thread is copying would wait for ever.
 ///
 /// # Cost
 /// An access costs two atomic operations on a word of this page's own. Making and dropping one

@@ -1,5 +1,5 @@
-//! Handovers of a program's threads: one that sleeps is waited for, one that goes on answers, a fork
-//! answers nothing, and a deadline fences no isolated CPU.
+//! Handovers of a program's threads: one that sleeps is waited for, one that goes on answers, a
+//! fork answers nothing, and a deadline fences no isolated CPU.
 
 mod common;
 

@@ -41,7 +41,8 @@ impl RseqMissing {
         } else if !knows_rseq() {
             if is_static() { RseqMissing::Static } else { RseqMissing::Library }
         } else if tunables().is_some_and(|tunables| disable_rseq(&tunables)) {
-            // glibc did not make the call, so neither does the probe: a filter may kill programs that do.
+            // glibc did not make the call, so neither does the probe: a filter may kill programs
+            // that do.
             RseqMissing::Tunables
         } else {
             of_errno(probe())

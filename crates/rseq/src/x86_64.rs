@@ -54,9 +54,9 @@ pub const HAS_SEQUENCES: bool = true;
 /// # What the caller writes
 /// * `area`: an expression of type [`Area`](crate::Area).
 /// * `body`: the instructions between announcement and commit. The operand `{at}` is a register to
-///   use freely; `{area}` is the area's offset from the thread pointer (`fs`), `{CPU_ID}` the offset
-///   of the CPU's number in it. A body must use `{CPU_ID}`: a sequence that never looks where it
-///   runs excludes nothing.
+///   use freely; `{area}` is the area's offset from the thread pointer (`fs`), `{CPU_ID}` the
+///   offset of the CPU's number in it. A body must use `{CPU_ID}`: a sequence that never looks
+///   where it runs excludes nothing.
 /// * `aborted`: the instructions at the abort label 4. They end in a jump: to a label of the
 ///   caller, to `3b` (past the commit), or to `7b` (the announcement: try again).
 /// * Further operands and options of `asm!`.

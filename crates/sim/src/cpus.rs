@@ -37,9 +37,10 @@ fn nothing<R>(result: R) -> R {
 
 // SAFETY: 1. a sequence acts on the CPU of its task at its beginning; whatever else comes to that
 // CPU (a preemption, an interrupt, a visitor) aborts it, and `commit` stores only if it was not
-// aborted; so does the exchange that claims a gate. 2., 3. as `followed` finds the word: by the gate of any number of 16 bits, closed gates
-// leading to words that refuse; `compare_store` asks the gate and the bound. 4. `machine::fence`
-// aborts the sequence under way. 5. the commit is one store of the word. 6. is the allocator's.
+// aborted; so does the exchange that claims a gate. 2., 3. as `followed` finds the word: by the
+// gate of any number of 16 bits, closed gates leading to words that refuse; `compare_store` asks
+// the gate and the bound. 4. `machine::fence` aborts the sequence under way. 5. the commit is one
+// store of the word. 6. is the allocator's.
 unsafe impl Cpus for VirtualCpus {
     const FOLLOWS_GATES: bool = true;
     type Environment = Self;

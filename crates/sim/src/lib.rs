@@ -2,8 +2,8 @@
 //!
 //! The sources of `pagedepot`, `pagedepot-vmap` and `pagedepot-designs` are compiled a second time
 //! (packages `core`, `vmap` and `designs` beside this one), with atomics, locks and spinning of
-//! `pagedepot-sim-machine`. So the code is the same, the lab's own is no slower for it, and both are
-//! in one command.
+//! `pagedepot-sim-machine`. So the code is the same, the lab's own is no slower for it, and both
+//! are in one command.
 //!
 //! | module | what |
 //! |---|---|

@@ -6,8 +6,8 @@ use pagedepot_sim_machine::Costs;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A machine. Files have these fields, as JSON; those that are left out are [`Topology::default`]'s.
-/// Times are nanoseconds.
+/// A machine. Files have these fields, as JSON; those that are left out are
+/// [`Topology::default`]'s. Times are nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {

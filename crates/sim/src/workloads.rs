@@ -280,8 +280,8 @@ pub fn vmalloc(design: &dyn VmapDesign, window: &Window) -> Share {
     };
     let free = |start: VirtAddr| design.vfree(start).expect("it was allocated");
     let half = AREAS_HELD as usize / 2;
-    // `full_fit_alloc_test` frees every second one of what it allocates; `long_busy_list_alloc_test`
-    // holds all.
+    // `full_fit_alloc_test` frees every second one of what it allocates;
+    // `long_busy_list_alloc_test` holds all.
     let mut held: Vec<VirtAddr> = (0..AREAS_HELD).map(|_| alloc(1)).collect();
     for at in (0..half).rev().step_by(2) {
         free(held.swap_remove(at));

@@ -1,5 +1,6 @@
 //! Simulations: a seed gives one history, every design does its workloads and loses no page, and
-//! what scales is told from what does not. Simulated time is a count: it is the same on any machine.
+//! what scales is told from what does not. Simulated time is a count: it is the same on any
+//! machine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 

@@ -73,8 +73,8 @@ pub struct Boot<'b> {
 }
 
 impl Boot<'_> {
-    /// Boots, and passes on what is said. Fails when the kernel or a check does, or when the machine
-    /// ends before its program has.
+    /// Boots, and passes on what is said. Fails when the kernel or a check does, or when the
+    /// machine ends before its program has.
     pub fn run(mut self, mut heard: impl FnMut(Said)) -> Result<()> {
         let name = self.command.get_program().display().to_string();
         let spawned =

@@ -50,8 +50,8 @@ impl Results {
         })
     }
 
-    /// A line for each metric, with the least of each of `designs`: the host's other work only adds.
-    /// Last the ratio of the second, ours, to the first.
+    /// A line for each metric, with the least of each of `designs`: the host's other work only
+    /// adds. Last the ratio of the second, ours, to the first.
     pub fn table(&self, designs: &[&str]) -> String {
         let mut lines: BTreeMap<(&str, u32, String), BTreeMap<&str, f64>> = BTreeMap::new();
         for ((metric, params, cpus, design), samples) in &self.rows {

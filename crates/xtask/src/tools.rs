@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// Runs `command` to its end with its output appended to `log`; an error quotes the log's last lines.
+/// Runs `command` to its end with its output appended to `log`; an error quotes the log's last
+/// lines.
 pub fn run(command: &mut Command, log: &Path) -> Result<()> {
     let out = File::options()
         .create(true)
@@ -78,7 +79,8 @@ pub fn write_if_changed(path: &Path, contents: &[u8]) -> Result<()> {
     fs::write(path, contents).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The repository that `cargo run` is called in: clones may share a build directory, and this binary.
+/// The repository that `cargo run` is called in: clones may share a build directory, and this
+/// binary.
 pub fn root() -> Result<PathBuf> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR");
     let package = package.unwrap_or(env!("CARGO_MANIFEST_DIR").into());

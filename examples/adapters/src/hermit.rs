@@ -31,8 +31,8 @@ impl fmt::Display for AllocError {
 
 impl core::error::Error for AllocError {}
 
-/// Pages that cannot be freed: no part of this memory. (Pages that are free already are misuse, which
-/// the depot reports by `Config::on_misuse`.)
+/// Pages that cannot be freed: no part of this memory. (Pages that are free already are misuse,
+/// which the depot reports by `Config::on_misuse`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused(pub PageRange);
 

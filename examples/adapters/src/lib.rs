@@ -7,8 +7,8 @@
 //! | [`hermit`] | the methods of `FreeList` | `free-list`, Hermit |
 //!
 //! Those interfaces take `&mut self`, because the allocators that they were made for have one lock.
-//! pagedepot needs none: each adapter holds a shared reference, so give every CPU a value of its own,
-//! and drop the lock.
+//! pagedepot needs none: each adapter holds a shared reference, so give every CPU a value of its
+//! own, and drop the lock.
 #![cfg_attr(not(test), no_std)]
 
 pub mod arceos;

@@ -1,5 +1,5 @@
-//! A page allocator for a kernel written in C: a static library for the targets `x86_64-unknown-none`
-//! and `aarch64-unknown-none`.
+//! A page allocator for a kernel written in C: a static library for the targets
+//! `x86_64-unknown-none` and `aarch64-unknown-none`.
 //!
 //! ```text
 //! size_t   depot_init_bytes(uint32_t cpus);
@@ -32,7 +32,8 @@ const ZONE: ZoneId = ZoneId::new(0);
 /// What `depot_alloc` returns for none.
 const NONE: u32 = u32::MAX;
 
-/// The kernel's: it says which CPU this is. A number that is out of date costs time and nothing else.
+/// The kernel's: it says which CPU this is. A number that is out of date costs time and nothing
+/// else.
 struct Kernel;
 
 unsafe extern "C" {

@@ -7,8 +7,8 @@
 //! 3. No request fails while frames are free in pageblocks that evacuate, or in a front for
 //!    evacuated frames of its own CPU.
 //! 4. A pageblock that becomes whole can be had in one piece, also when it is marked late.
-//! 5. All of that holds when it is a CPU's hand that marks or settles, by counters that others change
-//!    meanwhile.
+//! 5. All of that holds when it is a CPU's hand that marks or settles, by counters that others
+//!    change meanwhile.
 //!
 //! The main thread marks: it runs first, and loom compares what others load with its changes.
 

@@ -8,10 +8,10 @@
 //! | `READY` | the value is there for good | none |
 //!
 //! # Argument
-//! 1. The compare-and-swap from `EMPTY` to `BUSY` elects one maker. Only the maker writes the value,
-//!    and only in `BUSY`.
-//! 2. Readers touch the value in `READY` alone. The maker's store of `READY` releases what it wrote,
-//!    and the reader's load acquires it.
+//! 1. The compare-and-swap from `EMPTY` to `BUSY` elects one maker. Only the maker writes the
+//!    value, and only in `BUSY`.
+//! 2. Readers touch the value in `READY` alone. The maker's store of `READY` releases what it
+//!    wrote, and the reader's load acquires it.
 //! 3. No transition leaves `READY`, so a reference stays valid while the place lives.
 //! 4. A caller that finds `BUSY` is told so and goes on. It may be an interrupt handler above the
 //!    maker, for which waiting would never end.

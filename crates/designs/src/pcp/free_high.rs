@@ -1,8 +1,8 @@
 //! What a CPU may cache that frees blocks of orders 1 to 3 and allocates none: the options of
 //! "netperf -18.0% regression" (2022), when that applies and what it then may cache.
 
-/// When a CPU counts as one that only frees blocks of orders 1 to 3, and how much it may cache then.
-/// The default is mainline's.
+/// When a CPU counts as one that only frees blocks of orders 1 to 3, and how much it may cache
+/// then. The default is mainline's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeHighPolicy {
     /// When.

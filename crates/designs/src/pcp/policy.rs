@@ -1,8 +1,8 @@
 //! Mainline's policy for per-CPU lists: how much to refill, how much to hold, when to spill.
 //!
-//! Formulas of Linux 7.2, or those of 2022 ([`Rules`]), `mm/page_alloc.c`; the function that each one
-//! follows is named. All
-//! quantities are pages. Nothing here is shared: one owner, or one lock holder, uses it at a time.
+//! Formulas of Linux 7.2, or those of 2022 ([`Rules`]), `mm/page_alloc.c`; the function that each
+//! one follows is named. All quantities are pages. Nothing here is shared: one owner, or one lock
+//! holder, uses it at a time.
 //!
 //! # When high orders are not cached
 //! A CPU that frees blocks of orders 1..=3 and allocates none (the receiver of a network stream)

@@ -186,8 +186,8 @@ fn the_rule_of_2022_follows_spills_and_is_ended_by_allocations() {
     assert_eq!(tuning.on_free(&policy, zones.zone(ZONE), order(3), 8), 0);
 }
 
-/// 5.18: each spill without an allocation in between is twice the last, up to `high - batch`, and an
-/// allocation halves the next.
+/// 5.18: each spill without an allocation in between is twice the last, up to `high - batch`, and
+/// an allocation halves the next.
 #[test]
 fn spills_of_2022_double_and_leave_a_batch() {
     let zones = zones(ADAPTIVE);

@@ -7,13 +7,13 @@
 //! in use. The drainer puts an empty set in its place. An operation that began before may still
 //! use the old one; *a grace period* is over when none can.
 //!
-//! * [`Grace::Blocking`]: the series' own. The drainer switches the lists of all CPUs, waits for one
-//!   grace period of the kernel's RCU, and drains all that it switched. After the period, an
+//! * [`Grace::Blocking`]: the series' own. The drainer switches the lists of all CPUs, waits for
+//!   one grace period of the kernel's RCU, and drains all that it switched. After the period, an
 //!   operation either shows in its CPU's state word or sees the new pointer, because the kernel has
 //!   made each thread execute a full barrier. In the kernel the period also covers operations that
 //!   had begun, for they run with preemption off; here the drainer waits for those that it finds,
-//!   however long that takes. No CPU is interrupted, and no owner does anything for it. It costs the
-//!   drainer the period, some 10 ms, however few pages there are.
+//!   however long that takes. No CPU is interrupted, and no owner does anything for it. It costs
+//!   the drainer the period, some 10 ms, however few pages there are.
 //! * [`Grace::Membarrier`]: a fence on that CPU, once for all its zones. After it, an operation
 //!   either has shown itself in the CPU's state word or sees the new pointer, so the drainer waits
 //!   for at most the one operation it finds. The fence interrupts a CPU that runs this process.

@@ -5,8 +5,8 @@
 //! address decides which node keeps it while it is busy: segments of 16 pages go to the nodes in
 //! turn. A freed area goes to the lazy tree of the node that allocated it, and from there, at the
 //! next purge, into that node's pool. Pools have no cap unless the setup gives one
-//! ([`VmapSetup::pool_areas_max`]); a purge first takes a quarter of what they hold, rounded down, and
-//! the shrinker takes everything.
+//! ([`VmapSetup::pool_areas_max`]); a purge first takes a quarter of what they hold, rounded down,
+//! and the shrinker takes everything.
 //!
 //! With one node there are no pools, as in the kernel (`node_alloc`).
 

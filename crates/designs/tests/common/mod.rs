@@ -106,8 +106,8 @@ pub fn magazine(setup: &Setup, _: Entry) -> Magazine<Buddy> {
 pub type LockedDepot = Depot<'static, Watched, ByThread>;
 
 /// pagedepot's allocator, with fronts behind locks, so that any thread may act as any CPU. Whatever
-/// a test does, a full drain that fences a CPU whose lock is free, or none whose lock is held, fails
-/// it ([`Watched`]).
+/// a test does, a full drain that fences a CPU whose lock is free, or none whose lock is held,
+/// fails it ([`Watched`]).
 pub fn depot(setup: &Setup, _: Entry) -> LockedDepot {
     depot_with(setup, FreeHigh::OFF)
 }

@@ -1,5 +1,5 @@
-//! Locked CPUs of a depot under watch: a drain fences a CPU only if its lock was held when the drain
-//! looked. That a full drain then does is seen in its count of fences.
+//! Locked CPUs of a depot under watch: a drain fences a CPU only if its lock was held when the
+//! drain looked. That a full drain then does is seen in its count of fences.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::Cell;

@@ -1,13 +1,13 @@
-//! The question that "Mitigate a vmap lock contention" (Rezki, linux-mm 2024) left open: page tables
-//! grow with the number of threads, from 350 MiB with 64 to 5.36 GiB with 256. The cause is the
-//! purge worker. It is one thread among the busy ones, so the more there are, the later it runs.
-//! What they free meanwhile stays lazy, requests take fresh addresses, and the tables of those stay.
-//! The cure (Rezki's follow-up: 267, 665 and 1107 MB became 285, 428 and 507 MB) is a worker of high
-//! priority and a cap for pools.
+//! The question that "Mitigate a vmap lock contention" (Rezki, linux-mm 2024) left open: page
+//! tables grow with the number of threads, from 350 MiB with 64 to 5.36 GiB with 256. The cause is
+//! the purge worker. It is one thread among the busy ones, so the more there are, the later it
+//! runs. What they free meanwhile stays lazy, requests take fresh addresses, and the tables of
+//! those stay. The cure (Rezki's follow-up: 267, 665 and 1107 MB became 285, 428 and 507 MB) is a
+//! worker of high priority and a cap for pools.
 //!
-//! Threads take turns here, as a scheduler gives them turns, so that the figures are exact. A worker
-//! of their priority has one turn after each thread had one; a prompt worker runs as soon as its
-//! work is queued.
+//! Threads take turns here, as a scheduler gives them turns, so that the figures are exact. A
+//! worker of their priority has one turn after each thread had one; a prompt worker runs as soon as
+//! its work is queued.
 
 use pagedepot::Pfn;
 use pagedepot_designs::vmap::{Nodes, PurgedBy, VmapDesign, VmapSetup};
@@ -68,8 +68,9 @@ fn page_tables_grow_while_the_worker_lags_and_do_not_with_a_prompt_one() {
     assert!(cured[2] * 4 < lagging[2], "{cured:?}, {lagging:?}");
 }
 
-/// Each half of the cure by itself. The worker is what matters; a cap helps a little beside a worker
-/// that lags, because pools then hold less that no request asks for, and nothing beside a prompt one.
+/// Each half of the cure by itself. The worker is what matters; a cap helps a little beside a
+/// worker that lags, because pools then hold less that no request asks for, and nothing beside a
+/// prompt one.
 #[test]
 fn the_prompt_worker_matters_most() {
     let [both, prompt, capped, none] =

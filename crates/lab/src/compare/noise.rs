@@ -4,7 +4,8 @@ use super::columns::Named;
 use crate::harness::samples::{ROUNDS_TO_JUDGE, quartiles};
 use crate::report::document::ResultRow;
 
-/// Interquartile ranges beyond the quartiles from which on a sample is an outlier (Tukey's far out).
+/// Interquartile ranges beyond the quartiles from which on a sample is an outlier (Tukey's far
+/// out).
 const FAR_OUT: f64 = 3.0;
 /// Share of outliers that is warned of.
 const OUTLIERS_PERCENT: f64 = 5.0;

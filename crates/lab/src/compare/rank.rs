@@ -82,8 +82,8 @@ fn two_sided(u: f64, new: &[f64], base: &[f64]) -> f64 {
     (2.0 * normal.sf(z)).min(1.0)
 }
 
-/// In how many orders of `n` and `m` samples U has each value from 0 to `n * m`: the coefficients of
-/// the Gaussian binomial, by multiplying with (1 - x^(m+k)) and dividing by (1 - x^k).
+/// In how many orders of `n` and `m` samples U has each value from 0 to `n * m`: the coefficients
+/// of the Gaussian binomial, by multiplying with (1 - x^(m+k)) and dividing by (1 - x^k).
 fn ways(n: usize, m: usize) -> Vec<f64> {
     let mut ways = vec![0.0; n * m + 1];
     ways[0] = 1.0;

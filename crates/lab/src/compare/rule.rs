@@ -37,8 +37,8 @@ pub struct Verdict {
     pub p: Option<f64>,
     /// The same after Holm's correction within the metric.
     pub p_holm: Option<f64>,
-    /// 95% interval of the change in percent of the base, of medians by our rule, else of arithmetic
-    /// means; positive is better.
+    /// 95% interval of the change in percent of the base, of medians by our rule, else of
+    /// arithmetic means; positive is better.
     pub interval_percent: Option<(f64, f64)>,
     /// By our rule Cliff's delta; positive is better.
     pub effect: Option<f64>,

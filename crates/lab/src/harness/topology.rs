@@ -1,8 +1,8 @@
 //! This machine as a topology for simulations: what it costs to move a cache line between its CPUs.
 //!
-//! Two threads pass a line to and fro ([`round_trip`]). One way of that is more than one transfer (the waiting CPU's
-//! load takes a copy, which the next change must invalidate), so the same game is played on the
-//! simulated machine, and the transfer is what makes both last as long.
+//! Two threads pass a line to and fro ([`round_trip`]). One way of that is more than one transfer
+//! (the waiting CPU's load takes a copy, which the next change must invalidate), so the same game
+//! is played on the simulated machine, and the transfer is what makes both last as long.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

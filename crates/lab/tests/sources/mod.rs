@@ -1,4 +1,5 @@
-//! Reads a crate's sources: which files use which. For the tests `layers` of lab, linux and designs.
+//! Reads a crate's sources: which files use which. For the tests `layers` of lab, linux and
+//! designs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

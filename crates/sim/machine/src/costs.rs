@@ -20,10 +20,11 @@ pub struct Costs {
     pub load_ps: u64,
     /// As `load_ps`, of a store.
     pub store_ps: u64,
-    /// A load or store that hits in a restartable sequence, which is a few instructions of assembly.
+    /// A load or store that hits in a restartable sequence, which is a few instructions of
+    /// assembly.
     pub sequence_ps: u64,
-    /// A step of a slow path, besides its accesses: branches that were predicted otherwise, and code
-    /// that is in no cache.
+    /// A step of a slow path, besides its accesses: branches that were predicted otherwise, and
+    /// code that is in no cache.
     pub slow_step_ps: u64,
     /// An atomic read-modify-write on a line that this CPU has for itself; also a full barrier.
     pub rmw_ps: u64,

@@ -9,8 +9,8 @@ pub const DEPOT: &str = "linux-depot";
 /// Linux's own lists, drained by a work item on every CPU, as it was before 6.0.
 pub const WORK: &str = "linux-work";
 
-/// Design, metric and parameters of a figure of a machine that was booted as `design`; `None`: it is
-/// for people alone.
+/// Design, metric and parameters of a figure of a machine that was booted as `design`; `None`: it
+/// is for people alone.
 pub fn named<'n>(
     design: &'static str,
     metric: &'n str,

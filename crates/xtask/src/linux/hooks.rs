@@ -1,10 +1,10 @@
-//! Puts hooks into Linux's source: lines of ours, at places that are found by the names of functions
-//! and of what these call.
+//! Puts hooks into Linux's source: lines of ours, at places that are found by the names of
+//! functions and of what these call.
 //!
 //! `examples/linux/glue/hooks.txt` says which lines go where, and describes its own format. Kernel
 //! style makes C easy to find one's way in without parsing it: a function's name stands on a line
-//! that begins in column 0, its body is between a `{` and a `}` in column 0, and its declarations end
-//! at the first empty line.
+//! that begins in column 0, its body is between a `{` and a `}` in column 0, and its declarations
+//! end at the first empty line.
 
 use anyhow::{Context, Result, bail, ensure};
 

@@ -1,7 +1,7 @@
 //! `handover`: CPUs are asked for what they cache, and hand it over themselves: isolated ones that
 //! allocate, at their next operation; ones that compute and have a tick, in the tick; ones that go
-//! idle, on the way. No CPU is fenced, and an isolated one receives no interrupt, also when the drain
-//! has a deadline and it is past.
+//! idle, on the way. No CPU is fenced, and an isolated one receives no interrupt, also when the
+//! drain has a deadline and it is past.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

@@ -49,7 +49,8 @@ impl Barrier {
 
     /// Returns when all CPUs have called it as often. What they did before is seen after.
     pub fn wait(&self) {
-        // AcqRel: the last to arrive has seen all others' work, and passes it on to those that wait.
+        // AcqRel: the last to arrive has seen all others' work, and passes it on to those that
+        // wait.
         let nth = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (nth / self.cpus + 1) * self.cpus;
         // Acquire: pairs with the release of the last to arrive.

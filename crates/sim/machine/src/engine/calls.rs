@@ -28,8 +28,8 @@ pub fn touch<T: ?Sized>(value: &T, how: Access) {
     }
 }
 
-/// Accounts for a search in a tree of `len` entries whose nodes are in places of their own, each with
-/// 8 ways on and two lines, and for a change of the last if `changes`.
+/// Accounts for a search in a tree of `len` entries whose nodes are in places of their own, each
+/// with 8 ways on and two lines, and for a change of the last if `changes`.
 ///
 /// The nodes that a search passes follow from its key, so that two searches meet at the root and
 /// part where their keys do.
