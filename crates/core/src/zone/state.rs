@@ -1,9 +1,9 @@
-//! What is known of a zone.
+//! The state of a zone.
 
+use super::cache_limits::{CacheLimits, PAGES_MAX};
 use super::compactions::CompactionCounters;
 use super::counts::Counters;
 use super::evacuation::{Evacuating, Evacuation};
-use super::limits::{CacheLimits, PAGES_MAX};
 use super::watermarks::Watermarks;
 use crate::frame::NodeId;
 use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -210,7 +210,7 @@ impl core::fmt::Debug for ZoneName {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::super::limits::HighPolicy;
+    use super::super::cache_limits::HighPolicy;
     use super::*;
     use crate::frame::PageSize;
 
