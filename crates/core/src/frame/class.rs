@@ -1,38 +1,70 @@
-//! The orders that have magazines.
+//! The orders that CPUs cache.
+//!
+//! # Another class
+//! It takes one line in the list below. Everything else is computed from the list: front words and
+//! their places, shelves, magazines, metadata, drains. Compile-time assertions say what else is
+//! limited by the number of classes: a link between magazines has three bits for one
+//! (`pcp/part.rs`), and front words fill the gates of CPUs that do not exist (`front/block.rs`).
 
 use super::units::Order;
 
-/// The orders that have magazines.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Class {
+/// Defines the classes from one list: the enum, the orders, and the rounds of a magazine.
+macro_rules! classes {
+    ($($(#[$doc:meta])* $class:ident: order $order:literal, magazines of $rounds:literal;)*) => {
+        /// An order that CPUs cache.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub enum Class {
+            $($(#[$doc])* $class,)*
+        }
+
+        impl Class {
+            const EACH: &[Class] = &[$(Class::$class),*];
+            const ORDERS: &[u32] = &[$($order),*];
+            const ROUNDS: &[u32] = &[$($rounds),*];
+
+            /// The class of an order, if that order is cached.
+            #[inline]
+            pub const fn of(order: Order) -> Option<Class> {
+                match order.get() {
+                    $($order if (Class::$class as usize) < Self::COUNT => Some(Class::$class),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+// The larger the block, the fewer blocks a magazine has: 63 blocks of order 9 would be 126 MiB. A
+// magazine has room for `word::ROUNDS_MAX`, 63.
+classes! {
     /// One frame.
-    Order0,
+    Order0: order 0, magazines of 63;
     /// Two frames.
-    Order1,
+    Order1: order 1, magazines of 31;
     /// Four frames.
-    Order2,
+    Order2: order 2, magazines of 15;
     /// Eight frames.
-    Order3,
+    Order3: order 3, magazines of 7;
     /// 16 frames.
-    Order4,
+    Order4: order 4, magazines of 7;
     /// 32 frames.
-    Order5,
+    Order5: order 5, magazines of 7;
     /// 64 frames.
-    Order6,
+    Order6: order 6, magazines of 7;
     /// [`Order::PAGEBLOCK`].
-    Pageblock,
+    Pageblock: order 9, magazines of 1;
 }
 
 impl Class {
-    /// How many there are. Most models have one, since each class repeats the steps of the others;
-    /// the models of `loom_tests::classes` are compiled with two.
+    /// The number of classes. Most models have one, since each class repeats the steps of the
+    /// others; the models of `loom_tests::classes` are compiled with two.
     pub const COUNT: usize = match (cfg!(loom), option_env!("PAGEDEPOT_MODEL_CLASSES")) {
-        (false, _) => 8,
+        (false, _) => Self::EACH.len(),
         (true, None) => 1,
         (true, Some(_)) => 2,
     };
-    /// All of them, smallest first.
+    /// All classes, smallest first.
     pub const ALL: [Class; Self::COUNT] = {
         let mut all = [Class::Order0; Self::COUNT];
         let mut at = 0;
@@ -42,38 +74,10 @@ impl Class {
         }
         all
     };
-    const EACH: [Class; 8] = [
-        Class::Order0,
-        Class::Order1,
-        Class::Order2,
-        Class::Order3,
-        Class::Order4,
-        Class::Order5,
-        Class::Order6,
-        Class::Pageblock,
-    ];
 
-    /// The class of an order, if that order is cached.
-    #[inline]
-    pub const fn of(order: Order) -> Option<Class> {
-        match order.get() {
-            0 => Some(Class::Order0),
-            1 if Self::COUNT > 1 => Some(Class::Order1),
-            _ if cfg!(loom) => None,
-            2 => Some(Class::Order2),
-            3 => Some(Class::Order3),
-            4 => Some(Class::Order4),
-            5 => Some(Class::Order5),
-            6 => Some(Class::Order6),
-            9 => Some(Class::Pageblock),
-            _ => None,
-        }
-    }
-
-    /// Its order.
+    /// The order of the class's blocks.
     pub const fn order(self) -> Order {
-        const ORDERS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 9];
-        match Order::new(ORDERS[self as usize]) {
+        match Order::new(Self::ORDERS[self as usize]) {
             Some(order) => order,
             None => unreachable!(),
         }
@@ -84,15 +88,14 @@ impl Class {
         self.order().frames()
     }
 
-    /// Blocks in a full magazine. 63 blocks of order 9 would be 126 MiB: the larger the block,
-    /// the fewer may hide.
+    /// Blocks in a full magazine. Models have small magazines, so that few steps fill one.
     #[inline]
     pub const fn rounds(self) -> u32 {
-        #[cfg(not(loom))]
-        const ROUNDS: [u32; 8] = [63, 31, 15, 7, 7, 7, 7, 1];
-        #[cfg(loom)]
-        const ROUNDS: [u32; 8] = [2, 1, 1, 1, 1, 1, 1, 1];
-        ROUNDS[self as usize]
+        match (cfg!(loom), self) {
+            (false, _) => Self::ROUNDS[self as usize],
+            (true, Class::Order0) => 2,
+            (true, _) => 1,
+        }
     }
 
     /// Frames in a full magazine.
