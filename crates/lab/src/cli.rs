@@ -12,8 +12,8 @@ use crate::page;
 use crate::record;
 use crate::replay::options::{Expand, ZoneinfoPaths};
 use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
+use crate::workloads::simulate::SimulatedWorkload;
 use crate::workloads::simulate::options::SimulateOptions;
-use crate::workloads::simulate::{SIMULATED, SimulatedWorkload};
 use crate::workloads::soak::options::SoakOptions;
 use crate::workloads::vmalloc::options::VmallocOptions;
 use crate::workloads::{Workload, all};
@@ -70,7 +70,7 @@ pub enum Command {
     },
     /// Run designs on virtual CPUs, up to 256 of them: speed-up curves, and the lines fought over
     Simulate {
-        #[arg(value_parser = SimulatedWorkload::parse, help = SIMULATED)]
+        #[arg(value_parser = SimulatedWorkload::parse, help = SimulatedWorkload::NAMES)]
         workload: SimulatedWorkload,
         #[command(flatten)]
         options: SimulateOptions,

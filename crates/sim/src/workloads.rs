@@ -22,51 +22,52 @@ use crate::designs::here;
 use crate::ring::Ring;
 use crate::topology::{Topology, ps};
 
-/// A workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "see the module")]
-pub enum Workload {
-    Hot,
-    Pagealloc,
-    Touch,
-    ProducerConsumer,
-    RingStream,
-    Vmalloc,
+/// Defines the workloads, their order and their names from one list.
+macro_rules! workloads {
+    ($first:ident = $first_name:literal $(, $workload:ident = $name:literal)*) => {
+        /// A workload, see the module.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "see the module")]
+        pub enum Workload {
+            $first,
+            $($workload,)*
+        }
+
+        impl Workload {
+            /// Every workload.
+            pub const ALL: &[Workload] = &[Workload::$first $(, Workload::$workload)*];
+
+            /// The names of all workloads, separated by commas.
+            pub const NAMES: &str = concat!($first_name $(, ", ", $name)*);
+
+            /// The name on the command line and in results.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    Workload::$first => $first_name,
+                    $(Workload::$workload => $name,)*
+                }
+            }
+        }
+    };
+}
+
+workloads! {
+    Hot = "hot",
+    Pagealloc = "pagealloc",
+    Touch = "touch",
+    ProducerConsumer = "producer-consumer",
+    RingStream = "ring-stream",
+    Vmalloc = "vmalloc"
 }
 
 impl Workload {
-    /// All of them.
-    pub const ALL: [Workload; 6] = [
-        Workload::Hot,
-        Workload::Pagealloc,
-        Workload::Touch,
-        Workload::ProducerConsumer,
-        Workload::RingStream,
-        Workload::Vmalloc,
-    ];
-
-    /// Its name on the command line and in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Workload::Hot => "hot",
-            Workload::Pagealloc => "pagealloc",
-            Workload::Touch => "touch",
-            Workload::ProducerConsumer => "producer-consumer",
-            Workload::RingStream => "ring-stream",
-            Workload::Vmalloc => "vmalloc",
-        }
-    }
-
     /// The workload called `name`.
     ///
     /// # Errors
     /// Lists the names there are.
     pub fn parse(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|workload| workload.name() == name);
-        found.ok_or_else(|| {
-            let names: Vec<_> = Self::ALL.iter().map(|workload| workload.name()).collect();
-            format!("no such workload; there are {}", names.join(", "))
-        })
+        let found = Self::ALL.iter().copied().find(|workload| workload.name() == name);
+        found.ok_or_else(|| format!("no such workload; there are {}", Self::NAMES))
     }
 
     /// Whether CPUs work in pairs, so that there must be two of them.

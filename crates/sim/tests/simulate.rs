@@ -63,7 +63,7 @@ fn a_seed_gives_one_history() {
 /// design afterwards.
 #[test]
 fn every_design_does_its_workloads_and_loses_no_page() {
-    for workload in Workload::ALL {
+    for &workload in Workload::ALL {
         for design in names(workload) {
             let simulation = Simulation {
                 drains_per_s: if workload == Workload::Vmalloc { 0.0 } else { 2000.0 },
