@@ -14,7 +14,7 @@ thread_local! {
 
 /// What `errno` says of an error.
 pub(crate) trait Errno {
-    /// Its number.
+    /// The number that C programs find in `errno`.
     fn errno(&self) -> c_int;
 }
 

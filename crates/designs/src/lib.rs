@@ -1,6 +1,6 @@
-//! The designs that linux-mm threads propose for keeping CPUs off the zone lock, each as a real
-//! implementation behind one trait, [`PageCache`], so that the same tests, traces and benchmarks
-//! run over all of them.
+//! The designs that linux-mm threads propose for keeping CPUs off the zone lock. Each is a real
+//! implementation behind one trait, [`PageCache`], so the same tests, traces and benchmarks run
+//! over all of them.
 //!
 //! # Vocabulary
 //! | word | meaning |
@@ -25,8 +25,8 @@
 //! | [`Depot`] | pagedepot's fronts and shelves, over its own bitmap or over a store | takes shelves, or fences and takes fronts too |
 //!
 //! `Local`, `NohzConditional`, `Spin` and `Rcu` use the same lists and the same policy (mainline's,
-//! [`Policy`]), so that a comparison shows nothing but which code may touch the lists, and how they
-//! are drained. `Magazine` has the lists and the policy of the 2013 prototype.
+//! [`Policy`]). So a comparison shows only which code may touch the lists, and how they are
+//! drained. `Magazine` has the lists and the policy of the 2013 prototype.
 //!
 //! # Acting as a CPU
 //! Callers say which CPU they act as. Locked designs need no proof of it. Designs whose owners take

@@ -1,6 +1,6 @@
-//! One switch for the whole machine. Lists belong to their owners alone or, once the machine says
-//! that it has isolated CPUs, lie behind locks on *every* CPU ("first attempt", 2021; rejected
-//! because the locked path would rarely be tested, and because all CPUs pay for a few).
+//! One switch for the whole machine. Lists belong to their owners alone until the machine says that
+//! it has isolated CPUs. Then lists lie behind locks on *every* CPU ("first attempt", 2021). The
+//! thread rejected it: the locked path would rarely be tested, and all CPUs pay for a few.
 
 use std::sync::Arc;
 

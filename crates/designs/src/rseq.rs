@@ -1,8 +1,8 @@
 //! A CPU's lock in user space at the price of plain loads and stores, by a restartable sequence.
 //!
 //! The kernel's owners disable preemption. Here, one sequence asks "does this thread run on this
-//! CPU, and is its lock free?" and takes the lock: the kernel aborts it when the thread is
-//! preempted, migrated or signalled in the middle, so it is atomic towards everything else that
+//! CPU, and is its lock free?" and takes the lock. The kernel aborts the sequence when the thread
+//! is preempted, migrated or signalled in the middle. So it is atomic towards everything else that
 //! runs on that CPU, without a locked instruction (`tools/testing/selftests/rseq`, percpu lock).
 //! Releasing the lock is a plain store.
 //!

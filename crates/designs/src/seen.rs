@@ -12,7 +12,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// None.
+    /// An empty set.
     pub fn new(zones: &Zones) -> Self {
         let ranges = || {
             zones

@@ -199,7 +199,7 @@ pub enum SetupError {
     Limits {
         /// The zone's place in the list.
         zone: usize,
-        /// Its limits.
+        /// The limits that are out of range.
         limits: CacheLimits,
     },
     /// Ranges overlap, or two zones share an aligned run of 512 frames.

@@ -29,9 +29,9 @@ pub struct Zone {
     /// The kernel's `ZONE_BELOW_HIGH`: set when a request finds the zone below its high
     /// watermark, cleared when a free finds it above.
     below_high: HintBool,
-    /// The kernel's `ZONE_RECLAIM_ACTIVE`: set while reclaim runs, which is from the request that
-    /// finds no zone above its low watermark (and wakes kswapd in the kernel) until a spill finds
-    /// this zone above the high one (where kswapd stops).
+    /// The kernel's `ZONE_RECLAIM_ACTIVE`: set while reclaim runs. A request that finds no zone
+    /// above its low watermark sets it (and wakes kswapd in the kernel). A spill that finds this
+    /// zone above the high watermark clears it (where kswapd stops).
     reclaim_active: HintBool,
 }
 

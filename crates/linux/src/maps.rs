@@ -30,7 +30,7 @@ impl FileId {
 /// A mapping.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Mapped {
-    /// Its addresses.
+    /// The addresses that it covers.
     pub range: Range<usize>,
     pub is_shared: bool,
     /// Its first byte in the file, in bytes.

@@ -33,7 +33,7 @@ const COPIED: u64 = 1 << 62;
 const GIVEN_UP: u64 = 1 << 63;
 const ACCESSES: u64 = COPIED - ACCESS;
 
-/// See the module.
+/// The word of a movable page.
 pub(crate) struct Place(AtomicU64);
 
 /// What compaction finds.

@@ -5,7 +5,7 @@ use pagedepot::{FrameRange, PageSize, Pfn};
 use pagedepot_sim_machine as machine;
 use pagedepot_vmap::{FlushSpans, MapError, Mapper, Protection, Span, VirtAddr};
 
-/// See the module.
+/// A mapper whose calls take simulated time.
 pub struct CostlyMapper {
     span: Span,
     page_ps: u64,

@@ -22,9 +22,9 @@
 //!        | none          purge: unmap, one flush, give back tables and frames, a quarter of each pool
 //!   purge, try again     <-----+------------------------+
 //! ```
-//! Nodes, pools by size, lazy areas that return to the node that allocated them, and pools that
-//! decay by a quarter at each purge are the design of "Mitigate a vmap lock contention" (Rezki,
-//! linux-mm 2024), which took the kernel from one lock to one per node. On top of it:
+//! These are the design of "Mitigate a vmap lock contention" (Rezki, linux-mm 2024), which took the
+//! kernel from one lock to one per node: nodes, pools by size, lazy areas that return to the node
+//! that allocated them, pools that decay by a quarter at each purge. On top of it:
 //! - an address leads to its area without a tree (`metadata/index.rs`), and a free changes one
 //!   word;
 //! - an area may keep its frames mapped in the pool, so that the next `vmalloc` maps nothing;

@@ -43,7 +43,7 @@ pub struct AreaInfo {
     pub mapped_pages: u32,
     /// Which request allocated it.
     pub kind: Kind,
-    /// Its state.
+    /// Whether the area is in use, freed, or held by a request or purge.
     pub state: AreaState,
     /// The accesses that its mapping allows.
     pub protection: Protection,

@@ -53,7 +53,7 @@ impl Order {
 pub struct FrameRange {
     /// First frame.
     pub start: Pfn,
-    /// How many.
+    /// Number of frames.
     pub frames: u32,
 }
 

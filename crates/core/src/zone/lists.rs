@@ -3,7 +3,7 @@
 use super::state::Zone;
 use crate::frame::{NodeId, ZoneId};
 
-/// See the module.
+/// All zones, and for each node the order in which its requests try them.
 pub struct Zones<'m> {
     zones: &'m [Zone],
     /// Nodes of zones, then of CPUs without a zone on their node.

@@ -5,9 +5,9 @@
 /// then. The default is mainline's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FreeHighPolicy {
-    /// When.
+    /// When a CPU counts as one that only frees.
     pub rule: FreeHighRule,
-    /// How much.
+    /// What such a CPU may cache.
     pub limit: FreeHighLimit,
 }
 

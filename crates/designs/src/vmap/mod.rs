@@ -1,6 +1,6 @@
 //! The designs for kernel address space that "Mitigate a vmap lock contention" (Rezki, linux-mm
-//! 2024) compares, each as a real implementation behind one trait, [`VmapDesign`], over core's
-//! [`Mapper`] and [`Host`](pagedepot_vmap::Host), and pagedepot's own.
+//! 2024) compares, and pagedepot's own. Each is a real implementation behind one trait,
+//! [`VmapDesign`], over a [`Mapper`] and a [`Host`](pagedepot_vmap::Host) of pagedepot's.
 //!
 //! # Vocabulary
 //! | word | meaning |
@@ -18,23 +18,24 @@
 //! | [`Depot`] | pagedepot's: see [`pagedepot_vmap`] | | | what needs it |
 //!
 //! The first two keep page tables for ever, as the kernel does. Each takes the lowest free range
-//! that fits. Both get and map frames by the same code (`area.rs`), so that they differ in nothing
-//! but which code may touch which list.
+//! that fits. Both get and map frames by the same code (`area.rs`), so they differ only in which
+//! code may touch which list.
 //!
-//! Three parts of the kernel are missing here, or different. It has blocks for short-lived
-//! mappings, which the thread hopes to remove; [`map_ram`](VmapDesign::map_ram) is what it would be
-//! without them. It has a worker for purges, with helpers; here a caller that frees runs the purge,
-//! unless another caller is running one, or one worker does without helpers ([`PurgedBy`]). And it
-//! unmaps and frees frames in `vfree`, before the flush; here a purge does both, because a
-//! [`Mapper`] unmaps for one thread at a time, and no frame may be reached by an old address once
-//! it is free.
+//! Three parts of the kernel are missing here, or different:
+//! * The kernel has blocks for short-lived mappings, which the thread hopes to remove.
+//!   [`map_ram`](VmapDesign::map_ram) works as the kernel would without them.
+//! * The kernel has a worker for purges, with helpers. Here a caller that frees runs the purge,
+//!   unless another caller is running one; or one worker runs it, without helpers ([`PurgedBy`]).
+//! * The kernel unmaps and frees frames in `vfree`, before the flush. Here a purge does both,
+//!   because a [`Mapper`] unmaps for one thread at a time, and no frame may be reached by an old
+//!   address once it is free.
 //!
 //! # Page tables
 //! The thread's open question is why page tables grew to 350 MiB, 1.2 GiB and 5.4 GiB with 64, 128
-//! and 256 test threads. The cause that was found later: the worker is one thread among these, so
-//! it lags, the freed addresses stay lazy, and requests take fresh ones, each with tables that
-//! stay. A worker of high priority and a cap for pools bring 267, 665 and 1107 MB to 285, 428 and
-//! 507 MB (Rezki's follow-up). `tests/vmap/tables.rs` shows both, with [`PurgedBy::Worker`] and
+//! and 256 test threads. The cause was found later. The worker is one thread among these, so it
+//! lags. Until it runs, freed addresses stay lazy, and requests take fresh ones, each with tables
+//! that stay. A worker of high priority and a cap for pools bring 267, 665 and 1107 MB to 285, 428
+//! and 507 MB (Rezki's follow-up). `tests/vmap/tables.rs` shows both, with [`PurgedBy::Worker`] and
 //! [`pool_areas_max`](VmapSetup::pool_areas_max).
 
 mod area;

@@ -7,9 +7,15 @@
 //! | 30 | populated | it exists: a page was mapped since it was last given back |
 //! | 31 | locked | its purger is giving it back |
 //!
-//! Transitions, each one atomic operation: enter `n -> n + k, populated` unless locked; leave
-//! `n -> n - k`; lock `0, populated -> 0, populated, locked`; release `locked -> 0`; relock (an
-//! unmap failed) `locked -> k, populated`.
+//! Each transition is one atomic operation:
+//!
+//! | transition | word |
+//! |---|---|
+//! | enter | `n -> n + k, populated`, unless locked |
+//! | leave | `n -> n - k` |
+//! | lock | `0, populated -> 0, populated, locked` |
+//! | release | `locked -> 0` |
+//! | relock, after an unmap failed | `locked -> k, populated` |
 //!
 //! # Argument
 //! A thread that maps enters first, and does not map while the table is locked. A purger locks only

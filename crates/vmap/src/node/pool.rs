@@ -22,11 +22,14 @@
 //!
 //! # Limits
 //! A pool takes at most `limit` areas. Limits start at 0 and grow when areas are freed, under two
-//! conditions: the limits of all of the node's pools, in pages, stay within the node's budget; and
-//! no pool has more of it than is left for the others. So there is room for one more size, whatever
-//! sizes came first. A purge that takes a quarter of a pool's areas takes as much from its limit.
-//! The hot path compares two numbers it has loaded anyway, and the memory kept for reuse is bounded
-//! without a count at each operation. The design of the linux-mm thread has no cap.
+//! conditions:
+//! * The limits of all of the node's pools, in pages, stay within the node's budget.
+//! * No pool has more of the budget than is left for the others. So there is room for one more
+//!   size, whatever sizes came first.
+//!
+//! A purge that takes a quarter of a pool's areas takes as much from its limit. The hot path
+//! compares two numbers that it has loaded anyway, so the memory kept for reuse is bounded without
+//! a count at each operation. The design of the linux-mm thread has no cap.
 
 use crate::metadata::area::{AreaIndex, Areas};
 use crate::model::{self, Mutant, leaves_out};
@@ -209,9 +212,9 @@ impl Pools {
         true
     }
 
-    /// Number of areas to take from the free address space along with one that the pool for `pages`
-    /// did not have: about as many as were requested so far, up to a page table's worth of pages
-    /// per acquisition of the space's lock.
+    /// Number of areas to take from the free address space in addition, when the pool for `pages`
+    /// was empty. It is about the number of areas requested so far. Together they have at most the
+    /// pages of a page table, so that the space's lock is not held for long.
     #[cold]
     pub fn stock(&self, pages: u32, budget_pages: u64) -> u32 {
         let Some(pool) = self.of(pages) else { return 0 };

@@ -1,6 +1,6 @@
-//! `vmalloc`, mappings and purges over an allocator, with production's constants and layout, under
-//! shuttle's schedulers; see `crates/core/src/shuttle_tests` for what these find, and how to repeat
-//! a failure.
+//! Tests `vmalloc`, mappings and purges over an allocator under shuttle's schedulers, with
+//! production's constants and layout. `crates/core/src/shuttle_tests` says what these find, and how
+//! to repeat a failure.
 //!
 //! | module | what |
 //! |---|---|

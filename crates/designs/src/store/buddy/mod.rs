@@ -7,9 +7,10 @@
 //!
 //! # Mobility
 //! A pageblock ([`Order::PAGEBLOCK`]) has a mobility, and its free blocks are on the lists of that
-//! mobility. A request that finds its own lists empty goes, as mainline's does, through
-//! *claiming* (from the largest blocks down: take over the whole pageblock if enough of it is
-//! free) and *stealing* (from the smallest up: take one block and leave the pageblock as it is).
+//! mobility. A request that finds its own lists empty does what mainline's does:
+//! * *Claiming*, from the largest blocks down: it takes over the whole pageblock if enough of it is
+//!   free.
+//! * *Stealing*, from the smallest up: it takes one block and leaves the pageblock as it is.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
