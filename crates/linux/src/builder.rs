@@ -87,17 +87,17 @@ impl Builder {
         }
     }
 
-    /// Where the pages come from. Default: private anonymous memory.
+    /// How the memory is mapped. Default: private anonymous memory.
     pub fn memory(mut self, kind: MemoryKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Keeps addresses free, so that the depot can [grow](Depot::grow) to so many bytes in all.
-    /// That, and the size it begins with, are rounded up to multiples of 2^18 pages: 1 GiB of 4
-    /// KiB pages. Costs 2 KiB per GiB. Default: it cannot grow. With [`hugetlb`](Self::hugetlb)
-    /// it cannot either: when the system has too few huge pages it gives the addresses to
-    /// others.
+    /// Reserves addresses, so that the depot can [grow](Depot::grow) to so many bytes in all. That
+    /// size, and the size it begins with, are rounded up to multiples of 2^18 pages: 1 GiB of 4 KiB
+    /// pages. Costs 2 KiB per GiB. Default: it cannot grow. With [`hugetlb`](Self::hugetlb) it
+    /// cannot grow either: when the system has too few huge pages, it unmaps the addresses, and
+    /// other threads may take them.
     pub fn grow_to(mut self, bytes: usize) -> Self {
         self.bytes_max = bytes;
         self
@@ -109,36 +109,36 @@ impl Builder {
         self
     }
 
-    /// Takes the memory from the pool of 2 MiB pages that the administrator set aside
-    /// (`vm.nr_hugepages`). The size is rounded up to them. Default: no.
+    /// Uses huge pages of 2 MiB from the pool that the administrator set aside (`vm.nr_hugepages`).
+    /// The size is rounded up to 2 MiB. Default: no.
     pub fn hugetlb(mut self, yes: bool) -> Self {
         self.hugetlb = yes;
         self
     }
 
-    /// Asks for transparent huge pages (`MADV_HUGEPAGE`); [`Depot::trim`] then gives back whole
-    /// ones only. Default: as the system does for everybody.
+    /// Asks for transparent huge pages (`MADV_HUGEPAGE`). [`Depot::trim`] then gives back only
+    /// whole ones. Default: the system's setting.
     pub fn thp(mut self, yes: bool) -> Self {
         self.thp = yes;
         self
     }
 
-    /// Divides the memory among the NUMA nodes, a zone each, and binds each part to its node. The
-    /// metadata of each CPU lies on its node if there is room.
-    /// Default: one zone, pages come from the node of the CPU that touches them first.
+    /// Divides the memory among the NUMA nodes, one zone each, and binds each part to its node. The
+    /// metadata of each CPU lies on its node if there is room. Default: one zone, whose pages come
+    /// from the node of the CPU that touches them first.
     pub fn numa(mut self, yes: bool) -> Self {
         self.numa = yes;
         self
     }
 
-    /// Makes every page present now, so that no access faults later. Default: no.
+    /// Makes every page present now, so that no later access faults. Default: no.
     pub fn populate(mut self, yes: bool) -> Self {
         self.populate = yes;
         self
     }
 
-    /// CPUs `0..cpus` get caches; threads on others go to the store. Default: every CPU that may
-    /// ever come online, whatever this process may use now.
+    /// CPUs `0..cpus` get caches; threads on other CPUs use the store. Default: every CPU that may
+    /// ever come online, whichever of them this process may use now.
     pub fn cpus(mut self, cpus: u32) -> Self {
         self.cpus = Some(cpus);
         self
@@ -151,42 +151,42 @@ impl Builder {
         self
     }
 
-    /// A lock per CPU instead of restartable sequences: every page can be taken back without
-    /// interrupting anybody, and each operation costs an atomic exchange. Default: no.
+    /// Uses a lock per CPU instead of restartable sequences. A drain can then take back every page
+    /// without interrupting a CPU, and each operation costs an atomic exchange. Default: no.
     pub fn per_cpu_locks(mut self, yes: bool) -> Self {
         self.locks = yes;
         self
     }
 
-    /// Whether CPUs cache pages at all. Without, every request goes to the store, and nothing is
-    /// ever out of reach. Default: yes.
+    /// Whether CPUs cache pages. Without caches every request goes to the store, and drains find
+    /// nothing. Default: yes.
     pub fn caches(mut self, yes: bool) -> Self {
         self.caches = yes;
         self
     }
 
-    /// Catches every double free and wrong order exactly, for a byte per page and an atomic
-    /// exchange per operation: the second free is refused. Default: no; range, alignment and what
-    /// reaches the store while it is free there are checked always, the last
-    /// [late](Self::on_misuse).
+    /// Refuses every double free and every free with a wrong order, in the call that makes it.
+    /// Costs a byte per page and an atomic exchange per operation. Default: no. A free with a wrong
+    /// range or alignment is always refused. Pages that are free in the store already are always
+    /// detected when they reach the store, [later](Self::on_misuse).
     pub fn checked(mut self, yes: bool) -> Self {
         self.checked = yes;
         self
     }
 
-    /// Whether all memory is registered with devices for the depot's life (io_uring, VFIO, RDMA),
-    /// and must never be given back: [`Depot::trim`] is refused with
-    /// [`TrimError::Pinned`](crate::reclaim::TrimError::Pinned). For parts see
-    /// [`Depot::pin_range`], where the reason stands. Default: no.
+    /// States that all memory is registered with devices for the depot's life (io_uring, VFIO,
+    /// RDMA). It is never given back: [`Depot::trim`] fails with
+    /// [`TrimError::Pinned`](crate::reclaim::TrimError::Pinned). For parts of the memory use
+    /// [`Depot::pin_range`], which also gives the reason. Default: no.
     pub fn pinned(mut self, yes: bool) -> Self {
         self.pinned = yes;
         self
     }
 
-    /// Whom to tell when pages reach the store that are free there: a caller freed them twice, or
-    /// with a wrong order. It is called at the end of a call that frees, drains, trims or
-    /// allocates, in a signal handler too if that frees, and may panic; the pages stay free
-    /// once, and all others are in order. Default: a panic that names the first of them.
+    /// Function to call when pages reach the store that are free there already: a caller freed them
+    /// twice, or with a wrong order. It runs at the end of a call that frees, drains, trims or
+    /// allocates, also in a signal handler that frees. It may panic. The pages are free once, and
+    /// no other page is affected. Default: a panic that names the first of them.
     ///
     /// ```
     /// use pagedepot_linux::Depot;
@@ -200,45 +200,46 @@ impl Builder {
         self
     }
 
-    /// Whom to tell when a CPU's fronts have been taken that a [handover](Depot::drain_handover)
-    /// had asked for. It is called by the thread that handed them over or took them, in the middle
-    /// of a call that allocates, frees or drains, in a signal handler too; it must be quick, and
-    /// must not use the depot. A thread that waits for pages looks at its handover then. Default:
-    /// no one.
+    /// Function to call when a CPU's fronts have been taken after a
+    /// [handover](Depot::drain_handover) asked for them. The thread that handed them over or took
+    /// them calls it in the middle of a call that allocates, frees or drains, also in a signal
+    /// handler. It must be quick and must not use the depot. A thread that waits for pages can
+    /// check its handover then. Default: none.
     pub fn on_handover(mut self, tell: fn(CpuId)) -> Self {
         self.on_handover = Some(tell);
         self
     }
 
-    /// Counts pages freed on another CPU than the one that got them
-    /// ([`Counts::remote_freed_pages`](crate::stats::Counts::remote_freed_pages)), for two bytes
+    /// Counts pages that are freed on another CPU than the one that allocated them
+    /// ([`Counts::remote_freed_pages`](crate::stats::Counts::remote_freed_pages)). Costs two bytes
     /// per page. Default: no.
     pub fn track_owner(mut self, yes: bool) -> Self {
         self.track_owner = yes;
         self
     }
 
-    /// Watermarks in pages, of each zone. Default: the kernel's `low` and `high` for reclaim
-    /// callbacks, but `min` 0: every page can be allocated.
+    /// Watermarks of each zone, in pages. Default: the kernel's `low` and `high` for reclaim
+    /// callbacks, but `min` 0, so that every page can be allocated.
     pub fn watermarks(mut self, watermarks: Watermarks) -> Self {
         self.watermarks = Some(watermarks);
         self
     }
 
-    /// How many pages a CPU may cache. Default: adapted to demand between the kernel's bounds.
+    /// How many pages a CPU may cache. Default: adapts to demand between the kernel's bounds.
     pub fn high(mut self, policy: HighPolicy) -> Self {
         self.high = policy;
         self
     }
 
-    /// Fixes what a CPU may cache at `1 / fraction` of the memory, divided by the CPUs; at least 8
-    /// (the kernel's `vm.percpu_pagelist_high_fraction`).
+    /// Fixes the number of pages that a CPU may cache at `1 / fraction` of the memory, divided by
+    /// the number of CPUs; `fraction` is at least 8 (the kernel's
+    /// `vm.percpu_pagelist_high_fraction`).
     pub fn percpu_pagelist_high_fraction(self, fraction: u32) -> Self {
         self.high(HighPolicy::Fraction(fraction))
     }
 
-    /// What a CPU may cache that frees blocks of orders 1 to 3 and allocates few. Default: nothing
-    /// but its fronts, as in the kernel; [`FreeHigh::OFF`]: as much as any other CPU.
+    /// How much a CPU may cache that frees blocks of orders 1 to 3 and allocates few. Default: only
+    /// its fronts, as in the kernel. [`FreeHigh::OFF`]: as much as any other CPU.
     pub fn free_high(mut self, policy: FreeHigh) -> Self {
         self.free_high = policy;
         self
@@ -248,9 +249,8 @@ impl Builder {
     /// program frees and allocates, so that they become whole. No page is moved for it. Default:
     /// [`Evacuation::Adaptive`], until half of a zone lies in whole pageblocks.
     ///
-    /// A depot made with [`Evacuation::Off`] stays so; others can be
-    /// [changed](pagedepot::ZoneSettings::set_evacuation). [Over a store of the program's own](Self::build_over)
-    /// none are.
+    /// [`settings`](Depot::settings) can change the policy, unless it is [`Evacuation::Off`] here.
+    /// [Over a store of the program's own](Self::build_over) no pageblock is emptied.
     ///
     /// ```
     /// use pagedepot_linux::builder::Evacuation;
@@ -269,7 +269,7 @@ impl Builder {
         self
     }
 
-    /// Makes the depot. Do it before the program has many threads: registering with `membarrier`
+    /// Makes the depot. Do this before the program has many threads: registering with `membarrier`
     /// is cheap then, and takes milliseconds later.
     ///
     /// # Errors
@@ -278,12 +278,11 @@ impl Builder {
         self.build_with(|_| None)
     }
 
-    /// Makes the depot over a store of the program's own: `make` is told which frames each zone
-    /// has, and returns what holds them, all free. See [`Backing`] for what such a store must
-    /// do.
+    /// Makes the depot over a store of the program's own. `make` receives the frames of each zone,
+    /// and returns a store that holds them, all free. [`Backing`] says what such a store must do.
     ///
-    /// Unless it finds ranges, [`Depot::trim`] gives nothing back. If it takes locks, a signal
-    /// handler may neither allocate nor free.
+    /// [`Depot::trim`] gives back nothing unless the store finds ranges. If the store takes locks,
+    /// signal handlers may neither allocate nor free.
     ///
     /// # Errors
     /// As [`build`](Self::build).
@@ -324,8 +323,8 @@ impl Builder {
             ..Config::new(cpus, &zones)
         };
         let backing = make(&zones);
-        // SAFETY: shared, so it stays where it is; the depot drops the allocator, which alone gets
-        // this, before it.
+        // SAFETY: shared, so it does not move. The allocator alone gets this reference, and the
+        // depot drops the allocator first.
         let under = backing.as_ref().map(|backing| unsafe { &*Arc::as_ptr(backing) });
         let under: Option<&'static dyn Backing> = under.map(|under| under as _);
         let metadata_bytes = Frames::builder(&config).backing(under).metadata_bytes()?;
@@ -345,7 +344,7 @@ impl Builder {
         let isolated = self.isolated.unwrap_or_else(|| machine.quiet_cpus());
         let process = Process { fork_mark, isolated, on_handover: self.on_handover };
         let seam = LinuxCpus::new(locks, process, self.locks);
-        // SAFETY: new anonymous memory, of which this part has not been touched: it is zero.
+        // SAFETY: new anonymous memory. This part of it has not been touched, so it is zero.
         let allocator =
             unsafe { Frames::builder(&config).backing(under).build_zeroed(metadata, seam)? };
         for (cpu, &node) in cpu_nodes.iter().enumerate() {
@@ -365,7 +364,7 @@ impl Builder {
         })))
     }
 
-    /// How many frames there are in so many bytes.
+    /// The number of frames in `bytes` bytes.
     fn frames(&self, bytes: usize) -> Result<u32, BuildError> {
         let system = rustix::param::page_size();
         if !self.page_size.bytes().is_multiple_of(system) {
@@ -439,10 +438,10 @@ fn panic_on_misuse(misuse: Misuse) {
     panic!("pagedepot: {misuse:?}{advice}; Builder::on_misuse is told instead of this panic");
 }
 
-/// Zones begin at multiples of this many frames.
+/// Zones begin at multiples of this number of frames.
 const ZONE_FRAMES: u32 = 512;
 
-/// A zone to be.
+/// The node and frames of a zone that will be made.
 struct Share {
     node: NodeId,
     range: FrameRange,
@@ -465,11 +464,11 @@ impl Depot {
 
     /// A depot of `bytes`, rounded up to whole pages, with options; see [`Builder`] for an example.
     ///
-    /// The system backs pages when they are first touched, so a depot can be larger than what is
-    /// free now. It can never have more bytes in all than the system would map for one program
-    /// at once, whether it is built so large or [grows](Self::grow) there, and whatever the
-    /// kind of memory: RAM and swap with `vm.overcommit_memory=0`, anything with `1`, what is
-    /// left below the commit limit with `2` (a memory file is counted there page by page).
+    /// The system provides pages when they are first touched, so a depot can be larger than the
+    /// memory that is free now. It can never have more bytes in all than the system would map for
+    /// one program at once, whether it is built so large or [grows](Self::grow), and whatever the
+    /// kind of memory. That limit is RAM and swap with `vm.overcommit_memory=0`, none with `1`, and
+    /// what is left below the commit limit with `2` (a memory file is counted there page by page).
     pub fn builder(bytes: usize) -> Builder {
         Builder::new(bytes)
     }

@@ -194,7 +194,7 @@ impl<'m> LinuxCpus<'m> {
 // sequences of that CPU before it have committed, on that CPU, or were aborted. Every thread that
 // gets here has an area of its own, registered or with a negative `cpu_id`: a child of `vfork`,
 // which has its parent's without a registration, may call nothing (see `pagedepot_rseq`). Without
-// an area all of it is `Locked`'s, with the same locks for everybody, since `area` never changes.
+// an area all of it is `Locked`'s, with the same locks for all threads, since `area` never changes.
 // 6. Arrays and offsets are passed on to the sequences, which keep neither.
 unsafe impl<'m> Cpus for LinuxCpus<'m> {
     type Environment = Process<'m>;

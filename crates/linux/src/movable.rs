@@ -1,4 +1,4 @@
-//! Pages that may be moved while nobody looks at them, so that memory heals.
+//! Pages that compaction may move between accesses, so that memory heals.
 //!
 //! A [`Page`] lends its memory for as long as it lives, so it stays where it is. A [`Movable`]
 //! lends it for each access: between accesses, compaction may copy the page elsewhere and free the
@@ -38,16 +38,17 @@ impl Depot {
         Movable::new(self, order, flags)
     }
 
-    /// Moves [`Movable`] pages together until the target is there, in one zone after the other:
-    /// pageblocks of 2 MiB, or a contiguous range, wholly free. [`Movable`] has an example. A
-    /// request with [`Flags::compact`], as in [`pages`](Self::pages), does so before it fails.
+    /// Moves [`Movable`] pages together until the target is reached: whole pageblocks of 2 MiB, or
+    /// a contiguous range, wholly free. Compacts one zone after the other. [`Movable`] has an
+    /// example. A request with [`Flags::compact`], as in [`pages`](Self::pages), compacts before it
+    /// fails.
     ///
-    /// Other kinds of pages stay where they are; a pageblock with one of them cannot be emptied.
+    /// Other kinds of pages stay where they are, so a pageblock with one of them cannot be emptied.
     /// Keep the two kinds apart: allocate the others with [`Flags::UNMOVABLE`]. With a target of
-    /// whole pageblocks each zone is compacted until it has so many.
+    /// whole pageblocks, each zone is compacted until it has that many.
     ///
-    /// Returns the sum over the zones, and the end of the last one; for a range the zone that has
-    /// it is the last.
+    /// Returns the sum over the zones, and how compaction of the last one ended. For a range, the
+    /// last zone is the one that has it.
     ///
     /// # Errors
     /// [`CompactError`](crate::reclaim::CompactError), of a target that no zone could reach.

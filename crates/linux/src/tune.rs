@@ -1,5 +1,4 @@
-//! What can be changed while the depot is in use: which CPUs cache, how much, and when pressure
-//! begins.
+//! Settings of a depot in use: which CPUs cache, how much, and when pressure begins.
 
 use pagedepot::ZoneId;
 
@@ -14,16 +13,16 @@ pub type ZoneSettings<'d> = pagedepot::ZoneSettings<'d, 'static, LinuxCpus<'stat
 
 impl Depot {
     /// The caches of all CPUs: to take them away and give them back, to let them decay, and to hand
-    /// over what a drain asked for.
+    /// over the fronts that a drain asked for.
     ///
-    /// A CPU that went offline, or left the program's cpuset, is
-    /// [retired](pagedepot::CpuCaches::retire). Threads that do run there go to the store. Taking
-    /// caches away fences each CPU that runs this process, though it be isolated. Methods that name
-    /// a CPU do nothing for one beyond [`Builder::cpus`](crate::Builder::cpus).
+    /// [Retire](pagedepot::CpuCaches::retire) a CPU that went offline or left the program's cpuset.
+    /// Threads that still run there use the store. Taking caches away fences each CPU that runs this
+    /// process, even if it is isolated. Methods that name a CPU do nothing for one beyond
+    /// [`Builder::cpus`](crate::Builder::cpus).
     ///
-    /// [`decay`](pagedepot::CpuCaches::decay) is for programs whose threads sleep long: nothing but
-    /// drains shrinks the caches of their CPUs. Call it once a second, as the kernel does; three
-    /// seconds after a CPU last needed its slow path its shelf empties, its fronts stay.
+    /// [`decay`](pagedepot::CpuCaches::decay) is for programs whose threads sleep long: besides it,
+    /// only drains shrink the caches of their CPUs. Call it once a second, as the kernel does. When a
+    /// CPU has not needed its slow path for three seconds, its shelf empties; its fronts stay.
     ///
     /// ```
     /// use pagedepot_linux::{CpuId, Depot, Order};
@@ -43,8 +42,8 @@ impl Depot {
     /// The settings of a zone, to read and to change: watermarks, how many pages each CPU may cache,
     /// and whether sparsely used pageblocks are emptied. `None`: there is no such zone.
     ///
-    /// What is cached above a lower `high` goes back little by little, as caches
-    /// [decay](pagedepot::CpuCaches::decay): [drain](Self::drain) to have it now.
+    /// Pages above a lower `high` go back little by little, as caches
+    /// [decay](pagedepot::CpuCaches::decay); [drain](Self::drain) to get them back at once.
     ///
     /// ```
     /// use pagedepot_linux::builder::{CacheLimits, Evacuation};

@@ -19,9 +19,9 @@ const FRONTS_BYTES: usize = WORD_BYTES * Class::COUNT;
 pub const ROWS: usize = Mobility::COUNT * 2;
 /// Front words per zone and context that may have magazines.
 pub const FRONTS: usize = Class::COUNT * ROWS;
-/// Front words per zone and context: those, and a row whose words never have a magazine, for
-/// frames without memory; and five words more, so that five further offsets lead to nothing but
-/// such words whatever the class: see the table at [`Tag`].
+/// Front words per zone and context. Besides those of [`FRONTS`] there is a row whose words never
+/// have a magazine, for frames without memory. Five more words follow, so that five further offsets
+/// lead only to such words, whatever the class: see the table at [`Tag`].
 pub const WORDS_PER_ZONE: usize = Class::COUNT * (ROWS + 1) + 5;
 /// Bytes of all front words of one zone and context.
 const ZONE_BYTES: usize = WORD_BYTES * WORDS_PER_ZONE;
@@ -55,8 +55,8 @@ impl PageblockIndex {
 /// never popped: what is freed leaves circulation, and goes to the store by magazines
 /// (`pcp/evacuate.rs`).
 ///
-/// The other values lead to words that never have a magazine, so that what is freed there takes the
-/// slow path, which looks at the tag again:
+/// The other values lead to words that never have a magazine. So a free of such a frame takes the
+/// slow path, which reads the tag again:
 ///
 /// | value | meaning |
 /// |---|---|
@@ -129,7 +129,7 @@ impl Tag {
             + self.mobility() as u32 * WORD_BYTES as u32)
     }
 
-    /// What an isolated pageblock was before. `None`: it is not isolated.
+    /// The tag from before the pageblock was isolated. `None`: it is not isolated.
     pub const fn of_isolated(self) -> Option<Self> {
         let offset = self.0 % ZONE_BYTES as u32;
         if offset < ISOLATED {
@@ -185,13 +185,13 @@ impl Tag {
         ZoneId::new(self.0 / ZONE_BYTES as u32)
     }
 
-    /// Its mobility, and whether it evacuates.
+    /// Mobility of the pageblock, and whether it evacuates.
     #[inline]
     pub const fn row(self) -> (Mobility, bool) {
         (self.mobility(), self.is_evacuating())
     }
 
-    /// Of a pageblock with memory, not isolated and without carved frames.
+    /// The tag must be of a pageblock with memory, not isolated and without carved frames.
     #[inline]
     pub const fn mobility(self) -> Mobility {
         match self.settled().0 % ZONE_BYTES as u32 / FRONTS_BYTES as u32 {
@@ -202,11 +202,11 @@ impl Tag {
     }
 }
 
-/// From a zone's first word to the rows that are only pushed to.
+/// Bytes from a zone's first word to the rows that are only pushed to.
 const EVACUATING: u32 = (Mobility::COUNT * FRONTS_BYTES) as u32;
-/// To a row that no front has.
+/// Bytes from a zone's first word to the row that no front has.
 const REFUSING: u32 = (ROWS * FRONTS_BYTES) as u32;
-/// The same, one word further, two, and three.
+/// One word further, two words, and three.
 const CARVED: u32 = REFUSING + WORD_BYTES as u32;
 const REMOVED: u32 = CARVED + WORD_BYTES as u32;
 const ISOLATED: u32 = REMOVED + WORD_BYTES as u32;

@@ -1,5 +1,5 @@
-//! A value that is made after the place for it: once, by one of any number of callers, none of
-//! which waits.
+//! A value that is made later than the place that holds it. Any number of callers may try to make
+//! it; one does, and none waits.
 //!
 //! | state | meaning | next |
 //! |---|---|---|
@@ -13,8 +13,8 @@
 //! 2. Readers touch the value in `READY` alone. The maker's store of `READY` releases what it
 //!    wrote, and the reader's load acquires it.
 //! 3. No transition leaves `READY`, so a reference stays valid while the place lives.
-//! 4. A caller that finds `BUSY` is told so and goes on. It may be an interrupt handler above the
-//!    maker, for which waiting would never end.
+//! 4. A caller that finds `BUSY` gets an error at once. It may be an interrupt handler that
+//!    interrupted the maker, so waiting would never end.
 #![allow(unsafe_code, reason = "reads a value that an atomic state says is made")]
 
 use core::mem::MaybeUninit;
@@ -26,18 +26,18 @@ const EMPTY: u32 = 0;
 const BUSY: u32 = 1;
 const READY: u32 = 2;
 
-/// Why no value was made.
+/// Why a call made no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotMade<E> {
-    /// There is one.
+    /// The value has been made already.
     Ready,
     /// Another caller is making one.
     Busy,
-    /// It could not be made.
+    /// Making it failed.
     Failed(E),
 }
 
-/// A place for a value; see the module.
+/// A place for a value that is made later; see the module.
 pub struct LateInit<T> {
     state: AtomicU32,
     value: UnsafeCell<MaybeUninit<T>>,
@@ -49,13 +49,13 @@ unsafe impl<T: Send + Sync> Sync for LateInit<T> {}
 unsafe impl<T: Send> Send for LateInit<T> {}
 
 impl<T> LateInit<T> {
-    /// No value yet.
+    /// A place without a value.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         LateInit { state: AtomicU32::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// As above; loom's atomics are not made at compile time.
+    /// As above, not `const`: loom's atomics cannot be made at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
         LateInit { state: AtomicU32::new(EMPTY), value: UnsafeCell::new(MaybeUninit::uninit()) }
@@ -76,7 +76,7 @@ impl<T> LateInit<T> {
     /// Makes the value, unless there is one or another caller is making it.
     ///
     /// # Errors
-    /// Why not; `make` is called only if this caller is to make it.
+    /// Why this call made no value. `make` is called only by the caller that is elected.
     pub fn init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, NotMade<E>> {
         // Acquire: pairs with the Release of a maker that failed. Relaxed on failure: nothing is
         // read.
@@ -100,7 +100,7 @@ impl<T> LateInit<T> {
 
 impl<T> Drop for LateInit<T> {
     fn drop(&mut self) {
-        // Relaxed: the owner has it for itself.
+        // Relaxed: `&mut self` excludes all others.
         if self.state.load(Ordering::Relaxed) == READY {
             // SAFETY: written, and dropped once.
             self.value.with_mut(|value| unsafe { (*value).assume_init_drop() });
@@ -108,7 +108,7 @@ impl<T> Drop for LateInit<T> {
     }
 }
 
-/// The maker's turn; ends by dropping, also when `make` panics.
+/// The right to make the value. Dropping it ends the turn, also when `make` panics.
 struct Turn<'s> {
     state: &'s AtomicU32,
     after: u32,

@@ -1,4 +1,4 @@
-//! What code of several CPUs shares memory by: atomics, counters, pages on their way.
+//! Primitives for state that several CPUs share: atomics, stacks, counters, pages in flight.
 //!
 //! **Exempt from semantic versioning**: names and signatures here change with any version. Crates
 //! of this repository depend on exactly this version; embedders take atomics from `core`.
@@ -7,14 +7,13 @@
 //! |---|---|
 //! | [`prim`] | the primitives: production's, or a model checker's |
 //! | [`model`] | what models change: sizes, and steps that they leave out |
-//! | [`stack`] | stacks that anyone may push to and take whole |
-//! | `in_flight` | pages on their way between owners |
+//! | [`stack`] | stacks that any thread may push to and take whole |
+//! | `in_flight` | pages on their way between layers |
 //! | `count` | counters for statistics |
 //! | `late_init` | how a value that is made later is published |
 //! | `apart` | values on cache lines of their own |
-//! | `spin` | waiting where nothing can sleep |
-//! | `prefetch` | hints to fetch cache lines |
 //! | `spin` | waiting for a word to change, for callers that cannot sleep |
+//! | `prefetch` | hints to fetch cache lines |
 
 mod apart;
 mod count;

@@ -1,32 +1,32 @@
-//! Whether the pageblocks of a zone evacuate, and how many.
+//! How many pageblocks of a zone evacuate.
 //!
 //! # Theory
-//! Pageblocks that evacuate give their frames to the store one by one, and what their holders
-//! allocate next comes from the others. The others must have room for that. Let `s` be the free
+//! Pageblocks that evacuate give their frames to the store one by one, and their holders' next
+//! allocations come from other pageblocks. Those must have room for them. Let `s` be the free
 //! frames of partly used pageblocks, `e` the number of pageblocks that evacuate, and `f` their free
-//! frames. Then `s - f` frames of room stand against `512 * e - f` held ones. The difference,
-//! `s - 512 * e`, does not change when a held frame moves. So there is room for all as long as
-//! `e <= s / 512`, however densely used those pageblocks are; and `e` pageblocks then become whole.
-//! The policy keeps `e` at that number, less what the goal leaves scattered.
+//! frames. Then there are `s - f` frames of room for `512 * e - f` held ones. The difference, `s -
+//! 512 * e`, does not change when a held frame moves. So there is room as long as `e <= s / 512`,
+//! however densely used those pageblocks are, and `e` pageblocks then become whole. The policy
+//! keeps `e` at that number, less the free frames that the goal allows outside of whole pageblocks.
 //!
-//! `s` is the zone's free pages less 512 for each whole pageblock. Whole ones are counted by the
-//! hands of the CPUs that walk over the zone, once per turn, and evacuated ones also as they become
-//! whole. Those that are broken up meanwhile are missed until the next turn, and too few evacuate.
-//! What is marked in excess is taken back by searches, which go there before they break up a whole
-//! pageblock.
+//! `s` is the zone's free pages less 512 for each whole pageblock. The hands of the CPUs that walk
+//! over the zone count whole pageblocks, once per turn. Evacuated pageblocks are also counted when
+//! they become whole. Pageblocks that are broken up during a turn stay counted until the next one,
+//! so too few evacuate. If too many are marked, searches settle some: they take from those before
+//! they break up a whole pageblock.
 
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
 use crate::sync::prim::{AtomicU32, AtomicU64, Ordering};
 
-/// Whether sparsely used pageblocks evacuate: what is freed there is not allocated again before
-/// the pageblock is wholly free.
+/// Whether sparsely used pageblocks evacuate: frames that are freed there are not allocated again
+/// before the pageblock is whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Evacuation {
-    /// None do. Drains and searches then skip what is needed for it.
+    /// No pageblock evacuates. Drains and searches skip the work for it.
     Off,
-    /// They do until this share of the zone's free memory, in percent, lies in whole pageblocks,
-    /// but for 512 pages per CPU, and while the zone is above its high watermark. More than 100
-    /// means 100.
+    /// Pageblocks evacuate until this share of the zone's free memory, in percent, lies in whole
+    /// pageblocks; 512 pages per CPU may lie elsewhere besides. They evacuate only while the zone is
+    /// above its high watermark. More than 100 means 100.
     Goal {
         /// The share.
         percent: u8,
@@ -36,7 +36,7 @@ pub enum Evacuation {
     Adaptive,
 }
 
-/// How policies are kept: percents, or these.
+/// Encoding of policies: a percentage, or one of these values.
 const OFF: u32 = u32::MAX;
 const ADAPTIVE: u32 = u32::MAX - 1;
 
@@ -58,12 +58,12 @@ impl Evacuation {
     }
 }
 
-/// Pageblocks that a hand has seen on a turn.
+/// Pageblocks that a hand has met on a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Wholly free.
+    /// Pageblocks that are wholly free.
     pub whole: u32,
-    /// Partly.
+    /// Pageblocks that are partly free.
     pub partial: u32,
 }
 
@@ -77,20 +77,20 @@ impl Seen {
     }
 }
 
-/// What a zone is like now, as far as counters say.
+/// The state of a zone, as far as counters tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Free pages, and all pages.
     pub free: u64,
     pub managed: u64,
-    /// Free pages that are to be left for what CPUs refill meanwhile.
+    /// Free pages that are left for what CPUs refill during a turn.
     pub kept: u64,
-    /// Pageblocks that evacuate, and how often one has become whole that did.
+    /// Pageblocks that evacuate, and how many of them have become whole so far.
     pub evacuating: u32,
     pub healed: u32,
 }
 
-/// A zone's policy, and what it goes by.
+/// A zone's policy, and the counts that it needs.
 pub struct Evacuating {
     policy: AtomicU32,
     /// What the last turn of a hand has [`Seen`].
@@ -98,22 +98,23 @@ pub struct Evacuating {
     /// Free pages, and pageblocks healed, when that turn began.
     seen_free: AtomicU64,
     seen_healed: AtomicU32,
-    /// Of how many mean free counts a pageblock must have one: grows while too few have.
+    /// A pageblock that evacuates must have at least the mean free count divided by this. Grows
+    /// while too few pageblocks have so many.
     divisor: AtomicU32,
 }
 
-/// What a hand is to do.
+/// What a hand should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orders {
-    /// Pageblocks that are to begin to evacuate; below 0, there are too many.
+    /// Pageblocks that should begin to evacuate. Negative: so many should stop.
     pub quota: i64,
-    /// Free frames that they must have.
+    /// Free frames that such a pageblock must have.
     pub free_min: u32,
 }
 
-/// The part of a zone that is allocated or freed before the next turn is made without rests.
+/// If this part of the zone was allocated or freed, the next turn is made without rests.
 const OUTDATED_PART: u64 = 16;
-/// Most free counts below the mean that are tried.
+/// The largest divisor of the mean free count.
 const DIVISOR_MAX: u32 = PAGEBLOCK_FRAMES;
 
 impl Evacuating {
@@ -136,7 +137,7 @@ impl Evacuating {
         self.policy.store(policy.pack(), Ordering::Relaxed);
     }
 
-    /// Ends a turn of a hand, which began when the zone was as `began`.
+    /// Ends a turn of a hand. `began` is the zone's state when the turn began.
     pub fn note_turn(&self, seen: Seen, began: State, state: State) {
         // Relaxed, and not all at once: of two turns that end together, a policy may see parts.
         self.seen.store(seen.pack(), Ordering::Relaxed);
@@ -150,13 +151,14 @@ impl Evacuating {
         }
     }
 
-    /// Whether so much was allocated or freed since the last turn that it says little.
+    /// Whether so much was allocated or freed since the last turn that its counts are of little
+    /// use.
     pub fn is_outdated(&self, state: State) -> bool {
         let change = self.seen_free.load(Ordering::Relaxed).abs_diff(state.free);
         change > state.managed / OUTDATED_PART
     }
 
-    /// Whether more pageblocks should be whole, of `managed` pages, as of the last turn.
+    /// Whether more pageblocks should be whole, of `managed` pages, by the counts of the last turn.
     pub fn wants_more(&self, managed: u64) -> bool {
         let seen = Seen::unpack(self.seen.load(Ordering::Relaxed));
         match self.policy() {
@@ -166,11 +168,11 @@ impl Evacuating {
         }
     }
 
-    /// How many pageblocks more may evacuate. `None`: the policy is off.
+    /// How many more pageblocks may evacuate. `None`: the policy is off.
     pub fn orders(&self, state: State) -> Option<Orders> {
         let block = u64::from(PAGEBLOCK_FRAMES);
         let seen = Seen::unpack(self.seen.load(Ordering::Relaxed));
-        // Wrapping, and below 0 where another hand has written between the two loads.
+        // Wrapping, and negative if another hand wrote between the two loads.
         let healed = state.healed.wrapping_sub(self.seen_healed.load(Ordering::Relaxed)) as i32;
         let whole = u64::from(seen.whole) + healed.max(0) as u64;
         let whole_pages = whole * block;

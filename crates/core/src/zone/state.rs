@@ -24,27 +24,26 @@ pub struct Zone {
     pub quarantined: AtomicU64,
     marks: [AtomicU64; 3],
     limits: [AtomicU64; 3],
-    /// Changes of the free count that a CPU keeps to itself, at most.
+    /// Largest change of the free count that a CPU keeps to itself.
     delta_max: AtomicI64,
-    /// Free pages of the store, but for the CPUs' deltas. On a line of its own: every slow path
-    /// reads the fields above, and this one is written by drains and by callers that move many
-    /// pages.
+    /// Free pages of the store, without the CPUs' deltas. On a line of its own: every slow path
+    /// reads the fields above, while drains and callers that move many pages write this one.
     free: Apart<AtomicI64>,
-    /// Whether a backing counts the free pages; this zone then does not.
+    /// Whether a backing counts the free pages. Then this zone does not count them.
     is_backed: bool,
     pub evacuating: Evacuating,
     /// Set from the first refill below `low` until one above `high`.
     pub below_low: AtomicBool,
-    /// Moves by callers that run on no CPU of ours.
+    /// Moves by callers that run on no CPU with caches.
     pub in_flight: InFlight,
-    /// What callers on no CPU of ours did.
+    /// Events of callers that run on no CPU with caches.
     pub counters: Counters,
     pub compactions: CompactionCounters,
 }
 
-/// Bounds of the changes that a CPU keeps to itself, in pages. All CPUs together keep at most a
-/// 64th of the zone, where the lower bound allows; the upper one holds a drain of 8 magazines and
-/// more, so that a CPU which is drained and refilled leaves the zone's own count alone.
+/// Bounds of the change that a CPU keeps to itself, in pages. All CPUs together keep at most a 64th
+/// of the zone, where the lower bound allows. The upper bound has room for a drain of 8 magazines
+/// and more, so that a CPU that is drained and refilled leaves the zone's count alone.
 const DELTA_MIN: i64 = if cfg!(loom) { 1 } else { 64 };
 const DELTA_MAX: i64 = if cfg!(loom) { 2 } else { 1024 };
 
@@ -77,7 +76,7 @@ impl Zone {
         }
     }
 
-    /// Sections to search; empty for a zone without memory.
+    /// The sections to search. Empty for a zone without memory.
     #[inline]
     pub fn span(&self) -> (u32, u32) {
         let (start, end) =
@@ -96,15 +95,15 @@ impl Zone {
         self.managed.load(Ordering::Relaxed)
     }
 
-    /// Counts frames given to the zone, free or not, on a machine of so many CPUs.
+    /// Counts frames given to the zone, free or not, on a machine of `cpus` CPUs.
     pub fn add_managed(&self, pages: u64, cpus: u32) {
         let managed = self.managed.fetch_add(pages, Ordering::Relaxed) + pages;
         let share = (managed / 64 / u64::from(cpus)).min(DELTA_MAX as u64) as i64;
         self.delta_max.fetch_max(share, Ordering::Relaxed);
     }
 
-    /// Counts frames taken from the zone for good. What a CPU may keep to itself stays as it is:
-    /// the CPUs may hold as much at this moment.
+    /// Subtracts frames that were removed from the zone. The bound of what a CPU keeps to itself
+    /// does not change, because CPUs may keep that much at this moment.
     pub fn remove_managed(&self, pages: u64) {
         self.managed.fetch_sub(pages, Ordering::Relaxed);
     }
@@ -122,7 +121,8 @@ impl Zone {
 
     pub fn limits(&self) -> CacheLimits {
         let [batch, high_min, high_max] = [0, 1, 2].map(|i| self.limits[i].load(Ordering::Relaxed));
-        // Beside `set_limits` these may be of two settings: they ascend all the same.
+        // A reader beside `set_limits` may see parts of two settings. The bounds ascend all the
+        // same.
         CacheLimits { batch, high_min, high_max: high_max.max(high_min) }
     }
 
@@ -134,21 +134,21 @@ impl Zone {
         }
     }
 
-    /// Free pages, but for what the CPUs have not yet reported.
+    /// Free pages, without the changes that CPUs keep to themselves.
     #[inline]
     pub fn free_estimate(&self) -> i64 {
-        // Acquire: pairs with the Release in `add_reported`: a reader that sees a change there sees
-        // it announced.
+        // Acquire: pairs with the Release in `add_reported`: a reader that sees a change also sees
+        // that it was announced.
         self.free.load(Ordering::Acquire)
     }
 
-    /// Whether a backing counts the free pages; then nothing else does.
+    /// Whether a backing counts the free pages. Then nothing else counts them.
     #[inline]
     pub fn is_backed(&self) -> bool {
         self.is_backed
     }
 
-    /// Changes of the free count that a CPU keeps to itself, at most, in pages.
+    /// Largest change of the free count that a CPU keeps to itself, in pages.
     #[inline]
     pub fn delta_max(&self) -> i64 {
         self.delta_max.load(Ordering::Relaxed)
@@ -162,14 +162,14 @@ impl Zone {
         }
     }
 
-    /// Adds what a CPU has kept to itself.
+    /// Adds the change that a CPU has kept to itself.
     pub fn add_reported(&self, pages: i64) {
-        // Release: pairs with the Acquire in `free_estimate`; a reader that sees the change finds
-        // it announced as in flight.
+        // Release: pairs with the Acquire in `free_estimate`: a reader that sees the change also
+        // sees that it was announced as in flight.
         self.free.fetch_add(pages, Ordering::Release);
     }
 
-    /// How wrong [`free_estimate`](Self::free_estimate) can be.
+    /// The largest possible error of [`free_estimate`](Self::free_estimate).
     pub fn estimate_error(&self, cpus: u32) -> i64 {
         if self.is_backed { 0 } else { i64::from(cpus) * self.delta_max() }
     }

@@ -16,7 +16,7 @@ use crate::trace::Zoneinfo;
 use crate::workloads::options::MeasureOptions;
 use crate::workloads::{Effort, Settings, Workload, drain, hot, pagealloc};
 
-/// The depot, mainline's lists as the rival that everybody has, and the bounds.
+/// The depot, mainline's lists, which every kernel has, and the bounds.
 const DESIGNS: [Design; 5] =
     [Design::Depot, Design::Spin, Design::FloorTls, Design::FloorRseq, Design::FloorSpin];
 
