@@ -46,7 +46,7 @@ pub fn mebibytes(text: &str) -> Result<u32, String> {
     })
 }
 
-/// A share in percent that leaves something on either side.
+/// A share in percent, from 1 to 99.
 ///
 /// # Errors
 /// For anything else.

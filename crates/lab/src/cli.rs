@@ -68,26 +68,26 @@ pub enum Command {
         #[command(flatten)]
         options: MeasureOptions,
     },
-    /// Run designs on virtual CPUs, up to 256 of them: speed-up curves, and the lines fought over
+    /// Run designs on up to 256 virtual CPUs: speed-up curves, and the lines that CPUs wait for
     Simulate {
         #[arg(value_parser = SimulatedWorkload::parse, help = SimulatedWorkload::NAMES)]
         workload: SimulatedWorkload,
         #[command(flatten)]
         options: SimulateOptions,
     },
-    /// Use up memory in a loop, with drains forced behind it, to find lost and doubled pages
+    /// Use up memory in a loop beside forced drains, to find pages that are lost or handed out twice
     Soak {
         #[command(flatten)]
         options: SoakOptions,
     },
-    /// Record a command's page events, and the machine before and after it, for replays
+    /// Record a command's page events, and the machine's state before and after it, for replays
     Record(record::RecordOptions),
     /// What a recorder runs.
     #[command(name = record::INSIDE, hide = true)]
     RecordInside(record::Inside),
     /// Compare designs, or saved results: what is better or worse first, then tables as in mmtests
     Compare(compare::CompareOptions),
-    /// Write a page of tables and plots of saved results, which needs neither network nor scripts
+    /// Write an HTML page of tables and plots of saved results; it needs no network and no scripts
     Report(page::PageOptions),
     /// Print the completions of a shell
     Completions {

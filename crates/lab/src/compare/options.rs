@@ -26,7 +26,7 @@ pub struct CompareOptions {
     /// Make a column of each value of this param, such as batch, threads or policy
     #[arg(long, value_name = "PARAM")]
     pub by: Option<String>,
-    /// Only this design; may be repeated. Of designs measured now, the first is compared with
+    /// Only this design; may be repeated. If designs are measured now, the first is the base
     #[arg(long = "design", value_name = "NAME")]
     pub designs: Vec<String>,
     /// Only this workload; may be repeated
@@ -38,13 +38,13 @@ pub struct CompareOptions {
     /// Only this statistic, in text and Markdown; may be repeated
     #[arg(long = "stat", value_name = "NAME")]
     pub stats: Vec<Stat>,
-    /// What earns a star
+    /// The rule for marking a difference
     #[arg(long, default_value = "ours")]
     pub rule: Rule,
-    /// How to write it
+    /// The output format
     #[arg(long, default_value = "text")]
     pub format: Format,
-    /// Compare files of other machines or settings all the same
+    /// Compare files of different machines or settings
     #[arg(long)]
     pub force: bool,
     /// Compare with the results that --save-baseline NAME kept

@@ -30,7 +30,7 @@ pub struct Variant {
     /// The thread that executes a drain of local and nohz-conditional (default: helper)
     #[arg(long, value_name = "THREAD")]
     pub drained_by: Option<DrainedBy>,
-    /// Whether nohz-conditional takes the machine for one with isolated CPUs (default: if it is)
+    /// Whether nohz-conditional assumes a machine with isolated CPUs (default: as the machine is)
     #[arg(long, value_name = "SWITCH")]
     pub isolated: Option<Switch>,
     /// Magazines per zone of magazine (default: 2)
@@ -46,7 +46,7 @@ pub struct Variant {
     /// Kernel whose formulas say how much lists refill, hold and spill (default: today)
     #[arg(long, value_name = "KERNEL")]
     pub rules: Option<RulesOf>,
-    /// Whether lists' limit stays at its least (default: yes with --rules 2022)
+    /// Whether the lists' `high` stays at its minimum (default: yes with --rules 2022)
     #[arg(long, value_name = "SWITCH")]
     pub fixed_high: Option<Switch>,
 }

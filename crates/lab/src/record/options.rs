@@ -13,10 +13,10 @@ pub struct RecordOptions {
     /// Write NAME.perf.txt.zst, NAME.zoneinfo.before.txt and .after.txt, and NAME.machine.json
     #[arg(short, long = "output", value_name = "NAME")]
     pub output: PathBuf,
-    /// What records (default: perf if it can, else tracefs)
+    /// The recorder (default: perf if it works, else tracefs)
     #[arg(long, value_name = "WHAT")]
     pub with: Option<Recorder>,
-    /// MiB of buffer per CPU: more loses fewer samples (perf rounds up to a power of two)
+    /// Buffer per CPU in MiB: a larger one loses fewer samples (perf rounds up to a power of two)
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = args::whole::<4096>, allow_negative_numbers = true)]
     pub buffer: u32,
     /// Replace an earlier recording of that name

@@ -15,7 +15,7 @@ pub struct ZoneinfoPaths {
     /// /proc/zoneinfo from before the recording: zones, watermarks, batch, high and cached pages
     #[arg(long = "zoneinfo", value_name = "BEFORE")]
     pub before: Option<PathBuf>,
-    /// /proc/zoneinfo from after it: what the kernel's CPUs then cached
+    /// /proc/zoneinfo from after the recording: what the kernel's CPUs cached at its end
     #[arg(long = "zoneinfo-after", value_name = "AFTER", requires = "before")]
     pub after: Option<PathBuf>,
 }
@@ -23,7 +23,7 @@ pub struct ZoneinfoPaths {
 /// What a compressed trace may expand to
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Expand {
-    /// Read at most so many MiB of a compressed trace (default: 256, or 100 times its size)
+    /// Largest expanded size of a compressed trace in MiB (default: 256, or 100 times its size)
     #[arg(long = "expand-limit", value_name = "MIB", value_parser = positive, allow_negative_numbers = true)]
     pub mib: Option<NonZeroU32>,
 }
