@@ -39,6 +39,7 @@ mod free_map;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod owned_lists;
 mod owners;
 mod pcp;
 mod prim;

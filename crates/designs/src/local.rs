@@ -12,10 +12,10 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
-use crate::free_map::FreeMap;
+use crate::owned_lists::{self, ListCell, OwnedLists};
 use crate::owners::{Entry, Owned, Owners};
 use crate::pcp::policy::{Policy, Tuning};
-use crate::pcp::{At, ListIndex, Lists, Pcp};
+use crate::pcp::{Lists, Pcp};
 use crate::prim::{Ordering, count};
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
@@ -44,16 +44,21 @@ pub struct Local<S> {
     outside: Counters,
 }
 
-struct Cell {
+pub(crate) struct Cell {
     tuning: Tuning,
     lists: Lists,
     counters: Counters,
 }
 
-impl Cell {
+impl ListCell for Cell {
     #[inline]
     fn pcp(&self) -> Pcp<'_> {
         Pcp { lists: &self.lists, tuning: &self.tuning }
+    }
+
+    #[inline]
+    fn counters(&self) -> &Counters {
+        &self.counters
     }
 }
 
@@ -83,22 +88,6 @@ impl<S: Store> Local<S> {
         self.owners.entry()
     }
 
-    #[inline]
-    fn at<'a>(&'a self, here: Here, zone: ZoneId, cell: &'a Cell) -> At<'a, S> {
-        At { store: &self.store, policy: &self.policy, counters: &cell.counters, here, zone }
-    }
-
-    /// Begins an operation as a CPU, and first does the work that drainers asked its owner for.
-    #[inline]
-    fn enter(&self, here: Here) -> Option<Owned<'_>> {
-        let owned = self.owners.try_enter(here.cpu)?;
-        // Relaxed: work that is seen late is done late; `do_work` acquires.
-        if owned.owner.work.load(Ordering::Relaxed) != 0 {
-            self.do_work(here, &owned);
-        }
-        Some(owned)
-    }
-
     #[cold]
     fn do_work(&self, here: Here, owned: &Owned<'_>) {
         // Relaxed: the word itself is all that drainers pass on.
@@ -111,10 +100,6 @@ impl<S: Store> Local<S> {
         {
             cell.pcp().drain(&self.at(here, zone, cell));
         }
-    }
-
-    fn note_miss(&self, here: Here, zone: ZoneId) {
-        count(&self.counters(here, zone).lock_misses, 1);
     }
 
     /// Drains a CPU that the caller owns.
@@ -215,21 +200,7 @@ impl<S: Store> Layer for Local<S> {
         mobility: Mobility,
         mark: Mark,
     ) -> Option<Pfn> {
-        if let (Some(index), Some(cell)) =
-            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
-        {
-            match self.enter(here) {
-                Some(_owned) => {
-                    let found =
-                        cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark);
-                    if found.is_some() {
-                        return found;
-                    }
-                }
-                None => self.note_miss(here, zone),
-            }
-        }
-        walk::take_direct(self, here, zone, order, mobility, mark)
+        owned_lists::take_from(self, here, zone, order, mobility, mark)
     }
 
     fn drain_for(&self, here: Here) {
@@ -244,58 +215,49 @@ impl<S: Store> Layer for Local<S> {
     }
 }
 
+impl<S: Store> OwnedLists for Local<S> {
+    type Cell = Cell;
+    type Operation<'d>
+        = Owned<'d>
+    where
+        S: 'd;
+
+    #[inline]
+    fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    #[inline]
+    fn cells(&self) -> &Grid<Cell> {
+        &self.cells
+    }
+
+    /// Begins an operation as a CPU, and first does the work that drainers asked its owner for.
+    #[inline]
+    fn enter(&self, here: Here) -> Option<Owned<'_>> {
+        let owned = self.owners.try_enter(here.cpu)?;
+        // Relaxed: work that is seen late is done late; `do_work` acquires.
+        if owned.owner.work.load(Ordering::Relaxed) != 0 {
+            self.do_work(here, &owned);
+        }
+        Some(owned)
+    }
+}
+
 impl<S: Store> PageCache for Local<S> {
     fn name(&self) -> &'static str {
         "local"
     }
 
-    #[inline]
-    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
-        walk::alloc(self, here, order, mobility)
-    }
-
-    fn alloc_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-    ) -> Option<Pfn> {
-        walk::alloc_from(self, here, zone, order, mobility)
-    }
+    walk::walks_zones!();
 
     #[inline]
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
-        let (zone, mobility) = self.store.zones().place(pfn, order);
-        if let (Some(index), Some(cell)) =
-            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
-        {
-            if let Some(_owned) = self.enter(here) {
-                let at = self.at(here, zone, cell);
-                let excess = cell.pcp().put(&at, pfn, order, index);
-                if excess > 0 {
-                    cell.pcp().spill(&at, excess, index);
-                }
-                return;
-            }
-            self.note_miss(here, zone);
-        }
-        walk::give_direct(self, here, zone, pfn, order);
+        owned_lists::free(self, here, pfn, order);
     }
 
     fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
-        let owned = self.enter(here);
-        for &(pfn, order) in blocks {
-            let (zone, mobility) = self.store.zones().place(pfn, order);
-            match (&owned, ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
-                (Some(_), Some(index), Some(cell)) => {
-                    let at = self.at(here, zone, cell);
-                    let excess = cell.pcp().put(&at, pfn, order, index);
-                    cell.pcp().spill(&at, excess, index);
-                }
-                _ => walk::give_direct(self, here, zone, pfn, order),
-            }
-        }
+        owned_lists::free_many(self, here, blocks);
     }
 
     fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
@@ -304,12 +266,7 @@ impl<S: Store> PageCache for Local<S> {
     }
 
     fn tick(&self, here: Here) {
-        let Some(_owned) = self.enter(here) else { return };
-        for (zone, cell) in self.cells.of_cpu(here.cpu) {
-            let at = self.at(here, zone, cell);
-            let excess = cell.pcp().tick(&at);
-            cell.pcp().spill(&at, excess, ListIndex::FIRST);
-        }
+        owned_lists::tick(self, here);
     }
 
     fn idle(&self, here: Here) {
@@ -327,14 +284,6 @@ impl<S: Store> PageCache for Local<S> {
 
     fn cached_pages_total(&self) -> u64 {
         self.held_in(Scope::ALL)
-    }
-
-    fn free_pages(&self) -> u64 {
-        walk::free_pages(&self.store)
-    }
-
-    fn free_map(&self) -> Result<FreeMap, Fault> {
-        FreeMap::of_store(&self.store)
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

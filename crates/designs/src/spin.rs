@@ -13,7 +13,6 @@ use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
-use crate::free_map::FreeMap;
 use crate::lock::{LockWaits, SpinGuard, SpinLock};
 use crate::pcp::policy::{Policy, Tuning};
 use crate::pcp::{At, ListIndex, Lists, Pcp};
@@ -253,20 +252,7 @@ impl<S: Store> PageCache for Spin<S> {
         "spin"
     }
 
-    #[inline]
-    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
-        walk::alloc(self, here, order, mobility)
-    }
-
-    fn alloc_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-    ) -> Option<Pfn> {
-        walk::alloc_from(self, here, zone, order, mobility)
-    }
+    walk::walks_zones!();
 
     #[inline]
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
@@ -343,14 +329,6 @@ impl<S: Store> PageCache for Spin<S> {
 
     fn cached_pages_total(&self) -> u64 {
         self.cells.iter().map(|(_, _, cell)| u64::from(cell.lists.pages())).sum()
-    }
-
-    fn free_pages(&self) -> u64 {
-        walk::free_pages(&self.store)
-    }
-
-    fn free_map(&self) -> Result<FreeMap, Fault> {
-        FreeMap::of_store(&self.store)
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

@@ -74,6 +74,41 @@ pub(crate) trait Layer: Sync {
     fn counters(&self, here: Here, zone: ZoneId) -> &Counters;
 }
 
+/// The methods of [`PageCache`](crate::PageCache) that walk and store answer for every [`Layer`] with
+/// a field `store`.
+macro_rules! walks_zones {
+    () => {
+        #[inline]
+        fn alloc(
+            &self,
+            here: pagedepot::cpus::Here,
+            order: pagedepot::Order,
+            mobility: pagedepot::Mobility,
+        ) -> Option<pagedepot::Pfn> {
+            crate::walk::alloc(self, here, order, mobility)
+        }
+
+        fn alloc_from(
+            &self,
+            here: pagedepot::cpus::Here,
+            zone: pagedepot::ZoneId,
+            order: pagedepot::Order,
+            mobility: pagedepot::Mobility,
+        ) -> Option<pagedepot::Pfn> {
+            crate::walk::alloc_from(self, here, zone, order, mobility)
+        }
+
+        fn free_pages(&self) -> u64 {
+            crate::walk::free_pages(&self.store)
+        }
+
+        fn free_map(&self) -> Result<crate::free_map::FreeMap, crate::census::Fault> {
+            crate::free_map::FreeMap::of_store(&self.store)
+        }
+    };
+}
+pub(crate) use walks_zones;
+
 /// Allocates a block from the first zone that has one.
 #[inline]
 pub(crate) fn alloc<L: Layer>(

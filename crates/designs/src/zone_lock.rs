@@ -6,7 +6,6 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
-use crate::free_map::FreeMap;
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
 use crate::taking::take_census;
@@ -63,19 +62,7 @@ impl<S: Store> PageCache for ZoneLock<S> {
         "zone-lock"
     }
 
-    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
-        walk::alloc(self, here, order, mobility)
-    }
-
-    fn alloc_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-    ) -> Option<Pfn> {
-        walk::alloc_from(self, here, zone, order, mobility)
-    }
+    walk::walks_zones!();
 
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
         let (zone, _) = self.store.zones().place(pfn, order);
@@ -99,14 +86,6 @@ impl<S: Store> PageCache for ZoneLock<S> {
 
     fn cached_pages_total(&self) -> u64 {
         0
-    }
-
-    fn free_pages(&self) -> u64 {
-        walk::free_pages(&self.store)
-    }
-
-    fn free_map(&self) -> Result<FreeMap, Fault> {
-        FreeMap::of_store(&self.store)
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

@@ -24,7 +24,6 @@ use crate::PageCache;
 use crate::census::{Census, Fault, agree};
 use crate::counters::Counters;
 use crate::frames::{Frames, List};
-use crate::free_map::FreeMap;
 use crate::lock::LockWaits;
 use crate::prim::{Mutex, Padded, count, lock_mutex};
 use crate::report::{Counts, Drained, Scope, Volume};
@@ -307,20 +306,7 @@ impl<S: Store> PageCache for Magazine<S> {
         "magazine"
     }
 
-    #[inline]
-    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
-        walk::alloc(self, here, order, mobility)
-    }
-
-    fn alloc_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-    ) -> Option<Pfn> {
-        walk::alloc_from(self, here, zone, order, mobility)
-    }
+    walk::walks_zones!();
 
     #[inline]
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
@@ -400,14 +386,6 @@ impl<S: Store> PageCache for Magazine<S> {
             Ok::<(), ()>(())
         });
         pages
-    }
-
-    fn free_pages(&self) -> u64 {
-        walk::free_pages(&self.store)
-    }
-
-    fn free_map(&self) -> Result<FreeMap, Fault> {
-        FreeMap::of_store(&self.store)
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

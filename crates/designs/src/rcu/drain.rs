@@ -5,6 +5,7 @@ use pagedepot::{CpuId, ZoneId};
 
 use super::{Cell, Grace, Pending, Rcu, Until};
 use crate::lock::Clock;
+use crate::owned_lists::{ListCell, OwnedLists};
 use crate::prim::{Ordering, count, fence, lock_mutex, spin_hint, try_lock_mutex, yield_now};
 use crate::report::{Drained, Scope};
 use crate::store::Store;

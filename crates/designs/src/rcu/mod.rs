@@ -48,12 +48,12 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
-use crate::free_map::FreeMap;
 use crate::lock::Clock;
+use crate::owned_lists::{self, ListCell, OwnedLists};
 use crate::owners::{Entry, Owned, Owner, Owners};
 use crate::pcp::policy::{Policy, Tuning};
-use crate::pcp::{At, ListIndex, Lists, Pcp};
-use crate::prim::{AtomicU32, AtomicU64, Mutex, Ordering, count, fence, lock_mutex};
+use crate::pcp::{Lists, Pcp};
+use crate::prim::{AtomicU32, AtomicU64, Mutex, Ordering, fence, lock_mutex};
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
 use crate::taking::take_census;
@@ -85,7 +85,7 @@ pub struct Rcu<S> {
     pending: Mutex<Vec<Option<Pending>>>,
 }
 
-struct Cell {
+pub(crate) struct Cell {
     /// The pointer: the number of the set that the owner uses.
     current: AtomicU32,
     tuning: Tuning,
@@ -112,8 +112,7 @@ enum Until {
     Period(u64),
 }
 
-impl Cell {
-    /// The lists that the owner uses, and their number.
+impl ListCell for Cell {
     #[inline]
     fn pcp(&self) -> Pcp<'_> {
         // Acquire: pairs with the Release of the switch; this thread sees the set empty, as its
@@ -122,6 +121,13 @@ impl Cell {
         Pcp { lists: &self.sets[current as usize & 1], tuning: &self.tuning }
     }
 
+    #[inline]
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+impl Cell {
     /// The lists that no owner uses: empty, or pending.
     fn old(&self) -> Pcp<'_> {
         // Relaxed: only the one drainer changes it.
@@ -158,7 +164,7 @@ impl Until {
 }
 
 /// An operation under way. Its drop publishes the period that it has seen.
-struct Visit<'v> {
+pub(crate) struct Visit<'v> {
     owned: Owned<'v>,
     /// The global period, with [`Grace::Qsbr`].
     period: Option<&'v AtomicU64>,
@@ -218,34 +224,12 @@ impl<S: Store> Rcu<S> {
         done
     }
 
-    #[inline]
-    fn at<'a>(&'a self, here: Here, zone: ZoneId, cell: &'a Cell) -> At<'a, S> {
-        At { store: &self.store, policy: &self.policy, counters: &cell.counters, here, zone }
-    }
-
-    #[inline]
-    fn enter(&self, here: Here) -> Option<Visit<'_>> {
-        let owned = self.owners.try_enter(here.cpu)?;
-        if self.grace != Grace::Qsbr {
-            return Some(Visit { owned, period: None });
-        }
-        // Relaxed: only this CPU's operations change it.
-        if owned.owner.period.load(Ordering::Relaxed) == 0 {
-            self.go_online(owned.owner);
-        }
-        Some(Visit { owned, period: Some(&self.period) })
-    }
-
     #[cold]
     fn go_online(&self, owner: &Owner) {
         owner.period.store(self.period.load(Ordering::Acquire), Ordering::Relaxed);
         // Pairs with the fence in `begin_period` (Dekker): either the drainer finds this owner
         // online, or this operation sees the pointer that the drainer switched.
         fence(Ordering::SeqCst);
-    }
-
-    fn note_miss(&self, here: Here, zone: ZoneId) {
-        count(&self.counters(here, zone).lock_misses, 1);
     }
 
     fn drain_own(&self, here: Here) {
@@ -273,21 +257,7 @@ impl<S: Store> Layer for Rcu<S> {
         mobility: Mobility,
         mark: Mark,
     ) -> Option<Pfn> {
-        if let (Some(index), Some(cell)) =
-            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
-        {
-            match self.enter(here) {
-                Some(_visit) => {
-                    let found =
-                        cell.pcp().take(&self.at(here, zone, cell), order, mobility, index, mark);
-                    if found.is_some() {
-                        return found;
-                    }
-                }
-                None => self.note_miss(here, zone),
-            }
-        }
-        walk::take_direct(self, here, zone, order, mobility, mark)
+        owned_lists::take_from(self, here, zone, order, mobility, mark)
     }
 
     fn drain_for(&self, here: Here) {
@@ -300,6 +270,37 @@ impl<S: Store> Layer for Rcu<S> {
     }
 }
 
+impl<S: Store> OwnedLists for Rcu<S> {
+    type Cell = Cell;
+    type Operation<'d>
+        = Visit<'d>
+    where
+        S: 'd;
+
+    #[inline]
+    fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    #[inline]
+    fn cells(&self) -> &Grid<Cell> {
+        &self.cells
+    }
+
+    #[inline]
+    fn enter(&self, here: Here) -> Option<Visit<'_>> {
+        let owned = self.owners.try_enter(here.cpu)?;
+        if self.grace != Grace::Qsbr {
+            return Some(Visit { owned, period: None });
+        }
+        // Relaxed: only this CPU's operations change it.
+        if owned.owner.period.load(Ordering::Relaxed) == 0 {
+            self.go_online(owned.owner);
+        }
+        Some(Visit { owned, period: Some(&self.period) })
+    }
+}
+
 impl<S: Store> PageCache for Rcu<S> {
     fn name(&self) -> &'static str {
         match self.grace {
@@ -309,55 +310,15 @@ impl<S: Store> PageCache for Rcu<S> {
         }
     }
 
-    #[inline]
-    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
-        walk::alloc(self, here, order, mobility)
-    }
-
-    fn alloc_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-    ) -> Option<Pfn> {
-        walk::alloc_from(self, here, zone, order, mobility)
-    }
+    walk::walks_zones!();
 
     #[inline]
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
-        let (zone, mobility) = self.store.zones().place(pfn, order);
-        if let (Some(index), Some(cell)) =
-            (ListIndex::of(order, mobility), self.cells.get(here.cpu, zone))
-        {
-            if let Some(_visit) = self.enter(here) {
-                let at = self.at(here, zone, cell);
-                let pcp = cell.pcp();
-                let excess = pcp.put(&at, pfn, order, index);
-                if excess > 0 {
-                    pcp.spill(&at, excess, index);
-                }
-                return;
-            }
-            self.note_miss(here, zone);
-        }
-        walk::give_direct(self, here, zone, pfn, order);
+        owned_lists::free(self, here, pfn, order);
     }
 
     fn free_many(&self, here: Here, blocks: &[(Pfn, Order)]) {
-        let visit = self.enter(here);
-        for &(pfn, order) in blocks {
-            let (zone, mobility) = self.store.zones().place(pfn, order);
-            match (&visit, ListIndex::of(order, mobility), self.cells.get(here.cpu, zone)) {
-                (Some(_), Some(index), Some(cell)) => {
-                    let at = self.at(here, zone, cell);
-                    let pcp = cell.pcp();
-                    let excess = pcp.put(&at, pfn, order, index);
-                    pcp.spill(&at, excess, index);
-                }
-                _ => walk::give_direct(self, here, zone, pfn, order),
-            }
-        }
+        owned_lists::free_many(self, here, blocks);
     }
 
     fn drain(&self, scope: Scope, _mode: Mode) -> Drained {
@@ -365,13 +326,7 @@ impl<S: Store> PageCache for Rcu<S> {
     }
 
     fn tick(&self, here: Here) {
-        let Some(_visit) = self.enter(here) else { return };
-        for (zone, cell) in self.cells.of_cpu(here.cpu) {
-            let at = self.at(here, zone, cell);
-            let pcp = cell.pcp();
-            let excess = pcp.tick(&at);
-            pcp.spill(&at, excess, ListIndex::FIRST);
-        }
+        owned_lists::tick(self, here);
     }
 
     fn idle(&self, here: Here) {
@@ -394,14 +349,6 @@ impl<S: Store> PageCache for Rcu<S> {
 
     fn cached_pages_total(&self) -> u64 {
         self.cells.iter().map(|(_, _, cell)| cell.pages()).sum()
-    }
-
-    fn free_pages(&self) -> u64 {
-        walk::free_pages(&self.store)
-    }
-
-    fn free_map(&self) -> Result<FreeMap, Fault> {
-        FreeMap::of_store(&self.store)
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {
