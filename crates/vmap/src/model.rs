@@ -2,7 +2,7 @@
 //!
 //! Production code asks this module, and nothing else, whether it runs in a model.
 
-#[cfg(all(test, any(loom, shuttle)))]
+#[cfg(all(test, loom))]
 pub use left_out::{leave_out, leaves_out};
 
 /// `production`, or `model` under loom, where races need few steps.
@@ -15,10 +15,8 @@ pub const ATOMICS_ARE_INTEGERS: bool = !cfg!(loom);
 
 /// Parts of the protocols that a model may leave out, to show that it would notice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(not(all(test, any(loom, shuttle))), allow(dead_code, reason = "named by models only"))]
+#[cfg_attr(not(all(test, loom)), allow(dead_code, reason = "named by models only"))]
 pub enum Mutant {
-    /// The tag in the head of a pool.
-    PoolTag,
     /// A request that maps waits for tables that a purge is giving back.
     TableLock,
     /// Readers load an area's word a second time.
@@ -32,19 +30,19 @@ pub enum Mutant {
 }
 
 /// Whether the model that runs leaves `part` out; never in production.
-#[cfg(not(all(test, any(loom, shuttle))))]
+#[cfg(not(all(test, loom)))]
 #[inline(always)]
 pub const fn leaves_out(part: Mutant) -> bool {
     let _ = part;
     false
 }
 
-#[cfg(all(test, any(loom, shuttle)))]
+#[cfg(all(test, loom))]
 mod left_out {
     use super::Mutant;
     use std::cell::Cell;
 
-    // The test's own thread runs all threads of a model.
+    // Loom runs all threads of a model on the test's own thread.
     std::thread_local! {
         static LEFT_OUT: Cell<Option<Mutant>> = const { Cell::new(None) };
     }

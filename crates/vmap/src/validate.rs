@@ -266,7 +266,7 @@ impl<M: Mapper, H: Host> Check<'_, '_, M, H> {
         for (number, node) in self.parts.nodes().iter().enumerate() {
             for (pools, is_warm) in [(node.cold(), false), (node.warm(), true)] {
                 for (pages, pool) in pools.iter() {
-                    follow(pool.peek(), &|area| {
+                    follow(pool.peek(self.parts.areas()), &|area| {
                         area.word().state() == State::Pooled
                             && area.word().is_warm() == is_warm
                             && area.pages() == pages

@@ -162,11 +162,27 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
         last: L::Index,
         count: u32,
     ) -> Result<(), Full> {
+        self.push_chain_within(Self::COUNT_MAX, links, first, last, count)
+    }
+
+    /// As [`push_chain`](Self::push_chain), and fails when the stack would have more than `limit`
+    /// elements, which is at most [`COUNT_MAX`](Self::COUNT_MAX). After an error `last` may link to
+    /// an element of the stack.
+    #[inline]
+    pub fn push_chain_within<L: Links>(
+        &self,
+        limit: u32,
+        links: &L,
+        first: L::Index,
+        last: L::Index,
+        count: u32,
+    ) -> Result<(), Full> {
+        // Relaxed: the compare-and-swap verifies it.
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             let old = Head::<INDEX_BITS, COUNT_BITS>(head);
             let count = if COUNT_BITS > 0 { old.count() + count } else { 0 };
-            if count > Self::COUNT_MAX {
+            if count > limit {
                 return Err(Full);
             }
             // Relaxed: published by the Release below.
@@ -184,12 +200,19 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
 
     /// Takes the top element.
     pub fn pop<L: Links>(&self, links: &L) -> Option<L::Index> {
+        self.pop_if(links, |_| true)
+    }
+
+    /// Takes the top element if it `fits`. `fits` may be called for an element that has an owner by
+    /// then; its answer for that one is not used.
+    #[inline]
+    pub fn pop_if<L: Links>(&self, links: &L, fits: impl Fn(L::Index) -> bool) -> Option<L::Index> {
         // Acquire: pairs with the Release of `push_chain`, so that the link read below is at
         // least as new as this head.
         let mut head = self.0.load(Ordering::Acquire);
         loop {
             let old = Head::<INDEX_BITS, COUNT_BITS>(head);
-            let top = L::index(old.top())?;
+            let top = L::index(old.top()).filter(|&top| fits(top))?;
             let below = links.link(top).load(Ordering::Relaxed);
             let new = old.next(below, old.count().saturating_sub(1));
             match self.0.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {

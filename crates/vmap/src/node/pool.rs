@@ -1,17 +1,9 @@
 //! Pools: stacks of freed areas of one size, ready to be allocated again without a search of the
 //! free address space.
 //!
-//! # The head of a pool
-//! | bits | field | meaning |
-//! |---|---|---|
-//! | 0..=23 | index | the top area, 0: none |
-//! | 24..=35 | count | areas in the pool |
-//! | 36..=63 | tag | operations so far, modulo 2^28 |
-//!
-//! Transitions, each a compare-and-swap that adds 1 to the tag: push `(top, n) -> (a, n + k)`, pop
-//! `(a, n) -> (next of a, n - 1)`. The argument is that of the shelf (`shelf.rs` of the core):
-//! descriptors stay descriptors, so a popper may read a stale link; it never uses one, because the
-//! tag has moved and its compare-and-swap fails.
+//! A pool is one of the core's stacks, whose head has 24 bits of index, 12 of count and 28 of tag;
+//! the argument is in `sync/stack.rs` there. Descriptors stay descriptors, so a popper may read a
+//! stale link.
 //!
 //! A popper is deceived only if it stalls while the tag wraps, and goes on when the tag, the top
 //! and the count have their old values again. All CPUs of a node together get at most 50 million
@@ -32,56 +24,33 @@
 //! a count at each operation. The design of the linux-mm thread has no cap.
 
 use crate::metadata::area::{AreaIndex, Areas};
-use crate::model::{self, Mutant, leaves_out};
+use crate::model;
 use pagedepot::sync::prim::{AtomicU32, AtomicU64, Ordering};
+use pagedepot::sync::stack::Stack;
 
 /// Largest area that has a pool, in pages with guard (`MAX_VA_SIZE_PAGES` in `mm/vmalloc.c`).
 pub const POOL_SIZES: u32 = model::scaled(256, 3);
-/// Largest number of areas in one pool.
-const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
 const COUNT_BITS: u32 = 12;
+/// Largest number of areas in one pool.
+const COUNT_MAX: u32 = Stack::<{ AreaIndex::BITS }, COUNT_BITS>::COUNT_MAX;
 /// Largest number of areas that a pool is stocked with at a time.
 const STOCK_AREAS: u32 = 64;
 /// Largest number of pages that a pool is stocked with at a time.
 const STOCK_PAGES: u32 = 512;
-/// Position of the tag.
-const TAG_SHIFT: u32 = AreaIndex::BITS + COUNT_BITS;
-
-#[derive(Clone, Copy)]
-struct Head(u64);
-
-impl Head {
-    #[inline]
-    fn top(self) -> Option<AreaIndex> {
-        AreaIndex::new((self.0 & ((1 << AreaIndex::BITS) - 1)) as u32)
-    }
-
-    #[inline]
-    fn count(self) -> u32 {
-        (self.0 >> AreaIndex::BITS & u64::from(COUNT_MAX)) as u32
-    }
-
-    /// The head after one more operation.
-    #[inline]
-    fn next(self, top: Option<AreaIndex>, count: u32) -> u64 {
-        let tag = (self.0 >> TAG_SHIFT).wrapping_add(u64::from(!leaves_out(Mutant::PoolTag)));
-        tag << TAG_SHIFT | u64::from(count) << AreaIndex::BITS | u64::from(AreaIndex::number(top))
-    }
-}
 
 /// Areas of one size.
 pub struct Pool {
-    head: AtomicU64,
+    areas: Stack<{ AreaIndex::BITS }, COUNT_BITS>,
     limit: AtomicU32,
 }
 
 impl Pool {
     pub fn new() -> Self {
-        Pool { head: AtomicU64::new(0), limit: AtomicU32::new(0) }
+        Pool { areas: Stack::new(), limit: AtomicU32::new(0) }
     }
 
     pub fn count(&self) -> u32 {
-        Head(self.head.load(Ordering::Relaxed)).count()
+        self.areas.count()
     }
 
     pub fn limit(&self) -> u32 {
@@ -89,28 +58,14 @@ impl Pool {
     }
 
     /// The top area. For a walk while no other thread uses the pool.
-    pub fn peek(&self) -> Option<AreaIndex> {
-        Head(self.head.load(Ordering::Acquire)).top()
+    pub fn peek(&self, areas: Areas<'_>) -> Option<AreaIndex> {
+        self.areas.peek(&areas)
     }
 
     /// Takes the top area, if there is one and it `fits`.
     #[inline]
     pub fn pop(&self, areas: Areas<'_>, fits: impl Fn(AreaIndex) -> bool) -> Option<AreaIndex> {
-        // Acquire: pairs with the Release of `push_list`, so the link loaded below is at least as
-        // new as this head, and the popper sees the area's fields.
-        let mut head = self.head.load(Ordering::Acquire);
-        loop {
-            let old = Head(head);
-            let top = old.top()?;
-            if !fits(top) {
-                return None;
-            }
-            let new = old.next(areas[top].next(), old.count().saturating_sub(1));
-            match self.head.compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => return Some(top),
-                Err(now) => head = now,
-            }
-        }
+        self.areas.pop_if(&areas, fits)
     }
 
     /// Puts an area that the caller owns on top; `false`: the pool is full.
@@ -129,25 +84,13 @@ impl Pool {
         last: AreaIndex,
         count: u32,
     ) -> bool {
-        // Relaxed, both: the limit is a policy, and the compare-and-swap verifies the head.
-        let limit = self.limit.load(Ordering::Relaxed);
-        let mut head = self.head.load(Ordering::Relaxed);
-        loop {
-            let old = Head(head);
-            if old.count() + count > limit {
-                // An exchange that failed has linked the list to areas in the pool; the caller
-                // walks the list.
-                areas[last].set_next(None);
-                return false;
-            }
-            areas[last].set_next(old.top());
-            let new = old.next(Some(first), old.count() + count);
-            // Release: pairs with the Acquire of `pop`; publishes links and fields.
-            match self.head.compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => head = now,
-            }
+        // The limit is a policy: one that has just changed may be missed.
+        if self.areas.push_chain_within(self.limit(), &areas, first, last, count).is_ok() {
+            return true;
         }
+        // The caller walks the list.
+        areas[last].set_next(None);
+        false
     }
 }
 

@@ -18,10 +18,10 @@ mod vmalloc;
 
 use explore::explore;
 
-use crate::model::{Mutant, leave_out};
+use pagedepot::sync::model::{Mutant, set_mutant};
 
 /// Runs a model that must fail; the panic of its failure goes on.
-fn explore_mutant(name: &str, part: Mutant, model: fn()) {
-    leave_out(part);
+fn explore_mutant(name: &str, mutant: Mutant, model: fn()) {
+    set_mutant(mutant);
     explore::explore_failing(name, model);
 }

@@ -11,12 +11,12 @@ use shuttle::thread;
 
 use super::machine::{CPUS, Depot, FRAMES, rng, run_on};
 use super::{explore, explore_mutant};
-use crate::model::Mutant;
 use crate::{
     FlushSpans, Host, MapError, Mapper, Options, Protection, PurgeDepth, Span, Stale, VirtAddr,
     Vmap, VmapConfig,
 };
 use pagedepot::cpus::Cpus;
+use pagedepot::sync::model::Mutant;
 use pagedepot::{AllocError, CpuId, Flags, FrameRange, FreeManyError, Order, PageSize, Pfn};
 
 const PAGE: usize = 4096;
@@ -381,5 +381,5 @@ fn a_pool_that_looks_as_before() {
 #[test]
 #[should_panic = "an area has two owners"]
 fn a_pool_that_looks_as_before_without_tags() {
-    explore_mutant("a_pool_that_looks_as_before_without_tags", Mutant::PoolTag, two_in_a_pool);
+    explore_mutant("a_pool_that_looks_as_before_without_tags", Mutant::Untagged, two_in_a_pool);
 }
