@@ -2,52 +2,17 @@
 //! threads that are stopped in the middle of it while other threads drain.
 
 mod common;
+#[path = "../../rseq/tests/interrupts/mod.rs"]
+mod interrupts;
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{StopAtEnd, all_back, check, mark, order, pin, seed, usable_cpus, work};
+use interrupts::{Interrupts, install};
 use pagedepot_linux::{AllocError, Depot, Flags, Mode, Order, Page, Pfn, Scope};
-
-fn install(signal: c_int, handler: extern "C" fn(c_int)) {
-    // SAFETY: installs a handler that calls only what is allowed in one.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = handler as *const () as usize;
-        action.sa_flags = libc::SA_RESTART;
-        assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
-    }
-}
-
-/// Sends a signal to the thread that made it, periodically.
-struct Interrupts(libc::timer_t);
-
-impl Interrupts {
-    fn every(signal: c_int, interval: Duration) -> Self {
-        let mut timer = std::ptr::null_mut();
-        let interval = libc::timespec { tv_sec: 0, tv_nsec: interval.as_nanos() as _ };
-        // SAFETY: makes a timer for the calling thread, which deletes it.
-        unsafe {
-            let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_signo = signal;
-            event.sigev_notify_thread_id = libc::gettid();
-            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
-            let times = libc::itimerspec { it_interval: interval, it_value: interval };
-            assert_eq!(libc::timer_settime(timer, 0, &times, std::ptr::null_mut()), 0);
-        }
-        Interrupts(timer)
-    }
-}
-
-impl Drop for Interrupts {
-    fn drop(&mut self) {
-        // SAFETY: made by `every`.
-        unsafe { libc::timer_delete(self.0) };
-    }
-}
 
 /// The depot of the handler, while its test runs.
 static DEPOT: AtomicPtr<Depot> = AtomicPtr::new(std::ptr::null_mut());
@@ -58,7 +23,7 @@ static KEPT: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 const HANDLER: u64 = 99;
 
 /// Swaps a new page for one that an earlier signal left, on any thread.
-extern "C" fn allocate_and_free(_: c_int) {
+extern "C" fn allocate_and_free(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the test removes the pointer only after its threads, and their signals, have ended.
     let Some(depot) = (unsafe { DEPOT.load(Ordering::Acquire).as_ref() }) else { return };
     let turn = HANDLED.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +48,8 @@ fn free_kept(depot: &Depot, kept: u64) {
 }
 
 fn handlers_allocate(depot: &Depot) {
-    install(libc::SIGUSR1, allocate_and_free);
+    // SAFETY: the handler allocates and frees without waiting, which depots allow.
+    unsafe { install(libc::SIGUSR1, allocate_and_free) };
     DEPOT.store((&raw const *depot).cast_mut(), Ordering::Release);
     let before = HANDLED.load(Ordering::Relaxed);
     let (seed, end) = (seed(), Instant::now() + Duration::from_millis(700));
@@ -121,7 +87,7 @@ fn handlers_that_allocate() {
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 static GO_ON: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn stop_here(_: c_int) {
+extern "C" fn stop_here(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     let round = GO_ON.load(Ordering::Acquire);
     STOPPED.fetch_add(1, Ordering::AcqRel);
     while GO_ON.load(Ordering::Acquire) == round {
@@ -179,7 +145,8 @@ const BATCHES: [usize; 2] = [1, 400];
 const HELD_MAX: u64 = 401 + 2 * 4 * 63;
 
 fn owners_stopped(depot: &Depot) {
-    install(libc::SIGUSR2, stop_here);
+    // SAFETY: the handler uses atomics and a futex.
+    unsafe { install(libc::SIGUSR2, stop_here) };
     let stop = AtomicBool::new(false);
     let shared = depot;
     let mut random = common::Random::new(seed());

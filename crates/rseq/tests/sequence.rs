@@ -6,9 +6,12 @@
 
 #![cfg(target_arch = "x86_64")]
 
+mod interrupts;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use interrupts::{Interrupts, has_aborted, install};
 use pagedepot_rseq::{Area, affinity, membarrier, sequence};
 
 /// A gate and a counter for each number of 16 bits, so that also a negative `cpu_id` has one.
@@ -86,50 +89,11 @@ static HANDLED: AtomicU64 = AtomicU64::new(0);
 static ABORTED: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO, and what was
-    // interrupted is code, so four bytes before it can be read.
-    let before = unsafe {
-        let context = &*context.cast::<libc::ucontext_t>();
-        let at = context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
-        std::ptr::with_exposed_provenance::<u32>(at - 4).read_unaligned()
-    };
-    ABORTED.fetch_add(u64::from(before == 0x5305_3053), Ordering::Relaxed);
+    // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO.
+    ABORTED.fetch_add(unsafe { has_aborted(context) }.into(), Ordering::Relaxed);
     if let Some((area, counters)) = HANDLERS.get() {
         counters.add(*area);
         HANDLED.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Sends SIGALRM to the calling thread every 50 microseconds, until it is dropped.
-struct Interrupts(libc::timer_t);
-
-impl Interrupts {
-    fn start() -> Self {
-        let mut timer = std::ptr::null_mut();
-        let interval = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
-        // SAFETY: installs a handler that only reads, adds and counts, and makes a timer for the
-        // calling thread, which deletes it.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = interrupt as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-            assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
-            let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_signo = libc::SIGALRM;
-            event.sigev_notify_thread_id = libc::gettid();
-            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
-            let times = libc::itimerspec { it_interval: interval, it_value: interval };
-            assert_eq!(libc::timer_settime(timer, 0, &times, std::ptr::null_mut()), 0);
-        }
-        Interrupts(timer)
-    }
-}
-
-impl Drop for Interrupts {
-    fn drop(&mut self) {
-        // SAFETY: made by `start`.
-        unsafe { libc::timer_delete(self.0) };
     }
 }
 
@@ -137,6 +101,8 @@ impl Drop for Interrupts {
 fn additions_survive_threads_signals_and_yields() {
     let Some(area) = area() else { return };
     HANDLERS.get_or_init(|| (area, Counters::new()));
+    // SAFETY: the handler only reads, adds and counts.
+    unsafe { install(libc::SIGALRM, interrupt) };
     let counters = &HANDLERS.get().unwrap().1;
     let cpus: Vec<_> = affinity::allowed().unwrap().iter().take(8).collect();
     let end = Instant::now() + Duration::from_millis(1000);
@@ -148,7 +114,7 @@ fn additions_survive_threads_signals_and_yields() {
                     if thread % 2 == 0 {
                         affinity::pin(cpu).unwrap();
                     }
-                    let _interrupts = Interrupts::start();
+                    let _interrupts = Interrupts::every(libc::SIGALRM, Duration::from_micros(50));
                     let mut added = 0;
                     while Instant::now() < end {
                         for _ in 0..256 {

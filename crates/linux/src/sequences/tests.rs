@@ -19,9 +19,14 @@ use pagedepot::{CpuId, Mobility, ZoneId};
 use pagedepot_rseq::{Area, affinity, membarrier};
 
 use super::*;
+#[cfg(target_arch = "x86_64")]
+use interrupts::{Interrupts, has_aborted, install};
 
 #[cfg(target_arch = "x86_64")]
 mod breakpoints;
+#[cfg(target_arch = "x86_64")]
+#[path = "../../../rseq/tests/interrupts/mod.rs"]
+mod interrupts;
 
 // SAFETY: blocks here have room for the words of one zone.
 const WORD: WordOffset =
@@ -146,15 +151,9 @@ static HANDLERS: AtomicPtr<(Area, Fronts)> = AtomicPtr::new(std::ptr::null_mut()
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO, and what was
-    // interrupted is code, so four bytes before it can be read.
-    let before = unsafe {
-        let context = &*context.cast::<libc::ucontext_t>();
-        let at = context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize;
-        std::ptr::with_exposed_provenance::<u32>(at - 4).read_unaligned()
-    };
     SIGNALS.fetch_add(1, Ordering::Relaxed);
-    ABORTED.fetch_add(u64::from(before == 0x5305_3053), Ordering::Relaxed);
+    // SAFETY: the kernel passes a ucontext to a handler installed with SA_SIGINFO.
+    ABORTED.fetch_add(unsafe { has_aborted(context) }.into(), Ordering::Relaxed);
     // SAFETY: points to what the test owns while its threads, and so their signals, run.
     let Some((area, fronts)) = (unsafe { HANDLERS.load(Ordering::Acquire).as_ref() }) else {
         return;
@@ -162,43 +161,6 @@ extern "C" fn interrupt(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
     let frame = pop(*area, &fronts.array, WORD);
     while frame != NO_FRAME && !push(*area, &fronts.array, WORD, 63, frame as u32) {
         fronts.fold(*area);
-    }
-}
-
-/// Signals to this thread, periodically. (A timer of the process would signal its first thread,
-/// which sleeps.)
-#[cfg(target_arch = "x86_64")]
-struct Interrupts(libc::timer_t);
-
-#[cfg(target_arch = "x86_64")]
-impl Interrupts {
-    fn every(interval: Duration) -> Self {
-        let mut timer = std::ptr::null_mut();
-        let nanos = libc::timespec { tv_sec: 0, tv_nsec: interval.as_nanos() as _ };
-        // SAFETY: installs a handler that only counts, pops and pushes, and makes a timer for the
-        // calling thread, which deletes it.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = interrupt as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-            assert_eq!(libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()), 0);
-            let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_notify = libc::SIGEV_THREAD_ID;
-            event.sigev_signo = libc::SIGALRM;
-            event.sigev_notify_thread_id = libc::gettid();
-            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer), 0);
-            let times = libc::itimerspec { it_interval: nanos, it_value: nanos };
-            assert_eq!(libc::timer_settime(timer, 0, &times, std::ptr::null_mut()), 0);
-        }
-        Interrupts(timer)
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-impl Drop for Interrupts {
-    fn drop(&mut self) {
-        // SAFETY: made by `every`.
-        unsafe { libc::timer_delete(self.0) };
     }
 }
 
@@ -254,6 +216,8 @@ fn frames_survive_threads_signals_and_yields() {
     let handlers = (area, Fronts::new(cpus));
     let fronts = &handlers.1;
     HANDLERS.store((&raw const handlers).cast_mut(), Ordering::Release);
+    // SAFETY: the handler only counts, pops and pushes.
+    unsafe { install(libc::SIGALRM, interrupt) };
     let held: Vec<_> = (0..cpus * ROUNDS).map(|_| AtomicBool::new(false)).collect();
     let end = Instant::now() + Duration::from_millis(1500);
     std::thread::scope(|scope| {
@@ -263,7 +227,7 @@ fn frames_survive_threads_signals_and_yields() {
                 if thread % 2 == 0 {
                     pin(thread / 2 % cpus);
                 }
-                let _interrupts = Interrupts::every(Duration::from_micros(50));
+                let _interrupts = Interrupts::every(libc::SIGALRM, Duration::from_micros(50));
                 hammer(fronts, area, held, end, thread % 3 == 0);
             });
         }
