@@ -2,9 +2,10 @@
 //!
 //! # Another class
 //! It takes one line in the list below. Everything else is computed from the list: front words and
-//! their places, shelves, magazines, metadata, drains. Compile-time assertions say what else is
-//! limited by the number of classes: a link between magazines has three bits for one
-//! (`pcp/part.rs`), and front words fill the gates of CPUs that do not exist (`front/block.rs`).
+//! their places, shelves, magazines, metadata, drains. Compile-time assertions say what limits the
+//! number of classes: a link between magazines has three bits for one (`pcp/part.rs`), and the words
+//! that refuse are gates of CPUs that do not exist (`front/block.rs`). The glossary and
+//! `Drained::unreachable_pages` list the orders for readers.
 
 use super::units::Order;
 
