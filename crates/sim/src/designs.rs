@@ -18,22 +18,22 @@ use crate::cpus::{VirtualCpus, VmapHost};
 use crate::mapper::CostlyMapper;
 use crate::topology::{Topology, ps};
 
-/// Designs that hand out blocks.
+/// Names of the designs that hand out blocks.
 pub const PAGED: [&str; 7] =
     ["depot", "zone-lock", "local", "nohz-conditional", "spin", "rcu", "magazine"];
 
-/// Designs for address space.
+/// Names of the designs for address space.
 pub const VMAPS: [&str; 3] = ["depot", "vmap-global-lock", "vmap-nodes"];
 
-/// Pages of memory for each CPU: 1 GiB, as large machines have it at least.
+/// Pages of memory per CPU: 1 GiB. Large machines have at least as much.
 pub const PAGES_PER_CPU: u32 = 1 << 18;
 
-/// Pages that a CPU may cache, of every design: as if `percpu_pagelist_high_fraction` had set it.
-/// The allocator has no memory behind its frames here to carve magazines from, so it must know at
-/// the start how many it needs.
+/// Pages that a CPU may cache, for every design, as `percpu_pagelist_high_fraction` sets it. The
+/// allocator has no memory behind its frames here, so it cannot carve magazines, and needs to know
+/// their number when it is made.
 const HIGH_PAGES: u64 = 1024;
 
-/// Makes a design that hands out blocks, for CPUs `0..cpus` with so many pages for each.
+/// Makes a design that hands out blocks, for CPUs `0..cpus` with `pages_per_cpu` pages for each.
 ///
 /// # Errors
 /// What the design says of the setup.
@@ -69,18 +69,18 @@ pub fn paged(
     })
 }
 
-/// Where a CPU's code runs.
+/// The CPU and context in which a CPU's code runs.
 pub fn here(cpu: usize) -> Here {
     Here::task(CpuId::new(cpu as u32))
 }
 
-/// Memory for metadata, for as long as the process lives: a command makes a handful of designs.
+/// Memory for metadata, leaked: a command makes only a few designs.
 fn leaked(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
     Box::leak(Box::<[u8]>::new_zeroed_slice(bytes))
 }
 
-/// Makes a design for address space over its own page allocator, for CPUs `0..cpus` of which each
-/// holds at most so many areas.
+/// Makes a design for address space over its own page allocator, for CPUs `0..cpus`. Each CPU holds
+/// at most `areas_per_cpu` areas.
 ///
 /// # Errors
 /// What the design says of the setup.
@@ -109,16 +109,17 @@ pub fn vmap(
     let bytes = Allocator::<VirtualCpus>::metadata_bytes(&config).map_err(|e| text(&e))?;
     let frames = Allocator::new(&config, leaked(bytes), VirtualCpus).map_err(|e| text(&e))?;
     let host = VmapHost(frames);
-    // Several times what may be lazy: 32 MiB for each bit of the number of CPUs.
+    // Several times the pages that may be lazy, which are 32 MiB for each bit of the number of
+    // CPUs.
     let span = Span::new(VirtAddr::new(1 << 32), 1 << 22);
     let mapper = CostlyMapper::new(span, ps(topology.vmalloc_page_ns));
     let lazy_pages_max = None;
-    // SAFETY, all three: the mapper maps nothing, so no frame is reached through it; the host and
-    // the mapper are this design's alone.
+    // SAFETY, all three: the mapper maps nothing, so no frame is reached through it. The host and
+    // the mapper belong to this design alone.
     Ok(match name {
         "depot" => {
             let config = VmapConfig {
-                // As `vmalloc` in the kernel, and as the other two.
+                // As the kernel's `vmalloc` and the other two designs do.
                 stale: Stale::Keep,
                 lazy_pages_max,
                 metadata_is_zero: true,

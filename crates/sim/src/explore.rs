@@ -21,17 +21,17 @@ pub struct Exploration {
     pub design: String,
     /// CPUs that allocate and free.
     pub cpus: u32,
-    /// Operations of each.
+    /// Operations of each CPU.
     pub steps: u32,
-    /// How fronts are drained: by chance one of these.
+    /// The kinds of drain, one of which is chosen at random each time.
     pub modes: &'static [Mode],
     /// Which task runs next.
     pub schedule: Schedule,
-    /// Of the schedule, and of what the CPUs do.
+    /// Seed of the schedule, and of the CPUs' operations.
     pub seed: u64,
 }
 
-/// Runs code with a step left out of the allocator: a test of what explorations find.
+/// Runs code with one step of the allocator left out, to test what explorations find.
 pub fn with_mutant<R>(mutant: Mutant, work: impl FnOnce() -> R) -> R {
     /// Puts the step back, also when `work` panics.
     struct Back;
@@ -71,7 +71,7 @@ pub fn explore(exploration: &Exploration) -> Result<u64, String> {
     let mut cache = paged(design, *cpus, PAGES_PER_CPU, None).map_err(|error| error.to_string())?;
     let frames = cache.free_pages();
     let ledger = Ledger(RefCell::new(vec![0; frames as usize]));
-    // So many that an owner meets one although hundreds of tasks take turns.
+    // Enough drainers that an owner meets one although hundreds of tasks take turns.
     let drainers = (*cpus as usize / 16).max(1);
     let setup = Setup {
         schedule: *schedule,
@@ -91,7 +91,8 @@ pub fn explore(exploration: &Exploration) -> Result<u64, String> {
         let drainer = *cpus as usize;
         let quiet = move || (0..4).for_each(|_| _ = cache.drain(Scope::ALL, Mode::Quiet));
         works.push((drainer, Box::new(quiet)));
-        // One CPU after the other, by chance: a drain of all would meet most when they are done.
+        // Drains one CPU after the other, in random order: a drain of all CPUs would meet most of
+        // them when they are done.
         for nth in 0..drainers {
             let mut rng = Rng::with_seed(seed ^ nth as u64);
             let fronts = move || {

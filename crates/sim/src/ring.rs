@@ -1,18 +1,18 @@
-//! A ring from one CPU to another, as the workloads of the lab have it.
+//! A ring from one CPU to another, like the one of the lab's workloads.
 
 use std::cell::{Cell, RefCell};
 
 use pagedepot::sync::prim::{AtomicU32, AtomicU64, Ordering};
 use pagedepot_sim_machine::{self as machine, Access};
 
-/// Slots ahead for which each side asks.
+/// Slots that each side prefetches ahead.
 const AHEAD: u64 = 64;
 
 /// A counter on lines of its own.
 #[repr(align(128))]
 struct Count(AtomicU64);
 
-/// What one side keeps for itself.
+/// The state that one side keeps for itself.
 #[derive(Default)]
 struct Side {
     count: u64,
@@ -28,12 +28,12 @@ pub struct Ring {
     emptied: Count,
     producer: RefCell<Side>,
     consumer: RefCell<Side>,
-    /// What the producer has put in when it ends.
+    /// The producer's count when it ended.
     last: Cell<Option<u64>>,
 }
 
 impl Ring {
-    /// With room for so many numbers, whose sides tell each other after `at_once` of them.
+    /// A ring with `slots` slots. Its sides publish their counts after `at_once` numbers.
     pub fn new(slots: usize, at_once: u64) -> Self {
         let count = || Count(AtomicU64::new(0));
         Ring {
@@ -57,7 +57,7 @@ impl Ring {
         }
     }
 
-    /// Puts in a number, if there is room; otherwise waits a little.
+    /// Puts a number in if there is room. Otherwise waits a little and returns `false`.
     pub fn put(&self, number: impl FnOnce() -> u32) -> bool {
         let mut side = self.producer.borrow_mut();
         let room = self.slots.len() as u64;
@@ -79,14 +79,14 @@ impl Ring {
         true
     }
 
-    /// The producer puts in nothing more.
+    /// Closes the ring: the producer puts nothing more in.
     pub fn close(&self) {
         let last = self.producer.borrow().count;
         self.last.set(Some(last));
         self.filled.0.store(last, Ordering::Release);
     }
 
-    /// Takes out a number, if there is one; otherwise waits a little.
+    /// Takes a number out if there is one. Otherwise waits a little and returns `false`.
     pub fn take(&self, with: impl FnOnce(u32)) -> bool {
         let mut side = self.consumer.borrow_mut();
         if side.count == side.seen {
@@ -104,7 +104,7 @@ impl Ring {
         true
     }
 
-    /// Takes out all that is left once the producer has closed the ring or waits for room.
+    /// Takes out the numbers that are left once the producer has closed the ring or waits for room.
     pub fn empty(&self, mut with: impl FnMut(u32)) {
         loop {
             let mut side = self.consumer.borrow_mut();

@@ -13,13 +13,13 @@ use crate::designs;
 use crate::topology::{Topology, ps};
 use crate::workloads::{self, Paged, Share, Window, Workload};
 
-/// Most CPUs that a workload may have: one more drains, and is the machine's.
+/// The most CPUs that a workload may have. One more CPU drains; the machine needs that one.
 pub const SIMULATED_MAX: u32 = CPUS_MAX as u32 - 1;
 
 /// CPUs begin their work one after the other, as threads do.
 const START_APART_PS: u64 = 2_000_000;
 
-/// What is simulated.
+/// The options of a simulation.
 #[derive(Clone, Debug)]
 pub struct Simulation {
     /// The workload.
@@ -28,7 +28,7 @@ pub struct Simulation {
     pub design: String,
     /// CPUs at work.
     pub cpus: u32,
-    /// Of everything random.
+    /// Seed of everything random.
     pub seed: u64,
     /// The machine.
     pub topology: Topology,
@@ -45,7 +45,8 @@ pub struct Simulation {
     /// Whether waiters of a spinlock stand in a queue (as in the kernel) or all try again (as
     /// `bench` has them).
     pub queued_locks: bool,
-    /// What a CPU may cache that only frees high orders, of designs with that policy.
+    /// What a CPU may cache that only frees high orders, for designs with that rule. `None`: their
+    /// default.
     pub free_high: Option<FreeHighLimit>,
 }
 
@@ -163,7 +164,7 @@ fn on_addresses(
     let shares = RefCell::new(Vec::new());
     let done = {
         let work = |_| {
-            // Not under the borrow: other CPUs end meanwhile.
+            // Before the borrow, because other CPUs end during the call.
             let share = workloads::vmalloc(&*design, window);
             shares.borrow_mut().push(share);
         };
@@ -187,7 +188,7 @@ fn on_pages(simulation: &Simulation, setup: &Setup, window: &Window) -> Result<O
             rings: &rings,
         };
         let work = |cpu| {
-            // Not under the borrow: other CPUs end meanwhile.
+            // Before the borrow, because other CPUs end during the call.
             let share = paged.run(workload, cpu, window);
             shares.borrow_mut().push(share);
         };
@@ -202,13 +203,13 @@ fn on_pages(simulation: &Simulation, setup: &Setup, window: &Window) -> Result<O
         }
         run(setup, works)
     };
-    // Every page is somewhere. Those that CPUs held when the window ended are held.
+    // Every page is in one place. Pages that CPUs held when the window ended count as held.
     cache.validate().map_err(|fault| fault.to_string())?;
     Ok((done, shares.into_inner(), drains.get()))
 }
 
-/// Nanoseconds of a round trip of a line between two CPUs, if moving it takes `transfer_ns`: each
-/// waits until it sees the other's number, and stores the next.
+/// Nanoseconds of a round trip of a line between two CPUs, if moving it takes `transfer_ns`. Each
+/// CPU waits until it sees the other's number, and stores the next.
 pub fn round_trip(transfer_ns: f64) -> f64 {
     const TRIPS: u64 = 200;
     let topology = Topology { complex_ns: transfer_ns, spin_ns: 2.0, ..Topology::default() };
