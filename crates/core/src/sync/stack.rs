@@ -1,9 +1,9 @@
-//! A stack that anyone may push to, pop from, or take whole, by one atomic operation.
+//! A stack that any thread may push to, pop from, or take whole, by one atomic operation.
 //!
-//! It stacks elements of an array that never moves: each has a number and a link ([`Links`]). The
-//! shelves of full magazines are such stacks. Taking one whole is the "atomically switch the
-//! pointer to the per-cpu lists" of the 2022 remote-drain series, with no grace period to wait for:
-//! the elements taken have one owner at once.
+//! Its elements are in an array that never moves; each has a number and a link ([`Links`]). The
+//! shelves of full magazines are such stacks, and so are vmap's pools and spare descriptors. Taking
+//! a stack whole is what the 2022 remote-drain series calls to "atomically switch the pointer to the
+//! per-cpu lists". It needs no grace period: the elements taken have one owner at once.
 //!
 //! # The head
 //! | bits | field | meaning |
@@ -21,15 +21,15 @@
 //! # Argument
 //! An element is linked into at most one stack, and while it is, its link is not written: the
 //! pusher writes it before the compare-and-swap that publishes it (Release), and it has an owner
-//! again only after a pop or take-all (Acquire). A popper may read the link of an element that has
-//! been taken meanwhile: the memory is still an element, the value is stale, and the tag has moved,
-//! so its compare-and-swap fails. Take-all is a compare-and-swap too: an exchange would have to
-//! write a tag it has not read, and a popper that slept across it could find its old head again
-//! (six steps suffice).
+//! again only after a pop or take-all (Acquire). A popper may read the link of an element that
+//! another thread has taken. The memory is still an element, the value is stale, and the tag has
+//! moved, so the popper's compare-and-swap fails. Take-all is a compare-and-swap too: an exchange
+//! would have to write a tag it has not read, and a popper that slept across it could find its old
+//! head again (six steps suffice).
 //!
 //! # When a tag repeats
 //! A popper is deceived only if it stalls between its load of the head and its compare-and-swap,
-//! and goes on when the tag, the top and the count are the old ones again. Each operation has a
+//! and continues when the tag, the top and the count are the old ones again. Each operation has a
 //! slow path around it, so one stack sees less than 20 million of them per second. With the fields
 //! of a shelf (22 bits of index, 10 of count) the tag wraps after 2^32 / 2*10^7 per second = 215
 //! seconds of nothing else; with 22 bits of index alone, as for empty magazines, after
