@@ -1,8 +1,9 @@
 //! The feature `poison`: what no caller holds is out of bounds for AddressSanitizer and valgrind.
 //!
-//! Both take requests from programs that manage memory of their own: AddressSanitizer by functions
-//! of its runtime, which is there or not (so they are looked up by name); valgrind by a sequence of
-//! instructions without effect elsewhere (`VALGRIND_DO_CLIENT_REQUEST` in `valgrind.h`).
+//! Both take requests from programs that manage memory of their own. AddressSanitizer has functions
+//! in its runtime, which are looked up by name because the runtime may be absent. valgrind
+//! recognises a sequence of instructions that has no effect elsewhere
+//! (`VALGRIND_DO_CLIENT_REQUEST` in `valgrind.h`).
 
 use std::ffi::c_void;
 

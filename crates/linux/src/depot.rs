@@ -67,30 +67,32 @@ use crate::trim::{self, TrimError, Trimmed};
 ///
 /// # Waiting
 /// No method waits for another caller, except a request that may reclaim and is about to fail. Such
-/// a request sleeps while a [`trim`](Self::trim) has the pages, while another request runs a
-/// callback of [`on_pressure`](Self::on_pressure) (a second at most for each), and some
+/// a request sleeps while a [`trim`](Self::trim) has the pages, and while another request runs a
+/// callback of [`on_pressure`](Self::on_pressure), a second at most for each. It sleeps some
 /// milliseconds while other threads have pages in flight.
 ///
 /// # Signal handlers
-/// A handler may allocate and free at any moment. A request on top of a callback, a trim or a purge
-/// of its own thread does not wait for it. On top of code that has pages in flight it naps for them
-/// in vain, some 130 ms at most. A handler that must not sleep asks with
+/// A handler may allocate and free at any moment. If it interrupted a callback, a trim or a purge
+/// of its own thread, its request does not wait for that. If it interrupted code that has pages in
+/// flight, its request naps for them in vain, some 130 ms at most. A handler that must not sleep
+/// asks with
 /// [`Flags::atomic`](crate::Flags::atomic) or [`Flags::no_reclaim`](crate::Flags::no_reclaim). A
 /// handler must drop neither the last handle nor, after that, the last page: unmapping frees memory
 /// of the heap.
 ///
 /// # After fork
-/// A child gets [`AllocError::Forked`](crate::AllocError::Forked),
-/// [`FreeError::Forked`](crate::FreeError::Forked) and the like from every method that would change
-/// something, whatever its parent's threads were doing at the fork; no call waits for them. Pages
-/// it inherited can be read and are dropped without effect, as are handles. Of anonymous memory
-/// they are copies. Of a memory file ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) they are the
-/// parent's own: what a child writes to one, its parent sees. A child makes a depot of its own.
+/// Every method that would change something fails in a child, with
+/// [`AllocError::Forked`](crate::AllocError::Forked),
+/// [`FreeError::Forked`](crate::FreeError::Forked) and the like, whatever its parent's threads were
+/// doing at the fork. No call waits for them. Inherited pages can be read. Dropping them, or a
+/// handle, has no effect. Pages of anonymous memory are copies. Pages of a memory file
+/// ([`MemoryKind::Memfd`](crate::MemoryKind::Memfd)) are shared: the parent sees what the child
+/// writes. A child makes a depot of its own.
 pub struct Depot {
     /// A copy of the shared allocator's own value, in which nothing ever changes: a loop that
     /// borrows this handle keeps its fields in registers.
     allocator: ManuallyDrop<Frames>,
-    /// The same as `owner`'s, one load nearer.
+    /// The pointer of `owner`, kept here to save a load.
     shared: NonNull<Shared>,
     owner: Arc<Owner>,
 }

@@ -93,8 +93,8 @@
 //!
 //! # vfork
 //! A child of `vfork`, or of a `clone` that shares memory and the thread pointer, must use nothing
-//! of this crate before it executes a program: it would run its parent thread's sequences, which
-//! the kernel does not restart for it. (Children of `fork` get errors: see [`Depot`].)
+//! of this crate before it executes a program. It would run its parent thread's sequences, and the
+//! kernel does not restart these for it. (Children of `fork` get errors: see [`Depot`].)
 // A model checker takes in the modules it explores: see `prim`.
 #![cfg(not(loom))]
 

@@ -228,7 +228,7 @@ fn callbacks_serve_contiguous_pages_too() {
         assert!(cache.lock().unwrap().is_empty());
         // Only the request that ended the filling failed.
         assert_eq!(depot.zone_stats(ZoneId::new(0)).unwrap().counts.failures, 1);
-        // SAFETY: allocated above, used by nobody.
+        // SAFETY: allocated above, and no code uses it.
         unsafe { depot.raw().free_contiguous(Pfn::new(0), 4096) }.unwrap();
         all_back(&depot);
     }

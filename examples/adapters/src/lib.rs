@@ -6,7 +6,7 @@
 //! | [`arceos`] | `PageAllocator` | `ax-allocator`, ArceOS and its relatives |
 //! | [`hermit`] | the methods of `FreeList` | `free-list`, Hermit |
 //!
-//! Those interfaces take `&mut self`, because the allocators that they were made for have one lock.
+//! Those interfaces take `&mut self`, because they were made for allocators with one lock.
 //! pagedepot needs none: each adapter holds a shared reference, so give every CPU a value of its
 //! own, and drop the lock.
 #![cfg_attr(not(test), no_std)]

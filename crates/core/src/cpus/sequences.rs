@@ -20,9 +20,9 @@ pub enum FenceError {
 /// # Safety
 /// An implementation promises, for one [`BlockArray`]:
 /// 1. [`pop`](Cpus::pop), [`push`](Cpus::push) and [`compare_store`](Cpus::compare_store) act on
-///    the fronts of the CPU and context they run on (or fail), and each is one sequence as
-///    described above: between its first load and its store no other sequence of the same CPU and
-///    context runs, whether from a thread, a signal handler or an interrupt.
+///    the fronts of the CPU and context they run on, or fail. Each is one sequence as described
+///    above: between its first load and its store no other sequence of the same CPU and context
+///    runs, whether from a thread, a signal handler or an interrupt.
 /// 2. Each reads the CPU's gate inside the sequence, before the word, with acquire ordering, and
 ///    fails unless it [is open](super::implement::is_open). With
 ///    [`FOLLOWS_GATES`](Cpus::FOLLOWS_GATES) `pop` and `push` may take the word at the offset in

@@ -2,9 +2,9 @@
 //!
 //! # Another class
 //! It takes one line in the list below. Everything else is computed from the list: front words and
-//! their places, shelves, magazines, metadata, drains. Compile-time assertions say what limits the
-//! number of classes: a link between magazines has three bits for one (`pcp/part.rs`), and the words
-//! that refuse are gates of CPUs that do not exist (`front/block.rs`). The glossary and
+//! their places, shelves, magazines, metadata, drains. Compile-time assertions limit the number of
+//! classes. A link between magazines has three bits for a class (`pcp/part.rs`). The words that
+//! refuse are gates of CPUs that do not exist (`front/block.rs`). The glossary and
 //! `Drained::unreachable_pages` list the orders for readers.
 
 use super::units::Order;

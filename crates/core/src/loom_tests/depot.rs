@@ -165,7 +165,7 @@ impl<C: Cpus> Depot<C> {
         }
     }
 
-    /// Everybody has stopped: every frame is in one place.
+    /// All threads have stopped: every frame is in one place.
     pub fn finish(self: Arc<Self>) -> Census {
         let mut depot = Arc::into_inner(self).expect("all threads have been joined");
         assert_eq!(MISUSES.get(), 0, "frames came back that were free");

@@ -75,7 +75,7 @@ impl Ground {
         taken
     }
 
-    /// Everybody has stopped: each magazine is owned, or on the shelf.
+    /// All threads have stopped: each magazine is owned, or on the shelf.
     fn finish(&self) {
         let owned = self.owned[1..].iter().map(|owned| owned.load(Plain::Relaxed)).sum::<u32>();
         assert_eq!(owned + self.shelf.count(), MAGAZINES);

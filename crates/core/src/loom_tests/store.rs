@@ -30,7 +30,7 @@ fn section() -> Arc<Section<'static>> {
     section
 }
 
-/// Everybody has stopped: `held` frames are not free, and the hints lead to all that are.
+/// All threads have stopped: `held` frames are not free, and the hints lead to all that are.
 fn check(section: &Section<'_>, held: u32) {
     let free = [0, 1].map(|pageblock| section.count_free(pageblock));
     assert_eq!(free[0] + free[1] + held, PAGEBLOCK_FRAMES, "frames were lost, or given twice");

@@ -1,24 +1,28 @@
 //! The last resort: what a request tries before it fails, and when it may fail.
 //!
 //! # Theory
-//! A request goes down in steps: above the watermark `low`; then, after telling the callbacks once
-//! per episode, above `min` (or into the reserve, for atomic requests); then the last resort, which
-//! takes back what others cache, gently first. It works in rounds: a quiet drain and a search,
-//! callbacks and a search, a handover and a full drain and a search.
+//! A request goes down in steps. First it takes pages above the watermark `low`. Then it calls the
+//! callbacks, once per episode, and takes pages above `min` (an atomic request also those of the
+//! reserve). Last comes the last resort, which takes back what other CPUs cache, gently first. It
+//! works in rounds: a quiet drain and a search, callbacks and a search, a handover and a full drain
+//! and a search.
 //!
 //! The handover asks every CPU for its fronts and looks for some microseconds whether they have
-//! come. CPUs that allocate at the moment hand over within that, so that the full drain has fewer
-//! CPUs to fence. Isolated CPUs are not fenced: where one of them has pages of the zone in its
-//! fronts, the request waits for it to hand over, a few milliseconds in all, before it fails.
+//! come. CPUs that allocate at the moment hand over in that time, so that the full drain has fewer
+//! CPUs to fence. Isolated CPUs are not fenced. If one of them has pages of the zone in its fronts,
+//! the request waits for it to hand over, a few milliseconds in all, before it fails.
 //!
-//! A request fails only after a round that was *undisturbed*: from before its first drain until
-//! after its last search, on every CPU the in-flight word (see [`InFlight`](crate::sync::InFlight))
-//! had nothing in flight and did not change but by the searches' own moves; no gate was in another
-//! drainer's hands; and no callback was run by another caller. Then every front was empty when it
-//! was drained and stayed empty (what comes into an empty front is a move), and so was the store:
-//! all pages were in callers' hands. A drain that took pages is a disturbance like any other. After
-//! a disturbed round the request cannot tell, because pages may have moved to a place that the
-//! round had left already. What follows depends on the disturbance:
+//! A request fails only after a round that was *undisturbed*. From before its first drain until
+//! after its last search, all of this must hold:
+//! * On every CPU the in-flight word (see [`InFlight`](crate::sync::InFlight)) had nothing in flight,
+//!   and only the searches' own moves changed it.
+//! * No other drainer held a gate.
+//! * No other caller ran a callback.
+//!
+//! Then every front was empty when it was drained and stayed empty (what comes into an empty front
+//! is a move), and so was the store: callers held all pages. A drain that took pages is a
+//! disturbance like any other. After a disturbed round the request cannot tell, because pages may
+//! have moved to a place that the round had left already. What follows depends on the disturbance:
 //!
 //! | disturbance | a request that may reclaim | a request that may not |
 //! |---|---|---|

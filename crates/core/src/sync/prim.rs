@@ -1,11 +1,16 @@
-//! The one seam for atomics and spinning: `core` in production, `loom` under `--cfg loom`, `core`
-//! with a scheduling point before each access under `--cfg shuttle`, and the simulated machine's
-//! where the package `pagedepot-sim-core` compiles these sources, with its feature `simulated`.
+//! The one seam for atomics and spinning.
+//!
+//! | build | atomics |
+//! |---|---|
+//! | production | `core`'s |
+//! | `--cfg loom` | `loom`'s |
+//! | `--cfg shuttle` | `core`'s, with a scheduling point before each access |
+//! | the package `pagedepot-sim-core`, by its feature `simulated` | the simulated machine's |
 //!
 //! No other module of this crate names `core::sync::atomic` or `core::hint::spin_loop`, so that a
-//! model checker and the simulator see every shared access. Code uses relaxed
-//! atomics where another language would use plain loads and stores: they compile to the same
-//! instructions, and a race on them is defined.
+//! model checker and the simulator see every shared access. Code uses relaxed atomics where another
+//! language would use plain loads and stores: they compile to the same instructions, and a race on
+//! them is defined.
 //!
 //! | | interleavings | orderings | constants and layout |
 //! |---|---|---|---|
