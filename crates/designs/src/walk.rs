@@ -74,8 +74,8 @@ pub(crate) trait Layer: Sync {
     fn counters(&self, here: Here, zone: ZoneId) -> &Counters;
 }
 
-/// The methods of [`PageCache`](crate::PageCache) that walk and store answer for every [`Layer`] with
-/// a field `store`.
+/// The methods of [`PageCache`](crate::PageCache) that walk and store answer for every [`Layer`]
+/// with a field `store`.
 macro_rules! walks_zones {
     () => {
         #[inline]

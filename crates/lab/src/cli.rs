@@ -75,7 +75,7 @@ pub enum Command {
         #[command(flatten)]
         options: SimulateOptions,
     },
-    /// Use up memory in a loop beside forced drains, to find pages that are lost or handed out twice
+    /// Use up memory in a loop beside forced drains, to find lost and doubled pages
     Soak {
         #[command(flatten)]
         options: SoakOptions,

@@ -16,13 +16,13 @@ impl Depot {
     /// over the fronts that a drain asked for.
     ///
     /// [Retire](pagedepot::CpuCaches::retire) a CPU that went offline or left the program's cpuset.
-    /// Threads that still run there use the store. Taking caches away fences each CPU that runs this
-    /// process, even if it is isolated. Methods that name a CPU do nothing for one beyond
+    /// Threads that still run there use the store. Taking caches away fences each CPU that runs
+    /// this process, even if it is isolated. Methods that name a CPU do nothing for one beyond
     /// [`Builder::cpus`](crate::Builder::cpus).
     ///
     /// [`decay`](pagedepot::CpuCaches::decay) is for programs whose threads sleep long: besides it,
-    /// only drains shrink the caches of their CPUs. Call it once a second, as the kernel does. When a
-    /// CPU has not needed its slow path for three seconds, its shelf empties; its fronts stay.
+    /// only drains shrink the caches of their CPUs. Call it once a second, as the kernel does. When
+    /// a CPU has not needed its slow path for three seconds, its shelf empties; its fronts stay.
     ///
     /// ```
     /// use pagedepot_linux::{CpuId, Depot, Order};
@@ -39,8 +39,8 @@ impl Depot {
         self.raw().frames().cpu_caches()
     }
 
-    /// The settings of a zone, to read and to change: watermarks, how many pages each CPU may cache,
-    /// and whether sparsely used pageblocks are emptied. `None`: there is no such zone.
+    /// The settings of a zone, to read and to change: watermarks, how many pages each CPU may
+    /// cache, and whether sparsely used pageblocks are emptied. `None`: there is no such zone.
     ///
     /// Pages above a lower `high` go back little by little, as caches
     /// [decay](pagedepot::CpuCaches::decay); [drain](Self::drain) to get them back at once.

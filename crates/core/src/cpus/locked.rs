@@ -83,8 +83,8 @@ impl<'l, W: WhichCpu> Locked<'l, W> {
 
 // SAFETY: 1. the lock of the CPU is held for the whole of each function, and both contexts use the
 // same one. 2., 3. checked by `sequence`. 4. a fence takes and drops the lock. Then sequences that
-// began before have ended, and later ones see the closed gate. A claim runs under that lock, and so after all
-// earlier sequences of the CPU. 5. as in `sequence`.
+// began before have ended, and later ones see the closed gate. A claim runs under that lock, and so
+// after all earlier sequences of the CPU. 5. as in `sequence`.
 unsafe impl<W: WhichCpu> Cpus for Locked<'_, W> {
     type Environment = W;
 

@@ -126,8 +126,8 @@ pub struct Pinned<P>(pub P);
 // SAFETY: 1. the guard excludes every other sequence of the CPU and context for the whole of each
 // function; interrupt handlers have words and magazines of their own. 2., 3. checked first in each.
 // 4. is the contract of `Processor::fence`, because a sequence lives inside its guard. A gate is
-// claimed by the only guard of its CPU, so all sequences before have ended with theirs. 5. the only store to
-// a word is the last, with release ordering.
+// claimed by the only guard of its CPU, so all sequences before have ended with theirs. 5. the
+// only store to a word is the last, with release ordering.
 unsafe impl<P: Processor> Cpus for Pinned<P> {
     const CONTEXTS: usize = 2;
     type Environment = P;

@@ -14,8 +14,8 @@
 //!
 //! A request fails only after a round that was *undisturbed*. From before its first drain until
 //! after its last search, all of this must hold:
-//! * On every CPU the in-flight word (see [`InFlight`](crate::sync::InFlight)) had nothing in flight,
-//!   and only the searches' own moves changed it.
+//! * On every CPU the in-flight word (see [`InFlight`](crate::sync::InFlight)) had nothing in
+//!   flight, and only the searches' own moves changed it.
 //! * No other drainer held a gate.
 //! * No other caller ran a callback.
 //!

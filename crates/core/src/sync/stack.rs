@@ -2,7 +2,7 @@
 //!
 //! Its elements are in an array that never moves; each has a number and a link ([`Links`]). The
 //! shelves of full magazines are such stacks, and so are vmap's pools and spare descriptors. Taking
-//! a stack whole is what the 2022 remote-drain series calls to "atomically switch the pointer to the
+//! a stack whole does what the 2022 remote-drain series calls "atomically switch the pointer to the
 //! per-cpu lists". It needs no grace period: the elements taken have one owner at once.
 //!
 //! # The head

@@ -25,8 +25,8 @@ pub enum Evacuation {
     /// No pageblock evacuates. Drains and searches skip the work for it.
     Off,
     /// Pageblocks evacuate until this share of the zone's free memory, in percent, lies in whole
-    /// pageblocks; 512 pages per CPU may lie elsewhere besides. They evacuate only while the zone is
-    /// above its high watermark. More than 100 means 100.
+    /// pageblocks; 512 pages per CPU may lie elsewhere besides. They evacuate only while the zone
+    /// is above its high watermark. More than 100 means 100.
     Goal {
         /// The share.
         percent: u8,

@@ -21,7 +21,8 @@ pub unsafe fn install(signal: c_int, handler: Handler) {
     }
 }
 
-/// Whether a signal aborted a sequence: its thread continues behind the signature of an abort label.
+/// Whether a signal aborted a sequence: its thread continues behind the signature of an abort
+/// label.
 ///
 /// # Safety
 /// `context` is what the kernel passed to a [`Handler`], which has interrupted code.

@@ -3,13 +3,13 @@
 //! A task is a coroutine. All tasks run on one host thread. A task runs until it has to wait for
 //! the CPUs that are behind it; then the task with the earliest clock runs next.
 //!
-//! Accesses that hit a CPU's own cache may run ahead of the earliest other CPU by `Costs::ahead_ps`,
-//! because no other CPU sees them. An access that conflicts with one of them and comes later in the
-//! simulation gets a later time, too (`Line::last`). So time never contradicts what was read. On a
-//! line that has just moved no CPU runs ahead.
+//! Accesses that hit a CPU's own cache may run ahead of the earliest other CPU by
+//! `Costs::ahead_ps`, because no other CPU sees them. An access that conflicts with one of them and
+//! comes later in the simulation gets a later time, too (`Line::last`). So time never contradicts
+//! what was read. On a line that has just moved no CPU runs ahead.
 //!
-//! Functions that may suspend the running task work on a raw pointer. Other tasks change the machine
-//! during a suspension, so no reference to it may live across one.
+//! Functions that may suspend the running task work on a raw pointer. Other tasks change the
+//! machine during a suspension, so no reference to it may live across one.
 #![allow(unsafe_code, reason = "tasks reach their machine through a thread-local pointer")]
 
 mod calls;
