@@ -12,11 +12,12 @@ use crate::page::Page;
 const CHUNK: usize = 64;
 
 impl Depot {
-    /// Allocates up to `count` blocks of 2^order pages in one call, which costs less than as many
-    /// calls: what the CPU does not cache comes from the store 64 blocks at a time.
+    /// Allocates up to `count` blocks of 2^order pages in one call. That costs less than `count`
+    /// calls: blocks that the CPU does not cache come from the store 64 at a time.
     ///
-    /// There may be fewer, but at least one; [`len`](ExactSizeIterator::len) tells. Blocks that the
-    /// batch still has when it is dropped are freed in one call.
+    /// There may be fewer blocks than `count`, but at least one; see
+    /// [`len`](ExactSizeIterator::len). Blocks that are left in the batch when it is dropped are
+    /// freed in one call.
     ///
     /// ```
     /// use pagedepot_linux::{Depot, Order, Page};

@@ -20,7 +20,7 @@
 //! | layout | what it gets |
 //! |---|---|
 //! | 0 bytes | nothing: a dangling pointer |
-//! | up to 8 pages, and powers of two up to 1024 pages | a block: cached by the CPU up to 8 pages |
+//! | up to 8 pages, and powers of two up to 1024 pages | a block: CPUs cache those of up to 64 pages, and of 512 |
 //! | others, up to 2^18 pages | contiguous pages, as many as it needs |
 //! | aligned to more than 2 MiB | an error |
 
@@ -33,15 +33,16 @@ use pagedepot::{Flags, FreeError, Order};
 use crate::depot::Depot;
 use crate::memory::HUGE_BYTES;
 
-/// Blocks of up to so many pages are cached by CPUs, so that they are worth rounding up to.
+/// Requests of up to this many pages are rounded up to a block, which CPUs cache. Rounding up
+/// larger ones would waste too much memory.
 const ROUNDED_PAGES_MAX: usize = 8;
 
-/// What a layout gets.
+/// The memory for a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     Nothing,
     Block(Order),
-    /// So many pages, the first a multiple of so many.
+    /// Contiguous pages: their number, and the alignment of the first in pages.
     Run(u32, u32),
 }
 
@@ -76,7 +77,7 @@ impl Depot {
         Ok(NonNull::slice_from_raw_parts(start, (pages as usize) << shift))
     }
 
-    /// The memory as it is, if that is what another layout gets, too.
+    /// The memory unchanged, if the new layout gets the same.
     fn in_place(&self, start: NonNull<u8>, old: Layout, new: Layout) -> Option<NonNull<[u8]>> {
         let (before, after) = (self.extent(old)?, self.extent(new)?);
         let pages = match after {

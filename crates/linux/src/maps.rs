@@ -1,5 +1,5 @@
-//! What is mapped in this process, by `/proc/self/maps`, and how many mappings it may have. Read
-//! without memory from the heap, of which there may be none.
+//! The mappings of this process, from `/proc/self/maps`, and the limit on their number. They are
+//! read without memory from the heap, because there may be none left.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,9 +9,9 @@ use std::os::fd::AsFd;
 use rustix::fs::{fstat, major, minor};
 use rustix::io::Errno;
 
-/// `DEFAULT_MAX_MAP_COUNT`, where `/proc` is not there to ask.
+/// The kernel's `DEFAULT_MAX_MAP_COUNT`, for processes without `/proc`.
 const DEFAULT_LIMIT: u32 = 65_530;
-/// A file, as the kernel tells them apart.
+/// What identifies a file in `/proc/self/maps`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FileId {
     major: u32,
@@ -20,7 +20,7 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    /// That of an open file.
+    /// The identity of an open file.
     pub fn of(file: impl AsFd) -> Result<Self, Errno> {
         let stat = fstat(file)?;
         Ok(FileId { major: major(stat.st_dev), minor: minor(stat.st_dev), inode: stat.st_ino })
@@ -38,11 +38,11 @@ pub(crate) struct Mapped {
     pub file: FileId,
 }
 
-/// Longer than a line up to its path, which is not wanted.
+/// More bytes than a line has before its path, which is not read.
 const LINE_MAX: usize = 128;
 
 impl Mapped {
-    /// From the beginning of a line: `start-end access offset major:minor inode`.
+    /// Parses the beginning of a line: `start-end access offset major:minor inode`.
     fn parse(line: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(line).ok()?;
         let mut words = text.split_ascii_whitespace();
@@ -68,7 +68,7 @@ pub(crate) fn for_each_mapping(mut each: impl FnMut(Mapped)) -> Option<()> {
     is_readable.then_some(())
 }
 
-/// How many there are.
+/// The number of mappings of this process.
 pub(crate) fn count() -> Option<u32> {
     let mut lines = 0;
     for_each_line(|_| lines += 1)?;

@@ -7,7 +7,8 @@
 //! | 128.. | a lock per CPU |
 //! | then | the allocator's metadata |
 //!
-//! 512 KiB of the metadata hold the gates of numbers that no CPU has: address space, never touched.
+//! 512 KiB of the metadata hold the gates of numbers that no CPU has. They are never touched, and
+//! so take no memory.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU8;
@@ -30,7 +31,7 @@ pub(crate) struct Metadata {
     wipes: bool,
 }
 
-/// What lies in it. Nothing else refers to it.
+/// The parts of the mapping. Nothing else refers to them.
 pub(crate) struct Parts {
     pub fork_mark: ForkMark<'static>,
     pub locks: &'static [CpuLock],
@@ -38,7 +39,8 @@ pub(crate) struct Parts {
 }
 
 impl Metadata {
-    /// Bytes needed for an allocator with `metadata_bytes` and `cpus` CPUs: whole pages.
+    /// Bytes needed for an allocator with `metadata_bytes` bytes of metadata and `cpus` CPUs: whole
+    /// pages.
     pub fn bytes(metadata_bytes: usize, cpus: u32) -> Result<usize, BuildError> {
         (LOCKS_AT + cpus as usize * size_of::<CpuLock>())
             .checked_add(metadata_bytes)
@@ -50,7 +52,7 @@ impl Metadata {
     pub fn new(mapping: Mapping, cpus: u32) -> Result<Self, BuildError> {
         let wipes = match mapping.advise(Advice::LinuxWipeOnFork) {
             Ok(()) => true,
-            // Not that the kernel cannot: it has no mapping left for this.
+            // The kernel can wipe memory, but has no mapping left to divide this one.
             Err(errno @ (Errno::AGAIN | Errno::NOMEM)) => {
                 return Err(no_memory(mapping.bytes())(errno));
             }
@@ -62,8 +64,8 @@ impl Metadata {
     /// Divides the mapping.
     ///
     /// # Safety
-    /// Called once, and the parts (which say `'static` for want of a name for the life of `self`)
-    /// are gone before `self` is.
+    /// Called once. The parts say `'static`, because the life of `self` has no name; they are gone
+    /// before `self` is.
     pub unsafe fn divide(&self) -> Parts {
         let start = self.mapping.start().as_ptr();
         // SAFETY: the three parts are in the mapping and apart, aligned by the layout above (the

@@ -11,7 +11,7 @@ use crate::movable_place::{Found, Place};
 use crate::pins::Pins;
 use crate::sync::ForkLock;
 
-/// Parts of a table.
+/// Number of parts, each with a lock.
 const PARTS: usize = 64;
 /// Pages of a pageblock.
 const PAGEBLOCK: u32 = Order::PAGEBLOCK.frames();
@@ -19,13 +19,14 @@ const PAGEBLOCK: u32 = Order::PAGEBLOCK.frames();
 /// Movable pages of a depot, by the number of their first page.
 pub(crate) struct Movables {
     parts: Vec<ForkLock<BTreeMap<u32, Entry>>>,
-    /// Where the depot's memory begins.
+    /// The first byte of the depot's memory.
     base: NonNull<u8>,
     page_size: PageSize,
     pins: Arc<ForkLock<Pins>>,
 }
 
-// SAFETY: the memory behind `base` is accessed only as `move_page` says; all else is locked.
+// SAFETY: only `move_page` accesses the memory behind `base`, and it says why it may. All else is
+// locked.
 unsafe impl Send for Movables {}
 // SAFETY: as above.
 unsafe impl Sync for Movables {}
@@ -36,7 +37,7 @@ struct Entry {
 }
 
 impl Movables {
-    /// Of a depot whose memory begins at `base`.
+    /// An empty table, of a depot whose memory begins at `base`.
     pub fn new(
         fork_mark: ForkMark<'static>,
         base: NonNull<u8>,
@@ -64,9 +65,9 @@ impl Movables {
         }
     }
 
-    /// The block that a page lies in, and its place.
+    /// The block that contains a page, and its place.
     fn find(&self, page: u32) -> Option<(u32, Order, Arc<Place>)> {
-        // A block of two pageblocks may begin in the one before.
+        // A block of two pageblocks may begin in the previous one.
         [page, page & !(Order::MAX.frames() - 1)].into_iter().find_map(|from| {
             let part = self.part(from).lock().ok()?;
             let (&first, entry) = part.range(..=page).next_back()?;
@@ -75,7 +76,7 @@ impl Movables {
         })
     }
 
-    /// Whether a page is registered with a device, see `pins`.
+    /// Whether a page of the block is pinned, see `pins`.
     fn is_pinned(&self, first: u32, order: Order) -> bool {
         let Ok(pins) = self.pins.lock() else { return true };
         (first..first + order.frames()).any(|page| pins.contains(Pfn::new(page)))
@@ -96,7 +97,7 @@ impl Movables {
                 let source = self.base.add(offset(from));
                 self.base.add(offset(to)).copy_from_nonoverlapping(source, bytes);
             }
-            // The entry of `to` first: from `end_copy` on, the holder may take it out.
+            // Before `end_copy`: after it, the holder may take the entry of `to` out.
             self.insert(to.get(), order, &place);
             self.remove(from.get());
             place.end_copy(to.get());

@@ -17,8 +17,8 @@ pub(crate) fn bind(start: NonNull<u8>, bytes: usize, node: NodeId) -> Result<(),
 /// `MPOL_MF_MOVE` of `linux/mempolicy.h`.
 const MOVE: u32 = 1 << 1;
 
-/// Moves pages to a node, and has those to come from there, if it has room. What refuses changes
-/// nothing but the distance.
+/// Moves pages to a node, and takes later pages from it, as far as the node has room. If the kernel
+/// refuses, the memory is only farther away.
 pub(crate) fn prefer(start: NonNull<u8>, bytes: usize, node: NodeId) {
     _ = set_policy(start, bytes, node, libc::MPOL_PREFERRED, MOVE);
 }
