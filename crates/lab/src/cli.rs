@@ -86,7 +86,7 @@ pub enum Command {
     #[command(name = record::INSIDE, hide = true)]
     RecordInside(record::Inside),
     /// Compare designs, or saved results: what is better or worse first, then tables as in mmtests
-    Compare(compare::CompareOptions),
+    Compare(Box<compare::CompareOptions>),
     /// Write an HTML page of tables and plots of saved results; it needs no network and no scripts
     Report(page::PageOptions),
     /// Print the completions of a shell

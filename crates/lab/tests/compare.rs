@@ -327,3 +327,35 @@ fn what_cannot_be_measured_is_refused_at_once() {
     ]);
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// What fills memory is compared like the rest, with its own options; contiguity counts upwards.
+#[test]
+fn contiguity_is_compared() {
+    let text = stdout(&[
+        "--workload",
+        "fragmentation",
+        "--workload",
+        "mixed",
+        "--design",
+        "spin",
+        "--design",
+        "depot",
+        "--memory-mib",
+        "64",
+        "--rounds",
+        "2",
+        "--quick",
+        "--runs",
+        "2",
+        "--format",
+        "json",
+    ]);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let rows = json["comparisons"].as_array().unwrap();
+    for metric in ["whole_share", "realloc_ns", "huge_allocated", "op_ns"] {
+        let row = rows.iter().find(|row| row["metric"] == metric && row["column"] == "depot");
+        assert_eq!(row.unwrap_or_else(|| panic!("{metric}: {rows:?}"))["base"], "spin");
+    }
+    let line = refused(&["--workload", "hot", "--memory-mib", "64", "--quick"]);
+    assert!(line.contains("--memory-mib is for fragmentation and mixed"), "{line}");
+}

@@ -20,13 +20,15 @@ pub fn designs(options: &compare::CompareOptions) -> Result<(), Failure> {
     let bench = plan.bench(options);
     let effort = if bench.quick { Effort::Quick } else { Effort::Full };
     let (clients, more) = (options.measuring.clients.clone(), &options.measuring.more);
-    let (variant, settings) = (options.measuring.variant, Settings::new(&bench, effort)?);
+    let (variant, fill) = (options.measuring.variant, options.measuring.fill);
+    let settings = Settings::new(&bench, effort)?;
     let settings = Settings {
         clients,
         variant,
         drains: more.drains,
         tune: more.tune,
         orders: more.orders.clone(),
+        fill,
         ..settings
     };
     let mut worse = None;

@@ -9,7 +9,7 @@ use crate::design::variant::Variant;
 use crate::failure::Failure;
 use crate::report::baseline;
 use crate::workloads::clients::Clients;
-use crate::workloads::options::BenchOptions;
+use crate::workloads::options::{BenchOptions, FillOptions};
 
 /// See the module.
 #[derive(Clone, Debug, Default, Args)]
@@ -43,6 +43,8 @@ pub struct Measuring {
     #[command(flatten)]
     pub more: BenchOptions,
     #[command(flatten)]
+    pub fill: FillOptions,
+    #[command(flatten)]
     pub variant: Variant,
 }
 
@@ -57,6 +59,8 @@ impl Measuring {
             "--drains"
         } else if self.more.tune {
             "--tune"
+        } else if let Some(option) = self.fill.given() {
+            option
         } else if let Some(unused) = self.variant.unused(&[]) {
             return Err(Failure::Usage(unused));
         } else {

@@ -44,6 +44,12 @@ pub fn better(row: &ResultRow) -> Better {
         // A soak's turns, which drains do not wait for.
         "used_up" | "drains" => Better::Neither,
         "pages" => Better::Higher,
+        // What contiguity is judged by; how little could be tainted depends on what was allocated.
+        "whole_share" | "whole_drained_share" | "gib_ranges" | "gib_drained_ranges" => {
+            Better::Higher
+        }
+        "gib_allocated" | "huge_allocated" => Better::Higher,
+        "packed_share" => Better::Neither,
         // They explain a rate; which way is good depends on the machine's caches.
         "crossed_percent" | "reuse_distance_bytes" | "reuse_distance_p90_bytes" => Better::Neither,
         "needed_pages" | "page_table_bytes_start" => Better::Neither,
@@ -83,5 +89,8 @@ mod tests {
         assert_eq!(better(&row("interrupts", "interrupts", 1, &[])), Better::Lower);
         assert_eq!(better(&row("allocs", "blocks", 1, &[])), Better::Neither);
         assert_eq!(better(&row("crossed_percent", "%", 1, &[])), Better::Neither);
+        assert_eq!(better(&row("whole_share", "1", 1, &[])), Better::Higher);
+        assert_eq!(better(&row("huge_allocated", "blocks", 1, &[])), Better::Higher);
+        assert_eq!(better(&row("tainted_share", "1", 1, &[])), Better::Lower);
     }
 }
