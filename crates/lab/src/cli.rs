@@ -185,7 +185,7 @@ mod tests {
     fn bad_arguments_get_one_line_each() {
         for (arguments, says) in [
             ("bench", "WORKLOAD"),
-            ("bench cold", "there are hot, pagealloc, pft, producer-consumer, drain"),
+            ("bench cold", "there are hot, pagealloc, touch, pft, producer-consumer, drain"),
             ("bench hot --design slab", "there are depot, floor-tls"),
             ("bench hot --runs 0", "at least 1"),
             ("bench hot --runs -3", "at least 1"),

@@ -76,7 +76,7 @@ fn benches_that_cannot_pin_are_refused() {
     for arguments in [
         &HOT[..],
         &["bench", "drain", "--quick", "--runs", "1"],
-        &["bench", "pft", "--quick", "--runs", "1", "--drains", "100"],
+        &["bench", "touch", "--quick", "--runs", "1", "--drains", "100"],
         &["bench", "kernbench", "--quick", "--runs", "1"],
         &["compare", "--workload", "hot", "--quick", "--runs", "1"],
         &["vmalloc", "--quick", "--runs", "1", "--test-loop-count", "1"],
@@ -185,6 +185,21 @@ fn who_keeps_sequences_away_is_named() {
         "{}",
         text(&output.stdout)
     );
+}
+
+/// What refuses page faults is named, and what to do; so is a workload that needs none.
+#[test]
+fn faults_that_cannot_be_served_are_refused() {
+    let pft = ["bench", "pft", "--quick", "--runs", "1", "--design", "depot"];
+    for (errno, says) in [
+        (libc::EPERM, "allow userfaultfd in the sandbox's seccomp profile"),
+        (libc::ENOSYS, "CONFIG_USERFAULTFD"),
+        (libc::EINVAL, "use Linux 6.8 or newer"),
+    ] {
+        let output = without(libc::SYS_userfaultfd, errno, &pft);
+        let line = failed(&output);
+        assert!(line.contains(says) && line.contains("bench touch"), "{line}");
+    }
 }
 
 #[test]

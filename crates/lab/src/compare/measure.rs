@@ -14,11 +14,14 @@ use crate::report::document::ResultRow;
 use crate::report::{Report, counted};
 use crate::workloads::clients::{self, Clients};
 use crate::workloads::options::MeasureOptions;
-use crate::workloads::{Settings, Workload, all, pagealloc, pft};
+use crate::workloads::{Settings, Workload, all, pagealloc, pft, touch};
 
 /// What is measured unless workloads are named: those of the threads' tables that ask an allocator
-/// for pages and little else.
-const WORKLOADS: [&Workload; 2] = [&pft::WORKLOAD, &pagealloc::WORKLOAD];
+/// for pages and little else. (`pft` has the page faults, which take far longer than the pages.)
+const WORKLOADS: [&Workload; 2] = [&touch::WORKLOAD, &pagealloc::WORKLOAD];
+
+/// Workloads with mmtests' numbers of clients.
+const WITH_CLIENTS: [&Workload; 2] = [&touch::WORKLOAD, &pft::WORKLOAD];
 
 /// What is measured unless designs are named: what the kernel does today, as the base, then the
 /// others in the order of the threads, and this project's.
@@ -181,12 +184,13 @@ fn about_clients(workloads: &[&Workload], settings: &Settings) -> Result<Option<
     let cpus = settings.cpus.len();
     let list =
         |clients: &[usize]| clients.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let with_clients = WITH_CLIENTS.iter().map(|workload| workload.name);
+    let with_clients = with_clients.filter(|name| workloads.iter().any(|it| it.name == *name));
+    let with_clients = with_clients.collect::<Vec<_>>().join(" and ");
     match &settings.clients {
-        Clients::Auto if !workloads.iter().any(|workload| workload.name == pft::WORKLOAD.name) => {
-            Ok(None)
-        }
+        Clients::Auto if with_clients.is_empty() => Ok(None),
         Clients::Auto => Ok(Some(format!(
-            "clients of pft: {}, as mmtests steps up to {}; its lists end at {}",
+            "clients of {with_clients}: {}, as mmtests steps up to {}; its lists end at {}",
             list(&clients::auto(cpus)),
             counted(cpus, "CPU"),
             clients::CLIENTS_MAX

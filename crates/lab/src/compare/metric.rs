@@ -16,7 +16,8 @@ pub fn label(row: &ResultRow) -> String {
     let is_other = |name: &str| Some(name) != scale && !variant::PARAMS.contains(&name);
     let others = row.params.iter().filter(|(name, _)| is_other(name));
     let mut label: String = others.map(|(name, &value)| param(name, value) + " ").collect();
-    // pft uses as many CPUs as it has clients, a replay as many as its trace: nothing to add.
+    // touch and pft use as many CPUs as they have clients, a replay as many as its trace: nothing
+    // to add.
     if matches!(scale, Some("batch" | "drains_per_s")) && row.cpus > 1 {
         label += &format!("cpus-{} ", row.cpus);
     }

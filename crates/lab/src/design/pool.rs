@@ -4,7 +4,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::failure::Failure;
 
@@ -54,6 +54,15 @@ impl Pool {
         debug_assert!(offset < self.bytes);
         // SAFETY: inside the mapping: allocators hand out only offsets that they manage.
         unsafe { self.start.add(offset) }
+    }
+
+    /// Asks the kernel for base pages only. A kernel without huge pages refuses the advice, and has
+    /// nothing else.
+    pub fn use_base_pages(&self) {
+        // SAFETY: the mapping is ours; the advice changes no contents.
+        let _ = unsafe {
+            madvise(self.mapped.as_ptr().cast(), self.mapped_bytes, Advice::LinuxNoHugepage)
+        };
     }
 
     /// The start's address, exposed: pointers may be made from the number.

@@ -33,6 +33,17 @@ pub fn on_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Seconds that this thread has spent in user mode, and in the kernel; each in whole ticks on many
+/// kernels, and their sum exact.
+pub fn cpu_seconds() -> [f64; 2] {
+    // SAFETY: a plain structure, for which zeroes will do.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is this function's.
+    let failed = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    debug_assert_eq!(failed, 0);
+    [usage.ru_utime, usage.ru_stime].map(|time| time.tv_sec as f64 + time.tv_usec as f64 / 1e6)
+}
+
 /// As [`ticks`], but what comes before has been done, and what comes after has not begun: for
 /// pieces of work so short that they would overlap. Costs more.
 #[inline]
@@ -81,5 +92,19 @@ impl Scale {
     pub fn ns_per_tick(&self) -> f64 {
         let (elapsed, elapsed_ticks) = (self.start.0.elapsed(), ticks() - self.start.1);
         elapsed.as_nanos() as f64 / elapsed_ticks.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_grows() {
+        let (before_ns, start) = (on_cpu_ns(), Instant::now());
+        while start.elapsed().as_millis() < 20 {}
+        let grown_ns = u128::from(on_cpu_ns() - before_ns);
+        assert!(grown_ns > 0 && grown_ns <= start.elapsed().as_nanos());
+        assert!(cpu_seconds().iter().sum::<f64>() <= on_cpu_ns() as f64 / 1e9 + 0.1);
     }
 }

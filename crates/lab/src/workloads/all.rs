@@ -2,13 +2,14 @@
 
 use super::workload::Workload;
 use super::{
-    drain, fragmentation, hot, kernbench, mixed, pagealloc, pft, producer_consumer, streams,
+    drain, fragmentation, hot, kernbench, mixed, pagealloc, pft, producer_consumer, streams, touch,
 };
 
 /// All workloads of `bench`. A new one is added here and nowhere else.
 pub const ALL: &[&Workload] = &[
     &hot::WORKLOAD,
     &pagealloc::WORKLOAD,
+    &touch::WORKLOAD,
     &pft::WORKLOAD,
     &producer_consumer::WORKLOAD,
     &drain::WORKLOAD,

@@ -3,7 +3,7 @@
 /// Numbers of clients to measure with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Clients {
-    /// The workload's usual numbers; for pft those of mmtests: see [`auto`].
+    /// The workload's usual numbers; for touch and pft those of mmtests: see [`auto`].
     #[default]
     Auto,
     /// These, ascending.

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | `hot` | `bench hot` | one page allocated and freed, again and again |
 //! | `pagealloc` | `bench pagealloc` | batches of all sizes and orders, filling memory, metadata |
-//! | `pft` | `bench pft` | first touches of zeroed pages until memory is used up |
+//! | `touch` | `bench touch` | first touches of zeroed pages until memory is used up |
+//! | `pft` | `bench pft` | page faults that each design serves, through `userfaultfd` |
 //! | `producer_consumer` | `bench producer-consumer` | allocated on one CPU, freed on another |
 //! | `drain` | `bench drain` | taking back what a CPU caches |
 //! | `streams` | `bench udp-stream`, `bench sctp-many` | buffers filled on one CPU, read and freed on another |
@@ -14,6 +15,8 @@
 //! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
 //! | `simulate` | `simulate` | designs on virtual CPUs |
 //! | `soak` | `soak` | memory used up in a loop, to look for lost and doubled pages |
+//!
+//! `paging` is what `touch` and `pft` share.
 //!
 //! # A new workload of `bench`
 //! 1. Add a file or folder here. Its `run` asks `Settings` for the designs and a demand, makes a
@@ -32,6 +35,7 @@ mod kernbench;
 mod mixed;
 pub mod options;
 pub mod pagealloc;
+mod paging;
 pub mod pft;
 mod producer_consumer;
 pub mod settings;
@@ -39,6 +43,7 @@ mod shape;
 pub mod simulate;
 pub mod soak;
 mod streams;
+pub mod touch;
 pub mod vmalloc;
 pub mod workload;
 

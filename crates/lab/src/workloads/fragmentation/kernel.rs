@@ -56,9 +56,7 @@ impl KernelFrames {
     pub fn new(shape: &Shape) -> Result<Self, Failure> {
         let bytes = shape.pages as usize * PAGE_BYTES;
         let pool = Pool::new(bytes, PAGE_BYTES)?;
-        // Base pages only. A kernel without huge pages says that it knows no such advice.
-        // SAFETY: the mapping is this function's; the advice changes no contents.
-        let _ = unsafe { madvise(pool.at(0).as_ptr().cast(), bytes, Advice::LinuxNoHugepage) };
+        pool.use_base_pages();
         Ok(KernelFrames {
             pool,
             empty: Mutex::new((0..shape.pages as u32).rev().collect()),

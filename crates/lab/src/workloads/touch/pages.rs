@@ -1,12 +1,13 @@
 //! Allocators as sources of zeroed pages.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use pagedepot::Mode;
 
-use super::client::Client;
 use crate::design::Allocator;
 use crate::names::Design;
+use crate::workloads::paging::{Client, Had};
 
 /// Pages of one allocator, for some clients.
 pub struct Pages<A: Allocator> {
@@ -36,7 +37,8 @@ impl<A: Allocator> Client for Pages<A> {
         self.allocator.leave();
     }
 
-    fn run(&self, client: usize, share: u32) -> u64 {
+    fn run(&self, client: usize, share: u32) -> Had {
+        let start = Instant::now();
         let mut held = self.held[client].lock().unwrap_or_else(PoisonError::into_inner);
         while held.len() < share as usize {
             let Some(page) = self.allocator.zeroed() else { break };
@@ -44,9 +46,9 @@ impl<A: Allocator> Client for Pages<A> {
             unsafe { self.allocator.address(page).write_volatile(1) };
             held.push(page);
         }
-        let pages = held.len() as u64;
+        let had = Had { pages: held.len() as u64, touching: start.elapsed() };
         self.allocator.free_pages(&mut held);
-        pages
+        had
     }
 
     fn drain_all(&self) {

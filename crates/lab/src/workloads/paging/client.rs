@@ -1,4 +1,6 @@
-//! What clients of `pft` do to have zeroed pages.
+//! What clients do to have pages.
+
+use std::time::Duration;
 
 use crate::names::Design;
 
@@ -13,9 +15,8 @@ pub trait Client: Sync {
     /// Called by each client after its last run.
     fn leave(&self) {}
 
-    /// Touches pages until memory or this client's `share` is used up, then frees them. Returns
-    /// how many there were.
-    fn run(&self, client: usize, share: u32) -> u64;
+    /// Touches pages until memory or this client's `share` is used up, then gives them back.
+    fn run(&self, client: usize, share: u32) -> Had;
 
     /// See [`Contender::drain_all`](crate::harness::Contender::drain_all).
     fn drain_all(&self) {}
@@ -24,4 +25,12 @@ pub trait Client: Sync {
     fn check(&mut self) -> Result<(), String> {
         Ok(())
     }
+}
+
+/// What a client had.
+#[derive(Clone, Copy, Debug)]
+pub struct Had {
+    pub pages: u64,
+    /// Time until all of them were there; giving them back is no part of it.
+    pub touching: Duration,
 }

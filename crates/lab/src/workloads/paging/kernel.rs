@@ -1,0 +1,29 @@
+//! The kernel's own page faults: mapped, touched, unmapped.
+
+use std::time::Instant;
+
+use super::client::{Client, Had};
+use crate::design::PAGE_BYTES;
+use crate::design::pool::Pool;
+use crate::names::Design;
+
+/// See the module.
+pub struct KernelFaults;
+
+impl Client for KernelFaults {
+    fn design(&self) -> Design {
+        Design::Kernel
+    }
+
+    fn run(&self, _client: usize, share: u32) -> Had {
+        let start = Instant::now();
+        let memory = Pool::new(share as usize * PAGE_BYTES, PAGE_BYTES)
+            .unwrap_or_else(|why| panic!("{}: {why}", Design::Kernel));
+        memory.use_base_pages();
+        for page in 0..share as usize {
+            // SAFETY: inside the mapping, which is this function's.
+            unsafe { memory.at(page * PAGE_BYTES).write_volatile(1) };
+        }
+        Had { pages: share.into(), touching: start.elapsed() }
+    }
+}
