@@ -117,8 +117,10 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "drain", "--drains", "100"], "rates of its own"),
         (&["bench", "pft", "--drains", "100", "--design", "kernel"], "cannot be drained"),
         (&["bench", "pft", "--drains", "0"], "at least 1"),
-        (&["bench", "udp-stream", "--cpus", "1"], "needs two CPUs"),
-        (&["bench", "hot", "--tune"], "udp-stream and sctp-many"),
+        (&["bench", "ring-stream", "--cpus", "1"], "needs two CPUs"),
+        (&["bench", "netperf", "--cpus", "1"], "needs two CPUs"),
+        (&["bench", "hot", "--tune"], "ring-stream"),
+        (&["bench", "netperf", "--tune"], "ring-stream"),
         (
             &["bench", "hot", "--free-percent", "50"],
             "--free-percent is for fragmentation and mixed",
@@ -129,7 +131,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "fragmentation", "--memory-mib", "4294967296"], "a multiple of 4 from 16"),
         (&["bench", "fragmentation", "--rounds", "0"], "at least 1"),
         (&["bench", "fragmentation", "--design", "mimalloc"], "cannot do `bench fragmentation`"),
-        (&["bench", "fragmentation", "--tune"], "udp-stream and sctp-many"),
+        (&["bench", "fragmentation", "--tune"], "ring-stream"),
         (&["soak", "--minutes", "0"], "above 0"),
         (&["soak", "--minutes", "-1"], "above 0"),
         (&["soak", "--design", "kernel"], "cannot be soaked"),
@@ -474,29 +476,52 @@ fn drain_has_all_rates_and_kinds() {
     }
 }
 
+/// How pages came back, of buffers that one CPU only allocates and the other only frees.
+fn check_reuse(document: &Value) {
+    for metric in ["reuse_distance_bytes", "reuse_distance_p90_bytes"] {
+        assert!(rows(document, "spin", metric).next().is_some(), "{metric}");
+    }
+    for row in rows(document, "spin", "crossed_percent") {
+        let [crossed, streams] = [&row["median"], &row["params"]["streams"]];
+        assert_eq!((crossed, streams), (&100.0.into(), &1.into()), "{row}");
+    }
+}
+
+/// The sizes of messages that there are rows of.
+fn message_sizes(document: &Value, metric: &str) -> Vec<u64> {
+    let sizes = rows(document, "spin", metric).map(|row| &row["params"]["message_bytes"]);
+    let mut sizes: Vec<u64> = sizes.map(|bytes| bytes.as_u64().unwrap()).collect();
+    sizes.dedup();
+    sizes
+}
+
 #[test]
 fn streams_tell_how_pages_come_back() {
     if !has_two_cpus() {
         return;
     }
-    let expected = [
-        "buffers_per_s",
-        "mib_per_s",
-        "reuse_distance_bytes",
-        "reuse_distance_p90_bytes",
-        "crossed_percent",
-    ];
-    for workload in ["udp-stream", "sctp-many"] {
-        let document = results(&["bench", workload]);
-        assert_eq!(check(&document, &format!("bench {workload}")), expected);
-        check_threads(&document, "mib_per_s");
-        // One CPU only allocates, the other only frees.
-        for row in rows(&document, "spin", "crossed_percent") {
-            assert_eq!(
-                (&row["median"], &row["params"]["streams"]),
-                (&100.0.into(), &1.into()),
-                "{row}"
-            );
+    let document = results(&["bench", "ring-stream"]);
+    let metrics = check(&document, "bench ring-stream");
+    assert_eq!(metrics[..2], ["buffers_per_s", "mib_per_s"]);
+    check_threads(&document, "mib_per_s");
+    check_reuse(&document);
+    assert_eq!(message_sizes(&document, "mib_per_s"), [16 << 10, 10 << 10]);
+}
+
+#[test]
+fn sockets_carry_what_each_policy_has() {
+    if !has_two_cpus() || !can_run("netperf") {
+        return;
+    }
+    let document = results(&["bench", "netperf", "--design", "depot", "--design", "spin"]);
+    check(&document, "bench netperf");
+    check_reuse(&document);
+    for (metric, bytes) in [("udp_stream_mib_per_s", 16 << 10), ("sctp_many_mib_per_s", 10 << 10)] {
+        assert_eq!(message_sizes(&document, metric), [bytes]);
+        for design in ["depot", "spin"] {
+            let policies: Vec<_> =
+                rows(&document, design, metric).map(|row| &row["params"]["policy"]).collect();
+            assert_eq!(policies, [0, 1, 2, 3], "{design}");
         }
     }
 }
@@ -506,28 +531,13 @@ fn streams_can_be_tuned() {
     if !has_two_cpus() {
         return;
     }
-    let document = results(&[
-        "bench",
-        "udp-stream",
-        "--tune",
-        "--design",
-        "depot",
-        "--design",
-        "spin",
-        "--cpus",
-        "2",
-    ]);
-    for design in ["depot", "spin"] {
-        let mut cases: Vec<_> =
-            rows(&document, design, "mib_per_s").map(|row| &row["params"]).collect();
-        let many = cases.len();
-        cases.dedup();
-        assert_eq!(
-            (many, cases.len()),
-            (4 * 3 * 2, 4 * 3 * 2),
-            "policies, buffers in flight, streams"
-        );
-    }
+    let document = results(&["bench", "ring-stream", "--tune", "--design", "spin", "--cpus", "2"]);
+    let mut cases: Vec<_> =
+        rows(&document, "spin", "mib_per_s").map(|row| &row["params"]).collect();
+    let many = cases.len();
+    cases.dedup();
+    // Policies, buffers in flight, streams, messages.
+    assert_eq!((many, cases.len()), (4 * 3 * 2 * 2, 4 * 3 * 2 * 2));
 }
 
 #[test]

@@ -81,7 +81,7 @@ const TOUCHED: usize = 2048;
 /// As `bench producer-consumer` has them.
 const RING_SLOTS: usize = 4096;
 const RING_AT_ONCE: u64 = 512;
-/// As `bench udp-stream` has them.
+/// As `bench ring-stream` has them.
 const STREAM_IN_FLIGHT: usize = 64;
 const STREAM_BYTES: u64 = 16 << 10;
 const STREAM_ORDER: Order = Order::new(3).expect("there is order 3");

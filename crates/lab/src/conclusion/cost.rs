@@ -35,8 +35,18 @@ const SAID: &[Said] = &[
     },
     Said { workload: "touch", metric: "touches_per_s", params: &[], what: "Pages touched:" },
     Said { workload: "pft", metric: "fault_ns", params: &[], what: "A page fault costs" },
-    Said { workload: "udp-stream", metric: "mib_per_s", params: &[], what: "Data sent:" },
-    Said { workload: "sctp-many", metric: "mib_per_s", params: &[], what: "Data sent:" },
+    Said {
+        workload: "ring-stream",
+        metric: "mib_per_s",
+        params: &[("message_bytes", 16 << 10)],
+        what: "Data sent:",
+    },
+    Said {
+        workload: "netperf",
+        metric: "udp_stream_mib_per_s",
+        params: &[],
+        what: "Data sent by UDP:",
+    },
     Said { workload: "kernbench", metric: "elapsed_s", params: &[], what: "The build takes" },
     Said {
         workload: "fragmentation",

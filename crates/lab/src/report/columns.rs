@@ -25,6 +25,7 @@ const COLUMNS: &[Column] = &[
     column("order", 0, "log2 of a block's size in pages"),
     column("batch", 0, "blocks allocated before the first of them is freed"),
     column("clients", 0, "threads that touch pages, one per CPU"),
+    column("exchange", 0, "udp-stream: one stream; sctp-many: one per four CPUs, shorter messages"),
     column("drain", 0, "quiet: shelves; full: fronts too, by a fence; handover: given by owners"),
     column("per s", 0, "drains per second, forced behind the owner's work"),
     column("owner", 1, ""),

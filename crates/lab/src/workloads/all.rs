@@ -2,7 +2,8 @@
 
 use super::workload::Workload;
 use super::{
-    drain, fragmentation, hot, kernbench, mixed, pagealloc, pft, producer_consumer, streams, touch,
+    drain, fragmentation, hot, kernbench, mixed, netperf, pagealloc, pft, producer_consumer,
+    ring_stream, touch,
 };
 
 /// All workloads of `bench`. A new one is added here and nowhere else.
@@ -13,8 +14,8 @@ pub const ALL: &[&Workload] = &[
     &pft::WORKLOAD,
     &producer_consumer::WORKLOAD,
     &drain::WORKLOAD,
-    &streams::UDP_STREAM,
-    &streams::SCTP_MANY,
+    &ring_stream::WORKLOAD,
+    &netperf::WORKLOAD,
     &kernbench::WORKLOAD,
     &fragmentation::WORKLOAD,
     &mixed::WORKLOAD,

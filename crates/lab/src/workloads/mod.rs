@@ -8,7 +8,8 @@
 //! | `pft` | `bench pft` | page faults that each design serves, through `userfaultfd` |
 //! | `producer_consumer` | `bench producer-consumer` | allocated on one CPU, freed on another |
 //! | `drain` | `bench drain` | taking back what a CPU caches |
-//! | `streams` | `bench udp-stream`, `bench sctp-many` | buffers filled on one CPU, read and freed on another |
+//! | `ring_stream` | `bench ring-stream` | buffers filled on one CPU, read and freed on another |
+//! | `netperf` | `bench netperf` | the same over sockets, with each limit of what a freeing CPU may cache |
 //! | `kernbench` | `bench kernbench` | the recorded build, by a thread per recorded CPU |
 //! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
 //! | `mixed` | `bench mixed` | unmovable, page cache, anonymous and network memory, and what stays contiguous |
@@ -16,7 +17,7 @@
 //! | `simulate` | `simulate` | designs on virtual CPUs |
 //! | `soak` | `soak` | memory used up in a loop, to look for lost and doubled pages |
 //!
-//! `paging` is what `touch` and `pft` share.
+//! `paging` is what `touch` and `pft` share, `streams` what `ring_stream` and `netperf` share.
 //!
 //! # A new workload of `bench`
 //! 1. Add a file or folder here. Its `run` asks `Settings` for the designs and a demand, makes a
@@ -33,11 +34,13 @@ mod fragmentation;
 pub mod hot;
 mod kernbench;
 mod mixed;
+mod netperf;
 pub mod options;
 pub mod pagealloc;
 mod paging;
 pub mod pft;
 mod producer_consumer;
+mod ring_stream;
 pub mod settings;
 mod shape;
 pub mod simulate;

@@ -42,7 +42,7 @@ pub struct BenchOptions {
     /// Force so many drains of all CPUs per second behind the workload
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub drains: Option<NonZeroU32>,
-    /// udp-stream and sctp-many: vary --free-high, buffers in flight and streams
+    /// ring-stream: vary --free-high, buffers in flight and streams
     #[arg(long)]
     pub tune: bool,
     /// pagealloc: measure blocks of 2^N pages, 0 to 10; may be repeated (default: 0 to 4, with

@@ -49,7 +49,7 @@ impl Workload {
         }
         if settings.tune && !self.tunes {
             return Err(Failure::Usage(format!(
-                "--tune is for udp-stream and sctp-many, not for {}",
+                "--tune is for ring-stream, not for {}",
                 self.name
             )));
         }

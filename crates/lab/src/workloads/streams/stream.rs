@@ -1,5 +1,5 @@
-//! Streams over one allocator: senders that fill buffers, receivers on other CPUs that read and
-//! free them.
+//! Streams over one allocator: senders that fill buffers, receivers on other CPUs that read what was
+//! written and free the buffers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
 
+use super::channel::{Channel, Words};
 use super::reuse::{self, Use};
 use crate::design::{self, Allocator};
+use crate::failure::Failure;
 use crate::harness::clock::ticks;
-use crate::harness::ring::Ring;
 use crate::harness::{Contender, Seat};
 use crate::names::Design;
 
@@ -47,8 +48,6 @@ impl Shape {
 /// Metrics of a window: buffers and MiB per second, over all streams.
 pub const METRICS: usize = 2;
 
-/// Buffers that one side moves before it tells the other.
-const PUBLISHED_AT_ONCE: u32 = 32;
 /// Messages of a unit of work: on a busy machine, where windows end up as short as can be, they are
 /// still long enough for buffers to come back.
 const BURST: u64 = 256;
@@ -56,20 +55,17 @@ const BURST: u64 = 256;
 /// Uses that a stream logs: its first.
 const LOG_MAX: usize = 1 << 15;
 
-/// Buffers under way, and the numbers their senders wrote into them.
-type Message = (Pfn, u64);
-
 /// See the module.
-pub struct Streams<A: Allocator<Block = Pfn>> {
+pub struct Streams<A: Allocator<Block = Pfn>, C> {
     allocator: A,
     shape: Shape,
-    streams: Vec<Stream>,
+    streams: Vec<Stream<C>>,
     /// By place in memory: 1 + the CPU that freed the buffer there, or 0.
     freed_by: Box<[AtomicU32]>,
 }
 
-struct Stream {
-    ring: Ring<Message>,
+struct Stream<C> {
+    channel: C,
     /// The sender's.
     sent: Mutex<Sent>,
 }
@@ -83,53 +79,62 @@ struct Sent {
     crossed: u64,
 }
 
-impl<A: Allocator<Block = Pfn>> Streams<A> {
+impl<A: Allocator<Block = Pfn>, C: Channel> Streams<A, C> {
     /// The word that tells which CPU freed a buffer. Relaxed everywhere: the allocator orders a
     /// free before the next allocation of the same buffer.
     fn freed_by(&self, buffer: Pfn) -> &AtomicU32 {
         &self.freed_by[buffer.index() >> ORDER.get()]
     }
 
-    fn send(&self, stream: &Stream, here: CpuId, messages: u64) {
+    fn alloc(&self) -> Pfn {
+        let buffer = self.allocator.alloc_block(ORDER, Mobility::Unmovable);
+        buffer.unwrap_or_else(|| panic!("{} ran out of buffers: it lost some", A::DESIGN))
+    }
+
+    fn send(&self, stream: &Stream<C>, here: CpuId, messages: u64) {
         let mut sent = stream.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        stream.ring.produce(messages, || {
-            let Some(buffer) = self.allocator.alloc_block(ORDER, Mobility::Unmovable) else {
-                panic!("{} ran out of buffers: it lost some", A::DESIGN)
-            };
+        stream.channel.send(messages, || {
+            let buffer = self.alloc();
             sent.note(ticks(), buffer, self.freed_by(buffer).load(Ordering::Relaxed), here);
-            let number = sent.messages;
-            self.write(buffer, number);
-            (buffer, number)
+            let (number, words) = (sent.messages, self.words(buffer));
+            self.write(words, buffer, number);
+            (buffer, number, words)
         });
     }
 
-    fn receive(&self, stream: &Stream, here: CpuId, messages: u64) {
-        stream.ring.consume(messages, |(buffer, number)| {
-            self.read(buffer, number);
+    fn receive(&self, stream: &Stream<C>, here: CpuId, messages: u64) {
+        // As a receiver's own memory, the same for all messages.
+        let own = C::COPIES.then(|| self.alloc());
+        let copies = own.map(|own| self.words(own));
+        let nowhere = std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 0);
+        stream.channel.receive(messages, copies.unwrap_or(nowhere), |buffer, number| {
+            self.read(copies.unwrap_or_else(|| self.words(buffer)), buffer, number);
             self.freed_by(buffer).store(1 + here.get(), Ordering::Relaxed);
             self.allocator.free_block(buffer, ORDER);
         });
+        own.inspect(|&own| self.allocator.free_block(own, ORDER));
     }
 
-    fn words(&self, buffer: Pfn) -> *mut [u64] {
+    fn words(&self, buffer: Pfn) -> Words {
         let start = self.allocator.address(buffer).cast::<u64>().as_ptr();
         std::ptr::slice_from_raw_parts_mut(start, self.shape.bytes as usize / size_of::<u64>())
     }
 
-    fn write(&self, buffer: Pfn, number: u64) {
+    fn write(&self, words: Words, buffer: Pfn, number: u64) {
         // SAFETY: the buffer is this sender's, at least as long, and any bytes are numbers.
-        let words = unsafe { &mut *self.words(buffer) };
+        let words = unsafe { &mut *words };
         words.fill(number);
+        words[0] = buffer.get().into();
         design::observe(words.as_ptr().addr());
     }
 
-    fn read(&self, buffer: Pfn, number: u64) {
-        // SAFETY: the buffer is this receiver's since the ring handed it over, and written.
-        let words = unsafe { &*self.words(buffer) };
+    fn read(&self, words: Words, buffer: Pfn, number: u64) {
+        // SAFETY: the buffer is this receiver's since the channel handed it over, and written.
+        let words = unsafe { &*words };
         let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(*word));
-        let expected = number.wrapping_mul(words.len() as u64);
+        let numbers = number.wrapping_mul(words.len() as u64 - 1);
         assert!(
-            sum == expected,
+            sum == numbers.wrapping_add(buffer.get().into()),
             "{}: another holder wrote into {buffer}: it was handed out twice",
             A::DESIGN
         );
@@ -167,7 +172,7 @@ pub trait HasReuse {
     fn check(&mut self) -> Result<(), String>;
 }
 
-impl<A: Allocator<Block = Pfn>> HasReuse for Arc<Streams<A>> {
+impl<A: Allocator<Block = Pfn>, C: Channel> HasReuse for Arc<Streams<A, C>> {
     fn design(&self) -> Design {
         A::DESIGN
     }
@@ -198,9 +203,9 @@ impl<A: Allocator<Block = Pfn>> HasReuse for Arc<Streams<A>> {
 }
 
 /// The streams as a contender. Seats are a sender and a receiver for each stream.
-struct SharedStreams<A: Allocator<Block = Pfn>>(Arc<Streams<A>>);
+struct SharedStreams<A: Allocator<Block = Pfn>, C>(Arc<Streams<A, C>>);
 
-impl<A: Allocator<Block = Pfn>> Contender<METRICS> for SharedStreams<A> {
+impl<A: Allocator<Block = Pfn>, C: Channel> Contender<METRICS> for SharedStreams<A, C> {
     fn design(&self) -> Design {
         A::DESIGN
     }
@@ -241,15 +246,22 @@ impl<A: Allocator<Block = Pfn>> Contender<METRICS> for SharedStreams<A> {
 /// The same streams twice: for their windows, and for what comes after.
 pub type Made = (Box<dyn Contender<METRICS>>, Box<dyn HasReuse>);
 
-/// Makes streams of a shape over an allocator with so many pages.
-pub fn streams<A: Allocator<Block = Pfn>>(allocator: A, shape: Shape, pages: u64) -> Made {
-    let ring = || Ring::new(shape.in_flight, PUBLISHED_AT_ONCE);
-    let streams =
-        (0..shape.streams).map(|_| Stream { ring: ring(), sent: Mutex::default() }).collect();
+/// Makes streams of a shape over an allocator with so many pages, through a channel each.
+///
+/// # Errors
+/// When a channel cannot be had.
+pub fn streams<A: Allocator<Block = Pfn>, C: Channel>(
+    allocator: A,
+    shape: Shape,
+    pages: u64,
+    channel: impl Fn() -> Result<C, Failure>,
+) -> Result<Made, Failure> {
+    let stream = |_| Ok(Stream { channel: channel()?, sent: Mutex::default() });
+    let streams = (0..shape.streams).map(stream).collect::<Result<_, Failure>>()?;
     let places = (pages >> ORDER.get()) as usize + 1;
     let freed_by = (0..places).map(|_| AtomicU32::new(0)).collect();
     let streams = Arc::new(Streams { allocator, shape, streams, freed_by });
-    (Box::new(SharedStreams(Arc::clone(&streams))), Box::new(streams))
+    Ok((Box::new(SharedStreams(Arc::clone(&streams))), Box::new(streams)))
 }
 
 #[cfg(test)]
