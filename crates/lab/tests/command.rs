@@ -541,16 +541,32 @@ fn streams_can_be_tuned() {
 }
 
 #[test]
-fn the_build_is_replayed_at_speed() {
-    let document = results(&["bench", "kernbench"]);
-    let expected = ["elapsed_s", "events_per_s", "refilled_blocks", "spilled_blocks"];
-    assert_eq!(check(&document, "bench kernbench"), expected);
-    check_threads(&document, "elapsed_s");
+fn a_build_is_replayed_at_two_speeds() {
+    let document = results(&["bench", "replay-build", "--design", "spin", "--design", "kernel"]);
+    let expected = [
+        "elapsed_s",
+        "user_s",
+        "system_s",
+        "cpu_percent",
+        "events_per_s",
+        "refilled_blocks",
+        "spilled_blocks",
+    ];
+    assert_eq!(check(&document, "bench replay-build"), expected);
+    let speeds: Vec<_> =
+        rows(&document, "spin", "elapsed_s").map(|row| &row["params"]["recorded_speed"]).collect();
+    assert_eq!(speeds, [1, 0]);
     // What was allocated had to come from somewhere.
     assert!(
         rows(&document, "spin", "refilled_blocks")
             .all(|row| row["median"].as_f64().unwrap() > 1000.0)
     );
+    let build: Vec<_> = rows(&document, "kernel", "cpu_percent").collect();
+    match build[..] {
+        [] => eprintln!("SKIPPED: no build can be recorded here"),
+        [row] => assert_eq!(row["params"]["recorded_speed"], 1),
+        _ => panic!("{build:?}"),
+    }
 }
 
 /// The short form of what runs for hours: see CONTRIBUTING.md.

@@ -77,7 +77,7 @@ fn benches_that_cannot_pin_are_refused() {
         &HOT[..],
         &["bench", "drain", "--quick", "--runs", "1"],
         &["bench", "touch", "--quick", "--runs", "1", "--drains", "100"],
-        &["bench", "kernbench", "--quick", "--runs", "1"],
+        &["bench", "replay-build", "--quick", "--runs", "1"],
         &["compare", "--workload", "hot", "--quick", "--runs", "1"],
         &["vmalloc", "--quick", "--runs", "1", "--test-loop-count", "1"],
         &["soak", "--minutes", "0.01"],

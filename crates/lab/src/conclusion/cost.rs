@@ -47,7 +47,12 @@ const SAID: &[Said] = &[
         params: &[],
         what: "Data sent by UDP:",
     },
-    Said { workload: "kernbench", metric: "elapsed_s", params: &[], what: "The build takes" },
+    Said {
+        workload: "replay-build",
+        metric: "elapsed_s",
+        params: &[("recorded_speed", 0)],
+        what: "The page events of the build take",
+    },
     Said {
         workload: "fragmentation",
         metric: "realloc_ns",

@@ -2,7 +2,7 @@
 
 use super::workload::Workload;
 use super::{
-    drain, fragmentation, hot, kernbench, mixed, netperf, pagealloc, pft, producer_consumer,
+    drain, fragmentation, hot, mixed, netperf, pagealloc, pft, producer_consumer, replay_build,
     ring_stream, touch,
 };
 
@@ -16,7 +16,7 @@ pub const ALL: &[&Workload] = &[
     &drain::WORKLOAD,
     &ring_stream::WORKLOAD,
     &netperf::WORKLOAD,
-    &kernbench::WORKLOAD,
+    &replay_build::WORKLOAD,
     &fragmentation::WORKLOAD,
     &mixed::WORKLOAD,
 ];

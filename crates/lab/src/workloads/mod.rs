@@ -10,7 +10,7 @@
 //! | `drain` | `bench drain` | taking back what a CPU caches |
 //! | `ring_stream` | `bench ring-stream` | buffers filled on one CPU, read and freed on another |
 //! | `netperf` | `bench netperf` | the same over sockets, with each limit of what a freeing CPU may cache |
-//! | `kernbench` | `bench kernbench` | the recorded build, by a thread per recorded CPU |
+//! | `replay_build` | `bench replay-build` | a build recorded, and its page events served by each design |
 //! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
 //! | `mixed` | `bench mixed` | unmovable, page cache, anonymous and network memory, and what stays contiguous |
 //! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
@@ -32,7 +32,6 @@ pub mod clients;
 pub mod drain;
 mod fragmentation;
 pub mod hot;
-mod kernbench;
 mod mixed;
 mod netperf;
 pub mod options;
@@ -40,6 +39,7 @@ pub mod pagealloc;
 mod paging;
 pub mod pft;
 mod producer_consumer;
+mod replay_build;
 mod ring_stream;
 pub mod settings;
 mod shape;

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use pagedepot::{Mobility, Mode, Order, Pfn};
 
-use super::script::{Script, ScriptStep};
+use super::script::{Script, ScriptStep, TimedStep};
 use crate::design::Allocator;
 use crate::harness::barrier::Waiter;
+use crate::harness::clock::{cpu_seconds, on_cpu_ns};
 use crate::harness::{Contender, Seat};
 use crate::names::Design;
 
@@ -24,14 +26,35 @@ const LOOK_EVERY: u32 = 64;
 /// Tries of an allocation: others may be about to free, or to drain what this CPU cannot reach.
 const TRIES: u32 = 1000;
 
-/// Metrics of a window: elapsed seconds, events per second, and what the design counted: blocks
-/// refilled and spilled, drained ones and those past the caches included.
-pub const METRICS: usize = 4;
+/// Metrics of a window: elapsed, user and system seconds, CPU time in percent of the elapsed time,
+/// events per second, and what the design counted: blocks refilled and spilled, drained ones and
+/// those past the caches included.
+pub const METRICS: usize = 7;
+
+/// When a thread does a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speed {
+    /// As soon as it can.
+    Full,
+    /// When the recorded machine did, to a millisecond.
+    Recorded,
+}
+
+impl Speed {
+    /// The name in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Speed::Full => "full",
+            Speed::Recorded => "recorded",
+        }
+    }
+}
 
 /// The threads of a script over one allocator.
 pub struct Actors<A: Allocator<Block = Pfn>> {
     allocator: A,
     script: Arc<Script>,
+    speed: Speed,
     cells: Box<[AtomicU32]>,
     /// By thread: its place in the trace.
     places: Box<[Place]>,
@@ -47,42 +70,52 @@ fn base(window: u64) -> u64 {
 
 impl<A: Allocator<Block = Pfn>> Actors<A> {
     /// Actors that do a script over an allocator.
-    pub fn new(allocator: A, script: &Arc<Script>) -> Self {
+    pub fn new(allocator: A, script: &Arc<Script>, speed: Speed) -> Self {
         let cells = (0..script.cells).map(|_| AtomicU32::new(EMPTY)).collect();
         let places = script.threads.iter().map(|_| Place(AtomicU64::new(0))).collect();
-        Actors { allocator, script: Arc::clone(script), cells, places }
+        Actors { allocator, script: Arc::clone(script), speed, cells, places }
     }
 }
 
 impl<A: Allocator<Block = Pfn>> Actors<A> {
-    /// Waits until the slowest thread is at most [`AHEAD_MAX`] steps behind.
-    fn keep_pace(&self, thread: usize, at: u64) {
-        // Relaxed, here and below: hints; the cells order what matters.
+    /// Tells the others a thread's place. Relaxed, here and below: hints; the cells order what
+    /// matters.
+    fn publish(&self, thread: usize, at: u64) {
         self.places[thread].0.store(at, Ordering::Relaxed);
+    }
+
+    /// Waits until the slowest thread is at most [`AHEAD_MAX`] steps behind.
+    fn keep_pace(&self, at: u64) {
         let mut waiter = Waiter::default();
-        while self
-            .places
-            .iter()
-            .any(|place| place.0.load(Ordering::Relaxed) + u64::from(AHEAD_MAX) < at)
-        {
+        let is_behind = |place: &Place| place.0.load(Ordering::Relaxed) + u64::from(AHEAD_MAX) < at;
+        while self.places.iter().any(is_behind) {
             waiter.pause();
         }
     }
 
-    fn act(&self, thread: usize) {
+    fn act(&self, thread: usize, start: Instant) {
         let part = &self.script.threads[thread];
         let window = base((self.places[thread].0.load(Ordering::Relaxed) >> 32) + 1);
         let mut batch = Vec::new();
         let mut look_at = 0;
-        for &(at, step) in &part.steps {
-            if at >= look_at {
-                self.keep_pace(thread, window + u64::from(at));
+        let mut ms_now = 0;
+        for &TimedStep { at, ms, step } in &part.steps {
+            let is_early = self.speed == Speed::Recorded && ms > ms_now;
+            if is_early {
+                // First: until its end the sleep leaves nothing that others could wait for.
+                self.publish(thread, window + u64::from(at));
+                sleep_until(start + Duration::from_millis(ms.into()));
+                ms_now = ms;
+            }
+            if is_early || at >= look_at {
+                self.publish(thread, window + u64::from(at));
+                self.keep_pace(window + u64::from(at));
                 look_at = at + LOOK_EVERY;
             }
             self.step(step, &mut batch);
         }
         // Done: other threads need not wait for this one any more in this window.
-        self.places[thread].0.store(base((window >> 32) + 1) - 1, Ordering::Relaxed);
+        self.publish(thread, base((window >> 32) + 1) - 1);
     }
 
     fn step(&self, step: ScriptStep, batch: &mut Vec<(Pfn, Order)>) {
@@ -116,7 +149,7 @@ impl<A: Allocator<Block = Pfn>> Actors<A> {
     #[cold]
     fn alloc_slow(&self, order: Order, mobility: Mobility) -> Pfn {
         let again = || {
-            std::thread::yield_now();
+            thread::yield_now();
             self.allocator.alloc_block(order, mobility)
         };
         let found = std::iter::repeat_with(again).take(TRIES as usize).flatten().next();
@@ -156,6 +189,13 @@ impl<A: Allocator<Block = Pfn>> Actors<A> {
     }
 }
 
+fn sleep_until(due: Instant) {
+    let left = due.saturating_duration_since(Instant::now());
+    if !left.is_zero() {
+        thread::sleep(left);
+    }
+}
+
 impl<A: Allocator<Block = Pfn>> Contender<METRICS> for Actors<A> {
     fn design(&self) -> Design {
         A::DESIGN
@@ -180,21 +220,27 @@ impl<A: Allocator<Block = Pfn>> Contender<METRICS> for Actors<A> {
     /// What is held at the end is freed outside the time.
     fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {
         let before = self.moved();
-        let start = Instant::now();
-        self.act(seat.index);
+        let (cpu_ns, [user, system], start) = (on_cpu_ns(), cpu_seconds(), Instant::now());
+        self.act(seat.index, start);
         let elapsed = start.elapsed().as_secs_f64();
+        let [user_after, system_after] = cpu_seconds();
+        let [user, system] = [user_after - user, system_after - system];
+        let cpu_s = (on_cpu_ns() - cpu_ns) as f64 / 1e9;
         let after = self.moved();
         for &(cell, order) in &self.script.threads[seat.index].held {
             self.allocator.free_block(self.take(cell), order);
         }
         let moved = |which: usize| (after[which] - before[which]) as f64;
-        [elapsed, self.script.events as f64, moved(0), moved(1)]
+        [elapsed, user, system, cpu_s, self.script.events as f64, moved(0), moved(1)]
     }
 
     /// The last thread counts, and sees what all did.
     fn combine(&self, seats: &[[f64; METRICS]]) -> [f64; METRICS] {
         let largest = |metric: usize| seats.iter().map(|seat| seat[metric]).fold(0.0, f64::max);
+        let sum = |metric: usize| seats.iter().map(|seat| seat[metric]).sum::<f64>();
         let elapsed = largest(0);
-        [elapsed, largest(1) / elapsed, largest(2), largest(3)]
+        let cpu_percent = sum(3) / elapsed * 100.0;
+        let events_per_s = largest(4) / elapsed;
+        [elapsed, sum(1), sum(2), cpu_percent, events_per_s, largest(5), largest(6)]
     }
 }

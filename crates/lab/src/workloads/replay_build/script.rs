@@ -7,9 +7,7 @@
 
 use pagedepot::{Mobility, Order};
 
-use crate::failure::Failure;
 use crate::replay::plan::{Op, Plan};
-use crate::replay::shipped;
 
 /// A step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +35,18 @@ pub enum ScriptStep {
     },
 }
 
-/// What a thread does, with the place of each step in the trace.
+/// A step with its place in the trace, and its time: milliseconds since the trace began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedStep {
+    pub at: u32,
+    pub ms: u32,
+    pub step: ScriptStep,
+}
+
+/// What a thread does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
-    pub steps: Vec<(u32, ScriptStep)>,
+    pub steps: Vec<TimedStep>,
     /// Blocks that are held when the trace ends, and that this thread frees then.
     pub held: Vec<(u32, Order)>,
 }
@@ -63,22 +69,13 @@ impl Script {
         &self.batches[first as usize..][..len as usize]
     }
 
-    /// The script of the trace that comes with the command.
-    ///
-    /// # Errors
-    /// When the trace cannot be read.
-    pub fn shipped() -> Result<Self, Failure> {
-        let plan = Plan::read(shipped::TRACE, shipped::NAME, None);
-        Ok(Self::new(&plan.map_err(|e| Failure::Run(e.to_string()))?))
-    }
-
     /// The script of a plan.
     pub fn new(plan: &Plan) -> Self {
         let threads = vec![Thread::default(); plan.cpus.len()];
         let held_pages_peak = plan.work.held_pages_peak;
         let script = Script { threads, held_pages_peak, ..Script::default() };
         let in_slots = vec![None; plan.slots as usize];
-        let mut writer = Writer { script, in_slots, halves: Vec::new() };
+        let mut writer = Writer { script, in_slots, halves: Vec::new(), ms: 0 };
         for (at, &op) in (0..).zip(&plan.ops) {
             writer.write(plan, at, op);
         }
@@ -99,12 +96,14 @@ struct Writer {
     in_slots: Vec<Option<InSlot>>,
     /// Halvings for the thread that has the next step: it frees a part.
     halves: Vec<(Order, u32, u32)>,
+    /// The trace's clock.
+    ms: u32,
 }
 
 impl Writer {
     fn write(&mut self, plan: &Plan, at: u32, op: Op) {
         let step = match op {
-            Op::Clock { .. } => return,
+            Op::Clock { ms } => return self.ms = ms,
             Op::Halve { order, slot, upper } => return self.halves.push((order, slot, upper)),
             Op::Alloc { cpu, order, mobility, slot, .. } => {
                 let cell = self.fill(cpu, order, slot);
@@ -131,7 +130,7 @@ impl Writer {
     }
 
     fn push(&mut self, at: u32, thread: u16, step: ScriptStep) {
-        self.script.threads[usize::from(thread)].steps.push((at, step));
+        self.script.threads[usize::from(thread)].steps.push(TimedStep { at, ms: self.ms, step });
     }
 
     fn fill(&mut self, thread: u16, order: Order, slot: u32) -> u32 {
@@ -170,6 +169,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::shipped;
 
     fn script(lines: &str) -> Script {
         Script::new(&Plan::read(lines.as_bytes(), "test", None).unwrap())
@@ -195,7 +195,8 @@ mod tests {
         let script = script(&lines);
         let [zero, one] = &script.threads[..] else { panic!("two threads") };
         let order = |order| Order::new(order).unwrap();
-        let steps = |thread: &Thread| thread.steps.iter().map(|step| step.1).collect::<Vec<_>>();
+        let steps =
+            |thread: &Thread| thread.steps.iter().map(|timed| timed.step).collect::<Vec<_>>();
         let mobility = Mobility::Movable;
         assert_eq!(
             steps(zero),
@@ -204,6 +205,8 @@ mod tests {
                 ScriptStep::Alloc { order: order(3), mobility, cell: 1 }
             ]
         );
+        // Since the first event.
+        assert_eq!(one.steps.iter().map(|timed| timed.ms).collect::<Vec<_>>(), [2, 3]);
         // The same frame again is another cell.
         assert_eq!(
             steps(one),
@@ -221,7 +224,7 @@ mod tests {
         let script = script(&(alloc(0, 1, 16, 1) + &free(1, 2, 17, 0)));
         let order = |order| Order::new(order).unwrap();
         assert_eq!(
-            script.threads[1].steps.iter().map(|step| step.1).collect::<Vec<_>>(),
+            script.threads[1].steps.iter().map(|timed| timed.step).collect::<Vec<_>>(),
             [
                 ScriptStep::Halve { order: order(1), cell: 0, lower: 1, upper: 2 },
                 ScriptStep::Free { order: order(0), cell: 2 }
@@ -232,13 +235,13 @@ mod tests {
 
     #[test]
     fn cells_are_filled_once_and_emptied_once() {
-        let script = Script::shipped().unwrap();
+        let script = Script::new(&Plan::read(shipped::TRACE, shipped::NAME, None).unwrap());
         let (mut filled, mut emptied) =
             (vec![0; script.cells as usize], vec![0; script.cells as usize]);
         for thread in &script.threads {
             thread.held.iter().for_each(|&(cell, _)| emptied[cell as usize] += 1);
-            for &(_, step) in &thread.steps {
-                match step {
+            for timed in &thread.steps {
+                match timed.step {
                     ScriptStep::Alloc { cell, .. } => filled[cell as usize] += 1,
                     ScriptStep::Free { cell, .. } => emptied[cell as usize] += 1,
                     ScriptStep::FreeMany { first, len } => {
