@@ -72,6 +72,8 @@ designs! {
     DepotUncached = "depot-uncached",
     /// This project's, without pageblocks that evacuate.
     DepotStill = "depot-still",
+    /// `Magazine`, with a magazine of its own for each process that allocates much.
+    ProcessMagazine = "process-magazine",
 }
 
 /// Lists one behind the other, at compile time. `N` is the number of designs in all.

@@ -119,6 +119,8 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "pft", "--drains", "0"], "at least 1"),
         (&["bench", "ring-stream", "--cpus", "1"], "needs two CPUs"),
         (&["bench", "netperf", "--cpus", "1"], "needs two CPUs"),
+        (&["bench", "process-magazines", "--drains", "100"], "rates of its own"),
+        (&["bench", "hot", "--design", "process-magazine"], "cannot do `bench hot`"),
         (&["bench", "hot", "--tune"], "ring-stream"),
         (&["bench", "netperf", "--tune"], "ring-stream"),
         (
@@ -567,6 +569,21 @@ fn a_build_is_replayed_at_two_speeds() {
         [row] => assert_eq!(row["params"]["recorded_speed"], 1),
         _ => panic!("{build:?}"),
     }
+}
+
+#[test]
+fn processes_have_magazines_of_their_own() {
+    let document = results(&["bench", "process-magazines"]);
+    let metrics = check(&document, "bench process-magazines");
+    assert_eq!(metrics, ["op_ns", "drain_ns", "drained_pages", "interruptions"]);
+    check_threads(&document, "op_ns");
+    let rates: Vec<_> = rows(&document, "process-magazine", "op_ns")
+        .filter(|row| row["cpus"] == 1)
+        .map(|row| &row["params"]["drains_per_s"])
+        .collect();
+    assert_eq!(rates, [0, 1000]);
+    // Its drains interrupt no CPU.
+    assert!(rows(&document, "process-magazine", "interruptions").all(|row| row["median"] == 0.0));
 }
 
 /// The short form of what runs for hours: see CONTRIBUTING.md.

@@ -54,6 +54,12 @@ const SAID: &[Said] = &[
         what: "The page events of the build take",
     },
     Said {
+        workload: "process-magazines",
+        metric: "op_ns",
+        params: &[("drains_per_s", 0)],
+        what: "An allocation or a free of a process that allocates much costs",
+    },
+    Said {
         workload: "fragmentation",
         metric: "realloc_ns",
         params: &[],

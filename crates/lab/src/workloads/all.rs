@@ -2,8 +2,8 @@
 
 use super::workload::Workload;
 use super::{
-    drain, fragmentation, hot, mixed, netperf, pagealloc, pft, producer_consumer, replay_build,
-    ring_stream, touch,
+    drain, fragmentation, hot, mixed, netperf, pagealloc, pft, process_magazines,
+    producer_consumer, replay_build, ring_stream, touch,
 };
 
 /// All workloads of `bench`. A new one is added here and nowhere else.
@@ -17,6 +17,7 @@ pub const ALL: &[&Workload] = &[
     &ring_stream::WORKLOAD,
     &netperf::WORKLOAD,
     &replay_build::WORKLOAD,
+    &process_magazines::WORKLOAD,
     &fragmentation::WORKLOAD,
     &mixed::WORKLOAD,
 ];

@@ -11,6 +11,7 @@
 //! | `ring_stream` | `bench ring-stream` | buffers filled on one CPU, read and freed on another |
 //! | `netperf` | `bench netperf` | the same over sockets, with each limit of what a freeing CPU may cache |
 //! | `replay_build` | `bench replay-build` | a build recorded, and its page events served by each design |
+//! | `process_magazines` | `bench process-magazines` | processes that allocate much, with drains behind them |
 //! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
 //! | `mixed` | `bench mixed` | unmovable, page cache, anonymous and network memory, and what stays contiguous |
 //! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
@@ -38,6 +39,7 @@ pub mod options;
 pub mod pagealloc;
 mod paging;
 pub mod pft;
+mod process_magazines;
 mod producer_consumer;
 mod replay_build;
 mod ring_stream;
