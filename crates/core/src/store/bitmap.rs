@@ -280,9 +280,15 @@ impl<'m> Bitmap<'m> {
             if let Pass::Partial { which, looks_max: PARTIAL_LOOKS_MAX } = *pass
                 && self.evacuates
             {
-                taken += self.take_densest(wanted, which, order, want - taken, &mut give);
+                let (got, is_any) =
+                    self.take_densest(wanted, which, order, want - taken, &mut give);
+                taken += got;
                 if taken == want {
                     break;
+                }
+                if !is_any {
+                    // What comes meanwhile is found by the last passes.
+                    continue;
                 }
             }
             self.visit(wanted, *pass, |section, pageblock| {
@@ -334,7 +340,8 @@ impl<'m> Bitmap<'m> {
         keeps_whole && gives_up && 8 * taken >= want
     }
 
-    /// Takes blocks from partly used pageblocks, each time from the densest of the next few.
+    /// Takes blocks from partly used pageblocks, each time from the densest of the next few. Returns
+    /// how many, and whether there was any such pageblock at the last look.
     fn take_densest(
         &self,
         wanted: Wanted<'_>,
@@ -342,12 +349,14 @@ impl<'m> Bitmap<'m> {
         order: Order,
         want: u32,
         give: &mut impl FnMut(Pfn),
-    ) -> u32 {
-        let mut taken = 0;
+    ) -> (u32, bool) {
+        let (mut taken, mut is_any) = (0, false);
         for _ in 0..DENSEST_ROUNDS {
             let mut densest: Option<(u32, &Section<'_>, PageblockIndex)> = None;
+            is_any = false;
             let pass = Pass::Partial { which, looks_max: DENSEST_OF };
             self.visit(wanted, pass, |section, pageblock| {
+                is_any = true;
                 let free = section.count_in_words(pageblock.in_section());
                 if free > 0 && densest.is_none_or(|(least, ..)| free < least) {
                     densest = Some((free, section, pageblock));
@@ -367,7 +376,7 @@ impl<'m> Bitmap<'m> {
                 break;
             }
         }
-        taken
+        (taken, is_any)
     }
 
     /// Counts a pageblock as tainted from which unmovable blocks were taken, if it is of another
