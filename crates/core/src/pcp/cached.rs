@@ -15,7 +15,7 @@ use crate::zone::Zone;
 use crate::zone::counts::{Counters, Counts};
 
 /// Shelves per zone.
-const SHELVES: usize = Class::COUNT * Mobility::COUNT;
+pub const SHELVES: usize = Class::COUNT * Mobility::COUNT;
 
 /// A CPU's part in a zone.
 ///
@@ -54,8 +54,11 @@ pub struct Accounts {
     pub decayed_ms: AtomicU64,
     /// What the rule for CPUs that only free counts, by class.
     pub free_counts: [AtomicI64; Class::COUNT],
-    /// Where the coldest front is looked for next.
+    /// Where the coldest front is looked for next, and the coldest shelf.
     pub clock_hand: AtomicU32,
+    pub shelf_hand: AtomicU32,
+    /// Shelves as the second hand last saw them: one that has not changed since is cold.
+    pub shelves_seen: [AtomicU64; SHELVES],
     /// Where the store is searched next, by mobility: a pageblock's index.
     pub hints: [AtomicU32; Mobility::COUNT],
     /// The pageblock that the CPU looks at next, to see whether it should evacuate.
@@ -96,6 +99,8 @@ impl Pcp {
                 decayed_ms: AtomicU64::new(0),
                 free_counts: core::array::from_fn(|_| AtomicI64::new(0)),
                 clock_hand: AtomicU32::new(0),
+                shelf_hand: AtomicU32::new(0),
+                shelves_seen: core::array::from_fn(|_| AtomicU64::new(0)),
                 hints: core::array::from_fn(|_| AtomicU32::new(hint)),
                 hand: AtomicU32::new(hint),
                 hand_seen: AtomicU64::new(0),
@@ -167,6 +172,18 @@ impl Pcp {
         &self.shelves[class as usize * Mobility::COUNT + mobility.index()]
     }
 
+    /// Whether the shelf at this place has no magazine.
+    #[inline]
+    pub fn is_empty_shelf(&self, place: usize) -> bool {
+        self.shelves[place].is_empty()
+    }
+
+    /// The shelf at a place of [`shelves`](Self::shelves), with its class and mobility.
+    pub fn shelf_at(&self, place: usize) -> (Class, Mobility, &Shelf) {
+        let (class, mobility) = (place / Mobility::COUNT, place % Mobility::COUNT);
+        (Class::ALL[class], Mobility::ALL[mobility], &self.shelves[place])
+    }
+
     /// Notes that a magazine has left a shelf for a front: what is left was spare so far.
     pub fn note_shelf_pop(&self, class: Class, mobility: Mobility) {
         if class != Class::Order0 || cfg!(loom) {
@@ -212,10 +229,7 @@ impl Pcp {
 
     /// All shelves with their class and mobility.
     pub fn shelves(&self) -> impl Iterator<Item = (Class, Mobility, &Shelf)> {
-        Class::ALL
-            .into_iter()
-            .flat_map(|class| Mobility::ALL.into_iter().map(move |mobility| (class, mobility)))
-            .map(|(class, mobility)| (class, mobility, self.shelf(class, mobility)))
+        (0..SHELVES).map(|place| self.shelf_at(place))
     }
 
     /// Pages on all shelves.

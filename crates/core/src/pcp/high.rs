@@ -1,5 +1,6 @@
 //! How much a CPU may cache: `high`, how it grows, shrinks and is kept.
 
+use super::cached::SHELVES;
 use super::free_high::{self, Moved};
 use super::front::Front;
 use super::share::Share;
@@ -10,7 +11,7 @@ use crate::frame::pageblock::FRONTS;
 use crate::sync::prim::Ordering;
 use crate::zone::CacheLimits;
 
-/// Magazines moved out per slow path to come back under `high`.
+/// Magazines moved out per slow path to come back under `high`, or of a cold shelf.
 const ROOM_STEPS_MAX: u32 = 4;
 /// Magazines moved out per decay of a CPU's zone.
 const DECAY_MAGAZINES_MAX: u32 = 32;
@@ -113,14 +114,48 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// A CPU that caches more than `high` spilled a magazine: if it only frees, the whole shelf
-    /// follows; else its coldest front.
+    /// follows; else its coldest front, or magazines of its coldest shelf. So what it used before
+    /// makes room for what it uses now.
     pub fn spill_more(&self, front: Front) {
         if self.only_frees(front) {
             self.spill_at_once(front);
-        } else {
+        } else if !self.empty_coldest_front(front, Class::COUNT) {
             // One row: this comes with every magazine that is spilled.
-            self.empty_coldest_front(front, Class::COUNT);
+            self.spill_coldest_shelf(front);
         }
+    }
+
+    /// Spills magazines of a shelf of another class or mobility that was not used since the last
+    /// look, if it is the clock hand's turn (second chance).
+    fn spill_coldest_shelf(&self, except: Front) {
+        if cfg!(loom) {
+            // A policy; to a model each access would be one more place to switch.
+            return;
+        }
+        let (pcp, accounts) = (self.pcp, &self.pcp.accounts);
+        // Loads and stores: of two that look at once, both may look at the same shelves.
+        let mut next = accounts.shelf_hand.load(Ordering::Relaxed) as usize;
+        for _ in 0..Class::COUNT {
+            let at = if next < SHELVES { next } else { 0 };
+            next = at + 1;
+            // Most are: nothing else is looked at of those.
+            if pcp.is_empty_shelf(at) {
+                continue;
+            }
+            let (class, mobility, shelf) = pcp.shelf_at(at);
+            let (seen, version) = (&accounts.shelves_seen[at], shelf.version());
+            let is_own = (class, mobility) == (except.class, except.mobility);
+            if is_own || seen.load(Ordering::Relaxed) != version {
+                seen.store(version, Ordering::Relaxed);
+                continue;
+            }
+            self.spill_shelf(class, mobility, ROOM_STEPS_MAX);
+            // Still cold, and the next to be looked at, unless its CPU uses it.
+            seen.store(shelf.version(), Ordering::Relaxed);
+            next = at;
+            break;
+        }
+        accounts.shelf_hand.store(next as u32, Ordering::Relaxed);
     }
 
     /// Spills a whole shelf, up to `batch << 5` pages (`nr_pcp_free`). If only its top were

@@ -143,6 +143,17 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
         self.head(Ordering::SeqCst).count()
     }
 
+    /// Whether there was no element at this moment: a hint.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head(Ordering::Relaxed).top() == 0
+    }
+
+    /// A number that every operation changes: while it stays the same, the stack was not used.
+    pub fn version(&self) -> u64 {
+        self.head(Ordering::Relaxed).0
+    }
+
     /// The top element, for a walk that nothing else disturbs, or as a hint.
     pub fn peek<L: Links>(&self, _: &L) -> Option<L::Index> {
         L::index(self.head(Ordering::Acquire).top())

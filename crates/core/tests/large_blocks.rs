@@ -1,0 +1,50 @@
+//! What a CPU caches of blocks of several pages.
+mod common;
+
+use common::{Single, metadata, open_zone, single};
+use pagedepot::{
+    Config, CpuId, Flags, FrameRange, HighPolicy, Mode, Order, Pfn, Scope, ZoneId, ZoneStats,
+};
+
+const RANGES: [FrameRange; 1] = [FrameRange::new(Pfn::new(0), 1 << 20)];
+
+/// A zone of 4 GiB that keeps nothing back, and a CPU that may cache `high` pages of it.
+fn with_depot(high: HighPolicy, test: impl FnOnce(&mut Single<'_>)) {
+    let zones = [open_zone("Normal", &RANGES)];
+    let config = Config { high, ..Config::new(1, &zones) };
+    let mut memory = metadata(&config);
+    let mut depot = single(&config, &mut memory);
+    test(&mut depot);
+    depot.drain(Scope::ALL, Mode::Full);
+    assert_eq!(depot.validate().unwrap().free_pages, 1 << 20);
+}
+
+fn cached(depot: &Single<'_>) -> u64 {
+    depot.cpu_stats(CpuId::new(0), ZoneId::new(0)).unwrap().cached_pages()
+}
+
+fn stats(depot: &Single<'_>) -> ZoneStats {
+    depot.zone_stats(ZoneId::new(0)).unwrap()
+}
+
+/// Allocates so many blocks, and frees them.
+fn turn(depot: &Single<'_>, order: Order, blocks: u32) {
+    let held: Vec<Pfn> =
+        (0..blocks).map(|_| depot.alloc(order, Flags::default()).unwrap()).collect();
+    held.into_iter().for_each(|pfn| depot.free(pfn, order).unwrap());
+}
+
+/// Shelves that no request comes to any more give way to the order in use now.
+#[test]
+fn what_was_used_before_makes_room_for_what_is_used_now() {
+    with_depot(HighPolicy::Fixed(10_000), |depot| {
+        let before = Order::new(3).unwrap();
+        turn(depot, before, 2000);
+        assert!(cached(depot) > 9000);
+        let now = Order::new(6).unwrap();
+        (0..40).for_each(|_| turn(depot, now, 100));
+        let spilled = stats(depot).counts.spilled_pages;
+        turn(depot, now, 100);
+        assert_eq!(stats(depot).counts.spilled_pages, spilled);
+    });
+}
