@@ -76,7 +76,8 @@ fn one_that_only_tries_keeps_what_min_protects() {
 #[test]
 fn sequences_of_the_caller_move_what_the_front_has() {
     with_depot(|depot| {
-        for class in [0, 1, 2, 3, 4, 5, 6, 9].map(|order| Order::new(order).unwrap()) {
+        // Of larger blocks a magazine would be more than this CPU may cache.
+        for class in [0, 1, 2, 3, 4, 5, 6].map(|order| Order::new(order).unwrap()) {
             let front = depot.fronts().find(Context::Task, class, Mobility::Movable).unwrap();
             // SAFETY: one thread, which acts as this CPU; the blocks are its own.
             unsafe {
@@ -84,7 +85,7 @@ fn sequences_of_the_caller_move_what_the_front_has() {
                 let first = depot.alloc(class, Flags::default()).unwrap();
                 let mut held = vec![first];
                 held.extend(std::iter::from_fn(|| depot.fronts().pop(CPU, front)));
-                let rounds = [63, 31, 15, 7, 7, 7, 7, 1][class.get().min(7) as usize];
+                let rounds = [63, 31, 15, 7, 7, 7, 7][class.index()];
                 assert_eq!(
                     held.len(),
                     rounds + 1,
@@ -162,10 +163,8 @@ fn a_closed_gate_stops_both() {
 #[test]
 fn there_is_no_front_where_an_allocation_is_more_than_a_pop() {
     with_depot(|depot| {
-        for order in [7, 8, 10] {
-            let order = Order::new(order).unwrap();
-            assert_eq!(depot.fronts().find(Context::Task, order, Mobility::Movable), None);
-        }
+        let find = |order| depot.fronts().find(Context::Task, order, Mobility::Movable);
+        assert!(Order::all().all(|order| find(order).is_some()));
     });
     let zones = [open_zone("Normal", &RANGES)];
     let config = Config { checked: true, ..Config::new(1, &zones) };
@@ -215,7 +214,7 @@ fn fast_paths_move_no_magazine() {
         // What the refill brought, of which `alloc` has taken one.
         assert!((1..=in_front).contains(&(held.len() as u64)), "{}", held.len());
         assert_eq!(depot.alloc_fast(Order::BASE, Flags::MOVABLE.zeroed()), None);
-        assert_eq!(depot.alloc_fast(Order::new(7).unwrap(), Flags::MOVABLE), None);
+        assert_eq!(depot.alloc_fast(Order::MAX, Flags::MOVABLE), None, "another front");
         held.push(pfn);
         let in_caches = cached(depot);
         let pushed = held.iter().take_while(|&&pfn| depot.free_fast(pfn, Order::BASE)).count();

@@ -150,7 +150,7 @@ fn frames_that_come_back_twice_are_reported() {
         false,
         |config| config.on_misuse = Some(ignore),
         |mut depot, _| {
-            // An uncached order reaches the backing at once.
+            // A block of which a CPU may cache none reaches the backing at once.
             let pfn = depot.alloc(order(7), Flags::default()).unwrap();
             depot.free(pfn, order(7)).unwrap();
             assert_eq!(depot.free(pfn, order(7)), Err(FreeError::NotAllocated));

@@ -1,4 +1,4 @@
-//! What a CPU caches of blocks of several pages.
+//! Blocks of all orders are cached, large ones by what their CPU uses.
 mod common;
 
 use common::{Single, metadata, open_zone, single};
@@ -32,6 +32,33 @@ fn turn(depot: &Single<'_>, order: Order, blocks: u32) {
     let held: Vec<Pfn> =
         (0..blocks).map(|_| depot.alloc(order, Flags::default()).unwrap()).collect();
     held.into_iter().for_each(|pfn| depot.free(pfn, order).unwrap());
+}
+
+#[test]
+fn what_a_cpu_uses_again_and_again_it_caches_whatever_the_order() {
+    for order in Order::all() {
+        with_depot(HighPolicy::default(), |depot| {
+            (0..40).for_each(|_| turn(depot, order, 40));
+            let before = stats(depot).counts;
+            turn(depot, order, 40);
+            let after = stats(depot).counts;
+            assert_eq!(after.refilled_pages, before.refilled_pages, "order {order}");
+            assert_eq!(after.direct_allocs, before.direct_allocs, "order {order}");
+            assert!(cached(depot) >= u64::from(40 * order.frames()));
+        });
+    }
+}
+
+/// One large block does not bring seven others along: at most a quarter of `high` comes with it.
+#[test]
+fn one_large_block_brings_few_along() {
+    for order in (7..=10).filter_map(Order::new) {
+        with_depot(HighPolicy::Fixed(1 << 14), |depot| {
+            let pfn = depot.alloc(order, Flags::default()).unwrap();
+            assert!(cached(depot) <= 1 << 12, "{} pages of order {order}", cached(depot));
+            depot.free(pfn, order).unwrap();
+        });
+    }
 }
 
 /// Shelves that no request comes to any more give way to the order in use now.

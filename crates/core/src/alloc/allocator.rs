@@ -57,8 +57,8 @@ unsafe impl<C: Sync> Sync for Allocator<'_, C> {}
 impl<'m, C: Cpus> Allocator<'m, C> {
     /// Allocates a block of 2^order frames, aligned to its size.
     ///
-    /// A cached order (0..=6 and 9) costs one sequence on this CPU while its front has rounds, and
-    /// one refill per magazine. Others search the store.
+    /// Costs one sequence on this CPU while its front has rounds, and one refill per magazine. Large
+    /// blocks come from the store where seven of them are more than a CPU may cache.
     ///
     /// # Errors
     /// [`AllocError`]; see [`shortage`](Self::shortage) for where the pages are.
@@ -71,8 +71,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     }
 
     /// The fast path of [`alloc`](Self::alloc) alone: one pop from this CPU's front. `None`: ask
-    /// `alloc`. The front has no rounds, the order is not cached, or there are several zones or
-    /// options.
+    /// `alloc`. The front has no rounds, or there are several zones or options.
     ///
     /// For callers that find out more about a request, such as whether it may wait, only once they
     /// know that it takes longer.
@@ -88,9 +87,8 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         None
     }
 
-    /// [`alloc`](Self::alloc) with several zones, options, or uncached orders, or when the front
-    /// has no rounds: all that is left, behind one call, so that the fast path carries nothing
-    /// of it.
+    /// [`alloc`](Self::alloc) with several zones or options, or when the front has no rounds: all
+    /// that is left, behind one call, so that the fast path carries nothing of it.
     #[cold]
     #[inline(never)]
     fn alloc_general(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
@@ -156,8 +154,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
         self.free_fast(pfn, order)
     }
 
-    /// [`free`](Self::free) with options, of uncached orders, when the front has no room, or of
-    /// what is not ours.
+    /// [`free`](Self::free) with options, when the front has no room, or of what is not ours.
     #[cold]
     #[inline(never)]
     fn free_general(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {

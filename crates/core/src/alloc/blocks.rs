@@ -44,11 +44,7 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
     /// Allocates a block: from the front of the zone to try first, else by the slow path.
     #[inline]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        let found = match Class::of(order) {
-            Some(_) => self.pop(order, flags).map(Pfn::new),
-            None => self.alloc_at_once(order, flags)?,
-        };
-        match found {
+        match self.pop(order, flags).map(Pfn::new) {
             Some(pfn) => {
                 self.hooks().on_alloc(pfn, order, flags);
                 Ok(pfn)
@@ -95,26 +91,6 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         Some(pfn)
     }
 
-    /// One look where this CPU last found blocks, for orders that are not cached; `None`: the slow
-    /// path must search.
-    #[inline]
-    fn alloc_at_once(&self, order: Order, flags: Flags) -> Result<Option<Pfn>, AllocError> {
-        self.check_usable()?;
-        let caches = self.caches;
-        let Some(here) = caches.here() else { return Ok(None) };
-        let zone = self.walk().first_zone(here, flags);
-        let zone =
-            zone.filter(|&zone| caches.may_give(zone, order.frames().into(), Reserve::AboveLow));
-        let Some(zone) = zone else { return Ok(None) };
-        let direct = caches.direct(Some(here), zone);
-        let found =
-            direct.search(flags.mobility(), |wanted| caches.store.take_at_once(wanted, order));
-        if found.is_some() {
-            direct.count_taken(order);
-        }
-        Ok(found)
-    }
-
     /// Frees a block: into this CPU's front if that has room, else by the slow path.
     #[inline]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
@@ -136,12 +112,12 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         }
     }
 
-    /// As [`free`](Self::free), for a block of a cached order that has passed its checks.
+    /// As [`free`](Self::free), for a block that has passed its checks.
     pub fn free_checked(&self, pfn: Pfn, class: Class, tag: Tag) -> Result<(), FreeError> {
         if self.push(pfn, class, tag) { Ok(()) } else { self.free_slow(pfn, class, tag) }
     }
 
-    /// Frees a block of a cached order if this CPU's front has room.
+    /// Frees a block if this CPU's front has room.
     pub fn push(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
         let word = WordOffset::of_tag(tag, class);
         self.caches.cpus.push(self.caches.pcps.blocks(), word, class.rounds(), pfn.get())

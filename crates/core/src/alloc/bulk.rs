@@ -136,12 +136,16 @@ impl<C: Cpus> Bulk<'_, '_, C> {
         self.put_run(kind, &run[..length]);
     }
 
-    /// Frees a block of a cached order by the slow path while the CPU caches less than `high`.
+    /// Frees a block by the slow path while the CPU caches less than `high`.
     fn free_below_high(&self, pfn: Pfn, class: Class, tag: Tag) -> bool {
         let caches = self.blocks.caches;
         let Some(here) = caches.here() else { return false };
+        // A block that was free already is gone, too, and noted.
         !caches.share(here.cpu, tag.zone()).above_high()
-            && self.blocks.free_slowly(pfn, class, tag).is_ok()
+            && matches!(
+                self.blocks.free_slowly(pfn, class, tag),
+                Ok(()) | Err(FreeError::NotAllocated)
+            )
     }
 
     fn put_run(&self, kind: Option<(Order, ZoneId)>, run: &[Pfn]) {

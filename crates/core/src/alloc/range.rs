@@ -1,7 +1,6 @@
 //! Contiguous ranges, and memory at a given address.
 //!
-//! A range that is a block of a cached order comes from the caches and goes there. All others
-//! bypass them. Cached frames are in their way, so a request that finds no room takes the caches
+//! A range that is a block comes from the caches and goes there. All others bypass them. Cached frames are in their way, so a request that finds no room takes the caches
 //! back before it fails, as the last resort of [`reclaim`](crate::reclaim) has it.
 
 use super::allocator::Allocator;
@@ -113,8 +112,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// same, or as blocks of order 0.
     ///
     /// # Search
-    /// 1, 2, 4, 8 or 512 frames with an alignment of at most as many are a block of a cached order,
-    /// and cost what [`alloc`](Self::alloc) costs. For other ranges the zones in turn, nearest
+    /// A power of two up to 1024 frames with an alignment of at most as many is a block, and costs
+    /// what [`alloc`](Self::alloc) costs. For other ranges the zones in turn, nearest
     /// first; in each the store alone, past the caches:
     /// 1. what is longer than the range but quick to find: below 512 frames (alignment included)
     ///    the smallest naturally aligned block that contains it, else whole aligned runs of 512
@@ -197,8 +196,8 @@ impl<C: Cpus> Allocator<'_, C> {
     /// Frees `frames` frames from `start` that came from
     /// [`alloc_contiguous`](Self::alloc_contiguous), [`alloc_at`](Self::alloc_at) or
     /// [`add_memory_held`](Self::add_memory_held), or any part of such a range, or neighbouring
-    /// ranges of one zone at once. 1, 2, 4, 8 or 512 frames that are aligned to their number go to
-    /// the caches, as by [`free`](Self::free); others to the store.
+    /// ranges of one zone at once. A power of two up to 1024, aligned to itself, is a block and
+    /// goes to the caches, as by [`free`](Self::free); others go to the store.
     ///
     /// # Errors
     /// [`FreeError`]; nothing is freed then, except when a double free is found on the way
@@ -208,7 +207,7 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 }
 
-/// The class of the block that so many frames are, if its order is cached.
+/// The class of the block that so many frames are, if they are one.
 fn cached_block(frames: u32) -> Option<Class> {
     let is_block = frames.is_power_of_two();
     Class::of(Order::new(frames.trailing_zeros())?).filter(|_| is_block)

@@ -1,60 +1,41 @@
-//! The orders that CPUs cache.
+//! The orders that CPUs cache: all of them.
 //!
 //! # Another class
-//! It takes one line in the list below. Everything else is computed from the list: front words and
-//! their places, shelves, magazines, metadata, drains. Compile-time assertions limit the number of
-//! classes. A link between magazines has three bits for a class (`pcp/part.rs`). The words that
+//! A class is an order today. One for something else (another size, blocks of one owner) takes a
+//! variant, a place in `EACH` and its rounds. Everything else is computed from these: front words
+//! and their places, shelves, magazines, metadata, drains. Compile-time assertions limit the number
+//! of classes. A link between magazines has four bits for a class (`pcp/part.rs`). The words that
 //! refuse are gates of CPUs that do not exist (`front/block.rs`). The glossary and
 //! `Drained::unreachable_pages` list the orders for readers.
 
 use super::units::Order;
 
-/// Defines the classes from one list: the enum, the orders, and the rounds of a magazine.
-macro_rules! classes {
-    ($($(#[$doc:meta])* $class:ident: order $order:literal, magazines of $rounds:literal;)*) => {
-        /// An order that CPUs cache.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        #[repr(u8)]
-        pub enum Class {
-            $($(#[$doc])* $class,)*
-        }
-
-        impl Class {
-            const EACH: &[Class] = &[$(Class::$class),*];
-            const ORDERS: &[u32] = &[$($order),*];
-            const ROUNDS: &[u32] = &[$($rounds),*];
-
-            /// The class of an order, if that order is cached.
-            #[inline]
-            pub const fn of(order: Order) -> Option<Class> {
-                match order.get() {
-                    $($order if (Class::$class as usize) < Self::COUNT => Some(Class::$class),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-// The larger the block, the fewer blocks a magazine has: 63 blocks of order 9 would be 126 MiB. A
-// magazine has room for `word::ROUNDS_MAX`, 63.
-classes! {
+/// An order that CPUs cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Class {
     /// One frame.
-    Order0: order 0, magazines of 63;
+    Order0,
     /// Two frames.
-    Order1: order 1, magazines of 31;
+    Order1,
     /// Four frames.
-    Order2: order 2, magazines of 15;
+    Order2,
     /// Eight frames.
-    Order3: order 3, magazines of 7;
+    Order3,
     /// 16 frames.
-    Order4: order 4, magazines of 7;
+    Order4,
     /// 32 frames.
-    Order5: order 5, magazines of 7;
+    Order5,
     /// 64 frames.
-    Order6: order 6, magazines of 7;
-    /// [`Order::PAGEBLOCK`].
-    Pageblock: order 9, magazines of 1;
+    Order6,
+    /// 128 frames.
+    Order7,
+    /// 256 frames.
+    Order8,
+    /// 512 frames: [`Order::PAGEBLOCK`].
+    Order9,
+    /// 1024 frames.
+    Order10,
 }
 
 impl Class {
@@ -75,10 +56,29 @@ impl Class {
         }
         all
     };
+    const EACH: [Class; 11] = [
+        Class::Order0,
+        Class::Order1,
+        Class::Order2,
+        Class::Order3,
+        Class::Order4,
+        Class::Order5,
+        Class::Order6,
+        Class::Order7,
+        Class::Order8,
+        Class::Order9,
+        Class::Order10,
+    ];
+
+    /// The class of an order. `None` in models alone, of orders that have no magazines there.
+    #[inline]
+    pub const fn of(order: Order) -> Option<Class> {
+        if order.index() < Self::COUNT { Some(Self::EACH[order.index()]) } else { None }
+    }
 
     /// The order of the class's blocks.
     pub const fn order(self) -> Order {
-        match Order::new(Self::ORDERS[self as usize]) {
+        match Order::new(self as u32) {
             Some(order) => order,
             None => unreachable!(),
         }
@@ -89,14 +89,23 @@ impl Class {
         self.order().frames()
     }
 
-    /// Blocks in a full magazine. Models have small magazines, so that few steps fill one.
+    /// Blocks in a full magazine, at most `word::ROUNDS_MAX` (63): the larger the block, the fewer
+    /// may hide. A refill of large blocks takes fewer unless the CPU uses many
+    /// (`Share::refill_size`). Models have small magazines, so that few steps fill one.
     #[inline]
     pub const fn rounds(self) -> u32 {
+        const ROUNDS: [u32; Class::EACH.len()] = [63, 31, 15, 7, 7, 7, 7, 7, 7, 7, 7];
         match (cfg!(loom), self) {
-            (false, _) => Self::ROUNDS[self as usize],
+            (false, _) => ROUNDS[self as usize],
             (true, Class::Order0) => 2,
             (true, _) => 1,
         }
+    }
+
+    /// Whether a magazine of these blocks is so much memory that refills are by what the CPU uses.
+    #[inline]
+    pub const fn is_large(self) -> bool {
+        self.block_frames() > Class::Order6.block_frames()
     }
 
     /// Frames in a full magazine.
@@ -104,3 +113,6 @@ impl Class {
         self.rounds() * self.block_frames()
     }
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(Class::COUNT == Order::COUNT);

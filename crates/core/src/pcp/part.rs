@@ -15,15 +15,15 @@ use crate::sync::stack::Links;
 /// |---|---|
 /// | 0..=20 | magazine |
 /// | 21..=26 | rounds |
-/// | 27..=29 | class |
+/// | 27..=30 | class |
 #[derive(Clone, Copy)]
 pub struct Part(u32);
 
-const _: () = assert!(Class::COUNT <= 1 << 3);
+const _: () = assert!(Class::COUNT <= 1 << 4);
 
 impl Part {
     /// Bits it has.
-    pub const BITS: u32 = 30;
+    pub const BITS: u32 = 31;
 
     pub fn new(magazine: MagazineIndex, class: Class, rounds: u32) -> Self {
         Part(magazine.get() | rounds << MagazineIndex::BITS | (class as u32) << 27)

@@ -11,7 +11,11 @@ use crate::front::word::Word;
 use crate::front::{MagazineIndex, SLOTS};
 use crate::sync::count;
 use crate::sync::prefetch_write;
+use crate::sync::prim::Ordering;
 use crate::zone::Reserve;
+
+/// The part of `high` that one refill of large blocks may bring.
+const LARGE_PART: u64 = 4;
 
 impl<C: Cpus> Share<'_, '_, C> {
     /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold
@@ -167,12 +171,21 @@ impl<C: Cpus> Share<'_, '_, C> {
 
     /// Blocks to move at once: a magazine and the one asked for, or the latter alone when the
     /// watermark allows no more. `None`: not even that.
+    ///
+    /// Of large blocks at most a quarter of `high`: a CPU that asks for one block of order 10 does
+    /// not hide seven, and one that asks for many soon has a higher `high`.
     fn refill_size(&self, class: Class, reserve: Reserve) -> Option<u32> {
-        let full = class.rounds() + 1;
         let block = u64::from(class.block_frames());
+        let full = match class.is_large() {
+            true => {
+                let high = self.pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
+                (high / LARGE_PART / block).clamp(1, u64::from(class.rounds()) + 1) as u32
+            }
+            false => class.rounds() + 1,
+        };
         // A reserve is for this request alone, not for later pops from the front.
         let shared = if reserve == Reserve::All { Reserve::AboveMin } else { reserve };
-        if self.may_give(u64::from(full) * block, shared) {
+        if full > 1 && self.may_give(u64::from(full) * block, shared) {
             Some(full)
         } else {
             self.may_give(block, reserve).then_some(1)

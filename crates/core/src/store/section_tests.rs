@@ -44,7 +44,7 @@ fn check_hints(section: &Section<'_>, pageblock: usize) {
 }
 
 /// Bytes of the front words of one mobility, and of a zone: seven rows, and five words that refuse.
-const ROW_BYTES: usize = 8 * 8;
+const ROW_BYTES: usize = 11 * 8;
 const ZONE_BYTES: usize = 7 * ROW_BYTES + 5 * 8;
 
 #[test]

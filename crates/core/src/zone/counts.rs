@@ -115,7 +115,8 @@ counters! {
     drained_blocks,
     /// Pages in them.
     drained_pages,
-    /// Blocks allocated from the store directly: uncached orders, closed gates, nested interrupts.
+    /// Blocks allocated from the store directly: too large to cache, closed gates, nested
+    /// interrupts.
     direct_allocs,
     /// Pages in them, and in contiguous ranges.
     direct_alloc_pages,
