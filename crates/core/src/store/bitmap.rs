@@ -19,6 +19,8 @@
 //! whole ones alone, one for pairs of them (the highest order) through pairs, and one for more
 //! through runs of them. What begins or ends elsewhere is found by [`runs`](super::runs).
 //!
+//! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::gibibytes).
+//!
 //! Pageblocks that were [reported](super::reported) are in no hint. A search comes to them when it has
 //! found no whole one that was not.
 //!
@@ -191,7 +193,7 @@ pub struct Bitmap<'m> {
     /// Addresses of sections, by `pfn / SECTION_FRAMES`; 0 while there is none.
     table: &'m [AtomicUsize],
     pub(super) tags: Tags<'m>,
-    summary: Summary<'m>,
+    pub(super) summary: Summary<'m>,
     /// Claims that were rolled back. A statistic, and rare.
     failed_claims: &'m AtomicU64,
     pub(super) reports: &'m Reports<'m>,
@@ -290,6 +292,9 @@ impl<'m> Bitmap<'m> {
                     // What comes meanwhile is found by the last passes.
                     continue;
                 }
+            }
+            if matches!(pass, Pass::Whole(Walk::Marked)) && self.evacuates {
+                self.choose_section(wanted);
             }
             self.visit(wanted, *pass, |section, pageblock| {
                 // One that is reported, or of another mobility, is taken as a whole.
@@ -424,6 +429,7 @@ impl<'m> Bitmap<'m> {
     pub(super) fn retag_one(&self, pageblock: PageblockIndex, tag: Tag) {
         if let Ok(before) = self.tags.retag(pageblock, tag) {
             self.note_change(pageblock, before);
+            self.note_mobility(pageblock, before, tag);
         }
     }
 

@@ -9,6 +9,7 @@ pub mod bitmap;
 pub mod bits;
 pub mod device;
 mod doubled;
+mod gibibytes;
 mod late;
 mod misuse;
 mod reported;
@@ -291,7 +292,11 @@ impl<'m> Store<'m> {
     /// isolated, and must not be carved.
     pub fn note_carved(&self, pfn: Pfn, zone: ZoneId) -> bool {
         let before = self.tags.note_carved(pfn, zone);
-        before.map(|tag| self.bitmap.note_change(PageblockIndex::of(pfn), tag)).is_ok()
+        let note = |tag| {
+            self.bitmap.note_change(PageblockIndex::of(pfn), tag);
+            self.bitmap.note_mobility(PageblockIndex::of(pfn), tag, Tag::carved(zone));
+        };
+        before.map(note).is_ok()
     }
 
     /// Gives many blocks of `order`, all of one zone, back. Returns which frames were free already,

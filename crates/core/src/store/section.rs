@@ -54,7 +54,7 @@ use crate::frame::Order;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_PAGEBLOCKS};
 use crate::sync::model::{Mutant, is_mutant};
 use crate::sync::prefetch_write;
-use crate::sync::prim::{AtomicU64, Ordering, dekker_fence};
+use crate::sync::prim::{AtomicU32, AtomicU64, Ordering, dekker_fence};
 
 /// Words per pageblock.
 pub const PAGEBLOCK_WORDS: usize = if cfg!(loom) { 2 } else { 8 };
@@ -77,6 +77,8 @@ pub struct Section<'m> {
     evacuating: [AtomicU64; HINT_WORDS],
     tainted: [AtomicU64; HINT_WORDS],
     reported: [AtomicU64; HINT_WORDS],
+    /// A statistic: pageblocks that serve unmovable or reclaimable requests.
+    unmovable: AtomicU32,
     marks: Marks<'m>,
 }
 
@@ -116,6 +118,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).tainted, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
+            (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
         }
     }
@@ -135,6 +138,7 @@ impl<'m> Section<'m> {
             fill(&raw mut (*place).evacuating, || AtomicU64::new(0));
             fill(&raw mut (*place).tainted, || AtomicU64::new(0));
             fill(&raw mut (*place).reported, || AtomicU64::new(0));
+            (&raw mut (*place).unmovable).write(AtomicU32::new(0));
             (&raw mut (*place).marks).write(marks);
         }
         marks.set(Sort::Whole);
@@ -200,6 +204,20 @@ impl<'m> Section<'m> {
         if self.whole[at].load(Ordering::SeqCst) & bit != 0 {
             self.clear_whole(pageblock);
         }
+    }
+
+    /// Pageblocks that serve unmovable or reclaimable requests.
+    pub fn unmovable(&self) -> u32 {
+        self.unmovable.load(Ordering::Relaxed)
+    }
+
+    /// Counts a pageblock that does so from now on, or no more.
+    pub fn count_unmovable(&self, does: bool) {
+        // Relaxed: the number is all there is to it.
+        match does {
+            true => self.unmovable.fetch_add(1, Ordering::Relaxed),
+            false => self.unmovable.fetch_sub(1, Ordering::Relaxed),
+        };
     }
 
     /// Of pageblocks `64 * i ..`, those that are reported.

@@ -1,0 +1,93 @@
+//! Which section the next whole pageblock is broken up in: one that cannot become free as a whole.
+//!
+//! # Theory
+//! A range of 1 GiB is the hardest request of all: one unmovable frame in each section prevents
+//! all of them. So searches that break up a whole pageblock prefer, in this order:
+//! 1. sections in which something is held;
+//! 2. sections that have unmovable pageblocks already;
+//! 3. sections with few whole pageblocks left.
+//!
+//! Then others stay free of unmovable frames, and the sparsest of them can be emptied: pageblock by
+//! pageblock as they evacuate, or by compaction, which takes the window that holds least.
+//!
+//! A search for movable blocks compares the section where it is with the next that has whole
+//! pageblocks. One for others compares many: what is unmovable stays, and a wrong choice with it.
+//!
+//! All that this reads are hints and a statistic: a choice that is wrong costs contiguity alone.
+
+use core::ops::Range;
+
+use super::bitmap::Bitmap;
+use super::section::{HINT_WORDS, Section};
+use super::summary::Sort;
+use super::wanted::Wanted;
+use crate::frame::Mobility;
+use crate::frame::pageblock::{PageblockIndex, SECTION_PAGEBLOCKS, Tag};
+use crate::sync::prim::Ordering;
+
+/// Sections that a search for unmovable or reclaimable blocks compares with its own.
+const COMPARED: usize = 64;
+
+/// How good it is to break up a pageblock in a section; lower is better.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Rank {
+    /// Nothing is held there.
+    is_free: bool,
+    /// All of it could be moved elsewhere.
+    is_movable: bool,
+    whole: u32,
+}
+
+impl Rank {
+    /// `None`: the section has no whole pageblock.
+    fn of(section: &Section<'_>) -> Option<Self> {
+        let whole = (0..HINT_WORDS).map(|i| section.hints(i).1.count_ones()).sum();
+        let is_free = whole == SECTION_PAGEBLOCKS as u32;
+        (whole > 0).then(|| Rank { is_free, is_movable: section.unmovable() == 0, whole })
+    }
+}
+
+impl Bitmap<'_> {
+    /// Leads a search that is about to break up a whole pageblock to the best section.
+    pub(super) fn choose_section(&self, wanted: Wanted<'_>) {
+        if cfg!(loom) {
+            // A policy; to a model each access would be one more place to switch.
+            return;
+        }
+        let sections = wanted.sections();
+        let own = wanted.hint.load(Ordering::Relaxed) as usize / SECTION_PAGEBLOCKS;
+        let ranked = |number| Some((Rank::of(self.section(number)?)?, number));
+        let mut best = if sections.contains(&own) { ranked(own) } else { None };
+        let compared = if wanted.mobility == Mobility::Movable { 1 } else { COMPARED };
+        let behind = own.clamp(sections.start, sections.end.saturating_sub(1)) + 1;
+        let others =
+            self.with_whole(behind..sections.end).chain(self.with_whole(sections.start..own));
+        for other in others.take(compared).filter_map(ranked) {
+            best = Some(best.map_or(other, |best| best.min(other)));
+        }
+        if let Some((_, number)) = best.filter(|&(_, number)| number != own) {
+            wanted.hint.store((number * SECTION_PAGEBLOCKS) as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The sections of a range that are marked to have whole pageblocks.
+    fn with_whole(&self, range: Range<usize>) -> impl Iterator<Item = usize> {
+        let mut from = range.start;
+        core::iter::from_fn(move || {
+            let number = self.summary.next(Sort::Whole, from..range.end)?;
+            from = number + 1;
+            Some(number)
+        })
+    }
+
+    /// Counts a pageblock whose tag was changed among the unmovable ones of its section, or not any
+    /// more.
+    pub(super) fn note_mobility(&self, pageblock: PageblockIndex, before: Tag, now: Tag) {
+        let is_unmovable = |tag: Tag| tag.mobility() != Mobility::Movable;
+        if is_unmovable(before) != is_unmovable(now)
+            && let Some(section) = self.section(pageblock.section())
+        {
+            section.count_unmovable(is_unmovable(now));
+        }
+    }
+}
