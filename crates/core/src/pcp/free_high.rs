@@ -11,7 +11,7 @@
 //! 2022) are for comparison, in `pagedepot-designs`.
 //!
 //! Only orders 1 to 3 are regarded, as in mainline. Order 0 is what exiting processes free in large
-//! batches, to be allocated again soon; and of order 9 a magazine is one block.
+//! batches, to be allocated again soon; and of larger blocks frees alone fill few magazines.
 
 use crate::frame::Class;
 use crate::zone::CacheLimits;
