@@ -28,6 +28,9 @@ struct Record {
     prev: PlainU32,
     /// 1 + the order of the free block in the buddy lists that begins here; 0: none does.
     head: PlainU32,
+    /// 1 + the number of the list of a pcp, of the block there that begins here and may merge; 0:
+    /// none does. Only `PcpBuddy` has such blocks.
+    merging: PlainU32,
 }
 
 #[cfg(not(loom))]
@@ -51,6 +54,7 @@ impl Frames {
             next: PlainU32::new(0),
             prev: PlainU32::new(0),
             head: PlainU32::new(0),
+            merging: PlainU32::new(0),
         })
         .take(count)
         .collect();
@@ -89,6 +93,18 @@ impl Frames {
     pub fn set_head(&self, slot: Slot, order: Option<Order>) {
         self.record(slot).head.set(order.map_or(0, |order| order.get() + 1));
     }
+
+    /// The list of a pcp that holds the block that begins at `slot`, if it may merge there. The
+    /// caller holds the lock of that pcp, or of the pcp whose CPU owns the frame.
+    #[inline]
+    pub fn merging(&self, slot: Slot) -> Option<u32> {
+        self.record(slot).merging.get().checked_sub(1)
+    }
+
+    #[inline]
+    pub fn set_merging(&self, slot: Slot, list: Option<u32>) {
+        self.record(slot).merging.set(list.map_or(0, |list| list + 1));
+    }
 }
 
 /// Zeroed memory. The system backs it at first use, so a machine's holes cost nothing.
@@ -100,7 +116,7 @@ fn zeroed(count: usize) -> Option<Box<[Record]>> {
     let layout = Layout::array::<Record>(count).ok()?;
     // SAFETY: of more than no bytes.
     let start = NonNull::new(unsafe { alloc_zeroed(layout) })?.cast();
-    // SAFETY: allocated above with the layout of such a slice, and zeroes are valid records (three
+    // SAFETY: allocated above with the layout of such a slice, and zeroes are valid records (four
     // integers in atomics).
     Some(unsafe { Box::from_raw(NonNull::slice_from_raw_parts(start, count).as_ptr()) })
 }

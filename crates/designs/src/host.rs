@@ -30,6 +30,15 @@ pub fn has_nohz_full() -> bool {
         .is_ok_and(|list| !matches!(list.trim(), "" | "(null)"))
 }
 
+/// The isolated CPUs of this machine (`isolcpus=`, `nohz_full=`).
+pub fn isolated_cpus() -> CpuSet {
+    let list = |name| fs::read_to_string(format!("/sys/devices/system/cpu/{name}")).ok();
+    let sets = ["isolated", "nohz_full"].into_iter().filter_map(list);
+    sets.filter_map(|text| text.parse::<CpuSet>().ok())
+        .flat_map(|set| set.iter().collect::<Vec<_>>())
+        .collect()
+}
+
 /// Pages of the last-level cache that each CPU has for itself: its size divided by the CPUs that
 /// share it. `None` when sysfs does not say.
 pub fn cache_slice_pages(cpu: CpuId) -> Option<u64> {

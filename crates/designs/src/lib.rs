@@ -20,13 +20,16 @@
 //! | [`Local`] | a pcp that only its owner touches | is work that the owner does, or that a helper does on the owner's CPU |
 //! | [`NohzConditional`] | one switch for the whole machine: as `Local`, or as `Spin` | as theirs |
 //! | [`Spin`] | a pcp behind a spinlock; the owner waits for it (plain) or goes past it (trylock) | takes the locks |
+//! | [`Qpw`] | for each CPU as `Local`, or as `Spin` whose owner waits | as theirs |
+//! | [`PcpBuddy`] | a pcp behind a spinlock, which splits and merges the pageblocks that its CPU owns; frees go to the owner's | takes the locks |
 //! | [`Rcu`] | a pcp behind a pointer | switches the pointers of all CPUs, waits for a grace period, and drains; or collects later |
 //! | [`Magazine`] | magazines that CPUs share, each behind a spinlock | takes the locks |
 //! | [`Depot`] | pagedepot's fronts and shelves, over its own bitmap or over a store | takes shelves, or fences and takes fronts too |
 //!
-//! `Local`, `NohzConditional`, `Spin` and `Rcu` use the same lists and the same policy (mainline's,
-//! [`Policy`]). So a comparison shows only which code may touch the lists, and how they are
-//! drained. `Magazine` has the lists and the policy of the 2013 prototype.
+//! `Local`, `NohzConditional`, `Spin`, `Qpw` and `Rcu` use the same lists and the same policy
+//! (mainline's, [`Policy`]). So a comparison shows only which code may touch the lists, and how they
+//! are drained. `PcpBuddy` has the policy, and lists of its own. `Magazine` has the lists and the
+//! policy of the 2013 prototype.
 //!
 //! # Acting as a CPU
 //! Callers say which CPU they act as. Locked designs need no proof of it. Designs whose owners take
@@ -57,6 +60,8 @@ mod zones;
 mod local;
 mod magazine;
 mod nohz;
+mod pcp_buddy;
+mod qpw;
 mod rcu;
 mod spin;
 mod zone_lock;
@@ -76,6 +81,8 @@ pub use census::{Census, Fault};
 #[cfg(not(loom))]
 pub use depot::{ActAs, ByThread, Depot, Real};
 pub use free_map::{FreeMap, GIB_LOG2, unusable_index};
+#[cfg(not(any(loom, feature = "simulated")))]
+pub use host::isolated_cpus;
 #[cfg(not(loom))]
 pub use host::{cache_slice_pages, has_nohz_full};
 pub use local::{Local, LocalDrain};
@@ -86,6 +93,8 @@ pub use owners::Entry;
 pub use pagedepot::FreeHigh;
 pub use pcp::free_high::{FreeHighLimit, FreeHighPolicy, FreeHighRule};
 pub use pcp::policy::{Policy, Rules};
+pub use pcp_buddy::PcpBuddy;
+pub use qpw::Qpw;
 pub use rcu::{Grace, Rcu};
 pub use report::{Counts, Drained, Scope, Volume};
 pub use setup::{Setup, SetupError, ZONES_MAX, ZoneSetup};
@@ -96,6 +105,7 @@ pub use store::backing::AsBacking;
 #[cfg(not(loom))]
 pub use store::bitmap::Bitmap;
 pub use store::buddy::Buddy;
+pub use store::buddy::held::BuddyStore;
 pub use zone_lock::ZoneLock;
 pub use zones::{Zone, Zones};
 

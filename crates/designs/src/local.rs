@@ -19,7 +19,7 @@ use crate::pcp::{Lists, Pcp};
 use crate::prim::{Ordering, count};
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
-use crate::taking::take_census;
+use crate::taking::{Taking, take_census};
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
@@ -183,6 +183,13 @@ impl<S: Store> Local<S> {
     }
 }
 
+impl<S: Store> Local<S> {
+    /// Passes all lists to a census. No other thread may run.
+    pub(crate) fn check_lists(&self, taking: &mut Taking<'_>) -> Result<(), Fault> {
+        self.cells.iter().try_for_each(|(_, zone, cell)| taking.cached(zone, &cell.lists))
+    }
+}
+
 impl<S: Store> Layer for Local<S> {
     type Store = S;
 
@@ -287,8 +294,6 @@ impl<S: Store> PageCache for Local<S> {
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {
-        take_census(&self.store, |taking| {
-            self.cells.iter().try_for_each(|(_, zone, cell)| taking.cached(zone, &cell.lists))
-        })
+        take_census(&self.store, |taking| self.check_lists(taking))
     }
 }

@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use loom::thread;
 use pagedepot::cpus::Here;
-use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn};
+use pagedepot::{CacheLimits, CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 
 use crate::{
-    Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, PageCache, Policy,
-    Rcu, Scope, Setup, Spin,
+    Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions, PageCache,
+    PcpBuddy, Policy, Qpw, Rcu, Scope, Setup, Spin, Store,
 };
 
 const FRAMES: u32 = 4;
@@ -130,6 +130,82 @@ fn spin_two_owners_of_one_zone() {
 fn local_owner_does_what_it_was_asked() {
     let make = |buddy| Local::new(buddy, Entry::Lock, LocalDrain::Owner, Policy::default());
     explore(1, make, [drain, turn_0]);
+}
+
+/// One CPU's lists are under its spinlock, the other's under its local lock; both use one store.
+#[test]
+fn qpw_owners_under_different_locks() {
+    explore(2, |buddy| qpw(buddy, LocalDrain::Owner), [turn_1, turn_0]);
+}
+
+/// The drain does the work of the CPU with the spinlock, and queues that of the other.
+#[test]
+fn qpw_drain_beside_an_owner_that_spins() {
+    explore(2, |buddy| qpw(buddy, LocalDrain::Owner), [drain, turn_0]);
+}
+
+#[test]
+fn qpw_drain_beside_an_owner_that_does_not() {
+    explore(2, |buddy| qpw(buddy, LocalDrain::Owner), [drain, turn_1]);
+}
+
+fn qpw(buddy: Buddy, drain: LocalDrain) -> Qpw<Buddy> {
+    Qpw::new(buddy, |cpu| cpu.get() == 0, Entry::Lock, drain, Policy::default())
+}
+
+/// CPUs own pairs of frames, and hold three frames: one more than a pair.
+fn pairs(buddy: Buddy) -> PcpBuddy<Buddy> {
+    let limits = CacheLimits { batch: 1, high_min: 3, high_max: 3 };
+    buddy.zones().zone(ZoneId::new(0)).set_limits(limits).unwrap();
+    PcpBuddy::with_blocks(buddy, Policy::default(), Order::new(1).unwrap())
+}
+
+fn pcp_buddy(cpus: u32, threads: [fn(&Ground<PcpBuddy<Buddy>>); 2]) {
+    explore(cpus, pairs, threads);
+}
+
+#[test]
+fn pcp_buddy_owner_and_drainer() {
+    pcp_buddy(1, [drain, turn_0]);
+}
+
+/// Each CPU takes three frames, more than its own pair: they meet in the store.
+#[test]
+fn pcp_buddy_two_owners_of_one_zone() {
+    pcp_buddy(2, [three::<1>, three::<0>]);
+}
+
+fn three<const CPU: u32>(ground: &Ground<PcpBuddy<Buddy>>) {
+    let taken = [ground.take(CPU), ground.take(CPU), ground.take(CPU)];
+    taken.into_iter().flatten().for_each(|pfn| ground.give(CPU, pfn));
+}
+
+/// CPU 1 frees what CPU 0 allocated: it reads the owner without a lock, and frees to the lists of
+/// CPU 0, which uses them at the same time.
+#[test]
+fn pcp_buddy_frees_go_to_the_owner() {
+    run::explore(3, || {
+        let ground = Ground::new(pairs(Buddy::new(&setup(2)).unwrap()));
+        let passed = ground.take(0).unwrap();
+        assert_eq!(ground.design.owner(passed), Some(CpuId::new(0)));
+        let shared = Arc::clone(&ground);
+        let thread = thread::spawn(move || shared.give(1, passed));
+        turn_0(&ground);
+        thread.join().unwrap();
+        let Some(ground) = Arc::into_inner(ground) else { panic!("a thread still uses it") };
+        ground.settle(2);
+    });
+}
+
+/// A drain gives back the pair of CPU 0 while CPU 1 takes three frames: its own pair, and what it
+/// finds of that one. CPU 0 frees them all.
+#[test]
+fn pcp_buddy_pairs_change_hands() {
+    let claim = |ground: &Ground<PcpBuddy<Buddy>>| {
+        let taken = [ground.take(1), ground.take(1), ground.take(1)];
+        taken.into_iter().flatten().for_each(|pfn| ground.give(0, pfn));
+    };
+    pcp_buddy(2, [drain, claim]);
 }
 
 fn rcu(grace: Grace, threads: [fn(&Ground<Rcu<Buddy>>); 2]) {

@@ -19,7 +19,7 @@ use crate::pcp::{At, ListIndex, Lists, Pcp};
 use crate::prim::{Mutex, count, lock_mutex, try_lock_mutex};
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
-use crate::taking::take_census;
+use crate::taking::{Taking, take_census};
 use crate::walk::{self, Grid, Layer};
 use crate::zones::Mark;
 
@@ -210,6 +210,13 @@ impl<S: Store> Spin<S> {
     }
 }
 
+impl<S: Store> Spin<S> {
+    /// Passes all lists to a census. No other thread may run.
+    pub(crate) fn check_lists(&self, taking: &mut Taking<'_>) -> Result<(), Fault> {
+        self.cells.iter().try_for_each(|(_, zone, cell)| taking.cached(zone, &cell.lists))
+    }
+}
+
 impl<S: Store> Layer for Spin<S> {
     type Store = S;
 
@@ -332,8 +339,6 @@ impl<S: Store> PageCache for Spin<S> {
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {
-        take_census(&self.store, |taking| {
-            self.cells.iter().try_for_each(|(_, zone, cell)| taking.cached(zone, &cell.lists))
-        })
+        take_census(&self.store, |taking| self.check_lists(taking))
     }
 }

@@ -15,7 +15,12 @@ pub(crate) struct Taking<'z> {
     census: Census,
 }
 
-impl Taking<'_> {
+impl<'z> Taking<'z> {
+    /// The machine's zones.
+    pub fn zones(&self) -> &'z Zones {
+        self.zones
+    }
+
     /// Counts cached lists.
     pub fn cached(&mut self, zone: ZoneId, lists: &Lists) -> Result<(), Fault> {
         self.census.cached_pages += lists.check(self.zones, zone, &mut self.seen)?;

@@ -77,6 +77,90 @@ fn the_switch_flips_for_all_cpus_and_loses_nothing() {
 }
 
 #[test]
+fn qpw_drains_cpus_that_spin_itself_and_interrupts_the_others() {
+    let mut qpw = common::qpw_mixed(&three_zones(4), Entry::Pretend);
+    assert!((0..4).map(|cpu| qpw.spins(CpuId::new(cpu))).eq([false, true, false, true]));
+    (0..4).for_each(|cpu| warm(&qpw, cpu));
+    let done = qpw.drain(Scope::cpu(CpuId::new(1)), Mode::Full);
+    assert_eq!((done.taken_pages, done.interruptions), (7, 0));
+    let done = qpw.drain(Scope::ALL, Mode::Full);
+    assert_eq!((done.taken_pages, done.left_pages, done.interruptions), (21, 0, 2));
+    assert_eq!((qpw.counts().drains, qpw.counts().refilled.pages), (2, 28));
+    assert_eq!(qpw.validate().unwrap().held_pages(), 0);
+}
+
+/// A machine whose CPUs may cache a pageblock.
+fn pageblocks(cpus: u32) -> Setup {
+    let mut setup = Setup::single(cpus, 1 << 14);
+    setup.zones[0].limits = Some(CacheLimits { batch: 63, high_min: 252, high_max: 2048 });
+    setup
+}
+
+fn alloc_pages(design: &impl PageCache, cpu: u32, pages: usize) -> Vec<(Pfn, Order)> {
+    let alloc = |_| (design.alloc(task(cpu), Order::BASE, Mobility::Movable).unwrap(), Order::BASE);
+    (0..pages).map(alloc).collect()
+}
+
+#[test]
+fn a_cpu_owns_the_pageblocks_that_it_takes_and_frees_go_there() {
+    let mut design = common::pcp_buddy(&pageblocks(2), Entry::Pretend);
+    let held = alloc_pages(&design, 0, 600);
+    // Two visits of the store, for a pageblock each.
+    let counts = design.counts();
+    assert_eq!((counts.refills, counts.refilled), (2, Volume { blocks: 2, pages: 1024 }));
+    assert!(held.iter().all(|&(pfn, _)| design.owner(pfn) == Some(CpuId::new(0))));
+    // Another CPU frees: the pages are cached where they came from.
+    design.free_many(task(1), &held[..300]);
+    let cached = |cpu| design.cached_pages(CpuId::new(cpu));
+    assert_eq!((cached(0), cached(1)), (1024 - 300, 0));
+    // The rest, too: both pageblocks merge, and go back by a drain as two blocks.
+    design.free_many(task(1), &held[300..]);
+    assert_eq!((design.drain(Scope::ALL, Mode::Full).taken_pages, cached(0)), (1024, 0));
+    assert_eq!(design.counts().drained, Volume { blocks: 2, pages: 1024 });
+    assert_eq!(design.owner(held[0].0), None);
+    assert_eq!(design.validate().unwrap().held_pages(), 0);
+}
+
+#[test]
+fn fragments_of_own_pageblocks_come_back_before_a_new_one_is_taken() {
+    let mut design = common::pcp_buddy(&pageblocks(2), Entry::Pretend);
+    let held = alloc_pages(&design, 0, 512);
+    let pageblock = held[0].0.get() / 512;
+    // Every second page is freed, and drained: nothing merges.
+    let (freed, kept): (Vec<_>, Vec<_>) = held.iter().partition(|(pfn, _)| pfn.get() % 2 == 0);
+    design.free_many(task(0), &freed);
+    design.drain(Scope::ALL, Mode::Full);
+    assert_eq!(design.counts().drained, Volume { blocks: 256, pages: 256 });
+    assert_eq!(design.owner(kept[0].0), Some(CpuId::new(0)));
+    // CPU 0 takes these again; CPU 1 takes a pageblock of its own.
+    let again = alloc_pages(&design, 0, 1);
+    let other = alloc_pages(&design, 1, 1);
+    assert_eq!(again[0].0.get() / 512, pageblock);
+    assert_ne!(other[0].0.get() / 512, pageblock);
+    assert_eq!(design.cached_pages(CpuId::new(0)), 255);
+    // A pair of which one page is freed by each CPU merges all the same.
+    design.free_many(task(1), &kept);
+    design.free_many(task(1), &again);
+    design.free_many(task(0), &other);
+    design.drain(Scope::cpu(CpuId::new(0)), Mode::Full);
+    let drained = design.counts().drained;
+    assert_eq!(drained, Volume { blocks: 256 + 1, pages: 256 + 512 });
+    assert_eq!((design.owner(kept[0].0), design.validate().unwrap().held_pages()), (None, 0));
+}
+
+#[test]
+fn small_caches_refill_as_mainline_does_and_own_nothing() {
+    let design = common::pcp_buddy(&three_zones(1), Entry::Pretend);
+    let held = alloc_pages(&design, 0, 100);
+    assert!(held.iter().all(|&(pfn, _)| design.owner(pfn).is_none()));
+    // Smaller blocks are taken whole, and split here.
+    let refilled = design.counts().refilled;
+    assert!(refilled.blocks < refilled.pages / 2, "{refilled:?}");
+    design.free_many(task(0), &held);
+    assert!(design.cached_pages(CpuId::new(0)) <= 200);
+}
+
+#[test]
 fn spin_continues_where_a_recorded_machine_was() {
     let mut spin = common::spin_trylock(&three_zones(2), Entry::Pretend);
     let cpu = CpuId::new(1);

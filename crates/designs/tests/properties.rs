@@ -274,6 +274,7 @@ fn designs_with_lists_do_the_same_on_one_thread() {
                 ("spin_plain", Box::new(common::spin_plain(&setup, Entry::Pretend))),
                 ("local", Box::new(common::local_helper(&setup, Entry::Pretend))),
                 ("nohz", Box::new(common::nohz_local(&setup, Entry::Lock))),
+                ("qpw", Box::new(common::qpw_mixed(&setup, Entry::Pretend))),
                 ("rcu_membarrier", Box::new(common::rcu_membarrier(&setup, Entry::Lock))),
                 ("rcu_qsbr", Box::new(common::rcu_qsbr(&setup, Entry::Pretend))),
             ];

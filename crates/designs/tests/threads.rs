@@ -170,7 +170,10 @@ fn run<D: PageCache + Send + 'static>(
 
 /// Whether drains of this design may interrupt a CPU.
 fn may_interrupt(name: &str) -> bool {
-    matches!(name, "local_owner" | "local_helper" | "nohz_local" | "rcu_membarrier")
+    matches!(
+        name,
+        "local_owner" | "local_helper" | "nohz_local" | "qpw_local" | "qpw_mixed" | "rcu_membarrier"
+    )
         // Fences, where the kernel has no grace periods for programs.
         || name == "rcu_blocking" && membarrier::wait_for_grace_period().is_err()
 }

@@ -171,6 +171,19 @@ impl Tuning {
         if pages > 1 { (pages >> order.get()).max(2) } else { pages }
     }
 
+    /// Whether the lists may ever hold `pages` pages.
+    pub fn has_room(&self, policy: &Policy, zone: &Zone, pages: u32) -> bool {
+        pages <= Limits::of(policy, zone).high_max
+    }
+
+    /// Raises `high` by `pages` pages that come besides those of [`refill_blocks`].
+    ///
+    /// [`refill_blocks`]: Self::refill_blocks
+    pub fn raise_high(&self, policy: &Policy, zone: &Zone, pages: u32) {
+        let limits = Limits::of(policy, zone);
+        self.high.set(self.high.get().saturating_add(pages).min(limits.high_max));
+    }
+
     /// Counts a free after which the lists hold `held` pages. Returns the pages to spill
     /// (`free_frozen_page_commit`).
     #[inline]

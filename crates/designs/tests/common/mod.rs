@@ -4,7 +4,7 @@
 mod watched;
 
 use pagedepot::cpus::{Context, Here};
-use pagedepot::{CacheLimits, CpuId, FrameRange, Pfn, Watermarks};
+use pagedepot::{CacheLimits, CpuId, FrameRange, Order, Pfn, Watermarks};
 use pagedepot_designs::*;
 use pagedepot_rseq::affinity;
 
@@ -76,6 +76,32 @@ pub fn spin_trylock(setup: &Setup, _: Entry) -> Spin<Buddy> {
     Spin::new(buddy(setup), LockMode::TryLock, Policy::default())
 }
 
+/// `qpw` with a spinlock on every CPU, on none, on every second one.
+pub fn qpw_spinning(setup: &Setup, entry: Entry) -> Qpw<Buddy> {
+    qpw(setup, entry, |_| true)
+}
+
+pub fn qpw_local(setup: &Setup, entry: Entry) -> Qpw<Buddy> {
+    qpw(setup, entry, |_| false)
+}
+
+pub fn qpw_mixed(setup: &Setup, entry: Entry) -> Qpw<Buddy> {
+    qpw(setup, entry, |cpu| cpu.get() % 2 == 1)
+}
+
+fn qpw(setup: &Setup, entry: Entry, spins: fn(CpuId) -> bool) -> Qpw<Buddy> {
+    Qpw::new(buddy(setup), spins, entry, LocalDrain::Helper, Policy::default())
+}
+
+pub fn pcp_buddy(setup: &Setup, _: Entry) -> PcpBuddy<Buddy> {
+    PcpBuddy::new(buddy(setup), Policy::default())
+}
+
+/// CPUs own blocks that fit into the small caches of these tests.
+pub fn pcp_buddy_small(setup: &Setup, _: Entry) -> PcpBuddy<Buddy> {
+    PcpBuddy::with_blocks(buddy(setup), Policy::default(), Order::new(4).unwrap())
+}
+
 /// `spin` by the rules of 2022.
 pub fn spin_2022(setup: &Setup, _: Entry) -> Spin<Buddy> {
     Spin::new(buddy(setup), LockMode::TryLock, Policy::of_2022(FreeHighLimit::FourBatches))
@@ -142,7 +168,7 @@ macro_rules! over_all_designs {
             use crate::common::{self, over_all_designs};
             over_all_designs!(
                 @each $test: zone_lock, zone_lock_bitmap, local_owner, local_helper, nohz_local, nohz_locked,
-                spin_plain, spin_trylock, spin_2022, spin_bitmap, rcu_blocking, rcu_membarrier, rcu_qsbr, magazine, depot,
+                spin_plain, spin_trylock, spin_2022, spin_bitmap, qpw_spinning, qpw_local, qpw_mixed, pcp_buddy, pcp_buddy_small, rcu_blocking, rcu_membarrier, rcu_qsbr, magazine, depot,
                 depot_buddy, depot_backed_bitmap, depot_free_high
             );
         }

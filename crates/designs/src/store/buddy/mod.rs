@@ -12,6 +12,7 @@
 //!   free.
 //! * *Stealing*, from the smallest up: it takes one block and leaves the pageblock as it is.
 
+pub(crate) mod held;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -139,8 +140,9 @@ impl Buddy {
         area.orders[order.index()].blocks.sub(1);
     }
 
-    /// Frees one block, merging upwards.
-    fn put(&self, zone: ZoneId, area: &Area, pfn: Pfn, order: Order) {
+    /// Frees one block, merging upwards. Returns the order of the free block that it became part
+    /// of.
+    fn put(&self, zone: ZoneId, area: &Area, pfn: Pfn, order: Order) -> Order {
         let frames = self.zones.frames();
         let (_, mobility) = self.zones.place(pfn, order);
         assert!(
@@ -161,6 +163,7 @@ impl Buddy {
         }
         let to_tail = self.is_merge_likely(zone, at, size);
         self.insert(area, frames.slot(at), size, mobility, to_tail);
+        size
     }
 
     /// The buddy of a block, if it is free as a whole and of the same zone.
@@ -257,6 +260,34 @@ impl Buddy {
         None
     }
 
+    /// Whether the frame is in a free block of at least this order. Looks, for each order, at the
+    /// block that would contain the frame.
+    fn is_in_free_block(&self, pfn: Pfn, least: Order) -> bool {
+        let frames = self.zones.frames();
+        orders_from(least).any(|order| {
+            let first = pfn.get() & !(order.frames() - 1);
+            frames.at(first).is_some_and(|slot| frames.head(slot) == Some(order))
+        })
+    }
+
+    /// The free blocks inside an aligned run of frames, of which no free block is larger.
+    fn blocks_inside(&self, start: Pfn, size: Order) -> impl Iterator<Item = (Slot, Order)> + '_ {
+        let frames = self.zones.frames();
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            while at < size.frames() {
+                // The last pageblock of all may have fewer frames.
+                let slot = frames.at(start.get() + at)?;
+                let head = frames.head(slot);
+                at += head.map_or(1, Order::frames);
+                if let Some(order) = head {
+                    return Some((slot, order));
+                }
+            }
+            None
+        })
+    }
+
     fn retag_blocks(&self, zone: ZoneId, slot: Slot, size: Order, mobility: Mobility) {
         let first = self.zones.frames().pfn(slot);
         for at in (0..size.frames()).step_by(Order::PAGEBLOCK.frames() as usize) {
@@ -270,21 +301,7 @@ impl Buddy {
     fn claim_pageblock(&self, zone: ZoneId, inside: Slot, from: Mobility, to: Mobility) -> bool {
         let frames = self.zones.frames();
         let first = Pfn::new(frames.pfn(inside).get() & !(Order::PAGEBLOCK.frames() - 1));
-        let blocks = || {
-            let mut at = 0;
-            std::iter::from_fn(move || {
-                while at < Order::PAGEBLOCK.frames() {
-                    // The last pageblock of all may have fewer frames.
-                    let slot = frames.at(first.get() + at)?;
-                    let head = frames.head(slot);
-                    at += head.map_or(1, Order::frames);
-                    if let Some(order) = head {
-                        return Some((slot, order));
-                    }
-                }
-                None
-            })
-        };
+        let blocks = || self.blocks_inside(first, Order::PAGEBLOCK);
         let free: u32 = blocks().map(|(_, order)| order.frames()).sum();
         if free < Order::PAGEBLOCK.frames() / 2 {
             return false;
@@ -363,13 +380,8 @@ impl Store for Buddy {
         self.area(zone).free_pages.look()
     }
 
-    /// Looks, for each order, at the block that would contain the frame.
     fn is_free(&self, pfn: Pfn) -> bool {
-        let frames = self.zones.frames();
-        orders_from(Order::BASE).any(|order| {
-            let first = pfn.get() & !(order.frames() - 1);
-            frames.at(first).is_some_and(|slot| frames.head(slot) == Some(order))
-        })
+        self.is_in_free_block(pfn, Order::BASE)
     }
 
     fn is_contended(&self, zone: ZoneId) -> bool {
