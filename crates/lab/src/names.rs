@@ -42,6 +42,10 @@ designs! {
     NohzConditional = "nohz-conditional",
     /// Per-CPU lists behind spinlocks.
     Spin = "spin",
+    /// Per-CPU lists under local locks, or spinlocks on isolated CPUs.
+    Qpw = "qpw",
+    /// Per-CPU lists that split and merge the pageblocks that their CPU owns.
+    PcpBuddy = "pcp-buddy",
     /// Per-CPU lists behind a pointer that drains switch, all at once, before a grace period.
     Rcu = "rcu",
     /// Magazines that CPUs share, behind spinlocks.
@@ -99,6 +103,8 @@ impl Design {
         Design::Local,
         Design::NohzConditional,
         Design::Spin,
+        Design::Qpw,
+        Design::PcpBuddy,
         Design::Rcu,
         Design::Magazine,
     ];
@@ -107,7 +113,7 @@ impl Design {
     pub const MALLOCS: &'static [Design] = &[Design::Mimalloc, Design::Jemalloc, Design::Snmalloc];
 
     /// Designs that hand out blocks.
-    pub const BLOCKS: &'static [Design] = &joined::<14>(&[
+    pub const BLOCKS: &'static [Design] = &joined::<16>(&[
         &[Design::Depot, Design::FloorTls, Design::FloorRseq, Design::FloorSpin],
         Design::OF_THREADS,
         &[Design::FrameAlloc],
@@ -116,16 +122,16 @@ impl Design {
 
     /// Whole page allocators: they hand out frame numbers, with memory behind them, for blocks of
     /// any order, split blocks, drain caches and check their metadata.
-    pub const PAGED: &'static [Design] = &joined::<7>(&[&[Design::Depot], Design::OF_THREADS]);
+    pub const PAGED: &'static [Design] = &joined::<9>(&[&[Design::Depot], Design::OF_THREADS]);
 
     /// Designs whose owners exclude each other by restartable sequences and nothing else.
     pub const WITH_RSEQ: &'static [Design] =
-        &[Design::FloorRseq, Design::Local, Design::NohzConditional, Design::Rcu];
+        &[Design::FloorRseq, Design::Local, Design::NohzConditional, Design::Qpw, Design::Rcu];
 
     /// Designs of `WITH_RSEQ` whose drains fence other CPUs' sequences. Without the fence their
     /// owners would have to take locks, which costs something else.
     pub const WITH_FENCES: &'static [Design] =
-        &[Design::Local, Design::NohzConditional, Design::Rcu];
+        &[Design::Local, Design::NohzConditional, Design::Qpw, Design::Rcu];
 
     /// Designs that manage address space and map pages there.
     pub const VMAPS: &'static [Design] =

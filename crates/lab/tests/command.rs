@@ -110,6 +110,7 @@ fn bad_input_gets_one_line_and_exit_code_2() {
         (&["bench", "hot", "--json", "/no/such/directory/file"], "directory that you may write to"),
         (&["bench", "drain", "--cpus", "1"], "needs two CPUs"),
         (&["bench", "producer-consumer", "--cpus", "1"], "needs two CPUs"),
+        (&["bench", "purger", "--cpus", "1"], "needs two CPUs"),
         (&["bench", "hot", "--store", "bitmap", "--design", "rcu"], "depot, spin"),
         (&["bench", "hot", "--lock", "plain", "--design", "depot"], "it is for spin"),
         (&["bench", "hot", "--lock", "ticket"], "plain, trylock"),
@@ -232,7 +233,8 @@ fn designs_can_be_chosen() {
     assert_eq!(designs, ["floor-tls", "floor-spin"]);
 }
 
-const OF_THREADS: [&str; 6] = ["zone-lock", "local", "nohz-conditional", "spin", "rcu", "magazine"];
+const OF_THREADS: [&str; 8] =
+    ["zone-lock", "local", "nohz-conditional", "spin", "qpw", "pcp-buddy", "rcu", "magazine"];
 
 /// The threads' designs have rows; the command would fail if one of them lost a page.
 fn check_threads(document: &Value, metric: &str) {
@@ -253,6 +255,8 @@ fn variants_are_params_of_their_rows() {
         ("--fixed-high yes", "local", "fixed_high", 1),
         ("--drained-by owner", "local", "drained_by", 1),
         ("--isolated yes", "nohz-conditional", "isolated", 1),
+        ("--isolated no", "qpw", "isolated", 0),
+        ("--rules 2022", "pcp-buddy", "rules", 0),
         ("--magazines 3", "magazine", "magazines", 3),
         ("--free-high 4batch --free-high-rule 2022", "spin", "free_high", 2),
         ("--free-high batch", "depot", "free_high", 1),
@@ -306,6 +310,31 @@ fn pagealloc_has_batches_fill_and_metadata() {
     }
     let metadata = rows(&document, "depot", "metadata_bytes_per_gib").next().unwrap();
     assert!((1e4..1e6).contains(&metadata["median"].as_f64().unwrap()), "{metadata}");
+}
+
+#[test]
+fn mass_exit_tells_frees_from_allocations_and_counts_waits() {
+    let document = results(&["bench", "mass-exit"]);
+    let metrics = check(&document, "bench mass-exit");
+    assert_eq!(metrics, ["exit_ns", "alloc_ns", "lock_wait_share"]);
+    check_threads(&document, "exit_ns");
+    for row in rows(&document, "spin", "lock_wait_share") {
+        // Waits of other CPUs for one lock can overlap, but no seat waits longer than it runs.
+        assert!((0.0..=1.0).contains(&row["median"].as_f64().unwrap()), "{row}");
+        if row["cpus"] == 1 {
+            assert_eq!(row["median"], 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn purger_frees_what_others_allocated() {
+    if !has_two_cpus() {
+        return;
+    }
+    let document = results(&["bench", "purger"]);
+    assert_eq!(check(&document, "bench purger"), ["page_ns"]);
+    check_threads(&document, "page_ns");
 }
 
 #[test]
@@ -446,8 +475,9 @@ fn drain_has_all_rates_and_kinds() {
         );
     }
     check_threads(&document, "interruptions");
-    // Only `local` (and `nohz-conditional`, where no CPU is isolated) stops another CPU.
-    for design in ["depot", "zone-lock", "spin", "rcu", "magazine"] {
+    // Only `local` (and `nohz-conditional`, where no CPU is isolated) stops another CPU. Where CPUs
+    // are isolated, `qpw` stops those that are not.
+    for design in ["depot", "zone-lock", "spin", "pcp-buddy", "rcu", "magazine"] {
         for row in rows(&document, design, "interruptions").filter(|row| row["params"]["full"] == 0)
         {
             assert_eq!(row["median"], 0.0, "{row}");

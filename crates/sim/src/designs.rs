@@ -9,8 +9,8 @@ use pagedepot::{
 use pagedepot_designs::vmap::{self, VmapDesign, VmapSetup};
 use pagedepot_designs::{
     Buddy, Depot, Entry, FreeHighLimit, FreeHighPolicy, Grace, Local, LocalDrain, LockMode,
-    Magazine, MagazineOptions, NohzConditional, PageCache, Policy, Rcu, Real, Setup, SetupError,
-    Spin, ZoneLock,
+    Magazine, MagazineOptions, NohzConditional, PageCache, PcpBuddy, Policy, Qpw, Rcu, Real, Setup,
+    SetupError, Spin, ZoneLock,
 };
 use pagedepot_vmap::{Span, Stale, VirtAddr, Vmap, VmapConfig};
 
@@ -19,8 +19,17 @@ use crate::mapper::CostlyMapper;
 use crate::topology::{Topology, ps};
 
 /// Names of the designs that hand out blocks.
-pub const PAGED: [&str; 7] =
-    ["depot", "zone-lock", "local", "nohz-conditional", "spin", "rcu", "magazine"];
+pub const PAGED: [&str; 9] = [
+    "depot",
+    "zone-lock",
+    "local",
+    "nohz-conditional",
+    "spin",
+    "qpw",
+    "pcp-buddy",
+    "rcu",
+    "magazine",
+];
 
 /// Names of the designs for address space.
 pub const VMAPS: [&str; 3] = ["depot", "vmap-global-lock", "vmap-nodes"];
@@ -62,6 +71,12 @@ pub fn paged(
             let (entry, drain) = (Entry::OnCpu, LocalDrain::Helper);
             Box::new(NohzConditional::new(buddy()?, true, entry, drain, policy))
         }
+        // Every CPU has a spinlock (`qpw=1`).
+        "qpw" => {
+            let (entry, drain) = (Entry::OnCpu, LocalDrain::Helper);
+            Box::new(Qpw::new(buddy()?, |_| true, entry, drain, policy))
+        }
+        "pcp-buddy" => Box::new(PcpBuddy::new(buddy()?, policy)),
         "spin" => Box::new(Spin::new(buddy()?, LockMode::TryLock, policy)),
         "rcu" => Box::new(Rcu::new(buddy()?, Entry::OnCpu, Grace::Blocking, policy)),
         "magazine" => Box::new(Magazine::new(buddy()?, MagazineOptions::default())?),

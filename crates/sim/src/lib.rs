@@ -11,8 +11,8 @@
 //! | `cpus` | virtual CPUs as the allocator sees them: simulated restartable sequences |
 //! | `mapper` | page tables that only take time |
 //! | [`designs`] | the designs, made for virtual CPUs |
-//! | `ring` | a ring between two CPUs |
-//! | [`workloads`] | what CPUs do |
+//! | `ring`, `meeting` | a ring between two CPUs; where tasks wait for each other |
+//! | [`workloads`], `purging` | what CPUs do |
 //! | [`simulate`] | one simulation, and what it found |
 //! | [`explore`] | random schedules at many CPUs, with every page checked |
 #![deny(unsafe_code)]
@@ -21,6 +21,8 @@ mod cpus;
 pub mod designs;
 pub mod explore;
 mod mapper;
+mod meeting;
+mod purging;
 mod ring;
 pub mod simulate;
 pub mod topology;

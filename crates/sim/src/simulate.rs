@@ -10,6 +10,7 @@ use pagedepot_sim_machine::lines::Fought;
 use pagedepot_sim_machine::{CPUS_MAX, Disturbances, Done, Schedule, Setup, run};
 
 use crate::designs;
+use crate::meeting::Meeting;
 use crate::topology::{Topology, ps};
 use crate::workloads::{self, Paged, Share, Window, Workload};
 
@@ -186,6 +187,8 @@ fn on_pages(simulation: &Simulation, setup: &Setup, window: &Window) -> Result<O
             design: &simulation.design,
             topology: &simulation.topology,
             rings: &rings,
+            cpus: cpus as usize,
+            exits: Meeting::default(),
         };
         let work = |cpu| {
             // Before the borrow, because other CPUs end during the call.

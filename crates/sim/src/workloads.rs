@@ -10,6 +10,8 @@
 //! | `touch` | a page allocated and written, of 2048 that are then freed by one call |
 //! | `producer-consumer` | a page allocated on one CPU of a pair and freed on the other |
 //! | `ring-stream` | a buffer of 32 KiB filled on one CPU of a pair, read and freed on the other |
+//! | `mass-exit` | a page of 8192, allocated, then freed when the processes of all CPUs exit at once |
+//! | `purger` | a page allocated on seven CPUs of eight, freed with 511 others by the eighth |
 //! | `vmalloc` | a loop of one of test_vmalloc's first three tests, in turn |
 
 use pagedepot::{Mobility, Mode, Order, Pfn};
@@ -19,6 +21,7 @@ use pagedepot_sim_machine as machine;
 use pagedepot_vmap::VirtAddr;
 
 use crate::designs::here;
+use crate::meeting::Meeting;
 use crate::ring::Ring;
 use crate::topology::{Topology, ps};
 
@@ -57,6 +60,8 @@ workloads! {
     Touch = "touch",
     ProducerConsumer = "producer-consumer",
     RingStream = "ring-stream",
+    MassExit = "mass-exit",
+    Purger = "purger",
     Vmalloc = "vmalloc"
 }
 
@@ -70,9 +75,10 @@ impl Workload {
         found.ok_or_else(|| format!("no such workload; there are {}", Self::NAMES))
     }
 
-    /// Whether CPUs work in pairs, so that there must be two of them.
+    /// Whether CPUs work in pairs, so that there must be two of them, or an even number of each
+    /// group.
     pub const fn is_in_pairs(self) -> bool {
-        matches!(self, Workload::ProducerConsumer | Workload::RingStream)
+        matches!(self, Workload::ProducerConsumer | Workload::RingStream | Workload::Purger)
     }
 }
 
@@ -109,7 +115,7 @@ pub struct Share {
 
 impl Window {
     /// Repeats an operation, which returns how often it counts, until the window ends.
-    fn repeat(&self, mut operation: impl FnMut() -> u64) -> Share {
+    pub(crate) fn repeat(&self, mut operation: impl FnMut() -> u64) -> Share {
         let (mut share, mut begun, mut waited) = (Share::default(), 0, 0);
         loop {
             let now = machine::now_ps();
@@ -131,9 +137,12 @@ pub fn rings(workload: Workload, cpus: usize) -> Vec<Ring> {
     let (slots, at_once) = match workload {
         Workload::ProducerConsumer => (RING_SLOTS, RING_AT_ONCE),
         Workload::RingStream => (STREAM_IN_FLIGHT, STREAM_IN_FLIGHT as u64 / 4),
+        Workload::Purger => (RING_SLOTS, RING_AT_ONCE),
         _ => return Vec::new(),
     };
-    (0..cpus / 2).map(|_| Ring::new(slots, at_once)).collect()
+    // From each CPU to its purger, or between the CPUs of each pair.
+    let rings = if workload == Workload::Purger { cpus } else { cpus / 2 };
+    (0..rings).map(|_| Ring::new(slots, at_once)).collect()
 }
 
 /// A CPU at work on blocks.
@@ -144,12 +153,16 @@ pub struct Paged<'d> {
     pub design: &'d str,
     /// The machine.
     pub topology: &'d Topology,
-    /// The rings between the CPUs of each pair.
+    /// The rings between the CPUs of each pair, or from each CPU to its purger.
     pub rings: &'d [Ring],
+    /// CPUs at work.
+    pub cpus: usize,
+    /// Where processes meet that exit at once.
+    pub exits: Meeting,
 }
 
 impl Paged<'_> {
-    fn alloc(&self, cpu: usize, order: Order) -> Pfn {
+    pub(crate) fn alloc(&self, cpu: usize, order: Order) -> Pfn {
         let Some(pfn) = self.cache.alloc(here(cpu), order, Mobility::Movable) else {
             panic!("{} ran out of memory: it lost some", self.design)
         };
@@ -190,24 +203,31 @@ impl Paged<'_> {
             }
             Workload::ProducerConsumer => self.pass(cpu, window, call),
             Workload::RingStream => self.stream(cpu, window, call),
+            Workload::MassExit => self.exit(cpu, window, call),
+            Workload::Purger => self.purge(cpu, window, call),
             Workload::Vmalloc => unreachable!("it has no blocks"),
         };
         self.cache.idle(here(cpu));
         share
     }
 
+    /// Allocates pages for the consumer of a ring.
+    pub(crate) fn produce(&self, ring: &Ring, cpu: usize, window: &Window, call: u64) -> Share {
+        let share = window.repeat(|| {
+            let put = ring.put(|| {
+                machine::work(call);
+                self.alloc(cpu, Order::BASE).get()
+            });
+            u64::from(put)
+        });
+        ring.close();
+        share
+    }
+
     fn pass(&self, cpu: usize, window: &Window, call: u64) -> Share {
         let ring = &self.rings[cpu / 2];
         if cpu.is_multiple_of(2) {
-            let share = window.repeat(|| {
-                let put = ring.put(|| {
-                    machine::work(call);
-                    self.alloc(cpu, Order::BASE).get()
-                });
-                u64::from(put)
-            });
-            ring.close();
-            return share;
+            return self.produce(ring, cpu, window, call);
         }
         let mut share = window.repeat(|| {
             u64::from(ring.take(|number| {

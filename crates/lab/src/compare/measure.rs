@@ -25,7 +25,7 @@ const WITH_CLIENTS: [&Workload; 2] = [&touch::WORKLOAD, &pft::WORKLOAD];
 
 /// What is measured unless designs are named: what the kernel does today, as the base, then the
 /// others in the order of the threads, and this project's.
-const DESIGNS: [Design; 8] = [
+const DESIGNS: [Design; 9] = [
     Design::Spin,
     Design::ZoneLock,
     Design::Magazine,
@@ -33,6 +33,8 @@ const DESIGNS: [Design; 8] = [
     Design::Local,
     Design::NohzConditional,
     Design::Rcu,
+    Design::Qpw,
+    Design::PcpBuddy,
     Design::Depot,
 ];
 

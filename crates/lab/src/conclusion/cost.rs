@@ -72,6 +72,18 @@ const SAID: &[Said] = &[
         what: "An allocation or a free of mixed memory costs",
     },
     Said {
+        workload: "mass-exit",
+        metric: "exit_ns",
+        params: &[],
+        what: "A page freed as all processes exit costs",
+    },
+    Said {
+        workload: "purger",
+        metric: "page_ns",
+        params: &[],
+        what: "A page that another thread frees costs",
+    },
+    Said {
         workload: "soak",
         metric: "pages",
         params: &[],

@@ -30,6 +30,14 @@ macro_rules! by_thread_design {
                 type $cache = ::pagedepot_designs::Spin<$held<::pagedepot_designs::Bitmap>>;
                 $use
             }
+            ($crate::names::Design::Qpw, _) => {
+                type $cache = ::pagedepot_designs::Qpw<$held<::pagedepot_designs::Buddy>>;
+                $use
+            }
+            ($crate::names::Design::PcpBuddy, _) => {
+                type $cache = ::pagedepot_designs::PcpBuddy<$held<::pagedepot_designs::Buddy>>;
+                $use
+            }
             ($crate::names::Design::Rcu, _) => {
                 type $cache = ::pagedepot_designs::Rcu<$held<::pagedepot_designs::Buddy>>;
                 $use

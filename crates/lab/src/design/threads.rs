@@ -4,10 +4,13 @@
 
 use std::sync::Arc;
 
+use pagedepot::CpuId;
 use pagedepot_designs::{
-    Bitmap, Buddy, Entry, Grace, Local, LocalDrain, LockMode, Magazine, MagazineOptions,
-    NohzConditional, PageCache, Policy, Rcu, Setup, SetupError, Spin, Store, ZoneLock,
+    Bitmap, Buddy, BuddyStore, Entry, Grace, Local, LocalDrain, LockMode, Magazine,
+    MagazineOptions, NohzConditional, PageCache, PcpBuddy, Policy, Qpw, Rcu, Setup, SetupError,
+    Spin, Store, ZoneLock, isolated_cpus,
 };
+use pagedepot_rseq::CpuSet;
 
 use crate::names::Design;
 
@@ -16,18 +19,42 @@ use crate::names::Design;
 pub struct Making {
     /// How owners are kept apart from each other.
     pub entry: Entry,
-    /// The thread that executes a drain of `local` and `nohz-conditional`.
+    /// The thread that executes a drain of `local`, `nohz-conditional` and `qpw`.
     pub drain: LocalDrain,
     /// Mainline's policy, of all designs with its lists.
     pub policy: Policy,
     /// Whether `nohz-conditional` takes the machine for one with isolated CPUs.
     pub isolated: bool,
+    /// The CPUs whose lock is a spinlock, of `qpw`.
+    pub spinning: Spinning,
     /// How `spin`'s owners take their lock.
     pub lock: LockMode,
     /// How `rcu` waits for the users of old lists.
     pub grace: Grace,
     /// Number and sizes of the magazines of `magazine`.
     pub magazine: MagazineOptions,
+}
+
+/// The CPUs whose lock is a spinlock, of `qpw`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spinning {
+    /// None.
+    None,
+    /// The machine's isolated CPUs or, where it has none, all.
+    Isolated,
+    /// All.
+    All,
+}
+
+impl Spinning {
+    fn includes(self) -> impl Fn(CpuId) -> bool {
+        let isolated = if self == Spinning::Isolated { isolated_cpus() } else { CpuSet::new() };
+        move |cpu| match self {
+            Spinning::None => false,
+            Spinning::Isolated => isolated.is_empty() || isolated.contains(cpu),
+            Spinning::All => true,
+        }
+    }
 }
 
 /// A thread's design by its type.
@@ -46,8 +73,8 @@ pub trait ThreadDesign: PageCache + Send + Sized + 'static {
 }
 
 macro_rules! thread_designs {
-    ($($design:ident: |$store:ident, $making:ident| $made:expr;)*) => {$(
-        impl<S: Store + Send + 'static> ThreadDesign for $design<S> {
+    ($bound:ident: $($design:ident: |$store:ident, $making:ident| $made:expr;)*) => {$(
+        impl<S: $bound + Send + 'static> ThreadDesign for $design<S> {
             const DESIGN: Design = Design::$design;
             type Store = S;
 
@@ -59,10 +86,19 @@ macro_rules! thread_designs {
 }
 
 thread_designs! {
+    BuddyStore:
+    PcpBuddy: |store, how| Ok(PcpBuddy::new(store, how.policy));
+}
+
+thread_designs! {
+    Store:
     ZoneLock: |store, _making| Ok(ZoneLock::new(store));
     Local: |store, how| Ok(Local::new(store, how.entry, how.drain, how.policy));
     NohzConditional: |store, how| {
         Ok(NohzConditional::new(store, how.isolated, how.entry, how.drain, how.policy))
+    };
+    Qpw: |store, how| {
+        Ok(Qpw::new(store, how.spinning.includes(), how.entry, how.drain, how.policy))
     };
     Spin: |store, how| Ok(Spin::new(store, how.lock, how.policy));
     Rcu: |store, how| Ok(Rcu::new(store, how.entry, how.grace, how.policy));

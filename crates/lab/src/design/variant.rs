@@ -7,9 +7,9 @@ use pagedepot_designs::{
     MagazineOptions, Policy, cache_slice_pages, has_nohz_full,
 };
 
-use super::threads::Making;
+use super::threads::{Making, Spinning};
 use crate::args;
-use crate::names::{Design, list};
+use crate::names::{Design, joined, list};
 use crate::report::rows::Params;
 
 /// Variants of designs. Each option is for the designs it names; what is not given is what the
@@ -27,10 +27,11 @@ pub struct Variant {
     /// How rcu learns that the old lists are unused (default: blocking, as the series)
     #[arg(long, value_name = "HOW")]
     pub grace: Option<GracePeriod>,
-    /// The thread that executes a drain of local and nohz-conditional (default: helper)
+    /// The thread that executes a drain of local, nohz-conditional and qpw (default: helper)
     #[arg(long, value_name = "THREAD")]
     pub drained_by: Option<DrainedBy>,
-    /// Whether nohz-conditional assumes a machine with isolated CPUs (default: as the machine is)
+    /// Whether nohz-conditional and qpw take all CPUs for isolated (default: nohz-conditional if the
+    /// machine has isolated CPUs; qpw those CPUs, or all if it has none)
     #[arg(long, value_name = "SWITCH")]
     pub isolated: Option<Switch>,
     /// Magazines per zone of magazine (default: 2)
@@ -136,23 +137,29 @@ pub const PARAMS: [&str; 10] = [
     "fixed_high",
 ];
 
-/// Designs with mainline's lists, and so with each of its rules.
-const WITH_RULES: [Design; 4] = [Design::Local, Design::NohzConditional, Design::Spin, Design::Rcu];
+/// Designs with mainline's policy, and so with each of its rules.
+const WITH_RULES: [Design; 6] = [
+    Design::Local,
+    Design::NohzConditional,
+    Design::Spin,
+    Design::Qpw,
+    Design::PcpBuddy,
+    Design::Rcu,
+];
 
 /// Designs that limit what a CPU which only frees may cache.
-pub const WITH_POLICY: [Design; 5] =
-    [Design::Local, Design::NohzConditional, Design::Spin, Design::Rcu, Design::Depot];
+pub const WITH_POLICY: [Design; 7] = joined(&[&WITH_RULES, &[Design::Depot]]);
 
 impl Variant {
     /// The options given, and the designs that each is for.
     fn given(&self) -> impl Iterator<Item = (&'static str, &'static [Design])> {
-        use Design::{Local, Magazine, NohzConditional, Rcu, Spin};
+        use Design::{Local, Magazine, NohzConditional, Qpw, Rcu, Spin};
         let options: [(bool, &str, &'static [Design]); 10] = [
             (self.store.is_some(), "--store", Design::PAGED),
             (self.lock.is_some(), "--lock", &[Spin]),
             (self.grace.is_some(), "--grace", &[Rcu]),
-            (self.drained_by.is_some(), "--drained-by", &[Local, NohzConditional]),
-            (self.isolated.is_some(), "--isolated", &[NohzConditional]),
+            (self.drained_by.is_some(), "--drained-by", &[Local, NohzConditional, Qpw]),
+            (self.isolated.is_some(), "--isolated", &[NohzConditional, Qpw]),
             (self.magazines.is_some(), "--magazines", &[Magazine]),
             (self.free_high.is_some(), "--free-high", &WITH_POLICY),
             (self.free_high_rule.is_some(), "--free-high-rule", &WITH_RULES),
@@ -219,6 +226,14 @@ impl Variant {
         self.isolated.map_or_else(has_nohz_full, |isolated| isolated == Switch::Yes)
     }
 
+    fn spinning(&self) -> Spinning {
+        match self.isolated {
+            None => Spinning::Isolated,
+            Some(Switch::No) => Spinning::None,
+            Some(Switch::Yes) => Spinning::All,
+        }
+    }
+
     fn magazine_options(&self) -> MagazineOptions {
         let default = MagazineOptions::default();
         MagazineOptions { magazines: self.magazines.unwrap_or(default.magazines), ..default }
@@ -236,6 +251,7 @@ impl Variant {
                 ..self.policy()
             },
             isolated: self.is_isolated(),
+            spinning: self.spinning(),
             lock: self.lock_mode(),
             grace: self.grace(),
             magazine: self.magazine_options(),
@@ -250,6 +266,11 @@ impl Variant {
             drain: LocalDrain::Owner,
             policy: self.policy(),
             isolated: self.isolated == Some(Switch::Yes),
+            // Nothing depends on this machine.
+            spinning: match self.spinning() {
+                Spinning::Isolated => Spinning::All,
+                chosen => chosen,
+            },
             lock: self.lock_mode(),
             grace: self.grace(),
             magazine: self.magazine_options(),
@@ -301,9 +322,12 @@ impl Variant {
                 params.insert("magazines", self.magazine_options().magazines.into());
             }
             Design::NohzConditional => _ = params.insert("isolated", i64::from(self.is_isolated())),
+            Design::Qpw => {
+                params.extend(self.isolated.map(|isolated| ("isolated", isolated as i64)));
+            }
             _ => {}
         }
-        if matches!(design, Design::Local | Design::NohzConditional) {
+        if matches!(design, Design::Local | Design::NohzConditional | Design::Qpw) {
             params.insert("drained_by", i64::from(self.local_drain() == LocalDrain::Owner));
         }
         if WITH_POLICY.contains(&design)

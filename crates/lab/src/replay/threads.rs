@@ -4,8 +4,8 @@
 use pagedepot::cpus::Here;
 use pagedepot::{CacheLimits, CpuId, FrameRange, Mobility, Mode, Order, Pfn, Watermarks, ZoneId};
 use pagedepot_designs::{
-    Census, FreeMap, Local, Magazine, NohzConditional, PageCache, Rcu, Scope, Setup, SetupError,
-    Spin, Store, ZoneLock, ZoneSetup,
+    BuddyStore, Census, FreeMap, Local, Magazine, NohzConditional, PageCache, PcpBuddy, Qpw, Rcu,
+    Scope, Setup, SetupError, Spin, Store, ZoneLock, ZoneSetup,
 };
 
 use super::plan::{Known, Plan};
@@ -95,6 +95,8 @@ impl<S: Store> Replays for Spin<S> {
 impl<S: Store> Replays for ZoneLock<S> {}
 impl<S: Store> Replays for Local<S> {}
 impl<S: Store + Send> Replays for NohzConditional<S> {}
+impl<S: Store + Send> Replays for Qpw<S> {}
+impl<S: BuddyStore> Replays for PcpBuddy<S> {}
 impl<S: Store> Replays for Rcu<S> {}
 impl<S: Store> Replays for Magazine<S> {}
 

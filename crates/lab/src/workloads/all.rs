@@ -2,8 +2,8 @@
 
 use super::workload::Workload;
 use super::{
-    drain, fragmentation, hot, mixed, netperf, pagealloc, pft, process_magazines,
-    producer_consumer, replay_build, ring_stream, touch,
+    drain, fragmentation, hot, mass_exit, mixed, netperf, pagealloc, pft, process_magazines,
+    producer_consumer, purger, replay_build, ring_stream, touch,
 };
 
 /// All workloads of `bench`. A new one is added here and nowhere else.
@@ -20,6 +20,8 @@ pub const ALL: &[&Workload] = &[
     &process_magazines::WORKLOAD,
     &fragmentation::WORKLOAD,
     &mixed::WORKLOAD,
+    &mass_exit::WORKLOAD,
+    &purger::WORKLOAD,
 ];
 
 /// The workload called `name`.

@@ -30,7 +30,7 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 /// Designs that hand out blocks, and the depot's owned pages beside its numbers.
-const DESIGNS: &[Design] = &joined::<15>(&[Design::BLOCKS, &[Design::DepotOwned]]);
+const DESIGNS: &[Design] = &joined::<17>(&[Design::BLOCKS, &[Design::DepotOwned]]);
 
 const PAIR: Metric = ("pair_ns", "ns");
 

@@ -7,6 +7,8 @@
 //! | `touch` | `bench touch` | first touches of zeroed pages until memory is used up |
 //! | `pft` | `bench pft` | page faults that each design serves, through `userfaultfd` |
 //! | `producer_consumer` | `bench producer-consumer` | allocated on one CPU, freed on another |
+//! | `mass_exit` | `bench mass-exit` | processes that free all their pages at once |
+//! | `purger` | `bench purger` | one thread frees what the threads of other CPUs allocated |
 //! | `drain` | `bench drain` | taking back what a CPU caches |
 //! | `ring_stream` | `bench ring-stream` | buffers filled on one CPU, read and freed on another |
 //! | `netperf` | `bench netperf` | the same over sockets, with each limit of what a freeing CPU may cache |
@@ -33,6 +35,7 @@ pub mod clients;
 pub mod drain;
 mod fragmentation;
 pub mod hot;
+mod mass_exit;
 mod mixed;
 mod netperf;
 pub mod options;
@@ -41,6 +44,7 @@ mod paging;
 pub mod pft;
 mod process_magazines;
 mod producer_consumer;
+mod purger;
 mod replay_build;
 mod ring_stream;
 pub mod settings;

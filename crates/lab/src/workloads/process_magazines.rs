@@ -43,7 +43,7 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 /// Designs whose caches drains of all CPUs empty, and the one that the workload is about.
-const DESIGNS: &[Design] = &joined::<8>(&[Design::PAGED, &[Design::ProcessMagazine]]);
+const DESIGNS: &[Design] = &joined::<10>(&[Design::PAGED, &[Design::ProcessMagazine]]);
 
 /// Pages that a process allocates before it frees them: 8 MiB.
 const BURST_PAGES: u32 = 1 << 11;

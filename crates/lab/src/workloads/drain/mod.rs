@@ -50,8 +50,11 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 /// Designs whose caches another CPU can take back.
-const DESIGNS: &[Design] =
-    &joined::<9>(&[&[Design::Depot, Design::FloorSpin], Design::OF_THREADS, &[Design::FrameAlloc]]);
+const DESIGNS: &[Design] = &joined::<11>(&[
+    &[Design::Depot, Design::FloorSpin],
+    Design::OF_THREADS,
+    &[Design::FrameAlloc],
+]);
 
 /// Measures it: the owner on the first CPU, the drainer on the second.
 fn run(settings: &Settings) -> Result<Report, Failure> {

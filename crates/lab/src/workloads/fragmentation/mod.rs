@@ -67,6 +67,8 @@ const DESIGNS: &[Design] = &[
     Design::DepotUncached,
     Design::ZoneLock,
     Design::Spin,
+    Design::Qpw,
+    Design::PcpBuddy,
     Design::FrameAlloc,
     Design::Kernel,
 ];

@@ -58,8 +58,14 @@ pub const WORKLOAD: Workload = Workload {
 
 /// Designs that know mobilities. Those of the threads that are missing differ from `spin` in the
 /// locks around the same lists and the same store.
-const DESIGNS: &[Design] =
-    &[Design::Depot, Design::DepotStill, Design::DepotUncached, Design::ZoneLock, Design::Spin];
+const DESIGNS: &[Design] = &[
+    Design::Depot,
+    Design::DepotStill,
+    Design::DepotUncached,
+    Design::ZoneLock,
+    Design::Spin,
+    Design::PcpBuddy,
+];
 
 const USUAL: Usual = Usual { mib: [16 << 10, 512], free_percent: 30, rounds: [20, 3] };
 

@@ -46,7 +46,7 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 /// Designs whose memory is pages of one range, and `kernel`.
-const DESIGNS: &[Design] = &joined::<8>(&[Design::PAGED, &[Design::Kernel]]);
+const DESIGNS: &[Design] = &joined::<10>(&[Design::PAGED, &[Design::Kernel]]);
 
 /// 128 MiB of 4 KiB pages, or 16 MiB. Twice as much memory, so that the caches of CPUs which fault
 /// no more cannot starve those which do.

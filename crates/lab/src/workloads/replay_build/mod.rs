@@ -48,7 +48,7 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 /// Designs that serve blocks of any order, and `kernel`, which served them to the build.
-const DESIGNS: &[Design] = &joined::<8>(&[Design::PAGED, &[Design::Kernel]]);
+const DESIGNS: &[Design] = &joined::<10>(&[Design::PAGED, &[Design::Kernel]]);
 
 const METRIC_NAMES: [Metric; METRICS] = [
     ("elapsed_s", "s"),

@@ -29,7 +29,7 @@ pub const WORKLOAD: Workload = Workload {
 
 /// Designs whose pages are memory, and `kernel`.
 const DESIGNS: &[Design] =
-    &joined::<12>(&[Design::PAGED, &[Design::FrameAlloc], Design::MALLOCS, &[Design::Kernel]]);
+    &joined::<14>(&[Design::PAGED, &[Design::FrameAlloc], Design::MALLOCS, &[Design::Kernel]]);
 
 /// 1 GiB of 4 KiB pages, or 64 MiB.
 static TOUCH: Paging = Paging {
