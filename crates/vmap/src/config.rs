@@ -8,7 +8,9 @@ use pagedepot::Flags;
 use pagedepot::PageSize;
 
 /// Largest number of nodes. With more CPUs, some share a node.
-pub const NODES_MAX: u32 = 128;
+pub const NODES_MAX: u32 = 256;
+
+const _: () = assert!(NODES_MAX <= 1 << 8, "an area has 8 bits for its node");
 
 /// What happens to the data in frames that stay mapped when their area is freed.
 ///
@@ -41,7 +43,7 @@ pub enum PurgeBy {
 /// [`Mapper`](crate::Mapper).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VmapConfig {
-    /// Number of CPUs that allocate. Each gets a node, up to 128 nodes.
+    /// Number of CPUs that allocate. Each gets a node, up to 256 nodes.
     pub cpus: u32,
     /// Largest number of areas and free ranges at a time, from 2 to 2^24 - 1. 64 bytes of metadata
     /// each.
@@ -83,7 +85,7 @@ impl VmapConfig {
         }
     }
 
-    /// Number of nodes: one per CPU, at most 128.
+    /// Number of nodes: one per CPU, at most 256.
     pub fn nodes(&self) -> u32 {
         self.cpus.clamp(1, NODES_MAX)
     }

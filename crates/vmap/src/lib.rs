@@ -5,7 +5,7 @@
 //! |---|---|
 //! | area | a range of pages that one request allocated; *busy*, *lazy* (freed, not yet unmapped) or *pooled* |
 //! | free address space | the pages that no area covers |
-//! | node | what a CPU's requests touch: pools and a list of lazy areas; one per CPU, at most 128 |
+//! | node | what a CPU's requests touch: pools and a list of lazy areas; one per CPU, at most 256 |
 //! | pool | freed areas of one size, 1 to 256 pages, ready for reuse; *cold* (nothing mapped) or *warm* (frames still mapped) |
 //! | purge | unmapping all lazy areas at once, with one flush |
 //! | guard | pages behind an area that are never mapped |

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use pagedepot_vmap::{Host, Mapper, NODES_MAX};
+use pagedepot_vmap::{Host, Mapper};
 
 use super::VmapSetup;
 use super::area::{Area, Ground, Wanted, insert_noted, remove_noted};
@@ -21,6 +21,9 @@ use super::kernel::Addresses;
 use super::run::Run;
 use super::tree::FreeTree;
 use crate::prim::{Mutex, Padded, note_write};
+
+/// The kernel's bound: with more CPUs, some share a node.
+const NODES_MAX: u32 = 128;
 
 /// Sizes that have pools: 1..=256 pages, guard included (`MAX_VA_SIZE_PAGES`).
 const POOLS: usize = 256;

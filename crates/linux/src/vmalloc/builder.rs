@@ -74,7 +74,7 @@ impl VmallocBuilder {
     }
 
     /// Number of nodes. Each has pools of its own; CPUs beyond that number share them. Default: one
-    /// for each CPU that may ever come online, at most 128.
+    /// for each CPU that may ever come online, at most 256.
     pub fn nodes(mut self, nodes: u32) -> Self {
         self.nodes = Some(nodes);
         self
