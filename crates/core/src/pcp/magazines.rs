@@ -36,7 +36,10 @@ impl<C: Cpus> Share<'_, '_, C> {
             .or_else(|| returned.pop(self.blocks()))
             .or_else(|| self.caches.pcps.magazines().fresh())
             .or_else(|| self.carve())
-            .or_else(|| self.caches.pcps.all_cpus().find_map(|other| self.caches.pcps.steal(other)))
+            .or_else(|| {
+                let pcps = &self.caches.pcps;
+                pcps.cpus_from(self.cpu).find_map(|other| pcps.steal(other))
+            })
             .or_else(|| {
                 self.spill_any_shelf(1);
                 own.pop(self.blocks())

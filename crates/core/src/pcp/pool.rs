@@ -27,26 +27,23 @@ impl<'m> Magazines<'m> {
 
     /// Magazines of the caller's memory that were ever used.
     pub fn used(&self) -> u32 {
-        self.used.load(Ordering::Relaxed)
+        self.used.load(Ordering::Relaxed).min(self.count)
     }
 
     /// A magazine that was never used.
     pub fn fresh(&self) -> Option<MagazineIndex> {
-        let mut used = self.used();
-        while used < self.count {
-            // Relaxed: only the number is handed out; the magazine was written before the
-            // allocator existed.
-            match self.used.compare_exchange_weak(
-                used,
-                used + 1,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return MagazineIndex::new(self.first + spread(used, self.count)),
-                Err(now) => used = now,
-            }
+        if self.used() == self.count {
+            return None;
         }
-        None
+        // An addition, which no other CPU makes fail: at the start all come here at once. The
+        // number passes `count` by one for each CPU that meets the last one here, and then stays.
+        // Relaxed: only the number is handed out; the magazine was written before the allocator
+        // existed.
+        let nth = self.used.fetch_add(1, Ordering::Relaxed);
+        if nth >= self.count {
+            return None;
+        }
+        MagazineIndex::new(self.first + spread(nth, self.count))
     }
 }
 
