@@ -7,7 +7,9 @@
 //!
 //! # Searching
 //! A search for blocks smaller than a pageblock goes, in this order, through: the pageblock where
-//! this CPU last found some; partly used pageblocks of the wanted mobility, the densest of a few
+//! this CPU last found some; while three quarters of that one's section are whole, its partly used
+//! and then its whole pageblocks, so that CPUs with sections of their own meet nowhere; partly used
+//! pageblocks of the wanted mobility, the densest of a few
 //! first; while some evacuate, those with carved frames, which can never be whole; those that
 //! evacuate, which are then settled; whole ones, retagged if
 //! they were of another mobility (which needs a claim of all 512 frames, so that nobody can hold
@@ -15,7 +17,7 @@
 //! Partly used pageblocks are looked at a bounded
 //! number of times before a whole one is taken, so that fragmentation costs memory before it costs
 //! time; the bound falls only when there is no other way. A search that has found an eighth of what it
-//! wants breaks no whole one for the rest. A search for pageblocks goes through
+//! wants breaks no whole one for the rest, but where most of them are whole. A search for pageblocks goes through
 //! whole ones alone, one for pairs of them (the highest order) through pairs, and one for more
 //! through runs of them. What begins or ends elsewhere is found by [`runs`](super::runs).
 //!
@@ -29,7 +31,7 @@
 //! before it says that there is nothing, reads the hints of all sections.
 #![allow(unsafe_code, reason = "finds sections by address")]
 
-use core::ops::ControlFlow;
+use core::ops::{ControlFlow, Range};
 
 use super::bits;
 use super::device::Reports;
@@ -54,7 +56,9 @@ const DENSEST_OF: u32 = 4;
 const DENSEST_ROUNDS: u32 = 8;
 
 /// The passes of a search for blocks smaller than a pageblock.
-const PASSES: [Pass; 8] = [
+const PASSES: [Pass; 10] = [
+    Pass::Near(Sort::Partial),
+    Pass::Near(Sort::Whole),
     Pass::Partial { which: Which::Settled, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Partial { which: Which::Carved, looks_max: PARTIAL_LOOKS_MAX },
     Pass::Partial { which: Which::Evacuating, looks_max: PARTIAL_LOOKS_MAX },
@@ -76,6 +80,10 @@ const PASSES_FOR_PAIRS: [Pass; 3] =
 /// Which pageblocks a pass of a search visits.
 #[derive(Clone, Copy)]
 enum Pass {
+    /// In the section of the hint, while most of it is whole: partly free and of the wanted
+    /// mobility, or entirely free. CPUs whose hints lie in sections of their own then stay out of
+    /// each other's, and out of the summary. What is taken there breaks up few of many whole ones.
+    Near(Sort),
     /// Partly free, of the wanted mobility, where the summary leads.
     Partial { which: Which, looks_max: u32 },
     /// Entirely free, of any mobility.
@@ -123,6 +131,7 @@ impl Pass {
                 Sort::Pair.of_hints((0, whole | reported)) & (reported | reported >> 1)
             }
             Pass::Reported(_) => section.reported(i),
+            Pass::Near(sort) => sort.of_hints(hints),
             Pass::Partial { .. } => Sort::Partial.of_hints(hints),
             Pass::Whole(_) => Sort::Whole.of_hints(hints),
             Pass::Pair(_) => Sort::Pair.of_hints(hints),
@@ -134,7 +143,9 @@ impl Pass {
     #[inline]
     fn scope(self, section: &Section<'_>, i: usize) -> u64 {
         match self {
-            Pass::Partial { which: Which::Settled | Which::Carved, .. } => !section.evacuating(i),
+            Pass::Near(_) | Pass::Partial { which: Which::Settled | Which::Carved, .. } => {
+                !section.evacuating(i)
+            }
             Pass::Partial { which: Which::Evacuating, .. } => section.evacuating(i),
             Pass::Tainted => section.tainted(i),
             _ => !0,
@@ -144,6 +155,7 @@ impl Pass {
     /// Whether a search goes through this pass.
     fn is_due(self, wanted: Wanted<'_>, bitmap: &Bitmap<'_>) -> bool {
         match self {
+            Pass::Near(_) => bitmap.is_mostly_whole(wanted.near()),
             Pass::Partial { which: Which::Evacuating, .. } => {
                 bitmap.tags.evacuating(wanted.zone) > 0
             }
@@ -166,6 +178,7 @@ impl Pass {
             Pass::Pair(Walk::Marked) => Some(Sort::Pair),
             Pass::Whole(Walk::All)
             | Pass::Pair(Walk::All)
+            | Pass::Near(_)
             | Pass::Reported(_)
             | Pass::Tainted
             | Pass::Any => None,
@@ -178,12 +191,17 @@ impl Pass {
         match self {
             Pass::Partial { which: Which::Carved, .. } => is_ours && tag.is_carved(),
             // The bits have told those that evacuate from the others.
-            Pass::Partial { .. } => tag.of_the_rest().settled() == wanted.tag(),
+            Pass::Near(Sort::Partial) | Pass::Partial { .. } => {
+                tag.of_the_rest().settled() == wanted.tag()
+            }
             // The last of all takes those of the wanted mobility, too: one that was whole when the
             // pass for partly used ones came by is not when the one for whole ones does.
-            Pass::Whole(_) | Pass::Pair(_) | Pass::Reported(_) | Pass::Tainted | Pass::Any => {
-                is_ours
-            }
+            Pass::Near(_)
+            | Pass::Whole(_)
+            | Pass::Pair(_)
+            | Pass::Reported(_)
+            | Pass::Tainted
+            | Pass::Any => is_ours,
         }
     }
 }
@@ -300,7 +318,9 @@ impl<'m> Bitmap<'m> {
                 // One that is reported, or of another mobility, is taken as a whole.
                 let is_owned = match pass {
                     Pass::Reported(_) => Some(self.wake(section, pageblock)),
-                    Pass::Whole(_) if self.tags.of(pageblock) != wanted.tag() => {
+                    Pass::Near(Sort::Whole) | Pass::Whole(_)
+                        if self.tags.of(pageblock) != wanted.tag() =>
+                    {
                         let start = pageblock.in_section() as u32 * PAGEBLOCK_FRAMES;
                         Some(section.claim(start, PAGEBLOCK_FRAMES))
                     }
@@ -338,9 +358,21 @@ impl<'m> Bitmap<'m> {
         taken
     }
 
+    /// Whether three quarters of a section's pageblocks are whole.
+    fn is_mostly_whole(&self, sections: Range<usize>) -> bool {
+        let Some(section) = self.section(sections.start).filter(|_| !sections.is_empty()) else {
+            return false;
+        };
+        let whole: u32 = (0..HINT_WORDS).map(|i| section.hints(i).1.count_ones()).sum();
+        whole as usize >= SECTION_PAGEBLOCKS - SECTION_PAGEBLOCKS / 4
+    }
+
     /// Whether a search that has so many blocks leaves what this pass would find to others.
     fn suffices(&self, pass: Pass, taken: u32, want: u32) -> bool {
-        let gives_up = !matches!(pass, Pass::Partial { which: Which::Settled | Which::Carved, .. });
+        let gives_up = !matches!(
+            pass,
+            Pass::Near(_) | Pass::Partial { which: Which::Settled | Which::Carved, .. }
+        );
         let keeps_whole = self.evacuates || matches!(pass, Pass::Reported(_));
         keeps_whole && gives_up && 8 * taken >= want
     }
@@ -746,7 +778,8 @@ impl<'m> Bitmap<'m> {
         pass: Pass,
         mut visit: impl FnMut(&'m Section<'m>, PageblockIndex) -> ControlFlow<()>,
     ) {
-        let sections = wanted.sections();
+        let sections =
+            if matches!(pass, Pass::Near(_)) { wanted.near() } else { wanted.sections() };
         let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;
         if all.is_empty() {
             return;

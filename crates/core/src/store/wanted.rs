@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
-use crate::frame::pageblock::Tag;
+use crate::frame::pageblock::{SECTION_PAGEBLOCKS, Tag};
 use crate::frame::{Mobility, ZoneId};
-use crate::sync::prim::AtomicU32;
+use crate::sync::prim::{AtomicU32, Ordering};
 
 /// What a search looks for.
 #[derive(Clone, Copy)]
@@ -20,6 +20,12 @@ pub struct Wanted<'h> {
 impl Wanted<'_> {
     pub fn tag(&self) -> Tag {
         Tag::new(self.zone, self.mobility)
+    }
+
+    /// The section of the hint, if the zone has frames there.
+    pub fn near(&self) -> Range<usize> {
+        let section = self.hint.load(Ordering::Relaxed) as usize / SECTION_PAGEBLOCKS;
+        if self.sections().contains(&section) { section..section + 1 } else { 0..0 }
     }
 
     pub fn sections(&self) -> Range<usize> {
