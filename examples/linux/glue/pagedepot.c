@@ -10,6 +10,8 @@
 #include <linux/stop_machine.h>
 #include <linux/version.h>
 #include <linux/vmalloc.h>
+#include <linux/workqueue.h>
+#include <asm/irq_regs.h>
 
 #ifdef CONFIG_PREEMPT_RT
 #error "softirqs that are preempted by others of their CPU would share the fronts of handlers"
@@ -51,6 +53,18 @@ static __always_inline int depot_context(void)
 	return count == SOFTIRQ_OFFSET || count == HARDIRQ_OFFSET ? 1 : -1;
 }
 
+/* Whether no guard can be held below this: by a task of this CPU, or a handler under this one. */
+static bool depot_is_alone(int context)
+{
+	struct pt_regs *regs;
+
+	if (!context)
+		return true;
+	/* NULL but in interrupts. */
+	regs = in_hardirq() ? get_irq_regs() : NULL;
+	return regs && user_mode(regs);
+}
+
 u32 depot_c_pin(void)
 {
 	int context;
@@ -61,7 +75,8 @@ u32 depot_c_pin(void)
 		preempt_enable();
 		return DEPOT_NONE;
 	}
-	return smp_processor_id() | (u32)context << 31;
+	return smp_processor_id() | (context ? DEPOT_IN_HANDLER : 0) |
+		(depot_is_alone(context) ? DEPOT_ALONE : 0);
 }
 
 void depot_c_unpin(void)
@@ -410,8 +425,99 @@ static bool depot_drain_cpu(unsigned int cpu, struct zone *zone)
 
 	if (!depot)
 		return false;
-	depot_drain(depot, cpu, true, &done);
+	depot_drain(depot, cpu, DEPOT_FULL, &done);
 	depot_note(&done);
+	return true;
+}
+
+/* Drains all CPUs in a zone, or in all zones (NULL). Isolated ones, which a full drain leaves alone, are
+ * asked. Returns whether the zone has a depot. */
+static bool depot_drain_zones(struct zone *only, enum depot_mode mode)
+{
+	struct zone *zone;
+	bool any = false;
+
+	for_each_populated_zone(zone) {
+		struct depot *depot = zone_depot(zone);
+		struct depot_drained done;
+
+		if (!depot || (only && zone != only))
+			continue;
+		any = true;
+		depot_drain(depot, DEPOT_NONE, mode, &done);
+		depot_note(&done);
+		if (mode == DEPOT_FULL && done.isolated_cpus) {
+			depot_drain(depot, DEPOT_NONE, DEPOT_HANDOVER, &done);
+			depot_note(&done);
+		}
+	}
+	return any;
+}
+
+void depot_ask_all(void)
+{
+	depot_drain_zones(NULL, DEPOT_HANDOVER);
+}
+
+/*
+ * For update_process_times(), in a tick that came above user mode: a task that does not allocate hands
+ * over here. In idle, and in user mode without a tick, the drainer takes what it asked for.
+ */
+void depot_tick(void)
+{
+	struct zone *zone;
+
+	if (!static_branch_unlikely(&pagedepot_on))
+		return;
+	for_each_populated_zone(zone) {
+		struct depot *depot = zone_depot(zone);
+
+		if (depot)
+			depot_hand_over(depot);
+	}
+}
+
+/*
+ * pagedepot=work: the lists are Linux's, and a drain of all CPUs is work that is queued on each CPU that
+ * caches something, and waited for, as in kernels before 6.0.
+ */
+static bool depot_by_work __read_mostly;
+static DEFINE_PER_CPU(struct work_struct, depot_works);
+
+static void depot_work(struct work_struct *work)
+{
+	preempt_disable();
+	drain_local_pages(NULL);
+	preempt_enable();
+}
+
+static bool depot_drain_by_work(struct zone *only, bool force)
+{
+	/* Under the mutex. */
+	static cpumask_t asked;
+	struct zone *zone;
+	int cpu;
+
+	if (!mm_percpu_wq)
+		return false;
+	if (!mutex_trylock(&pcpu_drain_mutex)) {
+		if (!only)
+			return true;
+		mutex_lock(&pcpu_drain_mutex);
+	}
+	cpumask_clear(&asked);
+	for_each_online_cpu(cpu)
+		for_each_populated_zone(zone)
+			if (force || ((!only || zone == only) &&
+				      per_cpu_ptr(zone->per_cpu_pageset, cpu)->count))
+				cpumask_set_cpu(cpu, &asked);
+	for_each_cpu(cpu, &asked) {
+		INIT_WORK(per_cpu_ptr(&depot_works, cpu), depot_work);
+		queue_work_on(cpu, mm_percpu_wq, per_cpu_ptr(&depot_works, cpu));
+	}
+	for_each_cpu(cpu, &asked)
+		flush_work(per_cpu_ptr(&depot_works, cpu));
+	mutex_unlock(&pcpu_drain_mutex);
 	return true;
 }
 
@@ -421,32 +527,25 @@ static bool depot_drain_cpu(unsigned int cpu, struct zone *zone)
  */
 static bool depot_drain_all(struct zone *only, bool force)
 {
-	bool full = only || force, any = false;
-	struct zone *zone;
+	bool any;
 
+	if (unlikely(depot_by_work))
+		return depot_drain_by_work(only, force);
 	if (!static_branch_unlikely(&pagedepot_on))
 		return false;
-	if (full)
-		mutex_lock(&pcpu_drain_mutex);
-	for_each_populated_zone(zone) {
-		struct depot *depot = zone_depot(zone);
-		struct depot_drained done;
-
-		if (!depot || (only && zone != only))
-			continue;
-		any = true;
-		depot_drain(depot, DEPOT_NONE, full, &done);
-		depot_note(&done);
-	}
-	if (full)
-		mutex_unlock(&pcpu_drain_mutex);
+	if (!only && !force)
+		return depot_drain_zones(NULL, DEPOT_QUIET);
+	mutex_lock(&pcpu_drain_mutex);
+	any = depot_drain_zones(only, DEPOT_FULL);
+	mutex_unlock(&pcpu_drain_mutex);
 	return any;
 }
 
 /* Before a task is killed for memory, what fronts hold is taken too. */
 static void depot_before_oom(void)
 {
-	depot_drain_all(NULL, true);
+	if (static_branch_unlikely(&pagedepot_on))
+		depot_drain_all(NULL, true);
 }
 
 /* For zone_pcp_disable() and zone_pcp_enable(), which exclude each other. */
@@ -541,7 +640,8 @@ static bool depot_is_off __read_mostly;
 
 static int __init depot_parse(char *str)
 {
-	depot_is_off = !strcmp(str, "off");
+	depot_by_work = !strcmp(str, "work");
+	depot_is_off = depot_by_work || !strcmp(str, "off");
 	return 0;
 }
 early_param("pagedepot", depot_parse);

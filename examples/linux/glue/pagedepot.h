@@ -16,10 +16,18 @@ struct depot;
 /* No block; no place where the caches may be used; all CPUs. */
 #define DEPOT_NONE	U32_MAX
 
+/* Where code runs: beside the CPU's number, whether it is a handler, and no other code may hold a guard. */
+#define DEPOT_IN_HANDLER	(1u << 31)
+#define DEPOT_ALONE		(1u << 30)
+
+/* How to drain. */
+enum depot_mode { DEPOT_QUIET, DEPOT_FULL, DEPOT_HANDOVER };
+
 struct depot_block { u32 pfn; u16 order; u16 mobility; };
 
 struct depot_drained {
-	u64 taken_pages, left_pages, unreachable_pages, fences, busy_cpus, isolated_cpus;
+	u64 taken_pages, left_pages, unreachable_pages, fences, busy_cpus, isolated_cpus,
+	    pending_cpus;
 };
 
 /* Rust, src/depot.rs. */
@@ -31,7 +39,8 @@ u32 depot_pop(struct depot *depot, u32 cpu, u32 front);
 bool depot_push(struct depot *depot, u32 cpu, u32 front, u32 pfn);
 u32 depot_alloc(struct depot *depot, u32 order, u32 migratetype);
 bool depot_free(struct depot *depot, u32 pfn, u32 order, u32 migratetype);
-void depot_drain(struct depot *depot, u32 cpu, bool full, struct depot_drained *done);
+void depot_drain(struct depot *depot, u32 cpu, u32 mode, struct depot_drained *done);
+bool depot_hand_over(struct depot *depot);
 void depot_disable(struct depot *depot, struct depot_drained *done);
 void depot_enable(struct depot *depot);
 void depot_retire_cpu(struct depot *depot, u32 cpu, struct depot_drained *done);
@@ -59,6 +68,9 @@ void depot_c_panic(void);
 /* What the zone's lock was taken for; both designs count. */
 struct depot_counts { unsigned long takes, puts, refilled, spilled; };
 DECLARE_PER_CPU(struct depot_counts, depot_counts);
+
+/* Asks the CPUs of all zones to hand over what they cache; nothing with pagedepot=off. */
+void depot_ask_all(void);
 
 /* Sums over all drains; racy, for /proc/pagedepot. */
 extern struct depot_drained depot_sum;

@@ -26,8 +26,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#define DRAINS 10000
+
 static char answer[4096];
 static long cpus, rounds = 3, scale = 1;
+static bool has_depot;
 
 static void check(const char *name, bool holds, const char *why, ...)
 {
@@ -179,14 +182,17 @@ static void times(void)
 
 static void drains(void)
 {
-	static const char *const names[] = { "quiet", "full", "work" };
-
 	pin(0);
-	for (long round = 0; round < rounds; round++)
-		for (int mode = 0; mode < 3; mode++) {
-			ask("drain %d 20", mode);
-			printf("= drain_%s_ns %lld\n", names[mode], figure("drain_ns"));
+	for (long round = 0; round < rounds; round++) {
+		for (int full = 0; full < 2; full++) {
+			ask("drain %d 20", full);
+			printf("= drain_ns %lld full=%d\n", figure("drain_ns"), full);
 		}
+		if (has_depot) {
+			ask("drain 2 20");
+			printf("= handover_ns %lld\n", figure("drain_ns"));
+		}
+	}
 	/* While another CPU drains. */
 	for (long round = 0; round < rounds && cpus > 1; round++) {
 		static const int rates[] = { 100, 10000 };
@@ -199,6 +205,7 @@ static void drains(void)
 			printf("= free_ns %.3f order=0 batch=512 drains_per_s=%d\n",
 			       figure("free_mean_ps") / 1e3, rates[i]);
 			ask("stop");
+			printf("= drains_per_second %.0f drains_per_s=%d\n", figure("per_s"), rates[i]);
 		}
 	}
 	unpin();
@@ -464,66 +471,88 @@ static long long interrupts_of(int cpu)
 	return sum;
 }
 
-/* A CPU that runs one task in user mode, or one that allocates, is drained. */
+/* Interrupts of a CPU while it is drained so often, and the seconds that it took; not at all: a window. */
+static double interrupts_by(int cpu, int mode, long drains)
+{
+	long long before = interrupts_of(cpu);
+
+	if (mode < 0) {
+		usleep(2000000);
+		return interrupts_of(cpu) - before;
+	}
+	ask("start %d 0 0 %ld", mode, drains);
+	for (int waited = 0; waited < 1200; waited++) {
+		usleep(50000);
+		ask("drains");
+		if (figure("drains") >= drains)
+			break;
+	}
+	ask("stop");
+	check("drained", figure("drains") >= drains, "%lld of %ld drains", figure("drains"), drains);
+	return interrupts_of(cpu) - before;
+}
+
+/*
+ * A CPU that runs one task in user mode, or one that allocates, is drained 10,000 times. What a window
+ * without drains has, in as much time, is taken off.
+ */
 static void isolate(void)
 {
 	int cpu = cpus - 1;
 
-	for (int busy = 0; busy < 2; busy++)
-		for (int mode = -1; mode < 3; mode++) {
-			volatile bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
-						   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-			long long before, drained;
-			pid_t worker;
+	for (int busy = 0; busy < 2; busy++) {
+		volatile bool *stop = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+					   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		double idle_per_s;
+		pid_t worker;
 
-			fflush(stdout);
-			worker = fork();
-			if (!worker) {
-				pin(cpu);
-				while (!*stop)
-					if (busy) {
-						char *at = mmap(NULL, 1 << 18, PROT_READ | PROT_WRITE,
-								MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+		fflush(stdout);
+		worker = fork();
+		if (!worker) {
+			pin(cpu);
+			while (!*stop)
+				if (busy) {
+					char *at = mmap(NULL, 1 << 18, PROT_READ | PROT_WRITE,
+							MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
-						munmap(at, 1 << 18);
-					}
-				_exit(0);
-			}
-			/* Until the tick has stopped. */
-			usleep(1500000);
-			before = interrupts_of(cpu);
-			if (mode < 0) {
-				usleep(1000000);
-				drained = 1;
-			} else {
-				int waited = 0;
-
-				ask("start %d 0 0 %ld", mode, 1000 * scale);
-				do {
-					usleep(100000);
-					ask("drains");
-				} while (figure("drains") < 1000 * scale && waited++ < 600);
-				drained = figure("drains");
-				ask("stop");
-			}
-			printf("= isolated_interrupts %.4f mode=%d busy=%d drains=%lld\n",
-			       (double)(interrupts_of(cpu) - before) / (mode < 0 ? 1 : drained), mode, busy,
-			       drained);
-			*stop = true;
-			waitpid(worker, NULL, 0);
-			munmap((void *)stop, 4096);
+					munmap(at, 1 << 18);
+				}
+			_exit(0);
 		}
+		/* Until the tick has stopped. */
+		usleep(1500000);
+		idle_per_s = interrupts_by(cpu, -1, 0) / 2;
+		printf("= idle_interrupts %.1f busy=%d\n", idle_per_s, busy);
+		for (int mode = 0; mode < (has_depot ? 3 : 2); mode++) {
+			int64_t start = now_ns();
+			double all = interrupts_by(cpu, mode, DRAINS);
+			double idle = idle_per_s * (now_ns() - start) / 1e9;
+
+			printf("= isolated_interrupts %.1f mode=%d busy=%d drains=%d\n",
+			       all > idle ? all - idle : 0, mode, busy, DRAINS);
+		}
+		*stop = true;
+		waitpid(worker, NULL, 0);
+		munmap((void *)stop, 4096);
+		books("isolate");
+	}
+}
+
+/* Free pages, once nothing is cached that can be had back. */
+static long long free_pages(void)
+{
+	put("/proc/sys/vm/drop_caches", "3");
+	for (int i = 0; i < 3; i++)
+		ask("drain 1 1");
+	usleep(200000);
+	return value_in("/proc/meminfo", "MemFree:") / 4;
 }
 
 /* After everything: nothing may be lost. */
 static void memfree(void)
 {
-	put("/proc/sys/vm/drop_caches", "3");
 	put("/proc/sys/vm/compact_memory", "1");
-	for (int i = 0; i < 3; i++)
-		ask("drain 1 1");
-	usleep(200000);
-	printf("= mem_free_pages %lld\n", value_in("/proc/meminfo", "MemFree:") / 4);
+	printf("= mem_free_pages %lld\n", free_pages());
 	ask("counts");
 	printf("= cached_pages %lld\n", figure("cached"));
 	printf("= takes %lld\n= puts %lld\n= fences %lld\n", figure("takes"), figure("puts"), figure("fences"));
@@ -558,7 +587,8 @@ int main(void)
 	rounds = told(line, "depot_rounds=", rounds);
 	scale = told(line, "depot_scale=", scale);
 	ask("counts");
-	printf("= depot %lld\n= cpus %ld\n", figure("depot"), cpus);
+	has_depot = figure("depot") > 0;
+	printf("= depot %d\n= cpus %ld\n", has_depot, cpus);
 	/* Before strtok() puts ends into the line. */
 	restarts = strstr(line, "depot_reboot");
 	wanted = strstr(line, "depot_run=");
@@ -570,6 +600,7 @@ int main(void)
 			if (!strcmp(scenarios[i].name, name)) {
 				printf("= begin %s\n", name);
 				scenarios[i].run();
+				printf("= mem_free_after_pages %lld scenario=%zu\n", free_pages(), i);
 				known = true;
 			}
 		if (!known)

@@ -179,6 +179,7 @@ pub struct Done {
     fences: u64,
     busy_cpus: u64,
     isolated_cpus: u64,
+    pending_cpus: u64,
 }
 
 impl From<Drained> for Done {
@@ -190,16 +191,28 @@ impl From<Drained> for Done {
             fences: drained.fences,
             busy_cpus: drained.busy_cpus,
             isolated_cpus: drained.isolated_cpus,
+            pending_cpus: drained.pending_cpus,
         }
     }
 }
 
-/// Drains one CPU, or all of them (`u32::MAX`).
+/// Drains one CPU, or all of them (`u32::MAX`): quietly (0), fully (1), or by asking CPUs to hand
+/// over (2).
 #[unsafe(no_mangle)]
-pub extern "C" fn depot_drain(depot: &Depot, cpu: u32, full: bool, done: &mut Done) {
+pub extern "C" fn depot_drain(depot: &Depot, cpu: u32, mode: u32, done: &mut Done) {
     let scope = if cpu == ALL { Scope::ALL } else { Scope::cpu(CpuId::new(cpu)) };
-    let mode = if full { Mode::Full } else { Mode::Quiet };
+    let mode = match mode {
+        0 => Mode::Quiet,
+        1 => Mode::Full,
+        _ => Mode::Handover,
+    };
     *done = depot.allocator.drain(scope, mode).into();
+}
+
+/// Hands over what this CPU has in its fronts, if a drain asked for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn depot_hand_over(depot: &Depot) -> bool {
+    depot.allocator.cpu_caches().hand_over()
 }
 
 /// Takes the caches of all CPUs away until [`depot_enable`].

@@ -5,23 +5,19 @@ use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Processor};
 
 use crate::calls;
 
-/// What [`unpack`] takes for: a handler above a handler, or an NMI.
+/// What C says for a handler above a handler, or an NMI.
 pub const HERE_NONE: u32 = u32::MAX;
 /// Set in what C says when a handler runs.
 const IN_HANDLER: u32 = 1 << 31;
-
-/// Where code runs, as C packs it: a CPU's number, and bit 31 in a softirq or an interrupt.
-#[inline(always)]
-pub fn unpack(here: u32) -> Here {
-    let context = if here & IN_HANDLER == 0 { Context::Task } else { Context::Interrupt };
-    Here { cpu: CpuId::new(here & !IN_HANDLER), context }
-}
+/// Set in what C says when no other code of this CPU can have a guard.
+const ALONE: u32 = 1 << 30;
 
 /// Linux's CPUs.
 pub struct Linux;
 
-/// Preemption is off, and this code knows where it runs.
-pub struct Pin(Here);
+/// Preemption is off, and this code knows where it runs, as C packs it: a CPU's number,
+/// [`IN_HANDLER`] in a softirq or an interrupt, and [`ALONE`].
+pub struct Pin(u32);
 
 impl Drop for Pin {
     fn drop(&mut self) {
@@ -32,11 +28,16 @@ impl Drop for Pin {
 
 // SAFETY: preemption is off while the value lives, so the task stays on its CPU, and no other task
 // runs there. A softirq or an interrupt that comes above a task has the other context; what comes
-// above such a handler gets no guard (`depot_c_pin`).
+// above such a handler gets no guard (`depot_c_pin`). A task is alone, because handlers above it have
+// ended; an interrupt that came above user mode is, because no task has a guard there.
 unsafe impl Guard for Pin {
-    #[inline(always)]
     fn here(&self) -> Here {
-        self.0
+        let context = if self.0 & IN_HANDLER == 0 { Context::Task } else { Context::Interrupt };
+        Here { cpu: CpuId::new(self.0 & !(IN_HANDLER | ALONE)), context }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.0 & ALONE != 0
     }
 }
 
@@ -63,7 +64,7 @@ unsafe impl Processor for Linux {
         // SAFETY: any context; what it disables, `Pin::drop` enables.
         match unsafe { calls::depot_c_pin() } {
             HERE_NONE => None,
-            here => Some(Pin(unpack(here))),
+            here => Some(Pin(here)),
         }
     }
 

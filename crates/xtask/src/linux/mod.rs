@@ -46,8 +46,11 @@ pub struct Options {
     /// One kind of kernel only
     #[arg(long, value_name = "KIND")]
     only: Option<Only>,
+    /// Boot machines of one design only
+    #[arg(long, value_name = "DESIGN", value_parser = [STOCK, DEPOT, WORK])]
+    design: Option<String>,
     /// Build the library and the glue's hooks, and no kernel: needs no network
-    #[arg(long, conflicts_with_all = ["json", "only"])]
+    #[arg(long, conflicts_with_all = ["json", "only", "design"])]
     library: bool,
     /// Build the kernels, and boot none
     #[arg(long, conflicts_with = "json")]
@@ -109,7 +112,13 @@ pub fn run(options: &Options) -> Result<()> {
             continue;
         }
         let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 3 });
-        let plan = plan::Plan { kernel: &kernel, cache: &cache, rounds, quick: options.quick };
+        let plan = plan::Plan {
+            kernel: &kernel,
+            cache: &cache,
+            rounds,
+            quick: options.quick,
+            design: options.design.as_deref(),
+        };
         let machines = match built {
             Kind::User => plan.user(),
             Kind::Guest => plan.guests(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::faults::is_fault;
-use super::figures::{DEPOT, STOCK, named};
+use super::figures::{DEPOT, STOCK, WORK, named};
 use crate::boot::{Boot, Said};
 use crate::results::Results;
 use crate::tools;
@@ -22,6 +22,8 @@ pub struct Plan<'p> {
     pub rounds: u32,
     /// Fewer machines.
     pub quick: bool,
+    /// The only design that boots; `None`: all.
+    pub design: Option<&'p str>,
 }
 
 /// A machine that is booted once.
@@ -40,6 +42,8 @@ enum How {
     User,
     /// QEMU, a thread per CPU.
     Guest,
+    /// QEMU with little memory, and as many rounds as are wanted.
+    Enduring,
     /// QEMU, where a nanosecond is an instruction.
     Counting,
     /// QEMU, the last CPU isolated.
@@ -47,18 +51,26 @@ enum How {
 }
 
 const TIMES: &str = "times,drains,pft,interfaces,disable,oom,zoneinfo,memfree";
+const WORK_TIMES: &str = "drains,pft,memfree";
 const ONE_CPU: &str = "interfaces,disable,contig,thp,oom,zoneinfo,memfree";
 const MANY_CPUS: &str =
     "interfaces,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
+/// Rounds of each in a machine that has many scenarios.
+const ROUNDS_MAX: u32 = 3;
 
 impl Plan<'_> {
-    /// Times: the designs in turn, so that what else the host does meets both.
+    /// Times: the designs in turn, so that what else the host does meets all.
     pub fn user(&self) -> Vec<Machine<'_>> {
         let boots = if self.quick { self.rounds.max(2) } else { self.rounds.max(3) };
-        (0..boots).flat_map(|nth| self.both(How::User, 2, TIMES, nth)).collect()
+        let turn = |nth| {
+            let mut machines = self.both(How::User, 2, TIMES, nth);
+            machines.extend(self.machine(How::User, 2, (WORK, WORK_TIMES), nth));
+            machines
+        };
+        (0..boots).flat_map(turn).collect()
     }
 
-    /// Counts, then correctness with few and many CPUs, then an isolated CPU.
+    /// Counts, then correctness with few and many CPUs, then rounds, then an isolated CPU.
     pub fn guests(&self) -> Vec<Machine<'_>> {
         let mut machines = self.both(How::Counting, 1, "instructions", 0);
         let wide: &[u32] = if self.quick { &[4] } else { &[1, 4, 16] };
@@ -67,12 +79,29 @@ impl Plan<'_> {
             machines.extend(self.both(How::Guest, cpus, scenarios, 0));
         }
         machines.extend(self.both(How::Isolating, 4, "isolate", 0));
+        machines.extend(self.machine(How::Isolating, 4, (WORK, "isolate"), 0));
+        if self.rounds > ROUNDS_MAX {
+            machines.extend(self.both(How::Enduring, 4, "cpu_hotplug,oom,memfree", 0));
+        }
         machines
     }
 
+    /// Without and with the depot.
     fn both(&self, how: How, cpus: u32, scenarios: &'static str, nth: u32) -> Vec<Machine<'_>> {
-        let machine = |design| Machine { plan: self, how, cpus, design, scenarios, nth };
-        vec![machine(STOCK), machine(DEPOT)]
+        let machine = |design| self.machine(how, cpus, (design, scenarios), nth);
+        [STOCK, DEPOT].into_iter().filter_map(machine).collect()
+    }
+
+    /// A machine, if its design is wanted.
+    fn machine(
+        &self,
+        how: How,
+        cpus: u32,
+        (design, scenarios): (&'static str, &'static str),
+        nth: u32,
+    ) -> Option<Machine<'_>> {
+        let is_wanted = self.design.is_none_or(|only| only == design);
+        is_wanted.then_some(Machine { plan: self, how, cpus, design, scenarios, nth })
     }
 }
 
@@ -82,6 +111,7 @@ impl Machine<'_> {
         let how = match self.how {
             How::User => "user",
             How::Guest => "guest",
+            How::Enduring => "enduring",
             How::Counting => "counting",
             How::Isolating => "isolating",
         };
@@ -100,8 +130,8 @@ impl Machine<'_> {
         command.env("TMPDIR", &logs);
         Boot { command, what: &name, is_fault, log: &log, timeout }.run(|said| match said {
             Said::Figure { metric, value, params } => {
-                if let Some((design, metric, params)) = named(self.design, &metric, params) {
-                    results.add(design, self.cpus, metric, params, value);
+                if let Some((metric, params)) = named(&metric, params) {
+                    results.add(self.design, self.cpus, metric, params, value);
                 }
             }
             Said::Begin(scenario) => eprintln!("  {scenario}"),
@@ -111,8 +141,16 @@ impl Machine<'_> {
 
     /// What the kernel is told.
     fn words(&self) -> String {
-        let switch = if self.design == STOCK { "off" } else { "on" };
-        let rounds = if self.how == How::User { 1 } else { self.plan.rounds };
+        let switch = match self.design {
+            STOCK => "off",
+            WORK => "work",
+            _ => "on",
+        };
+        let rounds = match self.how {
+            How::User => 1,
+            How::Enduring => self.plan.rounds,
+            _ => self.plan.rounds.min(ROUNDS_MAX),
+        };
         let mut words = format!(
             "pagedepot={switch} depot_run={} depot_rounds={rounds} panic=-1 rcupdate.rcu_cpu_stall_timeout=300",
             self.scenarios
@@ -121,6 +159,7 @@ impl Machine<'_> {
             How::User => {}
             // Half of the rest of the memory is added later.
             How::Guest => words += " console=ttyS0 mem=1G depot_reboot",
+            How::Enduring => words += " console=ttyS0 mem=192M depot_reboot",
             How::Counting => words += " console=ttyS0 depot_reboot",
             How::Isolating => {
                 let last = self.cpus - 1;
@@ -165,25 +204,47 @@ impl Machine<'_> {
 mod tests {
     use super::*;
 
+    fn plan(rounds: u32, quick: bool, design: Option<&str>) -> Plan<'_> {
+        Plan { kernel: Path::new("k"), cache: Path::new("c"), rounds, quick, design }
+    }
+
     #[test]
-    fn both_designs_boot_in_turn_and_differ_by_one_word() {
+    fn designs_boot_in_turn_and_differ_by_one_word() {
         for quick in [false, true] {
-            let plan = Plan { kernel: Path::new("k"), cache: Path::new("c"), rounds: 2, quick };
+            let plan = plan(200, quick, None);
             let machines: Vec<_> = plan.user().into_iter().chain(plan.guests()).collect();
-            for pair in machines.chunks(2) {
-                let [stock, depot] = pair else { panic!("an odd machine") };
-                assert_eq!((stock.design, depot.design), (STOCK, DEPOT));
+            let of = |design| machines.iter().filter(move |machine| machine.design == design);
+            assert_eq!(of(STOCK).count(), of(DEPOT).count());
+            for (stock, depot) in of(STOCK).zip(of(DEPOT)) {
                 assert_eq!(stock.words().replace("=off", "=on"), depot.words());
                 assert_ne!(stock.name(), depot.name());
             }
+            assert!(of(WORK).all(|machine| machine.words().contains("pagedepot=work")));
             let wide = machines.iter().any(|machine| machine.cpus == 16);
             assert_eq!(wide, !quick);
         }
     }
 
     #[test]
+    fn one_design_boots_alone() {
+        let plan = plan(1, false, Some(WORK));
+        let machines: Vec<_> = plan.user().into_iter().chain(plan.guests()).collect();
+        assert!(!machines.is_empty() && machines.iter().all(|machine| machine.design == WORK));
+    }
+
+    #[test]
+    fn many_rounds_are_for_a_machine_of_their_own() {
+        let (few, many) = (plan(ROUNDS_MAX, true, None), plan(250, true, None));
+        assert_eq!(few.guests().len() + 2, many.guests().len());
+        for machine in many.guests() {
+            let has_all = machine.words().contains("depot_rounds=250");
+            assert_eq!(has_all, machine.how == How::Enduring);
+        }
+    }
+
+    #[test]
     fn only_counting_ties_time_to_instructions() {
-        let plan = Plan { kernel: Path::new("k"), cache: Path::new("c"), rounds: 1, quick: false };
+        let plan = plan(1, false, None);
         for machine in plan.guests() {
             let command = machine.command();
             let has = command.get_args().any(|word| word == "-icount");
