@@ -13,6 +13,7 @@
 #include <linux/mm.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
+#include <linux/sort.h>
 #include <linux/stop_machine.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
@@ -60,53 +61,60 @@ static u64 pair_round(gfp_t gfp, int order, int n)
 	return ktime_get_ns() - start;
 }
 
-static void pair(int order, int n, int rounds)
+/* Windows are short: of many, some are not interrupted, whatever else the host does. */
+#define WINDOW_BLOCKS	2048
+
+static void pair(int order, int rounds)
 {
 	u64 best = U64_MAX;
 
 	for (; rounds > 0; rounds--) {
-		best = min(best, pair_round(GFP_KERNEL, order, n));
+		best = min(best, pair_round(GFP_KERNEL, order, WINDOW_BLOCKS));
 		cond_resched();
 	}
-	say("pair_ps %llu\n", per(best, n));
+	say("pair_ps %llu\n", per(best, WINDOW_BLOCKS));
+}
+
+static int compare_ns(const void *a, const void *b)
+{
+	return *(const u32 *)a < *(const u32 *)b ? -1 : *(const u32 *)a > *(const u32 *)b;
 }
 
 /* @movable 0, 1: as the kernel's own pages, as user pages. */
 static void batch(int order, int count, int movable, int rounds)
 {
+	static u32 alloc_ns[1024], free_ns[1024];
 	gfp_t gfp = movable ? GFP_HIGHUSER_MOVABLE : GFP_KERNEL;
-	u64 alloc_best = U64_MAX, free_best = U64_MAX, alloc_sum = 0, free_sum = 0;
 	int i, loops, loop, round, failed = 0;
 
 	count = clamp(count, 1, HELD_MAX);
-	loops = max(20000 / count, 1);
+	rounds = clamp_t(int, rounds, 1, ARRAY_SIZE(alloc_ns));
+	loops = max(WINDOW_BLOCKS / count, 1);
 	for (round = 0; round < rounds; round++) {
-		u64 alloc_ns = 0, free_ns = 0;
+		u64 alloc = 0, all = ktime_get_ns();
 
 		for (loop = 0; loop < loops; loop++) {
-			u64 start = ktime_get_ns(), middle;
+			u64 start = ktime_get_ns();
 
 			for (i = 0; i < count; i++)
 				held[i] = alloc_pages(gfp, order);
-			middle = ktime_get_ns();
+			alloc += ktime_get_ns() - start;
 			for (i = 0; i < count; i++) {
 				if (held[i])
 					__free_pages(held[i], order);
 				else
 					failed++;
 			}
-			free_ns += ktime_get_ns() - middle;
-			alloc_ns += middle - start;
 		}
-		alloc_best = min(alloc_best, alloc_ns);
-		free_best = min(free_best, free_ns);
-		alloc_sum += alloc_ns;
-		free_sum += free_ns;
+		alloc_ns[round] = alloc;
+		free_ns[round] = ktime_get_ns() - all - alloc;
 		cond_resched();
 	}
-	say("alloc_ps %llu\nfree_ps %llu\nalloc_mean_ps %llu\nfree_mean_ps %llu\nfailed %d\n",
-	    per(alloc_best, loops * count), per(free_best, loops * count),
-	    per(alloc_sum, (u64)loops * count * rounds), per(free_sum, (u64)loops * count * rounds), failed);
+	sort(alloc_ns, rounds, sizeof(alloc_ns[0]), compare_ns, NULL);
+	sort(free_ns, rounds, sizeof(free_ns[0]), compare_ns, NULL);
+	say("alloc_ps %llu\nfree_ps %llu\nalloc_median_ps %llu\nfree_median_ps %llu\nfailed %d\n",
+	    per(alloc_ns[0], loops * count), per(free_ns[0], loops * count),
+	    per(alloc_ns[rounds / 2], loops * count), per(free_ns[rounds / 2], loops * count), failed);
 }
 
 /* By the interfaces that move many pages at once. */
@@ -156,24 +164,24 @@ static int consumer(void *unused)
 	return 0;
 }
 
-static void remote(int cpu, int n, int rounds)
+static void remote(int cpu, int windows)
 {
+	struct task_struct *task;
 	u64 best = U64_MAX;
 
-	for (; rounds > 0; rounds--) {
-		struct task_struct *task;
-		u64 start;
+	ring_head = ring_tail = 0;
+	ring_stop = false;
+	task = kthread_create(consumer, NULL, "consumer");
+	if (IS_ERR(task))
+		return;
+	kthread_bind(task, cpu);
+	wake_up_process(task);
+	for (; windows > 0; windows--) {
+		u64 start = ktime_get_ns();
 		int i;
 
-		ring_head = ring_tail = 0;
-		ring_stop = false;
-		task = kthread_create(consumer, NULL, "consumer");
-		if (IS_ERR(task))
-			return;
-		kthread_bind(task, cpu);
-		wake_up_process(task);
-		start = ktime_get_ns();
-		for (i = 0; i < n; i++) {
+		/* Sixteen times what the ring holds. */
+		for (i = 0; i < 2 * WINDOW_BLOCKS; i++) {
 			while (ring_head - smp_load_acquire(&ring_tail) == ARRAY_SIZE(ring)) {
 				cpu_relax();
 				cond_resched();
@@ -182,10 +190,10 @@ static void remote(int cpu, int n, int rounds)
 			smp_store_release(&ring_head, ring_head + 1);
 		}
 		best = min(best, ktime_get_ns() - start);
-		WRITE_ONCE(ring_stop, true);
-		kthread_stop(task);
 	}
-	say("remote_ps %llu\n", per(best, n));
+	WRITE_ONCE(ring_stop, true);
+	kthread_stop(task);
+	say("remote_ps %llu\n", per(best, 2 * WINDOW_BLOCKS));
 }
 
 /* Drains: 0 as reclaim drains, 1 all of each zone, 2 by asking; the last does nothing with Linux's lists. */
@@ -486,13 +494,13 @@ static ssize_t command(struct file *file, const char __user *buffer, size_t leng
 	mutex_lock(&bench_lock);
 	answered = 0;
 	if (!strcmp(name, "pair"))
-		pair(numbers[0], numbers[1], numbers[2]);
+		pair(numbers[0], numbers[1]);
 	else if (!strcmp(name, "batch"))
 		batch(numbers[0], numbers[1], numbers[2], numbers[3]);
 	else if (!strcmp(name, "bulk"))
 		bulk(numbers[0], numbers[1]);
 	else if (!strcmp(name, "remote"))
-		remote(numbers[0], numbers[1], numbers[2]);
+		remote(numbers[0], numbers[1]);
 	else if (!strcmp(name, "drain"))
 		drain_once(numbers[0], numbers[1]);
 	else if (!strcmp(name, "start"))

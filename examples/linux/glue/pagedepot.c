@@ -40,17 +40,37 @@ static_assert(PAGE_ALLOC_COSTLY_ORDER == 3);
 static u32 depot_fronts[2][16][4] __read_mostly;
 static u32 depot_end_pfn __read_mostly;
 
-/*
- * Where this is: 0 in a task, 1 in a softirq or interrupt above a task, negative above these and in an
- * NMI. A softirq that runs in ksoftirqd, or at the end of an interrupt, is a softirq above a task.
- */
-static __always_inline int depot_context(void)
-{
-	unsigned long count = preempt_count() & (SOFTIRQ_OFFSET | HARDIRQ_MASK | NMI_MASK);
+struct depot_here {
+	/* 0 in a task, 1 in a softirq or interrupt above a task, negative above these and in an NMI. */
+	int context;
+	int cpu;
+};
 
+/*
+ * Where this is; preemption is off. A softirq that runs in ksoftirqd, or at the end of an interrupt, is a
+ * softirq above a task.
+ */
+static __always_inline struct depot_here depot_here(void)
+{
+	struct depot_here here;
+	unsigned long count;
+
+#ifdef CONFIG_UML
+	/* It calls a function to find the current task, which has both. */
+	struct thread_info *info = current_thread_info();
+
+	count = READ_ONCE(info->preempt_count);
+	here.cpu = info->cpu;
+#else
+	count = preempt_count();
+	here.cpu = smp_processor_id();
+#endif
+	count &= SOFTIRQ_OFFSET | HARDIRQ_MASK | NMI_MASK;
 	if (likely(!count))
-		return 0;
-	return count == SOFTIRQ_OFFSET || count == HARDIRQ_OFFSET ? 1 : -1;
+		here.context = 0;
+	else
+		here.context = count == SOFTIRQ_OFFSET || count == HARDIRQ_OFFSET ? 1 : -1;
+	return here;
 }
 
 /* Whether no guard can be held below this: by a task of this CPU, or a handler under this one. */
@@ -67,16 +87,16 @@ static bool depot_is_alone(int context)
 
 u32 depot_c_pin(void)
 {
-	int context;
+	struct depot_here here;
 
 	preempt_disable();
-	context = depot_context();
-	if (unlikely(context < 0)) {
+	here = depot_here();
+	if (unlikely(here.context < 0)) {
 		preempt_enable();
 		return DEPOT_NONE;
 	}
-	return smp_processor_id() | (context ? DEPOT_IN_HANDLER : 0) |
-		(depot_is_alone(context) ? DEPOT_ALONE : 0);
+	return here.cpu | (here.context ? DEPOT_IN_HANDLER : 0) |
+		(depot_is_alone(here.context) ? DEPOT_ALONE : 0);
 }
 
 void depot_c_unpin(void)
@@ -265,14 +285,13 @@ static noinline u32 depot_alloc_slow(struct depot *depot, unsigned int order, in
 
 static __always_inline u32 depot_pop_here(struct depot *depot, unsigned int order, int migratetype)
 {
+	struct depot_here here;
 	u32 pfn = DEPOT_NONE;
-	int context;
 
 	preempt_disable();
-	context = depot_context();
-	if (likely(context >= 0))
-		pfn = depot_pop(depot, smp_processor_id(),
-				depot_fronts[context][order][migratetype]);
+	here = depot_here();
+	if (likely(here.context >= 0))
+		pfn = depot_pop(depot, here.cpu, depot_fronts[here.context][order][migratetype]);
 	preempt_enable();
 	return pfn;
 }
@@ -346,17 +365,17 @@ static __always_inline bool depot_free_page(struct zone *zone, struct page *page
 					    unsigned int order, int migratetype, fpi_t fpi_flags)
 {
 	struct depot *depot = zone_depot(zone);
+	struct depot_here here;
 	bool pushed = false;
-	int context;
 
 	if (!depot || (IS_ENABLED(CONFIG_MEMORY_HOTPLUG) && unlikely(pfn >= depot_end_pfn)))
 		return false;
 	__count_vm_events(PGFREE, 1 << order);
 	preempt_disable();
-	context = depot_context();
-	if (likely(context >= 0))
-		pushed = depot_push(depot, smp_processor_id(),
-				    depot_fronts[context][order][migratetype], pfn);
+	here = depot_here();
+	if (likely(here.context >= 0))
+		pushed = depot_push(depot, here.cpu,
+				    depot_fronts[here.context][order][migratetype], pfn);
 	preempt_enable();
 	if (unlikely(!pushed))
 		depot_free_slow(depot, zone, page, pfn, order, migratetype, fpi_flags);
