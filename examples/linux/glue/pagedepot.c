@@ -40,45 +40,46 @@ static_assert(PAGE_ALLOC_COSTLY_ORDER == 3);
 static u32 depot_fronts[2][16][4] __read_mostly;
 static u32 depot_end_pfn __read_mostly;
 
+/* Where this is; preemption is off. */
 struct depot_here {
-	/* 0 in a task, 1 in a softirq or interrupt above a task, negative above these and in an NMI. */
-	int context;
 	int cpu;
+	/* What of preempt_count() says so; 0 in a task. */
+	unsigned long handlers;
 };
 
-/*
- * Where this is; preemption is off. A softirq that runs in ksoftirqd, or at the end of an interrupt, is a
- * softirq above a task.
- */
 static __always_inline struct depot_here depot_here(void)
 {
 	struct depot_here here;
-	unsigned long count;
 
 #ifdef CONFIG_UML
 	/* It calls a function to find the current task, which has both. */
 	struct thread_info *info = current_thread_info();
 
-	count = READ_ONCE(info->preempt_count);
 	here.cpu = info->cpu;
+	here.handlers = READ_ONCE(info->preempt_count);
 #else
-	count = preempt_count();
 	here.cpu = smp_processor_id();
+	here.handlers = preempt_count();
 #endif
-	count &= SOFTIRQ_OFFSET | HARDIRQ_MASK | NMI_MASK;
-	if (likely(!count))
-		here.context = 0;
-	else
-		here.context = count == SOFTIRQ_OFFSET || count == HARDIRQ_OFFSET ? 1 : -1;
+	here.handlers &= SOFTIRQ_OFFSET | HARDIRQ_MASK | NMI_MASK;
 	return here;
 }
 
+/*
+ * Whether handlers' fronts may be used: in a softirq or interrupt above a task, but not above these nor in
+ * an NMI. A softirq that runs in ksoftirqd, or at the end of an interrupt, is a softirq above a task.
+ */
+static bool depot_above_task(struct depot_here here)
+{
+	return here.handlers == SOFTIRQ_OFFSET || here.handlers == HARDIRQ_OFFSET;
+}
+
 /* Whether no guard can be held below this: by a task of this CPU, or a handler under this one. */
-static bool depot_is_alone(int context)
+static bool depot_is_alone(struct depot_here here)
 {
 	struct pt_regs *regs;
 
-	if (!context)
+	if (!here.handlers)
 		return true;
 	/* NULL but in interrupts. */
 	regs = in_hardirq() ? get_irq_regs() : NULL;
@@ -91,12 +92,12 @@ u32 depot_c_pin(void)
 
 	preempt_disable();
 	here = depot_here();
-	if (unlikely(here.context < 0)) {
+	if (here.handlers && !depot_above_task(here)) {
 		preempt_enable();
 		return DEPOT_NONE;
 	}
-	return here.cpu | (here.context ? DEPOT_IN_HANDLER : 0) |
-		(depot_is_alone(here.context) ? DEPOT_ALONE : 0);
+	return here.cpu | (here.handlers ? DEPOT_IN_HANDLER : 0) |
+		(depot_is_alone(here) ? DEPOT_ALONE : 0);
 }
 
 void depot_c_unpin(void)
@@ -111,8 +112,9 @@ u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, struct depot_block 
 #if DEPOT_SINCE(6, 16)
 	enum rmqueue_mode mode = RMQUEUE_NORMAL;
 #endif
-	unsigned long flags;
+	unsigned long flags, last = ULONG_MAX;
 	u32 got = 0, removed = 0;
+	int serves = 0;
 
 	spin_lock_irqsave(&zone->lock, flags);
 	while (got < wanted) {
@@ -122,7 +124,6 @@ u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, struct depot_block 
 #endif
 					      );
 		unsigned long pfn;
-		int serves;
 
 		if (unlikely(!page))
 			break;
@@ -132,9 +133,13 @@ u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, struct depot_block 
 			continue;
 #endif
 		pfn = page_to_pfn(page);
-		serves = get_pfnblock_migratetype(page, pfn);
-		if (serves >= MIGRATE_PCPTYPES)
-			serves = MIGRATE_MOVABLE;
+		/* Most are of one pageblock. */
+		if (pfn >> pageblock_order != last) {
+			last = pfn >> pageblock_order;
+			serves = get_pfnblock_migratetype(page, pfn);
+			if (serves >= MIGRATE_PCPTYPES)
+				serves = MIGRATE_MOVABLE;
+		}
 		out[got++] = (struct depot_block){ pfn, order, serves };
 #if !DEPOT_SINCE(6, 10)
 		if (is_migrate_cma(get_pcppage_migratetype(page)))
@@ -283,15 +288,26 @@ static noinline u32 depot_alloc_slow(struct depot *depot, unsigned int order, in
 	return pfn;
 }
 
-static __always_inline u32 depot_pop_here(struct depot *depot, unsigned int order, int migratetype)
+static noinline u32 depot_pop_in_handler(struct depot *depot, struct depot_here here,
+					 unsigned int order, unsigned int migratetype)
+{
+	if (!depot_above_task(here))
+		return DEPOT_NONE;
+	return depot_pop(depot, here.cpu, depot_fronts[1][order][migratetype]);
+}
+
+static __always_inline u32 depot_pop_here(struct depot *depot, unsigned int order,
+					  unsigned int migratetype)
 {
 	struct depot_here here;
-	u32 pfn = DEPOT_NONE;
+	u32 pfn;
 
 	preempt_disable();
 	here = depot_here();
-	if (likely(here.context >= 0))
-		pfn = depot_pop(depot, here.cpu, depot_fronts[here.context][order][migratetype]);
+	if (likely(!here.handlers))
+		pfn = depot_pop(depot, here.cpu, depot_fronts[0][order][migratetype]);
+	else
+		pfn = depot_pop_in_handler(depot, here, order, migratetype);
 	preempt_enable();
 	return pfn;
 }
@@ -357,6 +373,14 @@ static noinline void depot_free_slow(struct depot *depot, struct zone *zone, str
 #endif
 }
 
+static noinline bool depot_push_in_handler(struct depot *depot, struct depot_here here,
+					   unsigned int order, unsigned int migratetype,
+					   unsigned long pfn)
+{
+	return depot_above_task(here) &&
+		depot_push(depot, here.cpu, depot_fronts[1][order][migratetype], pfn);
+}
+
 /*
  * For frees of prepared pages, with the @migratetype of the lists that they would go to. Counts as the
  * commit to a list does.
@@ -366,16 +390,18 @@ static __always_inline bool depot_free_page(struct zone *zone, struct page *page
 {
 	struct depot *depot = zone_depot(zone);
 	struct depot_here here;
-	bool pushed = false;
+	bool pushed;
 
 	if (!depot || (IS_ENABLED(CONFIG_MEMORY_HOTPLUG) && unlikely(pfn >= depot_end_pfn)))
 		return false;
 	__count_vm_events(PGFREE, 1 << order);
 	preempt_disable();
 	here = depot_here();
-	if (likely(here.context >= 0))
+	if (likely(!here.handlers))
 		pushed = depot_push(depot, here.cpu,
-				    depot_fronts[here.context][order][migratetype], pfn);
+				    depot_fronts[0][order][(unsigned int)migratetype], pfn);
+	else
+		pushed = depot_push_in_handler(depot, here, order, migratetype, pfn);
 	preempt_enable();
 	if (unlikely(!pushed))
 		depot_free_slow(depot, zone, page, pfn, order, migratetype, fpi_flags);

@@ -292,13 +292,20 @@ static void pft(void)
 /* With an instruction a nanosecond, times are counts. */
 static void instructions(void)
 {
-	ask("pair 0 3");
-	printf("= pair_instructions %.1f order=0\n", figure("pair_ps") / 1e3);
-	ask("pair 3 3");
-	printf("= pair_instructions %.1f order=3\n", figure("pair_ps") / 1e3);
-	ask("batch 0 512 0 3");
-	printf("= alloc_instructions %.1f order=0 batch=512\n", figure("alloc_ps") / 1e3);
-	printf("= free_instructions %.1f order=0 batch=512\n", figure("free_ps") / 1e3);
+	for (int order = 0; order <= 3; order += 3) {
+		ask("pair %d 3", order);
+		printf("= pair_instructions %.1f order=%d\n", figure("pair_ps") / 1e3, order);
+	}
+	for (int batch = 64; batch <= 512; batch *= 8) {
+		char params[32];
+
+		snprintf(params, sizeof(params), "order=0 batch=%d", batch);
+		counted(NULL);
+		ask("batch 0 %d 0 3", batch);
+		printf("= alloc_instructions %.1f %s\n", figure("alloc_ps") / 1e3, params);
+		printf("= free_instructions %.1f %s\n", figure("free_ps") / 1e3, params);
+		counted(params);
+	}
 }
 
 /* Whatever was done before: every cached frame is in one place, and counts agree. */

@@ -1,6 +1,7 @@
 //! The store: the buddy lists of a `struct zone`, under its lock.
 
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 
 use pagedepot::{Backing, Doubled, Mobility, Order, Pfn, ZoneId};
 
@@ -26,14 +27,15 @@ unsafe impl Backing for Buddy {
         mobility: Mobility,
         out: &mut [(Pfn, Mobility)],
     ) -> usize {
-        let mut blocks = [Block::default(); BLOCKS_MAX];
+        let mut blocks = [const { MaybeUninit::<Block>::uninit() }; BLOCKS_MAX];
         let wanted = out.len().min(BLOCKS_MAX) as u32;
+        let first = blocks.as_mut_ptr().cast();
         // SAFETY: there is room for as many; the zone lives as long as the kernel.
-        let got = unsafe {
-            calls::depot_c_take(self.0, order.get(), mobility as u32, blocks.as_mut_ptr(), wanted)
-        };
+        let got =
+            unsafe { calls::depot_c_take(self.0, order.get(), mobility as u32, first, wanted) };
+        // SAFETY: it has written as many as it returns, which are at most those wanted.
+        let taken = unsafe { core::slice::from_raw_parts(first, got.min(wanted) as usize) };
         // Linux hands ascending runs to ascending requests; magazines are emptied from the top.
-        let taken = &blocks[..(got as usize).min(BLOCKS_MAX)];
         for (place, block) in out.iter_mut().zip(taken.iter().rev()) {
             let serves = Mobility::from_index(block.mobility.into()).unwrap_or(mobility);
             *place = (Pfn::new(block.pfn), serves);
@@ -42,14 +44,14 @@ unsafe impl Backing for Buddy {
     }
 
     fn put(&self, _: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled {
-        let mut list = [Block::default(); BLOCKS_MAX];
+        let mut list = [const { MaybeUninit::uninit() }; BLOCKS_MAX];
         for (place, (pfn, order)) in list.iter_mut().zip(blocks) {
-            *place = Block { pfn: pfn.get(), order: order.get() as u16, mobility: 0 };
+            place.write(Block { pfn: pfn.get(), order: order.get() as u16, mobility: 0 });
         }
+        let count = blocks.len().min(BLOCKS_MAX) as u32;
         let mut first = 0;
-        // SAFETY: as many are written, and `Backing` says that there are no more.
-        let frames =
-            unsafe { calls::depot_c_put(self.0, list.as_ptr(), blocks.len() as u32, &mut first) };
+        // SAFETY: as many are written; `Backing` says that there are no more than there is room for.
+        let frames = unsafe { calls::depot_c_put(self.0, list.as_ptr().cast(), count, &mut first) };
         Doubled { first: (frames > 0).then_some(Pfn::new(first)), frames }
     }
 

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 /// A block on its way between a zone and the depot.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Block {
     /// Its first frame.
     pub pfn: u32,
