@@ -10,10 +10,10 @@ pub const DEPOT: &str = "linux-depot";
 pub const WORK: &str = "linux-work";
 
 /// Metric and parameters of a figure of a machine; `None`: it is for people alone.
-pub fn named<'n>(
-    metric: &'n str,
+pub fn named(
+    metric: &str,
     mut params: BTreeMap<String, i64>,
-) -> Option<(&'n str, BTreeMap<String, i64>)> {
+) -> Option<(&str, BTreeMap<String, i64>)> {
     match metric {
         "depot" | "cpus" => return None,
         // How many drains there were is the same for all.
