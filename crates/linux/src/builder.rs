@@ -10,6 +10,7 @@ pub use pagedepot::{
 use pagedepot::{Config, CpuId, FrameRange, LinearMap, NodeId, PageSize, Pfn};
 pub use pagedepot_rseq::{CpuListError, CpuSet};
 
+use crate::ceiling::Ceiling;
 pub use crate::cpus::LinuxCpus;
 use crate::cpus::Process;
 use crate::depot::Depot;
@@ -39,6 +40,7 @@ pub use crate::topology::Topology;
 pub struct Builder {
     bytes: usize,
     bytes_max: usize,
+    ceiling: Option<usize>,
     kind: MemoryKind,
     page_size: PageSize,
     hugetlb: bool,
@@ -65,6 +67,7 @@ impl Builder {
         Builder {
             bytes,
             bytes_max: 0,
+            ceiling: None,
             kind: MemoryKind::default(),
             page_size: PageSize::default(),
             hugetlb: false,
@@ -100,6 +103,16 @@ impl Builder {
     /// other threads may take them.
     pub fn grow_to(mut self, bytes: usize) -> Self {
         self.bytes_max = bytes;
+        self
+    }
+
+    /// The most bytes that the depot may have handed out and keep resident, together, rounded down
+    /// to whole pageblocks (512 pages). A request above reclaims, and then fails as in a depot of
+    /// that size. [`Ceiling`] changes it. Default: the depot's size. Not
+    /// with [`grow_to`](Self::grow_to): a larger depot with a ceiling costs nothing but addresses,
+    /// and 2 KiB per GiB.
+    pub fn ceiling(mut self, bytes: usize) -> Self {
+        self.ceiling = Some(bytes);
         self
     }
 
@@ -353,7 +366,7 @@ impl Builder {
             }
         }
         let growth = Growth::new(self.numa, self.populate, fork_mark);
-        Ok(Depot::from_shared(Shared::assemble(Assembly {
+        let depot = Depot::from_shared(Shared::assemble(Assembly {
             allocator,
             memory,
             backing,
@@ -361,7 +374,12 @@ impl Builder {
             growth,
             fork_mark,
             is_pinned: self.pinned,
-        })))
+        }));
+        if let Some(bytes) = self.ceiling {
+            let set = Ceiling::of(&depot).set_at_build(bytes, self.populate);
+            set.map_err(BuildError::Ceiling)?;
+        }
+        Ok(depot)
     }
 
     /// The number of frames in `bytes` bytes.

@@ -7,6 +7,7 @@ use pagedepot::{ConfigError, NodeId, PageSize, TooManyCallbacks};
 use rustix::io::Errno;
 
 use crate::maps::reached_limit;
+use crate::withheld::CeilingError;
 
 /// Why [`Builder::build`](crate::Builder::build) or [`Depot::grow`](crate::Depot::grow) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +92,8 @@ pub enum BuildError {
     },
     /// This is a child of the process that made the depot.
     Forked,
+    /// The depot cannot have this ceiling.
+    Ceiling(CeilingError),
     /// The allocator refused the configuration.
     Config(ConfigError),
 }
@@ -152,6 +155,7 @@ impl fmt::Display for BuildError {
             BuildError::Forked => {
                 f.write_str("the depot is the parent process's: make one in the child")
             }
+            BuildError::Ceiling(error) => error.fmt(f),
             BuildError::Config(error) => error.fmt(f),
         }
     }
@@ -174,6 +178,7 @@ impl std::error::Error for BuildError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             BuildError::Config(error) => Some(error),
+            BuildError::Ceiling(error) => Some(error),
             _ => None,
         }
     }
@@ -225,6 +230,7 @@ impl From<BuildError> for io::Error {
             | BuildError::TooManyMappings { .. }
             | BuildError::HugePages { .. }
             | BuildError::Populate { .. } => io::ErrorKind::OutOfMemory,
+            BuildError::Ceiling(error) => return error.into(),
             BuildError::File { errno, .. } | BuildError::Numa { errno, .. } => {
                 io::Error::from(errno).kind()
             }

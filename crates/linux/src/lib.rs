@@ -45,6 +45,7 @@
 //! | take pages back from CPUs' caches | [`Depot::drain`] | [`CpuCaches::decay`](pagedepot::CpuCaches::decay) once a second |
 //! | take all of them without interrupting a CPU | [`Depot::drain_handover`] | [`CpuCaches::hand_over`](pagedepot::CpuCaches::hand_over) before a thread sleeps |
 //! | give memory back to the system | [`Depot::trim`] | |
+//! | never use more than so many bytes | [`Builder::ceiling`] | [`Ceiling`](reclaim::Ceiling) |
 //! | add memory while running | [`Depot::grow`] | [`Builder::grow_to`] |
 //! | bind memory to NUMA nodes, use huge pages | [`Builder::numa`], [`Builder::thp`], [`Builder::hugetlb`] | |
 //! | find double frees | [`Builder::checked`] | [`Builder::on_misuse`] |
@@ -106,6 +107,7 @@ compile_error!(
 
 mod batch;
 pub mod builder;
+mod ceiling;
 #[cfg(doctest)]
 mod closed;
 #[cfg(feature = "allocator-api2")]
@@ -142,6 +144,7 @@ mod trim;
 mod trim_state;
 pub mod tune;
 pub mod vmalloc;
+mod withheld;
 
 pub use batch::PageBatch;
 pub use builder::Builder;

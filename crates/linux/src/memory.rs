@@ -17,6 +17,8 @@ use crate::error::{BuildError, no_memory};
 /// Bytes of a second-level huge page, which is also a block of order 9, and their alignment.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
 const GIB: usize = 1 << 30;
+/// Pages of a pageblock.
+pub(crate) const PAGEBLOCK_PAGES: u32 = 512;
 
 /// How the memory of the frames is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -21,6 +21,7 @@ use crate::shrinkers::Shrinkers;
 use crate::sync::ForkLock;
 use crate::teardown::{Gates, Mapped, Teardown};
 use crate::trim_state::TrimState;
+use crate::withheld::Withheld;
 
 /// The allocator of a depot.
 pub(crate) type Frames = Allocator<'static, LinuxCpus<'static>>;
@@ -300,6 +301,7 @@ pub(crate) struct Shared {
     trimming: Box<TrimState>,
     callbacks: Box<ForkLock<Callbacks>>,
     pins: Arc<ForkLock<Pins>>,
+    withheld: Box<ForkLock<Withheld>>,
     movables: Box<Movables>,
     growth: Growth,
     teardown: Box<Teardown>,
@@ -334,6 +336,7 @@ impl Shared {
             callbacks: Box::new(callbacks),
             movables: Box::new(movables),
             pins,
+            withheld: Box::new(ForkLock::new(parts.fork_mark, Withheld::default())),
             growth: parts.growth,
             teardown: Box::new(Teardown::new()),
             _backing: parts.backing,
@@ -416,6 +419,11 @@ impl Shared {
         &self.pins
     }
 
+    /// What its ceiling keeps from the allocator.
+    pub(crate) fn withheld(&self) -> &ForkLock<Withheld> {
+        &self.withheld
+    }
+
     /// Whether it was built never to be trimmed.
     pub(crate) fn is_pinned(&self) -> bool {
         self.is_pinned
@@ -466,6 +474,12 @@ impl Shared {
             kept_now?;
         }
         Ok(shrinkers)
+    }
+
+    /// The address spaces, if there were ever any.
+    pub(crate) fn known_shrinkers(&self) -> Option<Arc<Shrinkers>> {
+        let kept = self.callbacks.lock().ok()?;
+        kept.has_shrinkers.then(|| kept.shrinkers.clone())
     }
 
     /// The callbacks, for the last handle to drop: no request runs any more. A callback may own

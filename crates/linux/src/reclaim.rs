@@ -7,14 +7,17 @@
 //! | Let the caches of idle CPUs shrink | [`CpuCaches::decay`](pagedepot::CpuCaches::decay) |
 //! | Give memory back to the system | [`Depot::trim`](crate::Depot::trim) |
 //! | Give back whole free pageblocks only, every few seconds | [`Reporting::pass`] |
+//! | Never use more than so many bytes | [`Ceiling::set`] |
 //! | Move pages together, so that large blocks become free | [`Depot::compact`](crate::Depot::compact) |
 //! | Keep the memory of pages that a device uses | [`Depot::pin_range`](crate::Depot::pin_range) |
 
+pub use crate::ceiling::Ceiling;
 pub use crate::error::CallbackError;
 pub use crate::pin_range::PinnedRange;
 pub use crate::pins::PinError;
 pub use crate::reporting::Reporting;
 pub use crate::trim::{TrimError, Trimmed};
+pub use crate::withheld::CeilingError;
 pub use pagedepot::{
     CompactEnd, CompactError, Compacted, Compaction, Move, Mover, Occupant, Pressure, Reclaim,
     ReportCounts, ReportEnd, ReportPass, TooManyCallbacks,

@@ -18,13 +18,12 @@ use pagedepot::{
 
 use crate::cpus::LinuxCpus;
 use crate::depot::Depot;
+use crate::memory::PAGEBLOCK_PAGES;
 use crate::raw::Shared;
 use crate::trim::{System, TrimError, Trimmed};
 
 /// Pageblocks taken from the store at a time: 16 MiB of 4 KiB pages, as in a trim.
 const CHUNK_PAGEBLOCKS: u64 = 8;
-/// Pages of a pageblock.
-const PAGEBLOCK_PAGES: u32 = 512;
 
 /// Gives whole free pageblocks (aligned runs of 512 pages, 2 MiB of 4 KiB pages) back to the
 /// system. Each is given back once, until it is used again. Memory goes back by `madvise`

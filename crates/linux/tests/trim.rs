@@ -5,21 +5,10 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{StopAtEnd, all_back, check, mark, order, seed, work};
+use common::{StopAtEnd, all_back, check, mark, order, present_bytes, seed, work};
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Scope};
 
 const MIB: usize = 1 << 20;
-
-/// Bytes of the depot that are present.
-fn present_bytes(depot: &Depot) -> usize {
-    let mut states = vec![0u8; depot.bytes() / 4096];
-    // SAFETY: one byte per page of the depot's mapping is written.
-    let result = unsafe {
-        libc::mincore(depot.raw().base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr())
-    };
-    assert_eq!(result, 0);
-    states.iter().filter(|&&state| state & 1 != 0).count() * 4096
-}
 
 fn builders() -> [(MemoryKind, pagedepot_linux::Builder); 2] {
     [MemoryKind::Anonymous, MemoryKind::Memfd]

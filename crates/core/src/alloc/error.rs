@@ -33,7 +33,7 @@ impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             AllocError::Exhausted => {
-                "out of pages: free some, begin with more memory, or register a reclaim callback (`shortage` lists where they are)"
+                "out of pages: free some, begin with more memory or a higher ceiling, or register a reclaim callback (`shortage` lists where they are)"
             }
             AllocError::NoZone => "the flags exclude every zone: raise the level or drop this_node",
             AllocError::NotAvailable => "the range is not entirely free memory of one zone",

@@ -86,6 +86,17 @@ pub fn usable_cpus() -> Vec<u32> {
     }
 }
 
+/// Bytes of the depot that are present.
+pub fn present_bytes(depot: &Depot) -> usize {
+    let mut states = vec![0u8; depot.bytes() / 4096];
+    // SAFETY: one byte per page of the depot's mapping is written.
+    let result = unsafe {
+        libc::mincore(depot.raw().base().as_ptr().cast(), depot.bytes(), states.as_mut_ptr())
+    };
+    assert_eq!(result, 0);
+    states.iter().filter(|&&state| state & 1 != 0).count() * 4096
+}
+
 /// Writes `owner`'s mark to every frame of a block.
 pub fn mark(page: &mut Page, owner: u64) {
     let mark = (owner << 32 | u64::from(page.pfn().get())).to_ne_bytes();

@@ -1,0 +1,132 @@
+//! A ceiling holds.
+//! 1. At no moment are more pages handed out, or bytes present, than it says; a request above it
+//!    reclaims first.
+//! 2. It moves up and down while threads allocate and free, and no page is lost.
+//! 3. What cannot be is refused.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{all_back, order, present_bytes, seed, work};
+use pagedepot_linux::reclaim::{Ceiling, CeilingError, Pressure};
+use pagedepot_linux::{AllocError, BuildError, Depot, Flags, MemoryKind, Order, Page};
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+#[test]
+fn no_more_is_handed_out_or_present() {
+    for kind in [MemoryKind::Anonymous, MemoryKind::Memfd] {
+        let builder = Depot::builder(64 * MIB).memory(kind).populate(true);
+        let depot = builder.ceiling(6 * MIB).build().unwrap();
+        assert_eq!((depot.bytes(), Ceiling::of(&depot).bytes()), (64 * MIB, 6 * MIB));
+        assert_eq!(present_bytes(&depot), 6 * MIB, "what was populated above is given back");
+        let page = || Some(depot.page(Order::BASE).ok()?).inspect(|page| assert_eq!(page[0], 0));
+        let pages: Vec<_> = std::iter::from_fn(page).collect();
+        assert_eq!(pages.len() * PAGE, 6 * MIB);
+        assert_eq!(depot.page(Order::BASE).unwrap_err(), AllocError::Exhausted);
+        assert_eq!(depot.pages(2000, Flags::default()).unwrap_err(), AllocError::Exhausted);
+        assert!(AllocError::Exhausted.to_string().contains("ceiling"));
+        assert_eq!(present_bytes(&depot), 6 * MIB);
+        drop(pages);
+        Ceiling::of(&depot).set(64 * MIB).unwrap();
+        all_back(&depot);
+    }
+}
+
+/// A program's cache frees pages for the request, and for a lower ceiling.
+#[test]
+fn requests_above_reclaim_first() {
+    let depot = Depot::builder(64 * MIB).ceiling(8 * MIB).build().unwrap();
+    let cache: Arc<Mutex<Vec<Page>>> = Arc::default();
+    let given = cache.clone();
+    let reclaim = move |pressure: Pressure| {
+        let mut cache = given.lock().unwrap();
+        let count = cache.len().min(pressure.wanted_pages as usize);
+        drop(cache.drain(..count));
+        count as u64
+    };
+    depot.on_pressure(reclaim).unwrap();
+    for _ in 0..2048 {
+        let page = depot.page_with(Order::BASE, Flags::default().no_reclaim()).unwrap();
+        cache.lock().unwrap().push(page);
+    }
+    let held: Vec<_> = (0..256).map(|_| depot.page(Order::BASE).unwrap()).collect();
+    let left = cache.lock().unwrap().len();
+    assert!((2048 - 512..=2048 - 256).contains(&left), "{left}");
+    assert_eq!(Ceiling::of(&depot).set(4 * MIB + 1), Ok(4 * MIB), "the cache made room");
+    assert!(held.len() + cache.lock().unwrap().len() <= 1024);
+    assert!(present_bytes(&depot) <= 4 * MIB);
+    drop(held);
+    cache.lock().unwrap().clear();
+    assert_eq!(depot.validate().unwrap().managed_pages, 1024);
+}
+
+#[test]
+fn what_is_held_stays() {
+    let depot = Depot::new(16 * MIB).unwrap();
+    let held: Vec<_> = (0..8).map(|_| depot.page(order(9)).unwrap()).collect();
+    let lower = Ceiling::of(&depot).set(4 * MIB);
+    assert_eq!(lower, Err(CeilingError::Held { bytes: 4 * MIB, reached: 16 * MIB }));
+    drop(held);
+    assert_eq!(Ceiling::of(&depot).set(4 * MIB), Ok(4 * MIB));
+    assert_eq!(depot.pages(1025, Flags::default()).unwrap_err(), AllocError::Exhausted);
+    assert_eq!(Ceiling::of(&depot).set(usize::MAX), Ok(16 * MIB));
+    assert_eq!(depot.pages(4096, Flags::default()).unwrap().len(), 16 * MIB);
+    all_back(&depot);
+}
+
+#[test]
+fn moves_beside_threads() {
+    let depot = Depot::builder(64 * MIB).checked(true).build().unwrap();
+    let (seed, shared, mut reached_all) = (seed(), &depot, 0);
+    let end = Instant::now() + Duration::from_millis(600);
+    std::thread::scope(|scope| {
+        for owner in 0..3 {
+            scope.spawn(move || work(shared, owner, seed, 100, end));
+        }
+        for bytes in [8, 64, 24, 40].into_iter().cycle().map(|mib| mib * MIB) {
+            match Ceiling::of(shared).set(bytes) {
+                Ok(now) => {
+                    assert_eq!(now, bytes);
+                    reached_all += 1;
+                }
+                Err(CeilingError::Held { reached, .. }) => assert!(reached > bytes),
+                Err(other) => panic!("{other}"),
+            }
+            if Instant::now() >= end {
+                break;
+            }
+        }
+    });
+    assert!(reached_all > 0);
+    Ceiling::of(&depot).set(64 * MIB).unwrap();
+    all_back(&depot);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let ceiling = |builder: pagedepot_linux::Builder| builder.build().map(drop).unwrap_err();
+    let refused = |builder, why| {
+        let error = ceiling(builder);
+        assert_eq!(error, BuildError::Ceiling(why));
+        assert!(!error.to_string().is_empty());
+    };
+    let least = 2 * MIB;
+    for bytes in [0, 1, least - 1] {
+        let builder = Depot::builder(16 * MIB).ceiling(bytes);
+        refused(builder, CeilingError::TooLow { bytes, least });
+    }
+    refused(Depot::builder(MIB).grow_to(2 << 30).ceiling(4 * MIB), CeilingError::CanGrow);
+    let pinned = Depot::builder(16 * MIB).pinned(true).ceiling(4 * MIB);
+    refused(pinned.clone().populate(true), CeilingError::Pinned);
+    let depot = pinned.build().unwrap();
+    assert_eq!(Ceiling::of(&depot).set(8 * MIB), Err(CeilingError::Pinned));
+    // None of these is ever in the way.
+    for bytes in [16 * MIB, 17 * MIB, usize::MAX] {
+        let depot = Depot::builder(16 * MIB).ceiling(bytes).build().unwrap();
+        assert_eq!(Ceiling::of(&depot).bytes(), 16 * MIB);
+    }
+}
