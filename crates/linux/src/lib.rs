@@ -45,6 +45,7 @@
 //! | take pages back from CPUs' caches | [`Depot::drain`] | [`CpuCaches::decay`](pagedepot::CpuCaches::decay) once a second |
 //! | take all of them without interrupting a CPU | [`Depot::drain_handover`] | [`CpuCaches::hand_over`](pagedepot::CpuCaches::hand_over) before a thread sleeps |
 //! | give memory back to the system | [`Depot::trim`] | |
+//! | have that done when memory is short, or the program rests | [`Monitor`](pressure::Monitor) | `examples/monitored.rs` |
 //! | never use more than so many bytes | [`Builder::ceiling`] | [`Ceiling`](reclaim::Ceiling) |
 //! | add memory while running | [`Depot::grow`] | [`Builder::grow_to`] |
 //! | bind memory to NUMA nodes, use huge pages | [`Builder::numa`], [`Builder::thp`], [`Builder::hugetlb`] | |
@@ -129,6 +130,7 @@ mod numa;
 mod page;
 mod pin_range;
 mod pins;
+pub mod pressure;
 mod prim;
 pub mod raw;
 pub mod reclaim;

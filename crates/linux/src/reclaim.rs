@@ -7,6 +7,7 @@
 //! | Let the caches of idle CPUs shrink | [`CpuCaches::decay`](pagedepot::CpuCaches::decay) |
 //! | Give memory back to the system | [`Depot::trim`](crate::Depot::trim) |
 //! | Give back whole free pageblocks only, every few seconds | [`Reporting::pass`] |
+//! | Do the above when a cgroup or the system runs short | [`Monitor`](crate::pressure::Monitor) |
 //! | Never use more than so many bytes | [`Ceiling::set`] |
 //! | Move pages together, so that large blocks become free | [`Depot::compact`](crate::Depot::compact) |
 //! | Keep the memory of pages that a device uses | [`Depot::pin_range`](crate::Depot::pin_range) |

@@ -1,0 +1,118 @@
+//! What a monitor has done.
+
+use super::policy::Level;
+use super::step::Step;
+use crate::prim::{AtomicU64, Ordering};
+
+/// What a [`Monitor`](super::Monitor) has done since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MonitorCounts {
+    /// The level now.
+    pub level: Level,
+    /// Times that it looked.
+    pub looks: u64,
+    /// Looks for which the kernel woke it.
+    pub wakes: u64,
+    /// Sources that said nothing that could be understood, over all looks.
+    pub unreadable: u64,
+    /// Rounds of steps at `Low`, `Medium` and `Critical`.
+    pub rounds: [u64; 3],
+    /// Rounds because nothing was allocated or freed past the fronts for a while.
+    pub idle_rounds: u64,
+    /// Rounds because pageblocks were free all the while that others were in use.
+    pub surplus_rounds: u64,
+    /// Bytes given back to the system. Of whole pageblocks given back by
+    /// [`GiveBackWhole`](Step::GiveBackWhole) all bytes count, also those that were not present.
+    pub given_back_bytes: u64,
+    /// Times that nothing was given back because a thread of this process ran on an isolated CPU.
+    pub postponed: u64,
+    /// Callbacks that panicked, and were dropped.
+    pub panics: u64,
+    /// Each step, by its place in [`Step::ALL`].
+    pub steps: [StepCounts; Step::ALL.len()],
+}
+
+impl MonitorCounts {
+    /// What one step did.
+    pub fn step(&self, step: Step) -> StepCounts {
+        self.steps[step as usize]
+    }
+}
+
+/// What a step has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepCounts {
+    /// How often it was taken, of each depot.
+    pub runs: u64,
+    /// Bytes that it took back: into the depot's store, or to the system.
+    pub bytes: u64,
+}
+
+/// A counter that one thread changes, and any may read: no order among counters.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, more: u64) {
+        // Relaxed: a count publishes nothing.
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub fn set(&self, value: u64) {
+        // Relaxed: as above.
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        // Relaxed: as above.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The same as [`MonitorCounts`], to change.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub level: Counter,
+    pub looks: Counter,
+    pub wakes: Counter,
+    pub unreadable: Counter,
+    pub rounds: [Counter; 3],
+    pub idle_rounds: Counter,
+    pub surplus_rounds: Counter,
+    pub postponed: Counter,
+    pub panics: Counter,
+    pub steps: [(Counter, Counter); Step::ALL.len()],
+}
+
+impl Counters {
+    pub fn count(&self, step: Step, bytes: u64) {
+        let (runs, sum) = &self.steps[step as usize];
+        runs.add(1);
+        sum.add(bytes);
+    }
+
+    pub fn snapshot(&self) -> MonitorCounts {
+        let levels = [Level::None, Level::Low, Level::Medium, Level::Critical];
+        let steps = Step::ALL.map(|step| {
+            let (runs, bytes) = &self.steps[step as usize];
+            StepCounts { runs: runs.get(), bytes: bytes.get() }
+        });
+        MonitorCounts {
+            level: levels[self.level.get() as usize],
+            looks: self.looks.get(),
+            wakes: self.wakes.get(),
+            unreadable: self.unreadable.get(),
+            rounds: [0, 1, 2].map(|at| self.rounds[at].get()),
+            idle_rounds: self.idle_rounds.get(),
+            surplus_rounds: self.surplus_rounds.get(),
+            given_back_bytes: [Step::GiveBackWhole, Step::Trim]
+                .map(|step| steps[step as usize].bytes)
+                .iter()
+                .sum(),
+            postponed: self.postponed.get(),
+            panics: self.panics.get(),
+            steps,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Reacting when the system, or the container, runs short of memory; and when the program rests.
+//!
+//! A [`Monitor`] looks at what the kernel says about pressure, and takes pages back in steps of
+//! growing force. It has one thread, which never runs on an isolated CPU; a program with a loop of
+//! its own calls [`Watcher::look`] instead.
+//!
+//! ```no_run
+//! use pagedepot_linux::Depot;
+//! use pagedepot_linux::pressure::Monitor;
+//!
+//! let depot = Depot::new(1 << 30)?;
+//! let monitor = Monitor::builder(&depot)
+//!     .on_pressure(0, |wanted_pages| {
+//!         // Free what is cheapest to make again; return the number of pages.
+//!         wanted_pages.min(0)
+//!     })
+//!     .start()?;
+//! // ... the program runs ...
+//! println!("{} bytes given back", monitor.counts().given_back_bytes);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it looks at
+//! | source | what counts |
+//! |---|---|
+//! | `/proc/pressure/memory`, `memory.pressure` of a cgroup | the share of time in which some thread waited for memory (`some avg10`) |
+//! | cgroup v2: `memory.current`, less `inactive_file` of `memory.stat` | beside the lower of `memory.high` and `memory.max` |
+//! | cgroup v1: `memory.usage_in_bytes`, less `total_inactive_file` | beside `memory.limit_in_bytes` |
+//! | cgroup v2: `memory.events`; v1: `memory.failcnt` | what was added since the last look |
+//!
+//! A cgroup's ancestors count too: the fullest decides. [`Sources::find`] finds all of them. The
+//! kernel wakes the monitor by triggers on `memory.pressure`, by changes of `memory.events`, and by
+//! thresholds in `cgroup.event_control` (v1); where it refuses, the monitor looks every
+//! [`look_ms`](Policy::look_ms).
+//!
+//! # Levels and steps
+//! Each [`Level`] takes the steps of those below it, too, in this order:
+//!
+//! | step | from | what |
+//! |---|---|---|
+//! | [`QuietDrain`](Step::QuietDrain) | `Low` | shelves of all CPUs; interrupts none |
+//! | [`HandoverDrain`](Step::HandoverDrain) | `Medium` | fronts, handed over by their owners; CPUs that do not answer are fenced, isolated ones never |
+//! | [`Purge`](Step::Purge) | `Medium` | lazy areas and pools of address spaces |
+//! | [`Callbacks`](Step::Callbacks) | `Critical` | those of [`on_pressure`](Builder::on_pressure), lowest priority first, until enough was freed |
+//! | [`GiveBackWhole`](Step::GiveBackWhole) | `Low` | whole free pageblocks (2 MiB), many by one system call where the kernel can |
+//! | [`Trim`](Step::Trim) | `Medium` | [`Depot::trim`](crate::Depot::trim): whole pageblocks first, then single pages |
+//! | [`KernelReclaim`](Step::KernelReclaim) | `Critical` | `memory.reclaim` of cgroup v2, if the policy asks for it |
+//!
+//! A level rises as soon as a reading says so, and falls by one when readings were clearly below it
+//! for a while ([`hysteresis_percent`](Policy::hysteresis_percent), [`calm_ms`](Policy::calm_ms)).
+//! While it lasts the steps are repeated, ever more rarely while they yield nothing.
+//!
+//! # Without pressure
+//! What a program has not used for [`idle_ms`](Policy::idle_ms) is given back: all that is free
+//! when it neither allocated nor freed past its CPUs' fronts, else the whole pageblocks that were
+//! free all the time.
+//!
+//! # Isolated CPUs
+//! The thread keeps off them, drains do not fence them, and a handover does not wake their threads.
+//! Giving memory back makes the kernel flush the TLB of every CPU that runs a thread of this
+//! process at that moment. So while a thread of it runs on an isolated CPU nothing is given back
+//! below [`Level::Critical`] ([`postponed`](MonitorCounts::postponed) counts).
+
+mod counts;
+mod error;
+mod force;
+mod judge;
+mod monitor;
+mod policy;
+mod reading;
+mod sources;
+mod step;
+mod triggers;
+mod watcher;
+
+pub use counts::{MonitorCounts, StepCounts};
+pub use error::MonitorError;
+pub use monitor::{Builder, Monitor};
+pub use policy::{Level, Policy, PolicyError};
+pub use reading::Reading;
+pub use sources::Sources;
+pub use step::Step;
+pub use watcher::{Look, Watcher};

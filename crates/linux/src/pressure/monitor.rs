@@ -1,0 +1,199 @@
+//! The thread that looks.
+
+use std::fmt;
+use std::mem::forget;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+
+use pagedepot_rseq::{CpuSet, affinity};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::counts::{Counters, MonitorCounts};
+use super::error::MonitorError;
+use super::force::Callback;
+use super::policy::Policy;
+use super::sources::Sources;
+use super::triggers::{Triggers, Woken};
+use super::watcher::Watcher;
+use crate::cpus::ForkMark;
+use crate::depot::Depot;
+
+/// The name of the thread, which `top` and debuggers show.
+const NAME: &str = "pagedepot-mon";
+
+/// Watches depots from a thread of its own, until it is dropped, or the depots' last handles are.
+/// See the [module](super).
+///
+/// A forked child has no monitor: dropping it there does nothing.
+pub struct Monitor {
+    stop: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    counters: Arc<Counters>,
+    parent: ForkMark<'static>,
+}
+
+/// Options of a [`Monitor`].
+#[must_use]
+pub struct Builder {
+    depots: Vec<Depot>,
+    policy: Policy,
+    sources: Option<Sources>,
+    callbacks: Vec<Callback>,
+}
+
+impl Builder {
+    /// Watches another depot, too.
+    pub fn and(mut self, depot: &Depot) -> Self {
+        self.depots.push(depot.clone());
+        self
+    }
+
+    /// When to react. Default: [`Policy::default`].
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// What to look at. Default: [`Sources::find`].
+    pub fn sources(mut self, sources: Sources) -> Self {
+        self.sources = Some(sources);
+        self
+    }
+
+    /// Calls `free` at [`Level::Critical`](super::Level::Critical), with the number of bytes that
+    /// are wanted: it frees what the program can do without, and returns how many bytes. Callbacks
+    /// of lower `priority` come first: give the lowest to what is cheapest to make again. The
+    /// others are called only while too little was freed.
+    ///
+    /// It is called by the monitor's thread (or in [`Watcher::look`]), never while a request waits;
+    /// for those there is [`Depot::on_pressure`]. One that panics is not called again.
+    pub fn on_pressure(
+        mut self,
+        priority: i32,
+        free: impl FnMut(u64) -> u64 + Send + 'static,
+    ) -> Self {
+        self.callbacks.push(Callback { priority, free: Box::new(free) });
+        self
+    }
+
+    /// A watcher without a thread.
+    ///
+    /// # Errors
+    /// [`MonitorError::Policy`].
+    pub fn watcher(self) -> Result<Watcher, MonitorError> {
+        self.policy.check()?;
+        let sources = self.sources.unwrap_or_else(Sources::find);
+        Ok(Watcher::new(&self.depots, self.policy, sources, self.callbacks))
+    }
+
+    /// Starts the thread. It blocks all signals, and keeps off CPUs that the depots take for
+    /// isolated.
+    ///
+    /// # Errors
+    /// [`MonitorError`].
+    pub fn start(self) -> Result<Monitor, MonitorError> {
+        let cpus = cpus_for(&self.depots)?;
+        let watcher = self.watcher()?;
+        let counters = watcher.counters.clone();
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let (told, confined) = mpsc::sync_channel(1);
+        let stopped = stop.clone();
+        let work = move || {
+            block_signals();
+            let result = cpus.map_or(Ok(()), |cpus| affinity::confine(&cpus));
+            let is_fit = result.is_ok();
+            if told.send(result).is_ok() && is_fit {
+                run(watcher, &stopped);
+            }
+        };
+        let thread = thread::Builder::new().name(NAME.to_owned()).spawn(work)?;
+        confined.recv().expect("the thread tells before it ends")?;
+        let parent = ForkMark::by_pid();
+        Ok(Monitor { stop, thread: Some(thread), counters, parent })
+    }
+}
+
+impl Monitor {
+    /// A monitor of a depot, to be started.
+    pub fn builder(depot: &Depot) -> Builder {
+        Builder {
+            depots: vec![depot.clone()],
+            policy: Policy::default(),
+            sources: None,
+            callbacks: Vec::new(),
+        }
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> MonitorCounts {
+        self.counters.snapshot()
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if self.parent.check().is_err() {
+            // The thread is the parent's.
+            forget(thread);
+            return;
+        }
+        if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_ok() {
+            // Its panic was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The CPUs to confine the thread to; `None`: it may run anywhere.
+fn cpus_for(depots: &[Depot]) -> Result<Option<CpuSet>, MonitorError> {
+    let isolated = super::watcher::isolated(depots);
+    if isolated.is_empty() {
+        return Ok(None);
+    }
+    let others: CpuSet =
+        affinity::allowed()?.iter().filter(|&cpu| !isolated.contains(cpu)).collect();
+    if others.is_empty() { Err(MonitorError::OnlyIsolated) } else { Ok(Some(others)) }
+}
+
+/// The program's handlers run on its own threads.
+fn block_signals() {
+    // SAFETY: a set of this function's, and this thread's own mask.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
+}
+
+fn run(mut watcher: Watcher, stop: &OwnedFd) {
+    let mut triggers = Triggers::new(watcher.sources(), &watcher.policy);
+    loop {
+        watcher.look();
+        if watcher.depots().next().is_none() {
+            return;
+        }
+        match triggers.sleep(stop, watcher.policy.look_ms) {
+            Woken::Stopped => return,
+            Woken::ByKernel => watcher.counters.wakes.add(1),
+            Woken::InTime => {}
+        }
+    }
+}
+
+impl fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Monitor").field(&self.counts()).finish()
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("depots", &self.depots)
+            .field("policy", &self.policy)
+            .field("sources", &self.sources)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,358 @@
+//! Where the kernel says how short memory is.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::policy::Policy;
+use super::reading::{self, Reading};
+
+/// Longest file that is read; the kernel's are far shorter.
+const FILE_MAX: u64 = 64 << 10;
+
+/// The files that a [`Monitor`](super::Monitor) reads.
+///
+/// ```
+/// use pagedepot_linux::pressure::Sources;
+///
+/// // The system, and one cgroup alone.
+/// let sources = Sources::none()
+///     .and_stalls("/proc/pressure/memory")
+///     .and_cgroup_v2("/sys/fs/cgroup/system.slice/example.service");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// Files of PSI.
+    pub(super) stalls: Vec<PathBuf>,
+    pub(super) groups: Vec<Group>,
+}
+
+/// A memory cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub version: Version,
+    pub directory: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    V1,
+    V2,
+}
+
+impl Sources {
+    /// None: the monitor only gives back what rests.
+    pub fn none() -> Self {
+        Sources::default()
+    }
+
+    /// All there are for this process: PSI of the system, its memory cgroup, v1 or v2, and the
+    /// cgroup's ancestors as far as they are mounted.
+    pub fn find() -> Self {
+        Self::find_below(Path::new("/proc"))
+    }
+
+    /// Adds a file of PSI.
+    pub fn and_stalls(mut self, file: impl Into<PathBuf>) -> Self {
+        self.stalls.push(file.into());
+        self
+    }
+
+    /// Adds a cgroup of version 2, by its directory, and its `memory.pressure`.
+    pub fn and_cgroup_v2(mut self, directory: impl Into<PathBuf>) -> Self {
+        let directory = directory.into();
+        self.stalls.push(directory.join("memory.pressure"));
+        self.groups.push(Group { version: Version::V2, directory });
+        self
+    }
+
+    /// Adds a cgroup of version 1, by its directory.
+    pub fn and_cgroup_v1(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.groups.push(Group { version: Version::V1, directory: directory.into() });
+        self
+    }
+
+    fn find_below(proc: &Path) -> Self {
+        let mut sources = Sources::none();
+        let system = proc.join("pressure/memory");
+        if system.exists() {
+            sources.stalls.push(system);
+        }
+        let memberships = read(&proc.join("self/cgroup")).unwrap_or_default();
+        let mounts = read(&proc.join("self/mountinfo")).unwrap_or_default();
+        for line in memberships.lines() {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+            let version = match controllers {
+                "" => Version::V2,
+                _ if controllers.split(',').any(|controller| controller == "memory") => Version::V1,
+                _ => continue,
+            };
+            let mount = mounts.lines().find_map(|line| Mount::of(line, version));
+            if let Some(mount) = mount {
+                sources.add_line(version, &mount, Path::new(path));
+            }
+        }
+        sources
+    }
+
+    /// Adds a cgroup and its ancestors, those that have what counts.
+    fn add_line(&mut self, version: Version, mount: &Mount, path: &Path) {
+        // In a container the path may lie outside of what is mounted: then the mount is the cgroup.
+        let inside = path.strip_prefix(&mount.root).unwrap_or(Path::new(""));
+        for below in inside.ancestors() {
+            let directory = mount.point.join(below);
+            let stalls = directory.join("memory.pressure");
+            // The root's are the system's.
+            if below != Path::new("") && stalls.exists() {
+                self.stalls.push(stalls);
+            }
+            if directory.join(version.usage()).exists() {
+                self.groups.push(Group { version, directory });
+            }
+        }
+    }
+}
+
+/// Where cgroups are mounted.
+struct Mount {
+    root: PathBuf,
+    point: PathBuf,
+}
+
+impl Mount {
+    /// A line of `mountinfo` (proc(5)), if it is of memory cgroups of this version.
+    fn of(line: &str, version: Version) -> Option<Self> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut kind = after.split(' ');
+        let is_meant = match (version, kind.next()?) {
+            (Version::V2, "cgroup2") => true,
+            (Version::V1, "cgroup") => kind.nth(1)?.split(',').any(|option| option == "memory"),
+            _ => false,
+        };
+        let mut fields = before.split(' ').skip(3).map(unescaped);
+        let mount = Mount { root: fields.next()?, point: fields.next()? };
+        is_meant.then_some(mount)
+    }
+}
+
+/// Spaces and the like are octal numbers in `mountinfo`.
+fn unescaped(field: &str) -> PathBuf {
+    let text = ["\\040", "\\011", "\\012", "\\134"]
+        .into_iter()
+        .zip([" ", "\t", "\n", "\\"])
+        .fold(field.to_owned(), |text, (escape, plain)| text.replace(escape, plain));
+    PathBuf::from(text)
+}
+
+impl Version {
+    /// The file with the bytes in use.
+    pub fn usage(self) -> &'static str {
+        match self {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        }
+    }
+}
+
+/// What a cgroup has counted since it was made.
+#[derive(Clone, Copy, Debug, Default)]
+struct Events {
+    high: u64,
+    max: u64,
+    oom: u64,
+}
+
+impl Group {
+    fn read(&self, name: &str) -> Option<String> {
+        read(&self.directory.join(name))
+    }
+
+    /// The limit in force, if there is one.
+    pub fn limit(&self) -> Option<u64> {
+        let limit = |name| self.read(name).as_deref().and_then(reading::limit);
+        match self.version {
+            Version::V1 => limit("memory.limit_in_bytes"),
+            Version::V2 => [limit("memory.high"), limit("memory.max")].into_iter().flatten().min(),
+        }
+    }
+
+    /// What could not be dropped at no cost: all in use, less the page cache that rests.
+    fn working_set(&self) -> Option<u64> {
+        let used = self.read(self.version.usage()).as_deref().and_then(reading::bytes)?;
+        let key = match self.version {
+            Version::V1 => "total_inactive_file",
+            Version::V2 => "inactive_file",
+        };
+        let stat = self.read("memory.stat").unwrap_or_default();
+        Some(used.saturating_sub(reading::value(&stat, key).unwrap_or(0)))
+    }
+
+    fn events(&self) -> Events {
+        match self.version {
+            Version::V1 => {
+                let failures = self.read("memory.failcnt").as_deref().and_then(reading::bytes);
+                let control = self.read("memory.oom_control").unwrap_or_default();
+                let oom = reading::value(&control, "oom_kill");
+                Events { high: 0, max: failures.unwrap_or(0), oom: oom.unwrap_or(0) }
+            }
+            Version::V2 => {
+                let events = self.read("memory.events").unwrap_or_default();
+                let count = |key| reading::value(&events, key).unwrap_or(0);
+                Events { high: count("high"), max: count("max"), oom: count("oom") }
+            }
+        }
+    }
+}
+
+/// Reads all sources, and knows what they said before.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub sources: Sources,
+    /// The events of each group at the last look.
+    seen: Vec<Events>,
+}
+
+impl Reader {
+    pub fn new(sources: Sources) -> Self {
+        let seen = sources.groups.iter().map(Group::events).collect();
+        Reader { sources, seen }
+    }
+
+    /// What they say now, and how many said nothing that can be understood.
+    pub fn read(&mut self, policy: &Policy) -> (Reading, u64) {
+        let mut all = Reading::default();
+        let mut unreadable = 0;
+        for file in &self.sources.stalls {
+            match read(file).as_deref().and_then(reading::stalled_percent) {
+                Some(percent) => all.stalled_percent = all.stalled_percent.max(percent),
+                None => unreadable += 1,
+            }
+        }
+        for (group, seen) in self.sources.groups.iter().zip(&mut self.seen) {
+            let events = group.events();
+            all.high_events += events.high.saturating_sub(seen.high);
+            all.max_events += events.max.saturating_sub(seen.max);
+            all.oom_events += events.oom.saturating_sub(seen.oom);
+            *seen = events;
+            let Some(used) = group.working_set() else {
+                unreadable += 1;
+                continue;
+            };
+            let Some(limit) = group.limit() else { continue };
+            let percent = used as f64 / limit.max(1) as f64 * 100.0;
+            if percent > all.used_percent {
+                let relaxed = (limit as f64 * policy.relaxed_share()) as u64;
+                (all.used_percent, all.over_bytes) = (percent, used.saturating_sub(relaxed));
+            }
+        }
+        (all, unreadable)
+    }
+
+    /// Asks the kernel to reclaim from the cgroup nearest to this process; whether it could.
+    pub fn ask_kernel(&self, bytes: u64) -> bool {
+        let is_v2 = |group: &&Group| group.version == Version::V2;
+        let Some(group) = self.sources.groups.iter().find(is_v2) else { return false };
+        // `EAGAIN` says that it found less, which is no failure to ask.
+        match std::fs::write(group.directory.join("memory.reclaim"), bytes.to_string()) {
+            Ok(()) => true,
+            Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+fn read(file: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(file).ok()?.take(FILE_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A folder for files that stand for the kernel's; removed at the end.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir();
+            Tree(root.join(format!("pagedepot-sources-{name}-{}", std::process::id())))
+        }
+
+        fn put(&self, file: &str, text: &str) -> &Self {
+            let path = self.0.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+            self
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_cgroup_and_its_ancestors_are_found() {
+        let tree = Tree::new("v2");
+        let point = tree.0.join("cg roup");
+        let escaped = point.to_str().unwrap().replace(' ', "\\040");
+        tree.put("self/cgroup", "1:cpu:/elsewhere\n0::/outer/inner\n")
+            .put("self/mountinfo", &format!("31 23 0:28 / {escaped} rw - cgroup2 none rw\n"))
+            .put("pressure/memory", "")
+            .put("cg roup/memory.pressure", "")
+            .put("cg roup/outer/memory.current", "1")
+            .put("cg roup/outer/memory.pressure", "")
+            .put("cg roup/outer/inner/memory.current", "1");
+        let group = |below: &str| Group { version: Version::V2, directory: point.join(below) };
+        let found = Sources::find_below(&tree.0);
+        assert_eq!(found.groups, [group("outer/inner"), group("outer")]);
+        let stalls = [tree.0.join("pressure/memory"), point.join("outer/memory.pressure")];
+        assert_eq!(found.stalls, stalls);
+    }
+
+    #[test]
+    fn version_1_and_a_container() {
+        let tree = Tree::new("v1");
+        let point = tree.0.join("memory");
+        let line =
+            format!("35 31 0:32 /docker/abc {} rw - cgroup none rw,memory\n", point.display());
+        tree.put("self/cgroup", "4:cpu,memory:/docker/abc/own\n").put("self/mountinfo", &line);
+        tree.put("memory/own/memory.usage_in_bytes", "1").put("memory/memory.usage_in_bytes", "2");
+        let found = Sources::find_below(&tree.0);
+        let group = |below: &str| Group { version: Version::V1, directory: point.join(below) };
+        assert_eq!(found.groups, [group("own"), group("")]);
+        assert_eq!(Sources::find_below(Path::new("/nowhere")), Sources::none());
+    }
+
+    #[test]
+    fn the_fullest_group_decides_and_cache_that_rests_does_not_count() {
+        let tree = Tree::new("full");
+        tree.put("a/memory.current", "900\n").put("a/memory.max", "1000\n");
+        tree.put("a/memory.high", "max\n").put("a/memory.stat", "file 9\ninactive_file 500\n");
+        tree.put("a/memory.events", "low 0\nhigh 2\nmax 1\noom 0\n");
+        tree.put("b/memory.usage_in_bytes", "950\n").put("b/memory.limit_in_bytes", "1000\n");
+        let sources =
+            Sources::none().and_cgroup_v2(tree.0.join("a")).and_cgroup_v1(tree.0.join("b"));
+        let mut reader = Reader::new(sources);
+        let policy = Policy::default();
+        let (reading, unreadable) = reader.read(&policy);
+        assert_eq!((reading.used_percent, reading.over_bytes), (95.0, 950 - 807));
+        assert_eq!(
+            (reading.high_events, reading.max_events),
+            (0, 0),
+            "none since it began to look"
+        );
+        assert_eq!(unreadable, 1, "a has no memory.pressure");
+        tree.put("a/memory.events", "low 0\nhigh 5\nmax 1\noom 1\n");
+        tree.put("b/memory.failcnt", "4\n").put("b/memory.usage_in_bytes", "nonsense\n");
+        let (reading, unreadable) = reader.read(&policy);
+        assert_eq!(reading.used_percent, 40.0);
+        assert_eq!((reading.high_events, reading.max_events, reading.oom_events), (3, 4, 1));
+        assert_eq!(unreadable, 2);
+    }
+}

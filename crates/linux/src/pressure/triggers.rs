@@ -1,0 +1,149 @@
+//! Being woken by the kernel: triggers of PSI, changed events, thresholds.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::policy::Policy;
+use super::sources::{Group, Sources, Version};
+
+/// A trigger of PSI: 100 ms of waiting in 2 s. Unprivileged programs may have windows of whole
+/// multiples of 2 s (`Documentation/accounting/psi.rst`).
+const STALL: &[u8] = b"some 100000 2000000\0";
+/// After a wake-up, for so long only the end of the monitor wakes it: events may come in floods.
+const GAP_MS: u32 = 20;
+
+/// Files that wake a sleeper.
+pub(super) struct Triggers(Vec<Trigger>);
+
+struct Trigger {
+    file: File,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Set up by a write.
+    Stall,
+    /// Ready when the file has changed since it was last read.
+    Changed,
+    /// A counter that must be read.
+    Counter,
+}
+
+impl Kind {
+    fn flags(self) -> PollFlags {
+        match self {
+            Kind::Stall | Kind::Changed => PollFlags::PRI,
+            Kind::Counter => PollFlags::IN,
+        }
+    }
+}
+
+/// Why a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    Stopped,
+    ByKernel,
+    InTime,
+}
+
+impl Triggers {
+    /// Those that the kernel allows.
+    pub fn new(sources: &Sources, policy: &Policy) -> Self {
+        let stalls = sources.stalls.iter().filter_map(|file| stall(file));
+        let groups = sources.groups.iter().flat_map(|group| match group.version {
+            Version::V1 => thresholds(group, policy),
+            Version::V2 => changed(&group.directory.join("memory.events")).into_iter().collect(),
+        });
+        Triggers(stalls.chain(groups).collect())
+    }
+
+    /// Sleeps for `limit_ms` milliseconds at most.
+    pub fn sleep(&mut self, stop: &OwnedFd, limit_ms: u32) -> Woken {
+        let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
+        fds.extend(self.0.iter().map(|trigger| PollFd::new(&trigger.file, trigger.kind.flags())));
+        let woken = match poll(&mut fds, Some(&timeout(limit_ms))) {
+            // A signal that this thread does not block counts as nothing.
+            Err(_) | Ok(0) => return Woken::InTime,
+            Ok(_) => fds.iter().map(PollFd::revents).collect::<Vec<_>>(),
+        };
+        drop(fds);
+        if !woken[0].is_empty() {
+            return Woken::Stopped;
+        }
+        let mut at = 0;
+        self.0.retain_mut(|trigger| {
+            at += 1;
+            woken[at].is_empty() || trigger.rearm(woken[at])
+        });
+        if nap(stop, GAP_MS) { Woken::Stopped } else { Woken::ByKernel }
+    }
+}
+
+impl Trigger {
+    /// Ready to wake again; `false`: it will not, because its cgroup has gone.
+    fn rearm(&mut self, woken: PollFlags) -> bool {
+        match self.kind {
+            // POLLERR beside POLLPRI is how `memory.events` changes; alone it says that PSI's file
+            // has gone.
+            Kind::Stall => woken.contains(PollFlags::PRI),
+            Kind::Changed => {
+                self.file.rewind().is_ok() && self.file.read_to_end(&mut Vec::new()).is_ok()
+            }
+            Kind::Counter => self.file.read(&mut [0; 8]).is_ok(),
+        }
+    }
+}
+
+/// Sleeps until the monitor is to end, at most so long; `true`: it is.
+fn nap(stop: &OwnedFd, limit_ms: u32) -> bool {
+    let mut fds = [PollFd::new(stop, PollFlags::IN)];
+    poll(&mut fds, Some(&timeout(limit_ms))).is_ok_and(|ready| ready > 0)
+}
+
+fn timeout(ms: u32) -> Timespec {
+    Timespec { tv_sec: i64::from(ms / 1000), tv_nsec: i64::from(ms % 1000) * 1_000_000 }
+}
+
+fn stall(file: &Path) -> Option<Trigger> {
+    let mut file = OpenOptions::new().read(true).write(true).open(file).ok()?;
+    // Where it is a plain file, in a test, it is always "ready".
+    is_kernels(&file).then_some(())?;
+    file.write_all(STALL).ok()?;
+    Some(Trigger { file, kind: Kind::Stall })
+}
+
+fn changed(file: &Path) -> Option<Trigger> {
+    let mut file = File::open(file).ok()?;
+    is_kernels(&file).then_some(())?;
+    file.read_to_end(&mut Vec::new()).ok()?;
+    Some(Trigger { file, kind: Kind::Changed })
+}
+
+/// Whether a file is of proc or of a cgroup, not of a disk.
+fn is_kernels(file: &File) -> bool {
+    const KINDS: [i64; 3] =
+        [libc::PROC_SUPER_MAGIC, libc::CGROUP_SUPER_MAGIC, libc::CGROUP2_SUPER_MAGIC];
+    rustix::fs::fstatfs(file).is_ok_and(|system| KINDS.contains(&system.f_type))
+}
+
+/// A counter for each level's share of the limit (`Documentation/admin-guide/cgroup-v1/memory.rst`,
+/// 9).
+fn thresholds(group: &Group, policy: &Policy) -> Vec<Trigger> {
+    let Some(limit) = group.limit() else { return Vec::new() };
+    let threshold = |percent: u32| {
+        let usage = File::open(group.directory.join(group.version.usage())).ok()?;
+        is_kernels(&usage).then_some(())?;
+        let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        let bytes = (limit as f64 * f64::from(percent) / 100.0) as u64;
+        let (counter_fd, usage_fd) = (counter.as_raw_fd(), usage.as_raw_fd());
+        let control = group.directory.join("cgroup.event_control");
+        std::fs::write(control, format!("{counter_fd} {usage_fd} {bytes}")).ok()?;
+        Some(Trigger { file: File::from(counter), kind: Kind::Counter })
+    };
+    policy.used_percent.into_iter().filter_map(threshold).collect()
+}

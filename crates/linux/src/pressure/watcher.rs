@@ -1,0 +1,246 @@
+//! One look after the other: what is read, what is decided, what is done.
+
+use std::fmt;
+use std::sync::Arc;
+
+use pagedepot::CpuId;
+use pagedepot::cpus::{Cpus as _, Environment as _};
+use pagedepot_rseq::CpuSet;
+
+use super::counts::{Counters, MonitorCounts};
+use super::force::{Callback, Force, Yield};
+use super::judge::Judge;
+use super::policy::{Level, Policy};
+use super::reading::Reading;
+use super::sources::{Reader, Sources};
+use super::step::Step;
+use crate::depot::{Depot, WeakDepot};
+use crate::memory::PAGEBLOCK_PAGES;
+use crate::prim::now_ms;
+use crate::reporting::Reporting;
+use crate::topology::Topology;
+
+/// How much longer than [`Policy::round_ms`] rounds that yield nothing may lie apart.
+const BACKOFF_MAX: u32 = 32;
+
+/// Watches depots without a thread of its own: the program calls [`look`](Self::look) where it
+/// suits, from a timer of its event loop for example. Made by
+/// [`Builder::watcher`](super::Builder::watcher).
+///
+/// ```
+/// use pagedepot_linux::Depot;
+/// use pagedepot_linux::pressure::{Level, Monitor, Sources};
+///
+/// let depot = Depot::new(16 << 20)?;
+/// let mut watcher = Monitor::builder(&depot).sources(Sources::none()).watcher()?;
+/// assert_eq!(watcher.look().level, Level::None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Watcher {
+    depots: Vec<(WeakDepot, Rest)>,
+    pub(super) policy: Policy,
+    reader: Reader,
+    callbacks: Vec<Callback>,
+    judge: Judge,
+    /// No round before that, unless the level rises.
+    next_round_ms: u64,
+    /// Times `round_ms` until the round after.
+    backoff: u32,
+    pub(super) counters: Arc<Counters>,
+    /// CPUs that the depots take for isolated.
+    isolated: CpuSet,
+}
+
+/// What a look found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Look {
+    /// What the sources said.
+    pub reading: Reading,
+    /// The level that lasts.
+    pub level: Level,
+    /// Bytes that were given back to the system.
+    pub given_back_bytes: u64,
+}
+
+/// What of a depot rests.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rest {
+    /// Pages moved between caches and the store, and free there, at the last look.
+    seen: (u64, u64),
+    since_ms: u64,
+    /// Whether all that rests was given back.
+    is_given: bool,
+    /// The fewest free pages since then.
+    free_min: u64,
+    window_ms: u64,
+}
+
+impl Watcher {
+    pub(super) fn new(
+        depots: &[Depot],
+        policy: Policy,
+        sources: Sources,
+        mut callbacks: Vec<Callback>,
+    ) -> Self {
+        callbacks.sort_by_key(|callback| callback.priority);
+        let rests = depots.iter().map(|depot| (depot.downgrade(), Rest::default()));
+        Watcher {
+            depots: rests.collect(),
+            policy,
+            reader: Reader::new(sources),
+            callbacks,
+            judge: Judge::default(),
+            next_round_ms: 0,
+            backoff: 1,
+            counters: Arc::default(),
+            isolated: isolated(depots),
+        }
+    }
+
+    /// Looks once, and does what is to be done. It may take as long as a trim.
+    pub fn look(&mut self) -> Look {
+        self.look_at(now_ms())
+    }
+
+    /// As [`look`](Self::look), with the time, in milliseconds of any clock that does not go back.
+    pub fn look_at(&mut self, now_ms: u64) -> Look {
+        let (reading, unreadable) = self.reader.read(&self.policy);
+        self.counters.looks.add(1);
+        self.counters.unreadable.add(unreadable);
+        let before = self.judge.level();
+        let level = self.judge.judge(&self.policy, &reading, now_ms);
+        self.counters.level.set(level as u64);
+        let mut look = Look { reading, level, given_back_bytes: 0 };
+        let depots: Vec<Depot> = self.depots().collect();
+        if level > before {
+            (self.backoff, self.next_round_ms) = (1, now_ms);
+        }
+        if level > Level::None && now_ms >= self.next_round_ms {
+            let done = self.force().round(&depots, level, reading.over_bytes);
+            self.counters.rounds[level as usize - 1].add(1);
+            look.given_back_bytes += done.given_back_bytes;
+            self.schedule(now_ms, done);
+        }
+        for depot in &depots {
+            look.given_back_bytes += self.rest(depot, now_ms);
+        }
+        look
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> MonitorCounts {
+        self.counters.snapshot()
+    }
+
+    /// The depots that still have handles.
+    pub(super) fn depots(&self) -> impl Iterator<Item = Depot> {
+        self.depots.iter().filter_map(|(depot, _)| depot.upgrade())
+    }
+
+    pub(super) fn sources(&self) -> &Sources {
+        &self.reader.sources
+    }
+
+    fn force(&mut self) -> Force<'_> {
+        Force {
+            policy: &self.policy,
+            reader: &self.reader,
+            callbacks: &mut self.callbacks,
+            counters: &self.counters,
+            isolated: &self.isolated,
+        }
+    }
+
+    fn schedule(&mut self, now_ms: u64, done: Yield) {
+        let is_in_vain = done.freed_bytes + done.given_back_bytes == 0;
+        self.backoff = if is_in_vain { (2 * self.backoff).min(BACKOFF_MAX) } else { 1 };
+        self.next_round_ms = now_ms + u64::from(self.policy.round_ms) * u64::from(self.backoff);
+    }
+
+    /// Gives back what was not used for a while; returns how many bytes.
+    fn rest(&mut self, depot: &Depot, now_ms: u64) -> u64 {
+        let idle_ms = u64::from(self.policy.idle_ms);
+        let seen = activity(depot);
+        let is_it = |(other, _): &&mut (WeakDepot, Rest)| other.upgrade().as_ref() == Some(depot);
+        let Some((_, rest)) = self.depots.iter_mut().find(is_it) else { return 0 };
+        if idle_ms == 0 {
+            return 0;
+        }
+        if seen != rest.seen || rest.window_ms == 0 {
+            (rest.seen, rest.since_ms, rest.is_given) = (seen, now_ms, false);
+        }
+        if rest.window_ms == 0 {
+            (rest.window_ms, rest.free_min) = (now_ms, seen.1);
+        }
+        rest.free_min = rest.free_min.min(seen.1);
+        let mut rest = *rest;
+        let mut given_back_bytes = 0;
+        if !rest.is_given && now_ms.saturating_sub(rest.since_ms) >= idle_ms {
+            given_back_bytes = self.give_all(depot, &mut rest);
+        } else if now_ms.saturating_sub(rest.window_ms) >= idle_ms {
+            given_back_bytes = self.give_surplus(depot, rest.free_min);
+            (rest.window_ms, rest.free_min) = (now_ms, seen.1);
+        }
+        if let Some((_, kept)) = self.depots.iter_mut().find(is_it) {
+            *kept = rest;
+        }
+        given_back_bytes
+    }
+
+    /// Of a depot at rest: all that is free.
+    fn give_all(&mut self, depot: &Depot, rest: &mut Rest) -> u64 {
+        let mut done = Yield::default();
+        let mut force = self.force();
+        // What a purge frees lies in caches, too.
+        for step in [Step::Purge, Step::QuietDrain, Step::HandoverDrain, Step::Trim] {
+            force.take(depot, step, Level::None, &mut done);
+        }
+        self.counters.idle_rounds.add(1);
+        // The drains moved pages, too.
+        rest.seen = activity(depot);
+        rest.is_given = !done.is_cut_short;
+        done.given_back_bytes
+    }
+
+    /// Of a depot in use: pageblocks that were free all the while, as far as they still have
+    /// memory.
+    fn give_surplus(&mut self, depot: &Depot, free_min: u64) -> u64 {
+        let whole = free_min / u64::from(PAGEBLOCK_PAGES);
+        let surplus = whole.saturating_sub(Reporting::of(depot).counts().reported);
+        if surplus == 0 {
+            return 0;
+        }
+        self.counters.surplus_rounds.add(1);
+        self.force().give_surplus(depot, surplus)
+    }
+}
+
+/// What changes when pages are allocated or freed past the fronts: pages refilled and spilled, and
+/// free ones.
+fn activity(depot: &Depot) -> (u64, u64) {
+    let zones = depot.zone_ids().filter_map(|zone| depot.zone_stats(zone));
+    zones.fold((0, 0), |(moved, free), zone| {
+        let counts = zone.counts;
+        let moves = counts.refilled_pages.wrapping_add(counts.spilled_pages);
+        (moves.wrapping_add(moved), zone.free_pages.wrapping_add(free))
+    })
+}
+
+/// The CPUs that any of the depots leaves alone.
+pub(super) fn isolated(depots: &[Depot]) -> CpuSet {
+    let is_isolated = |cpu: &CpuId| {
+        depots.iter().any(|depot| depot.shared().frames().cpus().environment().is_isolated(*cpu))
+    };
+    (0..Topology::read().cpu_count()).map(CpuId::new).filter(is_isolated).collect()
+}
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watcher")
+            .field("policy", &self.policy)
+            .field("sources", self.sources())
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}

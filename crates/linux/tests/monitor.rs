@@ -1,0 +1,389 @@
+//! The monitor of memory pressure.
+//! 1. Levels take the steps that they name, in that order; callbacks by priority.
+//! 2. What rests is given back, and what is used is not.
+//! 3. Its thread ends with it, or with the depot, and keeps off isolated CPUs.
+//! 4. In a cgroup with a limit a program that would be killed lives.
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{order, present_bytes, usable_cpus};
+use pagedepot_linux::pressure::{Level, Monitor, MonitorError, Policy, Sources, Step};
+use pagedepot_linux::{CpuId, Depot, MemoryKind, Order, Page, Vmalloc};
+
+const MIB: usize = 1 << 20;
+
+/// A cgroup made of plain files; removed at the end.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("pagedepot-{name}-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let group = Group(root);
+        group
+            .put("memory.max", "1000\n")
+            .put("memory.high", "max\n")
+            .put("memory.stat", "anon 9\n");
+        group.put("memory.events", "high 0\nmax 0\noom 0\n");
+        group.put("memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n");
+        group.used(10);
+        group
+    }
+
+    fn put(&self, file: &str, text: &str) -> &Self {
+        fs::write(self.0.join(file), text).unwrap();
+        self
+    }
+
+    fn used(&self, percent: u32) {
+        self.put("memory.current", &format!("{}\n", percent * 10));
+    }
+
+    fn sources(&self) -> Sources {
+        Sources::none().and_cgroup_v2(&self.0)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Without the rules for what rests.
+fn busy() -> Policy {
+    Policy { idle_ms: 0, ..Policy::default() }
+}
+
+#[test]
+fn levels_take_their_steps() {
+    let group = Group::new("levels");
+    let builder = Depot::builder(32 * MIB).memory(MemoryKind::Memfd).populate(true);
+    let depot = builder.build().unwrap();
+    let held = depot.page(Order::BASE).unwrap();
+    let space = Vmalloc::builder(&depot).lazy_bytes(64 * MIB).build().unwrap();
+    let called: Arc<Mutex<Vec<(i32, u64)>>> = Arc::default();
+    let callback = |priority: i32, frees: u64| {
+        let called = called.clone();
+        move |wanted: u64| {
+            called.lock().unwrap().push((priority, wanted));
+            frees
+        }
+    };
+    let mut watcher = Monitor::builder(&depot)
+        .policy(busy())
+        .sources(group.sources())
+        .on_pressure(7, callback(7, 0))
+        .on_pressure(-1, callback(-1, 50))
+        .on_pressure(3, callback(3, 1 << 40))
+        .watcher()
+        .unwrap();
+    let runs = |counts: pagedepot_linux::pressure::MonitorCounts| {
+        Step::ALL.map(|step| counts.step(step).runs)
+    };
+    assert_eq!(watcher.look_at(0).level, Level::None);
+    assert_eq!(runs(watcher.counts()), [0; 7]);
+
+    group.used(86);
+    drop(space.buf(MIB).unwrap()); // Lazy.
+    let look = watcher.look_at(10);
+    assert_eq!(look.level, Level::Low);
+    assert!(look.given_back_bytes > 24 << 20, "{look:?}");
+    assert_eq!(runs(watcher.counts()), [1, 0, 0, 0, 1, 0, 0]);
+    let low = present_bytes(&depot);
+    assert!(low < 8 * MIB, "{low}");
+
+    group.used(93);
+    assert_eq!(watcher.look_at(20).level, Level::Medium);
+    let counts = watcher.counts();
+    assert_eq!(runs(counts), [2, 1, 1, 0, 2, 1, 0]);
+    assert!(counts.step(Step::Purge).bytes >= MIB as u64, "{counts:?}");
+    assert!(counts.step(Step::HandoverDrain).bytes > 0, "{counts:?}");
+    assert!(present_bytes(&depot) < 2 * MIB, "{}", present_bytes(&depot));
+    assert!(called.lock().unwrap().is_empty());
+
+    // 97 % of 1000 bytes: 163 bytes above what is relaxed (80.75 %).
+    group.used(97);
+    assert_eq!(watcher.look_at(30).level, Level::Critical);
+    assert_eq!(*called.lock().unwrap(), [(-1, 163), (3, 113)], "and 7 was not needed");
+    assert_eq!(watcher.counts().rounds, [1, 1, 1]);
+    // The next round comes after a second, and levels end one by one.
+    watcher.look_at(500);
+    assert_eq!(watcher.counts().rounds, [1, 1, 1]);
+    watcher.look_at(1030);
+    assert_eq!(watcher.counts().rounds, [1, 1, 2]);
+    group.used(10);
+    let levels = [2000, 5000, 8000, 11_000].map(|now_ms| watcher.look_at(now_ms).level);
+    assert_eq!(levels, [Level::Critical, Level::Medium, Level::Low, Level::None]);
+    drop((held, space));
+    common::all_back(&depot);
+}
+
+/// Rounds that yield nothing become rare.
+#[test]
+fn rounds_in_vain_become_rare() {
+    let group = Group::new("vain");
+    let depot = Depot::new(4 * MIB).unwrap();
+    let mut watcher =
+        Monitor::builder(&depot).policy(busy()).sources(group.sources()).watcher().unwrap();
+    group.put("memory.pressure", "some avg10=20.00 avg60=0.00 avg300=0.00 total=0\n");
+    for second in 0..120 {
+        watcher.look_at(second * 1000);
+    }
+    let counts = watcher.counts();
+    assert_eq!(counts.level, Level::Medium);
+    // Untouched pageblocks count as given back once; then after 1, 2, 4, ... 32 seconds.
+    assert!((6..=10).contains(&counts.rounds[1]), "{counts:?}");
+    assert!(counts.looks == 120 && counts.unreadable == 0, "{counts:?}");
+}
+
+#[test]
+fn a_callback_that_panics_is_dropped() {
+    let group = Group::new("panics");
+    let depot = Depot::new(4 * MIB).unwrap();
+    let builder = Monitor::builder(&depot).policy(busy()).sources(group.sources());
+    let mut watcher = builder.on_pressure(0, |_| panic!("on purpose")).watcher().unwrap();
+    let held = depot.page(order(9)).unwrap();
+    group.put("memory.events", "high 0\nmax 0\noom 1\n");
+    assert_eq!(watcher.look_at(0).level, Level::Critical);
+    watcher.look_at(100_000);
+    let counts = watcher.counts();
+    assert_eq!((counts.panics, counts.step(Step::Callbacks).runs), (1, 0));
+    drop(held);
+}
+
+/// A cgroup that vanishes, and one that says nonsense.
+#[test]
+fn hostile_sources_do_nothing() {
+    let group = Group::new("hostile");
+    let depot = Depot::new(4 * MIB).unwrap();
+    let mut watcher =
+        Monitor::builder(&depot).policy(busy()).sources(group.sources()).watcher().unwrap();
+    let texts = ["", "max", "-5", "99999999999999999999999", "\u{0}\u{0}", "some avg10=NaN"];
+    for (round, text) in texts.into_iter().enumerate() {
+        for file in ["memory.current", "memory.stat", "memory.events", "memory.pressure"] {
+            group.put(file, text);
+        }
+        assert_eq!(watcher.look_at(round as u64).level, Level::None, "{text:?}");
+    }
+    fs::remove_dir_all(&group.0).unwrap();
+    assert_eq!(watcher.look_at(100).level, Level::None);
+    assert_eq!(watcher.counts().unreadable, 2 * (texts.len() as u64 + 1));
+}
+
+#[test]
+fn what_rests_is_given_back() {
+    let depot = Depot::new(64 * MIB).unwrap();
+    let mut watcher = Monitor::builder(&depot).sources(Sources::none()).watcher().unwrap();
+    let touch = |count: usize| -> Vec<Page> {
+        let page = || depot.page(Order::BASE).unwrap();
+        (0..count)
+            .map(|_| page())
+            .map(|mut page| {
+                page[0] = 1;
+                page
+            })
+            .collect()
+    };
+    let mut pages = touch(8192);
+    let peak = present_bytes(&depot);
+    assert!(peak >= 32 * MIB);
+    // In use: nothing is free.
+    for second in 0..5 {
+        watcher.look_at(1 + second * 1000);
+    }
+    // One of ten stays.
+    let mut nth = 0;
+    pages.retain(|_| {
+        nth += 1;
+        nth % 10 == 0
+    });
+    let unused = peak - pages.len() * 4096;
+    watcher.look_at(10_000);
+    let (early, rounds) = (watcher.look_at(12_900).given_back_bytes, watcher.counts().idle_rounds);
+    assert_eq!(early, 0, "not for three seconds yet");
+    let look = watcher.look_at(13_000);
+    let left = present_bytes(&depot) - pages.len() * 4096;
+    assert!(left * 20 <= unused, "95 % of {unused} bytes: {left} left, {look:?}");
+    assert_eq!(watcher.counts().idle_rounds, rounds + 1);
+    // Once is enough.
+    watcher.look_at(20_000);
+    watcher.look_at(30_000);
+    assert_eq!(watcher.counts().idle_rounds, rounds + 1);
+    pages.iter().for_each(|page| assert_eq!(page[0], 1));
+    drop(pages);
+    common::all_back(&depot);
+}
+
+/// Of a depot in use the pageblocks that were free all the while.
+#[test]
+fn surplus_is_given_back_while_the_depot_is_in_use() {
+    let depot = Depot::new(64 * MIB).unwrap();
+    let mut watcher = Monitor::builder(&depot).sources(Sources::none()).watcher().unwrap();
+    let mut blocks: Vec<_> = (0..24).map(|_| depot.page(order(9)).unwrap()).collect();
+    blocks.iter_mut().for_each(|block| block.fill(1));
+    blocks.truncate(2);
+    depot.drain(pagedepot_linux::Scope::ALL, pagedepot_linux::Mode::Full);
+    for second in 1..10 {
+        drop(depot.pages(3, Default::default()).unwrap());
+        let held = depot.pages(second, Default::default()).unwrap();
+        watcher.look_at(u64::from(second) * 1000);
+        drop(held);
+    }
+    let counts = watcher.counts();
+    assert!(counts.surplus_rounds > 0, "{counts:?}");
+    assert_eq!(counts.idle_rounds, 0, "{counts:?}");
+    assert!(present_bytes(&depot) <= 8 * MIB, "{}", present_bytes(&depot));
+}
+
+/// Threads of this process with the monitor's name: their CPUs.
+fn monitors() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
+    let statuses =
+        tasks.filter_map(status).filter(|text| text.starts_with("Name:\tpagedepot-mon\n"));
+    let cpus = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:\t"));
+        line.unwrap().to_owned()
+    };
+    statuses.map(cpus).collect()
+}
+
+/// One test, so that no other monitor is about: where the thread runs, and when it ends.
+#[test]
+fn the_thread_keeps_off_isolated_cpus_and_ends() {
+    let cpus = usable_cpus();
+    let isolated = CpuId::new(*cpus.last().unwrap());
+    let depot = Depot::builder(4 * MIB).isolated_cpus([isolated].into_iter().collect());
+    let depot = depot.build().unwrap();
+    let started = Monitor::builder(&depot).sources(Sources::none()).start();
+    if cpus.len() == 1 {
+        assert!(matches!(started, Err(MonitorError::OnlyIsolated)), "{started:?}");
+        return;
+    }
+    let monitor = started.unwrap();
+    let until = |count: usize| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while monitors().len() != count {
+            assert!(Instant::now() < end, "{:?}", monitors());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    until(1);
+    let list: pagedepot_linux::builder::CpuSet = monitors()[0].parse().unwrap();
+    assert!(!list.contains(isolated) && !list.is_empty(), "{list}");
+    drop(monitor);
+    assert_eq!(monitors().len(), 0, "dropping it waits for the thread");
+
+    let policy = Policy { look_ms: 10, ..Policy::default() };
+    let monitor = Monitor::builder(&depot).policy(policy).sources(Sources::none()).start().unwrap();
+    until(1);
+    drop(depot);
+    until(0);
+    assert!(monitor.counts().looks > 0);
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let depot = Depot::new(MIB).unwrap();
+    let policy = Policy { used_percent: [97, 92, 85], ..Policy::default() };
+    let error = Monitor::builder(&depot).policy(policy).start().unwrap_err();
+    assert!(error.to_string().contains("ascend"), "{error}");
+}
+
+/// Tells a copy of this program which cgroup to live in.
+const GROUP: &str = "PAGEDEPOT_TEST_CGROUP";
+const LIMIT: usize = 64 * MIB;
+
+/// A program whose cache would take three times its limit.
+fn live_in(group: &str) {
+    fs::write(format!("{group}/cgroup.procs"), std::process::id().to_string()).unwrap();
+    let depot = Depot::new(256 * MIB).unwrap();
+    let cache: Arc<Mutex<Vec<Page>>> = Arc::default();
+    let given = cache.clone();
+    let free = move |wanted: u64| {
+        let mut cache = given.lock().unwrap();
+        let count = cache.len().min(wanted.div_ceil(4096) as usize);
+        drop(cache.drain(..count));
+        count as u64 * 4096
+    };
+    let policy =
+        Policy { look_ms: 20, round_ms: 10, used_percent: [40, 50, 60], ..Policy::default() };
+    let sources = match fs::exists(format!("{group}/memory.current")).unwrap() {
+        true => Sources::none().and_cgroup_v2(group),
+        false => Sources::none().and_cgroup_v1(group),
+    };
+    let monitor = Monitor::builder(&depot)
+        .policy(policy)
+        .sources(sources)
+        .on_pressure(0, free)
+        .start()
+        .unwrap();
+    for _ in 0..3 * LIMIT / MIB {
+        for _ in 0..256 {
+            let mut page = depot.page(Order::BASE).unwrap();
+            page[0] = 1;
+            cache.lock().unwrap().push(page);
+        }
+        std::thread::sleep(Duration::from_millis(4));
+    }
+    let counts = monitor.counts();
+    println!("{counts:?}");
+    assert!(counts.rounds[2] > 0 && counts.wakes > 0, "{counts:?}");
+    assert!(counts.given_back_bytes > LIMIT as u64, "{counts:?}");
+}
+
+/// A cgroup with a limit; `None`, with the reason: this program may make none.
+fn limited_group() -> Result<PathBuf, String> {
+    let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+    let of =
+        |version: &str| own.lines().find_map(|line| Some(line.split_once(version)?.1.to_owned()));
+    let name = format!("pagedepot-test-{}", std::process::id());
+    let (group, limit) = match (of(":memory:"), of("0::")) {
+        (Some(path), _) => (format!("/sys/fs/cgroup/memory{path}/{name}"), "memory.limit_in_bytes"),
+        (None, Some(path)) => (format!("/sys/fs/cgroup{path}/{name}"), "memory.max"),
+        _ => return Err("no memory cgroup in /proc/self/cgroup".into()),
+    };
+    fs::create_dir(&group).map_err(|error| format!("cannot make {group}: {error}"))?;
+    let file = format!("{group}/{limit}");
+    fs::write(&file, LIMIT.to_string()).map_err(|error| {
+        let _ = fs::remove_dir(&group);
+        format!("cannot write {file}: {error}")
+    })?;
+    Ok(group.into())
+}
+
+#[test]
+fn a_program_lives_below_its_limit() {
+    if let Ok(group) = std::env::var(GROUP) {
+        return live_in(&group);
+    }
+    let group = match limited_group() {
+        Ok(group) => group,
+        Err(why) => {
+            eprintln!("SKIPPED: {why}; THE MONITOR WAS NOT TESTED IN A CGROUP WITH A LIMIT");
+            return;
+        }
+    };
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_program_lives_below_its_limit", "--nocapture"])
+        .env(GROUP, &group)
+        .output();
+    let removed = fs::remove_dir(&group);
+    let output = child.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{}\n{text}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(text.contains("rounds"), "{text}");
+    removed.unwrap();
+}
