@@ -186,7 +186,8 @@ impl Memory {
     /// frames.
     pub fn map(wanted: Wanted) -> Result<(Mapping, Self), BuildError> {
         let Wanted { kind, bytes, bytes_max, metadata_bytes, hugetlb, thp } = wanted;
-        let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
+        // Every range that is aligned inside of it is aligned in memory, too.
+        let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
         let (metadata, mapping) = Mapping::reserve_aligned(metadata_bytes, bytes_max, align)
             .map_err(no_memory(bytes_max))?;
         replace(&metadata, 0..metadata_bytes, None, false).map_err(no_memory(metadata_bytes))?;
@@ -418,7 +419,7 @@ mod tests {
                     metadata.start().as_ptr().wrapping_add(metadata.bytes()),
                     memory.start().as_ptr()
                 );
-                let align = if bytes >= GIB { GIB } else { HUGE_BYTES };
+                let align = bytes.next_power_of_two().clamp(HUGE_BYTES, GIB);
                 assert_eq!(memory.start().as_ptr().addr() % align, 0);
                 assert_eq!(memory.fd().is_some(), kind == MemoryKind::Memfd);
                 // SAFETY: inside the mapping.

@@ -17,6 +17,19 @@ use pagedepot_linux::{
 
 const MIB: usize = 1 << 20;
 
+/// Also where the alignment is larger than a huge page, and the depot smaller than 1 GiB.
+#[test]
+fn aligned_pages_are_aligned_in_memory() {
+    for mib in [64, 96, 200] {
+        let depot = Depot::new(mib * MIB).unwrap();
+        let aligned = depot.raw().alloc_contiguous(1000, 8192, Flags::default()).unwrap();
+        assert_eq!(depot.raw().address(aligned).addr().get() % (32 * MIB), 0, "{mib} MiB");
+        // SAFETY: allocated above, and not used.
+        unsafe { depot.raw().free_contiguous(aligned, 1000) }.unwrap();
+        all_back(&depot);
+    }
+}
+
 #[test]
 fn pages_are_bytes() {
     let depot = Depot::new(16 * MIB).unwrap();
