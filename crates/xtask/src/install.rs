@@ -26,6 +26,13 @@ pub struct Options {
     poison: bool,
 }
 
+impl Options {
+    /// Into `prefix`, for programs.
+    pub fn plain(prefix: &Path) -> Self {
+        Options { prefix: prefix.to_owned(), poison: false }
+    }
+}
+
 /// Builds and installs.
 ///
 /// # Errors

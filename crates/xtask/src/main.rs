@@ -7,6 +7,7 @@ mod kernel;
 mod linux;
 mod machine;
 mod ostd;
+mod redis;
 mod results;
 mod tools;
 
@@ -32,6 +33,11 @@ enum Chore {
     Kernel(kernel::Options),
     /// Build the C library and install it: header, libraries, pkg-config file
     Install(install::Options),
+    /// Run Debian's Redis with its extents from a depot, beside plain jemalloc
+    ///
+    /// Builds crates/capi/examples/jemalloc, which is preloaded. Compares throughput, with drains
+    /// behind it, and the memory given back after a peak.
+    Redis(redis::Options),
     /// Put the allocator into Linux, boot it and measure it beside Linux's own per-CPU lists
     Linux(linux::Options),
     /// Build the kernels of examples/ostd, boot them, test the allocator in one and compare it with
@@ -55,6 +61,7 @@ fn main() -> ExitCode {
     let done = match &chore {
         Chore::Kernel(options) => kernel::run(options),
         Chore::Install(options) => install::run(options),
+        Chore::Redis(options) => redis::run(options),
         Chore::Linux(options) => linux::run(options),
         Chore::Ostd(options) => ostd::run(options),
     };
@@ -107,6 +114,8 @@ mod tests {
             ("kernel --memory 1", "64..=65536"),
             ("kernel --timeout 0", "--timeout"),
             ("kernel --rounds 0", "--rounds"),
+            ("redis --rounds 0", "1..=1000"),
+            ("redis --drain-ms 0", "1..=60000"),
             ("kernel --frobnicate", "--frobnicate"),
         ] {
             let arguments = ["xtask"].into_iter().chain(arguments.split_whitespace());

@@ -32,6 +32,12 @@ impl Results {
         self.rows.entry((metric.to_owned(), params, cpus, design)).or_default().push(value);
     }
 
+    /// A design's samples of a metric without params.
+    pub fn samples(&self, design: &'static str, metric: &str) -> &[f64] {
+        let key = (metric.to_owned(), BTreeMap::new(), 1, design);
+        self.rows.get(&key).map_or(&[], Vec::as_slice)
+    }
+
     /// The document of `command` that `pagedepot compare` reads.
     pub fn document(&self, command: &str, settings: &Value) -> Value {
         let results: Vec<Value> = self
@@ -85,6 +91,8 @@ impl Results {
 
 fn unit(metric: &str) -> &'static str {
     match metric.rsplit('_').next() {
+        _ if metric.ends_with("_per_s") => "1/s",
+        Some("share") => "1",
         Some("ns") => "ns",
         Some("pages") => "pages",
         Some("instructions") => "instructions",
@@ -93,7 +101,8 @@ fn unit(metric: &str) -> &'static str {
     }
 }
 
-fn median(samples: &[f64]) -> f64 {
+/// The median of samples, of which there are some.
+pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
