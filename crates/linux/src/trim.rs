@@ -213,11 +213,17 @@ impl<'d> Taken<'d> {
         let system_page = rustix::param::page_size();
         for huge in chunk.clone().step_by(HUGE_BYTES) {
             let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
+            let pages = |run: &Range<usize>| {
+                let first = (run.start - chunk.start) / system_page;
+                first..(run.end - chunk.start).div_ceil(system_page)
+            };
+            // In a large depot most of it is not present: do not ask about each page.
+            if !present[pages(&huge)].contains(&true) {
+                continue;
+            }
             let is_meant = |run: &Range<usize>| (run.len() == HUGE_BYTES) == (runs == Runs::Whole);
             for run in free_runs(depot, pins, huge).into_iter().filter(is_meant) {
-                let pages = (run.start - chunk.start) / system_page
-                    ..(run.end - chunk.start).div_ceil(system_page);
-                if present[pages].iter().any(|&present| present) {
+                if present[pages(&run)].contains(&true) {
                     taken.take(run);
                 }
             }
