@@ -190,6 +190,10 @@ fn peers_that_are_compiled_in_have_rows() {
         let median = row.unwrap_or_else(|| panic!("no row of {peer}"))["median"].as_f64().unwrap();
         assert!(median > 0.0, "{peer}: {median}");
     }
+    let document = results(&["bench", "giveback"]);
+    for peer in ["mimalloc", "jemalloc"] {
+        assert_eq!(rows(&document, peer, "given_back_share").count(), 2, "{peer}");
+    }
 }
 
 #[test]
@@ -214,6 +218,22 @@ fn hot_has_pairs_on_one_cpu_and_on_all() {
                 .all(|row| row["unit"] == "ns" && row["samples"].as_array().unwrap().len() == 2)
         );
     }
+}
+
+/// What a depot gives back when asked is no matter of time.
+#[test]
+fn giveback_has_shares_at_rest_and_when_asked() {
+    let document = results(&["bench", "giveback"]);
+    let metrics = check(&document, "bench giveback");
+    assert_eq!(metrics[..2], ["given_back_share", "resident_bytes"]);
+    let shares: Vec<_> = rows(&document, "depot", "given_back_share").collect();
+    assert_eq!(shares.len(), 4, "anonymous and of a memory file, at rest and when asked");
+    for row in shares.iter().filter(|row| row["params"]["asked"] == 1) {
+        let share = row["median"].as_f64().unwrap();
+        assert!((0.9..1.1).contains(&share), "{row}");
+    }
+    let series = document["series"].as_array().unwrap();
+    assert_eq!(series.len(), 2, "memory present over time");
 }
 
 #[test]

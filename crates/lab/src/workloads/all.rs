@@ -2,7 +2,7 @@
 
 use super::workload::Workload;
 use super::{
-    drain, fragmentation, hot, mass_exit, mixed, netperf, pagealloc, pft, process_magazines,
+    drain, fragmentation, giveback, hot, mass_exit, mixed, netperf, pagealloc, pft, process_magazines,
     producer_consumer, purger, replay_build, ring_stream, touch,
 };
 
@@ -22,6 +22,7 @@ pub const ALL: &[&Workload] = &[
     &mixed::WORKLOAD,
     &mass_exit::WORKLOAD,
     &purger::WORKLOAD,
+    &giveback::WORKLOAD,
 ];
 
 /// The workload called `name`.

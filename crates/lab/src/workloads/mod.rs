@@ -16,6 +16,7 @@
 //! | `process_magazines` | `bench process-magazines` | processes that allocate much, with drains behind them |
 //! | `fragmentation` | `bench fragmentation` | frames reallocated at random, and what stays contiguous |
 //! | `mixed` | `bench mixed` | unmovable, page cache, anonymous and network memory, and what stays contiguous |
+//! | `giveback` | `bench giveback` | memory given back while a program rests after a peak |
 //! | `vmalloc` | `vmalloc` | the suite of the kernel's test_vmalloc, and pairs of requests |
 //! | `simulate` | `simulate` | designs on virtual CPUs |
 //! | `soak` | `soak` | memory used up in a loop, to look for lost and doubled pages |
@@ -34,6 +35,7 @@ pub mod all;
 pub mod clients;
 pub mod drain;
 mod fragmentation;
+mod giveback;
 pub mod hot;
 mod mass_exit;
 mod mixed;
