@@ -97,8 +97,9 @@ pub use alloc::flags::Flags;
 pub use alloc::{
     Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuCaches,
     CpuStats, Fault, FreeManyError, FrontHandle, Fronts, FrontsAt, Global, Handover, InitError,
-    MetadataUse, Move, Mover, MoverRegistered, Obstacle, Occupant, PageblockStats, RemoveError,
-    ReportEnd, ReportError, ReportPass, Reporting, Shortage, ZoneSettings, ZoneShortage, ZoneStats,
+    MetadataUse, Move, Mover, MoverRegistered, Obstacle, Occupant, PageblockInfo, PageblockStats,
+    Pageblocks, RemoveError, ReportEnd, ReportError, ReportPass, Reporting, Shortage, ZoneSettings,
+    ZoneShortage, ZoneStats,
 };
 pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize, Pfn, ZoneId};
 pub use pcp::free_high::FreeHigh;

@@ -133,7 +133,7 @@ pub use seams::null::{MapperCalls, NoFrames, NullMapper};
 pub use stats::VmapStats;
 pub use units::{Protection, Span, VirtAddr};
 pub use validate::{VmapCensus, VmapFault};
-pub use view::{AreaInfo, AreaState};
+pub use view::{AreaInfo, AreaState, ListedArea};
 pub use vmap::Vmap;
 
 /// The README's program, as a test.

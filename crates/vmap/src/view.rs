@@ -12,7 +12,7 @@ use crate::parts::Parts;
 use crate::seams::host::Host;
 use crate::seams::mapper::Mapper;
 use crate::units::{PageRange, Protection, Span, VirtAddr, Vpn};
-use pagedepot::{NodeId, Pfn};
+use pagedepot::{NodeId, PageSize, Pfn};
 
 /// Largest number of NUMA nodes that a listing distinguishes.
 const LISTED_NODES: usize = 16;
@@ -51,6 +51,47 @@ pub struct AreaInfo {
     pub caller: Option<&'static Location<'static>>,
     /// The vmap's node, not the NUMA node, that allocated it.
     pub vmap_node: u32,
+}
+
+/// An area with what a listing says of it: its `Display` is a line of `/proc/vmallocinfo`.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ListedArea {
+    /// The area.
+    pub info: AreaInfo,
+    /// The page size of the vmap.
+    pub page_size: PageSize,
+    /// Mapped pages on each of the first sixteen NUMA nodes found; see [`nodes`](Self::nodes).
+    numa_pages: [(NodeId, u32); LISTED_NODES],
+}
+
+impl ListedArea {
+    /// Mapped pages of a busy area by NUMA node, for up to sixteen nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, u32)> {
+        self.numa_pages.into_iter().filter(|&(_, pages)| pages > 0)
+    }
+}
+
+impl fmt::Display for ListedArea {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = &self.info;
+        let (start, end) = (info.span.start.get(), info.span.end(self.page_size).get());
+        write!(f, "{start:#018x}-{end:#018x} {:>8}", info.span.bytes(self.page_size))?;
+        match info.state {
+            AreaState::Busy => {}
+            AreaState::Lazy => return f.write_str(" unpurged vm_area"),
+            AreaState::Pooled => return write!(f, " pooled vm_area pages={}", info.mapped_pages),
+            AreaState::InTransit => return f.write_str(" vm_area in transit"),
+        }
+        if let Some(caller) = info.caller {
+            write!(f, " {}:{}", caller.file(), caller.line())?;
+        }
+        if info.mapped_pages > 0 {
+            write!(f, " pages={}", info.mapped_pages)?;
+        }
+        write!(f, " {}", info.kind.name())?;
+        self.nodes().try_for_each(|(node, pages)| write!(f, " N{}={pages}", node.get()))
+    }
 }
 
 /// The areas of a vmap, for a reader.
@@ -186,9 +227,23 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
         }
     }
 
-    /// Mapped pages of a busy area on each of the first sixteen NUMA nodes found.
-    fn numa_pages(self, info: &AreaInfo) -> impl Iterator<Item = (NodeId, u32)> + use<M, H> {
-        let mut nodes = [(NodeId::new(0), 0); LISTED_NODES];
+    /// All areas by address, with what a listing says of each.
+    pub fn listing(self) -> impl Iterator<Item = ListedArea> {
+        let page_size = self.parts.range().page_size;
+        self.areas().map(move |info| ListedArea {
+            info,
+            page_size,
+            numa_pages: if info.state == AreaState::Busy {
+                self.numa_pages(&info)
+            } else {
+                NO_PAGES
+            },
+        })
+    }
+
+    /// Mapped pages of an area on each of the first sixteen NUMA nodes found.
+    fn numa_pages(self, info: &AreaInfo) -> [(NodeId, u32); LISTED_NODES] {
+        let mut nodes = NO_PAGES;
         let range = self.parts.range();
         if let Some(start) = range.page_of(info.span.start) {
             for page in PageRange::new(start, info.span.pages).iter() {
@@ -200,37 +255,16 @@ impl<'a, 'm, M: Mapper, H: Host> View<'a, 'm, M, H> {
                 }
             }
         }
-        nodes.into_iter().filter(|&(_, pages)| pages > 0)
-    }
-
-    /// Writes the line of an area in a listing.
-    fn list(self, info: &AreaInfo, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let page_size = self.parts.range().page_size;
-        let (start, end) = (info.span.start.get(), info.span.end(page_size).get());
-        write!(f, "{start:#018x}-{end:#018x} {:>8}", info.span.bytes(page_size))?;
-        match info.state {
-            AreaState::Busy => {}
-            AreaState::Lazy => return writeln!(f, " unpurged vm_area"),
-            AreaState::Pooled => return writeln!(f, " pooled vm_area pages={}", info.mapped_pages),
-            AreaState::InTransit => return writeln!(f, " vm_area in transit"),
-        }
-        if let Some(caller) = info.caller {
-            write!(f, " {}:{}", caller.file(), caller.line())?;
-        }
-        if info.mapped_pages > 0 {
-            write!(f, " pages={}", info.mapped_pages)?;
-        }
-        write!(f, " {}", info.kind.name())?;
-        for (node, pages) in self.numa_pages(info) {
-            write!(f, " N{}={pages}", node.get())?;
-        }
-        writeln!(f)
+        nodes
     }
 }
+
+/// Of an area that maps nothing.
+const NO_PAGES: [(NodeId, u32); LISTED_NODES] = [(NodeId::new(0), 0); LISTED_NODES];
 
 /// Lists all areas as `/proc/vmallocinfo` does.
 impl<M: Mapper, H: Host> fmt::Display for View<'_, '_, M, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.areas().try_for_each(|info| self.list(&info, f))
+        self.listing().try_for_each(|area| writeln!(f, "{area}"))
     }
 }

@@ -18,7 +18,7 @@ use crate::seams::mapper::Mapper;
 use crate::stats::{VmapStats, stats};
 use crate::units::{Span, VirtAddr};
 use crate::validate::{VmapCensus, VmapFault, validate};
-use crate::view::{AreaInfo, View};
+use crate::view::{AreaInfo, ListedArea, View};
 use pagedepot::{PageSize, Pfn, Pressure, Reclaim};
 
 /// Address space and mappings in the range of its [`Mapper`], with metadata in memory that the
@@ -306,6 +306,12 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
     /// twice.
     pub fn areas(&self) -> impl Iterator<Item = AreaInfo> {
         self.view().areas()
+    }
+
+    /// As [`areas`](Self::areas), with the page size and the NUMA nodes of what each maps: the lines
+    /// of [`vmallocinfo`](Self::vmallocinfo). O(pages) for busy areas.
+    pub fn listing(&self) -> impl Iterator<Item = ListedArea> {
+        self.view().listing()
     }
 
     /// A listing of all areas, as `/proc/vmallocinfo` prints it: range, size in bytes with the

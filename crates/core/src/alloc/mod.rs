@@ -95,7 +95,7 @@ pub use global::{Global, InitError};
 pub use handover::Handover;
 pub use mover::{Move, Mover, Occupant};
 pub use obstacle::Obstacle;
-pub use pageblocks::PageblockStats;
+pub use pageblocks::{PageblockInfo, PageblockStats, Pageblocks};
 pub use registered_mover::MoverRegistered;
 pub use remove::RemoveError;
 pub use reporting::{ReportEnd, ReportError, ReportPass, Reporting};

@@ -1,9 +1,41 @@
 //! What the pageblocks of a zone are like.
 
+use core::fmt;
+use core::ops::Range;
+
 use super::allocator::Allocator;
 use crate::cpus::Cpus;
-use crate::frame::ZoneId;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, SECTION_PAGEBLOCKS};
+use crate::frame::{Mobility, Pfn, ZoneId};
+use crate::store::Store;
+
+/// A pageblock (512 frames) with memory, as it was at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PageblockInfo {
+    /// Its first frame.
+    pub first: Pfn,
+    /// The requests it serves; `None` while a caller adds, removes or empties it.
+    pub mobility: Option<Mobility>,
+    /// Frames that are free in the store, of 512. `None` over a backing, which does not tell.
+    pub free_frames: Option<u32>,
+    /// Frees of its frames go to the store, and allocations take from others first.
+    pub is_evacuating: bool,
+    /// Unmovable blocks were taken from it though it is of another mobility, since it was last
+    /// whole.
+    pub is_tainted: bool,
+    /// Reported as free to the device that provides the memory.
+    pub is_reported: bool,
+    /// Some of its frames hold the allocator's own magazines.
+    pub is_carved: bool,
+}
+
+impl PageblockInfo {
+    /// Whether all its frames are free in the store.
+    pub fn is_whole(&self) -> bool {
+        self.free_frames == Some(PAGEBLOCK_FRAMES)
+    }
+}
 
 /// The pageblocks of a zone (512 frames each), counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,35 +69,111 @@ impl<C: Cpus> Allocator<'_, C> {
     }
 }
 
+/// A zone's pageblocks with memory, ascending. Beside other callers each is as of the moment that
+/// the iterator gets there.
+///
+/// ```
+/// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
+/// # use pagedepot::{Allocator, Config, CpuId, FrameRange, NodeId, Pfn, ZoneConfig};
+/// use pagedepot::{Pageblocks, ZoneId};
+/// # struct First;
+/// # impl Environment for First {}
+/// # impl WhichCpu for First { fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) } }
+/// # let ranges = [FrameRange::new(Pfn::new(0), 1 << 15)];
+/// # let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+/// # let config = Config::new(1, &zones);
+/// # let locks = [CpuLock::new()];
+/// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); Allocator::<Locked<'_, First>>::metadata_bytes(&config)?];
+/// # let allocator = Allocator::new(&config, &mut metadata, Locked::new(&locks, First))?;
+/// let mut pageblocks = Pageblocks::of(&allocator, ZoneId::new(0)).expect("there is a zone");
+/// assert!(pageblocks.all(|pageblock| pageblock.is_whole()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Pageblocks<'a, 'm> {
+    store: &'a Store<'m>,
+    zone: ZoneId,
+    left: Range<u32>,
+}
+
+impl<'a, 'm> Pageblocks<'a, 'm> {
+    /// Those of a zone; `None` when there is no such zone. O(frames of the zone / 64) for all.
+    pub fn of<C: Cpus>(allocator: &'a Allocator<'m, C>, zone: ZoneId) -> Option<Self> {
+        let span = allocator.caches.zones.all().get(zone.index())?.span();
+        let pageblocks = SECTION_PAGEBLOCKS as u32;
+        let left = span.0 * pageblocks..span.1 * pageblocks;
+        Some(Pageblocks { store: &allocator.caches.store, zone, left })
+    }
+
+    /// A pageblock, if it has memory of the zone.
+    fn look_at(&self, pageblock: PageblockIndex) -> Option<PageblockInfo> {
+        let tag = self.store.tags().raw(pageblock);
+        if !tag.is_present() || tag.zone() != self.zone {
+            return None;
+        }
+        let mut info = PageblockInfo {
+            first: pageblock.first(),
+            mobility: (!tag.is_isolated()).then(|| tag.of_the_rest().mobility()),
+            free_frames: None,
+            is_evacuating: tag.is_evacuating(),
+            is_tainted: false,
+            is_reported: false,
+            is_carved: tag.is_carved(),
+        };
+        let bitmap = self.store.bitmap();
+        if let Some(section) = bitmap.and_then(|bitmap| bitmap.section(pageblock.section())) {
+            let at = pageblock.in_section();
+            info.free_frames = Some(section.count_free(at));
+            info.is_tainted = section.is_tainted(at);
+            info.is_reported = section.is_reported(at);
+        }
+        Some(info)
+    }
+}
+
+impl Iterator for Pageblocks<'_, '_> {
+    type Item = PageblockInfo;
+
+    fn next(&mut self) -> Option<PageblockInfo> {
+        loop {
+            let pageblock = PageblockIndex(self.left.next()?);
+            if let Some(info) = self.look_at(pageblock) {
+                return Some(info);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Pageblocks<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pageblocks").field("zone", &self.zone).finish_non_exhaustive()
+    }
+}
+
 impl<C: Cpus> Allocator<'_, C> {
-    /// Counts a zone's pageblocks; `None` when there is no such zone. Beside other callers each
-    /// count is as of some moment. Over a backing only `all` is known.
+    /// Counts a zone's [pageblocks](Pageblocks); `None` when there is no such zone. Beside
+    /// other callers each count is as of some moment. Over a backing only `all` is known.
     ///
     /// O(frames of the zone / 64).
     pub fn pageblock_stats(&self, zone: ZoneId) -> Option<PageblockStats> {
-        let span = self.caches.zones.all().get(zone.index())?.span();
         let mut stats = PageblockStats::default();
-        for number in span.0 as usize..span.1 as usize {
-            let whole_before = stats.whole;
-            for at in 0..SECTION_PAGEBLOCKS {
-                let pageblock = PageblockIndex((number * SECTION_PAGEBLOCKS + at) as u32);
-                let tag = self.caches.store.tags().raw(pageblock);
-                if !tag.is_present() || tag.zone() != zone {
-                    continue;
-                }
-                stats.all += 1;
-                let section = self.caches.store.bitmap().and_then(|bitmap| bitmap.section(number));
-                let Some(section) = section else { continue };
-                let free = section.count_free(at);
-                let is_whole = free == PAGEBLOCK_FRAMES;
-                stats.whole += u64::from(is_whole);
-                stats.reported += u64::from(section.is_reported(at));
-                stats.partial += u64::from(free > 0 && !is_whole);
-                stats.evacuating += u64::from(tag.is_evacuating() && !is_whole);
-                stats.tainted += u64::from(section.is_tainted(at));
+        // Of the section that the walk is in: its number, and whole pageblocks so far.
+        let mut section = (usize::MAX, 0);
+        for pageblock in Pageblocks::of(self, zone)? {
+            let number = PageblockIndex::of(pageblock.first).section();
+            if section.0 != number {
+                section = (number, 0);
             }
-            let is_whole = stats.whole - whole_before == SECTION_PAGEBLOCKS as u64;
-            stats.whole_sections += u64::from(is_whole);
+            let is_whole = pageblock.is_whole();
+            stats.all += 1;
+            stats.whole += u64::from(is_whole);
+            stats.partial += u64::from(!is_whole && pageblock.free_frames > Some(0));
+            stats.evacuating +=
+                u64::from(pageblock.is_evacuating && !is_whole && pageblock.free_frames.is_some());
+            stats.tainted += u64::from(pageblock.is_tainted);
+            stats.reported += u64::from(pageblock.is_reported);
+            section.1 += usize::from(is_whole);
+            stats.whole_sections += u64::from(is_whole && section.1 == SECTION_PAGEBLOCKS);
         }
         Some(stats)
     }

@@ -7,7 +7,7 @@ use super::hooks::Hooks;
 use super::registered_mover::RegisteredMover;
 use super::request::Request;
 use super::walk::Walk;
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment, Event};
 use crate::frame::{Pfn, ZoneId};
 use crate::pcp::{Mode, Scope};
 use crate::reclaim::{LastResort, Left, Movement, Search};
@@ -58,6 +58,8 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
         let found = self.last_resort.find(caches.cpus.environment(), &search);
         found.or_else(|| make_room(self.mover, &self.hooks, request)).ok_or_else(|| {
             count(&caches.direct(caches.here(), first).counters().failures, 1);
+            let event = Event::Fail { zone: first, pages: request.pages() };
+            caches.cpus.environment().event(event);
             AllocError::Exhausted
         })
     }

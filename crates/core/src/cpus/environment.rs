@@ -3,7 +3,7 @@
 
 use core::num::NonZeroUsize;
 
-use crate::frame::CpuId;
+use crate::frame::{CpuId, Order, ZoneId};
 use crate::sync::prim::AtomicU32;
 use crate::sync::spin_while;
 
@@ -13,6 +13,45 @@ use crate::sync::spin_while;
 pub enum Unusable {
     /// This process is a fork of the one that made the allocator: its frames are the parent's.
     Forked,
+}
+
+/// What a slow path did, for tracers; see [`Environment::event`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// Blocks came from the store to a CPU.
+    Refill(Transfer),
+    /// Blocks went from a CPU to the store, by code of that CPU or by decay.
+    Spill(Transfer),
+    /// Blocks went from a CPU to the store by a drain.
+    Drain(Transfer),
+    /// A request failed.
+    Fail {
+        /// The zone that it would have preferred.
+        zone: ZoneId,
+        /// What it asked for.
+        pages: u64,
+    },
+}
+
+/// Blocks of one order that moved together between a CPU and the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Whose caches.
+    pub cpu: CpuId,
+    /// The zone of the blocks.
+    pub zone: ZoneId,
+    /// The order of each block.
+    pub order: Order,
+    /// How many.
+    pub blocks: u32,
+}
+
+impl Transfer {
+    /// Pages in all blocks.
+    pub fn pages(&self) -> u64 {
+        u64::from(self.blocks) << self.order.get()
+    }
 }
 
 /// The surroundings of an allocator. Every method has a default, for embedders without a clock,
@@ -73,5 +112,15 @@ pub trait Environment: Sync {
     /// caller is in [`Handover::wait`](crate::Handover::wait).
     fn handed_over(&self, cpu: CpuId) {
         let _ = cpu;
+    }
+
+    /// Told of each refill, spill, drain and failure, for static probes and tracers: once per
+    /// magazine at most, never by a front.
+    ///
+    /// Called with pages in flight, by whatever code runs a slow path, interrupt and signal
+    /// handlers included. It must be quick, and must not allocate or free.
+    #[inline]
+    fn event(&self, event: Event) {
+        let _ = event;
     }
 }

@@ -25,7 +25,7 @@ pub(crate) mod sequence;
 mod sequences;
 
 pub use crate::front::{Context, Here};
-pub use environment::{Environment, Unusable};
+pub use environment::{Environment, Event, Transfer, Unusable};
 pub use locked::{CpuLock, Locked, WhichCpu};
 pub use pinned::{Guard, Pinned, Processor};
 pub use sequences::{Cpus, FenceError};

@@ -16,7 +16,7 @@ use super::caches::Caches;
 use super::front::Front;
 use super::share::Share;
 use super::shelf::Chain;
-use crate::cpus::{Cpus, Environment};
+use crate::cpus::{Cpus, Environment, Event};
 use crate::frame::pageblock::Tag;
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
 use crate::front::gate::Closed;
@@ -293,6 +293,12 @@ impl<C: Cpus> Share<'_, '_, C> {
         pages
     }
 
+    /// Counts what a drain took back.
+    pub fn count_drained(&self, class: Class, blocks: u32) {
+        self.pcp.count_drained(u64::from(blocks), class.block_frames());
+        self.tell(Event::Drain, class, blocks);
+    }
+
     /// Empties the full magazines of a chain that the caller owns into the store, then gives the
     /// magazines back to the CPU they came from by one operation.
     fn return_chain(&self, front: Front, chain: Chain) {
@@ -310,7 +316,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             last = magazine;
         }
         pcp.add_free(self.zone, pages);
-        pcp.count_drained(u64::from(chain.count * class.rounds()), class.block_frames());
+        self.count_drained(class, chain.count * class.rounds());
         self.release_chain(class, chain, last);
     }
 }

@@ -128,7 +128,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// pages the store grew.
     fn empty_part(&self, part: Part) -> i64 {
         let (magazine, class, rounds) = part.unpack();
-        self.pcp.count_drained(u64::from(rounds), class.block_frames());
+        self.count_drained(class, rounds);
         self.empty_magazine(class, magazine, rounds)
     }
 }

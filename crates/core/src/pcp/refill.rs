@@ -4,7 +4,7 @@
 use super::free_high::Moved;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::share::Share;
-use crate::cpus::{Cpus, Here};
+use crate::cpus::{Cpus, Event, Here};
 use crate::frame::Class;
 use crate::frame::{Mobility, Order, Pfn};
 use crate::front::word::Word;
@@ -152,6 +152,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             self.release_magazine(class, empty);
         }
         drop(moving);
+        self.tell(Event::Refill, class, got as u32);
         Step::Got(Pfn::new(frames[rest]))
     }
 

@@ -3,7 +3,7 @@
 use super::cached::Pcp;
 use super::caches::Caches;
 use super::front::{Front, Step};
-use crate::cpus::Cpus;
+use crate::cpus::{Cpus, Environment, Event, Transfer};
 use crate::frame::{Class, CpuId, Mobility, ZoneId};
 use crate::front::word::Word;
 use crate::front::{BlockArray, Here, MagazineIndex, is_open};
@@ -87,6 +87,13 @@ impl<C: Cpus> Share<'_, '_, C> {
             // Relaxed: published by whatever hands the magazine on.
             slot.store(frame, Ordering::Relaxed);
         }
+    }
+
+    /// Tells tracers that `blocks` blocks moved between this CPU and the store.
+    #[inline]
+    pub fn tell(&self, event: fn(Transfer) -> Event, class: Class, blocks: u32) {
+        let transfer = Transfer { cpu: self.cpu, zone: self.zone_id, order: class.order(), blocks };
+        self.caches.cpus.environment().event(event(transfer));
     }
 
     /// A search of the store from where this CPU last found blocks.

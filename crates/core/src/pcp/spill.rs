@@ -4,7 +4,7 @@
 use super::free_high::Moved;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::share::Share;
-use crate::cpus::{Cpus, Here};
+use crate::cpus::{Cpus, Event, Here};
 use crate::frame::Class;
 use crate::frame::{Mobility, Pfn};
 use crate::front::MagazineIndex;
@@ -137,6 +137,7 @@ impl<C: Cpus> Share<'_, '_, C> {
             count(&pcp.counters.spills, 1);
             count(&pcp.counters.spilled_blocks, u64::from(rounds));
             count(&pcp.counters.spilled_pages, u64::from(rounds * front.class.block_frames()));
+            self.tell(Event::Spill, front.class, rounds);
         }
         let pages = self.empty_magazine(front.class, magazine, rounds);
         pcp.add_free(self.zone, pages);

@@ -54,6 +54,13 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
+        impl Counts {
+            /// Each counter with the name of its field, in the order of the fields.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+
         impl core::ops::AddAssign for Counts {
             fn add_assign(&mut self, other: Counts) {
                 $(self.$name += other.$name;)*
