@@ -54,6 +54,7 @@
 //! | change limits while running | [`Depot::settings`] | |
 //! | stop a CPU from caching | [`Depot::cpu_caches`] | [`Builder::caches`] |
 //! | return errors as `io::Result` | `?` | every error becomes a [`std::io::Error`] |
+//! | print a depot as `/proc` does a kernel | [`views`] | zones, free blocks, caches, a map |
 //! | record page events and replay them | [`trace::TraceWriter`] | |
 //!
 //! # What each kind of page costs
@@ -73,6 +74,8 @@
 //!   like.
 //! * `bytes`: `Page::freeze`, and the same of `Pages` and `VmallocBuf`.
 //! * `bytemuck`: `Page::values` and `values_mut`, and the same of `Pages` and `VmallocBuf`.
+//! * `serde`: [`views`] as structures that serde writes and reads.
+//! * `prometheus`: `views::prometheus`, for a registry of the crate `prometheus-client`.
 //!
 //! # How a CPU reaches its caches
 //! By restartable sequences, through the registration that glibc 2.35 and later make for every
@@ -145,6 +148,7 @@ pub mod trace;
 mod trim;
 mod trim_state;
 pub mod tune;
+pub mod views;
 pub mod vmalloc;
 mod withheld;
 

@@ -8,6 +8,7 @@
 //! | What does a CPU cache, and for how long has it rested? | [`Depot::cpu_stats`](crate::Depot::cpu_stats) |
 //! | How much memory does the depot use for itself? | [`Depot::metadata_use`](crate::Depot::metadata_use) |
 //! | Is every page in one place? | [`Depot::validate`](crate::Depot::validate) |
+//! | The same in the kernel's formats? | module [`views`](crate::views) |
 //! | How do threads reach their CPU's caches? | [`Depot::fronts`](crate::Depot::fronts) |
 
 pub use crate::cpus::Fronts;

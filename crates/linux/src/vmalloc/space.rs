@@ -8,8 +8,8 @@ use std::sync::Arc;
 use pagedepot::Pfn;
 use pagedepot::cpus::Unusable;
 use pagedepot_vmap::{
-    AreaInfo, AreaState, Kind, Mapper, Options, PurgeDepth, Purged, VfreeError, VirtAddr,
-    VmapCensus, VmapError, VmapFault, VmapStats,
+    AreaInfo, AreaState, Kind, ListedArea, Mapper, Options, PurgeDepth, Purged, VfreeError,
+    VirtAddr, VmapCensus, VmapError, VmapFault, VmapStats,
 };
 
 use super::LinuxVmap;
@@ -249,6 +249,11 @@ impl Vmalloc {
     /// All areas by address.
     pub fn areas(&self) -> impl Iterator<Item = AreaInfo> {
         self.vmap_ref().areas()
+    }
+
+    /// The lines of [`vmallocinfo`](Self::vmallocinfo), one by one.
+    pub fn listing(&self) -> impl Iterator<Item = ListedArea> {
+        self.vmap_ref().listing()
     }
 
     /// A listing of all areas, as `/proc/vmallocinfo` prints it.
