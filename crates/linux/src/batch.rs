@@ -31,6 +31,7 @@ impl Depot {
     ///
     /// # Errors
     /// As [`page`](Self::page), when there is not even one; [`AllocError::BadSize`] for none.
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_pages(&self, order: Order, count: usize) -> Result<PageBatch, AllocError> {
         self.alloc_pages_with(order, count, Flags::default())
     }
@@ -39,6 +40,7 @@ impl Depot {
     ///
     /// # Errors
     /// As [`alloc_pages`](Self::alloc_pages).
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_pages_with(
         &self,
         order: Order,
@@ -65,6 +67,7 @@ impl Depot {
     ///
     /// # Errors
     /// As [`alloc_pages`](Self::alloc_pages).
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_pages_into(
         &self,
         order: Order,
@@ -91,6 +94,7 @@ pub struct PageBatch {
 }
 
 impl PageBatch {
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     fn alloc(depot: &Depot, order: Order, count: usize, flags: Flags) -> Result<Self, AllocError> {
         if count == 0 {
             return Err(AllocError::BadSize);
@@ -142,6 +146,7 @@ impl fmt::Debug for PageBatch {
 }
 
 /// See [`Depot::alloc_pages_into`].
+#[cfg_attr(feature = "allocinfo", track_caller)]
 fn alloc_into(
     depot: &Depot,
     order: Order,

@@ -14,12 +14,13 @@ use crate::ceiling::Ceiling;
 pub use crate::cpus::LinuxCpus;
 use crate::cpus::Process;
 use crate::depot::Depot;
-use crate::error::BuildError;
+use crate::error::{BuildError, no_memory};
 use crate::growth::{self, Growth};
 use crate::memory::{HUGE_BYTES, Memory, MemoryKind, Wanted};
 use crate::metadata::{Metadata, Parts};
 use crate::numa;
 use crate::raw::{Assembly, Frames, Shared};
+use crate::sites::SiteTable;
 pub use crate::topology::Topology;
 
 /// Options of a depot. Made by [`Depot::builder`]; each has a default that suits most programs.
@@ -365,6 +366,7 @@ impl Builder {
                 numa::prefer(start, bytes, node);
             }
         }
+        let sites = SiteTable::new(frames_max).map_err(no_memory(SiteTable::bytes(frames_max)))?;
         let growth = Growth::new(self.numa, self.populate, fork_mark);
         let depot = Depot::from_shared(Shared::assemble(Assembly {
             allocator,
@@ -372,6 +374,7 @@ impl Builder {
             backing,
             metadata: kept,
             growth,
+            sites,
             fork_mark,
             is_pinned: self.pinned,
         }));

@@ -55,6 +55,7 @@
 //! | stop a CPU from caching | [`Depot::cpu_caches`] | [`Builder::caches`] |
 //! | return errors as `io::Result` | `?` | every error becomes a [`std::io::Error`] |
 //! | print a depot as `/proc` does a kernel | [`views`] | zones, free blocks, caches, a map |
+//! | know which lines of the program hold pages | [`allocinfo`] | feature `allocinfo` |
 //! | record page events and replay them | [`trace::TraceWriter`] | |
 //!
 //! # What each kind of page costs
@@ -74,7 +75,8 @@
 //!   like.
 //! * `bytes`: `Page::freeze`, and the same of `Pages` and `VmallocBuf`.
 //! * `bytemuck`: `Page::values` and `values_mut`, and the same of `Pages` and `VmallocBuf`.
-//! * `serde`: [`views`] as structures that serde writes and reads.
+//! * `allocinfo`: the calling line of each block, see [`allocinfo`]; `pprof`: in pprof's format.
+//! * `serde`: [`views`] and [`allocinfo`] as structures that serde writes and reads.
 //! * `prometheus`: `views::prometheus`, for a registry of the crate `prometheus-client`.
 //!
 //! # How a CPU reaches its caches
@@ -109,6 +111,7 @@ compile_error!(
      processors. On other systems use the crate `pagedepot` with `cpus::Locked` and memory of your own"
 );
 
+pub mod allocinfo;
 mod batch;
 pub mod builder;
 mod ceiling;
@@ -140,6 +143,7 @@ pub mod reclaim;
 mod reporting;
 mod sequences;
 mod shrinkers;
+mod sites;
 pub mod stats;
 mod sync;
 mod teardown;

@@ -34,6 +34,7 @@ impl Depot {
     ///
     /// # Errors
     /// As [`page`](Self::page).
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn movable(&self, order: Order, flags: Flags) -> Result<Movable, AllocError> {
         Movable::new(self, order, flags)
     }
@@ -121,6 +122,7 @@ impl UnwindSafe for Movable {}
 impl RefUnwindSafe for Movable {}
 
 impl Movable {
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub(crate) fn new(depot: &Depot, order: Order, flags: Flags) -> Result<Self, AllocError> {
         let (pfn, order) = depot.page_with(order, flags)?.into_raw();
         let place = Arc::new(Place::new(pfn.get()));

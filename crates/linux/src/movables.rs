@@ -9,6 +9,7 @@ use pagedepot::{Move, Mover, Occupant, Order, PageSize, Pfn};
 use crate::cpus::ForkMark;
 use crate::movable_place::{Found, Place};
 use crate::pins::Pins;
+use crate::sites::SiteTable;
 use crate::sync::ForkLock;
 
 /// Number of parts, each with a lock.
@@ -23,6 +24,7 @@ pub(crate) struct Movables {
     base: NonNull<u8>,
     page_size: PageSize,
     pins: Arc<ForkLock<Pins>>,
+    sites: SiteTable,
 }
 
 // SAFETY: only `move_page` accesses the memory behind `base`, and it says why it may. All else is
@@ -43,9 +45,10 @@ impl Movables {
         base: NonNull<u8>,
         page_size: PageSize,
         pins: Arc<ForkLock<Pins>>,
+        sites: SiteTable,
     ) -> Self {
         let part = |_| ForkLock::new(fork_mark, BTreeMap::new());
-        Movables { parts: (0..PARTS).map(part).collect(), base, page_size, pins }
+        Movables { parts: (0..PARTS).map(part).collect(), base, page_size, pins, sites }
     }
 
     fn part(&self, page: u32) -> &ForkLock<BTreeMap<u32, Entry>> {
@@ -97,6 +100,7 @@ impl Movables {
                 let source = self.base.add(offset(from));
                 self.base.add(offset(to)).copy_from_nonoverlapping(source, bytes);
             }
+            self.sites.move_to(from, to);
             // Before `end_copy`: after it, the holder may take the entry of `to` out.
             self.insert(to.get(), order, &place);
             self.remove(from.get());

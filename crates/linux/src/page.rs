@@ -38,6 +38,7 @@ impl Depot {
     /// [`AllocError`]; after [`AllocError::Exhausted`], [`shortage`](Self::shortage) tells where
     /// the pages are.
     #[inline]
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn page(&self, order: Order) -> Result<Page, AllocError> {
         self.page_with(order, Flags::default())
     }
@@ -55,6 +56,7 @@ impl Depot {
     /// # Errors
     /// As [`page`](Self::page).
     #[inline]
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn page_with(&self, order: Order, flags: Flags) -> Result<Page, AllocError> {
         let pfn = self.raw().alloc(order, flags)?;
         // SAFETY: just allocated, and no other value holds it.
@@ -68,6 +70,7 @@ impl Depot {
     /// # Errors
     /// As [`page`](Self::page).
     #[inline]
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn page_ref(&self, order: Order, flags: Flags) -> Result<PageRef<'_>, AllocError> {
         let raw = self.raw();
         let pfn = raw.alloc(order, flags)?;
@@ -84,6 +87,7 @@ impl Depot {
     /// # Errors
     /// [`AllocError::BadSize`] for none or too many; [`AllocError::Exhausted`] when no run of so
     /// many pages is free, which scattered pages can cause while many are free.
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn pages(&self, count: u32, flags: Flags) -> Result<Pages, AllocError> {
         let start = self.raw().alloc_contiguous(count, 1, flags)?;
         // SAFETY: just allocated, and no other value holds them.
@@ -183,7 +187,7 @@ impl Page {
     /// The page as it was, with [`FreeError::Misaligned`] if `to` is larger than its order, or
     /// [`FreeError::Forked`].
     pub fn split(self, to: Order) -> Result<Parts, (Self, FreeError)> {
-        if let Err(error) = self.raw().frames().split(self.pfn, self.order, to) {
+        if let Err(error) = self.raw().split(self.pfn, self.order, to) {
             return Err((self, error));
         }
         let depot = self.depot;
@@ -207,6 +211,7 @@ impl Page {
 impl Drop for Page {
     #[inline]
     fn drop(&mut self) {
+        self.raw().sites().clear(self.pfn);
         let frames = self.raw().frames();
         // SAFETY: what the page was made with, of this very depot: neither ever changes.
         let is_free = unsafe {
@@ -348,6 +353,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let (start, count) = (self.start, self.count);
+        self.raw().sites().clear(start);
         // SAFETY: this value holds the pages, and goes away.
         unsafe {
             past_the_front(self.depot, count, |depot| depot.frames().free_contiguous(start, count));

@@ -18,6 +18,7 @@ use crate::metadata::Metadata;
 use crate::movables::Movables;
 use crate::pins::Pins;
 use crate::shrinkers::Shrinkers;
+use crate::sites::SiteTable;
 use crate::sync::ForkLock;
 use crate::teardown::{Gates, Mapped, Teardown};
 use crate::trim_state::TrimState;
@@ -61,8 +62,11 @@ impl<'d> RawDepot<'d> {
     /// # Errors
     /// As [`Depot::page`](crate::Depot::page).
     #[inline]
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        self.allocator.alloc(order, flags)
+        let pfn = self.allocator.alloc(order, flags)?;
+        self.shared.sites.note(pfn, order.frames());
+        Ok(pfn)
     }
 
     /// Frees a block. Any thread may, on any CPU.
@@ -83,7 +87,12 @@ impl<'d> RawDepot<'d> {
     /// is freed once, and its memory is no longer used.
     #[inline]
     pub unsafe fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
-        self.allocator.free(pfn, order)
+        let noted = self.shared.sites.take(pfn);
+        let freed = self.allocator.free(pfn, order);
+        if freed.is_err() {
+            self.shared.sites.restore(pfn, noted);
+        }
+        freed
     }
 
     /// Allocates up to `out.len()` blocks and returns how many. See [`Allocator::alloc_many`].
@@ -102,13 +111,18 @@ impl<'d> RawDepot<'d> {
     ///
     /// # Errors
     /// As [`alloc`](Self::alloc), when there was not even one.
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_many(
         &self,
         order: Order,
         flags: Flags,
         out: &mut [Pfn],
     ) -> Result<usize, AllocError> {
-        self.allocator.alloc_many(order, flags, out)
+        let got = self.allocator.alloc_many(order, flags, out)?;
+        for &pfn in &out[..got] {
+            self.shared.sites.note(pfn, order.frames());
+        }
+        Ok(got)
     }
 
     /// Frees blocks of one order, as [`alloc_many`](Self::alloc_many) returns them.
@@ -125,7 +139,8 @@ impl<'d> RawDepot<'d> {
         for (chunk, blocks) in blocks.chunks(CHUNK).enumerate() {
             let mut pairs = [(Pfn::new(0), order); CHUNK];
             pairs.iter_mut().zip(blocks).for_each(|(pair, &pfn)| pair.0 = pfn);
-            if let Err(error) = self.allocator.free_many(&pairs[..blocks.len()]) {
+            // SAFETY: the caller's promise.
+            if let Err(error) = unsafe { self.free_mixed(&pairs[..blocks.len()]) } {
                 let first = chunk * CHUNK + error.first;
                 let sum = bad.get_or_insert(FreeManyError { first, failed: 0, ..error });
                 sum.failed += error.failed;
@@ -142,6 +157,7 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// As [`free`](Self::free), for each.
     pub unsafe fn free_mixed(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        batch.iter().for_each(|&(pfn, _)| self.shared.sites.clear(pfn));
         self.allocator.free_many(batch)
     }
 
@@ -153,13 +169,16 @@ impl<'d> RawDepot<'d> {
     /// [`AllocError::BadSize`], [`AllocError::Exhausted`] as
     /// [`Depot::pages`](crate::Depot::pages), or [`AllocError::Unsupported`] for more than a block
     /// over a [`Backing`] without ranges.
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_contiguous(
         &self,
         count: u32,
         align: u32,
         flags: Flags,
     ) -> Result<Pfn, AllocError> {
-        self.allocator.alloc_contiguous(count, align, flags)
+        let start = self.allocator.alloc_contiguous(count, align, flags)?;
+        self.shared.sites.note(start, count);
+        Ok(start)
     }
 
     /// Allocates exactly these pages. Before it fails, caches are drained and callbacks called. See
@@ -168,8 +187,11 @@ impl<'d> RawDepot<'d> {
     /// # Errors
     /// [`AllocError::NotAvailable`] when not all of them can be had, [`AllocError::Unsupported`]
     /// over a [`Backing`] without ranges.
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
-        self.allocator.alloc_at(start, count, flags)
+        self.allocator.alloc_at(start, count, flags)?;
+        self.shared.sites.note(start, count);
+        Ok(())
     }
 
     /// As [`alloc_at`](Self::alloc_at), by one look alone: it calls no callbacks, drains nothing,
@@ -177,8 +199,11 @@ impl<'d> RawDepot<'d> {
     ///
     /// # Errors
     /// As [`alloc_at`](Self::alloc_at).
+    #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn try_alloc_at(&self, start: Pfn, count: u32, flags: Flags) -> Result<(), AllocError> {
-        self.allocator.try_alloc_at(start, count, flags)
+        self.allocator.try_alloc_at(start, count, flags)?;
+        self.shared.sites.note(start, count);
+        Ok(())
     }
 
     /// Frees contiguous pages. See [`Allocator::free_contiguous`].
@@ -189,7 +214,12 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// As [`free`](Self::free).
     pub unsafe fn free_contiguous(&self, start: Pfn, count: u32) -> Result<(), FreeError> {
-        self.allocator.free_contiguous(start, count)
+        let noted = self.shared.sites.take(start);
+        let freed = self.allocator.free_contiguous(start, count);
+        if freed.is_err() {
+            self.shared.sites.restore(start, noted);
+        }
+        freed
     }
 
     /// Splits a block that the caller holds by its number; the parts are freed one by one.
@@ -201,7 +231,7 @@ impl<'d> RawDepot<'d> {
     /// # Safety
     /// The caller holds the block with this order, and no [`Page`](crate::Page) does.
     pub unsafe fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
-        self.allocator.split(pfn, from, to)
+        self.shared.split(pfn, from, to)
     }
 
     /// Whether a page is free in the store (not cached, not held) at this moment.
@@ -307,6 +337,7 @@ pub(crate) struct Shared {
     movables: Box<Movables>,
     growth: Growth,
     teardown: Box<Teardown>,
+    sites: SiteTable,
     _backing: Option<Arc<dyn Backing + Send>>,
     _metadata: Metadata,
 }
@@ -318,6 +349,7 @@ pub(crate) struct Assembly {
     pub backing: Option<Arc<dyn Backing + Send>>,
     pub metadata: Metadata,
     pub growth: Growth,
+    pub sites: SiteTable,
     pub fork_mark: ForkMark<'static>,
     pub is_pinned: bool,
 }
@@ -328,7 +360,8 @@ impl Shared {
         let callbacks = ForkLock::new(parts.fork_mark, Callbacks::new(parts.fork_mark));
         let pins = Arc::new(ForkLock::new(parts.fork_mark, Pins::default()));
         let base = parts.memory.start();
-        let movables = Movables::new(parts.fork_mark, base, page_size, pins.clone());
+        let sites = parts.sites.clone();
+        let movables = Movables::new(parts.fork_mark, base, page_size, pins.clone(), sites);
         let depot = Box::new(Shared {
             allocator: parts.allocator,
             memory: parts.memory,
@@ -340,6 +373,7 @@ impl Shared {
             pins,
             withheld: Box::new(ForkLock::new(parts.fork_mark, Withheld::default())),
             growth: parts.growth,
+            sites: parts.sites,
             teardown: Box::new(Teardown::new()),
             _backing: parts.backing,
             _metadata: parts.metadata,
@@ -433,6 +467,19 @@ impl Shared {
 
     pub(crate) fn trimming(&self) -> &TrimState {
         &self.trimming
+    }
+
+    /// Which calls allocated what is held.
+    #[inline]
+    pub(crate) fn sites(&self) -> &SiteTable {
+        &self.sites
+    }
+
+    /// Splits a block that the caller holds.
+    pub(crate) fn split(&self, pfn: Pfn, from: Order, to: Order) -> Result<(), FreeError> {
+        self.allocator.split(pfn, from, to)?;
+        self.sites.split(pfn, from, to);
+        Ok(())
     }
 
     pub(crate) fn growth(&self) -> &Growth {

@@ -1,0 +1,183 @@
+//! Each way to allocate has a site, and each way to free takes it away.
+
+use std::panic::Location;
+
+use pagedepot::{Flags, Order, Pfn};
+
+use super::*;
+use crate::reclaim::Compaction;
+use crate::{Depot, MemoryKind, Vmalloc};
+
+fn order(n: u32) -> Order {
+    Order::new(n).unwrap()
+}
+
+/// Bytes and calls of the site at a line of this file.
+fn at(info: &AllocInfo, line: u32) -> (u64, u64) {
+    let sites = info.sites.iter().filter(|info| info.site.file == file!());
+    sites
+        .filter(|info| info.site.line == line)
+        .fold((0, 0), |sum, info| (sum.0 + info.bytes, sum.1 + info.calls))
+}
+
+#[track_caller]
+fn line() -> u32 {
+    Location::caller().line()
+}
+
+#[test]
+fn every_kind_of_page_has_its_site() {
+    let depot = Depot::new(64 << 20).unwrap();
+    let raw = depot.raw();
+    let mut sites: Vec<(u32, u64, u64)> = Vec::new();
+    let mut kinds: Vec<Box<dyn FnOnce() + '_>> = Vec::new();
+    macro_rules! allocates {
+        ($bytes:expr, $calls:expr, $made:expr) => {
+            let made = $made;
+            sites.push((line!(), $bytes, $calls));
+            kinds.push(Box::new(move || drop(made)));
+        };
+    }
+    const PAGE: u64 = 4096;
+    allocates!(PAGE, 1, depot.page(Order::BASE).unwrap());
+    allocates!(8 * PAGE, 1, depot.page_with(order(3), Flags::default().zeroed()).unwrap());
+    allocates!(PAGE, 1, depot.page_ref(Order::BASE, Flags::default()).unwrap());
+    allocates!(1000 * PAGE, 1, depot.pages(1000, Flags::default()).unwrap());
+    allocates!(100 * PAGE, 100, depot.alloc_pages(Order::BASE, 100).unwrap());
+    allocates!(2 * PAGE, 1, depot.movable(order(1), Flags::default()).unwrap());
+    let mut all = Vec::new();
+    depot.alloc_pages_into(order(1), 70, &mut all).unwrap();
+    sites.push((line() - 1, 140 * PAGE, 70));
+    let handle = depot.clone();
+    kinds.push(Box::new(move || handle.free_pages(all)));
+    let pfn = raw.alloc(order(2), Flags::default()).unwrap();
+    sites.push((line() - 1, 4 * PAGE, 1));
+    // SAFETY: allocated above with this order, and not used.
+    kinds.push(Box::new(move || unsafe { raw.free(pfn, order(2)) }.unwrap()));
+    let start = raw.alloc_contiguous(7, 1, Flags::default()).unwrap();
+    sites.push((line() - 1, 7 * PAGE, 1));
+    // SAFETY: as above.
+    kinds.push(Box::new(move || unsafe { raw.free_contiguous(start, 7) }.unwrap()));
+    let far = Pfn::new(16000);
+    raw.alloc_at(far, 3, Flags::default()).unwrap();
+    sites.push((line() - 1, 3 * PAGE, 1));
+    // SAFETY: as above.
+    kinds.push(Box::new(move || unsafe { raw.free_contiguous(far, 3) }.unwrap()));
+    let mut many = [Pfn::new(0); 90];
+    let got = raw.alloc_many(Order::BASE, Flags::default(), &mut many).unwrap();
+    sites.push((line() - 1, got as u64 * PAGE, got as u64));
+    // SAFETY: as above.
+    kinds.push(Box::new(move || unsafe { raw.free_many(Order::BASE, &many[..got]) }.unwrap()));
+
+    for (nth, free) in kinds.into_iter().enumerate() {
+        let info = AllocInfo::of(&depot);
+        for &(line, bytes, calls) in &sites[nth..] {
+            assert_eq!(at(&info, line), (bytes, calls), "line {line}\n{info}");
+        }
+        assert_eq!(info.bytes(), sites[nth..].iter().map(|site| site.1).sum::<u64>(), "{info}");
+        free();
+    }
+    assert_eq!(AllocInfo::of(&depot).sites, []);
+}
+
+#[test]
+fn parts_of_a_block_keep_its_site() {
+    let depot = Depot::new(4 << 20).unwrap();
+    let four = depot.page(order(2)).unwrap();
+    let made = line() - 1;
+    let mut parts = four.split(Order::BASE).map_err(|(_, error)| error).unwrap();
+    assert_eq!(at(&AllocInfo::of(&depot), made), (4 * 4096, 4));
+    let kept = parts.next();
+    drop(parts);
+    assert_eq!(at(&AllocInfo::of(&depot), made), (4096, 1));
+    drop(kept);
+    assert_eq!(AllocInfo::of(&depot).bytes(), 0);
+}
+
+#[test]
+fn moved_blocks_keep_their_site() {
+    let depot = Depot::new(16 << 20).unwrap();
+    let mut all: Vec<_> =
+        std::iter::from_fn(|| depot.movable(Order::BASE, Flags::default()).ok()).collect();
+    let mut number = 0;
+    all.retain(|_| {
+        number += 1;
+        number % 4 == 0
+    });
+    let before = AllocInfo::of(&depot);
+    let places: Vec<_> = all.iter().map(|page| page.pfn()).collect();
+    depot.compact(Compaction::all()).unwrap();
+    assert!(all.iter().zip(places).any(|(page, place)| page.pfn() != place), "some moved");
+    assert_eq!(AllocInfo::of(&depot), before);
+    assert_eq!(before.bytes(), all.len() as u64 * 4096);
+    drop(all);
+    assert_eq!(AllocInfo::of(&depot).bytes(), 0);
+}
+
+#[test]
+fn a_refused_free_changes_nothing() {
+    let depot = Depot::builder(4 << 20).checked(true).build().unwrap();
+    let pfn = depot.raw().alloc(order(1), Flags::default()).unwrap();
+    let made = line() - 1;
+    // SAFETY: `checked` refuses wrong frees; nothing uses the memory.
+    unsafe {
+        depot.raw().free(pfn, Order::BASE).unwrap_err();
+        depot.raw().free(Pfn::new(u32::MAX), Order::BASE).unwrap_err();
+        assert_eq!(at(&AllocInfo::of(&depot), made), (8192, 1));
+        depot.raw().free(pfn, order(1)).unwrap();
+    }
+    assert_eq!(AllocInfo::of(&depot).bytes(), 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "maps a file twice")]
+fn areas_have_their_sites() {
+    let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap();
+    let space = Vmalloc::new(&depot).unwrap();
+    let buf = space.buf(5 * 4096).unwrap();
+    let made = line() - 1;
+    let info = AllocInfo::with_spaces(&depot, [&space]);
+    let found: Vec<_> = info
+        .sites
+        .iter()
+        .map(|info| (info.site.line, info.site.kind, info.bytes, info.calls))
+        .collect();
+    assert_eq!(found, [(made, SiteKind::Areas, 5 * 4096, 1)]);
+    assert!(info.to_string().ends_with(" [areas]\n"), "{info}");
+    drop(buf);
+    assert_eq!(AllocInfo::with_spaces(&depot, [&space]).sites, []);
+}
+
+fn info(sites: &[(&str, u32, u64, u64)]) -> AllocInfo {
+    let info = |&(file, line, bytes, calls): &(&str, u32, u64, u64)| SiteInfo {
+        site: Site { file: file.to_owned(), line, column: 9, kind: SiteKind::Pages },
+        bytes,
+        calls,
+    };
+    AllocInfo { sites: sites.iter().map(info).collect() }
+}
+
+#[test]
+fn listings_look_like_this() {
+    let before = info(&[("src/cache.rs", 31, 8192, 2), ("src/a;b.rs", 7, 4096, 1)]);
+    let after = info(&[
+        ("src/cache.rs", 31, 4096, 1),
+        ("src/new.rs", 5, 1 << 30, 3),
+        ("src/a;b.rs", 7, 4096, 1),
+    ]);
+    insta::assert_snapshot!(before, @"
+    allocinfo - version: 1.0
+    #     <size>  <calls> <tag info>
+            8192        2 src/cache.rs:31:9 [pages]
+            4096        1 src/a;b.rs:7:9 [pages]
+    ");
+    let growth: Vec<String> = after.since(&before).iter().map(ToString::to_string).collect();
+    insta::assert_snapshot!(growth.join("\n"), @"
+     +1073741824       +3 src/new.rs:5:9 [pages]
+           -4096       -1 src/cache.rs:31:9 [pages]
+    ");
+    insta::assert_snapshot!(before.folded(), @"
+    src;cache.rs;cache.rs:31:9 [pages] 8192
+    src;a_b.rs;a_b.rs:7:9 [pages] 4096
+    ");
+}
