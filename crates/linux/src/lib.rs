@@ -56,6 +56,7 @@
 //! | return errors as `io::Result` | `?` | every error becomes a [`std::io::Error`] |
 //! | print a depot as `/proc` does a kernel | [`views`] | zones, free blocks, caches, a map |
 //! | know which lines of the program hold pages | [`allocinfo`] | feature `allocinfo` |
+//! | watch a running program from outside | `publish::Publisher`, `pagedepot top` | feature `publish` |
 //! | record page events and replay them | [`trace::TraceWriter`] | |
 //!
 //! # What each kind of page costs
@@ -78,6 +79,7 @@
 //! * `allocinfo`: the calling line of each block, see [`allocinfo`]; `pprof`: in pprof's format.
 //! * `serde`: [`views`] and [`allocinfo`] as structures that serde writes and reads.
 //! * `prometheus`: `views::prometheus`, for a registry of the crate `prometheus-client`.
+//! * `publish`: the module of that name, statistics in shared memory.
 //!
 //! # How a CPU reaches its caches
 //! By restartable sequences, through the registration that glibc 2.35 and later make for every
@@ -138,6 +140,8 @@ mod pin_range;
 mod pins;
 pub mod pressure;
 mod prim;
+#[cfg(feature = "publish")]
+pub mod publish;
 pub mod raw;
 pub mod reclaim;
 mod reporting;

@@ -114,6 +114,19 @@ impl Words {
     }
 }
 
+/// Orders what other threads, and readers in other processes, see of this one.
+#[cfg(any(loom, feature = "publish"))]
+#[inline(always)]
+pub fn fence(order: Ordering) {
+    #[cfg(not(loom))]
+    std::sync::atomic::fence(order);
+    // A model must notice that it is missing.
+    #[cfg(loom)]
+    if !crate::SKIPS_FENCES.get() {
+        loom::sync::atomic::fence(order);
+    }
+}
+
 /// Whether `Pieces::unmap` looks before it clears, which a model must notice.
 #[inline(always)]
 pub fn looks_first() -> bool {

@@ -4,6 +4,8 @@
 
 #![cfg(loom)]
 
+#[path = "../../src/publish/board.rs"]
+mod board;
 #[path = "../../src/movable_place.rs"]
 mod movable_place;
 #[path = "../../src/vmalloc/pieces.rs"]
@@ -16,6 +18,8 @@ mod teardown;
 #[path = "../../src/trim_state.rs"]
 mod trim_state;
 
+#[path = "board.rs"]
+mod board_models;
 mod mappings;
 mod movable;
 #[path = "teardown.rs"]
@@ -27,6 +31,8 @@ use std::cell::Cell;
 std::thread_local! {
     /// See `prim::looks_first`.
     static LOOKS_FIRST: Cell<bool> = const { Cell::new(false) };
+    /// Whether `prim::fence` does nothing (a mutant).
+    static SKIPS_FENCES: Cell<bool> = const { Cell::new(false) };
     /// Whether waiters are not woken (a mutant).
     static WAKES_NONE: Cell<bool> = const { Cell::new(false) };
 }

@@ -1,0 +1,236 @@
+//! The side of the program: a thread that sleeps until a reader opens the file.
+
+use std::fs::{self, File};
+use std::io::{self, PipeReader, PipeWriter};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
+
+use crate::depot::{Depot, WeakDepot};
+use crate::vmalloc::Vmalloc;
+
+use super::board;
+use super::error::PublishError;
+use super::files::{self, FileError, Parts};
+use super::header::{Fixed, MESSAGE_BYTES_MAX, Request};
+use super::process;
+use super::snapshot::{DrainAnswer, Snapshot};
+
+/// Between two snapshots at least, whatever readers do.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What is to be published, and how. See [`publish`](super) for an example.
+#[derive(Debug)]
+#[must_use = "nothing is published before `start`"]
+pub struct Publisher {
+    depot: Depot,
+    spaces: Vec<Vmalloc>,
+    directory: Option<PathBuf>,
+    may_drain: bool,
+}
+
+impl Publisher {
+    /// Statistics of this depot.
+    pub fn new(depot: &Depot) -> Self {
+        Publisher { depot: depot.clone(), spaces: Vec::new(), directory: None, may_drain: true }
+    }
+
+    /// Also those of an address space. What is published owns a handle of it.
+    pub fn space(mut self, space: &Vmalloc) -> Self {
+        self.spaces.push(space.clone());
+        self
+    }
+
+    /// Puts the file into this directory, and not into shared memory of the user's. Readers have to
+    /// be told.
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+
+    /// Whether readers may ask for drains. They may, unless this says otherwise: they run as the
+    /// same user.
+    pub fn may_drain(mut self, may: bool) -> Self {
+        self.may_drain = may;
+        self
+    }
+
+    /// Makes the file, writes the first snapshot, and starts the thread.
+    ///
+    /// # Errors
+    /// [`PublishError`].
+    pub fn start(self) -> Result<Published, PublishError> {
+        self.depot.shared().check_parent().map_err(|_| PublishError::Forked)?;
+        let (path, file) = self.create()?;
+        let published = self.start_in(&path, file);
+        if published.is_err() {
+            let _ = fs::remove_file(&path);
+        }
+        published
+    }
+
+    fn create(&self) -> Result<(PathBuf, File), PublishError> {
+        let directories = match &self.directory {
+            Some(directory) => vec![directory.clone()],
+            None => files::directories(),
+        };
+        let mut refused = None;
+        for directory in directories {
+            match files::create_in(&directory) {
+                Ok(created) => return Ok(created),
+                Err((path, error)) => refused = Some(PublishError::File { path, error }),
+            }
+        }
+        Err(refused.expect("at least one directory was tried"))
+    }
+
+    fn start_in(self, path: &Path, file: File) -> Result<Published, PublishError> {
+        let pid = std::process::id();
+        let began = process::began(pid).unwrap_or(0);
+        let failed = |error| match error {
+            FileError::Io(error) => PublishError::File { path: path.to_owned(), error },
+            FileError::Defect(defect) => {
+                PublishError::File { path: path.to_owned(), error: io::Error::other(defect) }
+            }
+        };
+        Parts(&file).set_fixed(Fixed { pid, began }).map_err(failed)?;
+        let Publisher { depot, spaces, may_drain, .. } = self;
+        let mut source =
+            Source { file, depot: depot.downgrade(), spaces, may_drain, drained: None };
+        source.publish(&depot).map_err(failed)?;
+        // After the file was opened here: this process's own opening is no reader's.
+        let watch = watch(path).map_err(|errno| PublishError::Watch(errno.into()))?;
+        let (stopped, stop) = io::pipe().map_err(PublishError::Thread)?;
+        let own_path = path.to_owned();
+        let thread = thread::Builder::new()
+            .name("pagedepot-stats".to_owned())
+            .spawn(move || {
+                ignore_signals();
+                source.serve(&watch, &stopped);
+                let _ = fs::remove_file(own_path);
+            })
+            .map_err(PublishError::Thread)?;
+        Ok(Published { path: path.to_owned(), pid, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// Published statistics. When it is dropped, the thread ends and the file is removed. A forked
+/// child's copy does neither.
+#[derive(Debug)]
+pub struct Published {
+    path: PathBuf,
+    pid: u32,
+    /// The thread ends when it is closed.
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Published {
+    /// The file, for `pagedepot top FILE`.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && std::process::id() == self.pid
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Signals are for the program's own threads.
+fn ignore_signals() {
+    // SAFETY: an array of bits, filled, and then set for this thread, which handles none.
+    unsafe {
+        let mut all = MaybeUninit::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Told when a reader opens the file, or has written a request.
+fn watch(path: &Path) -> Result<OwnedFd, Errno> {
+    let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    inotify::add_watch(&watch, path, WatchFlags::OPEN | WatchFlags::CLOSE_WRITE)?;
+    Ok(watch)
+}
+
+/// What the thread works with.
+struct Source {
+    file: File,
+    depot: WeakDepot,
+    spaces: Vec<Vmalloc>,
+    may_drain: bool,
+    drained: Option<DrainAnswer>,
+}
+
+impl Source {
+    /// Answers readers until `stopped` closes, or the depot's handles have gone.
+    fn serve(&mut self, watch: &OwnedFd, stopped: &PipeReader) {
+        while wait(watch, stopped) {
+            discard(watch);
+            let Some(depot) = self.depot.upgrade() else { return };
+            self.answer(&depot);
+            // A file system that is full, or a file that was truncated: the next look may work.
+            let _ = self.publish(&depot);
+            drop(depot);
+            let pause = Timespec { tv_sec: 0, tv_nsec: PAUSE.subsec_nanos().into() };
+            let _ = poll(&mut [PollFd::new(stopped, PollFlags::IN)], Some(&pause));
+        }
+    }
+
+    /// Does what a reader asks for, once.
+    fn answer(&mut self, depot: &Depot) {
+        let parts = Parts(&self.file);
+        let (Ok(bytes), Ok(answered)) = (parts.request(), parts.answered()) else { return };
+        let Some((number, request)) = Request::decode(&bytes) else { return };
+        if number == answered {
+            return;
+        }
+        let drained = self.may_drain.then(|| depot.drain(request.scope(), request.mode));
+        self.drained = Some(DrainAnswer::of(number, drained));
+        let _ = parts.set_answered(number);
+    }
+
+    fn publish(&self, depot: &Depot) -> Result<(), FileError> {
+        let snapshot = Snapshot { drained: self.drained, ..Snapshot::of(depot, &self.spaces) };
+        let message = serde_json::to_vec(&snapshot).map_err(io::Error::from)?;
+        if message.len() as u64 > MESSAGE_BYTES_MAX {
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
+        }
+        board::publish(&Parts(&self.file), &message)
+    }
+}
+
+/// Sleeps until something happens to the file (`true`), or the thread has to end.
+fn wait(watch: &OwnedFd, stopped: &PipeReader) -> bool {
+    loop {
+        let mut fds = [
+            PollFd::new(watch, PollFlags::IN),
+            PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, None) {
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+            Ok(_) if !fds[1].revents().is_empty() => return false,
+            Ok(_) => return true,
+        }
+    }
+}
+
+/// Forgets the events that have come: one snapshot answers all of them.
+fn discard(watch: &OwnedFd) {
+    let mut events = [0; 4096];
+    while matches!(rustix::io::read(watch, &mut events), Ok(1..)) {}
+}

@@ -1,0 +1,159 @@
+//! The side of who looks.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::board::{self, Cells as _};
+use super::error::{Defect, ReadError};
+use super::files::{self, FileError, Parts};
+use super::header::{Fixed, Request};
+use super::process;
+use super::snapshot::Snapshot;
+
+/// Between two looks for the answer.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Reads what a program publishes.
+#[derive(Debug)]
+pub struct Reader {
+    path: PathBuf,
+    /// Opened when the reader was made, to read how far the program has come before it hears of
+    /// another look.
+    file: File,
+    fixed: Fixed,
+    /// Numbers of requests.
+    requests: u64,
+}
+
+impl Reader {
+    /// A reader of the file at `path`, which a program that runs has published.
+    ///
+    /// # Errors
+    /// [`ReadError`]; nothing in the file is trusted.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, ReadError> {
+        let path = path.into();
+        let opened = files::open(&path, false).and_then(|file| Ok((Parts(&file).fixed()?, file)));
+        let (fixed, file) = opened.map_err(|error| at(&path, error))?;
+        let reader = Reader { path, file, fixed, requests: 0 };
+        if reader.is_alive() { Ok(reader) } else { Err(reader.gone()) }
+    }
+
+    /// Which file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The program's process id.
+    pub fn pid(&self) -> u32 {
+        self.fixed.pid
+    }
+
+    /// Whether the program runs.
+    pub fn is_alive(&self) -> bool {
+        process::began(self.fixed.pid) == Some(self.fixed.began)
+    }
+
+    fn gone(&self) -> ReadError {
+        ReadError::Gone { path: self.path.clone(), pid: self.fixed.pid }
+    }
+
+    /// Has the program write a snapshot, and reads it. Waits at most `limit` for it.
+    ///
+    /// # Errors
+    /// [`ReadError`]: among others, that the program has ended meanwhile, or does not answer.
+    pub fn refresh(&mut self, limit: Duration) -> Result<Snapshot, ReadError> {
+        let begin = Instant::now();
+        let before = Parts(&self.file).sequence().map_err(|error| at(&self.path, error))?;
+        let file = files::open(&self.path, false);
+        let file = match file {
+            // The program removes it when it ends.
+            Err(_) if !self.is_alive() => return Err(self.gone()),
+            Err(FileError::Io(error)) if error.kind() == ErrorKind::NotFound => {
+                return Err(ReadError::Withdrawn { path: self.path.clone(), pid: self.fixed.pid });
+            }
+            file => file.map_err(|error| at(&self.path, error))?,
+        };
+        let parts = Parts(&file);
+        let fixed = parts.fixed().map_err(|error| at(&self.path, error))?;
+        if fixed != self.fixed {
+            return Err(self.gone());
+        }
+        loop {
+            let message = board::read(&parts).map_err(|error| at(&self.path, error))?;
+            if let Some((_, message)) = message.filter(|&(sequence, _)| sequence > before) {
+                return self.decode(&message);
+            }
+            if !self.is_alive() {
+                return Err(self.gone());
+            }
+            if begin.elapsed() >= limit {
+                return Err(ReadError::NoAnswer { path: self.path.clone(), pid: self.fixed.pid });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn decode(&self, message: &[u8]) -> Result<Snapshot, ReadError> {
+        serde_json::from_slice(message).map_err(|error| {
+            let defect = Defect::Contents(error.to_string());
+            ReadError::Defect { path: self.path.clone(), defect }
+        })
+    }
+
+    /// Asks the program for a drain; returns the number that
+    /// [`DrainAnswer::request`](super::DrainAnswer::request) will have. The answer is in a snapshot
+    /// that follows. A program that refuses drains says so there.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn ask(&mut self, request: Request) -> Result<u64, ReadError> {
+        // Numbers of several readers should differ: each begins where its process id says.
+        self.requests += 1;
+        let number = (u64::from(std::process::id()) << 32) + self.requests;
+        let written = files::open(&self.path, true)
+            .and_then(|file| Parts(&file).set_request(request.encode(number)));
+        written.map_err(|error| at(&self.path, error))?;
+        Ok(number)
+    }
+}
+
+fn at(path: &Path, error: FileError) -> ReadError {
+    let path = path.to_owned();
+    match error {
+        FileError::Io(error) => ReadError::Io { path, error },
+        FileError::Defect(defect) => ReadError::Defect { path, defect },
+    }
+}
+
+/// A file that [`find`] found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Found {
+    /// Which file.
+    pub path: PathBuf,
+    /// A reader of it, or why it cannot be read.
+    pub reader: Result<Reader, ReadError>,
+}
+
+/// The files in shared memory that programs of this user publish, or have left behind.
+pub fn find() -> Vec<Found> {
+    let mut paths: Vec<PathBuf> =
+        files::directories().iter().flat_map(|directory| files::in_directory(directory)).collect();
+    paths.sort();
+    paths
+        .into_iter()
+        .map(|path| Found { reader: Reader::open(&path), path })
+        // Other users' are their own business.
+        .filter(|found| !is_foreign(&found.reader))
+        .collect()
+}
+
+fn is_foreign(reader: &Result<Reader, ReadError>) -> bool {
+    match reader {
+        Err(ReadError::Defect { defect: Defect::Owner { .. }, .. }) => true,
+        Err(ReadError::Io { error, .. }) => error.kind() == ErrorKind::PermissionDenied,
+        _ => false,
+    }
+}

@@ -1,0 +1,330 @@
+//! Programs that publish, readers that look, and files that no program wrote.
+
+use std::fs::{self, File, Permissions};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use pagedepot::{CpuId, Mode, Order};
+
+use super::files::Parts;
+use super::header::{Fixed, LENGTH_AT, MESSAGE_AT, MESSAGE_BYTES_MAX, VERSION};
+use super::*;
+use crate::{Depot, MemoryKind, Vmalloc};
+
+/// Long, because nothing waits for it unless something is wrong.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A directory of a test's own, removed at its end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("pagedepot-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        Place(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn readers_see_what_is_there_when_they_look() {
+    let place = Place::new("looks");
+    let depot = Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap();
+    let space = Vmalloc::new(&depot).unwrap();
+    let published = Publisher::new(&depot).space(&space).directory(&place.0).start().unwrap();
+    let mode = fs::metadata(published.path()).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    let mut reader = Reader::open(published.path()).unwrap();
+    assert_eq!(reader.pid(), std::process::id());
+    let mut held = Vec::new();
+    let _buf = space.buf(3 * 4096).unwrap();
+    for round in 0..5 {
+        held.push(depot.page(Order::PAGEBLOCK).unwrap());
+        let seen = reader.refresh(LONG).unwrap();
+        assert_eq!(
+            seen.fragmentation.zones[0].whole,
+            Snapshot::of(&depot, &[]).fragmentation.zones[0].whole,
+            "{round}"
+        );
+        assert_eq!((seen.bytes, seen.page_bytes, seen.areas_count), (16 << 20, 4096, 1));
+        assert_eq!(seen.sites.is_some(), cfg!(feature = "allocinfo"));
+        assert_eq!(seen.drained, None);
+    }
+    drop(published);
+    assert!(matches!(reader.refresh(LONG), Err(ReadError::Withdrawn { .. })));
+}
+
+/// The thread writes when a reader opens the file, and at no other time.
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn nothing_is_written_while_nobody_looks() {
+    use super::board::Cells as _;
+    let place = Place::new("sleeps");
+    let depot = Depot::new(4 << 20).unwrap();
+    let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+    let mut reader = Reader::open(published.path()).unwrap();
+    reader.refresh(LONG).unwrap();
+    // Opened before the thread settles: reading is no event.
+    let file = File::open(published.path()).unwrap();
+    let sequence = || Parts(&file).sequence().unwrap();
+    let mut settled = sequence();
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        if sequence() == settled {
+            break;
+        }
+        settled = sequence();
+    }
+    for _ in 0..10 {
+        drop(depot.page(Order::BASE).unwrap());
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!(sequence(), settled);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn readers_drain_if_they_may() {
+    let place = Place::new("drains");
+    for may_drain in [true, false] {
+        let depot = Depot::builder(16 << 20).per_cpu_locks(true).build().unwrap();
+        let publisher = Publisher::new(&depot).directory(&place.0).may_drain(may_drain);
+        let published = publisher.start().unwrap();
+        drop(depot.page(Order::BASE).unwrap());
+        let mut reader = Reader::open(published.path()).unwrap();
+        assert!(reader.refresh(LONG).unwrap().caches.cached_pages() > 0);
+        let number = reader.ask(Request { mode: Mode::Full, cpu: None }).unwrap();
+        let answer = loop {
+            let seen = reader.refresh(LONG).unwrap();
+            if let Some(answer) = seen.drained.filter(|answer| answer.request == number) {
+                assert_eq!(seen.caches.cached_pages() == 0, may_drain);
+                break answer;
+            }
+        };
+        assert_eq!((answer.is_refused, answer.taken_pages > 0), (!may_drain, may_drain));
+        // Of a CPU that there is not: nothing, and no harm.
+        reader.ask(Request { mode: Mode::Quiet, cpu: Some(CpuId::new(u32::MAX)) }).unwrap();
+        reader.refresh(LONG).unwrap();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs inotify")]
+fn the_last_handle_ends_it() {
+    let place = Place::new("ends");
+    let depot = Depot::new(4 << 20).unwrap();
+    let published = Publisher::new(&depot).directory(&place.0).start().unwrap();
+    let weak = depot.downgrade();
+    drop(depot);
+    assert!(weak.upgrade().is_none(), "what is published owns no handle");
+    let mut reader = Reader::open(published.path()).unwrap();
+    let short = Duration::from_millis(200);
+    assert!(reader.refresh(short).is_err());
+    drop(published);
+    assert!(fs::read_dir(&place.0).unwrap().next().is_none(), "the file is removed");
+}
+
+/// What a file with one change is refused for.
+fn refusal(place: &Place, change: impl FnOnce(&Path)) -> String {
+    refusal_within(LONG, place, change)
+}
+
+fn refusal_within(limit: Duration, place: &Place, change: impl FnOnce(&Path)) -> String {
+    let path = place.0.join("pagedepot-1-0.stats");
+    let _ = fs::remove_file(&path);
+    let _ = fs::remove_dir(&path);
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    let began = process::began(std::process::id()).unwrap();
+    let parts = Parts(&file);
+    parts.set_fixed(Fixed { pid: std::process::id(), began }).unwrap();
+    board::publish(&parts, &b"{}".to_vec()).unwrap();
+    change(&path);
+    let mut reader = match Reader::open(&path) {
+        Ok(reader) => reader,
+        Err(error) => return error.to_string(),
+    };
+    // This process publishes nothing: what a program would write is written for it.
+    let writer = File::options().read(true).write(true).open(&path).unwrap();
+    let mut sequence = board::Cells::sequence(&Parts(&writer)).unwrap_or(0);
+    let (read, reading) = std::sync::mpsc::channel::<()>();
+    let answering = std::thread::spawn(move || {
+        let pause = Duration::from_millis(2);
+        while reading.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            sequence += 2;
+            let _ = board::Cells::set_sequence(&Parts(&writer), sequence);
+        }
+    });
+    let refused = reader.refresh(limit).unwrap_err().to_string();
+    drop(read);
+    answering.join().unwrap();
+    refused
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs /proc")]
+fn files_that_no_program_wrote_are_refused() {
+    let place = Place::new("hostile");
+    let write = |at: u64, bytes: &'static [u8]| {
+        move |path: &Path| {
+            let file = File::options().write(true).open(path).unwrap();
+            file.write_all_at(bytes, at).unwrap();
+        }
+    };
+    let truncate = |bytes: u64| {
+        move |path: &Path| File::options().write(true).open(path).unwrap().set_len(bytes).unwrap()
+    };
+    let number = |at: u64, number: u64| {
+        move |path: &Path| {
+            let file = File::options().write(true).open(path).unwrap();
+            file.write_all_at(&number.to_le_bytes(), at).unwrap();
+        }
+    };
+    let replaced = |with: fn(&Path)| {
+        move |path: &Path| {
+            fs::remove_file(path).unwrap();
+            with(path);
+        }
+    };
+    for (says, refused) in [
+        ("no program's statistics", refusal(&place, write(0, b"PK"))),
+        ("it has version 9 and this reader knows 1", refusal(&place, write(8, &[9]))),
+        ("ends after 0 bytes", refusal(&place, truncate(0))),
+        ("ends after 31 bytes", refusal(&place, truncate(31))),
+        ("ends after 4097 bytes", refusal(&place, truncate(MESSAGE_AT + 1))),
+        ("ends after 4098 bytes", refusal(&place, number(LENGTH_AT, 3))),
+        ("claims to have", refusal(&place, number(LENGTH_AT, MESSAGE_BYTES_MAX + 1))),
+        ("claims to have", refusal(&place, number(LENGTH_AT, u64::MAX))),
+        ("contents are damaged: missing field", refusal(&place, |_| {})),
+        ("contents are damaged: expected value", refusal(&place, write(MESSAGE_AT, b"\xff\xff"))),
+        ("has ended", refusal(&place, number(24, 1))),
+        ("has ended", refusal(&place, write(16, &[0xff, 0xff, 0xff, 0x7f]))),
+        (
+            "permissions are 644",
+            refusal(&place, |path| {
+                fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
+            }),
+        ),
+        (
+            "no regular file",
+            refusal(&place, replaced(|path| symlink("/etc/passwd", path).unwrap())),
+        ),
+        ("no regular file", refusal(&place, replaced(|path| symlink(path, path).unwrap()))),
+        ("no regular file", refusal(&place, replaced(|path| fs::create_dir(path).unwrap()))),
+        (
+            "no regular file",
+            refusal(
+                &place,
+                replaced(|path| {
+                    rustix::fs::mknodat(
+                        rustix::fs::CWD,
+                        path,
+                        rustix::fs::FileType::Fifo,
+                        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+                        0,
+                    )
+                    .unwrap();
+                }),
+            ),
+        ),
+        ("No such file", refusal(&place, replaced(|_| {}))),
+    ] {
+        assert!(refused.contains(says), "{says}: {refused}");
+        assert!(!refused.contains('\n'), "{refused}");
+    }
+    assert_eq!(VERSION, 1, "the text above names it");
+}
+
+/// A program that stops answering, in the middle of a write too, is no reason to wait for ever.
+#[test]
+#[cfg_attr(miri, ignore = "needs /proc")]
+fn a_program_that_does_not_answer_is_named() {
+    let place = Place::new("stopped");
+    let odd = refusal_within(Duration::from_millis(100), &place, |path| {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        board::Cells::set_sequence(&Parts(&file), 7).unwrap();
+    });
+    assert!(odd.contains("does not answer"), "{odd}");
+}
+
+/// The files' side of `board`, which the model explores over memory: what is read is of one write.
+#[test]
+#[cfg_attr(miri, ignore = "long for an interpreter")]
+fn messages_in_files_are_read_whole() {
+    const MESSAGES: u64 = 2000;
+    let place = Place::new("board");
+    let path = place.0.join("board");
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    let parts = Parts(&file);
+    parts.set_fixed(Fixed { pid: 1, began: 1 }).unwrap();
+    board::publish(&parts, &vec![0; 100]).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 1..=MESSAGES {
+                // Longer and shorter ones, over several pages.
+                let bytes = 100 + (number * 7919 % 20_000) as usize;
+                board::publish(&parts, &vec![number as u8; bytes]).unwrap();
+            }
+        });
+        let (mut last, mut read) = (0, 0);
+        while !writer.is_finished() {
+            let Some((sequence, message)) = board::read(&parts).unwrap() else { continue };
+            assert!(sequence >= last && sequence % 2 == 0);
+            (last, read) = (sequence, read + 1);
+            let number = sequence / 2 - 1;
+            assert!(message.iter().all(|&byte| byte == number as u8), "message {number} is torn");
+        }
+        println!("{read} of {MESSAGES} messages were read");
+    });
+    assert_eq!(board::read(&parts).unwrap().unwrap().0, 2 * (MESSAGES + 1));
+}
+
+/// Run by the next test, in a process of its own.
+#[test]
+#[ignore = "publishes until it is killed"]
+fn publishes_until_it_is_killed() {
+    let Some(directory) = std::env::var_os("PAGEDEPOT_TEST_PUBLISH") else { return };
+    let depot = Depot::new(4 << 20).unwrap();
+    let published = Publisher::new(&depot).directory(directory).start().unwrap();
+    println!("\npublished {}", published.path().display());
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "starts a process")]
+fn a_program_that_died_is_named() {
+    let place = Place::new("died");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "publish::tests::publishes_until_it_is_killed", "--ignored"])
+        .arg("--nocapture")
+        .env("PAGEDEPOT_TEST_PUBLISH", &place.0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let path = lines.into_iter().find_map(|line| Some(line.strip_prefix("published ")?.to_owned()));
+    let path = path.expect("the child publishes");
+    let mut reader = Reader::open(&path).unwrap();
+    assert_eq!(reader.refresh(LONG).unwrap().bytes, 4 << 20);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let gone = [reader.refresh(LONG).unwrap_err(), Reader::open(&path).unwrap_err()];
+    for error in gone {
+        let pid = format!("process {}", child.id());
+        assert!(error.to_string().contains(&pid), "{error}");
+        assert!(matches!(error, ReadError::Gone { .. }), "{error}");
+    }
+}
