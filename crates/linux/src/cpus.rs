@@ -5,6 +5,8 @@ use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use pagedepot::CpuId;
+#[cfg(any(feature = "usdt", feature = "tracing"))]
+use pagedepot::cpus::Event;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{CpuLock, Cpus, Environment, FenceError, Here, Locked, Unusable, WhichCpu};
 use pagedepot_rseq::{Area, CpuSet, RseqMissing, membarrier};
@@ -138,6 +140,14 @@ impl Environment for Process<'_> {
         if let Some(tell) = self.on_handover {
             tell(cpu);
         }
+    }
+
+    #[cfg(any(feature = "usdt", feature = "tracing"))]
+    fn event(&self, event: Event) {
+        #[cfg(feature = "usdt")]
+        crate::probes::fire(event);
+        #[cfg(feature = "tracing")]
+        crate::tracing_events::emit(event);
     }
 }
 

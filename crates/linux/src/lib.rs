@@ -80,6 +80,9 @@
 //! * `serde`: [`views`] and [`allocinfo`] as structures that serde writes and reads.
 //! * `prometheus`: `views::prometheus`, for a registry of the crate `prometheus-client`.
 //! * `publish`: the module of that name, statistics in shared memory.
+//! * `usdt`: static probes `refill`, `spill`, `drain` and `fail`, for perf and bpftrace.
+//! * `tracing`: the same as events of the crate `tracing`, target `pagedepot`. A subscriber is called
+//!   inside of allocations and frees, and must not allocate from the same depot.
 //!
 //! # How a CPU reaches its caches
 //! By restartable sequences, through the registration that glibc 2.35 and later make for every
@@ -140,6 +143,8 @@ mod pin_range;
 mod pins;
 pub mod pressure;
 mod prim;
+#[cfg(feature = "usdt")]
+mod probes;
 #[cfg(feature = "publish")]
 pub mod publish;
 pub mod raw;
@@ -153,6 +158,8 @@ mod sync;
 mod teardown;
 mod topology;
 pub mod trace;
+#[cfg(feature = "tracing")]
+mod tracing_events;
 mod trim;
 mod trim_state;
 pub mod tune;
