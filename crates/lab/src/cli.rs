@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::page;
 use crate::record;
 use crate::replay::options::{Expand, ZoneinfoPaths};
+use crate::top;
 use crate::workloads::options::{BenchOptions, FillOptions, MeasureOptions};
 use crate::workloads::simulate::SimulatedWorkload;
 use crate::workloads::simulate::options::SimulateOptions;
@@ -89,6 +90,8 @@ pub enum Command {
     Compare(Box<compare::CompareOptions>),
     /// Write an HTML page of tables and plots of saved results; it needs no network and no scripts
     Report(page::PageOptions),
+    /// Watch the depot of a running program: CPUs, zones, areas, call sites; drain it by keys
+    Top(top::TopOptions),
     /// Print the completions of a shell
     Completions {
         /// The shell
@@ -202,6 +205,8 @@ mod tests {
             ("record -o x", "COMMAND"),
             ("record -o x --buffer 0 -- true", "at least 1, and at most 4096"),
             ("bench hot --seed -1", "at least 0"),
+            ("top --every 0", "at least 1"),
+            ("top 1 2", "see `pagedepot top --help`"),
             ("simulate", "WORKLOAD"),
             ("simulate cold", "there are hot, pagealloc, touch, producer-consumer, ring-stream"),
             ("simulate hot --cpus 0", "1 to 256"),
@@ -220,7 +225,7 @@ mod tests {
             (
                 "frobnicate",
                 "no command is called frobnicate; there are bench, replay, vmalloc, simulate, soak, \
-                 record, compare, report, completions, man",
+                 record, compare, report, top, completions, man",
             ),
         ] {
             let line = refused(arguments);

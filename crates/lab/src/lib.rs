@@ -18,6 +18,7 @@
 //! | `compare` | tables of several results side by side |
 //! | `page` | the page that `report` writes: tables and plots |
 //! | `record` | recording a trace |
+//! | `top` | a live view of a running program |
 //! | `cli`, `commands` | options, and what each command does with them |
 
 #![allow(missing_docs, reason = "public items exist for the tests in tests/ alone")]
@@ -35,6 +36,7 @@ mod page;
 mod record;
 mod replay;
 mod report;
+mod top;
 mod trace;
 mod workloads;
 

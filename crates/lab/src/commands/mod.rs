@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::page;
 use crate::record;
 use crate::report::json::More;
+use crate::top;
 use crate::workloads::options::MeasureOptions;
 use crate::workloads::simulate::options::SimulateOptions;
 use crate::workloads::simulate::{self, SimulatedWorkload};
@@ -52,6 +53,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
         Some(Command::Compare(options)) if options.is_to_measure() => compare::designs(&options),
         Some(Command::Compare(options)) => compare::files(&options),
         Some(Command::Report(options)) => show(&page::write(&options)?),
+        Some(Command::Top(options)) => match top::run(&options)? {
+            Some(text) => show(&text),
+            None => Ok(()),
+        },
         Some(Command::Completions { shell }) => manual::completions(shell),
         Some(Command::Man { dir }) => manual::man(dir.as_deref()),
     }

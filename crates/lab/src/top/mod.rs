@@ -1,0 +1,120 @@
+//! `top`: a live view of a program that publishes its depot (`pagedepot_linux::publish`).
+//!
+//! | module | what |
+//! |---|---|
+//! | `choose` | which program |
+//! | `tables` | rows of figures, and rates between two looks |
+//! | `state` | what is shown, and what keys change |
+//! | `draw` | the screen |
+//! | `text` | the same once, for files and pipes |
+
+mod choose;
+mod draw;
+mod state;
+mod tables;
+mod text;
+
+use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use pagedepot_linux::publish::{Reader, Snapshot};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::choose::refused;
+use self::state::{Screen, Wish};
+use crate::args;
+use crate::failure::Failure;
+
+/// How long a program may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Between two looks for keys and signals.
+const KEYS: Duration = Duration::from_millis(100);
+
+/// See the module.
+#[derive(Clone, Debug, Args)]
+pub struct TopOptions {
+    /// The program: its process id, or the file that it publishes (default: the only one there is)
+    #[arg(value_name = "PID|FILE")]
+    pub program: Option<String>,
+    /// Print what is there once, and end; also where stdout is no terminal
+    #[arg(long)]
+    pub once: bool,
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1, value_parser = args::whole::<3600>, allow_negative_numbers = true)]
+    pub every: u32,
+}
+
+/// Shows a program until the user or the program ends; returns what is to be printed, for
+/// `--once`.
+///
+/// # Errors
+/// When there is no such program, or it cannot be read, or ends.
+pub fn run(options: &TopOptions) -> Result<Option<String>, Failure> {
+    let mut reader = choose::reader(options.program.as_deref())?;
+    let first = reader.refresh(ANSWER_MAX).map_err(refused)?;
+    if options.once || !io::stdout().is_terminal() {
+        return Ok(Some(text::page(&first, reader.pid())));
+    }
+    let ends =
+        ends().map_err(|error| Failure::Run(format!("cannot listen for signals: {error}")))?;
+    let terminal = ratatui::try_init()
+        .map_err(|error| Failure::Run(format!("no terminal to draw on: {error}; see --once")))?;
+    let every = Duration::from_secs(options.every.into());
+    let shown = Live { reader, terminal, every, ends }.show(first);
+    ratatui::restore();
+    shown.map(|()| None)
+}
+
+/// Set by signals that end the process: the terminal is restored first.
+fn ends() -> io::Result<Arc<AtomicBool>> {
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&ends))?;
+    }
+    Ok(ends)
+}
+
+/// What is needed to go on showing.
+struct Live {
+    reader: Reader,
+    terminal: DefaultTerminal,
+    every: Duration,
+    ends: Arc<AtomicBool>,
+}
+
+impl Live {
+    fn show(mut self, first: Snapshot) -> Result<(), Failure> {
+        let mut screen = Screen::new(first, self.reader.pid());
+        let mut looked = Instant::now();
+        loop {
+            self.terminal.draw(|frame| draw::draw(frame, &mut screen))?;
+            // Relaxed: nothing else is published with it.
+            if self.ends.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let left = self.every.saturating_sub(looked.elapsed());
+            let wish = if event::poll(left.min(KEYS))? {
+                screen.on(&event::read()?)
+            } else {
+                Wish::Nothing
+            };
+            match wish {
+                Wish::Nothing if looked.elapsed() < self.every => continue,
+                Wish::Nothing | Wish::Look => {}
+                Wish::Redraw => continue,
+                Wish::End => return Ok(()),
+                Wish::Drain(request) => {
+                    let number = self.reader.ask(request).map_err(refused)?;
+                    screen.asked(number, request);
+                }
+            }
+            screen.look(self.reader.refresh(ANSWER_MAX).map_err(refused)?);
+            looked = Instant::now();
+        }
+    }
+}

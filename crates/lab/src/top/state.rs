@@ -1,0 +1,193 @@
+//! What is shown, and what keys change.
+
+use pagedepot_linux::publish::{Request, Snapshot};
+use pagedepot_linux::{CpuId, Mode};
+use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::widgets::TableState;
+
+use super::tables::{Line, Looks, Tab};
+
+/// What a key wants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Wish {
+    Nothing,
+    /// To draw what is there.
+    Redraw,
+    /// To look again now.
+    Look,
+    Drain(Request),
+    End,
+}
+
+/// The order of a table's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sort {
+    pub column: usize,
+    pub descends: bool,
+}
+
+/// See the module.
+pub(super) struct Screen {
+    pub looks: Looks,
+    pub pid: u32,
+    pub tab: Tab,
+    pub sort: [Sort; Tab::ALL.len()],
+    /// The row that is selected, by its id: rows move.
+    selected: Option<String>,
+    pub table: TableState,
+    /// Lines that the map is scrolled by.
+    pub scrolled: u16,
+    pub message: String,
+    /// The number of the last request, until it is answered.
+    asked: Option<u64>,
+}
+
+impl Screen {
+    pub fn new(first: Snapshot, pid: u32) -> Self {
+        let sort = |column, descends| Sort { column, descends };
+        Screen {
+            looks: Looks { now: first, before: None },
+            pid,
+            tab: Tab::Cpus,
+            // CPUs and zones by number, areas by address, sites by bytes.
+            sort: [sort(0, false), sort(0, false), sort(0, false), sort(0, true), sort(0, false)],
+            selected: None,
+            table: TableState::default(),
+            scrolled: 0,
+            message: String::new(),
+            asked: None,
+        }
+    }
+
+    /// Takes a new look.
+    pub fn look(&mut self, now: Snapshot) {
+        if let Some(answer) = now.drained.filter(|answer| Some(answer.request) == self.asked) {
+            self.asked = None;
+            self.message = match answer {
+                answer if answer.is_refused => "the program lets nobody drain".to_owned(),
+                answer => format!(
+                    "drained: {} pages taken, {} out of reach, {} fences, {} CPUs asked",
+                    answer.taken_pages,
+                    answer.unreachable_pages,
+                    answer.fences,
+                    answer.pending_cpus
+                ),
+            };
+        }
+        self.looks.before = Some(std::mem::replace(&mut self.looks.now, now));
+    }
+
+    /// A drain was asked for.
+    pub fn asked(&mut self, number: u64, request: Request) {
+        self.asked = Some(number);
+        let whose = request.cpu.map_or("all CPUs".to_owned(), |cpu| format!("CPU {}", cpu.get()));
+        self.message = format!("asked for a {:?} drain of {whose}", request.mode).to_lowercase();
+    }
+
+    pub fn sort_now(&mut self) -> &mut Sort {
+        &mut self.sort[self.tab_number()]
+    }
+
+    pub fn tab_number(&self) -> usize {
+        Tab::ALL.iter().position(|tab| *tab == self.tab).unwrap_or(0)
+    }
+
+    /// The rows in order; the selected one is selected again.
+    pub fn lines(&mut self) -> Vec<Line> {
+        let mut lines = self.tab.lines(&self.looks);
+        let Sort { column, descends } = *self.sort_now();
+        lines.sort_by(|a, b| {
+            let order = a.cells[column].compare(&b.cells[column]);
+            if descends { order.reverse() } else { order }
+        });
+        let at = lines.iter().position(|line| Some(&line.id) == self.selected.as_ref());
+        self.table.select(at.or((!lines.is_empty()).then_some(0)));
+        lines
+    }
+
+    fn selected_line(&mut self) -> Option<Line> {
+        let mut lines = self.lines();
+        let at = self.table.selected()?;
+        (at < lines.len()).then(|| lines.swap_remove(at))
+    }
+
+    fn step(&mut self, by: isize) {
+        if self.tab == Tab::Map {
+            self.scrolled = self.scrolled.saturating_add_signed(by as i16);
+            return;
+        }
+        let lines = self.lines();
+        let at = self.table.selected().unwrap_or(0).saturating_add_signed(by);
+        self.selected =
+            lines.get(at.min(lines.len().saturating_sub(1))).map(|line| line.id.clone());
+    }
+
+    /// What an event of the terminal wants.
+    pub fn on(&mut self, event: &Event) -> Wish {
+        match event {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.on_key(key),
+            Event::Resize(..) => Wish::Redraw,
+            _ => Wish::Nothing,
+        }
+    }
+
+    fn on_key(&mut self, key: &KeyEvent) -> Wish {
+        let all = Tab::ALL.len();
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                return Wish::End;
+            }
+            KeyCode::Char('q') | KeyCode::Esc => return Wish::End,
+            KeyCode::Char(' ') => return Wish::Look,
+            KeyCode::Tab | KeyCode::Right => self.show(Tab::ALL[(self.tab_number() + 1) % all]),
+            KeyCode::BackTab | KeyCode::Left => {
+                self.show(Tab::ALL[(self.tab_number() + all - 1) % all]);
+            }
+            KeyCode::Char(digit @ '1'..='5') => self.show(Tab::ALL[digit as usize - '1' as usize]),
+            KeyCode::Char('s') if self.tab != Tab::Map => {
+                let columns = self.tab.columns();
+                let sort = self.sort_now();
+                let column = (sort.column + 1) % columns.len();
+                // Figures are looked at from the largest on, names from A.
+                *sort = Sort { column, descends: !columns[column].is_text };
+            }
+            KeyCode::Char('r') if self.tab != Tab::Map => {
+                let sort = self.sort_now();
+                sort.descends = !sort.descends;
+            }
+            KeyCode::Down | KeyCode::Char('j') => self.step(1),
+            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
+            KeyCode::PageDown => self.step(10),
+            KeyCode::PageUp => self.step(-10),
+            KeyCode::Char(letter) => return self.drain(letter),
+            _ => return Wish::Nothing,
+        }
+        Wish::Redraw
+    }
+
+    fn show(&mut self, tab: Tab) {
+        self.tab = tab;
+        self.selected = None;
+        self.scrolled = 0;
+    }
+
+    /// Small letters drain the selected CPU, capitals all of them.
+    fn drain(&mut self, letter: char) -> Wish {
+        let mode = match letter.to_ascii_lowercase() {
+            'd' => Mode::Quiet,
+            'h' => Mode::Handover,
+            'f' => Mode::Full,
+            _ => return Wish::Nothing,
+        };
+        if letter.is_ascii_uppercase() {
+            return Wish::Drain(Request { mode, cpu: None });
+        }
+        match self.selected_line().and_then(|line| line.cpu) {
+            Some(cpu) => Wish::Drain(Request { mode, cpu: Some(CpuId::new(cpu)) }),
+            None => {
+                self.message = "select a CPU (1), or drain all by a capital letter".to_owned();
+                Wish::Redraw
+            }
+        }
+    }
+}
