@@ -191,3 +191,13 @@ pub use pagedepot::{
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;
+
+/// The programs of the book, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorial.md")]
+pub struct Tutorial;
+
+/// As above; it shows features, too.
+#[cfg(all(doctest, feature = "publish"))]
+#[doc = include_str!("../../../docs/views.md")]
+pub struct ViewsPage;
