@@ -25,7 +25,7 @@ const WITH_CLIENTS: [&Workload; 2] = [&touch::WORKLOAD, &pft::WORKLOAD];
 
 /// What is measured unless designs are named: what the kernel does today, as the base, then the
 /// others in the order of the threads, and this project's.
-const DESIGNS: [Design; 9] = [
+const DESIGNS: [Design; 10] = [
     Design::Spin,
     Design::ZoneLock,
     Design::Magazine,
