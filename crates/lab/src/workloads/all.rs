@@ -2,8 +2,8 @@
 
 use super::workload::Workload;
 use super::{
-    drain, fragmentation, giveback, hot, mass_exit, mixed, netperf, pagealloc, pft, process_magazines,
-    producer_consumer, purger, replay_build, ring_stream, touch,
+    drain, fragmentation, giveback, hot, mass_exit, mixed, netperf, pagealloc, pft,
+    process_magazines, producer_consumer, purger, replay_build, ring_stream, touch,
 };
 
 /// All workloads of `bench`. A new one is added here and nowhere else.
