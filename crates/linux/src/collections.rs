@@ -20,7 +20,7 @@
 //! | layout | what it gets |
 //! |---|---|
 //! | 0 bytes | nothing: a dangling pointer |
-//! | up to 8 pages, and powers of two up to 1024 pages | a block: CPUs cache those of up to 64 pages, and of 512 |
+//! | up to 8 pages, and powers of two up to 1024 pages | a block, from this CPU's cache |
 //! | others, up to 2^18 pages | contiguous pages, as many as it needs |
 //! | aligned to more than 2 MiB | an error |
 

@@ -1,7 +1,8 @@
 //! Contiguous ranges, and memory at a given address.
 //!
-//! A range that is a block comes from the caches and goes there. All others bypass them. Cached frames are in their way, so a request that finds no room takes the caches
-//! back before it fails, as the last resort of [`reclaim`](crate::reclaim) has it.
+//! A range that is a block comes from the caches and goes there. All others bypass them. Cached
+//! frames are in their way, so a request that finds no room takes the caches back before it fails,
+//! as the last resort of [`reclaim`](crate::reclaim) has it.
 
 use super::allocator::Allocator;
 use super::blocks::Blocks;

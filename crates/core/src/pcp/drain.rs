@@ -5,10 +5,10 @@
 //! isolated, fences it once, takes its fronts too; the argument is in `front/gate.rs`.
 //!
 //! What a quiet drain cannot reach is bounded: per CPU, zone, context, order and mobility in use
-//! two magazines of 63, 31, 15, 7 (orders 3 to 6) and 1 blocks (order 9), in pages 126, 124, 120,
-//! 112, 224, 448, 896 and 1024, and one more for frames of pageblocks that evacuate; and over all of
-//! them by `high`, beyond which a CPU's slow path empties its coldest front, or by the one front in
-//! use where that alone is more.
+//! two magazines of 63 blocks (order 0), 31, 15, and 7 from order 3 up, in pages 126, 124, 120, and
+//! 112 by order 3 to 14336 by order 10; one more for frames of pageblocks that evacuate; and over
+//! all of them by `high`, beyond which a CPU's slow path empties its coldest front, or by the one
+//! front in use where that alone is more.
 
 use core::ops::Range;
 

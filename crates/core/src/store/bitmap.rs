@@ -6,25 +6,28 @@
 //! zone may have frames in.
 //!
 //! # Searching
-//! A search for blocks smaller than a pageblock goes, in this order, through: the pageblock where
-//! this CPU last found some; while three quarters of that one's section are whole, its partly used
-//! and then its whole pageblocks, so that CPUs with sections of their own meet nowhere; partly used
-//! pageblocks of the wanted mobility, the densest of a few
-//! first; while some evacuate, those with carved frames, which can never be whole; those that
-//! evacuate, which are then settled; whole ones, retagged if
-//! they were of another mobility (which needs a claim of all 512 frames, so that nobody can hold
-//! one of them); and last anything of the zone, for unmovable blocks first what is tainted already.
-//! Partly used pageblocks are looked at a bounded
-//! number of times before a whole one is taken, so that fragmentation costs memory before it costs
-//! time; the bound falls only when there is no other way. A search that has found an eighth of what it
-//! wants breaks no whole one for the rest, but where most of them are whole. A search for pageblocks goes through
-//! whole ones alone, one for pairs of them (the highest order) through pairs, and one for more
-//! through runs of them. What begins or ends elsewhere is found by [`runs`](super::runs).
+//! A search for blocks smaller than a pageblock goes through, in this order:
+//! 1. the pageblock where this CPU last found some;
+//! 2. while three quarters of that one's section are whole and nothing evacuates, its partly used
+//!    and then its whole pageblocks, so that CPUs with sections of their own meet nowhere;
+//! 3. partly used pageblocks of the wanted mobility, the densest of a few first;
+//! 4. while some evacuate, those with carved frames, which can never be whole; then those that
+//!    evacuate, which are then settled;
+//! 5. whole ones, retagged if they were of another mobility (which needs a claim of all 512 frames,
+//!    so that nobody can hold one of them);
+//! 6. anything of the zone, for unmovable blocks first what is tainted already.
+//!
+//! Partly used pageblocks are looked at a bounded number of times before a whole one is taken, so
+//! that fragmentation costs memory before it costs time; the bound falls only when there is no
+//! other way. A search that has found an eighth of what it wants breaks no whole one for the rest,
+//! but where most of them are whole. A search for pageblocks goes through whole ones alone, one for
+//! pairs of them (the highest order) through pairs, and one for more through runs of them. What
+//! begins or ends elsewhere is found by [`runs`](super::runs).
 //!
 //! Which section a whole pageblock is taken from is chosen by [`gibibytes`](super::gibibytes).
 //!
-//! Pageblocks that were [reported](super::reported) are in no hint. A search comes to them when it has
-//! found no whole one that was not.
+//! Pageblocks that were [reported](super::reported) are in no hint. A search comes to them when it
+//! has found no whole one that was not.
 //!
 //! Where to look is read off the hints, and which sections' hints to read off the
 //! [`summary`](super::summary): what is held is not walked over. Only the last pass of each search,
@@ -80,9 +83,10 @@ const PASSES_FOR_PAIRS: [Pass; 3] =
 /// Which pageblocks a pass of a search visits.
 #[derive(Clone, Copy)]
 enum Pass {
-    /// In the section of the hint, while most of it is whole: partly free and of the wanted
-    /// mobility, or entirely free. CPUs whose hints lie in sections of their own then stay out of
-    /// each other's, and out of the summary. What is taken there breaks up few of many whole ones.
+    /// In the section of the hint, while most of it is whole and nothing evacuates: partly free and
+    /// of the wanted mobility, or entirely free. CPUs whose hints lie in sections of their own then
+    /// stay out of each other's, and out of the summary. What is taken there breaks up few of many
+    /// whole ones.
     Near(Sort),
     /// Partly free, of the wanted mobility, where the summary leads.
     Partial { which: Which, looks_max: u32 },
@@ -155,7 +159,9 @@ impl Pass {
     /// Whether a search goes through this pass.
     fn is_due(self, wanted: Wanted<'_>, bitmap: &Bitmap<'_>) -> bool {
         match self {
-            Pass::Near(_) => bitmap.is_mostly_whole(wanted.near()),
+            Pass::Near(_) => {
+                bitmap.tags.evacuating(wanted.zone) == 0 && bitmap.is_mostly_whole(wanted.near())
+            }
             Pass::Partial { which: Which::Evacuating, .. } => {
                 bitmap.tags.evacuating(wanted.zone) > 0
             }
