@@ -64,9 +64,9 @@ impl<'d> RawDepot<'d> {
     #[inline]
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        let pfn = self.allocator.alloc(order, flags)?;
-        self.shared.sites.note(pfn, order.frames());
-        Ok(pfn)
+        // Not by `?`: the result would be taken apart and put together again for each block.
+        let found = self.allocator.alloc(order, flags);
+        found.inspect(|&pfn| self.shared.sites.note(pfn, order.frames()))
     }
 
     /// Frees a block. Any thread may, on any CPU.
