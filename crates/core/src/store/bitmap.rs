@@ -8,8 +8,9 @@
 //! # Searching
 //! A search for blocks smaller than a pageblock goes through, in this order:
 //! 1. the pageblock where this CPU last found some;
-//! 2. while three quarters of that one's section are whole and nothing evacuates, its partly used
-//!    and then its whole pageblocks, so that CPUs with sections of their own meet nowhere;
+//! 2. for movable blocks, while three quarters of that one's section are whole and nothing
+//!    evacuates, its partly used and then its whole pageblocks, so that CPUs with sections of their
+//!    own meet nowhere;
 //! 3. partly used pageblocks of the wanted mobility, the densest of a few first;
 //! 4. while some evacuate, those with carved frames, which can never be whole; then those that
 //!    evacuate, which are then settled;
@@ -83,8 +84,8 @@ const PASSES_FOR_PAIRS: [Pass; 3] =
 /// Which pageblocks a pass of a search visits.
 #[derive(Clone, Copy)]
 enum Pass {
-    /// In the section of the hint, while most of it is whole and nothing evacuates: partly free and
-    /// of the wanted mobility, or entirely free. CPUs whose hints lie in sections of their own then
+    /// For movable blocks in the section of the hint, while most of it is whole and nothing
+    /// evacuates: partly free and of the wanted mobility, or entirely free. CPUs whose hints lie in sections of their own then
     /// stay out of each other's, and out of the summary. What is taken there breaks up few of many
     /// whole ones.
     Near(Sort),
@@ -160,7 +161,9 @@ impl Pass {
     fn is_due(self, wanted: Wanted<'_>, bitmap: &Bitmap<'_>) -> bool {
         match self {
             Pass::Near(_) => {
-                bitmap.tags.evacuating(wanted.zone) == 0 && bitmap.is_mostly_whole(wanted.near())
+                wanted.mobility == Mobility::Movable
+                    && bitmap.tags.evacuating(wanted.zone) == 0
+                    && bitmap.is_mostly_whole(wanted.near())
             }
             Pass::Partial { which: Which::Evacuating, .. } => {
                 bitmap.tags.evacuating(wanted.zone) > 0
