@@ -179,7 +179,7 @@ fn every_design_replays_the_shipped_trace() {
         let held = plan.before.held_volume().blocks;
         assert_eq!(held, if zoneinfos.before.is_some() { plan.work.unknown_frees } else { 0 });
         let report = replay(&plan, &zoneinfos, ALL, 1, || ()).unwrap();
-        assert_eq!(report.replays.len(), 7);
+        assert_eq!(report.replays.len(), 9);
         for replay in &report.replays {
             let outcome = &replay.outcome;
             assert!(outcome.balance.holds() && outcome.lost_frames == 0, "{}", replay.design);
