@@ -64,9 +64,13 @@ impl<'d> RawDepot<'d> {
     #[inline]
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn alloc(&self, order: Order, flags: Flags) -> Result<Pfn, AllocError> {
-        // Not by `?`: the result would be taken apart and put together again for each block.
+        // Not by `?`: the result would be taken apart and put together again for each block. Nor in
+        // a closure, which would be the caller that is noted.
         let found = self.allocator.alloc(order, flags);
-        found.inspect(|&pfn| self.shared.sites.note(pfn, order.frames()))
+        if let Ok(pfn) = found {
+            self.shared.sites.note(pfn, order.frames());
+        }
+        found
     }
 
     /// Frees a block. Any thread may, on any CPU.
