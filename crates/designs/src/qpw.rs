@@ -27,7 +27,6 @@ use pagedepot::{CpuId, Mobility, Mode, Order, Pfn, ZoneId};
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
-use crate::free_map::FreeMap;
 use crate::local::{Local, LocalDrain};
 use crate::lock::LockWaits;
 use crate::owners::Entry;
@@ -125,20 +124,7 @@ impl<S: Store + Send> PageCache for Qpw<S> {
         "qpw"
     }
 
-    #[inline]
-    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
-        walk::alloc(self, here, order, mobility)
-    }
-
-    fn alloc_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-    ) -> Option<Pfn> {
-        walk::alloc_from(self, here, zone, order, mobility)
-    }
+    walk::walks_zones!();
 
     #[inline]
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
@@ -178,14 +164,6 @@ impl<S: Store + Send> PageCache for Qpw<S> {
 
     fn cached_pages_total(&self) -> u64 {
         self.local.cached_pages_total() + self.spin.cached_pages_total()
-    }
-
-    fn free_pages(&self) -> u64 {
-        walk::free_pages(self.store())
-    }
-
-    fn free_map(&self) -> Result<FreeMap, Fault> {
-        self.spin.free_map()
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {

@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::lock::{LockWaits, SpinGuard, SpinLock};
 use crate::pcp::policy::{Policy, Tuning};
 use crate::pcp::{At, ListIndex, Lists, Pcp};
-use crate::prim::{Mutex, count, lock_mutex, try_lock_mutex};
+use crate::prim::{Mutex, count};
 use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
 use crate::taking::{Taking, take_census};
@@ -129,17 +129,9 @@ impl<S: Store> Spin<S> {
 
     fn drain_by(&self, here: Here, scope: Scope) -> Drained {
         count(&self.outside.drains, 1);
-        let _alone = match try_lock_mutex(&self.draining) {
-            Some(alone) => alone,
-            None if scope.zone.is_none() => return Drained { skipped: 1, ..Drained::default() },
-            None => lock_mutex(&self.draining),
-        };
-        let mut done = Drained::default();
-        for (_, zone, cell) in self.cells.within(self.store.zones(), scope) {
-            done.taken_pages += self.drain_cell(here, zone, cell);
-            done.left_pages += u64::from(cell.lists.pages());
-        }
-        done
+        self.cells.drain_alone(&self.draining, self.store.zones(), scope, |zone, cell| {
+            (self.drain_cell(here, zone, cell), u64::from(cell.lists.pages()))
+        })
     }
 
     /// Disables the caches of all CPUs in a zone (`zone_pcp_disable`): nothing is cached when this

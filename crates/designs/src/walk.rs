@@ -4,8 +4,8 @@ use pagedepot::cpus::Here;
 use pagedepot::{CpuId, Mobility, Order, Pfn, ZoneId};
 
 use crate::counters::Counters;
-use crate::prim::{Padded, count};
-use crate::report::{Counts, Scope};
+use crate::prim::{Mutex, Padded, count, lock_mutex, try_lock_mutex};
+use crate::report::{Counts, Drained, Scope};
 use crate::store::Store;
 use crate::zones::{Mark, Zones};
 
@@ -47,6 +47,30 @@ impl<T> Grid<T> {
             .flat_map(move |cpu| self.of_cpu(cpu).map(move |(id, cell)| (cpu, id, cell)));
         cells.filter(move |&(_, id, _)| scope.zone.is_none_or(|zone| zone == id))
     }
+
+    /// Drains the cells of `scope`, one caller at a time (mainline's `pcpu_drain_mutex`): a drain of
+    /// all zones leaves the work to the one that it finds under way. `drain` returns the pages that
+    /// it took from a cell and those that it left there.
+    pub fn drain_alone(
+        &self,
+        draining: &Mutex<()>,
+        zones: &Zones,
+        scope: Scope,
+        drain: impl Fn(ZoneId, &T) -> (u64, u64),
+    ) -> Drained {
+        let _alone = match try_lock_mutex(draining) {
+            Some(alone) => alone,
+            None if scope.zone.is_none() => return Drained { skipped: 1, ..Drained::default() },
+            None => lock_mutex(draining),
+        };
+        let mut done = Drained::default();
+        for (_, zone, cell) in self.within(zones, scope) {
+            let (taken, left) = drain(zone, cell);
+            done.taken_pages += taken;
+            done.left_pages += left;
+        }
+        done
+    }
 }
 
 /// What a design implements for the walk.
@@ -74,8 +98,7 @@ pub(crate) trait Layer: Sync {
     fn counters(&self, here: Here, zone: ZoneId) -> &Counters;
 }
 
-/// The methods of [`PageCache`](crate::PageCache) that walk and store answer for every [`Layer`]
-/// with a field `store`.
+/// The methods of [`PageCache`](crate::PageCache) that walk and store answer for every [`Layer`].
 macro_rules! walks_zones {
     () => {
         #[inline]
@@ -99,11 +122,11 @@ macro_rules! walks_zones {
         }
 
         fn free_pages(&self) -> u64 {
-            crate::walk::free_pages(&self.store)
+            crate::walk::free_pages(crate::walk::Layer::store(self))
         }
 
         fn free_map(&self) -> Result<crate::free_map::FreeMap, crate::census::Fault> {
-            crate::free_map::FreeMap::of_store(&self.store)
+            crate::free_map::FreeMap::of_store(crate::walk::Layer::store(self))
         }
     };
 }

@@ -57,11 +57,10 @@ use self::lists::SplitLists;
 use crate::PageCache;
 use crate::census::{Census, Fault};
 use crate::counters::Counters;
-use crate::free_map::FreeMap;
 use crate::lock::{LockWaits, SpinGuard, SpinLock};
 use crate::pcp::policy::{Policy, Tuning};
 use crate::pcp::{At, ListIndex};
-use crate::prim::{Mutex, count, lock_mutex, try_lock_mutex};
+use crate::prim::{Mutex, count};
 use crate::report::{Counts, Drained, Scope, Volume};
 use crate::store::buddy::held::BuddyStore;
 use crate::taking::take_census;
@@ -221,17 +220,9 @@ impl<S: BuddyStore> PcpBuddy<S> {
 
     fn drain_by(&self, here: Here, scope: Scope) -> Drained {
         count(&self.outside.drains, 1);
-        let _alone = match try_lock_mutex(&self.draining) {
-            Some(alone) => alone,
-            None if scope.zone.is_none() => return Drained { skipped: 1, ..Drained::default() },
-            None => lock_mutex(&self.draining),
-        };
-        let mut done = Drained::default();
-        for (_, zone, cell) in self.cells.within(self.store.zones(), scope) {
-            done.taken_pages += self.drain_cell(here, zone, cell);
-            done.left_pages += u64::from(cell.lists.look_pages());
-        }
-        done
+        self.cells.drain_alone(&self.draining, self.store.zones(), scope, |zone, cell| {
+            (self.drain_cell(here, zone, cell), u64::from(cell.lists.look_pages()))
+        })
     }
 }
 
@@ -276,20 +267,7 @@ impl<S: BuddyStore> PageCache for PcpBuddy<S> {
         "pcp-buddy"
     }
 
-    #[inline]
-    fn alloc(&self, here: Here, order: Order, mobility: Mobility) -> Option<Pfn> {
-        walk::alloc(self, here, order, mobility)
-    }
-
-    fn alloc_from(
-        &self,
-        here: Here,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-    ) -> Option<Pfn> {
-        walk::alloc_from(self, here, zone, order, mobility)
-    }
+    walk::walks_zones!();
 
     #[inline]
     fn free(&self, here: Here, pfn: Pfn, order: Order) {
@@ -355,14 +333,6 @@ impl<S: BuddyStore> PageCache for PcpBuddy<S> {
 
     fn cached_pages_total(&self) -> u64 {
         self.cells.iter().map(|(_, _, cell)| u64::from(cell.lists.look_pages())).sum()
-    }
-
-    fn free_pages(&self) -> u64 {
-        walk::free_pages(&self.store)
-    }
-
-    fn free_map(&self) -> Result<FreeMap, Fault> {
-        FreeMap::of_store(&self.store)
     }
 
     fn validate(&mut self) -> Result<Census, Fault> {
