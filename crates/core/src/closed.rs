@@ -8,15 +8,15 @@
 //! what an implementation that did promise does wrong.
 //! ```compile_fail,E0200
 //! #![forbid(unsafe_code)]
-//! use pagedepot::{Backing, Doubled, Mobility, Order, Pfn, ZoneId};
+//! use pagedepot::{Backing, Block, Doubled, Mobility, Order, Pfn, ZoneId};
 //!
 //! struct Same;
 //! impl Backing for Same {
-//!     fn take(&self, _: ZoneId, _: Order, m: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
-//!         out.fill((Pfn::new(0), m));
+//!     fn take(&self, _: ZoneId, order: Order, m: Mobility, out: &mut [Block]) -> usize {
+//!         out.fill(Block::new(Pfn::new(0), order, m));
 //!         out.len()
 //!     }
-//!     fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> Doubled { Doubled::NONE }
+//!     fn put(&self, _: ZoneId, _: &[Block]) -> Doubled { Doubled::NONE }
 //!     fn free_pages(&self, _: ZoneId) -> u64 { 4096 }
 //!     fn is_free(&self, _: Pfn) -> bool { false }
 //! }

@@ -8,8 +8,8 @@ use common::backing::Sets;
 use common::{Anywhere, Single, metadata, open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Backing, BackingRanges, Config, ConfigError, Doubled, Fault, Flags, FrameRange,
-    FreeError, Misuse, Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
+    AllocError, Backing, BackingRanges, Block, Config, ConfigError, Doubled, Fault, Flags,
+    FrameRange, FreeError, Misuse, Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
 };
 
 const RANGES: [FrameRange; 1] = [range(512, 4096)];
@@ -86,7 +86,7 @@ fn what_others_hold_is_not_cached() {
         false,
         |_| {},
         |mut depot, sets| {
-            let mut theirs = [(Pfn::new(0), Mobility::Movable); 60];
+            let mut theirs = [Block::new(Pfn::new(0), order(6), Mobility::Movable); 60];
             assert_eq!(sets.take(ZONE, order(6), Mobility::Movable, &mut theirs), 60);
             assert_eq!(depot.validate().unwrap().held_pages(), 60 * 64);
             let mut ours = Vec::new();
@@ -95,7 +95,6 @@ fn what_others_hold_is_not_cached() {
             }
             assert_eq!((ours.len(), sets.free_pages(ZONE)), (256, 0));
             depot.free_many(&ours).unwrap();
-            let theirs: Vec<_> = theirs.iter().map(|&(pfn, _)| (pfn, order(6))).collect();
             assert_eq!(sets.put(ZONE, &theirs), Doubled::NONE);
             depot.drain(Scope::ALL, Mode::Full);
             assert_eq!(depot.validate().unwrap().free_pages, 4096);
@@ -177,12 +176,13 @@ struct Broken {
 
 // SAFETY: none; the test's allocator has no linear map, and nothing uses memory of its frames.
 unsafe impl Backing for Broken {
-    fn take(&self, _: ZoneId, _: Order, mobility: Mobility, out: &mut [(Pfn, Mobility)]) -> usize {
-        out.fill((Pfn::new(self.frame.load(Ordering::Relaxed)), mobility));
+    fn take(&self, _: ZoneId, order: Order, mobility: Mobility, out: &mut [Block]) -> usize {
+        let pfn = Pfn::new(self.frame.load(Ordering::Relaxed));
+        out.fill(Block::new(pfn, order, mobility));
         self.count.load(Ordering::Relaxed)
     }
 
-    fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> Doubled {
+    fn put(&self, _: ZoneId, _: &[Block]) -> Doubled {
         Doubled::NONE
     }
 

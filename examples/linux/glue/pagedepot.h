@@ -23,7 +23,7 @@ struct depot;
 /* How to drain. */
 enum depot_mode { DEPOT_QUIET, DEPOT_FULL, DEPOT_HANDOVER };
 
-struct depot_block { u32 pfn; u16 order; u16 mobility; };
+struct depot_block { u32 pfn; u8 order; u8 mobility; u16 unused; };
 
 struct depot_drained {
 	u64 taken_pages, left_pages, unreachable_pages, fences, busy_cpus, isolated_cpus,

@@ -1,14 +1,10 @@
 //! The store: the buddy lists of a `struct zone`, under its lock.
 
 use core::ffi::c_void;
-use core::mem::MaybeUninit;
 
-use pagedepot::{Backing, Doubled, Mobility, Order, Pfn, ZoneId};
+use pagedepot::{Backing, Block, Doubled, Mobility, Order, Pfn, ZoneId};
 
-use crate::calls::{self, Block};
-
-/// Blocks that move at once, at most: what `Backing` promises.
-const BLOCKS_MAX: usize = 64;
+use crate::calls;
 
 /// A `struct zone`.
 pub struct Buddy(pub *mut c_void);
@@ -25,33 +21,20 @@ unsafe impl Backing for Buddy {
         _: ZoneId,
         order: Order,
         mobility: Mobility,
-        out: &mut [(Pfn, Mobility)],
+        out: &mut [Block],
     ) -> usize {
-        let mut blocks = [const { MaybeUninit::<Block>::uninit() }; BLOCKS_MAX];
-        let wanted = out.len().min(BLOCKS_MAX) as u32;
-        let first = blocks.as_mut_ptr().cast();
+        let (first, wanted) = (out.as_mut_ptr(), out.len() as u32);
         // SAFETY: there is room for as many; the zone lives as long as the kernel.
         let got =
             unsafe { calls::depot_c_take(self.0, order.get(), mobility as u32, first, wanted) };
-        // SAFETY: it has written as many as it returns, which are at most those wanted.
-        let taken = unsafe { core::slice::from_raw_parts(first, got.min(wanted) as usize) };
-        // Linux hands ascending runs to ascending requests; magazines are emptied from the top.
-        for (place, block) in out.iter_mut().zip(taken.iter().rev()) {
-            let serves = Mobility::from_index(block.mobility.into()).unwrap_or(mobility);
-            *place = (Pfn::new(block.pfn), serves);
-        }
-        taken.len()
+        got as usize
     }
 
-    fn put(&self, _: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled {
-        let mut list = [const { MaybeUninit::uninit() }; BLOCKS_MAX];
-        for (place, (pfn, order)) in list.iter_mut().zip(blocks) {
-            place.write(Block { pfn: pfn.get(), order: order.get() as u16, mobility: 0 });
-        }
-        let count = blocks.len().min(BLOCKS_MAX) as u32;
+    fn put(&self, _: ZoneId, blocks: &[Block]) -> Doubled {
         let mut first = 0;
-        // SAFETY: as many are written; `Backing` says that there are no more than there is room for.
-        let frames = unsafe { calls::depot_c_put(self.0, list.as_ptr().cast(), count, &mut first) };
+        let (list, count) = (blocks.as_ptr(), blocks.len() as u32);
+        // SAFETY: so many blocks are there to be read.
+        let frames = unsafe { calls::depot_c_put(self.0, list, count, &mut first) };
         Doubled { first: (frames > 0).then_some(Pfn::new(first)), frames }
     }
 

@@ -2,17 +2,7 @@
 
 use core::ffi::c_void;
 
-/// A block on its way between a zone and the depot.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Block {
-    /// Its first frame.
-    pub pfn: u32,
-    /// 2^order frames.
-    pub order: u16,
-    /// The type that its pageblock serves: 0 unmovable, 1 movable, 2 reclaimable.
-    pub mobility: u16,
-}
+use pagedepot::Block;
 
 unsafe extern "C" {
     /// Takes up to `wanted` blocks under `zone->lock`.

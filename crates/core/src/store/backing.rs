@@ -4,6 +4,54 @@
 use super::doubled::Doubled;
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 
+/// A block on its way between an allocator and its [`Backing`]. C may fill and read lists of them:
+/// ```c
+/// struct block { uint32_t pfn; uint8_t order, mobility; uint16_t unused; };
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Block {
+    pfn: u32,
+    order: u8,
+    mobility: u8,
+    unused: u16,
+}
+
+const _: () = assert!(size_of::<Block>() == 8);
+
+impl Block {
+    /// The block that begins at `pfn`, in a pageblock that serves `mobility`.
+    #[inline]
+    pub const fn new(pfn: Pfn, order: Order, mobility: Mobility) -> Self {
+        Block { pfn: pfn.get(), order: order.get() as u8, mobility: mobility as u8, unused: 0 }
+    }
+
+    /// Its first frame.
+    #[inline]
+    pub const fn pfn(self) -> Pfn {
+        Pfn::new(self.pfn)
+    }
+
+    /// Its order; 0 where C wrote one that does not exist.
+    #[inline]
+    pub const fn order(self) -> Order {
+        match Order::new(self.order as u32) {
+            Some(order) => order,
+            None => Order::BASE,
+        }
+    }
+
+    /// What its pageblock serves: 0 unmovable, 1 movable, 2 (and what C wrote beyond) reclaimable.
+    #[inline]
+    pub const fn mobility(self) -> Mobility {
+        match self.mobility {
+            0 => Mobility::Unmovable,
+            1 => Mobility::Movable,
+            _ => Mobility::Reclaimable,
+        }
+    }
+}
+
 /// All free frames of the zones, shared by all CPUs: a buddy allocator, say, that a kernel has and
 /// keeps. An allocator made [over](crate::Builder::backing) it puts fronts, shelves, gates and
 /// drains in front, and keeps no bitmap of its own.
@@ -43,23 +91,19 @@ use crate::frame::{Mobility, Order, Pfn, ZoneId};
 /// and reports [`Misuse::Backing`](crate::Misuse::Backing) instead of handing such a block out. It
 /// cannot check 2 and 3.
 pub unsafe trait Backing: Sync {
-    /// Takes up to `out.len()` (at most 64) blocks of `order` from `zone`; returns how many. Each
-    /// comes with the mobility that the pageblock around it serves from now on: frames of it that
-    /// are freed are cached for requests of that mobility. One that keeps no mobilities apart
-    /// returns the one asked for.
-    fn take(
-        &self,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        out: &mut [(Pfn, Mobility)],
-    ) -> usize;
+    /// Takes up to `out.len()` (at most 64) blocks of `order` from `zone`; returns how many it wrote
+    /// to the front of `out`. CPUs hand them out in the order in which they lie there.
+    ///
+    /// Each comes with the mobility that the pageblock around it serves from now on: frames of it
+    /// that are freed are cached for requests of that mobility. One that keeps no mobilities apart
+    /// returns the one asked for. The order of a block written is not read.
+    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [Block]) -> usize;
 
     /// Takes back at most 64 blocks of `zone`, in whatever order of address; they need not be of
-    /// the order they were taken with. Returns which of their frames were free already, as far as
+    /// the order they were taken with, and their mobility says nothing. Returns which of their frames were free already, as far as
     /// it can tell: these stay free once, and are reported as
     /// [`Misuse`](crate::Misuse::DoubleFree), last, so that this may not panic for their sake.
-    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled;
+    fn put(&self, zone: ZoneId, blocks: &[Block]) -> Doubled;
 
     /// Free pages of a zone, for watermarks and reports. Read often, so O(1); exact while no other
     /// call is in progress.

@@ -23,9 +23,9 @@ mod wanted;
 use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use core::ops::Range;
 
-use crate::frame::{Order, Pfn, ZoneId};
+use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{Mutant, is_mutant};
-use backing::Backing;
+use backing::{Backing, Block};
 use bitmap::Bitmap;
 pub use doubled::Doubled;
 pub use late::Noted;
@@ -226,16 +226,17 @@ impl<'m> Store<'m> {
     ) -> u32 {
         let (mut taken, mut asked) = (0, 0);
         while asked < want {
-            let mut chunk = [(Pfn::new(0), wanted.mobility); CHUNK_BLOCKS];
+            let mut chunk = [Block::new(Pfn::new(0), order, wanted.mobility); CHUNK_BLOCKS];
             let length = CHUNK_BLOCKS.min((want - asked) as usize);
             asked += length as u32;
             let got = backing.take(wanted.zone, order, wanted.mobility, &mut chunk[..length]);
             // More than were asked for were not written: only a broken backing says so.
             let got = got.min(length);
-            for &(pfn, mobility) in &chunk[..got] {
-                if self.accept(pfn, order.frames(), order.frames(), Tag::new(wanted.zone, mobility))
-                {
-                    give(pfn);
+            // Magazines are emptied from the top: what the backing named first goes there last.
+            for block in chunk[..got].iter().rev() {
+                let tag = Tag::new(wanted.zone, block.mobility());
+                if self.accept(block.pfn(), order.frames(), order.frames(), tag) {
+                    give(block.pfn());
                     taken += 1;
                 }
             }
@@ -303,7 +304,7 @@ impl<'m> Store<'m> {
     /// as far as can be told.
     pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
         match self.backing {
-            Some(backing) => self.put_backed(backing, blocks.map(|pfn| (pfn, order))),
+            Some(backing) => self.put_backed(backing, blocks.map(|pfn| block_to_put(pfn, order))),
             None => self.bitmap.put_blocks(order, blocks),
         }
     }
@@ -316,7 +317,7 @@ impl<'m> Store<'m> {
         let mut blocks = aligned_blocks(start, frames);
         match (blocks.next(), self.tags.tag(start)) {
             // Most are one block, which needs no list.
-            (Some(block), Some(tag)) if block.1.frames() == frames => {
+            (Some(block), Some(tag)) if block.order().frames() == frames => {
                 put_chunk(backing, tag.zone(), &[block])
             }
             _ => self.put_backed(backing, aligned_blocks(start, frames)),
@@ -328,18 +329,18 @@ impl<'m> Store<'m> {
     fn put_backed(
         &self,
         backing: &dyn Backing,
-        mut blocks: impl Iterator<Item = (Pfn, Order)>,
+        mut blocks: impl Iterator<Item = Block>,
     ) -> Doubled {
         let mut doubled = Doubled::NONE;
         loop {
-            let mut chunk = [(Pfn::new(0), Order::BASE); CHUNK_BLOCKS];
+            let mut chunk = [block_to_put(Pfn::new(0), Order::BASE); CHUNK_BLOCKS];
             let mut length = 0;
             for (place, block) in chunk.iter_mut().zip(&mut blocks) {
                 *place = block;
                 length += 1;
             }
             // Blocks that are given back were checked to be memory on their way in.
-            let zone = self.tags.tag(chunk[0].0).filter(|_| length > 0).map(Tag::zone);
+            let zone = self.tags.tag(chunk[0].pfn()).filter(|_| length > 0).map(Tag::zone);
             let Some(zone) = zone else { return doubled };
             doubled.add(put_chunk(backing, zone, &chunk[..length]));
         }
@@ -409,20 +410,25 @@ impl<'m> Store<'m> {
 
 /// Gives a backing at least one block; where it says that frames were free but not which, the first
 /// block is named.
-fn put_chunk(backing: &dyn Backing, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled {
+fn put_chunk(backing: &dyn Backing, zone: ZoneId, blocks: &[Block]) -> Doubled {
     let Doubled { first, frames } = backing.put(zone, blocks);
-    let first = first.or(blocks.first().map(|&(pfn, _)| pfn)).filter(|_| frames > 0);
+    let first = first.or(blocks.first().map(|block| block.pfn())).filter(|_| frames > 0);
     Doubled { first, frames }
 }
 
+/// A block for [`Backing::put`], which reads no mobility.
+fn block_to_put(pfn: Pfn, order: Order) -> Block {
+    Block::new(pfn, order, Mobility::Unmovable)
+}
+
 /// A range as naturally aligned blocks, each as large as can be.
-fn aligned_blocks(start: Pfn, frames: u32) -> impl Iterator<Item = (Pfn, Order)> {
+fn aligned_blocks(start: Pfn, frames: u32) -> impl Iterator<Item = Block> {
     let end = u64::from(start.get()) + u64::from(frames);
     let mut at = u64::from(start.get());
     core::iter::from_fn(move || {
         let left = end.checked_sub(at).filter(|&left| left > 0)?;
         let size = at.trailing_zeros().min(left.ilog2()).min(Order::MAX.get());
-        let block = (Pfn::new(at as u32), Order::new(size)?);
+        let block = block_to_put(Pfn::new(at as u32), Order::new(size)?);
         at += 1 << size;
         Some(block)
     })

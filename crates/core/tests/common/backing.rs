@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagedepot::{
-    Backing, BackingRanges, Doubled, FrameRange, Mobility, Order, Pfn, ZoneConfig, ZoneId,
+    Backing, BackingRanges, Block, Doubled, FrameRange, Mobility, Order, Pfn, ZoneConfig, ZoneId,
 };
 
 /// Frames of a pageblock.
@@ -78,27 +78,22 @@ impl ZoneSet {
 // SAFETY: the sets hold frames of the zones' ranges alone; a frame is removed from its set under
 // the mutex before it is handed out, and inserted again, under the mutex, when it is put back.
 unsafe impl Backing for Sets {
-    fn take(
-        &self,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        out: &mut [(Pfn, Mobility)],
-    ) -> usize {
+    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [Block]) -> usize {
         assert!(out.len() <= 64);
         let set = &mut self.lock()[zone.index()];
         for (taken, place) in out.iter_mut().enumerate() {
             let Some(pfn) = set.take(order.frames(), order.frames()) else { return taken };
-            *place = (pfn, *set.mobilities.entry(pfn.get() / HUGE).or_insert(mobility));
+            let serves = *set.mobilities.entry(pfn.get() / HUGE).or_insert(mobility);
+            *place = Block::new(pfn, order, serves);
         }
         out.len()
     }
 
-    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled {
+    fn put(&self, zone: ZoneId, blocks: &[Block]) -> Doubled {
         assert!(!blocks.is_empty() && blocks.len() <= 64);
         let set = &mut self.lock()[zone.index()];
         let mut doubled = Doubled::NONE;
-        for &(pfn, order) in blocks {
+        for (pfn, order) in blocks.iter().map(|block| (block.pfn(), block.order())) {
             assert!(pfn.is_aligned(order));
             for frame in pfn.get()..pfn.get() + order.frames() {
                 if !set.free.insert(frame) {

@@ -1,7 +1,7 @@
 //! A store of this crate as the backing of an allocator of pagedepot.
 
 use pagedepot::cpus::Here;
-use pagedepot::{Backing, CpuId, Doubled, Mobility, Order, Pfn, ZoneId};
+use pagedepot::{Backing, Block, CpuId, Doubled, Mobility, Order, Pfn, ZoneId};
 
 use super::Store;
 use crate::census::Fault;
@@ -43,28 +43,22 @@ const ANYWHERE: Here = Here::task(CpuId::new(0));
 // SAFETY: range, exclusivity and visibility are the promise of `new`; `take` writes an entry for
 // each block that the store hands to it, which is at most one per entry.
 unsafe impl<S: Store> Backing for AsBacking<S> {
-    fn take(
-        &self,
-        zone: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        out: &mut [(Pfn, Mobility)],
-    ) -> usize {
+    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [Block]) -> usize {
         let blocks = out.len() as u32;
         let mut places = out.iter_mut();
         let zones = self.0.zones();
         let taken = self.0.take(ANYWHERE, zone, order, mobility, blocks, |pfn| {
             let its = zones.lookup(pfn).map_or(mobility, |(_, its)| its);
             if let Some(place) = places.next() {
-                *place = (pfn, its);
+                *place = Block::new(pfn, order, its);
             }
             true
         });
         taken as usize
     }
 
-    fn put(&self, zone: ZoneId, blocks: &[(Pfn, Order)]) -> Doubled {
-        self.0.give(ANYWHERE, zone, blocks.iter().copied());
+    fn put(&self, zone: ZoneId, blocks: &[Block]) -> Doubled {
+        self.0.give(ANYWHERE, zone, blocks.iter().map(|block| (block.pfn(), block.order())));
         // The store panics on a block that is free already, as far as it can detect one.
         Doubled::NONE
     }

@@ -7,8 +7,8 @@ use std::time::Instant;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{Cpus, Environment, FenceError, Here};
 use pagedepot::{
-    Allocator, Backing, Config, ConfigError, CpuId, Doubled, FrameRange, Mobility, Order, Pfn,
-    ZoneId,
+    Allocator, Backing, Block, Config, ConfigError, CpuId, Doubled, FrameRange, Mobility, Order,
+    Pfn, ZoneId,
 };
 
 use crate::design::variant::Store;
@@ -75,11 +75,11 @@ struct Elsewhere;
 
 // SAFETY: it hands out nothing.
 unsafe impl Backing for Elsewhere {
-    fn take(&self, _: ZoneId, _: Order, _: Mobility, _: &mut [(Pfn, Mobility)]) -> usize {
+    fn take(&self, _: ZoneId, _: Order, _: Mobility, _: &mut [Block]) -> usize {
         0
     }
 
-    fn put(&self, _: ZoneId, _: &[(Pfn, Order)]) -> Doubled {
+    fn put(&self, _: ZoneId, _: &[Block]) -> Doubled {
         Doubled::NONE
     }
 
