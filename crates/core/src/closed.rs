@@ -8,12 +8,12 @@
 //! what an implementation that did promise does wrong.
 //! ```compile_fail,E0200
 //! #![forbid(unsafe_code)]
-//! use pagedepot::{Backing, Block, Doubled, Mobility, Order, Pfn, ZoneId};
+//! use pagedepot::{Backing, BackingRequest, Block, Doubled, Pfn, ZoneId};
 //!
 //! struct Same;
 //! impl Backing for Same {
-//!     fn take(&self, _: ZoneId, order: Order, m: Mobility, out: &mut [Block]) -> usize {
-//!         out.fill(Block::new(Pfn::new(0), order, m));
+//!     fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
+//!         out.fill(Block::new(Pfn::new(0), request.order, request.mobility));
 //!         out.len()
 //!     }
 //!     fn put(&self, _: ZoneId, _: &[Block]) -> Doubled { Doubled::NONE }

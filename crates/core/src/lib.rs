@@ -105,7 +105,7 @@ pub use frame::{CpuId, FrameRange, LinearMap, Mobility, NodeId, Order, PageSize,
 pub use pcp::free_high::FreeHigh;
 pub use pcp::{Drained, HandoverCounts, Mode, Scope};
 pub use reclaim::{Pressure, Reclaim, TooManyCallbacks};
-pub use store::backing::{Backing, BackingRanges, Block};
+pub use store::backing::{Backing, BackingRanges, BackingRequest, Block};
 pub use store::device::{DeviceRegistered, ReportCounts, ReportingDevice};
 pub use store::{Doubled, Misuse};
 pub use zone::compactions::Compactions;

@@ -8,8 +8,8 @@ use common::backing::Sets;
 use common::{Anywhere, Single, metadata, open_zone, order, range};
 use pagedepot::cpus::Pinned;
 use pagedepot::{
-    AllocError, Backing, BackingRanges, Block, Config, ConfigError, Doubled, Fault, Flags,
-    FrameRange, FreeError, Misuse, Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
+    AllocError, Backing, BackingRanges, BackingRequest, Block, Config, ConfigError, Doubled, Fault,
+    Flags, FrameRange, FreeError, Misuse, Mobility, Mode, Order, Pfn, Scope, ZoneConfig, ZoneId,
 };
 
 const RANGES: [FrameRange; 1] = [range(512, 4096)];
@@ -63,6 +63,40 @@ fn magazines_move_between_fronts_and_the_backing() {
 }
 
 #[test]
+fn bits_of_a_request_reach_the_backing() {
+    with_depot(
+        true,
+        |_| {},
+        |mut depot, sets| {
+            let flags = Flags::default().backing_bits(0x141);
+            let first = depot.alloc(Order::BASE, flags).unwrap();
+            assert_eq!(sets.last_bits(), 0x141);
+            // From the front: the backing hears of nothing.
+            let second = depot.alloc(Order::BASE, flags.backing_bits(2)).unwrap();
+            assert_eq!(sets.last_bits(), 0x141);
+            // Past the front, by list, and by number.
+            let block = depot.alloc(order(10), flags.backing_bits(3)).unwrap();
+            assert_eq!(sets.last_bits(), 3);
+            let mut list = [Pfn::new(0); 200];
+            assert_eq!(depot.alloc_many(Order::BASE, flags.backing_bits(4), &mut list), Ok(200));
+            assert_eq!(sets.last_bits(), 4);
+            let run = depot.alloc_contiguous(48, 16, flags.backing_bits(5)).unwrap();
+            assert_eq!(sets.last_bits(), 5);
+            depot.free_contiguous(run, 48).unwrap();
+            depot.free(block, order(10)).unwrap();
+            let ours = [&list[..], &[first, second]].concat();
+            depot
+                .free_many(&ours.iter().map(|&pfn| (pfn, Order::BASE)).collect::<Vec<_>>())
+                .unwrap();
+            depot.drain(Scope::ALL, Mode::Full);
+            depot.alloc(Order::BASE, Flags::default()).unwrap();
+            assert_eq!(sets.last_bits(), 0);
+            assert_eq!(depot.validate().unwrap().held_pages(), 1);
+        },
+    );
+}
+
+#[test]
 fn blocks_are_cached_for_the_mobility_that_the_backing_says() {
     with_depot(
         false,
@@ -87,7 +121,8 @@ fn what_others_hold_is_not_cached() {
         |_| {},
         |mut depot, sets| {
             let mut theirs = [Block::new(Pfn::new(0), order(6), Mobility::Movable); 60];
-            assert_eq!(sets.take(ZONE, order(6), Mobility::Movable, &mut theirs), 60);
+            let request = BackingRequest::new(ZONE, order(6), Mobility::Movable);
+            assert_eq!(sets.take(request, &mut theirs), 60);
             assert_eq!(depot.validate().unwrap().held_pages(), 60 * 64);
             let mut ours = Vec::new();
             while let Ok(pfn) = depot.alloc(Order::BASE, Flags::default()) {
@@ -176,9 +211,9 @@ struct Broken {
 
 // SAFETY: none; the test's allocator has no linear map, and nothing uses memory of its frames.
 unsafe impl Backing for Broken {
-    fn take(&self, _: ZoneId, order: Order, mobility: Mobility, out: &mut [Block]) -> usize {
+    fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
         let pfn = Pfn::new(self.frame.load(Ordering::Relaxed));
-        out.fill(Block::new(pfn, order, mobility));
+        out.fill(Block::new(pfn, request.order, request.mobility));
         self.count.load(Ordering::Relaxed)
     }
 

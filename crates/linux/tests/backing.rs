@@ -51,6 +51,9 @@ fn what_it_can_do_is_used() {
     assert_eq!(depot.trim().unwrap().bytes as usize, 16 * MIB - 16 * 4096);
     assert_eq!(pagedepot::Backing::free_pages(&*sets, ZoneId::new(0)), 4096 - 16);
     drop(held);
+    // A word of the program's own reaches its store.
+    drop(depot.page_with(order(9), Flags::default().backing_bits(0x1234)));
+    assert_eq!(sets.last_bits(), 0x1234);
     drop(depot.pages(2000, Flags::default()).unwrap());
     all_back(&depot);
 }

@@ -27,9 +27,6 @@ DEFINE_STATIC_KEY_FALSE(pagedepot_on);
 DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;
 
-/* What alloc_flags the request has that this CPU refills for. */
-static DEFINE_PER_CPU(unsigned int, depot_alloc_flags);
-
 /*
  * depot_front() of each context, order and migratetype. Callers are behind pcp_allowed_order(): orders to
  * 3, and that of huge pages, which are the orders that have fronts.
@@ -106,9 +103,9 @@ void depot_c_unpin(void)
 }
 
 /* Blocks come with the type that a free would find, so that they are cached for it. */
-u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, struct depot_block *out, u32 wanted)
+u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
+		 struct depot_block *out, u32 wanted)
 {
-	unsigned int alloc_flags = __this_cpu_read(depot_alloc_flags);
 #if DEPOT_SINCE(6, 16)
 	enum rmqueue_mode mode = RMQUEUE_NORMAL;
 #endif
@@ -266,9 +263,6 @@ void depot_c_panic(void)
 static noinline u32 depot_alloc_slow(struct depot *depot, unsigned int order, int migratetype,
 				     unsigned int alloc_flags)
 {
-	unsigned int below;
-	u32 pfn;
-
 #ifdef ALLOC_TRYLOCK
 	if (unlikely(alloc_flags & ALLOC_TRYLOCK))
 		return DEPOT_NONE;
@@ -278,14 +272,7 @@ static noinline u32 depot_alloc_slow(struct depot *depot, unsigned int order, in
 	if (unlikely(alloc_flags & ALLOC_HIGHATOMIC))
 		return DEPOT_NONE;
 #endif
-	preempt_disable();
-	/* A handler that comes in between restores what it finds: no interrupt has to be kept away. */
-	below = __this_cpu_read(depot_alloc_flags);
-	__this_cpu_write(depot_alloc_flags, alloc_flags);
-	pfn = depot_alloc(depot, order, migratetype);
-	__this_cpu_write(depot_alloc_flags, below);
-	preempt_enable();
-	return pfn;
+	return depot_alloc(depot, order, migratetype, alloc_flags);
 }
 
 static noinline u32 depot_pop_in_handler(struct depot *depot, struct depot_here here,

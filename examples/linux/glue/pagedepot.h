@@ -37,7 +37,7 @@ struct depot *depot_init(void *memory, size_t bytes, struct zone *zone, u32 cpus
 u32 depot_front(struct depot *depot, bool in_handler, u32 order, u32 migratetype);
 u32 depot_pop(struct depot *depot, u32 cpu, u32 front);
 bool depot_push(struct depot *depot, u32 cpu, u32 front, u32 pfn);
-u32 depot_alloc(struct depot *depot, u32 order, u32 migratetype);
+u32 depot_alloc(struct depot *depot, u32 order, u32 migratetype, u32 alloc_flags);
 bool depot_free(struct depot *depot, u32 pfn, u32 order, u32 migratetype);
 void depot_drain(struct depot *depot, u32 cpu, u32 mode, struct depot_drained *done);
 bool depot_hand_over(struct depot *depot);
@@ -52,7 +52,8 @@ u64 depot_high(struct depot *depot, u32 cpu);
 bool depot_validate(struct depot *depot, u64 *cached_pages);
 
 /* C, pagedepot.c; Rust calls these. */
-u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, struct depot_block *out, u32 wanted);
+u32 depot_c_take(struct zone *zone, u32 order, u32 mobility, u32 alloc_flags,
+		 struct depot_block *out, u32 wanted);
 u32 depot_c_put(struct zone *zone, const struct depot_block *blocks, u32 count, u32 *first);
 u64 depot_c_free_pages(struct zone *zone);
 bool depot_c_is_free(u32 pfn);

@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use pagedepot::{Backing, Block, Doubled, Mobility, Order, Pfn, ZoneId};
+use pagedepot::{Backing, BackingRequest, Block, Doubled, Pfn, ZoneId};
 
 use crate::calls;
 
@@ -16,17 +16,13 @@ unsafe impl Sync for Buddy {}
 // lock: naturally aligned blocks of frames that are nobody else's until `__free_one_page` has them
 // again, under the same lock, which also gives visibility. It writes as many entries as it returns.
 unsafe impl Backing for Buddy {
-    fn take(
-        &self,
-        _: ZoneId,
-        order: Order,
-        mobility: Mobility,
-        out: &mut [Block],
-    ) -> usize {
+    fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
+        let BackingRequest { order, mobility, bits, .. } = request;
         let (first, wanted) = (out.as_mut_ptr(), out.len() as u32);
         // SAFETY: there is room for as many; the zone lives as long as the kernel.
-        let got =
-            unsafe { calls::depot_c_take(self.0, order.get(), mobility as u32, first, wanted) };
+        let got = unsafe {
+            calls::depot_c_take(self.0, order.get(), mobility as u32, bits.into(), first, wanted)
+        };
         got as usize
     }
 

@@ -10,6 +10,7 @@ unsafe extern "C" {
         zone: *mut c_void,
         order: u32,
         mobility: u32,
+        alloc_flags: u32,
         out: *mut Block,
         wanted: u32,
     ) -> u32;

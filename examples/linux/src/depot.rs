@@ -155,11 +155,17 @@ pub unsafe extern "C" fn depot_push(depot: &Depot, cpu: u32, front: u32, pfn: u3
     }
 }
 
-/// A block from this CPU's caches or the zone, or `u32::MAX`. It reclaims nothing: Linux does.
+/// A block from this CPU's caches or the zone, or `u32::MAX`. It reclaims nothing: Linux does. The
+/// lower half of `alloc_flags` goes to [`depot_c_take`](calls::depot_c_take).
 #[unsafe(no_mangle)]
-pub extern "C" fn depot_alloc(depot: &Depot, order: u32, migratetype: u32) -> u32 {
+pub extern "C" fn depot_alloc(
+    depot: &Depot,
+    order: u32,
+    migratetype: u32,
+    alloc_flags: u32,
+) -> u32 {
     let Some(order) = Order::new(order) else { return NONE };
-    let flags = Flags::new(mobility_of(migratetype));
+    let flags = Flags::new(mobility_of(migratetype)).backing_bits(alloc_flags as u16);
     depot.allocator.try_alloc(order, flags).map_or(NONE, Pfn::get)
 }
 

@@ -371,7 +371,7 @@ impl<'e, 'm, C: Cpus> Evacuation<'e, 'm, C> {
             Some(pfn) => Some(pfn),
             // Windows that are whole already come first, so none of those elsewhere would do.
             None if !self.is_by_pageblock() => {
-                direct.search(Mobility::Movable, |wanted| caches.store.take_block(wanted, order))
+                direct.search(Mobility::Movable, 0, |wanted| caches.store.take_block(wanted, order))
             }
             None => None,
         }?;

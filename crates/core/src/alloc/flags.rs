@@ -15,6 +15,7 @@ const THIS_NODE: u32 = 1 << 5;
 const COMPACT: u32 = 1 << 6;
 const LEVEL_SHIFT: u32 = 8;
 const LEVEL_ANY: u32 = 15;
+const BACKING_SHIFT: u32 = 16;
 
 impl Flags {
     /// For frames whose owner can move them.
@@ -68,6 +69,15 @@ impl Flags {
         Flags(self.0 & !(LEVEL_ANY << LEVEL_SHIFT) | level << LEVEL_SHIFT)
     }
 
+    /// Bits of the embedder's own, for its [`Backing`](crate::Backing) to read in
+    /// [`BackingRequest::bits`](crate::BackingRequest::bits) (Linux: `ALLOC_NOFRAGMENT`,
+    /// `ALLOC_CMA`). They matter to requests that reach the backing: a block that a CPU has cached
+    /// serves any. A refill brings more blocks than the request's own, all of them under its bits.
+    #[must_use]
+    pub const fn backing_bits(self, bits: u16) -> Self {
+        Flags(self.0 & !(0xffff << BACKING_SHIFT) | (bits as u32) << BACKING_SHIFT)
+    }
+
     /// The mobility.
     #[inline]
     pub const fn mobility(self) -> Mobility {
@@ -99,6 +109,10 @@ impl Flags {
 
     pub(crate) const fn may_compact(self) -> bool {
         self.0 & COMPACT != 0 && self.may_reclaim()
+    }
+
+    pub(crate) const fn bits_for_backing(self) -> u16 {
+        (self.0 >> BACKING_SHIFT) as u16
     }
 
     pub(crate) const fn is_this_node(self) -> bool {
@@ -139,8 +153,12 @@ impl core::fmt::Debug for Flags {
             }
         }
         match self.0 >> LEVEL_SHIFT & LEVEL_ANY {
-            LEVEL_ANY => Ok(()),
-            level => write!(f, "|level<={level}"),
+            LEVEL_ANY => {}
+            level => write!(f, "|level<={level}")?,
+        }
+        match self.bits_for_backing() {
+            0 => Ok(()),
+            bits => write!(f, "|backing={bits:#x}"),
         }
     }
 }
@@ -190,6 +208,10 @@ mod tests {
         let all = Flags::UNMOVABLE.zeroed().atomic().no_reclaim().this_node().at_most_level(3);
         assert_eq!(format!("{all:?}"), "Unmovable|zeroed|atomic|no_reclaim|this_node|level<=3");
         assert_eq!(format!("{:?}", Flags::MOVABLE.compact()), "Movable|compact");
+        let marked = Flags::MOVABLE.at_most_level(2).backing_bits(0xffff).backing_bits(0x41);
+        assert_eq!(format!("{marked:?}"), "Movable|level<=2|backing=0x41");
+        assert_eq!((marked.mobility(), marked.bits_for_backing()), (Mobility::Movable, 0x41));
+        assert_eq!(marked.backing_bits(0), Flags::MOVABLE.at_most_level(2));
         assert_eq!(Flags::RECLAIMABLE.at_most_level(15), Flags::RECLAIMABLE);
         assert_eq!(Flags::RECLAIMABLE.at_most_level(200), Flags::RECLAIMABLE);
     }

@@ -6,9 +6,9 @@ use super::flags::Flags;
 use super::request::{Request, Want};
 use crate::cpus::Cpus;
 use crate::frame::pageblock::PAGEBLOCK_FRAMES;
-use crate::frame::{Class, Mobility, NodeId, Order, Pfn, ZoneId};
+use crate::frame::{Class, NodeId, Order, Pfn, ZoneId};
 use crate::front::{Here, WordOffset};
-use crate::pcp::{Caches, Mode, NO_ZONE, Scope};
+use crate::pcp::{Caches, Mode, NO_ZONE, Scope, Terms};
 use crate::zone::Reserve;
 
 /// See the module.
@@ -60,9 +60,10 @@ impl<C: Cpus> Walk<'_, '_, C> {
     pub fn alloc(&self, order: Order, flags: Flags, reserve: Reserve) -> Option<Pfn> {
         let (here, caches) = (self.caches.here(), self.caches);
         let mobility = flags.mobility();
+        let terms = Terms { reserve, bits: flags.bits_for_backing() };
         self.zones_for(caches.node_of(here), flags).find_map(|zone| match here {
-            Some(here) => caches.share(here.cpu, zone).alloc(here, order, mobility, reserve),
-            None => caches.alloc_direct(None, zone, order, mobility, reserve),
+            Some(here) => caches.share(here.cpu, zone).alloc(here, order, mobility, terms),
+            None => caches.alloc_direct(None, zone, order, mobility, terms),
         })
     }
 
@@ -70,14 +71,17 @@ impl<C: Cpus> Walk<'_, '_, C> {
     /// block. Adds to `own_moves` the moves that this search itself counts in the in-flight words.
     pub fn scan(&self, request: Request, reserve: Reserve, own_moves: &mut u64) -> Option<Pfn> {
         let (here, mobility) = (self.caches.here(), request.flags.mobility());
+        let bits = request.flags.bits_for_backing();
         self.zones_of(request).find_map(|zone| {
             if !self.caches.may_give(zone, request.pages(), reserve) {
                 return None;
             }
             *own_moves += 1;
             match request.want {
-                Want::Block(order) => self.caches.direct(here, zone).take(order, mobility),
-                Want::Run { frames, align } => self.take_run(here, zone, frames, align, mobility),
+                Want::Block(order) => self.caches.direct(here, zone).take(order, mobility, bits),
+                Want::Run { frames, align } => {
+                    self.take_run(here, zone, frames, align, request.flags)
+                }
                 Want::At { start, frames, .. } => self.take_at(here, zone, start, frames),
             }
         })
@@ -107,7 +111,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         zone: ZoneId,
         frames: u32,
         align: u32,
-        mobility: Mobility,
+        flags: Flags,
     ) -> Option<Pfn> {
         let store = &self.caches.store;
         let has_ranges = store.has_ranges();
@@ -120,7 +124,7 @@ impl<C: Cpus> Walk<'_, '_, C> {
         let is_rounded = rounded > frames || !align.is_multiple_of(grain);
         let direct = self.caches.direct(here, zone);
         let moving = direct.in_flight().begin(u64::from(rounded));
-        let start = direct.search(mobility, |wanted| {
+        let start = direct.search(flags.mobility(), flags.bits_for_backing(), |wanted| {
             let found = if is_block {
                 let order = Order::new(block.trailing_zeros())?;
                 store.take_at_once(wanted, order).or_else(|| store.take_block(wanted, order))

@@ -144,8 +144,14 @@ impl Pcp {
     }
 
     /// A search of the store for blocks of a mobility, from where this CPU last found some.
-    pub fn wanted(&self, zone: ZoneId, span: (u32, u32), mobility: Mobility) -> Wanted<'_> {
-        Wanted { zone, mobility, span, hint: &self.accounts.hints[mobility.index()] }
+    pub fn wanted(
+        &self,
+        zone: ZoneId,
+        span: (u32, u32),
+        mobility: Mobility,
+        bits: u16,
+    ) -> Wanted<'_> {
+        Wanted { zone, mobility, bits, span, hint: &self.accounts.hints[mobility.index()] }
     }
 
     /// The counters, with what drainers count.

@@ -15,6 +15,15 @@ use crate::sync::prim::Ordering;
 use crate::zone::counts::Counters;
 use crate::zone::{Reserve, Zones};
 
+/// What a request lets its CPU take from the store.
+#[derive(Clone, Copy)]
+pub struct Terms {
+    /// How far down.
+    pub reserve: Reserve,
+    /// What a backing is told.
+    pub bits: u16,
+}
+
 /// See the module.
 ///
 /// One value, to which slow paths hold one reference: a view with a reference to each part would be
@@ -68,10 +77,10 @@ impl<'m, C: Cpus> Caches<'m, C> {
         zone: ZoneId,
         order: Order,
         mobility: Mobility,
-        reserve: Reserve,
+        terms: Terms,
     ) -> Option<Pfn> {
-        let allowed = self.may_give(zone, u64::from(order.frames()), reserve);
-        allowed.then(|| self.direct(here, zone).take(order, mobility)).flatten()
+        let allowed = self.may_give(zone, u64::from(order.frames()), terms.reserve);
+        allowed.then(|| self.direct(here, zone).take(order, mobility, terms.bits)).flatten()
     }
 
     /// Free pages of a zone, without what the CPUs have not yet reported.

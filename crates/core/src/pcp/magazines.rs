@@ -103,8 +103,13 @@ impl<C: Cpus> Share<'_, '_, C> {
         // Near others: their pageblocks are the ones whose frames are freed slower.
         let hint = AtomicU32::new(carved.hint());
         let _moving = self.pcp.in_flight.begin(1);
-        let wanted =
-            Wanted { zone: self.zone_id, mobility: Mobility::Unmovable, span, hint: &hint };
+        let wanted = Wanted {
+            zone: self.zone_id,
+            mobility: Mobility::Unmovable,
+            bits: 0,
+            span,
+            hint: &hint,
+        };
         let pfn = self.store().take_block(wanted, Order::BASE)?;
         if !frames.contains(&pfn.get()) {
             self.store().note_doubled(self.store().put(pfn, 1));

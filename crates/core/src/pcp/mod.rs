@@ -47,7 +47,7 @@ mod spill;
 
 pub use asks::HandoverCounts;
 pub use cached::{CpuShared, LEVELS, NO_ZONE, Pcp};
-pub use caches::Caches;
+pub use caches::{Caches, Terms};
 pub use carved::Carved;
 pub use drain::{Drained, Mode, Scope};
 pub use handover::Ask;

@@ -1,6 +1,7 @@
 //! Refill: magazines and single blocks from the store to a CPU. The theory is in
 //! [`front`](super::front).
 
+use super::caches::Terms;
 use super::free_high::Moved;
 use super::front::{ATTEMPTS_MAX, Front, Step};
 use super::share::Share;
@@ -20,16 +21,10 @@ const LARGE_PART: u64 = 4;
 impl<C: Cpus> Share<'_, '_, C> {
     /// A block for a caller on this CPU, from its front or past it. What the CPU's own fronts hold
     /// of pageblocks that evacuate goes to the store before the zone has none.
-    pub fn alloc(
-        &self,
-        here: Here,
-        order: Order,
-        mobility: Mobility,
-        reserve: Reserve,
-    ) -> Option<Pfn> {
-        let found = self.alloc_once(here, order, mobility, reserve);
+    pub fn alloc(&self, here: Here, order: Order, mobility: Mobility, terms: Terms) -> Option<Pfn> {
+        let found = self.alloc_once(here, order, mobility, terms);
         if found.is_none() && self.return_evacuated(here) > 0 {
-            return self.alloc_once(here, order, mobility, reserve);
+            return self.alloc_once(here, order, mobility, terms);
         }
         found
     }
@@ -39,12 +34,12 @@ impl<C: Cpus> Share<'_, '_, C> {
         here: Here,
         order: Order,
         mobility: Mobility,
-        reserve: Reserve,
+        terms: Terms,
     ) -> Option<Pfn> {
         if let Some(class) = Class::of(order) {
             let front = self.front(here, class, mobility);
             for _ in 0..ATTEMPTS_MAX {
-                match self.alloc_from_front(front, reserve) {
+                match self.alloc_from_front(front, terms) {
                     Step::Got(pfn) => return Some(pfn),
                     Step::Again => {}
                     Step::Store => break,
@@ -52,11 +47,11 @@ impl<C: Cpus> Share<'_, '_, C> {
                 }
             }
         }
-        self.caches.alloc_direct(Some(here), self.zone_id, order, mobility, reserve)
+        self.caches.alloc_direct(Some(here), self.zone_id, order, mobility, terms)
     }
 
     /// One step towards a block from this front.
-    fn alloc_from_front(&self, front: Front, reserve: Reserve) -> Step {
+    fn alloc_from_front(&self, front: Front, terms: Terms) -> Step {
         let Some(word) = self.read_front(front) else { return self.at_closed_gate(front) };
         if word.rounds() > 0 && !word.operations_full() {
             return match self.caches.cpus.pop(self.blocks(), front.offset()) {
@@ -79,9 +74,8 @@ impl<C: Cpus> Share<'_, '_, C> {
                 let pcp = self.pcp;
                 prefetch_write(&pcp.in_flight);
                 pcp.listed(front.class, front.mobility).into_iter().for_each(prefetch_write);
-                self.store().prefetch(self.wanted(front.mobility));
-                self.load_from_shelf(front, word)
-                    .unwrap_or_else(|| self.refill(front, word, reserve))
+                self.store().prefetch(self.wanted(front.mobility, terms.bits));
+                self.load_from_shelf(front, word).unwrap_or_else(|| self.refill(front, word, terms))
             }
         }
     }
@@ -112,7 +106,7 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// Fills a magazine from the store, serves the request first, and installs the rest.
-    fn refill(&self, front: Front, word: Word, reserve: Reserve) -> Step {
+    fn refill(&self, front: Front, word: Word, terms: Terms) -> Step {
         let Front { class, mobility, .. } = front;
         let pcp = self.pcp;
         self.note_activity();
@@ -121,7 +115,7 @@ impl<C: Cpus> Share<'_, '_, C> {
         if !self.make_room(front, more) {
             return Step::Store;
         }
-        let Some(blocks_wanted) = self.refill_size(class, reserve) else {
+        let Some(blocks_wanted) = self.refill_size(class, terms.reserve) else {
             return Step::Nothing;
         };
         let Some(empty) = self.acquire_magazine(class) else { return Step::Store };
@@ -130,7 +124,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         let moving = pcp.in_flight.begin(pages);
         let mut frames = [0u32; SLOTS + 1];
         let mut got = 0;
-        self.store().take_blocks(self.wanted(mobility), class.order(), blocks_wanted, |pfn| {
+        let wanted = self.wanted(mobility, terms.bits);
+        self.store().take_blocks(wanted, class.order(), blocks_wanted, |pfn| {
             frames[got] = pfn.get();
             got += 1;
         });

@@ -97,8 +97,8 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 
     /// A search of the store from where this CPU last found blocks.
-    pub fn wanted(&self, mobility: Mobility) -> Wanted<'_> {
-        self.pcp.wanted(self.zone_id, self.zone.span(), mobility)
+    pub fn wanted(&self, mobility: Mobility, bits: u16) -> Wanted<'_> {
+        self.pcp.wanted(self.zone_id, self.zone.span(), mobility, bits)
     }
 
     /// Whether the zone may give `pages` without going below what `reserve` protects.

@@ -52,6 +52,28 @@ impl Block {
     }
 }
 
+/// What an allocator asks its [`Backing`] for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct BackingRequest {
+    /// Blocks of this zone.
+    pub zone: ZoneId,
+    /// Blocks of this order.
+    pub order: Order,
+    /// Blocks of pageblocks that serve this, if there are such.
+    pub mobility: Mobility,
+    /// What the caller passed by [`Flags::backing_bits`](crate::Flags::backing_bits); 0 by default,
+    /// and for metadata of the allocator's own.
+    pub bits: u16,
+}
+
+impl BackingRequest {
+    /// A request without bits.
+    pub const fn new(zone: ZoneId, order: Order, mobility: Mobility) -> Self {
+        BackingRequest { zone, order, mobility, bits: 0 }
+    }
+}
+
 /// All free frames of the zones, shared by all CPUs: a buddy allocator, say, that a kernel has and
 /// keeps. An allocator made [over](crate::Builder::backing) it puts fronts, shelves, gates and
 /// drains in front, and keeps no bitmap of its own.
@@ -91,13 +113,13 @@ impl Block {
 /// and reports [`Misuse::Backing`](crate::Misuse::Backing) instead of handing such a block out. It
 /// cannot check 2 and 3.
 pub unsafe trait Backing: Sync {
-    /// Takes up to `out.len()` (at most 64) blocks of `order` from `zone`; returns how many it wrote
-    /// to the front of `out`. CPUs hand them out in the order in which they lie there.
+    /// Takes up to `out.len()` (at most 64) blocks; returns how many it wrote to the front of `out`.
+    /// CPUs hand them out in the order in which they lie there.
     ///
     /// Each comes with the mobility that the pageblock around it serves from now on: frames of it
     /// that are freed are cached for requests of that mobility. One that keeps no mobilities apart
     /// returns the one asked for. The order of a block written is not read.
-    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [Block]) -> usize;
+    fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize;
 
     /// Takes back at most 64 blocks of `zone`, in whatever order of address; they need not be of
     /// the order they were taken with, and their mobility says nothing. Returns which of their frames were free already, as far as

@@ -71,6 +71,7 @@ impl World {
     fn wanted(&'static self) -> Wanted<'static> {
         Wanted {
             zone: ZONE,
+            bits: 0,
             mobility: Mobility::Movable,
             span: (0, SECTIONS as u32),
             hint: &self.hint,

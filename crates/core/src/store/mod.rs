@@ -25,7 +25,7 @@ use core::ops::Range;
 
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::model::{Mutant, is_mutant};
-use backing::{Backing, Block};
+use backing::{Backing, BackingRequest, Block};
 use bitmap::Bitmap;
 pub use doubled::Doubled;
 pub use late::Noted;
@@ -224,17 +224,19 @@ impl<'m> Store<'m> {
         want: u32,
         mut give: impl FnMut(Pfn),
     ) -> u32 {
+        let Wanted { zone, mobility, bits, .. } = wanted;
+        let request = BackingRequest { bits, ..BackingRequest::new(zone, order, mobility) };
         let (mut taken, mut asked) = (0, 0);
         while asked < want {
-            let mut chunk = [Block::new(Pfn::new(0), order, wanted.mobility); CHUNK_BLOCKS];
+            let mut chunk = [Block::new(Pfn::new(0), order, mobility); CHUNK_BLOCKS];
             let length = CHUNK_BLOCKS.min((want - asked) as usize);
             asked += length as u32;
-            let got = backing.take(wanted.zone, order, wanted.mobility, &mut chunk[..length]);
+            let got = backing.take(request, &mut chunk[..length]);
             // More than were asked for were not written: only a broken backing says so.
             let got = got.min(length);
             // Magazines are emptied from the top: what the backing named first goes there last.
             for block in chunk[..got].iter().rev() {
-                let tag = Tag::new(wanted.zone, block.mobility());
+                let tag = Tag::new(zone, block.mobility());
                 if self.accept(block.pfn(), order.frames(), order.frames(), tag) {
                     give(block.pfn());
                     taken += 1;

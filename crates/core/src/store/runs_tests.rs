@@ -70,7 +70,7 @@ impl World {
     }
 
     fn wanted(&'static self, mobility: Mobility) -> Wanted<'static> {
-        Wanted { zone: ZONE, mobility, span: (0, SECTIONS as u32), hint: &self.hint }
+        Wanted { zone: ZONE, mobility, bits: 0, span: (0, SECTIONS as u32), hint: &self.hint }
     }
 
     fn take(&'static self, frames: u32, align: u32) -> Option<u32> {

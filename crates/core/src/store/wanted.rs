@@ -11,6 +11,8 @@ use crate::sync::prim::{AtomicU32, Ordering};
 pub struct Wanted<'h> {
     pub zone: ZoneId,
     pub mobility: Mobility,
+    /// What the request says to a backing.
+    pub bits: u16,
     /// Sections the zone has frames in.
     pub span: (u32, u32),
     /// Where to begin; updated when blocks are found elsewhere.

@@ -1,10 +1,12 @@
 //! A simple store in place of an embedder's: sets of free frames behind a mutex.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagedepot::{
-    Backing, BackingRanges, Block, Doubled, FrameRange, Mobility, Order, Pfn, ZoneConfig, ZoneId,
+    Backing, BackingRanges, BackingRequest, Block, Doubled, FrameRange, Mobility, Order, Pfn,
+    ZoneConfig, ZoneId,
 };
 
 /// Frames of a pageblock.
@@ -13,6 +15,8 @@ const HUGE: u32 = 512;
 /// Sets of free frames; see the module.
 pub struct Sets {
     zones: Mutex<Vec<ZoneSet>>,
+    /// Bits of the last request.
+    last_bits: AtomicU16,
     has_ranges: bool,
 }
 
@@ -28,6 +32,7 @@ impl Sets {
     pub fn new(zones: &[ZoneConfig<'_>], has_ranges: bool) -> Self {
         let sets = Sets {
             zones: Mutex::new(zones.iter().map(|_| ZoneSet::default()).collect()),
+            last_bits: AtomicU16::new(0),
             has_ranges,
         };
         for (zone, config) in (0..).map(ZoneId::new).zip(zones) {
@@ -39,6 +44,11 @@ impl Sets {
     /// Adds free frames.
     pub fn add(&self, zone: ZoneId, range: FrameRange) {
         self.lock()[zone.index()].free.extend(range.start.get()..range.end() as u32);
+    }
+
+    /// What the last request for blocks said of its own.
+    pub fn last_bits(&self) -> u16 {
+        self.last_bits.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<ZoneSet>> {
@@ -78,8 +88,10 @@ impl ZoneSet {
 // SAFETY: the sets hold frames of the zones' ranges alone; a frame is removed from its set under
 // the mutex before it is handed out, and inserted again, under the mutex, when it is put back.
 unsafe impl Backing for Sets {
-    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [Block]) -> usize {
+    fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
+        let BackingRequest { zone, order, mobility, bits, .. } = request;
         assert!(out.len() <= 64);
+        self.last_bits.store(bits, Ordering::Relaxed);
         let set = &mut self.lock()[zone.index()];
         for (taken, place) in out.iter_mut().enumerate() {
             let Some(pfn) = set.take(order.frames(), order.frames()) else { return taken };

@@ -1,7 +1,7 @@
 //! A store of this crate as the backing of an allocator of pagedepot.
 
 use pagedepot::cpus::Here;
-use pagedepot::{Backing, Block, CpuId, Doubled, Mobility, Order, Pfn, ZoneId};
+use pagedepot::{Backing, BackingRequest, Block, CpuId, Doubled, Pfn, ZoneId};
 
 use super::Store;
 use crate::census::Fault;
@@ -43,7 +43,8 @@ const ANYWHERE: Here = Here::task(CpuId::new(0));
 // SAFETY: range, exclusivity and visibility are the promise of `new`; `take` writes an entry for
 // each block that the store hands to it, which is at most one per entry.
 unsafe impl<S: Store> Backing for AsBacking<S> {
-    fn take(&self, zone: ZoneId, order: Order, mobility: Mobility, out: &mut [Block]) -> usize {
+    fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize {
+        let BackingRequest { zone, order, mobility, .. } = request;
         let blocks = out.len() as u32;
         let mut places = out.iter_mut();
         let zones = self.0.zones();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use pagedepot::cpus::implement::{BlockArray, WordOffset};
 use pagedepot::cpus::{Cpus, Environment, FenceError, Here};
 use pagedepot::{
-    Allocator, Backing, Block, Config, ConfigError, CpuId, Doubled, FrameRange, Mobility, Order,
+    Allocator, Backing, BackingRequest, Block, Config, ConfigError, CpuId, Doubled, FrameRange,
     Pfn, ZoneId,
 };
 
@@ -75,7 +75,7 @@ struct Elsewhere;
 
 // SAFETY: it hands out nothing.
 unsafe impl Backing for Elsewhere {
-    fn take(&self, _: ZoneId, _: Order, _: Mobility, _: &mut [Block]) -> usize {
+    fn take(&self, _: BackingRequest, _: &mut [Block]) -> usize {
         0
     }
 
