@@ -299,6 +299,8 @@ pub enum ConfigError {
         /// The zone that it was removed from.
         zone: u32,
     },
+    /// Memory for magazines that does not lie in the 512 MiB from the start of the metadata on.
+    OutOfReach,
 }
 
 impl fmt::Display for ConfigError {
@@ -348,6 +350,10 @@ impl fmt::Display for ConfigError {
             ConfigError::HasMemory { first } => write!(
                 f,
                 "the 512 frames from {first} have memory already: leave them out, or add them once by add_memory_held and free them in parts"
+            ),
+            ConfigError::OutOfReach => write!(
+                f,
+                "magazines have numbers in the 512 MiB from the start of the metadata on: give memory there"
             ),
             ConfigError::WasRemoved { first, zone } => write!(
                 f,

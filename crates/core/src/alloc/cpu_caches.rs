@@ -2,10 +2,12 @@
 //! back, let them decay, hand over.
 
 use core::fmt;
+use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr::NonNull;
 
 use super::allocator::Allocator;
+use super::config::ConfigError;
 use super::drain::Drains;
 use crate::cpus::{Cpus, Environment};
 use crate::frame::CpuId;
@@ -25,7 +27,7 @@ impl<'m, C: Cpus> Allocator<'m, C> {
 /// The caches of all CPUs; see [`Allocator::cpu_caches`].
 pub struct CpuCaches<'a, 'm, C>(&'a Caches<'m, C>);
 
-impl<C: Cpus> CpuCaches<'_, '_, C> {
+impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
     /// Takes the caches of all CPUs away until [`enable`](Self::enable): every request goes to the
     /// store, and nothing is cached once this returns with no busy CPU and nothing in flight
     /// (Linux: `zone_pcp_disable`). Isolated CPUs are fenced too: the promise that no page is
@@ -108,6 +110,24 @@ impl<C: Cpus> CpuCaches<'_, '_, C> {
     /// the CPU's node. Only the allocator accesses them.
     pub fn metadata(&self, cpu: CpuId) -> Option<(NonNull<u8>, usize)> {
         self.0.pcps.blocks().block(cpu)
+    }
+
+    /// Makes further magazines (of 256 bytes) of `memory`, for all CPUs; returns how many. Memory
+    /// that is too small for one, aligned, gives none.
+    ///
+    /// [`HighPolicy`](crate::HighPolicy) says how many there are at first: enough for every CPU at
+    /// its `high_min`. An allocator with a [`LinearMap`](crate::LinearMap) carves more from its own
+    /// frames when it needs them. One without goes past the caches then, so a kernel that raises
+    /// [limits](crate::ZoneSettings::set_cache_limits) once it knows its memory adds magazines
+    /// here: one for 63 pages.
+    ///
+    /// May be called at any time, O(bytes).
+    ///
+    /// # Errors
+    /// [`ConfigError::OutOfReach`]: the memory does not lie within 512 MiB of the metadata, behind
+    /// its start.
+    pub fn add_magazines(&self, memory: &'m mut [MaybeUninit<u8>]) -> Result<u32, ConfigError> {
+        self.0.pcps.add_magazines(memory).ok_or(ConfigError::OutOfReach)
     }
 
     fn disable_each(&self, cpus: Range<u32>) -> Drained {

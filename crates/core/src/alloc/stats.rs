@@ -80,7 +80,7 @@ pub struct MetadataUse {
     pub tables: usize,
     /// Per-CPU words, shelves, accounts.
     pub cpus: usize,
-    /// Magazines in the caller's memory.
+    /// Magazines in the caller's memory, added ones included.
     pub magazines: usize,
     /// Pages carved for further magazines.
     pub carved: usize,
@@ -277,7 +277,8 @@ impl<C: Cpus> Allocator<'_, C> {
                 + Summary::groups(self.caches.store.sections_max()) * size_of::<Group>()
                 + self.layout.carved_words * size_of::<AtomicU64>(),
             cpus: self.layout.cpu_bytes_used(self.caches.pcps.cpus()),
-            magazines: self.layout.magazines_count * size_of::<Magazine>(),
+            magazines: (self.layout.magazines_count + self.caches.pcps.added_magazines() as usize)
+                * size_of::<Magazine>(),
             carved: carved as usize * self.options.page_size.bytes(),
         }
     }

@@ -382,7 +382,7 @@ impl<'a, 'm, C: Cpus> Validation<'a, 'm, C> {
         let pcps = &self.caches.pcps;
         let used = u64::from(pcps.magazines().used());
         let per_page = (self.page_size.bytes() / size_of::<crate::front::Magazine>()) as u64;
-        let exist = used + carved_pages * per_page;
+        let exist = used + u64::from(pcps.added_magazines()) + carved_pages * per_page;
         let mut found = installed;
         let stacks = pcps.all_cpus().flat_map(|cpu| {
             let returned = pcps.all_zones().map(move |zone| &pcps.pcp(cpu, zone).returned);

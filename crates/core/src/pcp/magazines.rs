@@ -1,7 +1,7 @@
 //! Where empty magazines come from, and where they go.
 //!
-//! In this order: the CPU's own stack of empties, those that drains brought back, magazines of the
-//! caller's memory that were never used, a frame carved from a zone that is above its `low`
+//! In this order: the CPU's own stack of empties (where memory that the caller added lies at first),
+//! those that drains brought back, magazines of the caller's memory that were never used, a frame carved from a zone that is above its `low`
 //! watermark (16 magazines with 4 KiB pages; it stays the allocator's), the empties of other CPUs,
 //! and a shelved magazine of the CPU's own, spilled: without it the orders that came first would
 //! keep all magazines. When all fail, the caller does without.
@@ -9,6 +9,8 @@
 //! A magazine outside every stack of empties is charged to the CPU that took it, in full, until it
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.
 #![allow(unsafe_code, reason = "makes magazines of a page")]
+
+use core::mem::MaybeUninit;
 
 use super::pcps::Pcps;
 use super::pool::spread;
@@ -155,7 +157,36 @@ impl<C: Cpus> Share<'_, '_, C> {
     }
 }
 
-impl Pcps<'_> {
+impl<'m> Pcps<'m> {
+    /// Makes magazines of memory and puts them among the empties of all CPUs in turn. Returns how
+    /// many; `None`: the memory lies where magazines have no numbers.
+    pub fn add_magazines(&self, memory: &'m mut [MaybeUninit<u8>]) -> Option<u32> {
+        let first = memory.as_mut_ptr().cast::<Magazine>();
+        let skip = first.cast::<u8>().align_offset(size_of::<Magazine>());
+        let count = memory.len().saturating_sub(skip) / size_of::<Magazine>();
+        // To loom zeroes are no atomics.
+        if count == 0 || cfg!(loom) {
+            return Some(0);
+        }
+        let first = first.wrapping_byte_add(skip);
+        let base = self.blocks().base().addr();
+        let number = first.addr().checked_sub(base)? / size_of::<Magazine>();
+        if number.checked_add(count)? > 1 << MagazineIndex::BITS {
+            return None;
+        }
+        first.expose_provenance();
+        // SAFETY: so much memory was given for 'm, of which this call is the only user, aligned for
+        // a magazine; those are arrays of integers, for which zeroes will do.
+        unsafe { first.write_bytes(0, count) };
+        self.count_added_magazines(count as u32);
+        let indices = (number..number + count).filter_map(|at| MagazineIndex::new(at as u32));
+        for (index, cpu) in indices.zip(self.all_cpus().cycle()) {
+            let pushed = self.shared(cpu).empties.push(self.blocks(), index);
+            debug_assert!(pushed.is_ok(), "a stack of empties has no limit");
+        }
+        Some(count as u32)
+    }
+
     /// Takes an empty magazine from another CPU.
     fn steal(&self, cpu: CpuId) -> Option<MagazineIndex> {
         let (blocks, own) = (self.blocks(), &self.shared(cpu).empties);

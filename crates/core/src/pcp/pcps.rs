@@ -22,6 +22,8 @@ pub struct PcpsState<'m> {
     pub tickets: Tickets,
     /// Magazines of the caller's memory that were used so far: the next is one of the others.
     pub fresh_magazines: AtomicU32,
+    /// Magazines of memory that the caller added later.
+    pub added_magazines: AtomicU32,
     pub carved: Carved<'m>,
     pub ask_numbers: AskNumbers,
     /// Apart: each handover of an owner looks whether there are any.
@@ -33,6 +35,7 @@ impl<'m> PcpsState<'m> {
         PcpsState {
             tickets: Tickets::new(),
             fresh_magazines: AtomicU32::new(0),
+            added_magazines: AtomicU32::new(0),
             carved,
             ask_numbers: AskNumbers::new(),
             sleepers: Apart::new(Sleepers::new()),
@@ -92,6 +95,17 @@ impl<'m> Pcps<'m> {
         &self.magazines
     }
 
+    /// Magazines of memory that the caller added since construction.
+    pub fn added_magazines(&self) -> u32 {
+        // Relaxed: a report, and for checks at rest.
+        self.state.added_magazines.load(Ordering::Relaxed)
+    }
+
+    /// Counts magazines that are about to be among the empties.
+    pub fn count_added_magazines(&self, magazines: u32) {
+        self.state.added_magazines.fetch_add(magazines, Ordering::Relaxed);
+    }
+
     /// Frames that were cut into magazines.
     pub fn carved(&self) -> &'m Carved<'m> {
         &self.state.carved
@@ -129,7 +143,7 @@ impl<'m> Pcps<'m> {
     }
 
     /// All of them.
-    pub fn all_cpus(&self) -> impl Iterator<Item = CpuId> + use<> {
+    pub fn all_cpus(&self) -> impl Iterator<Item = CpuId> + Clone + use<> {
         (0..self.cpus()).map(CpuId::new)
     }
 
