@@ -10,9 +10,9 @@
 //!
 //! let depot = Depot::new(1 << 30)?;
 //! let monitor = Monitor::builder(&depot)
-//!     .on_pressure(0, |wanted_pages| {
-//!         // Free what is cheapest to make again; return the number of pages.
-//!         wanted_pages.min(0)
+//!     .on_pressure(0, |wanted_bytes| {
+//!         // Free what is cheapest to make again, and return how many bytes that were.
+//!         wanted_bytes.min(0)
 //!     })
 //!     .start()?;
 //! // ... the program runs ...
