@@ -13,8 +13,8 @@ mod common;
 use common::{Single, metadata, open_zone, range, single};
 use pagedepot::cpus::Context;
 use pagedepot::{
-    Config, CpuId, Flags, FrameRange, FreeError, HighPolicy, Mobility, Mode, Order, Pfn, Scope,
-    Watermarks, ZoneConfig, ZoneId,
+    Config, CpuId, Flags, FrameRange, FreeError, FrontHandle, HighPolicy, Mobility, Mode, Order,
+    Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 const RANGES: [FrameRange; 1] = [range(512, 4096)];
@@ -108,11 +108,12 @@ fn sequences_of_the_caller_move_what_the_front_has() {
 fn more_sequences_than_there_is_credit_for() {
     with_depot(|depot| {
         let front = depot.fronts().find(Context::Task, Order::BASE, Mobility::Movable).unwrap();
+        let for_pops = FrontHandle::for_pops((front.to_bits() >> 16) as u16);
         let mut slow = 0;
         for _ in 0..10_000 {
             // SAFETY: one thread, which acts as this CPU; the blocks are its own.
             unsafe {
-                let popped = depot.fronts().pop(CPU, front);
+                let popped = depot.fronts().pop(CPU, for_pops);
                 let pfn = popped.or_else(|| depot.try_alloc(Order::BASE, Flags::default()));
                 slow += usize::from(popped.is_none());
                 if !depot.fronts().push(CPU, front, pfn.unwrap()) {

@@ -39,7 +39,7 @@ static u32 depot_end_pfn __read_mostly;
 
 /* Where this is; preemption is off. */
 struct depot_here {
-	int cpu;
+	unsigned int cpu;
 	/* What of preempt_count() says so; 0 in a task. */
 	unsigned long handlers;
 };
@@ -280,7 +280,7 @@ static noinline u32 depot_pop_in_handler(struct depot *depot, struct depot_here 
 {
 	if (!depot_above_task(here))
 		return DEPOT_NONE;
-	return depot_pop(depot, here.cpu, depot_fronts[1][order][migratetype]);
+	return depot_pop(depot, here.cpu, depot_fronts[1][order][migratetype] >> 16);
 }
 
 static __always_inline u32 depot_pop_here(struct depot *depot, unsigned int order,

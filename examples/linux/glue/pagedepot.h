@@ -35,8 +35,8 @@ size_t depot_bytes(u32 cpus, u32 end_pfn, u32 high);
 struct depot *depot_init(void *memory, size_t bytes, struct zone *zone, u32 cpus, u32 end_pfn,
 			 u32 high);
 u32 depot_front(struct depot *depot, bool in_handler, u32 order, u32 migratetype);
-u32 depot_pop(struct depot *depot, u32 cpu, u32 front);
-bool depot_push(struct depot *depot, u32 cpu, u32 front, u32 pfn);
+u32 depot_pop(struct depot *depot, unsigned long cpu, unsigned long front);
+bool depot_push(struct depot *depot, unsigned long cpu, unsigned long front, u32 pfn);
 u32 depot_alloc(struct depot *depot, u32 order, u32 migratetype, u32 alloc_flags);
 bool depot_free(struct depot *depot, u32 pfn, u32 order, u32 migratetype);
 void depot_drain(struct depot *depot, u32 cpu, u32 mode, struct depot_drained *done);

@@ -26,6 +26,8 @@ struct Head {
 
 const HEAD_BYTES: usize = size_of::<Head>().next_multiple_of(256);
 const ZONE: ZoneId = ZoneId::new(0);
+/// More than any number of a CPU.
+const CPUS: usize = 1 << 30;
 /// No block.
 const NONE: u32 = u32::MAX;
 /// All CPUs.
@@ -129,29 +131,45 @@ pub extern "C" fn depot_front(
     front.map_or(0, FrontHandle::to_bits)
 }
 
+/// A number that the caller passes in a whole register, below `limit`, so that no instruction has to
+/// clear the rest of it.
+///
+/// # Safety
+/// It is.
+#[inline(always)]
+unsafe fn below(limit: usize, number: usize) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { core::hint::assert_unchecked(number < limit) };
+    number as u32
+}
+
 /// A block from this CPU's front, or `u32::MAX`: one sequence.
 ///
 /// # Safety
-/// Preemption is off, this is `cpu`, one of those that the depot was made for, and `front` is what
-/// [`depot_front`] said for whether a handler runs. Above a second handler there is no front.
+/// Preemption is off, this is `cpu`, one of those that the depot was made for, and `front` is the
+/// upper 16 bits of what [`depot_front`] said for whether a handler runs. Above a second handler
+/// there is no front.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn depot_pop(depot: &Depot, cpu: u32, front: u32) -> u32 {
+pub unsafe extern "C" fn depot_pop(depot: &Depot, cpu: usize, front: usize) -> u32 {
     // SAFETY: the caller's promise, which is what a guard says.
-    let popped =
-        unsafe { depot.allocator.fronts().pop(CpuId::new(cpu), FrontHandle::from_bits(front)) };
+    let popped = unsafe {
+        let front = FrontHandle::for_pops(below(1 << 16, front) as u16);
+        depot.allocator.fronts().pop(CpuId::new(below(CPUS, cpu)), front)
+    };
     popped.map_or(NONE, Pfn::get)
 }
 
 /// Puts a block into this CPU's front: one sequence. `false`: nothing has changed.
 ///
 /// # Safety
-/// As for [`depot_pop`]; the block is the caller's, of the front's order and this depot's zone.
+/// As for [`depot_pop`], with all of what [`depot_front`] said; the block is the caller's, of the
+/// front's order and this depot's zone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn depot_push(depot: &Depot, cpu: u32, front: u32, pfn: u32) -> bool {
+pub unsafe extern "C" fn depot_push(depot: &Depot, cpu: usize, front: usize, pfn: u32) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        let front = FrontHandle::from_bits(front);
-        depot.allocator.fronts().push(CpuId::new(cpu), front, Pfn::new(pfn))
+        let front = FrontHandle::from_bits(below(1 << 32, front));
+        depot.allocator.fronts().push(CpuId::new(below(CPUS, cpu)), front, Pfn::new(pfn))
     }
 }
 

@@ -10,12 +10,15 @@ use crate::frame::{Class, CpuId, Mobility, Order, Pfn, ZoneId};
 use crate::front::word::ONE_ROUND;
 use crate::front::{BlockArray, WordOffset};
 
+/// Where the word's place begins in a handle.
+const WORD_SHIFT: u32 = 16;
+
 /// A front of an allocator's only zone: what its sequences need to know, in 32 bits.
 ///
 /// | bits | what |
 /// |---|---|
-/// | 0..=15 | bytes from the start of a CPU's block to the front's word |
-/// | 16..=23 | bytes of the slots of a full magazine |
+/// | 0..=7 | bytes of the slots of a full magazine |
+/// | 16..=31 | bytes from the start of a CPU's block to the front's word: all that a pop looks at |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontHandle(u32);
 
@@ -30,14 +33,21 @@ impl FrontHandle {
         FrontHandle(bits)
     }
 
+    /// A handle for pops alone, of the upper half of [`to_bits`](Self::to_bits).
     #[inline]
-    fn word(self) -> usize {
-        self.0 as usize & 0xffff
+    pub const fn for_pops(upper: u16) -> Self {
+        FrontHandle((upper as u32) << WORD_SHIFT)
     }
 
     #[inline]
-    fn full_bytes(self) -> u64 {
-        u64::from(self.0 >> 16)
+    fn word(self) -> usize {
+        (self.0 >> WORD_SHIFT) as usize
+    }
+
+    /// In the lowest byte, as in a front word: a push compares the two bytes.
+    #[inline]
+    fn full_bytes(self) -> u8 {
+        self.0 as u8
     }
 }
 
@@ -76,7 +86,7 @@ impl Fronts<'_> {
         let word = WordOffset::new(ZoneId::new(0), class, mobility);
         let at = word.bytes() + self.blocks.context_bytes(context);
         let full_bytes = class.rounds() * ONE_ROUND as u32;
-        u16::try_from(at).ok().map(|at| FrontHandle(u32::from(at) | full_bytes << 16))
+        u16::try_from(at).ok().map(|at| FrontHandle(u32::from(at) << WORD_SHIFT | full_bytes))
     }
 
     /// Takes the newest block of a front. `None`: it has none now; call

@@ -3,7 +3,7 @@
 
 use crate::frame::CpuId;
 use crate::front::word::{ONE_ROUND, POP_STEP, PUSH_STEP, ROUNDS_MASK};
-use crate::front::{BlockArray, Here, WordOffset, is_open};
+use crate::front::{BlockArray, Here, WordOffset, is_open, opaque};
 use crate::sync::prim::Ordering;
 
 /// Whether `here` has a block and its gate is open.
@@ -12,6 +12,15 @@ fn may_enter(blocks: &BlockArray, here: Here) -> bool {
     // Acquire: pairs with the Release of `Closed::drop`; a sequence that sees the gate open
     // also sees the empty words its last drainer left.
     here.cpu.get() < blocks.cpus && is_open(blocks.gate(here.cpu).load(Ordering::Acquire))
+}
+
+/// A step whose value the compiler does not know. It would make a comparison with another constant
+/// of the carry, and the addition would still be needed: two instructions more.
+#[inline(always)]
+fn as_operand(step: u64) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    let step = opaque(step as usize) as u64;
+    step
 }
 
 /// Takes the newest block of a front of this CPU.
@@ -35,7 +44,7 @@ pub fn push(
 ) -> bool {
     // Where gates are followed, an open one leads to the block less `gates_from`.
     let bytes = offset.bytes() + blocks.context_bytes(here.context) + blocks.gates_from;
-    let full_bytes = u64::from(rounds_max) * ONE_ROUND;
+    let full_bytes = (u64::from(rounds_max) * ONE_ROUND) as u8;
     // SAFETY: as in `pop`.
     here.cpu.get() < blocks.cpus && unsafe { push_at(blocks, here.cpu, bytes, full_bytes, frame) }
 }
@@ -86,7 +95,7 @@ pub unsafe fn pop_at(blocks: &BlockArray, cpu: CpuId, bytes: usize) -> Option<u3
         core::hint::cold_path();
         return None;
     }
-    let (next, had_credit) = word.overflowing_add(POP_STEP);
+    let (next, had_credit) = word.overflowing_add(as_operand(POP_STEP));
     if !had_credit {
         core::hint::cold_path();
         return None;
@@ -108,7 +117,7 @@ pub unsafe fn push_at(
     blocks: &BlockArray,
     cpu: CpuId,
     bytes: usize,
-    full_bytes: u64,
+    full_bytes: u8,
     frame: u32,
 ) -> bool {
     // A copy, as in `pop_at`.
@@ -116,11 +125,12 @@ pub unsafe fn push_at(
     // SAFETY: the caller's promise.
     let Some(cell) = (unsafe { blocks.open_word(cpu, bytes) }) else { return false };
     let word = cell.load(Ordering::Relaxed);
-    if word & ROUNDS_MASK >= full_bytes {
+    // The lowest byte, by itself.
+    if (word & ROUNDS_MASK) as u8 >= full_bytes {
         core::hint::cold_path();
         return false;
     }
-    let (next, had_credit) = word.overflowing_add(PUSH_STEP);
+    let (next, had_credit) = word.overflowing_add(as_operand(PUSH_STEP));
     if !had_credit {
         core::hint::cold_path();
         return false;

@@ -119,7 +119,7 @@ impl WordOffset {
 /// goes through memory: the compiler moved its store in front of the branch, as the sixth store of
 /// a pair of sequences, whose time is enough for five (decision 0004).
 #[inline(always)]
-fn opaque(mut number: usize) -> usize {
+pub(crate) fn opaque(mut number: usize) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: no instructions.
     unsafe {
