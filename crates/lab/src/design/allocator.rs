@@ -1,6 +1,7 @@
 //! What every measured design implements.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use pagedepot::{CpuId, Mobility, Mode, Order};
 use pagedepot_designs::{Counts, Drained, FreeMap};
@@ -8,6 +9,7 @@ use pagedepot_designs::{Counts, Drained, FreeMap};
 use super::block::Block;
 use super::demand::Demand;
 use crate::failure::Failure;
+use crate::harness::Subject;
 use crate::names::Design;
 
 /// A design, ready to be measured.
@@ -135,6 +137,42 @@ pub trait Allocator: Send + Sync + Sized + 'static {
     /// What is wrong.
     fn check(&mut self) -> Result<(), String> {
         Ok(())
+    }
+}
+
+impl<A: Allocator> Subject for A {
+    fn design(&self) -> Design {
+        A::DESIGN
+    }
+
+    fn enter(&self) {
+        Allocator::enter(self);
+    }
+
+    fn leave(&self) {
+        Allocator::leave(self);
+    }
+
+    fn drain_all(&self) {
+        self.drain(None, Mode::Quiet);
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        Allocator::check(self)
+    }
+}
+
+/// An allocator that contenders shared.
+///
+/// # Panics
+/// When it is checked while a contender still uses it.
+impl<A: Allocator> Subject for Arc<A> {
+    fn design(&self) -> Design {
+        A::DESIGN
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        Arc::get_mut(self).expect("all contenders are gone").check()
     }
 }
 

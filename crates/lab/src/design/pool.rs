@@ -2,11 +2,12 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::failure::Failure;
+use crate::harness::lock;
 
 /// A mapping of zeroed pages, backed when first touched.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ impl SharedPool {
     /// # Errors
     /// As [`Pool::new`].
     pub fn pool(&self, bytes: usize, align: usize) -> Result<Arc<Pool>, Failure> {
-        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = lock(&self.0);
         if let Some(pool) = &*shared
             && pool.bytes >= bytes
             && pool.start.as_ptr().addr().is_multiple_of(align)

@@ -30,12 +30,17 @@ pub struct Variant {
     /// The thread that executes a drain of local, nohz-conditional and qpw (default: helper)
     #[arg(long, value_name = "THREAD")]
     pub drained_by: Option<DrainedBy>,
-    /// Whether nohz-conditional and qpw take all CPUs for isolated (default: nohz-conditional if the
-    /// machine has isolated CPUs; qpw those CPUs, or all if it has none)
+    /// Whether nohz-conditional and qpw take all CPUs for isolated (default: nohz-conditional if
+    /// the machine has isolated CPUs; qpw those CPUs, or all if it has none)
     #[arg(long, value_name = "SWITCH")]
     pub isolated: Option<Switch>,
     /// Magazines per zone of magazine (default: 2)
-    #[arg(long, value_name = "N", value_parser = args::whole::<65536>, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = args::whole::<65536>,
+        allow_negative_numbers = true,
+    )]
     pub magazines: Option<u32>,
     /// Pages that a CPU may cache which only frees blocks of orders 1 to 3 (default: 0, as
     /// mainline)

@@ -45,7 +45,8 @@ pub fn check_seats(cpus: &[CpuId]) -> Result<(), Failure> {
             };
             let spawned = thread::Builder::new().spawn_scoped(scope, seat).map_err(|error| {
                 Failure::Run(format!(
-                    "cannot start {} threads: {error}; raise `ulimit -u` or the container's pids limit",
+                    "cannot start {} threads: {error}; raise `ulimit -u` or the container's pids \
+                     limit",
                     cpus.len()
                 ))
             });
@@ -60,7 +61,8 @@ fn refused(cpu: CpuId, error: &io::Error) -> Failure {
     let hint = match error.raw_os_error() {
         Some(libc::EINVAL) => "was it taken offline, or out of this process's cpuset?",
         _ => {
-            "allow sched_setaffinity in the sandbox's seccomp profile, or confine the command to one CPU before it starts (taskset -c 0 pagedepot ...)"
+            "allow sched_setaffinity in the sandbox's seccomp profile, or confine the command to \
+             one CPU before it starts (taskset -c 0 pagedepot ...)"
         }
     };
     Failure::Run(format!("cannot keep a thread on CPU {cpu}: {error}; {hint}"))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pagedepot::CpuId;
 
 use super::barrier::SpinBarrier;
-use super::{cpus, noise, stop};
+use super::{Subject, cpus, noise, stop};
 use crate::names::Design;
 
 /// A thread pinned to a CPU.
@@ -21,16 +21,26 @@ pub struct Seat {
     pub cpu: CpuId,
 }
 
-/// A design doing a workload that yields `M` metrics.
+/// A subject doing a workload that yields `M` metrics.
 pub trait Contender<const M: usize>: Sync {
-    /// The design that its samples are of.
-    fn design(&self) -> Design;
+    /// What it measures.
+    fn subject(&self) -> &dyn Subject;
+
+    /// The subject, to be checked after the last window; `None` if other contenders share it, or
+    /// if there is nothing to check.
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        None
+    }
 
     /// Called by each seat before its first window.
-    fn enter(&self) {}
+    fn enter(&self) {
+        self.subject().enter();
+    }
 
     /// Called by each seat after its last window.
-    fn leave(&self) {}
+    fn leave(&self) {
+        self.subject().leave();
+    }
 
     /// Called by each seat before each window; no part of it.
     fn prepare(&self) {}
@@ -40,14 +50,8 @@ pub trait Contender<const M: usize>: Sync {
     fn window(&self, seat: Seat, units: u64) -> [f64; M];
 
     /// Takes back what all CPUs cache, from a thread beside the seats; see [`Schedule::drains`].
-    fn drain_all(&self) {}
-
-    /// Checks, after the last window, that no page was lost or handed out twice.
-    ///
-    /// # Errors
-    /// What is wrong.
-    fn check(&mut self) -> Result<(), String> {
-        Ok(())
+    fn drain_all(&self) {
+        self.subject().drain_all();
     }
 
     /// One value per metric from those of all seats: their mean, unless the workload says
@@ -274,7 +278,7 @@ impl<const M: usize> Rounds<'_, M> {
                     .zip(combined)
                     .for_each(|(samples, figure): (&mut Vec<f64>, f64)| samples.push(figure));
             }
-            Series { design: contender.design(), samples }
+            Series { design: contender.subject().design(), samples }
         };
         self.contenders.iter().enumerate().map(|(nth, contender)| of(nth, *contender)).collect()
     }
@@ -309,8 +313,8 @@ mod tests {
     }
 
     impl Contender<2> for Counting<'_> {
-        fn design(&self) -> Design {
-            Design::FloorTls
+        fn subject(&self) -> &dyn Subject {
+            &Design::FloorTls
         }
 
         fn window(&self, _seat: Seat, units: u64) -> [f64; 2] {
@@ -341,8 +345,8 @@ mod tests {
     }
 
     impl Contender<1> for Drainable {
-        fn design(&self) -> Design {
-            Design::FloorTls
+        fn subject(&self) -> &dyn Subject {
+            &Design::FloorTls
         }
 
         fn window(&self, _seat: Seat, _units: u64) -> [f64; 1] {

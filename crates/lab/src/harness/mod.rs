@@ -1,7 +1,8 @@
 //! Measuring: threads on their CPUs, windows in turn, clocks, and statistics of samples.
 //!
 //! # Vocabulary
-//! * *contender*: a design doing a workload.
+//! * *subject*: a design, as the harness sees it.
+//! * *contender*: a subject doing a workload.
 //! * *window*: one contender running for some milliseconds; it yields one sample per metric.
 //! * *round*: one window of each contender, one after the other: A B C A B C ... A machine that
 //!   becomes slower for a while does so for all contenders alike, and ratios within a round stay.
@@ -19,6 +20,15 @@ pub mod ring;
 pub mod round_trip;
 pub mod samples;
 pub mod stop;
+pub mod subject;
 pub mod topology;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use interleave::{Contender, Drains, Pace, Schedule, Seat, Series, interleave};
+pub use subject::Subject;
+
+/// Locks a mutex, also one whose last holder panicked: that panic ends the run and is its report.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::round_trip::{self, RoundTrip};
-use super::samples;
+use super::{lock, samples};
 
 /// How long the machine is looked at before a run.
 const BEFORE: Duration = Duration::from_millis(200);
@@ -101,8 +101,8 @@ impl Noise {
         }
         if let Some(percent) = self.slower_percent.filter(|&percent| percent >= SLOWER_PERCENT) {
             warnings.push(format!(
-                "the clock rate of the CPU stepped: a tenth of the time it was {percent:.0} % below \
-                 its middle"
+                "the clock rate of the CPU stepped: a tenth of the time it was {percent:.0} % \
+                 below its middle"
             ));
         }
         if let Some((near, far)) = self.nearest().zip(self.farthest())
@@ -152,7 +152,7 @@ pub fn begin(cpus: &[CpuId]) {
         rates: Vec::new(),
         looked: Instant::now(),
     };
-    *WATCH.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(watch);
+    *lock(&WATCH) = Some(watch);
 }
 
 /// Looks at the clock rate of this CPU, if the last look is long enough ago. Call it between
@@ -169,7 +169,7 @@ pub fn look() {
 
 /// What disturbed the run since [`begin`]; nothing without one.
 pub fn end() -> Noise {
-    let watch = WATCH.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    let watch = lock(&WATCH).take();
     let Some(Watch { cpus, mut noise, start, rates, .. }) = watch else { return Noise::default() };
     noise.during = start.and_then(|start| start.until(&Reading::now(&cpus)?));
     noise.slower_percent = slower_percent(&rates);

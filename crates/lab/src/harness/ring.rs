@@ -56,10 +56,19 @@ impl<T: Copy> Ring<T> {
             // SAFETY: hints without architectural effect, on an address inside the ring. The
             // compiler's intrinsic has no hint to write on x86-64 in general.
             unsafe {
+                macro_rules! hint {
+                    ($instruction:literal) => {
+                        std::arch::asm!(
+                            concat!($instruction, " [{}]"),
+                            in(reg) slot,
+                            options(nostack, preserves_flags, readonly),
+                        )
+                    };
+                }
                 if TO_WRITE {
-                    std::arch::asm!("prefetchw [{}]", in(reg) slot, options(nostack, preserves_flags, readonly));
+                    hint!("prefetchw");
                 } else {
-                    std::arch::asm!("prefetcht0 [{}]", in(reg) slot, options(nostack, preserves_flags, readonly));
+                    hint!("prefetcht0");
                 }
             }
         }

@@ -7,6 +7,7 @@ use pagedepot::Order;
 use pagedepot_designs::unusable_index;
 
 use super::error::TraceError;
+use super::parse_file;
 
 /// Free blocks of all zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,11 +38,7 @@ impl Buddyinfo {
     /// # Errors
     /// When it cannot be read or is no buddyinfo.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
-        let name = path.display().to_string();
-        match fs::read(path) {
-            Ok(bytes) => Self::parse(&String::from_utf8_lossy(&bytes), &name),
-            Err(source) => Err(TraceError::Open { name, source }),
-        }
+        parse_file(path, Self::parse)
     }
 
     /// Reads the text of the file that errors call `name`: lines such as

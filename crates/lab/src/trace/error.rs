@@ -3,8 +3,8 @@
 use std::io;
 
 /// The command that records what a replay needs.
-const HOW_TO_RECORD: &str = "record with `perf record -a -e kmem:mm_page_alloc,kmem:mm_page_free -o FILE.data COMMAND`, \
-                             then `perf script -i FILE.data > FILE.txt`";
+const HOW_TO_RECORD: &str = "record with `perf record -a -e kmem:mm_page_alloc,kmem:mm_page_free \
+    -o FILE.data COMMAND`, then `perf script -i FILE.data > FILE.txt`";
 
 /// Why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -25,6 +25,9 @@ mod reader;
 mod zoneinfo;
 mod zstd;
 
+use std::fs;
+use std::path::Path;
+
 pub use buddyinfo::{Buddyinfo, FreeBlocks};
 pub use error::TraceError;
 pub use event::{Event, EventKind, KernelPfn, Record};
@@ -33,3 +36,15 @@ pub use pagetypeinfo::Pagetypeinfo;
 pub use reader::{Skipped, Summary, Tally, cut_short, printable, read, read_file};
 pub use zoneinfo::{Zone, Zoneinfo};
 pub use zstd::ExpandLimit;
+
+/// Parses the text of a small file, with its path for the name that errors tell.
+fn parse_file<T>(
+    path: &Path,
+    parse: impl FnOnce(&str, &str) -> Result<T, TraceError>,
+) -> Result<T, TraceError> {
+    let name = path.display().to_string();
+    match fs::read(path) {
+        Ok(bytes) => parse(&String::from_utf8_lossy(&bytes), &name),
+        Err(source) => Err(TraceError::Open { name, source }),
+    }
+}

@@ -1,10 +1,10 @@
 //! `/proc/pagetypeinfo`: how many pageblocks of each zone have which migratetype. Only root may
 //! read it.
 
-use std::fs;
 use std::path::Path;
 
 use super::error::TraceError;
+use super::parse_file;
 
 /// Pageblocks by migratetype, over all zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,11 +25,7 @@ impl Pagetypeinfo {
     /// # Errors
     /// When it cannot be read or is no pagetypeinfo.
     pub fn read_file(path: &Path) -> Result<Self, TraceError> {
-        let name = path.display().to_string();
-        match fs::read(path) {
-            Ok(bytes) => Self::parse(&String::from_utf8_lossy(&bytes), &name),
-            Err(source) => Err(TraceError::Open { name, source }),
-        }
+        parse_file(path, Self::parse)
     }
 
     /// Reads the text of the file that errors call `name`.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use pagedepot::{Mode, Order};
+use pagedepot::Order;
 use pagedepot_linux::Depot;
 
 use super::settings::{Settings, samples_of};
@@ -11,7 +11,7 @@ use crate::design::allocator::nothing_held;
 use crate::design::dispatch::with_design;
 use crate::design::{self, Allocator, Demand, PAGE_BYTES};
 use crate::failure::Failure;
-use crate::harness::{Contender, Seat, Series};
+use crate::harness::{Contender, Seat, Series, Subject};
 use crate::names::{Design, joined};
 use crate::report::rows::{Metric, Params};
 use crate::report::{Report, counted, table};
@@ -19,15 +19,7 @@ use crate::report::{Report, counted, table};
 const NAME: &str = "hot";
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: DESIGNS,
-    tunes: false,
-    orders: false,
-    drains: false,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
 
 /// Designs that hand out blocks, and the depot's owned pages beside its numbers.
 const DESIGNS: &[Design] = &joined::<17>(&[Design::BLOCKS, &[Design::DepotOwned]]);
@@ -37,24 +29,12 @@ const PAIR: Metric = ("pair_ns", "ns");
 struct Hot<A>(A);
 
 impl<A: Allocator> Contender<1> for Hot<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.0
     }
 
-    fn enter(&self) {
-        self.0.enter();
-    }
-
-    fn leave(&self) {
-        self.0.leave();
-    }
-
-    fn drain_all(&self) {
-        self.0.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.0.check()
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.0)
     }
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
@@ -80,7 +60,7 @@ impl OwnedPages {
     }
 }
 
-impl Contender<1> for OwnedPages {
+impl Subject for OwnedPages {
     fn design(&self) -> Design {
         Design::DepotOwned
     }
@@ -88,6 +68,16 @@ impl Contender<1> for OwnedPages {
     fn check(&mut self) -> Result<(), String> {
         let census = self.0.validate().map_err(|fault| fault.to_string())?;
         nothing_held(census.managed_pages, census.managed_pages - census.held_pages())
+    }
+}
+
+impl Contender<1> for OwnedPages {
+    fn subject(&self) -> &dyn Subject {
+        self
+    }
+
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(self)
     }
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {

@@ -12,7 +12,7 @@
 
 use super::settings::Settings;
 use super::streams::{
-    Case, Exchange, IN_FLIGHT, SCTP_BYTES, Shape, Through, UDP_BYTES, check_cpus, policies, report,
+    Case, Exchange, IN_FLIGHT, SCTP_BYTES, Shape, Through, UDP_BYTES, policies, report,
     sctp_streams,
 };
 use super::workload::Workload;
@@ -21,15 +21,7 @@ use crate::names::Design;
 use crate::report::Report;
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: Design::PAGED,
-    tunes: false,
-    orders: false,
-    drains: false,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload::new(NAME, Design::PAGED, run);
 
 const NAME: &str = "netperf";
 
@@ -45,7 +37,7 @@ static SCTP_MANY: Exchange = Exchange {
 };
 
 fn run(settings: &Settings) -> Result<Report, Failure> {
-    check_cpus(settings, NAME)?;
+    settings.need_two_cpus(NAME)?;
     let designs = settings.designs(NAME, WORKLOAD.designs)?;
     let shape = |streams, bytes| Shape { streams, in_flight: IN_FLIGHT, bytes };
     let exchanges = [

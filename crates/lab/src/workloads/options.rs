@@ -32,7 +32,13 @@ pub struct MeasureOptions {
     #[arg(long, value_name = "NAME", value_parser = baseline::name)]
     pub save_baseline: Option<String>,
     /// Seed of everything random
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = seed,
+        allow_negative_numbers = true,
+    )]
     pub seed: u64,
 }
 
@@ -62,11 +68,17 @@ pub struct FillOptions {
     /// --quick 512)
     #[arg(long, value_name = "MIB", value_parser = mebibytes, allow_negative_numbers = true)]
     pub memory_mib: Option<u32>,
-    /// Share of the memory that is free in the end, in percent (default: fragmentation 50, mixed 30)
+    /// Share of the memory that is free in the end, in percent (default: fragmentation 50, mixed
+    /// 30)
     #[arg(long, value_name = "PERCENT", value_parser = percent, allow_negative_numbers = true)]
     pub free_percent: Option<u32>,
     /// Rounds (default: fragmentation 100, with --quick 10; mixed 20, with --quick 3)
-    #[arg(long, value_name = "N", value_parser = whole::<FILL_ROUNDS_MAX>, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = whole::<FILL_ROUNDS_MAX>,
+        allow_negative_numbers = true,
+    )]
     pub rounds: Option<u32>,
 }
 

@@ -24,7 +24,7 @@ use crate::design::allocator::nothing_held;
 use crate::design::dispatch::with_design;
 use crate::design::{self, Allocator, Demand};
 use crate::failure::Failure;
-use crate::harness::{Contender, Seat, Series, cpus};
+use crate::harness::{Contender, Seat, Series, Subject, cpus};
 use crate::names::{Design, joined};
 use crate::report::rows::{Metric, params};
 use crate::report::{Report, counted, table};
@@ -32,15 +32,7 @@ use crate::report::{Report, counted, table};
 const NAME: &str = "process-magazines";
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: DESIGNS,
-    tunes: false,
-    orders: false,
-    drains: true,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload { drains: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// Designs whose caches drains of all CPUs empty, and the one that the workload is about.
 const DESIGNS: &[Design] = &joined::<10>(&[Design::PAGED, &[Design::ProcessMagazine]]);
@@ -56,41 +48,22 @@ const METRICS: [Metric; 4] =
     [("op_ns", "ns"), ("drain_ns", "ns"), ("drained_pages", "pages"), ("interruptions", "1")];
 
 /// A design, with what it has for each process.
-trait Machine: Sync + 'static {
+trait Machine: Subject + 'static {
     /// A process that runs, on the CPU of the thread that began it.
     type Process<'m>;
 
-    const DESIGN: Design;
-
-    fn enter(&self) {}
-    fn leave(&self) {}
     fn begin(&self) -> Self::Process<'_>;
     fn alloc(process: &Self::Process<'_>) -> Option<Pfn>;
     fn free(process: &Self::Process<'_>, page: Pfn);
     fn drain(&self) -> Option<Drained>;
-
-    /// See [`Contender::check`].
-    fn check(&mut self) -> Result<(), String>;
 }
 
 /// A design that has nothing for processes: they share what it has for CPUs.
-struct Shared<A>(A);
-
-impl<A: Allocator<Block = Pfn>> Machine for Shared<A> {
+impl<A: Allocator<Block = Pfn>> Machine for A {
     type Process<'m> = &'m A;
 
-    const DESIGN: Design = A::DESIGN;
-
-    fn enter(&self) {
-        self.0.enter();
-    }
-
-    fn leave(&self) {
-        self.0.leave();
-    }
-
     fn begin(&self) -> &A {
-        &self.0
+        self
     }
 
     #[inline]
@@ -104,11 +77,7 @@ impl<A: Allocator<Block = Pfn>> Machine for Shared<A> {
     }
 
     fn drain(&self) -> Option<Drained> {
-        self.0.drain(None, Mode::Quiet)
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.0.check()
+        Allocator::drain(self, None, Mode::Quiet)
     }
 }
 
@@ -131,10 +100,19 @@ fn here() -> Here {
     Here::task(cpus::pinned_to())
 }
 
+impl Subject for OwnMagazines {
+    fn design(&self) -> Design {
+        Design::ProcessMagazine
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let census = self.0.validate().map_err(|fault| fault.to_string())?;
+        nothing_held(census.managed_pages, census.free_pages + census.cached_pages)
+    }
+}
+
 impl Machine for OwnMagazines {
     type Process<'m> = ProcessMagazine<'m, Buddy>;
-
-    const DESIGN: Design = Design::ProcessMagazine;
 
     fn begin(&self) -> ProcessMagazine<'_, Buddy> {
         self.0.process()
@@ -152,11 +130,6 @@ impl Machine for OwnMagazines {
 
     fn drain(&self) -> Option<Drained> {
         Some(self.0.drain(Scope::ALL, Mode::Quiet))
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        let census = self.0.validate().map_err(|fault| fault.to_string())?;
-        nothing_held(census.managed_pages, census.free_pages + census.cached_pages)
     }
 }
 
@@ -193,16 +166,12 @@ impl Tally {
 }
 
 impl<M: Machine> Contender<4> for Processes<M> {
-    fn design(&self) -> Design {
-        M::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.machine
     }
 
-    fn enter(&self) {
-        self.machine.enter();
-    }
-
-    fn leave(&self) {
-        self.machine.leave();
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.machine)
     }
 
     fn drain_all(&self) {
@@ -212,10 +181,6 @@ impl<M: Machine> Contender<4> for Processes<M> {
         }
     }
 
-    fn check(&mut self) -> Result<(), String> {
-        self.machine.check()
-    }
-
     fn window(&self, _seat: Seat, units: u64) -> [f64; 4] {
         let mut held = Vec::with_capacity(BURST_PAGES as usize);
         let process = self.machine.begin();
@@ -223,7 +188,8 @@ impl<M: Machine> Contender<4> for Processes<M> {
         for _ in 0..units {
             for _ in 0..BURST_PAGES {
                 let Some(page) = M::alloc(&process) else {
-                    panic!("{} ran out of pages with most of them free: it lost some", M::DESIGN)
+                    let design = self.machine.design();
+                    panic!("{design} ran out of pages with most of them free: it lost some")
                 };
                 design::observe(page);
                 held.push(page);
@@ -260,7 +226,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
             Box::new(Processes { machine, drains: Tally::default() })
         } else {
             with_design!(paged design, &demand, |allocator| -> Box<dyn Contender<4>> {
-                Box::new(Processes { machine: Shared(allocator), drains: Tally::default() })
+                Box::new(Processes { machine: allocator, drains: Tally::default() })
             })?
         });
     }
@@ -338,6 +304,6 @@ mod tests {
         drop(process);
         let window = processes.window(Seat { index: 0, cpu }, 1);
         assert!(window[0] > 0.0 && window[1].is_nan());
-        processes.check().unwrap();
+        processes.machine.check().unwrap();
     }
 }

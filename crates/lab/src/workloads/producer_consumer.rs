@@ -2,31 +2,21 @@
 
 use std::time::Instant;
 
-use pagedepot::Mode;
-
-use super::settings::{Settings, samples_of};
+use super::settings::{Settings, show_against};
 use super::workload::Workload;
 use crate::design::dispatch::with_design;
 use crate::design::{self, Allocator};
 use crate::failure::Failure;
 use crate::harness::ring::Ring;
-use crate::harness::{Contender, Seat};
+use crate::harness::{Contender, Seat, Subject};
 use crate::names::Design;
+use crate::report::Report;
 use crate::report::rows::{Metric, Params};
-use crate::report::{Report, table};
 
 const NAME: &str = "producer-consumer";
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: Design::BLOCKS,
-    tunes: false,
-    orders: false,
-    drains: false,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload::new(NAME, Design::BLOCKS, run);
 
 const FRAME: Metric = ("frame_ns", "ns");
 
@@ -42,24 +32,12 @@ struct Passing<A: Allocator> {
 }
 
 impl<A: Allocator> Contender<1> for Passing<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.allocator
     }
 
-    fn enter(&self) {
-        self.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.allocator.leave();
-    }
-
-    fn drain_all(&self) {
-        self.allocator.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.allocator.check()
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.allocator)
     }
 
     fn window(&self, seat: Seat, units: u64) -> [f64; 1] {
@@ -80,11 +58,7 @@ impl<A: Allocator> Contender<1> for Passing<A> {
 
 /// Measures it, on the first two CPUs.
 fn run(settings: &Settings) -> Result<Report, Failure> {
-    if settings.cpus.len() < 2 {
-        return Err(Failure::Usage(format!(
-            "`bench {NAME}` needs two CPUs: give --cpus 2, or run it where there are two"
-        )));
-    }
+    settings.need_two_cpus(NAME)?;
     let demand = settings.demand(2, 2 * RING_SLOTS, 1);
     let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
     for design in settings.designs(NAME, WORKLOAD.designs)? {
@@ -95,20 +69,14 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     }
     let series = settings.interleave(NAME, &mut contenders, 2, settings.schedule())?;
     let mut report = Report::default();
-    let mut table = table::new(["design", "ns per page", "quartiles", "x floor-tls"]);
     for one in &series {
-        let samples = &one.samples[0];
-        report.add(NAME, one.design, FRAME, (2, &Params::new()), samples);
-        let floor = samples_of(&series, Design::FloorTls, 0);
-        let cells =
-            [table::median(samples), table::quartiles(samples), table::ratio(samples, floor)];
-        table.add_row([one.design.name().to_owned()].into_iter().chain(cells));
+        report.add(NAME, one.design, FRAME, (2, &Params::new()), &one.samples[0]);
     }
     report.say(format!(
         "{NAME}: allocated on one CPU, freed on another (floors have no store, so theirs is the \
          cost of the ring){}",
         settings.caveat()
     ));
-    report.say(table::align(table, 1));
+    report.say(show_against(&series, "ns per page", Design::FloorTls));
     Ok(report)
 }

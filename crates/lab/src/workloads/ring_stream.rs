@@ -5,8 +5,7 @@
 
 use super::settings::Settings;
 use super::streams::{
-    Case, Exchange, SCTP_BYTES, Shape, Through, UDP_BYTES, check_cpus, policies, report,
-    sctp_streams,
+    Case, Exchange, SCTP_BYTES, Shape, Through, UDP_BYTES, policies, report, sctp_streams,
 };
 use super::workload::Workload;
 use crate::failure::Failure;
@@ -15,15 +14,7 @@ use crate::report::Report;
 use crate::report::rows::Metric;
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: Design::PAGED,
-    tunes: true,
-    orders: false,
-    drains: false,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload { tunes: true, ..Workload::new(NAME, Design::PAGED, run) };
 
 const NAME: &str = "ring-stream";
 
@@ -44,7 +35,7 @@ fn exchanges(cpus: usize) -> [(&'static Exchange, Shape); 2] {
 }
 
 fn run(settings: &Settings) -> Result<Report, Failure> {
-    check_cpus(settings, NAME)?;
+    settings.need_two_cpus(NAME)?;
     let designs = settings.designs(NAME, WORKLOAD.designs)?;
     let mut cases = Vec::new();
     for (exchange, shape) in exchanges(settings.cpus.len()) {

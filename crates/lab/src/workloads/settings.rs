@@ -12,9 +12,9 @@ use crate::design::variant::Variant;
 use crate::design::{Demand, unavailable};
 use crate::failure::Failure;
 use crate::harness::samples::ROUNDS_TO_JUDGE;
-use crate::harness::{Contender, Drains, Pace, Schedule, Series, cpus, interleave};
+use crate::harness::{Contender, Drains, Pace, Schedule, Series, Subject, cpus, interleave};
 use crate::names::{Design, list};
-use crate::report::{Progress, counted};
+use crate::report::{Progress, counted, table};
 
 /// How much to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +162,17 @@ impl Settings {
         Schedule { rounds: self.rounds, pace: Pace::Lasting(self.window()), drains: None }
     }
 
+    /// # Errors
+    /// When the workload of this name cannot have two CPUs.
+    pub fn need_two_cpus(&self, name: &str) -> Result<(), Failure> {
+        if self.cpus.len() >= 2 {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "`bench {name}` needs two CPUs: give --cpus 2, or run it where there are two"
+        )))
+    }
+
     /// The CPU counts to measure with: those asked for, or one, and all in use.
     pub fn cpu_counts(&self) -> Vec<usize> {
         match &self.clients {
@@ -201,9 +212,7 @@ impl Settings {
         let schedule = Schedule { drains, ..schedule };
         let series = interleave(&refs, seats, schedule, &|| step.tick());
         drop(step);
-        for contender in contenders {
-            checked(contender.design(), contender.check())?;
-        }
+        contenders.iter_mut().filter_map(|one| one.owned_subject()).try_for_each(checked)?;
         Ok(series)
     }
 
@@ -238,9 +247,14 @@ pub fn first_cpus(wanted: Option<NonZeroU32>) -> Result<Vec<CpuId>, Failure> {
     Ok(cpus)
 }
 
-/// What a design's metadata said when everything was freed.
-pub fn checked(design: Design, found: Result<(), String>) -> Result<(), Failure> {
-    found.map_err(|fault| Failure::Run(format!("{design}: {fault}: please report it")))
+/// Checks a subject when everything was freed.
+pub fn checked(subject: &mut dyn Subject) -> Result<(), Failure> {
+    subject.check().map_err(|fault| broken(subject.design(), &fault))
+}
+
+/// The failure of a design whose metadata is wrong.
+pub fn broken(design: Design, fault: &str) -> Failure {
+    Failure::Run(format!("{design}: {fault}: please report it"))
 }
 
 /// One metric's samples of a design, if it took part.
@@ -253,4 +267,20 @@ pub fn samples_of<const M: usize>(
         .iter()
         .find(|series| series.design == design)
         .map(|series| series.samples[metric].as_slice())
+}
+
+/// A table of a metric: by design the median, the quartiles, and the ratio to `reference`.
+pub fn show_against(series: &[Series<1>], heading: &str, reference: Design) -> comfy_table::Table {
+    let ratio = format!("x {reference}");
+    let mut table = table::new(["design", heading, "quartiles", &*ratio]);
+    let base = samples_of(series, reference, 0);
+    for Series { design, samples: [samples] } in series {
+        table.add_row([
+            design.name().to_owned(),
+            table::median(samples),
+            table::quartiles(samples),
+            table::ratio(samples, base),
+        ]);
+    }
+    table::align(table, 1)
 }

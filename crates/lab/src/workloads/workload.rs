@@ -26,8 +26,11 @@ pub struct Workload {
     /// Whether it fills memory by the options of [`FillOptions`](super::options::FillOptions).
     pub fills: bool,
     /// Measures it.
-    pub measure: fn(&Settings) -> Result<Report, Failure>,
+    pub measure: Measure,
 }
+
+/// Measures a workload.
+pub type Measure = fn(&Settings) -> Result<Report, Failure>;
 
 impl fmt::Debug for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -36,6 +39,13 @@ impl fmt::Debug for Workload {
 }
 
 impl Workload {
+    /// A workload to which no option of [`options`](super::options) belongs, and that does not
+    /// drain.
+    pub const fn new(name: &'static str, designs: &'static [Design], measure: Measure) -> Self {
+        let (tunes, orders, drains, fills) = (false, false, false, false);
+        Workload { name, designs, tunes, orders, drains, fills, measure }
+    }
+
     /// Measures the workload, and adds the variants of designs to its rows.
     ///
     /// # Errors

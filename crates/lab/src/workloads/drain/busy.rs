@@ -1,7 +1,7 @@
 //! Drains of a CPU whose owner works.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pagedepot::{CpuId, Mode};
@@ -11,7 +11,7 @@ use super::owner::{self, GroupTimes, OwnerWork};
 use crate::design::Allocator;
 use crate::harness::barrier::Waiter;
 use crate::harness::clock::Scale;
-use crate::harness::{Contender, Seat, interrupts};
+use crate::harness::{Contender, Seat, Subject, interrupts, lock};
 use crate::names::Design;
 
 /// How often to drain.
@@ -91,7 +91,7 @@ fn wait_for(count: &AtomicU64, value: u64) {
 
 impl<A: Allocator> Busy<A> {
     fn own(&self) -> [f64; METRICS] {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         held.reserve(owner::HELD_BLOCKS_MAX as usize);
         let mut times = GroupTimes::new();
         let window = self.link.by_owner.left.load(Ordering::Relaxed) + 1;
@@ -169,16 +169,8 @@ impl<A: Allocator> Busy<A> {
 }
 
 impl<A: Allocator> Contender<METRICS> for Busy<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
-    }
-
-    fn enter(&self) {
-        self.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.allocator.leave();
+    fn subject(&self) -> &dyn Subject {
+        &*self.allocator
     }
 
     fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {
@@ -207,8 +199,8 @@ pub struct IdleWindow {
 }
 
 impl Contender<METRICS> for IdleWindow {
-    fn design(&self) -> Design {
-        Design::Kernel
+    fn subject(&self) -> &dyn Subject {
+        &Design::Kernel
     }
 
     fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {

@@ -11,7 +11,7 @@ use super::halted::{self, Halted, State};
 use super::owner::OwnerWork;
 use super::stopper::Stopper;
 use crate::design::Allocator;
-use crate::harness::Contender;
+use crate::harness::{Contender, Subject};
 use crate::names::Design;
 
 const RATES: [Rate; 5] = [
@@ -45,19 +45,7 @@ pub struct Contenders {
     pub busy: Vec<(OfBusy, Box<dyn Contender<{ busy::METRICS }>>)>,
     pub halted: Vec<(OfHalted, Box<dyn Contender<{ halted::METRICS }>>)>,
     /// The allocators that they share.
-    pub allocators: Vec<Box<dyn CheckedLater>>,
-}
-
-/// An allocator that contenders share, and that is checked when they are gone.
-pub trait CheckedLater {
-    /// Checks the metadata; says of which design.
-    fn check(&mut self) -> (Design, Result<(), String>);
-}
-
-impl<A: Allocator> CheckedLater for Arc<A> {
-    fn check(&mut self) -> (Design, Result<(), String>) {
-        (A::DESIGN, Arc::get_mut(self).expect("all contenders are gone").check())
-    }
+    pub allocators: Vec<Box<dyn Subject>>,
 }
 
 /// Adds the contenders of a design.

@@ -1,8 +1,8 @@
-//! Drains of a CPU whose owner does not run, because it is asleep or was stopped in the middle of an
-//! operation, or that is isolated.
+//! Drains of a CPU whose owner does not run, because it is asleep or was stopped in the middle of
+//! an operation, or that is isolated.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,7 @@ use super::stopper::{Stopper, Target};
 use crate::design::Allocator;
 use crate::harness::barrier::Waiter;
 use crate::harness::clock::Scale;
-use crate::harness::{Contender, Seat, interrupts};
-use crate::names::Design;
+use crate::harness::{Contender, Seat, Subject, interrupts, lock};
 
 /// What the owner does, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +76,7 @@ fn wait_for(count: &AtomicU64, value: u64) {
 
 impl<A: Allocator> Halted<A> {
     fn own(&self) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         held.reserve(owner::HELD_BLOCKS_MAX as usize);
         *self.thread() = Some((thread::current(), Target::this_thread()));
         let first = self.link.filled.load(Ordering::Relaxed) + 1;
@@ -101,7 +100,7 @@ impl<A: Allocator> Halted<A> {
     }
 
     fn thread(&self) -> std::sync::MutexGuard<'_, Option<(Thread, Target)>> {
-        self.link.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.link.thread)
     }
 
     fn drain(&self) -> [f64; METRICS] {
@@ -152,16 +151,8 @@ impl<A: Allocator> Halted<A> {
 }
 
 impl<A: Allocator> Contender<METRICS> for Halted<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
-    }
-
-    fn enter(&self) {
-        self.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.allocator.leave();
+    fn subject(&self) -> &dyn Subject {
+        &*self.allocator
     }
 
     fn window(&self, seat: Seat, _units: u64) -> [f64; METRICS] {

@@ -39,15 +39,7 @@ use crate::names::{Design, joined};
 use crate::report::Report;
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: DESIGNS,
-    tunes: false,
-    orders: false,
-    drains: true,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload { drains: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// Designs whose caches another CPU can take back.
 const DESIGNS: &[Design] = &joined::<11>(&[
@@ -58,11 +50,7 @@ const DESIGNS: &[Design] = &joined::<11>(&[
 
 /// Measures it: the owner on the first CPU, the drainer on the second.
 fn run(settings: &Settings) -> Result<Report, Failure> {
-    if settings.cpus.len() < 2 {
-        return Err(Failure::Usage(format!(
-            "`bench {NAME}` needs two CPUs: give --cpus 2, or run it where there are two"
-        )));
-    }
+    settings.need_two_cpus(NAME)?;
     let length = Duration::from_millis(match settings.effort {
         Effort::Full => 50,
         Effort::Short => 20,
@@ -84,10 +72,7 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     let mut report = Report::default();
     run_busy(settings, contenders.busy, length, &mut report)?;
     run_halted(settings, contenders.halted, &mut report)?;
-    for allocator in &mut contenders.allocators {
-        let (design, found) = allocator.check();
-        checked(design, found)?;
-    }
+    contenders.allocators.iter_mut().try_for_each(|allocator| checked(&mut **allocator))?;
     Ok(report)
 }
 

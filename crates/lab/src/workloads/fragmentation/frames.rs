@@ -4,20 +4,12 @@ use pagedepot::Mode;
 use pagedepot_designs::FreeMap;
 
 use crate::design::Allocator;
-use crate::names::Design;
+use crate::harness::Subject;
 
 /// A source of single frames that all threads share.
-pub trait Frames: Send + Sync {
+pub trait Frames: Subject {
     /// What stands for a frame.
     type Block: Copy + Send;
-
-    fn design(&self) -> Design;
-
-    /// Called by each thread before its first operation.
-    fn enter(&self) {}
-
-    /// Called by each thread after its last.
-    fn leave(&self) {}
 
     /// A frame; `None` when there is none.
     fn alloc(&self) -> Option<Self::Block>;
@@ -36,12 +28,6 @@ pub trait Frames: Send + Sync {
     /// # Errors
     /// What is wrong with the design's metadata.
     fn contiguity(&self, pages: u64, held: &[&[Self::Block]]) -> Result<Contiguity, String>;
-
-    /// Checks the metadata after everything was freed.
-    ///
-    /// # Errors
-    /// What is wrong.
-    fn check(&mut self) -> Result<(), String>;
 }
 
 /// How contiguous free memory is; not-a-number where the source cannot tell.
@@ -71,48 +57,33 @@ impl Contiguity {
     }
 }
 
-/// An allocator as a source of frames.
-pub struct OfAllocator<A>(pub A);
-
-impl<A: Allocator> Frames for OfAllocator<A> {
+impl<A: Allocator> Frames for A {
     type Block = A::Block;
-
-    fn design(&self) -> Design {
-        A::DESIGN
-    }
-
-    fn enter(&self) {
-        self.0.enter();
-    }
-
-    fn leave(&self) {
-        self.0.leave();
-    }
 
     #[inline]
     fn alloc(&self) -> Option<A::Block> {
-        self.0.alloc::<0>()
+        Allocator::alloc::<0>(self)
     }
 
     #[inline]
     fn free(&self, block: A::Block) {
-        self.0.free::<0>(block);
+        Allocator::free::<0>(self, block);
     }
 
     fn drain(&self, mode: Mode) {
         let mode = if A::DRAINS.contains(&mode) { mode } else { Mode::Quiet };
-        self.0.drain(None, mode);
+        Allocator::drain(self, None, mode);
     }
 
     /// Peers have no map; every frame that is not held counts as free, cached ones included.
     fn contiguity(&self, pages: u64, held: &[&[A::Block]]) -> Result<Contiguity, String> {
-        let map = match self.0.free_map()? {
+        let map = match self.free_map()? {
             Some(map) => map,
             None => {
                 let mut map = FreeMap::by_frame(0, pages, |_| true);
                 for &block in held.iter().copied().flatten() {
                     map.remove(
-                        pagedepot::Pfn::new(self.0.frame(block) as u32),
+                        pagedepot::Pfn::new(self.frame(block) as u32),
                         pagedepot::Order::BASE,
                     );
                 }
@@ -120,9 +91,5 @@ impl<A: Allocator> Frames for OfAllocator<A> {
             }
         };
         Ok(Contiguity::of(&map, pages))
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.0.check()
     }
 }

@@ -4,8 +4,8 @@
 //! pageblock counts as whole again if it is free after a round and was not when the memory was
 //! full. Other programs that allocate or free at the same time blur that.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use pagedepot::{Mode, Order};
 use rustix::mm::{Advice, madvise};
@@ -14,6 +14,7 @@ use super::frames::{Contiguity, Frames};
 use crate::design::PAGE_BYTES;
 use crate::design::pool::Pool;
 use crate::failure::Failure;
+use crate::harness::{Subject, lock};
 use crate::names::Design;
 use crate::report::machine::available_bytes;
 use crate::trace::Buddyinfo;
@@ -65,16 +66,18 @@ impl KernelFrames {
     }
 }
 
+impl Subject for KernelFrames {
+    fn design(&self) -> Design {
+        Design::Kernel
+    }
+}
+
 impl Frames for KernelFrames {
     /// The page's place in the mapping.
     type Block = u32;
 
-    fn design(&self) -> Design {
-        Design::Kernel
-    }
-
     fn alloc(&self) -> Option<u32> {
-        let page = self.empty.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        let page = lock(&self.empty).pop()?;
         // SAFETY: inside the mapping, and this caller's alone.
         unsafe { self.pool.at(page as usize * PAGE_BYTES).write_volatile(1) };
         Some(page)
@@ -85,7 +88,7 @@ impl Frames for KernelFrames {
         // SAFETY: the page is this caller's, and no reference into it exists.
         unsafe { madvise(start, PAGE_BYTES, Advice::LinuxDontNeed) }
             .expect("the mapping is private and anonymous");
-        self.empty.lock().unwrap_or_else(PoisonError::into_inner).push(page);
+        lock(&self.empty).push(page);
     }
 
     fn filled(&self) {
@@ -102,10 +105,6 @@ impl Frames for KernelFrames {
             whole_share: again.min(pageblocks) as f64 / pageblocks as f64,
             ..Contiguity::UNKNOWN
         })
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        Ok(())
     }
 }
 

@@ -31,11 +31,11 @@ mod seats;
 
 use std::sync::Arc;
 
-use self::frames::{Frames, OfAllocator};
+use self::frames::Frames;
 use self::kernel::KernelFrames;
 use self::rows::{Found, NAME};
 use self::seats::{METRICS, Seats};
-use super::settings::{Settings, checked};
+use super::settings::{Settings, broken};
 use super::shape::{Shape, Usual};
 use super::workload::Workload;
 use crate::design::Demand;
@@ -46,15 +46,7 @@ use crate::names::Design;
 use crate::report::Report;
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: DESIGNS,
-    tunes: false,
-    drains: false,
-    orders: false,
-    fills: true,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload { fills: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// 4 GiB, as in LLFree's paper.
 const USUAL: Usual = Usual { mib: [4096, 64], free_percent: 50, rounds: [100, 10] };
@@ -111,7 +103,9 @@ fn measure(
     let series = settings.interleave(&what, &mut contenders, shape.threads, shape.schedule())?;
     for (((found, one), end), &design) in found.iter_mut().zip(series).zip(&ends).zip(designs) {
         let end = end.get();
-        checked(design, end.fault.clone().map_or(Ok(()), Err))?;
+        if let Some(fault) = &end.fault {
+            return Err(broken(design, fault));
+        }
         found.add(&one, &end);
     }
     Ok(())
@@ -128,7 +122,7 @@ fn contender(design: Design, demand: &Demand, shape: &Shape) -> Result<Made, Fai
     match design {
         Design::Kernel => Ok(made(KernelFrames::new(shape)?, shape)),
         _ => with_design!(any design, demand, |allocator| -> Made {
-            made(OfAllocator(allocator), shape)
+            made(allocator, shape)
         }),
     }
 }

@@ -5,15 +5,14 @@
 //! design, and the others wait until it has. What is held is freed when the seats leave, so that a
 //! run that the user stops loses nothing either.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use pagedepot::Mode;
 
 use super::frames::{Contiguity, Frames};
 use crate::harness::barrier::SpinBarrier;
-use crate::harness::{Contender, Seat};
-use crate::names::Design;
+use crate::harness::{Contender, Seat, Subject, lock};
 use crate::workloads::shape::Shape;
 
 /// `realloc_ns`, `whole_share`, `gib_ranges`, `tainted_share`.
@@ -64,10 +63,6 @@ pub struct Seats<F: Frames> {
     held: Vec<Mutex<Held<F::Block>>>,
     barrier: SpinBarrier,
     ends: Arc<Ends>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<F: Frames> Seats<F> {
@@ -220,25 +215,17 @@ impl<F: Frames> Seats<F> {
 }
 
 impl<F: Frames> Contender<METRICS> for Seats<F> {
-    fn design(&self) -> Design {
-        self.frames.design()
+    fn subject(&self) -> &dyn Subject {
+        &self.frames
     }
 
-    fn enter(&self) {
-        self.frames.enter();
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.frames)
     }
 
     fn leave(&self) {
         self.free_all();
         self.frames.leave();
-    }
-
-    fn drain_all(&self) {
-        self.frames.drain(Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.frames.check()
     }
 
     fn window(&self, Seat { index: seat, .. }: Seat, _units: u64) -> [f64; METRICS] {

@@ -34,13 +34,8 @@ use crate::report::Report;
 
 /// See the module.
 pub const WORKLOAD: Workload = Workload {
-    name: rows::NAME,
-    designs: &[Design::Depot, Design::Jemalloc, Design::Mimalloc],
-    tunes: false,
-    orders: false,
     drains: true,
-    fills: false,
-    measure: run,
+    ..Workload::new(rows::NAME, &[Design::Depot, Design::Jemalloc, Design::Mimalloc], run)
 };
 
 fn run(settings: &Settings) -> Result<Report, Failure> {

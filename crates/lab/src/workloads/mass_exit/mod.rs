@@ -11,10 +11,8 @@
 //! | `alloc_ns` | ns per page allocated before that, by all at once |
 //! | `lock_wait_share` | part of the processes' time that was spent waiting for locks, of designs that count it |
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
-
-use pagedepot::Mode;
 
 use super::settings::{Effort, Settings, samples_of};
 use super::workload::Workload;
@@ -22,7 +20,7 @@ use crate::design::dispatch::with_design;
 use crate::design::{self, Allocator};
 use crate::failure::Failure;
 use crate::harness::barrier::SpinBarrier;
-use crate::harness::{Contender, Pace, Schedule, Seat, Series};
+use crate::harness::{Contender, Pace, Schedule, Seat, Series, Subject, lock};
 use crate::names::{Design, joined};
 use crate::report::rows::{Metric, Params};
 use crate::report::{Report, counted, table};
@@ -30,15 +28,7 @@ use crate::report::{Report, counted, table};
 const NAME: &str = "mass-exit";
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: DESIGNS,
-    tunes: false,
-    orders: false,
-    drains: false,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
 
 /// Designs with a store behind their caches.
 pub const DESIGNS: &[Design] =
@@ -77,29 +67,17 @@ impl<A: Allocator> Processes<A> {
 }
 
 impl<A: Allocator> Contender<3> for Processes<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.allocator
     }
 
-    fn enter(&self) {
-        self.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.allocator.leave();
-    }
-
-    fn drain_all(&self) {
-        self.allocator.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.allocator.check()
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.allocator)
     }
 
     fn window(&self, seat: Seat, _units: u64) -> [f64; 3] {
         let _guard = self.together.guard();
-        let mut held = self.held[seat.index].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held[seat.index]);
         let waited_before = self.waited_ns();
         self.together.wait();
         let start = Instant::now();

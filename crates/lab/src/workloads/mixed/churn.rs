@@ -4,7 +4,7 @@
 //! seats shrink page cache, wait for each other, and seat 0 looks at what is left. What is held is
 //! freed when the seats leave, so that a run that the user stops loses nothing either.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use pagedepot::{Mode, Order};
@@ -14,8 +14,7 @@ use super::kinds::{Held, Sized, Stock};
 use super::params::{CACHE, Dies, FULL_PERCENT, KINDS};
 use crate::design::Allocator;
 use crate::harness::barrier::SpinBarrier;
-use crate::harness::{Contender, Seat};
-use crate::names::Design;
+use crate::harness::{Contender, Seat, Subject, lock};
 use crate::workloads::shape::Shape;
 
 /// Blocks of page cache that give way at once when a single frame cannot be had.
@@ -30,10 +29,6 @@ pub struct Churn<A: Allocator> {
     held: Vec<Mutex<Held<A::Block>>>,
     barrier: SpinBarrier,
     ends: Arc<Ends>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<A: Allocator> Churn<A> {
@@ -193,25 +188,17 @@ impl<A: Allocator> Churn<A> {
 }
 
 impl<A: Allocator> Contender<1> for Churn<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.allocator
     }
 
-    fn enter(&self) {
-        self.allocator.enter();
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.allocator)
     }
 
     fn leave(&self) {
         self.free_all();
         self.allocator.leave();
-    }
-
-    fn drain_all(&self) {
-        self.allocator.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.allocator.check()
     }
 
     fn window(&self, Seat { index: seat, .. }: Seat, _units: u64) -> [f64; 1] {

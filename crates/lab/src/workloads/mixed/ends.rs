@@ -1,6 +1,6 @@
 //! What is left at the end: contiguity, and the huge pages that can be had.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use pagedepot::{Mobility, Order};
@@ -8,6 +8,7 @@ use pagedepot_designs::FreeMap;
 
 use super::kinds::Held;
 use crate::design::Allocator;
+use crate::harness::lock;
 
 /// See the module. Not-a-number where the design cannot tell.
 #[derive(Clone, Debug, Default)]
@@ -34,12 +35,12 @@ pub struct Ends(Mutex<Option<End>>);
 impl Ends {
     /// Notes what the run found.
     pub fn set(&self, end: End) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+        *lock(&self.0) = Some(end);
     }
 
     /// What the run found, unless the user stopped it before its end.
     pub fn get(&self) -> Option<End> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 }
 

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use self::churn::Churn;
 use self::ends::Ends;
 use self::rows::{Found, NAME};
-use super::settings::{Settings, checked};
+use super::settings::{Settings, broken};
 use super::shape::{Shape, Usual};
 use super::workload::Workload;
 use crate::design::dispatch::with_design;
@@ -46,15 +46,7 @@ use crate::report::Report;
 use crate::report::machine::available_bytes;
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: DESIGNS,
-    tunes: false,
-    drains: false,
-    fills: true,
-    orders: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload { fills: true, ..Workload::new(NAME, DESIGNS, run) };
 
 /// Designs that know mobilities. Those of the threads that are missing differ from `spin` in the
 /// locks around the same lists and the same store.
@@ -115,7 +107,9 @@ fn measure(
     let series = settings.interleave(&what, &mut contenders, shape.threads, shape.schedule())?;
     for (((found, one), ends), &design) in found.iter_mut().zip(series).zip(&ends).zip(designs) {
         let end = ends.get();
-        checked(design, end.as_ref().and_then(|end| end.fault.clone()).map_or(Ok(()), Err))?;
+        if let Some(fault) = end.as_ref().and_then(|end| end.fault.as_ref()) {
+            return Err(broken(design, fault));
+        }
         found.add(&one.samples[0], end);
     }
     Ok(())

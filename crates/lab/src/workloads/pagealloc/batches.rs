@@ -1,15 +1,13 @@
 //! A batch of blocks allocated, then freed, for each order and size of batch.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-use pagedepot::Mode;
 
 use crate::design::dispatch::with_design;
 use crate::design::{self, Allocator, PAGE_BYTES};
 use crate::failure::Failure;
 use crate::harness::clock::{self, ticks_in_order};
-use crate::harness::{Contender, Pace, Schedule, Seat, Series};
+use crate::harness::{Contender, Pace, Schedule, Seat, Series, Subject, lock};
 use crate::names::Design;
 use crate::report::machine::available_bytes;
 use crate::report::rows::{Metric, params};
@@ -32,8 +30,8 @@ const BATCHES_SHOWN: [u32; 4] = [1, 64, 512, BATCH_MAX];
 trait Batcher {
     fn contender(&self, order: u32, batch: u32, seats: usize) -> Box<dyn Contender<3>>;
 
-    /// Checks the metadata of the allocator, which no contender uses any more.
-    fn check(&mut self) -> (Design, Result<(), String>);
+    /// The allocator, to be checked once no contender uses it.
+    fn subject(&mut self) -> &mut dyn Subject;
 }
 
 struct SharedBatcher<A>(Arc<A>);
@@ -58,8 +56,8 @@ impl<A: Allocator> Batcher for SharedBatcher<A> {
         }
     }
 
-    fn check(&mut self) -> (Design, Result<(), String>) {
-        (A::DESIGN, Arc::get_mut(&mut self.0).expect("all contenders are gone").check())
+    fn subject(&mut self) -> &mut dyn Subject {
+        &mut self.0
     }
 }
 
@@ -121,27 +119,15 @@ impl<A: Allocator, const ORDER: u32> Batch<A, ORDER> {
 }
 
 impl<A: Allocator, const ORDER: u32> Contender<3> for Batch<A, ORDER> {
-    fn design(&self) -> Design {
-        A::DESIGN
-    }
-
-    fn enter(&self) {
-        self.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.allocator.leave();
-    }
-
-    fn drain_all(&self) {
-        self.allocator.drain(None, Mode::Quiet);
+    fn subject(&self) -> &dyn Subject {
+        &*self.allocator
     }
 
     /// The total is measured without reading the clock inside; allocation and free are its parts in
     /// the proportion seen with the clock read between them. Small batches would otherwise measure
     /// the clock.
     fn window(&self, seat: Seat, units: u64) -> [f64; 3] {
-        let mut held = self.held[seat.index].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held[seat.index]);
         if held.is_empty() {
             // The slots need some contents, which each batch overwrites.
             let block = design::alloc::<A, ORDER>(&self.allocator);
@@ -205,10 +191,7 @@ pub fn run(settings: &Settings, designs: &[Design]) -> Result<Report, Failure> {
         ));
         report.say(show(&shown));
     }
-    for mut batcher in batchers {
-        let (design, found) = batcher.check();
-        checked(design, found)?;
-    }
+    batchers.iter_mut().try_for_each(|batcher| checked(batcher.subject()))?;
     Ok(report)
 }
 

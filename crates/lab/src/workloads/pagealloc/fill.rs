@@ -1,15 +1,13 @@
 //! Memory filled by single pages, then freed in random order: no cache holds that much, so this is
 //! the speed of what lies behind the caches.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
-
-use pagedepot::Mode;
 
 use crate::design::dispatch::with_design;
 use crate::design::{self, Allocator, PAGE_BYTES};
 use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule, Seat};
+use crate::harness::{Contender, Pace, Schedule, Seat, Subject, lock};
 use crate::names::Design;
 use crate::report::machine::available_bytes;
 use crate::report::rows::{Metric, params};
@@ -44,14 +42,18 @@ impl<A: Allocator> Fill<A> {
 }
 
 impl<A: Allocator> Contender<2> for Fill<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.allocator
+    }
+
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.allocator)
     }
 
     fn enter(&self) {
         self.allocator.enter();
         // Every design sees the same orders.
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         *held = Filled {
             blocks: Vec::with_capacity(self.pages as usize),
             random: fastrand::Rng::with_seed(self.seed),
@@ -60,19 +62,11 @@ impl<A: Allocator> Contender<2> for Fill<A> {
 
     fn leave(&self) {
         self.allocator.leave();
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).blocks = Vec::new();
-    }
-
-    fn drain_all(&self) {
-        self.allocator.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.allocator.check()
+        lock(&self.held).blocks = Vec::new();
     }
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 2] {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held);
         let Filled { blocks, random } = &mut *held;
         let (mut fill, mut free) = (0, 0);
         for _ in 0..units {

@@ -12,15 +12,8 @@ use crate::names::Design;
 use crate::report::Report;
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: "pagealloc",
-    designs: Design::BLOCKS,
-    tunes: false,
-    orders: true,
-    drains: false,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload =
+    Workload { orders: true, ..Workload::new("pagealloc", Design::BLOCKS, run) };
 
 /// Measures all three.
 fn run(settings: &Settings) -> Result<Report, Failure> {

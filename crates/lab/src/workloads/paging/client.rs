@@ -2,29 +2,20 @@
 
 use std::time::Duration;
 
-use crate::names::Design;
+use crate::harness::Subject;
 
 /// One way to have zeroed pages, for one number of clients.
 pub trait Client: Sync {
-    /// The design that the pages are from.
-    fn design(&self) -> Design;
+    /// What the pages are from.
+    fn subject(&self) -> &dyn Subject;
 
-    /// Called by each client before its first run.
-    fn enter(&self) {}
-
-    /// Called by each client after its last run.
-    fn leave(&self) {}
+    /// See [`Contender::owned_subject`](crate::harness::Contender::owned_subject).
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        None
+    }
 
     /// Touches pages until memory or this client's `share` is used up, then gives them back.
     fn run(&self, client: usize, share: u32) -> Had;
-
-    /// See [`Contender::drain_all`](crate::harness::Contender::drain_all).
-    fn drain_all(&self) {}
-
-    /// See [`Contender::check`](crate::harness::Contender::check).
-    fn check(&mut self) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 /// What a client had.

@@ -5,14 +5,15 @@ use std::time::Instant;
 use super::client::{Client, Had};
 use crate::design::PAGE_BYTES;
 use crate::design::pool::Pool;
+use crate::harness::Subject;
 use crate::names::Design;
 
 /// See the module.
 pub struct KernelFaults;
 
 impl Client for KernelFaults {
-    fn design(&self) -> Design {
-        Design::Kernel
+    fn subject(&self) -> &dyn Subject {
+        &Design::Kernel
     }
 
     fn run(&self, _client: usize, share: u32) -> Had {

@@ -6,8 +6,7 @@ use std::time::Instant;
 use super::client::Client;
 use super::sweep::Sweep;
 use crate::harness::clock::{cpu_seconds, on_cpu_ns};
-use crate::harness::{Contender, Seat};
-use crate::names::Design;
+use crate::harness::{Contender, Seat, Subject};
 
 /// Metrics of a window: nanoseconds until a page was there, pages per CPU second and per second,
 /// and the window's elapsed, user and system seconds.
@@ -22,24 +21,12 @@ pub struct ClientSeats {
 }
 
 impl Contender<METRICS> for ClientSeats {
-    fn design(&self) -> Design {
-        self.client.design()
+    fn subject(&self) -> &dyn Subject {
+        self.client.subject()
     }
 
-    fn enter(&self) {
-        self.client.enter();
-    }
-
-    fn leave(&self) {
-        self.client.leave();
-    }
-
-    fn drain_all(&self) {
-        self.client.drain_all();
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.client.check()
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        self.client.owned_subject()
     }
 
     /// Designs that share memory would find in the cache what the one before them has touched.

@@ -3,17 +3,17 @@
 use std::cell::RefCell;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use pagedepot::{Mode, Pfn};
+use pagedepot::Pfn;
 
 use super::signal::{Server, served};
 use super::uffd::{Userfaultfd, populate};
 use crate::design::pool::Pool;
 use crate::design::{Allocator, PAGE_BYTES};
 use crate::failure::Failure;
-use crate::names::Design;
+use crate::harness::{Subject, lock};
 use crate::workloads::paging::{Client, Had};
 
 /// Faults of some clients, served from one allocator.
@@ -111,20 +111,16 @@ impl<A: Allocator<Block = Pfn>> Server for OfClient<'_, A> {
 }
 
 impl<A: Allocator<Block = Pfn>> Client for Faults<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.allocator
     }
 
-    fn enter(&self) {
-        self.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.allocator.leave();
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.allocator)
     }
 
     fn run(&self, client: usize, share: u32) -> Had {
-        let mut place = self.places[client].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock(&self.places[client]);
         let start = Instant::now();
         let Place { range, frames } = &mut *place;
         let range = &*range;
@@ -139,14 +135,6 @@ impl<A: Allocator<Block = Pfn>> Client for Faults<A> {
         let had = Had { pages: place.frames.len() as u64, touching: start.elapsed() };
         self.give_back(&mut place);
         had
-    }
-
-    fn drain_all(&self) {
-        self.allocator.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.allocator.check()
     }
 }
 
@@ -182,6 +170,6 @@ mod tests {
         let written = held.iter().map(read).filter(|&byte| byte == 1).count();
         assert!((SHARE as usize..=2 * SHARE as usize).contains(&written), "{written}");
         held.into_iter().for_each(|frame| faults.allocator.free::<0>(frame));
-        faults.check().unwrap();
+        Allocator::check(&mut faults.allocator).unwrap();
     }
 }

@@ -13,9 +13,9 @@
 //! allocate on its own CPU, not on the client's. `UFFDIO_COPY` would have the kernel allocate a
 //! second page, and `UFFDIO_CONTINUE` maps only what a file has at the very offset of the fault.
 //!
-//! Moving costs more than allocating: each move changes two page tables, and flushes the old address
-//! on every CPU that runs this process. That is the same for all designs. The design `kernel` has
-//! none of it: its faults are the kernel's own.
+//! Moving costs more than allocating: each move changes two page tables, and flushes the old
+//! address on every CPU that runs this process. That is the same for all designs. The design
+//! `kernel` has none of it: its faults are the kernel's own.
 
 mod faults;
 mod signal;
@@ -35,15 +35,7 @@ use crate::names::{Design, joined};
 use crate::report::Report;
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: "pft",
-    designs: DESIGNS,
-    tunes: false,
-    orders: false,
-    drains: false,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload::new("pft", DESIGNS, run);
 
 /// Designs whose memory is pages of one range, and `kernel`.
 const DESIGNS: &[Design] = &joined::<10>(&[Design::PAGED, &[Design::Kernel]]);

@@ -105,7 +105,8 @@ fn refused(errno: Errno) -> Failure {
                 "use a kernel with CONFIG_USERFAULTFD, and no sandbox that hides the call"
             }
             Errno::PERM | Errno::ACCESS => {
-                "allow userfaultfd in the sandbox's seccomp profile or security policy, or run outside"
+                "allow userfaultfd in the sandbox's seccomp profile or security policy, or run \
+                 outside"
             }
             Errno::INVAL => "use Linux 6.8 or newer",
             _ => "free some file descriptors",

@@ -1,5 +1,5 @@
-//! `purger`: threads on all CPUs but one allocate pages, and one thread frees them, 512 by one call,
-//! as jemalloc's purgers give back by `madvise` what other threads' page faults got.
+//! `purger`: threads on all CPUs but one allocate pages, and one thread frees them, 512 by one
+//! call, as jemalloc's purgers give back by `madvise` what other threads' page faults got.
 //!
 //! Pages leave one CPU's cache and come back to another's, so both go to the store for almost every
 //! page. It is one of the two causes of contention on the zone lock that the RFC "mm: page_alloc:
@@ -8,32 +8,24 @@
 
 use std::time::Instant;
 
-use pagedepot::{CpuId, Mode};
+use pagedepot::CpuId;
 
 use super::mass_exit::DESIGNS;
-use super::settings::{Settings, samples_of};
+use super::settings::{Settings, show_against};
 use super::workload::Workload;
 use crate::design::dispatch::with_design;
 use crate::design::{self, Allocator};
 use crate::failure::Failure;
 use crate::harness::ring::Ring;
-use crate::harness::{Contender, Seat};
+use crate::harness::{Contender, Seat, Subject};
 use crate::names::Design;
 use crate::report::rows::{Metric, params};
-use crate::report::{Report, counted, table};
+use crate::report::{Report, counted};
 
 const NAME: &str = "purger";
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: DESIGNS,
-    tunes: false,
-    orders: false,
-    drains: false,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
 
 const PAGE: Metric = ("page_ns", "ns");
 
@@ -71,24 +63,12 @@ impl<A: Allocator> Purged<A> {
 }
 
 impl<A: Allocator> Contender<1> for Purged<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.allocator
     }
 
-    fn enter(&self) {
-        self.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.allocator.leave();
-    }
-
-    fn drain_all(&self) {
-        self.allocator.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.allocator.check()
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.allocator)
     }
 
     fn window(&self, seat: Seat, units: u64) -> [f64; 1] {
@@ -111,11 +91,8 @@ impl<A: Allocator> Contender<1> for Purged<A> {
 
 /// Measures it, with the purger on the last CPU.
 fn run(settings: &Settings) -> Result<Report, Failure> {
-    let Some((&last, others @ [_, ..])) = settings.cpus.split_last() else {
-        return Err(Failure::Usage(format!(
-            "`bench {NAME}` needs two CPUs: give --cpus 2, or run it where there are two"
-        )));
-    };
+    settings.need_two_cpus(NAME)?;
+    let (&last, others) = settings.cpus.split_last().expect("two CPUs at least");
     let (cpus, threads) = (settings.cpus.len(), others.len());
     let demand = settings.demand(cpus, 2 * RING_SLOTS, 1);
     let mut contenders: Vec<Box<dyn Contender<1>>> = Vec::new();
@@ -127,22 +104,15 @@ fn run(settings: &Settings) -> Result<Report, Failure> {
     let seats: Vec<CpuId> = [&[last], others].concat();
     let series = settings.interleave_on(NAME, &mut contenders, &seats, settings.schedule())?;
     let mut report = Report::default();
-    let mut table = table::new(["design", "ns per page", "quartiles", "x spin"]);
+    let params = params([("threads", threads as i64)]);
     for one in &series {
-        let samples = &one.samples[0];
-        report.add(NAME, one.design, PAGE, (cpus, &params([("threads", threads as i64)])), samples);
-        table.add_row([
-            one.design.name().to_owned(),
-            table::median(samples),
-            table::quartiles(samples),
-            table::ratio(samples, samples_of(&series, Design::Spin, 0)),
-        ]);
+        report.add(NAME, one.design, PAGE, (cpus, &params), &one.samples[0]);
     }
     report.say(format!(
         "{NAME}: pages allocated by {}, freed by one purger, 512 at a time{}",
         counted(threads, "thread"),
         settings.caveat()
     ));
-    report.say(table::align(table, 1));
+    report.say(show_against(&series, "ns per page", Design::Spin));
     Ok(report)
 }

@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagedepot::{Mobility, Mode, Order, Pfn};
+use pagedepot::{Mobility, Order, Pfn};
 
 use super::script::{Script, ScriptStep, TimedStep};
 use crate::design::Allocator;
 use crate::harness::barrier::Waiter;
 use crate::harness::clock::{cpu_seconds, on_cpu_ns};
-use crate::harness::{Contender, Seat};
-use crate::names::Design;
+use crate::harness::{Contender, Seat, Subject};
 
 /// An empty cell.
 const EMPTY: u32 = u32::MAX;
@@ -197,24 +196,12 @@ fn sleep_until(due: Instant) {
 }
 
 impl<A: Allocator<Block = Pfn>> Contender<METRICS> for Actors<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.allocator
     }
 
-    fn enter(&self) {
-        self.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.allocator.leave();
-    }
-
-    fn drain_all(&self) {
-        self.allocator.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.allocator.check()
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.allocator)
     }
 
     /// What is held at the end is freed outside the time.

@@ -37,15 +37,7 @@ use crate::report::{Report, table};
 const NAME: &str = "replay-build";
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: NAME,
-    designs: DESIGNS,
-    tunes: false,
-    orders: false,
-    drains: false,
-    fills: false,
-    measure: run,
-};
+pub const WORKLOAD: Workload = Workload::new(NAME, DESIGNS, run);
 
 /// Designs that serve blocks of any order, and `kernel`, which served them to the build.
 const DESIGNS: &[Design] = &joined::<10>(&[Design::PAGED, &[Design::Kernel]]);

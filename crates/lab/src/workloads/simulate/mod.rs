@@ -207,7 +207,8 @@ fn fought(design: Design, cpus: u32, found: &Found) -> Vec<String> {
             // The packages of the simulator link to the sources that they compile.
             let file = one.site.file().replacen("crates/sim/", "crates/", 1);
             format!(
-                "{design} on {cpus}: {:.1} % of the time waits for lines at {file}:{} ({} transfers)",
+                "{design} on {cpus}: {:.1} % of the time waits for lines at {file}:{} ({} \
+                 transfers)",
                 100.0 * share(one.wait_ps),
                 one.site.line(),
                 one.transfers

@@ -22,7 +22,13 @@ pub struct SimulateOptions {
     #[arg(long = "design", value_name = "NAME", value_parser = Design::parse)]
     pub designs: Vec<Design>,
     /// Seed of everything random
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = seed,
+        allow_negative_numbers = true,
+    )]
     pub seed: u64,
     /// The machine: a file as docs/simulate.md describes it, or `here` to measure this one
     #[arg(long, value_name = "FILE|here")]

@@ -1,13 +1,13 @@
 //! A client of a soak, on a CPU of its own: takes memory until none is left, and gives it back.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pagedepot::{CpuId, Mobility, Order, Pfn};
 
 use crate::design::{Allocator, PAGE_BYTES};
-use crate::harness::{cpus, stop};
+use crate::harness::{cpus, lock, stop};
 
 /// A block and the number written into its pages.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ impl<A: Allocator<Block = Pfn>> SoakClient<'_, A> {
 
     fn mailbox(&self, index: usize) -> std::sync::MutexGuard<'_, Vec<Written>> {
         let mailboxes = &self.common.mailboxes;
-        mailboxes[index % mailboxes.len()].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&mailboxes[index % mailboxes.len()])
     }
 
     fn send(&mut self, held: &mut Vec<Written>) {

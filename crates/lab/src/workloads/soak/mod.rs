@@ -80,14 +80,15 @@ impl Soak {
             let turn =
                 Turn { soak: self, tally: &mut tallies[at], seed, end: Instant::now() + turn };
             let demand = Demand { memory_pages: Some(PAGES), ..self.demand.clone() };
-            with_design!(paged design, &demand, |allocator| -> Result<(), String> { turn.run(allocator) })?.map_err(
-                |fault| {
-                    Failure::Run(format!(
-                        "{design}, turn {nth}, seed {}: {fault}: please report it",
-                        self.seed
-                    ))
-                },
-            )?;
+            let found = with_design!(paged design, &demand, |allocator| -> Result<(), String> {
+                turn.run(allocator)
+            })?;
+            found.map_err(|fault| {
+                let seed = self.seed;
+                Failure::Run(format!(
+                    "{design}, turn {nth}, seed {seed}: {fault}: please report it"
+                ))
+            })?;
             nth += 1;
             step.tick();
         }

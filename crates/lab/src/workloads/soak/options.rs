@@ -14,10 +14,22 @@ use crate::names::Design;
 #[derive(Clone, Debug, Args)]
 pub struct SoakOptions {
     /// Length of the soak in minutes; fractions are allowed
-    #[arg(long, value_name = "MINUTES", default_value = "5", value_parser = time, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "MINUTES",
+        default_value = "5",
+        value_parser = time,
+        allow_negative_numbers = true,
+    )]
     pub minutes: Duration,
     /// Drains per second
-    #[arg(long, value_name = "N", default_value = "100", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "100",
+        value_parser = positive,
+        allow_negative_numbers = true,
+    )]
     pub drains: NonZeroU32,
     /// Soak only this design; may be repeated
     #[arg(long = "design", value_name = "NAME", value_parser = Design::parse)]
@@ -29,7 +41,13 @@ pub struct SoakOptions {
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Seed of everything random
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = seed,
+        allow_negative_numbers = true,
+    )]
     pub seed: u64,
     #[command(flatten)]
     pub variant: Variant,

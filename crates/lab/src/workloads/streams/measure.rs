@@ -79,19 +79,6 @@ pub fn report(
     Ok(report)
 }
 
-/// Refuses to measure where sender and receiver would be one CPU.
-///
-/// # Errors
-/// With one CPU.
-pub fn check_cpus(settings: &Settings, name: &str) -> Result<(), Failure> {
-    if settings.cpus.len() < 2 {
-        return Err(Failure::Usage(format!(
-            "`bench {name}` needs two CPUs: give --cpus 2, or run it where there are two"
-        )));
-    }
-    Ok(())
-}
-
 /// Measures cases of one exchange and shape, in turn.
 fn measure(settings: &Settings, name: &str, cases: &[Case]) -> Result<Vec<Measured>, Failure> {
     let Case { exchange, shape, .. } = cases[0];
@@ -123,7 +110,7 @@ fn measure(settings: &Settings, name: &str, cases: &[Case]) -> Result<Vec<Measur
     drop(contenders);
     let mut rows = Vec::new();
     for ((case, series), mut counted) in cases.iter().zip(series).zip(counted) {
-        checked(counted.design(), counted.check())?;
+        checked(counted.subject())?;
         rows.push((*case, series, counted.reuse()));
     }
     Ok(rows)

@@ -11,7 +11,7 @@ mod reuse;
 mod sockets;
 mod stream;
 
-pub use self::measure::{Case, Exchange, Through, check_cpus, policies, report};
+pub use self::measure::{Case, Exchange, Through, policies, report};
 pub use self::sockets::IN_FLIGHT;
 pub use self::stream::Shape;
 

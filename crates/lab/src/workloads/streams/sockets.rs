@@ -9,8 +9,8 @@
 //! Most kernels lack SCTP, or forbid its module. Unix datagrams keep what matters here: whole
 //! messages, in order, none lost, many associations with one receiving socket.
 //!
-//! At most [`IN_FLIGHT`] messages are under way, which fit the receiver's socket buffer: netperf lets
-//! UDP lose the others, and here each lost message would be a buffer that no receiver frees.
+//! At most [`IN_FLIGHT`] messages are under way, which fit the receiver's socket buffer: netperf
+//! lets UDP lose the others, and here each lost message would be a buffer that no receiver frees.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};

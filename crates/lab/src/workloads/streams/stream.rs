@@ -1,19 +1,18 @@
-//! Streams over one allocator: senders that fill buffers, receivers on other CPUs that read what was
-//! written and free the buffers.
+//! Streams over one allocator: senders that fill buffers, receivers on other CPUs that read what
+//! was written and free the buffers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use pagedepot::{CpuId, Mobility, Mode, Order, Pfn};
+use pagedepot::{CpuId, Mobility, Order, Pfn};
 
 use super::channel::{Channel, Words};
 use super::reuse::{self, Use};
 use crate::design::{self, Allocator};
 use crate::failure::Failure;
 use crate::harness::clock::ticks;
-use crate::harness::{Contender, Seat};
-use crate::names::Design;
+use crate::harness::{Contender, Seat, Subject, lock};
 
 /// What sockets take their buffers as (the kernel's `SKB_FRAG_PAGE_ORDER`: 32 KiB).
 pub const ORDER: Order = Order::new(3).expect("there is order 3");
@@ -92,7 +91,7 @@ impl<A: Allocator<Block = Pfn>, C: Channel> Streams<A, C> {
     }
 
     fn send(&self, stream: &Stream<C>, here: CpuId, messages: u64) {
-        let mut sent = stream.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sent = lock(&stream.sent);
         stream.channel.send(messages, || {
             let buffer = self.alloc();
             sent.note(ticks(), buffer, self.freed_by(buffer).load(Ordering::Relaxed), here);
@@ -165,22 +164,20 @@ pub struct Reuse {
 
 /// A contender whose reuse can be asked for when its windows are over.
 pub trait HasReuse {
-    fn design(&self) -> Design;
     fn reuse(&self) -> Reuse;
 
-    /// See [`Contender::check`]: after all contenders are gone.
-    fn check(&mut self) -> Result<(), String>;
+    /// What it measured.
+    ///
+    /// # Panics
+    /// When the contender still exists.
+    fn subject(&mut self) -> &mut dyn Subject;
 }
 
 impl<A: Allocator<Block = Pfn>, C: Channel> HasReuse for Arc<Streams<A, C>> {
-    fn design(&self) -> Design {
-        A::DESIGN
-    }
-
     fn reuse(&self) -> Reuse {
         let (mut uses, mut reused, mut crossed) = (Vec::new(), 0, 0);
         for stream in &self.streams {
-            let sent = stream.sent.lock().unwrap_or_else(PoisonError::into_inner);
+            let sent = lock(&stream.sent);
             uses.extend_from_slice(&sent.log);
             reused += sent.reused;
             crossed += sent.crossed;
@@ -197,8 +194,8 @@ impl<A: Allocator<Block = Pfn>, C: Channel> HasReuse for Arc<Streams<A, C>> {
         }
     }
 
-    fn check(&mut self) -> Result<(), String> {
-        Arc::get_mut(self).expect("all contenders are gone").allocator.check()
+    fn subject(&mut self) -> &mut dyn Subject {
+        &mut Arc::get_mut(self).expect("the contender is gone").allocator
     }
 }
 
@@ -206,20 +203,8 @@ impl<A: Allocator<Block = Pfn>, C: Channel> HasReuse for Arc<Streams<A, C>> {
 struct SharedStreams<A: Allocator<Block = Pfn>, C>(Arc<Streams<A, C>>);
 
 impl<A: Allocator<Block = Pfn>, C: Channel> Contender<METRICS> for SharedStreams<A, C> {
-    fn design(&self) -> Design {
-        A::DESIGN
-    }
-
-    fn enter(&self) {
-        self.0.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.0.allocator.leave();
-    }
-
-    fn drain_all(&self) {
-        self.0.allocator.drain(None, Mode::Quiet);
+    fn subject(&self) -> &dyn Subject {
+        &self.0.allocator
     }
 
     fn window(&self, seat: Seat, units: u64) -> [f64; METRICS] {

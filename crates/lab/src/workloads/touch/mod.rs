@@ -11,21 +11,13 @@ use crate::design::dispatch::with_design;
 use crate::names::{Design, joined};
 
 /// See the module.
-pub const WORKLOAD: Workload = Workload {
-    name: "touch",
-    designs: DESIGNS,
-    tunes: false,
-    orders: false,
-    drains: false,
-    fills: false,
-    measure: |settings| {
-        TOUCH.run(settings, &|design, demand, clients, share| {
-            with_design!(any design, demand, |allocator| -> Box<dyn Client> {
-                Box::new(Pages::new(allocator, clients, share))
-            })
+pub const WORKLOAD: Workload = Workload::new("touch", DESIGNS, |settings| {
+    TOUCH.run(settings, &|design, demand, clients, share| {
+        with_design!(any design, demand, |allocator| -> Box<dyn Client> {
+            Box::new(Pages::new(allocator, clients, share))
         })
-    },
-};
+    })
+});
 
 /// Designs whose pages are memory, and `kernel`.
 const DESIGNS: &[Design] =

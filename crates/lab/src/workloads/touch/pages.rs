@@ -1,12 +1,10 @@
 //! Allocators as sources of zeroed pages.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
-use pagedepot::Mode;
-
 use crate::design::Allocator;
-use crate::names::Design;
+use crate::harness::{Subject, lock};
 use crate::workloads::paging::{Client, Had};
 
 /// Pages of one allocator, for some clients.
@@ -25,21 +23,17 @@ impl<A: Allocator> Pages<A> {
 }
 
 impl<A: Allocator> Client for Pages<A> {
-    fn design(&self) -> Design {
-        A::DESIGN
+    fn subject(&self) -> &dyn Subject {
+        &self.allocator
     }
 
-    fn enter(&self) {
-        self.allocator.enter();
-    }
-
-    fn leave(&self) {
-        self.allocator.leave();
+    fn owned_subject(&mut self) -> Option<&mut dyn Subject> {
+        Some(&mut self.allocator)
     }
 
     fn run(&self, client: usize, share: u32) -> Had {
         let start = Instant::now();
-        let mut held = self.held[client].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.held[client]);
         while held.len() < share as usize {
             let Some(page) = self.allocator.zeroed() else { break };
             // SAFETY: the page is this client's.
@@ -49,13 +43,5 @@ impl<A: Allocator> Client for Pages<A> {
         let had = Had { pages: held.len() as u64, touching: start.elapsed() };
         self.allocator.free_pages(&mut held);
         had
-    }
-
-    fn drain_all(&self) {
-        self.allocator.drain(None, Mode::Quiet);
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        self.allocator.check()
     }
 }

@@ -61,8 +61,9 @@ impl VmapTrace {
         events.cut_after_line = summary.is_cut_short.then_some(summary.lines);
         if events.steps.is_empty() {
             return Err(Failure::Usage(format!(
-                "{} holds no alloc_vmap_area and no free_vmap_area_noflush event, so there is nothing to replay; \
-                 record with `perf record -a -e vmalloc:alloc_vmap_area,vmalloc:free_vmap_area_noflush`",
+                "{} holds no alloc_vmap_area and no free_vmap_area_noflush event, so there is \
+                 nothing to replay; record with \
+                 `perf record -a -e vmalloc:alloc_vmap_area,vmalloc:free_vmap_area_noflush`",
                 path.display()
             )));
         }

@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use super::host::Counting;
 use crate::design::PAGE_BYTES;
 use crate::failure::Failure;
-use crate::harness::{Contender, Seat};
+use crate::harness::{Contender, Seat, Subject};
 use crate::names::Design;
 
 /// Addresses, and a depot's frames to map there.
@@ -50,8 +50,8 @@ pub struct Mmap {
 }
 
 impl Contender<1> for Mmap {
-    fn design(&self) -> Design {
-        Design::Mmap
+    fn subject(&self) -> &dyn Subject {
+        &Design::Mmap
     }
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {

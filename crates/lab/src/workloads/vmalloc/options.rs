@@ -25,13 +25,28 @@ pub struct VmallocOptions {
           value_parser = args::whole::<{ i32::MAX as u32 }>)]
     pub run_test_mask: u32,
     /// Workers, each with an order of its own
-    #[arg(long, value_name = "N", value_parser = args::whole::<WORKERS_MAX>, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = args::whole::<WORKERS_MAX>,
+        allow_negative_numbers = true,
+    )]
     pub nr_threads: Option<u32>,
     /// Loops of each test
-    #[arg(long, value_name = "N", value_parser = args::whole::<{ u32::MAX }>, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = args::whole::<{ u32::MAX }>,
+        allow_negative_numbers = true,
+    )]
     pub test_loop_count: Option<u32>,
     /// Repetitions of each test
-    #[arg(long, value_name = "N", value_parser = args::whole::<{ u32::MAX }>, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = args::whole::<{ u32::MAX }>,
+        allow_negative_numbers = true,
+    )]
     pub test_repeat_count: Option<u32>,
     /// Pages of fix_size_alloc_test and vm_map_ram_test
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
@@ -49,8 +64,8 @@ pub struct VmallocOptions {
     pub suite_only: bool,
     /// Instead, replay the vmalloc events of this trace
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "preset", "mapper", "run_test_mask", "nr_threads", "test_loop_count", "test_repeat_count", "nr_pages", "sequential",
-        "passes", "suite_only",
+        "preset", "mapper", "run_test_mask", "nr_threads", "test_loop_count", "test_repeat_count",
+        "nr_pages", "sequential", "passes", "suite_only",
     ])]
     pub trace: Option<PathBuf>,
     #[command(flatten)]

@@ -22,7 +22,7 @@ use super::options::{MapperKind, NAME};
 use crate::design::dispatch::with_vmap;
 use crate::design::vmap::VmapDemand;
 use crate::failure::Failure;
-use crate::harness::{Contender, Pace, Schedule, Seat, Series, interleave};
+use crate::harness::{Contender, Pace, Schedule, Seat, Series, Subject, interleave};
 use crate::names::Design;
 use crate::report::rows::{Metric, Params, params};
 use crate::report::{Report, table};
@@ -229,8 +229,8 @@ impl<D: VmapDesign + 'static> Pair<D> {
 }
 
 impl<D: VmapDesign> Contender<1> for Pair<D> {
-    fn design(&self) -> Design {
-        self.design
+    fn subject(&self) -> &dyn Subject {
+        &self.design
     }
 
     fn window(&self, seat: Seat, units: u64) -> [f64; 1] {

@@ -2,12 +2,12 @@
 //! behind a lock; alone it is taken once per window.
 
 use std::hint::black_box;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use range_alloc::RangeAllocator;
 
-use crate::harness::{Contender, Seat};
+use crate::harness::{Contender, Seat, Subject, lock};
 use crate::names::Design;
 
 /// A crate's way to do a pair.
@@ -37,12 +37,12 @@ struct Peer<R> {
 }
 
 impl<R: Ranges> Contender<1> for Peer<R> {
-    fn design(&self) -> Design {
-        self.design
+    fn subject(&self) -> &dyn Subject {
+        &self.design
     }
 
     fn window(&self, _seat: Seat, units: u64) -> [f64; 1] {
-        let lock = || self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || lock(&self.ranges);
         let start = Instant::now();
         if self.is_shared {
             (0..units).for_each(|_| lock().pair(self.pages));

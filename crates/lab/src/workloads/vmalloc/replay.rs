@@ -183,8 +183,9 @@ fn begin(plan: &VmapTrace, design: &impl VmapDesign) -> Vec<VirtAddr> {
 fn heading(plan: &VmapTrace, path: &Path) -> String {
     let cut_short = plan.cut_after_line.map(|line| format!("; {}", trace::cut_short(line)));
     format!(
-        "{NAME}: {} replayed: {} allocations, {} frees ({} of areas from before it, {} that it lacks), {} failed \
-         allocations left out; the kernel purged {} times, {} areas, in hulls of {} pages{}",
+        "{NAME}: {} replayed: {} allocations, {} frees ({} of areas from before it, {} that it \
+         lacks), {} failed allocations left out; the kernel purged {} times, {} areas, in hulls of \
+         {} pages{}",
         path.display(),
         plan.allocs(),
         plan.frees(),
