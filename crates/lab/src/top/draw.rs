@@ -93,6 +93,7 @@ fn aligned(column: &Column, text: &str) -> TextLine<'static> {
 #[cfg(test)]
 mod tests {
     use pagedepot_linux::publish::{DrainAnswer, Request, Snapshot};
+    use pagedepot_linux::views::MapCell;
     use pagedepot_linux::{CpuId, Mode};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -104,7 +105,16 @@ mod tests {
     /// A program with two CPUs, a second apart.
     fn looks() -> [Snapshot; 2] {
         let text = include_str!("../../tests/data/top.json");
-        let later: Snapshot = serde_json::from_str(text).unwrap();
+        let mut later: Snapshot = serde_json::from_str(text).unwrap();
+        // Pageblocks of every symbol, in turn.
+        let free_pages = [512, 512, 400, 300, 200, 100, 0].into_iter().cycle();
+        let cell = |(nth, free_pages): (usize, u64)| MapCell {
+            pages: 512,
+            free_pages,
+            is_evacuating: nth % 50 == 2,
+        };
+        let map = &mut later.fragmentation.zones[0];
+        map.cells = free_pages.take(map.pageblocks as usize).enumerate().map(cell).collect();
         let mut earlier = later.clone();
         earlier.at -= std::time::Duration::from_secs(1);
         earlier.caches.caches[0].hits -= 2_500_000;
