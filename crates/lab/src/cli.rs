@@ -224,8 +224,8 @@ mod tests {
             ("--frobnicate", "see `pagedepot --help`"),
             (
                 "frobnicate",
-                "no command is called frobnicate; there are bench, replay, vmalloc, simulate, soak, \
-                 record, compare, report, top, completions, man",
+                "no command is called frobnicate; there are bench, replay, vmalloc, simulate, \
+                 soak, record, compare, report, top, completions, man",
             ),
         ] {
             let line = refused(arguments);

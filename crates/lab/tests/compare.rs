@@ -7,8 +7,10 @@ use serde_json::Value;
 
 const FILE: &str = r#"{"schema":1,"machine":{"cpu":"A","cpus":2},"command":"bench hot","seed":1,
     "settings":{"quick":false},"results":[
-    {"workload":"hot","design":"spin","metric":"pair_ns","unit":"ns","cpus":1,"samples":[20,21,22,23,24]},
-    {"workload":"hot","design":"depot","metric":"pair_ns","unit":"ns","cpus":1,"samples":[5,6,7,8,9]}]}"#;
+    {"workload":"hot","design":"spin","metric":"pair_ns","unit":"ns","cpus":1,
+     "samples":[20,21,22,23,24]},
+    {"workload":"hot","design":"depot","metric":"pair_ns","unit":"ns","cpus":1,
+     "samples":[5,6,7,8,9]}]}"#;
 
 fn compare(arguments: &[&str]) -> Output {
     let mut command = assert_cmd::Command::cargo_bin("pagedepot").unwrap();

@@ -374,13 +374,16 @@ fn nothing_in_a_file_moves_the_cursor() {
         assert!(!obeyed(&line) && line.contains("?[2J"), "{line:?}");
     }
 
+    let row = |design: &str, unit: &str| {
+        serde_json::json!({
+            "workload": "w", "design": design, "metric": "m_ns", "unit": unit, "cpus": 1,
+            "samples": [1, 2],
+        })
+    };
     let document = |design: &str, unit: &str, source: &str| {
         serde_json::json!({
             "schema": 1, "source": source, "machine": {"cpu": source},
-            "results": [
-                {"workload": "w", "design": design, "metric": "m_ns", "unit": unit, "cpus": 1, "samples": [1, 2]},
-                {"workload": "w", "design": "b", "metric": "m_ns", "unit": unit, "cpus": 1, "samples": [1, 2]},
-            ],
+            "results": [row(design, unit), row("b", unit)],
         })
     };
     let file = directory.path().join("results.json");

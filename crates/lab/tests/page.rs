@@ -87,8 +87,9 @@ const PROBE: &str = "<script>const d = document.documentElement; d.dataset.seen 
     parent.postMessage(d.dataset.seen, '*');</script></body>";
 
 /// A phone: windows of headless Chromium are 500 pixels wide at least, frames need not be.
-const PHONE: &str = "<!doctype html><link rel=icon href='data:,'><script>addEventListener('message', \
-    event => document.documentElement.dataset.seen = event.data)</script>\
+const PHONE: &str = "<!doctype html><link rel=icon href='data:,'>\
+    <script>addEventListener('message', event => \
+    document.documentElement.dataset.seen = event.data)</script>\
     <iframe src=probed.html style='width:380px;height:900px;border:0'></iframe>";
 
 fn shown(browser: &Path, page: &Path, more: &[&str]) -> (String, String) {

@@ -125,7 +125,8 @@ proptest! {
         let mut records = 0;
         let summary = read(text.as_bytes(), "shards", |_| records += 1).unwrap();
         let skipped = &summary.skipped;
-        let accounted = records + skipped.unknown.count + skipped.unfinished.count + skipped.unreadable.count;
+        let lost = skipped.unknown.count + skipped.unfinished.count + skipped.unreadable.count;
+        let accounted = records + lost;
         prop_assert!(accounted <= summary.lines);
         prop_assert_eq!(summary.counts.total(), records);
         prop_assert_eq!(summary.lines, text.split_inclusive('\n').count() as u64);
@@ -135,7 +136,9 @@ proptest! {
     #[test]
     fn what_is_written_is_read(events in prop::collection::vec(stamped(), 1..20)) {
         let text = write_all(&events);
-        let mut wanted = events.iter().flat_map(|event| expected(&event.4).into_iter().map(move |e| (event, e)));
+        let mut wanted = events
+            .iter()
+            .flat_map(|event| expected(&event.4).into_iter().map(move |e| (event, e)));
         if wanted.clone().next().is_none() {
             return Ok(());
         }
@@ -145,10 +148,11 @@ proptest! {
                 failure = Some(format!("one too many: {record:?}"));
                 return;
             };
-            let same = (record.pid, record.time_ns, record.event) == (*pid as i32, time.as_nanos() as u64, event)
-                && u32::from(record.cpu) == *cpu;
+            let same = (record.pid, record.time_ns) == (*pid as i32, time.as_nanos() as u64)
+                && (record.event, u32::from(record.cpu)) == (event, *cpu);
             // Names of usual characters survive, if they are short.
-            let usual = comm.len() <= 15 && !comm.is_empty() && comm.trim() == comm && !comm.contains(char::is_control);
+            let is_short = (1..=15).contains(&comm.len());
+            let usual = is_short && comm.trim() == comm && !comm.contains(char::is_control);
             if !same || usual && record.comm != comm {
                 failure = Some(format!("{comm:?}: {record:?}"));
             }
@@ -159,7 +163,10 @@ proptest! {
     }
 
     #[test]
-    fn a_broken_line_costs_only_itself(events in prop::collection::vec(stamped(), 2..8), at in 0..1000_usize) {
+    fn a_broken_line_costs_only_itself(
+        events in prop::collection::vec(stamped(), 2..8),
+        at in 0..1000_usize,
+    ) {
         let text = write_all(&events);
         let lines: Vec<&str> = text.lines().collect();
         if lines.len() < 2 {

@@ -213,8 +213,9 @@ fn small_machine() -> Zoneinfo {
             )
         };
         format!(
-            "Node 0, zone {name}\n pages free {managed}\n min 0\n low 10\n high 20\n spanned {managed}\n \
-             managed {managed}\n protection: (0, 0, 0)\n pagesets\n {}{} start_pfn: {start}\n",
+            "Node 0, zone {name}\n pages free {managed}\n min 0\n low 10\n high 20\n spanned \
+             {managed}\n managed {managed}\n protection: (0, 0, 0)\n pagesets\n {}{} start_pfn: \
+             {start}\n",
             cpu(0),
             cpu(1)
         )

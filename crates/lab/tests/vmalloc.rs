@@ -88,8 +88,8 @@ fn every_test_passes_or_fails_as_expected_or_is_skipped() {
 fn page_tables_of_vmap_nodes_stay_and_ours_come_back() {
     for workers in [64, 128, 256] {
         let (_, document) = run(&format!(
-            "--design depot --design vmap-nodes --run-test-mask 113 --nr-threads {workers} --test-loop-count 4 \
-             --passes 2 --suite-only"
+            "--design depot --design vmap-nodes --run-test-mask 113 --nr-threads {workers} \
+             --test-loop-count 4 --passes 2 --suite-only"
         ));
         let of = |design, metric| samples(&document, design, &format!("page_table_bytes_{metric}"));
         let [start, peak, end] = ["start", "peak", "end"].map(|metric| of("vmap-nodes", metric));

@@ -31,8 +31,8 @@ pub fn replay_file(
     let unknown_frees = if zoneinfos.before.is_some() { plan.work.unknown_frees } else { 0 };
     if plan.work.allocs.blocks() + plan.work.frees.blocks() + unknown_frees == 0 {
         return Err(Failure::Usage(format!(
-            "{} holds no allocation that succeeded and no free of a known block, so there is nothing to replay; \
-             record for longer, or give --zoneinfo",
+            "{} holds no allocation that succeeded and no free of a known block, so there is \
+             nothing to replay; record for longer, or give --zoneinfo",
             plan.name
         )));
     }

@@ -89,12 +89,14 @@ fn page(measured: &Measured, width: usize) -> String {
     let mut blocks = Vec::new();
     for (heading, table) in [
         (
-            "1. What an allocation and its free cost, in ns; of several, all are allocated, then all freed",
+            "1. What an allocation and its free cost, in ns; of several, all are allocated, then \
+             all freed",
             costs(&rows),
         ),
         ("2. Taking back what a CPU caches, 1000 times per second", drains(&rows)),
         (
-            "3. A recorded kernel build, replayed: blocks that CPUs took from the store, and spilled to it",
+            "3. A recorded kernel build, replayed: blocks that CPUs took from the store, and \
+             spilled to it",
             replays(&rows),
         ),
     ] {

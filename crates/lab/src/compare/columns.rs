@@ -213,7 +213,8 @@ mod tests {
             .map(|design| ResultRow { design: (*design).to_owned(), ..ResultRow::default() })
             .collect();
         let mut document = Document::parse(
-            r#"{"schema":1,"results":[{"workload":"hot","design":"depot","metric":"pair_ns","cpus":1}]}"#,
+            r#"{"schema":1,
+                "results":[{"workload":"hot","design":"depot","metric":"pair_ns","cpus":1}]}"#,
             path,
         )
         .unwrap();

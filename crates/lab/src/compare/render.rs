@@ -173,8 +173,8 @@ fn legend(comparison: &Comparison) -> String {
     let mut text = "Percentages: positive is better. ".to_owned();
     text += match comparison.rule {
         Rule::Ours => {
-            "Marks: Mann-Whitney's rank test, p < 0.05 after Holm's correction within a metric; the \
-             same: the interval stays within 5 %; unclear: it does not.\n\
+            "Marks: Mann-Whitney's rank test, p < 0.05 after Holm's correction within a metric; \
+             the same: the interval stays within 5 %; unclear: it does not.\n\
              n: samples of the column and of the base; interval: of the change of the median, by \
              bootstrap; delta: in how many more pairs of samples the new one is the better, of 1.\n"
         }
@@ -184,8 +184,9 @@ fn legend(comparison: &Comparison) -> String {
     let verdicts =
         || comparison.lines.iter().flat_map(|l| &l.cells).flatten().flat_map(|c| &c.verdict);
     if verdicts().any(|verdict| verdict.printed) {
-        text += "Rows without samples show what their source printed, stars included where they are about \
-                 the same base; percentages are worked out from the figures, which are rounded.\n";
+        text += "Rows without samples show what their source printed, stars included where they \
+            are about the same base; percentages are worked out from the figures, which are \
+            rounded.\n";
     }
     if verdicts().any(|verdict| !verdict.printed && verdict.p.is_none()) {
         text += "Rows with fewer than two samples on a side are not tested.\n";

@@ -57,8 +57,9 @@ mod tests {
     use super::*;
 
     fn file(path: &str, from: &str, to: &str) -> Named {
-        let text = r#"{"schema":1,"machine":{"cpu":"A","cpus":2},"command":"bench hot","seed":1,"results":
-            [{"workload":"hot","design":"depot","metric":"pair_ns","unit":"ns","cpus":1,"samples":[1]}]}"#;
+        let text = r#"{"schema":1,"machine":{"cpu":"A","cpus":2},"command":"bench hot","seed":1,
+            "results":[{"workload":"hot","design":"depot","metric":"pair_ns","unit":"ns",
+                "cpus":1,"samples":[1]}]}"#;
         Named {
             path: path.into(),
             document: Document::parse(&text.replacen(from, to, 1), path).unwrap(),

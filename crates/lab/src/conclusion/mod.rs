@@ -149,13 +149,9 @@ mod tests {
     #[test]
     fn unknown_workloads_get_a_sentence_of_their_first_metric() {
         let rows = [row("new", "depot", "odd_ns", 1, 5.0), row("new", "rcu", "odd_ns", 1, 10.0)];
-        assert_eq!(
-            sentences(&rows),
-            [
-                "new: odd_ns is 5.00 ns with depot; rcu, the best rival here, takes 10.0 ns, 2.0 times \
-              as long."
-            ]
-        );
+        let told = "new: odd_ns is 5.00 ns with depot; rcu, the best rival here, takes 10.0 ns, \
+                    2.0 times as long.";
+        assert_eq!(sentences(&rows), [told]);
         assert!(sentences(&[]).is_empty());
     }
 }

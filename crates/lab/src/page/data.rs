@@ -224,7 +224,8 @@ mod tests {
 
     fn row(design: &str, unit: &str, cpus: u32, params: &str, samples: &str) -> String {
         format!(
-            r#"{{"workload":"w","design":"{design}","metric":"m","unit":"{unit}","cpus":{cpus},"params":{{{params}}},"samples":[{samples}]}}"#
+            r#"{{"workload":"w","design":"{design}","metric":"m","unit":"{unit}","cpus":{cpus},
+                "params":{{{params}}},"samples":[{samples}]}}"#
         )
     }
 
@@ -259,7 +260,8 @@ mod tests {
 
     #[test]
     fn series_and_maps_are_plots() {
-        let more = r#","series":[{"workload":"w","design":"a","metric":"cached","over":"ms","points":[[0,1],[5,2]]}],
+        let more = r#","series":[{"workload":"w","design":"a","metric":"cached","over":"ms",
+                "points":[[0,1],[5,2]]}],
             "maps":[{"workload":"w","design":"a","free_percent":[0,100,100]}]"#;
         let found = plots(&named(&row("a", "ns", 1, "", "1"), more));
         assert_eq!(found.len(), 2);

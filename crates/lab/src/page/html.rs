@@ -15,6 +15,9 @@ use crate::report::document::{Document, ResultRow};
 use crate::report::printable;
 use crate::report::table::figure;
 
+/// The columns of a table of figures.
+const FIGURES: [&str; 7] = ["design", "metric", "CPUs", "params", "median", "quartiles", "n"];
+
 /// The whole page.
 pub fn page(files: &[Named], plots: &[(&Plot, &Drawn)], comparison: Option<&Comparison>) -> String {
     let title = "pagedepot: results";
@@ -79,8 +82,8 @@ fn in_short(files: &[Named]) -> Markup {
                     }
                 }
             }
-            p { "floor-tls, floor-rseq and floor-spin are bounds, not allocators: an array per CPU, \
-                 without a store and limits." }
+            p { "floor-tls, floor-rseq and floor-spin are bounds, not allocators: an array per \
+                CPU, without a store and limits." }
         }
     }
 }
@@ -104,7 +107,11 @@ fn compared(comparison: &Comparison) -> Markup {
                             th scope="col" { "change" } th scope="col" { "95 % interval" }
                             th scope="col" { "finding" }
                         } }
-                        tbody { @for line in &comparison.lines { (difference(comparison, line, column)) } }
+                        tbody {
+                            @for line in &comparison.lines {
+                                (difference(comparison, line, column))
+                            }
+                        }
                     } }
                 }
             }
@@ -161,9 +168,9 @@ fn figures(plots: &[(&Plot, &Drawn)]) -> Markup {
                             (plot.says)
                             span.save {
                                 " Save as "
-                                a download=(format!("{id}.svg")) href=(uri("image/svg+xml", drawn.svg.as_bytes())) { "SVG" }
+                                (download(&id, "SVG", &uri("image/svg+xml", drawn.svg.as_bytes())))
                                 " or "
-                                a download=(format!("{id}.png")) href=(uri("image/png", &drawn.png)) { "PNG" }
+                                (download(&id, "PNG", &uri("image/png", &drawn.png)))
                                 "."
                             }
                             @if let Form::Lines { x, lines, .. } = &plot.form { (points(x, lines)) }
@@ -175,6 +182,11 @@ fn figures(plots: &[(&Plot, &Drawn)]) -> Markup {
     }
 }
 
+/// A link that saves a plot as a file of this kind.
+fn download(id: &str, kind: &str, uri: &str) -> Markup {
+    html! { a download=(format!("{id}.{}", kind.to_lowercase())) href=(uri) { (kind) } }
+}
+
 /// The figures of a plot, for readers that do not see it.
 fn points(x: &str, lines: &[super::data::Line]) -> Markup {
     // A curve of hundreds of points says nothing as a table.
@@ -184,11 +196,15 @@ fn points(x: &str, lines: &[super::data::Line]) -> Markup {
             details {
                 summary { "Its figures" }
                 div.wide tabindex="0" role="region" aria-label="Figures of the plot" { table {
-                    thead { tr { th scope="col" { (x) } @for line in &lines { th scope="col" { (line.name) } } } }
+                    thead { tr {
+                        th scope="col" { (x) }
+                        @for line in &lines { th scope="col" { (line.name) } }
+                    } }
                     tbody { @for at in positions(&lines) { tr {
                         th scope="row" { (at) }
                         @for line in &lines {
-                            td { (line.points.iter().find(|p| p.x == at).map_or("-".to_owned(), |p| figure(p.y))) }
+                            @let point = line.points.iter().find(|p| p.x == at);
+                            td { (point.map_or("-".to_owned(), |p| figure(p.y))) }
                         }
                     } } }
                 } }
@@ -224,7 +240,7 @@ fn tables(file: &Named) -> Markup {
                 summary { (file.stem()) ": " (workload) " (" (rows.len()) " figures)" }
                 div.wide tabindex="0" role="region" aria-label=(workload) { table {
                     thead { tr {
-                        @for heading in ["design", "metric", "CPUs", "params", "median", "quartiles", "n"] {
+                        @for heading in FIGURES {
                             th scope="col" { (heading) }
                         }
                     } }
@@ -259,7 +275,9 @@ fn made(file: &Named) -> Markup {
         dl {
             dt { "command" } dd { code { "pagedepot " (printable(command)) } }
             @if let Some(seed) = seed { dt { "seed" } dd { (seed) } }
-            @if let Some(settings) = settings { dt { "settings" } dd { code { (printable(&settings.to_string())) } } }
+            @if let Some(settings) = settings {
+                dt { "settings" } dd { code { (printable(&settings.to_string())) } }
+            }
             (of_machine(machine))
             @if let Some(source) = source { dt { "source" } dd { (printable(source)) } }
             @if let Some(noise) = noise { dt { "quietness" } dd { (noise.summary()) } }
@@ -296,8 +314,10 @@ mod tests {
     #[test]
     fn the_page_loads_nothing() {
         let text = r#"{"schema":1,"results":
-            [{"workload":"w","design":"depot","metric":"m_ns","unit":"ns","cpus":1,"samples":[1,2]},
-             {"workload":"w","design":"depot","metric":"m_ns","unit":"ns","cpus":2,"samples":[2,3]}]}"#;
+            [{"workload":"w","design":"depot","metric":"m_ns","unit":"ns","cpus":1,
+              "samples":[1,2]},
+             {"workload":"w","design":"depot","metric":"m_ns","unit":"ns","cpus":2,
+              "samples":[2,3]}]}"#;
         let files = [file(text)];
         let plots = super::super::data::plots(&files);
         let drawn: Vec<Drawn> =

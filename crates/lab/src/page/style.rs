@@ -55,7 +55,8 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; } d
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; } dd { margin-left: 1rem; } }
 @media print { :root { --paper: #fff; --ink: #000; --soft: #333; --rule: #bbb; --better: #000;
   --worse: #000; --warn: #000; --link: #000; } nav, .skip, .save { display: none; }
-  body { max-width: none; font-size: 10pt; } .wide { overflow: visible; } td, th { white-space: normal; } }
+  body { max-width: none; font-size: 10pt; } .wide { overflow: visible; }
+  td, th { white-space: normal; } }
 ";
 
 #[cfg(test)]

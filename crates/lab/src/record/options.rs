@@ -17,7 +17,13 @@ pub struct RecordOptions {
     #[arg(long, value_name = "WHAT")]
     pub with: Option<Recorder>,
     /// Buffer per CPU in MiB: a larger one loses fewer samples (perf rounds up to a power of two)
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = args::whole::<4096>, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value_t = 64,
+        value_parser = args::whole::<4096>,
+        allow_negative_numbers = true,
+    )]
     pub buffer: u32,
     /// Replace an earlier recording of that name
     #[arg(long)]

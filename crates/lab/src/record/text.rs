@@ -142,12 +142,14 @@ mod tests {
 
     #[test]
     fn what_is_outside_the_window_is_dropped() {
-        let text = "a 1 [000] 1.0: kmem:mm_page_free: page=0x1 pfn=0x1 order=0\n\
-                    a 1 [000] 2.0: kmem:mm_page_free: page=0x1 pfn=0x2 order=0\n\
-                    a 1 [000] 2.1: workqueue:workqueue_execute_start: work struct 0x1: function other\n\
-                    a 1 [000] 2.2: workqueue:workqueue_execute_start: work struct 0x1: function vmstat_update\n\
-                    a 1 [000] 2.3: PERF_RECORD_LOST lost 17\n\
-                    a 1 [000] 4.0: kmem:mm_page_free: page=0x1 pfn=0x3 order=0\n";
+        let text = "\
+            a 1 [000] 1.0: kmem:mm_page_free: page=0x1 pfn=0x1 order=0\n\
+            a 1 [000] 2.0: kmem:mm_page_free: page=0x1 pfn=0x2 order=0\n\
+            a 1 [000] 2.1: workqueue:workqueue_execute_start: work struct 0x1: function other\n\
+            a 1 [000] 2.2: workqueue:workqueue_execute_start: work struct 0x1: \
+                function vmstat_update\n\
+            a 1 [000] 2.3: PERF_RECORD_LOST lost 17\n\
+            a 1 [000] 4.0: kmem:mm_page_free: page=0x1 pfn=0x3 order=0\n";
         let window = Window { start_ns: 1_500_000_000, end_ns: 3_000_000_000, status: Ok(0) };
         let mut out = Vec::new();
         let kept = keep(text.as_bytes(), &mut out, (&window, &Signals::block().unwrap())).unwrap();

@@ -169,7 +169,8 @@ mod tests {
 
     #[test]
     fn lost_events_are_counted() {
-        let stats = "entries: 12\noverrun: 3\ncommit overrun: 9\nbytes: 500\ndropped events: 4\nread events: 1\n";
+        let stats = "entries: 12\noverrun: 3\ncommit overrun: 9\nbytes: 500\n\
+            dropped events: 4\nread events: 1\n";
         assert_eq!(lost_in(stats), 7);
         assert_eq!(lost_in(""), 0);
     }

@@ -24,7 +24,12 @@ pub struct ZoneinfoPaths {
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Expand {
     /// Largest expanded size of a compressed trace in MiB (default: 256, or 100 times its size)
-    #[arg(long = "expand-limit", value_name = "MIB", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(
+        long = "expand-limit",
+        value_name = "MIB",
+        value_parser = positive,
+        allow_negative_numbers = true,
+    )]
     pub mib: Option<NonZeroU32>,
 }
 

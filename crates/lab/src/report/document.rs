@@ -172,7 +172,8 @@ mod tests {
             (r#"{"schema":1,"results":[]}"#, "no results"),
             (r#"{"schema":1,"results":[{"workload":"hot"}]}"#, "design"),
             (
-                r#"{"schema":1,"results":[{"workload":"a\u001b[2J","design":"b","metric":"c","cpus":1}]}"#,
+                r#"{"schema":1,
+                    "results":[{"workload":"a\u001b[2J","design":"b","metric":"c","cpus":1}]}"#,
                 r#""a\u{1b}[2J" is no name"#,
             ),
         ] {

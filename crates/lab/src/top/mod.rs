@@ -45,7 +45,14 @@ pub struct TopOptions {
     #[arg(long)]
     pub once: bool,
     /// Seconds between two looks
-    #[arg(short, long, value_name = "SECONDS", default_value_t = 1, value_parser = args::whole::<3600>, allow_negative_numbers = true)]
+    #[arg(
+        short,
+        long,
+        value_name = "SECONDS",
+        default_value_t = 1,
+        value_parser = args::whole::<3600>,
+        allow_negative_numbers = true,
+    )]
     pub every: u32,
 }
 
