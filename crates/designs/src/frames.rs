@@ -273,7 +273,8 @@ mod tests {
                     },
                     5 => {
                         let other = List::new();
-                        for s in (0..16).map(Slot).filter(|s| !model.contains(s)).take(3).collect::<Vec<_>>() {
+                        let apart = (0..16).map(Slot).filter(|slot| !model.contains(slot));
+                        for s in apart.take(3).collect::<Vec<_>>() {
                             other.push_front(&frames, s);
                             model.push_front(s);
                         }

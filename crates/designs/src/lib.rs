@@ -27,9 +27,9 @@
 //! | [`Depot`] | pagedepot's fronts and shelves, over its own bitmap or over a store | takes shelves, or fences and takes fronts too |
 //!
 //! `Local`, `NohzConditional`, `Spin`, `Qpw` and `Rcu` use the same lists and the same policy
-//! (mainline's, [`Policy`]). So a comparison shows only which code may touch the lists, and how they
-//! are drained. `PcpBuddy` has the policy, and lists of its own. `Magazine` has the lists and the
-//! policy of the 2013 prototype.
+//! (mainline's, [`Policy`]). So a comparison shows only which code may touch the lists, and how
+//! they are drained. `PcpBuddy` has the policy, and lists of its own. `Magazine` has the lists and
+//! the policy of the 2013 prototype.
 //!
 //! # Acting as a CPU
 //! Callers say which CPU they act as. Locked designs need no proof of it. Designs whose owners take

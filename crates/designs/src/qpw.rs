@@ -9,10 +9,11 @@
 //!
 //! The series converts the LRU caches of `mm/swap.c` and the per-CPU sheaves of SLUB. Mainline's
 //! page lists are behind spinlocks since 2022, so here the series is applied to the lists as they
-//! were before: those of [`Local`](crate::Local). In the patches one switch is for the whole machine
-//! (`qpw=1`, off unless `CONFIG_QPW_DEFAULT`), as in [`NohzConditional`](crate::NohzConditional).
-//! Here it is one per CPU, so that only isolated CPUs pay for the lock: `|_| true` is `qpw=1`,
-//! `|_| false` is `qpw=0`. Whether later versions choose by CPU was not found.
+//! were before: those of [`Local`](crate::Local). In the patches one switch is for the whole
+//! machine (`qpw=1`, off unless `CONFIG_QPW_DEFAULT`), as in
+//! [`NohzConditional`](crate::NohzConditional). Here it is one per CPU, so that only isolated CPUs
+//! pay for the lock: `|_| true` is `qpw=1`, `|_| false` is `qpw=0`. Whether later versions choose
+//! by CPU was not found.
 //!
 //! # Theory
 //! Which lock a CPU has never changes. Its lists are those of one design, [`Local`] or a [`Spin`]

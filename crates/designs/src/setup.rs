@@ -232,17 +232,20 @@ impl fmt::Display for SetupError {
             }
             SetupError::Limits { zone, limits } => write!(
                 f,
-                "zone {zone}: batch {} must be at least 1, and high_min {} at most high_max {}, at most 2^30 pages",
+                "zone {zone}: batch {} must be at least 1, and high_min {} at most high_max {}, at \
+                 most 2^30 pages",
                 limits.batch, limits.high_min, limits.high_max
             ),
             SetupError::Overlap { zone, other } => write!(
                 f,
-                "zones {zone} and {other} overlap (two zones may not share an aligned run of {} frames): separate their ranges",
+                "zones {zone} and {other} overlap (two zones may not share an aligned run of {} \
+                 frames): separate their ranges",
                 Order::PAGEBLOCK.frames()
             ),
             SetupError::Memory { frames } => write!(
                 f,
-                "no memory for the records of {frames} frames, 16 bytes each: set up smaller zones, raise `ulimit -v`, or set vm.overcommit_memory to 1"
+                "no memory for the records of {frames} frames, 16 bytes each: set up smaller \
+                 zones, raise `ulimit -v`, or set vm.overcommit_memory to 1"
             ),
             SetupError::Bitmap(error) => write!(f, "bitmap store: {error}"),
             SetupError::Option(what) => f.write_str(what),

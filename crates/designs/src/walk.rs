@@ -48,9 +48,9 @@ impl<T> Grid<T> {
         cells.filter(move |&(_, id, _)| scope.zone.is_none_or(|zone| zone == id))
     }
 
-    /// Drains the cells of `scope`, one caller at a time (mainline's `pcpu_drain_mutex`): a drain of
-    /// all zones leaves the work to the one that it finds under way. `drain` returns the pages that
-    /// it took from a cell and those that it left there.
+    /// Drains the cells of `scope`, one caller at a time (mainline's `pcpu_drain_mutex`): a drain
+    /// of all zones leaves the work to the one that it finds under way. `drain` returns the pages
+    /// that it took from a cell and those that it left there.
     pub fn drain_alone(
         &self,
         draining: &Mutex<()>,

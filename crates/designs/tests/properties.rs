@@ -57,8 +57,9 @@ fn op() -> impl Strategy<Value = Op> {
     let mode = prop_oneof![Just(Mode::Quiet), Just(Mode::Full)];
     let index = any::<prop::sample::Index>;
     prop_oneof![
-        12 => (here(), order(), mobility(), 1u32..40)
-            .prop_map(|(here, order, mobility, blocks)| Op::Alloc { here, order, mobility, blocks }),
+        12 => (here(), order(), mobility(), 1u32..40).prop_map(|(here, order, mobility, blocks)| {
+            Op::Alloc { here, order, mobility, blocks }
+        }),
         2 => (here(), prop::sample::select(vec![0u32, 2]), order())
             .prop_map(|(here, zone, order)| Op::AllocFrom { here, zone: ZoneId::new(zone), order }),
         12 => (here(), index()).prop_map(|(here, which)| Op::Free { here, which }),

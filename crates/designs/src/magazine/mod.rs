@@ -78,7 +78,8 @@ impl<S: Store> Magazine<S> {
             options.magazines > 0 && options.refill > 0 && options.spill > 0 && options.limit > 0;
         if !sane || options.magazines > 1 << 16 || options.limit > 1 << 30 {
             return Err(SetupError::Option(
-                "magazines (at most 65536), limit (at most 2^30), refill and spill must be at least 1",
+                "magazines (at most 65536), limit (at most 2^30), refill and spill must be at \
+                 least 1",
             ));
         }
         let zones = store.zones().count();

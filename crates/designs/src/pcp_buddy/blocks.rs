@@ -57,8 +57,8 @@ impl Blocks {
         self.links.slot(Pfn::new(self.number(pfn)))
     }
 
-    /// The CPU that owns the block of a frame. The caller holds the frame, or a lock under which the
-    /// frame cannot leave a cache.
+    /// The CPU that owns the block of a frame. The caller holds the frame, or a lock under which
+    /// the frame cannot leave a cache.
     #[inline]
     pub fn owner(&self, pfn: Pfn) -> Option<CpuId> {
         let owner = &self.owners[(self.number(pfn) - self.first) as usize];

@@ -1,5 +1,5 @@
-//! The lists of a pcp that splits larger blocks and merges buddies: one per order up to a pageblock,
-//! and mobility. The caller holds the pcp's lock.
+//! The lists of a pcp that splits larger blocks and merges buddies: one per order up to a
+//! pageblock, and mobility. The caller holds the pcp's lock.
 
 use pagedepot::{Mobility, Order, Pfn, ZoneId};
 

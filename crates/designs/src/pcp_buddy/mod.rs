@@ -13,15 +13,15 @@
 //!   through the zone lock.
 //!
 //! A refill has four phases ([`refill`]): free fragments of the CPU's own pageblocks that earlier
-//! drains left in the store; whole pageblocks; smaller blocks of the same mobility, as large as what
-//! is still wanted; what mainline does. What the last two bring has no owner and never merges in a
-//! pcp.
+//! drains left in the store; whole pageblocks; smaller blocks of the same mobility, as large as
+//! what is still wanted; what mainline does. What the last two bring has no owner and never merges
+//! in a pcp.
 //!
 //! # What is known, and what is not
 //! The cover letter, the change log and a part of the discussion were read, not the patch. Known
 //! from them: ownership, the way of frees, the four phases, the merging from the bottom up, and the
-//! list of own pageblocks that have fragments in the store. A summary of the thread has 3 to 4 % less
-//! system time of kernel builds on 32 CPUs. Assumed here:
+//! list of own pageblocks that have fragments in the store. A summary of the thread has 3 to 4 %
+//! less system time of kernel builds on 32 CPUs. Assumed here:
 //! * a CPU that frees tries the owner's lock, and goes to the zone lock if it is held, as
 //!   mainline's pcps do;
 //! * a CPU claims a whole pageblock if that fits below `high_max` and the zone is above its high
@@ -34,12 +34,12 @@
 //! # Invariants
 //! 1. *A pageblock's owner does not change while a frame of it is held or cached.* It is set under
 //!    the zone lock when the pageblock is taken out of the store as a whole, and cleared under that
-//!    lock when it is whole there again. So a CPU that frees a block reads its owner without a lock:
-//!    the write happened before the block was handed out.
-//! 2. *A frame's merge mark is set only while its block is in the pcp of the pageblock's owner*, and
-//!    only the holder of that pcp's lock writes it. So the owner may look at the mark of any frame
-//!    of its pageblocks, wherever that frame is. Another pcp that caches such a frame reads the mark
-//!    too, and finds it clear.
+//!    lock when it is whole there again. So a CPU that frees a block reads its owner without a
+//!    lock: the write happened before the block was handed out.
+//! 2. *A frame's merge mark is set only while its block is in the pcp of the pageblock's owner*,
+//!    and only the holder of that pcp's lock writes it. So the owner may look at the mark of any
+//!    frame of its pageblocks, wherever that frame is. Another pcp that caches such a frame reads
+//!    the mark too, and finds it clear.
 //! 3. *A CPU's list of pageblocks with fragments belongs to the zone lock.* A pageblock without an
 //!    owner is on none.
 //!

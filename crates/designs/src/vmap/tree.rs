@@ -293,7 +293,10 @@ mod tests {
     proptest! {
         #[test]
         fn takes_what_a_list_scanned_from_the_bottom_would(
-            steps in prop::collection::vec((1..20u32, 0..5u32, any::<usize>(), any::<bool>()), 1..200)
+            steps in prop::collection::vec(
+                (1..20u32, 0..5u32, any::<usize>(), any::<bool>()),
+                1..200,
+            )
         ) {
             let mut tree = FreeTree::new(Run::new(0, PAGES));
             let mut naive = vec![true; PAGES as usize];
@@ -313,8 +316,9 @@ mod tests {
                         held.push(run);
                     }
                 }
-                let free: BTreeMap<u32, u32> = ranges(&naive).map(|run| (run.start, run.end)).collect();
-                let runs: BTreeMap<u32, u32> = tree.runs().iter().map(|run| (run.start, run.end)).collect();
+                let ends = |run: &Run| (run.start, run.end);
+                let free: BTreeMap<u32, u32> = ranges(&naive).map(|run| ends(&run)).collect();
+                let runs: BTreeMap<u32, u32> = tree.runs().iter().map(ends).collect();
                 prop_assert_eq!(&runs, &free);
                 prop_assert_eq!(tree.pages(), naive.iter().filter(|&&free| free).count() as u64);
             }

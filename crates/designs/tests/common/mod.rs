@@ -167,9 +167,10 @@ macro_rules! over_all_designs {
         mod $test {
             use crate::common::{self, over_all_designs};
             over_all_designs!(
-                @each $test: zone_lock, zone_lock_bitmap, local_owner, local_helper, nohz_local, nohz_locked,
-                spin_plain, spin_trylock, spin_2022, spin_bitmap, qpw_spinning, qpw_local, qpw_mixed, pcp_buddy, pcp_buddy_small, rcu_blocking, rcu_membarrier, rcu_qsbr, magazine, depot,
-                depot_buddy, depot_backed_bitmap, depot_free_high
+                @each $test: zone_lock, zone_lock_bitmap, local_owner, local_helper, nohz_local,
+                nohz_locked, spin_plain, spin_trylock, spin_2022, spin_bitmap, qpw_spinning,
+                qpw_local, qpw_mixed, pcp_buddy, pcp_buddy_small, rcu_blocking, rcu_membarrier,
+                rcu_qsbr, magazine, depot, depot_buddy, depot_backed_bitmap, depot_free_high
             );
         }
     };

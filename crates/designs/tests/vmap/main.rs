@@ -299,7 +299,10 @@ fn all_back(design: &mut dyn VmapDesign, paper: &Paper) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
     #[test]
-    fn areas_behave_like_a_list(steps in prop::collection::vec(step(), 1..150), often in any::<bool>()) {
+    fn areas_behave_like_a_list(
+        steps in prop::collection::vec(step(), 1..150),
+        often in any::<bool>(),
+    ) {
         let lazy_pages_max = if often { 200 } else { 1500 };
         for_each_design(PAGES, FRAMES, lazy_pages_max, |design, paper| {
             let mut world = World { design, paper, live: Vec::new(), callers_frames: 0 };
