@@ -52,7 +52,10 @@ pub struct VmapIsUnsafeToMake;
 /// use pagedepot::{Order, Pfn};
 /// fn free(host: &impl Host, frame: Pfn) {
 ///     // SAFETY: none; a function like this must be unsafe itself.
-///     let _ = unsafe { (host.split_block(frame, Order::MAX), host.free_blocks(&[(frame, Order::BASE)])) };
+///     unsafe {
+///         let _ = host.split_block(frame, Order::MAX);
+///         let _ = host.free_blocks(&[(frame, Order::BASE)]);
+///     }
 /// }
 /// ```
 /// ```compile_fail,E0133

@@ -165,14 +165,16 @@ impl fmt::Display for VmapConfigError {
             }
             VmapConfigError::BadRange { start, pages } => write!(
                 f,
-                "a range of {pages} pages at {start} cannot be managed: it must begin at a page boundary above 0, and not be empty"
+                "a range of {pages} pages at {start} cannot be managed: it must begin at a page \
+                 boundary above 0, and not be empty"
             ),
             VmapConfigError::BadTables { pages } => {
                 write!(f, "{pages} pages per table: a power of two up to 2^15 is needed")
             }
-            VmapConfigError::TooLarge => {
-                f.write_str("the metadata is larger than the address space: lower areas_max, or use a smaller range")
-            }
+            VmapConfigError::TooLarge => f.write_str(
+                "the metadata is larger than the address space: lower areas_max, or \
+                    use a smaller range",
+            ),
             VmapConfigError::TooLittleMetadata { needed, given } => {
                 write!(
                     f,

@@ -40,16 +40,32 @@ pub enum VmapError {
 impl fmt::Display for VmapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            VmapError::BadSize => "the size with guard pages must be between 1 page and that of the managed range",
-            VmapError::BadAlign => "the alignment in bytes must be a power of two",
-            VmapError::BadWindow => "the address or window must consist of whole pages of the managed range",
-            VmapError::NoSpace => {
-                "no free range is large enough: free areas, ask for a smaller size or alignment, or manage a larger range"
+            VmapError::BadSize => {
+                "the size with guard pages must be between 1 page and that of \
+                the managed range"
             }
-            VmapError::NoAreas => "all area descriptors are in use: free areas, or raise VmapConfig::areas_max",
+            VmapError::BadAlign => "the alignment in bytes must be a power of two",
+            VmapError::BadWindow => {
+                "the address or window must consist of whole pages of the \
+                managed range"
+            }
+            VmapError::NoSpace => {
+                "no free range is large enough: free areas, ask for a smaller size or alignment, \
+                 or manage a larger range"
+            }
+            VmapError::NoAreas => {
+                "all area descriptors are in use: free areas, or raise \
+                VmapConfig::areas_max"
+            }
             VmapError::Occupied => "part of the range is in use: Vmap::find tells by which area",
-            VmapError::WouldWait => "the free address space or a page table is locked: try again, or allow the request to wait",
-            VmapError::NotAllocated => "no busy area of that kind begins there: was it freed before?",
+            VmapError::WouldWait => {
+                "the free address space or a page table is locked: try again, \
+                or allow the request to wait"
+            }
+            VmapError::NotAllocated => {
+                "no busy area of that kind begins there: was it freed \
+                before?"
+            }
             VmapError::BadOffset => "the pages are mapped already, or lie beyond the area's end",
             VmapError::BadFrame => "frame number 2^32 - 1 cannot be mapped",
             VmapError::Frames(error) => return error.fmt(f),
@@ -143,11 +159,13 @@ impl fmt::Display for MapError {
             MapError::NoTables => f.write_str("out of memory for page tables: free some pages"),
             MapError::TooManyMappings { limit } => write!(
                 f,
-                "the limit of {limit} mappings is reached: free or purge, allocate memory in longer runs, or raise the limit (on Linux vm.max_map_count)"
+                "the limit of {limit} mappings is reached: free or purge, allocate memory in \
+                 longer runs, or raise the limit (on Linux vm.max_map_count)"
             ),
             MapError::Refused(code) => write!(f, "the system refused the mapping (error {code})"),
             MapError::Lost => f.write_str(
-                "the addresses were lost to another mapping when a system call failed: free the area, and allocate another",
+                "the addresses were lost to another mapping when a system call failed: free the \
+                 area, and allocate another",
             ),
         }
     }

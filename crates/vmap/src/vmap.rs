@@ -308,8 +308,8 @@ impl<'m, M: Mapper, H: Host> Vmap<'m, M, H> {
         self.view().areas()
     }
 
-    /// As [`areas`](Self::areas), with the page size and the NUMA nodes of what each maps: the lines
-    /// of [`vmallocinfo`](Self::vmallocinfo). O(pages) for busy areas.
+    /// As [`areas`](Self::areas), with the page size and the NUMA nodes of what each maps: the
+    /// lines of [`vmallocinfo`](Self::vmallocinfo). O(pages) for busy areas.
     pub fn listing(&self) -> impl Iterator<Item = ListedArea> {
         self.view().listing()
     }

@@ -19,7 +19,9 @@ fn fresh() -> Paged {
     vmap
 }
 
-thread_local!(static KEPT: std::cell::RefCell<Vec<Pfn>> = const { std::cell::RefCell::new(Vec::new()) });
+thread_local! {
+    static KEPT: std::cell::RefCell<Vec<Pfn>> = const { std::cell::RefCell::new(Vec::new()) };
+}
 
 fn finish(mut vmap: Paged) {
     let kept = KEPT.with_borrow_mut(std::mem::take);

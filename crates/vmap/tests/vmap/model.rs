@@ -258,12 +258,19 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
-    fn areas_behave_like_a_list(steps in prop::collection::vec(step(), 1..200), poisons in any::<bool>()) {
+    fn areas_behave_like_a_list(
+        steps in prop::collection::vec(step(), 1..200),
+        poisons in any::<bool>(),
+    ) {
         // Poison would show up where zeroes are promised to grown areas, so both must be zeroed.
         let stale = Stale::Zero;
         let lazy_pages_max = Some(if poisons { 300 } else { 2000 });
         let config = VmapConfig {
-            stale, lazy_pages_max, warm_pages_max: Some(200), metadata_is_zero: poisons, ..VmapConfig::new(2, 1000)
+            stale,
+            lazy_pages_max,
+            warm_pages_max: Some(200),
+            metadata_is_zero: poisons,
+            ..VmapConfig::new(2, 1000)
         };
         ByThread::run_on(0);
         let mut world = World { vmap: paged(PAGES, FRAMES, &config), live: Vec::new(), frames: 0 };
