@@ -1,7 +1,8 @@
 /* pagedepot: a page allocator in which what a CPU caches can be taken back without interrupting it.
  *
- * Errors: a function that returns a pointer returns NULL, one that returns int returns -1; errno says
- * why. After one that makes, grows or trims a depot, pagedepot_last_error() says what to do about it.
+ * Errors: a function that returns a pointer returns NULL, one that returns int returns -1; errno
+ * says why. After one that makes, grows or trims a depot, pagedepot_last_error() says what to do
+ * about it.
  * All functions may be called from any number of threads; pagedepot_delete() from one, as the last.
  *
  * Generated from crates/capi/src: see its README. Link with -lpagedepot. */
@@ -29,7 +30,8 @@
 // Every page is made present by pagedepot_new().
 #define PAGEDEPOT_POPULATE (1 << 4)
 
-// A lock per CPU instead of restartable sequences: all can be taken back without interrupting a CPU.
+// A lock per CPU instead of restartable sequences. Drains then take all that a CPU caches without
+// interrupting it.
 #define PAGEDEPOT_PER_CPU_LOCKS (1 << 5)
 
 // No CPU caches pages.
@@ -321,8 +323,8 @@ int pagedepot_unpin(const pagedepot_t *handle, const void *start, uint32_t pages
 // they go with the depot. Returns 0, or -1 with errno.
 //
 // Conditions:
-// handle is NULL or a live depot. reclaim may be called from any thread that allocates from the
-// depot, with context, until the depot is deleted; it neither unwinds nor jumps out.
+// handle is NULL or a live depot. reclaim may be called from any thread that allocates from
+// the depot, with context, until the depot is deleted; it neither unwinds nor jumps out.
 int pagedepot_on_pressure(const pagedepot_t *handle, pagedepot_reclaim_t reclaim, void *context);
 
 // Where the pages are: sums over all zones, not read at one moment. Returns 0, or -1 with errno.
@@ -331,8 +333,8 @@ int pagedepot_on_pressure(const pagedepot_t *handle, pagedepot_reclaim_t reclaim
 // handle is NULL or a live depot; result is NULL or can be written.
 int pagedepot_stats(const pagedepot_t *handle, pagedepot_stats_t *result);
 
-// Checks the depot's metadata while no other thread is in a call of it. Returns the number of pages
-// that callers hold, or -1 with errno EIO and a text that names the fault.
+// Checks the depot's metadata while no other thread is in a call of it. Returns the number of
+// pages that callers hold, or -1 with errno EIO and a text that names the fault.
 //
 // Conditions:
 // handle is NULL or a live depot.

@@ -25,7 +25,8 @@ pub const PAGEDEPOT_THP: c_uint = 1 << 2;
 pub const PAGEDEPOT_NUMA: c_uint = 1 << 3;
 /// Every page is made present by pagedepot_new().
 pub const PAGEDEPOT_POPULATE: c_uint = 1 << 4;
-/// A lock per CPU instead of restartable sequences: all can be taken back without interrupting a CPU.
+/// A lock per CPU instead of restartable sequences. Drains then take all that a CPU caches without
+/// interrupting it.
 pub const PAGEDEPOT_PER_CPU_LOCKS: c_uint = 1 << 5;
 /// No CPU caches pages.
 pub const PAGEDEPOT_NO_CACHES: c_uint = 1 << 6;

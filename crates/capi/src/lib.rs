@@ -1,8 +1,8 @@
 //! pagedepot for C and C++: what `include/pagedepot.h` declares.
 //!
 //! Each function is a thin call of [`pagedepot_linux`]. Handles are opaque, errors are told by
-//! `errno`, and no panic crosses the border: it ends the process with its message, since a caller in
-//! C could not clean up. The header is generated from this crate and committed; a test compares
+//! `errno`, and no panic crosses the border: it ends the process with its message, since a caller
+//! in C could not clean up. The header is generated from this crate and committed; a test compares
 //! the two.
 //!
 //! | file | what |

@@ -247,8 +247,8 @@ fn not_ours() -> c_int {
 /// they go with the depot. Returns 0, or -1 with errno.
 ///
 /// # Safety
-/// `handle` is NULL or a live depot. `reclaim` may be called from any thread that allocates from the
-/// depot, with `context`, until the depot is deleted; it neither unwinds nor jumps out.
+/// `handle` is NULL or a live depot. `reclaim` may be called from any thread that allocates from
+/// the depot, with `context`, until the depot is deleted; it neither unwinds nor jumps out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagedepot_on_pressure(
     handle: *const pagedepot_t,
@@ -304,8 +304,8 @@ pub unsafe extern "C" fn pagedepot_stats(
     0
 }
 
-/// Checks the depot's metadata while no other thread is in a call of it. Returns the number of pages
-/// that callers hold, or -1 with errno EIO and a text that names the fault.
+/// Checks the depot's metadata while no other thread is in a call of it. Returns the number of
+/// pages that callers hold, or -1 with errno EIO and a text that names the fault.
 ///
 /// # Safety
 /// `handle` is NULL or a live depot.

@@ -30,6 +30,7 @@ fn the_header_is_what_the_crate_declares() {
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         committed == generated,
-        "{HEADER} is older than the crate: PAGEDEPOT_BLESS=1 cargo test -p pagedepot-c --test header"
+        "{HEADER} is older than the crate: PAGEDEPOT_BLESS=1 cargo test -p pagedepot-c --test \
+         header"
     );
 }

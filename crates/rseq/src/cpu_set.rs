@@ -93,7 +93,8 @@ impl fmt::Display for CpuListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no CPU, no ascending range of CPUs, or not below {CPUS_MAX}: write lists as 0-3,8",
+            "{:?} is no CPU, no ascending range of CPUs, or not below {CPUS_MAX}: write lists as \
+             0-3,8",
             self.part
         )
     }
@@ -178,7 +179,8 @@ mod tests {
         #[test]
         fn agrees_with_a_model(numbers in proptest::collection::btree_set(0u32..300, 0..64)) {
             let mut cpus = set(&numbers);
-            prop_assert!((0..400).all(|n| cpus.clone().insert(CpuId::new(n)) != numbers.contains(&n)));
+            let is_new = |n| cpus.clone().insert(CpuId::new(n));
+            prop_assert!((0..400).all(|n| is_new(n) != numbers.contains(&n)));
             prop_assert!(numbers.iter().all(|&n| !cpus.insert(CpuId::new(n))));
             prop_assert_eq!(cpus.iter().map(CpuId::get).collect::<BTreeSet<_>>(), numbers.clone());
             prop_assert_eq!(cpus.len(), numbers.len());

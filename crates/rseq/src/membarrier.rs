@@ -42,7 +42,8 @@ impl fmt::Display for Unfenced {
                 "this kernel's membarrier has no fence for them: use Linux 5.10 or later",
             ),
             Unfenced::Unknown => f.write_str(
-                "the kernel does not know membarrier, or a filter (seccomp) hides it: allow it there",
+                "the kernel does not know membarrier, or a filter (seccomp) hides it: allow it \
+                 there",
             ),
             Unfenced::Refused(errno) => write!(
                 f,

@@ -94,23 +94,27 @@ impl fmt::Display for RseqMissing {
             RseqMissing::Architecture => "this architecture has none here; they need x86-64",
             RseqMissing::Library => "the C library registers none: use glibc 2.35 or later",
             RseqMissing::Static => {
-                "the program is linked statically to a C library that registers none: use glibc 2.35 or later"
+                "the program is linked statically to a C library that registers none: use glibc \
+                 2.35 or later"
             }
             RseqMissing::Tunables => {
                 "GLIBC_TUNABLES turns them off: unset it, or take glibc.pthread.rseq=0 out of it"
             }
             RseqMissing::Kernel => {
-                "the kernel does not know rseq: use Linux 4.18 or later with CONFIG_RSEQ, or allow rseq in the filter (seccomp) that hides it"
+                "the kernel does not know rseq: use Linux 4.18 or later with CONFIG_RSEQ, or allow \
+                 rseq in the filter (seccomp) that hides it"
             }
             RseqMissing::Refused(errno) => {
                 return write!(
                     f,
-                    "a filter refuses the system call rseq ({}): allow it in the sandbox's seccomp profile",
+                    "a filter refuses the system call rseq ({}): allow it in the sandbox's seccomp \
+                     profile",
                     io::Error::from_raw_os_error(*errno)
                 );
             }
             RseqMissing::Unregistered => {
-                "glibc registered none when the program began, although the kernel has them: was rseq refused then?"
+                "glibc registered none when the program began, although the kernel has them: was \
+                 rseq refused then?"
             }
         })
     }

@@ -24,7 +24,12 @@ pub struct Options {
     /// The test; without it, all tests run, one after the other
     test: Option<Test>,
     /// CPUs of the machine
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=CPUS_MAX))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(1..=CPUS_MAX),
+    )]
     cpus: u32,
     /// How CPUs cache pages
     #[arg(long, value_name = "NAME", default_value = "depot")]

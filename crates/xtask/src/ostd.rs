@@ -34,10 +34,20 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Rounds in which four CPUs allocate all memory and free it in random order
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10_000,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
+    )]
     rounds: u64,
     /// What the rounds' random numbers follow from
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..1 << 32))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(0..1 << 32),
+    )]
     seed: u64,
 }
 

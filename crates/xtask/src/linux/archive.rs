@@ -56,9 +56,11 @@ impl Archive {
             "Dir::State \"{at_text}\";\nDir::State::lists \"{at_text}/lists\";\n\
              Dir::State::status \"{at_text}/status\";\nDir::Cache \"{at_text}/cache\";\n\
              Dir::Etc::sourcelist \"{at_text}/sources.list\";\nDir::Etc::sourceparts \"-\";\n\
-             Dir::Etc::preferencesparts \"-\";\nDir::Log \"{at_text}\";\nAPT::Architecture \"amd64\";\n\
-             APT::Architectures \"amd64\";\nAPT::Sandbox::User \"\";\nAcquire::Languages \"none\";\n\
-             Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\nAcquire::Retries \"3\";\n"
+             Dir::Etc::preferencesparts \"-\";\nDir::Log \"{at_text}\";\n\
+             APT::Architecture \"amd64\";\nAPT::Architectures \"amd64\";\n\
+             APT::Sandbox::User \"\";\nAcquire::Languages \"none\";\n\
+             Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
+             Acquire::Retries \"3\";\n"
         );
         fs::write(at.join("apt.conf"), options)?;
         let archive = Archive { folder: at.clone(), log: at.join("log") };

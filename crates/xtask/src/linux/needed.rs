@@ -44,7 +44,8 @@ pub fn check_installed(guest: bool) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "these are needed and not there: {0} (Debian, Ubuntu: apt-get install --no-install-recommends {0})",
+        "these are needed and not there: {0} (Debian, Ubuntu: apt-get install \
+         --no-install-recommends {0})",
         missing.join(" ")
     )
 }

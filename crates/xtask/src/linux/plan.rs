@@ -152,7 +152,8 @@ impl Machine<'_> {
             _ => self.plan.rounds.min(ROUNDS_MAX),
         };
         let mut words = format!(
-            "pagedepot={switch} depot_run={} depot_rounds={rounds} panic=-1 rcupdate.rcu_cpu_stall_timeout=300",
+            "pagedepot={switch} depot_run={} depot_rounds={rounds} panic=-1 \
+             rcupdate.rcu_cpu_stall_timeout=300",
             self.scenarios
         );
         match self.how {

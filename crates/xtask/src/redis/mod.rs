@@ -31,10 +31,20 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     installed: Option<PathBuf>,
     /// Measure each variant so often
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=1000),
+    )]
     rounds: u32,
     /// Drain every so many milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=60_000),
+    )]
     drain_ms: u32,
     /// Few requests, and little memory: shows that it works
     #[arg(long)]
@@ -317,7 +327,9 @@ mod tests {
 
     #[test]
     fn figures_of_a_benchmark() {
-        let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"250000.00\",\"2.1\"\n\"GET\",\"nan\",\"1\"\n";
+        let csv = "\"test\",\"rps\",\"avg_latency_ms\"\n\
+            \"SET\",\"250000.00\",\"2.1\"\n\
+            \"GET\",\"nan\",\"1\"\n";
         let found = figures(csv);
         assert_eq!(found.get("set"), Some(&250_000.0));
         assert!(!found.contains_key("test"), "{found:?}");
