@@ -58,7 +58,9 @@ fn print_last(line: fmt::Arguments<'_>) {
 /// Prints how far a test has come: `progress: ...`, for people.
 #[macro_export]
 macro_rules! progress {
-    ($($argument:tt)*) => { $crate::console::print(format_args!("progress: {}", format_args!($($argument)*))) };
+    ($($argument:tt)*) => {
+        $crate::console::print(format_args!("progress: {}", format_args!($($argument)*)))
+    };
 }
 
 /// Reports a figure as `name=value`, for programs.

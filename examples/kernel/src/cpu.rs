@@ -99,11 +99,11 @@ impl Cpu {
     /// The CPU that runs this code. Tasks do not move between CPUs in this kernel.
     #[inline]
     pub fn here() -> &'static Cpu {
-        let this: *const Cpu;
+        let at: *const Cpu;
         // SAFETY: `enter` has set GS; nothing changes it afterwards, not even user mode.
         unsafe {
-            asm!("mov {}, gs:[0]", out(reg) this, options(pure, readonly, nostack, preserves_flags));
-            &*this
+            asm!("mov {}, gs:[0]", out(reg) at, options(pure, readonly, nostack, preserves_flags));
+            &*at
         }
     }
 

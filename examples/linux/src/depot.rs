@@ -117,7 +117,8 @@ pub unsafe extern "C" fn depot_init(
     }
 }
 
-/// What [`depot_pop`] and [`depot_push`] name a front by; the same for all depots. 0: there is none.
+/// What [`depot_pop`] and [`depot_push`] name a front by; the same for all
+/// depots. 0: there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn depot_front(
     depot: &Depot,

@@ -2,9 +2,9 @@
 //! lists.
 //!
 //! `glue/pagedepot.h` has the other side, in C: what of Linux calls these functions, and what they
-//! call. All numbers that cross are plain integers; all that Linux alone knows stays there: which CPU
-//! this is, whether a handler runs, `zone->lock`, types of pageblocks, grace periods. So one library
-//! serves every version and configuration.
+//! call. All numbers that cross are plain integers; all that Linux alone knows stays there: which
+//! CPU this is, whether a handler runs, `zone->lock`, types of pageblocks, grace periods. So one
+//! library serves every version and configuration.
 //!
 //! | module | what |
 //! |---|---|

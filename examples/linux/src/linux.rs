@@ -28,8 +28,8 @@ impl Drop for Pin {
 
 // SAFETY: preemption is off while the value lives, so the task stays on its CPU, and no other task
 // runs there. A softirq or an interrupt that comes above a task has the other context; what comes
-// above such a handler gets no guard (`depot_c_pin`). A task is alone, because handlers above it have
-// ended; an interrupt that came above user mode is, because no task has a guard there.
+// above such a handler gets no guard (`depot_c_pin`). A task is alone, because handlers above it
+// have ended; an interrupt that came above user mode is, because no task has a guard there.
 unsafe impl Guard for Pin {
     fn here(&self) -> Here {
         let context = if self.0 & IN_HANDLER == 0 { Context::Task } else { Context::Interrupt };
@@ -55,8 +55,8 @@ impl Environment for Linux {
 
 // SAFETY: `fence`: the stopper of that CPU has run, which takes it no earlier than after all code
 // there that had preemption disabled, handlers included. `is_quiescent`: what RCU's own extended
-// quiescent states promise (idle, user mode of `nohz_full` CPUs, offline): a full barrier on the way
-// out of them, before any code that may pin.
+// quiescent states promise (idle, user mode of `nohz_full` CPUs, offline): a full barrier on the
+// way out of them, before any code that may pin.
 unsafe impl Processor for Linux {
     type Guard = Pin;
 
