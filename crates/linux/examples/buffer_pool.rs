@@ -156,7 +156,8 @@ fn run(file: File) -> Result<(), Box<dyn Error>> {
         readers.into_iter().map(|reader| reader.join().expect("readers end")).sum()
     })?;
     println!(
-        "{hits} of {} reads found their block in memory; CLOCK evicted {} blocks when pages ran short.",
+        "{hits} of {} reads found their block in memory; CLOCK evicted {} blocks when pages ran \
+         short.",
         THREADS * READS_PER_THREAD,
         pool.evicted.load(Ordering::Relaxed)
     );
@@ -178,8 +179,8 @@ fn run(file: File) -> Result<(), Box<dyn Error>> {
         thread::sleep(Duration::from_millis(20));
     }
     println!(
-        "{evicted} blocks evicted, {} pages taken out of CPUs' caches, {} MiB given back by {calls} \
-         system calls.",
+        "{evicted} blocks evicted, {} pages taken out of CPUs' caches, {} MiB given back by \
+         {calls} system calls.",
         drained.taken_pages,
         bytes >> 20,
     );

@@ -50,8 +50,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     println!(
-        "Each has {NUMBERS} numbers in {} MiB. They grew {grown} times and moved {moved} times: their \
-         pages were mapped elsewhere, and no number was copied.",
+        "Each has {NUMBERS} numbers in {} MiB. They grew {grown} times and moved {moved} times: \
+         their pages were mapped elsewhere, and no number was copied.",
         columns[0].bytes.len() >> 20
     );
     let sums = columns.each_ref().map(|column| column.iter().sum::<u64>());
@@ -65,13 +65,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(first);
     let purged = space.shrink();
     println!(
-        "\nWithout the first column, {} pages and {} page tables go back to the depot and the system.",
+        "\nWithout the first column, {} pages and {} page tables go back to the depot and the \
+         system.",
         purged.frames, purged.tables
     );
     drop((space, depot));
     println!(
-        "The space and the depot have no name any more; the second column, in another thread, still \
-         has its sum: {}.",
+        "The space and the depot have no name any more; the second column, in another thread, \
+         still has its sum: {}.",
         std::thread::spawn(move || second.iter().sum::<u64>()).join().expect("it only adds")
     );
     Ok(())

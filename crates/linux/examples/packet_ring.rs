@@ -128,8 +128,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let drained = depot.drain(Scope::ALL, Mode::Quiet);
     println!(
-        "The workers' CPUs had cached {} of them; a quiet drain took {} back and interrupted no CPU. \
-         The other {} wait for their CPU or a full drain.",
+        "The workers' CPUs had cached {} of them; a quiet drain took {} back and interrupted no \
+         CPU. The other {} wait for their CPU or a full drain.",
         drained.taken_pages + drained.unreachable_pages,
         drained.taken_pages,
         drained.unreachable_pages

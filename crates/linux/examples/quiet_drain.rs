@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (mut drained, sum) = run(&depot, drains, Some(mode));
         drained.show(if mode == Mode::Quiet { "drained quietly" } else { "drained fully" });
         println!(
-            "  {drains} drains took {} pages; CPUs stopped by a fence: {}; out of reach at the end: {} pages",
+            "  {drains} drains took {} pages; CPUs stopped by a fence: {}; out of reach at the \
+             end: {} pages",
             sum.taken_pages, sum.fences, sum.unreachable_pages
         );
     }

@@ -206,7 +206,8 @@ impl Builder {
     /// use pagedepot_linux::Depot;
     /// use pagedepot_linux::builder::Misuse;
     ///
-    /// let depot = Depot::builder(16 << 20).on_misuse(|misuse: Misuse| eprintln!("{misuse:?}")).build()?;
+    /// let depot =
+    ///     Depot::builder(16 << 20).on_misuse(|misuse: Misuse| eprintln!("{misuse:?}")).build()?;
     /// # Ok::<(), pagedepot_linux::BuildError>(())
     /// ```
     pub fn on_misuse(mut self, tell: fn(Misuse)) -> Self {
@@ -452,7 +453,8 @@ impl Builder {
 fn panic_on_misuse(misuse: Misuse) {
     let advice = match misuse {
         Misuse::DoubleFree { .. } => {
-            " (a double free, or one with a wrong order); Builder::checked(true) refuses it, in the caller's call"
+            " (a double free, or one with a wrong order); Builder::checked(true) refuses it, in \
+             the caller's call"
         }
         _ => "",
     };

@@ -46,7 +46,8 @@ impl fmt::Display for Fronts {
         f.write_str(match self {
             Fronts::Sequences => "restartable sequences",
             Fronts::SequencesWithoutFence => {
-                "restartable sequences; full drains cannot take fronts: allow membarrier (Linux 5.10, seccomp), or choose locks"
+                "restartable sequences; full drains cannot take fronts: allow membarrier (Linux \
+                 5.10, seccomp), or choose locks"
             }
             Fronts::Locks => "locks, as asked for",
             Fronts::LocksWithoutRseq => {
@@ -58,7 +59,8 @@ impl fmt::Display for Fronts {
             }
             Fronts::LocksWithoutWipe => "locks: the kernel has no MADV_WIPEONFORK (Linux 4.14)",
             Fronts::LocksInUnloadable => {
-                "locks: the shared object with this code cannot be kept loaded; link it with -z nodelete"
+                "locks: the shared object with this code cannot be kept loaded; link it with -z \
+                 nodelete"
             }
         })
     }

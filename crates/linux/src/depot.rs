@@ -208,7 +208,8 @@ impl Depot {
     /// use pagedepot_linux::{Depot, Flags, Order};
     ///
     /// let depot = Depot::new(16 << 20)?;
-    /// depot.raw().alloc(Order::BASE, Flags::default())?; // never freed: dropping would unmap nothing
+    /// // Never freed, so that dropping the depot would unmap nothing.
+    /// depot.raw().alloc(Order::BASE, Flags::default())?;
     /// // SAFETY: nothing uses a page.
     /// assert!(unsafe { depot.unmap() }.is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())

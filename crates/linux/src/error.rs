@@ -104,53 +104,64 @@ impl fmt::Display for BuildError {
             BuildError::ZeroSize => f.write_str("a depot of 0 bytes: ask for at least one page"),
             BuildError::TooLarge { bytes, page_size } => write!(
                 f,
-                "{bytes} bytes are more than 2^32 pages of {} bytes: ask for less or use a larger page size",
+                "{bytes} bytes are more than 2^32 pages of {} bytes: ask for less or use a larger \
+                 page size",
                 page_size.bytes()
             ),
             BuildError::PageSize { page_size, system } => write!(
                 f,
-                "pages of {} bytes on a system with pages of {system}: use a multiple of the system's",
+                "pages of {} bytes on a system with pages of {system}: use a multiple of the \
+                 system's",
                 page_size.bytes()
             ),
             BuildError::Memory { bytes, errno } => write!(
                 f,
-                "cannot map {bytes} bytes ({errno}): ask for less, set vm.overcommit_memory=1 or raise vm.overcommit_ratio, or raise `ulimit -v`"
+                "cannot map {bytes} bytes ({errno}): ask for less, set vm.overcommit_memory=1 or \
+                 raise vm.overcommit_ratio, or raise `ulimit -v`"
             ),
             BuildError::TooManyMappings { limit } => write!(
                 f,
-                "this process has all {limit} mappings that the system allows: raise vm.max_map_count, or make \
-                 fewer, larger depots"
+                "this process has all {limit} mappings that the system allows: raise \
+                 vm.max_map_count, or make fewer, larger depots"
             ),
             BuildError::File { bytes, errno } => write!(
                 f,
-                "cannot make a memory file of {bytes} bytes ({errno}): allow memfd_create (seccomp), close files or raise `ulimit -n` or `ulimit -f`, or take MemoryKind::Anonymous"
+                "cannot make a memory file of {bytes} bytes ({errno}): allow memfd_create \
+                 (seccomp), close files or raise `ulimit -n` or `ulimit -f`, or take \
+                 MemoryKind::Anonymous"
             ),
             BuildError::HugePages { bytes, errno } => write!(
                 f,
-                "cannot get {} huge pages of 2 MiB ({errno}): raise vm.nr_hugepages, or ask for transparent ones by thp(true)",
+                "cannot get {} huge pages of 2 MiB ({errno}): raise vm.nr_hugepages, or ask for \
+                 transparent ones by thp(true)",
                 bytes.div_ceil(2 << 20)
             ),
             BuildError::TransparentHugePages { errno } => write!(
                 f,
-                "no transparent huge pages here ({errno}): leave thp(true) out, or boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE"
+                "no transparent huge pages here ({errno}): leave thp(true) out, or boot a kernel \
+                 with CONFIG_TRANSPARENT_HUGEPAGE"
             ),
             BuildError::Populate { bytes, errno } => write!(
                 f,
-                "cannot make {bytes} bytes present ({errno}): ask for less, leave populate(true) out, or raise the memory limit of this process or its cgroup"
+                "cannot make {bytes} bytes present ({errno}): ask for less, leave populate(true) \
+                 out, or raise the memory limit of this process or its cgroup"
             ),
             BuildError::Numa { node, errno } => write!(
                 f,
-                "cannot bind memory to node {node} ({errno}): allow mbind and this node (cpuset.mems), or leave numa(true) out"
+                "cannot bind memory to node {node} ({errno}): allow mbind and this node \
+                 (cpuset.mems), or leave numa(true) out"
             ),
             BuildError::TooSmallForNodes { bytes, nodes } => write!(
                 f,
-                "{bytes} bytes for {nodes} NUMA nodes: ask for at least {} bytes, or leave numa(true) out",
+                "{bytes} bytes for {nodes} NUMA nodes: ask for at least {} bytes, or leave \
+                 numa(true) out",
                 nodes * (2 << 20)
             ),
             BuildError::ZeroGrowth => f.write_str("growing by 0 bytes: ask for at least one"),
             BuildError::CannotGrow { bytes, room } => write!(
                 f,
-                "room to grow by {room} bytes, and not by {bytes}: give Builder::grow_to a larger size"
+                "room to grow by {room} bytes, and not by {bytes}: give Builder::grow_to a larger \
+                 size"
             ),
             BuildError::Forked => {
                 f.write_str("the depot is the parent process's: make one in the child")

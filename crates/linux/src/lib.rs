@@ -81,8 +81,8 @@
 //! * `prometheus`: `views::prometheus`, for a registry of the crate `prometheus-client`.
 //! * `publish`: the module of that name, statistics in shared memory.
 //! * `usdt`: static probes `refill`, `spill`, `drain` and `fail`, for perf and bpftrace.
-//! * `tracing`: the same as events of the crate `tracing`, target `pagedepot`. A subscriber is called
-//!   inside of allocations and frees, and must not allocate from the same depot.
+//! * `tracing`: the same as events of the crate `tracing`, target `pagedepot`. A subscriber is
+//!   called inside of allocations and frees, and must not allocate from the same depot.
 //!
 //! # How a CPU reaches its caches
 //! By restartable sequences, through the registration that glibc 2.35 and later make for every
@@ -112,8 +112,9 @@
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!(
-    "pagedepot-linux supports 64-bit Linux: restartable sequences on x86-64, a lock per CPU on other \
-     processors. On other systems use the crate `pagedepot` with `cpus::Locked` and memory of your own"
+    "pagedepot-linux supports 64-bit Linux: restartable sequences on x86-64, a lock per CPU on \
+     other processors. On other systems use the crate `pagedepot` with `cpus::Locked` and memory \
+     of your own"
 );
 
 pub mod allocinfo;

@@ -86,7 +86,8 @@ pub(crate) fn compact(depot: &Shared, rules: Compaction) -> Result<Compacted, Co
 ///
 /// let depot = Depot::new(16 << 20)?;
 /// // Every page, and then every fourth: no 2 MiB are free in a row.
-/// let mut all: Vec<_> = std::iter::from_fn(|| depot.movable(Order::BASE, Flags::default()).ok()).collect();
+/// let next = || depot.movable(Order::BASE, Flags::default()).ok();
+/// let mut all: Vec<_> = std::iter::from_fn(next).collect();
 /// let mut number = 0;
 /// all.retain(|_| { number += 1; number % 4 == 0 });
 /// for (i, page) in all.iter_mut().enumerate() {

@@ -488,7 +488,8 @@ macro_rules! bytes {
             /// ```
             /// use pagedepot_linux::{Depot, Flags, Order};
             ///
-            /// let mut page = Depot::new(1 << 20)?.page_with(Order::BASE, Flags::default().zeroed())?;
+            /// let depot = Depot::new(1 << 20)?;
+            /// let mut page = depot.page_with(Order::BASE, Flags::default().zeroed())?;
             /// page.values_mut::<u64>()[511] = 7;
             /// assert_eq!(page.values::<u64>().iter().sum::<u64>(), 7);
             /// # Ok::<(), Box<dyn std::error::Error>>(())

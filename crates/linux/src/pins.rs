@@ -99,7 +99,8 @@ impl fmt::Display for PinError {
             PinError::BadRange { start, count } => {
                 write!(
                     f,
-                    "{count} pages from {start:?} on: name at least one, and only pages of the depot"
+                    "{count} pages from {start:?} on: name at least one, and only pages of the \
+                     depot"
                 )
             }
             PinError::NotPinned => {
@@ -138,7 +139,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_model(steps in proptest::collection::vec((any::<bool>(), 0..PAGES, 1..PAGES), 0..60)) {
+        fn agrees_with_a_model(
+            steps in proptest::collection::vec((any::<bool>(), 0..PAGES, 1..PAGES), 0..60),
+        ) {
             let (mut pins, mut model) = (Pins::default(), [0u32; PAGES]);
             for (adds, start, pages) in steps {
                 let run = start..(start + pages).min(PAGES);

@@ -4,8 +4,8 @@
 //! The format is the text of `perf script`, one event per line:
 //!
 //! ```text
-//!           server  4711 [003]  12.000345678:             kmem:mm_page_alloc: page=0x41f pfn=0x41f order=0 migratetype=1 gfp_flags=GFP_HIGHUSER_MOVABLE
-//!           server  4711 [003]  12.000347012:              kmem:mm_page_free: page=0x41f pfn=0x41f order=0
+//! server 4711 [003] 12.000345678: kmem:mm_page_alloc: page=0x41f pfn=0x41f order=0 ...
+//! server 4711 [003] 12.000347012: kmem:mm_page_free: page=0x41f pfn=0x41f order=0
 //! ```
 //!
 //! # Example

@@ -92,8 +92,8 @@ impl fmt::Display for TrimError {
         match self {
             TrimError::Refused { trimmed, errno } => write!(
                 f,
-                "the system took {} bytes back, then refused ({errno}): unlock locked memory (mlockall), \
-                 allow madvise and fallocate",
+                "the system took {} bytes back, then refused ({errno}): unlock locked memory \
+                 (mlockall), allow madvise and fallocate",
                 trimmed.bytes
             ),
             TrimError::Pinned => f.write_str("the depot was built with Builder::pinned(true)"),

@@ -72,18 +72,22 @@ impl fmt::Display for CeilingError {
                 write!(f, "a ceiling of {bytes} bytes: the least is {least}, one pageblock")
             }
             CeilingError::CanGrow => f.write_str(
-                "a depot with grow_to has no ceiling: build it as large as it may get, and raise the ceiling instead",
+                "a depot with grow_to has no ceiling: build it as large as it may get, and raise \
+                 the ceiling instead",
             ),
             CeilingError::Held { bytes, reached } => write!(
                 f,
-                "a ceiling of {bytes} bytes is below what is held; it is {reached} now: free whole pageblocks, allocate movable pages, or try again later"
+                "a ceiling of {bytes} bytes is below what is held; it is {reached} now: free whole \
+                 pageblocks, allocate movable pages, or try again later"
             ),
             CeilingError::Pinned => f.write_str(
-                "the depot was built with Builder::pinned(true): set its ceiling when building it, without populate",
+                "the depot was built with Builder::pinned(true): set its ceiling when building it, \
+                 without populate",
             ),
             CeilingError::Refused(errno) => write!(
                 f,
-                "the system did not take memory back ({errno}): unlock locked memory (mlockall), allow madvise and fallocate"
+                "the system did not take memory back ({errno}): unlock locked memory (mlockall), \
+                 allow madvise and fallocate"
             ),
             CeilingError::Unsupported => f.write_str(
                 "the store under the depot has no ranges (Backing::ranges), which a ceiling needs",

@@ -30,9 +30,9 @@
 //! What is held now, not what was ever allocated: blocks that [`Page`](crate::Page),
 //! [`Pages`](crate::Pages), [`Movable`](crate::Movable) and numbers of
 //! [`RawDepot`](crate::RawDepot) hold, each where it was allocated first, and areas of a
-//! [`Vmalloc`](crate::Vmalloc). Pages behind areas are the areas', and not counted twice. Batches count a call for
-//! each block. A site is where a function of this crate was called: wrap such a function in one
-//! with `#[track_caller]`, and its callers are told apart.
+//! [`Vmalloc`](crate::Vmalloc). Pages behind areas are the areas', and not counted twice. Batches
+//! count a call for each block. A site is where a function of this crate was called: wrap such a
+//! function in one with `#[track_caller]`, and its callers are told apart.
 //!
 //! Pages that the depot itself uses (magazines, those that a trim has in hand) have no site.
 //!

@@ -21,11 +21,13 @@ impl fmt::Display for MonitorError {
         match self {
             MonitorError::Policy(error) => error.fmt(f),
             MonitorError::OnlyIsolated => f.write_str(
-                "this process may run on isolated CPUs alone: give it one that is not, or call Watcher::look where it suits",
+                "this process may run on isolated CPUs alone: give it one that is not, or call \
+                 Watcher::look where it suits",
             ),
             MonitorError::System(error) => write!(
                 f,
-                "cannot start the monitor's thread ({error}): raise `ulimit -u` or `ulimit -n`, allow sched_setaffinity and eventfd, or call Watcher::look"
+                "cannot start the monitor's thread ({error}): raise `ulimit -u` or `ulimit -n`, \
+                 allow sched_setaffinity and eventfd, or call Watcher::look"
             ),
         }
     }

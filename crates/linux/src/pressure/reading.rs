@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn what_kernels_write() {
-        let psi = "some avg10=12.50 avg60=3.00 avg300=0.10 total=123\nfull avg10=1.00 avg60=0 avg300=0 total=1\n";
+        let psi = "some avg10=12.50 avg60=3.00 avg300=0.10 total=123\n\
+            full avg10=1.00 avg60=0 avg300=0 total=1\n";
         assert_eq!(stalled_percent(psi), Some(12.5));
         assert_eq!(limit("max\n"), None);
         assert_eq!(limit("9223372036854771712\n"), None);

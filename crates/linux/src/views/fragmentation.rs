@@ -129,7 +129,8 @@ impl fmt::Display for FragmentationInfo {
         for zone in &self.zones {
             writeln!(
                 f,
-                "Node {}, zone {}: {} pageblocks, {} whole, {} evacuating, {} tainted\nPageblocks a cell: {}",
+                "Node {}, zone {}: {} pageblocks, {} whole, {} evacuating, {} tainted\n\
+                 Pageblocks a cell: {}",
                 zone.node,
                 zone.name,
                 zone.pageblocks,

@@ -10,7 +10,8 @@
 /// use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options};
 /// use pagedepot_linux::{Depot, MemoryKind};
 /// let depot = || Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap();
-/// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None).unwrap(), DepotHost::new(&depot()));
+/// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None), DepotHost::new(&depot()));
+/// let mapper = mapper.unwrap();
 /// let mut metadata = vec![MaybeUninit::uninit(); 1 << 20];
 /// // SAFETY: none; this is what must not be done.
 /// let vmap = unsafe { Vmap::new(&VmapConfig::new(1, 100), &mut metadata, mapper, host) }.unwrap();
@@ -22,7 +23,8 @@
 /// use pagedepot_linux::vmalloc::{DepotHost, LinuxMapper, Options};
 /// use pagedepot_linux::{Depot, MemoryKind};
 /// let depot = || Depot::builder(16 << 20).memory(MemoryKind::Memfd).build().unwrap();
-/// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None).unwrap(), DepotHost::new(&depot()));
+/// let (mapper, host) = (LinuxMapper::new(&depot(), 1 << 24, None), DepotHost::new(&depot()));
+/// let mapper = mapper.unwrap();
 /// let mut metadata = vec![MaybeUninit::uninit(); 1 << 20];
 /// let vmap = Vmap::new(&VmapConfig::new(1, 100), &mut metadata, mapper, host).unwrap();
 /// vmap.vmalloc(1, Options::DEFAULT).unwrap();

@@ -50,7 +50,8 @@ impl fmt::Display for VmallocBuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             VmallocBuildError::NoFile => f.write_str(
-                "the depot's pages cannot be mapped a second time: build it with memory(MemoryKind::Memfd) and without hugetlb",
+                "the depot's pages cannot be mapped a second time: build it with \
+                 memory(MemoryKind::Memfd) and without hugetlb",
             ),
             VmallocBuildError::BadSize { bytes, page_size } => write!(
                 f,
@@ -59,7 +60,8 @@ impl fmt::Display for VmallocBuildError {
             ),
             VmallocBuildError::Memory { bytes, errno } => write!(
                 f,
-                "cannot reserve {bytes} bytes of addresses or memory ({errno}): ask for a smaller range or fewer areas, or raise `ulimit -v`"
+                "cannot reserve {bytes} bytes of addresses or memory ({errno}): ask for a smaller \
+                 range or fewer areas, or raise `ulimit -v`"
             ),
             VmallocBuildError::TooFewMappings { max } => write!(
                 f,
@@ -70,7 +72,8 @@ impl fmt::Display for VmallocBuildError {
                 write!(f, "the kernel has no MADV_WIPEONFORK ({errno}): Linux 4.14 is needed")
             }
             VmallocBuildError::NoShrinker => f.write_str(
-                "the depot has all its reclaim callbacks already: combine some into one, or build with shrinker(false)",
+                "the depot has all its reclaim callbacks already: combine some into one, or build \
+                 with shrinker(false)",
             ),
             VmallocBuildError::Forked => BuildError::Forked.fmt(f),
             VmallocBuildError::Config(error) => error.fmt(f),

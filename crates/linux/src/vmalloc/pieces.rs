@@ -141,7 +141,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_what_the_kernel_would(runs in prop::collection::vec((any::<bool>(), 0..PAGES, 1..100usize), 1..60)) {
+        fn counts_what_the_kernel_would(
+            runs in prop::collection::vec((any::<bool>(), 0..PAGES, 1..100usize), 1..60),
+        ) {
             let pieces = Pieces::new(PAGES).unwrap();
             let mut model = [0; PAGES];
             let mut mappings = 1;

@@ -144,8 +144,8 @@ fn prepare() -> Option<(Area, Vec<u32>)> {
     };
     if let Err(error) = Breakpoint::new(stopped as *const () as u64) {
         skip(format_args!(
-            "perf_event_open refuses breakpoints ({error}); it needs Linux 5.13, debug registers, and \
-             kernel.perf_event_paranoid of at most 2"
+            "perf_event_open refuses breakpoints ({error}); it needs Linux 5.13, debug registers, \
+             and kernel.perf_event_paranoid of at most 2"
         ));
         return None;
     }
