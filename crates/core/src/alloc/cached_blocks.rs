@@ -51,6 +51,7 @@ impl CachedBlocks<'_, '_> {
     /// The first frames of the blocks in a magazine.
     pub fn frames_of(&self, magazine: MagazineIndex, rounds: u32) -> impl Iterator<Item = Pfn> {
         let slots = &self.0.blocks().magazine(magazine).slots[..rounds as usize];
+        // Relaxed: `validate` runs alone, and others take what they find for a hint.
         slots.iter().map(|slot| Pfn::new(slot.load(Ordering::Relaxed)))
     }
 }

@@ -7,7 +7,8 @@
 //! | 0x80 + order | a block of this order begins here |
 //!
 //! The byte of a block's first frame is exchanged atomically by `free`, before the block goes
-//! anywhere: of two frees of one block exactly one succeeds.
+//! anywhere: of two frees of one block exactly one succeeds. All accesses are Relaxed: what hands a
+//! block from one holder to the next orders its bytes too, so each only has to be atomic.
 #![allow(unsafe_code, reason = "finds the bytes behind a section by address")]
 
 use super::config::Checks;

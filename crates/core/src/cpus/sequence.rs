@@ -59,10 +59,12 @@ pub fn compare_store(
     if !may_enter(blocks, here) {
         return false;
     }
+    // Relaxed: only this CPU changes its words while its gate is open.
     let cell = blocks.word(here, offset);
     if cell.load(Ordering::Relaxed) != old {
         return false;
     }
+    // Release: as in `push_at`.
     cell.store(new, Ordering::Release);
     true
 }
@@ -89,6 +91,7 @@ pub unsafe fn pop_at(blocks: &BlockArray, cpu: CpuId, bytes: usize) -> Option<u3
     let blocks = *blocks;
     // SAFETY: the caller's promise.
     let cell = unsafe { blocks.open_word(cpu, bytes) }?;
+    // Relaxed, the slot below too: this CPU wrote both, or the refill that its slow path ran.
     let word = cell.load(Ordering::Relaxed);
     // Two branches, each never taken but once a magazine: cheaper than their conditions joined.
     if word & ROUNDS_MASK == 0 {
@@ -103,6 +106,7 @@ pub unsafe fn pop_at(blocks: &BlockArray, cpu: CpuId, bytes: usize) -> Option<u3
     // SAFETY: it has rounds, so there is a magazine.
     let slot = unsafe { blocks.slot(word as u32 - ONE_ROUND as u32) };
     let frame = slot.load(Ordering::Relaxed);
+    // Release: as in `push_at`.
     cell.store(next, Ordering::Release);
     Some(frame)
 }
@@ -124,6 +128,7 @@ pub unsafe fn push_at(
     let blocks = *blocks;
     // SAFETY: the caller's promise.
     let Some(cell) = (unsafe { blocks.open_word(cpu, bytes) }) else { return false };
+    // Relaxed: as in `pop_at`. The store of the word orders the slot's.
     let word = cell.load(Ordering::Relaxed);
     // The lowest byte, by itself.
     if (word & ROUNDS_MASK) as u8 >= full_bytes {

@@ -222,7 +222,7 @@ impl BlockArray {
     /// Whether the words that closed gates lead to are 0, as they must stay. For `validate`.
     pub(crate) fn refuses(&self) -> bool {
         let words = 0..2 * Tag::ZONES_MAX * WORDS_PER_ZONE;
-        // SAFETY: gates, as in `followed`.
+        // SAFETY: gates, as in `followed`. Relaxed: all other callers have stopped.
         let gate = |at| unsafe { &*self.base.add(REFUSALS_AT).cast::<AtomicU64>().add(at) };
         self.gates_from == 0 || words.into_iter().all(|at| gate(at).load(Ordering::Relaxed) == 0)
     }

@@ -122,7 +122,7 @@ pub fn is_asked(gate: u64) -> bool {
     gate == GATE_ASKED
 }
 
-/// The source of tickets.
+/// The source of tickets. Relaxed: they only have to differ.
 pub struct Tickets(AtomicU64);
 
 impl Tickets {

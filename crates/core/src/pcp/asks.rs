@@ -65,6 +65,7 @@ impl Asks {
     }
 
     pub fn counts(&self) -> HandoverCounts {
+        // Relaxed: statistics.
         let of = |what: Told| self.counts[what as usize].load(Ordering::Relaxed);
         HandoverCounts {
             asked: of(Told::Asked),

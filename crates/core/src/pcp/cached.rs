@@ -26,8 +26,11 @@ pub struct Pcp {
     /// Frames on their way between owners.
     pub in_flight: InFlight,
     /// Pages of all magazines that are in this CPU's fronts and shelves, each charged in full.
+    /// Relaxed where the owner compares it with `high`: it sees its own charges, and a drain that it
+    /// does not see yet only makes it spill early.
     pub charged_pages: AtomicI64,
-    /// Change of the zone's free count that has not been added to it yet.
+    /// Change of the zone's free count that has not been added to it yet. Relaxed where it is added
+    /// to: the pages themselves are published by the store.
     pub free_delta: AtomicI64,
     /// Empty magazines that drains brought back.
     pub returned: Empties,
@@ -35,17 +38,22 @@ pub struct Pcp {
     pub handed: Handed,
     /// Full magazines, `[class][mobility]`.
     shelves: [Shelf; SHELVES],
-    /// Blocks and pages taken back by drains: on a line that only drainers touch.
+    /// Blocks and pages taken back by drains: on a line that only drainers touch. Relaxed:
+    /// statistics.
     pub drained: Apart<[AtomicU64; 2]>,
     pub accounts: Apart<Accounts>,
     pub counters: Apart<Counters>,
     /// Front words as the clock hand last saw them: a front that has not changed since is cold.
+    /// Relaxed: a wrong guess spills a front that is in use.
     pub seen: [AtomicU64; FRONTS],
     /// Of the shelves of order 0.
     listed: [Listed; Mobility::COUNT],
 }
 
 /// What the owner's slow path keeps.
+///
+/// All of it is Relaxed: policy reads it to decide how much to cache and where to look first, and
+/// finds out by a claim whether it was right. Nothing is published by it.
 pub struct Accounts {
     /// Most pages to charge, adapted between the zone's `high_min` and `high_max`.
     pub high_pages: AtomicI64,

@@ -23,7 +23,7 @@ pub struct Carved<'m> {
     /// From `first` on.
     bits: &'m [AtomicU64],
     /// A pageblock with frames that are carved and perhaps some that are free, or the first within
-    /// reach.
+    /// reach. Relaxed: only where to look first.
     hint: AtomicU32,
 }
 
@@ -93,6 +93,7 @@ impl<'m> Carved<'m> {
     /// Whether any of these frames is carved.
     pub fn any(&self, start: Pfn, frames: u32) -> bool {
         let end = u64::from(start.get()) + u64::from(frames);
+        // Relaxed: as in `note`.
         (start.get().max(self.first)..end.min(self.end.into()) as u32).any(|frame| {
             let (cell, bit) = self.bit(frame);
             cell.load(Ordering::Relaxed) & bit != 0

@@ -214,6 +214,7 @@ impl<'m> Pcps<'m> {
 
     /// All front words of a CPU in a zone, read without excluding the owner.
     pub fn words(&self, cpu: CpuId, zone: ZoneId) -> impl Iterator<Item = (Front, Word)> {
+        // Relaxed: a look; a caller that goes on to the slots has stopped the owner.
         self.fronts(cpu, zone).map(|(front, offset)| {
             (front, Word(self.blocks.word(front.here, offset).load(Ordering::Relaxed)))
         })

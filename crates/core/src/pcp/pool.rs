@@ -9,7 +9,7 @@ pub struct Magazines<'m> {
     /// The number of the first.
     first: u32,
     count: u32,
-    /// How many were used so far.
+    /// How many were used so far. Relaxed: see [`fresh`](Self::fresh).
     used: &'m AtomicU32,
     /// Where frames are mapped, if they are, and how large they are.
     pub linear_map: Option<(LinearMap, PageSize)>,

@@ -221,7 +221,7 @@ pub struct Bitmap<'m> {
     table: &'m [AtomicUsize],
     pub(super) tags: Tags<'m>,
     pub(super) summary: Summary<'m>,
-    /// Claims that were rolled back. A statistic, and rare.
+    /// Claims that were rolled back. A statistic, so Relaxed, and rare.
     failed_claims: &'m AtomicU64,
     pub(super) reports: &'m Reports<'m>,
     /// Whether pageblocks ever evacuate.

@@ -65,7 +65,8 @@ pub struct ReportCounts {
     pub refused: u64,
 }
 
-/// The device, once there is one, and what was reported to it.
+/// The device, once there is one, and what was reported to it. The counts are Relaxed: statistics,
+/// and `reported` besides (see [`is_any`](Self::is_any)).
 pub struct Reports<'m> {
     device: LateInit<&'m dyn ReportingDevice>,
     /// Pageblocks that are reported now; for a moment more than have the bit.

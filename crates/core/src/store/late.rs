@@ -14,7 +14,7 @@ use super::misuse::Misuse;
 use crate::frame::Pfn;
 use crate::sync::prim::{AtomicU64, Ordering};
 
-/// The note.
+/// The note. Relaxed: the word is all there is to it.
 ///
 /// | bits | field |
 /// |---|---|
@@ -47,7 +47,6 @@ impl Noted {
             noted.add(doubled);
             Some(pack(noted))
         };
-        // Relaxed: the numbers are all there is to it.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 

@@ -77,7 +77,7 @@ pub struct Section<'m> {
     evacuating: [AtomicU64; HINT_WORDS],
     tainted: [AtomicU64; HINT_WORDS],
     reported: [AtomicU64; HINT_WORDS],
-    /// A statistic: pageblocks that serve unmovable or reclaimable requests.
+    /// A statistic, so Relaxed: pageblocks that serve unmovable or reclaimable requests.
     unmovable: AtomicU32,
     marks: Marks<'m>,
 }
@@ -185,6 +185,7 @@ impl<'m> Section<'m> {
 
     /// Of pageblocks `64 * i ..`, those that are tainted.
     pub fn tainted(&self, i: usize) -> u64 {
+        // Relaxed: a statistic.
         self.tainted[i].load(Ordering::Relaxed)
     }
 
@@ -271,6 +272,7 @@ impl<'m> Section<'m> {
 
     /// As [`count_free`](Self::count_free), without what is reported.
     pub fn count_in_words(&self, pageblock: usize) -> u32 {
+        // Relaxed: a count that is old as soon as it is taken; a caller that wants frames claims them.
         self.pageblock_words(pageblock).iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
     }
 
@@ -298,6 +300,7 @@ impl<'m> Section<'m> {
 
     /// Whether frame `at` is free now.
     pub fn is_free(&self, at: u32) -> bool {
+        // Relaxed: a look, as in `count_in_words`.
         let word = self.words[(at / WORD_FRAMES) as usize].load(Ordering::Relaxed);
         word >> (at % WORD_FRAMES) & 1 == 1 || self.is_reported((at / PAGEBLOCK_FRAMES) as usize)
     }
@@ -513,6 +516,7 @@ impl<'m> Section<'m> {
         // SeqCst load: pairs with the change in `taint`, which looks at `whole` after. It is a
         // statistic: a taint that comes when the pageblock is not whole any more may be lost.
         if !cfg!(loom) && self.tainted[at].load(Ordering::SeqCst) & bit != 0 {
+            // Relaxed: as above.
             self.tainted[at].fetch_and(!bit, Ordering::Relaxed);
         }
     }
@@ -541,6 +545,7 @@ impl<'m> Section<'m> {
     }
 
     fn whole_hint(&self, pageblock: usize) -> bool {
+        // Relaxed: a hint; the words decide.
         self.whole[pageblock / 64].load(Ordering::Relaxed) >> (pageblock % 64) & 1 == 1
     }
 
@@ -574,6 +579,7 @@ impl<'m> Section<'m> {
     /// back.
     pub fn clear_some(&self, pageblock: usize) {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
+        // Relaxed: a hint that is clear already needs no clearing; a later setter sees the words.
         if self.some[at].load(Ordering::Relaxed) & bit == 0 {
             return;
         }

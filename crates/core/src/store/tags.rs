@@ -6,7 +6,8 @@ use crate::frame::pageblock::{PAGEBLOCK_FRAMES, PageblockIndex, Tag};
 use crate::frame::{Mobility, Order, Pfn, ZoneId};
 use crate::sync::prim::{AtomicU32, Ordering};
 
-/// By zone: pageblocks that evacuate, and how often one became whole that did.
+/// By zone: pageblocks that evacuate, and how often one became whole that did. Relaxed: counts that
+/// policies read.
 pub struct Evacuations([[AtomicU32; 2]; Tag::ZONES_MAX]);
 
 impl Evacuations {
@@ -67,7 +68,8 @@ impl<'m> Tags<'m> {
         if pageblock >= self.simple_pageblocks {
             return None;
         }
-        // SAFETY: `simple_pageblocks` is 0 or the length of the slice.
+        // SAFETY: `simple_pageblocks` is 0 or the length of the slice. Relaxed: the caller holds the
+        // frame, and saw the tag's last change when it got it.
         Some(Tag(unsafe { self.tags.get_unchecked(pageblock) }.load(Ordering::Relaxed)))
     }
 
@@ -190,7 +192,6 @@ impl<'m> Tags<'m> {
             .map_err(Tag)?;
         let is_evacuating = new(old).is_some_and(Tag::is_evacuating);
         if old.is_evacuating() != is_evacuating {
-            // Relaxed: a count that policies read.
             let count = &self.evacuations.0[old.zone().index()][0];
             match is_evacuating {
                 true => count.fetch_add(1, Ordering::Relaxed),
@@ -261,6 +262,7 @@ impl<'m> Tags<'m> {
 
     /// Whether any pageblock of `start..start + frames` is isolated.
     pub fn are_isolated_near(&self, start: Pfn, frames: u32) -> bool {
+        // Relaxed: as in `simple`.
         let end = u64::from(start.get()) + u64::from(frames);
         (start.get() / PAGEBLOCK_FRAMES..end.div_ceil(u64::from(PAGEBLOCK_FRAMES)) as u32)
             .filter_map(|pageblock| self.tags.get(pageblock as usize))
@@ -268,7 +270,7 @@ impl<'m> Tags<'m> {
     }
 
     /// The tag of a pageblock as it is: carved, removed or absent ones too. Beyond the limit all
-    /// are absent.
+    /// are absent. Relaxed: as in [`simple`](Self::simple), or for a look that a claim confirms.
     pub fn raw(&self, pageblock: PageblockIndex) -> Tag {
         let tag = self.tags.get(pageblock.0 as usize);
         tag.map_or(Tag::ABSENT, |tag| Tag(tag.load(Ordering::Relaxed)))

@@ -15,7 +15,8 @@ pub struct Wanted<'h> {
     pub bits: u16,
     /// Sections the zone has frames in.
     pub span: (u32, u32),
-    /// Where to begin; updated when blocks are found elsewhere.
+    /// Where to begin; updated when blocks are found elsewhere. Relaxed everywhere: a pageblock's
+    /// index, and the search claims what it finds there.
     pub hint: &'h AtomicU32,
 }
 

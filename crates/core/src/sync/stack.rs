@@ -146,11 +146,13 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
     /// Whether there was no element at this moment: a hint.
     #[inline]
     pub fn is_empty(&self) -> bool {
+        // Relaxed: nothing is read through the head; a pop looks again.
         self.head(Ordering::Relaxed).top() == 0
     }
 
     /// A number that every operation changes: while it stays the same, the stack was not used.
     pub fn version(&self) -> u64 {
+        // Relaxed: it is compared with an earlier one, and no element is read through it.
         self.head(Ordering::Relaxed).0
     }
 
@@ -258,6 +260,7 @@ impl<const INDEX_BITS: u32, const COUNT_BITS: u32> Stack<INDEX_BITS, COUNT_BITS>
 
     /// Takes all elements at once.
     pub fn take_all<L: Links>(&self, _: &L) -> Option<Chain<L::Index>> {
+        // Relaxed: the exchange acquires; no link is read before it.
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
             let old = Head::<INDEX_BITS, COUNT_BITS>(head);

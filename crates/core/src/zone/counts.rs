@@ -8,7 +8,7 @@ use crate::sync::prim::{AtomicU64, Ordering};
 /// Cells of [`Blocks`]; a model has fewer of them to read.
 const BLOCK_CELLS: usize = if cfg!(loom) { 1 } else { Order::COUNT };
 
-/// Blocks by order: one operation counts a block and its pages.
+/// Blocks by order: one operation counts a block and its pages. Loads for statistics are Relaxed.
 pub struct Blocks([AtomicU64; BLOCK_CELLS]);
 
 impl Blocks {

@@ -90,7 +90,8 @@ pub struct State {
     pub healed: u32,
 }
 
-/// A zone's policy, and the counts that it needs.
+/// A zone's policy, and the counts that it needs. Relaxed: each field is a whole of its own, and a
+/// hand that reads an old one decides as it would have a moment ago.
 pub struct Evacuating {
     policy: AtomicU32,
     /// What the last turn of a hand has [`Seen`].

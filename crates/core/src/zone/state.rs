@@ -10,6 +10,10 @@ use crate::sync::prim::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Apart, InFlight};
 
 /// A zone's metadata.
+///
+/// The atomics here are Relaxed: they are counts, bounds and estimates, and what a caller reads
+/// publishes no other memory. Frames that the span or the counts speak of are published by the
+/// store's own words.
 pub struct Zone {
     pub name: ZoneName,
     pub node: NodeId,
