@@ -17,12 +17,12 @@
 //!
 //! # The three layers
 //! ```text
-//!  alloc(order, flags)                    free(pfn, order)         drain(scope, mode)
-//!         |                                      |                        |
-//!   front (this CPU, plain ops) <---------> front (this CPU)              |  full: close gate, fence, take
-//!         | empty                                | full                   |
-//!   shelf (this CPU, lock-free) <---------> shelf, up to `high` <---------+  quiet: one atomic takes it all
-//!         | empty                                | above high
+//!  alloc(order, flags)                 free(pfn, order)    drain(scope, mode)
+//!         |                                   |                   |
+//!   front (this CPU, plain ops) <------> front (this CPU)         |  full: close gate, fence, take
+//!         | empty                             | full              |
+//!   shelf (this CPU, lock-free) <------> shelf, up to `high` <----+  quiet: one atomic takes all
+//!         | empty                             | above high
 //!   store of the zone (bitmap, lock-free; or a backing), watermarks; next zone; pressure; error
 //! ```
 //! Exclusive access that a remote CPU can break needs an atomic read-modify-write or a fence on the
@@ -35,7 +35,9 @@
 //! allocator its memory:
 //! ```
 //! use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
-//! use pagedepot::{Allocator, Config, CpuId, Flags, FrameRange, Mode, NodeId, Order, Pfn, Scope, ZoneConfig};
+//! use pagedepot::{
+//!     Allocator, Config, CpuId, Flags, FrameRange, Mode, NodeId, Order, Pfn, Scope, ZoneConfig,
+//! };
 //!
 //! struct First;
 //! impl Environment for First {}
@@ -44,7 +46,9 @@
 //! }
 //!
 //! let ranges = [FrameRange::new(Pfn::new(0x100), 1 << 15)];
-//! let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+//! let zones = [ZoneConfig {
+//!     name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None,
+//! }];
 //! let config = Config::new(1, &zones);
 //! let locks = [CpuLock::new()];
 //! type Depot<'m> = Allocator<'m, Locked<'m, First>>;

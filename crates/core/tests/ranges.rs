@@ -397,8 +397,8 @@ fn sizes_that_are_no_power_of_two() {
     }
 }
 
-/// A range that is a block costs no search: it comes from the caches, and goes there. So much memory
-/// that a CPU may cache seven blocks of the highest order.
+/// A range that is a block costs no search: it comes from the caches, and goes there. So much
+/// memory that a CPU may cache seven blocks of the highest order.
 #[test]
 fn ranges_that_are_blocks_use_the_caches() {
     let ranges = [range(0, 1 << 18)];

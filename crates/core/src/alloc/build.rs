@@ -226,7 +226,8 @@ impl<C> core::fmt::Debug for Builder<'_, '_, C> {
 fn panic_on_misuse(misuse: Misuse) {
     let advice = match misuse {
         Misuse::DoubleFree { .. } => {
-            "; the option `checked` (`Config::checked`, or `checked(true)` of a builder) refuses the second free itself"
+            "; the option `checked` (`Config::checked`, or `checked(true)` of a builder) refuses \
+             the second free itself"
         }
         Misuse::Backing { .. } => "",
     };

@@ -201,17 +201,21 @@ impl fmt::Display for CompactError {
             ),
             CompactError::BadRange { frames, align } => write!(
                 f,
-                "cannot compact for {frames} frames aligned to {align}: ask for at least one frame, and for a power of two"
+                "cannot compact for {frames} frames aligned to {align}: ask for at least one \
+                 frame, and for a power of two"
             ),
             CompactError::TooLarge { wanted, managed } => write!(
                 f,
-                "{wanted} pageblocks are asked for, and the zone's memory makes {managed}: ask for fewer, or use Compaction::all"
+                "{wanted} pageblocks are asked for, and the zone's memory makes {managed}: ask for \
+                 fewer, or use Compaction::all"
             ),
             CompactError::Unsupported => f.write_str(
-                "the backing keeps the free frames: compact there, or use the allocator's own store",
+                "the backing keeps the free frames: compact there, or use the allocator's own \
+                 store",
             ),
             CompactError::Forked => f.write_str(
-                "this process is a fork of the one that made the allocator, whose pages it does not own",
+                "this process is a fork of the one that made the allocator, whose pages it does \
+                 not own",
             ),
         }
     }

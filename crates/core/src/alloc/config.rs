@@ -315,12 +315,14 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::RangeTooHigh { zone, range } => write!(
                 f,
-                "zone {zone}: {} frames from {} do not end below frame 2^32: use a larger page size",
+                "zone {zone}: {} frames from {} do not end below frame 2^32: use a larger page \
+                 size",
                 range.frames, range.start
             ),
             ConfigError::Overlap { zone, other, at } => write!(
                 f,
-                "zones {zone} and {other} overlap at frame {at} (two zones may not share an aligned run of 512 frames): separate their ranges"
+                "zones {zone} and {other} overlap at frame {at} (two zones may not share an \
+                 aligned run of 512 frames): separate their ranges"
             ),
             ConfigError::Watermarks { zone } => {
                 write!(f, "zone {zone}: watermarks must ascend, min <= low <= high")
@@ -328,32 +330,38 @@ impl fmt::Display for ConfigError {
             ConfigError::TooLittleMetadata { needed, given } => {
                 write!(
                     f,
-                    "{given} bytes of metadata given, {needed} needed: ask Allocator::metadata_bytes"
+                    "{given} bytes of metadata given, {needed} needed: ask \
+                     Allocator::metadata_bytes"
                 )
             }
             ConfigError::TooLarge => write!(
                 f,
-                "the metadata would not fit (at most 2^32 frames and {} magazines): lower `cpus` or `high`",
+                "the metadata would not fit (at most 2^32 frames and {} magazines): lower `cpus` \
+                 or `high`",
                 1u32 << MagazineIndex::BITS
             ),
             ConfigError::NoSuchZone { zone } => {
                 write!(
                     f,
-                    "there is no zone {zone}: zones are numbered from 0, as they stand in Config::zones"
+                    "there is no zone {zone}: zones are numbered from 0, as they stand in \
+                     Config::zones"
                 )
             }
             ConfigError::NotAddable { range } => write!(
                 f,
-                "cannot add {} frames from {}: give at least one frame, and none above the {SECTION_FRAMES} frames around Config::pfn_limit",
+                "cannot add {} frames from {}: give at least one frame, and none above the \
+                 {SECTION_FRAMES} frames around Config::pfn_limit",
                 range.frames, range.start
             ),
             ConfigError::HasMemory { first } => write!(
                 f,
-                "the 512 frames from {first} have memory already: leave them out, or add them once by add_memory_held and free them in parts"
+                "the 512 frames from {first} have memory already: leave them out, or add them once \
+                 by add_memory_held and free them in parts"
             ),
             ConfigError::OutOfReach => write!(
                 f,
-                "magazines have numbers in the 512 MiB from the start of the metadata on: give memory there"
+                "magazines have numbers in the 512 MiB from the start of the metadata on: give \
+                 memory there"
             ),
             ConfigError::WasRemoved { first, zone } => write!(
                 f,

@@ -35,14 +35,18 @@ impl<'m, C: Cpus> Allocator<'m, C> {
     ///
     /// ```
     /// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
-    /// # use pagedepot::{Allocator, Config, CpuId, Flags, FrameRange, NodeId, Order, Pfn, Scope, ZoneConfig};
+    /// # use pagedepot::{
+    /// #     Allocator, Config, CpuId, Flags, FrameRange, NodeId, Order, Pfn, Scope, ZoneConfig,
+    /// # };
     /// # struct First;
     /// # impl Environment for First {}
     /// # impl WhichCpu for First {
     /// #     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
     /// # }
     /// # let ranges = [FrameRange::new(Pfn::new(0x100), 1 << 15)];
-    /// # let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+    /// # let zones = [ZoneConfig {
+    /// #     name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None,
+    /// # }];
     /// # let config = Config::new(1, &zones);
     /// # let locks = [CpuLock::new()];
     /// # type Depot<'m> = Allocator<'m, Locked<'m, First>>;

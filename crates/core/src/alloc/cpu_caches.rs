@@ -105,9 +105,9 @@ impl<'m, C: Cpus> CpuCaches<'_, 'm, C> {
         (cpu.get() < self.0.pcps.cpus()).then(|| self.0.pcps.shared(cpu).asks.counts())
     }
 
-    /// Where a CPU's part of the metadata lies, and its bytes; `None` when there is no such CPU. With
-    /// [`Config::cpu_pages`](crate::Config::cpu_pages) these are whole pages, which may be moved to
-    /// the CPU's node. Only the allocator accesses them.
+    /// Where a CPU's part of the metadata lies, and its bytes; `None` when there is no such CPU.
+    /// With [`Config::cpu_pages`](crate::Config::cpu_pages) these are whole pages, which may be
+    /// moved to the CPU's node. Only the allocator accesses them.
     pub fn metadata(&self, cpu: CpuId) -> Option<(NonNull<u8>, usize)> {
         self.0.pcps.blocks().block(cpu)
     }

@@ -33,18 +33,21 @@ impl fmt::Display for AllocError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             AllocError::Exhausted => {
-                "out of pages: free some, begin with more memory or a higher ceiling, or register a reclaim callback (`shortage` lists where they are)"
+                "out of pages: free some, begin with more memory or a higher ceiling, or register \
+                 a reclaim callback (`shortage` lists where they are)"
             }
             AllocError::NoZone => "the flags exclude every zone: raise the level or drop this_node",
             AllocError::NotAvailable => "the range is not entirely free memory of one zone",
             AllocError::Unsupported => {
-                "the backing has no ranges: implement Backing::ranges, or ask for at most 1024 frames anywhere"
+                "the backing has no ranges: implement Backing::ranges, or ask for at most 1024 \
+                 frames anywhere"
             }
             AllocError::BadSize => "sizes go from 1 to 2^18 frames",
             AllocError::BadAlignment => "alignments are powers of two of at most 2^18 frames",
             AllocError::NotInitialized => NOT_INITIALIZED,
             AllocError::Forked => {
-                "this process is a fork of the one that made the allocator, whose pages it does not own: make a new one after fork"
+                "this process is a fork of the one that made the allocator, whose pages it does \
+                 not own: make a new one after fork"
             }
         })
     }
@@ -95,7 +98,8 @@ impl fmt::Display for FreeError {
             }
             FreeError::NotInitialized => NOT_INITIALIZED,
             FreeError::Forked => {
-                "this process is a fork of the one that made the allocator, whose pages it does not own"
+                "this process is a fork of the one that made the allocator, whose pages it does \
+                 not own"
             }
         })
     }

@@ -27,7 +27,8 @@ use crate::sync::late_init::{LateInit, NotMade};
 /// ```
 /// use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
 /// use pagedepot::{
-///     AllocError, Allocator, Config, CpuId, Flags, FrameRange, Global, NodeId, Order, Pfn, ZoneConfig,
+///     AllocError, Allocator, Config, CpuId, Flags, FrameRange, Global, NodeId, Order, Pfn,
+///     ZoneConfig,
 /// };
 ///
 /// struct First;
@@ -42,7 +43,9 @@ use crate::sync::late_init::{LateInit, NotMade};
 /// assert_eq!(DEPOT.alloc(Order::BASE, Flags::default()), Err(AllocError::NotInitialized));
 ///
 /// let ranges = [FrameRange::new(Pfn::new(0x100), 1 << 15)];
-/// let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+/// let zones = [ZoneConfig {
+///     name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None,
+/// }];
 /// let config = Config::new(1, &zones);
 /// let bytes = Allocator::<Locked<'_, First>>::metadata_bytes(&config)?;
 /// let metadata = Box::leak(Box::new_uninit_slice(bytes));

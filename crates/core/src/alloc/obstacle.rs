@@ -71,11 +71,13 @@ impl fmt::Display for Obstacle {
             }
             Obstacle::Carved { first, pages } => write!(
                 f,
-                "{pages} pages hold the allocator's own magazines, frame {first} first: they stay for good"
+                "{pages} pages hold the allocator's own magazines, frame {first} first: they stay \
+                 for good"
             ),
             Obstacle::InUse { first, pages, cached_by: Some(cpu) } => write!(
                 f,
-                "{pages} pages are not free; CPU {} caches the first, frame {first}: drain the caches",
+                "{pages} pages are not free; CPU {} caches the first, frame {first}: drain the \
+                 caches",
                 cpu.get()
             ),
             Obstacle::InUse { first, pages, cached_by: None } => {

@@ -80,10 +80,13 @@ impl<C: Cpus> Allocator<'_, C> {
 /// # impl Environment for First {}
 /// # impl WhichCpu for First { fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) } }
 /// # let ranges = [FrameRange::new(Pfn::new(0), 1 << 15)];
-/// # let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+/// # let zones = [ZoneConfig {
+/// #     name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None,
+/// # }];
 /// # let config = Config::new(1, &zones);
 /// # let locks = [CpuLock::new()];
-/// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); Allocator::<Locked<'_, First>>::metadata_bytes(&config)?];
+/// # let bytes = Allocator::<Locked<'_, First>>::metadata_bytes(&config)?;
+/// # let mut metadata = vec![std::mem::MaybeUninit::uninit(); bytes];
 /// # let allocator = Allocator::new(&config, &mut metadata, Locked::new(&locks, First))?;
 /// let mut pageblocks = Pageblocks::of(&allocator, ZoneId::new(0)).expect("there is a zone");
 /// assert!(pageblocks.all(|pageblock| pageblock.is_whole()));

@@ -1,5 +1,5 @@
-//! The mover for requests with [`Flags::compact`](crate::Flags::compact): registered once, and run by
-//! one request at a time.
+//! The mover for requests with [`Flags::compact`](crate::Flags::compact): registered once, and run
+//! by one request at a time.
 //!
 //! The mover may allocate, and a request of its own that compacted would enter it again: so a
 //! request that finds another one compacting goes on without.
@@ -59,7 +59,8 @@ impl<'m> RegisteredMover<'m> {
         registered.map(drop).map_err(|_| MoverRegistered)
     }
 
-    /// The mover, and the right to call it. `None`: there is none, or another request has the right.
+    /// The mover, and the right to call it. `None`: there is none, or another request has the
+    /// right.
     pub(super) fn begin(&self) -> Option<(&dyn Mover, Turn<'_>)> {
         let mover: &dyn Mover = *self.mover.get()?;
         Some((mover, Turn::begin(&self.is_compacting)?))

@@ -95,7 +95,8 @@ impl fmt::Display for RemoveError {
             ),
             RemoveError::NotRemovable { range } => write!(
                 f,
-                "cannot remove {} frames from {}: give one or more whole runs of {PAGEBLOCK_FRAMES} frames, aligned to their size",
+                "cannot remove {} frames from {}: give one or more whole runs of \
+                 {PAGEBLOCK_FRAMES} frames, aligned to their size",
                 range.frames, range.start
             ),
             RemoveError::Obstacle(obstacle) => obstacle.fmt(f),
@@ -105,13 +106,16 @@ impl fmt::Display for RemoveError {
             ),
             RemoveError::Busy { first, pages, skipped_cpus } => write!(
                 f,
-                "{pages} pages are allocated, or cached by {skipped_cpus} CPUs that could not be drained, frame {first} first: free them, or call disable_caches, and try again"
+                "{pages} pages are allocated, or cached by {skipped_cpus} CPUs that could not be \
+                 drained, frame {first} first: free them, or call disable_caches, and try again"
             ),
             RemoveError::Unsupported => f.write_str(
-                "the backing has no ranges: implement Backing::ranges, or take the frames out of the backing yourself",
+                "the backing has no ranges: implement Backing::ranges, or take the frames out of \
+                 the backing yourself",
             ),
             RemoveError::Forked => f.write_str(
-                "this process is a fork of the one that made the allocator, whose pages it does not own",
+                "this process is a fork of the one that made the allocator, whose pages it does \
+                 not own",
             ),
         }
     }

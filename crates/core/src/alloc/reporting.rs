@@ -9,8 +9,8 @@
 //! | needed | held by that request, the rest free, when the device has made it usable; else reported again |
 //!
 //! `store/reported.rs` has the invariants of the second half. Of a pass:
-//! 1. It takes pageblocks as any request does, by a claim of all their frames, so that no caller has
-//!    one of them while the device looks at them.
+//! 1. It takes pageblocks as any request does, by a claim of all their frames, so that no caller
+//!    has one of them while the device looks at them.
 //! 2. What it takes is announced as in flight from before it takes the first until it has given all
 //!    back: a request that finds nothing meanwhile looks again before it fails.
 //! 3. The zone's free pages are counted without those that it has, and never fall below the `low`
@@ -42,14 +42,18 @@ const CAPACITY: usize = if cfg!(loom) { 2 } else { 32 };
 ///
 /// ```
 /// # use pagedepot::cpus::{CpuLock, Environment, Locked, WhichCpu};
-/// # use pagedepot::{Allocator, Config, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig, ZoneId};
+/// # use pagedepot::{
+/// #     Allocator, Config, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig, ZoneId,
+/// # };
 /// # struct First;
 /// # impl Environment for First {}
 /// # impl WhichCpu for First {
 /// #     fn cpu(&self) -> Option<CpuId> { Some(CpuId::new(0)) }
 /// # }
 /// # let ranges = [FrameRange::new(Pfn::new(0), 1 << 15)];
-/// # let zones = [ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None }];
+/// # let zones = [ZoneConfig {
+/// #     name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None,
+/// # }];
 /// # let config = Config::new(1, &zones);
 /// # let locks = [CpuLock::new()];
 /// # type Depot<'m> = Allocator<'m, Locked<'m, First>>;
@@ -144,7 +148,8 @@ impl fmt::Display for ReportError {
                 "the backing keeps the free frames: report there, or use the allocator's own store",
             ),
             ReportError::Forked => f.write_str(
-                "this process is a fork of the one that made the allocator, whose pages it does not own",
+                "this process is a fork of the one that made the allocator, whose pages it does \
+                 not own",
             ),
         }
     }
@@ -188,13 +193,13 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
             .is_some_and(|bitmap| bitmap.is_reported(PageblockIndex::of(pfn)))
     }
 
-    /// Reports whole free pageblocks of a zone that are not reported yet, from the last one down, at
-    /// most `pageblocks_max`, and up to 32 by one call of the device. They are missing for requests
-    /// while the device looks at them; the zone's free pages never fall below its `low` watermark for
-    /// that.
+    /// Reports whole free pageblocks of a zone that are not reported yet, from the last one
+    /// down, at most `pageblocks_max`, and up to 32 by one call of the device. They are missing
+    /// for requests while the device looks at them; the zone's free pages never fall below its
+    /// `low` watermark for that.
     ///
-    /// A caller that repeats this every few seconds with a sixteenth of the free pageblocks does what
-    /// the kernel does. What CPUs cache is not free here: drain before, if it should be.
+    /// A caller that repeats this every few seconds with a sixteenth of the free pageblocks does
+    /// what the kernel does. What CPUs cache is not free here: drain before, if it should be.
     ///
     /// O(zone's frames / 2^15), and what the device costs. Passes may run at the same time, and
     /// report different pageblocks.
@@ -253,8 +258,8 @@ impl<'a, 'm, C: Cpus> Reporting<'a, 'm, C> {
     }
 }
 
-/// Calls `visit` for the pageblocks of sections whose bits `word` has, from the last one down, until
-/// it returns `false`.
+/// Calls `visit` for the pageblocks of sections whose bits `word` has, from the last one down,
+/// until it returns `false`.
 fn for_each_pageblock(
     bitmap: &Bitmap<'_>,
     span: (u32, u32),

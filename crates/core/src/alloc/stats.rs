@@ -144,7 +144,8 @@ impl fmt::Display for Shortage<'_> {
             }
             write!(
                 f,
-                "{}: managed {} free {} (min {}) cached {} unreachable {} in flight {} quarantined {} pages",
+                "{}: managed {} free {} (min {}) cached {} unreachable {} in flight {} quarantined \
+                 {} pages",
                 zone.name.as_str(),
                 zone.managed_pages,
                 zone.free_pages,

@@ -39,7 +39,9 @@ pub unsafe trait Guard {
 /// use core::mem::MaybeUninit;
 /// use core::sync::atomic::{AtomicU32, Ordering};
 /// use pagedepot::cpus::{Context, Environment, FenceError, Guard, Here, Pinned, Processor};
-/// use pagedepot::{Allocator, Config, ConfigError, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig};
+/// use pagedepot::{
+///     Allocator, Config, ConfigError, CpuId, Flags, FrameRange, NodeId, Order, Pfn, ZoneConfig,
+/// };
 ///
 /// static DEPTH: AtomicU32 = AtomicU32::new(0); // handlers add one, and take it off
 /// static mut METADATA: [MaybeUninit<u8>; 64 << 10] = [MaybeUninit::uninit(); 64 << 10];
@@ -47,7 +49,8 @@ pub unsafe trait Guard {
 /// struct OneCpu;
 /// struct Pin(Context);
 ///
-/// // SAFETY: there is one CPU; a handler that comes while this one lives gets another context, or none.
+/// // SAFETY: there is one CPU; a handler that comes while this one lives gets another context, or
+/// // none.
 /// unsafe impl Guard for Pin {
 ///     fn here(&self) -> Here {
 ///         Here { cpu: CpuId::new(0), context: self.0 }
@@ -78,7 +81,9 @@ pub unsafe trait Guard {
 ///
 /// fn boot() -> Result<Depot, ConfigError> {
 ///     let ranges = [FrameRange::new(Pfn::new(0), 2048)];
-///     let normal = ZoneConfig { name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None };
+///     let normal = ZoneConfig {
+///         name: "Normal", node: NodeId::new(0), level: 2, ranges: &ranges, watermarks: None,
+///     };
 ///     let zones = [normal];
 ///     // SAFETY: called once.
 ///     Depot::new(&Config::new(1, &zones), unsafe { &mut METADATA }, Pinned(OneCpu))

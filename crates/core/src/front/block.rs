@@ -123,7 +123,11 @@ pub(crate) fn opaque(mut number: usize) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: no instructions.
     unsafe {
-        core::arch::asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
+        core::arch::asm!(
+            "/* {0} */",
+            inout(reg) number,
+            options(pure, nomem, nostack, preserves_flags),
+        );
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {

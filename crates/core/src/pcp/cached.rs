@@ -26,8 +26,8 @@ pub struct Pcp {
     /// Frames on their way between owners.
     pub in_flight: InFlight,
     /// Pages of all magazines that are in this CPU's fronts and shelves, each charged in full.
-    /// Relaxed where the owner compares it with `high`: it sees its own charges, and a drain that it
-    /// does not see yet only makes it spill early.
+    /// Relaxed where the owner compares it with `high`: it sees its own charges, and a drain that
+    /// it does not see yet only makes it spill early.
     pub charged_pages: AtomicI64,
     /// Change of the zone's free count that has not been added to it yet. Relaxed where it is added
     /// to: the pages themselves are published by the store.
@@ -83,8 +83,8 @@ pub struct Accounts {
     pub hand_moved_before: [AtomicU64; 2],
     /// Calls so far, rests included.
     pub hand_calls: AtomicU32,
-    /// The fewest magazines that each shelf of order 0 had since the last window of calls ended, and
-    /// how many of those that were spare in it are still to be returned.
+    /// The fewest magazines that each shelf of order 0 had since the last window of calls ended,
+    /// and how many of those that were spare in it are still to be returned.
     shelf_least: [AtomicU32; Mobility::COUNT],
     spare: [AtomicU32; Mobility::COUNT],
     /// Calls that the hand rests for.
@@ -213,8 +213,8 @@ impl Pcp {
         }
     }
 
-    /// Ends a window over which spare magazines of order 0 are counted. `is_wanted`: the next window
-    /// is to return them.
+    /// Ends a window over which spare magazines of order 0 are counted. `is_wanted`: the next
+    /// window is to return them.
     pub fn end_window(&self, mobility: Mobility, is_wanted: bool) {
         let [least, spare] = [&self.accounts.shelf_least, &self.accounts.spare]
             .map(|cells| &cells[mobility.index()]);

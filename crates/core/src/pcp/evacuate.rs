@@ -6,12 +6,12 @@
 //!
 //! # Theory
 //! Fronts are last in, first out: the frame that was freed last is the next one allocated, whatever
-//! pageblock it pins. However many magazines are exchanged with the store, the same frames circulate,
-//! and no pageblock becomes whole (decision 0008). So the frames of some pageblocks must not come
-//! on top. Their tags lead `free` to fronts of their own, of which no allocation pops: at no cost,
-//! because `free` reads the tag anyway. Such a front has one magazine. When it is full it goes to
-//! the store, never to a shelf. There searches pass by these pageblocks until they would have to
-//! break up a whole one, or fail; they settle those that they take from.
+//! pageblock it pins. However many magazines are exchanged with the store, the same frames
+//! circulate, and no pageblock becomes whole (decision 0008). So the frames of some pageblocks must
+//! not come on top. Their tags lead `free` to fronts of their own, of which no allocation pops: at
+//! no cost, because `free` reads the tag anyway. Such a front has one magazine. When it is full it
+//! goes to the store, never to a shelf. There searches pass by these pageblocks until they would
+//! have to break up a whole one, or fail; they settle those that they take from.
 //!
 //! The argument why a tag may change while frames are held or cached is in `store/section.rs`. How
 //! many pageblocks evacuate is in `zone/evacuation.rs`.
@@ -24,19 +24,20 @@
 //! same over 4 steps: not while memory fills or empties.
 //!
 //! # Spare magazines
-//! A shelf that was filled once keeps its frames for as long as its CPU pushes and pops near the top.
-//! They pin every pageblock that they are of, count as free nowhere, and when they are allocated at
-//! last they fill pageblocks that evacuate. So magazines of order 0 that no front needed over 32
-//! calls of the hand go to the store, 4 at a time, unless half of the zone is whole already.
+//! A shelf that was filled once keeps its frames for as long as its CPU pushes and pops
+//! near the top. They pin every pageblock that they are of, count as free nowhere, and when
+//! they are allocated at last they fill pageblocks that evacuate. So magazines of order 0
+//! that no front needed over 32 calls of the hand go to the store, 4 at a time, unless half
+//! of the zone is whole already.
 //!
 //! # Bounds
 //! One step reads a line of tags, a word of hints each, and at most 16 lines of the bitmap, and
 //! changes at most 16 tags. Where nothing evacuates and nothing is to, it reads only the hints of a
-//! section, in three lines, and 8 tags, and 7 of 8 steps are left out, until a sixteenth of the zone
-//! has been allocated or freed since the last turn. While memory fills or empties, it reads counters
-//! alone, at every second call. A slow path is longer by one step and by 4 spare magazines for each
-//! mobility; and by one magazine for each mobility and class in use at every eighth step, which
-//! empties the CPU's fronts for evacuated frames.
+//! section, in three lines, and 8 tags, and 7 of 8 steps are left out, until a sixteenth of the
+//! zone has been allocated or freed since the last turn. While memory fills or empties, it reads
+//! counters alone, at every second call. A slow path is longer by one step and by 4 spare magazines
+//! for each mobility; and by one magazine for each mobility and class in use at every eighth step,
+//! which empties the CPU's fronts for evacuated frames.
 
 use super::front::Front;
 use super::share::Share;
@@ -304,8 +305,8 @@ impl<C: Cpus> Share<'_, '_, C> {
         self.return_spare();
     }
 
-    /// Empties this CPU's fronts for evacuated frames into the store, those of this context; returns
-    /// pages.
+    /// Empties this CPU's fronts for evacuated frames into the store, those of this context;
+    /// returns pages.
     #[cold]
     pub fn return_evacuated(&self, here: Here) -> u64 {
         if !self.caches.pcps.evacuates() {

@@ -6,9 +6,9 @@
 //! `mm/page_alloc.c`). Here a CPU moves full magazines, so the rule counts magazines: those that
 //! its fronts push out, and those that come back to them.
 //!
-//! The rule is in use: [`Config::free_high`](crate::Config) is mainline's unless an embedder changes
-//! it. The other rules and limits of the thread that asked about it ("netperf -18.0% regression",
-//! 2022) are for comparison, in `pagedepot-designs`.
+//! The rule is in use: [`Config::free_high`](crate::Config) is mainline's unless an embedder
+//! changes it. The other rules and limits of the thread that asked about it ("netperf -18.0%
+//! regression", 2022) are for comparison, in `pagedepot-designs`.
 //!
 //! Only orders 1 to 3 are regarded, as in mainline. Order 0 is what exiting processes free in large
 //! batches, to be allocated again soon; and of larger blocks frees alone fill few magazines.

@@ -23,8 +23,8 @@ pub struct Ask {
 }
 
 impl<C: Cpus> Caches<'_, C> {
-    /// The owner's part: if its gate is asked, takes its fronts and hands them over. `true`: it has,
-    /// and the gate is open again.
+    /// The owner's part: if its gate is asked, takes its fronts and hands them over. `true`: it
+    /// has, and the gate is open again.
     pub fn hand_over(&self, here: Here) -> bool {
         let (blocks, cpu) = (self.pcps.blocks(), here.cpu);
         // Relaxed: the claim decides.
@@ -64,8 +64,8 @@ impl<C: Cpus> Caches<'_, C> {
         environment.handed_over(cpu);
     }
 
-    /// A drain's look at a CPU: asks if it has to, takes the fronts if it can, and collects what was
-    /// handed over.
+    /// A drain's look at a CPU: asks if it has to, takes the fronts if it can, and collects what
+    /// was handed over.
     pub fn look_at(&self, cpu: CpuId, zones: Range<u32>, ask: Ask) -> Drained {
         let mut done = Drained::default();
         let is_pending = self.has_magazines(cpu, zones.clone())

@@ -1,10 +1,11 @@
 //! Where empty magazines come from, and where they go.
 //!
-//! In this order: the CPU's own stack of empties (where memory that the caller added lies at first),
-//! those that drains brought back, magazines of the caller's memory that were never used, a frame carved from a zone that is above its `low`
-//! watermark (16 magazines with 4 KiB pages; it stays the allocator's), the empties of other CPUs,
-//! and a shelved magazine of the CPU's own, spilled: without it the orders that came first would
-//! keep all magazines. When all fail, the caller does without.
+//! In this order: the CPU's own stack of empties (where memory that the caller added lies at
+//! first), those that drains brought back, magazines of the caller's memory that were never
+//! used, a frame carved from a zone that is above its `low` watermark (16 magazines with 4 KiB
+//! pages; it stays the allocator's), the empties of other CPUs, and a shelved magazine of the
+//! CPU's own, spilled: without it the orders that came first would keep all magazines. When all
+//! fail, the caller does without.
 //!
 //! A magazine outside every stack of empties is charged to the CPU that took it, in full, until it
 //! is back: `charged_pages` counts every magazine in fronts, shelves and hands.

@@ -113,8 +113,8 @@ impl BackingRequest {
 /// and reports [`Misuse::Backing`](crate::Misuse::Backing) instead of handing such a block out. It
 /// cannot check 2 and 3.
 pub unsafe trait Backing: Sync {
-    /// Takes up to `out.len()` (at most 64) blocks; returns how many it wrote to the front of `out`.
-    /// CPUs hand them out in the order in which they lie there.
+    /// Takes up to `out.len()` (at most 64) blocks; returns how many it wrote to the front of
+    /// `out`. CPUs hand them out in the order in which they lie there.
     ///
     /// Each comes with the mobility that the pageblock around it serves from now on: frames of it
     /// that are freed are cached for requests of that mobility. One that keeps no mobilities apart
@@ -122,8 +122,8 @@ pub unsafe trait Backing: Sync {
     fn take(&self, request: BackingRequest, out: &mut [Block]) -> usize;
 
     /// Takes back at most 64 blocks of `zone`, in whatever order of address; they need not be of
-    /// the order they were taken with, and their mobility says nothing. Returns which of their frames were free already, as far as
-    /// it can tell: these stay free once, and are reported as
+    /// the order they were taken with, and their mobility says nothing. Returns which of their
+    /// frames were free already, as far as it can tell: these stay free once, and are reported as
     /// [`Misuse`](crate::Misuse::DoubleFree), last, so that this may not panic for their sake.
     fn put(&self, zone: ZoneId, blocks: &[Block]) -> Doubled;
 

@@ -85,9 +85,9 @@ const PASSES_FOR_PAIRS: [Pass; 3] =
 #[derive(Clone, Copy)]
 enum Pass {
     /// For movable blocks in the section of the hint, while most of it is whole and nothing
-    /// evacuates: partly free and of the wanted mobility, or entirely free. CPUs whose hints lie in sections of their own then
-    /// stay out of each other's, and out of the summary. What is taken there breaks up few of many
-    /// whole ones.
+    /// evacuates: partly free and of the wanted mobility, or entirely free. CPUs whose hints lie in
+    /// sections of their own then stay out of each other's, and out of the summary. What is taken
+    /// there breaks up few of many whole ones.
     Near(Sort),
     /// Partly free, of the wanted mobility, where the summary leads.
     Partial { which: Which, looks_max: u32 },
@@ -95,8 +95,8 @@ enum Pass {
     Whole(Walk),
     /// The first of two neighbours that are.
     Pair(Walk),
-    /// Entirely free and reported, of any mobility: a pageblock, or the first of two neighbours that
-    /// are entirely free, of which one is.
+    /// Entirely free and reported, of any mobility: a pageblock, or the first of two neighbours
+    /// that are entirely free, of which one is.
     Reported(Sort),
     /// Of any mobility, and mixed already.
     Tainted,
@@ -386,8 +386,8 @@ impl<'m> Bitmap<'m> {
         keeps_whole && gives_up && 8 * taken >= want
     }
 
-    /// Takes blocks from partly used pageblocks, each time from the densest of the next few. Returns
-    /// how many, and whether there was any such pageblock at the last look.
+    /// Takes blocks from partly used pageblocks, each time from the densest of the next few.
+    /// Returns how many, and whether there was any such pageblock at the last look.
     fn take_densest(
         &self,
         wanted: Wanted<'_>,
@@ -561,8 +561,8 @@ impl<'m> Bitmap<'m> {
         got
     }
 
-    /// As [`take`](Self::take), for blocks of any order: fewer than wanted may come, though more are
-    /// free. 0 means that there is none.
+    /// As [`take`](Self::take), for blocks of any order: fewer than wanted may come, though more
+    /// are free. 0 means that there is none.
     pub fn take_blocks(
         &self,
         wanted: Wanted<'_>,
@@ -656,7 +656,8 @@ impl<'m> Bitmap<'m> {
         found
     }
 
-    /// The first pageblock from `first` on and before `end` that is hinted to be whole, or reported.
+    /// The first pageblock from `first` on and before `end` that is hinted to be whole, or
+    /// reported.
     fn next_whole(&self, mut first: u32, end: u32) -> Option<PageblockIndex> {
         while first < end {
             let pageblock = PageblockIndex(first);

@@ -13,8 +13,8 @@ use crate::sync::prim::{AtomicU64, Ordering};
 /// A device is registered by [`Reporting::register`](crate::Reporting::register), and gets whole
 /// pageblocks: aligned runs of 512 frames, 2 MiB of 4 KiB pages.
 pub trait ReportingDevice: Sync {
-    /// Reports ranges of free pageblocks: ascending, apart, at most 32 pageblocks in all. Until this
-    /// returns the frames are the device's alone: no request gets one. The device may take the
+    /// Reports ranges of free pageblocks: ascending, apart, at most 32 pageblocks in all. Until
+    /// this returns the frames are the device's alone: no request gets one. The device may take the
     /// memory away, so that the contents are lost.
     ///
     /// `false`: the device did not take the report; the frames are free as before. They are offered

@@ -33,16 +33,19 @@ impl fmt::Display for Misuse {
             Misuse::DoubleFree { first, frames: 1 } => {
                 write!(
                     f,
-                    "{first} came back that was free already: it was freed twice, or with a wrong order"
+                    "{first} came back that was free already: it was freed twice, or with a wrong \
+                     order"
                 )
             }
             Misuse::DoubleFree { first, frames } => write!(
                 f,
-                "{frames} frames came back that were free already, {first} first: they were freed twice, or with a wrong order"
+                "{frames} frames came back that were free already, {first} first: they were freed \
+                 twice, or with a wrong order"
             ),
             Misuse::Backing { first, frames } => write!(
                 f,
-                "the backing handed out {frames} frames from {first} on, which are misaligned or not of the zone asked for"
+                "the backing handed out {frames} frames from {first} on, which are misaligned or \
+                 not of the zone asked for"
             ),
         }
     }

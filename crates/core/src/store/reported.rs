@@ -12,15 +12,15 @@
 //!    gives up the frames as `put` does.
 //! 3. The read-modify-write that clears the bit confers all 512 frames. Its caller has the device's
 //!    word that they can be used before it hands out one of them or puts one into the words.
-//! 4. While a bit is set, the count of reported pageblocks is not 0: it rises before the bit is set,
-//!    and falls after it was cleared.
+//! 4. While a bit is set, the count of reported pageblocks is not 0: it rises before the bit is
+//!    set, and falls after it was cleared.
 //!
 //! Searches for single frames look at words and hints alone, so they pass a reported pageblock by
 //! without an instruction for it, and cannot get a frame of it by a stale hint or tag. The kernel's
 //! `PageReported` is a flag on blocks that stay in the free lists: each removal from a list has to
-//! look at it. What wakes pageblocks is the pass of a search after all whole pageblocks that are not
-//! reported, and a claim of given frames. Both are announced as moves in flight, so a request that
-//! looked into the words while the frames were on their way looks again.
+//! look at it. What wakes pageblocks is the pass of a search after all whole pageblocks that are
+//! not reported, and a claim of given frames. Both are announced as moves in flight, so a request
+//! that looked into the words while the frames were on their way looks again.
 //!
 //! A frame of a reported pageblock that is freed has been freed before. The free finds the hint
 //! `some` clear, looks at the bit, and takes what it has put out of the words again.
@@ -93,7 +93,8 @@ impl<'m> Bitmap<'m> {
         is_here
     }
 
-    /// Wakes a pageblock, whose frames are then free in the words. `false`: as [`wake`](Self::wake).
+    /// Wakes a pageblock, whose frames are then free in the words. `false`: as
+    /// [`wake`](Self::wake).
     pub fn wake_to_words(&self, pageblock: PageblockIndex) -> bool {
         let section = self.section(pageblock.section());
         let is_woken = section.is_some_and(|section| self.wake(section, pageblock));

@@ -5,10 +5,10 @@
 //! * *pageblock*: 512 frames, 8 words, exactly one cache line.
 //! * *some*, *whole*: per pageblock, hints that at least one frame, or every frame, is free.
 //! * *tag*: per pageblock, which zone and mobility its frames belong to; kept by the store.
-//! * *evacuating*: per pageblock, a copy of what its tag says, for searches: they pass by those that
-//!   evacuate.
-//! * *tainted*: per pageblock, a statistic: unmovable frames were taken from one of another mobility
-//!   since it was last whole.
+//! * *evacuating*: per pageblock, a copy of what its tag says, for searches: they
+//!   pass by those that evacuate.
+//! * *tainted*: per pageblock, a statistic: unmovable frames were taken from one of another
+//!   mobility since it was last whole.
 //! * *reported*: per pageblock, that all its frames are free though its words are 0: see
 //!   [`reported`](super::reported).
 //!
@@ -27,22 +27,22 @@
 //! order a pageblock that is taken entirely would be marked as partly free in between.
 //!
 //! A tag changes only while its changer owns all 512 frames. No other caller then holds a frame of
-//! that pageblock, or reads the tag to free one. Three changes are exceptions. The carver of a frame
-//! owns that frame alone, and marks its pageblock for good; holders of other frames free them to
-//! either front. The caller that removes memory isolates pageblocks before it owns a frame of them:
-//! later searches skip the pageblock, and frees go past the caches. A search or free that read the
-//! tag before goes on as if it had come first.
+//! that pageblock, or reads the tag to free one. Three changes are exceptions. The carver of a
+//! frame owns that frame alone, and marks its pageblock for good; holders of other frames free them
+//! to either front. The caller that removes memory isolates pageblocks before it owns a frame of
+//! them: later searches skip the pageblock, and frees go past the caches. A search or free that
+//! read the tag before goes on as if it had come first.
 //!
 //! And any caller may make a pageblock evacuate, or end that, while frames of it are held and
 //! cached, by a compare-and-swap that leaves zone and mobility as they are. No caller relies on
-//! either form. A free that has read the old tag pushes its frame to the other one of two fronts, of
-//! the same zone, mobility and class. From the front that is popped the frame is handed out again,
-//! as any frame is that was cached before the change; from the other it goes to the store, as all
-//! there do. Each magazine holds frames of one zone and class, which is all that drains, spills and
-//! pops rely on. A search that reads a stale form takes frames from a pageblock that it could have
-//! passed by, or passes by one until its last passes, which ask for neither. A caller that owns all
-//! 512 frames and changes the mobility ends the evacuation by the same compare-and-swap; a late mark
-//! then fails, or marks what the tag says now.
+//! either form. A free that has read the old tag pushes its frame to the other one of two fronts,
+//! of the same zone, mobility and class. From the front that is popped the frame is handed out
+//! again, as any frame is that was cached before the change; from the other it goes to the store,
+//! as all there do. Each magazine holds frames of one zone and class, which is all that drains,
+//! spills and pops rely on. A search that reads a stale form takes frames from a pageblock that it
+//! could have passed by, or passes by one until its last passes, which ask for neither. A caller
+//! that owns all 512 frames and changes the mobility ends the evacuation by the same
+//! compare-and-swap; a late mark then fails, or marks what the tag says now.
 //!
 //! LLFree (USENIX ATC 2023) keeps counters where this keeps hints. A counter and the bits cannot be
 //! changed together.
@@ -199,8 +199,9 @@ impl<'m> Section<'m> {
     pub fn taint(&self, pageblock: usize) {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
         // SeqCst, both: pairs with `set_whole`. A caller that saw the pageblock whole before the
-        // frame was taken may set the hint late. Either it sees the taint and clears it, or the hint
-        // is cleared here; the free that makes the pageblock whole then sets the hint and looks.
+        // frame was taken may set the hint late. Either it sees the taint and clears it, or the
+        // hint is cleared here; the free that makes the pageblock whole then sets the hint and
+        // looks.
         self.tainted[at].fetch_or(bit, Ordering::SeqCst);
         if self.whole[at].load(Ordering::SeqCst) & bit != 0 {
             self.clear_whole(pageblock);
@@ -272,7 +273,7 @@ impl<'m> Section<'m> {
 
     /// As [`count_free`](Self::count_free), without what is reported.
     pub fn count_in_words(&self, pageblock: usize) -> u32 {
-        // Relaxed: a count that is old as soon as it is taken; a caller that wants frames claims them.
+        // Relaxed: the count is old as soon as it is taken. A caller that wants frames claims them.
         self.pageblock_words(pageblock).iter().map(|w| w.load(Ordering::Relaxed).count_ones()).sum()
     }
 
@@ -461,8 +462,8 @@ impl<'m> Section<'m> {
         old & mask
     }
 
-    /// Sets the hints of a pageblock into which frames have been put. `true`: it became whole, or is
-    /// reported, so that the frames were free already. Call after the bits.
+    /// Sets the hints of a pageblock into which frames have been put. `true`: it became whole, or
+    /// is reported, so that the frames were free already. Call after the bits.
     #[inline]
     pub fn refresh_hints(&self, pageblock: usize) -> bool {
         let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));

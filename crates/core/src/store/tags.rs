@@ -68,8 +68,8 @@ impl<'m> Tags<'m> {
         if pageblock >= self.simple_pageblocks {
             return None;
         }
-        // SAFETY: `simple_pageblocks` is 0 or the length of the slice. Relaxed: the caller holds the
-        // frame, and saw the tag's last change when it got it.
+        // SAFETY: `simple_pageblocks` is 0 or the length of the slice. Relaxed: the caller holds
+        // the frame, and saw the tag's last change when it got it.
         Some(Tag(unsafe { self.tags.get_unchecked(pageblock) }.load(Ordering::Relaxed)))
     }
 

@@ -13,7 +13,11 @@ pub fn prefetch_write<T>(value: &T) {
             // SAFETY: a hint without architectural effect, on an address inside `value`. Every
             // x86-64 processor executes PREFETCHW, some as a no-op.
             unsafe {
-                core::arch::asm!("prefetchw [{}]", in(reg) start.add(line), options(nostack, preserves_flags, readonly));
+                core::arch::asm!(
+                    "prefetchw [{}]",
+                    in(reg) start.add(line),
+                    options(nostack, preserves_flags, readonly),
+                );
             }
         }
     }

@@ -107,7 +107,9 @@ mod scheduled {
 
     macro_rules! scheduled {
         ($($name:ident of $value:ty: $($fetch:ident)*;)*) => {$(
-            #[doc = concat!("An `", stringify!($name), "` with a scheduling point before each access.")]
+            #[doc = concat!(
+                "An `", stringify!($name), "` with a scheduling point before each access."
+            )]
             #[derive(Debug, Default)]
             #[repr(transparent)]
             pub struct $name(atomic::$name);

@@ -88,7 +88,8 @@ macro_rules! counters {
 
             pub fn read(&self) -> Counts {
                 let mut counts = Counts { $($name: self.$name.load(Ordering::Relaxed),)* };
-                let [out, back] = [&self.blocks_out, &self.blocks_back].map(Blocks::blocks_and_pages);
+                let (out, back) =
+                    (self.blocks_out.blocks_and_pages(), self.blocks_back.blocks_and_pages());
                 counts.direct_allocs += out.0;
                 counts.direct_alloc_pages += out.1;
                 counts.direct_frees += back.0;

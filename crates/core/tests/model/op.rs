@@ -155,7 +155,9 @@ fn any_order() -> impl Strategy<Value = Order> {
 prop_compose! {
     fn wish()(
         mobility in prop_oneof![
-            3 => Just(Mobility::Movable), 1 => Just(Mobility::Unmovable), 1 => Just(Mobility::Reclaimable)
+            3 => Just(Mobility::Movable),
+            1 => Just(Mobility::Unmovable),
+            1 => Just(Mobility::Reclaimable),
         ],
         is_zeroed in prop::bool::weighted(0.1),
         is_atomic in prop::bool::weighted(0.1),
@@ -190,18 +192,21 @@ fn mode() -> impl Strategy<Value = Mode> {
 
 pub fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        8 => (any_order(), count(), wish()).prop_map(|(order, count, wish)| Op::Alloc { order, count, wish }),
+        8 => (any_order(), count(), wish())
+            .prop_map(|(order, count, wish)| Op::Alloc { order, count, wish }),
         8 => (any::<u16>(), any::<u8>(), count())
             .prop_map(|(from, stride, count)| Op::Free { from, stride, count }),
         3 => (any_order(), count(), wish())
             .prop_map(|(order, count, wish)| Op::AllocMany { order, count, wish }),
         3 => (any::<u16>(), any::<u8>(), count())
             .prop_map(|(from, stride, count)| Op::FreeMany { from, stride, count }),
-        3 => (prop_oneof![0u32..600, 0u32..5000, Just(SECTION_AND_ONE)], 0u8..20, wish())
-            .prop_map(|(frames, align_shift, wish)| Op::AllocContiguous { frames, align_shift, wish }),
+        3 => (prop_oneof![0u32..600, 0u32..5000, Just(SECTION_AND_ONE)], 0u8..20, wish()).prop_map(
+            |(frames, align_shift, wish)| Op::AllocContiguous { frames, align_shift, wish },
+        ),
         2 => (any::<u32>(), prop_oneof![0u32..80, 0u32..3000], wish())
             .prop_map(|(at, frames, wish)| Op::AllocAt { at, frames, wish }),
-        3 => any::<(u16, u8, u8)>().prop_map(|(which, skip, keep)| Op::FreeContiguous { which, skip, keep }),
+        3 => any::<(u16, u8, u8)>()
+            .prop_map(|(which, skip, keep)| Op::FreeContiguous { which, skip, keep }),
         1 => any::<u16>().prop_map(|which| Op::Scatter { which }),
         2 => (any::<u16>(), any_order()).prop_map(|(which, to)| Op::Split { which, to }),
         4 => (prop::option::of(0u8..6), prop::option::of(0u8..8), mode())
@@ -211,8 +216,9 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => any::<u8>().prop_map(Op::RetireCpu),
         2 => any::<u8>().prop_map(Op::RestoreCpu),
         2 => any::<u16>().prop_map(|later_ms| Op::Decay { later_ms }),
-        1 => any::<(u8, u16, u16, u16)>()
-            .prop_map(|(zone, batch, high_min, more)| Op::SetLimits { zone, batch, high_min: high_min / 16, more: more / 16 }),
+        1 => any::<(u8, u16, u16, u16)>().prop_map(|(zone, batch, high_min, more)| {
+            Op::SetLimits { zone, batch, high_min: high_min / 16, more: more / 16 }
+        }),
         1 => (any::<u8>(), 0u16..2000).prop_map(|(zone, min)| Op::SetWatermarks { zone, min }),
         2 => (any::<u8>(), any::<u32>(), 1u32..3000, prop::bool::weighted(0.3), any::<bool>())
             .prop_map(|(zone, at, frames, is_held, is_whole)| {

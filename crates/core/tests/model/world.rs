@@ -178,13 +178,16 @@ prop_compose! {
             2 => Just(sections()), 1 => Just(crowd()),
         ],
         nodes in prop::collection::vec(0u32..3, 1..=4),
-        page_size in prop_oneof![Just(PageSize::Kib4), Just(PageSize::Kib16), Just(PageSize::Kib64)],
+        page_size in
+            prop_oneof![Just(PageSize::Kib4), Just(PageSize::Kib16), Just(PageSize::Kib64)],
         high in high(),
         free_high in free_high(),
         reserve in reserve(),
         (checked, track_owner) in any::<(bool, bool)>(),
         caches in prop::bool::weighted(0.9),
-        keeper in prop_oneof![3 => Just(Keeper::Bitmap), 1 => Just(Keeper::Blocks), 1 => Just(Keeper::Ranges)],
+        keeper in prop_oneof![
+            3 => Just(Keeper::Bitmap), 1 => Just(Keeper::Blocks), 1 => Just(Keeper::Ranges),
+        ],
         is_mapped in prop::bool::weighted(0.3),
         skew in prop_oneof![Just(0usize), Just(128), 0usize..256],
     ) -> World {
