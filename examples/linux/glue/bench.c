@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What cannot be asked of the page allocator from user space: a command is written to /proc/pagedepot, and
- * its figures are read from there, a line "name value" each. Times are the least of the rounds, in
- * picoseconds per page block. The same code runs with the depot and with Linux's lists.
+ * What cannot be asked of the page allocator from user space: a command is written to
+ * /proc/pagedepot, and its figures are read from there, a line "name value" each. Times are the
+ * least of the rounds, in picoseconds per page block. The same code runs with the depot and with
+ * Linux's lists.
  */
 #include <linux/cpu.h>
 #include <linux/delay.h>
@@ -196,7 +197,10 @@ static void remote(int cpu, int windows)
 	say("remote_ps %llu\n", per(best, 2 * WINDOW_BLOCKS));
 }
 
-/* Drains: 0 as reclaim drains, 1 all of each zone, 2 by asking; the last does nothing with Linux's lists. */
+/*
+ * Drains: 0 as reclaim drains, 1 all of each zone, 2 by asking; the last does nothing with Linux's
+ * lists.
+ */
 static void drain_by(int mode)
 {
 	struct zone *zone;
@@ -474,10 +478,10 @@ static void counts(void)
 	}
 	for_each_populated_zone(zone)
 		cached += cached_in(zone);
-	say("takes %lu\nputs %lu\nrefilled %lu\nspilled %lu\ncached %llu\n", sum.takes, sum.puts, sum.refilled,
-	    sum.spilled, cached);
-	say("drained %llu\nfences %llu\nbusy %llu\nisolated %llu\n", depot_sum.taken_pages, depot_sum.fences,
-	    depot_sum.busy_cpus, depot_sum.isolated_cpus);
+	say("takes %lu\nputs %lu\nrefilled %lu\nspilled %lu\ncached %llu\n", sum.takes, sum.puts,
+	    sum.refilled, sum.spilled, cached);
+	say("drained %llu\nfences %llu\nbusy %llu\nisolated %llu\n", depot_sum.taken_pages,
+	    depot_sum.fences, depot_sum.busy_cpus, depot_sum.isolated_cpus);
 	say("depot %d\n", static_key_enabled(&pagedepot_on));
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Linux's per-CPU page lists by the library pagedepot. mm/page_alloc.c includes this behind
- * rmqueue_bulk(), in whose place and that of free_pcppages_bulk() depot_c_take() and depot_c_put() are.
- * The hooks in hooks.txt call what is static here.
+ * rmqueue_bulk(), in whose place and that of free_pcppages_bulk() depot_c_take() and depot_c_put()
+ * are. The hooks in hooks.txt call what is static here.
  */
 #include <linux/context_tracking.h>
 #include <linux/memblock.h>
@@ -28,8 +28,8 @@ DEFINE_PER_CPU(struct depot_counts, depot_counts);
 struct depot_drained depot_sum;
 
 /*
- * depot_front() of each context, order and migratetype. Callers are behind pcp_allowed_order(): orders to
- * 3, and that of huge pages, which are the orders that have fronts.
+ * depot_front() of each context, order and migratetype. Callers are behind pcp_allowed_order():
+ * orders to 3, and that of huge pages, which are the orders that have fronts.
  */
 static_assert(PAGE_ALLOC_COSTLY_ORDER == 3);
 #define DEPOT_ORDERS	11
@@ -63,8 +63,9 @@ static __always_inline struct depot_here depot_here(void)
 }
 
 /*
- * Whether handlers' fronts may be used: in a softirq or interrupt above a task, but not above these nor in
- * an NMI. A softirq that runs in ksoftirqd, or at the end of an interrupt, is a softirq above a task.
+ * Whether handlers' fronts may be used: in a softirq or interrupt above a task, but not above these
+ * nor in an NMI. A softirq that runs in ksoftirqd, or at the end of an interrupt, is a softirq
+ * above a task.
  */
 static bool depot_above_task(struct depot_here here)
 {
@@ -211,8 +212,8 @@ static int depot_nothing(void *unused)
 
 /*
  * The stopper of a CPU is a task: when it runs, no other task of that CPU is in a section without
- * preemption, and no softirq or interrupt above one. A grace period would do as well, but the CPU's gate
- * is closed until it ends.
+ * preemption, and no softirq or interrupt above one. A grace period would do as well, but the CPU's
+ * gate is closed until it ends.
  */
 bool depot_c_fence(u32 cpu)
 {
@@ -369,8 +370,8 @@ static noinline bool depot_push_in_handler(struct depot *depot, struct depot_her
 }
 
 /*
- * For frees of prepared pages, with the @migratetype of the lists that they would go to. Counts as the
- * commit to a list does.
+ * For frees of prepared pages, with the @migratetype of the lists that they would go to. Counts as
+ * the commit to a list does.
  */
 static __always_inline bool depot_free_page(struct zone *zone, struct page *page, unsigned long pfn,
 					    unsigned int order, int migratetype, fpi_t fpi_flags)
@@ -405,8 +406,8 @@ static __always_inline bool depot_free_any(struct zone *zone, struct page *page,
 }
 
 /* For bulk allocation: pages into the empty places of an array, or onto a list. */
-static int depot_alloc_bulk(struct depot *depot, struct zone *zone, struct alloc_context *ac, gfp_t gfp,
-			    unsigned int alloc_flags, int nr_pages, struct list_head *list,
+static int depot_alloc_bulk(struct depot *depot, struct zone *zone, struct alloc_context *ac,
+			    gfp_t gfp, unsigned int alloc_flags, int nr_pages, struct list_head *list,
 			    struct page **array, int *nr_populated)
 {
 	int nr_account = 0;
@@ -462,8 +463,10 @@ static bool depot_drain_cpu(unsigned int cpu, struct zone *zone)
 	return true;
 }
 
-/* Drains all CPUs in a zone, or in all zones (NULL). Isolated ones, which a full drain leaves alone, are
- * asked. Returns whether the zone has a depot. */
+/*
+ * Drains all CPUs in a zone, or in all zones (NULL). Isolated ones, which a full drain leaves
+ * alone, are asked. Returns whether the zone has a depot.
+ */
 static bool depot_drain_zones(struct zone *only, enum depot_mode mode)
 {
 	struct zone *zone;
@@ -492,8 +495,8 @@ void depot_ask_all(void)
 }
 
 /*
- * For update_process_times(), in a tick that came above user mode: a task that does not allocate hands
- * over here. In idle, and in user mode without a tick, the drainer takes what it asked for.
+ * For update_process_times(), in a tick that came above user mode: a task that does not allocate
+ * hands over here. In idle, and in user mode without a tick, the drainer takes what it asked for.
  */
 void depot_tick(void)
 {
@@ -510,8 +513,8 @@ void depot_tick(void)
 }
 
 /*
- * pagedepot=work: the lists are Linux's, and a drain of all CPUs is work that is queued on each CPU that
- * caches something, and waited for, as in kernels before 6.0.
+ * pagedepot=work: the lists are Linux's, and a drain of all CPUs is work that is queued on each CPU
+ * that caches something, and waited for, as in kernels before 6.0.
  */
 static bool depot_by_work __read_mostly;
 static DEFINE_PER_CPU(struct work_struct, depot_works);
@@ -554,8 +557,9 @@ static bool depot_drain_by_work(struct zone *only, bool force)
 }
 
 /*
- * For __drain_all_pages(). Reclaim wants pages back: quiet, which waits for nothing. A caller that names
- * a zone (offlining, contiguous ranges, compaction, memory failure), or insists, wants all: full.
+ * For __drain_all_pages(). Reclaim wants pages back: quiet, which waits for nothing. A caller that
+ * names a zone (offlining, contiguous ranges, compaction, memory failure), or insists, wants all:
+ * full.
  */
 static bool depot_drain_all(struct zone *only, bool force)
 {

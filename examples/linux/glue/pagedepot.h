@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Linux's per-CPU page lists by the library pagedepot: what C and Rust know of each other, and what
- * hooks in files other than mm/page_alloc.c call. The functions of Rust are documented in src/depot.rs.
+ * hooks in files other than mm/page_alloc.c call. The functions of Rust are documented in
+ * src/depot.rs.
  */
 #ifndef _MM_PAGEDEPOT_H
 #define _MM_PAGEDEPOT_H
@@ -16,7 +17,7 @@ struct depot;
 /* No block; no place where the caches may be used; all CPUs. */
 #define DEPOT_NONE	U32_MAX
 
-/* Where code runs: beside the CPU's number, whether it is a handler, and no other code may hold a guard. */
+/* Where code runs: the CPU, whether it is a handler, and no other code may hold a guard. */
 #define DEPOT_IN_HANDLER	(1u << 31)
 #define DEPOT_ALONE		(1u << 30)
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Barriers of user-mode Linux on x86-64, as strong as x86-64's own. Those it comes with make of each
- * smp_store_release(), and so of each spin_unlock(), an mfence, as none of the kernels that it stands
- * for here would.
+ * Barriers of user-mode Linux on x86-64, as strong as x86-64's own. Those it comes with make of
+ * each smp_store_release(), and so of each spin_unlock(), an mfence, as none of the kernels that it
+ * stands for here would.
  */
 #ifndef _ASM_UM_BARRIER_H_
 #define _ASM_UM_BARRIER_H_

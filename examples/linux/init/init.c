@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The only program of the machine: runs the scenarios that the kernel's command line names, prints what
- * they measured and whether they held, and powers off. `cargo xtask linux` reads the lines:
+ * The only program of the machine: runs the scenarios that the kernel's command line names, prints
+ * what they measured and whether they held, and powers off. `cargo xtask linux` reads the lines:
  *
  *   = METRIC VALUE [NAME=NUMBER]...     a figure
  *   = check NAME ok|failed [WHY]        something that must hold
@@ -133,7 +133,7 @@ static void unpin(void)
 	sched_setaffinity(0, sizeof(set), &set);
 }
 
-/* How often the zone's lock was taken for the lists, and for how many pages, since the last call. */
+/* How often the zone's lock was taken for the lists since the last call, and for how many pages. */
 static void counted(const char *params)
 {
 	static long long takes, pages;
@@ -211,7 +211,7 @@ static void drains(void)
 	unpin();
 }
 
-/* Touches memory of its own, some pages at a time; each time into `windows_ns`. Returns how many. */
+/* Touches own memory, some pages at a time; each time into `windows_ns`. Returns how many. */
 #define WINDOW_PAGES 64
 #define WINDOWS_MAX 1024
 
@@ -245,8 +245,8 @@ static int compare_ns(const void *a, const void *b)
 }
 
 /*
- * Page faults by `clients` processes, each touching `mib` of its own, so many times over. The mean of all
- * windows but the slowest fifth, in which the host ran something else.
+ * Page faults by `clients` processes, each touching `mib` of its own, so many times over. The mean
+ * of all windows but the slowest fifth, in which the host ran something else.
  */
 static double faults(int clients, int mib, int times_over)
 {
@@ -340,7 +340,8 @@ static void disable(void)
 {
 	ask("start 0 1000 -1");
 	ask("disable %ld", 20 * rounds);
-	check("zone_pcp_disable", figure("disabled_left") == 0, "%lld pages stayed", figure("disabled_left"));
+	check("zone_pcp_disable", figure("disabled_left") == 0, "%lld pages stayed",
+	      figure("disabled_left"));
 	ask("stop");
 	books("disable");
 }
@@ -489,7 +490,8 @@ static void zoneinfo(void)
 	put("/proc/sys/vm/percpu_pagelist_high_fraction", "64");
 	ask("batch 0 512 0 2");
 	put("/proc/sys/vm/percpu_pagelist_high_fraction", "0");
-	check("vmstat", value_in("/proc/vmstat", "pgalloc_normal") + value_in("/proc/vmstat", "pgalloc_dma32") > 1000 &&
+	check("vmstat", value_in("/proc/vmstat", "pgalloc_normal") +
+	      value_in("/proc/vmstat", "pgalloc_dma32") > 1000 &&
 	      value_in("/proc/vmstat", "pgfree ") > 1000, "too little allocated or freed");
 	books("zoneinfo");
 }
@@ -513,7 +515,7 @@ static long long interrupts_of(int cpu)
 	return sum;
 }
 
-/* Interrupts of a CPU while it is drained so often, and the seconds that it took; not at all: a window. */
+/* Interrupts of a CPU while it is drained so often (not at all: a window), and the seconds. */
 static double interrupts_by(int cpu, int mode, long drains)
 {
 	long long before = interrupts_of(cpu);
@@ -535,8 +537,8 @@ static double interrupts_by(int cpu, int mode, long drains)
 }
 
 /*
- * A CPU that runs one task in user mode, or one that allocates, is drained 10,000 times. What a window
- * without drains has, in as much time, is taken off.
+ * A CPU that runs one task in user mode, or one that allocates, is drained 10,000 times. What a
+ * window without drains has, in as much time, is taken off.
  */
 static void isolate(void)
 {
@@ -597,7 +599,8 @@ static void memfree(void)
 	printf("= mem_free_pages %lld\n", free_pages());
 	ask("counts");
 	printf("= cached_pages %lld\n", figure("cached"));
-	printf("= takes %lld\n= puts %lld\n= fences %lld\n", figure("takes"), figure("puts"), figure("fences"));
+	printf("= takes %lld\n= puts %lld\n= fences %lld\n", figure("takes"), figure("puts"),
+	       figure("fences"));
 }
 
 static const struct { const char *name; void (*run)(void); } scenarios[] = {

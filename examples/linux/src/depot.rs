@@ -132,8 +132,8 @@ pub extern "C" fn depot_front(
     front.map_or(0, FrontHandle::to_bits)
 }
 
-/// A number that the caller passes in a whole register, below `limit`, so that no instruction has to
-/// clear the rest of it.
+/// A number that the caller passes in a whole register, below `limit`, so that no instruction has
+/// to clear the rest of it.
 ///
 /// # Safety
 /// It is.
