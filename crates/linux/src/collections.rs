@@ -89,16 +89,20 @@ impl Depot {
         (before == after).then(|| NonNull::slice_from_raw_parts(start, bytes))
     }
 
-    /// Allocates for `new`, copies what both layouts have room for, and frees the old memory.
+    /// Leaves the memory where it is if it is what `new` gets. Else allocates for `new`, copies
+    /// what both layouts have room for, and frees the old memory.
     ///
     /// # Safety
     /// `start` was allocated here for `old` and is the caller's.
-    unsafe fn move_to(
+    unsafe fn resize(
         &self,
         start: NonNull<u8>,
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
+        if let Some(same) = self.in_place(start, old, new) {
+            return Ok(same);
+        }
         let moved = self.allocate(new)?;
         // SAFETY: both are valid for the smaller size and apart; the old one is given up.
         unsafe {
@@ -145,11 +149,8 @@ unsafe impl Allocator for Depot {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        if let Some(same) = self.in_place(start, old, new) {
-            return Ok(same);
-        }
         // SAFETY: the caller's promise.
-        unsafe { self.move_to(start, old, new) }
+        unsafe { self.resize(start, old, new) }
     }
 
     unsafe fn shrink(
@@ -158,11 +159,8 @@ unsafe impl Allocator for Depot {
         old: Layout,
         new: Layout,
     ) -> Result<NonNull<[u8]>, AllocError> {
-        if let Some(same) = self.in_place(start, old, new) {
-            return Ok(same);
-        }
         // SAFETY: the caller's promise.
-        unsafe { self.move_to(start, old, new) }
+        unsafe { self.resize(start, old, new) }
     }
 }
 
