@@ -46,7 +46,6 @@ pub enum TraceError {
         "{name} goes on for {hours} hours, which is too long for a replay on all of its CPUs: is \
          a time damaged? give a shorter part of it"
     )]
-    #[allow(dead_code, reason = "replays are too long, not traces")]
     TooLong { name: String, hours: u64 },
     #[error(
         "{name} is not the text of /proc/zoneinfo: {what}; copy it with `cat /proc/zoneinfo > FILE`"

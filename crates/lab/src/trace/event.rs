@@ -29,7 +29,6 @@ pub struct Record<'a> {
 
 /// An event. Sizes and addresses of virtual areas are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "an event is its fields, whether or not today's replay needs each")]
 pub enum Event {
     /// A block was allocated; `pfn` is `None` when the allocation failed.
     PageAlloc { pfn: Option<KernelPfn>, order: u32, migratetype: u32 },

@@ -41,7 +41,7 @@ use super::workload::Workload;
 use crate::design::Demand;
 use crate::design::dispatch::with_design;
 use crate::failure::Failure;
-use crate::harness::Contender;
+use crate::harness::{Contender, lock};
 use crate::names::Design;
 use crate::report::Report;
 
@@ -102,7 +102,7 @@ fn measure(
     let what = format!("{NAME}, run {nth} of {}", shape.runs);
     let series = settings.interleave(&what, &mut contenders, shape.threads, shape.schedule())?;
     for (((found, one), end), &design) in found.iter_mut().zip(series).zip(&ends).zip(designs) {
-        let end = end.get();
+        let end = lock(end).clone();
         if let Some(fault) = &end.fault {
             return Err(broken(design, fault));
         }

@@ -36,15 +36,7 @@ pub struct End {
 }
 
 /// An [`End`] that the run writes and its starter reads.
-#[derive(Default)]
-pub struct Ends(Mutex<End>);
-
-impl Ends {
-    /// What the run found.
-    pub fn get(&self) -> End {
-        lock(&self.0).clone()
-    }
-}
+pub type Ends = Mutex<End>;
 
 /// What a seat holds. Locked by its seat during a window, and by seat 0 when all have stopped.
 struct Held<B> {
@@ -191,7 +183,7 @@ impl<F: Frames> Seats<F> {
         match self.frames.contiguity(self.shape.pages, &held) {
             Ok(contiguity) => Some(contiguity),
             Err(fault) => {
-                lock(&self.ends.0).fault.get_or_insert(fault);
+                lock(&self.ends).fault.get_or_insert(fault);
                 None
             }
         }
@@ -202,7 +194,7 @@ impl<F: Frames> Seats<F> {
         self.in_turn(seat, || {
             self.frames.drain(Mode::Full);
             let drained = self.look();
-            lock(&self.ends.0).drained = drained;
+            lock(&self.ends).drained = drained;
         });
     }
 
@@ -244,7 +236,7 @@ impl<F: Frames> Contender<METRICS> for Seats<F> {
         let mut found = None;
         self.in_turn(seat, || found = self.look());
         if seat == 0 && window == 0 {
-            lock(&self.ends.0).first = found;
+            lock(&self.ends).first = found;
         }
         if window == self.shape.rounds {
             self.finish(seat);

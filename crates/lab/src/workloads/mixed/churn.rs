@@ -171,7 +171,7 @@ impl<A: Allocator> Churn<A> {
             self.allocator.drain(None, drain);
             let seats: Vec<_> = self.held.iter().map(lock).collect();
             let held: Vec<_> = seats.iter().map(|held| &**held).collect();
-            self.ends.set(examine(&self.allocator, self.shape.pages, &held));
+            *lock(&self.ends) = Some(examine(&self.allocator, self.shape.pages, &held));
         }
     }
 

@@ -8,7 +8,6 @@ use pagedepot_designs::FreeMap;
 
 use super::kinds::Held;
 use crate::design::Allocator;
-use crate::harness::lock;
 
 /// See the module. Not-a-number where the design cannot tell.
 #[derive(Clone, Debug, Default)]
@@ -29,20 +28,7 @@ pub struct End {
 }
 
 /// An [`End`] that the run writes and its starter reads; `None` until the last round is done.
-#[derive(Default)]
-pub struct Ends(Mutex<Option<End>>);
-
-impl Ends {
-    /// Notes what the run found.
-    pub fn set(&self, end: End) {
-        *lock(&self.0) = Some(end);
-    }
-
-    /// What the run found, unless the user stopped it before its end.
-    pub fn get(&self) -> Option<End> {
-        lock(&self.0).clone()
-    }
-}
+pub type Ends = Mutex<Option<End>>;
 
 /// Which pageblocks hold memory that cannot be moved, and which hold movable memory.
 #[derive(Debug, PartialEq, Eq)]

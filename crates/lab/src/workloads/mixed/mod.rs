@@ -40,7 +40,7 @@ use super::shape::{Shape, Usual};
 use super::workload::Workload;
 use crate::design::dispatch::with_design;
 use crate::failure::Failure;
-use crate::harness::Contender;
+use crate::harness::{Contender, lock};
 use crate::names::Design;
 use crate::report::Report;
 use crate::report::machine::available_bytes;
@@ -106,7 +106,7 @@ fn measure(
     let what = format!("{NAME}, run {nth} of {}", shape.runs);
     let series = settings.interleave(&what, &mut contenders, shape.threads, shape.schedule())?;
     for (((found, one), ends), &design) in found.iter_mut().zip(series).zip(&ends).zip(designs) {
-        let end = ends.get();
+        let end = lock(ends).clone();
         if let Some(fault) = end.as_ref().and_then(|end| end.fault.as_ref()) {
             return Err(broken(design, fault));
         }
