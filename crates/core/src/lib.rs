@@ -96,7 +96,7 @@ pub mod sync;
 mod zone;
 
 pub use alloc::config::{Config, ConfigError, ZoneConfig};
-pub use alloc::error::{AllocError, FreeError};
+pub use alloc::error::{AllocError, FreeError, Refusal};
 pub use alloc::flags::Flags;
 pub use alloc::{
     Allocator, Builder, Census, CompactEnd, CompactError, Compacted, Compaction, CpuCaches,

@@ -2,7 +2,7 @@
 //! themselves.
 
 use super::allocator::Allocator;
-use super::error::FreeError;
+use super::error::{FreeError, Refusal};
 use super::flags::Flags;
 use crate::cpus::Cpus;
 use crate::frame::{Mobility, Order, Pfn};
@@ -21,6 +21,21 @@ impl<C: Cpus> Allocator<'_, C> {
     #[inline(never)]
     pub fn try_alloc(&self, order: Order, flags: Flags) -> Option<Pfn> {
         self.blocks().attempt(order, flags)
+    }
+
+    /// Allocates a block without reclaim, as [`alloc`](Self::alloc) with
+    /// [`Flags::no_reclaim`] does, for a caller that sleeps until a block is freed: an error says
+    /// whether it may sleep ([`Refusal::is_proven`]), and counts as no failed request.
+    ///
+    /// Such a caller is to hear of every free. It has the caches of all CPUs
+    /// [disabled](crate::CpuCaches::disable), so that every free comes to the store.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    #[cold]
+    #[inline(never)]
+    pub fn look(&self, order: Order, flags: Flags) -> Result<Pfn, Refusal> {
+        self.blocks().look(order, flags.no_reclaim())
     }
 
     /// Frees a block as [`free`](Self::free) does, but caches it for requests of `mobility`,

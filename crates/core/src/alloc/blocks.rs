@@ -1,6 +1,6 @@
 //! Single blocks: what a request or a free does when this CPU's front does not serve it.
 
-use super::error::{AllocError, FreeError};
+use super::error::{AllocError, FreeError, Refusal};
 use super::flags::Flags;
 use super::hooks::{Hooks, Options};
 use super::pressure::UnderPressure;
@@ -89,6 +89,18 @@ impl<'a, 'm, C: Cpus> Blocks<'a, 'm, C> {
         let pfn = Undo { hooks: &hooks, order }.end_call(found).ok()?;
         hooks.on_alloc(pfn, order, flags);
         Some(pfn)
+    }
+
+    /// See [`Allocator::look`](crate::Allocator::look).
+    pub fn look(&self, order: Order, flags: Flags) -> Result<Pfn, Refusal> {
+        self.check_usable().map_err(|why| Refusal { error: why.into(), is_proven: true })?;
+        let node = self.caches.node_of(self.caches.here());
+        let request = Request { want: Want::Block(order), flags, node };
+        let hooks = self.hooks();
+        let found = self.under_pressure().look(request);
+        let pfn = Undo { hooks: &hooks, order }.end_call(found)?;
+        hooks.on_alloc(pfn, order, flags);
+        Ok(pfn)
     }
 
     /// Frees a block: into this CPU's front if that has room, else by the slow path.

@@ -63,6 +63,17 @@ impl From<Unusable> for AllocError {
     }
 }
 
+/// Why [`Allocator::look`](crate::Allocator::look) found no block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// As for [`Allocator::alloc`](crate::Allocator::alloc).
+    pub error: AllocError,
+    /// Whether at some moment of the look callers held all blocks that would have served it, the
+    /// blocks in CPUs' fronts aside. `false`: other callers kept moving pages, or held some between
+    /// two places; look again.
+    pub is_proven: bool,
+}
+
 /// Why pages were not freed. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use super::compact_request::make_room;
 use super::drain::Drains;
-use super::error::AllocError;
+use super::error::{AllocError, Refusal};
 use super::hooks::Hooks;
 use super::registered_mover::RegisteredMover;
 use super::request::Request;
@@ -10,7 +10,7 @@ use super::walk::Walk;
 use crate::cpus::{Cpus, Environment, Event};
 use crate::frame::{Pfn, ZoneId};
 use crate::pcp::{Mode, Scope};
-use crate::reclaim::{LastResort, Left, Movement, Search};
+use crate::reclaim::{LastResort, Left, Movement, Nothing, Search};
 use crate::sync::prim::spin_hint;
 use crate::sync::{InFlight, count};
 
@@ -51,17 +51,38 @@ impl<'a, 'm, C: Cpus> UnderPressure<'a, 'm, C> {
     /// What can still be done, a few rounds of it, before the request fails and is counted.
     #[cold]
     pub fn at_last(&self, request: Request) -> Result<Pfn, AllocError> {
-        let walk = self.walk();
-        let Some(first) = walk.zones_of(request).next() else { return Err(AllocError::NoZone) };
-        let search = OneRequest { walk: &walk, request };
-        let caches = self.hooks.caches;
-        let found = self.last_resort.find(caches.cpus.environment(), &search);
+        let first = self.first_zone(request)?;
+        let found = self.search(request).ok();
         found.or_else(|| make_room(self.mover, &self.hooks, request)).ok_or_else(|| {
+            let caches = self.hooks.caches;
             count(&caches.direct(caches.here(), first).counters().failures, 1);
             let event = Event::Fail { zone: first, pages: request.pages() };
             caches.cpus.environment().event(event);
             AllocError::Exhausted
         })
+    }
+
+    /// A look for a caller that waits for pages: neither a failure nor counted as one.
+    #[cold]
+    pub fn look(&self, request: Request) -> Result<Pfn, Refusal> {
+        self.first_zone(request).map_err(|error| Refusal { error, is_proven: true })?;
+        if let Some(pfn) = self.walk().attempt(request, request.reserve()) {
+            return Ok(pfn);
+        }
+        self.search(request).map_err(|nothing| Refusal {
+            error: AllocError::Exhausted,
+            is_proven: nothing == Nothing::Proven,
+        })
+    }
+
+    fn first_zone(&self, request: Request) -> Result<ZoneId, AllocError> {
+        self.walk().zones_of(request).next().ok_or(AllocError::NoZone)
+    }
+
+    /// The rounds of the last resort.
+    fn search(&self, request: Request) -> Result<Pfn, Nothing> {
+        let search = OneRequest { walk: &self.walk(), request };
+        self.last_resort.find(self.hooks.caches.cpus.environment(), &search)
     }
 }
 

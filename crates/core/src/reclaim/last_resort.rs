@@ -132,6 +132,15 @@ pub struct Movement {
     pub moves: u64,
 }
 
+/// Why [`LastResort::find`] found nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nothing {
+    /// A round was undisturbed: callers held all pages, or those left do not lie together.
+    Proven,
+    /// Other callers kept moving pages: some may be free now.
+    Unproven,
+}
+
 /// What came of a round.
 enum Round {
     Found(Pfn),
@@ -207,18 +216,24 @@ impl<'m> LastResort<'m> {
         }
     }
 
-    /// Tries for a few rounds to serve a request that found no pages. `None`: there are none, or
-    /// others kept moving them.
+    /// Tries for a few rounds to serve a request that found no pages.
     #[cold]
-    pub fn find<E: Environment>(&self, environment: &E, search: &impl Search) -> Option<Pfn> {
+    pub fn find<E: Environment>(
+        &self,
+        environment: &E,
+        search: &impl Search,
+    ) -> Result<Pfn, Nothing> {
         // For more than a zone has, no cache needs to give up anything.
         let has_enough = |zone| search.managed_pages(zone) >= search.pages();
         let mut patience = Patience::new(search.may_reclaim());
-        let mut round = if search.zones().any(has_enough) { 0 } else { ROUNDS_MAX };
+        if !search.zones().any(has_enough) {
+            return Err(Nothing::Proven);
+        }
+        let mut round = 0;
         while round < ROUNDS_MAX {
             match self.round(environment, search, round, &patience) {
-                Round::Found(pfn) => return Some(pfn),
-                Round::Undisturbed => break,
+                Round::Found(pfn) => return Ok(pfn),
+                Round::Undisturbed => return Err(Nothing::Proven),
                 Round::Disturbed(by) if self.wait_out(environment, by, &mut patience) => {}
                 Round::Disturbed(_) => {
                     round += 1;
@@ -228,7 +243,7 @@ impl<'m> LastResort<'m> {
                 }
             }
         }
-        None
+        Err(Nothing::Unproven)
     }
 
     /// Sleeps until what disturbed a round may be over; `false`: the request has no patience for
@@ -403,6 +418,11 @@ mod tests {
     /// What the last resort finds, and after how many scans.
     fn find(script: &Script) -> (Option<Pfn>, u32) {
         let found = LastResort::new().find(&Anywhere, script);
+        let is_proven = found == Err(Nothing::Proven);
+        let is_disturbed = script.others_moves + script.in_flight_pages > 0;
+        assert!(!(is_proven && is_disturbed), "proven, although pages moved");
+        assert!(found.is_ok() || is_proven || is_disturbed, "unproven, and nothing moved");
+        let found = found.ok();
         (found, script.scans.get())
     }
 
