@@ -38,7 +38,8 @@
 //! | write text or records into a page | [`Page::writer`] | [`VmallocBuf::writer`](vmalloc::VmallocBuf::writer) grows |
 //! | cut a block into pages | [`Page::split`] | |
 //! | keep page numbers instead of pages | [`Page::into_raw`], [`Depot::raw`] | `unsafe` to free |
-//! | use the memory with io_uring, O_DIRECT, another process | [`MemoryKind::Memfd`], [`RawDepot::fd`] | [`Depot::pin_range`] |
+//! | read and write by io_uring's fixed buffers | [`Depot::registered_iovecs`] | `examples/fixed_buffers.rs` |
+//! | use the memory with O_DIRECT, another process | [`MemoryKind::Memfd`], [`RawDepot::fd`] | [`Depot::pin_range`] |
 //! | free my caches when pages run short | [`Depot::on_pressure`] | `examples/buffer_pool.rs` |
 //! | get 2 MiB or 1 GiB in a row after days of use | [`Depot::movable`], [`Depot::compact`] | `examples/healing_pool.rs` |
 //! | have 2 MiB blocks become whole by themselves | [`Builder::evacuation`] | [`Depot::pageblock_stats`] |
@@ -76,6 +77,7 @@
 //!   like.
 //! * `bytes`: `Page::freeze`, and the same of `Pages` and `VmallocBuf`.
 //! * `bytemuck`: `Page::values` and `values_mut`, and the same of `Pages` and `VmallocBuf`.
+//! * `monoio`: `Page`, `Pages` and `VmallocBuf` as buffers of the runtime monoio.
 //! * `allocinfo`: the calling line of each block, see [`allocinfo`]; `pprof`: in pprof's format.
 //! * `serde`: [`views`] and [`allocinfo`] as structures that serde writes and reads.
 //! * `prometheus`: `views::prometheus`, for a registry of the crate `prometheus-client`.
@@ -132,6 +134,8 @@ mod error;
 pub mod frozen;
 mod grow;
 mod growth;
+#[cfg(feature = "monoio")]
+mod io_buf;
 mod maps;
 mod memory;
 mod metadata;
@@ -150,6 +154,7 @@ mod probes;
 pub mod publish;
 pub mod raw;
 pub mod reclaim;
+mod registered;
 mod reporting;
 mod sequences;
 mod shrinkers;

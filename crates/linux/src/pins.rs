@@ -34,6 +34,13 @@ impl Pins {
         !self.counts.is_empty() && self.count_at(u64::from(page.get())) > 0
     }
 
+    /// How many pages are pinned.
+    pub fn pages(&self) -> u64 {
+        let ends = self.counts.keys().skip(1);
+        let runs = self.counts.iter().zip(ends);
+        runs.filter(|((_, count), _)| **count > 0).map(|((start, _), end)| end - start).sum()
+    }
+
     fn count_at(&self, page: u64) -> u32 {
         self.counts.range(..=page).next_back().map_or(0, |(_, &count)| count)
     }
@@ -159,6 +166,8 @@ mod tests {
                     prop_assert_eq!(pins.count_at(page as u64), count);
                     prop_assert_eq!(pins.contains(Pfn::new(page as u32)), count > 0);
                 }
+                let pinned = model.iter().filter(|&&count| count > 0).count();
+                prop_assert_eq!(pins.pages(), pinned as u64);
                 let changes = model.iter().zip(&model[1..]).filter(|(a, b)| a != b).count();
                 let ends = usize::from(model[0] > 0) + usize::from(model[PAGES - 1] > 0);
                 prop_assert_eq!(pins.counts.len(), changes + ends, "no boundary without a change");

@@ -11,11 +11,13 @@
 //! | Never use more than so many bytes | [`Ceiling::set`] |
 //! | Move pages together, so that large blocks become free | [`Depot::compact`](crate::Depot::compact) |
 //! | Keep the memory of pages that a device uses | [`Depot::pin_range`](crate::Depot::pin_range) |
+//! | Keep all memory, as io_uring's fixed buffers | [`Depot::registered_iovecs`](crate::Depot::registered_iovecs) |
 
 pub use crate::ceiling::Ceiling;
 pub use crate::error::CallbackError;
 pub use crate::pin_range::PinnedRange;
 pub use crate::pins::PinError;
+pub use crate::registered::RegisteredIovecs;
 pub use crate::reporting::Reporting;
 pub use crate::trim::{TrimError, Trimmed};
 pub use crate::withheld::CeilingError;

@@ -65,6 +65,9 @@ pub struct Trimmed {
     pub whole_pageblocks: u64,
     /// System calls that dropped memory.
     pub calls: u64,
+    /// Free pages, in pieces of 2 MiB of which some page is present, that were left alone because
+    /// they are [pinned](crate::Depot::pin_range) or [registered](crate::Depot::registered_iovecs).
+    pub pinned_pages: u64,
     /// Whether the trim ended early: another thread was trimming, or a request had run out of pages
     /// less than 20 ms before and needed what was free.
     pub cut_short: bool,
@@ -166,6 +169,10 @@ fn trim_chunk(
     let start = unsafe { depot.base().add(chunk.start) };
     let present = resident(start, chunk.len())?;
     let taken = Taken::new((depot, pins), trimming, (chunk, runs), &present);
+    // Each pass meets the same ones.
+    if runs == Runs::Whole {
+        trimmed.pinned_pages += taken.pinned_pages;
+    }
     let result = system.give_back(&taken.merged(), trimmed);
     if runs == Runs::Whole && result.is_ok() {
         trimmed.whole_pageblocks += taken.ranges.len() as u64;
@@ -199,6 +206,8 @@ struct Taken<'d> {
     trimming: &'d Trimming<'d>,
     /// Ascending and disjoint; none crosses a boundary of 2 MiB.
     ranges: Vec<Range<usize>>,
+    /// Free, and not taken because they are pinned.
+    pinned_pages: u64,
 }
 
 impl<'d> Taken<'d> {
@@ -209,7 +218,7 @@ impl<'d> Taken<'d> {
         (chunk, runs): (Range<usize>, Runs),
         present: &[bool],
     ) -> Self {
-        let mut taken = Taken { depot, trimming, ranges: Vec::new() };
+        let mut taken = Taken { depot, trimming, ranges: Vec::new(), pinned_pages: 0 };
         let system_page = rustix::param::page_size();
         for huge in chunk.clone().step_by(HUGE_BYTES) {
             let huge = huge..(huge + HUGE_BYTES).min(chunk.end);
@@ -222,7 +231,9 @@ impl<'d> Taken<'d> {
                 continue;
             }
             let is_meant = |run: &Range<usize>| (run.len() == HUGE_BYTES) == (runs == Runs::Whole);
-            for run in free_runs(depot, pins, huge).into_iter().filter(is_meant) {
+            let (free, pinned_pages) = free_runs(depot, pins, huge);
+            taken.pinned_pages += pinned_pages;
+            for run in free.into_iter().filter(is_meant) {
                 if present[pages(&run)].contains(&true) {
                     taken.take(run);
                 }
@@ -273,14 +284,18 @@ fn frames(depot: &Shared, range: &Range<usize>) -> (Pfn, u32) {
     (Pfn::new((range.start >> shift) as u32), (range.len() >> shift) as u32)
 }
 
-/// The runs of bytes in an aligned 2 MiB that are free in the store now and not pinned. For huge
-/// pages: all 2 MiB or nothing.
-fn free_runs(depot: &Shared, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
+/// The runs of bytes in an aligned 2 MiB that are free in the store now and not pinned, and how
+/// many free pages are pinned. For huge pages: all 2 MiB or nothing.
+fn free_runs(depot: &Shared, pins: &Pins, huge: Range<usize>) -> (Vec<Range<usize>>, u64) {
+    let (mut runs, mut pinned_pages) = (Vec::<Range<usize>>::new(), 0);
     let page = depot.page_size().bytes();
     for at in huge.clone().step_by(page) {
         let pfn = Pfn::new((at >> depot.page_size().shift()) as u32);
-        if !depot.frames().is_free(pfn) || pins.contains(pfn) {
+        if !depot.frames().is_free(pfn) {
+            continue;
+        }
+        if pins.contains(pfn) {
+            pinned_pages += 1;
             continue;
         }
         match runs.last_mut() {
@@ -291,7 +306,7 @@ fn free_runs(depot: &Shared, pins: &Pins, huge: Range<usize>) -> Vec<Range<usize
     if depot.memory().is_huge() {
         runs.retain(|run| *run == huge);
     }
-    runs
+    (runs, pinned_pages)
 }
 
 /// The system calls that take memory back, as far as this kernel has them.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Random, StopAtEnd, all_back, in_child, order, seed};
-use pagedepot_linux::reclaim::{PinError, TrimError};
+use pagedepot_linux::reclaim::{PinError, Reporting, TrimError};
 use pagedepot_linux::{Depot, Flags, MemoryKind, Mode, Order, Pfn, Scope};
 
 const MIB: usize = 1 << 20;
@@ -100,6 +100,68 @@ fn bad_ranges_are_refused() {
         assert_eq!(depot.unpin_range(Pfn::new(0), 1), Err(PinError::Forked));
     });
     assert_eq!(depot.trim().unwrap().bytes as usize, 4 * MIB, "nothing was pinned");
+}
+
+/// While memory is registered no trim takes any, and each says how many free pages it left.
+#[test]
+fn trims_leave_registered_memory_alone() {
+    for depot in depots(8 * MIB) {
+        let held = depot.pages(100, Flags::default()).unwrap();
+        let (first, second) = (depot.registered_iovecs().unwrap(), depot.registered_iovecs());
+        assert_eq!(depot.pinned_pages(), Ok(2048));
+        let trimmed = depot.trim().unwrap();
+        assert_eq!((trimmed.bytes, trimmed.pinned_pages), (0, 1948));
+        assert_eq!(
+            Reporting::of(&depot).pass(4).unwrap().calls,
+            1,
+            "it reports, and drops nothing"
+        );
+        drop((second, held));
+        assert_eq!(depot.trim().unwrap().pinned_pages, 2048);
+        assert_eq!(present_pages(&depot), 2048);
+        drop(first);
+        assert_eq!(depot.pinned_pages(), Ok(0));
+        let trimmed = depot.trim().unwrap();
+        assert_eq!((trimmed.bytes as usize, trimmed.pinned_pages), (8 * MIB, 0));
+        all_back(&depot);
+    }
+}
+
+/// Pieces cover the depot side by side, and each page and range is in the piece that has it.
+#[test]
+fn pieces_have_a_gibibyte_each() {
+    const GIB: usize = 1 << 30;
+    let depot = Depot::builder(2 * GIB + MIB).build().unwrap();
+    let registered = depot.registered_iovecs().unwrap();
+    let iovecs = registered.iovecs();
+    assert_eq!(iovecs.iter().map(|piece| piece.iov_len).collect::<Vec<_>>(), [GIB, GIB, MIB]);
+    let base = depot.raw().base().as_ptr();
+    let starts = (0..3).map(|piece| base.wrapping_add(piece * GIB).cast());
+    assert!(starts.eq(iovecs.iter().map(|piece| piece.iov_base)));
+    for (page, piece) in [
+        (0, Some(0)),
+        (GIB / PAGE - 1, Some(0)),
+        (GIB / PAGE, Some(1)),
+        ((2 * GIB + MIB) / PAGE - 1, Some(2)),
+        ((2 * GIB + MIB) / PAGE, None),
+    ] {
+        assert_eq!(registered.piece_of(Pfn::new(page as u32)), piece, "page {page}");
+    }
+    // A range across the end of a piece.
+    let around = Pfn::new((GIB / PAGE - 2) as u32);
+    depot.raw().alloc_at(around, 4, Flags::default()).unwrap();
+    // SAFETY: allocated above, and nothing else holds it.
+    let pages = unsafe { pagedepot_linux::Pages::from_raw(&depot, around, 4) };
+    assert_eq!(registered.piece_of_bytes(&pages), None);
+    assert_eq!(registered.piece_of_bytes(&pages[..2 * PAGE]), Some(0));
+    assert_eq!(registered.piece_of_bytes(&pages[2 * PAGE..]), Some(1));
+    assert_eq!(registered.piece_of_bytes(&pages[..0]), None);
+    assert_eq!(registered.piece_of_bytes(&[0; 8]), None);
+    drop(pages);
+    let page = depot.page(order(10)).unwrap();
+    assert_eq!(registered.piece_of_bytes(&page), registered.piece_of(page.pfn()));
+    drop((page, registered));
+    all_back(&depot);
 }
 
 #[test]
