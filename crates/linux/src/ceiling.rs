@@ -106,6 +106,8 @@ impl<'d> Ceiling<'d> {
         }
         let above = shared.bytes().saturating_sub(bytes).div_ceil(least);
         let wanted_pages = above as u64 * u64::from(PAGEBLOCK_PAGES);
+        // What a higher ceiling adds; told when the lock is free again.
+        let _bringing = shared.bringing();
         let mut withheld = shared.withheld().lock().map_err(|_| CeilingError::Forked)?;
         let marks = DefaultMarks::note(shared);
         let result = match withheld.pages() {

@@ -66,10 +66,11 @@ use crate::trim::{self, TrimError, Trimmed};
 /// was doing so; make the depot before the fork.)
 ///
 /// # Waiting
-/// No method waits for another caller, except a request that may reclaim and is about to fail. Such
-/// a request sleeps while a [`trim`](Self::trim) has the pages, and while another request runs a
-/// callback of [`on_pressure`](Self::on_pressure), a second at most for each. It sleeps some
-/// milliseconds while other threads have pages in flight.
+/// [`page_timeout`](Self::page_timeout) and [`page_async`](Self::page_async) wait until others free
+/// pages. No other method waits for another caller, except a request that may reclaim and is about
+/// to fail. Such a request sleeps while a [`trim`](Self::trim) has the pages, and while another
+/// request runs a callback of [`on_pressure`](Self::on_pressure), a second at most for each. It
+/// sleeps some milliseconds while other threads have pages in flight.
 ///
 /// # Signal handlers
 /// A handler may allocate and free at any moment. If it interrupted a callback, a trim or a purge

@@ -48,6 +48,7 @@ impl Depot {
         let Some(stats) = self.zone_stats(zone) else {
             return Err(ConfigError::NoSuchZone { zone: zone.get() }.into());
         };
+        let _bringing = raw.bringing();
         let mut kept = raw.growth().metadata.lock().map_err(|_| BuildError::Forked)?;
         let (memory, shift) = (raw.memory(), self.page_size().shift());
         let (start, room) = (memory.bytes(), memory.bytes_max() - memory.bytes());

@@ -40,6 +40,7 @@
 //! | keep page numbers instead of pages | [`Page::into_raw`], [`Depot::raw`] | `unsafe` to free |
 //! | read and write by io_uring's fixed buffers | [`Depot::registered_iovecs`] | `examples/fixed_buffers.rs` |
 //! | use the memory with O_DIRECT, another process | [`MemoryKind::Memfd`], [`RawDepot::fd`] | [`Depot::pin_range`] |
+//! | wait until a page is freed | [`Depot::page_timeout`], [`Depot::page_async`] | any runtime |
 //! | free my caches when pages run short | [`Depot::on_pressure`] | `examples/buffer_pool.rs` |
 //! | get 2 MiB or 1 GiB in a row after days of use | [`Depot::movable`], [`Depot::compact`] | `examples/healing_pool.rs` |
 //! | have 2 MiB blocks become whole by themselves | [`Builder::evacuation`] | [`Depot::pageblock_stats`] |
@@ -125,6 +126,7 @@ pub mod builder;
 mod ceiling;
 #[cfg(doctest)]
 mod closed;
+mod closed_cpus;
 #[cfg(feature = "allocator-api2")]
 pub mod collections;
 mod cpus;
@@ -171,6 +173,8 @@ mod trim_state;
 pub mod tune;
 pub mod views;
 pub mod vmalloc;
+mod waiters;
+mod waiting;
 mod withheld;
 
 pub use batch::PageBatch;
@@ -182,6 +186,7 @@ pub use movable::{Bytes, BytesMut, Movable};
 pub use page::{Page, PageRef, Pages, Parts};
 pub use raw::{FreeError, Pfn, RawDepot};
 pub use vmalloc::{Vmalloc, VmallocBuf};
+pub use waiting::PageFuture;
 
 pub use pagedepot_rseq::RseqMissing;
 

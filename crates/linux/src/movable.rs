@@ -61,6 +61,7 @@ impl Depot {
 /// See [`Depot::compact`].
 pub(crate) fn compact(depot: &Shared, rules: Compaction) -> Result<Compacted, CompactError> {
     depot.check_parent().map_err(|_| CompactError::Forked)?;
+    let _bringing = depot.bringing();
     let (mut sum, mut error) = (None::<Compacted>, None);
     for zone in depot.frames().zone_ids() {
         match depot.frames().compact(zone, rules, depot.movables()) {

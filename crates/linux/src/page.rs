@@ -253,7 +253,12 @@ unsafe fn past_the_front(
         return;
     }
     // SAFETY: the caller's promise; this is the parent.
-    unsafe { teardown::free(depot, pages.into(), |depot| check_freed(free(depot))) };
+    unsafe {
+        teardown::free(depot, pages.into(), |depot| {
+            let _bringing = depot.bringing();
+            check_freed(free(depot));
+        });
+    }
 }
 
 /// The parts of a block that [`Page::split`] split. Those not taken are freed when it is dropped.

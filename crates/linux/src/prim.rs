@@ -8,6 +8,12 @@ pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+#[cfg(loom)]
+use loom::sync::{Mutex as Lock, MutexGuard};
+#[cfg(not(loom))]
+use std::sync::{Mutex as Lock, MutexGuard};
+use std::sync::{PoisonError, TryLockError};
+
 use rustix::io::Errno;
 
 /// Milliseconds of a clock that costs little. Loom's stands still.
@@ -59,6 +65,28 @@ pub fn wake_all(_word: &AtomicU32) {
     if !crate::WAKES_NONE.get() {
         let _guard = SLEEPERS.0.lock().unwrap();
         SLEEPERS.1.notify_all();
+    }
+}
+
+/// A mutex that goes on after a panic.
+pub struct Mutex<T>(Lock<T>);
+
+impl<T> Mutex<T> {
+    pub fn new(value: T) -> Self {
+        Mutex(Lock::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None`: another thread has it, or this one.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 
@@ -115,7 +143,6 @@ impl Words {
 }
 
 /// Orders what other threads, and readers in other processes, see of this one.
-#[cfg(any(loom, feature = "publish"))]
 #[inline(always)]
 pub fn fence(order: Ordering) {
     #[cfg(not(loom))]

@@ -10,6 +10,7 @@ use pagedepot::cpus::{Cpus as _, Environment as _, Unusable};
 use pagedepot::{AllocError, Backing, Flags, Order, PageSize, Pressure, Reclaim};
 pub use pagedepot::{Allocator, FrameRange, FreeError, FreeManyError, Pfn};
 
+use crate::closed_cpus::ClosedCpus;
 use crate::cpus::{ForkMark, LinuxCpus};
 use crate::error::CallbackError;
 use crate::growth::Growth;
@@ -22,6 +23,7 @@ use crate::sites::SiteTable;
 use crate::sync::ForkLock;
 use crate::teardown::{Gates, Mapped, Teardown};
 use crate::trim_state::TrimState;
+use crate::waiters::Waiters;
 use crate::withheld::Withheld;
 
 /// The allocator of a depot.
@@ -92,11 +94,21 @@ impl<'d> RawDepot<'d> {
     #[inline]
     pub unsafe fn free(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
         let noted = self.shared.sites.take(pfn);
-        let freed = self.allocator.free(pfn, order);
+        if self.allocator.free_fast(pfn, order) {
+            return Ok(());
+        }
+        let freed = self.free_past_the_front(pfn, order);
         if freed.is_err() {
             self.shared.sites.restore(pfn, noted);
         }
         freed
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_past_the_front(&self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        let _bringing = self.shared.bringing();
+        self.allocator.free(pfn, order)
     }
 
     /// Allocates up to `out.len()` blocks and returns how many. See [`Allocator::alloc_many`].
@@ -162,6 +174,7 @@ impl<'d> RawDepot<'d> {
     /// As [`free`](Self::free), for each.
     pub unsafe fn free_mixed(&self, batch: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
         batch.iter().for_each(|&(pfn, _)| self.shared.sites.clear(pfn));
+        let _bringing = self.shared.bringing();
         self.allocator.free_many(batch)
     }
 
@@ -180,6 +193,8 @@ impl<'d> RawDepot<'d> {
         align: u32,
         flags: Flags,
     ) -> Result<Pfn, AllocError> {
+        // Compaction frees what it has moved.
+        let _bringing = self.shared.bringing();
         let start = self.allocator.alloc_contiguous(count, align, flags)?;
         self.shared.sites.note(start, count);
         Ok(start)
@@ -219,6 +234,7 @@ impl<'d> RawDepot<'d> {
     /// As [`free`](Self::free).
     pub unsafe fn free_contiguous(&self, start: Pfn, count: u32) -> Result<(), FreeError> {
         let noted = self.shared.sites.take(start);
+        let _bringing = self.shared.bringing();
         let freed = self.allocator.free_contiguous(start, count);
         if freed.is_err() {
             self.shared.sites.restore(start, noted);
@@ -252,7 +268,8 @@ impl<'d> RawDepot<'d> {
     ///
     /// # Safety
     /// Its methods are safe because it never touches pages, but [`Page`](crate::Page)s do: through
-    /// it, free only blocks whose memory is no longer used.
+    /// it, free only blocks whose memory is no longer used. What is freed through it wakes no
+    /// [request that waits](crate::Depot::page_async).
     pub unsafe fn allocator(&self) -> &'d Allocator<'static, LinuxCpus<'static>> {
         self.allocator
     }
@@ -341,6 +358,7 @@ pub(crate) struct Shared {
     movables: Box<Movables>,
     growth: Growth,
     teardown: Box<Teardown>,
+    waiting: Box<Waiters<ClosedCpus>>,
     sites: SiteTable,
     _backing: Option<Arc<dyn Backing + Send>>,
     _metadata: Metadata,
@@ -379,6 +397,7 @@ impl Shared {
             growth: parts.growth,
             sites: parts.sites,
             teardown: Box::new(Teardown::new()),
+            waiting: Box::new(Waiters::new(ClosedCpus::default())),
             _backing: parts.backing,
             _metadata: parts.metadata,
         });
@@ -464,6 +483,19 @@ impl Shared {
         &self.withheld
     }
 
+    /// Requests that wait for pages.
+    #[inline]
+    pub(crate) fn waiters(&self) -> &Waiters<ClosedCpus> {
+        &self.waiting
+    }
+
+    /// Tells a request that waits, if there is one, when the returned value is dropped. For code
+    /// that brings pages to the store; also when it ends in a panic, as a report of misuse does.
+    #[inline]
+    pub(crate) fn bringing(&self) -> Bringing<'_> {
+        Bringing(self)
+    }
+
     /// Whether it was built never to be trimmed.
     pub(crate) fn is_pinned(&self) -> bool {
         self.is_pinned
@@ -546,6 +578,18 @@ impl Shared {
         let zones = self.allocator.zone_ids().filter_map(|zone| self.allocator.zone_stats(zone));
         // Wrapping: see `absent_pages`.
         zones.map(pages).fold(0, u64::wrapping_add)
+    }
+}
+
+/// See [`Shared::bringing`].
+pub(crate) struct Bringing<'s>(&'s Shared);
+
+impl Drop for Bringing<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.waiters().are_there() && self.0.check_parent().is_ok() {
+            self.0.waiters().tell();
+        }
     }
 }
 

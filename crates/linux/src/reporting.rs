@@ -107,6 +107,7 @@ impl<'d> Reporting<'d> {
         // An earlier pass may have registered it.
         let _ = core.register(device);
         let mut sum = ReportPass::default();
+        let _bringing = shared.bringing();
         let Some(trimming) = shared.trimming().begin() else {
             sum.end = ReportEnd::LowMemory;
             return Ok(sum);

@@ -85,6 +85,22 @@ mod word {
     }
 }
 
+/// A call whose blocks are noted later, where it has returned.
+#[derive(Clone, Copy)]
+pub(crate) struct CallSite(#[cfg(feature = "allocinfo")] &'static Location<'static>);
+
+impl CallSite {
+    /// The call of the function that calls this.
+    #[inline(always)]
+    #[cfg_attr(feature = "allocinfo", track_caller)]
+    pub fn here() -> Self {
+        CallSite(
+            #[cfg(feature = "allocinfo")]
+            Location::caller(),
+        )
+    }
+}
+
 impl SiteTable {
     /// Bytes of address space of a table for so many pages.
     pub fn bytes(pages: u32) -> usize {
@@ -112,8 +128,16 @@ impl SiteTable {
     #[inline(always)]
     #[cfg_attr(feature = "allocinfo", track_caller)]
     pub fn note(&self, pfn: Pfn, pages: u32) {
+        self.note_call(pfn, pages, CallSite::here());
+    }
+
+    /// As [`note`](Self::note), of a call made before.
+    #[inline(always)]
+    pub fn note_call(&self, pfn: Pfn, pages: u32, site: CallSite) {
         #[cfg(feature = "allocinfo")]
-        self.set(pfn, word::pack(Location::caller(), pages));
+        self.set(pfn, word::pack(site.0, pages));
+        #[cfg(not(feature = "allocinfo"))]
+        let _ = (pfn, pages, site);
     }
 
     /// Says nothing of the block from now on, for its holder.

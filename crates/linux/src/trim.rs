@@ -269,6 +269,7 @@ impl<'d> Taken<'d> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
+        let _bringing = self.depot.bringing();
         for range in &self.ranges {
             let (start, count) = frames(self.depot, range);
             // SAFETY: `take` allocated these pages, and handed them to no caller.

@@ -55,6 +55,7 @@ unsafe impl Host for DepotHost {
     }
 
     unsafe fn free_blocks(&self, blocks: &[(Pfn, Order)]) -> Result<(), FreeManyError> {
+        let _bringing = self.depot.shared().bringing();
         // SAFETY: the caller's promise.
         unsafe { self.depot.raw().frames().free_blocks(blocks) }
     }

@@ -17,6 +17,9 @@ mod prim;
 mod teardown;
 #[path = "../../src/trim_state.rs"]
 mod trim_state;
+#[path = "../../src/waiters.rs"]
+#[allow(dead_code, reason = "a model has no CPUs to close again")]
+mod waiters;
 
 #[path = "board.rs"]
 mod board_models;
@@ -25,6 +28,7 @@ mod movable;
 #[path = "teardown.rs"]
 mod teardown_models;
 mod trimming;
+mod waiting;
 
 use std::cell::Cell;
 

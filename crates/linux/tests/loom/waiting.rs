@@ -1,0 +1,190 @@
+//! Requests that wait for pages, beside threads that free some and requests that give up. A waiter
+//! that sleeps while there is a page for it sleeps for good, which loom reports.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use crate::SKIPS_FENCES;
+use crate::prim::{AtomicU32, Ordering, wait, wake_all};
+use crate::waiters::Waiters;
+
+/// A depot of pages that are all alike, and the state beside it. While the caches are open, a free
+/// may leave its page in a cache, which closing takes back.
+struct World {
+    free: AtomicU32,
+    cached: AtomicU32,
+    is_open: AtomicU32,
+    waiters: Waiters<()>,
+}
+
+/// Bits of `cached`: whether the caches are closed, and whether they have a page.
+const CLOSED: u32 = 2;
+const PAGE: u32 = 1;
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(World {
+            free: AtomicU32::new(0),
+            cached: AtomicU32::new(0),
+            is_open: AtomicU32::new(1),
+            waiters: Waiters::new(()),
+        })
+    }
+
+    /// Takes a page from the store.
+    fn look(&self) -> bool {
+        // The store's own claims acquire what frees release.
+        self.free
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| free.checked_sub(1))
+            .is_ok()
+    }
+
+    /// Frees a page, as a thread that may find the caches open.
+    fn free(&self) {
+        // A sequence and the closing of its gate: one comes first.
+        let pushed = self.cached.compare_exchange(0, PAGE, Ordering::AcqRel, Ordering::Relaxed);
+        if pushed.is_err() {
+            self.free.fetch_add(1, Ordering::Release);
+            if self.waiters.are_there() {
+                self.waiters.tell();
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.is_open.store(0, Ordering::Relaxed);
+        let pages = self.cached.swap(CLOSED, Ordering::AcqRel) & PAGE;
+        self.free.fetch_add(pages, Ordering::Release);
+    }
+
+    fn open(&self) {
+        self.is_open.store(1, Ordering::Relaxed);
+        self.cached.store(0, Ordering::Release);
+    }
+
+    /// Waits for a page, as `PageFuture` does; gives up after so many looks. Whether it got one.
+    fn request(&self, order: u32, looks_max: u32) -> bool {
+        let bell = Arc::new(Bell(AtomicU32::new(0)));
+        let waker = Waker::from(bell.clone());
+        let ticket = self.waiters.enter(order, |()| self.close());
+        let mut has_page = false;
+        for _ in 0..looks_max {
+            let seen = bell.rings();
+            let was_told = self.waiters.arm(ticket, &waker);
+            if self.look() {
+                has_page = true;
+                break;
+            }
+            if was_told {
+                self.waiters.pass_on(ticket);
+            }
+            if looks_max == u32::MAX {
+                bell.wait(seen);
+            }
+        }
+        self.waiters.leave(ticket, |()| self.open());
+        has_page
+    }
+}
+
+/// What a waker of a thread rings: how often.
+struct Bell(AtomicU32);
+
+impl Bell {
+    fn rings(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until it has rung again.
+    fn wait(&self, seen: u32) {
+        while self.rings() == seen {
+            wait(&self.0, seen, u32::MAX);
+        }
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Release);
+        wake_all(&self.0);
+    }
+}
+
+fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    builder.check(model);
+}
+
+fn spawn(world: &Arc<World>, act: impl Fn(&World) + 'static) -> loom::thread::JoinHandle<()> {
+    let world = world.clone();
+    loom::thread::spawn(move || act(&world))
+}
+
+fn one_waiter_beside_a_free() {
+    explore(3, || {
+        let world = World::new();
+        let frees = spawn(&world, World::free);
+        assert!(world.request(0, u32::MAX));
+        frees.join().unwrap();
+        assert_eq!(world.is_open.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_waiter_gets_what_is_freed() {
+    one_waiter_beside_a_free();
+}
+
+/// The mutant: neither side has a fence between what it writes and what it reads.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn waiters_and_bringers_need_fences() {
+    SKIPS_FENCES.set(true);
+    one_waiter_beside_a_free();
+}
+
+#[test]
+fn two_waiters_share_two_frees() {
+    explore(2, || {
+        let world = World::new();
+        let other = spawn(&world, |world| assert!(world.request(0, u32::MAX)));
+        let frees = spawn(&world, |world| (0..2).for_each(|_| world.free()));
+        assert!(world.request(0, u32::MAX));
+        other.join().unwrap();
+        frees.join().unwrap();
+    });
+}
+
+/// One page, and two that want it in turn.
+#[test]
+fn a_waiter_frees_for_the_next() {
+    explore(2, || {
+        let world = World::new();
+        let other = spawn(&world, |world| {
+            assert!(world.request(0, u32::MAX));
+            world.free();
+        });
+        world.free();
+        assert!(world.request(0, u32::MAX));
+        world.free();
+        other.join().unwrap();
+    });
+}
+
+/// A waiter that gives up, perhaps just when it is told.
+#[test]
+fn a_waiter_that_gives_up_keeps_no_page_from_others() {
+    explore(2, || {
+        let world = World::new();
+        let frees = spawn(&world, World::free);
+        let other = spawn(&world, |world| {
+            if world.request(0, 1) {
+                world.free();
+            }
+        });
+        assert!(world.request(0, u32::MAX));
+        frees.join().unwrap();
+        other.join().unwrap();
+    });
+}

@@ -1,0 +1,300 @@
+//! Requests that wait for pages are woken by every way in which pages come, miss none, and leave
+//! the caches as they were.
+
+mod common;
+
+use std::future::Future as _;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Random, all_back, in_child, order, seed};
+use pagedepot_linux::reclaim::Ceiling;
+use pagedepot_linux::{AllocError, CpuId, Depot, Flags, Order, Page, ZoneId};
+
+const PAGE: usize = 4096;
+const MIB: usize = 1 << 20;
+/// Longer than any test: a wake-up that is lost ends in a failure, not in patience.
+const LONG: Duration = Duration::from_secs(100);
+
+/// Counts how often it was called.
+#[derive(Default)]
+struct Calls(AtomicU32);
+
+impl Calls {
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Calls {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn calls() -> (Arc<Calls>, Waker) {
+    let calls = Arc::<Calls>::default();
+    (calls.clone(), Waker::from(calls))
+}
+
+/// All pages of a depot, one by one.
+fn all_of(depot: &Depot) -> Vec<Page> {
+    std::iter::from_fn(|| depot.page(Order::BASE).ok()).collect()
+}
+
+fn are_cached(depot: &Depot) -> Vec<bool> {
+    let cpus = thread::available_parallelism().unwrap().get() as u32;
+    (0..cpus).map(|cpu| depot.cpu_caches().are_enabled(CpuId::new(cpu))).collect()
+}
+
+#[test]
+fn threads_take_turns_with_the_only_page() {
+    let depot = Depot::new(PAGE).unwrap();
+    let (turns, cached) = (AtomicU64::new(0), are_cached(&depot));
+    let start = Barrier::new(4);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                start.wait();
+                for _ in 0..300 {
+                    let mut page = depot.page_timeout(Order::BASE, LONG).unwrap();
+                    // Another thread that had the page would change it meanwhile.
+                    let turn = turns.fetch_add(1, Ordering::Relaxed);
+                    page[..8].copy_from_slice(&turn.to_ne_bytes());
+                    thread::yield_now();
+                    assert_eq!(page[..8], turn.to_ne_bytes());
+                }
+            });
+        }
+    });
+    assert_eq!(turns.into_inner(), 1200);
+    assert_eq!(are_cached(&depot), cached, "caches are given back");
+    all_back(&depot);
+}
+
+/// Threads that free into caches, by numbers and in batches, beside threads that wait.
+#[test]
+fn no_free_is_missed_beside_other_threads() {
+    let mut random = Random::new(seed());
+    for locks in [false, true] {
+        let depot = Depot::builder(64 * PAGE).per_cpu_locks(locks).build().unwrap();
+        let end = Instant::now() + Duration::from_millis(700);
+        thread::scope(|scope| {
+            for _ in 0..6 {
+                let mut random = Random::new(random.below(u64::MAX));
+                let depot = &depot;
+                scope.spawn(move || {
+                    while Instant::now() < end {
+                        let order = order(random.below(4) as u32);
+                        let page = depot.page_timeout(order, LONG).unwrap();
+                        let more: Vec<Page> = (0..random.below(12))
+                            .map_while(|_| depot.page(Order::BASE).ok())
+                            .collect();
+                        match random.below(3) {
+                            0 => depot.free_pages(more),
+                            1 => drop(more),
+                            _ => more.into_iter().for_each(|page| {
+                                let (pfn, order) = page.into_raw();
+                                // SAFETY: given up a line above.
+                                unsafe { depot.raw().free(pfn, order) }.unwrap();
+                            }),
+                        }
+                        drop(page);
+                    }
+                });
+            }
+        });
+        all_back(&depot);
+    }
+}
+
+#[test]
+fn tasks_are_woken_one_by_one_and_in_order() {
+    let depot = Depot::new(8 * PAGE).unwrap();
+    let mut held = all_of(&depot);
+    let (calls, wakers): (Vec<_>, Vec<_>) = (0..3).map(|_| calls()).unzip();
+    let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(depot.page_async(Order::BASE))).collect();
+    let mut poll = |nth: usize| waiting[nth].as_mut().poll(&mut Context::from_waker(&wakers[nth]));
+    let counts = || [0, 1, 2].map(|nth: usize| calls[nth].count());
+    assert!((0..3).all(|nth| poll(nth).is_pending()));
+    assert_eq!(counts(), [0; 3]);
+    held.pop();
+    assert_eq!(counts(), [1, 0, 0]);
+    let Poll::Ready(first) = poll(0) else { panic!("a page was free") };
+    held.push(first.unwrap());
+    // There may have been more than one.
+    assert_eq!(counts(), [1, 1, 0]);
+    assert!(poll(1).is_pending());
+    // Two at once: the second is told, and passes on.
+    held.truncate(held.len() - 2);
+    assert_eq!(counts(), [1, 2, 1]);
+    for nth in [2, 1] {
+        let Poll::Ready(page) = poll(nth) else { panic!("a page was free for {nth}") };
+        held.push(page.unwrap());
+    }
+    assert_eq!(held.len(), 8);
+    drop((held, waiting));
+    all_back(&depot);
+}
+
+#[test]
+fn a_task_that_goes_passes_its_tell_on() {
+    let depot = Depot::new(4 * PAGE).unwrap();
+    let cached = are_cached(&depot);
+    let mut held = all_of(&depot);
+    let ((_, first), (calls, second)) = (calls(), calls());
+    let mut gone = Box::pin(depot.page_async(Order::BASE));
+    assert!(gone.as_mut().poll(&mut Context::from_waker(&first)).is_pending());
+    let mut stays = pin!(depot.page_async(Order::BASE));
+    let mut context = Context::from_waker(&second);
+    assert!(stays.as_mut().poll(&mut context).is_pending());
+    held.pop();
+    assert_eq!(calls.count(), 0);
+    drop(gone);
+    assert_eq!(calls.count(), 1);
+    let page = stays.as_mut().poll(&mut context);
+    assert!(matches!(page, Poll::Ready(Ok(_))));
+    assert_eq!(are_cached(&depot), cached, "caches are given back");
+    drop((page, held));
+    all_back(&depot);
+}
+
+/// A task that never waited, and one that is dropped before it was told.
+#[test]
+fn tasks_that_go_leave_nothing_behind() {
+    let depot = Depot::new(4 * PAGE).unwrap();
+    drop(depot.page_async(Order::BASE));
+    let held = all_of(&depot);
+    let (calls, waker) = calls();
+    let mut gone = Box::pin(depot.page_async(Order::BASE));
+    assert!(gone.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(!are_cached(&depot).contains(&true), "a free must come to the store");
+    drop(gone);
+    assert!(!are_cached(&depot).contains(&false));
+    drop(held);
+    assert_eq!((calls.count(), Arc::strong_count(&calls)), (0, 2), "no waker is kept");
+    all_back(&depot);
+}
+
+#[test]
+fn who_cannot_be_served_lets_smaller_requests_go_first() {
+    let depot = Depot::new(16 * PAGE).unwrap();
+    let mut held = all_of(&depot);
+    let ((_, large), (calls, small)) = (calls(), calls());
+    let mut block = pin!(depot.page_async(order(3)));
+    assert!(block.as_mut().poll(&mut Context::from_waker(&large)).is_pending());
+    let mut page = pin!(depot.page_async(Order::BASE));
+    assert!(page.as_mut().poll(&mut Context::from_waker(&small)).is_pending());
+    held.pop();
+    assert_eq!(calls.count(), 0, "the first is told first");
+    assert!(block.as_mut().poll(&mut Context::from_waker(&large)).is_pending());
+    assert_eq!(calls.count(), 1);
+    let page = page.as_mut().poll(&mut Context::from_waker(&small));
+    assert!(matches!(page, Poll::Ready(Ok(_))));
+    drop(held);
+    let block = block.as_mut().poll(&mut Context::from_waker(&large));
+    assert!(matches!(block, Poll::Ready(Ok(_))));
+    drop((page, block));
+    all_back(&depot);
+}
+
+/// Waits for a page while `bring` brings some.
+fn is_woken_by(depot: &Depot, bring: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| depot.page_timeout(Order::BASE, LONG).map(drop));
+        // Until it waits. (One that came later would find the page at once.)
+        while are_cached(depot).contains(&true) {
+            thread::yield_now();
+        }
+        bring();
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn every_way_in_which_pages_come_wakes() {
+    let depot = Depot::builder(8 * MIB).ceiling(4 * MIB).build().unwrap();
+    let held = all_of(&depot);
+    is_woken_by(&depot, || _ = Ceiling::of(&depot).set(8 * MIB).unwrap());
+    drop(held);
+    let run = depot.pages(2048, Flags::default()).unwrap();
+    is_woken_by(&depot, || drop(run));
+    let vector = depot.alloc_pages(Order::BASE, 2048).unwrap();
+    is_woken_by(&depot, || drop(vector));
+    all_back(&depot);
+
+    let depot = Depot::builder(MIB).grow_to(2 << 30).build().unwrap();
+    let held = all_of(&depot);
+    is_woken_by(&depot, || _ = depot.grow(ZoneId::new(0), 1 << 30).unwrap());
+    drop(held);
+    all_back(&depot);
+}
+
+#[test]
+fn a_wait_ends_in_time_and_for_what_cannot_come() {
+    let depot = Depot::new(4 * PAGE).unwrap();
+    let started = Instant::now();
+    assert_eq!(depot.page_timeout(order(3), LONG).unwrap_err(), AllocError::Exhausted);
+    assert!(started.elapsed() < LONG / 2, "no zone has so large a block");
+    let held = all_of(&depot);
+    for wait in [Duration::ZERO, Duration::from_millis(30)] {
+        let started = Instant::now();
+        assert_eq!(depot.page_timeout(Order::BASE, wait).unwrap_err(), AllocError::Exhausted);
+        assert!(started.elapsed() >= wait);
+    }
+    drop(held);
+    assert!(depot.page_timeout(Order::BASE, Duration::MAX).is_ok());
+    all_back(&depot);
+}
+
+/// What a callback can free is found before a request waits, and when its time is over.
+#[test]
+fn callbacks_are_called_first_and_last() {
+    let depot = Depot::new(4 * PAGE).unwrap();
+    let cache: Arc<std::sync::Mutex<Vec<Page>>> = Arc::default();
+    let given = cache.clone();
+    depot.on_pressure(move |_| given.lock().unwrap().pop().is_some().into()).unwrap();
+    let mut held = all_of(&depot);
+    cache.lock().unwrap().push(held.pop().unwrap());
+    held.push(depot.page_timeout(Order::BASE, LONG).unwrap());
+    let wait = Duration::from_millis(200);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| depot.page_timeout(Order::BASE, wait).map(drop));
+        while are_cached(&depot).contains(&true) {
+            thread::yield_now();
+        }
+        // Not freed, so nobody is woken.
+        cache.lock().unwrap().push(held.pop().unwrap());
+        waiting.join().unwrap().unwrap();
+    });
+    drop(held);
+    all_back(&depot);
+}
+
+#[test]
+fn a_forked_child_waits_for_nothing() {
+    let depot = Depot::new(4 * PAGE).unwrap();
+    let held = all_of(&depot);
+    let (calls, waker) = calls();
+    let mut waiting = Box::pin(depot.page_async(Order::BASE));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let waiting = std::cell::Cell::new(Some((waiting, held)));
+    in_child(|| {
+        let (mut waiting, held) = waiting.take().unwrap();
+        drop(held);
+        let polled = waiting.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(matches!(polled, Poll::Ready(Err(AllocError::Forked))));
+        assert_eq!(depot.page_timeout(Order::BASE, LONG).unwrap_err(), AllocError::Forked);
+        drop(waiting);
+    });
+    assert_eq!(calls.count(), 0);
+    let (waiting, held) = waiting.take().unwrap();
+    drop(held);
+    assert_eq!(calls.count(), 1);
+    drop(waiting);
+    all_back(&depot);
+}
