@@ -1,0 +1,48 @@
+//! Every example runs, and says what it did. (Those that `tests/valgrind.rs` names run there, too.)
+
+#[path = "common/examples.rs"]
+mod examples;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// Programs, and the arguments that make them short.
+const PROGRAMS: [(&str, &[&str]); 9] = [
+    ("buffer_pool", &[]),
+    ("call_sites", &["1000"]),
+    ("fixed_buffers", &[]),
+    ("growable_column", &[]),
+    ("healing_pool", &[]),
+    ("monitored", &[]),
+    ("packet_ring", &[]),
+    ("quiet_drain", &["20"]),
+    ("write_back", &[]),
+];
+
+#[test]
+fn examples_run() {
+    for (name, arguments) in PROGRAMS {
+        let output = Command::new(examples::example(name)).args(arguments).output().unwrap();
+        let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        assert!(
+            output.status.success() && !out.is_empty(),
+            "{name}: {}\n{out}\n{err}",
+            output.status
+        );
+        if let Some(why) = out.lines().find(|line| line.starts_with("skipped")) {
+            eprintln!("SKIPPED: {name}: {why}");
+        }
+    }
+}
+
+/// A new example is added above. `shared_object` is loaded by `tests/unload.rs`.
+#[test]
+fn no_example_is_missing() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let name = |entry: std::fs::DirEntry| entry.path().file_stem()?.to_str().map(str::to_owned);
+    let there: BTreeSet<String> =
+        std::fs::read_dir(folder).unwrap().filter_map(|entry| name(entry.unwrap())).collect();
+    let run = PROGRAMS.iter().map(|&(name, _)| name).chain(["shared_object"]).map(str::to_owned);
+    assert_eq!(there, run.collect());
+}
