@@ -177,6 +177,72 @@ fn hostile_sources_do_nothing() {
     assert_eq!(watcher.counts().unreadable, 2 * (texts.len() as u64 + 1));
 }
 
+/// Each file of a cgroup of version 2, and what a change of it leads to.
+#[test]
+fn every_file_of_a_cgroup_v2_counts() {
+    let group = Group::new("v2");
+    group.put("memory.reclaim", "");
+    let depot = Depot::new(4 * MIB).unwrap();
+    let policy = Policy { calm_ms: 0, kernel_reclaim_bytes: 12_345, ..busy() };
+    let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+    let mut watcher = builder.watcher().unwrap();
+    let mut now_ms = 0;
+    let mut level = || {
+        now_ms += 100_000;
+        watcher.look_at(now_ms).level
+    };
+    assert_eq!(level(), Level::None);
+    // The working set is 900 of 1000 bytes; then 600, because page cache is not counted.
+    group.used(90);
+    assert_eq!(level(), Level::Low);
+    group.put("memory.stat", "anon 600\ninactive_file 300\n");
+    assert_eq!(level(), Level::None);
+    // The lower limit counts.
+    group.put("memory.high", "640\n");
+    assert_eq!(level(), Level::Medium);
+    group.put("memory.high", "max\n");
+    while level() != Level::None {}
+    for (events, expected) in [
+        ("high 1\nmax 0\noom 0\n", Level::Low),
+        ("high 1\nmax 1\noom 0\n", Level::Medium),
+        ("high 1\nmax 1\noom 1\n", Level::Critical),
+    ] {
+        group.put("memory.events", events);
+        assert_eq!(level(), expected, "{events}");
+        while level() != Level::None {}
+    }
+    assert_eq!(fs::read_to_string(group.0.join("memory.reclaim")).unwrap(), "12345");
+    for (avg10, expected) in [(2, Level::Low), (15, Level::Medium), (60, Level::Critical)] {
+        let text = format!("some avg10={avg10}.00 avg60=0.00 avg300=0.00 total=9\n");
+        group.put("memory.pressure", &text);
+        assert_eq!(level(), expected, "{avg10} percent");
+    }
+}
+
+/// The thread, and a cgroup that fills while it runs.
+#[test]
+fn the_thread_follows_a_cgroup_v2() {
+    let _alone = THREADS.lock().unwrap();
+    let group = Group::new("thread");
+    let depot = Depot::builder(16 * MIB).populate(true).build().unwrap();
+    let policy = Policy { look_ms: 10, ..busy() };
+    let builder = Monitor::builder(&depot).policy(policy).sources(group.sources());
+    let monitor = builder.start().unwrap();
+    let until = |is_so: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < end, "{:?}", monitor.counts());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    until(&|| monitor.counts().looks > 3);
+    assert_eq!(monitor.counts().level, Level::None);
+    group.used(99);
+    until(&|| monitor.counts().level == Level::Critical && present_bytes(&depot) == 0);
+    let counts = monitor.counts();
+    assert!(counts.given_back_bytes >= 16 << 20 && counts.rounds[2] > 0, "{counts:?}");
+}
+
 #[test]
 fn what_rests_is_given_back() {
     let depot = Depot::new(64 * MIB).unwrap();
@@ -255,9 +321,13 @@ fn monitors() -> Vec<String> {
     statuses.map(cpus).collect()
 }
 
-/// One test, so that no other monitor is about: where the thread runs, and when it ends.
+/// Held by tests that start threads: one of them counts these.
+static THREADS: Mutex<()> = Mutex::new(());
+
+/// Where the thread runs, and when it ends.
 #[test]
 fn the_thread_keeps_off_isolated_cpus_and_ends() {
+    let _alone = THREADS.lock().unwrap();
     let cpus = usable_cpus();
     let isolated = CpuId::new(*cpus.last().unwrap());
     let depot = Depot::builder(4 * MIB).isolated_cpus([isolated].into_iter().collect());
