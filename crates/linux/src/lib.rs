@@ -208,6 +208,16 @@ pub struct Readme;
 #[doc = include_str!("../../../docs/tutorial.md")]
 pub struct Tutorial;
 
+/// As above.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to-wait.md")]
+pub struct WaitPage;
+
+/// As above.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/how-to-io.md")]
+pub struct IoPage;
+
 /// As above; it shows features, too.
 #[cfg(all(doctest, feature = "publish"))]
 #[doc = include_str!("../../../docs/views.md")]
