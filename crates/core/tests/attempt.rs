@@ -200,7 +200,7 @@ fn handles_survive_as_integers() {
     with_depot(|depot| {
         let front =
             depot.fronts().find(Context::Interrupt, Order::BASE, Mobility::Movable).unwrap();
-        assert_eq!(pagedepot::FrontHandle::from_bits(front.to_bits()), front);
+        assert_eq!(FrontHandle::from_bits(front.to_bits()), front);
     });
 }
 
