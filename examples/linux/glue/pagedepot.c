@@ -293,7 +293,7 @@ static __always_inline u32 depot_pop_here(struct depot *depot, unsigned int orde
 	preempt_disable();
 	here = depot_here();
 	if (likely(!here.handlers))
-		pfn = depot_pop(depot, here.cpu, depot_fronts[0][order][migratetype]);
+		pfn = depot_pop(depot, here.cpu, depot_fronts[0][order][migratetype] >> 16);
 	else
 		pfn = depot_pop_in_handler(depot, here, order, migratetype);
 	preempt_enable();
@@ -672,6 +672,24 @@ static int __init depot_start_decay(void)
 }
 late_initcall(depot_start_decay);
 
+/*
+ * pagedepot_policy=N: what a CPU may cache that only frees, of orders 1 to 3. 0: nothing, as mainline; 1: a
+ * batch; 2: four batches; 3: as much as any. Of lists and depots.
+ */
+static u32 depot_free_batches __read_mostly;
+
+static int __init depot_parse_policy(char *str)
+{
+	static const u32 batches[] __initconst = { 0, 1, 4, DEPOT_NONE };
+	unsigned int policy;
+
+	if (kstrtouint(str, 10, &policy) || policy >= ARRAY_SIZE(batches))
+		return -EINVAL;
+	depot_free_batches = batches[policy];
+	return 0;
+}
+early_param("pagedepot_policy", depot_parse_policy);
+
 static bool depot_is_off __read_mostly;
 
 static int __init depot_parse(char *str)
@@ -702,7 +720,8 @@ static void __meminit depot_setup_zone(struct zone *zone)
 	}
 	bytes = depot_bytes(nr_cpu_ids, depot_end_pfn, high);
 	memory = bytes ? vzalloc(bytes) : NULL;
-	depot = memory ? depot_init(memory, bytes, zone, nr_cpu_ids, depot_end_pfn, high) : NULL;
+	depot = memory ? depot_init(memory, bytes, zone, nr_cpu_ids, depot_end_pfn, high,
+				    depot_free_batches) : NULL;
 	if (!depot) {
 		pr_warn("pagedepot: zone %s keeps its lists: no depot of %zu bytes\n", zone->name, bytes);
 		vfree(memory);

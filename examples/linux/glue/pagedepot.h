@@ -34,7 +34,7 @@ struct depot_drained {
 /* Rust, src/depot.rs. */
 size_t depot_bytes(u32 cpus, u32 end_pfn, u32 high);
 struct depot *depot_init(void *memory, size_t bytes, struct zone *zone, u32 cpus, u32 end_pfn,
-			 u32 high);
+			 u32 high, u32 free_batches);
 u32 depot_front(struct depot *depot, bool in_handler, u32 order, u32 migratetype);
 u32 depot_pop(struct depot *depot, unsigned long cpu, unsigned long front);
 bool depot_push(struct depot *depot, unsigned long cpu, unsigned long front, u32 pfn);

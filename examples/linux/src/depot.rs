@@ -5,8 +5,8 @@ use core::mem::MaybeUninit;
 
 use pagedepot::cpus::{Context, Pinned};
 use pagedepot::{
-    Allocator, CacheLimits, Config, CpuId, Drained, Flags, FrameRange, FrontHandle, HighPolicy,
-    Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
+    Allocator, CacheLimits, Config, CpuId, Drained, Flags, FrameRange, FreeHigh, FrontHandle,
+    HighPolicy, Misuse, Mobility, Mode, NodeId, Order, Pfn, Scope, Watermarks, ZoneConfig, ZoneId,
 };
 
 use crate::buddy::Buddy;
@@ -83,7 +83,9 @@ pub extern "C" fn depot_bytes(cpus: u32, end_pfn: u32, high: u32) -> usize {
     })
 }
 
-/// Makes the depot of a zone, without limits: it caches nothing before [`depot_set_limits`].
+/// Makes the depot of a zone, without limits: it caches nothing before [`depot_set_limits`]. A CPU
+/// that only frees orders 1 to 3 caches `free_batches` times `batch` of each; `u32::MAX`: as much as
+/// any other.
 ///
 /// # Safety
 /// `memory` is page-aligned, zeroed, and `bytes` long, as `depot_bytes` said for the same numbers;
@@ -96,6 +98,7 @@ pub unsafe extern "C" fn depot_init(
     cpus: u32,
     end_pfn: u32,
     high: u32,
+    free_batches: u32,
 ) -> *const Depot {
     // SAFETY: so many bytes, of this function alone; the head is written before it is read.
     let (head, metadata) = unsafe {
@@ -105,7 +108,12 @@ pub unsafe extern "C" fn depot_init(
         (&mut *head, core::slice::from_raw_parts_mut(rest, bytes - HEAD_BYTES))
     };
     let buddy: &'static Buddy = &head.buddy;
+    let free_high = match free_batches {
+        u32::MAX => FreeHigh::OFF,
+        batches => FreeHigh::batches(batches),
+    };
     let made = with_config(cpus, end_pfn, high, |config| {
+        let config = &Config { free_high, ..*config };
         // SAFETY: zeroed, but for the head.
         unsafe {
             Allocator::builder(config).backing(Some(buddy)).build_zeroed(metadata, Pinned(Linux))
