@@ -56,12 +56,16 @@ impl Results {
         })
     }
 
-    /// A line for each metric, with the least of each of `designs`: the host's other work only
-    /// adds. Last the ratio of the second, ours, to the first.
+    /// A line for each metric, with the least of each of `designs`, or of rates the greatest: the
+    /// host's other work only adds to times. Last the ratio of the second, ours, to the first.
     pub fn table(&self, designs: &[&str]) -> String {
         let mut lines: BTreeMap<(&str, u32, String), BTreeMap<&str, f64>> = BTreeMap::new();
         for ((metric, params, cpus, design), samples) in &self.rows {
-            let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+            let samples = samples.iter().copied();
+            let least = match metric.ends_with("_per_s") {
+                true => samples.fold(0.0, f64::max),
+                false => samples.fold(f64::INFINITY, f64::min),
+            };
             let params: Vec<_> =
                 params.iter().map(|(name, value)| format!("{name}={value}")).collect();
             lines.entry((metric, *cpus, params.join(" "))).or_default().insert(design, least);
@@ -91,7 +95,11 @@ impl Results {
 
 fn unit(metric: &str) -> &'static str {
     match metric.rsplit('_').next() {
+        _ if metric.ends_with("mib_per_s") => "MiB/s",
         _ if metric.ends_with("_per_s") => "1/s",
+        _ if metric.contains("_bytes_") => "bytes",
+        Some("s") => "s",
+        Some("percent") => "%",
         Some("share") => "1",
         Some("ns") => "ns",
         Some("pages") => "pages",

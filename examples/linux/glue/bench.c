@@ -432,6 +432,38 @@ static void cma(int pages, int rounds)
 	say("cma_got %d\n", got);
 }
 
+/* Page tables of the vmalloc area, the last two levels: what was mapped there leaves them behind. */
+static u64 count_tables(pud_t *pud, unsigned long at, unsigned long end)
+{
+	u64 tables = 1;
+	unsigned long next;
+	pmd_t *pmd;
+
+	for (pmd = pmd_offset(pud, at); at < end; pmd++, at = next) {
+		next = pmd_addr_end(at, end);
+		tables += !pmd_none(*pmd) && !pmd_leaf(*pmd);
+	}
+	return tables;
+}
+
+static void tables(void)
+{
+	unsigned long at, next;
+	u64 tables = 0;
+
+	for (at = VMALLOC_START; at < VMALLOC_END; at = next) {
+		pgd_t *pgd = pgd_offset_k(at);
+		p4d_t *p4d = pgd_none(*pgd) ? NULL : p4d_offset(pgd, at);
+		pud_t *pud = !p4d || p4d_none(*p4d) ? NULL : pud_offset(p4d, at);
+
+		next = pud_addr_end(at, VMALLOC_END);
+		if (pud && !pud_none(*pud) && !pud_leaf(*pud))
+			tables += count_tables(pud, at, next);
+		cond_resched();
+	}
+	say("table_bytes %llu\n", tables * PAGE_SIZE);
+}
+
 static int validate_stopped(void *faults)
 {
 	struct zone *zone;
@@ -521,6 +553,8 @@ static ssize_t command(struct file *file, const char __user *buffer, size_t leng
 		contig(numbers[0], numbers[1]);
 	else if (!strcmp(name, "cma"))
 		cma(numbers[0], numbers[1]);
+	else if (!strcmp(name, "tables"))
+		tables();
 	else if (!strcmp(name, "validate"))
 		validate();
 	else if (!strcmp(name, "counts"))

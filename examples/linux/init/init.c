@@ -7,14 +7,12 @@
  *   = check NAME ok|failed [WHY]        something that must hold
  *   = done                              all scenarios ended
  */
-#define _GNU_SOURCE
+#include "init.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +27,11 @@
 #define DRAINS 10000
 
 static char answer[4096];
-static long cpus, rounds = 3;
+static char command_line[2048];
+long cpus, rounds = 3;
 static bool has_depot;
 
-static void check(const char *name, bool holds, const char *why, ...)
+void check(const char *name, bool holds, const char *why, ...)
 {
 	va_list args;
 
@@ -46,8 +45,7 @@ static void check(const char *name, bool holds, const char *why, ...)
 	putchar('\n');
 }
 
-/* Reads a whole file, at most `bytes - 1` of it. */
-static long slurp(const char *path, char *into, size_t bytes)
+long slurp(const char *path, char *into, size_t bytes)
 {
 	long got = 0, more;
 	int file = open(path, O_RDONLY);
@@ -62,7 +60,7 @@ static long slurp(const char *path, char *into, size_t bytes)
 	return got;
 }
 
-static bool put(const char *path, const char *text)
+bool put(const char *path, const char *text)
 {
 	int file = open(path, O_WRONLY);
 	bool done = file >= 0 && write(file, text, strlen(text)) == (long)strlen(text);
@@ -72,8 +70,7 @@ static bool put(const char *path, const char *text)
 	return done;
 }
 
-/* Asks the kernel's side; the figures are in `answer`. */
-static void ask(const char *format, ...)
+void ask(const char *format, ...)
 {
 	char command[64];
 	va_list args;
@@ -86,7 +83,7 @@ static void ask(const char *format, ...)
 	slurp("/proc/pagedepot", answer, sizeof(answer));
 }
 
-static long long figure(const char *name)
+long long figure(const char *name)
 {
 	size_t length = strlen(name);
 
@@ -106,7 +103,7 @@ static long long value_in(const char *path, const char *name)
 	return at ? atoll(at + strlen(name) + strspn(at + strlen(name), ": \t")) : -1;
 }
 
-static int64_t now_ns(void)
+int64_t now_ns(void)
 {
 	struct timespec now;
 
@@ -114,7 +111,7 @@ static int64_t now_ns(void)
 	return now.tv_sec * 1000000000ll + now.tv_nsec;
 }
 
-static void pin(int cpu)
+void pin(int cpu)
 {
 	cpu_set_t set;
 
@@ -308,8 +305,7 @@ static void instructions(void)
 	}
 }
 
-/* Whatever was done before: every cached frame is in one place, and counts agree. */
-static void books(const char *after)
+void books(const char *after)
 {
 	char name[64];
 
@@ -376,8 +372,10 @@ static void thp(void)
 /* CPUs go and come while others allocate and drains run. */
 static void cpu_hotplug(void)
 {
+	int64_t start = now_ns();
 	pid_t busy;
 	long failed = 0, tried = 0;
+	long others = cpus < 4 ? cpus - 1 : 3, all = rounds < 8 ? 30 : 4 * rounds;
 
 	ask("start 0 1000 0");
 	fflush(stdout);
@@ -385,17 +383,19 @@ static void cpu_hotplug(void)
 	if (!busy)
 		for (;;)
 			faults(2, 8, 1);
-	for (long round = 0; round < 10 * rounds; round++)
-		for (int cpu = 1; cpu < cpus && cpu < 4; cpu++) {
-			char path[64];
+	for (long round = 0; round < all; round++) {
+		char path[64];
 
-			snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/online", cpu);
-			if (access(path, W_OK))
-				continue;
-			tried++;
-			failed += !put(path, "0");
-			failed += !put(path, "1");
-		}
+		snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%ld/online", 1 + round % others);
+		if (access(path, W_OK))
+			continue;
+		tried++;
+		failed += !put(path, "0");
+		failed += !put(path, "1");
+		if (tried % 100 == 0)
+			printf("%ld times gone and back after %lld s\n", tried,
+			       (long long)(now_ns() - start) / 1000000000);
+	}
 	kill(busy, SIGKILL);
 	waitpid(busy, NULL, 0);
 	ask("stop");
@@ -438,6 +438,7 @@ static void memory_hotplug(void)
 /* A process takes memory until it is killed, while others allocate and drains run. */
 static void oom(void)
 {
+	int64_t start = now_ns();
 	long killed = 0, all = 4 * rounds;
 
 	ask("start 0 100 -1");
@@ -460,6 +461,8 @@ static void oom(void)
 		}
 		waitpid(hog, &status, 0);
 		killed += WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+		if (killed && killed % 100 == 0)
+			printf("%ld killed after %lld s\n", killed, (long long)(now_ns() - start) / 1000000000);
 	}
 	ask("stop");
 	check("oom", killed == all, "%ld of %ld were killed", killed, all);
@@ -607,20 +610,27 @@ static const struct { const char *name; void (*run)(void); } scenarios[] = {
 	{ "times", times }, { "drains", drains }, { "pft", pft }, { "instructions", instructions },
 	{ "interfaces", interfaces }, { "disable", disable }, { "contig", contig }, { "thp", thp },
 	{ "cpu_hotplug", cpu_hotplug }, { "memory_hotplug", memory_hotplug }, { "oom", oom },
-	{ "zoneinfo", zoneinfo }, { "isolate", isolate }, { "memfree", memfree },
+	{ "zoneinfo", zoneinfo }, { "isolate", isolate }, { "vmalloc", vmalloc_tests },
+	{ "kernbench", kernbench }, { "streams", streams }, { "memfree", memfree },
 };
 
-/* The number behind `name=` on the command line. */
-static long told(const char *line, const char *name, long otherwise)
+long told(const char *name, long otherwise)
 {
-	const char *at = strstr(line, name);
+	const char *at = strstr(command_line, name);
 
 	return at ? atol(at + strlen(name)) : otherwise;
 }
 
+char *told_word(const char *name)
+{
+	const char *at = strstr(command_line, name);
+
+	at = at ? at + strlen(name) : NULL;
+	return at ? strndup(at, strcspn(at, " \n")) : NULL;
+}
+
 int main(void)
 {
-	static char line[2048];
 	char *wanted;
 	bool restarts;
 
@@ -628,16 +638,14 @@ int main(void)
 	mount("none", "/sys", "sysfs", 0, NULL);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	cpus = sysconf(_SC_NPROCESSORS_ONLN);
-	slurp("/proc/cmdline", line, sizeof(line));
-	rounds = told(line, "depot_rounds=", rounds);
+	slurp("/proc/cmdline", command_line, sizeof(command_line));
+	rounds = told("depot_rounds=", rounds);
 	ask("counts");
 	has_depot = figure("depot") > 0;
 	printf("= depot %d\n= cpus %ld\n", has_depot, cpus);
-	/* Before strtok() puts ends into the line. */
-	restarts = strstr(line, "depot_reboot");
-	wanted = strstr(line, "depot_run=");
-	wanted = wanted ? strtok(wanted + strlen("depot_run="), " \n") : NULL;
-	for (char *name = strtok(wanted, ","); name; name = strtok(NULL, ",")) {
+	restarts = strstr(command_line, "depot_reboot");
+	wanted = told_word("depot_run=");
+	for (char *name = wanted ? strtok(wanted, ",") : NULL; name; name = strtok(NULL, ",")) {
 		bool known = false;
 
 		for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++)

@@ -6,6 +6,7 @@
 //! | `archive` | the source, from Debian's archive |
 //! | `hooks` | our lines, inserted into it |
 //! | `tree` | a source tree with hooks, glue and library, and its build |
+//! | `project` | what kernbench builds |
 //! | `plan` | which machines boot, and what they run |
 //! | `faults` | what a kernel at fault says |
 //! | `figures` | what machines say, under the names that scripts read |
@@ -16,6 +17,7 @@ mod figures;
 mod hooks;
 mod needed;
 mod plan;
+mod project;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -32,7 +34,10 @@ use crate::tools;
 
 use archive::{Archive, Source};
 use figures::{DEPOT, STOCK, WORK};
-use tree::Kind;
+use tree::{Kernel, Kind};
+
+/// The source of the machines' only program.
+const INIT: [&str; 4] = ["init.c", "kernbench.c", "streams.c", "vmalloc.c"];
 
 /// Options of `cargo xtask linux`.
 #[derive(Debug, Args)]
@@ -106,15 +111,17 @@ pub fn run(options: &Options) -> Result<()> {
         };
         let source = archive.source(&cache, &package)?;
         let kernel = build(root, &cache, (&source, built), (&library, &files), jobs)?;
-        kernels.insert(built.name(), source.version);
+        kernels.insert(built.name(), source.version.clone());
         if options.build {
-            println!("{}", kernel.display());
+            println!("{}", kernel.image.display());
             continue;
         }
+        let project = project::copy(root, &cache, &source)?;
         let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 3 });
         let plan = plan::Plan {
             kernel: &kernel,
             cache: &cache,
+            project: &project,
             rounds,
             quick: options.quick,
             design: options.design.as_deref(),
@@ -149,7 +156,7 @@ fn build(
     (source, kind): (&Source, Kind),
     (library, files): (&Path, &Path),
     jobs: usize,
-) -> Result<PathBuf> {
+) -> Result<Kernel> {
     let lines = tree::hook(root, source, library, kind == Kind::User)?;
     eprintln!("building Linux {} with {lines} lines of ours in it", source.version);
     tree::build(root, cache, source, kind, files, jobs)
@@ -158,15 +165,16 @@ fn build(
 /// Compiles the machines' only program, and lists the files they begin with.
 fn init(root: &Path, cache: &Path, log: &Path) -> Result<PathBuf> {
     let program = cache.join("init");
+    let sources = INIT.map(|name| root.join("examples/linux/init").join(name));
     let mut gcc = Command::new("gcc");
-    gcc.args(["-O2", "-Wall", "-static", "-o"]).arg(&program);
-    tools::run(gcc.arg(root.join("examples/linux/init/init.c")), log).context(
-        "init.c does not build: a static program needs the C library's archive (libc6-dev)",
+    gcc.args(["-O2", "-Wall", "-static", "-o"]).arg(&program).args(sources);
+    tools::run(&mut gcc, log).context(
+        "examples/linux/init does not build: a static program needs the C library's archive (libc6-dev)",
     )?;
     let list = cache.join("files");
     let text = format!(
-        "dir /dev 755 0 0\nnod /dev/console 600 0 0 c 5 1\ndir /proc 755 0 0\ndir /sys 755 0 0\n\
-         file /init {} 755 0 0\n",
+        "dir /dev 755 0 0\nnod /dev/console 600 0 0 c 5 1\nnod /dev/kmsg 600 0 0 c 1 11\n\
+         dir /proc 755 0 0\ndir /sys 755 0 0\nfile /init {} 755 0 0\n",
         program.display()
     );
     tools::write_if_changed(&list, text.as_bytes())?;

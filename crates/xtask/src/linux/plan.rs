@@ -8,16 +8,19 @@ use anyhow::Result;
 
 use super::faults::is_fault;
 use super::figures::{DEPOT, STOCK, WORK, named};
+use super::tree::Kernel;
 use crate::boot::{Boot, Said};
 use crate::results::Results;
 use crate::tools;
 
 /// A kernel, and how much is asked of it.
 pub struct Plan<'p> {
-    /// The image.
-    pub kernel: &'p Path,
+    /// The image, and its modules.
+    pub kernel: &'p Kernel,
     /// Where logs go.
     pub cache: &'p Path,
+    /// What kernbench builds.
+    pub project: &'p Path,
     /// Boots of each design, and rounds in each.
     pub rounds: u32,
     /// Fewer machines.
@@ -40,6 +43,11 @@ pub struct Machine<'p> {
 enum How {
     /// User-mode Linux.
     User,
+    /// User-mode Linux with what the threads measured by: `test_vmalloc.ko`, kernbench.
+    Threads,
+    /// User-mode Linux with streams over the loopback interface, under a policy for CPUs that only
+    /// free.
+    Streaming(u32),
     /// QEMU, a thread per CPU.
     Guest,
     /// QEMU with little memory, and as many rounds as are wanted.
@@ -52,6 +60,11 @@ enum How {
 
 const TIMES: &str = "times,drains,pft,interfaces,disable,oom,zoneinfo,memfree";
 const WORK_TIMES: &str = "drains,pft,memfree";
+const THREADS: &str = "vmalloc,kernbench,memfree";
+const STREAMS: &str = "streams,memfree";
+/// Policies for CPUs that only free: nothing, a batch, four batches, `high`.
+const POLICIES: u32 = 4;
+const COUNTS: &str = "instructions,vmalloc";
 const ONE_CPU: &str = "interfaces,disable,contig,thp,oom,zoneinfo,memfree";
 const MANY_CPUS: &str =
     "interfaces,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
@@ -65,6 +78,11 @@ impl Plan<'_> {
         let turn = |nth| {
             let mut machines = self.both(How::User, 2, TIMES, nth);
             machines.extend(self.machine(How::User, 2, (WORK, WORK_TIMES), nth));
+            if nth == 0 || !self.quick {
+                machines.extend(self.both(How::Threads, 2, THREADS, nth));
+                let streams = |policy| self.both(How::Streaming(policy), 2, STREAMS, nth);
+                machines.extend((0..POLICIES).flat_map(streams));
+            }
             machines
         };
         (0..boots).flat_map(turn).collect()
@@ -72,7 +90,7 @@ impl Plan<'_> {
 
     /// Counts, then correctness with few and many CPUs, then rounds, then an isolated CPU.
     pub fn guests(&self) -> Vec<Machine<'_>> {
-        let mut machines = self.both(How::Counting, 1, "instructions", 0);
+        let mut machines = self.both(How::Counting, 1, COUNTS, 0);
         let wide: &[u32] = if self.quick { &[4] } else { &[1, 4, 16] };
         for &cpus in wide {
             let scenarios = if cpus == 1 { ONE_CPU } else { MANY_CPUS };
@@ -110,6 +128,8 @@ impl Machine<'_> {
     pub fn name(&self) -> String {
         let how = match self.how {
             How::User => "user",
+            How::Threads => "threads",
+            How::Streaming(policy) => &format!("streaming-{policy}"),
             How::Guest => "guest",
             How::Enduring => "enduring",
             How::Counting => "counting",
@@ -147,7 +167,7 @@ impl Machine<'_> {
             _ => "on",
         };
         let rounds = match self.how {
-            How::User => 1,
+            How::User | How::Threads | How::Streaming(_) => 1,
             How::Enduring => self.plan.rounds,
             _ => self.plan.rounds.min(ROUNDS_MAX),
         };
@@ -158,10 +178,24 @@ impl Machine<'_> {
         );
         match self.how {
             How::User => {}
+            How::Threads => {
+                let (builds, threads) = self.few((1, 1), (5, self.cpus));
+                words += &format!(
+                    " depot_project={} depot_builds={builds} depot_threads={threads} depot_loops={}",
+                    self.plan.project.display(),
+                    self.loops()
+                );
+            }
+            How::Streaming(policy) => {
+                let windows = self.few(2, 5);
+                words += &format!(" pagedepot_policy={policy} depot_windows={windows}");
+            }
             // Half of the rest of the memory is added later.
             How::Guest => words += " console=ttyS0 mem=1G depot_reboot",
             How::Enduring => words += " console=ttyS0 mem=192M depot_reboot",
-            How::Counting => words += " console=ttyS0 depot_reboot",
+            How::Counting => {
+                words += &format!(" console=ttyS0 depot_reboot depot_loops={}", self.loops());
+            }
             How::Isolating => {
                 let last = self.cpus - 1;
                 words += &format!(
@@ -173,13 +207,27 @@ impl Machine<'_> {
         words
     }
 
+    /// A number for `--quick`, and one for a whole run.
+    fn few<T>(&self, quick: T, whole: T) -> T {
+        if self.plan.quick { quick } else { whole }
+    }
+
+    /// Loops of each test of `test_vmalloc.ko`.
+    fn loops(&self) -> u32 {
+        self.few(100, 500)
+    }
+
     fn command(&self) -> Command {
         let words = self.words();
-        if self.how == How::User {
-            let mut command = Command::new(self.plan.kernel);
+        let modules = self.plan.kernel.modules.display();
+        if matches!(self.how, How::User | How::Threads | How::Streaming(_)) {
+            let mut command = Command::new(&self.plan.kernel.image);
             command.args(["mem=640M", "seccomp=on", "con=null", "con0=null,fd:1", "console=tty0"]);
             command.arg(format!("uml_dir={}", self.plan.cache.join("consoles").display()));
             command.arg(format!("ncpus={}", self.cpus)).args(words.split(' '));
+            if self.how == How::Threads {
+                command.arg(format!("initrd={modules}"));
+            }
             return command;
         }
         let mut command = Command::new("qemu-system-x86_64");
@@ -192,10 +240,10 @@ impl Machine<'_> {
             .args(["-machine", "q35", "-cpu", "max", "-m", "1280"])
             .args(["-accel", accelerator, "-smp", &self.cpus.to_string()])
             .arg("-kernel")
-            .arg(self.plan.kernel)
+            .arg(&self.plan.kernel.image)
             .args(["-append", &words]);
         if self.how == How::Counting {
-            command.args(["-icount", "shift=0"]);
+            command.args(["-icount", "shift=0", "-initrd"]).arg(&self.plan.kernel.modules);
         }
         command
     }
@@ -203,10 +251,16 @@ impl Machine<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
+    static KERNEL: LazyLock<Kernel> =
+        LazyLock::new(|| Kernel { image: "k".into(), modules: "m".into() });
+
     fn plan(rounds: u32, quick: bool, design: Option<&str>) -> Plan<'_> {
-        Plan { kernel: Path::new("k"), cache: Path::new("c"), rounds, quick, design }
+        let (cache, project) = (Path::new("c"), Path::new("p"));
+        Plan { kernel: &KERNEL, cache, project, rounds, quick, design }
     }
 
     #[test]
@@ -223,6 +277,19 @@ mod tests {
             assert!(of(WORK).all(|machine| machine.words().contains("pagedepot=work")));
             let wide = machines.iter().any(|machine| machine.cpus == 16);
             assert_eq!(wide, !quick);
+        }
+    }
+
+    #[test]
+    fn each_machine_has_a_log_of_its_own() {
+        for quick in [false, true] {
+            let plan = plan(200, quick, None);
+            let machines = plan.user().into_iter().chain(plan.guests());
+            let mut names: Vec<_> = machines.map(|machine| machine.name()).collect();
+            names.sort();
+            let count = names.len();
+            names.dedup();
+            assert_eq!(names.len(), count);
         }
     }
 
@@ -249,7 +316,7 @@ mod tests {
         for machine in plan.guests() {
             let command = machine.command();
             let has = command.get_args().any(|word| word == "-icount");
-            assert_eq!(has, machine.scenarios == "instructions");
+            assert_eq!(has, machine.scenarios == COUNTS);
         }
     }
 }

@@ -142,6 +142,14 @@ impl Kind {
     }
 }
 
+/// What is booted.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    pub image: PathBuf,
+    /// Its modules, for the option `initrd`.
+    pub modules: PathBuf,
+}
+
 /// Configures and builds a kernel with `files` as its first file system.
 pub fn build(
     root: &Path,
@@ -150,7 +158,7 @@ pub fn build(
     kind: Kind,
     files: &Path,
     jobs: usize,
-) -> Result<PathBuf> {
+) -> Result<Kernel> {
     let out = tools::folder(cache.join(format!("build-{}-{}", kind.name(), source.version)))?;
     let log = out.join("log");
     let _ = fs::remove_file(&log);
@@ -160,8 +168,8 @@ pub fn build(
         make.env("KBUILD_BUILD_TIMESTAMP", "pagedepot");
         if kind == Kind::User {
             // By itself, user-mode Linux calls each function through a register, as no other kernel
-            // does. It is linked below 2 GiB, where calls are direct by this model.
-            make.arg("KCFLAGS=-mcmodel=small");
+            // does. It is linked below 2 GiB, where calls are direct by this model; modules are not.
+            make.args(["KCFLAGS=-mcmodel=small", "CFLAGS_MODULE=-mcmodel=large"]);
         }
         make
     };
@@ -182,9 +190,22 @@ pub fn build(
         fs::write(&stamp, &wanted)?;
     }
     let (target, image) = kind.target();
-    run(make().arg(format!("-j{jobs}")).arg(target), &log)
+    run(make().arg(format!("-j{jobs}")).args([target, "modules"]), &log)
         .with_context(|| format!("Linux {} does not build", source.version))?;
-    Ok(out.join(image))
+    let modules = pack_modules(&out, &log)?;
+    Ok(Kernel { image: out.join(image), modules })
+}
+
+/// A second archive of first files, with the module that is loaded: it is linked after the kernel,
+/// which holds the first.
+fn pack_modules(out: &Path, log: &Path) -> Result<PathBuf> {
+    let (list, packed) = (out.join("module-files"), out.join("modules.cpio"));
+    let module = out.join("lib/test_vmalloc.ko");
+    fs::write(&list, format!("file /test_vmalloc.ko {} 644 0 0\n", module.display()))?;
+    let mut pack = Command::new("sh");
+    pack.args(["-c", "\"$0\" \"$1\" > \"$2\""]).arg(out.join("usr/gen_init_cpio"));
+    run(pack.arg(&list).arg(&packed), log).context("test_vmalloc.ko cannot be packed")?;
+    Ok(packed)
 }
 
 /// What the depot or a scenario cannot do without must not have been dropped for lack of another

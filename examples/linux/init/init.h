@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What scenarios share; init.c says what is printed. */
+#ifndef INIT_H
+#define INIT_H
+#define _GNU_SOURCE
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* CPUs that are online, and how often a scenario repeats what it measures. */
+extern long cpus, rounds;
+
+void check(const char *name, bool holds, const char *why, ...);
+/* Reads a whole file, at most `bytes - 1` of it. */
+long slurp(const char *path, char *into, size_t bytes);
+bool put(const char *path, const char *text);
+/* Asks the kernel's side; then figure() finds its figures. -1: there is none of this name. */
+void ask(const char *format, ...);
+long long figure(const char *name);
+int64_t now_ns(void);
+void pin(int cpu);
+/* The number behind `name` on the kernel's command line. */
+long told(const char *name, long otherwise);
+/* The word behind `name`, in memory of its own. NULL: it is not there. */
+char *told_word(const char *name);
+/* Whatever was done before: every cached frame is in one place, and counts agree. */
+void books(const char *after);
+
+/* Scenarios with files of their own. */
+void vmalloc_tests(void);
+void kernbench(void);
+void streams(void);
+
+#endif
