@@ -9,13 +9,16 @@ pub const DEPOT: &str = "linux-depot";
 /// Linux's own lists, drained by a work item on every CPU, as it was before 6.0.
 pub const WORK: &str = "linux-work";
 
-/// Metric and parameters of a figure of a machine; `None`: it is for people alone.
+/// Metric and parameters of a figure of a machine; `None`: it is for people alone. `counts`: its
+/// nanoseconds are instructions.
 pub fn named(
     metric: &str,
     mut params: BTreeMap<String, i64>,
+    counts: bool,
 ) -> Option<(&str, BTreeMap<String, i64>)> {
     match metric {
         "depot" | "cpus" => return None,
+        "loop_ns" if counts => return Some(("loop_instructions", params)),
         // How many drains there were is the same for all.
         "isolated_interrupts" => drop(params.remove("drains")),
         _ => {}
@@ -33,6 +36,8 @@ mod tests {
 
     #[test]
     fn figures_have_the_names_that_scripts_read() {
+        let counted = named("loop_ns", params(&[("test", 1)]), true);
+        assert_eq!(counted, Some(("loop_instructions", params(&[("test", 1)]))));
         for (metric, given, named_so) in [
             ("pair_ns", params(&[("order", 0)]), Some(params(&[("order", 0)]))),
             (
@@ -42,7 +47,7 @@ mod tests {
             ),
             ("cpus", params(&[]), None),
         ] {
-            let named = named(metric, given);
+            let named = named(metric, given, false);
             assert_eq!(named, named_so.map(|params| (metric, params)), "{metric}");
         }
     }

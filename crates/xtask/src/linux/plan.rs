@@ -150,7 +150,7 @@ impl Machine<'_> {
         command.env("TMPDIR", &logs);
         Boot { command, what: &name, is_fault, log: &log, timeout }.run(|said| match said {
             Said::Figure { metric, value, params } => {
-                if let Some((metric, params)) = named(&metric, params) {
+                if let Some((metric, params)) = named(&metric, params, self.how == How::Counting) {
                     results.add(self.design, self.cpus, metric, params, value);
                 }
             }
@@ -194,7 +194,9 @@ impl Machine<'_> {
             How::Guest => words += " console=ttyS0 mem=1G depot_reboot",
             How::Enduring => words += " console=ttyS0 mem=192M depot_reboot",
             How::Counting => {
-                words += &format!(" console=ttyS0 depot_reboot depot_loops={}", self.loops());
+                let loops = self.loops();
+                words +=
+                    &format!(" console=ttyS0 depot_reboot depot_threads=1 depot_loops={loops}");
             }
             How::Isolating => {
                 let last = self.cpus - 1;
