@@ -19,6 +19,7 @@ pub fn named(
     match metric {
         "depot" | "cpus" => return None,
         "loop_ns" if counts => return Some(("loop_instructions", params)),
+        "fault_ns" if counts => return Some(("fault_instructions", params)),
         // How many drains there were is the same for all.
         "isolated_interrupts" => drop(params.remove("drains")),
         _ => {}

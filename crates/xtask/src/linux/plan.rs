@@ -64,7 +64,7 @@ const THREADS: &str = "vmalloc,kernbench,memfree";
 const STREAMS: &str = "streams,memfree";
 /// Policies for CPUs that only free: nothing, a batch, four batches, `high`.
 const POLICIES: u32 = 4;
-const COUNTS: &str = "instructions,vmalloc";
+const COUNTS: &str = "instructions,pft,vmalloc";
 const ONE_CPU: &str = "interfaces,disable,contig,thp,oom,zoneinfo,memfree";
 const MANY_CPUS: &str =
     "interfaces,disable,contig,thp,cpu_hotplug,memory_hotplug,oom,zoneinfo,memfree";
