@@ -432,7 +432,7 @@ static void cma(int pages, int rounds)
 	say("cma_got %d\n", got);
 }
 
-/* Page tables of the vmalloc area, the last two levels: what was mapped there leaves them behind. */
+/* Page tables of the vmalloc area, the last two levels: what was mapped there leaves them. */
 static u64 count_tables(pud_t *pud, unsigned long at, unsigned long end)
 {
 	u64 tables = 1;

@@ -673,8 +673,8 @@ static int __init depot_start_decay(void)
 late_initcall(depot_start_decay);
 
 /*
- * pagedepot_policy=N: what a CPU may cache that only frees, of orders 1 to 3. 0: nothing, as mainline; 1: a
- * batch; 2: four batches; 3: as much as any. Of lists and depots.
+ * pagedepot_policy=N: what a CPU may cache that only frees, of orders 1 to 3. 0: nothing, as
+ * mainline; 1: a batch; 2: four batches; 3: as much as any. Of lists and depots.
  */
 static u32 depot_free_batches __read_mostly;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * kernbench: make, by the host's compiler on this kernel, of a small C project. User-mode Linux reaches
- * the host's files by hostfs, and may not write there; what is built goes to memory.
+ * kernbench: make, by the host's compiler on this kernel, of a small C project. User-mode Linux
+ * reaches the host's files by hostfs, and may not write there; what is built goes to memory.
  */
 #include "init.h"
 #include <errno.h>
@@ -35,7 +35,8 @@ static bool in_host(const char *command)
 	fflush(stdout);
 	shell = fork();
 	if (!shell) {
-		char *const environment[] = { "PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C", "HOME=/tmp", NULL };
+		char *const environment[] = { "PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C",
+						"HOME=/tmp", NULL };
 
 		if (!chroot(HOST) && !chdir("/tmp"))
 			execle("/bin/sh", "sh", "-c", command, NULL, environment);
@@ -60,8 +61,8 @@ void kernbench(void)
 		return;
 	/* Read once, so that the first run is as the others. */
 	snprintf(clean, sizeof(clean), "rm -rf build && mkdir build && cat %s/*.* > /dev/null", project);
-	snprintf(make, sizeof(make), "make -C build -f %s/Makefile -j%ld > log 2>&1 || { cat log; false; }",
-		 project, 2 * cpus);
+	snprintf(make, sizeof(make), "make -C build -f %s/Makefile -j%ld > log 2>&1 || "
+		 "{ cat log; false; }", project, 2 * cpus);
 	for (long run = -1; run < runs; run++) {
 		struct rusage before, after;
 		double user, system, elapsed;

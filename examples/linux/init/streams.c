@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * UDP_STREAM and SCTP_STREAM_MANY of netperf, over the loopback interface: one task sends as fast as it
- * can, another on the next CPU receives. What arrives counts; UDP may lose the rest.
+ * UDP_STREAM and SCTP_STREAM_MANY of netperf, over the loopback interface: one task sends as fast
+ * as it can, another on the next CPU receives. What arrives counts; UDP may lose the rest.
  */
 #include "init.h"
 #include <arpa/inet.h>
@@ -31,7 +31,9 @@ struct stream {
 };
 
 static const struct stream udp = { "udp_stream", SOCK_DGRAM, IPPROTO_UDP, 1, UDP_BYTES };
-static const struct stream sctp = { "sctp_many", SOCK_SEQPACKET, IPPROTO_SCTP, ASSOCIATIONS_MAX, SCTP_BYTES };
+static const struct stream sctp = {
+	"sctp_many", SOCK_SEQPACKET, IPPROTO_SCTP, ASSOCIATIONS_MAX, SCTP_BYTES,
+};
 
 static bool loopback_up(void)
 {
@@ -44,8 +46,9 @@ static bool loopback_up(void)
 }
 
 /*
- * No stream waits for a timer: messages and their acknowledgements go at once, and the receiver has room for
- * what all associations may have under way, of which it else tells a sender for each 64 KiB.
+ * No stream waits for a timer: messages and their acknowledgements go at once, and the receiver has
+ * room for what all associations may have under way, of which it else tells a sender for each
+ * 64 KiB.
  */
 static bool hurry(int socket, const struct stream *stream)
 {
@@ -109,7 +112,8 @@ static void receive_all(int receiver, volatile uint64_t *bytes)
 
 static void measure(const struct stream *stream, long policy, long windows)
 {
-	volatile uint64_t *bytes = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	volatile uint64_t *bytes = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+					MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct sockaddr_in at;
 	int receiver = receiver_socket(stream, &at), status;
 	pid_t tasks[2];

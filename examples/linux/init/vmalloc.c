@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * lib/test_vmalloc.c, as it comes: loading the module runs its tests, which refuses to stay and leaves
+ * lib/test_vmalloc.c, as it comes: loading the module runs its tests. It refuses to stay, and leaves
  * what they took in the kernel's log. What their page tables take is counted before and after.
  */
 #include "init.h"
@@ -15,9 +15,9 @@
 
 /* In the order of their bits. The three of kvfree_rcu() and percpu are not about vmalloc. */
 static const char *const tests[] = {
-	"fix_size_alloc_test", "full_fit_alloc_test", "long_busy_list_alloc_test", "random_size_alloc_test",
-	"fix_align_alloc_test", "random_size_align_alloc_test", "align_shift_alloc_test", NULL, NULL, NULL,
-	"vm_map_ram_test", NULL, "vrealloc_test",
+	"fix_size_alloc_test", "full_fit_alloc_test", "long_busy_list_alloc_test",
+	"random_size_alloc_test", "fix_align_alloc_test", "random_size_align_alloc_test",
+	"align_shift_alloc_test", NULL, NULL, NULL, "vm_map_ram_test", NULL, "vrealloc_test",
 };
 #define TESTS (sizeof(tests) / sizeof(tests[0]))
 /* No range has every alignment: it fails, and newer versions say that they expect it. */

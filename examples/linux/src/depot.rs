@@ -84,8 +84,8 @@ pub extern "C" fn depot_bytes(cpus: u32, end_pfn: u32, high: u32) -> usize {
 }
 
 /// Makes the depot of a zone, without limits: it caches nothing before [`depot_set_limits`]. A CPU
-/// that only frees orders 1 to 3 caches `free_batches` times `batch` of each; `u32::MAX`: as much as
-/// any other.
+/// that only frees orders 1 to 3 caches `free_batches` times `batch` of each; `u32::MAX`: as much
+/// as any other.
 ///
 /// # Safety
 /// `memory` is page-aligned, zeroed, and `bytes` long, as `depot_bytes` said for the same numbers;

@@ -169,7 +169,8 @@ fn init(root: &Path, cache: &Path, log: &Path) -> Result<PathBuf> {
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-Wall", "-static", "-o"]).arg(&program).args(sources);
     tools::run(&mut gcc, log).context(
-        "examples/linux/init does not build: a static program needs the C library's archive (libc6-dev)",
+        "examples/linux/init does not build: a static program needs the C library's archive \
+         (libc6-dev)",
     )?;
     let list = cache.join("files");
     let text = format!(

@@ -181,7 +181,8 @@ impl Machine<'_> {
             How::Threads => {
                 let (builds, threads) = self.few((1, 1), (5, self.cpus));
                 words += &format!(
-                    " depot_project={} depot_builds={builds} depot_threads={threads} depot_loops={}",
+                    " depot_project={} depot_builds={builds} depot_threads={threads} \
+                     depot_loops={}",
                     self.plan.project.display(),
                     self.loops()
                 );

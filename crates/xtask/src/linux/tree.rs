@@ -168,7 +168,8 @@ pub fn build(
         make.env("KBUILD_BUILD_TIMESTAMP", "pagedepot");
         if kind == Kind::User {
             // By itself, user-mode Linux calls each function through a register, as no other kernel
-            // does. It is linked below 2 GiB, where calls are direct by this model; modules are not.
+            // does. It is linked below 2 GiB, where calls are direct by this model; modules are
+            // not.
             make.args(["KCFLAGS=-mcmodel=small", "CFLAGS_MODULE=-mcmodel=large"]);
         }
         make
