@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * lib/test_vmalloc.c, as it comes: loading the module runs its tests. It refuses to stay, and leaves
- * what they took in the kernel's log. What their page tables take is counted before and after.
+ * lib/test_vmalloc.c, as it comes: loading the module runs its tests. It refuses to stay, and
+ * leaves what they took in the kernel's log. Page tables are counted before and after.
  */
 #include "init.h"
 #include <errno.h>
