@@ -184,9 +184,8 @@ impl<'a, 'm, C: Cpus> Removal<'a, 'm, C> {
         self.claim_patiently(zone, range)?;
         // All frames are this caller's.
         forget(isolation);
-        pageblocks(range).for_each(|pageblock| {
-            self.0.store.tags().set(PageblockIndex(pageblock), Tag::removed(zone));
-        });
+        pageblocks(range)
+            .for_each(|pageblock| self.0.store.note_removed(PageblockIndex(pageblock), zone));
         self.0.zones.get(zone).remove_managed(u64::from(range.frames));
         Ok(())
     }
@@ -239,4 +238,63 @@ fn is_undisturbed(drained: Drained) -> bool {
         && drained.left_pages == 0
         && drained.in_flight_pages == 0
         && drained.busy_cpus == 0
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use core::mem::MaybeUninit;
+
+    use crate::alloc::config::{Config, ZoneConfig};
+    use crate::cpus::{CpuLock, Environment, Locked, WhichCpu};
+    use crate::frame::pageblock::{PAGEBLOCK_FRAMES, SECTION_FRAMES};
+    use crate::frame::{CpuId, FrameRange, Mobility, NodeId, Order, Pfn, ZoneId};
+    use crate::{Allocator, Flags};
+
+    struct First;
+
+    impl WhichCpu for First {
+        fn cpu(&self) -> Option<CpuId> {
+            Some(CpuId::new(0))
+        }
+    }
+
+    impl Environment for First {}
+
+    /// Calls `test` with an allocator for one CPU over one section.
+    fn with_allocator(test: impl FnOnce(&Allocator<'_, Locked<'_, First>>)) {
+        let zones = [ZoneConfig {
+            name: "a",
+            node: NodeId::new(0),
+            level: 0,
+            ranges: &[FrameRange::new(Pfn::new(0), SECTION_FRAMES)],
+            watermarks: None,
+        }];
+        let config = Config::new(1, &zones);
+        let locks = [CpuLock::new()];
+        let mut metadata = vec![
+            MaybeUninit::uninit();
+            Allocator::<Locked<'_, First>>::metadata_bytes(&config).unwrap()
+        ];
+        let cpus = Locked::new(&locks, First);
+        test(&Allocator::new(&config, &mut metadata, cpus).unwrap());
+    }
+
+    /// Of every mobility: allocate a pageblock, free it, remove it, add it again.
+    #[test]
+    fn a_removed_pageblock_counts_as_unmovable_no_more() {
+        with_allocator(|allocator| {
+            let zone = ZoneId::new(0);
+            let unmovable = || allocator.caches.store.section(0).unwrap().unmovable();
+            for mobility in Mobility::ALL {
+                let block = allocator.alloc(Order::PAGEBLOCK, Flags::new(mobility)).unwrap();
+                allocator.free(block, Order::PAGEBLOCK).unwrap();
+                let left = unmovable() - u32::from(mobility != Mobility::Movable);
+                let range = FrameRange::new(block, PAGEBLOCK_FRAMES);
+                allocator.remove_memory(zone, range).unwrap();
+                assert_eq!(unmovable(), left, "{mobility:?}, removed");
+                allocator.add_memory(zone, range, &mut []).unwrap();
+                assert_eq!(unmovable(), left, "{mobility:?}, added again");
+            }
+        });
+    }
 }

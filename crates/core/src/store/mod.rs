@@ -302,6 +302,15 @@ impl<'m> Store<'m> {
         before.map(note).is_ok()
     }
 
+    /// Tags an isolated pageblock, all of whose frames the caller owns, as removed from its zone.
+    pub fn note_removed(&self, pageblock: PageblockIndex, zone: ZoneId) {
+        if let Some(before) = self.tags.raw(pageblock).of_isolated() {
+            // What is added here again is movable at first.
+            self.bitmap.note_mobility(pageblock, before, Tag::new(zone, Mobility::Movable));
+        }
+        self.tags.set(pageblock, Tag::removed(zone));
+    }
+
     /// Gives many blocks of `order`, all of one zone, back. Returns which frames were free already,
     /// as far as can be told.
     pub fn put_blocks(&self, order: Order, blocks: impl Iterator<Item = Pfn>) -> Doubled {
