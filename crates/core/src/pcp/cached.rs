@@ -62,10 +62,12 @@ pub struct Accounts {
     pub decayed_ms: AtomicU64,
     /// What the rule for CPUs that only free counts, by class.
     pub free_counts: [AtomicI64; Class::COUNT],
-    /// Where the coldest front is looked for next, and the coldest shelf.
+    /// Where a cold front is looked for next.
     pub clock_hand: AtomicU32,
+    /// The place of the shelf that is looked at next for a cold one.
     pub shelf_hand: AtomicU32,
-    /// Shelves as the second hand last saw them: one that has not changed since is cold.
+    /// Versions of the shelves when `shelf_hand` passed them last: a shelf that has the same version
+    /// is cold.
     pub shelves_seen: [AtomicU64; SHELVES],
     /// Where the store is searched next, by mobility: a pageblock's index.
     pub hints: [AtomicU32; Mobility::COUNT],

@@ -172,12 +172,12 @@ impl<C: Cpus> Share<'_, '_, C> {
     /// not hide seven, and one that asks for many soon has a higher `high`.
     fn refill_size(&self, class: Class, reserve: Reserve) -> Option<u32> {
         let block = u64::from(class.block_frames());
-        let full = match class.is_large() {
-            true => {
-                let high = self.pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
-                (high / LARGE_PART / block).clamp(1, u64::from(class.rounds()) + 1) as u32
-            }
-            false => class.rounds() + 1,
+        let magazine = class.rounds() + 1;
+        let full = if class.is_large() {
+            let high = self.pcp.accounts.high_pages.load(Ordering::Relaxed).max(0) as u64;
+            (high / LARGE_PART / block).clamp(1, u64::from(magazine)) as u32
+        } else {
+            magazine
         };
         // A reserve is for this request alone, not for later pops from the front.
         let shared = if reserve == Reserve::All { Reserve::AboveMin } else { reserve };

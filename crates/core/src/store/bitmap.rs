@@ -35,7 +35,7 @@
 //! before it says that there is nothing, reads the hints of all sections.
 #![allow(unsafe_code, reason = "finds sections by address")]
 
-use core::ops::{ControlFlow, Range};
+use core::ops::ControlFlow;
 
 use super::bits;
 use super::device::Reports;
@@ -163,7 +163,7 @@ impl Pass {
             Pass::Near(_) => {
                 wanted.mobility == Mobility::Movable
                     && bitmap.tags.evacuating(wanted.zone) == 0
-                    && bitmap.is_mostly_whole(wanted.near())
+                    && wanted.near().is_some_and(|section| bitmap.is_mostly_whole(section))
             }
             Pass::Partial { which: Which::Evacuating, .. } => {
                 bitmap.tags.evacuating(wanted.zone) > 0
@@ -368,12 +368,10 @@ impl<'m> Bitmap<'m> {
     }
 
     /// Whether three quarters of a section's pageblocks are whole.
-    fn is_mostly_whole(&self, sections: Range<usize>) -> bool {
-        let Some(section) = self.section(sections.start).filter(|_| !sections.is_empty()) else {
-            return false;
-        };
-        let whole: u32 = (0..HINT_WORDS).map(|i| section.hints(i).1.count_ones()).sum();
-        whole as usize >= SECTION_PAGEBLOCKS - SECTION_PAGEBLOCKS / 4
+    fn is_mostly_whole(&self, number: usize) -> bool {
+        self.section(number).is_some_and(|section| {
+            section.count_whole() as usize >= SECTION_PAGEBLOCKS - SECTION_PAGEBLOCKS / 4
+        })
     }
 
     /// Whether a search that has so many blocks leaves what this pass would find to others.
@@ -788,8 +786,10 @@ impl<'m> Bitmap<'m> {
         pass: Pass,
         mut visit: impl FnMut(&'m Section<'m>, PageblockIndex) -> ControlFlow<()>,
     ) {
-        let sections =
-            if matches!(pass, Pass::Near(_)) { wanted.near() } else { wanted.sections() };
+        let sections = match pass {
+            Pass::Near(_) => wanted.near().map_or(0..0, |section| section..section + 1),
+            _ => wanted.sections(),
+        };
         let all = sections.start * HINT_WORDS..sections.end * HINT_WORDS;
         if all.is_empty() {
             return;

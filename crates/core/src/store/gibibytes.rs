@@ -18,7 +18,7 @@
 use core::ops::Range;
 
 use super::bitmap::Bitmap;
-use super::section::{HINT_WORDS, Section};
+use super::section::Section;
 use super::summary::Sort;
 use super::wanted::Wanted;
 use crate::frame::Mobility;
@@ -41,7 +41,7 @@ struct Rank {
 impl Rank {
     /// `None`: the section has no whole pageblock.
     fn of(section: &Section<'_>) -> Option<Self> {
-        let whole = (0..HINT_WORDS).map(|i| section.hints(i).1.count_ones()).sum();
+        let whole = section.count_whole();
         let is_free = whole == SECTION_PAGEBLOCKS as u32;
         (whole > 0).then(|| Rank { is_free, is_movable: section.unmovable() == 0, whole })
     }

@@ -152,6 +152,11 @@ impl<'m> Section<'m> {
         (self.some[i].load(Ordering::Acquire), self.whole[i].load(Ordering::Acquire))
     }
 
+    /// Pageblocks that are hinted to be whole.
+    pub fn count_whole(&self) -> u32 {
+        (0..HINT_WORDS).map(|i| self.hints(i).1.count_ones()).sum()
+    }
+
     /// Of pageblocks `64 * i ..`, those that searches pass by because they evacuate.
     #[inline]
     pub fn evacuating(&self, i: usize) -> u64 {

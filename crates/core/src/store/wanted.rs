@@ -26,9 +26,9 @@ impl Wanted<'_> {
     }
 
     /// The section of the hint, if the zone has frames there.
-    pub fn near(&self) -> Range<usize> {
+    pub fn near(&self) -> Option<usize> {
         let section = self.hint.load(Ordering::Relaxed) as usize / SECTION_PAGEBLOCKS;
-        if self.sections().contains(&section) { section..section + 1 } else { 0..0 }
+        self.sections().contains(&section).then_some(section)
     }
 
     pub fn sections(&self) -> Range<usize> {
