@@ -21,23 +21,25 @@
 //! allocation counts a front's operations (each 1023 of them): a loop that finds everything in
 //! its fronts heals, too. Frees do not move it. While memory is only freed, no free frame is taken
 //! that a pageblock lacks to be whole. A hand marks only while the zone's free pages stay about the
-//! same over 4 steps: not while memory fills or empties.
+//! same over 4 steps: not while memory fills or empties. After a sixteenth of the zone has been
+//! allocated or freed, it first counts the whole pageblocks again, by a turn of a section per step.
 //!
 //! # Spare magazines
 //! A shelf that was filled once keeps its frames for as long as its CPU pushes and pops
 //! near the top. They pin every pageblock that they are of, count as free nowhere, and when
 //! they are allocated at last they fill pageblocks that evacuate. So magazines of order 0
-//! that no front needed over 32 calls of the hand go to the store, 4 at a time, unless half
+//! that no front needed over 32 calls of the hand go to the store, 16 at a time, unless half
 //! of the zone is whole already.
 //!
 //! # Bounds
 //! One step reads a line of tags, a word of hints each, and at most 16 lines of the bitmap, and
-//! changes at most 16 tags. Where nothing evacuates and nothing is to, it reads only the hints of a
-//! section, in three lines, and 8 tags, and 7 of 8 steps are left out, until a sixteenth of the
-//! zone has been allocated or freed since the last turn. While memory fills or empties, it reads
-//! counters alone, at every second call. A slow path is longer by one step and by 4 spare magazines
-//! for each mobility; and by one magazine for each mobility and class in use at every eighth step,
-//! which empties the CPU's fronts for evacuated frames.
+//! changes at most 16 tags. Where nothing evacuates and nothing is to, and where it only counts, it
+//! reads only the hints of a section, in three lines, and 8 tags; in the first case 7 of 8 steps
+//! are left out, until a sixteenth of the zone has been allocated or freed since the last turn.
+//! While memory fills or empties, it reads counters alone, at every second call. A slow path is
+//! longer by one step and by 16 spare magazines for each mobility, half of what a decay of `high`
+//! may spill; and by one magazine for each mobility and class in use at every eighth step, which
+//! empties the CPU's fronts for evacuated frames.
 
 use super::front::Front;
 use super::share::Share;
@@ -66,7 +68,7 @@ const RETURN_STEPS: u32 = 8;
 /// needs is not spare.
 const SPARE_CALLS: u32 = 32;
 /// Spare magazines of a shelf that are returned at once.
-const SPARE_RETURNED: u32 = 4;
+const SPARE_RETURNED: u32 = 16;
 /// Frames that are left in settled pageblocks for each CPU that refills meanwhile.
 const KEPT_PER_CPU: u64 = if cfg!(loom) { 0 } else { 512 };
 
@@ -102,14 +104,13 @@ impl<C: Cpus> Hand<'_, '_, '_, C> {
             false => Orders { quota: orders.quota.min(0), ..orders },
         });
         let is_idle = state.evacuating == 0 && orders.is_none_or(|orders| orders.quota <= 0);
-        if is_idle {
-            let rest = match self.0.zone.evacuating.is_outdated(state) {
-                true => 0,
-                false => REST,
-            };
-            accounts.hand_rest.store(rest, Ordering::Relaxed);
+        // None may begin before this turn has ended.
+        let is_outdated = self.0.zone.evacuating.is_outdated(state);
+        if is_idle && !is_outdated {
+            accounts.hand_rest.store(REST, Ordering::Relaxed);
         }
-        self.look(bitmap, orders.filter(|_| !is_idle), is_idle);
+        let counts = is_idle || is_outdated && orders.is_some();
+        self.look(bitmap, orders.filter(|_| !counts), counts);
         let at = accounts.hand.load(Ordering::Relaxed);
         if !is_idle && at.is_multiple_of(RETURN_STEPS * STEP_PAGEBLOCKS) {
             // The last frames of pageblocks that are almost whole would not fill a magazine soon.
