@@ -463,6 +463,12 @@ fn mixed_has_huge_pages_and_taint() {
     }
     assert_eq!(rows(&document, "depot", "gib_allocated").count(), 1);
     assert_eq!(rows(&document, "spin", "gib_allocated").count(), 0);
+    // 64 MiB have no range of 1 GiB, however much is moved.
+    for metric in ["gib_compacted", "moved_pages"] {
+        let row = rows(&document, "depot", metric).next().expect("depot moves blocks");
+        assert_eq!(row["median"].as_f64(), Some(0.0), "{metric}");
+        assert_eq!(rows(&document, "spin", metric).count(), 0);
+    }
 }
 
 #[test]

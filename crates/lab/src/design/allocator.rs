@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use pagedepot::{CpuId, Mobility, Mode, Order};
+use pagedepot::{CpuId, Mobility, Mode, Mover, Order, Pfn};
 use pagedepot_designs::{Counts, Drained, FreeMap};
 
 use super::block::Block;
@@ -30,6 +30,9 @@ pub trait Allocator: Send + Sync + Sized + 'static {
 
     /// Whether it can allocate ranges of more than its largest block.
     const RANGES: bool = false;
+
+    /// Whether it can move blocks that callers hold.
+    const COMPACTS: bool = false;
 
     /// What stands for a block.
     type Block: Block;
@@ -109,6 +112,17 @@ pub trait Allocator: Send + Sync + Sized + 'static {
     /// such range, or the design has no [`RANGES`](Self::RANGES).
     fn alloc_gib(&self) -> Option<Self::Block> {
         None
+    }
+
+    /// As [`alloc_gib`](Self::alloc_gib), after moving held blocks by `mover` where there is no such
+    /// range; and how many pages it moved. Call it when all other threads have stopped.
+    fn alloc_gib_by_moves(&self, _mover: &dyn Mover) -> (Option<Self::Block>, u64) {
+        lacks(Self::DESIGN, "moves")
+    }
+
+    /// The held block that begins at this frame. The inverse of [`frame`](Self::frame).
+    fn block_at(&self, _frame: Pfn) -> Self::Block {
+        lacks(Self::DESIGN, "moves")
     }
 
     /// Frees what [`alloc_gib`](Self::alloc_gib) returned, once.
@@ -226,11 +240,8 @@ pub fn nothing_held(managed: u64, elsewhere: u64) -> Result<(), String> {
 const GATHERED_PAGES: usize = 512;
 
 /// Frees pages by [`Allocator::free_many`], as many at a time as a kernel gathers.
-pub fn free_gathered<A: Allocator<Block = pagedepot::Pfn>>(
-    allocator: &A,
-    pages: &mut Vec<pagedepot::Pfn>,
-) {
-    let mut batch = [(pagedepot::Pfn::new(0), Order::BASE); GATHERED_PAGES];
+pub fn free_gathered<A: Allocator<Block = Pfn>>(allocator: &A, pages: &mut Vec<Pfn>) {
+    let mut batch = [(Pfn::new(0), Order::BASE); GATHERED_PAGES];
     for gathered in pages.chunks(GATHERED_PAGES) {
         for (slot, &page) in batch.iter_mut().zip(gathered) {
             slot.0 = page;

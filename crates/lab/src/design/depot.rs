@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::time::{Duration, Instant};
 
-use pagedepot::{CpuId, Evacuation, Flags, Mobility, Mode, Order, Pfn, Scope};
+use pagedepot::{
+    Compaction, CpuId, Evacuation, Flags, Mobility, Mode, Mover, Order, Pfn, Scope, ZoneId,
+};
 use pagedepot_designs::{
     AsBacking, Buddy, Counts, Drained, FreeMap, GIB_LOG2, Setup, Store as _, Volume,
 };
@@ -64,6 +66,7 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
     };
     const DRAINS: &'static [Mode] = &[Mode::Quiet, Mode::Full, Mode::Handover];
     const RANGES: bool = true;
+    const COMPACTS: bool = true;
     type Block = Pfn;
 
     fn new(demand: &Demand) -> Result<Self, Failure> {
@@ -168,6 +171,24 @@ impl<const CACHED: bool, const HEALS: bool> Allocator for DepotAllocator<CACHED,
 
     fn alloc_gib(&self) -> Option<Pfn> {
         self.depot.raw().alloc_contiguous(1 << GIB_LOG2, 1 << GIB_LOG2, Flags::default()).ok()
+    }
+
+    fn alloc_gib_by_moves(&self, mover: &dyn Mover) -> (Option<Pfn>, u64) {
+        if let Some(range) = self.alloc_gib() {
+            return (Some(range), 0);
+        }
+        // SAFETY: compaction frees only what the mover says was moved, and the workload uses no
+        // memory of its blocks.
+        let allocator = unsafe { self.depot.raw().allocator() };
+        let rules = Compaction::range(1 << GIB_LOG2, 1 << GIB_LOG2);
+        let moved_pages = allocator
+            .compact(ZoneId::new(0), rules, mover)
+            .map_or(0, |compacted| compacted.moved_pages);
+        (self.alloc_gib(), moved_pages)
+    }
+
+    fn block_at(&self, frame: Pfn) -> Pfn {
+        frame
     }
 
     fn free_gib(&self, range: Pfn) {

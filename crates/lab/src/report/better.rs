@@ -48,7 +48,7 @@ pub fn better(row: &ResultRow) -> Better {
         "whole_share" | "whole_drained_share" | "gib_ranges" | "gib_drained_ranges" => {
             Better::Higher
         }
-        "gib_allocated" | "huge_allocated" => Better::Higher,
+        "gib_allocated" | "gib_compacted" | "huge_allocated" => Better::Higher,
         "packed_share" => Better::Neither,
         // They explain a rate; which way is good depends on the machine's caches.
         "crossed_percent" | "reuse_distance_bytes" | "reuse_distance_p90_bytes" => Better::Neither,

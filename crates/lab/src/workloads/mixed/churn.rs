@@ -169,9 +169,9 @@ impl<A: Allocator> Churn<A> {
         if seat == 0 {
             let drain = if A::DRAINS.contains(&Mode::Full) { Mode::Full } else { Mode::Quiet };
             self.allocator.drain(None, drain);
-            let seats: Vec<_> = self.held.iter().map(lock).collect();
-            let held: Vec<_> = seats.iter().map(|held| &**held).collect();
-            *lock(&self.ends) = Some(examine(&self.allocator, self.shape.pages, &held));
+            let mut seats: Vec<_> = self.held.iter().map(lock).collect();
+            let mut held: Vec<_> = seats.iter_mut().map(|held| &mut **held).collect();
+            *lock(&self.ends) = Some(examine(&self.allocator, self.shape.pages, &mut held));
         }
     }
 

@@ -7,6 +7,7 @@ use pagedepot::{Mobility, Order};
 use pagedepot_designs::FreeMap;
 
 use super::kinds::Held;
+use super::mover::Migration;
 use crate::design::Allocator;
 
 /// See the module. Not-a-number where the design cannot tell.
@@ -20,6 +21,9 @@ pub struct End {
     pub packed_share: f64,
     pub gib_allocated: f64,
     pub gib_ns: f64,
+    pub gib_compacted: f64,
+    pub gib_compact_ns: f64,
+    pub moved_pages: f64,
     pub huge_allocated: f64,
     pub huge_ns: f64,
     pub fallbacks: f64,
@@ -70,12 +74,13 @@ impl Taint {
 }
 
 /// Looks at a design whose seats have stopped, and allocates huge pages, which it frees again.
-pub fn examine<A: Allocator>(allocator: &A, pages: u64, held: &[&Held<A::Block>]) -> End {
+pub fn examine<A: Allocator>(allocator: &A, pages: u64, held: &mut [&mut Held<A::Block>]) -> End {
     let map = match allocator.free_map() {
         Ok(map) => map.unwrap_or_else(|| FreeMap::new(0, pages)),
         Err(fault) => return End { fault: Some(fault), ..End::default() },
     };
     let mut taint = Taint::new(pages);
+    let fallbacks = held.iter().map(|held| held.fallbacks as f64).sum();
     for stock in held.iter().flat_map(|held| &held.stocks) {
         for &(block, order) in stock.blocks() {
             taint.add(allocator.frame(block), order, stock.kind.mobility);
@@ -87,6 +92,10 @@ pub fn examine<A: Allocator>(allocator: &A, pages: u64, held: &[&Held<A::Block>]
     const HUGE: u32 = Order::PAGEBLOCK.get();
     let (blocks, huge_ns) = all_of(|| allocator.alloc::<HUGE>());
     blocks.iter().for_each(|&block| allocator.free::<HUGE>(block));
+    let [gib_compacted, gib_compact_ns, moved_pages] = match A::COMPACTS {
+        true => compact(allocator, pages, held),
+        false => [f64::NAN; 3],
+    };
     End {
         whole_share: map.whole_pageblocks() as f64 / (pages / 512) as f64,
         gib_ranges: map.gib_ranges() as f64,
@@ -95,11 +104,24 @@ pub fn examine<A: Allocator>(allocator: &A, pages: u64, held: &[&Held<A::Block>]
         packed_share,
         gib_allocated: if A::RANGES { ranges.len() as f64 } else { f64::NAN },
         gib_ns,
+        gib_compacted,
+        gib_compact_ns,
+        moved_pages,
         huge_allocated: blocks.len() as f64,
         huge_ns,
-        fallbacks: held.iter().map(|held| held.fallbacks as f64).sum(),
+        fallbacks,
         fault: None,
     }
+}
+
+/// Allocates ranges of 1 GiB, moving what is held, and frees them again: how many there were, the
+/// time of each, and pages moved.
+fn compact<A: Allocator>(allocator: &A, pages: u64, held: &mut [&mut Held<A::Block>]) -> [f64; 3] {
+    let migration = Migration::of(allocator, pages, held.iter_mut().map(|held| &mut **held));
+    let mut moved_pages = 0;
+    let (ranges, ns) = all_of(|| migration.alloc_gib(&mut moved_pages));
+    ranges.iter().for_each(|&range| allocator.free_gib(range));
+    [ranges.len() as f64, ns, moved_pages as f64]
 }
 
 /// Allocates until there is no more; nanoseconds for each that was had, not-a-number for none.

@@ -114,6 +114,11 @@ impl<B: Copy> Stock<B> {
         self.alone.iter().chain(self.groups.iter().flatten())
     }
 
+    /// All blocks, to be moved elsewhere: their orders stay.
+    pub fn blocks_mut(&mut self) -> impl Iterator<Item = &mut Sized<B>> {
+        self.alone.iter_mut().chain(self.groups.iter_mut().flatten())
+    }
+
     /// Takes all blocks.
     pub fn take_all(&mut self) -> Vec<Sized<B>> {
         self.pages = 0;

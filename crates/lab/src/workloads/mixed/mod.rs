@@ -18,15 +18,20 @@
 //! | `tainted_share` | pageblocks that hold unmovable or reclaimable memory, as a fraction of all |
 //! | `mixed_share` | those of them that also hold movable memory |
 //! | `gib_allocated`, `gib_ns` | 1 GiB ranges allocated until none is left; time of each |
+//! | `gib_compacted`, `gib_compact_ns` | the same, where movable blocks may be moved for them |
+//! | `moved_pages` | pages moved for all of these |
 //! | `huge_allocated`, `huge_ns` | blocks of 2 MiB allocated until none is left; time of each |
 //! | `op_ns` | an allocation or a free of the rounds, all kinds and orders together |
 //! | `fallbacks` | blocks of higher orders that single frames had to replace |
 //!
 //! A design that has no ranges of 1 GiB has no `gib_allocated`: `gib_ranges` is what it could have.
+//! One that moves nothing has no `gib_compacted`. A frame is a number, so the time of a move is
+//! that of finding it and its destination, and of updating its owner, without the copy.
 
 mod churn;
 mod ends;
 mod kinds;
+mod mover;
 mod params;
 mod rows;
 

@@ -13,7 +13,7 @@ pub const NAME: &str = "mixed";
 /// A metric, and where an [`End`] has it.
 type Figure = (Metric, fn(&End) -> f64);
 
-const METRICS: [Figure; 10] = [
+const METRICS: [Figure; 13] = [
     (("whole_share", "1"), |end| end.whole_share),
     (("gib_ranges", "ranges"), |end| end.gib_ranges),
     (("tainted_share", "1"), |end| end.tainted_share),
@@ -21,6 +21,9 @@ const METRICS: [Figure; 10] = [
     (("packed_share", "1"), |end| end.packed_share),
     (("gib_allocated", "ranges"), |end| end.gib_allocated),
     (("gib_ns", "ns"), |end| end.gib_ns),
+    (("gib_compacted", "ranges"), |end| end.gib_compacted),
+    (("gib_compact_ns", "ns"), |end| end.gib_compact_ns),
+    (("moved_pages", "pages"), |end| end.moved_pages),
     (("huge_allocated", "blocks"), |end| end.huge_allocated),
     (("huge_ns", "ns"), |end| end.huge_ns),
     (("fallbacks", "blocks"), |end| end.fallbacks),
@@ -98,6 +101,32 @@ pub fn show(report: &mut Report, shape: &Shape, designs: &[Design], found: &[Fou
         ]);
     }
     report.say(table::align(table, 1));
+    show_compacted(report, designs, found);
+}
+
+/// A second table, of the designs that move blocks.
+fn show_compacted(report: &mut Report, designs: &[Design], found: &[Found]) {
+    let mut table = table::new(["design", "had", "us", "pages moved"]);
+    for (design, found) in designs.iter().zip(found) {
+        let had = found.samples(|end| end.gib_compacted);
+        if had.iter().any(|had| had.is_finite()) {
+            let us: Vec<_> =
+                found.samples(|end| end.gib_compact_ns).iter().map(|ns| ns / 1e3).collect();
+            table.add_row([
+                design.name().to_owned(),
+                count(&had),
+                finite(&us),
+                count(&found.samples(|end| end.moved_pages)),
+            ]);
+        }
+    }
+    if !table.is_empty() {
+        report.say(
+            "Where page cache and anonymous memory may be moved: ranges of 1 GiB had, us for\n\
+             each without copies, and pages moved for all of them",
+        );
+        report.say(table::align(table, 1));
+    }
 }
 
 /// A cell with the median of those samples that are numbers.
