@@ -466,6 +466,10 @@ impl<'m> Bitmap<'m> {
 
     /// Gives a pageblock that the caller owns another tag, unless it is isolated.
     pub(super) fn retag_one(&self, pageblock: PageblockIndex, tag: Tag) {
+        // One that has the tag needs no write. What begins to evacuate now does so after this.
+        if self.tags.raw(pageblock) == tag {
+            return;
+        }
         if let Ok(before) = self.tags.retag(pageblock, tag) {
             self.note_change(pageblock, before);
             self.note_mobility(pageblock, before, tag);

@@ -29,6 +29,9 @@ pub const fn block_mask(order: Order) -> u64 {
 /// The first bits of all free blocks of `order` (at most 6) in `word`.
 #[inline]
 pub const fn free_blocks(word: u64, order: Order) -> u64 {
+    if order.get() == WORD_ORDER_MAX {
+        return (word == !0) as u64;
+    }
     let mut runs = word;
     let mut n = 0;
     // After step n, a bit is set where 2^(n+1) free frames begin.
@@ -71,7 +74,10 @@ pub const fn expand(starts: u64, order: Order) -> u64 {
 /// `starts` without its lowest bits beyond the highest `count`.
 #[inline]
 pub const fn highest(starts: u64, count: u32) -> u64 {
-    if count == 1 && starts != 0 {
+    if count >= WORD_FRAMES || count > 0 && starts & starts.wrapping_sub(1) == 0 {
+        return starts;
+    }
+    if count == 1 {
         // Counting bits is not one instruction on the oldest x86-64.
         return 1 << (63 - starts.leading_zeros());
     }

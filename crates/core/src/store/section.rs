@@ -48,6 +48,8 @@
 //! changed together.
 #![allow(unsafe_code, reason = "writes sections field by field")]
 
+use core::ops::Range;
+
 use super::bits::{self, WORD_FRAMES};
 use super::summary::{Marks, Sort, note_step};
 use crate::frame::Order;
@@ -154,7 +156,8 @@ impl<'m> Section<'m> {
 
     /// Pageblocks that are hinted to be whole.
     pub fn count_whole(&self) -> u32 {
-        (0..HINT_WORDS).map(|i| self.hints(i).1.count_ones()).sum()
+        // Relaxed: a policy.
+        self.whole.iter().map(|whole| whole.load(Ordering::Relaxed).count_ones()).sum()
     }
 
     /// Of pageblocks `64 * i ..`, those that searches pass by because they evacuate.
@@ -399,6 +402,35 @@ impl<'m> Section<'m> {
     /// again. Two claims of the same range cannot both fail for each other's sake alone: the one
     /// that clears the lowest common word goes on.
     pub fn claim(&self, start: u32, frames: u32) -> bool {
+        let claimed = match full_words(start, frames) {
+            Some(words) => self.claim_words(words),
+            None => self.claim_pieces(start, frames),
+        };
+        if claimed {
+            self.clear_hints(start, frames);
+        }
+        claimed
+    }
+
+    /// As [`claim`](Self::claim), hints not included, of frames that fill words.
+    fn claim_words(&self, words: Range<usize>) -> bool {
+        let cells = &self.words[words.clone()];
+        // Acquire: as in `claim_pieces`.
+        if cells.iter().any(|word| word.load(Ordering::Acquire) != !0) {
+            return false;
+        }
+        for (done, cell) in cells.iter().enumerate() {
+            // As in `take_from_word`. Relaxed: a claim that fails reads nothing.
+            if cell.compare_exchange(!0, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                self.put(words.start as u32 * WORD_FRAMES, done as u32 * WORD_FRAMES);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// As [`claim`](Self::claim), hints not included.
+    fn claim_pieces(&self, start: u32, frames: u32) -> bool {
         let all = pieces(start, frames);
         // Acquire: pairs with the Release of those who cleared bits (see the theory).
         if all.clone().any(|p| self.words[p.word].load(Ordering::Acquire) & p.mask != p.mask) {
@@ -412,16 +444,22 @@ impl<'m> Section<'m> {
             }
             done += piece.mask.count_ones();
         }
-        for pageblock in pageblocks(start, frames) {
+        true
+    }
+
+    /// Clears the hints of pageblocks of which these frames were claimed.
+    fn clear_hints(&self, start: u32, frames: u32) {
+        for (at, mask) in hint_masks(start, frames) {
             // A claim of all of it leaves nothing for `some` to point at; first, see the theory.
             if frames >= PAGEBLOCK_FRAMES {
-                self.clear_some(pageblock);
+                self.clear_some_of(at, mask);
             }
-            if self.whole_hint(pageblock) {
-                self.clear_whole(pageblock);
+            // Relaxed: a caller that sets the hint later sees that the words are not full.
+            let whole = self.whole[at].load(Ordering::Relaxed) & mask;
+            if whole != 0 {
+                self.clear_whole_of(at, whole);
             }
         }
-        true
     }
 
     /// Gives the frames `start..start + frames` back. Returns how many of them were free already:
@@ -444,11 +482,13 @@ impl<'m> Section<'m> {
         if frames == 0 {
             return;
         }
-        for piece in pieces(start, frames) {
-            match self.put_mask(piece.word, piece.mask) {
-                0 => {}
-                doubled => tell_doubled(piece.word, doubled),
-            }
+        let mut put_mask = |word, mask| match self.put_mask(word, mask) {
+            0 => {}
+            doubled => tell_doubled(word, doubled),
+        };
+        match full_words(start, frames) {
+            Some(words) => words.for_each(|word| put_mask(word, !0)),
+            None => pieces(start, frames).for_each(|piece| put_mask(piece.word, piece.mask)),
         }
         for pageblock in pageblocks(start, frames) {
             if self.refresh_hints(pageblock) {
@@ -565,34 +605,48 @@ impl<'m> Section<'m> {
     }
 
     fn clear_whole(&self, pageblock: usize) {
-        let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
-        self.whole[at].fetch_and(!bit, Ordering::SeqCst);
+        self.clear_whole_of(pageblock / 64, 1 << (pageblock % 64));
+    }
+
+    /// As [`clear_whole`](Self::clear_whole), of the pageblocks of `mask` in a word of hints.
+    fn clear_whole_of(&self, at: usize, mask: u64) {
+        self.whole[at].fetch_and(!mask, Ordering::SeqCst);
         dekker_fence();
-        if self.is_whole(pageblock) {
-            self.set_whole(pageblock);
-            return;
-        }
-        if is_mutant(Mutant::MarksByOneHint) {
-            return;
-        }
-        // SeqCst load: pairs with the change in `set_some`, which looks at `whole` after.
-        if self.some[at].load(Ordering::SeqCst) & bit != 0 {
-            self.marks.set(Sort::Partial);
+        for bit in bits_of(mask) {
+            let pageblock = at * 64 + bit as usize;
+            if self.is_whole(pageblock) {
+                self.set_whole(pageblock);
+                continue;
+            }
+            if is_mutant(Mutant::MarksByOneHint) {
+                continue;
+            }
+            // SeqCst load: pairs with the change in `set_some`, which looks at `whole` after.
+            if self.some[at].load(Ordering::SeqCst) >> bit & 1 == 1 {
+                self.marks.set(Sort::Partial);
+            }
         }
     }
 
     /// Clears the `some` hint of a pageblock in which a search found nothing, unless frames came
     /// back.
     pub fn clear_some(&self, pageblock: usize) {
-        let (at, bit) = (pageblock / 64, 1 << (pageblock % 64));
+        self.clear_some_of(pageblock / 64, 1 << (pageblock % 64));
+    }
+
+    /// As [`clear_some`](Self::clear_some), of the pageblocks of `mask` in a word of hints.
+    fn clear_some_of(&self, at: usize, mask: u64) {
         // Relaxed: a hint that is clear already needs no clearing; a later setter sees the words.
-        if self.some[at].load(Ordering::Relaxed) & bit == 0 {
+        let mask = self.some[at].load(Ordering::Relaxed) & mask;
+        if mask == 0 {
             return;
         }
-        self.some[at].fetch_and(!bit, Ordering::SeqCst);
+        self.some[at].fetch_and(!mask, Ordering::SeqCst);
         dekker_fence();
-        if self.has_some(pageblock) {
-            self.set_some(pageblock);
+        for pageblock in bits_of(mask).map(|bit| at * 64 + bit as usize) {
+            if self.has_some(pageblock) {
+                self.set_some(pageblock);
+            }
         }
     }
 }
@@ -648,6 +702,31 @@ fn clear_exactly(cell: &AtomicU64, mask: u64) -> bool {
         }
     }
     false
+}
+
+/// The words that `start..start + frames` fills, if it fills all that it touches.
+fn full_words(start: u32, frames: u32) -> Option<Range<usize>> {
+    let fills = start.is_multiple_of(WORD_FRAMES) && frames.is_multiple_of(WORD_FRAMES);
+    fills.then(|| (start / WORD_FRAMES) as usize..((start + frames) / WORD_FRAMES) as usize)
+}
+
+/// The pageblocks that `start..start + frames`, which is not empty, touches: by word of hints, the
+/// bits of those in it.
+fn hint_masks(start: u32, frames: u32) -> impl Iterator<Item = (usize, u64)> {
+    let (first, end) = (start / PAGEBLOCK_FRAMES, (start + frames).div_ceil(PAGEBLOCK_FRAMES));
+    (first / 64..end.div_ceil(64)).map(move |at| {
+        let from = first.max(at * 64) - at * 64;
+        (at as usize, bits::range_mask(from, end.min((at + 1) * 64) - at * 64 - from))
+    })
+}
+
+/// The numbers of the bits that are set, ascending.
+fn bits_of(mut mask: u64) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        let bit = (mask != 0).then(|| mask.trailing_zeros())?;
+        mask &= mask - 1;
+        Some(bit)
+    })
 }
 
 /// The pageblocks that `start..start + frames` touches.
