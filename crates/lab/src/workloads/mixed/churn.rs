@@ -68,9 +68,18 @@ impl<A: Allocator> Churn<A> {
         }
     }
 
-    /// Replaces a share of every kind: in steps, each of a kind drawn by what is left to replace.
+    /// Replaces a share of every kind. Kinds that surge grow in the first half, and shrink again in
+    /// the second.
     fn round(&self, held: &mut Held<A::Block>) {
-        let mut left: Vec<u64> = held.stocks.iter().map(Stock::replaced_pages).collect();
+        self.replace(held, |stock| stock.target_pages + stock.surge_pages());
+        self.replace(held, |stock| stock.target_pages);
+    }
+
+    /// Half a round, towards these pages of each kind: in steps, each of a kind drawn by what is
+    /// left to replace.
+    fn replace(&self, held: &mut Held<A::Block>, goal: fn(&Stock<A::Block>) -> u64) {
+        let pages_of = |stock: &Stock<A::Block>| stock.replaced_pages() / 2 + stock.surge_pages();
+        let mut left: Vec<u64> = held.stocks.iter().map(pages_of).collect();
         while left.iter().any(|&pages| pages > 0) {
             let sum: u64 = left.iter().sum();
             let mut drawn = held.random.u64(..sum);
@@ -80,12 +89,21 @@ impl<A: Allocator> Churn<A> {
                 found
             });
             let kind = kind.expect("drawn from their sum");
-            if held.stocks[kind].pages >= held.stocks[kind].target_pages {
-                self.shrink(held, kind);
-            }
-            let pages = self.grow(held, kind);
+            let pages = self.replace_one(held, kind, goal(&held.stocks[kind]));
             left[kind] = left[kind].saturating_sub(pages.max(1));
         }
+    }
+
+    /// Replaces a group or a block of a kind, or only allocates or frees one where that leads to
+    /// the goal. Returns pages.
+    fn replace_one(&self, held: &mut Held<A::Block>, kind: usize, goal: u64) -> u64 {
+        let before = held.stocks[kind].pages;
+        if before >= goal {
+            self.shrink(held, kind);
+        }
+        let left = held.stocks[kind].pages;
+        let shrinks = left >= goal && held.stocks[kind].surge_pages() > 0;
+        if shrinks { before - left } else { self.grow(held, kind) }
     }
 
     /// Allocates a group; the pages allocated.

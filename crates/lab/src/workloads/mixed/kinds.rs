@@ -64,6 +64,11 @@ impl<B: Copy> Stock<B> {
         self.target_pages * self.kind.replaced_percent / 100
     }
 
+    /// Pages by which it grows in a round, to shrink again.
+    pub fn surge_pages(&self) -> u64 {
+        self.target_pages * self.kind.surge_percent / 100
+    }
+
     /// Pages of the next group.
     pub fn draw_group(&self, random: &mut fastrand::Rng) -> u64 {
         random.u32(self.kind.group_pages.clone()).into()

@@ -4,8 +4,9 @@
 //! The table [`params::KINDS`] publishes what is allocated; everything random follows from
 //! `--seed`. Each CPU has a thread with an equal part of the memory:
 //! 1. it fills its part: first what lives long, then page cache up to [`params::FULL_PERCENT`];
-//! 2. in each round it replaces a share of every kind, in small steps in random order. Page cache
-//!    gives way: its folios are freed, at random, whenever memory is above that mark;
+//! 2. in each round it replaces a share of every kind, in small steps in random order. Unmovable
+//!    and reclaimable memory surges meanwhile, and shrinks again. Page cache gives way: its folios
+//!    are freed, at random, whenever memory is above that mark;
 //! 3. then page cache is freed at random until the share asked for is free.
 //!
 //! # Metrics

@@ -11,6 +11,9 @@ pub struct Kind {
     pub held_percent: u64,
     /// Of its pages, how many a round replaces, in percent.
     pub replaced_percent: u64,
+    /// By how much the kind grows in the first half of a round, to shrink again in the second, in
+    /// percent.
+    pub surge_percent: u64,
     /// How often each order is drawn, in percent.
     pub orders: &'static [(u32, u32)],
     /// Pages that are allocated in a row, and freed together where the kind dies in groups.
@@ -32,22 +35,24 @@ pub enum Dies {
 /// The kinds, in the order in which they fill the memory. The last one, page cache, also takes what
 /// is left up to [`FULL_PERCENT`].
 pub static KINDS: [Kind; 5] = [
-    // Page tables, kernel stacks, slab.
+    // Page tables, kernel stacks, slab. Many processes need a quarter more for a while.
     Kind {
         name: "unmovable",
         mobility: Mobility::Unmovable,
         held_percent: 6,
         replaced_percent: 5,
+        surge_percent: 25,
         orders: &[(0, 70), (1, 15), (2, 10), (3, 5)],
         group_pages: 1..2,
         dies: Dies::Alone,
     },
-    // Inodes and directory entries.
+    // Inodes and directory entries. A walk over a file system needs half as much again for a while.
     Kind {
         name: "reclaimable",
         mobility: Mobility::Reclaimable,
         held_percent: 4,
         replaced_percent: 10,
+        surge_percent: 50,
         orders: &[(0, 60), (1, 20), (2, 20)],
         group_pages: 1..2,
         dies: Dies::Alone,
@@ -58,6 +63,7 @@ pub static KINDS: [Kind; 5] = [
         mobility: Mobility::Unmovable,
         held_percent: 1,
         replaced_percent: 400,
+        surge_percent: 0,
         orders: &[(0, 60), (3, 40)],
         group_pages: 64..1024,
         dies: Dies::InOrder,
@@ -68,6 +74,7 @@ pub static KINDS: [Kind; 5] = [
         mobility: Mobility::Movable,
         held_percent: 29,
         replaced_percent: 50,
+        surge_percent: 0,
         orders: &[(0, 90), (4, 10)],
         group_pages: 64..4096,
         dies: Dies::Together,
@@ -77,6 +84,7 @@ pub static KINDS: [Kind; 5] = [
         mobility: Mobility::Movable,
         held_percent: 60,
         replaced_percent: 20,
+        surge_percent: 0,
         orders: &[(0, 70), (2, 20), (4, 10)],
         group_pages: 16..256,
         dies: Dies::Alone,
@@ -95,10 +103,11 @@ pub fn published() -> String {
         let orders: Vec<_> =
             kind.orders.iter().map(|(order, percent)| format!("{order}:{percent}%")).collect();
         format!(
-            "  {:12} {:2} % held, {:3} % replaced a round, orders {}",
+            "  {:12} {:2} % held, a round: {:3} % replaced, surge {:3} %, orders {}",
             kind.name,
             kind.held_percent,
             kind.replaced_percent,
+            kind.surge_percent,
             orders.join(" ")
         )
     };
